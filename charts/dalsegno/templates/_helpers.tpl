@@ -1,0 +1,169 @@
+{{/* Labels of every object. */}}
+{{- define "dalsegno.labels" -}}
+{{ include "dalsegno.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Labels that every pod of the release has, and no other. */}}
+{{- define "dalsegno.selector" -}}
+app.kubernetes.io/name: dalsegno
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* "true" where the store is PostgreSQL. */}}
+{{- define "dalsegno.postgres" -}}
+{{- if .Values.postgres.existingSecret.name }}true{{ end }}
+{{- end }}
+
+{{/* The component whose pods serve the workers. */}}
+{{- define "dalsegno.gatewayComponent" -}}
+{{- if include "dalsegno.postgres" . }}gateway{{ else }}operator{{ end }}
+{{- end }}
+
+{{- define "dalsegno.image" -}}
+{{- $image := .Values.image.repository }}
+{{- with .Values.image.registry }}{{ $image = printf "%s/%s" . $image }}{{ end }}
+{{- $tag := .Values.image.tag | default (ternary "" .Chart.AppVersion (not (empty .Values.image.digest))) }}
+{{- with $tag }}{{ $image = printf "%s:%s" $image . }}{{ end }}
+{{- with .Values.image.digest }}{{ $image = printf "%s@%s" $image . }}{{ end }}
+{{- $image }}
+{{- end }}
+
+{{/* Base URL by which workers reach the gateway. */}}
+{{- define "dalsegno.gatewayURL" -}}
+http://dalsegno-gateway.{{ .Release.Namespace }}.svc{{ with .Values.clusterDomain }}.{{ . }}{{ end }}:8080
+{{- end }}
+
+{{/* Claim of the embedded store. */}}
+{{- define "dalsegno.claim" -}}
+{{ .Values.persistence.existingClaim | default "dalsegno" }}
+{{- end }}
+
+{{- define "dalsegno.podMetadata" -}}
+labels:
+  {{- include "dalsegno.selector" .root | nindent 2 }}
+  app.kubernetes.io/component: {{ .component }}
+  {{- with .root.Values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .root.Values.podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* What the specs of all pods share. */}}
+{{- define "dalsegno.podSpec" -}}
+automountServiceAccountToken: true
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile:
+    type: RuntimeDefault
+terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* What all containers share. */}}
+{{- define "dalsegno.container" -}}
+image: {{ include "dalsegno.image" . }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+{{- end }}
+
+{{- define "dalsegno.probes" -}}
+startupProbe:
+  httpGet: { path: /healthz, port: health }
+  periodSeconds: 1
+  failureThreshold: 300
+livenessProbe:
+  httpGet: { path: /healthz, port: health }
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: { path: /readyz, port: health }
+  periodSeconds: 2
+  timeoutSeconds: 2
+{{- end }}
+
+{{- define "dalsegno.env.common" -}}
+- name: DALSEGNO_LOG
+  value: {{ .Values.log | quote }}
+- name: DALSEGNO_DATABASE_URL
+  {{- if include "dalsegno.postgres" . }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.postgres.existingSecret.name }}
+      key: {{ .Values.postgres.existingSecret.key }}
+  {{- else }}
+  value: sqlite:///var/lib/dalsegno/dalsegno.db
+  {{- end }}
+{{- end }}
+
+{{- define "dalsegno.env.health" -}}
+- name: DALSEGNO_HEALTH_LISTEN
+  value: 0.0.0.0:8081
+{{- end }}
+
+{{- define "dalsegno.env.gateway" -}}
+- name: DALSEGNO_GATEWAY_LISTEN
+  value: 0.0.0.0:8080
+{{- end }}
+
+{{- define "dalsegno.env.operator" -}}
+- name: DALSEGNO_GATEWAY_URL
+  value: {{ include "dalsegno.gatewayURL" . }}
+- name: DALSEGNO_LEADER_ELECTION
+  value: {{ include "dalsegno.postgres" . | default "false" | quote }}
+- name: DALSEGNO_NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+- name: DALSEGNO_POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+{{- end }}
+
+{{/* Brings the schema of PostgreSQL up to this version; several at once wait for each other. */}}
+{{- define "dalsegno.migrate" -}}
+initContainers:
+  - name: migrate
+    args: [migrate]
+    {{- include "dalsegno.container" . | nindent 4 }}
+    env:
+      {{- include "dalsegno.env.common" . | nindent 6 }}
+    resources:
+      requests:
+        cpu: 50m
+        memory: 64Mi
+{{- end }}

@@ -1,0 +1,220 @@
+//! From the watch event that shows a run's first disruption to the POST of the replacement's pod, against the bare loop.
+//!
+//! One clock for both ends: the watch of this process says when the event came, the API server's audit log when the POST
+//! did, and both run on this machine.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context;
+use dalsegno_e2e::audit::Entry;
+use dalsegno_e2e::{Audit, Result, objects, world};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::watcher::{self, Event, watcher};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::figures::{Samples, about, print_table, times};
+use crate::fleet::Fleet;
+use crate::floor::Floor;
+use crate::program::{Program, Role, free_port};
+use crate::{bare, pg};
+
+/// Disruptions of each kind, of the operator's runs and of the loop's pods.
+const SAMPLES: usize = 60;
+/// Between two disruptions: what follows one must not meet the next.
+const PAUSE: Duration = Duration::from_millis(150);
+
+/// How a pod is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    /// Its container ends after an eviction, as the kubelet reports it.
+    Evicted,
+    /// It is gone at once, and nobody saw its container end.
+    Deleted,
+}
+
+/// Prints the table of both stores.
+pub async fn measure() -> Result {
+    let folder = tempfile::tempdir()?;
+    let server = tokio::task::spawn_blocking(|| pg::Server::start(&[])).await?;
+    let file = format!("sqlite://{}", folder.path().join("runs.db").display());
+    let database = server.empty_database().await;
+    let stores = [
+        ("SQLite", file, Floor::sqlite(&folder.path().join("floor.db")).await),
+        ("PostgreSQL", database, Floor::postgres(&server.empty_database().await).await),
+    ];
+    let mut rows = Vec::new();
+    for (store, url, floor) in stores {
+        for (loss, [ours, bare]) in on(&url, floor).await? {
+            let spread = [0.5, 0.99].map(|share| times(ours.over(&bare, share)));
+            let [p50, p99] = spread;
+            rows.push([store.to_owned(), loss.to_owned(), about(bare.quantile(0.5)), p50, p99]);
+        }
+    }
+    print_table(
+        "Watch event of a first disruption → POST of the replacement",
+        ["store", "the event", "bare loop p50", "ours ÷ bare p50", "p99 ÷ p99"],
+        &rows,
+    );
+    Ok(())
+}
+
+/// Samples of the operator and of the loop, for each kind of loss.
+async fn on(database: &str, floor: Floor) -> Result<Vec<(&'static str, [Samples; 2])>> {
+    let role = Role { command: "all", user: "operator", database, gateway: free_port()? };
+    let program = Program::start(&role).await?;
+    let mut fleet = Fleet::new("reaction").await?;
+    let audit = Audit::from_now(&fleet.namespace)?;
+    let sight = Sight::watch(&fleet).await?;
+
+    let losses =
+        [(Loss::Evicted, "evicted", "its container's end"), (Loss::Deleted, "deleted", "the pod is gone")];
+    let names = |kind: &str| (0..SAMPLES).map(move |i| format!("{kind}-{i}")).collect::<Vec<_>>();
+    for (_, kind, _) in losses {
+        fleet.start(names(kind)).await?;
+    }
+    let model = fleet.pods().get("evicted-0-1").await?;
+    let copies = losses.map(|(_, kind, _)| names(kind)).concat();
+    stream::iter(copies)
+        .map(|name| start_bare(&fleet, &model, format!("bare-{name}-1")))
+        .buffer_unordered(16)
+        .try_collect::<Vec<_>>()
+        .await?;
+    let (client, namespace) = (world::clients().await?.0, fleet.namespace.clone());
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(bare::run(client, namespace, floor)).unwrap();
+    });
+    sleep(Duration::from_secs(3)).await;
+
+    for (loss, kind, _) in losses {
+        for name in names(kind) {
+            for name in [format!("bare-{name}"), name] {
+                lose(&fleet, loss, &format!("{name}-1")).await?;
+                sight.appears(&format!("{name}-2")).await?;
+                sleep(PAUSE).await;
+            }
+        }
+    }
+    let posts = posts(&audit)?;
+    let samples = losses.map(|(_, kind, event)| {
+        let of =
+            |prefix: &str| sight.samples(names(kind).iter().map(|name| format!("{prefix}{name}")), &posts);
+        Ok((event, [of("")?, of("bare-")?]))
+    });
+    drop(program);
+    samples.into_iter().collect()
+}
+
+async fn start_bare(fleet: &Fleet, model: &Pod, name: String) -> Result {
+    fleet.pods().create(&PostParams::default(), &bare::like(model, name.clone())).await?;
+    fleet.running(&name).await?;
+    Ok(())
+}
+
+async fn lose(fleet: &Fleet, loss: Loss, pod: &str) -> Result {
+    let pods = fleet.pods();
+    match loss {
+        Loss::Deleted => {
+            pods.delete(pod, &DeleteParams::default().grace_period(0)).await?;
+        }
+        Loss::Evicted => {
+            let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            let ended = json!({ "exitCode": 143, "reason": "Error", "startedAt": now, "finishedAt": now });
+            let status = json!({
+                "phase": "Failed",
+                "conditions": [{
+                    "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+                    "message": "Eviction API: evicting", "lastTransitionTime": now,
+                }],
+                "containerStatuses": [{
+                    "name": "agent", "image": "agent", "imageID": "", "ready": false, "restartCount": 0,
+                    "state": { "terminated": ended },
+                }],
+            });
+            let change = Patch::Merge(json!({ "status": status }));
+            pods.patch_status(pod, &PatchParams::default(), &change).await?;
+        }
+    }
+    Ok(())
+}
+
+/// When each pod was made, by the audit log.
+fn posts(audit: &Audit) -> Result<HashMap<String, Timestamp>> {
+    let is_post = |entry: &Entry| entry.verb == "create" && entry.is_pod() && entry.done();
+    let entries = audit.entries()?;
+    Ok(entries.into_iter().filter(is_post).map(|entry| (entry.name, entry.at)).collect())
+}
+
+/// What the watch of this process has shown.
+#[derive(Clone, Default)]
+struct Sight(Arc<Mutex<Seen>>);
+
+#[derive(Default)]
+struct Seen {
+    /// When the end of each pod showed for the first time.
+    lost: HashMap<String, Timestamp>,
+    made: HashSet<String>,
+}
+
+impl Sight {
+    /// Watches the pods of a namespace from now on.
+    async fn watch(fleet: &Fleet) -> Result<Self> {
+        let api: Api<Pod> = Api::namespaced(world::clients().await?.0, &fleet.namespace);
+        let sight = Self::default();
+        let watching = sight.clone();
+        tokio::spawn(async move {
+            let mut events = Box::pin(watcher(api, watcher::Config::default()));
+            while let Some(event) = events.next().await {
+                if let Ok(event) = event {
+                    watching.take(event, Timestamp::now());
+                }
+            }
+        });
+        Ok(sight)
+    }
+
+    fn take(&self, event: Event<Pod>, now: Timestamp) {
+        let mut seen = self.0.lock().unwrap();
+        match event {
+            Event::Apply(pod) if !objects::has_ended(&pod) => drop(seen.made.insert(pod.name_any())),
+            Event::Apply(pod) | Event::Delete(pod) => {
+                seen.lost.entry(pod.name_any()).or_insert(now);
+            }
+            Event::Init | Event::InitApply(_) | Event::InitDone => {}
+        }
+    }
+
+    /// Waits until the watch has shown this pod.
+    async fn appears(&self, pod: &str) -> Result {
+        let limit = Instant::now() + Duration::from_secs(30);
+        while !self.0.lock().unwrap().made.contains(pod) {
+            anyhow::ensure!(Instant::now() < limit, "waited in vain for pod {pod}");
+            sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+
+    /// From the loss of each first pod to the POST of the second.
+    fn samples(
+        &self,
+        names: impl Iterator<Item = String>,
+        posts: &HashMap<String, Timestamp>,
+    ) -> Result<Samples> {
+        let seen = self.0.lock().unwrap();
+        let mut samples = Samples::default();
+        for name in names {
+            let lost = seen.lost.get(&format!("{name}-1")).with_context(|| format!("{name} was not lost"))?;
+            let post = posts.get(&format!("{name}-2")).with_context(|| format!("{name} was not replaced"))?;
+            samples.push(post.duration_since(*lost).unsigned_abs());
+        }
+        Ok(samples)
+    }
+}

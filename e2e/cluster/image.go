@@ -1,0 +1,121 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// ImageSpec says what an image is made of.
+type ImageSpec struct {
+	Layers     []string // directories, the lowest first; each becomes one layer
+	Entrypoint []string
+	User       string // empty: root
+	WorkDir    string
+}
+
+// buildImage makes an OCI image.
+//
+// Guarantees: the same names, contents, modes and links give the same digest, on any
+// machine and at any time. Owners and times of the files do not count: everything
+// belongs to root and is from 1970.
+func buildImage(spec ImageSpec) (v1.Image, error) {
+	if len(spec.Layers) == 0 {
+		return nil, errors.New("an image needs at least one --rootfs or --layer")
+	}
+	image := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
+	image = mutate.ConfigMediaType(image, types.OCIConfigJSON)
+	for _, dir := range spec.Layers {
+		layer, err := layerOf(dir)
+		if err != nil {
+			return nil, fmt.Errorf("packing %s: %w", dir, err)
+		}
+		if image, err = mutate.Append(image, mutate.Addendum{Layer: layer}); err != nil {
+			return nil, err
+		}
+	}
+	file, err := image.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	file = file.DeepCopy()
+	file.OS, file.Architecture = "linux", runtime.GOARCH
+	file.Config = v1.Config{
+		Entrypoint: spec.Entrypoint,
+		User:       spec.User,
+		WorkingDir: spec.WorkDir,
+		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+	}
+	return mutate.ConfigFile(image, file)
+}
+
+// layerOf packs a directory. The layer is not compressed: its digest then depends on
+// no compressor's version, and the way is from one disk to the same disk.
+func layerOf(dir string) (v1.Layer, error) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error { // in lexical order
+		if err != nil || path == dir {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		return addEntry(w, path, rel, entry)
+	})
+	if err := errors.Join(err, w.Close()); err != nil {
+		return nil, err
+	}
+	return static.NewLayer(b.Bytes(), types.OCIUncompressedLayer), nil
+}
+
+func addEntry(w *tar.Writer, path, rel string, entry fs.DirEntry) error {
+	info, err := entry.Info()
+	if err != nil {
+		return err
+	}
+	var target string
+	switch {
+	case info.Mode()&fs.ModeSymlink != 0:
+		if target, err = os.Readlink(path); err != nil {
+			return err
+		}
+	case !info.Mode().IsRegular() && !info.IsDir():
+		return fmt.Errorf("%s is neither a file, a directory nor a link", path)
+	}
+	header, err := tar.FileInfoHeader(info, target)
+	if err != nil {
+		return err
+	}
+	header.Name = rel
+	if info.IsDir() {
+		header.Name += "/"
+	}
+	header.Uid, header.Gid, header.Uname, header.Gname = 0, 0, "", ""
+	header.ModTime, header.AccessTime, header.ChangeTime = time.Unix(0, 0), time.Time{}, time.Time{}
+	header.PAXRecords, header.Format = nil, tar.FormatUnknown
+	if err := w.WriteHeader(header); err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	_, err = io.Copy(w, file)
+	return err
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+)
+
+// nodePrograms are what runs on every node, in the order in which it starts.
+var nodePrograms = []string{"containerd", "kubelet", "kube-proxy"}
+
+// writeNodeFiles makes the node's directory and the configuration of its programs.
+func (c *Cluster) writeNodeFiles(n Node) error {
+	for _, dir := range []string{"cni", "logs", "manifests", "kubelet", "opt", "volume-plugins", "certs.d/" + registryHost} {
+		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(n.path("resolv.conf"), nil, 0o644); err != nil {
+		return err
+	}
+	conf := c.nodeConf(n)
+	for name, file := range map[string]string{
+		"containerd.toml": "containerd.toml",
+		"hosts.toml":      "certs.d/" + registryHost + "/hosts.toml",
+		"pods.conflist":   "cni/10-pods.conflist",
+		"kubelet.yaml":    "kubelet.yaml",
+		"kube-proxy.yaml": "kube-proxy.yaml",
+	} {
+		if err := render(name, n.path(file), conf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startNode powers a node on, or starts what has died of it. It needs no API server.
+func (c *Cluster) startNode(n Node) error {
+	return steps(
+		func() error { return c.writeNodeFiles(n) },
+		func() error { return makeCgroups(n) },
+		func() error { return c.powerOn(n) },
+		func() error { return c.connectNode(n) },
+		func() error { return c.startContainerd(n) },
+	)
+}
+
+// startContainerd starts it and waits for its socket: the kubelet would otherwise
+// first fail and back off.
+func (c *Cluster) startContainerd(n Node) error {
+	if err := c.startInNode(n, "containerd", "containerd", "--config", n.path("containerd.toml")); err != nil {
+		return err
+	}
+	name := n.Name + ".containerd"
+	err := waitFor(30*time.Second, name, func() (bool, error) {
+		if _, ok := c.running(name); !ok {
+			return false, fmt.Errorf("it has ended; its log ends:\n%s", c.logTail(name))
+		}
+		return dial(n.Socket()) == nil, nil
+	})
+	return err
+}
+
+func (c *Cluster) startKubelet(n Node) error {
+	return c.startInNode(n, "kubelet", c.program("kubelet"),
+		"--config="+n.path("kubelet.yaml"), "--kubeconfig="+c.path("pki", n.Name+".kubeconfig"),
+		"--root-dir="+n.path("kubelet"), "--hostname-override="+n.Name, "--node-ip="+n.IP())
+}
+
+// joinNode starts what of a node talks to the API server.
+func (c *Cluster) joinNode(n Node) error {
+	return steps(
+		func() error { return c.startKubelet(n) },
+		func() error {
+			return c.startInNode(n, "kube-proxy", c.program("kube-proxy"), "--config="+n.path("kube-proxy.yaml"))
+		},
+	)
+}
+
+// killNode is a power loss. Only the node's own disk, its directory, stays.
+func (c *Cluster) killNode(n Node) error {
+	r, err := c.record(n.Name)
+	if err == nil {
+		err = r.kill()
+	}
+	if err != nil && !errors.Is(err, errGone) {
+		return err
+	}
+	return disconnectNode(n)
+}
+
+// restartKubelet kills the kubelet alone and starts it again; containers go on.
+func (c *Cluster) restartKubelet(n Node) error {
+	r, err := c.record(n.Name + ".kubelet")
+	if err == nil {
+		err = r.kill()
+	}
+	if err != nil && !errors.Is(err, errGone) {
+		return err
+	}
+	return c.startKubelet(n)
+}
+
+// awaitNodes waits until the API server sees every one of the nodes Ready, by a lease
+// that was renewed after the given time: what it knew before may be an old story.
+func (c *Cluster) awaitNodes(nodes []Node, since time.Time) error {
+	a, err := c.api()
+	if err != nil {
+		return err
+	}
+	return waitFor(60*time.Second, "nodes to be Ready", func() (bool, error) {
+		for _, n := range nodes {
+			if _, ok := c.running(n.Name + ".kubelet"); !ok {
+				return false, fmt.Errorf("the kubelet of %s has ended; its log ends:\n%s", n.Name, c.logTail(n.Name+".kubelet"))
+			}
+			renewed, err := a.leaseRenewed(n)
+			if err != nil || !renewed.After(since) {
+				return false, nil // the API server may just be busy; the deadline decides
+			}
+		}
+		ready, err := a.readyNodes()
+		return err == nil && !slices.ContainsFunc(nodes, func(n Node) bool { return !ready[n.Name] }), nil
+	})
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// sleeper starts a process that ends with the test.
+func sleeper(t *testing.T) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sleep", "60")
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended, as the test wanted
+		_ = cmd.Wait()
+	})
+	return cmd
+}
+
+func TestARecordedProcessIsKilled(t *testing.T) {
+	pid := sleeper(t).Process.Pid
+	r, err := newRecord("etcd", pid, nil)
+	must(t, err)
+	if !r.alive() {
+		t.Fatal("a running process is not alive")
+	}
+	must(t, r.kill())
+	if r.alive() {
+		t.Error("it is alive after kill: not yet reaped does not count")
+	}
+}
+
+func TestAReusedPidIsNeverKilled(t *testing.T) {
+	pid := sleeper(t).Process.Pid
+	r, err := newRecord("etcd", pid, nil)
+	must(t, err)
+	for name, stale := range map[string]Record{
+		"an older process": {Name: r.Name, Pid: pid, Start: r.Start - 1, Boot: r.Boot},
+		"an older boot":    {Name: r.Name, Pid: pid, Start: r.Start, Boot: "another"},
+	} {
+		if stale.alive() {
+			t.Errorf("%s is taken for alive", name)
+		}
+		if err := stale.kill(); !errors.Is(err, errGone) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if !r.alive() {
+		t.Error("the innocent process was killed")
+	}
+}
+
+func TestTeardownLeavesProcessesThatItDidNotStart(t *testing.T) {
+	c := testCluster(t)
+	mine, foreign := sleeper(t), sleeper(t)
+	r, err := newRecord("etcd", mine.Process.Pid, nil)
+	must(t, err)
+	must(t, r.write(c.recordPath(r.Name)))
+	reused, err := newRecord("apiserver", foreign.Process.Pid, nil)
+	must(t, err)
+	reused.Start--
+	must(t, reused.write(c.recordPath(reused.Name)))
+	must(t, c.killAll())
+	reused.Start++
+	if r.alive() || !reused.alive() {
+		t.Errorf("mine alive: %v, foreign alive: %v", r.alive(), reused.alive())
+	}
+}
+
+func TestABrokenRecordDoesNotHideTheOthers(t *testing.T) {
+	c := testCluster(t)
+	pid := sleeper(t).Process.Pid
+	r, err := newRecord("etcd", pid, nil)
+	must(t, err)
+	must(t, r.write(c.recordPath(r.Name)))
+	must(t, os.WriteFile(c.recordPath("apiserver"), []byte("{"), 0o600))
+	if err := c.killAll(); err == nil {
+		t.Error("a record that cannot be read is no error")
+	}
+	if r.alive() {
+		t.Error("etcd still runs")
+	}
+}
+
+func TestNodesEndBeforeTheControlPlane(t *testing.T) {
+	var all []Record
+	for _, name := range []string{"apiserver", "n1", "n1.kubelet", "n2"} {
+		all = append(all, Record{Name: name})
+	}
+	nodes, rest := splitNodes(all)
+	names := func(records []Record) (out []string) {
+		for _, r := range records {
+			out = append(out, r.Name)
+		}
+		return out
+	}
+	if !slices.Equal(names(nodes), []string{"n1", "n2"}) || !slices.Equal(names(rest), []string{"apiserver", "n1.kubelet"}) {
+		t.Errorf("nodes %v, rest %v", names(nodes), names(rest))
+	}
+}
+
+func TestDownRemovesTheStateButTheLogs(t *testing.T) {
+	c := testCluster(t)
+	must(t, os.WriteFile(c.auditLog(), nil, 0o600))
+	must(t, os.WriteFile(c.logPath("etcd"), nil, 0o600))
+	must(t, c.removeState())
+	left, err := filepath.Glob(c.path("*"))
+	must(t, err)
+	if !slices.Equal(left, []string{c.auditLog(), c.path("log")}) || !exists(c.logPath("etcd")) {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestMountPointsThatWereThereAreKept(t *testing.T) {
+	c := testCluster(t)
+	base := t.TempDir()
+	old, made, used := filepath.Join(base, "old"), filepath.Join(base, "new/deep"), filepath.Join(base, "used")
+	must(t, os.Mkdir(old, 0o755))
+	for range 2 { // a second up must not forget what the first one made
+		must(t, c.makeMountPoints([]string{old, made, used}))
+	}
+	must(t, os.WriteFile(filepath.Join(used, "somebody"), nil, 0o600))
+	must(t, c.removeMountPoints())
+	if !exists(old) || exists(filepath.Dir(made)) || !exists(used) {
+		t.Errorf("old: %v, made: %v, used: %v", exists(old), exists(filepath.Dir(made)), exists(used))
+	}
+}

@@ -1,0 +1,132 @@
+//! What the stories need in the cluster: one Helm release of Dal Segno, and the ledger.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Service;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::cluster::SAFE_NODE;
+use crate::operator::{NAMESPACE, RELEASE};
+use crate::process::Undo;
+use crate::wait::{secs, until};
+use crate::{Operator, Result, objects};
+
+/// Namespace of the ledger.
+pub const TOOLS_NAMESPACE: &str = "dalsegno-e2e";
+
+/// Port of the ledger.
+pub const LEDGER_PORT: u16 = 8090;
+
+/// Image of the ledger: that of the Rust example, which brings it along.
+const LEDGER_IMAGE: &str = "registry.dalsegno.test/dalsegno-example-rust:dev";
+
+/// Repository and tag of the operator's image.
+const IMAGE: (&str, &str) = ("registry.dalsegno.test/dalsegno", "dev");
+
+/// Installs or upgrades the release and the ledger, and waits until both work. It may be run again at any time.
+///
+/// # Errors
+///
+/// Helm fails, or something does not become ready.
+pub async fn set_up(client: &Client) -> Result {
+    let values = values();
+    let (release, ledger) = tokio::join!(helm(client, &values), ensure_ledger(client));
+    release.and(ledger)
+}
+
+/// The values of the release: the embedded store on the node that no story breaks.
+pub fn values() -> Value {
+    json!({
+        "image": { "repository": IMAGE.0, "tag": IMAGE.1, "pullPolicy": "Always" },
+        "nodeSelector": { "kubernetes.io/hostname": SAFE_NODE },
+        // No larger volume is there.
+        "persistence": { "size": "1Gi" },
+        // The tag may have been pushed again: a new pod pulls it.
+        "podAnnotations": { "e2e/installed": jiff::Timestamp::now().to_string() },
+    })
+}
+
+/// `helm upgrade --install --wait` with these values.
+///
+/// # Errors
+///
+/// Helm fails, or the release does not become ready.
+pub async fn helm(client: &Client, values: &Value) -> Result {
+    Undo::by(helm_command(values)).now().await?;
+    Operator::new(client).rolled_out().await
+}
+
+/// The command that brings the release to these values.
+pub fn helm_command(values: &Value) -> Vec<String> {
+    let chart = format!("{}/../charts/dalsegno", env!("CARGO_MANIFEST_DIR"));
+    let fixed =
+        ["helm", "upgrade", "--install", RELEASE, &chart, "--namespace", NAMESPACE, "--create-namespace"];
+    let patience = ["--wait", "--timeout", "100s"];
+    let mut command: Vec<String> = [&fixed[..], &patience].concat().into_iter().map(str::to_owned).collect();
+    for (key, value) in values.as_object().into_iter().flatten() {
+        command.extend(["--set-json".to_owned(), format!("{key}={value}")]);
+    }
+    command
+}
+
+async fn ensure_ledger(client: &Client) -> Result {
+    objects::make_namespace(client, TOOLS_NAMESPACE, json!({})).await?;
+    let labels = json!({ "app": "ledger" });
+    apply::<Service>(
+        client,
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": { "name": "ledger" },
+            "spec": { "selector": labels, "ports": [{ "port": LEDGER_PORT }] },
+        }),
+    )
+    .await?;
+    apply::<Deployment>(
+        client,
+        json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "ledger" },
+            "spec": {
+                "replicas": 1,
+                "selector": { "matchLabels": labels },
+                "strategy": { "type": "Recreate" },
+                "template": {
+                    "metadata": { "labels": labels },
+                    "spec": {
+                        "nodeSelector": { "kubernetes.io/hostname": SAFE_NODE },
+                        "containers": [{
+                            "name": "ledger",
+                            "image": LEDGER_IMAGE,
+                            "command": ["/ledger"],
+                            "imagePullPolicy": "Always",
+                            "ports": [{ "containerPort": LEDGER_PORT }],
+                            "readinessProbe": {
+                                "httpGet": { "path": "/healthz", "port": LEDGER_PORT }, "periodSeconds": 1,
+                            },
+                        }],
+                    },
+                },
+            },
+        }),
+    )
+    .await?;
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), TOOLS_NAMESPACE);
+    until("the ledger", secs(60), async || {
+        let status = deployments.get("ledger").await?.status.unwrap_or_default();
+        Ok((status.ready_replicas == Some(1) && status.unavailable_replicas.is_none()).then_some(()))
+    })
+    .await
+}
+
+/// Server-side apply of an object in the ledger's namespace.
+async fn apply<K>(client: &Client, manifest: Value) -> Result
+where
+    K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+    K: Clone + std::fmt::Debug + Serialize + DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(client.clone(), TOOLS_NAMESPACE);
+    let name = manifest["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    api.patch(&name, &PatchParams::apply("dalsegno-e2e").force(), &Patch::Apply(&manifest)).await?;
+    Ok(())
+}

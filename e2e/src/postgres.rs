@@ -1,0 +1,129 @@
+//! A PostgreSQL server on this machine, and Dal Segno installed on it instead of on its embedded store.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Client;
+use kube::config::{Config, KubeConfigOptions};
+use serde_json::json;
+
+use crate::operator::{NAMESPACE, RELEASE};
+use crate::process::{self, Undo};
+use crate::{Operator, Result, install, objects};
+
+/// Where it listens; Debian's own servers are on other ports.
+const PORT: &str = "15439";
+
+/// Name of the Secret with its address.
+const SECRET: &str = "e2e-postgres";
+
+/// Name of the gateway's Deployment, which is one of its own where the store is PostgreSQL.
+pub const GATEWAY: &str = "dalsegno-gateway";
+
+/// Dal Segno on PostgreSQL. Removed or dropped, the embedded release comes back.
+#[must_use = "dropping it brings the embedded release back at once"]
+pub struct Postgres {
+    client: Client,
+    data: PathBuf,
+    // Undone in this order.
+    release: Undo,
+    server: Undo,
+    files: Undo,
+}
+
+impl Postgres {
+    /// Starts an empty server and moves the release onto it, with so many operators and one gateway.
+    ///
+    /// # Errors
+    ///
+    /// PostgreSQL is not installed, or the release does not become ready.
+    pub async fn install(client: &Client, operators: u32) -> Result<Self> {
+        let config = Config::from_kubeconfig(&KubeConfigOptions::default()).await?;
+        // The machine's own address in the cluster's network: pods reach it as they reach the API server.
+        let host = config.cluster_url.host().context("a cluster without an address")?;
+        let data = std::env::temp_dir().join(format!("e2e-postgres-{}", uuid::Uuid::new_v4().simple()));
+        let files = Undo::by(["rm", "-rf", &data.display().to_string()]);
+        let server = start(&data).await?;
+        let dsn = format!("postgres://postgres@{host}:{PORT}/postgres?sslmode=disable");
+        let secret = json!({ "metadata": { "name": SECRET }, "stringData": { "dsn": dsn } });
+        match objects::create::<Secret>(client, NAMESPACE, secret.clone()).await {
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                objects::patch::<Secret>(client, NAMESPACE, SECRET, &secret).await?;
+            }
+            answer => drop(answer?),
+        }
+        let mut values = install::values();
+        let here = json!({
+            "postgres": { "existingSecret": { "name": SECRET } },
+            "operator": { "replicas": operators },
+            "gateway": { "replicas": 1 },
+        });
+        objects::merge(&mut values, &here);
+        let release = Undo::by(back_to_embedded());
+        install::helm(client, &values).await?;
+        Operator::named(client, GATEWAY).rolled_out().await?;
+        Ok(Self { client: client.clone(), data, release, server, files })
+    }
+
+    /// Stops the server as a loss of power would; undone, it recovers and serves again.
+    ///
+    /// # Errors
+    ///
+    /// It does not stop.
+    pub async fn stop(&self) -> Result<Undo> {
+        let undo = Undo::by(control(&self.data, &["start", "-w"]));
+        Undo::by(control(&self.data, &["stop", "-m", "immediate"])).now().await?;
+        Ok(undo)
+    }
+
+    /// Moves the release back onto its embedded store and removes the server.
+    ///
+    /// # Errors
+    ///
+    /// The release does not become ready.
+    pub async fn remove(self) -> Result {
+        self.release.now().await?;
+        Operator::new(&self.client).rolled_out().await?;
+        self.server.now().await?;
+        self.files.now().await
+    }
+}
+
+/// Helm makes the Deployments anew: one that changes its strategy in the middle of a rollout would stand still.
+fn back_to_embedded() -> Vec<String> {
+    let quoted: Vec<String> =
+        install::helm_command(&install::values()).iter().map(|word| format!("'{word}'")).collect();
+    let deployments = format!("{RELEASE} {GATEWAY}");
+    let remove = format!("kubectl delete deployment -n {NAMESPACE} {deployments} --ignore-not-found --wait");
+    ["sh".to_owned(), "-c".to_owned(), format!("{remove} && {}", quoted.join(" "))].into()
+}
+
+/// Makes a database cluster and starts its server.
+async fn start(data: &Path) -> Result<Undo> {
+    let shown = data.display().to_string();
+    Undo::by(as_postgres(&["initdb", "--auth=trust", "--username=postgres", "-D", &shown])).now().await?;
+    let access = data.join("pg_hba.conf");
+    std::fs::write(&access, "local all all trust\nhost all all all trust\n")?;
+    let settings = format!(
+        "listen_addresses = '*'\nport = {PORT}\nunix_socket_directories = '{shown}'\nmax_connections = 200\n"
+    );
+    std::fs::write(data.join("postgresql.auto.conf"), settings)?;
+    let undo = Undo::by(control(data, &["stop", "-m", "fast"]));
+    Undo::by(control(data, &["start", "-w"])).now().await?;
+    Ok(undo)
+}
+
+/// `pg_ctl` on this database cluster.
+fn control(data: &Path, args: &[&str]) -> Vec<String> {
+    let data = data.display().to_string();
+    let log = format!("{data}/log");
+    as_postgres(&[&["pg_ctl", "--silent", "-D", &data, "-l", &log], args].concat())
+}
+
+/// PostgreSQL refuses to run as root.
+fn as_postgres(command: &[&str]) -> Vec<String> {
+    let is_root = process::run_blocking("id", ["-u"]).is_ok_and(|id| id.trim() == "0");
+    let other: &[&str] = if is_root { &["runuser", "-u", "postgres", "--"] } else { &[] };
+    [other, command].concat().into_iter().map(str::to_owned).collect()
+}

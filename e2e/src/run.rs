@@ -1,0 +1,274 @@
+//! One AgentRun of a story: what it says, what happens to it, and how it is judged.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use dalsegno_crds::{AgentRun, AgentRunStatus, ConditionType, Summary};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, EvictParams};
+use serde_json::{Value, json};
+
+use crate::cluster::Processes;
+use crate::wait::{secs, until};
+use crate::{Result, StatusExt, World, ledger, objects};
+
+/// How long a run of the stories may take to reach its end, once nothing more happens to it.
+const END: Duration = secs(60);
+
+/// An AgentRun, by name: what it says is always read anew.
+#[derive(Clone)]
+pub struct Run<'w> {
+    world: &'w World,
+    /// Its name.
+    pub name: String,
+}
+
+impl<'w> Run<'w> {
+    pub(crate) fn new(world: &'w World, name: &str) -> Self {
+        Self { world, name: name.to_owned() }
+    }
+
+    /// `namespace/name`, as the ledger knows it.
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.world.namespace, self.name)
+    }
+
+    fn api(&self) -> Api<AgentRun> {
+        self.world.api()
+    }
+
+    /// The AgentRun as it is now.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or the API server does not answer.
+    pub async fn object(&self) -> Result<AgentRun> {
+        Ok(self.api().get(&self.name).await?)
+    }
+
+    /// Its status as it is now; empty if there is none yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::object`].
+    pub async fn status(&self) -> Result<AgentRunStatus> {
+        Ok(self.object().await?.status.unwrap_or_default())
+    }
+
+    /// Waits until its status is so.
+    ///
+    /// # Errors
+    ///
+    /// It is not within the limit; the error shows the status.
+    pub async fn wait(
+        &self,
+        what: &str,
+        limit: Duration,
+        is_so: impl Fn(&AgentRunStatus) -> bool,
+    ) -> Result<AgentRunStatus> {
+        let found = until(format!("run {}: {what}", self.name), limit, async || {
+            Ok(Some(self.status().await?).filter(&is_so))
+        })
+        .await;
+        match found {
+            Ok(status) => Ok(status),
+            Err(error) => {
+                let status = self.status().await.map(|status| serde_yaml::to_string(&status));
+                Err(error.context(match status {
+                    Ok(Ok(yaml)) => format!("its status:\n{yaml}"),
+                    _ => "its status cannot be read".to_owned(),
+                }))
+            }
+        }
+    }
+
+    /// Waits until it stands so.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::wait`].
+    pub async fn reaches(&self, summary: Summary, limit: Duration) -> Result<AgentRunStatus> {
+        self.wait(&format!("to be {summary}"), limit, |status| status.summary == Some(summary)).await
+    }
+
+    /// Waits until its agent has reached its goal.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::wait`].
+    pub async fn succeeds(&self) -> Result<AgentRunStatus> {
+        self.reaches(Summary::Succeeded, END).await
+    }
+
+    /// Waits until an attempt of this number, or a later one, has a worker.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::wait`].
+    pub async fn attempt_runs(&self, number: i32, limit: Duration) -> Result<AgentRunStatus> {
+        let is_so = |status: &AgentRunStatus| {
+            status.attempt().number >= number && status.is_true(ConditionType::WorkerReady)
+        };
+        self.wait(&format!("attempt {number} to have a worker"), limit, is_so).await
+    }
+
+    /// Waits until the effect of a turn is in the ledger: the fastest way to know that a run has come so far.
+    ///
+    /// # Errors
+    ///
+    /// It is not within a minute.
+    pub async fn passes_turn(&self, turn: i32) -> Result {
+        until(format!("turn {turn} of run {}", self.name), END, async || {
+            Ok((self.world.ledger.turn(&self.key()).await? >= turn).then_some(()))
+        })
+        .await
+    }
+
+    /// The pod of its current attempt.
+    ///
+    /// # Errors
+    ///
+    /// There is none within a minute.
+    pub async fn pod(&self) -> Result<Pod> {
+        let pods: Api<Pod> = self.world.api();
+        until(format!("a pod of run {}", self.name), END, async || {
+            match self.status().await?.attempt().pod_name {
+                Some(name) => Ok(pods.get_opt(&name).await?),
+                None => Ok(None),
+            }
+        })
+        .await
+    }
+
+    /// All its pods, ended ones included, by attempt.
+    ///
+    /// # Errors
+    ///
+    /// The API server does not answer.
+    pub async fn pods(&self) -> Result<Vec<Pod>> {
+        objects::pods_of(&self.world.client, &self.world.namespace, &self.name).await
+    }
+
+    /// Evicts its pod by the Eviction API, once.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses it.
+    pub async fn evict(&self) -> Result<Pod> {
+        let pod = self.pod().await?;
+        Api::<Pod>::namespaced(self.world.hasty.clone(), &self.world.namespace)
+            .evict(&pod.name_any(), &EvictParams::default())
+            .await?;
+        Ok(pod)
+    }
+
+    /// Deletes its pod.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses it.
+    pub async fn delete_pod(&self, params: &DeleteParams) -> Result<Pod> {
+        let pod = self.pod().await?;
+        self.world.api::<Pod>().delete(&pod.name_any(), params).await?;
+        Ok(pod)
+    }
+
+    /// The machine's processes of its current worker.
+    ///
+    /// # Errors
+    ///
+    /// It has none.
+    pub async fn processes(&self) -> Result<Processes> {
+        let pod = self.pod().await?;
+        let spec = pod.spec.as_ref().context("a pod without a spec")?;
+        let node = spec.node_name.as_deref().context("its pod has no node")?;
+        let cluster = self.world.cluster()?;
+        cluster.processes(node, &self.world.namespace, &pod.name_any(), "agent").await
+    }
+
+    /// Changes its `spec` by a merge patch.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses it.
+    pub async fn change(&self, spec: Value) -> Result {
+        self.try_change(spec).await?;
+        Ok(())
+    }
+
+    /// The same, for changes that may be refused.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses it; see [`objects::refusal`].
+    pub async fn try_change(&self, spec: Value) -> kube::Result<()> {
+        let change = json!({ "spec": spec });
+        objects::patch::<AgentRun>(&self.world.client, &self.world.namespace, &self.name, &change)
+            .await
+            .map(drop)
+    }
+
+    /// Cancels it.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses it.
+    pub async fn cancel(&self) -> Result {
+        self.change(json!({ "operatingMode": "Cancelled" })).await
+    }
+
+    /// Deletes it and waits until nothing of it is left: no AgentRun and no pod.
+    ///
+    /// # Errors
+    ///
+    /// Something is left after the limit.
+    pub async fn delete(&self, limit: Duration) -> Result {
+        objects::delete::<AgentRun>(&self.world.client, &self.world.namespace, &self.name).await?;
+        until(format!("run {} and its pods to be gone", self.name), limit, async || {
+            let gone = self.api().get_opt(&self.name).await?.is_none() && self.pods().await?.is_empty();
+            Ok(gone.then_some(()))
+        })
+        .await
+    }
+
+    /// The messages of its agents: what the ledger was told beside the effects.
+    ///
+    /// # Errors
+    ///
+    /// The ledger does not answer.
+    pub async fn notes(&self) -> Result<Vec<ledger::Note>> {
+        self.world.ledger.notes(&self.key()).await
+    }
+
+    /// Judges a run that has ended: it committed these turns and each had its effect once; no turn that was committed
+    /// when its attempt ended was ever tried again; and the API server saw one pod for each attempt and no other.
+    ///
+    /// # Errors
+    ///
+    /// It is not so.
+    pub async fn expect_nothing_lost_or_repeated(&self, turns: i32) -> Result {
+        let status = self.status().await?;
+        let committed = status.turn();
+        anyhow::ensure!(committed == turns, "run {} committed {committed} turns, not {turns}", self.name);
+        self.world.ledger.expect_turns(&self.key(), turns).await?;
+        self.expect_no_turn_again(&status).await?;
+        self.world.audit.expect_pods(&self.name, 1..=status.attempt().number)
+    }
+
+    /// A turn was tried once, and once more for each attempt that ended in the middle of it.
+    async fn expect_no_turn_again(&self, status: &AgentRunStatus) -> Result {
+        let history = status.recovery().history;
+        for entry in self.world.ledger.entries(&self.key()).await? {
+            let cut_short = history.iter().filter(|end| end.turn_at_end == entry.turn - 1).count();
+            anyhow::ensure!(
+                entry.deliveries as usize <= 1 + cut_short,
+                "turn {} of {} was tried {} times, and {cut_short} attempts ended in it: {history:?}",
+                entry.turn,
+                self.name,
+                entry.deliveries
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! What a run's status says, in few words.
+
+use anyhow::Context;
+use dalsegno_crds::{AgentRunStatus, AttemptEnd, AttemptStatus, Cause, ConditionType, RecoveryStatus};
+
+use crate::Result;
+
+/// Short ways through an AgentRun's status.
+pub trait StatusExt {
+    /// The current attempt; number 0 if there is none yet.
+    fn attempt(&self) -> AttemptStatus;
+    /// What recovery has cost.
+    fn recovery(&self) -> RecoveryStatus;
+    /// The committed turns.
+    fn turn(&self) -> i32;
+    /// Whether a condition is True.
+    fn is_true(&self, kind: ConditionType) -> bool;
+    /// Reason and message of a condition; empty if it is absent.
+    fn why(&self, kind: ConditionType) -> (String, String);
+    /// How an attempt ended.
+    ///
+    /// # Errors
+    ///
+    /// The history does not tell.
+    fn end_of(&self, attempt: i32) -> Result<AttemptEnd>;
+    /// Causes of the ended attempts, the earliest first.
+    fn causes(&self) -> Vec<Cause>;
+}
+
+impl StatusExt for AgentRunStatus {
+    fn attempt(&self) -> AttemptStatus {
+        self.attempt.clone().unwrap_or_default()
+    }
+
+    fn recovery(&self) -> RecoveryStatus {
+        self.recovery.clone().unwrap_or_default()
+    }
+
+    fn turn(&self) -> i32 {
+        self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.turn)
+    }
+
+    fn is_true(&self, kind: ConditionType) -> bool {
+        dalsegno_crds::find_condition(&self.conditions, kind)
+            .is_some_and(|condition| condition.status == "True")
+    }
+
+    fn why(&self, kind: ConditionType) -> (String, String) {
+        dalsegno_crds::find_condition(&self.conditions, kind)
+            .map(|condition| (condition.reason.clone(), condition.message.clone()))
+            .unwrap_or_default()
+    }
+
+    fn end_of(&self, attempt: i32) -> Result<AttemptEnd> {
+        let history = self.recovery().history;
+        let found = history.iter().find(|end| end.attempt == attempt).cloned();
+        found.with_context(|| format!("the history does not tell how attempt {attempt} ended: {history:?}"))
+    }
+
+    fn causes(&self) -> Vec<Cause> {
+        self.recovery().history.iter().rev().map(|end| end.cause).collect()
+    }
+}

@@ -1,0 +1,190 @@
+//! A worker that the story plays itself, over plain HTTP: what a hostile or clumsy agent would say to the gateway, and
+//! what it is answered.
+
+use anyhow::Context;
+use dalsegno_protocol::{AUDIENCE, AttachResponse, env};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use kube::api::{Api, ListParams, PostParams};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::Result;
+use crate::http::{Answer, Request};
+
+/// A worker by its two secrets: the token of a pod, and the instance that it has made up.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    /// The run's base URL, by the gateway's pod IP.
+    pub url: String,
+    /// The pod's token.
+    pub token: String,
+    /// Bearer of all calls but `attach`.
+    pub instance: String,
+}
+
+impl Worker {
+    /// The worker of this pod. (The pod's own worker must keep still: the script `neverAttach`.)
+    ///
+    /// # Errors
+    ///
+    /// The pod is no worker's, or the gateway has no endpoint.
+    pub async fn of(client: &Client, pod: &Pod) -> Result<Self> {
+        Ok(Self {
+            url: gateway_url(client, &variable(pod, env::URL)?).await?,
+            token: token(client, pod, AUDIENCE).await?,
+            instance: instance(),
+        })
+    }
+
+    /// Another process of the same pod: the same token, another instance.
+    pub fn restarted(&self) -> Self {
+        Self { instance: instance(), ..self.clone() }
+    }
+
+    /// `POST attach`.
+    ///
+    /// # Errors
+    ///
+    /// No answer.
+    pub async fn attach(&self) -> Result<Answer> {
+        let body = json!({ "instance": self.instance }).to_string();
+        Request::post(format!("{}/attach", self.url), body).bearer(&self.token).send().await
+    }
+
+    /// `POST attach`, again while the pod or its version is not recorded yet.
+    ///
+    /// # Errors
+    ///
+    /// It is refused, or not answered within a minute.
+    pub async fn attached(&self) -> Result<AttachResponse> {
+        let answer = crate::wait::until("an attach that is heard", crate::wait::secs(60), async || {
+            let answer = self.attach().await?;
+            Ok(Some(answer).filter(|answer| answer.status != 503))
+        })
+        .await?;
+        answer.ok()
+    }
+
+    /// Any call of the contract, with the bytes as they stand.
+    ///
+    /// # Errors
+    ///
+    /// No answer.
+    pub async fn send(&self, path: &str, body: impl Into<Vec<u8>>) -> Result<Answer> {
+        Request::post(format!("{}/{path}", self.url), body).bearer(&self.instance).send().await
+    }
+
+    /// Any call of the contract that has a JSON body.
+    ///
+    /// # Errors
+    ///
+    /// No answer.
+    pub async fn post(&self, path: &str, body: Value) -> Result<Answer> {
+        self.send(path, body.to_string()).await
+    }
+
+    /// Commits a turn with this state, under a fresh commit id.
+    ///
+    /// # Errors
+    ///
+    /// No answer.
+    pub async fn commit(&self, turn: i64, state: Value) -> Result<Answer> {
+        self.post(&format!("turns/{turn}"), commit(state)).await
+    }
+
+    /// `POST heartbeat`.
+    ///
+    /// # Errors
+    ///
+    /// No answer.
+    pub async fn beat(&self) -> Result<Answer> {
+        self.send("heartbeat", "").await
+    }
+
+    /// `GET state`.
+    ///
+    /// # Errors
+    ///
+    /// No answer.
+    pub async fn state(&self) -> Result<Answer> {
+        Request::get(format!("{}/state", self.url)).bearer(&self.instance).send().await
+    }
+}
+
+/// The body of a commit of this state, under a fresh commit id.
+pub fn commit(state: Value) -> Value {
+    json!({ "commitId": uuid::Uuid::new_v4(), "state": state })
+}
+
+/// A token of a pod, as the kubelet would project it.
+///
+/// # Errors
+///
+/// The API server refuses it.
+pub async fn token(client: &Client, pod: &Pod, audience: &str) -> Result<String> {
+    let namespace = pod.namespace().context("a pod without a namespace")?;
+    let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
+    let request = TokenRequest {
+        spec: Some(TokenRequestSpec {
+            audiences: Some(vec![audience.to_owned()]),
+            bound_object_ref: Some(BoundObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Pod".to_owned()),
+                name: Some(pod.name_any()),
+                uid: pod.uid(),
+            }),
+            expiration_seconds: Some(600),
+        }),
+        ..TokenRequest::default()
+    };
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &namespace);
+    let answer = accounts
+        .create_token_request(account.as_deref().unwrap_or("default"), &PostParams::default(), &request)
+        .await?;
+    answer.status.and_then(|status| status.token).context("a token request without a token")
+}
+
+/// The value of a variable of the worker in this pod.
+fn variable(pod: &Pod, name: &str) -> Result<String> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut variables = containers.flat_map(|container| container.env.iter().flatten());
+    let found = variables.find(|variable| variable.name == name).and_then(|variable| variable.value.clone());
+    found.with_context(|| format!("pod {} has no {name}", pod.name_any()))
+}
+
+/// The same URL with the address of one of its Service's pods, which is routed to from outside the cluster too.
+async fn gateway_url(client: &Client, url: &str) -> Result<String> {
+    let rest = url.strip_prefix("http://").with_context(|| format!("{url} is no plain URL"))?;
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (host, port) = authority.split_once(':').unwrap_or((authority, "80"));
+    let mut labels = host.split('.');
+    let (Some(service), Some(namespace)) = (labels.next(), labels.next()) else {
+        anyhow::bail!("{url} names no Service and namespace");
+    };
+    let services: Api<Service> = Api::namespaced(client.clone(), namespace);
+    let ports = services.get(service).await?.spec.and_then(|spec| spec.ports).unwrap_or_default();
+    let named = ports.into_iter().find(|one| one.port.to_string() == port);
+    let named = named.with_context(|| format!("Service {service} has no port {port}"))?;
+    let name = named.name.unwrap_or_default();
+    let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
+    let selector = ListParams::default().labels(&format!("kubernetes.io/service-name={service}"));
+    for slice in slices.list(&selector).await? {
+        let is_ready = |one: &&Endpoint| one.conditions.as_ref().is_none_or(|is| is.ready != Some(false));
+        let ready = slice.endpoints.iter().flatten().find(is_ready);
+        let ports = slice.ports.iter().flatten();
+        let port = ports.into_iter().find(|one| one.name.as_deref().unwrap_or_default() == name);
+        let address = ready.and_then(|one| one.addresses.first());
+        if let (Some(address), Some(port)) = (address, port.and_then(|one| one.port)) {
+            return Ok(format!("http://{address}:{port}/{path}"));
+        }
+    }
+    anyhow::bail!("Service {service} has no endpoint")
+}
+
+/// 256 bits, nearly all of them random, as 43 characters of base64url.
+fn instance() -> String {
+    let random = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+    format!("{}A", &random[..42])
+}

@@ -1,0 +1,75 @@
+//! Twenty healthy runs that an outage must leave alone.
+
+use std::time::Duration;
+
+use dalsegno_e2e::wait::{secs, throughout};
+use dalsegno_e2e::{Agent, Result, Run, StatusExt, World};
+use futures::future::try_join_all;
+use serde_json::json;
+
+/// How many they are.
+const RUNS: usize = 20;
+
+/// Long enough for the deadline of every worker to run out, were our silence counted as theirs.
+const AFTER: Duration = secs(15);
+
+/// Runs on both nodes; every second one sends heartbeats, which bind it to ten seconds.
+pub struct Healthy<'w> {
+    /// All of them.
+    pub runs: Vec<Run<'w>>,
+    world: &'w World,
+    turns: i32,
+}
+
+impl<'w> Healthy<'w> {
+    /// Starts them, each with so many turns of a second, and waits until all are well under way.
+    pub async fn start(world: &'w World, turns: i32) -> Result<Self> {
+        let start = async |n: usize| {
+            let script = json!({ "turns": turns, "turnSeconds": 1, "heartbeat": n.is_multiple_of(2) });
+            let agent = Agent::new(script).spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 10 } }));
+            world.start(&format!("run-{n:02}"), &agent).await
+        };
+        let runs = try_join_all((0..RUNS).map(start)).await?;
+        // By the fourth turn each has sent its first heartbeat.
+        try_join_all(runs.iter().map(|run| run.passes_turn(4))).await?;
+        Ok(Self { runs, world, turns })
+    }
+
+    /// How far each has come.
+    pub async fn turns(&self) -> Result<Vec<i32>> {
+        let keys: Vec<String> = self.runs.iter().map(Run::key).collect();
+        try_join_all(keys.iter().map(|key| self.world.ledger.turn(key))).await
+    }
+
+    /// For as long as it would take to be noticed: no other attempt, nothing charged.
+    pub async fn stay_in_their_first_attempts(&self) -> Result {
+        throughout("twenty runs in their first attempts", AFTER, async || {
+            let mut made = self.world.audit.all_pods_made()?;
+            made.retain(|pod| pod.starts_with("run-"));
+            anyhow::ensure!(made.len() == self.runs.len(), "the audit log saw these pods made: {made:?}");
+            Ok(())
+        })
+        .await?;
+        for run in &self.runs {
+            let status = run.status().await?;
+            let recovery = status.recovery();
+            let counted = (status.attempt().number, recovery.recovery_attempts, recovery.disruptions);
+            anyhow::ensure!(
+                counted == (1, 0, 0),
+                "run {}: (attempt, crashes, disruptions) {counted:?}",
+                run.name
+            );
+        }
+        Ok(())
+    }
+
+    /// Each ends as if nothing had been.
+    pub async fn succeed(&self) -> Result {
+        for run in &self.runs {
+            let status = run.succeeds().await?;
+            anyhow::ensure!(status.attempt().number == 1, "run {} took another attempt", run.name);
+            run.expect_nothing_lost_or_repeated(self.turns).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! The operator dies at every step of a recovery, before and after it.
+
+use dalsegno_e2e::wait::{secs, until};
+use dalsegno_e2e::{Agent, Result, Run, StatusExt, World};
+use kube::api::DeleteParams;
+use serde_json::json;
+
+/// Names the point at which the process ends itself, once in the life of its pod.
+const CRASH_AT: &str = "DALSEGNO_CRASH_AT";
+
+/// Set to anything, every point is tried with every death; else each point once.
+const WHOLE_MATRIX: &str = "DALSEGNO_E2E_CRASH_MATRIX";
+
+/// Turns of the runs.
+const TURNS: i32 = 6;
+
+/// The steps of a recovery, in order.
+const STEPS: [&str; 7] = [
+    "end-attempt",
+    "create-worker",
+    "record-pod",
+    "record-scheduled",
+    "record-identity",
+    "stop-worker",
+    "status",
+];
+
+/// How a worker dies under the operator's eyes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Death {
+    /// Its pod is evicted.
+    Evicted,
+    /// Its pod is deleted.
+    Deleted,
+    /// It falls silent; its pod is there and must be stopped.
+    Silent,
+}
+
+fn deaths(step: &str) -> Vec<Death> {
+    let all = [Death::Evicted, Death::Deleted, Death::Silent];
+    let usual = if step == "stop-worker" { Death::Silent } else { Death::Evicted };
+    if std::env::var_os(WHOLE_MATRIX).is_none() {
+        vec![usual]
+    } else if step == "stop-worker" {
+        vec![Death::Silent]
+    } else {
+        all.to_vec()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_killed_before_any_step_of_a_recovery_leaves_one_pod_per_attempt_and_exact_counters()
+-> Result {
+    every_step("before").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_killed_after_any_step_of_a_recovery_leaves_one_pod_per_attempt_and_exact_counters()
+-> Result {
+    every_step("after").await
+}
+
+async fn every_step(when: &str) -> Result {
+    let world = World::new(&format!("crash-{when}")).await?;
+    let points = STEPS.iter().flat_map(|step| deaths(step).into_iter().map(move |death| (*step, death)));
+    let mut runs = Vec::new();
+    for (step, death) in points {
+        runs.push((waiting(&world, step, death).await?, format!("{when}:{step}"), death));
+    }
+    for (run, ..) in &runs {
+        run.passes_turn(2).await?;
+    }
+    let operator = world.operator.with_env(CRASH_AT, "nowhere").await?;
+    for (run, point, death) in &runs {
+        operator.to(CRASH_AT, point).await?;
+        let recovered = recovered(&world, run, *death).await;
+        recovered.map_err(|error| error.context(format!("{point}, {death:?}")))?;
+    }
+    operator.to(CRASH_AT, &format!("{when}:create-run")).await?;
+    taken_up(&world).await?;
+    operator.back().await?;
+    world.end().await
+}
+
+/// A run whose first attempt waits in its third turn for its death, and whose second one goes on to the end.
+async fn waiting<'w>(world: &'w World, step: &str, death: Death) -> Result<Run<'w>> {
+    let waits = json!({ "attempt": 1, "turn": 3, "at": "start", "do": "hang" });
+    let script = json!({ "turns": TURNS, "turnSeconds": 0.2, "onTerm": "exit143", "script": [waits] });
+    let name = format!("{step}-{death:?}").to_lowercase();
+    world.start(&name, &Agent::new(script)).await
+}
+
+/// The worker dies, the operator dies at its point of the recovery, and the run ends right all the same.
+async fn recovered(world: &World, run: &Run<'_>, death: Death) -> Result {
+    let frozen = match death {
+        Death::Evicted => run.evict().await.map(|_| None)?,
+        Death::Deleted => run.delete_pod(&DeleteParams::default()).await.map(|_| None)?,
+        Death::Silent => Some(run.processes().await?.freeze().await?),
+    };
+    has_died_once(world).await?;
+    let status = run.succeeds().await?;
+    drop(frozen);
+    let counted = (status.recovery().recovery_attempts, status.recovery().disruptions);
+    let expected = if death == Death::Silent { (1, 0) } else { (0, 1) };
+    anyhow::ensure!(counted == expected, "counted {counted:?}: {:?}", status.recovery());
+    anyhow::ensure!(status.attempt().number == 2, "{:?}", status.recovery());
+    run.expect_nothing_lost_or_repeated(TURNS).await
+}
+
+/// The operator dies when it takes a new run up.
+async fn taken_up(world: &World) -> Result {
+    let run = world.start("taken-up", &Agent::new(json!({ "turns": TURNS, "turnSeconds": 0.2 }))).await?;
+    has_died_once(world).await?;
+    assert_eq!(run.succeeds().await?.attempt().number, 1);
+    run.expect_nothing_lost_or_repeated(TURNS).await
+}
+
+async fn has_died_once(world: &World) -> Result {
+    until("the operator to have died once, and to be back", secs(60), async || {
+        Ok((world.operator.restarts().await? == 1).then_some(()))
+    })
+    .await
+}

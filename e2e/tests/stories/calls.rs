@@ -1,0 +1,87 @@
+//! Tool calls whose outcome nobody knows.
+
+use dalsegno_crds::{ConditionType, Reason, Summary};
+use dalsegno_e2e::wait::{secs, throughout};
+use dalsegno_e2e::{Agent, Result, StatusExt, World, operator};
+use serde_json::json;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_only_a_person_can_judge_holds_the_run_before_any_pod_until_somebody_settles_it() -> Result
+{
+    let world = World::new("ask").await?;
+    let agent = Agent::new(json!({
+        "turns": 5,
+        "turnSeconds": 0.2,
+        "callPolicy": "ask",
+        "script": [{ "attempt": 1, "turn": 3, "at": "afterClaim", "do": "exit:1" }],
+    }));
+    let run = world.start("run", &agent).await?;
+    let status = run.reaches(Summary::Held, secs(60)).await?;
+    assert_eq!(status.reason, Some(Reason::EffectUnknown));
+    let (_, message) = status.why(ConditionType::Held);
+    assert!(message.contains("dalsegno settle"), "it should tell the way out: {message}");
+    throughout("no pod after the first", secs(3), async || world.audit.expect_pods(&run.name, [1])).await?;
+
+    let listed = operator::run(&["show", &run.key(), "--calls"]).await?;
+    assert!(listed.contains("turn-3"), "the call should be listed by its name:\n{listed}");
+    let reason = ["--outcome", "failed", "--reason", "it is not in the ledger", "--by", "a story"];
+    operator::run(&[&["settle", &run.key(), "turn-3"], &reason[..]].concat()).await?;
+    let status = run.succeeds().await?;
+    assert_eq!(status.attempt().number, 2);
+    run.expect_nothing_lost_or_repeated(5).await?;
+    world.end().await
+}
+
+/// The tool did it, and the worker died before it could say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_the_worker_can_look_up_is_settled_by_the_next_attempt_and_not_made_again() -> Result {
+    let world = World::new("probe").await?;
+    let agent = Agent::new(json!({
+        "turns": 5,
+        "turnSeconds": 0.2,
+        "callPolicy": "probe",
+        "script": [{ "attempt": 1, "turn": 3, "at": "afterTool", "do": "exit:1" }],
+    }));
+    let run = world.start("run", &agent).await?;
+    assert_eq!(run.succeeds().await?.attempt().number, 2);
+    run.expect_nothing_lost_or_repeated(5).await?;
+    let entries = world.ledger.entries(&run.key()).await?;
+    assert!(
+        entries.iter().all(|entry| entry.deliveries == 1),
+        "a probed call is not made again: {entries:?}"
+    );
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_tool_honours_its_key_is_made_again_with_the_same_one_and_takes_effect_once() -> Result {
+    let world = World::new("same-key").await?;
+    let agent = Agent::new(json!({
+        "turns": 5,
+        "turnSeconds": 0.2,
+        "script": [{ "attempt": 1, "turn": 3, "at": "afterTool", "do": "exit:1" }],
+    }));
+    let run = world.start("run", &agent).await?;
+    assert_eq!(run.succeeds().await?.attempt().number, 2);
+    run.expect_nothing_lost_or_repeated(5).await?;
+    let entries = world.ledger.entries(&run.key()).await?;
+    let again: Vec<_> =
+        entries.iter().filter(|entry| entry.deliveries == 2).map(|entry| entry.turn).collect();
+    assert_eq!(again, [3], "{entries:?}");
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_can_be_read_from_the_store_when_its_pod_and_its_object_are_gone() -> Result {
+    let world = World::new("show").await?;
+    let run = world.start("run", &Agent::new(json!({ "turns": 4, "turnSeconds": 0.1 }))).await?;
+    run.succeeds().await?;
+    let told = |shown: &str| ["turn-4", "sha256:"].iter().all(|word| shown.contains(word));
+    let shown = operator::run(&["show", &run.key(), "--turn", "4", "--calls"]).await?;
+    assert!(told(&shown), "{shown}");
+    run.delete(secs(30)).await?;
+    let shown = operator::run(&["show", &run.key(), "--turn", "4", "--calls"]).await?;
+    assert!(told(&shown), "{shown}");
+    assert!(operator::run(&["show", &format!("{}/no-such-run", world.namespace)]).await.is_err());
+    world.end().await
+}

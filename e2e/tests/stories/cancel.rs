@@ -1,0 +1,114 @@
+//! A person cancels a run.
+
+use dalsegno_crds::{ConditionType, Reason, Summary};
+use dalsegno_e2e::StatusExt;
+use dalsegno_e2e::objects::{has_ended, refusal};
+use dalsegno_e2e::wait::{secs, until};
+use dalsegno_e2e::{Agent, Result, Worker, World};
+use dalsegno_protocol::{Code, Flags};
+use serde_json::json;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_is_heard_within_one_turn_and_the_run_ends_as_cancelled() -> Result {
+    let world = World::new("cancel").await?;
+    let run = world.start("run", &Agent::new(json!({ "turns": 60, "turnSeconds": 1 }))).await?;
+    run.passes_turn(3).await?;
+    run.cancel().await?;
+    let turn = world.ledger.turn(&run.key()).await?;
+
+    let status = run.reaches(Summary::Cancelled, secs(15)).await?;
+    assert!(status.turn() <= turn + 1, "cancelled in turn {turn}, it went on to {}", status.turn());
+    assert!(status.is_true(ConditionType::Finished) && !status.is_true(ConditionType::Succeeded));
+    assert_eq!(status.recovery().recovery_attempts, 0, "a cancelled run has not crashed");
+    until("the worker to end", secs(15), async || Ok(run.pods().await?.iter().all(has_ended).then_some(())))
+        .await?;
+    let again = run.try_change(json!({ "operatingMode": "Running" })).await;
+    assert!(refusal(again)?.contains("stays cancelled"));
+    world.audit.expect_pods(&run.name, [1])?;
+    world.end().await
+}
+
+/// The story plays the worker, so that it can go on after it has acknowledged.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_the_acknowledgement_of_a_cancel_nothing_more_is_accepted() -> Result {
+    let world = World::new("cancel-ack").await?;
+    let run = world.start("run", &Agent::new(json!({ "neverAttach": true }))).await?;
+    let worker = Worker::of(&world.client, &run.pod().await?).await?;
+    worker.attached().await?;
+    assert_eq!(worker.commit(1, json!({ "n": 1 })).await?.status, 200);
+    run.cancel().await?;
+    until("the cancel to be heard", secs(15), async || {
+        let flags: Flags = worker.beat().await?.ok()?;
+        Ok(flags.cancel.then_some(()))
+    })
+    .await?;
+
+    let first = worker.send("cancelled", "").await?;
+    assert_eq!(first.status, 200, "{first:?}");
+    let again = worker.send("cancelled", "").await?;
+    assert_eq!((again.status, &again.body), (200, &first.body), "its retry gets the same answer");
+    let late = worker.commit(2, json!({ "n": 2 })).await?.problem()?;
+    assert!(matches!(late.code, Code::Fenced | Code::Finished), "{late:?}");
+    let call = json!({ "claimId": uuid::Uuid::new_v4(), "policy": "retrySameKey", "key": "late" });
+    let late = worker.post("calls/late/claim", call).await?.problem()?;
+    assert!(matches!(late.code, Code::Fenced | Code::Finished), "{late:?}");
+    let status = run.reaches(Summary::Cancelled, secs(30)).await?;
+    assert_eq!(status.turn(), 1);
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_finished_before_it_was_cancelled_stays_completed() -> Result {
+    let world = World::new("cancel-late").await?;
+    let run = world.start("run", &Agent::new(json!({ "turns": 2, "turnSeconds": 0.1 }))).await?;
+    run.succeeds().await?;
+    run.cancel().await?;
+    let generation = run.object().await?.metadata.generation;
+    let status = run
+        .wait("to have seen the cancel", secs(15), |status| status.observed_generation == generation)
+        .await?;
+    assert_eq!(status.summary, Some(Summary::Succeeded));
+    assert_eq!(status.reason, Some(Reason::Completed));
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_ignores_a_cancel_is_fenced_and_then_deleted() -> Result {
+    let world = World::new("cancel-deaf").await?;
+    let agent =
+        Agent::new(json!({ "turns": 300, "turnSeconds": 0.3, "ignoreCancel": true, "onTerm": "ignore" }))
+            .pod(json!({ "terminationGracePeriodSeconds": 10 }));
+    let run = world.start("run", &agent).await?;
+    run.passes_turn(2).await?;
+    run.cancel().await?;
+
+    let status = run.reaches(Summary::Cancelled, secs(60)).await?;
+    until("the deaf worker to be gone", secs(30), async || {
+        Ok(run.pods().await?.iter().all(has_ended).then_some(()))
+    })
+    .await?;
+    let notes = run.notes().await?;
+    assert!(notes.iter().any(|note| note.note == "fenced" || note.note == "finished"), "{notes:?}");
+    assert_eq!(run.status().await?.turn(), status.turn(), "nothing was committed after the end");
+    world.audit.expect_pods(&run.name, [1])?;
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_without_a_worker_is_cancelled_at_once() -> Result {
+    let world = World::new("cancel-held").await?;
+    let crash = json!({ "turns": 3, "script": [{ "turn": 1, "at": "start", "do": "exit:1" }] });
+    let slow = json!({ "recovery": { "backoff": { "initialSeconds": 600, "maxSeconds": 600 } } });
+    let backing_off = world.start("backing-off", &Agent::new(crash.clone()).spec(slow)).await?;
+    let held = world
+        .start("held", &Agent::new(crash).spec(json!({ "recovery": { "maxAttemptsWithoutProgress": 1 } })))
+        .await?;
+    backing_off.reaches(Summary::BackingOff, secs(60)).await?;
+    held.reaches(Summary::Held, secs(60)).await?;
+    for run in [&backing_off, &held] {
+        run.cancel().await?;
+        run.reaches(Summary::Cancelled, secs(10)).await?;
+        world.audit.expect_pods(&run.name, [1])?;
+    }
+    world.end().await
+}

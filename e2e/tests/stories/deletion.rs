@@ -1,0 +1,126 @@
+//! An AgentRun is deleted.
+
+use std::collections::BTreeSet;
+
+use dalsegno_crds::Summary;
+use dalsegno_e2e::StatusExt;
+use dalsegno_e2e::wait::secs;
+use dalsegno_e2e::{Agent, Result, Run, World};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use serde_json::{Value, json};
+
+/// How long a run may take to come into any phase.
+const LIMIT: std::time::Duration = secs(60);
+
+fn crashing() -> Value {
+    json!({ "turns": 3, "turnSeconds": 0.1, "script": [{ "turn": 2, "at": "start", "do": "exit:1" }] })
+}
+
+/// One run in each phase that a run can be in.
+async fn one_in_each_phase(world: &World) -> Result<Vec<Run<'_>>> {
+    let long = json!({ "turns": 1000, "turnSeconds": 0.3 });
+    let short = json!({ "turns": 2, "turnSeconds": 0.1 });
+    let nowhere = json!({ "nodeSelector": { "kubernetes.io/hostname": "nowhere" } });
+    let agents = [
+        (Summary::Pending, "unscheduled", Agent::new(long.clone()).pod(nowhere)),
+        (Summary::Starting, "mute", Agent::new(json!({ "neverAttach": true }))),
+        (Summary::Running, "running", Agent::new(long.clone())),
+        (
+            Summary::BackingOff,
+            "backing-off",
+            Agent::new(crashing()).spec(json!({
+                "recovery": { "backoff": { "initialSeconds": 600, "maxSeconds": 600 } },
+            })),
+        ),
+        (
+            Summary::Held,
+            "held",
+            Agent::new(crashing()).spec(json!({
+                "recovery": { "maxAttemptsWithoutProgress": 1, "maxRecoveryAttempts": 0 },
+            })),
+        ),
+        (Summary::Held, "undefined", Agent::of("missing", short.clone())),
+        (Summary::Succeeded, "succeeded", Agent::new(short.clone())),
+        (Summary::Failed, "failed", Agent::new(json!({ "turns": 1, "finishOutcome": "failed" }))),
+        (Summary::Cancelled, "cancelled", Agent::new(long).spec(json!({ "operatingMode": "Cancelled" }))),
+    ];
+    let mut runs = Vec::new();
+    for (summary, name, agent) in &agents {
+        runs.push((world.start(name, agent).await?, *summary));
+    }
+    for (run, summary) in &runs {
+        run.reaches(*summary, LIMIT).await?;
+    }
+    Ok(runs.into_iter().map(|(run, _)| run).collect())
+}
+
+/// Names of what is in the namespace, without what Kubernetes itself puts into every one.
+async fn objects_left(world: &World) -> Result<BTreeSet<String>> {
+    async fn names<K>(api: Api<K>) -> Result<Vec<String>>
+    where
+        K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    {
+        let kind = K::kind(&());
+        let list = api.list(&ListParams::default()).await?;
+        Ok(list.iter().map(|object| format!("{kind} {}", object.name_any())).collect())
+    }
+    let mut left: BTreeSet<String> = BTreeSet::new();
+    left.extend(names::<Pod>(world.api()).await?);
+    left.extend(names::<Secret>(world.api()).await?);
+    left.extend(names::<ConfigMap>(world.api()).await?);
+    left.extend(names::<PersistentVolumeClaim>(world.api()).await?);
+    left.extend(names::<dalsegno_crds::AgentRun>(world.api()).await?);
+    left.remove("ConfigMap kube-root-ca.crt");
+    Ok(left)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deleting_a_run_in_any_phase_stops_its_worker_and_leaves_no_object() -> Result {
+    let world = World::new("delete").await?;
+    let runs = one_in_each_phase(&world).await?;
+    for run in &runs {
+        run.delete(secs(30)).await?;
+    }
+    assert_eq!(objects_left(&world).await?, BTreeSet::new());
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_name_created_again_starts_at_turn_1_with_nothing_of_the_old() -> Result {
+    let world = World::new("again").await?;
+    let run = world.start("run", &Agent::new(json!({ "turns": 100, "turnSeconds": 0.3 }))).await?;
+    run.passes_turn(3).await?;
+    run.delete(secs(30)).await?;
+
+    let fresh = world.start("run", &Agent::new(json!({ "turns": 3, "turnSeconds": 0.2 }))).await?;
+    let status = fresh.succeeds().await?;
+    assert_eq!(status.attempt().number, 1);
+    assert_eq!(status.attempt().resumed_from_turn.unwrap_or(0), 0);
+    assert_eq!((status.turn(), status.recovery().disruptions), (3, 0));
+    world.end().await
+}
+
+/// The old pod takes its time to end: its name is still taken when the new run wants it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_name_created_again_while_the_old_pod_lingers_takes_the_next_attempt_uncharged() -> Result {
+    let world = World::new("lingering").await?;
+    let deaf = Agent::new(json!({ "turns": 9, "turnSeconds": 60, "heartbeat": false, "onTerm": "ignore" }))
+        .pod(json!({ "terminationGracePeriodSeconds": 20 }));
+    let old = world.start("run", &deaf).await?;
+    old.attempt_runs(1, LIMIT).await?;
+    dalsegno_e2e::objects::delete::<dalsegno_crds::AgentRun>(&world.client, &world.namespace, "run").await?;
+    dalsegno_e2e::wait::until("the AgentRun to be gone", secs(10), async || {
+        Ok(world.api::<dalsegno_crds::AgentRun>().get_opt("run").await?.is_none().then_some(()))
+    })
+    .await?;
+    assert!(!old.pods().await?.is_empty(), "the finalizer should not wait for a kubelet");
+
+    let fresh = world.start("run", &Agent::new(json!({ "turns": 4, "turnSeconds": 0.2 }))).await?;
+    let status = fresh.succeeds().await?;
+    assert_eq!(status.attempt().number, 2);
+    assert_eq!(status.causes().first(), Some(&dalsegno_crds::Cause::NameTaken));
+    assert_eq!((status.turn(), status.recovery().recovery_attempts), (4, 0));
+    world.end().await
+}

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# The figures of docs/performance.md, as ratios to a floor that is measured in the same run. Give it names to measure
+# only these: boundary reaction quiet memory lives.
+source "$(dirname "$0")/lib.sh"
+
+wanted=" ${*:-boundary reaction quiet memory lives} "
+want() { [[ $wanted = *" $1 "* ]]; }
+
+need_languages
+need openssl openssl
+if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then
+    need pg_createcluster postgresql-common
+    sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf
+    need postgres postgresql
+fi
+
+step 'Building for release (about 8 minutes the first time)'
+packages=(--package dalsegno --package dalsegno-gateway --package dalsegno-e2e)
+cargo build --locked --release "${packages[@]}" --bin dalsegno --bench boundary --bench operator
+# program NAME: where cargo has put it.
+program() {
+    cargo build --locked --release --quiet "${packages[@]}" --bin dalsegno --bench boundary --bench operator \
+        --message-format=json | python3 -c '
+import json, sys
+lines = map(json.loads, sys.stdin)
+found = {line["target"]["name"]: line["executable"] for line in lines if line.get("executable")}
+print(found[sys.argv[1]])' "$1"
+}
+operator_bench=$(program operator)
+DALSEGNO_PROGRAM=$(program dalsegno)
+export DALSEGNO_PROGRAM
+
+if want boundary; then
+    # LangGraph's saver, in an environment of its own outside of the clone.
+    venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/langgraph
+    python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
+    if [[ ! -e $venv/complete ]]; then
+        python3 -m venv "$venv"
+        "$venv/bin/pip" install --quiet 'langgraph-checkpoint-postgres>=3,<4' 'psycopg[binary]'
+        touch "$venv/complete"
+    fi
+    step 'Boundary commits'
+    DALSEGNO_BENCH_PYTHON=$venv/bin/python "$(program boundary)"
+fi
+
+# What needs no container: an API server of its own, and fake nodes.
+alone=()
+for name in reaction quiet memory; do ! want "$name" || alone+=("$name"); done
+if ((${#alone[@]} > 0)); then
+    step "On a control plane with fake nodes: ${alone[*]}"
+    stages=$(mktemp)
+    trap 'rm -f "$stages"' EXIT
+    source=$(go list -C e2e/cluster/kwok -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage
+    for stage in node/fast/node-initialize node/heartbeat-with-lease/node-heartbeat-with-lease pod/fast/pod-{ready,delete}; do
+        cat "$source/$stage.yaml"
+        echo ---
+    done >"$stages"
+    kube=$(cluster build kube | grep -o '/.*/kube$')
+    kwok=$(cluster build kwok | grep -o '/.*/kwok$')
+    e2e/benches/with-control-plane.sh "$kube" "$kwok" "$stages" "$operator_bench" "${alone[@]}"
+fi
+
+if want lives; then
+    step 'Lives on the real cluster'
+    use_cluster
+    if ! kubectl --namespace dalsegno-system get deployment dalsegno >/dev/null 2>&1; then
+        hack/images.sh
+        cargo run --locked --quiet --package dalsegno-e2e --bin e2e-setup
+    fi
+    "$operator_bench" lives
+fi

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Builds the programs and pushes their images to the registry of the cluster on this machine or, with KUBECONFIG set, to
+# IMAGE_REGISTRY. What has not changed is neither built nor sent again, and keeps its digest. The references by digest
+# are left in target/images/pushed. SKIP_BUILD=1: the programs are built already.
+source "$(dirname "$0")/lib.sh"
+
+images=$TARGET_DIR/images
+registry=$CLUSTER_REGISTRY
+own_cluster || registry=${IMAGE_REGISTRY:?with KUBECONFIG set, IMAGE_REGISTRY=host/prefix says where the images go}
+
+# stage IMAGE PROGRAM…: the root of an image that is nothing but these programs, without their debug information.
+stage() {
+    local image=$1 program
+    shift
+    install -d -m 755 "$images/$image"
+    for program in "$@"; do
+        [[ $images/$image/$program -nt $PROGRAMS/$program ]] || strip -o "$images/$image/$program" "$PROGRAMS/$program"
+    done
+}
+
+# push IMAGE ENTRYPOINT DIRECTORY…: an image with one layer for each directory.
+push() {
+    local image=$1 reference
+    if own_cluster; then
+        reference=$(push_here "$@")
+    else
+        reference=$(push_there "$@")
+    fi
+    echo "$reference"
+    echo "$image $reference" >>"$images/pushing"
+}
+
+push_here() {
+    local image=$1 entrypoint=$2 directory flags=()
+    shift 2
+    for directory in "$@"; do flags+=(--layer "$directory"); done
+    cluster image push "$image:dev" "${flags[@]}" --entrypoint "$entrypoint" --user 65532
+}
+
+push_there() {
+    local image=$1 entrypoint=$2 work directory word flags=()
+    local made=(--history.created 1970-01-01T00:00:00Z --history.created_by hack/images.sh)
+    shift 2
+    work=$(mktemp -d)
+    umoci init --layout "$work/image"
+    umoci new --image "$work/image:dev"
+    for directory in "$@"; do
+        tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "$directory" -cf "$work/layer.tar" .
+        umoci raw add-layer "${made[@]}" --image "$work/image:dev" "$work/layer.tar" >&2
+    done
+    for word in ${entrypoint//,/ }; do flags+=(--config.entrypoint "$word"); done
+    umoci config "${made[@]}" --created 1970-01-01T00:00:00Z --image "$work/image:dev" --config.user 65532 \
+        --config.env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${flags[@]}"
+    flags=()
+    [[ $registry != localhost* && $registry != 127.* ]] || flags=(--dest-tls-verify=false)
+    skopeo --insecure-policy copy --quiet "${flags[@]}" --digestfile "$work/digest" \
+        "oci:$work/image:dev" "docker://$registry/$image:dev"
+    echo "$registry/$image@$(cat "$work/digest")"
+    rm -rf "$work"
+}
+
+need_languages
+if [[ -z ${SKIP_BUILD:-} ]]; then
+    step 'Building the programs (about 4 minutes the first time)'
+    cargo build --locked --package dalsegno --package dalsegno-example --package dalsegno-e2e-agent
+fi
+own_cluster || need skopeo skopeo umoci umoci
+
+step "Pushing the images to $registry"
+stage dalsegno dalsegno
+stage dalsegno-example-rust agent ledger
+stage dalsegno-e2e-agent e2e-agent
+install -D -m 644 -t "$images/dalsegno-example-python/app" deploy/examples/python-agent/agent.py sdk/python/dalsegno.py
+: >"$images/pushing"
+push dalsegno /dalsegno "$images/dalsegno"
+push dalsegno-example-rust /agent "$images/dalsegno-example-rust"
+push dalsegno-example-python /usr/bin/python3,/app/agent.py "$(cluster image base python)" "$images/dalsegno-example-python"
+push dalsegno-e2e-agent /e2e-agent "$images/dalsegno-e2e-agent"
+mv "$images/pushing" "$images/pushed"

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Everything that can be said of the sources without running them. Goes on after a complaint; fails if there was any.
+source "$(dirname "$0")/lib.sh"
+
+need_languages
+{ cargo clippy --version && cargo fmt --version; } >/dev/null 2>&1 || rustup component add clippy rustfmt
+complaints=0
+check() {
+    local name=$1
+    shift
+    if "$@"; then
+        echo "${GREEN}ok${PLAIN}      $name"
+    else
+        echo "${RED}FAILED${PLAIN}  $name"
+        complaints=$((complaints + 1))
+    fi
+}
+
+# Two TLS providers in one graph make kube panic at its first connection.
+one_tls_provider() {
+    local found
+    found=$(cargo tree --locked --workspace --target all --invert aws-lc-rs 2>/dev/null || true)
+    [[ -z $found ]] || { echo "$found"; return 1; }
+}
+
+go_format() {
+    local found
+    found=$(gofmt -l e2e/cluster)
+    [[ -z $found ]] || { echo "not formatted: $found"; return 1; }
+}
+
+# Helm from the path, or the one that the cluster is built with.
+chart() {
+    local helm=helm
+    if ! command -v helm >/dev/null; then
+        helm=$(cluster build helm | grep -o '/.*/helm$') || return 1
+    fi
+    "$helm" lint --strict charts/dalsegno && "$helm" template dalsegno charts/dalsegno >/dev/null
+}
+
+scripts() {
+    local script
+    for script in hack/*.sh .ci/run; do bash -n "$script" || return 1; done
+}
+
+python_syntax() {
+    local file
+    for file in sdk/python/*.py deploy/examples/python-agent/*.py; do
+        python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' "$file" || return 1
+    done
+}
+
+check 'format of Rust' cargo fmt --all --check -- -l
+check 'format of Go' go_format
+check 'shell scripts' scripts
+check 'Python' python_syntax
+check 'one TLS provider' one_tls_provider
+check 'go vet' go vet -C e2e/cluster ./...
+check 'chart' chart
+check 'clippy' cargo clippy --locked --quiet --workspace --all-targets -- --deny warnings
+((complaints == 0)) || die "$complaints of the checks failed"

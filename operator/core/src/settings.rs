@@ -1,0 +1,83 @@
+//! Which value a field has: the run's own, else the definition's default, else the built-in one.
+
+use dalsegno_crds::{AgentRun, AgentRunSpec, OnExhausted, OnMismatch, OnPriorRun, RunDefaults};
+use dalsegno_store::{Deadlines, OnPrior};
+
+use crate::AgentSight;
+
+/// A run's settings, every one resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `versionPolicy.onMismatch` \[`Pin`\].
+    pub on_mismatch: OnMismatch,
+    /// `recovery.maxRecoveryAttempts` \[20\]: that many crashes are recovered, the next one holds.
+    pub max_recovery_attempts: i32,
+    /// `recovery.maxAttemptsWithoutProgress` \[3\]: held when the counter reaches it.
+    pub max_attempts_without_progress: i32,
+    /// `recovery.maxDisruptionsWithoutProgress` \[10\]: held when the counter reaches it.
+    pub max_disruptions_without_progress: i32,
+    /// `recovery.maxDisruptions` \[unlimited\]: that many are recovered, the next one holds.
+    pub max_disruptions: Option<i32>,
+    /// `recovery.backoff.initialSeconds` \[1\].
+    pub backoff_initial_seconds: i32,
+    /// `recovery.backoff.maxSeconds` \[300\].
+    pub backoff_max_seconds: i32,
+    /// `recovery.onExhausted` \[`Hold`\].
+    pub on_exhausted: OnExhausted,
+    /// Lengths of the deadlines: `liveness.startDeadlineSeconds` \[600\], `heartbeatTimeoutSeconds` \[15\],
+    /// `progressDeadlineSeconds` \[1800\].
+    pub deadlines: Deadlines,
+    /// `retention.keepPods` \[1\]: so many ended pods stay to be read.
+    pub keep_pods: usize,
+    /// `onPriorRun` \[`Hold`\].
+    pub on_prior: OnPrior,
+}
+
+impl Settings {
+    /// Those of a run, as far as its definition is there to be asked.
+    pub fn of(run: &AgentRun, agent: &AgentSight) -> Self {
+        match agent {
+            AgentSight::Found { defaults, .. } => Self::resolve(&run.spec, defaults),
+            AgentSight::NotFound => Self::resolve(&run.spec, &RunDefaults::default()),
+        }
+    }
+
+    /// Resolves a run's spec over a definition's defaults.
+    pub fn resolve(spec: &AgentRunSpec, defaults: &RunDefaults) -> Self {
+        // One field, asked of the run first and of the definition then.
+        macro_rules! first {
+            ($($part:ident).+) => {
+                first!(@ask spec, $($part).+).or_else(|| first!(@ask defaults, $($part).+))
+            };
+            (@ask $of:ident, $field:ident) => { $of.$field };
+            (@ask $of:ident, $group:ident . $field:ident) => {
+                $of.$group.as_ref().and_then(|group| group.$field)
+            };
+            (@ask $of:ident, $group:ident . $inner:ident . $field:ident) => {
+                $of.$group.as_ref().and_then(|group| group.$inner.as_ref()).and_then(|inner| inner.$field)
+            };
+        }
+        let seconds = |value: Option<i32>, built_in: i32| i64::from(value.unwrap_or(built_in)) * 1_000;
+        Self {
+            on_mismatch: first!(version_policy.on_mismatch).unwrap_or(OnMismatch::Pin),
+            max_recovery_attempts: first!(recovery.max_recovery_attempts).unwrap_or(20),
+            max_attempts_without_progress: first!(recovery.max_attempts_without_progress).unwrap_or(3),
+            max_disruptions_without_progress: first!(recovery.max_disruptions_without_progress).unwrap_or(10),
+            max_disruptions: first!(recovery.max_disruptions),
+            backoff_initial_seconds: first!(recovery.backoff.initial_seconds).unwrap_or(1),
+            backoff_max_seconds: first!(recovery.backoff.max_seconds).unwrap_or(300),
+            on_exhausted: first!(recovery.on_exhausted).unwrap_or(OnExhausted::Hold),
+            deadlines: Deadlines {
+                start_ms: seconds(first!(liveness.start_deadline_seconds), 600),
+                heartbeat_ms: seconds(first!(liveness.heartbeat_timeout_seconds), 15),
+                progress_ms: seconds(first!(liveness.progress_deadline_seconds), 1_800),
+            },
+            keep_pods: usize::try_from(first!(retention.keep_pods).unwrap_or(1)).unwrap_or_default(),
+            on_prior: match first!(on_prior_run).unwrap_or(OnPriorRun::Hold) {
+                OnPriorRun::Hold => OnPrior::Hold,
+                OnPriorRun::Adopt => OnPrior::Adopt,
+                OnPriorRun::Ignore => OnPrior::Ignore,
+            },
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Arbitrary situations: of everything that is observed, the usual, the odd and the impossible.
+
+use dalsegno_core::{NodeSight, Refusal};
+use dalsegno_crds::Cause;
+use dalsegno_protocol::Policy;
+use dalsegno_store::{
+    Attempt, AttemptEnd, AttemptState, BeatRow, CancelRow, Class, Counters, FinishRow, Identity, Lifecycle,
+    RunOutcome, Verdict,
+};
+use jiff::{SignedDuration, Timestamp};
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prelude::*;
+use proptest::sample::select;
+use serde_json::json;
+
+use crate::words::{Given, Seen, accepted, now, pod, run};
+
+/// A run and what is seen of it: with no status, with its own, or with that of another moment.
+pub fn given() -> impl Strategy<Value = Given> {
+    (moment().boxed(), moment().boxed(), 0..4).prop_map(|(this, other, status)| match status {
+        0 => this,
+        1 => this.written(),
+        2 => Given { run: other.written().run, ..this },
+        _ => Given { row: this.row.clone(), ..other.written() },
+    })
+}
+
+fn moment() -> impl Strategy<Value = Given> {
+    (spec().boxed(), row().boxed(), vec(seen_pod().boxed(), 0..4), sights().boxed()).prop_map(
+        |(spec, row, pods, sights)| {
+            let mut given = sights.0(row.0(spec.0(run())));
+            given.seen.pods = pods.into_iter().map(|it| it.0).collect();
+            given.seen.pods.sort_by_key(|it| it.uid().to_owned());
+            given.seen.pods.dedup_by_key(|it| it.uid().to_owned());
+            given
+        },
+    )
+}
+
+/// What is to be changed of a situation; the situation itself is what a failure shows.
+struct Change(Box<dyn FnOnce(Given) -> Given>);
+
+impl std::fmt::Debug for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Change")
+    }
+}
+
+fn change(change: impl FnOnce(Given) -> Given + 'static) -> Change {
+    Change(Box::new(change))
+}
+
+/// What the person wrote, and what the agent is.
+fn spec() -> impl Strategy<Value = Change> {
+    let limits = (of(0..5), of(1..5), of(1..5), of(0..5), of(any::<u8>()));
+    let words = (of(select(vec!["Pin", "Block", "Allow"])), any::<bool>(), of(0..3_i64), 0..5, 0..5);
+    (limits, words).prop_map(
+        |((crashes, loops, weather, total, delay), (policy, fail, reset, agent, other))| {
+            change(move |mut given| {
+                given = given.recovery(json!({
+                    "maxRecoveryAttempts": crashes, "maxAttemptsWithoutProgress": loops,
+                    "maxDisruptionsWithoutProgress": weather, "maxDisruptions": total,
+                    "backoff": { "initialSeconds": delay }, "resetGeneration": reset,
+                    "onExhausted": if fail { "Fail" } else { "Hold" },
+                }));
+                if let Some(policy) = policy {
+                    given = given.on_mismatch(policy);
+                }
+                given = match agent {
+                    0 => given.no_definition(),
+                    1 => given.image(&crate::words::by_digest('a')),
+                    2 => given.image(&crate::words::by_digest('b')),
+                    3 => given.declares("2.0"),
+                    _ => given,
+                };
+                match other {
+                    0 => given.cancelled(),
+                    1 => given.edited(),
+                    2 => given.spec(json!({ "retention": { "keepPods": 0 } })),
+                    _ => given,
+                }
+            })
+        },
+    )
+}
+
+/// The store's row.
+fn row() -> impl Strategy<Value = Change> {
+    let attempts = (attempt().boxed(), vec(past().boxed(), 0..4), 1..6_i32);
+    let head = of((0..9_i32, select(vec!['a', 'b']), instant()));
+    let ends = (of((instant(), of(instant()))), of((outcome(), instant(), text())), lifecycle());
+    let rest = (counters(), beat(), any::<bool>(), 0..4_i32);
+    (attempts, head, ends, rest).prop_map(
+        |((attempt, past, number), head, (cancel, finish, lifecycle), rest)| {
+            change(move |given| {
+                let mut given = given.reserved(number);
+                if let Some((turn, image, at)) = head {
+                    given = given.head(turn).head_made_from(&given_hash());
+                    let head = given.row.head.as_mut().unwrap();
+                    (head.at, head.identity) = (at, Some(accepted(image)));
+                }
+                let row = &mut given.row;
+                row.attempt = Attempt { number, ..attempt };
+                row.past = (1..number).rev().zip(past).map(|(number, it)| Attempt { number, ..it }).collect();
+                row.cancel = cancel.map(|(requested_at, told_at)| CancelRow { requested_at, told_at });
+                row.finish = finish.map(|(outcome, at, message)| FinishRow {
+                    outcome,
+                    at,
+                    message,
+                    reason: "Done".into(),
+                    output: None,
+                });
+                row.lifecycle = lifecycle;
+                let (counters, beat, asks, reset) = rest;
+                (row.counters, row.beat, row.reset_attempt) = (counters, beat, reset);
+                if asks {
+                    row.calls.unsettled.insert(Policy::Ask, 1);
+                }
+                given
+            })
+        },
+    )
+}
+
+fn given_hash() -> String {
+    run().document().hash()
+}
+
+fn attempt() -> impl Strategy<Value = Attempt> {
+    use AttemptState::{Attached, Created, Ended, Reserved};
+    let pod = (of(1..6), of(instant()), of(instant()), of(instant()), of(instant()));
+    let what = (select(vec![Reserved, Created, Attached, Ended]), of(verdict()), any::<bool>(), of(end()));
+    (pod, what).prop_map(|((pod, created, scheduled, attached, lease), (state, identity, spent, end))| {
+        Attempt {
+            state,
+            pod_uid: pod.map(|n: i32| format!("pod-{n}")),
+            pod_name: pod.map(|n| format!("triage-{n}")),
+            node: scheduled.map(|_| "n1".into()),
+            revision: pod.map(|_| given_hash()),
+            created_at: created,
+            scheduled_at: scheduled,
+            attached_at: attached,
+            lease_renewed_at: lease,
+            identity,
+            spent,
+            ended_at: end.as_ref().map(|_| now()),
+            end,
+            ..run().row.attempt
+        }
+    })
+}
+
+fn past() -> impl Strategy<Value = Attempt> {
+    (end(), instant(), of(instant()), of(verdict())).prop_map(|(end, ended, attached, identity)| Attempt {
+        state: AttemptState::Ended,
+        end: Some(end),
+        ended_at: Some(ended),
+        attached_at: attached,
+        turn_at_end: Some(3),
+        revision: Some(given_hash()),
+        identity,
+        ..run().row.attempt
+    })
+}
+
+fn end() -> impl Strategy<Value = AttemptEnd> {
+    let causes = Cause::ALL.iter().map(|it| it.to_string()).chain(["Unheard".to_owned()]).collect::<Vec<_>>();
+    let classes = vec![Class::Crash, Class::Disruption, Class::CrashWithoutProgress, Class::Neutral];
+    (select(causes), select(classes), any::<bool>(), of(any::<i32>()), text()).prop_map(
+        |(cause, class, progress, exit_code, message)| AttemptEnd {
+            charged: class == Class::Crash,
+            message: dalsegno_core::evidence::End::new(Cause::PodFailed, class, message).of(1).message,
+            cause,
+            class,
+            progress,
+            exit_code,
+        },
+    )
+}
+
+/// A pod, in any state that a pod may be seen in.
+fn seen_pod() -> impl Strategy<Value = Seen> {
+    let state = (0..9, any::<i32>(), text(), -20..60_i64);
+    let about = (1..7, of(0..60_i64), of(0..60_i64), of(select(vec!['a', 'b'])), 0..16_u8);
+    let disruptors =
+        vec!["EvictionByEvictionAPI", "TerminationByKubelet", "DeletionByTaintManager", "Unheard"];
+    let reasons = vec!["Evicted", "Terminated", "Preempting", "OutOfcpu"];
+    (state, about, select(disruptors), select(reasons)).prop_map(|(state, about, disruptor, reason)| {
+        let (number, deleted, disrupted, image, flags) = about;
+        let mut seen = pod(number);
+        if let Some(image) = image {
+            seen = if flags & 1 == 0 { seen.shows(image) } else { seen.named_by(image) };
+        }
+        let (kind, code, text, ago) = state;
+        seen = match kind {
+            0 => seen.terminated(code).said(&text).finished(ago),
+            1 => seen.oom(),
+            2 => seen.lost_by_kubelet(),
+            3 => seen.waiting("ErrImagePull", &text),
+            4 => seen.terminated(code).kubelet(reason, &text),
+            5 => seen.nothing_ran().kubelet(reason, &text),
+            6 => seen.unscheduled(&text),
+            7 => seen.init_failed("fetch", code),
+            _ => seen,
+        };
+        seen = deleted.into_iter().fold(seen, Seen::deleted);
+        seen = disrupted.into_iter().fold(seen, |it, ago| it.disrupted(disruptor, ago));
+        match flags >> 1 {
+            0 => seen.gone(),
+            1 => seen.of_somebody_else(),
+            2 => seen.uid("another"),
+            3 => seen.resumed_from(number, 10),
+            4 => seen.seen_before_its_end(),
+            _ => seen,
+        }
+    })
+}
+
+/// The store's answer, the node, a refusal, a taken name.
+fn sights() -> impl Strategy<Value = Change> {
+    let node = of((any::<bool>(), instant()));
+    let refusal = of((select(vec![400_u16, 403, 404, 422]), any::<u32>(), instant()));
+    (0..12, node, refusal, any::<bool>(), 0..3).prop_map(|(store, node, refusal, taken, template)| {
+        change(move |mut given| {
+            given.seen.node = node.map(|(ready, since)| NodeSight { ready, since });
+            given.seen.name_taken = taken;
+            let revision = given.seen.agent().map_or_else(String::new, |_| given.document().hash());
+            given.seen.refusal = refusal.map(|(code, times, at)| Refusal {
+                code,
+                message: "refused".into(),
+                times,
+                at,
+                revision,
+            });
+            given = match template {
+                0 => given.stored(&run().document()),
+                1 => given.lost(&given_hash()),
+                _ => given,
+            };
+            match store {
+                0 => given.store_unknown(),
+                1 => given.not_in_store(),
+                2 => given.prior(3, false),
+                _ => given,
+            }
+        })
+    })
+}
+
+fn instant() -> impl Strategy<Value = Timestamp> {
+    // The first and the last that Kubernetes can write.
+    let first: Timestamp = "0001-01-01T00:00:00Z".parse().unwrap();
+    let near = |ms: i64| now() - SignedDuration::from_millis(ms);
+    prop_oneof![
+        8 => (0..70_000_i64).prop_map(near),
+        4 => (0..4_000_000_i64).prop_map(near),
+        1 => (-60_000..0_i64).prop_map(near),
+        1 => select(vec![first, Timestamp::UNIX_EPOCH, Timestamp::MAX]),
+    ]
+}
+
+fn counters() -> impl Strategy<Value = Counters> {
+    let count = || prop_oneof![8 => 0..6_i32, 1 => any::<i32>()];
+    (count(), count(), count(), count()).prop_map(|(crashes, base, disruptions, in_a_row)| Counters {
+        recovery_attempts: crashes,
+        recovery_attempts_base: base,
+        attempts_without_progress: in_a_row,
+        disruptions,
+        disruptions_base: base,
+        disruptions_without_progress: in_a_row,
+    })
+}
+
+fn beat() -> impl Strategy<Value = BeatRow> {
+    (0..6_000_i64, instant(), instant()).prop_map(|(last, since, gap_from)| BeatRow {
+        last: now() - SignedDuration::from_millis(last),
+        since,
+        gap_from,
+    })
+}
+
+fn verdict() -> impl Strategy<Value = Identity> {
+    let verdicts = vec![Verdict::Accepted, Verdict::Allowed, Verdict::Refused];
+    (select(vec!['a', 'b']), select(verdicts))
+        .prop_map(|(image, verdict)| Identity { verdict, ..accepted(image) })
+}
+
+fn outcome() -> impl Strategy<Value = RunOutcome> {
+    select(vec![RunOutcome::Succeeded, RunOutcome::Failed, RunOutcome::Cancelled])
+}
+
+fn lifecycle() -> impl Strategy<Value = Lifecycle> {
+    prop_oneof![8 => Just(Lifecycle::Live), 1 => select(vec![Lifecycle::Finished, Lifecycle::Deleted, Lifecycle::Abandoned])]
+}
+
+fn text() -> impl Strategy<Value = String> {
+    let fatal = Just(r#"{"dalsegno":1,"class":"fatal","message":"no"}"#.to_owned());
+    prop_oneof!["\\PC{0,40}", ".{0,900}", fatal]
+}

@@ -1,0 +1,245 @@
+//! When a run gets no further pod until a person does something, and what lifts a hold.
+
+use dalsegno_crds::ConditionType::{Held, Ready, Stalled};
+use dalsegno_crds::{Cause, Reason, Summary};
+use dalsegno_protocol::Policy;
+use serde_json::json;
+
+use crate::words::{Case, Given, acts, case, crashed, disrupted, nobodys, pod, rests, run, try_all};
+
+pub fn cases() -> Vec<Case> {
+    [budgets(), what_lifts_them(), other_reasons(), order()].into_iter().flatten().collect()
+}
+
+#[test]
+fn a_run_is_held_at_its_limits_and_says_the_way_out() {
+    try_all(cases());
+}
+
+/// Attempt 4 is reserved after turn 7; the last one crashed long enough ago.
+fn after_crash() -> Given {
+    run()
+        .reserved(4)
+        .head(7)
+        .after(crashed(3, Cause::ExitedWithError).after_turn(7).said("exit code 1: boom").ago(900))
+}
+
+fn after_eviction() -> Given {
+    run().reserved(4).head(7).after(disrupted(3, Cause::Evicted).after_turn(7).ago(900))
+}
+
+fn budgets() -> Vec<Case> {
+    let fail = || after_crash().recovery(json!({ "onExhausted": "Fail" }));
+    vec![
+        case("two crashes in a row without progress are recovered", after_crash().crashes(2, 2), acts("create triage-4")),
+        case(
+            "the third is a recovery loop: cause, turn, last lines and way out are told",
+            after_crash().crashes(3, 3),
+            rests(Summary::Held, Reason::RecoveryLoop)
+                .says("3 attempt(s) in a row gained nothing after turn 7")
+                .says("attempt 3 ended after turn 7: ExitedWithError: exit code 1: boom. Read status.recovery.history")
+                .says("raise spec.recovery.resetGeneration")
+                .is(Held, "True", Reason::RecoveryLoop)
+                .is(Stalled, "True", Reason::RecoveryLoop)
+                .is(Ready, "False", Reason::Held),
+        ),
+        case(
+            "a limit of 1 holds at the first",
+            after_crash().crashes(1, 1).recovery(json!({ "maxAttemptsWithoutProgress": 1 })),
+            rests(Summary::Held, Reason::RecoveryLoop),
+        ),
+        case("20 crashes with progress are recovered", after_crash().crashes(20, 0), acts("create triage-4")),
+        case(
+            "the 21st is one too many",
+            after_crash().crashes(21, 0),
+            rests(Summary::Held, Reason::RecoveryAttemptsExhausted).says("21 crash(es), 20 are recovered; attempt 3"),
+        ),
+        case(
+            "with a limit of 0 the first crash is one too many",
+            after_crash().crashes(1, 0).recovery(json!({ "maxRecoveryAttempts": 0 })),
+            rests(Summary::Held, Reason::RecoveryAttemptsExhausted),
+        ),
+        case("nine disruptions in a row are recovered", after_eviction().disruptions(9, 9), acts("create triage-4")),
+        case(
+            "the tenth is one too many",
+            after_eviction().disruptions(10, 10),
+            rests(Summary::Held, Reason::DisruptionsExhausted).says("10 disruption(s) in a row").says("Evicted: last words"),
+        ),
+        case("disruptions with progress are not limited", after_eviction().disruptions(900, 0), acts("create triage-4")),
+        case(
+            "unless a limit is set",
+            after_eviction().disruptions(6, 0).recovery(json!({ "maxDisruptions": 5 })),
+            rests(Summary::Held, Reason::DisruptionsExhausted).says("6 disruption(s), 5 are recovered"),
+        ),
+        case(
+            "up to that limit they are recovered",
+            after_eviction().disruptions(5, 0).recovery(json!({ "maxDisruptions": 5 })),
+            acts("create triage-4"),
+        ),
+        case(
+            "a run that shall fail when its budget is spent does so",
+            fail().crashes(3, 3),
+            acts("end 4: Finished, Neutral, then finish Failed RecoveryLoop"),
+        ),
+        case(
+            "and when its disruptions are",
+            fail().disruptions(10, 10),
+            acts("end 4: Finished, Neutral, then finish Failed DisruptionsExhausted"),
+        ),
+    ]
+}
+
+fn what_lifts_them() -> Vec<Case> {
+    let held = || after_crash().crashes(3, 3);
+    vec![
+        case(
+            "a raised limit lifts the hold at once",
+            held().recovery(json!({ "maxAttemptsWithoutProgress": 4 })),
+            acts("create triage-4"),
+        ),
+        case(
+            "so does a limit that is raised in the definition",
+            held().defaults(json!({ "recovery": { "maxAttemptsWithoutProgress": 4 } })),
+            acts("create triage-4"),
+        ),
+        case(
+            "a raised reset generation is granted once",
+            held().recovery(json!({ "resetGeneration": 1 })),
+            acts("reset budget 0 to 1"),
+        ),
+        case(
+            "the same number grants nothing more",
+            held().reset(1, 0).recovery(json!({ "resetGeneration": 1 })),
+            rests(Summary::Held, Reason::RecoveryLoop),
+        ),
+        case(
+            "a lower one, as Git may write it back, does nothing",
+            held().reset(5, 0).recovery(json!({ "resetGeneration": 4 })),
+            rests(Summary::Held, Reason::RecoveryLoop),
+        ),
+        case(
+            "a granted budget forgives the totals",
+            after_crash().crashes(30, 0).reset(1, 4),
+            acts("create triage-4"),
+        ),
+        case(
+            "and is spent again",
+            {
+                let mut it = after_crash().crashes(9, 0).reset(1, 3);
+                it.row.counters.recovery_attempts = 30;
+                it
+            },
+            rests(Summary::Held, Reason::RecoveryAttemptsExhausted).says("21 crash(es)"),
+        ),
+        case(
+            "a running attempt is not touched by a limit",
+            run().attached(3).head(7).crashes(30, 5).pod(pod(3)),
+            rests(Summary::Running, Reason::UnderControl),
+        ),
+        case(
+            "without the definition that may hold the limits none is judged",
+            held().no_definition().recovery(json!({ "onExhausted": "Fail" })),
+            rests(Summary::Held, Reason::AgentNotFound).again(60),
+        ),
+    ]
+}
+
+fn other_reasons() -> Vec<Case> {
+    let fatal = || {
+        run().reserved(4).head(7).after(crashed(3, Cause::WorkerFatal).said("no such customer").after_turn(7))
+    };
+    let never = |n: i32, cause: Cause| nobodys(n, cause).ago(9_000);
+    let started = |causes: [Cause; 3]| {
+        causes.into_iter().zip([3, 2, 1]).fold(run().reserved(4), |it, (cause, n)| it.after(never(n, cause)))
+    };
+    let input = |bytes: usize| run().spec(json!({ "input": "x".repeat(bytes - 2) }));
+    vec![
+        case(
+            "a worker that said that nothing helps is not tried again",
+            fatal(),
+            rests(Summary::Held, Reason::WorkerFatal)
+                .says("attempt 3 ended after turn 7: WorkerFatal: no such customer"),
+        ),
+        case("until a budget is granted", fatal().reset(1, 3), acts("create triage-4")),
+        case(
+            "a call whose outcome only a person can find out holds the run before any pod",
+            after_eviction().unsettled(Policy::Ask, 2),
+            rests(Summary::Held, Reason::EffectUnknown)
+                .says("2 call(s) with policy `ask`")
+                .says("dalsegno settle"),
+        ),
+        case(
+            "calls with another policy do not",
+            after_eviction()
+                .unsettled(Policy::Probe, 2)
+                .unsettled(Policy::RetrySameKey, 1)
+                .unsettled(Policy::ReadOnly, 1),
+            acts("create triage-4"),
+        ),
+        case("an input of 32 KiB is carried", input(32 << 10), acts("create triage-1")),
+        case(
+            "a larger one is held before the first pod",
+            input((32 << 10) + 1),
+            rests(Summary::Held, Reason::InputTooLarge).says("32769 bytes, at most 32768"),
+        ),
+        case(
+            "three attempts in a row that never attached are held",
+            started([Cause::StartDeadline; 3]),
+            rests(Summary::Held, Reason::CannotStart).says("3 attempts in a row never attached; attempt 3"),
+        ),
+        case(
+            "whatever kept each of them from it",
+            started([Cause::ImageUnavailable, Cause::StartDeadline, Cause::ImageUnavailable]),
+            rests(Summary::Held, Reason::CannotStart),
+        ),
+        case(
+            "one that attached begins the count anew",
+            started([Cause::StartDeadline, Cause::Evicted, Cause::StartDeadline]),
+            acts("create triage-4"),
+        ),
+        case(
+            "and so does a granted budget",
+            started([Cause::StartDeadline; 3]).reset(1, 3),
+            acts("create triage-4"),
+        ),
+        case(
+            "ten names in a row that are taken are held",
+            (2..12).rev().fold(run().reserved(12), |it, n| it.after(nobodys(n, Cause::NameTaken))),
+            rests(Summary::Held, Reason::NameCollision),
+        ),
+        case(
+            "after nine the next is tried",
+            (2..11).rev().fold(run().reserved(11), |it, n| it.after(nobodys(n, Cause::NameTaken))),
+            acts("create triage-11"),
+        ),
+    ]
+}
+
+fn order() -> Vec<Case> {
+    vec![
+        case(
+            "what no budget helps against is told before what one does",
+            after_crash().crashes(21, 3).unsettled(Policy::Ask, 1),
+            rests(Summary::Held, Reason::EffectUnknown),
+        ),
+        case(
+            "a loop is told before a total",
+            after_crash().crashes(21, 3),
+            rests(Summary::Held, Reason::RecoveryLoop),
+        ),
+        case(
+            "a held run waits for no time",
+            run().reserved(4).head(7).crashes(3, 3).after(crashed(3, Cause::OOMKilled).ago(0)),
+            rests(Summary::Held, Reason::RecoveryLoop).says("OOMKilled"),
+        ),
+        case(
+            "a loop tells of the last crash, not of a later disruption",
+            run()
+                .reserved(5)
+                .crashes(3, 3)
+                .after(disrupted(4, Cause::Evicted))
+                .after(crashed(3, Cause::OOMKilled)),
+            rests(Summary::Held, Reason::RecoveryLoop).says("attempt 3 ended after turn 0: OOMKilled"),
+        ),
+    ]
+}

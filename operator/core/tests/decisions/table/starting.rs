@@ -1,0 +1,77 @@
+//! A pod whose worker has not attached: what it waits for.
+
+use dalsegno_crds::ConditionType::{Ready, Reconciling, WorkerReady};
+use dalsegno_crds::{Cause, Reason, Summary};
+
+use crate::words::{acts, case, crashed, pod, rests, run, try_all};
+
+#[test]
+fn a_worker_that_has_not_attached_says_what_it_waits_for() {
+    try_all(vec![
+        case(
+            "a pod that was given a node is recorded with it",
+            run().created(1).no_node_yet().pod(pod(1)),
+            acts("record node n1 of attempt 1"),
+        ),
+        case(
+            "a pod without a node is pending, and says why",
+            run()
+                .created(1)
+                .no_node_yet()
+                .pod(pod(1).unscheduled("0/2 nodes are available: 2 Insufficient cpu")),
+            rests(Summary::Pending, Reason::Unschedulable)
+                .says("2 Insufficient cpu")
+                .is(WorkerReady, "False", Reason::Unschedulable)
+                .is(Reconciling, "True", Reason::Unschedulable),
+        ),
+        case(
+            "a pod on its node is starting",
+            run().created(1).pod(pod(1)),
+            rests(Summary::Starting, Reason::Starting)
+                .is(Ready, "False", Reason::Starting)
+                .is(Reconciling, "True", Reason::Starting)
+                .tells(&["WorkerCreated"]),
+        ),
+        case(
+            "a container that is being created is no problem",
+            run().created(1).pod(pod(1).waiting("ContainerCreating", "")),
+            rests(Summary::Starting, Reason::Starting).says("the worker has not attached yet"),
+        ),
+        case(
+            "an image that cannot be pulled",
+            run().created(1).pod(pod(1).waiting("ErrImagePull", "not found")),
+            rests(Summary::Starting, Reason::ImagePullFailed).says("ErrImagePull: not found").is(
+                Ready,
+                "False",
+                Reason::ImagePullFailed,
+            ),
+        ),
+        case(
+            "another thing that it waits for",
+            run().created(1).pod(pod(1).waiting("CreateContainerConfigError", "configmap \"c\" not found")),
+            rests(Summary::Starting, Reason::Starting)
+                .says("CreateContainerConfigError: configmap \"c\" not found"),
+        ),
+        case(
+            "after a crash the columns say that it is recovering",
+            run().created(2).pod(pod(2)).after(crashed(1, Cause::OOMKilled)),
+            rests(Summary::Starting, Reason::Recovering),
+        ),
+        case(
+            "but a person's attention is led to what keeps it from starting",
+            run()
+                .created(2)
+                .pod(pod(2).waiting("ErrImagePull", "not found"))
+                .after(crashed(1, Cause::OOMKilled)),
+            rests(Summary::Starting, Reason::ImagePullFailed),
+        ),
+    ]);
+}
+
+#[test]
+fn the_kubelets_several_words_for_one_failed_pull_make_one_status() {
+    let first = run().created(1).pod(pod(1).waiting("ErrImagePull", "not found")).written();
+    let mut second = first.clone();
+    second.seen.pods = vec![pod(1).waiting("ImagePullBackOff", "Back-off pulling image").0];
+    assert_eq!(second.decide().status, first.decide().status);
+}

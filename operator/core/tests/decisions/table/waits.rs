@@ -1,0 +1,136 @@
+//! How long the next attempt waits: doubling, bounded, with a jitter that every operator computes alike.
+
+use dalsegno_core::recovery::next_attempt_time;
+use dalsegno_core::settings::Settings;
+use dalsegno_crds::ConditionType::{Ready, WorkerReady};
+use dalsegno_crds::{Cause, Reason, Summary};
+use serde_json::json;
+
+use crate::words::{Case, Given, Past, acts, ago, case, crashed, disrupted, nobodys, rests, run, try_all};
+
+#[test]
+fn the_next_attempt_waits_as_long_as_it_should() {
+    try_all(vec![
+        case(
+            "a run that backs off says until when, and why",
+            run().reserved(4).head(7).crashes(2, 2).after(crashed(3, Cause::OOMKilled).ago(0)),
+            rests(Summary::BackingOff, Reason::Recovering).is(WorkerReady, "False", Reason::BackingOff).says(
+                "attempt 3 ended after turn 0: OOMKilled: last words; attempt 4 starts at 2026-11-20T12:00:0",
+            ),
+        ),
+        case(
+            "a run that is recovered within its limits stays under control",
+            run()
+                .attached(3)
+                .head(7)
+                .pod(crate::words::pod(3))
+                .written()
+                .reserved(4)
+                .crashes(1, 1)
+                .after(crashed(3, Cause::OOMKilled).attached(50).ago(0)),
+            rests(Summary::BackingOff, Reason::Recovering).stops("triage-3").is(
+                Ready,
+                "True",
+                Reason::Recovering,
+            ),
+        ),
+        case(
+            "once the time has come the pod is made",
+            run().reserved(4).crashes(2, 2).after(crashed(3, Cause::OOMKilled).ago(2)),
+            acts("create triage-4"),
+        ),
+    ]);
+    try_all(who_waits());
+}
+
+fn who_waits() -> Vec<Case> {
+    let just = |past: Past| run().reserved(4).head(7).after(past.ago(0));
+    let waits = || rests(Summary::BackingOff, Reason::Recovering);
+    vec![
+        case(
+            "a crash with progress waits for the first delay",
+            just(crashed(3, Cause::OOMKilled)).crashes(9, 0),
+            waits(),
+        ),
+        case(
+            "the first disruption is replaced at once",
+            just(disrupted(3, Cause::Evicted)).disruptions(1, 1),
+            acts("create triage-4"),
+        ),
+        case(
+            "a disruption after progress is too",
+            just(disrupted(3, Cause::Evicted)).disruptions(8, 0),
+            acts("create triage-4"),
+        ),
+        case("the second in a row waits", just(disrupted(3, Cause::Evicted)).disruptions(2, 2), waits()),
+        case(
+            "an attempt that never attached is followed by one that waits",
+            just(nobodys(3, Cause::StartDeadline)),
+            waits(),
+        ),
+        case(
+            "a refused version is replaced at once",
+            just(nobodys(3, Cause::VersionIncompatible)),
+            acts("create triage-4"),
+        ),
+        case("a taken name is passed at once", just(nobodys(3, Cause::NameTaken)), acts("create triage-4")),
+        case("an adopted run goes on at once", just(nobodys(3, Cause::Adopted)), acts("create triage-4")),
+        case(
+            "a crash in a silence of ours waits for the first delay",
+            just(nobodys(3, Cause::ExitedWithError).exit_code(1)).crashes(2, 2),
+            waits(),
+        ),
+        case(
+            "a delay of 0 is none",
+            just(crashed(3, Cause::OOMKilled))
+                .crashes(1, 1)
+                .recovery(json!({ "backoff": { "initialSeconds": 0 } })),
+            acts("create triage-4"),
+        ),
+    ]
+}
+
+/// The delay in milliseconds, 10 s after the end.
+fn delay(given: &Given) -> i128 {
+    let settings = Settings::of(&given.run, &given.seen.agent);
+    let at = next_attempt_time(&given.row, &settings).unwrap();
+    at.duration_since(ago(10)).as_millis()
+}
+
+fn nth_crash(in_a_row: i32, attempt: i32) -> Given {
+    run().reserved(attempt).crashes(in_a_row, in_a_row).after(crashed(attempt - 1, Cause::ExitedWithError))
+}
+
+#[test]
+fn the_delay_doubles_up_to_its_bound_and_is_at_most_a_fifth_shorter() {
+    for in_a_row in 1..60 {
+        for attempt in 2..40 {
+            let doubled = 1_000_i128 << (in_a_row - 1).min(30);
+            let most = doubled.min(300_000);
+            let found = delay(&nth_crash(in_a_row, attempt));
+            assert!((most * 8 / 10..=most).contains(&found), "{in_a_row} in a row: {found} of {most} ms");
+        }
+    }
+}
+
+#[test]
+fn the_jitter_is_the_same_for_every_operator_and_another_for_every_attempt() {
+    let delays: Vec<i128> = (2..40).map(|attempt| delay(&nth_crash(9, attempt))).collect();
+    assert_eq!(delays, (2..40).map(|attempt| delay(&nth_crash(9, attempt))).collect::<Vec<_>>());
+    let different: std::collections::BTreeSet<_> = delays.iter().collect();
+    assert!(different.len() > 20, "{delays:?}");
+}
+
+#[test]
+fn the_bounds_are_the_ones_that_were_set() {
+    let given = |initial: i32, max: i32| {
+        let backoff = json!({ "backoff": { "initialSeconds": initial, "maxSeconds": max } });
+        delay(&nth_crash(3, 4).recovery(backoff))
+    };
+    assert!((16_000..=20_000).contains(&given(5, 900)));
+    assert!((8_000..=10_000).contains(&given(5, 10)));
+    assert!(
+        (2_400..=3_000).contains(&given(60, 3)),
+        "where they contradict each other the longest wait binds"
+    );
+}

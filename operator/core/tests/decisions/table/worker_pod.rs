@@ -1,0 +1,206 @@
+//! The pod of an attempt, from its template.
+
+use dalsegno_core::Effect;
+use dalsegno_crds::{Cause, names};
+use k8s_openapi::api::core::v1::{EnvVar, Pod};
+use serde_json::{Value, json};
+
+use crate::words::{Given, RUN, UID, by_digest, case, crashed, digest, disrupted, run, try_all};
+
+/// The pod that is created.
+fn created(given: &Given) -> (Pod, Value) {
+    let effect = given.decide().effects.remove(0);
+    let Effect::CreateWorker { pod, revision, document } = effect else {
+        panic!("no pod is created: {effect:?}")
+    };
+    assert_eq!(revision, dalsegno_core::revision::hash_of(&document), "a template is kept under its hash");
+    let json = serde_json::to_value(&pod).unwrap();
+    (*pod, json)
+}
+
+fn annotation(pod: &Pod, key: &str) -> Option<String> {
+    pod.metadata.annotations.as_ref()?.get(key).cloned()
+}
+
+fn env(pod: &Pod, container: usize) -> Vec<EnvVar> {
+    pod.spec.as_ref().unwrap().containers[container].env.clone().unwrap_or_default()
+}
+
+#[test]
+fn a_pod_is_named_after_its_attempt_and_belongs_to_its_run() {
+    let (pod, json) = created(&run().reserved(4).head(7));
+    assert_eq!(pod.metadata.name.as_deref(), Some("triage-4"));
+    assert_eq!(pod.metadata.namespace.as_deref(), Some("prod"));
+    let labels = pod.metadata.labels.as_ref().unwrap();
+    for (key, value) in [
+        (names::LABEL_RUN, RUN),
+        (names::LABEL_RUN_UID, UID),
+        (names::LABEL_ATTEMPT, "4"),
+        (names::LABEL_MANAGED_BY, names::MANAGED_BY),
+    ] {
+        assert_eq!(labels.get(key).map(String::as_str), Some(value), "{key}");
+    }
+    assert_eq!(json["metadata"]["ownerReferences"][0]["uid"], UID);
+    assert_eq!(json["metadata"]["ownerReferences"][0]["controller"], true);
+    assert_eq!(json["metadata"]["finalizers"], Value::Null, "a dead operator must not hold a node");
+    assert_eq!(json["spec"]["restartPolicy"], "Never");
+    assert_eq!(annotation(&pod, names::ANNOTATION_TURN).as_deref(), Some("7/70"));
+}
+
+#[test]
+fn a_worker_is_told_where_its_gateway_its_token_and_its_input_are() {
+    let (pod, json) = created(&run().reserved(4));
+    let told: Vec<(String, String)> =
+        env(&pod, 0).into_iter().map(|it| (it.name, it.value.unwrap_or_default())).collect();
+    let expected = [
+        ("DALSEGNO_URL", "http://gateway/v1/runs/01940000-0000-7000-8000-000000000001"),
+        ("DALSEGNO_TOKEN_FILE", "/var/run/dalsegno/token"),
+        ("DALSEGNO_INPUT_FILE", "/var/run/dalsegno/input"),
+        ("DALSEGNO_RUN", "prod/triage"),
+        ("DALSEGNO_ATTEMPT", "4"),
+    ];
+    assert_eq!(told, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let token = &json["spec"]["volumes"][0]["projected"]["sources"][0]["serviceAccountToken"];
+    assert_eq!(token, &json!({ "audience": "dalsegno", "expirationSeconds": 3600, "path": "token" }));
+    let mount = &json["spec"]["containers"][0]["volumeMounts"][0];
+    assert_eq!(mount, &json!({ "name": "dalsegno", "mountPath": "/var/run/dalsegno", "readOnly": true }));
+}
+
+#[test]
+fn an_input_comes_by_annotation_or_is_mounted_from_where_it_is() {
+    let source = |given: &Given| created(given).1["spec"]["volumes"][0]["projected"]["sources"][1].clone();
+    let inline = run().spec(json!({ "input": { "ticket": 7 } }));
+    let (pod, _) = created(&inline);
+    assert_eq!(annotation(&pod, names::ANNOTATION_INPUT).as_deref(), Some(r#"{"ticket":7}"#));
+    let field = json!({ "fieldPath": "metadata.annotations['dalsegno.dev/input']" });
+    assert_eq!(source(&inline)["downwardAPI"]["items"], json!([{ "path": "input", "fieldRef": field }]));
+    assert_eq!(
+        annotation(&created(&run()).0, names::ANNOTATION_INPUT).as_deref(),
+        Some("null"),
+        "none is null"
+    );
+
+    let items = json!([{ "key": "k", "path": "input" }]);
+    let secret = run().spec(json!({ "inputFrom": { "secretKeyRef": { "name": "s", "key": "k" } } }));
+    assert_eq!(source(&secret), json!({ "secret": { "name": "s", "items": items } }));
+    assert_eq!(
+        annotation(&created(&secret).0, names::ANNOTATION_INPUT),
+        None,
+        "the operator reads no Secret"
+    );
+    let map = run().spec(json!({ "inputFrom": { "configMapKeyRef": { "name": "c", "key": "k" } } }));
+    assert_eq!(source(&map), json!({ "configMap": { "name": "c", "items": items } }));
+}
+
+#[test]
+fn what_a_template_says_in_our_name_is_dropped_and_the_rest_is_kept() {
+    let (pod, json) = created(&run().agent(json!({
+        "metadata": {
+            "labels": { "team": "support", "dalsegno.dev/run-uid": "forged", "dalsegno.dev/other": "x" },
+            "annotations": { "note": "kept", "dalsegno.dev/pinned": "forged" },
+        },
+        "spec": {
+            "restartPolicy": "Always",
+            "tolerations": [{ "key": "spot" }],
+            "volumes": [{ "name": "scratch", "emptyDir": {} }],
+            "containers": [{
+                "name": "agent", "image": "x", "terminationMessagePolicy": "File",
+                "env": [{ "name": "DALSEGNO_URL", "value": "forged" }, { "name": "MODE", "value": "$(DALSEGNO_RUN)" }],
+            }],
+        },
+    })));
+    let labels = pod.metadata.labels.as_ref().unwrap();
+    assert_eq!(labels.get("team").map(String::as_str), Some("support"));
+    assert_eq!(labels.get(names::LABEL_RUN_UID).map(String::as_str), Some(UID));
+    assert_eq!(labels.get("dalsegno.dev/other"), None);
+    assert_eq!(annotation(&pod, "note").as_deref(), Some("kept"));
+    assert_eq!(annotation(&pod, names::ANNOTATION_PINNED), None);
+    assert_eq!(json["spec"]["restartPolicy"], "Never");
+    assert_eq!(json["spec"]["tolerations"][0]["key"], "spot");
+    assert_eq!(json["spec"]["volumes"][0]["name"], "scratch");
+    assert_eq!(json["spec"]["containers"][0]["terminationMessagePolicy"], "File", "what was chosen stays");
+    let vars: Vec<String> = env(&pod, 0).into_iter().map(|it| it.name).collect();
+    assert_eq!(vars.iter().filter(|it| *it == "DALSEGNO_URL").count(), 1);
+    assert_eq!(vars.last().map(String::as_str), Some("MODE"), "a template's own variables may refer to ours");
+}
+
+#[test]
+fn the_last_lines_of_a_log_are_kept_unless_the_template_says_otherwise() {
+    let (_, json) = created(&run());
+    assert_eq!(json["spec"]["containers"][0]["terminationMessagePolicy"], "FallbackToLogsOnError");
+}
+
+#[test]
+fn of_several_containers_the_one_named_agent_is_the_worker_and_of_one_that_one() {
+    let (pod, _) = created(&run().agent(json!({
+        "spec": { "containers": [{ "name": "helper", "image": "h" }, { "name": "agent", "image": "a" }] },
+    })));
+    assert_eq!((env(&pod, 0).len(), env(&pod, 1).len()), (0, 5));
+    let (pod, _) =
+        created(&run().agent(json!({ "spec": { "containers": [{ "name": "solo", "image": "s" }] } })));
+    assert_eq!(env(&pod, 0).len(), 5);
+}
+
+#[test]
+fn nodes_that_were_just_lost_are_avoided_and_no_others() {
+    let avoided = |given: &Given| {
+        let (_, json) = created(given);
+        let terms =
+            &json["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
+        let fields = terms[0]["preference"]["matchFields"].as_array().cloned().unwrap_or_default();
+        fields.iter().map(|it| it["values"][0].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let lost = |n: i32, node: &str| disrupted(n, Cause::NodeLost).on(node).ago(900);
+    assert_eq!(avoided(&run().reserved(3).after(lost(2, "n2")).after(lost(1, "n1"))), ["n1", "n2"]);
+    assert_eq!(avoided(&run().reserved(3).after(lost(2, "n1")).after(lost(1, "n1"))), ["n1"]);
+    let silent = crashed(2, Cause::Silent).on("n4").ago(900);
+    assert_eq!(avoided(&run().reserved(3).after(silent)), ["n4"]);
+    let evicted = disrupted(2, Cause::Evicted).on("n3").ago(900);
+    assert!(avoided(&run().reserved(3).after(evicted).after(lost(1, "n1"))).is_empty(), "that was long ago");
+}
+
+#[test]
+fn a_pinned_pod_has_the_old_image_by_digest_the_old_environment_and_todays_resources_and_place() {
+    let container = |image: &str, mode: &str, memory: &str| {
+        json!({ "name": "agent", "image": image, "env": [{ "name": "MODE", "value": mode }],
+                "resources": { "limits": { "memory": memory } } })
+    };
+    let old = run().agent(json!({
+        "spec": { "containers": [container("registry.test:5000/agent:1", "old", "64Mi")], "nodeSelector": { "old": "yes" } },
+    }));
+    let new = old.document();
+    let (pod, json) =
+        created(&old.reserved(3).head(7).head_made_from(&new.hash()).stored(&new).agent(json!({ "spec": {
+                "containers": [container(&by_digest('b'), "new", "96Mi")],
+                "tolerations": [{ "key": "spot" }], "hostNetwork": true,
+            } })));
+    let worker = &json["spec"]["containers"][0];
+    assert_eq!(worker["image"], format!("registry.test:5000/agent@{}", digest('a')));
+    assert_eq!(env(&pod, 0).last().and_then(|it| it.value.clone()).as_deref(), Some("old"));
+    assert_eq!(worker["resources"]["limits"]["memory"], "96Mi");
+    assert_eq!(json["spec"]["nodeSelector"], Value::Null, "placement follows the current template");
+    assert_eq!(json["spec"]["tolerations"][0]["key"], "spot");
+    assert_eq!(json["spec"]["hostNetwork"], Value::Null, "the rest does not");
+    assert!(annotation(&pod, names::ANNOTATION_PINNED).is_some());
+}
+
+#[test]
+fn a_declared_version_is_noted_on_the_pod() {
+    let (pod, _) = created(&run().declares("1.4"));
+    assert_eq!(annotation(&pod, names::ANNOTATION_AGENT_VERSION).as_deref(), Some("1.4"));
+    try_all(vec![case(
+        "and it is the template's",
+        run().declares("1.4"),
+        crate::words::acts("create triage-1"),
+    )]);
+}
+
+#[test]
+fn a_revision_is_the_same_however_a_template_is_spelt() {
+    let one =
+        run().agent(json!({ "spec": { "containers": [{ "name": "a", "image": "b" }], "x": 1, "y": 2 } }));
+    let two: Value =
+        serde_json::from_str(r#"{"spec":{"y":2,"x":1,"containers":[{"image":"b","name":"a"}]}}"#).unwrap();
+    assert_eq!(one.document().hash(), run().agent(two).document().hash());
+    assert_ne!(one.document().hash(), one.declares("1.0").document().hash());
+}

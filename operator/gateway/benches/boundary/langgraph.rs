@@ -1,0 +1,47 @@
+//! LangGraph's PostgreSQL saver, in a Python process of its own.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+const STEP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/boundary/saver.py");
+
+/// A process that saves one step for each line it is sent; it ends with this value.
+pub struct Saver {
+    process: Child,
+    steps: Option<ChildStdin>,
+    times: BufReader<ChildStdout>,
+}
+
+impl Saver {
+    /// Starts it on an empty database; `None` where no Python for it is named.
+    pub fn start(url: &str) -> Option<Self> {
+        let python = std::env::var_os("DALSEGNO_BENCH_PYTHON")?;
+        let mut process = Command::new(python)
+            .args([STEP, url])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the Python of DALSEGNO_BENCH_PYTHON");
+        let steps = process.stdin.take();
+        let times = BufReader::new(process.stdout.take().unwrap());
+        Some(Self { process, steps, times })
+    }
+
+    /// Saves one step with this state; how long that took, by the process's own clock.
+    pub fn step(&mut self, state: &str) -> Duration {
+        let steps = self.steps.as_mut().unwrap();
+        writeln!(steps, "{state}").unwrap();
+        let mut nanoseconds = String::new();
+        self.times.read_line(&mut nanoseconds).unwrap();
+        Duration::from_nanos(nanoseconds.trim().parse().expect("the saver has failed"))
+    }
+}
+
+impl Drop for Saver {
+    fn drop(&mut self) {
+        drop(self.steps.take());
+        // It ends with its standard input; what it said before is what matters.
+        let _ = self.process.wait();
+    }
+}

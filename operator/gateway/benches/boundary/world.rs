@@ -1,0 +1,193 @@
+//! A store on the disk, a gateway before it, and somebody who knows the pods.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, PodIdentity};
+use dalsegno_store::{Created, Deadlines, Identity, NewRun, OnPrior, PodRecord, RunId, Store, Verdict, open};
+use sqlx::{ConnectOptions as _, Connection as _};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use uuid::Uuid;
+
+use crate::floor::Floor;
+use crate::langgraph::Saver;
+use crate::payload;
+use crate::pg::Server;
+use crate::worker::Worker;
+
+const NAMESPACE: &str = "bench";
+
+/// One store with its gateways.
+pub struct World<'a> {
+    /// What people call the store.
+    pub name: &'static str,
+    /// Where everything runs but the workers.
+    pub runtime: &'a Runtime,
+    store: Arc<dyn Store>,
+    /// Two, where any number may serve.
+    gateways: [SocketAddr; 2],
+    place: Place<'a>,
+}
+
+enum Place<'a> {
+    Folder(TempDir),
+    Database { server: &'a Server, url: String },
+}
+
+/// Logs at the level that is installed, to nowhere.
+pub fn log_as_installed() {
+    let json = tracing_subscriber::fmt::layer().json().with_writer(std::io::sink).flatten_event(true);
+    tracing_subscriber::registry().with(LevelFilter::INFO).with(json).init();
+}
+
+impl<'a> World<'a> {
+    /// SQLite in a new folder, and its one gateway.
+    pub fn sqlite(runtime: &'a Runtime) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}", folder.path().join("runs.db").display());
+        let world = runtime.block_on(async {
+            dalsegno_store::migrate(&url).await.unwrap();
+            let store = open(&url).await.unwrap();
+            let gateway = serve(store.clone()).await;
+            Self { name: "SQLite", runtime, store, gateways: [gateway; 2], place: Place::Folder(folder) }
+        });
+        // Fills the log once, as the floor does.
+        let mut worker = world.worker("fill");
+        for round in 0..8 {
+            worker.commit(&payload::commit(round, &payload::state(4 << 20, round)));
+        }
+        world
+    }
+
+    /// PostgreSQL in a new database, and two gateways that know nothing of each other.
+    pub fn postgres(runtime: &'a Runtime, server: &'a Server) -> Self {
+        runtime.block_on(async {
+            let url = server.database().await;
+            let store = open(&url).await.unwrap();
+            let gateways = [serve(store.clone()).await, serve(open(&url).await.unwrap()).await];
+            Self { name: "PostgreSQL", runtime, store, gateways, place: Place::Database { server, url } }
+        })
+    }
+
+    /// A new run, and its worker, attached at the first gateway.
+    pub fn worker(&self, name: &str) -> Worker {
+        let [worker, _] = self.twins(name);
+        worker
+    }
+
+    /// A new run, and two connections of its attached worker, one to each gateway.
+    pub fn twins(&self, name: &str) -> [Worker; 2] {
+        let run = self.runtime.block_on(take_up(&*self.store, name));
+        let mut twins = self.gateways.map(|gateway| Worker::connect(gateway, run));
+        twins[0].attach(&pod_of(name));
+        twins
+    }
+
+    /// Bytes of what the store keeps of this worker's states.
+    pub fn kept(&self, worker: &Worker) -> usize {
+        let bytes: i64 = self.runtime.block_on(async {
+            match &self.place {
+                Place::Folder(folder) => {
+                    let file = folder.path().join("runs.db");
+                    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).read_only(true);
+                    let mut conn = options.connect().await.unwrap();
+                    let sum = "SELECT sum(length(ops)) FROM boundaries WHERE run = ?";
+                    sqlx::query_scalar(sum).bind(worker.run).fetch_one(&mut conn).await.unwrap()
+                }
+                Place::Database { url, .. } => {
+                    let mut conn = sqlx::PgConnection::connect(url).await.unwrap();
+                    let sum = "SELECT sum(length(ops)) FROM boundaries WHERE run = $1";
+                    sqlx::query_scalar(sum).bind(worker.run).fetch_one(&mut conn).await.unwrap()
+                }
+            }
+        });
+        bytes as usize
+    }
+
+    /// A floor beside the store.
+    pub fn floor(&self) -> Floor {
+        self.runtime.block_on(async {
+            match &self.place {
+                Place::Folder(folder) => Floor::sqlite(&new_file(folder)).await,
+                Place::Database { server, .. } => Floor::postgres(&server.empty_database().await).await,
+            }
+        })
+    }
+
+    /// LangGraph's saver beside the store, where there is one.
+    pub fn saver(&self) -> Option<Saver> {
+        match &self.place {
+            Place::Folder(_) => None,
+            Place::Database { server, .. } => Saver::start(&self.runtime.block_on(server.empty_database())),
+        }
+    }
+}
+
+fn new_file(folder: &TempDir) -> PathBuf {
+    folder.path().join(format!("floor-{}.db", Uuid::new_v4()))
+}
+
+fn pod_of(run: &str) -> String {
+    format!("pod-of-{run}")
+}
+
+async fn serve(store: Arc<dyn Store>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let gateway = Gateway::new(store, Arc::new(Tokens), Config::default());
+    tokio::spawn(dalsegno_gateway::serve(listener, gateway, std::future::pending()));
+    address
+}
+
+/// What the operator does before a worker can attach.
+async fn take_up(store: &dyn Store, name: &str) -> RunId {
+    let new = NewRun {
+        id: Uuid::now_v7(),
+        tenant: "uid-bench".into(),
+        namespace: NAMESPACE.into(),
+        name: name.into(),
+        object_uid: format!("uid-{name}"),
+        reset_generation: 0,
+        deadlines: Deadlines { heartbeat_ms: 15_000, start_ms: 600_000, progress_ms: 1_800_000 },
+        on_prior: OnPrior::Hold,
+    };
+    let Created::Run(record) = store.create_run(&new).await.unwrap() else {
+        panic!("the store is new");
+    };
+    let identity = Identity {
+        image_digest: format!("sha256:{}", "1".repeat(64)),
+        agent_version: "1".into(),
+        verdict: Verdict::Accepted,
+        remark: String::new(),
+    };
+    let pod = PodRecord {
+        uid: pod_of(name),
+        name: format!("{name}-1"),
+        revision: "1".into(),
+        identity: Some(identity),
+    };
+    store.record_pod(record.id, 1, &pod).await.unwrap();
+    record.id
+}
+
+/// A pod's UID is its token.
+struct Tokens;
+
+#[async_trait]
+impl Authenticator for Tokens {
+    async fn review(&self, token: &str) -> Result<PodIdentity, AuthError> {
+        Ok(PodIdentity {
+            namespace: NAMESPACE.into(),
+            pod_name: token.into(),
+            pod_uid: token.into(),
+            service_account: "default".into(),
+        })
+    }
+}

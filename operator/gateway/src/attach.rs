@@ -1,0 +1,190 @@
+//! `POST attach`: a pod proves who it is, and its process takes the attempt.
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use dalsegno_protocol::{
+    AttachRequest, AttachResponse, Code, Decision, Head, Limits, State as Channels, Warning,
+};
+use dalsegno_store::{Attached, CallFilter, Digest, Recorded, RunId, RunRecord, Verdict};
+use tokio::time::Instant;
+
+use crate::auth::{self, PodIdentity};
+use crate::body;
+use crate::boundary::seconds;
+use crate::gateway::Gateway;
+use crate::path::Run;
+use crate::refusal::{self, Refusal};
+
+/// Heartbeats in one length of the lease.
+const HEARTBEATS_PER_LEASE: i64 = 3;
+
+pub(crate) async fn attach(
+    State(gateway): State<Gateway>,
+    Run(run): Run,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let _admitted = gateway.admission.admit(run)?;
+    let pod = auth::review(&gateway, request.headers()).await?;
+    let request: AttachRequest = body::receive(&gateway, request).await?.parse()?;
+    if !auth::is_instance(&request.instance) {
+        return Err(Refusal::invalid(
+            "`instance` must be 256 random bits in base64url without padding: exactly 43 characters of A-Z a-z 0-9 - _",
+        ));
+    }
+    let record = take(&gateway, run, &pod, &auth::capability(&request.instance)).await?;
+    refusal::ok(&answer(&gateway, &record).await?)
+}
+
+/// Takes the attempt, waiting a while for what the operator has not recorded yet.
+async fn take(
+    gateway: &Gateway,
+    run: RunId,
+    pod: &PodIdentity,
+    instance: &Digest,
+) -> Result<RunRecord, Refusal> {
+    let started = Instant::now();
+    let mut of_this_namespace = false;
+    let mut pending_since = None;
+    loop {
+        let call = gateway.store.attach(run, &pod.pod_uid, instance);
+        match gateway.ask("attaching", call).await? {
+            Attached::Ok(record) => {
+                same_namespace(&record, pod)?;
+                return Ok(*record);
+            }
+            Attached::NotRecorded => {
+                if !of_this_namespace {
+                    same_namespace(&row(gateway, run).await?, pod)?;
+                    of_this_namespace = true;
+                }
+                pause(gateway, started + gateway.config.record_wait, not_ready).await?;
+            }
+            Attached::VersionPending => {
+                let since = *pending_since.get_or_insert_with(Instant::now);
+                pause(gateway, since + gateway.config.verdict_wait, version_pending).await?;
+            }
+            Attached::Fenced => {
+                same_namespace(&row(gateway, run).await?, pod)?;
+                return Err(Refusal::fenced());
+            }
+            Attached::VersionIncompatible(why) => return Err(incompatible(&why)),
+            Attached::Spent => return Err(Refusal::spent()),
+            Attached::Finished => return Err(Refusal::finished()),
+            Attached::NotFound => return Err(Refusal::no_such_run()),
+        }
+    }
+}
+
+/// The row of a run, whoever asks. Attempts are numbered from 1: nothing can be recorded of attempt 0, and the
+/// store's refusal carries the row.
+async fn row(gateway: &Gateway, run: RunId) -> Result<RunRecord, Refusal> {
+    let call = gateway.store.record_scheduled(run, 0, "");
+    match gateway.ask("looking up a run", call).await? {
+        Recorded::Done(record) | Recorded::Refused(record) => Ok(*record),
+    }
+}
+
+/// A pod of another namespace learns nothing of this run.
+fn same_namespace(record: &RunRecord, pod: &PodIdentity) -> Result<(), Refusal> {
+    if record.namespace == pod.namespace {
+        return Ok(());
+    }
+    tracing::warn!(pod_namespace = pod.namespace, "a pod of another namespace tried to attach");
+    Err(Refusal::new(
+        Code::Forbidden,
+        "the token is of a pod in another namespace than this run; use the URL in DALSEGNO_URL as it is",
+    ))
+}
+
+/// Sleeps until the next try, unless the time is up or the gateway stops.
+async fn pause(gateway: &Gateway, until: Instant, up: fn() -> Refusal) -> Result<(), Refusal> {
+    if Instant::now() >= until {
+        return Err(up());
+    }
+    tokio::select! {
+        () = tokio::time::sleep(gateway.config.poll) => Ok(()),
+        () = gateway.closing.cancelled() => Err(Refusal::closing()),
+    }
+}
+
+async fn answer(gateway: &Gateway, record: &RunRecord) -> Result<AttachResponse, Refusal> {
+    let store = &gateway.store;
+    let (state, unsettled_calls, completed_calls) = tokio::try_join!(
+        async {
+            match record.head {
+                Some(_) => gateway.ask("reading the state", store.state(record.id, None)).await,
+                None => Ok(None),
+            }
+        },
+        gateway.ask("reading unsettled calls", store.calls(record.id, CallFilter::Unsettled)),
+        gateway.ask("reading completed calls", store.calls(record.id, CallFilter::OpenTurn)),
+    )?;
+    let head = record.head.as_ref().map(|head| Head {
+        turn: head.turn,
+        boundary: head.boundary,
+        position: head.position,
+        content_hash: head.content_hash.clone(),
+    });
+    Ok(AttachResponse {
+        run: format!("{}/{}", record.namespace, record.name),
+        attempt: record.attempt.number,
+        decision: if head.is_some() { Decision::Resume } else { Decision::Fresh },
+        head,
+        state: state.filter(is_small),
+        unsettled_calls,
+        completed_calls,
+        approval: None,
+        warnings: warnings(record),
+        heartbeat_seconds: seconds(record.deadlines.heartbeat_ms / HEARTBEATS_PER_LEASE),
+        lease_seconds: seconds(record.deadlines.heartbeat_ms),
+        suspend: false,
+        cancel: record.cancel.is_some(),
+    })
+}
+
+fn warnings(record: &RunRecord) -> Vec<Warning> {
+    let identity = record.attempt.identity.iter();
+    let allowed = identity.filter(|identity| identity.verdict == Verdict::Allowed);
+    allowed
+        .map(|identity| Warning { code: "VERSION_ALLOWED".into(), message: identity.remark.clone() })
+        .collect()
+}
+
+/// Whether a state may travel with the answer; measured without writing it anywhere.
+fn is_small(state: &Channels) -> bool {
+    struct Room(usize);
+
+    impl std::io::Write for Room {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 = self.0.checked_sub(bytes.len()).ok_or(std::io::ErrorKind::StorageFull)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    serde_json::to_writer(Room(Limits::INLINE_STATE_BYTES), state).is_ok()
+}
+
+fn not_ready() -> Refusal {
+    Refusal::new(
+        Code::NotReady,
+        "the operator has not recorded this pod yet; send the same bytes again, with the same instance",
+    )
+}
+
+fn version_pending() -> Refusal {
+    Refusal::new(
+        Code::VersionPending,
+        "the operator has not judged this image's version yet; send the same bytes again, with the same instance",
+    )
+}
+
+fn incompatible(why: &str) -> Refusal {
+    Refusal::new(
+        Code::VersionIncompatible,
+        format!("this image may not go on with the run: {why}; exit, and the run's version policy decides"),
+    )
+}

@@ -1,0 +1,122 @@
+//! `POST turns/{n}/plan` and `POST turns/{n}`: commits.
+
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use dalsegno_protocol::{
+    Boundary, CommitRequest, CommitResponse, CommitResult, Flags, Outcome, PLAIN, RawValue,
+};
+use dalsegno_store::{Asked, Commit, Committed, Standing};
+use serde::Deserialize;
+
+use crate::body::{self, Received};
+use crate::check;
+use crate::end;
+use crate::gateway::Gateway;
+use crate::path::{Turn, Worker};
+use crate::refusal::{self, Refusal};
+
+pub(crate) async fn plan(
+    State(gateway): State<Gateway>,
+    worker: Worker,
+    turn: Turn,
+    request: Request,
+) -> Result<Response, Refusal> {
+    commit(&gateway, &worker, turn, Boundary::Plan, request).await
+}
+
+pub(crate) async fn result(
+    State(gateway): State<Gateway>,
+    worker: Worker,
+    turn: Turn,
+    request: Request,
+) -> Result<Response, Refusal> {
+    commit(&gateway, &worker, turn, Boundary::Result, request).await
+}
+
+async fn commit(
+    gateway: &Gateway,
+    worker: &Worker,
+    Turn(turn): Turn,
+    boundary: Boundary,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let received = body::receive(gateway, request).await?;
+    let started = Instant::now();
+    let request: CommitRequest = received.parse()?;
+    check::commit(&request, boundary)?;
+    let finish =
+        request.outcome.as_ref().map(|Outcome::Finish(finish)| end::new_finish(finish)).transpose()?;
+    let (ops, full) = ops(&request, &received)?;
+    let (digest, _budget) = received.release();
+    let commit = Commit {
+        run: worker.run,
+        capability: worker.capability,
+        turn,
+        boundary,
+        commit_id: request.commit_id,
+        digest,
+        ops,
+        full,
+        events: request.events,
+        calls: request.calls,
+        usage: request.usage,
+        trigger: request.trigger,
+        finish,
+    };
+    let committed = gateway.ask("committing a boundary", gateway.store.commit(&commit)).await?;
+    if matches!(committed, Committed::Ok(_)) {
+        gateway.metrics.committed(started.elapsed());
+    }
+    answer(committed, |head| Refusal::conflict(turn, head))
+}
+
+/// The channel operations as the text to store, and whether they are the full state.
+fn ops(request: &CommitRequest, received: &Received) -> Result<(Option<Vec<u8>>, bool), Refusal> {
+    #[derive(Deserialize)]
+    struct Channels {
+        channels: Box<RawValue>,
+    }
+
+    if let Some(state) = &request.state {
+        // Put together by hand: a serialiser might write the worker's text anew.
+        let (before, after) = (format!("{{\"full\":true,\"set\":{{\"{PLAIN}\":{{\"json\":"), "}}}");
+        return Ok((Some([before.as_bytes(), state.get().as_bytes(), after.as_bytes()].concat()), true));
+    }
+    let Some(channels) = &request.channels else {
+        return Ok((None, false));
+    };
+    let Channels { channels: text } = received.parse()?;
+    if !text.get().starts_with('{') {
+        return Err(Refusal::invalid("`channels` is not what this call takes: it takes an object"));
+    }
+    Ok((Some(Box::<str>::from(text).into_string().into_bytes()), channels.full))
+}
+
+/// What a commit or a finish is answered.
+pub(crate) fn answer(
+    committed: Committed,
+    conflict: impl FnOnce(Option<(i32, Boundary)>) -> Refusal,
+) -> Result<Response, Refusal> {
+    let (result, Standing { head, asked }) = match committed {
+        Committed::Ok(standing) => (CommitResult::Ok, standing),
+        Committed::Duplicate(standing) => (CommitResult::Duplicate, standing),
+        Committed::Conflict { head } => return Err(conflict(head)),
+        Committed::Fenced { committed } => return Err(Refusal::fenced_commit(committed)),
+        Committed::Finished => return Err(Refusal::finished()),
+        Committed::UnsettledCalls => return Err(Refusal::unsettled()),
+        Committed::NotFound => return Err(Refusal::no_such_run()),
+    };
+    refusal::ok(&CommitResponse { result, head, flags: flags(asked) })
+}
+
+/// What a person asks for, as it is told to a worker.
+pub(crate) fn flags(asked: Asked) -> Flags {
+    Flags { suspend: asked.suspend, cancel: asked.cancel, lease_seconds: seconds(asked.lease_ms) }
+}
+
+/// Whole seconds, at least one.
+pub(crate) fn seconds(milliseconds: i64) -> u32 {
+    u32::try_from(milliseconds / 1_000).unwrap_or_default().max(1)
+}

@@ -1,0 +1,172 @@
+//! What a request must keep within, beyond being well-formed: the table of limits, and the shape of names.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use dalsegno_protocol::{
+    Boundary, ChannelOps, ClaimRequest, CommitRequest, Finish, Limits, Payload, PlannedCall, Usage,
+};
+
+use crate::refusal::Refusal;
+
+type Checked = Result<(), Refusal>;
+
+/// Everything about a commit that can be judged without the store.
+pub(crate) fn commit(request: &CommitRequest, boundary: Boundary) -> Checked {
+    if request.state.is_some() && request.channels.is_some() {
+        return refuse("`state` and `channels` exclude each other: send the whole state, or what changed");
+    }
+    if let Some(ops) = &request.channels {
+        channels(ops)?;
+    }
+    at_most("`events`", request.events.len(), Limits::EVENTS)?;
+    calls(&request.calls, boundary)?;
+    usage(&request.usage)?;
+    if let Some(trigger) = &request.trigger {
+        word("`trigger`", trigger)?;
+    }
+    Ok(())
+}
+
+/// What a call is named and keyed by when it is claimed.
+pub(crate) fn claim(request: &ClaimRequest) -> Checked {
+    match &request.key {
+        Some(key) => word("`key`", key),
+        None => Ok(()),
+    }
+}
+
+/// The name of a channel or of a call.
+pub(crate) fn name(what: &str, value: &str) -> Checked {
+    let fits = (1..=Limits::NAME_CHARS).contains(&value.len());
+    if fits && value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte)) {
+        return Ok(());
+    }
+    refuse(format!("{what} must have 1 to {} characters of A-Z a-z 0-9 . _ : -", Limits::NAME_CHARS))
+}
+
+/// A short text for people or tools: a key, a reason, a trigger.
+pub(crate) fn word(what: &str, value: &str) -> Checked {
+    let characters = value.chars().take(Limits::NAME_CHARS + 1).count();
+    if (1..=Limits::NAME_CHARS).contains(&characters) && !value.chars().any(char::is_control) {
+        return Ok(());
+    }
+    refuse(format!(
+        "{what} must have 1 to {} characters, none of them a control character",
+        Limits::NAME_CHARS
+    ))
+}
+
+/// The end of a run.
+pub(crate) fn finish(finish: &Finish) -> Checked {
+    if let Some(reason) = &finish.reason {
+        word("the finish's `reason`", reason)?;
+        let mut bytes = reason.bytes();
+        let camel_case = bytes.next().is_some_and(|byte| byte.is_ascii_uppercase())
+            && bytes.all(|byte| byte.is_ascii_alphanumeric());
+        if !camel_case {
+            return refuse("the finish's `reason` must be one CamelCase word, such as GoalReached");
+        }
+    }
+    if let Some(message) = &finish.message {
+        at_most("bytes of the finish's `message`", message.len(), Limits::FINISH_MESSAGE_BYTES)?;
+        if message.contains('\0') {
+            return refuse("the finish's `message` must not contain U+0000");
+        }
+    }
+    let output = finish.output.as_ref().map_or(0, |output| output.get().len());
+    at_most("bytes of the finish's `output`", output, Limits::FINISH_OUTPUT_BYTES)
+}
+
+fn channels(ops: &ChannelOps) -> Checked {
+    let kept: BTreeSet<&String> = ops.set.keys().chain(ops.append.keys()).collect();
+    at_most("channels in `set` and `append`", kept.len(), Limits::CHANNELS)?;
+    at_most("channels in `remove`", ops.remove.len(), Limits::CHANNELS)?;
+    at_most("channels in `truncate`", ops.truncate.len(), Limits::CHANNELS)?;
+    for channel in kept.into_iter().chain(&ops.remove).chain(ops.truncate.keys()) {
+        name("a channel's name", channel)?;
+    }
+    if let Some(both) = ops.set.keys().find(|channel| ops.append.contains_key(*channel)) {
+        return refuse(format!(
+            "channel {both:?} is in `set` and in `append`: a channel is a value or a list, not both"
+        ));
+    }
+    truncations(ops)?;
+    payloads(&ops.set, &ops.append)
+}
+
+/// A list that this very boundary takes away cannot be cut.
+fn truncations(ops: &ChannelOps) -> Checked {
+    match ops.truncate.keys().find(|channel| ops.full || ops.remove.contains(channel)) {
+        None => Ok(()),
+        Some(channel) => refuse(format!(
+            "channel {channel:?} is in `truncate`, and gone by `remove` or `full` of the same boundary"
+        )),
+    }
+}
+
+fn payloads(set: &BTreeMap<String, Payload>, append: &BTreeMap<String, Vec<Payload>>) -> Checked {
+    let items = append.iter().flat_map(|(channel, items)| items.iter().map(move |item| (channel, item)));
+    for (channel, payload) in set.iter().chain(items) {
+        let Payload::Bytes { media_type, base64 } = payload else {
+            continue;
+        };
+        word("`mediaType`", media_type)?;
+        if let Err(error) = STANDARD.decode(base64) {
+            return refuse(format!(
+                "channel {channel:?}: `base64` is not standard base64 with padding ({error})"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn calls(calls: &[PlannedCall], boundary: Boundary) -> Checked {
+    if boundary == Boundary::Result && !calls.is_empty() {
+        return refuse(
+            "calls are planned before the tools run: send `calls` with POST turns/{n}/plan, or claim each call",
+        );
+    }
+    at_most("`calls`", calls.len(), Limits::CALLS)?;
+    let mut seen = BTreeSet::new();
+    for call in calls {
+        name("a call's `id`", &call.id)?;
+        word("a call's `key`", &call.key)?;
+        if !seen.insert(&call.id) {
+            return refuse(format!(
+                "two calls have the id {:?}; an id names one call in the whole run",
+                call.id
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn usage(usage: &Usage) -> Checked {
+    let Usage { tokens_in, tokens_out, tool_calls, cost_micro_usd } = *usage;
+    let amounts = [
+        ("tokensIn", tokens_in),
+        ("tokensOut", tokens_out),
+        ("toolCalls", tool_calls),
+        ("costMicroUSD", cost_micro_usd),
+    ];
+    match amounts.into_iter().find(|(_, amount)| !(0..=Limits::USAGE).contains(amount)) {
+        None => Ok(()),
+        Some((field, amount)) => refuse(format!(
+            "`usage.{field}` is {amount}; it is what this boundary alone spent, from 0 to {}",
+            Limits::USAGE
+        )),
+    }
+}
+
+fn at_most(what: &str, count: usize, limit: usize) -> Checked {
+    if count <= limit {
+        return Ok(());
+    }
+    refuse(format!("{what}: {count} are too many, the limit is {limit}"))
+}
+
+fn refuse(detail: impl Into<String>) -> Checked {
+    Err(Refusal::invalid(detail))
+}

@@ -1,0 +1,143 @@
+//! What every call shares: the store, the authenticator, the budgets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dalsegno_protocol::Limits;
+use dalsegno_store::Store;
+use prometheus_client::registry::Registry;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::Authenticator;
+use crate::admission::Admission;
+use crate::beat::LastBeat;
+use crate::heartbeat::Heartbeats;
+use crate::metrics::Metrics;
+use crate::refusal::Refusal;
+
+/// How long the gateway waits for what, and how much it takes at once.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Within this the store answers, or the call is `UNAVAILABLE`; the authenticator has as long.
+    pub store_deadline: Duration,
+    /// How long an attach waits for its pod to be recorded before it is `NOT_READY`.
+    pub record_wait: Duration,
+    /// How long an attach waits for its image to be judged before it is `VERSION_PENDING`.
+    pub verdict_wait: Duration,
+    /// How often a waiting attach asks the store.
+    pub poll: Duration,
+    /// Within this a body has arrived whole.
+    pub body_deadline: Duration,
+    /// Bytes of bodies held at once by this process.
+    pub body_budget: usize,
+    /// Calls of one run under way at once; heartbeats not counted.
+    pub calls_per_run: usize,
+    /// Heartbeats that arrive within this after a batch wait for the next one.
+    pub heartbeat_window: Duration,
+    /// How often the gateway tells the store that it serves.
+    pub beat_period: Duration,
+    /// How long calls under way may take to end once the gateway is told to stop.
+    pub shutdown_limit: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            store_deadline: Duration::from_secs(5),
+            record_wait: Duration::from_secs(5),
+            verdict_wait: Duration::from_secs(20),
+            poll: Duration::from_millis(100),
+            body_deadline: Duration::from_secs(30),
+            body_budget: Limits::PROCESS_BYTES,
+            calls_per_run: 16,
+            heartbeat_window: Duration::from_millis(200),
+            beat_period: Duration::from_secs(1),
+            shutdown_limit: Duration::from_secs(10),
+        }
+    }
+}
+
+/// One gateway. Cheap to clone; all clones are the same gateway.
+#[derive(Clone)]
+pub struct Gateway(Arc<Shared>);
+
+/// What all clones share. Public only to the compiler: no path leads here from outside.
+pub struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) authenticator: Arc<dyn Authenticator>,
+    pub(crate) config: Config,
+    pub(crate) bodies: Arc<Semaphore>,
+    pub(crate) admission: Admission,
+    pub(crate) heartbeats: Heartbeats,
+    pub(crate) metrics: Metrics,
+    pub(crate) last_beat: LastBeat,
+    pub(crate) closing: CancellationToken,
+}
+
+impl std::ops::Deref for Gateway {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Gateway {
+    /// A gateway before this store. Must be called within a tokio runtime: the task that gathers heartbeats starts
+    /// here, and ends with the last clone.
+    pub fn new(store: Arc<dyn Store>, authenticator: Arc<dyn Authenticator>, config: Config) -> Self {
+        Self(Arc::new(Shared {
+            heartbeats: Heartbeats::start(store.clone(), &config),
+            bodies: Arc::new(Semaphore::new(config.body_budget)),
+            admission: Admission::new(config.calls_per_run),
+            metrics: Metrics::default(),
+            last_beat: LastBeat::default(),
+            closing: CancellationToken::new(),
+            store,
+            authenticator,
+            config,
+        }))
+    }
+
+    /// Whether it serves, and the store has answered its beat within the last three seconds.
+    pub fn is_ready(&self) -> bool {
+        !self.closing.is_cancelled() && self.last_beat.is_fresh()
+    }
+
+    /// Puts the gateway's metrics into a registry, as `gateway_…` under the registry's own prefix.
+    pub fn register(&self, registry: &mut Registry) {
+        self.metrics.register(registry);
+    }
+
+    /// Waits for the store within its deadline; an error or a silence is a refusal that says to try again.
+    pub(crate) async fn ask<T>(
+        &self,
+        doing: &'static str,
+        call: impl Future<Output = dalsegno_store::Result<T>>,
+    ) -> Result<T, Refusal> {
+        match tokio::time::timeout(self.config.store_deadline, call).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => {
+                tracing::warn!(doing, error = chain(&error), "the store failed");
+                Err(Refusal::store_away())
+            }
+            Err(_) => {
+                tracing::warn!(doing, "the store did not answer in time");
+                Err(Refusal::store_away())
+            }
+        }
+    }
+}
+
+/// An error with its sources, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        text.push_str(": ");
+        text.push_str(&source.to_string());
+        next = source.source();
+    }
+    text
+}

@@ -1,0 +1,98 @@
+//! `POST heartbeat`: many workers' heartbeats become few statements.
+//!
+//! A heartbeat that comes alone goes to the store at once. Those that come within a window after a batch, or while
+//! one is under way, wait for the next; there is never more than one batch under way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use dalsegno_store::{Beat, Digest, RunId, Store};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::auth;
+use crate::boundary;
+use crate::gateway::{Config, Gateway, chain};
+use crate::path::Run;
+use crate::refusal::{self, Refusal};
+
+/// Heartbeats in one statement, and waiting for the next.
+const BATCH: usize = 4_096;
+
+/// Gathers heartbeats.
+pub(crate) struct Heartbeats {
+    waiting: mpsc::Sender<Waiting>,
+}
+
+struct Waiting {
+    worker: (RunId, Digest),
+    answer: oneshot::Sender<Beat>,
+}
+
+pub(crate) async fn heartbeat(
+    State(gateway): State<Gateway>,
+    Run(run): Run,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let capability = auth::bearer_capability(&headers)?;
+    match gateway.heartbeats.send(run, capability).await {
+        Some(Beat::Ok(asked)) => refusal::ok(&boundary::flags(asked)),
+        Some(Beat::Finished) => Err(Refusal::finished()),
+        Some(Beat::Fenced) => Err(Refusal::fenced()),
+        None => Err(Refusal::store_away()),
+    }
+}
+
+impl Heartbeats {
+    pub(crate) fn start(store: Arc<dyn Store>, config: &Config) -> Self {
+        let (waiting, arriving) = mpsc::channel(BATCH);
+        tokio::spawn(gather(store, arriving, config.heartbeat_window, config.store_deadline));
+        Self { waiting }
+    }
+
+    /// The store's answer; `None` if it gave none.
+    async fn send(&self, run: RunId, capability: Digest) -> Option<Beat> {
+        let (answer, answered) = oneshot::channel();
+        self.waiting.send(Waiting { worker: (run, capability), answer }).await.ok()?;
+        answered.await.ok()
+    }
+}
+
+/// Ends when nobody can send any more.
+async fn gather(
+    store: Arc<dyn Store>,
+    mut arriving: mpsc::Receiver<Waiting>,
+    window: Duration,
+    deadline: Duration,
+) {
+    let mut batch = Vec::new();
+    let mut not_before = Instant::now();
+    while arriving.recv_many(&mut batch, BATCH).await > 0 {
+        tokio::time::sleep_until(not_before).await;
+        while batch.len() < BATCH
+            && let Ok(next) = arriving.try_recv()
+        {
+            batch.push(next);
+        }
+        not_before = Instant::now() + window;
+        flush(&*store, std::mem::take(&mut batch), deadline).await;
+    }
+}
+
+/// Without an answer of the store the senders are dropped, and each waiting call sees that.
+async fn flush(store: &dyn Store, batch: Vec<Waiting>, deadline: Duration) {
+    let workers: Vec<_> = batch.iter().map(|waiting| waiting.worker).collect();
+    match tokio::time::timeout(deadline, store.heartbeats(&workers)).await {
+        Ok(Ok(beats)) => {
+            for (waiting, beat) in batch.into_iter().zip(beats) {
+                // A worker that has hung up needs no answer.
+                let _ = waiting.answer.send(beat);
+            }
+        }
+        Ok(Err(error)) => tracing::warn!(error = chain(&error), "heartbeats could not be stored"),
+        Err(_) => tracing::warn!("the store did not answer heartbeats in time"),
+    }
+}

@@ -1,0 +1,43 @@
+//! The gateway: the HTTP face of the store, and the worker's side of the contract (`docs/worker-contract.md`).
+//!
+//! # Guarantees
+//!
+//! - A `200` is durable: it is sent after the store's answer and never before.
+//! - A payload is kept as the text that came. The gateway looks at its brackets and passes it on.
+//! - Every refusal is a [`dalsegno_protocol::Problem`], of an unknown path as of a lost store.
+//! - No token, capability, key or payload is ever logged.
+//!
+//! # Assumptions
+//!
+//! - Whoever may write is judged by the store, in the statement that writes. The gateway holds nothing that another
+//!   gateway would need: any number may serve the same runs.
+//!
+//! # Caveats
+//!
+//! - A worker that got no answer does not know whether its call took effect; nor does the gateway. It sends the same
+//!   bytes again, and the store tells.
+
+mod admission;
+mod attach;
+mod auth;
+mod beat;
+mod body;
+mod boundary;
+mod calls;
+mod check;
+mod end;
+mod gateway;
+mod heartbeat;
+mod metrics;
+mod nesting;
+mod observe;
+mod path;
+mod read;
+mod refusal;
+mod routes;
+mod serve;
+
+pub use auth::{AuthError, Authenticator, PodIdentity};
+pub use gateway::{Config, Gateway};
+pub use routes::router;
+pub use serve::serve;

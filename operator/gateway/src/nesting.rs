@@ -1,0 +1,61 @@
+//! How deep a JSON text is nested, told from its bytes alone: no recursion, no allocation.
+
+/// Where the text goes deeper than `limit` levels, as an offset in bytes; `None` if it never does.
+///
+/// The text need not be JSON. A parser judges that afterwards, and may then recurse.
+pub(crate) fn deeper_than(limit: usize, text: &[u8]) -> Option<usize> {
+    let mut depth = 0usize;
+    let mut in_string = false;
+    let mut escaped = false;
+    for (offset, &byte) in text.iter().enumerate() {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'[' | b'{' => {
+                depth += 1;
+                if depth > limit {
+                    return Some(offset);
+                }
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::deeper_than;
+
+    #[test]
+    fn the_limit_itself_is_allowed_and_one_level_more_is_not() {
+        assert_eq!(deeper_than(3, b"[[[1]],[[2]]]"), None);
+        assert_eq!(deeper_than(3, b"[[[1]],[[[2]]]]"), Some(9));
+        assert_eq!(deeper_than(3, br#"{"a":{"b":[{}]}}"#), Some(11));
+    }
+
+    #[test]
+    fn brackets_in_strings_do_not_count() {
+        assert_eq!(deeper_than(1, br#"["[[[[","\"[[[","\\"]"#), None);
+        assert_eq!(deeper_than(1, br#"["\\",[]]"#), Some(6));
+    }
+
+    #[test]
+    fn a_hundred_thousand_levels_are_seen_without_recursion() {
+        assert_eq!(deeper_than(128, "[".repeat(100_000).as_bytes()), Some(128));
+    }
+
+    #[test]
+    fn closing_brackets_that_nobody_opened_are_left_to_the_parser() {
+        assert_eq!(deeper_than(1, b"]]]][]"), None);
+    }
+}

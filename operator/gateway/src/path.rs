@@ -1,0 +1,89 @@
+//! What stands in a call's path and headers: the run, the turn, the call, and who asks.
+
+use axum::extract::{FromRequestParts, RawPathParams};
+use axum::http::request::Parts;
+use dalsegno_protocol::Limits;
+use dalsegno_store::{Digest, RunId};
+
+use crate::admission::Admitted;
+use crate::auth;
+use crate::check;
+use crate::gateway::Gateway;
+use crate::refusal::Refusal;
+
+/// The run that a call is about.
+pub(crate) struct Run(pub(crate) RunId);
+
+/// A worker that has attached, by its own word: the store judges its capability.
+pub(crate) struct Worker {
+    pub(crate) run: RunId,
+    pub(crate) capability: Digest,
+    _admitted: Admitted,
+}
+
+/// Number of a turn.
+pub(crate) struct Turn(pub(crate) i32);
+
+/// Name of a call.
+pub(crate) struct CallId(pub(crate) String);
+
+impl FromRequestParts<Gateway> for Run {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, Refusal> {
+        let run = parameter(parts, gateway, "run_id").await?;
+        run.parse().map(Self).map_err(|_| Refusal::no_such_run())
+    }
+}
+
+impl FromRequestParts<Gateway> for Worker {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, Refusal> {
+        let Run(run) = Run::from_request_parts(parts, gateway).await?;
+        let capability = auth::bearer_capability(&parts.headers)?;
+        Ok(Self { run, capability, _admitted: gateway.admission.admit(run)? })
+    }
+}
+
+impl FromRequestParts<Gateway> for Turn {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, Refusal> {
+        turn(&parameter(parts, gateway, "turn").await?).map(Self)
+    }
+}
+
+impl FromRequestParts<Gateway> for CallId {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, Refusal> {
+        let id = parameter(parts, gateway, "call").await?;
+        check::name("the call's id", &id)?;
+        Ok(Self(id))
+    }
+}
+
+/// The number of a turn, from a path or a query.
+pub(crate) fn turn(text: &str) -> Result<i32, Refusal> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|turn| digits && (1..=Limits::TURNS).contains(turn));
+    number.ok_or_else(|| {
+        let shown: String = text.chars().take(20).collect();
+        Refusal::invalid(format!(
+            "{shown:?} is not the number of a turn: turns are numbered 1, 2, 3 … up to {}",
+            Limits::TURNS
+        ))
+    })
+}
+
+async fn parameter(parts: &mut Parts, gateway: &Gateway, name: &str) -> Result<String, Refusal> {
+    let parameters = RawPathParams::from_request_parts(parts, gateway)
+        .await
+        .map_err(|_| Refusal::invalid("the path is not UTF-8"))?;
+    parameters
+        .iter()
+        .find(|(key, _)| *key == name)
+        .map(|(_, value)| value.to_owned())
+        .ok_or_else(|| Refusal::invalid("the path is not one of the contract's"))
+}

@@ -1,0 +1,172 @@
+//! `POST calls/{id}/claim`, `complete`, `settle`.
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::world::*;
+
+fn claim(id: u128, policy: &str, key: Option<&str>) -> String {
+    let mut body = json!({ "claimId": Uuid::from_u128(id), "policy": policy, "arguments": { "cents": 5 } });
+    if let Some(key) = key {
+        body["key"] = key.into();
+    }
+    body.to_string()
+}
+
+fn complete(id: u128, outcome: &str, result: Value) -> String {
+    json!({ "claimId": Uuid::from_u128(id), "outcome": outcome, "result": result }).to_string()
+}
+
+fn settle(outcome: &str) -> String {
+    json!({ "outcome": outcome, "result": { "receipt": 7 }, "reason": "the ledger has the key" }).to_string()
+}
+
+#[tokio::test]
+async fn a_call_is_claimed_made_and_completed() {
+    let world = World::attached().await;
+    let go = world.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
+    assert_eq!(
+        go,
+        json!({ "verdict": "go", "call": {
+            "id": "pay", "turn": 1, "policy": "retrySameKey", "key": "k-1", "state": "started",
+            "arguments": { "cents": 5 },
+        }})
+    );
+    let body = complete(1, "completed", json!({ "receipt": 7 }));
+    assert_eq!(world.post("calls/pay/complete", body.clone()).await.ok(), json!({ "result": "ok" }));
+    assert_eq!(world.post("calls/pay/complete", body).await.ok(), json!({ "result": "duplicate" }));
+    let done = world.post("calls/pay/claim", claim(2, "retrySameKey", Some("k-1"))).await.ok();
+    assert_eq!(done["verdict"], "done");
+    assert_eq!(done["call"]["state"], "completed");
+    assert_eq!(done["call"]["result"], json!({ "receipt": 7 }));
+}
+
+#[tokio::test]
+async fn the_same_claim_may_go_again_and_another_is_uncertain() {
+    let world = World::attached().await;
+    world.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
+    let again = world.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
+    assert_eq!(again["verdict"], "go");
+    let other = world.post("calls/pay/claim", claim(2, "retrySameKey", Some("k-1"))).await.ok();
+    assert_eq!(other["verdict"], "uncertain");
+}
+
+#[tokio::test]
+async fn a_planned_call_is_claimed_without_a_key_and_goes_with_the_planned_one() {
+    let world = World::attached().await;
+    let call = json!({ "id": "pay", "policy": "probe", "key": "k-9", "arguments": [1] });
+    let plan = json!({ "commitId": Uuid::from_u128(1), "calls": [call] }).to_string();
+    world.post("turns/1/plan", plan).await.ok();
+    let body = json!({ "claimId": Uuid::from_u128(1), "policy": "probe" }).to_string();
+    let go = world.post("calls/pay/claim", body).await.ok();
+    assert_eq!((&go["verdict"], &go["call"]["key"]), (&json!("go"), &json!("k-9")));
+    assert_eq!(go["call"]["arguments"], json!([1]));
+}
+
+#[tokio::test]
+async fn a_new_call_without_a_key_is_invalid() {
+    let world = World::attached().await;
+    let answer = world.post("calls/pay/claim", claim(1, "probe", None)).await;
+    assert_eq!((answer.status, answer.code().as_str()), (400, "INVALID"));
+}
+
+#[tokio::test]
+async fn the_next_attempt_learns_what_is_unsettled_and_goes_again_with_the_stored_key() {
+    let world = World::attached().await;
+    world.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
+    world.post("calls/look/claim", claim(2, "readOnly", Some("k-2"))).await.ok();
+    world.post("calls/look/complete", complete(2, "completed", json!([1]))).await.ok();
+    world.lose_pod(1).await;
+    let attached = world.attach("pod-2", SECOND).await.ok();
+    assert_eq!(attached["unsettledCalls"][0]["id"], "pay");
+    assert_eq!(attached["unsettledCalls"][0]["key"], "k-1");
+    assert_eq!(attached["completedCalls"][0]["result"], json!([1]));
+
+    let refused = world.post_as(SECOND, "turns/1", commit(1, "1")).await;
+    assert_eq!((refused.status, refused.code().as_str()), (409, "UNSETTLED_CALLS"));
+    assert!(refused.detail().contains("settle"));
+
+    let go = world.post_as(SECOND, "calls/pay/claim", claim(3, "retrySameKey", Some("k-1"))).await.ok();
+    assert_eq!((&go["verdict"], &go["call"]["key"]), (&json!("go"), &json!("k-1")));
+    world.post_as(SECOND, "calls/pay/complete", complete(3, "completed", json!(1))).await.ok();
+    world.post_as(SECOND, "turns/1", commit(1, "1")).await.ok();
+}
+
+#[tokio::test]
+async fn a_probe_settles_what_an_earlier_attempt_left_open() {
+    let world = World::attached().await;
+    world.post("calls/pay/claim", claim(1, "probe", Some("k-1"))).await.ok();
+    world.lose_pod(1).await;
+    world.attach("pod-2", SECOND).await.ok();
+    let uncertain = world.post_as(SECOND, "calls/pay/claim", claim(2, "probe", Some("k-1"))).await.ok();
+    assert_eq!(uncertain["verdict"], "uncertain");
+    let settled = world.post_as(SECOND, "calls/pay/settle", settle("completed")).await.ok();
+    assert_eq!(settled, json!({ "result": "ok" }));
+    let again = world.post_as(SECOND, "calls/pay/settle", settle("completed")).await.ok();
+    assert_eq!(again, json!({ "result": "duplicate" }));
+    assert_eq!(world.post_as(SECOND, "calls/pay/settle", settle("failed")).await.code(), "CONFLICT");
+    let done = world.post_as(SECOND, "calls/pay/claim", claim(3, "probe", Some("k-1"))).await.ok();
+    assert_eq!((&done["verdict"], &done["call"]["result"]), (&json!("done"), &json!({ "receipt": 7 })));
+}
+
+#[tokio::test]
+async fn a_worker_cannot_settle_what_only_a_person_can_tell() {
+    let world = World::attached().await;
+    world.post("calls/pay/claim", claim(1, "ask", Some("k-1"))).await.ok();
+    world.lose_pod(1).await;
+    world.attach("pod-2", SECOND).await.ok();
+    assert_eq!(world.post_as(SECOND, "calls/pay/settle", settle("completed")).await.code(), "CONFLICT");
+}
+
+#[tokio::test]
+async fn a_result_without_its_claim_is_refused() {
+    let world = World::attached().await;
+    let body = complete(1, "completed", json!(1));
+    let answer = world.post("calls/pay/complete", body.clone()).await;
+    assert_eq!((answer.status, answer.code().as_str()), (404, "NOT_FOUND"));
+    world.post("calls/pay/claim", claim(2, "probe", Some("k-1"))).await.ok();
+    assert_eq!(world.post("calls/pay/complete", body).await.code(), "CONFLICT");
+    world.post("calls/pay/complete", complete(2, "completed", json!(1))).await.ok();
+    assert_eq!(world.post("calls/pay/complete", complete(2, "failed", json!(1))).await.code(), "CONFLICT");
+    assert_eq!(world.post("calls/else/settle", settle("failed")).await.code(), "NOT_FOUND");
+}
+
+#[tokio::test]
+async fn a_fenced_worker_claims_completes_and_settles_nothing() {
+    let world = World::attached().await;
+    world.post("calls/pay/claim", claim(1, "probe", Some("k-1"))).await.ok();
+    world.lose_pod(1).await;
+    for (call, body) in [
+        ("claim", claim(1, "probe", Some("k-1"))),
+        ("complete", complete(1, "completed", json!(1))),
+        ("settle", settle("completed")),
+    ] {
+        assert_eq!(world.post(&format!("calls/pay/{call}"), body).await.code(), "FENCED", "{call}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_makes_no_sense_is_refused_with_a_reason() {
+    let world = World::attached().await;
+    let long_key = claim(1, "probe", Some(&"k".repeat(129)));
+    let claims = [
+        ("a%20b", claim(1, "probe", Some("k")), "1 to 128 characters"),
+        ("%C3%A9", claim(1, "probe", Some("k")), "1 to 128 characters"),
+        ("pay", claim(1, "sometimes", Some("k")), "unknown variant"),
+        ("pay", claim(1, "probe", Some("")), "`key`"),
+        ("pay", claim(1, "probe", Some("a\u{0}b")), "control character"),
+        ("pay", long_key, "1 to 128 characters"),
+        ("pay", json!({ "policy": "probe", "key": "k" }).to_string(), "claimId"),
+        ("pay", json!({ "claimId": "1", "policy": "probe", "key": "k" }).to_string(), "UUID"),
+        ("pay", json!({ "claimId": Uuid::nil(), "key": "k" }).to_string(), "policy"),
+    ];
+    for (id, body, why) in claims {
+        let answer = world.post(&format!("calls/{id}/claim"), body.clone()).await;
+        assert_eq!(answer.code(), "INVALID", "{body}");
+        assert!(answer.detail().contains(why), "{body}: {}", answer.detail());
+    }
+    let no_reason = json!({ "outcome": "completed", "reason": "" }).to_string();
+    assert_eq!(world.post("calls/pay/settle", no_reason).await.code(), "INVALID");
+    let no_outcome = json!({ "claimId": Uuid::nil(), "outcome": "maybe" }).to_string();
+    assert_eq!(world.post("calls/pay/complete", no_outcome).await.code(), "INVALID");
+}

@@ -1,0 +1,133 @@
+//! `POST finish`, `POST cancelled`, and a finish that comes with the last boundary.
+
+use dalsegno_store::{RunOutcome, Store};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::world::*;
+
+fn finish(id: u128, finish: Value) -> String {
+    json!({ "commitId": Uuid::from_u128(id), "finish": finish }).to_string()
+}
+
+#[tokio::test]
+async fn a_finish_closes_the_run_and_its_retry_is_a_duplicate() {
+    let world = World::attached().await;
+    world.post("turns/1", commit(1, "1")).await.ok();
+    let body = finish(2, json!({ "outcome": "failed", "reason": "Stuck", "message": "no way on" }));
+    let first = world.post("finish", body.clone()).await.ok();
+    assert_eq!((&first["result"], &first["head"]["turn"]), (&json!("ok"), &json!(1)));
+    assert_eq!(world.post("finish", body).await.ok()["result"], "duplicate");
+    let record = world.record().await;
+    let end = record.finish.unwrap();
+    assert_eq!(
+        (end.outcome, end.reason.as_str(), end.message.as_str()),
+        (RunOutcome::Failed, "Stuck", "no way on")
+    );
+}
+
+#[tokio::test]
+async fn after_a_finish_all_else_is_refused() {
+    let world = World::attached().await;
+    world.post("finish", finish(1, json!({ "outcome": "succeeded" }))).await.ok();
+    let claim = json!({ "claimId": Uuid::nil(), "policy": "ask", "key": "k" }).to_string();
+    for (path, body) in [
+        ("turns/1", commit(2, "1")),
+        ("turns/1/plan", commit(2, "1")),
+        ("finish", finish(2, json!({ "outcome": "failed" }))),
+        ("calls/pay/claim", claim),
+        ("heartbeat", String::new()),
+        ("cancelled", String::new()),
+    ] {
+        let answer = world.post(path, body).await;
+        assert_eq!((answer.status, answer.code().as_str()), (409, "FINISHED"), "{path}");
+    }
+    assert_eq!(world.record().await.finish.unwrap().reason, "Completed");
+}
+
+#[tokio::test]
+async fn a_finish_that_came_with_a_boundary_is_a_duplicate_when_its_answer_was_lost() {
+    let world = World::attached().await;
+    let body = json!({
+        "commitId": Uuid::from_u128(1), "state": 1, "outcome": { "finish": { "outcome": "succeeded" } },
+    });
+    let first = world.post("turns/1", body.to_string()).await.ok();
+    let again = world.post("turns/1", body.to_string()).await.ok();
+    assert_eq!((&again["result"], &again["head"]), (&json!("duplicate"), &first["head"]));
+    assert_eq!(world.post("turns/1", commit(2, "2")).await.code(), "FINISHED");
+}
+
+#[tokio::test]
+async fn a_run_that_never_committed_may_finish() {
+    let world = World::attached().await;
+    let answer =
+        world.post("finish", finish(1, json!({ "outcome": "succeeded", "output": null }))).await.ok();
+    assert_eq!(answer.get("head"), None);
+}
+
+#[tokio::test]
+async fn a_fenced_worker_cannot_finish() {
+    let world = World::attached().await;
+    world.lose_pod(1).await;
+    let answer = world.post("finish", finish(1, json!({ "outcome": "succeeded" }))).await;
+    assert_eq!((answer.code().as_str(), &answer.json()["committed"]), ("FENCED", &json!(false)));
+}
+
+#[tokio::test]
+async fn a_cancel_is_heard_with_the_next_call_and_after_its_acknowledgement_nothing_is_accepted() {
+    let world = World::attached().await;
+    world.store.request_cancel(world.run).await.unwrap();
+    assert_eq!(world.post("turns/1", commit(1, "1")).await.ok()["cancel"], true);
+    assert_eq!(world.post("heartbeat", "").await.ok()["cancel"], true);
+    assert_eq!(world.post("cancelled", "").await.ok(), json!({ "result": "ok" }));
+    assert_eq!(world.post("cancelled", "").await.ok(), json!({ "result": "ok" }));
+    assert_eq!(world.record().await.finish.unwrap().outcome, RunOutcome::Cancelled);
+    for path in ["turns/2", "turns/2/plan"] {
+        let answer = world.post(path, commit(2, "2")).await;
+        assert!(matches!(answer.code().as_str(), "FENCED" | "FINISHED"), "{}", answer.text);
+    }
+    let answer = world.post("heartbeat", "").await;
+    assert!(matches!(answer.code().as_str(), "FENCED" | "FINISHED"), "{}", answer.text);
+}
+
+#[tokio::test]
+async fn a_cancel_that_nobody_asked_for_is_a_conflict() {
+    let world = World::attached().await;
+    let answer = world.post("cancelled", "").await;
+    assert_eq!((answer.status, answer.code().as_str()), (409, "CONFLICT"));
+    world.post("turns/1", commit(1, "1")).await.ok();
+}
+
+#[tokio::test]
+async fn a_run_that_finished_before_it_heard_of_the_cancel_stays_finished() {
+    let world = World::attached().await;
+    world.store.request_cancel(world.run).await.unwrap();
+    world.post("finish", finish(1, json!({ "outcome": "succeeded" }))).await.ok();
+    assert_eq!(world.post("cancelled", "").await.code(), "FINISHED");
+    assert_eq!(world.record().await.finish.unwrap().outcome, RunOutcome::Succeeded);
+}
+
+#[tokio::test]
+async fn a_finish_that_makes_no_sense_is_refused_with_a_reason() {
+    let world = World::attached().await;
+    let output = Value::from("x".repeat(4 << 10));
+    for (bad, why) in [
+        (json!({ "outcome": "cancelled" }), "unknown variant"),
+        (json!({ "reason": "Done" }), "outcome"),
+        (json!({ "outcome": "failed", "reason": "two words" }), "CamelCase"),
+        (json!({ "outcome": "failed", "reason": "" }), "`reason`"),
+        (json!({ "outcome": "failed", "message": "é".repeat(513) }), "1026 are too many, the limit is 1024"),
+        (json!({ "outcome": "failed", "message": "a\u{0}" }), "U+0000"),
+        (json!({ "outcome": "failed", "output": output }), "the limit is 4096"),
+        (json!({ "outcome": "failed", "extra": 1 }), "unknown field"),
+    ] {
+        let with_boundary = json!({ "commitId": Uuid::nil(), "outcome": { "finish": bad } }).to_string();
+        for answer in
+            [world.post("finish", finish(1, bad.clone())).await, world.post("turns/1", with_boundary).await]
+        {
+            assert_eq!(answer.code(), "INVALID", "{bad}");
+            assert!(answer.detail().contains(why), "{bad}: {}", answer.detail());
+        }
+    }
+    assert_eq!(world.record().await.finish, None);
+}

@@ -1,0 +1,120 @@
+//! The real store, behind a switch.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use dalsegno_protocol::{Call, State};
+use dalsegno_store::*;
+use jiff::Timestamp;
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+/// What becomes of the next calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    Fails,
+    Hangs,
+    Panics,
+}
+
+/// A store whose answers can be withheld.
+pub struct Faults {
+    inner: Arc<dyn Store>,
+    fault: Mutex<Fault>,
+    released: Notify,
+    pub batches: AtomicUsize,
+    pub beats: AtomicUsize,
+    /// Calls that wait in a hang.
+    pub waiting: AtomicUsize,
+}
+
+impl Faults {
+    pub fn before(inner: Arc<dyn Store>) -> Self {
+        let (fault, released) = (Mutex::new(Fault::None), Notify::new());
+        let (batches, beats, waiting) = Default::default();
+        Self { inner, fault, released, batches, beats, waiting }
+    }
+
+    pub fn set(&self, fault: Fault) {
+        *self.fault.lock().unwrap() = fault;
+        self.released.notify_waiters();
+    }
+
+    async fn pass(&self) -> Result<()> {
+        loop {
+            let released = self.released.notified();
+            let fault = *self.fault.lock().unwrap();
+            match fault {
+                Fault::None => return Ok(()),
+                Fault::Panics => panic!("a defect"),
+                Fault::Fails => {
+                    return Err(Error::Unavailable {
+                        doing: "being away",
+                        source: "no route to host".into(),
+                    });
+                }
+                Fault::Hangs => {
+                    self.waiting.fetch_add(1, Ordering::SeqCst);
+                    released.await;
+                }
+            }
+        }
+    }
+}
+
+macro_rules! pass {
+    ($(async fn $name:ident(&self $(, $argument:ident: $kind:ty)*) -> $answer:ty;)*) => {
+        #[async_trait]
+        impl Store for Faults {
+            async fn beat(&self) -> Result<()> {
+                self.beats.fetch_add(1, Ordering::SeqCst);
+                self.pass().await?;
+                self.inner.beat().await
+            }
+
+            async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
+                self.batches.fetch_add(1, Ordering::SeqCst);
+                self.pass().await?;
+                self.inner.heartbeats(workers).await
+            }
+
+            $(async fn $name(&self $(, $argument: $kind)*) -> $answer {
+                self.pass().await?;
+                self.inner.$name($($argument),*).await
+            })*
+        }
+    };
+}
+
+pass! {
+    async fn id(&self) -> Result<Uuid>;
+    async fn pulse(&self, since: Timestamp) -> Result<Pulse>;
+    async fn create_run(&self, new: &NewRun) -> Result<Created>;
+    async fn look_up(&self, object_uid: &str) -> Result<LookUp>;
+    async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord>;
+    async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded>;
+    async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded>;
+    async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded>;
+    async fn request_cancel(&self, run: RunId) -> Result<RunRecord>;
+    async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord>;
+    async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
+    async fn mark_deleted(&self, object_uid: &str) -> Result<()>;
+    async fn put_revision(&self, hash: &str, document: &str) -> Result<()>;
+    async fn get_revision(&self, hash: &str) -> Result<Option<String>>;
+    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str) -> Result<u64>;
+    async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached>;
+    async fn commit(&self, commit: &Commit) -> Result<Committed>;
+    async fn claim(&self, claim: &Claim) -> Result<Claimed>;
+    async fn complete(&self, complete: &Complete) -> Result<Completed>;
+    async fn settle(&self, settle: &Settle) -> Result<Completed>;
+    async fn finish(&self, finish: &FinishCall) -> Result<Committed>;
+    async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
+    async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>>;
+    async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;
+    async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool>;
+    async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>>;
+    async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>>;
+    async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
+}

@@ -1,0 +1,131 @@
+//! Requests that are not what the contract says.
+
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::world::*;
+
+const ID: &str = r#""commitId":"00000000-0000-0000-0000-000000000001""#;
+
+#[tokio::test]
+async fn a_turn_that_is_no_number_from_1_is_invalid() {
+    let world = World::attached().await;
+    for turn in ["-1", "0", "1000001", "99999999999999999999", "abc", "1.0", "+1", "%31%20", "1e3", "٣"] {
+        for path in [format!("turns/{turn}"), format!("turns/{turn}/plan")] {
+            let uri = path.replace('٣', "%D9%A3");
+            let answer = world.post(&uri, commit(1, "1")).await;
+            assert_eq!((answer.status, answer.code().as_str()), (400, "INVALID"), "{path}");
+            assert!(answer.detail().contains("turns are numbered 1, 2, 3"), "{}", answer.detail());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_what_the_call_takes_says_where() {
+    let world = World::attached().await;
+    let events = format!("{{{ID},\"events\":[{}]}}", vec!["1"; 1_001].join(","));
+    let call = |id: &str| json!({ "id": id, "policy": "ask", "key": "k" });
+    let calls =
+        |calls: Vec<serde_json::Value>| json!({ "commitId": Uuid::nil(), "calls": calls }).to_string();
+    let bodies = [
+        (String::new(), "empty"),
+        ("{".into(), "not JSON: EOF while parsing an object at line 1 column 1"),
+        ("{]".into(), "not JSON"),
+        (format!("{{{ID}}} trailing"), "not JSON: trailing characters"),
+        ("[]".into(), "not what this call takes"),
+        ("null".into(), "not what this call takes"),
+        ("{}".into(), "missing field `commitId`"),
+        (r#"{"commitId":"7"}"#.into(), "not what this call takes"),
+        (format!("{{{ID},\n\"stat\":1}}"), "unknown field `stat`"),
+        (format!("{{{ID},\n\"stat\":1}}"), "line 2"),
+        (format!("{{{ID},{ID}}}"), "duplicate field"),
+        (format!("{{{ID},\"state\":1,\"channels\":{{}}}}"), "exclude each other"),
+        (format!("{{{ID},\"state\":\"\u{1}\"}}"), "not JSON"),
+        (format!("{{{ID},\"state\":NaN}}"), "not JSON"),
+        (format!("{{{ID},\"trigger\":\"\"}}"), "`trigger`"),
+        (format!("{{{ID},\"usage\":{{\"tokensIn\":-1}}}}"), "`usage.tokensIn` is -1"),
+        (format!("{{{ID},\"usage\":{{\"costMicroUSD\":1099511627777}}}}"), "`usage.costMicroUSD`"),
+        (format!("{{{ID},\"usage\":{{\"toolCalls\":99999999999999999999}}}}"), "not what this call takes"),
+        (format!("{{{ID},\"outcome\":{{\"suspend\":{{}}}}}}"), "unknown variant `suspend`"),
+        (events, "1001 are too many, the limit is 1000"),
+        (calls(vec![call("a"), call("a")]), "two calls have the id \"a\""),
+        (calls(vec![call("a b")]), "1 to 128 characters"),
+        (calls(vec![call("")]), "1 to 128 characters"),
+        (calls((0..101).map(|n| call(&format!("c{n}"))).collect()), "the limit is 100"),
+    ];
+    for (body, why) in bodies {
+        let answer = world.post("turns/1/plan", body.clone()).await;
+        assert_eq!((answer.status, answer.code().as_str()), (400, "INVALID"), "{body:.80}");
+        assert!(answer.detail().contains(why), "{body:.80}: {}", answer.detail());
+    }
+    let late = world.post("turns/1", calls(vec![call("a")])).await;
+    assert!(late.code() == "INVALID" && late.detail().contains("turns/{n}/plan"), "{}", late.text);
+    assert_eq!(world.record().await.head, None);
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_utf_8_is_invalid() {
+    let world = World::attached().await;
+    let body = [b"{".as_slice(), ID.as_bytes(), b",\"state\":\"\xff\"}"].concat();
+    assert_eq!(world.post("turns/1", body).await.code(), "INVALID");
+}
+
+#[tokio::test]
+async fn an_encoded_body_is_refused_as_it_would_be_digested_as_it_came() {
+    let world = World::attached().await;
+    let request = world
+        .request("POST", "turns/1")
+        .header("authorization", format!("Bearer {INSTANCE}"))
+        .header("content-encoding", "gzip");
+    let answer = world.send(request, commit(1, "1")).await;
+    assert!(answer.code() == "INVALID" && answer.detail().contains("Content-Encoding"));
+}
+
+#[tokio::test]
+async fn the_deepest_allowed_nesting_is_kept_and_one_level_more_is_refused() {
+    let world = World::attached().await;
+    let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    let answer = world.post("turns/1", commit(1, &deep(128))).await;
+    assert_eq!(answer.code(), "INVALID");
+    assert!(answer.detail().contains("deeper than 128 levels at byte"), "{}", answer.detail());
+    world.post("turns/1", commit(1, &deep(127))).await.ok();
+    assert!(world.get("state").await.text.contains(&deep(127)));
+}
+
+#[tokio::test]
+async fn a_nesting_of_a_hundred_thousand_levels_is_refused_at_once() {
+    let world = World::attached().await;
+    let deep = "[".repeat(100_000);
+    let bodies =
+        [deep.clone(), commit(1, &deep), format!("{{{ID},\"channels\":{}", r#"{"a":"#.repeat(100_000))];
+    for body in bodies {
+        let started = std::time::Instant::now();
+        assert_eq!(world.post("turns/1", body).await.code(), "INVALID");
+        assert!(started.elapsed().as_millis() < 500);
+    }
+}
+
+#[tokio::test]
+async fn a_path_or_a_method_that_is_not_in_the_contract_is_not_found() {
+    let world = World::attached().await;
+    let run = world.run;
+    for (method, path) in [
+        ("GET", "/".to_owned()),
+        ("POST", "/v1/runs".into()),
+        ("POST", format!("/v1/runs/{run}")),
+        ("POST", format!("/v1/runs/{run}/suspend")),
+        ("POST", format!("/v1/runs/{run}/turns/")),
+        ("POST", format!("/v1/runs/{run}/turns/1/")),
+        ("POST", format!("/v1/runs/{run}/attach/now")),
+        ("POST", format!("/v2/runs/{run}/attach")),
+        ("GET", format!("/v1/runs/{run}/attach")),
+        ("PUT", format!("/v1/runs/{run}/turns/1")),
+        ("DELETE", format!("/v1/runs/{run}/state")),
+        ("POST", format!("/v1/runs/{run}/state")),
+    ] {
+        let request = axum::http::Request::builder().method(method).uri(&path);
+        let answer = world.send(request, "{}").await;
+        assert_eq!((answer.status, answer.code().as_str()), (404, "NOT_FOUND"), "{method} {path}");
+        assert!(answer.detail().contains("worker-contract.md"));
+    }
+}

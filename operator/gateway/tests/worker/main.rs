@@ -1,0 +1,19 @@
+//! The worker's contract, judged from outside: requests in, answers out, the real store behind.
+
+#![allow(clippy::unwrap_used, reason = "a helper of tests may fail the test")]
+
+mod attach;
+mod bodies;
+mod boundaries;
+mod calls;
+mod channels;
+mod ends;
+mod faults;
+mod heartbeats;
+mod input;
+mod observed;
+mod outages;
+mod serving;
+mod versions;
+mod walk;
+mod world;

@@ -1,0 +1,151 @@
+//! A gateway on a socket: its beat, its readiness, its last minutes.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use dalsegno_gateway::{Config, serve};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::faults::Fault;
+use crate::world::*;
+
+struct Serving {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    ended: JoinHandle<std::io::Result<()>>,
+}
+
+async fn start(world: &World) -> Serving {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let ended = tokio::spawn(serve(listener, world.gateway.clone(), async {
+        stopped.await.unwrap();
+    }));
+    Serving { address, stop, ended }
+}
+
+async fn post(world: &World, address: SocketAddr, path: &str, body: &str) -> std::io::Result<String> {
+    let mut connection = TcpStream::connect(address).await?;
+    let request = format!(
+        "POST /v1/runs/{}/{path} HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer {INSTANCE}\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        world.run,
+        body.len()
+    );
+    connection.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < Duration::from_secs(10), "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_is_ready_while_it_serves_and_the_store_answers_its_beat() {
+    let world = World::attached().await;
+    assert!(!world.gateway.is_ready(), "nobody serves yet");
+    let serving = start(&world).await;
+    until("it becomes ready", || world.gateway.is_ready()).await;
+    until("it beats on", || world.store.beats.load(Ordering::SeqCst) > 3).await;
+    world.store.set(Fault::Fails);
+    until("the silent store is noticed", || !world.gateway.is_ready()).await;
+    world.store.set(Fault::None);
+    until("it becomes ready again", || world.gateway.is_ready()).await;
+    serving.stop.send(()).unwrap();
+    serving.ended.await.unwrap().unwrap();
+    assert!(!world.gateway.is_ready(), "it serves no more");
+    let beats = world.store.beats.load(Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(world.store.beats.load(Ordering::SeqCst), beats, "and says so no more");
+}
+
+#[tokio::test]
+async fn a_call_under_way_is_answered_before_the_gateway_stops() {
+    let world = World::attached().await.with(Config { store_deadline: Duration::from_secs(5), ..quick() });
+    let serving = start(&world).await;
+    world.store.set(Fault::Hangs);
+    let body = commit(1, "1");
+    let (answer, ()) = tokio::join!(post(&world, serving.address, "turns/1", &body), async {
+        until("the commit is under way", || world.store.waiting.load(Ordering::SeqCst) > 1).await;
+        serving.stop.send(()).unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!serving.ended.is_finished());
+        assert!(post(&world, serving.address, "heartbeat", "").await.is_err(), "no new connections");
+        world.store.set(Fault::None);
+    });
+    let answer = answer.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(r#""result":"ok""#), "{answer}");
+    serving.ended.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_call_that_does_not_end_is_dropped_at_the_limit() {
+    let limit = Duration::from_millis(200);
+    let slow = Config { store_deadline: Duration::from_secs(60), shutdown_limit: limit, ..quick() };
+    let world = World::attached().await.with(slow);
+    let serving = start(&world).await;
+    world.store.set(Fault::Hangs);
+    let body = commit(1, "1");
+    let address = serving.address;
+    let (stopped, ()) = tokio::join!(
+        async {
+            until("the commit is under way", || world.store.waiting.load(Ordering::SeqCst) > 1).await;
+            let started = Instant::now();
+            serving.stop.send(()).unwrap();
+            serving.ended.await.unwrap().unwrap();
+            started.elapsed()
+        },
+        async {
+            let call = post(&world, address, "turns/1", &body);
+            let _ = tokio::time::timeout(Duration::from_secs(1), call).await;
+        }
+    );
+    assert!(stopped >= limit && stopped < Duration::from_secs(2), "{stopped:?}");
+}
+
+#[tokio::test]
+async fn an_attach_that_waits_is_sent_elsewhere_when_the_gateway_stops() {
+    let patient = Config { record_wait: Duration::from_secs(60), ..quick() };
+    let world = World::reserved(patient).await;
+    let serving = start(&world).await;
+    let (answer, ()) = tokio::join!(world.attach("pod-1", INSTANCE), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        serving.stop.send(()).unwrap();
+    });
+    assert_eq!(answer.code(), "UNAVAILABLE");
+    assert!(answer.detail().contains("stopping"));
+    serving.ended.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_that_sends_nothing_does_not_hold_the_gateway_up() {
+    let world = World::attached().await;
+    let serving = start(&world).await;
+    let _idle = TcpStream::connect(serving.address).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    serving.stop.send(()).unwrap();
+    let started = Instant::now();
+    serving.ended.await.unwrap().unwrap();
+    assert!(started.elapsed() <= quick().shutdown_limit + Duration::from_millis(500));
+}
+
+#[tokio::test]
+async fn a_sender_that_reads_nothing_until_it_has_written_all_hears_that_its_body_is_too_large() {
+    let world = World::attached().await.with(Config { body_deadline: Duration::from_secs(20), ..quick() });
+    let serving = start(&world).await;
+    let answer = post(&world, serving.address, "turns/1", &"x".repeat(20 << 20)).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("TOO_LARGE"), "{answer}");
+    serving.stop.send(()).unwrap();
+    serving.ended.await.unwrap().unwrap();
+}

@@ -1,0 +1,228 @@
+//! A gateway before the real store in memory, a run with its first pod, and somebody who knows the tokens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, Request};
+use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, PodIdentity, router};
+use dalsegno_store::{
+    Class, Created, Deadlines, Ending, Identity, LookUp, NewRun, OnPrior, PodRecord, RunId, RunRecord, Store,
+    Then, Verdict,
+};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+use uuid::Uuid;
+
+use crate::faults::Faults;
+use crate::observed::keep_log;
+
+/// Instance of the first attempt's worker.
+pub const INSTANCE: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+/// Instance of the second attempt's worker.
+pub const SECOND: &str = "BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB";
+
+/// Everything that a test needs.
+pub struct World {
+    pub store: Arc<Faults>,
+    pub gateway: Gateway,
+    pub run: RunId,
+}
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    /// The code of a problem document, once all else about it is as it must be.
+    pub fn code(&self) -> String {
+        let problem = self.json();
+        assert_eq!(self.headers["content-type"], "application/problem+json", "{problem}");
+        assert_eq!(problem["type"], "about:blank");
+        assert_eq!(problem["status"], self.status);
+        assert!(problem["detail"].as_str().unwrap().len() > 20, "{problem}");
+        let retry_after = self.headers.get("retry-after").map(|value| value.to_str().unwrap());
+        assert_eq!(retry_after, matches!(self.status, 429 | 503).then_some("1"), "{problem}");
+        problem["code"].as_str().unwrap().to_owned()
+    }
+
+    pub fn detail(&self) -> String {
+        self.json()["detail"].as_str().unwrap().to_owned()
+    }
+
+    /// The JSON of a success.
+    #[track_caller]
+    pub fn ok(&self) -> Value {
+        assert_eq!(self.status, 200, "{}", self.text);
+        assert_eq!(self.headers["content-type"], "application/json");
+        self.json()
+    }
+}
+
+/// Waits as short as a test can bear.
+pub fn quick() -> Config {
+    Config {
+        store_deadline: Duration::from_millis(300),
+        record_wait: Duration::from_millis(150),
+        verdict_wait: Duration::from_millis(250),
+        poll: Duration::from_millis(10),
+        body_deadline: Duration::from_millis(300),
+        beat_period: Duration::from_millis(20),
+        shutdown_limit: Duration::from_secs(2),
+        ..Config::default()
+    }
+}
+
+impl World {
+    /// A run whose first pod, `pod-1`, is recorded and judged.
+    pub async fn new() -> Self {
+        let world = Self::reserved(quick()).await;
+        world.record_pod(1, "pod-1", Some(accepted())).await;
+        world
+    }
+
+    /// A run whose first attempt has no pod yet.
+    pub async fn reserved(config: Config) -> Self {
+        keep_log();
+        let sqlite = dalsegno_store::sqlite::Sqlite::memory().await.unwrap();
+        let store = Arc::new(Faults::before(Arc::new(sqlite)));
+        let gateway = Gateway::new(store.clone(), Arc::new(Tokens), config);
+        let run = create(&*store, "nightly").await;
+        Self { store, gateway, run }
+    }
+
+    /// The same run before a gateway of this kind.
+    pub fn with(self, config: Config) -> Self {
+        let gateway = Gateway::new(self.store.clone(), Arc::new(Tokens), config);
+        Self { gateway, ..self }
+    }
+
+    pub async fn record_pod(&self, attempt: i32, uid: &str, identity: Option<Identity>) {
+        let (name, revision) = (format!("nightly-{attempt}"), "rev-1".to_owned());
+        let pod = PodRecord { uid: uid.into(), name, revision, identity };
+        self.store.record_pod(self.run, attempt, &pod).await.unwrap();
+    }
+
+    /// What the operator does when pod `attempt` is gone: the next attempt, with pod `pod-<attempt + 1>`.
+    pub async fn lose_pod(&self, attempt: i32) {
+        self.reserve_next(attempt).await;
+        let next = attempt + 1;
+        self.record_pod(next, &format!("pod-{next}"), Some(accepted())).await;
+    }
+
+    pub async fn reserve_next(&self, attempt: i32) {
+        let (cause, message) = ("PodDeleted".into(), "deleted".into());
+        let ending = Ending { attempt, cause, class: Class::Disruption, exit_code: None, message };
+        self.store.end_attempt(self.run, &ending, &Then::Reserve).await.unwrap();
+    }
+
+    pub async fn record(&self) -> RunRecord {
+        match self.store.look_up("uid-nightly").await.unwrap() {
+            LookUp::Found(record) => *record,
+            LookUp::NotFound { .. } => panic!("the run is there"),
+        }
+    }
+
+    /// `POST attach` of this pod.
+    pub async fn attach(&self, pod: &str, instance: &str) -> Answer {
+        self.post_as(&format!("token-of-{pod}"), "attach", json!({ "instance": instance }).to_string()).await
+    }
+
+    /// A world whose first worker has attached.
+    pub async fn attached() -> Self {
+        let world = Self::new().await;
+        world.attach("pod-1", INSTANCE).await.ok();
+        world
+    }
+
+    /// `POST` by the first attempt's worker.
+    pub async fn post(&self, path: &str, body: impl Into<Body>) -> Answer {
+        self.post_as(INSTANCE, path, body).await
+    }
+
+    pub async fn post_as(&self, bearer: &str, path: &str, body: impl Into<Body>) -> Answer {
+        self.send(self.request("POST", path).header("authorization", format!("Bearer {bearer}")), body).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(self.request("GET", path).header("authorization", format!("Bearer {INSTANCE}")), "").await
+    }
+
+    pub fn request(&self, method: &str, path: &str) -> axum::http::request::Builder {
+        Request::builder().method(method).uri(format!("/v1/runs/{}/{path}", self.run))
+    }
+
+    pub async fn send(&self, request: axum::http::request::Builder, body: impl Into<Body>) -> Answer {
+        let request = request.body(body.into()).unwrap();
+        let (head, body) = router(self.gateway.clone()).oneshot(request).await.unwrap().into_parts();
+        let bytes = to_bytes(body, usize::MAX).await.unwrap();
+        let text = String::from_utf8(bytes.into()).unwrap();
+        Answer { status: head.status.as_u16(), headers: head.headers, text }
+    }
+}
+
+/// Takes up a run `shop/<name>`.
+pub async fn create(store: &dyn Store, name: &str) -> RunId {
+    let new = NewRun {
+        id: Uuid::now_v7(),
+        tenant: "uid-shop".into(),
+        namespace: "shop".into(),
+        name: name.into(),
+        object_uid: format!("uid-{name}"),
+        reset_generation: 0,
+        deadlines: Deadlines { heartbeat_ms: 15_000, start_ms: 600_000, progress_ms: 1_800_000 },
+        on_prior: OnPrior::Hold,
+    };
+    match store.create_run(&new).await.unwrap() {
+        Created::Run(record) => record.id,
+        Created::Prior(prior) => panic!("{prior:?}"),
+    }
+}
+
+pub fn identity(verdict: Verdict, remark: &str) -> Identity {
+    let digest = format!("sha256:{}", "1".repeat(64));
+    Identity { image_digest: digest, agent_version: "1.0".into(), verdict, remark: remark.into() }
+}
+
+pub fn accepted() -> Identity {
+    identity(Verdict::Accepted, "")
+}
+
+/// A commit with this state.
+pub fn commit(id: u128, state: &str) -> String {
+    format!(r#"{{"commitId":"{}","state":{state}}}"#, Uuid::from_u128(id))
+}
+
+/// Knows `token-of-<pod UID>`, of namespace `shop`, and `token-of-<pod UID>-in-<namespace>`.
+pub struct Tokens;
+
+#[async_trait]
+impl Authenticator for Tokens {
+    async fn review(&self, token: &str) -> Result<PodIdentity, AuthError> {
+        if token == "nobody-knows" {
+            return Err(AuthError::Unavailable("the API server is away".into()));
+        }
+        if token == "for-another-audience" {
+            return Err(AuthError::Refused("its audience is https://kubernetes.default.svc".into()));
+        }
+        let Some(pod) = token.strip_prefix("token-of-") else {
+            return Err(AuthError::Refused("it is not genuine".into()));
+        };
+        let (uid, namespace) = pod.split_once("-in-").unwrap_or((pod, "shop"));
+        Ok(PodIdentity {
+            namespace: namespace.into(),
+            pod_name: "nightly-1".into(),
+            pod_uid: uid.into(),
+            service_account: "default".into(),
+        })
+    }
+}

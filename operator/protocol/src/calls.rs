@@ -1,0 +1,144 @@
+//! Tool calls with idempotency keys: `POST calls/{id}/claim`, `complete`, `settle`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+/// What to do about a call whose outcome is unknown. There is no default: only the author of the tool knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Policy {
+    /// The tool honours the key: call it again with the same one.
+    RetrySameKey,
+    /// The worker can find out: it looks, then settles the call.
+    Probe,
+    /// Only a person can tell: the run is held until somebody settles the call.
+    Ask,
+    /// The call changes nothing: call it again.
+    ReadOnly,
+}
+
+/// A call that a plan boundary makes durable before any tool runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PlannedCall {
+    /// Name of the call within the run; a DNS-label-like word of at most 128 characters.
+    pub id: String,
+    /// What to do about an unknown outcome.
+    pub policy: Policy,
+    /// The idempotency key, for ever.
+    pub key: String,
+    /// What the tool is called with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<Box<RawValue>>,
+}
+
+/// `POST calls/{id}/claim`: before a guarded effect.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClaimRequest {
+    /// Made once per claim; the retry carries the same one.
+    pub claim_id: Uuid,
+    /// What to do about an unknown outcome.
+    pub policy: Policy,
+    /// The idempotency key; needed unless the call was planned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// What the tool is called with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<Box<RawValue>>,
+}
+
+/// What a worker that claimed a call does next.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimResponse {
+    /// The verdict.
+    pub verdict: ClaimVerdict,
+    /// The call as it stands, with the key to use and, when it is completed, its result.
+    pub call: Call,
+}
+
+/// The answer to a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClaimVerdict {
+    /// Call the tool, with the key in the answer.
+    Go,
+    /// It was done: use the stored result.
+    Done,
+    /// It may have been done: probe and settle, or wait for a person.
+    Uncertain,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CallOutcome {
+    /// The tool did it.
+    Completed,
+    /// The tool refused, and nothing took effect.
+    Failed,
+}
+
+/// `POST calls/{id}/complete`: the moment the result is known. The same bytes again are a duplicate.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CompleteRequest {
+    /// The claim under which the tool was called.
+    pub claim_id: Uuid,
+    /// How it ended.
+    pub outcome: CallOutcome,
+    /// What the tool answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Box<RawValue>>,
+}
+
+/// `POST calls/{id}/settle`: what a probe found out about a call of an earlier attempt.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SettleRequest {
+    /// How it ended.
+    pub outcome: CallOutcome,
+    /// What the tool had answered, if the probe tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Box<RawValue>>,
+    /// How it was found out.
+    pub reason: String,
+}
+
+/// Where a call stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CallState {
+    /// Its key is durable; no tool ran.
+    Planned,
+    /// Claimed; its outcome is not known.
+    Started,
+    /// The tool did it.
+    Completed,
+    /// The tool refused, and nothing took effect.
+    Failed,
+}
+
+/// A call as the store knows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Call {
+    /// Its name within the run.
+    pub id: String,
+    /// The turn in which it was planned or first claimed.
+    pub turn: i32,
+    /// What to do about an unknown outcome.
+    pub policy: Policy,
+    /// The idempotency key, for ever.
+    pub key: String,
+    /// Where it stands.
+    pub state: CallState,
+    /// What the tool is called with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<Box<RawValue>>,
+    /// What the tool answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Box<RawValue>>,
+}

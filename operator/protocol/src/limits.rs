@@ -1,0 +1,33 @@
+//! The one table of limits.
+
+/// What the gateway takes. `docs/worker-contract.md` shows the same table; a test compares the two.
+pub struct Limits;
+
+impl Limits {
+    /// Largest body of a call, before any decoding.
+    pub const BODY_BYTES: usize = 16 << 20;
+    /// Largest state that `attach` sends inline; above it the worker fetches `GET state`.
+    pub const INLINE_STATE_BYTES: usize = 1 << 20;
+    /// Channels in a run.
+    pub const CHANNELS: usize = 64;
+    /// Characters in the name of a channel or a call, in a key, a reason or a trigger.
+    pub const NAME_CHARS: usize = 128;
+    /// Events in one boundary.
+    pub const EVENTS: usize = 1_000;
+    /// Calls planned in one boundary.
+    pub const CALLS: usize = 100;
+    /// Levels of nesting in any JSON.
+    pub const DEPTH: usize = 128;
+    /// Turns in a run.
+    pub const TURNS: i32 = 1_000_000;
+    /// Largest amount in one field of a boundary's usage.
+    pub const USAGE: i64 = 1 << 40;
+    /// Bytes of a finish's message.
+    pub const FINISH_MESSAGE_BYTES: usize = 1 << 10;
+    /// Bytes of a finish's output.
+    pub const FINISH_OUTPUT_BYTES: usize = 4 << 10;
+    /// Bytes of bodies that one gateway process holds at once; above it: 503 with Retry-After.
+    pub const PROCESS_BYTES: usize = 256 << 20;
+    /// Bytes of an AgentRun's `input`.
+    pub const INPUT_BYTES: usize = 32 << 10;
+}

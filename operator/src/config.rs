@@ -1,0 +1,185 @@
+//! How the program is told what to do: flags, each with an environment variable.
+
+use std::net::SocketAddr;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Makes an AI agent's run outlive its pods.
+#[derive(Debug, Parser)]
+#[command(name = "dalsegno", version, max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the program can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Operator and gateway in one process: the default with the embedded store.
+    All {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        gateway: GatewayArgs,
+        #[command(flatten)]
+        operator: OperatorArgs,
+        #[command(flatten)]
+        health: HealthArgs,
+    },
+    /// Watches AgentRuns and their pods; recovers what is lost.
+    Operator {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        operator: OperatorArgs,
+        #[command(flatten)]
+        health: HealthArgs,
+    },
+    /// Serves the worker's contract over HTTP. Any number may serve the same store.
+    Gateway {
+        #[command(flatten)]
+        store: StoreArgs,
+        #[command(flatten)]
+        gateway: GatewayArgs,
+        #[command(flatten)]
+        health: HealthArgs,
+    },
+    /// Brings the store's schema up to this program's, and ends.
+    Migrate {
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+    /// Prints the CustomResourceDefinitions as YAML.
+    Crds,
+    /// Shows a run as the store knows it, also when its pod and its AgentRun are gone.
+    Show {
+        #[command(flatten)]
+        store: StoreArgs,
+        /// Which run, as NAMESPACE/NAME.
+        run: RunName,
+        /// Also the state after this turn.
+        #[arg(long)]
+        turn: Option<i32>,
+        /// Also its calls, with their keys.
+        #[arg(long)]
+        calls: bool,
+        /// Go on showing turns as they are committed, until the run is over.
+        #[arg(long)]
+        follow: bool,
+    },
+    /// Makes the runs of a namespace that was deleted and created again adoptable by `onPriorRun: Adopt`.
+    AdoptNamespace {
+        #[command(flatten)]
+        store: StoreArgs,
+        /// UID that the namespace had.
+        old_uid: String,
+        /// UID that it has now.
+        new_uid: String,
+        /// Who you are, for the audit.
+        #[arg(long, env = "USER", default_value = "somebody")]
+        by: String,
+    },
+    /// Says how a call ended whose outcome nobody knows; a run that was held for it then goes on.
+    Settle {
+        #[command(flatten)]
+        store: StoreArgs,
+        /// Which run, as NAMESPACE/NAME.
+        run: RunName,
+        /// Name of the call, as `dalsegno show --calls` lists it.
+        call: String,
+        /// How it ended.
+        #[arg(long)]
+        outcome: SettleOutcome,
+        /// File with the tool's answer, JSON; the worker gets it as the call's result.
+        #[arg(long)]
+        result: Option<std::path::PathBuf>,
+        /// How you found out; kept in the audit.
+        #[arg(long)]
+        reason: String,
+        /// Who you are, for the audit.
+        #[arg(long, env = "USER", default_value = "somebody")]
+        by: String,
+    },
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum SettleOutcome {
+    /// The tool did it.
+    Completed,
+    /// Nothing took effect.
+    Failed,
+}
+
+/// Where the store is.
+#[derive(Clone, Debug, Args)]
+pub struct StoreArgs {
+    /// `postgres://…` or `sqlite:///path/to/file.db`.
+    #[arg(long, env = "DALSEGNO_DATABASE_URL", hide_env_values = true)]
+    pub database_url: String,
+}
+
+/// Where the gateway listens.
+#[derive(Clone, Debug, Args)]
+pub struct GatewayArgs {
+    /// Address on which workers are served.
+    #[arg(long, env = "DALSEGNO_GATEWAY_LISTEN", default_value = "0.0.0.0:8080")]
+    pub gateway_listen: SocketAddr,
+}
+
+/// What the operator needs to know.
+#[derive(Clone, Debug, Args)]
+pub struct OperatorArgs {
+    /// Base URL by which workers reach the gateway.
+    #[arg(long, env = "DALSEGNO_GATEWAY_URL")]
+    pub gateway_url: String,
+    /// Watch this namespace only; unset: all.
+    #[arg(long, env = "DALSEGNO_WATCH_NAMESPACE")]
+    pub watch_namespace: Option<String>,
+    /// Let one of several operators work at a time. Saves work; safety does not rest on it.
+    #[arg(long, env = "DALSEGNO_LEADER_ELECTION", default_value_t = false, action = clap::ArgAction::Set)]
+    pub leader_election: bool,
+    /// Namespace of this program's own pod, for its Lease.
+    #[arg(long, env = "DALSEGNO_NAMESPACE", default_value = "default")]
+    pub namespace: String,
+    /// Name of this program's own pod.
+    #[arg(long, env = "DALSEGNO_POD_NAME", default_value = "dalsegno")]
+    pub pod_name: String,
+    /// Runs reconciled at once.
+    #[arg(long, env = "DALSEGNO_CONCURRENCY", default_value_t = 16)]
+    pub concurrency: u16,
+    /// For tests of this program: die at a step of a recovery, as BEFORE_OR_AFTER:EFFECT.
+    #[arg(long, env = "DALSEGNO_CRASH_AT", hide = true)]
+    pub crash_at: Option<String>,
+}
+
+/// Where health and metrics are served.
+#[derive(Clone, Debug, Args)]
+pub struct HealthArgs {
+    /// Address of /healthz, /readyz and /metrics.
+    #[arg(long, env = "DALSEGNO_HEALTH_LISTEN", default_value = "0.0.0.0:8081")]
+    pub health_listen: SocketAddr,
+}
+
+/// `NAMESPACE/NAME`.
+#[derive(Clone, Debug)]
+pub struct RunName {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl std::str::FromStr for RunName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('/') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+                Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+            }
+            _ => Err("name the run as NAMESPACE/NAME".to_owned()),
+        }
+    }
+}

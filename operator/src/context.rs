@@ -1,0 +1,103 @@
+//! What every reconcile shares: clients, caches that start work and prove nothing, and what the pulse found.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use dalsegno_core::Refusal;
+use dalsegno_crds::{AgentDefinition, AgentRun};
+use dalsegno_store::Store;
+use jiff::Timestamp;
+use kube::core::DeserializeGuard;
+use kube::runtime::events::Recorder;
+use kube::runtime::reflector::{ObjectRef, Store as Cache};
+use kube::{Api, Client};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::crash::CrashPoint;
+use crate::nodes::NodeBook;
+use crate::pods::{PodBook, RunKey};
+use crate::sync::lock;
+use crate::telemetry::Metrics;
+
+/// An AgentRun as the watch gives it: one that cannot be read stops no other.
+pub type Run = DeserializeGuard<AgentRun>;
+/// An AgentDefinition likewise.
+pub type Definition = DeserializeGuard<AgentDefinition>;
+
+/// What every reconcile shares.
+pub struct Context {
+    /// The API server.
+    pub client: Client,
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// Where workers reach the gateway, without a slash at the end.
+    pub gateway_url: String,
+    /// Every pod of ours, as last seen.
+    pub pods: PodBook,
+    /// Every node, as last seen.
+    pub nodes: NodeBook,
+    /// Every AgentDefinition, as last seen.
+    pub definitions: Cache<Definition>,
+    /// Since when the API server has answered us.
+    pub api: ApiHealth,
+    /// Pods that the API server refused, by UID of the AgentRun.
+    pub refusals: Mutex<HashMap<String, Refusal>>,
+    /// Templates by their hash; they never change.
+    pub revisions: Mutex<HashMap<String, String>>,
+    /// How often in a row a reconcile failed, by UID.
+    pub failures: Mutex<HashMap<String, u32>>,
+    /// Wakes the controller for a run.
+    pub wake: UnboundedSender<ObjectRef<Run>>,
+    /// Writes events.
+    pub recorder: Recorder,
+    /// Counts.
+    pub metrics: Metrics,
+    /// Dies on purpose.
+    pub crash: CrashPoint,
+}
+
+impl Context {
+    /// AgentRuns of a namespace.
+    pub fn runs(&self, namespace: &str) -> Api<AgentRun> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Pods of a namespace.
+    pub fn pods_in(&self, namespace: &str) -> Api<k8s_openapi::api::core::v1::Pod> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Has the controller look at a run.
+    pub fn look_at(&self, key: &RunKey) {
+        // Without a controller there is nobody to wake.
+        let _ = self.wake.send(ObjectRef::new(&key.name).within(&key.namespace));
+    }
+
+    /// Forgets what was kept of a run that is no more.
+    pub fn forget(&self, uid: &str) {
+        self.pods.forget(uid);
+        lock(&self.refusals).remove(uid);
+        lock(&self.failures).remove(uid);
+    }
+}
+
+/// Since when the API server has answered us: what it did not tell us while it was away is no evidence.
+#[derive(Debug, Default)]
+pub struct ApiHealth(Mutex<Option<Timestamp>>);
+
+impl ApiHealth {
+    /// It answered, or did not.
+    pub fn record(&self, answered: bool, now: Timestamp) {
+        let mut since = lock(&self.0);
+        *since = match (answered, *since) {
+            (true, Some(since)) => Some(since),
+            (true, None) => Some(now),
+            (false, _) => None,
+        };
+    }
+
+    /// Since when; `now` while it does not answer.
+    pub fn answering_since(&self, now: Timestamp) -> Timestamp {
+        lock(&self.0).unwrap_or(now)
+    }
+}

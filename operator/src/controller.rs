@@ -1,0 +1,146 @@
+//! The controller of AgentRuns: what wakes it, and the three lines of its reconcile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dalsegno_core::{Effect, StoreSight, decide};
+use dalsegno_crds::{AgentRun, names};
+use futures::{Stream, StreamExt};
+use jiff::Timestamp;
+use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::finalizer::{Event, finalizer};
+use kube::runtime::reflector::{ObjectRef, Store as Cache};
+use kube::runtime::watcher;
+use kube::{Resource, ResourceExt};
+use tracing::Instrument;
+
+use crate::act::{Acted, act, stop};
+use crate::context::{Context, Run};
+use crate::error::{Error, Result};
+use crate::observe::observe;
+use crate::sync::lock;
+
+/// A decision comes to rest in far fewer rounds: take up, record, identify, end, reserve, create, record. Ten taken names
+/// in a row are twenty.
+const ROUNDS: usize = 32;
+/// First and longest pause after a reconcile that failed.
+const FAILURE_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// Reconciles AgentRuns until `stop` is ready, woken by their watch and by `wakes`.
+pub async fn run(
+    ctx: Arc<Context>,
+    runs: impl Stream<Item = watcher::Result<Run>> + Send + 'static,
+    cache: Cache<Run>,
+    wakes: impl Stream<Item = ObjectRef<Run>> + Send + 'static,
+    concurrency: u16,
+    stop: impl Future<Output = ()> + Send + Sync + 'static,
+) {
+    Controller::for_stream(runs, cache)
+        .with_config(Config::default().concurrency(concurrency))
+        .reconcile_on(wakes)
+        .graceful_shutdown_on(stop)
+        .run(guarded, error_policy, ctx)
+        .for_each(|_| async {})
+        .await;
+}
+
+/// Observe, decide, act; again while acting taught something.
+async fn reconcile(run: &AgentRun, ctx: &Context) -> Result<Action> {
+    let mut observed = observe(ctx, run).await?;
+    let mut told = Vec::new();
+    for _ in 0..ROUNDS {
+        let decision = decide(run, &observed, Timestamp::now());
+        match act(ctx, run, decision, &mut told).await? {
+            Acted::Learned(facts) => {
+                facts.into_iter().for_each(|fact| observed.learn(fact));
+                if observed.must_look_again() {
+                    observed = observe(ctx, run).await?;
+                }
+            }
+            Acted::Done(action) => {
+                // What was seen of a pod is evidence until its end is recorded.
+                if let StoreSight::Found(row) = &observed.store {
+                    ctx.pods.forget_gone(&row.object_uid, row.attempt.pod_uid.as_deref());
+                }
+                return Ok(action);
+            }
+        }
+    }
+    Err(Error::Restless(ROUNDS))
+}
+
+/// The AgentRun is being deleted: fence the row, close it, delete its pods by UID, let go. Waits for no kubelet.
+async fn clean_up(run: &AgentRun, ctx: &Context) -> Result<Action> {
+    let uid = run.uid().unwrap_or_default();
+    let closing = Effect::MarkDeleted.name();
+    ctx.crash.pass("before", closing);
+    ctx.store.mark_deleted(&uid).await.map_err(Error::store("closing the row"))?;
+    ctx.crash.pass("after", closing);
+    for seen in ctx.pods.of(&uid).into_iter().filter(|it| !it.gone) {
+        stop(ctx, &run.namespace().unwrap_or_default(), seen.name(), seen.uid().to_owned()).await?;
+    }
+    ctx.forget(&uid);
+    Ok(Action::await_change())
+}
+
+/// One span, one deadline, one finalizer around the reconcile; an object that cannot be read stops no other.
+async fn guarded(run: Arc<Run>, ctx: Arc<Context>) -> Result<Action> {
+    let run = match &run.0 {
+        Ok(run) => Arc::new(run.clone()),
+        Err(invalid) => {
+            tracing::error!(
+                namespace = invalid.metadata.namespace,
+                run = invalid.metadata.name,
+                error = invalid.error,
+                "an AgentRun cannot be read and is left alone"
+            );
+            return Ok(Action::await_change());
+        }
+    };
+    let uid = run.uid().unwrap_or_default();
+    let namespace = run.namespace().unwrap_or_default();
+    let span = tracing::info_span!("reconcile", namespace, run = run.name_any());
+    let started = std::time::Instant::now();
+    let api = ctx.runs(&namespace);
+    let outcome = finalizer(&api, names::FINALIZER, run, |event| async {
+        match event {
+            Event::Apply(run) => reconcile(&run, &ctx).await,
+            Event::Cleanup(run) => clean_up(&run, &ctx).await,
+        }
+    })
+    .instrument(span)
+    .await;
+    ctx.metrics.reconciled(started.elapsed(), outcome.is_ok());
+    match outcome {
+        Ok(action) => {
+            lock(&ctx.failures).remove(&uid);
+            Ok(action)
+        }
+        Err(
+            kube::runtime::finalizer::Error::ApplyFailed(error)
+            | kube::runtime::finalizer::Error::CleanupFailed(error),
+        ) => Err(error),
+        Err(error) => Err(Error::Finalizer(error.to_string())),
+    }
+}
+
+fn error_policy(run: Arc<Run>, error: &Error, ctx: Arc<Context>) -> Action {
+    if matches!(error, Error::Stale) {
+        return Action::requeue(Duration::from_millis(50));
+    }
+    let times = {
+        let mut failures = lock(&ctx.failures);
+        let times = failures.entry(run.meta().uid.clone().unwrap_or_default()).or_default();
+        *times = times.saturating_add(1);
+        *times
+    };
+    let pause = FAILURE_PAUSE.0.saturating_mul(1 << (times - 1).min(10)).min(FAILURE_PAUSE.1);
+    tracing::warn!(
+        namespace = run.meta().namespace,
+        run = run.meta().name,
+        error = crate::telemetry::chain(error),
+        times,
+        "a reconcile failed; it starts again from what is there"
+    );
+    Action::requeue(pause)
+}

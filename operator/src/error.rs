@@ -1,0 +1,51 @@
+//! What can go wrong in a reconcile. It says what we were doing; the next reconcile starts from what is there.
+
+/// A reconcile that could not be completed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server did not do it.
+    #[error("the API server failed while {doing}")]
+    Api {
+        /// What we were doing.
+        doing: &'static str,
+        /// Why.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The store did not do it.
+    #[error("the store failed while {doing}")]
+    Store {
+        /// What we were doing.
+        doing: &'static str,
+        /// Why.
+        #[source]
+        source: dalsegno_store::Error,
+    },
+    /// The object changed under us; look again.
+    #[error("the AgentRun has changed since it was read")]
+    Stale,
+    /// The object has no namespace, name or UID.
+    #[error("the AgentRun has no {0}")]
+    Nameless(&'static str),
+    /// A decision that does not come to rest.
+    #[error("the decision changed something {0} times in one reconcile and did not come to rest")]
+    Restless(usize),
+    /// The finalizer could not be set or removed.
+    #[error("the finalizer failed: {0}")]
+    Finalizer(String),
+}
+
+/// What a reconcile came to.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An API error, with what we were doing.
+    pub fn api(doing: &'static str) -> impl FnOnce(kube::Error) -> Self {
+        move |source| Self::Api { doing, source: Box::new(source) }
+    }
+
+    /// A store error, with what we were doing.
+    pub fn store(doing: &'static str) -> impl FnOnce(dalsegno_store::Error) -> Self {
+        move |source| Self::Store { doing, source }
+    }
+}

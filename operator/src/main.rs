@@ -1,0 +1,102 @@
+//! `dalsegno`: one program, the only place where effects meet.
+
+mod act;
+mod config;
+mod context;
+mod controller;
+mod crash;
+mod definitions;
+mod error;
+mod leader;
+mod nodes;
+mod observe;
+mod people;
+mod pods;
+mod pulse;
+mod serve;
+mod sync;
+mod telemetry;
+mod tokens;
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser;
+
+use crate::config::{Cli, Command, StoreArgs};
+use crate::serve::{Parts, folder_of, serve};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // One TLS provider for the whole process; two in one graph make the client panic.
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        eprintln!("dalsegno: a TLS provider is installed already");
+        return ExitCode::FAILURE;
+    }
+    match run(cli.command).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("dalsegno: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::All { store, gateway, operator, health } => {
+            log();
+            migrate(&store).await?;
+            run_parts(&store, Some(gateway), Some(operator), health).await
+        }
+        Command::Operator { store, operator, health } => {
+            log();
+            run_parts(&store, None, Some(operator), health).await
+        }
+        Command::Gateway { store, gateway, health } => {
+            log();
+            run_parts(&store, Some(gateway), None, health).await
+        }
+        Command::Migrate { store } => {
+            log();
+            migrate(&store).await
+        }
+        Command::Crds => {
+            for crd in dalsegno_crds::crds() {
+                print!("---\n{}", serde_yaml::to_string(&crd)?);
+            }
+            Ok(())
+        }
+        Command::Show { store, run, turn, calls, follow } => {
+            people::show(&store.database_url, &run, people::What { turn, calls, follow }).await
+        }
+        Command::AdoptNamespace { store, old_uid, new_uid, by } => {
+            people::adopt_namespace(&store.database_url, &old_uid, &new_uid, &by).await
+        }
+        Command::Settle { store, run, call, outcome, result, reason, by } => {
+            let result = result.map(std::fs::read_to_string).transpose().context("reading the result")?;
+            people::settle(&store.database_url, &run, people::Word { call, outcome, result, reason, by })
+                .await
+        }
+    }
+}
+
+fn log() {
+    let level = std::env::var("DALSEGNO_LOG").ok().and_then(|it| it.parse().ok());
+    telemetry::log(level.unwrap_or(tracing::level_filters::LevelFilter::INFO));
+}
+
+async fn migrate(store: &StoreArgs) -> anyhow::Result<()> {
+    dalsegno_store::migrate(&store.database_url).await.context("migrating the store")
+}
+
+async fn run_parts(
+    store: &StoreArgs,
+    gateway: Option<config::GatewayArgs>,
+    operator: Option<config::OperatorArgs>,
+    health: config::HealthArgs,
+) -> anyhow::Result<()> {
+    let opened = dalsegno_store::open(&store.database_url).await.context("opening the store")?;
+    serve(opened, Parts { gateway, operator, health, folder: folder_of(&store.database_url) }).await
+}

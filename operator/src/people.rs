@@ -1,0 +1,263 @@
+//! What a person asks of the store directly: to see a run, and to say how a call ended.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use dalsegno_protocol::{CallOutcome, CallState, Channel, Payload, RawValue};
+use dalsegno_store::{
+    Attempt, BoundaryRow, CallFilter, Completed, Lifecycle, RunRecord, Settle, SettledBy, Store,
+};
+use jiff::Timestamp;
+
+use crate::config::{RunName, SettleOutcome};
+
+/// How often `--follow` looks.
+const LOOK: Duration = Duration::from_secs(1);
+/// Turns shown unless asked for more.
+const TURNS: i32 = 20;
+
+/// What to show beside the run itself.
+pub struct What {
+    /// The state after this turn.
+    pub turn: Option<i32>,
+    /// Its calls.
+    pub calls: bool,
+    /// Go on until the run is over.
+    pub follow: bool,
+}
+
+/// Somebody's word on a call.
+pub struct Word {
+    /// The call's name.
+    pub call: String,
+    /// How it ended.
+    pub outcome: SettleOutcome,
+    /// The tool's answer.
+    pub result: Option<String>,
+    /// How it was found out.
+    pub reason: String,
+    /// Who says so.
+    pub by: String,
+}
+
+/// Shows a run as the store knows it.
+///
+/// # Errors
+///
+/// There is no such run, or the store does not answer.
+pub async fn show(url: &str, name: &RunName, what: What) -> anyhow::Result<()> {
+    let store = dalsegno_store::open_read_only(url).await.context("opening the store")?;
+    let mut run = latest(store.as_ref(), name).await?;
+    print_run(&run);
+    let head = run.head.as_ref().map_or(0, |head| head.turn);
+    let mut shown = (head - TURNS).max(0);
+    shown = print_turns(store.as_ref(), &run, shown).await?;
+    if let Some(turn) = what.turn {
+        print_state(store.as_ref(), &run, turn).await?;
+    }
+    if what.calls {
+        print_calls(store.as_ref(), &run).await?;
+    }
+    while what.follow && run.lifecycle == Lifecycle::Live {
+        tokio::time::sleep(LOOK).await;
+        let attempt = run.attempt.number;
+        run = latest(store.as_ref(), name).await?;
+        if run.attempt.number != attempt {
+            print_attempts(&run.past[..1.min(run.past.len())]);
+        }
+        shown = print_turns(store.as_ref(), &run, shown).await?;
+    }
+    if what.follow {
+        println!("{}", ending(&run));
+    }
+    Ok(())
+}
+
+/// Says how a call ended whose outcome nobody knows.
+///
+/// # Errors
+///
+/// There is no such run or call, or it is not unsettled.
+pub async fn settle(url: &str, name: &RunName, word: Word) -> anyhow::Result<()> {
+    let store = dalsegno_store::open_beside(url).await.context("opening the store")?;
+    let run = latest(store.as_ref(), name).await?;
+    let result = word.result.map(|text| serde_json::from_str::<Box<RawValue>>(&text));
+    let settle = Settle {
+        run: run.id,
+        by: SettledBy::Person(word.by),
+        id: word.call.clone(),
+        outcome: match word.outcome {
+            SettleOutcome::Completed => CallOutcome::Completed,
+            SettleOutcome::Failed => CallOutcome::Failed,
+        },
+        result: result.transpose().context("the result is not JSON")?,
+        reason: word.reason,
+    };
+    match store.settle(&settle).await.context("settling the call")? {
+        Completed::Ok => println!("settled: {}", word.call),
+        Completed::Duplicate => println!("settled before, with the same outcome: {}", word.call),
+        Completed::Conflict(why) => bail!("{}: {why}", word.call),
+        Completed::NoSuchCall => {
+            bail!("the run has no call {:?}; `dalsegno show --calls` lists them", word.call)
+        }
+        Completed::Finished => bail!("the run is over"),
+        Completed::Fenced | Completed::NotFound => bail!("the run is gone"),
+    }
+    Ok(())
+}
+
+/// Moves the runs of a namespace to the UID that it has now.
+///
+/// # Errors
+///
+/// The store does not answer, or has no run of that namespace.
+pub async fn adopt_namespace(url: &str, old: &str, new: &str, by: &str) -> anyhow::Result<()> {
+    let store = dalsegno_store::open_beside(url).await.context("opening the store")?;
+    match store.adopt_namespace(old, new, by).await.context("moving the runs")? {
+        0 => bail!("the store has no run of a namespace with UID {old}"),
+        runs => println!("{runs} runs now belong to the namespace with UID {new}"),
+    }
+    Ok(())
+}
+
+async fn latest(store: &dyn Store, name: &RunName) -> anyhow::Result<RunRecord> {
+    let runs = store.find(&name.namespace, &name.name).await.context("looking for the run")?;
+    runs.into_iter()
+        .next()
+        .with_context(|| format!("the store has never had a run {}/{}", name.namespace, name.name))
+}
+
+fn print_run(run: &RunRecord) {
+    println!("run         {}/{}  (id {}, object {})", run.namespace, run.name, run.id, run.object_uid);
+    println!("begun       {}", clock(run.created_at));
+    println!("state       {}", ending(run));
+    if let Some(head) = &run.head {
+        println!(
+            "checkpoint  turn {} ({:?}), event {}, {}",
+            head.turn,
+            head.boundary,
+            head.position,
+            clock(head.at)
+        );
+        println!("hash        {}", head.content_hash);
+        if let Some(identity) = &head.identity {
+            println!("written by  version {}, image {}", identity.agent_version, identity.image_digest);
+        }
+    }
+    let (counters, usage) = (&run.counters, &run.usage);
+    println!(
+        "recovery    {} charged, {} in a row without progress; {} disruptions, {} in a row without progress",
+        counters.recovery_attempts,
+        counters.attempts_without_progress,
+        counters.disruptions,
+        counters.disruptions_without_progress
+    );
+    println!(
+        "usage       {} tokens in, {} out, {} tool calls, {} µUSD",
+        usage.tokens_in, usage.tokens_out, usage.tool_calls, usage.cost_micro_usd
+    );
+    println!();
+    let mut attempts = run.past.clone();
+    attempts.reverse();
+    attempts.push(run.attempt.clone());
+    print_attempts(&attempts);
+    println!();
+}
+
+fn ending(run: &RunRecord) -> String {
+    match (&run.finish, run.lifecycle) {
+        (Some(finish), Lifecycle::Finished) => {
+            let mut text =
+                format!("{:?} at {}: {} {}", finish.outcome, clock(finish.at), finish.reason, finish.message);
+            if let Some(output) = &finish.output {
+                text.push_str(&format!("\noutput      {output}"));
+            }
+            text
+        }
+        (_, Lifecycle::Deleted) => "its AgentRun was deleted".to_owned(),
+        (_, Lifecycle::Abandoned) => "abandoned for a later run of this name".to_owned(),
+        _ => format!("attempt {} is {:?}", run.attempt.number, run.attempt.state),
+    }
+}
+
+fn print_attempts(attempts: &[Attempt]) {
+    for attempt in attempts {
+        let node = attempt.node.as_deref().unwrap_or("-");
+        let pod = attempt.pod_name.as_deref().unwrap_or("-");
+        match &attempt.end {
+            Some(end) => println!(
+                "attempt {:<3} {pod} on {node}: {} ({:?}{}) after turn {}: {}",
+                attempt.number,
+                end.cause,
+                end.class,
+                if end.charged { ", charged" } else { "" },
+                attempt.turn_at_end.unwrap_or_default(),
+                end.message
+            ),
+            None => println!("attempt {:<3} {pod} on {node}: {:?}", attempt.number, attempt.state),
+        }
+    }
+}
+
+/// Prints the turns after `shown`; answers the last one.
+async fn print_turns(store: &dyn Store, run: &RunRecord, shown: i32) -> anyhow::Result<i32> {
+    let Some(head) = run.head.as_ref().filter(|head| head.turn > shown) else {
+        return Ok(shown);
+    };
+    let rows = store.boundaries(run.id, shown + 1, head.turn).await.context("reading the turns")?;
+    for BoundaryRow { turn, boundary, attempt, position, at, usage, events, trigger, ops, .. } in rows {
+        println!(
+            "turn {turn:<5} {boundary:<6} attempt {attempt:<3} event {position:<6} {}  {} bytes, {} tokens{}",
+            clock(at),
+            ops.map_or(0, |it| it.len()),
+            usage.tokens_in + usage.tokens_out,
+            trigger.map_or_else(String::new, |it| format!(", {it}")),
+            boundary = format!("{boundary:?}").to_lowercase(),
+        );
+        for event in events {
+            println!("             {event}");
+        }
+    }
+    Ok(head.turn)
+}
+
+async fn print_state(store: &dyn Store, run: &RunRecord, turn: i32) -> anyhow::Result<()> {
+    let state = store.state(run.id, Some(turn)).await.context("reading the state")?;
+    let state = state.with_context(|| format!("the run has no turn {turn}"))?;
+    println!("\nstate after turn {turn}");
+    for (name, channel) in state {
+        match channel {
+            Channel::Value(value) => println!("{name}: {}", shown(&value)),
+            Channel::List(items) => {
+                println!("{name}: {} items", items.len());
+                items.iter().for_each(|item| println!("  - {}", shown(item)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn shown(payload: &Payload) -> String {
+    match payload {
+        Payload::Json(json) => json.get().to_owned(),
+        Payload::Bytes { media_type, base64 } => {
+            format!("{media_type}, {} characters of base64", base64.len())
+        }
+    }
+}
+
+async fn print_calls(store: &dyn Store, run: &RunRecord) -> anyhow::Result<()> {
+    println!("\ncalls");
+    for call in store.calls(run.id, CallFilter::All).await.context("reading the calls")? {
+        let note = if call.state == CallState::Started { "  (outcome unknown)" } else { "" };
+        println!(
+            "{:<24} turn {:<5} {:?} {:?} key {}{note}",
+            call.id, call.turn, call.policy, call.state, call.key
+        );
+    }
+    Ok(())
+}
+
+fn clock(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
+}

@@ -1,0 +1,174 @@
+-- What the operator asks. Each function locks the run's row by its primary key before it reads anything else, answers
+-- the record as it stands after, and changes nothing in a run that is not live.
+
+-- `Store::end_attempt`. `_then`: reserve, nothing or finish.
+CREATE FUNCTION ds_end_attempt_v1(
+    _run uuid, _attempt integer, _cause text, _class text, _exit_code integer, _message text,
+    _then text, _outcome text, _reason text, _finish_message text, _output text
+) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    now_ bigint;
+    row_ runs;
+BEGIN
+    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
+    now_ := ds_now_v1();
+    IF row_.lifecycle = 'live' AND row_.attempt = _attempt THEN
+        PERFORM ds_end_noted_v1(_run, _cause, _class, _exit_code, _message, now_);
+        IF _then = 'reserve' THEN
+            PERFORM ds_reserve_v1(_run, now_);
+        ELSIF _then = 'finish' THEN
+            PERFORM ds_close_run_v1(_run, _outcome, _reason, _finish_message, _output, NULL, NULL, now_);
+            PERFORM ds_audit_v1(_run, 'finished', 'operator',
+                jsonb_build_object('attempt', _attempt, 'outcome', _outcome, 'reason', _reason), now_);
+        END IF;
+    END IF;
+    RETURN ds_run_record_v1(_run);
+END
+$$;
+
+-- Notes what the worker's image turned out to be; only the first word counts. The caller holds the lock.
+CREATE FUNCTION ds_identify_v1(
+    _run uuid, _image_digest text, _agent_version text, _verdict text, _remark text, _now bigint
+) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    attempt_ integer;
+BEGIN
+    UPDATE runs SET verdict = _verdict, remark = _remark WHERE id = _run AND verdict IS NULL
+    RETURNING attempt INTO attempt_;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    UPDATE attempts
+    SET image_digest = _image_digest, agent_version = _agent_version, verdict = _verdict, remark = _remark
+    WHERE run = _run AND number = attempt_;
+    PERFORM ds_audit_v1(_run, 'identity', 'operator', jsonb_build_object(
+        'attempt', attempt_, 'imageDigest', _image_digest, 'agentVersion', _agent_version, 'verdict', _verdict
+    ), _now);
+END
+$$;
+
+-- `Store::record_pod`. `_verdict` null: the identity is not known yet.
+CREATE FUNCTION ds_record_pod_v1(
+    _run uuid, _attempt integer, _uid text, _pod_name text, _revision text,
+    _image_digest text, _agent_version text, _verdict text, _remark text,
+    OUT done boolean, OUT record jsonb
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    now_ bigint;
+    row_ runs;
+BEGIN
+    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
+    now_ := ds_now_v1();
+    done := row_.attempt = _attempt
+        AND (row_.pod_uid IS NOT DISTINCT FROM _uid OR row_.attempt_state = 'reserved');
+    IF done AND row_.lifecycle = 'live' AND row_.attempt_state <> 'ended' THEN
+        IF row_.attempt_state = 'reserved' THEN
+            UPDATE runs SET attempt_state = 'created', pod_uid = _uid WHERE id = _run;
+            UPDATE attempts
+            SET state = 'created', pod_uid = _uid, pod_name = _pod_name, revision = _revision, created_at = now_
+            WHERE run = _run AND number = _attempt;
+            PERFORM ds_audit_v1(_run, 'pod', 'operator', jsonb_build_object(
+                'attempt', _attempt, 'pod', _pod_name, 'podUID', _uid, 'revision', _revision
+            ), now_);
+        END IF;
+        IF _verdict IS NOT NULL THEN
+            PERFORM ds_identify_v1(_run, _image_digest, _agent_version, _verdict, _remark, now_);
+        END IF;
+    END IF;
+    record := ds_run_record_v1(_run);
+END
+$$;
+
+-- `Store::record_scheduled`.
+CREATE FUNCTION ds_record_scheduled_v1(
+    _run uuid, _attempt integer, _node text,
+    OUT done boolean, OUT record jsonb
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    now_ bigint;
+    row_ runs;
+BEGIN
+    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
+    now_ := ds_now_v1();
+    done := row_.attempt = _attempt;
+    IF done AND row_.lifecycle = 'live' AND row_.attempt_state <> 'ended' AND row_.scheduled_at IS NULL THEN
+        UPDATE runs SET scheduled_at = now_ WHERE id = _run;
+        UPDATE attempts SET scheduled_at = now_, node = _node WHERE run = _run AND number = _attempt;
+    END IF;
+    record := ds_run_record_v1(_run);
+END
+$$;
+
+-- `Store::record_identity`.
+CREATE FUNCTION ds_record_identity_v1(
+    _run uuid, _attempt integer, _image_digest text, _agent_version text, _verdict text, _remark text,
+    OUT done boolean, OUT record jsonb
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    row_ runs;
+BEGIN
+    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
+    done := row_.attempt = _attempt;
+    IF done AND row_.lifecycle = 'live' AND row_.attempt_state <> 'ended' THEN
+        PERFORM ds_identify_v1(_run, _image_digest, _agent_version, _verdict, _remark, ds_now_v1());
+    END IF;
+    record := ds_run_record_v1(_run);
+END
+$$;
+
+-- `Store::request_cancel`.
+CREATE FUNCTION ds_request_cancel_v1(_run uuid) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    now_ bigint;
+    row_ runs;
+BEGIN
+    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
+    now_ := ds_now_v1();
+    IF row_.lifecycle = 'live' AND row_.cancel_requested_at IS NULL THEN
+        UPDATE runs SET cancel_requested_at = now_ WHERE id = _run;
+        PERFORM ds_audit_v1(_run, 'cancel-requested', 'operator', jsonb_build_object('attempt', row_.attempt), now_);
+    END IF;
+    RETURN ds_run_record_v1(_run);
+END
+$$;
+
+-- `Store::reset_budget`, by compare and set.
+CREATE FUNCTION ds_reset_budget_v1(_run uuid, _observed bigint, _to bigint) RETURNS jsonb
+LANGUAGE plpgsql AS $$
+DECLARE
+    row_ runs;
+BEGIN
+    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
+    IF row_.lifecycle = 'live' AND row_.observed_reset_generation = _observed AND _to > _observed THEN
+        UPDATE runs
+        -- What is forgiven has happened: how the current attempt will end counts again.
+        SET observed_reset_generation = _to,
+            reset_attempt = CASE WHEN attempt_state = 'ended' THEN attempt ELSE attempt - 1 END,
+            attempts_without_progress = 0, disruptions_without_progress = 0,
+            recovery_attempts_base = recovery_attempts, disruptions_base = disruptions
+        WHERE id = _run;
+        PERFORM ds_audit_v1(_run, 'reset', 'operator',
+            jsonb_build_object('from', _observed, 'to', _to, 'attempt', row_.attempt), ds_now_v1());
+    END IF;
+    RETURN ds_run_record_v1(_run);
+END
+$$;
+
+-- `Store::set_deadlines`.
+CREATE FUNCTION ds_set_deadlines_v1(_run uuid, _heartbeat_ms bigint, _start_ms bigint, _progress_ms bigint)
+RETURNS jsonb
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE runs
+    SET heartbeat_ms = _heartbeat_ms, start_ms = _start_ms, progress_ms = _progress_ms
+    WHERE id = _run AND lifecycle = 'live'
+      AND (heartbeat_ms, start_ms, progress_ms) IS DISTINCT FROM (_heartbeat_ms, _start_ms, _progress_ms);
+    RETURN ds_run_record_v1(_run);
+END
+$$;

@@ -1,0 +1,29 @@
+//! What can go wrong when the store is asked.
+
+/// The outcome of the call is unknown, or the store is not fit for use.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The database did not answer, in time or at all. Send the same call again.
+    #[error("the store did not answer while {doing}")]
+    Unavailable {
+        /// What we were doing.
+        doing: &'static str,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The database answered something that this code does not understand.
+    #[error("the store's answer makes no sense while {doing}: {detail}")]
+    Corrupt {
+        /// What we were doing.
+        doing: &'static str,
+        /// What was wrong.
+        detail: String,
+    },
+    /// The database is not as it must be; no retry helps.
+    #[error("the store cannot be used: {0}")]
+    Unfit(String),
+}
+
+/// A store's answer, or an unknown outcome.
+pub type Result<T> = std::result::Result<T, Error>;

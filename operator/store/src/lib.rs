@@ -1,0 +1,172 @@
+//! The store: what a run has committed, which attempt may write, and nothing that can be derived from these.
+//!
+//! One trait, [`Store`], with three faces: PostgreSQL, SQLite in a file, SQLite in memory. One conformance suite runs
+//! on all of them.
+//!
+//! # Guarantees
+//!
+//! - Every method is atomic and, once it has answered, durable. Every method is one round trip to the database.
+//! - A write of a worker is judged against the run's row under its lock, in the same statement that writes: a
+//!   capability that is not the current epoch's is refused, whoever holds it and however late it comes.
+//! - Every method may be sent again after an unknown outcome: it then changes nothing and tells what is there.
+//!
+//! # Assumptions
+//!
+//! - The database keeps what it has acknowledged (`fsync` on; refused otherwise at start).
+//! - Times are the database's own; no caller's clock enters a decision here.
+//!
+//! # Caveats
+//!
+//! - An [`Error`] is an unknown outcome, never a "no". Only an answer is an answer.
+
+pub mod audit;
+pub mod codec;
+mod error;
+pub mod fold;
+pub mod header;
+mod model;
+mod open;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+pub use error::{Error, Result};
+pub use model::*;
+pub use open::{migrate, open, open_beside, open_read_only};
+
+use async_trait::async_trait;
+use dalsegno_protocol::{Call, State};
+use jiff::Timestamp;
+use uuid::Uuid;
+
+/// What the operator, the gateway and a person ask of the store.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// The store's own id, made by its first migration. A run that was begun in another store is not touched.
+    async fn id(&self) -> Result<Uuid>;
+
+    /// A gateway says that it serves. The operator trusts no deadline unless somebody has said so lately.
+    async fn beat(&self) -> Result<()>;
+
+    /// One query for all runs: deadlines that have run out by the store's clock, and what changed at or after `since`.
+    ///
+    /// A deadline is listed only while the gateways beat (the last beat is fresh), and only if it had its full length
+    /// since the beats began: an outage of ours starts every clock anew.
+    async fn pulse(&self, since: Timestamp) -> Result<Pulse>;
+
+    // --- the operator -----------------------------------------------------------------------------------------------
+
+    /// Takes a run up: creates its row with attempt 1 `reserved`, or returns the row that this object already has.
+    ///
+    /// A live, finished or held row of the same namespace and name that belongs to another object and was not deleted
+    /// or abandoned is a *prior run*; [`NewRun::on_prior`] says what becomes of it. An adopted row gets the new object
+    /// UID and a new epoch, its attempt ends as `Adopted` (neutral), and the next one is reserved; unless it is
+    /// finished, which it stays. Adoption needs the same tenant (namespace UID).
+    async fn create_run(&self, new: &NewRun) -> Result<Created>;
+
+    /// Everything about the run of this object, by its UID.
+    async fn look_up(&self, object_uid: &str) -> Result<LookUp>;
+
+    /// Ends an attempt, and with it the right of its worker to write.
+    ///
+    /// In one step: if `ending.attempt` is not the current attempt, change nothing. Else, unless it is `ended`
+    /// already, compute its progress from the head that is fenced by this very step, count it (see [`Class`]), end it
+    /// and move the epoch. Then do what `then` says. Returns the row as it stands after.
+    ///
+    /// A finished run is never changed.
+    async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord>;
+
+    /// `reserved → created`: this pod, and no other, is the attempt's. With the identity and its verdict where the
+    /// image is named by digest, so that they need no second call.
+    ///
+    /// The same pod again is fine. Refused ([`Recorded::Refused`]) if the attempt is not the current one, or is not
+    /// `reserved` and has another pod.
+    async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded>;
+
+    /// The pod has a node: the start deadline begins to run. Only the first call counts.
+    async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded>;
+
+    /// What the worker's image turned out to be, and whether the run may go on under it. Only the first call counts.
+    async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded>;
+
+    /// A person wants the run cancelled: workers hear of it with their next call. Only the first call counts.
+    async fn request_cancel(&self, run: RunId) -> Result<RunRecord>;
+
+    /// Grants one fresh budget: if the row's `observed_reset_generation` is still `observed`, it becomes `to`, the
+    /// in-a-row counters become 0, the totals become the new base, and attempts that have ended count no more as
+    /// evidence for a hold (`reset_attempt`).
+    async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord>;
+
+    /// The lengths of the deadlines, obeyed at once.
+    async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
+
+    /// The AgentRun is being deleted on purpose: fences the row and closes it for good. Idempotent; a run that the
+    /// store does not know is fine.
+    async fn mark_deleted(&self, object_uid: &str) -> Result<()>;
+
+    /// Keeps a template that made a pod (or is about to), by the hash of its bytes. Idempotent.
+    async fn put_revision(&self, hash: &str, document: &str) -> Result<()>;
+
+    /// A template by its hash.
+    async fn get_revision(&self, hash: &str) -> Result<Option<String>>;
+
+    /// Makes runs of a namespace that was re-created under another UID adoptable: moves every row of tenant `old` to
+    /// `new`, audited with `actor`. Returns how many.
+    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str) -> Result<u64>;
+
+    // --- the gateway ------------------------------------------------------------------------------------------------
+
+    /// A worker's process takes its attempt. Judged in this order: unknown run; not the recorded pod of the current
+    /// attempt (`NotRecorded` while the attempt is `reserved`, else `Fenced`); finished; no verdict yet; a verdict
+    /// against it; another instance attached before (`Spent`, which is recorded). The same instance again: `Ok`.
+    async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached>;
+
+    /// Commits a boundary. Judged under the row's lock in this order: unknown run; fenced; duplicate (same id and
+    /// digest as the head); finished; unsettled calls of an earlier attempt; conflict (not the next boundary, or
+    /// another body for one that is there).
+    ///
+    /// In the same statement: the boundary's row with its content hash, planned calls, usage added, the head moved,
+    /// a bound lease renewed, the finish.
+    async fn commit(&self, commit: &Commit) -> Result<Committed>;
+
+    /// Renews the leases of these workers, in one statement that need not be durable. One answer for each, in order.
+    async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>>;
+
+    /// Claims a call before its effect. See [`Claimed`] and `docs/worker-contract.md` for the verdicts.
+    async fn claim(&self, claim: &Claim) -> Result<Claimed>;
+
+    /// Stores a call's result. Idempotent for the same bytes.
+    async fn complete(&self, complete: &Complete) -> Result<Completed>;
+
+    /// Says how a call of an earlier attempt ended, on a worker's or a person's word.
+    async fn settle(&self, settle: &Settle) -> Result<Completed>;
+
+    /// Closes the run where there is no new state. The epoch does not move.
+    async fn finish(&self, finish: &FinishCall) -> Result<Committed>;
+
+    /// The worker has heard of the cancel and stops: moves the epoch and finishes the run as `Cancelled`. The same
+    /// worker's retry gets the same answer.
+    async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
+
+    /// The state after turn `turn` of the live branch (its latest boundary), or after the head. `None` where nothing
+    /// is committed or the live branch has no such turn.
+    async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>>;
+
+    /// Calls of a run in the order in which they were first seen.
+    async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;
+
+    /// Whether this capability is the current one (for reads).
+    async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool>;
+
+    // --- people -----------------------------------------------------------------------------------------------------
+
+    /// Every row that ever had this namespace and name, the newest first.
+    async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>>;
+
+    /// Boundaries of the live branch with a turn in `from..=to`, in order, payloads decoded.
+    async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>>;
+
+    /// The audit chain of a run, in order.
+    async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
+}

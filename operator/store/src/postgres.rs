@@ -1,0 +1,82 @@
+//! The production store: PostgreSQL, shared by any number of gateways and operators.
+//!
+//! # Guarantees
+//!
+//! - Every method is one statement, committed and flushed before it answers; only heartbeats are not flushed, and only
+//!   a fenced commit asks once more, whether it stands. The fence is in the statement: it locks the run's row and
+//!   judges by that row.
+//! - Every method answers within its deadline, or fails.
+//!
+//! # Assumptions
+//!
+//! - `fsync` and `synchronous_commit` are on, transactions are read committed: checked on every new connection.
+//!
+//! # Caveats
+//!
+//! - Through pgbouncer in transaction mode (`?pgbouncer=true`) a call takes four round trips, the role must set
+//!   `statement_timeout` itself, and migrations need a URL that leads to the server.
+
+mod branch;
+mod calls;
+mod commit;
+mod fault;
+mod fitness;
+mod operate;
+mod pool;
+mod pulse;
+mod row;
+mod schema;
+mod store;
+mod take_up;
+mod url;
+mod worker;
+
+use sqlx::{ConnectOptions as _, Connection as _, Row as _};
+use uuid::Uuid;
+
+use crate::Result;
+use fault::Work;
+use pool::Pool;
+use url::Target;
+
+/// A store in PostgreSQL.
+#[derive(Debug)]
+pub struct Postgres {
+    id: Uuid,
+    pool: Pool,
+}
+
+impl Postgres {
+    /// Connects to a database that is migrated and may be trusted ([`crate::Error::Unfit`] otherwise). `url` as libpq
+    /// reads it; with `pgbouncer=true` where it leads to pgbouncer in transaction mode.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let target = Target::parse(url)?;
+        Self::open(target).await.map_err(|fault| fault.while_("opening the store"))
+    }
+
+    async fn open(target: Target) -> Work<Self> {
+        let pool = Pool::new(target);
+        let version = match pool.optional(sqlx::query(schema::IS_MIGRATED)).await? {
+            Some(_) => pool.one(sqlx::query(schema::VERSION)).await?.try_get("version")?,
+            None => 0,
+        };
+        schema::check(version)?;
+        let id = pool.one(sqlx::query("SELECT id FROM store")).await?.try_get("id")?;
+        Ok(Self { id, pool })
+    }
+
+    /// Brings the database's schema up to this binary's, under an advisory lock. `url` must lead to the server itself.
+    pub async fn migrate(url: &str) -> Result<()> {
+        let target = Target::parse(url)?;
+        let work = async {
+            let mut conn = target.options.connect().await?;
+            fitness::check_settings(&mut conn).await?;
+            let done = schema::migrate(&mut conn).await;
+            // Closing it lets the lock go, whatever happened.
+            let closed = conn.close().await;
+            done?;
+            Ok(closed?)
+        };
+        work.await.map_err(|fault: fault::Fault| fault.while_("migrating the store"))
+    }
+}

@@ -1,0 +1,129 @@
+//! Tool calls: claimed before their effect, completed after it, settled where nobody knows.
+
+use dalsegno_protocol::{Call, CallOutcome, CallState, RawValue};
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+
+use super::Postgres;
+use super::fault::{Fault, Work};
+use super::row::{call, json, named, packed, text, word};
+use crate::audit::actor;
+use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, SettledBy};
+
+const CLAIM: &str = "SELECT verdict, (call).* FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7)";
+
+const COMPLETE: &str = "SELECT * FROM ds_complete_v1($1, $2, $3, $4, $5, $6)";
+
+const SETTLE: &str = "SELECT * FROM ds_settle_v1($1, $2, $3, $4, $5, $6, $7)";
+
+const ALL: &str = "SELECT * FROM calls WHERE run = $1 ORDER BY ordinal";
+
+/// Started by an attempt that is over.
+const UNSETTLED: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.run \
+     WHERE calls.run = $1 AND calls.state = 'started' \
+       AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended') \
+     ORDER BY calls.ordinal";
+
+/// The turn that is worked on: the head's while its boundary is `plan`, else one more.
+const OPEN_TURN: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.run \
+     WHERE calls.run = $1 AND calls.state IN ('completed', 'failed') \
+       AND calls.turn = CASE head_boundary WHEN 1 THEN head_turn ELSE coalesce(head_turn, 0) + 1 END \
+     ORDER BY calls.ordinal";
+
+impl Postgres {
+    pub(super) async fn do_claim(&self, claim: &Claim) -> Work<Claimed> {
+        let query = sqlx::query(CLAIM)
+            .bind(claim.run)
+            .bind(claim.capability.as_slice())
+            .bind(text(&claim.id))
+            .bind(claim.claim_id)
+            .bind(word(&claim.policy)?)
+            .bind(claim.key.as_deref().map(text))
+            .bind(packed(claim.arguments.as_deref()));
+        let row = self.pool.one(query).await?;
+        let id = &claim.id;
+        Ok(match row.try_get("verdict")? {
+            "go" => Claimed::Go(Box::new(call(&row)?)),
+            "done" => Claimed::Done(Box::new(call(&row)?)),
+            "uncertain" => Claimed::Uncertain(Box::new(call(&row)?)),
+            "no key" => Claimed::Invalid(format!("call {id:?} is new, and a new call needs a key")),
+            "other key" => Claimed::Invalid(format!("call {id:?} has another key")),
+            "other policy" => {
+                Claimed::Invalid(format!("call {id:?} has another policy: {:?}", call(&row)?.policy))
+            }
+            "fenced" => Claimed::Fenced,
+            "finished" => Claimed::Finished,
+            "not found" => Claimed::NotFound,
+            other => return Err(Fault::unknown("verdict on a claim", other)),
+        })
+    }
+
+    pub(super) async fn do_complete(&self, complete: &Complete) -> Work<Completed> {
+        let query = sqlx::query(COMPLETE)
+            .bind(complete.run)
+            .bind(complete.capability.as_slice())
+            .bind(text(&complete.id))
+            .bind(complete.claim_id)
+            .bind(word(&complete.outcome)?)
+            .bind(packed(complete.result.as_deref()));
+        let row = self.pool.one(query).await?;
+        completed(&row, &complete.id, complete.outcome, complete.result.as_deref())
+    }
+
+    pub(super) async fn do_settle(&self, settle: &Settle) -> Work<Completed> {
+        let (capability, actor) = match &settle.by {
+            SettledBy::Worker(capability) => (Some(capability.as_slice()), actor::WORKER),
+            SettledBy::Person(name) => (None, name.as_str()),
+        };
+        let query = sqlx::query(SETTLE)
+            .bind(settle.run)
+            .bind(capability)
+            .bind(text(actor))
+            .bind(text(&settle.id))
+            .bind(word(&settle.outcome)?)
+            .bind(packed(settle.result.as_deref()))
+            .bind(text(&settle.reason));
+        let row = self.pool.one(query).await?;
+        completed(&row, &settle.id, settle.outcome, settle.result.as_deref())
+    }
+
+    pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> Work<Vec<Call>> {
+        let sql = match which {
+            CallFilter::All => ALL,
+            CallFilter::Unsettled => UNSETTLED,
+            CallFilter::OpenTurn => OPEN_TURN,
+        };
+        self.pool.all(sqlx::query(sql).bind(run)).await?.iter().map(call).collect()
+    }
+}
+
+fn completed(row: &PgRow, id: &str, outcome: CallOutcome, result: Option<&RawValue>) -> Work<Completed> {
+    let conflict = |why: String| Ok(Completed::Conflict(why));
+    match row.try_get("verdict")? {
+        "ok" => Ok(Completed::Ok),
+        "ended" => {
+            let state = match outcome {
+                CallOutcome::Completed => CallState::Completed,
+                CallOutcome::Failed => CallState::Failed,
+            };
+            let same = named::<CallState>(row.try_get("state")?)? == state
+                && json(row, "result")?.as_deref().map(RawValue::get) == result.map(RawValue::get);
+            if same {
+                Ok(Completed::Duplicate)
+            } else if row.try_get("live")? {
+                conflict(format!("call {id:?} has ended otherwise"))
+            } else {
+                Ok(Completed::Finished)
+            }
+        }
+        "no such call" => Ok(Completed::NoSuchCall),
+        "not claimed" => conflict(format!("call {id:?} was never claimed")),
+        "other claim" => conflict(format!("call {id:?} is not started under this claim")),
+        "a person's" => conflict(format!("only a person may settle call {id:?}")),
+        "the worker's" => conflict(format!("the current attempt may still complete call {id:?}")),
+        "fenced" => Ok(Completed::Fenced),
+        "finished" => Ok(Completed::Finished),
+        "not found" => Ok(Completed::NotFound),
+        other => Err(Fault::unknown("verdict on a call", other)),
+    }
+}

@@ -1,0 +1,144 @@
+//! Boundaries and finishes.
+
+use dalsegno_protocol::PlannedCall;
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+
+use super::Postgres;
+use super::fault::{Fault, Work};
+use super::row::{asked, boundary, head, number, packed, text, word};
+use crate::{Commit, Committed, FinishCall, NewFinish, Standing, codec, header};
+
+const COMMIT: &str = include_str!("commit.sql");
+
+const FINISH: &str = "SELECT * FROM ds_finish_v1($1, $2, $3, $4, $5, $6, $7, $8)";
+
+/// Whether this very commit stands on the live branch.
+const STANDS: &str = "SELECT EXISTS ( \
+         SELECT FROM boundaries \
+         WHERE run = $1 AND turn = $2 AND boundary = $3 AND commit_id = $4 AND digest = $5 AND NOT undone \
+     ) AS stands";
+
+impl Postgres {
+    pub(super) async fn do_commit(&self, commit: &Commit) -> Work<Committed> {
+        let finish = Words::of(commit.finish.as_ref())?;
+        let calls = Planned::of(&commit.calls)?;
+        let query = sqlx::query(COMMIT)
+            .bind(commit.run)
+            .bind(commit.capability.as_slice())
+            .bind(commit.turn)
+            .bind(number(commit.boundary))
+            .bind(commit.commit_id)
+            .bind(commit.digest.as_slice())
+            .bind(commit.ops.as_deref().map(codec::encode))
+            .bind(header::ops_digest(commit.ops.as_deref()).map(Vec::from))
+            .bind(commit.full)
+            .bind(codec::encode_events(&commit.events))
+            .bind(header::events_digest(&commit.events).map(Vec::from))
+            .bind(commit.events.len() as i64)
+            .bind(commit.usage.tokens_in)
+            .bind(commit.usage.tokens_out)
+            .bind(commit.usage.tool_calls)
+            .bind(commit.usage.cost_micro_usd)
+            .bind(commit.trigger.as_deref().map(text))
+            .bind(finish.outcome)
+            .bind(finish.reason)
+            .bind(finish.message)
+            .bind(finish.output)
+            .bind(calls.ids)
+            .bind(calls.policies)
+            .bind(calls.keys)
+            .bind(calls.arguments);
+        let Some(row) = self.pool.optional(query).await? else {
+            return Ok(Committed::NotFound);
+        };
+        match committed(&row)? {
+            Committed::Fenced { .. } => Ok(Committed::Fenced { committed: self.stands(commit).await? }),
+            other => Ok(other),
+        }
+    }
+
+    async fn stands(&self, commit: &Commit) -> Work<bool> {
+        let query = sqlx::query(STANDS)
+            .bind(commit.run)
+            .bind(commit.turn)
+            .bind(number(commit.boundary))
+            .bind(commit.commit_id)
+            .bind(commit.digest.as_slice());
+        Ok(self.pool.one(query).await?.try_get("stands")?)
+    }
+
+    pub(super) async fn do_finish(&self, call: &FinishCall) -> Work<Committed> {
+        let finish = Words::of(Some(&call.finish))?;
+        let query = sqlx::query(FINISH)
+            .bind(call.run)
+            .bind(call.capability.as_slice())
+            .bind(call.commit_id)
+            .bind(call.digest.as_slice())
+            .bind(finish.outcome)
+            .bind(finish.reason)
+            .bind(finish.message)
+            .bind(finish.output);
+        committed(&self.pool.one(query).await?)
+    }
+}
+
+fn committed(row: &PgRow) -> Work<Committed> {
+    let standing = || -> Work<Standing> { Ok(Standing { head: head(row)?, asked: asked(row)? }) };
+    Ok(match row.try_get("verdict")? {
+        "ok" => Committed::Ok(standing()?),
+        "duplicate" => Committed::Duplicate(standing()?),
+        "conflict" => Committed::Conflict {
+            head: row.try_get::<Option<i32>, _>("turn")?.zip(boundary(row, "boundary")?),
+        },
+        "fenced" => {
+            Committed::Fenced { committed: row.try_get::<Option<bool>, _>("committed")?.unwrap_or_default() }
+        }
+        "finished" => Committed::Finished,
+        "unsettled" => Committed::UnsettledCalls,
+        "not found" => Committed::NotFound,
+        other => return Err(Fault::unknown("verdict on a commit", other)),
+    })
+}
+
+/// A finish, column by column.
+#[derive(Default)]
+pub(super) struct Words {
+    pub outcome: Option<String>,
+    pub reason: Option<String>,
+    pub message: Option<String>,
+    pub output: Option<String>,
+}
+
+impl Words {
+    pub fn of(finish: Option<&NewFinish>) -> Work<Self> {
+        let Some(NewFinish { outcome, reason, message, output }) = finish else {
+            return Ok(Self::default());
+        };
+        Ok(Self {
+            outcome: Some(word(outcome)?),
+            reason: Some(text(reason)),
+            message: Some(text(message)),
+            output: output.as_deref().map(text),
+        })
+    }
+}
+
+/// Planned calls, column by column.
+struct Planned {
+    ids: Vec<String>,
+    policies: Vec<String>,
+    keys: Vec<String>,
+    arguments: Vec<Option<Vec<u8>>>,
+}
+
+impl Planned {
+    fn of(calls: &[PlannedCall]) -> Work<Self> {
+        Ok(Self {
+            ids: calls.iter().map(|call| text(&call.id)).collect(),
+            policies: calls.iter().map(|call| word(&call.policy)).collect::<Work<_>>()?,
+            keys: calls.iter().map(|call| text(&call.key)).collect(),
+            arguments: calls.iter().map(|call| packed(call.arguments.as_deref())).collect(),
+        })
+    }
+}

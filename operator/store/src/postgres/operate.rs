@@ -1,0 +1,109 @@
+//! What the operator records of attempts, and the ends it makes.
+
+use sqlx::Row as _;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+
+use super::Postgres;
+use super::commit::Words;
+use super::fault::Work;
+use super::row::{record, text, word};
+use crate::{Deadlines, Ending, Identity, PodRecord, Recorded, RunId, RunRecord, Then};
+
+const END_ATTEMPT: &str = "SELECT ds_end_attempt_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AS record";
+
+const RECORD_POD: &str = "SELECT * FROM ds_record_pod_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+
+const RECORD_SCHEDULED: &str = "SELECT * FROM ds_record_scheduled_v1($1, $2, $3)";
+
+const RECORD_IDENTITY: &str = "SELECT * FROM ds_record_identity_v1($1, $2, $3, $4, $5, $6)";
+
+const REQUEST_CANCEL: &str = "SELECT ds_request_cancel_v1($1) AS record";
+
+const RESET_BUDGET: &str = "SELECT ds_reset_budget_v1($1, $2, $3) AS record";
+
+const SET_DEADLINES: &str = "SELECT ds_set_deadlines_v1($1, $2, $3, $4) AS record";
+
+impl Postgres {
+    pub(super) async fn do_end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Work<RunRecord> {
+        let Ending { attempt, cause, class, exit_code, message } = ending;
+        let (then, finish) = match then {
+            Then::Reserve => ("reserve", None),
+            Then::Nothing => ("nothing", None),
+            Then::Finish(finish) => ("finish", Some(finish)),
+        };
+        let finish = Words::of(finish)?;
+        let query = sqlx::query(END_ATTEMPT)
+            .bind(run)
+            .bind(attempt)
+            .bind(text(cause))
+            .bind(word(class)?)
+            .bind(exit_code)
+            .bind(text(message))
+            .bind(then)
+            .bind(finish.outcome)
+            .bind(finish.reason)
+            .bind(finish.message)
+            .bind(finish.output);
+        self.record(run, query).await
+    }
+
+    pub(super) async fn do_record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Work<Recorded> {
+        let PodRecord { uid, name, revision, identity } = pod;
+        let query = sqlx::query(RECORD_POD).bind(run).bind(attempt).bind(uid).bind(name).bind(revision);
+        let row = self.pool.one(identified(query, identity.as_ref())?).await?;
+        recorded(&row, run)
+    }
+
+    pub(super) async fn do_record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Work<Recorded> {
+        let query = sqlx::query(RECORD_SCHEDULED).bind(run).bind(attempt).bind(node);
+        recorded(&self.pool.one(query).await?, run)
+    }
+
+    pub(super) async fn do_record_identity(
+        &self,
+        run: RunId,
+        attempt: i32,
+        identity: &Identity,
+    ) -> Work<Recorded> {
+        let query = sqlx::query(RECORD_IDENTITY).bind(run).bind(attempt);
+        let row = self.pool.one(identified(query, Some(identity))?).await?;
+        recorded(&row, run)
+    }
+
+    pub(super) async fn do_request_cancel(&self, run: RunId) -> Work<RunRecord> {
+        self.record(run, sqlx::query(REQUEST_CANCEL).bind(run)).await
+    }
+
+    pub(super) async fn do_reset_budget(&self, run: RunId, observed: i64, to: i64) -> Work<RunRecord> {
+        let query = sqlx::query(RESET_BUDGET).bind(run).bind(observed).bind(to);
+        self.record(run, query).await
+    }
+
+    pub(super) async fn do_set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Work<RunRecord> {
+        let Deadlines { heartbeat_ms, start_ms, progress_ms } = deadlines;
+        let query = sqlx::query(SET_DEADLINES).bind(run).bind(heartbeat_ms).bind(start_ms).bind(progress_ms);
+        self.record(run, query).await
+    }
+
+    async fn record(&self, run: RunId, query: Query<'_, sqlx::Postgres, PgArguments>) -> Work<RunRecord> {
+        record(&self.pool.one(query).await?, run)
+    }
+}
+
+/// The last four parameters of what records an identity.
+fn identified<'q>(
+    query: Query<'q, sqlx::Postgres, PgArguments>,
+    identity: Option<&Identity>,
+) -> Work<Query<'q, sqlx::Postgres, PgArguments>> {
+    Ok(query
+        .bind(identity.map(|identity| text(&identity.image_digest)))
+        .bind(identity.map(|identity| text(&identity.agent_version)))
+        .bind(identity.map(|identity| word(&identity.verdict)).transpose()?)
+        .bind(identity.map(|identity| text(&identity.remark))))
+}
+
+fn recorded(row: &PgRow, run: RunId) -> Work<Recorded> {
+    let record = Box::new(record(row, run)?);
+    Ok(if row.try_get("done")? { Recorded::Done(record) } else { Recorded::Refused(record) })
+}

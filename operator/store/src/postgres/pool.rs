@@ -1,0 +1,148 @@
+//! Connections, and the one way in which a call uses one: one statement, one round trip, one deadline.
+//!
+//! sqlx's own pool asks a connection whether it lives each time it is given back (and by default each time it is
+//! taken): a second round trip for every commit. Here a connection that failed is dropped, and with it all that were
+//! idle, since they are likely to have lost the same server.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
+use sqlx::query::Query;
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection, Postgres};
+use tokio::sync::Semaphore;
+
+use super::fault::{Fault, Work};
+use super::fitness;
+use super::url::Target;
+
+/// Longest time a statement may take on the server.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Longest time a call may take: waiting for a connection, making one, and the statement.
+const DEADLINE: Duration = Duration::from_secs(8);
+
+/// Connections of one process.
+const CONNECTIONS: usize = 16;
+
+/// An idle connection older than this is closed: something on the way may have forgotten it.
+const IDLE: Duration = Duration::from_secs(300);
+
+/// Connections to one database.
+#[derive(Debug)]
+pub(super) struct Pool {
+    options: PgConnectOptions,
+    /// Whether another pooler hands us another server connection for each transaction.
+    transaction_pooling: bool,
+    permits: Semaphore,
+    idle: Mutex<Vec<Idle>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    conn: PgConnection,
+    since: Instant,
+}
+
+impl Pool {
+    pub fn new(target: Target) -> Self {
+        let Target { options, transaction_pooling } = target;
+        let options = if transaction_pooling {
+            options.statement_cache_capacity(0)
+        } else {
+            // No statement here lives long enough to be worth compiling.
+            options.options([
+                ("statement_timeout", STATEMENT_TIMEOUT.as_millis().to_string()),
+                ("jit", "off".into()),
+            ])
+        };
+        Self { options, transaction_pooling, permits: Semaphore::new(CONNECTIONS), idle: Mutex::default() }
+    }
+
+    /// All rows of one statement, once it is committed. Without an answer in time its outcome is unknown.
+    pub async fn all(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
+        match tokio::time::timeout(DEADLINE, self.run(query)).await {
+            Ok(done) => done,
+            Err(elapsed) => {
+                self.forget_idle();
+                Err(Fault::Database(Box::new(elapsed)))
+            }
+        }
+    }
+
+    /// The one row of a statement that has exactly one.
+    pub async fn one(&self, query: Query<'_, Postgres, PgArguments>) -> Work<PgRow> {
+        self.optional(query).await?.ok_or_else(|| Fault::Corrupt("the statement answered no row".into()))
+    }
+
+    /// The row of a statement that has at most one.
+    pub async fn optional(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Option<PgRow>> {
+        Ok(self.all(query).await?.into_iter().next())
+    }
+
+    async fn run(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
+        let _permit = self.permits.acquire().await.map_err(|closed| Fault::Database(Box::new(closed)))?;
+        let mut conn = match self.take() {
+            Some(conn) => conn,
+            None => self.connect().await?,
+        };
+        // A call that is given up drops its connection: what the server still sends on it belongs to nobody.
+        match self.fetch(&mut conn, query).await {
+            Ok(rows) => {
+                self.give_back(conn);
+                Ok(rows)
+            }
+            Err(error) => {
+                if !is_the_statements(&error) {
+                    self.forget_idle();
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn fetch(
+        &self,
+        conn: &mut PgConnection,
+        query: Query<'_, Postgres, PgArguments>,
+    ) -> sqlx::Result<Vec<PgRow>> {
+        if !self.transaction_pooling {
+            return query.fetch_all(conn).await;
+        }
+        // A statement is prepared in one exchange and executed in the next: the transaction keeps both on one server
+        // connection, and no name is left there for the next client to fall over.
+        let mut transaction = conn.begin().await?;
+        let rows = query.persistent(false).fetch_all(&mut *transaction).await?;
+        transaction.commit().await?;
+        Ok(rows)
+    }
+
+    async fn connect(&self) -> Work<PgConnection> {
+        let mut conn = self.options.connect().await?;
+        fitness::check_settings(&mut conn).await?;
+        Ok(conn)
+    }
+
+    /// The connection that was used last, so that those beyond need grow old.
+    fn take(&self) -> Option<PgConnection> {
+        let mut idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        idle.retain(|idle| idle.since.elapsed() < IDLE);
+        idle.pop().map(|idle| idle.conn)
+    }
+
+    fn give_back(&self, conn: PgConnection) {
+        let since = Instant::now();
+        let mut idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        idle.push(Idle { conn, since });
+    }
+
+    fn forget_idle(&self) {
+        let mut idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        idle.clear();
+    }
+}
+
+/// Whether a statement failed, and not the server or the way to it: class 57P is the server's own end.
+fn is_the_statements(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| error.code().is_some_and(|code| !code.starts_with("57P")))
+}

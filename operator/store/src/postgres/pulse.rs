@@ -1,0 +1,97 @@
+//! Who lives: the gateways' beat, the workers' heartbeats, and one look at all runs.
+
+use jiff::Timestamp;
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+use uuid::Uuid;
+
+use super::Postgres;
+use super::fault::{Fault, Work, timestamp};
+use super::row::{asked, named};
+use crate::{
+    BEAT_GAP_MS, Beat, CANCEL_TOLD_MS, CANCEL_UNTOLD_MS, Changed, Digest, Expired, ObjectKey, Pulse, RunId,
+};
+
+/// A gateway serves. After a silence all clocks start anew. `$1`: the longest gap that is none.
+const BEAT: &str = "UPDATE store \
+     SET gap_from = CASE WHEN now - beat_last > $1 THEN beat_last ELSE gap_from END, \
+         beat_since = CASE WHEN now - beat_last > $1 THEN now ELSE beat_since END, \
+         beat_last = greatest(beat_last, now) \
+     FROM (SELECT ds_now_v1() AS now OFFSET 0) AS clock WHERE only_row";
+
+const HEARTBEATS: &str = include_str!("heartbeats.sql");
+
+const PULSE: &str = include_str!("pulse.sql");
+
+impl Postgres {
+    pub(super) async fn do_beat(&self) -> Work<()> {
+        self.pool.all(sqlx::query(BEAT).bind(BEAT_GAP_MS)).await?;
+        Ok(())
+    }
+
+    pub(super) async fn do_heartbeats(&self, workers: &[(RunId, Digest)]) -> Work<Vec<Beat>> {
+        let (runs, capabilities): (Vec<Uuid>, Vec<Vec<u8>>) =
+            workers.iter().map(|(run, capability)| (*run, capability.to_vec())).unzip();
+        let rows = self.pool.all(sqlx::query(HEARTBEATS).bind(runs).bind(capabilities)).await?;
+        if rows.len() != workers.len() {
+            return Err(Fault::Corrupt(format!(
+                "{} workers asked, {} were answered",
+                workers.len(),
+                rows.len()
+            )));
+        }
+        rows.iter()
+            .map(|row| {
+                Ok(match row.try_get("verdict")? {
+                    "ok" => Beat::Ok(asked(row)?),
+                    "finished" => Beat::Finished,
+                    "fenced" => Beat::Fenced,
+                    other => return Err(Fault::unknown("verdict on a heartbeat", other)),
+                })
+            })
+            .collect()
+    }
+
+    pub(super) async fn do_pulse(&self, since: Timestamp) -> Work<Pulse> {
+        let query = sqlx::query(PULSE)
+            .bind(since.as_millisecond())
+            .bind(BEAT_GAP_MS)
+            .bind(CANCEL_TOLD_MS)
+            .bind(CANCEL_UNTOLD_MS);
+        let rows = self.pool.all(query).await?;
+        let store = rows.first().ok_or_else(|| Fault::Corrupt("the store's row is not there".into()))?;
+        let mut pulse = Pulse {
+            now: timestamp(store.try_get("now")?)?,
+            store_id: store.try_get("store_id")?,
+            expired: Vec::new(),
+            changed: Vec::new(),
+            active: store.try_get("active")?,
+        };
+        for row in &rows {
+            let Some(object) = object(row)? else { continue };
+            if row.try_get("changed")? {
+                pulse.changed.push(Changed {
+                    object: object.clone(),
+                    transition: row.try_get("transition")?,
+                    transition_at: timestamp(row.try_get("changed_at")?)?,
+                });
+            }
+            if let Some(deadline) = row.try_get::<Option<String>, _>("deadline")? {
+                pulse.expired.push(Expired {
+                    object,
+                    attempt: row.try_get("attempt")?,
+                    deadline: named(deadline)?,
+                });
+            }
+        }
+        Ok(pulse)
+    }
+}
+
+/// Whose row it is; none's, where no run has anything to say.
+fn object(row: &PgRow) -> Work<Option<ObjectKey>> {
+    let Some(uid) = row.try_get("object_uid")? else {
+        return Ok(None);
+    };
+    Ok(Some(ObjectKey { namespace: row.try_get("namespace")?, name: row.try_get("name")?, uid }))
+}

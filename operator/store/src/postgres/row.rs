@@ -1,0 +1,143 @@
+//! How values stand in columns and answers.
+
+use dalsegno_protocol::{Boundary, Call, Head, RawValue};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+use sqlx::types::Json;
+
+use super::fault::{Fault, Work};
+use crate::{Asked, Digest, RunId, RunRecord, codec, header};
+
+/// A word, by the name that serde gives it.
+pub(super) fn word(value: &impl Serialize) -> Work<String> {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => Ok(word),
+        Ok(other) => Err(Fault::Corrupt(format!("{other} is not a word"))),
+        Err(error) => Err(Fault::Corrupt(error.to_string())),
+    }
+}
+
+/// What a word stands for.
+pub(super) fn named<T: DeserializeOwned>(word: String) -> Work<T> {
+    serde_json::from_value(serde_json::Value::String(word)).map_err(|error| Fault::Corrupt(error.to_string()))
+}
+
+/// A text as the database takes it: it has no NUL, which a log's last lines may well have.
+pub(super) fn text(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+/// 32 bytes in a column.
+pub(super) fn digest(row: &PgRow, column: &str) -> Work<Digest> {
+    optional_digest(row, column)?.ok_or_else(|| Fault::Corrupt(format!("{column} is null")))
+}
+
+/// 32 bytes, or none, in a column.
+pub(super) fn optional_digest(row: &PgRow, column: &str) -> Work<Option<Digest>> {
+    row.try_get::<Option<&[u8]>, _>(column)?
+        .map(|bytes| bytes.try_into().map_err(|_| Fault::Corrupt(format!("{column} is not 32 bytes"))))
+        .transpose()
+}
+
+/// A boundary's number in a column.
+pub(super) fn boundary(row: &PgRow, column: &str) -> Work<Option<Boundary>> {
+    row.try_get::<Option<i16>, _>(column)?
+        .map(|number| {
+            header::boundary_of(number.into())
+                .ok_or_else(|| Fault::Corrupt(format!("no boundary has the number {number}")))
+        })
+        .transpose()
+}
+
+/// The number of a boundary.
+pub(super) fn number(boundary: Boundary) -> i16 {
+    header::boundary_number(boundary).into()
+}
+
+/// The run's record in the column `record`. A run that the caller holds a record of must be there.
+pub(super) fn record(row: &PgRow, run: RunId) -> Work<RunRecord> {
+    optional_record(row)?.ok_or_else(|| Fault::Corrupt(format!("there is no run {run}")))
+}
+
+/// The run's record, if there is one.
+pub(super) fn optional_record(row: &PgRow) -> Work<Option<RunRecord>> {
+    Ok(row.try_get::<Option<Json<RunRecord>>, _>("record")?.map(|json| json.0))
+}
+
+/// What a person asks for, as commits and heartbeats answer it.
+pub(super) fn asked(row: &PgRow) -> Work<Asked> {
+    Ok(Asked {
+        suspend: row.try_get("suspend")?,
+        cancel: row.try_get("cancel")?,
+        lease_ms: row.try_get("lease_ms")?,
+    })
+}
+
+/// The head, as commits answer it.
+pub(super) fn head(row: &PgRow) -> Work<Option<Head>> {
+    let (Some(turn), Some(boundary)) = (row.try_get("turn")?, boundary(row, "boundary")?) else {
+        return Ok(None);
+    };
+    Ok(Some(Head {
+        turn,
+        boundary,
+        position: row.try_get("position")?,
+        content_hash: header::render(&digest(row, "content_hash")?),
+    }))
+}
+
+/// A call as everybody sees it, from its own columns.
+pub(super) fn call(row: &PgRow) -> Work<Call> {
+    Ok(Call {
+        id: row.try_get("id")?,
+        turn: row.try_get("turn")?,
+        policy: named(row.try_get("policy")?)?,
+        key: row.try_get("key")?,
+        state: named(row.try_get("state")?)?,
+        arguments: json(row, "arguments")?,
+        result: json(row, "result")?,
+    })
+}
+
+/// A kept JSON payload as it came.
+pub(super) fn json(row: &PgRow, column: &str) -> Work<Option<Box<RawValue>>> {
+    unpacked(row, column)?
+        .map(|text| RawValue::from_string(text).map_err(|error| Fault::Corrupt(format!("{column}: {error}"))))
+        .transpose()
+}
+
+/// A kept text as it came.
+pub(super) fn unpacked(row: &PgRow, column: &str) -> Work<Option<String>> {
+    row.try_get::<Option<&[u8]>, _>(column)?
+        .map(|payload| {
+            String::from_utf8(codec::decode(payload, codec::LIMIT)?)
+                .map_err(|_| Fault::Corrupt(format!("{column} is not UTF-8")))
+        })
+        .transpose()
+}
+
+/// A JSON payload as it is kept.
+pub(super) fn packed(json: Option<&RawValue>) -> Option<Vec<u8>> {
+    json.map(|json| codec::encode(json.get().as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use dalsegno_protocol::Policy;
+
+    use super::*;
+
+    #[test]
+    fn a_word_stands_for_what_it_names() {
+        assert_eq!(word(&Policy::RetrySameKey).unwrap(), "retrySameKey");
+        assert_eq!(named::<Policy>("readOnly".into()).unwrap(), Policy::ReadOnly);
+        assert!(named::<Policy>("whatever".into()).is_err());
+    }
+
+    #[test]
+    fn a_text_has_no_nul() {
+        assert_eq!(text("a\0b"), "a\u{fffd}b");
+    }
+}

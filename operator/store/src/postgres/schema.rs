@@ -1,0 +1,83 @@
+//! Migrations: numbered, forward only.
+
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::{PgConnection, SqlSafeStr as _};
+
+use super::fault::{Fault, Work};
+
+/// One row, if migrations were ever applied.
+pub(super) const IS_MIGRATED: &str = "SELECT 1 WHERE to_regclass('_sqlx_migrations') IS NOT NULL";
+
+/// The last migration that was applied; 0: none.
+pub(super) const VERSION: &str =
+    "SELECT coalesce(max(version), 0) AS version FROM _sqlx_migrations WHERE success";
+
+macro_rules! migrations {
+    ($($version:literal $name:literal,)+) => {
+        vec![$(Migration::new(
+            $version,
+            $name.into(),
+            MigrationType::Simple,
+            include_str!(concat!("../../migrations/postgres/", $name, ".sql")).into_sql_str(),
+            false,
+        )),+]
+    };
+}
+
+fn migrator() -> Migrator {
+    Migrator::with_migrations(migrations! {
+        1 "0001_runs",
+        2 "0002_boundaries",
+        3 "0003_contents",
+        4 "0004_hashes",
+        5 "0005_run_record",
+        6 "0006_transitions",
+        7 "0007_take_up",
+        8 "0008_operator",
+        9 "0009_worker",
+        10 "0010_calls",
+    })
+}
+
+/// Brings the schema up to this binary's. The migrator holds an advisory lock of the session, also after it failed:
+/// the caller closes the connection.
+pub(super) async fn migrate(conn: &mut PgConnection) -> Work<()> {
+    refuse_newer(version(conn).await?)?;
+    migrator()
+        .run_direct(None, conn, false)
+        .await
+        .map_err(|error| Fault::Unfit(format!("cannot migrate the database: {error}")))
+}
+
+/// Refuses a schema that is not this binary's.
+pub(super) fn check(found: i64) -> Work<()> {
+    refuse_newer(found)?;
+    let known = latest();
+    if found < known {
+        return Err(Fault::Unfit(format!(
+            "the database's schema is {found}, this binary's is {known}: run `dalsegno migrate`"
+        )));
+    }
+    Ok(())
+}
+
+fn refuse_newer(found: i64) -> Work<()> {
+    let known = latest();
+    if found > known {
+        return Err(Fault::Unfit(format!(
+            "the database's schema is {found}, newer than this binary's ({known}): a newer dalsegno has used it"
+        )));
+    }
+    Ok(())
+}
+
+async fn version(conn: &mut PgConnection) -> Work<i64> {
+    if sqlx::query(IS_MIGRATED).fetch_optional(&mut *conn).await?.is_none() {
+        return Ok(0);
+    }
+    Ok(sqlx::query_scalar(VERSION).fetch_one(conn).await?)
+}
+
+fn latest() -> i64 {
+    migrator().iter().map(|migration| migration.version).max().unwrap_or_default()
+}

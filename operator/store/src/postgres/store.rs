@@ -1,0 +1,142 @@
+//! The trait: each method is one statement of the module that owns it, and says what it was doing when it fails.
+
+use async_trait::async_trait;
+use dalsegno_protocol::{Call, State};
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::Postgres;
+use crate::{
+    Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
+    Complete, Completed, Created, Deadlines, Digest, Ending, FinishCall, Identity, LookUp, NewRun, PodRecord,
+    Pulse, Recorded, Result, RunId, RunRecord, Settle, Store, Then,
+};
+
+#[async_trait]
+impl Store for Postgres {
+    async fn id(&self) -> Result<Uuid> {
+        Ok(self.id)
+    }
+
+    async fn beat(&self) -> Result<()> {
+        self.do_beat().await.map_err(|fault| fault.while_("noting a beat"))
+    }
+
+    async fn pulse(&self, since: Timestamp) -> Result<Pulse> {
+        self.do_pulse(since).await.map_err(|fault| fault.while_("looking at all runs"))
+    }
+
+    async fn create_run(&self, new: &NewRun) -> Result<Created> {
+        self.do_create_run(new).await.map_err(|fault| fault.while_("taking a run up"))
+    }
+
+    async fn look_up(&self, object_uid: &str) -> Result<LookUp> {
+        self.do_look_up(object_uid).await.map_err(|fault| fault.while_("looking a run up"))
+    }
+
+    async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord> {
+        self.do_end_attempt(run, ending, then).await.map_err(|fault| fault.while_("ending an attempt"))
+    }
+
+    async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded> {
+        self.do_record_pod(run, attempt, pod).await.map_err(|fault| fault.while_("recording a pod"))
+    }
+
+    async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded> {
+        self.do_record_scheduled(run, attempt, node)
+            .await
+            .map_err(|fault| fault.while_("recording a pod's node"))
+    }
+
+    async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded> {
+        self.do_record_identity(run, attempt, identity)
+            .await
+            .map_err(|fault| fault.while_("recording an image's identity"))
+    }
+
+    async fn request_cancel(&self, run: RunId) -> Result<RunRecord> {
+        self.do_request_cancel(run).await.map_err(|fault| fault.while_("requesting a cancel"))
+    }
+
+    async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord> {
+        self.do_reset_budget(run, observed, to).await.map_err(|fault| fault.while_("granting a fresh budget"))
+    }
+
+    async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
+        self.do_set_deadlines(run, deadlines).await.map_err(|fault| fault.while_("setting deadlines"))
+    }
+
+    async fn mark_deleted(&self, object_uid: &str) -> Result<()> {
+        self.do_mark_deleted(object_uid).await.map_err(|fault| fault.while_("closing a deleted run"))
+    }
+
+    async fn put_revision(&self, hash: &str, document: &str) -> Result<()> {
+        self.do_put_revision(hash, document).await.map_err(|fault| fault.while_("keeping a template"))
+    }
+
+    async fn get_revision(&self, hash: &str) -> Result<Option<String>> {
+        self.do_get_revision(hash).await.map_err(|fault| fault.while_("fetching a template"))
+    }
+
+    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str) -> Result<u64> {
+        self.do_adopt_namespace(old, new, actor).await.map_err(|fault| fault.while_("adopting a namespace"))
+    }
+
+    async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {
+        self.do_attach(run, pod_uid, instance).await.map_err(|fault| fault.while_("attaching a worker"))
+    }
+
+    async fn commit(&self, commit: &Commit) -> Result<Committed> {
+        self.do_commit(commit).await.map_err(|fault| fault.while_("committing a boundary"))
+    }
+
+    async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
+        self.do_heartbeats(workers).await.map_err(|fault| fault.while_("renewing leases"))
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        self.do_claim(claim).await.map_err(|fault| fault.while_("claiming a call"))
+    }
+
+    async fn complete(&self, complete: &Complete) -> Result<Completed> {
+        self.do_complete(complete).await.map_err(|fault| fault.while_("completing a call"))
+    }
+
+    async fn settle(&self, settle: &Settle) -> Result<Completed> {
+        self.do_settle(settle).await.map_err(|fault| fault.while_("settling a call"))
+    }
+
+    async fn finish(&self, finish: &FinishCall) -> Result<Committed> {
+        self.do_finish(finish).await.map_err(|fault| fault.while_("finishing a run"))
+    }
+
+    async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
+        self.do_acknowledge_cancel(run, capability)
+            .await
+            .map_err(|fault| fault.while_("acknowledging a cancel"))
+    }
+
+    async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
+        self.do_state(run, turn).await.map_err(|fault| fault.while_("rebuilding a state"))
+    }
+
+    async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>> {
+        self.do_calls(run, which).await.map_err(|fault| fault.while_("listing calls"))
+    }
+
+    async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
+        self.do_is_current(run, capability).await.map_err(|fault| fault.while_("checking a capability"))
+    }
+
+    async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>> {
+        self.do_find(namespace, name).await.map_err(|fault| fault.while_("finding runs by name"))
+    }
+
+    async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
+        self.do_boundaries(run, from, to).await.map_err(|fault| fault.while_("reading boundaries"))
+    }
+
+    async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>> {
+        self.do_audit(run).await.map_err(|fault| fault.while_("reading the audit chain"))
+    }
+}

@@ -1,0 +1,59 @@
+//! What a database URL says.
+
+use std::str::FromStr as _;
+
+use sqlx::postgres::PgConnectOptions;
+
+use crate::{Error, Result};
+
+/// The parameter by which a URL says that it leads to pgbouncer in transaction mode.
+const PGBOUNCER: &str = "pgbouncer=true";
+
+/// Where to connect, and how.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub options: PgConnectOptions,
+    pub transaction_pooling: bool,
+}
+
+impl Target {
+    /// Reads `postgres://user:password@host:port/database?…`, with libpq's parameters and `pgbouncer=true`: then
+    /// nothing is kept in the session, and the role must set `statement_timeout` itself (`ALTER ROLE … SET`).
+    pub fn parse(url: &str) -> Result<Self> {
+        let (url, transaction_pooling) = split(url);
+        // The URL may hold a password: it is not repeated.
+        let options = PgConnectOptions::from_str(&url)
+            .map_err(|error| Error::Unfit(format!("cannot read the database's URL: {error}")))?
+            .application_name("dalsegno");
+        Ok(Self { options, transaction_pooling })
+    }
+}
+
+/// The URL without our own parameter, and whether it was there.
+fn split(url: &str) -> (String, bool) {
+    let Some((base, query)) = url.split_once('?') else {
+        return (url.to_owned(), false);
+    };
+    let rest: Vec<_> = query.split('&').filter(|part| *part != PGBOUNCER).collect();
+    let found = rest.len() < query.split('&').count();
+    let url = if rest.is_empty() { base.to_owned() } else { format!("{base}?{}", rest.join("&")) };
+    (url, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parameter_for_pgbouncer_is_taken_out_of_the_url() {
+        let cases = [
+            ("postgres://h/d", "postgres://h/d", false),
+            ("postgres://h/d?pgbouncer=true", "postgres://h/d", true),
+            ("postgres://h/d?sslmode=require&pgbouncer=true", "postgres://h/d?sslmode=require", true),
+            ("postgres://h/d?pgbouncer=false", "postgres://h/d?pgbouncer=false", false),
+        ];
+        for (url, rest, pooling) in cases {
+            assert_eq!(split(url), (rest.to_owned(), pooling), "{url}");
+        }
+    }
+}

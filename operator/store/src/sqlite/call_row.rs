@@ -1,0 +1,75 @@
+//! A call's row, and how JSON payloads stand in columns.
+
+use dalsegno_protocol::{CallState, Policy, RawValue};
+use sqlx::SqliteConnection;
+use uuid::Uuid;
+
+use super::columns::{Word, table};
+use super::fault::{Fault, Work};
+use crate::{RunId, codec};
+
+table! {
+    /// A tool call.
+    CallRow in "calls"
+    fixed {
+        run: Uuid,
+        id: String,
+        ordinal: i64,
+        turn: i32,
+        policy: Word<Policy>,
+        key: String,
+        created_at: i64,
+    }
+    moving {
+        state: Word<CallState>,
+        arguments: Option<Vec<u8>>,
+        attempt: Option<i32>,
+        claim_id: Option<Uuid>,
+        result: Option<Vec<u8>>,
+        settled_by: Option<String>,
+        reason: Option<String>,
+        started_at: Option<i64>,
+        ended_at: Option<i64>,
+    }
+    where "run = ? AND id = ?" { run, id }
+}
+
+impl CallRow {
+    pub async fn load(conn: &mut SqliteConnection, run: RunId, id: &str) -> Work<Option<Self>> {
+        let row = sqlx::query("SELECT * FROM calls WHERE run = ? AND id = ?")
+            .bind(run)
+            .bind(id)
+            .fetch_optional(conn)
+            .await?;
+        Ok(row.as_ref().map(Self::read).transpose()?)
+    }
+
+    /// The call as everybody sees it.
+    pub fn public(&self) -> Work<dalsegno_protocol::Call> {
+        Ok(dalsegno_protocol::Call {
+            id: self.id.clone(),
+            turn: self.turn,
+            policy: self.policy.0,
+            key: self.key.clone(),
+            state: self.state.0,
+            arguments: json(self.arguments.as_deref())?,
+            result: json(self.result.as_deref())?,
+        })
+    }
+}
+
+/// A kept JSON payload as it came.
+pub(super) fn json(payload: Option<&[u8]>) -> Work<Option<Box<RawValue>>> {
+    payload
+        .map(|payload| {
+            let text = String::from_utf8(codec::decode(payload, codec::LIMIT)?)
+                .map_err(|_| Fault::Corrupt("a payload is not UTF-8".into()))?;
+            RawValue::from_string(text).map_err(|error| Fault::Corrupt(format!("a payload: {error}")))
+        })
+        .transpose()
+}
+
+/// A JSON payload as it is kept.
+pub(super) fn payload(json: Option<&RawValue>) -> Option<Vec<u8>> {
+    json.map(|json| codec::encode(json.get().as_bytes()))
+}

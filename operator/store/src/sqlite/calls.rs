@@ -1,0 +1,260 @@
+//! Tool calls: claimed before their effect, completed after it, settled where nobody knows.
+
+use dalsegno_protocol::{CallOutcome, CallState, Policy, RawValue};
+use sqlx::SqliteConnection;
+use uuid::Uuid;
+
+use super::call_row::{CallRow, json, payload};
+use super::change::append;
+use super::columns::Word;
+use super::fault::Work;
+use super::judge::{self, Claiming};
+use super::row::RunRow;
+use crate::audit::{actor, kind};
+use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, SettledBy};
+
+/// A claim with its payload ready to be kept.
+pub(super) struct Claim {
+    pub run: RunId,
+    pub capability: Digest,
+    pub id: String,
+    pub claim_id: Uuid,
+    pub policy: Policy,
+    pub key: Option<String>,
+    pub arguments: Option<Vec<u8>>,
+}
+
+/// Claims a call before its effect.
+pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Claim) -> Work<Claimed> {
+    let Some(mut row) = RunRow::load(conn, claim.run).await? else {
+        return Ok(Claimed::NotFound);
+    };
+    if !judge::holds(&row, &claim.capability) {
+        return Ok(Claimed::Fenced);
+    }
+    if row.lifecycle.0 != Lifecycle::Live {
+        return Ok(Claimed::Finished);
+    }
+    let Some(mut call) = CallRow::load(conn, claim.run, &claim.id).await? else {
+        return first_claim(conn, now, &row, claim).await;
+    };
+    if let Some(why) = differs(&call, &claim) {
+        return Ok(Claimed::Invalid(why));
+    }
+    match judge::claim(&row, &call, claim.claim_id) {
+        Claiming::Done => Ok(Claimed::Done(Box::new(call.public()?))),
+        Claiming::Uncertain => Ok(Claimed::Uncertain(Box::new(call.public()?))),
+        Claiming::Go => {
+            if judge::is_unsettled(&row, &call) {
+                *row.unsettled(call.policy.0) -= 1;
+                row.save(conn).await?;
+            }
+            if call.state.0 != CallState::Started || call.attempt != Some(row.attempt) {
+                call.state = Word(CallState::Started);
+                call.attempt = Some(row.attempt);
+                call.claim_id = Some(claim.claim_id);
+                call.started_at = Some(now);
+                call.arguments = call.arguments.or(claim.arguments);
+                call.save(conn).await?;
+            }
+            Ok(Claimed::Go(Box::new(call.public()?)))
+        }
+    }
+}
+
+async fn first_claim(conn: &mut SqliteConnection, now: i64, row: &RunRow, claim: Claim) -> Work<Claimed> {
+    let Some(key) = claim.key else {
+        return Ok(Claimed::Invalid(format!("call {:?} is new, and a new call needs a key", claim.id)));
+    };
+    let call = CallRow {
+        run: claim.run,
+        id: claim.id,
+        ordinal: next_ordinal(conn, claim.run).await?,
+        turn: row.open_turn(),
+        policy: Word(claim.policy),
+        key,
+        created_at: now,
+        state: Word(CallState::Started),
+        arguments: claim.arguments,
+        attempt: Some(row.attempt),
+        claim_id: Some(claim.claim_id),
+        result: None,
+        settled_by: None,
+        reason: None,
+        started_at: Some(now),
+        ended_at: None,
+    };
+    call.insert(conn).await?;
+    Ok(Claimed::Go(Box::new(call.public()?)))
+}
+
+fn differs(call: &CallRow, claim: &Claim) -> Option<String> {
+    if claim.key.as_ref().is_some_and(|key| *key != call.key) {
+        Some(format!("call {:?} has another key", call.id))
+    } else if call.policy.0 != claim.policy {
+        Some(format!("call {:?} has another policy: {:?}", call.id, call.policy.0))
+    } else {
+        None
+    }
+}
+
+/// The place of a call that is first seen now.
+pub(super) async fn next_ordinal(conn: &mut SqliteConnection, run: RunId) -> Work<i64> {
+    Ok(sqlx::query_scalar("SELECT coalesce(max(ordinal), 0) + 1 FROM calls WHERE run = ?")
+        .bind(run)
+        .fetch_one(conn)
+        .await?)
+}
+
+/// A call's end, on whose word ever.
+pub(super) struct Ending {
+    pub run: RunId,
+    pub id: String,
+    pub outcome: CallOutcome,
+    pub result: Option<Box<RawValue>>,
+}
+
+/// Stores a call's result.
+pub(super) async fn complete(
+    conn: &mut SqliteConnection,
+    now: i64,
+    capability: Digest,
+    claim_id: Uuid,
+    ending: Ending,
+) -> Work<Completed> {
+    let Some(mut row) = RunRow::load(conn, ending.run).await? else {
+        return Ok(Completed::NotFound);
+    };
+    if !judge::holds(&row, &capability) {
+        return Ok(Completed::Fenced);
+    }
+    let mut call = match open_call(conn, &row, &ending).await? {
+        Ok(call) => call,
+        Err(answer) => return Ok(answer),
+    };
+    if call.claim_id != Some(claim_id) || call.attempt != Some(row.attempt) {
+        return Ok(Completed::Conflict(format!("call {:?} is not started under this claim", call.id)));
+    }
+    end_call(conn, now, &mut row, &mut call, &ending).await?;
+    row.save(conn).await?;
+    Ok(Completed::Ok)
+}
+
+/// Says how a call of an attempt that is over ended, or one whose claim the current worker has lost.
+pub(super) async fn settle(
+    conn: &mut SqliteConnection,
+    now: i64,
+    by: SettledBy,
+    reason: String,
+    ending: Ending,
+) -> Work<Completed> {
+    let Some(mut row) = RunRow::load(conn, ending.run).await? else {
+        return Ok(Completed::NotFound);
+    };
+    if let SettledBy::Worker(capability) = &by
+        && !judge::holds(&row, capability)
+    {
+        return Ok(Completed::Fenced);
+    }
+    let mut call = match open_call(conn, &row, &ending).await? {
+        Ok(call) => call,
+        Err(answer) => return Ok(answer),
+    };
+    let unsettled = judge::is_unsettled(&row, &call);
+    let actor = match by {
+        SettledBy::Worker(_) if call.policy.0 == Policy::Ask => {
+            return Ok(Completed::Conflict(format!("only a person may settle call {:?}", call.id)));
+        }
+        SettledBy::Worker(_) => actor::WORKER.to_owned(),
+        SettledBy::Person(_) if !unsettled => {
+            return Ok(Completed::Conflict(format!(
+                "the current attempt may still complete call {:?}",
+                call.id
+            )));
+        }
+        SettledBy::Person(name) => name,
+    };
+    if unsettled {
+        *row.unsettled(call.policy.0) -= 1;
+    }
+    call.settled_by = Some(actor.clone());
+    call.reason = Some(reason.clone());
+    end_call(conn, now, &mut row, &mut call, &ending).await?;
+    row.changed_at = now;
+    let detail = serde_json::json!({ "call": call.id, "outcome": ending.outcome, "reason": reason });
+    append(conn, &mut row, now, kind::SETTLED, &actor, detail).await?;
+    row.save(conn).await?;
+    Ok(Completed::Ok)
+}
+
+/// The call if it is started; else the answer: a duplicate of what stands, the run's end, or why not.
+async fn open_call(
+    conn: &mut SqliteConnection,
+    row: &RunRow,
+    ending: &Ending,
+) -> Work<Result<CallRow, Completed>> {
+    let call = CallRow::load(conn, row.id, &ending.id).await?;
+    if let Some(call) = &call
+        && call.state.0 == judge::state_after(ending.outcome)
+        && json(call.result.as_deref())?.as_deref().map(RawValue::get)
+            == ending.result.as_deref().map(RawValue::get)
+    {
+        return Ok(Err(Completed::Duplicate));
+    }
+    if row.lifecycle.0 != Lifecycle::Live {
+        return Ok(Err(Completed::Finished));
+    }
+    let Some(call) = call else {
+        return Ok(Err(Completed::NoSuchCall));
+    };
+    Ok(match call.state.0 {
+        CallState::Started => Ok(call),
+        CallState::Planned => Err(Completed::Conflict(format!("call {:?} was never claimed", call.id))),
+        CallState::Completed | CallState::Failed => {
+            Err(Completed::Conflict(format!("call {:?} has ended otherwise", call.id)))
+        }
+    })
+}
+
+async fn end_call(
+    conn: &mut SqliteConnection,
+    now: i64,
+    row: &mut RunRow,
+    call: &mut CallRow,
+    ending: &Ending,
+) -> Work<()> {
+    call.state = Word(judge::state_after(ending.outcome));
+    call.result = payload(ending.result.as_deref());
+    call.ended_at = Some(now);
+    row.completed_calls += 1;
+    Ok(call.save(conn).await?)
+}
+
+/// Calls of a run in the order in which they were first seen.
+pub(super) async fn list(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    which: CallFilter,
+) -> Work<Vec<dalsegno_protocol::Call>> {
+    let Some(row) = RunRow::load(conn, run).await? else {
+        return Ok(Vec::new());
+    };
+    let found =
+        sqlx::query("SELECT * FROM calls WHERE run = ? ORDER BY ordinal").bind(run).fetch_all(conn).await?;
+    let mut calls = Vec::new();
+    for call in &found {
+        let call = CallRow::read(call)?;
+        let wanted = match which {
+            CallFilter::All => true,
+            CallFilter::Unsettled => judge::is_unsettled(&row, &call),
+            CallFilter::OpenTurn => {
+                call.turn == row.open_turn()
+                    && matches!(call.state.0, CallState::Completed | CallState::Failed)
+            }
+        };
+        if wanted {
+            calls.push(call.public()?);
+        }
+    }
+    Ok(calls)
+}

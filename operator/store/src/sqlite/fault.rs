@@ -1,0 +1,78 @@
+//! Why a piece of work failed, before it is known what the caller was doing.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::Error;
+
+/// The outcome of a piece of work inside the database.
+pub(super) type Work<T> = Result<T, Fault>;
+
+/// Why it failed. Cloned to everybody in a batch that failed as a whole.
+#[derive(Clone, Debug)]
+pub(super) enum Fault {
+    /// The database did not do it.
+    Database(Arc<dyn std::error::Error + Send + Sync>),
+    /// What stands there makes no sense.
+    Corrupt(String),
+    /// It cannot be done on this store at all.
+    Unfit(String),
+}
+
+impl Fault {
+    pub fn unavailable(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Database(Arc::from(why.into()))
+    }
+
+    /// The error that the caller sees.
+    pub fn while_(self, doing: &'static str) -> Error {
+        match self {
+            Self::Database(source) => Error::Unavailable { doing, source: Box::new(Shared(source)) },
+            Self::Corrupt(detail) => Error::Corrupt { doing, detail },
+            Self::Unfit(why) => Error::Unfit(why),
+        }
+    }
+}
+
+impl From<sqlx::Error> for Fault {
+    fn from(error: sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::ColumnNotFound(_) => {
+                Self::Corrupt(error.to_string())
+            }
+            other => Self::Database(Arc::new(other)),
+        }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Unavailable { source, .. } => Self::Database(Arc::from(source)),
+            Error::Corrupt { doing, detail } => Self::Corrupt(format!("{doing}: {detail}")),
+            Error::Unfit(why) => Self::Unfit(why),
+        }
+    }
+}
+
+/// A time as it stands in a column.
+pub(super) fn timestamp(ms: i64) -> Work<Timestamp> {
+    Timestamp::from_millisecond(ms).map_err(|error| Fault::Corrupt(error.to_string()))
+}
+
+/// A cause that several callers share.
+#[derive(Debug)]
+struct Shared(Arc<dyn std::error::Error + Send + Sync>);
+
+impl std::fmt::Display for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Shared {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}

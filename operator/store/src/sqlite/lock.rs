@@ -1,0 +1,57 @@
+//! The exclusive lock on an embedded database: one process writes.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::Error;
+
+/// Holds the lock until it is dropped, or its process ends in whatever way.
+#[derive(Debug)]
+pub(super) struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File);
+
+impl Lock {
+    /// Locks a file beside the database; SQLite's own locks stay free for readers.
+    pub fn take(database: &Path) -> Result<Self, Error> {
+        let path = beside(database);
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(|error| Error::Unfit(format!("cannot open the lock {}: {error}", path.display())))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Unfit(format!(
+                "another process holds {}: a dalsegno that still runs on this database (an old pod that is not gone \
+                 yet, or a `dalsegno dev`); one process may write, any number may read",
+                path.display()
+            ))),
+            Err(error) => Err(Error::Unfit(format!("cannot lock {}: {error}", path.display()))),
+        }
+    }
+}
+
+fn beside(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_writer_is_told_who_may_hold_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = dir.path().join("runs.db");
+        let first = Lock::take(&database).unwrap();
+        let refused = Lock::take(&database).unwrap_err().to_string();
+        assert!(refused.contains("runs.db.lock") && refused.contains("still runs"), "{refused}");
+        drop(first);
+        Lock::take(&database).unwrap();
+    }
+}

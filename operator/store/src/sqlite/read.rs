@@ -1,0 +1,200 @@
+//! Everything about one run but its payloads.
+
+use std::collections::BTreeMap;
+
+use dalsegno_protocol::{Policy, Usage};
+use sqlx::{Row as _, SqliteConnection};
+use uuid::Uuid;
+
+use super::attempt_row::AttemptRow;
+use super::change::counters;
+use super::fault::{Fault, Work, timestamp};
+use super::row::RunRow;
+use crate::{
+    BeatRow, CallCounts, CancelRow, Deadlines, Digest, FinishRow, HeadRow, LookUp, RunId, RunRecord, header,
+};
+
+/// Attempts in a record: the current one and those before it.
+const ATTEMPTS: i64 = 12;
+
+/// The store's own row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoreRow {
+    pub id: Uuid,
+    created_at: i64,
+    pub beat_last: i64,
+    pub beat_since: i64,
+    pub gap_from: i64,
+}
+
+impl StoreRow {
+    /// The latest time that it knows.
+    pub fn latest(&self) -> i64 {
+        self.created_at.max(self.beat_last).max(self.beat_since).max(self.gap_from)
+    }
+}
+
+pub(super) async fn store_row(conn: &mut SqliteConnection) -> Work<StoreRow> {
+    let row = sqlx::query("SELECT id, created_at, beat_last, beat_since, gap_from FROM store")
+        .fetch_one(conn)
+        .await?;
+    Ok(StoreRow {
+        id: row.try_get("id")?,
+        created_at: row.try_get("created_at")?,
+        beat_last: row.try_get("beat_last")?,
+        beat_since: row.try_get("beat_since")?,
+        gap_from: row.try_get("gap_from")?,
+    })
+}
+
+/// The run's record. In a transaction that writes, the row must be saved before.
+pub(super) async fn record(conn: &mut SqliteConnection, now: i64, row: RunRow) -> Work<RunRecord> {
+    let store = store_row(conn).await?;
+    let rows = sqlx::query("SELECT * FROM attempts WHERE run = ? ORDER BY number DESC LIMIT ?")
+        .bind(row.id)
+        .bind(ATTEMPTS)
+        .fetch_all(&mut *conn)
+        .await?;
+    let attempts = rows.iter().map(AttemptRow::read).collect::<sqlx::Result<Vec<_>>>()?;
+    let head = head(conn, &row, &attempts).await?;
+    let mut past = attempts.iter().map(AttemptRow::record).collect::<Work<Vec<_>>>()?.into_iter();
+    let mut attempt =
+        past.next().ok_or_else(|| Fault::Corrupt(format!("run {} has no attempt at all", row.id)))?;
+    // Heartbeats touch the run's row alone.
+    attempt.lease_renewed_at = optional(row.lease_renewed_at)?;
+    Ok(RunRecord {
+        id: row.id,
+        store_id: store.id,
+        now: timestamp(now)?,
+        attempt,
+        past: past.collect(),
+        head,
+        counters: counters(&row),
+        calls: call_counts(&row),
+        usage: Usage {
+            tokens_in: row.tokens_in,
+            tokens_out: row.tokens_out,
+            tool_calls: row.tool_calls,
+            cost_micro_usd: row.cost_micro_usd,
+        },
+        cancel: cancel(&row)?,
+        finish: finish(&row)?,
+        deadlines: Deadlines {
+            heartbeat_ms: row.heartbeat_ms,
+            start_ms: row.start_ms,
+            progress_ms: row.progress_ms,
+        },
+        beat: BeatRow {
+            last: timestamp(store.beat_last)?,
+            since: timestamp(store.beat_since)?,
+            gap_from: timestamp(store.gap_from)?,
+        },
+        created_at: timestamp(row.created_at)?,
+        lifecycle: row.lifecycle.0,
+        epoch: row.epoch,
+        observed_reset_generation: row.observed_reset_generation,
+        reset_attempt: row.reset_attempt,
+        tenant: row.tenant,
+        namespace: row.namespace,
+        name: row.name,
+        object_uid: row.object_uid,
+    })
+}
+
+/// The head, with the identity of the attempt that committed it, however long ago that was.
+async fn head(conn: &mut SqliteConnection, row: &RunRow, attempts: &[AttemptRow]) -> Work<Option<HeadRow>> {
+    let Some(head) = row.head() else { return Ok(None) };
+    let committer = match attempts.iter().find(|attempt| attempt.number == head.attempt) {
+        Some(attempt) => Some(attempt.clone()),
+        None => AttemptRow::load(conn, row.id, head.attempt).await?,
+    };
+    Ok(Some(HeadRow {
+        turn: head.turn,
+        boundary: head.boundary,
+        epoch: head.epoch,
+        attempt: head.attempt,
+        position: row.head_position,
+        content_hash: header::render(&head.hash),
+        at: timestamp(head.at)?,
+        revision: committer.as_ref().and_then(|attempt| attempt.revision.clone()),
+        identity: committer.as_ref().and_then(AttemptRow::identity),
+    }))
+}
+
+/// Policies without an unsettled call are not listed.
+fn call_counts(row: &RunRow) -> CallCounts {
+    let unsettled: BTreeMap<_, _> = [
+        (Policy::RetrySameKey, row.unsettled_retry_same_key),
+        (Policy::Probe, row.unsettled_probe),
+        (Policy::Ask, row.unsettled_ask),
+        (Policy::ReadOnly, row.unsettled_read_only),
+    ]
+    .into_iter()
+    .filter(|(_, count)| *count > 0)
+    .collect();
+    CallCounts { completed: row.completed_calls, unsettled }
+}
+
+fn cancel(row: &RunRow) -> Work<Option<CancelRow>> {
+    row.cancel_requested_at
+        .map(|at| Ok(CancelRow { requested_at: timestamp(at)?, told_at: optional(row.cancel_told_at)? }))
+        .transpose()
+}
+
+fn finish(row: &RunRow) -> Work<Option<FinishRow>> {
+    let (Some(outcome), Some(at)) = (row.finish_outcome, row.finish_at) else {
+        return Ok(None);
+    };
+    Ok(Some(FinishRow {
+        outcome: outcome.0,
+        reason: row.finish_reason.clone().unwrap_or_default(),
+        message: row.finish_message.clone().unwrap_or_default(),
+        output: row.finish_output.clone(),
+        at: timestamp(at)?,
+    }))
+}
+
+fn optional(at: Option<i64>) -> Work<Option<jiff::Timestamp>> {
+    at.map(timestamp).transpose()
+}
+
+/// The run of an object.
+pub(super) async fn look_up(conn: &mut SqliteConnection, now: i64, object_uid: String) -> Work<LookUp> {
+    let found = sqlx::query("SELECT * FROM runs WHERE object_uid = ?")
+        .bind(object_uid)
+        .fetch_optional(&mut *conn)
+        .await?;
+    match found.as_ref().map(RunRow::read).transpose()? {
+        Some(row) => Ok(LookUp::Found(Box::new(record(conn, now, row).await?))),
+        None => Ok(LookUp::NotFound { store_id: store_row(conn).await?.id, now: timestamp(now)? }),
+    }
+}
+
+/// Every run that ever bore the name, the newest first.
+pub(super) async fn find(
+    conn: &mut SqliteConnection,
+    now: i64,
+    namespace: String,
+    name: String,
+) -> Work<Vec<RunRecord>> {
+    let rows =
+        sqlx::query("SELECT * FROM runs WHERE namespace = ? AND name = ? ORDER BY created_at DESC, id DESC")
+            .bind(namespace)
+            .bind(name)
+            .fetch_all(&mut *conn)
+            .await?;
+    let mut records = Vec::with_capacity(rows.len());
+    for row in &rows {
+        records.push(record(conn, now, RunRow::read(row)?).await?);
+    }
+    Ok(records)
+}
+
+/// Whether this capability is the current epoch's.
+pub(super) async fn is_current(conn: &mut SqliteConnection, run: RunId, capability: Digest) -> Work<bool> {
+    Ok(sqlx::query_scalar("SELECT count(*) FROM runs WHERE id = ? AND capability = ?")
+        .bind(run)
+        .bind(super::columns::Hash(capability))
+        .fetch_one(conn)
+        .await?)
+}

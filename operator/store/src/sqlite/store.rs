@@ -1,0 +1,207 @@
+//! The trait: each method hands one piece of work to the writer or to a reader.
+
+use async_trait::async_trait;
+use dalsegno_protocol::{Call, State};
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::call_row::payload;
+use super::{Sqlite, attach, branch, calls, cancel, commit, create, namespace, operate, pulse, read};
+use crate::{
+    Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
+    Complete, Completed, Created, Deadlines, Digest, Ending, FinishCall, Identity, LookUp, NewRun, PodRecord,
+    Pulse, Recorded, Result, RunId, RunRecord, Settle, Store, Then,
+};
+
+#[async_trait]
+impl Store for Sqlite {
+    async fn id(&self) -> Result<Uuid> {
+        Ok(self.id)
+    }
+
+    async fn beat(&self) -> Result<()> {
+        self.write_passing("noting a beat", |conn, now| Box::pin(attach::beat(conn, now))).await
+    }
+
+    async fn pulse(&self, since: Timestamp) -> Result<Pulse> {
+        self.read("looking at all runs", move |conn, now| Box::pin(pulse::pulse(conn, now, since))).await
+    }
+
+    async fn create_run(&self, new: &NewRun) -> Result<Created> {
+        let new = new.clone();
+        self.write("taking a run up", |conn, now| Box::pin(create::create_run(conn, now, new))).await
+    }
+
+    async fn look_up(&self, object_uid: &str) -> Result<LookUp> {
+        let uid = object_uid.to_owned();
+        self.read("looking a run up", |conn, now| Box::pin(read::look_up(conn, now, uid))).await
+    }
+
+    async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord> {
+        let (ending, then) = (ending.clone(), then.clone());
+        self.write("ending an attempt", move |conn, now| {
+            Box::pin(operate::end_attempt(conn, now, run, ending, then))
+        })
+        .await
+    }
+
+    async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded> {
+        let pod = pod.clone();
+        self.write("recording a pod", move |conn, now| {
+            Box::pin(operate::record_pod(conn, now, run, attempt, pod))
+        })
+        .await
+    }
+
+    async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded> {
+        let node = node.to_owned();
+        self.write("recording a pod's node", move |conn, now| {
+            Box::pin(operate::record_scheduled(conn, now, run, attempt, node))
+        })
+        .await
+    }
+
+    async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded> {
+        let identity = identity.clone();
+        self.write("recording an image's identity", move |conn, now| {
+            Box::pin(operate::record_identity(conn, now, run, attempt, identity))
+        })
+        .await
+    }
+
+    async fn request_cancel(&self, run: RunId) -> Result<RunRecord> {
+        self.write("requesting a cancel", move |conn, now| Box::pin(cancel::request(conn, now, run))).await
+    }
+
+    async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord> {
+        self.write("granting a fresh budget", move |conn, now| {
+            Box::pin(operate::reset_budget(conn, now, run, observed, to))
+        })
+        .await
+    }
+
+    async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
+        let deadlines = *deadlines;
+        self.write("setting deadlines", move |conn, now| {
+            Box::pin(operate::set_deadlines(conn, now, run, deadlines))
+        })
+        .await
+    }
+
+    async fn mark_deleted(&self, object_uid: &str) -> Result<()> {
+        let uid = object_uid.to_owned();
+        self.write("closing a deleted run", |conn, now| Box::pin(create::mark_deleted(conn, now, uid))).await
+    }
+
+    async fn put_revision(&self, hash: &str, document: &str) -> Result<()> {
+        let (hash, document) = (hash.to_owned(), document.to_owned());
+        self.write("keeping a template", |conn, now| {
+            Box::pin(namespace::put_revision(conn, now, hash, document))
+        })
+        .await
+    }
+
+    async fn get_revision(&self, hash: &str) -> Result<Option<String>> {
+        let hash = hash.to_owned();
+        self.read("fetching a template", |conn, _| Box::pin(namespace::get_revision(conn, hash))).await
+    }
+
+    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str) -> Result<u64> {
+        let (old, new, actor) = (old.to_owned(), new.to_owned(), actor.to_owned());
+        self.write("adopting a namespace", |conn, now| {
+            Box::pin(namespace::adopt_namespace(conn, now, old, new, actor))
+        })
+        .await
+    }
+
+    async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {
+        let (pod_uid, instance) = (pod_uid.to_owned(), *instance);
+        self.write("attaching a worker", move |conn, now| {
+            Box::pin(attach::attach(conn, now, run, pod_uid, instance))
+        })
+        .await
+    }
+
+    async fn commit(&self, commit: &Commit) -> Result<Committed> {
+        let prepared = commit::Prepared::new(commit);
+        self.write("committing a boundary", |conn, now| Box::pin(commit::commit(conn, now, prepared))).await
+    }
+
+    async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
+        let workers = workers.to_vec();
+        self.write_passing("renewing leases", |conn, now| Box::pin(attach::heartbeats(conn, now, workers)))
+            .await
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        let claim = calls::Claim {
+            run: claim.run,
+            capability: claim.capability,
+            id: claim.id.clone(),
+            claim_id: claim.claim_id,
+            policy: claim.policy,
+            key: claim.key.clone(),
+            arguments: payload(claim.arguments.as_deref()),
+        };
+        self.write("claiming a call", |conn, now| Box::pin(calls::claim(conn, now, claim))).await
+    }
+
+    async fn complete(&self, complete: &Complete) -> Result<Completed> {
+        let Complete { run, capability, ref id, claim_id, outcome, ref result } = *complete;
+        let ending = calls::Ending { run, id: id.clone(), outcome, result: result.clone() };
+        self.write("completing a call", move |conn, now| {
+            Box::pin(calls::complete(conn, now, capability, claim_id, ending))
+        })
+        .await
+    }
+
+    async fn settle(&self, settle: &Settle) -> Result<Completed> {
+        let Settle { run, ref by, ref id, outcome, ref result, ref reason } = *settle;
+        let ending = calls::Ending { run, id: id.clone(), outcome, result: result.clone() };
+        let (by, reason) = (by.clone(), reason.clone());
+        self.write("settling a call", |conn, now| Box::pin(calls::settle(conn, now, by, reason, ending)))
+            .await
+    }
+
+    async fn finish(&self, finish: &FinishCall) -> Result<Committed> {
+        let FinishCall { run, capability, commit_id, digest, ref finish } = *finish;
+        let call = FinishCall { run, capability, commit_id, digest, finish: finish.clone() };
+        self.write("finishing a run", |conn, now| Box::pin(commit::finish(conn, now, call))).await
+    }
+
+    async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
+        let capability = *capability;
+        self.write("acknowledging a cancel", move |conn, now| {
+            Box::pin(cancel::acknowledge(conn, now, run, capability))
+        })
+        .await
+    }
+
+    async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
+        self.read("rebuilding a state", move |conn, _| Box::pin(branch::state(conn, run, turn))).await
+    }
+
+    async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>> {
+        self.read("listing calls", move |conn, _| Box::pin(calls::list(conn, run, which))).await
+    }
+
+    async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
+        let capability = *capability;
+        self.read("checking a capability", move |conn, _| Box::pin(read::is_current(conn, run, capability)))
+            .await
+    }
+
+    async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.read("finding runs by name", |conn, now| Box::pin(read::find(conn, now, namespace, name))).await
+    }
+
+    async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
+        self.read("reading boundaries", move |conn, _| Box::pin(branch::boundaries(conn, run, from, to)))
+            .await
+    }
+
+    async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>> {
+        self.read("reading the audit chain", move |conn, _| Box::pin(branch::audit(conn, run))).await
+    }
+}

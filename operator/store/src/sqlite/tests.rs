@@ -1,0 +1,206 @@
+//! What can be seen only from within: the writer's transactions, a full disk, deadlines that are minutes away.
+
+use std::path::Path;
+
+use sqlx::{Row as _, SqliteConnection};
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::{Durability, Sqlite};
+use crate::{Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Store as _};
+
+async fn file() -> (tempfile::TempDir, Sqlite) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("runs.db");
+    Sqlite::migrate(&path).await.unwrap();
+    let store = Sqlite::open(&path).await.unwrap();
+    (dir, store)
+}
+
+fn new_run() -> NewRun {
+    let id = Uuid::now_v7();
+    NewRun {
+        id,
+        tenant: "tenant".into(),
+        namespace: "agents".into(),
+        name: format!("run-{id}"),
+        object_uid: format!("object-{id}"),
+        reset_generation: 0,
+        deadlines: Deadlines { heartbeat_ms: 60_000, start_ms: 60_000, progress_ms: 60_000 },
+        on_prior: OnPrior::Hold,
+    }
+}
+
+async fn execute(store: &Sqlite, sql: &'static str) {
+    store
+        .write("preparing a test", move |conn, _| {
+            Box::pin(async move {
+                sqlx::query(sql).execute(conn).await?;
+                Ok(())
+            })
+        })
+        .await
+        .unwrap();
+}
+
+async fn pragma(conn: &mut SqliteConnection, sql: &'static str) -> Result<i64, Fault> {
+    Ok(sqlx::query(sql).fetch_one(conn).await?.try_get(0)?)
+}
+
+#[tokio::test]
+async fn only_what_need_not_last_is_committed_without_a_sync() {
+    let (_dir, store) = file().await;
+    const NORMAL: i64 = 1;
+    const FULL: i64 = 2;
+    for (durability, expected) in [
+        (Durability::Lasting, FULL),
+        (Durability::Passing, NORMAL),
+        (Durability::Passing, NORMAL),
+        (Durability::Lasting, FULL),
+    ] {
+        let synchronous = store
+            .submit(durability, "looking", |conn, _| Box::pin(pragma(conn, "PRAGMA synchronous")))
+            .await
+            .unwrap();
+        assert_eq!(synchronous, expected, "{durability:?}");
+    }
+    let journal: String = store
+        .write("looking", |conn, _| {
+            Box::pin(async { Ok(sqlx::query_scalar("PRAGMA journal_mode").fetch_one(conn).await?) })
+        })
+        .await
+        .unwrap();
+    assert_eq!(journal, "wal");
+    let keys = store.write("looking", |conn, _| Box::pin(pragma(conn, "PRAGMA foreign_keys"))).await.unwrap();
+    assert_eq!(keys, 1);
+}
+
+#[tokio::test]
+async fn a_piece_that_fails_takes_nothing_of_the_others_with_it() {
+    let (_dir, store) = file().await;
+    let broken = || {
+        store.write("failing", |conn, now| {
+            Box::pin(async move {
+                sqlx::query("INSERT INTO revisions (hash, document, created_at) VALUES ('broken', '', ?)")
+                    .bind(now)
+                    .execute(&mut *conn)
+                    .await?;
+                sqlx::query("INSERT INTO no_such_table VALUES (1)").execute(conn).await?;
+                Ok(())
+            })
+        })
+    };
+    let alone = broken().await;
+    assert!(matches!(alone, Err(Error::Unavailable { .. })), "{alone:?}");
+    // Handed in together, so that they share a transaction.
+    let (first, failed, second) =
+        tokio::join!(store.put_revision("first", "1"), broken(), store.put_revision("second", "2"));
+    assert!(matches!(failed, Err(Error::Unavailable { doing: "failing", .. })), "{failed:?}");
+    first.unwrap();
+    second.unwrap();
+    assert_eq!(store.get_revision("first").await.unwrap().as_deref(), Some("1"));
+    assert_eq!(store.get_revision("second").await.unwrap().as_deref(), Some("2"));
+    assert_eq!(store.get_revision("broken").await.unwrap(), None, "what it had written is undone");
+}
+
+#[tokio::test]
+async fn a_full_disk_is_refused_cleanly_and_nothing_is_torn() {
+    let (_dir, store) = file().await;
+    let run = new_run();
+    store.create_run(&run).await.unwrap();
+    let pages = store.write("looking", |conn, _| Box::pin(pragma(conn, "PRAGMA page_count"))).await.unwrap();
+    // As many pages as there are, and a few more.
+    let limit = sqlx::AssertSqlSafe(format!("PRAGMA max_page_count = {}", pages + 4));
+    store
+        .write("filling the disk", move |conn, _| {
+            Box::pin(async move {
+                sqlx::query(limit).execute(conn).await?;
+                Ok(())
+            })
+        })
+        .await
+        .unwrap();
+    let document = "x".repeat(64 << 10);
+    let (failed, also_failed) =
+        tokio::join!(store.put_revision("large", &document), store.put_revision("larger", &document));
+    for outcome in [failed, also_failed] {
+        assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
+    }
+    assert_eq!(store.get_revision("large").await.unwrap(), None);
+    assert!(matches!(store.look_up(&run.object_uid).await.unwrap(), LookUp::Found(_)));
+    store.put_revision("small", "1").await.unwrap();
+    execute(&store, "PRAGMA max_page_count = 1000000").await;
+    store.put_revision("large", &document).await.unwrap();
+    assert_eq!(store.get_revision("large").await.unwrap().as_deref(), Some(document.as_str()));
+    let whole: String = store
+        .write("checking", |conn, _| {
+            Box::pin(async { Ok(sqlx::query_scalar("PRAGMA integrity_check").fetch_one(conn).await?) })
+        })
+        .await
+        .unwrap();
+    assert_eq!(whole, "ok");
+}
+
+#[tokio::test]
+async fn a_cancel_runs_out_after_it_was_told_or_after_it_was_asked_for() {
+    // Seconds since the request, since it was told, since the beats began; whether it has run out.
+    let cases = [
+        (89, None, 100, false),
+        (91, None, 100, true),
+        (91, None, 80, false),
+        (40, Some(29), 100, false),
+        (40, Some(31), 100, true),
+        (40, Some(31), 25, false),
+        (91, Some(5), 100, true),
+    ];
+    for (requested, told, beats, expected) in cases {
+        let store = Sqlite::memory().await.unwrap();
+        let run = new_run();
+        store.create_run(&run).await.unwrap();
+        store
+            .write("preparing a test", move |conn, now| {
+                Box::pin(async move {
+                    sqlx::query("UPDATE runs SET cancel_requested_at = ?, cancel_told_at = ?")
+                        .bind(now - 1_000 * requested)
+                        .bind(told.map(|seconds: i64| now - 1_000 * seconds))
+                        .execute(&mut *conn)
+                        .await?;
+                    sqlx::query("UPDATE store SET beat_since = ?, beat_last = ?")
+                        .bind(now - 1_000 * beats)
+                        .bind(now)
+                        .execute(conn)
+                        .await?;
+                    Ok(())
+                })
+            })
+            .await
+            .unwrap();
+        let expired = store.pulse(jiff::Timestamp::now()).await.unwrap().expired;
+        let found = expired.iter().any(|expired| expired.deadline == Deadline::Cancel);
+        assert_eq!(
+            found, expected,
+            "requested {requested} s ago, told {told:?} s ago, beats since {beats} s"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_clock_does_not_go_behind_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("runs.db");
+    Sqlite::migrate(&path).await.unwrap();
+    let store = Sqlite::open(&path).await.unwrap();
+    execute(&store, "UPDATE store SET beat_last = beat_last + 4000000000000").await;
+    store.close().await;
+    let store = Sqlite::open(&path).await.unwrap();
+    assert_eq!(store.pulse(jiff::Timestamp::now()).await.unwrap().now.as_millisecond(), 4_000_000_000_000);
+}
+
+#[tokio::test]
+async fn a_path_with_odd_letters_is_a_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a b?c=d#é%20.db");
+    Sqlite::migrate(Path::new(&path)).await.unwrap();
+    assert!(path.exists());
+    Sqlite::open(&path).await.unwrap();
+}

@@ -1,0 +1,156 @@
+//! Every transition appends one row to the run's chain, and nothing else does.
+
+use dalsegno_protocol::Policy;
+use dalsegno_store::{Class, OnPrior, PodRecord, RunId, Then, Verdict, audit};
+use uuid::Uuid;
+
+use crate::faces::on_every_face;
+use crate::world::*;
+
+on_every_face! {
+    a_runs_life_is_told_in_order,
+    an_operators_finish_is_told,
+    a_cancel_is_told,
+    a_deletion_is_told_in_one_row,
+    an_adoption_is_told,
+    an_adoption_of_a_finished_run_is_told_in_one_row,
+    an_abandonment_is_told_in_the_chain_of_the_abandoned,
+    retries_and_refusals_are_not_told,
+    an_unknown_run_has_no_chain,
+}
+
+/// `kind by actor` of each row, after the chain was verified.
+async fn told(world: &World, run: RunId) -> Vec<String> {
+    let rows = world.audit(run).await.unwrap();
+    assert_eq!(audit::first_break(run, &rows), None, "{rows:?}");
+    for row in &rows {
+        assert!(
+            serde_json::from_str::<serde_json::Value>(&row.detail).unwrap().is_object(),
+            "{}",
+            row.detail
+        );
+    }
+    assert!(rows.is_sorted_by_key(|row| row.at));
+    rows.into_iter().map(|row| format!("{} by {}", row.kind, row.actor)).collect()
+}
+
+const TAKEN_UP: [&str; 2] = ["created by operator", "reserved by operator"];
+const WORKING: [&str; 5] = [
+    "created by operator",
+    "reserved by operator",
+    "pod by operator",
+    "identity by operator",
+    "attached by worker",
+];
+
+async fn a_runs_life_is_told_in_order(world: &World) {
+    let run = world.run().await;
+    assert_eq!(told(world, run.id).await, TAKEN_UP);
+    recorded(world.record_pod(run.id, 1, &PodRecord { identity: None, ..pod(&run) }).await.unwrap());
+    recorded(world.record_scheduled(run.id, 1, "node-a").await.unwrap());
+    recorded(world.record_identity(run.id, 1, &identity(Verdict::Accepted)).await.unwrap());
+    let worker = Worker { ..world.work_on(&run).await };
+    assert_eq!(told(world, run.id).await, WORKING);
+    world.turn(&worker, 1).await;
+    let claim = world.start_call(&worker, "pay", Policy::Probe).await;
+    world.complete(&worker.complete(&claim)).await.unwrap();
+    world.start_call(&worker, "ship", Policy::Probe).await;
+    world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+    assert_eq!(told(world, run.id).await, WORKING, "boundaries and calls are not transitions");
+    world.attach(run.id, &worker.pod_uid, &random()).await.unwrap();
+    let worker = world.next(&worker).await;
+    world.settle(&worker.settle("ship")).await.unwrap();
+    world.reset_budget(run.id, 0, 1).await.unwrap();
+    world.set_deadlines(run.id, &LONG).await.unwrap();
+    ok(world.finish(&worker.finish()).await.unwrap());
+    let rest = [
+        "spent by worker",
+        "ended by operator",
+        "reserved by operator",
+        "pod by operator",
+        "identity by operator",
+        "attached by worker",
+        "settled by worker",
+        "reset by operator",
+        "finished by worker",
+    ];
+    assert_eq!(told(world, run.id).await, [WORKING.as_slice(), &rest].concat());
+}
+
+async fn an_operators_finish_is_told(world: &World) {
+    let run = world.run().await;
+    world.end_attempt(run.id, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
+    assert_eq!(told(world, run.id).await, [TAKEN_UP.as_slice(), &["ended by operator"]].concat());
+    world.end_attempt(run.id, &ending(1, Class::Crash), &Then::Finish(succeeded())).await.unwrap();
+    let rest = ["ended by operator", "finished by operator"];
+    assert_eq!(told(world, run.id).await, [TAKEN_UP.as_slice(), &rest].concat());
+    let ended = &world.audit(run.id).await.unwrap()[2];
+    assert!(ended.detail.contains("Evicted"), "{}", ended.detail);
+}
+
+async fn a_cancel_is_told(world: &World) {
+    let worker = world.worker().await;
+    world.request_cancel(worker.run).await.unwrap();
+    world.acknowledge_cancel(worker.run, &worker.capability).await.unwrap();
+    let rest = ["cancel-requested by operator", "cancelled by worker"];
+    assert_eq!(told(world, worker.run).await, [WORKING.as_slice(), &rest].concat());
+}
+
+async fn a_deletion_is_told_in_one_row(world: &World) {
+    let worker = world.worker().await;
+    world.mark_deleted(&worker.object_uid).await.unwrap();
+    assert_eq!(told(world, worker.run).await, [WORKING.as_slice(), &["deleted by operator"]].concat());
+}
+
+async fn an_adoption_is_told(world: &World) {
+    let new = new_run();
+    let worker = world.work_on(&world.take_up(&new).await).await;
+    world.take_up(&namesake(&new, OnPrior::Adopt)).await;
+    let rest = ["adopted by operator", "ended by operator", "reserved by operator"];
+    assert_eq!(told(world, worker.run).await, [WORKING.as_slice(), &rest].concat());
+
+    let new = new_run();
+    let run = world.take_up(&new).await;
+    world.end_attempt(run.id, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
+    world.take_up(&namesake(&new, OnPrior::Adopt)).await;
+    let rest = ["ended by operator", "adopted by operator", "reserved by operator"];
+    assert_eq!(told(world, run.id).await, [TAKEN_UP.as_slice(), &rest].concat());
+}
+
+async fn an_adoption_of_a_finished_run_is_told_in_one_row(world: &World) {
+    let new = new_run();
+    let worker = world.work_on(&world.take_up(&new).await).await;
+    ok(world.finish(&worker.finish()).await.unwrap());
+    world.take_up(&namesake(&new, OnPrior::Adopt)).await;
+    let rest = ["finished by worker", "adopted by operator"];
+    assert_eq!(told(world, worker.run).await, [WORKING.as_slice(), &rest].concat());
+}
+
+async fn an_abandonment_is_told_in_the_chain_of_the_abandoned(world: &World) {
+    let new = new_run();
+    let run = world.take_up(&new).await;
+    let later = world.take_up(&namesake(&new, OnPrior::Ignore)).await;
+    assert_eq!(told(world, run.id).await, [TAKEN_UP.as_slice(), &["abandoned by operator"]].concat());
+    assert_eq!(told(world, later.id).await, TAKEN_UP);
+}
+
+async fn retries_and_refusals_are_not_told(world: &World) {
+    let new = new_run();
+    let worker = world.work_on(&world.take_up(&new).await).await;
+    world.take_up(&new).await;
+    let run = world.of(&worker).await;
+    recorded(world.record_pod(run.id, 1, &pod(&run)).await.unwrap());
+    recorded(world.record_identity(run.id, 1, &identity(Verdict::Refused)).await.unwrap());
+    refused(world.record_pod(run.id, 1, &PodRecord { uid: "another".into(), ..pod(&run) }).await.unwrap());
+    attached(world.attach(run.id, &worker.pod_uid, &worker.capability).await.unwrap());
+    world.attach(run.id, "a look-alike", &random()).await.unwrap();
+    world.commit(&worker.result(7)).await.unwrap();
+    world.end_attempt(run.id, &ending(7, Class::Crash), &Then::Reserve).await.unwrap();
+    world.acknowledge_cancel(run.id, &worker.capability).await.unwrap();
+    world.create_run(&namesake(&new, OnPrior::Hold)).await.unwrap();
+    assert_eq!(told(world, run.id).await, WORKING);
+}
+
+async fn an_unknown_run_has_no_chain(world: &World) {
+    assert!(world.audit(Uuid::now_v7()).await.unwrap().is_empty());
+}

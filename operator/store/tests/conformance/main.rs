@@ -1,0 +1,25 @@
+//! One suite, every face of the store. `README.md` beside this file says what it holds them to.
+#![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
+
+mod attach;
+mod attempts;
+mod audit;
+mod calls;
+mod cancel;
+mod commits;
+mod counting;
+mod deadlines;
+mod deletion;
+mod faces;
+mod finishes;
+mod outcomes;
+mod prior_runs;
+mod property;
+mod pulse;
+mod reset;
+mod revisions;
+mod settles;
+mod states;
+mod twins;
+mod world;
+mod zombies;

@@ -1,0 +1,90 @@
+//! Two of the same at once.
+
+use std::sync::Arc;
+
+use dalsegno_protocol::Policy;
+use dalsegno_store::{Claimed, Class, Commit, Committed, Store, Then};
+use futures::future::join_all;
+
+use crate::faces::on_every_face;
+use crate::world::*;
+
+on_every_face! {
+    identical_commits_at_once_are_one_ok_and_one_duplicate,
+    different_commits_of_one_turn_at_once_are_one_ok_and_one_conflict,
+    two_ends_of_one_attempt_at_once_are_one,
+    two_claims_of_one_call_at_once_are_one_go_and_one_uncertain,
+    two_operators_take_a_run_up_once,
+}
+
+/// Sends both at once, from two tasks.
+async fn both(store: &Arc<dyn Store>, left: Commit, right: Commit) -> [Committed; 2] {
+    let send = |commit: Commit| {
+        let store = Arc::clone(store);
+        tokio::spawn(async move { store.commit(&commit).await.unwrap() })
+    };
+    let (left, right) = (send(left), send(right));
+    [left.await.unwrap(), right.await.unwrap()]
+}
+
+async fn identical_commits_at_once_are_one_ok_and_one_duplicate(world: &World) {
+    let worker = world.worker().await;
+    for turn in 1..=200 {
+        let commit = worker.result(turn);
+        let [left, right] = both(&world.store, again(&commit), commit).await;
+        match (&left, &right) {
+            (Committed::Ok(first), Committed::Duplicate(second))
+            | (Committed::Duplicate(second), Committed::Ok(first)) => assert_eq!(first, second),
+            other => panic!("turn {turn}: {other:?}"),
+        }
+    }
+    let turns: Vec<_> =
+        world.boundaries(worker.run, 1, 200).await.unwrap().iter().map(|row| row.turn).collect();
+    assert_eq!(turns, (1..=200).collect::<Vec<_>>());
+}
+
+async fn different_commits_of_one_turn_at_once_are_one_ok_and_one_conflict(world: &World) {
+    let worker = world.worker().await;
+    for turn in 1..=50 {
+        let commit = worker.result(turn);
+        let answers = both(&world.store, remade(&commit), commit).await;
+        let accepted = answers.iter().filter(|answer| matches!(answer, Committed::Ok(_))).count();
+        let conflicts = answers.iter().filter(|answer| matches!(answer, Committed::Conflict { .. })).count();
+        assert_eq!((accepted, conflicts), (1, 1), "turn {turn}: {answers:?}");
+    }
+}
+
+async fn two_ends_of_one_attempt_at_once_are_one(world: &World) {
+    let run = world.run().await;
+    for number in 1..=20 {
+        let over = ending(number, Class::Crash);
+        let ends = join_all((0..4).map(|_| world.end_attempt(run.id, &over, &Then::Reserve))).await;
+        for end in ends {
+            let after = end.unwrap();
+            assert_eq!((after.attempt.number, after.counters.recovery_attempts), (number + 1, number));
+        }
+    }
+    assert_eq!(world.look(&run.object_uid).await.epoch, 21);
+}
+
+async fn two_claims_of_one_call_at_once_are_one_go_and_one_uncertain(world: &World) {
+    let worker = world.worker().await;
+    for number in 0..20 {
+        let id = format!("call-{number}");
+        let claims = [worker.claim(&id, Policy::RetrySameKey), worker.claim(&id, Policy::RetrySameKey)];
+        let answers = join_all(claims.iter().map(|claim| world.claim(claim))).await;
+        let go = answers.iter().filter(|answer| matches!(answer, Ok(Claimed::Go(_)))).count();
+        let uncertain = answers.iter().filter(|answer| matches!(answer, Ok(Claimed::Uncertain(_)))).count();
+        assert_eq!((go, uncertain), (1, 1), "{answers:?}");
+    }
+}
+
+async fn two_operators_take_a_run_up_once(world: &World) {
+    for _ in 0..20 {
+        let new = new_run();
+        let twin = dalsegno_store::NewRun { id: uuid::Uuid::now_v7(), ..new.clone() };
+        let (left, right) = tokio::join!(world.take_up(&new), world.take_up(&twin));
+        assert_eq!(still(left), still(right));
+        assert_eq!(world.find(&new.namespace, &new.name).await.unwrap().len(), 1);
+    }
+}

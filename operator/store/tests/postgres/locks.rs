@@ -1,0 +1,187 @@
+//! Two at once: whoever waits for a run's row judges by what the one before has written.
+
+use std::time::{Duration, Instant};
+
+use dalsegno_store::{Beat, Class, Committed, Error};
+use futures::future::{join, join_all};
+use sqlx::{Connection as _, Executor as _, PgConnection};
+
+use crate::world::*;
+use crate::{fresh, open};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_thousand_pairs_of_twins_each_is_one_ok_and_one_duplicate() {
+    let (world, url) = fresh().await;
+    let other = open(&url).await;
+    let runs = join_all((0..10).map(|_| async {
+        let worker = world.worker().await;
+        for turn in 1..=100 {
+            let commit = worker.result(turn);
+            match join(world.commit(&commit), other.commit(&commit)).await {
+                (Ok(Committed::Ok(one)), Ok(Committed::Duplicate(two)))
+                | (Ok(Committed::Duplicate(two)), Ok(Committed::Ok(one))) => assert_eq!(one, two),
+                pair => panic!("turn {turn}: {pair:?}"),
+            }
+        }
+        worker
+    }))
+    .await;
+    for worker in runs {
+        assert_eq!(world.of(&worker).await.head.map(|head| head.turn), Some(100));
+        assert_eq!(world.boundaries(worker.run, 1, 100).await.unwrap().len(), 100);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_waits_for_the_end_of_its_attempt_is_fenced() {
+    let (world, url) = fresh().await;
+    let worker = world.worker().await;
+    let mut operator = PgConnection::connect(&url).await.unwrap();
+    let mut transaction = operator.begin().await.unwrap();
+    end(&mut transaction, &worker).await;
+    let commit = worker.result(1);
+    let zombie = async {
+        let answer = world.commit(&commit).await.unwrap();
+        assert_eq!(answer, Committed::Fenced { committed: false });
+    };
+    let operator = async {
+        waits(&url).await;
+        transaction.commit().await.unwrap();
+    };
+    join(zombie, operator).await;
+    assert_eq!(world.of(&worker).await.head, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_waits_for_an_end_that_is_taken_back_stands() {
+    let (world, url) = fresh().await;
+    let worker = world.worker().await;
+    let mut operator = PgConnection::connect(&url).await.unwrap();
+    let mut transaction = operator.begin().await.unwrap();
+    end(&mut transaction, &worker).await;
+    let commit = worker.result(1);
+    let (answer, ()) = join(world.commit(&commit), async {
+        waits(&url).await;
+        transaction.rollback().await.unwrap();
+    })
+    .await;
+    ok(answer.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_that_waits_for_a_commit_counts_it_as_progress() {
+    let (world, url) = fresh().await;
+    let worker = world.worker().await;
+    // Holds the row as a commit does, and commits a turn under it.
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    let mut transaction = holder.begin().await.unwrap();
+    sqlx::query("SELECT FROM runs WHERE id = $1 FOR UPDATE")
+        .bind(worker.run)
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    let operator = open(&url).await;
+    let commit = worker.result(1);
+    let (committed, run, ()) = futures::join!(
+        world.commit(&commit),
+        async {
+            waits(&url).await;
+            operator.lose(&worker, Class::Crash).await
+        },
+        async {
+            while waiting(&url).await < 2 {
+                pause(5).await;
+            }
+            transaction.rollback().await.unwrap();
+        },
+    );
+    // The lock goes to whoever came first.
+    ok(committed.unwrap());
+    assert_eq!(run.past[0].end.as_ref().map(|end| end.progress), Some(true));
+    assert_eq!(run.counters.attempts_without_progress, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_heartbeat_waits_for_no_lock() {
+    let (world, url) = fresh().await;
+    let (busy, idle) = (world.worker().await, world.worker().await);
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    let mut transaction = holder.begin().await.unwrap();
+    end(&mut transaction, &busy).await;
+    let started = Instant::now();
+    let beats = world.heartbeats(&[(busy.run, busy.capability), (idle.run, idle.capability)]).await.unwrap();
+    assert!(started.elapsed() < Duration::from_secs(2));
+    assert!(matches!(beats[..], [Beat::Ok(_), Beat::Ok(_)]), "{beats:?}");
+    transaction.commit().await.unwrap();
+    assert_eq!(world.of(&busy).await.past[0].lease_renewed_at, None, "its row was skipped");
+    assert!(world.of(&idle).await.attempt.lease_renewed_at.is_some());
+    let beats = world.heartbeats(&[(busy.run, busy.capability)]).await.unwrap();
+    assert_eq!(beats, [Beat::Fenced]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_waits_too_long_is_an_unknown_outcome() {
+    let (world, url) = fresh().await;
+    let worker = world.worker().await;
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    let mut transaction = holder.begin().await.unwrap();
+    end(&mut transaction, &worker).await;
+    let commit = worker.result(1);
+    let error = world.commit(&commit).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    transaction.rollback().await.unwrap();
+    ok(world.commit(&commit).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_and_heartbeats_move_the_runs_row_inside_its_page() {
+    let (world, url) = fresh().await;
+    let worker = world.worker().await;
+    for turn in 1..=200 {
+        world.turn(&worker, turn).await;
+        world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+    }
+    let mut conn = PgConnection::connect(&url).await.unwrap();
+    let mut counts = (0, 0);
+    for _ in 0..100 {
+        counts =
+            sqlx::query_as("SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'runs'")
+                .fetch_one(&mut conn)
+                .await
+                .unwrap();
+        if counts.0 >= 400 {
+            break;
+        }
+        pause(100).await;
+    }
+    let (all, inside): (i64, i64) = counts;
+    // Now and then the page is full of versions that somebody may still look at.
+    assert!(all >= 400 && inside * 100 >= all * 75, "{inside} of {all}");
+}
+
+/// Ends the worker's attempt in an open transaction, which holds the run's row.
+async fn end(conn: &mut PgConnection, worker: &Worker) {
+    let end = sqlx::query(
+        "SELECT ds_end_attempt_v1($1, $2, 'Evicted', 'Disruption', NULL, '', 'reserve', NULL, NULL, NULL, NULL)",
+    );
+    conn.execute(end.bind(worker.run).bind(worker.attempt)).await.unwrap();
+}
+
+/// Returns once somebody waits for a lock in this database.
+async fn waits(url: &str) {
+    while waiting(url).await == 0 {
+        pause(5).await;
+    }
+}
+
+async fn waiting(url: &str) -> i64 {
+    let mut conn = PgConnection::connect(url).await.unwrap();
+    let waiting = sqlx::query_scalar(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    )
+    .fetch_one(&mut conn)
+    .await
+    .unwrap();
+    conn.close().await.unwrap();
+    waiting
+}

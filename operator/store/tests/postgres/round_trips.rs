@@ -1,0 +1,55 @@
+//! How often a call waits for the wire, and that it works where each transaction is another server's.
+
+use dalsegno_store::{Class, Committed};
+
+use crate::wire::Wire;
+use crate::world::*;
+use crate::{fresh, open};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_is_one_round_trip() {
+    let (_, url) = fresh().await;
+    let wire = Wire::to(&url, 1);
+    let world = open(&wire.url()).await;
+    let worker = world.worker().await;
+    // Each statement is prepared once on each connection.
+    world.turn(&worker, 1).await;
+    for turn in 2..=21 {
+        let before = wire.exchanges();
+        world.turn(&worker, turn).await;
+        assert_eq!(wire.exchanges() - before, 1, "turn {turn}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_other_call_is_one_round_trip_too() {
+    let (_, url) = fresh().await;
+    let wire = Wire::to(&url, 1);
+    let world = open(&wire.url()).await;
+    let mut worker = world.worker().await;
+    world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+    world.of(&worker).await;
+    worker = world.next(&worker).await;
+    let before = wire.exchanges();
+    world.of(&worker).await;
+    world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+    world.lose(&worker, Class::Disruption).await;
+    assert_eq!(wire.exchanges() - before, 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pooler_may_give_each_transaction_another_server() {
+    let (direct, url) = fresh().await;
+    let wire = Wire::to(&url, 3);
+    let world = open(&format!("{}&pgbouncer=true", wire.url())).await;
+    let mut worker = world.worker().await;
+    for turn in 1..=10 {
+        let commit = worker.result(turn);
+        ok(world.commit(&commit).await.unwrap());
+        assert!(matches!(world.commit(&commit).await.unwrap(), Committed::Duplicate(_)));
+        world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+        worker = world.next(&worker).await;
+    }
+    assert_eq!(direct.of(&worker).await.attempt.number, 11);
+    assert_eq!(direct.boundaries(worker.run, 1, 10).await.unwrap().len(), 10);
+}

@@ -1,0 +1,69 @@
+//! Migrations, and schemas that are not this binary's.
+
+use dalsegno_store::postgres::Postgres;
+use dalsegno_store::{Error, Store as _};
+use futures::future::join_all;
+use sqlx::{Connection as _, Executor as _, PgConnection};
+
+use crate::pg;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_may_migrate_at_once() {
+    let url = pg::empty_database().await;
+    for migrated in join_all((0..5).map(|_| Postgres::migrate(&url))).await {
+        migrated.unwrap();
+    }
+    let store = Postgres::connect(&url).await.unwrap();
+    let id = store.id().await.unwrap();
+    Postgres::migrate(&url).await.unwrap();
+    assert_eq!(Postgres::connect(&url).await.unwrap().id().await.unwrap(), id, "the id is made once");
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_migrated_is_refused() {
+    let url = pg::empty_database().await;
+    refused(&url, "run `dalsegno migrate`").await;
+}
+
+#[tokio::test]
+async fn a_schema_behind_this_binarys_is_refused_until_it_is_migrated() {
+    let url = pg::database().await;
+    execute(&url, "DELETE FROM _sqlx_migrations WHERE version = (SELECT max(version) FROM _sqlx_migrations)")
+        .await;
+    refused(&url, "run `dalsegno migrate`").await;
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused() {
+    let url = pg::database().await;
+    execute(
+        &url,
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
+         VALUES (9999, 'the future', true, '', 0)",
+    )
+    .await;
+    refused(&url, "newer than this binary's").await;
+    let error = Postgres::migrate(&url).await.unwrap_err();
+    assert!(error.to_string().contains("newer than this binary's"), "{error}");
+}
+
+#[tokio::test]
+async fn a_migration_that_was_edited_is_refused() {
+    let url = pg::database().await;
+    execute(&url, "UPDATE _sqlx_migrations SET checksum = '' WHERE version = 1").await;
+    let error = Postgres::migrate(&url).await.unwrap_err();
+    assert!(matches!(error, Error::Unfit(_)), "{error:?}");
+}
+
+async fn execute(url: &str, sql: &'static str) {
+    let mut conn = PgConnection::connect(url).await.unwrap();
+    conn.execute(sql).await.unwrap();
+    conn.close().await.unwrap();
+}
+
+async fn refused(url: &str, why: &str) {
+    match Postgres::connect(url).await {
+        Err(Error::Unfit(reason)) => assert!(reason.contains(why), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}

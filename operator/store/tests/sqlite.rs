@@ -1,0 +1,298 @@
+//! What holds for SQLite alone: the file, its lock, its readers. What holds for every face is in `conformance`.
+#![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use dalsegno_protocol::{Boundary, Usage};
+use dalsegno_store::sqlite::Sqlite;
+use dalsegno_store::{
+    Attached, Commit, Committed, Created, Deadlines, Error, Identity, LookUp, NewRun, OnPrior, PodRecord,
+    RunId, RunRecord, Store, Verdict, migrate, open, open_beside, open_read_only,
+};
+use sqlx::{Connection as _, Executor as _, SqliteConnection};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+/// A migrated database in a directory of its own.
+async fn database() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("runs.db");
+    Sqlite::migrate(&path).await.unwrap();
+    (dir, path)
+}
+
+/// A run whose worker has attached.
+async fn working_run(store: &dyn Store) -> RunId {
+    let id = Uuid::now_v7();
+    let new = NewRun {
+        id,
+        tenant: "tenant".into(),
+        namespace: "agents".into(),
+        name: "run".into(),
+        object_uid: "object".into(),
+        reset_generation: 0,
+        deadlines: Deadlines { heartbeat_ms: 1_000, start_ms: 1_000, progress_ms: 1_000 },
+        on_prior: OnPrior::Hold,
+    };
+    assert!(matches!(store.create_run(&new).await.unwrap(), Created::Run(_)));
+    let accepted = Identity {
+        image_digest: "sha256:1".into(),
+        agent_version: "v1".into(),
+        verdict: Verdict::Accepted,
+        remark: String::new(),
+    };
+    let pod =
+        PodRecord { uid: "pod".into(), name: "run-1".into(), revision: "r".into(), identity: Some(accepted) };
+    store.record_pod(id, 1, &pod).await.unwrap();
+    assert!(matches!(store.attach(id, "pod", &[7; 32]).await.unwrap(), Attached::Ok(_)));
+    id
+}
+
+fn turn(run: RunId, turn: i32) -> Commit {
+    Commit {
+        run,
+        capability: [7; 32],
+        turn,
+        boundary: Boundary::Result,
+        commit_id: Uuid::now_v7(),
+        digest: [1; 32],
+        ops: Some(format!(r#"{{"full":true,"set":{{"state":{{"json":{turn}}}}}}}"#).into()),
+        full: true,
+        events: Vec::new(),
+        calls: Vec::new(),
+        usage: Usage::default(),
+        trigger: None,
+        finish: None,
+    }
+}
+
+async fn commit(store: &dyn Store, run: RunId, number: i32) {
+    assert!(matches!(store.commit(&turn(run, number)).await.unwrap(), Committed::Ok(_)), "turn {number}");
+}
+
+async fn look(store: &dyn Store) -> RunRecord {
+    match store.look_up("object").await.unwrap() {
+        LookUp::Found(run) => *run,
+        LookUp::NotFound { .. } => panic!("the run is gone"),
+    }
+}
+
+fn refusal<T>(outcome: Result<T, Error>) -> String {
+    match outcome {
+        Err(Error::Unfit(why)) => why,
+        Err(other) => panic!("{other:?}"),
+        Ok(_) => panic!("not refused"),
+    }
+}
+
+fn url(path: &Path) -> String {
+    format!("sqlite://{}", path.display())
+}
+
+#[tokio::test]
+async fn a_store_that_is_opened_again_shows_the_same() {
+    let (_dir, path) = database().await;
+    let store = Sqlite::open(&path).await.unwrap();
+    let run = working_run(&store).await;
+    for number in 1..=3 {
+        commit(&store, run, number).await;
+    }
+    let before = look(&store).await;
+    let (id, audit) = (store.id().await.unwrap(), store.audit(run).await.unwrap());
+    store.close().await;
+
+    let store = Sqlite::open(&path).await.unwrap();
+    let after = look(&store).await;
+    assert!(after.now >= before.now);
+    assert_eq!(RunRecord { now: before.now, ..after }, before);
+    assert_eq!((store.id().await.unwrap(), store.audit(run).await.unwrap()), (id, audit));
+    assert_eq!(store.boundaries(run, 1, 9).await.unwrap().len(), 3);
+    assert!(matches!(store.commit(&turn(run, 4)).await.unwrap(), Committed::Ok(_)), "its worker goes on");
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_is_there_without_a_clean_end() {
+    let (_dir, path) = database().await;
+    let store = Sqlite::open(&path).await.unwrap();
+    let run = working_run(&store).await;
+    commit(&store, run, 1).await;
+    // A copy of the files while the store is open is what a killed process leaves.
+    let crashed = tempfile::tempdir().unwrap();
+    let copy = crashed.path().join("runs.db");
+    for suffix in ["", "-wal"] {
+        let name = |path: &Path| format!("{}{suffix}", path.display());
+        std::fs::copy(name(&path), name(&copy)).unwrap();
+    }
+    let recovered = Sqlite::open(&copy).await.unwrap();
+    assert_eq!(look(&recovered).await.head, look(&store).await.head);
+}
+
+#[tokio::test]
+async fn one_process_serves_at_a_time() {
+    let (_dir, path) = database().await;
+    let first = Sqlite::open(&path).await.unwrap();
+    let why = refusal(Sqlite::open(&path).await);
+    assert!(why.contains("runs.db.lock") && why.contains("another process"), "{why}");
+    refusal(Sqlite::migrate(&path).await);
+    first.close().await;
+    Sqlite::open(&path).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_closed_store_is_unavailable_and_not_wrong() {
+    let (_dir, path) = database().await;
+    let store = Sqlite::open(&path).await.unwrap();
+    store.close().await;
+    store.close().await;
+    let outcome = store.beat().await;
+    assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
+    let outcome = store.look_up("object").await;
+    assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn anybody_reads_while_one_writes_and_afterwards() {
+    let (_dir, path) = database().await;
+    let writer = Sqlite::open(&path).await.unwrap();
+    let run = working_run(&writer).await;
+    commit(&writer, run, 1).await;
+    let reader = open_read_only(&url(&path)).await.unwrap();
+    assert_eq!(look(&*reader).await.head.unwrap().turn, 1);
+    commit(&writer, run, 2).await;
+    assert_eq!(look(&*reader).await.head.unwrap().turn, 2, "a reader sees what was committed since");
+    assert!(reader.state(run, None).await.unwrap().is_some());
+    let why = refusal(reader.commit(&turn(run, 3)).await);
+    assert!(why.contains("reading only"), "{why}");
+    refusal(reader.beat().await);
+    writer.close().await;
+    assert_eq!(look(&*reader).await.head.unwrap().turn, 2);
+    let late = open_read_only(&url(&path)).await.unwrap();
+    assert_eq!(look(&*late).await.head.unwrap().turn, 2, "also where nobody writes");
+}
+
+#[tokio::test]
+async fn a_short_write_goes_beside_the_process_that_serves() {
+    let (_dir, path) = database().await;
+    let serving = open(&url(&path)).await.unwrap();
+    let run = working_run(&*serving).await;
+    let beside = open_beside(&url(&path)).await.unwrap();
+    let (commits, asked) = tokio::join!(
+        async {
+            for number in 1..=50 {
+                commit(&*serving, run, number).await;
+            }
+        },
+        beside.request_cancel(run),
+    );
+    let () = commits;
+    assert!(asked.unwrap().cancel.is_some());
+    let after = look(&*serving).await;
+    assert_eq!(
+        (after.head.unwrap().turn, after.cancel.is_some()),
+        (50, true),
+        "neither lost the other's write"
+    );
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_migrated_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("runs.db");
+    refusal(Sqlite::open(&path).await);
+    refusal(Sqlite::open_read_only(&path).await);
+    assert!(!path.exists(), "a wrong path makes no database");
+    SqliteConnection::connect(&format!("sqlite://{}?mode=rwc", path.display()))
+        .await
+        .unwrap()
+        .close()
+        .await
+        .unwrap();
+    let why = refusal(Sqlite::open(&path).await);
+    assert!(why.contains("migrate"), "{why}");
+    migrate(&url(&path)).await.unwrap();
+    migrate(&url(&path)).await.unwrap();
+    open(&url(&path)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_schema_newer_than_the_binary_is_refused() {
+    let (_dir, path) = database().await;
+    let mut conn = SqliteConnection::connect(&url(&path)).await.unwrap();
+    conn.execute(
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
+         VALUES (999, 'from the future', TRUE, x'00', 0)",
+    )
+    .await
+    .unwrap();
+    conn.close().await.unwrap();
+    for why in [
+        refusal(Sqlite::open(&path).await),
+        refusal(Sqlite::open_read_only(&path).await),
+        refusal(Sqlite::migrate(&path).await),
+    ] {
+        assert!(why.contains("newer"), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn every_store_has_an_id_of_its_own() {
+    let (_dir, path) = database().await;
+    let first = Sqlite::open(&path).await.unwrap().id().await.unwrap();
+    let second = Sqlite::memory().await.unwrap().id().await.unwrap();
+    assert_ne!(first, second);
+    assert_eq!((first.get_version_num(), second.get_version_num()), (4, 4));
+}
+
+#[tokio::test]
+async fn a_bent_chain_is_found_by_whoever_reads_it() {
+    let bends = [
+        "UPDATE boundaries SET ops = x'007b7d' WHERE turn = 2",
+        "UPDATE boundaries SET at = at + 1 WHERE turn = 2",
+        "UPDATE boundaries SET tokens_in = 1 WHERE turn = 1",
+        "UPDATE boundaries SET content_hash = zeroblob(32) WHERE turn = 3",
+        "UPDATE boundaries SET parent_turn = 3 WHERE turn = 3",
+        "UPDATE boundaries SET ops = x'01ff' WHERE turn = 1",
+        "DELETE FROM boundaries WHERE turn = 3",
+        "DELETE FROM boundaries WHERE turn = 1",
+        "UPDATE runs SET head_hash = zeroblob(32)",
+    ];
+    for bend in bends {
+        let (_dir, path) = database().await;
+        let store = Sqlite::open(&path).await.unwrap();
+        let run = working_run(&store).await;
+        for number in 1..=3 {
+            let delta = format!(r#"{{"append":{{"log":[{{"json":{number}}}]}}}}"#);
+            let commit = Commit { ops: Some(delta.into()), full: false, ..turn(run, number) };
+            store.commit(&commit).await.unwrap();
+        }
+        assert!(store.state(run, None).await.unwrap().is_some());
+        let mut conn = SqliteConnection::connect(&url(&path)).await.unwrap();
+        conn.execute(bend).await.unwrap();
+        let state = store.state(run, None).await;
+        assert!(matches!(state, Err(Error::Corrupt { .. })), "{bend}: {state:?}");
+        let rows = store.boundaries(run, 1, 3).await;
+        assert!(matches!(rows, Err(Error::Corrupt { .. })), "{bend}: {rows:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_gives_up_does_not_stop_the_others() {
+    let (_dir, path) = database().await;
+    let store = Arc::new(Sqlite::open(&path).await.unwrap());
+    let run = working_run(&*store).await;
+    let mut callers = Vec::new();
+    for _ in 0..100 {
+        let store = Arc::clone(&store);
+        callers.push(tokio::spawn(async move { store.beat().await }));
+    }
+    for caller in callers.iter().step_by(2) {
+        caller.abort();
+    }
+    commit(&*store, run, 1).await;
+    for caller in callers {
+        if let Ok(outcome) = caller.await {
+            outcome.unwrap();
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! A real PostgreSQL for tests: one server for the test process, a database of its own for each test.
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dalsegno_store::postgres::Postgres;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+use tokio::sync::OnceCell;
+
+/// Makes a server in a directory of its own and serves until standard input ends: when the test process is gone, however
+/// it went. Then stops the server that it started and removes the directory.
+const SERVE: &str = r#"
+    set -eu
+    PATH="$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin)"
+    dir=$(mktemp -d "${TMPDIR:-/tmp}/dalsegno-pg.XXXXXX")
+    trap 'rm -rf "$dir"' EXIT
+    initdb -D "$dir/data" -U postgres --auth=trust --encoding=UTF8 --locale=C --no-sync >"$dir/log" 2>&1 \
+        || { cat "$dir/log" >&2; exit 1; }
+    postgres -D "$dir/data" -k "$dir" -c listen_addresses= -c max_connections=400 "$@" >>"$dir/log" 2>&1 &
+    server=$!
+    until psql -h "$dir" -U postgres -qc 'SELECT 1' >/dev/null 2>&1; do
+        kill -0 "$server" || { cat "$dir/log" >&2; exit 1; }
+        sleep 0.1
+    done
+    echo "$dir"
+    read -r _ || true
+    kill -QUIT "$server"
+    wait "$server" || true
+"#;
+
+/// A server of its own; it ends with this value.
+pub struct Server {
+    socket: PathBuf,
+    databases: AtomicU32,
+    template: OnceCell<()>,
+    child: Child,
+    /// The server lives as long as this is open.
+    alive: Option<ChildStdin>,
+}
+
+impl Server {
+    /// Starts a server with these further arguments, such as `-c fsync=off`. PostgreSQL refuses to run as root: then it
+    /// runs as the user `postgres`.
+    pub fn start(arguments: &[&str]) -> Self {
+        let mut command = if is_root() {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "sh"]);
+            command
+        } else {
+            Command::new("sh")
+        };
+        let mut child = command
+            .args(["-c", SERVE, "sh"])
+            .args(arguments)
+            .current_dir("/")
+            // An interrupt at the terminal is for the test process; the server follows it.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell, and setpriv for root");
+        let mut socket = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut socket).unwrap();
+        assert!(!socket.is_empty(), "PostgreSQL did not start: is it installed?");
+        Self {
+            socket: socket.trim_end().into(),
+            databases: AtomicU32::new(0),
+            template: OnceCell::new(),
+            alive: child.stdin.take(),
+            child,
+        }
+    }
+
+    /// The URL of one of its databases.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://postgres@localhost/{database}?host={}", self.socket.display())
+    }
+
+    /// A new database with nothing in it.
+    #[allow(dead_code)]
+    pub async fn empty_database(&self) -> String {
+        let name = self.next();
+        self.execute(&format!("CREATE DATABASE {name}")).await;
+        self.url(&name)
+    }
+
+    /// A new, migrated database.
+    pub async fn database(&self) -> String {
+        self.template
+            .get_or_init(|| async {
+                self.execute("CREATE DATABASE migrated").await;
+                Postgres::migrate(&self.url("migrated")).await.unwrap();
+            })
+            .await;
+        let name = self.next();
+        self.execute(&format!("CREATE DATABASE {name} TEMPLATE migrated")).await;
+        self.url(&name)
+    }
+
+    fn next(&self) -> String {
+        format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Runs a statement in the database `postgres`.
+    async fn execute(&self, sql: &str) {
+        let mut conn = PgConnection::connect(&self.url("postgres")).await.unwrap();
+        conn.execute(AssertSqlSafe(sql.to_owned())).await.unwrap();
+        conn.close().await.unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.alive.take());
+        // Where this is the end of a failed test, the failure is what matters.
+        let _ = self.child.wait();
+    }
+}
+
+/// A new, migrated database on the server that this process shares.
+pub async fn database() -> String {
+    shared().database().await
+}
+
+/// A new database with nothing in it on the server that this process shares.
+#[allow(dead_code)]
+pub async fn empty_database() -> String {
+    shared().empty_database().await
+}
+
+fn shared() -> &'static Server {
+    static SHARED: OnceLock<Server> = OnceLock::new();
+    SHARED.get_or_init(|| Server::start(&[]))
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output().expect("id");
+    id.stdout == b"0\n"
+}

@@ -1,0 +1,116 @@
+//! A wire to PostgreSQL that counts, and that may change servers between transactions, as pgbouncer does.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+/// A loopback port that leads to a database.
+pub struct Wire {
+    port: u16,
+    database: String,
+    exchanges: Arc<AtomicU64>,
+}
+
+impl Wire {
+    /// A wire to the database of this URL (as `pg.rs` makes them). Each client gets as many server connections as
+    /// `servers`, and another one of them after each transaction.
+    pub fn to(url: &str, servers: usize) -> Self {
+        let (rest, socket) = url.split_once("?host=").unwrap();
+        let database = rest.rsplit_once('/').unwrap().1.to_owned();
+        let socket = PathBuf::from(socket).join(".s.PGSQL.5432");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let exchanges = Arc::<AtomicU64>::default();
+        let counter = Arc::clone(&exchanges);
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let (socket, counter) = (socket.clone(), Arc::clone(&counter));
+                // A client that goes away ends its thread, and closes its servers.
+                thread::spawn(move || serve(client?, &socket, servers, &counter));
+            }
+        });
+        Self { port, database, exchanges }
+    }
+
+    /// The database's URL by this wire.
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{}?sslmode=disable", self.port, self.database)
+    }
+
+    /// How often a client has waited for a server: each wait ends with the server's being ready for a query.
+    pub fn exchanges(&self) -> u64 {
+        self.exchanges.load(Ordering::SeqCst)
+    }
+}
+
+fn serve(mut client: TcpStream, socket: &PathBuf, servers: usize, exchanges: &AtomicU64) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    let mut startup = vec![0; 4];
+    client.read_exact(&mut startup)?;
+    let length = u32::from_be_bytes([startup[0], startup[1], startup[2], startup[3]]) as usize;
+    startup.resize(length, 0);
+    client.read_exact(&mut startup[4..])?;
+
+    let mut idle = Vec::new();
+    for number in 0..servers {
+        let mut server = UnixStream::connect(socket)?;
+        server.write_all(&startup)?;
+        let greeting = until_ready(&mut server)?.0;
+        if number == 0 {
+            client.write_all(&greeting)?;
+        }
+        idle.push(server);
+    }
+    loop {
+        // What a client sends up to a Sync or a Query is answered by one server, and by the same one while a
+        // transaction is open.
+        let mut server = idle.remove(0);
+        let mut open = true;
+        while open {
+            server.write_all(&request(&mut client)?)?;
+            let (answer, status) = until_ready(&mut server)?;
+            exchanges.fetch_add(1, Ordering::SeqCst);
+            client.write_all(&answer)?;
+            open = status != b'I';
+        }
+        idle.push(server);
+    }
+}
+
+/// Messages of a client up to one that the server answers by being ready.
+fn request(client: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut all = Vec::new();
+    loop {
+        let (kind, _) = message(client, &mut all)?;
+        if matches!(kind, b'S' | b'Q') {
+            return Ok(all);
+        }
+    }
+}
+
+/// Messages of a server up to its being ready, and the state of its transaction.
+fn until_ready(server: &mut impl Read) -> io::Result<(Vec<u8>, u8)> {
+    let mut all = Vec::new();
+    loop {
+        let (kind, last) = message(server, &mut all)?;
+        if kind == b'Z' {
+            return Ok((all, last));
+        }
+    }
+}
+
+/// Reads one message: its kind and its last byte.
+fn message(from: &mut impl Read, all: &mut Vec<u8>) -> io::Result<(u8, u8)> {
+    let mut head = [0; 5];
+    from.read_exact(&mut head)?;
+    let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+    let mut body = vec![0; length - 4];
+    from.read_exact(&mut body)?;
+    all.extend(head);
+    all.extend(&body);
+    Ok((head[0], body.last().copied().unwrap_or_default()))
+}

@@ -1,0 +1,200 @@
+"""Dal Segno for Python: what an agent imports. One file, the standard library only; copy it beside your agent.
+
+    run = Run.attach()
+    state = run.state or {"notes": []}
+    while run.turn <= 20:
+        run.check()                        # cancelled, or the pod has to go: leaves the process
+        note = run.call(f"turn-{run.turn}", policy="retrySameKey", arguments={...}, tool=write_note)
+        state["notes"].append(note)
+        run.commit(run.turn, state=state)  # from here on the turn is never lost and never run again
+    run.finish("succeeded")
+"""
+
+import http.client, json, os, random, secrets, signal, sys, threading, time, uuid  # noqa: E401
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+OVER = ("FENCED", "ATTEMPT_SPENT", "VERSION_INCOMPATIBLE", "FINISHED")  # nothing more is accepted of this process
+GRACE_SECONDS = 10  # from SIGTERM to the end, whatever the loop is doing
+TERMINATION_LOG = Path("/dev/termination-log")
+
+
+class Refused(Exception):
+    """The gateway refused a call for good; `code` is stable, the message is for a person."""
+    code = property(lambda self: self.args[0])
+
+
+class Uncertain(Exception):
+    """Nobody knows whether `call` (its id, key, arguments …) took effect: find out, then `Run.settle` it."""
+    call = property(lambda self: self.args[0])
+
+
+class CallFailed(Exception):
+    """Raise it in a tool that refused and changed nothing. `Run.call` raises it, now and when it is called again."""
+    result = property(lambda self: self.args[0] if self.args else None)
+
+
+class Run:
+    """One attempt at a run. Make it with `Run.attach()`, once per process."""
+    @classmethod
+    def attach(cls, heartbeat=True, sigterm=True):
+        """Takes the run over. Without `heartbeat` a hang is found late; without `sigterm` no handler is installed."""
+        return cls(heartbeat, sigterm)
+
+    def __init__(self, heartbeat, sigterm):
+        self._url, self._bearer, self._claims = urlsplit(os.environ["DALSEGNO_URL"]), None, {}
+        self._keys = self._url.path.rstrip("/").split("/")[-1] + ":"  # the run's id: no other run has such keys
+        self._over, self._term = threading.Event(), threading.Event()
+        self.cancelled = self.suspending = False  # what a person asks for, as of the last answer
+        if sigterm:
+            threading.Thread(target=self._leave, daemon=True).start()
+            signal.signal(signal.SIGTERM, lambda *_: self._term.set())
+        instance = secrets.token_urlsafe(32)
+        answer = self._see(self._send("attach", {"instance": instance}))
+        self._bearer = instance
+        self.name, self.attempt, self.decision = answer["run"], answer["attempt"], answer["decision"]
+        self.warnings, self.head = answer["warnings"], answer.get("head")
+        self.unsettled_calls, self.completed_calls = answer["unsettledCalls"], answer["completedCalls"]
+        self.planned = bool(self.head) and self.head["boundary"] == "plan"  # whether `turn` has its plan already
+        self.turn = self.head["turn"] + (not self.planned) if self.head else 1  # the next one to commit
+        channels = answer.get("state")
+        if channels is None:  # nothing was committed, or it is too large to come with the answer
+            channels = self._send("state", method="GET")["state"] if self.head else {}
+        self.channels = {name: _decode(channel) for name, channel in channels.items()}  # values, and lists of items
+        self.state = self.channels.get("state")  # what the last `commit(state=…)` held; None on a fresh run
+        self.input = json.loads(Path(os.environ["DALSEGNO_INPUT_FILE"]).read_text("utf-8") or "null")
+        if heartbeat:
+            threading.Thread(target=self._beat, args=[answer["heartbeatSeconds"]], daemon=True).start()
+
+    def commit(self, turn, state=None, channels=None, events=(), usage=None, plan=False, calls=(), finish=None):
+        """Commits a boundary of `turn`, its result or its `plan`, and returns once it is durable.
+
+        `state` is the whole state; `channels` only what changed: {"set": {name: value}, "append": {name: [items]},
+        "truncate": {name: length}, "remove": [names]}; with neither the state stays. `usage` is what this boundary
+        spent (tokensIn, tokensOut, toolCalls, costMicroUSD). `calls` of a plan: [{"id", "policy", "arguments"}].
+        `finish` ends the run with this boundary: {"outcome": "succeeded" | "failed", "reason", "message", "output"}.
+        """
+        calls = [{"key": self._keys + call["id"], **call} for call in calls]
+        answer = self._see(self._send(f"turns/{turn}/plan" if plan else f"turns/{turn}", {
+            "commitId": str(uuid.uuid4()), "state": state, "channels": channels and _encode(channels), "calls": calls,
+            "events": list(events), "usage": usage, "outcome": finish and {"finish": finish}}))
+        self.head, self.planned, self.turn = answer["head"], plan, turn if plan else turn + 1
+        if finish:
+            self._over.set()
+        return answer
+
+    def call(self, id, *, policy, tool, key=None, arguments=None):
+        """Runs `tool(key, arguments)` unless it is known to be done; returns its result, now or from the store.
+
+        `policy` says what to do where the outcome is unknown: retrySameKey, probe, ask or readOnly. The key, unless
+        given, is made of the run and `id`. An exception leaves the outcome unknown; `CallFailed` says it did nothing.
+        """
+        claim = {"claimId": str(uuid.uuid4()), "policy": policy, "key": key or self._keys + id, "arguments": arguments}
+        if policy in ("retrySameKey", "readOnly"):  # after an exception the same claim may run its tool again
+            claim = self._claims.setdefault(id, claim)
+        answer = self._send(f"calls/{id}/claim", claim)
+        call = answer["call"]
+        if answer["verdict"] == "uncertain":
+            raise Uncertain(call)
+        if answer["verdict"] == "go":
+            try:
+                call["state"], call["result"] = "completed", tool(call["key"], call.get("arguments"))
+            except CallFailed as failed:
+                call["state"], call["result"] = "failed", failed.result
+            done = {"claimId": claim["claimId"], "outcome": call["state"], "result": call["result"]}
+            self._send(f"calls/{id}/complete", done)
+        self._claims.pop(id, None)
+        if call["state"] == "failed":
+            raise CallFailed(call.get("result"))
+        return call.get("result")
+
+    def settle(self, id, outcome, reason, result=None):
+        """Records what a probe found out about an uncertain call: "completed" or "failed", and how it was found."""
+        self._send(f"calls/{id}/settle", {"outcome": outcome, "reason": reason, "result": result})
+
+    def finish(self, outcome, **more):
+        """Ends the run where there is no new state: "succeeded" or "failed"; `more`: reason, message, output."""
+        self._send("finish", {"commitId": str(uuid.uuid4()), "finish": {"outcome": outcome, **more}})
+        self._over.set()
+
+    stopping = property(lambda self: self._term.is_set(), doc="SIGTERM came: commit and leave within GRACE_SECONDS.")
+
+    def check(self):
+        """Between two steps: acknowledges a cancel and exits 0, or exits 143 where the pod has to go."""
+        if self.cancelled:
+            self._over.set()
+            self._send("cancelled")
+        if self.cancelled or self.stopping:
+            sys.exit(0 if self.cancelled else 143)
+
+    def fail(self, message, fatal=False):
+        """Exits 1 and leaves word why. `fatal`: more attempts would not help, hold the run for a person."""
+        word = {"dalsegno": 1, "class": "fatal" if fatal else "crash", "message": message[:512]}
+        if TERMINATION_LOG.exists():
+            TERMINATION_LOG.write_text(json.dumps(word, ensure_ascii=False), "utf-8")
+        sys.exit(f"dalsegno: {word['class']}: {message}")
+
+    def _send(self, path, fields=None, method="POST", timeout=30):
+        """Serialises once and sends the same bytes until they are answered, for as long as the pod lives."""
+        body = fields and json.dumps({k: v for k, v in fields.items() if v is not None}, allow_nan=False).encode()
+        delay, retry_after = 0.1, 0
+        while True:
+            bearer = self._bearer or Path(os.environ["DALSEGNO_TOKEN_FILE"]).read_text("ascii").strip()
+            try:
+                status, retry_after, answer = self._exchange(method, path, bearer, body, timeout)
+                if status < 400:
+                    return json.loads(answer or "null")
+                if status != 429 and status < 500:
+                    self._refuse(path, status, answer)
+            except (OSError, http.client.HTTPException) as error:
+                status = error  # whether it was heard is unknown; the gateway tells a repeat by its bytes
+            if delay >= 5:
+                print(f"dalsegno: {path}: no answer yet ({status}), sending it again", file=sys.stderr, flush=True)
+            time.sleep(max(random.uniform(delay / 2, delay), retry_after))
+            delay = min(delay * 2, 5)
+
+    def _exchange(self, method, path, bearer, body, timeout):
+        kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
+        headers = {"Authorization": f"Bearer {bearer}", "Content-Type": "application/json"}
+        with closing(kind(self._url.netloc, timeout=timeout)) as connection:
+            connection.request(method, f"{self._url.path.rstrip('/')}/{path}", body, headers)
+            answer = connection.getresponse()
+            retry_after = answer.headers.get("Retry-After", "")
+            return answer.status, int(retry_after) if retry_after.isdigit() else 0, answer.read()
+
+    def _refuse(self, path, status, answer):
+        try:
+            code, detail = (json.loads(answer)[name] for name in ("code", "detail"))
+        except (ValueError, LookupError, TypeError):  # not the gateway's words
+            code, detail = f"HTTP_{status}", str(answer[:512])
+        if code not in OVER:
+            raise Refused(code, f"{path}: {detail}")
+        if path == "heartbeat" and (code == "FINISHED" or self._over.is_set()):
+            sys.exit()  # ends this thread alone: it was we who ended the run
+        os.write(2, f"dalsegno: {code}: {detail}\n".encode())
+        os._exit(0 if code == "FINISHED" else 1)
+
+    def _see(self, answer):
+        self.suspending, self.cancelled = answer["suspend"], self.cancelled or answer["cancel"]
+        return answer
+
+    def _beat(self, seconds, pause=0):  # the first one goes at once: it binds the lease
+        while not self._over.wait(pause):
+            pause = self._see(self._send("heartbeat", timeout=5)) and seconds
+
+    def _leave(self):
+        self._term.wait()
+        time.sleep(GRACE_SECONDS)
+        os._exit(143)
+
+
+def _encode(channels):
+    values = {name: {"json": value} for name, value in channels.get("set", {}).items()}
+    lists = {name: [{"json": item} for item in items] for name, items in channels.get("append", {}).items()}
+    return {**channels, "set": values, "append": lists}
+
+
+def _decode(channel):
+    values = [item.get("json", item.get("bytes")) for item in channel.get("list", [channel.get("value")])]
+    return values if "list" in channel else values[0]

@@ -1,0 +1,356 @@
+"""The client against a scripted gateway: each test says in its name what an agent may rely on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+SDK = Path(__file__).parents[1]
+FLAGS = {"suspend": False, "cancel": False, "leaseSeconds": 15}
+HEAD = {"turn": 1, "boundary": "result", "position": 0, "contentHash": "sha256:00"}
+
+
+def attach(**more):
+    fresh = {"run": "demo/first", "attempt": 1, "decision": "fresh", "unsettledCalls": [], "completedCalls": []}
+    return 200, {**fresh, "approval": None, "warnings": [], "heartbeatSeconds": 60, **FLAGS, **more}
+
+
+def ok(**more):
+    return 200, {**FLAGS, **more}
+
+
+def committed(turn, boundary="result"):
+    return ok(result="ok", head={**HEAD, "turn": turn, "boundary": boundary})
+
+
+def problem(status, code):
+    return status, {"type": "about:blank", "status": status, "code": code, "detail": "because"}
+
+
+def call(verdict, state="started", **more):
+    made = {"id": "turn-1", "turn": 1, "policy": "retrySameKey", "key": "k1", "state": state, **more}
+    return 200, {"verdict": verdict, "call": made}
+
+
+class Gateway:
+    """Answers by a script: {path: [answers in order, the last one again and again]}; the answer `CUT` is none at all."""
+
+    CUT = object()
+
+    def __init__(self, tmp_path):
+        self.script = {"attach": [attach()], "heartbeat": [ok()]}
+        self.seen = []  # (path, bearer, body) of every request
+        gateway = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                path = self.path.removeprefix("/v1/runs/r1/")
+                gateway.seen.append((path, self.headers["Authorization"], body))
+                answers = gateway.script[path]
+                answer = answers.pop(0) if len(answers) > 1 else answers[0]
+                if answer is Gateway.CUT:
+                    self.connection.close()
+                    return
+                status, fields, *headers = answer
+                text = json.dumps(fields).encode()
+                self.send_response(status)
+                for name, value in headers:
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            do_GET = do_POST
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, args=[0.01], daemon=True).start()
+        (tmp_path / "token").write_text("pod-token\n")
+        (tmp_path / "input").write_text('{"goal": "pages"}')
+        self.env = {
+            **os.environ,
+            "PYTHONPATH": str(SDK),
+            "DALSEGNO_URL": f"http://127.0.0.1:{self.server.server_port}/v1/runs/r1",
+            "DALSEGNO_TOKEN_FILE": str(tmp_path / "token"),
+            "DALSEGNO_INPUT_FILE": str(tmp_path / "input"),
+        }
+
+    def start(self, code):
+        """Starts an agent of these lines, in its own process: most of what is promised is how it ends."""
+        preamble = "import time, dalsegno\nfrom dalsegno import *\n"
+        command = [sys.executable, "-u", "-c", preamble + textwrap.dedent(code)]
+        return subprocess.Popen(command, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def run(self, code):
+        agent = self.start(code)
+        out, err = agent.communicate(timeout=30)
+        return agent.returncode, out, err
+
+    def bodies(self, path):
+        return [body for seen, _, body in self.seen if seen == path]
+
+
+@pytest.fixture
+def gateway(tmp_path):
+    gateway = Gateway(tmp_path)
+    yield gateway
+    gateway.server.shutdown()
+    gateway.server.server_close()
+
+
+def test_a_fresh_run_attaches_by_the_token_and_goes_on_by_its_instance(gateway):
+    gateway.script["turns/1"] = [committed(1)]
+    code, out, err = gateway.run("""
+        run = Run.attach()
+        print(run.name, run.attempt, run.decision, run.turn, run.state, run.input["goal"])
+        run.commit(1, state={"n": 1}, events=[{"did": "it"}], usage={"tokensIn": 5})
+        print(run.turn)
+    """)
+    assert (code, err) == (0, "")
+    assert out == "demo/first 1 fresh 1 None pages\n2\n"
+    (_, token, body), (_, bearer, commit) = [call for call in gateway.seen if call[0] != "heartbeat"]
+    instance = json.loads(body)["instance"]
+    assert (token, bearer, len(instance)) == ("Bearer pod-token", f"Bearer {instance}", 43)
+    commit = json.loads(commit)
+    assert len(commit.pop("commitId")) == 36
+    assert commit == {"state": {"n": 1}, "events": [{"did": "it"}], "calls": [], "usage": {"tokensIn": 5}}
+
+
+def test_a_resumed_run_goes_on_at_the_next_turn_with_its_channels(gateway):
+    state = {"state": {"value": {"json": {"n": 7}}}, "log": {"list": [{"json": 1}, {"json": "a"}]}, "none": {"list": []}}
+    gateway.script["attach"] = [attach(decision="resume", head={**HEAD, "turn": 7}, state=state)]
+    code, out, _ = gateway.run("run = Run.attach(); print(run.turn, run.planned, run.state, run.channels['log'], run.channels['none'])")
+    assert (code, out) == (0, "8 False {'n': 7} [1, 'a'] []\n")
+
+
+def test_an_open_turn_is_resumed_after_its_plan(gateway):
+    gateway.script["attach"] = [attach(decision="resume", head={**HEAD, "turn": 7, "boundary": "plan"}, state={})]
+    assert gateway.run("run = Run.attach(); print(run.turn, run.planned)")[1] == "7 True\n"
+
+
+def test_a_state_too_large_for_the_answer_is_fetched(gateway):
+    gateway.script["attach"] = [attach(decision="resume", head=HEAD)]
+    gateway.script["state"] = [(200, {"head": HEAD, "state": {"state": {"value": {"json": "large"}}}})]
+    assert gateway.run("print(Run.attach().state)")[1] == "large\n"
+
+
+@pytest.mark.parametrize("fault", [problem(503, "UNAVAILABLE"), problem(429, "TOO_MANY_REQUESTS"), (502, "nginx"), Gateway.CUT])
+def test_a_commit_without_an_answer_is_sent_again_as_the_same_bytes(gateway, fault):
+    gateway.script["turns/1"] = [fault, fault, committed(1)]
+    code, _, err = gateway.run("Run.attach().commit(1, state={'n': 1.5})")
+    assert (code, err) == (0, "")
+    first, *others = gateway.bodies("turns/1")
+    assert others == [first, first]
+
+
+def test_retry_after_is_honoured(gateway):
+    gateway.script["attach"] = [(*problem(503, "NOT_READY"), ("Retry-After", "1")), attach()]
+    began = time.monotonic()
+    assert gateway.run("Run.attach()")[0] == 0
+    assert time.monotonic() - began >= 1
+
+
+def test_a_fenced_commit_ends_the_process_whatever_the_agent_catches(gateway):
+    gateway.script["turns/1"] = [problem(409, "FENCED")]
+    code, out, err = gateway.run("""
+        try:
+            Run.attach().commit(1, state=1)
+        except BaseException:
+            pass
+        print("still here")
+    """)
+    assert (code, out, err) == (1, "", "dalsegno: FENCED: because\n")
+
+
+@pytest.mark.parametrize("code", ["ATTEMPT_SPENT", "VERSION_INCOMPATIBLE"])
+def test_a_refused_attach_ends_the_process(gateway, code):
+    gateway.script["attach"] = [problem(409, code)]
+    assert gateway.run("Run.attach()") == (1, "", f"dalsegno: {code}: because\n")
+
+
+def test_attaching_to_a_finished_run_is_a_good_end(gateway):
+    gateway.script["attach"] = [problem(409, "FINISHED")]
+    assert gateway.run("Run.attach()")[0] == 0
+
+
+def test_any_other_refusal_is_an_exception_with_its_code(gateway):
+    gateway.script["turns/3"] = [problem(409, "CONFLICT")]
+    code, out, _ = gateway.run("""
+        try:
+            Run.attach().commit(3, state=1)
+        except Refused as refused:
+            print(refused.code)
+    """)
+    assert (code, out) == (0, "CONFLICT\n")
+
+
+def test_heartbeats_go_on_while_the_loop_sleeps_and_one_that_is_fenced_ends_it(gateway):
+    gateway.script["attach"] = [attach(heartbeatSeconds=0.1)]
+    gateway.script["heartbeat"] = [ok(), ok(), Gateway.CUT, ok(), problem(409, "FENCED")]
+    began = time.monotonic()
+    code, _, err = gateway.run("run = Run.attach(); time.sleep(20)")
+    assert time.monotonic() - began < 10
+    assert (code, err) == (1, "dalsegno: FENCED: because\n")
+    assert gateway.bodies("heartbeat") == [b""] * 5
+
+
+def test_a_heartbeat_after_our_own_finish_is_not_taken_for_a_fence(gateway):
+    gateway.script["attach"] = [attach(heartbeatSeconds=0.05)]
+    gateway.script["heartbeat"] = [problem(409, "FINISHED")]
+    gateway.script["finish"] = [committed(1)]
+    code, out, _ = gateway.run("run = Run.attach(); time.sleep(0.3); run.finish('succeeded', output=1); print('cleaned up')")
+    assert (code, out) == (0, "cleaned up\n")
+    assert json.loads(gateway.bodies("finish")[0])["finish"] == {"outcome": "succeeded", "output": 1}
+
+
+def test_a_cancel_heard_by_heartbeat_is_acknowledged_between_two_steps(gateway):
+    gateway.script["attach"] = [attach(heartbeatSeconds=0.05)]
+    gateway.script["heartbeat"] = [ok(), ok(cancel=True)]
+    gateway.script["cancelled"] = [Gateway.CUT, ok(cancel=True)]
+    code, out, _ = gateway.run("""
+        run = Run.attach()
+        while True:
+            run.check()
+            time.sleep(0.05)
+    """)
+    assert (code, out) == (0, "")
+    assert gateway.bodies("cancelled") == [b"", b""]
+
+
+def test_a_new_call_runs_its_tool_with_the_key_the_store_knows(gateway):
+    gateway.script["calls/turn-1/claim"] = [call("go", arguments={"page": 1})]
+    gateway.script["calls/turn-1/complete"] = [ok()]
+    code, out, err = gateway.run("""
+        run = Run.attach()
+        print(run.call("turn-1", policy="retrySameKey", arguments={"page": 1}, tool=lambda key, args: [key, args["page"]]))
+    """)
+    assert (code, out, err) == (0, "['k1', 1]\n", "")
+    claim = json.loads(gateway.bodies("calls/turn-1/claim")[0])
+    done = json.loads(gateway.bodies("calls/turn-1/complete")[0])
+    assert (claim["policy"], claim["arguments"], claim["key"]) == ("retrySameKey", {"page": 1}, "r1:turn-1")
+    assert done == {"claimId": claim["claimId"], "outcome": "completed", "result": ["k1", 1]}
+
+
+def test_a_call_that_is_done_is_not_made_again(gateway):
+    gateway.script["calls/turn-1/claim"] = [call("done", "completed", result="stored")]
+    code, out, _ = gateway.run("print(Run.attach().call('turn-1', policy='ask', tool=lambda *_: print('ran')))")
+    assert (code, out) == (0, "stored\n")
+
+
+def test_an_uncertain_call_is_handed_to_the_agent_which_settles_it(gateway):
+    gateway.script["calls/turn-1/claim"] = [call("uncertain")]
+    gateway.script["calls/turn-1/settle"] = [ok()]
+    code, out, _ = gateway.run("""
+        run = Run.attach()
+        try:
+            run.call("turn-1", policy="probe", tool=lambda *_: print("ran"))
+        except Uncertain as uncertain:
+            run.settle("turn-1", "completed", "found by key " + uncertain.call["key"], result=7)
+    """)
+    assert (code, out) == (0, "")
+    settled = json.loads(gateway.bodies("calls/turn-1/settle")[0])
+    assert settled == {"outcome": "completed", "reason": "found by key k1", "result": 7}
+
+
+def test_a_tool_that_raised_may_be_called_again_under_the_same_claim(gateway):
+    gateway.script["calls/turn-1/claim"] = [call("go")]
+    gateway.script["calls/turn-1/complete"] = [ok()]
+    code, _, err = gateway.run("""
+        run, tries = Run.attach(), []
+        def tool(key, _):
+            tries.append(key)
+            return 1 / (len(tries) - 1)
+        try:
+            run.call("turn-1", policy="retrySameKey", tool=tool)
+        except ZeroDivisionError:
+            run.call("turn-1", policy="retrySameKey", tool=tool)
+    """)
+    assert (code, err) == (0, "")
+    first, second = gateway.bodies("calls/turn-1/claim")
+    assert first == second
+
+
+def test_a_tool_that_refused_is_recorded_as_failed(gateway):
+    gateway.script["calls/turn-1/claim"] = [call("go"), call("done", "failed", result="no such page")]
+    gateway.script["calls/turn-1/complete"] = [ok()]
+    code, out, _ = gateway.run("""
+        run = Run.attach()
+        def tool(key, _):
+            raise CallFailed("no such page")
+        for _ in range(2):
+            try:
+                run.call("turn-1", policy="retrySameKey", tool=tool)
+            except CallFailed as failed:
+                print(failed.result)
+    """)
+    assert (code, out) == (0, "no such page\n" * 2)
+    assert [json.loads(body)["outcome"] for body in gateway.bodies("calls/turn-1/complete")] == ["failed"]
+
+
+def test_a_plan_names_its_calls_and_a_result_may_finish_the_run(gateway):
+    gateway.script["turns/1/plan"] = [committed(1, "plan")]
+    gateway.script["turns/1"] = [committed(1)]
+    code, out, _ = gateway.run("""
+        run = Run.attach()
+        run.commit(1, plan=True, calls=[{"id": "turn-1", "policy": "ask"}])
+        print(run.turn, run.planned)
+        run.commit(1, channels={"append": {"log": [1, None]}, "set": {"n": 2}}, finish={"outcome": "failed", "reason": "Stuck"})
+        print(run.turn, run.planned)
+    """)
+    assert (code, out) == (0, "1 True\n2 False\n")
+    plan, result = json.loads(gateway.bodies("turns/1/plan")[0]), json.loads(gateway.bodies("turns/1")[0])
+    assert plan["calls"] == [{"id": "turn-1", "policy": "ask", "key": "r1:turn-1"}]
+    assert result["channels"] == {"append": {"log": [{"json": 1}, {"json": None}]}, "set": {"n": {"json": 2}}}
+    assert result["outcome"] == {"finish": {"outcome": "failed", "reason": "Stuck"}}
+
+
+LOOP = """
+    run = Run.attach({options})
+    print("attached")
+    while True:
+        run.check()
+        time.sleep({step})
+"""
+
+
+def stop(agent):
+    assert agent.stdout.readline() == "attached\n"
+    agent.send_signal(signal.SIGTERM)
+    return agent.wait(timeout=10)
+
+
+def test_sigterm_leaves_with_143_between_two_steps(gateway):
+    assert stop(gateway.start(LOOP.format(options="", step=0.05))) == 143
+
+
+def test_sigterm_ends_a_step_that_takes_too_long(gateway):
+    began = time.monotonic()
+    assert stop(gateway.start("    dalsegno.GRACE_SECONDS = 0.3" + LOOP.format(options="", step=20))) == 143
+    assert time.monotonic() - began < 8
+
+
+def test_without_the_handler_sigterm_kills(gateway):
+    assert stop(gateway.start(LOOP.format(options="sigterm=False", step=0.05))) == -signal.SIGTERM
+
+
+def test_a_failure_leaves_word_in_the_termination_log(gateway, tmp_path):
+    log = tmp_path / "log"
+    log.touch()
+    code, _, err = gateway.run(f"""
+        dalsegno.TERMINATION_LOG = dalsegno.Path({str(log)!r})
+        Run.attach().fail("the wörld is gone" + "." * 9999, fatal=True)
+    """)
+    assert (code, err[:40]) == (1, "dalsegno: fatal: the wörld is gone......")
+    word = json.loads(log.read_text())
+    assert (word["dalsegno"], word["class"], len(word["message"])) == (1, "fatal", 512)

@@ -1,0 +1,140 @@
+//! Tool calls with one key for ever.
+
+use std::collections::HashMap;
+use std::sync::{MutexGuard, PoisonError};
+
+use dalsegno_protocol::{
+    Call, CallOutcome, CallState, ClaimRequest, ClaimResponse, ClaimVerdict, CompleteRequest, Policy,
+    RawValue, SettleRequest,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use uuid::Uuid;
+
+use crate::http::CALL;
+use crate::json::{from_text, raw, to_bytes};
+use crate::{Error, Result, Run, ToolError};
+
+impl Run {
+    /// Calls a tool as `tool(key, arguments)` unless it is known to be done; returns its result, now or from the store.
+    ///
+    /// `policy` says what to do where the outcome is unknown. The key is for ever the same ([`Self::key`] unless
+    /// given); the tool gets the key and the arguments that the store knows. A result that is not recorded because
+    /// this process dies is an unknown outcome, and so is [`ToolError::Unknown`].
+    pub fn call<A, R>(
+        &self,
+        id: &str,
+        policy: Policy,
+        key: Option<&str>,
+        arguments: A,
+        tool: impl FnOnce(&str, A) -> std::result::Result<R, ToolError>,
+    ) -> Result<R>
+    where
+        A: Serialize + DeserializeOwned,
+        R: Serialize + DeserializeOwned,
+    {
+        let claim = self.claim(id, policy, key, &arguments)?;
+        let ClaimResponse { verdict, call } =
+            self.client.call(&format!("calls/{id}/claim"), Some(&claim.body))?;
+        match (verdict, call.state) {
+            (ClaimVerdict::Uncertain, _) => Err(Error::Uncertain(Box::new(call))),
+            (ClaimVerdict::Done, CallState::Failed) => Err(Error::CallFailed {
+                id: call.id,
+                result: call.result.unwrap_or_else(|| RawValue::NULL.to_owned()),
+            }),
+            (ClaimVerdict::Done, _) => {
+                let stored = call.result.as_deref().unwrap_or(RawValue::NULL);
+                from_text("read the stored result of a call", stored.get())
+            }
+            (ClaimVerdict::Go, _) => {
+                let arguments = match &call.arguments {
+                    Some(stored) => from_text("read the stored arguments of a call", stored.get())?,
+                    None => arguments,
+                };
+                let outcome = tool(&call.key, arguments);
+                self.complete(claim.id, call, outcome)
+            }
+        }
+    }
+
+    /// The claim to send. One that left a tool's outcome unknown is used again where the tool may be called again.
+    fn claim(
+        &self,
+        id: &str,
+        policy: Policy,
+        key: Option<&str>,
+        arguments: &impl Serialize,
+    ) -> Result<Claim> {
+        let request = ClaimRequest {
+            claim_id: Uuid::new_v4(),
+            policy,
+            key: Some(key.map_or_else(|| self.key(id), str::to_owned)),
+            arguments: Some(raw("write a call's arguments as JSON", arguments)?),
+        };
+        let claim = Claim { id: request.claim_id, body: to_bytes(&request)? };
+        match policy {
+            Policy::RetrySameKey | Policy::ReadOnly => {
+                Ok(self.claims().entry(id.to_owned()).or_insert(claim).clone())
+            }
+            Policy::Probe | Policy::Ask => Ok(claim),
+        }
+    }
+
+    fn complete<R: Serialize>(
+        &self,
+        claim: Uuid,
+        call: Call,
+        outcome: std::result::Result<R, ToolError>,
+    ) -> Result<R> {
+        match outcome {
+            Ok(result) => {
+                self.record(&call.id, claim, CallOutcome::Completed, &result)?;
+                Ok(result)
+            }
+            Err(ToolError::Refused(why)) => {
+                let result = self.record(&call.id, claim, CallOutcome::Failed, &why)?;
+                Err(Error::CallFailed { id: call.id, result })
+            }
+            Err(ToolError::Unknown(source)) => Err(Error::Tool { id: call.id, source }),
+        }
+    }
+
+    fn record(
+        &self,
+        id: &str,
+        claim_id: Uuid,
+        outcome: CallOutcome,
+        result: &impl Serialize,
+    ) -> Result<Box<RawValue>> {
+        let result = raw("write a tool's result as JSON", result)?;
+        let request = CompleteRequest { claim_id, outcome, result: Some(result.clone()) };
+        self.client.send(&format!("calls/{id}/complete"), Some(&to_bytes(&request)?), CALL)?;
+        self.claims().remove(id);
+        Ok(result)
+    }
+
+    /// Records what a probe found out about an uncertain call, and how it was found.
+    pub fn settle(
+        &self,
+        id: &str,
+        outcome: CallOutcome,
+        result: &impl Serialize,
+        reason: &str,
+    ) -> Result<()> {
+        let result = Some(raw("write a call's result as JSON", result)?);
+        let body = to_bytes(&SettleRequest { outcome, result, reason: reason.to_owned() })?;
+        self.client.send(&format!("calls/{id}/settle"), Some(&body), CALL)?;
+        Ok(())
+    }
+
+    fn claims(&self) -> MutexGuard<'_, HashMap<String, Claim>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A claim, and the bytes that say so.
+#[derive(Clone)]
+pub(crate) struct Claim {
+    id: Uuid,
+    body: Vec<u8>,
+}

@@ -1,0 +1,153 @@
+//! The same bytes until they are answered.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Once, OnceLock};
+use std::time::Duration;
+use std::{fs, thread};
+
+use dalsegno_protocol::{Code, Problem};
+use serde::de::DeserializeOwned;
+
+use crate::{Error, Result};
+
+/// The deadline of one try of a call: above the 20 s for which an attach may wait for the version's verdict.
+pub(crate) const CALL: Duration = Duration::from_secs(30);
+/// The deadline of one try of a heartbeat: one that hangs must not outlast the lease.
+pub(crate) const BEAT: Duration = Duration::from_secs(5);
+
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+const LONGEST_DELAY: Duration = Duration::from_secs(5);
+
+pub(crate) type OnOver = Box<dyn Fn(&Problem) + Send + Sync>;
+
+/// The gateway's side of one run.
+pub(crate) struct Client {
+    agent: ureq::Agent,
+    pub(crate) base: String,
+    token_file: PathBuf,
+    /// The bearer once attached; until then it is the pod's token.
+    pub(crate) instance: OnceLock<String>,
+    /// Whether this process itself ended the run, so that a refused heartbeat is no news.
+    pub(crate) ended_here: AtomicBool,
+    on_over: OnOver,
+    /// The loop and the heartbeat may both hear that it is over; one is enough.
+    told: Once,
+}
+
+/// What came back, whatever it says.
+struct Answer {
+    status: u16,
+    retry_after: Duration,
+    body: Vec<u8>,
+}
+
+impl Client {
+    pub(crate) fn new(base: &str, token_file: PathBuf, on_over: OnOver) -> Self {
+        let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).max_redirects(0);
+        Self {
+            agent: config.build().into(),
+            base: base.trim_end_matches('/').to_owned(),
+            token_file,
+            instance: OnceLock::new(),
+            ended_here: AtomicBool::new(false),
+            on_over,
+            told: Once::new(),
+        }
+    }
+
+    /// Calls the gateway (`body` absent: by GET) until it answers, and reads the answer.
+    pub(crate) fn call<T: DeserializeOwned>(&self, path: &str, body: Option<&[u8]>) -> Result<T> {
+        let answer = self.send(path, body, CALL)?;
+        serde_json::from_slice(&answer)
+            .map_err(|source| Error::Json { doing: "read the gateway's answer", source })
+    }
+
+    /// Sends the same bytes until they are answered, for as long as the pod lives; returns the answer's body.
+    pub(crate) fn send(&self, path: &str, body: Option<&[u8]>, timeout: Duration) -> Result<Vec<u8>> {
+        let mut delay = FIRST_DELAY;
+        loop {
+            let bearer = self.bearer()?;
+            let (why, at_least) = match self.exchange(path, &bearer, body, timeout) {
+                Ok(answer) if answer.status < 400 => return Ok(answer.body),
+                Ok(answer) if answer.status != 429 && answer.status < 500 => {
+                    return Err(self.refusal(path, answer));
+                }
+                Ok(answer) => (answer.status.to_string(), answer.retry_after),
+                // Whether it was heard is unknown; the gateway tells a repeat by its bytes.
+                Err(error) => (error.to_string(), Duration::ZERO),
+            };
+            if delay == LONGEST_DELAY {
+                eprintln!("dalsegno: {path}: no answer yet ({why}), sending it again");
+            }
+            thread::sleep(delay.mul_f64(rand::random_range(0.5..1.0)).max(at_least));
+            delay = (delay * 2).min(LONGEST_DELAY);
+        }
+    }
+
+    /// The token is read for each try: the kubelet renews it.
+    fn bearer(&self) -> Result<String> {
+        if let Some(instance) = self.instance.get() {
+            return Ok(instance.clone());
+        }
+        let token = fs::read_to_string(&self.token_file)
+            .map_err(|source| Error::File { path: self.token_file.clone(), source })?;
+        Ok(token.trim().to_owned())
+    }
+
+    fn exchange(
+        &self,
+        path: &str,
+        bearer: &str,
+        body: Option<&[u8]>,
+        timeout: Duration,
+    ) -> std::result::Result<Answer, ureq::Error> {
+        let url = format!("{}/{path}", self.base);
+        let bearer = format!("Bearer {bearer}");
+        let mut response = match body {
+            None => self
+                .agent
+                .get(&url)
+                .header("Authorization", bearer)
+                .config()
+                .timeout_global(Some(timeout))
+                .build()
+                .call(),
+            Some(bytes) => self
+                .agent
+                .post(&url)
+                .header("Authorization", bearer)
+                .header("Content-Type", "application/json")
+                .config()
+                .timeout_global(Some(timeout))
+                .build()
+                .send(bytes),
+        }?;
+        let retry_after =
+            response.headers().get("Retry-After").and_then(|value| value.to_str().ok()?.parse().ok());
+        Ok(Answer {
+            status: response.status().as_u16(),
+            retry_after: Duration::from_secs(retry_after.unwrap_or(0)),
+            body: response.body_mut().with_config().limit(u64::MAX).read_to_vec()?,
+        })
+    }
+
+    fn refusal(&self, path: &str, answer: Answer) -> Error {
+        let Answer { status, body, .. } = answer;
+        let path = path.to_owned();
+        let Ok(problem) = serde_json::from_slice::<Problem>(&body) else {
+            let answer = String::from_utf8_lossy(&body).chars().take(512).collect();
+            return Error::Unexpected { path, status, answer };
+        };
+        match problem.code {
+            Code::Fenced | Code::AttemptSpent | Code::VersionIncompatible | Code::Finished => {
+                let known = problem.code == Code::Finished || self.ended_here.load(Ordering::SeqCst);
+                if !(path == "heartbeat" && known) {
+                    self.told.call_once(|| (self.on_over)(&problem));
+                }
+                Error::Over(problem)
+            }
+            _ => Error::Refused { path, problem },
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! The client against a scripted gateway: each test says in its name what an agent may rely on.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use dalsegno_protocol::{CallOutcome, Code, CommitResult, Decision, Finish, Policy, Usage, env};
+use serde_json::{Value, json};
+
+use crate::{Builder, Class, Commit, Error, Run, ToolError, failed, succeeded};
+
+/// An answer; `None` cuts the connection instead.
+type Answer = Option<(u16, Value)>;
+
+#[derive(Default)]
+struct Script {
+    /// By path: answers in order, the last one again and again.
+    answers: HashMap<String, Vec<Answer>>,
+    /// Path, bearer and body of every request.
+    seen: Vec<(String, String, String)>,
+}
+
+struct Gateway {
+    script: Arc<Mutex<Script>>,
+    url: String,
+}
+
+impl Gateway {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/v1/runs/r1", listener.local_addr().unwrap());
+        let script = Arc::new(Mutex::new(Script::default()));
+        let served = script.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let script = served.clone();
+                thread::spawn(move || serve(stream.unwrap(), &script));
+            }
+        });
+        let gateway = Self { script, url };
+        gateway.on("attach", [attached(json!({}))]).on("heartbeat", [flags(json!({}))])
+    }
+
+    fn on<const N: usize>(self, path: &str, answers: [Answer; N]) -> Self {
+        self.script.lock().unwrap().answers.insert(path.to_owned(), answers.into());
+        self
+    }
+
+    fn builder(&self) -> Builder {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("dalsegno-sdk-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::SeqCst));
+        let dir = std::env::temp_dir().join(name);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("token"), "pod-token\n").unwrap();
+        fs::write(dir.join("input"), r#"{"goal": "pages"}"#).unwrap();
+        Run::builder()
+            .heartbeat(false)
+            .sigterm(false)
+            .on_over(|_| ())
+            .env(env::URL, &self.url)
+            .env(env::TOKEN_FILE, dir.join("token").to_str().unwrap())
+            .env(env::INPUT_FILE, dir.join("input").to_str().unwrap())
+    }
+
+    fn attach(&self) -> Run {
+        self.builder().attach().unwrap()
+    }
+
+    fn bodies(&self, path: &str) -> Vec<String> {
+        let script = self.script.lock().unwrap();
+        script.seen.iter().filter(|(seen, ..)| seen == path).map(|(.., body)| body.clone()).collect()
+    }
+
+    fn body(&self, path: &str) -> Value {
+        serde_json::from_str(&self.bodies(path)[0]).unwrap()
+    }
+}
+
+fn serve(stream: TcpStream, script: &Mutex<Script>) {
+    let mut reader = BufReader::new(stream);
+    let mut lines = reader.by_ref().lines().map(|line| line.unwrap());
+    let Some(request) = lines.next() else { return };
+    let path = request.split(' ').nth(1).unwrap().strip_prefix("/v1/runs/r1/").unwrap().to_owned();
+    let headers: HashMap<String, String> = lines
+        .take_while(|line| !line.is_empty())
+        .map(|line| {
+            line.split_once(": ").map(|(name, value)| (name.to_lowercase(), value.to_owned())).unwrap()
+        })
+        .collect();
+    let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+
+    let mut script = script.lock().unwrap();
+    script.seen.push((path.clone(), headers["authorization"].clone(), String::from_utf8(body).unwrap()));
+    let answers = script.answers.get_mut(&path).unwrap_or_else(|| panic!("no answer for {path}"));
+    let answer = if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() };
+    drop(script);
+    if let Some((status, body)) = answer {
+        let body = body.to_string();
+        let head =
+            format!("HTTP/1.1 {status} Any\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+        let retry = if status == 429 { "Retry-After: 1\r\n" } else { "" };
+        write!(reader.get_mut(), "{head}{retry}\r\n{body}").unwrap();
+    }
+}
+
+fn merged(mut base: Value, more: Value) -> Value {
+    base.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    base
+}
+
+fn flags(more: Value) -> Answer {
+    Some((200, merged(json!({"suspend": false, "cancel": false, "leaseSeconds": 3}), more)))
+}
+
+fn attached(more: Value) -> Answer {
+    let fresh = json!({
+        "run": "demo/first", "attempt": 1, "decision": "fresh", "unsettledCalls": [], "completedCalls": [],
+        "approval": null, "warnings": [], "heartbeatSeconds": 1,
+    });
+    flags(merged(fresh, more))
+}
+
+fn head(turn: i32, boundary: &str) -> Value {
+    json!({"turn": turn, "boundary": boundary, "position": 0, "contentHash": "sha256:00"})
+}
+
+fn committed(turn: i32, boundary: &str) -> Answer {
+    flags(json!({"result": "ok", "head": head(turn, boundary)}))
+}
+
+fn problem(status: u16, code: &str) -> Answer {
+    Some((status, json!({"type": "about:blank", "status": status, "code": code, "detail": "because"})))
+}
+
+fn call(verdict: &str, state: &str, more: Value) -> Answer {
+    let call = json!({"id": "turn-1", "turn": 1, "policy": "retrySameKey", "key": "k1", "state": state});
+    Some((200, json!({"verdict": verdict, "call": merged(call, more)})))
+}
+
+fn within(limit: Duration, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < limit, "nothing within {limit:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_fresh_run_attaches_by_the_token_and_goes_on_by_its_instance() {
+    let gateway = Gateway::new().on("turns/1", [committed(1, "result")]);
+    let mut run = gateway.attach();
+    assert_eq!(
+        (run.name(), run.attempt(), run.decision(), run.turn()),
+        ("demo/first", 1, Decision::Fresh, 1)
+    );
+    assert_eq!(run.input::<Value>().unwrap(), json!({"goal": "pages"}));
+    assert_eq!(run.state::<Value>().unwrap(), None);
+
+    let usage = Usage { tokens_in: 5, ..Usage::default() };
+    let commit = Commit::new(1).state(&json!({"n": 1})).unwrap().event(&"did").unwrap().usage(usage);
+    assert_eq!(run.commit(commit).unwrap().result, CommitResult::Ok);
+    assert_eq!(run.turn(), 2);
+
+    let seen = gateway.script.lock().unwrap().seen.clone();
+    let instance =
+        serde_json::from_str::<Value>(&seen[0].2).unwrap()["instance"].as_str().unwrap().to_owned();
+    assert_eq!((seen[0].1.as_str(), instance.len()), ("Bearer pod-token", 43));
+    assert_eq!(seen[1].1, format!("Bearer {instance}"));
+    let mut body: Value = serde_json::from_str(&seen[1].2).unwrap();
+    assert!(body.as_object_mut().unwrap().remove("commitId").is_some());
+    let usage = json!({"tokensIn": 5, "tokensOut": 0, "toolCalls": 0, "costMicroUSD": 0});
+    assert_eq!(body, json!({"state": {"n": 1}, "events": ["did"], "usage": usage}));
+}
+
+#[test]
+fn a_resumed_run_goes_on_at_the_next_turn_with_its_channels() {
+    let state = json!({"state": {"value": {"json": 7}}, "log": {"list": [{"json": 1}, {"json": 2}]}});
+    let resumed = json!({"decision": "resume", "head": head(7, "result"), "state": state});
+    let run = Gateway::new().on("attach", [attached(resumed)]).attach();
+    assert_eq!((run.turn(), run.planned()), (8, false));
+    assert_eq!(run.state::<i32>().unwrap(), Some(7));
+    assert_eq!(run.list::<i32>("log").unwrap(), [1, 2]);
+    assert!(run.list::<i32>("other").unwrap().is_empty());
+}
+
+#[test]
+fn an_open_turn_is_resumed_after_its_plan() {
+    let resumed = json!({"decision": "resume", "head": head(7, "plan"), "state": {}});
+    let run = Gateway::new().on("attach", [attached(resumed)]).attach();
+    assert_eq!((run.turn(), run.planned()), (7, true));
+}
+
+#[test]
+fn a_state_too_large_for_the_answer_is_fetched() {
+    let answer = json!({"head": head(1, "result"), "state": {"state": {"value": {"json": "large"}}}});
+    let gateway = Gateway::new()
+        .on("attach", [attached(json!({"decision": "resume", "head": head(1, "result")}))])
+        .on("state", [Some((200, answer))]);
+    assert_eq!(gateway.attach().state::<String>().unwrap().as_deref(), Some("large"));
+}
+
+#[test]
+fn a_commit_without_an_answer_is_sent_again_as_the_same_bytes() {
+    let faults = [problem(503, "UNAVAILABLE"), Some((502, json!("proxy"))), None, committed(1, "result")];
+    let gateway = Gateway::new().on("turns/1", faults);
+    gateway.attach().commit(Commit::new(1).state(&1.5).unwrap()).unwrap();
+    let bodies = gateway.bodies("turns/1");
+    assert_eq!(bodies.len(), 4);
+    assert!(bodies.iter().all(|body| *body == bodies[0]));
+}
+
+#[test]
+fn retry_after_is_honoured() {
+    let gateway = Gateway::new().on("attach", [problem(429, "TOO_MANY_REQUESTS"), attached(json!({}))]);
+    let began = Instant::now();
+    gateway.attach();
+    assert!(began.elapsed() >= Duration::from_secs(1));
+}
+
+#[test]
+fn a_fenced_commit_calls_the_hook() {
+    let gateway = Gateway::new().on("turns/1", [problem(409, "FENCED")]);
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hook = heard.clone();
+    let attach = gateway.builder().on_over(move |problem| hook.lock().unwrap().push(problem.code)).attach();
+    let refused = attach.unwrap().commit(Commit::new(1));
+    assert!(matches!(refused, Err(Error::Over(problem)) if problem.code == Code::Fenced));
+    assert_eq!(*heard.lock().unwrap(), [Code::Fenced]);
+}
+
+#[test]
+fn any_other_refusal_is_an_error_with_its_code() {
+    let gateway =
+        Gateway::new().on("turns/3", [problem(409, "CONFLICT")]).on("turns/4", [Some((404, json!("?")))]);
+    let mut run = gateway.attach();
+    let refused = run.commit(Commit::new(3));
+    assert!(matches!(refused, Err(Error::Refused { problem, .. }) if problem.code == Code::Conflict));
+    assert!(matches!(run.commit(Commit::new(4)), Err(Error::Unexpected { status: 404, .. })));
+}
+
+#[test]
+fn heartbeats_go_on_while_the_loop_sleeps_and_one_that_is_fenced_calls_the_hook() {
+    let gateway =
+        Gateway::new().on("heartbeat", [flags(json!({"cancel": true})), None, problem(409, "FENCED")]);
+    let heard = Arc::new(Mutex::new(None));
+    let hook = heard.clone();
+    let builder = gateway.builder().heartbeat(true);
+    let run = builder.on_over(move |problem| *hook.lock().unwrap() = Some(problem.code)).attach().unwrap();
+    within(Duration::from_secs(5), || heard.lock().unwrap().is_some());
+    assert!(run.cancelled());
+    assert_eq!(gateway.bodies("heartbeat"), ["", "", ""]);
+}
+
+#[test]
+fn a_heartbeat_after_our_own_finish_is_not_taken_for_a_fence() {
+    let gateway =
+        Gateway::new().on("finish", [committed(1, "result")]).on("heartbeat", [problem(409, "FINISHED")]);
+    let mut run = gateway.builder().heartbeat(true).on_over(|_| panic!("over")).attach().unwrap();
+    within(Duration::from_secs(5), || !gateway.bodies("heartbeat").is_empty());
+    run.finish(Finish { reason: Some("GoalReached".into()), ..succeeded() }).unwrap();
+    let finish = json!({"outcome": "succeeded", "reason": "GoalReached"});
+    assert_eq!(gateway.body("finish")["finish"], finish);
+}
+
+#[test]
+fn a_cancel_is_acknowledged_until_it_is_heard() {
+    let gateway = Gateway::new()
+        .on("attach", [attached(json!({"cancel": true}))])
+        .on("cancelled", [None, Some((200, json!({})))]);
+    let run = gateway.attach();
+    assert!(run.cancelled() && !run.suspending() && !run.stopping());
+    run.acknowledge_cancel().unwrap();
+    assert_eq!(gateway.bodies("cancelled"), ["", ""]);
+}
+
+#[test]
+fn a_new_call_runs_its_tool_with_the_key_and_the_arguments_that_the_store_knows() {
+    let gateway = Gateway::new()
+        .on("calls/turn-1/claim", [call("go", "started", json!({"arguments": 41}))])
+        .on("calls/turn-1/complete", [Some((200, json!({})))]);
+    let tool = |key: &str, page: i32| Ok(format!("{key} {page}"));
+    let result = gateway.attach().call("turn-1", Policy::RetrySameKey, None, 40, tool).unwrap();
+    assert_eq!(result, "k1 41");
+    let claim = gateway.body("calls/turn-1/claim");
+    assert_eq!((&claim["policy"], &claim["arguments"]), (&json!("retrySameKey"), &json!(40)));
+    assert_eq!(claim["key"], "r1:turn-1");
+    let done = json!({"claimId": claim["claimId"], "outcome": "completed", "result": "k1 41"});
+    assert_eq!(gateway.body("calls/turn-1/complete"), done);
+}
+
+#[test]
+fn a_call_that_is_done_is_not_made_again() {
+    let done = call("done", "completed", json!({"result": "stored"}));
+    let run = Gateway::new().on("calls/turn-1/claim", [done]).attach();
+    let result: String = run.call("turn-1", Policy::Ask, None, (), |_, ()| panic!("made again")).unwrap();
+    assert_eq!(result, "stored");
+}
+
+#[test]
+fn an_uncertain_call_is_handed_to_the_agent_which_settles_it() {
+    let gateway = Gateway::new()
+        .on("calls/turn-1/claim", [call("uncertain", "started", json!({}))])
+        .on("calls/turn-1/settle", [Some((200, json!({})))]);
+    let run = gateway.attach();
+    let answer = run.call("turn-1", Policy::Probe, None, (), |_, ()| -> Result<(), _> { panic!("made") });
+    let Err(Error::Uncertain(call)) = answer else { panic!("{answer:?}") };
+    run.settle(&call.id, CallOutcome::Completed, &7, "found by its key").unwrap();
+    let settled = json!({"outcome": "completed", "result": 7, "reason": "found by its key"});
+    assert_eq!(gateway.body("calls/turn-1/settle"), settled);
+}
+
+#[test]
+fn a_tool_that_ended_with_an_error_may_be_called_again_under_the_same_claim() {
+    let gateway = Gateway::new()
+        .on("calls/turn-1/claim", [call("go", "started", json!({}))])
+        .on("calls/turn-1/complete", [Some((200, json!({})))]);
+    let run = gateway.attach();
+    let parse = |text: &'static str| move |_: &str, ()| Ok(text.parse::<i32>()?);
+    let first = run.call("turn-1", Policy::RetrySameKey, None, (), parse("x"));
+    assert!(matches!(first, Err(Error::Tool { .. })));
+    assert_eq!(run.call("turn-1", Policy::RetrySameKey, None, (), parse("3")).unwrap(), 3);
+    let claims = gateway.bodies("calls/turn-1/claim");
+    assert_eq!(claims[0], claims[1]);
+}
+
+#[test]
+fn a_tool_that_refused_is_recorded_as_failed() {
+    let gateway = Gateway::new()
+        .on(
+            "calls/turn-1/claim",
+            [call("go", "started", json!({})), call("done", "failed", json!({"result": "no"}))],
+        )
+        .on("calls/turn-1/complete", [Some((200, json!({})))]);
+    let run = gateway.attach();
+    for _ in 0..2 {
+        let tool = |_: &str, ()| Err::<(), _>(ToolError::Refused("no".into()));
+        let refused = run.call("turn-1", Policy::RetrySameKey, None, (), tool);
+        assert!(matches!(refused, Err(Error::CallFailed { result, .. }) if result.get() == r#""no""#));
+    }
+    assert_eq!(gateway.body("calls/turn-1/complete")["outcome"], "failed");
+}
+
+#[test]
+fn a_plan_names_its_calls_and_a_result_may_finish_the_run() {
+    let gateway =
+        Gateway::new().on("turns/1/plan", [committed(1, "plan")]).on("turns/1", [committed(1, "result")]);
+    let mut run = gateway.attach();
+    run.commit(Commit::plan(1).call("turn-1", Policy::Ask, None, &2).unwrap()).unwrap();
+    assert_eq!((run.turn(), run.planned()), (1, true));
+    let result = Commit::new(1).append("log", &1).unwrap().append("log", &2).unwrap().set("n", &3).unwrap();
+    run.commit(result.truncate("old", 0).remove("gone").finish(failed())).unwrap();
+    assert_eq!((run.turn(), run.planned()), (2, false));
+
+    let planned = &gateway.body("turns/1/plan")["calls"][0];
+    let call = json!({"id": "turn-1", "policy": "ask", "key": "r1:turn-1", "arguments": 2});
+    assert_eq!(*planned, call);
+    let result = gateway.body("turns/1");
+    let log = json!([{"json": 1}, {"json": 2}]);
+    let channels = json!({"remove": ["gone"], "truncate": {"old": 0}, "set": {"n": {"json": 3}}, "append": {"log": log}});
+    assert_eq!(result["channels"], channels);
+    assert_eq!(result["outcome"], json!({"finish": {"outcome": "failed"}}));
+}
+
+#[test]
+fn a_process_that_is_no_worker_is_told_so() {
+    let refused = Run::builder().sigterm(false).attach().err().unwrap();
+    assert_eq!(refused.to_string(), "DALSEGNO_INPUT_FILE is not set: only a worker of Dal Segno can attach");
+}
+
+#[test]
+fn a_termination_message_is_short_and_whole() {
+    let message = crate::termination_message(Class::Fatal, &"ö".repeat(9999));
+    let word: Value = serde_json::from_str(&message).unwrap();
+    assert_eq!((&word["dalsegno"], &word["class"]), (&json!(1), &json!("fatal")));
+    assert_eq!(word["message"].as_str().unwrap().chars().count(), 512);
+}
