@@ -121,9 +121,9 @@ pub struct Liveness {
 
     /// Silence after which a worker that sends heartbeats is replaced, in seconds. It binds an attempt from its first
     /// heartbeat on; a worker that never sends any is judged by its pod, its node and `progressDeadlineSeconds`.
-    /// Built-in: 15.
+    /// Built-in: 15. At least 10, so that a restart of the gateway that is too short to be noticed costs no lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 3, max = 86_400))]
+    #[schemars(range(min = 10, max = 86_400))]
     pub heartbeat_timeout_seconds: Option<i32>,
 
     /// Longest time without a commit while the worker is alive, in seconds; it must be longer than the longest turn.

@@ -53,7 +53,7 @@ async fn the_api_server_is_away(world: &World, healthy: &Healthy<'_>) -> Result 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_of_the_embedded_process_costs_no_worker_even_the_shortest_lease() -> Result {
     let world = World::new("short-lease").await?;
-    let shortest = json!({ "liveness": { "heartbeatTimeoutSeconds": 3 } });
+    let shortest = json!({ "liveness": { "heartbeatTimeoutSeconds": 10 } });
     let agent = Agent::new(json!({ "turns": 100, "turnSeconds": 0.3, "heartbeat": true })).spec(shortest);
     let mut runs = Vec::new();
     for n in 0..6 {
@@ -63,7 +63,7 @@ async fn a_restart_of_the_embedded_process_costs_no_worker_even_the_shortest_lea
         run.passes_turn(3).await?;
     }
     world.operator.away().await?.back().await?;
-    tokio::time::sleep(secs(6)).await;
+    tokio::time::sleep(secs(13)).await;
     for run in &runs {
         let status = run.status().await?;
         assert_eq!(status.attempt().number, 1, "{}: {:?}", run.name, status.recovery());

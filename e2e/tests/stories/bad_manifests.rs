@@ -82,7 +82,7 @@ async fn numbers_out_of_bounds_are_refused_with_the_bound() -> Result {
         (json!({ "recovery": { "resetGeneration": -1 } }), "greater than or equal to 0"),
         (json!({ "recovery": { "maxDisruptions": 1.5 } }), "integer"),
         (json!({ "recovery": { "maxDisruptions": "many" } }), "integer"),
-        (json!({ "liveness": { "heartbeatTimeoutSeconds": 0 } }), "greater than or equal to 3"),
+        (json!({ "liveness": { "heartbeatTimeoutSeconds": 0 } }), "greater than or equal to 10"),
         (json!({ "liveness": { "startDeadlineSeconds": huge } }), "startDeadlineSeconds"),
         (json!({ "liveness": { "progressDeadlineSeconds": -5 } }), "greater than or equal to 5"),
         (json!({ "retention": { "keepPods": -1 } }), "greater than or equal to 0"),

@@ -12,7 +12,7 @@ async fn a_frozen_worker_that_heartbeats_is_replaced_and_its_zombie_is_refused_a
     let world = World::new("frozen").await?;
     let agent = Agent::new(json!({ "turns": 20, "turnSeconds": 0.4, "heartbeat": true, "onTerm": "ignore" }))
         .pod(json!({ "terminationGracePeriodSeconds": 120 }))
-        .spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 3 } }));
+        .spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 10 } }));
     let run = world.start("run", &agent).await?;
     run.passes_turn(3).await?;
     let processes = run.processes().await?;
@@ -40,7 +40,7 @@ async fn a_frozen_worker_that_heartbeats_is_replaced_and_its_zombie_is_refused_a
 async fn a_worker_that_never_heartbeats_and_takes_a_minute_a_turn_is_left_alone() -> Result {
     let world = World::new("slow").await?;
     let agent = Agent::new(json!({ "turns": 1, "turnSeconds": 60, "heartbeat": false }))
-        .spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 3 } }));
+        .spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 10 } }));
     let run = world.start("run", &agent).await?;
     run.attempt_runs(1, secs(30)).await?;
     let status = run.reaches(Summary::Succeeded, secs(90)).await?;
@@ -59,7 +59,7 @@ async fn a_worker_that_beats_and_commits_nothing_is_replaced_at_its_progress_dea
         "heartbeat": true,
         "script": [{ "attempt": 1, "turn": 3, "at": "start", "do": "hang" }],
     }))
-    .spec(json!({ "liveness": { "progressDeadlineSeconds": 5, "heartbeatTimeoutSeconds": 3 } }));
+    .spec(json!({ "liveness": { "progressDeadlineSeconds": 5, "heartbeatTimeoutSeconds": 10 } }));
     let run = world.start("run", &agent).await?;
     let status = run.succeeds().await?;
     let end = status.end_of(1)?;

@@ -5,7 +5,7 @@ use axum::response::Response;
 use dalsegno_protocol::{
     AttachRequest, AttachResponse, Code, Decision, Head, Limits, State as Channels, Warning,
 };
-use dalsegno_store::{Attached, CallFilter, Digest, Recorded, RunId, RunRecord, Verdict};
+use dalsegno_store::{Attached, CallFilter, Digest, RunId, RunRecord, Verdict};
 use tokio::time::Instant;
 
 use crate::auth::{self, PodIdentity};
@@ -75,13 +75,9 @@ async fn take(
     }
 }
 
-/// The row of a run, whoever asks. Attempts are numbered from 1: nothing can be recorded of attempt 0, and the
-/// store's refusal carries the row.
+/// The row of a run, whoever asks.
 async fn row(gateway: &Gateway, run: RunId) -> Result<RunRecord, Refusal> {
-    let call = gateway.store.record_scheduled(run, 0, "");
-    match gateway.ask("looking up a run", call).await? {
-        Recorded::Done(record) | Recorded::Refused(record) => Ok(*record),
-    }
+    gateway.ask("looking up a run", gateway.store.get_run(run)).await?.ok_or_else(Refusal::no_such_run)
 }
 
 /// A pod of another namespace learns nothing of this run.

@@ -149,6 +149,9 @@ pub trait Store: Send + Sync + 'static {
     /// worker's retry gets the same answer.
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
 
+    /// Everything about the run with this id.
+    async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>>;
+
     /// The state after turn `turn` of the live branch (its latest boundary), or after the head. `None` where nothing
     /// is committed or the live branch has no such turn.
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>>;

@@ -113,6 +113,7 @@ pass! {
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>>;
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;
+    async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>>;
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool>;
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>>;
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>>;

@@ -124,6 +124,10 @@ impl Store for Postgres {
         self.do_calls(run, which).await.map_err(|fault| fault.while_("listing calls"))
     }
 
+    async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>> {
+        self.do_get_run(run).await.map_err(|fault| fault.while_("reading a run"))
+    }
+
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
         self.do_is_current(run, capability).await.map_err(|fault| fault.while_("checking a capability"))
     }

@@ -8,13 +8,15 @@ use uuid::Uuid;
 use super::Postgres;
 use super::fault::{Fault, Work, timestamp};
 use super::row::{optional_record, record, text};
-use crate::{Created, LookUp, NewRun, OnPrior, PriorRun, RunRecord};
+use crate::{Created, LookUp, NewRun, OnPrior, PriorRun, RunId, RunRecord};
 
 const CREATE: &str = "SELECT * FROM ds_create_run_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
 /// The store's row is there in any case.
 const LOOK_UP: &str = "SELECT store.id AS store_id, ds_now_v1() AS now, ds_run_record_v1(runs.id) AS record \
      FROM store LEFT JOIN runs ON runs.object_uid = $1 WHERE only_row";
+
+const RUN: &str = "SELECT ds_run_record_v1(id) AS record FROM runs WHERE id = $1";
 
 const FIND: &str = "SELECT ds_run_record_v1(id) AS record FROM runs WHERE namespace = $1 AND name = $2 \
      ORDER BY created_at DESC, id DESC";
@@ -75,6 +77,13 @@ impl Postgres {
                 LookUp::NotFound { store_id: row.try_get("store_id")?, now: timestamp(row.try_get("now")?)? }
             }
         })
+    }
+
+    pub(super) async fn do_get_run(&self, run: RunId) -> Work<Option<RunRecord>> {
+        match self.pool.optional(sqlx::query(RUN).bind(run)).await? {
+            Some(row) => optional_record(&row),
+            None => Ok(None),
+        }
     }
 
     pub(super) async fn do_find(&self, namespace: &str, name: &str) -> Work<Vec<RunRecord>> {

@@ -170,6 +170,14 @@ pub(super) async fn look_up(conn: &mut SqliteConnection, now: i64, object_uid: S
     }
 }
 
+/// The run with this id.
+pub(super) async fn get_run(conn: &mut SqliteConnection, now: i64, run: RunId) -> Work<Option<RunRecord>> {
+    match RunRow::load(conn, run).await? {
+        Some(row) => Ok(Some(record(conn, now, row).await?)),
+        None => Ok(None),
+    }
+}
+
 /// Every run that ever bore the name, the newest first.
 pub(super) async fn find(
     conn: &mut SqliteConnection,

@@ -185,6 +185,10 @@ impl Store for Sqlite {
         self.read("listing calls", move |conn, _| Box::pin(calls::list(conn, run, which))).await
     }
 
+    async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>> {
+        self.read("reading a run", move |conn, now| Box::pin(read::get_run(conn, now, run))).await
+    }
+
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
         let capability = *capability;
         self.read("checking a capability", move |conn, _| Box::pin(read::is_current(conn, run, capability)))

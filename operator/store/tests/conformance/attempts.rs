@@ -10,6 +10,7 @@ on_every_face! {
     a_new_run_has_its_first_attempt_reserved,
     taking_a_run_up_again_returns_its_row,
     an_unknown_object_is_not_found_in_a_store_with_an_id,
+    a_run_is_read_by_its_own_id_as_by_its_objects,
     a_run_that_the_store_does_not_know_is_no_answer,
     a_pod_is_recorded_once_and_may_be_recorded_again,
     a_second_pod_is_refused,
@@ -62,6 +63,13 @@ async fn an_unknown_object_is_not_found_in_a_store_with_an_id(world: &World) {
         }
         LookUp::Found(run) => panic!("found {run:?}"),
     }
+}
+
+async fn a_run_is_read_by_its_own_id_as_by_its_objects(world: &World) {
+    let run = world.run().await;
+    let read = world.get_run(run.id).await.unwrap().expect("the run");
+    assert_eq!(still(read), still(world.look(&run.object_uid).await));
+    assert!(world.get_run(Uuid::now_v7()).await.unwrap().is_none());
 }
 
 async fn a_run_that_the_store_does_not_know_is_no_answer(world: &World) {
