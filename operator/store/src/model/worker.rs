@@ -48,7 +48,7 @@ pub struct Commit {
     /// The events, each as it came.
     pub events: Vec<Box<RawValue>>,
     /// Calls that the turn will make.
-    pub calls: Vec<dalsegno_protocol::PlannedCall>,
+    pub calls: Vec<PlannedCall>,
     /// What the boundary spent.
     pub usage: Usage,
     /// Why it was committed.
