@@ -156,9 +156,11 @@ impl World {
     /// What a person would look at first.
     fn dump(&self) {
         let namespace = &self.namespace;
+        // One line a run, so that the error, which comes after all this, is not lost among it.
+        let status = "jsonpath={range .items[*]}{.metadata.name}{'\\t'}{.status.attempt}{'\\t'}{.status.recovery}{'\\n'}{end}";
         for args in [
-            ["get", "agentruns,agentdefinitions", "-o", "yaml"].as_slice(),
-            &["get", "pods", "-o", "wide"],
+            ["get", "agentruns,agentdefinitions,pods", "-o", "wide"].as_slice(),
+            &["get", "agentruns", "-o", status],
             &["get", "events", "--sort-by=.metadata.creationTimestamp"],
         ] {
             let args = [&["-n", namespace.as_str()], args].concat();
