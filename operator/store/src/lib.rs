@@ -20,6 +20,7 @@
 //! - An [`Error`] is an unknown outcome, never a "no". Only an answer is an answer.
 
 pub mod audit;
+mod chain;
 pub mod codec;
 mod error;
 pub mod fold;
@@ -31,6 +32,7 @@ pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
+pub use chain::Place;
 pub use error::{Error, Result};
 pub use model::*;
 pub use open::{migrate, open, open_beside, open_read_only};

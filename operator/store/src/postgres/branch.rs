@@ -1,14 +1,14 @@
 //! The live branch: boundaries found by walking parents from the head, each held to its hash.
 
-use dalsegno_protocol::{Boundary, State, Usage};
+use dalsegno_protocol::{State, Usage};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::fault::{Fault, Work, timestamp};
 use super::row::{boundary, digest, optional_digest, unpacked};
-use crate::header::{Header, NO_PARENT};
-use crate::{AuditRow, BoundaryRow, Digest, RunId, codec, fold, header};
+use crate::chain::{self, Kept, Place};
+use crate::{AuditRow, BoundaryRow, RunId, codec, fold};
 
 /// From the head down to turn `$2`; where `$3` is set, no further than the last full state in there up to that turn.
 /// Payloads come for turns up to `$4` only. Keys are walked first, and rows joined after. The parent of each must stand
@@ -42,15 +42,6 @@ const WALK: &str = "WITH RECURSIVE run AS MATERIALIZED ( \
      ORDER BY b.turn, b.boundary";
 
 const AUDIT: &str = "SELECT * FROM audit WHERE run = $1 ORDER BY seq";
-
-/// A boundary as it is kept.
-struct Kept {
-    row: BoundaryRow,
-    parent: Option<(i32, Boundary, i64)>,
-    ops_digest: Option<Digest>,
-    events_digest: Option<Digest>,
-    has_payloads: bool,
-}
 
 impl Postgres {
     pub(super) async fn do_state(&self, run: RunId, turn: Option<i32>) -> Work<Option<State>> {
@@ -98,7 +89,7 @@ impl Postgres {
             return Err(corrupt(run, "its head is not there"));
         }
         let branch = rows.iter().map(kept).collect::<Work<Vec<_>>>()?;
-        verify(run, digest(first, "head_hash")?, &branch)?;
+        chain::hold(run, &digest(first, "head_hash")?, &branch).map_err(|detail| corrupt(run, detail))?;
         Ok(Some((head_turn, branch)))
     }
 
@@ -120,58 +111,14 @@ impl Postgres {
     }
 }
 
-/// Every boundary has the hash that its successor, or the run's row, says it has.
-fn verify(run: RunId, head: Digest, branch: &[Kept]) -> Work<()> {
-    let mut expected = head;
-    for kept in branch.iter().rev() {
-        let at = || format!("turn {} ({:?})", kept.row.turn, kept.row.boundary);
-        if kept.row.content_hash != expected || content_hash(run, kept) != expected {
-            return Err(corrupt(run, format!("{} does not have the hash it must have", at())));
-        }
-        let ops = header::ops_digest(kept.row.ops.as_deref().map(str::as_bytes));
-        let events = header::events_digest(&kept.row.events);
-        if kept.has_payloads && (ops != kept.ops_digest || events != kept.events_digest) {
-            return Err(corrupt(run, format!("{} has another payload than was committed", at())));
-        }
-        expected = kept.row.parent_hash;
-    }
-    match branch.first() {
-        Some(first) if first.parent.is_none() != (first.row.parent_hash == NO_PARENT) => {
-            Err(corrupt(run, "its first boundary names a parent"))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn content_hash(run: RunId, kept: &Kept) -> Digest {
-    let row = &kept.row;
-    Header {
-        parent_hash: row.parent_hash,
-        run,
-        turn: row.turn,
-        boundary: row.boundary,
-        epoch: row.epoch,
-        attempt: row.attempt,
-        at: row.at.as_millisecond(),
-        position: row.position,
-        commit_id: row.commit_id,
-        digest: row.digest,
-        ops_digest: kept.ops_digest,
-        full: row.full,
-        events_digest: kept.events_digest,
-        usage: row.usage,
-        trigger: row.trigger.as_deref(),
-    }
-    .content_hash()
-}
-
-fn kept(row: &PgRow) -> Work<Kept> {
+/// A boundary from its row; `has_payloads` says whether the payloads are among its columns.
+pub(super) fn kept(row: &PgRow) -> Work<Kept> {
     let parent = match (
         row.try_get::<Option<i32>, _>("parent_turn")?,
         boundary(row, "parent_boundary")?,
         row.try_get::<Option<i64>, _>("parent_epoch")?,
     ) {
-        (Some(turn), Some(boundary), Some(epoch)) => Some((turn, boundary, epoch)),
+        (Some(turn), Some(boundary), Some(epoch)) => Some(Place { turn, boundary, epoch }),
         _ => None,
     };
     Ok(Kept {

@@ -1,6 +1,6 @@
 //! The live branch: boundaries found by walking parents from the head, each held to its hash.
 
-use dalsegno_protocol::{Boundary, State, Usage};
+use dalsegno_protocol::{State, Usage};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
@@ -8,8 +8,8 @@ use uuid::Uuid;
 use super::columns::{Hash, Which};
 use super::fault::{Fault, Work, timestamp};
 use super::row::RunRow;
-use crate::header::{Header, NO_PARENT};
-use crate::{AuditRow, BoundaryRow, RunId, codec, fold, header};
+use crate::chain::{self, Kept, Place};
+use crate::{AuditRow, BoundaryRow, RunId, codec, fold};
 
 /// From the head to turn `?5`; where `?6` is set, no further than the last full state in there up to turn `?7`. The
 /// parent of each must stand before it, so that no cycle is walked.
@@ -22,14 +22,6 @@ const WALK: &str = "WITH RECURSIVE live AS ( \
          WHERE b.turn >= ?5 AND (b.turn, b.boundary) < (live.turn, live.boundary) \
             AND NOT (?6 AND live.is_full AND live.turn <= ?7) \
      ) SELECT * FROM live ORDER BY turn, boundary";
-
-/// A boundary as it is kept.
-struct Kept {
-    row: BoundaryRow,
-    parent: Option<(i32, Boundary, i64)>,
-    ops_digest: Option<Hash>,
-    events_digest: Option<Hash>,
-}
 
 /// The state after a turn, or after the head.
 pub(super) async fn state(conn: &mut SqliteConnection, run: RunId, turn: Option<i32>) -> Work<Option<State>> {
@@ -62,7 +54,7 @@ pub(super) async fn boundaries(
     };
     let branch = walk(conn, &row, from, None).await?;
     let parent = branch.first().and_then(|first| first.parent);
-    if parent.is_some_and(|(turn, ..)| turn >= from) {
+    if parent.is_some_and(|parent| parent.turn >= from) {
         return Err(corrupt(&row, "its live branch ends before its first boundary"));
     }
     Ok(branch.into_iter().map(|kept| kept.row).filter(|boundary| boundary.turn <= to).collect())
@@ -92,63 +84,18 @@ async fn walk(
     if from > head.turn {
         return Ok(Vec::new());
     }
-    verify(row, &head.hash, &branch)?;
+    chain::hold(row.id, &head.hash, &branch).map_err(|detail| corrupt(row, detail))?;
     Ok(branch)
 }
 
-/// Every boundary has the hash that its successor, or the run's row, says it has.
-fn verify(run: &RunRow, head: &[u8; 32], branch: &[Kept]) -> Work<()> {
-    let mut expected = *head;
-    for kept in branch.iter().rev() {
-        let at = || format!("turn {} ({:?})", kept.row.turn, kept.row.boundary);
-        if kept.row.content_hash != expected || content_hash(run.id, kept) != expected {
-            return Err(corrupt(run, format!("{} does not have the hash it must have", at())));
-        }
-        let ops = header::ops_digest(kept.row.ops.as_deref().map(str::as_bytes)).map(Hash);
-        let events = header::events_digest(&kept.row.events).map(Hash);
-        if ops != kept.ops_digest || events != kept.events_digest {
-            return Err(corrupt(run, format!("{} has another payload than was committed", at())));
-        }
-        expected = kept.row.parent_hash;
-    }
-    match branch.first() {
-        None => Err(corrupt(run, "its head is not there")),
-        Some(first) if first.parent.is_none() != (first.row.parent_hash == NO_PARENT) => {
-            Err(corrupt(run, "its first boundary names a parent"))
-        }
-        Some(_) => Ok(()),
-    }
-}
-
-fn content_hash(run: RunId, kept: &Kept) -> [u8; 32] {
-    let row = &kept.row;
-    Header {
-        parent_hash: row.parent_hash,
-        run,
-        turn: row.turn,
-        boundary: row.boundary,
-        epoch: row.epoch,
-        attempt: row.attempt,
-        at: row.at.as_millisecond(),
-        position: row.position,
-        commit_id: row.commit_id,
-        digest: row.digest,
-        ops_digest: kept.ops_digest.map(|hash| hash.0),
-        full: row.full,
-        events_digest: kept.events_digest.map(|hash| hash.0),
-        usage: row.usage,
-        trigger: row.trigger.as_deref(),
-    }
-    .content_hash()
-}
-
-fn kept(row: &SqliteRow) -> Work<Kept> {
+/// A boundary from its row.
+pub(super) fn kept(row: &SqliteRow) -> Work<Kept> {
     let parent = match (
         row.try_get::<Option<i32>, _>("parent_turn")?,
         row.try_get::<Option<Which>, _>("parent_boundary")?,
         row.try_get::<Option<i64>, _>("parent_epoch")?,
     ) {
-        (Some(turn), Some(Which(boundary)), Some(epoch)) => Some((turn, boundary, epoch)),
+        (Some(turn), Some(Which(boundary)), Some(epoch)) => Some(Place { turn, boundary, epoch }),
         _ => None,
     };
     let ops = row
@@ -185,8 +132,9 @@ fn kept(row: &SqliteRow) -> Work<Kept> {
             trigger: row.try_get("trigger_word")?,
         },
         parent,
-        ops_digest: row.try_get("ops_digest")?,
-        events_digest: row.try_get("events_digest")?,
+        ops_digest: row.try_get::<Option<Hash>, _>("ops_digest")?.map(|hash| hash.0),
+        events_digest: row.try_get::<Option<Hash>, _>("events_digest")?.map(|hash| hash.0),
+        has_payloads: true,
     })
 }
 
