@@ -41,7 +41,8 @@ run() {
 
 need_languages
 need_postgres
-need curl curl # the worker's contract is replayed by it
+need curl curl     # the worker's contract is replayed by it
+need strace strace # it sees that a commit is on the disk before it is answered
 [[ $(id -u) = 0 ]] || die "The stories need the cluster on this machine, and that needs root."
 unset KUBECONFIG
 

@@ -1,9 +1,9 @@
 //! A real PostgreSQL for tests: one server for the test process, a database of its own for each test.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,7 +12,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::sync::OnceCell;
 
 /// Makes a server in a directory of its own and serves until standard input ends: when the test process is gone, however
-/// it went. Then stops the server that it started and removes the directory.
+/// it went. Then stops the server that it started and removes the directory. A line on standard input ends the server as
+/// `pg_ctl stop -m immediate` does, without a clean end, and starts it anew.
 const SERVE: &str = r#"
     set -eu
     PATH="$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin)"
@@ -20,16 +21,20 @@ const SERVE: &str = r#"
     trap 'rm -rf "$dir"' EXIT
     initdb -D "$dir/data" -U postgres --auth=trust --encoding=UTF8 --locale=C --no-sync >"$dir/log" 2>&1 \
         || { cat "$dir/log" >&2; exit 1; }
-    postgres -D "$dir/data" -k "$dir" -c listen_addresses= -c max_connections=400 "$@" >>"$dir/log" 2>&1 &
-    server=$!
-    until psql -h "$dir" -U postgres -qc 'SELECT 1' >/dev/null 2>&1; do
-        kill -0 "$server" || { cat "$dir/log" >&2; exit 1; }
-        sleep 0.1
+    while :; do
+        postgres -D "$dir/data" -k "$dir" -c listen_addresses= -c max_connections=400 "$@" >>"$dir/log" 2>&1 &
+        server=$!
+        until psql -h "$dir" -U postgres -qc 'SELECT 1' >/dev/null 2>&1; do
+            kill -0 "$server" || { cat "$dir/log" >&2; exit 1; }
+            sleep 0.1
+        done
+        echo "$dir"
+        more=yes
+        read -r _ || more=no
+        kill -QUIT "$server"
+        wait "$server" || true
+        [ "$more" = yes ] || exit 0
     done
-    echo "$dir"
-    read -r _ || true
-    kill -QUIT "$server"
-    wait "$server" || true
 "#;
 
 /// A server of its own; it ends with this value.
@@ -38,6 +43,8 @@ pub struct Server {
     databases: AtomicU32,
     template: OnceCell<()>,
     child: Child,
+    /// A line for each start.
+    started: BufReader<ChildStdout>,
     /// The server lives as long as this is open.
     alive: Option<ChildStdin>,
 }
@@ -64,15 +71,26 @@ impl Server {
             .spawn()
             .expect("a shell, and setpriv for root");
         let mut socket = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut socket).unwrap();
+        let mut started = BufReader::new(child.stdout.take().unwrap());
+        started.read_line(&mut socket).unwrap();
         assert!(!socket.is_empty(), "PostgreSQL did not start: is it installed?");
         Self {
             socket: socket.trim_end().into(),
             databases: AtomicU32::new(0),
             template: OnceCell::new(),
             alive: child.stdin.take(),
+            started,
             child,
         }
+    }
+
+    /// Ends the server in the middle of whatever it does, and waits until it is back.
+    #[allow(dead_code)]
+    pub fn crash(&mut self) {
+        let mut back = String::new();
+        self.alive.as_mut().unwrap().write_all(b"crash\n").unwrap();
+        self.started.read_line(&mut back).unwrap();
+        assert!(!back.is_empty(), "PostgreSQL did not come back");
     }
 
     /// The URL of one of its databases.

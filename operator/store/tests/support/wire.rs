@@ -1,4 +1,4 @@
-//! A wire to PostgreSQL that counts, and that may change servers between transactions, as pgbouncer does.
+//! A wire to PostgreSQL that counts, that may change servers between transactions, as pgbouncer does, and that may tear.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,6 +7,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(dead_code)]
+pub enum Fate {
+    /// It is answered.
+    Pass,
+    /// The wire is cut before the server has it whole: nothing is committed.
+    CutBefore,
+    /// The wire is cut when the server has done it: committed, and nobody is told.
+    CutAfter,
+    /// The answer takes its time.
+    Stall(Duration),
+}
+
+/// Says what becomes of the next request.
+type Fates = Arc<dyn Fn() -> Fate + Send + Sync>;
 
 /// A loopback port that leads to a database.
 pub struct Wire {
@@ -19,6 +37,16 @@ impl Wire {
     /// A wire to the database of this URL (as `pg.rs` makes them). Each client gets as many server connections as
     /// `servers`, and another one of them after each transaction.
     pub fn to(url: &str, servers: usize) -> Self {
+        Self::with(url, servers, Arc::new(|| Fate::Pass))
+    }
+
+    /// A wire that does to each request what `fates` says.
+    #[allow(dead_code)]
+    pub fn torn(url: &str, fates: impl Fn() -> Fate + Send + Sync + 'static) -> Self {
+        Self::with(url, 1, Arc::new(fates))
+    }
+
+    fn with(url: &str, servers: usize, fates: Fates) -> Self {
         let (rest, socket) = url.split_once("?host=").unwrap();
         let database = rest.rsplit_once('/').unwrap().1.to_owned();
         let socket = PathBuf::from(socket).join(".s.PGSQL.5432");
@@ -28,9 +56,9 @@ impl Wire {
         let counter = Arc::clone(&exchanges);
         thread::spawn(move || {
             for client in listener.incoming() {
-                let (socket, counter) = (socket.clone(), Arc::clone(&counter));
+                let (socket, counter, fates) = (socket.clone(), Arc::clone(&counter), Arc::clone(&fates));
                 // A client that goes away ends its thread, and closes its servers.
-                thread::spawn(move || serve(client?, &socket, servers, &counter));
+                thread::spawn(move || serve(client?, &socket, servers, &counter, &fates));
             }
         });
         Self { port, database, exchanges }
@@ -47,7 +75,13 @@ impl Wire {
     }
 }
 
-fn serve(mut client: TcpStream, socket: &PathBuf, servers: usize, exchanges: &AtomicU64) -> io::Result<()> {
+fn serve(
+    mut client: TcpStream,
+    socket: &PathBuf,
+    servers: usize,
+    exchanges: &AtomicU64,
+    fates: &Fates,
+) -> io::Result<()> {
     client.set_nodelay(true)?;
     let mut startup = vec![0; 4];
     client.read_exact(&mut startup)?;
@@ -71,8 +105,18 @@ fn serve(mut client: TcpStream, socket: &PathBuf, servers: usize, exchanges: &At
         let mut server = idle.remove(0);
         let mut open = true;
         while open {
-            server.write_all(&request(&mut client)?)?;
+            let request = request(&mut client)?;
+            let fate = fates();
+            if fate == Fate::CutBefore {
+                return server.write_all(&request[..request.len() / 2]);
+            }
+            server.write_all(&request)?;
             let (answer, status) = until_ready(&mut server)?;
+            match fate {
+                Fate::Pass | Fate::CutBefore => {}
+                Fate::CutAfter => return Ok(()),
+                Fate::Stall(time) => thread::sleep(time),
+            }
             exchanges.fetch_add(1, Ordering::SeqCst);
             client.write_all(&answer)?;
             open = status != b'I';

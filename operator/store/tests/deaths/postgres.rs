@@ -1,0 +1,128 @@
+//! PostgreSQL dies in the middle of commits, and wires to it are cut before and after them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dalsegno_store::Store;
+use dalsegno_store::postgres::Postgres;
+use futures::future::{join, join_all};
+use sqlx::{Connection as _, Executor as _, PgConnection};
+
+use crate::pg::{self, Server};
+use crate::steady::{Told, expect_as_told, turns};
+use crate::wire::{Fate, Wire};
+use crate::world::{Worker, World};
+
+const WORKERS: usize = 8;
+
+async fn connect(url: &str) -> World {
+    for _ in 0..50 {
+        if let Ok(store) = Postgres::connect(url).await {
+            return World::new(Arc::new(store), ());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("no way to {url}");
+}
+
+async fn workers(world: &World) -> Vec<Worker> {
+    join_all((0..WORKERS).map(|_| world.worker())).await
+}
+
+/// All workers commit as many turns each; answers what each was told, and how many answers were lost.
+async fn all_turns(store: &dyn Store, workers: &[Worker], last: i32, pause: Duration) -> (Vec<Told>, usize) {
+    let done = join_all(workers.iter().map(|worker| turns(store, worker, last, pause))).await;
+    let (told, lost): (Vec<_>, Vec<_>) = done.into_iter().unzip();
+    (told, lost.iter().sum())
+}
+
+async fn expect_all_as_told(store: &dyn Store, workers: &[Worker], told: &[Told]) {
+    for (worker, told) in workers.iter().zip(told) {
+        expect_as_told(store, worker, told).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_ended_again_and_again_loses_and_doubles_no_acknowledged_turn() {
+    let mut server = Server::start(&[]);
+    let world = connect(&server.database().await).await;
+    let workers = workers(&world).await;
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let killer = tokio::task::spawn_blocking(move || {
+        let mut crashes = 0;
+        // Not in step with anything.
+        for millis in [610, 370, 940, 530, 780, 290, 860].iter().cycle() {
+            match stopped.recv_timeout(Duration::from_millis(*millis)) {
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => server.crash(),
+                _ => break,
+            }
+            crashes += 1;
+        }
+        (crashes, server)
+    });
+    let (told, lost) = all_turns(&*world.store, &workers, 250, Duration::from_millis(10)).await;
+    drop(stop);
+    let (crashes, _server) = killer.await.unwrap();
+    // The first answer after the last death may be lost, too.
+    let _ = world.id().await;
+    expect_all_as_told(&*world.store, &workers, &told).await;
+    assert!(crashes >= 3 && lost >= crashes, "the server died {crashes} times, {lost} answers were lost");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wire_that_is_cut_before_and_after_commits_and_stalls_loses_and_doubles_no_turn() {
+    let url = pg::database().await;
+    let setup = connect(&url).await;
+    let workers = workers(&setup).await;
+    let met = Arc::new(Mutex::new(HashMap::<Fate, usize>::new()));
+    let counter = Arc::clone(&met);
+    let wire = Wire::torn(&url, move || {
+        let mut met = counter.lock().unwrap();
+        // The same sequence in every run, with each fate at every place of a worker's turns.
+        let fate = match met.values().sum::<usize>() * 7_919 % 23 {
+            3 | 4 => Fate::CutBefore,
+            11 | 12 => Fate::CutAfter,
+            17 => Fate::Stall(Duration::from_millis(40)),
+            _ => Fate::Pass,
+        };
+        *met.entry(fate).or_default() += 1;
+        fate
+    });
+    let torn = connect(&wire.url()).await;
+    let (told, _) = all_turns(&*torn.store, &workers, 100, Duration::ZERO).await;
+    expect_all_as_told(&*setup.store, &workers, &told).await;
+    let met = met.lock().unwrap().clone();
+    for fate in [Fate::CutBefore, Fate::CutAfter, Fate::Stall(Duration::from_millis(40))] {
+        assert!(met.get(&fate).is_some_and(|times| *times >= 20), "{met:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_takes_no_writes_for_a_while_refuses_and_then_goes_on() {
+    let url = pg::database().await;
+    let setup = connect(&url).await;
+    let worker = setup.worker().await;
+    let mut admin = PgConnection::connect(&url).await.unwrap();
+    let mut set_read_only = async |value: &str| {
+        let sql = format!(
+            "SET default_transaction_read_only = off; \
+             DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = {value}', \
+             current_database()); END $$; \
+             SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+             WHERE datname = current_database() AND application_name = 'dalsegno'"
+        );
+        // Only new connections hear of it, so the old ones are ended.
+        admin.execute(sqlx::AssertSqlSafe(sql)).await.unwrap();
+    };
+    set_read_only("on").await;
+    let working = turns(&*setup.store, &worker, 3, Duration::ZERO);
+    let mending = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(setup.of(&worker).await.head.is_none(), "nothing was written");
+        set_read_only("off").await;
+    };
+    let ((told, lost), ()) = join(working, mending).await;
+    assert!(lost > 0, "a write was refused");
+    expect_as_told(&*setup.store, &worker, &told).await;
+}

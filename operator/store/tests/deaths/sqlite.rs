@@ -1,0 +1,187 @@
+//! The process around an embedded store is killed; its commits are on the disk before they are answered; its disk is full.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Output};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dalsegno_store::Store as _;
+use dalsegno_store::sqlite::Sqlite;
+use sqlx::{Connection as _, Executor as _, SqliteConnection};
+
+use crate::child::{self, command, commit_turns, database, heard, prepare, say};
+use crate::steady::expect_as_told;
+
+/// How often the process is killed.
+const KILLS: u64 = 500;
+
+#[tokio::test]
+async fn a_process_that_is_killed_in_its_commits_loses_and_doubles_no_acknowledged_turn() {
+    const THIS: &str =
+        "sqlite::a_process_that_is_killed_in_its_commits_loses_and_doubles_no_acknowledged_turn";
+    if let Some(folder) = child::folder() {
+        return commit_turns(&folder, i32::MAX - 1_000_000).await;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let worker = prepare(folder.path()).await;
+    let mut told: Vec<String> = Vec::new();
+    for round in 0..KILLS {
+        let mut child = command(THIS, folder.path(), &[]).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.by_ref().map_while(Result::ok).find(|line| line.starts_with("head")).unwrap();
+        agree_on_head(&mut told, &first);
+        // Anywhere in the first commits: beginning, writing, syncing, answering.
+        std::thread::sleep(Duration::from_micros(round * 7_919 % 9_000));
+        kill(&mut child);
+        for line in lines.map_while(Result::ok) {
+            // The last line may be cut, in which case nobody was told.
+            if let Some(("ack", turn, hash)) = heard(&line).filter(|(_, _, hash)| hash.len() == 71) {
+                assert_eq!(turn, told.len() + 1, "a turn was acknowledged twice, or one was left out");
+                told.push(hash.to_owned());
+            }
+        }
+    }
+    let store = Sqlite::open(&database(folder.path())).await.unwrap();
+    let head = store.get_run(worker.run).await.unwrap().unwrap().head.unwrap();
+    agree_on_head(&mut told, &format!("head {} {}", head.turn, head.content_hash));
+    expect_as_told(&store, &worker, &told).await;
+    assert!(told.len() > 100, "{} turns were committed in {KILLS} lives", told.len());
+}
+
+/// The head that a process found is the last acknowledged turn, or the one after it, whose answer was lost.
+fn agree_on_head(told: &mut Vec<String>, line: &str) {
+    let (_, turn, hash) = heard(line).unwrap();
+    if turn == told.len() + 1 {
+        told.push(hash.to_owned());
+    }
+    assert_eq!((turn, Some(hash)), (told.len(), Some(told.last().map_or("-", String::as_str))));
+}
+
+/// SIGKILL.
+fn kill(child: &mut Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// What a kill cannot show: the kernel keeps what a dead process has written, a power cut does not.
+#[tokio::test]
+async fn the_disk_has_a_commit_before_its_worker_has_the_answer() {
+    const THIS: &str = "sqlite::the_disk_has_a_commit_before_its_worker_has_the_answer";
+    if let Some(folder) = child::folder() {
+        return commit_turns(&folder, 20).await;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    prepare(folder.path()).await;
+    let trace = traced(THIS, folder.path());
+    assert_eq!(synced_before_each_answer(&trace), Ok(20));
+}
+
+/// The judge of the test above judges.
+#[tokio::test]
+async fn answers_that_do_not_wait_for_the_disk_are_found_out() {
+    const THIS: &str = "sqlite::answers_that_do_not_wait_for_the_disk_are_found_out";
+    if let Some(folder) = child::folder() {
+        let mut conn =
+            SqliteConnection::connect(&format!("sqlite://{}", database(&folder).display())).await.unwrap();
+        conn.execute("PRAGMA synchronous = NORMAL").await.unwrap();
+        conn.execute("CREATE TABLE careless (n INTEGER)").await.unwrap();
+        for turn in 1..=20 {
+            conn.execute("INSERT INTO careless VALUES (1)").await.unwrap();
+            say(&format!("ack {turn} -"));
+        }
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    prepare(folder.path()).await;
+    let trace = traced(THIS, folder.path());
+    assert!(synced_before_each_answer(&trace).is_err_and(|why| why.contains("no sync")), "{trace}");
+}
+
+/// The system calls of a child of this test.
+fn traced(test: &str, folder: &Path) -> String {
+    let log = folder.join("trace");
+    let wrapper = ["strace", "-f", "-e", "trace=fdatasync,fsync,write", "-o", log.to_str().unwrap()];
+    let output = command(test, folder, &wrapper).output().expect("strace, a package of Debian's");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::read_to_string(log).unwrap()
+}
+
+/// How many answers there were, if the disk was synced before each and after the one before it.
+fn synced_before_each_answer(trace: &str) -> Result<usize, String> {
+    let (mut answers, mut synced) = (0, false);
+    for line in trace.lines() {
+        if line.contains("sync") && line.trim_end().ends_with("= 0") {
+            synced = true;
+        } else if line.contains("\"ack ") {
+            if !std::mem::take(&mut synced) {
+                return Err(format!("no sync before {line}"));
+            }
+            answers += 1;
+        }
+    }
+    Ok(answers)
+}
+
+/// The file system is one of its own, of a megabyte, which goes with the process.
+#[tokio::test]
+async fn a_full_disk_refuses_a_turn_and_keeps_all_before_it() {
+    const THIS: &str = "sqlite::a_full_disk_refuses_a_turn_and_keeps_all_before_it";
+    if let Some(folder) = child::folder() {
+        return commit_turns(&folder, 100_000).await;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let worker = prepare(folder.path()).await;
+    let output = with_mounts(
+        THIS,
+        folder.path(),
+        r#"small=$(mktemp -d) && mount -t tmpfs -o size=1m tmpfs "$small" && cp -a "$DALSEGNO_TEST_CHILD"/. "$small"
+        DALSEGNO_TEST_CHILD=$small "$@"
+        cp -a "$small"/. "$DALSEGNO_TEST_CHILD" && umount "$small" && rmdir "$small""#,
+    );
+    let said = String::from_utf8_lossy(&output.stdout);
+    let told: Vec<String> = said
+        .lines()
+        .filter_map(heard)
+        .filter(|(what, ..)| *what == "ack")
+        .map(|(.., hash)| hash.to_owned())
+        .collect();
+    let refusal = said.lines().filter_map(heard).find(|(what, ..)| *what == "refused");
+    let (_, turn, why) =
+        refusal.unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&output.stderr)));
+    assert_eq!(turn, told.len() + 1);
+    assert!(why.contains("Unavailable") && why.contains("full"), "{why}");
+    // With room again all is as it was told, and the next turn is taken.
+    let store = Arc::new(Sqlite::open(&database(folder.path())).await.unwrap());
+    expect_as_told(&*store, &worker, &told).await;
+    let world = crate::world::World::new(store, ());
+    world.turn(&worker, told.len() as i32 + 1).await;
+}
+
+#[tokio::test]
+async fn a_file_system_that_may_only_be_read_is_named_at_the_start() {
+    const THIS: &str = "sqlite::a_file_system_that_may_only_be_read_is_named_at_the_start";
+    if let Some(folder) = child::folder() {
+        let refused = Sqlite::open(&database(&folder)).await.err();
+        return say(&format!("refused 0 {}", refused.map_or("nothing".into(), |error| error.to_string())));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    prepare(folder.path()).await;
+    let output = with_mounts(
+        THIS,
+        folder.path(),
+        r#"mount --bind "$DALSEGNO_TEST_CHILD" "$DALSEGNO_TEST_CHILD"
+        mount -o remount,ro,bind "$DALSEGNO_TEST_CHILD" && "$@""#,
+    );
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("ead-only"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What a child says whose mounts are made by this script; they go with it.
+fn with_mounts(test: &str, folder: &Path, script: &str) -> Output {
+    let mut wrapper = vec!["unshare", "--mount", "sh", "-euc", script, "sh"];
+    if !rustix::process::getuid().is_root() {
+        wrapper.insert(1, "--map-root-user");
+    }
+    command(test, folder, &wrapper).output().unwrap()
+}

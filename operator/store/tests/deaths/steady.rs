@@ -1,0 +1,53 @@
+//! A worker that commits turn after turn, whatever happens to the store, and what it was told.
+
+use std::time::{Duration, Instant};
+
+use dalsegno_store::{Committed, Standing, Store};
+
+use crate::world::Worker;
+
+/// How long a turn is tried before the test has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a worker was told of a turn: its content hash.
+pub type Told = Vec<String>;
+
+/// Commits turns `1..=last`, each sent again unchanged until it is answered. Answers what each came to, and how often an
+/// answer was lost.
+pub async fn turns(store: &dyn Store, worker: &Worker, last: i32, pause: Duration) -> (Told, usize) {
+    let (mut told, mut lost) = (Told::new(), 0);
+    for turn in 1..=last {
+        let commit = worker.result(turn);
+        let began = Instant::now();
+        let standing = loop {
+            match store.commit(&commit).await {
+                Ok(Committed::Ok(standing) | Committed::Duplicate(standing)) => break standing,
+                Ok(other) => panic!("turn {turn} came to {other:?}"),
+                Err(error) => {
+                    lost += 1;
+                    assert!(began.elapsed() < PATIENCE, "turn {turn}: {error:?}");
+                    tokio::time::sleep(Duration::from_millis(30)).await;
+                }
+            }
+        };
+        told.push(hash(&standing, turn));
+        tokio::time::sleep(pause).await;
+    }
+    (told, lost)
+}
+
+/// The content hash that a worker was told of its turn.
+pub fn hash(standing: &Standing, turn: i32) -> String {
+    let head = standing.head.as_ref().expect("a head");
+    assert_eq!(head.turn, turn, "the answer to a turn tells of another one");
+    head.content_hash.clone()
+}
+
+/// Judges a run: these turns and no others are on its live branch, each once, as its worker was told.
+pub async fn expect_as_told(store: &dyn Store, worker: &Worker, told: &[String]) {
+    let rows = store.boundaries(worker.run, 1, i32::MAX).await.unwrap();
+    let there: Vec<String> =
+        rows.iter().map(|row| dalsegno_store::header::render(&row.content_hash)).collect();
+    assert_eq!(there, told, "what is there is what was acknowledged");
+    assert!(rows.iter().zip(1..).all(|(row, turn)| row.turn == turn), "the turns have no gap");
+}
