@@ -14,10 +14,10 @@ use kube::runtime::watcher;
 use kube::{Resource, ResourceExt};
 use tracing::Instrument;
 
-use crate::act::{Acted, act, stop};
+use crate::act::{Acted, act};
 use crate::context::{Context, Run};
 use crate::error::{Error, Result};
-use crate::observe::observe;
+use crate::ground::Ground;
 use crate::sync::lock;
 
 /// A decision comes to rest in far fewer rounds: take up, record, identify, end, reserve, create, record. Ten taken names
@@ -44,25 +44,24 @@ pub async fn run(
         .await;
 }
 
-/// Observe, decide, act; again while acting taught something.
-async fn reconcile(run: &AgentRun, ctx: &Context) -> Result<Action> {
-    let mut observed = observe(ctx, run).await?;
+/// Observe, decide, act; again while acting taught something. Answers when to look again, if nothing happens before.
+pub async fn reconcile(run: &AgentRun, ground: &impl Ground) -> Result<Option<Duration>> {
+    let mut observed = ground.observe(run).await?;
     let mut told = Vec::new();
     for _ in 0..ROUNDS {
         let decision = decide(run, &observed, Timestamp::now());
-        match act(ctx, run, decision, &mut told).await? {
+        match act(ground, run, decision, &mut told).await? {
             Acted::Learned(facts) => {
                 facts.into_iter().for_each(|fact| observed.learn(fact));
                 if observed.must_look_again() {
-                    observed = observe(ctx, run).await?;
+                    observed = ground.observe(run).await?;
                 }
             }
-            Acted::Done(action) => {
-                // What was seen of a pod is evidence until its end is recorded.
+            Acted::Done(requeue) => {
                 if let StoreSight::Found(row) = &observed.store {
-                    ctx.pods.forget_gone(&row.object_uid, row.attempt.pod_uid.as_deref());
+                    ground.at_rest(row);
                 }
-                return Ok(action);
+                return Ok(requeue);
             }
         }
     }
@@ -77,7 +76,7 @@ async fn clean_up(run: &AgentRun, ctx: &Context) -> Result<Action> {
     ctx.store.mark_deleted(&uid).await.map_err(Error::store("closing the row"))?;
     ctx.crash.pass("after", closing);
     for seen in ctx.pods.of(&uid).into_iter().filter(|it| !it.gone) {
-        stop(ctx, &run.namespace().unwrap_or_default(), seen.name(), seen.uid().to_owned()).await?;
+        ctx.stop_worker(&run.namespace().unwrap_or_default(), seen.name(), seen.uid().to_owned()).await?;
     }
     ctx.forget(&uid);
     Ok(Action::await_change())
@@ -104,7 +103,10 @@ async fn guarded(run: Arc<Run>, ctx: Arc<Context>) -> Result<Action> {
     let api = ctx.runs(&namespace);
     let outcome = finalizer(&api, names::FINALIZER, run, |event| async {
         match event {
-            Event::Apply(run) => reconcile(&run, &ctx).await,
+            Event::Apply(run) => {
+                let requeue = reconcile(&run, ctx.as_ref()).await?;
+                Ok(requeue.map_or_else(Action::await_change, Action::requeue))
+            }
             Event::Cleanup(run) => clean_up(&run, &ctx).await,
         }
     })

@@ -1,12 +1,14 @@
 //! `dalsegno`: one program, the only place where effects meet.
 
 mod act;
+mod cluster;
 mod config;
 mod context;
 mod controller;
 mod crash;
 mod definitions;
 mod error;
+mod ground;
 mod leader;
 mod nodes;
 mod observe;

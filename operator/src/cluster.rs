@@ -1,0 +1,180 @@
+//! The ground of a cluster: pods, statuses and events at its API server.
+
+use std::sync::Arc;
+
+use dalsegno_core::{Effect, Fact, Level, Notice, Observed, Refusal};
+use dalsegno_crds::{AgentRun, AgentRunStatus, names};
+use dalsegno_store::{RunRecord, Store};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::runtime::events::{Event, EventType};
+use kube::{Api, Resource, ResourceExt};
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::ground::Ground;
+use crate::observe::{is_not_found, observe};
+use crate::sync::lock;
+
+impl Ground for Context {
+    fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    async fn observe(&self, run: &AgentRun) -> Result<Observed> {
+        observe(self, run).await
+    }
+
+    async fn tenant(&self, name: &str) -> Result<String> {
+        let api: Api<Namespace> = Api::all(self.client.clone());
+        let namespace = api.get(name).await.map_err(Error::api("looking at the namespace"))?;
+        namespace.metadata.uid.ok_or(Error::Nameless("namespace UID"))
+    }
+
+    async fn template(&self, revision: &str) -> Result<Option<String>> {
+        if let Some(known) = lock(&self.revisions).get(revision) {
+            return Ok(Some(known.clone()));
+        }
+        let document = self.store.get_revision(revision).await.map_err(Error::store("reading a template"))?;
+        if let Some(document) = &document {
+            lock(&self.revisions).insert(revision.to_owned(), document.clone());
+        }
+        Ok(document)
+    }
+
+    async fn create_worker(
+        &self,
+        run: &AgentRun,
+        pod: Pod,
+        revision: String,
+        document: String,
+    ) -> Result<Fact> {
+        let uid = run.uid().unwrap_or_default();
+        let known = lock(&self.revisions).contains_key(&revision);
+        if !known {
+            self.store
+                .put_revision(&revision, &document)
+                .await
+                .map_err(Error::store("keeping the template"))?;
+            lock(&self.revisions).insert(revision.clone(), document);
+        }
+        let api = self.pods_in(&run.namespace().unwrap_or_default());
+        match api
+            .create(
+                &PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() },
+                &pod,
+            )
+            .await
+        {
+            Ok(pod) => {
+                lock(&self.refusals).remove(&uid);
+                Ok(Fact::Pod(Box::new(pod)))
+            }
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                let found = api
+                    .get_opt(&pod.name_any())
+                    .await
+                    .map_err(Error::api("looking at the pod that is there"))?;
+                let Some(found) = found else {
+                    return Err(Error::Stale);
+                };
+                let ours = found
+                    .owner_references()
+                    .iter()
+                    .any(|owner| owner.controller == Some(true) && owner.uid == uid);
+                Ok(if ours { Fact::Pod(Box::new(found)) } else { Fact::NameTaken })
+            }
+            // Any answer of the 400s is a judgement on this pod; the rest are faults.
+            Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {
+                let mut refusals = lock(&self.refusals);
+                let times =
+                    refusals.get(&uid).filter(|it| it.revision == revision).map_or(0, |it| it.times) + 1;
+                let refusal = Refusal {
+                    code: status.code,
+                    message: status.message.clone(),
+                    times,
+                    at: Timestamp::now(),
+                    revision,
+                };
+                refusals.insert(uid, refusal.clone());
+                Ok(Fact::Refused(refusal))
+            }
+            Err(error) => Err(Error::api("creating the worker's pod")(error)),
+        }
+    }
+
+    async fn stop_worker(&self, namespace: &str, name: &str, uid: String) -> Result<()> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions { uid: Some(uid), resource_version: None }),
+            ..DeleteParams::background()
+        };
+        match self.pods_in(namespace).delete(name, &params).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+            Err(error) => Err(Error::api("deleting a pod")(error)),
+        }
+    }
+
+    async fn write_status(&self, run: &AgentRun, status: AgentRunStatus) -> Result<()> {
+        self.crash.pass("before", "status");
+        let mut new = run.clone();
+        new.status = Some(status);
+        new.metadata.managed_fields = None;
+        let api = self.runs(&run.namespace().unwrap_or_default());
+        match api.replace_status(&run.name_any(), &PostParams::default(), &new).await {
+            Err(kube::Error::Api(status)) if status.is_conflict() => return Err(Error::Stale),
+            Err(error) if !is_not_found(&error) => return Err(Error::api("writing the status")(error)),
+            Ok(_) | Err(_) => {}
+        }
+        self.after("status");
+        Ok(())
+    }
+
+    async fn tell(&self, run: &AgentRun, notices: &mut Vec<Notice>) {
+        let reference = run.object_ref(&());
+        for notice in notices.drain(..) {
+            tracing::info!(reason = notice.reason, note = notice.note, "told");
+            let event = Event {
+                type_: match notice.level {
+                    Level::Normal => EventType::Normal,
+                    Level::Warning => EventType::Warning,
+                },
+                reason: notice.reason.clone(),
+                note: Some(truncated(notice.note)),
+                action: notice.action,
+                secondary: None,
+            };
+            if let Err(error) = self.recorder.publish(&event, &reference).await {
+                tracing::warn!(%error, "an event could not be written");
+            }
+        }
+    }
+
+    fn before(&self, effect: &Effect) {
+        self.crash.pass("before", effect.name());
+        if let Effect::EndAttempt { ending, .. } = effect {
+            self.metrics.ended(&ending.cause);
+        }
+    }
+
+    fn after(&self, effect: &'static str) {
+        self.crash.pass("after", effect);
+        self.metrics.effect(effect);
+    }
+
+    fn at_rest(&self, row: &RunRecord) {
+        // What was seen of a pod is evidence until its end is recorded.
+        self.pods.forget_gone(&row.object_uid, row.attempt.pod_uid.as_deref());
+    }
+}
+
+/// The API server takes notes of up to 1,024 bytes.
+fn truncated(mut note: String) -> String {
+    if note.len() > 1_000 {
+        let end = (0..=1_000).rev().find(|at| note.is_char_boundary(*at)).unwrap_or_default();
+        note.truncate(end);
+        note.push('…');
+    }
+    note
+}

@@ -1,0 +1,52 @@
+//! Where workers run: a cluster, or one laptop. What a reconcile needs of it; all else is the store's.
+
+use std::sync::Arc;
+
+use dalsegno_core::{Effect, Fact, Notice, Observed};
+use dalsegno_crds::{AgentRun, AgentRunStatus};
+use dalsegno_store::{RunRecord, Store};
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::error::Result;
+
+/// Where workers run. What a method says of a pod holds of whatever stands for one.
+pub trait Ground {
+    /// The store.
+    fn store(&self) -> &Arc<dyn Store>;
+
+    /// Everything that a decision needs to know of the run. Reads, and never writes.
+    async fn observe(&self, run: &AgentRun) -> Result<Observed>;
+
+    /// UID of a namespace.
+    async fn tenant(&self, namespace: &str) -> Result<String>;
+
+    /// A stored template; that there is none is believed only of an answer.
+    async fn template(&self, revision: &str) -> Result<Option<String>>;
+
+    /// Keeps the template, then creates the pod. A pod of ours that is there already is the one.
+    async fn create_worker(
+        &self,
+        run: &AgentRun,
+        pod: Pod,
+        revision: String,
+        document: String,
+    ) -> Result<Fact>;
+
+    /// Deletes a pod if it still has this UID; that it is gone, or another, is fine.
+    async fn stop_worker(&self, namespace: &str, name: &str, uid: String) -> Result<()>;
+
+    /// The one status write. Refused if the object has changed since it was read.
+    async fn write_status(&self, run: &AgentRun, status: AgentRunStatus) -> Result<()>;
+
+    /// Tells a person, best effort: what is told stands in the status too.
+    async fn tell(&self, run: &AgentRun, notices: &mut Vec<Notice>);
+
+    /// An effect is about to be carried out.
+    fn before(&self, effect: &Effect);
+
+    /// The effect of this name was carried out.
+    fn after(&self, effect: &'static str);
+
+    /// A reconcile has come to rest on this row: what was kept as evidence for it may go.
+    fn at_rest(&self, row: &RunRecord);
+}
