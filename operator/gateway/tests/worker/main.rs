@@ -14,6 +14,7 @@ mod input;
 mod observed;
 mod outages;
 mod serving;
+mod tenants;
 mod versions;
 mod walk;
 mod world;

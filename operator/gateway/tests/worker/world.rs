@@ -144,6 +144,25 @@ impl World {
         world
     }
 
+    /// A run of another namespace before the same gateway, its worker attached as this instance.
+    pub async fn beside(&self, namespace: &str, instance: &str) -> Self {
+        let run = create_in(&*self.store, namespace, "nightly").await;
+        let world = Self { store: self.store.clone(), gateway: self.gateway.clone(), run };
+        world.record_pod(1, &format!("pod-of-{namespace}"), Some(accepted())).await;
+        let token = format!("token-of-pod-of-{namespace}-in-{namespace}");
+        world.post_as(&token, "attach", json!({ "instance": instance }).to_string()).await.ok();
+        world
+    }
+
+    /// What the store knows of the run, but for the times of reading.
+    pub async fn look(&self) -> Value {
+        let mut record = serde_json::to_value(self.store.get_run(self.run).await.unwrap().unwrap()).unwrap();
+        for time in ["now", "beat"] {
+            record.as_object_mut().unwrap().remove(time);
+        }
+        record
+    }
+
     /// `POST` by the first attempt's worker.
     pub async fn post(&self, path: &str, body: impl Into<Body>) -> Answer {
         self.post_as(INSTANCE, path, body).await
@@ -172,12 +191,21 @@ impl World {
 
 /// Takes up a run `shop/<name>`.
 pub async fn create(store: &dyn Store, name: &str) -> RunId {
+    create_as(store, "shop", name, format!("uid-{name}")).await
+}
+
+/// Takes up a run of this namespace.
+pub async fn create_in(store: &dyn Store, namespace: &str, name: &str) -> RunId {
+    create_as(store, namespace, name, format!("uid-{namespace}-{name}")).await
+}
+
+async fn create_as(store: &dyn Store, namespace: &str, name: &str, object_uid: String) -> RunId {
     let new = NewRun {
         id: Uuid::now_v7(),
-        tenant: "uid-shop".into(),
-        namespace: "shop".into(),
+        tenant: format!("uid-{namespace}"),
+        namespace: namespace.into(),
         name: name.into(),
-        object_uid: format!("uid-{name}"),
+        object_uid,
         reset_generation: 0,
         deadlines: Deadlines { heartbeat_ms: 15_000, start_ms: 600_000, progress_ms: 1_800_000 },
         on_prior: OnPrior::Hold,

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Looks for bytes that break a decoder, guided by coverage, from the corpus in operator/fuzz/corpus. `hack/fuzz.sh SECONDS
+# [TARGET…]`: for so long each. What breaks one is kept in target/fuzz; put it into the corpus with its mend.
+source "$(dirname "$0")/lib.sh"
+
+seconds=${1:-300}
+shift || true
+targets=("$@")
+((${#targets[@]} > 0)) || mapfile -t targets < <(sed -n 's/^name = "\([a-z]*\)"$/\1/p' operator/fuzz/Cargo.toml)
+
+need_languages
+need c++ g++
+# Coverage for libFuzzer, as its own compiler flags would ask for it; all of these are stable.
+export RUSTFLAGS='-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
+    -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing'
+export CARGO_TARGET_DIR=$TARGET_DIR/fuzz
+host=$(rustc -vV | sed -n 's/^host: //p')
+cargo build --locked --release --manifest-path operator/fuzz/Cargo.toml --target "$host" --bins
+
+broken=0
+for target in "${targets[@]}"; do
+    found=$CARGO_TARGET_DIR/found/$target
+    mkdir -p "$found/corpus"
+    if "$CARGO_TARGET_DIR/$host/release/$target" -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=1024 \
+        -print_final_stats=1 -artifact_prefix="$found/" "$found/corpus" "operator/fuzz/corpus/$target" >"$found/log" 2>&1; then
+        echo "test $target ... ok ($(sed -n 's/^stat::number_of_executed_units: *//p' "$found/log") inputs)"
+    else
+        echo "test $target ... FAILED"
+        tail -40 "$found/log"
+        broken=$((broken + 1))
+    fi
+done
+echo "test result: $( ((broken == 0)) && echo ok || echo FAILED). $((${#targets[@]} - broken)) passed; $broken failed; in $seconds s each"
+((broken == 0))

@@ -1,0 +1,23 @@
+//! Templates as they stand in the store, and what a pod says of itself.
+
+#![no_main]
+
+use dalsegno_core::revision::{digest_in, Document};
+use dalsegno_core::pod;
+use k8s_openapi::api::core::v1::Pod;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    if let Ok(document) = Document::parse(text) {
+        assert_eq!(Document::parse(&document.text()).unwrap().hash(), document.hash());
+        let digest = format!("sha256:{}", "0".repeat(64));
+        let pinned = document.clone().pinned(&digest, &document);
+        if document.image().is_some() {
+            assert_eq!(pinned.image().as_deref().and_then(digest_in), Some(digest.as_str()));
+        }
+    }
+    if let Ok(seen) = serde_json::from_str::<Pod>(text) {
+        let _ = (pod::worker_name(&seen).len(), pod::has_ended(&seen), pod::has_stopped(&seen));
+        let _ = (pod::is_disrupted(&seen), pod::node(&seen), pod::digest(&seen), pod::waiting(&seen));
+    }
+});
