@@ -48,7 +48,9 @@ pub trait Store: Send + Sync + 'static {
     /// The store's own id, made by its first migration. A run that was begun in another store is not touched.
     async fn id(&self) -> Result<Uuid>;
 
-    /// A gateway says that it serves. The operator trusts no deadline unless somebody has said so lately.
+    /// A gateway says that it serves. The operator trusts no deadline unless somebody has said so lately. A longer silence
+    /// is a gap, after which every clock starts anew; so is, in an embedded store, the start of its process, however short
+    /// it was away: every worker has lost its connection, and may wait on a dead one for seconds.
     async fn beat(&self) -> Result<()>;
 
     /// One query for all runs: deadlines that have run out by the store's clock, and what changed at or after `since`.

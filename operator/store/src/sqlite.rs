@@ -71,12 +71,16 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the database for writing and locks it. It must be migrated.
+    /// Opens the database for writing and locks it. It must be migrated. What was before is a gap, however short: every
+    /// worker has lost its connection.
     pub async fn open(path: &Path) -> Result<Self> {
         let lock = Lock::take(path)?;
         let mut conn = connect(&file(path).create_if_missing(false), path).await?;
         schema::check(&mut conn).await?;
         let (id, clock) = facts(&mut conn).await?;
+        attach::begin_to_serve(&mut conn, clock.now())
+            .await
+            .map_err(|fault| fault.while_("beginning to serve"))?;
         let readers = readers(path);
         let writer = Writer::start(conn, Arc::clone(&clock), Some(lock));
         Ok(Self { id, clock, writer: Some(writer), readers: Some(readers) })

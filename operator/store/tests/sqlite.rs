@@ -105,10 +105,27 @@ async fn a_store_that_is_opened_again_shows_the_same() {
     let store = Sqlite::open(&path).await.unwrap();
     let after = look(&store).await;
     assert!(after.now >= before.now);
-    assert_eq!(RunRecord { now: before.now, ..after }, before);
+    assert_eq!(RunRecord { now: before.now, beat: before.beat, ..after }, before);
     assert_eq!((store.id().await.unwrap(), store.audit(run).await.unwrap()), (id, audit));
     assert_eq!(store.boundaries(run, 1, 9).await.unwrap().len(), 3);
     assert!(matches!(store.commit(&turn(run, 4)).await.unwrap(), Committed::Ok(_)), "its worker goes on");
+}
+
+#[tokio::test]
+async fn a_process_that_starts_again_at_once_starts_every_clock_anew() {
+    let (_dir, path) = database().await;
+    let store = Sqlite::open(&path).await.unwrap();
+    working_run(&store).await;
+    store.beat().await.unwrap();
+    let before = look(&store).await;
+    store.beat().await.unwrap();
+    assert_eq!(look(&store).await.beat.since, before.beat.since, "while it serves they run on");
+    store.close().await;
+
+    let store = Sqlite::open(&path).await.unwrap();
+    let started = look(&store).await.beat;
+    assert!(started.since >= before.now && started.since > before.beat.since, "{started:?}");
+    assert!(started.gap_from >= before.beat.last && started.gap_from <= started.since, "{started:?}");
 }
 
 #[tokio::test]

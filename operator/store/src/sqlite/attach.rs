@@ -104,6 +104,12 @@ async fn heartbeat(conn: &mut SqliteConnection, now: i64, run: RunId, capability
     Ok(Beat::Ok(row.asked()))
 }
 
+/// The process starts: all clocks start anew with it.
+pub(super) async fn begin_to_serve(conn: &mut SqliteConnection, now: i64) -> Work<()> {
+    sqlx::query("UPDATE store SET gap_from = beat_last, beat_since = ?").bind(now).execute(conn).await?;
+    Ok(())
+}
+
 /// A gateway serves. After a silence all clocks start anew.
 pub(super) async fn beat(conn: &mut SqliteConnection, now: i64) -> Work<()> {
     sqlx::query(
