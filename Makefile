@@ -1,7 +1,7 @@
 # The few verbs that people type; CI types `make test`. What is longer than a line lives in hack/.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash bench lint generate images cluster cluster-down
+.PHONY: help demo test crash fuzz bench lint generate images cluster cluster-down
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile
@@ -17,6 +17,9 @@ test: ## everything, stories on the real cluster included; the last line is the 
 
 crash: ## the operator killed before and after every step of a recovery, with every kind of death
 	@DALSEGNO_E2E_CRASH_MATRIX=1 hack/stories.sh disasters operator_crash
+
+fuzz: ## looks for bytes that break a decoder, five minutes each
+	@hack/fuzz.sh 300
 
 bench: ## the figures of docs/performance.md, as ratios to a floor measured in the same run
 	@hack/bench.sh
