@@ -25,6 +25,7 @@
 //! | a worker finishes, with or without a boundary | `finished` (worker) |
 //! | a call is settled | `settled` (worker, or the person's name) |
 //! | a budget is granted | `reset` (operator) |
+//! | a run goes back | `ended` (operator) if its attempt had a pod; `rewound` (operator, or the person's name) with what is undone; then `reserved` (operator) |
 //! | an AgentRun is deleted on purpose | `deleted` (operator) |
 //! | a namespace is adopted | `namespace-adopted` (the person's name), for each row |
 //!
@@ -69,6 +70,8 @@ pub mod kind {
     pub const SETTLED: &str = "settled";
     /// A fresh recovery budget was granted.
     pub const RESET: &str = "reset";
+    /// The run went back to an earlier boundary.
+    pub const REWOUND: &str = "rewound";
     /// Another object of the same name took the run over.
     pub const ADOPTED: &str = "adopted";
     /// A later run of the same name was told to ignore it.

@@ -6,6 +6,7 @@ use std::fmt;
 use dalsegno_protocol::Boundary;
 
 use crate::header::{Header, NO_PARENT};
+use crate::survey::Sound;
 use crate::{BoundaryRow, Digest, RunId, header};
 
 /// Where a boundary stands in its run: the key of its row.
@@ -55,8 +56,31 @@ impl Kept {
         if self.has_payloads && (ops != self.ops_digest || events != self.events_digest) {
             return Some("it has another payload than was committed");
         }
-        (self.parent.is_none() != (self.row.parent_hash == NO_PARENT))
-            .then_some("its hash and its place disagree on whether it is the first")
+        if self.parent.is_none() != (self.row.parent_hash == NO_PARENT) {
+            return Some("its hash and its place disagree on whether it is the first");
+        }
+        (!self.follows_closely()).then_some("it names a parent that is not the boundary before it")
+    }
+
+    /// Turns have no gaps: before a result stands its plan, or the turn before; before a plan the turn before.
+    fn follows_closely(&self) -> bool {
+        let Place { turn, boundary, .. } = self.place();
+        match self.parent {
+            None => turn == 1,
+            Some(Place { boundary: Boundary::Plan, turn: before, .. }) => {
+                before == turn && boundary == Boundary::Result
+            }
+            Some(Place { boundary: Boundary::Result, turn: before, .. }) => before == turn - 1,
+        }
+    }
+
+    /// What it is linked by, or what is wrong with it.
+    pub fn sound(&self, run: RunId) -> Result<Sound, String> {
+        if let Some(fault) = self.fault(run) {
+            return Err(fault.into());
+        }
+        let BoundaryRow { parent_hash, content_hash, full, position, .. } = self.row;
+        Ok(Sound { parent: self.parent, parent_hash, content_hash, full, position })
     }
 
     fn content_hash(&self, run: RunId) -> Digest {

@@ -137,7 +137,7 @@ pub fn events_digest(events: &[Box<RawValue>]) -> Option<Digest> {
 }
 
 /// A content hash as people and workers see it: `sha256:` and 64 hexadecimal digits.
-pub fn render(hash: &Digest) -> String {
+pub fn render(hash: &[u8]) -> String {
     use std::fmt::Write as _;
     hash.iter().fold(String::from("sha256:"), |mut text, byte| {
         // Writing to a String cannot fail.

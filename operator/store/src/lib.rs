@@ -31,11 +31,14 @@ mod open;
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod survey;
+pub mod verify;
 
 pub use chain::Place;
 pub use error::{Error, Result};
 pub use model::*;
 pub use open::{migrate, open, open_beside, open_read_only};
+pub use survey::{Damage, Findings, Link, Sound, Survey};
 
 use async_trait::async_trait;
 use dalsegno_protocol::{Call, State};
@@ -105,6 +108,15 @@ pub trait Store: Send + Sync + 'static {
     /// The lengths of the deadlines, obeyed at once.
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
 
+    /// Goes back to an earlier boundary of the live branch, in one step: moves the epoch, marks the boundaries after it as
+    /// undone and hides the records of their turns, makes it the head. Event positions go on from the highest ever; calls
+    /// keep their keys and results. A reserved attempt stays reserved under the new epoch, one with a pod ends as
+    /// `Rewound` (neutral) and the next is reserved, an ended one stays ended.
+    ///
+    /// Refused ([`Rewound::Refused`]) where nothing can be gone back to, and where the epoch is not
+    /// [`Rewind::epoch`] any more: the same rewind again changes nothing.
+    async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound>;
+
     /// The AgentRun is being deleted on purpose: fences the row and closes it for good. Idempotent; a run that the
     /// store does not know is fine.
     async fn mark_deleted(&self, object_uid: &str) -> Result<()>;
@@ -173,6 +185,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// Boundaries of the live branch with a turn in `from..=to`, in order, payloads decoded.
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>>;
+
+    /// The boundaries after this place, undone ones too, in the order of [`Place`], each judged by itself: some of them,
+    /// none only after the last. Their payloads are read and not returned. See [`verify`].
+    async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>>;
+
+    /// Ids of runs after this one ([`RunId::nil`]: from the first), in order: some of them, none only after the last.
+    async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
 
     /// The audit chain of a run, in order.
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;

@@ -5,6 +5,7 @@ mod call;
 mod history;
 pub mod millis;
 mod pulse;
+mod rewind;
 mod run;
 mod worker;
 
@@ -12,6 +13,7 @@ pub use attempt::*;
 pub use call::*;
 pub use history::*;
 pub use pulse::*;
+pub use rewind::*;
 pub use run::*;
 pub use worker::*;
 

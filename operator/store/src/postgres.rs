@@ -24,6 +24,7 @@ mod fitness;
 mod operate;
 mod pool;
 mod pulse;
+mod rewind;
 mod row;
 mod schema;
 mod store;

@@ -100,6 +100,9 @@ pass! {
     async fn request_cancel(&self, run: RunId) -> Result<RunRecord>;
     async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord>;
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
+    async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound>;
+    async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>>;
+    async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
     async fn mark_deleted(&self, object_uid: &str) -> Result<()>;
     async fn put_revision(&self, hash: &str, document: &str) -> Result<()>;
     async fn get_revision(&self, hash: &str) -> Result<Option<String>>;

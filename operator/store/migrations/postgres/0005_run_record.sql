@@ -72,6 +72,7 @@ BEGIN
             'revision', h.revision,
             'identity', ds_identity_v1(h)
         ) END,
+        'highest_turn', r.highest_turn,
         'counters', jsonb_build_object(
             'recovery_attempts', r.recovery_attempts,
             'recovery_attempts_base', r.recovery_attempts_base,

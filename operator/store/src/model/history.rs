@@ -49,7 +49,7 @@ pub struct AuditRow {
     /// When.
     pub at: Timestamp,
     /// What: `created`, `reserved`, `pod`, `identity`, `attached`, `spent`, `ended`, `cancel-requested`, `cancelled`,
-    /// `finished`, `settled`, `reset`, `adopted`, `abandoned`, `deleted`, `namespace-adopted`.
+    /// `finished`, `settled`, `reset`, `rewound`, `adopted`, `abandoned`, `deleted`, `namespace-adopted`.
     pub kind: String,
     /// Who: `operator`, `worker`, or a person's name.
     pub actor: String,

@@ -105,6 +105,8 @@ pub struct RunRecord {
     pub past: Vec<Attempt>,
     /// The latest boundary.
     pub head: Option<HeadRow>,
+    /// The highest turn that was ever committed; above the head's once the run was rewound.
+    pub highest_turn: i32,
     /// The counters of recovery.
     pub counters: Counters,
     /// The last `resetGeneration` that was granted, or stood there at creation.

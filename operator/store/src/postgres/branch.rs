@@ -49,24 +49,27 @@ impl Postgres {
         if last < 1 {
             return Ok(None);
         }
-        let Some((head_turn, branch)) = self.walk(run, 1, Some(last), last).await? else {
+        let Some((head_turn, mut branch)) = self.walk(run, 1, Some(last), last).await? else {
             return Ok(None);
         };
         if turn.is_some_and(|turn| turn > head_turn) {
             return Ok(None);
         }
+        branch.retain(|kept| kept.row.turn <= last);
         if !branch.first().is_some_and(|first| first.row.full || first.parent.is_none()) {
             return Err(corrupt(run, "its live branch ends before a full state or the first boundary"));
         }
-        let ops =
-            branch.iter().filter(|kept| kept.row.turn <= last).filter_map(|kept| kept.row.ops.as_deref());
-        Ok(Some(fold::fold(ops)?))
+        Ok(Some(fold::fold(branch.iter().filter_map(|kept| kept.row.ops.as_deref()))?))
     }
 
     pub(super) async fn do_boundaries(&self, run: RunId, from: i32, to: i32) -> Work<Vec<BoundaryRow>> {
         let Some((_, branch)) = self.walk(run, from, None, to).await? else {
             return Ok(Vec::new());
         };
+        let parent = branch.first().and_then(|first| first.parent);
+        if parent.is_some_and(|parent| parent.turn >= from) {
+            return Err(corrupt(run, "its live branch ends before its first boundary"));
+        }
         Ok(branch.into_iter().map(|kept| kept.row).filter(|row| (from..=to).contains(&row.turn)).collect())
     }
 

@@ -8,8 +8,8 @@ use uuid::Uuid;
 use super::Postgres;
 use crate::{
     Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
-    Complete, Completed, Created, Deadlines, Digest, Ending, FinishCall, Identity, LookUp, NewRun, PodRecord,
-    Pulse, Recorded, Result, RunId, RunRecord, Settle, Store, Then,
+    Complete, Completed, Created, Deadlines, Digest, Ending, FinishCall, Identity, Link, LookUp, NewRun,
+    Place, PodRecord, Pulse, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Store, Then,
 };
 
 #[async_trait]
@@ -64,6 +64,10 @@ impl Store for Postgres {
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
         self.do_set_deadlines(run, deadlines).await.map_err(|fault| fault.while_("setting deadlines"))
+    }
+
+    async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {
+        self.do_rewind(run, rewind).await.map_err(|fault| fault.while_("going back"))
     }
 
     async fn mark_deleted(&self, object_uid: &str) -> Result<()> {
@@ -138,6 +142,14 @@ impl Store for Postgres {
 
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
         self.do_boundaries(run, from, to).await.map_err(|fault| fault.while_("reading boundaries"))
+    }
+
+    async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
+        self.do_links(run, after).await.map_err(|fault| fault.while_("surveying boundaries"))
+    }
+
+    async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>> {
+        self.do_run_ids(after).await.map_err(|fault| fault.while_("listing runs"))
     }
 
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>> {

@@ -14,11 +14,11 @@ table! {
     fixed {
         run: Uuid,
         number: i32,
-        epoch: i64,
-        turn_at_start: i32,
         reserved_at: i64,
     }
     moving {
+        epoch: i64,
+        turn_at_start: i32,
         state: Word<AttemptState>,
         pod_uid: Option<String>,
         pod_name: Option<String>,

@@ -34,11 +34,11 @@ pub(super) async fn state(conn: &mut SqliteConnection, run: RunId, turn: Option<
         return Ok(None);
     }
     let mut branch = walk(conn, &row, 1, Some(last)).await?;
+    branch.retain(|kept| kept.row.turn <= last);
     let starts_whole = branch.first().is_some_and(|first| first.row.full || first.parent.is_none());
     if !starts_whole {
         return Err(corrupt(&row, "its live branch ends before a full state or the first boundary"));
     }
-    branch.retain(|kept| kept.row.turn <= last);
     Ok(Some(fold::fold(branch.iter().filter_map(|kept| kept.row.ops.as_deref()))?))
 }
 

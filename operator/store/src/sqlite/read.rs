@@ -69,6 +69,7 @@ pub(super) async fn record(conn: &mut SqliteConnection, now: i64, row: RunRow) -
         attempt,
         past: past.collect(),
         head,
+        highest_turn: row.highest_turn,
         counters: counters(&row),
         calls: call_counts(&row),
         usage: Usage {

@@ -6,11 +6,13 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::call_row::payload;
-use super::{Sqlite, attach, branch, calls, cancel, commit, create, namespace, operate, pulse, read};
+use super::{
+    Sqlite, attach, branch, calls, cancel, commit, create, links, namespace, operate, pulse, read, rewind,
+};
 use crate::{
     Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
-    Complete, Completed, Created, Deadlines, Digest, Ending, FinishCall, Identity, LookUp, NewRun, PodRecord,
-    Pulse, Recorded, Result, RunId, RunRecord, Settle, Store, Then,
+    Complete, Completed, Created, Deadlines, Digest, Ending, FinishCall, Identity, Link, LookUp, NewRun,
+    Place, PodRecord, Pulse, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Store, Then,
 };
 
 #[async_trait]
@@ -86,6 +88,11 @@ impl Store for Sqlite {
             Box::pin(operate::set_deadlines(conn, now, run, deadlines))
         })
         .await
+    }
+
+    async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {
+        let rewind = rewind.clone();
+        self.write("going back", move |conn, now| Box::pin(rewind::rewind(conn, now, run, rewind))).await
     }
 
     async fn mark_deleted(&self, object_uid: &str) -> Result<()> {
@@ -203,6 +210,14 @@ impl Store for Sqlite {
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
         self.read("reading boundaries", move |conn, _| Box::pin(branch::boundaries(conn, run, from, to)))
             .await
+    }
+
+    async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
+        self.read("surveying boundaries", move |conn, _| Box::pin(links::links(conn, run, after))).await
+    }
+
+    async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>> {
+        self.read("listing runs", move |conn, _| Box::pin(links::run_ids(conn, after))).await
     }
 
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>> {

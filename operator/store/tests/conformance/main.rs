@@ -18,6 +18,7 @@ mod property;
 mod pulse;
 mod reset;
 mod revisions;
+mod rewinds;
 mod settles;
 mod states;
 mod twins;

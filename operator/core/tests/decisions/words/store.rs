@@ -29,6 +29,7 @@ pub fn fresh_row() -> RunRecord {
         attempt: reserved(1),
         past: Vec::new(),
         head: None,
+        highest_turn: 0,
         counters: Counters::default(),
         observed_reset_generation: 0,
         reset_attempt: 0,
@@ -145,6 +146,7 @@ impl Given {
             revision: Some("sha256:made-from".into()),
             identity: Some(identity(None, 'a')),
         });
+        self.row.highest_turn = turn;
         if !attached {
             self.row.attempt.turn_at_start = turn;
         }

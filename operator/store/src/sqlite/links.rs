@@ -1,0 +1,64 @@
+//! The pages of a survey, and the ids of all runs.
+
+use sqlx::{Row as _, SqliteConnection};
+
+use super::branch::kept;
+use super::columns::Which;
+use super::fault::{Fault, Work};
+use crate::survey::{PAGE_BYTES, PAGE_ROWS};
+use crate::{Link, Place, RunId};
+
+/// At least one boundary, if there is one; no more than these bytes of payloads beyond it.
+const PAGE: &str = "SELECT b.* FROM ( \
+         SELECT turn, boundary, epoch, \
+                sum(bytes) OVER (ORDER BY turn, boundary, epoch ROWS UNBOUNDED PRECEDING) - bytes AS before \
+         FROM ( \
+             SELECT turn, boundary, epoch, coalesce(length(ops), 0) + coalesce(length(events), 0) AS bytes \
+             FROM boundaries \
+             WHERE run = ?1 AND (turn, boundary, epoch) > (?2, ?3, ?4) \
+             ORDER BY turn, boundary, epoch \
+             LIMIT ?5 \
+         ) \
+     ) AS page \
+     JOIN boundaries b \
+       ON b.run = ?1 AND b.turn = page.turn AND b.boundary = page.boundary AND b.epoch = page.epoch \
+     WHERE page.before < ?6 \
+     ORDER BY b.turn, b.boundary, b.epoch";
+
+/// The next boundaries, each judged by itself.
+pub(super) async fn links(conn: &mut SqliteConnection, run: RunId, after: Option<Place>) -> Work<Vec<Link>> {
+    let rows = sqlx::query(PAGE)
+        .bind(run)
+        .bind(after.map_or(i32::MIN, |place| place.turn))
+        .bind(after.map_or(0, |place| crate::header::boundary_number(place.boundary).into()) as i64)
+        .bind(after.map_or(0, |place| place.epoch))
+        .bind(PAGE_ROWS)
+        .bind(PAGE_BYTES)
+        .fetch_all(conn)
+        .await?;
+    rows.iter()
+        .map(|row| {
+            let place = Place {
+                turn: row.try_get("turn")?,
+                boundary: row.try_get::<Which, _>("boundary")?.0,
+                epoch: row.try_get("epoch")?,
+            };
+            let sound = match kept(row) {
+                Ok(kept) => kept.sound(run),
+                // What cannot be read is told of, and the survey goes on.
+                Err(Fault::Corrupt(detail)) => Err(detail),
+                Err(fault) => return Err(fault),
+            };
+            Ok(Link { place, undone: row.try_get("undone")?, sound })
+        })
+        .collect()
+}
+
+/// The ids after this one, in order.
+pub(super) async fn run_ids(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<RunId>> {
+    Ok(sqlx::query_scalar("SELECT id FROM runs WHERE id > ? ORDER BY id LIMIT ?")
+        .bind(after)
+        .bind(PAGE_ROWS)
+        .fetch_all(conn)
+        .await?)
+}

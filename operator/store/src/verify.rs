@@ -1,0 +1,102 @@
+//! Whether a run can go on from its head; and if not, from where it could.
+
+use dalsegno_protocol::{Boundary, CallState, Policy};
+
+use crate::survey::{Findings, Survey};
+use crate::{CallFilter, Error, Place, Result, RunRecord, Store};
+
+/// Whether a run can go on from its head. A store that does not answer is an [`Error`], and neither.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Checkpoint {
+    /// The state at the head can be rebuilt, and every boundary that it is made of is what its hash says; or nothing was
+    /// ever committed.
+    Sound,
+    /// It cannot.
+    Corrupt(Corruption),
+}
+
+/// Why a run cannot go on from its head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Corruption {
+    /// What is wrong, and where.
+    pub detail: String,
+    /// The last boundary from which it could go on, if there is one.
+    pub last_good: Option<LastGood>,
+}
+
+/// A boundary from which a run could go on, and what would then be done again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastGood {
+    /// Where it stands.
+    pub place: Place,
+    /// Calls of the turns after it that may have changed something: begun, and not `readOnly`.
+    pub effects: Vec<String>,
+}
+
+/// Verifies the state at the head; only where that fails is every boundary of the run looked at.
+///
+/// # Errors
+///
+/// The store did not answer: nothing may be concluded.
+pub async fn checkpoint(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint> {
+    let detail = match store.state(run.id, None).await {
+        Ok(None) if run.highest_turn > 0 => {
+            format!("turn {} was reached, and the run has no head", run.highest_turn)
+        }
+        Ok(_) => return Ok(Checkpoint::Sound),
+        Err(Error::Corrupt { detail, .. }) => detail,
+        Err(error) => return Err(error),
+    };
+    let findings = survey(store, run).await?;
+    let last_good = match findings.last_good.filter(|place| !is_sound_head(run, *place, &findings)) {
+        Some(place) => Some(LastGood { place, effects: effects_after(store, run, place).await? }),
+        None => None,
+    };
+    let mut detail = detail;
+    for damage in &findings.damage {
+        let told = damage.to_string();
+        if !detail.contains(&told) {
+            detail = format!("{detail}; {told}");
+        }
+    }
+    Ok(Checkpoint::Corrupt(Corruption { detail, last_good }))
+}
+
+/// Looks at every boundary of a run, undone ones too: a page at a time, whatever its length.
+///
+/// # Errors
+///
+/// The store did not answer.
+pub async fn survey(store: &dyn Store, run: &RunRecord) -> Result<Findings> {
+    let mut survey = Survey::new(run);
+    let mut after = None;
+    loop {
+        let links = store.links(run.id, after).await?;
+        let Some(last) = links.last() else { return Ok(survey.end()) };
+        after = Some(last.place);
+        links.iter().for_each(|link| survey.take(link));
+    }
+}
+
+/// Whether it is the very head that was found wanting, and nothing that going back to it would mend.
+fn is_sound_head(run: &RunRecord, place: Place, findings: &Findings) -> bool {
+    let is_head = run.head.as_ref().is_some_and(|head| {
+        (head.turn, head.boundary, head.epoch) == (place.turn, place.boundary, place.epoch)
+    });
+    is_head && findings.damage.iter().all(|damage| damage.place.is_some())
+}
+
+/// Calls that may have changed something in turns that going back to this boundary undoes. A turn whose result is undone
+/// is one of them.
+async fn effects_after(store: &dyn Store, run: &RunRecord, place: Place) -> Result<Vec<String>> {
+    let head = run.head.as_ref().map(|head| (head.turn, head.boundary));
+    if head == Some((place.turn, place.boundary)) {
+        return Ok(Vec::new());
+    }
+    let is_undone = |turn| turn > place.turn || (turn == place.turn && place.boundary == Boundary::Plan);
+    let calls = store.calls(run.id, CallFilter::All).await?;
+    let effects = calls.into_iter().filter(|call| {
+        is_undone(call.turn) && call.policy != Policy::ReadOnly && call.state != CallState::Planned
+    });
+    Ok(effects.map(|call| call.id).collect())
+}

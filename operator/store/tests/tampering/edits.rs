@@ -1,0 +1,275 @@
+//! Each kind of damage, on both databases: found, and gone back from to the last good boundary.
+
+use dalsegno_protocol::{Boundary, Policy};
+use dalsegno_store::verify::{self, Checkpoint, Corruption};
+use dalsegno_store::{Class, Commit, Error, NewRun, Rewind, Rewound, RunRecord, audit};
+
+use crate::world::*;
+use crate::{Face, on_both_faces};
+
+on_both_faces! {
+    an_untouched_run_is_sound,
+    damage_is_found_and_gone_back_from,
+    a_run_of_which_nothing_is_good_has_nothing_to_go_back_to,
+    a_head_that_was_lost_is_not_taken_for_a_fresh_run,
+    damage_before_the_last_full_state_stops_nobody_and_is_told,
+    effects_of_undone_turns_are_named,
+    records_of_undone_turns_are_hidden,
+    an_edited_audit_row_is_found,
+    a_store_that_is_away_is_not_corrupt,
+}
+
+/// Which turns are the full state.
+fn full_at(turn: i32, full: &[i32]) -> (String, bool) {
+    let full = full.contains(&turn);
+    let start = if full { r#""full":true,"# } else { "" };
+    (format!(r#"{{{start}"append":{{"log":[{{"json":{turn}}}]}}}}"#), full)
+}
+
+/// A run with this name and so many turns, each with an event; its next attempt is reserved.
+pub async fn run(world: &World, name: &str, turns: i32, full: &[i32]) -> RunRecord {
+    let worker = world.work_on(&world.take_up(&NewRun { name: name.into(), ..new_run() }).await).await;
+    for turn in 1..=turns {
+        let (ops, full) = full_at(turn, full);
+        let commit = Commit {
+            ops: Some(ops.into()),
+            full,
+            events: vec![json(&turn.to_string())],
+            trigger: (turn % 2 == 0).then(|| "TASK_END".into()),
+            ..worker.result(turn)
+        };
+        ok(world.commit(&commit).await.unwrap());
+    }
+    world.lose(&worker, Class::Disruption).await
+}
+
+async fn corruption(world: &World, run: &RunRecord) -> Corruption {
+    match verify::checkpoint(&*world.store, run).await.unwrap() {
+        Checkpoint::Corrupt(corruption) => corruption,
+        Checkpoint::Sound => panic!("it was found to be sound"),
+    }
+}
+
+async fn state(world: &World, run: &RunRecord) -> String {
+    serde_json::to_string(&world.state(run.id, None).await.unwrap()).unwrap()
+}
+
+/// Goes back to what is good, as the operator does.
+async fn go_back(world: &World, run: &RunRecord, found: &Corruption) -> RunRecord {
+    let to = found.last_good.as_ref().unwrap().place;
+    let rewind = Rewind { epoch: run.epoch, to, reason: found.detail.clone(), actor: "operator".into() };
+    match world.rewind(run.id, &rewind).await.unwrap() {
+        Rewound::Done(run) => *run,
+        Rewound::Refused(run) => panic!("refused, with {:?}", run.head),
+    }
+}
+
+async fn an_untouched_run_is_sound(face: &Face) {
+    let world = &face.world;
+    let run = run(world, "one", 6, &[]).await;
+    assert_eq!(verify::checkpoint(&*world.store, &run).await.unwrap(), Checkpoint::Sound);
+    let found = verify::survey(&*world.store, &run).await.unwrap();
+    assert_eq!((found.boundaries, found.damage, found.last_good.unwrap().turn), (6, vec![], 6));
+    let fresh = world.run().await;
+    assert_eq!(verify::checkpoint(&*world.store, &fresh).await.unwrap(), Checkpoint::Sound);
+    assert_eq!(verify::survey(&*world.store, &fresh).await.unwrap(), Default::default());
+}
+
+/// Damage to the run `one` of six turns, none the full state; and the last good turn after it.
+const EDITS: &[(i32, &str)] = &[
+    // A wrong hash or digest.
+    (3, "UPDATE boundaries SET content_hash = digest WHERE turn = 4"),
+    (3, "UPDATE boundaries SET parent_hash = digest WHERE turn = 4"),
+    (3, "UPDATE boundaries SET ops_digest = digest WHERE turn = 4"),
+    (3, "UPDATE boundaries SET events_digest = NULL WHERE turn = 4"),
+    (3, "UPDATE boundaries SET ops_digest = NULL, ops = NULL WHERE turn = 4"),
+    // A row that is not there.
+    (5, "DELETE FROM boundaries WHERE turn = 6"),
+    (2, "DELETE FROM boundaries WHERE turn = 3"),
+    (2, "DELETE FROM boundaries WHERE turn IN (3, 5)"),
+    // A parent that leads nowhere, back, or to itself.
+    (3, "UPDATE boundaries SET parent_turn = 4 WHERE turn = 4"),
+    (2, "UPDATE boundaries SET parent_turn = 6 WHERE turn = 3"),
+    (3, "UPDATE boundaries SET parent_epoch = 9 WHERE turn = 4"),
+    (
+        3,
+        "UPDATE boundaries SET parent_turn = NULL, parent_boundary = NULL, parent_epoch = NULL WHERE turn = 4",
+    ),
+    // A payload that is cut, or of another boundary.
+    (4, "UPDATE boundaries SET ops = substr(ops, 1, length(ops) - 1) WHERE turn = 5"),
+    (4, "UPDATE boundaries SET events = substr(events, 1, 3) WHERE turn = 5"),
+    (
+        1,
+        "UPDATE boundaries SET ops = (SELECT ops FROM boundaries o WHERE o.run = boundaries.run AND o.turn = 5) \
+         WHERE turn = 2",
+    ),
+    (
+        1,
+        "UPDATE boundaries SET ops = (SELECT o.ops FROM boundaries o JOIN runs r ON r.id = o.run \
+         WHERE r.name = 'two' AND o.turn = 3) WHERE turn = 2",
+    ),
+    // A row of another run.
+    (
+        1,
+        "UPDATE boundaries SET content_hash = (SELECT o.content_hash FROM boundaries o JOIN runs r ON r.id = o.run \
+         WHERE r.name = 'two' AND o.turn = 2) WHERE turn = 2",
+    ),
+    // A field of the header.
+    (3, "UPDATE boundaries SET epoch = 7 WHERE turn = 4"),
+    (3, "UPDATE boundaries SET boundary = 1 WHERE turn = 4"),
+    (3, "UPDATE boundaries SET attempt = 2 WHERE turn = 4"),
+    (3, "UPDATE boundaries SET at = at + 1 WHERE turn = 4"),
+    (3, "UPDATE boundaries SET position = position + 1 WHERE turn = 4"),
+    (3, "UPDATE boundaries SET commit_id = run WHERE turn = 4"),
+    (3, "UPDATE boundaries SET digest = content_hash WHERE turn = 4"),
+    (3, "UPDATE boundaries SET is_full = NOT is_full WHERE turn = 4"),
+    (3, "UPDATE boundaries SET tokens_in = tokens_in + 1 WHERE turn = 4"),
+    (3, "UPDATE boundaries SET cost_micro_usd = 1 WHERE turn = 4"),
+    (3, "UPDATE boundaries SET trigger_word = NULL WHERE turn = 4"),
+    // A head that no boundary has the hash of.
+    (6, "UPDATE runs SET head_hash = audit_hash WHERE TRUE"),
+    (6, "UPDATE runs SET head_epoch = 9 WHERE TRUE"),
+];
+
+async fn damage_is_found_and_gone_back_from(face: &Face) {
+    let world = &face.world;
+    for (number, (last_good, edit)) in EDITS.iter().enumerate() {
+        let one = run(world, "one", 6, &[]).await;
+        let two = run(world, "two", 6, &[]).await;
+        // Only this run's rows: those of the cases before are damaged already.
+        let edit = if edit.contains("boundaries") {
+            format!("{edit} AND run = (SELECT id FROM runs WHERE object_uid = '{}')", one.object_uid)
+        } else {
+            format!("{edit} AND id = (SELECT id FROM runs WHERE object_uid = '{}')", one.object_uid)
+        };
+        face.edit(&edit.replace("r.name = 'two'", &format!("r.object_uid = '{}'", two.object_uid))).await;
+
+        let one = world.look(&one.object_uid).await;
+        let state_there = world.state(one.id, None).await;
+        assert!(matches!(state_there, Err(Error::Corrupt { .. })), "{number}: {edit}: {state_there:?}");
+        let found = corruption(world, &one).await;
+        let good = found.last_good.as_ref().unwrap_or_else(|| panic!("{edit}: {}", found.detail));
+        assert_eq!(
+            (good.place.turn, good.place.boundary),
+            (*last_good, Boundary::Result),
+            "{edit}: {found:?}"
+        );
+        assert!(good.effects.is_empty());
+
+        let mended = go_back(world, &one, &found).await;
+        assert_eq!(mended.head.as_ref().unwrap().turn, *last_good);
+        assert_eq!(mended.highest_turn, 6);
+        let sound = verify::checkpoint(&*world.store, &mended).await.unwrap();
+        assert_eq!(sound, Checkpoint::Sound, "{edit}");
+        let log: Vec<_> = (1..=*last_good).map(|turn| format!(r#"{{"json":{turn}}}"#)).collect();
+        assert_eq!(state(world, &mended).await, format!(r#"{{"log":{{"list":[{}]}}}}"#, log.join(",")));
+        let worker = world.work_on(&mended).await;
+        world.turn(&worker, last_good + 1).await;
+        assert_eq!(
+            verify::checkpoint(&*world.store, &world.of(&worker).await).await.unwrap(),
+            Checkpoint::Sound
+        );
+        let untouched = verify::survey(&*world.store, &two).await.unwrap();
+        assert_eq!(untouched.damage, vec![], "the other run is as it was");
+        // Their names are free for the next case.
+        for done in [&one, &two] {
+            world.mark_deleted(&done.object_uid).await.unwrap();
+        }
+    }
+}
+
+async fn a_run_of_which_nothing_is_good_has_nothing_to_go_back_to(face: &Face) {
+    let world = &face.world;
+    for edit in [
+        "DELETE FROM boundaries WHERE turn = 1",
+        "DELETE FROM boundaries WHERE turn > 0",
+        "UPDATE boundaries SET ops = substr(ops, 1, length(ops) - 1) WHERE turn > 0",
+    ] {
+        let one = run(world, &new_run().name, 3, &[]).await;
+        face.edit(&format!("{edit} AND run = (SELECT id FROM runs WHERE object_uid = '{}')", one.object_uid))
+            .await;
+        let found = corruption(world, &one).await;
+        assert_eq!(found.last_good, None, "{edit}: {}", found.detail);
+    }
+}
+
+async fn a_head_that_was_lost_is_not_taken_for_a_fresh_run(face: &Face) {
+    let world = &face.world;
+    let one = run(world, "one", 3, &[]).await;
+    face.edit("UPDATE runs SET head_turn = NULL, head_boundary = NULL, head_epoch = NULL, head_hash = NULL")
+        .await;
+    let one = world.look(&one.object_uid).await;
+    assert_eq!((one.head.clone(), one.highest_turn), (None, 3));
+    let found = corruption(world, &one).await;
+    assert!(found.detail.contains("turn 3 was reached"), "{}", found.detail);
+}
+
+async fn damage_before_the_last_full_state_stops_nobody_and_is_told(face: &Face) {
+    let world = &face.world;
+    let one = run(world, "one", 6, &[1, 4]).await;
+    face.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 2").await;
+    assert_eq!(verify::checkpoint(&*world.store, &one).await.unwrap(), Checkpoint::Sound);
+    let found = verify::survey(&*world.store, &one).await.unwrap();
+    assert_eq!(found.damage.len(), 1);
+    assert!(found.damage[0].to_string().starts_with("turn 2 (result): "), "{}", found.damage[0]);
+    assert_eq!(found.last_good.unwrap().turn, 6);
+
+    face.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 6").await;
+    let found = corruption(world, &one).await;
+    assert_eq!(found.last_good.as_ref().unwrap().place.turn, 5, "the state is whole from turn 4 on");
+    assert_eq!(
+        state(world, &go_back(world, &one, &found).await).await,
+        r#"{"log":{"list":[{"json":4},{"json":5}]}}"#
+    );
+}
+
+async fn effects_of_undone_turns_are_named(face: &Face) {
+    let world = &face.world;
+    let worker = world.worker().await;
+    for (turn, id, policy) in
+        [(1, "before", Policy::RetrySameKey), (2, "looked", Policy::ReadOnly), (3, "paid", Policy::Probe)]
+    {
+        let claim = world.start_call(&worker, id, policy).await;
+        world.complete(&worker.complete(&claim)).await.unwrap();
+        world.turn(&worker, turn).await;
+    }
+    world.start_call(&worker, "begun", Policy::RetrySameKey).await;
+    world.start_call(&worker, "looking", Policy::ReadOnly).await;
+    let run = world.lose(&worker, Class::Disruption).await;
+    face.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 3").await;
+    // Each turn is the full state here: only the head is lost.
+    let good = corruption(world, &run).await.last_good.unwrap();
+    assert_eq!((good.place.turn, good.effects), (2, vec!["paid".to_owned(), "begun".to_owned()]));
+}
+
+async fn records_of_undone_turns_are_hidden(face: &Face) {
+    let world = &face.world;
+    let one = run(world, "one", 3, &[]).await;
+    face.edit(
+        "INSERT INTO records (run, space, key, seq, op, turn, epoch, at, undone) \
+         SELECT run, 'memory', 'k', turn, 'put', turn, epoch, at, undone FROM boundaries",
+    )
+    .await;
+    face.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 2").await;
+    let found = corruption(world, &one).await;
+    go_back(world, &one, &found).await;
+    face.edit("DELETE FROM records WHERE undone AND turn = 2").await;
+    face.edit("DELETE FROM records WHERE undone AND turn = 3").await;
+    face.edit("DELETE FROM records WHERE NOT undone AND turn = 1").await;
+}
+
+async fn an_edited_audit_row_is_found(face: &Face) {
+    let world = &face.world;
+    let one = run(world, "one", 1, &[]).await;
+    face.edit("UPDATE audit SET actor = 'nobody' WHERE seq = 3").await;
+    let rows = world.audit(one.id).await.unwrap();
+    assert_eq!(audit::first_break(one.id, &rows), Some(3));
+}
+
+async fn a_store_that_is_away_is_not_corrupt(face: &Face) {
+    let world = &face.world;
+    let one = run(world, "one", 3, &[]).await;
+    face.edit("ALTER TABLE boundaries RENAME TO gone; UPDATE runs SET name = name").await;
+    let answer = verify::checkpoint(&*world.store, &one).await;
+    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+}

@@ -1,0 +1,82 @@
+//! Rows that were edited behind the store's back: nothing goes on from them, and what is still good is found.
+#![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
+
+#[path = "../support/pg.rs"]
+mod pg;
+#[allow(dead_code)]
+#[path = "../conformance/world.rs"]
+mod world;
+
+mod edits;
+mod random;
+
+use std::path::PathBuf;
+
+use dalsegno_store::postgres::Postgres;
+use dalsegno_store::sqlite::Sqlite;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
+use std::sync::Arc;
+use world::World;
+
+/// A store, and a way to its rows that it knows nothing of.
+pub struct Face {
+    world: World,
+    rows: Rows,
+}
+
+enum Rows {
+    Sqlite(PathBuf),
+    Postgres(String),
+}
+
+impl Face {
+    async fn sqlite() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("runs.db");
+        Sqlite::migrate(&path).await.unwrap();
+        let world = World::new(Arc::new(Sqlite::open(&path).await.unwrap()), dir);
+        Self { world, rows: Rows::Sqlite(path) }
+    }
+
+    async fn postgres() -> Self {
+        let url = pg::database().await;
+        let world = World::new(Arc::new(Postgres::connect(&url).await.unwrap()), ());
+        Self { world, rows: Rows::Postgres(url) }
+    }
+
+    /// Edits rows; at least one must be hit.
+    async fn edit(&self, sql: &str) {
+        let sql = AssertSqlSafe(sql.to_owned());
+        let hit = match &self.rows {
+            Rows::Sqlite(path) => {
+                let url = format!("sqlite://{}", path.display());
+                let mut conn = SqliteConnection::connect(&url).await.unwrap();
+                conn.execute(sql).await.unwrap().rows_affected()
+            }
+            Rows::Postgres(url) => {
+                let mut conn = PgConnection::connect(url).await.unwrap();
+                conn.execute(sql).await.unwrap().rows_affected()
+            }
+        };
+        assert!(hit > 0);
+    }
+}
+
+/// Makes a test of each of these cases for each face whose rows can be reached.
+macro_rules! on_both_faces {
+    ($($case:ident),+ $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case(&crate::Face::sqlite().await).await;
+            })+
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case(&crate::Face::postgres().await).await;
+            })+
+        }
+    };
+}
+pub(crate) use on_both_faces;
