@@ -1,6 +1,8 @@
 //! How the program is told what to do: flags, each with an environment variable.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -27,6 +29,8 @@ pub enum Command {
         #[command(flatten)]
         health: HealthArgs,
     },
+    /// Runs an agent on this machine, without any cluster: gateway, store and recovery, with processes for pods.
+    Dev(DevArgs),
     /// Watches AgentRuns and their pods; recovers what is lost.
     Operator {
         #[command(flatten)]
@@ -152,6 +156,53 @@ pub struct OperatorArgs {
     /// For tests of this program: die at a step of a recovery, as BEFORE_OR_AFTER:EFFECT.
     #[arg(long, env = "DALSEGNO_CRASH_AT", hide = true)]
     pub crash_at: Option<String>,
+}
+
+/// What is run on this machine.
+///
+/// The run outlives its process and this program: the same command again goes on after the last committed turn, with a
+/// fresh budget of crashes. A program that has changed since (the file of the command, or one that it names) goes on
+/// too, with a warning: `versionPolicy.onMismatch` is `Allow` here, since an old program cannot be brought back.
+#[derive(Clone, Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct DevArgs {
+    /// File with the run's input: any JSON of at most 32 KiB. A run that goes on keeps the input it was begun with.
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+    /// Kill the worker without warning each time this long has passed, as `10s`: a disruption, which is not charged.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub kill_every: Option<Duration>,
+    /// Folder of the store. One `dalsegno dev` works in it at a time.
+    #[arg(long, default_value = ".dalsegno")]
+    pub dir: PathBuf,
+    /// Name of the run: lower case letters, digits and dashes.
+    #[arg(long, default_value = "agent", value_parser = run_name)]
+    pub name: String,
+    /// Begin a new run of this name; what is kept of the old one stays in the store.
+    #[arg(long)]
+    pub fresh: bool,
+    /// The worker: a program and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+/// A time that has a length, as `10s`, `500ms` or `1m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let length: jiff::SignedDuration = text.parse().map_err(|_| "write a duration as 10s, 500ms or 1m")?;
+    Duration::try_from(length)
+        .ok()
+        .filter(|it| !it.is_zero())
+        .ok_or_else(|| "it must be more than 0".to_owned())
+}
+
+/// A DNS label that has room for the number of an attempt.
+fn run_name(text: &str) -> Result<String, String> {
+    let is_inner = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-';
+    let is_label = text.bytes().all(is_inner) && !text.starts_with('-') && !text.ends_with('-');
+    if is_label && (1..=52).contains(&text.len()) {
+        return Ok(text.to_owned());
+    }
+    Err("use lower case letters, digits and dashes inside; at most 52 characters".to_owned())
 }
 
 /// Where health and metrics are served.

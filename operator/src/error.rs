@@ -21,6 +21,15 @@ pub enum Error {
         #[source]
         source: dalsegno_store::Error,
     },
+    /// This machine did not do it.
+    #[error("this machine failed while {doing}")]
+    Laptop {
+        /// What we were doing.
+        doing: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// The object changed under us; look again.
     #[error("the AgentRun has changed since it was read")]
     Stale,
@@ -42,6 +51,11 @@ impl Error {
     /// An API error, with what we were doing.
     pub fn api(doing: &'static str) -> impl FnOnce(kube::Error) -> Self {
         move |source| Self::Api { doing, source: Box::new(source) }
+    }
+
+    /// An error of this machine, with what we were doing.
+    pub fn laptop(doing: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Laptop { doing, source }
     }
 
     /// A store error, with what we were doing.

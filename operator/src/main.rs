@@ -7,6 +7,7 @@ mod context;
 mod controller;
 mod crash;
 mod definitions;
+mod dev;
 mod error;
 mod ground;
 mod leader;
@@ -28,6 +29,9 @@ use clap::Parser;
 use crate::config::{Cli, Command, StoreArgs};
 use crate::serve::{Parts, folder_of, serve};
 
+/// From which level on the program logs.
+const LOG_LEVEL: &str = "DALSEGNO_LOG";
+
 #[tokio::main]
 async fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -37,7 +41,7 @@ async fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     match run(cli.command).await {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("dalsegno: {error:#}");
             ExitCode::FAILURE
@@ -45,8 +49,15 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(command: Command) -> anyhow::Result<()> {
-    match command {
+async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    let done = match command {
+        Command::Dev(args) => {
+            // What the parts say of themselves would hide what the agent says.
+            if std::env::var_os(LOG_LEVEL).is_some() {
+                log();
+            }
+            return dev::dev(args).await;
+        }
         Command::All { store, gateway, operator, health } => {
             log();
             migrate(&store).await?;
@@ -81,11 +92,12 @@ async fn run(command: Command) -> anyhow::Result<()> {
             people::settle(&store.database_url, &run, people::Word { call, outcome, result, reason, by })
                 .await
         }
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 fn log() {
-    let level = std::env::var("DALSEGNO_LOG").ok().and_then(|it| it.parse().ok());
+    let level = std::env::var(LOG_LEVEL).ok().and_then(|it| it.parse().ok());
     telemetry::log(level.unwrap_or(tracing::level_filters::LevelFilter::INFO));
 }
 

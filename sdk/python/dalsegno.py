@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 OVER = ("FENCED", "ATTEMPT_SPENT", "VERSION_INCOMPATIBLE", "FINISHED")  # nothing more is accepted of this process
 GRACE_SECONDS = 10  # from SIGTERM to the end, whatever the loop is doing
-TERMINATION_LOG = Path("/dev/termination-log")
+TERMINATION_LOG = Path(os.environ.get("DALSEGNO_TERMINATION_LOG", "/dev/termination-log"))
 
 
 class Refused(Exception):

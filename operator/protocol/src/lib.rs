@@ -32,6 +32,8 @@ pub mod env {
     pub const RUN: &str = "DALSEGNO_RUN";
     /// Number of this attempt, from 1.
     pub const ATTEMPT: &str = "DALSEGNO_ATTEMPT";
+    /// File for the termination message, where it is not `/dev/termination-log`: set only where there is no pod.
+    pub const TERMINATION_LOG: &str = "DALSEGNO_TERMINATION_LOG";
 }
 
 /// Audience of the token that a worker attaches with.

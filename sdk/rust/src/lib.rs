@@ -65,8 +65,9 @@ pub enum Class {
 
 /// Leaves word why in the termination log, says it on stderr, and exits 1.
 pub fn terminate(class: Class, message: &str) -> ! {
-    // Outside a pod there is no such file, and none is made.
-    if let Ok(mut log) = OpenOptions::new().write(true).truncate(true).open("/dev/termination-log") {
+    let log = std::env::var_os(env::TERMINATION_LOG).unwrap_or_else(|| "/dev/termination-log".into());
+    // Where nobody would read it there is no such file, and none is made.
+    if let Ok(mut log) = OpenOptions::new().write(true).truncate(true).open(log) {
         let _ = log.write_all(termination_message(class, message).as_bytes());
     }
     eprintln!("dalsegno: {}: {message}", format!("{class:?}").to_lowercase());

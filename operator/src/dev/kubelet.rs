@@ -1,0 +1,273 @@
+//! The kubelet of a laptop: makes a process of a pod, and tells of it as a kubelet tells of a container.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dalsegno_core::PodSight;
+use dalsegno_crds::names;
+use dalsegno_protocol::env;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus, Pod,
+    PodCondition, PodStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use rustix::process::Signal;
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use super::process::{self, Group, Plan};
+use super::tokens::Tokens;
+use crate::sync::lock;
+
+/// What stands for the node of every pod.
+pub const NODE: &str = "laptop";
+/// From SIGTERM to SIGKILL. A worker has ten seconds to commit, by the contract.
+pub const GRACE: Duration = Duration::from_secs(15);
+/// Longest termination message that is read, in bytes; a kubelet's limit.
+const MESSAGE_BYTES: usize = 4_096;
+/// Files in an attempt's folder, beside those of its process.
+const TOKEN: &str = "token";
+const INPUT: &str = "input";
+const MESSAGE: &str = "termination-log";
+/// Exit code of what could not be started, as in a shell.
+const NOT_STARTED: i32 = 127;
+
+/// The pods of this laptop. Cheap to clone; all clones are the same.
+#[derive(Clone)]
+pub struct Kubelet(Arc<Inner>);
+
+struct Inner {
+    /// Folder in which every attempt has one.
+    folder: PathBuf,
+    tokens: Arc<Tokens>,
+    pods: Mutex<HashMap<String, Hosted>>,
+    changed: Notify,
+}
+
+struct Hosted {
+    sight: PodSight,
+    /// `None` once it has ended.
+    group: Option<Group>,
+}
+
+impl Kubelet {
+    /// With this folder, of which it ends and clears what an earlier one left behind. Answers how many workers it ended.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be written, or a worker that was left behind does not end.
+    pub async fn new(folder: PathBuf, tokens: Arc<Tokens>) -> io::Result<(Self, usize)> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        let mut left_behind = 0;
+        for entry in fs::read_dir(&folder)? {
+            let attempt = entry?.path();
+            left_behind += usize::from(process::end_left_behind(&attempt).await?);
+            clear(&attempt);
+        }
+        let inner = Inner { folder, tokens, pods: Mutex::default(), changed: Notify::new() };
+        Ok((Self(Arc::new(inner)), left_behind))
+    }
+
+    /// Every pod whose end may still be evidence.
+    pub fn pods(&self) -> Vec<PodSight> {
+        lock(&self.0.pods).values().map(|it| it.sight.clone()).collect()
+    }
+
+    /// Whether a process runs.
+    pub fn is_busy(&self) -> bool {
+        lock(&self.0.pods).values().any(|it| it.group.is_some())
+    }
+
+    /// Waits until a process has ended.
+    pub async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+
+    /// Begins the pod's process. One that cannot be started is a pod that has failed.
+    ///
+    /// # Errors
+    ///
+    /// The attempt's folder cannot be made.
+    pub fn run(&self, mut pod: Pod) -> io::Result<Pod> {
+        let uid = Uuid::new_v4().to_string();
+        let started = Timestamp::now();
+        pod.metadata.uid = Some(uid.clone());
+        pod.metadata.creation_timestamp = Some(Time(started));
+        let folder = self.0.folder.join(pod.name_any());
+        self.furnish(&folder, &pod, &uid)?;
+        let spec = pod.spec.get_or_insert_default();
+        spec.node_name = Some(NODE.to_owned());
+        let plan = plan(spec.containers.first().cloned().unwrap_or_default(), &folder);
+        match process::begin(&plan) {
+            Ok((child, group)) => {
+                let running = ContainerState {
+                    running: Some(ContainerStateRunning { started_at: Some(Time(started)) }),
+                    ..ContainerState::default()
+                };
+                pod.status = Some(status("Running", running));
+                self.put(&uid, pod.clone(), Some(group));
+                let (kubelet, uid) = (self.clone(), uid.clone());
+                tokio::spawn(async move {
+                    let (code, signal) = process::end_of(child, group).await;
+                    let message = read_message(&folder);
+                    kubelet.ended(&uid, end(started, code, signal, message));
+                    clear(&folder);
+                });
+            }
+            Err(error) => {
+                let message = format!("{} cannot be started: {error}", plan.command.join(" "));
+                let state = end(started, NOT_STARTED, None, Some(message));
+                pod.status = Some(status("Failed", state));
+                self.put(&uid, pod.clone(), None);
+                self.0.tokens.revoke(&uid);
+                clear(&folder);
+            }
+        }
+        Ok(pod)
+    }
+
+    /// Deletes a pod: SIGTERM, and SIGKILL after the grace period. One that has ended is forgotten.
+    pub fn delete(&self, uid: &str) {
+        let mut pods = lock(&self.0.pods);
+        let Some(hosted) = pods.get_mut(uid) else { return };
+        let Some(group) = hosted.group else {
+            pods.remove(uid);
+            return;
+        };
+        let meta = &mut hosted.sight.pod.metadata;
+        let grace = i64::try_from(GRACE.as_secs()).unwrap_or_default();
+        let at = Timestamp::now();
+        meta.deletion_timestamp = at.checked_add(GRACE).ok().map(Time);
+        meta.deletion_grace_period_seconds = Some(grace);
+        hosted.sight.disrupted_while_running = true;
+        group.signal(Signal::TERM);
+        let (kubelet, uid) = (self.clone(), uid.to_owned());
+        tokio::spawn(async move {
+            tokio::time::sleep(GRACE).await;
+            kubelet.signal(Some(&uid), Signal::KILL);
+        });
+    }
+
+    /// Makes every process that runs the target of a disruption, as an eviction does, and sends it this signal.
+    pub fn disrupt(&self, reason: &str, message: &str, signal: Signal) {
+        for hosted in lock(&self.0.pods).values_mut() {
+            let Some(group) = hosted.group else { continue };
+            let target = PodCondition {
+                type_: "DisruptionTarget".to_owned(),
+                status: "True".to_owned(),
+                reason: Some(reason.to_owned()),
+                message: Some(message.to_owned()),
+                last_transition_time: Some(Time(Timestamp::now())),
+                ..PodCondition::default()
+            };
+            hosted.sight.pod.status.get_or_insert_default().conditions.get_or_insert_default().push(target);
+            hosted.sight.disrupted_while_running = true;
+            group.signal(signal);
+        }
+    }
+
+    /// Sends a signal to the process of this pod, or to all.
+    pub fn signal(&self, uid: Option<&str>, signal: Signal) {
+        let pods = lock(&self.0.pods);
+        let meant = pods.iter().filter(|(its, _)| uid.is_none_or(|uid| uid == its.as_str()));
+        meant.filter_map(|(_, hosted)| hosted.group).for_each(|group| group.signal(signal));
+    }
+
+    /// Forgets pods that have ended, but for this one.
+    pub fn forget_ended(&self, but: Option<&str>) {
+        lock(&self.0.pods).retain(|uid, hosted| hosted.group.is_some() || Some(uid.as_str()) == but);
+    }
+
+    fn put(&self, uid: &str, pod: Pod, group: Option<Group>) {
+        lock(&self.0.pods).insert(uid.to_owned(), Hosted { sight: PodSight::of(pod), group });
+    }
+
+    fn ended(&self, uid: &str, state: ContainerState) {
+        self.0.tokens.revoke(uid);
+        if let Some(hosted) = lock(&self.0.pods).get_mut(uid) {
+            let succeeded = state.terminated.as_ref().is_some_and(|it| it.exit_code == 0);
+            let phase = if succeeded { "Succeeded" } else { "Failed" };
+            let conditions = hosted.sight.pod.status.take().and_then(|it| it.conditions);
+            hosted.sight.pod.status = Some(PodStatus { conditions, ..status(phase, state) });
+            hosted.group = None;
+        }
+        self.0.changed.notify_one();
+    }
+
+    /// What the pod's volume shows its worker: token and input, readable by its user alone.
+    fn furnish(&self, folder: &Path, pod: &Pod, uid: &str) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let token = self.0.tokens.issue(&pod.namespace().unwrap_or_default(), &pod.name_any(), uid);
+        let input = pod.annotations().get(names::ANNOTATION_INPUT).map_or("null", String::as_str);
+        for (name, text) in [(TOKEN, token.as_str()), (INPUT, input), (MESSAGE, "")] {
+            let mut options = fs::OpenOptions::new();
+            let file = options.create(true).truncate(true).write(true).mode(0o600);
+            file.open(folder.join(name))?.write_all(text.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// What a container is as a process: its volume is a folder, and so its variables name other paths.
+fn plan(container: Container, folder: &Path) -> Plan {
+    let mount = container.volume_mounts.unwrap_or_default().pop().map(|it| it.mount_path);
+    let here = |value: String| match mount.as_deref().and_then(|mount| value.strip_prefix(mount)) {
+        Some(rest) => format!("{}{rest}", folder.display()),
+        None => value,
+    };
+    let message = (env::TERMINATION_LOG.to_owned(), folder.join(MESSAGE).display().to_string());
+    let theirs = container.env.unwrap_or_default().into_iter();
+    Plan {
+        command: container.command.unwrap_or_default(),
+        env: theirs.map(|it| (it.name, here(it.value.unwrap_or_default()))).chain([message]).collect(),
+        folder: folder.to_path_buf(),
+    }
+}
+
+fn status(phase: &str, state: ContainerState) -> PodStatus {
+    let worker = ContainerStatus {
+        name: names::WORKER_CONTAINER.to_owned(),
+        ready: state.running.is_some(),
+        state: Some(state),
+        ..ContainerStatus::default()
+    };
+    PodStatus {
+        phase: Some(phase.to_owned()),
+        container_statuses: Some(vec![worker]),
+        ..PodStatus::default()
+    }
+}
+
+fn end(started: Timestamp, code: i32, signal: Option<i32>, message: Option<String>) -> ContainerState {
+    let terminated = ContainerStateTerminated {
+        exit_code: code,
+        signal,
+        message,
+        reason: Some(if code == 0 { "Completed" } else { "Error" }.to_owned()),
+        started_at: Some(Time(started)),
+        finished_at: Some(Time(Timestamp::now())),
+        ..ContainerStateTerminated::default()
+    };
+    ContainerState { terminated: Some(terminated), ..ContainerState::default() }
+}
+
+fn read_message(folder: &Path) -> Option<String> {
+    let bytes = fs::read(folder.join(MESSAGE)).ok().filter(|it| !it.is_empty())?;
+    let bytes = &bytes[..bytes.len().min(MESSAGE_BYTES)];
+    Some(String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// Removes an attempt's folder, and nothing from it that is not ours. What is left is cleared by the next start.
+fn clear(folder: &Path) {
+    for name in [TOKEN, INPUT, MESSAGE, process::LOCK, process::GROUP] {
+        let _ = fs::remove_file(folder.join(name));
+    }
+    let _ = fs::remove_dir(folder);
+}

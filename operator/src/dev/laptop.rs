@@ -1,0 +1,163 @@
+//! The ground of a laptop: one run, its processes, and a terminal in place of an API server.
+
+use std::io::Write as _;
+use std::sync::{Arc, Mutex};
+
+use dalsegno_core::version::Templates;
+use dalsegno_core::{AgentSight, Effect, Fact, NodeSight, Notice, Observed, StoreSight};
+use dalsegno_crds::{AgentRun, AgentRunStatus, OnMismatch, Reason, Retention, RunDefaults, VersionPolicy};
+use dalsegno_store::{LookUp, RunRecord, Store};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+
+use super::kubelet::Kubelet;
+use super::program::Program;
+use super::tell::Teller;
+use crate::error::{Error, Result};
+use crate::ground::Ground;
+use crate::sync::lock;
+
+/// UID of the only namespace that there is.
+const TENANT: &str = "laptop";
+
+/// What stands for a cluster.
+pub struct Laptop {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// Its URL, as a shell takes it.
+    pub url: String,
+    /// Where workers reach the gateway.
+    pub gateway_url: String,
+    /// The processes.
+    pub kubelet: Kubelet,
+    /// What is run.
+    pub program: Program,
+    /// Since when the gateway, which is in this process, serves.
+    pub since: Timestamp,
+    /// The status that was last written.
+    pub status: Mutex<Option<AgentRunStatus>>,
+    /// Tells of it.
+    pub teller: Mutex<Teller>,
+}
+
+/// What a laptop has in place of a definition's defaults. An old program cannot be brought back, so that a changed one
+/// goes on, with a warning.
+pub fn defaults() -> RunDefaults {
+    RunDefaults {
+        version_policy: Some(VersionPolicy { on_mismatch: Some(OnMismatch::Allow) }),
+        retention: Some(Retention { keep_pods: Some(0) }),
+        ..RunDefaults::default()
+    }
+}
+
+impl Laptop {
+    /// What is run, as a definition would say it.
+    fn agent(&self) -> Result<AgentSight> {
+        let agent = self.program.agent().map_err(Error::laptop("reading the program"))?;
+        Ok(AgentSight::Found { agent: Box::new(agent), defaults: Box::new(defaults()) })
+    }
+
+    /// The gateways' silence before this gateway began is of no worker that began after it.
+    fn without_our_silence(&self, mut row: RunRecord) -> RunRecord {
+        if row.beat.since <= self.since {
+            row.beat.gap_from = row.beat.since;
+        }
+        row
+    }
+
+    /// What a person does about a hold, here.
+    pub fn way_out(&self, run: &AgentRun, reason: Option<Reason>) -> String {
+        match reason {
+            Some(Reason::EffectUnknown) => format!(
+                "find out whether the call took effect (`dalsegno show --calls` lists it), say so by `dalsegno settle \
+                 --database-url {} {}/{} CALL --outcome completed|failed --reason TEXT`, then run the same command \
+                 again",
+                self.url,
+                run.namespace().unwrap_or_default(),
+                run.name_any(),
+            ),
+            Some(Reason::InputTooLarge) => "pass a smaller input, or one that refers to a file; --fresh".to_owned(),
+            _ => "mend the agent, then run the same command again: that grants a fresh budget; --fresh begins a new run"
+                .to_owned(),
+        }
+    }
+}
+
+impl Ground for Laptop {
+    fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    async fn observe(&self, run: &AgentRun) -> Result<Observed> {
+        // The processes first: one that ends while the row is read is seen the next time.
+        let pods = self.kubelet.pods();
+        let store = match self.store.look_up(&run.uid().unwrap_or_default()).await {
+            Ok(LookUp::Found(row)) => StoreSight::Found(Box::new(self.without_our_silence(*row))),
+            Ok(LookUp::NotFound { store_id, .. }) => StoreSight::NotFound { store_id },
+            Err(error) => StoreSight::Unknown(crate::telemetry::chain(&error)),
+        };
+        Ok(Observed {
+            store,
+            agent: self.agent()?,
+            pods,
+            node: Some(NodeSight { ready: true, since: self.since }),
+            templates: Templates::new(),
+            refusal: None,
+            name_taken: false,
+            gateway_url: self.gateway_url.clone(),
+        })
+    }
+
+    async fn tenant(&self, _: &str) -> Result<String> {
+        Ok(TENANT.to_owned())
+    }
+
+    async fn template(&self, revision: &str) -> Result<Option<String>> {
+        self.store.get_revision(revision).await.map_err(Error::store("reading a template"))
+    }
+
+    async fn create_worker(
+        &self,
+        _: &AgentRun,
+        pod: Pod,
+        revision: String,
+        document: String,
+    ) -> Result<Fact> {
+        self.store.put_revision(&revision, &document).await.map_err(Error::store("keeping the template"))?;
+        let pod = self.kubelet.run(pod).map_err(Error::laptop("beginning a process"))?;
+        Ok(Fact::Pod(Box::new(pod)))
+    }
+
+    async fn stop_worker(&self, _: &str, _: &str, uid: String) -> Result<()> {
+        self.kubelet.delete(&uid);
+        Ok(())
+    }
+
+    async fn write_status(&self, _: &AgentRun, status: AgentRunStatus) -> Result<()> {
+        *lock(&self.status) = Some(status);
+        Ok(())
+    }
+
+    /// The teller has its own words for a terminal.
+    async fn tell(&self, _: &AgentRun, notices: &mut Vec<Notice>) {
+        notices.clear();
+    }
+
+    fn before(&self, _: &Effect) {}
+
+    fn after(&self, _: &'static str) {}
+
+    fn at_rest(&self, row: &RunRecord) {
+        self.kubelet.forget_ended(row.attempt.pod_uid.as_deref());
+        for line in lock(&self.teller).look(row) {
+            say(&line);
+        }
+    }
+}
+
+/// One line for a person, apart from what the agent says.
+pub fn say(line: &str) {
+    // A terminal that is gone is no reason to leave a worker behind.
+    let _ = writeln!(std::io::stderr(), "dalsegno: {line}");
+}

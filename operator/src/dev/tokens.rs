@@ -1,0 +1,59 @@
+//! Whose a worker's token is, where no API server can be asked: it was made here, for one attempt.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use dalsegno_gateway::{AuthError, Authenticator, PodIdentity};
+use uuid::Uuid;
+
+use crate::sync::lock;
+
+/// The tokens of the attempts whose processes run.
+#[derive(Default)]
+pub struct Tokens(Mutex<HashMap<String, PodIdentity>>);
+
+impl Tokens {
+    /// A new token for this pod, and for no other.
+    pub fn issue(&self, namespace: &str, pod_name: &str, pod_uid: &str) -> String {
+        let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
+        let pod = PodIdentity {
+            namespace: namespace.to_owned(),
+            pod_name: pod_name.to_owned(),
+            pod_uid: pod_uid.to_owned(),
+            service_account: "default".to_owned(),
+        };
+        lock(&self.0).insert(token.clone(), pod);
+        token
+    }
+
+    /// Takes the token of this pod back.
+    pub fn revoke(&self, pod_uid: &str) {
+        lock(&self.0).retain(|_, pod| pod.pod_uid != pod_uid);
+    }
+}
+
+#[async_trait]
+impl Authenticator for Tokens {
+    async fn review(&self, token: &str) -> Result<PodIdentity, AuthError> {
+        let known = lock(&self.0).get(token).cloned();
+        known.ok_or_else(|| AuthError::Refused("it is not the token of an attempt that runs here".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_token_is_good_for_its_own_pod_until_that_has_ended() {
+        let tokens = Tokens::default();
+        let (first, second) = (tokens.issue("dev", "tern-1", "u1"), tokens.issue("dev", "tern-2", "u2"));
+        assert_ne!(first, second);
+        assert_eq!(tokens.review(&second).await.unwrap().pod_uid, "u2");
+        assert_eq!(tokens.review(&first).await.unwrap().pod_uid, "u1");
+        tokens.revoke("u1");
+        assert!(matches!(tokens.review(&first).await, Err(AuthError::Refused(_))));
+        assert!(tokens.review(&second).await.is_ok());
+    }
+}

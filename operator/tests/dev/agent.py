@@ -1,0 +1,30 @@
+"""A scripted agent: its input says how many turns it has, how long one takes, and what goes wrong."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from dalsegno import Run
+
+subprocess.Popen(["sleep", "300"])  # a helper that nobody else ends; it holds our output open
+run = Run.attach()
+script = run.input or {}
+print(os.environ["DALSEGNO_RUN"], os.environ["DALSEGNO_ATTEMPT"], "attached", flush=True)
+for warning in run.warnings:
+    print("warning", warning["code"], flush=True)
+turns = run.state or []
+while run.turn <= script.get("turns", 3):
+    run.check()
+    if run.turn == script.get("crashAt") and not Path(script["mended"]).exists():
+        sys.exit(7)
+    if run.turn == script.get("fatalAt"):
+        run.fail("the key is revoked", fatal=True)
+    if run.turn == script.get("askAt"):
+        run.call("pay", policy="ask", tool=lambda key, arguments: os._exit(9))
+    time.sleep(script.get("seconds", 0))
+    turns.append(run.turn)
+    run.commit(run.turn, state=turns)
+    print("turn", turns[-1], flush=True)
+run.finish("succeeded", output=turns, message=script.get("word", "done"))

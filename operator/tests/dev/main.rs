@@ -1,0 +1,169 @@
+//! `dalsegno dev` with real processes and a real store. That no process is left behind is seen in every test: the
+//! agent's helper holds the output open, and the output must end.
+
+#![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
+
+mod world;
+
+use std::fs;
+
+use dalsegno_store::{Lifecycle, Verdict};
+use rustix::process::Signal;
+use serde_json::json;
+
+use world::Laptop;
+
+#[test]
+fn a_run_goes_to_its_end_and_a_finished_one_only_begins_anew_when_told() {
+    let laptop = Laptop::new(&json!({ "turns": 3, "word": "käse" }));
+    let ended = laptop.run(&[]).told(0, &["attempt 1 begins at turn 1", "Succeeded", "käse"]);
+    assert_eq!(ended.lines, ["dev/agent 1 attached", "turn 1", "turn 2", "turn 3"]);
+
+    // The line that it told works as it stands.
+    let line = ended.told.lines().find_map(|it| it.strip_prefix("dalsegno: dalsegno ")).unwrap();
+    let shown = laptop.ask(&line.split(' ').collect::<Vec<_>>());
+    assert!(shown.contains("Succeeded") && shown.contains("[1, 2, 3]"), "{shown}");
+
+    let again = laptop.run(&[]).told(0, &["Succeeded", "--fresh"]);
+    assert!(again.lines.is_empty(), "{again:?}");
+
+    let fresh = laptop.run(&["--fresh"]).told(0, &["attempt 1 begins at turn 1"]);
+    assert_eq!(fresh.turns(), [1, 2, 3]);
+    let rows: Vec<_> = laptop.rows().iter().map(|it| it.lifecycle).collect();
+    assert_eq!(rows, [Lifecycle::Finished, Lifecycle::Abandoned]);
+}
+
+#[test]
+fn a_worker_that_is_killed_again_and_again_loses_and_repeats_nothing() {
+    let laptop = Laptop::new(&json!({ "turns": 10, "seconds": 0.5 }));
+    let ended =
+        laptop.run(&["--kill-every", "2500ms"]).told(0, &["a disruption, not charged", "resumes at turn"]);
+    assert_eq!(*ended.turns().last().unwrap(), 10);
+    let run = laptop.rows().remove(0);
+    assert_eq!(run.finish.unwrap().output.unwrap(), "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]");
+    assert!(run.counters.disruptions >= 1, "{:?}", run.counters);
+    assert_eq!(run.counters.recovery_attempts, 0);
+    let first = run.past.last().unwrap().end.clone().unwrap();
+    assert_eq!((first.cause.as_str(), first.exit_code), ("Evicted", Some(137)));
+}
+
+#[test]
+fn crashes_that_gain_nothing_are_held_and_the_same_command_grants_a_fresh_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let mended = folder.path().join("mended");
+    let laptop = Laptop::new(&json!({ "turns": 3, "crashAt": 2, "mended": mended }));
+    let held = laptop.run(&[]).told(
+        1,
+        &[
+            "attempt 1 ended after turn 1: exit code 7: charged (1 of 20), 0 of 3 without progress; attempt 2 in",
+            "attempt 2 resumes at turn 2",
+            "attempt 4 ended after turn 1: exit code 7: charged (4 of 20), 3 of 3 without progress",
+            "held: RecoveryLoop: ",
+            "way out: mend the agent",
+        ],
+    );
+    assert_eq!(held.turns(), [1]);
+
+    fs::write(mended, "").unwrap();
+    let ended = laptop.run(&[]).told(0, &["the run goes on at turn 2", "attempt 5 resumes at turn 2"]);
+    assert_eq!(ended.turns(), [2, 3]);
+}
+
+#[test]
+fn a_run_that_was_interrupted_goes_on_at_the_next_turn() {
+    let laptop = Laptop::new(&json!({ "turns": 6, "seconds": 0.3 }));
+    let mut dev = laptop.dev(&["--input", "input.json"]);
+    dev.wait_for("turn 2");
+    dev.signal(Signal::INT);
+    let first = dev.end().told(130, &["stopped; the same command goes on at turn "]);
+    let (turn, row) = (first.turns().len() as i32, laptop.rows().remove(0));
+    assert_eq!(row.head.unwrap().turn, turn);
+    assert_eq!(row.past[0].end.as_ref().unwrap().cause, "Deleted");
+
+    let second = laptop.run(&[]).told(0, &[&format!("attempt 2 resumes at turn {}", turn + 1)]);
+    assert_eq!([first.turns(), second.turns()].concat(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(laptop.rows()[0].counters.recovery_attempts, 0);
+}
+
+#[test]
+fn a_program_that_was_changed_goes_on_with_a_warning() {
+    let laptop = Laptop::new(&json!({ "turns": 4, "seconds": 0.3 }));
+    let mut dev = laptop.dev(&["--input", "input.json"]);
+    dev.wait_for("turn 1");
+    dev.signal(Signal::TERM);
+    dev.end().told(143, &["stopped"]);
+    let agent = laptop.path().join("agent.py");
+    let changed = fs::read_to_string(&agent).unwrap() + "# changed\n";
+    fs::write(agent, changed).unwrap();
+
+    let ended = laptop.run(&[]).told(0, &["warning: the checkpoint of turn ", "is Allow"]);
+    assert!(ended.lines.contains(&"warning VERSION_ALLOWED".to_owned()), "{ended:?}");
+    let attempt = laptop.rows().remove(0).attempt;
+    assert_eq!(attempt.identity.unwrap().verdict, Verdict::Allowed);
+}
+
+#[test]
+fn a_second_one_in_the_same_folder_is_refused_and_harms_nothing() {
+    let laptop = Laptop::new(&json!({ "turns": 4, "seconds": 0.5 }));
+    let mut dev = laptop.dev(&["--input", "input.json"]);
+    dev.wait_for("turn 1");
+    let refused = laptop.run(&["--name", "other"]).told(1, &["another process holds", "`dalsegno dev`"]);
+    assert!(refused.lines.is_empty(), "{refused:?}");
+    assert_eq!(dev.end().told(0, &[]).turns(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn an_input_never_changes_and_is_kept_for_a_run_that_goes_on() {
+    let laptop = Laptop::new(&json!({ "turns": 3, "seconds": 0.3, "word": "first" }));
+    let mut dev = laptop.dev(&["--input", "input.json"]);
+    dev.wait_for("turn 1");
+    dev.signal(Signal::INT);
+    dev.end().told(130, &[]);
+    fs::write(laptop.path().join("input.json"), r#"{ "turns": 9 }"#).unwrap();
+    laptop.run(&[]).told(1, &["was begun with another input", "--fresh"]);
+    laptop.dev(&[]).end().told(0, &["Succeeded", "first"]);
+}
+
+#[test]
+fn a_worker_that_outlived_a_killed_dev_is_ended_by_the_next_one() {
+    let laptop = Laptop::new(&json!({ "turns": 4, "seconds": 0.5 }));
+    let mut dev = laptop.dev(&["--input", "input.json"]);
+    dev.wait_for("turn 1");
+    dev.die();
+    let next = laptop.run(&[]).told(0, &["was still there; it is killed", "attempt 2 resumes at turn"]);
+    dev.wait_until_closed();
+    assert_eq!(*next.turns().last().unwrap(), 4);
+    assert_eq!(laptop.rows()[0].finish.as_ref().unwrap().output.as_deref(), Some("[1, 2, 3, 4]"));
+}
+
+#[test]
+fn a_call_that_nobody_knows_the_outcome_of_is_settled_by_the_line_that_is_told() {
+    let laptop = Laptop::new(&json!({ "turns": 2, "askAt": 2 }));
+    let held = laptop.run(&[]).told(1, &["held: EffectUnknown", "dalsegno settle"]);
+    assert_eq!(held.turns(), [1]);
+    let url = held.told.split_whitespace().find(|it| it.starts_with("sqlite://")).unwrap();
+    let word = ["--outcome", "completed", "--reason", "it is in the books"];
+    laptop.ask(&[&["settle", "--database-url", url, "dev/agent", "pay"][..], &word].concat());
+    assert_eq!(laptop.run(&[]).told(0, &["Succeeded"]).turns(), [2]);
+}
+
+#[test]
+fn a_worker_that_says_no_further_attempt_helps_is_held_at_once() {
+    let laptop = Laptop::new(&json!({ "turns": 3, "fatalAt": 2 }));
+    let held = laptop.run(&[]).told(1, &["held: WorkerFatal: ", "the key is revoked", "way out: "]);
+    assert_eq!(held.turns(), [1]);
+    assert_eq!(laptop.rows()[0].past.len(), 1);
+}
+
+#[test]
+fn a_program_that_is_not_there_is_refused_before_anything_is_begun() {
+    let laptop = Laptop::new(&json!({}));
+    let refused = std::process::Command::new(env!("CARGO_BIN_EXE_dalsegno"))
+        .current_dir(laptop.path())
+        .args(["dev", "--", "no-such-agent"])
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("no-such-agent"));
+    assert!(!laptop.path().join(".dalsegno").exists());
+}

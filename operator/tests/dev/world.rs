@@ -1,0 +1,192 @@
+//! A laptop: a folder, an agent in it, and the real program.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use dalsegno_store::RunRecord;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longer than anything here takes on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How soon the output must be closed once the program has ended: nobody may be left who holds it.
+const CLOSED: Duration = Duration::from_secs(5);
+
+/// A folder with an agent in it.
+pub struct Laptop(TempDir);
+
+/// A `dalsegno dev` that runs.
+pub struct Dev {
+    child: Child,
+    /// Lines of the agent, and the end of them when the last process that could write one has ended.
+    lines: Receiver<String>,
+    seen: Vec<String>,
+    told: Option<JoinHandle<String>>,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    /// Lines of the agent.
+    pub lines: Vec<String>,
+    /// What was told on standard error.
+    pub told: String,
+}
+
+impl Laptop {
+    /// With the scripted agent, and its script as the input.
+    pub fn new(script: &Value) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::copy(here("tests/dev/agent.py"), folder.path().join("agent.py")).unwrap();
+        fs::write(folder.path().join("input.json"), script.to_string()).unwrap();
+        Self(folder)
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Begins `dalsegno dev` with these flags, on the agent.
+    pub fn dev(&self, flags: &[&str]) -> Dev {
+        let mut command = self.program();
+        command.arg("dev").args(flags).args(["--", "python3", "agent.py"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (line, lines) = mpsc::channel();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|it| line.send(it)));
+        let mut words = child.stderr.take().unwrap();
+        let told = thread::spawn(move || {
+            let mut told = String::new();
+            let _ = words.read_to_string(&mut told);
+            told
+        });
+        Dev { child, lines, seen: Vec::new(), told: Some(told) }
+    }
+
+    /// Runs it to its end, with the script as its input.
+    pub fn run(&self, flags: &[&str]) -> Ended {
+        self.dev(&[&["--input", "input.json"], flags].concat()).end()
+    }
+
+    /// Runs another verb of the program; answers what it printed.
+    pub fn ask(&self, words: &[&str]) -> String {
+        let output = self.program().args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Every row of the run, the newest first.
+    pub fn rows(&self) -> Vec<RunRecord> {
+        let path = self.path().join(".dalsegno/runs.db").canonicalize().unwrap();
+        let url = format!("sqlite://{}", path.display());
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let store = dalsegno_store::open_read_only(&url).await.unwrap();
+            store.find("dev", "agent").await.unwrap()
+        })
+    }
+
+    fn program(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dalsegno"));
+        command.current_dir(self.path()).env("PYTHONPATH", here("../sdk/python")).stdin(Stdio::null());
+        command
+    }
+}
+
+impl Dev {
+    /// Waits until the agent has said this.
+    #[track_caller]
+    pub fn wait_for(&mut self, word: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.seen.last().is_none_or(|last| last != word) {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => self.seen.push(line),
+                Err(_) => {
+                    let told = self.take_told();
+                    panic!("{word:?} was not said: {:?}: {told}", self.seen)
+                }
+            }
+        }
+    }
+
+    /// Sends the program a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for the program alone: who it leaves behind is not its doing.
+    pub fn die(&mut self) {
+        self.signal(Signal::KILL);
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until nobody is left who could write.
+    #[track_caller]
+    pub fn wait_until_closed(&mut self) {
+        let deadline = Instant::now() + CLOSED;
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => self.seen.push(line),
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => panic!("a process was left behind"),
+            }
+        }
+    }
+
+    /// Waits for its end, by which every process of it has ended, too.
+    #[track_caller]
+    pub fn end(mut self) -> Ended {
+        let deadline = Instant::now() + PATIENCE;
+        let code = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status.code();
+            }
+            if Instant::now() > deadline {
+                let _ = self.child.kill();
+                panic!("it does not end: {}", self.take_told());
+            }
+            thread::sleep(Duration::from_millis(20));
+        };
+        self.wait_until_closed();
+        Ended { code, told: self.take_told(), lines: std::mem::take(&mut self.seen) }
+    }
+
+    fn take_told(&mut self) -> String {
+        let _ = self.child.kill();
+        self.told.take().map(|it| it.join().unwrap()).unwrap_or_default()
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Ended {
+    /// The turns that were told as committed, in order.
+    pub fn turns(&self) -> Vec<i32> {
+        self.lines.iter().filter_map(|line| line.strip_prefix("turn ")?.parse().ok()).collect()
+    }
+
+    /// Asserts the exit code, and that all of this was told.
+    #[track_caller]
+    pub fn told(self, code: i32, words: &[&str]) -> Self {
+        assert_eq!(self.code, Some(code), "{}", self.told);
+        for word in words {
+            assert!(self.told.contains(word), "{word:?} is not in: {}", self.told);
+        }
+        self
+    }
+}
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
