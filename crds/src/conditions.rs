@@ -32,9 +32,10 @@ words! {
 words! {
     /// Where a run stands, derived from its conditions: for columns and field selectors.
     pub enum Summary {
-        /// No pod was made yet.
+        /// The attempt has no pod yet, or its pod waits for a node; the reason says why. Nothing of it counts towards a
+        /// deadline.
         Pending,
-        /// A pod was made and its worker has not attached.
+        /// The attempt's pod has a node, and its worker has not attached.
         Starting,
         /// A worker is attached.
         Running,

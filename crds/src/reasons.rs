@@ -111,10 +111,55 @@ reasons! {
         "The pod of the attempt was made, and its worker has not attached; the message says what the pod waits for.",
         "Wait, or look at the pod's events if it takes long."
     }
+
+    // Ready, from the end of an attempt until the next one's worker has attached: what ended it.
+    Crashed {
+        "The agent's last attempt failed by its own doing, and the next one is on its way within the run's limits.",
+        "Read the message and the log of the kept pod; a run that keeps crashing without progress is held by itself."
+    }
+    OutOfMemory {
+        "The worker of the last attempt used more memory than its limit, and the next one is on its way.",
+        "Raise the memory limit in the template, which reaches the run with its next attempt, or let the agent keep less."
+    }
+    WorkerSilent {
+        "The worker of the last attempt stopped its heartbeats while its node was ready, and the next one is on its way.",
+        "See that the agent sends heartbeats from a thread of their own, or raise liveness.heartbeatTimeoutSeconds."
+    }
+    NoProgress {
+        "The worker of the last attempt lived and committed nothing for liveness.progressDeadlineSeconds, and the next one \
+         is on its way.",
+        "Find out what the agent waited for, or raise liveness.progressDeadlineSeconds."
+    }
+    Disrupted {
+        "The last attempt was ended by something that the agent did not cause, such as an eviction or a drained node, and \
+         the next one is on its way.",
+        "Nothing needs to be done; status.recovery.history says what it was."
+    }
+    NodeLost {
+        "The node of the last attempt is not ready or gone, and the next attempt is on its way elsewhere.",
+        "Nothing needs to be done for the run; the node needs somebody."
+    }
+    DidNotStart {
+        "The worker of the last attempt did not attach within liveness.startDeadlineSeconds, or its image could not be \
+         pulled, and the next attempt is on its way; after three in a row the run is held.",
+        "Look at the events of the last pod: the image, its pull secret, the volumes, or the address of the gateway."
+    }
+    VersionRefused {
+        "The image of the last attempt turned out to be another version than the checkpoint's, which the version policy does \
+         not let resume it; the next attempt is on its way.",
+        "Nothing needs to be done under Pin; else list the checkpoint's version in compatibleWith."
+    }
+    NameTaken {
+        "An object of somebody else has the name of the last attempt's pod, and the next attempt takes the next name.",
+        "Nothing needs to be done, unless the run is held."
+    }
     Recovering {
-        "An attempt ended, and the next one is on its way within the run's limits.",
+        "An attempt ended and nobody is to blame, as when the run was adopted or the operator itself was away; the next one \
+         is on its way.",
         "Nothing needs to be done; status.recovery.history says what happened."
     }
+
+    // Ready, while something is awaited.
     Cancelling {
         "The run was cancelled, and its worker has not acknowledged it.",
         "Wait: a worker that does not acknowledge is stopped."

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::PodSight;
 use crate::pod::annotation;
-use crate::recovery::{Hold, last_end};
+use crate::recovery::{Hold, cause_of_recovery, last_end, told_with_next};
 use crate::situation::{Situation, end_of};
 use crate::status::{attempts, time};
 use crate::text;
@@ -128,9 +128,7 @@ impl Conditions<'_> {
             }
             Situation::Starting(reason, message) => self.set(Is::WorkerReady, false, *reason, message),
             Situation::BackingOff(at) => {
-                let next =
-                    format!("{}; attempt {} starts at {}", last_end(row), row.attempt.number, time(*at).0);
-                self.set(Is::WorkerReady, false, Reason::BackingOff, &next);
+                self.set(Is::WorkerReady, false, Reason::BackingOff, &waits_until(row, *at));
             }
             Situation::Held(_)
             | Situation::Over
@@ -194,11 +192,20 @@ impl Conditions<'_> {
             let (_, reason) = situation.headline(Some(row), self.old);
             return self.set(Is::Ready, true, reason, "");
         }
+        let why = cause_of_recovery(row);
         if self.was_attached(row) {
-            return self.set(Is::Ready, true, Reason::Recovering, &last_end(row));
+            let message = match situation {
+                Situation::BackingOff(at) => waits_until(row, *at),
+                _ => told_with_next(row, "is starting"),
+            };
+            return self.set(Is::Ready, true, why.unwrap_or(Reason::Recovering), &message);
         }
-        let (reason, message) = match situation {
-            Situation::Starting(reason, message) => (*reason, message.clone()),
+        let (reason, message) = match (situation, why) {
+            (Situation::Starting(Reason::Starting, message), Some(why)) => {
+                (why, told_with_next(row, &format!("is starting: {message}")))
+            }
+            (Situation::Starting(reason, message), _) => (*reason, message.clone()),
+            (Situation::BackingOff(at), why) => (why.unwrap_or(Reason::BackingOff), waits_until(row, *at)),
             _ => (Reason::BackingOff, last_end(row)),
         };
         for (kind, is) in [(Is::Ready, false), (Is::Reconciling, true)] {
@@ -245,4 +252,9 @@ impl Conditions<'_> {
     fn is_same_attempt(&self, row: &RunRecord) -> bool {
         self.old.attempt.as_ref().is_some_and(|it| it.number == row.attempt.number)
     }
+}
+
+/// What happened, and when the next attempt is due.
+fn waits_until(row: &RunRecord, at: Timestamp) -> String {
+    told_with_next(row, &format!("starts at {}", time(at).0))
 }

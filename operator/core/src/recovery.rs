@@ -181,6 +181,33 @@ pub fn last_end(row: &RunRecord) -> String {
     row.past.first().map_or_else(String::new, told)
 }
 
+/// What ended the attempt before this one, in the one word of a column; `None`: there was none.
+pub fn cause_of_recovery(row: &RunRecord) -> Option<Reason> {
+    let last = row.past.first()?;
+    let Some(end) = &last.end else { return Some(Reason::Recovering) };
+    Some(match (end.cause.parse(), end.class) {
+        (Ok(Cause::OOMKilled), Class::Crash) => Reason::OutOfMemory,
+        (Ok(Cause::Silent), Class::Crash) => Reason::WorkerSilent,
+        (Ok(Cause::ProgressDeadline), Class::Crash) => Reason::NoProgress,
+        (_, Class::Crash | Class::CrashWithoutProgress) => Reason::Crashed,
+        (Ok(Cause::NodeLost), Class::Disruption) => Reason::NodeLost,
+        (_, Class::Disruption) => Reason::Disrupted,
+        (Ok(Cause::StartDeadline | Cause::ImageUnavailable), Class::Neutral) => Reason::DidNotStart,
+        (Ok(Cause::VersionIncompatible), Class::Neutral) => Reason::VersionRefused,
+        (Ok(Cause::NameTaken), Class::Neutral) => Reason::NameTaken,
+        (_, Class::Neutral) => Reason::Recovering,
+    })
+}
+
+/// How the attempt before this one ended, and what comes now; for people.
+pub fn told_with_next(row: &RunRecord, next: &str) -> String {
+    [last_end(row), format!("attempt {} {next}", row.attempt.number)]
+        .into_iter()
+        .filter(|it| !it.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
 /// A number from run and attempt (FNV-1a, 32 bits).
 fn jitter(row: &RunRecord) -> u32 {
     let attempt = row.attempt.number.to_be_bytes();

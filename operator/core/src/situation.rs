@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::Refusal;
 use crate::pod;
-use crate::recovery::Hold;
+use crate::recovery::{Hold, cause_of_recovery};
 use crate::text::said;
 
 /// Where a run stands.
@@ -73,12 +73,15 @@ impl Situation {
         match self {
             Self::Held(hold) => (Summary::Held, hold.reason),
             Self::StoreUnknown(_) => (as_before, Reason::StoreUnavailable),
-            Self::BackingOff(_) => (Summary::BackingOff, Reason::Recovering),
+            Self::BackingOff(_) => {
+                (Summary::BackingOff, row.and_then(cause_of_recovery).unwrap_or(Reason::BackingOff))
+            }
             Self::Starting(reason, _) => {
                 let scheduled = row.is_some_and(|row| row.attempt.scheduled_at.is_some());
                 let summary = if scheduled { Summary::Starting } else { Summary::Pending };
-                let again = *reason == Reason::Starting && row.is_some_and(|row| row.attempt.number > 1);
-                (summary, if again { Reason::Recovering } else { *reason })
+                // What keeps it from starting matters more than why it has to.
+                let why = row.filter(|_| *reason == Reason::Starting).and_then(cause_of_recovery);
+                (summary, why.unwrap_or(*reason))
             }
             Self::Running if row.is_some_and(|row| row.cancel.is_some()) => {
                 (Summary::Running, Reason::Cancelling)

@@ -114,17 +114,13 @@ fn refusals() -> Vec<Case> {
             pending(Reason::PodRefused),
         ),
         case(
-            "a run that was under way is told to be recovering",
+            "a run that was under way is told why it recovers",
             {
                 let attached = run().attached(1).pod(pod(1)).written();
                 let past = disrupted(1, Cause::Evicted).attached(50);
                 Given { seen: run().seen, ..attached }.reserved(2).after(past).refused(403, quota, 1, 0)
             },
-            pending(Reason::QuotaExceeded).is(
-                dalsegno_crds::ConditionType::Ready,
-                "True",
-                Reason::Recovering,
-            ),
+            pending(Reason::QuotaExceeded).is(dalsegno_crds::ConditionType::Ready, "True", Reason::Disrupted),
         ),
     ]
 }

@@ -76,7 +76,7 @@ fn deadlines() -> Vec<Case> {
         case(
             "until then it is starting",
             starting(600).pod(pod(3).shows('a')).is('a'),
-            rests(Summary::Starting, Reason::Recovering),
+            rests(Summary::Starting, Reason::Starting),
         ),
         case(
             "a worker whose image cannot be had is replaced, uncharged, and says why",
@@ -96,7 +96,7 @@ fn deadlines() -> Vec<Case> {
         case(
             "no start deadline runs out in an outage of ours",
             starting(6_000).gap(6_000, 599).pod(pod(3)),
-            rests(Summary::Starting, Reason::Recovering),
+            rests(Summary::Starting, Reason::Starting),
         ),
         case(
             "a worker that lives and commits nothing is replaced, charged",

@@ -53,9 +53,14 @@ fn a_worker_that_has_not_attached_says_what_it_waits_for() {
                 .says("CreateContainerConfigError: configmap \"c\" not found"),
         ),
         case(
-            "after a crash the columns say that it is recovering",
+            "after a loss the columns say what it was",
             run().created(2).pod(pod(2)).after(crashed(1, Cause::OOMKilled)),
-            rests(Summary::Starting, Reason::Recovering),
+            rests(Summary::Starting, Reason::OutOfMemory)
+                .is(Ready, "False", Reason::OutOfMemory)
+                .says(
+                    "Ready: attempt 1 ended after turn 0: OOMKilled: last words; attempt 2 is starting: the worker has \
+                     not attached yet",
+                ),
         ),
         case(
             "but a person's attention is led to what keeps it from starting",

@@ -53,24 +53,24 @@ fn ready() -> Vec<Case> {
         case(
             "and stays so while it recovers",
             backing_off(begun()),
-            rests(Summary::BackingOff, Reason::Recovering)
-                .is(Ready, "True", Reason::Recovering)
-                .says("Ready: attempt 1 ended after turn 0: OOMKilled")
+            rests(Summary::BackingOff, Reason::OutOfMemory)
+                .is(Ready, "True", Reason::OutOfMemory)
+                .says("Ready: attempt 1 ended after turn 0: OOMKilled: last words; attempt 2 starts at 2026-11-20T12:00:0")
                 .lacks(Reconciling),
         ),
         case(
             "an edit of a run that recovers is reconciling until the next attach",
             backing_off(begun()).edited(),
-            rests(Summary::BackingOff, Reason::Recovering).is(Ready, "False", Reason::BackingOff).is(
+            rests(Summary::BackingOff, Reason::OutOfMemory).is(Ready, "False", Reason::OutOfMemory).is(
                 Reconciling,
                 "True",
-                Reason::BackingOff,
+                Reason::OutOfMemory,
             ),
         ),
         case(
             "and still is when it is looked at again",
             backing_off(begun()).edited().written(),
-            rests(Summary::BackingOff, Reason::Recovering).is(Reconciling, "True", Reason::BackingOff),
+            rests(Summary::BackingOff, Reason::OutOfMemory).is(Reconciling, "True", Reason::OutOfMemory),
         ),
         case(
             "an edit of a run whose worker is attached changes nothing for it",
@@ -82,7 +82,7 @@ fn ready() -> Vec<Case> {
         case(
             "attempts that never attached do not end it",
             backing_off(starting().written()).edited(),
-            rests(Summary::BackingOff, Reason::Recovering).is(Reconciling, "True", Reason::BackingOff),
+            rests(Summary::BackingOff, Reason::OutOfMemory).is(Reconciling, "True", Reason::OutOfMemory),
         ),
         case(
             "a run that is held needs a person",

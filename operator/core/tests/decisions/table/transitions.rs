@@ -25,12 +25,12 @@ fn each_change_is_told_once() {
         case(
             "the end of an attempt",
             died(),
-            rests(Summary::BackingOff, Reason::Recovering).tells(&["OOMKilled"]),
+            rests(Summary::BackingOff, Reason::OutOfMemory).tells(&["OOMKilled"]),
         ),
         case(
             "an end and a new pod that came between two looks",
             later(told()).created(4).pod(pod(4)).after(disrupted(3, Cause::Evicted)),
-            rests(Summary::Starting, Reason::Recovering).tells(&["Evicted", "WorkerCreated"]),
+            rests(Summary::Starting, Reason::Disrupted).tells(&["Evicted", "WorkerCreated"]),
         ),
         case(
             "whole attempts that came and went between two looks, the earliest first",

@@ -213,16 +213,12 @@ fn at_attach() -> Vec<Case> {
         case(
             "an image that is not shown yet is waited for",
             run().created(3).head(7).pod(pod(3)),
-            rests(Summary::Starting, Reason::Recovering).is(
-                VersionCompatible,
-                "Unknown",
-                Reason::NotYetKnown,
-            ),
+            rests(Summary::Starting, Reason::Starting).is(VersionCompatible, "Unknown", Reason::NotYetKnown),
         ),
         case(
             "a definition that is missing is not taken for a refusal",
             other().no_definition(),
-            rests(Summary::Starting, Reason::Recovering),
+            rests(Summary::Starting, Reason::Starting),
         ),
         case(
             "the checkpoint's own image needs no definition to be accepted",
@@ -232,7 +228,7 @@ fn at_attach() -> Vec<Case> {
         case(
             "a verdict is given once",
             other().is('b').spec(json!({})),
-            rests(Summary::Starting, Reason::Recovering),
+            rests(Summary::Starting, Reason::Starting),
         ),
     ]
 }

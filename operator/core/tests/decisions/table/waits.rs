@@ -1,6 +1,6 @@
 //! How long the next attempt waits: doubling, bounded, with a jitter that every operator computes alike.
 
-use dalsegno_core::recovery::next_attempt_time;
+use dalsegno_core::recovery::{cause_of_recovery, next_attempt_time};
 use dalsegno_core::settings::Settings;
 use dalsegno_crds::ConditionType::{Ready, WorkerReady};
 use dalsegno_crds::{Cause, Reason, Summary};
@@ -14,7 +14,7 @@ fn the_next_attempt_waits_as_long_as_it_should() {
         case(
             "a run that backs off says until when, and why",
             run().reserved(4).head(7).crashes(2, 2).after(crashed(3, Cause::OOMKilled).ago(0)),
-            rests(Summary::BackingOff, Reason::Recovering).is(WorkerReady, "False", Reason::BackingOff).says(
+            rests(Summary::BackingOff, Reason::OutOfMemory).is(WorkerReady, "False", Reason::BackingOff).says(
                 "attempt 3 ended after turn 0: OOMKilled: last words; attempt 4 starts at 2026-11-20T12:00:0",
             ),
         ),
@@ -28,10 +28,10 @@ fn the_next_attempt_waits_as_long_as_it_should() {
                 .reserved(4)
                 .crashes(1, 1)
                 .after(crashed(3, Cause::OOMKilled).attached(50).ago(0)),
-            rests(Summary::BackingOff, Reason::Recovering).stops("triage-3").is(
+            rests(Summary::BackingOff, Reason::OutOfMemory).stops("triage-3").is(
                 Ready,
                 "True",
-                Reason::Recovering,
+                Reason::OutOfMemory,
             ),
         ),
         case(
@@ -45,12 +45,12 @@ fn the_next_attempt_waits_as_long_as_it_should() {
 
 fn who_waits() -> Vec<Case> {
     let just = |past: Past| run().reserved(4).head(7).after(past.ago(0));
-    let waits = || rests(Summary::BackingOff, Reason::Recovering);
+    let waits = |why| rests(Summary::BackingOff, why);
     vec![
         case(
             "a crash with progress waits for the first delay",
             just(crashed(3, Cause::OOMKilled)).crashes(9, 0),
-            waits(),
+            waits(Reason::OutOfMemory),
         ),
         case(
             "the first disruption is replaced at once",
@@ -62,11 +62,15 @@ fn who_waits() -> Vec<Case> {
             just(disrupted(3, Cause::Evicted)).disruptions(8, 0),
             acts("create triage-4"),
         ),
-        case("the second in a row waits", just(disrupted(3, Cause::Evicted)).disruptions(2, 2), waits()),
+        case(
+            "the second in a row waits",
+            just(disrupted(3, Cause::Evicted)).disruptions(2, 2),
+            waits(Reason::Disrupted),
+        ),
         case(
             "an attempt that never attached is followed by one that waits",
             just(nobodys(3, Cause::StartDeadline)),
-            waits(),
+            waits(Reason::DidNotStart),
         ),
         case(
             "a refused version is replaced at once",
@@ -78,7 +82,7 @@ fn who_waits() -> Vec<Case> {
         case(
             "a crash in a silence of ours waits for the first delay",
             just(nobodys(3, Cause::ExitedWithError).exit_code(1)).crashes(2, 2),
-            waits(),
+            waits(Reason::Recovering),
         ),
         case(
             "a delay of 0 is none",
@@ -88,6 +92,29 @@ fn who_waits() -> Vec<Case> {
             acts("create triage-4"),
         ),
     ]
+}
+
+#[test]
+fn while_it_waits_the_column_names_what_ended_the_last_attempt() {
+    let ends = [
+        (crashed(3, Cause::ExitedWithError), Reason::Crashed),
+        (crashed(3, Cause::NodePressure), Reason::Crashed),
+        (crashed(3, Cause::OOMKilled), Reason::OutOfMemory),
+        (crashed(3, Cause::Silent), Reason::WorkerSilent),
+        (crashed(3, Cause::ProgressDeadline), Reason::NoProgress),
+        (disrupted(3, Cause::Evicted), Reason::Disrupted),
+        (disrupted(3, Cause::NodeLost), Reason::NodeLost),
+        (nobodys(3, Cause::StartDeadline), Reason::DidNotStart),
+        (nobodys(3, Cause::ImageUnavailable), Reason::DidNotStart),
+        (nobodys(3, Cause::VersionIncompatible), Reason::VersionRefused),
+        (nobodys(3, Cause::NameTaken), Reason::NameTaken),
+        (nobodys(3, Cause::Adopted), Reason::Recovering),
+    ];
+    for (end, reason) in ends {
+        let row = run().reserved(4).after(end).row;
+        assert_eq!(cause_of_recovery(&row), Some(reason));
+    }
+    assert_eq!(cause_of_recovery(&run().row), None, "a first attempt recovers from nothing");
 }
 
 /// The delay in milliseconds, 10 s after the end.
