@@ -93,6 +93,11 @@ reasons! {
         "Create the AgentDefinition in the run's namespace; the run then starts by itself. To name another one, create a \
          new AgentRun."
     }
+    Malformed {
+        "The AgentDefinition, or the AgentRun, is not what this version of the operator reads, as when it was stored under an \
+         older schema.",
+        "Correct the field that the message names, or apply the object again; the run then goes on by itself."
+    }
     TemplateInvalid {
         "The API server refuses the template's pod as invalid.",
         "Correct the template as the message says; then it is tried again by itself."

@@ -170,7 +170,7 @@ impl Ground for Context {
 }
 
 /// The API server takes notes of up to 1,024 bytes.
-fn truncated(mut note: String) -> String {
+pub fn truncated(mut note: String) -> String {
     if note.len() > 1_000 {
         let end = (0..=1_000).rev().find(|at| note.is_char_boundary(*at)).unwrap_or_default();
         note.truncate(end);

@@ -19,6 +19,7 @@ use crate::context::{Context, Run};
 use crate::error::{Error, Result};
 use crate::ground::Ground;
 use crate::sync::lock;
+use crate::unreadable;
 
 /// A decision comes to rest in far fewer rounds: take up, record, identify, end, reserve, create, record. Ten taken names
 /// in a row are twenty.
@@ -83,16 +84,11 @@ async fn clean_up(run: &AgentRun, ctx: &Context) -> Result<Action> {
 }
 
 /// One span, one deadline, one finalizer around the reconcile; an object that cannot be read stops no other.
-async fn guarded(run: Arc<Run>, ctx: Arc<Context>) -> Result<Action> {
+pub(crate) async fn guarded(run: Arc<Run>, ctx: Arc<Context>) -> Result<Action> {
     let run = match &run.0 {
         Ok(run) => Arc::new(run.clone()),
-        Err(invalid) => {
-            tracing::error!(
-                namespace = invalid.metadata.namespace,
-                run = invalid.metadata.name,
-                error = invalid.error,
-                "an AgentRun cannot be read and is left alone"
-            );
+        Err(_) => {
+            unreadable::tell(&ctx, &run).await;
             return Ok(Action::await_change());
         }
     };

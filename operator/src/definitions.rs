@@ -18,6 +18,7 @@ use kube::{Api, ResourceExt};
 
 use crate::context::{Context, Definition};
 use crate::error::{Error, Result};
+use crate::unreadable;
 
 /// A quota or a policy may let the pod pass later.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
@@ -37,8 +38,10 @@ pub async fn run(
         .await;
 }
 
-async fn check(definition: Arc<Definition>, ctx: Arc<Context>) -> Result<Action> {
+/// Checks one definition.
+pub(crate) async fn check(definition: Arc<Definition>, ctx: Arc<Context>) -> Result<Action> {
     let Ok(definition) = &definition.0 else {
+        unreadable::tell(&ctx, &definition).await;
         return Ok(Action::await_change());
     };
     let namespace = definition.namespace().ok_or(Error::Nameless("namespace"))?;

@@ -20,6 +20,7 @@ mod serve;
 mod sync;
 mod telemetry;
 mod tokens;
+mod unreadable;
 
 use std::process::ExitCode;
 

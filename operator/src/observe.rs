@@ -2,25 +2,26 @@
 
 use dalsegno_core::version::Templates;
 use dalsegno_core::{AgentSight, NodeSight, Observed, PodSight, StoreSight};
-use dalsegno_crds::{AgentDefinition, AgentRun};
+use dalsegno_crds::AgentRun;
 use dalsegno_store::{AttemptState, LookUp, RunRecord};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Error as ApiError};
 
-use crate::context::Context;
+use crate::context::{Context, Definition};
 use crate::error::{Error, Result};
 use crate::sync::lock;
 
 /// Looks at everything: the store's row, the agent, the pods, the node.
 pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
     let uid = run.uid().unwrap_or_default();
-    let store = match ctx.store.look_up(&uid).await {
-        Ok(LookUp::Found(row)) => StoreSight::Found(row),
-        Ok(LookUp::NotFound { store_id, .. }) => StoreSight::NotFound { store_id },
-        Err(error) => StoreSight::Unknown(error.to_string()),
+    let (store, result) = match ctx.store.look_up(&uid).await {
+        Ok(LookUp::Found(row)) => (StoreSight::Found(row), "found"),
+        Ok(LookUp::NotFound { store_id, .. }) => (StoreSight::NotFound { store_id }, "not-found"),
+        Err(error) => (StoreSight::Unknown(error.to_string()), "unknown"),
     };
+    ctx.metrics.looked_up(result);
     let row = match &store {
         StoreSight::Found(row) => Some(row.as_ref()),
         _ => None,
@@ -52,17 +53,23 @@ async fn agent(ctx: &Context, run: &AgentRun) -> Result<AgentSight> {
     let (Some(reference), Some(namespace)) = (&run.spec.agent_ref, run.namespace()) else {
         return Ok(AgentSight::NotFound);
     };
-    let found = |definition: &AgentDefinition| AgentSight::Found {
-        agent: Box::new(definition.spec.agent.clone()),
-        defaults: Box::new(definition.spec.defaults.clone().unwrap_or_default()),
-    };
     let cached = ctx.definitions.get(&ObjectRef::new(&reference.name).within(&namespace));
-    if let Some(Ok(definition)) = cached.as_ref().map(|it| &it.0) {
-        return Ok(found(definition));
+    if let Some(definition) = cached.as_deref().filter(|it| it.0.is_ok()) {
+        return Ok(sight(definition));
     }
-    let api: Api<AgentDefinition> = Api::namespaced(ctx.client.clone(), &namespace);
+    let api: Api<Definition> = Api::namespaced(ctx.client.clone(), &namespace);
     let live = api.get_opt(&reference.name).await.map_err(Error::api("looking for the AgentDefinition"))?;
-    Ok(live.as_ref().map_or(AgentSight::NotFound, found))
+    Ok(live.as_ref().map_or(AgentSight::NotFound, sight))
+}
+
+fn sight(definition: &Definition) -> AgentSight {
+    match &definition.0 {
+        Ok(definition) => AgentSight::Found {
+            agent: Box::new(definition.spec.agent.clone()),
+            defaults: Box::new(definition.spec.defaults.clone().unwrap_or_default()),
+        },
+        Err(invalid) => AgentSight::Malformed(invalid.error.clone()),
+    }
 }
 
 /// The recorded pod of the current attempt is gone only if a live GET by name says so.

@@ -43,6 +43,8 @@ pub struct Metrics {
     ended: Family<CauseLabel, Counter>,
     reconciles: Family<OutcomeLabel, Counter>,
     pulses: Family<OutcomeLabel, Counter>,
+    lookups: Family<ResultLabel, Counter>,
+    unreadable: Family<KindLabel, Counter>,
     active: Gauge,
     seconds: Seconds,
 }
@@ -60,6 +62,16 @@ struct CauseLabel {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OutcomeLabel {
     outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabel {
+    kind: String,
 }
 
 #[derive(Clone)]
@@ -83,6 +95,12 @@ impl Metrics {
         registry.register("attempts_ended", "Attempts ended, by cause", self.ended.clone());
         registry.register("reconciles", "Reconciles, by outcome", self.reconciles.clone());
         registry.register("pulses", "Queries for deadlines and changes, by outcome", self.pulses.clone());
+        registry.register("lookups", "Looks into the store, by what came back", self.lookups.clone());
+        registry.register(
+            "unreadable",
+            "Looks at an object that is not what this version reads, by kind",
+            self.unreadable.clone(),
+        );
         registry.register("active_runs", "Runs with an attached worker", self.active.clone());
         registry.register("reconcile_seconds", "Time a reconcile took", self.seconds.0.clone());
     }
@@ -106,6 +124,16 @@ impl Metrics {
     /// The store was asked for its pulse.
     pub fn pulse(&self, ok: bool) {
         self.pulses.get_or_create(&outcome(ok)).inc();
+    }
+
+    /// The store was asked for a run, and this came back.
+    pub fn looked_up(&self, result: &'static str) {
+        self.lookups.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// An object of this kind is not what this version reads.
+    pub fn unreadable(&self, kind: &str) {
+        self.unreadable.get_or_create(&KindLabel { kind: kind.to_owned() }).inc();
     }
 
     /// So many runs have an attached worker.
@@ -147,4 +175,53 @@ pub async fn serve_health(
         .route("/readyz", get(readiness))
         .route("/metrics", get(metrics));
     axum::serve(TcpListener::bind(listen).await?, app).with_graceful_shutdown(stop).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../docs/metrics.md");
+    const SOURCE: &str = include_str!("telemetry.rs");
+
+    /// Name and type of every metric in a section of the page.
+    fn documented(title: &str) -> Vec<(String, String)> {
+        let section = PAGE.split("\n## ").find(|section| section.starts_with(title)).unwrap_or_default();
+        let rows = section.lines().filter(|line| line.starts_with("| `"));
+        let mut found: Vec<_> = rows
+            .map(|row| {
+                let mut cells = row.trim_matches('|').split('|').map(|it| it.trim().replace('`', ""));
+                (cells.next().unwrap_or_default(), cells.next().unwrap_or_default())
+            })
+            .collect();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn the_page_of_metrics_names_each_of_them_and_no_other() {
+        let metrics = Metrics::default();
+        metrics.effect("status");
+        metrics.ended("OOMKilled");
+        metrics.reconciled(Duration::from_millis(5), true);
+        metrics.pulse(true);
+        metrics.looked_up("found");
+        metrics.unreadable("AgentRun");
+        metrics.active(1);
+        let (mut registry, mut text) = (Registry::with_prefix("dalsegno"), String::new());
+        metrics.register(&mut registry);
+        encode(&mut text, &registry).expect("metrics are text");
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        let mut registered: Vec<_> = types
+            .map(|(name, kind)| {
+                let total = if kind == "counter" { "_total" } else { "" };
+                (format!("{name}{total}"), kind.to_owned())
+            })
+            .collect();
+        registered.sort();
+        // One that has never counted is not in the text.
+        let sources = SOURCE.split("#[cfg(test)]").next().unwrap_or_default();
+        assert_eq!(registered.len(), sources.matches("registry.register(").count(), "{registered:#?}");
+        assert_eq!(documented("Operator"), registered);
+    }
 }

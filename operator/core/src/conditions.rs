@@ -97,7 +97,7 @@ impl Conditions<'_> {
     fn held_unread(&mut self, hold: &Hold) {
         self.set(Is::Finished, false, Reason::Running, "");
         self.set(Is::Succeeded, Truth::Unknown, Reason::Running, "");
-        if hold.reason == Reason::AgentNotFound {
+        if matches!(hold.reason, Reason::AgentNotFound | Reason::Malformed) {
             self.set(Is::WorkerReady, false, Reason::NoWorker, "");
             self.set(Is::CheckpointAvailable, false, Reason::NothingCommitted, "");
             self.set(Is::VersionCompatible, Truth::Unknown, Reason::NotYetKnown, "");

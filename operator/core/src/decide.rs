@@ -15,7 +15,9 @@ use crate::settings::Settings;
 use crate::situation::Situation;
 use crate::trust::{self, Trust};
 use crate::version::{self, Choice};
-use crate::{Decision, Effect, Observed, PodSight, notices, pod, silence, status, strays, worker};
+use crate::{
+    AgentSight, Decision, Effect, Observed, PodSight, notices, pod, silence, status, strays, worker,
+};
 
 /// How soon a store that could not be asked is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(3);
@@ -94,7 +96,7 @@ fn plan(run: &AgentRun, observed: &Observed, trust: &Trust<'_>, now: Timestamp) 
 /// A run that the store does not know. One that was cancelled is taken up too, so that it can come to its end.
 fn take_up(run: &AgentRun, observed: &Observed) -> Plan {
     if observed.agent().is_none() && !is_cancelled(run) {
-        return Plan::hold(agent_not_found(run)).again(LOOK_AGAIN);
+        return Plan::hold(no_agent(run, observed)).again(LOOK_AGAIN);
     }
     let settings = Settings::of(run, &observed.agent);
     Plan::act(Effect::CreateRun {
@@ -148,7 +150,7 @@ fn reserved(
     }
     // Its defaults may hold the limits: without them none is judged.
     let Some(agent) = observed.agent() else {
-        return Plan::hold(agent_not_found(run)).again(LOOK_AGAIN);
+        return Plan::hold(no_agent(run, observed)).again(LOOK_AGAIN);
     };
     if let Some(hold) = recovery::hold_of(row, settings, worker::input_bytes(run)) {
         return if hold.is_final(settings) { failed(row, hold) } else { Plan::hold(hold) };
@@ -275,10 +277,18 @@ fn judge(
     version::judge(row, observed.agent(), settings.on_mismatch, declared, digest)
 }
 
-fn agent_not_found(run: &AgentRun) -> Hold {
+/// Nothing says what the run's agent is.
+fn no_agent(run: &AgentRun, observed: &Observed) -> Hold {
     let name = run.spec.agent_ref.as_ref().map_or("", |it| it.name.as_str());
-    let message = format!("there is no AgentDefinition named {name:?} in this namespace");
-    Hold::new(Reason::AgentNotFound, message)
+    match &observed.agent {
+        AgentSight::Malformed(why) => {
+            Hold::new(Reason::Malformed, format!("the AgentDefinition {name:?} cannot be read: {why}"))
+        }
+        AgentSight::NotFound | AgentSight::Found { .. } => Hold::new(
+            Reason::AgentNotFound,
+            format!("there is no AgentDefinition named {name:?} in this namespace"),
+        ),
+    }
 }
 
 fn is_cancelled(run: &AgentRun) -> bool {

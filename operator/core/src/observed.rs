@@ -58,6 +58,8 @@ pub enum AgentSight {
     },
     /// `agentRef` names nothing.
     NotFound,
+    /// It is there and cannot be read; why.
+    Malformed(String),
 }
 
 /// One pod, as last seen.
@@ -167,7 +169,7 @@ impl Observed {
     pub fn agent(&self) -> Option<&Agent> {
         match &self.agent {
             AgentSight::Found { agent, .. } => Some(agent),
-            AgentSight::NotFound => None,
+            AgentSight::NotFound | AgentSight::Malformed(_) => None,
         }
     }
 }

@@ -38,7 +38,9 @@ impl Settings {
     pub fn of(run: &AgentRun, agent: &AgentSight) -> Self {
         match agent {
             AgentSight::Found { defaults, .. } => Self::resolve(&run.spec, defaults),
-            AgentSight::NotFound => Self::resolve(&run.spec, &RunDefaults::default()),
+            AgentSight::NotFound | AgentSight::Malformed(_) => {
+                Self::resolve(&run.spec, &RunDefaults::default())
+            }
         }
     }
 

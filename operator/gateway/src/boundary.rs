@@ -49,6 +49,7 @@ async fn commit(
     let finish =
         request.outcome.as_ref().map(|Outcome::Finish(finish)| end::new_finish(finish)).transpose()?;
     let (ops, full) = ops(&request, &received)?;
+    let bytes = received.bytes.len();
     let (digest, _budget) = received.release();
     let commit = Commit {
         run: worker.run,
@@ -65,11 +66,9 @@ async fn commit(
         trigger: request.trigger,
         finish,
     };
-    let committed = gateway.ask("committing a boundary", gateway.store.commit(&commit)).await?;
-    if matches!(committed, Committed::Ok(_)) {
-        gateway.metrics.committed(started.elapsed());
-    }
-    answer(committed, |head| Refusal::conflict(turn, head))
+    let committed = gateway.ask("committing a boundary", gateway.store.commit(&commit)).await;
+    gateway.metrics.committed(committed.as_ref().ok(), bytes, started.elapsed());
+    answer(committed?, |head| Refusal::conflict(turn, head))
 }
 
 /// The channel operations as the text to store, and whether they are the full state.

@@ -27,8 +27,13 @@ pub struct Config {
     pub verdict_wait: Duration,
     /// How often a waiting attach asks the store.
     pub poll: Duration,
+    /// Within this the head of a request has arrived, after the one before it on the same connection; else the
+    /// connection is closed.
+    pub head_deadline: Duration,
     /// Within this a body has arrived whole.
     pub body_deadline: Duration,
+    /// Connections open at once; more wait to be accepted.
+    pub connections: usize,
     /// Bytes of bodies held at once by this process.
     pub body_budget: usize,
     /// Calls of one run under way at once; heartbeats not counted.
@@ -48,7 +53,9 @@ impl Default for Config {
             record_wait: Duration::from_secs(5),
             verdict_wait: Duration::from_secs(20),
             poll: Duration::from_millis(100),
+            head_deadline: Duration::from_secs(60),
             body_deadline: Duration::from_secs(30),
+            connections: 4_096,
             body_budget: Limits::PROCESS_BYTES,
             calls_per_run: 16,
             heartbeat_window: Duration::from_millis(200),
@@ -87,11 +94,12 @@ impl Gateway {
     /// A gateway before this store. Must be called within a tokio runtime: the task that gathers heartbeats starts
     /// here, and ends with the last clone.
     pub fn new(store: Arc<dyn Store>, authenticator: Arc<dyn Authenticator>, config: Config) -> Self {
+        let metrics = Metrics::default();
         Self(Arc::new(Shared {
-            heartbeats: Heartbeats::start(store.clone(), &config),
+            heartbeats: Heartbeats::start(store.clone(), &config, metrics.clone()),
             bodies: Arc::new(Semaphore::new(config.body_budget)),
             admission: Admission::new(config.calls_per_run),
-            metrics: Metrics::default(),
+            metrics,
             last_beat: LastBeat::default(),
             closing: CancellationToken::new(),
             store,
@@ -119,10 +127,12 @@ impl Gateway {
         match tokio::time::timeout(self.config.store_deadline, call).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
+                self.metrics.store_failed(&error);
                 tracing::warn!(doing, error = chain(&error), "the store failed");
                 Err(Refusal::store_away())
             }
             Err(_) => {
+                self.metrics.store_silent();
                 tracing::warn!(doing, "the store did not answer in time");
                 Err(Refusal::store_away())
             }

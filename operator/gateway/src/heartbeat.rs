@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::auth;
 use crate::boundary;
 use crate::gateway::{Config, Gateway, chain};
+use crate::metrics::Metrics;
 use crate::path::Run;
 use crate::refusal::{self, Refusal};
 
@@ -47,9 +48,9 @@ pub(crate) async fn heartbeat(
 }
 
 impl Heartbeats {
-    pub(crate) fn start(store: Arc<dyn Store>, config: &Config) -> Self {
+    pub(crate) fn start(store: Arc<dyn Store>, config: &Config, metrics: Metrics) -> Self {
         let (waiting, arriving) = mpsc::channel(BATCH);
-        tokio::spawn(gather(store, arriving, config.heartbeat_window, config.store_deadline));
+        tokio::spawn(gather(store, metrics, arriving, config.heartbeat_window, config.store_deadline));
         Self { waiting }
     }
 
@@ -64,6 +65,7 @@ impl Heartbeats {
 /// Ends when nobody can send any more.
 async fn gather(
     store: Arc<dyn Store>,
+    metrics: Metrics,
     mut arriving: mpsc::Receiver<Waiting>,
     window: Duration,
     deadline: Duration,
@@ -78,12 +80,12 @@ async fn gather(
             batch.push(next);
         }
         not_before = Instant::now() + window;
-        flush(&*store, std::mem::take(&mut batch), deadline).await;
+        flush(&*store, &metrics, std::mem::take(&mut batch), deadline).await;
     }
 }
 
 /// Without an answer of the store the senders are dropped, and each waiting call sees that.
-async fn flush(store: &dyn Store, batch: Vec<Waiting>, deadline: Duration) {
+async fn flush(store: &dyn Store, metrics: &Metrics, batch: Vec<Waiting>, deadline: Duration) {
     let workers: Vec<_> = batch.iter().map(|waiting| waiting.worker).collect();
     match tokio::time::timeout(deadline, store.heartbeats(&workers)).await {
         Ok(Ok(beats)) => {
@@ -92,7 +94,13 @@ async fn flush(store: &dyn Store, batch: Vec<Waiting>, deadline: Duration) {
                 let _ = waiting.answer.send(beat);
             }
         }
-        Ok(Err(error)) => tracing::warn!(error = chain(&error), "heartbeats could not be stored"),
-        Err(_) => tracing::warn!("the store did not answer heartbeats in time"),
+        Ok(Err(error)) => {
+            metrics.store_failed(&error);
+            tracing::warn!(error = chain(&error), "heartbeats could not be stored");
+        }
+        Err(_) => {
+            metrics.store_silent();
+            tracing::warn!("the store did not answer heartbeats in time");
+        }
     }
 }

@@ -1,18 +1,23 @@
-//! What is counted. Labels are few and fixed: a call and a code, never a run.
+//! What is counted. Labels are few and fixed: a call, a code, an outcome, never a run. `docs/metrics.md` lists them; a
+//! test compares the two.
 
 use std::time::Duration;
 
 use dalsegno_protocol::Code;
+use dalsegno_store::{Committed, Error};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 
-/// The gateway's metrics.
+/// The gateway's metrics. All clones count together.
+#[derive(Clone)]
 pub(crate) struct Metrics {
     requests: Family<Answered, Counter>,
-    commit_seconds: Histogram,
+    commit_seconds: Family<Outcome, Histogram>,
+    commit_bytes: Family<Outcome, Histogram>,
+    store_failures: Family<Failure, Counter>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -21,12 +26,27 @@ struct Answered {
     code: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Failure {
+    failure: &'static str,
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         Self {
             requests: Family::default(),
             // 0.5 ms to 8 s.
-            commit_seconds: Histogram::new(exponential_buckets(0.000_5, 2.0, 15)),
+            commit_seconds: Family::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(0.000_5, 2.0, 15))
+            }),
+            // 256 bytes to 16 MiB, the largest body.
+            commit_bytes: Family::new_with_constructor(|| Histogram::new(exponential_buckets(256.0, 4.0, 9))),
+            store_failures: Family::default(),
         }
     }
 }
@@ -38,10 +58,22 @@ impl Metrics {
             "Calls of workers, by call and by the code of the answer (OK, or the problem's)",
             self.requests.clone(),
         );
-        registry.register(
-            "gateway_commit_seconds",
-            "From a boundary's body being there to its being durable",
+        registry.register_with_unit(
+            "gateway_commit",
+            "From a boundary's body being there to the store's answer, by outcome",
+            Unit::Seconds,
             self.commit_seconds.clone(),
+        );
+        registry.register_with_unit(
+            "gateway_commit",
+            "Size of a boundary's body, by outcome",
+            Unit::Bytes,
+            self.commit_bytes.clone(),
+        );
+        registry.register(
+            "gateway_store_failures",
+            "Calls that the store did not do, by what failed",
+            self.store_failures.clone(),
         );
     }
 
@@ -51,8 +83,40 @@ impl Metrics {
         self.requests.get_or_create(&Answered { call, code }).inc();
     }
 
-    /// A boundary was committed.
-    pub(crate) fn committed(&self, took: Duration) {
-        self.commit_seconds.observe(took.as_secs_f64());
+    /// A boundary came to this end; `None`: the store gave no answer.
+    pub(crate) fn committed(&self, answer: Option<&Committed>, bytes: usize, took: Duration) {
+        let outcome = Outcome { outcome: answer.map_or("unavailable", outcome) };
+        self.commit_seconds.get_or_create(&outcome).observe(took.as_secs_f64());
+        self.commit_bytes.get_or_create(&outcome).observe(bytes as f64);
+    }
+
+    /// The store did not do a call.
+    pub(crate) fn store_failed(&self, error: &Error) {
+        self.failed(match error {
+            Error::Unavailable { .. } => "unavailable",
+            Error::Corrupt { .. } => "corrupt",
+            Error::Unfit(_) => "unfit",
+        });
+    }
+
+    /// The store did not answer within its deadline.
+    pub(crate) fn store_silent(&self) {
+        self.failed("timeout");
+    }
+
+    fn failed(&self, failure: &'static str) {
+        self.store_failures.get_or_create(&Failure { failure }).inc();
+    }
+}
+
+fn outcome(answer: &Committed) -> &'static str {
+    match answer {
+        Committed::Ok(_) => "ok",
+        Committed::Duplicate(_) => "duplicate",
+        Committed::Conflict { .. } => "conflict",
+        Committed::Fenced { .. } => "fenced",
+        Committed::Finished => "finished",
+        Committed::UnsettledCalls => "unsettled-calls",
+        Committed::NotFound => "not-found",
     }
 }

@@ -8,7 +8,7 @@ impl Limits {
     pub const BODY_BYTES: usize = 16 << 20;
     /// Largest state that `attach` sends inline; above it the worker fetches `GET state`.
     pub const INLINE_STATE_BYTES: usize = 1 << 20;
-    /// Channels in a run.
+    /// Channels that one boundary sets or appends to; as many that it removes, and that it truncates.
     pub const CHANNELS: usize = 64;
     /// Characters in the name of a channel or a call, in a key, a reason or a trigger.
     pub const NAME_CHARS: usize = 128;

@@ -129,3 +129,44 @@ async fn a_path_or_a_method_that_is_not_in_the_contract_is_not_found() {
         assert!(answer.detail().contains("worker-contract.md"));
     }
 }
+
+#[tokio::test]
+async fn a_null_character_in_a_text_of_the_contract_is_invalid_and_the_field_is_named() {
+    let world = World::attached().await;
+    let id = Uuid::nil();
+    let planned =
+        |call, key| json!({ "commitId": id, "calls": [{ "id": call, "policy": "ask", "key": key }] });
+    let finish = |reason, message| {
+        json!({ "commitId": id,
+                "finish": { "outcome": "failed", "reason": reason, "message": message } })
+    };
+    let set = |name: &str, media_type| {
+        let payload = json!({ "bytes": { "mediaType": media_type, "base64": "AA==" } });
+        json!({ "commitId": id, "channels": { "set": { name: payload } } })
+    };
+    let with = |channels| json!({ "commitId": id, "channels": channels });
+    let cases = [
+        ("turns/1", json!({ "commitId": id, "trigger": "a\0" }), "`trigger`"),
+        ("turns/1", set("a\0", "text/plain"), "a channel's name"),
+        ("turns/1", set("a", "text/\0"), "`mediaType`"),
+        ("turns/1", with(json!({ "append": { "a\0": [] } })), "a channel's name"),
+        ("turns/1", with(json!({ "remove": ["a\0"] })), "a channel's name"),
+        ("turns/1", with(json!({ "truncate": { "a\0": 1 } })), "a channel's name"),
+        ("turns/1/plan", planned("a\0", "k"), "a call's `id`"),
+        ("turns/1/plan", planned("a", "k\0"), "a call's `key`"),
+        ("calls/a/claim", json!({ "claimId": id, "policy": "ask", "key": "k\0" }), "`key`"),
+        ("calls/a%00/claim", json!({ "claimId": id, "policy": "ask", "key": "k" }), "the call's id"),
+        ("calls/a%00/complete", json!({ "claimId": id, "outcome": "failed" }), "the call's id"),
+        ("calls/a%00/settle", json!({ "outcome": "failed", "reason": "seen" }), "the call's id"),
+        ("calls/a/settle", json!({ "outcome": "failed", "reason": "s\0" }), "`reason`"),
+        ("finish", finish("A\0", "m"), "`reason`"),
+        ("finish", finish("A", "m\0"), "`message`"),
+    ];
+    for (path, body, field) in cases {
+        let answer = world.post(path, body.to_string()).await;
+        assert_eq!((answer.status, answer.code().as_str()), (400, "INVALID"), "{path} {body}");
+        assert!(answer.detail().contains(field), "{path} {body}: {}", answer.detail());
+    }
+    assert_eq!(world.attach("pod-1", &format!("{}\0", &INSTANCE[1..])).await.code(), "INVALID");
+    assert_eq!(world.record().await.head, None);
+}

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::sync::{Mutex, Once};
 
+use dalsegno_store::Store;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -13,6 +14,9 @@ use uuid::Uuid;
 
 use crate::faults::Fault;
 use crate::world::*;
+
+const METRICS: &str = include_str!("../../../../docs/metrics.md");
+const SOURCE: &str = include_str!("../../src/metrics.rs");
 
 /// What the gateways of all these tests have logged.
 static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
@@ -33,10 +37,63 @@ impl Write for Log {
 pub fn keep_log() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let gateway = Targets::new().with_target("dalsegno_gateway", LevelFilter::TRACE);
-        let layer = tracing_subscriber::fmt::layer().json().with_writer(|| Log).with_filter(gateway);
+        let all = Targets::new().with_default(LevelFilter::DEBUG).with_target("dalsegno", LevelFilter::TRACE);
+        let layer = tracing_subscriber::fmt::layer().json().with_writer(|| Log).with_filter(all);
         tracing_subscriber::registry().with(layer).init();
     });
+}
+
+/// What `/metrics` would say.
+fn metrics(world: &World) -> String {
+    let mut registry = Registry::with_prefix("dalsegno");
+    world.gateway.register(&mut registry);
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    text
+}
+
+/// Name, type and labels of every metric, as the text for Prometheus has them.
+fn registered(text: &str) -> Vec<(String, String, Vec<String>)> {
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let mut found: Vec<_> = types
+        .map(|(name, kind)| {
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+            let labels = line.split_once('{').map_or("", |(_, labels)| labels);
+            let labels = labels.split(',').filter_map(|it| it.split_once("=\"").map(|(label, _)| label));
+            let labels = labels.filter(|label| *label != "le").map(str::to_owned).collect();
+            let total = if kind == "counter" { "_total" } else { "" };
+            (format!("{name}{total}"), kind.to_owned(), labels)
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// The same, from a section of the page.
+fn documented(title: &str) -> Vec<(String, String, Vec<String>)> {
+    let (_, section) = METRICS.split_once(&format!("\n## {title}\n")).unwrap();
+    let rows = section.split("\n## ").next().unwrap().lines().filter(|line| line.starts_with("| `"));
+    let mut found: Vec<_> = rows
+        .map(|row| {
+            let cells: Vec<_> = row.trim_matches('|').split('|').map(|it| it.replace('`', "")).collect();
+            let labels = cells[2].split(',').map(str::trim).filter(|it| !it.is_empty()).map(str::to_owned);
+            (cells[0].trim().to_owned(), cells[1].trim().to_owned(), labels.collect())
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[tokio::test]
+async fn the_page_of_metrics_names_each_of_them_and_no_other() {
+    let world = World::attached().await;
+    world.post("turns/1", commit(1, "1")).await.ok();
+    world.store.set(Fault::Fails);
+    world.post("turns/2", commit(2, "1")).await;
+    let registered = registered(&metrics(&world));
+    // One that has never counted is not in the text.
+    assert_eq!(registered.len(), SOURCE.matches("registry.register").count(), "{registered:#?}");
+    assert_eq!(documented("Gateway"), registered);
 }
 
 #[tokio::test]
@@ -46,16 +103,15 @@ async fn calls_are_counted_by_kind_and_code_and_never_by_run() {
     world.post("turns/1", commit(1, "1")).await.ok();
     world.post("turns/9", commit(2, "1")).await;
     world.post("nothing", "").await;
-    let mut registry = Registry::with_prefix("dalsegno");
-    world.gateway.register(&mut registry);
-    let mut text = String::new();
-    encode(&mut text, &registry).unwrap();
+    let text = metrics(&world);
     for line in [
         r#"dalsegno_gateway_requests_total{call="attach",code="OK"} 1"#,
         r#"dalsegno_gateway_requests_total{call="turn",code="OK"} 2"#,
         r#"dalsegno_gateway_requests_total{call="turn",code="CONFLICT"} 1"#,
         r#"dalsegno_gateway_requests_total{call="unknown",code="NOT_FOUND"} 1"#,
-        "dalsegno_gateway_commit_seconds_count 1",
+        r#"dalsegno_gateway_commit_seconds_count{outcome="ok"} 1"#,
+        r#"dalsegno_gateway_commit_seconds_count{outcome="duplicate"} 1"#,
+        r#"dalsegno_gateway_commit_bytes_sum{outcome="conflict"} 61.0"#,
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
@@ -92,4 +148,74 @@ async fn the_log_names_the_run_and_holds_no_token_no_instance_no_key_and_no_payl
         (3, 5, 2),
         "{of_this_run:#?}"
     );
+}
+
+#[tokio::test]
+async fn nothing_that_a_worker_sends_is_in_a_log_or_a_metric_whatever_becomes_of_the_call() {
+    const CANARY: &str = "canary-7c1e";
+    let world = World::new().await;
+    world.attach("pod-1", INSTANCE).await.ok();
+    let id = |n: u128| Uuid::from_u128(n);
+    let all = |n: u128| {
+        json!({ "commitId": id(n), "state": { CANARY: CANARY }, "events": [{ "said": CANARY }],
+                "trigger": CANARY })
+    };
+    let calls: [(&str, Value); 16] = [
+        ("turns/1", all(1)),
+        ("turns/1", all(1)),
+        ("turns/1", all(2)),
+        ("turns/9", all(3)),
+        (
+            "turns/2/plan",
+            json!({ "commitId": id(4), "channels": { "set": { CANARY: { "json": CANARY } } },
+            "calls": [{ "id": CANARY, "policy": "ask", "key": CANARY, "arguments": CANARY }] }),
+        ),
+        ("turns/2/plan", json!({ "commitId": id(4), CANARY: CANARY })),
+        ("turns/2/plan", json!({ "commitId": CANARY })),
+        ("turns/2/plan", json!({ "commitId": id(4), "trigger": format!("{CANARY}\0") })),
+        (
+            "turns/2/plan",
+            json!({ "commitId": id(4), "channels": { "set": { format!("{CANARY} ") : { "json": 1 } } } }),
+        ),
+        ("turns/canary-7c1e", all(5)),
+        ("calls/canary-7c1e/claim", json!({ "claimId": id(6), "policy": "ask" })),
+        (
+            "calls/canary-7c1e/claim",
+            json!({ "claimId": id(6), "policy": "probe", "key": "other", "arguments": CANARY }),
+        ),
+        ("calls/canary-7c1e/complete", json!({ "claimId": id(6), "outcome": "completed", "result": CANARY })),
+        (
+            "calls/canary-7c1e/complete",
+            json!({ "claimId": id(6), "outcome": "completed", "result": [CANARY] }),
+        ),
+        ("calls/canary-7c1e/settle", json!({ "outcome": "failed", "reason": CANARY, "result": CANARY })),
+        (
+            "finish",
+            json!({ "commitId": id(1), "finish": { "outcome": "failed", "reason": "No", "message": CANARY,
+            "output": CANARY } }),
+        ),
+    ];
+    for fault in [Fault::None, Fault::Fails, Fault::Hangs] {
+        world.store.set(fault);
+        for (path, body) in &calls {
+            world.post(path, body.to_string()).await;
+        }
+        world.post("turns/2", format!(r#"{{"state":"{CANARY}""#)).await;
+        world.post_as(CANARY, "turns/2", all(7).to_string()).await;
+        world
+            .post_as(&format!("token-of-{CANARY}"), "attach", json!({ "instance": CANARY }).to_string())
+            .await;
+        world.get(&format!("state?turn={CANARY}")).await;
+        world.get(&format!("{CANARY}/{CANARY}")).await;
+    }
+    world.store.set(Fault::None);
+    let state = world.store.state(world.run, None).await.unwrap();
+    assert!(format!("{state:?}").contains(CANARY), "the test would miss what was never taken");
+    let log = String::from_utf8(LOG.lock().unwrap().clone()).unwrap();
+    assert!(log.contains(&world.run.to_string()), "the log is read");
+    let metrics = metrics(&world);
+    for (what, text) in [("log", &log), ("metrics", &metrics)] {
+        let hits: Vec<_> = text.lines().filter(|line| line.contains(CANARY)).collect();
+        assert!(hits.is_empty(), "{what}: {hits:#?}");
+    }
 }

@@ -149,3 +149,44 @@ async fn a_sender_that_reads_nothing_until_it_has_written_all_hears_that_its_bod
     serving.stop.send(()).unwrap();
     serving.ended.await.unwrap().unwrap();
 }
+
+/// Reads until the gateway closes the connection; how long that took.
+async fn closed(mut connection: TcpStream) -> Duration {
+    let started = Instant::now();
+    let mut said = Vec::new();
+    let read = connection.read_to_end(&mut said);
+    // A reset is an end, too.
+    let _ = tokio::time::timeout(Duration::from_secs(10), read).await.expect("the gateway closes it");
+    started.elapsed()
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_come_whole_is_not_waited_for_and_others_are_served_meanwhile() {
+    let head_deadline = Duration::from_millis(300);
+    let world = World::attached().await.with(Config { head_deadline, ..quick() });
+    let serving = start(&world).await;
+    let mut slow = TcpStream::connect(serving.address).await.unwrap();
+    slow.write_all(b"POST /v1/runs/x/heartbeat HTTP/1.1\r\nHost: gate").await.unwrap();
+    let (answer, took) = tokio::join!(post(&world, serving.address, "heartbeat", ""), closed(slow));
+    assert!(answer.unwrap().starts_with("HTTP/1.1 200"));
+    assert!(took >= head_deadline / 2 && took < Duration::from_secs(5), "{took:?}");
+    serving.stop.send(()).unwrap();
+    serving.ended.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn idle_connections_give_their_places_to_those_that_wait() {
+    let head_deadline = Duration::from_millis(200);
+    let world = World::attached().await.with(Config { head_deadline, connections: 2, ..quick() });
+    let serving = start(&world).await;
+    let _idle = [
+        TcpStream::connect(serving.address).await.unwrap(),
+        TcpStream::connect(serving.address).await.unwrap(),
+    ];
+    let started = Instant::now();
+    let answer = post(&world, serving.address, "heartbeat", "").await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(started.elapsed() >= head_deadline / 2, "there was a place at once: {:?}", started.elapsed());
+    serving.stop.send(()).unwrap();
+    serving.ended.await.unwrap().unwrap();
+}

@@ -95,7 +95,10 @@ async fn an_acknowledged_cancel_ends_the_run(world: &World) {
     let end = run.attempt.end.unwrap();
     assert_eq!((end.cause.as_str(), end.class, end.charged), ("Cancelled", Class::Neutral, false));
     let finish = run.finish.unwrap();
-    assert_eq!((finish.outcome, finish.reason.as_str()), (RunOutcome::Cancelled, "Cancelled"));
+    // By its empty message the operator tells that the worker knows, and may exit by itself.
+    let said = (finish.outcome, finish.reason.as_str(), finish.message.as_str(), finish.output.as_deref());
+    assert_eq!(said, (RunOutcome::Cancelled, "Cancelled", "", None));
+    assert_eq!(Some(finish.at), run.attempt.ended_at);
 }
 
 async fn the_acknowledgement_may_be_sent_again(world: &World) {

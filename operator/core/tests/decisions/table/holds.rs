@@ -141,6 +141,16 @@ fn what_lifts_them() -> Vec<Case> {
             held().no_definition().recovery(json!({ "onExhausted": "Fail" })),
             rests(Summary::Held, Reason::AgentNotFound).again(60),
         ),
+        case(
+            "nor is any with one that cannot be read",
+            held().malformed_definition("no image").recovery(json!({ "onExhausted": "Fail" })),
+            rests(Summary::Held, Reason::Malformed).again(60),
+        ),
+        case(
+            "a worker that is attached works on, whatever became of its definition",
+            run().attached(3).head(7).pod(pod(3)).malformed_definition("no image"),
+            rests(Summary::Running, Reason::UnderControl),
+        ),
     ]
 }
 

@@ -66,6 +66,16 @@ fn taking_up() -> Vec<Case> {
                 .tells(&["AgentNotFound"]),
         ),
         case(
+            "a run of a definition that cannot be read is not taken up, and says so",
+            run().not_in_store().malformed_definition("invalid type: string, expected a map"),
+            rests(Summary::Held, Reason::Malformed)
+                .again(60)
+                .says("the AgentDefinition \"helper\" cannot be read: invalid type: string, expected a map. Correct")
+                .is(Stalled, "True", Reason::Malformed)
+                .is(WorkerReady, "False", Reason::NoWorker)
+                .tells(&["Malformed"]),
+        ),
+        case(
             "a run that was cancelled before it began needs no definition to come to its end",
             run().not_in_store().no_definition().cancelled(),
             acts("take up, resetGeneration 0, prior runs: Hold"),

@@ -126,6 +126,11 @@ impl Given {
         self
     }
 
+    pub fn malformed_definition(mut self, why: &str) -> Self {
+        self.seen.agent = AgentSight::Malformed(why.into());
+        self
+    }
+
     /// The current template as a document.
     pub fn document(&self) -> Document {
         Document::of(self.seen.agent().unwrap())
@@ -237,7 +242,7 @@ impl Given {
     fn the_agent(&mut self) -> &mut Agent {
         match &mut self.seen.agent {
             AgentSight::Found { agent, .. } => agent,
-            AgentSight::NotFound => panic!("there is no agent"),
+            AgentSight::NotFound | AgentSight::Malformed(_) => panic!("there is no agent"),
         }
     }
 }
