@@ -90,7 +90,7 @@ impl Kubelet {
         self.0.changed.notified().await;
     }
 
-    /// Begins the pod's process. One that cannot be started is a pod that has failed.
+    /// Begins the pod's process. One that cannot be started is a pod that fails at once.
     ///
     /// # Errors
     ///
@@ -123,10 +123,9 @@ impl Kubelet {
             }
             Err(error) => {
                 let message = format!("{} cannot be started: {error}", plan.command.join(" "));
-                let state = end(started, NOT_STARTED, None, Some(message));
-                pod.status = Some(status("Failed", state));
+                pod.status = Some(status("Pending", ContainerState::default()));
                 self.put(&uid, pod.clone(), None);
-                self.0.tokens.revoke(&uid);
+                self.ended(&uid, end(started, NOT_STARTED, None, Some(message)));
                 clear(&folder);
             }
         }

@@ -6,6 +6,7 @@
 mod world;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use dalsegno_store::{Lifecycle, Verdict};
 use rustix::process::Signal;
@@ -153,6 +154,21 @@ fn a_worker_that_says_no_further_attempt_helps_is_held_at_once() {
     let held = laptop.run(&[]).told(1, &["held: WorkerFatal: ", "the key is revoked", "way out: "]);
     assert_eq!(held.turns(), [1]);
     assert_eq!(laptop.rows()[0].past.len(), 1);
+}
+
+#[test]
+fn a_program_that_cannot_be_started_is_a_crash_that_says_so() {
+    let laptop = Laptop::new(&json!({}));
+    let program = laptop.path().join("agent");
+    fs::write(&program, "#!/no/such/interpreter").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let told =
+        laptop.dev_on(&[], &["./agent"]).end().told(1, &["charged (3 of 20), 3 of 3", "held: RecoveryLoop"]);
+    assert!(
+        told.told.contains("exit code 127 before it attached: ./agent cannot be started"),
+        "{}",
+        told.told
+    );
 }
 
 #[test]

@@ -55,8 +55,13 @@ impl Laptop {
 
     /// Begins `dalsegno dev` with these flags, on the agent.
     pub fn dev(&self, flags: &[&str]) -> Dev {
+        self.dev_on(flags, &["python3", "agent.py"])
+    }
+
+    /// Begins `dalsegno dev` with these flags, on this command.
+    pub fn dev_on(&self, flags: &[&str], agent: &[&str]) -> Dev {
         let mut command = self.program();
-        command.arg("dev").args(flags).args(["--", "python3", "agent.py"]);
+        command.arg("dev").args(flags).arg("--").args(agent);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (line, lines) = mpsc::channel();
         let output = BufReader::new(child.stdout.take().unwrap());
