@@ -30,6 +30,12 @@ pub enum Command {
         health: HealthArgs,
     },
     /// Runs an agent on this machine, without any cluster: gateway, store and recovery, with processes for pods.
+    ///
+    /// The run outlives its process and this program: the same command again goes on after the last committed turn, with
+    /// a fresh budget of crashes. An agent that has changed since (the program, or a file that the command names) goes on
+    /// too, with a warning: `versionPolicy.onMismatch` is `Allow` here, since the old program cannot be brought back.
+    ///
+    /// Exit code: 0 if the run succeeded, 1 if it failed or is held, 130 on Ctrl-C.
     Dev(DevArgs),
     /// Watches AgentRuns and their pods; recovers what is lost.
     Operator {
@@ -159,12 +165,7 @@ pub struct OperatorArgs {
 }
 
 /// What is run on this machine.
-///
-/// The run outlives its process and this program: the same command again goes on after the last committed turn, with a
-/// fresh budget of crashes. A program that has changed since (the file of the command, or one that it names) goes on
-/// too, with a warning: `versionPolicy.onMismatch` is `Allow` here, since an old program cannot be brought back.
 #[derive(Clone, Debug, Args)]
-#[command(verbatim_doc_comment)]
 pub struct DevArgs {
     /// File with the run's input: any JSON of at most 32 KiB. A run that goes on keeps the input it was begun with.
     #[arg(long, value_name = "FILE")]

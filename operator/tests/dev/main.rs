@@ -101,6 +101,7 @@ fn a_program_that_was_changed_goes_on_with_a_warning() {
     assert!(ended.lines.contains(&"warning VERSION_ALLOWED".to_owned()), "{ended:?}");
     let attempt = laptop.rows().remove(0).attempt;
     assert_eq!(attempt.identity.unwrap().verdict, Verdict::Allowed);
+    assert!(laptop.ask(&["dev", "--help"]).contains("`versionPolicy.onMismatch` is `Allow` here"));
 }
 
 #[test]
