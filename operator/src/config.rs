@@ -59,6 +59,10 @@ pub enum Command {
     Migrate {
         #[command(flatten)]
         store: StoreArgs,
+        /// PostgreSQL role that operator and gateway connect as, another than the one that migrates: gets the least
+        /// rights that they need, so that it can only add to the audit.
+        #[arg(long, env = "DALSEGNO_GRANT_TO")]
+        grant_to: Option<String>,
     },
     /// Prints the CustomResourceDefinitions as YAML.
     Crds,
@@ -77,6 +81,11 @@ pub enum Command {
         /// Go on showing turns as they are committed, until the run is over.
         #[arg(long)]
         follow: bool,
+    },
+    /// What everybody did, and whether the record of it is whole.
+    Audit {
+        #[command(subcommand)]
+        what: AuditCommand,
     },
     /// Makes the runs of a namespace that was deleted and created again adoptable by `onPriorRun: Adopt`.
     AdoptNamespace {
@@ -110,6 +119,17 @@ pub enum Command {
         /// Who you are, for the audit.
         #[arg(long, env = "USER", default_value = "somebody")]
         by: String,
+    },
+}
+
+/// What to do with the audit.
+#[derive(Debug, Subcommand)]
+pub enum AuditCommand {
+    /// Walks the audit and the boundaries of all runs, and tells every row that was edited, deleted or reordered. Fails
+    /// if there is any.
+    Verify {
+        #[command(flatten)]
+        store: StoreArgs,
     },
 }
 

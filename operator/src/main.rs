@@ -27,7 +27,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser;
 
-use crate::config::{Cli, Command, StoreArgs};
+use crate::config::{AuditCommand, Cli, Command, StoreArgs};
 use crate::serve::{Parts, folder_of, serve};
 
 /// From which level on the program logs.
@@ -72,9 +72,15 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             log();
             run_parts(&store, Some(gateway), None, health).await
         }
-        Command::Migrate { store } => {
+        Command::Migrate { store, grant_to } => {
             log();
-            migrate(&store).await
+            migrate(&store).await?;
+            match grant_to {
+                Some(role) => {
+                    dalsegno_store::grant(&store.database_url, &role).await.context("granting rights")
+                }
+                None => Ok(()),
+            }
         }
         Command::Crds => {
             for crd in dalsegno_crds::crds() {
@@ -84,6 +90,9 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Show { store, run, turn, calls, follow } => {
             people::show(&store.database_url, &run, people::What { turn, calls, follow }).await
+        }
+        Command::Audit { what: AuditCommand::Verify { store } } => {
+            people::audit::verify(&store.database_url).await
         }
         Command::AdoptNamespace { store, old_uid, new_uid, by } => {
             people::adopt_namespace(&store.database_url, &old_uid, &new_uid, &by).await

@@ -1,5 +1,7 @@
 //! What a person asks of the store directly: to see a run, and to say how a call ended.
 
+pub mod audit;
+
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};

@@ -154,6 +154,26 @@ readinessProbe:
       fieldPath: metadata.name
 {{- end }}
 
+{{/* Who makes the tables: the role of the migrationSecret, else the one that works with them. */}}
+{{- define "dalsegno.env.migrate" -}}
+{{- with .Values.postgres.migrationSecret.name }}
+{{- if not $.Values.postgres.role }}
+{{- fail "postgres.migrationSecret needs postgres.role: the role of postgres.existingSecret, that the tables' owner grants its rights" }}
+{{- end }}
+- name: DALSEGNO_LOG
+  value: {{ $.Values.log | quote }}
+- name: DALSEGNO_DATABASE_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: {{ $.Values.postgres.migrationSecret.key }}
+- name: DALSEGNO_GRANT_TO
+  value: {{ $.Values.postgres.role | quote }}
+{{- else }}
+{{- include "dalsegno.env.common" . }}
+{{- end }}
+{{- end }}
+
 {{/* Brings the schema of PostgreSQL up to this version; several at once wait for each other. */}}
 {{- define "dalsegno.migrate" -}}
 initContainers:
@@ -161,7 +181,7 @@ initContainers:
     args: [migrate]
     {{- include "dalsegno.container" . | nindent 4 }}
     env:
-      {{- include "dalsegno.env.common" . | nindent 6 }}
+      {{- include "dalsegno.env.migrate" . | nindent 6 }}
     resources:
       requests:
         cpu: 50m

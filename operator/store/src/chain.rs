@@ -31,16 +31,22 @@ impl fmt::Display for Place {
 }
 
 /// A boundary as it is kept, payloads decoded.
-pub(crate) struct Kept {
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// What it says.
     pub row: BoundaryRow,
+    /// The one before; `None` for the first.
     pub parent: Option<Place>,
+    /// Digest of its operations, as it is kept.
     pub ops_digest: Option<Digest>,
+    /// Digest of its events, as it is kept.
     pub events_digest: Option<Digest>,
     /// Whether the payloads were read: without them only the header is judged.
     pub has_payloads: bool,
 }
 
 impl Kept {
+    /// Where it stands.
     pub fn place(&self) -> Place {
         let BoundaryRow { turn, boundary, epoch, .. } = self.row;
         Place { turn, boundary, epoch }

@@ -29,15 +29,18 @@ mod model;
 mod open;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod proof;
+pub mod reading;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod survey;
 pub mod verify;
 
-pub use chain::Place;
+pub use chain::{Kept, Place};
 pub use error::{Error, Result};
 pub use model::*;
-pub use open::{migrate, open, open_beside, open_read_only};
+pub use open::{grant, migrate, open, open_beside, open_read_only};
+pub use reading::Reading;
 pub use survey::{Damage, Findings, Link, Sound, Survey};
 
 use async_trait::async_trait;
@@ -195,4 +198,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// The audit chain of a run, in order.
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
+
+    /// The whole store as it stands at this moment, to be read row by row. It holds a connection until it is dropped.
+    async fn reading(&self) -> Result<Box<dyn Reading>>;
 }

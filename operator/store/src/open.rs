@@ -68,6 +68,16 @@ pub async fn migrate(url: &str) -> Result<()> {
     }
 }
 
+/// Gives a role of PostgreSQL the least rights that operator and gateway need; `url` must connect as the role that
+/// migrated. SQLite has no roles: refused.
+pub async fn grant(url: &str, role: &str) -> Result<()> {
+    match place(url)? {
+        #[cfg(feature = "postgres")]
+        Place::Postgres(url) => crate::postgres::Postgres::grant(url, role).await,
+        _ => Err(Error::Unfit(format!("only PostgreSQL has roles to grant {role:?} rights among"))),
+    }
+}
+
 fn place(url: &str) -> Result<Place<'_>> {
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
         return Ok(Place::Postgres(url));

@@ -21,9 +21,11 @@ mod calls;
 mod commit;
 mod fault;
 mod fitness;
+mod grants;
 mod operate;
 mod pool;
 mod pulse;
+mod reading;
 mod rewind;
 mod row;
 mod schema;
@@ -79,5 +81,17 @@ impl Postgres {
             Ok(closed?)
         };
         work.await.map_err(|fault: fault::Fault| fault.while_("migrating the store"))
+    }
+
+    /// Gives `role` the least rights that operator and gateway need, and takes all others on these tables from it.
+    /// `url` must connect as the role that migrated.
+    pub async fn grant(url: &str, role: &str) -> Result<()> {
+        let target = Target::parse(url)?;
+        let work = async {
+            let mut conn = target.options.connect().await?;
+            grants::grant(&mut conn, role).await?;
+            Ok(conn.close().await?)
+        };
+        work.await.map_err(|fault: fault::Fault| fault.while_("granting rights"))
     }
 }

@@ -33,6 +33,7 @@ mod namespace;
 mod operate;
 mod pulse;
 mod read;
+mod reading;
 mod rewind;
 mod row;
 mod schema;

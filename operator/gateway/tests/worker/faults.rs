@@ -121,4 +121,5 @@ pass! {
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>>;
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>>;
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
+    async fn reading(&self) -> Result<Box<dyn Reading>>;
 }

@@ -98,20 +98,21 @@ impl Postgres {
 
     pub(super) async fn do_audit(&self, run: RunId) -> Work<Vec<AuditRow>> {
         let rows = self.pool.all(sqlx::query(AUDIT).bind(run)).await?;
-        rows.iter()
-            .map(|row| {
-                Ok(AuditRow {
-                    seq: row.try_get("seq")?,
-                    at: timestamp(row.try_get("at")?)?,
-                    kind: row.try_get("kind")?,
-                    actor: row.try_get("actor")?,
-                    detail: row.try_get("detail")?,
-                    parent_hash: digest(row, "parent_hash")?,
-                    hash: digest(row, "hash")?,
-                })
-            })
-            .collect()
+        rows.iter().map(audit_row).collect()
     }
+}
+
+/// A row of the audit.
+pub(super) fn audit_row(row: &PgRow) -> Work<AuditRow> {
+    Ok(AuditRow {
+        seq: row.try_get("seq")?,
+        at: timestamp(row.try_get("at")?)?,
+        kind: row.try_get("kind")?,
+        actor: row.try_get("actor")?,
+        detail: row.try_get("detail")?,
+        parent_hash: digest(row, "parent_hash")?,
+        hash: digest(row, "hash")?,
+    })
 }
 
 /// A boundary from its row; `has_payloads` says whether the payloads are among its columns.

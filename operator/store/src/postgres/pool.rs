@@ -80,6 +80,21 @@ impl Pool {
         Ok(self.all(query).await?.into_iter().next())
     }
 
+    /// Whether another pooler hands us another server connection for each transaction.
+    pub fn transaction_pooling(&self) -> bool {
+        self.transaction_pooling
+    }
+
+    /// A connection of its own, in a transaction that sees what is committed now and nothing that comes after.
+    pub async fn moment(&self) -> Work<PgConnection> {
+        in_time(async {
+            let mut conn = self.options.connect().await?;
+            sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
+            Ok(conn)
+        })
+        .await
+    }
+
     async fn run(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
         let _permit = self.permits.acquire().await.map_err(|closed| Fault::Database(Box::new(closed)))?;
         let mut conn = match self.take() {
@@ -139,6 +154,14 @@ impl Pool {
     fn forget_idle(&self) {
         let mut idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         idle.clear();
+    }
+}
+
+/// What the database answers, within a call's deadline.
+pub(super) async fn in_time<T>(work: impl Future<Output = sqlx::Result<T>>) -> Work<T> {
+    match tokio::time::timeout(DEADLINE, work).await {
+        Ok(done) => Ok(done?),
+        Err(elapsed) => Err(Fault::Database(Box::new(elapsed))),
     }
 }
 

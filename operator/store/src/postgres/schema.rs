@@ -37,6 +37,7 @@ fn migrator() -> Migrator {
         9 "0009_worker",
         10 "0010_calls",
         13 "0013_rewind",
+        14 "0014_append_only",
     })
 }
 

@@ -9,7 +9,8 @@ use super::Postgres;
 use crate::{
     Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
     Complete, Completed, Created, Deadlines, Digest, Ending, FinishCall, Identity, Link, LookUp, NewRun,
-    Place, PodRecord, Pulse, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Store, Then,
+    Place, PodRecord, Pulse, Reading, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Store,
+    Then,
 };
 
 #[async_trait]
@@ -154,5 +155,9 @@ impl Store for Postgres {
 
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>> {
         self.do_audit(run).await.map_err(|fault| fault.while_("reading the audit chain"))
+    }
+
+    async fn reading(&self) -> Result<Box<dyn Reading>> {
+        self.do_reading().await.map_err(|fault| fault.while_("beginning to read"))
     }
 }

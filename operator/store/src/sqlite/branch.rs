@@ -146,17 +146,18 @@ fn corrupt(run: &RunRow, detail: impl std::fmt::Display) -> Fault {
 pub(super) async fn audit(conn: &mut SqliteConnection, run: RunId) -> Work<Vec<AuditRow>> {
     let rows =
         sqlx::query("SELECT * FROM audit WHERE run = ? ORDER BY seq").bind(run).fetch_all(conn).await?;
-    rows.iter()
-        .map(|row| {
-            Ok(AuditRow {
-                seq: row.try_get("seq")?,
-                at: timestamp(row.try_get("at")?)?,
-                kind: row.try_get("kind")?,
-                actor: row.try_get("actor")?,
-                detail: row.try_get("detail")?,
-                parent_hash: row.try_get::<Hash, _>("parent_hash")?.0,
-                hash: row.try_get::<Hash, _>("hash")?.0,
-            })
-        })
-        .collect()
+    rows.iter().map(audit_row).collect()
+}
+
+/// A row of the audit.
+pub(super) fn audit_row(row: &SqliteRow) -> Work<AuditRow> {
+    Ok(AuditRow {
+        seq: row.try_get("seq")?,
+        at: timestamp(row.try_get("at")?)?,
+        kind: row.try_get("kind")?,
+        actor: row.try_get("actor")?,
+        detail: row.try_get("detail")?,
+        parent_hash: row.try_get::<Hash, _>("parent_hash")?.0,
+        hash: row.try_get::<Hash, _>("hash")?.0,
+    })
 }

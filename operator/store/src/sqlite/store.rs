@@ -12,7 +12,8 @@ use super::{
 use crate::{
     Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
     Complete, Completed, Created, Deadlines, Digest, Ending, FinishCall, Identity, Link, LookUp, NewRun,
-    Place, PodRecord, Pulse, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Store, Then,
+    Place, PodRecord, Pulse, Reading, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Store,
+    Then,
 };
 
 #[async_trait]
@@ -222,5 +223,9 @@ impl Store for Sqlite {
 
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>> {
         self.read("reading the audit chain", move |conn, _| Box::pin(branch::audit(conn, run))).await
+    }
+
+    async fn reading(&self) -> Result<Box<dyn Reading>> {
+        self.begin_reading().await
     }
 }

@@ -1,0 +1,39 @@
+//! What the role that operator and gateway connect as may do, where it does not own the tables.
+
+use sqlx::{AssertSqlSafe, PgConnection};
+
+use super::fault::{Fault, Work};
+
+/// The rights, `{role}` and `{schema}` to be filled in. What only ever grows is added to and read; only what can be
+/// rebuilt or belongs to workers is deleted.
+const RIGHTS: &str = "\
+    GRANT USAGE ON SCHEMA {schema} TO {role};
+    REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM {role};
+    GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {schema} TO {role};
+    GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {role};
+    GRANT DELETE ON snapshots, chunks, records TO {role};
+    REVOKE UPDATE ON audit FROM {role};
+    REVOKE INSERT, UPDATE ON _sqlx_migrations FROM {role};
+    REVOKE INSERT ON store FROM {role};";
+
+/// Gives a role the least rights that the work needs, and takes all others from it.
+pub(super) async fn grant(conn: &mut PgConnection, role: &str) -> Work<()> {
+    let (me, role_name, schema): (String, String, String) =
+        sqlx::query_as("SELECT current_user::text, quote_ident($1), quote_ident(current_schema())")
+            .bind(role)
+            .fetch_one(&mut *conn)
+            .await?;
+    if me == role {
+        return Err(Fault::Unfit(format!(
+            "the role {role} migrates, and owns the tables: the rights are for another role, that operator and \
+             gateway connect as"
+        )));
+    }
+    let sql = RIGHTS.replace("{role}", &role_name).replace("{schema}", &schema);
+    // Several statements in one simple query are one transaction.
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .execute(conn)
+        .await
+        .map_err(|error| Fault::Unfit(format!("cannot grant the role {role} its rights: {error}")))?;
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! One moment's look at the database: a transaction of its own, on a connection of its own.
+
+use async_trait::async_trait;
+use dalsegno_protocol::Call;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{PgConnection, Row as _};
+
+use super::fault::{Work, timestamp};
+use super::row::{boundary, call, digest, named};
+use super::{Postgres, branch};
+use crate::reading::{
+    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary,
+};
+use crate::{AuditRow, Place, Reading, Result, RunId};
+
+const RUNS: &str = "SELECT id, tenant, namespace, name, object_uid, created_at, lifecycle, epoch, head_turn, \
+            head_boundary, head_epoch, head_hash, head_position, audit_seq, audit_hash \
+     FROM runs WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2";
+
+const AUDIT: &str =
+    "SELECT * FROM audit WHERE (run, seq) > ($1, $2) AND run <= $3 ORDER BY run, seq LIMIT $4";
+
+/// The sizes are known without the payloads being read.
+const BOUNDARIES: &str = "WITH page AS ( \
+         SELECT run, turn, boundary, epoch, \
+                sum(coalesce(octet_length(ops), 0) + coalesce(octet_length(events), 0)) \
+                    OVER (ORDER BY run, turn, boundary, epoch \
+                          ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+         FROM (SELECT * FROM boundaries \
+               WHERE (run, turn, boundary, epoch) > ($1, $2, $3, $4) AND run <= $5 \
+               ORDER BY run, turn, boundary, epoch LIMIT $6) AS next \
+     ) \
+     SELECT b.*, true AS has_payloads FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
+     WHERE coalesce(page.before, 0) < $7 ORDER BY run, turn, boundary, epoch";
+
+const CALLS: &str = "WITH page AS ( \
+         SELECT run, id, turn, ordinal, \
+                sum(coalesce(octet_length(arguments), 0) + coalesce(octet_length(result), 0)) \
+                    OVER (ORDER BY turn, ordinal ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+         FROM (SELECT * FROM calls WHERE run = $1 AND (turn, ordinal) > ($2, $3) \
+               ORDER BY turn, ordinal LIMIT $4) AS next \
+     ) \
+     SELECT c.* FROM page JOIN calls c USING (run, id) \
+     WHERE coalesce(page.before, 0) < $5 ORDER BY c.turn, c.ordinal";
+
+impl Postgres {
+    pub(super) async fn do_reading(&self) -> Work<Box<dyn Reading>> {
+        Ok(Box::new(Moment { conn: self.pool.moment().await?, kept: !self.pool.transaction_pooling() }))
+    }
+}
+
+/// A transaction that sees what was committed when it began. It ends with its connection.
+struct Moment {
+    conn: PgConnection,
+    /// Whether prepared statements may be kept.
+    kept: bool,
+}
+
+impl Moment {
+    async fn all<T>(
+        &mut self,
+        query: Query<'_, sqlx::Postgres, PgArguments>,
+        read: impl Fn(&PgRow) -> Work<T>,
+    ) -> Work<Vec<T>> {
+        let rows = super::pool::in_time(query.persistent(self.kept).fetch_all(&mut self.conn)).await?;
+        rows.iter().map(read).collect()
+    }
+}
+
+#[async_trait]
+impl Reading for Moment {
+    async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
+        let query = sqlx::query(RUNS).bind(after).bind(PAGE_ROWS);
+        self.all(query, run_head).await.map_err(|fault| fault.while_("reading the runs"))
+    }
+
+    async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
+        let query = sqlx::query(AUDIT).bind(after.run).bind(after.seq).bind(to).bind(PAGE_ROWS);
+        let read = |row: &PgRow| Ok((row.try_get("run")?, branch::audit_row(row)?));
+        self.all(query, read).await.map_err(|fault| fault.while_("reading the audit"))
+    }
+
+    async fn boundaries(&mut self, after: BoundaryKey, to: RunId) -> Result<Vec<StoredBoundary>> {
+        let BoundaryKey { run, turn, boundary, epoch } = after;
+        let query = sqlx::query(BOUNDARIES)
+            .bind(run)
+            .bind(turn)
+            .bind(boundary)
+            .bind(epoch)
+            .bind(to)
+            .bind(PAGE_ROWS)
+            .bind(PAGE_BYTES);
+        self.all(query, stored).await.map_err(|fault| fault.while_("reading the boundaries"))
+    }
+
+    async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>> {
+        let CallKey { turn, ordinal } = after;
+        let query = sqlx::query(CALLS).bind(run).bind(turn).bind(ordinal).bind(PAGE_ROWS).bind(PAGE_BYTES);
+        let read = |row: &PgRow| {
+            Ok((CallKey { turn: row.try_get("turn")?, ordinal: row.try_get("ordinal")? }, call(row)?))
+        };
+        self.all(query, read).await.map_err(|fault| fault.while_("reading the calls"))
+    }
+}
+
+fn run_head(row: &PgRow) -> Work<RunHead> {
+    let head = match (row.try_get("head_turn")?, boundary(row, "head_boundary")?, row.try_get("head_epoch")?)
+    {
+        (Some(turn), Some(boundary), Some(epoch)) => Some(HeadMark {
+            place: Place { turn, boundary, epoch },
+            content_hash: digest(row, "head_hash")?,
+            position: row.try_get("head_position")?,
+        }),
+        _ => None,
+    };
+    Ok(RunHead {
+        id: row.try_get("id")?,
+        tenant: row.try_get("tenant")?,
+        namespace: row.try_get("namespace")?,
+        name: row.try_get("name")?,
+        object_uid: row.try_get("object_uid")?,
+        created_at: timestamp(row.try_get("created_at")?)?,
+        lifecycle: named(row.try_get("lifecycle")?)?,
+        epoch: row.try_get("epoch")?,
+        head,
+        audit_seq: row.try_get("audit_seq")?,
+        audit_hash: digest(row, "audit_hash")?,
+    })
+}
+
+fn stored(row: &PgRow) -> Work<StoredBoundary> {
+    Ok(StoredBoundary { run: row.try_get("run")?, kept: branch::kept(row)?, undone: row.try_get("undone")? })
+}

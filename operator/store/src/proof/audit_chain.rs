@@ -1,0 +1,63 @@
+//! The audit of a run, row by row.
+
+use super::Problem;
+use crate::audit::Link;
+use crate::header::NO_PARENT;
+use crate::{AuditRow, Digest, RunId};
+
+/// Holds the rows of a run's audit to each other as they come, and the last one to what the run's row says.
+#[derive(Clone, Debug)]
+pub struct AuditChain {
+    run: RunId,
+    seq: i64,
+    hash: Digest,
+}
+
+impl AuditChain {
+    /// Before the first row.
+    pub fn new(run: RunId) -> Self {
+        Self { run, seq: 0, hash: NO_PARENT }
+    }
+
+    /// Takes the next row.
+    pub fn push(&mut self, row: &AuditRow) -> Option<Problem> {
+        let (before, parent) = (self.seq, self.hash);
+        (self.seq, self.hash) = (row.seq, row.hash);
+        let link = Link {
+            parent_hash: &row.parent_hash,
+            run: self.run,
+            seq: row.seq,
+            at: row.at.as_millisecond(),
+            kind: &row.kind,
+            actor: &row.actor,
+            detail: &row.detail,
+        };
+        let what = if row.seq != before + 1 {
+            format!("row {} was expected: rows are missing, or in another order", before + 1)
+        } else if row.hash != link.hash() {
+            "it was edited: it does not have the hash it must have".to_owned()
+        } else if row.parent_hash != parent {
+            "it does not follow from the row before".to_owned()
+        } else {
+            return None;
+        };
+        Some(self.problem(row.seq, what))
+    }
+
+    /// After the last row: what the run's row says of it.
+    pub fn end(&self, seq: i64, hash: &Digest) -> Option<Problem> {
+        if self.seq != seq {
+            return Some(self.problem(self.seq, format!("it is the last row, and the run has {seq}")));
+        }
+        (self.hash != *hash).then(|| self.problem(self.seq, "it is not the last row that the run names"))
+    }
+
+    /// Number of the last row.
+    pub fn rows(&self) -> i64 {
+        self.seq
+    }
+
+    fn problem(&self, seq: i64, what: impl Into<String>) -> Problem {
+        Problem::of(self.run, format!("audit row {seq}"), what)
+    }
+}

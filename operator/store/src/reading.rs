@@ -1,0 +1,146 @@
+//! The whole store as it stood at one moment, row by row: for those who check it or carry a run out of it.
+
+use async_trait::async_trait;
+use dalsegno_protocol::Call;
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::{AuditRow, Digest, Kept, Lifecycle, Place, Result, RunId};
+
+/// Bytes of kept payloads after which a page ends; its first row always comes.
+pub(crate) const PAGE_BYTES: i64 = 1 << 20;
+/// Rows of a page.
+pub(crate) const PAGE_ROWS: i64 = 500;
+
+/// What one moment's look at the store answers. Rows come in pages, in a fixed order, each page after the last row of
+/// the one before; an empty page is the end. Nothing that is written meanwhile shows.
+///
+/// A store in memory is the exception: there each page is a moment of its own.
+#[async_trait]
+pub trait Reading: Send {
+    /// Runs by their ids.
+    async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>>;
+
+    /// Rows of the audit by run and number, of runs up to and with `to`.
+    async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>>;
+
+    /// Boundaries by run, turn, boundary and epoch, of runs up to and with `to`; those that were undone too. A parent
+    /// comes before its children.
+    async fn boundaries(&mut self, after: BoundaryKey, to: RunId) -> Result<Vec<StoredBoundary>>;
+
+    /// Calls of one run by turn, and inside it in the order in which they were first seen.
+    async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>>;
+}
+
+/// Where a row of the audit stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AuditKey {
+    /// The run.
+    pub run: RunId,
+    /// Its number.
+    pub seq: i64,
+}
+
+impl AuditKey {
+    /// Before all rows of a run.
+    pub fn before(run: RunId) -> Self {
+        Self { run, seq: i64::MIN }
+    }
+}
+
+/// Where a boundary stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BoundaryKey {
+    /// The run.
+    pub run: RunId,
+    /// Its turn.
+    pub turn: i32,
+    /// Which boundary of it, as [`crate::header::boundary_number`] says; 0: before both.
+    pub boundary: i16,
+    /// The epoch it was committed under.
+    pub epoch: i64,
+}
+
+impl BoundaryKey {
+    /// Before all boundaries of a run.
+    pub fn before(run: RunId) -> Self {
+        Self { run, turn: i32::MIN, boundary: 0, epoch: i64::MIN }
+    }
+}
+
+/// Where a call stands in its run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CallKey {
+    /// The turn in which it was first seen.
+    pub turn: i32,
+    /// Its place among the calls of the run.
+    pub ordinal: i64,
+}
+
+impl CallKey {
+    /// Before all calls.
+    pub const FIRST: Self = Self { turn: i32::MIN, ordinal: i64::MIN };
+}
+
+/// What a run's own row says of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunHead {
+    /// The run.
+    pub id: RunId,
+    /// UID of its namespace.
+    pub tenant: String,
+    /// Name of its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// UID of its AgentRun.
+    pub object_uid: String,
+    /// When it was begun.
+    pub created_at: Timestamp,
+    /// Where it stands.
+    pub lifecycle: Lifecycle,
+    /// Its epoch.
+    pub epoch: i64,
+    /// Its latest boundary.
+    pub head: Option<HeadMark>,
+    /// Number of the last row of its audit.
+    pub audit_seq: i64,
+    /// Hash of that row.
+    pub audit_hash: Digest,
+}
+
+/// The latest boundary of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadMark {
+    /// Where it stands.
+    pub place: Place,
+    /// Its hash.
+    pub content_hash: Digest,
+    /// Events committed up to and with it.
+    pub position: i64,
+}
+
+/// A boundary of any branch.
+#[derive(Clone, Debug)]
+pub struct StoredBoundary {
+    /// The run.
+    pub run: RunId,
+    /// The boundary.
+    pub kept: Kept,
+    /// Whether a rewind took it off the live branch.
+    pub undone: bool,
+}
+
+impl StoredBoundary {
+    /// Where it stands.
+    pub fn key(&self) -> BoundaryKey {
+        let Place { turn, boundary, epoch } = self.kept.place();
+        let boundary = crate::header::boundary_number(boundary).into();
+        BoundaryKey { run: self.run, turn, boundary, epoch }
+    }
+}
+
+/// Before the first run.
+pub const NO_RUN: RunId = Uuid::nil();
+/// After the last run.
+pub const EVERY_RUN: RunId = Uuid::max();

@@ -1,0 +1,164 @@
+//! One moment's look at the database: a transaction of a reader.
+
+use async_trait::async_trait;
+use dalsegno_protocol::Call;
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, Sqlite as Db, SqliteConnection, Transaction};
+use uuid::Uuid;
+
+use super::call_row::CallRow;
+use super::fault::{Work, timestamp};
+use super::row::RunRow;
+use super::writer::{Doing, Durability, Writer};
+use super::{Sqlite, branch, in_time};
+use crate::reading::{
+    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary,
+};
+use crate::{AuditRow, Error, Place, Reading, Result, RunId};
+
+const RUNS: &str = "SELECT * FROM runs WHERE ?1 IS NULL OR id > ?1 ORDER BY id LIMIT ?2";
+
+const AUDIT: &str = "SELECT * FROM audit WHERE (run, seq) > (?, ?) AND run <= ? ORDER BY run, seq LIMIT ?";
+
+const BOUNDARIES: &str = "WITH page AS ( \
+         SELECT run, turn, boundary, epoch, \
+                sum(coalesce(length(ops), 0) + coalesce(length(events), 0)) \
+                    OVER (ORDER BY run, turn, boundary, epoch \
+                          ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+         FROM (SELECT run, turn, boundary, epoch, ops, events FROM boundaries \
+               WHERE (run, turn, boundary, epoch) > (?, ?, ?, ?) AND run <= ? \
+               ORDER BY run, turn, boundary, epoch LIMIT ?) \
+     ) \
+     SELECT b.* FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
+     WHERE coalesce(page.before, 0) < ? ORDER BY run, turn, boundary, epoch";
+
+const CALLS: &str = "WITH page AS ( \
+         SELECT run, id, \
+                sum(coalesce(length(arguments), 0) + coalesce(length(result), 0)) \
+                    OVER (ORDER BY turn, ordinal ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+         FROM (SELECT run, id, turn, ordinal, arguments, result FROM calls \
+               WHERE run = ? AND (turn, ordinal) > (?, ?) ORDER BY turn, ordinal LIMIT ?) \
+     ) \
+     SELECT c.* FROM page JOIN calls c USING (run, id) \
+     WHERE coalesce(page.before, 0) < ? ORDER BY c.turn, c.ordinal";
+
+impl Sqlite {
+    pub(super) async fn begin_reading(&self) -> Result<Box<dyn Reading>> {
+        let moment = match (&self.readers, &self.writer) {
+            (Some(readers), _) => {
+                let begun = async { Ok(readers.begin().await?) };
+                Moment::Snapshot(in_time("beginning to read", begun).await?)
+            }
+            (None, Some(writer)) => Moment::Shared(writer.clone()),
+            (None, None) => return Err(Error::Unfit("it has no connection to read by".into())),
+        };
+        Ok(Box::new(moment))
+    }
+}
+
+enum Moment {
+    /// Sees what was committed when it first read.
+    Snapshot(Transaction<'static, Db>),
+    /// In memory there is one connection, and it is the writer's.
+    Shared(Writer),
+}
+
+impl Moment {
+    async fn page<T, F>(&mut self, doing: &'static str, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> Doing<'c, T> + Send + 'static,
+    {
+        match self {
+            Self::Snapshot(transaction) => in_time(doing, work(transaction, 0)).await,
+            Self::Shared(writer) => in_time(doing, writer.submit(Durability::Passing, work)).await,
+        }
+    }
+}
+
+#[async_trait]
+impl Reading for Moment {
+    async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
+        self.page("reading the runs", move |conn, _| Box::pin(runs(conn, after))).await
+    }
+
+    async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
+        self.page("reading the audit", move |conn, _| Box::pin(audit(conn, after, to))).await
+    }
+
+    async fn boundaries(&mut self, after: BoundaryKey, to: RunId) -> Result<Vec<StoredBoundary>> {
+        self.page("reading the boundaries", move |conn, _| Box::pin(boundaries(conn, after, to))).await
+    }
+
+    async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>> {
+        self.page("reading the calls", move |conn, _| Box::pin(calls(conn, run, after))).await
+    }
+}
+
+async fn runs(conn: &mut SqliteConnection, after: Option<RunId>) -> Work<Vec<RunHead>> {
+    let rows = sqlx::query(RUNS).bind(after).bind(PAGE_ROWS).fetch_all(conn).await?;
+    rows.iter()
+        .map(|row| {
+            let row = RunRow::read(row)?;
+            let head = row.head().map(|head| HeadMark {
+                place: Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch },
+                content_hash: head.hash,
+                position: row.head_position,
+            });
+            Ok(RunHead {
+                id: row.id,
+                head,
+                created_at: timestamp(row.created_at)?,
+                lifecycle: row.lifecycle.0,
+                epoch: row.epoch,
+                audit_seq: row.audit_seq,
+                audit_hash: row.audit_hash.0,
+                tenant: row.tenant,
+                namespace: row.namespace,
+                name: row.name,
+                object_uid: row.object_uid,
+            })
+        })
+        .collect()
+}
+
+async fn audit(conn: &mut SqliteConnection, after: AuditKey, to: RunId) -> Work<Vec<(RunId, AuditRow)>> {
+    let AuditKey { run, seq } = after;
+    let query = sqlx::query(AUDIT).bind(run).bind(seq).bind(to).bind(PAGE_ROWS);
+    let rows = query.fetch_all(conn).await?;
+    rows.iter().map(|row| Ok((row.try_get("run")?, branch::audit_row(row)?))).collect()
+}
+
+async fn boundaries(conn: &mut SqliteConnection, after: BoundaryKey, to: RunId) -> Work<Vec<StoredBoundary>> {
+    let BoundaryKey { run, turn, boundary, epoch } = after;
+    let query = sqlx::query(BOUNDARIES)
+        .bind(run)
+        .bind(turn)
+        .bind(boundary)
+        .bind(epoch)
+        .bind(to)
+        .bind(PAGE_ROWS)
+        .bind(PAGE_BYTES);
+    let rows = query.fetch_all(conn).await?;
+    rows.iter().map(stored).collect()
+}
+
+fn stored(row: &SqliteRow) -> Work<StoredBoundary> {
+    Ok(StoredBoundary {
+        run: row.try_get::<Uuid, _>("run")?,
+        kept: branch::kept(row)?,
+        undone: row.try_get("undone")?,
+    })
+}
+
+async fn calls(conn: &mut SqliteConnection, run: RunId, after: CallKey) -> Work<Vec<(CallKey, Call)>> {
+    let CallKey { turn, ordinal } = after;
+    let query = sqlx::query(CALLS).bind(run).bind(turn).bind(ordinal).bind(PAGE_ROWS).bind(PAGE_BYTES);
+    let rows = query.fetch_all(conn).await?;
+    rows.iter()
+        .map(|row| {
+            let row = CallRow::read(row)?;
+            Ok((CallKey { turn: row.turn, ordinal: row.ordinal }, row.public()?))
+        })
+        .collect()
+}

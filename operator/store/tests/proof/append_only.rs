@@ -1,0 +1,78 @@
+//! The audit is only added to, and the role of operator and gateway has no more rights than it needs.
+
+use dalsegno_store::postgres::Postgres;
+use dalsegno_store::{Error, grant};
+use std::sync::Arc;
+
+use crate::faces::{self, Face, on_both};
+use crate::stores::worked_with;
+use crate::world::World;
+
+on_both! {
+    nobody_edits_or_deletes_a_row_of_the_audit,
+}
+
+async fn nobody_edits_or_deletes_a_row_of_the_audit(face: &Face) {
+    worked_with(face).await;
+    for sql in ["UPDATE audit SET actor = 'nobody'", "DELETE FROM audit", "DELETE FROM audit WHERE seq = 2"] {
+        let refused = face.execute(sql).await.unwrap_err().to_string();
+        assert!(refused.contains("its rows are only ever added"), "{sql}: {refused}");
+    }
+    assert_eq!(face.check().await.1, []);
+}
+
+/// A face whose tables belong to another role than the one that it is opened as.
+async fn with_a_role(name: &str) -> Face {
+    let face = faces::postgres().await;
+    face.execute(&format!("CREATE ROLE \"{name}\" LOGIN")).await.unwrap();
+    grant(&face.url, name).await.unwrap();
+    let url = face.url.replacen("postgres@", &format!("{}@", name.replace(' ', "%20")), 1);
+    let store = Arc::new(Postgres::connect(&url).await.unwrap());
+    Face { world: World::new(store, ()), url }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_with_the_least_rights_does_all_the_work() {
+    let face = with_a_role("an app").await;
+    let worker = worked_with(&face).await;
+    let claim = face.world.start_call(&worker, "pay", dalsegno_protocol::Policy::Probe).await;
+    face.world.complete(&worker.complete(&claim)).await.unwrap();
+    face.world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+    face.world.beat().await.unwrap();
+    face.world.put_revision("hash", "document").await.unwrap();
+    face.world.adopt_namespace("tenant-1", "tenant-2", "ada").await.unwrap();
+    face.world.request_cancel(worker.run).await.unwrap();
+    face.world.mark_deleted(&worker.object_uid).await.unwrap();
+    assert_eq!(face.check().await.1, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_with_the_least_rights_bends_nothing() {
+    let face = with_a_role("app").await;
+    worked_with(&face).await;
+    for sql in [
+        "UPDATE audit SET actor = 'nobody'",
+        "DELETE FROM audit",
+        "TRUNCATE audit",
+        "ALTER TABLE audit DISABLE TRIGGER ALL",
+        "DELETE FROM boundaries",
+        "DELETE FROM runs",
+        "DROP TABLE audit",
+        "UPDATE _sqlx_migrations SET success = false",
+        "CREATE OR REPLACE FUNCTION ds_refuse_v1() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+    ] {
+        let refused = face.execute(sql).await.unwrap_err();
+        let code = refused.as_database_error().unwrap().code().unwrap();
+        assert_eq!(code, "42501", "{sql}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn rights_are_not_granted_to_the_owner_and_not_in_sqlite() {
+    let face = faces::postgres().await;
+    let refused = grant(&face.url, "postgres").await.unwrap_err();
+    assert!(matches!(&refused, Error::Unfit(why) if why.contains("for another role")), "{refused}");
+    let refused = grant(&face.url, "nobody knows it").await.unwrap_err();
+    assert!(matches!(refused, Error::Unfit(_)), "{refused}");
+    assert!(grant("sqlite:///runs.db", "app").await.is_err());
+}

@@ -1,0 +1,90 @@
+//! The databases that a case runs on, and a way to write to them behind the store's back.
+
+use std::sync::Arc;
+
+use dalsegno_store::proof::{Problem, Summary, check_store};
+use dalsegno_store::sqlite::Sqlite;
+use dalsegno_store::{Store, postgres::Postgres};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
+
+use crate::pg;
+use crate::world::World;
+
+/// A store, and where it is kept.
+pub struct Face {
+    pub world: World,
+    pub url: String,
+}
+
+/// SQLite in a file.
+pub async fn file() -> Face {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("runs.db");
+    Sqlite::migrate(&path).await.unwrap();
+    let store = Arc::new(Sqlite::open(&path).await.unwrap());
+    Face { url: format!("sqlite://{}", path.display()), world: World::new(store, dir) }
+}
+
+/// PostgreSQL, a database of its own.
+pub async fn postgres() -> Face {
+    let url = pg::database().await;
+    let store = Arc::new(Postgres::connect(&url).await.unwrap());
+    Face { world: World::new(store, ()), url }
+}
+
+impl Face {
+    pub fn is_postgres(&self) -> bool {
+        self.url.starts_with("postgres:")
+    }
+
+    /// Runs statements as whoever owns the database.
+    pub async fn execute(&self, sql: &str) -> sqlx::Result<()> {
+        let sql = AssertSqlSafe(sql.to_owned());
+        if self.is_postgres() {
+            let mut conn = PgConnection::connect(&self.url).await?;
+            conn.execute(sqlx::raw_sql(sql)).await?;
+        } else {
+            let mut conn = SqliteConnection::connect(&self.url).await?;
+            conn.execute(sqlx::raw_sql(sql)).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes away what keeps the owner from editing the audit.
+    pub async fn unlock(&self) {
+        let sql = if self.is_postgres() {
+            "ALTER TABLE audit DISABLE TRIGGER ALL"
+        } else {
+            "DROP TRIGGER audit_is_not_edited; DROP TRIGGER audit_is_not_deleted"
+        };
+        self.execute(sql).await.unwrap();
+    }
+
+    /// Every problem that its rows show.
+    pub async fn check(&self) -> (Summary, Vec<Problem>) {
+        let store: &dyn Store = &*self.world.store;
+        let mut told = Vec::new();
+        let mut reading = store.reading().await.unwrap();
+        let summary = check_store(&mut *reading, &mut |problem| told.push(problem)).await.unwrap();
+        (summary, told)
+    }
+}
+
+/// Makes a test of each of these cases for each database.
+macro_rules! on_both {
+    ($($case:ident),+ $(,)?) => {
+        mod file {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case(&crate::faces::file().await).await;
+            })+
+        }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case(&crate::faces::postgres().await).await;
+            })+
+        }
+    };
+}
+pub(crate) use on_both;

@@ -1,0 +1,177 @@
+//! Rows by hand: two runs, rewound, and a reading of them as a database would give it.
+
+use async_trait::async_trait;
+use dalsegno_protocol::{Boundary, Call, RawValue, Usage};
+use dalsegno_store::header::{Header, NO_PARENT, events_digest, ops_digest};
+use dalsegno_store::reading::{AuditKey, BoundaryKey, CallKey, HeadMark, Reading, RunHead, StoredBoundary};
+use dalsegno_store::{AuditRow, BoundaryRow, Digest, Kept, Lifecycle, Place, Result, RunId, audit};
+use jiff::Timestamp;
+use uuid::Uuid;
+
+/// Rows of a page; small, so that pages end in the middle of runs.
+const PAGE: usize = 4;
+
+/// All rows of a store.
+#[derive(Clone, Debug, Default)]
+pub struct Rows {
+    pub runs: Vec<RunHead>,
+    pub audit: Vec<(RunId, AuditRow)>,
+    pub boundaries: Vec<StoredBoundary>,
+}
+
+impl Rows {
+    /// Two runs.
+    pub fn sound() -> Self {
+        let mut rows = Self::default();
+        for number in 1..=2 {
+            rows.add(Uuid::from_u128(number << 64));
+        }
+        rows
+    }
+
+    /// As a database orders them.
+    pub fn sort(&mut self) {
+        self.runs.sort_by_key(|run| run.id);
+        self.audit.sort_by_key(|(run, row)| (*run, row.seq));
+        self.boundaries.sort_by_key(StoredBoundary::key);
+    }
+
+    /// A run with six turns, the last two of them committed twice: after turn 4 it was rewound once.
+    fn add(&mut self, run: RunId) {
+        let mut parent = None;
+        for turn in 1..=4 {
+            parent = Some(self.boundary(run, turn, Boundary::Plan, 1, parent, false));
+            parent = Some(self.boundary(run, turn, Boundary::Result, 1, parent, false));
+        }
+        let rewound_to = parent;
+        for turn in 5..=6 {
+            parent = Some(self.boundary(run, turn, Boundary::Result, 1, parent, true));
+        }
+        parent = rewound_to;
+        for turn in 5..=6 {
+            parent = Some(self.boundary(run, turn, Boundary::Plan, 2, parent, false));
+            parent = Some(self.boundary(run, turn, Boundary::Result, 2, parent, false));
+        }
+        let (place, content_hash, position) = parent.unwrap();
+        let (audit_seq, audit_hash) = self.told(run, 8);
+        self.runs.push(RunHead {
+            id: run,
+            tenant: "tenant".into(),
+            namespace: "agents".into(),
+            name: format!("run-{run}"),
+            object_uid: format!("object-{run}"),
+            created_at: Timestamp::UNIX_EPOCH,
+            lifecycle: Lifecycle::Live,
+            epoch: 2,
+            head: Some(HeadMark { place, content_hash, position }),
+            audit_seq,
+            audit_hash,
+        });
+        self.sort();
+    }
+
+    fn told(&mut self, run: RunId, rows: i64) -> (i64, Digest) {
+        let mut parent_hash = NO_PARENT;
+        for seq in 1..=rows {
+            let at = Timestamp::from_millisecond(1_000 * seq).unwrap();
+            let (kind, actor, detail) = ("reserved", "operator", format!(r#"{{"attempt":{seq}}}"#));
+            let link = audit::Link {
+                parent_hash: &parent_hash,
+                run,
+                seq,
+                at: 1_000 * seq,
+                kind,
+                actor,
+                detail: &detail,
+            };
+            let hash = link.hash();
+            let (kind, actor) = (kind.into(), actor.into());
+            self.audit.push((run, AuditRow { seq, at, kind, actor, detail, parent_hash, hash }));
+            parent_hash = hash;
+        }
+        (rows, parent_hash)
+    }
+
+    fn boundary(
+        &mut self,
+        run: RunId,
+        turn: i32,
+        boundary: Boundary,
+        epoch: i64,
+        parent: Option<(Place, Digest, i64)>,
+        undone: bool,
+    ) -> (Place, Digest, i64) {
+        let ops = format!(r#"{{"set":{{"state":{{"json":{{"turn":{turn},"of":{epoch}}}}}}}}}"#);
+        let events = vec![RawValue::from_string(format!(r#"{{"event":{turn}}}"#)).unwrap()];
+        let before = self.boundaries.iter().filter(|it| it.run == run).map(|it| it.kept.row.position).max();
+        let position = before.unwrap_or_default() + 1;
+        let header = Header {
+            parent_hash: parent.map_or(NO_PARENT, |(_, hash, _)| hash),
+            run,
+            turn,
+            boundary,
+            epoch,
+            attempt: 1,
+            at: 1_000 * i64::from(turn),
+            position,
+            commit_id: Uuid::from_u128(turn as u128 | 1 << 90),
+            digest: [turn as u8; 32],
+            ops_digest: ops_digest(Some(ops.as_bytes())),
+            full: false,
+            events_digest: events_digest(&events),
+            usage: Usage { tokens_in: 1, tokens_out: 2, tool_calls: 3, cost_micro_usd: 4 },
+            trigger: Some("TASK_END"),
+        };
+        let content_hash = header.content_hash();
+        let row = BoundaryRow {
+            turn,
+            boundary,
+            epoch,
+            attempt: 1,
+            position,
+            commit_id: header.commit_id,
+            digest: header.digest,
+            parent_hash: header.parent_hash,
+            content_hash,
+            at: Timestamp::from_millisecond(header.at).unwrap(),
+            ops: Some(ops),
+            full: false,
+            events,
+            usage: header.usage,
+            trigger: Some("TASK_END".into()),
+        };
+        let kept = Kept {
+            row,
+            parent: parent.map(|(place, ..)| place),
+            ops_digest: header.ops_digest,
+            events_digest: header.events_digest,
+            has_payloads: true,
+        };
+        let place = kept.place();
+        self.boundaries.push(StoredBoundary { run, kept, undone });
+        (place, content_hash, position)
+    }
+}
+
+#[async_trait]
+impl Reading for Rows {
+    async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
+        let rest = self.runs.iter().filter(|run| after.is_none_or(|after| run.id > after));
+        Ok(rest.take(PAGE).cloned().collect())
+    }
+
+    async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
+        let rest =
+            self.audit.iter().filter(|(run, row)| AuditKey { run: *run, seq: row.seq } > after && *run <= to);
+        Ok(rest.take(PAGE).cloned().collect())
+    }
+
+    async fn boundaries(&mut self, after: BoundaryKey, to: RunId) -> Result<Vec<StoredBoundary>> {
+        let rest = self.boundaries.iter().filter(|it| it.key() > after && it.run <= to);
+        Ok(rest.take(PAGE).cloned().collect())
+    }
+
+    async fn calls(&mut self, _: RunId, _: CallKey) -> Result<Vec<(CallKey, Call)>> {
+        Ok(Vec::new())
+    }
+}

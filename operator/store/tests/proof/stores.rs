@@ -1,0 +1,151 @@
+//! The check of a whole store, on the databases.
+
+use dalsegno_protocol::{Boundary, RawValue};
+use dalsegno_store::{Commit, Place, Rewind, RunId};
+
+use crate::faces::{Face, on_both};
+use crate::world::Worker;
+
+on_both! {
+    a_store_that_was_worked_with_has_no_problem,
+    every_edited_column_of_the_audit_is_found,
+    every_edited_column_of_a_boundary_is_found,
+    what_is_deleted_is_found,
+    a_reading_is_one_moment,
+    a_rewound_run_has_no_problem,
+}
+
+/// Two runs with turns, one of them recovered, and more rows than a page has.
+pub async fn worked_with(face: &Face) -> Worker {
+    let other = face.world.worker().await;
+    face.world.turn(&other, 1).await;
+    let worker = face.world.worker().await;
+    for turn in 1..=3 {
+        let plan = Commit { events: vec![event(turn), event(turn)], ..worker.plan(turn) };
+        face.world.commit(&plan).await.unwrap();
+        face.world.turn(&worker, turn).await;
+    }
+    let worker = face.world.next(&worker).await;
+    face.world.turn(&worker, 4).await;
+    worker
+}
+
+fn event(number: i32) -> Box<RawValue> {
+    RawValue::from_string(format!(r#"{{"event":  {number}}}"#)).unwrap()
+}
+
+async fn a_store_that_was_worked_with_has_no_problem(face: &Face) {
+    worked_with(face).await;
+    let (summary, problems) = face.check().await;
+    assert_eq!(problems, []);
+    assert_eq!((summary.runs, summary.boundaries, summary.problems), (2, 8, 0));
+    assert!(summary.audit > 10, "{summary:?}");
+}
+
+/// How a run's id is written in the database's own SQL.
+fn id(face: &Face, run: RunId) -> String {
+    if face.is_postgres() { format!("'{run}'") } else { format!("x'{}'", run.simple()) }
+}
+
+async fn one_problem_after(face: &Face, sql: String) {
+    face.execute(&sql).await.unwrap();
+    let (_, problems) = face.check().await;
+    assert!(!problems.is_empty(), "not found: {sql}");
+}
+
+async fn every_edited_column_of_the_audit_is_found(face: &Face) {
+    let worker = worked_with(face).await;
+    face.unlock().await;
+    let run = id(face, worker.run);
+    face.execute("CREATE TABLE kept AS SELECT * FROM audit").await.unwrap();
+    for set in [
+        "at = at + 1",
+        "kind = 'pod'",
+        "actor = 'nobody'",
+        "detail = '{}'",
+        "parent_hash = hash",
+        "hash = parent_hash",
+        "seq = 99",
+    ] {
+        one_problem_after(face, format!("UPDATE audit SET {set} WHERE run = {run} AND seq = 2")).await;
+        face.execute("DELETE FROM audit; INSERT INTO audit SELECT * FROM kept").await.unwrap();
+        assert_eq!(face.check().await.1, []);
+    }
+}
+
+async fn every_edited_column_of_a_boundary_is_found(face: &Face) {
+    let worker = worked_with(face).await;
+    let run = id(face, worker.run);
+    face.execute("CREATE TABLE kept AS SELECT * FROM boundaries").await.unwrap();
+    for set in [
+        "epoch = epoch + 7",
+        "parent_turn = 0",
+        "parent_epoch = 9",
+        "parent_hash = content_hash",
+        "content_hash = parent_hash",
+        "attempt = 9",
+        "position = 99",
+        "commit_id = run",
+        "digest = content_hash",
+        "at = at + 1",
+        "ops = NULL",
+        "ops_digest = digest",
+        "events = NULL",
+        "events_digest = digest",
+        "tokens_in = 1",
+        "tokens_out = 1",
+        "tool_calls = 1",
+        "cost_micro_usd = 1",
+        "trigger_word = 'x'",
+        "turn = 9",
+    ] {
+        let sql = format!("UPDATE boundaries SET {set} WHERE run = {run} AND turn = 2 AND boundary = 1");
+        one_problem_after(face, sql).await;
+        face.execute("DELETE FROM boundaries; INSERT INTO boundaries SELECT * FROM kept").await.unwrap();
+        assert_eq!(face.check().await.1, []);
+    }
+}
+
+async fn what_is_deleted_is_found(face: &Face) {
+    let worker = worked_with(face).await;
+    face.unlock().await;
+    let run = id(face, worker.run);
+    one_problem_after(face, format!("DELETE FROM boundaries WHERE run = {run} AND turn = 4")).await;
+    one_problem_after(face, format!("DELETE FROM audit WHERE run = {run} AND seq > 3")).await;
+    if face.is_postgres() {
+        one_problem_after(face, format!("DELETE FROM runs WHERE id = {run}")).await;
+        let (_, problems) = face.check().await;
+        assert!(problems[0].to_string().contains("the run itself is not there"), "{problems:?}");
+    }
+}
+
+async fn a_reading_is_one_moment(face: &Face) {
+    let worker = worked_with(face).await;
+    let mut reading = face.world.reading().await.unwrap();
+    let before = reading.runs(None).await.unwrap();
+    face.world.turn(&worker, 5).await;
+    face.world.worker().await;
+    assert_eq!(reading.runs(None).await.unwrap(), before);
+    let after = face.world.reading().await.unwrap().runs(None).await.unwrap();
+    assert_eq!(after.len(), 3);
+}
+
+async fn a_rewound_run_has_no_problem(face: &Face) {
+    let worker = worked_with(face).await;
+    let before = face.world.of(&worker).await;
+    let to = Place { turn: 2, boundary: Boundary::Result, epoch: 1 };
+    let rewind = Rewind { epoch: before.epoch, to, reason: "it went astray".into(), actor: "ada".into() };
+    face.world.rewind(worker.run, &rewind).await.unwrap();
+    assert_eq!(face.check().await.1, []);
+    let worker = face.world.work_on(&face.world.of(&worker).await).await;
+    let again = Commit { events: vec![event(3)], ..worker.result(3) };
+    face.world.commit(&again).await.unwrap();
+    face.world.turn(&worker, 4).await;
+    assert_eq!(face.check().await.1, []);
+    let run = id(face, worker.run);
+    one_problem_after(
+        face,
+        format!("UPDATE boundaries SET undone = NOT undone WHERE run = {run} AND turn = 3"),
+    )
+    .await;
+}

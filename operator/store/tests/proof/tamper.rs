@@ -1,0 +1,196 @@
+//! Ten thousand ways to bend a store.
+
+use dalsegno_protocol::{Boundary, RawValue};
+use dalsegno_store::proof::{Problem, check_store};
+use dalsegno_store::{Digest, Place};
+use jiff::Timestamp;
+use proptest::prelude::Rng as _;
+use proptest::test_runner::{RngAlgorithm, TestRng};
+use uuid::Uuid;
+
+use crate::rows::Rows;
+
+const TAMPERINGS: usize = 10_000;
+
+/// Every problem of these rows.
+async fn problems(rows: &mut Rows) -> Vec<Problem> {
+    let mut told = Vec::new();
+    let summary = check_store(rows, &mut |problem| told.push(problem)).await.unwrap();
+    assert_eq!(summary.problems, told.len() as u64);
+    told
+}
+
+#[tokio::test]
+async fn what_nobody_touched_has_no_problem() {
+    assert_eq!(problems(&mut Rows::sound()).await, []);
+}
+
+#[tokio::test]
+async fn ten_thousand_random_tamperings_of_rows_are_all_found() {
+    let sound = Rows::sound();
+    let mut dice = Dice(TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    for number in 0..TAMPERINGS {
+        let mut rows = sound.clone();
+        let what = match dice.below(3) {
+            0 => dice.tamper_run(&mut rows),
+            1 => dice.tamper_audit(&mut rows),
+            _ => dice.tamper_boundary(&mut rows),
+        };
+        rows.sort();
+        assert!(!problems(&mut rows).await.is_empty(), "tampering {number} was not found: {what}");
+    }
+}
+
+#[tokio::test]
+async fn one_edited_row_is_one_problem_and_says_where() {
+    let mut rows = Rows::sound();
+    let run = rows.runs[1].id;
+    let row = rows.audit.iter_mut().find(|(of, row)| *of == run && row.seq == 5).unwrap();
+    row.1.actor = "nobody".into();
+    let edited = "audit row 5: it was edited: it does not have the hash it must have";
+    assert_eq!(shown(&problems(&mut rows).await), [format!("run {run}, {edited}")]);
+
+    let mut rows = Rows::sound();
+    let row = rows.boundaries.iter_mut().find(|it| it.run == run && it.kept.row.turn == 3).unwrap();
+    row.kept.row.ops = Some("{}".into());
+    let edited = "turn 3 (plan): it has another payload than was committed";
+    assert_eq!(shown(&problems(&mut rows).await), [format!("run {run}, {edited}")]);
+}
+
+#[tokio::test]
+async fn rows_of_no_run_are_one_problem_for_each_run() {
+    let mut rows = Rows::sound();
+    let run = rows.runs.remove(1).id;
+    let stray = "runs: the run itself is not there, and rows of it are";
+    assert_eq!(shown(&problems(&mut rows).await), [format!("run {run}, {stray}")]);
+}
+
+/// What the rows themselves cannot tell: for this there are anchors.
+#[tokio::test]
+async fn a_tail_cut_with_the_head_beside_it_is_not_found_in_the_rows() {
+    let mut rows = Rows::sound();
+    let run = rows.runs[0].id;
+    rows.audit.retain(|(of, row)| *of != run || row.seq < 8);
+    let (_, last) = rows.audit.iter().rfind(|(of, _)| *of == run).unwrap().clone();
+    (rows.runs[0].audit_seq, rows.runs[0].audit_hash) = (last.seq, last.hash);
+    assert_eq!(problems(&mut rows).await, []);
+}
+
+fn shown(problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(ToString::to_string).collect()
+}
+
+/// Chance, the same in every run of the tests.
+struct Dice(TestRng);
+
+impl Dice {
+    fn below(&mut self, end: usize) -> usize {
+        (self.0.next_u64() % end as u64) as usize
+    }
+
+    /// Never the number itself.
+    fn other<N: TryFrom<i64> + Into<i64>>(&mut self, number: N) -> N
+    where
+        N::Error: std::fmt::Debug,
+    {
+        let (number, by) = (number.into(), 1 + self.below(1_000) as i64);
+        let bent = if self.below(2) == 0 && number > by { number - by } else { number + by };
+        N::try_from(bent).unwrap()
+    }
+
+    fn bend(&mut self, digest: &mut Digest) {
+        digest[self.below(32)] ^= 1 << self.below(8);
+    }
+
+    fn tamper_run(&mut self, rows: &mut Rows) -> &'static str {
+        let index = self.below(rows.runs.len());
+        let run = &mut rows.runs[index];
+        let head = run.head.as_mut().unwrap();
+        match self.below(7) {
+            0 => self.bend(&mut run.audit_hash),
+            1 => run.audit_seq = self.other(run.audit_seq),
+            2 => self.bend(&mut head.content_hash),
+            3 => head.place.turn = self.other(head.place.turn),
+            4 => head.position = self.other(head.position),
+            5 => run.head = None,
+            _ => {
+                rows.runs.remove(index);
+            }
+        }
+        "a run's row"
+    }
+
+    fn tamper_audit(&mut self, rows: &mut Rows) -> &'static str {
+        let index = self.below(rows.audit.len());
+        let (run, row) = &mut rows.audit[index];
+        match self.below(10) {
+            0 => row.seq = self.other(row.seq),
+            1 => row.at = Timestamp::from_millisecond(self.other(row.at.as_millisecond())).unwrap(),
+            2 => row.kind.push('x'),
+            3 => row.actor = "somebody".into(),
+            4 => row.detail = row.detail.replace(':', ": "),
+            5 => self.bend(&mut row.parent_hash),
+            6 => self.bend(&mut row.hash),
+            7 => *run = Uuid::from_u128(self.0.next_u64().into()),
+            8 => {
+                rows.audit.remove(index);
+            }
+            _ => {
+                let run = *run;
+                let other =
+                    (0..rows.audit.len()).find(|at| rows.audit[*at].0 == run && *at != index).unwrap();
+                let seq = rows.audit[other].1.seq;
+                rows.audit[other].1.seq = rows.audit[index].1.seq;
+                rows.audit[index].1.seq = seq;
+                return "audit rows in another order";
+            }
+        }
+        "a row of the audit"
+    }
+
+    fn tamper_boundary(&mut self, rows: &mut Rows) -> &'static str {
+        let index = self.below(rows.boundaries.len());
+        let tip = rows.boundaries[index].undone && rows.boundaries[index].kept.row.turn == 6;
+        let boundary = &mut rows.boundaries[index];
+        let kept = &mut boundary.kept;
+        let row = &mut kept.row;
+        match self.below(22) {
+            0 => row.turn = self.other(row.turn),
+            1 => {
+                row.boundary = match row.boundary {
+                    Boundary::Plan => Boundary::Result,
+                    Boundary::Result => Boundary::Plan,
+                };
+            }
+            2 => row.epoch = self.other(row.epoch),
+            3 => row.attempt = self.other(row.attempt),
+            4 => row.position = self.other(row.position),
+            5 => row.commit_id = Uuid::from_u128(self.0.next_u64().into()),
+            6 => self.bend(&mut row.digest),
+            7 => self.bend(&mut row.parent_hash),
+            8 => self.bend(&mut row.content_hash),
+            9 => row.at = Timestamp::from_millisecond(self.other(row.at.as_millisecond())).unwrap(),
+            10 => row.ops = row.ops.as_ref().map(|ops| ops.replace("turn", "torn")),
+            11 => row.ops = None,
+            12 => row.full = !row.full,
+            13 => row.events[0] = RawValue::from_string("{}".into()).unwrap(),
+            14 => row.events.clear(),
+            15 => row.usage.cost_micro_usd = self.other(row.usage.cost_micro_usd),
+            16 => row.trigger = None,
+            17 => kept.parent = kept.parent.map_or(Some(place_of_nothing()), |_| None),
+            18 => kept.ops_digest = None,
+            19 => self.bend(kept.events_digest.as_mut().unwrap()),
+            20 => boundary.undone = !boundary.undone,
+            // Nothing follows from the last boundary of an undone branch: that it is gone, only an anchor can tell.
+            _ if tip => self.bend(&mut row.content_hash),
+            _ => {
+                rows.boundaries.remove(index);
+            }
+        }
+        "a boundary"
+    }
+}
+
+fn place_of_nothing() -> Place {
+    Place { turn: 9, boundary: Boundary::Result, epoch: 9 }
+}
