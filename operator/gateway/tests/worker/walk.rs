@@ -183,5 +183,6 @@ fn the_table_of_limits_is_that_of_the_protocol() {
 fn the_environment_is_that_of_the_protocol() {
     use dalsegno_protocol::env;
     let names: Vec<_> = rows("The environment").into_iter().map(|row| row[0].clone()).collect();
-    assert_eq!(names, [env::URL, env::TOKEN_FILE, env::INPUT_FILE, env::RUN, env::ATTEMPT]);
+    let all = [env::URL, env::TOKEN_FILE, env::INPUT_FILE, env::RUN, env::ATTEMPT, env::TERMINATION_LOG];
+    assert_eq!(names, all);
 }
