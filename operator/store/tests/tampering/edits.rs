@@ -261,6 +261,7 @@ async fn records_of_undone_turns_are_hidden(face: &Face) {
 async fn an_edited_audit_row_is_found(face: &Face) {
     let world = &face.world;
     let one = run(world, "one", 1, &[]).await;
+    face.disarm().await;
     face.edit("UPDATE audit SET actor = 'nobody' WHERE seq = 3").await;
     let rows = world.audit(one.id).await.unwrap();
     assert_eq!(audit::first_break(one.id, &rows), Some(3));
