@@ -117,6 +117,8 @@ words! {
         Finished,
         /// The run was adopted by another AgentRun.
         Adopted,
+        /// The run went back to an earlier checkpoint.
+        Rewound,
         /// The AgentRun was deleted.
         RunDeleted,
         /// The pod failed in another way; the message has its reason.

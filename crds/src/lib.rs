@@ -25,7 +25,9 @@ pub use agentdefinition::{Agent, AgentDefinition, AgentDefinitionSpec, AgentDefi
 pub use agentrun::{AgentRef, AgentRun, AgentRunSpec, InputSource, KeyRef, OnPriorRun, OperatingMode};
 pub use conditions::{Cause, Class, ConditionType, RunOutcome, Summary, Truth, condition, find_condition};
 pub use generate::{GeneratedFile, crds, generated_files};
-pub use policies::{Backoff, Liveness, OnExhausted, OnMismatch, Recovery, Retention, VersionPolicy};
+pub use policies::{
+    Backoff, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, Recovery, Retention, VersionPolicy,
+};
 pub use reasons::Reason;
 pub use status::{
     AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, UsageStatus,

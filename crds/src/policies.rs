@@ -67,6 +67,14 @@ pub struct Recovery {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_exhausted: Option<OnExhausted>,
 
+    /// What happens when the state at the latest checkpoint cannot be rebuilt from the store: a hash or a payload is not
+    /// what was committed, or a row is missing. The run never resumes from it, and never begins anew. `Hold` (built-in):
+    /// the run is held. `LastGood`: it goes back to the last checkpoint that can be rebuilt, and the turns after it are
+    /// done again; it is held all the same where a tool call of those turns may have changed something (any policy but
+    /// `readOnly`), or where nothing can be rebuilt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_corrupt_checkpoint: Option<OnCorruptCheckpoint>,
+
     /// Raise it above `status.recovery.observedResetGeneration` to grant one fresh budget: the counts in a row go to
     /// zero, the totals count from here, and a hold is lifted; a hold whose cause still stands comes back. A lower number
     /// does nothing, nor does the one that stood there when the run was created. Built-in: 0. Not allowed in a
@@ -105,6 +113,16 @@ words! {
         Hold,
         /// The run ends as failed.
         Fail,
+    }
+}
+
+words! {
+    /// What happens when the latest checkpoint is damaged.
+    pub enum OnCorruptCheckpoint {
+        /// The run is held.
+        Hold,
+        /// It goes back to the last one that is not, if no call with an effect lies between.
+        LastGood,
     }
 }
 

@@ -71,6 +71,12 @@ reasons! {
         "spec.input is larger than 32 KiB.",
         "Create a new AgentRun that names a ConfigMap or a Secret in spec.inputFrom, or that passes a reference."
     }
+    CheckpointCorrupt {
+        "The state at the latest checkpoint cannot be rebuilt: a row of the store was damaged, changed or lost.",
+        "Restore the damaged rows from a copy of the store, then raise spec.recovery.resetGeneration; or set \
+         spec.recovery.onCorruptCheckpoint to LastGood, which goes back to the last good checkpoint where no call would \
+         take effect again; or delete the AgentRun and create it again."
+    }
     PriorRunFound {
         "The store holds an earlier run of the same namespace and name that was not deleted on purpose.",
         "Set spec.onPriorRun to Adopt to go on with it, or to Ignore to begin anew; or choose another name."

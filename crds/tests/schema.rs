@@ -147,3 +147,15 @@ fn columns_and_selectors_point_at_fields() {
         }
     }
 }
+
+#[test]
+fn a_damaged_checkpoint_has_two_answers_in_a_run_and_in_a_definitions_defaults() {
+    let mut found = 0;
+    each_schema(|path, schema| {
+        if path.ends_with("onCorruptCheckpoint") {
+            found += 1;
+            assert_eq!(schema["enum"], serde_json::json!(["Hold", "LastGood"]), "{path}");
+        }
+    });
+    assert_eq!(found, 2);
+}

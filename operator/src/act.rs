@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use dalsegno_core::{Decision, Effect, Fact, Notice};
+use dalsegno_core::{Decision, Effect, Fact, HeadSight, Notice};
 use dalsegno_crds::AgentRun;
-use dalsegno_store::{Created, NewRun, Recorded};
+use dalsegno_store::verify::{self, Checkpoint};
+use dalsegno_store::{Created, NewRun, Recorded, Rewound};
 use kube::ResourceExt;
 use uuid::Uuid;
 
@@ -76,6 +77,23 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
         Effect::ReadTemplate(revision) => {
             let document = ground.template(&revision).await?;
             Ok(Some(Fact::Template(revision, document)))
+        }
+        Effect::VerifyHead(row) => {
+            let found = verify::checkpoint(store.as_ref(), &row).await;
+            let seen = HeadSight::of(&row, found.map_err(Error::store("verifying the head"))?);
+            if let Checkpoint::Corrupt(corruption) = &seen.found {
+                tracing::error!(detail = corruption.detail, "the latest checkpoint cannot be rebuilt");
+            }
+            ground.remember(run, &seen);
+            Ok(Some(Fact::Head(seen)))
+        }
+        Effect::Rewind(id, rewind) => {
+            tracing::warn!(to = %rewind.to, reason = rewind.reason, "going back");
+            match store.rewind(id, &rewind).await.map_err(Error::store("going back"))? {
+                Rewound::Done(now) => row(now),
+                // The row has changed since it was looked at.
+                Rewound::Refused(_) => Err(Error::Stale),
+            }
         }
         Effect::CreateWorker { pod, revision, document } => {
             Ok(Some(ground.create_worker(run, *pod, revision, document).await?))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dalsegno_core::{Effect, Fact, Level, Notice, Observed, Refusal};
+use dalsegno_core::{Effect, Fact, HeadSight, Level, Notice, Observed, Refusal};
 use dalsegno_crds::{AgentRun, AgentRunStatus, names};
 use dalsegno_store::{RunRecord, Store};
 use jiff::Timestamp;
@@ -69,6 +69,7 @@ impl Ground for Context {
         {
             Ok(pod) => {
                 lock(&self.refusals).remove(&uid);
+                lock(&self.heads).remove(&uid);
                 Ok(Fact::Pod(Box::new(pod)))
             }
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
@@ -149,6 +150,10 @@ impl Ground for Context {
                 tracing::warn!(%error, "an event could not be written");
             }
         }
+    }
+
+    fn remember(&self, run: &AgentRun, head: &HeadSight) {
+        lock(&self.heads).insert(run.uid().unwrap_or_default(), head.clone());
     }
 
     fn before(&self, effect: &Effect) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use dalsegno_core::Refusal;
+use dalsegno_core::{HeadSight, Refusal};
 use dalsegno_crds::{AgentDefinition, AgentRun};
 use dalsegno_store::Store;
 use jiff::Timestamp;
@@ -42,6 +42,8 @@ pub struct Context {
     pub api: ApiHealth,
     /// Pods that the API server refused, by UID of the AgentRun.
     pub refusals: Mutex<HashMap<String, Refusal>>,
+    /// What was found of runs' heads, by UID, until their attempts have a pod.
+    pub heads: Mutex<HashMap<String, HeadSight>>,
     /// Templates by their hash; they never change.
     pub revisions: Mutex<HashMap<String, String>>,
     /// How often in a row a reconcile failed, by UID.
@@ -77,6 +79,7 @@ impl Context {
     pub fn forget(&self, uid: &str) {
         self.pods.forget(uid);
         lock(&self.refusals).remove(uid);
+        lock(&self.heads).remove(uid);
         lock(&self.failures).remove(uid);
     }
 }

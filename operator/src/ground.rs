@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dalsegno_core::{Effect, Fact, Notice, Observed};
+use dalsegno_core::{Effect, Fact, HeadSight, Notice, Observed};
 use dalsegno_crds::{AgentRun, AgentRunStatus};
 use dalsegno_store::{RunRecord, Store};
 use k8s_openapi::api::core::v1::Pod;
@@ -40,6 +40,12 @@ pub trait Ground {
 
     /// Tells a person, best effort: what is told stands in the status too.
     async fn tell(&self, run: &AgentRun, notices: &mut Vec<Notice>);
+
+    /// Keeps what was found of the run's head, for `observe` to tell of again until the attempt has a pod. What is
+    /// forgotten is looked at again.
+    fn remember(&self, run: &AgentRun, head: &HeadSight) {
+        let _ = (run, head);
+    }
 
     /// An effect is about to be carried out.
     fn before(&self, effect: &Effect);

@@ -39,6 +39,7 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         pods,
         node,
         templates: Templates::new(),
+        head: lock(&ctx.heads).get(&uid).cloned(),
         refusal: lock(&ctx.refusals).get(&uid).cloned(),
         name_taken: false,
         gateway_url: ctx.gateway_url.clone(),

@@ -141,6 +141,7 @@ async fn operate(
         definitions: definition_cache.clone(),
         api: ApiHealth::default(),
         refusals: HashMap::new().into(),
+        heads: HashMap::new().into(),
         revisions: HashMap::new().into(),
         failures: HashMap::new().into(),
         wake,

@@ -90,6 +90,7 @@ mod tests {
             definitions,
             api: Default::default(),
             refusals: Default::default(),
+            heads: Default::default(),
             revisions: Default::default(),
             failures: Default::default(),
             wake,

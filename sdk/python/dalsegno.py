@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
-OVER = ("FENCED", "ATTEMPT_SPENT", "VERSION_INCOMPATIBLE", "FINISHED")  # nothing more is accepted of this process
+OVER = ("FENCED", "ATTEMPT_SPENT", "VERSION_INCOMPATIBLE", "CHECKPOINT_CORRUPT", "FINISHED")  # no more is accepted
 GRACE_SECONDS = 10  # from SIGTERM to the end, whatever the loop is doing
 TERMINATION_LOG = Path(os.environ.get("DALSEGNO_TERMINATION_LOG", "/dev/termination-log"))
 

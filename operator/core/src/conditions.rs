@@ -32,7 +32,7 @@ pub(crate) fn of(
         (_, Some(row)) => {
             to.end(row);
             to.worker_ready(row, situation);
-            to.checkpoint(row);
+            to.checkpoint(row, situation);
             to.version(row, pod, situation);
             to.control(row, situation);
         }
@@ -138,7 +138,12 @@ impl Conditions<'_> {
         }
     }
 
-    fn checkpoint(&mut self, row: &RunRecord) {
+    fn checkpoint(&mut self, row: &RunRecord, situation: &Situation) {
+        if let Situation::Held(hold) = situation
+            && hold.reason == Reason::CheckpointCorrupt
+        {
+            return self.set(Is::CheckpointAvailable, false, hold.reason, &hold.message);
+        }
         match &row.head {
             Some(head) => {
                 self.set(Is::CheckpointAvailable, true, Reason::Committed, &format!("turn {}", head.turn));

@@ -8,6 +8,7 @@ use dalsegno_store::{
 };
 use jiff::{SignedDuration, Timestamp};
 
+use crate::corruption::{self, Footing};
 use crate::evidence::{self, End};
 use crate::pod::annotation;
 use crate::recovery::{self, Hold};
@@ -166,6 +167,12 @@ fn reserved(
     }
     if let Some(at) = recovery::next_attempt_time(row, settings).filter(|at| *at > row.now) {
         return Plan::rest(Situation::BackingOff(at)).again_in(at.duration_since(row.now));
+    }
+    match corruption::footing(row, observed.head.as_ref(), settings.on_corrupt_checkpoint) {
+        Footing::Firm => {}
+        Footing::Unknown => return Plan::act(Effect::VerifyHead(Box::new(row.clone()))),
+        Footing::Lost(hold) => return Plan::hold(hold),
+        Footing::Behind(rewind) => return Plan::act(Effect::Rewind(row.id, rewind)),
     }
     if observed.name_taken {
         let name = worker::pod_name(&row.name, row.attempt.number);

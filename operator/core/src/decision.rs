@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dalsegno_crds::AgentRunStatus;
-use dalsegno_store::{Deadlines, Ending, Identity, OnPrior, PodRecord, RunId, Then};
+use dalsegno_store::{Deadlines, Ending, Identity, OnPrior, PodRecord, Rewind, RunId, RunRecord, Then};
 use k8s_openapi::api::core::v1::Pod;
 
 /// What is to be done, in this order: the effects, then (once none of them taught anything new) the status, then the
@@ -44,6 +44,10 @@ pub enum Effect {
     },
     /// Read a stored template by its hash. It changes nothing.
     ReadTemplate(String),
+    /// Verify that the state at the head of this row can be rebuilt. It changes nothing.
+    VerifyHead(Box<RunRecord>),
+    /// Go back to an earlier boundary.
+    Rewind(RunId, Rewind),
     /// Keep the template, then create the attempt's pod from it.
     CreateWorker {
         /// The pod.
@@ -111,6 +115,8 @@ impl Effect {
             Self::CreateRun { .. } => "create-run",
             Self::EndAttempt { .. } => "end-attempt",
             Self::ReadTemplate(_) => "read-template",
+            Self::VerifyHead(_) => "verify-head",
+            Self::Rewind(..) => "rewind",
             Self::CreateWorker { .. } => "create-worker",
             Self::RecordPod { .. } => "record-pod",
             Self::RecordScheduled { .. } => "record-scheduled",

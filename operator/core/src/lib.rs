@@ -11,6 +11,7 @@
 //! | [`settings`] | which value a field has: the run's, the definition's, or the built-in one |
 //! | [`evidence`], `silence` | why an attempt ended, and who caused it |
 //! | [`recovery`] | when a run is held, and how long it waits before the next attempt |
+//! | `corruption` | what is done when the state at the head cannot be rebuilt |
 //! | [`version`] | under which template a run goes on, and whether it may under this image |
 //! | [`revision`] | the templates that made pods, content-addressed |
 //! | [`worker`] | the pod of an attempt |
@@ -19,6 +20,7 @@
 //! | [`pod`] | what a pod's own status says |
 
 mod conditions;
+mod corruption;
 pub mod decide;
 mod decision;
 pub mod evidence;
@@ -39,4 +41,4 @@ pub mod worker;
 
 pub use decide::decide;
 pub use decision::{Decision, Effect, Level, Notice};
-pub use observed::{AgentSight, Fact, NodeSight, Observed, PodSight, Refusal, StoreSight};
+pub use observed::{AgentSight, Fact, HeadSight, NodeSight, Observed, PodSight, Refusal, StoreSight};

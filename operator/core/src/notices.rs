@@ -17,6 +17,7 @@ pub(crate) fn of(old: Option<&AgentRunStatus>, new: &AgentRunStatus) -> Vec<Noti
     let attempt = new.attempt.as_ref();
     let mut notices = change.ended();
     notices.extend(change.budget_reset());
+    notices.extend(change.rewound());
     if let Some(attempt) = attempt {
         notices.extend(change.created(attempt));
         notices.extend(change.allowed(attempt));
@@ -74,6 +75,17 @@ impl Change<'_> {
         (is > was).then(|| {
             let note = format!("recovery.resetGeneration {is} grants one fresh budget");
             notice(Level::Normal, "BudgetReset", format!("Reset{is}"), note)
+        })
+    }
+
+    /// The head went back: a person or a policy wanted it.
+    fn rewound(&self) -> Option<Notice> {
+        let turn = |status: Option<&AgentRunStatus>| Some(status?.checkpoint.as_ref()?.turn);
+        let (was, is) = (turn(self.old)?, turn(Some(self.new))?);
+        (is < was).then(|| {
+            let note =
+                format!("the run went back from turn {was} to turn {is}; the turns between are undone");
+            notice(Level::Warning, "Rewound", format!("Rewind{is}"), note)
         })
     }
 

@@ -1,6 +1,7 @@
 //! What was seen of a run, at one moment.
 
 use dalsegno_crds::{Agent, AgentRun, RunDefaults, names};
+use dalsegno_store::verify::Checkpoint;
 use dalsegno_store::{AttemptState, PriorRun, RunRecord};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -22,6 +23,8 @@ pub struct Observed {
     pub node: Option<NodeSight>,
     /// Stored templates that were read.
     pub templates: Templates,
+    /// What was found when the head was last looked at.
+    pub head: Option<HeadSight>,
     /// The API server's last refusal to create the current attempt's pod.
     pub refusal: Option<Refusal>,
     /// A pod of somebody else that holds the current attempt's name.
@@ -82,6 +85,29 @@ pub struct NodeSight {
     pub since: Timestamp,
 }
 
+/// What was found when a run's head was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeadSight {
+    /// Under which epoch: every attempt has its own, and so has every rewind.
+    pub epoch: i64,
+    /// After which grant of a budget: a person who mended the store grants one to have it looked at again.
+    pub reset_generation: i64,
+    /// What was found.
+    pub found: Checkpoint,
+}
+
+impl HeadSight {
+    /// What was just found of this row's head.
+    pub fn of(row: &RunRecord, found: Checkpoint) -> Self {
+        Self { epoch: row.epoch, reset_generation: row.observed_reset_generation, found }
+    }
+
+    /// Whether it still says something of this row.
+    pub fn is_of(&self, row: &RunRecord) -> bool {
+        (self.epoch, self.reset_generation) == (row.epoch, row.observed_reset_generation)
+    }
+}
+
 /// The API server did not create a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -108,6 +134,8 @@ pub enum Fact {
     Pod(Box<Pod>),
     /// A stored template, by its hash; `None`: the store does not have it.
     Template(String, Option<String>),
+    /// Whether the head can be gone on from.
+    Head(HeadSight),
     /// A pod of somebody else holds the name.
     NameTaken,
     /// The API server refused the pod.
@@ -140,6 +168,7 @@ impl Observed {
             Fact::Template(revision, document) => {
                 self.templates.insert(revision, document);
             }
+            Fact::Head(seen) => self.head = Some(seen),
             Fact::NameTaken => self.name_taken = true,
             Fact::Refused(refusal) => self.refusal = Some(refusal),
         }

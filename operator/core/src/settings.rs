@@ -1,6 +1,8 @@
 //! Which value a field has: the run's own, else the definition's default, else the built-in one.
 
-use dalsegno_crds::{AgentRun, AgentRunSpec, OnExhausted, OnMismatch, OnPriorRun, RunDefaults};
+use dalsegno_crds::{
+    AgentRun, AgentRunSpec, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, RunDefaults,
+};
 use dalsegno_store::{Deadlines, OnPrior};
 
 use crate::AgentSight;
@@ -24,6 +26,8 @@ pub struct Settings {
     pub backoff_max_seconds: i32,
     /// `recovery.onExhausted` \[`Hold`\].
     pub on_exhausted: OnExhausted,
+    /// `recovery.onCorruptCheckpoint` \[`Hold`\].
+    pub on_corrupt_checkpoint: OnCorruptCheckpoint,
     /// Lengths of the deadlines: `liveness.startDeadlineSeconds` \[600\], `heartbeatTimeoutSeconds` \[15\],
     /// `progressDeadlineSeconds` \[1800\].
     pub deadlines: Deadlines,
@@ -69,6 +73,8 @@ impl Settings {
             backoff_initial_seconds: first!(recovery.backoff.initial_seconds).unwrap_or(1),
             backoff_max_seconds: first!(recovery.backoff.max_seconds).unwrap_or(300),
             on_exhausted: first!(recovery.on_exhausted).unwrap_or(OnExhausted::Hold),
+            on_corrupt_checkpoint: first!(recovery.on_corrupt_checkpoint)
+                .unwrap_or(OnCorruptCheckpoint::Hold),
             deadlines: Deadlines {
                 start_ms: seconds(first!(liveness.start_deadline_seconds), 600),
                 heartbeat_ms: seconds(first!(liveness.heartbeat_timeout_seconds), 15),

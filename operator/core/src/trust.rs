@@ -88,10 +88,10 @@ struct Known {
 }
 
 impl Known {
-    /// By the row.
+    /// By the row. A rewind takes back what is committed, not what was reached.
     fn by(row: &RunRecord) -> Self {
-        let (turn, position) = row.head.as_ref().map_or((0, 0), |head| (head.turn, head.position));
-        Self { attempt: row.attempt.number, turn, position }
+        let position = row.head.as_ref().map_or(0, |head| head.position);
+        Self { attempt: row.attempt.number, turn: row.highest_turn, position }
     }
 
     /// By the status, and by the labels and annotations of its pods.

@@ -108,7 +108,7 @@ async fn answer(gateway: &Gateway, record: &RunRecord) -> Result<AttachResponse,
     let (state, unsettled_calls, completed_calls) = tokio::try_join!(
         async {
             match record.head {
-                Some(_) => gateway.ask("reading the state", store.state(record.id, None)).await,
+                Some(_) => gateway.state(record.id, None).await,
                 None => Ok(None),
             }
         },

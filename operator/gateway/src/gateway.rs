@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_protocol::Limits;
-use dalsegno_store::Store;
+use dalsegno_protocol::{Limits, State};
+use dalsegno_store::{RunId, Store};
 use prometheus_client::registry::Registry;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -116,6 +116,20 @@ impl Gateway {
     /// Puts the gateway's metrics into a registry, as `gateway_…` under the registry's own prefix.
     pub fn register(&self, registry: &mut Registry) {
         self.metrics.register(registry);
+    }
+
+    /// The state after a turn, or at the head. One that cannot be rebuilt is no outage: no retry mends it.
+    pub(crate) async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>, Refusal> {
+        let call = async {
+            match self.store.state(run, turn).await {
+                Err(dalsegno_store::Error::Corrupt { detail, .. }) => Ok(Err(detail)),
+                answer => answer.map(Ok),
+            }
+        };
+        self.ask("reading the state", call).await?.map_err(|detail| {
+            tracing::error!(%run, detail, "a state cannot be rebuilt");
+            Refusal::corrupt()
+        })
     }
 
     /// Waits for the store within its deadline; an error or a silence is a refusal that says to try again.

@@ -25,7 +25,7 @@ pub(crate) async fn state(
     if !gateway.ask("judging a capability", store.is_current(worker.run, &worker.capability)).await? {
         return Err(Refusal::fenced());
     }
-    let Some(state) = gateway.ask("reading the state", store.state(worker.run, turn)).await? else {
+    let Some(state) = gateway.state(worker.run, turn).await? else {
         return Err(Refusal::new(
             Code::NotFound,
             match turn {

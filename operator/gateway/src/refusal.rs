@@ -90,6 +90,14 @@ impl Refusal {
         )
     }
 
+    pub(crate) fn corrupt() -> Self {
+        Self::new(
+            Code::CheckpointCorrupt,
+            "the state at the head cannot be rebuilt, because something in the store was damaged; exit, and the \
+             operator holds the run or goes back to what can be",
+        )
+    }
+
     pub(crate) fn full() -> Self {
         Self::new(
             Code::Unavailable,

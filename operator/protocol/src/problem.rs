@@ -22,6 +22,8 @@ pub enum Code {
     AttemptSpent,
     /// 409: the run does not go on under this image: exit.
     VersionIncompatible,
+    /// 409: the state at the head cannot be rebuilt from the store; the run does not go on from it: exit.
+    CheckpointCorrupt,
     /// 409: this turn is there already with other bytes, or is not the next one.
     Conflict,
     /// 409: a call of an earlier attempt is unsettled; claim or settle it first.
@@ -44,7 +46,7 @@ pub enum Code {
 
 impl Code {
     /// Every code, in the order of the documentation.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Invalid,
         Self::Unauthenticated,
         Self::Forbidden,
@@ -52,6 +54,7 @@ impl Code {
         Self::Fenced,
         Self::AttemptSpent,
         Self::VersionIncompatible,
+        Self::CheckpointCorrupt,
         Self::Conflict,
         Self::UnsettledCalls,
         Self::Finished,
@@ -73,6 +76,7 @@ impl Code {
             Self::Fenced
             | Self::AttemptSpent
             | Self::VersionIncompatible
+            | Self::CheckpointCorrupt
             | Self::Conflict
             | Self::UnsettledCalls
             | Self::Finished => 409,

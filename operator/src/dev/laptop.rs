@@ -103,6 +103,7 @@ impl Ground for Laptop {
             pods,
             node: Some(NodeSight { ready: true, since: self.since }),
             templates: Templates::new(),
+            head: None,
             refusal: None,
             name_taken: false,
             gateway_url: self.gateway_url.clone(),

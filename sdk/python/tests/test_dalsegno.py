@@ -173,7 +173,7 @@ def test_a_fenced_commit_ends_the_process_whatever_the_agent_catches(gateway):
     assert (code, out, err) == (1, "", "dalsegno: FENCED: because\n")
 
 
-@pytest.mark.parametrize("code", ["ATTEMPT_SPENT", "VERSION_INCOMPATIBLE"])
+@pytest.mark.parametrize("code", ["ATTEMPT_SPENT", "VERSION_INCOMPATIBLE", "CHECKPOINT_CORRUPT"])
 def test_a_refused_attach_ends_the_process(gateway, code):
     gateway.script["attach"] = [problem(409, code)]
     assert gateway.run("Run.attach()") == (1, "", f"dalsegno: {code}: because\n")

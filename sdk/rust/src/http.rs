@@ -140,7 +140,11 @@ impl Client {
             return Error::Unexpected { path, status, answer };
         };
         match problem.code {
-            Code::Fenced | Code::AttemptSpent | Code::VersionIncompatible | Code::Finished => {
+            Code::Fenced
+            | Code::AttemptSpent
+            | Code::VersionIncompatible
+            | Code::CheckpointCorrupt
+            | Code::Finished => {
                 let known = problem.code == Code::Finished || self.ended_here.load(Ordering::SeqCst);
                 if !(path == "heartbeat" && known) {
                     self.told.call_once(|| (self.on_over)(&problem));

@@ -17,6 +17,8 @@ pub enum Fault {
     Fails,
     Hangs,
     Panics,
+    /// Only the state cannot be rebuilt.
+    Corrupt,
 }
 
 /// A store whose answers can be withheld.
@@ -47,7 +49,7 @@ impl Faults {
             let released = self.released.notified();
             let fault = *self.fault.lock().unwrap();
             match fault {
-                Fault::None => return Ok(()),
+                Fault::None | Fault::Corrupt => return Ok(()),
                 Fault::Panics => panic!("a defect"),
                 Fault::Fails => {
                     return Err(Error::Unavailable {
@@ -72,6 +74,15 @@ macro_rules! pass {
                 self.beats.fetch_add(1, Ordering::SeqCst);
                 self.pass().await?;
                 self.inner.beat().await
+            }
+
+            async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
+                self.pass().await?;
+                if *self.fault.lock().unwrap() == Fault::Corrupt {
+                    let detail = "turn 1 (result): it does not have the hash it must have".into();
+                    return Err(Error::Corrupt { doing: "rebuilding a state", detail });
+                }
+                self.inner.state(run, turn).await
             }
 
             async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
@@ -114,7 +125,6 @@ pass! {
     async fn settle(&self, settle: &Settle) -> Result<Completed>;
     async fn finish(&self, finish: &FinishCall) -> Result<Committed>;
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
-    async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>>;
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;
     async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>>;
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool>;

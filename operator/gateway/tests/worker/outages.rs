@@ -56,3 +56,14 @@ async fn a_defect_is_an_answer_too() {
     world.store.set(Fault::None);
     assert_eq!(world.post("turns/1", CALLS[0].1).await.ok()["result"], "ok");
 }
+
+#[tokio::test]
+async fn a_state_that_cannot_be_rebuilt_is_no_outage_and_the_worker_exits() {
+    let world = World::attached().await;
+    world.post("turns/1", CALLS[0].1).await.ok();
+    world.store.set(Fault::Corrupt);
+    for answer in [world.attach("pod-1", INSTANCE).await, world.get("state").await] {
+        assert_eq!((answer.status, answer.code().as_str()), (409, "CHECKPOINT_CORRUPT"));
+        assert!(answer.detail().contains("exit, and the operator holds the run"), "{}", answer.detail());
+    }
+}

@@ -63,6 +63,7 @@ fn spec() -> impl Strategy<Value = Change> {
                     "maxDisruptionsWithoutProgress": weather, "maxDisruptions": total,
                     "backoff": { "initialSeconds": delay }, "resetGeneration": reset,
                     "onExhausted": if fail { "Fail" } else { "Hold" },
+                    "onCorruptCheckpoint": if delay.is_some() { "LastGood" } else { "Hold" },
                 }));
                 if let Some(policy) = policy {
                     given = given.on_mismatch(policy);
@@ -91,8 +92,9 @@ fn row() -> impl Strategy<Value = Change> {
     let head = of((0..9_i32, select(vec!['a', 'b']), instant()));
     let ends = (of((instant(), of(instant()))), of((outcome(), instant(), text())), lifecycle());
     let rest = (counters(), beat(), any::<bool>(), 0..4_i32);
-    (attempts, head, ends, rest).prop_map(
-        |((attempt, past, number), head, (cancel, finish, lifecycle), rest)| {
+    let undone = prop_oneof![4 => Just(0), 1 => 1..4_i32];
+    (attempts, head, ends, (rest, undone)).prop_map(
+        |((attempt, past, number), head, (cancel, finish, lifecycle), (rest, undone))| {
             change(move |given| {
                 let mut given = given.reserved(number);
                 if let Some((turn, image, at)) = head {
@@ -100,6 +102,7 @@ fn row() -> impl Strategy<Value = Change> {
                     let head = given.row.head.as_mut().unwrap();
                     (head.at, head.identity) = (at, Some(accepted(image)));
                 }
+                given.row.highest_turn += undone;
                 let row = &mut given.row;
                 row.attempt = Attempt { number, ..attempt };
                 row.past = (1..number).rev().zip(past).map(|(number, it)| Attempt { number, ..it }).collect();
@@ -221,8 +224,16 @@ fn seen_pod() -> impl Strategy<Value = Seen> {
 fn sights() -> impl Strategy<Value = Change> {
     let node = of((any::<bool>(), instant()));
     let refusal = of((select(vec![400_u16, 403, 404, 422]), any::<u32>(), instant()));
-    (0..12, node, refusal, any::<bool>(), 0..3).prop_map(|(store, node, refusal, taken, template)| {
+    let rest = (any::<bool>(), 0..3, 0..8, of(1..9_i32));
+    (0..12, node, refusal, rest).prop_map(|(store, node, refusal, (taken, template, head, good))| {
         change(move |mut given| {
+            given = match head {
+                0 => given.head_not_looked_at(),
+                1 => given.head_looked_at_before(),
+                2 => given.corrupt(good, &[]),
+                3 => given.corrupt(good, &["pay"]),
+                _ => given,
+            };
             given.seen.node = node.map(|(ready, since)| NodeSight { ready, since });
             given.seen.name_taken = taken;
             let revision = given.seen.agent().map_or_else(String::new, |_| given.document().hash());

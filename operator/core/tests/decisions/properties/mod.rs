@@ -5,6 +5,7 @@ mod any;
 use dalsegno_core::settings::Settings;
 use dalsegno_core::{Decision, Effect, Observed, PodSight, StoreSight, recovery, worker};
 use dalsegno_crds::Summary;
+use dalsegno_store::verify::Checkpoint;
 use dalsegno_store::{AttemptState, RunRecord};
 use proptest::prelude::*;
 
@@ -96,6 +97,26 @@ proptest! {
     }
 
     #[test]
+    fn no_pod_is_made_on_a_head_that_was_not_found_sound_and_none_that_lost_it(given in any::given()) {
+        let observed = given.observed();
+        let found = observed.head.as_ref().filter(|head| head.is_of(&given.row)).map(|head| &head.found);
+        for effect in given.decide().effects {
+            match effect {
+                Effect::CreateWorker { .. } if given.row.highest_turn > 0 => {
+                    prop_assert_eq!(found, Some(&Checkpoint::Sound));
+                }
+                Effect::Rewind(run, rewind) => {
+                    let Some(Checkpoint::Corrupt(corruption)) = found else { panic!("it was sound") };
+                    let good = corruption.last_good.as_ref().unwrap();
+                    prop_assert_eq!((run, rewind.epoch, rewind.to), (given.row.id, given.row.epoch, good.place));
+                    prop_assert!(good.effects.is_empty(), "a call would take effect again");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
     fn a_run_that_is_over_is_never_changed_again(given in any::given()) {
         if given.row.finish.is_some() {
             let decision = given.decide();
@@ -129,7 +150,7 @@ fn trusted(given: &Given) -> Option<&RunRecord> {
     let Observed { store: StoreSight::Found(_), .. } = &given.seen else { return None };
     let row = &given.row;
     let status = given.run.status.clone().unwrap_or_default();
-    let turn = row.head.as_ref().map_or(0, |head| head.turn);
+    let turn = row.highest_turn;
     let same = status.store_id.is_none_or(|id| id == row.store_id.to_string());
     let known_turn = status.checkpoint.map_or(0, |it| it.turn);
     let known_attempt = status.attempt.map_or(0, |it| it.number);

@@ -1,6 +1,7 @@
 //! One big table, by theme.
 
 mod cancel;
+mod corruption;
 mod deaths;
 mod evidence;
 mod holds;
@@ -30,8 +31,8 @@ fn every_cause_that_the_operator_can_find_is_in_the_table() {
         holds::cases(),
     ];
     let expected: Vec<String> = themes.iter().flatten().flat_map(Case::effects).collect();
-    // These two are the store's.
-    let by_the_store = |cause: &Cause| matches!(cause, Cause::Adopted | Cause::RunDeleted);
+    // These are the store's.
+    let by_the_store = |cause: &Cause| matches!(cause, Cause::Adopted | Cause::Rewound | Cause::RunDeleted);
     let missing = |cause: &&Cause| !expected.iter().any(|it| it.contains(&format!(": {cause},")));
     let missing: Vec<_> = Cause::ALL.iter().filter(|it| !by_the_store(it)).filter(missing).collect();
     assert!(missing.is_empty(), "no case ends with {missing:?}");

@@ -106,6 +106,8 @@ pub fn in_words(effect: &Effect) -> String {
             format!("end {}: {}, {:?}, then {then}", ending.attempt, ending.cause, ending.class)
         }
         Effect::ReadTemplate(revision) => format!("read template {revision}"),
+        Effect::VerifyHead(row) => format!("verify the head of attempt {}", row.attempt.number),
+        Effect::Rewind(_, rewind) => format!("go back to {} by {}", rewind.to, rewind.actor),
         Effect::CreateWorker { pod, .. } => {
             let pinned = pod.metadata.annotations.iter().flatten().any(|(key, _)| key.ends_with("/pinned"));
             let name = pod.metadata.name.as_deref().unwrap_or_default();

@@ -1,18 +1,23 @@
 //! A run and what is seen of it, but for the store's row.
 
 use dalsegno_core::revision::Document;
-use dalsegno_core::{AgentSight, Decision, NodeSight, Observed, Refusal, StoreSight, decide};
+use dalsegno_core::{AgentSight, Decision, HeadSight, NodeSight, Observed, Refusal, StoreSight, decide};
 use dalsegno_crds::{
     Agent, AgentRun, AgentRunSpec, AgentRunStatus, AttemptStatus, CheckpointStatus, ConditionType,
     PodTemplate, Reason, RunDefaults, Summary, condition,
 };
-use dalsegno_store::{PriorRun, RunRecord};
+use dalsegno_protocol::Boundary;
+use dalsegno_store::verify::{Checkpoint, Corruption, LastGood};
+use dalsegno_store::{Place, PriorRun, RunRecord};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::store::{STORE, fresh_row};
 use super::{RUN, Seen, TAGGED, UID, ago, now};
+
+/// An epoch that no row has.
+const LONG_AGO: i64 = -1;
 
 /// What is given: an AgentRun, the store's row, and whatever else is seen.
 #[derive(Clone, Debug)]
@@ -35,6 +40,7 @@ pub fn run() -> Given {
         pods: Vec::new(),
         node: Some(NodeSight { ready: true, since: ago(86_400) }),
         templates: Default::default(),
+        head: Some(HeadSight::of(&row, Checkpoint::Sound)),
         refusal: None,
         name_taken: false,
         gateway_url: "http://gateway".into(),
@@ -54,6 +60,9 @@ impl Given {
         let mut seen = self.seen.clone();
         if matches!(seen.store, StoreSight::Found(_)) {
             seen.store = StoreSight::Found(Box::new(self.row.clone()));
+        }
+        if let Some(head) = seen.head.as_mut().filter(|head| head.epoch != LONG_AGO) {
+            *head = HeadSight::of(&self.row, head.found.clone());
         }
         seen
     }
@@ -169,6 +178,30 @@ impl Given {
     pub fn prior(mut self, turn: i32, same_tenant: bool) -> Self {
         let object_uid = "earlier-uid".into();
         self.seen.store = StoreSight::Prior(PriorRun { id: Uuid::nil(), object_uid, same_tenant, turn });
+        self
+    }
+
+    /// Nobody has looked at the head for this attempt.
+    pub fn head_not_looked_at(mut self) -> Self {
+        self.seen.head = None;
+        self
+    }
+
+    /// It was looked at before the epoch moved.
+    pub fn head_looked_at_before(mut self) -> Self {
+        self.seen.head = Some(HeadSight { epoch: LONG_AGO, reset_generation: 0, found: Checkpoint::Sound });
+        self
+    }
+
+    /// The head cannot be rebuilt; the last good turn, if any, and the calls with an effect after it.
+    pub fn corrupt(mut self, last_good: Option<i32>, effects: &[&str]) -> Self {
+        let last_good = last_good.map(|turn| LastGood {
+            place: Place { turn, boundary: Boundary::Result, epoch: 1 },
+            effects: effects.iter().map(|it| (*it).to_owned()).collect(),
+        });
+        let detail = "turn 7 (result): it has another payload than was committed".into();
+        let found = Checkpoint::Corrupt(Corruption { detail, last_good });
+        self.seen.head = Some(HeadSight::of(&self.row, found));
         self
     }
 

@@ -153,6 +153,15 @@ impl Given {
         self
     }
 
+    /// It was rewound to here from this turn; event positions never go back.
+    pub fn once_at(mut self, turn: i32) -> Self {
+        self.row.highest_turn = turn;
+        if let Some(head) = &mut self.row.head {
+            head.position = i64::from(turn) * 10;
+        }
+        self
+    }
+
     pub fn committed(mut self, seconds_ago: i64) -> Self {
         self.row.head.as_mut().unwrap().at = ago(seconds_ago);
         self
