@@ -62,6 +62,7 @@ async fn commit(
         full,
         events: request.events,
         calls: request.calls,
+        records: request.records,
         usage: request.usage,
         trigger: request.trigger,
         finish,

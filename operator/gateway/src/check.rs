@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dalsegno_protocol::{
-    Boundary, ChannelOps, ClaimRequest, CommitRequest, Finish, Limits, Payload, PlannedCall, Usage,
+    Boundary, ChannelOps, ClaimRequest, Code, CommitRequest, Finish, Limits, Payload, PlannedCall, RecordOp,
+    Usage,
 };
 
 use crate::refusal::Refusal;
@@ -22,6 +23,7 @@ pub(crate) fn commit(request: &CommitRequest, boundary: Boundary) -> Checked {
     }
     at_most("`events`", request.events.len(), Limits::EVENTS)?;
     calls(&request.calls, boundary)?;
+    records(&request.records)?;
     usage(&request.usage)?;
     if let Some(trigger) = &request.trigger {
         word("`trigger`", trigger)?;
@@ -112,14 +114,18 @@ fn payloads(set: &BTreeMap<String, Payload>, append: &BTreeMap<String, Vec<Paylo
         let Payload::Bytes { media_type, base64 } = payload else {
             continue;
         };
-        word("`mediaType`", media_type)?;
-        if let Err(error) = STANDARD.decode(base64) {
-            return refuse(format!(
-                "channel {channel:?}: `base64` is not standard base64 with padding ({error})"
-            ));
-        }
+        bytes(&format!("channel {channel:?}"), media_type, base64)?;
     }
     Ok(())
+}
+
+/// A payload that is no JSON.
+fn bytes(what: &str, media_type: &str, base64: &str) -> Checked {
+    word("`mediaType`", media_type)?;
+    match STANDARD.decode(base64) {
+        Ok(_) => Ok(()),
+        Err(error) => refuse(format!("{what}: `base64` is not standard base64 with padding ({error})")),
+    }
 }
 
 fn calls(calls: &[PlannedCall], boundary: Boundary) -> Checked {
@@ -141,6 +147,49 @@ fn calls(calls: &[PlannedCall], boundary: Boundary) -> Checked {
         }
     }
     Ok(())
+}
+
+/// Changes of records, of a batch or of a boundary.
+pub(crate) fn records(operations: &[RecordOp]) -> Checked {
+    at_most("changes of records", operations.len(), Limits::RECORDS)?;
+    for operation in operations {
+        let (space, key) = operation.place();
+        let (entry_id, value) = operation.entry();
+        record_name("a record's `space`", space)?;
+        record_name("a record's `key`", key)?;
+        if let Some(entry_id) = entry_id {
+            record_name("a record's `entryId`", entry_id)?;
+        }
+        let Some(value) = value else { continue };
+        let bytes = match value {
+            Payload::Json(json) => json.get().len(),
+            Payload::Bytes { media_type, base64 } => {
+                bytes(&format!("the value of {key:?}"), media_type, base64)?;
+                base64.len()
+            }
+        };
+        if bytes > Limits::RECORD_VALUE_BYTES {
+            return Err(Refusal::new(
+                Code::TooLarge,
+                format!(
+                    "the value of {key:?} has {bytes} bytes, the limit is {}; split it, or keep it elsewhere and \
+                     record where it is",
+                    Limits::RECORD_VALUE_BYTES
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn record_name(what: &str, value: &str) -> Checked {
+    if (1..=Limits::RECORD_NAME_BYTES).contains(&value.len()) && !value.chars().any(char::is_control) {
+        return Ok(());
+    }
+    refuse(format!(
+        "{what} must have 1 to {} bytes, none of them a control character's",
+        Limits::RECORD_NAME_BYTES
+    ))
 }
 
 fn usage(usage: &Usage) -> Checked {

@@ -36,6 +36,14 @@ pub struct Config {
     pub connections: usize,
     /// Bytes of bodies held at once by this process.
     pub body_budget: usize,
+    /// Streams of events at once in this process.
+    pub streams: usize,
+    /// How often a stream of events asks the store.
+    pub follow_poll: Duration,
+    /// After this long without an event a stream shows that it lives.
+    pub follow_idle: Duration,
+    /// After this long a stream ends, and its reader asks anew.
+    pub follow_limit: Duration,
     /// Calls of one run under way at once; heartbeats not counted.
     pub calls_per_run: usize,
     /// Heartbeats that arrive within this after a batch wait for the next one.
@@ -57,6 +65,10 @@ impl Default for Config {
             body_deadline: Duration::from_secs(30),
             connections: 4_096,
             body_budget: Limits::PROCESS_BYTES,
+            streams: 64,
+            follow_poll: Duration::from_millis(500),
+            follow_idle: Duration::from_secs(15),
+            follow_limit: Duration::from_secs(600),
             calls_per_run: 16,
             heartbeat_window: Duration::from_millis(200),
             beat_period: Duration::from_secs(1),
@@ -75,6 +87,7 @@ pub struct Shared {
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) config: Config,
     pub(crate) bodies: Arc<Semaphore>,
+    pub(crate) streams: Arc<Semaphore>,
     pub(crate) admission: Admission,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) metrics: Metrics,
@@ -98,6 +111,7 @@ impl Gateway {
         Self(Arc::new(Shared {
             heartbeats: Heartbeats::start(store.clone(), &config, metrics.clone()),
             bodies: Arc::new(Semaphore::new(config.body_budget)),
+            streams: Arc::new(Semaphore::new(config.streams)),
             admission: Admission::new(config.calls_per_run),
             metrics,
             last_beat: LastBeat::default(),

@@ -1,15 +1,18 @@
-//! `GET state`: what a worker may look at.
+//! `GET state` and `GET memory-delta`: what a worker may look at.
 
 use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use dalsegno_protocol::{Code, StateResponse};
+use dalsegno_store::memory;
 use futures::stream;
+use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::gateway::Gateway;
 use crate::path::{self, Worker};
+use crate::query::Query;
 use crate::refusal::{self, JSON, Refusal};
 
 /// Bytes handed to the connection at a time.
@@ -20,31 +23,65 @@ pub(crate) async fn state(
     worker: Worker,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let turn = query.as_deref().filter(|query| !query.is_empty()).map(turn).transpose()?;
-    let store = &gateway.store;
-    if !gateway.ask("judging a capability", store.is_current(worker.run, &worker.capability)).await? {
-        return Err(Refusal::fenced());
+    let mut query = Query::parse(query.as_deref(), &["turn"])?;
+    let turn = query.take("turn").map(|turn| path::turn(&turn)).transpose()?;
+    judge(&gateway, &worker).await?;
+    let state = after(&gateway, &worker, turn).await?;
+    answer(&gateway, &StateResponse { state })
+}
+
+/// Between two turns, or against the start: turn 0.
+pub(crate) async fn memory_delta(
+    State(gateway): State<Gateway>,
+    worker: Worker,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    let mut query = Query::parse(query.as_deref(), &["from", "to"])?;
+    let from = query.take("from").filter(|from| from != "0");
+    let from = from.map(|turn| path::turn(&turn)).transpose()?;
+    let to = query.take("to").map(|turn| path::turn(&turn)).transpose()?;
+    judge(&gateway, &worker).await?;
+    let before = match from {
+        None => dalsegno_protocol::State::new(),
+        from => after(&gateway, &worker, from).await?,
+    };
+    let after = after(&gateway, &worker, to).await?;
+    answer(&gateway, &memory::delta(&before, &after))
+}
+
+/// Refuses whoever may not write: only the worker of the current attempt may look.
+pub(crate) async fn judge(gateway: &Gateway, worker: &Worker) -> Result<(), Refusal> {
+    let judged = gateway.store.is_current(worker.run, &worker.capability);
+    match gateway.ask("judging a capability", judged).await? {
+        true => Ok(()),
+        false => Err(Refusal::fenced()),
     }
-    let Some(state) = gateway.state(worker.run, turn).await? else {
-        return Err(Refusal::new(
+}
+
+/// The state after a turn, or after the head.
+async fn after(
+    gateway: &Gateway,
+    worker: &Worker,
+    turn: Option<i32>,
+) -> Result<dalsegno_protocol::State, Refusal> {
+    let state = gateway.state(worker.run, turn).await?;
+    state.ok_or_else(|| {
+        Refusal::new(
             Code::NotFound,
             match turn {
                 None => "nothing is committed yet: the run begins at turn 1 with no state".to_owned(),
                 Some(turn) => format!("turn {turn} is not committed"),
             },
-        ));
-    };
-    let text = Bytes::from(refusal::text(&StateResponse { state })?);
-    let budget = budget(&gateway, text.len())?;
-    let head = [(header::CONTENT_TYPE, JSON), (header::CONTENT_LENGTH, text.len().into())];
-    Ok((head, trickle(text, budget)).into_response())
+        )
+    })
 }
 
-fn turn(query: &str) -> Result<i32, Refusal> {
-    match query.split_once('=') {
-        Some(("turn", number)) => path::turn(number),
-        _ => Err(Refusal::invalid("this call takes one parameter: ?turn=N")),
-    }
+/// An answer that may be large.
+pub(crate) fn answer(gateway: &Gateway, answer: &impl Serialize) -> Result<Response, Refusal> {
+    let text = Bytes::from(refusal::text(answer)?);
+    let budget = budget(gateway, text.len())?;
+    let head = [(header::CONTENT_TYPE, JSON), (header::CONTENT_LENGTH, text.len().into())];
+    Ok((head, trickle(text, budget)).into_response())
 }
 
 /// An answer takes its place in the process's budget until it has gone out.

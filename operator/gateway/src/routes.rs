@@ -8,7 +8,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::gateway::Gateway;
 use crate::refusal::Refusal;
-use crate::{attach, boundary, calls, end, heartbeat, observe, read};
+use crate::{attach, boundary, calls, end, events, heartbeat, observe, read, records};
 
 /// Where runs are found.
 pub(crate) const RUNS: &str = "/v1/runs/";
@@ -24,6 +24,9 @@ const SETTLE: (&str, &str) = ("/v1/runs/{run_id}/calls/{call}/settle", "settle")
 const FINISH: (&str, &str) = ("/v1/runs/{run_id}/finish", "finish");
 const CANCELLED: (&str, &str) = ("/v1/runs/{run_id}/cancelled", "cancelled");
 const STATE: (&str, &str) = ("/v1/runs/{run_id}/state", "state");
+const MEMORY_DELTA: (&str, &str) = ("/v1/runs/{run_id}/memory-delta", "memory-delta");
+const EVENTS: (&str, &str) = ("/v1/runs/{run_id}/events", "events");
+const RECORDS: (&str, &str) = ("/v1/runs/{run_id}/records", "records");
 
 /// The worker's contract over HTTP.
 pub fn router(gateway: Gateway) -> Router {
@@ -38,6 +41,9 @@ pub fn router(gateway: Gateway) -> Router {
         .route(FINISH.0, post(end::finish))
         .route(CANCELLED.0, post(end::cancelled))
         .route(STATE.0, get(read::state))
+        .route(MEMORY_DELTA.0, get(read::memory_delta))
+        .route(EVENTS.0, get(events::events))
+        .route(RECORDS.0, post(records::write).get(records::list))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
         .layer(CatchPanicLayer::custom(observe::panicked))
@@ -47,7 +53,9 @@ pub fn router(gateway: Gateway) -> Router {
 
 /// The name of a route's call.
 pub(crate) fn name(route: &str) -> Option<&'static str> {
-    let routes = [ATTACH, PLAN, TURN, HEARTBEAT, CLAIM, COMPLETE, SETTLE, FINISH, CANCELLED, STATE];
+    let routes = [
+        ATTACH, PLAN, TURN, HEARTBEAT, CLAIM, COMPLETE, SETTLE, FINISH, CANCELLED, STATE, MEMORY_DELTA, EVENTS, RECORDS,
+    ];
     routes.into_iter().find(|(path, _)| *path == route).map(|(_, name)| name)
 }
 

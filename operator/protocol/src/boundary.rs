@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::{Flags, Head, Payload, PlannedCall};
+use crate::{Flags, Head, Payload, PlannedCall, RecordOp};
 
 /// Which boundary of a turn. Ordered: a plan comes before its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -37,6 +37,9 @@ pub struct CommitRequest {
     /// Calls that the turn will make (plan boundary).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<PlannedCall>,
+    /// Records that change with the boundary, all of them or none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub records: Vec<RecordOp>,
     /// What this boundary spent.
     #[serde(default, skip_serializing_if = "Usage::is_zero")]
     pub usage: Usage,

@@ -3,17 +3,21 @@
 //! A worker knows four things of Dal Segno: its own base URL, a token, its input and these types. The contract in
 //! words, with a walk-through by curl, is `docs/worker-contract.md`; changing a type here changes that contract.
 //!
-//! Payloads (state, events, arguments, results) are [`RawValue`]s: the text that came is the text that is kept.
+//! Payloads (state, events, records, arguments, results) are [`RawValue`]s: the text that came is the text that is kept.
 
 mod boundary;
 mod calls;
+mod events;
 mod limits;
 mod problem;
+mod records;
 
 pub use boundary::*;
 pub use calls::*;
+pub use events::*;
 pub use limits::Limits;
 pub use problem::{Code, Problem};
+pub use records::*;
 pub use serde_json::value::RawValue;
 
 use std::collections::BTreeMap;

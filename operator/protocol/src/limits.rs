@@ -16,6 +16,16 @@ impl Limits {
     pub const EVENTS: usize = 1_000;
     /// Calls planned in one boundary.
     pub const CALLS: usize = 100;
+    /// Changes of records in one batch or boundary.
+    pub const RECORDS: usize = 1_000;
+    /// Bytes of a record's space, key or entry id.
+    pub const RECORD_NAME_BYTES: usize = 512;
+    /// Bytes of a record's value: of JSON the text's, else the base64's.
+    pub const RECORD_VALUE_BYTES: usize = 4 << 20;
+    /// Entries or events in one page of an answer.
+    pub const PAGE: u32 = 1_000;
+    /// Bytes of entries or events after which a page ends early.
+    pub const PAGE_BYTES: usize = 4 << 20;
     /// Levels of nesting in any JSON.
     pub const DEPTH: usize = 128;
     /// Turns in a run.

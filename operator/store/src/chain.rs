@@ -107,6 +107,7 @@ impl Kept {
             events_digest: self.events_digest,
             usage: row.usage,
             trigger: row.trigger.as_deref(),
+            records_digest: row.records_digest,
         }
         .content_hash()
     }

@@ -22,7 +22,7 @@
 //!     f(events digest)              SHA-256 of f(event) of each event; empty if there are none
 //!     f(tokens in, i64) f(tokens out, i64) f(tool calls, i64) f(cost, i64)
 //!     f(trigger, UTF-8)             empty if none
-//!     f(records digest)             empty
+//!     f(records digest)             of the changes of records since the boundary before (records.rs); empty if none
 //! )
 //! ```
 //!
@@ -73,6 +73,8 @@ pub struct Header<'a> {
     pub usage: Usage,
     /// Why it was committed.
     pub trigger: Option<&'a str>,
+    /// Of the changes of records since the boundary before, as `records.rs` says; `None` where there are none.
+    pub records_digest: Option<Digest>,
 }
 
 impl Header<'_> {
@@ -97,7 +99,7 @@ impl Header<'_> {
         hash.field(&self.usage.tool_calls.to_be_bytes());
         hash.field(&self.usage.cost_micro_usd.to_be_bytes());
         hash.field(self.trigger.unwrap_or_default().as_bytes());
-        hash.field(&[]);
+        hash.field(optional(&self.records_digest));
         hash.finish()
     }
 }
@@ -129,7 +131,7 @@ pub fn events_digest(events: &[Box<RawValue>]) -> Option<Digest> {
     if events.is_empty() {
         return None;
     }
-    let mut hash = Framed(Sha256::new());
+    let mut hash = Framed::bare();
     for event in events {
         hash.field(event.get().as_bytes());
     }
@@ -155,9 +157,14 @@ pub(crate) struct Framed(Sha256);
 
 impl Framed {
     pub(crate) fn new(tag: &[u8]) -> Self {
-        let mut framed = Self(Sha256::new());
+        let mut framed = Self::bare();
         framed.field(tag);
         framed
+    }
+
+    /// Without a tag: what it hashes is hashed again with one.
+    pub(crate) fn bare() -> Self {
+        Self(Sha256::new())
     }
 
     pub(crate) fn field(&mut self, bytes: &[u8]) {
@@ -195,6 +202,7 @@ mod tests {
             ]),
             usage: Usage { tokens_in: 1, tokens_out: 2, tool_calls: 3, cost_micro_usd: 4 },
             trigger: Some("TASK_END"),
+            records_digest: None,
         }
     }
 
@@ -253,6 +261,7 @@ mod tests {
             Header { events_digest: None, ..header() },
             Header { usage: Usage::default(), ..header() },
             Header { trigger: None, ..header() },
+            Header { records_digest: Some([0; 32]), ..header() },
         ];
         for changed in changes {
             assert_ne!(changed.content_hash(), plain, "{changed:?}");

@@ -23,14 +23,17 @@ pub mod audit;
 mod chain;
 pub mod codec;
 mod error;
+mod events;
 pub mod fold;
 pub mod header;
+pub mod memory;
 mod model;
 mod open;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod proof;
 pub mod reading;
+mod records;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod survey;
@@ -112,7 +115,7 @@ pub trait Store: Send + Sync + 'static {
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
 
     /// Goes back to an earlier boundary of the live branch, in one step: moves the epoch, marks the boundaries after it as
-    /// undone and hides the records of their turns, makes it the head. Event positions go on from the highest ever; calls
+    /// undone and hides the records written after it, makes it the head. Event positions go on from the highest ever; calls
     /// keep their keys and results. A reserved attempt stays reserved under the new epoch, one with a pod ends as
     /// `Rewound` (neutral) and the next is reserved, an ended one stays ended.
     ///
@@ -145,7 +148,7 @@ pub trait Store: Send + Sync + 'static {
     /// digest as the head); finished; unsettled calls of an earlier attempt; conflict (not the next boundary, or
     /// another body for one that is there).
     ///
-    /// In the same statement: the boundary's row with its content hash, planned calls, usage added, the head moved,
+    /// In the same statement: the boundary's row with its content hash, planned calls, records, usage added, the head moved,
     /// a bound lease renewed, the finish.
     async fn commit(&self, commit: &Commit) -> Result<Committed>;
 
@@ -160,6 +163,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Says how a call of an earlier attempt ended, on a worker's or a person's word.
     async fn settle(&self, settle: &Settle) -> Result<Completed>;
+
+    /// Applies a batch of changes of records, all of them or none. Judged like a commit: unknown run; fenced; duplicate
+    /// (same id and digest as a batch of the live branch); finished; unsettled calls of an earlier attempt; conflict
+    /// (same id, other digest). The changes enter the hash of the next boundary.
+    async fn write_records(&self, batch: &RecordBatch) -> Result<Written>;
 
     /// Closes the run where there is no new state. The epoch does not move.
     async fn finish(&self, finish: &FinishCall) -> Result<Committed>;
@@ -177,6 +185,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Calls of a run in the order in which they were first seen.
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;
+
+    /// Entries of a space of the run's records, in order. None for an unknown run.
+    async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage>;
+
+    /// Events of the live branch in order, as they came, each boundary's held to its digest.
+    async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage>;
 
     /// Whether this capability is the current one (for reads).
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool>;

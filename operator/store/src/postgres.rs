@@ -19,6 +19,7 @@
 mod branch;
 mod calls;
 mod commit;
+mod events;
 mod fault;
 mod fitness;
 mod grants;
@@ -26,6 +27,7 @@ mod operate;
 mod pool;
 mod pulse;
 mod reading;
+mod records;
 mod rewind;
 mod row;
 mod schema;

@@ -61,6 +61,7 @@ fn turn(run: RunId, turn: i32) -> Commit {
         full: true,
         events: Vec::new(),
         calls: Vec::new(),
+        records: Vec::new(),
         usage: Usage::default(),
         trigger: None,
         finish: None,

@@ -35,6 +35,7 @@ impl Commit {
             channels: None,
             events: Vec::new(),
             calls: Vec::new(),
+            records: Vec::new(),
             usage: Usage::default(),
             trigger: None,
             outcome: None,

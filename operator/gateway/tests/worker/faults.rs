@@ -123,6 +123,9 @@ pass! {
     async fn claim(&self, claim: &Claim) -> Result<Claimed>;
     async fn complete(&self, complete: &Complete) -> Result<Completed>;
     async fn settle(&self, settle: &Settle) -> Result<Completed>;
+    async fn write_records(&self, batch: &RecordBatch) -> Result<Written>;
+    async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage>;
+    async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage>;
     async fn finish(&self, finish: &FinishCall) -> Result<Committed>;
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;

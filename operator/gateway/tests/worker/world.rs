@@ -78,6 +78,8 @@ pub fn quick() -> Config {
         body_deadline: Duration::from_millis(300),
         beat_period: Duration::from_millis(20),
         shutdown_limit: Duration::from_secs(2),
+        follow_poll: Duration::from_millis(10),
+        follow_idle: Duration::from_millis(50),
         ..Config::default()
     }
 }

@@ -47,7 +47,7 @@ BEGIN
     SELECT coalesce(jsonb_agg(ds_told_v1(turn, boundary, content_hash) ORDER BY turn, boundary, content_hash), '[]')
     INTO undone_
     FROM undone;
-    UPDATE records SET undone = true WHERE run = _run AND turn > _turn AND NOT undone;
+    PERFORM ds_hide_records_v1(_run, _turn, _boundary);
 
     IF row_.attempt_state IN ('created', 'attached') THEN
         PERFORM ds_end_noted_v1(_run, 'Rewound', 'Neutral', NULL, '', now_);

@@ -39,6 +39,8 @@ pub struct BoundaryRow {
     pub usage: Usage,
     /// Why it was committed.
     pub trigger: Option<String>,
+    /// Of the changes of records since the boundary before; `None` where there are none.
+    pub records_digest: Option<Digest>,
 }
 
 /// One transition of a run.

@@ -1,6 +1,6 @@
 //! What a worker asks of its run: attach, commit, heartbeat, finish, acknowledge a cancel.
 
-use dalsegno_protocol::{Boundary, PlannedCall, RawValue, Usage};
+use dalsegno_protocol::{Boundary, PlannedCall, RawValue, RecordOp, Usage};
 use uuid::Uuid;
 
 use super::{Digest, NewFinish, RunId, RunRecord};
@@ -49,6 +49,8 @@ pub struct Commit {
     pub events: Vec<Box<RawValue>>,
     /// Calls that the turn will make.
     pub calls: Vec<PlannedCall>,
+    /// Changes of records, applied with the boundary.
+    pub records: Vec<RecordOp>,
     /// What the boundary spent.
     pub usage: Usage,
     /// Why it was committed.

@@ -31,7 +31,7 @@ const WALK: &str = "WITH RECURSIVE run AS MATERIALIZED ( \
      SELECT run.head_turn, run.head_hash, \
             b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.parent_hash, \
             b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
-            b.events_digest, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, \
+            b.events_digest, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
             b.turn <= $4 AS has_payloads, \
             CASE WHEN b.turn <= $4 THEN b.ops END AS ops, \
             CASE WHEN b.turn <= $4 THEN b.events END AS events \
@@ -148,6 +148,7 @@ pub(super) fn kept(row: &PgRow) -> Work<Kept> {
                 cost_micro_usd: row.try_get("cost_micro_usd")?,
             },
             trigger: row.try_get("trigger_word")?,
+            records_digest: optional_digest(row, "records_digest")?,
         },
         parent,
         ops_digest: optional_digest(row, "ops_digest")?,

@@ -6,6 +6,7 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::fault::{Fault, Work};
+use super::records::Columns;
 use super::row::{asked, boundary, head, number, packed, text, word};
 use crate::{Commit, Committed, FinishCall, NewFinish, Standing, codec, header};
 
@@ -23,6 +24,7 @@ impl Postgres {
     pub(super) async fn do_commit(&self, commit: &Commit) -> Work<Committed> {
         let finish = Words::of(commit.finish.as_ref())?;
         let calls = Planned::of(&commit.calls)?;
+        let records = Columns::of(&commit.records);
         let query = sqlx::query(COMMIT)
             .bind(commit.run)
             .bind(commit.capability.as_slice())
@@ -48,8 +50,9 @@ impl Postgres {
             .bind(calls.ids)
             .bind(calls.policies)
             .bind(calls.keys)
-            .bind(calls.arguments);
-        let Some(row) = self.pool.optional(query).await? else {
+            .bind(calls.arguments)
+            .bind(records.digest.map(Vec::from));
+        let Some(row) = self.pool.optional(records.bind(query)).await? else {
             return Ok(Committed::NotFound);
         };
         match committed(&row)? {

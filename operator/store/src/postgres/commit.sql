@@ -2,18 +2,20 @@
 --
 -- What must hold: everything is judged by `head`, the run's row as it stands once its lock is ours. Whoever waited for
 -- the lock sees there what the one before has written; a read of any other table would still see what was there when
--- this statement began, so there is none.
+-- this statement began, so there is none but in `ds_apply_records_v1`, whose statements begin when they are reached.
 --
 --  $1 run  $2 capability  $3 turn  $4 boundary  $5 commit id  $6 digest of the body
 --  $7 ops  $8 their digest  $9 whether they are full  $10 events  $11 their digest  $12 how many
 -- $13 tokens in  $14 tokens out  $15 tool calls  $16 cost  $17 trigger
 -- $18 outcome of the finish, or null  $19 its reason  $20 message  $21 output
 -- $22 ids of planned calls  $23 their policies  $24 keys  $25 arguments
+-- $26 digest of the changes of records, or null  $27 their words  $28 spaces  $29 keys  $30 entry ids  $31 values
+-- $32 sizes
 WITH head AS MATERIALIZED (
     SELECT id, lifecycle, epoch, capability, attempt,
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
            unsettled_retry_same_key + unsettled_probe + unsettled_ask AS unsettled,
-           cancel_requested_at, cancel_told_at, suspend, heartbeat_ms, audit_seq, audit_hash
+           cancel_requested_at, cancel_told_at, suspend, heartbeat_ms, audit_seq, audit_hash, records_digest AS records_before
     FROM runs
     WHERE id = $1
     FOR UPDATE
@@ -22,6 +24,8 @@ judged AS MATERIALIZED (
     SELECT head.*,
            ds_now_v1() AS now,
            coalesce(head_hash, decode(repeat('00', 32), 'hex')) AS parent_hash,
+           CASE WHEN $26 IS NULL THEN records_before ELSE ds_records_link_v1(records_before, $26) END
+               AS records_digest,
            CASE
                -- Nobody's capability is null.
                WHEN capability IS DISTINCT FROM $2 THEN 'fenced'
@@ -37,9 +41,9 @@ judged AS MATERIALIZED (
 ),
 next AS MATERIALIZED (
     SELECT judged.*,
-           ds_content_hash_v1(
+           ds_content_hash_v2(
                parent_hash, id, $3, $4, epoch, attempt, now, head_position + $12, $5, $6, $8, $9, $11,
-               $13, $14, $15, $16, $17
+               $13, $14, $15, $16, $17, records_digest
            ) AS content_hash
     FROM judged
     WHERE verdict = 'ok'
@@ -48,11 +52,11 @@ kept AS (
     INSERT INTO boundaries (
         run, turn, boundary, epoch, parent_turn, parent_boundary, parent_epoch, parent_hash, content_hash, attempt,
         position, commit_id, digest, at, ops, ops_digest, is_full, events, events_digest, event_count,
-        tokens_in, tokens_out, tool_calls, cost_micro_usd, trigger_word, finish
+        tokens_in, tokens_out, tool_calls, cost_micro_usd, trigger_word, finish, records_digest
     )
     SELECT id, $3, $4, epoch, head_turn, head_boundary, head_epoch, parent_hash, content_hash, attempt,
            head_position + $12, $5, $6, now, $7, $8, $9, $10, $11, $12,
-           $13, $14, $15, $16, $17, $18 IS NOT NULL
+           $13, $14, $15, $16, $17, $18 IS NOT NULL, records_digest
     FROM next
 ),
 planned AS (
@@ -62,6 +66,11 @@ planned AS (
     FROM next, unnest($22, $23, $24, $25) WITH ORDINALITY AS call (id, policy, key, arguments, place)
     ORDER BY call.place
     ON CONFLICT (run, id) DO NOTHING
+),
+recorded AS MATERIALIZED (
+    SELECT id, ds_apply_records_v1(id, $3, $4, epoch, now, $27, $28, $29, $30, $31, $32) AS count
+    FROM next
+    WHERE $26 IS NOT NULL
 ),
 audited AS (
     INSERT INTO audit (run, seq, at, kind, actor, detail, parent_hash, hash)
@@ -78,6 +87,8 @@ moved AS (
         head_commit_id = $5, head_digest = $6, head_hash = next.content_hash,
         head_position = next.head_position + $12, head_at = next.now,
         highest_turn = greatest(runs.highest_turn, $3),
+        -- What stands in a boundary's hash is told.
+        records_digest = NULL,
         tokens_in = tokens_in + $13, tokens_out = tokens_out + $14, tool_calls = tool_calls + $15,
         cost_micro_usd = cost_micro_usd + $16,
         -- A boundary renews a lease that a heartbeat has bound, and binds none.
@@ -109,5 +120,9 @@ SELECT judged.verdict,
        CASE WHEN next.id IS NULL THEN judged.head_hash ELSE next.content_hash END AS content_hash,
        judged.suspend,
        judged.cancel_requested_at IS NOT NULL AS cancel,
-       judged.heartbeat_ms AS lease_ms
-FROM judged LEFT JOIN next ON next.id = judged.id
+       judged.heartbeat_ms AS lease_ms,
+       -- Named, so that it is done.
+       recorded.count AS recorded
+FROM judged
+LEFT JOIN next ON next.id = judged.id
+LEFT JOIN recorded ON recorded.id = judged.id

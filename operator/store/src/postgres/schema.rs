@@ -36,6 +36,7 @@ fn migrator() -> Migrator {
         8 "0008_operator",
         9 "0009_worker",
         10 "0010_calls",
+        12 "0012_records",
         13 "0013_rewind",
         14 "0014_append_only",
     })

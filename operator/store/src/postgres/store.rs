@@ -8,9 +8,9 @@ use uuid::Uuid;
 use super::Postgres;
 use crate::{
     Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
-    Complete, Completed, Created, Deadlines, Digest, Ending, FinishCall, Identity, Link, LookUp, NewRun,
-    Place, PodRecord, Pulse, Reading, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Store,
-    Then,
+    Complete, Completed, Created, Deadlines, Digest, Ending, EventPage, EventQuery, FinishCall, Identity,
+    Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch, RecordPage, RecordQuery, Recorded,
+    Result, Rewind, Rewound, RunId, RunRecord, Settle, Store, Then, Written,
 };
 
 #[async_trait]
@@ -109,6 +109,18 @@ impl Store for Postgres {
 
     async fn settle(&self, settle: &Settle) -> Result<Completed> {
         self.do_settle(settle).await.map_err(|fault| fault.while_("settling a call"))
+    }
+
+    async fn write_records(&self, batch: &RecordBatch) -> Result<Written> {
+        self.do_write_records(batch).await.map_err(|fault| fault.while_("writing records"))
+    }
+
+    async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage> {
+        self.do_read_records(run, query).await.map_err(|fault| fault.while_("reading records"))
+    }
+
+    async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
+        self.do_events(run, query).await.map_err(|fault| fault.while_("reading events"))
     }
 
     async fn finish(&self, finish: &FinishCall) -> Result<Committed> {

@@ -130,6 +130,7 @@ pub(super) fn kept(row: &SqliteRow) -> Work<Kept> {
                 cost_micro_usd: row.try_get("cost_micro_usd")?,
             },
             trigger: row.try_get("trigger_word")?,
+            records_digest: row.try_get::<Option<Hash>, _>("records_digest")?.map(|hash| hash.0),
         },
         parent,
         ops_digest: row.try_get::<Option<Hash>, _>("ops_digest")?.map(|hash| hash.0),

@@ -11,9 +11,11 @@ use super::change::{append_finish, close};
 use super::columns::{Hash, Which, Word};
 use super::fault::Work;
 use super::judge::{self, Proposal, Ruling};
+use super::records;
 use super::row::{HeadPoint, RunRow};
 use crate::audit::actor;
 use crate::header::{Header, NO_PARENT};
+use crate::records::{Changes, link};
 use crate::{Commit, Committed, Digest, FinishCall, NewFinish, RunId, Standing, codec, header};
 
 /// A commit with its payloads ready to be kept, so that the writer only compares and writes.
@@ -28,6 +30,7 @@ pub(super) struct Prepared {
     events_digest: Option<Digest>,
     event_count: i64,
     calls: Vec<PlannedCall>,
+    records: Changes,
     usage: Usage,
     trigger: Option<String>,
     finish: Option<NewFinish>,
@@ -51,6 +54,7 @@ impl Prepared {
             events_digest: header::events_digest(&commit.events),
             event_count: commit.events.len() as i64,
             calls: commit.calls.clone(),
+            records: Changes::of(&commit.records),
             usage: commit.usage,
             trigger: commit.trigger.clone(),
             finish: commit.finish.clone(),
@@ -76,8 +80,10 @@ pub(super) async fn commit(conn: &mut SqliteConnection, now: i64, commit: Prepar
             return Ok(Committed::Conflict { head: row.head().map(|head| (head.turn, head.boundary)) });
         }
     }
+    let Proposal { turn, boundary, .. } = commit.proposal;
     insert_boundary(conn, now, &mut row, &commit).await?;
     plan(conn, now, &commit).await?;
+    records::apply(conn, now, &row, (turn, boundary), &commit.records.changes).await?;
     row.spend(&commit.usage);
     renew(&mut row, now);
     tell(&mut row, now);
@@ -121,6 +127,9 @@ async fn insert_boundary(
     let parent = row.head();
     let parent_hash = parent.map_or(NO_PARENT, |parent| parent.hash);
     let position = row.head_position + commit.event_count;
+    // What stands in a boundary's hash is told.
+    let told = row.records_digest.take().map(|hash| hash.0);
+    let records_digest = commit.records.digest.map_or(told, |batch| Some(link(told, &batch)));
     let hash = Header {
         parent_hash,
         run: row.id,
@@ -137,13 +146,15 @@ async fn insert_boundary(
         events_digest: commit.events_digest,
         usage: commit.usage,
         trigger: commit.trigger.as_deref(),
+        records_digest,
     }
     .content_hash();
     sqlx::query(
         "INSERT INTO boundaries (run, turn, boundary, epoch, parent_turn, parent_boundary, parent_epoch, parent_hash, \
          content_hash, attempt, position, commit_id, digest, at, ops, ops_digest, is_full, events, events_digest, \
-         event_count, tokens_in, tokens_out, tool_calls, cost_micro_usd, trigger_word, finish, undone) \
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+         event_count, tokens_in, tokens_out, tool_calls, cost_micro_usd, trigger_word, finish, \
+         records_digest, undone) \
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
     )
     .bind(row.id)
     .bind(turn)
@@ -171,6 +182,7 @@ async fn insert_boundary(
     .bind(commit.usage.cost_micro_usd)
     .bind(commit.trigger.clone())
     .bind(commit.finish.is_some())
+    .bind(records_digest.map(Hash))
     .execute(conn)
     .await?;
     let head = HeadPoint {

@@ -137,6 +137,7 @@ fn fresh(now: i64, new: NewRun) -> RunRow {
         changed_at: now,
         audit_seq: 0,
         audit_hash: Hash(header::NO_PARENT),
+        records_digest: None,
     }
 }
 

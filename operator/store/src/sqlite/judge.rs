@@ -17,7 +17,7 @@ pub(super) struct Proposal {
     pub digest: Digest,
 }
 
-/// What becomes of a commit or a finish.
+/// What becomes of a commit, a finish or a batch of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ruling {
     Accept,
@@ -60,6 +60,23 @@ pub(super) fn finish(row: &RunRow, capability: &Digest, commit_id: Uuid, digest:
         Ruling::Finished
     } else if has_unsettled(row) {
         Ruling::UnsettledCalls
+    } else {
+        Ruling::Accept
+    }
+}
+
+/// A batch of records, in the order of judgement. `before`: digest of the batch that was written under this id.
+pub(super) fn records(row: &RunRow, capability: &Digest, before: Option<Hash>, digest: &Digest) -> Ruling {
+    if !holds(row, capability) {
+        Ruling::Fenced
+    } else if before == Some(Hash(*digest)) {
+        Ruling::Duplicate
+    } else if row.lifecycle.0 != Lifecycle::Live {
+        Ruling::Finished
+    } else if has_unsettled(row) {
+        Ruling::UnsettledCalls
+    } else if before.is_some() {
+        Ruling::Conflict
     } else {
         Ruling::Accept
     }

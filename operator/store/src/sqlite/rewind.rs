@@ -8,6 +8,7 @@ use super::change::{append, end_noted, fence, neutral, reserve_next};
 use super::columns::{Hash, Which};
 use super::fault::Work;
 use super::read::record;
+use super::records;
 use super::row::{HeadPoint, RunRow};
 use crate::audit::kind;
 use crate::{AttemptState, Lifecycle, Place, Rewind, Rewound, RunId, header};
@@ -17,8 +18,6 @@ const UNDO: &str = "UPDATE boundaries SET undone = 1 \
      WHERE run = ?1 AND NOT undone \
        AND ((turn, boundary) > (?2, ?3) OR ((turn, boundary) = (?2, ?3) AND epoch <> ?4)) \
      RETURNING turn, boundary, content_hash";
-
-const HIDE_RECORDS: &str = "UPDATE records SET undone = 1 WHERE run = ? AND turn > ? AND NOT undone";
 
 /// Makes an earlier boundary the head, and marks what came after it as undone.
 pub(super) async fn rewind(
@@ -42,7 +41,7 @@ pub(super) async fn rewind(
     };
 
     let undone = undo(conn, run, to).await?;
-    sqlx::query(HIDE_RECORDS).bind(run).bind(to.turn).execute(&mut *conn).await?;
+    records::hide(conn, &mut row, (to.turn, to.boundary)).await?;
     let before = row.attempt_state.0;
     match before {
         AttemptState::Created | AttemptState::Attached => {

@@ -78,6 +78,7 @@ table! {
         changed_at: i64,
         audit_seq: i64,
         audit_hash: Hash,
+        records_digest: Option<Hash>,
     }
     where "id = ?" { id }
 }

@@ -13,6 +13,7 @@ fn migrator() -> Migrator {
         migration(1, "runs", include_str!("../../migrations/sqlite/0001_runs.sql")),
         migration(2, "boundaries", include_str!("../../migrations/sqlite/0002_boundaries.sql")),
         migration(3, "contents", include_str!("../../migrations/sqlite/0003_contents.sql")),
+        migration(5, "records", include_str!("../../migrations/sqlite/0005_records.sql")),
         migration(7, "append_only", include_str!("../../migrations/sqlite/0007_append_only.sql")),
     ])
 }

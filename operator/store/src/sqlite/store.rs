@@ -7,13 +7,14 @@ use uuid::Uuid;
 
 use super::call_row::payload;
 use super::{
-    Sqlite, attach, branch, calls, cancel, commit, create, links, namespace, operate, pulse, read, rewind,
+    Sqlite, attach, branch, calls, cancel, commit, create, events, links, namespace, operate, pulse, read,
+    records, rewind,
 };
 use crate::{
     Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
-    Complete, Completed, Created, Deadlines, Digest, Ending, FinishCall, Identity, Link, LookUp, NewRun,
-    Place, PodRecord, Pulse, Reading, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Store,
-    Then,
+    Complete, Completed, Created, Deadlines, Digest, Ending, EventPage, EventQuery, FinishCall, Identity,
+    Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch, RecordPage, RecordQuery, Recorded,
+    Result, Rewind, Rewound, RunId, RunRecord, Settle, Store, Then, Written,
 };
 
 #[async_trait]
@@ -169,6 +170,20 @@ impl Store for Sqlite {
         let (by, reason) = (by.clone(), reason.clone());
         self.write("settling a call", |conn, now| Box::pin(calls::settle(conn, now, by, reason, ending)))
             .await
+    }
+
+    async fn write_records(&self, batch: &RecordBatch) -> Result<Written> {
+        let batch = records::Batch::new(batch);
+        self.write("writing records", |conn, now| Box::pin(records::write(conn, now, batch))).await
+    }
+
+    async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage> {
+        let query = query.clone();
+        self.read("reading records", move |conn, _| Box::pin(records::read(conn, run, query))).await
+    }
+
+    async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
+        self.read("reading events", move |conn, _| Box::pin(events::read(conn, run, query))).await
     }
 
     async fn finish(&self, finish: &FinishCall) -> Result<Committed> {

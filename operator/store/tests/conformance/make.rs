@@ -114,6 +114,7 @@ pub fn again(commit: &Commit) -> Commit {
         full: commit.full,
         events: commit.events.clone(),
         calls: commit.calls.clone(),
+        records: commit.records.clone(),
         usage: commit.usage,
         trigger: commit.trigger.clone(),
         finish: commit.finish.clone(),

@@ -208,6 +208,7 @@ impl World {
                 events_digest: header::events_digest(&row.events),
                 usage: row.usage,
                 trigger: row.trigger.as_deref(),
+                records_digest: row.records_digest,
             }
             .content_hash();
             assert_eq!((row.parent_hash, row.content_hash, row.position), (parent, hash, position));

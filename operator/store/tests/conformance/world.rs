@@ -137,6 +137,7 @@ impl Worker {
             full: true,
             events: Vec::new(),
             calls: Vec::new(),
+            records: Vec::new(),
             usage: Usage::default(),
             trigger: None,
             finish: None,

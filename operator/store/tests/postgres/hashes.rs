@@ -19,7 +19,7 @@ async fn a_boundarys_hash_is_the_same_in_sql_and_in_rust() {
         let (header, trigger) = header().new_tree(&mut runner).unwrap().current();
         let header = Header { trigger: trigger.as_deref(), ..header };
         let in_sql: Vec<u8> = sqlx::query_scalar(
-            "SELECT ds_content_hash_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+            "SELECT ds_content_hash_v2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
         )
         .bind(header.parent_hash.as_slice())
         .bind(header.run)
@@ -42,6 +42,7 @@ async fn a_boundarys_hash_is_the_same_in_sql_and_in_rust() {
         .bind(header.usage.tool_calls)
         .bind(header.usage.cost_micro_usd)
         .bind(header.trigger)
+        .bind(header.records_digest.map(Vec::from))
         .fetch_one(&mut conn)
         .await
         .unwrap();
@@ -93,13 +94,14 @@ fn header() -> impl Strategy<Value = (Header<'static>, Option<String>)> {
         any::<Option<[u8; 32]>>(),
         any::<bool>(),
         any::<Option<[u8; 32]>>(),
+        any::<Option<[u8; 32]>>(),
     );
     let parent = prop_oneof![Just(NO_PARENT), any::<[u8; 32]>()];
     let trigger = prop_oneof![Just(None), text().prop_map(Some)];
     (place, body, parent, any::<[i64; 6]>(), trigger).prop_map(
         |(place, body, parent_hash, numbers, trigger)| {
             let (run, turn, is_plan, epoch, attempt) = place;
-            let (commit_id, digest, ops_digest, full, events_digest) = body;
+            let (commit_id, digest, ops_digest, full, events_digest, records_digest) = body;
             let [at, position, tokens_in, tokens_out, tool_calls, cost_micro_usd] = numbers;
             let header = Header {
                 parent_hash,
@@ -117,6 +119,7 @@ fn header() -> impl Strategy<Value = (Header<'static>, Option<String>)> {
                 events_digest,
                 usage: Usage { tokens_in, tokens_out, tool_calls, cost_micro_usd },
                 trigger: None,
+                records_digest,
             };
             (header, trigger)
         },

@@ -1,0 +1,171 @@
+//! `GET events`: what happened, in pages or as a stream.
+
+use std::time::Instant;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use dalsegno_protocol::{Event, EventsResponse, Limits};
+use dalsegno_store::{EventPage, EventQuery};
+use futures::stream;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::gateway::Gateway;
+use crate::path::Worker;
+use crate::query::Query;
+use crate::read;
+use crate::refusal::Refusal;
+
+pub(crate) async fn events(
+    State(gateway): State<Gateway>,
+    worker: Worker,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    let mut query = Query::parse(query.as_deref(), &["from", "limit", "follow"])?;
+    let follow = match query.take("follow").as_deref() {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err(Refusal::invalid("`follow` is true or false")),
+    };
+    let from = query.number("from", 1)?.unwrap_or(1);
+    let query = EventQuery { from, limit: query.limit()?, bytes: Limits::PAGE_BYTES };
+    let page = page(&gateway, &worker, query).await?;
+    match Format::of(&headers, follow) {
+        Some(format) => stream(gateway, worker, format, query, page),
+        None if follow => Err(Refusal::invalid(
+            "`follow` needs a header `Accept: application/x-ndjson` or `text/event-stream`",
+        )),
+        None => {
+            let next = page.events.last().map_or(from, |last| last.position + 1);
+            read::answer(&gateway, &EventsResponse { events: page.events, next })
+        }
+    }
+}
+
+async fn page(gateway: &Gateway, worker: &Worker, query: EventQuery) -> Result<EventPage, Refusal> {
+    read::judge(gateway, worker).await?;
+    gateway.ask("reading events", gateway.store.events(worker.run, query)).await
+}
+
+/// How a stream is written.
+#[derive(Clone, Copy)]
+enum Format {
+    Lines,
+    ServerSent,
+}
+
+impl Format {
+    /// What a caller that follows, or that accepts nothing but server-sent events, has asked for.
+    fn of(headers: &HeaderMap, follow: bool) -> Option<Self> {
+        let accept = headers.get(header::ACCEPT)?.to_str().ok()?;
+        if accept.contains("text/event-stream") {
+            Some(Self::ServerSent)
+        } else if follow && accept.contains("application/x-ndjson") {
+            Some(Self::Lines)
+        } else {
+            None
+        }
+    }
+
+    fn media_type(self) -> &'static str {
+        match self {
+            Self::Lines => "application/x-ndjson",
+            Self::ServerSent => "text/event-stream",
+        }
+    }
+
+    /// One event. Its text is the worker's own, so that a line break in it must be told as the format wants it.
+    fn write(self, event: &Event, text: &mut String) {
+        let Event { position, turn, attempt, event } = event;
+        // Between tokens a line break is nothing but white space, and inside of a string JSON has none.
+        let event = event.get().replace(['\r', '\n'], " ");
+        let json = format!(r#"{{"position":{position},"turn":{turn},"attempt":{attempt},"event":{event}}}"#);
+        match self {
+            Self::Lines => text.push_str(&format!("{json}\n")),
+            Self::ServerSent => text.push_str(&format!("id: {position}\ndata: {json}\n\n")),
+        }
+    }
+
+    /// Shows that the stream lives.
+    fn idle(self) -> &'static str {
+        match self {
+            Self::Lines => "\n",
+            Self::ServerSent => ":\n\n",
+        }
+    }
+}
+
+/// What a stream goes on from. It counts among the run's calls for as long as it lasts.
+struct Following {
+    gateway: Gateway,
+    worker: Worker,
+    format: Format,
+    query: EventQuery,
+    page: Option<EventPage>,
+    began: Instant,
+    _place: OwnedSemaphorePermit,
+}
+
+/// Ends when the run is over, the worker is fenced, the store is away, the gateway closes, or its time is up.
+fn stream(
+    gateway: Gateway,
+    worker: Worker,
+    format: Format,
+    query: EventQuery,
+    page: EventPage,
+) -> Result<Response, Refusal> {
+    let place = gateway.streams.clone().try_acquire_owned().map_err(|_| Refusal::full())?;
+    let (page, began) = (Some(page), Instant::now());
+    let following = Following { gateway, worker, format, query, page, began, _place: place };
+    let chunks = stream::unfold(following, |mut following| async move {
+        let text = following.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), following))
+    });
+    let head = [(header::CONTENT_TYPE, format.media_type()), (header::CACHE_CONTROL, "no-cache")];
+    Ok((head, Body::from_stream(chunks)).into_response())
+}
+
+impl Following {
+    async fn next(&mut self) -> Option<String> {
+        let page = match self.page.take() {
+            Some(page) => page,
+            None => self.wait().await?,
+        };
+        let mut text = String::new();
+        for event in &page.events {
+            self.format.write(event, &mut text);
+            self.query.from = event.position + 1;
+        }
+        if page.events.is_empty() {
+            text.push_str(self.format.idle());
+        }
+        Some(text)
+    }
+
+    /// The next page, at the latest when it is time to show that the stream lives.
+    async fn wait(&mut self) -> Option<EventPage> {
+        let config = self.gateway.config.clone();
+        let since = Instant::now();
+        loop {
+            if self.began.elapsed() >= config.follow_limit {
+                return None;
+            }
+            let page = page(&self.gateway, &self.worker, self.query).await.ok()?;
+            if !page.events.is_empty() {
+                return Some(page);
+            }
+            if page.over {
+                return None;
+            }
+            if since.elapsed() >= config.follow_idle {
+                return Some(page);
+            }
+            tokio::select! {
+                () = self.gateway.closing.cancelled() => return None,
+                () = tokio::time::sleep(config.follow_poll) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `GET events`, in pages and as a stream, and `GET memory-delta`.
+
+use std::time::Duration;
+
+use dalsegno_gateway::Config;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::world::*;
+
+/// Commits turns with these events.
+async fn commit_events(world: &World, turns: &[&str]) {
+    for (turn, events) in (1..).zip(turns) {
+        let id = Uuid::from_u128(turn);
+        let body = format!(r#"{{"commitId":"{id}","state":{turn},"events":{events}}}"#);
+        world.post(&format!("turns/{turn}"), body).await.ok();
+    }
+}
+
+async fn finish(world: &World) {
+    let finish = json!({ "commitId": Uuid::nil(), "finish": { "outcome": "succeeded" } });
+    world.post("finish", finish.to_string()).await.ok();
+}
+
+async fn follow(world: &World, query: &str, accept: &str) -> Answer {
+    let request = world.request("GET", &format!("events?{query}")).header("accept", accept);
+    world.send(request.header("authorization", format!("Bearer {INSTANCE}")), "").await
+}
+
+#[tokio::test]
+async fn events_come_in_pages_as_they_came() {
+    let world = World::attached().await;
+    let odd = r#"{"z":1,  "a":12345678901234567890.10}"#;
+    commit_events(&world, &[&format!("[1,{odd}]"), "[]", r#"["three"]"#]).await;
+    let answer = world.get("events").await;
+    assert!(answer.text.contains(odd), "{}", answer.text);
+    let events = answer.ok();
+    assert_eq!(events["next"], 4);
+    assert_eq!(events["events"][0], json!({ "position": 1, "turn": 1, "attempt": 1, "event": 1 }));
+    assert_eq!(events["events"][2], json!({ "position": 3, "turn": 3, "attempt": 1, "event": "three" }));
+    let page = world.get("events?from=2&limit=1").await.ok();
+    assert_eq!((page["events"].as_array().unwrap().len(), &page["next"]), (1, &json!(3)));
+    assert_eq!(world.get("events?from=4").await.ok(), json!({ "events": [], "next": 4 }));
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_run() {
+    for (accept, query) in
+        [("application/x-ndjson", "follow=true&from=2"), ("text/event-stream", "from=2")]
+    {
+        let world = World::attached().await;
+        commit_events(&world, &["[1,{\"a\":\n2}]"]).await;
+        let later = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let body = format!(r#"{{"commitId":"{}","events":["late"]}}"#, Uuid::from_u128(9));
+            world.post("turns/2", body).await.ok();
+            finish(&world).await;
+        };
+        let (answer, ()) = tokio::join!(follow(&world, query, accept), later);
+        assert_eq!((answer.status, answer.headers["content-type"].to_str().unwrap()), (200, accept));
+        let data = answer.text.lines().filter_map(|line| match accept {
+            "text/event-stream" => line.strip_prefix("data: "),
+            _ => Some(line).filter(|line| !line.is_empty()),
+        });
+        let events: Vec<Value> = data.map(|data| serde_json::from_str(data).unwrap()).collect();
+        let expected = [
+            json!({ "position": 2, "turn": 1, "attempt": 1, "event": { "a": 2 } }),
+            json!({ "position": 3, "turn": 2, "attempt": 1, "event": "late" }),
+        ];
+        assert_eq!(events, expected, "{}", answer.text);
+        assert_eq!(answer.text.contains("id: 3\n"), accept == "text/event-stream");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_its_worker_is_fenced() {
+    let world = World::attached().await;
+    commit_events(&world, &["[1]"]).await;
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        world.lose_pod(1).await;
+    };
+    let (answer, ()) = tokio::join!(follow(&world, "", "text/event-stream"), later);
+    assert_eq!(answer.text.matches("data: ").count(), 1);
+    assert!(answer.text.contains(":\n\n"), "it shows that it lives: {}", answer.text);
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_its_time_is_up() {
+    let limit = Duration::from_millis(100);
+    let world = World::attached().await.with(Config { follow_limit: limit, ..quick() });
+    commit_events(&world, &["[1]"]).await;
+    assert_eq!(follow(&world, "", "text/event-stream").await.text.matches("data: ").count(), 1);
+}
+
+#[tokio::test]
+async fn a_gateway_has_so_many_streams_at_once() {
+    let world = World::attached().await.with(Config { streams: 0, ..quick() });
+    assert_eq!(follow(&world, "", "text/event-stream").await.code(), "UNAVAILABLE");
+}
+
+#[tokio::test]
+async fn a_question_for_events_that_makes_no_sense_is_refused() {
+    let world = World::attached().await;
+    for (query, why) in [
+        ("from=0", "at least 1"),
+        ("from=x", "whole number"),
+        ("follow=maybe", "true or false"),
+        ("follow=true", "Accept"),
+        ("to=3", "from, limit, follow"),
+    ] {
+        let answer = world.get(&format!("events?{query}")).await;
+        assert_eq!(answer.code(), "INVALID", "{query}");
+        assert!(answer.detail().contains(why), "{query}: {}", answer.detail());
+    }
+    world.lose_pod(1).await;
+    assert_eq!(world.get("events").await.code(), "FENCED");
+}
+
+#[tokio::test]
+async fn a_delta_tells_how_the_state_changed_between_two_turns() {
+    let world = World::attached().await;
+    let bodies = [
+        r#"{"set":{"a":{"json":1},"b":{"json":"x"}}}"#,
+        r#"{"set":{"a":{"json":100}},"append":{"log":[{"json":1}]},"remove":["b"]}"#,
+    ];
+    for (turn, channels) in (1..).zip(bodies) {
+        let body = format!(r#"{{"commitId":"{}","channels":{channels}}}"#, Uuid::from_u128(turn));
+        world.post(&format!("turns/{turn}"), body).await.ok();
+    }
+    let size = |bytes: i64, items: i64| json!({ "bytes": bytes, "items": items });
+    let between = json!({
+        "added": { "log": size(1, 1) }, "updated": { "a": size(2, 0) }, "removed": { "b": size(3, 1) },
+    });
+    assert_eq!(world.get("memory-delta?from=1&to=2").await.ok(), between);
+    assert_eq!(world.get("memory-delta?from=1").await.ok(), between);
+    let since_the_start = json!({ "added": { "a": size(1, 1), "b": size(3, 1) }, "updated": {}, "removed": {} });
+    assert_eq!(world.get("memory-delta?from=0&to=1").await.ok(), since_the_start);
+    assert_eq!(world.get("memory-delta?from=1&to=3").await.code(), "NOT_FOUND");
+    assert_eq!(world.get("memory-delta?from=-1").await.code(), "INVALID");
+}

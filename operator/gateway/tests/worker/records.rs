@@ -1,0 +1,142 @@
+//! `POST records`, `GET records`, and the records of a boundary.
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::faults::Fault;
+use crate::world::*;
+
+fn batch(id: u128, operations: &str) -> String {
+    format!(r#"{{"batchId":"{}","operations":[{operations}]}}"#, Uuid::from_u128(id))
+}
+
+fn put(key: &str, value: &str) -> String {
+    format!(r#"{{"put":{{"space":"s","key":"{key}","value":{{"json":{value}}}}}}}"#)
+}
+
+fn append(key: &str, entry: &str, value: &str) -> String {
+    format!(r#"{{"append":{{"space":"s","key":"{key}","entryId":"{entry}","value":{{"json":{value}}}}}}}"#)
+}
+
+#[tokio::test]
+async fn records_are_written_once_and_come_back_byte_for_byte() {
+    let world = World::attached().await;
+    let value = r#"{"z":1,  "a":12345678901234567890.10}"#;
+    let operations = [put("a/1", value), append("log", "e1", "1"), append("log", "e2", "\"two\"")].join(",");
+    let body = batch(1, &operations);
+    assert_eq!(world.post("records", body.clone()).await.ok(), json!({ "result": "ok" }));
+    assert_eq!(world.post("records", body).await.ok(), json!({ "result": "duplicate" }));
+    assert_eq!(world.post("records", batch(1, &put("a/1", "0"))).await.code(), "CONFLICT");
+
+    let answer = world.get("records?space=s").await;
+    assert!(answer.text.contains(value), "{}", answer.text);
+    let log = json!([
+        { "key": "log", "entryId": "e1", "value": { "json": 1 }, "turn": 1 },
+        { "key": "log", "entryId": "e2", "value": { "json": "two" }, "turn": 1 },
+    ]);
+    assert_eq!(world.get("records?space=s&prefix=lo").await.ok(), json!({ "records": log }));
+    assert_eq!(world.get("records?space=other").await.ok(), json!({ "records": [] }));
+}
+
+#[tokio::test]
+async fn records_come_in_pages() {
+    let world = World::attached().await;
+    let operations: Vec<_> = (0..5).map(|n| append("a&b=c %é.1", &n.to_string(), &n.to_string())).collect();
+    world.post("records", batch(1, &operations.join(","))).await.ok();
+    let (mut values, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = world.get(&format!("records?space=s&limit=2{after}")).await.ok();
+        values.extend(page["records"].as_array().unwrap().iter().map(|record| record["value"]["json"].clone()));
+        let Some(next) = page["next"].as_str() else { break };
+        let encoded: String = next.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        after = format!("&after={encoded}");
+    }
+    assert_eq!(values, [0, 1, 2, 3, 4].map(Value::from));
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_asked_for_again() {
+    let world = World::attached().await;
+    world.store.set(Fault::Hangs);
+    let body = batch(1, &append("log", "e1", "1"));
+    assert_eq!(world.post("records", body.clone()).await.code(), "UNAVAILABLE");
+    world.store.set(Fault::None);
+    world.post("records", body.clone()).await.ok();
+    world.post("records", body).await.ok();
+    assert_eq!(world.get("records?space=s").await.ok()["records"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_boundary_carries_its_records_or_neither_is_there() {
+    let world = World::attached().await;
+    let boundary = |id: u128, turn: i32| {
+        let (id, put) = (Uuid::from_u128(id), put("k", &turn.to_string()));
+        format!(r#"{{"commitId":"{id}","state":{turn},"records":[{put}]}}"#)
+    };
+    let body = boundary(1, 1);
+    assert_eq!(world.post("turns/1", body.clone()).await.ok()["result"], "ok");
+    assert_eq!(world.post("turns/1", body).await.ok()["result"], "duplicate");
+    assert_eq!(world.post("turns/3", boundary(2, 3)).await.code(), "CONFLICT");
+    let record = json!({ "key": "k", "value": { "json": 1 }, "turn": 1 });
+    assert_eq!(world.get("records?space=s").await.ok(), json!({ "records": [record] }));
+}
+
+#[tokio::test]
+async fn a_fenced_worker_neither_writes_nor_reads_records() {
+    let world = World::attached().await;
+    let body = batch(1, &put("k", "1"));
+    world.post("records", body.clone()).await.ok();
+    world.lose_pod(1).await;
+    assert_eq!(world.post("records", body).await.code(), "FENCED");
+    assert_eq!(world.get("records?space=s").await.code(), "FENCED");
+}
+
+#[tokio::test]
+async fn a_finished_run_takes_no_records() {
+    let world = World::attached().await;
+    let finish = json!({ "commitId": Uuid::nil(), "finish": { "outcome": "succeeded" } });
+    world.post("finish", finish.to_string()).await.ok();
+    assert_eq!(world.post("records", batch(1, &put("k", "1"))).await.code(), "FINISHED");
+}
+
+#[tokio::test]
+async fn records_that_make_no_sense_are_refused_with_a_reason() {
+    let world = World::attached().await;
+    let long = "k".repeat(513);
+    let many = vec![put("k", "1"); 1_001].join(",");
+    let bodies = [
+        (batch(1, ""), "INVALID", "empty"),
+        (batch(1, r#"{"move":{"space":"s","key":"k"}}"#), "INVALID", "unknown variant"),
+        (batch(1, r#"{"delete":{"space":"s","key":"k","value":1}}"#), "INVALID", "unknown field"),
+        (batch(1, r#"{"append":{"space":"s","key":"k","value":{"json":1}}}"#), "INVALID", "entryId"),
+        (batch(1, &put("", "1")), "INVALID", "1 to 512 bytes"),
+        (batch(1, &put(&long, "1")), "INVALID", "1 to 512 bytes"),
+        (batch(1, &put("a\\nb", "1")), "INVALID", "control character"),
+        (batch(1, &append("k", "", "1")), "INVALID", "entryId"),
+        (batch(1, &many), "INVALID", "the limit is 1000"),
+        (
+            batch(1, r#"{"put":{"space":"s","key":"k","value":{"bytes":{"mediaType":"x","base64":"?"}}}}"#),
+            "INVALID",
+            "base64",
+        ),
+        (batch(1, &put("k", &format!("\"{}\"", "x".repeat(4 << 20)))), "TOO_LARGE", "4194304"),
+    ];
+    for (body, code, why) in bodies {
+        let answer = world.post("records", body.clone()).await;
+        assert_eq!(answer.code(), code, "{}", &body[..body.len().min(200)]);
+        assert!(answer.detail().contains(why), "{why}: {}", answer.detail());
+    }
+    for (query, why) in [
+        ("", "`space`"),
+        ("?space=s&limit=0", "at least 1"),
+        ("?space=s&limit=x", "whole number"),
+        ("?space=s&space=t", "twice"),
+        ("?space=s&color=red", "space, prefix, after, limit"),
+        ("?space=%zz", "percent-encoded"),
+        ("?space=s&after=k", "`after`"),
+    ] {
+        let answer = world.get(&format!("records{query}")).await;
+        assert_eq!(answer.code(), "INVALID", "{query}");
+        assert!(answer.detail().contains(why), "{query}: {}", answer.detail());
+    }
+}

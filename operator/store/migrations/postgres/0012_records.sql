@@ -1,0 +1,187 @@
+-- Records. Rust folds, digests and encodes (records.rs); here is what must be judged and written under the lock.
+
+-- Nothing was ever written to the table that stood here. Spaces and keys are ordered by their bytes.
+DROP TABLE records;
+
+-- Each effective change is a row of its own, so that a rewind can hide it. `size`: bytes of the value before encoding.
+-- `boundary`: 2 after the plan of its turn, else 1.
+CREATE TABLE records (
+    run      uuid    NOT NULL,
+    space    text    NOT NULL COLLATE "C",
+    key      text    NOT NULL COLLATE "C",
+    seq      bigint  NOT NULL,
+    op       text    NOT NULL CHECK (op IN ('put', 'putIfAbsent', 'append', 'delete')),
+    entry_id text             COLLATE "C",
+    value    bytea,
+    size     bigint  NOT NULL,
+    turn     integer NOT NULL,
+    boundary smallint NOT NULL CHECK (boundary IN (1, 2)),
+    epoch    bigint  NOT NULL,
+    at       bigint  NOT NULL,
+    undone   boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (run, space, key, seq)
+);
+
+ALTER TABLE records ALTER COLUMN value SET STORAGE EXTERNAL;
+
+-- What keys hold: the rows from a key's last `put` on, or after its last `delete`.
+CREATE VIEW held_records AS
+SELECT record.*
+FROM records record
+WHERE NOT undone AND op <> 'delete'
+  AND NOT EXISTS (
+      SELECT FROM records later
+      WHERE later.run = record.run AND later.space = record.space AND later.key = record.key
+        AND later.seq > record.seq AND later.op IN ('put', 'delete') AND NOT later.undone
+  );
+
+-- Batches that came outside of a boundary, so that a retry is known. A rewind hides them with what they wrote.
+CREATE TABLE record_batches (
+    run            uuid    NOT NULL,
+    id             uuid    NOT NULL,
+    digest         bytea   NOT NULL,
+    records_digest bytea   NOT NULL,
+    turn           integer NOT NULL,
+    boundary       smallint NOT NULL CHECK (boundary IN (1, 2)),
+    epoch          bigint  NOT NULL,
+    at             bigint  NOT NULL,
+    undone         boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (run, id, epoch)
+);
+
+-- The records digest of the batches since the head; null: none.
+ALTER TABLE runs ADD COLUMN records_digest bytea;
+ALTER TABLE boundaries ADD COLUMN records_digest bytea;
+
+-- The records digest after a batch.
+CREATE FUNCTION ds_records_link_v1(_before bytea, _batch bytea) RETURNS bytea
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN sha256(ds_frame_v1(coalesce(_before, '')) || ds_frame_v1(_batch));
+
+-- As `ds_content_hash_v1`, with the records digest in its last field.
+CREATE FUNCTION ds_content_hash_v2(
+    _parent_hash bytea, _run uuid, _turn integer, _boundary smallint, _epoch bigint, _attempt integer, _at bigint,
+    _position bigint, _commit_id uuid, _digest bytea, _ops_digest bytea, _full boolean, _events_digest bytea,
+    _tokens_in bigint, _tokens_out bigint, _tool_calls bigint, _cost_micro_usd bigint, _trigger text,
+    _records_digest bytea
+) RETURNS bytea
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN sha256(
+    ds_frame_v1('dalsegno/boundary/v1'::bytea)
+    || ds_frame_v1(_parent_hash)
+    || ds_frame_v1(uuid_send(_run))
+    || ds_frame_v1(int4send(_turn))
+    || ds_frame_v1(CASE _boundary WHEN 1 THEN '\x01'::bytea ELSE '\x02'::bytea END)
+    || ds_frame_v1(int8send(_epoch))
+    || ds_frame_v1(int4send(_attempt))
+    || ds_frame_v1(int8send(_at))
+    || ds_frame_v1(int8send(_position))
+    || ds_frame_v1(uuid_send(_commit_id))
+    || ds_frame_v1(_digest)
+    || ds_frame_v1(coalesce(_ops_digest, ''))
+    || ds_frame_v1(CASE WHEN _full THEN '\x01'::bytea ELSE '\x00'::bytea END)
+    || ds_frame_v1(coalesce(_events_digest, ''))
+    || ds_frame_v1(int8send(_tokens_in))
+    || ds_frame_v1(int8send(_tokens_out))
+    || ds_frame_v1(int8send(_tool_calls))
+    || ds_frame_v1(int8send(_cost_micro_usd))
+    || ds_frame_v1(convert_to(coalesce(_trigger, ''), 'UTF8'))
+    || ds_frame_v1(coalesce(_records_digest, ''))
+);
+
+-- Writes a folded batch, and says how many rows. The caller holds the lock of the run's row and has judged. (VOLATILE:
+-- it sees what was written while the caller waited for the lock.)
+CREATE FUNCTION ds_apply_records_v1(
+    _run uuid, _turn integer, _boundary smallint, _epoch bigint, _at bigint,
+    _ops text[], _spaces text[], _keys text[], _entries text[], _values bytea[], _sizes bigint[]
+) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    written_ bigint;
+BEGIN
+    -- What is replaced before the next boundary: no rewind can ask for it again.
+    DELETE FROM records USING unnest(_ops, _spaces, _keys) AS change (op, space, key)
+    WHERE change.op IN ('put', 'delete')
+      AND records.run = _run AND records.space = change.space AND records.key = change.key
+      AND records.turn = _turn AND records.boundary = _boundary AND NOT records.undone;
+
+    INSERT INTO records (run, space, key, seq, op, entry_id, value, size, turn, boundary, epoch, at)
+    SELECT _run, space, key,
+           coalesce((SELECT max(seq) FROM records r WHERE r.run = _run AND r.space = c.space AND r.key = c.key), 0)
+               + row_number() OVER (PARTITION BY space, key ORDER BY place),
+           op, entry_id, value, size, _turn, _boundary, _epoch, _at
+    FROM (
+        SELECT change.*,
+               bool_or(op IN ('put', 'delete')) OVER (PARTITION BY space, key) AS replaced
+        FROM unnest(_ops, _spaces, _keys, _entries, _values, _sizes)
+             WITH ORDINALITY AS change (op, space, key, entry_id, value, size, place)
+    ) AS c
+    WHERE CASE op
+        WHEN 'put' THEN true
+        -- A key that holds nothing needs no row that says so.
+        WHEN 'delete' THEN EXISTS (
+            SELECT FROM held_records h WHERE h.run = _run AND h.space = c.space AND h.key = c.key)
+        WHEN 'putIfAbsent' THEN NOT EXISTS (
+            SELECT FROM held_records h WHERE h.run = _run AND h.space = c.space AND h.key = c.key)
+        ELSE replaced OR NOT EXISTS (
+            SELECT FROM held_records h
+            WHERE h.run = _run AND h.space = c.space AND h.key = c.key AND h.entry_id = c.entry_id)
+    END;
+    GET DIAGNOSTICS written_ = ROW_COUNT;
+    RETURN written_;
+END
+$$;
+
+-- `Store::write_records`.
+CREATE FUNCTION ds_write_records_v1(
+    _run uuid, _capability bytea, _batch uuid, _digest bytea, _records_digest bytea,
+    _ops text[], _spaces text[], _keys text[], _entries text[], _values bytea[], _sizes bigint[]
+) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+    now_ bigint;
+    turn_ integer;
+    boundary_ smallint;
+    row_ runs;
+    before_ bytea;
+    verdict_ text;
+BEGIN
+    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
+    SELECT digest INTO before_ FROM record_batches WHERE run = _run AND id = _batch AND NOT undone;
+    verdict_ := CASE
+        WHEN row_.id IS NULL THEN 'not found'
+        WHEN row_.capability IS DISTINCT FROM _capability THEN 'fenced'
+        WHEN before_ = _digest THEN 'duplicate'
+        WHEN row_.lifecycle <> 'live' THEN 'finished'
+        WHEN row_.unsettled_retry_same_key + row_.unsettled_probe + row_.unsettled_ask > 0 THEN 'unsettled'
+        WHEN before_ IS NOT NULL THEN 'conflict'
+        ELSE 'ok'
+    END;
+    IF verdict_ = 'ok' THEN
+        now_ := ds_now_v1();
+        turn_ := CASE row_.head_boundary WHEN 1 THEN row_.head_turn ELSE coalesce(row_.head_turn, 0) + 1 END;
+        boundary_ := CASE row_.head_boundary WHEN 1 THEN 2 ELSE 1 END;
+        INSERT INTO record_batches (run, id, digest, records_digest, turn, boundary, epoch, at)
+        VALUES (_run, _batch, _digest, _records_digest, turn_, boundary_, row_.epoch, now_);
+        PERFORM ds_apply_records_v1(
+            _run, turn_, boundary_, row_.epoch, now_, _ops, _spaces, _keys, _entries, _values, _sizes);
+        UPDATE runs SET records_digest = ds_records_link_v1(records_digest, _records_digest) WHERE id = _run;
+    END IF;
+    RETURN verdict_;
+END
+$$;
+
+-- Hides what was written after a boundary that the run goes back to. The caller holds the lock.
+CREATE FUNCTION ds_hide_records_v1(_run uuid, _turn integer, _boundary smallint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE records SET undone = true
+    WHERE run = _run AND (turn, boundary) > (_turn, _boundary) AND NOT undone;
+    UPDATE record_batches SET undone = true
+    WHERE run = _run AND (turn, boundary) > (_turn, _boundary) AND NOT undone;
+    UPDATE runs SET records_digest = NULL WHERE id = _run;
+END
+$$;
+
+-- Events are read by position.
+CREATE INDEX boundaries_with_events ON boundaries (run, position) WHERE event_count > 0;

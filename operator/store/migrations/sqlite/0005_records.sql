@@ -1,0 +1,53 @@
+-- Records. Nothing was ever written to the table that stood here.
+DROP TABLE records;
+
+-- Each effective change is a row of its own, so that a rewind can hide it. `size`: bytes of the value before encoding.
+-- `boundary`: 2 after the plan of its turn, else 1.
+CREATE TABLE records (
+    run      BLOB NOT NULL REFERENCES runs (id),
+    space    TEXT NOT NULL,
+    key      TEXT NOT NULL,
+    seq      INTEGER NOT NULL,
+    op       TEXT NOT NULL CHECK (op IN ('put', 'putIfAbsent', 'append', 'delete')),
+    entry_id TEXT,
+    value    BLOB,
+    size     INTEGER NOT NULL,
+    turn     INTEGER NOT NULL,
+    boundary INTEGER NOT NULL CHECK (boundary IN (1, 2)),
+    epoch    INTEGER NOT NULL,
+    at       INTEGER NOT NULL,
+    undone   INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (run, space, key, seq)
+) STRICT, WITHOUT ROWID;
+
+-- What keys hold: the rows from a key's last `put` on, or after its last `delete`.
+CREATE VIEW held_records AS
+SELECT record.*
+FROM records record
+WHERE NOT undone AND op <> 'delete'
+  AND NOT EXISTS (
+      SELECT 1 FROM records later
+      WHERE later.run = record.run AND later.space = record.space AND later.key = record.key
+        AND later.seq > record.seq AND later.op IN ('put', 'delete') AND NOT later.undone
+  );
+
+-- Batches that came outside of a boundary, so that a retry is known. A rewind hides them with what they wrote.
+CREATE TABLE record_batches (
+    run            BLOB NOT NULL REFERENCES runs (id),
+    id             BLOB NOT NULL,
+    digest         BLOB NOT NULL,
+    records_digest BLOB NOT NULL,
+    turn           INTEGER NOT NULL,
+    boundary       INTEGER NOT NULL CHECK (boundary IN (1, 2)),
+    epoch          INTEGER NOT NULL,
+    at             INTEGER NOT NULL,
+    undone         INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (run, id, epoch)
+) STRICT;
+
+-- The records digest of the batches since the head; null: none.
+ALTER TABLE runs ADD COLUMN records_digest BLOB;
+ALTER TABLE boundaries ADD COLUMN records_digest BLOB;
+
+-- Events are read by position.
+CREATE INDEX boundaries_with_events ON boundaries (run, position) WHERE event_count > 0;

@@ -1,0 +1,50 @@
+//! Events of the live branch, by position.
+
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+
+use super::Postgres;
+use super::fault::Work;
+use super::row::optional_digest;
+use crate::events::{Kept, page};
+use crate::{EventPage, EventQuery, RunId};
+
+/// Boundaries with the events asked for, and in any case whether the run is over. A boundary has at least one event of
+/// those it is asked for.
+const READ: &str = "SELECT runs.lifecycle <> 'live' AS over, kept.* \
+     FROM runs LEFT JOIN ( \
+         SELECT *, sum(octet_length(events)) OVER (ORDER BY position) - octet_length(events) AS before \
+         FROM ( \
+             SELECT turn, attempt, position, events, events_digest FROM boundaries \
+             WHERE run = $1 AND event_count > 0 AND position >= $2 AND NOT undone \
+             ORDER BY position LIMIT $3 \
+         ) AS found \
+     ) AS kept ON kept.before < $4 \
+     WHERE runs.id = $1 ORDER BY kept.position";
+
+impl Postgres {
+    pub(super) async fn do_events(&self, run: RunId, query: EventQuery) -> Work<EventPage> {
+        let rows = sqlx::query(READ)
+            .bind(run)
+            .bind(query.from)
+            .bind(i64::from(query.limit))
+            .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX));
+        let rows = self.pool.all(rows).await?;
+        let over = rows.first().map_or(Ok(true), |row| row.try_get("over"))?;
+        let found = rows.iter().filter_map(|row| kept(row).transpose()).collect::<Work<Vec<_>>>()?;
+        Ok(EventPage { events: page(found, &query)?, over })
+    }
+}
+
+fn kept(row: &PgRow) -> Work<Option<Kept>> {
+    let Some(turn) = row.try_get("turn")? else {
+        return Ok(None);
+    };
+    Ok(Some(Kept {
+        turn,
+        attempt: row.try_get("attempt")?,
+        position: row.try_get("position")?,
+        payload: row.try_get("events")?,
+        digest: optional_digest(row, "events_digest")?,
+    }))
+}

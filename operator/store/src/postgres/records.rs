@@ -1,0 +1,115 @@
+//! Records: a fenced keyed space for SDKs.
+
+use dalsegno_protocol::{Record, RecordOp};
+use sqlx::Row as _;
+use sqlx::postgres::{PgArguments, PgRow, Postgres as Database};
+use sqlx::query::Query;
+
+use super::Postgres;
+use super::fault::{Fault, Work};
+use super::row::text;
+use crate::records::{Changes, after_prefix, page, payload};
+use crate::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
+
+const WRITE: &str = "SELECT ds_write_records_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AS verdict";
+
+/// One entry more than the page has room for is looked for, so that it is known whether there is more.
+const READ: &str = "SELECT * FROM ( \
+         SELECT key, seq, entry_id, value, turn, count(*) OVER () AS found, \
+                sum(size) OVER (ORDER BY key, seq) - size AS before \
+         FROM ( \
+             SELECT key, seq, entry_id, value, size, turn FROM held_records \
+             WHERE run = $1 AND space = $2 AND key >= $3 AND ($4::text IS NULL OR key < $4) \
+               AND ($5::text IS NULL OR (key, seq) > ($5, $6)) \
+             ORDER BY key, seq LIMIT $7 \
+         ) AS page \
+     ) AS page WHERE before < $8 ORDER BY key, seq";
+
+impl Postgres {
+    pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> Work<Written> {
+        let columns = Columns::of(&batch.operations);
+        let query = sqlx::query(WRITE)
+            .bind(batch.run)
+            .bind(batch.capability.as_slice())
+            .bind(batch.batch_id)
+            .bind(batch.digest.as_slice())
+            .bind(columns.digest.unwrap_or_default().to_vec());
+        Ok(match self.pool.one(columns.bind(query)).await?.try_get("verdict")? {
+            "ok" => Written::Ok,
+            "duplicate" => Written::Duplicate,
+            "conflict" => Written::Conflict,
+            "fenced" => Written::Fenced,
+            "finished" => Written::Finished,
+            "unsettled" => Written::UnsettledCalls,
+            "not found" => Written::NotFound,
+            other => return Err(Fault::unknown("verdict on records", other)),
+        })
+    }
+
+    pub(super) async fn do_read_records(&self, run: RunId, query: &RecordQuery) -> Work<RecordPage> {
+        let (after_key, after_seq) = query.after.clone().unzip();
+        let bytes = i64::try_from(query.bytes).unwrap_or(i64::MAX);
+        let rows = sqlx::query(READ)
+            .bind(run)
+            .bind(text(&query.space))
+            .bind(text(&query.prefix))
+            .bind(after_prefix(&query.prefix))
+            .bind(after_key.as_deref().map(text))
+            .bind(after_seq)
+            .bind(i64::from(query.limit) + 1)
+            .bind(bytes);
+        let rows = self.pool.all(rows).await?;
+        let found = rows.first().map_or(Ok(0), |row| row.try_get("found"))?;
+        Ok(page(rows.iter().map(entry).collect::<Work<_>>()?, found, query))
+    }
+}
+
+fn entry(row: &PgRow) -> Work<(Record, i64)> {
+    let record = Record {
+        key: row.try_get("key")?,
+        entry_id: row.try_get("entry_id")?,
+        value: payload(row.try_get("value")?)?,
+        turn: row.try_get("turn")?,
+    };
+    Ok((record, row.try_get("seq")?))
+}
+
+/// A folded batch, column by column.
+#[derive(Default)]
+pub(super) struct Columns {
+    /// Digest of the batch; `None` where nothing changes.
+    pub digest: Option<Digest>,
+    ops: Vec<&'static str>,
+    spaces: Vec<String>,
+    keys: Vec<String>,
+    entries: Vec<Option<String>>,
+    values: Vec<Option<Vec<u8>>>,
+    sizes: Vec<i64>,
+}
+
+impl Columns {
+    pub fn of(operations: &[RecordOp]) -> Self {
+        let Changes { changes, digest } = Changes::of(operations);
+        let mut columns = Self { digest, ..Self::default() };
+        for change in changes {
+            columns.ops.push(change.op);
+            columns.spaces.push(text(&change.space));
+            columns.keys.push(text(&change.key));
+            columns.entries.push(change.entry_id.as_deref().map(text));
+            columns.values.push(change.value);
+            columns.sizes.push(change.size);
+        }
+        columns
+    }
+
+    /// As the last six parameters.
+    pub fn bind<'q>(self, query: Query<'q, Database, PgArguments>) -> Query<'q, Database, PgArguments> {
+        query
+            .bind(self.ops)
+            .bind(self.spaces)
+            .bind(self.keys)
+            .bind(self.entries)
+            .bind(self.values)
+            .bind(self.sizes)
+    }
+}

@@ -1,0 +1,265 @@
+//! Records: how a batch is folded, hashed and kept. Pure.
+//!
+//! # What a key holds
+//!
+//! Each effective change is a row of its own, so that a rewind can hide it. A key holds the rows that are not hidden,
+//! from its last `put` on, or after its last `delete`. What is replaced before the next boundary is not kept: no rewind can
+//! ask for it again.
+//!
+//! # Hashes
+//!
+//! With `f(x)` as in [`crate::header`]:
+//!
+//! ```text
+//! batch digest   = SHA-256(f(word) f(space) f(key) f(entry id) f(value as JSON text)  for each change as it came)
+//! records digest = SHA-256(f(records digest before, or nothing) f(batch digest))
+//! ```
+//!
+//! The run's row carries the records digest of the batches since its head; a boundary adds its own batch, takes the
+//! digest into its header and leaves none behind. So every change stands in the chain, and one without changes has the
+//! hash it had before there were records.
+
+use std::collections::BTreeMap;
+
+use dalsegno_protocol::{Payload, Record, RecordOp};
+
+use crate::header::Framed;
+use crate::{Digest, Error, RecordPage, RecordQuery, Result, codec};
+
+/// A change as it is kept.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Change {
+    pub op: &'static str,
+    pub space: String,
+    pub key: String,
+    pub entry_id: Option<String>,
+    /// A payload as JSON text, encoded.
+    pub value: Option<Vec<u8>>,
+    /// Bytes of that text.
+    pub size: i64,
+}
+
+/// A batch ready to be kept: folded, so that each key has at most one change that is no `append`, and it comes first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changes {
+    pub changes: Vec<Change>,
+    /// `None` where nothing changes.
+    pub digest: Option<Digest>,
+}
+
+impl Changes {
+    pub fn of(operations: &[RecordOp]) -> Self {
+        let changes = fold(operations).into_iter().map(|(op, operation)| change(op, operation)).collect();
+        Self { changes, digest: digest(operations) }
+    }
+}
+
+/// The records digest after this batch.
+pub(crate) fn link(before: Option<Digest>, batch: &Digest) -> Digest {
+    let mut hash = Framed::bare();
+    hash.field(before.as_ref().map_or(&[], |before| before.as_slice()));
+    hash.field(batch);
+    hash.finish()
+}
+
+/// The first text after all those that begin with this one; `None` if there is none.
+pub(crate) fn after_prefix(prefix: &str) -> Option<String> {
+    let mut letters: Vec<char> = prefix.chars().collect();
+    while let Some(last) = letters.pop() {
+        // The range steps over the surrogates, which are no letters.
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            letters.push(next);
+            return Some(letters.into_iter().collect());
+        }
+    }
+    None
+}
+
+/// A page of these entries, each with its place in its key, of `found` that there were to choose from.
+pub(crate) fn page(mut entries: Vec<(Record, i64)>, found: i64, query: &RecordQuery) -> RecordPage {
+    entries.truncate(query.limit as usize);
+    let last = entries.last().map(|(record, seq)| (record.key.clone(), *seq));
+    let next = last.filter(|_| (entries.len() as i64) < found);
+    RecordPage { records: entries.into_iter().map(|(record, _)| record).collect(), next }
+}
+
+/// A kept value.
+pub(crate) fn payload(kept: &[u8]) -> Result<Payload> {
+    let text = codec::decode(kept, codec::LIMIT)?;
+    serde_json::from_slice(&text)
+        .map_err(|error| Error::Corrupt { doing: "reading a record's value", detail: error.to_string() })
+}
+
+fn digest(operations: &[RecordOp]) -> Option<Digest> {
+    if operations.is_empty() {
+        return None;
+    }
+    let mut hash = Framed::bare();
+    for operation in operations {
+        let (space, key) = operation.place();
+        let (entry_id, value) = operation.entry();
+        for field in [word(operation), space, key, entry_id.unwrap_or_default()] {
+            hash.field(field.as_bytes());
+        }
+        hash.field(value.map(text).unwrap_or_default().as_bytes());
+    }
+    Some(hash.finish())
+}
+
+/// What is left of a batch once each change that a later one of its key undoes is gone, each with the word it is kept
+/// under.
+fn fold(operations: &[RecordOp]) -> Vec<(&'static str, &RecordOp)> {
+    let mut keys: BTreeMap<(&str, &str), Vec<(&'static str, &RecordOp)>> = BTreeMap::new();
+    for operation in operations {
+        let held = keys.entry(operation.place()).or_default();
+        match operation {
+            RecordOp::Put { .. } | RecordOp::Delete { .. } => *held = vec![(word(operation), operation)],
+            RecordOp::PutIfAbsent { .. } if held.is_empty() => held.push((word(operation), operation)),
+            // What was deleted just before is absent.
+            RecordOp::PutIfAbsent { .. } if matches!(held[..], [(DELETE, _)]) => {
+                *held = vec![(PUT, operation)];
+            }
+            RecordOp::PutIfAbsent { .. } => {}
+            RecordOp::Append { entry_id, .. } => {
+                if held.iter().all(|(_, held)| held.entry().0 != Some(entry_id)) {
+                    held.push((word(operation), operation));
+                }
+            }
+        }
+    }
+    keys.into_values().flatten().collect()
+}
+
+const PUT: &str = "put";
+const DELETE: &str = "delete";
+
+fn word(operation: &RecordOp) -> &'static str {
+    match operation {
+        RecordOp::Put { .. } => PUT,
+        RecordOp::PutIfAbsent { .. } => "putIfAbsent",
+        RecordOp::Append { .. } => "append",
+        RecordOp::Delete { .. } => DELETE,
+    }
+}
+
+fn change(op: &'static str, operation: &RecordOp) -> Change {
+    let (space, key) = operation.place();
+    let (entry_id, value) = operation.entry();
+    let text = value.map(text);
+    Change {
+        op,
+        space: space.to_owned(),
+        key: key.to_owned(),
+        entry_id: entry_id.map(str::to_owned),
+        size: text.as_ref().map_or(0, |text| text.len() as i64),
+        value: text.map(|text| codec::encode(text.as_bytes())),
+    }
+}
+
+/// A payload as JSON text. Put together by hand: a serialiser might write the worker's text anew.
+fn text(payload: &Payload) -> String {
+    match payload {
+        Payload::Json(json) => format!("{{\"json\":{}}}", json.get()),
+        Payload::Bytes { media_type, base64 } => {
+            serde_json::json!({ "bytes": { "mediaType": media_type, "base64": base64 } }).to_string()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dalsegno_protocol::RawValue;
+    use sha2::{Digest as _, Sha256};
+
+    use super::*;
+
+    fn json(text: &str) -> Payload {
+        Payload::Json(RawValue::from_string(text.into()).unwrap())
+    }
+
+    /// `p1`: put 1 under k; `i`: putIfAbsent; `a`: append with that id; `d`: delete.
+    fn operation(short: &str) -> RecordOp {
+        let (space, key, value) = ("s".to_owned(), "k".to_owned(), json(&short[1..]));
+        match &short[..1] {
+            "p" => RecordOp::Put { space, key, value },
+            "i" => RecordOp::PutIfAbsent { space, key, value },
+            "a" => RecordOp::Append { space, key, entry_id: short[1..].to_owned(), value },
+            _ => RecordOp::Delete { space, key },
+        }
+    }
+
+    #[test]
+    fn a_batch_is_folded_per_key() {
+        let cases: &[(&[&str], &[(&str, &str)])] = &[
+            (&[], &[]),
+            (&["p1", "p2"], &[("put", "2")]),
+            (&["a1", "p2", "a3"], &[("put", "2"), ("append", "3")]),
+            (&["p1", "d1"], &[("delete", "")]),
+            (&["a1", "a1", "a2"], &[("append", "1"), ("append", "2")]),
+            (&["i1", "i2"], &[("putIfAbsent", "1")]),
+            (&["p1", "i2"], &[("put", "1")]),
+            (&["a1", "i2"], &[("append", "1")]),
+            (&["d1", "i2"], &[("put", "2")]),
+            (&["d1", "a1", "i2"], &[("delete", ""), ("append", "1")]),
+            (&["i1", "a2", "d1", "a2"], &[("delete", ""), ("append", "2")]),
+        ];
+        for (batch, expected) in cases {
+            let operations: Vec<_> = batch.iter().map(|short| operation(short)).collect();
+            let folded: Vec<_> = Changes::of(&operations)
+                .changes
+                .into_iter()
+                .map(|change| (change.op, change.value.map(|value| text(&payload(&value).unwrap()))))
+                .collect();
+            let expected: Vec<_> = expected
+                .iter()
+                .map(|(op, value)| (*op, (!value.is_empty()).then(|| format!("{{\"json\":{value}}}"))))
+                .collect();
+            assert_eq!(folded, expected, "{batch:?}");
+        }
+    }
+
+    #[test]
+    fn a_batch_has_the_golden_digest_of_its_fields() {
+        let framed = |fields: &[&[u8]]| {
+            let mut bytes = Vec::new();
+            for field in fields {
+                bytes.extend((field.len() as u32).to_be_bytes());
+                bytes.extend(*field);
+            }
+            Digest::from(Sha256::digest(bytes))
+        };
+        let operations = [operation("a7"), operation("d0")];
+        let expected =
+            framed(&[b"append", b"s", b"k", b"7", br#"{"json":7}"#, b"delete", b"s", b"k", b"", b""]);
+        assert_eq!(Changes::of(&operations).digest, Some(expected));
+        assert_eq!(Changes::of(&[]).digest, None);
+        assert_eq!(link(None, &[1; 32]), framed(&[b"", &[1; 32]]));
+        assert_eq!(link(Some([2; 32]), &[1; 32]), framed(&[&[2; 32], &[1; 32]]));
+    }
+
+    #[test]
+    fn a_value_is_kept_as_it_came() {
+        for value in ["12345678901234567890.10", r#"{"z":1,  "a":[ 1e400 ]}"#, r#""\ud800""#, "null"] {
+            let kept = codec::encode(text(&json(value)).as_bytes());
+            assert!(matches!(payload(&kept).unwrap(), Payload::Json(back) if back.get() == value));
+        }
+        let bytes = Payload::Bytes { media_type: "image/png".into(), base64: "iVBORw0KGgo=".into() };
+        let back = payload(&codec::encode(text(&bytes).as_bytes())).unwrap();
+        assert!(matches!(back, Payload::Bytes { media_type, base64 }
+            if (media_type.as_str(), base64.as_str()) == ("image/png", "iVBORw0KGgo=")));
+    }
+
+    #[test]
+    fn a_prefix_ends_before_the_next_text_of_its_length() {
+        for (prefix, after) in [
+            ("", None),
+            ("a", Some("b")),
+            ("thread/", Some("thread0")),
+            ("\u{d7ff}", Some("\u{e000}")),
+            ("a\u{10ffff}", Some("b")),
+            ("\u{10ffff}", None),
+        ] {
+            assert_eq!(after_prefix(prefix).as_deref(), after, "{prefix:?}");
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Events of the live branch, by position.
+
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, SqliteConnection};
+
+use super::columns::Hash;
+use super::fault::Work;
+use super::row::RunRow;
+use crate::events::{Kept, page};
+use crate::{EventPage, EventQuery, Lifecycle, RunId};
+
+/// Boundaries with the events asked for. A boundary has at least one event of those it is asked for.
+const READ: &str = "SELECT * FROM ( \
+         SELECT *, sum(length(events)) OVER (ORDER BY position) - length(events) AS before \
+         FROM ( \
+             SELECT turn, attempt, position, events, events_digest FROM boundaries \
+             WHERE run = ?1 AND event_count > 0 AND position >= ?2 AND NOT undone \
+             ORDER BY position LIMIT ?3 \
+         ) \
+     ) WHERE before < ?4 ORDER BY position";
+
+pub(super) async fn read(conn: &mut SqliteConnection, run: RunId, query: EventQuery) -> Work<EventPage> {
+    let Some(row) = RunRow::load(conn, run).await? else {
+        return Ok(EventPage { events: Vec::new(), over: true });
+    };
+    let rows = sqlx::query(READ)
+        .bind(run)
+        .bind(query.from)
+        .bind(query.limit)
+        .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX))
+        .fetch_all(conn)
+        .await?;
+    let found = rows.iter().map(kept).collect::<Work<Vec<_>>>()?;
+    Ok(EventPage { events: page(found, &query)?, over: row.lifecycle.0 != Lifecycle::Live })
+}
+
+fn kept(row: &SqliteRow) -> Work<Kept> {
+    Ok(Kept {
+        turn: row.try_get("turn")?,
+        attempt: row.try_get("attempt")?,
+        position: row.try_get("position")?,
+        payload: row.try_get("events")?,
+        digest: row.try_get::<Option<Hash>, _>("events_digest")?.map(|hash| hash.0),
+    })
+}

@@ -1,0 +1,218 @@
+//! Records: a fenced keyed space for SDKs.
+
+use dalsegno_protocol::{Boundary, Record};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, SqliteConnection};
+use uuid::Uuid;
+
+use super::columns::{Hash, Which};
+use super::fault::Work;
+use super::judge::{self, Ruling};
+use super::row::RunRow;
+use crate::records::{Change, Changes, after_prefix, link, page, payload};
+use crate::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
+
+/// One entry more than the page has room for is looked for, so that it is known whether there is more.
+const READ: &str = "SELECT * FROM ( \
+         SELECT key, seq, entry_id, value, turn, count(*) OVER () AS found, \
+                sum(size) OVER (ORDER BY key, seq) - size AS before \
+         FROM ( \
+             SELECT key, seq, entry_id, value, size, turn FROM held_records \
+             WHERE run = ?1 AND space = ?2 AND key >= ?3 AND (?4 IS NULL OR key < ?4) \
+               AND (?5 IS NULL OR (key, seq) > (?5, ?6)) \
+             ORDER BY key, seq LIMIT ?7 \
+         ) \
+     ) WHERE before < ?8 ORDER BY key, seq";
+
+/// A batch with its payloads ready to be kept.
+pub(super) struct Batch {
+    run: RunId,
+    capability: Digest,
+    id: Uuid,
+    digest: Digest,
+    changes: Vec<Change>,
+    records_digest: Digest,
+}
+
+impl Batch {
+    pub fn new(batch: &RecordBatch) -> Self {
+        let Changes { changes, digest } = Changes::of(&batch.operations);
+        Self {
+            run: batch.run,
+            capability: batch.capability,
+            id: batch.batch_id,
+            digest: batch.digest,
+            changes,
+            records_digest: digest.unwrap_or_default(),
+        }
+    }
+}
+
+/// Judges a batch and, if it may, writes it.
+pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Batch) -> Work<Written> {
+    let Some(mut row) = RunRow::load(conn, batch.run).await? else {
+        return Ok(Written::NotFound);
+    };
+    let before: Option<Hash> =
+        sqlx::query_scalar("SELECT digest FROM record_batches WHERE run = ? AND id = ? AND NOT undone")
+            .bind(batch.run)
+            .bind(batch.id)
+            .fetch_optional(&mut *conn)
+            .await?;
+    match judge::records(&row, &batch.capability, before, &batch.digest) {
+        Ruling::Accept => {}
+        Ruling::Duplicate => return Ok(Written::Duplicate),
+        Ruling::Fenced => return Ok(Written::Fenced),
+        Ruling::Finished => return Ok(Written::Finished),
+        Ruling::UnsettledCalls => return Ok(Written::UnsettledCalls),
+        Ruling::Conflict => return Ok(Written::Conflict),
+    }
+    let after_plan = row.head().is_some_and(|head| head.boundary == Boundary::Plan);
+    let at = (row.open_turn(), if after_plan { Boundary::Result } else { Boundary::Plan });
+    sqlx::query(
+        "INSERT INTO record_batches (run, id, digest, records_digest, turn, boundary, epoch, at) \
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(batch.run)
+    .bind(batch.id)
+    .bind(Hash(batch.digest))
+    .bind(Hash(batch.records_digest))
+    .bind(at.0)
+    .bind(Which(at.1))
+    .bind(row.epoch)
+    .bind(now)
+    .execute(&mut *conn)
+    .await?;
+    apply(conn, now, &row, at, &batch.changes).await?;
+    let before = row.records_digest.map(|hash| hash.0);
+    row.records_digest = Some(Hash(link(before, &batch.records_digest)));
+    row.save(conn).await?;
+    Ok(Written::Ok)
+}
+
+/// Where a change is written: in which turn, and whether after its plan.
+type At = (i32, Boundary);
+
+/// Writes a folded batch.
+pub(super) async fn apply(
+    conn: &mut SqliteConnection,
+    now: i64,
+    row: &RunRow,
+    at: At,
+    changes: &[Change],
+) -> Work<()> {
+    for change in changes {
+        if matches!(change.op, "put" | "delete") {
+            replace(conn, row.id, at, change).await?;
+        }
+        let takes_effect = match change.op {
+            "put" => true,
+            "putIfAbsent" => !holds(conn, row.id, change, None).await?,
+            "append" => !holds(conn, row.id, change, change.entry_id.as_deref()).await?,
+            // A key that holds nothing needs no row that says so.
+            _ => holds(conn, row.id, change, None).await?,
+        };
+        if takes_effect {
+            insert(conn, now, row, at, change).await?;
+        }
+    }
+    Ok(())
+}
+
+/// What is replaced before the next boundary goes: no rewind can ask for it again.
+async fn replace(conn: &mut SqliteConnection, run: RunId, at: At, change: &Change) -> Work<()> {
+    sqlx::query(
+        "DELETE FROM records WHERE run = ? AND space = ? AND key = ? AND turn = ? AND boundary = ? AND NOT undone",
+    )
+    .bind(run)
+    .bind(&change.space)
+    .bind(&change.key)
+    .bind(at.0)
+    .bind(Which(at.1))
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Whether the change's key holds anything, or an entry of this id.
+async fn holds(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    change: &Change,
+    entry_id: Option<&str>,
+) -> Work<bool> {
+    Ok(sqlx::query_scalar(
+        "SELECT EXISTS ( \
+             SELECT 1 FROM held_records \
+             WHERE run = ?1 AND space = ?2 AND key = ?3 AND (?4 IS NULL OR entry_id = ?4) \
+         )",
+    )
+    .bind(run)
+    .bind(&change.space)
+    .bind(&change.key)
+    .bind(entry_id)
+    .fetch_one(conn)
+    .await?)
+}
+
+async fn insert(conn: &mut SqliteConnection, now: i64, row: &RunRow, at: At, change: &Change) -> Work<()> {
+    sqlx::query(
+        "INSERT INTO records (run, space, key, seq, op, entry_id, value, size, turn, boundary, epoch, at) \
+         SELECT ?1, ?2, ?3, coalesce(max(seq), 0) + 1, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 \
+         FROM records WHERE run = ?1 AND space = ?2 AND key = ?3",
+    )
+    .bind(row.id)
+    .bind(&change.space)
+    .bind(&change.key)
+    .bind(change.op)
+    .bind(&change.entry_id)
+    .bind(&change.value)
+    .bind(change.size)
+    .bind(at.0)
+    .bind(Which(at.1))
+    .bind(row.epoch)
+    .bind(now)
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Hides what was written after a boundary that the run goes back to; the caller saves the row.
+pub(super) async fn hide(conn: &mut SqliteConnection, row: &mut RunRow, to: At) -> Work<()> {
+    for hide in [
+        "UPDATE records SET undone = 1 WHERE run = ? AND (turn, boundary) > (?, ?) AND NOT undone",
+        "UPDATE record_batches SET undone = 1 WHERE run = ? AND (turn, boundary) > (?, ?) AND NOT undone",
+    ] {
+        sqlx::query(hide).bind(row.id).bind(to.0).bind(Which(to.1)).execute(&mut *conn).await?;
+    }
+    row.records_digest = None;
+    Ok(())
+}
+
+/// Entries of a space, in order.
+pub(super) async fn read(conn: &mut SqliteConnection, run: RunId, query: RecordQuery) -> Work<RecordPage> {
+    let (after_key, after_seq) = query.after.clone().unzip();
+    let rows = sqlx::query(READ)
+        .bind(run)
+        .bind(query.space.clone())
+        .bind(query.prefix.clone())
+        .bind(after_prefix(&query.prefix))
+        .bind(after_key)
+        .bind(after_seq)
+        .bind(i64::from(query.limit) + 1)
+        .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX))
+        .fetch_all(conn)
+        .await?;
+    let found = rows.first().map_or(Ok(0), |row| row.try_get("found"))?;
+    Ok(page(rows.iter().map(entry).collect::<Work<_>>()?, found, &query))
+}
+
+fn entry(row: &SqliteRow) -> Work<(Record, i64)> {
+    let record = Record {
+        key: row.try_get("key")?,
+        entry_id: row.try_get("entry_id")?,
+        value: payload(row.try_get("value")?)?,
+        turn: row.try_get("turn")?,
+    };
+    Ok((record, row.try_get("seq")?))
+}

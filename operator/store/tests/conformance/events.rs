@@ -1,0 +1,91 @@
+//! Events by position.
+
+use dalsegno_store::{Commit, EventQuery};
+use uuid::Uuid;
+
+use crate::faces::on_every_face;
+use crate::world::*;
+
+on_every_face! {
+    events_come_from_any_position_with_their_turn_and_attempt,
+    a_page_of_events_ends_by_count_and_by_bytes,
+    whoever_reads_events_learns_that_the_run_is_over,
+}
+
+fn all(from: i64) -> EventQuery {
+    EventQuery { from, limit: 1_000, bytes: 1 << 20 }
+}
+
+async fn with_events(world: &World) -> Worker {
+    let mut worker = world.worker().await;
+    let mut number = 0;
+    for turn in 1..=6 {
+        let mut events = |count| -> Vec<_> {
+            (0..count)
+                .map(|_| {
+                    number += 1;
+                    json(&format!(r#"{{"n":  {number}, "z":1e400}}"#))
+                })
+                .collect()
+        };
+        ok(world.commit(&Commit { events: events(turn % 2), ..worker.plan(turn) }).await.unwrap());
+        ok(world.commit(&Commit { events: events(turn % 3), ..worker.result(turn) }).await.unwrap());
+        if turn == 3 {
+            worker = world.next(&worker).await;
+        }
+    }
+    worker
+}
+
+async fn events_come_from_any_position_with_their_turn_and_attempt(world: &World) {
+    let worker = with_events(world).await;
+    let page = world.events(worker.run, all(1)).await.unwrap();
+    let shown: Vec<_> = page.events.iter().map(|event| (event.position, event.turn, event.attempt)).collect();
+    let expected =
+        [(1, 1, 1), (2, 1, 1), (3, 2, 1), (4, 2, 1), (5, 3, 1), (6, 4, 2), (7, 5, 2), (8, 5, 2), (9, 5, 2)];
+    assert_eq!(shown, expected);
+    for (n, event) in (1..).zip(&page.events) {
+        assert_eq!(event.event.get(), format!(r#"{{"n":  {n}, "z":1e400}}"#), "as it came");
+    }
+    for from in [i64::MIN, 0, 1, 2, 4, 8, 9, 10, i64::MAX] {
+        let positions: Vec<_> = world
+            .events(worker.run, all(from))
+            .await
+            .unwrap()
+            .events
+            .iter()
+            .map(|event| event.position)
+            .collect();
+        assert_eq!(positions, (from.clamp(1, 10)..10).collect::<Vec<_>>(), "from {from}");
+    }
+}
+
+async fn a_page_of_events_ends_by_count_and_by_bytes(world: &World) {
+    let worker = with_events(world).await;
+    for limit in 1..=10 {
+        let mut positions = Vec::new();
+        loop {
+            let from = positions.last().map_or(1, |last| last + 1);
+            let page = world.events(worker.run, EventQuery { limit, ..all(from) }).await.unwrap();
+            assert!(page.events.len() <= limit as usize);
+            if page.events.is_empty() {
+                break;
+            }
+            positions.extend(page.events.iter().map(|event| event.position));
+        }
+        assert_eq!(positions, (1..10).collect::<Vec<_>>(), "limit {limit}");
+    }
+    for (bytes, count) in [(1, 1), (20, 1), (26, 2), (1_000, 9)] {
+        let page = world.events(worker.run, EventQuery { bytes, ..all(1) }).await.unwrap();
+        assert_eq!(page.events.len(), count, "{bytes} bytes");
+    }
+}
+
+async fn whoever_reads_events_learns_that_the_run_is_over(world: &World) {
+    let worker = with_events(world).await;
+    assert!(!world.events(worker.run, all(99)).await.unwrap().over);
+    ok(world.finish(&worker.finish()).await.unwrap());
+    let page = world.events(worker.run, all(9)).await.unwrap();
+    assert_eq!((page.over, page.events.len()), (true, 1));
+    assert!(world.events(Uuid::now_v7(), all(1)).await.unwrap().over, "a run that is not there");
+}
