@@ -25,8 +25,7 @@ pub(crate) async fn write(
     }
     check::records(&operations)?;
     let (digest, _budget) = received.release();
-    let batch =
-        RecordBatch { run: worker.run, capability: worker.capability, batch_id, digest, operations };
+    let batch = RecordBatch { run: worker.run, capability: worker.capability, batch_id, digest, operations };
     let result = match gateway.ask("writing records", gateway.store.write_records(&batch)).await? {
         Written::Ok => CommitResult::Ok,
         Written::Duplicate => CommitResult::Duplicate,

@@ -54,7 +54,19 @@ pub fn router(gateway: Gateway) -> Router {
 /// The name of a route's call.
 pub(crate) fn name(route: &str) -> Option<&'static str> {
     let routes = [
-        ATTACH, PLAN, TURN, HEARTBEAT, CLAIM, COMPLETE, SETTLE, FINISH, CANCELLED, STATE, MEMORY_DELTA, EVENTS, RECORDS,
+        ATTACH,
+        PLAN,
+        TURN,
+        HEARTBEAT,
+        CLAIM,
+        COMPLETE,
+        SETTLE,
+        FINISH,
+        CANCELLED,
+        STATE,
+        MEMORY_DELTA,
+        EVENTS,
+        RECORDS,
     ];
     routes.into_iter().find(|(path, _)| *path == route).map(|(_, name)| name)
 }

@@ -45,9 +45,7 @@ async fn events_come_in_pages_as_they_came() {
 
 #[tokio::test]
 async fn a_stream_ends_with_its_run() {
-    for (accept, query) in
-        [("application/x-ndjson", "follow=true&from=2"), ("text/event-stream", "from=2")]
-    {
+    for (accept, query) in [("application/x-ndjson", "follow=true&from=2"), ("text/event-stream", "from=2")] {
         let world = World::attached().await;
         commit_events(&world, &["[1,{\"a\":\n2}]"]).await;
         let later = async {
@@ -134,7 +132,8 @@ async fn a_delta_tells_how_the_state_changed_between_two_turns() {
     });
     assert_eq!(world.get("memory-delta?from=1&to=2").await.ok(), between);
     assert_eq!(world.get("memory-delta?from=1").await.ok(), between);
-    let since_the_start = json!({ "added": { "a": size(1, 1), "b": size(3, 1) }, "updated": {}, "removed": {} });
+    let since_the_start =
+        json!({ "added": { "a": size(1, 1), "b": size(3, 1) }, "updated": {}, "removed": {} });
     assert_eq!(world.get("memory-delta?from=0&to=1").await.ok(), since_the_start);
     assert_eq!(world.get("memory-delta?from=1&to=3").await.code(), "NOT_FOUND");
     assert_eq!(world.get("memory-delta?from=-1").await.code(), "INVALID");

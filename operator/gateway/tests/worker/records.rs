@@ -46,7 +46,8 @@ async fn records_come_in_pages() {
     let (mut values, mut after) = (Vec::new(), String::new());
     loop {
         let page = world.get(&format!("records?space=s&limit=2{after}")).await.ok();
-        values.extend(page["records"].as_array().unwrap().iter().map(|record| record["value"]["json"].clone()));
+        values
+            .extend(page["records"].as_array().unwrap().iter().map(|record| record["value"]["json"].clone()));
         let Some(next) = page["next"].as_str() else { break };
         let encoded: String = next.bytes().map(|byte| format!("%{byte:02X}")).collect();
         after = format!("&after={encoded}");

@@ -130,7 +130,7 @@ async fn the_walk_through_prints_what_the_page_says() {
             }
         }
     }
-    assert_eq!(compared, 13);
+    assert_eq!(compared, 18);
     fs::remove_file(&token_file).unwrap();
     drop(shell.commands);
     assert!(shell.child.wait().await.unwrap().success());
@@ -163,6 +163,11 @@ fn the_table_of_limits_is_that_of_the_protocol() {
         ("NAME_CHARS", Limits::NAME_CHARS as i64),
         ("EVENTS", Limits::EVENTS as i64),
         ("CALLS", Limits::CALLS as i64),
+        ("RECORDS", Limits::RECORDS as i64),
+        ("RECORD_NAME_BYTES", Limits::RECORD_NAME_BYTES as i64),
+        ("RECORD_VALUE_BYTES", Limits::RECORD_VALUE_BYTES as i64),
+        ("PAGE", i64::from(Limits::PAGE)),
+        ("PAGE_BYTES", Limits::PAGE_BYTES as i64),
         ("DEPTH", Limits::DEPTH as i64),
         ("TURNS", i64::from(Limits::TURNS)),
         ("USAGE", Limits::USAGE),
