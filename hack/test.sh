@@ -67,6 +67,7 @@ run 'tests of the harness' cargo 5 "${harness:-false}" || true
 run 'tests of the cluster' go 10 go test -C e2e/cluster -v ./... || true
 run 'fuzz' cargo 9 hack/fuzz.sh 25 || true
 run 'tests in Python' pytest 5 "${pytest[@]}" -p no:cacheprovider sdk/python || true
+run 'adapters' pytest 5 hack/adapters.sh || true
 
 if run 'cluster' nothing 10 go run -C e2e/cluster . up && eval "$(cluster env)" &&
     run 'images' nothing 10 env SKIP_BUILD=1 hack/images.sh &&

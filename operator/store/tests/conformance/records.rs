@@ -2,8 +2,8 @@
 
 use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
 use dalsegno_store::{
-    Class, Commit, Committed, FinishCall, Place, RecordBatch, RecordPage, RecordQuery, Rewind, Rewound, RunId,
-    Written,
+    Class, Commit, Committed, FinishCall, Place, RecordBatch, RecordPage, RecordQuery, Rewind, Rewound,
+    RunId, Written,
 };
 use futures::future::join_all;
 use sha2::{Digest as _, Sha256};
@@ -322,7 +322,8 @@ async fn a_rewind_hides_what_was_written_after_its_boundary(world: &World) {
         (2, Plan, &["b1", "p1", "a1", "r1", "b2", "p2"]),
         (2, Result, &["b1", "p1", "a1", "r1", "b2", "p2", "a2", "r2"]),
     ];
-    let entry = |name: &str, turn: i32| vec![append("l", &format!("\"{name}{turn}\"")), put("k", &turn.to_string())];
+    let entry =
+        |name: &str, turn: i32| vec![append("l", &format!("\"{name}{turn}\"")), put("k", &turn.to_string())];
     for (turn, boundary, expected) in cases {
         let worker = world.worker().await;
         let mut last = None;

@@ -1,0 +1,108 @@
+//! A gateway before a SQLite file, for suites that speak HTTP and want no cluster: `serve DATABASE`. It has one run,
+//! whose pod has a token like its UID. It prints where the run is and that UID, as JSON in one line; for each line it
+//! reads it gives the pod up, as the operator would, and prints the same of the next one. At the end of its input it
+//! ends.
+
+use std::error::Error;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, PodIdentity, serve};
+use dalsegno_store::sqlite::Sqlite;
+use dalsegno_store::{
+    Class, Created, Deadlines, Ending, Identity, NewRun, OnPrior, PodRecord, RunId, Store, Then, Verdict,
+};
+use tokio::net::TcpListener;
+use tokio::task::spawn_blocking;
+use uuid::Uuid;
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// A token is the UID of its pod.
+struct Tokens;
+
+#[async_trait]
+impl Authenticator for Tokens {
+    async fn review(&self, token: &str) -> Result<PodIdentity, AuthError> {
+        Ok(PodIdentity {
+            namespace: "shop".into(),
+            pod_name: token.into(),
+            pod_uid: token.into(),
+            service_account: "default".into(),
+        })
+    }
+}
+
+#[tokio::main]
+async fn main() -> Outcome<()> {
+    let database = std::env::args().nth(1).ok_or("which database? serve DATABASE")?;
+    Sqlite::migrate(Path::new(&database)).await?;
+    let store = Arc::new(Sqlite::open(Path::new(&database)).await?);
+    let gateway = Gateway::new(store.clone(), Arc::new(Tokens), Config::default());
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let run = take_up(&*store).await?;
+    let url = format!("http://{}/v1/runs/{run}", listener.local_addr()?);
+    let operate = async move {
+        for attempt in 1.. {
+            let pod = start(&*store, run, attempt).await?;
+            println!("{}", serde_json::json!({ "url": url, "token": pod }));
+            std::io::stdout().flush()?;
+            if !spawn_blocking(is_told).await?? {
+                break;
+            }
+            lose(&*store, run, attempt).await?;
+        }
+        Outcome::Ok(())
+    };
+    tokio::select! {
+        operated = operate => operated,
+        served = serve(listener, gateway, std::future::pending()) => Ok(served?),
+    }
+}
+
+/// Waits for a line; false at the end of the input.
+fn is_told() -> std::io::Result<bool> {
+    Ok(std::io::stdin().read_line(&mut String::new())? > 0)
+}
+
+async fn take_up(store: &dyn Store) -> Outcome<RunId> {
+    let id = Uuid::now_v7();
+    let new = NewRun {
+        id,
+        tenant: "uid-shop".into(),
+        namespace: "shop".into(),
+        name: format!("run-{id}"),
+        object_uid: id.to_string(),
+        reset_generation: 0,
+        deadlines: Deadlines { heartbeat_ms: 15_000, start_ms: 600_000, progress_ms: 1_800_000 },
+        on_prior: OnPrior::Hold,
+    };
+    match store.create_run(&new).await? {
+        Created::Run(record) => Ok(record.id),
+        Created::Prior(_) => Err("the run is there already".into()),
+    }
+}
+
+/// The attempt's pod, recorded and judged.
+async fn start(store: &dyn Store, run: RunId, attempt: i32) -> Outcome<String> {
+    let identity = Identity {
+        image_digest: format!("sha256:{}", "1".repeat(64)),
+        agent_version: "1".into(),
+        verdict: Verdict::Accepted,
+        remark: String::new(),
+    };
+    let uid = format!("pod-{attempt}");
+    let (name, revision) = (uid.clone(), "1".into());
+    let pod = PodRecord { uid: uid.clone(), name, revision, identity: Some(identity) };
+    store.record_pod(run, attempt, &pod).await?;
+    Ok(uid)
+}
+
+async fn lose(store: &dyn Store, run: RunId, attempt: i32) -> Outcome<()> {
+    let (cause, message) = ("PodDeleted".into(), String::new());
+    let ending = Ending { attempt, cause, class: Class::Disruption, exit_code: None, message };
+    store.end_attempt(run, &ending, &Then::Reserve).await?;
+    Ok(())
+}

@@ -1,0 +1,112 @@
+"""Two frameworks keep their state in a run's records: their own suites, against a real gateway on SQLite.
+
+`DALSEGNO_SERVE` is the example `serve` of the gateway. Only in an environment that has the frameworks' packages.
+"""
+
+import asyncio, itertools, json, os, subprocess, sys  # noqa: E401
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("langgraph.checkpoint.conformance")
+pytest.importorskip("claude_agent_sdk.testing")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from claude_agent_sdk.testing import run_session_store_conformance
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
+
+from claude_sessions import RecordSessionStore
+from langgraph_saver import RecordSaver
+from records import Records, Refused
+
+
+class Gateway:
+    """A gateway with one run, whose pods are lost on demand."""
+
+    def __init__(self, directory):
+        command = [os.environ["DALSEGNO_SERVE"], str(directory / "runs.db")]
+        self.process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def attach(self):
+        """The records, by the worker of the pod that has just been started."""
+        pod = json.loads(self.process.stdout.readline())
+        return Records(pod["url"], pod["token"])
+
+    def lose_pod(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=10)
+
+
+@pytest.fixture
+def gateway(tmp_path):
+    gateway = Gateway(tmp_path)
+    yield gateway
+    gateway.close()
+
+
+def config(**more):
+    return {"configurable": {"thread_id": "t", "checkpoint_ns": "", **more}}
+
+
+def test_a_langgraph_saver_conforms_in_all_capabilities(gateway):
+    records = gateway.attach()
+
+    @checkpointer_test(name="records")
+    async def saver():
+        yield RecordSaver(records)
+
+    report = asyncio.run(validate(saver))
+    failures = {name: result.failures for name, result in report.results.items() if not result.passed}
+    assert not failures, failures
+    assert set(report.results) == {capability.value for capability in ALL_CAPABILITIES}
+
+
+def test_a_langgraph_saver_is_refused_under_a_second_epoch(gateway):
+    saver = RecordSaver(gateway.attach())
+    checkpoint = empty_checkpoint()
+    stored = saver.put(config(), checkpoint, {}, {})
+    gateway.lose_pod()
+    second = RecordSaver(gateway.attach())
+    for write in (
+        lambda: saver.put(stored, empty_checkpoint(), {}, {}),
+        lambda: saver.put_writes(stored, [("channel", 1)], "task"),
+        lambda: saver.delete_thread("t"),
+    ):
+        with pytest.raises(Refused) as refused:
+            write()
+        assert refused.value.code == "FENCED"
+    assert second.get_tuple(config()).checkpoint["id"] == checkpoint["id"]
+
+
+def test_a_session_store_conforms(gateway):
+    records, names = gateway.attach(), itertools.count()
+    # Each contract wants a store of its own: a space of its own.
+    asyncio.run(run_session_store_conformance(lambda: RecordSessionStore(records, f"sessions-{next(names)}")))
+    assert next(names) > 14
+
+
+def test_an_entry_that_is_mirrored_twice_is_there_once(gateway):
+    store, key = RecordSessionStore(gateway.attach()), {"project_key": "p", "session_id": "s"}
+    entry = {"type": "user", "uuid": "u1"}
+    asyncio.run(store.append(key, [entry]))
+    asyncio.run(store.append(key, [entry, {"type": "user", "uuid": "u2"}]))
+    assert [entry["uuid"] for entry in asyncio.run(store.load(key))] == ["u1", "u2"]
+
+
+def test_a_session_store_is_refused_under_a_second_epoch(gateway):
+    key = {"project_key": "p", "session_id": "s"}
+    store = RecordSessionStore(gateway.attach())
+    asyncio.run(store.append(key, [{"type": "user", "uuid": "u1"}]))
+    gateway.lose_pod()
+    second = RecordSessionStore(gateway.attach())
+    for write in (store.append(key, [{"type": "user", "uuid": "u2"}]), store.delete(key)):
+        with pytest.raises(Refused) as refused:
+            asyncio.run(write)
+        assert refused.value.code == "FENCED"
+    assert asyncio.run(second.load(key)) == [{"type": "user", "uuid": "u1"}]
