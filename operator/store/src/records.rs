@@ -188,9 +188,12 @@ mod tests {
         }
     }
 
+    /// What comes, in short; what is kept, with its value.
+    type Folding = (&'static [&'static str], &'static [(&'static str, &'static str)]);
+
     #[test]
     fn a_batch_is_folded_per_key() {
-        let cases: &[(&[&str], &[(&str, &str)])] = &[
+        let cases: &[Folding] = &[
             (&[], &[]),
             (&["p1", "p2"], &[("put", "2")]),
             (&["a1", "p2", "a3"], &[("put", "2"), ("append", "3")]),

@@ -1,11 +1,12 @@
 //! The audit is only added to, and the role of operator and gateway has no more rights than it needs.
 
+use dalsegno_protocol::{Boundary, Policy};
 use dalsegno_store::postgres::Postgres;
-use dalsegno_store::{Error, grant};
+use dalsegno_store::{Error, Place, Rewind, Rewound, Written, grant};
 use std::sync::Arc;
 
 use crate::faces::{self, Face, on_both};
-use crate::stores::worked_with;
+use crate::stores::{batch, worked_with};
 use crate::world::World;
 
 on_both! {
@@ -35,10 +36,19 @@ async fn with_a_role(name: &str) -> Face {
 async fn a_role_with_the_least_rights_does_all_the_work() {
     let face = with_a_role("an app").await;
     let worker = worked_with(&face).await;
-    let claim = face.world.start_call(&worker, "pay", dalsegno_protocol::Policy::Probe).await;
+    let claim = face.world.start_call(&worker, "pay", Policy::Probe).await;
     face.world.complete(&worker.complete(&claim)).await.unwrap();
     face.world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
     face.world.beat().await.unwrap();
+    // Written twice before a boundary: the first row is replaced, and gone.
+    for key in ["note", "note"] {
+        assert_eq!(face.world.write_records(&batch(&worker, key)).await.unwrap(), Written::Ok);
+    }
+    let before = face.world.of(&worker).await;
+    let to = Place { turn: 2, boundary: Boundary::Result, epoch: 1 };
+    let rewind = Rewind { epoch: before.epoch, to, reason: "it went astray".into(), actor: "ada".into() };
+    let rewound = face.world.rewind(worker.run, &rewind).await.unwrap();
+    assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");
     face.world.put_revision("hash", "document").await.unwrap();
     face.world.adopt_namespace("tenant-1", "tenant-2", "ada").await.unwrap();
     face.world.request_cancel(worker.run).await.unwrap();

@@ -121,6 +121,7 @@ impl Rows {
             events_digest: events_digest(&events),
             usage: Usage { tokens_in: 1, tokens_out: 2, tool_calls: 3, cost_micro_usd: 4 },
             trigger: Some("TASK_END"),
+            records_digest: Some([7; 32]),
         };
         let content_hash = header.content_hash();
         let row = BoundaryRow {
@@ -139,6 +140,7 @@ impl Rows {
             events,
             usage: header.usage,
             trigger: Some("TASK_END".into()),
+            records_digest: header.records_digest,
         };
         let kept = Kept {
             row,

@@ -1,10 +1,11 @@
 //! The check of a whole store, on the databases.
 
-use dalsegno_protocol::{Boundary, RawValue};
-use dalsegno_store::{Commit, Place, Rewind, RunId};
+use dalsegno_protocol::{Boundary, Payload, RawValue, RecordOp};
+use dalsegno_store::{Commit, Place, RecordBatch, Rewind, RunId, Written};
+use uuid::Uuid;
 
 use crate::faces::{Face, on_both};
-use crate::world::Worker;
+use crate::world::{Worker, random};
 
 on_both! {
     a_store_that_was_worked_with_has_no_problem,
@@ -21,13 +22,27 @@ pub async fn worked_with(face: &Face) -> Worker {
     face.world.turn(&other, 1).await;
     let worker = face.world.worker().await;
     for turn in 1..=3 {
-        let plan = Commit { events: vec![event(turn), event(turn)], ..worker.plan(turn) };
+        let events = vec![event(turn), event(turn)];
+        let plan = Commit { events, records: vec![put("plan")], ..worker.plan(turn) };
         face.world.commit(&plan).await.unwrap();
         face.world.turn(&worker, turn).await;
     }
     let worker = face.world.next(&worker).await;
+    assert_eq!(face.world.write_records(&batch(&worker, "again")).await.unwrap(), Written::Ok);
     face.world.turn(&worker, 4).await;
     worker
+}
+
+fn put(key: &str) -> RecordOp {
+    let value = Payload::Json(RawValue::from_string("1".into()).unwrap());
+    RecordOp::Put { space: "notes".into(), key: key.into(), value }
+}
+
+/// Of a key that has been written before, and of its own.
+pub fn batch(worker: &Worker, key: &str) -> RecordBatch {
+    let Worker { run, capability, .. } = *worker;
+    let operations = vec![put("plan"), put(key)];
+    RecordBatch { run, capability, batch_id: Uuid::new_v4(), digest: random(), operations }
 }
 
 fn event(number: i32) -> Box<RawValue> {
@@ -97,6 +112,7 @@ async fn every_edited_column_of_a_boundary_is_found(face: &Face) {
         "tool_calls = 1",
         "cost_micro_usd = 1",
         "trigger_word = 'x'",
+        "records_digest = digest",
         "turn = 9",
     ] {
         let sql = format!("UPDATE boundaries SET {set} WHERE run = {run} AND turn = 2 AND boundary = 1");

@@ -1,8 +1,8 @@
 //! Each kind of damage, on both databases: found, and gone back from to the last good boundary.
 
-use dalsegno_protocol::{Boundary, Policy};
+use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
 use dalsegno_store::verify::{self, Checkpoint, Corruption};
-use dalsegno_store::{Class, Commit, Error, NewRun, Rewind, Rewound, RunRecord, audit};
+use dalsegno_store::{Class, Commit, Error, NewRun, RecordQuery, Rewind, Rewound, RunRecord, audit};
 
 use crate::world::*;
 use crate::{Face, on_both_faces};
@@ -26,7 +26,11 @@ fn full_at(turn: i32, full: &[i32]) -> (String, bool) {
     (format!(r#"{{{start}"append":{{"log":[{{"json":{turn}}}]}}}}"#), full)
 }
 
-/// A run with this name and so many turns, each with an event; its next attempt is reserved.
+fn put(key: &str) -> RecordOp {
+    RecordOp::Put { space: "s".into(), key: key.into(), value: Payload::Json(json("1")) }
+}
+
+/// A run with this name and so many turns, each with an event and a record; its next attempt is reserved.
 pub async fn run(world: &World, name: &str, turns: i32, full: &[i32]) -> RunRecord {
     let worker = world.work_on(&world.take_up(&NewRun { name: name.into(), ..new_run() }).await).await;
     for turn in 1..=turns {
@@ -35,6 +39,7 @@ pub async fn run(world: &World, name: &str, turns: i32, full: &[i32]) -> RunReco
             ops: Some(ops.into()),
             full,
             events: vec![json(&turn.to_string())],
+            records: vec![put(&format!("k{turn}"))],
             trigger: (turn % 2 == 0).then(|| "TASK_END".into()),
             ..worker.result(turn)
         };
@@ -126,6 +131,7 @@ const EDITS: &[(i32, &str)] = &[
     (3, "UPDATE boundaries SET tokens_in = tokens_in + 1 WHERE turn = 4"),
     (3, "UPDATE boundaries SET cost_micro_usd = 1 WHERE turn = 4"),
     (3, "UPDATE boundaries SET trigger_word = NULL WHERE turn = 4"),
+    (3, "UPDATE boundaries SET records_digest = NULL WHERE turn = 4"),
     // A head that no boundary has the hash of.
     (6, "UPDATE runs SET head_hash = audit_hash WHERE TRUE"),
     (6, "UPDATE runs SET head_epoch = 9 WHERE TRUE"),
@@ -245,17 +251,13 @@ async fn effects_of_undone_turns_are_named(face: &Face) {
 async fn records_of_undone_turns_are_hidden(face: &Face) {
     let world = &face.world;
     let one = run(world, "one", 3, &[]).await;
-    face.edit(
-        "INSERT INTO records (run, space, key, seq, op, turn, epoch, at, undone) \
-         SELECT run, 'memory', 'k', turn, 'put', turn, epoch, at, undone FROM boundaries",
-    )
-    .await;
-    face.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 2").await;
+    face.edit("UPDATE boundaries SET records_digest = digest WHERE turn = 2").await;
     let found = corruption(world, &one).await;
     go_back(world, &one, &found).await;
-    face.edit("DELETE FROM records WHERE undone AND turn = 2").await;
-    face.edit("DELETE FROM records WHERE undone AND turn = 3").await;
-    face.edit("DELETE FROM records WHERE NOT undone AND turn = 1").await;
+    let query =
+        RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 9, bytes: 1 << 20 };
+    let page = world.read_records(one.id, &query).await.unwrap();
+    assert_eq!(page.records.iter().map(|record| &*record.key).collect::<Vec<_>>(), ["k1"]);
 }
 
 async fn an_edited_audit_row_is_found(face: &Face) {
