@@ -48,7 +48,7 @@ impl Pool {
     pub fn new(target: Target) -> Self {
         let Target { options, transaction_pooling } = target;
         let options = if transaction_pooling {
-            options.statement_cache_capacity(0)
+            options.statement_cache_capacity(0).extra_float_digits(None)
         } else {
             // No statement here lives long enough to be worth compiling.
             options.options([

@@ -1,5 +1,7 @@
 //! The faces that every case runs on.
 
+#[path = "../support/pgbouncer.rs"]
+mod bouncer;
 #[path = "../support/pg.rs"]
 mod pg;
 
@@ -29,6 +31,12 @@ pub async fn postgres() -> World {
     World::new(Arc::new(Postgres::connect(&url).await.unwrap()), ())
 }
 
+/// PostgreSQL behind pgbouncer in transaction mode, a database of its own.
+pub async fn pgbouncer() -> World {
+    let url = bouncer::before(&pg::database().await);
+    World::new(Arc::new(Postgres::connect(&url).await.unwrap()), ())
+}
+
 /// Makes a test of each of these cases for each face.
 macro_rules! on_every_face {
     ($($case:ident),+ $(,)?) => {
@@ -48,6 +56,12 @@ macro_rules! on_every_face {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
                 super::$case(&crate::faces::postgres().await).await;
+            })+
+        }
+        mod pgbouncer {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case(&crate::faces::pgbouncer().await).await;
             })+
         }
     };
