@@ -33,7 +33,7 @@ END
     done
     echo "$dir"
     read -r _ || true
-    kill -QUIT "$server"
+    kill "$server" # not QUIT: a shell starts what is in the background with it ignored
     wait "$server" || true
 "#;
 
