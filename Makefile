@@ -1,7 +1,7 @@
 # The few verbs that people type; CI types `make test`. What is longer than a line lives in hack/.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash fuzz bench lint generate images cluster cluster-down
+.PHONY: help demo test crash fuzz tamper bench lint generate images cluster cluster-down
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile
@@ -20,6 +20,9 @@ crash: ## the operator killed before and after every step of a recovery, with ev
 
 fuzz: ## looks for bytes that break a decoder, five minutes each
 	@hack/fuzz.sh 300
+
+tamper: ## ten thousand random edits of each: rows in order, rows of a database, bundles
+	DALSEGNO_TAMPERINGS=10000 cargo test --locked -p dalsegno-store --test proof --test tampering random
 
 bench: ## the figures of docs/performance.md, as ratios to a floor measured in the same run
 	@hack/bench.sh

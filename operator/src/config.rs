@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use dalsegno_store::proof::PublicKey;
+
+use crate::people::verify::{Target, public_key};
 
 /// Makes an AI agent's run outlive its pods.
 #[derive(Debug, Parser)]
@@ -82,6 +85,34 @@ pub enum Command {
         #[arg(long)]
         follow: bool,
     },
+    /// Writes a run as a signed bundle of JSON lines: boundaries with their payloads, calls, audit. It holds the calls'
+    /// idempotency keys and arguments: whoever has it can act under them, so keep it as you would keep those.
+    Export {
+        #[command(flatten)]
+        store: StoreArgs,
+        /// Which run, as NAMESPACE/NAME.
+        run: RunName,
+        /// File to write, which must not exist; unset: standard output.
+        #[arg(long)]
+        output: Option<PathBuf>,
+        /// File of the key to sign with, Ed25519 in PEM (PKCS#8); unset: the store's own, made when first needed.
+        #[arg(long, env = "DALSEGNO_SIGNING_KEY")]
+        signing_key: Option<PathBuf>,
+    },
+    /// Proves a run: in the store, or as a bundle that `export` wrote, which needs nothing but the file.
+    ///
+    /// Holds every boundary, payload and audit row to the hashes; a bundle to its signature and its counts too. Fails if
+    /// anything is not as it was written.
+    Verify {
+        /// A bundle's file; or a run, as NAMESPACE/NAME.
+        target: Target,
+        /// The store of the run: `postgres://…` or `sqlite:///path/to/file.db`.
+        #[arg(long, env = "DALSEGNO_DATABASE_URL", hide_env_values = true)]
+        database_url: Option<String>,
+        /// Public key that must have signed the bundle, in base64; unset: the one that it names.
+        #[arg(long, value_parser = public_key)]
+        public_key: Option<PublicKey>,
+    },
     /// What everybody did, and whether the record of it is whole.
     Audit {
         #[command(subcommand)]
@@ -112,7 +143,7 @@ pub enum Command {
         outcome: SettleOutcome,
         /// File with the tool's answer, JSON; the worker gets it as the call's result.
         #[arg(long)]
-        result: Option<std::path::PathBuf>,
+        result: Option<PathBuf>,
         /// How you found out; kept in the audit.
         #[arg(long)]
         reason: String,
@@ -130,6 +161,13 @@ pub enum AuditCommand {
     Verify {
         #[command(flatten)]
         store: StoreArgs,
+        /// Copy of the anchors that was kept outside, such as the operator's log: with it a chain's end that was cut, a
+        /// run that was taken away and a chain that was built anew are found too.
+        #[arg(long, value_name = "FILE")]
+        anchors: Option<PathBuf>,
+        /// Public key that must have signed them, in base64; unset: whichever they name.
+        #[arg(long, value_parser = public_key)]
+        public_key: Option<PublicKey>,
     },
 }
 
@@ -179,6 +217,12 @@ pub struct OperatorArgs {
     /// Runs reconciled at once.
     #[arg(long, env = "DALSEGNO_CONCURRENCY", default_value_t = 16)]
     pub concurrency: u16,
+    /// How often where the runs stand is anchored: kept, signed, and told on standard output, for `audit verify`.
+    #[arg(long, env = "DALSEGNO_ANCHOR_EVERY", default_value = "60s", value_name = "DURATION", value_parser = duration)]
+    pub anchor_every: Duration,
+    /// File of the key that signs anchors, Ed25519 in PEM (PKCS#8); unset: the store's own, made when first needed.
+    #[arg(long, env = "DALSEGNO_SIGNING_KEY", value_name = "FILE")]
+    pub signing_key: Option<PathBuf>,
     /// For tests of this program: die at a step of a recovery, as BEFORE_OR_AFTER:EFFECT.
     #[arg(long, env = "DALSEGNO_CRASH_AT", hide = true)]
     pub crash_at: Option<String>,

@@ -1,6 +1,7 @@
 //! `dalsegno`: one program, the only place where effects meet.
 
 mod act;
+mod anchors;
 mod cluster;
 mod config;
 mod context;
@@ -28,6 +29,7 @@ use anyhow::Context as _;
 use clap::Parser;
 
 use crate::config::{AuditCommand, Cli, Command, StoreArgs};
+use crate::people::verify::Target;
 use crate::serve::{Parts, folder_of, serve};
 
 /// From which level on the program logs.
@@ -91,8 +93,18 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Show { store, run, turn, calls, follow } => {
             people::show(&store.database_url, &run, people::What { turn, calls, follow }).await
         }
-        Command::Audit { what: AuditCommand::Verify { store } } => {
-            people::audit::verify(&store.database_url).await
+        Command::Export { store, run, output, signing_key } => {
+            people::export::export(&store.database_url, &run, output.as_deref(), signing_key.as_deref()).await
+        }
+        Command::Verify { target: Target::File(path), database_url: _, public_key } => {
+            people::verify::bundle(&path, public_key)
+        }
+        Command::Verify { target: Target::Run(run), database_url, public_key: _ } => {
+            let url = database_url.context("to verify a run, name its store: --database-url")?;
+            people::verify::run(&url, &run).await
+        }
+        Command::Audit { what: AuditCommand::Verify { store, anchors, public_key } } => {
+            people::audit::verify(&store.database_url, anchors.as_deref(), public_key).await
         }
         Command::AdoptNamespace { store, old_uid, new_uid, by } => {
             people::adopt_namespace(&store.database_url, &old_uid, &new_uid, &by).await

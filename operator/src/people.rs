@@ -1,6 +1,8 @@
 //! What a person asks of the store directly: to see a run, and to say how a call ended.
 
 pub mod audit;
+pub mod export;
+pub mod verify;
 
 use std::time::Duration;
 

@@ -34,7 +34,7 @@ use crate::nodes::NodeBook;
 use crate::pods::{self, PodBook};
 use crate::telemetry::{Metrics, Ready, serve_health};
 use crate::tokens::TokenReviews;
-use crate::{controller, definitions, leader, pulse};
+use crate::{anchors, controller, definitions, leader, pulse};
 
 /// How often the API server is asked whether it answers.
 const API_PROBE: Duration = Duration::from_secs(2);
@@ -194,6 +194,12 @@ async fn operate(
     let Some(filled) = stop.run_until_cancelled(filled).await else { return Ok(()) };
     filled?;
     tasks.spawn(pulse::follow(ctx.clone(), stop.clone()));
+    tasks.spawn(anchors::follow(
+        ctx.store.clone(),
+        args.anchor_every,
+        args.signing_key.clone(),
+        stop.clone(),
+    ));
 
     let runs = watcher(api_of::<Run>(&client, &args), watcher::Config::default())
         .default_backoff()

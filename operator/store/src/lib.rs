@@ -46,6 +46,7 @@ pub use open::{grant, migrate, open, open_beside, open_read_only};
 pub use reading::Reading;
 pub use survey::{Damage, Findings, Link, Sound, Survey};
 
+use crate::proof::{Anchor, Unanchored};
 use async_trait::async_trait;
 use dalsegno_protocol::{Call, State};
 use jiff::Timestamp;
@@ -212,6 +213,16 @@ pub trait Store: Send + Sync + 'static {
 
     /// The audit chain of a run, in order.
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
+
+    /// The store's own signing key, a PKCS#8 document: `fresh`, if it has none yet. Whoever can read the whole database
+    /// can read it; a key in a file keeps it apart.
+    async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>>;
+
+    /// The last anchor, and runs that have moved since one named them: as many as one may name.
+    async fn unanchored(&self) -> Result<Unanchored>;
+
+    /// Keeps an anchor. False, and nothing is kept: another one has its number.
+    async fn put_anchor(&self, anchor: &Anchor) -> Result<bool>;
 
     /// The whole store as it stands at this moment, to be read row by row. It holds a connection until it is dropped.
     async fn reading(&self) -> Result<Box<dyn Reading>>;

@@ -16,6 +16,7 @@
 //! - Through pgbouncer in transaction mode (`?pgbouncer=true`) a call takes four round trips, the role must set
 //!   `statement_timeout` itself, and migrations need a URL that leads to the server.
 
+mod anchors;
 mod branch;
 mod calls;
 mod commit;

@@ -3,15 +3,24 @@
 //! Every check goes on after a problem, from the row at which it stands, so that one edited row is one problem and
 //! not a thousand.
 
+mod anchor;
+mod anchors;
 mod audit_chain;
 mod boundary_chain;
+pub mod bundle;
 mod check;
+mod marks;
+mod signing;
+mod texts;
 
 use std::fmt;
 
+pub use anchor::{Anchor, RUNS as RUNS_PER_ANCHOR, Standing, Unanchored};
+pub use anchors::Anchors;
 pub use audit_chain::AuditChain;
 pub use boundary_chain::BoundaryChain;
 pub use check::{Summary, check_store};
+pub use signing::{PublicKey, Signer, is_signed};
 
 use crate::RunId;
 

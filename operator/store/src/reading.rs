@@ -28,6 +28,9 @@ pub trait Reading: Send {
     /// comes before its children.
     async fn boundaries(&mut self, after: BoundaryKey, to: RunId) -> Result<Vec<StoredBoundary>>;
 
+    /// Lines of anchors by their numbers, from the one after `after` on; each with its number.
+    async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>>;
+
     /// Calls of one run by turn, and inside it in the order in which they were first seen.
     async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>>;
 }

@@ -14,6 +14,7 @@
 //!
 //! - The clock is that of the process ([`clock`]).
 
+mod anchors;
 mod attach;
 mod attempt_row;
 mod branch;

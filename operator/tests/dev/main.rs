@@ -35,6 +35,29 @@ fn a_run_goes_to_its_end_and_a_finished_one_only_begins_anew_when_told() {
 }
 
 #[test]
+fn a_run_is_carried_out_of_its_store_and_proved_by_the_file_alone() {
+    let laptop = Laptop::new(&json!({ "turns": 3 }));
+    laptop.run(&[]).told(0, &["Succeeded"]);
+    let url = laptop.url();
+    let proved = laptop.ask(&["verify", "--database-url", &url, "dev/agent"]);
+    assert!(proved.contains(": 0 problems\nits state can be rebuilt up to turn 3 (result)"), "{proved}");
+
+    laptop.ask(&["export", "--database-url", &url, "dev/agent", "--output", "run.jsonl"]);
+    let proved = laptop.ask(&["verify", "run.jsonl"]);
+    assert!(proved.contains("run dev/agent: 3 boundaries, ") && proved.contains(": 0 problems"), "{proved}");
+    let key = proved.lines().find_map(|it| it.strip_prefix("public key ")?.split(' ').next()).unwrap();
+    laptop.ask(&["verify", "run.jsonl", "--public-key", key]);
+
+    let bundle = fs::read_to_string(laptop.path().join("run.jsonl")).unwrap();
+    fs::write(laptop.path().join("bent.jsonl"), bundle.replacen("[1, 2]", "[1, 3]", 1)).unwrap();
+    let bent = laptop.refused(&["verify", "bent.jsonl"]);
+    assert!(bent.contains("turn 2 (result): it has another payload than was committed"), "{bent}");
+    let twice = laptop.refused(&["export", "--database-url", &url, "dev/agent", "--output", "run.jsonl"]);
+    assert!(twice.contains("creating run.jsonl"), "{twice}");
+    assert!(laptop.refused(&["verify", "no.jsonl"]).contains("there is no file no.jsonl"));
+}
+
+#[test]
 fn a_worker_that_is_killed_again_and_again_loses_and_repeats_nothing() {
     let laptop = Laptop::new(&json!({ "turns": 10, "seconds": 0.5 }));
     let ended =

@@ -87,10 +87,22 @@ impl Laptop {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Runs another verb of the program, which must refuse; answers what it printed.
+    pub fn refused(&self, words: &[&str]) -> String {
+        let output = self.program().args(words).output().unwrap();
+        assert!(!output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    }
+
+    /// The store, by its URL.
+    pub fn url(&self) -> String {
+        let path = self.path().join(".dalsegno/runs.db").canonicalize().unwrap();
+        format!("sqlite://{}", path.display())
+    }
+
     /// Every row of the run, the newest first.
     pub fn rows(&self) -> Vec<RunRecord> {
-        let path = self.path().join(".dalsegno/runs.db").canonicalize().unwrap();
-        let url = format!("sqlite://{}", path.display());
+        let url = self.url();
         tokio::runtime::Runtime::new().unwrap().block_on(async {
             let store = dalsegno_store::open_read_only(&url).await.unwrap();
             store.find("dev", "agent").await.unwrap()

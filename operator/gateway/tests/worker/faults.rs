@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use dalsegno_protocol::{Call, State};
+use dalsegno_store::proof::{Anchor, Unanchored};
 use dalsegno_store::*;
 use jiff::Timestamp;
 use tokio::sync::Notify;
@@ -134,5 +135,8 @@ pass! {
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>>;
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>>;
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
+    async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>>;
+    async fn unanchored(&self) -> Result<Unanchored>;
+    async fn put_anchor(&self, anchor: &Anchor) -> Result<bool>;
     async fn reading(&self) -> Result<Box<dyn Reading>>;
 }

@@ -14,6 +14,9 @@ use crate::reading::{
 };
 use crate::{AuditRow, Place, Reading, Result, RunId};
 
+const MAKE_KEY: &str =
+    "INSERT INTO signing_key (pkcs8, created_at) VALUES ($1, ds_now_v1()) ON CONFLICT DO NOTHING";
+
 const RUNS: &str = "SELECT id, tenant, namespace, name, object_uid, created_at, lifecycle, epoch, head_turn, \
             head_boundary, head_epoch, head_hash, head_position, audit_seq, audit_hash \
      FROM runs WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2";
@@ -45,6 +48,12 @@ const CALLS: &str = "WITH page AS ( \
      WHERE coalesce(page.before, 0) < $5 ORDER BY c.turn, c.ordinal";
 
 impl Postgres {
+    /// Two statements, so that of two who make it at once both have the same.
+    pub(super) async fn do_signing_key(&self, fresh: &[u8]) -> Work<Vec<u8>> {
+        self.pool.all(sqlx::query(MAKE_KEY).bind(fresh)).await?;
+        Ok(self.pool.one(sqlx::query("SELECT pkcs8 FROM signing_key")).await?.try_get("pkcs8")?)
+    }
+
     pub(super) async fn do_reading(&self) -> Work<Box<dyn Reading>> {
         Ok(Box::new(Moment { conn: self.pool.moment().await?, kept: !self.pool.transaction_pooling() }))
     }
@@ -92,6 +101,14 @@ impl Reading for Moment {
             .bind(PAGE_ROWS)
             .bind(PAGE_BYTES);
         self.all(query, stored).await.map_err(|fault| fault.while_("reading the boundaries"))
+    }
+
+    async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
+        let query = sqlx::query("SELECT seq, line FROM anchors WHERE seq > $1 ORDER BY seq LIMIT $2");
+        let read = |row: &PgRow| Ok((row.try_get("seq")?, row.try_get("line")?));
+        self.all(query.bind(after).bind(PAGE_ROWS), read)
+            .await
+            .map_err(|fault| fault.while_("reading the anchors"))
     }
 
     async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>> {

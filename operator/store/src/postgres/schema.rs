@@ -39,6 +39,8 @@ fn migrator() -> Migrator {
         12 "0012_records",
         13 "0013_rewind",
         14 "0014_append_only",
+        15 "0015_signing_key",
+        16 "0016_anchors",
     })
 }
 

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::Postgres;
+use crate::proof::{Anchor, Unanchored};
 use crate::{
     Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
     Complete, Completed, Created, Deadlines, Digest, Ending, EventPage, EventQuery, FinishCall, Identity,
@@ -167,6 +168,19 @@ impl Store for Postgres {
 
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>> {
         self.do_audit(run).await.map_err(|fault| fault.while_("reading the audit chain"))
+    }
+
+    async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>> {
+        self.do_signing_key(fresh).await.map_err(|fault| fault.while_("fetching the signing key"))
+    }
+
+    async fn unanchored(&self) -> Result<Unanchored> {
+        self.do_unanchored().await.map_err(|fault| fault.while_("looking for what has moved"))
+    }
+
+    async fn put_anchor(&self, anchor: &Anchor) -> Result<bool> {
+        let line = anchor.line()?;
+        self.do_put_anchor(anchor, &line).await.map_err(|fault| fault.while_("keeping an anchor"))
     }
 
     async fn reading(&self) -> Result<Box<dyn Reading>> {

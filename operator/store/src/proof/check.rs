@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::{AuditChain, BoundaryChain, Problem};
+use super::marks::Marks;
+use super::{Anchors, AuditChain, BoundaryChain, Problem};
 use crate::reading::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, RunHead, StoredBoundary};
 use crate::{AuditRow, Reading, Result, RunId};
 
@@ -15,17 +16,22 @@ pub struct Summary {
     pub audit: u64,
     /// Their boundaries.
     pub boundaries: u64,
+    /// Anchors that the store keeps.
+    pub anchors: u64,
     /// Problems that were told.
     pub problems: u64,
 }
 
-/// Walks all runs and tells every problem. Holds one page of each kind of row.
+/// Walks all anchors and runs and tells every problem. Holds one page of each kind of row, and what anchors say. `copy`:
+/// anchors that were kept outside.
 pub async fn check_store(
     reading: &mut dyn Reading,
+    copy: Anchors,
     tell: &mut (dyn FnMut(Problem) + Send),
 ) -> Result<Summary> {
     let mut summary = Summary::default();
-    let mut walk = Walk::new(reading);
+    let marks = anchors(reading, copy, &mut summary, tell).await?;
+    let mut walk = Walk::new(reading, marks);
     let mut after = None;
     loop {
         let page = walk.reading.runs(after).await?;
@@ -37,7 +43,39 @@ pub async fn check_store(
         }
     }
     walk.strays(EVERY_RUN, &mut summary, tell).await?;
+    for problem in walk.marks.rest() {
+        summary.problems += 1;
+        tell(problem);
+    }
     Ok(summary)
+}
+
+/// What the store's anchors and the copy of them say, once they are held to each other.
+async fn anchors(
+    reading: &mut dyn Reading,
+    copy: Anchors,
+    summary: &mut Summary,
+    tell: Tell<'_>,
+) -> Result<Marks> {
+    let mut kept = Anchors::default();
+    let mut after = i64::MIN;
+    let mut problems = copy.breaks(false);
+    loop {
+        let page = reading.anchors(after).await?;
+        let Some((last, _)) = page.last() else { break };
+        after = *last;
+        for (seq, line) in &page {
+            problems.extend(kept.take(&format!("anchor {seq}"), line));
+        }
+    }
+    problems.extend(kept.breaks(true));
+    problems.extend(copy.missing_from(&kept));
+    summary.anchors = kept.count() as u64;
+    summary.problems += problems.len() as u64;
+    problems.into_iter().for_each(tell);
+    let mut marks = copy.marks;
+    marks.add(kept.marks);
+    Ok(marks)
 }
 
 /// Three sorted streams side by side.
@@ -47,35 +85,41 @@ struct Walk<'r> {
     audit_after: AuditKey,
     boundaries: VecDeque<StoredBoundary>,
     boundaries_after: BoundaryKey,
+    marks: Marks,
 }
 
 type Tell<'t> = &'t mut (dyn FnMut(Problem) + Send);
 
 impl<'r> Walk<'r> {
-    fn new(reading: &'r mut dyn Reading) -> Self {
+    fn new(reading: &'r mut dyn Reading, marks: Marks) -> Self {
         Self {
             reading,
             audit: VecDeque::new(),
             audit_after: AuditKey::before(NO_RUN),
             boundaries: VecDeque::new(),
             boundaries_after: BoundaryKey::before(NO_RUN),
+            marks,
         }
     }
 
     async fn run(&mut self, run: &RunHead, summary: &mut Summary, tell: Tell<'_>) -> Result<()> {
         let mut problems = Vec::new();
+        let mut mark = self.marks.of(run.id);
         let mut chain = AuditChain::new(run.id);
         while let Some((_, row)) = self.next_audit(|of| of == run.id).await? {
             problems.extend(chain.push(&row));
+            mark.see_audit(&row);
             summary.audit += 1;
         }
         problems.extend(chain.end(run.audit_seq, &run.audit_hash));
         let mut chain = BoundaryChain::new(run.id, run.head);
         while let Some(boundary) = self.next_boundary(|of| of == run.id).await? {
             problems.extend(chain.push(&boundary));
+            mark.see_boundary(&boundary);
             summary.boundaries += 1;
         }
         problems.extend(chain.end());
+        problems.extend(mark.rest(run.id));
         summary.runs += 1;
         summary.problems += problems.len() as u64;
         problems.into_iter().for_each(tell);

@@ -90,6 +90,10 @@ impl Reading for Moment {
         self.page("reading the boundaries", move |conn, _| Box::pin(boundaries(conn, after, to))).await
     }
 
+    async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
+        self.page("reading the anchors", move |conn, _| Box::pin(anchors(conn, after))).await
+    }
+
     async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>> {
         self.page("reading the calls", move |conn, _| Box::pin(calls(conn, run, after))).await
     }
@@ -129,6 +133,11 @@ async fn audit(conn: &mut SqliteConnection, after: AuditKey, to: RunId) -> Work<
     rows.iter().map(|row| Ok((row.try_get("run")?, branch::audit_row(row)?))).collect()
 }
 
+async fn anchors(conn: &mut SqliteConnection, after: i64) -> Work<Vec<(i64, String)>> {
+    let query = sqlx::query_as("SELECT seq, line FROM anchors WHERE seq > ? ORDER BY seq LIMIT ?");
+    Ok(query.bind(after).bind(PAGE_ROWS).fetch_all(conn).await?)
+}
+
 async fn boundaries(conn: &mut SqliteConnection, after: BoundaryKey, to: RunId) -> Work<Vec<StoredBoundary>> {
     let BoundaryKey { run, turn, boundary, epoch } = after;
     let query = sqlx::query(BOUNDARIES)
@@ -161,4 +170,14 @@ async fn calls(conn: &mut SqliteConnection, run: RunId, after: CallKey) -> Work<
             Ok((CallKey { turn: row.turn, ordinal: row.ordinal }, row.public()?))
         })
         .collect()
+}
+
+/// The store's own key, made if there is none.
+pub(super) async fn signing_key(conn: &mut SqliteConnection, now: i64, fresh: Vec<u8>) -> Work<Vec<u8>> {
+    sqlx::query("INSERT OR IGNORE INTO signing_key (only_row, pkcs8, created_at) VALUES (1, ?, ?)")
+        .bind(fresh)
+        .bind(now)
+        .execute(&mut *conn)
+        .await?;
+    Ok(sqlx::query_scalar("SELECT pkcs8 FROM signing_key").fetch_one(conn).await?)
 }

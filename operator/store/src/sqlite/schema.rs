@@ -15,6 +15,8 @@ fn migrator() -> Migrator {
         migration(3, "contents", include_str!("../../migrations/sqlite/0003_contents.sql")),
         migration(5, "records", include_str!("../../migrations/sqlite/0005_records.sql")),
         migration(7, "append_only", include_str!("../../migrations/sqlite/0007_append_only.sql")),
+        migration(8, "signing_key", include_str!("../../migrations/sqlite/0008_signing_key.sql")),
+        migration(9, "anchors", include_str!("../../migrations/sqlite/0009_anchors.sql")),
     ])
 }
 

@@ -7,9 +7,10 @@ use uuid::Uuid;
 
 use super::call_row::payload;
 use super::{
-    Sqlite, attach, branch, calls, cancel, commit, create, events, links, namespace, operate, pulse, read,
-    records, rewind,
+    Sqlite, anchors, attach, branch, calls, cancel, commit, create, events, links, namespace, operate, pulse,
+    read, reading, records, rewind,
 };
+use crate::proof::{Anchor, Unanchored};
 use crate::{
     Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
     Complete, Completed, Created, Deadlines, Digest, Ending, EventPage, EventQuery, FinishCall, Identity,
@@ -238,6 +239,21 @@ impl Store for Sqlite {
 
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>> {
         self.read("reading the audit chain", move |conn, _| Box::pin(branch::audit(conn, run))).await
+    }
+
+    async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>> {
+        let fresh = fresh.to_vec();
+        self.write("fetching the signing key", |conn, now| Box::pin(reading::signing_key(conn, now, fresh)))
+            .await
+    }
+
+    async fn unanchored(&self) -> Result<Unanchored> {
+        self.read("looking for what has moved", |conn, _| Box::pin(anchors::unanchored(conn))).await
+    }
+
+    async fn put_anchor(&self, anchor: &Anchor) -> Result<bool> {
+        let put = anchors::Put::of(anchor)?;
+        self.write("keeping an anchor", |conn, _| Box::pin(anchors::put(conn, put))).await
     }
 
     async fn reading(&self) -> Result<Box<dyn Reading>> {

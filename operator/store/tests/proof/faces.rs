@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dalsegno_store::proof::{Problem, Summary, check_store};
+use dalsegno_store::proof::{Anchors, Problem, Summary, check_store};
 use dalsegno_store::sqlite::Sqlite;
 use dalsegno_store::{Store, postgres::Postgres};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
@@ -65,7 +65,8 @@ impl Face {
         let store: &dyn Store = &*self.world.store;
         let mut told = Vec::new();
         let mut reading = store.reading().await.unwrap();
-        let summary = check_store(&mut *reading, &mut |problem| told.push(problem)).await.unwrap();
+        let summary =
+            check_store(&mut *reading, Anchors::default(), &mut |problem| told.push(problem)).await.unwrap();
         (summary, told)
     }
 }

@@ -8,8 +8,15 @@ mod pg;
 #[path = "../conformance/world.rs"]
 mod world;
 
+mod anchors;
 mod append_only;
+mod bundles;
 mod faces;
 mod rows;
 mod stores;
 mod tamper;
+
+/// How many random tamperings are tried: a slice, unless `make tamper` wants them all.
+fn tamperings() -> usize {
+    std::env::var("DALSEGNO_TAMPERINGS").map_or(1_000, |number| number.parse().unwrap())
+}

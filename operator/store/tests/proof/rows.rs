@@ -1,7 +1,7 @@
 //! Rows by hand: two runs, rewound, and a reading of them as a database would give it.
 
 use async_trait::async_trait;
-use dalsegno_protocol::{Boundary, Call, RawValue, Usage};
+use dalsegno_protocol::{Boundary, Call, CallState, Policy, RawValue, Usage};
 use dalsegno_store::header::{Header, NO_PARENT, events_digest, ops_digest};
 use dalsegno_store::reading::{AuditKey, BoundaryKey, CallKey, HeadMark, Reading, RunHead, StoredBoundary};
 use dalsegno_store::{AuditRow, BoundaryRow, Digest, Kept, Lifecycle, Place, Result, RunId, audit};
@@ -17,6 +17,7 @@ pub struct Rows {
     pub runs: Vec<RunHead>,
     pub audit: Vec<(RunId, AuditRow)>,
     pub boundaries: Vec<StoredBoundary>,
+    pub anchors: Vec<(i64, String)>,
 }
 
 impl Rows {
@@ -173,7 +174,23 @@ impl Reading for Rows {
         Ok(rest.take(PAGE).cloned().collect())
     }
 
-    async fn calls(&mut self, _: RunId, _: CallKey) -> Result<Vec<(CallKey, Call)>> {
-        Ok(Vec::new())
+    async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
+        let rest = self.anchors.iter().filter(|(seq, _)| *seq > after);
+        Ok(rest.take(PAGE).cloned().collect())
+    }
+
+    async fn calls(&mut self, _: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>> {
+        let key = CallKey { turn: 2, ordinal: 1 };
+        let json = |text: &str| RawValue::from_string(text.into()).ok();
+        let call = Call {
+            id: "pay".into(),
+            turn: 2,
+            policy: Policy::Probe,
+            key: "key-of-pay".into(),
+            state: CallState::Completed,
+            arguments: json(r#"{"amount":  1}"#),
+            result: json(r#"{"done":  true}"#),
+        };
+        Ok(if after < key { vec![(key, call)] } else { Vec::new() })
     }
 }

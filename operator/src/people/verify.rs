@@ -1,0 +1,108 @@
+//! A run held to its own proofs: in the store, or as a bundle anywhere.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context as _, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use dalsegno_store::proof::{PublicKey, bundle};
+use dalsegno_store::{audit, verify};
+
+use super::latest;
+use crate::config::RunName;
+
+/// What is verified.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// A bundle.
+    File(PathBuf),
+    /// A run in the store.
+    Run(RunName),
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if Path::new(text).is_file() {
+            return Ok(Self::File(text.into()));
+        }
+        let run = text.parse().map(Self::Run);
+        run.map_err(|error: String| format!("there is no file {text}; or {error}"))
+    }
+}
+
+/// Holds every boundary and every audit row of a run to its hash, and tells from where it could go on.
+///
+/// # Errors
+///
+/// Something is wrong with the run, there is none, or the store does not answer.
+pub async fn run(url: &str, name: &RunName) -> anyhow::Result<()> {
+    let store = dalsegno_store::open_read_only(url).await.context("opening the store")?;
+    let run = latest(store.as_ref(), name).await?;
+    let found = verify::survey(store.as_ref(), &run).await.context("reading the boundaries")?;
+    let rows = store.audit(run.id).await.context("reading the audit")?;
+    let broken = audit::first_break(run.id, &rows);
+    found.damage.iter().for_each(|damage| println!("{damage}"));
+    if let Some(seq) = broken {
+        println!("audit row {seq}: it is not as it was written, or does not follow from the row before");
+    }
+    let problems = found.damage.len() as u64 + found.further + u64::from(broken.is_some());
+    println!(
+        "run {}/{}: {} boundaries, {} audit rows: {problems} problems",
+        run.namespace,
+        run.name,
+        found.boundaries,
+        rows.len()
+    );
+    match found.last_good {
+        Some(place) => println!("its state can be rebuilt up to {place}"),
+        None if found.boundaries > 0 => println!("its state can be rebuilt at no boundary"),
+        None => {}
+    }
+    if problems > 0 {
+        bail!("the run is not as it was written");
+    }
+    Ok(())
+}
+
+/// Holds a bundle to its signature, digest, chains and counts.
+///
+/// # Errors
+///
+/// Something is wrong with it, or it cannot be read.
+pub fn bundle(path: &Path, key: Option<PublicKey>) -> anyhow::Result<()> {
+    let file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let found = bundle::verify(std::io::BufReader::new(file), key).context("reading the bundle")?;
+    for problem in &found.problems {
+        println!("{problem}");
+    }
+    println!(
+        "run {}: {} boundaries, {} events, {} calls, {} audit rows: {} problems",
+        found.run,
+        found.boundaries,
+        found.events,
+        found.calls,
+        found.audit,
+        found.problems.len()
+    );
+    if let Some(named) = found.public_key {
+        let trust = if key.is_some() { "" } else { " (which the bundle itself names: compare it)" };
+        println!("public key {}{trust}", STANDARD.encode(named));
+    }
+    if !found.problems.is_empty() {
+        bail!("the bundle is not as it was written");
+    }
+    Ok(())
+}
+
+/// A public key in base64, as `export` and `verify` print it.
+///
+/// # Errors
+///
+/// It is not 32 bytes in base64.
+pub fn public_key(text: &str) -> Result<PublicKey, String> {
+    let bytes = STANDARD.decode(text).map_err(|error| format!("not base64: {error}"))?;
+    bytes.try_into().map_err(|_| "a public key is 32 bytes".to_owned())
+}

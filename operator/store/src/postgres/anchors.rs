@@ -1,0 +1,65 @@
+//! Anchors: which runs have moved since they were anchored, and the anchors themselves.
+
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+
+use super::Postgres;
+use super::fault::Work;
+use super::row::{boundary, digest};
+use crate::proof::{Anchor, RUNS_PER_ANCHOR, Standing, Unanchored};
+use crate::{Digest, Place};
+
+const LAST: &str = "SELECT seq, hash FROM anchors ORDER BY seq DESC LIMIT 1";
+
+const MOVED: &str = "SELECT runs.id, runs.audit_seq, runs.audit_hash, head_turn, head_boundary, head_epoch, runs.head_hash \
+     FROM runs LEFT JOIN anchored ON anchored.run = runs.id \
+     WHERE anchored.run IS NULL OR anchored.audit_seq <> runs.audit_seq \
+        OR anchored.head_hash IS DISTINCT FROM runs.head_hash \
+     ORDER BY runs.id LIMIT $1";
+
+/// Of two who are the next at once, one is.
+const PUT: &str = "WITH put AS ( \
+         INSERT INTO anchors (seq, hash, line) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING RETURNING seq \
+     ), told AS ( \
+         INSERT INTO anchored (run, audit_seq, head_hash) \
+         SELECT moved.* FROM put, unnest($4::uuid[], $5::bigint[], $6::bytea[]) AS moved (run, audit_seq, head_hash) \
+         ON CONFLICT (run) DO UPDATE SET audit_seq = excluded.audit_seq, head_hash = excluded.head_hash \
+     ) SELECT seq FROM put";
+
+impl Postgres {
+    /// The last anchor is read first: one that comes between takes the number that is next after it.
+    pub(super) async fn do_unanchored(&self) -> Work<Unanchored> {
+        let last = self.pool.optional(sqlx::query(LAST)).await?;
+        let last = last.map(|row| Work::Ok((row.try_get("seq")?, digest(&row, "hash")?))).transpose()?;
+        let moved = self.pool.all(sqlx::query(MOVED).bind(i64::from(RUNS_PER_ANCHOR))).await?;
+        Ok(Unanchored { last, standings: moved.iter().map(standing).collect::<Work<_>>()? })
+    }
+
+    pub(super) async fn do_put_anchor(&self, anchor: &Anchor, line: &str) -> Work<bool> {
+        let (mut runs, mut seqs, mut heads) = (Vec::new(), Vec::new(), Vec::new());
+        for Standing { run, audit_seq, audit_hash: _, head } in anchor.standings() {
+            runs.push(run);
+            seqs.push(audit_seq);
+            heads.push(head.map(|(_, hash)| hash.to_vec()));
+        }
+        let hash: Digest = anchor.hash();
+        let put = sqlx::query(PUT).bind(anchor.seq()).bind(hash.as_slice()).bind(line);
+        Ok(self.pool.optional(put.bind(runs).bind(seqs).bind(heads)).await?.is_some())
+    }
+}
+
+fn standing(row: &PgRow) -> Work<Standing> {
+    let place = (row.try_get("head_turn")?, boundary(row, "head_boundary")?, row.try_get("head_epoch")?);
+    let head = match place {
+        (Some(turn), Some(boundary), Some(epoch)) => {
+            Some((Place { turn, boundary, epoch }, digest(row, "head_hash")?))
+        }
+        _ => None,
+    };
+    Ok(Standing {
+        run: row.try_get("id")?,
+        audit_seq: row.try_get("audit_seq")?,
+        audit_hash: digest(row, "audit_hash")?,
+        head,
+    })
+}

@@ -1,0 +1,82 @@
+//! Anchors together: those that the store keeps, or a copy of them from outside.
+
+use std::collections::BTreeMap;
+
+use super::anchor::Anchor;
+use super::marks::Marks;
+use super::{Problem, PublicKey};
+use crate::Digest;
+
+/// Anchors as they are found, in whatever order and among whatever lines: a log of the operator will do. Costs about
+/// 200 bytes for each time that one names a run.
+#[derive(Clone, Debug, Default)]
+pub struct Anchors {
+    /// Who must have signed them.
+    key: Option<PublicKey>,
+    /// Hash of the one before and their own, by their numbers.
+    links: BTreeMap<i64, (Digest, Digest)>,
+    pub(super) marks: Marks,
+}
+
+impl Anchors {
+    /// None yet. `key`: who must have signed them; without it, whoever they name.
+    pub fn signed_by(key: Option<PublicKey>) -> Self {
+        Self { key, ..Self::default() }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Takes the anchor in a line; other lines are passed over. `place`: where the line stands, for people.
+    pub fn take(&mut self, place: &str, line: &str) -> Option<Problem> {
+        let anchor = match Anchor::parse(line)? {
+            Ok(anchor) => anchor,
+            Err(what) => return Some(Problem::at(place, what)),
+        };
+        if self.key.is_some_and(|key| key != anchor.public_key()) {
+            return Some(Problem::at(place, "it names another public key than it must be signed by"));
+        }
+        let link = (anchor.parent_hash(), anchor.hash());
+        if self.links.insert(anchor.seq(), link).is_some_and(|before| before != link) {
+            return Some(Problem::at(place, format!("there is another anchor {}", anchor.seq())));
+        }
+        self.marks.take(&anchor);
+        None
+    }
+
+    /// Where they do not follow from each other. One that is missing is a problem too if they must be `whole`, and then
+    /// they begin with 1.
+    pub(super) fn breaks(&self, whole: bool) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut before = (0, crate::header::NO_PARENT);
+        for (seq, (parent, hash)) in &self.links {
+            let is_next = *seq == before.0 + 1;
+            if whole && !is_next {
+                problems.push(Problem::at(
+                    format!("anchor {seq}"),
+                    format!("anchor {} was expected: some are missing", before.0 + 1),
+                ));
+            } else if is_next && *parent != before.1 {
+                problems.push(Problem::at(format!("anchor {seq}"), "it does not follow from the one before"));
+            }
+            before = (*seq, *hash);
+        }
+        problems
+    }
+
+    /// Which of these, a copy from outside, the store does not keep.
+    pub(super) fn missing_from(&self, kept: &Self) -> Option<Problem> {
+        let mut missing = self.links.iter().filter(|(seq, link)| kept.links.get(seq) != Some(link));
+        let (first, _) = missing.next()?;
+        let more = match missing.count() {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        Some(Problem::at(
+            format!("anchor {first}"),
+            format!("the copy has it, and the store has not, or another{more}"),
+        ))
+    }
+}

@@ -1,0 +1,71 @@
+//! Anchors: which runs have moved since they were anchored, and the anchors themselves.
+
+use sqlx::{Row as _, SqliteConnection};
+
+use super::columns::Hash;
+use super::fault::Work;
+use super::row::RunRow;
+use crate::Place;
+use crate::proof::{Anchor, RUNS_PER_ANCHOR, Standing, Unanchored};
+
+const MOVED: &str = "SELECT runs.* FROM runs LEFT JOIN anchored ON anchored.run = runs.id \
+     WHERE anchored.run IS NULL OR anchored.audit_seq <> runs.audit_seq \
+        OR anchored.head_hash IS NOT runs.head_hash \
+     ORDER BY runs.id LIMIT ?";
+
+pub(super) async fn unanchored(conn: &mut SqliteConnection) -> Work<Unanchored> {
+    let last = sqlx::query("SELECT seq, hash FROM anchors ORDER BY seq DESC LIMIT 1");
+    let last = last.fetch_optional(&mut *conn).await?;
+    let last =
+        last.map(|row| Work::Ok((row.try_get("seq")?, row.try_get::<Hash, _>("hash")?.0))).transpose()?;
+    let moved = sqlx::query(MOVED).bind(RUNS_PER_ANCHOR).fetch_all(conn).await?;
+    let standing = |row: &RunRow| Standing {
+        run: row.id,
+        audit_seq: row.audit_seq,
+        audit_hash: row.audit_hash.0,
+        head: row
+            .head()
+            .map(|head| (Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch }, head.hash)),
+    };
+    let standings = moved.iter().map(|row| Ok(standing(&RunRow::read(row)?))).collect::<Work<_>>()?;
+    Ok(Unanchored { last, standings })
+}
+
+/// What is kept of an anchor.
+pub(super) struct Put {
+    pub seq: i64,
+    pub hash: crate::Digest,
+    pub line: String,
+    pub standings: Vec<Standing>,
+}
+
+impl Put {
+    pub fn of(anchor: &Anchor) -> crate::Result<Self> {
+        let (seq, hash, line) = (anchor.seq(), anchor.hash(), anchor.line()?);
+        Ok(Self { seq, hash, line, standings: anchor.standings().collect() })
+    }
+}
+
+pub(super) async fn put(conn: &mut SqliteConnection, put: Put) -> Work<bool> {
+    let added = sqlx::query("INSERT INTO anchors (seq, hash, line) VALUES (?, ?, ?) ON CONFLICT DO NOTHING")
+        .bind(put.seq)
+        .bind(Hash(put.hash))
+        .bind(put.line)
+        .execute(&mut *conn)
+        .await?;
+    if added.rows_affected() == 0 {
+        return Ok(false);
+    }
+    for Standing { run, audit_seq, audit_hash: _, head } in put.standings {
+        sqlx::query(
+            "INSERT INTO anchored (run, audit_seq, head_hash) VALUES (?, ?, ?) \
+             ON CONFLICT (run) DO UPDATE SET audit_seq = excluded.audit_seq, head_hash = excluded.head_hash",
+        )
+        .bind(run)
+        .bind(audit_seq)
+        .bind(head.map(|(_, hash)| Hash(hash)))
+        .execute(&mut *conn)
+        .await?;
+    }
+    Ok(true)
+}

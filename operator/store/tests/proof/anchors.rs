@@ -1,0 +1,188 @@
+//! Anchors: with a copy of them from outside it shows what the rows alone hide.
+
+use std::sync::Arc;
+
+use dalsegno_store::header::NO_PARENT;
+use dalsegno_store::proof::{Anchor, Anchors, Signer, Standing, Unanchored, check_store};
+use dalsegno_store::{RunId, audit};
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::bundles::signer;
+use crate::faces::{Face, on_both};
+use crate::rows::Rows;
+use crate::stores::worked_with;
+
+on_both! {
+    each_run_that_has_moved_is_named_once,
+    of_two_who_anchor_at_once_one_does,
+    a_run_taken_away_whole_is_found_by_its_anchor,
+}
+
+const STORE: Uuid = Uuid::from_u128(7);
+
+/// Anchors the rows as they stand; the lines are a copy from outside.
+fn anchored(rows: &mut Rows, signer: &Signer) -> Vec<String> {
+    let last = rows.anchors.last().map(|(_, line)| Anchor::parse(line).unwrap().unwrap());
+    let standing = |run: &dalsegno_store::reading::RunHead| Standing {
+        run: run.id,
+        audit_seq: run.audit_seq,
+        audit_hash: run.audit_hash,
+        head: run.head.map(|head| (head.place, head.content_hash)),
+    };
+    let moved = Unanchored {
+        last: last.map(|last| (last.seq(), last.hash())),
+        standings: rows.runs.iter().map(standing).collect(),
+    };
+    let anchor = Anchor::next(&moved, STORE, Timestamp::UNIX_EPOCH, signer);
+    rows.anchors.push((anchor.seq(), anchor.line().unwrap()));
+    rows.anchors.iter().map(|(_, line)| line.clone()).collect()
+}
+
+async fn problems(rows: &mut Rows, copy: &[String]) -> Vec<String> {
+    let mut told = Vec::new();
+    let mut anchors = Anchors::default();
+    for (number, line) in copy.iter().enumerate() {
+        told.extend(anchors.take(&format!("line {}", number + 1), line).map(|it| it.to_string()));
+    }
+    check_store(rows, anchors, &mut |problem| told.push(problem.to_string())).await.unwrap();
+    told
+}
+
+/// Builds the audit of a run anew, so that its rows are sound.
+fn build_anew(rows: &mut Rows, run: RunId) {
+    let mut parent_hash = NO_PARENT;
+    for (_, row) in rows.audit.iter_mut().filter(|(of, _)| *of == run) {
+        row.actor = "somebody else".into();
+        row.parent_hash = parent_hash;
+        let (at, seq) = (row.at.as_millisecond(), row.seq);
+        let (kind, actor, detail) = (&row.kind, &row.actor, &row.detail);
+        row.hash = audit::Link { parent_hash: &parent_hash, run, seq, at, kind, actor, detail }.hash();
+        parent_hash = row.hash;
+    }
+    rows.runs.iter_mut().find(|it| it.id == run).unwrap().audit_hash = parent_hash;
+}
+
+#[tokio::test]
+async fn what_nobody_touched_agrees_with_its_anchors() {
+    let (mut rows, signer) = (Rows::sound(), signer().await);
+    anchored(&mut rows, &signer);
+    let copy = anchored(&mut rows, &signer);
+    assert_eq!(problems(&mut rows, &copy).await, [""; 0]);
+    assert_eq!(problems(&mut rows, &copy[1..]).await, [""; 0], "a copy may begin late");
+    let log = [r#"{"level":"INFO"}"#.to_owned(), copy[1].clone(), copy[1].clone()];
+    assert_eq!(problems(&mut rows, &log).await, [""; 0], "and be a log");
+}
+
+#[tokio::test]
+async fn a_tail_that_was_cut_is_found_with_the_copy() {
+    let (mut rows, signer) = (Rows::sound(), signer().await);
+    let copy = anchored(&mut rows, &signer);
+    let run = rows.runs[0].id;
+    rows.audit.retain(|(of, row)| *of != run || row.seq < 8);
+    let (_, last) = rows.audit.iter().rfind(|(of, _)| *of == run).unwrap().clone();
+    (rows.runs[0].audit_seq, rows.runs[0].audit_hash) = (last.seq, last.hash);
+    let cut = format!("run {run}, audit row 8: an anchor names it, and it is not there, or is another");
+    assert_eq!(problems(&mut rows, &[]).await, [cut.as_str()]);
+    rows.anchors.clear();
+    assert_eq!(problems(&mut rows, &[]).await, [""; 0], "the rows alone hide it");
+    let gone = "anchor 1: the copy has it, and the store has not, or another";
+    assert_eq!(problems(&mut rows, &copy).await, [gone.to_owned(), cut]);
+}
+
+#[tokio::test]
+async fn a_run_that_was_taken_away_is_found_with_the_copy() {
+    let (mut rows, signer) = (Rows::sound(), signer().await);
+    let copy = anchored(&mut rows, &signer);
+    let run = rows.runs.remove(1).id;
+    rows.audit.retain(|(of, _)| *of != run);
+    rows.boundaries.retain(|it| it.run != run);
+    let gone = format!("run {run}, runs: anchors name the run, and it is not there");
+    assert_eq!(problems(&mut rows, &copy).await, [gone]);
+}
+
+#[tokio::test]
+async fn a_chain_that_was_built_anew_is_found_even_when_it_was_anchored_since() {
+    let (mut rows, signer) = (Rows::sound(), signer().await);
+    anchored(&mut rows, &signer);
+    let run = rows.runs[0].id;
+    build_anew(&mut rows, run);
+    let copy = anchored(&mut rows, &signer);
+    let other = format!("run {run}, audit row 8: an anchor names it, and it is not there, or is another");
+    assert_eq!(problems(&mut rows, &copy).await, [other]);
+}
+
+#[tokio::test]
+async fn anchors_that_were_bent_are_found() {
+    let (mut rows, signer) = (Rows::sound(), signer().await);
+    for _ in 0..3 {
+        anchored(&mut rows, &signer);
+    }
+    let sound = rows.anchors.clone();
+    let copy: Vec<_> = sound.iter().map(|(_, line)| line.clone()).collect();
+    rows.anchors.remove(1);
+    let missing = "anchor 3: anchor 2 was expected: some are missing";
+    let gone = "anchor 2: the copy has it, and the store has not, or another";
+    assert_eq!(problems(&mut rows, &copy).await, [missing, gone]);
+
+    rows.anchors = sound.clone();
+    rows.anchors[1].1 = copy[1].replace(r#""auditSeq":8"#, r#""auditSeq":7"#);
+    let edited = "anchor 2: it was edited: it does not have the hash it must have";
+    assert!(problems(&mut rows, &[]).await.contains(&edited.to_owned()));
+
+    let forged = Signer::load(&dalsegno_store::sqlite::Sqlite::memory().await.unwrap(), None).await.unwrap();
+    let mut others = Rows::sound();
+    let line = anchored(&mut others, &forged).remove(0);
+    let mut anchors = Anchors::signed_by(Some(signer.public_key()));
+    let found = anchors.take("line 1", &line).unwrap().to_string();
+    assert_eq!(found, "line 1: it names another public key than it must be signed by");
+    assert_eq!(anchors.take("line 2", &copy[0]), None);
+}
+
+/// Anchors what has moved; answers the runs that were named.
+async fn anchor(face: &Face, signer: &Signer) -> Vec<RunId> {
+    let store = &face.world.store;
+    let moved = store.unanchored().await.unwrap();
+    if moved.standings.is_empty() {
+        return Vec::new();
+    }
+    let anchor = Anchor::next(&moved, store.id().await.unwrap(), Timestamp::UNIX_EPOCH, signer);
+    assert!(store.put_anchor(&anchor).await.unwrap());
+    moved.standings.iter().map(|it| it.run).collect()
+}
+
+async fn each_run_that_has_moved_is_named_once(face: &Face) {
+    let signer = signer().await;
+    let worker = worked_with(face).await;
+    assert_eq!(anchor(face, &signer).await.len(), 2);
+    assert!(anchor(face, &signer).await.is_empty());
+    face.world.turn(&worker, 5).await;
+    assert_eq!(anchor(face, &signer).await, [worker.run]);
+    face.world.request_cancel(worker.run).await.unwrap();
+    assert_eq!(anchor(face, &signer).await, [worker.run]);
+    let (summary, problems) = face.check().await;
+    assert_eq!((summary.anchors, problems), (3, vec![]));
+}
+
+async fn of_two_who_anchor_at_once_one_does(face: &Face) {
+    let signer = signer().await;
+    worked_with(face).await;
+    let store = &face.world.store;
+    let moved = store.unanchored().await.unwrap();
+    let anchor = Anchor::next(&moved, STORE, Timestamp::UNIX_EPOCH, &signer);
+    let both = tokio::join!(store.put_anchor(&anchor), store.put_anchor(&anchor));
+    assert_eq!([both.0.unwrap(), both.1.unwrap()].iter().filter(|put| **put).count(), 1);
+    assert_eq!(face.check().await.0.anchors, 1);
+}
+
+async fn a_run_taken_away_whole_is_found_by_its_anchor(face: &Face) {
+    let signer: Arc<Signer> = signer().await;
+    worked_with(face).await;
+    anchor(face, &signer).await;
+    face.unlock().await;
+    let alone = if face.is_postgres() { "" } else { "PRAGMA foreign_keys = OFF;" };
+    let delete = format!("{alone} DELETE FROM audit; DELETE FROM boundaries; DELETE FROM runs");
+    face.execute(&delete).await.unwrap();
+    let (summary, problems) = face.check().await;
+    assert_eq!((summary.runs, problems.len()), (0, 2), "{problems:?}");
+}

@@ -1,0 +1,176 @@
+//! Bundles: what is written is read anywhere, what was bent is found, and today's version stays readable.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use dalsegno_store::proof::bundle::{Export, Verified, verify};
+use dalsegno_store::proof::{PublicKey, Signer};
+use dalsegno_store::{Reading, RunId};
+use jiff::Timestamp;
+use proptest::prelude::Rng as _;
+use proptest::test_runner::{RngAlgorithm, TestRng};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::faces::{Face, on_both};
+use crate::rows::Rows;
+use crate::stores::worked_with;
+use crate::tamperings;
+
+on_both! {
+    a_run_is_exported_and_verified_without_the_store,
+    the_stores_own_key_is_made_once,
+}
+
+/// A file beside the tests, or in the repository's docs.
+fn file(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// A key for tests and nothing else.
+pub async fn signer() -> Arc<Signer> {
+    let store = dalsegno_store::sqlite::Sqlite::memory().await.unwrap();
+    Arc::new(Signer::load(&store, Some(&file("tests/golden/test-key.pem"))).await.unwrap())
+}
+
+async fn bundle(reading: Box<dyn Reading>, run: RunId, signer: Arc<Signer>) -> Vec<u8> {
+    let at = Timestamp::UNIX_EPOCH;
+    let mut export = Export::begin(reading, Uuid::from_u128(7), run, at, signer).await.unwrap().unwrap();
+    let mut bytes = Vec::new();
+    while let Some(lines) = export.next().await.unwrap() {
+        bytes.extend(lines);
+    }
+    bytes
+}
+
+/// The bundle of a run by hand.
+async fn by_hand() -> (Vec<u8>, PublicKey) {
+    let (rows, signer) = (Rows::sound(), signer().await);
+    let (run, key) = (rows.runs[0].id, signer.public_key());
+    (bundle(Box::new(rows), run, signer).await, key)
+}
+
+fn checked(bytes: &[u8], key: Option<PublicKey>) -> Verified {
+    verify(bytes, key).unwrap()
+}
+
+#[tokio::test]
+async fn the_golden_bundle_of_version_1_is_written_and_verified() {
+    let (bytes, key) = by_hand().await;
+    let golden = std::fs::read(file("tests/golden/bundle-v1.jsonl")).unwrap();
+    assert!(bytes == golden, "the format has changed: that needs a new version");
+    let verified = checked(&golden, Some(key));
+    assert_eq!(verified.problems, []);
+    let counts = (verified.boundaries, verified.events, verified.calls, verified.audit);
+    assert_eq!(counts, (14, 14, 1, 8));
+}
+
+#[tokio::test]
+async fn random_tamperings_of_a_bundle_are_all_found() {
+    let (sound, _) = by_hand().await;
+    assert_eq!(checked(&sound, None).problems, []);
+    let lines: Vec<&[u8]> = sound.split_inclusive(|byte| *byte == b'\n').collect();
+    let mut dice = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut below = |end: usize| (dice.next_u64() % end as u64) as usize;
+    for number in 0..tamperings() {
+        let (bent, how) = match below(5) {
+            0 | 1 => {
+                let mut bytes = sound.clone();
+                let at = below(bytes.len());
+                bytes[at] ^= 1 << below(8);
+                (bytes, format!("a bit of byte {at}"))
+            }
+            2 => {
+                let mut lines = lines.clone();
+                let at = below(lines.len());
+                lines.remove(at);
+                (lines.concat(), format!("line {at} removed"))
+            }
+            3 => {
+                let mut lines = lines.clone();
+                let (at, by) = (below(lines.len()), 1 + below(lines.len() - 1));
+                let other = (at + by) % lines.len();
+                lines.swap(at, other);
+                (lines.concat(), format!("lines {at} and {other} swapped"))
+            }
+            _ => {
+                let length = below(sound.len());
+                (sound[..length].to_vec(), format!("cut after {length} bytes"))
+            }
+        };
+        assert!(!checked(&bent, None).problems.is_empty(), "tampering {number} was not found: {how}");
+    }
+}
+
+#[tokio::test]
+async fn a_bundle_signed_by_another_key_is_found_by_who_knows_the_key() {
+    let (_, key) = by_hand().await;
+    let store = dalsegno_store::sqlite::Sqlite::memory().await.unwrap();
+    let another = Arc::new(Signer::load(&store, None).await.unwrap());
+    let rows = Rows::sound();
+    let run = rows.runs[0].id;
+    let forged = bundle(Box::new(rows), run, another).await;
+    assert_eq!(checked(&forged, None).problems, [], "it is whole by itself");
+    assert_eq!(checked(&forged, Some(key)).problems.len(), 2);
+}
+
+#[tokio::test]
+async fn a_bent_row_that_was_signed_is_found_all_the_same() {
+    let mut rows = Rows::sound();
+    rows.boundaries[2].kept.row.usage.tokens_in += 1;
+    let run = rows.runs[0].id;
+    let bytes = bundle(Box::new(rows), run, signer().await).await;
+    let problems = checked(&bytes, None).problems;
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].to_string().contains("turn 2 (plan): it does not have the hash"), "{problems:?}");
+}
+
+#[test]
+fn every_line_of_the_golden_bundle_has_the_fields_of_the_schema() {
+    let schema = std::fs::read(file("../../docs/schemas/bundle-v1.schema.json")).unwrap();
+    let schema: Value = serde_json::from_slice(&schema).unwrap();
+    let golden = std::fs::read_to_string(file("tests/golden/bundle-v1.jsonl")).unwrap();
+    for line in golden.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let (kind, fields) = line.as_object().unwrap().iter().next().unwrap();
+        let described = &schema["properties"][kind];
+        let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(fields), names(&described["properties"]), "{kind}");
+        let mut required: Vec<_> = described["required"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| it.as_str().unwrap().to_owned())
+            .collect();
+        required.sort();
+        assert_eq!(names(fields), required, "{kind}");
+    }
+}
+
+async fn a_run_is_exported_and_verified_without_the_store(face: &Face) {
+    let worker = worked_with(face).await;
+    let claim = face.world.start_call(&worker, "pay", dalsegno_protocol::Policy::Probe).await;
+    face.world.complete(&worker.complete(&claim)).await.unwrap();
+    let signer = Arc::new(Signer::load(&*face.world.store, None).await.unwrap());
+    let key = signer.public_key();
+    let bytes = bundle(face.world.reading().await.unwrap(), worker.run, signer).await;
+    let verified = checked(&bytes, Some(key));
+    assert_eq!(verified.problems, []);
+    assert_eq!((verified.boundaries, verified.events, verified.calls), (7, 6, 1));
+    let rows = face.world.audit(worker.run).await.unwrap();
+    assert_eq!(verified.audit, rows.len() as i64);
+    let text = String::from_utf8(bytes).unwrap();
+    assert!(text.contains(r#"{\"event\":  2}"#), "events are exported byte for byte");
+    let reading = face.world.reading().await.unwrap();
+    let signer = Arc::new(Signer::load(&*face.world.store, None).await.unwrap());
+    let nobody =
+        Export::begin(reading, Uuid::nil(), Uuid::max(), Timestamp::UNIX_EPOCH, signer).await.unwrap();
+    assert!(nobody.is_none());
+}
+
+async fn the_stores_own_key_is_made_once(face: &Face) {
+    let store = &*face.world.store;
+    let key = Signer::load(store, None).await.unwrap().public_key();
+    assert_eq!(Signer::load(store, None).await.unwrap().public_key(), key);
+    assert!(Signer::load(store, Some(&file("Cargo.toml"))).await.is_err());
+}
