@@ -159,4 +159,10 @@ pub struct Retention {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10))]
     pub keep_pods: Option<i32>,
+
+    /// The AgentRun is deleted this many seconds after the run has ended, whichever way; what the store holds of it
+    /// stays. Built-in: never. Where Git creates what is missing, leave it unset: the run would begin again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 315_360_000))]
+    pub ttl_seconds_after_finished: Option<i32>,
 }

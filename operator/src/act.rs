@@ -120,6 +120,10 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
             ground.stop_worker(&run.namespace().unwrap_or_default(), &name, uid).await?;
             Ok(None)
         }
+        Effect::DeleteRun => {
+            ground.delete_run(run).await?;
+            Ok(None)
+        }
         Effect::MarkDeleted => {
             let uid = run.uid().ok_or(Error::Nameless("UID"))?;
             store.mark_deleted(&uid).await.map_err(Error::store("closing the row"))?;

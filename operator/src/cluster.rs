@@ -117,6 +117,17 @@ impl Ground for Context {
         }
     }
 
+    async fn delete_run(&self, run: &AgentRun) -> Result<()> {
+        let seen = Preconditions { uid: run.uid(), resource_version: run.resource_version() };
+        let params = DeleteParams { preconditions: Some(seen), ..DeleteParams::background() };
+        match self.runs(&run.namespace().unwrap_or_default()).delete(&run.name_any(), &params).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_conflict() => Err(Error::Stale),
+            Err(error) => Err(Error::api("deleting an AgentRun whose time is over")(error)),
+        }
+    }
+
     async fn write_status(&self, run: &AgentRun, status: AgentRunStatus) -> Result<()> {
         self.crash.pass("before", "status");
         let mut new = run.clone();

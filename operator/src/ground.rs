@@ -35,6 +35,9 @@ pub trait Ground {
     /// Deletes a pod if it still has this UID; that it is gone, or another, is fine.
     async fn stop_worker(&self, namespace: &str, name: &str, uid: String) -> Result<()>;
 
+    /// Deletes the AgentRun. Refused if it has changed since it was read; that it is gone is fine.
+    async fn delete_run(&self, run: &AgentRun) -> Result<()>;
+
     /// The one status write. Refused if the object has changed since it was read.
     async fn write_status(&self, run: &AgentRun, status: AgentRunStatus) -> Result<()>;
 

@@ -88,6 +88,24 @@ async fn deleting_a_run_in_any_phase_stops_its_worker_and_leaves_no_object() -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_deleted_once_its_time_to_live_is_over_and_leaves_no_object() -> Result {
+    let world = World::new("ttl").await?;
+    let agent = Agent::new(json!({ "turns": 2, "turnSeconds": 0.1 }))
+        .spec(json!({ "retention": { "ttlSecondsAfterFinished": 5 } }));
+    let run = world.start("run", &agent).await?;
+    run.succeeds().await?;
+    dalsegno_e2e::wait::until("the AgentRun to be gone", secs(20), async || {
+        Ok(world.api::<dalsegno_crds::AgentRun>().get_opt("run").await?.is_none().then_some(()))
+    })
+    .await?;
+    dalsegno_e2e::wait::until("its pod to be gone", LIMIT, async || {
+        Ok(objects_left(&world).await?.is_empty().then_some(()))
+    })
+    .await?;
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_same_name_created_again_starts_at_turn_1_with_nothing_of_the_old() -> Result {
     let world = World::new("again").await?;
     let run = world.start("run", &Agent::new(json!({ "turns": 100, "turnSeconds": 0.3 }))).await?;

@@ -110,7 +110,7 @@ fn take_up(run: &AgentRun, observed: &Observed) -> Plan {
 /// A run that the store knows: what was asked of it since comes first.
 fn go_on(run: &AgentRun, observed: &Observed, row: &RunRecord, now: Timestamp) -> Plan {
     if row.finish.is_some() {
-        return over(row, observed);
+        return over(run, row, observed);
     }
     let settings = Settings::of(run, &observed.agent);
     if let Some(to) = reset_generation(run).filter(|to| *to > row.observed_reset_generation) {
@@ -233,13 +233,23 @@ fn supervise(observed: &Observed, row: &RunRecord, settings: &Settings, now: Tim
     }
 }
 
-/// A run that has come to its end: its worker may exit by itself for a while.
-fn over(row: &RunRecord, observed: &Observed) -> Plan {
+/// A run that has come to its end: its worker may exit by itself for a while, and the AgentRun has its time to live.
+fn over(run: &AgentRun, row: &RunRecord, observed: &Observed) -> Plan {
     let plan = Plan::rest(Situation::Over);
-    match observed.pods.iter().find_map(|it| strays::exit_grace(row, it)) {
-        Some(left) => plan.again_in(left),
-        None => plan,
+    if let Some(left) = observed.pods.iter().find_map(|it| strays::exit_grace(row, it)) {
+        return plan.again_in(left);
     }
+    let ttl = Settings::of(run, &observed.agent).ttl_after_finished;
+    let Some(left) = row.finish.as_ref().zip(ttl).map(|(end, ttl)| ttl - row.now.duration_since(end.at))
+    else {
+        return plan;
+    };
+    // A person, or whoever waits for the run, has first to be told of its end.
+    let is_told = run.status.as_ref().is_some_and(|status| status.completion_time.is_some());
+    if left.is_positive() || !is_told {
+        return plan.again_in(left.max(SignedDuration::ZERO));
+    }
+    Plan { effects: vec![Effect::DeleteRun], ..plan }
 }
 
 fn cancelled(row: &RunRecord, when: &str) -> Plan {

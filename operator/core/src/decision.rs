@@ -104,6 +104,8 @@ pub enum Effect {
         /// Its UID.
         uid: String,
     },
+    /// Delete the AgentRun, if it is still what was looked at: it has ended, and its time to live is over.
+    DeleteRun,
     /// Close the row for good: the AgentRun is being deleted.
     MarkDeleted,
 }
@@ -125,6 +127,7 @@ impl Effect {
             Self::ResetBudget { .. } => "reset-budget",
             Self::SetDeadlines(..) => "set-deadlines",
             Self::StopWorker { .. } => "stop-worker",
+            Self::DeleteRun => "delete-run",
             Self::MarkDeleted => "mark-deleted",
         }
     }

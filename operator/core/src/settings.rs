@@ -4,6 +4,7 @@ use dalsegno_crds::{
     AgentRun, AgentRunSpec, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, RunDefaults,
 };
 use dalsegno_store::{Deadlines, OnPrior};
+use jiff::SignedDuration;
 
 use crate::AgentSight;
 
@@ -33,6 +34,8 @@ pub struct Settings {
     pub deadlines: Deadlines,
     /// `retention.keepPods` \[1\]: so many ended pods stay to be read.
     pub keep_pods: usize,
+    /// `retention.ttlSecondsAfterFinished` \[never\]: the AgentRun is deleted this long after its end.
+    pub ttl_after_finished: Option<SignedDuration>,
     /// `onPriorRun` \[`Hold`\].
     pub on_prior: OnPrior,
 }
@@ -81,6 +84,8 @@ impl Settings {
                 progress_ms: seconds(first!(liveness.progress_deadline_seconds), 1_800),
             },
             keep_pods: usize::try_from(first!(retention.keep_pods).unwrap_or(1)).unwrap_or_default(),
+            ttl_after_finished: first!(retention.ttl_seconds_after_finished)
+                .map(|seconds| SignedDuration::from_secs(seconds.into())),
             on_prior: match first!(on_prior_run).unwrap_or(OnPriorRun::Hold) {
                 OnPriorRun::Hold => OnPrior::Hold,
                 OnPriorRun::Adopt => OnPrior::Adopt,

@@ -46,7 +46,7 @@ pub struct Laptop {
 pub fn defaults() -> RunDefaults {
     RunDefaults {
         version_policy: Some(VersionPolicy { on_mismatch: Some(OnMismatch::Allow) }),
-        retention: Some(Retention { keep_pods: Some(0) }),
+        retention: Some(Retention { keep_pods: Some(0), ..Retention::default() }),
         ..RunDefaults::default()
     }
 }
@@ -132,6 +132,11 @@ impl Ground for Laptop {
 
     async fn stop_worker(&self, _: &str, _: &str, uid: String) -> Result<()> {
         self.kubelet.delete(&uid);
+        Ok(())
+    }
+
+    /// Here a run is no object that could be deleted, and nothing gives it a time to live.
+    async fn delete_run(&self, _: &AgentRun) -> Result<()> {
         Ok(())
     }
 

@@ -117,11 +117,22 @@ proptest! {
     }
 
     #[test]
+    fn only_a_run_that_is_over_and_has_told_so_for_its_time_to_live_is_deleted(given in any::given()) {
+        let ttl = given.run.spec.retention.as_ref().and_then(|it| it.ttl_seconds_after_finished);
+        if given.decide().effects.iter().any(|it| matches!(it, Effect::DeleteRun)) {
+            let lived = given.row.now.duration_since(given.row.finish.as_ref().unwrap().at);
+            prop_assert!(lived.as_secs() >= ttl.unwrap().into());
+            prop_assert!(given.run.status.as_ref().unwrap().completion_time.is_some());
+        }
+    }
+
+    #[test]
     fn a_run_that_is_over_is_never_changed_again(given in any::given()) {
         if given.row.finish.is_some() {
             let decision = given.decide();
             let known = matches!(given.seen.store, StoreSight::Found(_));
-            prop_assert!(!known || decision.effects.iter().all(is_stop), "{:?}", words(&decision));
+            let clears = |effect| is_stop(effect) || matches!(effect, Effect::DeleteRun);
+            prop_assert!(!known || decision.effects.iter().all(clears), "{:?}", words(&decision));
         }
     }
 }

@@ -13,6 +13,7 @@ fn what_is_over_is_cleared_away_and_what_is_not_ours_is_left_alone() {
     try_all(ends());
     try_all(the_last_worker());
     try_all(kept_pods());
+    try_all(times_to_live());
     try_all(strays());
 }
 
@@ -99,6 +100,47 @@ fn the_last_worker() -> Vec<Case> {
             "an attempt that recovery ended never had a pod, and its predecessor's stays to be read",
             run().reserved(4).ended_by_operator(Failed, 5).pod(pod(3).terminated(1).phase("Failed")),
             rests(Summary::Failed, Reason::RecoveryFailed),
+        ),
+    ]
+}
+
+fn times_to_live() -> Vec<Case> {
+    let ttl = |seconds: i32| json!({ "retention": { "ttlSecondsAfterFinished": seconds } });
+    let done = |seconds_ago: i64| run().attached(3).head(7).finished(Done, seconds_ago);
+    vec![
+        case("a run that is over stays, if nothing is said", done(999_999).written(), succeeded()),
+        case("until its time is over", done(60).spec(ttl(100)).written(), succeeded().again(40)),
+        case("then it is deleted", done(100).spec(ttl(100)).written(), succeeded().deletes()),
+        case("but not before its end is told", done(100).spec(ttl(100)), succeeded().again(0)),
+        case(
+            "nor before its worker has exited",
+            done(10).spec(ttl(0)).pod(pod(3)).written(),
+            succeeded().again(20),
+        ),
+        case(
+            "the definition may say it for all its runs",
+            done(100).defaults(ttl(100)).written(),
+            succeeded().deletes(),
+        ),
+        case(
+            "which a run may lengthen",
+            done(100).defaults(ttl(100)).spec(ttl(160)).written(),
+            succeeded().again(60),
+        ),
+        case(
+            "a run that failed is no exception",
+            run().attached(3).head(7).finished(Failed, 100).spec(ttl(100)).written(),
+            rests(Summary::Failed, Reason::AgentFailed).deletes(),
+        ),
+        case(
+            "a run that lives has no such time",
+            run().attached(3).head(7).pod(pod(3)).spec(ttl(0)),
+            running(),
+        ),
+        case(
+            "nor one of which the store is not asked",
+            done(100).spec(ttl(100)).written().store_unknown(),
+            succeeded().again(60),
         ),
     ]
 }

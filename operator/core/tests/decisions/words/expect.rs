@@ -62,6 +62,12 @@ impl Expect {
         self
     }
 
+    /// The AgentRun is deleted.
+    pub fn deletes(mut self) -> Self {
+        self.effects.push("delete the run".to_owned());
+        self
+    }
+
     /// It is looked again after about so many seconds.
     pub fn again(mut self, seconds: u64) -> Self {
         self.requeue = Some(Duration::from_secs(seconds));
@@ -127,6 +133,7 @@ pub fn in_words(effect: &Effect) -> String {
         Effect::ResetBudget { run: _, observed, to } => format!("reset budget {observed} to {to}"),
         Effect::SetDeadlines(..) => "set deadlines".to_owned(),
         Effect::StopWorker { name, uid: _ } => format!("stop {name}"),
+        Effect::DeleteRun => "delete the run".to_owned(),
         Effect::MarkDeleted => "mark deleted".to_owned(),
     }
 }
