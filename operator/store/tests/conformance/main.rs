@@ -13,6 +13,7 @@ mod deletion;
 mod events;
 mod faces;
 mod finishes;
+mod interleavings;
 mod outcomes;
 mod prior_runs;
 mod property;

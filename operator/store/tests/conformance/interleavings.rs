@@ -1,0 +1,318 @@
+//! Calls of a worker, delivered in every way, in between what else happens to a run. A case is played, told in words, and
+//! held to the table in `docs/checkpoints.md`.
+
+mod cases;
+
+use dalsegno_protocol::{Boundary, CallState, Payload, Policy, RecordOp};
+use dalsegno_store::{
+    AttemptState, CallFilter, Claim, Claimed, Class, Commit, Committed, Complete, Completed, FinishCall,
+    Lifecycle, Place, RecordBatch, RecordQuery, Rewind, Rewound, RunId, RunRecord, Settle, Then, Written,
+    audit, verify,
+};
+use futures::future::join;
+use uuid::Uuid;
+
+use crate::faces::on_every_face;
+use crate::world::*;
+use cases::{Call, Case, Delivery, Epoch, Moment, Step};
+
+on_every_face! {
+    a_plan_comes_to_what_the_page_says,
+    a_result_comes_to_what_the_page_says,
+    a_claim_comes_to_what_the_page_says,
+    a_complete_comes_to_what_the_page_says,
+    a_settle_comes_to_what_the_page_says,
+    a_finish_comes_to_what_the_page_says,
+    records_come_to_what_the_page_says,
+}
+
+async fn a_plan_comes_to_what_the_page_says(world: &World) {
+    every_case_of(Call::Plan, world).await;
+}
+
+async fn a_result_comes_to_what_the_page_says(world: &World) {
+    every_case_of(Call::Result, world).await;
+}
+
+async fn a_claim_comes_to_what_the_page_says(world: &World) {
+    every_case_of(Call::Claim, world).await;
+}
+
+async fn a_complete_comes_to_what_the_page_says(world: &World) {
+    every_case_of(Call::Complete, world).await;
+}
+
+async fn a_settle_comes_to_what_the_page_says(world: &World) {
+    every_case_of(Call::Settle, world).await;
+}
+
+async fn a_finish_comes_to_what_the_page_says(world: &World) {
+    every_case_of(Call::Finish, world).await;
+}
+
+async fn records_come_to_what_the_page_says(world: &World) {
+    every_case_of(Call::Records, world).await;
+}
+
+async fn every_case_of(call: Call, world: &World) {
+    let mut wrong = Vec::new();
+    for case in cases::of(call) {
+        let found = play(&case, world).await;
+        if !case.expected().contains(&found.as_str()) {
+            wrong.push(format!("{case}: it came to: {found}"));
+        }
+    }
+    assert!(wrong.is_empty(), "not what the page says:\n{}", wrong.join("\n"));
+}
+
+/// Plays a case to its end, and tells the last answer and what stands then.
+async fn play(case: &Case, world: &World) -> String {
+    let mut worker = world.worker().await;
+    for turn in 1..=turns(case.step) {
+        ok(world.commit(&delta(&worker, turn, Boundary::Result)).await.unwrap());
+    }
+    if case.moment == Moment::After {
+        step(case.step, world, &worker).await;
+        worker = current(world, &worker).await;
+    }
+    let (worker, request) = prepare(case.call, world, worker).await;
+    let answer = match (case.delivery, case.epoch) {
+        (Delivery::Twins, epoch) => twins(world, &worker, &request, epoch).await,
+        (delivery, epoch) => {
+            if delivery == Delivery::Lost {
+                let lost = request.send(world).await;
+                assert!(matches!(lost, "ok" | "go"), "{case}: {lost}");
+                if case.moment == Moment::Before {
+                    step(case.step, world, &worker).await;
+                }
+            }
+            if epoch == Epoch::Next {
+                replace(world, &worker).await;
+            }
+            request.send(world).await
+        }
+    };
+    if case.moment == Moment::Before && case.delivery != Delivery::Lost {
+        step(case.step, world, &worker).await;
+    }
+    let stands = request.stands(world, worker.run).await;
+    goes_on(case, world, &worker).await;
+    format!("{answer}, {stands}")
+}
+
+/// So many that the step has something to do.
+fn turns(step: Step) -> i32 {
+    match step {
+        Step::Rewind => 2,
+    }
+}
+
+async fn step(step: Step, world: &World, worker: &Worker) {
+    let run = world.of(worker).await;
+    match step {
+        Step::Rewind => {
+            let to = Place { turn: turns(step) - 1, boundary: Boundary::Result, epoch: 1 };
+            let rewind =
+                Rewind { epoch: run.epoch, to, reason: "it went astray".into(), actor: "ada".into() };
+            let rewound = world.rewind(run.id, &rewind).await.unwrap();
+            assert_eq!(matches!(rewound, Rewound::Done(_)), run.lifecycle == Lifecycle::Live, "{rewound:?}");
+        }
+    }
+}
+
+/// Both at once. At most one is the first; the better answer is told.
+async fn twins(world: &World, worker: &Worker, request: &Request, epoch: Epoch) -> &'static str {
+    let both = join(request.send(world), request.send(world));
+    let ((left, right), ()) = join(both, async {
+        if epoch == Epoch::Next {
+            lose(world, &world.of(worker).await).await;
+        }
+    })
+    .await;
+    let rank =
+        |answer| ["ok", "go", "duplicate", "fenced, committed", "fenced"].iter().position(|it| *it == answer);
+    let (first, second) = if rank(left) <= rank(right) { (left, right) } else { (right, left) };
+    assert!(rank(first).is_some() && rank(second).is_some(), "{left} and {right}");
+    assert!((first, second) != ("ok", "ok"), "done twice");
+    first
+}
+
+/// Ends the current attempt, if it has a pod; the next is reserved.
+async fn lose(world: &World, run: &RunRecord) {
+    if matches!(run.attempt.state, AttemptState::Created | AttemptState::Attached) {
+        let ending = ending(run.attempt.number, Class::Disruption);
+        world.end_attempt(run.id, &ending, &Then::Reserve).await.unwrap();
+    }
+}
+
+/// The worker's attempt is lost; another works on, unless the run is over.
+async fn replace(world: &World, worker: &Worker) {
+    lose(world, &world.of(worker).await).await;
+    if world.of(worker).await.lifecycle == Lifecycle::Live {
+        current(world, worker).await;
+    }
+}
+
+/// The worker of the attempt that is reserved; else the one there is.
+async fn current(world: &World, worker: &Worker) -> Worker {
+    let run = world.of(worker).await;
+    if run.attempt.state == AttemptState::Reserved { world.work_on(&run).await } else { worker.clone() }
+}
+
+/// What is sent, and by whom, once the way to it is made.
+async fn prepare(call: Call, world: &World, worker: Worker) -> (Worker, Request) {
+    let run = world.of(&worker).await;
+    let next = run.head.map_or(1, |head| head.turn + 1);
+    let request = match call {
+        Call::Plan => Request::Commit(delta(&worker, next, Boundary::Plan), run.epoch),
+        Call::Result => Request::Commit(delta(&worker, next, Boundary::Result), run.epoch),
+        Call::Claim => Request::Claim(worker.claim(PAY, Policy::Probe)),
+        Call::Complete => {
+            Request::Complete(worker.complete(&world.start_call(&worker, PAY, Policy::Probe).await))
+        }
+        Call::Settle => {
+            world.start_call(&worker, PAY, Policy::Probe).await;
+            let next = world.next(&worker).await;
+            let settle = next.settle(PAY);
+            return (next, Request::Settle(settle));
+        }
+        Call::Finish => Request::Finish(worker.finish()),
+        Call::Records => Request::Records(RecordBatch {
+            run: worker.run,
+            capability: worker.capability,
+            batch_id: Uuid::new_v4(),
+            digest: random(),
+            operations: vec![note()],
+        }),
+    };
+    (worker, request)
+}
+
+const PAY: &str = "pay";
+
+/// Appended twice it would be there twice: each has an id of its own.
+fn note() -> RecordOp {
+    let (space, key, entry_id) = ("s".into(), "k".into(), Uuid::new_v4().to_string());
+    RecordOp::Append { space, key, entry_id, value: Payload::Json(json("1")) }
+}
+
+fn delta(worker: &Worker, turn: i32, boundary: Boundary) -> Commit {
+    let ops = format!(r#"{{"append":{{"log":[{{"json":{turn}}}]}}}}"#).into_bytes();
+    Commit { ops: Some(ops), full: false, ..worker.commit(turn, boundary) }
+}
+
+/// The bytes that are sent, as often as it takes.
+enum Request {
+    /// And the epoch that it is meant for.
+    Commit(Commit, i64),
+    Claim(Claim),
+    Complete(Complete),
+    Settle(Settle),
+    Finish(FinishCall),
+    Records(RecordBatch),
+}
+
+impl Request {
+    async fn send(&self, world: &World) -> &'static str {
+        match self {
+            Self::Commit(commit, _) => committed(world.commit(commit).await.unwrap()),
+            Self::Finish(finish) => committed(world.finish(finish).await.unwrap()),
+            Self::Claim(claim) => match world.claim(claim).await.unwrap() {
+                Claimed::Go(_) => "go",
+                Claimed::Fenced => "fenced",
+                other => panic!("{other:?}"),
+            },
+            Self::Complete(complete) => completed(world.complete(complete).await.unwrap()),
+            Self::Settle(settle) => completed(world.settle(settle).await.unwrap()),
+            Self::Records(batch) => match world.write_records(batch).await.unwrap() {
+                Written::Ok => "ok",
+                Written::Duplicate => "duplicate",
+                Written::Fenced => "fenced",
+                other => panic!("{other:?}"),
+            },
+        }
+    }
+
+    /// What is there of it.
+    async fn stands(&self, world: &World, run: RunId) -> &'static str {
+        match self {
+            Self::Commit(Commit { turn, boundary, .. }, epoch) => {
+                let place = Place { turn: *turn, boundary: *boundary, epoch: *epoch };
+                let links = world.links(run, None).await.unwrap();
+                let found = links.iter().find(|link| link.place == place);
+                found.map_or("nothing", |link| if link.undone { "undone" } else { "stands" })
+            }
+            Self::Claim(_) | Self::Complete(_) | Self::Settle(_) => {
+                let calls = world.calls(run, CallFilter::All).await.unwrap();
+                let unsettled = world.call_ids(run, CallFilter::Unsettled).await;
+                match calls.iter().find(|call| call.id == PAY).map(|call| call.state) {
+                    None => "nothing",
+                    Some(CallState::Started) if unsettled.is_empty() => "started",
+                    Some(CallState::Started) => "unsettled",
+                    Some(CallState::Completed) => "stands",
+                    Some(other) => panic!("the call is {other:?}"),
+                }
+            }
+            Self::Finish(_) => {
+                let run = world.get_run(run).await.unwrap().unwrap();
+                if run.finish.is_some() { "stands" } else { "nothing" }
+            }
+            Self::Records(_) => {
+                let query = RecordQuery {
+                    space: "s".into(),
+                    prefix: String::new(),
+                    after: None,
+                    limit: 9,
+                    bytes: 999,
+                };
+                match world.read_records(run, &query).await.unwrap().records.len() {
+                    0 => "nothing",
+                    1 => "stands",
+                    more => panic!("{more} entries"),
+                }
+            }
+        }
+    }
+}
+
+fn committed(answer: Committed) -> &'static str {
+    match answer {
+        Committed::Ok(_) => "ok",
+        Committed::Duplicate(_) => "duplicate",
+        Committed::Fenced { committed: true } => "fenced, committed",
+        Committed::Fenced { committed: false } => "fenced",
+        other => panic!("{other:?}"),
+    }
+}
+
+fn completed(answer: Completed) -> &'static str {
+    match answer {
+        Completed::Ok => "ok",
+        Completed::Duplicate => "duplicate",
+        Completed::Fenced => "fenced",
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whatever happened: nothing is damaged, and the run goes on from where it stands, unless it is over.
+async fn goes_on(case: &Case, world: &World, worker: &Worker) {
+    let run = world.of(worker).await;
+    if run.lifecycle == Lifecycle::Live {
+        lose(world, &run).await;
+        let worker = current(world, worker).await;
+        if !world.call_ids(run.id, CallFilter::Unsettled).await.is_empty() {
+            world.settle(&person_settles(run.id, PAY)).await.unwrap();
+        }
+        let next = match run.head.as_ref().map(|head| (head.turn, head.boundary)) {
+            Some((turn, Boundary::Result)) => turn + 1,
+            Some((turn, Boundary::Plan)) => turn,
+            None => 1,
+        };
+        ok(world.commit(&delta(&worker, next, Boundary::Result)).await.unwrap());
+    }
+    let run = world.of(worker).await;
+    let damage = verify::survey(&*world.store, &run).await.unwrap().damage;
+    assert_eq!(damage, [], "{case}");
+    assert!(world.state(run.id, None).await.unwrap().is_some(), "{case}");
+    assert_eq!(audit::first_break(run.id, &world.audit(run.id).await.unwrap()), None, "{case}");
+}
