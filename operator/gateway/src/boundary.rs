@@ -10,12 +10,14 @@ use dalsegno_protocol::{
 use dalsegno_store::{Asked, Commit, Committed, Standing};
 use serde::Deserialize;
 
+use crate::bases::Change;
 use crate::body::{self, Received};
 use crate::check;
 use crate::end;
 use crate::gateway::Gateway;
 use crate::path::{Turn, Worker};
 use crate::refusal::{self, Refusal};
+use crate::snapshots;
 
 pub(crate) async fn plan(
     State(gateway): State<Gateway>,
@@ -60,6 +62,7 @@ async fn commit(
         digest,
         ops,
         full,
+        base: if full { gateway.bases.of(worker.run) } else { None },
         events: request.events,
         calls: request.calls,
         records: request.records,
@@ -69,7 +72,25 @@ async fn commit(
     };
     let committed = gateway.ask("committing a boundary", gateway.store.commit(&commit)).await;
     gateway.metrics.committed(committed.as_ref().ok(), bytes, started.elapsed());
-    answer(committed?, |head| Refusal::conflict(turn, head))
+    let committed = committed?;
+    follow(gateway, commit, &committed);
+    answer(committed, |head| Refusal::conflict(turn, head))
+}
+
+/// What the gateway makes of a commit for the ones to come.
+fn follow(gateway: &Gateway, commit: Commit, committed: &Committed) {
+    let Commit { run, turn, ops, full, base, .. } = commit;
+    let Committed::Ok(Standing { head: Some(head), .. }) = committed else {
+        return gateway.bases.forget(run);
+    };
+    let patched = base.is_some();
+    let change = match ops {
+        Some(ops) if full => Change::Full { ops, patched },
+        Some(_) => Change::Other,
+        None => Change::None,
+    };
+    gateway.bases.committed(run, &head.content_hash, change);
+    snapshots::committed(gateway, run, turn, full && !patched);
 }
 
 /// The channel operations as the text to store, and whether they are the full state.

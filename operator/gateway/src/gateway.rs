@@ -11,10 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Authenticator;
 use crate::admission::Admission;
+use crate::bases::Bases;
 use crate::beat::LastBeat;
 use crate::heartbeat::Heartbeats;
 use crate::metrics::Metrics;
 use crate::refusal::Refusal;
+use crate::snapshots::Snapshots;
 
 /// How long the gateway waits for what, and how much it takes at once.
 #[derive(Clone, Debug)]
@@ -44,6 +46,8 @@ pub struct Config {
     pub follow_idle: Duration,
     /// After this long a stream ends, and its reader asks anew.
     pub follow_limit: Duration,
+    /// Bytes of full states that are remembered, so that the next ones can be kept as patches.
+    pub base_budget: usize,
     /// Calls of one run under way at once; heartbeats not counted.
     pub calls_per_run: usize,
     /// Heartbeats that arrive within this after a batch wait for the next one.
@@ -69,6 +73,7 @@ impl Default for Config {
             follow_poll: Duration::from_millis(500),
             follow_idle: Duration::from_secs(15),
             follow_limit: Duration::from_secs(600),
+            base_budget: 64 << 20,
             calls_per_run: 16,
             heartbeat_window: Duration::from_millis(200),
             beat_period: Duration::from_secs(1),
@@ -90,6 +95,8 @@ pub struct Shared {
     pub(crate) streams: Arc<Semaphore>,
     pub(crate) admission: Admission,
     pub(crate) heartbeats: Heartbeats,
+    pub(crate) bases: Bases,
+    pub(crate) snapshots: Snapshots,
     pub(crate) metrics: Metrics,
     pub(crate) last_beat: LastBeat,
     pub(crate) closing: CancellationToken,
@@ -113,6 +120,8 @@ impl Gateway {
             bodies: Arc::new(Semaphore::new(config.body_budget)),
             streams: Arc::new(Semaphore::new(config.streams)),
             admission: Admission::new(config.calls_per_run),
+            bases: Bases::new(config.base_budget),
+            snapshots: Snapshots::default(),
             metrics,
             last_beat: LastBeat::default(),
             closing: CancellationToken::new(),

@@ -20,6 +20,7 @@
 mod admission;
 mod attach;
 mod auth;
+mod bases;
 mod beat;
 mod body;
 mod boundary;
@@ -39,6 +40,7 @@ mod records;
 mod refusal;
 mod routes;
 mod serve;
+mod snapshots;
 
 pub use auth::{AuthError, Authenticator, PodIdentity};
 pub use gateway::{Config, Gateway};

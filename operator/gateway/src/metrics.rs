@@ -18,6 +18,13 @@ pub(crate) struct Metrics {
     commit_seconds: Family<Outcome, Histogram>,
     commit_bytes: Family<Outcome, Histogram>,
     store_failures: Family<Failure, Counter>,
+    snapshots: Family<Made, Counter>,
+    snapshot_lag: Histogram,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Made {
+    outcome: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -47,6 +54,9 @@ impl Default for Metrics {
             // 256 bytes to 16 MiB, the largest body.
             commit_bytes: Family::new_with_constructor(|| Histogram::new(exponential_buckets(256.0, 4.0, 9))),
             store_failures: Family::default(),
+            snapshots: Family::default(),
+            // As of the boundary at which one is due, and of that above which it is overdue.
+            snapshot_lag: Histogram::new([1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1_000.0]),
         }
     }
 }
@@ -74,6 +84,18 @@ impl Metrics {
             "gateway_store_failures",
             "Calls that the store did not do, by what failed",
             self.store_failures.clone(),
+        );
+        // There from the start, so that a rate can be taken of the first one too.
+        drop(self.snapshots.get_or_create(&Made { outcome: "made" }));
+        registry.register(
+            "gateway_snapshots",
+            "Snapshots asked for, by what became of it (made, not-due, failed)",
+            self.snapshots.clone(),
+        );
+        registry.register(
+            "gateway_snapshot_lag_boundaries",
+            "At each commit, boundaries past what a lookup can begin with, as far as this gateway knows",
+            self.snapshot_lag.clone(),
         );
     }
 
@@ -106,6 +128,21 @@ impl Metrics {
 
     fn failed(&self, failure: &'static str) {
         self.store_failures.get_or_create(&Failure { failure }).inc();
+    }
+
+    /// A boundary was committed this far past what a lookup can begin with.
+    pub(crate) fn lagging(&self, boundaries: i32) {
+        self.snapshot_lag.observe(boundaries.into());
+    }
+
+    /// A snapshot was asked for: whether one was made; `None` if that failed.
+    pub(crate) fn snapshotted(&self, made: Option<bool>) {
+        let outcome = match made {
+            Some(true) => "made",
+            Some(false) => "not-due",
+            None => "failed",
+        };
+        self.snapshots.get_or_create(&Made { outcome }).inc();
     }
 }
 

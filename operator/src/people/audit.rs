@@ -25,8 +25,8 @@ pub async fn verify(url: &str, copy: Option<&Path>, key: Option<PublicKey>) -> a
         .context("reading the store")?;
     problems += summary.problems;
     println!(
-        "{} runs, {} audit rows, {} boundaries, {} anchors, {copied} in the copy: {problems} problems",
-        summary.runs, summary.audit, summary.boundaries, summary.anchors
+        "{} runs, {} audit rows, {} boundaries, {} snapshots, {} anchors, {copied} in the copy: {problems} problems",
+        summary.runs, summary.audit, summary.boundaries, summary.snapshots, summary.anchors
     );
     if problems > 0 {
         bail!("the store is not as it was written");

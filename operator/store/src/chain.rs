@@ -3,11 +3,11 @@
 
 use std::fmt;
 
-use dalsegno_protocol::Boundary;
+use dalsegno_protocol::{Boundary, State};
 
 use crate::header::{Header, NO_PARENT};
 use crate::survey::Sound;
-use crate::{BoundaryRow, Digest, RunId, header};
+use crate::{BoundaryRow, Digest, Error, Result, RunId, codec, fold, header};
 
 /// Where a boundary stands in its run: the key of its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,15 +80,6 @@ impl Kept {
         }
     }
 
-    /// What it is linked by, or what is wrong with it.
-    pub fn sound(&self, run: RunId) -> Result<Sound, String> {
-        if let Some(fault) = self.fault(run) {
-            return Err(fault.into());
-        }
-        let BoundaryRow { parent_hash, content_hash, full, position, .. } = self.row;
-        Ok(Sound { parent: self.parent, parent_hash, content_hash, full, position })
-    }
-
     fn content_hash(&self, run: RunId) -> Digest {
         let row = &self.row;
         Header {
@@ -113,18 +104,87 @@ impl Kept {
     }
 }
 
+/// A boundary as its row has it.
+pub(crate) struct Shelved {
+    /// Without its payloads.
+    pub kept: Kept,
+    /// `None`: they were not read.
+    pub payloads: Option<Payloads>,
+    /// A snapshot of the state after it, where one is to be used.
+    pub snapshot: Option<KeptSnapshot>,
+}
+
+/// Payloads as they are kept.
+pub(crate) struct Payloads {
+    pub ops: Option<Vec<u8>>,
+    pub events: Option<Vec<u8>>,
+}
+
+/// A snapshot as it is kept, without its chunks.
+#[derive(Clone, Debug)]
+pub(crate) struct KeptSnapshot {
+    pub document: Vec<u8>,
+    pub digest: Vec<u8>,
+}
+
+impl Shelved {
+    /// Whether its payloads can only be decoded after the state before it.
+    pub fn is_patch(&self) -> bool {
+        let payloads = self.payloads.as_ref();
+        payloads.and_then(|payloads| payloads.ops.as_deref()).is_some_and(codec::is_patch)
+    }
+
+    /// What it is linked by.
+    pub fn link(&self) -> Sound {
+        let BoundaryRow { parent_hash, content_hash, full, position, .. } = self.kept.row;
+        Sound { parent: self.kept.parent, parent_hash, content_hash, full, position }
+    }
+
+    /// The boundary with its payloads; `before` is the state before it, where that is known.
+    pub fn unpack(self, before: Option<&State>) -> Result<Kept> {
+        let payloads = self.payloads.ok_or_else(|| corrupt("its payloads were not read"))?;
+        let ops = match payloads.ops {
+            None => None,
+            Some(patch) if codec::is_patch(&patch) => {
+                let before =
+                    before.ok_or_else(|| corrupt("it is a patch, and the state before it is not known"))?;
+                Some(codec::decode_after(&fold::text(before)?, &patch, codec::LIMIT)?)
+            }
+            Some(payload) => Some(codec::decode(&payload, codec::LIMIT)?),
+        };
+        let ops = ops.map(String::from_utf8).transpose();
+        let ops = ops.map_err(|_| corrupt("its channel operations are not UTF-8"))?;
+        let events = codec::decode_events(payloads.events.as_deref(), codec::LIMIT)?;
+        let row = BoundaryRow { ops, events, ..self.kept.row };
+        Ok(Kept { row, has_payloads: true, ..self.kept })
+    }
+
+    /// The boundary with its payloads, held to what it was committed as.
+    pub fn unpack_sound(self, run: RunId, before: Option<&State>) -> Result<BoundaryRow> {
+        let kept = self.unpack(before)?;
+        match kept.fault(run) {
+            Some(fault) => Err(corrupt(fault)),
+            None => Ok(kept.row),
+        }
+    }
+}
+
+fn corrupt(what: &str) -> Error {
+    Error::Corrupt { doing: "decoding a boundary", detail: what.into() }
+}
+
 /// Holds a piece of the live branch, the oldest first, to the hash of the head: each boundary must be sound, and have
 /// the hash that its successor says it has.
 ///
 /// # Errors
 ///
 /// What is wrong, and where.
-pub(crate) fn hold(run: RunId, head: &Digest, branch: &[Kept]) -> Result<(), String> {
+pub(crate) fn hold(run: RunId, head: &Digest, branch: &[Shelved]) -> std::result::Result<(), String> {
     if branch.is_empty() {
         return Err("its head is not there".into());
     }
     let mut expected = *head;
-    for kept in branch.iter().rev() {
+    for Shelved { kept, .. } in branch.iter().rev() {
         if kept.row.content_hash != expected {
             return Err(format!("{}: it is not the boundary that its successor names", kept.place()));
         }

@@ -4,10 +4,11 @@
 //! |---|---|
 //! | 0 | raw; where compression gains nothing |
 //! | 1 | one zstd frame |
+//! | 2 | a patch: one zstd frame whose prefix is the text of the state before ([`crate::fold::text`]) |
 //!
-//! Other codec bytes are refused.
+//! Other codec bytes are refused. Only a boundary's channel operations may be a patch.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 
 use dalsegno_protocol::{Limits, RawValue};
 
@@ -15,12 +16,16 @@ use crate::{Error, Result};
 
 const RAW: u8 = 0;
 const ZSTD: u8 = 1;
+const PATCH: u8 = 2;
 
 /// The level at which time and size balance for JSON of this size.
 const ZSTD_LEVEL: i32 = 3;
 
 /// log2 of the largest window that a frame may ask the decoder to hold.
 const ZSTD_WINDOW_LOG: u32 = 25;
+
+/// log2 of the smallest window there is.
+const ZSTD_WINDOW_LOG_MIN: u32 = 10;
 
 /// Largest payload that is decoded: a body, with room for the frames of its events and the names around its state.
 pub const LIMIT: usize = 2 * Limits::BODY_BYTES;
@@ -41,8 +46,46 @@ pub fn decode(payload: &[u8], limit: usize) -> Result<Vec<u8>> {
     match *codec {
         RAW if bytes.len() > limit => Err(too_large(limit)),
         RAW => Ok(bytes.to_vec()),
-        ZSTD => unpack(bytes, limit),
+        ZSTD => unpack(zstd::stream::read::Decoder::with_buffer(bytes).map_err(failed)?, limit),
+        PATCH => Err(corrupt("it is a patch, and what it patches is not known")),
         other => Err(corrupt(format!("unknown codec {other}"))),
+    }
+}
+
+/// A payload as it is kept where the state before it is known: it costs what differs. `None` where the two together
+/// are larger than any window.
+pub fn encode_after(before: &[u8], bytes: &[u8]) -> Option<Vec<u8>> {
+    let window_log = (before.len() + bytes.len()).next_power_of_two().ilog2().max(ZSTD_WINDOW_LOG_MIN);
+    if window_log > ZSTD_WINDOW_LOG {
+        return None;
+    }
+    let pack = || -> std::io::Result<Vec<u8>> {
+        let mut encoder = zstd::stream::write::Encoder::with_ref_prefix(vec![PATCH], ZSTD_LEVEL, before)?;
+        encoder.window_log(window_log)?;
+        // What has not changed is far away: as far as the state is long.
+        encoder.long_distance_matching(true)?;
+        encoder.set_pledged_src_size(Some(bytes.len() as u64))?;
+        encoder.write_all(bytes)?;
+        encoder.finish()
+    };
+    // Without a patch the payload is kept whole; a compressor that fails costs only space.
+    pack().ok()
+}
+
+/// Whether a kept payload can only be decoded after the state before it.
+pub fn is_patch(payload: &[u8]) -> bool {
+    payload.first() == Some(&PATCH)
+}
+
+/// A kept patch as it came, within `limit` as in [`decode`]. What comes out of another state than the one it was made
+/// after is an error or other bytes: hold it to its digest.
+pub fn decode_after(before: &[u8], payload: &[u8], limit: usize) -> Result<Vec<u8>> {
+    match payload.split_first() {
+        Some((&PATCH, frame)) => {
+            let decoder = zstd::stream::read::Decoder::with_ref_prefix(frame, before).map_err(failed)?;
+            unpack(decoder, limit)
+        }
+        _ => decode(payload, limit),
     }
 }
 
@@ -88,9 +131,7 @@ fn tagged(codec: u8, bytes: &[u8]) -> Vec<u8> {
     payload
 }
 
-fn unpack(bytes: &[u8], limit: usize) -> Result<Vec<u8>> {
-    let failed = |error: std::io::Error| corrupt(format!("zstd: {error}"));
-    let mut decoder = zstd::stream::read::Decoder::with_buffer(bytes).map_err(failed)?;
+fn unpack(mut decoder: zstd::stream::read::Decoder<'_, &[u8]>, limit: usize) -> Result<Vec<u8>> {
     decoder.window_log_max(ZSTD_WINDOW_LOG).map_err(failed)?;
     let mut unpacked = Vec::new();
     decoder.take(limit as u64 + 1).read_to_end(&mut unpacked).map_err(failed)?;
@@ -98,6 +139,10 @@ fn unpack(bytes: &[u8], limit: usize) -> Result<Vec<u8>> {
         return Err(too_large(limit));
     }
     Ok(unpacked)
+}
+
+fn failed(error: std::io::Error) -> Error {
+    corrupt(format!("zstd: {error}"))
 }
 
 fn too_large(limit: usize) -> Error {
@@ -134,6 +179,35 @@ mod tests {
         let refused = decode(&bomb, 1 << 20).unwrap_err().to_string();
         assert!(refused.contains("larger than 1048576 bytes"), "{refused}");
         assert!(decode(&tagged(RAW, &[0; 11]), 10).is_err());
+    }
+
+    #[test]
+    fn a_patch_costs_what_differs_and_needs_what_it_was_made_after() {
+        let before: String = (0..100_000_u32).map(|n| format!("{:x},", n.wrapping_mul(n))).collect();
+        let after = format!("[{}] and more", before.replacen("1f1,", "other,", 3));
+        let patch = encode_after(before.as_bytes(), after.as_bytes()).unwrap();
+        assert!(patch.len() < 1_000, "{} bytes", patch.len());
+        assert!(is_patch(&patch));
+        assert_eq!(decode_after(before.as_bytes(), &patch, LIMIT).unwrap(), after.as_bytes());
+        assert!(decode(&patch, LIMIT).unwrap_err().to_string().contains("what it patches is not known"));
+        let other = decode_after(&before.as_bytes()[1..], &patch, LIMIT);
+        assert!(other.is_err() || other.unwrap() != after.as_bytes(), "of another state it is not the same");
+        let plain = encode(after.as_bytes());
+        assert!(!is_patch(&plain));
+        assert_eq!(decode_after(before.as_bytes(), &plain, LIMIT).unwrap(), after.as_bytes());
+    }
+
+    #[test]
+    fn a_patch_is_held_to_its_limit_and_its_window() {
+        let bomb = encode_after(b"", &vec![0; 16 << 20]).unwrap();
+        assert!(bomb.len() < 10_000);
+        let refused = decode_after(b"", &bomb, 1 << 20).unwrap_err().to_string();
+        assert!(refused.contains("larger than 1048576 bytes"), "{refused}");
+        let large = vec![0; 17 << 20];
+        assert_eq!(encode_after(&large, &large), None, "no window holds both");
+        let mut cut = encode_after(b"abc", &[b'x'; 1_000]).unwrap();
+        cut.truncate(cut.len() - 1);
+        assert!(decode_after(b"abc", &cut, LIMIT).is_err());
     }
 
     #[test]

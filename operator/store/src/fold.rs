@@ -21,10 +21,27 @@ use crate::{Error, Result};
 pub fn fold<'a>(operations: impl IntoIterator<Item = &'a str>) -> Result<State> {
     let mut state = State::new();
     for text in operations {
-        let ops = serde_json::from_str(text).map_err(|error| corrupt(error.to_string()))?;
-        apply(&mut state, ops);
+        step(&mut state, text)?;
     }
     Ok(state)
+}
+
+/// Applies the operations of one boundary, the JSON text of [`ChannelOps`].
+pub fn step(state: &mut State, operations: &str) -> Result<()> {
+    let ops = serde_json::from_str(operations).map_err(|error| corrupt(error.to_string()))?;
+    apply(state, ops);
+    Ok(())
+}
+
+/// A state as text: what patches are made after and snapshots are made of. One state has one text, for ever: channels
+/// in the order of their names, no blanks, and each JSON payload as it came.
+pub fn text(state: &State) -> Result<Vec<u8>> {
+    serde_json::to_vec(state).map_err(|error| corrupt(error.to_string()))
+}
+
+/// The state of which this is the [`text`].
+pub fn state(text: &[u8]) -> Result<State> {
+    serde_json::from_slice(text).map_err(|error| corrupt(error.to_string()))
 }
 
 fn apply(state: &mut State, ops: ChannelOps) {
@@ -129,6 +146,24 @@ mod tests {
     }
 
     #[test]
+    fn a_state_has_one_text_for_ever() {
+        let operations = r#"{"set": {"b": {"bytes":{"base64":"AA==","mediaType":"a/b"}}, "a": {"json": { "z" : 1 }}},
+            "append": {"l": [{"json":1e400}], "e": []}}"#;
+        let kept = concat!(
+            r#"{"a":{"value":{"json":{ "z" : 1 }}},"b":{"value":{"bytes":{"mediaType":"a/b","base64":"AA=="}}},"#,
+            r#""e":{"list":[]},"l":{"list":[{"json":1e400}]}}"#,
+        );
+        let written = text(&fold([operations]).unwrap()).unwrap();
+        assert_eq!(
+            String::from_utf8(written.clone()).unwrap(),
+            kept,
+            "patches that are kept need these very bytes"
+        );
+        assert_eq!(text(&state(&written).unwrap()).unwrap(), written);
+        assert_eq!(text(&State::new()).unwrap(), b"{}");
+    }
+
+    #[test]
     fn text_that_is_no_operations_is_corrupt() {
         for (text, expected) in [(r#"{"unknown":1}"#, "unknown field"), ("{", "EOF")] {
             let answer = folded(&[text]);
@@ -147,6 +182,8 @@ mod tests {
             let operations = format!(r#"{{"full":true,"set":{{"state":{{"json":{text}}}}}}}"#);
             let answer = folded(&[&operations]);
             assert!(answer.contains(text), "{}", &answer[..answer.len().min(200)]);
+            let again = super::text(&state(answer.as_bytes()).unwrap()).unwrap();
+            assert_eq!(String::from_utf8(again).unwrap(), answer, "and through a snapshot");
         }
     }
 }

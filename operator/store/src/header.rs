@@ -148,6 +148,16 @@ pub fn render(hash: &[u8]) -> String {
     })
 }
 
+/// The content hash that is rendered so.
+pub fn parse(text: &str) -> Option<Digest> {
+    let digits = text.strip_prefix("sha256:")?.as_bytes();
+    let (pairs, []) = digits.as_chunks::<2>() else { return None };
+    let bytes: Option<Vec<u8>> =
+        pairs.iter().map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect();
+    let hash: Digest = bytes?.try_into().ok()?;
+    (render(&hash) == text).then_some(hash)
+}
+
 fn optional(digest: &Option<Digest>) -> &[u8] {
     digest.as_ref().map_or(&[], |digest| digest.as_slice())
 }

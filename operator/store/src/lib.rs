@@ -5,7 +5,8 @@
 //!
 //! # Guarantees
 //!
-//! - Every method is atomic and, once it has answered, durable. Every method is one round trip to the database.
+//! - Every method is atomic and, once it has answered, durable. Every method is one round trip to the database; a
+//!   lookup that begins with a snapshot is two, and making a snapshot is a few.
 //! - A write of a worker is judged against the run's row under its lock, in the same statement that writes: a
 //!   capability that is not the current epoch's is refused, whoever holds it and however late it comes.
 //! - Every method may be sent again after an unknown outcome: it then changes nothing and tells what is there.
@@ -20,6 +21,8 @@
 //! - An [`Error`] is an unknown outcome, never a "no". Only an answer is an answer.
 
 pub mod audit;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod branch;
 mod chain;
 pub mod codec;
 mod error;
@@ -29,11 +32,17 @@ pub mod header;
 pub mod memory;
 mod model;
 mod open;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod packed;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod pages;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod proof;
 pub mod reading;
 mod records;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod snapshot;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod survey;
@@ -183,6 +192,11 @@ pub trait Store: Send + Sync + 'static {
     /// The state after turn `turn` of the live branch (its latest boundary), or after the head. `None` where nothing
     /// is committed or the live branch has no such turn.
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>>;
+
+    /// Makes a snapshot of the state at the head, if one is due: [`SNAPSHOT_DUE`] boundaries past what a lookup can
+    /// begin with. Never touches the run's row; any number may try at once. What was made is read back and held to the
+    /// state before this answers.
+    async fn snapshot(&self, run: RunId) -> Result<Snapshotted>;
 
     /// Calls of a run in the order in which they were first seen.
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;

@@ -8,6 +8,7 @@ mod pulse;
 mod records;
 mod rewind;
 mod run;
+mod snapshot;
 mod worker;
 
 pub use attempt::*;
@@ -17,6 +18,7 @@ pub use pulse::*;
 pub use records::*;
 pub use rewind::*;
 pub use run::*;
+pub use snapshot::*;
 pub use worker::*;
 
 use uuid::Uuid;

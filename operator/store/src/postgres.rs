@@ -17,6 +17,7 @@
 //!   `statement_timeout` itself, and migrations need a URL that leads to the server.
 
 mod anchors;
+mod answers;
 mod branch;
 mod calls;
 mod commit;
@@ -32,6 +33,7 @@ mod records;
 mod rewind;
 mod row;
 mod schema;
+mod snapshot;
 mod store;
 mod take_up;
 mod url;

@@ -31,6 +31,10 @@ pub trait Reading: Send {
     /// Lines of anchors by their numbers, from the one after `after` on; each with its number.
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>>;
 
+    /// All snapshots of one run, in the order of places, each held to the state that is rebuilt from the boundaries. To
+    /// rebuild it, those before it are used, once they are found to be right.
+    async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>>;
+
     /// Calls of one run by turn, and inside it in the order in which they were first seen.
     async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>>;
 }
@@ -132,6 +136,17 @@ pub struct StoredBoundary {
     pub kept: Kept,
     /// Whether a rewind took it off the live branch.
     pub undone: bool,
+    /// Why its payloads, which are not there then, cannot be decoded.
+    pub damage: Option<String>,
+}
+
+/// A snapshot, held to what it must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredSnapshot {
+    /// The boundary after which the state is to be this one.
+    pub place: Place,
+    /// What is wrong with it: it is damaged, or another state than the one that the boundaries make.
+    pub fault: Option<String>,
 }
 
 impl StoredBoundary {

@@ -40,6 +40,7 @@ mod records;
 mod rewind;
 mod row;
 mod schema;
+mod snapshot;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -165,8 +166,18 @@ impl Sqlite {
             self.writer.as_ref().ok_or_else(|| Error::Unfit("it was opened for reading only".into()))?;
         in_time(doing, writer.submit(durability, work)).await
     }
+}
 
-    /// Reads, all of it from one snapshot.
+/// Does pieces of work that read.
+trait Reads: Sync {
+    fn read<T, F>(&self, doing: &'static str, work: F) -> impl Future<Output = Result<T>> + Send
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> Doing<'c, T> + Send + 'static;
+}
+
+impl Reads for Sqlite {
+    /// All of it from one snapshot.
     async fn read<T, F>(&self, doing: &'static str, work: F) -> Result<T>
     where
         T: Send + 'static,

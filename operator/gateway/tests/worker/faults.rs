@@ -1,6 +1,6 @@
 //! The real store, behind a switch.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -29,6 +29,8 @@ pub struct Faults {
     released: Notify,
     pub batches: AtomicUsize,
     pub beats: AtomicUsize,
+    /// Whether snapshots fail.
+    pub no_snapshots: AtomicBool,
     /// Calls that wait in a hang.
     pub waiting: AtomicUsize,
 }
@@ -36,8 +38,8 @@ pub struct Faults {
 impl Faults {
     pub fn before(inner: Arc<dyn Store>) -> Self {
         let (fault, released) = (Mutex::new(Fault::None), Notify::new());
-        let (batches, beats, waiting) = Default::default();
-        Self { inner, fault, released, batches, beats, waiting }
+        let (batches, beats, no_snapshots, waiting) = Default::default();
+        Self { inner, fault, released, batches, beats, no_snapshots, waiting }
     }
 
     pub fn set(&self, fault: Fault) {
@@ -90,6 +92,14 @@ macro_rules! pass {
                 self.batches.fetch_add(1, Ordering::SeqCst);
                 self.pass().await?;
                 self.inner.heartbeats(workers).await
+            }
+
+            async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
+                self.pass().await?;
+                if self.no_snapshots.load(Ordering::SeqCst) {
+                    return Err(Error::Corrupt { doing: "reading a snapshot", detail: "a test".into() });
+                }
+                self.inner.snapshot(run).await
             }
 
             $(async fn $name(&self $(, $argument: $kind)*) -> $answer {

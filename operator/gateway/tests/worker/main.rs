@@ -16,6 +16,8 @@ mod observed;
 mod outages;
 mod records;
 mod serving;
+mod sizes;
+mod snapshots;
 mod tenants;
 mod versions;
 mod walk;

@@ -94,9 +94,14 @@ impl World {
 
     /// A run whose first attempt has no pod yet.
     pub async fn reserved(config: Config) -> Self {
-        keep_log();
         let sqlite = dalsegno_store::sqlite::Sqlite::memory().await.unwrap();
-        let store = Arc::new(Faults::before(Arc::new(sqlite)));
+        Self::before(Arc::new(sqlite), config).await
+    }
+
+    /// The same in this store.
+    pub async fn before(store: Arc<dyn Store>, config: Config) -> Self {
+        keep_log();
+        let store = Arc::new(Faults::before(store));
         let gateway = Gateway::new(store.clone(), Arc::new(Tokens), config);
         let run = create(&*store, "nightly").await;
         Self { store, gateway, run }

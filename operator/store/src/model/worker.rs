@@ -3,7 +3,7 @@
 use dalsegno_protocol::{Boundary, PlannedCall, RawValue, RecordOp, Usage};
 use uuid::Uuid;
 
-use super::{Digest, NewFinish, RunId, RunRecord};
+use super::{Base, Digest, NewFinish, RunId, RunRecord};
 
 /// The answer to an attach.
 #[derive(Clone, Debug)]
@@ -45,6 +45,9 @@ pub struct Commit {
     pub ops: Option<Vec<u8>>,
     /// Whether `ops` is the full state.
     pub full: bool,
+    /// The state before, where the committer knows it: full operations may then be kept as a patch. It need not be
+    /// right about the head; then they are kept plain.
+    pub base: Option<Base>,
     /// The events, each as it came.
     pub events: Vec<Box<RawValue>>,
     /// Calls that the turn will make.

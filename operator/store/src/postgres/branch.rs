@@ -1,101 +1,92 @@
-//! The live branch: boundaries found by walking parents from the head, each held to its hash.
+//! The live branch: boundaries found by walking parents from the head.
 
-use dalsegno_protocol::{State, Usage};
+use dalsegno_protocol::Usage;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
+use super::answers::Answers;
 use super::fault::{Fault, Work, timestamp};
-use super::row::{boundary, digest, optional_digest, unpacked};
-use crate::chain::{self, Kept, Place};
-use crate::{AuditRow, BoundaryRow, RunId, codec, fold};
+use super::row::{boundary, digest, number, optional_digest};
+use crate::branch::{Branch, Walk};
+use crate::chain::{Kept, KeptSnapshot, Payloads, Place, Shelved};
+use crate::{AuditRow, BoundaryRow, Digest, RunId};
 
-/// From the head down to turn `$2`; where `$3` is set, no further than the last full state in there up to that turn.
-/// Payloads come for turns up to `$4` only. Keys are walked first, and rows joined after. The parent of each must stand
-/// before it, so that no cycle is walked. The run's row is there in any case, with the head that was walked from.
+/// From the head, or from the boundary `$6` `$7` `$8`, down: to turn `$2`, and on as far as what is wanted needs a state before it. Of each boundary up to
+/// turn `$3` it is told what is `known` of the state around it: 1 it is a full state that is kept plain, 2 a snapshot
+/// holds it, 3 it is a patch that is wanted itself; and whether the state after it is `needed`, `$4` at first.
+/// Snapshots of the boundaries `$5` are not used, none at all where that is null. Keys are walked first, and rows
+/// joined after. The parent of each must stand before it, so that no cycle is walked. The run's row is there in any
+/// case, with the head that was walked from.
 const WALK: &str = "WITH RECURSIVE run AS MATERIALIZED ( \
          SELECT id, head_turn, head_boundary, head_epoch, head_hash FROM runs WHERE id = $1 \
      ), live AS ( \
-         SELECT b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.is_full \
-         FROM run JOIN boundaries b \
-           ON b.run = run.id AND b.turn = run.head_turn AND b.boundary = run.head_boundary \
-          AND b.epoch = run.head_epoch \
+         SELECT 2147483647 AS turn, 2::smallint AS boundary, 0::bigint AS epoch, \
+                coalesce($6, head_turn) AS parent_turn, coalesce($7, head_boundary) AS parent_boundary, \
+                coalesce($8, head_epoch) AS parent_epoch, $4::boolean AS needed, 0 AS known \
+         FROM run \
          UNION ALL \
-         SELECT b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.is_full \
+         SELECT b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, \
+                live.known = 3 OR (live.known = 0 AND live.needed), \
+                CASE \
+                    WHEN b.turn > $3 THEN 0 \
+                    WHEN b.is_full AND substring(b.ops FROM 1 FOR 1) <> '\\x02'::bytea THEN 1 \
+                    WHEN b.turn >= $2 THEN CASE WHEN b.is_full THEN 3 ELSE 0 END \
+                    WHEN EXISTS ( \
+                        SELECT FROM snapshots s \
+                        WHERE s.run = $1 AND s.content_hash = b.content_hash AND s.content_hash <> ALL ($5) \
+                    ) THEN 2 \
+                    ELSE 0 \
+                END \
          FROM live JOIN boundaries b \
            ON b.run = $1 AND b.turn = live.parent_turn AND b.boundary = live.parent_boundary \
           AND b.epoch = live.parent_epoch \
-         WHERE b.turn >= $2 AND (b.turn, b.boundary) < (live.turn, live.boundary) \
-           AND NOT (live.is_full AND live.turn <= coalesce($3, 0)) \
+         WHERE (b.turn, b.boundary) < (live.turn, live.boundary) \
+           AND (live.turn > $3 OR b.turn >= $2 OR live.known = 3 OR (live.known = 0 AND live.needed)) \
      ) \
      SELECT run.head_turn, run.head_hash, \
             b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.parent_hash, \
             b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
             b.events_digest, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
-            b.turn <= $4 AS has_payloads, \
-            CASE WHEN b.turn <= $4 THEN b.ops END AS ops, \
-            CASE WHEN b.turn <= $4 THEN b.events END AS events \
+            b.has_payloads, CASE WHEN b.has_payloads THEN b.ops END AS ops, \
+            CASE WHEN b.has_payloads THEN b.events END AS events, b.document, b.snapshot_digest \
      FROM run LEFT JOIN ( \
-         live JOIN boundaries b \
+         SELECT b.*, live.turn <= $3 AND live.known <> 2 AS has_payloads, s.document, s.digest AS snapshot_digest \
+         FROM live JOIN boundaries b \
            ON b.run = $1 AND b.turn = live.turn AND b.boundary = live.boundary AND b.epoch = live.epoch \
-     ) ON true \
+         LEFT JOIN snapshots s ON live.known = 2 AND s.run = $1 AND s.content_hash = b.content_hash \
+     ) b ON true \
      ORDER BY b.turn, b.boundary";
 
 const AUDIT: &str = "SELECT * FROM audit WHERE run = $1 ORDER BY seq";
 
+/// The live branch as far as the walk needs it.
+pub(super) async fn walk(rows: &impl Answers, run: RunId, walk: &Walk) -> Work<Option<Branch>> {
+    let refused: Option<Vec<_>> =
+        walk.refused.as_ref().map(|refused| refused.iter().map(Digest::as_slice).collect());
+    let query = sqlx::query(WALK).bind(run).bind(walk.from).bind(walk.last).bind(walk.state).bind(refused);
+    let start = walk.start.map(|(place, _)| place);
+    let query = query
+        .bind(start.map(|place| place.turn))
+        .bind(start.map(|place| number(place.boundary)))
+        .bind(start.map(|place| place.epoch));
+    let found = rows.all(query).await?;
+    let Some(first) = found.first() else { return Ok(None) };
+    let Some(head_turn) = first.try_get("head_turn")? else {
+        return Ok(None);
+    };
+    let head_hash = match walk.start {
+        Some((_, content_hash)) => content_hash,
+        None => digest(first, "head_hash")?,
+    };
+    if first.try_get::<Option<i32>, _>("turn")?.is_none() {
+        return Ok(Some(Branch { head_turn, head_hash, shelved: Vec::new() }));
+    }
+    let shelved = found.iter().map(shelved).collect::<Work<_>>()?;
+    Ok(Some(Branch { head_turn, head_hash, shelved }))
+}
+
 impl Postgres {
-    pub(super) async fn do_state(&self, run: RunId, turn: Option<i32>) -> Work<Option<State>> {
-        let last = turn.unwrap_or(i32::MAX);
-        if last < 1 {
-            return Ok(None);
-        }
-        let Some((head_turn, mut branch)) = self.walk(run, 1, Some(last), last).await? else {
-            return Ok(None);
-        };
-        if turn.is_some_and(|turn| turn > head_turn) {
-            return Ok(None);
-        }
-        branch.retain(|kept| kept.row.turn <= last);
-        if !branch.first().is_some_and(|first| first.row.full || first.parent.is_none()) {
-            return Err(corrupt(run, "its live branch ends before a full state or the first boundary"));
-        }
-        Ok(Some(fold::fold(branch.iter().filter_map(|kept| kept.row.ops.as_deref()))?))
-    }
-
-    pub(super) async fn do_boundaries(&self, run: RunId, from: i32, to: i32) -> Work<Vec<BoundaryRow>> {
-        let Some((_, branch)) = self.walk(run, from, None, to).await? else {
-            return Ok(Vec::new());
-        };
-        let parent = branch.first().and_then(|first| first.parent);
-        if parent.is_some_and(|parent| parent.turn >= from) {
-            return Err(corrupt(run, "its live branch ends before its first boundary"));
-        }
-        Ok(branch.into_iter().map(|kept| kept.row).filter(|row| (from..=to).contains(&row.turn)).collect())
-    }
-
-    /// The head's turn, and the live branch from turn `from` (the head is there in any case), or from the last full
-    /// state at or before turn `whole_at`; with payloads up to turn `to`. `None`: nothing is committed.
-    async fn walk(
-        &self,
-        run: RunId,
-        from: i32,
-        whole_at: Option<i32>,
-        to: i32,
-    ) -> Work<Option<(i32, Vec<Kept>)>> {
-        let query = sqlx::query(WALK).bind(run).bind(from).bind(whole_at).bind(to);
-        let rows = self.pool.all(query).await?;
-        let Some(first) = rows.first() else { return Ok(None) };
-        let Some(head_turn) = first.try_get("head_turn")? else {
-            return Ok(None);
-        };
-        if first.try_get::<Option<i32>, _>("turn")?.is_none() {
-            return Err(corrupt(run, "its head is not there"));
-        }
-        let branch = rows.iter().map(kept).collect::<Work<Vec<_>>>()?;
-        chain::hold(run, &digest(first, "head_hash")?, &branch).map_err(|detail| corrupt(run, detail))?;
-        Ok(Some((head_turn, branch)))
-    }
-
     pub(super) async fn do_audit(&self, run: RunId) -> Work<Vec<AuditRow>> {
         let rows = self.pool.all(sqlx::query(AUDIT).bind(run)).await?;
         rows.iter().map(audit_row).collect()
@@ -115,8 +106,8 @@ pub(super) fn audit_row(row: &PgRow) -> Work<AuditRow> {
     })
 }
 
-/// A boundary from its row; `has_payloads` says whether the payloads are among its columns.
-pub(super) fn kept(row: &PgRow) -> Work<Kept> {
+/// A boundary from its row.
+pub(super) fn shelved(row: &PgRow) -> Work<Shelved> {
     let parent = match (
         row.try_get::<Option<i32>, _>("parent_turn")?,
         boundary(row, "parent_boundary")?,
@@ -125,7 +116,7 @@ pub(super) fn kept(row: &PgRow) -> Work<Kept> {
         (Some(turn), Some(boundary), Some(epoch)) => Some(Place { turn, boundary, epoch }),
         _ => None,
     };
-    Ok(Kept {
+    let kept = Kept {
         row: BoundaryRow {
             turn: row.try_get("turn")?,
             boundary: boundary(row, "boundary")?
@@ -138,9 +129,9 @@ pub(super) fn kept(row: &PgRow) -> Work<Kept> {
             parent_hash: digest(row, "parent_hash")?,
             content_hash: digest(row, "content_hash")?,
             at: timestamp(row.try_get("at")?)?,
-            ops: unpacked(row, "ops")?,
+            ops: None,
             full: row.try_get("is_full")?,
-            events: codec::decode_events(row.try_get("events")?, codec::LIMIT)?,
+            events: Vec::new(),
             usage: Usage {
                 tokens_in: row.try_get("tokens_in")?,
                 tokens_out: row.try_get("tokens_out")?,
@@ -153,10 +144,17 @@ pub(super) fn kept(row: &PgRow) -> Work<Kept> {
         parent,
         ops_digest: optional_digest(row, "ops_digest")?,
         events_digest: optional_digest(row, "events_digest")?,
-        has_payloads: row.try_get("has_payloads")?,
+        has_payloads: false,
+    };
+    Ok(Shelved {
+        kept,
+        payloads: row
+            .try_get::<bool, _>("has_payloads")?
+            .then(|| Work::Ok(Payloads { ops: row.try_get("ops")?, events: row.try_get("events")? }))
+            .transpose()?,
+        snapshot: match (row.try_get("document")?, row.try_get("snapshot_digest")?) {
+            (Some(document), Some(digest)) => Some(KeptSnapshot { document, digest }),
+            _ => None,
+        },
     })
-}
-
-fn corrupt(run: RunId, detail: impl std::fmt::Display) -> Fault {
-    Fault::Corrupt(format!("run {run}: {detail}"))
 }

@@ -8,6 +8,7 @@ use super::Postgres;
 use super::fault::{Fault, Work};
 use super::records::Columns;
 use super::row::{asked, boundary, head, number, packed, text, word};
+use crate::packed::Packed;
 use crate::{Commit, Committed, FinishCall, NewFinish, Standing, codec, header};
 
 const COMMIT: &str = include_str!("commit.sql");
@@ -22,6 +23,16 @@ const STANDS: &str = "SELECT EXISTS ( \
 
 impl Postgres {
     pub(super) async fn do_commit(&self, commit: &Commit) -> Work<Committed> {
+        match self.send(commit, Packed::smallest(commit)).await? {
+            Some(committed) => Ok(committed),
+            None => self.send(commit, Packed::plain(commit)).await?.ok_or_else(|| {
+                Fault::Corrupt("a boundary that patches nothing was refused for its base".into())
+            }),
+        }
+    }
+
+    /// `None`: it is the next boundary, but as a patch it cannot stand on this head.
+    async fn send(&self, commit: &Commit, ops: Packed) -> Work<Option<Committed>> {
         let finish = Words::of(commit.finish.as_ref())?;
         let calls = Planned::of(&commit.calls)?;
         let records = Columns::of(&commit.records);
@@ -32,7 +43,7 @@ impl Postgres {
             .bind(number(commit.boundary))
             .bind(commit.commit_id)
             .bind(commit.digest.as_slice())
-            .bind(commit.ops.as_deref().map(codec::encode))
+            .bind(ops.ops)
             .bind(header::ops_digest(commit.ops.as_deref()).map(Vec::from))
             .bind(commit.full)
             .bind(codec::encode_events(&commit.events))
@@ -52,13 +63,17 @@ impl Postgres {
             .bind(calls.keys)
             .bind(calls.arguments)
             .bind(records.digest.map(Vec::from));
-        let Some(row) = self.pool.optional(records.bind(query)).await? else {
-            return Ok(Committed::NotFound);
+        let query = records.bind(query).bind(ops.base.map(Vec::from));
+        let Some(row) = self.pool.optional(query).await? else {
+            return Ok(Some(Committed::NotFound));
         };
-        match committed(&row)? {
-            Committed::Fenced { .. } => Ok(Committed::Fenced { committed: self.stands(commit).await? }),
-            other => Ok(other),
+        if row.try_get::<&str, _>("verdict")? == "other base" {
+            return Ok(None);
         }
+        Ok(Some(match committed(&row)? {
+            Committed::Fenced { .. } => Committed::Fenced { committed: self.stands(commit).await? },
+            other => other,
+        }))
     }
 
     async fn stands(&self, commit: &Commit) -> Work<bool> {

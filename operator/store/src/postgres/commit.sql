@@ -11,6 +11,7 @@
 -- $22 ids of planned calls  $23 their policies  $24 keys  $25 arguments
 -- $26 digest of the changes of records, or null  $27 their words  $28 spaces  $29 keys  $30 entry ids  $31 values
 -- $32 sizes
+-- $33 where the ops are a patch, the content hash of the boundary they patch
 WITH head AS MATERIALIZED (
     SELECT id, lifecycle, epoch, capability, attempt,
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
@@ -33,9 +34,13 @@ judged AS MATERIALIZED (
                WHEN lifecycle <> 'live' THEN 'finished'
                WHEN unsettled > 0 THEN 'unsettled'
                -- After a plan comes its result; after a result, or at the start, either boundary of the next turn.
-               WHEN head_boundary = 1 AND $3 = head_turn AND $4 = 2 THEN 'ok'
-               WHEN head_boundary IS DISTINCT FROM 1 AND $3 = coalesce(head_turn, 0) + 1 THEN 'ok'
-               ELSE 'conflict'
+               WHEN NOT CASE
+                   WHEN head_boundary = 1 THEN $3 = head_turn AND $4 = 2
+                   ELSE $3 = coalesce(head_turn, 0) + 1
+               END THEN 'conflict'
+               -- A patch stands on its base alone.
+               WHEN $33 IS NOT NULL AND head_hash IS DISTINCT FROM $33 THEN 'other base'
+               ELSE 'ok'
            END AS verdict
     FROM head
 ),

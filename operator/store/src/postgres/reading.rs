@@ -5,14 +5,18 @@ use dalsegno_protocol::Call;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{PgConnection, Row as _};
+use tokio::sync::Mutex;
 
+use super::answers::Answers;
 use super::fault::{Work, timestamp};
 use super::row::{boundary, call, digest, named};
+use super::snapshot::Rows;
 use super::{Postgres, branch};
+use crate::pages::Unread;
 use crate::reading::{
-    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary,
+    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary, StoredSnapshot,
 };
-use crate::{AuditRow, Place, Reading, Result, RunId};
+use crate::{AuditRow, Place, Reading, Result, RunId, pages, snapshot};
 
 const MAKE_KEY: &str =
     "INSERT INTO signing_key (pkcs8, created_at) VALUES ($1, ds_now_v1()) ON CONFLICT DO NOTHING";
@@ -34,7 +38,7 @@ const BOUNDARIES: &str = "WITH page AS ( \
                WHERE (run, turn, boundary, epoch) > ($1, $2, $3, $4) AND run <= $5 \
                ORDER BY run, turn, boundary, epoch LIMIT $6) AS next \
      ) \
-     SELECT b.*, true AS has_payloads FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
+     SELECT b.*, true AS has_payloads, NULL::bytea AS document, NULL::bytea AS snapshot_digest FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
      WHERE coalesce(page.before, 0) < $7 ORDER BY run, turn, boundary, epoch";
 
 const CALLS: &str = "WITH page AS ( \
@@ -55,25 +59,32 @@ impl Postgres {
     }
 
     pub(super) async fn do_reading(&self) -> Work<Box<dyn Reading>> {
-        Ok(Box::new(Moment { conn: self.pool.moment().await?, kept: !self.pool.transaction_pooling() }))
+        let conn = Mutex::new(self.pool.moment().await?);
+        Ok(Box::new(Moment { conn, kept: !self.pool.transaction_pooling() }))
     }
 }
 
 /// A transaction that sees what was committed when it began. It ends with its connection.
 struct Moment {
-    conn: PgConnection,
+    conn: Mutex<PgConnection>,
     /// Whether prepared statements may be kept.
     kept: bool,
 }
 
+impl Answers for Moment {
+    async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> Work<Vec<PgRow>> {
+        let mut conn = self.conn.lock().await;
+        super::pool::in_time(query.persistent(self.kept).fetch_all(&mut *conn)).await
+    }
+}
+
 impl Moment {
-    async fn all<T>(
-        &mut self,
+    async fn list<T>(
+        &self,
         query: Query<'_, sqlx::Postgres, PgArguments>,
         read: impl Fn(&PgRow) -> Work<T>,
     ) -> Work<Vec<T>> {
-        let rows = super::pool::in_time(query.persistent(self.kept).fetch_all(&mut self.conn)).await?;
-        rows.iter().map(read).collect()
+        self.all(query).await?.iter().map(read).collect()
     }
 }
 
@@ -81,13 +92,13 @@ impl Moment {
 impl Reading for Moment {
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
         let query = sqlx::query(RUNS).bind(after).bind(PAGE_ROWS);
-        self.all(query, run_head).await.map_err(|fault| fault.while_("reading the runs"))
+        self.list(query, run_head).await.map_err(|fault| fault.while_("reading the runs"))
     }
 
     async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
         let query = sqlx::query(AUDIT).bind(after.run).bind(after.seq).bind(to).bind(PAGE_ROWS);
         let read = |row: &PgRow| Ok((row.try_get("run")?, branch::audit_row(row)?));
-        self.all(query, read).await.map_err(|fault| fault.while_("reading the audit"))
+        self.list(query, read).await.map_err(|fault| fault.while_("reading the audit"))
     }
 
     async fn boundaries(&mut self, after: BoundaryKey, to: RunId) -> Result<Vec<StoredBoundary>> {
@@ -100,13 +111,18 @@ impl Reading for Moment {
             .bind(to)
             .bind(PAGE_ROWS)
             .bind(PAGE_BYTES);
-        self.all(query, stored).await.map_err(|fault| fault.while_("reading the boundaries"))
+        let page = self.list(query, unread).await;
+        pages::unpacked(&Rows(&*self), page.map_err(|fault| fault.while_("reading the boundaries"))?).await
+    }
+
+    async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>> {
+        snapshot::judge(&Rows(&*self), run).await
     }
 
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
         let query = sqlx::query("SELECT seq, line FROM anchors WHERE seq > $1 ORDER BY seq LIMIT $2");
         let read = |row: &PgRow| Ok((row.try_get("seq")?, row.try_get("line")?));
-        self.all(query.bind(after).bind(PAGE_ROWS), read)
+        self.list(query.bind(after).bind(PAGE_ROWS), read)
             .await
             .map_err(|fault| fault.while_("reading the anchors"))
     }
@@ -117,7 +133,7 @@ impl Reading for Moment {
         let read = |row: &PgRow| {
             Ok((CallKey { turn: row.try_get("turn")?, ordinal: row.try_get("ordinal")? }, call(row)?))
         };
-        self.all(query, read).await.map_err(|fault| fault.while_("reading the calls"))
+        self.list(query, read).await.map_err(|fault| fault.while_("reading the calls"))
     }
 }
 
@@ -146,6 +162,6 @@ fn run_head(row: &PgRow) -> Work<RunHead> {
     })
 }
 
-fn stored(row: &PgRow) -> Work<StoredBoundary> {
-    Ok(StoredBoundary { run: row.try_get("run")?, kept: branch::kept(row)?, undone: row.try_get("undone")? })
+fn unread(row: &PgRow) -> Work<Unread> {
+    Ok(Unread { run: row.try_get("run")?, undone: row.try_get("undone")?, shelved: branch::shelved(row)? })
 }

@@ -4,17 +4,19 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use super::branch::kept;
+use super::answers::Answers;
+use super::branch::shelved;
 use super::fault::{Fault, Work};
-use super::row::{boundary, number, record, text};
+use super::row::{number, place, record, text};
+use crate::pages::Found;
 use crate::survey::{PAGE_BYTES, PAGE_ROWS};
-use crate::{Link, Place, Rewind, Rewound, RunId};
+use crate::{Place, Rewind, Rewound, RunId};
 
 const REWIND: &str = "SELECT * FROM ds_rewind_v1($1, $2, $3, $4, $5, $6, $7)";
 
 /// At least one boundary, if there is one; no more than these bytes of payloads beyond it. Their lengths are known
 /// without reading them.
-const PAGE: &str = "SELECT b.*, true AS has_payloads FROM ( \
+const PAGE: &str = "SELECT b.*, true AS has_payloads, NULL::bytea AS document, NULL::bytea AS snapshot_digest FROM ( \
          SELECT turn, boundary, epoch, \
                 sum(bytes) OVER (ORDER BY turn, boundary, epoch ROWS UNBOUNDED PRECEDING) - bytes AS before \
          FROM ( \
@@ -49,35 +51,31 @@ impl Postgres {
         Ok(if row.try_get("done")? { Rewound::Done(record) } else { Rewound::Refused(record) })
     }
 
-    pub(super) async fn do_links(&self, run: RunId, after: Option<Place>) -> Work<Vec<Link>> {
-        let query = sqlx::query(PAGE)
-            .bind(run)
-            .bind(after.map_or(i32::MIN, |place| place.turn))
-            .bind(after.map_or(0, |place| number(place.boundary)))
-            .bind(after.map_or(0, |place| place.epoch))
-            .bind(PAGE_ROWS)
-            .bind(PAGE_BYTES);
-        self.pool.all(query).await?.iter().map(|row| link(run, row)).collect()
-    }
-
     pub(super) async fn do_run_ids(&self, after: RunId) -> Work<Vec<RunId>> {
         let rows = self.pool.all(sqlx::query(RUN_IDS).bind(after).bind(PAGE_ROWS)).await?;
         rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
     }
 }
 
-fn link(run: RunId, row: &PgRow) -> Work<Link> {
-    let place = Place {
-        turn: row.try_get("turn")?,
-        boundary: boundary(row, "boundary")?
-            .ok_or_else(|| Fault::Corrupt("a boundary is neither plan nor result".into()))?,
-        epoch: row.try_get("epoch")?,
-    };
-    let sound = match kept(row) {
-        Ok(kept) => kept.sound(run),
+/// The next boundaries.
+pub(super) async fn page(rows: &impl Answers, run: RunId, after: Option<Place>) -> Work<Vec<Found>> {
+    let query = sqlx::query(PAGE)
+        .bind(run)
+        .bind(after.map_or(i32::MIN, |place| place.turn))
+        .bind(after.map_or(0, |place| number(place.boundary)))
+        .bind(after.map_or(0, |place| place.epoch))
+        .bind(PAGE_ROWS)
+        .bind(PAGE_BYTES);
+    rows.all(query).await?.iter().map(found).collect()
+}
+
+fn found(row: &PgRow) -> Work<Found> {
+    let place = place(row)?;
+    let shelved = match shelved(row) {
+        Ok(shelved) => Ok(shelved),
         // What cannot be read is told of, and the survey goes on.
         Err(Fault::Corrupt(detail)) => Err(detail),
         Err(fault) => return Err(fault),
     };
-    Ok(Link { place, undone: row.try_get("undone")?, sound })
+    Ok(Found { place, undone: row.try_get("undone")?, shelved })
 }

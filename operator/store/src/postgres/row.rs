@@ -8,7 +8,7 @@ use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
 use super::fault::{Fault, Work};
-use crate::{Asked, Digest, RunId, RunRecord, codec, header};
+use crate::{Asked, Digest, Place, RunId, RunRecord, codec, header};
 
 /// A word, by the name that serde gives it.
 pub(super) fn word(value: &impl Serialize) -> Work<String> {
@@ -121,6 +121,16 @@ pub(super) fn unpacked(row: &PgRow, column: &str) -> Work<Option<String>> {
 /// A JSON payload as it is kept.
 pub(super) fn packed(json: Option<&RawValue>) -> Option<Vec<u8>> {
     json.map(|json| codec::encode(json.get().as_bytes()))
+}
+
+/// Where a boundary stands.
+pub(super) fn place(row: &PgRow) -> Work<Place> {
+    Ok(Place {
+        turn: row.try_get("turn")?,
+        boundary: boundary(row, "boundary")?
+            .ok_or_else(|| Fault::Corrupt("a boundary is neither plan nor result".into()))?,
+        epoch: row.try_get("epoch")?,
+    })
 }
 
 #[cfg(test)]

@@ -6,12 +6,14 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::Postgres;
+use super::snapshot::Rows;
 use crate::proof::{Anchor, Unanchored};
 use crate::{
     Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
     Complete, Completed, Created, Deadlines, Digest, Ending, EventPage, EventQuery, FinishCall, Identity,
     Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch, RecordPage, RecordQuery, Recorded,
-    Result, Rewind, Rewound, RunId, RunRecord, Settle, Store, Then, Written,
+    Result, Rewind, Rewound, RunId, RunRecord, Settle, Snapshotted, Store, Then, Written, branch, pages,
+    snapshot,
 };
 
 #[async_trait]
@@ -135,7 +137,11 @@ impl Store for Postgres {
     }
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
-        self.do_state(run, turn).await.map_err(|fault| fault.while_("rebuilding a state"))
+        Ok(branch::state(&Rows(&self.pool), run, turn).await?.map(|at| at.state))
+    }
+
+    async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
+        snapshot::make(&Rows(&self.pool), run).await
     }
 
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>> {
@@ -155,11 +161,11 @@ impl Store for Postgres {
     }
 
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
-        self.do_boundaries(run, from, to).await.map_err(|fault| fault.while_("reading boundaries"))
+        branch::boundaries(&Rows(&self.pool), run, from, to).await
     }
 
     async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
-        self.do_links(run, after).await.map_err(|fault| fault.while_("surveying boundaries"))
+        pages::links(&Rows(&self.pool), run, after).await
     }
 
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>> {

@@ -50,7 +50,10 @@ impl BoundaryChain {
     /// Takes the next boundary.
     pub fn push(&mut self, boundary: &StoredBoundary) -> Option<Problem> {
         let (row, place) = (&boundary.kept.row, boundary.kept.place());
-        let what = self.fault(boundary, place);
+        let what = match self.fault(boundary, place) {
+            Some(fault) => Some(fault.to_owned()),
+            None => boundary.damage.clone(),
+        };
         self.count += 1;
         self.last = Some(place);
         self.highest = self.highest.max(row.position);
@@ -99,6 +102,8 @@ impl BoundaryChain {
         }
         let row = &boundary.kept.row;
         let events = i64::try_from(row.events.len()).unwrap_or(i64::MAX);
+        // Of payloads that cannot be decoded nothing is known but that.
+        let counted = boundary.damage.is_none();
         let before = match self.parent(boundary, place) {
             Ok(before) => before,
             Err(what) => return Some(what),
@@ -106,7 +111,7 @@ impl BoundaryChain {
         // Positions never go back: after a rewind they go on from the highest.
         let rewound = boundary.kept.parent.is_some_and(|parent| parent.epoch < place.epoch);
         let next = before.saturating_add(events);
-        if row.position < next || (row.position > next && !rewound) {
+        if row.position < next || (row.position > next && counted && !rewound) {
             return Some("its position is not that of the one before and its own events");
         }
         self.standing(boundary, place)

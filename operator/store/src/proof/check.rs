@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::marks::Marks;
 use super::{Anchors, AuditChain, BoundaryChain, Problem};
-use crate::reading::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, RunHead, StoredBoundary};
+use crate::reading::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, RunHead, StoredBoundary, StoredSnapshot};
 use crate::{AuditRow, Reading, Result, RunId};
 
 /// What was looked at.
@@ -18,6 +18,8 @@ pub struct Summary {
     pub boundaries: u64,
     /// Anchors that the store keeps.
     pub anchors: u64,
+    /// Their snapshots.
+    pub snapshots: u64,
     /// Problems that were told.
     pub problems: u64,
 }
@@ -120,6 +122,10 @@ impl<'r> Walk<'r> {
         }
         problems.extend(chain.end());
         problems.extend(mark.rest(run.id));
+        for StoredSnapshot { place, fault } in self.reading.snapshots(run.id).await? {
+            summary.snapshots += 1;
+            problems.extend(fault.map(|fault| Problem::of(run.id, format!("snapshot after {place}"), fault)));
+        }
         summary.runs += 1;
         summary.problems += problems.len() as u64;
         problems.into_iter().for_each(tell);

@@ -1,95 +1,81 @@
-//! The live branch: boundaries found by walking parents from the head, each held to its hash.
+//! The live branch: boundaries found by walking parents from the head.
 
-use dalsegno_protocol::{State, Usage};
+use dalsegno_protocol::Usage;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
 use super::columns::{Hash, Which};
-use super::fault::{Fault, Work, timestamp};
+use super::fault::{Work, timestamp};
 use super::row::RunRow;
-use crate::chain::{self, Kept, Place};
-use crate::{AuditRow, BoundaryRow, RunId, codec, fold};
+use crate::branch::{Branch, Walk};
+use crate::chain::{Kept, KeptSnapshot, Payloads, Place, Shelved};
+use crate::{AuditRow, BoundaryRow, RunId};
 
-/// From the head to turn `?5`; where `?6` is set, no further than the last full state in there up to turn `?7`. The
-/// parent of each must stand before it, so that no cycle is walked.
+/// From the head, or another boundary (`?2`, `?3`, `?4`), down: to turn `?5`, and on as far as what is wanted needs a state before it. Of each
+/// boundary up to turn `?6` it is told what is `known` of the state around it: 1 it is a full state that is kept plain,
+/// 2 a snapshot holds it, 3 it is a patch that is wanted itself; and whether the state after it is `needed`, `?7` at
+/// first. Snapshots of the boundaries whose hashes stand in `?8` are not used, none at all where that is null. Keys are
+/// walked first, and rows joined after. The parent of each must stand before it, so that no cycle is walked.
 const WALK: &str = "WITH RECURSIVE live AS ( \
-         SELECT * FROM boundaries WHERE run = ?1 AND turn = ?2 AND boundary = ?3 AND epoch = ?4 \
+         SELECT 2147483647 AS turn, 2 AS boundary, 0 AS epoch, ?2 AS parent_turn, ?3 AS parent_boundary, \
+                ?4 AS parent_epoch, ?7 AS needed, 0 AS known \
          UNION ALL \
-         SELECT b.* FROM live JOIN boundaries b \
+         SELECT b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, \
+                live.known = 3 OR (live.known = 0 AND live.needed), \
+                CASE \
+                    WHEN b.turn > ?6 THEN 0 \
+                    WHEN b.is_full AND substr(b.ops, 1, 1) <> x'02' THEN 1 \
+                    WHEN b.turn >= ?5 THEN CASE WHEN b.is_full THEN 3 ELSE 0 END \
+                    WHEN EXISTS ( \
+                        SELECT 1 FROM snapshots s \
+                        WHERE s.run = ?1 AND s.content_hash = b.content_hash AND instr(?8, s.content_hash) = 0 \
+                    ) THEN 2 \
+                    ELSE 0 \
+                END \
+         FROM live JOIN boundaries b \
          ON b.run = ?1 AND b.turn = live.parent_turn AND b.boundary = live.parent_boundary \
             AND b.epoch = live.parent_epoch \
-         WHERE b.turn >= ?5 AND (b.turn, b.boundary) < (live.turn, live.boundary) \
-            AND NOT (?6 AND live.is_full AND live.turn <= ?7) \
-     ) SELECT * FROM live ORDER BY turn, boundary";
+         WHERE (b.turn, b.boundary) < (live.turn, live.boundary) \
+            AND (live.turn > ?6 OR b.turn >= ?5 OR live.known = 3 OR (live.known = 0 AND live.needed)) \
+     ) \
+     SELECT b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.parent_hash, \
+            b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
+            b.events_digest, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
+            live.turn <= ?6 AND live.known <> 2 AS has_payloads, \
+            CASE WHEN live.turn <= ?6 AND live.known <> 2 THEN b.ops END AS ops, \
+            CASE WHEN live.turn <= ?6 AND live.known <> 2 THEN b.events END AS events, \
+            s.document, s.digest AS snapshot_digest \
+     FROM live JOIN boundaries b \
+       ON b.run = ?1 AND b.turn = live.turn AND b.boundary = live.boundary AND b.epoch = live.epoch \
+     LEFT JOIN snapshots s ON live.known = 2 AND s.run = ?1 AND s.content_hash = b.content_hash \
+     ORDER BY b.turn, b.boundary";
 
-/// The state after a turn, or after the head.
-pub(super) async fn state(conn: &mut SqliteConnection, run: RunId, turn: Option<i32>) -> Work<Option<State>> {
+/// The live branch as far as the walk needs it.
+pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) -> Work<Option<Branch>> {
     let Some(row) = RunRow::load(conn, run).await? else {
         return Ok(None);
     };
     let Some(head) = row.head() else { return Ok(None) };
-    let last = turn.unwrap_or(head.turn);
-    if !(1..=head.turn).contains(&last) {
-        return Ok(None);
-    }
-    let mut branch = walk(conn, &row, 1, Some(last)).await?;
-    branch.retain(|kept| kept.row.turn <= last);
-    let starts_whole = branch.first().is_some_and(|first| first.row.full || first.parent.is_none());
-    if !starts_whole {
-        return Err(corrupt(&row, "its live branch ends before a full state or the first boundary"));
-    }
-    Ok(Some(fold::fold(branch.iter().filter_map(|kept| kept.row.ops.as_deref()))?))
-}
-
-/// Boundaries of some turns of the live branch, in order.
-pub(super) async fn boundaries(
-    conn: &mut SqliteConnection,
-    run: RunId,
-    from: i32,
-    to: i32,
-) -> Work<Vec<BoundaryRow>> {
-    let Some(row) = RunRow::load(conn, run).await? else {
-        return Ok(Vec::new());
-    };
-    let branch = walk(conn, &row, from, None).await?;
-    let parent = branch.first().and_then(|first| first.parent);
-    if parent.is_some_and(|parent| parent.turn >= from) {
-        return Err(corrupt(&row, "its live branch ends before its first boundary"));
-    }
-    Ok(branch.into_iter().map(|kept| kept.row).filter(|boundary| boundary.turn <= to).collect())
-}
-
-/// The live branch from turn `from` to the head, or from the last full state at or before turn `whole_at`.
-async fn walk(
-    conn: &mut SqliteConnection,
-    row: &RunRow,
-    from: i32,
-    whole_at: Option<i32>,
-) -> Work<Vec<Kept>> {
-    let Some(head) = row.head() else {
-        return Ok(Vec::new());
-    };
+    let top = Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch };
+    let (start, head_hash) = walk.start.unwrap_or((top, head.hash));
     let found = sqlx::query(WALK)
-        .bind(row.id)
-        .bind(head.turn)
-        .bind(Which(head.boundary))
-        .bind(head.epoch)
-        .bind(from)
-        .bind(whole_at.is_some())
-        .bind(whole_at)
+        .bind(run)
+        .bind(start.turn)
+        .bind(Which(start.boundary))
+        .bind(start.epoch)
+        .bind(walk.from)
+        .bind(walk.last)
+        .bind(walk.state)
+        .bind(walk.refused.map(|refused| refused.concat()))
         .fetch_all(conn)
         .await?;
-    let branch = found.iter().map(kept).collect::<Work<Vec<_>>>()?;
-    if from > head.turn {
-        return Ok(Vec::new());
-    }
-    chain::hold(row.id, &head.hash, &branch).map_err(|detail| corrupt(row, detail))?;
-    Ok(branch)
+    let shelved = found.iter().map(shelved).collect::<Work<_>>()?;
+    Ok(Some(Branch { head_turn: head.turn, head_hash, shelved }))
 }
 
 /// A boundary from its row.
-pub(super) fn kept(row: &SqliteRow) -> Work<Kept> {
+pub(super) fn shelved(row: &SqliteRow) -> Work<Shelved> {
     let parent = match (
         row.try_get::<Option<i32>, _>("parent_turn")?,
         row.try_get::<Option<Which>, _>("parent_boundary")?,
@@ -98,14 +84,7 @@ pub(super) fn kept(row: &SqliteRow) -> Work<Kept> {
         (Some(turn), Some(Which(boundary)), Some(epoch)) => Some(Place { turn, boundary, epoch }),
         _ => None,
     };
-    let ops = row
-        .try_get::<Option<Vec<u8>>, _>("ops")?
-        .map(|ops| {
-            String::from_utf8(codec::decode(&ops, codec::LIMIT)?)
-                .map_err(|_| Fault::Corrupt("channel operations are not UTF-8".into()))
-        })
-        .transpose()?;
-    Ok(Kept {
+    let kept = Kept {
         row: BoundaryRow {
             turn: row.try_get("turn")?,
             boundary: row.try_get::<Which, _>("boundary")?.0,
@@ -117,12 +96,9 @@ pub(super) fn kept(row: &SqliteRow) -> Work<Kept> {
             parent_hash: row.try_get::<Hash, _>("parent_hash")?.0,
             content_hash: row.try_get::<Hash, _>("content_hash")?.0,
             at: timestamp(row.try_get("at")?)?,
-            ops,
+            ops: None,
             full: row.try_get("is_full")?,
-            events: codec::decode_events(
-                row.try_get::<Option<Vec<u8>>, _>("events")?.as_deref(),
-                codec::LIMIT,
-            )?,
+            events: Vec::new(),
             usage: Usage {
                 tokens_in: row.try_get("tokens_in")?,
                 tokens_out: row.try_get("tokens_out")?,
@@ -135,12 +111,19 @@ pub(super) fn kept(row: &SqliteRow) -> Work<Kept> {
         parent,
         ops_digest: row.try_get::<Option<Hash>, _>("ops_digest")?.map(|hash| hash.0),
         events_digest: row.try_get::<Option<Hash>, _>("events_digest")?.map(|hash| hash.0),
-        has_payloads: true,
+        has_payloads: false,
+    };
+    Ok(Shelved {
+        kept,
+        payloads: row
+            .try_get::<bool, _>("has_payloads")?
+            .then(|| Work::Ok(Payloads { ops: row.try_get("ops")?, events: row.try_get("events")? }))
+            .transpose()?,
+        snapshot: match (row.try_get("document")?, row.try_get("snapshot_digest")?) {
+            (Some(document), Some(digest)) => Some(KeptSnapshot { document, digest }),
+            _ => None,
+        },
     })
-}
-
-fn corrupt(run: &RunRow, detail: impl std::fmt::Display) -> Fault {
-    Fault::Corrupt(format!("run {}: {detail}", run.id))
 }
 
 /// The audit chain of a run, in order.

@@ -15,6 +15,7 @@ use super::records;
 use super::row::{HeadPoint, RunRow};
 use crate::audit::actor;
 use crate::header::{Header, NO_PARENT};
+use crate::packed::Packed;
 use crate::records::{Changes, link};
 use crate::{Commit, Committed, Digest, FinishCall, NewFinish, RunId, Standing, codec, header};
 
@@ -23,7 +24,7 @@ pub(super) struct Prepared {
     run: RunId,
     capability: Digest,
     proposal: Proposal,
-    ops: Option<Vec<u8>>,
+    ops: Packed,
     ops_digest: Option<Digest>,
     full: bool,
     events: Option<Vec<u8>>,
@@ -37,7 +38,7 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    pub fn new(commit: &Commit) -> Self {
+    pub fn new(commit: &Commit, ops: Packed) -> Self {
         Self {
             run: commit.run,
             capability: commit.capability,
@@ -47,7 +48,7 @@ impl Prepared {
                 commit_id: commit.commit_id,
                 digest: commit.digest,
             },
-            ops: commit.ops.as_deref().map(codec::encode),
+            ops,
             ops_digest: header::ops_digest(commit.ops.as_deref()),
             full: commit.full,
             events: codec::encode_events(&commit.events),
@@ -62,24 +63,37 @@ impl Prepared {
     }
 }
 
-/// Judges a commit and, if it is the next boundary, writes it.
-pub(super) async fn commit(conn: &mut SqliteConnection, now: i64, commit: Prepared) -> Work<Committed> {
-    let Some(mut row) = RunRow::load(conn, commit.run).await? else {
-        return Ok(Committed::NotFound);
+/// Judges a commit and, if it is the next boundary, writes it. `None`: it is the next, but as a patch it cannot stand on
+/// this head.
+pub(super) async fn commit(
+    conn: &mut SqliteConnection,
+    now: i64,
+    commit: Prepared,
+) -> Work<Option<Committed>> {
+    let Some(row) = RunRow::load(conn, commit.run).await? else {
+        return Ok(Some(Committed::NotFound));
     };
     match judge::commit(&row, &commit.capability, &commit.proposal) {
-        Ruling::Accept => {}
-        Ruling::Duplicate => return duplicate(conn, now, row).await,
+        Ruling::Accept
+            if commit.ops.base.is_some_and(|base| row.head().is_none_or(|head| head.hash != base)) =>
+        {
+            Ok(None)
+        }
+        Ruling::Accept => write(conn, now, row, commit).await.map(Some),
+        Ruling::Duplicate => duplicate(conn, now, row).await.map(Some),
         Ruling::Fenced => {
             let committed = stands(conn, commit.run, &commit.proposal).await?;
-            return Ok(Committed::Fenced { committed });
+            Ok(Some(Committed::Fenced { committed }))
         }
-        Ruling::Finished => return Ok(Committed::Finished),
-        Ruling::UnsettledCalls => return Ok(Committed::UnsettledCalls),
+        Ruling::Finished => Ok(Some(Committed::Finished)),
+        Ruling::UnsettledCalls => Ok(Some(Committed::UnsettledCalls)),
         Ruling::Conflict => {
-            return Ok(Committed::Conflict { head: row.head().map(|head| (head.turn, head.boundary)) });
+            Ok(Some(Committed::Conflict { head: row.head().map(|head| (head.turn, head.boundary)) }))
         }
     }
+}
+
+async fn write(conn: &mut SqliteConnection, now: i64, mut row: RunRow, commit: Prepared) -> Work<Committed> {
     let Proposal { turn, boundary, .. } = commit.proposal;
     insert_boundary(conn, now, &mut row, &commit).await?;
     plan(conn, now, &commit).await?;
@@ -170,7 +184,7 @@ async fn insert_boundary(
     .bind(commit_id)
     .bind(Hash(digest))
     .bind(now)
-    .bind(commit.ops.clone())
+    .bind(commit.ops.ops.clone())
     .bind(commit.ops_digest.map(Hash))
     .bind(commit.full)
     .bind(commit.events.clone())

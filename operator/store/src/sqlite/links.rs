@@ -2,14 +2,15 @@
 
 use sqlx::{Row as _, SqliteConnection};
 
-use super::branch::kept;
+use super::branch::shelved;
 use super::columns::Which;
 use super::fault::{Fault, Work};
+use crate::pages::Found;
 use crate::survey::{PAGE_BYTES, PAGE_ROWS};
-use crate::{Link, Place, RunId};
+use crate::{Place, RunId};
 
 /// At least one boundary, if there is one; no more than these bytes of payloads beyond it.
-const PAGE: &str = "SELECT b.* FROM ( \
+const PAGE: &str = "SELECT b.*, true AS has_payloads, NULL AS document, NULL AS snapshot_digest FROM ( \
          SELECT turn, boundary, epoch, \
                 sum(bytes) OVER (ORDER BY turn, boundary, epoch ROWS UNBOUNDED PRECEDING) - bytes AS before \
          FROM ( \
@@ -25,8 +26,8 @@ const PAGE: &str = "SELECT b.* FROM ( \
      WHERE page.before < ?6 \
      ORDER BY b.turn, b.boundary, b.epoch";
 
-/// The next boundaries, each judged by itself.
-pub(super) async fn links(conn: &mut SqliteConnection, run: RunId, after: Option<Place>) -> Work<Vec<Link>> {
+/// The next boundaries.
+pub(super) async fn page(conn: &mut SqliteConnection, run: RunId, after: Option<Place>) -> Work<Vec<Found>> {
     let rows = sqlx::query(PAGE)
         .bind(run)
         .bind(after.map_or(i32::MIN, |place| place.turn))
@@ -43,13 +44,13 @@ pub(super) async fn links(conn: &mut SqliteConnection, run: RunId, after: Option
                 boundary: row.try_get::<Which, _>("boundary")?.0,
                 epoch: row.try_get("epoch")?,
             };
-            let sound = match kept(row) {
-                Ok(kept) => kept.sound(run),
+            let shelved = match shelved(row) {
+                Ok(shelved) => Ok(shelved),
                 // What cannot be read is told of, and the survey goes on.
                 Err(Fault::Corrupt(detail)) => Err(detail),
                 Err(fault) => return Err(fault),
             };
-            Ok(Link { place, undone: row.try_get("undone")?, sound })
+            Ok(Found { place, undone: row.try_get("undone")?, shelved })
         })
         .collect()
 }

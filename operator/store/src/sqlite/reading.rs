@@ -4,17 +4,20 @@ use async_trait::async_trait;
 use dalsegno_protocol::Call;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, Sqlite as Db, SqliteConnection, Transaction};
+use tokio::sync::Mutex;
 use uuid::Uuid;
 
 use super::call_row::CallRow;
 use super::fault::{Work, timestamp};
 use super::row::RunRow;
+use super::snapshot::Rows;
 use super::writer::{Doing, Durability, Writer};
-use super::{Sqlite, branch, in_time};
+use super::{Reads, Sqlite, branch, in_time};
+use crate::pages::Unread;
 use crate::reading::{
-    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary,
+    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary, StoredSnapshot,
 };
-use crate::{AuditRow, Error, Place, Reading, Result, RunId};
+use crate::{AuditRow, Error, Place, Reading, Result, RunId, pages, snapshot};
 
 const RUNS: &str = "SELECT * FROM runs WHERE ?1 IS NULL OR id > ?1 ORDER BY id LIMIT ?2";
 
@@ -29,7 +32,7 @@ const BOUNDARIES: &str = "WITH page AS ( \
                WHERE (run, turn, boundary, epoch) > (?, ?, ?, ?) AND run <= ? \
                ORDER BY run, turn, boundary, epoch LIMIT ?) \
      ) \
-     SELECT b.* FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
+     SELECT b.*, true AS has_payloads, NULL AS document, NULL AS snapshot_digest FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
      WHERE coalesce(page.before, 0) < ? ORDER BY run, turn, boundary, epoch";
 
 const CALLS: &str = "WITH page AS ( \
@@ -47,7 +50,7 @@ impl Sqlite {
         let moment = match (&self.readers, &self.writer) {
             (Some(readers), _) => {
                 let begun = async { Ok(readers.begin().await?) };
-                Moment::Snapshot(in_time("beginning to read", begun).await?)
+                Moment::Snapshot(Mutex::new(in_time("beginning to read", begun).await?))
             }
             (None, Some(writer)) => Moment::Shared(writer.clone()),
             (None, None) => return Err(Error::Unfit("it has no connection to read by".into())),
@@ -58,19 +61,22 @@ impl Sqlite {
 
 enum Moment {
     /// Sees what was committed when it first read.
-    Snapshot(Transaction<'static, Db>),
+    Snapshot(Mutex<Transaction<'static, Db>>),
     /// In memory there is one connection, and it is the writer's.
     Shared(Writer),
 }
 
-impl Moment {
-    async fn page<T, F>(&mut self, doing: &'static str, work: F) -> Result<T>
+impl Reads for Moment {
+    async fn read<T, F>(&self, doing: &'static str, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> Doing<'c, T> + Send + 'static,
     {
         match self {
-            Self::Snapshot(transaction) => in_time(doing, work(transaction, 0)).await,
+            Self::Snapshot(transaction) => {
+                let mut transaction = transaction.lock().await;
+                in_time(doing, work(&mut transaction, 0)).await
+            }
             Self::Shared(writer) => in_time(doing, writer.submit(Durability::Passing, work)).await,
         }
     }
@@ -79,23 +85,29 @@ impl Moment {
 #[async_trait]
 impl Reading for Moment {
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
-        self.page("reading the runs", move |conn, _| Box::pin(runs(conn, after))).await
+        self.read("reading the runs", move |conn, _| Box::pin(runs(conn, after))).await
     }
 
     async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
-        self.page("reading the audit", move |conn, _| Box::pin(audit(conn, after, to))).await
+        self.read("reading the audit", move |conn, _| Box::pin(audit(conn, after, to))).await
     }
 
     async fn boundaries(&mut self, after: BoundaryKey, to: RunId) -> Result<Vec<StoredBoundary>> {
-        self.page("reading the boundaries", move |conn, _| Box::pin(boundaries(conn, after, to))).await
+        let page =
+            self.read("reading the boundaries", move |conn, _| Box::pin(boundaries(conn, after, to))).await?;
+        pages::unpacked(&Rows(&*self), page).await
+    }
+
+    async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>> {
+        snapshot::judge(&Rows(&*self), run).await
     }
 
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
-        self.page("reading the anchors", move |conn, _| Box::pin(anchors(conn, after))).await
+        self.read("reading the anchors", move |conn, _| Box::pin(anchors(conn, after))).await
     }
 
     async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>> {
-        self.page("reading the calls", move |conn, _| Box::pin(calls(conn, run, after))).await
+        self.read("reading the calls", move |conn, _| Box::pin(calls(conn, run, after))).await
     }
 }
 
@@ -138,7 +150,7 @@ async fn anchors(conn: &mut SqliteConnection, after: i64) -> Work<Vec<(i64, Stri
     Ok(query.bind(after).bind(PAGE_ROWS).fetch_all(conn).await?)
 }
 
-async fn boundaries(conn: &mut SqliteConnection, after: BoundaryKey, to: RunId) -> Work<Vec<StoredBoundary>> {
+async fn boundaries(conn: &mut SqliteConnection, after: BoundaryKey, to: RunId) -> Work<Vec<Unread>> {
     let BoundaryKey { run, turn, boundary, epoch } = after;
     let query = sqlx::query(BOUNDARIES)
         .bind(run)
@@ -149,14 +161,14 @@ async fn boundaries(conn: &mut SqliteConnection, after: BoundaryKey, to: RunId) 
         .bind(PAGE_ROWS)
         .bind(PAGE_BYTES);
     let rows = query.fetch_all(conn).await?;
-    rows.iter().map(stored).collect()
+    rows.iter().map(unread).collect()
 }
 
-fn stored(row: &SqliteRow) -> Work<StoredBoundary> {
-    Ok(StoredBoundary {
+fn unread(row: &SqliteRow) -> Work<Unread> {
+    Ok(Unread {
         run: row.try_get::<Uuid, _>("run")?,
-        kept: branch::kept(row)?,
         undone: row.try_get("undone")?,
+        shelved: branch::shelved(row)?,
     })
 }
 

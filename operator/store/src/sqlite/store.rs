@@ -6,16 +6,18 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::call_row::payload;
+use super::snapshot::Rows;
 use super::{
-    Sqlite, anchors, attach, branch, calls, cancel, commit, create, events, links, namespace, operate, pulse,
-    read, reading, records, rewind,
+    Reads, Sqlite, anchors, attach, branch, calls, cancel, commit, create, events, links, namespace, operate,
+    pulse, read, reading, records, rewind,
 };
+use crate::packed::Packed;
 use crate::proof::{Anchor, Unanchored};
 use crate::{
     Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
-    Complete, Completed, Created, Deadlines, Digest, Ending, EventPage, EventQuery, FinishCall, Identity,
-    Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch, RecordPage, RecordQuery, Recorded,
-    Result, Rewind, Rewound, RunId, RunRecord, Settle, Store, Then, Written,
+    Complete, Completed, Created, Deadlines, Digest, Ending, Error, EventPage, EventQuery, FinishCall,
+    Identity, Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch, RecordPage, RecordQuery,
+    Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Snapshotted, Store, Then, Written,
 };
 
 #[async_trait]
@@ -133,8 +135,16 @@ impl Store for Sqlite {
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Committed> {
-        let prepared = commit::Prepared::new(commit);
-        self.write("committing a boundary", |conn, now| Box::pin(commit::commit(conn, now, prepared))).await
+        for ops in [Packed::smallest, Packed::plain] {
+            let prepared = commit::Prepared::new(commit, ops(commit));
+            let work = self
+                .write("committing a boundary", |conn, now| Box::pin(commit::commit(conn, now, prepared)));
+            if let Some(committed) = work.await? {
+                return Ok(committed);
+            }
+        }
+        let detail = "a boundary that patches nothing was refused for its base".into();
+        Err(Error::Corrupt { doing: "committing a boundary", detail })
     }
 
     async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
@@ -202,7 +212,11 @@ impl Store for Sqlite {
     }
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
-        self.read("rebuilding a state", move |conn, _| Box::pin(branch::state(conn, run, turn))).await
+        Ok(crate::branch::state(&Rows(self), run, turn).await?.map(|at| at.state))
+    }
+
+    async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
+        crate::snapshot::make(&Rows(self), run).await
     }
 
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>> {
@@ -225,12 +239,11 @@ impl Store for Sqlite {
     }
 
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
-        self.read("reading boundaries", move |conn, _| Box::pin(branch::boundaries(conn, run, from, to)))
-            .await
+        crate::branch::boundaries(&Rows(self), run, from, to).await
     }
 
     async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
-        self.read("surveying boundaries", move |conn, _| Box::pin(links::links(conn, run, after))).await
+        crate::pages::links(&Rows(self), run, after).await
     }
 
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>> {

@@ -19,6 +19,8 @@ pub use make::*;
 /// A fresh store, and whatever must live as long as it.
 pub struct World {
     pub store: Arc<dyn Store>,
+    /// Where others can reach the database; `None`: nobody can.
+    pub url: Option<String>,
     _keep: Box<dyn Any + Send + Sync>,
 }
 
@@ -42,7 +44,12 @@ pub struct Worker {
 
 impl World {
     pub fn new(store: Arc<dyn Store>, keep: impl Any + Send + Sync) -> Self {
-        Self { store, _keep: Box::new(keep) }
+        Self { store, url: None, _keep: Box::new(keep) }
+    }
+
+    /// A store in the database at this URL.
+    pub fn at(self, url: String) -> Self {
+        Self { url: Some(url), ..self }
     }
 
     /// Takes a run up that nothing stands in the way of.
@@ -135,6 +142,7 @@ impl Worker {
                 format!(r#"{{"full":true,"set":{{"state":{{"json":{{"turn":{turn}}}}}}}}}"#).into_bytes(),
             ),
             full: true,
+            base: None,
             events: Vec::new(),
             calls: Vec::new(),
             records: Vec::new(),

@@ -13,6 +13,7 @@ mod append_only;
 mod bundles;
 mod faces;
 mod rows;
+mod snapshots;
 mod stores;
 mod tamper;
 

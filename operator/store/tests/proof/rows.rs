@@ -3,7 +3,9 @@
 use async_trait::async_trait;
 use dalsegno_protocol::{Boundary, Call, CallState, Policy, RawValue, Usage};
 use dalsegno_store::header::{Header, NO_PARENT, events_digest, ops_digest};
-use dalsegno_store::reading::{AuditKey, BoundaryKey, CallKey, HeadMark, Reading, RunHead, StoredBoundary};
+use dalsegno_store::reading::{
+    AuditKey, BoundaryKey, CallKey, HeadMark, Reading, RunHead, StoredBoundary, StoredSnapshot,
+};
 use dalsegno_store::{AuditRow, BoundaryRow, Digest, Kept, Lifecycle, Place, Result, RunId, audit};
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -151,7 +153,7 @@ impl Rows {
             has_payloads: true,
         };
         let place = kept.place();
-        self.boundaries.push(StoredBoundary { run, kept, undone });
+        self.boundaries.push(StoredBoundary { run, kept, undone, damage: None });
         (place, content_hash, position)
     }
 }
@@ -177,6 +179,10 @@ impl Reading for Rows {
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
         let rest = self.anchors.iter().filter(|(seq, _)| *seq > after);
         Ok(rest.take(PAGE).cloned().collect())
+    }
+
+    async fn snapshots(&mut self, _: RunId) -> Result<Vec<StoredSnapshot>> {
+        Ok(Vec::new())
     }
 
     async fn calls(&mut self, _: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>> {

@@ -78,6 +78,9 @@ impl Export {
                 }
                 Stage::Boundaries(after) => {
                     let page = self.reading.boundaries(after, run).await?;
+                    if let Some(damage) = page.iter().find_map(|it| it.damage.as_ref()) {
+                        return Err(Error::Corrupt { doing: "exporting a run", detail: damage.clone() });
+                    }
                     self.next =
                         page.last().map_or(Stage::Calls(CallKey::FIRST), |it| Stage::Boundaries(it.key()));
                     self.boundaries += page.len() as i64;

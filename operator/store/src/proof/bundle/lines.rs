@@ -167,7 +167,7 @@ impl PlaceLine {
 }
 
 impl From<StoredBoundary> for BoundaryLine {
-    fn from(StoredBoundary { run: _, kept, undone }: StoredBoundary) -> Self {
+    fn from(StoredBoundary { run: _, kept, undone, damage: _ }: StoredBoundary) -> Self {
         let Kept { row, parent, ops_digest, events_digest, has_payloads: _ } = kept;
         Self {
             turn: row.turn,
@@ -223,7 +223,7 @@ impl BoundaryLine {
             events_digest: self.events_digest.map(|hash| hash.0),
             has_payloads: true,
         };
-        Ok(StoredBoundary { run, kept, undone: self.undone })
+        Ok(StoredBoundary { run, kept, undone: self.undone, damage: None })
     }
 }
 

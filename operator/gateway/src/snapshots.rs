@@ -1,0 +1,157 @@
+//! Snapshots are asked for off the hot path: by whichever gateway commits the boundary at which one is due.
+//!
+//! Nothing rests on it. The store decides whether one is due, and any number of gateways may ask at once; a snapshot
+//! that is not made costs the next lookup time.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dalsegno_store::{RunId, SNAPSHOT_DUE, SNAPSHOT_OVERDUE, Snapshotted};
+use quick_cache::sync::Cache;
+use tokio::sync::Semaphore;
+
+use crate::gateway::{Gateway, chain};
+
+/// Runs whose lag is remembered. What is forgotten is asked of the store.
+const RUNS: usize = 16_384;
+
+/// Snapshots that are made at once.
+const AT_ONCE: usize = 2;
+
+/// Longer than any snapshot takes.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Which runs need a snapshot, and which get one.
+pub(crate) struct Snapshots {
+    marks: Cache<RunId, Mark>,
+    under_way: Arc<Mutex<HashSet<RunId>>>,
+    permits: Arc<Semaphore>,
+}
+
+/// How far a run is past what a lookup can begin with, as far as this gateway knows.
+#[derive(Clone, Copy)]
+struct Mark {
+    turn: i32,
+    lag: i32,
+    /// Ask no sooner than at this lag.
+    ask_at: i32,
+}
+
+impl Default for Snapshots {
+    fn default() -> Self {
+        Self {
+            marks: Cache::new(RUNS),
+            under_way: Arc::default(),
+            permits: Arc::new(Semaphore::new(AT_ONCE)),
+        }
+    }
+}
+
+impl Snapshots {
+    /// A boundary of this turn was committed; `whole`: a lookup can begin with it. How far the run is past such a one.
+    fn lag(&self, run: RunId, turn: i32, whole: bool) -> Mark {
+        let mark = match self.marks.get(&run) {
+            _ if whole => Mark { turn, lag: 0, ask_at: SNAPSHOT_DUE },
+            // Other gateways may have committed turns in between.
+            Some(mark) => Mark { turn, lag: mark.lag + (turn - mark.turn).max(1), ..mark },
+            None => Mark { turn, lag: turn, ask_at: SNAPSHOT_DUE },
+        };
+        self.marks.insert(run, mark);
+        mark
+    }
+}
+
+/// A boundary was committed: asks for a snapshot if one seems due and there is room, or waits for room if one is
+/// overdue.
+pub(crate) fn committed(gateway: &Gateway, run: RunId, turn: i32, whole: bool) {
+    let mark = gateway.snapshots.lag(run, turn, whole);
+    gateway.metrics.lagging(mark.lag);
+    if mark.lag < mark.ask_at {
+        return;
+    }
+    let Some(under_way) = UnderWay::begin(&gateway.snapshots, run) else {
+        return;
+    };
+    let permits = gateway.snapshots.permits.clone();
+    let permit = permits.clone().try_acquire_owned().ok();
+    if permit.is_none() && mark.lag <= SNAPSHOT_OVERDUE {
+        return;
+    }
+    let gateway = gateway.clone();
+    tokio::spawn(async move {
+        let _under_way = under_way;
+        let _permit = match permit {
+            Some(permit) => Some(permit),
+            None => permits.acquire_owned().await.ok(),
+        };
+        let outcome = ask(&gateway, run).await;
+        gateway.metrics.snapshotted(outcome.map(|snapshot| snapshot.made));
+        let mark = match outcome {
+            Some(Snapshotted { turn, lag, .. }) => Mark { turn, lag, ask_at: SNAPSHOT_DUE },
+            None => Mark { ask_at: mark.lag + SNAPSHOT_DUE, ..mark },
+        };
+        gateway.snapshots.marks.insert(run, mark);
+    });
+}
+
+async fn ask(gateway: &Gateway, run: RunId) -> Option<Snapshotted> {
+    match tokio::time::timeout(DEADLINE, gateway.store.snapshot(run)).await {
+        Ok(Ok(snapshot)) => Some(snapshot),
+        Ok(Err(error)) => {
+            tracing::warn!(%run, error = chain(&error), "a snapshot could not be made");
+            None
+        }
+        Err(_) => {
+            tracing::warn!(%run, "a snapshot was not made in time");
+            None
+        }
+    }
+}
+
+/// One snapshot of a run at a time; it is over when this is dropped.
+struct UnderWay {
+    run: RunId,
+    all: Arc<Mutex<HashSet<RunId>>>,
+}
+
+impl UnderWay {
+    fn begin(snapshots: &Snapshots, run: RunId) -> Option<Self> {
+        let all = snapshots.under_way.clone();
+        let first = all.lock().unwrap_or_else(PoisonError::into_inner).insert(run);
+        first.then_some(Self { run, all })
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.run);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUN: RunId = RunId::from_u128(1);
+
+    #[test]
+    fn the_lag_counts_boundaries_and_what_others_have_committed() {
+        let snapshots = Snapshots::default();
+        assert_eq!(snapshots.lag(RUN, 7, false).lag, 7, "of an unknown run nothing better is known");
+        assert_eq!(snapshots.lag(RUN, 7, false).lag, 8, "a result after its plan");
+        assert_eq!(snapshots.lag(RUN, 12, false).lag, 13, "four turns elsewhere");
+        assert_eq!(snapshots.lag(RUN, 13, true).lag, 0);
+        assert_eq!(snapshots.lag(RUN, 14, false).lag, 1);
+    }
+
+    #[test]
+    fn a_run_gets_one_snapshot_at_a_time() {
+        let snapshots = Snapshots::default();
+        let first = UnderWay::begin(&snapshots, RUN).unwrap();
+        assert!(UnderWay::begin(&snapshots, RUN).is_none());
+        assert!(UnderWay::begin(&snapshots, RunId::from_u128(2)).is_some());
+        drop(first);
+        assert!(UnderWay::begin(&snapshots, RUN).is_some());
+    }
+}

@@ -1,0 +1,253 @@
+//! The live branch, whichever database keeps it: links held to their hashes, payloads decoded in their order, states
+//! found from the nearest boundary that needs nothing before it.
+//!
+//! # Guarantees
+//!
+//! - What is answered follows from the run's head: every boundary read has the hash that its successor, or the run's
+//!   row, says it has, and every payload its digest.
+//! - A damaged snapshot costs time and no answer: it is left aside, and the boundaries before it are read.
+//! - Anything else that is damaged or gone is [`Error::Corrupt`].
+
+use dalsegno_protocol::{Boundary, State};
+
+use crate::chain::{self, KeptSnapshot, Shelved};
+use crate::pages::Found;
+use crate::snapshot;
+use crate::{BoundaryRow, Digest, Error, Place, Result, RunId, fold};
+
+/// Damaged snapshots that are left aside one by one; after these, all are.
+const REFUSALS: usize = 3;
+
+/// Which part of a live branch is read.
+#[derive(Clone, Debug)]
+pub(crate) struct Walk {
+    /// Where it starts, and the hash that must stand there; `None`: at the head.
+    pub start: Option<(Place, Digest)>,
+    /// Boundaries from this turn on are wanted themselves.
+    pub from: i32,
+    /// Payloads are read up to this turn; after it only what the links are held to.
+    pub last: i32,
+    /// Whether the state after turn `last` is wanted.
+    pub state: bool,
+    /// Snapshots not to be used, by the hash of their boundary; `None`: none is to be used.
+    pub refused: Option<Vec<Digest>>,
+}
+
+/// What a walk found, the oldest first: it begins no later than what the wanted part needs.
+pub(crate) struct Branch {
+    pub head_turn: i32,
+    pub head_hash: Digest,
+    pub shelved: Vec<Shelved>,
+}
+
+/// A state and where it stands.
+pub(crate) struct Standpoint {
+    pub state: State,
+    pub content_hash: Digest,
+    pub turn: i32,
+    pub boundary: Boundary,
+    pub epoch: i64,
+    /// Boundaries that were folded onto the nearest snapshot, plain full state or beginning.
+    pub lag: i32,
+    /// Chunks that are known to be whole.
+    pub chunks: Vec<Digest>,
+}
+
+/// What boundaries and snapshots are read from.
+pub(crate) trait Shelf: Sync {
+    /// The live branch from its head down as far as the walk needs; `None`: nothing is committed.
+    fn walk(&self, run: RunId, walk: &Walk) -> impl Future<Output = Result<Option<Branch>>> + Send;
+
+    /// The next boundaries after a place, in its order and on whatever branch: some of them, none only after the last.
+    fn page(&self, run: RunId, after: Option<Place>) -> impl Future<Output = Result<Vec<Found>>> + Send;
+
+    /// These chunks, as far as they are there, in any order.
+    fn chunks(
+        &self,
+        run: RunId,
+        hashes: &[Digest],
+    ) -> impl Future<Output = Result<Vec<(Digest, Vec<u8>)>>> + Send;
+
+    /// The snapshot of a boundary.
+    fn snapshot(
+        &self,
+        run: RunId,
+        content_hash: &Digest,
+    ) -> impl Future<Output = Result<Option<KeptSnapshot>>> + Send;
+
+    /// Where snapshots stand and the hashes of their boundaries, in the order of places.
+    fn snapshots(&self, run: RunId) -> impl Future<Output = Result<Vec<(Place, Digest)>>> + Send;
+}
+
+/// A shelf that snapshots can be put on.
+pub(crate) trait Keeper: Shelf {
+    /// Keeps a snapshot and its chunks where they are not there; what is there and damaged is replaced.
+    fn keep(&self, new: snapshot::New) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// The state after a turn of the live branch, or after its head.
+pub(crate) async fn state(shelf: &impl Shelf, run: RunId, turn: Option<i32>) -> Result<Option<Standpoint>> {
+    standpoint(shelf, run, None, turn, Vec::new()).await
+}
+
+/// The state after a boundary, on whatever branch it stands. The snapshots of the `refused` boundaries are not used.
+pub(crate) async fn after(
+    shelf: &impl Shelf,
+    run: RunId,
+    place: Place,
+    content_hash: Digest,
+    refused: Vec<Digest>,
+) -> Result<State> {
+    let found = standpoint(shelf, run, Some((place, content_hash)), None, refused).await?;
+    found.map(|at| at.state).ok_or_else(|| corrupt(run, format!("{place}: it is not there")))
+}
+
+async fn standpoint(
+    shelf: &impl Shelf,
+    run: RunId,
+    start: Option<(Place, Digest)>,
+    turn: Option<i32>,
+    refused: Vec<Digest>,
+) -> Result<Option<Standpoint>> {
+    let last = turn.unwrap_or(i32::MAX - 1).min(i32::MAX - 1);
+    if last < 1 {
+        return Ok(None);
+    }
+    let walk = Walk { start, from: i32::MAX, last, state: true, refused: Some(refused) };
+    let Some(Unpacked { rows, state, head_turn, chunks, snapshots }) = read(shelf, run, walk).await? else {
+        return Ok(None);
+    };
+    if turn.is_some_and(|turn| turn > head_turn) {
+        return Ok(None);
+    }
+    let (Some(state), Some(at)) = (state, rows.last()) else {
+        return Err(corrupt(run, "its live branch ends before a full state or the first boundary"));
+    };
+    // A full state that is kept plain needs nothing before it, as a snapshot does not.
+    let needs_nothing = snapshots || rows[0].full;
+    Ok(Some(Standpoint {
+        state,
+        content_hash: at.content_hash,
+        turn: at.turn,
+        boundary: at.boundary,
+        epoch: at.epoch,
+        lag: i32::try_from(rows.len()).unwrap_or(i32::MAX) - i32::from(needs_nothing),
+        chunks,
+    }))
+}
+
+/// Boundaries of some turns of the live branch, in order, payloads decoded.
+pub(crate) async fn boundaries(
+    shelf: &impl Shelf,
+    run: RunId,
+    from: i32,
+    to: i32,
+) -> Result<Vec<BoundaryRow>> {
+    let (from, last) = (from.max(1), to.min(i32::MAX - 1));
+    if from > last {
+        return Ok(Vec::new());
+    }
+    let walk = Walk { start: None, from, last, state: false, refused: Some(Vec::new()) };
+    let Some(unpacked) = read(shelf, run, walk).await? else {
+        return Ok(Vec::new());
+    };
+    Ok(unpacked.rows.into_iter().filter(|row| row.turn >= from).collect())
+}
+
+/// Boundaries up to the last wanted turn with their payloads, and what became of the state.
+struct Unpacked {
+    rows: Vec<BoundaryRow>,
+    state: Option<State>,
+    head_turn: i32,
+    chunks: Vec<Digest>,
+    /// Whether the first row's state is that of a snapshot.
+    snapshots: bool,
+}
+
+async fn read(shelf: &impl Shelf, run: RunId, mut walk: Walk) -> Result<Option<Unpacked>> {
+    loop {
+        let Some(branch) = shelf.walk(run, &walk).await? else {
+            return Ok(None);
+        };
+        branch.hold(run, walk.from)?;
+        let first = branch.shelved.first();
+        let snapshot = first.and_then(|first| Some((first.kept.row.content_hash, first.snapshot.as_ref()?)));
+        let Some((content_hash, snapshot)) = snapshot else {
+            return branch.unpack(run, &walk, None).map(Some);
+        };
+        match snapshot::open(shelf, run, &content_hash, snapshot).await {
+            Ok(opened) => return branch.unpack(run, &walk, Some(opened)).map(Some),
+            Err(Error::Corrupt { detail, .. }) => {
+                tracing::warn!(%run, detail, "a snapshot is damaged and was not used");
+                walk.refuse(content_hash);
+            }
+            Err(other) => return Err(other),
+        }
+    }
+}
+
+impl Walk {
+    fn refuse(&mut self, content_hash: Digest) {
+        self.refused = self.refused.take().filter(|refused| refused.len() < REFUSALS);
+        if let Some(refused) = &mut self.refused {
+            refused.push(content_hash);
+        }
+    }
+}
+
+impl Branch {
+    /// The boundaries are those that the head stands for, and none that is wanted is missing.
+    fn hold(&self, run: RunId, from: i32) -> Result<()> {
+        chain::hold(run, &self.head_hash, &self.shelved).map_err(|detail| corrupt(run, detail))?;
+        let parent = self.shelved.first().and_then(|first| first.kept.parent);
+        if parent.is_some_and(|parent| parent.turn >= from) {
+            return Err(corrupt(run, "its live branch ends before its first boundary"));
+        }
+        Ok(())
+    }
+
+    fn unpack(self, run: RunId, walk: &Walk, opened: Option<snapshot::Opened>) -> Result<Unpacked> {
+        let folds = walk.state || self.shelved.iter().any(Shelved::is_patch);
+        let begins = self.shelved.first().is_some_and(|first| first.kept.parent.is_none());
+        let snapshots = opened.is_some();
+        let mut chunks = Vec::new();
+        let mut state = begins.then(State::new);
+        let mut rows = Vec::with_capacity(self.shelved.len());
+        let mut shelved = self.shelved.into_iter();
+        if let Some(opened) = opened {
+            // The state after the first boundary is known, and its payloads were not read.
+            (state, chunks) = (Some(opened.state), opened.chunks);
+            rows.extend(shelved.next().map(|at| at.kept.row));
+        }
+        for shelved in shelved.take_while(|shelved| shelved.kept.row.turn <= walk.last) {
+            let place = shelved.kept.place();
+            let row = shelved.unpack_sound(run, state.as_ref()).map_err(|error| at(run, place, error))?;
+            if folds {
+                state = advance(state, &row)?;
+            }
+            rows.push(row);
+        }
+        Ok(Unpacked { rows, state, head_turn: self.head_turn, chunks, snapshots })
+    }
+}
+
+/// The state after a boundary, from the state before it; `None`: not known.
+pub(crate) fn advance(before: Option<State>, row: &BoundaryRow) -> Result<Option<State>> {
+    let Some(ops) = &row.ops else { return Ok(before) };
+    let Some(mut state) = (if row.full { Some(State::new()) } else { before }) else {
+        return Ok(None);
+    };
+    fold::step(&mut state, ops)?;
+    Ok(Some(state))
+}
+
+fn at(run: RunId, place: Place, error: Error) -> Error {
+    match error {
+        Error::Corrupt { detail, .. } => corrupt(run, format!("{place}: {detail}")),
+        other => other,
+    }
+}
+
+fn corrupt(run: RunId, detail: impl std::fmt::Display) -> Error {
+    Error::Corrupt { doing: "reading a live branch", detail: format!("run {run}: {detail}") }
+}

@@ -1,0 +1,115 @@
+//! Boundaries one by one, on whatever branch they stand: judged for a survey, or decoded for a reading.
+
+use dalsegno_protocol::State;
+
+use crate::branch::{self, Shelf, advance};
+use crate::chain::Shelved;
+use crate::reading::StoredBoundary;
+use crate::survey::{Link, Sound};
+use crate::{Error, Place, Result, RunId};
+
+/// A boundary of a page; or why its row cannot be read.
+pub(crate) struct Found {
+    pub place: Place,
+    pub undone: bool,
+    pub shelved: std::result::Result<Shelved, String>,
+}
+
+/// A boundary of any run, as a reading finds it.
+pub(crate) struct Unread {
+    pub run: RunId,
+    pub undone: bool,
+    pub shelved: Shelved,
+}
+
+/// A boundary, and the state after it.
+type Known = Option<(Place, State)>;
+
+/// The next boundaries after a place, each judged.
+pub(crate) async fn links(shelf: &impl Shelf, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
+    let page = shelf.page(run, after).await?;
+    let folds = page.iter().any(|found| found.shelved.as_ref().is_ok_and(Shelved::is_patch));
+    let mut known = None;
+    let mut links = Vec::with_capacity(page.len());
+    for Found { place, undone, shelved } in page {
+        let sound = match shelved {
+            Err(detail) => Err(detail),
+            Ok(shelved) => match judge(shelf, run, shelved, folds, &mut known).await {
+                Ok(sound) => Ok(sound),
+                // What is damaged is told of, and the survey goes on.
+                Err(Error::Corrupt { detail, .. }) => Err(detail),
+                Err(error) => return Err(error),
+            },
+        };
+        links.push(Link { place, undone, sound });
+    }
+    Ok(links)
+}
+
+/// A boundary by itself. A patch is judged after the state before it; where that is damaged, which is told of where the
+/// damage is, it passes as a boundary that needs a good one before it. One that was unpacked needs none.
+async fn judge(
+    shelf: &impl Shelf,
+    run: RunId,
+    shelved: Shelved,
+    folds: bool,
+    known: &mut Known,
+) -> Result<Sound> {
+    let last = known.take();
+    if let Some(fault) = shelved.kept.fault(run) {
+        return Err(Error::Corrupt { doing: "judging a boundary", detail: fault.into() });
+    }
+    let (place, sound) = (shelved.kept.place(), shelved.link());
+    let before = match (sound.parent, last) {
+        (None, _) => Some(State::new()),
+        (Some(parent), Some((place, state))) if place == parent => Some(state),
+        (Some(parent), _) if shelved.is_patch() => {
+            match branch::after(shelf, run, parent, sound.parent_hash, Vec::new()).await {
+                Ok(state) => Some(state),
+                Err(Error::Corrupt { .. }) => return Ok(Sound { full: false, ..sound }),
+                Err(error) => return Err(error),
+            }
+        }
+        (Some(_), _) => None,
+    };
+    let row = shelved.unpack_sound(run, before.as_ref())?;
+    if folds {
+        *known = advance(before, &row)?.map(|state| (place, state));
+    }
+    Ok(sound)
+}
+
+/// Boundaries with their payloads. One whose payloads cannot be decoded goes without them, and says why.
+pub(crate) async fn unpacked(shelf: &impl Shelf, page: Vec<Unread>) -> Result<Vec<StoredBoundary>> {
+    let folds = page.iter().any(|unread| unread.shelved.is_patch());
+    let mut last: Option<(RunId, Place, State)> = None;
+    let mut boundaries = Vec::with_capacity(page.len());
+    for Unread { run, undone, shelved } in page {
+        let header = shelved.kept.clone();
+        let (parent, parent_hash) = (header.parent, header.row.parent_hash);
+        let before = match (parent, last.take()) {
+            (None, _) => Ok(Some(State::new())),
+            (Some(parent), Some((of, place, state))) if (of, place) == (run, parent) => Ok(Some(state)),
+            (Some(parent), _) if shelved.is_patch() => {
+                branch::after(shelf, run, parent, parent_hash, Vec::new()).await.map(Some)
+            }
+            (Some(_), _) => Ok(None),
+        };
+        let unpacked = before.and_then(|before| {
+            let kept = shelved.unpack(before.as_ref())?;
+            let after = if folds { advance(before, &kept.row)? } else { None };
+            Ok((kept, after))
+        });
+        boundaries.push(match unpacked {
+            Ok((kept, after)) => {
+                last = after.map(|state| (run, kept.place(), state));
+                StoredBoundary { run, kept, undone, damage: None }
+            }
+            Err(Error::Corrupt { detail, .. }) => {
+                StoredBoundary { run, kept: header, undone, damage: Some(detail) }
+            }
+            Err(error) => return Err(error),
+        });
+    }
+    Ok(boundaries)
+}

@@ -1,0 +1,22 @@
+//! What statements are asked of: the pool, or the connection of one moment.
+
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+
+use super::fault::Work;
+use super::pool::Pool;
+
+/// Answers statements that read.
+pub(super) trait Answers: Sync {
+    /// All rows of one statement.
+    fn all(
+        &self,
+        query: Query<'_, sqlx::Postgres, PgArguments>,
+    ) -> impl Future<Output = Work<Vec<PgRow>>> + Send;
+}
+
+impl Answers for Pool {
+    async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> Work<Vec<PgRow>> {
+        Self::all(self, query).await
+    }
+}

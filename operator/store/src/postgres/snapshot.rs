@@ -1,0 +1,99 @@
+//! Snapshots and their chunks.
+
+use sqlx::Row as _;
+
+use super::answers::Answers;
+use super::fault::Work;
+use super::pool::Pool;
+use super::row::{digest, number, place};
+use super::{branch, rewind};
+use crate::branch::{Branch, Keeper, Shelf, Walk};
+use crate::chain::KeptSnapshot;
+use crate::pages::Found;
+use crate::snapshot::New;
+use crate::{Digest, Place, Result, RunId};
+
+const CHUNKS: &str = "SELECT hash, payload FROM chunks WHERE run = $1 AND hash = ANY ($2)";
+
+const SNAPSHOT: &str = "SELECT document, digest FROM snapshots WHERE run = $1 AND content_hash = $2";
+
+const MARKS: &str = "SELECT turn, boundary, epoch, content_hash FROM snapshots WHERE run = $1 \
+     ORDER BY turn, boundary, epoch";
+
+/// The chunks and their snapshot, together or not at all. What is there already is whole, or is made so.
+const KEEP: &str = "WITH kept AS ( \
+         INSERT INTO chunks (run, hash, payload, created_at) \
+         SELECT $1, chunk.hash, chunk.payload, ds_now_v1() FROM unnest($8, $9) AS chunk (hash, payload) \
+         ON CONFLICT (run, hash) DO UPDATE SET payload = excluded.payload \
+         WHERE chunks.payload <> excluded.payload \
+     ) \
+     INSERT INTO snapshots (run, content_hash, turn, boundary, epoch, document, digest, created_at) \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, ds_now_v1()) \
+     ON CONFLICT (run, content_hash) DO UPDATE SET document = excluded.document, digest = excluded.digest \
+     WHERE (snapshots.document, snapshots.digest) <> (excluded.document, excluded.digest)";
+
+/// Where the boundaries and the snapshots stand.
+pub(super) struct Rows<'a, A>(pub &'a A);
+
+impl<A: Answers> Shelf for Rows<'_, A> {
+    async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
+        branch::walk(self.0, run, walk).await.map_err(|fault| fault.while_("reading a live branch"))
+    }
+
+    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
+        rewind::page(self.0, run, after).await.map_err(|fault| fault.while_("surveying boundaries"))
+    }
+
+    async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {
+        chunks(self.0, run, hashes).await.map_err(|fault| fault.while_("reading chunks"))
+    }
+
+    async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<KeptSnapshot>> {
+        snapshot(self.0, run, content_hash).await.map_err(|fault| fault.while_("reading a snapshot"))
+    }
+
+    async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
+        marks(self.0, run).await.map_err(|fault| fault.while_("listing snapshots"))
+    }
+}
+
+impl Keeper for Rows<'_, Pool> {
+    async fn keep(&self, new: New) -> Result<()> {
+        keep(self.0, new).await.map_err(|fault| fault.while_("keeping a snapshot"))
+    }
+}
+
+async fn chunks(rows: &impl Answers, run: RunId, hashes: &[Digest]) -> Work<Vec<(Digest, Vec<u8>)>> {
+    let hashes: Vec<_> = hashes.iter().map(Digest::as_slice).collect();
+    let found = rows.all(sqlx::query(CHUNKS).bind(run).bind(hashes)).await?;
+    found.iter().map(|row| Ok((digest(row, "hash")?, row.try_get("payload")?))).collect()
+}
+
+async fn snapshot(rows: &impl Answers, run: RunId, content_hash: &Digest) -> Work<Option<KeptSnapshot>> {
+    let found = rows.all(sqlx::query(SNAPSHOT).bind(run).bind(content_hash.as_slice())).await?;
+    let Some(row) = found.first() else { return Ok(None) };
+    Ok(Some(KeptSnapshot { document: row.try_get("document")?, digest: row.try_get("digest")? }))
+}
+
+async fn marks(rows: &impl Answers, run: RunId) -> Work<Vec<(Place, Digest)>> {
+    let found = rows.all(sqlx::query(MARKS).bind(run)).await?;
+    found.iter().map(|row| Ok((place(row)?, digest(row, "content_hash")?))).collect()
+}
+
+async fn keep(pool: &Pool, new: New) -> Work<()> {
+    let New { run, content_hash, turn, boundary, epoch, document, digest, chunks } = new;
+    let (hashes, payloads): (Vec<_>, Vec<_>) =
+        chunks.into_iter().map(|(hash, payload)| (Vec::from(hash), payload)).unzip();
+    let query = sqlx::query(KEEP)
+        .bind(run)
+        .bind(Vec::from(content_hash))
+        .bind(turn)
+        .bind(number(boundary))
+        .bind(epoch)
+        .bind(document)
+        .bind(Vec::from(digest))
+        .bind(hashes)
+        .bind(payloads);
+    pool.all(query).await?;
+    Ok(())
+}

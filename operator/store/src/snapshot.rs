@@ -1,0 +1,221 @@
+//! Snapshots: states written down ahead of a lookup, in chunks that snapshots of one run share.
+//!
+//! A snapshot is the text of a state ([`fold::text`]), cut where its content says so: what stays in the text stays in
+//! its chunks, so that snapshots of a growing state cost what it grew by.
+//!
+//! # Format, version 1
+//!
+//! ```text
+//! document = version, 1 byte: 1
+//!            length of the text, u64 big-endian
+//!            SHA-256 of the text, 32 bytes
+//!            SHA-256 of each chunk, 32 bytes each, in order
+//! digest   = SHA-256(f("dalsegno/snapshot/v1") f(run id) f(content hash of the boundary) f(document))
+//! ```
+//!
+//! with `f` as in [`crate::header`]. A chunk is kept once for each run, under its hash, as a payload of
+//! [`crate::codec`].
+
+use std::collections::{BTreeMap, HashMap};
+
+use dalsegno_protocol::{Boundary, State};
+use fastcdc::v2020::FastCDC;
+use sha2::{Digest as _, Sha256};
+
+use crate::branch::{self, Keeper, Shelf, Standpoint};
+use crate::chain::KeptSnapshot;
+use crate::header::Framed;
+use crate::reading::StoredSnapshot;
+use crate::{Digest, Error, Place, Result, RunId, SNAPSHOT_DUE, Snapshotted, codec, fold};
+
+const VERSION: u8 = 1;
+
+const TAG: &[u8] = b"dalsegno/snapshot/v1";
+
+/// Bytes of a chunk: at least (but for the last one), on average, at most.
+const CHUNK: (usize, usize, usize) = (4 << 10, 16 << 10, 64 << 10);
+
+/// A snapshot to keep.
+#[derive(Clone, Debug)]
+pub(crate) struct New {
+    pub run: RunId,
+    pub content_hash: Digest,
+    pub turn: i32,
+    pub boundary: Boundary,
+    pub epoch: i64,
+    pub document: Vec<u8>,
+    pub digest: Digest,
+    /// In the order of their hashes, so that two writers take them in one order.
+    pub chunks: Vec<(Digest, Vec<u8>)>,
+}
+
+/// A snapshot that was found whole.
+pub(crate) struct Opened {
+    pub state: State,
+    pub chunks: Vec<Digest>,
+}
+
+/// Makes a snapshot of the state at the run's head, if one is due, and reads it back.
+pub(crate) async fn make(shelf: &impl Keeper, run: RunId) -> Result<Snapshotted> {
+    let Some(at) = branch::state(shelf, run, None).await? else {
+        return Ok(Snapshotted { made: false, turn: 0, lag: 0 });
+    };
+    let (turn, lag, content_hash) = (at.turn, at.lag, at.content_hash);
+    if lag < SNAPSHOT_DUE {
+        return Ok(Snapshotted { made: false, turn, lag });
+    }
+    let prepared = tokio::task::spawn_blocking(move || prepare(run, at)).await;
+    let (new, digest) = prepared.map_err(|panicked| corrupt(panicked.to_string()))??;
+    shelf.keep(new).await?;
+    let kept = shelf.snapshot(run, &content_hash).await?;
+    let kept = kept.ok_or_else(|| corrupt("it is gone as soon as it is written"))?;
+    let (text, _) = read(shelf, run, &content_hash, &kept).await?;
+    if sha256(&text) != digest {
+        return Err(corrupt("what was written is another state"));
+    }
+    Ok(Snapshotted { made: true, turn, lag: 0 })
+}
+
+/// All snapshots of a run, each held to the state that is rebuilt without it.
+pub(crate) async fn judge(shelf: &impl Shelf, run: RunId) -> Result<Vec<StoredSnapshot>> {
+    let mut refused = Vec::new();
+    let mut judged = Vec::new();
+    for (place, content_hash) in shelf.snapshots(run).await? {
+        // Until it is found to be right nothing is rebuilt with it: not itself, and none of those after it.
+        refused.push(content_hash);
+        let fault = match fault(shelf, run, place, &content_hash, &refused).await {
+            Ok(fault) => fault,
+            Err(Error::Corrupt { detail, .. }) => Some(detail),
+            Err(error) => return Err(error),
+        };
+        if fault.is_none() {
+            refused.pop();
+        }
+        judged.push(StoredSnapshot { place, fault });
+    }
+    Ok(judged)
+}
+
+async fn fault(
+    shelf: &impl Shelf,
+    run: RunId,
+    place: Place,
+    content_hash: &Digest,
+    refused: &[Digest],
+) -> Result<Option<String>> {
+    let kept = shelf.snapshot(run, content_hash).await?;
+    let kept = kept.ok_or_else(|| corrupt("it is gone while it is looked at"))?;
+    let (text, _) = read(shelf, run, content_hash, &kept).await?;
+    let state = branch::after(shelf, run, place, *content_hash, refused.to_vec()).await?;
+    Ok((fold::text(&state)? != text).then(|| "it is another state than the boundaries make".into()))
+}
+
+/// The state that a snapshot holds. [`Error::Corrupt`] unless it is whole and that boundary's.
+pub(crate) async fn open(
+    shelf: &impl Shelf,
+    run: RunId,
+    content_hash: &Digest,
+    kept: &KeptSnapshot,
+) -> Result<Opened> {
+    let (text, chunks) = read(shelf, run, content_hash, kept).await?;
+    Ok(Opened { state: fold::state(&text)?, chunks })
+}
+
+/// Cuts a state into chunks, and leaves out those that are known to be there. With the digest of its text.
+fn prepare(run: RunId, at: Standpoint) -> Result<(New, Digest)> {
+    let text = fold::text(&at.state)?;
+    let digest = sha256(&text);
+    let mut document = vec![VERSION];
+    document.extend((text.len() as u64).to_be_bytes());
+    document.extend(digest);
+    let mut chunks = BTreeMap::new();
+    let (least, average, most) = CHUNK;
+    for piece in FastCDC::new(&text, least, average, most) {
+        let bytes = &text[piece.offset..piece.offset + piece.length];
+        let hash = sha256(bytes);
+        document.extend(hash);
+        if !at.chunks.contains(&hash) {
+            chunks.entry(hash).or_insert_with(|| codec::encode(bytes));
+        }
+    }
+    let new = New {
+        run,
+        content_hash: at.content_hash,
+        turn: at.turn,
+        boundary: at.boundary,
+        epoch: at.epoch,
+        digest: seal(run, &at.content_hash, &document),
+        document,
+        chunks: chunks.into_iter().collect(),
+    };
+    Ok((new, digest))
+}
+
+/// The text that a snapshot holds, and its chunks.
+async fn read(
+    shelf: &impl Shelf,
+    run: RunId,
+    content_hash: &Digest,
+    kept: &KeptSnapshot,
+) -> Result<(Vec<u8>, Vec<Digest>)> {
+    if kept.digest != seal(run, content_hash, &kept.document) {
+        return Err(corrupt("its document does not have its digest"));
+    }
+    let Manifest { length, digest, chunks } = Manifest::parse(&kept.document)?;
+    let mut wanted = chunks.clone();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let found: HashMap<_, _> = shelf.chunks(run, &wanted).await?.into_iter().collect();
+    let mut text = Vec::new();
+    for hash in &chunks {
+        let payload = found.get(hash).ok_or_else(|| corrupt("a chunk is missing"))?;
+        let bytes = codec::decode(payload, CHUNK.2)?;
+        if sha256(&bytes) != *hash {
+            return Err(corrupt("a chunk does not have its hash"));
+        }
+        text.extend(bytes);
+    }
+    if text.len() as u64 != length || sha256(&text) != digest {
+        return Err(corrupt("its chunks are not its text"));
+    }
+    Ok((text, chunks))
+}
+
+struct Manifest {
+    length: u64,
+    digest: Digest,
+    chunks: Vec<Digest>,
+}
+
+impl Manifest {
+    fn parse(document: &[u8]) -> Result<Self> {
+        let parse = || {
+            let (version, rest) = document.split_first()?;
+            let (length, rest) = rest.split_first_chunk::<8>()?;
+            let (digest, rest) = rest.split_first_chunk::<32>()?;
+            let (chunks, rest) = rest.as_chunks::<32>();
+            (*version == VERSION && rest.is_empty()).then(|| Self {
+                length: u64::from_be_bytes(*length),
+                digest: *digest,
+                chunks: chunks.to_vec(),
+            })
+        };
+        parse().ok_or_else(|| corrupt("its document is not of a form that is known"))
+    }
+}
+
+fn seal(run: RunId, content_hash: &Digest, document: &[u8]) -> Digest {
+    let mut hash = Framed::new(TAG);
+    hash.field(run.as_bytes());
+    hash.field(content_hash);
+    hash.field(document);
+    hash.finish()
+}
+
+fn sha256(bytes: &[u8]) -> Digest {
+    Sha256::digest(bytes).into()
+}
+
+fn corrupt(detail: impl Into<String>) -> Error {
+    Error::Corrupt { doing: "reading a snapshot", detail: detail.into() }
+}

@@ -1,0 +1,151 @@
+//! Snapshots and their chunks.
+
+use sqlx::{Row as _, SqliteConnection};
+
+use super::columns::{Hash, Which};
+use super::fault::Work;
+use super::{Reads, Sqlite, branch, links};
+use crate::branch::{Branch, Keeper, Shelf, Walk};
+use crate::chain::KeptSnapshot;
+use crate::pages::Found;
+use crate::snapshot::New;
+use crate::{Digest, Place, Result, RunId};
+
+/// Chunks that are written in one piece of work: no commit waits behind a large snapshot.
+const LOT: usize = 32;
+
+/// Where the boundaries and the snapshots stand.
+pub(super) struct Rows<'a, R>(pub &'a R);
+
+impl<R: Reads> Shelf for Rows<'_, R> {
+    async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
+        let walk = walk.clone();
+        self.0.read("reading a live branch", move |conn, _| Box::pin(branch::walk(conn, run, walk))).await
+    }
+
+    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
+        self.0.read("surveying boundaries", move |conn, _| Box::pin(links::page(conn, run, after))).await
+    }
+
+    async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {
+        let hashes = hashes.to_vec();
+        self.0.read("reading chunks", move |conn, _| Box::pin(chunks(conn, run, hashes))).await
+    }
+
+    async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<KeptSnapshot>> {
+        let content_hash = *content_hash;
+        self.0.read("reading a snapshot", move |conn, _| Box::pin(snapshot(conn, run, content_hash))).await
+    }
+
+    async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
+        self.0.read("listing snapshots", move |conn, _| Box::pin(marks(conn, run))).await
+    }
+}
+
+impl Keeper for Rows<'_, Sqlite> {
+    /// A power cut may take it back: then another is made.
+    async fn keep(&self, mut new: New) -> Result<()> {
+        let run = new.run;
+        let mut chunks = std::mem::take(&mut new.chunks).into_iter();
+        while !chunks.as_slice().is_empty() {
+            let lot: Vec<_> = chunks.by_ref().take(LOT).collect();
+            self.0
+                .write_passing("keeping chunks", move |conn, now| Box::pin(keep_chunks(conn, now, run, lot)))
+                .await?;
+        }
+        self.0.write_passing("keeping a snapshot", |conn, now| Box::pin(keep(conn, now, new))).await
+    }
+}
+
+async fn chunks(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    hashes: Vec<Digest>,
+) -> Work<Vec<(Digest, Vec<u8>)>> {
+    let mut found = Vec::with_capacity(hashes.len());
+    for hash in hashes {
+        let payload = sqlx::query_scalar("SELECT payload FROM chunks WHERE run = ? AND hash = ?")
+            .bind(run)
+            .bind(Hash(hash))
+            .fetch_optional(&mut *conn)
+            .await?;
+        found.extend(payload.map(|payload| (hash, payload)));
+    }
+    Ok(found)
+}
+
+async fn snapshot(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    content_hash: Digest,
+) -> Work<Option<KeptSnapshot>> {
+    let row = sqlx::query("SELECT document, digest FROM snapshots WHERE run = ? AND content_hash = ?")
+        .bind(run)
+        .bind(Hash(content_hash))
+        .fetch_optional(conn)
+        .await?;
+    row.map(|row| Ok(KeptSnapshot { document: row.try_get("document")?, digest: row.try_get("digest")? }))
+        .transpose()
+}
+
+async fn marks(conn: &mut SqliteConnection, run: RunId) -> Work<Vec<(Place, Digest)>> {
+    let rows = sqlx::query(
+        "SELECT turn, boundary, epoch, content_hash FROM snapshots WHERE run = ? ORDER BY turn, boundary, epoch",
+    )
+    .bind(run)
+    .fetch_all(conn)
+    .await?;
+    rows.iter()
+        .map(|row| {
+            let place = Place {
+                turn: row.try_get("turn")?,
+                boundary: row.try_get::<Which, _>("boundary")?.0,
+                epoch: row.try_get("epoch")?,
+            };
+            Ok((place, row.try_get::<Hash, _>("content_hash")?.0))
+        })
+        .collect()
+}
+
+/// What is there already is whole, or is made so.
+async fn keep_chunks(
+    conn: &mut SqliteConnection,
+    now: i64,
+    run: RunId,
+    chunks: Vec<(Digest, Vec<u8>)>,
+) -> Work<()> {
+    for (hash, payload) in chunks {
+        sqlx::query(
+            "INSERT INTO chunks (run, hash, payload, created_at) VALUES (?, ?, ?, ?) \
+             ON CONFLICT (run, hash) DO UPDATE SET payload = excluded.payload \
+             WHERE chunks.payload <> excluded.payload",
+        )
+        .bind(run)
+        .bind(Hash(hash))
+        .bind(payload)
+        .bind(now)
+        .execute(&mut *conn)
+        .await?;
+    }
+    Ok(())
+}
+
+async fn keep(conn: &mut SqliteConnection, now: i64, new: New) -> Work<()> {
+    sqlx::query(
+        "INSERT INTO snapshots (run, content_hash, turn, boundary, epoch, document, digest, created_at) \
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?) \
+         ON CONFLICT (run, content_hash) DO UPDATE SET document = excluded.document, digest = excluded.digest \
+         WHERE (snapshots.document, snapshots.digest) <> (excluded.document, excluded.digest)",
+    )
+    .bind(new.run)
+    .bind(Hash(new.content_hash))
+    .bind(new.turn)
+    .bind(Which(new.boundary))
+    .bind(new.epoch)
+    .bind(new.document)
+    .bind(Hash(new.digest))
+    .bind(now)
+    .execute(conn)
+    .await?;
+    Ok(())
+}
