@@ -24,6 +24,7 @@ pub(crate) fn of(old: Option<&AgentRunStatus>, new: &AgentRunStatus) -> Vec<Noti
         notices.extend(change.attached(attempt));
     }
     let number = attempt.map_or(0, |it| it.number);
+    notices.extend(change.store_away(number));
     notices.extend(change.held(number));
     notices.extend(change.finished(number));
     notices
@@ -122,6 +123,15 @@ impl Change<'_> {
             let note = format!("attempt {} goes on after turn {turn}", attempt.number);
             notice(Level::Normal, &ready.reason, format!("Attach{}", attempt.number), note)
         })
+    }
+
+    /// Told once for each time it is away.
+    fn store_away(&self, attempt: i32) -> Option<Notice> {
+        let is_away = |it: &&Condition| is(it, "Unknown", Reason::StoreUnavailable);
+        let ready = self.after(Is::Ready).filter(is_away)?;
+        let told = self.before(Is::Ready).filter(is_away).is_some();
+        (!told)
+            .then(|| notice(Level::Warning, &ready.reason, format!("Wait{attempt}"), ready.message.clone()))
     }
 
     fn held(&self, attempt: i32) -> Option<Notice> {

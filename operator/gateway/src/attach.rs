@@ -46,7 +46,7 @@ async fn take(
     let mut of_this_namespace = false;
     let mut pending_since = None;
     loop {
-        let call = gateway.store.attach(run, &pod.pod_uid, instance);
+        let call = || gateway.store.attach(run, &pod.pod_uid, instance);
         match gateway.ask("attaching", call).await? {
             Attached::Ok(record) => {
                 same_namespace(&record, pod)?;
@@ -77,7 +77,7 @@ async fn take(
 
 /// The row of a run, whoever asks.
 async fn row(gateway: &Gateway, run: RunId) -> Result<RunRecord, Refusal> {
-    gateway.ask("looking up a run", gateway.store.get_run(run)).await?.ok_or_else(Refusal::no_such_run)
+    gateway.ask("looking up a run", || gateway.store.get_run(run)).await?.ok_or_else(Refusal::no_such_run)
 }
 
 /// A pod of another namespace learns nothing of this run.
@@ -112,8 +112,8 @@ async fn answer(gateway: &Gateway, record: &RunRecord) -> Result<AttachResponse,
                 None => Ok(None),
             }
         },
-        gateway.ask("reading unsettled calls", store.calls(record.id, CallFilter::Unsettled)),
-        gateway.ask("reading completed calls", store.calls(record.id, CallFilter::OpenTurn)),
+        gateway.ask("reading unsettled calls", || store.calls(record.id, CallFilter::Unsettled)),
+        gateway.ask("reading completed calls", || store.calls(record.id, CallFilter::OpenTurn)),
     )?;
     let head = record.head.as_ref().map(|head| Head {
         turn: head.turn,

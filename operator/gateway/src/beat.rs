@@ -19,8 +19,13 @@ impl LastBeat {
 
     /// Whether that was less than a gap ago.
     pub(crate) fn is_fresh(&self) -> bool {
+        self.is_within(Duration::from_millis(BEAT_GAP_MS.unsigned_abs()))
+    }
+
+    /// Whether that was less than so long ago.
+    pub(crate) fn is_within(&self, limit: Duration) -> bool {
         let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        last.is_some_and(|last| last.elapsed() < Duration::from_millis(BEAT_GAP_MS.unsigned_abs()))
+        last.is_some_and(|last| last.elapsed() < limit)
     }
 }
 
@@ -30,7 +35,7 @@ pub(crate) async fn beat(gateway: Gateway) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        if gateway.ask("beating", gateway.store.beat()).await.is_ok() {
+        if gateway.tell_beat().await {
             gateway.last_beat.set();
         }
     }

@@ -70,7 +70,7 @@ async fn commit(
         trigger: request.trigger,
         finish,
     };
-    let committed = gateway.ask("committing a boundary", gateway.store.commit(&commit)).await;
+    let committed = gateway.ask("committing a boundary", || gateway.store.commit(&commit)).await;
     gateway.metrics.committed(committed.as_ref().ok(), bytes, started.elapsed());
     let committed = committed?;
     follow(gateway, commit, &committed);

@@ -32,7 +32,7 @@ pub(crate) async fn claim(
         key: request.key,
         arguments: request.arguments,
     };
-    let (verdict, call) = match gateway.ask("claiming a call", gateway.store.claim(&claim)).await? {
+    let (verdict, call) = match gateway.ask("claiming a call", || gateway.store.claim(&claim)).await? {
         Claimed::Go(call) => (ClaimVerdict::Go, call),
         Claimed::Done(call) => (ClaimVerdict::Done, call),
         Claimed::Uncertain(call) => (ClaimVerdict::Uncertain, call),
@@ -60,7 +60,7 @@ pub(crate) async fn complete(
         outcome: request.outcome,
         result: request.result,
     };
-    answer(gateway.ask("completing a call", gateway.store.complete(&complete)).await?)
+    answer(gateway.ask("completing a call", || gateway.store.complete(&complete)).await?)
 }
 
 pub(crate) async fn settle(
@@ -80,7 +80,7 @@ pub(crate) async fn settle(
         result: request.result,
         reason: request.reason,
     };
-    answer(gateway.ask("settling a call", gateway.store.settle(&settle)).await?)
+    answer(gateway.ask("settling a call", || gateway.store.settle(&settle)).await?)
 }
 
 fn answer(completed: Completed) -> Result<Response, Refusal> {

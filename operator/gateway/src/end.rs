@@ -26,7 +26,7 @@ pub(crate) async fn finish(
         digest: received.digest,
         finish: new_finish(&request.finish)?,
     };
-    let committed = gateway.ask("finishing a run", gateway.store.finish(&finish)).await?;
+    let committed = gateway.ask("finishing a run", || gateway.store.finish(&finish)).await?;
     boundary::answer(committed, |_| {
         Refusal::new(
             Code::Conflict,
@@ -36,7 +36,7 @@ pub(crate) async fn finish(
 }
 
 pub(crate) async fn cancelled(State(gateway): State<Gateway>, worker: Worker) -> Result<Response, Refusal> {
-    let call = gateway.store.acknowledge_cancel(worker.run, &worker.capability);
+    let call = || gateway.store.acknowledge_cancel(worker.run, &worker.capability);
     match gateway.ask("acknowledging a cancel", call).await? {
         Acknowledged::Cancelled => refusal::ok(&Acknowledgement { result: CommitResult::Ok }),
         Acknowledged::NotRequested => Err(Refusal::new(

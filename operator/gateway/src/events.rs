@@ -46,7 +46,7 @@ pub(crate) async fn events(
 
 async fn page(gateway: &Gateway, worker: &Worker, query: EventQuery) -> Result<EventPage, Refusal> {
     read::judge(gateway, worker).await?;
-    gateway.ask("reading events", gateway.store.events(worker.run, query)).await
+    gateway.ask("reading events", || gateway.store.events(worker.run, query)).await
 }
 
 /// How a stream is written.

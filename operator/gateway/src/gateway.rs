@@ -50,6 +50,8 @@ pub struct Config {
     pub base_budget: usize,
     /// Calls of one run under way at once; heartbeats not counted.
     pub calls_per_run: usize,
+    /// Calls that wait for the store at once, heartbeats not counted; more are refused at once.
+    pub askers: usize,
     /// Heartbeats that arrive within this after a batch wait for the next one.
     pub heartbeat_window: Duration,
     /// How often the gateway tells the store that it serves.
@@ -75,6 +77,7 @@ impl Default for Config {
             follow_limit: Duration::from_secs(600),
             base_budget: 64 << 20,
             calls_per_run: 16,
+            askers: 512,
             heartbeat_window: Duration::from_millis(200),
             beat_period: Duration::from_secs(1),
             shutdown_limit: Duration::from_secs(10),
@@ -94,6 +97,8 @@ pub struct Shared {
     pub(crate) bodies: Arc<Semaphore>,
     pub(crate) streams: Arc<Semaphore>,
     pub(crate) admission: Admission,
+    /// Calls that may wait for the store.
+    pub(crate) askers: Semaphore,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) bases: Bases,
     pub(crate) snapshots: Snapshots,
@@ -120,6 +125,7 @@ impl Gateway {
             bodies: Arc::new(Semaphore::new(config.body_budget)),
             streams: Arc::new(Semaphore::new(config.streams)),
             admission: Admission::new(config.calls_per_run),
+            askers: Semaphore::new(config.askers),
             bases: Bases::new(config.base_budget),
             snapshots: Snapshots::default(),
             metrics,
@@ -143,37 +149,14 @@ impl Gateway {
 
     /// The state after a turn, or at the head. One that cannot be rebuilt is no outage: no retry mends it.
     pub(crate) async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>, Refusal> {
-        let call = async {
-            match self.store.state(run, turn).await {
-                Err(dalsegno_store::Error::Corrupt { detail, .. }) => Ok(Err(detail)),
-                answer => answer.map(Ok),
-            }
+        let call = async || match self.store.state(run, turn).await {
+            Err(dalsegno_store::Error::Corrupt { detail, .. }) => Ok(Err(detail)),
+            answer => answer.map(Ok),
         };
         self.ask("reading the state", call).await?.map_err(|detail| {
             tracing::error!(%run, detail, "a state cannot be rebuilt");
             Refusal::corrupt()
         })
-    }
-
-    /// Waits for the store within its deadline; an error or a silence is a refusal that says to try again.
-    pub(crate) async fn ask<T>(
-        &self,
-        doing: &'static str,
-        call: impl Future<Output = dalsegno_store::Result<T>>,
-    ) -> Result<T, Refusal> {
-        match tokio::time::timeout(self.config.store_deadline, call).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => {
-                self.metrics.store_failed(&error);
-                tracing::warn!(doing, error = chain(&error), "the store failed");
-                Err(Refusal::store_away())
-            }
-            Err(_) => {
-                self.metrics.store_silent();
-                tracing::warn!(doing, "the store did not answer in time");
-                Err(Refusal::store_away())
-            }
-        }
     }
 }
 

@@ -34,6 +34,7 @@ mod metrics;
 mod nesting;
 mod observe;
 mod path;
+mod patience;
 mod query;
 mod read;
 mod records;

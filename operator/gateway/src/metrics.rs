@@ -18,6 +18,7 @@ pub(crate) struct Metrics {
     commit_seconds: Family<Outcome, Histogram>,
     commit_bytes: Family<Outcome, Histogram>,
     store_failures: Family<Failure, Counter>,
+    store_retries: Counter,
     snapshots: Family<Made, Counter>,
     snapshot_lag: Histogram,
 }
@@ -54,6 +55,7 @@ impl Default for Metrics {
             // 256 bytes to 16 MiB, the largest body.
             commit_bytes: Family::new_with_constructor(|| Histogram::new(exponential_buckets(256.0, 4.0, 9))),
             store_failures: Family::default(),
+            store_retries: Counter::default(),
             snapshots: Family::default(),
             // As of the boundary at which one is due, and of that above which it is overdue.
             snapshot_lag: Histogram::new([1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1_000.0]),
@@ -84,6 +86,11 @@ impl Metrics {
             "gateway_store_failures",
             "Calls that the store did not do, by what failed",
             self.store_failures.clone(),
+        );
+        registry.register(
+            "gateway_store_retries",
+            "Calls that were made to the store again, since it could not be reached",
+            self.store_retries.clone(),
         );
         // There from the start, so that a rate can be taken of the first one too.
         drop(self.snapshots.get_or_create(&Made { outcome: "made" }));
@@ -124,6 +131,16 @@ impl Metrics {
     /// The store did not answer within its deadline.
     pub(crate) fn store_silent(&self) {
         self.failed("timeout");
+    }
+
+    /// So many calls wait for the store that one more was refused.
+    pub(crate) fn store_crowded(&self) {
+        self.failed("crowded");
+    }
+
+    /// A call is made to the store again.
+    pub(crate) fn store_asked_again(&self) {
+        self.store_retries.inc();
     }
 
     fn failed(&self, failure: &'static str) {

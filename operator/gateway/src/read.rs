@@ -51,7 +51,7 @@ pub(crate) async fn memory_delta(
 
 /// Refuses whoever may not write: only the worker of the current attempt may look.
 pub(crate) async fn judge(gateway: &Gateway, worker: &Worker) -> Result<(), Refusal> {
-    let judged = gateway.store.is_current(worker.run, &worker.capability);
+    let judged = || gateway.store.is_current(worker.run, &worker.capability);
     match gateway.ask("judging a capability", judged).await? {
         true => Ok(()),
         false => Err(Refusal::fenced()),

@@ -26,7 +26,7 @@ pub(crate) async fn write(
     check::records(&operations)?;
     let (digest, _budget) = received.release();
     let batch = RecordBatch { run: worker.run, capability: worker.capability, batch_id, digest, operations };
-    let result = match gateway.ask("writing records", gateway.store.write_records(&batch)).await? {
+    let result = match gateway.ask("writing records", || gateway.store.write_records(&batch)).await? {
         Written::Ok => CommitResult::Ok,
         Written::Duplicate => CommitResult::Duplicate,
         Written::Conflict => {
@@ -60,7 +60,7 @@ pub(crate) async fn list(
         bytes: Limits::PAGE_BYTES,
     };
     read::judge(&gateway, &worker).await?;
-    let page = gateway.ask("reading records", gateway.store.read_records(worker.run, &query)).await?;
+    let page = gateway.ask("reading records", || gateway.store.read_records(worker.run, &query)).await?;
     let next = page.next.map(|(key, place)| format!("{place}.{key}"));
     read::answer(&gateway, &RecordsResponse { records: page.records, next })
 }

@@ -105,6 +105,13 @@ impl Refusal {
         )
     }
 
+    pub(crate) fn crowded() -> Self {
+        Self::new(
+            Code::Unavailable,
+            "as many calls wait for the store as may; this one has done nothing, send the same bytes again",
+        )
+    }
+
     pub(crate) fn closing() -> Self {
         Self::new(
             Code::Unavailable,

@@ -11,9 +11,13 @@ mod ends;
 mod events;
 mod faults;
 mod heartbeats;
+mod hurting;
 mod input;
 mod observed;
 mod outages;
+#[allow(dead_code)]
+#[path = "../../../store/tests/support/pg.rs"]
+mod pg;
 mod records;
 mod serving;
 mod sizes;

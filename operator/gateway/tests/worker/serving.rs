@@ -13,13 +13,21 @@ use tokio::task::JoinHandle;
 use crate::faults::Fault;
 use crate::world::*;
 
-struct Serving {
+pub struct Serving {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
     ended: JoinHandle<std::io::Result<()>>,
 }
 
-async fn start(world: &World) -> Serving {
+impl Serving {
+    /// Stops it, and waits until it has ended.
+    pub async fn end(self) {
+        self.stop.send(()).unwrap();
+        self.ended.await.unwrap().unwrap();
+    }
+}
+
+pub async fn start(world: &World) -> Serving {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -43,7 +51,7 @@ async fn post(world: &World, address: SocketAddr, path: &str, body: &str) -> std
     Ok(answer)
 }
 
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
         assert!(started.elapsed() < Duration::from_secs(10), "{what}");

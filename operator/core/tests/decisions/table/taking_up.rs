@@ -125,7 +125,7 @@ fn the_store() -> Vec<Case> {
                 .is(Ready, "Unknown", Reason::StoreUnavailable)
                 .is(WorkerReady, "True", Reason::Attached)
                 .says("connection refused; nothing is replaced and nothing is charged meanwhile")
-                .tells(&[]),
+                .tells(&["StoreUnavailable"]),
         ),
         case(
             "a run that was never read is pending while the store does not answer",
