@@ -31,6 +31,8 @@ pub enum Command {
         operator: OperatorArgs,
         #[command(flatten)]
         health: HealthArgs,
+        #[command(flatten)]
+        key: KeyArgs,
     },
     /// Runs an agent on this machine, without any cluster: gateway, store and recovery, with processes for pods.
     ///
@@ -48,6 +50,8 @@ pub enum Command {
         operator: OperatorArgs,
         #[command(flatten)]
         health: HealthArgs,
+        #[command(flatten)]
+        key: KeyArgs,
     },
     /// Serves the worker's contract over HTTP. Any number may serve the same store.
     Gateway {
@@ -57,6 +61,8 @@ pub enum Command {
         gateway: GatewayArgs,
         #[command(flatten)]
         health: HealthArgs,
+        #[command(flatten)]
+        key: KeyArgs,
     },
     /// Brings the store's schema up to this program's, and ends.
     Migrate {
@@ -95,9 +101,8 @@ pub enum Command {
         /// File to write, which must not exist; unset: standard output.
         #[arg(long)]
         output: Option<PathBuf>,
-        /// File of the key to sign with, Ed25519 in PEM (PKCS#8); unset: the store's own, made when first needed.
-        #[arg(long, env = "DALSEGNO_SIGNING_KEY")]
-        signing_key: Option<PathBuf>,
+        #[command(flatten)]
+        key: KeyArgs,
     },
     /// Proves a run: in the store, or as a bundle that `export` wrote, which needs nothing but the file.
     ///
@@ -188,6 +193,15 @@ pub struct StoreArgs {
     pub database_url: String,
 }
 
+/// What signs bundles and anchors.
+#[derive(Clone, Debug, Args)]
+pub struct KeyArgs {
+    /// File of the key that signs bundles and anchors, Ed25519 in PEM (PKCS#8); unset: the store's own, made when first
+    /// needed.
+    #[arg(long, env = "DALSEGNO_SIGNING_KEY", value_name = "FILE")]
+    pub signing_key: Option<PathBuf>,
+}
+
 /// Where the gateway listens.
 #[derive(Clone, Debug, Args)]
 pub struct GatewayArgs {
@@ -220,9 +234,6 @@ pub struct OperatorArgs {
     /// How often where the runs stand is anchored: kept, signed, and told on standard output, for `audit verify`.
     #[arg(long, env = "DALSEGNO_ANCHOR_EVERY", default_value = "60s", value_name = "DURATION", value_parser = duration)]
     pub anchor_every: Duration,
-    /// File of the key that signs anchors, Ed25519 in PEM (PKCS#8); unset: the store's own, made when first needed.
-    #[arg(long, env = "DALSEGNO_SIGNING_KEY", value_name = "FILE")]
-    pub signing_key: Option<PathBuf>,
     /// For tests of this program: die at a step of a recovery, as BEFORE_OR_AFTER:EFFECT.
     #[arg(long, env = "DALSEGNO_CRASH_AT", hide = true)]
     pub crash_at: Option<String>,

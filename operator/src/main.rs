@@ -61,18 +61,18 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             }
             return dev::dev(args).await;
         }
-        Command::All { store, gateway, operator, health } => {
+        Command::All { store, gateway, operator, health, key } => {
             log();
             migrate(&store).await?;
-            run_parts(&store, Some(gateway), Some(operator), health).await
+            run_parts(&store, Some(gateway), Some(operator), health, key).await
         }
-        Command::Operator { store, operator, health } => {
+        Command::Operator { store, operator, health, key } => {
             log();
-            run_parts(&store, None, Some(operator), health).await
+            run_parts(&store, None, Some(operator), health, key).await
         }
-        Command::Gateway { store, gateway, health } => {
+        Command::Gateway { store, gateway, health, key } => {
             log();
-            run_parts(&store, Some(gateway), None, health).await
+            run_parts(&store, Some(gateway), None, health, key).await
         }
         Command::Migrate { store, grant_to } => {
             log();
@@ -93,8 +93,9 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Show { store, run, turn, calls, follow } => {
             people::show(&store.database_url, &run, people::What { turn, calls, follow }).await
         }
-        Command::Export { store, run, output, signing_key } => {
-            people::export::export(&store.database_url, &run, output.as_deref(), signing_key.as_deref()).await
+        Command::Export { store, run, output, key } => {
+            let key = key.signing_key.as_deref();
+            people::export::export(&store.database_url, &run, output.as_deref(), key).await
         }
         Command::Verify { target: Target::File(path), database_url: _, public_key } => {
             people::verify::bundle(&path, public_key)
@@ -132,7 +133,8 @@ async fn run_parts(
     gateway: Option<config::GatewayArgs>,
     operator: Option<config::OperatorArgs>,
     health: config::HealthArgs,
+    key: config::KeyArgs,
 ) -> anyhow::Result<()> {
     let opened = dalsegno_store::open(&store.database_url).await.context("opening the store")?;
-    serve(opened, Parts { gateway, operator, health, folder: folder_of(&store.database_url) }).await
+    serve(opened, Parts { gateway, operator, health, key, folder: folder_of(&store.database_url) }).await
 }

@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{GatewayArgs, HealthArgs, OperatorArgs};
+use crate::config::{GatewayArgs, HealthArgs, KeyArgs, OperatorArgs};
 use crate::context::{ApiHealth, Context, Definition, Run};
 use crate::crash::CrashPoint;
 use crate::nodes::NodeBook;
@@ -47,6 +47,8 @@ pub struct Parts {
     pub operator: Option<OperatorArgs>,
     /// Health and metrics.
     pub health: HealthArgs,
+    /// What signs.
+    pub key: KeyArgs,
     /// Folder for what must outlive a container but not a pod.
     pub folder: PathBuf,
 }
@@ -67,7 +69,7 @@ pub async fn serve(store: Arc<dyn Store>, parts: Parts) -> anyhow::Result<()> {
         let gateway = Gateway::new(
             store.clone(),
             Arc::new(TokenReviews::new(client.clone())),
-            GatewayConfig::default(),
+            GatewayConfig { signing_key: parts.key.signing_key.clone(), ..GatewayConfig::default() },
         );
         gateway.register(&mut registry);
         let listener = TcpListener::bind(args.gateway_listen).await.context("listening for workers")?;
@@ -89,7 +91,7 @@ pub async fn serve(store: Arc<dyn Store>, parts: Parts) -> anyhow::Result<()> {
             move || is_ready.load(Ordering::Relaxed)
         }));
         let crash = CrashPoint::new(args.crash_at.clone(), &parts.folder, &args.pod_name);
-        tasks.spawn(operate(client, store, args, metrics, crash, is_ready, stop.clone()));
+        tasks.spawn(operate(client, store, (args, parts.key), metrics, crash, is_ready, stop.clone()));
     }
     let stopped = stop.clone().cancelled_owned();
     tasks.spawn(async move {
@@ -116,7 +118,7 @@ pub async fn serve(store: Arc<dyn Store>, parts: Parts) -> anyhow::Result<()> {
 async fn operate(
     client: Client,
     store: Arc<dyn Store>,
-    args: OperatorArgs,
+    (args, key): (OperatorArgs, KeyArgs),
     metrics: Metrics,
     crash: CrashPoint,
     is_ready: Arc<AtomicBool>,
@@ -194,12 +196,7 @@ async fn operate(
     let Some(filled) = stop.run_until_cancelled(filled).await else { return Ok(()) };
     filled?;
     tasks.spawn(pulse::follow(ctx.clone(), stop.clone()));
-    tasks.spawn(anchors::follow(
-        ctx.store.clone(),
-        args.anchor_every,
-        args.signing_key.clone(),
-        stop.clone(),
-    ));
+    tasks.spawn(anchors::follow(ctx.store.clone(), args.anchor_every, key.signing_key, stop.clone()));
 
     let runs = watcher(api_of::<Run>(&client, &args), watcher::Config::default())
         .default_backoff()

@@ -1,5 +1,6 @@
 //! What every call shares: the store, the authenticator, the budgets.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +53,10 @@ pub struct Config {
     pub calls_per_run: usize,
     /// Calls that wait for the store at once, heartbeats not counted; more are refused at once.
     pub askers: usize,
+    /// Bundles on their way out at once, each of them on a connection of its own to the database.
+    pub exports: usize,
+    /// File of the key that signs them, Ed25519 in PEM (PKCS#8); `None`: the store's own.
+    pub signing_key: Option<PathBuf>,
     /// Heartbeats that arrive within this after a batch wait for the next one.
     pub heartbeat_window: Duration,
     /// How often the gateway tells the store that it serves.
@@ -78,6 +83,8 @@ impl Default for Config {
             base_budget: 64 << 20,
             calls_per_run: 16,
             askers: 512,
+            exports: 2,
+            signing_key: None,
             heartbeat_window: Duration::from_millis(200),
             beat_period: Duration::from_secs(1),
             shutdown_limit: Duration::from_secs(10),
@@ -99,6 +106,7 @@ pub struct Shared {
     pub(crate) admission: Admission,
     /// Calls that may wait for the store.
     pub(crate) askers: Semaphore,
+    pub(crate) exports: Arc<Semaphore>,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) bases: Bases,
     pub(crate) snapshots: Snapshots,
@@ -126,6 +134,7 @@ impl Gateway {
             streams: Arc::new(Semaphore::new(config.streams)),
             admission: Admission::new(config.calls_per_run),
             askers: Semaphore::new(config.askers),
+            exports: Arc::new(Semaphore::new(config.exports)),
             bases: Bases::new(config.base_budget),
             snapshots: Snapshots::default(),
             metrics,

@@ -28,6 +28,7 @@ mod calls;
 mod check;
 mod end;
 mod events;
+mod export;
 mod gateway;
 mod heartbeat;
 mod metrics;

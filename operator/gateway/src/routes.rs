@@ -8,7 +8,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::gateway::Gateway;
 use crate::refusal::Refusal;
-use crate::{attach, boundary, calls, end, events, heartbeat, observe, read, records};
+use crate::{attach, boundary, calls, end, events, export, heartbeat, observe, read, records};
 
 /// Where runs are found.
 pub(crate) const RUNS: &str = "/v1/runs/";
@@ -26,6 +26,7 @@ const CANCELLED: (&str, &str) = ("/v1/runs/{run_id}/cancelled", "cancelled");
 const STATE: (&str, &str) = ("/v1/runs/{run_id}/state", "state");
 const MEMORY_DELTA: (&str, &str) = ("/v1/runs/{run_id}/memory-delta", "memory-delta");
 const EVENTS: (&str, &str) = ("/v1/runs/{run_id}/events", "events");
+const EXPORT: (&str, &str) = ("/v1/runs/{run_id}/export", "export");
 const RECORDS: (&str, &str) = ("/v1/runs/{run_id}/records", "records");
 
 /// The worker's contract over HTTP.
@@ -43,6 +44,7 @@ pub fn router(gateway: Gateway) -> Router {
         .route(STATE.0, get(read::state))
         .route(MEMORY_DELTA.0, get(read::memory_delta))
         .route(EVENTS.0, get(events::events))
+        .route(EXPORT.0, get(export::export))
         .route(RECORDS.0, post(records::write).get(records::list))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
@@ -66,6 +68,7 @@ pub(crate) fn name(route: &str) -> Option<&'static str> {
         STATE,
         MEMORY_DELTA,
         EVENTS,
+        EXPORT,
         RECORDS,
     ];
     routes.into_iter().find(|(path, _)| *path == route).map(|(_, name)| name)

@@ -9,6 +9,7 @@ mod calls;
 mod channels;
 mod ends;
 mod events;
+mod exports;
 mod faults;
 mod heartbeats;
 mod hurting;

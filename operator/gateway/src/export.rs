@@ -1,0 +1,66 @@
+//! `GET export`: the run as a bundle that proves itself.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{RawQuery, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use dalsegno_store::proof::Signer;
+use dalsegno_store::proof::bundle::Export;
+use futures::stream;
+use jiff::Timestamp;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use crate::gateway::{Gateway, chain};
+use crate::path::Worker;
+use crate::query::Query;
+use crate::read;
+use crate::refusal::Refusal;
+
+/// A reader that takes nothing for as long has gone: a bundle on its way out holds a connection to the database.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) async fn export(
+    State(gateway): State<Gateway>,
+    worker: Worker,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    Query::parse(query.as_deref(), &[])?;
+    let place = gateway.exports.clone().try_acquire_owned().map_err(|_| Refusal::full())?;
+    read::judge(&gateway, &worker).await?;
+    let key = gateway.config.signing_key.as_deref();
+    let signer = gateway.ask("fetching the signing key", || Signer::load(&*gateway.store, key)).await?;
+    let (signer, run) = (Arc::new(signer), worker.run);
+    let begun = async || {
+        let (reading, store) = (gateway.store.reading().await?, gateway.store.id().await?);
+        Export::begin(reading, store, run, Timestamp::now(), signer.clone()).await
+    };
+    let begun = gateway.ask("beginning an export", begun).await?.ok_or_else(Refusal::no_such_run)?;
+    let (send, lines) = mpsc::channel(1);
+    tokio::spawn(write(begun, send, place));
+    let body = stream::unfold((lines, worker), |(mut lines, worker)| async move {
+        let next: Bytes = lines.recv().await?;
+        Some((Ok::<_, Infallible>(next), (lines, worker)))
+    });
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(body)).into_response())
+}
+
+/// Writes a bundle out. One that ends early has no last line, and does not verify.
+async fn write(mut export: Export, send: mpsc::Sender<Bytes>, _place: OwnedSemaphorePermit) {
+    loop {
+        match export.next().await {
+            Ok(Some(lines)) => match send.send_timeout(lines.into(), PATIENCE).await {
+                Ok(()) => {}
+                Err(_) => return,
+            },
+            Ok(None) => return,
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "an export has ended before its end");
+                return;
+            }
+        }
+    }
+}
