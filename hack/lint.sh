@@ -50,11 +50,18 @@ python_syntax() {
     done
 }
 
+# The fuzz targets are a workspace of their own, whose lock must know what the store depends on.
+lock_of_fuzz() {
+    cargo metadata --locked --format-version 1 --manifest-path operator/fuzz/Cargo.toml >/dev/null ||
+        { echo 'cargo metadata --manifest-path operator/fuzz/Cargo.toml mends it'; return 1; }
+}
+
 check 'format of Rust' cargo fmt --all --check -- -l
 check 'format of Go' go_format
 check 'shell scripts' scripts
 check 'Python' python_syntax
 check 'one TLS provider' one_tls_provider
+check 'lock of the fuzz targets' lock_of_fuzz
 check 'go vet' go vet -C e2e/cluster ./...
 check 'chart' chart
 check 'clippy' cargo clippy --locked --quiet --workspace --all-targets -- --deny warnings
