@@ -77,6 +77,17 @@ impl Postgres {
         Ok(undo)
     }
 
+    /// Carries out one statement as the owner of the tables.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses it.
+    pub async fn execute(&self, statement: &str) -> Result {
+        let data = self.data.display().to_string();
+        let psql = ["psql", "-qX", "-v", "ON_ERROR_STOP=1", "-h", &data, "-p", PORT, "-d", "postgres"];
+        Undo::by(as_postgres(&[&psql[..], &["-c", statement]].concat())).now().await
+    }
+
     /// Moves the release back onto its embedded store and removes the server.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! Stories that break the cluster or Dal Segno itself: one after the other (`--test-threads=1`).
 
+mod corruption;
 mod healthy;
 mod nodes;
 mod operator_away;
