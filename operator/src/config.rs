@@ -84,6 +84,9 @@ pub enum Command {
         /// Also the state after this turn.
         #[arg(long)]
         turn: Option<i32>,
+        /// Also what changed in the state between this turn and `--turn`; 0: since the start.
+        #[arg(long, requires = "turn")]
+        since: Option<i32>,
         /// Also its calls, with their keys.
         #[arg(long)]
         calls: bool,

@@ -90,8 +90,8 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             }
             Ok(())
         }
-        Command::Show { store, run, turn, calls, follow } => {
-            people::show(&store.database_url, &run, people::What { turn, calls, follow }).await
+        Command::Show { store, run, turn, since, calls, follow } => {
+            people::show(&store.database_url, &run, people::What { turn, since, calls, follow }).await
         }
         Command::Export { store, run, output, key } => {
             let key = key.signing_key.as_deref();

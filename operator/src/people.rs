@@ -7,7 +7,8 @@ pub mod verify;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use dalsegno_protocol::{CallOutcome, CallState, Channel, Payload, RawValue};
+use dalsegno_protocol::{CallOutcome, CallState, Channel, Payload, RawValue, State};
+use dalsegno_store::memory;
 use dalsegno_store::{
     Attempt, BoundaryRow, CallFilter, Completed, Lifecycle, RunRecord, Settle, SettledBy, Store,
 };
@@ -24,6 +25,8 @@ const TURNS: i32 = 20;
 pub struct What {
     /// The state after this turn.
     pub turn: Option<i32>,
+    /// What changed in the state since this turn.
+    pub since: Option<i32>,
     /// Its calls.
     pub calls: bool,
     /// Go on until the run is over.
@@ -58,6 +61,9 @@ pub async fn show(url: &str, name: &RunName, what: What) -> anyhow::Result<()> {
     shown = print_turns(store.as_ref(), &run, shown).await?;
     if let Some(turn) = what.turn {
         print_state(store.as_ref(), &run, turn).await?;
+    }
+    if let (Some(since), Some(turn)) = (what.since, what.turn) {
+        print_difference(store.as_ref(), &run, since, turn).await?;
     }
     if what.calls {
         print_calls(store.as_ref(), &run).await?;
@@ -225,9 +231,20 @@ async fn print_turns(store: &dyn Store, run: &RunRecord, shown: i32) -> anyhow::
     Ok(head.turn)
 }
 
-async fn print_state(store: &dyn Store, run: &RunRecord, turn: i32) -> anyhow::Result<()> {
+async fn print_difference(store: &dyn Store, run: &RunRecord, from: i32, to: i32) -> anyhow::Result<()> {
+    let before = if from == 0 { Default::default() } else { state(store, run, from).await? };
+    let delta = memory::delta(&before, &state(store, run, to).await?);
+    println!("from turn {from} to turn {to}: {}", serde_json::to_string(&delta)?);
+    Ok(())
+}
+
+async fn state(store: &dyn Store, run: &RunRecord, turn: i32) -> anyhow::Result<State> {
     let state = store.state(run.id, Some(turn)).await.context("reading the state")?;
-    let state = state.with_context(|| format!("the run has no turn {turn}"))?;
+    state.with_context(|| format!("the run has no turn {turn}"))
+}
+
+async fn print_state(store: &dyn Store, run: &RunRecord, turn: i32) -> anyhow::Result<()> {
+    let state = state(store, run, turn).await?;
     println!("\nstate after turn {turn}");
     for (name, channel) in state {
         match channel {

@@ -42,6 +42,9 @@ fn a_run_is_carried_out_of_its_store_and_proved_by_the_file_alone() {
     let proved = laptop.ask(&["verify", "--database-url", &url, "dev/agent"]);
     assert!(proved.contains(": 0 problems\nits state can be rebuilt up to turn 3 (result)"), "{proved}");
 
+    let shown = laptop.ask(&["show", "--database-url", &url, "dev/agent", "--turn", "3", "--since", "1"]);
+    assert!(shown.contains(r#"from turn 1 to turn 3: {"added":{},"updated":{"#), "{shown}");
+
     laptop.ask(&["export", "--database-url", &url, "dev/agent", "--output", "run.jsonl"]);
     let proved = laptop.ask(&["verify", "run.jsonl"]);
     assert!(proved.contains("run dev/agent: 3 boundaries, ") && proved.contains(": 0 problems"), "{proved}");

@@ -160,7 +160,10 @@ async fn nothing_that_a_worker_sends_is_in_a_log_or_a_metric_whatever_becomes_of
         json!({ "commitId": id(n), "state": { CANARY: CANARY }, "events": [{ "said": CANARY }],
                 "trigger": CANARY })
     };
-    let calls: [(&str, Value); 16] = [
+    let record = json!({ "put": { "space": CANARY, "key": CANARY, "value": { "json": CANARY } } });
+    let calls: [(&str, Value); 18] = [
+        ("records", json!({ "batchId": id(8), "operations": [record] })),
+        ("records", json!({ "batchId": CANARY, "operations": [{ CANARY: CANARY }] })),
         ("turns/1", all(1)),
         ("turns/1", all(1)),
         ("turns/1", all(2)),
@@ -206,6 +209,11 @@ async fn nothing_that_a_worker_sends_is_in_a_log_or_a_metric_whatever_becomes_of
             .post_as(&format!("token-of-{CANARY}"), "attach", json!({ "instance": CANARY }).to_string())
             .await;
         world.get(&format!("state?turn={CANARY}")).await;
+        for path in
+            ["records?space=canary-7c1e", "events?from=canary-7c1e", "memory-delta?canary-7c1e", "export"]
+        {
+            world.get(path).await;
+        }
         world.get(&format!("{CANARY}/{CANARY}")).await;
     }
     world.store.set(Fault::None);
