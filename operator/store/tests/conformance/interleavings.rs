@@ -164,8 +164,8 @@ async fn prepare(call: Call, world: &World, worker: Worker) -> (Worker, Request)
     let run = world.of(&worker).await;
     let next = run.head.map_or(1, |head| head.turn + 1);
     let request = match call {
-        Call::Plan => Request::Commit(delta(&worker, next, Boundary::Plan), run.epoch),
-        Call::Result => Request::Commit(delta(&worker, next, Boundary::Result), run.epoch),
+        Call::Plan => Request::Commit(Box::new(delta(&worker, next, Boundary::Plan)), run.epoch),
+        Call::Result => Request::Commit(Box::new(delta(&worker, next, Boundary::Result)), run.epoch),
         Call::Claim => Request::Claim(worker.claim(PAY, Policy::Probe)),
         Call::Complete => {
             Request::Complete(worker.complete(&world.start_call(&worker, PAY, Policy::Probe).await))
@@ -204,7 +204,7 @@ fn delta(worker: &Worker, turn: i32, boundary: Boundary) -> Commit {
 /// The bytes that are sent, as often as it takes.
 enum Request {
     /// And the epoch that it is meant for.
-    Commit(Commit, i64),
+    Commit(Box<Commit>, i64),
     Claim(Claim),
     Complete(Complete),
     Settle(Settle),
@@ -236,7 +236,8 @@ impl Request {
     /// What is there of it.
     async fn stands(&self, world: &World, run: RunId) -> &'static str {
         match self {
-            Self::Commit(Commit { turn, boundary, .. }, epoch) => {
+            Self::Commit(commit, epoch) => {
+                let Commit { turn, boundary, .. } = &**commit;
                 let place = Place { turn: *turn, boundary: *boundary, epoch: *epoch };
                 let links = world.links(run, None).await.unwrap();
                 let found = links.iter().find(|link| link.place == place);
