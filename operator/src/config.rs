@@ -117,6 +117,9 @@ pub enum Command {
         /// The store of the run: `postgres://…` or `sqlite:///path/to/file.db`.
         #[arg(long, env = "DALSEGNO_DATABASE_URL", hide_env_values = true)]
         database_url: Option<String>,
+        /// Also the state after this turn, from the bundle alone.
+        #[arg(long)]
+        turn: Option<i32>,
         /// Public key that must have signed the bundle, in base64; unset: the one that it names.
         #[arg(long, value_parser = public_key)]
         public_key: Option<PublicKey>,

@@ -97,10 +97,10 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             let key = key.signing_key.as_deref();
             people::export::export(&store.database_url, &run, output.as_deref(), key).await
         }
-        Command::Verify { target: Target::File(path), database_url: _, public_key } => {
-            people::verify::bundle(&path, public_key)
+        Command::Verify { target: Target::File(path), database_url: _, turn, public_key } => {
+            people::verify::bundle(&path, public_key, turn)
         }
-        Command::Verify { target: Target::Run(run), database_url, public_key: _ } => {
+        Command::Verify { target: Target::Run(run), database_url, turn: _, public_key: _ } => {
             let url = database_url.context("to verify a run, name its store: --database-url")?;
             people::verify::run(&url, &run).await
         }

@@ -244,7 +244,11 @@ async fn state(store: &dyn Store, run: &RunRecord, turn: i32) -> anyhow::Result<
 }
 
 async fn print_state(store: &dyn Store, run: &RunRecord, turn: i32) -> anyhow::Result<()> {
-    let state = state(store, run, turn).await?;
+    print_channels(turn, state(store, run, turn).await?);
+    Ok(())
+}
+
+fn print_channels(turn: i32, state: State) {
     println!("\nstate after turn {turn}");
     for (name, channel) in state {
         match channel {
@@ -255,7 +259,6 @@ async fn print_state(store: &dyn Store, run: &RunRecord, turn: i32) -> anyhow::R
             }
         }
     }
-    Ok(())
 }
 
 fn shown(payload: &Payload) -> String {

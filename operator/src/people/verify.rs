@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use dalsegno_store::proof::{PublicKey, bundle};
 use dalsegno_store::{audit, verify};
 
-use super::latest;
+use super::{latest, print_channels};
 use crate::config::RunName;
 
 /// What is verified.
@@ -67,14 +67,14 @@ pub async fn run(url: &str, name: &RunName) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Holds a bundle to its signature, digest, chains and counts.
+/// Holds a bundle to its signature, digest, chains and counts; then shows the state after a turn, if one is named.
 ///
 /// # Errors
 ///
-/// Something is wrong with it, or it cannot be read.
-pub fn bundle(path: &Path, key: Option<PublicKey>) -> anyhow::Result<()> {
-    let file = std::fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
-    let found = bundle::verify(std::io::BufReader::new(file), key).context("reading the bundle")?;
+/// Something is wrong with it, it cannot be read, or it has no such turn.
+pub fn bundle(path: &Path, key: Option<PublicKey>, turn: Option<i32>) -> anyhow::Result<()> {
+    let open = || std::fs::File::open(path).with_context(|| format!("opening {}", path.display()));
+    let found = bundle::verify(std::io::BufReader::new(open()?), key).context("reading the bundle")?;
     for problem in &found.problems {
         println!("{problem}");
     }
@@ -93,6 +93,10 @@ pub fn bundle(path: &Path, key: Option<PublicKey>) -> anyhow::Result<()> {
     }
     if !found.problems.is_empty() {
         bail!("the bundle is not as it was written");
+    }
+    if let Some(turn) = turn {
+        let state = bundle::state(std::io::BufReader::new(open()?), turn).context("rebuilding the state")?;
+        print_channels(turn, state.with_context(|| format!("the bundle has no turn {turn}"))?);
     }
     Ok(())
 }

@@ -49,7 +49,8 @@ fn a_run_is_carried_out_of_its_store_and_proved_by_the_file_alone() {
     let proved = laptop.ask(&["verify", "run.jsonl"]);
     assert!(proved.contains("run dev/agent: 3 boundaries, ") && proved.contains(": 0 problems"), "{proved}");
     let key = proved.lines().find_map(|it| it.strip_prefix("public key ")?.split(' ').next()).unwrap();
-    laptop.ask(&["verify", "run.jsonl", "--public-key", key]);
+    let replayed = laptop.ask(&["verify", "run.jsonl", "--public-key", key, "--turn", "2"]);
+    assert!(replayed.contains("state after turn 2") && replayed.contains("[1, 2]"), "{replayed}");
 
     let bundle = fs::read_to_string(laptop.path().join("run.jsonl")).unwrap();
     fs::write(laptop.path().join("bent.jsonl"), bundle.replacen("[1, 2]", "[1, 3]", 1)).unwrap();

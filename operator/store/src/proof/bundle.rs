@@ -12,9 +12,11 @@
 
 mod export;
 mod lines;
+mod replay;
 mod verify;
 
 pub use export::Export;
+pub use replay::state;
 pub use verify::{Verified, verify};
 
 use crate::Digest;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use dalsegno_store::proof::bundle::{Export, Verified, verify};
+use dalsegno_store::proof::bundle::{Export, Verified, state, verify};
 use dalsegno_store::proof::{PublicKey, Signer};
 use dalsegno_store::{Reading, RunId};
 use jiff::Timestamp;
@@ -19,6 +19,7 @@ use crate::tamperings;
 
 on_both! {
     a_run_is_exported_and_verified_without_the_store,
+    every_state_is_rebuilt_from_the_bundle_alone,
     the_stores_own_key_is_made_once,
 }
 
@@ -100,6 +101,26 @@ async fn random_tamperings_of_a_bundle_are_all_found() {
         };
         assert!(!checked(&bent, None).problems.is_empty(), "tampering {number} was not found: {how}");
     }
+}
+
+async fn every_state_is_rebuilt_from_the_bundle_alone(face: &Face) {
+    let worker = worked_with(face).await;
+    let store = &face.world.store;
+    let bytes = bundle(store.reading().await.unwrap(), worker.run, signer().await).await;
+    let shown = |state: &Option<dalsegno_protocol::State>| serde_json::to_string(state).unwrap();
+    for turn in 1..=4 {
+        let kept = store.state(worker.run, Some(turn)).await.unwrap();
+        assert!(kept.is_some());
+        assert_eq!(shown(&state(&bytes[..], turn).unwrap()), shown(&kept), "turn {turn}");
+    }
+    assert_eq!(shown(&state(&bytes[..], 5).unwrap()), "null");
+}
+
+#[tokio::test]
+async fn of_a_run_that_was_rewound_only_the_live_branch_is_rebuilt() {
+    let (bytes, _) = by_hand().await;
+    let last = state(&bytes[..], 6).unwrap();
+    assert_eq!(serde_json::to_string(&last).unwrap(), r#"{"state":{"value":{"json":{"turn":6,"of":2}}}}"#);
 }
 
 #[tokio::test]
