@@ -160,8 +160,15 @@ pub struct Retention {
     #[schemars(range(min = 0, max = 10))]
     pub keep_pods: Option<i32>,
 
+    /// So many days after the run has ended, whichever way, the store drops what its worker wrote: states, events, results
+    /// and records. Headers and the audit stay, so that what happened can still be proved. A run that lives is never
+    /// touched. Built-in: 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 36_500))]
+    pub retention_days: Option<i32>,
+
     /// The AgentRun is deleted this many seconds after the run has ended, whichever way; what the store holds of it
-    /// stays. Built-in: never. Where Git creates what is missing, leave it unset: the run would begin again.
+    /// stays for its `retentionDays`. Built-in: never. Where Git creates what is missing, leave it unset: the run would begin again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<i32>,

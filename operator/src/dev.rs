@@ -36,7 +36,9 @@ use crate::act::perform;
 use crate::config::DevArgs;
 use crate::controller::reconcile;
 use crate::ground::Ground;
+use crate::retention;
 use crate::sync::lock;
+use crate::telemetry::Metrics;
 use kubelet::{GRACE, Kubelet};
 use laptop::{Laptop, say};
 use program::Program;
@@ -90,6 +92,7 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
     let stop = CancellationToken::new();
     let gateway = Gateway::new(store.clone(), tokens, Config::default());
     let serving = tokio::spawn(dalsegno_gateway::serve(listener, gateway, stop.clone().cancelled_owned()));
+    tokio::spawn(retention::follow(store.clone(), Metrics::default(), stop.clone()));
     let settings = Settings::resolve(&run.spec, &laptop::defaults());
     let laptop = Laptop {
         store,

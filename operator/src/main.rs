@@ -17,6 +17,7 @@ mod observe;
 mod people;
 mod pods;
 mod pulse;
+mod retention;
 mod serve;
 mod sync;
 mod telemetry;

@@ -46,6 +46,8 @@ pub struct Metrics {
     lookups: Family<ResultLabel, Counter>,
     unreadable: Family<KindLabel, Counter>,
     active: Gauge,
+    expired_runs: Counter,
+    expired_rows: Counter,
     seconds: Seconds,
 }
 
@@ -101,6 +103,12 @@ impl Metrics {
             "Looks at an object that is not what this version reads, by kind",
             self.unreadable.clone(),
         );
+        registry.register(
+            "expired_runs",
+            "Runs whose payloads are past their retention, and dropped",
+            self.expired_runs.clone(),
+        );
+        registry.register("expired_rows", "Rows dropped of such runs", self.expired_rows.clone());
         registry.register("active_runs", "Runs with an attached worker", self.active.clone());
         registry.register("reconcile_seconds", "Time a reconcile took", self.seconds.0.clone());
     }
@@ -134,6 +142,12 @@ impl Metrics {
     /// An object of this kind is not what this version reads.
     pub fn unreadable(&self, kind: &str) {
         self.unreadable.get_or_create(&KindLabel { kind: kind.to_owned() }).inc();
+    }
+
+    /// So many rows of a run that is past its retention were dropped; the last ones, if it is done.
+    pub fn dropped(&self, rows: u64, done: bool) {
+        self.expired_rows.inc_by(rows);
+        self.expired_runs.inc_by(done.into());
     }
 
     /// So many runs have an attached worker.

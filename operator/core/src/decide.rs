@@ -109,10 +109,13 @@ fn take_up(run: &AgentRun, observed: &Observed) -> Plan {
 
 /// A run that the store knows: what was asked of it since comes first.
 fn go_on(run: &AgentRun, observed: &Observed, row: &RunRecord, now: Timestamp) -> Plan {
-    if row.finish.is_some() {
-        return over(run, row, observed);
-    }
     let settings = Settings::of(run, &observed.agent);
+    if row.retention_days != settings.retention_days && observed.agent().is_some() {
+        return Plan::act(Effect::SetRetention(row.id, settings.retention_days));
+    }
+    if row.finish.is_some() {
+        return over(run, row, observed, &settings);
+    }
     if let Some(to) = reset_generation(run).filter(|to| *to > row.observed_reset_generation) {
         return Plan::act(Effect::ResetBudget { run: row.id, observed: row.observed_reset_generation, to });
     }
@@ -234,12 +237,12 @@ fn supervise(observed: &Observed, row: &RunRecord, settings: &Settings, now: Tim
 }
 
 /// A run that has come to its end: its worker may exit by itself for a while, and the AgentRun has its time to live.
-fn over(run: &AgentRun, row: &RunRecord, observed: &Observed) -> Plan {
+fn over(run: &AgentRun, row: &RunRecord, observed: &Observed, settings: &Settings) -> Plan {
     let plan = Plan::rest(Situation::Over);
     if let Some(left) = observed.pods.iter().find_map(|it| strays::exit_grace(row, it)) {
         return plan.again_in(left);
     }
-    let ttl = Settings::of(run, &observed.agent).ttl_after_finished;
+    let ttl = settings.ttl_after_finished;
     let Some(left) = row.finish.as_ref().zip(ttl).map(|(end, ttl)| ttl - row.now.duration_since(end.at))
     else {
         return plan;

@@ -97,6 +97,8 @@ pub enum Effect {
     },
     /// Change the lengths of the deadlines.
     SetDeadlines(RunId, Deadlines),
+    /// Change how many days after its end the run's payloads stay.
+    SetRetention(RunId, i32),
     /// Delete a pod, if it still has this UID.
     StopWorker {
         /// Its name.
@@ -126,6 +128,7 @@ impl Effect {
             Self::RequestCancel(_) => "request-cancel",
             Self::ResetBudget { .. } => "reset-budget",
             Self::SetDeadlines(..) => "set-deadlines",
+            Self::SetRetention(..) => "set-retention",
             Self::StopWorker { .. } => "stop-worker",
             Self::DeleteRun => "delete-run",
             Self::MarkDeleted => "mark-deleted",

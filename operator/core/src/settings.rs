@@ -36,6 +36,8 @@ pub struct Settings {
     pub keep_pods: usize,
     /// `retention.ttlSecondsAfterFinished` \[never\]: the AgentRun is deleted this long after its end.
     pub ttl_after_finished: Option<SignedDuration>,
+    /// `retention.retentionDays` \[30\]: the store drops a run's payloads so many days after its end.
+    pub retention_days: i32,
     /// `onPriorRun` \[`Hold`\].
     pub on_prior: OnPrior,
 }
@@ -86,6 +88,7 @@ impl Settings {
             keep_pods: usize::try_from(first!(retention.keep_pods).unwrap_or(1)).unwrap_or_default(),
             ttl_after_finished: first!(retention.ttl_seconds_after_finished)
                 .map(|seconds| SignedDuration::from_secs(seconds.into())),
+            retention_days: first!(retention.retention_days).unwrap_or(30),
             on_prior: match first!(on_prior_run).unwrap_or(OnPriorRun::Hold) {
                 OnPriorRun::Hold => OnPrior::Hold,
                 OnPriorRun::Adopt => OnPrior::Adopt,

@@ -27,6 +27,7 @@
 //! | a budget is granted | `reset` (operator) |
 //! | a run goes back | `ended` (operator) if its attempt had a pod; `rewound` (operator, or the person's name) with what is undone; then `reserved` (operator) |
 //! | an AgentRun is deleted on purpose | `deleted` (operator) |
+//! | the payloads of a run that is over are past their retention | `expired` (operator), before the first is dropped |
 //! | a namespace is adopted | `namespace-adopted` (the person's name), for each row |
 //!
 //! What changes nothing (a retry, a refusal other than `spent`) appends nothing.
@@ -78,6 +79,8 @@ pub mod kind {
     pub const ABANDONED: &str = "abandoned";
     /// The AgentRun was deleted on purpose.
     pub const DELETED: &str = "deleted";
+    /// What the run's worker wrote is being dropped: it is past its retention.
+    pub const EXPIRED: &str = "expired";
     /// The run's namespace was re-created and taken over by hand.
     pub const NAMESPACE_ADOPTED: &str = "namespace-adopted";
 }

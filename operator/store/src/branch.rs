@@ -10,7 +10,7 @@
 
 use dalsegno_protocol::{Boundary, State};
 
-use crate::chain::{self, KeptSnapshot, Shelved};
+use crate::chain::{self, DROPPED, KeptSnapshot, Shelved};
 use crate::pages::Found;
 use crate::snapshot;
 use crate::{BoundaryRow, Digest, Error, Place, Result, RunId, fold};
@@ -221,6 +221,9 @@ impl Branch {
         }
         for shelved in shelved.take_while(|shelved| shelved.kept.row.turn <= walk.last) {
             let place = shelved.kept.place();
+            if shelved.dropped && walk.state {
+                return Err(corrupt(run, format!("{place}: {DROPPED}")));
+            }
             let row = shelved.unpack_sound(run, state.as_ref()).map_err(|error| at(run, place, error))?;
             if folds {
                 state = advance(state, &row)?;

@@ -9,6 +9,9 @@ use crate::header::{Header, NO_PARENT};
 use crate::survey::Sound;
 use crate::{BoundaryRow, Digest, Error, Result, RunId, codec, fold, header};
 
+/// What nobody can go on from.
+pub(crate) const DROPPED: &str = "its payloads were dropped: the run is past its retention";
+
 /// Where a boundary stands in its run: the key of its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
@@ -110,6 +113,8 @@ pub(crate) struct Shelved {
     pub kept: Kept,
     /// `None`: they were not read.
     pub payloads: Option<Payloads>,
+    /// They are past their retention, and not there any more. Never so in a run that lives, whatever its rows say.
+    pub dropped: bool,
     /// A snapshot of the state after it, where one is to be used.
     pub snapshot: Option<KeptSnapshot>,
 }
@@ -140,8 +145,11 @@ impl Shelved {
         Sound { parent: self.kept.parent, parent_hash, content_hash, full, position }
     }
 
-    /// The boundary with its payloads; `before` is the state before it, where that is known.
+    /// The boundary with its payloads, unless these were dropped; `before` is the state before it, where that is known.
     pub fn unpack(self, before: Option<&State>) -> Result<Kept> {
+        if self.dropped {
+            return Ok(self.kept);
+        }
         let payloads = self.payloads.ok_or_else(|| corrupt("its payloads were not read"))?;
         let ops = match payloads.ops {
             None => None,

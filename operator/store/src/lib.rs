@@ -124,6 +124,14 @@ pub trait Store: Send + Sync + 'static {
     /// The lengths of the deadlines, obeyed at once.
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
 
+    /// How many days after its end the run's payloads stay; obeyed at once, also by a run that has ended.
+    async fn set_retention(&self, run: RunId, days: i32) -> Result<RunRecord>;
+
+    /// One step of dropping what is past its retention: no more than so many rows, of one run that is finished, deleted or
+    /// abandoned. The payloads of boundaries and calls, records, and snapshots go; headers stay, so that the chain still
+    /// verifies, and so do the audit, which tells of it first, and the run's own row. A live run is never touched.
+    async fn drop_expired(&self, rows: u32) -> Result<Dropped>;
+
     /// Goes back to an earlier boundary of the live branch, in one step: moves the epoch, marks the boundaries after it as
     /// undone and hides the records written after it, makes it the head. Event positions go on from the highest ever; calls
     /// keep their keys and results. A reserved attempt stays reserved under the new epoch, one with a pod ends as

@@ -3,7 +3,7 @@
 use dalsegno_protocol::State;
 
 use crate::branch::{self, Shelf, advance};
-use crate::chain::Shelved;
+use crate::chain::{DROPPED, Shelved};
 use crate::reading::StoredBoundary;
 use crate::survey::{Link, Sound};
 use crate::{Error, Place, Result, RunId};
@@ -59,6 +59,9 @@ async fn judge(
     if let Some(fault) = shelved.kept.fault(run) {
         return Err(Error::Corrupt { doing: "judging a boundary", detail: fault.into() });
     }
+    if shelved.dropped {
+        return Err(Error::Corrupt { doing: "judging a boundary", detail: DROPPED.into() });
+    }
     let (place, sound) = (shelved.kept.place(), shelved.link());
     let before = match (sound.parent, last) {
         (None, _) => Some(State::new()),
@@ -97,7 +100,7 @@ pub(crate) async fn unpacked(shelf: &impl Shelf, page: Vec<Unread>) -> Result<Ve
         };
         let unpacked = before.and_then(|before| {
             let kept = shelved.unpack(before.as_ref())?;
-            let after = if folds { advance(before, &kept.row)? } else { None };
+            let after = if folds && kept.has_payloads { advance(before, &kept.row)? } else { None };
             Ok((kept, after))
         });
         boundaries.push(match unpacked {

@@ -30,6 +30,7 @@ mod pool;
 mod pulse;
 mod reading;
 mod records;
+mod retention;
 mod rewind;
 mod row;
 mod schema;

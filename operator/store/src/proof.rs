@@ -10,6 +10,7 @@ mod boundary_chain;
 pub mod bundle;
 mod check;
 mod marks;
+mod retention;
 mod signing;
 mod texts;
 

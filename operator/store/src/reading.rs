@@ -150,6 +150,11 @@ pub struct StoredSnapshot {
 }
 
 impl StoredBoundary {
+    /// Whether its payloads are past their retention.
+    pub fn is_dropped(&self) -> bool {
+        !self.kept.has_payloads && self.damage.is_none()
+    }
+
     /// Where it stands.
     pub fn key(&self) -> BoundaryKey {
         let Place { turn, boundary, epoch } = self.kept.place();

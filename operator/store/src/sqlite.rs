@@ -37,6 +37,7 @@ mod pulse;
 mod read;
 mod reading;
 mod records;
+mod retention;
 mod rewind;
 mod row;
 mod schema;

@@ -115,7 +115,8 @@ BEGIN
             'progress_ms', r.progress_ms
         ),
         'beat', jsonb_build_object('last', s.beat_last, 'since', s.beat_since, 'gap_from', s.gap_from),
-        'created_at', r.created_at
+        'created_at', r.created_at,
+        'retention_days', r.retention_days
     )
     FROM runs r
     JOIN store s ON s.only_row

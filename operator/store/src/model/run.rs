@@ -128,6 +128,8 @@ pub struct RunRecord {
     /// When the run was taken up.
     #[serde(with = "millis")]
     pub created_at: Timestamp,
+    /// How many days after its end its payloads stay.
+    pub retention_days: i32,
 }
 
 /// Whether a run still runs.

@@ -19,7 +19,7 @@ use crate::{AuditRow, BoundaryRow, Digest, RunId};
 /// joined after. The parent of each must stand before it, so that no cycle is walked. The run's row is there in any
 /// case, with the head that was walked from.
 const WALK: &str = "WITH RECURSIVE run AS MATERIALIZED ( \
-         SELECT id, head_turn, head_boundary, head_epoch, head_hash FROM runs WHERE id = $1 \
+         SELECT id, lifecycle, head_turn, head_boundary, head_epoch, head_hash FROM runs WHERE id = $1 \
      ), live AS ( \
          SELECT 2147483647 AS turn, 2::smallint AS boundary, 0::bigint AS epoch, \
                 coalesce($6, head_turn) AS parent_turn, coalesce($7, head_boundary) AS parent_boundary, \
@@ -48,6 +48,7 @@ const WALK: &str = "WITH RECURSIVE run AS MATERIALIZED ( \
             b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.parent_hash, \
             b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
             b.events_digest, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
+            b.dropped AND run.lifecycle <> 'live' AS is_dropped, \
             b.has_payloads, CASE WHEN b.has_payloads THEN b.ops END AS ops, \
             CASE WHEN b.has_payloads THEN b.events END AS events, b.document, b.snapshot_digest \
      FROM run LEFT JOIN ( \
@@ -152,6 +153,7 @@ pub(super) fn shelved(row: &PgRow) -> Work<Shelved> {
             .try_get::<bool, _>("has_payloads")?
             .then(|| Work::Ok(Payloads { ops: row.try_get("ops")?, events: row.try_get("events")? }))
             .transpose()?,
+        dropped: row.try_get("is_dropped")?,
         snapshot: match (row.try_get("document")?, row.try_get("snapshot_digest")?) {
             (Some(document), Some(digest)) => Some(KeptSnapshot { document, digest }),
             _ => None,

@@ -16,7 +16,7 @@ const READ: &str = "SELECT runs.lifecycle <> 'live' AS over, kept.* \
          SELECT *, sum(octet_length(events)) OVER (ORDER BY position) - octet_length(events) AS before \
          FROM ( \
              SELECT turn, attempt, position, events, events_digest FROM boundaries \
-             WHERE run = $1 AND event_count > 0 AND position >= $2 AND NOT undone \
+             WHERE run = $1 AND event_count > 0 AND position >= $2 AND NOT undone AND NOT dropped \
              ORDER BY position LIMIT $3 \
          ) AS found \
      ) AS kept ON kept.before < $4 \

@@ -11,7 +11,7 @@ const RIGHTS: &str = "\
     REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM {role};
     GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {schema} TO {role};
     GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {role};
-    GRANT DELETE ON snapshots, chunks, records TO {role};
+    GRANT DELETE ON snapshots, chunks, records, record_batches TO {role};
     REVOKE UPDATE ON audit, anchors, signing_key FROM {role};
     REVOKE INSERT, UPDATE ON _sqlx_migrations FROM {role};
     REVOKE INSERT ON store FROM {role};";

@@ -38,7 +38,9 @@ const BOUNDARIES: &str = "WITH page AS ( \
                WHERE (run, turn, boundary, epoch) > ($1, $2, $3, $4) AND run <= $5 \
                ORDER BY run, turn, boundary, epoch LIMIT $6) AS next \
      ) \
-     SELECT b.*, true AS has_payloads, NULL::bytea AS document, NULL::bytea AS snapshot_digest FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
+     SELECT b.*, true AS has_payloads, \
+            b.dropped AND coalesce((SELECT lifecycle <> 'live' FROM runs WHERE id = b.run), false) AS is_dropped, \
+             NULL::bytea AS document, NULL::bytea AS snapshot_digest FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
      WHERE coalesce(page.before, 0) < $7 ORDER BY run, turn, boundary, epoch";
 
 const CALLS: &str = "WITH page AS ( \

@@ -16,7 +16,9 @@ const REWIND: &str = "SELECT * FROM ds_rewind_v1($1, $2, $3, $4, $5, $6, $7)";
 
 /// At least one boundary, if there is one; no more than these bytes of payloads beyond it. Their lengths are known
 /// without reading them.
-const PAGE: &str = "SELECT b.*, true AS has_payloads, NULL::bytea AS document, NULL::bytea AS snapshot_digest FROM ( \
+const PAGE: &str = "SELECT b.*, true AS has_payloads, \
+            b.dropped AND coalesce((SELECT lifecycle <> 'live' FROM runs WHERE id = b.run), false) AS is_dropped, \
+             NULL::bytea AS document, NULL::bytea AS snapshot_digest FROM ( \
          SELECT turn, boundary, epoch, \
                 sum(bytes) OVER (ORDER BY turn, boundary, epoch ROWS UNBOUNDED PRECEDING) - bytes AS before \
          FROM ( \

@@ -41,6 +41,7 @@ fn migrator() -> Migrator {
         14 "0014_append_only",
         15 "0015_signing_key",
         16 "0016_anchors",
+        17 "0017_retention",
     })
 }
 

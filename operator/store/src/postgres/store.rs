@@ -10,10 +10,10 @@ use super::snapshot::Rows;
 use crate::proof::{Anchor, Unanchored};
 use crate::{
     Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
-    Complete, Completed, Created, Deadlines, Digest, Ending, EventPage, EventQuery, FinishCall, Identity,
-    Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch, RecordPage, RecordQuery, Recorded,
-    Result, Rewind, Rewound, RunId, RunRecord, Settle, Snapshotted, Store, Then, Written, branch, pages,
-    snapshot,
+    Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage, EventQuery, FinishCall,
+    Identity, Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch, RecordPage, RecordQuery,
+    Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Snapshotted, Store, Then, Written, branch,
+    pages, snapshot,
 };
 
 #[async_trait]
@@ -68,6 +68,14 @@ impl Store for Postgres {
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
         self.do_set_deadlines(run, deadlines).await.map_err(|fault| fault.while_("setting deadlines"))
+    }
+
+    async fn set_retention(&self, run: RunId, days: i32) -> Result<RunRecord> {
+        self.do_set_retention(run, days).await.map_err(|fault| fault.while_("setting the retention"))
+    }
+
+    async fn drop_expired(&self, rows: u32) -> Result<Dropped> {
+        self.do_drop_expired(rows).await.map_err(|fault| fault.while_("dropping what is past its retention"))
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {

@@ -102,8 +102,8 @@ impl BoundaryChain {
         }
         let row = &boundary.kept.row;
         let events = i64::try_from(row.events.len()).unwrap_or(i64::MAX);
-        // Of payloads that cannot be decoded nothing is known but that.
-        let counted = boundary.damage.is_none();
+        // Of payloads that cannot be decoded, or were dropped, nothing is known but that.
+        let counted = boundary.kept.has_payloads;
         let before = match self.parent(boundary, place) {
             Ok(before) => before,
             Err(what) => return Some(what),

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::marks::Marks;
+use super::retention::Retention;
 use super::{Anchors, AuditChain, BoundaryChain, Problem};
 use crate::reading::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, RunHead, StoredBoundary, StoredSnapshot};
 use crate::{AuditRow, Reading, Result, RunId};
@@ -108,7 +109,9 @@ impl<'r> Walk<'r> {
         let mut problems = Vec::new();
         let mut mark = self.marks.of(run.id);
         let mut chain = AuditChain::new(run.id);
+        let mut retention = Retention::default();
         while let Some((_, row)) = self.next_audit(|of| of == run.id).await? {
+            retention.see_audit(&row);
             problems.extend(chain.push(&row));
             mark.see_audit(&row);
             summary.audit += 1;
@@ -117,10 +120,12 @@ impl<'r> Walk<'r> {
         let mut chain = BoundaryChain::new(run.id, run.head);
         while let Some(boundary) = self.next_boundary(|of| of == run.id).await? {
             problems.extend(chain.push(&boundary));
+            retention.see_boundary(&boundary);
             mark.see_boundary(&boundary);
             summary.boundaries += 1;
         }
         problems.extend(chain.end());
+        problems.extend(retention.end(run.id));
         problems.extend(mark.rest(run.id));
         for StoredSnapshot { place, fault } in self.reading.snapshots(run.id).await? {
             summary.snapshots += 1;

@@ -42,6 +42,7 @@ const WALK: &str = "WITH RECURSIVE live AS ( \
      SELECT b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.parent_hash, \
             b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
             b.events_digest, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
+            b.dropped AND (SELECT lifecycle <> 'live' FROM runs WHERE id = ?1) AS is_dropped, \
             live.turn <= ?6 AND live.known <> 2 AS has_payloads, \
             CASE WHEN live.turn <= ?6 AND live.known <> 2 THEN b.ops END AS ops, \
             CASE WHEN live.turn <= ?6 AND live.known <> 2 THEN b.events END AS events, \
@@ -119,6 +120,7 @@ pub(super) fn shelved(row: &SqliteRow) -> Work<Shelved> {
             .try_get::<bool, _>("has_payloads")?
             .then(|| Work::Ok(Payloads { ops: row.try_get("ops")?, events: row.try_get("events")? }))
             .transpose()?,
+        dropped: row.try_get("is_dropped")?,
         snapshot: match (row.try_get("document")?, row.try_get("snapshot_digest")?) {
             (Some(document), Some(digest)) => Some(KeptSnapshot { document, digest }),
             _ => None,

@@ -138,6 +138,9 @@ fn fresh(now: i64, new: NewRun) -> RunRow {
         audit_seq: 0,
         audit_hash: Hash(header::NO_PARENT),
         records_digest: None,
+        retention_days: 30,
+        expired_at: None,
+        emptied: false,
     }
 }
 

@@ -14,7 +14,7 @@ const READ: &str = "SELECT * FROM ( \
          SELECT *, sum(length(events)) OVER (ORDER BY position) - length(events) AS before \
          FROM ( \
              SELECT turn, attempt, position, events, events_digest FROM boundaries \
-             WHERE run = ?1 AND event_count > 0 AND position >= ?2 AND NOT undone \
+             WHERE run = ?1 AND event_count > 0 AND position >= ?2 AND NOT undone AND NOT dropped \
              ORDER BY position LIMIT ?3 \
          ) \
      ) WHERE before < ?4 ORDER BY position";

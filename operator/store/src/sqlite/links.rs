@@ -10,7 +10,9 @@ use crate::survey::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Place, RunId};
 
 /// At least one boundary, if there is one; no more than these bytes of payloads beyond it.
-const PAGE: &str = "SELECT b.*, true AS has_payloads, NULL AS document, NULL AS snapshot_digest FROM ( \
+const PAGE: &str = "SELECT b.*, true AS has_payloads, \
+            b.dropped AND coalesce((SELECT lifecycle <> 'live' FROM runs WHERE id = b.run), false) AS is_dropped, \
+             NULL AS document, NULL AS snapshot_digest FROM ( \
          SELECT turn, boundary, epoch, \
                 sum(bytes) OVER (ORDER BY turn, boundary, epoch ROWS UNBOUNDED PRECEDING) - bytes AS before \
          FROM ( \

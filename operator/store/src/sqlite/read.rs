@@ -91,6 +91,7 @@ pub(super) async fn record(conn: &mut SqliteConnection, now: i64, row: RunRow) -
             gap_from: timestamp(store.gap_from)?,
         },
         created_at: timestamp(row.created_at)?,
+        retention_days: row.retention_days,
         lifecycle: row.lifecycle.0,
         epoch: row.epoch,
         observed_reset_generation: row.observed_reset_generation,

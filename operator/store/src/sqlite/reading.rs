@@ -32,7 +32,9 @@ const BOUNDARIES: &str = "WITH page AS ( \
                WHERE (run, turn, boundary, epoch) > (?, ?, ?, ?) AND run <= ? \
                ORDER BY run, turn, boundary, epoch LIMIT ?) \
      ) \
-     SELECT b.*, true AS has_payloads, NULL AS document, NULL AS snapshot_digest FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
+     SELECT b.*, true AS has_payloads, \
+            b.dropped AND coalesce((SELECT lifecycle <> 'live' FROM runs WHERE id = b.run), false) AS is_dropped, \
+             NULL AS document, NULL AS snapshot_digest FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
      WHERE coalesce(page.before, 0) < ? ORDER BY run, turn, boundary, epoch";
 
 const CALLS: &str = "WITH page AS ( \

@@ -79,6 +79,9 @@ table! {
         audit_seq: i64,
         audit_hash: Hash,
         records_digest: Option<Hash>,
+        retention_days: i32,
+        expired_at: Option<i64>,
+        emptied: bool,
     }
     where "id = ?" { id }
 }

@@ -17,6 +17,7 @@ fn migrator() -> Migrator {
         migration(7, "append_only", include_str!("../../migrations/sqlite/0007_append_only.sql")),
         migration(8, "signing_key", include_str!("../../migrations/sqlite/0008_signing_key.sql")),
         migration(9, "anchors", include_str!("../../migrations/sqlite/0009_anchors.sql")),
+        migration(10, "retention", include_str!("../../migrations/sqlite/0010_retention.sql")),
     ])
 }
 

@@ -9,15 +9,16 @@ use super::call_row::payload;
 use super::snapshot::Rows;
 use super::{
     Reads, Sqlite, anchors, attach, branch, calls, cancel, commit, create, events, links, namespace, operate,
-    pulse, read, reading, records, rewind,
+    pulse, read, reading, records, retention, rewind,
 };
 use crate::packed::Packed;
 use crate::proof::{Anchor, Unanchored};
 use crate::{
     Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
-    Complete, Completed, Created, Deadlines, Digest, Ending, Error, EventPage, EventQuery, FinishCall,
-    Identity, Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch, RecordPage, RecordQuery,
-    Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Snapshotted, Store, Then, Written,
+    Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, Error, EventPage, EventQuery,
+    FinishCall, Identity, Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch, RecordPage,
+    RecordQuery, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Snapshotted, Store, Then,
+    Written,
 };
 
 #[async_trait]
@@ -93,6 +94,16 @@ impl Store for Sqlite {
             Box::pin(operate::set_deadlines(conn, now, run, deadlines))
         })
         .await
+    }
+
+    async fn set_retention(&self, run: RunId, days: i32) -> Result<RunRecord> {
+        let doing = "setting the retention";
+        self.write(doing, move |conn, now| Box::pin(retention::set(conn, now, run, days))).await
+    }
+
+    async fn drop_expired(&self, rows: u32) -> Result<Dropped> {
+        let doing = "dropping what is past its retention";
+        self.write(doing, move |conn, now| Box::pin(retention::expire(conn, now, rows))).await
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {

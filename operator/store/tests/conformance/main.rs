@@ -21,6 +21,7 @@ mod property;
 mod pulse;
 mod records;
 mod reset;
+mod retention;
 mod revisions;
 mod rewinds;
 mod settles;

@@ -34,7 +34,7 @@ pub async fn signer() -> Arc<Signer> {
     Arc::new(Signer::load(&store, Some(&file("tests/golden/test-key.pem"))).await.unwrap())
 }
 
-async fn bundle(reading: Box<dyn Reading>, run: RunId, signer: Arc<Signer>) -> Vec<u8> {
+pub async fn bundle(reading: Box<dyn Reading>, run: RunId, signer: Arc<Signer>) -> Vec<u8> {
     let at = Timestamp::UNIX_EPOCH;
     let mut export = Export::begin(reading, Uuid::from_u128(7), run, at, signer).await.unwrap().unwrap();
     let mut bytes = Vec::new();

@@ -1,9 +1,11 @@
 //! The check of a whole store, on the databases.
 
 use dalsegno_protocol::{Boundary, Payload, RawValue, RecordOp};
+use dalsegno_store::proof::bundle::{state as replayed, verify};
 use dalsegno_store::{Commit, Place, RecordBatch, Rewind, RunId, Written};
 use uuid::Uuid;
 
+use crate::bundles;
 use crate::faces::{Face, on_both};
 use crate::world::{Worker, random};
 
@@ -14,6 +16,7 @@ on_both! {
     what_is_deleted_is_found,
     a_reading_is_one_moment,
     a_rewound_run_has_no_problem,
+    a_run_past_its_retention_has_no_problem_and_payloads_that_just_vanish_are_one,
 }
 
 /// Two runs with turns, one of them recovered, and more rows than a page has.
@@ -164,4 +167,37 @@ async fn a_rewound_run_has_no_problem(face: &Face) {
         format!("UPDATE boundaries SET undone = NOT undone WHERE run = {run} AND turn = 3"),
     )
     .await;
+}
+
+async fn a_run_past_its_retention_has_no_problem_and_payloads_that_just_vanish_are_one(face: &Face) {
+    let worker = worked_with(face).await;
+    face.world.finish(&worker.finish()).await.unwrap();
+    face.world.set_retention(worker.run, 0).await.unwrap();
+    while face.world.drop_expired(2).await.unwrap().run.is_some() {
+        assert_eq!(face.check().await.1, [], "also between two steps");
+    }
+    let reading = face.world.reading().await.unwrap();
+    let bundle = bundles::bundle(reading, worker.run, bundles::signer().await).await;
+    assert!(replayed(&bundle[..], 1).is_err(), "no state is made of what is not there");
+    let found = verify(&bundle[..], None).unwrap();
+    assert_eq!((found.boundaries, found.events, found.problems), (7, 0, vec![]));
+
+    let yes = if face.is_postgres() { "true" } else { "1" };
+    let vanish = async |run: RunId| {
+        let run = id(face, run);
+        let sql =
+            format!("UPDATE boundaries SET dropped = {yes}, ops = NULL, events = NULL WHERE run = {run}");
+        face.execute(&sql).await.unwrap();
+        let (_, problems) = face.check().await;
+        problems.into_iter().map(|problem| problem.what).collect::<Vec<_>>()
+    };
+    let over = face.world.worker().await;
+    face.world.turn(&over, 1).await;
+    face.world.finish(&over.finish()).await.unwrap();
+    let untold = "its payloads are gone, and the audit does not say that they were dropped";
+    assert_eq!(vanish(over.run).await, [untold]);
+    let live = face.world.worker().await;
+    face.world.turn(&live, 1).await;
+    let other = "it has another payload than was committed";
+    assert_eq!(vanish(live.run).await[..2], [untold, other], "a live run has no retention");
 }

@@ -131,7 +131,7 @@ proptest! {
         if given.row.finish.is_some() {
             let decision = given.decide();
             let known = matches!(given.seen.store, StoreSight::Found(_));
-            let clears = |effect| is_stop(effect) || matches!(effect, Effect::DeleteRun);
+            let clears = |effect| is_stop(effect) || matches!(effect, Effect::DeleteRun | Effect::SetRetention(..));
             prop_assert!(!known || decision.effects.iter().all(clears), "{:?}", words(&decision));
         }
     }

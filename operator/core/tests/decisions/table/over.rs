@@ -6,7 +6,7 @@ use dalsegno_store::RunOutcome::{Failed, Succeeded as Done};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::words::{Case, Expect, Given, case, pod, rests, run, try_all};
+use crate::words::{Case, Expect, Given, acts, case, pod, rests, run, try_all};
 
 #[test]
 fn what_is_over_is_cleared_away_and_what_is_not_ours_is_left_alone() {
@@ -14,6 +14,7 @@ fn what_is_over_is_cleared_away_and_what_is_not_ours_is_left_alone() {
     try_all(the_last_worker());
     try_all(kept_pods());
     try_all(times_to_live());
+    try_all(retention());
     try_all(strays());
 }
 
@@ -100,6 +101,29 @@ fn the_last_worker() -> Vec<Case> {
             "an attempt that recovery ended never had a pod, and its predecessor's stays to be read",
             run().reserved(4).ended_by_operator(Failed, 5).pod(pod(3).terminated(1).phase("Failed")),
             rests(Summary::Failed, Reason::RecoveryFailed),
+        ),
+    ]
+}
+
+fn retention() -> Vec<Case> {
+    let keep = |given: Given, days: i32| Given {
+        row: given.row.clone(),
+        ..given.spec(json!({ "retention": { "retentionDays": days } }))
+    };
+    let attached = || run().attached(3).head(7).pod(pod(3));
+    let done = || run().attached(3).head(7).finished(Done, 60);
+    vec![
+        case(
+            "how long the store keeps what a run wrote is obeyed at once",
+            keep(attached(), 7),
+            acts("keep 7 days"),
+        ),
+        case("also once it is over", keep(done(), 7), acts("keep 7 days")),
+        case("and 30 days are what it begins with", keep(done(), 30), succeeded()),
+        case(
+            "a definition that is missing may say otherwise: nothing is changed",
+            keep(done(), 7).no_definition(),
+            succeeded(),
         ),
     ]
 }

@@ -132,6 +132,7 @@ pub fn in_words(effect: &Effect) -> String {
         Effect::RequestCancel(_) => "request cancel".to_owned(),
         Effect::ResetBudget { run: _, observed, to } => format!("reset budget {observed} to {to}"),
         Effect::SetDeadlines(..) => "set deadlines".to_owned(),
+        Effect::SetRetention(_, days) => format!("keep {days} days"),
         Effect::StopWorker { name, uid: _ } => format!("stop {name}"),
         Effect::DeleteRun => "delete the run".to_owned(),
         Effect::MarkDeleted => "mark deleted".to_owned(),

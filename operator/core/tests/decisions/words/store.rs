@@ -40,13 +40,15 @@ pub fn fresh_row() -> RunRecord {
         deadlines: Settings::resolve(&Default::default(), &Default::default()).deadlines,
         beat: BeatRow { last: now(), since: ago(86_400), gap_from: ago(86_400) },
         created_at: ago(3_600),
+        retention_days: 30,
     }
 }
 
 impl Given {
     /// The row's deadlines are those of the spec.
     pub fn obeyed(mut self) -> Self {
-        self.row.deadlines = Settings::of(&self.run, &self.seen.agent).deadlines;
+        let settings = Settings::of(&self.run, &self.seen.agent);
+        (self.row.deadlines, self.row.retention_days) = (settings.deadlines, settings.retention_days);
         self
     }
 

@@ -85,6 +85,9 @@ pub struct BoundaryLine {
     pub trigger: Option<String>,
     pub records_digest: Option<Hash>,
     pub undone: bool,
+    /// Its payloads are past their retention.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dropped: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -167,7 +170,9 @@ impl PlaceLine {
 }
 
 impl From<StoredBoundary> for BoundaryLine {
-    fn from(StoredBoundary { run: _, kept, undone, damage: _ }: StoredBoundary) -> Self {
+    fn from(boundary: StoredBoundary) -> Self {
+        let dropped = boundary.is_dropped();
+        let StoredBoundary { run: _, kept, undone, damage: _ } = boundary;
         let Kept { row, parent, ops_digest, events_digest, has_payloads: _ } = kept;
         Self {
             turn: row.turn,
@@ -190,6 +195,7 @@ impl From<StoredBoundary> for BoundaryLine {
             trigger: row.trigger,
             records_digest: row.records_digest.map(Hash),
             undone,
+            dropped,
         }
     }
 }
@@ -221,7 +227,7 @@ impl BoundaryLine {
             parent: self.parent.map(|parent| parent.place()),
             ops_digest: self.ops_digest.map(|hash| hash.0),
             events_digest: self.events_digest.map(|hash| hash.0),
-            has_payloads: true,
+            has_payloads: !self.dropped,
         };
         Ok(StoredBoundary { run, kept, undone: self.undone, damage: None })
     }

@@ -9,6 +9,7 @@ use super::lines::{BundleLine, EndLine, Line};
 use super::{VERSION, signed};
 use crate::Digest;
 use crate::codec::LIMIT;
+use crate::proof::retention::Retention;
 use crate::proof::{AuditChain, BoundaryChain, Problem, PublicKey, is_signed};
 
 /// Longest line: the payloads of a boundary, each character of them escaped.
@@ -77,6 +78,7 @@ struct Check {
     audit_end: Option<(i64, Digest)>,
     boundaries: BoundaryChain,
     audit: AuditChain,
+    retention: Retention,
     found: Verified,
 }
 
@@ -91,6 +93,7 @@ impl Check {
             audit_end: None,
             boundaries: BoundaryChain::new(run, None),
             audit: AuditChain::new(run),
+            retention: Retention::default(),
             found: Verified::default(),
         }
     }
@@ -126,13 +129,17 @@ impl Check {
             Line::Boundary(boundary) => {
                 self.found.events += boundary.events.len() as i64;
                 self.found.boundaries += 1;
-                let problem = self.boundaries.push(&boundary.stored(self.run)?);
+                let boundary = boundary.stored(self.run)?;
+                self.retention.see_boundary(&boundary);
+                let problem = self.boundaries.push(&boundary);
                 self.found.problems.extend(problem);
             }
             Line::Call(_) => self.found.calls += 1,
             Line::Audit(row) => {
                 self.found.audit += 1;
-                let problem = self.audit.push(&row.row()?);
+                let row = row.row()?;
+                self.retention.see_audit(&row);
+                let problem = self.audit.push(&row);
                 self.found.problems.extend(problem);
             }
             Line::End(_) => {}
@@ -184,6 +191,7 @@ impl Check {
             self.found.problems.push(Problem::at("end", "it is not there: the bundle is cut"));
         }
         self.found.problems.extend(self.boundaries.end());
+        self.found.problems.extend(self.retention.end(self.run));
         if let Some((seq, hash)) = self.audit_end {
             self.found.problems.extend(self.audit.end(seq, &hash));
         }

@@ -1,0 +1,43 @@
+//! What is past its retention is dropped, while the operator works: a step at a time, so that no step holds the store up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dalsegno_store::{Dropped, Result, Store};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::telemetry::{Metrics, chain};
+
+/// How often it is looked whether anything is. Retention is counted in days.
+const PERIOD: Duration = Duration::from_secs(60);
+/// Rows of one step.
+const ROWS: u32 = 500;
+/// Between two steps, so that workers' commits come in between.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Looks and drops until told to stop. A store that is away is asked again the next time.
+pub async fn follow(store: Arc<dyn Store>, metrics: Metrics, stop: CancellationToken) {
+    let mut ticks = interval(PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+        let Some(dropped) = stop.run_until_cancelled(drop_all(store.as_ref(), &metrics)).await else {
+            return;
+        };
+        if let Err(error) = dropped {
+            tracing::warn!(error = chain(&error), "what is past its retention could not be dropped");
+        }
+    }
+}
+
+async fn drop_all(store: &dyn Store, metrics: &Metrics) -> Result<()> {
+    loop {
+        let Dropped { run, rows, done } = store.drop_expired(ROWS).await?;
+        let Some(run) = run else { return Ok(()) };
+        metrics.dropped(rows, done);
+        if done {
+            tracing::info!(%run, "what its worker wrote is past its retention, and dropped");
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}

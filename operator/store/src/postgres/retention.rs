@@ -1,0 +1,27 @@
+//! Payloads that are past their retention.
+
+use sqlx::Row as _;
+
+use super::Postgres;
+use super::fault::Work;
+use super::row::record;
+use crate::{Dropped, RunId, RunRecord};
+
+const SET: &str = "SELECT ds_set_retention_v1($1, $2) AS record";
+
+const EXPIRE: &str = "SELECT * FROM ds_expire_v1($1)";
+
+impl Postgres {
+    pub(super) async fn do_set_retention(&self, run: RunId, days: i32) -> Work<RunRecord> {
+        record(&self.pool.one(sqlx::query(SET).bind(run).bind(days)).await?, run)
+    }
+
+    pub(super) async fn do_drop_expired(&self, rows: u32) -> Work<Dropped> {
+        let row = self.pool.one(sqlx::query(EXPIRE).bind(i64::from(rows))).await?;
+        Ok(Dropped {
+            run: row.try_get("expired")?,
+            rows: row.try_get::<i64, _>("touched")?.unsigned_abs(),
+            done: row.try_get("done")?,
+        })
+    }
+}

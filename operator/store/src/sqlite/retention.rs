@@ -1,0 +1,62 @@
+//! Payloads that are past their retention.
+
+use sqlx::SqliteConnection;
+
+use super::change::append;
+use super::fault::Work;
+use super::read::record;
+use super::row::RunRow;
+use crate::audit::{actor, kind};
+use crate::{Dropped, RunId, RunRecord};
+
+/// The next run to empty. One that was never finished ended with its last transition.
+const NEXT: &str = "SELECT id FROM runs \
+     WHERE lifecycle <> 'live' AND NOT emptied \
+       AND (expired_at IS NOT NULL \
+            OR coalesce(finish_at, (SELECT at FROM audit WHERE run = runs.id AND seq = runs.audit_seq)) \
+               + retention_days * 86400000 <= ?) \
+     ORDER BY id LIMIT 1";
+
+/// What is dropped of a run, so many rows at a time. Of boundaries the last first: what is left can be decoded, since a
+/// patch needs the state before it.
+const STEPS: [&str; 6] = [
+    "DELETE FROM records WHERE run = ?1 AND (space, key, seq) IN \
+     (SELECT space, key, seq FROM records WHERE run = ?1 LIMIT ?2)",
+    "DELETE FROM record_batches WHERE rowid IN (SELECT rowid FROM record_batches WHERE run = ?1 LIMIT ?2)",
+    "DELETE FROM snapshots WHERE rowid IN (SELECT rowid FROM snapshots WHERE run = ?1 LIMIT ?2)",
+    "DELETE FROM chunks WHERE rowid IN (SELECT rowid FROM chunks WHERE run = ?1 LIMIT ?2)",
+    "UPDATE calls SET arguments = NULL, result = NULL WHERE rowid IN \
+     (SELECT rowid FROM calls WHERE run = ?1 AND (arguments IS NOT NULL OR result IS NOT NULL) LIMIT ?2)",
+    "UPDATE boundaries SET ops = NULL, events = NULL, dropped = 1 WHERE rowid IN \
+     (SELECT rowid FROM boundaries WHERE run = ?1 AND NOT dropped ORDER BY turn DESC, boundary DESC LIMIT ?2)",
+];
+
+/// How long the payloads of a run stay after its end.
+pub(super) async fn set(conn: &mut SqliteConnection, now: i64, run: RunId, days: i32) -> Work<RunRecord> {
+    let mut row = RunRow::expect(conn, run).await?;
+    row.retention_days = days;
+    row.save(conn).await?;
+    record(conn, now, row).await
+}
+
+/// Drops so many rows of one run that is past its retention. That it does stands in the audit before.
+pub(super) async fn expire(conn: &mut SqliteConnection, now: i64, rows: u32) -> Work<Dropped> {
+    let next: Option<RunId> = sqlx::query_scalar(NEXT).bind(now).fetch_optional(&mut *conn).await?;
+    let Some(run) = next else { return Ok(Dropped::default()) };
+    let mut row = RunRow::expect(conn, run).await?;
+    if row.expired_at.is_none() {
+        row.expired_at = Some(now);
+        let detail = serde_json::json!({ "retentionDays": row.retention_days });
+        append(conn, &mut row, now, kind::EXPIRED, actor::OPERATOR, detail).await?;
+    }
+    let limit = u64::from(rows);
+    let mut left = limit;
+    for step in STEPS {
+        let dropped = sqlx::query(step).bind(run).bind(left as i64).execute(&mut *conn).await?;
+        left = left.saturating_sub(dropped.rows_affected());
+    }
+    let done = left > 0;
+    row.emptied = done;
+    row.save(conn).await?;
+    Ok(Dropped { run: Some(run), rows: limit - left, done })
+}

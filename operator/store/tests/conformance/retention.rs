@@ -1,0 +1,142 @@
+//! What is past its retention is dropped, and nothing else.
+
+use dalsegno_protocol::{Payload, Policy, RecordOp};
+use dalsegno_store::{
+    CallFilter, Commit, Dropped, Error, EventQuery, Lifecycle, RecordBatch, RecordQuery, RunId, audit, verify,
+};
+use uuid::Uuid;
+
+use crate::faces::on_every_face;
+use crate::world::*;
+
+on_every_face! {
+    a_live_run_never_expires,
+    a_run_that_is_over_stays_for_its_days,
+    what_the_worker_wrote_is_dropped_and_the_rest_stays,
+    it_is_dropped_in_steps_of_so_many_rows,
+    a_run_that_was_deleted_expires_as_well,
+    two_operators_drop_each_row_once,
+}
+
+/// A run with turns, events, a call and records, whose payloads stay for so many days.
+async fn written(world: &World, days: i32) -> Worker {
+    let worker = world.worker().await;
+    for turn in 1..=3 {
+        let commit = Commit { events: vec![json("1"), json("2")], ..worker.result(turn) };
+        ok(world.commit(&commit).await.unwrap());
+    }
+    let claim = world.start_call(&worker, "pay", Policy::Probe).await;
+    world.complete(&worker.complete(&claim)).await.unwrap();
+    let note =
+        |key: &str| RecordOp::Put { space: "s".into(), key: key.into(), value: Payload::Json(json("1")) };
+    let batch = RecordBatch {
+        run: worker.run,
+        capability: worker.capability,
+        batch_id: Uuid::new_v4(),
+        digest: random(),
+        operations: vec![note("a"), note("b")],
+    };
+    world.write_records(&batch).await.unwrap();
+    assert_eq!(world.set_retention(worker.run, days).await.unwrap().retention_days, days);
+    worker
+}
+
+async fn over(world: &World, days: i32) -> Worker {
+    let worker = written(world, days).await;
+    ok(world.finish(&worker.finish()).await.unwrap());
+    worker
+}
+
+/// Boundaries, calls and entries whose payloads are there.
+async fn payloads(world: &World, run: RunId) -> (usize, usize, usize) {
+    let boundaries = world.boundaries(run, 1, 9).await.unwrap();
+    let calls = world.calls(run, CallFilter::All).await.unwrap();
+    let query = RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 9, bytes: 999 };
+    let records = world.read_records(run, &query).await.unwrap().records;
+    (
+        boundaries.iter().filter(|row| row.ops.is_some() && !row.events.is_empty()).count(),
+        calls.iter().filter(|call| call.arguments.is_some() && call.result.is_some()).count(),
+        records.len(),
+    )
+}
+
+async fn a_live_run_never_expires(world: &World) {
+    let worker = written(world, 0).await;
+    world.lose(&worker, dalsegno_store::Class::Crash).await;
+    assert_eq!(world.drop_expired(500).await.unwrap(), Dropped::default());
+    assert_eq!(payloads(world, worker.run).await, (3, 1, 2));
+    let worker = world.work_on(&world.of(&worker).await).await;
+    world.turn(&worker, 4).await;
+}
+
+async fn a_run_that_is_over_stays_for_its_days(world: &World) {
+    let worker = over(world, 1).await;
+    assert_eq!(world.drop_expired(500).await.unwrap(), Dropped::default());
+    assert_eq!(payloads(world, worker.run).await, (3, 1, 2));
+    world.set_retention(worker.run, 0).await.unwrap();
+    assert_eq!(world.drop_expired(500).await.unwrap().run, Some(worker.run));
+}
+
+async fn what_the_worker_wrote_is_dropped_and_the_rest_stays(world: &World) {
+    let worker = over(world, 0).await;
+    let other = over(world, 1).await;
+    let before = world.of(&worker).await;
+    let rows = world.audit(worker.run).await.unwrap().len();
+    // Two entries, one batch, one call, three boundaries.
+    let dropped = Dropped { run: Some(worker.run), rows: 7, done: true };
+    assert_eq!(world.drop_expired(500).await.unwrap(), dropped);
+    assert_eq!(world.drop_expired(500).await.unwrap(), Dropped::default(), "once");
+    assert_eq!(payloads(world, worker.run).await, (0, 0, 0));
+    assert_eq!(payloads(world, other.run).await, (3, 1, 2), "another run's stay");
+
+    assert_eq!(still(world.of(&worker).await), still(before));
+    let state = world.state(worker.run, None).await;
+    assert!(matches!(state, Err(Error::Corrupt { .. })), "nothing goes on from it: {state:?}");
+    let events = world.events(worker.run, EventQuery { from: 1, limit: 9, bytes: 999 }).await.unwrap();
+    assert!(events.events.is_empty() && events.over);
+    assert_eq!(world.boundaries(worker.run, 1, 9).await.unwrap().len(), 3, "their headers");
+    let found = verify::survey(&*world.store, &world.of(&worker).await).await.unwrap();
+    assert_eq!(found.last_good, None);
+    let audit = world.audit(worker.run).await.unwrap();
+    assert_eq!(audit::first_break(worker.run, &audit), None);
+    assert_eq!((audit.len(), audit.last().unwrap().kind.as_str()), (rows + 1, "expired"));
+}
+
+async fn it_is_dropped_in_steps_of_so_many_rows(world: &World) {
+    let worker = over(world, 0).await;
+    let mut steps = Vec::new();
+    for _ in 0..4 {
+        let Dropped { run, rows, done } = world.drop_expired(3).await.unwrap();
+        steps.push((run.is_some(), rows, done));
+    }
+    assert_eq!(steps, [(true, 3, false), (true, 3, false), (true, 1, true), (false, 0, false)]);
+    let told = world.audit(worker.run).await.unwrap();
+    assert_eq!(told.iter().filter(|row| row.kind == "expired").count(), 1);
+}
+
+async fn a_run_that_was_deleted_expires_as_well(world: &World) {
+    let worker = written(world, 0).await;
+    world.mark_deleted(&worker.object_uid).await.unwrap();
+    assert_eq!(world.of(&worker).await.lifecycle, Lifecycle::Deleted);
+    assert_eq!(world.drop_expired(500).await.unwrap().run, Some(worker.run));
+    assert_eq!(payloads(world, worker.run).await, (0, 0, 0));
+}
+
+async fn two_operators_drop_each_row_once(world: &World) {
+    for _ in 0..4 {
+        over(world, 0).await;
+    }
+    let operator = async || {
+        let mut rows = 0;
+        loop {
+            let dropped = world.drop_expired(2).await.unwrap();
+            rows += dropped.rows;
+            if dropped.run.is_none() {
+                return rows;
+            }
+        }
+    };
+    let (left, right) = tokio::join!(operator(), operator());
+    let rest = operator().await;
+    assert_eq!(left + right + rest, 4 * 7);
+}
