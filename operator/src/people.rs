@@ -275,11 +275,20 @@ async fn print_calls(store: &dyn Store, run: &RunRecord) -> anyhow::Result<()> {
     for call in store.calls(run.id, CallFilter::All).await.context("reading the calls")? {
         let note = if call.state == CallState::Started { "  (outcome unknown)" } else { "" };
         println!(
-            "{:<24} turn {:<5} {:?} {:?} key {}{note}",
-            call.id, call.turn, call.policy, call.state, call.key
+            "{:<24} turn {:<5} {} {} key {}{note}",
+            call.id,
+            call.turn,
+            word(&call.policy),
+            word(&call.state),
+            call.key
         );
     }
     Ok(())
+}
+
+/// As the worker's contract spells it.
+fn word(value: &impl serde::Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 fn clock(at: Timestamp) -> String {
