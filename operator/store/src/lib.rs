@@ -29,6 +29,7 @@ mod error;
 mod events;
 pub mod fold;
 pub mod header;
+pub mod manifest;
 pub mod memory;
 mod model;
 mod open;

@@ -1,39 +1,29 @@
 //! Snapshots: states written down ahead of a lookup, in chunks that snapshots of one run share.
 //!
-//! A snapshot is the text of a state ([`fold::text`]), cut where its content says so: what stays in the text stays in
-//! its chunks, so that snapshots of a growing state cost what it grew by.
+//! A snapshot is the text of a state ([`fold::text`]), cut where its content says so ([`crate::manifest`]): snapshots of a
+//! growing state cost what it grew by.
 //!
 //! # Format, version 1
 //!
 //! ```text
-//! document = version, 1 byte: 1
-//!            length of the text, u64 big-endian
-//!            SHA-256 of the text, 32 bytes
-//!            SHA-256 of each chunk, 32 bytes each, in order
-//! digest   = SHA-256(f("dalsegno/snapshot/v1") f(run id) f(content hash of the boundary) f(document))
+//! digest = SHA-256(f("dalsegno/snapshot/v1") f(run id) f(content hash of the boundary) f(document))
 //! ```
 //!
-//! with `f` as in [`crate::header`]. A chunk is kept once for each run, under its hash, as a payload of
-//! [`crate::codec`].
+//! with `f` as in [`crate::header`].
 
 use std::collections::{BTreeMap, HashMap};
 
 use dalsegno_protocol::{Boundary, State};
-use fastcdc::v2020::FastCDC;
 use sha2::{Digest as _, Sha256};
 
 use crate::branch::{self, Keeper, Shelf, Standpoint};
 use crate::chain::KeptSnapshot;
 use crate::header::Framed;
+use crate::manifest::Manifest;
 use crate::reading::StoredSnapshot;
 use crate::{Digest, Error, Place, Result, RunId, SNAPSHOT_DUE, Snapshotted, codec, fold};
 
-const VERSION: u8 = 1;
-
 const TAG: &[u8] = b"dalsegno/snapshot/v1";
-
-/// Bytes of a chunk: at least (but for the last one), on average, at most.
-const CHUNK: (usize, usize, usize) = (4 << 10, 16 << 10, 64 << 10);
 
 /// A snapshot to keep.
 #[derive(Clone, Debug)]
@@ -124,20 +114,14 @@ pub(crate) async fn open(
 /// Cuts a state into chunks, and leaves out those that are known to be there. With the digest of its text.
 fn prepare(run: RunId, at: Standpoint) -> Result<(New, Digest)> {
     let text = fold::text(&at.state)?;
-    let digest = sha256(&text);
-    let mut document = vec![VERSION];
-    document.extend((text.len() as u64).to_be_bytes());
-    document.extend(digest);
+    let (manifest, pieces) = Manifest::cut(&text);
     let mut chunks = BTreeMap::new();
-    let (least, average, most) = CHUNK;
-    for piece in FastCDC::new(&text, least, average, most) {
-        let bytes = &text[piece.offset..piece.offset + piece.length];
-        let hash = sha256(bytes);
-        document.extend(hash);
-        if !at.chunks.contains(&hash) {
-            chunks.entry(hash).or_insert_with(|| codec::encode(bytes));
+    for (hash, bytes) in manifest.chunks.iter().zip(pieces) {
+        if !at.chunks.contains(hash) {
+            chunks.entry(*hash).or_insert_with(|| codec::encode(bytes));
         }
     }
+    let document = manifest.document();
     let new = New {
         run,
         content_hash: at.content_hash,
@@ -148,7 +132,7 @@ fn prepare(run: RunId, at: Standpoint) -> Result<(New, Digest)> {
         document,
         chunks: chunks.into_iter().collect(),
     };
-    Ok((new, digest))
+    Ok((new, manifest.digest))
 }
 
 /// The text that a snapshot holds, and its chunks.
@@ -161,47 +145,13 @@ async fn read(
     if kept.digest != seal(run, content_hash, &kept.document) {
         return Err(corrupt("its document does not have its digest"));
     }
-    let Manifest { length, digest, chunks } = Manifest::parse(&kept.document)?;
-    let mut wanted = chunks.clone();
+    let manifest = Manifest::parse(&kept.document)?;
+    let mut wanted = manifest.chunks.clone();
     wanted.sort_unstable();
     wanted.dedup();
     let found: HashMap<_, _> = shelf.chunks(run, &wanted).await?.into_iter().collect();
-    let mut text = Vec::new();
-    for hash in &chunks {
-        let payload = found.get(hash).ok_or_else(|| corrupt("a chunk is missing"))?;
-        let bytes = codec::decode(payload, CHUNK.2)?;
-        if sha256(&bytes) != *hash {
-            return Err(corrupt("a chunk does not have its hash"));
-        }
-        text.extend(bytes);
-    }
-    if text.len() as u64 != length || sha256(&text) != digest {
-        return Err(corrupt("its chunks are not its text"));
-    }
-    Ok((text, chunks))
-}
-
-struct Manifest {
-    length: u64,
-    digest: Digest,
-    chunks: Vec<Digest>,
-}
-
-impl Manifest {
-    fn parse(document: &[u8]) -> Result<Self> {
-        let parse = || {
-            let (version, rest) = document.split_first()?;
-            let (length, rest) = rest.split_first_chunk::<8>()?;
-            let (digest, rest) = rest.split_first_chunk::<32>()?;
-            let (chunks, rest) = rest.as_chunks::<32>();
-            (*version == VERSION && rest.is_empty()).then(|| Self {
-                length: u64::from_be_bytes(*length),
-                digest: *digest,
-                chunks: chunks.to_vec(),
-            })
-        };
-        parse().ok_or_else(|| corrupt("its document is not of a form that is known"))
-    }
+    let text = manifest.assemble(|hash| found.get(hash).map(Vec::as_slice))?;
+    Ok((text, manifest.chunks))
 }
 
 fn seal(run: RunId, content_hash: &Digest, document: &[u8]) -> Digest {

@@ -1,0 +1,24 @@
+//! A patch as it stands in the database: first the length of the state it is to be of, then that state's text, then the
+//! payload. Whatever became of either, it is decoded within its limit or refused; and what is packed after the state comes
+//! back.
+
+#![no_main]
+
+use dalsegno_store::codec;
+use libfuzzer_sys::fuzz_target;
+
+const LIMIT: usize = 1 << 20;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((length, rest)) = data.split_first_chunk::<2>() else { return };
+    let (before, payload) = rest.split_at(rest.len().min(u16::from_be_bytes(*length).into()));
+    if let Ok(bytes) = codec::decode_after(before, payload, LIMIT) {
+        assert!(bytes.len() <= LIMIT);
+        if let Some(patch) = codec::encode_after(before, &bytes) {
+            assert!(codec::is_patch(&patch));
+            assert_eq!(codec::decode_after(before, &patch, LIMIT).unwrap(), bytes);
+        }
+    }
+    let patch = codec::encode_after(before, payload).unwrap();
+    assert_eq!(codec::decode_after(before, &patch, LIMIT).unwrap(), payload);
+});

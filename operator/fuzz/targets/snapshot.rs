@@ -1,0 +1,24 @@
+//! The document of a snapshot and the one chunk that there is: the number of the document's bytes, the document, the chunk.
+//! What can be read comes back the same; what is put together is the text that the document names.
+
+#![no_main]
+
+use dalsegno_store::manifest::Manifest;
+use dalsegno_store::{codec, Digest};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((length, rest)) = data.split_first_chunk::<2>() else { return };
+    let (document, payload) = rest.split_at(rest.len().min(u16::from_be_bytes(*length).into()));
+    if let Ok(manifest) = Manifest::parse(document) {
+        assert_eq!(manifest.document(), document);
+        if let Ok(text) = manifest.assemble(|_| Some(payload)) {
+            assert_eq!(text.len() as u64, manifest.length);
+            assert_eq!(Manifest::cut(&text).0.digest, manifest.digest);
+        }
+    }
+    let (manifest, pieces) = Manifest::cut(payload);
+    let kept: Vec<_> = pieces.into_iter().map(codec::encode).collect();
+    let find = |hash: &Digest| manifest.chunks.iter().position(|chunk| chunk == hash).map(|at| kept[at].as_slice());
+    assert_eq!(manifest.assemble(find).unwrap(), payload);
+});
