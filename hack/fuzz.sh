@@ -10,10 +10,7 @@ targets=("$@")
 
 need_languages
 need c++ g++
-# Coverage for libFuzzer, as its own compiler flags would ask for it; all of these are stable.
-export RUSTFLAGS='-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
-    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
-    -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing'
+export RUSTC_WRAPPER=$PWD/hack/rustc-with-coverage.sh RUSTFLAGS='--cfg fuzzing'
 export CARGO_TARGET_DIR=$TARGET_DIR/fuzz
 host=$(rustc -vV | sed -n 's/^host: //p')
 cargo build --locked --release --manifest-path operator/fuzz/Cargo.toml --target "$host" --bins
