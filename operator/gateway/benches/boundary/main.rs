@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         }
     }
     print_table(
-        "Boundary commit over HTTP, whole state as JSON; ratios at p50 / p95 / p99",
+        "Boundary commit over HTTP, all of the state in one channel; ratios at p50 / p95 / p99",
         [
             "store",
             "state",

@@ -90,10 +90,17 @@ pub fn state(size: usize, round: usize) -> String {
 
 /// The body of the commit of this round: the same bytes however often it is made.
 pub fn commit(round: usize, state: &str) -> Vec<u8> {
-    format!(r#"{{"commitId":"{}","state":{state}}}"#, Uuid::from_u128(round as u128 + 1)).into_bytes()
+    let (id, channels) = (Uuid::from_u128(round as u128 + 1), channels(state));
+    format!(r#"{{"commitId":"{id}","channels":{channels}}}"#).into_bytes()
 }
 
-/// What the store keeps of it, as the gateway words it and the store packs it.
+/// What the store keeps of it.
 pub fn kept(state: &str) -> Vec<u8> {
-    codec::encode(format!(r#"{{"full":true,"set":{{"state":{{"json":{state}}}}}}}"#).as_bytes())
+    codec::encode(channels(state).as_bytes())
+}
+
+/// All of the state in one channel. A whole `state` would be kept as a patch of the one before, and how small that is
+/// says nothing of these states, which have nothing in common.
+fn channels(state: &str) -> String {
+    format!(r#"{{"set":{{"state":{{"json":{state}}}}}}}"#)
 }
