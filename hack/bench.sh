@@ -48,6 +48,8 @@ alone=()
 for name in reaction quiet memory; do ! want "$name" || alone+=("$name"); done
 if ((${#alone[@]} > 0)); then
     step "On a control plane with fake nodes: ${alone[*]}"
+    kube=$(cluster build kube | grep -o '/.*/kube$')
+    kwok=$(cluster build kwok | grep -o '/.*/kwok$')
     stages=$(mktemp)
     trap 'rm -f "$stages"' EXIT
     source=$(go list -C e2e/cluster/kwok -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage
@@ -55,8 +57,6 @@ if ((${#alone[@]} > 0)); then
         cat "$source/$stage.yaml"
         echo ---
     done >"$stages"
-    kube=$(cluster build kube | grep -o '/.*/kube$')
-    kwok=$(cluster build kwok | grep -o '/.*/kwok$')
     e2e/benches/with-control-plane.sh "$kube" "$kwok" "$stages" "$operator_bench" "${alone[@]}"
 fi
 
