@@ -54,6 +54,8 @@ impl Program {
             .env("DALSEGNO_GATEWAY_LISTEN", format!("127.0.0.1:{}", role.gateway))
             .env("DALSEGNO_GATEWAY_URL", format!("http://127.0.0.1:{}", role.gateway))
             .env("DALSEGNO_HEALTH_LISTEN", format!("127.0.0.1:{health}"))
+            // What a run's start has moved is anchored before anything is measured.
+            .env("DALSEGNO_ANCHOR_EVERY", "10s")
             .stdin(Stdio::null())
             .stderr(log)
             .spawn()
