@@ -41,7 +41,8 @@ pub async fn measure() -> Result {
 
 /// One life of twelve short turns; the operator's writes.
 async fn live(world: &World, name: &str, evict: bool) -> Result<Vec<Entry>> {
-    let agent = Agent::new(json!({ "turns": 12, "turnSeconds": 0.2 }));
+    // It exits when it is told to: one that went on would be done before it is killed.
+    let agent = Agent::new(json!({ "turns": 12, "turnSeconds": 0.2, "onTerm": "exit143" }));
     let run = world.start(name, &agent).await?;
     if evict {
         run.passes_turn(5).await?;
