@@ -13,7 +13,8 @@ RETURN int4send(octet_length(_field)) || _field;
 CREATE FUNCTION ds_content_hash_v1(
     _parent_hash bytea, _run uuid, _turn integer, _boundary smallint, _epoch bigint, _attempt integer, _at bigint,
     _position bigint, _commit_id uuid, _digest bytea, _ops_digest bytea, _full boolean, _events_digest bytea,
-    _tokens_in bigint, _tokens_out bigint, _tool_calls bigint, _cost_micro_usd bigint, _trigger text
+    _tokens_in bigint, _tokens_out bigint, _tool_calls bigint, _cost_micro_usd bigint, _trigger text,
+    _records_digest bytea
 ) RETURNS bytea
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN sha256(
@@ -36,7 +37,7 @@ RETURN sha256(
     || ds_frame_v1(int8send(_tool_calls))
     || ds_frame_v1(int8send(_cost_micro_usd))
     || ds_frame_v1(convert_to(coalesce(_trigger, ''), 'UTF8'))
-    || ds_frame_v1('')
+    || ds_frame_v1(coalesce(_records_digest, ''))
 );
 
 CREATE FUNCTION ds_audit_hash_v1(

@@ -58,37 +58,6 @@ CREATE FUNCTION ds_records_link_v1(_before bytea, _batch bytea) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN sha256(ds_frame_v1(coalesce(_before, '')) || ds_frame_v1(_batch));
 
--- As `ds_content_hash_v1`, with the records digest in its last field.
-CREATE FUNCTION ds_content_hash_v2(
-    _parent_hash bytea, _run uuid, _turn integer, _boundary smallint, _epoch bigint, _attempt integer, _at bigint,
-    _position bigint, _commit_id uuid, _digest bytea, _ops_digest bytea, _full boolean, _events_digest bytea,
-    _tokens_in bigint, _tokens_out bigint, _tool_calls bigint, _cost_micro_usd bigint, _trigger text,
-    _records_digest bytea
-) RETURNS bytea
-LANGUAGE sql STABLE PARALLEL SAFE
-RETURN sha256(
-    ds_frame_v1('dalsegno/boundary/v1'::bytea)
-    || ds_frame_v1(_parent_hash)
-    || ds_frame_v1(uuid_send(_run))
-    || ds_frame_v1(int4send(_turn))
-    || ds_frame_v1(CASE _boundary WHEN 1 THEN '\x01'::bytea ELSE '\x02'::bytea END)
-    || ds_frame_v1(int8send(_epoch))
-    || ds_frame_v1(int4send(_attempt))
-    || ds_frame_v1(int8send(_at))
-    || ds_frame_v1(int8send(_position))
-    || ds_frame_v1(uuid_send(_commit_id))
-    || ds_frame_v1(_digest)
-    || ds_frame_v1(coalesce(_ops_digest, ''))
-    || ds_frame_v1(CASE WHEN _full THEN '\x01'::bytea ELSE '\x00'::bytea END)
-    || ds_frame_v1(coalesce(_events_digest, ''))
-    || ds_frame_v1(int8send(_tokens_in))
-    || ds_frame_v1(int8send(_tokens_out))
-    || ds_frame_v1(int8send(_tool_calls))
-    || ds_frame_v1(int8send(_cost_micro_usd))
-    || ds_frame_v1(convert_to(coalesce(_trigger, ''), 'UTF8'))
-    || ds_frame_v1(coalesce(_records_digest, ''))
-);
-
 -- Writes a folded batch, and says how many rows. The caller holds the lock of the run's row and has judged. (VOLATILE:
 -- it sees what was written while the caller waited for the lock.)
 CREATE FUNCTION ds_apply_records_v1(

@@ -46,7 +46,7 @@ judged AS MATERIALIZED (
 ),
 next AS MATERIALIZED (
     SELECT judged.*,
-           ds_content_hash_v2(
+           ds_content_hash_v1(
                parent_hash, id, $3, $4, epoch, attempt, now, head_position + $12, $5, $6, $8, $9, $11,
                $13, $14, $15, $16, $17, records_digest
            ) AS content_hash

@@ -19,7 +19,7 @@ async fn a_boundarys_hash_is_the_same_in_sql_and_in_rust() {
         let (header, trigger) = header().new_tree(&mut runner).unwrap().current();
         let header = Header { trigger: trigger.as_deref(), ..header };
         let in_sql: Vec<u8> = sqlx::query_scalar(
-            "SELECT ds_content_hash_v2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
+            "SELECT ds_content_hash_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
         )
         .bind(header.parent_hash.as_slice())
         .bind(header.run)
