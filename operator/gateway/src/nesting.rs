@@ -5,20 +5,10 @@
 /// The text need not be JSON. A parser judges that afterwards, and may then recurse.
 pub(crate) fn deeper_than(limit: usize, text: &[u8]) -> Option<usize> {
     let mut depth = 0usize;
-    let mut in_string = false;
-    let mut escaped = false;
-    for (offset, &byte) in text.iter().enumerate() {
-        if in_string {
-            match byte {
-                _ if escaped => escaped = false,
-                b'\\' => escaped = true,
-                b'"' => in_string = false,
-                _ => {}
-            }
-            continue;
-        }
+    let mut offset = 0;
+    while let Some(byte) = text.get(offset) {
         match byte {
-            b'"' => in_string = true,
+            b'"' => offset = end_of_string(text, offset)?,
             b'[' | b'{' => {
                 depth += 1;
                 if depth > limit {
@@ -28,8 +18,22 @@ pub(crate) fn deeper_than(limit: usize, text: &[u8]) -> Option<usize> {
             b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
+        offset += 1;
     }
     None
+}
+
+/// Where the string that opens here closes; `None` if it never does.
+fn end_of_string(text: &[u8], open: usize) -> Option<usize> {
+    let mut offset = open + 1;
+    loop {
+        offset += memchr::memchr2(b'"', b'\\', text.get(offset..)?)?;
+        if text[offset] == b'"' {
+            return Some(offset);
+        }
+        // What is escaped closes nothing.
+        offset += 2;
+    }
 }
 
 #[cfg(test)]

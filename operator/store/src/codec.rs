@@ -8,9 +8,11 @@
 //!
 //! Other codec bytes are refused. Only a boundary's channel operations may be a patch.
 
+use std::cell::RefCell;
 use std::io::{Read as _, Write as _};
 
 use dalsegno_protocol::{Limits, RawValue};
+use zstd::bulk::Compressor;
 
 use crate::{Error, Result};
 
@@ -30,13 +32,25 @@ const ZSTD_WINDOW_LOG_MIN: u32 = 10;
 /// Largest payload that is decoded: a body, with room for the frames of its events and the names around its state.
 pub const LIMIT: usize = 2 * Limits::BODY_BYTES;
 
+thread_local! {
+    /// Making a compressor costs as much as packing a small payload with it, so each thread keeps one.
+    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = RefCell::new(Compressor::new(ZSTD_LEVEL).ok());
+}
+
 /// A payload as it is kept.
 pub fn encode(bytes: &[u8]) -> Vec<u8> {
-    match zstd::bulk::compress(bytes, ZSTD_LEVEL) {
-        Ok(packed) if packed.len() < bytes.len() => tagged(ZSTD, &packed),
-        // Raw is always right; a compressor that fails costs only space.
-        _ => tagged(RAW, bytes),
-    }
+    // Raw is always right; a compressor that fails costs only space.
+    COMPRESSOR
+        .with_borrow_mut(|compressor| packed(compressor.as_mut()?, bytes))
+        .unwrap_or_else(|| tagged(RAW, bytes))
+}
+
+/// One zstd frame behind its codec byte; `None` where that gains nothing.
+fn packed(compressor: &mut Compressor<'_>, bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut payload = vec![ZSTD; 1 + zstd::zstd_safe::compress_bound(bytes.len())];
+    let length = compressor.compress_to_buffer(bytes, &mut payload[1..]).ok()?;
+    payload.truncate(1 + length);
+    (length < bytes.len()).then_some(payload)
 }
 
 /// A kept payload as it came. Never holds more than `limit` bytes of it: what is larger is refused, however small it
