@@ -1,4 +1,5 @@
-//! From the watch event that shows a run's first disruption to the POST of the replacement's pod, against the bare loop.
+//! From the watch event that shows a run's first disruption to the POST of the replacement's pod, against bare loops on
+//! kube: one on its watch, and one on its controller, whose queue waits for whole milliseconds.
 //!
 //! One clock for both ends: the watch of this process says when the event came, the API server's audit log when the POST
 //! did, and both run on this machine.
@@ -15,16 +16,17 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use kube::runtime::watcher::{self, Event, watcher};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
+use crate::bare::Loop;
 use crate::figures::{Samples, about, print_table, times};
 use crate::fleet::Fleet;
 use crate::floor::Floor;
+use crate::pg;
 use crate::program::{Program, Role, free_port};
-use crate::{bare, pg};
 
 /// Disruptions of each kind, of the operator's runs and of the loop's pods.
 const SAMPLES: usize = 60;
@@ -44,30 +46,37 @@ enum Loss {
 pub async fn measure() -> Result {
     let folder = tempfile::tempdir()?;
     let server = tokio::task::spawn_blocking(|| pg::Server::start(&[])).await?;
-    let file = format!("sqlite://{}", folder.path().join("runs.db").display());
-    let database = server.empty_database().await;
-    let stores = [
-        ("SQLite", file, Floor::sqlite(&folder.path().join("floor.db")).await),
-        ("PostgreSQL", database, Floor::postgres(&server.empty_database().await).await),
-    ];
+    let file = |name: &str| folder.path().join(name);
+    let (sqlite, postgres) =
+        (format!("sqlite://{}", file("runs.db").display()), server.empty_database().await);
+    let sqlite_floors = [Floor::sqlite(&file("watch.db")).await, Floor::sqlite(&file("controller.db")).await];
+    let [watch, controller] = [server.empty_database().await, server.empty_database().await];
+    let postgres_floors = [Floor::postgres(&watch).await, Floor::postgres(&controller).await];
     let mut rows = Vec::new();
-    for (store, url, floor) in stores {
-        for (loss, [ours, bare]) in on(&url, floor).await? {
-            let spread = [0.5, 0.99].map(|share| times(ours.over(&bare, share)));
-            let [p50, p99] = spread;
-            rows.push([store.to_owned(), loss.to_owned(), about(bare.quantile(0.5)), p50, p99]);
+    for (store, url, floors) in [("SQLite", sqlite, sqlite_floors), ("PostgreSQL", postgres, postgres_floors)]
+    {
+        for (event, [ours, watch, controller]) in on(&url, floors).await? {
+            let over = |floor: &Samples| [0.5, 0.99].map(|share| times(ours.over(floor, share))).join(" / ");
+            rows.push([
+                store.to_owned(),
+                event.to_owned(),
+                about(watch.quantile(0.5)),
+                over(&watch),
+                about(controller.quantile(0.5)),
+                over(&controller),
+            ]);
         }
     }
     print_table(
-        "Watch event of a first disruption → POST of the replacement",
-        ["store", "the event", "bare loop p50", "ours ÷ bare p50", "p99 ÷ p99"],
+        "Watch event of a first disruption → POST of the replacement; ratios at p50 / p99",
+        ["store", "the event", "bare watch p50", "ours ÷ watch", "bare controller p50", "ours ÷ controller"],
         &rows,
     );
     Ok(())
 }
 
-/// Samples of the operator and of the loop, for each kind of loss.
-async fn on(database: &str, floor: Floor) -> Result<Vec<(&'static str, [Samples; 2])>> {
+/// Samples of the operator, of the loop on a watch and of the one on a controller, for each kind of loss.
+async fn on(database: &str, floors: [Floor; 2]) -> Result<Vec<(&'static str, [Samples; 3])>> {
     let role = Role { command: "all", user: "operator", database, gateway: free_port()? };
     let program = Program::start(&role).await?;
     let mut fleet = Fleet::new("reaction").await?;
@@ -81,22 +90,26 @@ async fn on(database: &str, floor: Floor) -> Result<Vec<(&'static str, [Samples;
         fleet.start(names(kind)).await?;
     }
     let model = fleet.pods().get("evicted-0-1").await?;
-    let copies = losses.map(|(_, kind, _)| names(kind)).concat();
-    stream::iter(copies)
-        .map(|name| start_bare(&fleet, &model, format!("bare-{name}-1")))
+    let loops = [Loop::Watch, Loop::Controller];
+    let copies = loops
+        .map(|bare| losses.map(|(_, kind, _)| names(kind)).concat().into_iter().map(move |it| (bare, it)));
+    stream::iter(copies.into_iter().flatten())
+        .map(|(bare, name)| start_bare(&fleet, &model, bare, format!("{}-{name}", bare.name())))
         .buffer_unordered(16)
         .try_collect::<Vec<_>>()
         .await?;
-    let (client, namespace) = (world::clients().await?.0, fleet.namespace.clone());
-    thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(bare::run(client, namespace, floor)).unwrap();
-    });
+    for (bare, floor) in loops.into_iter().zip(floors) {
+        let (client, namespace) = (world::clients().await?.0, fleet.namespace.clone());
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(bare.run(client, namespace, floor)).unwrap();
+        });
+    }
     sleep(Duration::from_secs(3)).await;
 
     for (loss, kind, _) in losses {
         for name in names(kind) {
-            for name in [format!("bare-{name}"), name] {
+            for name in [format!("watch-{name}"), format!("controller-{name}"), name] {
                 lose(&fleet, loss, &format!("{name}-1")).await?;
                 sight.appears(&format!("{name}-2")).await?;
                 sleep(PAUSE).await;
@@ -107,15 +120,15 @@ async fn on(database: &str, floor: Floor) -> Result<Vec<(&'static str, [Samples;
     let samples = losses.map(|(_, kind, event)| {
         let of =
             |prefix: &str| sight.samples(names(kind).iter().map(|name| format!("{prefix}{name}")), &posts);
-        Ok((event, [of("")?, of("bare-")?]))
+        Ok((event, [of("")?, of("watch-")?, of("controller-")?]))
     });
     drop(program);
     samples.into_iter().collect()
 }
 
-async fn start_bare(fleet: &Fleet, model: &Pod, name: String) -> Result {
-    fleet.pods().create(&PostParams::default(), &bare::like(model, name.clone())).await?;
-    fleet.running(&name).await?;
+async fn start_bare(fleet: &Fleet, model: &Pod, bare: Loop, name: String) -> Result {
+    bare.start(&fleet.client, model, &name).await?;
+    fleet.running(&format!("{name}-1")).await?;
     Ok(())
 }
 
