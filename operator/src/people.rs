@@ -143,9 +143,9 @@ fn print_run(run: &RunRecord) {
     println!("state       {}", ending(run));
     if let Some(head) = &run.head {
         println!(
-            "checkpoint  turn {} ({:?}), event {}, {}",
+            "checkpoint  turn {} ({}), event {}, {}",
             head.turn,
-            head.boundary,
+            word(&head.boundary),
             head.position,
             clock(head.at)
         );
@@ -177,8 +177,8 @@ fn print_run(run: &RunRecord) {
 fn ending(run: &RunRecord) -> String {
     match (&run.finish, run.lifecycle) {
         (Some(finish), Lifecycle::Finished) => {
-            let mut text =
-                format!("{:?} at {}: {} {}", finish.outcome, clock(finish.at), finish.reason, finish.message);
+            let (outcome, at) = (word(&finish.outcome), clock(finish.at));
+            let mut text = format!("{outcome} at {at}: {} {}", finish.reason, finish.message);
             if let Some(output) = &finish.output {
                 text.push_str(&format!("\noutput      {output}"));
             }
@@ -186,7 +186,7 @@ fn ending(run: &RunRecord) -> String {
         }
         (_, Lifecycle::Deleted) => "its AgentRun was deleted".to_owned(),
         (_, Lifecycle::Abandoned) => "abandoned for a later run of this name".to_owned(),
-        _ => format!("attempt {} is {:?}", run.attempt.number, run.attempt.state),
+        _ => format!("attempt {} is {}", run.attempt.number, word(&run.attempt.state)),
     }
 }
 
@@ -196,15 +196,15 @@ fn print_attempts(attempts: &[Attempt]) {
         let pod = attempt.pod_name.as_deref().unwrap_or("-");
         match &attempt.end {
             Some(end) => println!(
-                "attempt {:<3} {pod} on {node}: {} ({:?}{}) after turn {}: {}",
+                "attempt {:<3} {pod} on {node}: {} ({}{}) after turn {}: {}",
                 attempt.number,
                 end.cause,
-                end.class,
+                word(&end.class).to_lowercase(),
                 if end.charged { ", charged" } else { "" },
                 attempt.turn_at_end.unwrap_or_default(),
                 end.message
             ),
-            None => println!("attempt {:<3} {pod} on {node}: {:?}", attempt.number, attempt.state),
+            None => println!("attempt {:<3} {pod} on {node}: {}", attempt.number, word(&attempt.state)),
         }
     }
 }
@@ -222,7 +222,7 @@ async fn print_turns(store: &dyn Store, run: &RunRecord, shown: i32) -> anyhow::
             ops.map_or(0, |it| it.len()),
             usage.tokens_in + usage.tokens_out,
             trigger.map_or_else(String::new, |it| format!(", {it}")),
-            boundary = format!("{boundary:?}").to_lowercase(),
+            boundary = word(&boundary),
         );
         for event in events {
             println!("             {event}");
@@ -286,7 +286,7 @@ async fn print_calls(store: &dyn Store, run: &RunRecord) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As the worker's contract spells it.
+/// As contract and store spell it.
 fn word(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }

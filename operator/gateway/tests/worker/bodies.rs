@@ -13,7 +13,7 @@ use crate::faults::Fault;
 use crate::world::*;
 
 /// A stream of this many bytes in pieces of 64 KiB, and how much of it was read.
-fn endless(bytes: usize) -> (Body, Arc<AtomicUsize>) {
+pub fn endless(bytes: usize) -> (Body, Arc<AtomicUsize>) {
     let read = Arc::new(AtomicUsize::new(0));
     let counter = read.clone();
     let piece = Bytes::from(vec![b' '; 64 << 10]);
