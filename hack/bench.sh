@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The figures of docs/performance.md, as ratios to a floor that is measured in the same run. Give it names to measure
-# only these: boundary reaction quiet memory lives.
+# only these: boundary turns reaction quiet memory lives.
 source "$(dirname "$0")/lib.sh"
 
-wanted=" ${*:-boundary reaction quiet memory lives} "
+wanted=" ${*:-boundary turns reaction quiet memory lives} "
 want() { [[ $wanted = *" $1 "* ]]; }
 
 need_languages
@@ -16,10 +16,10 @@ fi
 
 step 'Building for release (about 8 minutes the first time)'
 packages=(--package dalsegno --package dalsegno-gateway --package dalsegno-e2e)
-cargo build --locked --release "${packages[@]}" --bin dalsegno --bench boundary --bench operator
+cargo build --locked --release "${packages[@]}" --bin dalsegno --bench boundary --bench turns --bench operator
 # program NAME: where cargo has put it.
 program() {
-    cargo build --locked --release --quiet "${packages[@]}" --bin dalsegno --bench boundary --bench operator \
+    cargo build --locked --release --quiet "${packages[@]}" --bin dalsegno --bench boundary --bench turns --bench operator \
         --message-format=json | python3 -c '
 import json, sys
 lines = map(json.loads, sys.stdin)
@@ -41,6 +41,11 @@ if want boundary; then
     fi
     step 'Boundary commits'
     DALSEGNO_BENCH_PYTHON=$venv/bin/python "$(program boundary)"
+fi
+
+if want turns; then
+    step 'Many turns'
+    "$(program turns)"
 fi
 
 # What needs no container: an API server of its own, and fake nodes.

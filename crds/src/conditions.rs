@@ -79,6 +79,8 @@ words! {
         ProcessRestarted,
         /// The worker's termination message says that no further attempt would help.
         WorkerFatal,
+        /// The worker ended after a tool had refused the key of one of its calls.
+        KeyRefused,
         /// The worker's termination message says which class it was.
         WorkerReported,
         /// The pod was evicted by the Eviction API, as `kubectl drain` does.

@@ -44,3 +44,7 @@ pub const ANNOTATION_PINNED: &str = "dalsegno.dev/pinned";
 
 /// What stands in [`crate::AgentRunStatus::agent`] of a run with an inline `agent`.
 pub const INLINE_AGENT: &str = "<inline>";
+
+/// Subresource of an AgentRun that no API server serves: whoever may `get` it may read from the gateway what the run has
+/// committed. The status says how a run does; this is what it works on.
+pub const SUBRESOURCE_CHECKPOINTS: &str = "checkpoints";

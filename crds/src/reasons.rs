@@ -56,6 +56,12 @@ reasons! {
         "Find out in the tool's own records, then say so by `dalsegno settle NAMESPACE/RUN CALL --outcome \
          completed|failed --reason TEXT`."
     }
+    KeyRefused {
+        "A tool refused the idempotency key of a call (as HTTP APIs do with 422): it knows the key from a call that was \
+         another, so an effect may have happened twice, or not as it was meant.",
+        "See which call by `dalsegno show NAMESPACE/RUN --calls`, find out in the tool's own records, then say so by \
+         `dalsegno settle NAMESPACE/RUN CALL --outcome completed|failed --reason TEXT`."
+    }
     VersionBlocked {
         "The latest checkpoint was written by another version of the agent, and the version policy does not let this one \
          resume it.",

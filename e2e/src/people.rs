@@ -26,7 +26,7 @@ impl World {
     ///
     /// The API server refuses it.
     pub async fn grant(&self, user: &str, group: &str, resources: &[&str], verbs: &[&str]) -> Result {
-        let name = format!("{user}-{}", resources.join("-"));
+        let name = format!("{user}-{}", resources.join("-")).replace('/', "-");
         let role = json!({
             "metadata": { "name": name },
             "rules": [{ "apiGroups": [group], "resources": resources, "verbs": verbs }],

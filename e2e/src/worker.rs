@@ -103,6 +103,11 @@ impl Worker {
         self.send("heartbeat", "").await
     }
 
+    /// Where people read on the same gateway.
+    pub fn for_people(&self) -> String {
+        self.url.split("/v1/").next().unwrap_or_default().to_owned() + "/v1/namespaces"
+    }
+
     /// `GET state`.
     ///
     /// # Errors

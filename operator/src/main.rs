@@ -2,6 +2,7 @@
 
 mod act;
 mod anchors;
+mod capacity;
 mod cluster;
 mod config;
 mod context;

@@ -273,7 +273,11 @@ fn shown(payload: &Payload) -> String {
 async fn print_calls(store: &dyn Store, run: &RunRecord) -> anyhow::Result<()> {
     println!("\ncalls");
     for call in store.calls(run.id, CallFilter::All).await.context("reading the calls")? {
-        let note = if call.state == CallState::Started { "  (outcome unknown)" } else { "" };
+        let note = match call.state {
+            CallState::Started => "  (outcome unknown)",
+            CallState::KeyRefused => "  (outcome unknown, a person must settle it)",
+            CallState::Planned | CallState::Completed | CallState::Failed => "",
+        };
         println!(
             "{:<24} turn {:<5} {} {} key {}{note}",
             call.id,

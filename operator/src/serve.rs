@@ -34,7 +34,7 @@ use crate::nodes::NodeBook;
 use crate::pods::{self, PodBook};
 use crate::telemetry::{Metrics, Ready, serve_health};
 use crate::tokens::TokenReviews;
-use crate::{anchors, controller, definitions, leader, pulse, retention};
+use crate::{anchors, capacity, controller, definitions, leader, pulse, retention};
 
 /// How often the API server is asked whether it answers.
 const API_PROBE: Duration = Duration::from_secs(2);
@@ -197,6 +197,7 @@ async fn operate(
     filled?;
     tasks.spawn(pulse::follow(ctx.clone(), stop.clone()));
     tasks.spawn(anchors::follow(ctx.store.clone(), args.anchor_every, key.signing_key, stop.clone()));
+    tasks.spawn(capacity::follow(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
     tasks.spawn(retention::follow(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
 
     let runs = watcher(api_of::<Run>(&client, &args), watcher::Config::default())

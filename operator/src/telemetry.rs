@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::routing::get;
+use dalsegno_store::Held;
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -36,7 +37,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The operator's metrics. No label ever names a run.
+/// The operator's metrics. No label ever names a run; one names the few namespaces that hold most.
 #[derive(Clone, Default)]
 pub struct Metrics {
     effects: Family<EffectLabel, Counter>,
@@ -48,8 +49,19 @@ pub struct Metrics {
     active: Gauge,
     expired_runs: Counter,
     expired_rows: Counter,
+    held: Family<NamespaceLabel, Gauge>,
+    /// Which namespaces `held` names.
+    holders: Arc<Mutex<Vec<NamespaceLabel>>>,
     seconds: Seconds,
 }
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NamespaceLabel {
+    namespace: String,
+}
+
+/// What stands for all namespaces that are not named. None can be called so.
+const OTHERS: &str = "(others)";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EffectLabel {
@@ -109,6 +121,11 @@ impl Metrics {
             self.expired_runs.clone(),
         );
         registry.register("expired_rows", "Rows dropped of such runs", self.expired_rows.clone());
+        registry.register(
+            "stored_bytes",
+            "Bytes that boundaries' payloads take up, by namespace: of those that hold most, and of all others",
+            self.held.clone(),
+        );
         registry.register("active_runs", "Runs with an attached worker", self.active.clone());
         registry.register("reconcile_seconds", "Time a reconcile took", self.seconds.0.clone());
     }
@@ -148,6 +165,20 @@ impl Metrics {
     pub fn dropped(&self, rows: u64, done: bool) {
         self.expired_rows.inc_by(rows);
         self.expired_runs.inc_by(done.into());
+    }
+
+    /// What the namespaces hold now; one that is not among them any more is not told of.
+    pub fn holds(&self, now: Vec<Held>) {
+        let mut holders = lock(&self.holders);
+        let before = std::mem::take(&mut *holders);
+        for Held { namespace, bytes } in now {
+            let label = NamespaceLabel { namespace: namespace.unwrap_or_else(|| OTHERS.to_owned()) };
+            self.held.get_or_create(&label).set(bytes);
+            holders.push(label);
+        }
+        for gone in before.iter().filter(|label| !holders.contains(label)) {
+            self.held.remove(gone);
+        }
     }
 
     /// So many runs have an attached worker.
@@ -213,6 +244,25 @@ mod tests {
     }
 
     #[test]
+    fn a_namespace_is_told_of_while_it_is_among_those_that_hold_most() {
+        let metrics = Metrics::default();
+        let held = |namespace: Option<&str>, bytes| Held { namespace: namespace.map(str::to_owned), bytes };
+        metrics.holds(vec![held(None, 3), held(Some("bank"), 10), held(Some("shop"), 20)]);
+        metrics.holds(vec![held(None, 13), held(Some("shop"), 25)]);
+        let (mut registry, mut text) = (Registry::default(), String::new());
+        metrics.register(&mut registry);
+        encode(&mut text, &registry).expect("metrics are text");
+        let mut told: Vec<_> =
+            text.lines().filter(|line| line.starts_with("operator_stored_bytes{")).collect();
+        told.sort();
+        let expected = [
+            r#"operator_stored_bytes{namespace="(others)"} 13"#,
+            r#"operator_stored_bytes{namespace="shop"} 25"#,
+        ];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
     fn the_page_of_metrics_names_each_of_them_and_no_other() {
         let metrics = Metrics::default();
         metrics.effect("status");
@@ -221,6 +271,7 @@ mod tests {
         metrics.pulse(true);
         metrics.looked_up("found");
         metrics.unreadable("AgentRun");
+        metrics.holds(vec![Held { namespace: Some("shop".into()), bytes: 1 }]);
         metrics.active(1);
         let (mut registry, mut text) = (Registry::with_prefix("dalsegno"), String::new());
         metrics.register(&mut registry);

@@ -1,36 +1,33 @@
-//! Whose a worker's token is: asked of the API server by TokenReview.
+//! Whose a token is, and what a person may read: asked of the API server by TokenReview and SubjectAccessReview.
 
 use async_trait::async_trait;
+use dalsegno_crds::{AgentRun, names};
 use dalsegno_gateway::{AuthError, Authenticator, PodIdentity};
 use dalsegno_protocol::AUDIENCE;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::PostParams;
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 
-/// Reviews tokens at the API server.
+/// Reviews tokens, and what their holders may do, at the API server.
 pub struct TokenReviews {
-    api: Api<TokenReview>,
+    tokens: Api<TokenReview>,
+    access: Api<SubjectAccessReview>,
 }
 
 impl TokenReviews {
     /// With this client.
     pub fn new(client: Client) -> Self {
-        Self { api: Api::all(client) }
+        Self { tokens: Api::all(client.clone()), access: Api::all(client) }
     }
-}
 
-#[async_trait]
-impl Authenticator for TokenReviews {
-    async fn review(&self, token: &str) -> Result<PodIdentity, AuthError> {
+    /// Whose token it is.
+    async fn holder(&self, token: &str) -> Result<UserInfo, AuthError> {
         let review = TokenReview {
             spec: TokenReviewSpec { token: token.to_owned(), audiences: Some(vec![AUDIENCE.to_owned()]) },
             ..TokenReview::default()
         };
-        let answer = self
-            .api
-            .create(&PostParams::default(), &review)
-            .await
-            .map_err(|error| AuthError::Unavailable(Box::new(error)))?;
+        let answer = self.tokens.create(&PostParams::default(), &review).await.map_err(unavailable)?;
         let status = answer.status.unwrap_or_default();
         let audiences = status.audiences.unwrap_or_default();
         if status.authenticated != Some(true) || !audiences.iter().any(|it| it == AUDIENCE) {
@@ -38,8 +35,55 @@ impl Authenticator for TokenReviews {
                 status.error.unwrap_or_else(|| format!("it is not for the audience {AUDIENCE:?}")),
             ));
         }
-        status.user.and_then(pod_of).ok_or_else(|| AuthError::Refused("it is not bound to a pod".to_owned()))
+        status.user.ok_or_else(|| AuthError::Refused("it names nobody".to_owned()))
     }
+}
+
+#[async_trait]
+impl Authenticator for TokenReviews {
+    async fn review(&self, token: &str) -> Result<PodIdentity, AuthError> {
+        let holder = self.holder(token).await?;
+        pod_of(holder).ok_or_else(|| AuthError::Refused("it is not bound to a pod".to_owned()))
+    }
+
+    async fn may_read(&self, token: &str, namespace: &str, name: &str) -> Result<String, AuthError> {
+        let UserInfo { username, uid, groups, extra } = self.holder(token).await?;
+        let person = username.clone().unwrap_or_default();
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: username,
+                uid,
+                groups,
+                extra,
+                resource_attributes: Some(ResourceAttributes {
+                    group: Some(AgentRun::group(&()).into_owned()),
+                    resource: Some(AgentRun::plural(&()).into_owned()),
+                    subresource: Some(names::SUBRESOURCE_CHECKPOINTS.to_owned()),
+                    verb: Some("get".to_owned()),
+                    namespace: Some(namespace.to_owned()),
+                    name: Some(name.to_owned()),
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let answer = self.access.create(&PostParams::default(), &review).await.map_err(unavailable)?;
+        match answer.status {
+            Some(status) if status.allowed && status.denied != Some(true) => Ok(person),
+            _ => Err(AuthError::Denied(format!(
+                "{person} may not read what this run has committed; that needs the verb get on {}/{} of {} in the \
+                 namespace {namespace}",
+                AgentRun::plural(&()),
+                names::SUBRESOURCE_CHECKPOINTS,
+                AgentRun::group(&())
+            ))),
+        }
+    }
+}
+
+fn unavailable(error: kube::Error) -> AuthError {
+    AuthError::Unavailable(Box::new(error))
 }
 
 fn pod_of(user: UserInfo) -> Option<PodIdentity> {

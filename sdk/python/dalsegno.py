@@ -1,13 +1,6 @@
 """Dal Segno for Python: what an agent imports. One file, the standard library only; copy it beside your agent.
 
-    run = Run.attach()
-    state = run.state or {"notes": []}
-    while run.turn <= 20:
-        run.check()                        # cancelled, or the pod has to go: leaves the process
-        note = run.call(f"turn-{run.turn}", policy="retrySameKey", arguments={...}, tool=write_note)
-        state["notes"].append(note)
-        run.commit(run.turn, state=state)  # from here on the turn is never lost and never run again
-    run.finish("succeeded")
+The loop: `Run.attach`, for each turn `Run.check`, `Run.call`, `Run.commit`, at last `Run.finish`. README.md shows it.
 """
 
 import http.client, json, os, random, secrets, signal, sys, threading, time, uuid  # noqa: E401
@@ -32,7 +25,12 @@ class Uncertain(Exception):
 
 class CallFailed(Exception):
     """Raise it in a tool that refused and changed nothing. `Run.call` raises it, now and when it is called again."""
-    result = property(lambda self: self.args[0] if self.args else None)
+    outcome, result = "failed", property(lambda self: self.args[0] if self.args else None)
+
+
+class KeyRefused(CallFailed):
+    """Raise it in a tool that refused the key itself (HTTP 422): a person has to look. `Run.call` raises it: exit."""
+    outcome = "keyRefused"
 
 
 class Run:
@@ -95,18 +93,18 @@ class Run:
             claim = self._claims.setdefault(id, claim)
         answer = self._send(f"calls/{id}/claim", claim)
         call = answer["call"]
-        if answer["verdict"] == "uncertain":
+        if answer["verdict"] == "uncertain" and call["state"] != "keyRefused":
             raise Uncertain(call)
         if answer["verdict"] == "go":
             try:
                 call["state"], call["result"] = "completed", tool(call["key"], call.get("arguments"))
             except CallFailed as failed:
-                call["state"], call["result"] = "failed", failed.result
+                call["state"], call["result"] = failed.outcome, failed.result
             done = {"claimId": claim["claimId"], "outcome": call["state"], "result": call["result"]}
             self._send(f"calls/{id}/complete", done)
         self._claims.pop(id, None)
-        if call["state"] == "failed":
-            raise CallFailed(call.get("result"))
+        if call["state"] != "completed":
+            raise (CallFailed if call["state"] == "failed" else KeyRefused)(call.get("result"))
         return call.get("result")
 
     def settle(self, id, outcome, reason, result=None):

@@ -2,7 +2,10 @@
 
 use dalsegno_crds::{ConditionType, Reason, Summary};
 use dalsegno_e2e::wait::{secs, throughout};
+use dalsegno_e2e::worker::Worker;
 use dalsegno_e2e::{Agent, Result, StatusExt, World, operator};
+use dalsegno_protocol::Code;
+use kube::api::DeleteParams;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -29,6 +32,33 @@ async fn a_call_that_only_a_person_can_judge_holds_the_run_before_any_pod_until_
     let status = run.succeeds().await?;
     assert_eq!(status.attempt().number, 2);
     run.expect_nothing_lost_or_repeated(5).await?;
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_the_tool_refused_holds_the_run_until_a_person_says_how_the_call_ended() -> Result {
+    let world = World::new("refused-key").await?;
+    let run = world.start("run", &Agent::new(json!({ "neverAttach": true }))).await?;
+    let worker = Worker::of(&world.client, &run.pod().await?).await?;
+    worker.attached().await?;
+    let claim = json!({ "claimId": uuid::Uuid::from_u128(1), "policy": "retrySameKey", "key": "k-1" });
+    assert_eq!(worker.post("calls/pay/claim", claim).await?.status, 200);
+    let refused =
+        json!({ "claimId": uuid::Uuid::from_u128(1), "outcome": "keyRefused", "result": { "status": 422 } });
+    assert_eq!(worker.post("calls/pay/complete", refused).await?.status, 200);
+    assert_eq!(worker.commit(1, json!({})).await?.problem()?.code, Code::UnsettledCalls);
+    run.delete_pod(&DeleteParams::default()).await?;
+    let status = run.reaches(Summary::Held, secs(60)).await?;
+    assert_eq!(status.reason, Some(Reason::KeyRefused));
+    let (_, message) = status.why(ConditionType::Held);
+    assert!(message.contains("dalsegno settle"), "it should tell the way out: {message}");
+    throughout("no pod after the first", secs(3), async || world.audit.expect_pods(&run.name, [1])).await?;
+
+    let listed = operator::run(&["show", &run.key(), "--calls"]).await?;
+    assert!(listed.contains("keyRefused") && listed.contains("a person must settle it"), "{listed}");
+    let reason = ["--outcome", "completed", "--reason", "it is in the ledger", "--by", "a story"];
+    operator::run(&[&["settle", &run.key(), "pay"], &reason[..]].concat()).await?;
+    run.wait("to take the next attempt", secs(60), |status| status.summary != Some(Summary::Held)).await?;
     world.end().await
 }
 

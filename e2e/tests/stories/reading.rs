@@ -1,9 +1,12 @@
 //! What people apply, type and read.
 
 use dalsegno_crds::Summary;
+use dalsegno_e2e::http::Request;
 use dalsegno_e2e::process::{kubectl, run};
 use dalsegno_e2e::wait::secs;
-use dalsegno_e2e::{Agent, Result, World};
+use dalsegno_e2e::worker::Worker;
+use dalsegno_e2e::{Agent, Result, StatusExt, World};
+use dalsegno_protocol::{Checkpoint, Code};
 use serde_json::json;
 
 /// The root of the repository.
@@ -52,5 +55,47 @@ async fn kubectl_lists_held_runs_tells_their_story_in_columns_and_explains_the_f
     assert!(selected.starts_with("lost") && selected.lines().count() == 1, "{selected}");
     let explained = kubectl(["explain", "agentrun.spec.recovery.maxAttemptsWithoutProgress"]).await?;
     assert!(explained.contains("without progress"), "{explained}");
+    world.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_who_may_reads_over_http_what_the_run_has_committed_and_nobody_else_does() -> Result {
+    let world = World::new("readers").await?;
+    let run = world.start("run", &Agent::new(json!({ "turns": 300, "turnSeconds": 0.5 }))).await?;
+    run.passes_turn(3).await?;
+    let gateway = Worker::of(&world.client, &run.pod().await?).await?.for_people();
+    let mut tokens = Vec::new();
+    for reader in ["auditor", "viewer"] {
+        kubectl(["create", "serviceaccount", reader, "--namespace", &world.namespace]).await?;
+        let create = ["create", "token", reader, "--audience", "dalsegno", "--namespace", &world.namespace];
+        tokens.push(kubectl(create).await?.trim().to_owned());
+    }
+    let [auditor, viewer] = tokens.as_slice() else { anyhow::bail!("two tokens: {tokens:?}") };
+    let user = |name: &str| format!("system:serviceaccount:{}:{name}", world.namespace);
+    world.grant(&user("auditor"), "dalsegno.dev", &["agentruns/checkpoints"], &["get"]).await?;
+    world.grant(&user("viewer"), "dalsegno.dev", &["agentruns"], &["get"]).await?;
+
+    let read = async |token: &str, call: &str| {
+        let url = format!("{gateway}/{}/agentruns/run/{call}", world.namespace);
+        Request::get(url).bearer(token).send().await
+    };
+    let allowed = "the right that was just granted";
+    dalsegno_e2e::wait::until(allowed, secs(30), async || {
+        Ok((read(auditor, "state").await?.status == 200).then_some(()))
+    })
+    .await?;
+    let checkpoint: Checkpoint = read(auditor, "checkpoint?turn=3").await?.ok()?;
+    assert_eq!((checkpoint.turn, checkpoint.run), (3, run.key()));
+    assert_eq!(
+        checkpoint.image_digest,
+        run.status().await?.attempt().image_digest.clone().unwrap_or_default()
+    );
+    let bundle = read(auditor, "export").await?;
+    let last = bundle.body.lines().last().unwrap_or_default();
+    assert!(bundle.status == 200 && last.contains("signature"), "{last}");
+    for call in ["state", "events", "checkpoint", "export"] {
+        assert_eq!(read(viewer, call).await?.problem()?.code, Code::Forbidden, "{call}");
+        assert_eq!(read("nonsense", call).await?.problem()?.code, Code::Unauthenticated, "{call}");
+    }
     world.end().await
 }

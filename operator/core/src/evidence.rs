@@ -70,12 +70,22 @@ pub fn end_of(
     }
     let Some(seen) = pod else { return Some(vanished()) };
     if let Some(end) = end_of_container(&run.attempt, seen) {
+        let end = spare_a_refused_key(end, run);
         return Some(spare_our_own_gap(end, pod::finished_at(&seen.pod), &run.beat, run.now));
     }
     if seen.gone {
         return Some(disruption(seen).unwrap_or_else(vanished));
     }
     silence::end_of(run, seen, node, now)
+}
+
+/// A worker whose call's key was refused can do nothing but exit: however it does, that is no crash.
+fn spare_a_refused_key(end: End, run: &RunRecord) -> End {
+    if run.calls.keys_refused > 0 && end.class == Class::Crash {
+        End { cause: Cause::KeyRefused, class: Class::Neutral, ..end }
+    } else {
+        end
+    }
 }
 
 /// The end that an attempt has in the store.

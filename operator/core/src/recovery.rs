@@ -49,6 +49,7 @@ impl Hold {
 pub fn hold_of(row: &RunRecord, settings: &Settings, input_bytes: usize) -> Option<Hold> {
     input_too_large(input_bytes)
         .or_else(|| worker_fatal(row))
+        .or_else(|| key_refused(row))
         .or_else(|| effect_unknown(row))
         .or_else(|| recovery_loop(row, settings))
         .or_else(|| attempts_exhausted(row, settings))
@@ -67,6 +68,13 @@ fn worker_fatal(row: &RunRecord) -> Option<Hold> {
     let last = evidence(row).next().filter(|it| ended_by(it, Cause::WorkerFatal))?;
     let message = format!("the worker said that no further attempt helps; {}", told(last));
     Some(Hold::new(Reason::WorkerFatal, message))
+}
+
+fn key_refused(row: &RunRecord) -> Option<Hold> {
+    let refused = row.calls.keys_refused;
+    let message =
+        format!("the idempotency key of {refused} call(s) was refused by the tool; {}", last_end(row));
+    (refused > 0).then(|| Hold::new(Reason::KeyRefused, message))
 }
 
 fn effect_unknown(row: &RunRecord) -> Option<Hold> {

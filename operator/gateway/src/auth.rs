@@ -1,4 +1,5 @@
-//! Who calls: a pod, by its token, at attach; its process, by the instance that it made, ever after.
+//! Who calls: a pod, by its token, at attach; its process, by the instance that it made, ever after; a person, by a
+//! token, who reads.
 
 use std::error::Error;
 
@@ -21,6 +22,18 @@ pub trait Authenticator: Send + Sync + 'static {
     /// [`AuthError::Refused`] for a token that is not genuine, has expired, is for another audience than
     /// [`AUDIENCE`], or is not bound to a pod; [`AuthError::Unavailable`] if nobody could be asked.
     async fn review(&self, token: &str) -> Result<PodIdentity, AuthError>;
+
+    /// The name of the person whose token this is, if that person may read what the run of this name has committed;
+    /// whether there is such a run plays no part.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::review`], but that the token need not be bound to a pod; [`AuthError::Denied`] for somebody who may
+    /// not. Where no people are known, everybody is refused.
+    async fn may_read(&self, token: &str, namespace: &str, name: &str) -> Result<String, AuthError> {
+        let _ = (token, namespace, name);
+        Err(AuthError::Refused("no people are known here".to_owned()))
+    }
 }
 
 /// The pod that a token is bound to.
@@ -36,12 +49,15 @@ pub struct PodIdentity {
     pub service_account: String,
 }
 
-/// Why a token names no pod.
+/// Why a token is good for nothing here.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthError {
     /// The token is no good, and will not become better. For the worker's author.
     #[error("the token is refused: {0}")]
     Refused(String),
+    /// The token is genuine, and its holder may not do this. For whoever grants rights.
+    #[error("{0}")]
+    Denied(String),
     /// Nobody could be asked.
     #[error("tokens cannot be reviewed just now")]
     Unavailable(#[source] Box<dyn Error + Send + Sync>),
@@ -75,13 +91,33 @@ pub(crate) fn bearer_capability(headers: &HeaderMap) -> Result<Digest, Refusal> 
 /// The pod that calls attach.
 pub(crate) async fn review(gateway: &Gateway, headers: &HeaderMap) -> Result<PodIdentity, Refusal> {
     let token = bearer(headers)?;
-    let review = gateway.authenticator.review(token);
+    reviewed(gateway, gateway.authenticator.review(token), "the content of the file in DALSEGNO_TOKEN_FILE")
+        .await
+}
+
+/// The person that reads a run.
+pub(crate) async fn person(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+    namespace: &str,
+    name: &str,
+) -> Result<String, Refusal> {
+    let token = bearer(headers)?;
+    reviewed(gateway, gateway.authenticator.may_read(token, namespace, name), "a token of your own").await
+}
+
+/// What the authenticator says in time; `send`: what to send where the token is refused.
+async fn reviewed<T>(
+    gateway: &Gateway,
+    review: impl Future<Output = Result<T, AuthError>>,
+    send: &str,
+) -> Result<T, Refusal> {
     match tokio::time::timeout(gateway.config.store_deadline, review).await {
-        Ok(Ok(pod)) => Ok(pod),
+        Ok(Ok(who)) => Ok(who),
         Ok(Err(AuthError::Refused(why))) => Err(unauthenticated(format!(
-            "the token is refused: {why}. Send the content of the file in DALSEGNO_TOKEN_FILE (audience \
-             {AUDIENCE:?}), read anew"
+            "the token is refused: {why}. Send {send} (audience {AUDIENCE:?}), read anew"
         ))),
+        Ok(Err(AuthError::Denied(why))) => Err(Refusal::new(Code::Forbidden, why)),
         Ok(Err(error @ AuthError::Unavailable(_))) => {
             tracing::warn!(error = chain(&error), "the token could not be reviewed");
             Err(no_review())
@@ -109,8 +145,5 @@ fn unauthenticated(detail: impl Into<String>) -> Refusal {
 }
 
 fn no_review() -> Refusal {
-    Refusal::new(
-        Code::Unavailable,
-        "the pod's token could not be reviewed just now; send the same bytes again",
-    )
+    Refusal::new(Code::Unavailable, "the token could not be reviewed just now; send the same bytes again")
 }

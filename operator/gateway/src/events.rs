@@ -12,14 +12,14 @@ use futures::stream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::gateway::Gateway;
-use crate::path::Worker;
+use crate::path::Reader;
 use crate::query::Query;
 use crate::read;
 use crate::refusal::Refusal;
 
 pub(crate) async fn events(
     State(gateway): State<Gateway>,
-    worker: Worker,
+    reader: Reader,
     headers: HeaderMap,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
@@ -31,9 +31,9 @@ pub(crate) async fn events(
     };
     let from = query.number("from", 1)?.unwrap_or(1);
     let query = EventQuery { from, limit: query.limit()?, bytes: Limits::PAGE_BYTES };
-    let page = page(&gateway, &worker, query).await?;
+    let page = page(&gateway, &reader, query).await?;
     match Format::of(&headers, follow) {
-        Some(format) => stream(gateway, worker, format, query, page),
+        Some(format) => stream(gateway, reader, format, query, page),
         None if follow => Err(Refusal::invalid(
             "`follow` needs a header `Accept: application/x-ndjson` or `text/event-stream`",
         )),
@@ -44,9 +44,9 @@ pub(crate) async fn events(
     }
 }
 
-async fn page(gateway: &Gateway, worker: &Worker, query: EventQuery) -> Result<EventPage, Refusal> {
-    read::judge(gateway, worker).await?;
-    gateway.ask("reading events", || gateway.store.events(worker.run, query)).await
+async fn page(gateway: &Gateway, reader: &Reader, query: EventQuery) -> Result<EventPage, Refusal> {
+    read::judge(gateway, reader).await?;
+    gateway.ask("reading events", || gateway.store.events(reader.run, query)).await
 }
 
 /// How a stream is written.
@@ -100,7 +100,7 @@ impl Format {
 /// What a stream goes on from. It counts among the run's calls for as long as it lasts.
 struct Following {
     gateway: Gateway,
-    worker: Worker,
+    reader: Reader,
     format: Format,
     query: EventQuery,
     page: Option<EventPage>,
@@ -111,14 +111,14 @@ struct Following {
 /// Ends when the run is over, the worker is fenced, the store is away, the gateway closes, or its time is up.
 fn stream(
     gateway: Gateway,
-    worker: Worker,
+    reader: Reader,
     format: Format,
     query: EventQuery,
     page: EventPage,
 ) -> Result<Response, Refusal> {
     let place = gateway.streams.clone().try_acquire_owned().map_err(|_| Refusal::full())?;
     let (page, began) = (Some(page), Instant::now());
-    let following = Following { gateway, worker, format, query, page, began, _place: place };
+    let following = Following { gateway, reader, format, query, page, began, _place: place };
     let chunks = stream::unfold(following, |mut following| async move {
         let text = following.next().await?;
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), following))
@@ -152,7 +152,7 @@ impl Following {
             if self.began.elapsed() >= config.follow_limit {
                 return None;
             }
-            let page = page(&self.gateway, &self.worker, self.query).await.ok()?;
+            let page = page(&self.gateway, &self.reader, self.query).await.ok()?;
             if !page.events.is_empty() {
                 return Some(page);
             }

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::gateway::{Gateway, chain};
-use crate::path::Worker;
+use crate::path::Reader;
 use crate::query::Query;
 use crate::read;
 use crate::refusal::Refusal;
@@ -25,15 +25,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) async fn export(
     State(gateway): State<Gateway>,
-    worker: Worker,
+    reader: Reader,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
     Query::parse(query.as_deref(), &[])?;
     let place = gateway.exports.clone().try_acquire_owned().map_err(|_| Refusal::full())?;
-    read::judge(&gateway, &worker).await?;
+    read::judge(&gateway, &reader).await?;
     let key = gateway.config.signing_key.as_deref();
     let signer = gateway.ask("fetching the signing key", || Signer::load(&*gateway.store, key)).await?;
-    let (signer, run) = (Arc::new(signer), worker.run);
+    let (signer, run) = (Arc::new(signer), reader.run);
     let begun = async || {
         let (reading, store) = (gateway.store.reading().await?, gateway.store.id().await?);
         Export::begin(reading, store, run, Timestamp::now(), signer.clone()).await
@@ -41,9 +41,9 @@ pub(crate) async fn export(
     let begun = gateway.ask("beginning an export", begun).await?.ok_or_else(Refusal::no_such_run)?;
     let (send, lines) = mpsc::channel(1);
     tokio::spawn(write(begun, send, place));
-    let body = stream::unfold((lines, worker), |(mut lines, worker)| async move {
+    let body = stream::unfold((lines, reader), |(mut lines, reader)| async move {
         let next: Bytes = lines.recv().await?;
-        Some((Ok::<_, Infallible>(next), (lines, worker)))
+        Some((Ok::<_, Infallible>(next), (lines, reader)))
     });
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(body)).into_response())
 }

@@ -47,6 +47,8 @@ pub struct Config {
     pub follow_idle: Duration,
     /// After this long a stream ends, and its reader asks anew.
     pub follow_limit: Duration,
+    /// Calls of people under way at once, streams too: they leave room for workers.
+    pub readers: usize,
     /// Bytes of full states that are remembered, so that the next ones can be kept as patches.
     pub base_budget: usize,
     /// Calls of one run under way at once; heartbeats not counted.
@@ -80,6 +82,7 @@ impl Default for Config {
             follow_poll: Duration::from_millis(500),
             follow_idle: Duration::from_secs(15),
             follow_limit: Duration::from_secs(600),
+            readers: 32,
             base_budget: 64 << 20,
             calls_per_run: 16,
             askers: 512,
@@ -103,6 +106,7 @@ pub struct Shared {
     pub(crate) config: Config,
     pub(crate) bodies: Arc<Semaphore>,
     pub(crate) streams: Arc<Semaphore>,
+    pub(crate) readers: Arc<Semaphore>,
     pub(crate) admission: Admission,
     /// Calls that may wait for the store.
     pub(crate) askers: Semaphore,
@@ -132,6 +136,7 @@ impl Gateway {
             heartbeats: Heartbeats::start(store.clone(), &config, metrics.clone()),
             bodies: Arc::new(Semaphore::new(config.body_budget)),
             streams: Arc::new(Semaphore::new(config.streams)),
+            readers: Arc::new(Semaphore::new(config.readers)),
             admission: Admission::new(config.calls_per_run),
             askers: Semaphore::new(config.askers),
             exports: Arc::new(Semaphore::new(config.exports)),
@@ -156,13 +161,26 @@ impl Gateway {
         self.metrics.register(registry);
     }
 
-    /// The state after a turn, or at the head. One that cannot be rebuilt is no outage: no retry mends it.
+    /// The state after a turn, or at the head.
     pub(crate) async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>, Refusal> {
-        let call = async || match self.store.state(run, turn).await {
+        self.rebuilt(run, "reading the state", || self.store.state(run, turn)).await
+    }
+
+    /// What is rebuilt from boundaries. What cannot be is no outage: no retry mends it.
+    pub(crate) async fn rebuilt<T, F>(
+        &self,
+        run: RunId,
+        doing: &'static str,
+        call: impl Fn() -> F,
+    ) -> Result<T, Refusal>
+    where
+        F: Future<Output = dalsegno_store::Result<T>>,
+    {
+        let call = async || match call().await {
             Err(dalsegno_store::Error::Corrupt { detail, .. }) => Ok(Err(detail)),
             answer => answer.map(Ok),
         };
-        self.ask("reading the state", call).await?.map_err(|detail| {
+        self.ask(doing, call).await?.map_err(|detail| {
             tracing::error!(%run, detail, "a state cannot be rebuilt");
             Refusal::corrupt()
         })

@@ -67,7 +67,7 @@ impl Metrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register(
             "gateway_requests",
-            "Calls of workers, by call and by the code of the answer (OK, or the problem's)",
+            "Calls of workers and people, by call and by the code of the answer (OK, or the problem's)",
             self.requests.clone(),
         );
         registry.register_with_unit(

@@ -2,14 +2,16 @@
 
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
-use dalsegno_protocol::Limits;
+use dalsegno_protocol::{Code, Limits};
 use dalsegno_store::{Digest, RunId};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::admission::Admitted;
 use crate::auth;
 use crate::check;
 use crate::gateway::Gateway;
 use crate::refusal::Refusal;
+use crate::routes;
 
 /// The run that a call is about.
 pub(crate) struct Run(pub(crate) RunId);
@@ -19,6 +21,20 @@ pub(crate) struct Worker {
     pub(crate) run: RunId,
     pub(crate) capability: Digest,
     _admitted: Admitted,
+}
+
+/// Whoever reads a run: its worker, by its own word; or a person, who may.
+pub(crate) struct Reader {
+    pub(crate) run: RunId,
+    /// Of the worker; a person needs none.
+    pub(crate) capability: Option<Digest>,
+    _place: Place,
+}
+
+/// What a reader takes up for as long as it reads.
+enum Place {
+    Worker { _admitted: Admitted },
+    Person { _permit: OwnedSemaphorePermit },
 }
 
 /// Number of a turn.
@@ -44,6 +60,30 @@ impl FromRequestParts<Gateway> for Worker {
         let capability = auth::bearer_capability(&parts.headers)?;
         Ok(Self { run, capability, _admitted: gateway.admission.admit(run)? })
     }
+}
+
+impl FromRequestParts<Gateway> for Reader {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, Refusal> {
+        if parts.uri.path().starts_with(routes::RUNS) {
+            let Worker { run, capability, _admitted } = Worker::from_request_parts(parts, gateway).await?;
+            return Ok(Self { run, capability: Some(capability), _place: Place::Worker { _admitted } });
+        }
+        let permit = gateway.readers.clone().try_acquire_owned().map_err(|_| Refusal::full())?;
+        let namespace = parameter(parts, gateway, "namespace").await?;
+        let name = parameter(parts, gateway, "name").await?;
+        let person = auth::person(gateway, &parts.headers, &namespace, &name).await?;
+        let found = gateway.ask("looking for a run", || gateway.store.find(&namespace, &name)).await?;
+        let run = found.first().ok_or_else(|| no_run_of_this_name(&namespace, &name))?.id;
+        tracing::Span::current().record("run", tracing::field::display(run));
+        tracing::info!(person, "a person reads");
+        Ok(Self { run, capability: None, _place: Place::Person { _permit: permit } })
+    }
+}
+
+fn no_run_of_this_name(namespace: &str, name: &str) -> Refusal {
+    Refusal::new(Code::NotFound, format!("the store has never had a run {namespace}/{name}"))
 }
 
 impl FromRequestParts<Gateway> for Turn {

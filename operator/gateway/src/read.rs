@@ -1,4 +1,4 @@
-//! `GET state` and `GET memory-delta`: what a worker may look at.
+//! `GET state`, `GET memory-delta` and `GET checkpoint`: what a worker, and a person, may look at.
 
 use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
@@ -11,7 +11,7 @@ use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::gateway::Gateway;
-use crate::path::{self, Worker};
+use crate::path::{self, Reader};
 use crate::query::Query;
 use crate::refusal::{self, JSON, Refusal};
 
@@ -20,38 +20,55 @@ const CHUNK: usize = 256 << 10;
 
 pub(crate) async fn state(
     State(gateway): State<Gateway>,
-    worker: Worker,
+    reader: Reader,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
     let mut query = Query::parse(query.as_deref(), &["turn"])?;
     let turn = query.take("turn").map(|turn| path::turn(&turn)).transpose()?;
-    judge(&gateway, &worker).await?;
-    let state = after(&gateway, &worker, turn).await?;
+    judge(&gateway, &reader).await?;
+    let state = after(&gateway, &reader, turn).await?;
     answer(&gateway, &StateResponse { state })
 }
 
 /// Between two turns, or against the start: turn 0.
 pub(crate) async fn memory_delta(
     State(gateway): State<Gateway>,
-    worker: Worker,
+    reader: Reader,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
     let mut query = Query::parse(query.as_deref(), &["from", "to"])?;
     let from = query.take("from").filter(|from| from != "0");
     let from = from.map(|turn| path::turn(&turn)).transpose()?;
     let to = query.take("to").map(|turn| path::turn(&turn)).transpose()?;
-    judge(&gateway, &worker).await?;
+    judge(&gateway, &reader).await?;
     let before = match from {
         None => dalsegno_protocol::State::new(),
-        from => after(&gateway, &worker, from).await?,
+        from => after(&gateway, &reader, from).await?,
     };
-    let after = after(&gateway, &worker, to).await?;
+    let after = after(&gateway, &reader, to).await?;
     answer(&gateway, &memory::delta(&before, &after))
 }
 
-/// Refuses whoever may not write: only the worker of the current attempt may look.
-pub(crate) async fn judge(gateway: &Gateway, worker: &Worker) -> Result<(), Refusal> {
-    let judged = || gateway.store.is_current(worker.run, &worker.capability);
+/// All that is known of one boundary but the state itself.
+pub(crate) async fn checkpoint(
+    State(gateway): State<Gateway>,
+    reader: Reader,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    let mut query = Query::parse(query.as_deref(), &["turn"])?;
+    let turn = query.take("turn").map(|turn| path::turn(&turn)).transpose()?;
+    judge(&gateway, &reader).await?;
+    let run = gateway.ask("looking up a run", || gateway.store.get_run(reader.run)).await?;
+    let run = run.ok_or_else(Refusal::no_such_run)?;
+    let call = || dalsegno_store::checkpoint(&*gateway.store, &run, turn);
+    let document = gateway.rebuilt(reader.run, "reading a checkpoint", call).await?;
+    answer(&gateway, &document.ok_or_else(|| nothing(turn))?)
+}
+
+/// Refuses whoever may not read: of workers only that of the current attempt may. A person was judged by the API server.
+pub(crate) async fn judge(gateway: &Gateway, reader: &Reader) -> Result<(), Refusal> {
+    let Some(capability) = &reader.capability else { return Ok(()) };
+    let judged = || gateway.store.is_current(reader.run, capability);
     match gateway.ask("judging a capability", judged).await? {
         true => Ok(()),
         false => Err(Refusal::fenced()),
@@ -61,19 +78,20 @@ pub(crate) async fn judge(gateway: &Gateway, worker: &Worker) -> Result<(), Refu
 /// The state after a turn, or after the head.
 async fn after(
     gateway: &Gateway,
-    worker: &Worker,
+    reader: &Reader,
     turn: Option<i32>,
 ) -> Result<dalsegno_protocol::State, Refusal> {
-    let state = gateway.state(worker.run, turn).await?;
-    state.ok_or_else(|| {
-        Refusal::new(
-            Code::NotFound,
-            match turn {
-                None => "nothing is committed yet: the run begins at turn 1 with no state".to_owned(),
-                Some(turn) => format!("turn {turn} is not committed"),
-            },
-        )
-    })
+    gateway.state(reader.run, turn).await?.ok_or_else(|| nothing(turn))
+}
+
+fn nothing(turn: Option<i32>) -> Refusal {
+    Refusal::new(
+        Code::NotFound,
+        match turn {
+            None => "nothing is committed yet: the run begins at turn 1 with no state".to_owned(),
+            Some(turn) => format!("turn {turn} is not committed"),
+        },
+    )
 }
 
 /// An answer that may be large.

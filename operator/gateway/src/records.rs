@@ -8,7 +8,7 @@ use dalsegno_store::{RecordBatch, RecordQuery, Written};
 use crate::body;
 use crate::check;
 use crate::gateway::Gateway;
-use crate::path::Worker;
+use crate::path::{Reader, Worker};
 use crate::query::Query;
 use crate::read;
 use crate::refusal::{self, Refusal};
@@ -45,7 +45,7 @@ pub(crate) async fn write(
 
 pub(crate) async fn list(
     State(gateway): State<Gateway>,
-    worker: Worker,
+    reader: Reader,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
     let mut query = Query::parse(query.as_deref(), &["space", "prefix", "after", "limit"])?;
@@ -59,8 +59,8 @@ pub(crate) async fn list(
         limit: query.limit()?,
         bytes: Limits::PAGE_BYTES,
     };
-    read::judge(&gateway, &worker).await?;
-    let page = gateway.ask("reading records", || gateway.store.read_records(worker.run, &query)).await?;
+    read::judge(&gateway, &reader).await?;
+    let page = gateway.ask("reading records", || gateway.store.read_records(reader.run, &query)).await?;
     let next = page.next.map(|(key, place)| format!("{place}.{key}"));
     read::answer(&gateway, &RecordsResponse { records: page.records, next })
 }

@@ -78,7 +78,8 @@ impl Refusal {
         Self::new(
             Code::UnsettledCalls,
             "a call of an earlier attempt has no known outcome; claim it again, or probe and settle it (attach lists \
-             them as unsettledCalls), then send the same bytes again",
+             them as unsettledCalls), then send the same bytes again; if a tool refused the key of a call: exit, only a \
+             person may settle that one",
         )
     }
 

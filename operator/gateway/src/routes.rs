@@ -27,9 +27,20 @@ const STATE: (&str, &str) = ("/v1/runs/{run_id}/state", "state");
 const MEMORY_DELTA: (&str, &str) = ("/v1/runs/{run_id}/memory-delta", "memory-delta");
 const EVENTS: (&str, &str) = ("/v1/runs/{run_id}/events", "events");
 const EXPORT: (&str, &str) = ("/v1/runs/{run_id}/export", "export");
+const CHECKPOINT: (&str, &str) = ("/v1/runs/{run_id}/checkpoint", "checkpoint");
 const RECORDS: (&str, &str) = ("/v1/runs/{run_id}/records", "records");
 
-/// The worker's contract over HTTP.
+/// The same for people, who name the run as `kubectl` does.
+const PEOPLES_STATE: (&str, &str) = ("/v1/namespaces/{namespace}/agentruns/{name}/state", "state");
+const PEOPLES_MEMORY_DELTA: (&str, &str) =
+    ("/v1/namespaces/{namespace}/agentruns/{name}/memory-delta", "memory-delta");
+const PEOPLES_EVENTS: (&str, &str) = ("/v1/namespaces/{namespace}/agentruns/{name}/events", "events");
+const PEOPLES_EXPORT: (&str, &str) = ("/v1/namespaces/{namespace}/agentruns/{name}/export", "export");
+const PEOPLES_CHECKPOINT: (&str, &str) =
+    ("/v1/namespaces/{namespace}/agentruns/{name}/checkpoint", "checkpoint");
+const PEOPLES_RECORDS: (&str, &str) = ("/v1/namespaces/{namespace}/agentruns/{name}/records", "records");
+
+/// The worker's contract over HTTP, and what people may read.
 pub fn router(gateway: Gateway) -> Router {
     Router::new()
         .route(ATTACH.0, post(attach::attach))
@@ -45,6 +56,13 @@ pub fn router(gateway: Gateway) -> Router {
         .route(MEMORY_DELTA.0, get(read::memory_delta))
         .route(EVENTS.0, get(events::events))
         .route(EXPORT.0, get(export::export))
+        .route(CHECKPOINT.0, get(read::checkpoint))
+        .route(PEOPLES_STATE.0, get(read::state))
+        .route(PEOPLES_MEMORY_DELTA.0, get(read::memory_delta))
+        .route(PEOPLES_EVENTS.0, get(events::events))
+        .route(PEOPLES_EXPORT.0, get(export::export))
+        .route(PEOPLES_CHECKPOINT.0, get(read::checkpoint))
+        .route(PEOPLES_RECORDS.0, get(records::list))
         .route(RECORDS.0, post(records::write).get(records::list))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
@@ -69,7 +87,14 @@ pub(crate) fn name(route: &str) -> Option<&'static str> {
         MEMORY_DELTA,
         EVENTS,
         EXPORT,
+        CHECKPOINT,
         RECORDS,
+        PEOPLES_STATE,
+        PEOPLES_MEMORY_DELTA,
+        PEOPLES_EVENTS,
+        PEOPLES_EXPORT,
+        PEOPLES_CHECKPOINT,
+        PEOPLES_RECORDS,
     ];
     routes.into_iter().find(|(path, _)| *path == route).map(|(_, name)| name)
 }

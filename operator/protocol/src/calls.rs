@@ -81,6 +81,19 @@ pub enum CallOutcome {
     Failed,
 }
 
+/// What a tool answered to the process that called it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CompleteOutcome {
+    /// It did it.
+    Completed,
+    /// It refused, and nothing took effect.
+    Failed,
+    /// It refused the key, as HTTP APIs do with 422: it knows the key from a call that was another, so that nobody can
+    /// tell what took effect. No boundary is accepted any more until a person settles the call.
+    KeyRefused,
+}
+
 /// `POST calls/{id}/complete`: the moment the result is known. The same bytes again are a duplicate.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -88,7 +101,7 @@ pub struct CompleteRequest {
     /// The claim under which the tool was called.
     pub claim_id: Uuid,
     /// How it ended.
-    pub outcome: CallOutcome,
+    pub outcome: CompleteOutcome,
     /// What the tool answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,
@@ -109,16 +122,37 @@ pub struct SettleRequest {
 
 /// Where a call stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "camelCase")]
 pub enum CallState {
     /// Its key is durable; no tool ran.
     Planned,
     /// Claimed; its outcome is not known.
     Started,
+    /// Claimed, and the tool refused its key: its outcome is a person's to tell.
+    KeyRefused,
     /// The tool did it.
     Completed,
     /// The tool refused, and nothing took effect.
     Failed,
+}
+
+impl From<CallOutcome> for CallState {
+    fn from(outcome: CallOutcome) -> Self {
+        match outcome {
+            CallOutcome::Completed => Self::Completed,
+            CallOutcome::Failed => Self::Failed,
+        }
+    }
+}
+
+impl From<CompleteOutcome> for CallState {
+    fn from(outcome: CompleteOutcome) -> Self {
+        match outcome {
+            CompleteOutcome::Completed => Self::Completed,
+            CompleteOutcome::Failed => Self::Failed,
+            CompleteOutcome::KeyRefused => Self::KeyRefused,
+        }
+    }
 }
 
 /// A call as the store knows it.

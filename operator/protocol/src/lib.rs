@@ -7,6 +7,7 @@
 
 mod boundary;
 mod calls;
+mod checkpoint;
 mod events;
 mod limits;
 mod problem;
@@ -14,6 +15,7 @@ mod records;
 
 pub use boundary::*;
 pub use calls::*;
+pub use checkpoint::*;
 pub use events::*;
 pub use limits::Limits;
 pub use problem::{Code, Problem};

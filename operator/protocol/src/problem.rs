@@ -26,7 +26,7 @@ pub enum Code {
     CheckpointCorrupt,
     /// 409: this turn is there already with other bytes, or is not the next one.
     Conflict,
-    /// 409: a call of an earlier attempt is unsettled; claim or settle it first.
+    /// 409: a call of an earlier attempt is unsettled; claim or settle it first. Or the key of a call was refused: exit.
     UnsettledCalls,
     /// 409: the run is over.
     Finished,

@@ -69,7 +69,7 @@ impl Laptop {
     /// What a person does about a hold, here.
     pub fn way_out(&self, run: &AgentRun, reason: Option<Reason>) -> String {
         match reason {
-            Some(Reason::EffectUnknown) => format!(
+            Some(Reason::EffectUnknown | Reason::KeyRefused) => format!(
                 "find out whether the call took effect (`dalsegno show --calls` lists it), say so by `dalsegno settle \
                  --database-url {} {}/{} CALL --outcome completed|failed --reason TEXT`, then run the same command \
                  again",

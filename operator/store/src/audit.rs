@@ -67,6 +67,8 @@ pub mod kind {
     pub const CANCELLED: &str = "cancelled";
     /// The run came to its end.
     pub const FINISHED: &str = "finished";
+    /// A tool refused the key of a call.
+    pub const KEY_REFUSED: &str = "key-refused";
     /// Somebody said how a call had ended.
     pub const SETTLED: &str = "settled";
     /// A fresh recovery budget was granted.

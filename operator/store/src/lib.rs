@@ -24,6 +24,7 @@ pub mod audit;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod branch;
 mod chain;
+mod checkpoint;
 pub mod codec;
 mod error;
 mod events;
@@ -50,6 +51,7 @@ mod survey;
 pub mod verify;
 
 pub use chain::{Kept, Place};
+pub use checkpoint::checkpoint;
 pub use error::{Error, Result};
 pub use model::*;
 pub use open::{grant, migrate, open, open_beside, open_read_only};
@@ -78,6 +80,10 @@ pub trait Store: Send + Sync + 'static {
     /// A deadline is listed only while the gateways beat (the last beat is fresh), and only if it had its full length
     /// since the beats began: an outage of ours starts every clock anew.
     async fn pulse(&self, since: Timestamp) -> Result<Pulse>;
+
+    /// Which namespaces hold most, and how much: of so many of them, in the order of their names; all others together
+    /// have none. It reads the runs' own rows, and no payload.
+    async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>>;
 
     // --- the operator -----------------------------------------------------------------------------------------------
 
@@ -223,6 +229,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Every row that ever had this namespace and name, the newest first.
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>>;
+
+    /// One attempt of a run, however long ago; of the current one the lease stands in the run's own record.
+    async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>>;
 
     /// Boundaries of the live branch with a turn in `from..=to`, in order, payloads decoded.
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>>;

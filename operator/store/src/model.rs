@@ -2,6 +2,7 @@
 
 mod attempt;
 mod call;
+mod capacity;
 mod history;
 pub mod millis;
 mod pulse;
@@ -14,6 +15,7 @@ mod worker;
 
 pub use attempt::*;
 pub use call::*;
+pub use capacity::*;
 pub use history::*;
 pub use pulse::*;
 pub use records::*;

@@ -298,6 +298,23 @@ def test_a_tool_that_refused_is_recorded_as_failed(gateway):
     assert [json.loads(body)["outcome"] for body in gateway.bodies("calls/turn-1/complete")] == ["failed"]
 
 
+def test_a_tool_that_refused_its_key_is_recorded_so_and_asked_no_more(gateway):
+    gateway.script["calls/turn-1/claim"] = [call("go"), call("uncertain", "keyRefused", result="422")]
+    gateway.script["calls/turn-1/complete"] = [ok()]
+    code, out, _ = gateway.run("""
+        run = Run.attach()
+        def tool(key, _):
+            raise KeyRefused("422")
+        for _ in range(2):
+            try:
+                run.call("turn-1", policy="retrySameKey", tool=tool)
+            except KeyRefused as refused:
+                print(refused.result)
+    """)
+    assert (code, out) == (0, "422\n" * 2)
+    assert [json.loads(body)["outcome"] for body in gateway.bodies("calls/turn-1/complete")] == ["keyRefused"]
+
+
 def test_a_plan_names_its_calls_and_a_result_may_finish_the_run(gateway):
     gateway.script["turns/1/plan"] = [committed(1, "plan")]
     gateway.script["turns/1"] = [committed(1)]

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};
 
 use dalsegno_protocol::{
-    Call, CallOutcome, CallState, ClaimRequest, ClaimResponse, ClaimVerdict, CompleteRequest, Policy,
-    RawValue, SettleRequest,
+    Call, CallOutcome, CallState, ClaimRequest, ClaimResponse, ClaimVerdict, CompleteOutcome,
+    CompleteRequest, Policy, RawValue, SettleRequest,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -37,11 +37,11 @@ impl Run {
         let ClaimResponse { verdict, call } =
             self.client.call(&format!("calls/{id}/claim"), Some(&claim.body))?;
         match (verdict, call.state) {
+            (_, CallState::KeyRefused) => Err(Error::KeyRefused { id: call.id, result: said(call.result) }),
             (ClaimVerdict::Uncertain, _) => Err(Error::Uncertain(Box::new(call))),
-            (ClaimVerdict::Done, CallState::Failed) => Err(Error::CallFailed {
-                id: call.id,
-                result: call.result.unwrap_or_else(|| RawValue::NULL.to_owned()),
-            }),
+            (ClaimVerdict::Done, CallState::Failed) => {
+                Err(Error::CallFailed { id: call.id, result: said(call.result) })
+            }
             (ClaimVerdict::Done, _) => {
                 let stored = call.result.as_deref().unwrap_or(RawValue::NULL);
                 from_text("read the stored result of a call", stored.get())
@@ -88,12 +88,16 @@ impl Run {
     ) -> Result<R> {
         match outcome {
             Ok(result) => {
-                self.record(&call.id, claim, CallOutcome::Completed, &result)?;
+                self.record(&call.id, claim, CompleteOutcome::Completed, &result)?;
                 Ok(result)
             }
             Err(ToolError::Refused(why)) => {
-                let result = self.record(&call.id, claim, CallOutcome::Failed, &why)?;
+                let result = self.record(&call.id, claim, CompleteOutcome::Failed, &why)?;
                 Err(Error::CallFailed { id: call.id, result })
+            }
+            Err(ToolError::KeyRefused(why)) => {
+                let result = self.record(&call.id, claim, CompleteOutcome::KeyRefused, &why)?;
+                Err(Error::KeyRefused { id: call.id, result })
             }
             Err(ToolError::Unknown(source)) => Err(Error::Tool { id: call.id, source }),
         }
@@ -103,7 +107,7 @@ impl Run {
         &self,
         id: &str,
         claim_id: Uuid,
-        outcome: CallOutcome,
+        outcome: CompleteOutcome,
         result: &impl Serialize,
     ) -> Result<Box<RawValue>> {
         let result = raw("write a tool's result as JSON", result)?;
@@ -130,6 +134,11 @@ impl Run {
     fn claims(&self) -> MutexGuard<'_, HashMap<String, Claim>> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a tool said, or null.
+fn said(result: Option<Box<RawValue>>) -> Box<RawValue> {
+    result.unwrap_or_else(|| RawValue::NULL.to_owned())
 }
 
 /// A claim, and the bytes that say so.

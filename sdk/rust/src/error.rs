@@ -73,6 +73,15 @@ pub enum Error {
         /// What the tool said; `null` where it said nothing.
         result: Box<RawValue>,
     },
+    /// The tool refused the key of the call, now or before: nobody but a person can tell what took effect. Leave: no
+    /// boundary is accepted, and the run is held until the call is settled.
+    #[error("the tool of call {id} refused its key: {result}")]
+    KeyRefused {
+        /// Which call.
+        id: String,
+        /// What the tool said; `null` where it said nothing.
+        result: Box<RawValue>,
+    },
     /// The tool ended with an error, so nobody knows whether it took effect.
     #[error("the tool of call {id} left its outcome unknown")]
     Tool {
@@ -88,6 +97,9 @@ pub enum Error {
 pub enum ToolError {
     /// It refused and changed nothing. Recorded as the outcome of the call, which is not made again.
     Refused(String),
+    /// It refused the key itself, as HTTP APIs do with 422, because it knows the key from another call. Recorded; a person
+    /// has to look.
+    KeyRefused(String),
     /// It may have taken effect. The call stays open, and its policy says what comes next.
     Unknown(Box<dyn StdError + Send + Sync>),
 }

@@ -33,6 +33,7 @@ mod commit;
 mod error;
 mod http;
 mod json;
+mod records;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -42,9 +43,10 @@ pub use attach::Builder;
 pub use commit::{Commit, failed, succeeded};
 pub use dalsegno_protocol::{
     Boundary, Call, CallOutcome, Channel, Code, CommitResponse, CommitResult, Decision, Finish,
-    FinishOutcome, Head, Payload, Policy, Problem, RawValue, State, Usage, Warning, env,
+    FinishOutcome, Head, Payload, Policy, Problem, RawValue, Record, State, Usage, Warning, env,
 };
 pub use error::{Error, Result, ToolError};
+pub use records::{Changes, Records};
 pub use run::Run;
 pub use watch::GRACE;
 

@@ -11,7 +11,7 @@ use std::{fs, thread};
 use dalsegno_protocol::{CallOutcome, Code, CommitResult, Decision, Finish, Policy, Usage, env};
 use serde_json::{Value, json};
 
-use crate::{Builder, Class, Commit, Error, Run, ToolError, failed, succeeded};
+use crate::{Builder, Changes, Class, Commit, Error, Run, ToolError, failed, succeeded};
 
 /// An answer; `None` cuts the connection instead.
 type Answer = Option<(u16, Value)>;
@@ -344,6 +344,72 @@ fn a_tool_that_refused_is_recorded_as_failed() {
         assert!(matches!(refused, Err(Error::CallFailed { result, .. }) if result.get() == r#""no""#));
     }
     assert_eq!(gateway.body("calls/turn-1/complete")["outcome"], "failed");
+}
+
+#[test]
+fn a_tool_that_refused_its_key_is_recorded_so_and_asked_no_more() {
+    let gateway = Gateway::new()
+        .on(
+            "calls/turn-1/claim",
+            [call("go", "started", json!({})), call("uncertain", "keyRefused", json!({"result": "422"}))],
+        )
+        .on("calls/turn-1/complete", [Some((200, json!({})))]);
+    let run = gateway.attach();
+    for _ in 0..2 {
+        let tool = |_: &str, ()| Err::<(), _>(ToolError::KeyRefused("422".into()));
+        let refused = run.call("turn-1", Policy::RetrySameKey, None, (), tool);
+        assert!(matches!(refused, Err(Error::KeyRefused { result, .. }) if result.get() == r#""422""#));
+    }
+    let bodies = gateway.bodies("calls/turn-1/complete");
+    assert_eq!(bodies.len(), 1);
+    assert!(bodies[0].contains(r#""outcome":"keyRefused""#), "{}", bodies[0]);
+}
+
+#[test]
+fn records_are_written_as_one_batch_or_with_a_boundary() {
+    let gateway =
+        Gateway::new().on("records", [None, Some((200, json!({})))]).on("turns/1", [committed(1, "result")]);
+    let mut run = gateway.attach();
+    let changes = || -> crate::Result<Changes> {
+        let put = Changes::new().put("notes", "a", &1)?.put_if_absent("notes", "b", &"two")?;
+        Ok(put.append("log", "day", "e1", &json!({"n": 3}))?.delete("notes", "c"))
+    };
+    run.write_records(changes().unwrap()).unwrap();
+    let bodies = gateway.bodies("records");
+    assert_eq!((bodies.len(), &bodies[0]), (2, &bodies[1]), "the same bytes until they are answered");
+    let operations = json!([
+        {"put": {"space": "notes", "key": "a", "value": {"json": 1}}},
+        {"putIfAbsent": {"space": "notes", "key": "b", "value": {"json": "two"}}},
+        {"append": {"space": "log", "key": "day", "entryId": "e1", "value": {"json": {"n": 3}}}},
+        {"delete": {"space": "notes", "key": "c"}},
+    ]);
+    assert_eq!(gateway.body("records")["operations"], operations);
+    run.commit(Commit::new(1).records(changes().unwrap())).unwrap();
+    assert_eq!(gateway.body("turns/1")["records"], operations);
+}
+
+#[test]
+fn records_are_read_page_by_page() {
+    let record = |key: &str| json!({"key": key, "value": {"json": 1}, "turn": 1});
+    let gateway = Gateway::new()
+        .on(
+            "records?space=a%20b&prefix=%C3%A4%2F",
+            [Some((200, json!({"records": [record("1"), record("2")], "next": "7.2&"})))],
+        )
+        .on(
+            "records?space=a%20b&prefix=%C3%A4%2F&after=7.2%26",
+            [Some((200, json!({"records": [record("3")]})))],
+        )
+        .on(
+            "records?space=none&prefix=",
+            [Some((400, json!({"type": "about:blank", "status": 400, "code": "INVALID", "detail": "no"})))],
+        );
+    let run = gateway.attach();
+    let keys: Vec<_> = run.records("a b", "ä/").map(|record| record.unwrap().key).collect();
+    assert_eq!(keys, ["1", "2", "3"]);
+    let mut refused = run.records("none", "");
+    assert!(matches!(refused.next(), Some(Err(Error::Refused { .. }))));
+    assert!(refused.next().is_none());
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod langgraph;
 mod payload;
 mod twins;
 mod worker;
+#[allow(dead_code, reason = "its other users need the rest")]
 mod world;
 
 #[allow(dead_code, reason = "its other users need the rest")]
@@ -29,7 +30,7 @@ use worker::Worker;
 use world::World;
 
 /// Sizes of the whole state that each turn sends.
-const SIZES: [usize; 2] = [1 << 10, 64 << 10];
+const SIZES: [usize; 3] = [1 << 10, 16 << 10, 64 << 10];
 /// Rounds that count.
 const ROUNDS: usize = 500;
 /// Rounds before them: caches fill, statements are prepared.

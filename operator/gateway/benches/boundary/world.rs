@@ -92,23 +92,40 @@ impl<'a> World<'a> {
 
     /// Bytes of what the store keeps of this worker's states.
     pub fn kept(&self, worker: &Worker) -> usize {
-        let bytes: i64 = self.runtime.block_on(async {
+        self.bytes(worker)[0]
+    }
+
+    /// Bytes of what the store keeps of this worker's run: boundaries, snapshots, and the chunks that these share.
+    pub fn bytes(&self, worker: &Worker) -> [usize; 3] {
+        [
+            "SELECT coalesce(sum(length(ops)), 0) FROM boundaries WHERE run = $1",
+            "SELECT coalesce(sum(length(document)), 0) FROM snapshots WHERE run = $1",
+            "SELECT coalesce(sum(length(payload)), 0) FROM chunks WHERE run = $1",
+        ]
+        .map(|sum| self.numbers(sum, worker)[0] as usize)
+    }
+
+    /// The turns after which a snapshot was made.
+    pub fn turns_with_snapshot(&self, worker: &Worker) -> Vec<i64> {
+        self.numbers("SELECT CAST(turn AS bigint) FROM snapshots WHERE run = $1 ORDER BY turn", worker)
+    }
+
+    /// What the database tells of this worker's run.
+    fn numbers(&self, query: &'static str, worker: &Worker) -> Vec<i64> {
+        self.runtime.block_on(async {
             match &self.place {
                 Place::Folder(folder) => {
                     let file = folder.path().join("runs.db");
                     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).read_only(true);
                     let mut conn = options.connect().await.unwrap();
-                    let sum = "SELECT sum(length(ops)) FROM boundaries WHERE run = ?";
-                    sqlx::query_scalar(sum).bind(worker.run).fetch_one(&mut conn).await.unwrap()
+                    sqlx::query_scalar(query).bind(worker.run).fetch_all(&mut conn).await.unwrap()
                 }
                 Place::Database { url, .. } => {
                     let mut conn = sqlx::PgConnection::connect(url).await.unwrap();
-                    let sum = "SELECT sum(length(ops)) FROM boundaries WHERE run = $1";
-                    sqlx::query_scalar(sum).bind(worker.run).fetch_one(&mut conn).await.unwrap()
+                    sqlx::query_scalar(query).bind(worker.run).fetch_all(&mut conn).await.unwrap()
                 }
             }
-        });
-        bytes as usize
+        })
     }
 
     /// A floor beside the store.
@@ -134,7 +151,8 @@ fn new_file(folder: &TempDir) -> PathBuf {
     folder.path().join(format!("floor-{}.db", Uuid::new_v4()))
 }
 
-fn pod_of(run: &str) -> String {
+/// UID and token of the pod of this run.
+pub fn pod_of(run: &str) -> String {
     format!("pod-of-{run}")
 }
 

@@ -170,3 +170,20 @@ async fn a_call_that_makes_no_sense_is_refused_with_a_reason() {
     let no_outcome = json!({ "claimId": Uuid::nil(), "outcome": "maybe" }).to_string();
     assert_eq!(world.post("calls/pay/complete", no_outcome).await.code(), "INVALID");
 }
+
+#[tokio::test]
+async fn a_key_that_the_tool_refused_is_recorded_and_stops_the_run_until_a_person_says_how_the_call_ended() {
+    let world = World::attached().await;
+    world.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
+    let refused = complete(1, "keyRefused", json!({ "status": 422 }));
+    assert_eq!(world.post("calls/pay/complete", refused.clone()).await.ok(), json!({ "result": "ok" }));
+    assert_eq!(world.post("calls/pay/complete", refused).await.ok(), json!({ "result": "duplicate" }));
+    let claimed = world.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
+    assert_eq!((&claimed["verdict"], &claimed["call"]["state"]), (&json!("uncertain"), &json!("keyRefused")));
+    assert_eq!(world.post("turns/1", commit(1, "1")).await.code(), "UNSETTLED_CALLS");
+    assert_eq!(world.post("calls/pay/complete", complete(1, "completed", json!(1))).await.code(), "CONFLICT");
+    let settled = world.post("calls/pay/settle", settle("completed")).await;
+    assert!(settled.code() == "CONFLICT" && settled.detail().contains("only a person"), "{}", settled.text);
+    assert_eq!(world.post("calls/pay/settle", settle("keyRefused")).await.code(), "INVALID");
+    assert_eq!(world.record().await.calls.keys_refused, 1);
+}

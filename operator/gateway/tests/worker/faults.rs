@@ -113,6 +113,7 @@ macro_rules! pass {
 pass! {
     async fn id(&self) -> Result<Uuid>;
     async fn pulse(&self, since: Timestamp) -> Result<Pulse>;
+    async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>>;
     async fn create_run(&self, new: &NewRun) -> Result<Created>;
     async fn look_up(&self, object_uid: &str) -> Result<LookUp>;
     async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord>;
@@ -145,6 +146,7 @@ pass! {
     async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>>;
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool>;
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>>;
+    async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>>;
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>>;
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
     async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>>;

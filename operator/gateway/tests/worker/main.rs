@@ -16,6 +16,7 @@ mod hurting;
 mod input;
 mod observed;
 mod outages;
+mod people;
 #[allow(dead_code)]
 #[path = "../../../store/tests/support/pg.rs"]
 mod pg;

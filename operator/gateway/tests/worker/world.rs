@@ -237,7 +237,8 @@ pub fn commit(id: u128, state: &str) -> String {
     format!(r#"{{"commitId":"{}","state":{state}}}"#, Uuid::from_u128(id))
 }
 
-/// Knows `token-of-<pod UID>`, of namespace `shop`, and `token-of-<pod UID>-in-<namespace>`.
+/// Knows `token-of-<pod UID>`, of namespace `shop`, and `token-of-<pod UID>-in-<namespace>`; and `ada`, a person who may
+/// read the runs of `shop`.
 pub struct Tokens;
 
 #[async_trait]
@@ -259,5 +260,16 @@ impl Authenticator for Tokens {
             pod_uid: uid.into(),
             service_account: "default".into(),
         })
+    }
+
+    async fn may_read(&self, token: &str, namespace: &str, _: &str) -> Result<String, AuthError> {
+        match token {
+            "ada" if namespace == "shop" => Ok("ada".into()),
+            "ada" => {
+                Err(AuthError::Denied(format!("ada may not read what runs of {namespace} have committed")))
+            }
+            "nobody-knows" => Err(AuthError::Unavailable("the API server is away".into())),
+            _ => Err(AuthError::Refused("it is not genuine".into())),
+        }
     }
 }

@@ -60,6 +60,8 @@ CREATE TABLE runs (
     unsettled_probe          bigint  NOT NULL,
     unsettled_ask            bigint  NOT NULL,
     unsettled_read_only      bigint  NOT NULL,
+    -- Calls whose key the tool has refused, and that nobody has settled, of whatever attempt.
+    keys_refused             bigint  NOT NULL DEFAULT 0,
 
     recovery_attempts            integer NOT NULL,
     recovery_attempts_base       integer NOT NULL,
@@ -70,6 +72,8 @@ CREATE TABLE runs (
     observed_reset_generation    bigint  NOT NULL,
     reset_attempt                integer NOT NULL,
 
+    -- Bytes of its boundaries' payloads, as they are kept.
+    stored_bytes   bigint NOT NULL DEFAULT 0,
     tokens_in      bigint NOT NULL,
     tokens_out     bigint NOT NULL,
     tool_calls     bigint NOT NULL,

@@ -48,6 +48,8 @@ CREATE TABLE calls (
     attempt    integer,
     claim_id   uuid,
     result     bytea,
+    -- Of a call that is started: its outcome is a person's to tell, and `result` is what the tool said.
+    key_refused boolean NOT NULL DEFAULT false,
     settled_by text,
     reason     text,
     created_at bigint  NOT NULL,

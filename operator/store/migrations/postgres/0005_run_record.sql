@@ -85,6 +85,7 @@ BEGIN
         'reset_attempt', r.reset_attempt,
         'calls', jsonb_build_object(
             'completed', r.completed_calls,
+            'keys_refused', r.keys_refused,
             'unsettled', jsonb_strip_nulls(jsonb_build_object(
                 'retrySameKey', nullif(r.unsettled_retry_same_key, 0),
                 'probe', nullif(r.unsettled_probe, 0),

@@ -57,6 +57,7 @@ BEGIN
         WHEN _key <> call.key THEN 'other key'
         WHEN _policy <> call.policy THEN 'other policy'
         WHEN call.state IN ('completed', 'failed') THEN 'done'
+        WHEN call.key_refused THEN 'uncertain'
         WHEN call.state = 'planned' THEN 'go'
         WHEN call.attempt = row_.attempt AND call.claim_id = _claim_id THEN 'go'
         WHEN call.attempt = row_.attempt THEN 'uncertain'
@@ -82,14 +83,25 @@ RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE calls
-    SET state = _outcome, result = _result, settled_by = _by, reason = _reason, ended_at = _now
+    SET state = _outcome, key_refused = false, result = _result, settled_by = _by, reason = _reason, ended_at = _now
     WHERE run = _run AND id = _id;
     UPDATE runs SET completed_calls = completed_calls + 1 WHERE id = _run;
 END
 $$;
 
--- `Store::complete`. A call that has ended is answered with `ended`, how it ended and whether the run is live: whether
--- these are the same bytes is for the caller to see, since payloads are compressed.
+-- The tool has refused the key of a started call: its outcome is a person's to tell. The caller holds the lock and has
+-- judged.
+CREATE FUNCTION ds_refuse_key_v1(_run uuid, _id text, _result bytea, _now bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE calls SET key_refused = true, result = _result WHERE run = _run AND id = _id;
+    UPDATE runs SET keys_refused = keys_refused + 1, changed_at = _now WHERE id = _run;
+    PERFORM ds_audit_v1(_run, 'key-refused', 'worker', jsonb_build_object('call', _id), _now);
+END
+$$;
+
+-- `Store::complete`. A call that has ended is answered with `ended`, how it ended and whether the run is live, and so is
+-- one whose key was refused: whether these are the same bytes is for the caller to see, since payloads are compressed.
 CREATE FUNCTION ds_complete_v1(
     _run uuid, _capability bytea, _id text, _claim_id uuid, _outcome text, _result bytea,
     OUT verdict text, OUT state text, OUT result bytea, OUT live boolean
@@ -101,20 +113,22 @@ DECLARE
 BEGIN
     SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
     SELECT * INTO call_ FROM calls WHERE run = _run AND id = _id;
-    state := call_.state;
+    state := CASE WHEN call_.key_refused THEN 'keyRefused' ELSE call_.state END;
     result := call_.result;
     live := row_.lifecycle = 'live';
     verdict := CASE
         WHEN row_.id IS NULL THEN 'not found'
         WHEN row_.capability IS DISTINCT FROM _capability THEN 'fenced'
-        WHEN call_.state IN ('completed', 'failed') THEN 'ended'
+        WHEN state IN ('completed', 'failed', 'keyRefused') THEN 'ended'
         WHEN NOT live THEN 'finished'
         WHEN call_.id IS NULL THEN 'no such call'
         WHEN call_.state = 'planned' THEN 'not claimed'
         WHEN call_.claim_id <> _claim_id OR call_.attempt <> row_.attempt THEN 'other claim'
         ELSE 'ok'
     END;
-    IF verdict = 'ok' THEN
+    IF verdict = 'ok' AND _outcome = 'keyRefused' THEN
+        PERFORM ds_refuse_key_v1(_run, _id, _result, ds_now_v1());
+    ELSIF verdict = 'ok' THEN
         PERFORM ds_end_call_v1(_run, _id, _outcome, _result, NULL, NULL, ds_now_v1());
     END IF;
 END
@@ -146,8 +160,8 @@ BEGIN
         WHEN NOT live THEN 'finished'
         WHEN call_.id IS NULL THEN 'no such call'
         WHEN call_.state = 'planned' THEN 'not claimed'
-        WHEN _capability IS NOT NULL AND call_.policy = 'ask' THEN 'a person''s'
-        WHEN _capability IS NULL AND NOT unsettled_ THEN 'the worker''s'
+        WHEN _capability IS NOT NULL AND (call_.policy = 'ask' OR call_.key_refused) THEN 'a person''s'
+        WHEN _capability IS NULL AND NOT unsettled_ AND NOT call_.key_refused THEN 'the worker''s'
         ELSE 'ok'
     END;
     IF verdict = 'ok' THEN
@@ -155,7 +169,9 @@ BEGIN
             PERFORM ds_settled_v1(_run, call_.policy);
         END IF;
         PERFORM ds_end_call_v1(_run, _id, _outcome, _result, _actor, _reason, now_);
-        UPDATE runs SET changed_at = now_ WHERE id = _run;
+        UPDATE runs
+        SET changed_at = now_, keys_refused = keys_refused - call_.key_refused::integer
+        WHERE id = _run;
         PERFORM ds_audit_v1(_run, 'settled', _actor,
             jsonb_build_object('call', _id, 'outcome', _outcome, 'reason', _reason), now_);
     END IF;

@@ -122,7 +122,8 @@ BEGIN
         WHEN row_.capability IS DISTINCT FROM _capability THEN 'fenced'
         WHEN before_ = _digest THEN 'duplicate'
         WHEN row_.lifecycle <> 'live' THEN 'finished'
-        WHEN row_.unsettled_retry_same_key + row_.unsettled_probe + row_.unsettled_ask > 0 THEN 'unsettled'
+        WHEN row_.unsettled_retry_same_key + row_.unsettled_probe + row_.unsettled_ask + row_.keys_refused > 0
+            THEN 'unsettled'
         WHEN before_ IS NOT NULL THEN 'conflict'
         ELSE 'ok'
     END;

@@ -79,6 +79,6 @@ BEGIN
 
     touched := _limit - left_;
     done := left_ > 0;
-    UPDATE runs SET emptied = done WHERE id = row_.id AND done;
+    UPDATE runs SET emptied = done, stored_bytes = 0 WHERE id = row_.id AND done;
 END
 $$;

@@ -60,6 +60,8 @@ CREATE TABLE runs (
     unsettled_probe          INTEGER NOT NULL,
     unsettled_ask            INTEGER NOT NULL,
     unsettled_read_only      INTEGER NOT NULL,
+    -- Calls whose key the tool has refused, and that nobody has settled, of whatever attempt.
+    keys_refused             INTEGER NOT NULL,
 
     recovery_attempts            INTEGER NOT NULL,
     recovery_attempts_base       INTEGER NOT NULL,
@@ -70,6 +72,8 @@ CREATE TABLE runs (
     observed_reset_generation    INTEGER NOT NULL,
     reset_attempt                INTEGER NOT NULL,
 
+    -- Bytes of its boundaries' payloads, as they are kept.
+    stored_bytes   INTEGER NOT NULL,
     tokens_in      INTEGER NOT NULL,
     tokens_out     INTEGER NOT NULL,
     tool_calls     INTEGER NOT NULL,

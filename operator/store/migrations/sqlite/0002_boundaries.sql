@@ -43,6 +43,8 @@ CREATE TABLE calls (
     attempt    INTEGER,
     claim_id   BLOB,
     result     BLOB,
+    -- Of a call that is started: its outcome is a person's to tell, and `result` is what the tool said.
+    key_refused INTEGER NOT NULL DEFAULT 0,
     settled_by TEXT,
     reason     TEXT,
     created_at INTEGER NOT NULL,

@@ -1,6 +1,6 @@
 //! Tool calls: claimed, completed, settled.
 
-use dalsegno_protocol::{CallOutcome, Policy, RawValue};
+use dalsegno_protocol::{CallOutcome, CompleteOutcome, Policy, RawValue};
 use uuid::Uuid;
 
 use super::{Digest, RunId};
@@ -31,6 +31,7 @@ pub struct Claim {
 /// | new, or planned | `Go` (becomes started under this claim) |
 /// | started, same claim | `Go` |
 /// | started by this attempt, another claim | `Uncertain` |
+/// | started, and its key refused | `Uncertain` |
 /// | started by an earlier attempt, `retrySameKey` or `readOnly` | `Go` with the stored key (this attempt's from now on) |
 /// | started by an earlier attempt, `probe` or `ask` | `Uncertain` |
 /// | completed or failed | `Done` |
@@ -64,7 +65,7 @@ pub struct Complete {
     /// The claim under which the tool was called.
     pub claim_id: Uuid,
     /// How it ended.
-    pub outcome: CallOutcome,
+    pub outcome: CompleteOutcome,
     /// What the tool answered.
     pub result: Option<Box<RawValue>>,
 }
@@ -89,7 +90,8 @@ pub struct Settle {
 /// Who settles a call.
 #[derive(Clone, Debug)]
 pub enum SettledBy {
-    /// The current worker, by its capability; only where the policy is `probe`, `retrySameKey` or `readOnly`.
+    /// The current worker, by its capability; only where the policy is `probe`, `retrySameKey` or `readOnly`, and the key
+    /// was not refused.
     Worker(Digest),
     /// A person, by name, for the audit; any policy.
     Person(String),
@@ -123,4 +125,9 @@ pub enum CallFilter {
     Unsettled,
     /// Completed or failed in the turn that is open (the one after the last `result` boundary).
     OpenTurn,
+}
+
+/// Why nobody but a person says how this call ended.
+pub(crate) fn key_refused(id: &str) -> String {
+    format!("the tool refused the key of call {id:?}; only a person may settle it")
 }

@@ -51,7 +51,7 @@ pub struct AuditRow {
     /// When.
     pub at: Timestamp,
     /// What: `created`, `reserved`, `pod`, `identity`, `attached`, `spent`, `ended`, `cancel-requested`, `cancelled`,
-    /// `finished`, `settled`, `reset`, `rewound`, `adopted`, `abandoned`, `deleted`, `expired`, `namespace-adopted`.
+    /// `finished`, `key-refused`, `settled`, `reset`, `rewound`, `adopted`, `abandoned`, `deleted`, `expired`, `namespace-adopted`.
     pub kind: String,
     /// Who: `operator`, `worker`, or a person's name.
     pub actor: String,

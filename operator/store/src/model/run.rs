@@ -243,6 +243,8 @@ pub struct Counters {
 pub struct CallCounts {
     /// Completed or failed: their outcome is known.
     pub completed: i64,
+    /// Started, and their key was refused: a person must tell how they ended.
+    pub keys_refused: i64,
     /// Started under an earlier attempt than the current one and not settled, by policy.
     pub unsettled: BTreeMap<Policy, i64>,
 }

@@ -1,6 +1,6 @@
 //! Tool calls: claimed before their effect, completed after it, settled where nobody knows.
 
-use dalsegno_protocol::{Call, CallOutcome, CallState, RawValue};
+use dalsegno_protocol::{Call, CallState, RawValue};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
@@ -8,6 +8,7 @@ use super::Postgres;
 use super::fault::{Fault, Work};
 use super::row::{call, json, named, packed, text, word};
 use crate::audit::actor;
+use crate::model::key_refused;
 use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, SettledBy};
 
 const CLAIM: &str = "SELECT verdict, (call).* FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7)";
@@ -67,7 +68,7 @@ impl Postgres {
             .bind(word(&complete.outcome)?)
             .bind(packed(complete.result.as_deref()));
         let row = self.pool.one(query).await?;
-        completed(&row, &complete.id, complete.outcome, complete.result.as_deref())
+        completed(&row, &complete.id, CallState::from(complete.outcome), complete.result.as_deref())
     }
 
     pub(super) async fn do_settle(&self, settle: &Settle) -> Work<Completed> {
@@ -84,7 +85,7 @@ impl Postgres {
             .bind(packed(settle.result.as_deref()))
             .bind(text(&settle.reason));
         let row = self.pool.one(query).await?;
-        completed(&row, &settle.id, settle.outcome, settle.result.as_deref())
+        completed(&row, &settle.id, CallState::from(settle.outcome), settle.result.as_deref())
     }
 
     pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> Work<Vec<Call>> {
@@ -97,19 +98,18 @@ impl Postgres {
     }
 }
 
-fn completed(row: &PgRow, id: &str, outcome: CallOutcome, result: Option<&RawValue>) -> Work<Completed> {
+fn completed(row: &PgRow, id: &str, state: CallState, result: Option<&RawValue>) -> Work<Completed> {
     let conflict = |why: String| Ok(Completed::Conflict(why));
     match row.try_get("verdict")? {
         "ok" => Ok(Completed::Ok),
         "ended" => {
-            let state = match outcome {
-                CallOutcome::Completed => CallState::Completed,
-                CallOutcome::Failed => CallState::Failed,
-            };
-            let same = named::<CallState>(row.try_get("state")?)? == state
+            let stands = named::<CallState>(row.try_get("state")?)?;
+            let same = stands == state
                 && json(row, "result")?.as_deref().map(RawValue::get) == result.map(RawValue::get);
             if same {
                 Ok(Completed::Duplicate)
+            } else if row.try_get("live")? && stands == CallState::KeyRefused {
+                conflict(key_refused(id))
             } else if row.try_get("live")? {
                 conflict(format!("call {id:?} has ended otherwise"))
             } else {

@@ -15,7 +15,7 @@
 WITH head AS MATERIALIZED (
     SELECT id, lifecycle, epoch, capability, attempt,
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
-           unsettled_retry_same_key + unsettled_probe + unsettled_ask AS unsettled,
+           unsettled_retry_same_key + unsettled_probe + unsettled_ask + keys_refused AS unsettled,
            cancel_requested_at, cancel_told_at, suspend, heartbeat_ms, audit_seq, audit_hash, records_digest AS records_before
     FROM runs
     WHERE id = $1
@@ -96,6 +96,7 @@ moved AS (
         records_digest = NULL,
         tokens_in = tokens_in + $13, tokens_out = tokens_out + $14, tool_calls = tool_calls + $15,
         cost_micro_usd = cost_micro_usd + $16,
+        stored_bytes = stored_bytes + coalesce(octet_length($7), 0) + coalesce(octet_length($10), 0),
         -- A boundary renews a lease that a heartbeat has bound, and binds none.
         lease_renewed_at = CASE WHEN lease_renewed_at IS NOT NULL THEN next.now END,
         cancel_told_at = CASE WHEN next.cancel_requested_at IS NOT NULL THEN coalesce(next.cancel_told_at, next.now) END,

@@ -9,7 +9,8 @@ use super::Postgres;
 use super::fault::{Fault, Work, timestamp};
 use super::row::{asked, named};
 use crate::{
-    BEAT_GAP_MS, Beat, CANCEL_TOLD_MS, CANCEL_UNTOLD_MS, Changed, Digest, Expired, ObjectKey, Pulse, RunId,
+    BEAT_GAP_MS, Beat, CANCEL_TOLD_MS, CANCEL_UNTOLD_MS, CAPACITY, Changed, Digest, Expired, Held, ObjectKey,
+    Pulse, RunId,
 };
 
 /// A gateway serves. After a silence all clocks start anew. `$1`: the longest gap that is none.
@@ -24,6 +25,13 @@ const HEARTBEATS: &str = include_str!("heartbeats.sql");
 const PULSE: &str = include_str!("pulse.sql");
 
 impl Postgres {
+    pub(super) async fn do_capacity(&self, namespaces: u32) -> Work<Vec<Held>> {
+        let rows = self.pool.all(sqlx::query(CAPACITY).bind(i64::from(namespaces))).await?;
+        rows.iter()
+            .map(|row| Ok(Held { namespace: row.try_get("namespace")?, bytes: row.try_get("bytes")? }))
+            .collect()
+    }
+
     pub(super) async fn do_beat(&self) -> Work<()> {
         self.pool.all(sqlx::query(BEAT).bind(BEAT_GAP_MS)).await?;
         Ok(())

@@ -1,6 +1,6 @@
 //! How values stand in columns and answers.
 
-use dalsegno_protocol::{Boundary, Call, Head, RawValue};
+use dalsegno_protocol::{Boundary, Call, CallState, Head, RawValue};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::Row as _;
@@ -95,7 +95,10 @@ pub(super) fn call(row: &PgRow) -> Work<Call> {
         turn: row.try_get("turn")?,
         policy: named(row.try_get("policy")?)?,
         key: row.try_get("key")?,
-        state: named(row.try_get("state")?)?,
+        state: match row.try_get("key_refused")? {
+            true => CallState::KeyRefused,
+            false => named(row.try_get("state")?)?,
+        },
         arguments: json(row, "arguments")?,
         result: json(row, "result")?,
     })

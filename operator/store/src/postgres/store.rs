@@ -9,11 +9,11 @@ use super::Postgres;
 use super::snapshot::Rows;
 use crate::proof::{Anchor, Unanchored};
 use crate::{
-    Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
-    Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage, EventQuery, FinishCall,
-    Identity, Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch, RecordPage, RecordQuery,
-    Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Snapshotted, Store, Then, Written, branch,
-    pages, snapshot,
+    Acknowledged, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit,
+    Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage, EventQuery,
+    FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch,
+    RecordPage, RecordQuery, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Snapshotted, Store,
+    Then, Written, branch, pages, snapshot,
 };
 
 #[async_trait]
@@ -28,6 +28,10 @@ impl Store for Postgres {
 
     async fn pulse(&self, since: Timestamp) -> Result<Pulse> {
         self.do_pulse(since).await.map_err(|fault| fault.while_("looking at all runs"))
+    }
+
+    async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>> {
+        self.do_capacity(namespaces).await.map_err(|fault| fault.while_("summing up what is kept"))
     }
 
     async fn create_run(&self, new: &NewRun) -> Result<Created> {
@@ -166,6 +170,10 @@ impl Store for Postgres {
 
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>> {
         self.do_find(namespace, name).await.map_err(|fault| fault.while_("finding runs by name"))
+    }
+
+    async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>> {
+        self.do_attempt(run, number).await.map_err(|fault| fault.while_("reading an attempt"))
     }
 
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {

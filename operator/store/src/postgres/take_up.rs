@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::Postgres;
 use super::fault::{Fault, Work, timestamp};
 use super::row::{optional_record, record, text};
-use crate::{Created, LookUp, NewRun, OnPrior, PriorRun, RunId, RunRecord};
+use crate::{Attempt, Created, LookUp, NewRun, OnPrior, PriorRun, RunId, RunRecord};
 
 const CREATE: &str = "SELECT * FROM ds_create_run_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
@@ -17,6 +17,9 @@ const LOOK_UP: &str = "SELECT store.id AS store_id, ds_now_v1() AS now, ds_run_r
      FROM store LEFT JOIN runs ON runs.object_uid = $1 WHERE only_row";
 
 const RUN: &str = "SELECT ds_run_record_v1(id) AS record FROM runs WHERE id = $1";
+
+const ATTEMPT: &str = "SELECT ds_attempt_v1(a, a.lease_renewed_at) AS attempt FROM attempts a \
+     WHERE a.run = $1 AND a.number = $2";
 
 const FIND: &str = "SELECT ds_run_record_v1(id) AS record FROM runs WHERE namespace = $1 AND name = $2 \
      ORDER BY created_at DESC, id DESC";
@@ -84,6 +87,11 @@ impl Postgres {
             Some(row) => optional_record(&row),
             None => Ok(None),
         }
+    }
+
+    pub(super) async fn do_attempt(&self, run: RunId, number: i32) -> Work<Option<Attempt>> {
+        let row = self.pool.optional(sqlx::query(ATTEMPT).bind(run).bind(number)).await?;
+        Ok(row.map(|row| row.try_get::<Json<Attempt>, _>("attempt")).transpose()?.map(|json| json.0))
     }
 
     pub(super) async fn do_find(&self, namespace: &str, name: &str) -> Work<Vec<RunRecord>> {

@@ -26,6 +26,7 @@ table! {
         attempt: Option<i32>,
         claim_id: Option<Uuid>,
         result: Option<Vec<u8>>,
+        key_refused: bool,
         settled_by: Option<String>,
         reason: Option<String>,
         started_at: Option<i64>,
@@ -44,6 +45,11 @@ impl CallRow {
         Ok(row.as_ref().map(Self::read).transpose()?)
     }
 
+    /// Where it stands, as everybody sees it.
+    pub fn stands(&self) -> CallState {
+        if self.key_refused { CallState::KeyRefused } else { self.state.0 }
+    }
+
     /// The call as everybody sees it.
     pub fn public(&self) -> Work<dalsegno_protocol::Call> {
         Ok(dalsegno_protocol::Call {
@@ -51,7 +57,7 @@ impl CallRow {
             turn: self.turn,
             policy: self.policy.0,
             key: self.key.clone(),
-            state: self.state.0,
+            state: self.stands(),
             arguments: json(self.arguments.as_deref())?,
             result: json(self.result.as_deref())?,
         })

@@ -1,6 +1,6 @@
 //! Tool calls: claimed before their effect, completed after it, settled where nobody knows.
 
-use dalsegno_protocol::{CallOutcome, CallState, Policy, RawValue};
+use dalsegno_protocol::{CallState, Policy, RawValue};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
@@ -11,6 +11,7 @@ use super::fault::Work;
 use super::judge::{self, Claiming};
 use super::row::RunRow;
 use crate::audit::{actor, kind};
+use crate::model::key_refused;
 use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, SettledBy};
 
 /// A claim with its payload ready to be kept.
@@ -79,6 +80,7 @@ async fn first_claim(conn: &mut SqliteConnection, now: i64, row: &RunRow, claim:
         attempt: Some(row.attempt),
         claim_id: Some(claim.claim_id),
         result: None,
+        key_refused: false,
         settled_by: None,
         reason: None,
         started_at: Some(now),
@@ -106,11 +108,12 @@ pub(super) async fn next_ordinal(conn: &mut SqliteConnection, run: RunId) -> Wor
         .await?)
 }
 
-/// A call's end, on whose word ever.
+/// How a call stands now, on whose word ever.
 pub(super) struct Ending {
     pub run: RunId,
     pub id: String,
-    pub outcome: CallOutcome,
+    /// Not planned, nor started.
+    pub state: CallState,
     pub result: Option<Box<RawValue>>,
 }
 
@@ -132,10 +135,17 @@ pub(super) async fn complete(
         Ok(call) => call,
         Err(answer) => return Ok(answer),
     };
+    if call.key_refused {
+        return Ok(Completed::Conflict(key_refused(&call.id)));
+    }
     if call.claim_id != Some(claim_id) || call.attempt != Some(row.attempt) {
         return Ok(Completed::Conflict(format!("call {:?} is not started under this claim", call.id)));
     }
-    end_call(conn, now, &mut row, &mut call, &ending).await?;
+    if ending.state == CallState::KeyRefused {
+        refuse_key(conn, now, &mut row, &mut call, &ending).await?;
+    } else {
+        end_call(conn, now, &mut row, &mut call, &ending).await?;
+    }
     row.save(conn).await?;
     Ok(Completed::Ok)
 }
@@ -162,11 +172,11 @@ pub(super) async fn settle(
     };
     let unsettled = judge::is_unsettled(&row, &call);
     let actor = match by {
-        SettledBy::Worker(_) if call.policy.0 == Policy::Ask => {
+        SettledBy::Worker(_) if call.policy.0 == Policy::Ask || call.key_refused => {
             return Ok(Completed::Conflict(format!("only a person may settle call {:?}", call.id)));
         }
         SettledBy::Worker(_) => actor::WORKER.to_owned(),
-        SettledBy::Person(_) if !unsettled => {
+        SettledBy::Person(_) if !unsettled && !call.key_refused => {
             return Ok(Completed::Conflict(format!(
                 "the current attempt may still complete call {:?}",
                 call.id
@@ -181,7 +191,7 @@ pub(super) async fn settle(
     call.reason = Some(reason.clone());
     end_call(conn, now, &mut row, &mut call, &ending).await?;
     row.changed_at = now;
-    let detail = serde_json::json!({ "call": call.id, "outcome": ending.outcome, "reason": reason });
+    let detail = serde_json::json!({ "call": call.id, "outcome": ending.state, "reason": reason });
     append(conn, &mut row, now, kind::SETTLED, &actor, detail).await?;
     row.save(conn).await?;
     Ok(Completed::Ok)
@@ -195,7 +205,7 @@ async fn open_call(
 ) -> Work<Result<CallRow, Completed>> {
     let call = CallRow::load(conn, row.id, &ending.id).await?;
     if let Some(call) = &call
-        && call.state.0 == judge::state_after(ending.outcome)
+        && call.stands() == ending.state
         && json(call.result.as_deref())?.as_deref().map(RawValue::get)
             == ending.result.as_deref().map(RawValue::get)
     {
@@ -208,12 +218,28 @@ async fn open_call(
         return Ok(Err(Completed::NoSuchCall));
     };
     Ok(match call.state.0 {
-        CallState::Started => Ok(call),
+        CallState::Started | CallState::KeyRefused => Ok(call),
         CallState::Planned => Err(Completed::Conflict(format!("call {:?} was never claimed", call.id))),
         CallState::Completed | CallState::Failed => {
             Err(Completed::Conflict(format!("call {:?} has ended otherwise", call.id)))
         }
     })
+}
+
+/// The tool has refused the key of a started call: its outcome is a person's to tell.
+async fn refuse_key(
+    conn: &mut SqliteConnection,
+    now: i64,
+    row: &mut RunRow,
+    call: &mut CallRow,
+    ending: &Ending,
+) -> Work<()> {
+    call.key_refused = true;
+    call.result = payload(ending.result.as_deref());
+    call.save(conn).await?;
+    row.keys_refused += 1;
+    row.changed_at = now;
+    append(conn, row, now, kind::KEY_REFUSED, actor::WORKER, serde_json::json!({ "call": call.id })).await
 }
 
 async fn end_call(
@@ -223,7 +249,9 @@ async fn end_call(
     call: &mut CallRow,
     ending: &Ending,
 ) -> Work<()> {
-    call.state = Word(judge::state_after(ending.outcome));
+    row.keys_refused -= i64::from(call.key_refused);
+    call.key_refused = false;
+    call.state = Word(ending.state);
     call.result = payload(ending.result.as_deref());
     call.ended_at = Some(now);
     row.completed_calls += 1;

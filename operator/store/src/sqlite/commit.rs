@@ -210,6 +210,8 @@ async fn insert_boundary(
         at: now,
     };
     row.set_head(head, position);
+    row.stored_bytes +=
+        [&commit.ops.ops, &commit.events].into_iter().flatten().map(Vec::len).sum::<usize>() as i64;
     row.highest_turn = row.highest_turn.max(turn);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What a call comes to, from the run's row alone: pure, total, the same as the PostgreSQL face says in SQL.
 
-use dalsegno_protocol::{Boundary, CallOutcome, CallState, Policy};
+use dalsegno_protocol::{Boundary, CallState, Policy};
 use uuid::Uuid;
 
 use super::call_row::CallRow;
@@ -106,7 +106,7 @@ fn is_next(row: &RunRow, proposal: &Proposal) -> bool {
 
 /// An unknown outcome of a call that changes nothing stands in nobody's way.
 fn has_unsettled(row: &RunRow) -> bool {
-    row.unsettled_retry_same_key + row.unsettled_probe + row.unsettled_ask > 0
+    row.unsettled_retry_same_key + row.unsettled_probe + row.unsettled_ask + row.keys_refused > 0
 }
 
 /// What becomes of an attach.
@@ -162,9 +162,10 @@ pub(super) enum Claiming {
 
 /// A claim, by the table of [`crate::Claimed`].
 pub(super) fn claim(row: &RunRow, call: &CallRow, claim_id: Uuid) -> Claiming {
-    match call.state.0 {
+    match call.stands() {
         CallState::Completed | CallState::Failed => Claiming::Done,
         CallState::Planned => Claiming::Go,
+        CallState::KeyRefused => Claiming::Uncertain,
         CallState::Started if call.attempt == Some(row.attempt) => {
             if call.claim_id == Some(claim_id) {
                 Claiming::Go
@@ -183,14 +184,6 @@ pub(super) fn claim(row: &RunRow, call: &CallRow, claim_id: Uuid) -> Claiming {
 pub(super) fn is_unsettled(row: &RunRow, call: &CallRow) -> bool {
     call.state.0 == CallState::Started
         && (call.attempt != Some(row.attempt) || row.attempt_state.0 == AttemptState::Ended)
-}
-
-/// The state that an outcome leaves a call in.
-pub(super) fn state_after(outcome: CallOutcome) -> CallState {
-    match outcome {
-        CallOutcome::Completed => CallState::Completed,
-        CallOutcome::Failed => CallState::Failed,
-    }
 }
 
 /// Whether the current attempt has gained anything: a new highest turn, or a newly completed call.

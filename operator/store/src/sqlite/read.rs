@@ -11,7 +11,8 @@ use super::change::counters;
 use super::fault::{Fault, Work, timestamp};
 use super::row::RunRow;
 use crate::{
-    BeatRow, CallCounts, CancelRow, Deadlines, Digest, FinishRow, HeadRow, LookUp, RunId, RunRecord, header,
+    Attempt, BeatRow, CAPACITY, CallCounts, CancelRow, Deadlines, Digest, FinishRow, HeadRow, Held, LookUp,
+    RunId, RunRecord, header,
 };
 
 /// Attempts in a record: the current one and those before it.
@@ -134,7 +135,7 @@ fn call_counts(row: &RunRow) -> CallCounts {
     .into_iter()
     .filter(|(_, count)| *count > 0)
     .collect();
-    CallCounts { completed: row.completed_calls, unsettled }
+    CallCounts { completed: row.completed_calls, keys_refused: row.keys_refused, unsettled }
 }
 
 fn cancel(row: &RunRow) -> Work<Option<CancelRow>> {
@@ -178,6 +179,17 @@ pub(super) async fn get_run(conn: &mut SqliteConnection, now: i64, run: RunId) -
         Some(row) => Ok(Some(record(conn, now, row).await?)),
         None => Ok(None),
     }
+}
+
+/// Which namespaces hold most.
+pub(super) async fn capacity(conn: &mut SqliteConnection, namespaces: u32) -> Work<Vec<Held>> {
+    let rows = sqlx::query_as(CAPACITY).bind(namespaces).fetch_all(conn).await?;
+    Ok(rows.into_iter().map(|(namespace, bytes)| Held { namespace, bytes }).collect())
+}
+
+/// One of its attempts.
+pub(super) async fn attempt(conn: &mut SqliteConnection, run: RunId, number: i32) -> Work<Option<Attempt>> {
+    AttemptRow::load(conn, run, number).await?.map(|row| row.record()).transpose()
 }
 
 /// Every run that ever bore the name, the newest first.

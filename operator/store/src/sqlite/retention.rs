@@ -57,6 +57,9 @@ pub(super) async fn expire(conn: &mut SqliteConnection, now: i64, rows: u32) -> 
     }
     let done = left > 0;
     row.emptied = done;
+    if done {
+        row.stored_bytes = 0;
+    }
     row.save(conn).await?;
     Ok(Dropped { run: Some(run), rows: limit - left, done })
 }

@@ -14,11 +14,11 @@ use super::{
 use crate::packed::Packed;
 use crate::proof::{Anchor, Unanchored};
 use crate::{
-    Acknowledged, Attached, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed,
-    Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, Error, EventPage, EventQuery,
-    FinishCall, Identity, Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch, RecordPage,
-    RecordQuery, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Snapshotted, Store, Then,
-    Written,
+    Acknowledged, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit,
+    Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, Error, EventPage,
+    EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading,
+    RecordBatch, RecordPage, RecordQuery, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle,
+    Snapshotted, Store, Then, Written,
 };
 
 #[async_trait]
@@ -33,6 +33,10 @@ impl Store for Sqlite {
 
     async fn pulse(&self, since: Timestamp) -> Result<Pulse> {
         self.read("looking at all runs", move |conn, now| Box::pin(pulse::pulse(conn, now, since))).await
+    }
+
+    async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>> {
+        self.read("summing up what is kept", move |conn, _| Box::pin(read::capacity(conn, namespaces))).await
     }
 
     async fn create_run(&self, new: &NewRun) -> Result<Created> {
@@ -179,7 +183,7 @@ impl Store for Sqlite {
 
     async fn complete(&self, complete: &Complete) -> Result<Completed> {
         let Complete { run, capability, ref id, claim_id, outcome, ref result } = *complete;
-        let ending = calls::Ending { run, id: id.clone(), outcome, result: result.clone() };
+        let ending = calls::Ending { run, id: id.clone(), state: outcome.into(), result: result.clone() };
         self.write("completing a call", move |conn, now| {
             Box::pin(calls::complete(conn, now, capability, claim_id, ending))
         })
@@ -188,7 +192,7 @@ impl Store for Sqlite {
 
     async fn settle(&self, settle: &Settle) -> Result<Completed> {
         let Settle { run, ref by, ref id, outcome, ref result, ref reason } = *settle;
-        let ending = calls::Ending { run, id: id.clone(), outcome, result: result.clone() };
+        let ending = calls::Ending { run, id: id.clone(), state: outcome.into(), result: result.clone() };
         let (by, reason) = (by.clone(), reason.clone());
         self.write("settling a call", |conn, now| Box::pin(calls::settle(conn, now, by, reason, ending)))
             .await
@@ -247,6 +251,10 @@ impl Store for Sqlite {
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>> {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         self.read("finding runs by name", |conn, now| Box::pin(read::find(conn, now, namespace, name))).await
+    }
+
+    async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>> {
+        self.read("reading an attempt", move |conn, _| Box::pin(read::attempt(conn, run, number))).await
     }
 
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {

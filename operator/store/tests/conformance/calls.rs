@@ -1,6 +1,6 @@
 //! Tool calls before their effect: the table of `Claimed`.
 
-use dalsegno_protocol::{CallOutcome, CallState, Policy};
+use dalsegno_protocol::{CallState, CompleteOutcome, Policy};
 use dalsegno_store::{CallFilter, Claim, Claimed, Commit, Complete, Completed};
 use uuid::Uuid;
 
@@ -150,7 +150,7 @@ async fn in_a_later_attempt_the_policy_decides_also_for_the_same_claim(world: &W
 }
 
 async fn a_call_that_ended_is_done(world: &World) {
-    for outcome in [CallOutcome::Completed, CallOutcome::Failed] {
+    for outcome in [CompleteOutcome::Completed, CompleteOutcome::Failed] {
         let worker = world.worker().await;
         let claim = world.start_call(&worker, "pay", Policy::Ask).await;
         let ends = Complete { outcome, ..worker.complete(&claim) };

@@ -1,6 +1,6 @@
 //! Tool calls after their effect: results that are known, and those that nobody knows.
 
-use dalsegno_protocol::{CallOutcome, Policy};
+use dalsegno_protocol::{CompleteOutcome, Policy};
 use dalsegno_store::{CallFilter, Claimed, Class, Commit, Committed, Complete, Completed, Then};
 use uuid::Uuid;
 
@@ -25,7 +25,7 @@ async fn a_call_completes_once(world: &World) {
     assert!(matches!(world.complete(&complete).await.unwrap(), Completed::Ok));
     assert!(matches!(world.complete(&complete).await.unwrap(), Completed::Duplicate));
     for other in [
-        Complete { outcome: CallOutcome::Failed, ..worker.complete(&claim) },
+        Complete { outcome: CompleteOutcome::Failed, ..worker.complete(&claim) },
         Complete { result: Some(json("2")), ..worker.complete(&claim) },
         Complete { result: None, ..worker.complete(&claim) },
     ] {
@@ -34,7 +34,7 @@ async fn a_call_completes_once(world: &World) {
     }
     assert_eq!(world.of(&worker).await.calls.completed, 1);
     let failed = world.start_call(&worker, "ship", Policy::Probe).await;
-    let failing = Complete { outcome: CallOutcome::Failed, result: None, ..worker.complete(&failed) };
+    let failing = Complete { outcome: CompleteOutcome::Failed, result: None, ..worker.complete(&failed) };
     assert!(matches!(world.complete(&failing).await.unwrap(), Completed::Ok));
     assert!(matches!(world.complete(&failing).await.unwrap(), Completed::Duplicate));
     assert_eq!(world.of(&worker).await.calls.completed, 2, "a failed call's outcome is known, too");
@@ -84,7 +84,7 @@ async fn completed_calls_of_the_open_turn_are_listed(world: &World) {
     let done = world.start_call(&worker, "done", Policy::Probe).await;
     world.complete(&worker.complete(&done)).await.unwrap();
     let failed = world.start_call(&worker, "failed", Policy::Probe).await;
-    world.complete(&Complete { outcome: CallOutcome::Failed, ..worker.complete(&failed) }).await.unwrap();
+    world.complete(&Complete { outcome: CompleteOutcome::Failed, ..worker.complete(&failed) }).await.unwrap();
     world.start_call(&worker, "started", Policy::Probe).await;
     assert_eq!(world.call_ids(worker.run, CallFilter::OpenTurn).await, ["done", "failed"]);
     world.next(&worker).await;

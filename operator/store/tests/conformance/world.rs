@@ -7,7 +7,7 @@ use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use dalsegno_protocol::{Boundary, CallOutcome, Policy, Usage};
+use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, Usage};
 use dalsegno_store::{
     CallFilter, Claim, Claimed, Class, Commit, Complete, Created, Digest, FinishCall, LookUp, NewRun, RunId,
     RunRecord, Settle, SettledBy, Standing, Store, Then,
@@ -189,7 +189,7 @@ impl Worker {
             capability: self.capability,
             id: claim.id.clone(),
             claim_id: claim.claim_id,
-            outcome: CallOutcome::Completed,
+            outcome: CompleteOutcome::Completed,
             result: Some(json(r#"{"done":  true}"#)),
         }
     }

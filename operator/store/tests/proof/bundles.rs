@@ -147,12 +147,15 @@ async fn a_bent_row_that_was_signed_is_found_all_the_same() {
 }
 
 #[test]
-fn every_line_of_the_golden_bundle_has_the_fields_of_the_schema() {
+fn every_line_of_the_golden_bundle_is_what_the_schema_says() {
     let schema = std::fs::read(file("../../docs/schemas/bundle-v1.schema.json")).unwrap();
     let schema: Value = serde_json::from_slice(&schema).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
     let golden = std::fs::read_to_string(file("tests/golden/bundle-v1.jsonl")).unwrap();
     for line in golden.lines() {
         let line: Value = serde_json::from_str(line).unwrap();
+        let complaints: Vec<_> = validator.iter_errors(&line).map(|error| error.to_string()).collect();
+        assert_eq!(complaints, [""; 0], "{line:#}");
         let (kind, fields) = line.as_object().unwrap().iter().next().unwrap();
         let described = &schema["properties"][kind];
         let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();

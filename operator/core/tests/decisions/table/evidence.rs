@@ -52,6 +52,16 @@ fn last_words() -> Vec<Case> {
             ends(3, Cause::ExitedWithError, Crash),
         ),
         case(
+            "a worker whose call's key was refused can only exit, which is no crash",
+            with(pod(3).terminated(1)).keys_refused(1),
+            ends(3, Cause::KeyRefused, Neutral),
+        ),
+        case(
+            "a disruption stays one",
+            with(pod(3).terminated(1).disrupted("EvictionByEvictionAPI", 7)).keys_refused(1),
+            ends(3, Cause::Evicted, Disruption),
+        ),
+        case(
             "what the store saw outranks a worker's word",
             with(pod(3).terminated(1).said(&said("disruption"))).spent(),
             ends(3, Cause::ProcessRestarted, Crash),

@@ -186,6 +186,13 @@ fn other_reasons() -> Vec<Case> {
                 .unsettled(Policy::ReadOnly, 1),
             acts("create triage-4"),
         ),
+        case(
+            "a key that a tool refused holds the run, whatever the call's policy",
+            after_eviction().keys_refused(1).unsettled(Policy::Ask, 1),
+            rests(Summary::Held, Reason::KeyRefused)
+                .says("the idempotency key of 1 call(s) was refused")
+                .says("dalsegno settle"),
+        ),
         case("an input of 32 KiB is carried", input(32 << 10), acts("create triage-1")),
         case(
             "a larger one is held before the first pod",

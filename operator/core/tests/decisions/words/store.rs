@@ -209,6 +209,13 @@ impl Given {
         self
     }
 
+    /// So many calls had their key refused.
+    pub fn keys_refused(mut self, calls: i64) -> Self {
+        self.row.calls.keys_refused = calls;
+        self
+    }
+
+    /// So many calls of this policy are unsettled.
     pub fn unsettled(mut self, policy: Policy, calls: i64) -> Self {
         self.row.calls.unsettled.insert(policy, calls);
         self

@@ -1,0 +1,140 @@
+//! What many turns cost: a boundary at which a snapshot is due against the others, a resume late in a run against one at
+//! its beginning, many workers against one, and the bytes of a state that grows.
+//!
+//! Ratios only, of things that were measured in turns in the same run. The clients are in this process, and their time is
+//! in the CPU's; the database of PostgreSQL is not.
+
+#![allow(clippy::unwrap_used, reason = "a bench may fail")]
+
+#[path = "../figures.rs"]
+mod figures;
+#[allow(dead_code, reason = "its other users need the rest")]
+#[path = "../floor.rs"]
+mod floor;
+#[allow(dead_code, reason = "its other users need the rest")]
+#[path = "../boundary/langgraph.rs"]
+mod langgraph;
+#[allow(dead_code, reason = "its other users need the rest")]
+#[path = "../boundary/payload.rs"]
+mod payload;
+#[allow(dead_code, reason = "its other users need the rest")]
+#[path = "../boundary/worker.rs"]
+mod worker;
+#[allow(dead_code, reason = "its other users need the rest")]
+#[path = "../boundary/world.rs"]
+mod world;
+
+#[allow(dead_code, reason = "its other users need the rest")]
+#[path = "../../../store/tests/support/pg.rs"]
+mod pg;
+
+mod crowd;
+mod growth;
+
+use std::time::Instant;
+
+use figures::{Samples, about, print_table, times};
+use worker::Worker;
+use world::World;
+
+/// Bytes of the state of the runs that are resumed.
+const STATE: usize = 64 << 10;
+/// Turns of the short run and of the long one.
+const SHORT: usize = 10;
+const LONG: usize = 1_000;
+/// Resumes of each.
+const RESUMES: usize = 300;
+
+fn main() {
+    world::log_as_installed();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = pg::Server::start(&[]);
+    let worlds = [World::sqlite(&runtime), World::postgres(&runtime, &server)];
+
+    let (mut due, mut resumed) = (Vec::new(), Vec::new());
+    for world in &worlds {
+        let mut short = world.worker("short");
+        let mut long = world.worker("long");
+        commits(&mut short, SHORT);
+        let took = commits(&mut long, LONG);
+        due.push(snapshots(world, &long, &took));
+        resumed.push(resumes(world, &mut short, &mut long));
+    }
+    print_table(
+        "Boundaries of 64 KiB that ask for a snapshot, and the one after each, against all others",
+        ["store", "boundaries", "with a snapshot", "others p50", "p50 ÷ p50", "p95 ÷ p95"],
+        &due,
+    );
+    print_table(
+        "Attach with a state of 64 KiB, at turn 1,000 against turn 10",
+        ["store", "turn 10 p50", "p50 ÷ p50", "p95 ÷ p95"],
+        &resumed,
+    );
+    let rows: Vec<_> = worlds.iter().map(crowd::of).collect();
+    print_table(
+        "32 workers at once against one, boundaries of 4 KiB",
+        ["store", "turns/s of one", "of 32", "32 ÷ 1", "CPU per turn of one", "of 32"],
+        &rows,
+    );
+    let rows: Vec<_> =
+        worlds.iter().flat_map(|world| growth::KINDS.map(|kind| growth::of(world, kind))).collect();
+    print_table(
+        "200 turns that grow a state to 1 MiB: bytes that are kept",
+        ["store", "the worker sends", "sent", "boundaries", "snapshots", "chunks", "all ÷ the last state"],
+        &rows,
+    );
+}
+
+/// Commits so many turns of unlike states; how long each took.
+fn commits(worker: &mut Worker, turns: usize) -> Vec<std::time::Duration> {
+    let commit = |round| {
+        let body = payload::commit(round, &payload::state(STATE, round));
+        let began = Instant::now();
+        assert_eq!(worker.commit(&body).result(), "ok");
+        began.elapsed()
+    };
+    (0..turns).map(commit).collect()
+}
+
+/// A snapshot is made off the path of the commit that asks for it: what it costs, that commit and the next one feel.
+fn snapshots(world: &World<'_>, worker: &Worker, took: &[std::time::Duration]) -> [String; 6] {
+    let snapshots = world.turns_with_snapshot(worker);
+    let (mut with, mut without) = (Samples::default(), Samples::default());
+    for (turn, took) in (1..).zip(took) {
+        let meets = snapshots.contains(&turn) || snapshots.contains(&(turn - 1));
+        if meets { with.push(*took) } else { without.push(*took) }
+    }
+    [
+        world.name.to_owned(),
+        took.len().to_string(),
+        snapshots.len().to_string(),
+        about(without.quantile(0.5)),
+        times(with.over(&without, 0.5)),
+        times(with.over(&without, 0.95)),
+    ]
+}
+
+/// Attaches to both again and again, in turns.
+fn resumes(world: &World<'_>, short: &mut Worker, long: &mut Worker) -> [String; 4] {
+    let (mut early, mut late) = (Samples::default(), Samples::default());
+    for round in 0..RESUMES {
+        let attach = |worker: &mut Worker, name: &str, samples: &mut Samples| {
+            let began = Instant::now();
+            worker.attach(&world::pod_of(name));
+            samples.push(began.elapsed());
+        };
+        if round % 2 == 0 {
+            attach(short, "short", &mut early);
+            attach(long, "long", &mut late);
+        } else {
+            attach(long, "long", &mut late);
+            attach(short, "short", &mut early);
+        }
+    }
+    [
+        world.name.to_owned(),
+        about(early.quantile(0.5)),
+        times(late.over(&early, 0.5)),
+        times(late.over(&early, 0.95)),
+    ]
+}

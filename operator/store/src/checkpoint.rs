@@ -1,0 +1,61 @@
+//! A checkpoint as the document that people and workers read.
+
+use dalsegno_protocol::{
+    Boundary, CHECKPOINT_VERSION, CallState, Channel, Checkpoint, MEMORY_REFERENCES, Step,
+};
+
+use crate::{CallFilter, Error, Result, RunRecord, Store, header};
+
+/// The checkpoint after a turn of the live branch (its latest boundary), or the head; `None` where there is none.
+///
+/// It is put together by a few reads, each of its own moment: while the run goes on, calls may be told as they stood a
+/// moment after the boundary.
+///
+/// # Errors
+///
+/// The store does not answer, or what it has is damaged or dropped.
+pub async fn checkpoint(store: &dyn Store, run: &RunRecord, turn: Option<i32>) -> Result<Option<Checkpoint>> {
+    let Some(head) = &run.head else { return Ok(None) };
+    let turn = turn.unwrap_or(head.turn);
+    let Some(row) = store.boundaries(run.id, turn, turn).await?.pop() else { return Ok(None) };
+    let Some(mut state) = store.state(run.id, Some(turn)).await? else { return Ok(None) };
+    let attempt = store.attempt(run.id, row.attempt).await?;
+    let identity = attempt.and_then(|attempt| attempt.identity).ok_or_else(|| Error::Corrupt {
+        doing: "reading a checkpoint",
+        detail: format!("nothing is known of attempt {}, which committed it", row.attempt),
+    })?;
+    let content_hash = header::render(&row.content_hash);
+    let (mut pending_step, mut pending_calls) = (None, Vec::new());
+    if content_hash == head.content_hash {
+        if row.boundary == Boundary::Plan {
+            pending_step = Some(Step { turn, boundary: Boundary::Result });
+        }
+        pending_calls = store.calls(run.id, CallFilter::All).await?;
+        pending_calls.retain(|call| {
+            matches!(call.state, CallState::Planned | CallState::Started | CallState::KeyRefused)
+        });
+    }
+    Ok(Some(Checkpoint {
+        version: CHECKPOINT_VERSION,
+        run: format!("{}/{}", run.namespace, run.name),
+        attempt: row.attempt,
+        turn,
+        boundary: row.boundary,
+        position: row.position,
+        agent_version: identity.agent_version,
+        image_digest: identity.image_digest,
+        parent_hash: header::render(&row.parent_hash),
+        content_hash,
+        trigger: row.trigger,
+        pending_proposal: None,
+        pending_step,
+        pending_calls,
+        memory_references: match state.remove(MEMORY_REFERENCES) {
+            None => Vec::new(),
+            Some(Channel::Value(value)) => vec![value],
+            Some(Channel::List(items)) => items,
+        },
+        usage: row.usage,
+        created_time: row.at.to_string(),
+    }))
+}
