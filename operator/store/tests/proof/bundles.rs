@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dalsegno_store::proof::bundle::{Export, Verified, state, verify};
 use dalsegno_store::proof::{PublicKey, Signer};
-use dalsegno_store::{Reading, RunId};
+use dalsegno_store::{Complete, Reading, RunId};
 use jiff::Timestamp;
 use proptest::prelude::Rng as _;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -146,16 +146,26 @@ async fn a_bent_row_that_was_signed_is_found_all_the_same() {
     assert!(problems[0].to_string().contains("turn 2 (plan): it does not have the hash"), "{problems:?}");
 }
 
+fn schema() -> Value {
+    serde_json::from_slice(&std::fs::read(file("../../docs/schemas/bundle-v1.schema.json")).unwrap()).unwrap()
+}
+
+/// What the schema has against the lines of a bundle.
+fn complaints(bundle: &str) -> Vec<String> {
+    let validator = jsonschema::validator_for(&schema()).unwrap();
+    let lines = bundle.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let all =
+        lines.map(|line| validator.iter_errors(&line).map(|error| format!("{error}: {line}")).collect());
+    all.collect::<Vec<Vec<_>>>().concat()
+}
+
 #[test]
 fn every_line_of_the_golden_bundle_is_what_the_schema_says() {
-    let schema = std::fs::read(file("../../docs/schemas/bundle-v1.schema.json")).unwrap();
-    let schema: Value = serde_json::from_slice(&schema).unwrap();
-    let validator = jsonschema::validator_for(&schema).unwrap();
+    let schema = schema();
     let golden = std::fs::read_to_string(file("tests/golden/bundle-v1.jsonl")).unwrap();
+    assert_eq!(complaints(&golden), [""; 0]);
     for line in golden.lines() {
         let line: Value = serde_json::from_str(line).unwrap();
-        let complaints: Vec<_> = validator.iter_errors(&line).map(|error| error.to_string()).collect();
-        assert_eq!(complaints, [""; 0], "{line:#}");
         let (kind, fields) = line.as_object().unwrap().iter().next().unwrap();
         let described = &schema["properties"][kind];
         let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -175,15 +185,19 @@ async fn a_run_is_exported_and_verified_without_the_store(face: &Face) {
     let worker = worked_with(face).await;
     let claim = face.world.start_call(&worker, "pay", dalsegno_protocol::Policy::Probe).await;
     face.world.complete(&worker.complete(&claim)).await.unwrap();
+    let claim = face.world.start_call(&worker, "ship", dalsegno_protocol::Policy::RetrySameKey).await;
+    let outcome = dalsegno_protocol::CompleteOutcome::KeyRefused;
+    face.world.complete(&Complete { outcome, ..worker.complete(&claim) }).await.unwrap();
     let signer = Arc::new(Signer::load(&*face.world.store, None).await.unwrap());
     let key = signer.public_key();
     let bytes = bundle(face.world.reading().await.unwrap(), worker.run, signer).await;
     let verified = checked(&bytes, Some(key));
     assert_eq!(verified.problems, []);
-    assert_eq!((verified.boundaries, verified.events, verified.calls), (7, 6, 1));
+    assert_eq!((verified.boundaries, verified.events, verified.calls), (7, 6, 2));
     let rows = face.world.audit(worker.run).await.unwrap();
     assert_eq!(verified.audit, rows.len() as i64);
     let text = String::from_utf8(bytes).unwrap();
+    assert_eq!(complaints(&text), [""; 0], "what is written today is what the schema says");
     assert!(text.contains(r#"{\"event\":  2}"#), "events are exported byte for byte");
     let reading = face.world.reading().await.unwrap();
     let signer = Arc::new(Signer::load(&*face.world.store, None).await.unwrap());
