@@ -31,7 +31,9 @@ mod pg;
 mod crowd;
 mod growth;
 
-use std::time::Instant;
+use std::ops::Range;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use figures::{Samples, about, print_table, times};
 use worker::Worker;
@@ -44,6 +46,8 @@ const SHORT: usize = 10;
 const LONG: usize = 1_000;
 /// Resumes of each.
 const RESUMES: usize = 300;
+/// Within this a snapshot that was asked for is made.
+const TIME_FOR_A_SNAPSHOT: Duration = Duration::from_millis(500);
 
 fn main() {
     world::log_as_installed();
@@ -55,9 +59,11 @@ fn main() {
     for world in &worlds {
         let mut short = world.worker("short");
         let mut long = world.worker("long");
-        commits(&mut short, SHORT);
-        let took = commits(&mut long, LONG);
+        commits(&mut short, 0..SHORT);
+        let took = commits(&mut long, 0..LONG);
         due.push(snapshots(world, &long, &took));
+        to_a_snapshot(world, &mut short, SHORT);
+        to_a_snapshot(world, &mut long, LONG);
         resumed.push(resumes(world, &mut short, &mut long));
     }
     print_table(
@@ -66,7 +72,7 @@ fn main() {
         &due,
     );
     print_table(
-        "Attach with a state of 64 KiB, at turn 1,000 against turn 10",
+        "Attach with a state of 64 KiB, a snapshot at its head, at turn 1,000 against turn 10",
         ["store", "turn 10 p50", "p50 ÷ p50", "p95 ÷ p95"],
         &resumed,
     );
@@ -85,19 +91,31 @@ fn main() {
     );
 }
 
-/// Commits so many turns of unlike states; how long each took.
-fn commits(worker: &mut Worker, turns: usize) -> Vec<std::time::Duration> {
+/// Commits turns of unlike states; how long each took.
+fn commits(worker: &mut Worker, rounds: Range<usize>) -> Vec<Duration> {
     let commit = |round| {
         let body = payload::commit(round, &payload::state(STATE, round));
         let began = Instant::now();
         assert_eq!(worker.commit(&body).result(), "ok");
         began.elapsed()
     };
-    (0..turns).map(commit).collect()
+    rounds.map(commit).collect()
+}
+
+/// Commits until the head has a snapshot: two runs are compared that are as far past one.
+fn to_a_snapshot(world: &World<'_>, worker: &mut Worker, mut turn: usize) {
+    loop {
+        thread::sleep(TIME_FOR_A_SNAPSHOT);
+        if world.turns_with_snapshot(worker).last() == Some(&(turn as i64)) {
+            return;
+        }
+        commits(worker, turn..turn + 1);
+        turn += 1;
+    }
 }
 
 /// A snapshot is made off the path of the commit that asks for it: what it costs, that commit and the next one feel.
-fn snapshots(world: &World<'_>, worker: &Worker, took: &[std::time::Duration]) -> [String; 6] {
+fn snapshots(world: &World<'_>, worker: &Worker, took: &[Duration]) -> [String; 6] {
     let snapshots = world.turns_with_snapshot(worker);
     let (mut with, mut without) = (Samples::default(), Samples::default());
     for (turn, took) in (1..).zip(took) {
