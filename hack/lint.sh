@@ -35,7 +35,12 @@ chart() {
     if ! command -v helm >/dev/null; then
         helm=$(cluster build helm | grep -o '/.*/helm$') || return 1
     fi
-    "$helm" lint --strict charts/dalsegno && "$helm" template dalsegno charts/dalsegno >/dev/null
+    "$helm" lint --strict charts/dalsegno && "$helm" template dalsegno charts/dalsegno >/dev/null || return 1
+    # With PostgreSQL what workers write is encrypted, or somebody has said that it is not to be.
+    local postgres=("$helm" template dalsegno charts/dalsegno --set postgres.existingSecret.name=dsn)
+    [[ $("${postgres[@]}" --set encryption.existingSecret=keys) = *DALSEGNO_ENCRYPTION_KEYS* ]] &&
+        "${postgres[@]}" --set encryption.enabled=false >/dev/null &&
+        ! "${postgres[@]}" >/dev/null 2>&1
 }
 
 scripts() {

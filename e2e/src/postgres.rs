@@ -18,6 +18,12 @@ const PORT: &str = "15439";
 /// Name of the Secret with its address.
 const SECRET: &str = "e2e-postgres";
 
+/// Name of the Secret with the key by which payloads are encrypted.
+const KEYS: &str = "e2e-encryption-keys";
+
+/// A key for these stories and nothing else.
+const KEY: &str = "ZTJlIHN0b3JpZXMgYW5kIG5vdGhpbmcgZWxzZSAtLS0=";
+
 /// Name of the gateway's Deployment, which is one of its own where the store is PostgreSQL.
 pub const GATEWAY: &str = "dalsegno-gateway";
 
@@ -46,16 +52,12 @@ impl Postgres {
         let files = Undo::by(["rm", "-rf", &data.display().to_string()]);
         let server = start(&data).await?;
         let dsn = format!("postgres://postgres@{host}:{PORT}/postgres?sslmode=disable");
-        let secret = json!({ "metadata": { "name": SECRET }, "stringData": { "dsn": dsn } });
-        match objects::create::<Secret>(client, NAMESPACE, secret.clone()).await {
-            Err(kube::Error::Api(status)) if status.is_already_exists() => {
-                objects::patch::<Secret>(client, NAMESPACE, SECRET, &secret).await?;
-            }
-            answer => drop(answer?),
-        }
+        put_secret(client, SECRET, json!({ "dsn": dsn })).await?;
+        put_secret(client, KEYS, json!({ "k1": KEY })).await?;
         let mut values = install::values();
         let here = json!({
             "postgres": { "existingSecret": { "name": SECRET } },
+            "encryption": { "existingSecret": KEYS },
             "operator": { "replicas": operators },
             "gateway": { "replicas": 1 },
         });
@@ -99,6 +101,18 @@ impl Postgres {
         self.server.now().await?;
         self.files.now().await
     }
+}
+
+/// A Secret of the release, new or in the place of an older one.
+async fn put_secret(client: &Client, name: &str, data: serde_json::Value) -> Result {
+    let secret = json!({ "metadata": { "name": name }, "stringData": data });
+    match objects::create::<Secret>(client, NAMESPACE, secret.clone()).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {
+            objects::patch::<Secret>(client, NAMESPACE, name, &secret).await?;
+        }
+        answer => drop(answer?),
+    }
+    Ok(())
 }
 
 /// Helm makes the Deployments anew: one that changes its strategy in the middle of a rollout would stand still.

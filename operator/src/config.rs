@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use dalsegno_store::proof::PublicKey;
 
 use crate::people::verify::{Target, public_key};
+pub use crate::store_args::{DatabaseArgs, EncryptionArgs, StoreArgs};
 
 /// Makes an AI agent's run outlive its pods.
 #[derive(Debug, Parser)]
@@ -67,7 +68,7 @@ pub enum Command {
     /// Brings the store's schema up to this program's, and ends.
     Migrate {
         #[command(flatten)]
-        store: StoreArgs,
+        store: DatabaseArgs,
         /// PostgreSQL role that operator and gateway connect as, another than the one that migrates: gets the least
         /// rights that they need, so that it can only add to the audit.
         #[arg(long, env = "DALSEGNO_GRANT_TO")]
@@ -117,6 +118,8 @@ pub enum Command {
         /// The store of the run: `postgres://…` or `sqlite:///path/to/file.db`.
         #[arg(long, env = "DALSEGNO_DATABASE_URL", hide_env_values = true)]
         database_url: Option<String>,
+        #[command(flatten)]
+        encryption: EncryptionArgs,
         /// Also the state after this turn, from the bundle alone.
         #[arg(long)]
         turn: Option<i32>,
@@ -128,6 +131,11 @@ pub enum Command {
     Audit {
         #[command(subcommand)]
         what: AuditCommand,
+    },
+    /// The keys by which the payloads of runs are encrypted.
+    Keys {
+        #[command(subcommand)]
+        what: KeysCommand,
     },
     /// Makes the runs of a namespace that was deleted and created again adoptable by `onPriorRun: Adopt`.
     AdoptNamespace {
@@ -182,6 +190,30 @@ pub enum AuditCommand {
     },
 }
 
+/// What to do with the keys.
+#[derive(Debug, Subcommand)]
+pub enum KeysCommand {
+    /// Wraps the data keys of all runs by the current key; no payload is touched. After it an older key can go.
+    Rewrap {
+        #[command(flatten)]
+        store: StoreArgs,
+    },
+    /// Deletes the data key of a run that is over: what is sealed of it can be read by nobody any more, but from a backup of
+    /// the database that was made before.
+    Shred {
+        #[command(flatten)]
+        store: StoreArgs,
+        /// Which run, as NAMESPACE/NAME.
+        run: RunName,
+        /// Why; kept in the audit.
+        #[arg(long)]
+        reason: String,
+        /// Who you are, for the audit.
+        #[arg(long, env = "USER", default_value = "somebody")]
+        by: String,
+    },
+}
+
 /// How a call ended.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum SettleOutcome {
@@ -189,14 +221,6 @@ pub enum SettleOutcome {
     Completed,
     /// Nothing took effect.
     Failed,
-}
-
-/// Where the store is.
-#[derive(Clone, Debug, Args)]
-pub struct StoreArgs {
-    /// `postgres://…` or `sqlite:///path/to/file.db`.
-    #[arg(long, env = "DALSEGNO_DATABASE_URL", hide_env_values = true)]
-    pub database_url: String,
 }
 
 /// What signs bundles and anchors.

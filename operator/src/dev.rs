@@ -66,7 +66,7 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
     args.dir = open_folder(&args.dir).with_context(|| format!("making {}", args.dir.display()))?;
     let url = format!("sqlite://{}", args.dir.join(DATABASE).display());
     dalsegno_store::migrate(&url).await.context("opening the store")?;
-    let store = dalsegno_store::open(&url).await.context("opening the store")?;
+    let store = dalsegno_store::open(&url, None).await.context("opening the store")?;
     let found = if args.fresh { None } else { run::find(store.as_ref(), &args.name).await? };
     let input = run::input(&args, found.is_some())?;
     let mut run = run::object(&args, input, found.as_ref());

@@ -20,6 +20,7 @@ mod pods;
 mod pulse;
 mod retention;
 mod serve;
+mod store_args;
 mod sync;
 mod telemetry;
 mod tokens;
@@ -30,7 +31,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser;
 
-use crate::config::{AuditCommand, Cli, Command, StoreArgs};
+use crate::config::{AuditCommand, Cli, Command, DatabaseArgs, KeysCommand, StoreArgs};
 use crate::people::verify::Target;
 use crate::serve::{Parts, folder_of, serve};
 
@@ -65,7 +66,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::All { store, gateway, operator, health, key } => {
             log();
-            migrate(&store).await?;
+            migrate(&store.database).await?;
             run_parts(&store, Some(gateway), Some(operator), health, key).await
         }
         Command::Operator { store, operator, health, key } => {
@@ -93,29 +94,33 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             Ok(())
         }
         Command::Show { store, run, turn, since, calls, follow } => {
-            people::show(&store.database_url, &run, people::What { turn, since, calls, follow }).await
+            people::show(&store, &run, people::What { turn, since, calls, follow }).await
         }
         Command::Export { store, run, output, key } => {
             let key = key.signing_key.as_deref();
-            people::export::export(&store.database_url, &run, output.as_deref(), key).await
+            people::export::export(&store, &run, output.as_deref(), key).await
         }
-        Command::Verify { target: Target::File(path), database_url: _, turn, public_key } => {
+        Command::Verify { target: Target::File(path), turn, public_key, .. } => {
             people::verify::bundle(&path, public_key, turn)
         }
-        Command::Verify { target: Target::Run(run), database_url, turn: _, public_key: _ } => {
-            let url = database_url.context("to verify a run, name its store: --database-url")?;
-            people::verify::run(&url, &run).await
+        Command::Verify { target: Target::Run(run), database_url, encryption, turn: _, public_key: _ } => {
+            let database_url = database_url.context("to verify a run, name its store: --database-url")?;
+            let store = StoreArgs { database: DatabaseArgs { database_url }, encryption };
+            people::verify::run(&store, &run).await
         }
         Command::Audit { what: AuditCommand::Verify { store, anchors, public_key } } => {
-            people::audit::verify(&store.database_url, anchors.as_deref(), public_key).await
+            people::audit::verify(&store, anchors.as_deref(), public_key).await
+        }
+        Command::Keys { what: KeysCommand::Rewrap { store } } => people::keys::rewrap(&store).await,
+        Command::Keys { what: KeysCommand::Shred { store, run, reason, by } } => {
+            people::keys::shred(&store, &run, &reason, &by).await
         }
         Command::AdoptNamespace { store, old_uid, new_uid, by } => {
-            people::adopt_namespace(&store.database_url, &old_uid, &new_uid, &by).await
+            people::adopt_namespace(&store, &old_uid, &new_uid, &by).await
         }
         Command::Settle { store, run, call, outcome, result, reason, by } => {
             let result = result.map(std::fs::read_to_string).transpose().context("reading the result")?;
-            people::settle(&store.database_url, &run, people::Word { call, outcome, result, reason, by })
-                .await
+            people::settle(&store, &run, people::Word { call, outcome, result, reason, by }).await
         }
     };
     done.map(|()| ExitCode::SUCCESS)
@@ -126,7 +131,7 @@ fn log() {
     telemetry::log(level.unwrap_or(tracing::level_filters::LevelFilter::INFO));
 }
 
-async fn migrate(store: &StoreArgs) -> anyhow::Result<()> {
+async fn migrate(store: &DatabaseArgs) -> anyhow::Result<()> {
     dalsegno_store::migrate(&store.database_url).await.context("migrating the store")
 }
 
@@ -137,6 +142,6 @@ async fn run_parts(
     health: config::HealthArgs,
     key: config::KeyArgs,
 ) -> anyhow::Result<()> {
-    let opened = dalsegno_store::open(&store.database_url).await.context("opening the store")?;
-    serve(opened, Parts { gateway, operator, health, key, folder: folder_of(&store.database_url) }).await
+    let opened = store.open().await?;
+    serve(opened, Parts { gateway, operator, health, key, folder: folder_of(store.url()) }).await
 }

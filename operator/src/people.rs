@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod export;
+pub mod keys;
 pub mod verify;
 
 use std::time::Duration;
@@ -14,7 +15,7 @@ use dalsegno_store::{
 };
 use jiff::Timestamp;
 
-use crate::config::{RunName, SettleOutcome};
+use crate::config::{RunName, SettleOutcome, StoreArgs};
 
 /// How often `--follow` looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -52,8 +53,8 @@ pub struct Word {
 /// # Errors
 ///
 /// There is no such run, or the store does not answer.
-pub async fn show(url: &str, name: &RunName, what: What) -> anyhow::Result<()> {
-    let store = dalsegno_store::open_read_only(url).await.context("opening the store")?;
+pub async fn show(store: &StoreArgs, name: &RunName, what: What) -> anyhow::Result<()> {
+    let store = store.open_read_only().await?;
     let mut run = latest(store.as_ref(), name).await?;
     print_run(&run);
     let head = run.head.as_ref().map_or(0, |head| head.turn);
@@ -88,8 +89,8 @@ pub async fn show(url: &str, name: &RunName, what: What) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// There is no such run or call, or it is not unsettled.
-pub async fn settle(url: &str, name: &RunName, word: Word) -> anyhow::Result<()> {
-    let store = dalsegno_store::open_beside(url).await.context("opening the store")?;
+pub async fn settle(store: &StoreArgs, name: &RunName, word: Word) -> anyhow::Result<()> {
+    let store = store.open_beside().await?;
     let run = latest(store.as_ref(), name).await?;
     let result = word.result.map(|text| serde_json::from_str::<Box<RawValue>>(&text));
     let settle = Settle {
@@ -121,8 +122,8 @@ pub async fn settle(url: &str, name: &RunName, word: Word) -> anyhow::Result<()>
 /// # Errors
 ///
 /// The store does not answer, or has no run of that namespace.
-pub async fn adopt_namespace(url: &str, old: &str, new: &str, by: &str) -> anyhow::Result<()> {
-    let store = dalsegno_store::open_beside(url).await.context("opening the store")?;
+pub async fn adopt_namespace(store: &StoreArgs, old: &str, new: &str, by: &str) -> anyhow::Result<()> {
+    let store = store.open_beside().await?;
     match store.adopt_namespace(old, new, by).await.context("moving the runs")? {
         0 => bail!("the store has no run of a namespace with UID {old}"),
         runs => println!("{runs} runs now belong to the namespace with UID {new}"),

@@ -17,6 +17,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if .Values.postgres.existingSecret.name }}true{{ end }}
 {{- end }}
 
+{{/* "true" where what workers write is encrypted. */}}
+{{- define "dalsegno.encryption" -}}
+{{- $secret := .Values.encryption.existingSecret }}
+{{- $by_store := not (empty (or $secret (include "dalsegno.postgres" .))) }}
+{{- if ternary $by_store .Values.encryption.enabled (kindIs "invalid" .Values.encryption.enabled) }}
+{{- if not $secret }}
+{{- fail (printf "encryption of what workers write, which is on with PostgreSQL, needs a Secret with a key: run `kubectl create secret generic dalsegno-keys --namespace %s --from-literal=k1=\"$(openssl rand -base64 32)\"`, keep a copy of it in a safe place, and set encryption.existingSecret=dalsegno-keys; or set encryption.enabled=false" .Release.Namespace) }}
+{{- end }}true{{ end }}
+{{- end }}
+
 {{/* The component whose pods serve the workers. */}}
 {{- define "dalsegno.gatewayComponent" -}}
 {{- if include "dalsegno.postgres" . }}gateway{{ else }}operator{{ end }}
@@ -127,6 +137,25 @@ readinessProbe:
   {{- else }}
   value: sqlite:///var/lib/dalsegno/dalsegno.db
   {{- end }}
+{{- end }}
+
+{{/* Where the keys are, for whom reads and writes runs. */}}
+{{- define "dalsegno.env.encryption" -}}
+- name: DALSEGNO_ENCRYPTION_KEYS
+  value: /etc/dalsegno/keys
+{{- end }}
+
+{{- define "dalsegno.encryption.mount" -}}
+- name: encryption-keys
+  mountPath: /etc/dalsegno/keys
+  readOnly: true
+{{- end }}
+
+{{- define "dalsegno.encryption.volume" -}}
+- name: encryption-keys
+  secret:
+    secretName: {{ .Values.encryption.existingSecret }}
+    defaultMode: 0440
 {{- end }}
 
 {{- define "dalsegno.env.health" -}}

@@ -6,19 +6,21 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use dalsegno_store::proof::{Anchors, PublicKey, check_store};
 
+use crate::config::StoreArgs;
+
 /// Walks all anchors and runs and prints what is not as it was written, or not as a copy of the anchors has it.
 ///
 /// # Errors
 ///
 /// Something is not, the copy cannot be read or holds no anchor, or the store does not answer.
-pub async fn verify(url: &str, copy: Option<&Path>, key: Option<PublicKey>) -> anyhow::Result<()> {
+pub async fn verify(store: &StoreArgs, copy: Option<&Path>, key: Option<PublicKey>) -> anyhow::Result<()> {
     let mut problems = 0;
     let mut anchors = Anchors::signed_by(key);
     if let Some(path) = copy {
         problems += read(path, &mut anchors).with_context(|| format!("reading {}", path.display()))?;
     }
     let copied = anchors.count();
-    let store = dalsegno_store::open_read_only(url).await.context("opening the store")?;
+    let store = store.open_read_only().await?;
     let mut reading = store.reading().await.context("beginning to read")?;
     let summary = check_store(&mut *reading, anchors, &mut |problem| println!("{problem}"))
         .await
@@ -28,6 +30,9 @@ pub async fn verify(url: &str, copy: Option<&Path>, key: Option<PublicKey>) -> a
         "{} runs, {} audit rows, {} boundaries, {} snapshots, {} anchors, {copied} in the copy: {problems} problems",
         summary.runs, summary.audit, summary.boundaries, summary.snapshots, summary.anchors
     );
+    if summary.shredded > 0 {
+        println!("{} runs were shredded: of them only the chains are proved", summary.shredded);
+    }
     if problems > 0 {
         bail!("the store is not as it was written");
     }

@@ -12,7 +12,7 @@ use dalsegno_store::proof::bundle::Export;
 use jiff::Timestamp;
 
 use super::latest;
-use crate::config::RunName;
+use crate::config::{RunName, StoreArgs};
 
 /// Writes a run's bundle to a file, or to standard output.
 ///
@@ -20,13 +20,13 @@ use crate::config::RunName;
 ///
 /// There is no such run, the store does not answer, or the file cannot be written.
 pub async fn export(
-    url: &str,
+    store: &StoreArgs,
     name: &RunName,
     output: Option<&Path>,
     key: Option<&Path>,
 ) -> anyhow::Result<()> {
     // The store's own key is made when it is first asked for: that is a write.
-    let store = dalsegno_store::open_beside(url).await.context("opening the store")?;
+    let store = store.open_beside().await?;
     let signer = Arc::new(Signer::load(store.as_ref(), key).await.context("fetching the signing key")?);
     let run = latest(store.as_ref(), name).await?;
     let reading = store.reading().await.context("beginning to read")?;

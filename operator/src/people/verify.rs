@@ -7,10 +7,10 @@ use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use dalsegno_store::proof::{PublicKey, bundle};
-use dalsegno_store::{audit, verify};
+use dalsegno_store::{Gone, audit, verify};
 
 use super::{latest, print_channels};
-use crate::config::RunName;
+use crate::config::{RunName, StoreArgs};
 
 /// What is verified.
 #[derive(Clone, Debug)]
@@ -38,8 +38,8 @@ impl FromStr for Target {
 /// # Errors
 ///
 /// Something is wrong with the run, there is none, or the store does not answer.
-pub async fn run(url: &str, name: &RunName) -> anyhow::Result<()> {
-    let store = dalsegno_store::open_read_only(url).await.context("opening the store")?;
+pub async fn run(store: &StoreArgs, name: &RunName) -> anyhow::Result<()> {
+    let store = store.open_read_only().await?;
     let run = latest(store.as_ref(), name).await?;
     let found = verify::survey(store.as_ref(), &run).await.context("reading the boundaries")?;
     let rows = store.audit(run.id).await.context("reading the audit")?;
@@ -47,6 +47,12 @@ pub async fn run(url: &str, name: &RunName) -> anyhow::Result<()> {
     found.damage.iter().for_each(|damage| println!("{damage}"));
     if let Some(seq) = broken {
         println!("audit row {seq}: it is not as it was written, or does not follow from the row before");
+    }
+    if found.dropped > 0 {
+        println!("{} boundaries: {}", found.dropped, Gone::Dropped);
+    }
+    if found.shredded > 0 {
+        println!("{} boundaries: {}", found.shredded, Gone::Shredded);
     }
     let problems = found.damage.len() as u64 + found.further + u64::from(broken.is_some());
     println!(
@@ -87,6 +93,9 @@ pub fn bundle(path: &Path, key: Option<PublicKey>, turn: Option<i32>) -> anyhow:
         found.audit,
         found.problems.len()
     );
+    if found.shredded {
+        println!("the run was shredded before it was exported: its payloads are not in the bundle");
+    }
     if let Some(named) = found.public_key {
         let trust = if key.is_some() { "" } else { " (which the bundle itself names: compare it)" };
         println!("public key {}{trust}", STANDARD.encode(named));

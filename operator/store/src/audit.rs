@@ -28,6 +28,7 @@
 //! | a run goes back | `ended` (operator) if its attempt had a pod; `rewound` (operator, or the person's name) with what is undone; then `reserved` (operator) |
 //! | an AgentRun is deleted on purpose | `deleted` (operator) |
 //! | the payloads of a run that is over are past their retention | `expired` (operator), before the first is dropped |
+//! | a data key is deleted | `shredded` (the person's name) |
 //! | a namespace is adopted | `namespace-adopted` (the person's name), for each row |
 //!
 //! What changes nothing (a retry, a refusal other than `spent`) appends nothing.
@@ -55,6 +56,8 @@ pub mod kind {
     pub const POD: &str = "pod";
     /// The identity of an attempt's image, and the verdict on it, were recorded.
     pub const IDENTITY: &str = "identity";
+    /// The data key of a run was deleted.
+    pub const SHREDDED: &str = "shredded";
     /// A worker attached.
     pub const ATTACHED: &str = "attached";
     /// Another process of the same attempt was refused.

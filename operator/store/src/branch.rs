@@ -10,8 +10,9 @@
 
 use dalsegno_protocol::{Boundary, State};
 
-use crate::chain::{self, DROPPED, KeptSnapshot, Shelved};
+use crate::chain::{self, KeptSnapshot, Shelved};
 use crate::pages::Found;
+use crate::seal::Sealing;
 use crate::snapshot;
 use crate::{BoundaryRow, Digest, Error, Place, Result, RunId, fold};
 
@@ -75,12 +76,18 @@ pub(crate) trait Shelf: Sync {
         content_hash: &Digest,
     ) -> impl Future<Output = Result<Option<KeptSnapshot>>> + Send;
 
+    /// How payloads of the run that look sealed are opened.
+    fn sealing(&self, run: RunId) -> impl Future<Output = Result<Sealing>> + Send;
+
     /// Where snapshots stand and the hashes of their boundaries, in the order of places.
     fn snapshots(&self, run: RunId) -> impl Future<Output = Result<Vec<(Place, Digest)>>> + Send;
 }
 
 /// A shelf that snapshots can be put on.
 pub(crate) trait Keeper: Shelf {
+    /// How the run's payloads are to be kept from now on.
+    fn sealing_to_write(&self, run: RunId) -> impl Future<Output = Result<Sealing>> + Send;
+
     /// Keeps a snapshot and its chunks where they are not there; what is there and damaged is replaced.
     fn keep(&self, new: snapshot::New) -> impl Future<Output = Result<()>> + Send;
 }
@@ -170,13 +177,15 @@ async fn read(shelf: &impl Shelf, run: RunId, mut walk: Walk) -> Result<Option<U
             return Ok(None);
         };
         branch.hold(run, walk.from)?;
+        let is_sealed = branch.shelved.iter().any(Shelved::is_sealed);
+        let sealing = if is_sealed { shelf.sealing(run).await? } else { Sealing::unsealed() };
         let first = branch.shelved.first();
         let snapshot = first.and_then(|first| Some((first.kept.row.content_hash, first.snapshot.as_ref()?)));
         let Some((content_hash, snapshot)) = snapshot else {
-            return branch.unpack(run, &walk, None).map(Some);
+            return branch.unpack(run, &walk, None, &sealing).map(Some);
         };
-        match snapshot::open(shelf, run, &content_hash, snapshot).await {
-            Ok(opened) => return branch.unpack(run, &walk, Some(opened)).map(Some),
+        match snapshot::open(shelf, run, &content_hash, snapshot, &sealing).await {
+            Ok(opened) => return branch.unpack(run, &walk, Some(opened), &sealing).map(Some),
             Err(Error::Corrupt { detail, .. }) => {
                 tracing::warn!(%run, detail, "a snapshot is damaged and was not used");
                 walk.refuse(content_hash);
@@ -206,7 +215,13 @@ impl Branch {
         Ok(())
     }
 
-    fn unpack(self, run: RunId, walk: &Walk, opened: Option<snapshot::Opened>) -> Result<Unpacked> {
+    fn unpack(
+        self,
+        run: RunId,
+        walk: &Walk,
+        opened: Option<snapshot::Opened>,
+        sealing: &Sealing,
+    ) -> Result<Unpacked> {
         let folds = walk.state || self.shelved.iter().any(Shelved::is_patch);
         let begins = self.shelved.first().is_some_and(|first| first.kept.parent.is_none());
         let snapshots = opened.is_some();
@@ -221,10 +236,11 @@ impl Branch {
         }
         for shelved in shelved.take_while(|shelved| shelved.kept.row.turn <= walk.last) {
             let place = shelved.kept.place();
-            if shelved.dropped && walk.state {
-                return Err(corrupt(run, format!("{place}: {DROPPED}")));
+            if let Some(gone) = shelved.gone(sealing).filter(|_| walk.state) {
+                return Err(corrupt(run, format!("{place}: {gone}")));
             }
-            let row = shelved.unpack_sound(run, state.as_ref()).map_err(|error| at(run, place, error))?;
+            let row =
+                shelved.unpack_sound(run, sealing, state.as_ref()).map_err(|error| at(run, place, error))?;
             if folds {
                 state = advance(state, &row)?;
             }

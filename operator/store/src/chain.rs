@@ -6,11 +6,27 @@ use std::fmt;
 use dalsegno_protocol::{Boundary, State};
 
 use crate::header::{Header, NO_PARENT};
+use crate::seal::{DigestKey, SHREDDED, Sealing, Spot, is_sealed};
 use crate::survey::Sound;
 use crate::{BoundaryRow, Digest, Error, Result, RunId, codec, fold, header};
 
-/// What nobody can go on from.
-pub(crate) const DROPPED: &str = "its payloads were dropped: the run is past its retention";
+/// Why a boundary's payloads are not there any more, which is no damage; nobody can go on from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// They are past their retention.
+    Dropped,
+    /// The data key of the run was deleted.
+    Shredded,
+}
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Dropped => "its payloads were dropped: the run is past its retention",
+            Self::Shredded => SHREDDED,
+        })
+    }
+}
 
 /// Where a boundary stands in its run: the key of its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +60,8 @@ pub struct Kept {
     pub ops_digest: Option<Digest>,
     /// Digest of its events, as it is kept.
     pub events_digest: Option<Digest>,
+    /// What these digests are made with; `None`: they are plain, or the payloads were not read.
+    pub digest_key: Option<DigestKey>,
     /// Whether the payloads were read: without them only the header is judged.
     pub has_payloads: bool,
 }
@@ -60,8 +78,10 @@ impl Kept {
         if self.content_hash(run) != self.row.content_hash {
             return Some("it does not have the hash it must have");
         }
-        let ops = header::ops_digest(self.row.ops.as_deref().map(str::as_bytes));
-        let events = header::events_digest(&self.row.events);
+        let keyed =
+            |plain: Digest| self.digest_key.as_ref().map_or(plain, |digest_key| digest_key.digest(plain));
+        let ops = header::ops_digest(self.row.ops.as_deref().map(str::as_bytes)).map(keyed);
+        let events = header::events_digest(&self.row.events).map(keyed);
         if self.has_payloads && (ops != self.ops_digest || events != self.events_digest) {
             return Some("it has another payload than was committed");
         }
@@ -125,6 +145,13 @@ pub(crate) struct Payloads {
     pub events: Option<Vec<u8>>,
 }
 
+impl Payloads {
+    /// Whether they can only be read with the key of their run.
+    fn are_sealed(&self) -> bool {
+        [&self.ops, &self.events].into_iter().flatten().any(|kept| is_sealed(kept))
+    }
+}
+
 /// A snapshot as it is kept, without its chunks.
 #[derive(Clone, Debug)]
 pub(crate) struct KeptSnapshot {
@@ -142,16 +169,36 @@ impl Shelved {
     /// What it is linked by.
     pub fn link(&self) -> Sound {
         let BoundaryRow { parent_hash, content_hash, full, position, .. } = self.kept.row;
-        Sound { parent: self.kept.parent, parent_hash, content_hash, full, position }
+        Sound { parent: self.kept.parent, parent_hash, content_hash, full, position, gone: None }
     }
 
-    /// The boundary with its payloads, unless these were dropped; `before` is the state before it, where that is known.
-    pub fn unpack(self, before: Option<&State>) -> Result<Kept> {
+    /// Why its payloads are not there any more.
+    pub fn gone(&self, sealing: &Sealing) -> Option<Gone> {
         if self.dropped {
+            return Some(Gone::Dropped);
+        }
+        let are_sealed = self.payloads.as_ref().is_some_and(Payloads::are_sealed);
+        (are_sealed && sealing.is_shredded()).then_some(Gone::Shredded)
+    }
+
+    /// Whether anything of it can only be read with the key of its run.
+    pub fn is_sealed(&self) -> bool {
+        self.payloads.as_ref().is_some_and(Payloads::are_sealed)
+            || self.snapshot.as_ref().is_some_and(|snapshot| is_sealed(&snapshot.document))
+    }
+
+    /// The boundary with its payloads, unless these are gone; `before` is the state before it, where that is known.
+    pub fn unpack(self, sealing: &Sealing, before: Option<&State>) -> Result<Kept> {
+        if self.gone(sealing).is_some() {
             return Ok(self.kept);
         }
         let payloads = self.payloads.ok_or_else(|| corrupt("its payloads were not read"))?;
-        let ops = match payloads.ops {
+        let BoundaryRow { turn, boundary, commit_id, .. } = self.kept.row;
+        let digest_key =
+            payloads.are_sealed().then(|| sealing.digest_key(turn, boundary, commit_id)).flatten();
+        let open = |kept, spot| sealing.open(spot, kept);
+        let ops = payloads.ops.as_deref().map(|kept| open(kept, Spot::Ops(turn, boundary, commit_id)));
+        let ops = match ops.transpose()? {
             None => None,
             Some(patch) if codec::is_patch(&patch) => {
                 let before =
@@ -162,14 +209,16 @@ impl Shelved {
         };
         let ops = ops.map(String::from_utf8).transpose();
         let ops = ops.map_err(|_| corrupt("its channel operations are not UTF-8"))?;
-        let events = codec::decode_events(payloads.events.as_deref(), codec::LIMIT)?;
+        let events =
+            payloads.events.as_deref().map(|kept| open(kept, Spot::Events(turn, boundary, commit_id)));
+        let events = codec::decode_events(events.transpose()?.as_deref(), codec::LIMIT)?;
         let row = BoundaryRow { ops, events, ..self.kept.row };
-        Ok(Kept { row, has_payloads: true, ..self.kept })
+        Ok(Kept { row, digest_key, has_payloads: true, ..self.kept })
     }
 
     /// The boundary with its payloads, held to what it was committed as.
-    pub fn unpack_sound(self, run: RunId, before: Option<&State>) -> Result<BoundaryRow> {
-        let kept = self.unpack(before)?;
+    pub fn unpack_sound(self, run: RunId, sealing: &Sealing, before: Option<&State>) -> Result<BoundaryRow> {
+        let kept = self.unpack(sealing, before)?;
         match kept.fault(run) {
             Some(fault) => Err(corrupt(fault)),
             None => Ok(kept.row),

@@ -6,7 +6,8 @@
 //! | 1 | one zstd frame |
 //! | 2 | a patch: one zstd frame whose prefix is the text of the state before ([`crate::fold::text`]) |
 //!
-//! Other codec bytes are refused. Only a boundary's channel operations may be a patch.
+//! A codec byte with 16 added says that the rest is sealed ([`crate::seal`]). Other codec bytes are refused. Only a
+//! boundary's channel operations may be a patch.
 
 use std::cell::RefCell;
 use std::io::{Read as _, Write as _};
@@ -14,6 +15,7 @@ use std::io::{Read as _, Write as _};
 use dalsegno_protocol::{Limits, RawValue};
 use zstd::bulk::Compressor;
 
+use crate::seal::SEALED;
 use crate::{Error, Result};
 
 const RAW: u8 = 0;
@@ -88,7 +90,7 @@ pub fn encode_after(before: &[u8], bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// Whether a kept payload can only be decoded after the state before it.
 pub fn is_patch(payload: &[u8]) -> bool {
-    payload.first() == Some(&PATCH)
+    payload.first().is_some_and(|codec| codec & !SEALED == PATCH)
 }
 
 /// A kept patch as it came, within `limit` as in [`decode`]. What comes out of another state than the one it was made

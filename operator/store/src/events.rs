@@ -1,12 +1,16 @@
 //! Events by position: what boundaries carried, taken apart again.
 
-use dalsegno_protocol::Event;
+use dalsegno_protocol::{Boundary, Event};
+use uuid::Uuid;
 
+use crate::seal::{Sealing, Spot, is_sealed};
 use crate::{Digest, Error, EventQuery, Result, codec, header};
 
 /// The events of one boundary, as they are kept.
 pub(crate) struct Kept {
     pub turn: i32,
+    pub boundary: Boundary,
+    pub commit_id: Uuid,
     pub attempt: i32,
     /// Of the last of them.
     pub position: i64,
@@ -14,13 +18,21 @@ pub(crate) struct Kept {
     pub digest: Option<Digest>,
 }
 
-/// The events that were asked for, of boundaries in order.
-pub(crate) fn page(boundaries: Vec<Kept>, query: &EventQuery) -> Result<Vec<Event>> {
+/// The events that were asked for, of boundaries in order; those that were shredded are passed over.
+pub(crate) fn page(boundaries: Vec<Kept>, query: &EventQuery, sealing: &Sealing) -> Result<Vec<Event>> {
     let mut page = Vec::new();
     let mut room = query.bytes;
-    for Kept { turn, attempt, position: last, payload, digest } in boundaries {
-        let events = codec::decode_events(payload.as_deref(), codec::LIMIT)?;
-        if header::events_digest(&events) != digest {
+    for Kept { turn, boundary, commit_id, attempt, position: last, payload, digest } in boundaries {
+        let sealed = payload.as_deref().is_some_and(is_sealed);
+        if sealed && sealing.is_shredded() {
+            continue;
+        }
+        let spot = Spot::Events(turn, boundary, commit_id);
+        let opened = payload.as_deref().map(|kept| sealing.open(spot, kept)).transpose()?;
+        let events = codec::decode_events(opened.as_deref(), codec::LIMIT)?;
+        let key = sealed.then(|| sealing.digest_key(turn, boundary, commit_id)).flatten();
+        let plain = header::events_digest(&events);
+        if plain.map(|plain| key.map_or(plain, |key| key.digest(plain))) != digest {
             return Err(corrupt(format!("turn {turn} has other events than were committed")));
         }
         let first = last + 1 - events.len() as i64;

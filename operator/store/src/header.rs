@@ -26,7 +26,9 @@
 //! )
 //! ```
 //!
-//! Payloads enter by their digests only, so that they can be dropped and the chain still verifies.
+//! Payloads enter by their digests only, so that they can be dropped and the chain still verifies. Where they are sealed,
+//! the digests of body, operations, events and records are made with a key of their run ([`crate::seal`]): the format of the
+//! chain is the same, and it verifies without any key.
 
 use dalsegno_protocol::{Boundary, RawValue, Usage};
 use sha2::{Digest as _, Sha256};

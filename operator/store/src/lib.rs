@@ -30,6 +30,7 @@ mod error;
 mod events;
 pub mod fold;
 pub mod header;
+pub mod keys;
 pub mod manifest;
 pub mod memory;
 mod model;
@@ -43,6 +44,7 @@ pub mod postgres;
 pub mod proof;
 pub mod reading;
 mod records;
+pub mod seal;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod snapshot;
 #[cfg(feature = "sqlite")]
@@ -50,7 +52,7 @@ pub mod sqlite;
 mod survey;
 pub mod verify;
 
-pub use chain::{Kept, Place};
+pub use chain::{Gone, Kept, Place};
 pub use checkpoint::checkpoint;
 pub use error::{Error, Result};
 pub use model::*;
@@ -255,6 +257,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// Keeps an anchor. False, and nothing is kept: another one has its number.
     async fn put_anchor(&self, anchor: &Anchor) -> Result<bool>;
+
+    /// Wraps by the current key every data key that another one wraps; no payload is touched. How many.
+    async fn rewrap_keys(&self) -> Result<u64>;
+
+    /// Deletes the data key of a run that is over: nobody can read its sealed payloads any more, and the audit says so.
+    /// Idempotent. A process that has looked the key up may read for another minute.
+    async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded>;
 
     /// The whole store as it stands at this moment, to be read row by row. It holds a connection until it is dropped.
     async fn reading(&self) -> Result<Box<dyn Reading>>;

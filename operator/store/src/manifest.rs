@@ -34,14 +34,14 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Of a text, with the bytes of each chunk.
-    pub fn cut(text: &[u8]) -> (Self, Vec<&[u8]>) {
+    /// Of a text, with the bytes of each chunk. `digest` makes of a SHA-256 what stands for it, such as one that needs a key.
+    pub fn cut<'t>(text: &'t [u8], digest: &dyn Fn(Digest) -> Digest) -> (Self, Vec<&'t [u8]>) {
         let (least, average, most) = CHUNK;
         let pieces: Vec<_> = FastCDC::new(text, least, average, most)
             .map(|piece| &text[piece.offset..piece.offset + piece.length])
             .collect();
-        let chunks = pieces.iter().map(|piece| sha256(piece)).collect();
-        (Self { length: text.len() as u64, digest: sha256(text), chunks }, pieces)
+        let chunks = pieces.iter().map(|piece| digest(sha256(piece))).collect();
+        (Self { length: text.len() as u64, digest: digest(sha256(text)), chunks }, pieces)
     }
 
     /// The document that says so.
@@ -66,13 +66,18 @@ impl Manifest {
         parse().ok_or_else(|| corrupt("its document is not of a form that is known"))
     }
 
-    /// The text, from its chunks as they are kept. [`Error::Corrupt`] unless all are there and whole.
-    pub fn assemble<'p>(&self, kept: impl Fn(&Digest) -> Option<&'p [u8]>) -> Result<Vec<u8>> {
+    /// The text, from its encoded chunks, with the `digest` that it was cut with. [`Error::Corrupt`] unless all are there
+    /// and whole.
+    pub fn assemble<'p>(
+        &self,
+        digest: &dyn Fn(Digest) -> Digest,
+        chunk: impl Fn(&Digest) -> Option<&'p [u8]>,
+    ) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         for hash in &self.chunks {
-            let payload = kept(hash).ok_or_else(|| corrupt("a chunk is missing"))?;
+            let payload = chunk(hash).ok_or_else(|| corrupt("a chunk is missing"))?;
             let bytes = codec::decode(payload, CHUNK.2)?;
-            if sha256(&bytes) != *hash {
+            if digest(sha256(&bytes)) != *hash {
                 return Err(corrupt("a chunk does not have its hash"));
             }
             text.extend(bytes);
@@ -80,7 +85,7 @@ impl Manifest {
                 break;
             }
         }
-        if text.len() as u64 != self.length || sha256(&text) != self.digest {
+        if text.len() as u64 != self.length || digest(sha256(&text)) != self.digest {
             return Err(corrupt("its chunks are not its text"));
         }
         Ok(text)
@@ -101,6 +106,10 @@ mod tests {
 
     use super::*;
 
+    fn plain(digest: Digest) -> Digest {
+        digest
+    }
+
     fn text() -> Vec<u8> {
         (0..40_000_u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_be_bytes()).collect()
     }
@@ -108,7 +117,7 @@ mod tests {
     #[test]
     fn what_was_cut_is_put_together_and_documents_come_back() {
         for text in [b"".to_vec(), b"{}".to_vec(), vec![b'a'; 1 << 20], text()] {
-            let (manifest, pieces) = Manifest::cut(&text);
+            let (manifest, pieces) = Manifest::cut(&text, &plain);
             let kept: HashMap<_, _> = manifest
                 .chunks
                 .iter()
@@ -117,7 +126,7 @@ mod tests {
                 .collect();
             let back = Manifest::parse(&manifest.document()).unwrap();
             assert_eq!(back, manifest);
-            assert_eq!(back.assemble(|hash| kept.get(hash).map(Vec::as_slice)).unwrap(), text);
+            assert_eq!(back.assemble(&plain, |hash| kept.get(hash).map(Vec::as_slice)).unwrap(), text);
         }
     }
 
@@ -127,7 +136,7 @@ mod tests {
         let hash = sha256(&[b'a'; 1_000]);
         let manifest = Manifest { length: 2_500, digest: [0; 32], chunks: vec![hash; 1 << 30 >> 10] };
         let counted = std::cell::Cell::new(0);
-        let refused = manifest.assemble(|_| {
+        let refused = manifest.assemble(&plain, |_| {
             counted.set(counted.get() + 1);
             Some(chunk.as_slice())
         });
@@ -137,7 +146,7 @@ mod tests {
 
     #[test]
     fn documents_of_another_form_are_refused() {
-        let (manifest, _) = Manifest::cut(b"text");
+        let (manifest, _) = Manifest::cut(b"text", &plain);
         let document = manifest.document();
         let mut other = document.clone();
         other[0] = 2;

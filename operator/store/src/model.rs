@@ -10,6 +10,7 @@ mod records;
 mod retention;
 mod rewind;
 mod run;
+mod shred;
 mod snapshot;
 mod worker;
 
@@ -22,6 +23,7 @@ pub use records::*;
 pub use retention::*;
 pub use rewind::*;
 pub use run::*;
+pub use shred::*;
 pub use snapshot::*;
 pub use worker::*;
 

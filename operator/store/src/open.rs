@@ -1,8 +1,10 @@
-//! Which store a URL names.
+//! Which store a URL names. `keys`: what wraps the data keys of its runs; without them nothing is sealed, and what is sealed
+//! cannot be read.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::keys::KeyProvider;
 use crate::{Error, Result, Store};
 
 /// What a URL names.
@@ -18,14 +20,14 @@ enum Place<'a> {
 
 /// Opens the store that `url` names: `postgres://…`, `sqlite:///path/to/file.db`, or `sqlite::memory:`. Refuses a
 /// schema newer than this binary, and one that is not migrated. A SQLite file is locked: one process writes.
-pub async fn open(url: &str) -> Result<Arc<dyn Store>> {
+pub async fn open(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<dyn Store>> {
     match place(url)? {
         #[cfg(feature = "postgres")]
-        Place::Postgres(url) => Ok(Arc::new(crate::postgres::Postgres::connect(url).await?)),
+        Place::Postgres(url) => Ok(Arc::new(crate::postgres::Postgres::connect(url).await?.sealed_by(keys))),
         #[cfg(feature = "sqlite")]
-        Place::File(path) => Ok(Arc::new(crate::sqlite::Sqlite::open(path).await?)),
+        Place::File(path) => Ok(Arc::new(crate::sqlite::Sqlite::open(path).await?.sealed_by(keys))),
         #[cfg(feature = "sqlite")]
-        Place::Memory => Ok(Arc::new(crate::sqlite::Sqlite::memory().await?)),
+        Place::Memory => Ok(Arc::new(crate::sqlite::Sqlite::memory().await?.sealed_by(keys))),
         #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
         other => Err(not_built_in(&other)),
     }
@@ -33,12 +35,12 @@ pub async fn open(url: &str) -> Result<Arc<dyn Store>> {
 
 /// Opens the store that `url` names for a look: a SQLite file also while another process writes to it, and there what
 /// writes is refused.
-pub async fn open_read_only(url: &str) -> Result<Arc<dyn Store>> {
+pub async fn open_read_only(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<dyn Store>> {
     match place(url)? {
         #[cfg(feature = "postgres")]
-        Place::Postgres(url) => Ok(Arc::new(crate::postgres::Postgres::connect(url).await?)),
+        Place::Postgres(url) => Ok(Arc::new(crate::postgres::Postgres::connect(url).await?.sealed_by(keys))),
         #[cfg(feature = "sqlite")]
-        Place::File(path) => Ok(Arc::new(crate::sqlite::Sqlite::open_read_only(path).await?)),
+        Place::File(path) => Ok(Arc::new(crate::sqlite::Sqlite::open_read_only(path).await?.sealed_by(keys))),
         Place::Memory => Err(Error::Unfit("a store in memory has nothing to look at".into())),
         #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
         other => Err(not_built_in(&other)),
@@ -46,11 +48,11 @@ pub async fn open_read_only(url: &str) -> Result<Arc<dyn Store>> {
 }
 
 /// Opens the store that `url` names for one person's short write, also while another process works on it.
-pub async fn open_beside(url: &str) -> Result<Arc<dyn Store>> {
+pub async fn open_beside(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<dyn Store>> {
     match place(url)? {
         #[cfg(feature = "sqlite")]
-        Place::File(path) => Ok(Arc::new(crate::sqlite::Sqlite::open_beside(path).await?)),
-        _ => open(url).await,
+        Place::File(path) => Ok(Arc::new(crate::sqlite::Sqlite::open_beside(path).await?.sealed_by(keys))),
+        _ => open(url, keys).await,
     }
 }
 

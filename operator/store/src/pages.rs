@@ -3,8 +3,9 @@
 use dalsegno_protocol::State;
 
 use crate::branch::{self, Shelf, advance};
-use crate::chain::{DROPPED, Shelved};
+use crate::chain::Shelved;
 use crate::reading::StoredBoundary;
+use crate::seal::Sealing;
 use crate::survey::{Link, Sound};
 use crate::{Error, Place, Result, RunId};
 
@@ -59,10 +60,11 @@ async fn judge(
     if let Some(fault) = shelved.kept.fault(run) {
         return Err(Error::Corrupt { doing: "judging a boundary", detail: fault.into() });
     }
-    if shelved.dropped {
-        return Err(Error::Corrupt { doing: "judging a boundary", detail: DROPPED.into() });
-    }
+    let sealing = sealing_of(shelf, run, &shelved).await?;
     let (place, sound) = (shelved.kept.place(), shelved.link());
+    if let gone @ Some(_) = shelved.gone(&sealing) {
+        return Ok(Sound { gone, ..sound });
+    }
     let before = match (sound.parent, last) {
         (None, _) => Some(State::new()),
         (Some(parent), Some((place, state))) if place == parent => Some(state),
@@ -75,11 +77,15 @@ async fn judge(
         }
         (Some(_), _) => None,
     };
-    let row = shelved.unpack_sound(run, before.as_ref())?;
+    let row = shelved.unpack_sound(run, &sealing, before.as_ref())?;
     if folds {
         *known = advance(before, &row)?.map(|state| (place, state));
     }
     Ok(sound)
+}
+
+async fn sealing_of(shelf: &impl Shelf, run: RunId, shelved: &Shelved) -> Result<Sealing> {
+    if shelved.is_sealed() { shelf.sealing(run).await } else { Ok(Sealing::unsealed()) }
 }
 
 /// Boundaries with their payloads. One whose payloads cannot be decoded goes without them, and says why.
@@ -89,6 +95,11 @@ pub(crate) async fn unpacked(shelf: &impl Shelf, page: Vec<Unread>) -> Result<Ve
     let mut boundaries = Vec::with_capacity(page.len());
     for Unread { run, undone, shelved } in page {
         let header = shelved.kept.clone();
+        let sealing = sealing_of(shelf, run, &shelved).await?;
+        if let gone @ Some(_) = shelved.gone(&sealing) {
+            boundaries.push(StoredBoundary { run, kept: header, undone, gone, damage: None });
+            continue;
+        }
         let (parent, parent_hash) = (header.parent, header.row.parent_hash);
         let before = match (parent, last.take()) {
             (None, _) => Ok(Some(State::new())),
@@ -99,17 +110,17 @@ pub(crate) async fn unpacked(shelf: &impl Shelf, page: Vec<Unread>) -> Result<Ve
             (Some(_), _) => Ok(None),
         };
         let unpacked = before.and_then(|before| {
-            let kept = shelved.unpack(before.as_ref())?;
-            let after = if folds && kept.has_payloads { advance(before, &kept.row)? } else { None };
+            let kept = shelved.unpack(&sealing, before.as_ref())?;
+            let after = if folds { advance(before, &kept.row)? } else { None };
             Ok((kept, after))
         });
         boundaries.push(match unpacked {
             Ok((kept, after)) => {
                 last = after.map(|state| (run, kept.place(), state));
-                StoredBoundary { run, kept, undone, damage: None }
+                StoredBoundary { run, kept, undone, gone: None, damage: None }
             }
             Err(Error::Corrupt { detail, .. }) => {
-                StoredBoundary { run, kept: header, undone, damage: Some(detail) }
+                StoredBoundary { run, kept: header, undone, gone: None, damage: Some(detail) }
             }
             Err(error) => return Err(error),
         });

@@ -21,6 +21,7 @@ mod answers;
 mod branch;
 mod calls;
 mod commit;
+mod data_keys;
 mod events;
 mod fault;
 mod fitness;
@@ -40,10 +41,13 @@ mod take_up;
 mod url;
 mod worker;
 
+use std::sync::Arc;
+
 use sqlx::{ConnectOptions as _, Connection as _, Row as _};
 use uuid::Uuid;
 
 use crate::Result;
+use crate::keys::{KeyProvider, Keys};
 use fault::Work;
 use pool::Pool;
 use url::Target;
@@ -53,6 +57,7 @@ use url::Target;
 pub struct Postgres {
     id: Uuid,
     pool: Pool,
+    keys: Arc<Keys>,
 }
 
 impl Postgres {
@@ -71,7 +76,12 @@ impl Postgres {
         };
         schema::check(version)?;
         let id = pool.one(sqlx::query("SELECT id FROM store")).await?.try_get("id")?;
-        Ok(Self { id, pool })
+        Ok(Self { id, pool, keys: Arc::default() })
+    }
+
+    /// With keys: payloads are sealed from now on, each run's under a data key that these wrap.
+    pub fn sealed_by(self, keys: Option<Arc<dyn KeyProvider>>) -> Self {
+        Self { keys: Arc::new(Keys::of(keys)), ..self }
     }
 
     /// Brings the database's schema up to this binary's, under an advisory lock. `url` must lead to the server itself.

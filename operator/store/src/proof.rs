@@ -9,8 +9,8 @@ mod audit_chain;
 mod boundary_chain;
 pub mod bundle;
 mod check;
+mod losses;
 mod marks;
-mod retention;
 mod signing;
 mod texts;
 

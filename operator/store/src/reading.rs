@@ -5,7 +5,7 @@ use dalsegno_protocol::Call;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::{AuditRow, Digest, Kept, Lifecycle, Place, Result, RunId};
+use crate::{AuditRow, Digest, Gone, Kept, Lifecycle, Place, Result, RunId};
 
 /// Bytes of kept payloads after which a page ends; its first row always comes.
 pub(crate) const PAGE_BYTES: i64 = 1 << 20;
@@ -136,6 +136,8 @@ pub struct StoredBoundary {
     pub kept: Kept,
     /// Whether a rewind took it off the live branch.
     pub undone: bool,
+    /// Why its payloads are not there any more, if they are not.
+    pub gone: Option<Gone>,
     /// Why its payloads, which are not there then, cannot be decoded.
     pub damage: Option<String>,
 }
@@ -150,11 +152,6 @@ pub struct StoredSnapshot {
 }
 
 impl StoredBoundary {
-    /// Whether its payloads are past their retention.
-    pub fn is_dropped(&self) -> bool {
-        !self.kept.has_payloads && self.damage.is_none()
-    }
-
     /// Where it stands.
     pub fn key(&self) -> BoundaryKey {
         let Place { turn, boundary, epoch } = self.kept.place();

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use dalsegno_protocol::{Payload, Record, RecordOp};
 
 use crate::header::Framed;
+use crate::seal::{Sealing, Spot};
 use crate::{Digest, Error, RecordPage, RecordQuery, Result, codec};
 
 /// A change as it is kept.
@@ -48,9 +49,10 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    pub fn of(operations: &[RecordOp]) -> Self {
-        let changes = fold(operations).into_iter().map(|(op, operation)| change(op, operation)).collect();
-        Self { changes, digest: digest(operations) }
+    pub fn of(operations: &[RecordOp], sealing: &Sealing) -> Result<Self> {
+        let changes = fold(operations).into_iter().map(|(op, operation)| change(op, operation, sealing));
+        let digest = digest(operations).map(|digest| sealing.digest(digest));
+        Ok(Self { changes: changes.collect::<Result<_>>()?, digest })
     }
 }
 
@@ -85,8 +87,8 @@ pub(crate) fn page(mut entries: Vec<(Record, i64)>, found: i64, query: &RecordQu
 }
 
 /// A kept value.
-pub(crate) fn payload(kept: &[u8]) -> Result<Payload> {
-    let text = codec::decode(kept, codec::LIMIT)?;
+pub(crate) fn payload(kept: &[u8], spot: Spot<'_>, sealing: &Sealing) -> Result<Payload> {
+    let text = codec::decode(&sealing.open(spot, kept)?, codec::LIMIT)?;
     serde_json::from_slice(&text)
         .map_err(|error| Error::Corrupt { doing: "reading a record's value", detail: error.to_string() })
 }
@@ -143,18 +145,20 @@ fn word(operation: &RecordOp) -> &'static str {
     }
 }
 
-fn change(op: &'static str, operation: &RecordOp) -> Change {
+fn change(op: &'static str, operation: &RecordOp, sealing: &Sealing) -> Result<Change> {
     let (space, key) = operation.place();
     let (entry_id, value) = operation.entry();
     let text = value.map(text);
-    Change {
+    let seal =
+        |text: &String| sealing.seal(Spot::Record(space, key, entry_id), codec::encode(text.as_bytes()));
+    Ok(Change {
         op,
         space: space.to_owned(),
         key: key.to_owned(),
         entry_id: entry_id.map(str::to_owned),
         size: text.as_ref().map_or(0, |text| text.len() as i64),
-        value: text.map(|text| codec::encode(text.as_bytes())),
-    }
+        value: text.as_ref().map(seal).transpose()?,
+    })
 }
 
 /// A payload as JSON text. Put together by hand: a serialiser might write the worker's text anew.
@@ -173,6 +177,12 @@ mod tests {
     use sha2::{Digest as _, Sha256};
 
     use super::*;
+
+    const SPOT: Spot<'static> = Spot::Record("s", "k", None);
+
+    fn plain() -> Sealing {
+        Sealing::default()
+    }
 
     fn json(text: &str) -> Payload {
         Payload::Json(RawValue::from_string(text.into()).unwrap())
@@ -209,10 +219,13 @@ mod tests {
         ];
         for (batch, expected) in cases {
             let operations: Vec<_> = batch.iter().map(|short| operation(short)).collect();
-            let folded: Vec<_> = Changes::of(&operations)
+            let folded: Vec<_> = Changes::of(&operations, &plain())
+                .unwrap()
                 .changes
                 .into_iter()
-                .map(|change| (change.op, change.value.map(|value| text(&payload(&value).unwrap()))))
+                .map(|change| {
+                    (change.op, change.value.map(|value| text(&payload(&value, SPOT, &plain()).unwrap())))
+                })
                 .collect();
             let expected: Vec<_> = expected
                 .iter()
@@ -235,8 +248,8 @@ mod tests {
         let operations = [operation("a7"), operation("d0")];
         let expected =
             framed(&[b"append", b"s", b"k", b"7", br#"{"json":7}"#, b"delete", b"s", b"k", b"", b""]);
-        assert_eq!(Changes::of(&operations).digest, Some(expected));
-        assert_eq!(Changes::of(&[]).digest, None);
+        assert_eq!(Changes::of(&operations, &plain()).unwrap().digest, Some(expected));
+        assert_eq!(Changes::of(&[], &plain()).unwrap().digest, None);
         assert_eq!(link(None, &[1; 32]), framed(&[b"", &[1; 32]]));
         assert_eq!(link(Some([2; 32]), &[1; 32]), framed(&[&[2; 32], &[1; 32]]));
     }
@@ -245,10 +258,12 @@ mod tests {
     fn a_value_is_kept_as_it_came() {
         for value in ["12345678901234567890.10", r#"{"z":1,  "a":[ 1e400 ]}"#, r#""\ud800""#, "null"] {
             let kept = codec::encode(text(&json(value)).as_bytes());
-            assert!(matches!(payload(&kept).unwrap(), Payload::Json(back) if back.get() == value));
+            assert!(
+                matches!(payload(&kept, SPOT, &plain()).unwrap(), Payload::Json(back) if back.get() == value)
+            );
         }
         let bytes = Payload::Bytes { media_type: "image/png".into(), base64: "iVBORw0KGgo=".into() };
-        let back = payload(&codec::encode(text(&bytes).as_bytes())).unwrap();
+        let back = payload(&codec::encode(text(&bytes).as_bytes()), SPOT, &plain()).unwrap();
         assert!(matches!(back, Payload::Bytes { media_type, base64 }
             if (media_type.as_str(), base64.as_str()) == ("image/png", "iVBORw0KGgo=")));
     }

@@ -11,6 +11,7 @@
 //!
 //! with `f` as in [`crate::header`].
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use dalsegno_protocol::{Boundary, State};
@@ -21,6 +22,7 @@ use crate::chain::KeptSnapshot;
 use crate::header::Framed;
 use crate::manifest::Manifest;
 use crate::reading::StoredSnapshot;
+use crate::seal::{self, Sealing, Spot};
 use crate::{Digest, Error, Place, Result, RunId, SNAPSHOT_DUE, Snapshotted, codec, fold};
 
 const TAG: &[u8] = b"dalsegno/snapshot/v1";
@@ -54,19 +56,21 @@ pub(crate) async fn make(shelf: &impl Keeper, run: RunId) -> Result<Snapshotted>
     if lag < SNAPSHOT_DUE {
         return Ok(Snapshotted { made: false, turn, lag });
     }
-    let prepared = tokio::task::spawn_blocking(move || prepare(run, at)).await;
+    let sealing = shelf.sealing_to_write(run).await?;
+    let under = sealing.clone();
+    let prepared = tokio::task::spawn_blocking(move || prepare(run, at, &under)).await;
     let (new, digest) = prepared.map_err(|panicked| corrupt(panicked.to_string()))??;
     shelf.keep(new).await?;
     let kept = shelf.snapshot(run, &content_hash).await?;
     let kept = kept.ok_or_else(|| corrupt("it is gone as soon as it is written"))?;
-    let (text, _) = read(shelf, run, &content_hash, &kept).await?;
+    let (text, _) = read(shelf, run, &content_hash, &kept, &sealing).await?;
     if sha256(&text) != digest {
         return Err(corrupt("what was written is another state"));
     }
     Ok(Snapshotted { made: true, turn, lag: 0 })
 }
 
-/// All snapshots of a run, each held to the state that is rebuilt without it.
+/// All snapshots of a run, each held to the state that is rebuilt without it; one that was shredded passes.
 pub(crate) async fn judge(shelf: &impl Shelf, run: RunId) -> Result<Vec<StoredSnapshot>> {
     let mut refused = Vec::new();
     let mut judged = Vec::new();
@@ -95,7 +99,12 @@ async fn fault(
 ) -> Result<Option<String>> {
     let kept = shelf.snapshot(run, content_hash).await?;
     let kept = kept.ok_or_else(|| corrupt("it is gone while it is looked at"))?;
-    let (text, _) = read(shelf, run, content_hash, &kept).await?;
+    let is_sealed = seal::is_sealed(&kept.document);
+    let sealing = if is_sealed { shelf.sealing(run).await? } else { Sealing::unsealed() };
+    if sealing.is_shredded() {
+        return Ok(None);
+    }
+    let (text, _) = read(shelf, run, content_hash, &kept, &sealing).await?;
     let state = branch::after(shelf, run, place, *content_hash, refused.to_vec()).await?;
     Ok((fold::text(&state)? != text).then(|| "it is another state than the boundaries make".into()))
 }
@@ -106,33 +115,34 @@ pub(crate) async fn open(
     run: RunId,
     content_hash: &Digest,
     kept: &KeptSnapshot,
+    sealing: &Sealing,
 ) -> Result<Opened> {
-    let (text, chunks) = read(shelf, run, content_hash, kept).await?;
+    let (text, chunks) = read(shelf, run, content_hash, kept, sealing).await?;
     Ok(Opened { state: fold::state(&text)?, chunks })
 }
 
 /// Cuts a state into chunks, and leaves out those that are known to be there. With the digest of its text.
-fn prepare(run: RunId, at: Standpoint) -> Result<(New, Digest)> {
+fn prepare(run: RunId, at: Standpoint, sealing: &Sealing) -> Result<(New, Digest)> {
     let text = fold::text(&at.state)?;
-    let (manifest, pieces) = Manifest::cut(&text);
+    let (manifest, pieces) = Manifest::cut(&text, &|digest| sealing.digest(digest));
     let mut chunks = BTreeMap::new();
     for (hash, bytes) in manifest.chunks.iter().zip(pieces) {
-        if !at.chunks.contains(hash) {
-            chunks.entry(*hash).or_insert_with(|| codec::encode(bytes));
+        if !at.chunks.contains(hash) && !chunks.contains_key(hash) {
+            chunks.insert(*hash, sealing.seal(Spot::Chunk(hash), codec::encode(bytes))?);
         }
     }
-    let document = manifest.document();
+    let document = sealing.seal(Spot::Snapshot(&at.content_hash), manifest.document())?;
     let new = New {
         run,
         content_hash: at.content_hash,
         turn: at.turn,
         boundary: at.boundary,
         epoch: at.epoch,
-        digest: seal(run, &at.content_hash, &document),
+        digest: digest_of(run, &at.content_hash, &document),
         document,
         chunks: chunks.into_iter().collect(),
     };
-    Ok((new, manifest.digest))
+    Ok((new, sha256(&text)))
 }
 
 /// The text that a snapshot holds, and its chunks.
@@ -141,20 +151,28 @@ async fn read(
     run: RunId,
     content_hash: &Digest,
     kept: &KeptSnapshot,
+    sealing: &Sealing,
 ) -> Result<(Vec<u8>, Vec<Digest>)> {
-    if kept.digest != seal(run, content_hash, &kept.document) {
+    if kept.digest != digest_of(run, content_hash, &kept.document) {
         return Err(corrupt("its document does not have its digest"));
     }
-    let manifest = Manifest::parse(&kept.document)?;
+    let manifest = Manifest::parse(&sealing.open(Spot::Snapshot(content_hash), &kept.document)?)?;
+    // With its document its chunks are sealed, or none of them is.
+    let sealing = if seal::is_sealed(&kept.document) { sealing.clone() } else { Sealing::unsealed() };
     let mut wanted = manifest.chunks.clone();
     wanted.sort_unstable();
     wanted.dedup();
     let found: HashMap<_, _> = shelf.chunks(run, &wanted).await?.into_iter().collect();
-    let text = manifest.assemble(|hash| found.get(hash).map(Vec::as_slice))?;
+    let mut payloads = HashMap::with_capacity(found.len());
+    for (hash, kept) in &found {
+        payloads.insert(*hash, sealing.open(Spot::Chunk(hash), kept)?);
+    }
+    let text =
+        manifest.assemble(&|digest| sealing.digest(digest), |hash| payloads.get(hash).map(Cow::as_ref))?;
     Ok((text, manifest.chunks))
 }
 
-fn seal(run: RunId, content_hash: &Digest, document: &[u8]) -> Digest {
+fn digest_of(run: RunId, content_hash: &Digest, document: &[u8]) -> Digest {
     let mut hash = Framed::new(TAG);
     hash.field(run.as_bytes());
     hash.field(content_hash);

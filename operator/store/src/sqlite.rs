@@ -26,6 +26,7 @@ mod clock;
 mod columns;
 mod commit;
 mod create;
+mod data_keys;
 mod events;
 mod fault;
 mod judge;
@@ -46,6 +47,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod writer;
+mod writes;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -55,6 +57,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection, SqlitePool};
 use uuid::Uuid;
 
+use crate::keys::{KeyProvider, Keys};
 use crate::{Error, Result};
 use clock::Clock;
 use fault::{Fault, Work};
@@ -76,6 +79,7 @@ pub struct Sqlite {
     writer: Option<Writer>,
     /// `None`: in memory, where the writer's connection is the only one.
     readers: Option<SqlitePool>,
+    keys: Arc<Keys>,
 }
 
 impl Sqlite {
@@ -91,7 +95,7 @@ impl Sqlite {
             .map_err(|fault| fault.while_("beginning to serve"))?;
         let readers = readers(path);
         let writer = Writer::start(conn, Arc::clone(&clock), Some(lock));
-        Ok(Self { id, clock, writer: Some(writer), readers: Some(readers) })
+        Ok(Self { id, clock, writer: Some(writer), readers: Some(readers), keys: Arc::default() })
     }
 
     /// Opens the database for reading, also while another process writes.
@@ -99,7 +103,7 @@ impl Sqlite {
         let mut conn = connect(&SqliteConnectOptions::new().filename(path).read_only(true), path).await?;
         schema::check(&mut conn).await?;
         let (id, clock) = facts(&mut conn).await?;
-        Ok(Self { id, clock, writer: None, readers: Some(readers(path)) })
+        Ok(Self { id, clock, writer: None, readers: Some(readers(path)), keys: Arc::default() })
     }
 
     /// Opens the database for a short write beside the process that holds the lock: SQLite's own locking puts the two
@@ -109,7 +113,7 @@ impl Sqlite {
         schema::check(&mut conn).await?;
         let (id, clock) = facts(&mut conn).await?;
         let writer = Writer::start(conn, Arc::clone(&clock), None);
-        Ok(Self { id, clock, writer: Some(writer), readers: Some(readers(path)) })
+        Ok(Self { id, clock, writer: Some(writer), readers: Some(readers(path)), keys: Arc::default() })
     }
 
     /// A new store in memory, gone when it is dropped.
@@ -119,7 +123,12 @@ impl Sqlite {
         schema::migrate(&mut conn).await?;
         let (id, clock) = facts(&mut conn).await?;
         let writer = Writer::start(conn, Arc::clone(&clock), None);
-        Ok(Self { id, clock, writer: Some(writer), readers: None })
+        Ok(Self { id, clock, writer: Some(writer), readers: None, keys: Arc::default() })
+    }
+
+    /// With keys: payloads are sealed from now on, each run's under a data key that these wrap.
+    pub fn sealed_by(self, keys: Option<Arc<dyn KeyProvider>>) -> Self {
+        Self { keys: Arc::new(Keys::of(keys)), ..self }
     }
 
     /// Brings the schema of the database up to this binary's, under the lock. Makes the database if there is none.

@@ -4,7 +4,7 @@
 //! A state can be rebuilt at a boundary (it is *good*) if the boundary is sound and either is the full state, or follows
 //! a good one. So damage before a full state costs what is between, and no more.
 
-use crate::{Digest, HeadRow, Place, RunRecord, header};
+use crate::{Digest, Gone, HeadRow, Place, RunRecord, header};
 
 /// Boundaries that are read at a time, and bytes of their payloads as they are kept.
 pub(crate) const PAGE_ROWS: i64 = 256;
@@ -37,6 +37,8 @@ pub struct Sound {
     pub full: bool,
     /// Events committed up to and with it.
     pub position: i64,
+    /// Why its payloads are not there any more; without them only its header is judged.
+    pub gone: Option<Gone>,
 }
 
 /// What a survey found.
@@ -48,6 +50,10 @@ pub struct Findings {
     pub damage: Vec<Damage>,
     /// Damages beyond those.
     pub further: u64,
+    /// Boundaries whose payloads are past their retention.
+    pub dropped: u64,
+    /// Boundaries whose payloads were shredded.
+    pub shredded: u64,
     /// The last boundary up to the head at which the state can be rebuilt.
     pub last_good: Option<Place>,
 }
@@ -110,6 +116,11 @@ impl Survey {
     pub fn take(&mut self, link: &Link) {
         self.findings.boundaries += 1;
         self.recent.retain(|(place, _)| place.turn >= link.place.turn - 1);
+        match link.sound.as_ref().ok().and_then(|sound| sound.gone) {
+            Some(Gone::Dropped) => self.findings.dropped += 1,
+            Some(Gone::Shredded) => self.findings.shredded += 1,
+            None => {}
+        }
         match &link.sound {
             Err(detail) => self.damaged(link.place, detail.clone()),
             Ok(sound) if link.undone => self.follow_dead_branch(link.place, sound),
@@ -158,7 +169,8 @@ impl Survey {
         };
         if let Ok(sound) = sound {
             let gap = gap(before, sound);
-            tip.is_good = sound.full || (gap.is_none() && before.is_none_or(|tip| tip.is_good));
+            tip.is_good = sound.gone.is_none()
+                && (sound.full || (gap.is_none() && before.is_none_or(|tip| tip.is_good)));
             tip.hash = Some(sound.content_hash);
             if let Some(detail) = gap {
                 self.damaged(place, detail);

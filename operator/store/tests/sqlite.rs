@@ -176,7 +176,7 @@ async fn anybody_reads_while_one_writes_and_afterwards() {
     let writer = Sqlite::open(&path).await.unwrap();
     let run = working_run(&writer).await;
     commit(&writer, run, 1).await;
-    let reader = open_read_only(&url(&path)).await.unwrap();
+    let reader = open_read_only(&url(&path), None).await.unwrap();
     assert_eq!(look(&*reader).await.head.unwrap().turn, 1);
     commit(&writer, run, 2).await;
     assert_eq!(look(&*reader).await.head.unwrap().turn, 2, "a reader sees what was committed since");
@@ -186,16 +186,16 @@ async fn anybody_reads_while_one_writes_and_afterwards() {
     refusal(reader.beat().await);
     writer.close().await;
     assert_eq!(look(&*reader).await.head.unwrap().turn, 2);
-    let late = open_read_only(&url(&path)).await.unwrap();
+    let late = open_read_only(&url(&path), None).await.unwrap();
     assert_eq!(look(&*late).await.head.unwrap().turn, 2, "also where nobody writes");
 }
 
 #[tokio::test]
 async fn a_short_write_goes_beside_the_process_that_serves() {
     let (_dir, path) = database().await;
-    let serving = open(&url(&path)).await.unwrap();
+    let serving = open(&url(&path), None).await.unwrap();
     let run = working_run(&*serving).await;
-    let beside = open_beside(&url(&path)).await.unwrap();
+    let beside = open_beside(&url(&path), None).await.unwrap();
     let (commits, asked) = tokio::join!(
         async {
             for number in 1..=50 {
@@ -231,7 +231,7 @@ async fn a_database_that_is_not_migrated_is_refused() {
     assert!(why.contains("migrate"), "{why}");
     migrate(&url(&path)).await.unwrap();
     migrate(&url(&path)).await.unwrap();
-    open(&url(&path)).await.unwrap();
+    open(&url(&path), None).await.unwrap();
 }
 
 #[tokio::test]

@@ -104,7 +104,7 @@ impl Laptop {
     pub fn rows(&self) -> Vec<RunRecord> {
         let url = self.url();
         tokio::runtime::Runtime::new().unwrap().block_on(async {
-            let store = dalsegno_store::open_read_only(&url).await.unwrap();
+            let store = dalsegno_store::open_read_only(&url, None).await.unwrap();
             store.find("dev", "agent").await.unwrap()
         })
     }

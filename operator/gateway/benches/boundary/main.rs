@@ -1,5 +1,5 @@
 //! What a boundary costs: a commit through the gateway over HTTP, against a bare one-row insert of the same bytes by the
-//! same driver on the same disk, and against LangGraph's PostgreSQL saver; and what twins of a commit are answered.
+//! same driver on the same disk, against LangGraph's PostgreSQL saver, and with encryption; and what twins of a commit are answered.
 //!
 //! One round does each once, one after the other, so that whatever else the machine does meets all of them alike. Only
 //! ratios are told. `DALSEGNO_BENCH_PYTHON` names a Python that has `langgraph-checkpoint-postgres`; unset, that column
@@ -60,6 +60,7 @@ fn main() -> ExitCode {
             "ours ÷ floor",
             "LangGraph ÷ floor",
             "ours ÷ LangGraph p50",
+            "encrypted ÷ ours",
         ],
         &rows,
     );
@@ -74,11 +75,12 @@ fn main() -> ExitCode {
 }
 
 /// Measures one size on one store, and returns its row of the table.
-fn boundaries(world: &World<'_>, size: usize) -> [String; 7] {
+fn boundaries(world: &World<'_>, size: usize) -> [String; 8] {
     let mut worker = world.worker(&format!("boundaries-{size}"));
+    let mut sealed_worker = world.sealed_worker(&format!("sealed-{size}"));
     let mut floor = world.floor();
     let mut saver = world.saver();
-    let (mut ours, mut bare, mut theirs) = (Samples::default(), Samples::default(), Samples::default());
+    let [mut ours, mut bare, mut theirs, mut sealed] = <[Samples; 4]>::default();
     let mut stored = 0;
     for round in 0..WARM_UP + ROUNDS {
         let state = payload::state(size, round);
@@ -86,34 +88,40 @@ fn boundaries(world: &World<'_>, size: usize) -> [String; 7] {
         stored += kept.len();
 
         // Who goes first finds the disk as the saver left it, so they take turns.
-        let (inserted, committed) = if round % 2 == 0 {
+        let (inserted, committed, encrypted) = if round % 2 == 0 {
             let inserted = timed(|| world.runtime.block_on(floor.insert(&kept)));
-            (inserted, timed(|| commit(&mut worker, &body)))
-        } else {
             let committed = timed(|| commit(&mut worker, &body));
-            (timed(|| world.runtime.block_on(floor.insert(&kept))), committed)
+            (inserted, committed, timed(|| commit(&mut sealed_worker, &body)))
+        } else {
+            let encrypted = timed(|| commit(&mut sealed_worker, &body));
+            let committed = timed(|| commit(&mut worker, &body));
+            (timed(|| world.runtime.block_on(floor.insert(&kept))), committed, encrypted)
         };
         let put = saver.as_mut().map(|saver| saver.step(&state));
         if round >= WARM_UP {
             bare.push(inserted);
             ours.push(committed);
+            sealed.push(encrypted);
             put.into_iter().for_each(|put| theirs.push(put));
         }
     }
     let (floor_keeps, run_keeps) = (world.runtime.block_on(floor.kept()), world.kept(&worker));
     assert_eq!((floor_keeps, run_keeps), (stored, stored), "both keep the same bytes");
     let rounds = WARM_UP + ROUNDS;
-    let spread =
-        |samples: &Samples| [0.5, 0.95, 0.99].map(|share| times(samples.over(&bare, share))).join(" / ");
+    assert_eq!(world.kept_sealed(&sealed_worker), stored + 28 * rounds, "nonces and tags beside them");
+    let spread = |samples: &Samples, floor| {
+        [0.5, 0.95, 0.99].map(|share| times(samples.over(floor, share))).join(" / ")
+    };
     let none = || "—".to_owned();
     [
         world.name.to_owned(),
         format!("{} KiB", size >> 10),
         format!("{} B", stored / rounds),
         about(bare.quantile(0.5)),
-        spread(&ours),
-        saver.as_ref().map_or_else(none, |_| spread(&theirs)),
+        spread(&ours, &bare),
+        saver.as_ref().map_or_else(none, |_| spread(&theirs, &bare)),
         saver.as_ref().map_or_else(none, |_| times(ours.over(&theirs, 0.5))),
+        spread(&sealed, &ours),
     ]
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, PodIdentity};
+use dalsegno_store::keys::{KeyProvider, MountedKeys};
 use dalsegno_store::{Created, Deadlines, Identity, NewRun, OnPrior, PodRecord, RunId, Store, Verdict, open};
 use sqlx::{ConnectOptions as _, Connection as _};
 use tempfile::TempDir;
@@ -24,6 +25,13 @@ use crate::worker::Worker;
 
 const NAMESPACE: &str = "bench";
 
+/// Files of the stores in SQLite.
+const PLAIN: &str = "runs.db";
+const SEALED: &str = "sealed.db";
+
+/// Bytes of states.
+const OPS: &str = "SELECT coalesce(sum(length(ops)), 0) FROM boundaries WHERE run = $1";
+
 /// One store with its gateways.
 pub struct World<'a> {
     /// What people call the store.
@@ -33,6 +41,8 @@ pub struct World<'a> {
     store: Arc<dyn Store>,
     /// Two, where any number may serve.
     gateways: [SocketAddr; 2],
+    /// The same with encryption: a store that has keys, and its gateway.
+    sealed: (Arc<dyn Store>, SocketAddr),
     place: Place<'a>,
 }
 
@@ -51,17 +61,19 @@ impl<'a> World<'a> {
     /// SQLite in a new folder, and its one gateway.
     pub fn sqlite(runtime: &'a Runtime) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let url = format!("sqlite://{}", folder.path().join("runs.db").display());
         let world = runtime.block_on(async {
-            dalsegno_store::migrate(&url).await.unwrap();
-            let store = open(&url).await.unwrap();
+            let store = open_file(&folder, PLAIN, None).await;
             let gateway = serve(store.clone()).await;
-            Self { name: "SQLite", runtime, store, gateways: [gateway; 2], place: Place::Folder(folder) }
+            let sealed = open_file(&folder, SEALED, keys()).await;
+            let sealed = (sealed.clone(), serve(sealed).await);
+            let gateways = [gateway; 2];
+            Self { name: "SQLite", runtime, store, gateways, sealed, place: Place::Folder(folder) }
         });
-        // Fills the log once, as the floor does.
-        let mut worker = world.worker("fill");
-        for round in 0..8 {
-            worker.commit(&payload::commit(round, &payload::state(4 << 20, round)));
+        // Fills the logs once, as the floor does.
+        for mut worker in [world.worker("fill"), world.sealed_worker("fill-sealed")] {
+            for round in 0..8 {
+                worker.commit(&payload::commit(round, &payload::state(4 << 20, round)));
+            }
         }
         world
     }
@@ -70,9 +82,18 @@ impl<'a> World<'a> {
     pub fn postgres(runtime: &'a Runtime, server: &'a Server) -> Self {
         runtime.block_on(async {
             let url = server.database().await;
-            let store = open(&url).await.unwrap();
-            let gateways = [serve(store.clone()).await, serve(open(&url).await.unwrap()).await];
-            Self { name: "PostgreSQL", runtime, store, gateways, place: Place::Database { server, url } }
+            let store = open(&url, None).await.unwrap();
+            let gateways = [serve(store.clone()).await, serve(open(&url, None).await.unwrap()).await];
+            let sealed = open(&url, keys()).await.unwrap();
+            let sealed = (sealed.clone(), serve(sealed).await);
+            Self {
+                name: "PostgreSQL",
+                runtime,
+                store,
+                gateways,
+                sealed,
+                place: Place::Database { server, url },
+            }
         })
     }
 
@@ -90,32 +111,47 @@ impl<'a> World<'a> {
         twins
     }
 
+    /// A new run whose payloads are encrypted, and its worker, attached.
+    pub fn sealed_worker(&self, name: &str) -> Worker {
+        let (store, gateway) = &self.sealed;
+        let run = self.runtime.block_on(take_up(&**store, name));
+        let mut worker = Worker::connect(*gateway, run);
+        worker.attach(&pod_of(name));
+        worker
+    }
+
     /// Bytes of what the store keeps of this worker's states.
     pub fn kept(&self, worker: &Worker) -> usize {
         self.bytes(worker)[0]
     }
 
+    /// The same of a worker whose payloads are encrypted.
+    pub fn kept_sealed(&self, worker: &Worker) -> usize {
+        self.numbers(SEALED, OPS, worker)[0] as usize
+    }
+
     /// Bytes of what the store keeps of this worker's run: boundaries, snapshots, and the chunks that these share.
     pub fn bytes(&self, worker: &Worker) -> [usize; 3] {
         [
-            "SELECT coalesce(sum(length(ops)), 0) FROM boundaries WHERE run = $1",
+            OPS,
             "SELECT coalesce(sum(length(document)), 0) FROM snapshots WHERE run = $1",
             "SELECT coalesce(sum(length(payload)), 0) FROM chunks WHERE run = $1",
         ]
-        .map(|sum| self.numbers(sum, worker)[0] as usize)
+        .map(|sum| self.numbers(PLAIN, sum, worker)[0] as usize)
     }
 
     /// The turns after which a snapshot was made.
     pub fn turns_with_snapshot(&self, worker: &Worker) -> Vec<i64> {
-        self.numbers("SELECT CAST(turn AS bigint) FROM snapshots WHERE run = $1 ORDER BY turn", worker)
+        let turns = "SELECT CAST(turn AS bigint) FROM snapshots WHERE run = $1 ORDER BY turn";
+        self.numbers(PLAIN, turns, worker)
     }
 
-    /// What the database tells of this worker's run.
-    fn numbers(&self, query: &'static str, worker: &Worker) -> Vec<i64> {
+    /// What the database tells of this worker's run; SQLite: the one in this file.
+    fn numbers(&self, file: &str, query: &'static str, worker: &Worker) -> Vec<i64> {
         self.runtime.block_on(async {
             match &self.place {
                 Place::Folder(folder) => {
-                    let file = folder.path().join("runs.db");
+                    let file = folder.path().join(file);
                     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).read_only(true);
                     let mut conn = options.connect().await.unwrap();
                     sqlx::query_scalar(query).bind(worker.run).fetch_all(&mut conn).await.unwrap()
@@ -145,6 +181,20 @@ impl<'a> World<'a> {
             Place::Database { server, .. } => Saver::start(&self.runtime.block_on(server.empty_database())),
         }
     }
+}
+
+/// A new store in this file.
+async fn open_file(folder: &TempDir, file: &str, keys: Option<Arc<dyn KeyProvider>>) -> Arc<dyn Store> {
+    let url = format!("sqlite://{}", folder.path().join(file).display());
+    dalsegno_store::migrate(&url).await.unwrap();
+    open(&url, keys).await.unwrap()
+}
+
+/// A key in a folder that stays as long as this process.
+fn keys() -> Option<Arc<dyn KeyProvider>> {
+    let folder = tempfile::tempdir().unwrap().keep();
+    std::fs::write(folder.join("k1"), "YSBrZXkgb2YgdGhlIGJlbmNoIGFuZCBubyBvdGhlciE=").unwrap();
+    Some(Arc::new(MountedKeys::open(&folder).unwrap()))
 }
 
 fn new_file(folder: &TempDir) -> PathBuf {

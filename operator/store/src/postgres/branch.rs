@@ -30,7 +30,7 @@ const WALK: &str = "WITH RECURSIVE run AS MATERIALIZED ( \
                 live.known = 3 OR (live.known = 0 AND live.needed), \
                 CASE \
                     WHEN b.turn > $3 THEN 0 \
-                    WHEN b.is_full AND substring(b.ops FROM 1 FOR 1) <> '\\x02'::bytea THEN 1 \
+                    WHEN b.is_full AND substring(b.ops FROM 1 FOR 1) NOT IN ('\\x02'::bytea, '\\x12'::bytea) THEN 1 \
                     WHEN b.turn >= $2 THEN CASE WHEN b.is_full THEN 3 ELSE 0 END \
                     WHEN EXISTS ( \
                         SELECT FROM snapshots s \
@@ -145,6 +145,7 @@ pub(super) fn shelved(row: &PgRow) -> Work<Shelved> {
         parent,
         ops_digest: optional_digest(row, "ops_digest")?,
         events_digest: optional_digest(row, "events_digest")?,
+        digest_key: None,
         has_payloads: false,
     };
     Ok(Shelved {

@@ -9,6 +9,7 @@ use super::fault::{Fault, Work};
 use super::row::{call, json, named, packed, text, word};
 use crate::audit::actor;
 use crate::model::key_refused;
+use crate::seal::{Sealing, Spot};
 use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, SettledBy};
 
 const CLAIM: &str = "SELECT verdict, (call).* FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7)";
@@ -33,6 +34,8 @@ const OPEN_TURN: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.
 
 impl Postgres {
     pub(super) async fn do_claim(&self, claim: &Claim) -> Work<Claimed> {
+        let sealing = self.to_write(claim.run).await?;
+        let arguments = packed(claim.arguments.as_deref(), Spot::Arguments(&claim.id), &sealing)?;
         let query = sqlx::query(CLAIM)
             .bind(claim.run)
             .bind(claim.capability.as_slice())
@@ -40,18 +43,19 @@ impl Postgres {
             .bind(claim.claim_id)
             .bind(word(&claim.policy)?)
             .bind(claim.key.as_deref().map(text))
-            .bind(packed(claim.arguments.as_deref()));
+            .bind(arguments);
         let row = self.pool.one(query).await?;
         let id = &claim.id;
         Ok(match row.try_get("verdict")? {
-            "go" => Claimed::Go(Box::new(call(&row)?)),
-            "done" => Claimed::Done(Box::new(call(&row)?)),
-            "uncertain" => Claimed::Uncertain(Box::new(call(&row)?)),
+            "go" => Claimed::Go(Box::new(call(&row, &sealing)?)),
+            "done" => Claimed::Done(Box::new(call(&row, &sealing)?)),
+            "uncertain" => Claimed::Uncertain(Box::new(call(&row, &sealing)?)),
             "no key" => Claimed::Invalid(format!("call {id:?} is new, and a new call needs a key")),
             "other key" => Claimed::Invalid(format!("call {id:?} has another key")),
-            "other policy" => {
-                Claimed::Invalid(format!("call {id:?} has another policy: {:?}", call(&row)?.policy))
-            }
+            "other policy" => Claimed::Invalid(format!(
+                "call {id:?} has another policy: {:?}",
+                call(&row, &sealing)?.policy
+            )),
             "fenced" => Claimed::Fenced,
             "finished" => Claimed::Finished,
             "not found" => Claimed::NotFound,
@@ -60,15 +64,17 @@ impl Postgres {
     }
 
     pub(super) async fn do_complete(&self, complete: &Complete) -> Work<Completed> {
+        let sealing = self.to_write(complete.run).await?;
+        let result = packed(complete.result.as_deref(), Spot::Result(&complete.id), &sealing)?;
         let query = sqlx::query(COMPLETE)
             .bind(complete.run)
             .bind(complete.capability.as_slice())
             .bind(text(&complete.id))
             .bind(complete.claim_id)
             .bind(word(&complete.outcome)?)
-            .bind(packed(complete.result.as_deref()));
+            .bind(result);
         let row = self.pool.one(query).await?;
-        completed(&row, &complete.id, CallState::from(complete.outcome), complete.result.as_deref())
+        completed(&row, &complete.id, CallState::from(complete.outcome), complete.result.as_deref(), &sealing)
     }
 
     pub(super) async fn do_settle(&self, settle: &Settle) -> Work<Completed> {
@@ -76,16 +82,18 @@ impl Postgres {
             SettledBy::Worker(capability) => (Some(capability.as_slice()), actor::WORKER),
             SettledBy::Person(name) => (None, name.as_str()),
         };
+        let sealing = self.to_write(settle.run).await?;
+        let result = packed(settle.result.as_deref(), Spot::Result(&settle.id), &sealing)?;
         let query = sqlx::query(SETTLE)
             .bind(settle.run)
             .bind(capability)
             .bind(text(actor))
             .bind(text(&settle.id))
             .bind(word(&settle.outcome)?)
-            .bind(packed(settle.result.as_deref()))
+            .bind(result)
             .bind(text(&settle.reason));
         let row = self.pool.one(query).await?;
-        completed(&row, &settle.id, CallState::from(settle.outcome), settle.result.as_deref())
+        completed(&row, &settle.id, CallState::from(settle.outcome), settle.result.as_deref(), &sealing)
     }
 
     pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> Work<Vec<Call>> {
@@ -94,18 +102,27 @@ impl Postgres {
             CallFilter::Unsettled => UNSETTLED,
             CallFilter::OpenTurn => OPEN_TURN,
         };
-        self.pool.all(sqlx::query(sql).bind(run)).await?.iter().map(call).collect()
+        let rows = self.pool.all(sqlx::query(sql).bind(run)).await?;
+        let sealing = self.to_read(run).await?;
+        rows.iter().map(|row| call(row, &sealing)).collect()
     }
 }
 
-fn completed(row: &PgRow, id: &str, state: CallState, result: Option<&RawValue>) -> Work<Completed> {
+fn completed(
+    row: &PgRow,
+    id: &str,
+    state: CallState,
+    result: Option<&RawValue>,
+    sealing: &Sealing,
+) -> Work<Completed> {
     let conflict = |why: String| Ok(Completed::Conflict(why));
     match row.try_get("verdict")? {
         "ok" => Ok(Completed::Ok),
         "ended" => {
             let stands = named::<CallState>(row.try_get("state")?)?;
             let same = stands == state
-                && json(row, "result")?.as_deref().map(RawValue::get) == result.map(RawValue::get);
+                && json(row, "result", Spot::Result(id), sealing)?.as_deref().map(RawValue::get)
+                    == result.map(RawValue::get);
             if same {
                 Ok(Completed::Duplicate)
             } else if row.try_get("live")? && stands == CallState::KeyRefused {

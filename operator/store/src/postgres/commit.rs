@@ -9,7 +9,8 @@ use super::fault::{Fault, Work};
 use super::records::Columns;
 use super::row::{asked, boundary, head, number, packed, text, word};
 use crate::packed::Packed;
-use crate::{Commit, Committed, FinishCall, NewFinish, Standing, codec, header};
+use crate::seal::{BodyDigest, Sealing, Spot};
+use crate::{Commit, Committed, Digest, FinishCall, NewFinish, Standing, codec, header};
 
 const COMMIT: &str = include_str!("commit.sql");
 
@@ -18,36 +19,66 @@ const FINISH: &str = "SELECT * FROM ds_finish_v1($1, $2, $3, $4, $5, $6, $7, $8)
 /// Whether this very commit stands on the live branch.
 const STANDS: &str = "SELECT EXISTS ( \
          SELECT FROM boundaries \
-         WHERE run = $1 AND turn = $2 AND boundary = $3 AND commit_id = $4 AND digest = $5 AND NOT undone \
+         WHERE run = $1 AND turn = $2 AND boundary = $3 AND commit_id = $4 AND digest = ANY ($5) AND NOT undone \
      ) AS stands";
 
 impl Postgres {
     pub(super) async fn do_commit(&self, commit: &Commit) -> Work<Committed> {
-        match self.send(commit, Packed::smallest(commit)).await? {
-            Some(committed) => Ok(committed),
-            None => self.send(commit, Packed::plain(commit)).await?.ok_or_else(|| {
-                Fault::Corrupt("a boundary that patches nothing was refused for its base".into())
-            }),
+        let sealing = self.to_write(commit.run).await?;
+        let committed = match self.send(commit, Packed::smallest(commit, &sealing)?, &sealing, None).await? {
+            Some(committed) => committed,
+            None => self.send_plain(commit, &sealing, None).await?,
+        };
+        match (&committed, sealing.body(commit.digest).older()) {
+            // Perhaps it stands from before the run had a key. Only then is the plain digest told to the database, whose
+            // log may keep it.
+            (Committed::Conflict { .. } | Committed::Finished, older @ Some(_)) => {
+                self.send_plain(commit, &sealing, older).await
+            }
+            (
+                Committed::Conflict { .. } | Committed::Finished | Committed::Fenced { committed: false },
+                None,
+            ) => self.may_tell_apart(commit.run).await.map(|()| committed),
+            _ => Ok(committed),
         }
     }
 
-    /// `None`: it is the next boundary, but as a patch it cannot stand on this head.
-    async fn send(&self, commit: &Commit, ops: Packed) -> Work<Option<Committed>> {
+    /// As it can stand on any head.
+    async fn send_plain(&self, commit: &Commit, sealing: &Sealing, older: Option<Digest>) -> Work<Committed> {
+        let sent = self.send(commit, Packed::plain(commit, sealing)?, sealing, older).await?;
+        sent.ok_or_else(|| Fault::Corrupt("a boundary that patches nothing was refused for its base".into()))
+    }
+
+    /// `older`: a digest under which it may stand too. `None`: it is the next boundary, but as a patch it cannot stand on
+    /// this head.
+    async fn send(
+        &self,
+        commit: &Commit,
+        ops: Packed,
+        sealing: &Sealing,
+        older: Option<Digest>,
+    ) -> Work<Option<Committed>> {
+        let at = (commit.turn, commit.boundary, commit.commit_id);
+        let events = codec::encode_events(&commit.events);
+        let events = events.map(|events| sealing.seal(Spot::Events(at.0, at.1, at.2), events)).transpose()?;
+        let digest_key = sealing.digest_key(at.0, at.1, at.2);
+        let keyed = |plain: Digest| Vec::from(digest_key.map_or(plain, |key| key.digest(plain)));
+        let body = sealing.body(commit.digest);
         let finish = Words::of(commit.finish.as_ref())?;
-        let calls = Planned::of(&commit.calls)?;
-        let records = Columns::of(&commit.records);
+        let calls = Planned::of(&commit.calls, sealing)?;
+        let records = Columns::of(&commit.records, sealing)?;
         let query = sqlx::query(COMMIT)
             .bind(commit.run)
             .bind(commit.capability.as_slice())
             .bind(commit.turn)
             .bind(number(commit.boundary))
             .bind(commit.commit_id)
-            .bind(commit.digest.as_slice())
+            .bind(Vec::from(body.kept))
             .bind(ops.ops)
-            .bind(header::ops_digest(commit.ops.as_deref()).map(Vec::from))
+            .bind(header::ops_digest(commit.ops.as_deref()).map(keyed))
             .bind(commit.full)
-            .bind(codec::encode_events(&commit.events))
-            .bind(header::events_digest(&commit.events).map(Vec::from))
+            .bind(events)
+            .bind(header::events_digest(&commit.events).map(keyed))
             .bind(commit.events.len() as i64)
             .bind(commit.usage.tokens_in)
             .bind(commit.usage.tokens_out)
@@ -63,7 +94,7 @@ impl Postgres {
             .bind(calls.keys)
             .bind(calls.arguments)
             .bind(records.digest.map(Vec::from));
-        let query = records.bind(query).bind(ops.base.map(Vec::from));
+        let query = records.bind(query).bind(ops.base.map(Vec::from)).bind(older.map(Vec::from));
         let Some(row) = self.pool.optional(query).await? else {
             return Ok(Some(Committed::NotFound));
         };
@@ -71,28 +102,43 @@ impl Postgres {
             return Ok(None);
         }
         Ok(Some(match committed(&row)? {
-            Committed::Fenced { .. } => Committed::Fenced { committed: self.stands(commit).await? },
+            Committed::Fenced { .. } => Committed::Fenced { committed: self.stands(commit, body).await? },
             other => other,
         }))
     }
 
-    async fn stands(&self, commit: &Commit) -> Work<bool> {
+    async fn stands(&self, commit: &Commit, body: BodyDigest) -> Work<bool> {
         let query = sqlx::query(STANDS)
             .bind(commit.run)
             .bind(commit.turn)
             .bind(number(commit.boundary))
             .bind(commit.commit_id)
-            .bind(commit.digest.as_slice());
+            .bind(vec![Vec::from(body.kept), Vec::from(body.plain)]);
         Ok(self.pool.one(query).await?.try_get("stands")?)
     }
 
     pub(super) async fn do_finish(&self, call: &FinishCall) -> Work<Committed> {
+        let body = self.to_write(call.run).await?.body(call.digest);
+        let committed = self.send_finish(call, body.kept).await?;
+        match (&committed, body.older()) {
+            // Perhaps it stands from before the run had a key. Of these answers no second try makes a finish.
+            (Committed::Finished | Committed::Fenced { committed: false }, Some(older)) => {
+                self.send_finish(call, older).await
+            }
+            (Committed::Finished | Committed::Fenced { committed: false }, None) => {
+                self.may_tell_apart(call.run).await.map(|()| committed)
+            }
+            _ => Ok(committed),
+        }
+    }
+
+    async fn send_finish(&self, call: &FinishCall, digest: Digest) -> Work<Committed> {
         let finish = Words::of(Some(&call.finish))?;
         let query = sqlx::query(FINISH)
             .bind(call.run)
             .bind(call.capability.as_slice())
             .bind(call.commit_id)
-            .bind(call.digest.as_slice())
+            .bind(Vec::from(digest))
             .bind(finish.outcome)
             .bind(finish.reason)
             .bind(finish.message)
@@ -151,12 +197,14 @@ struct Planned {
 }
 
 impl Planned {
-    fn of(calls: &[PlannedCall]) -> Work<Self> {
+    fn of(calls: &[PlannedCall], sealing: &Sealing) -> Work<Self> {
+        let arguments =
+            |call: &PlannedCall| packed(call.arguments.as_deref(), Spot::Arguments(&call.id), sealing);
         Ok(Self {
             ids: calls.iter().map(|call| text(&call.id)).collect(),
             policies: calls.iter().map(|call| word(&call.policy)).collect::<Work<_>>()?,
             keys: calls.iter().map(|call| text(&call.key)).collect(),
-            arguments: calls.iter().map(|call| packed(call.arguments.as_deref())).collect(),
+            arguments: calls.iter().map(arguments).collect::<Work<_>>()?,
         })
     }
 }

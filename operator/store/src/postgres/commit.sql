@@ -12,6 +12,7 @@
 -- $26 digest of the changes of records, or null  $27 their words  $28 spaces  $29 keys  $30 entry ids  $31 values
 -- $32 sizes
 -- $33 where the ops are a patch, the content hash of the boundary they patch
+-- $34 digest that the body had before the run had a key, or null
 WITH head AS MATERIALIZED (
     SELECT id, lifecycle, epoch, capability, attempt,
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
@@ -30,7 +31,8 @@ judged AS MATERIALIZED (
            CASE
                -- Nobody's capability is null.
                WHEN capability IS DISTINCT FROM $2 THEN 'fenced'
-               WHEN (head_turn, head_boundary, head_commit_id, head_digest) = ($3, $4, $5, $6) THEN 'duplicate'
+               WHEN (head_turn, head_boundary, head_commit_id) = ($3, $4, $5) AND (head_digest = $6 OR head_digest = $34)
+                   THEN 'duplicate'
                WHEN lifecycle <> 'live' THEN 'finished'
                WHEN unsettled > 0 THEN 'unsettled'
                -- After a plan comes its result; after a result, or at the start, either boundary of the next turn.

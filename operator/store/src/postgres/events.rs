@@ -5,7 +5,7 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::fault::Work;
-use super::row::optional_digest;
+use super::row::{optional_digest, the_boundary};
 use crate::events::{Kept, page};
 use crate::{EventPage, EventQuery, RunId};
 
@@ -15,7 +15,7 @@ const READ: &str = "SELECT runs.lifecycle <> 'live' AS over, kept.* \
      FROM runs LEFT JOIN ( \
          SELECT *, sum(octet_length(events)) OVER (ORDER BY position) - octet_length(events) AS before \
          FROM ( \
-             SELECT turn, attempt, position, events, events_digest FROM boundaries \
+             SELECT turn, boundary, commit_id, attempt, position, events, events_digest FROM boundaries \
              WHERE run = $1 AND event_count > 0 AND position >= $2 AND NOT undone AND NOT dropped \
              ORDER BY position LIMIT $3 \
          ) AS found \
@@ -30,9 +30,10 @@ impl Postgres {
             .bind(i64::from(query.limit))
             .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX));
         let rows = self.pool.all(rows).await?;
+        let sealing = self.to_read(run).await?;
         let over = rows.first().map_or(Ok(true), |row| row.try_get("over"))?;
         let found = rows.iter().filter_map(|row| kept(row).transpose()).collect::<Work<Vec<_>>>()?;
-        Ok(EventPage { events: page(found, &query)?, over })
+        Ok(EventPage { events: page(found, &query, &sealing)?, over })
     }
 }
 
@@ -42,6 +43,8 @@ fn kept(row: &PgRow) -> Work<Option<Kept>> {
     };
     Ok(Some(Kept {
         turn,
+        boundary: the_boundary(row)?,
+        commit_id: row.try_get("commit_id")?,
         attempt: row.try_get("attempt")?,
         position: row.try_get("position")?,
         payload: row.try_get("events")?,

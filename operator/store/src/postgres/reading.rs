@@ -1,5 +1,7 @@
 //! One moment's look at the database: a transaction of its own, on a connection of its own.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use dalsegno_protocol::Call;
 use sqlx::postgres::{PgArguments, PgRow};
@@ -8,10 +10,11 @@ use sqlx::{PgConnection, Row as _};
 use tokio::sync::Mutex;
 
 use super::answers::Answers;
-use super::fault::{Work, timestamp};
+use super::fault::{Fault, Work, timestamp};
 use super::row::{boundary, call, digest, named};
 use super::snapshot::Rows;
 use super::{Postgres, branch};
+use crate::keys::Keys;
 use crate::pages::Unread;
 use crate::reading::{
     AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary, StoredSnapshot,
@@ -62,7 +65,7 @@ impl Postgres {
 
     pub(super) async fn do_reading(&self) -> Work<Box<dyn Reading>> {
         let conn = Mutex::new(self.pool.moment().await?);
-        Ok(Box::new(Moment { conn, kept: !self.pool.transaction_pooling() }))
+        Ok(Box::new(Moment { conn, kept: !self.pool.transaction_pooling(), keys: Arc::clone(&self.keys) }))
     }
 }
 
@@ -71,6 +74,7 @@ struct Moment {
     conn: Mutex<PgConnection>,
     /// Whether prepared statements may be kept.
     kept: bool,
+    keys: Arc<Keys>,
 }
 
 impl Answers for Moment {
@@ -114,11 +118,15 @@ impl Reading for Moment {
             .bind(PAGE_ROWS)
             .bind(PAGE_BYTES);
         let page = self.list(query, unread).await;
-        pages::unpacked(&Rows(&*self), page.map_err(|fault| fault.while_("reading the boundaries"))?).await
+        pages::unpacked(
+            &Rows { asked: &*self, keys: &self.keys },
+            page.map_err(|fault| fault.while_("reading the boundaries"))?,
+        )
+        .await
     }
 
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>> {
-        snapshot::judge(&Rows(&*self), run).await
+        snapshot::judge(&Rows { asked: &*self, keys: &self.keys }, run).await
     }
 
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
@@ -132,10 +140,16 @@ impl Reading for Moment {
     async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>> {
         let CallKey { turn, ordinal } = after;
         let query = sqlx::query(CALLS).bind(run).bind(turn).bind(ordinal).bind(PAGE_ROWS).bind(PAGE_BYTES);
-        let read = |row: &PgRow| {
-            Ok((CallKey { turn: row.try_get("turn")?, ordinal: row.try_get("ordinal")? }, call(row)?))
+        let work = async {
+            let rows = self.all(query).await?;
+            let sealing = self.keys.to_read(&Rows { asked: &*self, keys: &self.keys }, run).await?;
+            let read = |row: &PgRow| {
+                let key = CallKey { turn: row.try_get("turn")?, ordinal: row.try_get("ordinal")? };
+                Ok((key, call(row, &sealing)?))
+            };
+            rows.iter().map(read).collect::<Work<_>>()
         };
-        self.list(query, read).await.map_err(|fault| fault.while_("reading the calls"))
+        work.await.map_err(|fault: Fault| fault.while_("reading the calls"))
     }
 }
 

@@ -8,6 +8,7 @@ use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
 use super::fault::{Fault, Work};
+use crate::seal::{Sealing, Spot};
 use crate::{Asked, Digest, Place, RunId, RunRecord, codec, header};
 
 /// A word, by the name that serde gives it.
@@ -89,9 +90,9 @@ pub(super) fn head(row: &PgRow) -> Work<Option<Head>> {
 }
 
 /// A call as everybody sees it, from its own columns.
-pub(super) fn call(row: &PgRow) -> Work<Call> {
+pub(super) fn call(row: &PgRow, sealing: &Sealing) -> Work<Call> {
+    let id: String = row.try_get("id")?;
     Ok(Call {
-        id: row.try_get("id")?,
         turn: row.try_get("turn")?,
         policy: named(row.try_get("policy")?)?,
         key: row.try_get("key")?,
@@ -99,41 +100,49 @@ pub(super) fn call(row: &PgRow) -> Work<Call> {
             true => CallState::KeyRefused,
             false => named(row.try_get("state")?)?,
         },
-        arguments: json(row, "arguments")?,
-        result: json(row, "result")?,
+        arguments: json(row, "arguments", Spot::Arguments(&id), sealing)?,
+        result: json(row, "result", Spot::Result(&id), sealing)?,
+        id,
     })
 }
 
-/// A kept JSON payload as it came.
-pub(super) fn json(row: &PgRow, column: &str) -> Work<Option<Box<RawValue>>> {
-    unpacked(row, column)?
+/// A kept JSON payload as it came; none where it was shredded.
+pub(super) fn json(
+    row: &PgRow,
+    column: &str,
+    spot: Spot<'_>,
+    sealing: &Sealing,
+) -> Work<Option<Box<RawValue>>> {
+    unpacked(row, column, spot, sealing)?
         .map(|text| RawValue::from_string(text).map_err(|error| Fault::Corrupt(format!("{column}: {error}"))))
         .transpose()
 }
 
-/// A kept text as it came.
-pub(super) fn unpacked(row: &PgRow, column: &str) -> Work<Option<String>> {
-    row.try_get::<Option<&[u8]>, _>(column)?
+/// A kept text as it came; none where it was shredded.
+fn unpacked(row: &PgRow, column: &str, spot: Spot<'_>, sealing: &Sealing) -> Work<Option<String>> {
+    let kept = row.try_get::<Option<&[u8]>, _>(column)?;
+    let opened = kept.map(|kept| sealing.open_if_kept(spot, kept)).transpose()?.flatten();
+    opened
         .map(|payload| {
-            String::from_utf8(codec::decode(payload, codec::LIMIT)?)
+            String::from_utf8(codec::decode(&payload, codec::LIMIT)?)
                 .map_err(|_| Fault::Corrupt(format!("{column} is not UTF-8")))
         })
         .transpose()
 }
 
 /// A JSON payload as it is kept.
-pub(super) fn packed(json: Option<&RawValue>) -> Option<Vec<u8>> {
-    json.map(|json| codec::encode(json.get().as_bytes()))
+pub(super) fn packed(json: Option<&RawValue>, spot: Spot<'_>, sealing: &Sealing) -> Work<Option<Vec<u8>>> {
+    Ok(json.map(|json| sealing.seal(spot, codec::encode(json.get().as_bytes()))).transpose()?)
 }
 
 /// Where a boundary stands.
 pub(super) fn place(row: &PgRow) -> Work<Place> {
-    Ok(Place {
-        turn: row.try_get("turn")?,
-        boundary: boundary(row, "boundary")?
-            .ok_or_else(|| Fault::Corrupt("a boundary is neither plan nor result".into()))?,
-        epoch: row.try_get("epoch")?,
-    })
+    Ok(Place { turn: row.try_get("turn")?, boundary: the_boundary(row)?, epoch: row.try_get("epoch")? })
+}
+
+/// Which boundary a row is of.
+pub(super) fn the_boundary(row: &PgRow) -> Work<Boundary> {
+    boundary(row, "boundary")?.ok_or_else(|| Fault::Corrupt("a boundary is neither plan nor result".into()))
 }
 
 #[cfg(test)]

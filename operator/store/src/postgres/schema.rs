@@ -42,6 +42,7 @@ fn migrator() -> Migrator {
         15 "0015_signing_key",
         16 "0016_anchors",
         17 "0017_retention",
+        18 "0018_data_keys",
     })
 }
 

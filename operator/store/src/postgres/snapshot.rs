@@ -9,7 +9,9 @@ use super::row::{digest, number, place};
 use super::{branch, rewind};
 use crate::branch::{Branch, Keeper, Shelf, Walk};
 use crate::chain::KeptSnapshot;
+use crate::keys::Keys;
 use crate::pages::Found;
+use crate::seal::Sealing;
 use crate::snapshot::New;
 use crate::{Digest, Place, Result, RunId};
 
@@ -33,33 +35,44 @@ const KEEP: &str = "WITH kept AS ( \
      WHERE (snapshots.document, snapshots.digest) <> (excluded.document, excluded.digest)";
 
 /// Where the boundaries and the snapshots stand.
-pub(super) struct Rows<'a, A>(pub &'a A);
+pub(super) struct Rows<'a, A> {
+    pub asked: &'a A,
+    pub keys: &'a Keys,
+}
 
 impl<A: Answers> Shelf for Rows<'_, A> {
     async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
-        branch::walk(self.0, run, walk).await.map_err(|fault| fault.while_("reading a live branch"))
+        branch::walk(self.asked, run, walk).await.map_err(|fault| fault.while_("reading a live branch"))
     }
 
     async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
-        rewind::page(self.0, run, after).await.map_err(|fault| fault.while_("surveying boundaries"))
+        rewind::page(self.asked, run, after).await.map_err(|fault| fault.while_("surveying boundaries"))
     }
 
     async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {
-        chunks(self.0, run, hashes).await.map_err(|fault| fault.while_("reading chunks"))
+        chunks(self.asked, run, hashes).await.map_err(|fault| fault.while_("reading chunks"))
     }
 
     async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<KeptSnapshot>> {
-        snapshot(self.0, run, content_hash).await.map_err(|fault| fault.while_("reading a snapshot"))
+        snapshot(self.asked, run, content_hash).await.map_err(|fault| fault.while_("reading a snapshot"))
+    }
+
+    async fn sealing(&self, run: RunId) -> Result<Sealing> {
+        self.keys.to_judge(self, run).await
     }
 
     async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
-        marks(self.0, run).await.map_err(|fault| fault.while_("listing snapshots"))
+        marks(self.asked, run).await.map_err(|fault| fault.while_("listing snapshots"))
     }
 }
 
 impl Keeper for Rows<'_, Pool> {
+    async fn sealing_to_write(&self, run: RunId) -> Result<Sealing> {
+        self.keys.to_write(self, run).await
+    }
+
     async fn keep(&self, new: New) -> Result<()> {
-        keep(self.0, new).await.map_err(|fault| fault.while_("keeping a snapshot"))
+        keep(self.asked, new).await.map_err(|fault| fault.while_("keeping a snapshot"))
     }
 }
 

@@ -6,14 +6,13 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::Postgres;
-use super::snapshot::Rows;
 use crate::proof::{Anchor, Unanchored};
 use crate::{
     Acknowledged, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit,
     Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage, EventQuery,
     FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch,
-    RecordPage, RecordQuery, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Snapshotted, Store,
-    Then, Written, branch, pages, snapshot,
+    RecordPage, RecordQuery, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Shredded,
+    Snapshotted, Store, Then, Written, branch, pages, snapshot,
 };
 
 #[async_trait]
@@ -149,11 +148,11 @@ impl Store for Postgres {
     }
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
-        Ok(branch::state(&Rows(&self.pool), run, turn).await?.map(|at| at.state))
+        Ok(branch::state(&self.rows(), run, turn).await?.map(|at| at.state))
     }
 
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
-        snapshot::make(&Rows(&self.pool), run).await
+        snapshot::make(&self.rows(), run).await
     }
 
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>> {
@@ -177,11 +176,11 @@ impl Store for Postgres {
     }
 
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
-        branch::boundaries(&Rows(&self.pool), run, from, to).await
+        branch::boundaries(&self.rows(), run, from, to).await
     }
 
     async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
-        pages::links(&Rows(&self.pool), run, after).await
+        pages::links(&self.rows(), run, after).await
     }
 
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>> {
@@ -203,6 +202,14 @@ impl Store for Postgres {
     async fn put_anchor(&self, anchor: &Anchor) -> Result<bool> {
         let line = anchor.line()?;
         self.do_put_anchor(anchor, &line).await.map_err(|fault| fault.while_("keeping an anchor"))
+    }
+
+    async fn rewrap_keys(&self) -> Result<u64> {
+        self.keys.rewrap(&self.rows()).await
+    }
+
+    async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded> {
+        self.do_shred(run, reason, actor).await.map_err(|fault| fault.while_("shredding a run"))
     }
 
     async fn reading(&self) -> Result<Box<dyn Reading>> {

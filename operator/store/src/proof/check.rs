@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::losses::Losses;
 use super::marks::Marks;
-use super::retention::Retention;
 use super::{Anchors, AuditChain, BoundaryChain, Problem};
 use crate::reading::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, RunHead, StoredBoundary, StoredSnapshot};
 use crate::{AuditRow, Reading, Result, RunId};
@@ -21,6 +21,8 @@ pub struct Summary {
     pub anchors: u64,
     /// Their snapshots.
     pub snapshots: u64,
+    /// Runs that were shredded: of them only the chains can be proved.
+    pub shredded: u64,
     /// Problems that were told.
     pub problems: u64,
 }
@@ -109,9 +111,9 @@ impl<'r> Walk<'r> {
         let mut problems = Vec::new();
         let mut mark = self.marks.of(run.id);
         let mut chain = AuditChain::new(run.id);
-        let mut retention = Retention::default();
+        let mut losses = Losses::default();
         while let Some((_, row)) = self.next_audit(|of| of == run.id).await? {
-            retention.see_audit(&row);
+            losses.see_audit(&row);
             problems.extend(chain.push(&row));
             mark.see_audit(&row);
             summary.audit += 1;
@@ -120,12 +122,13 @@ impl<'r> Walk<'r> {
         let mut chain = BoundaryChain::new(run.id, run.head);
         while let Some(boundary) = self.next_boundary(|of| of == run.id).await? {
             problems.extend(chain.push(&boundary));
-            retention.see_boundary(&boundary);
+            losses.see_boundary(&boundary);
             mark.see_boundary(&boundary);
             summary.boundaries += 1;
         }
         problems.extend(chain.end());
-        problems.extend(retention.end(run.id));
+        problems.extend(losses.end(run.id));
+        summary.shredded += u64::from(losses.is_shredded());
         problems.extend(mark.rest(run.id));
         for StoredSnapshot { place, fault } in self.reading.snapshots(run.id).await? {
             summary.snapshots += 1;

@@ -25,7 +25,7 @@ const WALK: &str = "WITH RECURSIVE live AS ( \
                 live.known = 3 OR (live.known = 0 AND live.needed), \
                 CASE \
                     WHEN b.turn > ?6 THEN 0 \
-                    WHEN b.is_full AND substr(b.ops, 1, 1) <> x'02' THEN 1 \
+                    WHEN b.is_full AND substr(b.ops, 1, 1) NOT IN (x'02', x'12') THEN 1 \
                     WHEN b.turn >= ?5 THEN CASE WHEN b.is_full THEN 3 ELSE 0 END \
                     WHEN EXISTS ( \
                         SELECT 1 FROM snapshots s \
@@ -112,6 +112,7 @@ pub(super) fn shelved(row: &SqliteRow) -> Work<Shelved> {
         parent,
         ops_digest: row.try_get::<Option<Hash>, _>("ops_digest")?.map(|hash| hash.0),
         events_digest: row.try_get::<Option<Hash>, _>("events_digest")?.map(|hash| hash.0),
+        digest_key: None,
         has_payloads: false,
     };
     Ok(Shelved {

@@ -6,7 +6,8 @@ use uuid::Uuid;
 
 use super::columns::{Word, table};
 use super::fault::{Fault, Work};
-use crate::{RunId, codec};
+use crate::seal::{Sealing, Spot};
+use crate::{Result, RunId, codec};
 
 table! {
     /// A tool call.
@@ -51,24 +52,25 @@ impl CallRow {
     }
 
     /// The call as everybody sees it.
-    pub fn public(&self) -> Work<dalsegno_protocol::Call> {
+    pub fn public(&self, sealing: &Sealing) -> Work<dalsegno_protocol::Call> {
         Ok(dalsegno_protocol::Call {
             id: self.id.clone(),
             turn: self.turn,
             policy: self.policy.0,
             key: self.key.clone(),
             state: self.stands(),
-            arguments: json(self.arguments.as_deref())?,
-            result: json(self.result.as_deref())?,
+            arguments: json(self.arguments.as_deref(), Spot::Arguments(&self.id), sealing)?,
+            result: json(self.result.as_deref(), Spot::Result(&self.id), sealing)?,
         })
     }
 }
 
-/// A kept JSON payload as it came.
-pub(super) fn json(payload: Option<&[u8]>) -> Work<Option<Box<RawValue>>> {
-    payload
+/// A kept JSON payload as it came; none where it was shredded.
+pub(super) fn json(payload: Option<&[u8]>, spot: Spot<'_>, sealing: &Sealing) -> Work<Option<Box<RawValue>>> {
+    let opened = payload.map(|payload| sealing.open_if_kept(spot, payload)).transpose()?.flatten();
+    opened
         .map(|payload| {
-            let text = String::from_utf8(codec::decode(payload, codec::LIMIT)?)
+            let text = String::from_utf8(codec::decode(&payload, codec::LIMIT)?)
                 .map_err(|_| Fault::Corrupt("a payload is not UTF-8".into()))?;
             RawValue::from_string(text).map_err(|error| Fault::Corrupt(format!("a payload: {error}")))
         })
@@ -76,6 +78,6 @@ pub(super) fn json(payload: Option<&[u8]>) -> Work<Option<Box<RawValue>>> {
 }
 
 /// A JSON payload as it is kept.
-pub(super) fn payload(json: Option<&RawValue>) -> Option<Vec<u8>> {
-    json.map(|json| codec::encode(json.get().as_bytes()))
+pub(super) fn payload(json: Option<&RawValue>, spot: Spot<'_>, sealing: &Sealing) -> Result<Option<Vec<u8>>> {
+    json.map(|json| sealing.seal(spot, codec::encode(json.get().as_bytes()))).transpose()
 }

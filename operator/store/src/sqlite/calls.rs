@@ -1,6 +1,6 @@
 //! Tool calls: claimed before their effect, completed after it, settled where nobody knows.
 
-use dalsegno_protocol::{CallState, Policy, RawValue};
+use dalsegno_protocol::{Call, CallState, Policy, RawValue};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
@@ -10,8 +10,10 @@ use super::columns::Word;
 use super::fault::Work;
 use super::judge::{self, Claiming};
 use super::row::RunRow;
+use super::{Reads as _, Sqlite};
 use crate::audit::{actor, kind};
 use crate::model::key_refused;
+use crate::seal::{Sealing, Spot};
 use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, SettledBy};
 
 /// A claim with its payload ready to be kept.
@@ -23,6 +25,7 @@ pub(super) struct Claim {
     pub policy: Policy,
     pub key: Option<String>,
     pub arguments: Option<Vec<u8>>,
+    pub sealing: Sealing,
 }
 
 /// Claims a call before its effect.
@@ -43,8 +46,8 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Claim) -
         return Ok(Claimed::Invalid(why));
     }
     match judge::claim(&row, &call, claim.claim_id) {
-        Claiming::Done => Ok(Claimed::Done(Box::new(call.public()?))),
-        Claiming::Uncertain => Ok(Claimed::Uncertain(Box::new(call.public()?))),
+        Claiming::Done => Ok(Claimed::Done(Box::new(call.public(&claim.sealing)?))),
+        Claiming::Uncertain => Ok(Claimed::Uncertain(Box::new(call.public(&claim.sealing)?))),
         Claiming::Go => {
             if judge::is_unsettled(&row, &call) {
                 *row.unsettled(call.policy.0) -= 1;
@@ -58,7 +61,7 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Claim) -
                 call.arguments = call.arguments.or(claim.arguments);
                 call.save(conn).await?;
             }
-            Ok(Claimed::Go(Box::new(call.public()?)))
+            Ok(Claimed::Go(Box::new(call.public(&claim.sealing)?)))
         }
     }
 }
@@ -87,7 +90,7 @@ async fn first_claim(conn: &mut SqliteConnection, now: i64, row: &RunRow, claim:
         ended_at: None,
     };
     call.insert(conn).await?;
-    Ok(Claimed::Go(Box::new(call.public()?)))
+    Ok(Claimed::Go(Box::new(call.public(&claim.sealing)?)))
 }
 
 fn differs(call: &CallRow, claim: &Claim) -> Option<String> {
@@ -115,6 +118,7 @@ pub(super) struct Ending {
     /// Not planned, nor started.
     pub state: CallState,
     pub result: Option<Box<RawValue>>,
+    pub sealing: Sealing,
 }
 
 /// Stores a call's result.
@@ -206,7 +210,9 @@ async fn open_call(
     let call = CallRow::load(conn, row.id, &ending.id).await?;
     if let Some(call) = &call
         && call.stands() == ending.state
-        && json(call.result.as_deref())?.as_deref().map(RawValue::get)
+        && json(call.result.as_deref(), Spot::Result(&call.id), &ending.sealing)?
+            .as_deref()
+            .map(RawValue::get)
             == ending.result.as_deref().map(RawValue::get)
     {
         return Ok(Err(Completed::Duplicate));
@@ -235,7 +241,7 @@ async fn refuse_key(
     ending: &Ending,
 ) -> Work<()> {
     call.key_refused = true;
-    call.result = payload(ending.result.as_deref());
+    call.result = payload(ending.result.as_deref(), Spot::Result(&ending.id), &ending.sealing)?;
     call.save(conn).await?;
     row.keys_refused += 1;
     row.changed_at = now;
@@ -252,18 +258,23 @@ async fn end_call(
     row.keys_refused -= i64::from(call.key_refused);
     call.key_refused = false;
     call.state = Word(ending.state);
-    call.result = payload(ending.result.as_deref());
+    call.result = payload(ending.result.as_deref(), Spot::Result(&ending.id), &ending.sealing)?;
     call.ended_at = Some(now);
     row.completed_calls += 1;
     Ok(call.save(conn).await?)
 }
 
+impl Sqlite {
+    pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> crate::Result<Vec<Call>> {
+        let doing = "listing calls";
+        let rows = self.read(doing, move |conn, _| Box::pin(list(conn, run, which))).await?;
+        let sealing = self.to_read(run).await?;
+        rows.iter().map(|row| row.public(&sealing).map_err(|fault| fault.while_(doing))).collect()
+    }
+}
+
 /// Calls of a run in the order in which they were first seen.
-pub(super) async fn list(
-    conn: &mut SqliteConnection,
-    run: RunId,
-    which: CallFilter,
-) -> Work<Vec<dalsegno_protocol::Call>> {
+async fn list(conn: &mut SqliteConnection, run: RunId, which: CallFilter) -> Work<Vec<CallRow>> {
     let Some(row) = RunRow::load(conn, run).await? else {
         return Ok(Vec::new());
     };
@@ -281,7 +292,7 @@ pub(super) async fn list(
             }
         };
         if wanted {
-            calls.push(call.public()?);
+            calls.push(call);
         }
     }
     Ok(calls)

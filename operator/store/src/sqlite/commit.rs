@@ -17,7 +17,8 @@ use crate::audit::actor;
 use crate::header::{Header, NO_PARENT};
 use crate::packed::Packed;
 use crate::records::{Changes, link};
-use crate::{Commit, Committed, Digest, FinishCall, NewFinish, RunId, Standing, codec, header};
+use crate::seal::{BodyDigest, Sealing, Spot};
+use crate::{Commit, Committed, Digest, FinishCall, NewFinish, Result, RunId, Standing, codec, header};
 
 /// A commit with its payloads ready to be kept, so that the writer only compares and writes.
 pub(super) struct Prepared {
@@ -35,31 +36,38 @@ pub(super) struct Prepared {
     usage: Usage,
     trigger: Option<String>,
     finish: Option<NewFinish>,
+    sealing: Sealing,
 }
 
 impl Prepared {
-    pub fn new(commit: &Commit, ops: Packed) -> Self {
-        Self {
+    pub fn new(commit: &Commit, ops: Packed, sealing: Sealing) -> Result<Self> {
+        let events = codec::encode_events(&commit.events);
+        let Commit { turn, boundary, commit_id, .. } = *commit;
+        let spot = Spot::Events(turn, boundary, commit_id);
+        let digest_key = sealing.digest_key(turn, boundary, commit_id);
+        let keyed = |plain: Digest| digest_key.map_or(plain, |key| key.digest(plain));
+        Ok(Self {
+            events: events.map(|events| sealing.seal(spot, events)).transpose()?,
             run: commit.run,
             capability: commit.capability,
             proposal: Proposal {
                 turn: commit.turn,
                 boundary: commit.boundary,
                 commit_id: commit.commit_id,
-                digest: commit.digest,
+                digest: sealing.body(commit.digest),
             },
             ops,
-            ops_digest: header::ops_digest(commit.ops.as_deref()),
+            ops_digest: header::ops_digest(commit.ops.as_deref()).map(keyed),
             full: commit.full,
-            events: codec::encode_events(&commit.events),
-            events_digest: header::events_digest(&commit.events),
+            events_digest: header::events_digest(&commit.events).map(keyed),
             event_count: commit.events.len() as i64,
             calls: commit.calls.clone(),
-            records: Changes::of(&commit.records),
+            records: Changes::of(&commit.records, &sealing)?,
             usage: commit.usage,
             trigger: commit.trigger.clone(),
             finish: commit.finish.clone(),
-        }
+            sealing,
+        })
     }
 }
 
@@ -102,7 +110,7 @@ async fn write(conn: &mut SqliteConnection, now: i64, mut row: RunRow, commit: P
     renew(&mut row, now);
     tell(&mut row, now);
     if let Some(finish) = &commit.finish {
-        let by = (commit.proposal.commit_id, commit.proposal.digest);
+        let by = (commit.proposal.commit_id, commit.proposal.digest.kept);
         end_run(conn, now, &mut row, finish, by).await?;
     }
     row.save(conn).await?;
@@ -110,8 +118,13 @@ async fn write(conn: &mut SqliteConnection, now: i64, mut row: RunRow, commit: P
 }
 
 /// Judges a finish and, if it stands, closes the run.
-pub(super) async fn finish(conn: &mut SqliteConnection, now: i64, call: FinishCall) -> Work<Committed> {
-    let FinishCall { run, capability, commit_id, digest, finish } = call;
+pub(super) async fn finish(
+    conn: &mut SqliteConnection,
+    now: i64,
+    call: FinishCall,
+    digest: BodyDigest,
+) -> Work<Committed> {
+    let FinishCall { run, capability, commit_id, digest: _, finish } = call;
     let Some(mut row) = RunRow::load(conn, run).await? else {
         return Ok(Committed::NotFound);
     };
@@ -126,7 +139,7 @@ pub(super) async fn finish(conn: &mut SqliteConnection, now: i64, call: FinishCa
     }
     renew(&mut row, now);
     tell(&mut row, now);
-    end_run(conn, now, &mut row, &finish, (commit_id, digest)).await?;
+    end_run(conn, now, &mut row, &finish, (commit_id, digest.kept)).await?;
     row.save(conn).await?;
     Ok(Committed::Ok(standing(&row)))
 }
@@ -137,7 +150,7 @@ async fn insert_boundary(
     row: &mut RunRow,
     commit: &Prepared,
 ) -> Work<()> {
-    let Proposal { turn, boundary, commit_id, digest } = commit.proposal;
+    let Proposal { turn, boundary, commit_id, digest: BodyDigest { kept: digest, .. } } = commit.proposal;
     let parent = row.head();
     let parent_hash = parent.map_or(NO_PARENT, |parent| parent.hash);
     let position = row.head_position + commit.event_count;
@@ -234,7 +247,7 @@ async fn plan(conn: &mut SqliteConnection, now: i64, commit: &Prepared) -> Work<
         .bind(Word(call.policy))
         .bind(&call.key)
         .bind(Word(CallState::Planned))
-        .bind(payload(call.arguments.as_deref()))
+        .bind(payload(call.arguments.as_deref(), Spot::Arguments(&call.id), &commit.sealing)?)
         .bind(now)
         .execute(&mut *conn)
         .await?;
@@ -278,13 +291,14 @@ fn standing(row: &RunRow) -> Standing {
 async fn stands(conn: &mut SqliteConnection, run: RunId, proposal: &Proposal) -> Work<bool> {
     Ok(sqlx::query_scalar(
         "SELECT count(*) FROM boundaries \
-         WHERE run = ? AND turn = ? AND boundary = ? AND commit_id = ? AND digest = ? AND NOT undone",
+         WHERE run = ? AND turn = ? AND boundary = ? AND commit_id = ? AND digest IN (?, ?) AND NOT undone",
     )
     .bind(run)
     .bind(proposal.turn)
     .bind(Which(proposal.boundary))
     .bind(proposal.commit_id)
-    .bind(Hash(proposal.digest))
+    .bind(Hash(proposal.digest.kept))
+    .bind(Hash(proposal.digest.plain))
     .fetch_one(conn)
     .await?)
 }

@@ -3,25 +3,35 @@
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 
-use super::columns::Hash;
+use super::columns::{Hash, Which};
 use super::fault::Work;
 use super::row::RunRow;
+use super::{Reads as _, Sqlite};
 use crate::events::{Kept, page};
-use crate::{EventPage, EventQuery, Lifecycle, RunId};
+use crate::{EventPage, EventQuery, Lifecycle, Result, RunId};
 
 /// Boundaries with the events asked for. A boundary has at least one event of those it is asked for.
 const READ: &str = "SELECT * FROM ( \
          SELECT *, sum(length(events)) OVER (ORDER BY position) - length(events) AS before \
          FROM ( \
-             SELECT turn, attempt, position, events, events_digest FROM boundaries \
+             SELECT turn, boundary, commit_id, attempt, position, events, events_digest FROM boundaries \
              WHERE run = ?1 AND event_count > 0 AND position >= ?2 AND NOT undone AND NOT dropped \
              ORDER BY position LIMIT ?3 \
          ) \
      ) WHERE before < ?4 ORDER BY position";
 
-pub(super) async fn read(conn: &mut SqliteConnection, run: RunId, query: EventQuery) -> Work<EventPage> {
+impl Sqlite {
+    pub(super) async fn do_events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
+        let found = self.read("reading events", move |conn, _| Box::pin(read(conn, run, query)));
+        let (found, over) = found.await?;
+        Ok(EventPage { events: page(found, &query, &self.to_read(run).await?)?, over })
+    }
+}
+
+/// The boundaries with the events, and whether the run is over.
+async fn read(conn: &mut SqliteConnection, run: RunId, query: EventQuery) -> Work<(Vec<Kept>, bool)> {
     let Some(row) = RunRow::load(conn, run).await? else {
-        return Ok(EventPage { events: Vec::new(), over: true });
+        return Ok((Vec::new(), true));
     };
     let rows = sqlx::query(READ)
         .bind(run)
@@ -30,13 +40,15 @@ pub(super) async fn read(conn: &mut SqliteConnection, run: RunId, query: EventQu
         .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX))
         .fetch_all(conn)
         .await?;
-    let found = rows.iter().map(kept).collect::<Work<Vec<_>>>()?;
-    Ok(EventPage { events: page(found, &query)?, over: row.lifecycle.0 != Lifecycle::Live })
+    let found = rows.iter().map(kept).collect::<Work<_>>()?;
+    Ok((found, row.lifecycle.0 != Lifecycle::Live))
 }
 
 fn kept(row: &SqliteRow) -> Work<Kept> {
     Ok(Kept {
         turn: row.try_get("turn")?,
+        boundary: row.try_get::<Which, _>("boundary")?.0,
+        commit_id: row.try_get("commit_id")?,
         attempt: row.try_get("attempt")?,
         position: row.try_get("position")?,
         payload: row.try_get("events")?,

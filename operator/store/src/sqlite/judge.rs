@@ -6,6 +6,7 @@ use uuid::Uuid;
 use super::call_row::CallRow;
 use super::columns::Hash;
 use super::row::RunRow;
+use crate::seal::BodyDigest;
 use crate::{AttemptState, Class, Counters, Digest, Lifecycle, Verdict};
 
 /// What identifies a boundary that a worker wants to commit.
@@ -14,7 +15,7 @@ pub(super) struct Proposal {
     pub turn: i32,
     pub boundary: Boundary,
     pub commit_id: Uuid,
-    pub digest: Digest,
+    pub digest: BodyDigest,
 }
 
 /// What becomes of a commit, a finish or a batch of records.
@@ -51,7 +52,7 @@ pub(super) fn commit(row: &RunRow, capability: &Digest, proposal: &Proposal) -> 
 }
 
 /// A finish without a boundary, in the order of judgement.
-pub(super) fn finish(row: &RunRow, capability: &Digest, commit_id: Uuid, digest: &Digest) -> Ruling {
+pub(super) fn finish(row: &RunRow, capability: &Digest, commit_id: Uuid, digest: &BodyDigest) -> Ruling {
     if !holds(row, capability) {
         Ruling::Fenced
     } else if is_finish(row, commit_id, digest) {
@@ -66,10 +67,15 @@ pub(super) fn finish(row: &RunRow, capability: &Digest, commit_id: Uuid, digest:
 }
 
 /// A batch of records, in the order of judgement. `before`: digest of the batch that was written under this id.
-pub(super) fn records(row: &RunRow, capability: &Digest, before: Option<Hash>, digest: &Digest) -> Ruling {
+pub(super) fn records(
+    row: &RunRow,
+    capability: &Digest,
+    before: Option<Hash>,
+    digest: &BodyDigest,
+) -> Ruling {
     if !holds(row, capability) {
         Ruling::Fenced
-    } else if before == Some(Hash(*digest)) {
+    } else if before.is_some_and(|before| digest.is(&before.0)) {
         Ruling::Duplicate
     } else if row.lifecycle.0 != Lifecycle::Live {
         Ruling::Finished
@@ -83,14 +89,14 @@ pub(super) fn records(row: &RunRow, capability: &Digest, before: Option<Hash>, d
 }
 
 /// Whether these bytes are the run's finish.
-pub(super) fn is_finish(row: &RunRow, commit_id: Uuid, digest: &Digest) -> bool {
-    row.finish_commit_id == Some(commit_id) && row.finish_digest == Some(Hash(*digest))
+pub(super) fn is_finish(row: &RunRow, commit_id: Uuid, digest: &BodyDigest) -> bool {
+    row.finish_commit_id == Some(commit_id) && row.finish_digest.is_some_and(|stands| digest.is(&stands.0))
 }
 
 fn is_head(row: &RunRow, proposal: &Proposal) -> bool {
     row.head().is_some_and(|head| {
-        (head.turn, head.boundary, head.commit_id, head.digest)
-            == (proposal.turn, proposal.boundary, proposal.commit_id, proposal.digest)
+        (head.turn, head.boundary, head.commit_id) == (proposal.turn, proposal.boundary, proposal.commit_id)
+            && proposal.digest.is(&head.digest)
     })
 }
 

@@ -1,5 +1,7 @@
 //! One moment's look at the database: a transaction of a reader.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use dalsegno_protocol::Call;
 use sqlx::sqlite::SqliteRow;
@@ -13,6 +15,7 @@ use super::row::RunRow;
 use super::snapshot::Rows;
 use super::writer::{Doing, Durability, Writer};
 use super::{Reads, Sqlite, branch, in_time};
+use crate::keys::Keys;
 use crate::pages::Unread;
 use crate::reading::{
     AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary, StoredSnapshot,
@@ -49,23 +52,34 @@ const CALLS: &str = "WITH page AS ( \
 
 impl Sqlite {
     pub(super) async fn begin_reading(&self) -> Result<Box<dyn Reading>> {
-        let moment = match (&self.readers, &self.writer) {
+        let source = match (&self.readers, &self.writer) {
             (Some(readers), _) => {
                 let begun = async { Ok(readers.begin().await?) };
-                Moment::Snapshot(Mutex::new(in_time("beginning to read", begun).await?))
+                Source::Snapshot(Mutex::new(in_time("beginning to read", begun).await?))
             }
-            (None, Some(writer)) => Moment::Shared(writer.clone()),
+            (None, Some(writer)) => Source::Shared(writer.clone()),
             (None, None) => return Err(Error::Unfit("it has no connection to read by".into())),
         };
-        Ok(Box::new(moment))
+        Ok(Box::new(Moment { source, keys: Arc::clone(&self.keys) }))
     }
 }
 
-enum Moment {
+struct Moment {
+    source: Source,
+    keys: Arc<Keys>,
+}
+
+enum Source {
     /// Sees what was committed when it first read.
     Snapshot(Mutex<Transaction<'static, Db>>),
     /// In memory there is one connection, and it is the writer's.
     Shared(Writer),
+}
+
+impl Moment {
+    fn rows(&self) -> Rows<'_, Self> {
+        Rows { asked: self, keys: &self.keys }
+    }
 }
 
 impl Reads for Moment {
@@ -74,12 +88,12 @@ impl Reads for Moment {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> Doing<'c, T> + Send + 'static,
     {
-        match self {
-            Self::Snapshot(transaction) => {
+        match &self.source {
+            Source::Snapshot(transaction) => {
                 let mut transaction = transaction.lock().await;
                 in_time(doing, work(&mut transaction, 0)).await
             }
-            Self::Shared(writer) => in_time(doing, writer.submit(Durability::Passing, work)).await,
+            Source::Shared(writer) => in_time(doing, writer.submit(Durability::Passing, work)).await,
         }
     }
 }
@@ -97,11 +111,11 @@ impl Reading for Moment {
     async fn boundaries(&mut self, after: BoundaryKey, to: RunId) -> Result<Vec<StoredBoundary>> {
         let page =
             self.read("reading the boundaries", move |conn, _| Box::pin(boundaries(conn, after, to))).await?;
-        pages::unpacked(&Rows(&*self), page).await
+        pages::unpacked(&self.rows(), page).await
     }
 
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>> {
-        snapshot::judge(&Rows(&*self), run).await
+        snapshot::judge(&self.rows(), run).await
     }
 
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
@@ -109,7 +123,14 @@ impl Reading for Moment {
     }
 
     async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>> {
-        self.read("reading the calls", move |conn, _| Box::pin(calls(conn, run, after))).await
+        let doing = "reading the calls";
+        let rows = self.read(doing, move |conn, _| Box::pin(calls(conn, run, after))).await?;
+        let sealing = self.keys.to_read(&self.rows(), run).await?;
+        let read = |row: &CallRow| {
+            let call = row.public(&sealing).map_err(|fault| fault.while_(doing))?;
+            Ok((CallKey { turn: row.turn, ordinal: row.ordinal }, call))
+        };
+        rows.iter().map(read).collect()
     }
 }
 
@@ -174,16 +195,11 @@ fn unread(row: &SqliteRow) -> Work<Unread> {
     })
 }
 
-async fn calls(conn: &mut SqliteConnection, run: RunId, after: CallKey) -> Work<Vec<(CallKey, Call)>> {
+async fn calls(conn: &mut SqliteConnection, run: RunId, after: CallKey) -> Work<Vec<CallRow>> {
     let CallKey { turn, ordinal } = after;
     let query = sqlx::query(CALLS).bind(run).bind(turn).bind(ordinal).bind(PAGE_ROWS).bind(PAGE_BYTES);
     let rows = query.fetch_all(conn).await?;
-    rows.iter()
-        .map(|row| {
-            let row = CallRow::read(row)?;
-            Ok((CallKey { turn: row.turn, ordinal: row.ordinal }, row.public()?))
-        })
-        .collect()
+    rows.iter().map(|row| Ok(CallRow::read(row)?)).collect()
 }
 
 /// The store's own key, made if there is none.

@@ -9,8 +9,10 @@ use super::columns::{Hash, Which};
 use super::fault::Work;
 use super::judge::{self, Ruling};
 use super::row::RunRow;
+use super::{Reads as _, Sqlite};
 use crate::records::{Change, Changes, after_prefix, link, page, payload};
-use crate::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
+use crate::seal::{BodyDigest, Sealing, Spot};
+use crate::{Digest, RecordBatch, RecordPage, RecordQuery, Result, RunId, Written};
 
 /// One entry more than the page has room for is looked for, so that it is known whether there is more.
 const READ: &str = "SELECT * FROM ( \
@@ -29,22 +31,22 @@ pub(super) struct Batch {
     run: RunId,
     capability: Digest,
     id: Uuid,
-    digest: Digest,
+    digest: BodyDigest,
     changes: Vec<Change>,
     records_digest: Digest,
 }
 
 impl Batch {
-    pub fn new(batch: &RecordBatch) -> Self {
-        let Changes { changes, digest } = Changes::of(&batch.operations);
-        Self {
+    pub fn new(batch: &RecordBatch, sealing: &Sealing) -> Result<Self> {
+        let Changes { changes, digest } = Changes::of(&batch.operations, sealing)?;
+        Ok(Self {
             run: batch.run,
             capability: batch.capability,
             id: batch.batch_id,
-            digest: batch.digest,
+            digest: sealing.body(batch.digest),
             changes,
             records_digest: digest.unwrap_or_default(),
-        }
+        })
     }
 }
 
@@ -75,7 +77,7 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Batch) -
     )
     .bind(batch.run)
     .bind(batch.id)
-    .bind(Hash(batch.digest))
+    .bind(Hash(batch.digest.kept))
     .bind(Hash(batch.records_digest))
     .bind(at.0)
     .bind(Which(at.1))
@@ -189,12 +191,40 @@ pub(super) async fn hide(conn: &mut SqliteConnection, row: &mut RunRow, to: At) 
     Ok(())
 }
 
-/// Entries of a space, in order.
-pub(super) async fn read(conn: &mut SqliteConnection, run: RunId, query: RecordQuery) -> Work<RecordPage> {
-    let (after_key, after_seq) = query.after.clone().unzip();
+impl Sqlite {
+    pub(super) async fn do_read_records(&self, run: RunId, query: RecordQuery) -> Result<RecordPage> {
+        let asked = query.clone();
+        let rows = self.read("reading records", move |conn, _| Box::pin(read(conn, run, asked))).await?;
+        let sealing = self.to_read(run).await?;
+        let found = rows.first().map_or(0, |row| row.found);
+        let entries = rows.into_iter().map(|row| row.public(&query.space, &sealing));
+        Ok(page(entries.collect::<Result<_>>()?, found, &query))
+    }
+}
+
+/// A change that a key holds, as it is kept.
+struct Entry {
+    key: String,
+    seq: i64,
+    entry_id: Option<String>,
+    value: Vec<u8>,
+    turn: i32,
+    found: i64,
+}
+
+impl Entry {
+    fn public(self, space: &str, sealing: &Sealing) -> Result<(Record, i64)> {
+        let Self { key, seq, entry_id, value, turn, found: _ } = self;
+        let value = payload(&value, Spot::Record(space, &key, entry_id.as_deref()), sealing)?;
+        Ok((Record { key, entry_id, value, turn }, seq))
+    }
+}
+
+async fn read(conn: &mut SqliteConnection, run: RunId, query: RecordQuery) -> Work<Vec<Entry>> {
+    let (after_key, after_seq) = query.after.unzip();
     let rows = sqlx::query(READ)
         .bind(run)
-        .bind(query.space.clone())
+        .bind(query.space)
         .bind(query.prefix.clone())
         .bind(after_prefix(&query.prefix))
         .bind(after_key)
@@ -203,16 +233,16 @@ pub(super) async fn read(conn: &mut SqliteConnection, run: RunId, query: RecordQ
         .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX))
         .fetch_all(conn)
         .await?;
-    let found = rows.first().map_or(Ok(0), |row| row.try_get("found"))?;
-    Ok(page(rows.iter().map(entry).collect::<Work<_>>()?, found, &query))
+    rows.iter().map(entry).collect()
 }
 
-fn entry(row: &SqliteRow) -> Work<(Record, i64)> {
-    let record = Record {
+fn entry(row: &SqliteRow) -> Work<Entry> {
+    Ok(Entry {
         key: row.try_get("key")?,
+        seq: row.try_get("seq")?,
         entry_id: row.try_get("entry_id")?,
-        value: payload(row.try_get("value")?)?,
+        value: row.try_get("value")?,
         turn: row.try_get("turn")?,
-    };
-    Ok((record, row.try_get("seq")?))
+        found: row.try_get("found")?,
+    })
 }

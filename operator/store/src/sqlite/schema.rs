@@ -18,6 +18,7 @@ fn migrator() -> Migrator {
         migration(8, "signing_key", include_str!("../../migrations/sqlite/0008_signing_key.sql")),
         migration(9, "anchors", include_str!("../../migrations/sqlite/0009_anchors.sql")),
         migration(10, "retention", include_str!("../../migrations/sqlite/0010_retention.sql")),
+        migration(11, "data_keys", include_str!("../../migrations/sqlite/0011_data_keys.sql")),
     ])
 }
 

@@ -7,7 +7,9 @@ use super::fault::Work;
 use super::{Reads, Sqlite, branch, links};
 use crate::branch::{Branch, Keeper, Shelf, Walk};
 use crate::chain::KeptSnapshot;
+use crate::keys::Keys;
 use crate::pages::Found;
+use crate::seal::Sealing;
 use crate::snapshot::New;
 use crate::{Digest, Place, Result, RunId};
 
@@ -15,45 +17,58 @@ use crate::{Digest, Place, Result, RunId};
 const LOT: usize = 32;
 
 /// Where the boundaries and the snapshots stand.
-pub(super) struct Rows<'a, R>(pub &'a R);
+pub(super) struct Rows<'a, R> {
+    pub asked: &'a R,
+    pub keys: &'a Keys,
+}
 
 impl<R: Reads> Shelf for Rows<'_, R> {
     async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
         let walk = walk.clone();
-        self.0.read("reading a live branch", move |conn, _| Box::pin(branch::walk(conn, run, walk))).await
+        self.asked.read("reading a live branch", move |conn, _| Box::pin(branch::walk(conn, run, walk))).await
     }
 
     async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
-        self.0.read("surveying boundaries", move |conn, _| Box::pin(links::page(conn, run, after))).await
+        self.asked.read("surveying boundaries", move |conn, _| Box::pin(links::page(conn, run, after))).await
     }
 
     async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {
         let hashes = hashes.to_vec();
-        self.0.read("reading chunks", move |conn, _| Box::pin(chunks(conn, run, hashes))).await
+        self.asked.read("reading chunks", move |conn, _| Box::pin(chunks(conn, run, hashes))).await
     }
 
     async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<KeptSnapshot>> {
         let content_hash = *content_hash;
-        self.0.read("reading a snapshot", move |conn, _| Box::pin(snapshot(conn, run, content_hash))).await
+        self.asked
+            .read("reading a snapshot", move |conn, _| Box::pin(snapshot(conn, run, content_hash)))
+            .await
+    }
+
+    async fn sealing(&self, run: RunId) -> Result<Sealing> {
+        self.keys.to_judge(self, run).await
     }
 
     async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
-        self.0.read("listing snapshots", move |conn, _| Box::pin(marks(conn, run))).await
+        self.asked.read("listing snapshots", move |conn, _| Box::pin(marks(conn, run))).await
     }
 }
 
 impl Keeper for Rows<'_, Sqlite> {
+    async fn sealing_to_write(&self, run: RunId) -> Result<Sealing> {
+        self.keys.to_write(self, run).await
+    }
+
     /// A power cut may take it back: then another is made.
     async fn keep(&self, mut new: New) -> Result<()> {
         let run = new.run;
         let mut chunks = std::mem::take(&mut new.chunks).into_iter();
         while !chunks.as_slice().is_empty() {
             let lot: Vec<_> = chunks.by_ref().take(LOT).collect();
-            self.0
+            self.asked
                 .write_passing("keeping chunks", move |conn, now| Box::pin(keep_chunks(conn, now, run, lot)))
                 .await?;
         }
-        self.0.write_passing("keeping a snapshot", |conn, now| Box::pin(keep(conn, now, new))).await
+        self.asked.write_passing("keeping a snapshot", |conn, now| Box::pin(keep(conn, now, new))).await
     }
 }
 

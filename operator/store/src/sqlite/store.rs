@@ -5,19 +5,16 @@ use dalsegno_protocol::{Call, State};
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::call_row::payload;
-use super::snapshot::Rows;
 use super::{
-    Reads, Sqlite, anchors, attach, branch, calls, cancel, commit, create, events, links, namespace, operate,
-    pulse, read, reading, records, retention, rewind,
+    Reads, Sqlite, anchors, attach, branch, cancel, create, data_keys, links, namespace, operate, pulse,
+    read, reading, retention, rewind,
 };
-use crate::packed::Packed;
 use crate::proof::{Anchor, Unanchored};
 use crate::{
     Acknowledged, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit,
-    Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, Error, EventPage,
-    EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading,
-    RecordBatch, RecordPage, RecordQuery, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle,
+    Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage, EventQuery,
+    FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch,
+    RecordPage, RecordQuery, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Shredded,
     Snapshotted, Store, Then, Written,
 };
 
@@ -150,16 +147,7 @@ impl Store for Sqlite {
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Committed> {
-        for ops in [Packed::smallest, Packed::plain] {
-            let prepared = commit::Prepared::new(commit, ops(commit));
-            let work = self
-                .write("committing a boundary", |conn, now| Box::pin(commit::commit(conn, now, prepared)));
-            if let Some(committed) = work.await? {
-                return Ok(committed);
-            }
-        }
-        let detail = "a boundary that patches nothing was refused for its base".into();
-        Err(Error::Corrupt { doing: "committing a boundary", detail })
+        self.do_commit(commit).await
     }
 
     async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
@@ -169,53 +157,31 @@ impl Store for Sqlite {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        let claim = calls::Claim {
-            run: claim.run,
-            capability: claim.capability,
-            id: claim.id.clone(),
-            claim_id: claim.claim_id,
-            policy: claim.policy,
-            key: claim.key.clone(),
-            arguments: payload(claim.arguments.as_deref()),
-        };
-        self.write("claiming a call", |conn, now| Box::pin(calls::claim(conn, now, claim))).await
+        self.do_claim(claim).await
     }
 
     async fn complete(&self, complete: &Complete) -> Result<Completed> {
-        let Complete { run, capability, ref id, claim_id, outcome, ref result } = *complete;
-        let ending = calls::Ending { run, id: id.clone(), state: outcome.into(), result: result.clone() };
-        self.write("completing a call", move |conn, now| {
-            Box::pin(calls::complete(conn, now, capability, claim_id, ending))
-        })
-        .await
+        self.do_complete(complete).await
     }
 
     async fn settle(&self, settle: &Settle) -> Result<Completed> {
-        let Settle { run, ref by, ref id, outcome, ref result, ref reason } = *settle;
-        let ending = calls::Ending { run, id: id.clone(), state: outcome.into(), result: result.clone() };
-        let (by, reason) = (by.clone(), reason.clone());
-        self.write("settling a call", |conn, now| Box::pin(calls::settle(conn, now, by, reason, ending)))
-            .await
+        self.do_settle(settle).await
     }
 
     async fn write_records(&self, batch: &RecordBatch) -> Result<Written> {
-        let batch = records::Batch::new(batch);
-        self.write("writing records", |conn, now| Box::pin(records::write(conn, now, batch))).await
+        self.do_write_records(batch).await
     }
 
     async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage> {
-        let query = query.clone();
-        self.read("reading records", move |conn, _| Box::pin(records::read(conn, run, query))).await
+        self.do_read_records(run, query.clone()).await
     }
 
     async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
-        self.read("reading events", move |conn, _| Box::pin(events::read(conn, run, query))).await
+        self.do_events(run, query).await
     }
 
     async fn finish(&self, finish: &FinishCall) -> Result<Committed> {
-        let FinishCall { run, capability, commit_id, digest, ref finish } = *finish;
-        let call = FinishCall { run, capability, commit_id, digest, finish: finish.clone() };
-        self.write("finishing a run", |conn, now| Box::pin(commit::finish(conn, now, call))).await
+        self.do_finish(finish).await
     }
 
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
@@ -227,15 +193,15 @@ impl Store for Sqlite {
     }
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
-        Ok(crate::branch::state(&Rows(self), run, turn).await?.map(|at| at.state))
+        Ok(crate::branch::state(&self.rows(), run, turn).await?.map(|at| at.state))
     }
 
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
-        crate::snapshot::make(&Rows(self), run).await
+        crate::snapshot::make(&self.rows(), run).await
     }
 
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>> {
-        self.read("listing calls", move |conn, _| Box::pin(calls::list(conn, run, which))).await
+        self.do_calls(run, which).await
     }
 
     async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>> {
@@ -258,11 +224,11 @@ impl Store for Sqlite {
     }
 
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
-        crate::branch::boundaries(&Rows(self), run, from, to).await
+        crate::branch::boundaries(&self.rows(), run, from, to).await
     }
 
     async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
-        crate::pages::links(&Rows(self), run, after).await
+        crate::pages::links(&self.rows(), run, after).await
     }
 
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>> {
@@ -286,6 +252,20 @@ impl Store for Sqlite {
     async fn put_anchor(&self, anchor: &Anchor) -> Result<bool> {
         let put = anchors::Put::of(anchor)?;
         self.write("keeping an anchor", |conn, _| Box::pin(anchors::put(conn, put))).await
+    }
+
+    async fn rewrap_keys(&self) -> Result<u64> {
+        self.keys.rewrap(&self.rows()).await
+    }
+
+    async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded> {
+        let (reason, actor) = (reason.to_owned(), actor.to_owned());
+        let work = self.write("shredding a run", move |conn, now| {
+            Box::pin(data_keys::shred(conn, now, run, reason, actor))
+        });
+        let answer = work.await;
+        self.keys.forget(run);
+        answer
     }
 
     async fn reading(&self) -> Result<Box<dyn Reading>> {

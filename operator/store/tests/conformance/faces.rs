@@ -2,6 +2,9 @@
 
 #[path = "../support/pgbouncer.rs"]
 mod bouncer;
+#[allow(dead_code)]
+#[path = "../support/keys.rs"]
+mod keys;
 #[path = "../support/pg.rs"]
 mod pg;
 
@@ -18,18 +21,20 @@ pub async fn memory() -> World {
     World::new(Arc::new(Sqlite::memory().await.unwrap()), ())
 }
 
-/// SQLite in a file.
+/// SQLite in a file, payloads sealed.
 pub async fn file() -> World {
-    let dir = tempfile::tempdir().unwrap();
+    let (dir, folder) = (tempfile::tempdir().unwrap(), keys::folder());
     let path = dir.path().join("runs.db");
     Sqlite::migrate(&path).await.unwrap();
-    World::new(Arc::new(Sqlite::open(&path).await.unwrap()), dir).at(format!("sqlite://{}", path.display()))
+    let store = Sqlite::open(&path).await.unwrap().sealed_by(keys::shared(&folder));
+    World::new(Arc::new(store), (dir, folder)).at(format!("sqlite://{}", path.display())).sealed()
 }
 
-/// PostgreSQL, a database of its own.
+/// PostgreSQL, a database of its own, payloads sealed.
 pub async fn postgres() -> World {
-    let url = pg::database().await;
-    World::new(Arc::new(Postgres::connect(&url).await.unwrap()), ()).at(url)
+    let (url, folder) = (pg::database().await, keys::folder());
+    let store = Postgres::connect(&url).await.unwrap().sealed_by(keys::shared(&folder));
+    World::new(Arc::new(store), folder).at(url).sealed()
 }
 
 /// Changes the database behind the store's back. How many rows that met.

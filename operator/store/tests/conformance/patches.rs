@@ -74,8 +74,10 @@ fn expected(turn: i32) -> String {
 }
 
 async fn patches(world: &World) -> i64 {
-    let byte = if world.url.as_deref().unwrap().starts_with("sqlite:") { "x'02'" } else { "'\\x02'::bytea" };
-    count(world, &format!("SELECT count(*) FROM boundaries WHERE substr(ops, 1, 1) = {byte}")).await
+    let is_sqlite = world.url.as_deref().unwrap().starts_with("sqlite:");
+    let codec = if is_sqlite { "substr(hex(ops), 1, 2)" } else { "encode(substr(ops, 1, 1), 'hex')" };
+    let patch = if world.sealed { "12" } else { "02" };
+    count(world, &format!("SELECT count(*) FROM boundaries WHERE {codec} = '{patch}'")).await
 }
 
 async fn patched_states_come_back_at_every_turn(world: &World) {

@@ -296,7 +296,7 @@ async fn a_boundarys_records_and_batches_stand_in_its_hash(world: &World) {
     world.turn(&worker, 3).await;
     world.assert_linked(&worker).await;
     let rows = world.boundaries(worker.run, 1, 3).await.unwrap();
-    let digests: Vec<_> = rows.into_iter().map(|row| row.records_digest).collect();
+    let digests: [_; 3] = std::array::from_fn(|at| rows[at].records_digest);
     // `f(x)` as in header.rs.
     let framed = |fields: &[&[u8]]| -> Vec<u8> {
         fields.iter().flat_map(|field| [&(field.len() as u32).to_be_bytes(), *field].concat()).collect()
@@ -309,7 +309,14 @@ async fn a_boundarys_records_and_batches_stand_in_its_hash(world: &World) {
     let second = Sha256::digest(framed(&[&first, &batch("2")]));
     let third = Sha256::digest(framed(&[&second, &batch("3")]));
     let fourth = Sha256::digest(framed(&[b"", &batch("4")]));
-    assert_eq!(digests, [Some(third.into()), None, Some(fourth.into())]);
+    let plain = [Some(third.into()), None, Some(fourth.into())];
+    if world.sealed {
+        let told = digests.iter().zip(&plain).filter(|(kept, plain)| kept.is_some() && kept == plain);
+        assert_eq!(told.count(), 0, "a plain digest would tell what a short value is");
+        assert_eq!(digests.map(|digest| digest.is_some()), [true, false, true]);
+    } else {
+        assert_eq!(digests, plain);
+    }
 }
 
 async fn a_rewind_hides_what_was_written_after_its_boundary(world: &World) {

@@ -21,6 +21,8 @@ pub struct World {
     pub store: Arc<dyn Store>,
     /// Where others can reach the database; `None`: nobody can.
     pub url: Option<String>,
+    /// Whether payloads are sealed.
+    pub sealed: bool,
     _keep: Box<dyn Any + Send + Sync>,
 }
 
@@ -44,12 +46,17 @@ pub struct Worker {
 
 impl World {
     pub fn new(store: Arc<dyn Store>, keep: impl Any + Send + Sync) -> Self {
-        Self { store, url: None, _keep: Box::new(keep) }
+        Self { store, url: None, sealed: false, _keep: Box::new(keep) }
     }
 
     /// A store in the database at this URL.
     pub fn at(self, url: String) -> Self {
         Self { url: Some(url), ..self }
+    }
+
+    /// A store that has keys.
+    pub fn sealed(self) -> Self {
+        Self { sealed: true, ..self }
     }
 
     /// Takes a run up that nothing stands in the way of.

@@ -1,6 +1,9 @@
 //! What holds for PostgreSQL alone. What holds for every face is in `conformance`.
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
+#[allow(dead_code)]
+#[path = "../support/keys.rs"]
+mod keys;
 #[path = "../support/pg.rs"]
 mod pg;
 #[path = "../support/wire.rs"]

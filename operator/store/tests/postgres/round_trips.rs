@@ -1,10 +1,13 @@
 //! How often a call waits for the wire, and that it works where each transaction is another server's.
 
+use std::sync::Arc;
+
+use dalsegno_store::postgres::Postgres;
 use dalsegno_store::{Class, Committed};
 
 use crate::wire::Wire;
 use crate::world::*;
-use crate::{fresh, open};
+use crate::{fresh, keys, open};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_is_one_round_trip() {
@@ -18,6 +21,32 @@ async fn a_commit_is_one_round_trip() {
         let before = wire.exchanges();
         world.turn(&worker, turn).await;
         assert_eq!(wire.exchanges() - before, 1, "turn {turn}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_encrypted_commit_is_one_round_trip_once_the_runs_data_key_is_known() {
+    let (direct, url) = fresh().await;
+    let wire = Wire::to(&url, 1);
+    let folder = keys::folder();
+    let open = async || {
+        let store = Postgres::connect(&wire.url()).await.unwrap().sealed_by(keys::shared(&folder));
+        World::new(Arc::new(store), ())
+    };
+    let world = open().await;
+    // Each statement is prepared once on each connection.
+    world.turn(&world.worker().await, 1).await;
+    let mut worker = direct.worker().await;
+    let again = open().await;
+    again.turn(&again.worker().await, 1).await;
+    for (world, turns) in [(world, 1..=5), (again, 6..=10)] {
+        for turn in turns.clone() {
+            let before = wire.exchanges();
+            world.turn(&worker, turn).await;
+            let first = turn == *turns.start();
+            assert_eq!(wire.exchanges() - before, if first { 2 } else { 1 }, "turn {turn}");
+        }
+        worker = direct.next(&worker).await;
     }
 }
 

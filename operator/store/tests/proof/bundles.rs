@@ -169,7 +169,11 @@ fn every_line_of_the_golden_bundle_is_what_the_schema_says() {
         let (kind, fields) = line.as_object().unwrap().iter().next().unwrap();
         let described = &schema["properties"][kind];
         let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-        assert_eq!(names(fields), names(&described["properties"]), "{kind}");
+        // What only some boundaries have.
+        let some = ["digestKey", "dropped", "shredded"];
+        let mut described_fields = names(&described["properties"]);
+        described_fields.retain(|name| kind != "boundary" || !some.contains(&name.as_str()));
+        assert_eq!(names(fields), described_fields, "{kind}");
         let mut required: Vec<_> = described["required"]
             .as_array()
             .unwrap()

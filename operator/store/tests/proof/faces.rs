@@ -7,8 +7,8 @@ use dalsegno_store::sqlite::Sqlite;
 use dalsegno_store::{Store, postgres::Postgres};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
 
-use crate::pg;
 use crate::world::World;
+use crate::{keys, pg};
 
 /// A store, and where it is kept.
 pub struct Face {
@@ -25,11 +25,11 @@ pub async fn file() -> Face {
     Face { url: format!("sqlite://{}", path.display()), world: World::new(store, dir) }
 }
 
-/// PostgreSQL, a database of its own.
+/// PostgreSQL, a database of its own, payloads sealed.
 pub async fn postgres() -> Face {
-    let url = pg::database().await;
-    let store = Arc::new(Postgres::connect(&url).await.unwrap());
-    Face { world: World::new(store, ()), url }
+    let (url, folder) = (pg::database().await, keys::folder());
+    let store = Postgres::connect(&url).await.unwrap().sealed_by(keys::shared(&folder));
+    Face { world: World::new(Arc::new(store), folder), url }
 }
 
 impl Face {

@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
 #[allow(dead_code)]
+#[path = "../support/keys.rs"]
+mod keys;
+#[allow(dead_code)]
 #[path = "../support/pg.rs"]
 mod pg;
 #[allow(dead_code)]

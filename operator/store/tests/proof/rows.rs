@@ -150,10 +150,11 @@ impl Rows {
             parent: parent.map(|(place, ..)| place),
             ops_digest: header.ops_digest,
             events_digest: header.events_digest,
+            digest_key: None,
             has_payloads: true,
         };
         let place = kept.place();
-        self.boundaries.push(StoredBoundary { run, kept, undone, damage: None });
+        self.boundaries.push(StoredBoundary { run, kept, undone, gone: None, damage: None });
         (place, content_hash, position)
     }
 }

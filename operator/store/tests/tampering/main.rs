@@ -1,6 +1,9 @@
 //! Rows that were edited behind the store's back: nothing goes on from them, and what is still good is found.
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
+#[allow(dead_code)]
+#[path = "../support/keys.rs"]
+mod keys;
 #[path = "../support/pg.rs"]
 mod pg;
 #[allow(dead_code)]
@@ -38,9 +41,11 @@ impl Face {
         Self { world, rows: Rows::Sqlite(path) }
     }
 
+    /// Payloads are sealed here: what is damaged there is damaged here too.
     async fn postgres() -> Self {
-        let url = pg::database().await;
-        let world = World::new(Arc::new(Postgres::connect(&url).await.unwrap()), ());
+        let (url, folder) = (pg::database().await, keys::folder());
+        let store = Postgres::connect(&url).await.unwrap().sealed_by(keys::shared(&folder));
+        let world = World::new(Arc::new(store), folder);
         Self { world, rows: Rows::Postgres(url) }
     }
 

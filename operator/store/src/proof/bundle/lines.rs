@@ -7,7 +7,8 @@ use uuid::Uuid;
 
 use crate::proof::texts::{Bytes, Hash};
 use crate::reading::{HeadMark, RunHead, StoredBoundary};
-use crate::{AuditRow, BoundaryRow, Kept, Lifecycle, Place};
+use crate::seal::DigestKey;
+use crate::{AuditRow, BoundaryRow, Gone, Kept, Lifecycle, Place};
 
 /// One line.
 #[derive(Debug, Serialize, Deserialize)]
@@ -88,6 +89,12 @@ pub struct BoundaryLine {
     /// Its payloads are past their retention.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dropped: bool,
+    /// Its payloads were shredded.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shredded: bool,
+    /// What the digests of its payloads are made with, where these were sealed in the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest_key: Option<Bytes<32>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -171,9 +178,8 @@ impl PlaceLine {
 
 impl From<StoredBoundary> for BoundaryLine {
     fn from(boundary: StoredBoundary) -> Self {
-        let dropped = boundary.is_dropped();
-        let StoredBoundary { run: _, kept, undone, damage: _ } = boundary;
-        let Kept { row, parent, ops_digest, events_digest, has_payloads: _ } = kept;
+        let StoredBoundary { run: _, kept, undone, gone, damage: _ } = boundary;
+        let Kept { row, parent, ops_digest, events_digest, digest_key, has_payloads: _ } = kept;
         Self {
             turn: row.turn,
             boundary: row.boundary,
@@ -195,14 +201,23 @@ impl From<StoredBoundary> for BoundaryLine {
             trigger: row.trigger,
             records_digest: row.records_digest.map(Hash),
             undone,
-            dropped,
+            dropped: gone == Some(Gone::Dropped),
+            shredded: gone == Some(Gone::Shredded),
+            digest_key: digest_key.map(|key| Bytes(key.0)),
         }
     }
 }
 
 impl BoundaryLine {
+    /// Why its payloads are not there any more.
+    pub fn gone(&self) -> Option<Gone> {
+        let dropped = self.dropped.then_some(Gone::Dropped);
+        dropped.or_else(|| self.shredded.then_some(Gone::Shredded))
+    }
+
     /// The boundary as a store keeps it.
     pub fn stored(self, run: Uuid) -> Result<StoredBoundary, String> {
+        let gone = self.gone();
         let events = self.events.into_iter().map(RawValue::from_string).collect::<Result<Vec<_>, _>>();
         let row = BoundaryRow {
             turn: self.turn,
@@ -227,9 +242,10 @@ impl BoundaryLine {
             parent: self.parent.map(|parent| parent.place()),
             ops_digest: self.ops_digest.map(|hash| hash.0),
             events_digest: self.events_digest.map(|hash| hash.0),
-            has_payloads: !self.dropped,
+            digest_key: self.digest_key.map(|key| DigestKey(key.0)),
+            has_payloads: gone.is_none(),
         };
-        Ok(StoredBoundary { run, kept, undone: self.undone, damage: None })
+        Ok(StoredBoundary { run, kept, undone: self.undone, gone, damage: None })
     }
 }
 

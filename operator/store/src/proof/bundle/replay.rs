@@ -5,7 +5,6 @@ use std::io::BufRead;
 use dalsegno_protocol::State;
 
 use super::lines::Line;
-use crate::chain::DROPPED;
 use crate::{Error, Result, fold};
 
 /// The state after a turn of the live branch; `None`: there is no such turn. Verify the bundle first.
@@ -21,8 +20,8 @@ pub fn state(bundle: impl BufRead, turn: i32) -> Result<Option<State>> {
         match serde_json::from_str(&line).map_err(|error| unreadable(&error))? {
             Line::Boundary(it) if !it.undone && it.turn <= turn => {
                 last = it.turn;
-                if it.dropped {
-                    return Err(Error::Corrupt { doing: "reading a bundle", detail: DROPPED.into() });
+                if let Some(gone) = it.gone() {
+                    return Err(Error::Corrupt { doing: "reading a bundle", detail: gone.to_string() });
                 }
                 if let Some(ops) = &it.ops {
                     fold::step(&mut state, ops)?;

@@ -9,7 +9,7 @@ use super::lines::{BundleLine, EndLine, Line};
 use super::{VERSION, signed};
 use crate::Digest;
 use crate::codec::LIMIT;
-use crate::proof::retention::Retention;
+use crate::proof::losses::Losses;
 use crate::proof::{AuditChain, BoundaryChain, Problem, PublicKey, is_signed};
 
 /// Longest line: the payloads of a boundary, each character of them escaped.
@@ -30,6 +30,8 @@ pub struct Verified {
     pub calls: i64,
     /// Rows of the audit.
     pub audit: i64,
+    /// Whether the run was shredded before the bundle was made: only its chains can be proved.
+    pub shredded: bool,
     /// What is wrong.
     pub problems: Vec<Problem>,
 }
@@ -78,7 +80,7 @@ struct Check {
     audit_end: Option<(i64, Digest)>,
     boundaries: BoundaryChain,
     audit: AuditChain,
-    retention: Retention,
+    losses: Losses,
     found: Verified,
 }
 
@@ -93,7 +95,7 @@ impl Check {
             audit_end: None,
             boundaries: BoundaryChain::new(run, None),
             audit: AuditChain::new(run),
-            retention: Retention::default(),
+            losses: Losses::default(),
             found: Verified::default(),
         }
     }
@@ -130,7 +132,7 @@ impl Check {
                 self.found.events += boundary.events.len() as i64;
                 self.found.boundaries += 1;
                 let boundary = boundary.stored(self.run)?;
-                self.retention.see_boundary(&boundary);
+                self.losses.see_boundary(&boundary);
                 let problem = self.boundaries.push(&boundary);
                 self.found.problems.extend(problem);
             }
@@ -138,7 +140,7 @@ impl Check {
             Line::Audit(row) => {
                 self.found.audit += 1;
                 let row = row.row()?;
-                self.retention.see_audit(&row);
+                self.losses.see_audit(&row);
                 let problem = self.audit.push(&row);
                 self.found.problems.extend(problem);
             }
@@ -191,7 +193,8 @@ impl Check {
             self.found.problems.push(Problem::at("end", "it is not there: the bundle is cut"));
         }
         self.found.problems.extend(self.boundaries.end());
-        self.found.problems.extend(self.retention.end(self.run));
+        self.found.shredded = self.losses.is_shredded();
+        self.found.problems.extend(self.losses.end(self.run));
         if let Some((seq, hash)) = self.audit_end {
             self.found.problems.extend(self.audit.end(seq, &hash));
         }

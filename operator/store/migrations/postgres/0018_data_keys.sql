@@ -1,0 +1,36 @@
+-- The data key of a run, wrapped by a key that the store never holds. A deleted one leaves its row, so that nobody makes
+-- another: what is sealed under it can be read by nobody.
+CREATE TABLE data_keys (
+    run         uuid   NOT NULL PRIMARY KEY,
+    key_id      text,
+    wrapped     bytea,
+    created_at  bigint NOT NULL,
+    shredded_at bigint,
+    CHECK ((key_id IS NULL) = (wrapped IS NULL) AND (wrapped IS NULL) = (shredded_at IS NOT NULL))
+);
+
+ALTER TABLE data_keys ALTER COLUMN wrapped SET STORAGE EXTERNAL;
+
+-- `Store::shred`. Answers `shredded`, `live`, or `not found`; the same again changes nothing.
+CREATE FUNCTION ds_shred_v1(_run uuid, _reason text, _actor text) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+    now_ bigint;
+    row_ runs;
+BEGIN
+    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
+    now_ := ds_now_v1();
+    IF row_.id IS NULL THEN
+        RETURN 'not found';
+    ELSIF row_.lifecycle = 'live' THEN
+        RETURN 'live';
+    END IF;
+    INSERT INTO data_keys AS keys (run, created_at, shredded_at) VALUES (_run, now_, now_)
+    ON CONFLICT (run) DO UPDATE SET key_id = NULL, wrapped = NULL, shredded_at = now_
+    WHERE keys.shredded_at IS NULL;
+    IF FOUND THEN
+        PERFORM ds_audit_v1(_run, 'shredded', _actor, jsonb_build_object('reason', _reason), now_);
+    END IF;
+    RETURN 'shredded';
+END
+$$;

@@ -1,0 +1,189 @@
+//! Data keys: one for each run, kept wrapped by a key that the store never holds.
+
+mod mounted;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+
+pub use mounted::MountedKeys;
+
+use crate::seal::{DataKey, Sealing, random};
+use crate::{Error, Result, RunId};
+
+/// A data key that was looked up is not asked for again within this; after it, one that was deleted is gone here too.
+const FRESH: Duration = Duration::from_secs(60);
+
+/// Data keys that are listed at a time.
+pub(crate) const PAGE_ROWS: i64 = 500;
+
+/// Runs whose data keys are remembered.
+const RUNS: usize = 16_384;
+
+/// A data key as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrapped {
+    /// Id of the key that wraps it.
+    pub key_id: String,
+    /// The data key, sealed by it.
+    pub bytes: Vec<u8>,
+}
+
+/// Wraps data keys and unwraps them: keys that are mounted, or a key service.
+#[async_trait]
+pub trait KeyProvider: Send + Sync + 'static {
+    /// Id of the key by which data keys are wrapped now.
+    async fn current(&self) -> Result<String>;
+
+    /// Wraps the data key of a run by the current key.
+    async fn wrap(&self, run: RunId, data_key: &DataKey) -> Result<Wrapped>;
+
+    /// The data key of a run.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unfit`] where the key of this id is not there, or is another one than it was: no damage, and mended once
+    /// the right one is there. [`Error::Corrupt`] where it is, and these bytes are not what it wrapped for this run.
+    async fn unwrap(&self, run: RunId, wrapped: &Wrapped) -> Result<DataKey>;
+}
+
+/// What no shredding leaves behind.
+pub(crate) const LOST: &str = "the data key of the run is gone, and the run lives";
+
+/// What stands of a run's data key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Wrapped(Wrapped),
+    /// It was deleted, after the run was over.
+    Shredded,
+}
+
+/// Where data keys are kept.
+pub(crate) trait KeyShelf: Sync {
+    /// A run's data key.
+    fn data_key(&self, run: RunId) -> impl Future<Output = Result<Option<Standing>>> + Send;
+}
+
+/// A shelf that data keys can be put on.
+pub(crate) trait KeyKeeper: KeyShelf {
+    /// Keeps a run's first data key. What then stands, which may be another's; `None`: there is no such run.
+    fn keep_data_key(
+        &self,
+        run: RunId,
+        wrapped: Wrapped,
+    ) -> impl Future<Output = Result<Option<Standing>>> + Send;
+
+    /// Data keys of runs after this one, in order: some of them, none only after the last.
+    fn data_keys(&self, after: RunId) -> impl Future<Output = Result<Vec<(RunId, Wrapped)>>> + Send;
+
+    /// Puts another wrapping in the place of this one, if that still stands.
+    fn rewrap(&self, run: RunId, old: Wrapped, new: Wrapped) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// The data keys of a store's runs, as far as this process has looked them up.
+#[derive(Default)]
+pub(crate) struct Keys {
+    provider: Option<Arc<dyn KeyProvider>>,
+    known: Mutex<HashMap<RunId, (Instant, Sealing)>>,
+}
+
+impl Keys {
+    pub fn of(provider: Option<Arc<dyn KeyProvider>>) -> Self {
+        Self { provider, known: Mutex::default() }
+    }
+
+    /// How payloads of a run are read. To be asked once they are read: a key may be made meanwhile.
+    pub async fn to_read(&self, shelf: &impl KeyShelf, run: RunId) -> Result<Sealing> {
+        let Some(provider) = &self.provider else { return Ok(Sealing::default()) };
+        if let Some(known) = self.known(run) {
+            return Ok(known);
+        }
+        match shelf.data_key(run).await? {
+            Some(standing) => self.learn(&**provider, run, standing).await,
+            None => Ok(Sealing::unsealed()),
+        }
+    }
+
+    /// How payloads of a run that look sealed are judged: without keys they are out of reach, or no run's that has any.
+    pub async fn to_judge(&self, shelf: &impl KeyShelf, run: RunId) -> Result<Sealing> {
+        if self.provider.is_none() && shelf.data_key(run).await?.is_none() {
+            return Ok(Sealing::unsealed());
+        }
+        self.to_read(shelf, run).await
+    }
+
+    /// How payloads of a run are written: sealed, as soon as there are keys. One round trip where it is not known yet.
+    pub async fn to_write(&self, shelf: &impl KeyKeeper, run: RunId) -> Result<Sealing> {
+        let Some(provider) = &self.provider else { return Ok(Sealing::default()) };
+        if let Some(known) = self.known(run) {
+            return Ok(known);
+        }
+        let wrapped = provider.wrap(run, &random()?).await?;
+        match shelf.keep_data_key(run, wrapped).await? {
+            Some(standing) => self.learn(&**provider, run, standing).await,
+            // There is no such run, which the write itself will find.
+            None => Ok(Sealing::unsealed()),
+        }
+    }
+
+    /// Whether a process may say that a body is another than the one that stands: not without keys, where the run has a
+    /// data key, since it cannot make the digest that stands there.
+    pub async fn may_tell_apart(&self, shelf: &impl KeyShelf, run: RunId) -> Result<()> {
+        match &self.provider {
+            None if shelf.data_key(run).await?.is_some() => Err(no_keys()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Wraps by the current key every data key that another one wraps. How many.
+    pub async fn rewrap(&self, shelf: &impl KeyKeeper) -> Result<u64> {
+        let provider = self.provider.as_deref().ok_or_else(no_keys)?;
+        let current = provider.current().await?;
+        let (mut after, mut count) = (RunId::nil(), 0);
+        loop {
+            let page = shelf.data_keys(after).await?;
+            let Some((last, _)) = page.last() else { return Ok(count) };
+            after = *last;
+            for (run, old) in page.into_iter().filter(|(_, wrapped)| wrapped.key_id != current) {
+                let new = provider.wrap(run, &provider.unwrap(run, &old).await?).await?;
+                shelf.rewrap(run, old, new).await?;
+                count += 1;
+            }
+        }
+    }
+
+    async fn learn(&self, provider: &dyn KeyProvider, run: RunId, standing: Standing) -> Result<Sealing> {
+        let sealing = match standing {
+            Standing::Shredded => Sealing::shredded(),
+            Standing::Wrapped(wrapped) => Sealing::under(run, &provider.unwrap(run, &wrapped).await?)?,
+        };
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, (since, _)| since.elapsed() < FRESH);
+        if known.len() < RUNS {
+            known.insert(run, (Instant::now(), sealing.clone()));
+        }
+        Ok(sealing)
+    }
+
+    fn known(&self, run: RunId) -> Option<Sealing> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&run).filter(|(since, _)| since.elapsed() < FRESH).map(|(_, sealing)| sealing.clone())
+    }
+
+    /// A run's data key was deleted by this process.
+    pub fn forget(&self, run: RunId) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&run);
+    }
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.provider.is_some() { "Keys" } else { "no keys" })
+    }
+}
+
+fn no_keys() -> Error {
+    Error::Unfit("there are no keys: name their folder with --encryption-keys".into())
+}

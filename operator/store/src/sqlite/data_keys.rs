@@ -1,0 +1,154 @@
+//! The data keys of runs, as they are kept: wrapped.
+
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, SqliteConnection};
+
+use super::change::append;
+use super::fault::{Fault, Work};
+use super::row::RunRow;
+use super::snapshot::Rows;
+use super::{Reads, Sqlite};
+use crate::audit::kind;
+use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, Wrapped};
+use crate::seal::Sealing;
+use crate::{Lifecycle, Result, RunId, Shredded};
+
+impl<R: Reads> KeyShelf for Rows<'_, R> {
+    async fn data_key(&self, run: RunId) -> Result<Option<Standing>> {
+        self.asked.read("reading a data key", move |conn, _| Box::pin(read(conn, run))).await
+    }
+}
+
+impl KeyKeeper for Rows<'_, Sqlite> {
+    /// Looks before it writes: each write costs the disk a sync.
+    async fn keep_data_key(&self, run: RunId, wrapped: Wrapped) -> Result<Option<Standing>> {
+        if let standing @ Some(_) = self.data_key(run).await? {
+            return Ok(standing);
+        }
+        let keep =
+            self.asked.write("keeping a data key", move |conn, now| Box::pin(keep(conn, now, run, wrapped)));
+        keep.await
+    }
+
+    async fn data_keys(&self, after: RunId) -> Result<Vec<(RunId, Wrapped)>> {
+        self.asked.read("listing data keys", move |conn, _| Box::pin(list(conn, after))).await
+    }
+
+    async fn rewrap(&self, run: RunId, old: Wrapped, new: Wrapped) -> Result<()> {
+        let work = self
+            .asked
+            .write("wrapping a data key anew", move |conn, _| Box::pin(rewrap(conn, run, old, new)));
+        work.await
+    }
+}
+
+impl Sqlite {
+    /// How a run's payloads are read.
+    pub(super) async fn to_read(&self, run: RunId) -> Result<Sealing> {
+        self.keys.to_read(&self.rows(), run).await
+    }
+
+    /// How a run's payloads are written.
+    pub(super) async fn to_write(&self, run: RunId) -> Result<Sealing> {
+        self.keys.to_write(&self.rows(), run).await
+    }
+
+    /// Whether it may be said that a body is another than the one that stands.
+    pub(super) async fn may_tell_apart(&self, run: RunId) -> Result<()> {
+        self.keys.may_tell_apart(&self.rows(), run).await
+    }
+
+    /// Where boundaries, snapshots and data keys stand.
+    pub(super) fn rows(&self) -> Rows<'_, Self> {
+        Rows { asked: self, keys: &self.keys }
+    }
+}
+
+async fn read(conn: &mut SqliteConnection, run: RunId) -> Work<Option<Standing>> {
+    let row = sqlx::query(
+        "SELECT key_id, wrapped, lifecycle = 'live' AS lives FROM data_keys JOIN runs ON runs.id = run WHERE run = ?",
+    )
+    .bind(run)
+    .fetch_optional(conn)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    match wrapped(&row)? {
+        Some(wrapped) => Ok(Some(Standing::Wrapped(wrapped))),
+        None if row.try_get("lives")? => Err(Fault::Corrupt(LOST.into())),
+        None => Ok(Some(Standing::Shredded)),
+    }
+}
+
+async fn keep(conn: &mut SqliteConnection, now: i64, run: RunId, new: Wrapped) -> Work<Option<Standing>> {
+    sqlx::query(
+        "INSERT INTO data_keys (run, key_id, wrapped, created_at) SELECT id, ?, ?, ? FROM runs WHERE id = ? \
+         ON CONFLICT (run) DO NOTHING",
+    )
+    .bind(new.key_id)
+    .bind(new.bytes)
+    .bind(now)
+    .bind(run)
+    .execute(&mut *conn)
+    .await?;
+    read(conn, run).await
+}
+
+async fn list(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<(RunId, Wrapped)>> {
+    let rows = sqlx::query(
+        "SELECT run, key_id, wrapped FROM data_keys WHERE run > ? AND wrapped IS NOT NULL ORDER BY run LIMIT ?",
+    )
+    .bind(after)
+    .bind(PAGE_ROWS)
+    .fetch_all(conn)
+    .await?;
+    let key =
+        |row: &SqliteRow| Work::Ok(wrapped(row)?.map(|wrapped| Work::Ok((row.try_get("run")?, wrapped))));
+    rows.iter().filter_map(|row| key(row).and_then(Option::transpose).transpose()).collect()
+}
+
+async fn rewrap(conn: &mut SqliteConnection, run: RunId, old: Wrapped, new: Wrapped) -> Work<()> {
+    sqlx::query("UPDATE data_keys SET key_id = ?, wrapped = ? WHERE run = ? AND wrapped = ?")
+        .bind(new.key_id)
+        .bind(new.bytes)
+        .bind(run)
+        .bind(old.bytes)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Deletes the data key of a run that is over.
+pub(super) async fn shred(
+    conn: &mut SqliteConnection,
+    now: i64,
+    run: RunId,
+    reason: String,
+    actor: String,
+) -> Work<Shredded> {
+    let Some(mut row) = RunRow::load(conn, run).await? else {
+        return Ok(Shredded::NotFound);
+    };
+    if row.lifecycle.0 == Lifecycle::Live {
+        return Ok(Shredded::Live);
+    }
+    let deleted = sqlx::query(
+        "INSERT INTO data_keys (run, created_at, shredded_at) VALUES (?1, ?2, ?2) \
+         ON CONFLICT (run) DO UPDATE SET key_id = NULL, wrapped = NULL, shredded_at = ?2 \
+         WHERE shredded_at IS NULL",
+    )
+    .bind(run)
+    .bind(now)
+    .execute(&mut *conn)
+    .await?;
+    if deleted.rows_affected() > 0 {
+        append(conn, &mut row, now, kind::SHREDDED, &actor, serde_json::json!({ "reason": reason })).await?;
+        row.save(conn).await?;
+    }
+    Ok(Shredded::Done)
+}
+
+fn wrapped(row: &SqliteRow) -> Work<Option<Wrapped>> {
+    let (key_id, bytes): (Option<String>, Option<Vec<u8>>) =
+        (row.try_get("key_id")?, row.try_get("wrapped")?);
+    Ok(key_id.zip(bytes).map(|(key_id, bytes)| Wrapped { key_id, bytes }))
+}

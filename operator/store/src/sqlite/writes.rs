@@ -1,0 +1,93 @@
+//! What a worker writes: digested and sealed before the writer gets it, so that this only compares and writes.
+
+use super::call_row::payload;
+use super::{Sqlite, calls, commit, records};
+use crate::packed::Packed;
+use crate::seal::Spot;
+use crate::{
+    Claim, Claimed, Commit, Committed, Complete, Completed, Error, FinishCall, RecordBatch, Result, RunId,
+    Settle, Written,
+};
+
+impl Sqlite {
+    pub(super) async fn do_commit(&self, commit: &Commit) -> Result<Committed> {
+        let sealing = self.to_write(commit.run).await?;
+        for ops in [Packed::smallest, Packed::plain] {
+            let prepared = commit::Prepared::new(commit, ops(commit, &sealing)?, sealing.clone())?;
+            let work = self
+                .write("committing a boundary", |conn, now| Box::pin(commit::commit(conn, now, prepared)));
+            if let Some(committed) = work.await? {
+                return self.told_apart(commit.run, committed).await;
+            }
+        }
+        let detail = "a boundary that patches nothing was refused for its base".into();
+        Err(Error::Corrupt { doing: "committing a boundary", detail })
+    }
+
+    pub(super) async fn do_claim(&self, claim: &Claim) -> Result<Claimed> {
+        let sealing = self.to_write(claim.run).await?;
+        let claim = calls::Claim {
+            run: claim.run,
+            capability: claim.capability,
+            id: claim.id.clone(),
+            claim_id: claim.claim_id,
+            policy: claim.policy,
+            key: claim.key.clone(),
+            arguments: payload(claim.arguments.as_deref(), Spot::Arguments(&claim.id), &sealing)?,
+            sealing,
+        };
+        self.write("claiming a call", |conn, now| Box::pin(calls::claim(conn, now, claim))).await
+    }
+
+    pub(super) async fn do_complete(&self, complete: &Complete) -> Result<Completed> {
+        let Complete { run, capability, ref id, claim_id, outcome, ref result } = *complete;
+        let sealing = self.to_write(run).await?;
+        let ending =
+            calls::Ending { run, id: id.clone(), state: outcome.into(), result: result.clone(), sealing };
+        self.write("completing a call", move |conn, now| {
+            Box::pin(calls::complete(conn, now, capability, claim_id, ending))
+        })
+        .await
+    }
+
+    pub(super) async fn do_settle(&self, settle: &Settle) -> Result<Completed> {
+        let Settle { run, ref by, ref id, outcome, ref result, ref reason } = *settle;
+        let sealing = self.to_write(run).await?;
+        let ending =
+            calls::Ending { run, id: id.clone(), state: outcome.into(), result: result.clone(), sealing };
+        let (by, reason) = (by.clone(), reason.clone());
+        self.write("settling a call", |conn, now| Box::pin(calls::settle(conn, now, by, reason, ending)))
+            .await
+    }
+
+    pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> Result<Written> {
+        let run = batch.run;
+        let batch = records::Batch::new(batch, &self.to_write(run).await?)?;
+        let written =
+            self.write("writing records", |conn, now| Box::pin(records::write(conn, now, batch))).await?;
+        if matches!(written, Written::Conflict | Written::Finished) {
+            self.may_tell_apart(run).await?;
+        }
+        Ok(written)
+    }
+
+    pub(super) async fn do_finish(&self, finish: &FinishCall) -> Result<Committed> {
+        let FinishCall { run, capability, commit_id, digest, ref finish } = *finish;
+        let call = FinishCall { run, capability, commit_id, digest, finish: finish.clone() };
+        let body = self.to_write(run).await?.body(digest);
+        let work =
+            self.write("finishing a run", move |conn, now| Box::pin(commit::finish(conn, now, call, body)));
+        self.told_apart(run, work.await?).await
+    }
+
+    /// The answer to a commit or a finish, unless it rests on a digest that cannot be made here.
+    async fn told_apart(&self, run: RunId, committed: Committed) -> Result<Committed> {
+        match &committed {
+            Committed::Conflict { .. } | Committed::Finished | Committed::Fenced { committed: false } => {
+                self.may_tell_apart(run).await?;
+            }
+            _ => {}
+        }
+        Ok(committed)
+    }
+}

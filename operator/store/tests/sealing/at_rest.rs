@@ -1,0 +1,177 @@
+//! What stands in the database, and what opens it.
+
+use dalsegno_store::Error;
+use dalsegno_store::proof::bundle;
+use dalsegno_store::verify::{self, Checkpoint};
+use sha2::{Digest as _, Sha256};
+
+use crate::{CANARY, Face, check, on_both, read_all, turn, worked};
+
+on_both! {
+    nothing_that_a_worker_wrote_stands_there_in_clear,
+    no_digest_tells_what_was_written,
+    without_keys_a_sealed_run_is_refused_and_not_called_corrupt,
+    a_ciphertext_elsewhere_is_damage,
+    a_sealed_run_is_exported_and_verified_without_keys,
+    the_check_of_a_whole_store_has_keys,
+    a_damaged_byte_of_a_plain_run_is_not_taken_for_a_seal,
+}
+
+/// All rows of all tables that hold payloads, as hexadecimal or as text.
+async fn dump(face: &Face) -> String {
+    let mut dump = String::new();
+    for (table, columns) in [
+        ("boundaries", &["ops", "events", "digest", "ops_digest", "events_digest", "records_digest"][..]),
+        ("calls", &["arguments", "result"]),
+        ("records", &["value"]),
+        ("record_batches", &["digest", "records_digest"]),
+        ("snapshots", &["document", "digest"]),
+        ("chunks", &["hash", "payload"]),
+        ("runs", &["head_digest", "finish_digest", "records_digest"]),
+    ] {
+        for column in columns {
+            let sql = if face.is_postgres() {
+                format!("SELECT coalesce(string_agg(encode({column}, 'hex'), ' '), '') FROM {table}")
+            } else {
+                format!("SELECT coalesce(group_concat(lower(hex({column})), ' '), '') FROM {table}")
+            };
+            dump += &face.ask(&sql).await;
+            dump.push(' ');
+        }
+    }
+    dump
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+async fn nothing_that_a_worker_wrote_stands_there_in_clear(face: &Face) {
+    let world = face.sealed().await;
+    worked(&world, 12).await;
+    let kept = dump(face).await;
+    assert!(kept.len() > 5_000 && !kept.contains(&hex(CANARY.as_bytes())));
+
+    // What is looked for is found where nothing is sealed.
+    let plain = Face { keys: crate::keys::folder(), ..again(face).await };
+    worked(&plain.plain().await, 12).await;
+    assert!(dump(&plain).await.contains(&hex(CANARY.as_bytes())));
+}
+
+/// Another database of the same kind.
+async fn again(face: &Face) -> Face {
+    if face.is_postgres() { Face::postgres().await } else { Face::file().await }
+}
+
+async fn no_digest_tells_what_was_written(face: &Face) {
+    let world = face.sealed().await;
+    let worker = worked(&world, 12).await;
+    let commit = turn(&worker, 13);
+    let digests = [
+        commit.digest,
+        Sha256::digest(commit.ops.as_ref().unwrap()).into(),
+        dalsegno_store::header::events_digest(&commit.events).unwrap(),
+    ];
+    world.commit(&commit).await.unwrap();
+    world.finish(&worker.finish()).await.unwrap();
+    let kept = dump(face).await;
+    for digest in digests {
+        assert!(!kept.contains(&hex(&digest)));
+    }
+    let plain = Face { keys: crate::keys::folder(), ..again(face).await };
+    let world = plain.plain().await;
+    let worker = world.worker().await;
+    let commit = turn(&worker, 1);
+    world.commit(&commit).await.unwrap();
+    assert!(dump(&plain).await.contains(&hex(&commit.digest)), "what is looked for is found");
+}
+
+async fn without_keys_a_sealed_run_is_refused_and_not_called_corrupt(face: &Face) {
+    let worker = worked(&face.sealed().await, 12).await;
+    let world = face.plain().await;
+    match read_all(&world, worker.run).await {
+        Err(Error::Unfit(why)) => assert!(why.contains("--encryption-keys"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    let run = world.of(&worker).await;
+    assert!(matches!(verify::checkpoint(&*world.store, &run).await, Err(Error::Unfit(_))));
+}
+
+async fn a_ciphertext_elsewhere_is_damage(face: &Face) {
+    for edit in [
+        "UPDATE boundaries SET ops = (SELECT ops FROM boundaries o WHERE o.turn = 2 AND o.run = boundaries.run) WHERE turn = 3",
+        "UPDATE boundaries SET ops = events WHERE turn = 3",
+        "UPDATE boundaries SET events = (SELECT events FROM boundaries o WHERE o.turn = 2 AND o.run = boundaries.run) WHERE turn = 3",
+        "UPDATE boundaries SET ops = substr(ops, 1, length(ops) - 1) WHERE turn = 3",
+        "UPDATE boundaries SET ops = substr(ops, 1, 9) WHERE turn = 3",
+        "UPDATE calls SET arguments = (SELECT arguments FROM calls o WHERE o.id = 'call-2' AND o.run = calls.run) WHERE id = 'call-3'",
+        "UPDATE calls SET result = arguments WHERE id LIKE 'claimed-%'",
+        "UPDATE records SET value = (SELECT value FROM records o WHERE o.key = 'b' AND o.run = records.run) WHERE key = 'k'",
+        "UPDATE data_keys SET wrapped = substr(wrapped, 1, length(wrapped) - 1) WHERE key_id = 'k1'",
+        "UPDATE data_keys SET wrapped = NULL, key_id = NULL, shredded_at = 1 WHERE key_id = 'k1'",
+        "DELETE FROM data_keys WHERE key_id = 'k1'",
+    ] {
+        let face = again(face).await;
+        let worker = worked(&face.sealed().await, 3).await;
+        face.edit(edit).await;
+        let world = face.sealed().await;
+        let refused = read_all(&world, worker.run).await;
+        assert!(matches!(refused, Err(Error::Corrupt { .. })), "{edit}: {refused:?}");
+        if edit.contains("ops") || edit.contains("data_keys") {
+            let run = world.of(&worker).await;
+            let checked = verify::checkpoint(&*world.store, &run).await.unwrap();
+            assert!(matches!(checked, Checkpoint::Corrupt(_)), "{edit}");
+        }
+    }
+}
+
+async fn a_sealed_run_is_exported_and_verified_without_keys(face: &Face) {
+    let world = face.sealed().await;
+    let worker = worked(&world, 12).await;
+    let bytes = bundle_of(&world, &worker).await;
+    let verified = bundle::verify(&*bytes, None).unwrap();
+    assert_eq!((verified.problems, verified.boundaries, verified.shredded), (vec![], 12, false));
+    let state = bundle::state(&*bytes, 7).unwrap().unwrap();
+    assert_eq!(
+        format!("{state:?}"),
+        format!("{:?}", world.state(worker.run, Some(7)).await.unwrap().unwrap())
+    );
+
+    // Of a payload that was bent after it was signed the chain tells too, and of a digest key that is another.
+    let text = String::from_utf8(bytes).unwrap();
+    let keys: Vec<_> = text.split(r#""digestKey":""#).map(|rest| rest.split('"').next().unwrap()).collect();
+    for (from, to) in [(&*format!("{CANARY} 7"), &*format!("{CANARY} 8")), (keys[1], keys[2])] {
+        let bent = text.replacen(from, to, 1);
+        let verified = bundle::verify(bent.as_bytes(), None).unwrap();
+        let told: Vec<_> = verified.problems.iter().map(ToString::to_string).collect();
+        assert!(told.iter().any(|it| it.contains("another payload")), "{told:?}");
+    }
+}
+
+async fn bundle_of(world: &crate::World, worker: &crate::Worker) -> Vec<u8> {
+    crate::bundle(world, worker.run).await
+}
+
+async fn the_check_of_a_whole_store_has_keys(face: &Face) {
+    worked(&face.sealed().await, 12).await;
+    let (summary, problems) = check(&face.sealed().await).await;
+    assert_eq!((problems, summary.boundaries, summary.snapshots, summary.shredded), (vec![], 12, 1, 0));
+    face.edit("UPDATE boundaries SET ops = events WHERE turn = 5").await;
+    let (_, problems) = check(&face.sealed().await).await;
+    assert!(problems.iter().any(|problem| problem.place.contains("turn 5")), "{problems:?}");
+}
+
+async fn a_damaged_byte_of_a_plain_run_is_not_taken_for_a_seal(face: &Face) {
+    let world = face.plain().await;
+    let worker = worked(&world, 3).await;
+    let bent = if face.is_postgres() {
+        "'\\x11'::bytea || substr(ops, 2)"
+    } else {
+        "CAST(x'11' || substr(ops, 2) AS BLOB)"
+    };
+    face.edit(&format!("UPDATE boundaries SET ops = {bent} WHERE turn = 3")).await;
+    for world in [world, face.sealed().await] {
+        let refused = world.state(worker.run, None).await;
+        assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
+    }
+}

@@ -1,0 +1,62 @@
+//! The keys that wrap data keys: exchanged, away, and others than they were.
+
+use dalsegno_store::Error;
+
+use crate::{Face, keys, on_both, read_all, worked};
+
+on_both! {
+    a_rotation_wraps_data_keys_anew_and_touches_no_payload,
+    a_wrong_or_missing_key_is_told_and_no_damage,
+}
+
+async fn payloads(face: &Face) -> String {
+    let sql = if face.is_postgres() {
+        "SELECT string_agg(encode(sha256(ops || events), 'hex'), ' ' ORDER BY turn) FROM boundaries"
+    } else {
+        "SELECT group_concat(hex(ops) || hex(events), ' ') FROM (SELECT * FROM boundaries ORDER BY turn)"
+    };
+    face.ask(sql).await
+}
+
+async fn a_rotation_wraps_data_keys_anew_and_touches_no_payload(face: &Face) {
+    let world = face.sealed().await;
+    let (one, two) = (worked(&world, 2).await, worked(&world, 2).await);
+    let before = payloads(face).await;
+    keys::put(&face.keys, "k2", 2);
+    std::fs::write(face.keys.path().join("current"), "k2").unwrap();
+    assert_eq!(world.rewrap_keys().await.unwrap(), 2);
+    assert_eq!(world.rewrap_keys().await.unwrap(), 0, "once is enough");
+    assert_eq!(payloads(face).await, before);
+    std::fs::remove_file(face.keys.path().join("k1")).unwrap();
+    let later = face.sealed().await;
+    for worker in [&one, &two] {
+        assert!(read_all(&later, worker.run).await.unwrap().contains("canary"));
+    }
+    assert!(matches!(face.plain().await.rewrap_keys().await, Err(Error::Unfit(_))), "there are no keys");
+}
+
+async fn a_wrong_or_missing_key_is_told_and_no_damage(face: &Face) {
+    let worker = worked(&face.sealed().await, 2).await;
+    let told = async |says: &str| {
+        let world = face.sealed().await;
+        for refused in [
+            read_all(&world, worker.run).await.map(drop),
+            world.commit(&crate::turn(&worker, 3)).await.map(drop),
+            world.rewrap_keys().await.map(drop),
+        ] {
+            match refused {
+                Err(Error::Unfit(why)) => assert!(why.contains(says), "{why}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    keys::put(&face.keys, "k2", 1);
+    std::fs::write(face.keys.path().join("current"), "k2").unwrap();
+    std::fs::remove_file(face.keys.path().join("k1")).unwrap();
+    told("\"k1\", which is not there").await;
+    keys::put(&face.keys, "k1", 9);
+    told("is another key").await;
+    keys::put(&face.keys, "k1", 1);
+    assert_eq!(face.sealed().await.rewrap_keys().await.unwrap(), 1);
+    read_all(&face.sealed().await, worker.run).await.unwrap();
+}

@@ -1,0 +1,100 @@
+//! A run whose data key was deleted: nobody can read it, and everybody is told so.
+
+use dalsegno_store::proof::bundle;
+use dalsegno_store::{CallFilter, Error, Gone, Shredded, audit, verify};
+use uuid::Uuid;
+
+use crate::{CANARY, Face, Worker, World, check, on_both, read_all, worked};
+
+on_both! {
+    a_shredded_run_can_be_read_by_nobody_and_the_audit_says_why,
+    a_run_that_lives_or_is_not_there_is_not_shredded,
+    a_shredded_run_is_no_damage_and_is_said_to_be_shredded,
+    a_bundle_of_a_shredded_run_proves_its_chains,
+    a_data_key_that_is_gone_without_a_word_in_the_audit_is_told,
+    what_was_never_sealed_outlives_the_shredding,
+}
+
+async fn finished(world: &World) -> Worker {
+    let worker = worked(world, 12).await;
+    world.finish(&worker.finish()).await.unwrap();
+    worker
+}
+
+async fn shredded(face: &Face) -> (World, Worker) {
+    let world = face.sealed().await;
+    let worker = finished(&world).await;
+    let answer = world.shred(worker.run, "its user asked for it", "somebody").await.unwrap();
+    assert_eq!(answer, Shredded::Done);
+    (world, worker)
+}
+
+async fn a_shredded_run_can_be_read_by_nobody_and_the_audit_says_why(face: &Face) {
+    let (world, worker) = shredded(face).await;
+    for world in [&world, &face.sealed().await] {
+        match read_all(world, worker.run).await {
+            Err(Error::Corrupt { detail, .. }) => assert!(detail.contains("shredded"), "{detail}"),
+            other => panic!("{other:?}"),
+        }
+        let calls = world.calls(worker.run, CallFilter::All).await.unwrap();
+        assert!(calls.iter().all(|call| call.arguments.is_none() && call.result.is_none()));
+        assert_eq!(calls.len(), 13, "names and keys stay");
+    }
+    assert_eq!(face.ask("SELECT CAST(count(wrapped) AS text) FROM data_keys").await, "0");
+    world.shred(worker.run, "again", "somebody").await.unwrap();
+    let rows = world.audit(worker.run).await.unwrap();
+    let told: Vec<_> = rows.iter().filter(|row| row.kind == "shredded").collect();
+    assert_eq!((told.len(), &*told[0].actor), (1, "somebody"));
+    assert!(told[0].detail.contains("its user asked for it"));
+    assert_eq!(audit::first_break(worker.run, &rows), None);
+}
+
+async fn a_run_that_lives_or_is_not_there_is_not_shredded(face: &Face) {
+    let world = face.sealed().await;
+    let worker = worked(&world, 2).await;
+    assert_eq!(world.shred(worker.run, "why", "who").await.unwrap(), Shredded::Live);
+    assert_eq!(world.shred(Uuid::now_v7(), "why", "who").await.unwrap(), Shredded::NotFound);
+    read_all(&face.sealed().await, worker.run).await.unwrap();
+}
+
+async fn a_shredded_run_is_no_damage_and_is_said_to_be_shredded(face: &Face) {
+    let (world, worker) = shredded(face).await;
+    let found = verify::survey(&*world.store, &world.of(&worker).await).await.unwrap();
+    assert_eq!((found.damage, found.shredded, found.last_good), (vec![], 12, None));
+    let (summary, problems) = check(&face.sealed().await).await;
+    assert_eq!((problems, summary.shredded), (vec![], 1));
+    face.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 5").await;
+    assert_eq!(check(&world).await.1.len(), 1, "its headers are still proved");
+}
+
+async fn a_bundle_of_a_shredded_run_proves_its_chains(face: &Face) {
+    let (world, worker) = shredded(face).await;
+    let bytes = crate::bundle(&world, worker.run).await;
+    let verified = bundle::verify(&*bytes, None).unwrap();
+    assert_eq!((verified.problems, verified.boundaries, verified.shredded), (vec![], 12, true));
+    assert!(!String::from_utf8(bytes.clone()).unwrap().contains(CANARY));
+    let refused = bundle::state(&*bytes, 7).unwrap_err().to_string();
+    assert!(refused.contains(&Gone::Shredded.to_string()), "{refused}");
+}
+
+async fn a_data_key_that_is_gone_without_a_word_in_the_audit_is_told(face: &Face) {
+    finished(&face.sealed().await).await;
+    face.edit("UPDATE data_keys SET wrapped = NULL, key_id = NULL, shredded_at = 1 WHERE key_id = 'k1'")
+        .await;
+    let (_, problems) = check(&face.sealed().await).await;
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].what.contains("does not say that they were shredded"), "{}", problems[0]);
+}
+
+async fn what_was_never_sealed_outlives_the_shredding(face: &Face) {
+    let plain = face.plain().await;
+    let worker = worked(&plain, 3).await;
+    let world = face.sealed().await;
+    crate::work(&world, &worker, 4..=12).await;
+    world.finish(&worker.finish()).await.unwrap();
+    world.shred(worker.run, "why", "who").await.unwrap();
+    assert!(world.state(worker.run, Some(3)).await.unwrap().is_some());
+    assert!(matches!(world.state(worker.run, Some(4)).await, Err(Error::Corrupt { .. })));
+    let (summary, problems) = check(&world).await;
+    assert_eq!((problems, summary.shredded), (vec![], 1));
+}

@@ -1,0 +1,95 @@
+//! Encryption that is switched on while runs live.
+
+use dalsegno_store::{Committed, Error, Written};
+
+use crate::{Face, batch, check, on_both, read_all, turn, work, worked};
+
+on_both! {
+    a_run_goes_on_sealed_and_what_it_wrote_before_is_still_read,
+    what_stands_from_before_is_a_duplicate_after,
+    a_body_that_differs_is_a_conflict_before_and_after,
+    two_processes_that_begin_at_once_share_one_data_key,
+    a_process_without_keys_calls_no_retry_a_conflict,
+}
+
+async fn a_run_goes_on_sealed_and_what_it_wrote_before_is_still_read(face: &Face) {
+    let worker = worked(&face.plain().await, 3).await;
+    let world = face.sealed().await;
+    read_all(&world, worker.run).await.unwrap();
+    work(&world, &worker, 4..=12).await;
+    let sealed =
+        "SELECT CAST(sum(CASE WHEN substr(ops, 1, 1) >= HIGH THEN 1 ELSE 0 END) AS text) FROM boundaries";
+    let high = if face.is_postgres() { "'\\x10'::bytea" } else { "x'10'" };
+    assert_eq!(face.ask(&sealed.replace("HIGH", high)).await, "9");
+    let all = read_all(&face.sealed().await, worker.run).await.unwrap();
+    for turn in 1..=12 {
+        assert!(all.contains(&format!("canary of the worker {turn}\\")), "turn {turn}: {all}");
+    }
+    assert_eq!(check(&world).await.1, []);
+}
+
+async fn what_stands_from_before_is_a_duplicate_after(face: &Face) {
+    let plain = face.plain().await;
+    let worker = plain.worker().await;
+    let (commit, records) = (turn(&worker, 1), batch(&worker));
+    plain.commit(&commit).await.unwrap();
+    assert_eq!(plain.write_records(&records).await.unwrap(), Written::Ok);
+    let world = face.sealed().await;
+    assert!(matches!(world.commit(&commit).await.unwrap(), Committed::Duplicate(_)));
+    assert_eq!(world.write_records(&records).await.unwrap(), Written::Duplicate);
+
+    let finish = worker.finish();
+    plain.finish(&finish).await.unwrap();
+    assert!(matches!(world.finish(&finish).await.unwrap(), Committed::Duplicate(_)));
+    assert!(matches!(world.commit(&commit).await.unwrap(), Committed::Duplicate(_)), "also once it is over");
+    assert_eq!(world.write_records(&records).await.unwrap(), Written::Duplicate);
+
+    let worker = plain.worker().await;
+    let commit = turn(&worker, 1);
+    plain.commit(&commit).await.unwrap();
+    plain.next(&worker).await;
+    assert_eq!(world.commit(&commit).await.unwrap(), Committed::Fenced { committed: true });
+}
+
+async fn a_body_that_differs_is_a_conflict_before_and_after(face: &Face) {
+    let plain = face.plain().await;
+    let worker = plain.worker().await;
+    let (mut commit, mut records) = (turn(&worker, 1), batch(&worker));
+    plain.commit(&commit).await.unwrap();
+    plain.write_records(&records).await.unwrap();
+    let world = face.sealed().await;
+    commit.digest = [9; 32];
+    assert!(matches!(world.commit(&commit).await.unwrap(), Committed::Conflict { .. }));
+    records.digest = [9; 32];
+    assert_eq!(world.write_records(&records).await.unwrap(), Written::Conflict);
+    // And of what was sealed.
+    let mut commit = turn(&worker, 2);
+    world.commit(&commit).await.unwrap();
+    assert!(matches!(world.commit(&commit).await.unwrap(), Committed::Duplicate(_)));
+    commit.digest = [9; 32];
+    assert!(matches!(world.commit(&commit).await.unwrap(), Committed::Conflict { .. }));
+}
+
+async fn two_processes_that_begin_at_once_share_one_data_key(face: &Face) {
+    let worker = face.plain().await.worker().await;
+    let (one, two) = (face.sealed().await, face.sealed().await);
+    let (batches, others) = (batch(&worker), batch(&worker));
+    let both = tokio::join!(one.write_records(&batches), two.write_records(&others));
+    assert_eq!((both.0.unwrap(), both.1.unwrap()), (Written::Ok, Written::Ok));
+    read_all(&one, worker.run).await.unwrap();
+    read_all(&face.sealed().await, worker.run).await.unwrap();
+    assert_eq!(face.ask("SELECT CAST(count(*) AS text) FROM data_keys").await, "1");
+}
+
+async fn a_process_without_keys_calls_no_retry_a_conflict(face: &Face) {
+    let world = face.sealed().await;
+    let worker = world.worker().await;
+    let (commit, records, finish) = (turn(&worker, 1), batch(&worker), worker.finish());
+    world.commit(&commit).await.unwrap();
+    world.write_records(&records).await.unwrap();
+    let blind = face.plain().await;
+    assert!(matches!(blind.commit(&commit).await, Err(Error::Unfit(_))));
+    assert!(matches!(blind.write_records(&records).await, Err(Error::Unfit(_))));
+    world.finish(&finish).await.unwrap();
+    assert!(matches!(blind.finish(&finish).await, Err(Error::Unfit(_))));
+}

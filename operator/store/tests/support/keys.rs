@@ -1,0 +1,25 @@
+//! Keys by which data keys are wrapped.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use dalsegno_store::keys::{KeyProvider, MountedKeys};
+use tempfile::TempDir;
+
+/// A folder with the key `k1`.
+pub fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    put(&folder, "k1", 1);
+    folder
+}
+
+/// Puts a key into a folder, or another one in its place.
+pub fn put(folder: &TempDir, id: &str, byte: u8) {
+    std::fs::write(folder.path().join(id), STANDARD.encode([byte; 32])).unwrap();
+}
+
+/// The keys in a folder, as a store takes them.
+pub fn shared(folder: &TempDir) -> Option<Arc<dyn KeyProvider>> {
+    Some(Arc::new(MountedKeys::open(folder.path()).unwrap()))
+}
