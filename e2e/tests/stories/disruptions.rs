@@ -8,10 +8,13 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::json;
 
+/// Turns of a run that loses its pod: more than a worker that hears of nothing finishes before it is killed.
+const TURNS: i32 = 20;
+
 /// An agent that hears of its eviction in this way is evicted in the middle of its work.
 async fn evicted(on_term: &str) -> Result {
     let world = World::new(&format!("evicted-{on_term}")).await?;
-    let agent = Agent::new(json!({ "turns": 12, "turnSeconds": 0.3, "onTerm": on_term }));
+    let agent = Agent::new(json!({ "turns": TURNS, "turnSeconds": 0.3, "onTerm": on_term }));
     let run = world.start("run", &agent).await?;
     run.passes_turn(4).await?;
     let first = run.evict().await?;
@@ -25,7 +28,7 @@ async fn evicted(on_term: &str) -> Result {
     assert!(end.turn_at_end >= 3, "it was evicted after turn 4 had begun: {end:?}");
     assert_eq!(attempt.resumed_from_turn, Some(end.turn_at_end), "it should resume at the next turn");
     assert_eq!((status.recovery().recovery_attempts, status.recovery().disruptions), (0, 1));
-    run.expect_nothing_lost_or_repeated(12).await?;
+    run.expect_nothing_lost_or_repeated(TURNS).await?;
     world.end().await
 }
 
@@ -47,7 +50,7 @@ async fn an_evicted_worker_that_exits_1_on_term_is_not_charged_either() -> Resul
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_pod_is_a_disruption_and_the_run_resumes() -> Result {
     let world = World::new("deleted").await?;
-    let run = world.start("run", &Agent::new(json!({ "turns": 10, "turnSeconds": 0.3 }))).await?;
+    let run = world.start("run", &Agent::new(json!({ "turns": TURNS, "turnSeconds": 0.3 }))).await?;
     run.passes_turn(3).await?;
     run.delete_pod(&DeleteParams::default()).await?;
 
@@ -55,7 +58,7 @@ async fn a_deleted_pod_is_a_disruption_and_the_run_resumes() -> Result {
     let end = status.end_of(1)?;
     assert_eq!((end.cause, end.class, end.charged), (Cause::Deleted, Class::Disruption, false));
     assert_eq!((status.recovery().recovery_attempts, status.recovery().disruptions), (0, 1));
-    run.expect_nothing_lost_or_repeated(10).await?;
+    run.expect_nothing_lost_or_repeated(TURNS).await?;
     world.end().await
 }
 
@@ -78,7 +81,7 @@ async fn a_pod_deleted_by_force_is_replaced_though_nobody_saw_its_end() -> Resul
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_drain_moves_the_run_to_another_node_uncharged() -> Result {
     let world = World::new("drained").await?;
-    let agent = Agent::new(json!({ "turns": 14, "turnSeconds": 0.3 })).pod(prefers(FAULTY_NODE));
+    let agent = Agent::new(json!({ "turns": TURNS, "turnSeconds": 0.3 })).pod(prefers(FAULTY_NODE));
     let run = world.start("run", &agent).await?;
     run.passes_turn(3).await?;
     let node = run.status().await?.attempt().node_name.unwrap_or_default();
@@ -92,7 +95,7 @@ async fn kubectl_drain_moves_the_run_to_another_node_uncharged() -> Result {
     assert_eq!(status.causes().first(), Some(&Cause::Evicted));
     assert_ne!(status.attempt().node_name, Some(node), "a drained node takes no new pod");
     assert_eq!((status.recovery().recovery_attempts, status.recovery().disruptions), (0, 1));
-    run.expect_nothing_lost_or_repeated(14).await?;
+    run.expect_nothing_lost_or_repeated(TURNS).await?;
     world.end().await
 }
 

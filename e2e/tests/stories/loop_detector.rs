@@ -41,7 +41,7 @@ async fn a_held_run_goes_on_with_a_fixed_agent_and_a_raised_reset_generation() -
     let good = Definition::new().spec(json!({ "agentVersion": "1.0" }));
     let broken = good.clone().container(json!({ "image": EXAMPLE, "command": ["/ledger", "no-address"] }));
     world.define("agent", &good).await?;
-    let run = world.start("run", &Agent::of("agent", json!({ "turns": 12, "turnSeconds": 0.3 }))).await?;
+    let run = world.start("run", &Agent::of("agent", json!({ "turns": 20, "turnSeconds": 0.3 }))).await?;
     run.passes_turn(4).await?;
     world.redefine("agent", &broken).await?;
     run.evict().await?;
@@ -63,7 +63,7 @@ async fn a_held_run_goes_on_with_a_fixed_agent_and_a_raised_reset_generation() -
     assert_eq!(status.recovery().recovery_attempts, 3, "a total never shrinks");
     assert_eq!(status.recovery().attempts_without_progress, 0);
     assert_eq!(status.recovery().observed_reset_generation, Some(1));
-    run.expect_nothing_lost_or_repeated(12).await?;
+    run.expect_nothing_lost_or_repeated(20).await?;
     world.end().await
 }
 
