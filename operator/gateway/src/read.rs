@@ -23,8 +23,7 @@ pub(crate) async fn state(
     reader: Reader,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let mut query = Query::parse(query.as_deref(), &["turn"])?;
-    let turn = query.take("turn").map(|turn| path::turn(&turn)).transpose()?;
+    let turn = one_turn(query.as_deref())?;
     judge(&gateway, &reader).await?;
     let state = after(&gateway, &reader, turn).await?;
     answer(&gateway, &StateResponse { state })
@@ -55,14 +54,18 @@ pub(crate) async fn checkpoint(
     reader: Reader,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let mut query = Query::parse(query.as_deref(), &["turn"])?;
-    let turn = query.take("turn").map(|turn| path::turn(&turn)).transpose()?;
+    let turn = one_turn(query.as_deref())?;
     judge(&gateway, &reader).await?;
     let run = gateway.ask("looking up a run", || gateway.store.get_run(reader.run)).await?;
     let run = run.ok_or_else(Refusal::no_such_run)?;
     let call = || dalsegno_store::checkpoint(&*gateway.store, &run, turn);
     let document = gateway.rebuilt(reader.run, "reading a checkpoint", call).await?;
     answer(&gateway, &document.ok_or_else(|| nothing(turn))?)
+}
+
+/// The turn that is asked for; `None`: the head.
+fn one_turn(query: Option<&str>) -> Result<Option<i32>, Refusal> {
+    Query::parse(query, &["turn"])?.take("turn").map(|turn| path::turn(&turn)).transpose()
 }
 
 /// Refuses whoever may not read: of workers only that of the current attempt may. A person was judged by the API server.
