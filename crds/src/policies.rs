@@ -160,9 +160,16 @@ pub struct Retention {
     #[schemars(range(min = 0, max = 10))]
     pub keep_pods: Option<i32>,
 
+    /// The last so many boundaries keep their states and events; what is older is dropped while the run lives, once a
+    /// snapshot stands for it. No run goes back further than that. Headers, calls, records and the audit stay. Built-in:
+    /// all are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub keep_last: Option<i32>,
+
     /// So many days after the run has ended, whichever way, the store drops what its worker wrote: states, events, results
-    /// and records. Headers and the audit stay, so that what happened can still be proved. A run that lives is never
-    /// touched. Built-in: 30.
+    /// and records. Headers and the audit stay, so that what happened can still be proved. Nothing of a run that lives is
+    /// dropped for its age. Built-in: 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 36_500))]
     pub retention_days: Option<i32>,

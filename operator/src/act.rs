@@ -116,9 +116,9 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
         Effect::SetDeadlines(id, deadlines) => row(Box::new(
             store.set_deadlines(id, &deadlines).await.map_err(Error::store("setting the deadlines"))?,
         )),
-        Effect::SetRetention(id, days) => {
-            row(Box::new(store.set_retention(id, days).await.map_err(Error::store("setting the retention"))?))
-        }
+        Effect::SetRetention(id, retention) => row(Box::new(
+            store.set_retention(id, &retention).await.map_err(Error::store("setting the retention"))?,
+        )),
         Effect::StopWorker { name, uid } => {
             ground.stop_worker(&run.namespace().unwrap_or_default(), &name, uid).await?;
             Ok(None)

@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use dalsegno_protocol::{CallOutcome, CallState, Channel, Payload, RawValue, State};
 use dalsegno_store::memory;
 use dalsegno_store::{
-    Attempt, BoundaryRow, CallFilter, Completed, Lifecycle, RunRecord, Settle, SettledBy, Store,
+    Attempt, BoundaryRow, CallFilter, Completed, Error, Lifecycle, RunRecord, Settle, SettledBy, Store,
 };
 use jiff::Timestamp;
 
@@ -216,11 +216,16 @@ async fn print_turns(store: &dyn Store, run: &RunRecord, shown: i32) -> anyhow::
         return Ok(shown);
     };
     let rows = store.boundaries(run.id, shown + 1, head.turn).await.context("reading the turns")?;
-    for BoundaryRow { turn, boundary, attempt, position, at, usage, events, trigger, ops, .. } in rows {
+    for row in rows {
+        let place = row.place();
+        let BoundaryRow { turn, boundary, attempt, position, at, usage, events, trigger, ops, .. } = row;
+        let bytes = match run.dropped_to.is_some_and(|last| place <= last) {
+            true => "dropped".to_owned(),
+            false => format!("{} bytes", ops.map_or(0, |it| it.len())),
+        };
         println!(
-            "turn {turn:<5} {boundary:<6} attempt {attempt:<3} event {position:<6} {}  {} bytes, {} tokens{}",
+            "turn {turn:<5} {boundary:<6} attempt {attempt:<3} event {position:<6} {}  {bytes}, {} tokens{}",
             clock(at),
-            ops.map_or(0, |it| it.len()),
             usage.tokens_in + usage.tokens_out,
             trigger.map_or_else(String::new, |it| format!(", {it}")),
             boundary = word(&boundary),
@@ -240,8 +245,17 @@ async fn print_difference(store: &dyn Store, run: &RunRecord, from: i32, to: i32
 }
 
 async fn state(store: &dyn Store, run: &RunRecord, turn: i32) -> anyhow::Result<State> {
-    let state = store.state(run.id, Some(turn)).await.context("reading the state")?;
+    let state = match store.state(run.id, Some(turn)).await {
+        Err(Error::Gone { detail, .. }) => bail!("the state after turn {turn} is gone: {detail}{}", kept(run, turn)),
+        answer => answer.context("reading the state")?,
+    };
     state.with_context(|| format!("the run has no turn {turn}"))
+}
+
+/// What there is instead of a state that was dropped.
+fn kept(run: &RunRecord, turn: i32) -> String {
+    let first = run.dropped_to.filter(|first| turn < first.turn);
+    first.map_or_else(String::new, |first| format!("; the first that is kept is that after turn {}", first.turn))
 }
 
 async fn print_state(store: &dyn Store, run: &RunRecord, turn: i32) -> anyhow::Result<()> {

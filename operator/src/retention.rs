@@ -1,9 +1,10 @@
-//! What is past its retention is dropped, while the operator works: a step at a time, so that no step holds the store up.
+//! What is past its retention is dropped, and so is what stands before the last boundaries that a run keeps, while the
+//! operator works: a step at a time, so that no step holds the store up.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_store::{Dropped, Result, Store};
+use dalsegno_store::{Dropped, Result, RunId, Store};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -21,12 +22,46 @@ pub async fn follow(store: Arc<dyn Store>, metrics: Metrics, stop: CancellationT
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-        let Some(dropped) = stop.run_until_cancelled(drop_all(store.as_ref(), &metrics)).await else {
-            return;
+        let both = async {
+            if let Err(error) = drop_all(store.as_ref(), &metrics).await {
+                tracing::warn!(error = chain(&error), "what is past its retention could not be dropped");
+            }
+            if let Err(error) = drop_old(store.as_ref(), &metrics).await {
+                tracing::warn!(
+                    error = chain(&error),
+                    "no run can be asked for what stands before its last boundaries"
+                );
+            }
         };
-        if let Err(error) = dropped {
-            tracing::warn!(error = chain(&error), "what is past its retention could not be dropped");
+        if stop.run_until_cancelled(both).await.is_none() {
+            return;
         }
+    }
+}
+
+/// Of all runs that keep no more than their last boundaries. One of which nothing can be dropped stops no other.
+async fn drop_old(store: &dyn Store, metrics: &Metrics) -> Result<()> {
+    let mut after = RunId::nil();
+    loop {
+        let runs = store.keepers(after).await?;
+        let Some(last) = runs.last() else { return Ok(()) };
+        after = *last;
+        for run in runs {
+            if let Err(error) = drop_old_of(store, run, metrics).await {
+                tracing::warn!(%run, error = chain(&error), "what stands before its last boundaries was not dropped");
+            }
+        }
+    }
+}
+
+async fn drop_old_of(store: &dyn Store, run: RunId, metrics: &Metrics) -> Result<()> {
+    loop {
+        let Dropped { run, rows, done } = store.drop_old(run, ROWS).await?;
+        metrics.dropped_old(rows);
+        if run.is_none() || done {
+            return Ok(());
+        }
+        tokio::time::sleep(PAUSE).await;
     }
 }
 

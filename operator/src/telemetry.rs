@@ -52,6 +52,7 @@ pub struct Metrics {
     held: Family<NamespaceLabel, Gauge>,
     /// Which namespaces `held` names.
     holders: Arc<Mutex<Vec<NamespaceLabel>>>,
+    old_rows: Counter,
     seconds: Seconds,
 }
 
@@ -126,6 +127,11 @@ impl Metrics {
             "Bytes that boundaries' payloads take up, by namespace: of those that hold most, and of all others",
             self.held.clone(),
         );
+        registry.register(
+            "old_rows",
+            "Rows dropped before the last boundaries that runs keep",
+            self.old_rows.clone(),
+        );
         registry.register("active_runs", "Runs with an attached worker", self.active.clone());
         registry.register("reconcile_seconds", "Time a reconcile took", self.seconds.0.clone());
     }
@@ -179,6 +185,11 @@ impl Metrics {
         for gone in before.iter().filter(|label| !holders.contains(label)) {
             self.held.remove(gone);
         }
+    }
+
+    /// So many rows before the last boundaries that a run keeps were dropped.
+    pub fn dropped_old(&self, rows: u64) {
+        self.old_rows.inc_by(rows);
     }
 
     /// So many runs have an attached worker.

@@ -158,6 +158,38 @@ readinessProbe:
     defaultMode: 0440
 {{- end }}
 
+{{/* The key that signs anchors and bundles, as a file: its path, its mount, its volume. */}}
+{{- define "dalsegno.signingKey.env" -}}
+{{- with .Values.signingKey.existingSecret }}
+{{- if .name }}
+- name: DALSEGNO_SIGNING_KEY
+  value: /etc/dalsegno/signing/{{ .key }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "dalsegno.signingKey.mount" -}}
+{{- if .Values.signingKey.existingSecret.name }}
+- name: signing-key
+  mountPath: /etc/dalsegno/signing
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "dalsegno.signingKey.volume" -}}
+{{- with .Values.signingKey.existingSecret }}
+{{- if .name }}
+- name: signing-key
+  secret:
+    secretName: {{ .name }}
+    defaultMode: 0440
+    items:
+      - key: {{ .key }}
+        path: {{ .key }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "dalsegno.env.health" -}}
 - name: DALSEGNO_HEALTH_LISTEN
   value: 0.0.0.0:8081

@@ -110,8 +110,8 @@ fn take_up(run: &AgentRun, observed: &Observed) -> Plan {
 /// A run that the store knows: what was asked of it since comes first.
 fn go_on(run: &AgentRun, observed: &Observed, row: &RunRecord, now: Timestamp) -> Plan {
     let settings = Settings::of(run, &observed.agent);
-    if row.retention_days != settings.retention_days && observed.agent().is_some() {
-        return Plan::act(Effect::SetRetention(row.id, settings.retention_days));
+    if row.retention != settings.retention && observed.agent().is_some() {
+        return Plan::act(Effect::SetRetention(row.id, settings.retention));
     }
     if row.finish.is_some() {
         return over(run, row, observed, &settings);

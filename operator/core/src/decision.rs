@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use dalsegno_crds::AgentRunStatus;
-use dalsegno_store::{Deadlines, Ending, Identity, OnPrior, PodRecord, Rewind, RunId, RunRecord, Then};
+use dalsegno_store::{
+    Deadlines, Ending, Identity, OnPrior, PodRecord, Retention, Rewind, RunId, RunRecord, Then,
+};
 use k8s_openapi::api::core::v1::Pod;
 
 /// What is to be done, in this order: the effects, then (once none of them taught anything new) the status, then the
@@ -97,8 +99,8 @@ pub enum Effect {
     },
     /// Change the lengths of the deadlines.
     SetDeadlines(RunId, Deadlines),
-    /// Change how many days after its end the run's payloads stay.
-    SetRetention(RunId, i32),
+    /// Change what is kept of the run.
+    SetRetention(RunId, Retention),
     /// Delete a pod, if it still has this UID.
     StopWorker {
         /// Its name.

@@ -3,7 +3,7 @@
 use dalsegno_crds::{
     AgentRun, AgentRunSpec, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, RunDefaults,
 };
-use dalsegno_store::{Deadlines, OnPrior};
+use dalsegno_store::{Deadlines, OnPrior, Retention};
 use jiff::SignedDuration;
 
 use crate::AgentSight;
@@ -36,8 +36,9 @@ pub struct Settings {
     pub keep_pods: usize,
     /// `retention.ttlSecondsAfterFinished` \[never\]: the AgentRun is deleted this long after its end.
     pub ttl_after_finished: Option<SignedDuration>,
-    /// `retention.retentionDays` \[30\]: the store drops a run's payloads so many days after its end.
-    pub retention_days: i32,
+    /// `retention.retentionDays` \[30\]: the store drops a run's payloads so many days after its end;
+    /// `retention.keepLast` \[all\]: so many boundaries keep theirs until then.
+    pub retention: Retention,
     /// `onPriorRun` \[`Hold`\].
     pub on_prior: OnPrior,
 }
@@ -88,7 +89,10 @@ impl Settings {
             keep_pods: usize::try_from(first!(retention.keep_pods).unwrap_or(1)).unwrap_or_default(),
             ttl_after_finished: first!(retention.ttl_seconds_after_finished)
                 .map(|seconds| SignedDuration::from_secs(seconds.into())),
-            retention_days: first!(retention.retention_days).unwrap_or(30),
+            retention: Retention {
+                days: first!(retention.retention_days).unwrap_or(30),
+                keep_last: first!(retention.keep_last),
+            },
             on_prior: match first!(on_prior_run).unwrap_or(OnPriorRun::Hold) {
                 OnPriorRun::Hold => OnPrior::Hold,
                 OnPriorRun::Adopt => OnPrior::Adopt,

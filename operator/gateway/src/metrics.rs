@@ -123,7 +123,7 @@ impl Metrics {
     pub(crate) fn store_failed(&self, error: &Error) {
         self.failed(match error {
             Error::Unavailable { .. } => "unavailable",
-            Error::Corrupt { .. } => "corrupt",
+            Error::Corrupt { .. } | Error::Gone { .. } => "corrupt",
             Error::Unfit(_) => "unfit",
         });
     }

@@ -99,6 +99,13 @@ impl Refusal {
         )
     }
 
+    pub(crate) fn gone() -> Self {
+        Self::new(
+            Code::NotFound,
+            "the state after this turn is gone: it was dropped, as the run's retention says (spec.retention), or shredded",
+        )
+    }
+
     pub(crate) fn full() -> Self {
         Self::new(
             Code::Unavailable,

@@ -29,6 +29,7 @@
 //! | an AgentRun is deleted on purpose | `deleted` (operator) |
 //! | the payloads of a run that is over are past their retention | `expired` (operator), before the first is dropped |
 //! | a data key is deleted | `shredded` (the person's name) |
+//! | payloads before the last boundaries that a run keeps are dropped | `dropped` (operator), with up to where, and the digest of the snapshot that stands for them |
 //! | a namespace is adopted | `namespace-adopted` (the person's name), for each row |
 //!
 //! What changes nothing (a retry, a refusal other than `spent`) appends nothing.
@@ -86,6 +87,8 @@ pub mod kind {
     pub const DELETED: &str = "deleted";
     /// What the run's worker wrote is being dropped: it is past its retention.
     pub const EXPIRED: &str = "expired";
+    /// Payloads before the last boundaries that the run keeps were dropped.
+    pub const DROPPED: &str = "dropped";
     /// The run's namespace was re-created and taken over by hand.
     pub const NAMESPACE_ADOPTED: &str = "namespace-adopted";
 }

@@ -6,6 +6,7 @@
 //! - What is answered follows from the run's head: every boundary read has the hash that its successor, or the run's
 //!   row, says it has, and every payload its digest.
 //! - A damaged snapshot costs time and no answer: it is left aside, and the boundaries before it are read.
+//! - Payloads that were dropped or shredded are [`Error::Gone`] to whoever asks for them.
 //! - Anything else that is damaged or gone is [`Error::Corrupt`].
 
 use dalsegno_protocol::{Boundary, State};
@@ -105,8 +106,19 @@ pub(crate) async fn after(
     content_hash: Digest,
     refused: Vec<Digest>,
 ) -> Result<State> {
+    Ok(standing(shelf, run, place, content_hash, refused).await?.state)
+}
+
+/// The state after a boundary, as [`after`], and what it was found by.
+pub(crate) async fn standing(
+    shelf: &impl Shelf,
+    run: RunId,
+    place: Place,
+    content_hash: Digest,
+    refused: Vec<Digest>,
+) -> Result<Standpoint> {
     let found = standpoint(shelf, run, Some((place, content_hash)), None, refused).await?;
-    found.map(|at| at.state).ok_or_else(|| corrupt(run, format!("{place}: it is not there")))
+    found.ok_or_else(|| corrupt(run, format!("{place}: it is not there")))
 }
 
 async fn standpoint(
@@ -179,13 +191,16 @@ async fn read(shelf: &impl Shelf, run: RunId, mut walk: Walk) -> Result<Option<U
         branch.hold(run, walk.from)?;
         let is_sealed = branch.shelved.iter().any(Shelved::is_sealed);
         let sealing = if is_sealed { shelf.sealing(run).await? } else { Sealing::unsealed() };
-        let first = branch.shelved.first();
-        let snapshot = first.and_then(|first| Some((first.kept.row.content_hash, first.snapshot.as_ref()?)));
-        let Some((content_hash, snapshot)) = snapshot else {
+        // Before it there may be boundaries that were dropped, and are wanted all the same.
+        let snapshot = branch.shelved.iter().enumerate().rev();
+        let mut snapshot =
+            snapshot.filter_map(|(index, shelved)| Some((index, shelved, shelved.snapshot.as_ref()?)));
+        let Some((index, shelved, snapshot)) = snapshot.next() else {
             return branch.unpack(run, &walk, None, &sealing).map(Some);
         };
+        let content_hash = shelved.kept.row.content_hash;
         match snapshot::open(shelf, run, &content_hash, snapshot, &sealing).await {
-            Ok(opened) => return branch.unpack(run, &walk, Some(opened), &sealing).map(Some),
+            Ok(opened) => return branch.unpack(run, &walk, Some((index, opened)), &sealing).map(Some),
             Err(Error::Corrupt { detail, .. }) => {
                 tracing::warn!(%run, detail, "a snapshot is damaged and was not used");
                 walk.refuse(content_hash);
@@ -215,11 +230,12 @@ impl Branch {
         Ok(())
     }
 
+    /// `opened`: the state after the boundary at this index, whose payloads were not read.
     fn unpack(
         self,
         run: RunId,
         walk: &Walk,
-        opened: Option<snapshot::Opened>,
+        mut opened: Option<(usize, snapshot::Opened)>,
         sealing: &Sealing,
     ) -> Result<Unpacked> {
         let folds = walk.state || self.shelved.iter().any(Shelved::is_patch);
@@ -228,16 +244,28 @@ impl Branch {
         let mut chunks = Vec::new();
         let mut state = begins.then(State::new);
         let mut rows = Vec::with_capacity(self.shelved.len());
-        let mut shelved = self.shelved.into_iter();
-        if let Some(opened) = opened {
-            // The state after the first boundary is known, and its payloads were not read.
-            (state, chunks) = (Some(opened.state), opened.chunks);
-            rows.extend(shelved.next().map(|at| at.kept.row));
-        }
-        for shelved in shelved.take_while(|shelved| shelved.kept.row.turn <= walk.last) {
+        let mut wanted = self.shelved;
+        wanted.retain(|shelved| shelved.kept.row.turn <= walk.last);
+        let is_gone = wanted.last().is_some_and(|last| last.gone(sealing).is_some());
+        for (index, shelved) in wanted.into_iter().enumerate() {
             let place = shelved.kept.place();
-            if let Some(gone) = shelved.gone(sealing).filter(|_| walk.state) {
-                return Err(corrupt(run, format!("{place}: {gone}")));
+            if let Some((_, opened)) = opened.take_if(|(at, _)| *at == index) {
+                (state, chunks) = (Some(opened.state), opened.chunks);
+                rows.push(shelved.kept.row);
+                continue;
+            }
+            if let Some(gone) = shelved.gone(sealing) {
+                if walk.state {
+                    let (doing, detail) = ("reading a live branch", format!("run {run}: {place}: {gone}"));
+                    return Err(if is_gone {
+                        Error::Gone { doing, detail }
+                    } else {
+                        Error::Corrupt { doing, detail }
+                    });
+                }
+                state = None;
+                rows.push(shelved.kept.row);
+                continue;
             }
             let row =
                 shelved.unpack_sound(run, sealing, state.as_ref()).map_err(|error| at(run, place, error))?;

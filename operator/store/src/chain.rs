@@ -4,6 +4,7 @@
 use std::fmt;
 
 use dalsegno_protocol::{Boundary, State};
+use serde::{Deserialize, Serialize};
 
 use crate::header::{Header, NO_PARENT};
 use crate::seal::{DigestKey, SHREDDED, Sealing, Spot, is_sealed};
@@ -13,7 +14,7 @@ use crate::{BoundaryRow, Digest, Error, Result, RunId, codec, fold, header};
 /// Why a boundary's payloads are not there any more, which is no damage; nobody can go on from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
-    /// They are past their retention.
+    /// As the run's retention says.
     Dropped,
     /// The data key of the run was deleted.
     Shredded,
@@ -22,14 +23,14 @@ pub enum Gone {
 impl fmt::Display for Gone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Dropped => "its payloads were dropped: the run is past its retention",
+            Self::Dropped => "its payloads were dropped, as the run's retention says",
             Self::Shredded => SHREDDED,
         })
     }
 }
 
 /// Where a boundary stands in its run: the key of its row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     /// Number of the turn.
     pub turn: i32,
@@ -69,8 +70,7 @@ pub struct Kept {
 impl Kept {
     /// Where it stands.
     pub fn place(&self) -> Place {
-        let BoundaryRow { turn, boundary, epoch, .. } = self.row;
-        Place { turn, boundary, epoch }
+        self.row.place()
     }
 
     /// What is wrong with the row, whatever stands around it.
@@ -133,7 +133,8 @@ pub(crate) struct Shelved {
     pub kept: Kept,
     /// `None`: they were not read.
     pub payloads: Option<Payloads>,
-    /// They are past their retention, and not there any more. Never so in a run that lives, whatever its rows say.
+    /// They were dropped: the run is past its retention, or this boundary is before those that it keeps. The run's own
+    /// row says so: of one that lives and keeps all it is never so, whatever the boundary's row says.
     pub dropped: bool,
     /// A snapshot of the state after it, where one is to be used.
     pub snapshot: Option<KeptSnapshot>,

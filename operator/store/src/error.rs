@@ -20,6 +20,14 @@ pub enum Error {
         /// What was wrong.
         detail: String,
     },
+    /// What was asked for was there, and was dropped as the run's retention says, or shredded.
+    #[error("it is not there any more while {doing}: {detail}")]
+    Gone {
+        /// What we were doing.
+        doing: &'static str,
+        /// What is gone.
+        detail: String,
+    },
     /// The database is not as it must be; no retry helps.
     #[error("the store cannot be used: {0}")]
     Unfit(String),

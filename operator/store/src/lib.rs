@@ -34,6 +34,8 @@ pub mod keys;
 pub mod manifest;
 pub mod memory;
 mod model;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod old;
 mod open;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod packed;
@@ -133,13 +135,26 @@ pub trait Store: Send + Sync + 'static {
     /// The lengths of the deadlines, obeyed at once.
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
 
-    /// How many days after its end the run's payloads stay; obeyed at once, also by a run that has ended.
-    async fn set_retention(&self, run: RunId, days: i32) -> Result<RunRecord>;
+    /// What is kept of the run; obeyed at once, also by a run that has ended.
+    async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
 
     /// One step of dropping what is past its retention: no more than so many rows, of one run that is finished, deleted or
     /// abandoned. The payloads of boundaries and calls, records, and snapshots go; headers stay, so that the chain still
     /// verifies, and so do the audit, which tells of it first, and the run's own row. A live run is never touched.
     async fn drop_expired(&self, rows: u32) -> Result<Dropped>;
+
+    /// Runs after this one ([`RunId::nil`]: from the first), in order, that keep no more than their last boundaries and may
+    /// have more: some of them, none only after the last.
+    async fn keepers(&self, after: RunId) -> Result<Vec<RunId>>;
+
+    /// One step of dropping what stands before the last boundaries that a run keeps ([`Retention::keep_last`]); while it
+    /// lives, up to nine more keep theirs. First a snapshot of the state that the kept ones begin with is made, read back
+    /// and held to the state that the boundaries make; only then the payloads of no more than so many boundaries of the
+    /// live branch go, and what was undone beside them. Older snapshots go after that, one in a step. Headers, calls,
+    /// records and the audit, which tells of each step, stay.
+    ///
+    /// [`Error::Corrupt`]: the state cannot be rebuilt, and nothing was dropped.
+    async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped>;
 
     /// Goes back to an earlier boundary of the live branch, in one step: moves the epoch, marks the boundaries after it as
     /// undone and hides the records written after it, makes it the head. Event positions go on from the highest ever; calls
@@ -147,7 +162,8 @@ pub trait Store: Send + Sync + 'static {
     /// `Rewound` (neutral) and the next is reserved, an ended one stays ended.
     ///
     /// Refused ([`Rewound::Refused`]) where nothing can be gone back to, and where the epoch is not
-    /// [`Rewind::epoch`] any more: the same rewind again changes nothing.
+    /// [`Rewind::epoch`] any more: the same rewind again changes nothing. Nothing is gone back to before
+    /// [`RunRecord::dropped_to`].
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound>;
 
     /// The AgentRun is being deleted on purpose: fences the row and closes it for good. Idempotent; a run that the
@@ -207,7 +223,7 @@ pub trait Store: Send + Sync + 'static {
     async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>>;
 
     /// The state after turn `turn` of the live branch (its latest boundary), or after the head. `None` where nothing
-    /// is committed or the live branch has no such turn.
+    /// is committed or the live branch has no such turn. [`Error::Gone`]: it was dropped or shredded.
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>>;
 
     /// Makes a snapshot of the state at the head, if one is due: [`SNAPSHOT_DUE`] boundaries past what a lookup can
@@ -221,7 +237,8 @@ pub trait Store: Send + Sync + 'static {
     /// Entries of a space of the run's records, in order. None for an unknown run.
     async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage>;
 
-    /// Events of the live branch in order, as they came, each boundary's held to its digest.
+    /// Events of the live branch in order, as they came, each boundary's held to its digest. Those that were dropped are
+    /// left out: the first has a higher position then.
     async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage>;
 
     /// Whether this capability is the current one (for reads).
@@ -235,7 +252,8 @@ pub trait Store: Send + Sync + 'static {
     /// One attempt of a run, however long ago; of the current one the lease stands in the run's own record.
     async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>>;
 
-    /// Boundaries of the live branch with a turn in `from..=to`, in order, payloads decoded.
+    /// Boundaries of the live branch with a turn in `from..=to`, in order, payloads decoded; those that were dropped
+    /// without them.
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>>;
 
     /// The boundaries after this place, undone ones too, in the order of [`Place`], each judged by itself: some of them,

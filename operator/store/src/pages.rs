@@ -3,11 +3,11 @@
 use dalsegno_protocol::State;
 
 use crate::branch::{self, Shelf, advance};
-use crate::chain::Shelved;
+use crate::chain::{Gone, Shelved};
 use crate::reading::StoredBoundary;
 use crate::seal::Sealing;
 use crate::survey::{Link, Sound};
-use crate::{Error, Place, Result, RunId};
+use crate::{Digest, Error, Place, Result, RunId};
 
 /// A boundary of a page; or why its row cannot be read.
 pub(crate) struct Found {
@@ -30,11 +30,16 @@ type Known = Option<(Place, State)>;
 pub(crate) async fn links(shelf: &impl Shelf, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
     let page = shelf.page(run, after).await?;
     let folds = page.iter().any(|found| found.shelved.as_ref().is_ok_and(Shelved::is_patch));
+    let is_dropped = |found: &Found| found.shelved.as_ref().is_ok_and(|shelved| shelved.dropped);
+    let kept = if page.iter().any(is_dropped) { shelf.snapshots(run).await? } else { Vec::new() };
     let mut known = None;
     let mut links = Vec::with_capacity(page.len());
-    for Found { place, undone, shelved } in page {
+    for found in page {
+        let dropped = is_dropped(&found);
+        let Found { place, undone, shelved } = found;
         let sound = match shelved {
             Err(detail) => Err(detail),
+            Ok(shelved) if dropped => judge_dropped(shelf, run, shelved, &kept, &mut known).await?,
             Ok(shelved) => match judge(shelf, run, shelved, folds, &mut known).await {
                 Ok(sound) => Ok(sound),
                 // What is damaged is told of, and the survey goes on.
@@ -45,6 +50,29 @@ pub(crate) async fn links(shelf: &impl Shelf, run: RunId, after: Option<Place>) 
         links.push(Link { place, undone, sound });
     }
     Ok(links)
+}
+
+/// A boundary whose payloads were dropped: its header, and whether a snapshot stands for the state after it.
+async fn judge_dropped(
+    shelf: &impl Shelf,
+    run: RunId,
+    shelved: Shelved,
+    kept: &[(Place, Digest)],
+    known: &mut Known,
+) -> Result<std::result::Result<Sound, String>> {
+    *known = None;
+    if let Some(fault) = shelved.kept.fault(run) {
+        return Ok(Err(fault.into()));
+    }
+    let (place, sound) = (shelved.kept.place(), shelved.link());
+    if kept.contains(&(place, sound.content_hash)) {
+        match branch::after(shelf, run, place, sound.content_hash, Vec::new()).await {
+            Ok(state) => *known = Some((place, state)),
+            Err(Error::Corrupt { .. } | Error::Gone { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Ok(Sound { full: known.is_some(), gone: Some(Gone::Dropped), ..sound }))
 }
 
 /// A boundary by itself. A patch is judged after the state before it; where that is damaged, which is told of where the
@@ -63,7 +91,7 @@ async fn judge(
     let sealing = sealing_of(shelf, run, &shelved).await?;
     let (place, sound) = (shelved.kept.place(), shelved.link());
     if let gone @ Some(_) = shelved.gone(&sealing) {
-        return Ok(Sound { gone, ..sound });
+        return Ok(Sound { full: false, gone, ..sound });
     }
     let before = match (sound.parent, last) {
         (None, _) => Some(State::new()),
@@ -71,7 +99,7 @@ async fn judge(
         (Some(parent), _) if shelved.is_patch() => {
             match branch::after(shelf, run, parent, sound.parent_hash, Vec::new()).await {
                 Ok(state) => Some(state),
-                Err(Error::Corrupt { .. }) => return Ok(Sound { full: false, ..sound }),
+                Err(Error::Corrupt { .. } | Error::Gone { .. }) => return Ok(Sound { full: false, ..sound }),
                 Err(error) => return Err(error),
             }
         }
@@ -119,7 +147,7 @@ pub(crate) async fn unpacked(shelf: &impl Shelf, page: Vec<Unread>) -> Result<Ve
                 last = after.map(|state| (run, kept.place(), state));
                 StoredBoundary { run, kept, undone, gone: None, damage: None }
             }
-            Err(Error::Corrupt { detail, .. }) => {
+            Err(Error::Corrupt { detail, .. } | Error::Gone { detail, .. }) => {
                 StoredBoundary { run, kept: header, undone, gone: None, damage: Some(detail) }
             }
             Err(error) => return Err(error),

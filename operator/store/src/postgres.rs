@@ -26,6 +26,7 @@ mod events;
 mod fault;
 mod fitness;
 mod grants;
+mod old;
 mod operate;
 mod pool;
 mod pulse;

@@ -11,6 +11,7 @@ pub mod bundle;
 mod check;
 mod losses;
 mod marks;
+mod retention;
 mod signing;
 mod texts;
 

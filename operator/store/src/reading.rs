@@ -31,7 +31,8 @@ pub trait Reading: Send {
     /// Lines of anchors by their numbers, from the one after `after` on; each with its number.
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>>;
 
-    /// All snapshots of one run, in the order of places, each held to the state that is rebuilt from the boundaries. To
+    /// All snapshots of one run, in the order of places, each held to the state that is rebuilt from the boundaries, unless
+    /// these were dropped. To
     /// rebuild it, those before it are used, once they are found to be right.
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>>;
 
@@ -147,6 +148,8 @@ pub struct StoredBoundary {
 pub struct StoredSnapshot {
     /// The boundary after which the state is to be this one.
     pub place: Place,
+    /// The digest of what it holds, where nothing is wrong with it and it was not shredded.
+    pub digest: Option<Digest>,
     /// What is wrong with it: it is damaged, or another state than the one that the boundaries make.
     pub fault: Option<String>,
 }

@@ -47,27 +47,61 @@ pub(crate) struct Opened {
     pub chunks: Vec<Digest>,
 }
 
+/// A snapshot that was read back after it was written.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadBack {
+    /// Its digest, as its row has it.
+    pub digest: Vec<u8>,
+    /// The digest of what it holds, which stays the same however often it is sealed.
+    pub text: Digest,
+    /// Its chunks, each once.
+    pub chunks: Vec<Digest>,
+}
+
 /// Makes a snapshot of the state at the run's head, if one is due, and reads it back.
 pub(crate) async fn make(shelf: &impl Keeper, run: RunId) -> Result<Snapshotted> {
     let Some(at) = branch::state(shelf, run, None).await? else {
         return Ok(Snapshotted { made: false, turn: 0, lag: 0 });
     };
-    let (turn, lag, content_hash) = (at.turn, at.lag, at.content_hash);
+    let (turn, lag) = (at.turn, at.lag);
     if lag < SNAPSHOT_DUE {
         return Ok(Snapshotted { made: false, turn, lag });
     }
+    keep(shelf, run, at).await?;
+    Ok(Snapshotted { made: true, turn, lag: 0 })
+}
+
+/// Keeps a snapshot of the state after a boundary and reads it back, so that what was before can be dropped.
+pub(crate) async fn stand_for(
+    shelf: &impl Keeper,
+    run: RunId,
+    place: Place,
+    content_hash: Digest,
+) -> Result<ReadBack> {
+    // The one that may be there already is not what it is held to.
+    let at = branch::standing(shelf, run, place, content_hash, vec![content_hash]).await?;
+    keep(shelf, run, at).await
+}
+
+/// Keeps a snapshot, reads it back, and holds it to the state that it was made of. What is read may be another's who kept
+/// one of the same state: no two that are sealed have the same bytes.
+async fn keep(shelf: &impl Keeper, run: RunId, at: Standpoint) -> Result<ReadBack> {
+    let content_hash = at.content_hash;
     let sealing = shelf.sealing_to_write(run).await?;
     let under = sealing.clone();
     let prepared = tokio::task::spawn_blocking(move || prepare(run, at, &under)).await;
-    let (new, digest) = prepared.map_err(|panicked| corrupt(panicked.to_string()))??;
+    let (new, text_digest) = prepared.map_err(|panicked| corrupt(panicked.to_string()))??;
     shelf.keep(new).await?;
     let kept = shelf.snapshot(run, &content_hash).await?;
     let kept = kept.ok_or_else(|| corrupt("it is gone as soon as it is written"))?;
-    let (text, _) = read(shelf, run, &content_hash, &kept, &sealing).await?;
-    if sha256(&text) != digest {
+    let (text, manifest) = read(shelf, run, &content_hash, &kept, &sealing).await?;
+    if sha256(&text) != text_digest {
         return Err(corrupt("what was written is another state"));
     }
-    Ok(Snapshotted { made: true, turn, lag: 0 })
+    let Manifest { digest: text, mut chunks, .. } = manifest;
+    chunks.sort_unstable();
+    chunks.dedup();
+    Ok(ReadBack { digest: kept.digest, text, chunks })
 }
 
 /// All snapshots of a run, each held to the state that is rebuilt without it; one that was shredded passes.
@@ -77,36 +111,42 @@ pub(crate) async fn judge(shelf: &impl Shelf, run: RunId) -> Result<Vec<StoredSn
     for (place, content_hash) in shelf.snapshots(run).await? {
         // Until it is found to be right nothing is rebuilt with it: not itself, and none of those after it.
         refused.push(content_hash);
-        let fault = match fault(shelf, run, place, &content_hash, &refused).await {
-            Ok(fault) => fault,
-            Err(Error::Corrupt { detail, .. }) => Some(detail),
+        let (digest, fault) = match judge_one(shelf, run, place, &content_hash, &refused).await {
+            Ok(digest) => (digest, None),
+            Err(Error::Corrupt { detail, .. }) => (None, Some(detail)),
             Err(error) => return Err(error),
         };
         if fault.is_none() {
             refused.pop();
         }
-        judged.push(StoredSnapshot { place, fault });
+        judged.push(StoredSnapshot { place, digest, fault });
     }
     Ok(judged)
 }
 
-async fn fault(
+/// The digest of what a snapshot holds that is whole, and the state that the boundaries make; where these were dropped,
+/// nothing is left to hold it to but what the audit says of it. `None`: it was shredded.
+async fn judge_one(
     shelf: &impl Shelf,
     run: RunId,
     place: Place,
     content_hash: &Digest,
     refused: &[Digest],
-) -> Result<Option<String>> {
+) -> Result<Option<Digest>> {
     let kept = shelf.snapshot(run, content_hash).await?;
     let kept = kept.ok_or_else(|| corrupt("it is gone while it is looked at"))?;
-    let is_sealed = seal::is_sealed(&kept.document);
-    let sealing = if is_sealed { shelf.sealing(run).await? } else { Sealing::unsealed() };
+    let sealing = sealing_of(shelf, run, &kept).await?;
     if sealing.is_shredded() {
         return Ok(None);
     }
-    let (text, _) = read(shelf, run, content_hash, &kept, &sealing).await?;
-    let state = branch::after(shelf, run, place, *content_hash, refused.to_vec()).await?;
-    Ok((fold::text(&state)? != text).then(|| "it is another state than the boundaries make".into()))
+    let (text, manifest) = read(shelf, run, content_hash, &kept, &sealing).await?;
+    match branch::after(shelf, run, place, *content_hash, refused.to_vec()).await {
+        Ok(state) if fold::text(&state)? != text => {
+            Err(corrupt("it is another state than the boundaries make"))
+        }
+        Ok(_) | Err(Error::Gone { .. }) => Ok(Some(manifest.digest)),
+        Err(error) => Err(error),
+    }
 }
 
 /// The state that a snapshot holds. [`Error::Corrupt`] unless it is whole and that boundary's.
@@ -117,8 +157,27 @@ pub(crate) async fn open(
     kept: &KeptSnapshot,
     sealing: &Sealing,
 ) -> Result<Opened> {
-    let (text, chunks) = read(shelf, run, content_hash, kept, sealing).await?;
-    Ok(Opened { state: fold::state(&text)?, chunks })
+    let (text, manifest) = read(shelf, run, content_hash, kept, sealing).await?;
+    Ok(Opened { state: fold::state(&text)?, chunks: manifest.chunks })
+}
+
+/// The chunks of a snapshot, by the hashes under which they are kept; none where its document is damaged or shredded.
+pub(crate) async fn chunks(shelf: &impl Shelf, run: RunId, content_hash: &Digest) -> Result<Vec<Digest>> {
+    let Some(kept) = shelf.snapshot(run, content_hash).await? else { return Ok(Vec::new()) };
+    let sealing = sealing_of(shelf, run, &kept).await?;
+    match manifest(content_hash, &kept, &sealing) {
+        Ok(manifest) => Ok(manifest.chunks),
+        Err(Error::Corrupt { .. }) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+async fn sealing_of(shelf: &impl Shelf, run: RunId, kept: &KeptSnapshot) -> Result<Sealing> {
+    if seal::is_sealed(&kept.document) { shelf.sealing(run).await } else { Ok(Sealing::unsealed()) }
+}
+
+fn manifest(content_hash: &Digest, kept: &KeptSnapshot, sealing: &Sealing) -> Result<Manifest> {
+    Manifest::parse(&sealing.open(Spot::Snapshot(content_hash), &kept.document)?)
 }
 
 /// Cuts a state into chunks, and leaves out those that are known to be there. With the digest of its text.
@@ -145,18 +204,18 @@ fn prepare(run: RunId, at: Standpoint, sealing: &Sealing) -> Result<(New, Digest
     Ok((new, sha256(&text)))
 }
 
-/// The text that a snapshot holds, and its chunks.
+/// The text that a snapshot holds, and how it is cut.
 async fn read(
     shelf: &impl Shelf,
     run: RunId,
     content_hash: &Digest,
     kept: &KeptSnapshot,
     sealing: &Sealing,
-) -> Result<(Vec<u8>, Vec<Digest>)> {
+) -> Result<(Vec<u8>, Manifest)> {
     if kept.digest != digest_of(run, content_hash, &kept.document) {
         return Err(corrupt("its document does not have its digest"));
     }
-    let manifest = Manifest::parse(&sealing.open(Spot::Snapshot(content_hash), &kept.document)?)?;
+    let manifest = manifest(content_hash, kept, sealing)?;
     // With its document its chunks are sealed, or none of them is.
     let sealing = if seal::is_sealed(&kept.document) { sealing.clone() } else { Sealing::unsealed() };
     let mut wanted = manifest.chunks.clone();
@@ -169,7 +228,7 @@ async fn read(
     }
     let text =
         manifest.assemble(&|digest| sealing.digest(digest), |hash| payloads.get(hash).map(Cow::as_ref))?;
-    Ok((text, manifest.chunks))
+    Ok((text, manifest))
 }
 
 fn digest_of(run: RunId, content_hash: &Digest, document: &[u8]) -> Digest {

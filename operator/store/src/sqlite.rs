@@ -33,6 +33,7 @@ mod judge;
 mod links;
 mod lock;
 mod namespace;
+mod old;
 mod operate;
 mod pulse;
 mod read;

@@ -33,7 +33,7 @@ pub struct Sound {
     pub parent_hash: Digest,
     /// Its own hash.
     pub content_hash: Digest,
-    /// Whether it is the full state.
+    /// Whether the state after it needs nothing before it: it is the full state, and is there; or, dropped, has a snapshot.
     pub full: bool,
     /// Events committed up to and with it.
     pub position: i64,
@@ -50,7 +50,7 @@ pub struct Findings {
     pub damage: Vec<Damage>,
     /// Damages beyond those.
     pub further: u64,
-    /// Boundaries whose payloads are past their retention.
+    /// Boundaries whose payloads were dropped, as the run's retention says.
     pub dropped: u64,
     /// Boundaries whose payloads were shredded.
     pub shredded: u64,
@@ -169,8 +169,8 @@ impl Survey {
         };
         if let Ok(sound) = sound {
             let gap = gap(before, sound);
-            tip.is_good = sound.gone.is_none()
-                && (sound.full || (gap.is_none() && before.is_none_or(|tip| tip.is_good)));
+            let follows = gap.is_none() && sound.gone.is_none() && before.is_none_or(|tip| tip.is_good);
+            tip.is_good = sound.full || follows;
             tip.hash = Some(sound.content_hash);
             if let Some(detail) = gap {
                 self.damaged(place, detail);

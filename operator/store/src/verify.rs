@@ -44,7 +44,8 @@ pub async fn checkpoint(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint
             format!("turn {} was reached, and the run has no head", run.highest_turn)
         }
         Ok(_) => return Ok(Checkpoint::Sound),
-        Err(Error::Corrupt { detail, .. }) => detail,
+        // The head of a run that lives is kept, or a snapshot stands for it.
+        Err(Error::Corrupt { detail, .. } | Error::Gone { detail, .. }) => detail,
         Err(error) => return Err(error),
     };
     let findings = survey(store, run).await?;

@@ -125,7 +125,9 @@ pass! {
     async fn request_cancel(&self, run: RunId) -> Result<RunRecord>;
     async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord>;
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
-    async fn set_retention(&self, run: RunId, days: i32) -> Result<RunRecord>;
+    async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
+    async fn keepers(&self, after: RunId) -> Result<Vec<RunId>>;
+    async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped>;
     async fn drop_expired(&self, rows: u32) -> Result<Dropped>;
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound>;
     async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>>;

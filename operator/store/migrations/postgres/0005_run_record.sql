@@ -117,7 +117,12 @@ BEGIN
         ),
         'beat', jsonb_build_object('last', s.beat_last, 'since', s.beat_since, 'gap_from', s.gap_from),
         'created_at', r.created_at,
-        'retention_days', r.retention_days
+        'retention', jsonb_build_object('days', r.retention_days, 'keep_last', r.keep_last),
+        'dropped_to', CASE WHEN r.dropped_turn IS NOT NULL THEN jsonb_build_object(
+            'turn', r.dropped_turn,
+            'boundary', CASE r.dropped_boundary WHEN 1 THEN 'plan' ELSE 'result' END,
+            'epoch', r.dropped_epoch
+        ) END
     )
     FROM runs r
     JOIN store s ON s.only_row

@@ -30,6 +30,7 @@ BEGIN
         IS NOT DISTINCT FROM (to_.turn, to_.boundary, to_.epoch, to_.content_hash);
     IF done OR to_.run IS NULL OR row_.lifecycle <> 'live' OR row_.epoch <> _if_epoch
         OR (_turn, _boundary) > (row_.head_turn, row_.head_boundary)
+        OR (_turn, _boundary) < (row_.dropped_turn, row_.dropped_boundary)
     THEN
         record := ds_run_record_v1(_run);
         RETURN;

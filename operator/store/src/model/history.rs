@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::Digest;
+use crate::Place;
 
 /// One boundary, payloads decoded.
 #[derive(Clone, Debug)]
@@ -43,6 +44,14 @@ pub struct BoundaryRow {
     pub records_digest: Option<Digest>,
 }
 
+impl BoundaryRow {
+    /// Where it stands.
+    pub fn place(&self) -> Place {
+        let Self { turn, boundary, epoch, .. } = *self;
+        Place { turn, boundary, epoch }
+    }
+}
+
 /// One transition of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditRow {
@@ -51,7 +60,8 @@ pub struct AuditRow {
     /// When.
     pub at: Timestamp,
     /// What: `created`, `reserved`, `pod`, `identity`, `attached`, `spent`, `ended`, `cancel-requested`, `cancelled`,
-    /// `finished`, `key-refused`, `settled`, `reset`, `rewound`, `adopted`, `abandoned`, `deleted`, `expired`, `namespace-adopted`.
+    /// `finished`, `key-refused`, `settled`, `reset`, `rewound`, `adopted`, `abandoned`, `deleted`, `dropped`, `expired`,
+    /// `namespace-adopted`.
     pub kind: String,
     /// Who: `operator`, `worker`, or a person's name.
     pub actor: String,

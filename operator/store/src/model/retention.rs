@@ -1,8 +1,25 @@
-//! What is left of a run once its time is over.
+//! What is left of a run: of one that is over, once its time is past; and of its older boundaries, at any time.
+
+use serde::{Deserialize, Serialize};
 
 use super::RunId;
 
-/// What one step of [`crate::Store::drop_expired`] did.
+/// How much of a run is kept, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retention {
+    /// How many days after its end its payloads stay.
+    pub days: i32,
+    /// How many of its last boundaries keep their payloads, at least 1; `None`: all.
+    pub keep_last: Option<i32>,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { days: 30, keep_last: None }
+    }
+}
+
+/// What one step of [`crate::Store::drop_expired`] or [`crate::Store::drop_old`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// The run whose payloads were dropped; `None`: there was none left to drop.

@@ -21,6 +21,7 @@ pub struct Rewind {
 pub enum Rewound {
     /// The head is the boundary that was asked for, now or already.
     Done(Box<RunRecord>),
-    /// Nothing was changed: the run is over, has another epoch by now, or its live branch has no such boundary.
+    /// Nothing was changed: the run is over, has another epoch by now, or its live branch has no such boundary, or only the
+    /// header of it ([`RunRecord::dropped_to`]).
     Refused(Box<RunRecord>),
 }

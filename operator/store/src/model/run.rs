@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Attempt, Identity, RunId, millis};
+use super::{Attempt, Identity, Retention, RunId, millis};
+use crate::Place;
 
 /// A run to take up.
 #[derive(Clone, Debug)]
@@ -128,8 +129,11 @@ pub struct RunRecord {
     /// When the run was taken up.
     #[serde(with = "millis")]
     pub created_at: Timestamp,
-    /// How many days after its end its payloads stay.
-    pub retention_days: i32,
+    /// What is kept of it.
+    pub retention: Retention,
+    /// The last boundary of the live branch whose payloads were dropped while later ones stay; a snapshot stands for it
+    /// and all before it.
+    pub dropped_to: Option<Place>,
 }
 
 /// Whether a run still runs.

@@ -10,16 +10,18 @@ use super::fault::{Fault, Work, timestamp};
 use super::row::{boundary, digest, number, optional_digest};
 use crate::branch::{Branch, Walk};
 use crate::chain::{Kept, KeptSnapshot, Payloads, Place, Shelved};
+use crate::old::is_dropped;
 use crate::{AuditRow, BoundaryRow, Digest, RunId};
 
 /// From the head, or from the boundary `$6` `$7` `$8`, down: to turn `$2`, and on as far as what is wanted needs a state before it. Of each boundary up to
 /// turn `$3` it is told what is `known` of the state around it: 1 it is a full state that is kept plain, 2 a snapshot
-/// holds it, 3 it is a patch that is wanted itself; and whether the state after it is `needed`, `$4` at first.
+/// holds it, 3 it is a patch that is wanted itself, 4 its payloads were dropped; and whether the state after it is `needed`, `$4` at first.
 /// Snapshots of the boundaries `$5` are not used, none at all where that is null. Keys are walked first, and rows
 /// joined after. The parent of each must stand before it, so that no cycle is walked. The run's row is there in any
 /// case, with the head that was walked from.
-const WALK: &str = "WITH RECURSIVE run AS MATERIALIZED ( \
-         SELECT id, lifecycle, head_turn, head_boundary, head_epoch, head_hash FROM runs WHERE id = $1 \
+const WALK: &str = concat!(
+    "WITH RECURSIVE run AS MATERIALIZED ( \
+         SELECT id, head_turn, head_boundary, head_epoch, head_hash FROM runs WHERE id = $1 \
      ), live AS ( \
          SELECT 2147483647 AS turn, 2::smallint AS boundary, 0::bigint AS epoch, \
                 coalesce($6, head_turn) AS parent_turn, coalesce($7, head_boundary) AS parent_boundary, \
@@ -31,11 +33,16 @@ const WALK: &str = "WITH RECURSIVE run AS MATERIALIZED ( \
                 CASE \
                     WHEN b.turn > $3 THEN 0 \
                     WHEN b.is_full AND substring(b.ops FROM 1 FOR 1) NOT IN ('\\x02'::bytea, '\\x12'::bytea) THEN 1 \
-                    WHEN b.turn >= $2 THEN CASE WHEN b.is_full THEN 3 ELSE 0 END \
+                    WHEN b.turn >= $2 AND NOT ",
+    is_dropped!(),
+    " THEN CASE WHEN b.is_full THEN 3 ELSE 0 END \
                     WHEN EXISTS ( \
                         SELECT FROM snapshots s \
                         WHERE s.run = $1 AND s.content_hash = b.content_hash AND s.content_hash <> ALL ($5) \
                     ) THEN 2 \
+                    WHEN ",
+    is_dropped!(),
+    " THEN 4 \
                     ELSE 0 \
                 END \
          FROM live JOIN boundaries b \
@@ -48,7 +55,9 @@ const WALK: &str = "WITH RECURSIVE run AS MATERIALIZED ( \
             b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.parent_hash, \
             b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
             b.events_digest, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
-            b.dropped AND run.lifecycle <> 'live' AS is_dropped, \
+            ",
+    is_dropped!(),
+    " AS is_dropped, \
             b.has_payloads, CASE WHEN b.has_payloads THEN b.ops END AS ops, \
             CASE WHEN b.has_payloads THEN b.events END AS events, b.document, b.snapshot_digest \
      FROM run LEFT JOIN ( \
@@ -57,7 +66,8 @@ const WALK: &str = "WITH RECURSIVE run AS MATERIALIZED ( \
            ON b.run = $1 AND b.turn = live.turn AND b.boundary = live.boundary AND b.epoch = live.epoch \
          LEFT JOIN snapshots s ON live.known = 2 AND s.run = $1 AND s.content_hash = b.content_hash \
      ) b ON true \
-     ORDER BY b.turn, b.boundary";
+     ORDER BY b.turn, b.boundary"
+);
 
 const AUDIT: &str = "SELECT * FROM audit WHERE run = $1 ORDER BY seq";
 

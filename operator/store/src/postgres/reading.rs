@@ -15,6 +15,7 @@ use super::row::{boundary, call, digest, named};
 use super::snapshot::Rows;
 use super::{Postgres, branch};
 use crate::keys::Keys;
+use crate::old::is_dropped;
 use crate::pages::Unread;
 use crate::reading::{
     AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary, StoredSnapshot,
@@ -32,7 +33,8 @@ const AUDIT: &str =
     "SELECT * FROM audit WHERE (run, seq) > ($1, $2) AND run <= $3 ORDER BY run, seq LIMIT $4";
 
 /// The sizes are known without the payloads being read.
-const BOUNDARIES: &str = "WITH page AS ( \
+const BOUNDARIES: &str = concat!(
+    "WITH page AS ( \
          SELECT run, turn, boundary, epoch, \
                 sum(coalesce(octet_length(ops), 0) + coalesce(octet_length(events), 0)) \
                     OVER (ORDER BY run, turn, boundary, epoch \
@@ -42,9 +44,12 @@ const BOUNDARIES: &str = "WITH page AS ( \
                ORDER BY run, turn, boundary, epoch LIMIT $6) AS next \
      ) \
      SELECT b.*, true AS has_payloads, \
-            b.dropped AND coalesce((SELECT lifecycle <> 'live' FROM runs WHERE id = b.run), false) AS is_dropped, \
+            ",
+    is_dropped!(),
+    " AS is_dropped, \
              NULL::bytea AS document, NULL::bytea AS snapshot_digest FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
-     WHERE coalesce(page.before, 0) < $7 ORDER BY run, turn, boundary, epoch";
+     WHERE coalesce(page.before, 0) < $7 ORDER BY run, turn, boundary, epoch"
+);
 
 const CALLS: &str = "WITH page AS ( \
          SELECT run, id, turn, ordinal, \

@@ -5,15 +5,16 @@ use sqlx::Row as _;
 use super::Postgres;
 use super::fault::Work;
 use super::row::record;
-use crate::{Dropped, RunId, RunRecord};
+use crate::{Dropped, Retention, RunId, RunRecord};
 
-const SET: &str = "SELECT ds_set_retention_v1($1, $2) AS record";
+const SET: &str = "SELECT ds_set_retention_v2($1, $2, $3) AS record";
 
 const EXPIRE: &str = "SELECT * FROM ds_expire_v1($1)";
 
 impl Postgres {
-    pub(super) async fn do_set_retention(&self, run: RunId, days: i32) -> Work<RunRecord> {
-        record(&self.pool.one(sqlx::query(SET).bind(run).bind(days)).await?, run)
+    pub(super) async fn do_set_retention(&self, run: RunId, retention: &Retention) -> Work<RunRecord> {
+        let Retention { days, keep_last } = retention;
+        record(&self.pool.one(sqlx::query(SET).bind(run).bind(days).bind(keep_last)).await?, run)
     }
 
     pub(super) async fn do_drop_expired(&self, rows: u32) -> Work<Dropped> {

@@ -8,6 +8,7 @@ use super::answers::Answers;
 use super::branch::shelved;
 use super::fault::{Fault, Work};
 use super::row::{number, place, record, text};
+use crate::old::is_dropped;
 use crate::pages::Found;
 use crate::survey::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Place, Rewind, Rewound, RunId};
@@ -16,8 +17,11 @@ const REWIND: &str = "SELECT * FROM ds_rewind_v1($1, $2, $3, $4, $5, $6, $7)";
 
 /// At least one boundary, if there is one; no more than these bytes of payloads beyond it. Their lengths are known
 /// without reading them.
-const PAGE: &str = "SELECT b.*, true AS has_payloads, \
-            b.dropped AND coalesce((SELECT lifecycle <> 'live' FROM runs WHERE id = b.run), false) AS is_dropped, \
+const PAGE: &str = concat!(
+    "SELECT b.*, true AS has_payloads, \
+            ",
+    is_dropped!(),
+    " AS is_dropped, \
              NULL::bytea AS document, NULL::bytea AS snapshot_digest FROM ( \
          SELECT turn, boundary, epoch, \
                 sum(bytes) OVER (ORDER BY turn, boundary, epoch ROWS UNBOUNDED PRECEDING) - bytes AS before \
@@ -33,7 +37,8 @@ const PAGE: &str = "SELECT b.*, true AS has_payloads, \
      JOIN boundaries b \
        ON b.run = $1 AND b.turn = page.turn AND b.boundary = page.boundary AND b.epoch = page.epoch \
      WHERE page.before < $6 \
-     ORDER BY b.turn, b.boundary, b.epoch";
+     ORDER BY b.turn, b.boundary, b.epoch"
+);
 
 const RUN_IDS: &str = "SELECT id FROM runs WHERE id > $1 ORDER BY id LIMIT $2";
 

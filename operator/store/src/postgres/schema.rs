@@ -43,6 +43,7 @@ fn migrator() -> Migrator {
         16 "0016_anchors",
         17 "0017_retention",
         18 "0018_data_keys",
+        20 "0020_keep_last",
     })
 }
 

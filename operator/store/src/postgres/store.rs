@@ -11,7 +11,7 @@ use crate::{
     Acknowledged, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit,
     Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage, EventQuery,
     FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch,
-    RecordPage, RecordQuery, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Shredded,
+    RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord, Settle, Shredded,
     Snapshotted, Store, Then, Written, branch, pages, snapshot,
 };
 
@@ -73,12 +73,20 @@ impl Store for Postgres {
         self.do_set_deadlines(run, deadlines).await.map_err(|fault| fault.while_("setting deadlines"))
     }
 
-    async fn set_retention(&self, run: RunId, days: i32) -> Result<RunRecord> {
-        self.do_set_retention(run, days).await.map_err(|fault| fault.while_("setting the retention"))
+    async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord> {
+        self.do_set_retention(run, retention).await.map_err(|fault| fault.while_("setting the retention"))
     }
 
     async fn drop_expired(&self, rows: u32) -> Result<Dropped> {
         self.do_drop_expired(rows).await.map_err(|fault| fault.while_("dropping what is past its retention"))
+    }
+
+    async fn keepers(&self, after: RunId) -> Result<Vec<RunId>> {
+        self.do_keepers(after).await.map_err(|fault| fault.while_("looking for runs with old payloads"))
+    }
+
+    async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped> {
+        self.do_drop_old(run, rows).await
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {

@@ -130,10 +130,13 @@ impl<'r> Walk<'r> {
         problems.extend(losses.end(run.id));
         summary.shredded += u64::from(losses.is_shredded());
         problems.extend(mark.rest(run.id));
-        for StoredSnapshot { place, fault } in self.reading.snapshots(run.id).await? {
+        for snapshot in self.reading.snapshots(run.id).await? {
             summary.snapshots += 1;
+            losses.see_snapshot(&snapshot);
+            let StoredSnapshot { place, digest: _, fault } = snapshot;
             problems.extend(fault.map(|fault| Problem::of(run.id, format!("snapshot after {place}"), fault)));
         }
+        problems.extend(losses.end_snapshots(run.id));
         summary.runs += 1;
         summary.problems += problems.len() as u64;
         problems.into_iter().for_each(tell);

@@ -10,14 +10,16 @@ use super::fault::{Work, timestamp};
 use super::row::RunRow;
 use crate::branch::{Branch, Walk};
 use crate::chain::{Kept, KeptSnapshot, Payloads, Place, Shelved};
+use crate::old::is_dropped;
 use crate::{AuditRow, BoundaryRow, RunId};
 
 /// From the head, or another boundary (`?2`, `?3`, `?4`), down: to turn `?5`, and on as far as what is wanted needs a state before it. Of each
 /// boundary up to turn `?6` it is told what is `known` of the state around it: 1 it is a full state that is kept plain,
-/// 2 a snapshot holds it, 3 it is a patch that is wanted itself; and whether the state after it is `needed`, `?7` at
+/// 2 a snapshot holds it, 3 it is a patch that is wanted itself, 4 its payloads were dropped; and whether the state after it is `needed`, `?7` at
 /// first. Snapshots of the boundaries whose hashes stand in `?8` are not used, none at all where that is null. Keys are
 /// walked first, and rows joined after. The parent of each must stand before it, so that no cycle is walked.
-const WALK: &str = "WITH RECURSIVE live AS ( \
+const WALK: &str = concat!(
+    "WITH RECURSIVE live AS ( \
          SELECT 2147483647 AS turn, 2 AS boundary, 0 AS epoch, ?2 AS parent_turn, ?3 AS parent_boundary, \
                 ?4 AS parent_epoch, ?7 AS needed, 0 AS known \
          UNION ALL \
@@ -26,11 +28,16 @@ const WALK: &str = "WITH RECURSIVE live AS ( \
                 CASE \
                     WHEN b.turn > ?6 THEN 0 \
                     WHEN b.is_full AND substr(b.ops, 1, 1) NOT IN (x'02', x'12') THEN 1 \
-                    WHEN b.turn >= ?5 THEN CASE WHEN b.is_full THEN 3 ELSE 0 END \
+                    WHEN b.turn >= ?5 AND NOT ",
+    is_dropped!(),
+    " THEN CASE WHEN b.is_full THEN 3 ELSE 0 END \
                     WHEN EXISTS ( \
                         SELECT 1 FROM snapshots s \
                         WHERE s.run = ?1 AND s.content_hash = b.content_hash AND instr(?8, s.content_hash) = 0 \
                     ) THEN 2 \
+                    WHEN ",
+    is_dropped!(),
+    " THEN 4 \
                     ELSE 0 \
                 END \
          FROM live JOIN boundaries b \
@@ -42,7 +49,9 @@ const WALK: &str = "WITH RECURSIVE live AS ( \
      SELECT b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.parent_hash, \
             b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
             b.events_digest, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
-            b.dropped AND (SELECT lifecycle <> 'live' FROM runs WHERE id = ?1) AS is_dropped, \
+            ",
+    is_dropped!(),
+    " AS is_dropped, \
             live.turn <= ?6 AND live.known <> 2 AS has_payloads, \
             CASE WHEN live.turn <= ?6 AND live.known <> 2 THEN b.ops END AS ops, \
             CASE WHEN live.turn <= ?6 AND live.known <> 2 THEN b.events END AS events, \
@@ -50,7 +59,8 @@ const WALK: &str = "WITH RECURSIVE live AS ( \
      FROM live JOIN boundaries b \
        ON b.run = ?1 AND b.turn = live.turn AND b.boundary = live.boundary AND b.epoch = live.epoch \
      LEFT JOIN snapshots s ON live.known = 2 AND s.run = ?1 AND s.content_hash = b.content_hash \
-     ORDER BY b.turn, b.boundary";
+     ORDER BY b.turn, b.boundary"
+);
 
 /// The live branch as far as the walk needs it.
 pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) -> Work<Option<Branch>> {

@@ -143,6 +143,10 @@ fn fresh(now: i64, new: NewRun) -> RunRow {
         retention_days: 30,
         expired_at: None,
         emptied: false,
+        keep_last: None,
+        dropped_turn: None,
+        dropped_boundary: None,
+        dropped_epoch: None,
     }
 }
 

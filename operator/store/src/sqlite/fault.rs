@@ -50,7 +50,9 @@ impl From<Error> for Fault {
     fn from(error: Error) -> Self {
         match error {
             Error::Unavailable { source, .. } => Self::Database(Arc::from(source)),
-            Error::Corrupt { doing, detail } => Self::Corrupt(format!("{doing}: {detail}")),
+            Error::Corrupt { doing, detail } | Error::Gone { doing, detail } => {
+                Self::Corrupt(format!("{doing}: {detail}"))
+            }
             Error::Unfit(why) => Self::Unfit(why),
         }
     }

@@ -5,13 +5,17 @@ use sqlx::{Row as _, SqliteConnection};
 use super::branch::shelved;
 use super::columns::Which;
 use super::fault::{Fault, Work};
+use crate::old::is_dropped;
 use crate::pages::Found;
 use crate::survey::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Place, RunId};
 
 /// At least one boundary, if there is one; no more than these bytes of payloads beyond it.
-const PAGE: &str = "SELECT b.*, true AS has_payloads, \
-            b.dropped AND coalesce((SELECT lifecycle <> 'live' FROM runs WHERE id = b.run), false) AS is_dropped, \
+const PAGE: &str = concat!(
+    "SELECT b.*, true AS has_payloads, \
+            ",
+    is_dropped!(),
+    " AS is_dropped, \
              NULL AS document, NULL AS snapshot_digest FROM ( \
          SELECT turn, boundary, epoch, \
                 sum(bytes) OVER (ORDER BY turn, boundary, epoch ROWS UNBOUNDED PRECEDING) - bytes AS before \
@@ -26,7 +30,8 @@ const PAGE: &str = "SELECT b.*, true AS has_payloads, \
      JOIN boundaries b \
        ON b.run = ?1 AND b.turn = page.turn AND b.boundary = page.boundary AND b.epoch = page.epoch \
      WHERE page.before < ?6 \
-     ORDER BY b.turn, b.boundary, b.epoch";
+     ORDER BY b.turn, b.boundary, b.epoch"
+);
 
 /// The next boundaries.
 pub(super) async fn page(conn: &mut SqliteConnection, run: RunId, after: Option<Place>) -> Work<Vec<Found>> {

@@ -12,7 +12,7 @@ use super::fault::{Fault, Work, timestamp};
 use super::row::RunRow;
 use crate::{
     Attempt, BeatRow, CAPACITY, CallCounts, CancelRow, Deadlines, Digest, FinishRow, HeadRow, Held, LookUp,
-    RunId, RunRecord, header,
+    Retention, RunId, RunRecord, header,
 };
 
 /// Attempts in a record: the current one and those before it.
@@ -92,7 +92,8 @@ pub(super) async fn record(conn: &mut SqliteConnection, now: i64, row: RunRow) -
             gap_from: timestamp(store.gap_from)?,
         },
         created_at: timestamp(row.created_at)?,
-        retention_days: row.retention_days,
+        retention: Retention { days: row.retention_days, keep_last: row.keep_last },
+        dropped_to: row.dropped_to(),
         lifecycle: row.lifecycle.0,
         epoch: row.epoch,
         observed_reset_generation: row.observed_reset_generation,

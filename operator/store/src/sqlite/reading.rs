@@ -16,6 +16,7 @@ use super::snapshot::Rows;
 use super::writer::{Doing, Durability, Writer};
 use super::{Reads, Sqlite, branch, in_time};
 use crate::keys::Keys;
+use crate::old::is_dropped;
 use crate::pages::Unread;
 use crate::reading::{
     AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary, StoredSnapshot,
@@ -26,7 +27,8 @@ const RUNS: &str = "SELECT * FROM runs WHERE ?1 IS NULL OR id > ?1 ORDER BY id L
 
 const AUDIT: &str = "SELECT * FROM audit WHERE (run, seq) > (?, ?) AND run <= ? ORDER BY run, seq LIMIT ?";
 
-const BOUNDARIES: &str = "WITH page AS ( \
+const BOUNDARIES: &str = concat!(
+    "WITH page AS ( \
          SELECT run, turn, boundary, epoch, \
                 sum(coalesce(length(ops), 0) + coalesce(length(events), 0)) \
                     OVER (ORDER BY run, turn, boundary, epoch \
@@ -36,9 +38,12 @@ const BOUNDARIES: &str = "WITH page AS ( \
                ORDER BY run, turn, boundary, epoch LIMIT ?) \
      ) \
      SELECT b.*, true AS has_payloads, \
-            b.dropped AND coalesce((SELECT lifecycle <> 'live' FROM runs WHERE id = b.run), false) AS is_dropped, \
+            ",
+    is_dropped!(),
+    " AS is_dropped, \
              NULL AS document, NULL AS snapshot_digest FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
-     WHERE coalesce(page.before, 0) < ? ORDER BY run, turn, boundary, epoch";
+     WHERE coalesce(page.before, 0) < ? ORDER BY run, turn, boundary, epoch"
+);
 
 const CALLS: &str = "WITH page AS ( \
          SELECT run, id, \

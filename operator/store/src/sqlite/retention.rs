@@ -7,7 +7,7 @@ use super::fault::Work;
 use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
-use crate::{Dropped, RunId, RunRecord};
+use crate::{Dropped, Retention, RunId, RunRecord};
 
 /// The next run to empty. One that was never finished ended with its last transition.
 const NEXT: &str = "SELECT id FROM runs \
@@ -31,10 +31,15 @@ const STEPS: [&str; 6] = [
      (SELECT rowid FROM boundaries WHERE run = ?1 AND NOT dropped ORDER BY turn DESC, boundary DESC LIMIT ?2)",
 ];
 
-/// How long the payloads of a run stay after its end.
-pub(super) async fn set(conn: &mut SqliteConnection, now: i64, run: RunId, days: i32) -> Work<RunRecord> {
+/// What is kept of a run.
+pub(super) async fn set(
+    conn: &mut SqliteConnection,
+    now: i64,
+    run: RunId,
+    retention: Retention,
+) -> Work<RunRecord> {
     let mut row = RunRow::expect(conn, run).await?;
-    row.retention_days = days;
+    (row.retention_days, row.keep_last) = (retention.days, retention.keep_last);
     row.save(conn).await?;
     record(conn, now, row).await
 }

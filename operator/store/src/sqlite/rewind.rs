@@ -35,7 +35,9 @@ pub(super) async fn rewind(
         return Ok(Rewound::Done(Box::new(record(conn, now, row).await?)));
     }
     let is_before = |head: HeadPoint| (to.turn, to.boundary) <= (head.turn, head.boundary);
-    let may = row.lifecycle.0 == Lifecycle::Live && row.epoch == epoch && from.is_none_or(is_before);
+    let is_kept = row.dropped_to().is_none_or(|last| to >= last);
+    let may =
+        row.lifecycle.0 == Lifecycle::Live && row.epoch == epoch && is_kept && from.is_none_or(is_before);
     let Some(target) = target.filter(|_| may) else {
         return Ok(Rewound::Refused(Box::new(record(conn, now, row).await?)));
     };

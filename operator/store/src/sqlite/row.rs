@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::columns::{Hash, Which, Word, table};
 use super::fault::{Fault, Work};
-use crate::{Asked, AttemptState, Digest, Lifecycle, RunId, RunOutcome, Verdict, header};
+use crate::{Asked, AttemptState, Digest, Lifecycle, Place, RunId, RunOutcome, Verdict, header};
 
 table! {
     /// All that a write to a run is judged by.
@@ -84,6 +84,10 @@ table! {
         retention_days: i32,
         expired_at: Option<i64>,
         emptied: bool,
+        keep_last: Option<i32>,
+        dropped_turn: Option<i32>,
+        dropped_boundary: Option<Which>,
+        dropped_epoch: Option<i64>,
     }
     where "id = ?" { id }
 }
@@ -123,6 +127,15 @@ impl RunRow {
             digest: self.head_digest?.0,
             hash: self.head_hash?.0,
             at: self.head_at?,
+        })
+    }
+
+    /// The last boundary of the live branch whose payloads were dropped while later ones stay.
+    pub fn dropped_to(&self) -> Option<Place> {
+        Some(Place {
+            turn: self.dropped_turn?,
+            boundary: self.dropped_boundary?.0,
+            epoch: self.dropped_epoch?,
         })
     }
 

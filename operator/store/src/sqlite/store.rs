@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::{
-    Reads, Sqlite, anchors, attach, branch, cancel, create, data_keys, links, namespace, operate, pulse,
+    Reads, Sqlite, anchors, attach, branch, cancel, create, data_keys, links, namespace, old, operate, pulse,
     read, reading, retention, rewind,
 };
 use crate::proof::{Anchor, Unanchored};
@@ -14,7 +14,7 @@ use crate::{
     Acknowledged, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit,
     Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage, EventQuery,
     FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch,
-    RecordPage, RecordQuery, Recorded, Result, Rewind, Rewound, RunId, RunRecord, Settle, Shredded,
+    RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord, Settle, Shredded,
     Snapshotted, Store, Then, Written,
 };
 
@@ -97,14 +97,23 @@ impl Store for Sqlite {
         .await
     }
 
-    async fn set_retention(&self, run: RunId, days: i32) -> Result<RunRecord> {
-        let doing = "setting the retention";
-        self.write(doing, move |conn, now| Box::pin(retention::set(conn, now, run, days))).await
+    async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord> {
+        let (doing, retention) = ("setting the retention", *retention);
+        self.write(doing, move |conn, now| Box::pin(retention::set(conn, now, run, retention))).await
     }
 
     async fn drop_expired(&self, rows: u32) -> Result<Dropped> {
         let doing = "dropping what is past its retention";
         self.write(doing, move |conn, now| Box::pin(retention::expire(conn, now, rows))).await
+    }
+
+    async fn keepers(&self, after: RunId) -> Result<Vec<RunId>> {
+        let doing = "looking for runs with old payloads";
+        self.read(doing, move |conn, _| Box::pin(old::keepers(conn, after))).await
+    }
+
+    async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped> {
+        crate::old::step(&self.rows(), run, rows).await
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {

@@ -6,8 +6,8 @@ mod cases;
 use dalsegno_protocol::{Boundary, CallState, Payload, Policy, RecordOp};
 use dalsegno_store::{
     AttemptState, CallFilter, Claim, Claimed, Class, Commit, Committed, Complete, Completed, FinishCall,
-    Lifecycle, Place, RecordBatch, RecordQuery, Rewind, Rewound, RunId, RunRecord, Settle, Then, Written,
-    audit, verify,
+    Lifecycle, Place, RecordBatch, RecordQuery, Retention, Rewind, Rewound, RunId, RunRecord, SNAPSHOT_DUE,
+    Settle, Then, Written, audit, verify,
 };
 use futures::future::join;
 use uuid::Uuid;
@@ -104,6 +104,9 @@ async fn play(case: &Case, world: &World) -> String {
 fn turns(step: Step) -> i32 {
     match step {
         Step::Rewind => 2,
+        Step::Snapshot => SNAPSHOT_DUE,
+        // A run that lives keeps up to nine more than it was told to.
+        Step::Retention => 11,
     }
 }
 
@@ -116,6 +119,12 @@ async fn step(step: Step, world: &World, worker: &Worker) {
                 Rewind { epoch: run.epoch, to, reason: "it went astray".into(), actor: "ada".into() };
             let rewound = world.rewind(run.id, &rewind).await.unwrap();
             assert_eq!(matches!(rewound, Rewound::Done(_)), run.lifecycle == Lifecycle::Live, "{rewound:?}");
+        }
+        Step::Snapshot => assert!(world.snapshot(run.id).await.unwrap().made),
+        Step::Retention => {
+            let retention = Retention { keep_last: Some(1), ..Retention::default() };
+            world.set_retention(run.id, &retention).await.unwrap();
+            assert!(world.drop_old(run.id, 500).await.unwrap().rows >= 10);
         }
     }
 }

@@ -16,6 +16,7 @@ mod events;
 mod faces;
 mod finishes;
 mod interleavings;
+mod keep_last;
 mod outcomes;
 mod patches;
 mod prior_runs;

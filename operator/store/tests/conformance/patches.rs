@@ -64,7 +64,8 @@ impl Client {
     }
 }
 
-fn base(content_hash: &str, ops: &str) -> Base {
+/// What a commit after this boundary is patched on.
+pub fn base(content_hash: &str, ops: &str) -> Base {
     let state = fold::text(&fold::fold([ops]).unwrap()).unwrap();
     Base { content_hash: header::parse(content_hash).unwrap(), state: Arc::new(state) }
 }

@@ -2,7 +2,8 @@
 
 use dalsegno_protocol::{Payload, Policy, RecordOp};
 use dalsegno_store::{
-    CallFilter, Commit, Dropped, Error, EventQuery, Lifecycle, RecordBatch, RecordQuery, RunId, audit, verify,
+    CallFilter, Commit, Dropped, Error, EventQuery, Lifecycle, RecordBatch, RecordQuery, Retention, RunId,
+    audit, verify,
 };
 use uuid::Uuid;
 
@@ -37,8 +38,13 @@ async fn written(world: &World, days: i32) -> Worker {
         operations: vec![note("a"), note("b")],
     };
     world.write_records(&batch).await.unwrap();
-    assert_eq!(world.set_retention(worker.run, days).await.unwrap().retention_days, days);
+    keep(world, worker.run, days).await;
     worker
+}
+
+async fn keep(world: &World, run: RunId, days: i32) {
+    let retention = Retention { days, ..Retention::default() };
+    assert_eq!(world.set_retention(run, &retention).await.unwrap().retention, retention);
 }
 
 async fn over(world: &World, days: i32) -> Worker {
@@ -73,7 +79,7 @@ async fn a_run_that_is_over_stays_for_its_days(world: &World) {
     let worker = over(world, 1).await;
     assert_eq!(world.drop_expired(500).await.unwrap(), Dropped::default());
     assert_eq!(payloads(world, worker.run).await, (3, 1, 2));
-    world.set_retention(worker.run, 0).await.unwrap();
+    keep(world, worker.run, 0).await;
     assert_eq!(world.drop_expired(500).await.unwrap().run, Some(worker.run));
 }
 
@@ -91,12 +97,12 @@ async fn what_the_worker_wrote_is_dropped_and_the_rest_stays(world: &World) {
 
     assert_eq!(still(world.of(&worker).await), still(before));
     let state = world.state(worker.run, None).await;
-    assert!(matches!(state, Err(Error::Corrupt { .. })), "nothing goes on from it: {state:?}");
+    assert!(matches!(state, Err(Error::Gone { .. })), "nothing goes on from it: {state:?}");
     let events = world.events(worker.run, EventQuery { from: 1, limit: 9, bytes: 999 }).await.unwrap();
     assert!(events.events.is_empty() && events.over);
     assert_eq!(world.boundaries(worker.run, 1, 9).await.unwrap().len(), 3, "their headers");
     let found = verify::survey(&*world.store, &world.of(&worker).await).await.unwrap();
-    assert_eq!(found.last_good, None);
+    assert_eq!((found.last_good, found.dropped, found.damage), (None, 3, Vec::new()));
     let audit = world.audit(worker.run).await.unwrap();
     assert_eq!(audit::first_break(worker.run, &audit), None);
     assert_eq!((audit.len(), audit.last().unwrap().kind.as_str()), (rows + 1, "expired"));

@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::{Boundary, Payload, RawValue, RecordOp};
 use dalsegno_store::proof::bundle::{state as replayed, verify};
-use dalsegno_store::{Commit, Place, RecordBatch, Rewind, RunId, Written};
+use dalsegno_store::{Commit, Place, RecordBatch, Retention, Rewind, RunId, Written};
 use uuid::Uuid;
 
 use crate::bundles;
@@ -172,7 +172,7 @@ async fn a_rewound_run_has_no_problem(face: &Face) {
 async fn a_run_past_its_retention_has_no_problem_and_payloads_that_just_vanish_are_one(face: &Face) {
     let worker = worked_with(face).await;
     face.world.finish(&worker.finish()).await.unwrap();
-    face.world.set_retention(worker.run, 0).await.unwrap();
+    face.world.set_retention(worker.run, &Retention { days: 0, keep_last: None }).await.unwrap();
     while face.world.drop_expired(2).await.unwrap().run.is_some() {
         assert_eq!(face.check().await.1, [], "also between two steps");
     }

@@ -33,7 +33,7 @@ async fn a_shredded_run_can_be_read_by_nobody_and_the_audit_says_why(face: &Face
     let (world, worker) = shredded(face).await;
     for world in [&world, &face.sealed().await] {
         match read_all(world, worker.run).await {
-            Err(Error::Corrupt { detail, .. }) => assert!(detail.contains("shredded"), "{detail}"),
+            Err(Error::Gone { detail, .. }) => assert!(detail.contains("shredded"), "{detail}"),
             other => panic!("{other:?}"),
         }
         let calls = world.calls(worker.run, CallFilter::All).await.unwrap();
@@ -94,7 +94,7 @@ async fn what_was_never_sealed_outlives_the_shredding(face: &Face) {
     world.finish(&worker.finish()).await.unwrap();
     world.shred(worker.run, "why", "who").await.unwrap();
     assert!(world.state(worker.run, Some(3)).await.unwrap().is_some());
-    assert!(matches!(world.state(worker.run, Some(4)).await, Err(Error::Corrupt { .. })));
+    assert!(matches!(world.state(worker.run, Some(4)).await, Err(Error::Gone { .. })));
     let (summary, problems) = check(&world).await;
     assert_eq!((problems, summary.shredded), (vec![], 1));
 }

@@ -78,7 +78,7 @@ fn spec() -> impl Strategy<Value = Change> {
                 match other {
                     0 => given.cancelled(),
                     1 => given.edited(),
-                    2 => given.spec(json!({ "retention": { "keepPods": 0, "retentionDays": 7, "ttlSecondsAfterFinished": 60 } })),
+                    2 => given.spec(json!({ "retention": { "keepPods": 0, "retentionDays": 7, "keepLast": 5, "ttlSecondsAfterFinished": 60 } })),
                     _ => given,
                 }
             })

@@ -118,6 +118,11 @@ fn retention() -> Vec<Case> {
             keep(attached(), 7),
             acts("keep 7 days"),
         ),
+        case(
+            "and so is how many boundaries it keeps",
+            Given { row: attached().row, ..attached().spec(json!({ "retention": { "keepLast": 20 } })) },
+            acts("keep 30 days and the last 20"),
+        ),
         case("also once it is over", keep(done(), 7), acts("keep 7 days")),
         case("and 30 days are what it begins with", keep(done(), 30), succeeded()),
         case(

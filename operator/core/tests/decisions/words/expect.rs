@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dalsegno_core::{Decision, Effect};
 use dalsegno_crds::{AgentRunStatus, Cause, ConditionType as Is, Reason, Summary, find_condition};
-use dalsegno_store::{Class, Then};
+use dalsegno_store::{Class, Retention, Then};
 
 use super::Given;
 
@@ -132,7 +132,10 @@ pub fn in_words(effect: &Effect) -> String {
         Effect::RequestCancel(_) => "request cancel".to_owned(),
         Effect::ResetBudget { run: _, observed, to } => format!("reset budget {observed} to {to}"),
         Effect::SetDeadlines(..) => "set deadlines".to_owned(),
-        Effect::SetRetention(_, days) => format!("keep {days} days"),
+        Effect::SetRetention(_, Retention { days, keep_last }) => {
+            let last = keep_last.map_or_else(String::new, |last| format!(" and the last {last}"));
+            format!("keep {days} days{last}")
+        }
         Effect::StopWorker { name, uid: _ } => format!("stop {name}"),
         Effect::DeleteRun => "delete the run".to_owned(),
         Effect::MarkDeleted => "mark deleted".to_owned(),

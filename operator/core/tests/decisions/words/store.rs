@@ -4,7 +4,7 @@ use dalsegno_core::settings::Settings;
 use dalsegno_protocol::{Boundary, Policy, Usage};
 use dalsegno_store::{
     Attempt, AttemptEnd, AttemptState, BeatRow, CallCounts, CancelRow, Class, Counters, FinishRow, HeadRow,
-    Lifecycle, RunOutcome, RunRecord, Verdict,
+    Lifecycle, Retention, RunOutcome, RunRecord, Verdict,
 };
 use uuid::Uuid;
 
@@ -40,7 +40,8 @@ pub fn fresh_row() -> RunRecord {
         deadlines: Settings::resolve(&Default::default(), &Default::default()).deadlines,
         beat: BeatRow { last: now(), since: ago(86_400), gap_from: ago(86_400) },
         created_at: ago(3_600),
-        retention_days: 30,
+        retention: Retention::default(),
+        dropped_to: None,
     }
 }
 
@@ -48,7 +49,7 @@ impl Given {
     /// The row's deadlines are those of the spec.
     pub fn obeyed(mut self) -> Self {
         let settings = Settings::of(&self.run, &self.seen.agent);
-        (self.row.deadlines, self.row.retention_days) = (settings.deadlines, settings.retention_days);
+        (self.row.deadlines, self.row.retention) = (settings.deadlines, settings.retention);
         self
     }
 

@@ -86,7 +86,7 @@ pub struct BoundaryLine {
     pub trigger: Option<String>,
     pub records_digest: Option<Hash>,
     pub undone: bool,
-    /// Its payloads are past their retention.
+    /// Its payloads were dropped, as the retention says.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dropped: bool,
     /// Its payloads were shredded.

@@ -46,6 +46,10 @@ pub enum Moment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Rewind,
+    /// Of the state at the head.
+    Snapshot,
+    /// All payloads are dropped but the head's.
+    Retention,
 }
 
 /// One of each.
@@ -62,7 +66,7 @@ const CALLS: [Call; 7] =
     [Call::Plan, Call::Result, Call::Claim, Call::Complete, Call::Settle, Call::Finish, Call::Records];
 const DELIVERIES: [Delivery; 3] = [Delivery::Ok, Delivery::Lost, Delivery::Twins];
 const EPOCHS: [Epoch; 2] = [Epoch::Same, Epoch::Next];
-const STEPS: [Step; 1] = [Step::Rewind];
+const STEPS: [Step; 3] = [Step::Rewind, Step::Snapshot, Step::Retention];
 const MOMENTS: [Moment; 2] = [Moment::Before, Moment::After];
 
 /// Every case of a call, in the order of the page.
@@ -113,6 +117,8 @@ impl Case {
         };
         let step = match self.step {
             Step::Rewind => "a rewind",
+            Step::Snapshot => "a snapshot",
+            Step::Retention => "retention",
         };
         format!("{moment} {step}")
     }

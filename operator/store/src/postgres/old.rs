@@ -1,0 +1,74 @@
+//! What stands before the last boundaries that a run keeps.
+
+use sqlx::Row as _;
+
+use super::Postgres;
+use super::fault::Work;
+use super::pool::Pool;
+use super::row::{digest, number, place};
+use super::snapshot::Rows;
+use crate::old::{self, Clearer, Cut, Next, Spent};
+use crate::snapshot::ReadBack;
+use crate::survey::PAGE_ROWS;
+use crate::{Digest, Dropped, Result, RunId};
+
+impl Postgres {
+    pub(super) async fn do_keepers(&self, after: RunId) -> Work<Vec<RunId>> {
+        let rows = self.pool.all(sqlx::query(old::KEEPERS).bind(after).bind(PAGE_ROWS)).await?;
+        rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
+    }
+
+    pub(super) async fn do_drop_old(&self, run: RunId, rows: u32) -> Result<Dropped> {
+        old::step(&self.rows(), run, rows).await
+    }
+}
+
+impl Clearer for Rows<'_, Pool> {
+    async fn next(&self, run: RunId, rows: u32) -> Result<Next> {
+        next(self.asked, run, rows).await.map_err(|fault| fault.while_("looking for what can be dropped"))
+    }
+
+    async fn cut(&self, cut: Cut) -> Result<u64> {
+        self::cut(self.asked, cut).await.map_err(|fault| fault.while_("dropping old payloads"))
+    }
+
+    async fn discard(&self, spent: Spent) -> Result<u64> {
+        discard(self.asked, spent).await.map_err(|fault| fault.while_("dropping a snapshot"))
+    }
+}
+
+async fn next(pool: &Pool, run: RunId, rows: u32) -> Work<Next> {
+    if let Some(row) = pool.optional(sqlx::query(old::SPENT).bind(run)).await? {
+        return Ok(Next::Discard(digest(&row, "content_hash")?));
+    }
+    let row = pool.optional(sqlx::query(old::CUT).bind(run).bind(i64::from(rows))).await?;
+    row.map_or(Ok(Next::Rest), |row| Ok(Next::Cut(place(&row)?, digest(&row, "content_hash")?)))
+}
+
+async fn cut(pool: &Pool, cut: Cut) -> Work<u64> {
+    let Cut { run, place, content_hash, snapshot: ReadBack { digest, text, chunks } } = cut;
+    let query = sqlx::query("SELECT ds_cut_v1($1, $2, $3, $4, $5, $6, $7, $8) AS rows")
+        .bind(run)
+        .bind(place.turn)
+        .bind(number(place.boundary))
+        .bind(place.epoch)
+        .bind(Vec::from(content_hash))
+        .bind(digest)
+        .bind(Vec::from(text))
+        .bind(many(&chunks));
+    Ok(pool.one(query).await?.try_get::<i64, _>("rows")?.unsigned_abs())
+}
+
+async fn discard(pool: &Pool, spent: Spent) -> Work<u64> {
+    let Spent { run, content_hash, chunks, others } = spent;
+    let query = sqlx::query("SELECT ds_discard_v1($1, $2, $3, $4) AS rows")
+        .bind(run)
+        .bind(Vec::from(content_hash))
+        .bind(many(&chunks))
+        .bind(many(&others));
+    Ok(pool.one(query).await?.try_get::<i64, _>("rows")?.unsigned_abs())
+}
+
+fn many(hashes: &[Digest]) -> Vec<&[u8]> {
+    hashes.iter().map(Digest::as_slice).collect()
+}
