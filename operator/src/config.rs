@@ -188,6 +188,25 @@ pub enum AuditCommand {
         #[arg(long, value_parser = public_key)]
         public_key: Option<PublicKey>,
     },
+    /// Drops the start of each run's audit, up to the last row that an anchor named before a time; what is left still
+    /// proves itself with that anchor. Verifies first, and drops nothing if there is any problem. PostgreSQL: the role that
+    /// owns the tables (`migrate` ran as it) may, and the one of operator and gateway may not.
+    Prune {
+        #[command(flatten)]
+        store: StoreArgs,
+        /// Anchors from before this day count (2027-01-31, UTC), or from before this time (2027-01-31T12:00:00Z).
+        #[arg(long, value_name = "TIME", value_parser = time)]
+        before: jiff::Timestamp,
+        /// Copy of the anchors that was kept outside, such as the operator's log.
+        #[arg(long, value_name = "FILE")]
+        anchors: PathBuf,
+        /// Public key that must have signed them, in base64; unset: whichever they name.
+        #[arg(long, value_parser = public_key)]
+        public_key: Option<PublicKey>,
+        /// Who you are, for the audit.
+        #[arg(long, env = "USER", default_value = "somebody")]
+        by: String,
+    },
 }
 
 /// What to do with the keys.
@@ -299,6 +318,13 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok()
         .filter(|it| !it.is_zero())
         .ok_or_else(|| "it must be more than 0".to_owned())
+}
+
+/// A day's beginning, or a time.
+fn time(text: &str) -> Result<jiff::Timestamp, String> {
+    let day = text.parse::<jiff::civil::Date>().and_then(|day| day.to_zoned(jiff::tz::TimeZone::UTC));
+    let time = day.map(|day| day.timestamp()).or_else(|_| text.parse());
+    time.map_err(|_| "write a day as 2027-01-31, or a time as 2027-01-31T12:00:00Z".to_owned())
 }
 
 /// A DNS label that has room for the number of an attempt.

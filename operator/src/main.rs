@@ -115,6 +115,9 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Keys { what: KeysCommand::Shred { store, run, reason, by } } => {
             people::keys::shred(&store, &run, &reason, &by).await
         }
+        Command::Audit { what: AuditCommand::Prune { store, before, anchors, public_key, by } } => {
+            people::audit::prune(&store, &anchors, public_key, before, &by).await
+        }
         Command::AdoptNamespace { store, old_uid, new_uid, by } => {
             people::adopt_namespace(&store, &old_uid, &new_uid, &by).await
         }

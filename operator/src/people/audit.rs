@@ -1,10 +1,12 @@
-//! Whether what the store says was done is what was written.
+//! Whether what the store says was done is what was written; and the start of it, once an anchor stands for that.
 
 use std::io::BufRead as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use dalsegno_store::proof::{Anchors, PublicKey, check_store};
+use dalsegno_store::{Prune, RunId, Store, audit};
+use jiff::Timestamp;
 
 use crate::config::StoreArgs;
 
@@ -14,15 +16,55 @@ use crate::config::StoreArgs;
 ///
 /// Something is not, the copy cannot be read or holds no anchor, or the store does not answer.
 pub async fn verify(store: &StoreArgs, copy: Option<&Path>, key: Option<PublicKey>) -> anyhow::Result<()> {
+    let store = store.open_read_only().await?;
+    check(store.as_ref(), copy, key).await.map(|_| ())
+}
+
+/// Drops the start of each run's audit, up to the last row that the copy's anchors named before this time, if all that is
+/// there proves itself.
+///
+/// # Errors
+///
+/// As of [`verify`]; then nothing was dropped. Or the role may not drop it.
+pub async fn prune(
+    store: &StoreArgs,
+    copy: &Path,
+    key: Option<PublicKey>,
+    before: Timestamp,
+    by: &str,
+) -> anyhow::Result<()> {
+    let store = store.open_beside().await?;
+    let anchors = check(store.as_ref(), Some(copy), key).await.context("nothing was pruned")?;
+    let (mut after, mut runs, mut rows) = (RunId::nil(), 0_u64, 0);
+    loop {
+        let page = store.run_ids(after).await.context("listing the runs")?;
+        let Some(last) = page.last() else { break };
+        after = *last;
+        for run in page {
+            let chain = store.audit(run).await.context("reading an audit")?;
+            let last = anchors.last_named(run, before, audit::first_needed(&chain));
+            // To say that one row has gone takes one.
+            let first = chain.first().map_or(i64::MAX, |row| row.seq);
+            let Some((seq, hash)) = last.filter(|(seq, _)| *seq > first) else { continue };
+            let prune = Prune { run, seq, hash, actor: by.to_owned() };
+            rows += store.prune_audit(&prune).await.context("pruning an audit")?;
+            runs += 1;
+        }
+    }
+    println!("{rows} rows of {runs} runs were pruned");
+    Ok(())
+}
+
+/// Prints every problem. The anchors of the copy, if there is none.
+async fn check(store: &dyn Store, copy: Option<&Path>, key: Option<PublicKey>) -> anyhow::Result<Anchors> {
     let mut problems = 0;
     let mut anchors = Anchors::signed_by(key);
     if let Some(path) = copy {
         problems += read(path, &mut anchors).with_context(|| format!("reading {}", path.display()))?;
     }
     let copied = anchors.count();
-    let store = store.open_read_only().await?;
     let mut reading = store.reading().await.context("beginning to read")?;
-    let summary = check_store(&mut *reading, anchors, &mut |problem| println!("{problem}"))
+    let summary = check_store(&mut *reading, anchors.clone(), &mut |problem| println!("{problem}"))
         .await
         .context("reading the store")?;
     problems += summary.problems;
@@ -39,7 +81,7 @@ pub async fn verify(store: &StoreArgs, copy: Option<&Path>, key: Option<PublicKe
     if copy.is_some() && copied == 0 {
         bail!("the copy holds no anchor, so it proves nothing");
     }
-    Ok(())
+    Ok(anchors)
 }
 
 /// Takes the anchors in a file; answers how many problems it told.

@@ -30,11 +30,13 @@
 //! | the payloads of a run that is over are past their retention | `expired` (operator), before the first is dropped |
 //! | a data key is deleted | `shredded` (the person's name) |
 //! | payloads before the last boundaries that a run keeps are dropped | `dropped` (operator), with up to where, and the digest of the snapshot that stands for them |
+//! | rows before one that an anchor names are pruned | `pruned` (the person's name), with the number and the hash of the last that went |
 //! | a namespace is adopted | `namespace-adopted` (the person's name), for each row |
 //!
 //! What changes nothing (a retry, a refusal other than `spent`) appends nothing.
 
-use crate::{AuditRow, Digest, RunId, header::Framed};
+use crate::header::{self, Framed};
+use crate::{AuditRow, Digest, RunId};
 
 /// First field of every audit row's hash.
 pub const TAG: &[u8] = b"dalsegno/audit/v1";
@@ -89,6 +91,8 @@ pub mod kind {
     pub const EXPIRED: &str = "expired";
     /// Payloads before the last boundaries that the run keeps were dropped.
     pub const DROPPED: &str = "dropped";
+    /// The rows before, up to one that an anchor names, were pruned.
+    pub const PRUNED: &str = "pruned";
     /// The run's namespace was re-created and taken over by hand.
     pub const NAMESPACE_ADOPTED: &str = "namespace-adopted";
 }
@@ -127,10 +131,34 @@ impl Link<'_> {
     }
 }
 
-/// The first row of a run's chain that does not follow from the one before, if any.
+/// Up to which row a row says that those before it were pruned, and that row's hash.
+pub fn pruned_to(row: &AuditRow) -> Option<(i64, Digest)> {
+    #[derive(serde::Deserialize)]
+    struct Detail {
+        to: i64,
+        hash: String,
+    }
+    if row.kind != kind::PRUNED {
+        return None;
+    }
+    let Detail { to, hash } = serde_json::from_str(&row.detail).ok()?;
+    Some((to, header::parse(&hash)?))
+}
+
+/// Number of the first row that is never pruned: what it says of dropped or shredded payloads is said nowhere else.
+pub fn first_needed(rows: &[AuditRow]) -> i64 {
+    let lost = rows.iter().find(|row| [kind::EXPIRED, kind::SHREDDED].contains(&&*row.kind));
+    let dropped = rows.iter().rfind(|row| row.kind == kind::DROPPED);
+    lost.into_iter().chain(dropped).map(|row| row.seq).min().unwrap_or(i64::MAX)
+}
+
+/// The first row of a run's chain that does not follow from the one before, if any. Rows before the first may be missing if
+/// a row says that they were pruned.
 pub fn first_break(run: RunId, rows: &[AuditRow]) -> Option<i64> {
-    let mut parent = crate::header::NO_PARENT;
-    for (row, seq) in rows.iter().zip(1..) {
+    let before = rows.first().map(|row| (row.seq - 1, row.parent_hash));
+    let pruned = before.filter(|before| rows.iter().any(|row| pruned_to(row) == Some(*before)));
+    let (start, mut parent) = pruned.unwrap_or((0, header::NO_PARENT));
+    for (row, seq) in rows.iter().zip(start + 1..) {
         let link = Link {
             parent_hash: &parent,
             run,

@@ -263,8 +263,13 @@ pub trait Store: Send + Sync + 'static {
     /// Ids of runs after this one ([`RunId::nil`]: from the first), in order: some of them, none only after the last.
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
 
-    /// The audit chain of a run, in order.
+    /// The audit chain of a run, in order; it begins after what was pruned.
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
+
+    /// Drops the start of a run's audit, up to and with the row that is named, and says so in the next one. How many rows
+    /// went; 0: the run has no such row. PostgreSQL: only the role that owns the tables may ([`Error::Unfit`]). Whether an
+    /// anchor names that row, and whether nobody needs those before ([`audit::first_needed`]), is the caller's to know.
+    async fn prune_audit(&self, prune: &Prune) -> Result<u64>;
 
     /// The store's own signing key, a PKCS#8 document: `fresh`, if it has none yet. Whoever can read the whole database
     /// can read it; a key in a file keeps it apart.

@@ -29,6 +29,7 @@ mod grants;
 mod old;
 mod operate;
 mod pool;
+mod prune;
 mod pulse;
 mod reading;
 mod records;

@@ -35,6 +35,7 @@ mod lock;
 mod namespace;
 mod old;
 mod operate;
+mod prune;
 mod pulse;
 mod read;
 mod reading;

@@ -127,6 +127,7 @@ pass! {
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
     async fn keepers(&self, after: RunId) -> Result<Vec<RunId>>;
+    async fn prune_audit(&self, prune: &Prune) -> Result<u64>;
     async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped>;
     async fn drop_expired(&self, rows: u32) -> Result<Dropped>;
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound>;

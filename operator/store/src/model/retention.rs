@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::RunId;
+use super::{Digest, RunId};
 
 /// How much of a run is kept, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +17,19 @@ impl Default for Retention {
     fn default() -> Self {
         Self { days: 30, keep_last: None }
     }
+}
+
+/// The start of a run's audit that is dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prune {
+    /// The run.
+    pub run: RunId,
+    /// Number of the last row that goes.
+    pub seq: i64,
+    /// Hash of that row.
+    pub hash: Digest,
+    /// Who wants it, for the audit.
+    pub actor: String,
 }
 
 /// What one step of [`crate::Store::drop_expired`] or [`crate::Store::drop_old`] did.

@@ -44,6 +44,7 @@ fn migrator() -> Migrator {
         17 "0017_retention",
         18 "0018_data_keys",
         20 "0020_keep_last",
+        21 "0021_prune_audit",
     })
 }
 

@@ -10,7 +10,7 @@ use crate::proof::{Anchor, Unanchored};
 use crate::{
     Acknowledged, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit,
     Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage, EventQuery,
-    FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch,
+    FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Prune, Pulse, Reading, RecordBatch,
     RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord, Settle, Shredded,
     Snapshotted, Store, Then, Written, branch, pages, snapshot,
 };
@@ -197,6 +197,10 @@ impl Store for Postgres {
 
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>> {
         self.do_audit(run).await.map_err(|fault| fault.while_("reading the audit chain"))
+    }
+
+    async fn prune_audit(&self, prune: &Prune) -> Result<u64> {
+        self.do_prune_audit(prune).await.map_err(|fault| fault.while_("pruning an audit"))
     }
 
     async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>> {

@@ -148,6 +148,11 @@ impl Anchor {
         self.seq
     }
 
+    /// When it was made, in milliseconds since 1970.
+    pub fn at(&self) -> i64 {
+        self.at
+    }
+
     /// Id of the store that it is of.
     pub fn store(&self) -> Uuid {
         self.store

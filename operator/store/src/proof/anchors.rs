@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
 use super::anchor::Anchor;
 use super::marks::Marks;
 use super::{Problem, PublicKey};
-use crate::Digest;
+use crate::{Digest, RunId};
 
 /// Anchors as they are found, in whatever order and among whatever lines: a log of the operator will do. Costs about
 /// 200 bytes for each time that one names a run.
@@ -44,6 +46,11 @@ impl Anchors {
         }
         self.marks.take(&anchor);
         None
+    }
+
+    /// The last row of a run's audit that one of them named before this time, of those before row `seq`; and its hash.
+    pub fn last_named(&self, run: RunId, before: Timestamp, seq: i64) -> Option<(i64, Digest)> {
+        self.marks.last(run, before.as_millisecond(), seq)
     }
 
     /// Where they do not follow from each other. One that is missing is a problem too if they must be `whole`, and then

@@ -1,7 +1,7 @@
 //! The audit of a run, row by row.
 
 use super::Problem;
-use crate::audit::Link;
+use crate::audit::{self, Link};
 use crate::header::NO_PARENT;
 use crate::{AuditRow, Digest, RunId};
 
@@ -11,16 +11,26 @@ pub struct AuditChain {
     run: RunId,
     seq: i64,
     hash: Digest,
+    /// The row before the first that is there, where that is not row 1.
+    begins: Option<(i64, Digest)>,
+    /// Up to where the last row says that rows were pruned.
+    told: Option<(i64, Digest)>,
 }
 
 impl AuditChain {
     /// Before the first row.
     pub fn new(run: RunId) -> Self {
-        Self { run, seq: 0, hash: NO_PARENT }
+        Self { run, seq: 0, hash: NO_PARENT, begins: None, told: None }
     }
 
     /// Takes the next row.
     pub fn push(&mut self, row: &AuditRow) -> Option<Problem> {
+        if self.seq == 0 && row.seq > 1 {
+            // Whether these were pruned a later row tells.
+            (self.seq, self.hash) = (row.seq - 1, row.parent_hash);
+            self.begins = Some((self.seq, self.hash));
+        }
+        self.told = audit::pruned_to(row).or(self.told);
         let (before, parent) = (self.seq, self.hash);
         (self.seq, self.hash) = (row.seq, row.hash);
         let link = Link {
@@ -42,6 +52,20 @@ impl AuditChain {
             return None;
         };
         Some(self.problem(row.seq, what))
+    }
+
+    /// After the last row: up to which row, with which hash, those before the first were pruned; none may be missing.
+    ///
+    /// # Errors
+    ///
+    /// Some are missing, and no row says that just these were pruned.
+    pub fn pruned(&self) -> Result<Option<(i64, Digest)>, Problem> {
+        match self.begins {
+            Some((seq, _)) if self.begins != self.told => {
+                Err(self.problem(seq + 1, "row 1 was expected: rows are missing, or in another order"))
+            }
+            begins => Ok(begins),
+        }
     }
 
     /// After the last row: what the run's row says of it.

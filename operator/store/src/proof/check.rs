@@ -118,6 +118,10 @@ impl<'r> Walk<'r> {
             mark.see_audit(&row);
             summary.audit += 1;
         }
+        match chain.pruned() {
+            Ok(last) => problems.extend(last.and_then(|last| mark.see_pruned(run.id, last))),
+            Err(problem) => problems.push(problem),
+        }
         problems.extend(chain.end(run.audit_seq, &run.audit_hash));
         let mut chain = BoundaryChain::new(run.id, run.head);
         while let Some(boundary) = self.next_boundary(|of| of == run.id).await? {

@@ -6,14 +6,14 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::{
-    Reads, Sqlite, anchors, attach, branch, cancel, create, data_keys, links, namespace, old, operate, pulse,
-    read, reading, retention, rewind,
+    Reads, Sqlite, anchors, attach, branch, cancel, create, data_keys, links, namespace, old, operate, prune,
+    pulse, read, reading, retention, rewind,
 };
 use crate::proof::{Anchor, Unanchored};
 use crate::{
     Acknowledged, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit,
     Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage, EventQuery,
-    FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Pulse, Reading, RecordBatch,
+    FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Prune, Pulse, Reading, RecordBatch,
     RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord, Settle, Shredded,
     Snapshotted, Store, Then, Written,
 };
@@ -246,6 +246,11 @@ impl Store for Sqlite {
 
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>> {
         self.read("reading the audit chain", move |conn, _| Box::pin(branch::audit(conn, run))).await
+    }
+
+    async fn prune_audit(&self, prune: &Prune) -> Result<u64> {
+        let prune = prune.clone();
+        self.write("pruning an audit", |conn, now| Box::pin(prune::prune(conn, now, prune))).await
     }
 
     async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>> {

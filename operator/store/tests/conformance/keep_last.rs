@@ -159,7 +159,7 @@ async fn a_run_that_lives_goes_on_while_it_is_cleared(world: &World) {
 async fn nothing_is_dropped_of_a_run_that_keeps_all(world: &World) {
     let worker = world.worker().await;
     grow(world, &worker, 1..=30).await;
-    assert_eq!(world.keepers(RunId::nil()).await.unwrap(), [RunId::nil(); 0]);
+    assert!(world.keepers(RunId::nil()).await.unwrap().is_empty());
     assert_eq!(world.drop_old(worker.run, 500).await.unwrap(), Dropped::default());
     keep_last(world, worker.run, 25).await;
     assert_eq!(clear(world, worker.run).await, 0, "up to nine more, while it lives");

@@ -23,7 +23,7 @@ async fn nobody_edits_or_deletes_a_row_of_the_audit(face: &Face) {
 }
 
 /// A face whose tables belong to another role than the one that it is opened as.
-async fn with_a_role(name: &str) -> Face {
+pub async fn with_a_role(name: &str) -> Face {
     let face = faces::postgres().await;
     face.execute(&format!("CREATE ROLE \"{name}\" LOGIN")).await.unwrap();
     grant(&face.url, name).await.unwrap();

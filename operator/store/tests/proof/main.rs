@@ -15,6 +15,7 @@ mod anchors;
 mod append_only;
 mod bundles;
 mod faces;
+mod prune;
 mod rows;
 mod snapshots;
 mod stores;

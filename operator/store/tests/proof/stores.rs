@@ -61,7 +61,7 @@ async fn a_store_that_was_worked_with_has_no_problem(face: &Face) {
 }
 
 /// How a run's id is written in the database's own SQL.
-fn id(face: &Face, run: RunId) -> String {
+pub fn id(face: &Face, run: RunId) -> String {
     if face.is_postgres() { format!("'{run}'") } else { format!("x'{}'", run.simple()) }
 }
 

@@ -196,6 +196,7 @@ impl Check {
         self.found.shredded = self.losses.is_shredded();
         self.found.problems.extend(self.losses.end(self.run));
         if let Some((seq, hash)) = self.audit_end {
+            self.found.problems.extend(self.audit.pruned().err());
             self.found.problems.extend(self.audit.end(seq, &hash));
         }
         self.found

@@ -1,0 +1,39 @@
+-- The start of a run's audit may go once an anchor names where it ended. Only who owns the table may do that, and only by
+-- the function below, which says so.
+CREATE FUNCTION ds_refuse_v2() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' AND current_setting('dalsegno.prunes', true) = 'yes'
+        AND pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'MEMBER')
+    THEN
+        RETURN NULL;
+    END IF;
+    RAISE EXCEPTION '% on % is refused: its rows are only ever added', TG_OP, TG_TABLE_NAME
+        USING ERRCODE = 'insufficient_privilege';
+END
+$$;
+
+DROP TRIGGER audit_is_append_only ON audit;
+CREATE TRIGGER audit_is_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit
+    FOR EACH STATEMENT EXECUTE FUNCTION ds_refuse_v2();
+
+-- `Store::prune_audit`. How many rows went; 0: the run has no such row.
+CREATE FUNCTION ds_prune_audit_v1(_run uuid, _seq bigint, _hash bytea, _actor text) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    gone_ bigint;
+BEGIN
+    PERFORM FROM runs WHERE id = _run FOR UPDATE;
+    IF NOT EXISTS (SELECT FROM audit WHERE run = _run AND seq = _seq AND hash = _hash) THEN
+        RETURN 0;
+    END IF;
+    PERFORM set_config('dalsegno.prunes', 'yes', true);
+    DELETE FROM audit WHERE run = _run AND seq <= _seq;
+    GET DIAGNOSTICS gone_ = ROW_COUNT;
+    PERFORM set_config('dalsegno.prunes', '', true);
+    PERFORM ds_audit_v1(_run, 'pruned', _actor, jsonb_build_object(
+        'to', _seq, 'hash', 'sha256:' || encode(_hash, 'hex'), 'rows', gone_
+    ), ds_now_v1());
+    RETURN gone_;
+END
+$$;

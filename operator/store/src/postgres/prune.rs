@@ -1,0 +1,38 @@
+//! The start of a run's audit, which an anchor names the end of.
+
+use sqlx::Row as _;
+
+use super::Postgres;
+use super::fault::{Fault, Work};
+use super::row::text;
+use crate::Prune;
+
+const PRUNE: &str = "SELECT ds_prune_audit_v1($1, $2, $3, $4) AS rows";
+
+/// The role does not own the table.
+const NO_RIGHT: &str = "42501";
+
+impl Postgres {
+    pub(super) async fn do_prune_audit(&self, prune: &Prune) -> Work<u64> {
+        let Prune { run, seq, hash, actor } = prune;
+        let query = sqlx::query(PRUNE).bind(run).bind(seq).bind(hash.as_slice()).bind(text(actor));
+        let row = self.pool.one(query).await.map_err(refused)?;
+        Ok(row.try_get::<i64, _>("rows")?.unsigned_abs())
+    }
+}
+
+fn refused(fault: Fault) -> Fault {
+    let is_refused = match &fault {
+        Fault::Database(error) => error
+            .downcast_ref::<sqlx::Error>()
+            .and_then(sqlx::Error::as_database_error)
+            .is_some_and(|error| error.code().as_deref() == Some(NO_RIGHT)),
+        Fault::Corrupt(_) | Fault::Unfit(_) => false,
+    };
+    if is_refused {
+        let why = "the audit is pruned by the role that owns its tables, and this is another: connect as the one that \
+                   `dalsegno migrate` ran as";
+        return Fault::Unfit(why.into());
+    }
+    fault
+}

@@ -1,0 +1,41 @@
+//! The start of a run's audit, which an anchor names the end of.
+
+use sqlx::SqliteConnection;
+
+use super::change::append;
+use super::columns::Hash;
+use super::fault::Work;
+use super::row::RunRow;
+use crate::audit::kind;
+use crate::{Prune, header};
+
+/// Drops the rows and says so in the next one.
+pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -> Work<u64> {
+    let Prune { run, seq, hash, actor } = prune;
+    let found: i64 = sqlx::query_scalar("SELECT count(*) FROM audit WHERE run = ? AND seq = ? AND hash = ?")
+        .bind(run)
+        .bind(seq)
+        .bind(Hash(hash))
+        .fetch_one(&mut *conn)
+        .await?;
+    if found == 0 {
+        return Ok(0);
+    }
+    let mut row = RunRow::expect(conn, run).await?;
+    sqlx::query("INSERT INTO audit_prunes (run, to_seq) VALUES (?, ?)")
+        .bind(run)
+        .bind(seq)
+        .execute(&mut *conn)
+        .await?;
+    let gone = sqlx::query("DELETE FROM audit WHERE run = ? AND seq <= ?")
+        .bind(run)
+        .bind(seq)
+        .execute(&mut *conn)
+        .await?
+        .rows_affected();
+    sqlx::query("DELETE FROM audit_prunes WHERE run = ?").bind(run).execute(&mut *conn).await?;
+    let detail = serde_json::json!({ "to": seq, "hash": header::render(&hash), "rows": gone });
+    append(conn, &mut row, now, kind::PRUNED, &actor, detail).await?;
+    row.save(conn).await?;
+    Ok(gone)
+}

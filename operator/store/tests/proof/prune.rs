@@ -1,0 +1,129 @@
+//! The start of an audit is pruned behind an anchor, by who owns the tables, and never unnoticed.
+
+use dalsegno_store::proof::bundle::verify;
+use dalsegno_store::proof::{Anchor, Anchors, check_store};
+use dalsegno_store::{AuditRow, Error, Prune, Retention, RunId, audit};
+use jiff::Timestamp;
+
+use crate::append_only::with_a_role;
+use crate::bundles;
+use crate::faces::{Face, on_both};
+use crate::stores::{id, worked_with};
+
+on_both! {
+    a_start_that_an_anchor_names_is_pruned_and_the_rest_still_verifies,
+    a_start_that_no_anchor_names_is_found,
+    a_start_that_is_missing_without_a_word_is_found,
+    what_tells_of_dropped_payloads_is_needed,
+}
+
+/// Anchors the store as it stands; the copy has one more line each time.
+async fn anchor(face: &Face, copy: &mut Vec<String>) {
+    let store = &face.world.store;
+    let moved = store.unanchored().await.unwrap();
+    let signer = bundles::signer().await;
+    let at = Timestamp::from_second(1_000 * (copy.len() as i64 + 1)).unwrap();
+    let anchor = Anchor::next(&moved, store.id().await.unwrap(), at, &signer);
+    assert!(store.put_anchor(&anchor).await.unwrap());
+    copy.push(anchor.line().unwrap());
+}
+
+fn anchors(copy: &[String]) -> Anchors {
+    let mut anchors = Anchors::default();
+    copy.iter().for_each(|line| assert_eq!(anchors.take("copy", line), None));
+    anchors
+}
+
+async fn problems(face: &Face, copy: &[String]) -> Vec<String> {
+    let mut told = Vec::new();
+    let mut reading = face.world.reading().await.unwrap();
+    check_store(&mut *reading, anchors(copy), &mut |problem| told.push(problem.what)).await.unwrap();
+    told
+}
+
+fn to(run: RunId, row: &AuditRow) -> Prune {
+    Prune { run, seq: row.seq, hash: row.hash, actor: "ada".into() }
+}
+
+async fn a_start_that_an_anchor_names_is_pruned_and_the_rest_still_verifies(face: &Face) {
+    let (worker, mut copy) = (worked_with(face).await, Vec::new());
+    anchor(face, &mut copy).await;
+    let before = face.world.audit(worker.run).await.unwrap();
+    let early = Timestamp::from_second(1_500).unwrap();
+    face.world.request_cancel(worker.run).await.unwrap();
+    anchor(face, &mut copy).await;
+
+    let named = anchors(&copy).last_named(worker.run, early, i64::MAX);
+    let last = before.last().unwrap();
+    assert_eq!(named, Some((last.seq, last.hash)), "later anchors are not asked");
+    assert_eq!(anchors(&copy).last_named(worker.run, Timestamp::from_second(1_000).unwrap(), i64::MAX), None);
+    assert_eq!(face.world.prune_audit(&to(worker.run, last)).await.unwrap(), before.len() as u64);
+    assert_eq!(face.world.prune_audit(&to(worker.run, last)).await.unwrap(), 0, "once");
+
+    let rows = face.world.audit(worker.run).await.unwrap();
+    assert_eq!(rows[0].seq, last.seq + 1);
+    let told = rows.last().unwrap();
+    assert_eq!((told.kind.as_str(), told.actor.as_str()), ("pruned", "ada"));
+    assert_eq!(audit::pruned_to(told), Some((last.seq, last.hash)));
+    assert_eq!(audit::first_break(worker.run, &rows), None);
+    for copy in [&copy[..], &copy[..1], &[]] {
+        assert_eq!(problems(face, copy).await, [""; 0], "the store's own anchors name it as well");
+    }
+    let reading = face.world.reading().await.unwrap();
+    let bundle = bundles::bundle(reading, worker.run, bundles::signer().await).await;
+    assert_eq!(verify(&bundle[..], None).unwrap().problems, []);
+
+    anchor(face, &mut copy).await;
+    let second = face.world.audit(worker.run).await.unwrap().pop().unwrap();
+    assert_eq!(face.world.prune_audit(&to(worker.run, &second)).await.unwrap(), rows.len() as u64);
+    assert_eq!(problems(face, &copy).await, [""; 0], "and again");
+}
+
+async fn a_start_that_no_anchor_names_is_found(face: &Face) {
+    let (worker, mut copy) = (worked_with(face).await, Vec::new());
+    anchor(face, &mut copy).await;
+    let rows = face.world.audit(worker.run).await.unwrap();
+    face.world.prune_audit(&to(worker.run, &rows[2])).await.unwrap();
+    let found = "the rows up to it were pruned, and no anchor names it";
+    assert_eq!(problems(face, &copy).await, [found]);
+    assert_eq!(problems(face, &[]).await, [found]);
+}
+
+async fn a_start_that_is_missing_without_a_word_is_found(face: &Face) {
+    let (worker, mut copy) = (worked_with(face).await, Vec::new());
+    anchor(face, &mut copy).await;
+    let last = face.world.audit(worker.run).await.unwrap().pop().unwrap();
+    face.world.request_cancel(worker.run).await.unwrap();
+    face.unlock().await;
+    let run = id(face, worker.run);
+    face.execute(&format!("DELETE FROM audit WHERE run = {run} AND seq <= {}", last.seq)).await.unwrap();
+    let found = problems(face, &copy).await;
+    assert!(found.contains(&"row 1 was expected: rows are missing, or in another order".into()), "{found:?}");
+    let rows = face.world.audit(worker.run).await.unwrap();
+    assert_eq!(audit::first_break(worker.run, &rows), Some(1));
+}
+
+async fn what_tells_of_dropped_payloads_is_needed(face: &Face) {
+    let worker = worked_with(face).await;
+    assert_eq!(audit::first_needed(&face.world.audit(worker.run).await.unwrap()), i64::MAX);
+    face.world.finish(&worker.finish()).await.unwrap();
+    face.world.set_retention(worker.run, &Retention { days: 0, keep_last: Some(1) }).await.unwrap();
+    while face.world.drop_old(worker.run, 500).await.unwrap().run.is_some() {}
+    let dropped = face.world.audit(worker.run).await.unwrap().pop().unwrap();
+    while face.world.drop_expired(500).await.unwrap().run.is_some() {}
+    let rows = face.world.audit(worker.run).await.unwrap();
+    assert_eq!((audit::first_needed(&rows), dropped.kind.as_str()), (dropped.seq, "dropped"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_role_of_operator_and_gateway_prunes_nothing() {
+    let face = with_a_role("an app that prunes").await;
+    let worker = worked_with(&face).await;
+    let rows = face.world.audit(worker.run).await.unwrap();
+    let refused = face.world.prune_audit(&to(worker.run, &rows[2])).await;
+    assert!(matches!(&refused, Err(Error::Unfit(why)) if why.contains("owns its tables")), "{refused:?}");
+    let by_hand = face.execute("SET dalsegno.prunes = 'yes'; DELETE FROM audit").await.unwrap_err();
+    assert_eq!(by_hand.as_database_error().unwrap().code().unwrap(), "42501");
+    assert_eq!(face.world.audit(worker.run).await.unwrap(), rows);
+    assert_eq!(face.check().await.1, []);
+}
