@@ -108,15 +108,20 @@ pub(crate) trait Clearer: Keeper {
 }
 
 /// One step.
-pub(crate) async fn step(shelf: &impl Clearer, run: RunId, rows: u32) -> Result<Dropped> {
-    let rows = match shelf.next(run, rows).await? {
+pub(crate) async fn step(shelf: &impl Clearer, run: RunId, limit: u32) -> Result<Dropped> {
+    let rows = match shelf.next(run, limit).await? {
         Next::Rest => return Ok(Dropped::default()),
         Next::Discard(content_hash) => shelf.discard(spent(shelf, run, content_hash).await?).await?,
         Next::Cut(place, content_hash) => {
             match snapshot::stand_for(shelf, run, place, content_hash).await {
                 Ok(snapshot) => shelf.cut(Cut { run, place, content_hash, snapshot }).await?,
-                // Somebody else has dropped it meanwhile.
-                Err(Error::Gone { .. }) => 0,
+                // Unless it is the next still, somebody else has been at it meanwhile.
+                Err(error @ (Error::Gone { .. } | Error::Corrupt { .. })) => {
+                    match shelf.next(run, limit).await? {
+                        Next::Cut(now, _) if now == place => return Err(error),
+                        Next::Cut(..) | Next::Discard(_) | Next::Rest => 0,
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -1,6 +1,6 @@
 //! How much is kept, by namespace.
 
-use dalsegno_store::{Commit, Held, NewRun};
+use dalsegno_store::{Commit, Held, NewRun, Retention};
 
 use crate::faces::on_every_face;
 use crate::world::*;
@@ -54,7 +54,7 @@ async fn bytes_are_counted_once_and_gone_with_their_retention(world: &World) {
     assert!(after[0].bytes > before[0].bytes);
     world.commit(&again(&second)).await.unwrap();
     assert_eq!(world.capacity(1).await.unwrap(), after, "a duplicate adds nothing");
-    world.set_retention(worker.run, 0).await.unwrap();
+    world.set_retention(worker.run, &Retention { days: 0, keep_last: None }).await.unwrap();
     ok(world.finish(&worker.finish()).await.unwrap());
     assert!(!world.drop_expired(1).await.unwrap().done);
     assert_eq!(world.capacity(1).await.unwrap(), after);

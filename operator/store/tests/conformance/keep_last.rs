@@ -111,7 +111,10 @@ async fn the_last_boundaries_keep_their_payloads_and_the_others_their_headers(wo
     ok(world.finish(&worker.finish()).await.unwrap());
     keep_last(world, worker.run, 5).await;
     assert_eq!(world.keepers(RunId::nil()).await.unwrap(), [worker.run]);
+    let held = world.capacity(1).await.unwrap()[0].bytes;
     assert_eq!(clear(world, worker.run).await, 7, "exactly so many, once it is over");
+    let left = world.capacity(1).await.unwrap()[0].bytes;
+    assert!(left > 0 && left < held / 2, "{left} of {held} bytes");
 
     let rows = world.boundaries(worker.run, 1, 12).await.unwrap();
     let kept: Vec<_> = rows.iter().filter(|row| row.ops.is_some()).map(|row| row.turn).collect();
