@@ -246,7 +246,9 @@ async fn print_difference(store: &dyn Store, run: &RunRecord, from: i32, to: i32
 
 async fn state(store: &dyn Store, run: &RunRecord, turn: i32) -> anyhow::Result<State> {
     let state = match store.state(run.id, Some(turn)).await {
-        Err(Error::Gone { detail, .. }) => bail!("the state after turn {turn} is gone: {detail}{}", kept(run, turn)),
+        Err(Error::Gone { detail, .. }) => {
+            bail!("the state after turn {turn} is gone: {detail}{}", kept(run, turn))
+        }
         answer => answer.context("reading the state")?,
     };
     state.with_context(|| format!("the run has no turn {turn}"))
@@ -255,7 +257,9 @@ async fn state(store: &dyn Store, run: &RunRecord, turn: i32) -> anyhow::Result<
 /// What there is instead of a state that was dropped.
 fn kept(run: &RunRecord, turn: i32) -> String {
     let first = run.dropped_to.filter(|first| turn < first.turn);
-    first.map_or_else(String::new, |first| format!("; the first that is kept is that after turn {}", first.turn))
+    first.map_or_else(String::new, |first| {
+        format!("; the first that is kept is that after turn {}", first.turn)
+    })
 }
 
 async fn print_state(store: &dyn Store, run: &RunRecord, turn: i32) -> anyhow::Result<()> {

@@ -11,8 +11,8 @@ use crate::{
     Acknowledged, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit,
     Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage, EventQuery,
     FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Prune, Pulse, Reading, RecordBatch,
-    RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord, Settle, Shredded,
-    Snapshotted, Store, Then, Written, branch, pages, snapshot,
+    RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord, Settle,
+    Shredded, Snapshotted, Store, Then, Written, branch, pages, snapshot,
 };
 
 #[async_trait]

@@ -14,8 +14,8 @@ use crate::{
     Acknowledged, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit,
     Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage, EventQuery,
     FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Prune, Pulse, Reading, RecordBatch,
-    RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord, Settle, Shredded,
-    Snapshotted, Store, Then, Written,
+    RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord, Settle,
+    Shredded, Snapshotted, Store, Then, Written,
 };
 
 #[async_trait]

@@ -54,9 +54,11 @@ async fn records_come_to_what_the_page_says(world: &World) {
     every_case_of(Call::Records, world).await;
 }
 
+/// Beside a snapshot or retention they are played where the database lasts, and payloads are sealed: these two take many
+/// turns to have something to do.
 async fn every_case_of(call: Call, world: &World) {
     let mut wrong = Vec::new();
-    for case in cases::of(call) {
+    for case in cases::of(call).filter(|case| case.step == Step::Rewind || world.url.is_some()) {
         let found = play(&case, world).await;
         if !case.expected().contains(&found.as_str()) {
             wrong.push(format!("{case}: it came to: {found}"));

@@ -10,6 +10,7 @@ mod pg;
 mod world;
 
 mod at_rest;
+mod keep_last;
 mod rotation;
 mod shredding;
 mod switched_on;
