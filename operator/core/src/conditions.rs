@@ -134,7 +134,8 @@ impl Conditions<'_> {
             | Situation::Over
             | Situation::StoreUnknown(_)
             | Situation::Closed
-            | Situation::Changing => self.set(Is::WorkerReady, false, Reason::NoWorker, ""),
+            | Situation::Changing
+            | Situation::UnderWay => self.set(Is::WorkerReady, false, Reason::NoWorker, ""),
         }
     }
 

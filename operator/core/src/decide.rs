@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dalsegno_crds::{AgentRun, Cause, OperatingMode, Reason, names};
+use dalsegno_crds::{AgentRun, Cause, OperatingMode, Reason, Summary, names};
 use dalsegno_store::{
     AttemptState, Class, Deadline, Identity, NewFinish, PodRecord, RunOutcome, RunRecord, Then,
 };
@@ -26,6 +26,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(3);
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// How soon a node that is not Ready is looked at again.
 const NODE_AGAIN: Duration = Duration::from_secs(2);
+/// The steps of a start that follow each other faster are told together.
+const QUICK_STEPS: SignedDuration = SignedDuration::from_secs(2);
 /// Clocks are read in whole milliseconds: a little later is late enough.
 const A_LITTLE: SignedDuration = SignedDuration::from_millis(50);
 
@@ -127,7 +129,7 @@ fn go_on(run: &AgentRun, observed: &Observed, row: &RunRecord, now: Timestamp) -
     }
     match row.attempt.state {
         AttemptState::Reserved => reserved(run, observed, row, &settings, now),
-        AttemptState::Created | AttemptState::Attached => supervise(observed, row, &settings, now),
+        AttemptState::Created | AttemptState::Attached => supervise(run, observed, row, &settings, now),
         // It is ended and counted already; what is missing is its successor.
         AttemptState::Ended => Plan::act(Effect::EndAttempt {
             run: row.id,
@@ -197,7 +199,13 @@ fn reserved(
 }
 
 /// An attempt with a pod.
-fn supervise(observed: &Observed, row: &RunRecord, settings: &Settings, now: Timestamp) -> Plan {
+fn supervise(
+    run: &AgentRun,
+    observed: &Observed,
+    row: &RunRecord,
+    settings: &Settings,
+    now: Timestamp,
+) -> Plan {
     let attempt = &row.attempt;
     let seen = attempt.pod_uid.as_deref().and_then(|uid| observed.pod(uid));
     let end = evidence::end_of(row, seen, observed.node, now);
@@ -225,15 +233,28 @@ fn supervise(observed: &Observed, row: &RunRecord, settings: &Settings, now: Tim
     {
         return Plan::act(Effect::RecordIdentity { run: row.id, attempt: attempt.number, identity });
     }
-    let plan = Plan::rest(match attempt.state {
-        AttemptState::Attached => Situation::Running,
-        _ => Situation::starting(&seen.pod),
-    });
+    let plan = match (attempt.state, Situation::starting(&seen.pod), next_told(run, row)) {
+        (AttemptState::Attached, ..) => Plan::rest(Situation::Running),
+        (_, Situation::Starting(Reason::Starting, _), Some(left)) => {
+            Plan::rest(Situation::UnderWay).again_in(left)
+        }
+        (_, starting, _) => Plan::rest(starting),
+    };
     // Without a lease a node's silence is all there is to go by, and nothing wakes us when it has lasted long enough.
     match observed.node {
         Some(node) if !node.ready && attempt.lease_renewed_at.is_none() => plan.again(NODE_AGAIN),
         _ => plan,
     }
+}
+
+/// When the status, which tells of this start already, is to tell what has come of it.
+fn next_told(run: &AgentRun, row: &RunRecord) -> Option<SignedDuration> {
+    let told = run.status.as_ref()?;
+    let is_told = told.attempt.as_ref().is_some_and(|it| it.number == row.attempt.number)
+        && matches!(told.summary, Some(Summary::BackingOff | Summary::Pending | Summary::Starting));
+    let last_step = row.attempt.created_at.max(row.attempt.scheduled_at)?;
+    let left = QUICK_STEPS - row.now.duration_since(last_step);
+    (is_told && left.is_positive()).then_some(left)
 }
 
 /// A run that has come to its end: its worker may exit by itself for a while, and the AgentRun has its time to live.

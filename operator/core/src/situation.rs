@@ -21,6 +21,8 @@ pub(crate) enum Situation {
     BackingOff(Timestamp),
     /// There is an attempt whose worker has not attached; what it waits for.
     Starting(Reason, String),
+    /// The start that the status tells of goes on, step upon step. The status stays as it is until it rests.
+    UnderWay,
     /// A worker is attached.
     Running,
     /// The run has reached an end.
@@ -61,7 +63,7 @@ impl Situation {
     /// Whether the status is left as it is. A run that is held needs its person whether the store answers or not.
     pub(crate) fn keeps(&self, old: &AgentRunStatus) -> bool {
         match self {
-            Self::Closed | Self::Changing => true,
+            Self::Closed | Self::Changing | Self::UnderWay => true,
             Self::StoreUnknown(_) => old.summary == Some(Summary::Held),
             Self::Held(_) | Self::BackingOff(_) | Self::Starting(..) | Self::Running | Self::Over => false,
         }
@@ -88,7 +90,9 @@ impl Situation {
             }
             Self::Running => (Summary::Running, Reason::UnderControl),
             Self::Over => row.map_or((Summary::Failed, Reason::Failed), end_of),
-            Self::Closed | Self::Changing => (as_before, old.reason.unwrap_or(Reason::Starting)),
+            Self::Closed | Self::Changing | Self::UnderWay => {
+                (as_before, old.reason.unwrap_or(Reason::Starting))
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use dalsegno_crds::ConditionType::{Ready, Reconciling, WorkerReady};
 use dalsegno_crds::{Cause, Reason, Summary};
 
-use crate::words::{acts, case, crashed, pod, rests, run, try_all};
+use crate::words::{Given, acts, case, crashed, pod, rests, run, try_all};
 
 #[test]
 fn a_worker_that_has_not_attached_says_what_it_waits_for() {
@@ -79,4 +79,55 @@ fn the_kubelets_several_words_for_one_failed_pull_make_one_status() {
     let mut second = first.clone();
     second.seen.pods = vec![pod(1).waiting("ImagePullBackOff", "Back-off pulling image").0];
     assert_eq!(second.decide().status, first.decide().status);
+}
+
+/// A run whose status told that it backs off; since then it has got a pod, and that a node some seconds ago.
+fn made_after_backing_off(seconds_ago: i64) -> Given {
+    let backing_off = run().reserved(2).crashes(1, 1).after(crashed(1, Cause::OOMKilled).ago(0)).written();
+    backing_off.created(2).scheduled(seconds_ago)
+}
+
+#[test]
+fn the_quick_steps_of_a_start_make_one_status() {
+    try_all(vec![
+        case(
+            "the first status is written at once",
+            run().created(1).scheduled(0).pod(pod(1)),
+            rests(Summary::Starting, Reason::Starting).tells(&["WorkerCreated"]),
+        ),
+        case(
+            "a new attempt is told at once",
+            Given { seen: run().seen, ..run().created(1).pod(pod(1)).written() }
+                .created(2)
+                .scheduled(0)
+                .pod(pod(2))
+                .after(crashed(1, Cause::OOMKilled)),
+            rests(Summary::Starting, Reason::OutOfMemory).tells(&["OOMKilled", "WorkerCreated"]),
+        ),
+        case(
+            "an attempt that was told of keeps its status while its start goes on",
+            made_after_backing_off(1).pod(pod(2)),
+            rests(Summary::BackingOff, Reason::OutOfMemory).tells(&[]).again(1),
+        ),
+        case(
+            "until it rests",
+            made_after_backing_off(2).pod(pod(2)),
+            rests(Summary::Starting, Reason::OutOfMemory).tells(&["WorkerCreated"]),
+        ),
+        case(
+            "or its worker attaches",
+            made_after_backing_off(1).attached(2).scheduled(1).pod(pod(2)),
+            rests(Summary::Running, Reason::UnderControl).tells(&["WorkerCreated", "Attached"]),
+        ),
+        case(
+            "what keeps it from starting is told at once",
+            made_after_backing_off(1).pod(pod(2).waiting("ErrImagePull", "not found")),
+            rests(Summary::Starting, Reason::ImagePullFailed),
+        ),
+        case(
+            "and so is it that a run is not held any more",
+            run().no_definition().written().created(1).scheduled(0).pod(pod(1)),
+            rests(Summary::Starting, Reason::Starting).tells(&["WorkerCreated"]),
+        ),
+    ]);
 }
