@@ -1,12 +1,8 @@
-"""Dal Segno for Python: what an agent imports. One file, the standard library only; copy it beside your agent.
+"""Dal Segno for Python: what an agent imports. One file, the standard library only; README.md shows its loop."""
 
-The loop: `Run.attach`, for each turn `Run.check`, `Run.call`, `Run.commit`, at last `Run.finish`. README.md shows it.
-"""
-
-import http.client, json, os, random, secrets, signal, sys, threading, time, uuid  # noqa: E401
-from contextlib import closing
+import contextlib, http.client, itertools, json, os, random, secrets, signal, sys, threading, time, uuid  # noqa: E401
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 OVER = ("FENCED", "ATTEMPT_SPENT", "VERSION_INCOMPATIBLE", "CHECKPOINT_CORRUPT", "FINISHED")  # no more is accepted
 GRACE_SECONDS = 10  # from SIGTERM to the end, whatever the loop is doing
@@ -41,42 +37,44 @@ class Run:
         return cls(heartbeat, sigterm)
 
     def __init__(self, heartbeat, sigterm):
-        self._url, self._bearer, self._claims = urlsplit(os.environ["DALSEGNO_URL"]), None, {}
+        self._url, self._instance = urlsplit(os.environ["DALSEGNO_URL"]), secrets.token_urlsafe(32)
         self._keys = self._url.path.rstrip("/").split("/")[-1] + ":"  # the run's id: no other run has such keys
-        self._over, self._term = threading.Event(), threading.Event()
+        self._over, self._term, self._claims = threading.Event(), threading.Event(), {}
         self.cancelled = self.suspending = False  # what a person asks for, as of the last answer
         if sigterm:
             threading.Thread(target=self._leave, daemon=True).start()
             signal.signal(signal.SIGTERM, lambda *_: self._term.set())
-        instance = secrets.token_urlsafe(32)
-        answer = self._see(self._send("attach", {"instance": instance}))
-        self._bearer = instance
+        answer = self._send("attach", {"instance": self._instance})
         self.name, self.attempt, self.decision = answer["run"], answer["attempt"], answer["decision"]
         self.warnings, self.head = answer["warnings"], answer.get("head")
         self.unsettled_calls, self.completed_calls = answer["unsettledCalls"], answer["completedCalls"]
         self.planned = bool(self.head) and self.head["boundary"] == "plan"  # whether `turn` has its plan already
         self.turn = self.head["turn"] + (not self.planned) if self.head else 1  # the next one to commit
-        channels = answer.get("state")
-        if channels is None:  # nothing was committed, or it is too large to come with the answer
-            channels = self._send("state", method="GET")["state"] if self.head else {}
+        too_large = self.head and answer.get("state") is None  # to come with the answer
+        channels = (self._send("state", method="GET") if too_large else answer).get("state") or {}
         self.channels = {name: _decode(channel) for name, channel in channels.items()}  # values, and lists of items
         self.state = self.channels.get("state")  # what the last `commit(state=…)` held; None on a fresh run
         self.input = json.loads(Path(os.environ["DALSEGNO_INPUT_FILE"]).read_text("utf-8") or "null")
         if heartbeat:
             threading.Thread(target=self._beat, args=[answer["heartbeatSeconds"]], daemon=True).start()
 
-    def commit(self, turn, state=None, channels=None, events=(), usage=None, plan=False, calls=(), finish=None):
+    def commit(self, turn, state=None, channels=None, events=(), usage=None, plan=False, calls=(), finish=None,
+               records=()):
         """Commits a boundary of `turn`, its result or its `plan`, and returns once it is durable.
 
         `state` is the whole state; `channels` only what changed: {"set": {name: value}, "append": {name: [items]},
-        "truncate": {name: length}, "remove": [names]}; with neither the state stays. `usage` is what this boundary
-        spent (tokensIn, tokensOut, toolCalls, costMicroUSD). `calls` of a plan: [{"id", "policy", "arguments"}].
-        `finish` ends the run with this boundary: {"outcome": "succeeded" | "failed", "reason", "message", "output"}.
+        "truncate": {name: length}, "remove": [names]}; with neither it stays. `usage` of this boundary: {"tokensIn",
+        "tokensOut", "toolCalls", "costMicroUSD"}. `calls` of a plan: [{"id", "policy", "arguments"}]. `records`: as of
+        `write_records`. `finish` ends the run: {"outcome": "succeeded" | "failed", "reason", "message", "output"}.
         """
-        calls = [{"key": self._keys + call["id"], **call} for call in calls]
-        answer = self._see(self._send(f"turns/{turn}/plan" if plan else f"turns/{turn}", {
-            "commitId": str(uuid.uuid4()), "state": state, "channels": channels and _encode(channels), "calls": calls,
-            "events": list(events), "usage": usage, "outcome": finish and {"finish": finish}}))
+        channels = channels and {
+            **channels,
+            "set": {name: {"json": value} for name, value in channels.get("set", {}).items()},
+            "append": {name: [{"json": item} for item in items] for name, items in channels.get("append", {}).items()}}
+        answer = self._send(f"turns/{turn}/plan" if plan else f"turns/{turn}", {
+            "commitId": str(uuid.uuid4()), "state": state, "channels": channels, "events": list(events), "usage": usage,
+            "calls": [{"key": self._keys + call["id"], **call} for call in calls], "records": _operations(records),
+            "outcome": finish and {"finish": finish}})
         self.head, self.planned, self.turn = answer["head"], plan, turn if plan else turn + 1
         if finish:
             self._over.set()
@@ -111,6 +109,18 @@ class Run:
         """Records what a probe found out about an uncertain call: "completed" or "failed", and how it was found."""
         self._send(f"calls/{id}/settle", {"outcome": outcome, "reason": reason, "result": result})
 
+    def write_records(self, operations):
+        """Changes records, all or none: [{"put" | "putIfAbsent": {"space", "key", "value"}}, {"delete": …}, …]."""
+        self._send("records", {"batchId": str(uuid.uuid4()), "operations": _operations(operations)})
+
+    def records(self, space, prefix=""):
+        """Yields the entries under keys that begin with `prefix`, in order: {"key", "entryId", "value", "turn"}."""
+        query, after = f"records?space={quote(space)}&prefix={quote(prefix)}", ""
+        while after is not None:
+            page = self._send(query + after, method="GET")
+            yield from ({**record, "value": _decode(record)} for record in page["records"])
+            after = "&after=" + quote(page["next"]) if "next" in page else None
+
     def finish(self, outcome, **more):
         """Ends the run where there is no new state: "succeeded" or "failed"; `more`: reason, message, output."""
         self._send("finish", {"commitId": str(uuid.uuid4()), "finish": {"outcome": outcome, **more}})
@@ -136,30 +146,27 @@ class Run:
     def _send(self, path, fields=None, method="POST", timeout=30):
         """Serialises once and sends the same bytes until they are answered, for as long as the pod lives."""
         body = fields and json.dumps({k: v for k, v in fields.items() if v is not None}, allow_nan=False).encode()
-        delay, retry_after = 0.1, 0
-        while True:
-            bearer = self._bearer or Path(os.environ["DALSEGNO_TOKEN_FILE"]).read_text("ascii").strip()
-            try:
-                status, retry_after, answer = self._exchange(method, path, bearer, body, timeout)
-                if status < 400:
-                    return json.loads(answer or "null")
-                if status != 429 and status < 500:
-                    self._refuse(path, status, answer)
-            except (OSError, http.client.HTTPException) as error:
-                status = error  # whether it was heard is unknown; the gateway tells a repeat by its bytes
-            if delay >= 5:
-                print(f"dalsegno: {path}: no answer yet ({status}), sending it again", file=sys.stderr, flush=True)
-            time.sleep(max(random.uniform(delay / 2, delay), retry_after))
-            delay = min(delay * 2, 5)
-
-    def _exchange(self, method, path, bearer, body, timeout):
         kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
-        headers = {"Authorization": f"Bearer {bearer}", "Content-Type": "application/json"}
-        with closing(kind(self._url.netloc, timeout=timeout)) as connection:
-            connection.request(method, f"{self._url.path.rstrip('/')}/{path}", body, headers)
-            answer = connection.getresponse()
-            retry_after = answer.headers.get("Retry-After", "")
-            return answer.status, int(retry_after) if retry_after.isdigit() else 0, answer.read()
+        for delay in itertools.chain((0.1, 0.2, 0.4, 0.8, 1.6, 3.2), itertools.repeat(5)):  # seconds
+            token = self._instance if path != "attach" else Path(os.environ["DALSEGNO_TOKEN_FILE"]).read_text("ascii")
+            headers = {"Authorization": f"Bearer {token.strip()}", "Content-Type": "application/json"}
+            try:
+                with contextlib.closing(kind(self._url.netloc, timeout=timeout)) as connection:
+                    connection.request(method, f"{self._url.path.rstrip('/')}/{path}", body, headers)
+                    answer = connection.getresponse()
+                    status, retry_after, text = answer.status, answer.headers.get("Retry-After", ""), answer.read()
+                if status < 400:
+                    answer = json.loads(text or "{}")
+                    self.suspending = answer.get("suspend", self.suspending)
+                    self.cancelled = self.cancelled or answer.get("cancel", False)
+                    return answer
+                if status != 429 and status < 500:
+                    self._refuse(path, status, text)
+            except (OSError, http.client.HTTPException) as error:
+                status, retry_after = error, ""  # it may have been heard; the gateway tells a repeat by its bytes
+            if delay == 5:
+                print(f"dalsegno: {path}: no answer yet ({status}), sending it again", file=sys.stderr, flush=True)
+            time.sleep(max(random.uniform(delay / 2, delay), int(retry_after) if retry_after.isdigit() else 0))
 
     def _refuse(self, path, status, answer):
         try:
@@ -173,13 +180,9 @@ class Run:
         os.write(2, f"dalsegno: {code}: {detail}\n".encode())
         os._exit(0 if code == "FINISHED" else 1)
 
-    def _see(self, answer):
-        self.suspending, self.cancelled = answer["suspend"], self.cancelled or answer["cancel"]
-        return answer
-
     def _beat(self, seconds, pause=0):  # the first one goes at once: it binds the lease
         while not self._over.wait(pause):
-            pause = self._see(self._send("heartbeat", timeout=5)) and seconds
+            pause = self._send("heartbeat", timeout=5) and seconds
 
     def _leave(self):
         self._term.wait()
@@ -187,12 +190,11 @@ class Run:
         os._exit(143)
 
 
-def _encode(channels):
-    values = {name: {"json": value} for name, value in channels.get("set", {}).items()}
-    lists = {name: [{"json": item} for item in items] for name, items in channels.get("append", {}).items()}
-    return {**channels, "set": values, "append": lists}
-
-
 def _decode(channel):
     values = [item.get("json", item.get("bytes")) for item in channel.get("list", [channel.get("value")])]
     return values if "list" in channel else values[0]
+
+
+def _operations(operations):
+    return [{kind: {**of, "value": {"json": of["value"]}} if "value" in of else of}
+            for operation in operations for kind, of in operation.items()]

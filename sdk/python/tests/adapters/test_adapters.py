@@ -1,4 +1,5 @@
-"""Two frameworks keep their state in a run's records: their own suites, against a real gateway on SQLite.
+"""Two frameworks keep their state in a run's records: their own suites, against a real gateway on SQLite. And the client's
+own records there.
 
 `DALSEGNO_SERVE` is the example `serve` of the gateway. Only in an environment that has the frameworks' packages.
 """
@@ -10,7 +11,7 @@ import pytest
 
 pytest.importorskip("langgraph.checkpoint.conformance")
 pytest.importorskip("claude_agent_sdk.testing")
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
 from claude_agent_sdk.testing import run_session_store_conformance
 from langgraph.checkpoint.base import empty_checkpoint
@@ -18,6 +19,7 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 
 from claude_sessions import RecordSessionStore
+from dalsegno import Run
 from langgraph_saver import RecordSaver
 from records import Records, Refused
 
@@ -29,9 +31,13 @@ class Gateway:
         command = [os.environ["DALSEGNO_SERVE"], str(directory / "runs.db")]
         self.process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
+    def pod(self):
+        """The pod that has just been started: its `url` and `token`."""
+        return json.loads(self.process.stdout.readline())
+
     def attach(self):
-        """The records, by the worker of the pod that has just been started."""
-        pod = json.loads(self.process.stdout.readline())
+        """The records, by the worker of that pod."""
+        pod = self.pod()
         return Records(pod["url"], pod["token"])
 
     def lose_pod(self):
@@ -110,3 +116,20 @@ def test_a_session_store_is_refused_under_a_second_epoch(gateway):
             asyncio.run(write)
         assert refused.value.code == "FENCED"
     assert asyncio.run(second.load(key)) == [{"type": "user", "uuid": "u1"}]
+
+
+def test_the_client_reads_what_it_wrote(gateway, tmp_path, monkeypatch):
+    pod, files = gateway.pod(), {"token": tmp_path / "token", "input": tmp_path / "input"}
+    files["token"].write_text(pod["token"])
+    files["input"].touch()
+    monkeypatch.setenv("DALSEGNO_URL", pod["url"])
+    for name, file in files.items():
+        monkeypatch.setenv(f"DALSEGNO_{name.upper()}_FILE", str(file))
+    run = Run.attach(heartbeat=False, sigterm=False)
+    logged = [{"append": {"space": "a b", "key": "ä+", "entryId": f"e{n}", "value": n}} for n in range(1_000)]
+    run.write_records(logged)
+    run.write_records([{"putIfAbsent": {"space": "a b", "key": "ä+", "value": "late"}}, {"delete": {"space": "a b", "key": "x"}}])
+    run.commit(1, state=1, records=[{"put": {"space": "a b", "key": "b", "value": {"of": "a turn"}}}])
+    assert [record["value"] for record in run.records("a b", "ä")] == list(range(1_000))
+    entry, *others = run.records("a b", "b")
+    assert (entry["key"], entry["value"], entry["turn"], others) == ("b", {"of": "a turn"}, 1, [])
