@@ -77,12 +77,13 @@ async fn a_pod_deleted_by_force_is_replaced_though_nobody_saw_its_end() -> Resul
     world.end().await
 }
 
-/// The drain's own label selector spares the pods of all other stories; the node is closed for them meanwhile.
+/// The drain's own label selector spares the pods of all other stories, whose runs have other names; the node is closed
+/// for them meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_drain_moves_the_run_to_another_node_uncharged() -> Result {
     let world = World::new("drained").await?;
     let agent = Agent::new(json!({ "turns": TURNS, "turnSeconds": 0.3 })).pod(prefers(FAULTY_NODE));
-    let run = world.start("run", &agent).await?;
+    let run = world.start("to-be-drained", &agent).await?;
     run.passes_turn(3).await?;
     let node = run.status().await?.attempt().node_name.unwrap_or_default();
     let selector = format!("dalsegno.dev/run={},dalsegno.dev/attempt=1", run.name);
