@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything there is to test, on a Debian machine with Go, Rust and Python; as root, since the stories need a cluster.
 # Goes on after a failure, so that one run tells all. The last line is the sum over all runners; one that does not get to
-# its end counts as a failure. KEEP_CLUSTER=1 leaves the cluster up. BUDGET=57 is what all of it may take, in minutes, so
-# that there is a last line before CI's hour is over. Logs: target/test-logs.
+# its end counts as a failure. KEEP_CLUSTER=1 leaves the cluster up. BUDGET=80 is what all of it may take, in minutes, so
+# that there is a last line before CI's ninety are over. Logs: target/test-logs.
 source "$(dirname "$0")/lib.sh"
 
 logs=$TARGET_DIR/test-logs
@@ -25,7 +25,7 @@ count_nothing() { echo 0 0; } # a step on the way to tests
 # run NAME KIND MINUTES COMMAND…: its output goes to the screen and to a log; its summary is added up.
 run() {
     local name=$1 kind=$2 limit=$(($3 * 60)) log code=0 good bad start=$SECONDS
-    local left=$((${BUDGET:-57} * 60 - SECONDS + began))
+    local left=$((${BUDGET:-80} * 60 - SECONDS + began))
     shift 3
     ((limit < left)) || limit=$((left > 1 ? left : 1))
     log=$logs/${name// /-}.log
