@@ -22,7 +22,8 @@ const SNAPSHOT: &str = "SELECT document, digest FROM snapshots WHERE run = $1 AN
 const MARKS: &str = "SELECT turn, boundary, epoch, content_hash FROM snapshots WHERE run = $1 \
      ORDER BY turn, boundary, epoch";
 
-/// The chunks and their snapshot, together or not at all. What is there already is whole, or is made so.
+/// The chunks and their snapshot, together or not at all. What is there already is whole, or is made so; but one that is
+/// sealed gives way to no plain one, of a process that has no keys yet.
 const KEEP: &str = "WITH kept AS ( \
          INSERT INTO chunks (run, hash, payload, created_at) \
          SELECT $1, chunk.hash, chunk.payload, ds_now_v1() FROM unnest($8, $9) AS chunk (hash, payload) \
@@ -32,7 +33,9 @@ const KEEP: &str = "WITH kept AS ( \
      INSERT INTO snapshots (run, content_hash, turn, boundary, epoch, document, digest, created_at) \
      VALUES ($1, $2, $3, $4, $5, $6, $7, ds_now_v1()) \
      ON CONFLICT (run, content_hash) DO UPDATE SET document = excluded.document, digest = excluded.digest \
-     WHERE (snapshots.document, snapshots.digest) <> (excluded.document, excluded.digest)";
+     WHERE (snapshots.document, snapshots.digest) <> (excluded.document, excluded.digest) \
+         AND (encode(substr(excluded.document, 1, 1), 'hex') ~ '^[13579bdf]' \
+              OR encode(substr(snapshots.document, 1, 1), 'hex') !~ '^[13579bdf]')";
 
 /// Where the boundaries and the snapshots stand.
 pub(super) struct Rows<'a, A> {

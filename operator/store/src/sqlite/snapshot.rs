@@ -145,12 +145,15 @@ async fn keep_chunks(
     Ok(())
 }
 
+/// One that is sealed gives way to no plain one, of a process that has no keys yet.
 async fn keep(conn: &mut SqliteConnection, now: i64, new: New) -> Work<()> {
     sqlx::query(
         "INSERT INTO snapshots (run, content_hash, turn, boundary, epoch, document, digest, created_at) \
          VALUES (?, ?, ?, ?, ?, ?, ?, ?) \
          ON CONFLICT (run, content_hash) DO UPDATE SET document = excluded.document, digest = excluded.digest \
-         WHERE (snapshots.document, snapshots.digest) <> (excluded.document, excluded.digest)",
+         WHERE (snapshots.document, snapshots.digest) <> (excluded.document, excluded.digest) \
+             AND (hex(substr(excluded.document, 1, 1)) GLOB '[13579BDF]*' \
+                  OR hex(substr(snapshots.document, 1, 1)) NOT GLOB '[13579BDF]*')",
     )
     .bind(new.run)
     .bind(Hash(new.content_hash))

@@ -9,9 +9,9 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::bundles::signer;
-use crate::faces::{Face, on_both};
 use crate::rows::Rows;
 use crate::stores::worked_with;
+use crate::{Face, on_both};
 
 on_both! {
     each_run_that_has_moved_is_named_once,

@@ -5,9 +5,9 @@ use dalsegno_store::postgres::Postgres;
 use dalsegno_store::{Error, Place, Rewind, Rewound, Written, grant};
 use std::sync::Arc;
 
-use crate::faces::{self, Face, on_both};
 use crate::stores::{batch, worked_with};
 use crate::world::World;
+use crate::{Face, on_both};
 
 on_both! {
     nobody_edits_or_deletes_a_row_of_the_audit,
@@ -24,7 +24,7 @@ async fn nobody_edits_or_deletes_a_row_of_the_audit(face: &Face) {
 
 /// A face whose tables belong to another role than the one that it is opened as.
 pub async fn with_a_role(name: &str) -> Face {
-    let face = faces::postgres().await;
+    let face = Face::postgres().await;
     face.execute(&format!("CREATE ROLE \"{name}\" LOGIN")).await.unwrap();
     grant(&face.url, name).await.unwrap();
     let url = face.url.replacen("postgres@", &format!("{}@", name.replace(' ', "%20")), 1);
@@ -82,7 +82,7 @@ async fn a_role_with_the_least_rights_bends_nothing() {
 
 #[tokio::test]
 async fn rights_are_not_granted_to_the_owner_and_not_in_sqlite() {
-    let face = faces::postgres().await;
+    let face = Face::postgres().await;
     let refused = grant(&face.url, "postgres").await.unwrap_err();
     assert!(matches!(&refused, Error::Unfit(why) if why.contains("for another role")), "{refused}");
     let refused = grant(&face.url, "nobody knows it").await.unwrap_err();

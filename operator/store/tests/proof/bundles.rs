@@ -12,10 +12,10 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::faces::{Face, on_both};
 use crate::rows::Rows;
 use crate::stores::worked_with;
 use crate::tamperings;
+use crate::{Face, on_both};
 
 on_both! {
     a_run_is_exported_and_verified_without_the_store,

@@ -16,23 +16,23 @@ pub struct Face {
     pub url: String,
 }
 
-/// SQLite in a file.
-pub async fn file() -> Face {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("runs.db");
-    Sqlite::migrate(&path).await.unwrap();
-    let store = Arc::new(Sqlite::open(&path).await.unwrap());
-    Face { url: format!("sqlite://{}", path.display()), world: World::new(store, dir) }
-}
-
-/// PostgreSQL, a database of its own, payloads sealed.
-pub async fn postgres() -> Face {
-    let (url, folder) = (pg::database().await, keys::folder());
-    let store = Postgres::connect(&url).await.unwrap().sealed_by(keys::shared(&folder));
-    Face { world: World::new(Arc::new(store), folder), url }
-}
-
 impl Face {
+    /// SQLite in a file.
+    pub async fn file() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("runs.db");
+        Sqlite::migrate(&path).await.unwrap();
+        let store = Arc::new(Sqlite::open(&path).await.unwrap());
+        Self { url: format!("sqlite://{}", path.display()), world: World::new(store, dir) }
+    }
+
+    /// PostgreSQL, a database of its own, payloads sealed.
+    pub async fn postgres() -> Self {
+        let (url, folder) = (pg::database().await, keys::folder());
+        let store = Postgres::connect(&url).await.unwrap().sealed_by(keys::shared(&folder));
+        Self { world: World::new(Arc::new(store), folder), url }
+    }
+
     pub fn is_postgres(&self) -> bool {
         self.url.starts_with("postgres:")
     }
@@ -70,22 +70,3 @@ impl Face {
         (summary, told)
     }
 }
-
-/// Makes a test of each of these cases for each database.
-macro_rules! on_both {
-    ($($case:ident),+ $(,)?) => {
-        mod file {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                super::$case(&crate::faces::file().await).await;
-            })+
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                super::$case(&crate::faces::postgres().await).await;
-            })+
-        }
-    };
-}
-pub(crate) use on_both;

@@ -1,6 +1,8 @@
 //! What was edited, deleted or reordered is found: in rows by hand, and in the databases.
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
+#[path = "../support/both.rs"]
+mod both;
 #[allow(dead_code)]
 #[path = "../support/keys.rs"]
 mod keys;
@@ -20,6 +22,9 @@ mod rows;
 mod snapshots;
 mod stores;
 mod tamper;
+
+use both::on_both;
+use faces::Face;
 
 /// How many random tamperings are tried: a slice, unless `make tamper` wants them all.
 fn tamperings() -> usize {

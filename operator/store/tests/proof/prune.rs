@@ -7,8 +7,8 @@ use jiff::Timestamp;
 
 use crate::append_only::with_a_role;
 use crate::bundles;
-use crate::faces::{Face, on_both};
 use crate::stores::{id, worked_with};
+use crate::{Face, on_both};
 
 on_both! {
     a_start_that_an_anchor_names_is_pruned_and_the_rest_still_verifies,

@@ -7,8 +7,8 @@ use dalsegno_store::proof::Problem;
 use dalsegno_store::{Base, Commit, Committed, Place, Rewind, codec, fold, header};
 use sha2::{Digest as _, Sha256};
 
-use crate::faces::{Face, on_both};
 use crate::world::Worker;
+use crate::{Face, on_both};
 
 on_both! {
     snapshots_and_patches_that_nobody_touched_are_right,

@@ -6,8 +6,8 @@ use dalsegno_store::{Commit, Place, RecordBatch, Retention, Rewind, RunId, Writt
 use uuid::Uuid;
 
 use crate::bundles;
-use crate::faces::{Face, on_both};
 use crate::world::{Worker, random};
+use crate::{Face, on_both};
 
 on_both! {
     a_store_that_was_worked_with_has_no_problem,

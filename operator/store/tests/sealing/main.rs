@@ -1,6 +1,8 @@
 //! Encryption at rest, on both databases: what stands there, what opens it, and what nobody opens any more.
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
+#[path = "../support/both.rs"]
+mod both;
 #[path = "../support/keys.rs"]
 mod keys;
 #[path = "../support/pg.rs"]
@@ -17,6 +19,7 @@ mod switched_on;
 
 use std::sync::Arc;
 
+use both::on_both;
 use dalsegno_protocol::{Payload, PlannedCall, Policy, RecordOp};
 use dalsegno_store::proof::bundle::Export;
 use dalsegno_store::proof::{Anchors, Problem, Signer, Summary, check_store};
@@ -82,8 +85,32 @@ impl Face {
         }
     }
 
+    /// A session that stays open.
+    async fn session(&self) -> Session {
+        if self.is_postgres() {
+            Session::Postgres(PgConnection::connect(&self.url).await.unwrap())
+        } else {
+            Session::Sqlite(SqliteConnection::connect(&self.url).await.unwrap())
+        }
+    }
+
     fn is_postgres(&self) -> bool {
         self.url.starts_with("postgres")
+    }
+}
+
+/// Somebody's own connection.
+enum Session {
+    Postgres(PgConnection),
+    Sqlite(SqliteConnection),
+}
+
+impl Session {
+    async fn execute(&mut self, sql: &'static str) {
+        match self {
+            Self::Postgres(conn) => drop(conn.execute(sql).await.unwrap()),
+            Self::Sqlite(conn) => drop(conn.execute(sql).await.unwrap()),
+        }
     }
 }
 
@@ -168,22 +195,3 @@ async fn bundle(world: &World, run: RunId) -> Vec<u8> {
     }
     bytes
 }
-
-/// Makes a test of each of these cases for each database.
-macro_rules! on_both {
-    ($($case:ident),+ $(,)?) => {
-        mod file {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                super::$case(&crate::Face::file().await).await;
-            })+
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                super::$case(&crate::Face::postgres().await).await;
-            })+
-        }
-    };
-}
-pub(crate) use on_both;

@@ -1,8 +1,10 @@
 //! Encryption that is switched on while runs live.
 
+use std::time::Duration;
+
 use dalsegno_store::{Committed, Error, Written};
 
-use crate::{Face, batch, check, on_both, read_all, turn, work, worked};
+use crate::{Face, batch, check, ok, on_both, read_all, turn, work, worked};
 
 on_both! {
     a_run_goes_on_sealed_and_what_it_wrote_before_is_still_read,
@@ -10,6 +12,7 @@ on_both! {
     a_body_that_differs_is_a_conflict_before_and_after,
     two_processes_that_begin_at_once_share_one_data_key,
     a_process_without_keys_calls_no_retry_a_conflict,
+    a_late_snapshot_of_a_process_without_keys_replaces_no_sealed_one,
 }
 
 async fn a_run_goes_on_sealed_and_what_it_wrote_before_is_still_read(face: &Face) {
@@ -92,4 +95,32 @@ async fn a_process_without_keys_calls_no_retry_a_conflict(face: &Face) {
     assert!(matches!(blind.write_records(&records).await, Err(Error::Unfit(_))));
     world.finish(&finish).await.unwrap();
     assert!(matches!(blind.finish(&finish).await, Err(Error::Unfit(_))));
+}
+
+async fn a_late_snapshot_of_a_process_without_keys_replaces_no_sealed_one(face: &Face) {
+    let plain = face.plain().await;
+    let worker = plain.worker().await;
+    for number in 1..=12 {
+        ok(plain.commit(&turn(&worker, number)).await.unwrap());
+    }
+    let world = face.sealed().await;
+    assert!(world.snapshot(worker.run).await.unwrap().made);
+    let first = "SELECT CAST(substr(document, 1, 1) AS text) FROM snapshots";
+    let sealed = face.ask(first).await;
+
+    // The late one looks while the sealed one is not there yet, and writes when it is.
+    let mut session = face.session().await;
+    for sql in ["CREATE TABLE aside AS SELECT * FROM snapshots", "DELETE FROM snapshots", "BEGIN"] {
+        session.execute(sql).await;
+    }
+    session.execute("INSERT INTO snapshots SELECT * FROM aside").await;
+    let comes = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        session.execute("COMMIT").await;
+    };
+    let (late, ()) = tokio::join!(plain.snapshot(worker.run), comes);
+    assert!(matches!(late, Err(Error::Unfit(_))), "it reads what it finds there back: {late:?}");
+    assert_eq!(face.ask(first).await, sealed);
+    read_all(&face.sealed().await, worker.run).await.unwrap();
+    assert_eq!(check(&world).await.1, []);
 }

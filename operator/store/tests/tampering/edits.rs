@@ -5,9 +5,9 @@ use dalsegno_store::verify::{self, Checkpoint, Corruption};
 use dalsegno_store::{Class, Commit, Error, NewRun, RecordQuery, Rewind, Rewound, RunRecord, audit};
 
 use crate::world::*;
-use crate::{Face, on_both_faces};
+use crate::{Face, on_both};
 
-on_both_faces! {
+on_both! {
     an_untouched_run_is_sound,
     damage_is_found_and_gone_back_from,
     a_run_of_which_nothing_is_good_has_nothing_to_go_back_to,

@@ -1,6 +1,8 @@
 //! Rows that were edited behind the store's back: nothing goes on from them, and what is still good is found.
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
+#[path = "../support/both.rs"]
+mod both;
 #[allow(dead_code)]
 #[path = "../support/keys.rs"]
 mod keys;
@@ -15,6 +17,7 @@ mod random;
 
 use std::path::PathBuf;
 
+use both::on_both;
 use dalsegno_store::postgres::Postgres;
 use dalsegno_store::sqlite::Sqlite;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
@@ -33,7 +36,7 @@ enum Rows {
 }
 
 impl Face {
-    async fn sqlite() -> Self {
+    async fn file() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("runs.db");
         Sqlite::migrate(&path).await.unwrap();
@@ -79,22 +82,3 @@ impl Face {
         }
     }
 }
-
-/// Makes a test of each of these cases for each face whose rows can be reached.
-macro_rules! on_both_faces {
-    ($($case:ident),+ $(,)?) => {
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                super::$case(&crate::Face::sqlite().await).await;
-            })+
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                super::$case(&crate::Face::postgres().await).await;
-            })+
-        }
-    };
-}
-pub(crate) use on_both_faces;

@@ -102,7 +102,7 @@ fn edit(numbers: &mut Numbers, kind: &str, column: &str, old: Option<&[u8]>) -> 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_edits_are_found_or_change_nothing() {
-    let face = Face::sqlite().await;
+    let face = Face::file().await;
     let world = &face.world;
     let run = subject(world).await;
     let Rows::Sqlite(path) = &face.rows else { unreachable!() };
