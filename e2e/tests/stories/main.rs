@@ -13,5 +13,6 @@ mod finish;
 mod liveness;
 mod loop_detector;
 mod reading;
+mod retention;
 mod versions;
 mod writes;

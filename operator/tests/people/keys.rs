@@ -1,0 +1,69 @@
+//! The verbs of a person on a store whose runs are encrypted.
+
+use std::path::Path;
+
+use crate::place::{Place, RUN, run};
+
+#[tokio::test]
+async fn an_encrypted_run_is_shown_with_its_keys_and_without_them_a_person_learns_what_to_do() {
+    let place = Place::new();
+    run(&*place.store().await, false).await;
+    let (shown, text) = place.dalsegno(&["show", RUN, "--turn", "1"], true);
+    assert!(shown && text.contains("a secret") && text.contains("an event"), "{text}");
+    for verb in [&["show", RUN][..], &["verify", RUN], &["audit", "verify"], &["export", RUN]] {
+        let (done, text) = place.dalsegno(verb, false);
+        assert!(!done && text.contains("--encryption-keys"), "{verb:?}: {text}");
+    }
+    let (done, text) = place.dalsegno(&["show", RUN, "--encryption-keys", "/nowhere"], false);
+    assert!(!done && text.contains("/nowhere"), "{text}");
+    let bytes = std::fs::read(place.path("runs.db")).unwrap();
+    assert!(!bytes.windows(8).any(|bytes| bytes == b"a secret"));
+}
+
+#[tokio::test]
+async fn keys_are_rotated_and_the_old_one_can_go() {
+    let place = Place::new();
+    run(&*place.store().await, false).await;
+    place.key("k2", "QW5vdGhlciBrZXkgb2YgdGhlc2UgdGVzdHMsIGhlcmU=");
+    let (done, text) = place.dalsegno(&["keys", "rewrap"], true);
+    assert!(!done && text.contains("\"current\""), "{text}");
+    place.key("current", "k2");
+    let (done, text) = place.dalsegno(&["keys", "rewrap"], true);
+    assert!(done && text.contains("another one did before: 1"), "{text}");
+    std::fs::remove_file(Path::new(&place.path("keys")).join("k1")).unwrap();
+    let (done, text) = place.dalsegno(&["verify", RUN], true);
+    assert!(done && text.contains("0 problems"), "{text}");
+    let (done, text) = place.dalsegno(&["keys", "rewrap"], false);
+    assert!(!done && text.contains("--encryption-keys"), "{text}");
+}
+
+#[tokio::test]
+async fn a_run_is_shredded_once_it_is_over_and_everybody_says_so() {
+    let place = Place::new();
+    let store = place.store().await;
+    run(&*store, false).await;
+    let shred = ["keys", "shred", RUN, "--reason", "its user asked for it"];
+    let (done, text) = place.dalsegno(&shred, true);
+    assert!(!done && text.contains("the run lives"), "{text}");
+    run(&*store, true).await;
+    drop(store);
+    let bundle = place.path("before.jsonl");
+    assert!(place.dalsegno(&["export", RUN, "--output", &bundle], true).0);
+    let (done, text) = place.dalsegno(&shred, true);
+    assert!(done && text.contains("a backup of the database"), "{text}");
+
+    let (shown, text) = place.dalsegno(&["show", RUN], true);
+    assert!(shown && !text.contains("an event"), "{text}");
+    let (shown, text) = place.dalsegno(&["show", RUN, "--turn", "1"], true);
+    assert!(!shown && text.contains("shredded"), "{text}");
+    for verb in [&["verify", RUN][..], &["audit", "verify"]] {
+        let (done, text) = place.dalsegno(verb, true);
+        assert!(done && text.contains("shredded"), "{verb:?}: {text}");
+    }
+    let after = place.path("after.jsonl");
+    assert!(place.dalsegno(&["export", RUN, "--output", &after], true).0);
+    let (done, text) = place.dalsegno(&["verify", &after], false);
+    assert!(done && text.contains("was shredded before it was exported"), "{text}");
+    let (done, text) = place.dalsegno(&["verify", &bundle, "--turn", "1"], false);
+    assert!(done && text.contains("a secret"), "a bundle from before holds the contents: {text}");
+}
