@@ -94,7 +94,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             Ok(())
         }
         Command::Show { store, run, turn, since, calls, follow } => {
-            people::show(&store, &run, people::What { turn, since, calls, follow }).await
+            people::show::run(&store, &run, people::show::What { turn, since, calls, follow }).await
         }
         Command::Export { store, run, output, key } => {
             let key = key.signing_key.as_deref();

@@ -9,7 +9,8 @@ use base64::engine::general_purpose::STANDARD;
 use dalsegno_store::proof::{PublicKey, bundle};
 use dalsegno_store::{Gone, audit, verify};
 
-use super::{latest, print_channels};
+use super::latest;
+use super::show::print_channels;
 use crate::config::{RunName, StoreArgs};
 
 /// What is verified.

@@ -49,11 +49,15 @@ async fn a_run_is_shredded_once_it_is_over_and_everybody_says_so() {
     drop(store);
     let bundle = place.path("before.jsonl");
     assert!(place.dalsegno(&["export", RUN, "--output", &bundle], true).0);
+    let (shown, text) = place.dalsegno(&["show", RUN], true);
+    assert!(shown && !text.contains("shredded"), "{text}");
     let (done, text) = place.dalsegno(&shred, true);
     assert!(done && text.contains("a backup of the database"), "{text}");
 
     let (shown, text) = place.dalsegno(&["show", RUN], true);
     assert!(shown && !text.contains("an event"), "{text}");
+    let line = text.lines().find(|line| line.starts_with("shredded ")).unwrap_or_default();
+    assert!(line.ends_with("by ada: its user asked for it"), "{text}");
     let (shown, text) = place.dalsegno(&["show", RUN, "--turn", "1"], true);
     assert!(!shown && text.contains("shredded"), "{text}");
     for verb in [&["verify", RUN][..], &["audit", "verify"]] {

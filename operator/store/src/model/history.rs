@@ -61,7 +61,7 @@ pub struct AuditRow {
     pub at: Timestamp,
     /// What: `created`, `reserved`, `pod`, `identity`, `attached`, `spent`, `ended`, `cancel-requested`, `cancelled`,
     /// `finished`, `key-refused`, `settled`, `reset`, `rewound`, `adopted`, `abandoned`, `deleted`, `dropped`, `expired`,
-    /// `pruned`, `namespace-adopted`.
+    /// `shredded`, `pruned`, `namespace-adopted`.
     pub kind: String,
     /// Who: `operator`, `worker`, or a person's name.
     pub actor: String,
