@@ -3,7 +3,7 @@
 mod mounted;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -21,6 +21,9 @@ pub(crate) const PAGE_ROWS: i64 = 500;
 
 /// Runs whose data keys are remembered.
 const RUNS: usize = 16_384;
+
+/// From one sweep of those that are not fresh any more to the next.
+const SWEEP: Duration = Duration::from_secs(15);
 
 /// A data key as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +89,33 @@ pub(crate) trait KeyKeeper: KeyShelf {
 #[derive(Default)]
 pub(crate) struct Keys {
     provider: Option<Arc<dyn KeyProvider>>,
-    known: Mutex<HashMap<RunId, (Instant, Sealing)>>,
+    known: Mutex<Known>,
+}
+
+/// Data keys that were looked up.
+#[derive(Default)]
+struct Known {
+    sealings: HashMap<RunId, (Instant, Sealing)>,
+    swept: Option<Instant>,
+}
+
+impl Known {
+    /// One that is fresh.
+    fn get(&self, run: RunId, now: Instant) -> Option<Sealing> {
+        let (_, sealing) = self.sealings.get(&run).filter(|(since, _)| now - *since < FRESH)?;
+        Some(sealing.clone())
+    }
+
+    /// Remembers one, while there is room.
+    fn put(&mut self, run: RunId, sealing: Sealing, now: Instant) {
+        if self.swept.is_none_or(|at| now - at >= SWEEP) {
+            self.sealings.retain(|_, (since, _)| now - *since < FRESH);
+            self.swept = Some(now);
+        }
+        if self.sealings.len() < RUNS || self.sealings.contains_key(&run) {
+            self.sealings.insert(run, (now, sealing));
+        }
+    }
 }
 
 impl Keys {
@@ -159,22 +188,21 @@ impl Keys {
             Standing::Shredded => Sealing::shredded(),
             Standing::Wrapped(wrapped) => Sealing::under(run, &provider.unwrap(run, &wrapped).await?)?,
         };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, (since, _)| since.elapsed() < FRESH);
-        if known.len() < RUNS {
-            known.insert(run, (Instant::now(), sealing.clone()));
-        }
+        self.lock().put(run, sealing.clone(), Instant::now());
         Ok(sealing)
     }
 
     fn known(&self, run: RunId) -> Option<Sealing> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&run).filter(|(since, _)| since.elapsed() < FRESH).map(|(_, sealing)| sealing.clone())
+        self.lock().get(run, Instant::now())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A run's data key was deleted by this process.
     pub fn forget(&self, run: RunId) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&run);
+        self.lock().sealings.remove(&run);
     }
 }
 
@@ -186,4 +214,40 @@ impl std::fmt::Debug for Keys {
 
 fn no_keys() -> Error {
     Error::Unfit("there are no keys: name their folder with --encryption-keys".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_key_is_asked_for_again_a_minute_later_and_swept_a_little_after() {
+        let (mut known, start) = (Known::default(), Instant::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let put = |known: &mut Known, run, seconds| {
+            known.put(RunId::from_u128(run), Sealing::unsealed(), after(seconds));
+        };
+        put(&mut known, 1, 0);
+        assert!(known.get(RunId::from_u128(1), after(59)).is_some());
+        assert!(known.get(RunId::from_u128(1), after(60)).is_none());
+        put(&mut known, 2, 50);
+        put(&mut known, 3, 64);
+        assert_eq!(known.sealings.len(), 3, "nothing is swept so soon after");
+        put(&mut known, 4, 65);
+        assert_eq!(known.sealings.len(), 3, "the first one is gone");
+        assert!(known.get(RunId::from_u128(2), after(65)).is_some());
+    }
+
+    #[test]
+    fn no_more_are_remembered_than_there_is_room_for_and_old_ones_make_room() {
+        let (mut known, start) = (Known::default(), Instant::now());
+        for run in 0..=RUNS as u128 {
+            known.put(RunId::from_u128(run), Sealing::unsealed(), start);
+        }
+        let last = RunId::from_u128(RUNS as u128);
+        assert_eq!((known.sealings.len(), known.get(last, start).is_some()), (RUNS, false));
+        let later = start + FRESH;
+        known.put(last, Sealing::unsealed(), later);
+        assert_eq!((known.sealings.len(), known.get(last, later).is_some()), (1, true));
+    }
 }
