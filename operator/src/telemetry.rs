@@ -124,7 +124,8 @@ impl Metrics {
         registry.register("expired_rows", "Rows dropped of such runs", self.expired_rows.clone());
         registry.register(
             "stored_bytes",
-            "Bytes that boundaries' payloads take up, by namespace: of those that hold most, and of all others",
+            "Bytes of states and events that boundaries brought (not snapshots, calls, records), by namespace: of those \
+             that hold most, and of all others",
             self.held.clone(),
         );
         registry.register(
