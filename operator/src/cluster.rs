@@ -144,7 +144,7 @@ impl Ground for Context {
     }
 
     async fn tell(&self, run: &AgentRun, notices: &mut Vec<Notice>) {
-        let reference = run.object_ref(&());
+        let (recorder, reference) = (self.recorder(), run.object_ref(&()));
         for notice in notices.drain(..) {
             tracing::info!(reason = notice.reason, note = notice.note, "told");
             let event = Event {
@@ -157,7 +157,7 @@ impl Ground for Context {
                 action: notice.action,
                 secondary: None,
             };
-            if let Err(error) = self.recorder.publish(&event, &reference).await {
+            if let Err(error) = recorder.publish(&event, &reference).await {
                 tracing::warn!(%error, "an event could not be written");
             }
         }

@@ -8,7 +8,7 @@ use dalsegno_crds::{AgentDefinition, AgentRun};
 use dalsegno_store::Store;
 use jiff::Timestamp;
 use kube::core::DeserializeGuard;
-use kube::runtime::events::Recorder;
+use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store as Cache};
 use kube::{Api, Client};
 use tokio::sync::mpsc::UnboundedSender;
@@ -16,12 +16,11 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::crash::CrashPoint;
 use crate::nodes::NodeBook;
 use crate::pods::{PodBook, RunKey};
+use crate::run::Run;
 use crate::sync::lock;
 use crate::telemetry::Metrics;
 
-/// An AgentRun as the watch gives it: one that cannot be read stops no other.
-pub type Run = DeserializeGuard<AgentRun>;
-/// An AgentDefinition likewise.
+/// An AgentDefinition as the watch gives it: one that cannot be read stops no other.
 pub type Definition = DeserializeGuard<AgentDefinition>;
 
 /// What every reconcile shares.
@@ -50,8 +49,8 @@ pub struct Context {
     pub failures: Mutex<HashMap<String, u32>>,
     /// Wakes the controller for a run.
     pub wake: UnboundedSender<ObjectRef<Run>>,
-    /// Writes events.
-    pub recorder: Recorder,
+    /// In whose name events are written.
+    pub reporter: Reporter,
     /// Counts.
     pub metrics: Metrics,
     /// Dies on purpose.
@@ -67,6 +66,12 @@ impl Context {
     /// Pods of a namespace.
     pub fn pods_in(&self, namespace: &str) -> Api<k8s_openapi::api::core::v1::Pod> {
         Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Writes events. A recorder keeps each of them for minutes, to count the ones that are told again; ours are told
+    /// once, so that none outlives what it tells of.
+    pub fn recorder(&self) -> Recorder {
+        Recorder::new(self.client.clone(), self.reporter.clone())
     }
 
     /// Has the controller look at a run.

@@ -15,9 +15,10 @@ use kube::{Resource, ResourceExt};
 use tracing::Instrument;
 
 use crate::act::{Acted, act};
-use crate::context::{Context, Run};
+use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::ground::Ground;
+use crate::run::Run;
 use crate::sync::lock;
 use crate::unreadable;
 
@@ -85,10 +86,10 @@ async fn clean_up(run: &AgentRun, ctx: &Context) -> Result<Action> {
 
 /// One span, one deadline, one finalizer around the reconcile; an object that cannot be read stops no other.
 pub(crate) async fn guarded(run: Arc<Run>, ctx: Arc<Context>) -> Result<Action> {
-    let run = match &run.0 {
-        Ok(run) => Arc::new(run.clone()),
-        Err(_) => {
-            unreadable::tell(&ctx, &run).await;
+    let run = match run.read() {
+        Ok(run) => Arc::new(run),
+        Err(error) => {
+            unreadable::tell(&ctx, run.as_ref(), &error.to_string()).await;
             return Ok(Action::await_change());
         }
     };

@@ -40,9 +40,12 @@ pub async fn run(
 
 /// Checks one definition.
 pub(crate) async fn check(definition: Arc<Definition>, ctx: Arc<Context>) -> Result<Action> {
-    let Ok(definition) = &definition.0 else {
-        unreadable::tell(&ctx, &definition).await;
-        return Ok(Action::await_change());
+    let definition = match &definition.0 {
+        Ok(definition) => definition,
+        Err(invalid) => {
+            unreadable::tell(&ctx, definition.as_ref(), &invalid.error).await;
+            return Ok(Action::await_change());
+        }
     };
     let namespace = definition.namespace().ok_or(Error::Nameless("namespace"))?;
     let old = definition.status.clone().unwrap_or_default();

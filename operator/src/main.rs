@@ -19,6 +19,7 @@ mod people;
 mod pods;
 mod pulse;
 mod retention;
+mod run;
 mod serve;
 mod store_args;
 mod sync;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use dalsegno_core::{PodSight, pod};
 use dalsegno_crds::names;
 use futures::{Stream, StreamExt};
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
 
@@ -21,7 +21,7 @@ pub struct RunKey {
     pub name: String,
 }
 
-/// The last status seen of each pod UID.
+/// What was last seen of each pod.
 ///
 /// A cache may start work and prove nothing: `observe` asks the API server before it believes that a pod is gone.
 #[derive(Clone, Debug, Default)]
@@ -29,36 +29,67 @@ pub struct PodBook(Arc<Mutex<Book>>);
 
 #[derive(Debug, Default)]
 struct Book {
-    /// By UID of the AgentRun, then of the pod.
-    runs: HashMap<String, HashMap<String, PodSight>>,
+    /// By UID of the AgentRun.
+    runs: HashMap<String, Vec<Kept>>,
     /// UIDs of pods seen since a relist began.
     relisted: HashSet<String>,
+}
+
+/// A pod as it is kept: the fields of a typed one take ten times as much, and most of them are empty.
+#[derive(Debug)]
+struct Kept {
+    uid: String,
+    node: Option<String>,
+    /// What is evidence, as JSON.
+    json: Box<[u8]>,
+    gone: bool,
+    disrupted_while_running: bool,
+}
+
+impl Kept {
+    /// `None`, as if it had not been seen, if it makes no JSON. None is known that makes none.
+    fn of(uid: String, sight: PodSight) -> Option<Self> {
+        let PodSight { mut pod, gone, disrupted_while_running } = sight;
+        let json = serde_json::to_vec(&pod).inspect_err(unkept).ok()?.into_boxed_slice();
+        let node = pod.spec.take().and_then(|spec| spec.node_name);
+        Some(Self { uid, node, json, gone, disrupted_while_running })
+    }
+
+    fn pod(&self) -> Option<Pod> {
+        serde_json::from_slice(&self.json).inspect_err(unkept).ok()
+    }
+
+    fn sight(&self) -> Option<PodSight> {
+        let Self { gone, disrupted_while_running, .. } = *self;
+        Some(PodSight { pod: self.pod()?, gone, disrupted_while_running })
+    }
+
+    fn key(&self) -> Option<RunKey> {
+        key_of(&self.pod()?)
+    }
+}
+
+fn unkept(error: &serde_json::Error) {
+    tracing::error!(%error, "what was seen of a pod could not be kept");
 }
 
 impl PodBook {
     /// Every pod of this AgentRun.
     pub fn of(&self, run_uid: &str) -> Vec<PodSight> {
-        lock(&self.0).runs.get(run_uid).map(|pods| pods.values().cloned().collect()).unwrap_or_default()
+        lock(&self.0).runs.get(run_uid).into_iter().flatten().filter_map(Kept::sight).collect()
     }
 
     /// Runs that have a pod on this node.
     pub fn runs_on(&self, node: &str) -> Vec<RunKey> {
-        let on_node =
-            |it: &&PodSight| it.pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
-        lock(&self.0)
-            .runs
-            .values()
-            .flat_map(HashMap::values)
-            .filter(on_node)
-            .filter_map(|it| key_of(&it.pod))
-            .collect()
+        let on_node = |it: &&Kept| it.node.as_deref() == Some(node);
+        lock(&self.0).runs.values().flatten().filter(on_node).filter_map(Kept::key).collect()
     }
 
     /// Forgets pods that are gone, but for this one.
     pub fn forget_gone(&self, run_uid: &str, but: Option<&str>) {
         let mut book = lock(&self.0);
         if let Some(pods) = book.runs.get_mut(run_uid) {
-            pods.retain(|uid, seen| !seen.gone || Some(uid.as_str()) == but);
+            pods.retain(|kept| !kept.gone || Some(kept.uid.as_str()) == but);
             if pods.is_empty() {
                 book.runs.remove(run_uid);
             }
@@ -87,10 +118,10 @@ impl PodBook {
                 let mut book = lock(&self.0);
                 let relisted = std::mem::take(&mut book.relisted);
                 let mut changed = Vec::new();
-                for (uid, seen) in book.runs.values_mut().flatten() {
-                    if !seen.gone && !relisted.contains(uid) {
-                        seen.gone = true;
-                        changed.extend(key_of(&seen.pod));
+                for kept in book.runs.values_mut().flatten() {
+                    if !kept.gone && !relisted.contains(&kept.uid) {
+                        kept.gone = true;
+                        changed.extend(kept.key());
                     }
                 }
                 changed
@@ -108,14 +139,14 @@ impl PodBook {
         }
     }
 
-    fn put(&self, mut pod: Pod, gone: bool) {
+    fn put(&self, pod: Pod, gone: bool) {
         let Some((run, uid)) = ids_of(&pod) else { return };
-        trim(&mut pod);
-        let disrupted = pod::is_disrupted(&pod) && !pod::has_ended(&pod);
+        let mut seen = PodSight { gone, ..PodSight::of(pod::trimmed(pod)) };
         let mut book = lock(&self.0);
         let pods = book.runs.entry(run).or_default();
-        let before = pods.get(&uid).is_some_and(|seen| seen.disrupted_while_running);
-        pods.insert(uid, PodSight { pod, gone, disrupted_while_running: before || disrupted });
+        let known = pods.iter().position(|kept| kept.uid == uid).map(|at| pods.swap_remove(at));
+        seen.disrupted_while_running |= known.is_some_and(|kept| kept.disrupted_while_running);
+        pods.extend(Kept::of(uid, seen));
     }
 }
 
@@ -150,18 +181,65 @@ fn ids_of(pod: &Pod) -> Option<(String, String)> {
     Some((pod.labels().get(names::LABEL_RUN_UID)?.clone(), pod.uid()?))
 }
 
-/// Keeps only what is evidence: thousands of pods are held.
-fn trim(pod: &mut Pod) {
-    pod.metadata.managed_fields = None;
-    if let Some(annotations) = &mut pod.metadata.annotations {
-        annotations.retain(|key, _| key.starts_with(names::PREFIX) && key != names::ANNOTATION_INPUT);
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(uid: &str, status: Value) -> Pod {
+        let metadata = json!({
+            "name": format!("nightly-{uid}"), "namespace": "shop", "uid": uid,
+            "labels": { names::LABEL_RUN: "nightly", names::LABEL_RUN_UID: "run-1", names::LABEL_ATTEMPT: "1" },
+            "annotations": { names::ANNOTATION_REVISION: "sha256:r", names::ANNOTATION_INPUT: "long", "other": "x" },
+        });
+        let container = json!({ "name": "agent", "image": "i", "env": [{ "name": "A", "value": "b" }] });
+        let spec = json!({ "nodeName": "n1", "containers": [container] });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": spec, "status": status })).unwrap()
     }
-    if let Some(spec) = &mut pod.spec {
-        let containers = spec.containers.drain(..);
-        let containers = containers
-            .map(|it| Container { name: it.name, image: it.image, ..Container::default() })
-            .collect();
-        let node_name = spec.node_name.take();
-        *spec = k8s_openapi::api::core::v1::PodSpec { containers, node_name, ..Default::default() };
+
+    fn evicted(uid: &str) -> Pod {
+        let target = json!({ "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+                             "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        pod(uid, json!({ "phase": "Running", "conditions": [target] }))
+    }
+
+    #[test]
+    fn a_pod_is_told_of_as_it_was_seen_but_for_what_is_no_evidence() {
+        let book = PodBook::default();
+        let seen = evicted("a");
+        assert_eq!(book.take(Event::Apply(seen.clone())), [key_of(&seen).unwrap()]);
+        assert_eq!(book.of("run-1")[0].pod, pod::trimmed(seen.clone()));
+        assert_ne!(book.of("run-1")[0].pod, seen);
+        assert_eq!(book.runs_on("n1"), [key_of(&seen).unwrap()]);
+        assert_eq!((book.runs_on("n2").len(), book.of("run-2").len()), (0, 0));
+    }
+
+    #[test]
+    fn a_disruption_that_was_seen_before_the_end_is_remembered_after_it() {
+        let book = PodBook::default();
+        book.take(Event::Apply(evicted("a")));
+        book.take(Event::Delete(pod("a", json!({ "phase": "Failed" }))));
+        let [seen] = book.of("run-1").try_into().unwrap();
+        assert!(seen.gone && seen.disrupted_while_running);
+        book.forget_gone("run-1", Some("a"));
+        assert_eq!(book.of("run-1").len(), 1, "its end is not recorded yet");
+        book.forget_gone("run-1", None);
+        assert!(book.of("run-1").is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_a_relist_does_not_name_is_gone() {
+        let book = PodBook::default();
+        for uid in ["a", "b"] {
+            book.take(Event::Apply(pod(uid, json!({}))));
+        }
+        book.take(Event::Init);
+        book.take(Event::InitApply(pod("b", json!({}))));
+        assert_eq!(book.take(Event::InitDone), [key_of(&pod("a", json!({}))).unwrap()]);
+        let gone = |uid: &str| book.of("run-1").iter().find(|it| it.uid() == uid).unwrap().gone;
+        assert!(gone("a") && !gone("b"));
     }
 }

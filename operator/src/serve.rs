@@ -14,7 +14,7 @@ use dalsegno_store::Store;
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::events::Reporter;
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::utils::PredicateConfig;
 use kube::runtime::{Predicate as _, predicates};
@@ -28,10 +28,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{GatewayArgs, HealthArgs, KeyArgs, OperatorArgs};
-use crate::context::{ApiHealth, Context, Definition, Run};
+use crate::context::{ApiHealth, Context, Definition};
 use crate::crash::CrashPoint;
 use crate::nodes::NodeBook;
 use crate::pods::{self, PodBook};
+use crate::run::Run;
 use crate::telemetry::{Metrics, Ready, serve_health};
 use crate::tokens::TokenReviews;
 use crate::{anchors, capacity, controller, definitions, leader, pulse, retention};
@@ -135,7 +136,7 @@ async fn operate(
     let reporter =
         Reporter { controller: names::FIELD_MANAGER.into(), instance: Some(args.pod_name.clone()) };
     let ctx = Arc::new(Context {
-        recorder: Recorder::new(client.clone(), reporter),
+        reporter,
         store,
         gateway_url: args.gateway_url.trim_end_matches('/').to_owned(),
         pods: PodBook::default(),
@@ -280,7 +281,7 @@ async fn probe_api(ctx: Arc<Context>) {
 fn wake_runs_of(ctx: &Context, runs: &reflector::Store<Run>, definition: &Definition) {
     let (name, namespace) = (definition.name_any(), definition.namespace());
     for run in runs.state() {
-        if let Ok(run) = &run.0
+        if let Ok(run) = run.read()
             && run.namespace() == namespace
             && run.spec.agent_ref.as_ref().is_some_and(|it| it.name == name)
         {

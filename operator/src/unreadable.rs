@@ -3,7 +3,6 @@
 
 use dalsegno_crds::Reason;
 use kube::Resource;
-use kube::core::DeserializeGuard;
 use kube::runtime::events::{Event, EventType};
 
 use crate::cluster::truncated;
@@ -11,28 +10,26 @@ use crate::context::Context;
 
 /// Tells of an object that cannot be read: by the log, the metrics and an event. Its status is left as it is, since
 /// nobody knows what else in it would be lost.
-pub async fn tell<K: Resource<DynamicType = ()>>(ctx: &Context, object: &DeserializeGuard<K>) {
-    let Err(invalid) = &object.0 else { return };
+pub async fn tell<K: Resource<DynamicType = ()>>(ctx: &Context, object: &K, error: &str) {
     let kind = K::kind(&());
     ctx.metrics.unreadable(&kind);
     tracing::error!(
         kind = %kind,
-        namespace = invalid.metadata.namespace,
-        name = invalid.metadata.name,
-        error = invalid.error,
+        namespace = object.meta().namespace,
+        name = object.meta().name,
+        error,
         "an object cannot be read and is left alone"
     );
     let event = Event {
         type_: EventType::Warning,
         reason: Reason::Malformed.to_string(),
         note: Some(truncated(format!(
-            "this {kind} cannot be read and is left alone: {}. Correct the field, or apply it again",
-            invalid.error
+            "this {kind} cannot be read and is left alone: {error}. Correct the field, or apply it again"
         ))),
         action: "Read".to_owned(),
         secondary: None,
     };
-    if let Err(error) = ctx.recorder.publish(&event, &object.object_ref(&())).await {
+    if let Err(error) = ctx.recorder().publish(&event, &object.object_ref(&())).await {
         tracing::warn!(%error, "an event could not be written");
     }
 }
@@ -49,14 +46,15 @@ mod tests {
     use dalsegno_crds::AgentRun;
     use kube::Client;
     use kube::client::Body;
-    use kube::runtime::events::{Recorder, Reporter};
+    use kube::runtime::events::Reporter;
     use kube::runtime::reflector;
     use prometheus_client::encoding::text::encode;
     use prometheus_client::registry::Registry;
     use serde_json::{Value, json};
 
-    use crate::context::{Context, Definition, Run};
+    use crate::context::{Context, Definition};
     use crate::crash::CrashPoint;
+    use crate::run::Run;
     use crate::telemetry::Metrics;
     use crate::{controller, definitions, observe};
 
@@ -82,7 +80,7 @@ mod tests {
         let (definitions, _) = reflector::store::<Definition>();
         let (wake, _) = tokio::sync::mpsc::unbounded_channel();
         let context = Context {
-            recorder: Recorder::new(client.clone(), Reporter { controller: "test".into(), instance: None }),
+            reporter: Reporter { controller: "test".into(), instance: None },
             store: Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap()),
             gateway_url: "http://gateway".into(),
             pods: Default::default(),

@@ -1,12 +1,73 @@
 //! Reading a pod: which container is its worker, whether that has ended, and what it waits for.
 
+use std::collections::BTreeMap;
+
 use dalsegno_crds::names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod, PodCondition, PodStatus,
+    Container, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod, PodCondition, PodSpec,
+    PodStatus,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::revision::digest_in;
+
+/// A condition of this type says who ended a pod.
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
+/// A condition of this type says whether a pod has a node.
+pub(crate) const POD_SCHEDULED: &str = "PodScheduled";
+
+/// Of a pod only what is evidence, or says whose it is: thousands are held. No decision reads more of one.
+pub fn trimmed(pod: Pod) -> Pod {
+    let Pod { metadata, spec, status } = pod;
+    let is_ours = |key: &str| key.starts_with(names::PREFIX) && key != names::ANNOTATION_INPUT;
+    let ours = |all: BTreeMap<String, String>| all.into_iter().filter(|(key, _)| is_ours(key)).collect();
+    Pod {
+        metadata: ObjectMeta {
+            name: metadata.name,
+            namespace: metadata.namespace,
+            uid: metadata.uid,
+            labels: metadata.labels.map(ours),
+            annotations: metadata.annotations.map(ours),
+            owner_references: metadata.owner_references,
+            deletion_timestamp: metadata.deletion_timestamp,
+            deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
+            ..ObjectMeta::default()
+        },
+        spec: spec.map(|spec| PodSpec {
+            node_name: spec.node_name,
+            containers: spec.containers.into_iter().map(trimmed_container).collect(),
+            ..PodSpec::default()
+        }),
+        status: status.map(|status| PodStatus {
+            phase: status.phase,
+            reason: status.reason,
+            message: status.message,
+            conditions: status.conditions.map(|all| all.into_iter().filter(is_evidence).collect()),
+            init_container_statuses: status.init_container_statuses.map(trimmed_statuses),
+            container_statuses: status.container_statuses.map(trimmed_statuses),
+            ..PodStatus::default()
+        }),
+    }
+}
+
+fn trimmed_container(it: Container) -> Container {
+    Container { name: it.name, image: it.image, ..Container::default() }
+}
+
+fn trimmed_statuses(all: Vec<ContainerStatus>) -> Vec<ContainerStatus> {
+    let trimmed = |it: ContainerStatus| ContainerStatus {
+        name: it.name,
+        image_id: it.image_id,
+        state: it.state,
+        ..ContainerStatus::default()
+    };
+    all.into_iter().map(trimmed).collect()
+}
+
+fn is_evidence(condition: &PodCondition) -> bool {
+    matches!(condition.type_.as_str(), DISRUPTION_TARGET | POD_SCHEDULED)
+}
 
 /// Name of the worker's container: the one named `agent`, or the only one.
 pub fn worker_name(pod: &Pod) -> &str {
@@ -87,7 +148,7 @@ pub(crate) fn is_image_problem(reason: &str) -> bool {
 
 /// The disruption that the pod is the target of.
 pub(crate) fn disruption_target(pod: &Pod) -> Option<&PodCondition> {
-    condition(pod, "DisruptionTarget").filter(|it| it.status == "True")
+    condition(pod, DISRUPTION_TARGET).filter(|it| it.status == "True")
 }
 
 /// A condition of the pod.

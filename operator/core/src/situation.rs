@@ -36,7 +36,7 @@ pub(crate) enum Situation {
 impl Situation {
     /// A pod whose worker has not attached.
     pub(crate) fn starting(pod: &Pod) -> Self {
-        let unscheduled = pod::condition(pod, "PodScheduled").filter(|it| it.status == "False");
+        let unscheduled = pod::condition(pod, pod::POD_SCHEDULED).filter(|it| it.status == "False");
         match (pod::waiting(pod), unscheduled) {
             (Some((reason, message)), _) if pod::is_image_problem(reason) => {
                 Self::Starting(Reason::ImagePullFailed, said(reason, message))

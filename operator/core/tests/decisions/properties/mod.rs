@@ -3,7 +3,7 @@
 mod any;
 
 use dalsegno_core::settings::Settings;
-use dalsegno_core::{Decision, Effect, Observed, PodSight, StoreSight, recovery, worker};
+use dalsegno_core::{Decision, Effect, Observed, PodSight, StoreSight, pod, recovery, worker};
 use dalsegno_crds::Summary;
 use dalsegno_store::verify::Checkpoint;
 use dalsegno_store::{AttemptState, RunRecord};
@@ -19,6 +19,15 @@ proptest! {
     fn every_decision_is_well_formed(given in any::given()) {
         let failures = always(&given, &given.decide());
         prop_assert!(failures.is_empty(), "{}", failures.join("\n"));
+    }
+
+    #[test]
+    fn what_is_kept_of_a_pod_is_all_that_a_decision_reads_of_it(given in any::given()) {
+        let mut kept = given.clone();
+        for seen in &mut kept.seen.pods {
+            seen.pod = pod::trimmed(std::mem::take(&mut seen.pod));
+        }
+        prop_assert_eq!(format!("{:?}", given.decide()), format!("{:?}", kept.decide()));
     }
 
     #[test]
