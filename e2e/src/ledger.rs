@@ -32,6 +32,8 @@ pub struct Entry {
     pub attempt: i32,
     /// How often it was asked for.
     pub deliveries: u32,
+    /// The attempts that asked for it. Each may have asked several times, where an answer was lost.
+    pub attempts: Vec<i32>,
 }
 
 /// A remark of an agent, such as that it was fenced off.

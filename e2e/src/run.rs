@@ -256,17 +256,17 @@ impl<'w> Run<'w> {
         self.world.audit.expect_pods(&self.name, 1..=status.attempt().number)
     }
 
-    /// A turn was tried once, and once more for each attempt that ended in the middle of it.
+    /// A turn was tried by one attempt, and by one more for each that ended in the middle of it.
     async fn expect_no_turn_again(&self, status: &AgentRunStatus) -> Result {
         let history = status.recovery().history;
         for entry in self.world.ledger.entries(&self.key()).await? {
             let cut_short = history.iter().filter(|end| end.turn_at_end == entry.turn - 1).count();
             anyhow::ensure!(
-                entry.deliveries as usize <= 1 + cut_short,
-                "turn {} of {} was tried {} times, and {cut_short} attempts ended in it: {history:?}",
+                entry.attempts.len() <= 1 + cut_short,
+                "turn {} of {} was tried by attempts {:?}, and {cut_short} of them ended in it: {history:?}",
                 entry.turn,
                 self.name,
-                entry.deliveries
+                entry.attempts
             );
         }
         Ok(())

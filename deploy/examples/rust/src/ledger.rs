@@ -13,7 +13,7 @@
 //!
 //! *Caveat.* It keeps everything in memory: it remembers for as long as its own pod lives.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
@@ -43,6 +43,8 @@ struct Entry {
     effect: Effect,
     /// How often it was asked for.
     deliveries: u32,
+    /// The attempts that asked for it.
+    attempts: BTreeSet<i32>,
 }
 
 /// A remark of an agent.
@@ -109,12 +111,13 @@ async fn enter(State(ledger): State<Ledger>, Json(effect): Json<Effect>) -> Resp
     if let Some(&at) = book.by_key.get(&effect.key) {
         let entry = &mut book.entries[at];
         entry.deliveries += 1;
+        entry.attempts.insert(effect.attempt);
         let same = (&entry.effect.run, entry.effect.turn, &entry.effect.note)
             == (&effect.run, effect.turn, &effect.note);
         let status = if same { StatusCode::OK } else { StatusCode::CONFLICT };
         return (status, Json(entry.clone())).into_response();
     }
-    let entry = Entry { effect, deliveries: 1 };
+    let entry = Entry { deliveries: 1, attempts: BTreeSet::from([effect.attempt]), effect };
     let at = book.entries.len();
     book.by_key.insert(entry.effect.key.clone(), at);
     book.entries.push(entry.clone());
@@ -199,6 +202,7 @@ mod tests {
         assert_eq!(send(&entries, &effect("k1", 1, 1)).0, 201);
         let (status, again) = send(&entries, &effect("k1", 1, 2));
         assert_eq!((status, &again["attempt"], &again["deliveries"]), (200, &json!(1), &json!(2)));
+        assert_eq!(again["attempts"], json!([1, 2]));
         assert_eq!(send(&entries, &effect("k2", 2, 2)).0, 201);
 
         let all = read(&format!("{entries}?run=demo/a"));
