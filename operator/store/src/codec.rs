@@ -10,10 +10,11 @@
 //! boundary's channel operations may be a patch.
 
 use std::cell::RefCell;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 
 use dalsegno_protocol::{Limits, RawValue};
 use zstd::bulk::Compressor;
+use zstd::zstd_safe::{self, DCtx};
 
 use crate::seal::SEALED;
 use crate::{Error, Result};
@@ -25,7 +26,7 @@ const PATCH: u8 = 2;
 /// The level at which time and size balance for JSON of this size.
 const ZSTD_LEVEL: i32 = 3;
 
-/// log2 of the largest window that a frame may ask the decoder to hold.
+/// log2 of the largest window of a patch: the state before and the one after, together.
 const ZSTD_WINDOW_LOG: u32 = 25;
 
 /// log2 of the smallest window there is.
@@ -62,7 +63,7 @@ pub fn decode(payload: &[u8], limit: usize) -> Result<Vec<u8>> {
     match *codec {
         RAW if bytes.len() > limit => Err(too_large(limit)),
         RAW => Ok(bytes.to_vec()),
-        ZSTD => unpack(zstd::stream::read::Decoder::with_buffer(bytes).map_err(failed)?, limit),
+        ZSTD => unpack(b"", bytes, limit),
         PATCH => Err(corrupt("it is a patch, and what it patches is not known")),
         other => Err(corrupt(format!("unknown codec {other}"))),
     }
@@ -97,10 +98,7 @@ pub fn is_patch(payload: &[u8]) -> bool {
 /// after is an error or other bytes: hold it to its digest.
 pub fn decode_after(before: &[u8], payload: &[u8], limit: usize) -> Result<Vec<u8>> {
     match payload.split_first() {
-        Some((&PATCH, frame)) => {
-            let decoder = zstd::stream::read::Decoder::with_ref_prefix(frame, before).map_err(failed)?;
-            unpack(decoder, limit)
-        }
+        Some((&PATCH, frame)) => unpack(before, frame, limit),
         _ => decode(payload, limit),
     }
 }
@@ -147,18 +145,18 @@ fn tagged(codec: u8, bytes: &[u8]) -> Vec<u8> {
     payload
 }
 
-fn unpack(mut decoder: zstd::stream::read::Decoder<'_, &[u8]>, limit: usize) -> Result<Vec<u8>> {
-    decoder.window_log_max(ZSTD_WINDOW_LOG).map_err(failed)?;
-    let mut unpacked = Vec::new();
-    decoder.take(limit as u64 + 1).read_to_end(&mut unpacked).map_err(failed)?;
-    if unpacked.len() > limit {
-        return Err(too_large(limit));
-    }
+/// What a frame holds, where this stands before it. A frame says how long that is: what would be too large is not begun
+/// with, and what is not has all its memory, since it is its own window.
+fn unpack(before: &[u8], frame: &[u8], limit: usize) -> Result<Vec<u8>> {
+    let length = zstd_safe::get_frame_content_size(frame).ok().flatten();
+    let length = length.ok_or_else(|| corrupt("zstd: its frame does not say how long it is"))?;
+    let length = usize::try_from(length).ok().filter(|length| *length <= limit);
+    let mut unpacked = Vec::with_capacity(length.ok_or_else(|| too_large(limit))?);
+    let failed = |code| corrupt(format!("zstd: {}", zstd_safe::get_error_name(code)));
+    let mut decoder = DCtx::try_create().ok_or_else(|| corrupt("zstd: there is no memory"))?;
+    decoder.ref_prefix(before).map_err(failed)?;
+    decoder.decompress(&mut unpacked, frame).map_err(failed)?;
     Ok(unpacked)
-}
-
-fn failed(error: std::io::Error) -> Error {
-    corrupt(format!("zstd: {error}"))
 }
 
 fn too_large(limit: usize) -> Error {

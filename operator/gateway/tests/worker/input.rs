@@ -1,11 +1,8 @@
 //! Requests that are not what the contract says.
 
-use std::sync::atomic::Ordering;
-
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::bodies::endless;
 use crate::world::*;
 
 const ID: &str = r#""commitId":"00000000-0000-0000-0000-000000000001""#;
@@ -74,37 +71,6 @@ async fn a_body_that_is_not_utf_8_is_invalid() {
 }
 
 #[tokio::test]
-async fn an_encoded_body_is_refused_before_a_byte_of_it_is_read() {
-    let world = World::attached().await;
-    for encoding in ["gzip", "deflate", "br", "zstd", "gzip, identity"] {
-        let (bomb, read) = endless(1 << 30);
-        let request = world
-            .request("POST", "turns/1")
-            .header("authorization", format!("Bearer {INSTANCE}"))
-            .header("content-encoding", encoding);
-        let answer = world.send(request, bomb).await;
-        assert!(answer.code() == "INVALID" && answer.detail().contains("Content-Encoding"), "{encoding}");
-        assert_eq!(read.load(Ordering::SeqCst), 0, "{encoding}");
-    }
-    // The same bytes without the header are no JSON; nothing here unpacks them.
-    let frame = zstd_of_a_gibibyte();
-    assert!(frame.len() < 1 << 20);
-    assert_eq!(world.post("turns/1", frame).await.code(), "INVALID");
-}
-
-/// One zstd frame: a header that promises a gibibyte, then blocks that repeat one byte 128 KiB times.
-fn zstd_of_a_gibibyte() -> Vec<u8> {
-    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xa0];
-    frame.extend((1_u32 << 30).to_le_bytes());
-    for block in 0..8_192_u32 {
-        let head = u32::from(block == 8_191) | 1 << 1 | (128 << 10) << 3;
-        frame.extend(&head.to_le_bytes()[..3]);
-        frame.push(b'{');
-    }
-    frame
-}
-
-#[tokio::test]
 async fn the_deepest_allowed_nesting_is_kept_and_one_level_more_is_refused() {
     let world = World::attached().await;
     let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
@@ -113,19 +79,6 @@ async fn the_deepest_allowed_nesting_is_kept_and_one_level_more_is_refused() {
     assert!(answer.detail().contains("deeper than 128 levels at byte"), "{}", answer.detail());
     world.post("turns/1", commit(1, &deep(127))).await.ok();
     assert!(world.get("state").await.text.contains(&deep(127)));
-}
-
-#[tokio::test]
-async fn a_nesting_of_a_million_levels_is_refused_at_once() {
-    let world = World::attached().await;
-    let deep = "[".repeat(1_000_000);
-    let bodies =
-        [deep.clone(), commit(1, &deep), format!("{{{ID},\"channels\":{}", r#"{"a":"#.repeat(1_000_000))];
-    for body in bodies {
-        let started = std::time::Instant::now();
-        assert_eq!(world.post("turns/1", body).await.code(), "INVALID");
-        assert!(started.elapsed().as_millis() < 1_000);
-    }
 }
 
 #[tokio::test]

@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of tests may fail the test")]
 
+#[path = "../../../store/tests/support/alone.rs"]
+mod alone;
 mod attach;
 mod bodies;
+mod bombs;
 mod boundaries;
 mod calls;
 mod channels;

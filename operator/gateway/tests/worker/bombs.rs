@@ -1,0 +1,84 @@
+//! Bodies that are made to take more memory than they have bytes, or more than anybody has: refused, within 64 MiB for the
+//! whole process.
+
+use std::sync::atomic::Ordering;
+
+use dalsegno_gateway::Config;
+use dalsegno_protocol::Limits;
+
+use crate::alone::within;
+use crate::bodies::endless;
+use crate::world::*;
+
+const ID: &str = r#""commitId":"00000000-0000-0000-0000-000000000001""#;
+
+/// Runs a case in a process of its own, and its gateway with it.
+fn in_little_memory(test: &str, case: impl Future<Output = ()>) {
+    within(64 << 20, &format!("bombs::{test}"), || tokio::runtime::Runtime::new().unwrap().block_on(case));
+}
+
+#[test]
+fn a_body_of_a_gibibyte_is_given_up_long_before_its_end_and_never_held() {
+    in_little_memory("a_body_of_a_gibibyte_is_given_up_long_before_its_end_and_never_held", flood());
+}
+
+async fn flood() {
+    let world = World::attached().await.with(Config { body_budget: Limits::BODY_BYTES, ..quick() });
+    let (body, read) = endless(1 << 30);
+    let answer = world.post("turns/1", body).await;
+    assert_eq!((answer.status, answer.code().as_str()), (413, "TOO_LARGE"));
+    assert!(answer.detail().contains("16777216"), "{}", answer.detail());
+    assert!(read.load(Ordering::SeqCst) <= 6 * Limits::BODY_BYTES);
+}
+
+#[test]
+fn an_encoded_body_is_refused_before_a_byte_of_it_is_read() {
+    in_little_memory("an_encoded_body_is_refused_before_a_byte_of_it_is_read", encoded());
+}
+
+async fn encoded() {
+    let world = World::attached().await;
+    for encoding in ["gzip", "deflate", "br", "zstd", "gzip, identity"] {
+        let (bomb, read) = endless(1 << 30);
+        let request = world
+            .request("POST", "turns/1")
+            .header("authorization", format!("Bearer {INSTANCE}"))
+            .header("content-encoding", encoding);
+        let answer = world.send(request, bomb).await;
+        assert!(answer.code() == "INVALID" && answer.detail().contains("Content-Encoding"), "{encoding}");
+        assert_eq!(read.load(Ordering::SeqCst), 0, "{encoding}");
+    }
+    // The same bytes without the header are no JSON; nothing here unpacks them.
+    let frame = zstd_of_a_gibibyte();
+    assert!(frame.len() < 1 << 20);
+    assert_eq!(world.post("turns/1", frame).await.code(), "INVALID");
+}
+
+#[test]
+fn a_nesting_of_a_million_levels_is_refused_at_once() {
+    in_little_memory("a_nesting_of_a_million_levels_is_refused_at_once", nested());
+}
+
+async fn nested() {
+    let world = World::attached().await;
+    let deep = "[".repeat(1_000_000);
+    let bodies =
+        [deep.clone(), commit(1, &deep), format!("{{{ID},\"channels\":{}", r#"{"a":"#.repeat(1_000_000))];
+    for body in bodies {
+        let started = std::time::Instant::now();
+        assert_eq!(world.post("turns/1", body).await.code(), "INVALID");
+        assert!(started.elapsed().as_millis() < 1_000);
+    }
+}
+
+/// One zstd frame: a header that promises a gibibyte, then blocks that repeat one byte 128 KiB times.
+fn zstd_of_a_gibibyte() -> Vec<u8> {
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xa0];
+    frame.extend((1_u32 << 30).to_le_bytes());
+    for block in 0..8_192_u32 {
+        let head = u32::from(block == 8_191) | 1 << 1 | (128 << 10) << 3;
+        frame.extend(&head.to_le_bytes()[..3]);
+        frame.push(b'{');
+    }
+    frame
+}

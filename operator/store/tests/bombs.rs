@@ -1,0 +1,50 @@
+//! What is small where it is kept and would be large where it is read: refused, in little memory.
+#![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
+
+#[path = "support/alone.rs"]
+mod alone;
+
+use alone::within;
+use dalsegno_store::codec::{LIMIT, decode, decode_after};
+
+/// What the whole process may take.
+const MEMORY: u64 = 64 << 20;
+
+/// A zstd frame of a gibibyte in 32 KiB: this header, then blocks that repeat one byte 128 KiB times.
+fn gibibyte(codec: u8, header: &[u8]) -> Vec<u8> {
+    let mut frame = [&[codec, 0x28, 0xb5, 0x2f, 0xfd], header].concat();
+    for block in 0..8_192_u32 {
+        let head = u32::from(block == 8_191) | 1 << 1 | (128 << 10) << 3;
+        frame.extend(&head.to_le_bytes()[..3]);
+        frame.push(b'{');
+    }
+    frame
+}
+
+/// Headers of such a frame, and why it is refused: one that says how long it is, one that says nothing of it, with a
+/// window of 32 MiB, and one that says that it is as long as the longest that is taken.
+const HEADERS: [(&[u8], &str); 3] = [
+    (&[0xa0, 0, 0, 0, 0x40], "larger than 33554432 bytes"),
+    (&[0, 15 << 3], "does not say how long it is"),
+    (&[0xa0, 0, 0, 0, 0x02], "zstd"),
+];
+
+#[test]
+fn a_payload_that_unpacks_to_a_gibibyte_is_refused_within_64_mib() {
+    within(MEMORY, "a_payload_that_unpacks_to_a_gibibyte_is_refused_within_64_mib", || {
+        for (header, why) in HEADERS {
+            let refused = decode(&gibibyte(1, header), LIMIT).unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
+    });
+}
+
+#[test]
+fn a_patch_that_unpacks_to_a_gibibyte_is_refused_within_64_mib() {
+    within(MEMORY, "a_patch_that_unpacks_to_a_gibibyte_is_refused_within_64_mib", || {
+        for (header, why) in HEADERS {
+            let refused = decode_after(b"{}", &gibibyte(2, header), LIMIT).unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
+    });
+}
