@@ -16,6 +16,7 @@
 //! sealed needs a key too, so that nobody can try out what the payload may be. The payloads of a boundary have a digest key
 //! of their own, so that a bundle can tell it, and with it nothing of what the bundle does not hold.
 
+mod digests;
 mod spot;
 
 use std::borrow::Cow;
@@ -27,6 +28,8 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::{hkdf, hmac};
 use uuid::Uuid;
 
+use digests::sign;
+pub use digests::{BodyDigest, DigestKey};
 use spot::Fields;
 pub use spot::Spot;
 
@@ -63,44 +66,6 @@ struct RunKey {
     seal: LessSafeKey,
     digest: hmac::Key,
     boundaries: hmac::Key,
-}
-
-/// The digest of a body: as it is kept, and as it was kept before its run had a key.
-#[derive(Clone, Copy, Debug)]
-pub struct BodyDigest {
-    /// As it is kept.
-    pub kept: Digest,
-    /// SHA-256 of the body. Nothing keeps it where the run has a key.
-    pub plain: Digest,
-}
-
-impl BodyDigest {
-    /// Whether what stands there is of this body.
-    pub fn is(&self, stands: &Digest) -> bool {
-        *stands == self.kept || *stands == self.plain
-    }
-
-    /// The digest that may stand there too, from before the run had a key.
-    pub fn older(&self) -> Option<Digest> {
-        (self.plain != self.kept).then_some(self.plain)
-    }
-}
-
-/// What the digests of one boundary's payloads are made with.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct DigestKey(pub [u8; 32]);
-
-impl DigestKey {
-    /// The digest that stands for what has this SHA-256.
-    pub fn digest(&self, plain: Digest) -> Digest {
-        sign(&hmac::Key::new(hmac::HMAC_SHA256, &self.0), &plain)
-    }
-}
-
-impl std::fmt::Debug for DigestKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("DigestKey")
-    }
 }
 
 impl Sealing {
@@ -225,12 +190,6 @@ impl std::fmt::Debug for Sealing {
             Kind::Shredded => "Shredded",
         })
     }
-}
-
-fn sign(key: &hmac::Key, bytes: &[u8]) -> Digest {
-    let mut digest = [0; 32];
-    digest.copy_from_slice(hmac::sign(key, bytes).as_ref());
-    digest
 }
 
 /// Whether a kept payload can only be read with the key of its run.
