@@ -23,18 +23,15 @@ const MARKS: &str = "SELECT turn, boundary, epoch, content_hash FROM snapshots W
      ORDER BY turn, boundary, epoch";
 
 /// The chunks and their snapshot, together or not at all. What is there already is whole, or is made so; but one that is
-/// sealed gives way to no plain one, of a process that has no keys yet. Nothing waits for the disk: a snapshot that the
-/// server loses is made again, and whatever is dropped because it stands is dropped later in the same log.
-const KEEP: &str = "WITH unhurried AS MATERIALIZED ( \
-         SELECT set_config('synchronous_commit', 'off', true) AS level \
-     ), kept AS ( \
+/// sealed gives way to no plain one, of a process that has no keys yet.
+const KEEP: &str = "WITH kept AS ( \
          INSERT INTO chunks (run, hash, payload, created_at) \
          SELECT $1, chunk.hash, chunk.payload, ds_now_v1() FROM unnest($8, $9) AS chunk (hash, payload) \
          ON CONFLICT (run, hash) DO UPDATE SET payload = excluded.payload \
          WHERE chunks.payload <> excluded.payload \
      ) \
      INSERT INTO snapshots (run, content_hash, turn, boundary, epoch, document, digest, created_at) \
-     SELECT $1, $2, $3, $4, $5, $6, $7, ds_now_v1() FROM unhurried \
+     VALUES ($1, $2, $3, $4, $5, $6, $7, ds_now_v1()) \
      ON CONFLICT (run, content_hash) DO UPDATE SET document = excluded.document, digest = excluded.digest \
      WHERE (snapshots.document, snapshots.digest) <> (excluded.document, excluded.digest) \
          AND (encode(substr(excluded.document, 1, 1), 'hex') ~ '^[13579bdf]' \
