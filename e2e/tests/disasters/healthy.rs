@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dalsegno_e2e::cluster::{FAULTY_NODE, SAFE_NODE};
 use dalsegno_e2e::wait::{secs, throughout};
 use dalsegno_e2e::{Agent, Result, Run, StatusExt, World};
 use futures::future::try_join_all;
@@ -13,7 +14,7 @@ const RUNS: usize = 20;
 /// Long enough for the deadline of every worker to run out, were our silence counted as theirs.
 const AFTER: Duration = secs(15);
 
-/// Runs on both nodes; every second one sends heartbeats, which bind it to ten seconds.
+/// Runs, half of them on each node; every second one sends heartbeats, which bind it to ten seconds.
 pub struct Healthy<'w> {
     /// All of them.
     pub runs: Vec<Run<'w>>,
@@ -26,7 +27,10 @@ impl<'w> Healthy<'w> {
     pub async fn start(world: &'w World, turns: i32) -> Result<Self> {
         let start = async |n: usize| {
             let script = json!({ "turns": turns, "turnSeconds": 1, "heartbeat": n.is_multiple_of(2) });
-            let agent = Agent::new(script).spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 10 } }));
+            let node = if n % 4 < 2 { SAFE_NODE } else { FAULTY_NODE };
+            let agent = Agent::new(script)
+                .spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 10 } }))
+                .pod(json!({ "nodeSelector": { "kubernetes.io/hostname": node } }));
             world.start(&format!("run-{n:02}"), &agent).await
         };
         let runs = try_join_all((0..RUNS).map(start)).await?;
