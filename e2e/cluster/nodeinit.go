@@ -37,9 +37,6 @@ func (c *Cluster) powerOn(n Node) error {
 			return err
 		}
 	}
-	if err := c.makeMountPoints(privateDirs); err != nil {
-		return err
-	}
 	cmd := exec.Command("/proc/self/exe", "internal-node-init", c.recordPath(n.Name), n.Name, n.Dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID}
 	return c.startDetached(cmd, n.Name)

@@ -71,8 +71,14 @@ func (c *Cluster) start(count int) error {
 	}
 	return steps(
 		func() error {
-			return step("keys, certificates and configuration", func() error {
-				return steps(func() error { return c.ensurePKI(nodes) }, c.writeFiles, c.saveSysctls)
+			return step("keys, certificates, configuration and mount points", func() error {
+				return steps(
+					func() error { return c.ensurePKI(nodes) },
+					c.writeFiles,
+					c.saveSysctls,
+					// Once, before the nodes boot side by side: they share what is remembered of them.
+					func() error { return c.makeMountPoints(privateDirs) },
+				)
 			})
 		},
 		func() error {
