@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::{Metrics, chain};
 
-/// How often it is looked whether anything is. Days need no haste; what a quick run keeps beyond its last boundaries does.
-const PERIOD: Duration = Duration::from_secs(20);
+/// How often it is looked whether anything is: neither days nor last boundaries need haste, and each look asks of many runs.
+const PERIOD: Duration = Duration::from_secs(60);
 /// Rows of one step.
 const ROWS: u32 = 500;
 /// Between two steps, so that workers' commits come in between.

@@ -23,7 +23,7 @@ async fn a_run_that_keeps_its_last_boundaries_only_resumes_after_an_eviction_and
     .spec(json!({ "retention": { "keepLast": KEPT } }));
     let run = world.start("run", &agent).await?;
     run.passes_turn(TURNS).await?;
-    until("what stands before its last boundaries to be dropped", secs(60), async || {
+    until("what stands before its last boundaries to be dropped", secs(90), async || {
         let shown = operator::run(&["show", &run.key()]).await?;
         Ok(shown.contains("dropped").then_some(()))
     })
