@@ -1,10 +1,11 @@
 //! The last full state of each run, as far as there is room: what the next one may be kept as a patch of.
 //!
-//! Nothing rests on it. What is forgotten costs bytes; what another gateway has overtaken is noticed by the store.
+//! What is forgotten costs bytes, and what another gateway has overtaken is noticed by the store: it patches the head's
+//! state or none. On one thing states rest: what is remembered under a boundary's hash is the state after that boundary.
 
 use std::sync::Arc;
 
-use dalsegno_store::{Base, PATCH_CHAIN, RunId, fold, header};
+use dalsegno_store::{Base, Digest, PATCH_CHAIN, RunId, fold, header};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
@@ -38,8 +39,8 @@ impl Weighter<RunId, Last> for Bytes {
 pub(crate) enum Change {
     /// It brought the full state, as these operations; as a patch, if it was given a base.
     Full { ops: Vec<u8>, patched: bool },
-    /// The state stays.
-    None,
+    /// The state stays as the boundary before it has left it, of which this is the content hash.
+    None { parent: Option<Digest> },
     /// Anything else.
     Other,
 }
@@ -90,8 +91,10 @@ fn after(last: Option<Last>, content_hash: [u8; 32], change: Change) -> Option<L
             let base = Base { content_hash, state: Arc::new(state) };
             Some(Last { base, depth: if patched { depth? } else { 0 } })
         }
-        Change::None => {
-            last.map(|last| Last { base: Base { content_hash, ..last.base }, depth: last.depth + 1 })
+        // What is remembered may be older: others commit too, and a rewind goes back.
+        Change::None { parent } => {
+            let last = last.filter(|last| parent == Some(last.base.content_hash))?;
+            Some(Last { base: Base { content_hash, ..last.base }, depth: last.depth + 1 })
         }
         Change::Other => None,
     }
@@ -120,10 +123,20 @@ mod tests {
         let base = bases.of(RUN).unwrap();
         assert_eq!(base.content_hash, [1; 32]);
         assert_eq!(base.state.as_slice(), br#"{"state":{"value":{"json":"xxx"}}}"#);
-        bases.committed(RUN, &hash(2), Change::None);
+        bases.committed(RUN, &hash(2), Change::None { parent: Some([1; 32]) });
         assert_eq!(bases.of(RUN).unwrap().content_hash, [2; 32], "the state stayed, the head moved");
         bases.committed(RUN, &hash(3), Change::Other);
         assert!(bases.of(RUN).is_none());
+    }
+
+    #[test]
+    fn a_state_that_stays_is_known_only_after_the_boundary_whose_state_is_known() {
+        for parent in [Some([3; 32]), None] {
+            let bases = Bases::new(1 << 20);
+            bases.committed(RUN, &hash(1), full(3, false));
+            bases.committed(RUN, &hash(2), Change::None { parent });
+            assert!(bases.of(RUN).is_none(), "after {parent:?}");
+        }
     }
 
     #[test]

@@ -80,14 +80,14 @@ async fn commit(
 /// What the gateway makes of a commit for the ones to come.
 fn follow(gateway: &Gateway, commit: Commit, committed: &Committed) {
     let Commit { run, turn, ops, full, base, .. } = commit;
-    let Committed::Ok(Standing { head: Some(head), .. }) = committed else {
+    let Committed::Ok(Standing { head: Some(head), parent, .. }) = committed else {
         return gateway.bases.forget(run);
     };
     let patched = base.is_some();
     let change = match ops {
         Some(ops) if full => Change::Full { ops, patched },
         Some(_) => Change::Other,
-        None => Change::None,
+        None => Change::None { parent: *parent },
     };
     gateway.bases.committed(run, &head.content_hash, change);
     snapshots::committed(gateway, run, turn, full && !patched);
@@ -120,7 +120,7 @@ pub(crate) fn answer(
     committed: Committed,
     conflict: impl FnOnce(Option<(i32, Boundary)>) -> Refusal,
 ) -> Result<Response, Refusal> {
-    let (result, Standing { head, asked }) = match committed {
+    let (result, Standing { head, asked, .. }) = match committed {
         Committed::Ok(standing) => (CommitResult::Ok, standing),
         Committed::Duplicate(standing) => (CommitResult::Duplicate, standing),
         Committed::Conflict { head } => return Err(conflict(head)),

@@ -5,6 +5,7 @@
 #[path = "../../../store/tests/support/alone.rs"]
 mod alone;
 mod attach;
+mod bases;
 mod bodies;
 mod bombs;
 mod boundaries;

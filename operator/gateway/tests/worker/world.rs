@@ -113,6 +113,11 @@ impl World {
         Self { gateway, ..self }
     }
 
+    /// The same run before another gateway of the same store.
+    pub fn beside_it(&self, config: Config) -> Self {
+        Self { store: self.store.clone(), gateway: self.gateway.clone(), run: self.run }.with(config)
+    }
+
     pub async fn record_pod(&self, attempt: i32, uid: &str, identity: Option<Identity>) {
         let (name, revision) = (format!("nightly-{attempt}"), "rev-1".to_owned());
         let pod = PodRecord { uid: uid.into(), name, revision, identity };

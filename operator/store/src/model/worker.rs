@@ -45,8 +45,8 @@ pub struct Commit {
     pub ops: Option<Vec<u8>>,
     /// Whether `ops` is the full state.
     pub full: bool,
-    /// The state before, where the committer knows it: full operations may then be kept as a patch. It need not be
-    /// right about the head; then they are kept plain.
+    /// A state, where the committer knows one: full operations may then be kept as a patch. If it is not the head's,
+    /// they are kept plain; of the boundary that it names it must be the state, which nobody holds it to.
     pub base: Option<Base>,
     /// The events, each as it came.
     pub events: Vec<Box<RawValue>>,
@@ -92,6 +92,8 @@ pub enum Committed {
 pub struct Standing {
     /// The head; `None` only after a finish of a run that never committed.
     pub head: Option<dalsegno_protocol::Head>,
+    /// Content hash of the boundary before the head; told only of a boundary that was committed now and has one.
+    pub parent: Option<Digest>,
     /// What a person asks for.
     pub asked: Asked,
 }

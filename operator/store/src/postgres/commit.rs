@@ -7,7 +7,7 @@ use sqlx::postgres::PgRow;
 use super::Postgres;
 use super::fault::{Fault, Work};
 use super::records::Columns;
-use super::row::{asked, boundary, head, number, packed, text, word};
+use super::row::{asked, boundary, head, number, optional_digest, packed, text, word};
 use crate::packed::Packed;
 use crate::seal::{BodyDigest, Sealing, Spot};
 use crate::{Commit, Committed, Digest, FinishCall, NewFinish, Standing, codec, header};
@@ -103,6 +103,9 @@ impl Postgres {
         }
         Ok(Some(match committed(&row)? {
             Committed::Fenced { .. } => Committed::Fenced { committed: self.stands(commit, body).await? },
+            Committed::Ok(standing) => {
+                Committed::Ok(Standing { parent: optional_digest(&row, "parent_hash")?, ..standing })
+            }
             other => other,
         }))
     }
@@ -148,7 +151,8 @@ impl Postgres {
 }
 
 fn committed(row: &PgRow) -> Work<Committed> {
-    let standing = || -> Work<Standing> { Ok(Standing { head: head(row)?, asked: asked(row)? }) };
+    let standing =
+        || -> Work<Standing> { Ok(Standing { head: head(row)?, parent: None, asked: asked(row)? }) };
     Ok(match row.try_get("verdict")? {
         "ok" => Committed::Ok(standing()?),
         "duplicate" => Committed::Duplicate(standing()?),

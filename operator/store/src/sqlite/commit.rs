@@ -103,6 +103,7 @@ pub(super) async fn commit(
 
 async fn write(conn: &mut SqliteConnection, now: i64, mut row: RunRow, commit: Prepared) -> Work<Committed> {
     let Proposal { turn, boundary, .. } = commit.proposal;
+    let parent = row.head().map(|head| head.hash);
     insert_boundary(conn, now, &mut row, &commit).await?;
     plan(conn, now, &commit).await?;
     records::apply(conn, now, &row, (turn, boundary), &commit.records.changes).await?;
@@ -114,7 +115,7 @@ async fn write(conn: &mut SqliteConnection, now: i64, mut row: RunRow, commit: P
         end_run(conn, now, &mut row, finish, by).await?;
     }
     row.save(conn).await?;
-    Ok(Committed::Ok(standing(&row)))
+    Ok(Committed::Ok(Standing { parent, ..standing(&row) }))
 }
 
 /// Judges a finish and, if it stands, closes the run.
@@ -284,7 +285,7 @@ async fn duplicate(conn: &mut SqliteConnection, now: i64, mut row: RunRow) -> Wo
 }
 
 fn standing(row: &RunRow) -> Standing {
-    Standing { head: row.public_head(), asked: row.asked() }
+    Standing { head: row.public_head(), parent: None, asked: row.asked() }
 }
 
 /// Whether this very commit stands on the live branch.

@@ -10,6 +10,7 @@ use crate::world::*;
 on_every_face! {
     only_the_next_boundary_is_accepted,
     the_answer_tells_the_head_and_the_lease,
+    the_answer_names_the_boundary_before_the_one_that_was_committed,
     the_same_bytes_again_are_a_duplicate,
     other_bytes_for_a_turn_that_is_there_are_a_conflict,
     the_same_id_and_digest_under_another_turn_are_a_conflict,
@@ -71,13 +72,24 @@ async fn the_answer_tells_the_head_and_the_lease(world: &World) {
     assert_eq!((row.content_hash, row.epoch, row.attempt), (head.content_hash, 1, 1));
 }
 
+async fn the_answer_names_the_boundary_before_the_one_that_was_committed(world: &World) {
+    let worker = world.worker().await;
+    assert_eq!(world.turn(&worker, 1).await.parent, None);
+    let mut before = world.boundaries(worker.run, 1, 1).await.unwrap();
+    for turn in 2..=3 {
+        let parent = before.pop().map(|row| row.content_hash);
+        assert_eq!(world.turn(&worker, turn).await.parent, parent);
+        before = world.boundaries(worker.run, turn, turn).await.unwrap();
+    }
+}
+
 async fn the_same_bytes_again_are_a_duplicate(world: &World) {
     let worker = world.worker().await;
     for commit in [worker.plan(1), worker.result(1), worker.result(2)] {
         let first = ok(world.commit(&commit).await.unwrap());
         let record = world.of(&worker).await;
         for _ in 0..3 {
-            assert_eq!(world.commit(&commit).await.unwrap(), Committed::Duplicate(first.clone()));
+            assert_eq!(world.commit(&commit).await.unwrap(), duplicate(&first));
         }
         assert_eq!(still(world.of(&worker).await), still(record), "a duplicate changes nothing");
     }
@@ -182,7 +194,7 @@ async fn duplicate_comes_before_finished(world: &World) {
     let head = worker.result(1);
     let standing = ok(world.commit(&head).await.unwrap());
     ok(world.finish(&worker.finish()).await.unwrap());
-    assert_eq!(world.commit(&head).await.unwrap(), Committed::Duplicate(standing));
+    assert_eq!(world.commit(&head).await.unwrap(), duplicate(&standing));
     assert_eq!(world.commit(&worker.result(2)).await.unwrap(), Committed::Finished);
 }
 
@@ -246,7 +258,7 @@ async fn a_run_may_end_with_a_boundary(world: &World) {
     let finish = run.finish.unwrap();
     assert_eq!((finish.outcome, finish.reason.as_str()), (RunOutcome::Succeeded, "GoalReached"));
     assert_eq!(finish.output.as_deref(), Some(r#"{"answer":  42}"#), "as it came");
-    assert_eq!(world.commit(&last).await.unwrap(), Committed::Duplicate(standing));
+    assert_eq!(world.commit(&last).await.unwrap(), duplicate(&standing));
     assert_eq!(world.commit(&worker.result(3)).await.unwrap(), Committed::Finished);
     assert_eq!(world.commit(&remade(&last)).await.unwrap(), Committed::Finished);
 }

@@ -130,6 +130,11 @@ pub fn ok(committed: Committed) -> Standing {
     }
 }
 
+/// What the same commit is answered after this: of the boundary before it nothing is known any more.
+pub fn duplicate(first: &Standing) -> Committed {
+    Committed::Duplicate(Standing { parent: None, ..first.clone() })
+}
+
 #[track_caller]
 pub fn attached(attached: Attached) -> RunRecord {
     match attached {

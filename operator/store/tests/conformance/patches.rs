@@ -136,11 +136,7 @@ async fn a_patch_is_judged_like_any_other_commit(world: &World) {
     client.turn(world, 1).await;
     let commit = client.commit(2, Boundary::Result);
     let standing = ok(world.commit(&commit).await.unwrap());
-    assert_eq!(
-        world.commit(&commit).await.unwrap(),
-        Committed::Duplicate(standing),
-        "its base is not the head now"
-    );
+    assert_eq!(world.commit(&commit).await.unwrap(), duplicate(&standing), "its base is not the head now");
     let other = client.commit(2, Boundary::Result);
     assert!(matches!(world.commit(&other).await.unwrap(), Committed::Conflict { head: Some((2, _)) }));
     let late = client.commit(9, Boundary::Result);

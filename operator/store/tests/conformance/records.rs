@@ -270,7 +270,7 @@ async fn a_boundary_carries_records_or_none(world: &World) {
     let worker = world.worker().await;
     let commit = Commit { records: vec![put("k", "1"), append("l", "1")], ..worker.result(1) };
     let first = ok(world.commit(&commit).await.unwrap());
-    assert_eq!(world.commit(&commit).await.unwrap(), Committed::Duplicate(first));
+    assert_eq!(world.commit(&commit).await.unwrap(), duplicate(&first));
     assert_eq!(held(world, worker.run).await, ["k=1", "l=1"]);
 
     let conflict = Commit { records: vec![put("k", "9")], ..worker.result(3) };

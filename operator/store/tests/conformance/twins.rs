@@ -33,8 +33,10 @@ async fn identical_commits_at_once_are_one_ok_and_one_duplicate(world: &World) {
         let commit = worker.result(turn);
         let [left, right] = both(&world.store, again(&commit), commit).await;
         match (&left, &right) {
-            (Committed::Ok(first), Committed::Duplicate(second))
-            | (Committed::Duplicate(second), Committed::Ok(first)) => assert_eq!(first, second),
+            (Committed::Ok(first), second @ Committed::Duplicate(_))
+            | (second @ Committed::Duplicate(_), Committed::Ok(first)) => {
+                assert_eq!(duplicate(first), *second);
+            }
             other => panic!("turn {turn}: {other:?}"),
         }
     }

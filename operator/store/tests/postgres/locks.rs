@@ -19,7 +19,7 @@ async fn of_a_thousand_pairs_of_twins_each_is_one_ok_and_one_duplicate() {
             let commit = worker.result(turn);
             match join(world.commit(&commit), other.commit(&commit)).await {
                 (Ok(Committed::Ok(one)), Ok(Committed::Duplicate(two)))
-                | (Ok(Committed::Duplicate(two)), Ok(Committed::Ok(one))) => assert_eq!(one, two),
+                | (Ok(Committed::Duplicate(two)), Ok(Committed::Ok(one))) => assert_eq!(one.head, two.head),
                 pair => panic!("turn {turn}: {pair:?}"),
             }
         }
