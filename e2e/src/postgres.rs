@@ -39,7 +39,8 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Starts an empty server and moves the release onto it, with so many operators and one gateway.
+    /// Starts an empty server and moves the release onto it, with so many operators and the chart's gateways: there
+    /// are two, so that what a worker sends goes now to one, now to the other.
     ///
     /// # Errors
     ///
@@ -59,7 +60,6 @@ impl Postgres {
             "postgres": { "existingSecret": { "name": SECRET } },
             "encryption": { "existingSecret": KEYS },
             "operator": { "replicas": operators },
-            "gateway": { "replicas": 1 },
         });
         objects::merge(&mut values, &here);
         let release = Undo::by(back_to_embedded());
