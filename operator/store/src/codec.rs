@@ -38,6 +38,9 @@ pub const LIMIT: usize = 2 * Limits::BODY_BYTES;
 thread_local! {
     /// Making a compressor costs as much as packing a small payload with it, so each thread keeps one.
     static COMPRESSOR: RefCell<Option<Compressor<'static>>> = RefCell::new(Compressor::new(ZSTD_LEVEL).ok());
+
+    /// The same the other way. (What stands before a patch is text, so that no dictionary is seen in it.)
+    static DECOMPRESSOR: RefCell<Option<DCtx<'static>>> = RefCell::new(DCtx::try_create());
 }
 
 /// A payload as it is kept.
@@ -152,10 +155,11 @@ fn unpack(before: &[u8], frame: &[u8], limit: usize) -> Result<Vec<u8>> {
     let length = length.ok_or_else(|| corrupt("zstd: its frame does not say how long it is"))?;
     let length = usize::try_from(length).ok().filter(|length| *length <= limit);
     let mut unpacked = Vec::with_capacity(length.ok_or_else(|| too_large(limit))?);
-    let failed = |code| corrupt(format!("zstd: {}", zstd_safe::get_error_name(code)));
-    let mut decoder = DCtx::try_create().ok_or_else(|| corrupt("zstd: there is no memory"))?;
-    decoder.ref_prefix(before).map_err(failed)?;
-    decoder.decompress(&mut unpacked, frame).map_err(failed)?;
+    DECOMPRESSOR.with_borrow_mut(|decompressor| {
+        let decompressor = decompressor.as_mut().ok_or_else(|| corrupt("zstd: there is no memory"))?;
+        let done = decompressor.decompress_using_dict(&mut unpacked, frame, before);
+        done.map_err(|code| corrupt(format!("zstd: {}", zstd_safe::get_error_name(code))))
+    })?;
     Ok(unpacked)
 }
 

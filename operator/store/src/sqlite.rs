@@ -17,6 +17,7 @@
 mod anchors;
 mod attach;
 mod attempt_row;
+mod boundary;
 mod branch;
 mod call_row;
 mod calls;

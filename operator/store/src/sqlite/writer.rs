@@ -204,12 +204,14 @@ async fn perform(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<dy
         // The transaction is its savepoint.
         return Ok(only.perform(conn, clock.now()).await);
     }
+    sqlx::query("SAVEPOINT piece").execute(&mut *conn).await?;
     for piece in batch {
-        sqlx::query("SAVEPOINT piece").execute(&mut *conn).await?;
-        if !piece.perform(&mut *conn, clock.now()).await {
-            sqlx::query("ROLLBACK TO piece").execute(&mut *conn).await?;
-        }
-        sqlx::query("RELEASE piece").execute(&mut *conn).await?;
+        let next = if piece.perform(&mut *conn, clock.now()).await {
+            "RELEASE piece; SAVEPOINT piece"
+        } else {
+            "ROLLBACK TO piece"
+        };
+        sqlx::query(next).execute(&mut *conn).await?;
     }
     Ok(true)
 }

@@ -1,7 +1,7 @@
 //! What a worker writes: digested and sealed before the writer gets it, so that this only compares and writes.
 
 use super::call_row::payload;
-use super::{Sqlite, calls, commit, records};
+use super::{Sqlite, boundary, calls, commit, records};
 use crate::packed::Packed;
 use crate::seal::Spot;
 use crate::{
@@ -13,7 +13,7 @@ impl Sqlite {
     pub(super) async fn do_commit(&self, commit: &Commit) -> Result<Committed> {
         let sealing = self.to_write(commit.run).await?;
         for ops in [Packed::smallest, Packed::plain] {
-            let prepared = commit::Prepared::new(commit, ops(commit, &sealing)?, sealing.clone())?;
+            let prepared = boundary::Prepared::new(commit, ops(commit, &sealing)?, sealing.clone())?;
             let work = self
                 .write("committing a boundary", |conn, now| Box::pin(commit::commit(conn, now, prepared)));
             if let Some(committed) = work.await? {

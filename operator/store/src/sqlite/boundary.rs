@@ -1,0 +1,174 @@
+//! A boundary on its way into its row.
+
+use dalsegno_protocol::{PlannedCall, Usage};
+use sqlx::SqliteConnection;
+
+use super::columns::{Hash, Which};
+use super::fault::Work;
+use super::judge::Proposal;
+use super::row::{HeadPoint, RunRow};
+use crate::header::{self, Header, NO_PARENT};
+use crate::packed::Packed;
+use crate::records::{Changes, link};
+use crate::seal::{BodyDigest, Sealing, Spot};
+use crate::{Commit, Digest, NewFinish, Result, RunId, codec};
+
+/// A commit with its payloads ready to be kept, so that the writer only compares and writes.
+pub(super) struct Prepared {
+    pub run: RunId,
+    pub capability: Digest,
+    pub proposal: Proposal,
+    pub ops: Packed,
+    pub ops_digest: Option<Digest>,
+    pub full: bool,
+    pub events: Option<Vec<u8>>,
+    pub events_digest: Option<Digest>,
+    pub event_count: i64,
+    pub calls: Vec<PlannedCall>,
+    pub records: Changes,
+    pub usage: Usage,
+    pub trigger: Option<String>,
+    pub finish: Option<NewFinish>,
+    pub sealing: Sealing,
+}
+
+impl Prepared {
+    pub fn new(commit: &Commit, ops: Packed, sealing: Sealing) -> Result<Self> {
+        let events = codec::encode_events(&commit.events);
+        let Commit { turn, boundary, commit_id, .. } = *commit;
+        let spot = Spot::Events(turn, boundary, commit_id);
+        let digest_key = sealing.digest_key(turn, boundary, commit_id);
+        let keyed = |plain: Digest| digest_key.map_or(plain, |key| key.digest(plain));
+        Ok(Self {
+            events: events.map(|events| sealing.seal(spot, events)).transpose()?,
+            run: commit.run,
+            capability: commit.capability,
+            proposal: Proposal {
+                turn: commit.turn,
+                boundary: commit.boundary,
+                commit_id: commit.commit_id,
+                digest: sealing.body(commit.digest),
+            },
+            ops,
+            ops_digest: header::ops_digest(commit.ops.as_deref()).map(keyed),
+            full: commit.full,
+            events_digest: header::events_digest(&commit.events).map(keyed),
+            event_count: commit.events.len() as i64,
+            calls: commit.calls.clone(),
+            records: Changes::of(&commit.records, &sealing)?,
+            usage: commit.usage,
+            trigger: commit.trigger.clone(),
+            finish: commit.finish.clone(),
+            sealing,
+        })
+    }
+}
+
+/// Keeps the boundary and moves the run's head to it: one hand-over to the thread that the connection lives on, since
+/// those are what a commit takes most of its time for.
+pub(super) async fn insert(
+    conn: &mut SqliteConnection,
+    now: i64,
+    row: &mut RunRow,
+    commit: &Prepared,
+) -> Work<()> {
+    let Proposal { turn, boundary, commit_id, digest: BodyDigest { kept: digest, .. } } = commit.proposal;
+    let parent = row.head();
+    let parent_hash = parent.map_or(NO_PARENT, |parent| parent.hash);
+    let position = row.head_position + commit.event_count;
+    // What stands in a boundary's hash is told.
+    let told = row.records_digest.take().map(|hash| hash.0);
+    let records_digest = commit.records.digest.map_or(told, |batch| Some(link(told, &batch)));
+    let hash = Header {
+        parent_hash,
+        run: row.id,
+        turn,
+        boundary,
+        epoch: row.epoch,
+        attempt: row.attempt,
+        at: now,
+        position,
+        commit_id,
+        digest,
+        ops_digest: commit.ops_digest,
+        full: commit.full,
+        events_digest: commit.events_digest,
+        usage: commit.usage,
+        trigger: commit.trigger.as_deref(),
+        records_digest,
+    }
+    .content_hash();
+    let head = HeadPoint {
+        turn,
+        boundary,
+        epoch: row.epoch,
+        attempt: row.attempt,
+        commit_id,
+        digest,
+        hash,
+        at: now,
+    };
+    row.set_head(head, position);
+    row.stored_bytes +=
+        [&commit.ops.ops, &commit.events].into_iter().flatten().map(Vec::len).sum::<usize>() as i64;
+    row.highest_turn = row.highest_turn.max(turn);
+    sqlx::query(
+        "INSERT INTO boundaries (run, turn, boundary, epoch, parent_turn, parent_boundary, parent_epoch, parent_hash, \
+         content_hash, attempt, position, commit_id, digest, at, ops, ops_digest, is_full, events, events_digest, \
+         event_count, tokens_in, tokens_out, tool_calls, cost_micro_usd, trigger_word, finish, \
+         records_digest, undone) \
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0); \
+         UPDATE runs SET (head_turn, head_boundary, head_epoch, head_attempt, head_commit_id, head_digest, head_hash, \
+         head_position, head_at, highest_turn, stored_bytes, tokens_in, tokens_out, tool_calls, cost_micro_usd, \
+         lease_renewed_at, cancel_told_at, records_digest) \
+         = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL) WHERE id = ?",
+    )
+    .bind(row.id)
+    .bind(turn)
+    .bind(Which(boundary))
+    .bind(row.epoch)
+    .bind(parent.map(|parent| parent.turn))
+    .bind(parent.map(|parent| Which(parent.boundary)))
+    .bind(parent.map(|parent| parent.epoch))
+    .bind(Hash(parent_hash))
+    .bind(Hash(hash))
+    .bind(row.attempt)
+    .bind(position)
+    .bind(commit_id)
+    .bind(Hash(digest))
+    .bind(now)
+    .bind(commit.ops.ops.clone())
+    .bind(commit.ops_digest.map(Hash))
+    .bind(commit.full)
+    .bind(commit.events.clone())
+    .bind(commit.events_digest.map(Hash))
+    .bind(commit.event_count)
+    .bind(commit.usage.tokens_in)
+    .bind(commit.usage.tokens_out)
+    .bind(commit.usage.tool_calls)
+    .bind(commit.usage.cost_micro_usd)
+    .bind(commit.trigger.clone())
+    .bind(commit.finish.is_some())
+    .bind(records_digest.map(Hash))
+    .bind(turn)
+    .bind(Which(boundary))
+    .bind(row.epoch)
+    .bind(row.attempt)
+    .bind(commit_id)
+    .bind(Hash(digest))
+    .bind(Hash(hash))
+    .bind(position)
+    .bind(now)
+    .bind(row.highest_turn)
+    .bind(row.stored_bytes)
+    .bind(row.tokens_in)
+    .bind(row.tokens_out)
+    .bind(row.tool_calls)
+    .bind(row.cost_micro_usd)
+    .bind(row.lease_renewed_at)
+    .bind(row.cancel_told_at)
+    .bind(row.id)
+    .execute(conn)
+    .await?;
+    Ok(())
+}
