@@ -86,10 +86,11 @@ pub(crate) trait Shelf: Sync {
 
 /// A shelf that snapshots can be put on.
 pub(crate) trait Keeper: Shelf {
-    /// How the run's payloads are to be kept from now on.
+    /// How the run's payloads are to be kept from now on. [`crate::Error::Unfit`]: they are sealed, and there are no keys.
     fn sealing_to_write(&self, run: RunId) -> impl Future<Output = Result<Sealing>> + Send;
 
-    /// Keeps a snapshot and its chunks where they are not there; what is there and damaged is replaced.
+    /// Keeps a snapshot and its chunks where they are not there; what is there and damaged is replaced. Nothing is taken
+    /// whose payloads were dropped, and nothing plain where the run has a data key.
     fn keep(&self, new: snapshot::New) -> impl Future<Output = Result<()>> + Send;
 }
 

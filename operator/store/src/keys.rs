@@ -157,6 +157,12 @@ impl Keys {
         }
     }
 
+    /// As [`Self::to_write`], of what is made of payloads that stand: nothing plain is put beside what is sealed.
+    pub async fn to_keep(&self, shelf: &impl KeyKeeper, run: RunId) -> Result<Sealing> {
+        self.may_tell_apart(shelf, run).await?;
+        self.to_write(shelf, run).await
+    }
+
     /// Whether a process may say that a body is another than the one that stands: not without keys, where the run has a
     /// data key, since it cannot make the digest that stands there.
     pub async fn may_tell_apart(&self, shelf: &impl KeyShelf, run: RunId) -> Result<()> {
@@ -200,7 +206,7 @@ impl Keys {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A run's data key was deleted by this process.
+    /// A run's data key may have been deleted by this process.
     pub fn forget(&self, run: RunId) {
         self.lock().sealings.remove(&run);
     }

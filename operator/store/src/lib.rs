@@ -139,8 +139,9 @@ pub trait Store: Send + Sync + 'static {
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
 
     /// One step of dropping what is past its retention: no more than so many rows, of one run that is finished, deleted or
-    /// abandoned. The payloads of boundaries and calls, records, and snapshots go; headers stay, so that the chain still
-    /// verifies, and so do the audit, which tells of it first, and the run's own row. A live run is never touched.
+    /// abandoned. The payloads of boundaries and calls, records, and snapshots go, and the data key with the last of them;
+    /// headers stay, so that the chain still verifies, and so do the audit, which tells of it first, and the run's own row.
+    /// A live run is never touched.
     async fn drop_expired(&self, rows: u32) -> Result<Dropped>;
 
     /// Runs after this one ([`RunId::nil`]: from the first), in order, that keep no more than their last boundaries and may

@@ -31,11 +31,11 @@ macro_rules! keeps_last {
     };
 }
 
-/// Runs that may have boundaries to drop. No turn has more than two.
+/// Runs that may have boundaries or snapshots to drop. No turn has more than two boundaries.
 pub(crate) const KEEPERS: &str = concat!(
     "SELECT r.id FROM runs r WHERE r.id > $1 AND ",
     keeps_last!(),
-    " AND 2 * (coalesce(r.head_turn, 0) - coalesce(r.dropped_turn, 0)) + 1 > r.keep_last ORDER BY r.id LIMIT $2"
+    " AND 2 * (coalesce(r.head_turn, 0) - coalesce(r.dropped_turn, 0)) + 1 >= r.keep_last ORDER BY r.id LIMIT $2"
 );
 
 /// The first snapshot that nothing is rebuilt with any more.

@@ -67,8 +67,11 @@ pub(crate) async fn make(shelf: &impl Keeper, run: RunId) -> Result<Snapshotted>
     if lag < SNAPSHOT_DUE {
         return Ok(Snapshotted { made: false, turn, lag });
     }
-    keep(shelf, run, at).await?;
-    Ok(Snapshotted { made: true, turn, lag: 0 })
+    match keep(shelf, run, at).await {
+        Ok(_) => Ok(Snapshotted { made: true, turn, lag: 0 }),
+        Err(Error::Gone { .. }) => Ok(Snapshotted { made: false, turn, lag }),
+        Err(error) => Err(error),
+    }
 }
 
 /// Keeps a snapshot of the state after a boundary and reads it back, so that what was before can be dropped.
@@ -92,8 +95,12 @@ async fn keep(shelf: &impl Keeper, run: RunId, at: Standpoint) -> Result<ReadBac
     let prepared = tokio::task::spawn_blocking(move || prepare(run, at, &under)).await;
     let (new, text_digest) = prepared.map_err(|panicked| corrupt(panicked.to_string()))??;
     shelf.keep(new).await?;
-    let kept = shelf.snapshot(run, &content_hash).await?;
-    let kept = kept.ok_or_else(|| corrupt("it is gone as soon as it is written"))?;
+    let Some(kept) = shelf.snapshot(run, &content_hash).await? else {
+        // Either a data key was made meanwhile, which this says, or it is too late.
+        shelf.sealing_to_write(run).await?;
+        let detail = "what it would stand for was dropped meanwhile".into();
+        return Err(Error::Gone { doing: "keeping a snapshot", detail });
+    };
     let (text, manifest) = read(shelf, run, &content_hash, &kept, &sealing).await?;
     if sha256(&text) != text_digest {
         return Err(corrupt("what was written is another state"));

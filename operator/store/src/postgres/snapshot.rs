@@ -11,7 +11,7 @@ use crate::branch::{Branch, Keeper, Shelf, Walk};
 use crate::chain::KeptSnapshot;
 use crate::keys::Keys;
 use crate::pages::Found;
-use crate::seal::Sealing;
+use crate::seal::{self, Sealing};
 use crate::snapshot::New;
 use crate::{Digest, Place, Result, RunId};
 
@@ -24,14 +24,17 @@ const MARKS: &str = "SELECT turn, boundary, epoch, content_hash FROM snapshots W
 
 /// The chunks and their snapshot, together or not at all. What is there already is whole, or is made so; but one that is
 /// sealed gives way to no plain one, of a process that has no keys yet.
-const KEEP: &str = "WITH kept AS ( \
+const KEEP: &str = "WITH run AS MATERIALIZED ( \
+         SELECT ds_takes_snapshot_v1($1, $3, $4, $5, $10) AS takes \
+     ), kept AS ( \
          INSERT INTO chunks (run, hash, payload, created_at) \
          SELECT $1, chunk.hash, chunk.payload, ds_now_v1() FROM unnest($8, $9) AS chunk (hash, payload) \
+         WHERE (SELECT takes FROM run) \
          ON CONFLICT (run, hash) DO UPDATE SET payload = excluded.payload \
          WHERE chunks.payload <> excluded.payload \
      ) \
      INSERT INTO snapshots (run, content_hash, turn, boundary, epoch, document, digest, created_at) \
-     VALUES ($1, $2, $3, $4, $5, $6, $7, ds_now_v1()) \
+     SELECT $1, $2, $3, $4, $5, $6, $7, ds_now_v1() FROM run WHERE takes \
      ON CONFLICT (run, content_hash) DO UPDATE SET document = excluded.document, digest = excluded.digest \
      WHERE (snapshots.document, snapshots.digest) <> (excluded.document, excluded.digest) \
          AND (encode(substr(excluded.document, 1, 1), 'hex') ~ '^[13579bdf]' \
@@ -71,7 +74,7 @@ impl<A: Answers> Shelf for Rows<'_, A> {
 
 impl Keeper for Rows<'_, Pool> {
     async fn sealing_to_write(&self, run: RunId) -> Result<Sealing> {
-        self.keys.to_write(self, run).await
+        self.keys.to_keep(self, run).await
     }
 
     async fn keep(&self, new: New) -> Result<()> {
@@ -100,6 +103,7 @@ async fn keep(pool: &Pool, new: New) -> Work<()> {
     let New { run, content_hash, turn, boundary, epoch, document, digest, chunks } = new;
     let (hashes, payloads): (Vec<_>, Vec<_>) =
         chunks.into_iter().map(|(hash, payload)| (Vec::from(hash), payload)).unzip();
+    let sealed = seal::is_sealed(&document);
     let query = sqlx::query(KEEP)
         .bind(run)
         .bind(Vec::from(content_hash))
@@ -109,7 +113,8 @@ async fn keep(pool: &Pool, new: New) -> Work<()> {
         .bind(document)
         .bind(Vec::from(digest))
         .bind(hashes)
-        .bind(payloads);
+        .bind(payloads)
+        .bind(sealed);
     pool.all(query).await?;
     Ok(())
 }

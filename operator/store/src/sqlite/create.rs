@@ -147,6 +147,7 @@ fn fresh(now: i64, new: NewRun) -> RunRow {
         dropped_turn: None,
         dropped_boundary: None,
         dropped_epoch: None,
+        over_at: None,
     }
 }
 
@@ -180,7 +181,7 @@ async fn adopt(conn: &mut SqliteConnection, now: i64, mut row: RunRow, new: NewR
 /// Closes a prior run for good.
 async fn abandon(conn: &mut SqliteConnection, now: i64, mut row: RunRow, new: &NewRun) -> Work<()> {
     cut_off(conn, &mut row, now, "Abandoned").await?;
-    row.lifecycle = Word(Lifecycle::Abandoned);
+    (row.lifecycle, row.over_at) = (Word(Lifecycle::Abandoned), Some(now));
     let detail = serde_json::json!({ "by": new.object_uid, "epoch": row.epoch });
     append(conn, &mut row, now, kind::ABANDONED, actor::OPERATOR, detail).await?;
     Ok(row.save(conn).await?)
@@ -199,7 +200,7 @@ pub(super) async fn mark_deleted(conn: &mut SqliteConnection, now: i64, object_u
         return Ok(());
     }
     cut_off(conn, &mut row, now, "Deleted").await?;
-    row.lifecycle = Word(Lifecycle::Deleted);
+    (row.lifecycle, row.over_at) = (Word(Lifecycle::Deleted), Some(now));
     let detail = serde_json::json!({ "epoch": row.epoch });
     append(conn, &mut row, now, kind::DELETED, actor::OPERATOR, detail).await?;
     Ok(row.save(conn).await?)

@@ -9,12 +9,11 @@ use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::{Dropped, Retention, RunId, RunRecord};
 
-/// The next run to empty. One that was never finished ended with its last transition.
+/// The next run to empty.
 const NEXT: &str = "SELECT id FROM runs \
      WHERE lifecycle <> 'live' AND NOT emptied \
        AND (expired_at IS NOT NULL \
-            OR coalesce(finish_at, (SELECT at FROM audit WHERE run = runs.id AND seq = runs.audit_seq)) \
-               + retention_days * 86400000 <= ?) \
+            OR coalesce(finish_at, over_at) + retention_days * 86400000 <= ?) \
      ORDER BY id LIMIT 1";
 
 /// What is dropped of a run, so many rows at a time. Of boundaries the last first: what is left can be decoded, since a
@@ -64,6 +63,14 @@ pub(super) async fn expire(conn: &mut SqliteConnection, now: i64, rows: u32) -> 
     row.emptied = done;
     if done {
         row.stored_bytes = 0;
+        // It opens nothing any more but copies that are kept elsewhere.
+        sqlx::query(
+            "UPDATE data_keys SET key_id = NULL, wrapped = NULL, shredded_at = ? WHERE run = ? AND wrapped IS NOT NULL",
+        )
+        .bind(now)
+        .bind(run)
+        .execute(&mut *conn)
+        .await?;
     }
     row.save(conn).await?;
     Ok(Dropped { run: Some(run), rows: limit - left, done })

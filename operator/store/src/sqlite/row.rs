@@ -88,6 +88,7 @@ table! {
         dropped_turn: Option<i32>,
         dropped_boundary: Option<Which>,
         dropped_epoch: Option<i64>,
+        over_at: Option<i64>,
     }
     where "id = ?" { id }
 }

@@ -9,7 +9,7 @@ use crate::branch::{Branch, Keeper, Shelf, Walk};
 use crate::chain::KeptSnapshot;
 use crate::keys::Keys;
 use crate::pages::Found;
-use crate::seal::Sealing;
+use crate::seal::{self, Sealing};
 use crate::snapshot::New;
 use crate::{Digest, Place, Result, RunId};
 
@@ -55,17 +55,28 @@ impl<R: Reads> Shelf for Rows<'_, R> {
 
 impl Keeper for Rows<'_, Sqlite> {
     async fn sealing_to_write(&self, run: RunId) -> Result<Sealing> {
-        self.keys.to_write(self, run).await
+        self.keys.to_keep(self, run).await
     }
 
-    /// A power cut may take it back: then another is made.
+    /// A power cut may take it back: then another is made. Of one whose boundary is dropped between two of its pieces the rest
+    /// comes too, and is spent; one whose run expires then is dropped with the run, and the rest is not taken.
     async fn keep(&self, mut new: New) -> Result<()> {
         let run = new.run;
+        let place = Place { turn: new.turn, boundary: new.boundary, epoch: new.epoch };
+        let sealed = seal::is_sealed(&new.document);
+        let judging = self
+            .asked
+            .read("judging a snapshot", move |conn, _| Box::pin(is_taken(conn, run, Some(place), sealed)));
+        if !judging.await? {
+            return Ok(());
+        }
         let mut chunks = std::mem::take(&mut new.chunks).into_iter();
         while !chunks.as_slice().is_empty() {
             let lot: Vec<_> = chunks.by_ref().take(LOT).collect();
             self.asked
-                .write_passing("keeping chunks", move |conn, now| Box::pin(keep_chunks(conn, now, run, lot)))
+                .write_passing("keeping chunks", move |conn, now| {
+                    Box::pin(keep_chunks(conn, now, run, lot, sealed))
+                })
                 .await?;
         }
         self.asked.write_passing("keeping a snapshot", |conn, now| Box::pin(keep(conn, now, new))).await
@@ -122,13 +133,33 @@ async fn marks(conn: &mut SqliteConnection, run: RunId) -> Work<Vec<(Place, Dige
         .collect()
 }
 
+/// Whether anything of a snapshot is taken: not of a run whose payloads are being dropped, nothing plain beside its data key,
+/// and not one of a boundary before the last that was dropped, where that is asked.
+async fn is_taken(conn: &mut SqliteConnection, run: RunId, place: Option<Place>, sealed: bool) -> Work<bool> {
+    let taken = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT 1 FROM runs WHERE id = ?1 AND expired_at IS NULL \
+         AND ((?2, ?3) < (dropped_turn, dropped_boundary) OR ?4 < dropped_epoch) IS NOT TRUE \
+         AND (?5 OR NOT EXISTS (SELECT 1 FROM data_keys WHERE run = ?1)))",
+    )
+    .bind(run)
+    .bind(place.map(|place| place.turn))
+    .bind(place.map(|place| Which(place.boundary)))
+    .bind(place.map(|place| place.epoch))
+    .bind(sealed);
+    Ok(taken.fetch_one(conn).await?)
+}
+
 /// What is there already is whole, or is made so.
 async fn keep_chunks(
     conn: &mut SqliteConnection,
     now: i64,
     run: RunId,
     chunks: Vec<(Digest, Vec<u8>)>,
+    sealed: bool,
 ) -> Work<()> {
+    if !is_taken(conn, run, None, sealed).await? {
+        return Ok(());
+    }
     for (hash, payload) in chunks {
         sqlx::query(
             "INSERT INTO chunks (run, hash, payload, created_at) VALUES (?, ?, ?, ?) \
@@ -147,6 +178,9 @@ async fn keep_chunks(
 
 /// One that is sealed gives way to no plain one, of a process that has no keys yet.
 async fn keep(conn: &mut SqliteConnection, now: i64, new: New) -> Work<()> {
+    if !is_taken(conn, new.run, None, seal::is_sealed(&new.document)).await? {
+        return Ok(());
+    }
     sqlx::query(
         "INSERT INTO snapshots (run, content_hash, turn, boundary, epoch, document, digest, created_at) \
          VALUES (?, ?, ?, ?, ?, ?, ?, ?) \

@@ -104,7 +104,10 @@ impl Store for Sqlite {
 
     async fn drop_expired(&self, rows: u32) -> Result<Dropped> {
         let doing = "dropping what is past its retention";
-        self.write(doing, move |conn, now| Box::pin(retention::expire(conn, now, rows))).await
+        let work = self.write(doing, move |conn, now| Box::pin(retention::expire(conn, now, rows)));
+        let dropped = work.await?;
+        dropped.run.inspect(|run| self.keys.forget(*run));
+        Ok(dropped)
     }
 
     async fn keepers(&self, after: RunId) -> Result<Vec<RunId>> {

@@ -2,12 +2,12 @@
 
 use dalsegno_protocol::{Payload, Policy, RecordOp};
 use dalsegno_store::{
-    CallFilter, Commit, Dropped, Error, EventQuery, Lifecycle, RecordBatch, RecordQuery, Retention, RunId,
-    audit, verify,
+    CallFilter, Commit, Dropped, Error, EventQuery, Lifecycle, NewRun, OnPrior, RecordBatch, RecordQuery,
+    Retention, RunId, audit, verify,
 };
 use uuid::Uuid;
 
-use crate::faces::on_every_face;
+use crate::faces::{on_every_face, on_every_lasting_face, tamper};
 use crate::world::*;
 
 on_every_face! {
@@ -17,6 +17,10 @@ on_every_face! {
     it_is_dropped_in_steps_of_so_many_rows,
     a_run_that_was_deleted_expires_as_well,
     two_operators_drop_each_row_once,
+}
+
+on_every_lasting_face! {
+    no_later_row_of_the_audit_moves_the_end_of_a_run_that_was_never_finished,
 }
 
 /// A run with turns, events, a call and records, whose payloads stay for so many days.
@@ -126,6 +130,25 @@ async fn a_run_that_was_deleted_expires_as_well(world: &World) {
     assert_eq!(world.of(&worker).await.lifecycle, Lifecycle::Deleted);
     assert_eq!(world.drop_expired(500).await.unwrap().run, Some(worker.run));
     assert_eq!(payloads(world, worker.run).await, (0, 0, 0));
+}
+
+async fn no_later_row_of_the_audit_moves_the_end_of_a_run_that_was_never_finished(world: &World) {
+    let (deleted, abandoned) = (written(world, 1).await, written(world, 1).await);
+    world.mark_deleted(&deleted.object_uid).await.unwrap();
+    let run = world.of(&abandoned).await;
+    let ignoring = NewRun { name: run.name, on_prior: OnPrior::Ignore, ..new_run() };
+    world.take_up(&ignoring).await;
+    assert_eq!(world.of(&abandoned).await.lifecycle, Lifecycle::Abandoned);
+    assert_eq!(world.drop_expired(500).await.unwrap(), Dropped::default(), "a day is not over");
+
+    assert_eq!(tamper(world, "UPDATE runs SET over_at = over_at - 86400000").await, 3, "a day later");
+    let tenant = new_run().tenant;
+    assert_eq!(world.adopt_namespace(&tenant, "a restored cluster's", "ada").await.unwrap(), 3);
+    let mut dropped = Vec::new();
+    while let Some(run) = world.drop_expired(500).await.unwrap().run {
+        dropped.push(run);
+    }
+    assert_eq!(dropped, [deleted.run, abandoned.run]);
 }
 
 async fn two_operators_drop_each_row_once(world: &World) {

@@ -12,7 +12,9 @@ mod pg;
 mod world;
 
 mod at_rest;
+mod expiry;
 mod keep_last;
+mod late;
 mod rotation;
 mod shredding;
 mod switched_on;

@@ -1,0 +1,157 @@
+//! Snapshots that are begun in time and come too late: after what they stand for was dropped, or beside a data key.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dalsegno_store::keys::{KeyProvider, Wrapped};
+use dalsegno_store::seal::DataKey;
+use dalsegno_store::{Error, Result, Retention, RunId, open_beside};
+use tokio::sync::Semaphore;
+
+use crate::{Face, Worker, World, check, keys, ok, on_both, turn};
+
+on_both! {
+    a_snapshot_that_comes_after_its_run_was_dropped_leaves_nothing,
+    a_snapshot_that_is_being_written_while_its_run_is_dropped_goes_with_it,
+    a_snapshot_of_a_boundary_that_was_dropped_meanwhile_is_not_taken,
+    nothing_plain_is_written_beside_a_data_key,
+}
+
+/// Keys that make a process wait where it wraps its first data key: its state is rebuilt by then, and not yet written.
+struct Gate {
+    keys: Arc<dyn KeyProvider>,
+    reached: Semaphore,
+    open: Semaphore,
+}
+
+impl Gate {
+    fn of(face: &Face) -> Arc<Self> {
+        let (reached, open) = (Semaphore::new(0), Semaphore::new(0));
+        Arc::new(Self { keys: keys::shared(&face.keys).unwrap(), reached, open })
+    }
+
+    async fn is_reached(&self) {
+        self.reached.acquire().await.unwrap().forget();
+    }
+}
+
+#[async_trait::async_trait]
+impl KeyProvider for Gate {
+    async fn current(&self) -> Result<String> {
+        self.keys.current().await
+    }
+
+    async fn wrap(&self, run: RunId, data_key: &DataKey) -> Result<Wrapped> {
+        self.reached.add_permits(1);
+        self.open.acquire().await.unwrap().forget();
+        self.keys.wrap(run, data_key).await
+    }
+
+    async fn unwrap(&self, run: RunId, wrapped: &Wrapped) -> Result<DataKey> {
+        self.keys.unwrap(run, wrapped).await
+    }
+}
+
+/// A run of twelve turns with a large state that nobody has sealed yet.
+async fn plain(world: &World) -> Worker {
+    let worker = world.worker().await;
+    turns(world, &worker, 1..=12).await;
+    worker
+}
+
+async fn turns(world: &World, worker: &Worker, turns: std::ops::RangeInclusive<i32>) {
+    for number in turns {
+        let mut commit = turn(worker, number);
+        let item: String =
+            (0..2_000).map(|n: i32| format!("{:x} ", n.wrapping_mul(number * 7_919))).collect();
+        commit.ops = Some(format!(r#"{{"append":{{"log":[{{"json":"{item}"}}]}}}}"#).into_bytes());
+        ok(world.commit(&commit).await.unwrap());
+    }
+}
+
+async fn expires(world: &World, worker: &Worker) {
+    world.finish(&worker.finish()).await.unwrap();
+    world.set_retention(worker.run, &Retention { days: 0, ..Retention::default() }).await.unwrap();
+}
+
+async fn drop_all(world: &World) {
+    while world.drop_expired(500).await.unwrap().run.is_some() {}
+}
+
+async fn left(face: &Face) -> String {
+    face.ask("SELECT CAST((SELECT count(*) FROM snapshots) + (SELECT count(*) FROM chunks) AS text)").await
+}
+
+async fn a_snapshot_that_comes_after_its_run_was_dropped_leaves_nothing(face: &Face) {
+    let world = face.plain().await;
+    let worker = plain(&world).await;
+    let gate = Gate::of(face);
+    let late = World::new(open_beside(&face.url, Some(gate.clone())).await.unwrap(), ());
+    let meanwhile = async {
+        gate.is_reached().await;
+        expires(&world, &worker).await;
+        drop_all(&world).await;
+        gate.open.add_permits(9);
+    };
+    let (snapshot, ()) = tokio::join!(late.snapshot(worker.run), meanwhile);
+    assert!(!snapshot.unwrap().made);
+    assert_eq!(left(face).await, "0");
+    assert_eq!(check(&face.sealed().await).await.1, []);
+}
+
+/// The row that it is about to write is another's for a while: it waits in the midst of its writing.
+async fn a_snapshot_that_is_being_written_while_its_run_is_dropped_goes_with_it(face: &Face) {
+    let (world, operator) = (face.plain().await, face.plain().await);
+    let worker = plain(&world).await;
+    expires(&world, &worker).await;
+    let mut session = face.session().await;
+    session.execute("BEGIN").await;
+    session
+        .execute(
+            "INSERT INTO snapshots (run, content_hash, turn, boundary, epoch, document, digest, created_at) \
+             SELECT run, content_hash, turn, boundary, epoch, digest, digest, 0 FROM boundaries WHERE turn = 12",
+        )
+        .await;
+    let drops = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        drop_all(&operator).await;
+    };
+    let goes = async {
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        session.execute("ROLLBACK").await;
+    };
+    let (_, (), ()) = tokio::join!(world.snapshot(worker.run), drops, goes);
+    drop_all(&operator).await;
+    assert_eq!(left(face).await, "0");
+    assert_eq!(check(&face.plain().await).await.1, []);
+}
+
+async fn a_snapshot_of_a_boundary_that_was_dropped_meanwhile_is_not_taken(face: &Face) {
+    let world = face.plain().await;
+    let worker = plain(&world).await;
+    let gate = Gate::of(face);
+    let late = World::new(open_beside(&face.url, Some(gate.clone())).await.unwrap(), ());
+    let mut before = String::new();
+    let meanwhile = async {
+        gate.is_reached().await;
+        turns(&world, &worker, 13..=30).await;
+        let retention = Retention { keep_last: Some(5), ..Retention::default() };
+        world.set_retention(worker.run, &retention).await.unwrap();
+        while world.drop_old(worker.run, 500).await.unwrap().run.is_some() {}
+        before = left(face).await;
+        gate.open.add_permits(9);
+    };
+    let (snapshot, ()) = tokio::join!(late.snapshot(worker.run), meanwhile);
+    assert!(!snapshot.unwrap().made);
+    assert_eq!(left(face).await, before);
+    assert_eq!(check(&face.sealed().await).await.1, []);
+}
+
+async fn nothing_plain_is_written_beside_a_data_key(face: &Face) {
+    let plain_world = face.plain().await;
+    let worker = plain(&plain_world).await;
+    face.sealed().await.write_records(&crate::batch(&worker)).await.unwrap();
+    let refused = plain_world.snapshot(worker.run).await;
+    assert!(matches!(refused, Err(Error::Unfit(_))), "{refused:?}");
+    assert_eq!(left(face).await, "0");
+}
