@@ -44,7 +44,11 @@ async fn a_thousand_probes_of_another_tenant_read_and_change_nothing() {
         format!("{ours}/../{theirs}"),
         format!("{ours}%2f..%2f{theirs}"),
         format!("%7B{theirs}%7D"),
-    ];
+    ]
+    .map(|run| format!("/v1/runs/{run}"));
+    let names = ["bank", "%62ank", "BANK", "shop/../bank", "shop%2f..%2fbank", "bank%00", "*"]
+        .map(|namespace| format!("/v1/namespaces/{namespace}/agentruns/nightly"));
+    let places = [&runs[..], &names].concat();
     let paths = [
         "attach",
         "state",
@@ -62,13 +66,27 @@ async fn a_thousand_probes_of_another_tenant_read_and_change_nothing() {
         "finish",
         "cancelled",
         "records?space=a",
+        "records",
         "events?from=0",
+        "memory-delta",
+        "memory-delta?from=1&to=1",
+        "checkpoint",
+        "checkpoint?turn=1",
+        "export",
         "../state",
         "./state",
         "",
     ];
-    let bearers =
-        [INSTANCE, "token-of-pod-1", "token-of-pod-1-in-bank", "token-of-pod-of-bank", SECOND, "", SECRET];
+    let bearers = [
+        INSTANCE,
+        "token-of-pod-1",
+        "token-of-pod-1-in-bank",
+        "token-of-pod-of-bank",
+        SECOND,
+        "ada",
+        "",
+        SECRET,
+    ];
     let bodies = [
         commit(4, "1"),
         state.to_string(),
@@ -84,8 +102,8 @@ async fn a_thousand_probes_of_another_tenant_read_and_change_nothing() {
         ["x-run-id", "x-original-url", "x-forwarded-host", "host", "x-http-method-override", "cookie"];
     let mut dice = Dice(7);
     for probe in 0..1_000 {
-        let (run, path, bearer) = (dice.pick(&runs), dice.pick(&paths), dice.pick(&bearers));
-        let uri = format!("/v1/runs/{run}/{path}");
+        let (place, path, bearer) = (dice.pick(&places), dice.pick(&paths), dice.pick(&bearers));
+        let uri = format!("{place}/{path}");
         let request = axum::http::Request::builder()
             .method(*dice.pick(&["GET", "POST", "PUT", "DELETE", "HEAD"]))
             .uri(&uri)
