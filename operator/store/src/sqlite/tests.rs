@@ -1,5 +1,7 @@
 //! What can be seen only from within: the writer's transactions, a full disk, deadlines that are minutes away.
 
+mod careless;
+
 use std::path::Path;
 
 use sqlx::{Row as _, SqliteConnection};

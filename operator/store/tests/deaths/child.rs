@@ -1,42 +1,18 @@
-//! A process of its own that commits to a SQLite file, so that it can be ended at any moment. It is this test program
-//! again, told by its environment to be the child of the test of the same name.
+//! A process of its own that commits to a SQLite file, so that it can be ended at any moment.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use dalsegno_store::sqlite::Sqlite;
 use dalsegno_store::{Committed, Store};
 
 use crate::steady::hash;
+pub use crate::traced::{command, folder, say};
 use crate::world::{Worker, World};
-
-/// Where the child finds its database and its worker.
-const FOLDER: &str = "DALSEGNO_TEST_CHILD";
-
-/// Set: this process is a child, and its database is in this folder.
-pub fn folder() -> Option<PathBuf> {
-    std::env::var_os(FOLDER).map(PathBuf::from)
-}
 
 /// The database in a folder.
 pub fn database(folder: &Path) -> PathBuf {
     folder.join("runs.db")
-}
-
-/// A child of the test of this name, behind a wrapping command such as `strace`; its standard output is piped.
-pub fn command(test: &str, folder: &Path, wrapper: &[&str]) -> Command {
-    let program = std::env::current_exe().unwrap();
-    let mut command = match wrapper {
-        [] => Command::new(&program),
-        [first, rest @ ..] => {
-            let mut command = Command::new(first);
-            command.args(rest).arg(&program);
-            command
-        }
-    };
-    command.args(["--exact", "--nocapture", test]).env(FOLDER, folder).stdout(Stdio::piped());
-    command
 }
 
 /// A migrated database with a run whose worker has attached.
@@ -73,13 +49,6 @@ pub async fn commit_turns(folder: &Path, count: i32) {
             other => return say(&format!("refused {turn} {other:?}")),
         }
     }
-}
-
-/// One line, written by one call, past the buffer and past the test harness.
-pub fn say(line: &str) {
-    use std::io::Write as _;
-    std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
-    std::io::stdout().flush().unwrap();
 }
 
 /// A line that a child said: what, of which turn, the rest.

@@ -5,6 +5,8 @@
 #[allow(dead_code)]
 #[path = "../support/pg.rs"]
 mod pg;
+#[path = "../support/traced.rs"]
+mod traced;
 #[allow(dead_code)]
 #[path = "../support/wire.rs"]
 mod wire;

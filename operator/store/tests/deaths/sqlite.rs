@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use dalsegno_store::Store as _;
 use dalsegno_store::sqlite::Sqlite;
-use sqlx::{Connection as _, Executor as _, SqliteConnection};
 
 use crate::child::{self, command, commit_turns, database, heard, prepare, say};
 use crate::steady::expect_as_told;
+use crate::traced::{synced_before_each_answer, traced};
 
 /// How often the process is killed.
 const KILLS: u64 = 500;
@@ -64,7 +64,8 @@ fn kill(child: &mut Child) {
     child.wait().unwrap();
 }
 
-/// What a kill cannot show: the kernel keeps what a dead process has written, a power cut does not.
+/// What a kill cannot show: the kernel keeps what a dead process has written, a power cut does not. That such a test fails
+/// where the store does not wait for the disk is tried within it, in `src/sqlite/tests/careless.rs`.
 #[tokio::test]
 async fn the_disk_has_a_commit_before_its_worker_has_the_answer() {
     const THIS: &str = "sqlite::the_disk_has_a_commit_before_its_worker_has_the_answer";
@@ -75,52 +76,6 @@ async fn the_disk_has_a_commit_before_its_worker_has_the_answer() {
     prepare(folder.path()).await;
     let trace = traced(THIS, folder.path());
     assert_eq!(synced_before_each_answer(&trace), Ok(20));
-}
-
-/// The judge of the test above judges.
-#[tokio::test]
-async fn answers_that_do_not_wait_for_the_disk_are_found_out() {
-    const THIS: &str = "sqlite::answers_that_do_not_wait_for_the_disk_are_found_out";
-    if let Some(folder) = child::folder() {
-        let mut conn =
-            SqliteConnection::connect(&format!("sqlite://{}", database(&folder).display())).await.unwrap();
-        conn.execute("PRAGMA synchronous = NORMAL").await.unwrap();
-        conn.execute("CREATE TABLE careless (n INTEGER)").await.unwrap();
-        for turn in 1..=20 {
-            conn.execute("INSERT INTO careless VALUES (1)").await.unwrap();
-            say(&format!("ack {turn} -"));
-        }
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    prepare(folder.path()).await;
-    let trace = traced(THIS, folder.path());
-    assert!(synced_before_each_answer(&trace).is_err_and(|why| why.contains("no sync")), "{trace}");
-}
-
-/// The system calls of a child of this test.
-fn traced(test: &str, folder: &Path) -> String {
-    let log = folder.join("trace");
-    let wrapper = ["strace", "-f", "-e", "trace=fdatasync,fsync,write", "-o", log.to_str().unwrap()];
-    let output = command(test, folder, &wrapper).output().expect("strace, a package of Debian's");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    std::fs::read_to_string(log).unwrap()
-}
-
-/// How many answers there were, if the disk was synced before each and after the one before it.
-fn synced_before_each_answer(trace: &str) -> Result<usize, String> {
-    let (mut answers, mut synced) = (0, false);
-    for line in trace.lines() {
-        if line.contains("sync") && line.trim_end().ends_with("= 0") {
-            synced = true;
-        } else if line.contains("\"ack ") {
-            if !std::mem::take(&mut synced) {
-                return Err(format!("no sync before {line}"));
-            }
-            answers += 1;
-        }
-    }
-    Ok(answers)
 }
 
 /// The file system is one of its own, of a megabyte, which goes with the process.
