@@ -21,7 +21,7 @@ crash: ## the operator killed before and after every step of a recovery, with ev
 fuzz: ## looks for bytes that break a decoder, five minutes each
 	@hack/fuzz.sh 300
 
-tamper: ## ten thousand random edits of each: rows in order, rows of a database, bundles
+tamper: ## ten thousand random edits of each: rows in order, rows of a database, what is sealed there, bundles
 	DALSEGNO_TAMPERINGS=10000 cargo test --locked -p dalsegno-store --test proof --test tampering random
 
 bench: ## the figures of docs/performance.md, as ratios to a floor measured in the same run

@@ -14,6 +14,7 @@ mod world;
 
 mod edits;
 mod random;
+mod sealed;
 
 use std::path::PathBuf;
 

@@ -12,10 +12,16 @@ use crate::world::World;
 use crate::{Face, Rows};
 
 /// A generator that gives the same numbers each time.
-struct Numbers(u64);
+pub struct Numbers(u64);
+
+impl From<u64> for Numbers {
+    fn from(seed: u64) -> Self {
+        Self(seed)
+    }
+}
 
 impl Numbers {
-    fn below(&mut self, limit: usize) -> usize {
+    pub fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -67,14 +73,16 @@ async fn subject(world: &World) -> RunRecord {
     world.of(&worker).await
 }
 
+/// Bytes as SQL has them.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").unwrap();
+        text
+    })
+}
+
 /// One edit of this column, as SQL.
 fn edit(numbers: &mut Numbers, kind: &str, column: &str, old: Option<&[u8]>) -> String {
-    let hex = |bytes: &[u8]| {
-        bytes.iter().fold(String::new(), |mut text, byte| {
-            write!(text, "{byte:02x}").unwrap();
-            text
-        })
-    };
     match (kind, old) {
         ("INTEGER", _) => match numbers.below(4) {
             0 => format!("{column} = {column} + 1"),
@@ -124,7 +132,7 @@ async fn random_edits_are_found_or_change_nothing() {
     let before = read(world, run.id, 7).await;
     assert!(before.iter().all(Result::is_ok));
 
-    let mut numbers = Numbers(0x0dd_ba11);
+    let mut numbers = Numbers::from(0x0dd_ba11);
     let (mut found, mut harmless) = (0, 0);
     let edits = tamperings();
     while found + harmless < edits {
@@ -169,6 +177,6 @@ async fn run_rows(conn: &mut SqliteConnection) -> i64 {
 }
 
 /// How many edits are tried: a slice, unless `make tamper` wants them all.
-fn tamperings() -> usize {
+pub fn tamperings() -> usize {
     std::env::var("DALSEGNO_TAMPERINGS").map_or(1_000, |number| number.parse().unwrap())
 }
