@@ -16,6 +16,7 @@ pub struct Input {
     pub turn_seconds: f64,
     pub heartbeat: bool,
     pub state_bytes: usize,
+    pub secret: String,
     pub channels: bool,
     pub on_term: OnTerm,
     pub call_policy: Policy,
@@ -35,6 +36,7 @@ impl Default for Input {
             turn_seconds: 0.3,
             heartbeat: true,
             state_bytes: 0,
+            secret: String::new(),
             channels: false,
             on_term: OnTerm::Default,
             call_policy: Policy::RetrySameKey,
@@ -141,8 +143,15 @@ impl TryFrom<String> for Act {
                 Self::Freeze(Duration::from_secs(seconds.parse().context("freeze:N takes whole seconds")?))
             }
             ("fatal", message) => Self::Report(Class::Fatal, message.to_owned()),
-            ("selfReport", "crash") => Self::Report(Class::Crash, "reported by itself".to_owned()),
-            ("selfReport", "disruption") => Self::Report(Class::Disruption, "reported by itself".to_owned()),
+            ("selfReport", report) => {
+                let (class, message) = report.split_once(':').unwrap_or((report, "reported by itself"));
+                let class = match class {
+                    "crash" => Class::Crash,
+                    "disruption" => Class::Disruption,
+                    _ => bail!("{class:?} is no class that a worker reports of itself"),
+                };
+                Self::Report(class, message.to_owned())
+            }
             ("loseAnswer", "") => Self::LoseAnswer,
             _ => bail!("{text:?} is nothing that can be done"),
         })
@@ -164,6 +173,8 @@ mod tests {
             {"attempt": 1, "turn": 3, "at": "afterCommit", "do": "exit:1"},
             {"turn": 3, "at": "afterCommit", "do": "fatal:no: more"},
             {"at": "start", "do": "freeze:20"},
+            {"attempt": 9, "at": "start", "do": "selfReport:crash"},
+            {"attempt": 9, "at": "start", "do": "selfReport:disruption:it: rains"},
         ]);
         let input = input(script).unwrap();
         let acts = |attempt, turn, at| input.acts(attempt, turn, at).cloned().collect::<Vec<_>>();
@@ -172,6 +183,9 @@ mod tests {
         assert_eq!(acts(2, 3, At::AfterCommit), [fatal]);
         assert_eq!(acts(7, 9, At::Start), [Act::Freeze(Duration::from_secs(20))]);
         assert_eq!(acts(1, 4, At::AfterCommit), []);
+        let reports = [(Class::Crash, "reported by itself"), (Class::Disruption, "it: rains")];
+        let reports = reports.map(|(class, message)| Act::Report(class, message.to_owned()));
+        assert_eq!(acts(9, 1, At::Start)[1..], reports);
         assert_eq!(input.freeze(), Some(Duration::from_secs(20)));
         assert!(!input.loses_answers());
     }
@@ -180,6 +194,7 @@ mod tests {
     fn a_word_that_nobody_knows_is_an_error_and_not_a_quiet_agent() {
         assert!(input(json!([{"at": "start", "do": "explode"}])).is_err());
         assert!(input(json!([{"at": "start", "do": "exit:one"}])).is_err());
+        assert!(input(json!([{"at": "start", "do": "selfReport:weather"}])).is_err());
         assert!(input(json!([{"at": "noon", "do": "hang"}])).is_err());
         assert!(serde_json::from_value::<Input>(json!({"turn": 3})).is_err());
     }

@@ -85,7 +85,7 @@ impl Agent {
             let entry = self.call(turn)?;
             self.reach(At::AfterCall, turn);
 
-            let mut commit = state.commit(turn, entry, self.input.state_bytes)?;
+            let mut commit = state.commit(turn, entry, &self.input)?;
             if turn == self.input.turns && !self.input.finish_separately {
                 commit = commit.finish(self.end());
                 finished = true;
@@ -128,13 +128,16 @@ impl Agent {
         let name = if self.input.one_call { "the-call".to_owned() } else { format!("turn-{turn}") };
         for number in 1.. {
             let id = if number == 1 { name.clone() } else { format!("{name}-{number}") };
-            let tool = |key: &str, turn: i32| {
+            let secret = Some(&*self.input.secret).filter(|secret| !secret.is_empty());
+            let key = secret.map(|secret| format!("{secret}-{}", self.run.key(&id)));
+            let arguments = (turn, self.input.secret.clone());
+            let tool = |key: &str, (turn, _): (i32, String)| {
                 self.reach(At::AfterClaim, turn);
                 let entry = self.ledger.enter(key, turn);
                 self.reach(At::AfterTool, turn);
                 Ok(entry)
             };
-            match self.run.call(&id, self.input.call_policy, None, turn, tool) {
+            match self.run.call(&id, self.input.call_policy, key.as_deref(), arguments, tool) {
                 Ok(entry) => return Ok(entry),
                 Err(Error::CallFailed { .. }) => {}
                 Err(Error::Uncertain(call)) => match self.ledger.find(&call.key) {

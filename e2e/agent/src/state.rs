@@ -4,6 +4,7 @@ use anyhow::Context;
 use dalsegno_sdk::{Class, Commit, Run, terminate};
 use serde::{Deserialize, Serialize};
 
+use crate::input::Input;
 use crate::ledger::Entry;
 
 /// The list channel, where the state goes by channels.
@@ -41,13 +42,14 @@ impl State {
         Ok(Self { channels, whole })
     }
 
-    /// The commit of a turn with this entry.
-    pub fn commit(&mut self, turn: i32, entry: Entry, pad: usize) -> anyhow::Result<Commit> {
+    /// The commit of a turn with this entry, padded as the input says.
+    pub fn commit(&mut self, turn: i32, entry: Entry, input: &Input) -> anyhow::Result<Commit> {
         // A call that all turns share was made in the first.
         let entry = Entry { turn, ..entry };
         self.whole.turns.push(entry.clone());
-        let padded = self.whole.pad.len() == pad;
-        self.whole.pad = "0123456789abcdef".chars().cycle().take(pad).collect();
+        let padded = self.whole.pad.len() == input.state_bytes;
+        let filling = if input.secret.is_empty() { "0123456789abcdef" } else { &*input.secret };
+        self.whole.pad = filling.chars().cycle().take(input.state_bytes).collect();
         let commit = Commit::new(turn);
         let commit = match (self.channels, padded) {
             (false, _) => commit.state(&self.whole),

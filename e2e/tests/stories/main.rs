@@ -5,6 +5,7 @@ mod bad_manifests;
 mod bad_surroundings;
 mod bad_workers;
 mod calls;
+mod canaries;
 mod cancel;
 mod crashes;
 mod deletion;

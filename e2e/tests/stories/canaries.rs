@@ -1,0 +1,81 @@
+//! What a worker says and keeps to itself.
+
+use anyhow::Context;
+use dalsegno_crds::{Reason, Summary};
+use dalsegno_e2e::http::Request;
+use dalsegno_e2e::process::kubectl;
+use dalsegno_e2e::wait::{secs, until};
+use dalsegno_e2e::{Agent, Result, Run, StatusExt, World};
+use kube::api::DeleteParams;
+use serde_json::json;
+
+/// Where operator and gateway serve their metrics.
+const METRICS_PORT: u16 = 8081;
+
+/// More lines than they have written since the cluster is up.
+const LINES: i64 = 1_000_000;
+
+/// Operator and gateway are one process here: its log, and its metrics.
+async fn log_and_metrics(world: &World) -> Result<[String; 2]> {
+    let pod = world.operator.pod().await?;
+    let address = pod.status.and_then(|status| status.pod_ip).context("a ready pod without an address")?;
+    let metrics = Request::get(format!("http://{address}:{METRICS_PORT}/metrics")).send().await?;
+    Ok([world.operator.log_tail(LINES).await?, metrics.body])
+}
+
+/// The events of the story's namespace.
+async fn events(world: &World) -> Result<String> {
+    kubectl(["get", "events.events.k8s.io", "--namespace", &world.namespace, "--output", "yaml"]).await
+}
+
+async fn status(run: &Run<'_>) -> Result<String> {
+    Ok(serde_yaml::to_string(&run.status().await?)?)
+}
+
+/// The secret is in the input, in every state, in the arguments of every call and at the start of every key. Its last words are
+/// what a worker says for people to read: they stand in the status and in the event of its end, and nowhere else.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_agent_is_given_and_commits_is_in_no_status_event_log_or_metric() -> Result {
+    let world = World::new("canaries").await?;
+    let [secret, last_words] =
+        ["canary", "last-words"].map(|word| format!("{word}-{}", uuid::Uuid::new_v4().simple()));
+    let agent = Agent::new(json!({
+        "turns": 6,
+        "turnSeconds": 0.2,
+        "callPolicy": "ask",
+        "stateBytes": 200,
+        "secret": secret,
+        "script": [
+            { "attempt": 1, "turn": 3, "at": "start", "do": "hang" },
+            { "attempt": 2, "turn": 5, "at": "afterClaim", "do": format!("selfReport:crash:{last_words}") },
+        ],
+    }));
+    let run = world.start("run", &agent).await?;
+    run.wait("to stand after turn 2", secs(60), |status| status.turn() == 2).await?;
+    run.delete_pod(&DeleteParams::default()).await?;
+    let held = run.reaches(Summary::Held, secs(60)).await?;
+    assert_eq!(held.reason, Some(Reason::EffectUnknown));
+    assert_eq!((held.turn(), held.end_of(2)?.message.as_deref()), (4, Some(&*last_words)));
+    let entries = world.ledger.entries(&run.key()).await?;
+    assert!(entries.iter().all(|entry| entry.key.starts_with(&secret)), "it was really given: {entries:?}");
+
+    until("the event of its end", secs(30), async || {
+        Ok(events(&world).await?.contains(&last_words).then_some(()))
+    })
+    .await?;
+    let [log, metrics] = log_and_metrics(&world).await?;
+    let (status, events) = (status(&run).await?, events(&world).await?);
+    assert!(log.contains(&world.namespace), "this is the log of who looked after the run");
+    for table in ["dalsegno_operator_", "dalsegno_gateway_"] {
+        assert!(metrics.contains(table), "{table}: {metrics}");
+    }
+    for (what, text) in [("status", &status), ("event", &events), ("log", &log), ("metric", &metrics)] {
+        let told: Vec<_> = text.lines().filter(|line| line.contains(&secret)).collect();
+        assert!(told.is_empty(), "{what}: {told:#?}");
+    }
+    for (what, text) in [("log", &log), ("metric", &metrics)] {
+        let told: Vec<_> = text.lines().filter(|line| line.contains(&last_words)).collect();
+        assert!(told.is_empty(), "{what}: {told:#?}");
+    }
+    world.end().await
+}
