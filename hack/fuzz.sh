@@ -19,7 +19,7 @@ broken=0
 for target in "${targets[@]}"; do
     found=$CARGO_TARGET_DIR/found/$target
     mkdir -p "$found/corpus"
-    if "$CARGO_TARGET_DIR/$host/release/$target" -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=1024 \
+    if TMPDIR=$found "$CARGO_TARGET_DIR/$host/release/$target" -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=1024 \
         -print_final_stats=1 -artifact_prefix="$found/" "$found/corpus" "operator/fuzz/corpus/$target" >"$found/log" 2>&1; then
         echo "test $target ... ok ($(sed -n 's/^stat::number_of_executed_units: *//p' "$found/log") inputs)"
     else

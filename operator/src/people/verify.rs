@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dalsegno_store::proof::{PublicKey, bundle};
+use dalsegno_store::proof::{PublicKey, bundle, check_snapshots};
 use dalsegno_store::{Gone, audit, verify};
 
 use super::latest;
@@ -34,7 +34,8 @@ impl FromStr for Target {
     }
 }
 
-/// Holds every boundary and every audit row of a run to its hash, and tells from where it could go on.
+/// Holds every boundary and every audit row of a run to its hash, rebuilds every snapshot, and tells from where the run
+/// could go on.
 ///
 /// # Errors
 ///
@@ -45,22 +46,27 @@ pub async fn run(store: &StoreArgs, name: &RunName) -> anyhow::Result<()> {
     let found = verify::survey(store.as_ref(), &run).await.context("reading the boundaries")?;
     let rows = store.audit(run.id).await.context("reading the audit")?;
     let broken = audit::first_break(run.id, &rows);
+    let mut reading = store.reading().await.context("beginning to read")?;
+    let snapshots = check_snapshots(&mut *reading, run.id).await.context("reading the snapshots")?;
     found.damage.iter().for_each(|damage| println!("{damage}"));
     if let Some(seq) = broken {
         println!("audit row {seq}: it is not as it was written, or does not follow from the row before");
     }
+    snapshots.problems.iter().for_each(|problem| println!("{}: {}", problem.place, problem.what));
     if found.dropped > 0 {
         println!("{} boundaries: {}", found.dropped, Gone::Dropped);
     }
     if found.shredded > 0 {
         println!("{} boundaries: {}", found.shredded, Gone::Shredded);
     }
-    let problems = found.damage.len() as u64 + found.further + u64::from(broken.is_some());
+    let problems = found.damage.len() + snapshots.problems.len() + usize::from(broken.is_some());
+    let problems = problems as u64 + found.further;
     println!(
-        "run {}/{}: {} boundaries, {} audit rows: {problems} problems",
+        "run {}/{}: {} boundaries, {} snapshots, {} audit rows: {problems} problems",
         run.namespace,
         run.name,
         found.boundaries,
+        snapshots.count,
         rows.len()
     );
     match found.last_good {

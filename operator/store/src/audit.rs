@@ -155,7 +155,7 @@ pub fn first_needed(rows: &[AuditRow]) -> i64 {
 /// The first row of a run's chain that does not follow from the one before, if any. Rows before the first may be missing if
 /// a row says that they were pruned.
 pub fn first_break(run: RunId, rows: &[AuditRow]) -> Option<i64> {
-    let before = rows.first().map(|row| (row.seq - 1, row.parent_hash));
+    let before = rows.first().map(|row| (row.seq.saturating_sub(1), row.parent_hash));
     let pruned = before.filter(|before| rows.iter().any(|row| pruned_to(row) == Some(*before)));
     let (start, mut parent) = pruned.unwrap_or((0, header::NO_PARENT));
     for (row, seq) in rows.iter().zip(start + 1..) {

@@ -99,7 +99,9 @@ impl Kept {
             Some(Place { boundary: Boundary::Plan, turn: before, .. }) => {
                 before == turn && boundary == Boundary::Result
             }
-            Some(Place { boundary: Boundary::Result, turn: before, .. }) => before == turn - 1,
+            Some(Place { boundary: Boundary::Result, turn: before, .. }) => {
+                before.checked_add(1) == Some(turn)
+            }
         }
     }
 

@@ -1,8 +1,6 @@
 //! A checkpoint as the document that people and workers read.
 
-use dalsegno_protocol::{
-    Boundary, CHECKPOINT_VERSION, CallState, Channel, Checkpoint, MEMORY_REFERENCES, Step,
-};
+use dalsegno_protocol::{Boundary, CHECKPOINT_VERSION, Channel, Checkpoint, MEMORY_REFERENCES, Step};
 
 use crate::{CallFilter, Error, Result, RunRecord, Store, header};
 
@@ -30,10 +28,7 @@ pub async fn checkpoint(store: &dyn Store, run: &RunRecord, turn: Option<i32>) -
         if row.boundary == Boundary::Plan {
             pending_step = Some(Step { turn, boundary: Boundary::Result });
         }
-        pending_calls = store.calls(run.id, CallFilter::All).await?;
-        pending_calls.retain(|call| {
-            matches!(call.state, CallState::Planned | CallState::Started | CallState::KeyRefused)
-        });
+        pending_calls = store.calls(run.id, CallFilter::Pending).await?;
     }
     Ok(Some(Checkpoint {
         version: CHECKPOINT_VERSION,

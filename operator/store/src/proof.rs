@@ -1,4 +1,5 @@
-//! What can be proved of what is kept: chains, anchors, bundles. Pure but for [`check_store`], which reads.
+//! What can be proved of what is kept: chains, anchors, bundles. Pure but for [`check_store`] and [`check_snapshots`],
+//! which read.
 //!
 //! Every check goes on after a problem, from the row at which it stands, so that one edited row is one problem and
 //! not a thousand.
@@ -13,6 +14,7 @@ mod losses;
 mod marks;
 mod retention;
 mod signing;
+mod snapshots;
 mod texts;
 
 use std::fmt;
@@ -23,6 +25,7 @@ pub use audit_chain::AuditChain;
 pub use boundary_chain::BoundaryChain;
 pub use check::{Summary, check_store};
 pub use signing::{PublicKey, Signer, is_signed};
+pub use snapshots::{Snapshots, check_snapshots};
 
 use crate::RunId;
 

@@ -115,7 +115,7 @@ impl Survey {
     /// Takes the next boundary, in the order of [`Place`].
     pub fn take(&mut self, link: &Link) {
         self.findings.boundaries += 1;
-        self.recent.retain(|(place, _)| place.turn >= link.place.turn - 1);
+        self.recent.retain(|(place, _)| place.turn >= link.place.turn.saturating_sub(1));
         match link.sound.as_ref().ok().and_then(|sound| sound.gone) {
             Some(Gone::Dropped) => self.findings.dropped += 1,
             Some(Gone::Shredded) => self.findings.shredded += 1,

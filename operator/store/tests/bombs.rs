@@ -1,14 +1,17 @@
-//! What is small where it is kept and would be large where it is read: refused, in little memory.
+//! What is small where it is kept and would be large where it is read: refused, in little memory and little time.
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
 #[path = "support/alone.rs"]
 mod alone;
+
+use std::time::Duration;
 
 use alone::within;
 use dalsegno_store::codec::{LIMIT, decode, decode_after};
 
 /// What the whole process may take.
 const MEMORY: u64 = 64 << 20;
+const TIME: Duration = Duration::from_secs(1);
 
 /// A zstd frame of a gibibyte in 32 KiB: this header, then blocks that repeat one byte 128 KiB times.
 fn gibibyte(codec: u8, header: &[u8]) -> Vec<u8> {
@@ -31,7 +34,7 @@ const HEADERS: [(&[u8], &str); 3] = [
 
 #[test]
 fn a_payload_that_unpacks_to_a_gibibyte_is_refused_within_64_mib() {
-    within(MEMORY, "a_payload_that_unpacks_to_a_gibibyte_is_refused_within_64_mib", || {
+    within(MEMORY, TIME, "a_payload_that_unpacks_to_a_gibibyte_is_refused_within_64_mib", || {
         for (header, why) in HEADERS {
             let refused = decode(&gibibyte(1, header), LIMIT).unwrap_err().to_string();
             assert!(refused.contains(why), "{refused}");
@@ -41,7 +44,7 @@ fn a_payload_that_unpacks_to_a_gibibyte_is_refused_within_64_mib() {
 
 #[test]
 fn a_patch_that_unpacks_to_a_gibibyte_is_refused_within_64_mib() {
-    within(MEMORY, "a_patch_that_unpacks_to_a_gibibyte_is_refused_within_64_mib", || {
+    within(MEMORY, TIME, "a_patch_that_unpacks_to_a_gibibyte_is_refused_within_64_mib", || {
         for (header, why) in HEADERS {
             let refused = decode_after(b"{}", &gibibyte(2, header), LIMIT).unwrap_err().to_string();
             assert!(refused.contains(why), "{refused}");

@@ -7,3 +7,4 @@ mod keys;
 mod pg;
 mod place;
 mod prune;
+mod snapshots;

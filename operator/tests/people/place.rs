@@ -7,8 +7,8 @@ use std::sync::Arc;
 use dalsegno_protocol::{Boundary, RawValue, Usage};
 use dalsegno_store::keys::{KeyProvider, MountedKeys};
 use dalsegno_store::{
-    Commit, Committed, Created, Deadlines, Identity, NewFinish, NewRun, OnPrior, PodRecord, RunOutcome,
-    Store, Verdict, migrate, open_beside,
+    Commit, Committed, Created, Deadlines, Identity, NewFinish, NewRun, OnPrior, PodRecord, RunId,
+    RunOutcome, Store, Verdict, migrate, open_beside,
 };
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -79,7 +79,7 @@ impl Place {
 }
 
 /// A run of one turn; its last boundary is its finish, if it is to be over.
-pub async fn run(store: &dyn Store, finished: bool) {
+pub async fn run(store: &dyn Store, finished: bool) -> RunId {
     let new = NewRun {
         id: Uuid::now_v7(),
         tenant: "uid-default".into(),
@@ -114,21 +114,32 @@ pub async fn run(store: &dyn Store, finished: bool) {
         output: None,
     };
     let commit = Commit {
-        run: record.id,
+        full: true,
+        events: vec![RawValue::from_string(r#""an event""#.into()).unwrap()],
+        finish: finished.then_some(finish),
+        ..turn(record.id, 1, r#"{"full":true,"set":{"state":{"json":"a secret"}}}"#)
+    };
+    assert!(matches!(store.commit(&commit).await.unwrap(), Committed::Ok(_)));
+    record.id
+}
+
+/// A turn of that run, with these channel operations.
+pub fn turn(run: RunId, turn: i32, ops: &str) -> Commit {
+    Commit {
+        run,
         capability: [1; 32],
-        turn: 1,
+        turn,
         boundary: Boundary::Result,
         commit_id: Uuid::new_v4(),
         digest: [2; 32],
-        ops: Some(br#"{"full":true,"set":{"state":{"json":"a secret"}}}"#.to_vec()),
-        full: true,
+        ops: Some(ops.into()),
+        full: false,
         base: None,
-        events: vec![RawValue::from_string(r#""an event""#.into()).unwrap()],
+        events: Vec::new(),
         calls: Vec::new(),
         records: Vec::new(),
         usage: Usage::default(),
         trigger: None,
-        finish: finished.then_some(finish),
-    };
-    assert!(matches!(store.commit(&commit).await.unwrap(), Committed::Ok(_)));
+        finish: None,
+    }
 }

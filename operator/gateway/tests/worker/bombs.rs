@@ -1,7 +1,8 @@
-//! Bodies that are made to take more memory than they have bytes, or more than anybody has: refused, within 64 MiB for the
-//! whole process.
+//! Bodies that are made to take more memory than they have bytes, or more than anybody has: refused, within 64 MiB and one
+//! second of a processor for the whole process.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use dalsegno_gateway::Config;
 use dalsegno_protocol::Limits;
@@ -13,13 +14,14 @@ use crate::world::*;
 const ID: &str = r#""commitId":"00000000-0000-0000-0000-000000000001""#;
 
 /// Runs a case in a process of its own, and its gateway with it.
-fn in_little_memory(test: &str, case: impl Future<Output = ()>) {
-    within(64 << 20, &format!("bombs::{test}"), || tokio::runtime::Runtime::new().unwrap().block_on(case));
+fn at_little_cost(test: &str, case: impl Future<Output = ()>) {
+    let work = || tokio::runtime::Runtime::new().unwrap().block_on(case);
+    within(64 << 20, Duration::from_secs(1), &format!("bombs::{test}"), work);
 }
 
 #[test]
 fn a_body_of_a_gibibyte_is_given_up_long_before_its_end_and_never_held() {
-    in_little_memory("a_body_of_a_gibibyte_is_given_up_long_before_its_end_and_never_held", flood());
+    at_little_cost("a_body_of_a_gibibyte_is_given_up_long_before_its_end_and_never_held", flood());
 }
 
 async fn flood() {
@@ -33,7 +35,7 @@ async fn flood() {
 
 #[test]
 fn an_encoded_body_is_refused_before_a_byte_of_it_is_read() {
-    in_little_memory("an_encoded_body_is_refused_before_a_byte_of_it_is_read", encoded());
+    at_little_cost("an_encoded_body_is_refused_before_a_byte_of_it_is_read", encoded());
 }
 
 async fn encoded() {
@@ -56,7 +58,7 @@ async fn encoded() {
 
 #[test]
 fn a_nesting_of_a_million_levels_is_refused_at_once() {
-    in_little_memory("a_nesting_of_a_million_levels_is_refused_at_once", nested());
+    at_little_cost("a_nesting_of_a_million_levels_is_refused_at_once", nested());
 }
 
 async fn nested() {
@@ -65,9 +67,7 @@ async fn nested() {
     let bodies =
         [deep.clone(), commit(1, &deep), format!("{{{ID},\"channels\":{}", r#"{"a":"#.repeat(1_000_000))];
     for body in bodies {
-        let started = std::time::Instant::now();
         assert_eq!(world.post("turns/1", body).await.code(), "INVALID");
-        assert!(started.elapsed().as_millis() < 1_000);
     }
 }
 

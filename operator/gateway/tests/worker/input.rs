@@ -42,6 +42,7 @@ async fn a_body_that_is_not_what_the_call_takes_says_where() {
         (format!("{{{ID},\"state\":1,\"channels\":{{}}}}"), "exclude each other"),
         (format!("{{{ID},\"state\":\"\u{1}\"}}"), "not JSON"),
         (format!("{{{ID},\"state\":NaN}}"), "not JSON"),
+        (format!("{{{ID},\"state\":-Infinity}}"), "not JSON"),
         (format!("{{{ID},\"trigger\":\"\"}}"), "`trigger`"),
         (format!("{{{ID},\"usage\":{{\"tokensIn\":-1}}}}"), "`usage.tokensIn` is -1"),
         (format!("{{{ID},\"usage\":{{\"costMicroUSD\":1099511627777}}}}"), "`usage.costMicroUSD`"),

@@ -121,6 +121,8 @@ pub enum Completed {
 pub enum CallFilter {
     /// All.
     All,
+    /// Not ended: planned, started, or its key refused.
+    Pending,
     /// Started under an earlier attempt than the current one and not settled.
     Unsettled,
     /// Completed or failed in the turn that is open (the one after the last `result` boundary).

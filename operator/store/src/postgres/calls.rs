@@ -20,6 +20,10 @@ const SETTLE: &str = "SELECT * FROM ds_settle_v1($1, $2, $3, $4, $5, $6, $7)";
 
 const ALL: &str = "SELECT * FROM calls WHERE run = $1 ORDER BY ordinal";
 
+/// Each half by an index of its own.
+const PENDING: &str = "SELECT * FROM calls WHERE run = $1 AND state = 'planned' \
+     UNION ALL SELECT * FROM calls WHERE run = $1 AND state = 'started' ORDER BY ordinal";
+
 /// Started by an attempt that is over.
 const UNSETTLED: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.run \
      WHERE calls.run = $1 AND calls.state = 'started' \
@@ -99,6 +103,7 @@ impl Postgres {
     pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> Work<Vec<Call>> {
         let sql = match which {
             CallFilter::All => ALL,
+            CallFilter::Pending => PENDING,
             CallFilter::Unsettled => UNSETTLED,
             CallFilter::OpenTurn => OPEN_TURN,
         };

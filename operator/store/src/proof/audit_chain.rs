@@ -42,8 +42,13 @@ impl AuditChain {
             actor: &row.actor,
             detail: &row.detail,
         };
-        let what = if row.seq != before + 1 {
-            format!("row {} was expected: rows are missing, or in another order", before + 1)
+        // Foreign rows may have any number.
+        let expected = before.checked_add(1);
+        let what = if expected != Some(row.seq) {
+            match expected {
+                Some(seq) => format!("row {seq} was expected: rows are missing, or in another order"),
+                None => "no row can follow the one before".to_owned(),
+            }
         } else if row.hash != link.hash() {
             "it was edited: it does not have the hash it must have".to_owned()
         } else if row.parent_hash != parent {

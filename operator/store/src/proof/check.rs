@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use super::losses::Losses;
 use super::marks::Marks;
+use super::snapshots;
 use super::{Anchors, AuditChain, BoundaryChain, Problem};
-use crate::reading::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, RunHead, StoredBoundary, StoredSnapshot};
+use crate::reading::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, RunHead, StoredBoundary};
 use crate::{AuditRow, Reading, Result, RunId};
 
 /// What was looked at.
@@ -134,13 +135,9 @@ impl<'r> Walk<'r> {
         problems.extend(losses.end(run.id));
         summary.shredded += u64::from(losses.is_shredded());
         problems.extend(mark.rest(run.id));
-        for snapshot in self.reading.snapshots(run.id).await? {
-            summary.snapshots += 1;
-            losses.see_snapshot(&snapshot);
-            let StoredSnapshot { place, digest: _, fault } = snapshot;
-            problems.extend(fault.map(|fault| Problem::of(run.id, format!("snapshot after {place}"), fault)));
-        }
-        problems.extend(losses.end_snapshots(run.id));
+        let snapshots = snapshots::check(self.reading, run.id, losses).await?;
+        summary.snapshots += snapshots.count;
+        problems.extend(snapshots.problems);
         summary.runs += 1;
         summary.problems += problems.len() as u64;
         problems.into_iter().for_each(tell);

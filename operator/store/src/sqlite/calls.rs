@@ -103,12 +103,12 @@ fn differs(call: &CallRow, claim: &Claim) -> Option<String> {
     }
 }
 
+/// The end of an index is read, and no more.
+pub(super) const NEXT_ORDINAL: &str = "SELECT coalesce(max(ordinal), 0) + 1 FROM calls WHERE run = ?";
+
 /// The place of a call that is first seen now.
 pub(super) async fn next_ordinal(conn: &mut SqliteConnection, run: RunId) -> Work<i64> {
-    Ok(sqlx::query_scalar("SELECT coalesce(max(ordinal), 0) + 1 FROM calls WHERE run = ?")
-        .bind(run)
-        .fetch_one(conn)
-        .await?)
+    Ok(sqlx::query_scalar(NEXT_ORDINAL).bind(run).fetch_one(conn).await?)
 }
 
 /// How a call stands now, on whose word ever.
@@ -275,25 +275,30 @@ impl Sqlite {
 
 /// Calls of a run in the order in which they were first seen.
 async fn list(conn: &mut SqliteConnection, run: RunId, which: CallFilter) -> Work<Vec<CallRow>> {
-    let Some(row) = RunRow::load(conn, run).await? else {
-        return Ok(Vec::new());
-    };
-    let found =
-        sqlx::query("SELECT * FROM calls WHERE run = ? ORDER BY ordinal").bind(run).fetch_all(conn).await?;
-    let mut calls = Vec::new();
-    for call in &found {
-        let call = CallRow::read(call)?;
-        let wanted = match which {
-            CallFilter::All => true,
-            CallFilter::Unsettled => judge::is_unsettled(&row, &call),
-            CallFilter::OpenTurn => {
-                call.turn == row.open_turn()
-                    && matches!(call.state.0, CallState::Completed | CallState::Failed)
-            }
-        };
-        if wanted {
-            calls.push(call);
+    let rows = sqlx::query(listing(which)).bind(run).fetch_all(conn).await?;
+    Ok(rows.iter().map(CallRow::read).collect::<Result<_, _>>()?)
+}
+
+/// What lists calls. But for all of them, it costs what it finds, however many calls the run has made.
+pub(super) fn listing(which: CallFilter) -> &'static str {
+    match which {
+        CallFilter::All => "SELECT * FROM calls WHERE run = ? ORDER BY ordinal",
+        CallFilter::Pending => {
+            "SELECT * FROM calls WHERE run = ?1 AND state = 'planned' \
+             UNION ALL SELECT * FROM calls WHERE run = ?1 AND state = 'started' ORDER BY ordinal"
+        }
+        CallFilter::Unsettled => {
+            "SELECT calls.* FROM runs JOIN calls ON calls.run = runs.id \
+             WHERE runs.id = ? AND calls.state = 'started' \
+               AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended') \
+             ORDER BY calls.ordinal"
+        }
+        // The turn that is worked on: the head's while its boundary is `plan`, else one more.
+        CallFilter::OpenTurn => {
+            "SELECT calls.* FROM runs JOIN calls ON calls.run = runs.id \
+             WHERE runs.id = ? AND calls.state IN ('completed', 'failed') \
+               AND calls.turn = CASE head_boundary WHEN 1 THEN head_turn ELSE coalesce(head_turn, 0) + 1 END \
+             ORDER BY calls.ordinal"
         }
     }
-    Ok(calls)
 }

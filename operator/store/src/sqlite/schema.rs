@@ -21,6 +21,7 @@ fn migrator() -> Migrator {
         migration(11, "data_keys", include_str!("../../migrations/sqlite/0011_data_keys.sql")),
         migration(14, "keep_last", include_str!("../../migrations/sqlite/0014_keep_last.sql")),
         migration(15, "prune_audit", include_str!("../../migrations/sqlite/0015_prune_audit.sql")),
+        migration(35, "lookups_of_calls", include_str!("../../migrations/sqlite/0035_lookups_of_calls.sql")),
         migration(50, "over_at", include_str!("../../migrations/sqlite/0050_over_at.sql")),
     ])
 }

@@ -7,9 +7,10 @@ use std::path::Path;
 use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
+use super::calls::{NEXT_ORDINAL, listing};
 use super::fault::Fault;
 use super::{Durability, Sqlite};
-use crate::{Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Store as _};
+use crate::{CallFilter, Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Store as _};
 
 async fn file() -> (tempfile::TempDir, Sqlite) {
     let dir = tempfile::tempdir().unwrap();
@@ -205,4 +206,29 @@ async fn a_path_with_odd_letters_is_a_path() {
     Sqlite::migrate(Path::new(&path)).await.unwrap();
     assert!(path.exists());
     Sqlite::open(&path).await.unwrap();
+}
+
+/// How it is found tells what it costs, with however few rows.
+#[tokio::test]
+async fn what_is_asked_of_calls_is_found_by_an_index() {
+    let (_dir, store) = file().await;
+    for (sql, means) in [
+        (listing(CallFilter::Pending), &["calls_planned (run=?)", "calls_started (run=?)"][..]),
+        (listing(CallFilter::Unsettled), &["calls_started (run=?)"]),
+        (listing(CallFilter::OpenTurn), &["calls_by_turn (run=? AND turn=?)"]),
+        (NEXT_ORDINAL, &["COVERING INDEX sqlite_autoindex_calls_2 (run=?)"]),
+    ] {
+        let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
+        let steps = store
+            .write("looking", |conn, _| {
+                Box::pin(async move { Ok(sqlx::query(explain).bind(Uuid::nil()).fetch_all(conn).await?) })
+            })
+            .await
+            .unwrap();
+        let steps: Vec<String> = steps.iter().map(|step| step.get("detail")).collect();
+        let calls: Vec<_> = steps.iter().filter(|step| step.starts_with("SEARCH calls")).collect();
+        let found = calls.iter().zip(means).all(|(step, index)| step.ends_with(index));
+        let sorts = steps.iter().any(|step| step.contains("TEMP B-TREE"));
+        assert!(found && calls.len() == means.len() && !sorts, "{sql}: {steps:#?}");
+    }
 }

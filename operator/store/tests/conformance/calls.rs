@@ -1,10 +1,10 @@
 //! Tool calls before their effect: the table of `Claimed`.
 
 use dalsegno_protocol::{CallState, CompleteOutcome, Policy};
-use dalsegno_store::{CallFilter, Claim, Claimed, Commit, Complete, Completed};
+use dalsegno_store::{CallFilter, Claim, Claimed, Class, Commit, Complete, Completed, checkpoint};
 use uuid::Uuid;
 
-use crate::faces::on_every_face;
+use crate::faces::{on_every_face, on_every_lasting_face, tamper};
 use crate::world::*;
 
 on_every_face! {
@@ -21,6 +21,10 @@ on_every_face! {
     calls_are_listed_as_they_were_first_seen,
     the_turn_of_a_claimed_call_is_the_open_one,
     a_claim_of_an_unknown_run_is_not_found,
+}
+
+on_every_lasting_face! {
+    a_lookup_reads_no_call_that_has_ended_in_an_earlier_turn,
 }
 
 const POLICIES: [Policy; 4] = [Policy::RetrySameKey, Policy::Probe, Policy::Ask, Policy::ReadOnly];
@@ -208,4 +212,32 @@ async fn a_claim_of_an_unknown_run_is_not_found(world: &World) {
     assert!(matches!(world.claim(&nowhere).await.unwrap(), Claimed::NotFound));
     let stranger = Claim { capability: random(), ..worker.claim("pay", Policy::Ask) };
     assert!(matches!(world.claim(&stranger).await.unwrap(), Claimed::Fenced));
+}
+
+/// What an attach is told of, and what a checkpoint names: with calls in every turn, it reads its own and no others.
+async fn a_lookup_reads_no_call_that_has_ended_in_an_earlier_turn(world: &World) {
+    let worker = world.worker().await;
+    for turn in 1..=30 {
+        for name in ["a", "b", "c"] {
+            let claim = world.start_call(&worker, &format!("{name}{turn}"), Policy::Probe).await;
+            assert!(matches!(world.complete(&worker.complete(&claim)).await.unwrap(), Completed::Ok));
+        }
+        world.turn(&worker, turn).await;
+    }
+    let plan = Commit { calls: vec![planned("next", Policy::Probe)], ..worker.plan(31) };
+    ok(world.commit(&plan).await.unwrap());
+    let done = world.start_call(&worker, "done", Policy::Probe).await;
+    world.complete(&worker.complete(&done)).await.unwrap();
+    world.start_call(&worker, "open", Policy::Probe).await;
+    let run = world.lose(&worker, Class::Disruption).await;
+    let sqlite = world.url.as_deref().unwrap().starts_with("sqlite:");
+    // Rows that nobody can read any more.
+    let spoil = if sqlite { "claim_id = x'00'" } else { r"arguments = '\x00'::bytea" };
+    assert_eq!(tamper(world, &format!("UPDATE calls SET {spoil} WHERE turn <= 30")).await, 90);
+    assert!(world.calls(worker.run, CallFilter::All).await.is_err());
+    assert_eq!(world.call_ids(worker.run, CallFilter::OpenTurn).await, ["done"]);
+    assert_eq!(world.call_ids(worker.run, CallFilter::Unsettled).await, ["open"]);
+    assert_eq!(world.call_ids(worker.run, CallFilter::Pending).await, ["next", "open"]);
+    let head = checkpoint(&*world.store, &run, None).await.unwrap().unwrap();
+    assert_eq!(head.pending_calls.iter().map(|call| &call.id).collect::<Vec<_>>(), ["next", "open"]);
 }

@@ -3,9 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use dalsegno_protocol::Boundary;
 use dalsegno_store::proof::bundle::{Export, Verified, state, verify};
-use dalsegno_store::proof::{PublicKey, Signer};
-use dalsegno_store::{Complete, Reading, RunId};
+use dalsegno_store::proof::{
+    Anchor, Anchors, AuditChain, BoundaryChain, PublicKey, Signer, Unanchored, check_store,
+};
+use dalsegno_store::{AuditRow, Complete, Reading, RunId};
 use jiff::Timestamp;
 use proptest::prelude::Rng as _;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -144,6 +147,27 @@ async fn a_bent_row_that_was_signed_is_found_all_the_same() {
     let problems = checked(&bytes, None).problems;
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].to_string().contains("turn 2 (plan): it does not have the hash"), "{problems:?}");
+}
+
+#[tokio::test]
+async fn the_last_of_all_numbers_is_followed_by_none_and_nothing_breaks() {
+    let (run, row) = Rows::sound().audit[0].clone();
+    let last = AuditRow { seq: i64::MAX, ..row };
+    let mut chain = AuditChain::new(run);
+    chain.push(&last);
+    assert!(chain.push(&last).unwrap().what.contains("no row can follow"));
+    let mut rows = Rows::default();
+    let last = rows.boundary(run, i32::MAX, Boundary::Result, 1, None, false);
+    rows.boundary(run, i32::MIN, Boundary::Result, 1, Some(last), false);
+    let problem = BoundaryChain::new(run, None).push(&rows.boundaries[1]).unwrap();
+    assert!(problem.what.contains("names a parent that is not the boundary before it"), "{problem}");
+    let moved = Unanchored { last: Some((i64::MAX - 1, [1; 32])), standings: Vec::new() };
+    let anchor = Anchor::next(&moved, Uuid::nil(), Timestamp::UNIX_EPOCH, &*signer().await);
+    let line = anchor.line().unwrap();
+    let mut copy = Anchors::default();
+    assert_eq!(copy.take("line 1", &line), None);
+    let summary = check_store(&mut Rows::default(), copy, &mut |_| ()).await.unwrap();
+    assert_eq!(summary.problems, 1, "the store has it not");
 }
 
 fn schema() -> Value {

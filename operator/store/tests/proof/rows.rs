@@ -95,7 +95,7 @@ impl Rows {
         (rows, parent_hash)
     }
 
-    fn boundary(
+    pub fn boundary(
         &mut self,
         run: RunId,
         turn: i32,

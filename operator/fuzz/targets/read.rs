@@ -1,0 +1,43 @@
+//! What a worker reads of a run that has three turns, calls, events and records: the path below the run, and what stands
+//! behind the `?`. Whatever is asked, the answer is no defect of ours; and a page of records that is not the last leads to
+//! the next one.
+
+#![no_main]
+
+mod world;
+
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+use world::World;
+
+fuzz_target!(|path: &str| {
+    world::inside(prepare, |world| {
+        let Some((status, text)) = world.get(path) else { return };
+        assert!(status < 500, "{status}: {text}");
+        let Ok(answer) = serde_json::from_str::<Value>(&text) else { return };
+        if let (200, Some(next), Some((before, _))) = (status, answer["next"].as_str(), path.split_once("after=")) {
+            let next: String = next.bytes().map(|byte| format!("%{byte:02x}")).collect();
+            let path = format!("{before}after={next}");
+            let (status, text) = world.get(&path).unwrap();
+            assert_eq!(status, 200, "{path}: {text}");
+        }
+    });
+});
+
+/// Two turns and a plan.
+fn prepare(world: &World) {
+    let calls = [
+        ("calls/a/claim", &include_bytes!("../corpus/call/claim")[..]),
+        ("calls/a/complete", include_bytes!("../corpus/call/complete")),
+        ("turns/1/plan", include_bytes!("../corpus/call/plan")),
+        ("turns/1", include_bytes!("../corpus/call/turn")),
+        ("records", include_bytes!("../corpus/call/records")),
+        ("turns/2", include_bytes!("../corpus/call/channels")),
+        ("turns/3/plan", include_bytes!("../corpus/call/more")),
+    ];
+    for (path, call) in calls {
+        let body = call.splitn(2, |byte| *byte == b'\n').nth(1).unwrap();
+        let (status, text) = world.post(path, body).unwrap();
+        assert_eq!(status, 200, "{path}: {text}");
+    }
+}
