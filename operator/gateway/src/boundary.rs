@@ -10,7 +10,6 @@ use dalsegno_protocol::{
 use dalsegno_store::{Asked, Commit, Committed, Standing};
 use serde::Deserialize;
 
-use crate::bases::Change;
 use crate::body::{self, Received};
 use crate::check;
 use crate::end;
@@ -73,24 +72,16 @@ async fn commit(
     let committed = gateway.ask("committing a boundary", || gateway.store.commit(&commit)).await;
     gateway.metrics.committed(committed.as_ref().ok(), bytes, started.elapsed());
     let committed = committed?;
-    follow(gateway, commit, &committed);
+    follow(gateway, &commit, &committed);
     answer(committed, |head| Refusal::conflict(turn, head))
 }
 
 /// What the gateway makes of a commit for the ones to come.
-fn follow(gateway: &Gateway, commit: Commit, committed: &Committed) {
-    let Commit { run, turn, ops, full, base, .. } = commit;
-    let Committed::Ok(Standing { head: Some(head), parent, .. }) = committed else {
-        return gateway.bases.forget(run);
-    };
-    let patched = base.is_some();
-    let change = match ops {
-        Some(ops) if full => Change::Full { ops, patched },
-        Some(_) => Change::Other,
-        None => Change::None { parent: *parent },
-    };
-    gateway.bases.committed(run, &head.content_hash, change);
-    snapshots::committed(gateway, run, turn, full && !patched);
+fn follow(gateway: &Gateway, commit: &Commit, committed: &Committed) {
+    gateway.bases.committed(commit, committed);
+    if matches!(committed, Committed::Ok(_)) {
+        snapshots::committed(gateway, commit.run, commit.turn, commit.full && commit.base.is_none());
+    }
 }
 
 /// The channel operations as the text to store, and whether they are the full state.

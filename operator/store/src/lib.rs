@@ -22,6 +22,7 @@
 
 pub mod audit;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod base;
 mod branch;
 mod chain;
 mod checkpoint;
@@ -54,6 +55,7 @@ pub mod sqlite;
 mod survey;
 pub mod verify;
 
+pub use base::LastState;
 pub use chain::{Gone, Kept, Place};
 pub use checkpoint::checkpoint;
 pub use error::{Error, Result};

@@ -1,20 +1,24 @@
-//! Whatever two writers, a snapshotter that comes late, whoever goes back and whoever clears up do, in whatever order: turns
-//! stay gap-free and hash-linked, each committed once, and every state is the fold of what was accepted, byte for byte.
+//! Whatever two writers over two gateways, a snapshotter that comes late, whoever goes back and whoever clears up do, in
+//! whatever order: turns stay gap-free and hash-linked, each committed once, and every state is the fold of what was
+//! accepted, byte for byte.
+
+mod step;
 
 use std::sync::Arc;
 
 use dalsegno_protocol::Boundary;
 use dalsegno_store::{
-    Class, Commit, Committed, Error, Place, Result, Retention, Rewind, Rewound, RunId, RunRecord,
+    Commit, Committed, Error, LastState, Place, Result, Retention, Rewind, Rewound, RunId, RunRecord,
     Snapshotted, Then, audit, fold, header, verify,
 };
-use proptest::prelude::*;
+use proptest::collection::vec;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use crate::faces::on_every_face;
 use crate::world::*;
+use step::{Change, Step, Way};
 
 on_every_face! {
     any_sequence_of_two_writers_keeps_turns_gap_free_and_linked,
@@ -22,46 +26,6 @@ on_every_face! {
 
 /// Sequences that are tried on each face.
 const CASES: u32 = 24;
-
-/// What one of the two writers, or somebody beside them, does next.
-#[derive(Clone, Debug)]
-enum Step {
-    /// Attach to the current attempt, its pod recorded if it is not.
-    Attach(usize),
-    /// Commit the boundary at this distance from what the writer believes to be the next.
-    Commit(usize, Boundary, i32),
-    /// Commit so many results, one after the other.
-    Work(usize, i32),
-    /// Send the writer's last commit again.
-    Retry(usize),
-    /// The writer learns the head.
-    Look(usize),
-    /// The current attempt ends.
-    End(Class, bool),
-    /// So many boundaries of the live branch are given up.
-    Rewind(usize),
-    /// A snapshotter begins; when it ends is chance.
-    Snapshot,
-    /// The run keeps no more than its last boundaries.
-    Clear(i32),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let writer = 0..2_usize;
-    let boundary = prop_oneof![Just(Boundary::Plan), Just(Boundary::Result)];
-    let class = prop_oneof![Just(Class::Crash), Just(Class::Disruption), Just(Class::Neutral)];
-    prop_oneof![
-        4 => writer.clone().prop_map(Step::Attach),
-        8 => (writer.clone(), boundary, prop_oneof![4 => Just(0), 1 => -2..=2]).prop_map(|(w, b, d)| Step::Commit(w, b, d)),
-        2 => (writer.clone(), 2..14).prop_map(|(w, n)| Step::Work(w, n)),
-        4 => writer.clone().prop_map(Step::Retry),
-        4 => writer.prop_map(Step::Look),
-        2 => (class, any::<bool>()).prop_map(|(c, reserve)| Step::End(c, reserve)),
-        1 => (0..6_usize).prop_map(Step::Rewind),
-        2 => Just(Step::Snapshot),
-        1 => (1..5_i32).prop_map(Step::Clear),
-    ]
-}
 
 /// A writer, what it believes, and what it last sent.
 #[derive(Default)]
@@ -73,7 +37,7 @@ struct Writer {
 
 async fn any_sequence_of_two_writers_keeps_turns_gap_free_and_linked(world: &World) {
     let mut runner = TestRunner::new(Config { cases: CASES, ..Config::default() });
-    let steps = proptest::collection::vec(step(), 1..40);
+    let steps = vec(step::step(), 1..40);
     let runtime = tokio::runtime::Handle::current();
     let outcome = tokio::task::block_in_place(|| {
         runner.run(&steps, |steps| {
@@ -84,14 +48,25 @@ async fn any_sequence_of_two_writers_keeps_turns_gap_free_and_linked(world: &Wor
     outcome.unwrap();
 }
 
+fn next(run: &RunRecord) -> i32 {
+    run.head.as_ref().map_or(1, |head| match head.boundary {
+        Boundary::Plan => head.turn,
+        Boundary::Result => head.turn + 1,
+    })
+}
+
 /// What must stand in the store.
 struct Play<'a> {
     world: &'a World,
     run: RunId,
     object_uid: String,
     writers: [Writer; 2],
+    /// What each gateway remembers of the run's state.
+    gateways: [Option<LastState>; 2],
+    /// Every commit that was ever sent: what a whole state tells of.
+    told: Vec<String>,
     /// The live branch: where each boundary stands, its commit and its operations.
-    live: Vec<(Place, Uuid, String)>,
+    live: Vec<(Place, Uuid, Option<String>)>,
     snapshotters: Vec<JoinHandle<Result<Snapshotted>>>,
 }
 
@@ -102,9 +77,12 @@ async fn play(world: &World, steps: Vec<Step>) {
         run: run.id,
         object_uid: run.object_uid,
         writers: Default::default(),
+        gateways: Default::default(),
+        told: Vec::new(),
         live: Vec::new(),
         snapshotters: Vec::new(),
     };
+    play.attach(0, world.look(&play.object_uid).await).await;
     for step in steps {
         let now = world.look(&play.object_uid).await;
         play.step(step, now).await;
@@ -116,24 +94,20 @@ impl Play<'_> {
     async fn step(&mut self, step: Step, now: RunRecord) {
         match step {
             Step::Attach(who) => self.attach(who, now).await,
-            Step::Commit(who, boundary, distance) => self.commit(who, boundary, distance).await,
+            Step::Commit(who, way, change, boundary, distance) => {
+                self.commit(who, way, change, boundary, distance).await;
+            }
             Step::Work(who, turns) => {
-                for _ in 0..turns {
-                    self.commit(who, Boundary::Result, 0).await;
+                for (way, change) in turns {
+                    self.commit(who, way, change, Boundary::Result, 0).await;
                 }
             }
-            Step::Retry(who) => {
+            Step::Retry(who, way) => {
                 if let Some(last) = self.writers[who].last.take() {
-                    self.send(&last).await;
-                    self.writers[who].last = Some(last);
+                    self.writers[who].last = Some(self.send(last, way).await);
                 }
             }
-            Step::Look(who) => {
-                self.writers[who].next_turn = now.head.map_or(1, |head| match head.boundary {
-                    Boundary::Plan => head.turn,
-                    Boundary::Result => head.turn + 1,
-                })
-            }
+            Step::Look(who) => self.writers[who].next_turn = next(&now),
             Step::End(class, reserve) => {
                 let then = if reserve { Then::Reserve } else { Then::Nothing };
                 let ending = ending(now.attempt.number, class);
@@ -156,41 +130,63 @@ impl Play<'_> {
     async fn attach(&mut self, who: usize, now: RunRecord) {
         let pod = pod(&now);
         let _ = self.world.record_pod(self.run, now.attempt.number, &pod).await.unwrap();
-        let worker = Worker {
+        // A process has one instance for as long as it lives.
+        let same = self.writers[who].worker.take().filter(|worker| worker.attempt == now.attempt.number);
+        let worker = same.unwrap_or_else(|| Worker {
             run: self.run,
             object_uid: self.object_uid.clone(),
             attempt: now.attempt.number,
             pod_uid: pod.uid,
             capability: random(),
-        };
+        });
         let _ = self.world.attach(self.run, &worker.pod_uid, &worker.capability).await.unwrap();
         self.writers[who].worker = Some(worker);
-        self.writers[who].next_turn = now.head.map_or(1, |head| head.turn + 1);
+        self.writers[who].next_turn = next(&now);
     }
 
-    async fn commit(&mut self, who: usize, boundary: Boundary, distance: i32) {
+    async fn commit(&mut self, who: usize, way: Way, change: Change, boundary: Boundary, distance: i32) {
         let Some(worker) = &self.writers[who].worker else { return };
         let turn = self.writers[who].next_turn + distance;
         let commit = worker.commit(turn, boundary);
-        // One of ten is the full state.
-        let full = if commit.digest[0] < 26 { r#""full":true,"# } else { "" };
-        let text = format!(r#"{{{full}"append":{{"log":[{{"json":"{}"}}]}}}}"#, commit.commit_id);
-        let commit = Commit { ops: Some(text.into()), full: !full.is_empty(), ..commit };
-        self.send(&commit).await;
+        let id = commit.commit_id;
+        self.told.push(id.to_string());
+        let ops = match change {
+            Change::Stays => None,
+            Change::Grows => Some(format!(r#"{{"append":{{"log":[{{"json":"{id}"}}]}}}}"#)),
+            // Far larger than what differs from the state before, which stands elsewhere in each.
+            Change::Whole => {
+                let told = self.told.join(" ");
+                Some(format!(r#"{{"full":true,"set":{{"state":{{"json":"{told}"}}}}}}"#))
+            }
+        };
+        let commit = Commit { ops: ops.map(Into::into), full: matches!(change, Change::Whole), ..commit };
+        let commit = self.send(commit, way).await;
         if boundary == Boundary::Result && distance == 0 {
             self.writers[who].next_turn += 1;
         }
         self.writers[who].last = Some(commit);
     }
 
-    async fn send(&mut self, commit: &Commit) {
+    /// As a gateway sends it: after the state that it remembers.
+    async fn send(&mut self, commit: Commit, Way { gateway, heard }: Way) -> Commit {
+        let last = self.gateways[gateway].take();
+        let base = last.as_ref().filter(|_| commit.full).and_then(LastState::base);
+        let commit = Commit { base, ..commit };
+        let committed = self.world.commit(&commit).await.unwrap();
+        self.gateways[gateway] = if heard { LastState::after(last, &commit, &committed) } else { last };
+        self.hold(&commit, committed).await;
+        commit
+    }
+
+    /// A commit is accepted once, and told apart from what does not stand.
+    async fn hold(&mut self, commit: &Commit, committed: Committed) {
         let stands = self.live.iter().any(|(_, id, _)| *id == commit.commit_id);
-        match self.world.commit(commit).await.unwrap() {
+        match committed {
             Committed::Ok(_) => {
                 assert!(!stands, "accepted twice");
                 let epoch = self.world.look(&self.object_uid).await.epoch;
                 let place = Place { turn: commit.turn, boundary: commit.boundary, epoch };
-                let ops = String::from_utf8(commit.ops.clone().unwrap()).unwrap();
+                let ops = commit.ops.as_ref().map(|ops| String::from_utf8(ops.clone()).unwrap());
                 self.live.push((place, commit.commit_id, ops));
             }
             Committed::Duplicate(_) => assert!(stands, "a duplicate of nothing"),
@@ -241,7 +237,7 @@ impl Play<'_> {
             match self.world.state(self.run, Some(turn)).await {
                 Err(Error::Gone { .. }) => assert!(last < run.dropped_to, "turn {turn}"),
                 state => {
-                    let folded = fold::fold(before.map(|(.., ops)| ops.as_str())).unwrap();
+                    let folded = fold::fold(before.filter_map(|(.., ops)| ops.as_deref())).unwrap();
                     let state = state.unwrap().unwrap();
                     assert_eq!(fold::text(&state).unwrap(), fold::text(&folded).unwrap(), "turn {turn}");
                 }

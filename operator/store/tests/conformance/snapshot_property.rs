@@ -1,10 +1,8 @@
 //! Whatever is done to channels, with whatever snapshots, patches and lost workers in between: each turn's state is the
 //! fold of what was accepted, byte for byte.
 
-use std::sync::Arc;
-
 use dalsegno_protocol::Boundary;
-use dalsegno_store::{Base, Commit, Committed, fold, header};
+use dalsegno_store::{Commit, Committed, LastState, fold};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -93,7 +91,7 @@ struct Play<'a> {
     /// The operations of each boundary, with its turn.
     accepted: Vec<(i32, Option<String>)>,
     /// The state after the head, while the "gateway" knows it.
-    base: Option<Base>,
+    last: Option<LastState>,
     turn: i32,
 }
 
@@ -103,20 +101,13 @@ impl Play<'_> {
         let commit = Commit {
             ops: ops.map(Into::into),
             full,
-            base: self.base.clone(),
+            base: self.last.as_ref().and_then(LastState::base),
             ..self.worker.commit(self.turn, boundary)
         };
-        let head = ok(self.world.commit(&commit).await.unwrap()).head.unwrap();
+        let committed = self.world.commit(&commit).await.unwrap();
+        self.last = LastState::after(self.last.take(), &commit, &committed);
+        ok(committed);
         self.accepted.push((self.turn, ops.map(Into::into)));
-        let content_hash = header::parse(&head.content_hash).unwrap();
-        self.base = match ops {
-            Some(ops) if full => {
-                let state = fold::text(&fold::fold([ops]).unwrap()).unwrap();
-                Some(Base { content_hash, state: Arc::new(state) })
-            }
-            Some(_) => None,
-            None => self.base.take().map(|base| Base { content_hash, ..base }),
-        };
     }
 
     fn folded(&self, turn: i32) -> String {
@@ -129,7 +120,7 @@ impl Play<'_> {
 /// Plays the steps in a new run, and holds every turn's state to the fold. The states.
 async fn play(world: &World, steps: &[Step], snapshots: bool) -> Vec<String> {
     let worker = world.worker().await;
-    let mut play = Play { world, worker, accepted: Vec::new(), base: None, turn: 1 };
+    let mut play = Play { world, worker, accepted: Vec::new(), last: None, turn: 1 };
     for step in steps {
         match step {
             Step::Commit { ops, plan } => {
@@ -153,7 +144,8 @@ async fn play(world: &World, steps: &[Step], snapshots: bool) -> Vec<String> {
             Step::Lose => {
                 let next = world.next(&play.worker).await;
                 let zombie = std::mem::replace(&mut play.worker, next);
-                let late = Commit { base: play.base.clone(), ..zombie.commit(play.turn, Boundary::Result) };
+                let base = play.last.as_ref().and_then(LastState::base);
+                let late = Commit { base, ..zombie.commit(play.turn, Boundary::Result) };
                 let refused = world.commit(&late).await.unwrap();
                 assert_eq!(refused, Committed::Fenced { committed: false });
             }
