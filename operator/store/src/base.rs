@@ -19,6 +19,10 @@ impl LastState {
     /// What is known once a commit is answered, where `last` was known before; `None`: nothing.
     pub fn after(last: Option<Self>, commit: &Commit, committed: &Committed) -> Option<Self> {
         let Committed::Ok(Standing { head: Some(head), parent, .. }) = committed else { return None };
+        if commit.finish.is_some() {
+            // Nothing follows it: what the run has written is not held any longer than it must be.
+            return None;
+        }
         let content_hash = header::parse(&head.content_hash)?;
         // It may be of another boundary than the one before: others commit too, and a rewind goes back.
         let before = last.filter(|last| Some(last.base.content_hash) == *parent);
@@ -54,7 +58,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::{Asked, RunId};
+    use crate::{Asked, NewFinish, RunId, RunOutcome};
 
     fn commit(ops: Option<&str>, base: Option<Base>) -> Commit {
         Commit {
@@ -113,6 +117,10 @@ mod tests {
         for answer in [Committed::Duplicate(standing(2, None)), Committed::Fenced { committed: true }] {
             assert!(LastState::after(known(1), &commit(Some(FULL), None), &answer).is_none(), "{answer:?}");
         }
+        let (outcome, reason, message) = (RunOutcome::Succeeded, "Completed".into(), String::new());
+        let finish = Some(NewFinish { outcome, reason, message, output: None });
+        let last = Commit { finish, ..commit(Some(FULL), None) };
+        assert!(LastState::after(known(1), &last, &Committed::Ok(standing(2, Some(1)))).is_none(), "the end");
     }
 
     #[test]

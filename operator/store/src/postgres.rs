@@ -57,7 +57,6 @@ use url::Target;
 /// A store in PostgreSQL.
 #[derive(Debug)]
 pub struct Postgres {
-    id: Uuid,
     pool: Pool,
     keys: Arc<Keys>,
 }
@@ -77,8 +76,12 @@ impl Postgres {
             None => 0,
         };
         schema::check(version)?;
-        let id = pool.one(sqlx::query("SELECT id FROM store")).await?.try_get("id")?;
-        Ok(Self { id, pool, keys: Arc::default() })
+        Ok(Self { pool, keys: Arc::default() })
+    }
+
+    /// Asked anew each time: another database may stand at this address by now.
+    async fn do_id(&self) -> Work<Uuid> {
+        Ok(self.pool.one(sqlx::query("SELECT id FROM store")).await?.try_get("id")?)
     }
 
     /// With keys: payloads are sealed from now on, each run's under a data key that these wrap.

@@ -18,7 +18,7 @@ use crate::{
 #[async_trait]
 impl Store for Postgres {
     async fn id(&self) -> Result<Uuid> {
-        Ok(self.id)
+        self.do_id().await.map_err(|fault| fault.while_("reading the store's id"))
     }
 
     async fn beat(&self) -> Result<()> {

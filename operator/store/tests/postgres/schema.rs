@@ -20,6 +20,15 @@ async fn many_may_migrate_at_once() {
 }
 
 #[tokio::test]
+async fn another_database_at_the_same_address_is_told_by_its_id() {
+    let url = pg::database().await;
+    let store = Postgres::connect(&url).await.unwrap();
+    let before = store.id().await.unwrap();
+    execute(&url, "UPDATE store SET id = gen_random_uuid()").await;
+    assert_ne!(store.id().await.unwrap(), before, "an anchor would be signed for a store that it is not of");
+}
+
+#[tokio::test]
 async fn a_database_that_is_not_migrated_is_refused() {
     let url = pg::empty_database().await;
     refused(&url, "run `dalsegno migrate`").await;
