@@ -40,7 +40,12 @@ chart() {
     local postgres=("$helm" template dalsegno charts/dalsegno --set postgres.existingSecret.name=dsn)
     [[ $("${postgres[@]}" --set encryption.existingSecret=keys) = *DALSEGNO_ENCRYPTION_KEYS* ]] &&
         "${postgres[@]}" --set encryption.enabled=false >/dev/null &&
-        ! "${postgres[@]}" >/dev/null 2>&1
+        ! "${postgres[@]}" >/dev/null 2>&1 || return 1
+    # The role that works and the one that owns the tables are named together.
+    postgres+=(--set encryption.enabled=false)
+    local role=(--set postgres.role=app) owner=(--set postgres.migrationSecret.name=owner)
+    [[ $("${postgres[@]}" "${role[@]}" "${owner[@]}") = *DALSEGNO_GRANT_TO* ]] &&
+        ! "${postgres[@]}" "${role[@]}" >/dev/null 2>&1 && ! "${postgres[@]}" "${owner[@]}" >/dev/null 2>&1
 }
 
 scripts() {

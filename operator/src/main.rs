@@ -13,8 +13,10 @@ mod dev;
 mod error;
 mod ground;
 mod leader;
+mod log;
 mod nodes;
 mod observe;
+mod operate;
 mod people;
 mod pods;
 mod pulse;
@@ -36,8 +38,8 @@ use crate::config::{AuditCommand, Cli, Command, DatabaseArgs, KeysCommand, Store
 use crate::people::verify::Target;
 use crate::serve::{Parts, folder_of, serve};
 
-/// From which level on the program logs.
-const LOG_LEVEL: &str = "DALSEGNO_LOG";
+/// What the program logs.
+const LOG: &str = "DALSEGNO_LOG";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -60,26 +62,26 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
     let done = match command {
         Command::Dev(args) => {
             // What the parts say of themselves would hide what the agent says.
-            if std::env::var_os(LOG_LEVEL).is_some() {
-                log();
+            if std::env::var_os(LOG).is_some() {
+                log()?;
             }
             return dev::dev(args).await;
         }
         Command::All { store, gateway, operator, health, key } => {
-            log();
+            log()?;
             migrate(&store.database).await?;
             run_parts(&store, Some(gateway), Some(operator), health, key).await
         }
         Command::Operator { store, operator, health, key } => {
-            log();
+            log()?;
             run_parts(&store, None, Some(operator), health, key).await
         }
         Command::Gateway { store, gateway, health, key } => {
-            log();
+            log()?;
             run_parts(&store, Some(gateway), None, health, key).await
         }
         Command::Migrate { store, grant_to } => {
-            log();
+            log()?;
             migrate(&store).await?;
             match grant_to {
                 Some(role) => {
@@ -104,7 +106,8 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Verify { target: Target::File(path), turn, public_key, .. } => {
             people::verify::bundle(&path, public_key, turn)
         }
-        Command::Verify { target: Target::Run(run), database_url, encryption, turn: _, public_key: _ } => {
+        Command::Verify { target: Target::Run(run), database_url, encryption, turn, public_key } => {
+            people::verify::refuse_of_bundle(turn, public_key)?;
             let database_url = database_url.context("to verify a run, name its store: --database-url")?;
             let store = StoreArgs { database: DatabaseArgs { database_url }, encryption };
             people::verify::run(&store, &run).await
@@ -130,9 +133,9 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-fn log() {
-    let level = std::env::var(LOG_LEVEL).ok().and_then(|it| it.parse().ok());
-    telemetry::log(level.unwrap_or(tracing::level_filters::LevelFilter::INFO));
+fn log() -> anyhow::Result<()> {
+    let what = std::env::var(LOG).unwrap_or_else(|_| "info".to_owned());
+    log::begin(&what).context(LOG)
 }
 
 async fn migrate(store: &DatabaseArgs) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! What the program says of itself: JSON logs, metrics, health.
+//! What the program says of itself: metrics, health.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -15,16 +15,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::sync::lock;
-
-/// Logs as JSON lines on standard error, from this level on (`error`, `warn`, `info`, `debug`, `trace`).
-pub fn log(level: tracing::level_filters::LevelFilter) {
-    let json = tracing_subscriber::fmt::layer().json().with_writer(std::io::stderr).flatten_event(true);
-    tracing_subscriber::registry().with(level).with(json).init();
-}
 
 /// An error with its sources, in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {

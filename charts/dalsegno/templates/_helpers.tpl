@@ -203,6 +203,8 @@ readinessProbe:
 {{- define "dalsegno.env.operator" -}}
 - name: DALSEGNO_GATEWAY_URL
   value: {{ include "dalsegno.gatewayURL" . }}
+- name: DALSEGNO_ANCHOR_EVERY
+  value: {{ .Values.operator.anchorEvery | quote }}
 - name: DALSEGNO_LEADER_ELECTION
   value: {{ include "dalsegno.postgres" . | default "false" | quote }}
 - name: DALSEGNO_NAMESPACE
@@ -231,6 +233,9 @@ readinessProbe:
 - name: DALSEGNO_GRANT_TO
   value: {{ $.Values.postgres.role | quote }}
 {{- else }}
+{{- with .Values.postgres.role }}
+{{- fail (printf "postgres.role=%s needs postgres.migrationSecret: the Secret of the role that owns the tables and grants that one its rights; without it the role of postgres.existingSecret owns them, and can bend the audit" .) }}
+{{- end }}
 {{- include "dalsegno.env.common" . }}
 {{- end }}
 {{- end }}

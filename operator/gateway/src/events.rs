@@ -12,7 +12,7 @@ use futures::stream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::gateway::Gateway;
-use crate::path::Reader;
+use crate::path::{self, Reader};
 use crate::query::Query;
 use crate::read;
 use crate::refusal::Refusal;
@@ -23,14 +23,23 @@ pub(crate) async fn events(
     headers: HeaderMap,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let mut query = Query::parse(query.as_deref(), &["from", "limit", "follow"])?;
+    let mut query = Query::parse(query.as_deref(), &["from", "turn", "limit", "follow"])?;
     let follow = match query.take("follow").as_deref() {
         None | Some("false") => false,
         Some("true") => true,
         Some(_) => return Err(Refusal::invalid("`follow` is true or false")),
     };
-    let from = query.number("from", 1)?.unwrap_or(1);
-    let query = EventQuery { from, limit: query.limit()?, bytes: Limits::PAGE_BYTES };
+    let (from, turn) = (query.number("from", 1)?, query.take("turn"));
+    if from.is_some() && turn.is_some() {
+        return Err(Refusal::invalid("`from` is a position and `turn` a turn: give one of them"));
+    }
+    let turn = turn.map(|turn| path::turn(&turn)).transpose()?;
+    let limit = query.limit()?;
+    let from = match turn {
+        Some(turn) => first_of(&gateway, &reader, turn).await?,
+        None => from.unwrap_or(1),
+    };
+    let query = EventQuery { from, limit, bytes: Limits::PAGE_BYTES };
     let page = page(&gateway, &reader, query).await?;
     match Format::of(&headers, follow) {
         Some(format) => stream(gateway, reader, format, query, page),
@@ -42,6 +51,13 @@ pub(crate) async fn events(
             read::answer(&gateway, &EventsResponse { events: page.events, next })
         }
     }
+}
+
+/// The position that a turn's events begin at.
+async fn first_of(gateway: &Gateway, reader: &Reader, turn: i32) -> Result<i64, Refusal> {
+    read::judge(gateway, reader).await?;
+    let asked = || gateway.store.first_event(reader.run, turn);
+    gateway.ask("looking for a turn", asked).await?.ok_or_else(|| read::nothing(Some(turn)))
 }
 
 async fn page(gateway: &Gateway, reader: &Reader, query: EventQuery) -> Result<EventPage, Refusal> {

@@ -8,6 +8,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use dalsegno_store::Error;
 use dalsegno_store::proof::Signer;
 use dalsegno_store::proof::bundle::Export;
 use futures::stream;
@@ -31,8 +32,7 @@ pub(crate) async fn export(
     Query::parse(query.as_deref(), &[])?;
     let place = gateway.exports.clone().try_acquire_owned().map_err(|_| Refusal::full())?;
     read::judge(&gateway, &reader).await?;
-    let key = gateway.config.signing_key.as_deref();
-    let signer = gateway.ask("fetching the signing key", || Signer::load(&*gateway.store, key)).await?;
+    let signer = signer(&gateway).await?;
     let (signer, run) = (Arc::new(signer), reader.run);
     let begun = async || {
         let (reading, store) = (gateway.store.reading().await?, gateway.store.id().await?);
@@ -46,6 +46,19 @@ pub(crate) async fn export(
         Some((Ok::<_, Infallible>(next), (lines, reader)))
     });
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(body)).into_response())
+}
+
+/// What signs the bundle. A key that cannot be used is no outage of the store, and no retry mends it.
+async fn signer(gateway: &Gateway) -> Result<Signer, Refusal> {
+    let key = gateway.config.signing_key.as_deref();
+    let load = async || match Signer::load(&*gateway.store, key).await {
+        Err(Error::Unfit(why)) => {
+            tracing::error!(why, "the signing key cannot be used");
+            Ok(Err(Refusal::unsigned()))
+        }
+        loaded => loaded.map(Ok),
+    };
+    gateway.ask("fetching the signing key", load).await?
 }
 
 /// Writes a bundle out. One that ends early has no last line, and does not verify.

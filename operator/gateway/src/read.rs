@@ -87,7 +87,8 @@ async fn after(
     gateway.state(reader.run, turn).await?.ok_or_else(|| nothing(turn))
 }
 
-fn nothing(turn: Option<i32>) -> Refusal {
+/// There is no such turn; `None`: there is none at all.
+pub(crate) fn nothing(turn: Option<i32>) -> Refusal {
     Refusal::new(
         Code::NotFound,
         match turn {

@@ -91,6 +91,14 @@ impl Refusal {
         )
     }
 
+    pub(crate) fn unsigned() -> Self {
+        Self::new(
+            Code::Unavailable,
+            "this gateway cannot read the key that signs bundles (DALSEGNO_SIGNING_KEY), and its log says why; nothing is \
+             wrong with the run: have the key mended, then ask again",
+        )
+    }
+
     pub(crate) fn corrupt() -> Self {
         Self::new(
             Code::CheckpointCorrupt,

@@ -41,11 +41,12 @@ impl Program {
         Ok(program)
     }
 
-    /// What a definition would say of it.
+    /// What a definition would say of it. A file that cannot be read is as it was: an editor that saves it may have taken it
+    /// away for a moment.
     ///
     /// # Errors
     ///
-    /// One of its files cannot be read.
+    /// One of its files cannot be read, and none has been before.
     pub fn agent(&self) -> io::Result<Agent> {
         let template = json!({ "spec": { "containers": [{
             "name": names::WORKER_CONTAINER,
@@ -64,6 +65,17 @@ impl Program {
         if let Some((_, digest)) = known.as_ref().filter(|(before, _)| *before == stamps) {
             return Ok(digest.clone());
         }
+        match (self.read(), known.as_ref()) {
+            (Ok(digest), _) => {
+                *known = Some((stamps, digest.clone()));
+                Ok(digest)
+            }
+            (Err(_), Some((_, before))) => Ok(before.clone()),
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    fn read(&self) -> io::Result<String> {
         let mut hash = Sha256::new();
         for word in &self.command {
             frame(&mut hash, word.as_bytes());
@@ -72,9 +84,7 @@ impl Program {
             frame(&mut hash, &content(file)?);
         }
         let hex: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        let digest = format!("sha256:{hex}");
-        *known = Some((stamps, digest.clone()));
-        Ok(digest)
+        Ok(format!("sha256:{hex}"))
     }
 }
 
@@ -126,7 +136,12 @@ mod tests {
         assert_eq!(first, Program::new(words("x")).unwrap().digest().unwrap());
         assert_ne!(first, Program::new(words("y")).unwrap().digest().unwrap());
         fs::write(&agent, "exit 12").unwrap();
-        assert_ne!(first, program.digest().unwrap());
+        let second = program.digest().unwrap();
+        assert_ne!(first, second);
+        fs::remove_file(&agent).unwrap();
+        assert_eq!(program.digest().unwrap(), second, "it is being saved");
+        fs::write(&agent, "exit 0").unwrap();
+        assert_eq!(program.digest().unwrap(), first);
     }
 
     #[test]

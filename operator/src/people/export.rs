@@ -1,6 +1,8 @@
 //! A run carried out of the store.
 
+use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use jiff::Timestamp;
 use super::latest;
 use crate::config::{RunName, StoreArgs};
 
-/// Writes a run's bundle to a file, or to standard output.
+/// Writes a run's bundle to a file that is its owner's alone, or to standard output.
 ///
 /// # Errors
 ///
@@ -32,16 +34,32 @@ pub async fn export(
     let reading = store.reading().await.context("beginning to read")?;
     let begun = Export::begin(reading, run.store_id, run.id, Timestamp::now(), signer.clone());
     let mut export = begun.await.context("beginning the export")?.context("the run is gone")?;
-    let mut sink: Box<dyn Write> = match output {
-        Some(path) => {
-            Box::new(std::fs::File::create_new(path).with_context(|| format!("creating {}", path.display()))?)
-        }
-        None => Box::new(std::io::stdout().lock()),
-    };
+    match output {
+        Some(path) => to_file(&mut export, path).await?,
+        None => write(&mut export, &mut std::io::stdout().lock()).await?,
+    }
+    eprintln!("signed by the public key {}", STANDARD.encode(signer.public_key()));
+    Ok(())
+}
+
+/// Into a new file, which nobody but its owner may read. One that is not whole is taken away: it proves nothing, and would
+/// be in the way of the next try.
+async fn to_file(export: &mut Export, path: &Path) -> anyhow::Result<()> {
+    let mut options = OpenOptions::new();
+    let made = options.write(true).create_new(true).mode(0o600).open(path);
+    let mut file = made.with_context(|| format!("creating {}", path.display()))?;
+    let written = write(export, &mut file).await;
+    if written.is_err()
+        && let Err(error) = std::fs::remove_file(path)
+    {
+        eprintln!("{} is not whole, and cannot be removed: {error}", path.display());
+    }
+    written
+}
+
+async fn write(export: &mut Export, sink: &mut dyn Write) -> anyhow::Result<()> {
     while let Some(lines) = export.next().await.context("exporting the run")? {
         sink.write_all(&lines).context("writing the bundle")?;
     }
-    sink.flush().context("writing the bundle")?;
-    eprintln!("signed by the public key {}", STANDARD.encode(signer.public_key()));
-    Ok(())
+    sink.flush().context("writing the bundle")
 }

@@ -80,6 +80,25 @@ pub async fn run(store: &StoreArgs, name: &RunName) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Refuses the flags that say something of a bundle, where a run is verified in its store.
+///
+/// # Errors
+///
+/// One of them is there.
+pub fn refuse_of_bundle(turn: Option<i32>, public_key: Option<PublicKey>) -> anyhow::Result<()> {
+    if turn.is_some() {
+        bail!(
+            "--turn is for a bundle that `dalsegno export` wrote; of a run in the store, `dalsegno show --turn` shows it"
+        );
+    }
+    if public_key.is_some() {
+        bail!(
+            "--public-key is for a bundle that `dalsegno export` wrote: nothing has signed a run in the store"
+        );
+    }
+    Ok(())
+}
+
 /// Holds a bundle to its signature, digest, chains and counts; then shows the state after a turn, if one is named.
 ///
 /// # Errors

@@ -244,6 +244,10 @@ pub trait Store: Send + Sync + 'static {
     /// left out: the first has a higher position then.
     async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage>;
 
+    /// The position at which the events of this turn of the live branch begin, whether it has any or not. `None`: the live
+    /// branch has no such turn.
+    async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>>;
+
     /// Whether this capability is the current one (for reads).
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool>;
 

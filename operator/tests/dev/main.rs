@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
+mod ledger;
 mod world;
 
 use std::fs;
@@ -12,7 +13,8 @@ use dalsegno_store::{Lifecycle, Verdict};
 use rustix::process::Signal;
 use serde_json::json;
 
-use world::Laptop;
+use ledger::Ledger;
+use world::{Laptop, here};
 
 #[test]
 fn a_run_goes_to_its_end_and_a_finished_one_only_begins_anew_when_told() {
@@ -73,6 +75,29 @@ fn a_worker_that_is_killed_again_and_again_loses_and_repeats_nothing() {
     assert_eq!(run.counters.recovery_attempts, 0);
     let first = run.past.last().unwrap().end.clone().unwrap();
     assert_eq!((first.cause.as_str(), first.exit_code), ("Evicted", Some(137)));
+}
+
+#[test]
+fn the_example_agent_of_the_readme_runs_unchanged_and_writes_each_note_once() {
+    let ledger = Ledger::new();
+    let input =
+        json!({ "goal": "Write a field guide.", "turns": 6, "turnSeconds": 0.5, "ledger": ledger.url });
+    let laptop = Laptop::new(&input);
+    let readme = fs::read_to_string(here("../README.md")).unwrap();
+    let line =
+        readme.lines().find(|line| line.starts_with("dalsegno dev ") && line.contains("python3")).unwrap();
+    let (flags, command) = line.split_once(" -- ").unwrap();
+    assert!(flags.contains("--input") && flags.contains("--kill-every"), "{flags}");
+    let (python, agent) = command.split_once(' ').unwrap();
+    let agent = here("..").join(agent).canonicalize().unwrap();
+
+    let flags = ["--input", "input.json", "--kill-every", "2500ms"];
+    let ended = laptop.dev_on(&flags, &[python, agent.to_str().unwrap()]).end();
+    ended.told(0, &["a disruption, not charged", "resumes at turn", "GoalReached: 6 notes are written"]);
+    assert_eq!(ledger.turns(), [1, 2, 3, 4, 5, 6]);
+    let run = laptop.rows().remove(0);
+    assert_eq!(run.finish.unwrap().output.unwrap(), r#"{"notes": 6}"#);
+    assert!(run.counters.disruptions >= 1 && run.counters.recovery_attempts == 0, "{:?}", run.counters);
 }
 
 #[test]

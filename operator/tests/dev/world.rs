@@ -204,6 +204,7 @@ impl Ended {
     }
 }
 
-fn here(path: &str) -> PathBuf {
+/// A path from this crate's folder.
+pub fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }

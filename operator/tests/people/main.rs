@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
+mod export;
 mod keys;
 #[path = "../../store/tests/support/pg.rs"]
 mod pg;

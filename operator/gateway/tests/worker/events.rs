@@ -44,14 +44,39 @@ async fn events_come_in_pages_as_they_came() {
 }
 
 #[tokio::test]
+async fn events_come_from_any_turn_on() {
+    let world = World::attached().await;
+    commit_events(&world, &["[1,2]", "[]", "[3]"]).await;
+    for (turn, first, next) in [(1, Some(1), 4), (2, Some(3), 4), (3, Some(3), 4)] {
+        let page = world.get(&format!("events?turn={turn}")).await.ok();
+        assert_eq!((page["events"][0]["position"].as_i64(), &page["next"]), (first, &json!(next)), "{turn}");
+    }
+    let page = world.get("events?turn=1&limit=1").await.ok();
+    assert_eq!((page["events"].as_array().unwrap().len(), &page["next"]), (1, &json!(2)));
+    assert_eq!(world.get("events?turn=4").await.code(), "NOT_FOUND");
+
+    // A turn without events: `next` is where what comes after it will be.
+    let body = format!(r#"{{"commitId":"{}","state":4}}"#, Uuid::from_u128(4));
+    world.post("turns/4", body).await.ok();
+    assert_eq!(world.get("events?turn=4").await.ok(), json!({ "events": [], "next": 4 }));
+    world.lose_pod(1).await;
+    assert_eq!(world.get("events?turn=1").await.code(), "FENCED");
+}
+
+#[tokio::test]
 async fn a_stream_ends_with_its_run() {
-    for (accept, query) in [("application/x-ndjson", "follow=true&from=2"), ("text/event-stream", "from=2")] {
+    for (accept, query) in [
+        ("application/x-ndjson", "follow=true&from=2"),
+        ("text/event-stream", "from=2"),
+        ("text/event-stream", "turn=2"),
+        ("application/x-ndjson", "follow=true&turn=2"),
+    ] {
         let world = World::attached().await;
-        commit_events(&world, &["[1,{\"a\":\n2}]"]).await;
+        commit_events(&world, &["[1]", "[{\"a\":\n2}]"]).await;
         let later = async {
             tokio::time::sleep(Duration::from_millis(100)).await;
             let body = format!(r#"{{"commitId":"{}","events":["late"]}}"#, Uuid::from_u128(9));
-            world.post("turns/2", body).await.ok();
+            world.post("turns/3", body).await.ok();
             finish(&world).await;
         };
         let (answer, ()) = tokio::join!(follow(&world, query, accept), later);
@@ -62,8 +87,8 @@ async fn a_stream_ends_with_its_run() {
         });
         let events: Vec<Value> = data.map(|data| serde_json::from_str(data).unwrap()).collect();
         let expected = [
-            json!({ "position": 2, "turn": 1, "attempt": 1, "event": { "a": 2 } }),
-            json!({ "position": 3, "turn": 2, "attempt": 1, "event": "late" }),
+            json!({ "position": 2, "turn": 2, "attempt": 1, "event": { "a": 2 } }),
+            json!({ "position": 3, "turn": 3, "attempt": 1, "event": "late" }),
         ];
         assert_eq!(events, expected, "{}", answer.text);
         assert_eq!(answer.text.contains("id: 3\n"), accept == "text/event-stream");
@@ -105,7 +130,9 @@ async fn a_question_for_events_that_makes_no_sense_is_refused() {
         ("from=x", "whole number"),
         ("follow=maybe", "true or false"),
         ("follow=true", "Accept"),
-        ("to=3", "from, limit, follow"),
+        ("to=3", "from, turn, limit, follow"),
+        ("turn=0", "number of a turn"),
+        ("turn=1&from=1", "give one of them"),
     ] {
         let answer = world.get(&format!("events?{query}")).await;
         assert_eq!(answer.code(), "INVALID", "{query}");

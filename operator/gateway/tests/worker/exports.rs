@@ -40,3 +40,13 @@ async fn no_more_bundles_go_out_at_once_than_may() {
     let world = World::attached().await.with(Config { exports: 0, ..quick() });
     assert_eq!(world.get("export").await.code(), "UNAVAILABLE");
 }
+
+#[tokio::test]
+async fn a_gateway_that_cannot_read_its_signing_key_says_that_and_does_not_blame_the_store() {
+    let missing = Some("/no/such/key.pem".into());
+    let world = World::attached().await.with(Config { signing_key: missing, ..quick() });
+    let refused = world.get("export").await;
+    assert_eq!(refused.code(), "UNAVAILABLE");
+    assert!(refused.detail().contains("key that signs bundles"), "{}", refused.detail());
+    assert!(!refused.detail().contains("store"), "{}", refused.detail());
+}

@@ -145,6 +145,7 @@ pass! {
     async fn write_records(&self, batch: &RecordBatch) -> Result<Written>;
     async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage>;
     async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage>;
+    async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>>;
     async fn finish(&self, finish: &FinishCall) -> Result<Committed>;
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;

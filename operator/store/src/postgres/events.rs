@@ -6,7 +6,7 @@ use sqlx::postgres::PgRow;
 use super::Postgres;
 use super::fault::Work;
 use super::row::{optional_digest, the_boundary};
-use crate::events::{Kept, page};
+use crate::events::{FIRST, Kept, page};
 use crate::{EventPage, EventQuery, RunId};
 
 /// Boundaries with the events asked for, and in any case whether the run is over. A boundary has at least one event of
@@ -34,6 +34,11 @@ impl Postgres {
         let over = rows.first().map_or(Ok(true), |row| row.try_get("over"))?;
         let found = rows.iter().filter_map(|row| kept(row).transpose()).collect::<Work<Vec<_>>>()?;
         Ok(EventPage { events: page(found, &query, &sealing)?, over })
+    }
+
+    pub(super) async fn do_first_event(&self, run: RunId, turn: i32) -> Work<Option<i64>> {
+        let row = self.pool.optional(sqlx::query(FIRST).bind(run).bind(turn)).await?;
+        Ok(row.map(|row| row.try_get("first")).transpose()?)
     }
 }
 

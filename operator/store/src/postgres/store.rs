@@ -145,6 +145,10 @@ impl Store for Postgres {
         self.do_events(run, query).await.map_err(|fault| fault.while_("reading events"))
     }
 
+    async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>> {
+        self.do_first_event(run, turn).await.map_err(|fault| fault.while_("looking for a turn"))
+    }
+
     async fn finish(&self, finish: &FinishCall) -> Result<Committed> {
         self.do_finish(finish).await.map_err(|fault| fault.while_("finishing a run"))
     }

@@ -7,7 +7,7 @@ use super::columns::{Hash, Which};
 use super::fault::Work;
 use super::row::RunRow;
 use super::{Reads as _, Sqlite};
-use crate::events::{Kept, page};
+use crate::events::{FIRST, Kept, page};
 use crate::{EventPage, EventQuery, Lifecycle, Result, RunId};
 
 /// Boundaries with the events asked for. A boundary has at least one event of those it is asked for.
@@ -26,6 +26,11 @@ impl Sqlite {
         let (found, over) = found.await?;
         Ok(EventPage { events: page(found, &query, &self.to_read(run).await?)?, over })
     }
+}
+
+/// Where the events of a turn begin.
+pub(super) async fn first(conn: &mut SqliteConnection, run: RunId, turn: i32) -> Work<Option<i64>> {
+    Ok(sqlx::query_scalar(FIRST).bind(run).bind(turn).fetch_optional(conn).await?)
 }
 
 /// The boundaries with the events, and whether the run is over.

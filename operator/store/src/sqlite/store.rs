@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::{
-    Reads, Sqlite, anchors, attach, branch, cancel, create, data_keys, links, namespace, old, operate, prune,
-    pulse, read, reading, retention, rewind,
+    Reads, Sqlite, anchors, attach, branch, cancel, create, data_keys, events, links, namespace, old,
+    operate, prune, pulse, read, reading, retention, rewind,
 };
 use crate::proof::{Anchor, Unanchored};
 use crate::{
@@ -190,6 +190,10 @@ impl Store for Sqlite {
 
     async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
         self.do_events(run, query).await
+    }
+
+    async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>> {
+        self.read("looking for a turn", move |conn, _| Box::pin(events::first(conn, run, turn))).await
     }
 
     async fn finish(&self, finish: &FinishCall) -> Result<Committed> {

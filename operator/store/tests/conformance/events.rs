@@ -1,6 +1,7 @@
 //! Events by position.
 
-use dalsegno_store::{Commit, EventQuery};
+use dalsegno_protocol::Boundary;
+use dalsegno_store::{Commit, EventQuery, Place, Rewind, Rewound};
 use uuid::Uuid;
 
 use crate::faces::on_every_face;
@@ -8,6 +9,7 @@ use crate::world::*;
 
 on_every_face! {
     events_come_from_any_position_with_their_turn_and_attempt,
+    the_events_of_a_turn_begin_where_those_before_it_end,
     a_page_of_events_ends_by_count_and_by_bytes,
     whoever_reads_events_learns_that_the_run_is_over,
 }
@@ -58,6 +60,30 @@ async fn events_come_from_any_position_with_their_turn_and_attempt(world: &World
             .collect();
         assert_eq!(positions, (from.clamp(1, 10)..10).collect::<Vec<_>>(), "from {from}");
     }
+}
+
+async fn the_events_of_a_turn_begin_where_those_before_it_end(world: &World) {
+    let worker = with_events(world).await;
+    let first = async |turn| world.first_event(worker.run, turn).await.unwrap();
+    for turn in 1..=6 {
+        let events = world.events(worker.run, all(1)).await.unwrap().events;
+        let before = events.iter().filter(|event| event.turn < turn).count() as i64;
+        assert_eq!(first(turn).await, Some(before + 1), "turn {turn}");
+    }
+    for turn in [0, 7] {
+        assert_eq!(first(turn).await, None, "turn {turn}");
+    }
+    assert_eq!(world.first_event(Uuid::now_v7(), 1).await.unwrap(), None, "a run that is not there");
+
+    // What was undone is no turn any more, and positions go on after the highest ever.
+    let to = Place { turn: 3, boundary: Boundary::Result, epoch: 1 };
+    let epoch = world.of(&worker).await.epoch;
+    let rewind = Rewind { epoch, to, reason: "a test".into(), actor: "ada".into() };
+    let Rewound::Done(run) = world.rewind(worker.run, &rewind).await.unwrap() else { panic!("refused") };
+    assert_eq!((first(3).await, first(4).await), (Some(5), None));
+    let worker = world.work_on(&run).await;
+    ok(world.commit(&Commit { events: vec![json("1")], ..worker.plan(4) }).await.unwrap());
+    assert_eq!(first(4).await, Some(10));
 }
 
 async fn a_page_of_events_ends_by_count_and_by_bytes(world: &World) {

@@ -1,0 +1,276 @@
+//! The operator: what it follows, and what goes on beside its reconciles.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use dalsegno_crds::names;
+use dalsegno_store::Store;
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::runtime::events::Reporter;
+use kube::runtime::reflector::{self, ObjectRef};
+use kube::runtime::utils::PredicateConfig;
+use kube::runtime::{Predicate as _, predicates};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{KeyArgs, OperatorArgs};
+use crate::context::{ApiHealth, Context, Definition};
+use crate::crash::CrashPoint;
+use crate::nodes::NodeBook;
+use crate::pods::{self, PodBook};
+use crate::run::Run;
+use crate::telemetry::Metrics;
+use crate::{anchors, capacity, controller, definitions, leader, pulse, retention};
+
+/// How often the API server is asked whether it answers.
+const API_PROBE: Duration = Duration::from_secs(2);
+
+/// Leads, fills every cache, then reconciles until told to stop.
+///
+/// # Errors
+///
+/// It cannot lead, a cache cannot be filled, or a part of it has ended before its time.
+pub async fn operate(
+    client: Client,
+    store: Arc<dyn Store>,
+    (args, key): (OperatorArgs, KeyArgs),
+    metrics: Metrics,
+    crash: CrashPoint,
+    is_ready: Arc<AtomicBool>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    if args.leader_election {
+        // One that waits to lead is ready to.
+        is_ready.store(true, Ordering::Relaxed);
+        leader::lead(client.clone(), &args.namespace, &args.pod_name, stop.clone()).await?;
+    }
+    let (wake, wakes) = mpsc::unbounded_channel::<ObjectRef<Run>>();
+    let (definition_cache, definition_writer) = reflector::store::<Definition>();
+    let (run_cache, run_writer) = reflector::store::<Run>();
+    let reporter =
+        Reporter { controller: names::FIELD_MANAGER.into(), instance: Some(args.pod_name.clone()) };
+    let ctx = Arc::new(Context {
+        reporter,
+        store,
+        gateway_url: args.gateway_url.trim_end_matches('/').to_owned(),
+        pods: PodBook::default(),
+        nodes: NodeBook::default(),
+        definitions: definition_cache.clone(),
+        api: ApiHealth::default(),
+        refusals: HashMap::new().into(),
+        heads: HashMap::new().into(),
+        revisions: HashMap::new().into(),
+        failures: HashMap::new().into(),
+        wake,
+        metrics,
+        crash,
+        client: client.clone(),
+    });
+    let mut tasks = JoinSet::new();
+
+    let (pods_ready, wait_for_pods) = oneshot::channel();
+    tasks.spawn(follow_pods(ctx.clone(), api_of(&client, &args), pods_ready));
+    let (nodes_ready, wait_for_nodes) = oneshot::channel();
+    tasks.spawn(follow_nodes(ctx.clone(), nodes_ready));
+    tasks.spawn(probe_api(ctx.clone()));
+
+    let (definitions_ready, wait_for_definitions) = oneshot::channel();
+    let mut definitions_ready = Some(definitions_ready);
+    let definitions = watcher(api_of::<Definition>(&client, &args), watcher::Config::default())
+        .default_backoff()
+        // The cache's own `wait_until_ready` wakes one waiter only, and the controller is one.
+        .inspect(move |event| {
+            if matches!(event, Ok(watcher::Event::InitDone)) {
+                announce(&mut definitions_ready);
+            }
+        })
+        .modify(trim)
+        .reflect(definition_writer)
+        .touched_objects()
+        .predicate_filter(predicates::generation, PredicateConfig::default())
+        .inspect({
+            let (ctx, runs) = (ctx.clone(), run_cache.clone());
+            move |changed| {
+                if let Ok(definition) = changed {
+                    wake_runs_of(&ctx, &runs, definition);
+                }
+            }
+        });
+    tasks.spawn(definitions::run(
+        ctx.clone(),
+        definitions,
+        definition_cache.clone(),
+        stop.clone().cancelled_owned(),
+    ));
+
+    let filled = async {
+        wait_for_definitions.await.context("watching AgentDefinitions")?;
+        wait_for_pods.await.context("watching pods")?;
+        wait_for_nodes.await.context("watching nodes")
+    };
+    let Some(filled) = stop.run_until_cancelled(filled).await else { return Ok(()) };
+    filled?;
+    tasks.spawn(pulse::follow(ctx.clone(), stop.clone()));
+    tasks.spawn(anchors::follow(ctx.store.clone(), args.anchor_every, key.signing_key, stop.clone()));
+    tasks.spawn(capacity::follow(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
+    tasks.spawn(retention::follow(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
+
+    let runs = watcher(api_of::<Run>(&client, &args), watcher::Config::default())
+        .default_backoff()
+        .modify(trim)
+        .reflect(run_writer)
+        .touched_objects()
+        .predicate_filter(predicates::generation.combine(predicates::finalizers), PredicateConfig::default());
+    is_ready.store(true, Ordering::Relaxed);
+    tracing::info!("operating");
+    let wakes = futures::stream::unfold(wakes, |mut wakes| async move { Some((wakes.recv().await?, wakes)) });
+    let stopped = stop.clone().cancelled_owned();
+    let reconciling = controller::run(ctx, runs, run_cache, wakes, args.concurrency, stopped);
+    beside(reconciling, &mut tasks, &stop).await?;
+    tasks.shutdown().await;
+    Ok(())
+}
+
+/// Works while the tasks do. One that ends before it was told to ends the work: nobody would miss it otherwise, and what it
+/// does is done by nobody else.
+async fn beside(
+    work: impl Future<Output = ()>,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            () = &mut work => return Ok(()),
+            Some(ended) = tasks.join_next() => {
+                ended.context("a part of the operator panicked")?;
+                if !stop.is_cancelled() {
+                    bail!("a part of the operator has ended, and was not told to");
+                }
+            }
+        }
+    }
+}
+
+/// All namespaces, or the one to watch.
+fn api_of<K>(client: &Client, args: &OperatorArgs) -> Api<K>
+where
+    K: Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+    K::DynamicType: Default,
+{
+    match &args.watch_namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+fn trim(object: &mut impl ResourceExt) {
+    object.managed_fields_mut().clear();
+    object.annotations_mut().remove("kubectl.kubernetes.io/last-applied-configuration");
+}
+
+async fn follow_pods(ctx: Arc<Context>, api: Api<Pod>, ready: oneshot::Sender<()>) {
+    let selector = format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY);
+    let watch = watcher(api, watcher::Config::default().labels(&selector)).default_backoff();
+    let mut changes = pin!(pods::follow(ctx.pods.clone(), watch));
+    let mut ready = Some(ready);
+    while let Some((changed, listed)) = changes.next().await {
+        changed.iter().for_each(|key| ctx.look_at(key));
+        if listed {
+            announce(&mut ready);
+        }
+    }
+}
+
+async fn follow_nodes(ctx: Arc<Context>, ready: oneshot::Sender<()>) {
+    let mut watch =
+        pin!(watcher(Api::<Node>::all(ctx.client.clone()), watcher::Config::default()).default_backoff());
+    let mut ready = Some(ready);
+    while let Some(event) = watch.next().await {
+        let Ok(event) = event else { continue };
+        let listed = matches!(event, watcher::Event::InitDone);
+        if let Some(node) = ctx.nodes.take(event, Timestamp::now()) {
+            ctx.pods.runs_on(&node).iter().for_each(|key| ctx.look_at(key));
+        }
+        if listed {
+            announce(&mut ready);
+        }
+    }
+}
+
+/// Says once that a cache is filled; it does not matter if nobody waits any more.
+fn announce(ready: &mut Option<oneshot::Sender<()>>) {
+    if let Some(ready) = ready.take() {
+        let _ = ready.send(());
+    }
+}
+
+async fn probe_api(ctx: Arc<Context>) {
+    let mut ticks = tokio::time::interval(API_PROBE);
+    loop {
+        ticks.tick().await;
+        let asked = tokio::time::timeout(API_PROBE, ctx.client.apiserver_version()).await;
+        ctx.api.record(matches!(asked, Ok(Ok(_))), Timestamp::now());
+    }
+}
+
+/// A definition has changed: whoever waits for it shall know.
+fn wake_runs_of(ctx: &Context, runs: &reflector::Store<Run>, definition: &Definition) {
+    let (name, namespace) = (definition.name_any(), definition.namespace());
+    for run in runs.state() {
+        if let Ok(run) = run.read()
+            && run.namespace() == namespace
+            && run.spec.agent_ref.as_ref().is_some_and(|it| it.name == name)
+        {
+            let _ =
+                ctx.wake.send(ObjectRef::new(&run.name_any()).within(&run.namespace().unwrap_or_default()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    async fn with(
+        task: impl Future<Output = ()> + Send + 'static,
+        stop: &CancellationToken,
+    ) -> Option<String> {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(task);
+        let work = async { stop.cancelled().await };
+        beside(work, &mut tasks, stop).await.err().map(|error| format!("{error:#}"))
+    }
+
+    #[tokio::test]
+    async fn a_part_that_panics_or_ends_by_itself_ends_the_operator() {
+        let stop = CancellationToken::new();
+        let told = with(async { panic!("no such pulse") }, &stop).await.unwrap_or_default();
+        assert!(told.contains("panicked") && told.contains("no such pulse"), "{told}");
+        let told = with(async {}, &stop).await.unwrap_or_default();
+        assert!(told.contains("was not told to"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_part_that_ends_because_it_was_told_to_is_no_error() {
+        let stop = CancellationToken::new();
+        let obeys = stop.clone().cancelled_owned();
+        let told = async {
+            tokio::task::yield_now().await;
+            stop.cancel();
+        };
+        assert_eq!(tokio::join!(with(obeys, &stop), told).0, None);
+        assert_eq!(with(pending(), &stop).await, None);
+    }
+}
