@@ -30,6 +30,9 @@ pub const MANAGED_BY: &str = "dalsegno";
 /// Annotation of a pod: the run's inline input, which the downward API shows the worker as a file.
 pub const ANNOTATION_INPUT: &str = "dalsegno.dev/input";
 
+/// Annotation of an AgentRun: why somebody cancels it, grants it a budget or deletes it; the audit keeps what it says then.
+pub const ANNOTATION_REASON: &str = "dalsegno.dev/reason";
+
 /// Annotation of a pod: hash of the template that made it.
 pub const ANNOTATION_REVISION: &str = "dalsegno.dev/revision";
 

@@ -9,6 +9,7 @@ use dalsegno_store::{Created, NewRun, Recorded, Rewound};
 use kube::ResourceExt;
 use uuid::Uuid;
 
+use crate::asked::{self, Wish};
 use crate::error::{Error, Result};
 use crate::ground::Ground;
 
@@ -108,11 +109,16 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
             recorded(store.record_identity(id, attempt, &identity).await, "recording the image")
         }
         Effect::RequestCancel(id) => {
-            row(Box::new(store.request_cancel(id).await.map_err(Error::store("requesting the cancel"))?))
+            let asked = asked::of(run, Wish::Cancel);
+            row(Box::new(
+                store.request_cancel(id, &asked).await.map_err(Error::store("requesting the cancel"))?,
+            ))
         }
-        Effect::ResetBudget { run: id, observed, to } => row(Box::new(
-            store.reset_budget(id, observed, to).await.map_err(Error::store("granting a budget"))?,
-        )),
+        Effect::ResetBudget { run: id, observed, to } => {
+            let asked = asked::of(run, Wish::Reset);
+            let granted = store.reset_budget(id, observed, to, &asked).await;
+            row(Box::new(granted.map_err(Error::store("granting a budget"))?))
+        }
         Effect::SetDeadlines(id, deadlines) => row(Box::new(
             store.set_deadlines(id, &deadlines).await.map_err(Error::store("setting the deadlines"))?,
         )),
@@ -129,7 +135,8 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
         }
         Effect::MarkDeleted => {
             let uid = run.uid().ok_or(Error::Nameless("UID"))?;
-            store.mark_deleted(&uid).await.map_err(Error::store("closing the row"))?;
+            let asked = asked::of(run, Wish::Deletion);
+            store.mark_deleted(&uid, &asked).await.map_err(Error::store("closing the row"))?;
             Ok(None)
         }
     }

@@ -146,6 +146,9 @@ pub enum Command {
         old_uid: String,
         /// UID that it has now.
         new_uid: String,
+        /// Why; kept in the audit.
+        #[arg(long)]
+        reason: String,
         /// Who you are, for the audit.
         #[arg(long, env = "USER", default_value = "somebody")]
         by: String,
@@ -204,6 +207,9 @@ pub enum AuditCommand {
         /// Public key that must have signed them, in base64; unset: whichever they name.
         #[arg(long, value_parser = public_key)]
         public_key: Option<PublicKey>,
+        /// Why; kept in the audit.
+        #[arg(long)]
+        reason: String,
         /// Who you are, for the audit.
         #[arg(long, env = "USER", default_value = "somebody")]
         by: String,

@@ -15,6 +15,7 @@ use kube::{Resource, ResourceExt};
 use tracing::Instrument;
 
 use crate::act::{Acted, act};
+use crate::asked::{self, Wish};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::ground::Ground;
@@ -75,7 +76,8 @@ async fn clean_up(run: &AgentRun, ctx: &Context) -> Result<Action> {
     let uid = run.uid().unwrap_or_default();
     let closing = Effect::MarkDeleted.name();
     ctx.crash.pass("before", closing);
-    ctx.store.mark_deleted(&uid).await.map_err(Error::store("closing the row"))?;
+    let asked = asked::of(run, Wish::Deletion);
+    ctx.store.mark_deleted(&uid, &asked).await.map_err(Error::store("closing the row"))?;
     ctx.crash.pass("after", closing);
     for seen in ctx.pods.of(&uid).into_iter().filter(|it| !it.gone) {
         ctx.stop_worker(&run.namespace().unwrap_or_default(), seen.name(), seen.uid().to_owned()).await?;

@@ -2,6 +2,7 @@
 
 mod act;
 mod anchors;
+mod asked;
 mod capacity;
 mod cluster;
 mod config;
@@ -119,11 +120,12 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Keys { what: KeysCommand::Shred { store, run, reason, by } } => {
             people::keys::shred(&store, &run, &reason, &by).await
         }
-        Command::Audit { what: AuditCommand::Prune { store, before, anchors, public_key, by } } => {
-            people::audit::prune(&store, &anchors, public_key, before, &by).await
+        Command::Audit { what: AuditCommand::Prune { store, before, anchors, public_key, reason, by } } => {
+            let word = people::audit::Word { reason, by };
+            people::audit::prune(&store, &anchors, public_key, before, &word).await
         }
-        Command::AdoptNamespace { store, old_uid, new_uid, by } => {
-            people::adopt_namespace(&store, &old_uid, &new_uid, &by).await
+        Command::AdoptNamespace { store, old_uid, new_uid, reason, by } => {
+            people::adopt_namespace(&store, &old_uid, &new_uid, &reason, &by).await
         }
         Command::Settle { store, run, call, outcome, result, reason, by } => {
             let result = result.map(std::fs::read_to_string).transpose().context("reading the result")?;

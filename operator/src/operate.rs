@@ -29,7 +29,7 @@ use crate::nodes::NodeBook;
 use crate::pods::{self, PodBook};
 use crate::run::Run;
 use crate::telemetry::Metrics;
-use crate::{anchors, capacity, controller, definitions, leader, pulse, retention};
+use crate::{anchors, asked, capacity, controller, definitions, leader, pulse, retention};
 
 /// How often the API server is asked whether it answers.
 const API_PROBE: Duration = Duration::from_secs(2);
@@ -174,7 +174,7 @@ where
 }
 
 fn trim(object: &mut impl ResourceExt) {
-    object.managed_fields_mut().clear();
+    asked::trim(object.managed_fields_mut());
     object.annotations_mut().remove("kubectl.kubernetes.io/last-applied-configuration");
 }
 

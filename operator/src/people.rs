@@ -64,9 +64,15 @@ pub async fn settle(store: &StoreArgs, name: &RunName, word: Word) -> anyhow::Re
 /// # Errors
 ///
 /// The store does not answer, or has no run of that namespace.
-pub async fn adopt_namespace(store: &StoreArgs, old: &str, new: &str, by: &str) -> anyhow::Result<()> {
+pub async fn adopt_namespace(
+    store: &StoreArgs,
+    old: &str,
+    new: &str,
+    reason: &str,
+    by: &str,
+) -> anyhow::Result<()> {
     let store = store.open_beside().await?;
-    match store.adopt_namespace(old, new, by).await.context("moving the runs")? {
+    match store.adopt_namespace(old, new, by, reason).await.context("moving the runs")? {
         0 => bail!("the store has no run of a namespace with UID {old}"),
         runs => println!("{runs} runs now belong to the namespace with UID {new}"),
     }

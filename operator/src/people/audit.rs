@@ -10,6 +10,14 @@ use jiff::Timestamp;
 
 use crate::config::StoreArgs;
 
+/// Somebody's word, for the audit.
+pub struct Word {
+    /// Why.
+    pub reason: String,
+    /// Who.
+    pub by: String,
+}
+
 /// Walks all anchors and runs and prints what is not as it was written, or not as a copy of the anchors has it.
 ///
 /// # Errors
@@ -31,7 +39,7 @@ pub async fn prune(
     copy: &Path,
     key: Option<PublicKey>,
     before: Timestamp,
-    by: &str,
+    Word { reason, by }: &Word,
 ) -> anyhow::Result<()> {
     let store = store.open_beside().await?;
     let anchors = check(store.as_ref(), Some(copy), key).await.context("nothing was pruned")?;
@@ -46,7 +54,7 @@ pub async fn prune(
             // To say that one row has gone takes one.
             let first = chain.first().map_or(i64::MAX, |row| row.seq);
             let Some((seq, hash)) = last.filter(|(seq, _)| *seq > first) else { continue };
-            let prune = Prune { run, seq, hash, actor: by.to_owned() };
+            let prune = Prune { run, seq, hash, actor: by.clone(), reason: reason.clone() };
             rows += store.prune_audit(&prune).await.context("pruning an audit")?;
             runs += 1;
         }

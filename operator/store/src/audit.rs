@@ -21,17 +21,17 @@
 //! | an attempt is ended | `ended` (operator), then by what follows: `reserved` (operator), nothing, `finished` (operator) |
 //! | a pod, an identity is recorded | `pod` (operator), `identity` (operator); both where they come together |
 //! | a worker attaches; another instance is refused | `attached` (worker); `spent` (worker), once |
-//! | a person's cancel is noted; a worker acknowledges it | `cancel-requested` (operator); `cancelled` (worker) |
+//! | a person's cancel is noted; a worker acknowledges it | `cancel-requested` (operator), with what is known of who asked and why ([`crate::AskedBy`]); `cancelled` (worker) |
 //! | a worker finishes, with or without a boundary | `finished` (worker) |
 //! | a call is settled | `settled` (worker, or the person's name) |
-//! | a budget is granted | `reset` (operator) |
+//! | a budget is granted | `reset` (operator), with who asked and why |
 //! | a run goes back | `ended` (operator) if its attempt had a pod; `rewound` (operator, or the person's name) with what is undone; then `reserved` (operator) |
-//! | an AgentRun is deleted on purpose | `deleted` (operator) |
+//! | an AgentRun is deleted on purpose | `deleted` (operator), with why |
 //! | the payloads of a run that is over are past their retention | `expired` (operator), before the first is dropped |
 //! | a data key is deleted | `shredded` (the person's name) |
 //! | payloads before the last boundaries that a run keeps are dropped | `dropped` (operator), with up to where, and the digest of the snapshot that stands for them |
-//! | rows before one that an anchor names are pruned | `pruned` (the person's name), with the number and the hash of the last that went |
-//! | a namespace is adopted | `namespace-adopted` (the person's name), for each row |
+//! | rows before one that an anchor names are pruned | `pruned` (the person's name), with why, and the number and the hash of the last that went |
+//! | a namespace is adopted | `namespace-adopted` (the person's name), with why, for each row |
 //!
 //! What changes nothing (a retry, a refusal other than `spent`) appends nothing.
 

@@ -127,12 +127,12 @@ pub trait Store: Send + Sync + 'static {
     async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded>;
 
     /// A person wants the run cancelled: workers hear of it with their next call. Only the first call counts.
-    async fn request_cancel(&self, run: RunId) -> Result<RunRecord>;
+    async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord>;
 
     /// Grants one fresh budget: if the row's `observed_reset_generation` is still `observed`, it becomes `to`, the
     /// in-a-row counters become 0, the totals become the new base, and attempts that have ended count no more as
     /// evidence for a hold (`reset_attempt`).
-    async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord>;
+    async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord>;
 
     /// The lengths of the deadlines, obeyed at once.
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
@@ -171,7 +171,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// The AgentRun is being deleted on purpose: fences the row and closes it for good. Idempotent; a run that the
     /// store does not know is fine.
-    async fn mark_deleted(&self, object_uid: &str) -> Result<()>;
+    async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()>;
 
     /// Keeps a template that made a pod (or is about to), by the hash of its bytes. Idempotent.
     async fn put_revision(&self, hash: &str, document: &str) -> Result<()>;
@@ -180,8 +180,8 @@ pub trait Store: Send + Sync + 'static {
     async fn get_revision(&self, hash: &str) -> Result<Option<String>>;
 
     /// Makes runs of a namespace that was re-created under another UID adoptable: moves every row of tenant `old` to
-    /// `new`, audited with `actor`. Returns how many.
-    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str) -> Result<u64>;
+    /// `new`, audited with `actor` and `reason`. Returns how many.
+    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64>;
 
     // --- the gateway ------------------------------------------------------------------------------------------------
 

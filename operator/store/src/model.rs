@@ -1,5 +1,6 @@
 //! What the store is asked and what it answers: plain data, no database in it. One file for each who asks.
 
+mod asked;
 mod attempt;
 mod call;
 mod capacity;
@@ -14,6 +15,7 @@ mod shred;
 mod snapshot;
 mod worker;
 
+pub use asked::*;
 pub use attempt::*;
 pub use call::*;
 pub use capacity::*;

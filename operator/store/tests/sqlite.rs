@@ -7,8 +7,8 @@ use std::sync::Arc;
 use dalsegno_protocol::{Boundary, Usage};
 use dalsegno_store::sqlite::Sqlite;
 use dalsegno_store::{
-    Attached, Commit, Committed, Created, Deadlines, Error, Identity, LookUp, NewRun, OnPrior, PodRecord,
-    RunId, RunRecord, Store, Verdict, migrate, open, open_beside, open_read_only,
+    AskedBy, Attached, Commit, Committed, Created, Deadlines, Error, Identity, LookUp, NewRun, OnPrior,
+    PodRecord, RunId, RunRecord, Store, Verdict, migrate, open, open_beside, open_read_only,
 };
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
 use tempfile::TempDir;
@@ -202,7 +202,7 @@ async fn a_short_write_goes_beside_the_process_that_serves() {
                 commit(&*serving, run, number).await;
             }
         },
-        beside.request_cancel(run),
+        async { beside.request_cancel(run, &AskedBy::default()).await },
     );
     let () = commits;
     assert!(asked.unwrap().cancel.is_some());

@@ -1,7 +1,7 @@
 //! `dalsegno audit prune`: what goes, who may, and what a person is told.
 
 use dalsegno_store::proof::{Anchor, Signer};
-use dalsegno_store::{AuditRow, RunId, Store};
+use dalsegno_store::{AskedBy, AuditRow, RunId, Store};
 use jiff::Timestamp;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
@@ -30,7 +30,7 @@ async fn audit(store: &dyn Store) -> (RunId, Vec<AuditRow>) {
 }
 
 fn prune(place: &Place, copy: &str, before: &str, more: &[&str]) -> (bool, String) {
-    let verb = ["audit", "prune", "--anchors", copy, "--before", before];
+    let verb = ["audit", "prune", "--anchors", copy, "--before", before, "--reason", "it is archived"];
     place.dalsegno(&[&verb, more].concat(), true)
 }
 
@@ -41,7 +41,7 @@ async fn what_an_anchor_of_the_copy_named_before_that_day_is_pruned_and_the_rest
     run(&*store, false).await;
     let (id, before) = audit(&*store).await;
     anchor(&place, &*store, DAY).await;
-    store.request_cancel(id).await.unwrap();
+    store.request_cancel(id, &AskedBy::default()).await.unwrap();
     anchor(&place, &*store, "2026-05-03T12:00:00Z").await;
 
     let (done, told) = prune(&place, &copy, "2026-05-01", &[]);
@@ -53,6 +53,7 @@ async fn what_an_anchor_of_the_copy_named_before_that_day_is_pruned_and_the_rest
     assert_eq!(after[0].seq, before.len() as i64 + 1);
     let last = after.last().unwrap();
     assert_eq!((last.kind.as_str(), last.actor.as_str()), ("pruned", "grace"));
+    assert!(last.detail.contains(r#""reason":"it is archived""#), "{}", last.detail);
     for verb in [&["audit", "verify", "--anchors", &copy][..], &["audit", "verify"], &["verify", RUN]] {
         let (done, told) = place.dalsegno(verb, true);
         assert!(done && told.contains("0 problems"), "{verb:?}: {told}");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dalsegno_store::Store;
+use dalsegno_store::{AskedBy, Store};
 use serde_json::{Value, json};
 
 use crate::world::*;
@@ -206,6 +206,6 @@ async fn a_state_above_the_inline_limit_is_fetched() {
 #[tokio::test]
 async fn a_worker_hears_at_attach_that_the_run_is_cancelled() {
     let world = World::new().await;
-    world.store.request_cancel(world.run).await.unwrap();
+    world.store.request_cancel(world.run, &AskedBy::default()).await.unwrap();
     assert_eq!(world.attach("pod-1", INSTANCE).await.ok()["cancel"], true);
 }

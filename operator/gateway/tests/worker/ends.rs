@@ -1,6 +1,6 @@
 //! `POST finish`, `POST cancelled`, and a finish that comes with the last boundary.
 
-use dalsegno_store::{RunOutcome, Store};
+use dalsegno_store::{AskedBy, RunOutcome, Store};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -76,7 +76,7 @@ async fn a_fenced_worker_cannot_finish() {
 #[tokio::test]
 async fn a_cancel_is_heard_with_the_next_call_and_after_its_acknowledgement_nothing_is_accepted() {
     let world = World::attached().await;
-    world.store.request_cancel(world.run).await.unwrap();
+    world.store.request_cancel(world.run, &AskedBy::default()).await.unwrap();
     assert_eq!(world.post("turns/1", commit(1, "1")).await.ok()["cancel"], true);
     assert_eq!(world.post("heartbeat", "").await.ok()["cancel"], true);
     assert_eq!(world.post("cancelled", "").await.ok(), json!({ "result": "ok" }));
@@ -101,7 +101,7 @@ async fn a_cancel_that_nobody_asked_for_is_a_conflict() {
 #[tokio::test]
 async fn a_run_that_finished_before_it_heard_of_the_cancel_stays_finished() {
     let world = World::attached().await;
-    world.store.request_cancel(world.run).await.unwrap();
+    world.store.request_cancel(world.run, &AskedBy::default()).await.unwrap();
     world.post("finish", finish(1, json!({ "outcome": "succeeded" }))).await.ok();
     assert_eq!(world.post("cancelled", "").await.code(), "FINISHED");
     assert_eq!(world.record().await.finish.unwrap().outcome, RunOutcome::Succeeded);

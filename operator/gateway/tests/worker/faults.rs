@@ -122,8 +122,8 @@ pass! {
     async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded>;
     async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded>;
     async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded>;
-    async fn request_cancel(&self, run: RunId) -> Result<RunRecord>;
-    async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord>;
+    async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord>;
+    async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord>;
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
     async fn keepers(&self, after: RunId) -> Result<Vec<RunId>>;
@@ -133,10 +133,10 @@ pass! {
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound>;
     async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>>;
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
-    async fn mark_deleted(&self, object_uid: &str) -> Result<()>;
+    async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()>;
     async fn put_revision(&self, hash: &str, document: &str) -> Result<()>;
     async fn get_revision(&self, hash: &str) -> Result<Option<String>>;
-    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str) -> Result<u64>;
+    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64>;
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached>;
     async fn commit(&self, commit: &Commit) -> Result<Committed>;
     async fn claim(&self, claim: &Claim) -> Result<Claimed>;

@@ -1,8 +1,8 @@
 //! What people read: the same as the worker, by the name of the run, with a token of their own.
 
 use dalsegno_gateway::Config;
-use dalsegno_store::Store;
 use dalsegno_store::proof::bundle::verify;
+use dalsegno_store::{AskedBy, Store};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -63,7 +63,7 @@ async fn a_person_reads_on_when_workers_are_replaced_and_the_run_is_gone() {
     world.lose_pod(1).await;
     assert_eq!(world.get("state").await.code(), "FENCED");
     world.read("ada", "shop/agentruns/nightly/state").await.ok();
-    world.store.mark_deleted("uid-nightly").await.unwrap();
+    world.store.mark_deleted("uid-nightly", &AskedBy::default()).await.unwrap();
     world.read("ada", "shop/agentruns/nightly/state").await.ok();
 }
 

@@ -30,6 +30,8 @@ pub struct Prune {
     pub hash: Digest,
     /// Who wants it, for the audit.
     pub actor: String,
+    /// Why, for the audit.
+    pub reason: String,
 }
 
 /// What one step of [`crate::Store::drop_expired`] or [`crate::Store::drop_old`] did.

@@ -8,7 +8,7 @@ use super::Postgres;
 use super::commit::Words;
 use super::fault::Work;
 use super::row::{record, text, word};
-use crate::{Deadlines, Ending, Identity, PodRecord, Recorded, RunId, RunRecord, Then};
+use crate::{AskedBy, Deadlines, Ending, Identity, PodRecord, Recorded, RunId, RunRecord, Then};
 
 const END_ATTEMPT: &str = "SELECT ds_end_attempt_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AS record";
 
@@ -18,9 +18,9 @@ const RECORD_SCHEDULED: &str = "SELECT * FROM ds_record_scheduled_v1($1, $2, $3)
 
 const RECORD_IDENTITY: &str = "SELECT * FROM ds_record_identity_v1($1, $2, $3, $4, $5, $6)";
 
-const REQUEST_CANCEL: &str = "SELECT ds_request_cancel_v1($1) AS record";
+const REQUEST_CANCEL: &str = "SELECT ds_request_cancel_v2($1, $2, $3) AS record";
 
-const RESET_BUDGET: &str = "SELECT ds_reset_budget_v1($1, $2, $3) AS record";
+const RESET_BUDGET: &str = "SELECT ds_reset_budget_v2($1, $2, $3, $4, $5) AS record";
 
 const SET_DEADLINES: &str = "SELECT ds_set_deadlines_v1($1, $2, $3, $4) AS record";
 
@@ -71,13 +71,19 @@ impl Postgres {
         recorded(&row, run)
     }
 
-    pub(super) async fn do_request_cancel(&self, run: RunId) -> Work<RunRecord> {
-        self.record(run, sqlx::query(REQUEST_CANCEL).bind(run)).await
+    pub(super) async fn do_request_cancel(&self, run: RunId, asked: &AskedBy) -> Work<RunRecord> {
+        self.record(run, asking(sqlx::query(REQUEST_CANCEL).bind(run), asked)).await
     }
 
-    pub(super) async fn do_reset_budget(&self, run: RunId, observed: i64, to: i64) -> Work<RunRecord> {
+    pub(super) async fn do_reset_budget(
+        &self,
+        run: RunId,
+        observed: i64,
+        to: i64,
+        asked: &AskedBy,
+    ) -> Work<RunRecord> {
         let query = sqlx::query(RESET_BUDGET).bind(run).bind(observed).bind(to);
-        self.record(run, query).await
+        self.record(run, asking(query, asked)).await
     }
 
     pub(super) async fn do_set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Work<RunRecord> {
@@ -89,6 +95,15 @@ impl Postgres {
     async fn record(&self, run: RunId, query: Query<'_, sqlx::Postgres, PgArguments>) -> Work<RunRecord> {
         record(&self.pool.one(query).await?, run)
     }
+}
+
+/// The last two parameters of what somebody has asked for.
+pub(super) fn asking<'q>(
+    query: Query<'q, sqlx::Postgres, PgArguments>,
+    asked: &AskedBy,
+) -> Query<'q, sqlx::Postgres, PgArguments> {
+    let AskedBy { manager, reason } = asked;
+    query.bind(manager.as_deref().map(text)).bind(reason.as_deref().map(text))
 }
 
 /// The last four parameters of what records an identity.

@@ -7,15 +7,16 @@ use super::fault::{Fault, Work};
 use super::row::text;
 use crate::Prune;
 
-const PRUNE: &str = "SELECT ds_prune_audit_v1($1, $2, $3, $4) AS rows";
+const PRUNE: &str = "SELECT ds_prune_audit_v2($1, $2, $3, $4, $5) AS rows";
 
 /// The role does not own the table.
 const NO_RIGHT: &str = "42501";
 
 impl Postgres {
     pub(super) async fn do_prune_audit(&self, prune: &Prune) -> Work<u64> {
-        let Prune { run, seq, hash, actor } = prune;
-        let query = sqlx::query(PRUNE).bind(run).bind(seq).bind(hash.as_slice()).bind(text(actor));
+        let Prune { run, seq, hash, actor, reason } = prune;
+        let query = sqlx::query(PRUNE).bind(run).bind(seq).bind(hash.as_slice());
+        let query = query.bind(text(actor)).bind(text(reason));
         let row = self.pool.one(query).await.map_err(refused)?;
         Ok(row.try_get::<i64, _>("rows")?.unsigned_abs())
     }

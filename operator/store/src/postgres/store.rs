@@ -8,11 +8,11 @@ use uuid::Uuid;
 use super::Postgres;
 use crate::proof::{Anchor, Unanchored};
 use crate::{
-    Acknowledged, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit,
-    Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage, EventQuery,
-    FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Prune, Pulse, Reading, RecordBatch,
-    RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord, Settle,
-    Shredded, Snapshotted, Store, Then, Written, branch, pages, snapshot,
+    Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
+    Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
+    EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Prune, Pulse, Reading,
+    RecordBatch, RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord,
+    Settle, Shredded, Snapshotted, Store, Then, Written, branch, pages, snapshot,
 };
 
 #[async_trait]
@@ -61,12 +61,14 @@ impl Store for Postgres {
             .map_err(|fault| fault.while_("recording an image's identity"))
     }
 
-    async fn request_cancel(&self, run: RunId) -> Result<RunRecord> {
-        self.do_request_cancel(run).await.map_err(|fault| fault.while_("requesting a cancel"))
+    async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord> {
+        self.do_request_cancel(run, asked).await.map_err(|fault| fault.while_("requesting a cancel"))
     }
 
-    async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord> {
-        self.do_reset_budget(run, observed, to).await.map_err(|fault| fault.while_("granting a fresh budget"))
+    async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord> {
+        self.do_reset_budget(run, observed, to, asked)
+            .await
+            .map_err(|fault| fault.while_("granting a fresh budget"))
     }
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
@@ -93,8 +95,8 @@ impl Store for Postgres {
         self.do_rewind(run, rewind).await.map_err(|fault| fault.while_("going back"))
     }
 
-    async fn mark_deleted(&self, object_uid: &str) -> Result<()> {
-        self.do_mark_deleted(object_uid).await.map_err(|fault| fault.while_("closing a deleted run"))
+    async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
+        self.do_mark_deleted(object_uid, asked).await.map_err(|fault| fault.while_("closing a deleted run"))
     }
 
     async fn put_revision(&self, hash: &str, document: &str) -> Result<()> {
@@ -105,8 +107,10 @@ impl Store for Postgres {
         self.do_get_revision(hash).await.map_err(|fault| fault.while_("fetching a template"))
     }
 
-    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str) -> Result<u64> {
-        self.do_adopt_namespace(old, new, actor).await.map_err(|fault| fault.while_("adopting a namespace"))
+    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64> {
+        self.do_adopt_namespace(old, new, actor, reason)
+            .await
+            .map_err(|fault| fault.while_("adopting a namespace"))
     }
 
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {

@@ -7,8 +7,9 @@ use uuid::Uuid;
 
 use super::Postgres;
 use super::fault::{Fault, Work, timestamp};
+use super::operate::asking;
 use super::row::{optional_record, record, text};
-use crate::{Attempt, Created, LookUp, NewRun, OnPrior, PriorRun, RunId, RunRecord};
+use crate::{AskedBy, Attempt, Created, LookUp, NewRun, OnPrior, PriorRun, RunId, RunRecord};
 
 const CREATE: &str = "SELECT * FROM ds_create_run_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
@@ -24,9 +25,9 @@ const ATTEMPT: &str = "SELECT ds_attempt_v1(a, a.lease_renewed_at) AS attempt FR
 const FIND: &str = "SELECT ds_run_record_v1(id) AS record FROM runs WHERE namespace = $1 AND name = $2 \
      ORDER BY created_at DESC, id DESC";
 
-const MARK_DELETED: &str = "SELECT ds_mark_deleted_v1($1)";
+const MARK_DELETED: &str = "SELECT ds_mark_deleted_v2($1, $2, $3)";
 
-const ADOPT_NAMESPACE: &str = "SELECT ds_adopt_namespace_v1($1, $2, $3) AS moved";
+const ADOPT_NAMESPACE: &str = "SELECT ds_adopt_namespace_v2($1, $2, $3, $4) AS moved";
 
 const PUT_REVISION: &str = "INSERT INTO revisions (hash, document, created_at) VALUES ($1, $2, ds_now_v1()) \
      ON CONFLICT (hash) DO NOTHING";
@@ -103,13 +104,19 @@ impl Postgres {
             .collect()
     }
 
-    pub(super) async fn do_mark_deleted(&self, object_uid: &str) -> Work<()> {
-        self.pool.all(sqlx::query(MARK_DELETED).bind(object_uid)).await?;
+    pub(super) async fn do_mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Work<()> {
+        self.pool.all(asking(sqlx::query(MARK_DELETED).bind(object_uid), asked)).await?;
         Ok(())
     }
 
-    pub(super) async fn do_adopt_namespace(&self, old: &str, new: &str, actor: &str) -> Work<u64> {
-        let query = sqlx::query(ADOPT_NAMESPACE).bind(old).bind(new).bind(text(actor));
+    pub(super) async fn do_adopt_namespace(
+        &self,
+        old: &str,
+        new: &str,
+        actor: &str,
+        reason: &str,
+    ) -> Work<u64> {
+        let query = sqlx::query(ADOPT_NAMESPACE).bind(old).bind(new).bind(text(actor)).bind(text(reason));
         let moved: i64 = self.pool.one(query).await?.try_get("moved")?;
         Ok(moved.unsigned_abs())
     }

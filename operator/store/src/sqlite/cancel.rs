@@ -9,14 +9,19 @@ use super::judge;
 use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
-use crate::{Acknowledged, Digest, Lifecycle, NewFinish, RunId, RunOutcome, RunRecord};
+use crate::{Acknowledged, AskedBy, Digest, Lifecycle, NewFinish, RunId, RunOutcome, RunRecord};
 
 /// A person wants the run cancelled. Only the first call counts.
-pub(super) async fn request(conn: &mut SqliteConnection, now: i64, run: RunId) -> Work<RunRecord> {
+pub(super) async fn request(
+    conn: &mut SqliteConnection,
+    now: i64,
+    run: RunId,
+    asked: AskedBy,
+) -> Work<RunRecord> {
     let mut row = RunRow::expect(conn, run).await?;
     if row.lifecycle.0 == Lifecycle::Live && row.cancel_requested_at.is_none() {
         row.cancel_requested_at = Some(now);
-        let detail = serde_json::json!({ "attempt": row.attempt });
+        let detail = asked.in_detail(serde_json::json!({ "attempt": row.attempt }));
         append(conn, &mut row, now, kind::CANCEL_REQUESTED, actor::OPERATOR, detail).await?;
         row.save(conn).await?;
     }

@@ -8,7 +8,7 @@ use super::fault::Work;
 use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
-use crate::{AttemptState, Created, Lifecycle, NewRun, OnPrior, PriorRun, header};
+use crate::{AskedBy, AttemptState, Created, Lifecycle, NewRun, OnPrior, PriorRun, header};
 
 /// Creates, returns, adopts, or says what stands in the way.
 pub(super) async fn create_run(conn: &mut SqliteConnection, now: i64, new: NewRun) -> Work<Created> {
@@ -188,7 +188,12 @@ async fn abandon(conn: &mut SqliteConnection, now: i64, mut row: RunRow, new: &N
 }
 
 /// Closes the run of a deleted AgentRun for good.
-pub(super) async fn mark_deleted(conn: &mut SqliteConnection, now: i64, object_uid: String) -> Work<()> {
+pub(super) async fn mark_deleted(
+    conn: &mut SqliteConnection,
+    now: i64,
+    object_uid: String,
+    asked: AskedBy,
+) -> Work<()> {
     let found = sqlx::query("SELECT * FROM runs WHERE object_uid = ?")
         .bind(object_uid)
         .fetch_optional(&mut *conn)
@@ -201,7 +206,7 @@ pub(super) async fn mark_deleted(conn: &mut SqliteConnection, now: i64, object_u
     }
     cut_off(conn, &mut row, now, "Deleted").await?;
     (row.lifecycle, row.over_at) = (Word(Lifecycle::Deleted), Some(now));
-    let detail = serde_json::json!({ "epoch": row.epoch });
+    let detail = asked.in_detail(serde_json::json!({ "epoch": row.epoch }));
     append(conn, &mut row, now, kind::DELETED, actor::OPERATOR, detail).await?;
     Ok(row.save(conn).await?)
 }

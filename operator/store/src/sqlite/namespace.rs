@@ -35,9 +35,9 @@ pub(super) async fn get_revision(conn: &mut SqliteConnection, hash: String) -> W
 pub(super) async fn adopt_namespace(
     conn: &mut SqliteConnection,
     now: i64,
-    old: String,
-    new: String,
+    (old, new): (String, String),
     actor: String,
+    reason: String,
 ) -> Work<u64> {
     let rows = sqlx::query("SELECT * FROM runs WHERE tenant = ?").bind(&old).fetch_all(&mut *conn).await?;
     let mut moved = 0;
@@ -51,7 +51,7 @@ pub(super) async fn adopt_namespace(
             .bind(row.id)
             .execute(&mut *conn)
             .await?;
-        let detail = serde_json::json!({ "from": old, "to": new });
+        let detail = serde_json::json!({ "from": old, "to": new, "reason": reason });
         append(conn, &mut row, now, kind::NAMESPACE_ADOPTED, &actor, detail).await?;
         row.save(conn).await?;
         moved += 1;

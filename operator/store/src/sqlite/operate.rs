@@ -10,7 +10,8 @@ use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::{
-    AttemptState, Deadlines, Ending, Identity, Lifecycle, PodRecord, Recorded, RunId, RunRecord, Then,
+    AskedBy, AttemptState, Deadlines, Ending, Identity, Lifecycle, PodRecord, Recorded, RunId, RunRecord,
+    Then,
 };
 
 /// Ends an attempt, if it is the current one, and does what follows.
@@ -146,13 +147,13 @@ async fn identify(
     append(conn, row, now, kind::IDENTITY, actor::OPERATOR, detail).await
 }
 
-/// Grants one fresh budget, by compare and set.
+/// Grants one fresh budget, by compare and set: from what was observed, to what is granted now.
 pub(super) async fn reset_budget(
     conn: &mut SqliteConnection,
     now: i64,
     run: RunId,
-    observed: i64,
-    to: i64,
+    (observed, to): (i64, i64),
+    asked: AskedBy,
 ) -> Work<RunRecord> {
     let mut row = RunRow::expect(conn, run).await?;
     if row.lifecycle.0 == Lifecycle::Live && row.observed_reset_generation == observed && to > observed {
@@ -167,6 +168,7 @@ pub(super) async fn reset_budget(
         let ended = row.attempt_state.0 == AttemptState::Ended;
         row.reset_attempt = if ended { row.attempt } else { row.attempt - 1 };
         let detail = serde_json::json!({ "from": observed, "to": to, "attempt": row.attempt });
+        let detail = asked.in_detail(detail);
         append(conn, &mut row, now, kind::RESET, actor::OPERATOR, detail).await?;
         row.save(conn).await?;
     }

@@ -11,7 +11,7 @@ use crate::{Prune, header};
 
 /// Drops the rows and says so in the next one.
 pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -> Work<u64> {
-    let Prune { run, seq, hash, actor } = prune;
+    let Prune { run, seq, hash, actor, reason } = prune;
     let found: i64 = sqlx::query_scalar("SELECT count(*) FROM audit WHERE run = ? AND seq = ? AND hash = ?")
         .bind(run)
         .bind(seq)
@@ -34,7 +34,9 @@ pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -
         .await?
         .rows_affected();
     sqlx::query("DELETE FROM audit_prunes WHERE run = ?").bind(run).execute(&mut *conn).await?;
-    let detail = serde_json::json!({ "to": seq, "hash": header::render(&hash), "rows": gone });
+    let detail = serde_json::json!({
+        "to": seq, "hash": header::render(&hash), "rows": gone, "reason": reason,
+    });
     append(conn, &mut row, now, kind::PRUNED, &actor, detail).await?;
     row.save(conn).await?;
     Ok(gone)

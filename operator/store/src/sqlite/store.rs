@@ -11,11 +11,11 @@ use super::{
 };
 use crate::proof::{Anchor, Unanchored};
 use crate::{
-    Acknowledged, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed, Commit,
-    Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage, EventQuery,
-    FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Prune, Pulse, Reading, RecordBatch,
-    RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord, Settle,
-    Shredded, Snapshotted, Store, Then, Written,
+    Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
+    Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
+    EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Prune, Pulse, Reading,
+    RecordBatch, RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord,
+    Settle, Shredded, Snapshotted, Store, Then, Written,
 };
 
 #[async_trait]
@@ -78,13 +78,16 @@ impl Store for Sqlite {
         .await
     }
 
-    async fn request_cancel(&self, run: RunId) -> Result<RunRecord> {
-        self.write("requesting a cancel", move |conn, now| Box::pin(cancel::request(conn, now, run))).await
+    async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord> {
+        let asked = asked.clone();
+        self.write("requesting a cancel", move |conn, now| Box::pin(cancel::request(conn, now, run, asked)))
+            .await
     }
 
-    async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord> {
+    async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord> {
+        let asked = asked.clone();
         self.write("granting a fresh budget", move |conn, now| {
-            Box::pin(operate::reset_budget(conn, now, run, observed, to))
+            Box::pin(operate::reset_budget(conn, now, run, (observed, to), asked))
         })
         .await
     }
@@ -124,9 +127,10 @@ impl Store for Sqlite {
         self.write("going back", move |conn, now| Box::pin(rewind::rewind(conn, now, run, rewind))).await
     }
 
-    async fn mark_deleted(&self, object_uid: &str) -> Result<()> {
-        let uid = object_uid.to_owned();
-        self.write("closing a deleted run", |conn, now| Box::pin(create::mark_deleted(conn, now, uid))).await
+    async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
+        let (uid, asked) = (object_uid.to_owned(), asked.clone());
+        self.write("closing a deleted run", |conn, now| Box::pin(create::mark_deleted(conn, now, uid, asked)))
+            .await
     }
 
     async fn put_revision(&self, hash: &str, document: &str) -> Result<()> {
@@ -142,10 +146,11 @@ impl Store for Sqlite {
         self.read("fetching a template", |conn, _| Box::pin(namespace::get_revision(conn, hash))).await
     }
 
-    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str) -> Result<u64> {
-        let (old, new, actor) = (old.to_owned(), new.to_owned(), actor.to_owned());
+    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64> {
+        let (tenants, actor, reason) =
+            ((old.to_owned(), new.to_owned()), actor.to_owned(), reason.to_owned());
         self.write("adopting a namespace", |conn, now| {
-            Box::pin(namespace::adopt_namespace(conn, now, old, new, actor))
+            Box::pin(namespace::adopt_namespace(conn, now, tenants, actor, reason))
         })
         .await
     }

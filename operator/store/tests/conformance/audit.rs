@@ -1,7 +1,8 @@
 //! Every transition appends one row to the run's chain, and nothing else does.
 
 use dalsegno_protocol::Policy;
-use dalsegno_store::{Class, OnPrior, PodRecord, RunId, Then, Verdict, audit};
+use dalsegno_store::{AskedBy, Class, OnPrior, PodRecord, RunId, Then, Verdict, audit};
+use serde_json::json;
 use uuid::Uuid;
 
 use crate::faces::on_every_face;
@@ -11,6 +12,7 @@ on_every_face! {
     a_runs_life_is_told_in_order,
     an_operators_finish_is_told,
     a_cancel_is_told,
+    who_asked_and_why_is_told_as_far_as_it_is_known,
     a_deletion_is_told_in_one_row,
     an_adoption_is_told,
     an_adoption_of_a_finished_run_is_told_in_one_row,
@@ -94,6 +96,34 @@ async fn a_cancel_is_told(world: &World) {
     world.acknowledge_cancel(worker.run, &worker.capability).await.unwrap();
     let rest = ["cancel-requested by operator", "cancelled by worker"];
     assert_eq!(told(world, worker.run).await, [WORKING.as_slice(), &rest].concat());
+}
+
+async fn who_asked_and_why_is_told_as_far_as_it_is_known(world: &World) {
+    let worker = world.worker().await;
+    let asked = |reason: Option<&str>| AskedBy {
+        manager: Some("kubectl-edit".into()),
+        reason: reason.map(str::to_owned),
+    };
+    let last = async || {
+        let row = world.audit(worker.run).await.unwrap().pop().unwrap();
+        let detail: serde_json::Value = serde_json::from_str(&row.detail).unwrap();
+        (row.kind, detail["manager"].clone(), detail.get("reason").cloned())
+    };
+    world.store.reset_budget(worker.run, 0, 1, &asked(Some("the tool is \"back\""))).await.unwrap();
+    let reason = Some(json!("the tool is \"back\""));
+    assert_eq!(last().await, ("reset".into(), json!("kubectl-edit"), reason));
+    world.store.request_cancel(worker.run, &asked(None)).await.unwrap();
+    assert_eq!(last().await, ("cancel-requested".into(), json!("kubectl-edit"), None));
+    let unknown = AskedBy { manager: None, reason: Some("no more need\u{0}".into()) };
+    world.store.mark_deleted(&worker.object_uid, &unknown).await.unwrap();
+    let (kind, manager, reason) = last().await;
+    assert_eq!((kind.as_str(), manager), ("deleted", json!(null)));
+    assert!(reason.unwrap().as_str().unwrap().starts_with("no more need"));
+    let told = told(world, worker.run).await;
+    assert_eq!(
+        told[told.len() - 3..],
+        ["reset", "cancel-requested", "deleted"].map(|it| format!("{it} by operator"))
+    );
 }
 
 async fn a_deletion_is_told_in_one_row(world: &World) {

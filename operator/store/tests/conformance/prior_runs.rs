@@ -167,13 +167,14 @@ async fn an_adopted_namespace_makes_its_runs_adoptable(world: &World) {
     for run in [&new, &other, &elsewhere] {
         world.take_up(run).await;
     }
-    assert_eq!(world.adopt_namespace("old-uid", "new-uid", "ada").await.unwrap(), 2);
-    assert_eq!(world.adopt_namespace("old-uid", "new-uid", "ada").await.unwrap(), 0, "once");
-    assert_eq!(world.adopt_namespace("new-uid", "new-uid", "ada").await.unwrap(), 0, "to itself");
+    assert_eq!(world.adopt_namespace("old-uid", "new-uid", "ada", "restored").await.unwrap(), 2);
+    assert_eq!(world.adopt_namespace("old-uid", "new-uid", "ada", "restored").await.unwrap(), 0, "once");
+    assert_eq!(world.adopt_namespace("new-uid", "new-uid", "ada", "restored").await.unwrap(), 0, "to itself");
     assert_eq!(world.look(&other.object_uid).await.tenant, "new-uid");
     assert_eq!(world.look(&elsewhere.object_uid).await.tenant, "tenant-1");
     let last = world.audit(new.id).await.unwrap().pop().unwrap();
     assert_eq!((last.kind.as_str(), last.actor.as_str()), ("namespace-adopted", "ada"));
+    assert!(last.detail.contains("restored"), "{}", last.detail);
     let later = NewRun { tenant: "new-uid".into(), ..namesake(&new, OnPrior::Adopt) };
     assert_eq!(world.take_up(&later).await.id, new.id);
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, Usage};
 use dalsegno_store::{
-    CallFilter, Claim, Claimed, Class, Commit, Complete, Created, Digest, FinishCall, LookUp, NewRun, RunId,
-    RunRecord, Settle, SettledBy, Standing, Store, Then,
+    AskedBy, CallFilter, Claim, Claimed, Class, Commit, Complete, Created, Digest, FinishCall, LookUp,
+    NewRun, Result, RunId, RunRecord, Settle, SettledBy, Standing, Store, Then,
 };
 use uuid::Uuid;
 
@@ -70,6 +70,21 @@ impl World {
     /// A new run.
     pub async fn run(&self) -> RunRecord {
         self.take_up(&new_run()).await
+    }
+
+    /// Somebody wants it cancelled, and nobody knows who.
+    pub async fn request_cancel(&self, run: RunId) -> Result<RunRecord> {
+        self.store.request_cancel(run, &AskedBy::default()).await
+    }
+
+    /// Somebody grants a budget, and nobody knows who.
+    pub async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord> {
+        self.store.reset_budget(run, observed, to, &AskedBy::default()).await
+    }
+
+    /// Somebody has deleted it, and nobody knows who.
+    pub async fn mark_deleted(&self, object_uid: &str) -> Result<()> {
+        self.store.mark_deleted(object_uid, &AskedBy::default()).await
     }
 
     /// The run's record.

@@ -50,7 +50,7 @@ async fn a_role_with_the_least_rights_does_all_the_work() {
     let rewound = face.world.rewind(worker.run, &rewind).await.unwrap();
     assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");
     face.world.put_revision("hash", "document").await.unwrap();
-    face.world.adopt_namespace("tenant-1", "tenant-2", "ada").await.unwrap();
+    face.world.adopt_namespace("tenant-1", "tenant-2", "ada", "restored").await.unwrap();
     face.world.request_cancel(worker.run).await.unwrap();
     face.world.mark_deleted(&worker.object_uid).await.unwrap();
     assert_eq!(face.check().await.1, []);

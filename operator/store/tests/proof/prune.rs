@@ -42,7 +42,7 @@ async fn problems(face: &Face, copy: &[String]) -> Vec<String> {
 }
 
 fn to(run: RunId, row: &AuditRow) -> Prune {
-    Prune { run, seq: row.seq, hash: row.hash, actor: "ada".into() }
+    Prune { run, seq: row.seq, hash: row.hash, actor: "ada".into(), reason: "it is archived".into() }
 }
 
 async fn a_start_that_an_anchor_names_is_pruned_and_the_rest_still_verifies(face: &Face) {

@@ -90,7 +90,7 @@ fn taking_up() -> Vec<Case> {
         case(
             "a prior run of another namespace UID says who can make it adoptable",
             run().prior(12, false),
-            rests(Summary::Held, Reason::PriorRunFound).says("`dalsegno adopt-namespace OLD_UID NEW_UID`"),
+            rests(Summary::Held, Reason::PriorRunFound).says("`dalsegno adopt-namespace OLD_UID NEW_UID --reason TEXT`"),
         ),
         case("the first attempt of a run that was taken up gets its pod", run(), acts("create triage-1")),
         case(
