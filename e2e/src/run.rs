@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use dalsegno_crds::{AgentRun, AgentRunStatus, ConditionType, Summary};
+use dalsegno_crds::{AgentRun, AgentRunStatus, ConditionType, Summary, names};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, EvictParams};
@@ -216,6 +216,19 @@ impl<'w> Run<'w> {
     /// The API server refuses it.
     pub async fn cancel(&self) -> Result {
         self.change(json!({ "operatingMode": "Cancelled" })).await
+    }
+
+    /// Cancels it, and says why.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses it.
+    pub async fn cancel_because(&self, reason: &str) -> Result {
+        let annotations = json!({ names::ANNOTATION_REASON: reason });
+        let change =
+            json!({ "metadata": { "annotations": annotations }, "spec": { "operatingMode": "Cancelled" } });
+        objects::patch::<AgentRun>(&self.world.client, &self.world.namespace, &self.name, &change).await?;
+        Ok(())
     }
 
     /// Deletes it and waits until nothing of it is left: no AgentRun and no pod.

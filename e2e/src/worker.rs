@@ -114,7 +114,16 @@ impl Worker {
     ///
     /// No answer.
     pub async fn state(&self) -> Result<Answer> {
-        Request::get(format!("{}/state", self.url)).bearer(&self.instance).send().await
+        self.get("state").await
+    }
+
+    /// A call of the contract that reads.
+    ///
+    /// # Errors
+    ///
+    /// No answer.
+    pub async fn get(&self, path: &str) -> Result<Answer> {
+        Request::get(format!("{}/{path}", self.url)).bearer(&self.instance).send().await
     }
 }
 

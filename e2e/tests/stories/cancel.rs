@@ -36,12 +36,15 @@ async fn after_the_acknowledgement_of_a_cancel_nothing_more_is_accepted() -> Res
     let worker = Worker::of(&world.client, &run.pod().await?).await?;
     worker.attached().await?;
     assert_eq!(worker.commit(1, json!({ "n": 1 })).await?.status, 200);
-    run.cancel().await?;
+    run.cancel_because("it reads the wrong mailbox").await?;
     until("the cancel to be heard", secs(15), async || {
         let flags: Flags = worker.beat().await?.ok()?;
         Ok(flags.cancel.then_some(()))
     })
     .await?;
+    let bundle = worker.get("export").await?.body;
+    let told = bundle.lines().find(|line| line.contains("cancel-requested")).unwrap_or_default();
+    assert!(told.contains("it reads the wrong mailbox") && told.contains("manager"), "who and why: {told}");
 
     let first = worker.send("cancelled", "").await?;
     assert_eq!(first.status, 200, "{first:?}");

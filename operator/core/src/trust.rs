@@ -130,7 +130,7 @@ fn prior_run(prior: &PriorRun) -> Hold {
         ""
     } else {
         "; its namespace had another UID: before it can be adopted, an administrator runs `dalsegno adopt-namespace \
-         OLD_UID NEW_UID`"
+         OLD_UID NEW_UID --reason TEXT`"
     };
     let message = format!(
         "the store holds a run of this name at turn {turn} that belonged to object {object_uid}{adoptable}"

@@ -48,11 +48,11 @@ pub(crate) async fn export(
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(body)).into_response())
 }
 
-/// What signs the bundle. A key that cannot be used is no outage of the store, and no retry mends it.
+/// What signs the bundle. A key file that cannot be used is no outage of the store, and no retry mends it.
 async fn signer(gateway: &Gateway) -> Result<Signer, Refusal> {
     let key = gateway.config.signing_key.as_deref();
     let load = async || match Signer::load(&*gateway.store, key).await {
-        Err(Error::Unfit(why)) => {
+        Err(Error::Unfit(why)) if key.is_some() => {
             tracing::error!(why, "the signing key cannot be used");
             Ok(Err(Refusal::unsigned()))
         }
