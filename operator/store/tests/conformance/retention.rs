@@ -143,7 +143,7 @@ async fn no_later_row_of_the_audit_moves_the_end_of_a_run_that_was_never_finishe
 
     assert_eq!(tamper(world, "UPDATE runs SET over_at = over_at - 86400000").await, 3, "a day later");
     let tenant = new_run().tenant;
-    assert_eq!(world.adopt_namespace(&tenant, "a restored cluster's", "ada").await.unwrap(), 3);
+    assert_eq!(world.adopt_namespace(&tenant, "a restored cluster's", "ada", "restored").await.unwrap(), 3);
     let mut dropped = Vec::new();
     while let Some(run) = world.drop_expired(500).await.unwrap().run {
         dropped.push(run);
