@@ -78,7 +78,8 @@ reasons! {
         "Create a new AgentRun that names a ConfigMap or a Secret in spec.inputFrom, or that passes a reference."
     }
     CheckpointCorrupt {
-        "The state at the latest checkpoint cannot be rebuilt: a row of the store was damaged, changed or lost.",
+        "The state at the latest checkpoint cannot be rebuilt, or a call that the next attempt goes on with cannot be read: a \
+         row of the store was damaged, changed or lost.",
         "Restore the damaged rows from a copy of the store, then raise spec.recovery.resetGeneration; or set \
          spec.recovery.onCorruptCheckpoint to LastGood, which goes back to the last good checkpoint where no call would \
          take effect again; or delete the AgentRun and create it again."

@@ -83,7 +83,7 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
             let found = verify::checkpoint(store.as_ref(), &row).await;
             let seen = HeadSight::of(&row, found.map_err(Error::store("verifying the head"))?);
             if let Checkpoint::Corrupt(corruption) = &seen.found {
-                tracing::error!(detail = corruption.detail, "the latest checkpoint cannot be rebuilt");
+                tracing::error!(detail = corruption.detail, "the run cannot go on from its head");
             }
             ground.remember(run, &seen);
             Ok(Some(Fact::Head(seen)))

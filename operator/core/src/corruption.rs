@@ -1,9 +1,9 @@
-//! What is done when the state at the head cannot be rebuilt: never a pod, never turn 0.
+//! What is done when a run cannot go on from its head: never a pod, never turn 0.
 
 use dalsegno_crds::{OnCorruptCheckpoint, Reason};
 use dalsegno_store::audit::actor;
 use dalsegno_store::verify::{Checkpoint, Corruption, LastGood};
-use dalsegno_store::{Rewind, RunRecord};
+use dalsegno_store::{CallCounts, Rewind, RunRecord};
 
 use crate::HeadSight;
 use crate::recovery::Hold;
@@ -26,7 +26,7 @@ pub(crate) enum Footing {
 
 /// Whether the reserved attempt may go on from its head.
 pub(crate) fn footing(row: &RunRecord, seen: Option<&HeadSight>, policy: OnCorruptCheckpoint) -> Footing {
-    if row.head.is_none() && row.highest_turn == 0 {
+    if row.head.is_none() && row.highest_turn == 0 && row.calls == CallCounts::default() {
         return Footing::Firm;
     }
     match seen.filter(|seen| seen.is_of(row)).map(|seen| &seen.found) {
@@ -41,7 +41,7 @@ fn answer(row: &RunRecord, corruption: &Corruption, policy: OnCorruptCheckpoint)
     let held =
         |rest: String| Footing::Lost(Hold::new(Reason::CheckpointCorrupt, format!("{detail}; {rest}")));
     let Some(LastGood { place, effects }) = last_good else {
-        return held("no turn's state can be rebuilt".into());
+        return held("no earlier checkpoint mends it".into());
     };
     match policy {
         OnCorruptCheckpoint::Hold => held(format!("the last good checkpoint is {place}")),

@@ -11,7 +11,7 @@
 //! | [`settings`] | which value a field has: the run's, the definition's, or the built-in one |
 //! | [`evidence`], `silence` | why an attempt ended, and who caused it |
 //! | [`recovery`] | when a run is held, and how long it waits before the next attempt |
-//! | `corruption` | what is done when the state at the head cannot be rebuilt |
+//! | `corruption` | what is done when a run cannot go on from its head |
 //! | [`version`] | under which template a run goes on, and whether it may under this image |
 //! | [`revision`] | the templates that made pods, content-addressed |
 //! | [`worker`] | the pod of an attempt |

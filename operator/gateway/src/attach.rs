@@ -5,7 +5,7 @@ use axum::response::Response;
 use dalsegno_protocol::{
     AttachRequest, AttachResponse, Code, Decision, Head, Limits, State as Channels, Warning,
 };
-use dalsegno_store::{Attached, CallFilter, Digest, RunId, RunRecord, Verdict};
+use dalsegno_store::{Attached, CallFilter, Digest, Error, RunId, RunRecord, Store, Verdict};
 use tokio::time::Instant;
 
 use crate::auth::{self, PodIdentity};
@@ -13,7 +13,8 @@ use crate::body;
 use crate::boundary::seconds;
 use crate::gateway::Gateway;
 use crate::path::Run;
-use crate::refusal::{self, Refusal};
+use crate::read;
+use crate::refusal::Refusal;
 
 /// Heartbeats in one length of the lease.
 const HEARTBEATS_PER_LEASE: i64 = 3;
@@ -32,7 +33,7 @@ pub(crate) async fn attach(
         ));
     }
     let record = take(&gateway, run, &pod, &auth::capability(&request.instance)).await?;
-    refusal::ok(&answer(&gateway, &record).await?)
+    read::answer(&gateway, &answer(&gateway, &record).await?)
 }
 
 /// Takes the attempt, waiting a while for what the operator has not recorded yet.
@@ -108,7 +109,7 @@ async fn answer(gateway: &Gateway, record: &RunRecord) -> Result<AttachResponse,
     let (state, unsettled_calls, completed_calls) = tokio::try_join!(
         async {
             match record.head {
-                Some(_) => gateway.state(record.id, None).await,
+                Some(_) => gateway.ask("reading the state", || head(&**store, record.id)).await,
                 None => Ok(None),
             }
         },
@@ -135,6 +136,14 @@ async fn answer(gateway: &Gateway, record: &RunRecord) -> Result<AttachResponse,
         lease_seconds: seconds(record.deadlines.heartbeat_ms),
         suspend: false,
         cancel: record.cancel.is_some(),
+    })
+}
+
+/// The state at the head. Of a run that lives it is kept: what is gone there is damage.
+async fn head(store: &dyn Store, run: RunId) -> dalsegno_store::Result<Option<Channels>> {
+    store.state(run, None).await.map_err(|error| match error {
+        Error::Gone { doing, detail } => Error::Corrupt { doing, detail },
+        error => error,
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dalsegno_protocol::{Limits, State};
-use dalsegno_store::{Error, RunId, Store};
+use dalsegno_store::{RunId, Store};
 use prometheus_client::registry::Registry;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -163,30 +163,7 @@ impl Gateway {
 
     /// The state after a turn, or at the head.
     pub(crate) async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>, Refusal> {
-        self.rebuilt(run, turn, "reading the state", || self.store.state(run, turn)).await
-    }
-
-    /// What is rebuilt from boundaries. What cannot be is no outage: no retry mends it. What was dropped is not damaged,
-    /// unless it is the head's.
-    pub(crate) async fn rebuilt<T, F>(
-        &self,
-        run: RunId,
-        turn: Option<i32>,
-        doing: &'static str,
-        call: impl Fn() -> F,
-    ) -> Result<T, Refusal>
-    where
-        F: Future<Output = dalsegno_store::Result<T>>,
-    {
-        let call = async || match call().await {
-            Err(Error::Gone { .. }) if turn.is_some() => Ok(Err(Refusal::gone())),
-            Err(Error::Corrupt { detail, .. } | Error::Gone { detail, .. }) => {
-                tracing::error!(%run, detail, "a state cannot be rebuilt");
-                Ok(Err(Refusal::corrupt()))
-            }
-            answer => answer.map(Ok),
-        };
-        self.ask(doing, call).await?
+        self.ask("reading the state", || self.store.state(run, turn)).await
     }
 }
 

@@ -123,8 +123,10 @@ impl Metrics {
     pub(crate) fn store_failed(&self, error: &Error) {
         self.failed(match error {
             Error::Unavailable { .. } => "unavailable",
-            Error::Corrupt { .. } | Error::Gone { .. } => "corrupt",
+            Error::Corrupt { .. } => "corrupt",
             Error::Unfit(_) => "unfit",
+            // An answer like another.
+            Error::Gone { .. } => return,
         });
     }
 

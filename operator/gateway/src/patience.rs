@@ -13,7 +13,8 @@ use crate::refusal::Refusal;
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 impl Gateway {
-    /// Asks the store. Whatever fails without an answer is a refusal that says to send the same bytes again.
+    /// Asks the store. Whatever fails without an answer is a refusal that says to send the same bytes again; what is damaged
+    /// or gone is another one, for no retry brings it back.
     ///
     /// A call that could not reach the store is made again within the deadline, with pauses that grow: each of them may be
     /// made twice, since a write knows its own bytes again. Once the store has answered no beat for as long as a caller waits,
@@ -78,6 +79,11 @@ impl Gateway {
 
 fn give_up(doing: &'static str, error: Option<&Error>) -> Refusal {
     match error {
+        Some(Error::Gone { .. }) => return Refusal::gone(),
+        Some(error @ Error::Corrupt { .. }) => {
+            tracing::error!(doing, error = chain(error), "something in the store is damaged");
+            return Refusal::corrupt();
+        }
         Some(error) => tracing::warn!(doing, error = chain(error), "the store failed"),
         None => tracing::warn!(doing, "the store did not answer in time"),
     }

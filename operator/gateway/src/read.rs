@@ -59,7 +59,7 @@ pub(crate) async fn checkpoint(
     let run = gateway.ask("looking up a run", || gateway.store.get_run(reader.run)).await?;
     let run = run.ok_or_else(Refusal::no_such_run)?;
     let call = || dalsegno_store::checkpoint(&*gateway.store, &run, turn);
-    let document = gateway.rebuilt(reader.run, turn, "reading a checkpoint", call).await?;
+    let document = gateway.ask("reading a checkpoint", call).await?;
     answer(&gateway, &document.ok_or_else(|| nothing(turn))?)
 }
 

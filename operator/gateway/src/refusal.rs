@@ -102,15 +102,15 @@ impl Refusal {
     pub(crate) fn corrupt() -> Self {
         Self::new(
             Code::CheckpointCorrupt,
-            "the state at the head cannot be rebuilt, because something in the store was damaged; exit, and the \
-             operator holds the run or goes back to what can be",
+            "what this call needs of the run was damaged in the store, and no retry mends it; exit: if the next attempt \
+             needs it too, the operator holds the run or goes back to what can be rebuilt",
         )
     }
 
     pub(crate) fn gone() -> Self {
         Self::new(
             Code::NotFound,
-            "the state after this turn is gone: it was dropped, as the run's retention says (spec.retention), or shredded",
+            "it was there and is gone: dropped, as the run's retention says (spec.retention), or shredded",
         )
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct Snapshots {
 struct Mark {
     turn: i32,
     lag: i32,
-    /// Ask no sooner than at this lag.
+    /// Ask no sooner than at this lag, unless one is overdue.
     ask_at: i32,
 }
 
@@ -62,12 +62,13 @@ impl Snapshots {
     }
 }
 
-/// A boundary was committed: asks for a snapshot if one seems due and there is room, or waits for room if one is
-/// overdue.
+/// A boundary was committed: asks for a snapshot if one seems due and there is room. One that is overdue is asked for at
+/// each commit, whatever became of the last one, and waits for room.
 pub(crate) fn committed(gateway: &Gateway, run: RunId, turn: i32, whole: bool) {
     let mark = gateway.snapshots.lag(run, turn, whole);
     gateway.metrics.lagging(mark.lag);
-    if mark.lag < mark.ask_at {
+    let overdue = mark.lag > SNAPSHOT_OVERDUE;
+    if mark.lag < mark.ask_at && !overdue {
         return;
     }
     let Some(under_way) = UnderWay::begin(&gateway.snapshots, run) else {
@@ -75,7 +76,7 @@ pub(crate) fn committed(gateway: &Gateway, run: RunId, turn: i32, whole: bool) {
     };
     let permits = gateway.snapshots.permits.clone();
     let permit = permits.clone().try_acquire_owned().ok();
-    if permit.is_none() && mark.lag <= SNAPSHOT_OVERDUE {
+    if permit.is_none() && !overdue {
         return;
     }
     let gateway = gateway.clone();

@@ -36,7 +36,7 @@ impl Limits {
     pub const FINISH_MESSAGE_BYTES: usize = 1 << 10;
     /// Bytes of a finish's output.
     pub const FINISH_OUTPUT_BYTES: usize = 4 << 10;
-    /// Bytes of bodies that one gateway process holds at once; above it: 503 with Retry-After.
+    /// Bytes of bodies, and of answers that may be large, that one gateway process holds at once; above it: 503 with Retry-After.
     pub const PROCESS_BYTES: usize = 256 << 20;
     /// Bytes of an AgentRun's `input`.
     pub const INPUT_BYTES: usize = 32 << 10;

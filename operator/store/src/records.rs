@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use dalsegno_protocol::{Payload, Record, RecordOp};
 
 use crate::header::Framed;
-use crate::seal::{Sealing, Spot};
+use crate::seal::{SHREDDED, Sealing, Spot};
 use crate::{Digest, Error, RecordPage, RecordQuery, Result, codec};
 
 /// A change as it is kept.
@@ -86,11 +86,13 @@ pub(crate) fn page(mut entries: Vec<(Record, i64)>, found: i64, query: &RecordQu
     RecordPage { records: entries.into_iter().map(|(record, _)| record).collect(), next }
 }
 
-/// A kept value.
+/// A kept value. [`Error::Gone`] where it was shredded.
 pub(crate) fn payload(kept: &[u8], spot: Spot<'_>, sealing: &Sealing) -> Result<Payload> {
-    let text = codec::decode(&sealing.open(spot, kept)?, codec::LIMIT)?;
-    serde_json::from_slice(&text)
-        .map_err(|error| Error::Corrupt { doing: "reading a record's value", detail: error.to_string() })
+    const DOING: &str = "reading a record's value";
+    let opened = sealing.open_if_kept(spot, kept)?;
+    let opened = opened.ok_or_else(|| Error::Gone { doing: DOING, detail: SHREDDED.into() })?;
+    serde_json::from_slice(&codec::decode(&opened, codec::LIMIT)?)
+        .map_err(|error| Error::Corrupt { doing: DOING, detail: error.to_string() })
 }
 
 fn digest(operations: &[RecordOp]) -> Option<Digest> {

@@ -100,10 +100,14 @@ impl Sealing {
     }
 
     /// An encoded payload as it is kept there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`] where the run's key was deleted: nothing is written for a run that was shredded.
     pub fn seal(&self, spot: Spot<'_>, payload: Vec<u8>) -> Result<Vec<u8>> {
         let key = match &self.0 {
             Kind::Plain | Kind::Unsealed => return Ok(payload),
-            Kind::Shredded => return Err(corrupt(SHREDDED)),
+            Kind::Shredded => return Err(gone()),
             Kind::Sealed(key) => key,
         };
         let Some((codec, bytes)) = payload.split_first() else {
@@ -207,6 +211,10 @@ pub fn random<const N: usize>() -> Result<[u8; N]> {
 
 fn corrupt(detail: &str) -> Error {
     Error::Corrupt { doing: "opening a payload", detail: detail.into() }
+}
+
+fn gone() -> Error {
+    Error::Gone { doing: "sealing a payload", detail: SHREDDED.into() }
 }
 
 fn unfit(why: &str) -> Error {

@@ -8,8 +8,8 @@ use crate::{CallFilter, Error, Place, Result, RunRecord, Store};
 /// Whether a run can go on from its head. A store that does not answer is an [`Error`], and neither.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checkpoint {
-    /// The state at the head can be rebuilt, and every boundary that it is made of is what its hash says; or nothing was
-    /// ever committed.
+    /// The state at the head can be rebuilt, and every boundary that it is made of is what its hash says, or nothing was
+    /// ever committed; and the calls that the next attempt may be handed can be read.
     Sound,
     /// It cannot.
     Corrupt(Corruption),
@@ -20,7 +20,7 @@ pub enum Checkpoint {
 pub struct Corruption {
     /// What is wrong, and where.
     pub detail: String,
-    /// The last boundary from which it could go on, if there is one.
+    /// The last boundary from which it could go on, if there is one, and going back there mends it.
     pub last_good: Option<LastGood>,
 }
 
@@ -33,7 +33,8 @@ pub struct LastGood {
     pub effects: Vec<String>,
 }
 
-/// Verifies the state at the head; only where that fails is every boundary of the run looked at.
+/// Verifies the state at the head, and the calls that whoever goes on from it is handed; only where the state cannot be
+/// rebuilt is every boundary of the run looked at.
 ///
 /// # Errors
 ///
@@ -43,7 +44,7 @@ pub async fn checkpoint(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint
         Ok(None) if run.highest_turn > 0 => {
             format!("turn {} was reached, and the run has no head", run.highest_turn)
         }
-        Ok(_) => return Ok(Checkpoint::Sound),
+        Ok(_) => return calls(store, run).await,
         // The head of a run that lives is kept, or a snapshot stands for it.
         Err(Error::Corrupt { detail, .. } | Error::Gone { detail, .. }) => detail,
         Err(error) => return Err(error),
@@ -61,6 +62,20 @@ pub async fn checkpoint(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint
         }
     }
     Ok(Checkpoint::Corrupt(Corruption { detail, last_good }))
+}
+
+/// A call outlives every rewind, so that going back mends none of them.
+async fn calls(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint> {
+    for which in [CallFilter::Pending, CallFilter::OpenTurn] {
+        match store.calls(run.id, which).await {
+            Ok(_) => {}
+            Err(Error::Corrupt { detail, .. }) => {
+                return Ok(Checkpoint::Corrupt(Corruption { detail, last_good: None }));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Checkpoint::Sound)
 }
 
 /// Looks at every boundary of a run, undone ones too: a page at a time, whatever its length.

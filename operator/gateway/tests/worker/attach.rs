@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
+use dalsegno_gateway::{Config, router};
 use dalsegno_store::{AskedBy, Store};
 use serde_json::{Value, json};
+use tower::ServiceExt as _;
 
 use crate::world::*;
 
@@ -208,4 +211,23 @@ async fn a_worker_hears_at_attach_that_the_run_is_cancelled() {
     let world = World::new().await;
     world.store.request_cancel(world.run, &AskedBy::default()).await.unwrap();
     assert_eq!(world.attach("pod-1", INSTANCE).await.ok()["cancel"], true);
+}
+
+#[tokio::test]
+async fn an_answer_to_attach_that_has_not_gone_out_takes_its_place_in_the_budget() {
+    let world = World::attached().await;
+    let claim = json!({ "claimId": uuid::Uuid::from_u128(1), "policy": "ask", "key": "k",
+        "arguments": "x".repeat(5_000) });
+    world.post("calls/pay/claim", claim.to_string()).await.ok();
+    world.lose_pod(1).await;
+    let world = world.with(Config { body_budget: 6_000, ..quick() });
+    let request = world.request("POST", "attach").header("authorization", "Bearer token-of-pod-2");
+    let body = json!({ "instance": SECOND }).to_string();
+    let held = router(world.gateway.clone()).oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
+    assert_eq!(held.status(), 200);
+    let answer = world.attach("pod-2", SECOND).await;
+    assert_eq!((answer.status, answer.code().as_str()), (503, "UNAVAILABLE"));
+    assert!(answer.detail().contains("bytes"), "{}", answer.detail());
+    drop(held);
+    assert_eq!(world.attach("pod-2", SECOND).await.ok()["unsettledCalls"][0]["id"], "pay");
 }

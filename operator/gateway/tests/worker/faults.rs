@@ -1,6 +1,6 @@
 //! The real store, behind a switch.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -29,8 +29,8 @@ pub struct Faults {
     released: Notify,
     pub batches: AtomicUsize,
     pub beats: AtomicUsize,
-    /// Whether snapshots fail.
-    pub no_snapshots: AtomicBool,
+    /// What becomes of snapshots alone.
+    snapshots: Mutex<Fault>,
     /// Calls that wait in a hang.
     pub waiting: AtomicUsize,
 }
@@ -38,8 +38,9 @@ pub struct Faults {
 impl Faults {
     pub fn before(inner: Arc<dyn Store>) -> Self {
         let (fault, released) = (Mutex::new(Fault::None), Notify::new());
-        let (batches, beats, no_snapshots, waiting) = Default::default();
-        Self { inner, fault, released, batches, beats, no_snapshots, waiting }
+        let (batches, beats, waiting) = Default::default();
+        let snapshots = Mutex::new(Fault::None);
+        Self { inner, fault, released, batches, beats, snapshots, waiting }
     }
 
     pub fn set(&self, fault: Fault) {
@@ -47,10 +48,20 @@ impl Faults {
         self.released.notify_waiters();
     }
 
+    /// As [`Self::set`], of snapshots alone.
+    pub fn set_snapshots(&self, fault: Fault) {
+        *self.snapshots.lock().unwrap() = fault;
+        self.released.notify_waiters();
+    }
+
     async fn pass(&self) -> Result<()> {
+        self.meet(&self.fault).await
+    }
+
+    async fn meet(&self, fault: &Mutex<Fault>) -> Result<()> {
         loop {
             let released = self.released.notified();
-            let fault = *self.fault.lock().unwrap();
+            let fault = *fault.lock().unwrap();
             match fault {
                 Fault::None | Fault::Corrupt => return Ok(()),
                 Fault::Panics => panic!("a defect"),
@@ -96,9 +107,7 @@ macro_rules! pass {
 
             async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
                 self.pass().await?;
-                if self.no_snapshots.load(Ordering::SeqCst) {
-                    return Err(Error::Corrupt { doing: "reading a snapshot", detail: "a test".into() });
-                }
+                self.meet(&self.snapshots).await?;
                 self.inner.snapshot(run).await
             }
 

@@ -11,6 +11,7 @@ mod bombs;
 mod boundaries;
 mod calls;
 mod channels;
+mod damage;
 mod ends;
 mod events;
 mod exports;
@@ -18,6 +19,9 @@ mod faults;
 mod heartbeats;
 mod hurting;
 mod input;
+#[allow(dead_code)]
+#[path = "../../../store/tests/support/keys.rs"]
+mod keys;
 mod observed;
 mod outages;
 mod people;

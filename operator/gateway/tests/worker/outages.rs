@@ -64,6 +64,10 @@ async fn a_state_that_cannot_be_rebuilt_is_no_outage_and_the_worker_exits() {
     world.store.set(Fault::Corrupt);
     for answer in [world.attach("pod-1", INSTANCE).await, world.get("state").await] {
         assert_eq!((answer.status, answer.code().as_str()), (409, "CHECKPOINT_CORRUPT"));
-        assert!(answer.detail().contains("exit, and the operator holds the run"), "{}", answer.detail());
+        assert!(
+            answer.detail().contains("exit: if the next attempt needs it too, the operator holds"),
+            "{}",
+            answer.detail()
+        );
     }
 }

@@ -3,17 +3,23 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dalsegno_store::{SNAPSHOT_DUE, Store};
+use dalsegno_gateway::Config;
+use dalsegno_store::{SNAPSHOT_DUE, SNAPSHOT_OVERDUE, Store};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use uuid::Uuid;
 
+use crate::faults::Fault;
 use crate::world::*;
 
 async fn append(world: &World, turn: i32) -> Answer {
+    append_as(world, INSTANCE, turn).await
+}
+
+async fn append_as(world: &World, instance: &str, turn: i32) -> Answer {
     let id = Uuid::from_u128(turn.unsigned_abs().into());
     let body = format!(r#"{{"commitId":"{id}","channels":{{"append":{{"log":[{{"json":{turn}}}]}}}}}}"#);
-    world.post(&format!("turns/{turn}"), body).await
+    world.post_as(instance, &format!("turns/{turn}"), body).await
 }
 
 fn metrics(world: &World) -> String {
@@ -69,14 +75,63 @@ async fn a_snapshot_that_fails_costs_no_commit_and_is_asked_for_again_later() {
     for turn in 1..SNAPSHOT_DUE {
         append(&world, turn).await.ok();
     }
-    world.store.no_snapshots.store(true, Ordering::SeqCst);
+    world.store.set_snapshots(Fault::Fails);
     append(&world, 10).await.ok();
     until(&world, r#"dalsegno_gateway_snapshots_total{outcome="failed"} 1"#).await;
-    world.store.no_snapshots.store(false, Ordering::SeqCst);
+    world.store.set_snapshots(Fault::None);
     for turn in 11..=20 {
         append(&world, turn).await.ok();
     }
     until(&world, r#"dalsegno_gateway_snapshots_total{outcome="made"} 1"#).await;
+}
+
+/// A worker that has attached to a gateway that waits for a busy machine.
+async fn patient() -> World {
+    World::attached().await.with(Config { store_deadline: Duration::from_secs(20), ..quick() })
+}
+
+#[tokio::test]
+async fn an_overdue_snapshot_is_asked_for_at_each_commit_whatever_became_of_the_last() {
+    let world = patient().await;
+    world.store.set_snapshots(Fault::Fails);
+    for turn in 1..=SNAPSHOT_OVERDUE {
+        append(&world, turn).await.ok();
+        if turn % SNAPSHOT_DUE == 0 {
+            let failed = turn / SNAPSHOT_DUE;
+            until(&world, &format!(r#"snapshots_total{{outcome="failed"}} {failed}"#)).await;
+        }
+    }
+    for more in 1..=3 {
+        append(&world, SNAPSHOT_OVERDUE + more).await.ok();
+        let failed = SNAPSHOT_OVERDUE / SNAPSHOT_DUE + more;
+        until(&world, &format!(r#"snapshots_total{{outcome="failed"}} {failed}"#)).await;
+    }
+    let text = metrics(&world);
+    assert!(text.contains(r#"snapshot_lag_boundaries_bucket{le="50.0"} 50"#), "{text}");
+    assert!(text.contains(r#"snapshot_lag_boundaries_bucket{le="100.0"} 53"#), "{text}");
+    world.store.set_snapshots(Fault::None);
+    append(&world, SNAPSHOT_OVERDUE + 4).await.ok();
+    until(&world, r#"snapshots_total{outcome="made"} 1"#).await;
+}
+
+#[tokio::test]
+async fn an_overdue_snapshot_waits_while_others_take_all_the_room() {
+    let world = patient().await;
+    world.store.set_snapshots(Fault::Hangs);
+    let third = SECOND.replace('B', "C");
+    for (namespace, instance) in [("bakery", SECOND), ("forge", &third)] {
+        let other = world.beside(namespace, instance).await;
+        for turn in 1..=SNAPSHOT_DUE {
+            append_as(&other, instance, turn).await.ok();
+        }
+    }
+    for turn in 1..=SNAPSHOT_OVERDUE + 1 {
+        append(&world, turn).await.ok();
+    }
+    assert_eq!(world.store.waiting.load(Ordering::SeqCst), 2, "there is room for two");
+    world.store.set_snapshots(Fault::None);
+    until(&world, r#"snapshots_total{outcome="made"} 3"#).await;
+    assert_eq!(world.store.snapshot(world.run).await.unwrap().lag, 0);
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ fn refused(fault: Fault) -> Fault {
             .downcast_ref::<sqlx::Error>()
             .and_then(sqlx::Error::as_database_error)
             .is_some_and(|error| error.code().as_deref() == Some(NO_RIGHT)),
-        Fault::Corrupt(_) | Fault::Unfit(_) => false,
+        Fault::Corrupt(_) | Fault::Gone(_) | Fault::Unfit(_) => false,
     };
     if is_refused {
         let why = "the audit is pruned by the role that owns its tables, and this is another: connect as the one that \

@@ -92,6 +92,8 @@ pub(super) fn head(row: &PgRow) -> Work<Option<Head>> {
 /// A call as everybody sees it, from its own columns.
 pub(super) fn call(row: &PgRow, sealing: &Sealing) -> Work<Call> {
     let id: String = row.try_get("id")?;
+    let payload =
+        |column, spot| json(row, column, spot, sealing).map_err(|fault| fault.of(format!("call {id:?}")));
     Ok(Call {
         turn: row.try_get("turn")?,
         policy: named(row.try_get("policy")?)?,
@@ -100,8 +102,8 @@ pub(super) fn call(row: &PgRow, sealing: &Sealing) -> Work<Call> {
             true => CallState::KeyRefused,
             false => named(row.try_get("state")?)?,
         },
-        arguments: json(row, "arguments", Spot::Arguments(&id), sealing)?,
-        result: json(row, "result", Spot::Result(&id), sealing)?,
+        arguments: payload("arguments", Spot::Arguments(&id))?,
+        result: payload("result", Spot::Result(&id))?,
         id,
     })
 }

@@ -53,14 +53,17 @@ impl CallRow {
 
     /// The call as everybody sees it.
     pub fn public(&self, sealing: &Sealing) -> Work<dalsegno_protocol::Call> {
+        let payload = |kept: &Option<Vec<u8>>, spot| {
+            json(kept.as_deref(), spot, sealing).map_err(|fault| fault.of(format!("call {:?}", self.id)))
+        };
         Ok(dalsegno_protocol::Call {
             id: self.id.clone(),
             turn: self.turn,
             policy: self.policy.0,
             key: self.key.clone(),
             state: self.stands(),
-            arguments: json(self.arguments.as_deref(), Spot::Arguments(&self.id), sealing)?,
-            result: json(self.result.as_deref(), Spot::Result(&self.id), sealing)?,
+            arguments: payload(&self.arguments, Spot::Arguments(&self.id))?,
+            result: payload(&self.result, Spot::Result(&self.id))?,
         })
     }
 }

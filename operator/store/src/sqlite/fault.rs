@@ -16,6 +16,8 @@ pub(super) enum Fault {
     Database(Arc<dyn std::error::Error + Send + Sync>),
     /// What stands there makes no sense.
     Corrupt(String),
+    /// It was there, and is no more.
+    Gone(String),
     /// It cannot be done on this store at all.
     Unfit(String),
 }
@@ -25,11 +27,20 @@ impl Fault {
         Self::Database(Arc::from(why.into()))
     }
 
+    /// The same, of this in particular.
+    pub fn of(self, what: impl std::fmt::Display) -> Self {
+        match self {
+            Self::Corrupt(detail) => Self::Corrupt(format!("{what}: {detail}")),
+            other => other,
+        }
+    }
+
     /// The error that the caller sees.
     pub fn while_(self, doing: &'static str) -> Error {
         match self {
             Self::Database(source) => Error::Unavailable { doing, source: Box::new(Shared(source)) },
             Self::Corrupt(detail) => Error::Corrupt { doing, detail },
+            Self::Gone(detail) => Error::Gone { doing, detail },
             Self::Unfit(why) => Error::Unfit(why),
         }
     }
@@ -50,9 +61,8 @@ impl From<Error> for Fault {
     fn from(error: Error) -> Self {
         match error {
             Error::Unavailable { source, .. } => Self::Database(Arc::from(source)),
-            Error::Corrupt { doing, detail } | Error::Gone { doing, detail } => {
-                Self::Corrupt(format!("{doing}: {detail}"))
-            }
+            Error::Corrupt { doing, detail } => Self::Corrupt(format!("{doing}: {detail}")),
+            Error::Gone { doing, detail } => Self::Gone(format!("{doing}: {detail}")),
             Error::Unfit(why) => Self::Unfit(why),
         }
     }

@@ -97,30 +97,56 @@ async fn without_keys_a_sealed_run_is_refused_and_not_called_corrupt(face: &Face
     assert!(matches!(verify::checkpoint(&*world.store, &run).await, Err(Error::Unfit(_))));
 }
 
-async fn a_ciphertext_elsewhere_is_damage(face: &Face) {
-    for edit in [
+/// Each edit, and whether a run goes on from what it damages: then it is held, and nobody has to meet it first.
+const EDITS: [(&str, bool); 14] = [
+    (
         "UPDATE boundaries SET ops = (SELECT ops FROM boundaries o WHERE o.turn = 2 AND o.run = boundaries.run) WHERE turn = 3",
-        "UPDATE boundaries SET ops = events WHERE turn = 3",
+        true,
+    ),
+    ("UPDATE boundaries SET ops = events WHERE turn = 3", true),
+    (
         "UPDATE boundaries SET events = (SELECT events FROM boundaries o WHERE o.turn = 2 AND o.run = boundaries.run) WHERE turn = 3",
-        "UPDATE boundaries SET ops = substr(ops, 1, length(ops) - 1) WHERE turn = 3",
-        "UPDATE boundaries SET ops = substr(ops, 1, 9) WHERE turn = 3",
+        true,
+    ),
+    ("UPDATE boundaries SET ops = substr(ops, 1, length(ops) - 1) WHERE turn = 3", true),
+    ("UPDATE boundaries SET ops = substr(ops, 1, 9) WHERE turn = 3", true),
+    (
         "UPDATE calls SET arguments = (SELECT arguments FROM calls o WHERE o.id = 'call-2' AND o.run = calls.run) WHERE id = 'call-3'",
-        "UPDATE calls SET result = arguments WHERE id LIKE 'claimed-%'",
+        true,
+    ),
+    (
+        "UPDATE calls SET state = 'started', attempt = 1, arguments = substr(arguments, 1, 9) WHERE id = 'call-3'",
+        true,
+    ),
+    ("UPDATE calls SET state = 'failed', result = arguments WHERE id = 'call-3'", false),
+    ("UPDATE calls SET state = 'planned', arguments = result WHERE id LIKE 'claimed-%'", true),
+    ("UPDATE calls SET result = arguments WHERE id LIKE 'claimed-%'", true),
+    (
         "UPDATE records SET value = (SELECT value FROM records o WHERE o.key = 'b' AND o.run = records.run) WHERE key = 'k'",
-        "UPDATE data_keys SET wrapped = substr(wrapped, 1, length(wrapped) - 1) WHERE key_id = 'k1'",
-        "UPDATE data_keys SET wrapped = NULL, key_id = NULL, shredded_at = 1 WHERE key_id = 'k1'",
-        "DELETE FROM data_keys WHERE key_id = 'k1'",
-    ] {
+        false,
+    ),
+    ("UPDATE data_keys SET wrapped = substr(wrapped, 1, length(wrapped) - 1) WHERE key_id = 'k1'", true),
+    ("UPDATE data_keys SET wrapped = NULL, key_id = NULL, shredded_at = 1 WHERE key_id = 'k1'", true),
+    ("DELETE FROM data_keys WHERE key_id = 'k1'", true),
+];
+
+async fn a_ciphertext_elsewhere_is_damage(face: &Face) {
+    for (edit, holds) in EDITS {
         let face = again(face).await;
         let worker = worked(&face.sealed().await, 3).await;
         face.edit(edit).await;
         let world = face.sealed().await;
         let refused = read_all(&world, worker.run).await;
         assert!(matches!(refused, Err(Error::Corrupt { .. })), "{edit}: {refused:?}");
-        if edit.contains("ops") || edit.contains("data_keys") {
-            let run = world.of(&worker).await;
-            let checked = verify::checkpoint(&*world.store, &run).await.unwrap();
-            assert!(matches!(checked, Checkpoint::Corrupt(_)), "{edit}");
+        let run = world.of(&worker).await;
+        match verify::checkpoint(&*world.store, &run).await.unwrap() {
+            Checkpoint::Sound => assert!(!holds, "{edit}"),
+            Checkpoint::Corrupt(found) => {
+                assert!(holds, "{edit}: {found:?}");
+                let of_a_call = edit.starts_with("UPDATE calls");
+                assert_eq!(found.detail.contains("call \"c"), of_a_call, "{edit}: {found:?}");
+                assert!(!of_a_call || found.last_good.is_none(), "no rewind mends a call: {found:?}");
+            }
         }
     }
 }

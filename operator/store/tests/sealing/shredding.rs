@@ -1,10 +1,10 @@
 //! A run whose data key was deleted: nobody can read it, and everybody is told so.
 
 use dalsegno_store::proof::bundle;
-use dalsegno_store::{CallFilter, Error, Gone, Shredded, audit, verify};
+use dalsegno_store::{CallFilter, Error, Gone, RecordQuery, Shredded, audit, verify};
 use uuid::Uuid;
 
-use crate::{CANARY, Face, Worker, World, check, on_both, read_all, worked};
+use crate::{CANARY, Face, Worker, World, batch, check, on_both, read_all, worked};
 
 on_both! {
     a_shredded_run_can_be_read_by_nobody_and_the_audit_says_why,
@@ -36,6 +36,12 @@ async fn a_shredded_run_can_be_read_by_nobody_and_the_audit_says_why(face: &Face
             Err(Error::Gone { detail, .. }) => assert!(detail.contains("shredded"), "{detail}"),
             other => panic!("{other:?}"),
         }
+        let query =
+            RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 9, bytes: 999 };
+        let records = world.read_records(worker.run, &query).await;
+        assert!(matches!(records, Err(Error::Gone { .. })), "{records:?}");
+        let late = world.write_records(&batch(&worker)).await;
+        assert!(matches!(late, Err(Error::Gone { .. })), "{late:?}");
         let calls = world.calls(worker.run, CallFilter::All).await.unwrap();
         assert!(calls.iter().all(|call| call.arguments.is_none() && call.result.is_none()));
         assert_eq!(calls.len(), 13, "names and keys stay");

@@ -2,6 +2,7 @@
 
 use dalsegno_crds::ConditionType::{CheckpointAvailable, Held, Stalled};
 use dalsegno_crds::{Cause, Reason, Summary};
+use dalsegno_protocol::Policy;
 use serde_json::json;
 
 use crate::words::{Given, acts, case, crashed, pod, rests, run, try_all};
@@ -28,6 +29,11 @@ fn no_pod_is_made_before_the_head_was_looked_at_once() {
             looks(),
         ),
         case("a fresh run has nothing to look at", run().head_not_looked_at(), acts("create triage-1")),
+        case(
+            "a run that has claimed a call is not fresh: it goes on with that call",
+            run().reserved(2).unsettled(Policy::Probe, 1).head_not_looked_at(),
+            acts("verify the head of attempt 2"),
+        ),
         case(
             "a run without a head that has come somewhere before is not fresh",
             run().reserved(4).once_at(3).head_not_looked_at(),
@@ -90,7 +96,7 @@ fn a_corrupt_head_holds_the_run_or_goes_back_where_nothing_is_repeated() {
         case(
             "where nothing is good it is held, and never begins anew",
             last_good(reserved().corrupt(None, &[])),
-            held().says("no turn's state can be rebuilt"),
+            held().says("no earlier checkpoint mends it"),
         ),
         case(
             "a run that lost its head is held too",
