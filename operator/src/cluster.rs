@@ -146,7 +146,8 @@ impl Ground for Context {
     async fn tell(&self, run: &AgentRun, notices: &mut Vec<Notice>) {
         let (recorder, reference) = (self.recorder(), run.object_ref(&()));
         for notice in notices.drain(..) {
-            tracing::info!(reason = notice.reason, note = notice.note, "told");
+            // Not what it says: that may repeat a worker's last words, which are for those who may read its events.
+            tracing::info!(reason = notice.reason, "told");
             let event = Event {
                 type_: match notice.level {
                     Level::Normal => EventType::Normal,

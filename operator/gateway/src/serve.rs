@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 ///
-/// What the listener says.
+/// What the listener says; or it beats no more, and whoever listens for that would take it for gone.
 pub async fn serve(
     listener: TcpListener,
     gateway: Gateway,
@@ -46,6 +46,10 @@ pub async fn serve(
         let (connection, place) = tokio::select! {
             accepted = accept(&listener, &places) => accepted?,
             () = &mut shutdown => break,
+            Some(ended) = beats.join_next() => {
+                let why = ended.map_or_else(|panicked| panicked.to_string(), |()| "it has ended".into());
+                return Err(io::Error::other(format!("the beat of the gateway: {why}")));
+            }
         };
         let answering = open.watch(http.serve_connection(TokioIo::new(connection), app.clone()));
         tokio::spawn(async move {

@@ -76,3 +76,16 @@ async fn an_edited_chunk_of_a_snapshot_is_a_problem_of_its_run() {
         assert!(told.contains(": 2 problems"), "{told}");
     }
 }
+
+#[tokio::test]
+async fn a_payload_that_is_gone_without_a_word_in_the_audit_is_a_problem_of_its_run() {
+    let place = snapshotted().await;
+    assert_eq!(tamper(&place, "UPDATE boundaries SET ops = NULL, dropped = 1 WHERE turn <= 3").await, 3);
+    let mark = "UPDATE runs SET (dropped_turn, dropped_boundary, dropped_epoch) = (3, 2, 1)";
+    assert_eq!(tamper(&place, mark).await, 1);
+    for told in told(&place) {
+        let what =
+            "turn 3 (result): its payloads are gone, and the audit does not say that they were dropped";
+        assert!(told.contains(what), "{told}");
+    }
+}

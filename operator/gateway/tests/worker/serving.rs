@@ -60,6 +60,16 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
+async fn a_gateway_that_cannot_beat_any_more_ends() {
+    let world = World::attached().await;
+    let serving = start(&world).await;
+    until("it becomes ready", || world.gateway.is_ready()).await;
+    world.store.set(Fault::Panics);
+    let ended = serving.ended.await.unwrap().unwrap_err();
+    assert!(ended.to_string().starts_with("the beat of the gateway: "), "{ended}");
+}
+
+#[tokio::test]
 async fn a_gateway_is_ready_while_it_serves_and_the_store_answers_its_beat() {
     let world = World::attached().await;
     assert!(!world.gateway.is_ready(), "nobody serves yet");

@@ -1,8 +1,8 @@
-//! The snapshots of a run, held to the state that its boundaries make.
+//! The snapshots of a run, held to the state that its boundaries make, and what is gone, held to what its audit says.
 
 use super::Problem;
 use super::losses::Losses;
-use crate::reading::{AuditKey, StoredSnapshot};
+use crate::reading::{AuditKey, BoundaryKey, StoredSnapshot};
 use crate::{Reading, Result, RunId};
 
 /// The snapshots of a run.
@@ -15,6 +15,7 @@ pub struct Snapshots {
 }
 
 /// Rebuilds every snapshot of a run from its boundaries; where these were dropped, it is held to what the run's audit says.
+/// Among the problems are payloads that are gone without a word there.
 ///
 /// # Errors
 ///
@@ -28,7 +29,17 @@ pub async fn check_snapshots(reading: &mut dyn Reading, run: RunId) -> Result<Sn
         after.seq = last.seq;
         page.iter().for_each(|(_, row)| losses.see_audit(row));
     }
-    check(reading, run, losses).await
+    let mut after = BoundaryKey::before(run);
+    loop {
+        let page = reading.boundaries(after, run).await?;
+        let Some(last) = page.last() else { break };
+        after = last.key();
+        page.iter().for_each(|boundary| losses.see_boundary(boundary));
+    }
+    let untold: Vec<_> = losses.end(run).collect();
+    let mut found = check(reading, run, losses).await?;
+    found.problems.extend(untold);
+    Ok(found)
 }
 
 /// The same, once the run's audit has been seen.
