@@ -100,7 +100,7 @@ $$;
 
 -- `Store::mark_deleted`. An object's row may change hands (adoption) while its lock is waited for: then it is no
 -- longer this object's.
-CREATE FUNCTION ds_mark_deleted_v1(_object_uid text) RETURNS void
+CREATE FUNCTION ds_mark_deleted_v1(_object_uid text, _manager text, _reason text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     now_ bigint;
@@ -114,13 +114,14 @@ BEGIN
         now_ := ds_now_v1();
         epoch_ := ds_cut_off_v1(row_.id, 'Deleted', now_);
         UPDATE runs SET lifecycle = 'deleted' WHERE id = row_.id;
-        PERFORM ds_audit_v1(row_.id, 'deleted', 'operator', jsonb_build_object('epoch', epoch_), now_);
+        PERFORM ds_audit_v1(row_.id, 'deleted', 'operator',
+            jsonb_build_object('epoch', epoch_) || ds_asked_v1(_manager, _reason), now_);
     END IF;
 END
 $$;
 
 -- `Store::adopt_namespace`. Rows are locked in the order in which `ds_create_run_v1` locks them.
-CREATE FUNCTION ds_adopt_namespace_v1(_old text, _new text, _actor text) RETURNS bigint
+CREATE FUNCTION ds_adopt_namespace_v1(_old text, _new text, _actor text, _reason text) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     now_ bigint;
@@ -133,7 +134,8 @@ BEGIN
     FOR row_ IN SELECT * FROM runs WHERE tenant = _old ORDER BY created_at DESC, id DESC FOR UPDATE LOOP
         now_ := ds_now_v1();
         UPDATE runs SET tenant = _new WHERE id = row_.id;
-        PERFORM ds_audit_v1(row_.id, 'namespace-adopted', _actor, jsonb_build_object('from', _old, 'to', _new), now_);
+        PERFORM ds_audit_v1(row_.id, 'namespace-adopted', _actor,
+            jsonb_build_object('from', _old, 'to', _new, 'reason', _reason), now_);
         moved_ := moved_ + 1;
     END LOOP;
     RETURN moved_;

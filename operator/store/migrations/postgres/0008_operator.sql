@@ -122,7 +122,7 @@ END
 $$;
 
 -- `Store::request_cancel`.
-CREATE FUNCTION ds_request_cancel_v1(_run uuid) RETURNS jsonb
+CREATE FUNCTION ds_request_cancel_v1(_run uuid, _manager text, _reason text) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     now_ bigint;
@@ -132,14 +132,15 @@ BEGIN
     now_ := ds_now_v1();
     IF row_.lifecycle = 'live' AND row_.cancel_requested_at IS NULL THEN
         UPDATE runs SET cancel_requested_at = now_ WHERE id = _run;
-        PERFORM ds_audit_v1(_run, 'cancel-requested', 'operator', jsonb_build_object('attempt', row_.attempt), now_);
+        PERFORM ds_audit_v1(_run, 'cancel-requested', 'operator',
+            jsonb_build_object('attempt', row_.attempt) || ds_asked_v1(_manager, _reason), now_);
     END IF;
     RETURN ds_run_record_v1(_run);
 END
 $$;
 
 -- `Store::reset_budget`, by compare and set.
-CREATE FUNCTION ds_reset_budget_v1(_run uuid, _observed bigint, _to bigint) RETURNS jsonb
+CREATE FUNCTION ds_reset_budget_v1(_run uuid, _observed bigint, _to bigint, _manager text, _reason text) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     row_ runs;
@@ -154,7 +155,9 @@ BEGIN
             recovery_attempts_base = recovery_attempts, disruptions_base = disruptions
         WHERE id = _run;
         PERFORM ds_audit_v1(_run, 'reset', 'operator',
-            jsonb_build_object('from', _observed, 'to', _to, 'attempt', row_.attempt), ds_now_v1());
+            jsonb_build_object('from', _observed, 'to', _to, 'attempt', row_.attempt)
+                || ds_asked_v1(_manager, _reason),
+            ds_now_v1());
     END IF;
     RETURN ds_run_record_v1(_run);
 END

@@ -20,7 +20,8 @@ BEGIN
 END
 $$;
 
--- `Store::drop_expired`. That payloads are being dropped stands in the audit before the first of them is.
+-- `Store::drop_expired`. That payloads are being dropped stands in the audit before the first of them is. With the last of
+-- them goes the data key, which only opens copies of them that are kept elsewhere.
 CREATE FUNCTION ds_expire_v1(_limit bigint, OUT expired uuid, OUT touched bigint, OUT done boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -34,9 +35,7 @@ BEGIN
     SELECT * INTO row_ FROM runs r
     WHERE r.lifecycle <> 'live' AND NOT r.emptied
       AND (r.expired_at IS NOT NULL
-           -- A run that was never finished ended with its last transition.
-           OR coalesce(r.finish_at, (SELECT a.at FROM audit a WHERE a.run = r.id AND a.seq = r.audit_seq))
-              + r.retention_days * 86400000::bigint <= now_)
+           OR coalesce(r.finish_at, r.over_at) + r.retention_days * 86400000::bigint <= now_)
     ORDER BY r.id
     LIMIT 1
     FOR UPDATE SKIP LOCKED;
@@ -45,6 +44,7 @@ BEGIN
     END IF;
     expired := row_.id;
     IF row_.expired_at IS NULL THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended('snapshot/' || row_.id, 0));
         UPDATE runs SET expired_at = now_ WHERE id = row_.id;
         PERFORM ds_audit_v1(row_.id, 'expired', 'operator',
             jsonb_build_object('retentionDays', row_.retention_days), now_);
@@ -79,6 +79,10 @@ BEGIN
 
     touched := _limit - left_;
     done := left_ > 0;
-    UPDATE runs SET emptied = done, stored_bytes = 0 WHERE id = row_.id AND done;
+    IF done THEN
+        UPDATE runs SET emptied = true, stored_bytes = 0 WHERE id = row_.id;
+        UPDATE data_keys SET key_id = NULL, wrapped = NULL, shredded_at = now_
+        WHERE run = row_.id AND wrapped IS NOT NULL;
+    END IF;
 END
 $$;

@@ -18,7 +18,7 @@ CREATE TRIGGER audit_is_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit
     FOR EACH STATEMENT EXECUTE FUNCTION ds_refuse_v2();
 
 -- `Store::prune_audit`. How many rows went; 0: the run has no such row.
-CREATE FUNCTION ds_prune_audit_v1(_run uuid, _seq bigint, _hash bytea, _actor text) RETURNS bigint
+CREATE FUNCTION ds_prune_audit_v1(_run uuid, _seq bigint, _hash bytea, _actor text, _reason text) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     gone_ bigint;
@@ -32,7 +32,7 @@ BEGIN
     GET DIAGNOSTICS gone_ = ROW_COUNT;
     PERFORM set_config('dalsegno.prunes', '', true);
     PERFORM ds_audit_v1(_run, 'pruned', _actor, jsonb_build_object(
-        'to', _seq, 'hash', 'sha256:' || encode(_hash, 'hex'), 'rows', gone_
+        'to', _seq, 'hash', 'sha256:' || encode(_hash, 'hex'), 'rows', gone_, 'reason', _reason
     ), ds_now_v1());
     RETURN gone_;
 END

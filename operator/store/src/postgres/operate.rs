@@ -18,9 +18,9 @@ const RECORD_SCHEDULED: &str = "SELECT * FROM ds_record_scheduled_v1($1, $2, $3)
 
 const RECORD_IDENTITY: &str = "SELECT * FROM ds_record_identity_v1($1, $2, $3, $4, $5, $6)";
 
-const REQUEST_CANCEL: &str = "SELECT ds_request_cancel_v2($1, $2, $3) AS record";
+const REQUEST_CANCEL: &str = "SELECT ds_request_cancel_v1($1, $2, $3) AS record";
 
-const RESET_BUDGET: &str = "SELECT ds_reset_budget_v2($1, $2, $3, $4, $5) AS record";
+const RESET_BUDGET: &str = "SELECT ds_reset_budget_v1($1, $2, $3, $4, $5) AS record";
 
 const SET_DEADLINES: &str = "SELECT ds_set_deadlines_v1($1, $2, $3, $4) AS record";
 

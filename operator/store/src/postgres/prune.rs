@@ -7,7 +7,7 @@ use super::fault::{Fault, Work};
 use super::row::text;
 use crate::Prune;
 
-const PRUNE: &str = "SELECT ds_prune_audit_v2($1, $2, $3, $4, $5) AS rows";
+const PRUNE: &str = "SELECT ds_prune_audit_v1($1, $2, $3, $4, $5) AS rows";
 
 /// The role does not own the table.
 const NO_RIGHT: &str = "42501";

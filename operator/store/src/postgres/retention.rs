@@ -9,7 +9,7 @@ use crate::{Dropped, Retention, RunId, RunRecord};
 
 const SET: &str = "SELECT ds_set_retention_v2($1, $2, $3) AS record";
 
-const EXPIRE: &str = "SELECT * FROM ds_expire_v2($1)";
+const EXPIRE: &str = "SELECT * FROM ds_expire_v1($1)";
 
 impl Postgres {
     pub(super) async fn do_set_retention(&self, run: RunId, retention: &Retention) -> Work<RunRecord> {

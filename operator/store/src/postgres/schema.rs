@@ -46,7 +46,6 @@ fn migrator() -> Migrator {
         20 "0020_keep_last",
         21 "0021_prune_audit",
         35 "0035_lookups_of_calls",
-        45 "0045_asked",
         50 "0050_over_at",
         51 "0051_late_snapshots",
     })

@@ -25,9 +25,9 @@ const ATTEMPT: &str = "SELECT ds_attempt_v1(a, a.lease_renewed_at) AS attempt FR
 const FIND: &str = "SELECT ds_run_record_v1(id) AS record FROM runs WHERE namespace = $1 AND name = $2 \
      ORDER BY created_at DESC, id DESC";
 
-const MARK_DELETED: &str = "SELECT ds_mark_deleted_v2($1, $2, $3)";
+const MARK_DELETED: &str = "SELECT ds_mark_deleted_v1($1, $2, $3)";
 
-const ADOPT_NAMESPACE: &str = "SELECT ds_adopt_namespace_v2($1, $2, $3, $4) AS moved";
+const ADOPT_NAMESPACE: &str = "SELECT ds_adopt_namespace_v1($1, $2, $3, $4) AS moved";
 
 const PUT_REVISION: &str = "INSERT INTO revisions (hash, document, created_at) VALUES ($1, $2, ds_now_v1()) \
      ON CONFLICT (hash) DO NOTHING";

@@ -64,8 +64,7 @@ impl Prepared {
     }
 }
 
-/// Keeps the boundary and moves the run's head to it: one hand-over to the thread that the connection lives on, since
-/// those are what a commit takes most of its time for.
+/// Keeps the boundary and moves the run's head to it: together one hand-over to the thread that the connection lives on.
 pub(super) async fn insert(
     conn: &mut SqliteConnection,
     now: i64,
