@@ -95,6 +95,8 @@ async fn ensure_ledger(client: &Client) -> Result {
                     "metadata": { "labels": labels },
                     "spec": {
                         "nodeSelector": { "kubernetes.io/hostname": SAFE_NODE },
+                        // The outside world is not evicted: it keeps all in memory, and stories know its address.
+                        "tolerations": [{ "operator": "Exists", "effect": "NoExecute" }],
                         "containers": [{
                             "name": "ledger",
                             "image": LEDGER_IMAGE,
