@@ -9,7 +9,7 @@ use crate::Error;
 
 /// Holds the lock until it is dropped, or its process ends in whatever way.
 #[derive(Debug)]
-pub(super) struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File);
+pub(super) struct Lock(File);
 
 impl Lock {
     /// Locks a file beside the database; SQLite's own locks stay free for readers.
@@ -34,6 +34,14 @@ impl Lock {
     }
 }
 
+impl Drop for Lock {
+    /// Lets go at once. To close the file would not: a program that is just being started by another thread holds a
+    /// copy of it until its `exec`, and the lock with it.
+    fn drop(&mut self) {
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
 fn beside(database: &Path) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(".lock");
@@ -51,6 +59,16 @@ mod tests {
         let first = Lock::take(&database).unwrap();
         let refused = Lock::take(&database).unwrap_err().to_string();
         assert!(refused.contains("runs.db.lock") && refused.contains("still runs"), "{refused}");
+        drop(first);
+        Lock::take(&database).unwrap();
+    }
+
+    #[test]
+    fn a_copy_of_the_file_does_not_keep_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = dir.path().join("runs.db");
+        let first = Lock::take(&database).unwrap();
+        let _copy_of_a_starting_program = first.0.try_clone().unwrap();
         drop(first);
         Lock::take(&database).unwrap();
     }
