@@ -1,6 +1,6 @@
 """Dal Segno for Python: what an agent imports. One file, the standard library only; README.md shows its loop."""
 
-import contextlib, http.client, itertools, json, os, random, secrets, signal, sys, threading, time, uuid  # noqa: E401
+import http.client, itertools, json, os, random, secrets, signal, sys, threading, time, uuid  # noqa: E401
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -39,7 +39,7 @@ class Run:
     def __init__(self, heartbeat, sigterm):
         self._url, self._instance = urlsplit(os.environ["DALSEGNO_URL"]), secrets.token_urlsafe(32)
         self._keys = self._url.path.rstrip("/").split("/")[-1] + ":"  # the run's id: no other run has such keys
-        self._over, self._term, self._claims = threading.Event(), threading.Event(), {}
+        self._over, self._term, self._claims, self._kept = threading.Event(), threading.Event(), {}, threading.local()
         self.cancelled = self.suspending = False  # what a person asks for, as of the last answer
         if sigterm:
             threading.Thread(target=self._leave, daemon=True).start()
@@ -68,8 +68,7 @@ class Run:
         `write_records`. `finish` ends the run: {"outcome": "succeeded" | "failed", "reason", "message", "output"}.
         """
         channels = channels and {
-            **channels,
-            "set": {name: {"json": value} for name, value in channels.get("set", {}).items()},
+            **channels, "set": {name: {"json": value} for name, value in channels.get("set", {}).items()},
             "append": {name: [{"json": item} for item in items] for name, items in channels.get("append", {}).items()}}
         answer = self._send(f"turns/{turn}/plan" if plan else f"turns/{turn}", {
             "commitId": str(uuid.uuid4()), "state": state, "channels": channels, "events": list(events), "usage": usage,
@@ -147,14 +146,14 @@ class Run:
         """Serialises once and sends the same bytes until they are answered, for as long as the pod lives."""
         body = fields and json.dumps({k: v for k, v in fields.items() if v is not None}, allow_nan=False).encode()
         kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
-        for delay in itertools.chain((0.1, 0.2, 0.4, 0.8, 1.6, 3.2), itertools.repeat(5)):  # seconds
+        connection = vars(self._kept).setdefault(os.getpid(), kind(self._url.netloc, timeout=timeout))  # a thread's own
+        for delay in itertools.chain((0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2), itertools.repeat(5)):  # seconds
             token = self._instance if path != "attach" else Path(os.environ["DALSEGNO_TOKEN_FILE"]).read_text("ascii")
             headers = {"Authorization": f"Bearer {token.strip()}", "Content-Type": "application/json"}
             try:
-                with contextlib.closing(kind(self._url.netloc, timeout=timeout)) as connection:
-                    connection.request(method, f"{self._url.path.rstrip('/')}/{path}", body, headers)
-                    answer = connection.getresponse()
-                    status, retry_after, text = answer.status, answer.headers.get("Retry-After", ""), answer.read()
+                connection.request(method, f"{self._url.path.rstrip('/')}/{path}", body, headers)
+                answer = connection.getresponse()
+                status, retry_after, text = answer.status, answer.headers.get("Retry-After", ""), answer.read()
                 if status < 400:
                     answer = json.loads(text or "{}")
                     self.suspending = answer.get("suspend", self.suspending)
@@ -164,6 +163,7 @@ class Run:
                     self._refuse(path, status, text)
             except (OSError, http.client.HTTPException) as error:
                 status, retry_after = error, ""  # it may have been heard; the gateway tells a repeat by its bytes
+            connection.close()  # the next one may lead to another gateway
             if delay == 5:
                 print(f"dalsegno: {path}: no answer yet ({status}), sending it again", file=sys.stderr, flush=True)
             time.sleep(max(random.uniform(delay / 2, delay), int(retry_after) if retry_after.isdigit() else 0))

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -48,17 +49,26 @@ class Gateway:
     def __init__(self, tmp_path):
         self.script = {"attach": [attach()], "heartbeat": [ok()]}
         self.seen = []  # (path, bearer, body) of every request
+        self.ports = defaultdict(list)  # the client's, of the requests of each path: the same one is the same connection
+        self.idle_seconds = 60  # after which a connection is closed
         gateway = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self):
+                self.timeout = gateway.idle_seconds
+                super().setup()
+
             def do_POST(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 path = self.path.removeprefix("/v1/runs/r1/")
                 gateway.seen.append((path, self.headers["Authorization"], body))
+                gateway.ports[path].append(self.client_address[1])
                 answers = gateway.script[path]
                 answer = answers.pop(0) if len(answers) > 1 else answers[0]
                 if answer is Gateway.CUT:
-                    self.connection.close()
+                    self.close_connection = True
                     return
                 status, fields, *headers = answer
                 text = json.dumps(fields).encode()
@@ -88,7 +98,7 @@ class Gateway:
 
     def start(self, code):
         """Starts an agent of these lines, in its own process: most of what is promised is how it ends."""
-        preamble = "import time, dalsegno\nfrom dalsegno import *\n"
+        preamble = "import os, time, dalsegno\nfrom dalsegno import *\n"
         command = [sys.executable, "-u", "-c", preamble + textwrap.dedent(code)]
         return subprocess.Popen(command, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -125,6 +135,44 @@ def test_a_fresh_run_attaches_by_the_token_and_goes_on_by_its_instance(gateway):
     commit = json.loads(commit)
     assert len(commit.pop("commitId")) == 36
     assert commit == {"state": {"n": 1}, "events": [{"did": "it"}], "calls": [], "records": [], "usage": {"tokensIn": 5}}
+
+
+def test_turns_stay_on_one_connection_and_so_with_one_gateway(gateway):
+    gateway.script["attach"] = [attach(heartbeatSeconds=0.05)]
+    gateway.script |= {f"turns/{turn}": [committed(turn)] for turn in (1, 2, 3)}
+    code, _, err = gateway.run("run = Run.attach()\nfor turn in (1, 2, 3): run.commit(turn, state=turn); time.sleep(0.1)")
+    assert (code, err) == (0, "")
+    beats = set(gateway.ports.pop("heartbeat"))
+    others = {port for ports in gateway.ports.values() for port in ports}
+    assert len(beats) == len(others) == 1 and beats != others
+
+
+def test_a_connection_that_was_closed_meanwhile_costs_no_wait_and_says_nothing(gateway):
+    gateway.idle_seconds = 0.1
+    gateway.script |= {"turns/1": [committed(1)], "turns/2": [committed(2)]}
+    code, out, err = gateway.run("""
+        run = Run.attach(heartbeat=False)
+        run.commit(1, state=1)
+        time.sleep(0.5)
+        time.sleep = print
+        run.commit(2, state=2)
+    """)
+    assert (code, out, err) == (0, "0.0\n", "")
+    assert len(gateway.bodies("turns/2")) == 1 and gateway.ports["turns/1"] != gateway.ports["turns/2"]
+
+
+def test_a_forked_process_has_a_connection_of_its_own(gateway):
+    gateway.script |= {"turns/1": [committed(1)], "turns/2": [committed(2)]}
+    code, _, _ = gateway.run("""
+        run = Run.attach(heartbeat=False)
+        run.commit(1, state=1)
+        if os.fork() == 0:
+            run.commit(2, state=2)
+            os._exit(0)
+        os.wait()
+    """)
+    assert code == 0 and len(gateway.bodies("turns/2")) == 1
+    assert gateway.ports["attach"] == gateway.ports["turns/1"] != gateway.ports["turns/2"]
 
 
 def test_a_resumed_run_goes_on_at_the_next_turn_with_its_channels(gateway):

@@ -19,11 +19,16 @@ pub(crate) const BEAT: Duration = Duration::from_secs(5);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
 
+/// How long a connection is kept between two calls: less than the gateway keeps it.
+const KEPT: Duration = Duration::from_secs(55);
+
 pub(crate) type OnOver = Box<dyn Fn(&Problem) + Send + Sync>;
 
 /// The gateway's side of one run.
 pub(crate) struct Client {
-    agent: ureq::Agent,
+    /// For all but heartbeats: turns that stay on one connection stay with one gateway.
+    turns: ureq::Agent,
+    beats: ureq::Agent,
     pub(crate) base: String,
     token_file: PathBuf,
     /// The bearer once attached; until then it is the pod's token.
@@ -45,8 +50,10 @@ struct Answer {
 impl Client {
     pub(crate) fn new(base: &str, token_file: PathBuf, on_over: OnOver) -> Self {
         let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).max_redirects(0);
+        let config = config.max_idle_age(KEPT).build();
         Self {
-            agent: config.build().into(),
+            turns: config.new_agent(),
+            beats: config.new_agent(),
             base: base.trim_end_matches('/').to_owned(),
             token_file,
             instance: OnceLock::new(),
@@ -104,17 +111,16 @@ impl Client {
     ) -> std::result::Result<Answer, ureq::Error> {
         let url = format!("{}/{path}", self.base);
         let bearer = format!("Bearer {bearer}");
+        let agent = if path == "heartbeat" { &self.beats } else { &self.turns };
         let mut response = match body {
-            None => self
-                .agent
+            None => agent
                 .get(&url)
                 .header("Authorization", bearer)
                 .config()
                 .timeout_global(Some(timeout))
                 .build()
                 .call(),
-            Some(bytes) => self
-                .agent
+            Some(bytes) => agent
                 .post(&url)
                 .header("Authorization", bearer)
                 .header("Content-Type", "application/json")

@@ -1,6 +1,6 @@
 //! The client against a scripted gateway: each test says in its name what an agent may rely on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,6 +22,8 @@ struct Script {
     answers: HashMap<String, Vec<Answer>>,
     /// Path, bearer and body of every request.
     seen: Vec<(String, String, String)>,
+    /// The client's, of each of them: the same one is the same connection.
+    ports: Vec<u16>,
 }
 
 struct Gateway {
@@ -81,31 +83,33 @@ impl Gateway {
 }
 
 fn serve(stream: TcpStream, script: &Mutex<Script>) {
+    let port = stream.peer_addr().unwrap().port();
     let mut reader = BufReader::new(stream);
-    let mut lines = reader.by_ref().lines().map(|line| line.unwrap());
-    let Some(request) = lines.next() else { return };
-    let path = request.split(' ').nth(1).unwrap().strip_prefix("/v1/runs/r1/").unwrap().to_owned();
-    let headers: HashMap<String, String> = lines
-        .take_while(|line| !line.is_empty())
-        .map(|line| {
-            line.split_once(": ").map(|(name, value)| (name.to_lowercase(), value.to_owned())).unwrap()
-        })
-        .collect();
-    let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).unwrap();
+    loop {
+        let mut lines = reader.by_ref().lines().map_while(Result::ok);
+        let Some(request) = lines.next() else { return };
+        let path = request.split(' ').nth(1).unwrap().strip_prefix("/v1/runs/r1/").unwrap().to_owned();
+        let headers: HashMap<String, String> = lines
+            .take_while(|line| !line.is_empty())
+            .map(|line| {
+                line.split_once(": ").map(|(name, value)| (name.to_lowercase(), value.to_owned())).unwrap()
+            })
+            .collect();
+        let length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
 
-    let mut script = script.lock().unwrap();
-    script.seen.push((path.clone(), headers["authorization"].clone(), String::from_utf8(body).unwrap()));
-    let answers = script.answers.get_mut(&path).unwrap_or_else(|| panic!("no answer for {path}"));
-    let answer = if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() };
-    drop(script);
-    if let Some((status, body)) = answer {
+        let mut script = script.lock().unwrap();
+        script.ports.push(port);
+        script.seen.push((path.clone(), headers["authorization"].clone(), String::from_utf8(body).unwrap()));
+        let answers = script.answers.get_mut(&path).unwrap_or_else(|| panic!("no answer for {path}"));
+        let answer = if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() };
+        drop(script);
+        let Some((status, body)) = answer else { return };
         let body = body.to_string();
-        let head =
-            format!("HTTP/1.1 {status} Any\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
         let retry = if status == 429 { "Retry-After: 1\r\n" } else { "" };
-        write!(reader.get_mut(), "{head}{retry}\r\n{body}").unwrap();
+        let head = format!("HTTP/1.1 {status} Any\r\nContent-Length: {}\r\n{retry}", body.len());
+        write!(reader.get_mut(), "{head}\r\n{body}").unwrap();
     }
 }
 
@@ -242,6 +246,27 @@ fn any_other_refusal_is_an_error_with_its_code() {
     let refused = run.commit(Commit::new(3));
     assert!(matches!(refused, Err(Error::Refused { problem, .. }) if problem.code == Code::Conflict));
     assert!(matches!(run.commit(Commit::new(4)), Err(Error::Unexpected { status: 404, .. })));
+}
+
+#[test]
+fn turns_stay_on_one_connection_and_so_with_one_gateway() {
+    let gateway = Gateway::new();
+    let gateway = (1..=4)
+        .fold(gateway, |gateway, turn| gateway.on(&format!("turns/{turn}"), [committed(turn, "result")]));
+    let mut run = gateway.builder().heartbeat(true).attach().unwrap();
+    for (beats, turns) in [(1, 1..=2), (2, 3..=4)] {
+        within(Duration::from_secs(10), || gateway.bodies("heartbeat").len() >= beats);
+        for turn in turns {
+            run.commit(Commit::new(turn)).unwrap();
+        }
+    }
+    let script = gateway.script.lock().unwrap();
+    let ports = |beats| -> HashSet<u16> {
+        let seen = script.seen.iter().zip(&script.ports);
+        seen.filter(|((path, ..), _)| (path == "heartbeat") == beats).map(|(_, port)| *port).collect()
+    };
+    assert_eq!((ports(true).len(), ports(false).len()), (1, 1));
+    assert!(ports(true).is_disjoint(&ports(false)));
 }
 
 #[test]
