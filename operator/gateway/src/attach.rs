@@ -68,9 +68,12 @@ async fn take(
                 same_namespace(&row(gateway, run).await?, pod)?;
                 return Err(Refusal::fenced());
             }
+            Attached::Finished => {
+                same_namespace(&row(gateway, run).await?, pod)?;
+                return Err(Refusal::finished());
+            }
             Attached::VersionIncompatible(why) => return Err(incompatible(&why)),
             Attached::Spent => return Err(Refusal::spent()),
-            Attached::Finished => return Err(Refusal::finished()),
             Attached::NotFound => return Err(Refusal::no_such_run()),
         }
     }

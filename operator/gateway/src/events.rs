@@ -35,6 +35,7 @@ pub(crate) async fn events(
     }
     let turn = turn.map(|turn| path::turn(&turn)).transpose()?;
     let limit = query.limit()?;
+    read::judge(&gateway, &reader).await?;
     let from = match turn {
         Some(turn) => first_of(&gateway, &reader, turn).await?,
         None => from.unwrap_or(1),
@@ -55,13 +56,11 @@ pub(crate) async fn events(
 
 /// The position that a turn's events begin at.
 async fn first_of(gateway: &Gateway, reader: &Reader, turn: i32) -> Result<i64, Refusal> {
-    read::judge(gateway, reader).await?;
     let asked = || gateway.store.first_event(reader.run, turn);
     gateway.ask("looking for a turn", asked).await?.ok_or_else(|| read::nothing(Some(turn)))
 }
 
 async fn page(gateway: &Gateway, reader: &Reader, query: EventQuery) -> Result<EventPage, Refusal> {
-    read::judge(gateway, reader).await?;
     gateway.ask("reading events", || gateway.store.events(reader.run, query)).await
 }
 
@@ -168,6 +167,7 @@ impl Following {
             if self.began.elapsed() >= config.follow_limit {
                 return None;
             }
+            read::judge(&self.gateway, &self.reader).await.ok()?;
             let page = page(&self.gateway, &self.reader, self.query).await.ok()?;
             if !page.events.is_empty() {
                 return Some(page);

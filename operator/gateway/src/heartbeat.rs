@@ -60,6 +60,11 @@ impl Heartbeats {
         self.waiting.send(Waiting { worker: (run, capability), answer }).await.ok()?;
         answered.await.ok()
     }
+
+    /// When they are gathered no more, as after a defect.
+    pub(crate) async fn ended(&self) {
+        self.waiting.closed().await;
+    }
 }
 
 /// Ends when nobody can send any more.

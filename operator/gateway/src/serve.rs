@@ -28,7 +28,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 ///
-/// What the listener says; or it beats no more, and whoever listens for that would take it for gone.
+/// What the listener says; or it beats no more, and whoever listens for that would take it for gone; or it hears no
+/// heartbeats any more, and every worker would be taken for silent.
 pub async fn serve(
     listener: TcpListener,
     gateway: Gateway,
@@ -49,6 +50,9 @@ pub async fn serve(
             Some(ended) = beats.join_next() => {
                 let why = ended.map_or_else(|panicked| panicked.to_string(), |()| "it has ended".into());
                 return Err(io::Error::other(format!("the beat of the gateway: {why}")));
+            }
+            () = gateway.heartbeats.ended() => {
+                return Err(io::Error::other("the gathering of heartbeats: it has ended"));
             }
         };
         let answering = open.watch(http.serve_connection(TokioIo::new(connection), app.clone()));

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use dalsegno_store::{RunId, SNAPSHOT_DUE, SNAPSHOT_OVERDUE, Snapshotted};
 use quick_cache::sync::Cache;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::gateway::{Gateway, chain};
@@ -86,7 +87,12 @@ pub(crate) fn committed(gateway: &Gateway, run: RunId, turn: i32, whole: bool) {
             Some(permit) => Some(permit),
             None => permits.acquire_owned().await.ok(),
         };
-        let outcome = ask(&gateway, run).await;
+        // Its decoding and comparing would keep a thread from those that answer calls.
+        let (asking, runtime) = (gateway.clone(), Handle::current());
+        let asked = tokio::task::spawn_blocking(move || {
+            runtime.block_on(asking.closing.run_until_cancelled(ask(&asking, run)))
+        });
+        let outcome = asked.await.ok().flatten().flatten();
         gateway.metrics.snapshotted(outcome.map(|snapshot| snapshot.made));
         let mark = match outcome {
             Some(Snapshotted { turn, lag, .. }) => Mark { turn, lag, ask_at: SNAPSHOT_DUE },

@@ -44,6 +44,8 @@ const STATE: usize = 64 << 10;
 /// Turns of the short run and of the long one.
 const SHORT: usize = 10;
 const LONG: usize = 1_000;
+/// Turns among which snapshots fall due.
+const MANY: usize = 3_000;
 /// Resumes of each.
 const RESUMES: usize = 300;
 /// Within this a snapshot that was asked for is made.
@@ -57,18 +59,20 @@ fn main() {
 
     let (mut due, mut resumed) = (Vec::new(), Vec::new());
     for world in &worlds {
+        let mut many = world.worker("many");
+        let took = commits(&mut many, 0..MANY);
+        due.push(snapshots(world, &many, &took));
         let mut short = world.worker("short");
         let mut long = world.worker("long");
         commits(&mut short, 0..SHORT);
-        let took = commits(&mut long, 0..LONG);
-        due.push(snapshots(world, &long, &took));
+        commits(&mut long, 0..LONG);
         to_a_snapshot(world, &mut short, SHORT);
         to_a_snapshot(world, &mut long, LONG);
         resumed.push(resumes(world, &mut short, &mut long));
     }
     print_table(
-        "Boundaries of 64 KiB that ask for a snapshot, and the one after each, against all others",
-        ["store", "boundaries", "with a snapshot", "others p50", "p50 ÷ p50", "p95 ÷ p95"],
+        "Boundaries of 64 KiB at which a snapshot is due, and the one after each, against all others, p50 / p95",
+        ["store", "boundaries", "with a snapshot", "others p50", "due ÷ others", "after ÷ others"],
         &due,
     );
     print_table(
@@ -114,21 +118,28 @@ fn to_a_snapshot(world: &World<'_>, worker: &mut Worker, mut turn: usize) {
     }
 }
 
-/// A snapshot is made off the path of the commit that asks for it: what it costs, that commit and the next one feel.
+/// The answer to the boundary at which a snapshot is due waits for none; the next one meets its making.
 fn snapshots(world: &World<'_>, worker: &Worker, took: &[Duration]) -> [String; 6] {
     let snapshots = world.turns_with_snapshot(worker);
-    let (mut with, mut without) = (Samples::default(), Samples::default());
+    let (mut due, mut after, mut others) = (Samples::default(), Samples::default(), Samples::default());
     for (turn, took) in (1..).zip(took) {
-        let meets = snapshots.contains(&turn) || snapshots.contains(&(turn - 1));
-        if meets { with.push(*took) } else { without.push(*took) }
+        let samples = if snapshots.contains(&turn) {
+            &mut due
+        } else if snapshots.contains(&(turn - 1)) {
+            &mut after
+        } else {
+            &mut others
+        };
+        samples.push(*took);
     }
+    let over = |samples: &Samples| [0.5, 0.95].map(|q| times(samples.over(&others, q))).join(" / ");
     [
         world.name.to_owned(),
         took.len().to_string(),
         snapshots.len().to_string(),
-        about(without.quantile(0.5)),
-        times(with.over(&without, 0.5)),
-        times(with.over(&without, 0.95)),
+        about(others.quantile(0.5)),
+        over(&due),
+        over(&after),
     ]
 }
 

@@ -53,7 +53,7 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
     let first = stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"{"))]);
     let answer = world.post("turns/1", Body::from_stream(first.chain(stream::pending()))).await;
     assert_eq!((answer.status, answer.code().as_str()), (503, "UNAVAILABLE"));
-    assert!(started.elapsed() < Duration::from_secs(2));
+    assert!(started.elapsed() < Duration::from_secs(10));
 }
 
 #[tokio::test]

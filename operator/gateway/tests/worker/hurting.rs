@@ -58,7 +58,7 @@ async fn a_database_that_is_started_anew_costs_no_worker_an_answer() {
 async fn a_database_that_stalls_is_not_waited_for_by_more_callers_than_may() {
     let server = Server::start(&[]);
     let url = server.database().await;
-    let config = Config { askers: 4, calls_per_run: 64, store_deadline: Duration::from_secs(1), ..quick() };
+    let config = Config { askers: 4, calls_per_run: 64, store_deadline: Duration::from_secs(3), ..quick() };
     let world = attached(&url, config).await;
     let mut stall = PgConnection::connect(&url).await.unwrap();
     stall.execute("BEGIN; LOCK TABLE runs IN ACCESS EXCLUSIVE MODE").await.unwrap();
@@ -74,9 +74,9 @@ async fn a_database_that_stalls_is_not_waited_for_by_more_callers_than_may() {
     assert_eq!((crowded.len(), waited.len()), (16, 4));
     for (answer, after) in &answers {
         assert_eq!((answer.status, answer.code().as_str()), (503, "UNAVAILABLE"));
-        assert!(*after < Duration::from_secs(3), "{after:?}");
+        assert!(*after < Config::default().store_deadline, "{after:?}");
     }
-    assert!(crowded.iter().all(|(_, after)| *after < Duration::from_millis(900)), "they were told at once");
+    assert!(crowded.iter().all(|(_, after)| *after < Duration::from_millis(2_500)), "they were told at once");
     assert_eq!(counted(&world, r#"gateway_store_failures_total{failure="crowded"}"#), 16);
     assert_eq!(counted(&world, r#"gateway_store_failures_total{failure="timeout"}"#), 4);
 
@@ -89,10 +89,11 @@ async fn a_database_that_stalls_is_not_waited_for_by_more_callers_than_may() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn before_a_database_that_has_been_away_for_a_while_no_call_waits() {
     let server = Server::start(&[]);
-    let world = attached(&server.database().await, Config::default()).await;
+    let config = Config { store_deadline: Duration::from_secs(30), ..Config::default() };
+    let world = attached(&server.database().await, config).await;
     drop(server);
     let began = Instant::now();
     assert_eq!(world.post("turns/1", commit(1, "1")).await.code(), "UNAVAILABLE");
-    assert!(began.elapsed() < Duration::from_secs(1), "it was asked once: no beat has come through");
+    assert!(began.elapsed() < Duration::from_secs(5), "it was asked once: no beat has come through");
     assert_eq!(counted(&world, "gateway_store_retries_total"), 0);
 }

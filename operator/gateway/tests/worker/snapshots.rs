@@ -10,6 +10,7 @@ use prometheus_client::registry::Registry;
 use uuid::Uuid;
 
 use crate::faults::Fault;
+use crate::serving;
 use crate::world::*;
 
 async fn append(world: &World, turn: i32) -> Answer {
@@ -132,6 +133,19 @@ async fn an_overdue_snapshot_waits_while_others_take_all_the_room() {
     world.store.set_snapshots(Fault::None);
     until(&world, r#"snapshots_total{outcome="made"} 3"#).await;
     assert_eq!(world.store.snapshot(world.run).await.unwrap().lag, 0);
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_under_way_is_given_up_when_its_gateway_stops() {
+    let world = World::attached().await;
+    let serving = serving::start(&world).await;
+    world.store.set_snapshots(Fault::Hangs);
+    for turn in 1..=SNAPSHOT_DUE {
+        append(&world, turn).await.ok();
+    }
+    serving::until("it is under way", || world.store.waiting.load(Ordering::SeqCst) == 1).await;
+    serving.end().await;
+    until(&world, r#"snapshots_total{outcome="failed"} 1"#).await;
 }
 
 #[tokio::test]

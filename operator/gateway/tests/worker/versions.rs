@@ -19,7 +19,7 @@ async fn an_image_that_is_not_judged_yet_waits_and_then_is_told_to_try_again() {
 
 #[tokio::test]
 async fn an_image_that_is_judged_meanwhile_attaches() {
-    let world = World::reserved(quick()).await;
+    let world = World::reserved(patient()).await;
     world.record_pod(1, "pod-1", None).await;
     let judge = async {
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -84,6 +84,11 @@ pub fn quick() -> Config {
     }
 }
 
+/// Waits for the operator as long as no test takes.
+pub fn patient() -> Config {
+    Config { record_wait: Duration::from_secs(60), verdict_wait: Duration::from_secs(60), ..quick() }
+}
+
 impl World {
     /// A run whose first pod, `pod-1`, is recorded and judged.
     pub async fn new() -> Self {
