@@ -127,6 +127,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_document_that_is_kept_and_read_again_is_the_same_revision() {
+        for number in ["1", "0.1", "1e300", "5.0E-324", "123456789.12345678901234567890", &"5".repeat(50)] {
+            let text = format!(r#"{{"template":{{"spec":{{"number":{number}}}}}}}"#);
+            let document = Document::parse(&text).unwrap();
+            assert_eq!(Document::parse(&document.text()).unwrap().hash(), document.hash(), "{number}");
+        }
+    }
+
+    #[test]
     fn a_repository_is_the_name_without_tag_and_digest() {
         for (image, name) in [
             ("agent", "agent"),
