@@ -29,6 +29,7 @@ mod checkpoint;
 pub mod codec;
 mod error;
 mod events;
+mod fault;
 pub mod fold;
 pub mod header;
 pub mod keys;

@@ -23,8 +23,8 @@ mod calls;
 mod commit;
 mod data_keys;
 mod events;
-mod fault;
 mod fitness;
+mod gather;
 mod grants;
 mod old;
 mod operate;
@@ -49,15 +49,17 @@ use sqlx::{ConnectOptions as _, Connection as _, Row as _};
 use uuid::Uuid;
 
 use crate::Result;
+use crate::fault::{Fault, Work};
 use crate::keys::{KeyProvider, Keys};
-use fault::Work;
+use gather::Gather;
 use pool::Pool;
 use url::Target;
 
 /// A store in PostgreSQL.
 #[derive(Debug)]
 pub struct Postgres {
-    pool: Pool,
+    pool: Arc<Pool>,
+    gather: Arc<Gather>,
     keys: Arc<Keys>,
 }
 
@@ -70,13 +72,14 @@ impl Postgres {
     }
 
     async fn open(target: Target) -> Work<Self> {
-        let pool = Pool::new(target);
+        let pool = Arc::new(Pool::new(target));
         let version = match pool.optional(sqlx::query(schema::IS_MIGRATED)).await? {
             Some(_) => pool.one(sqlx::query(schema::VERSION)).await?.try_get("version")?,
             None => 0,
         };
         schema::check(version)?;
-        Ok(Self { pool, keys: Arc::default() })
+        let gather = Gather::new(Arc::clone(&pool));
+        Ok(Self { pool, gather, keys: Arc::default() })
     }
 
     /// Asked anew each time: another database may stand at this address by now.
@@ -101,7 +104,7 @@ impl Postgres {
             done?;
             Ok(closed?)
         };
-        work.await.map_err(|fault: fault::Fault| fault.while_("migrating the store"))
+        work.await.map_err(|fault: Fault| fault.while_("migrating the store"))
     }
 
     /// Gives `role` the least rights that operator and gateway need, and takes all others on these tables from it.
@@ -113,6 +116,6 @@ impl Postgres {
             grants::grant(&mut conn, role).await?;
             Ok(conn.close().await?)
         };
-        work.await.map_err(|fault: fault::Fault| fault.while_("granting rights"))
+        work.await.map_err(|fault: Fault| fault.while_("granting rights"))
     }
 }

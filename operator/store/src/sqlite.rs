@@ -19,6 +19,7 @@ mod attach;
 mod attempt_row;
 mod boundary;
 mod branch;
+mod by_size;
 mod call_row;
 mod calls;
 mod cancel;
@@ -29,7 +30,6 @@ mod commit;
 mod create;
 mod data_keys;
 mod events;
-mod fault;
 mod judge;
 mod links;
 mod lock;
@@ -60,10 +60,10 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection, SqlitePool};
 use uuid::Uuid;
 
+use crate::fault::{Fault, Work};
 use crate::keys::{KeyProvider, Keys};
 use crate::{Error, Result};
 use clock::Clock;
-use fault::{Fault, Work};
 use lock::Lock;
 use writer::{Doing, Durability, Writer};
 
@@ -175,9 +175,11 @@ impl Sqlite {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> Doing<'c, T> + Send + 'static,
     {
-        let writer =
-            self.writer.as_ref().ok_or_else(|| Error::Unfit("it was opened for reading only".into()))?;
-        in_time(doing, writer.submit(durability, work)).await
+        in_time(doing, self.writer()?.submit(durability, work)).await
+    }
+
+    fn writer(&self) -> Result<&Writer> {
+        self.writer.as_ref().ok_or_else(|| Error::Unfit("it was opened for reading only".into()))
     }
 }
 

@@ -4,8 +4,8 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use super::fault::Work;
 use super::row::{boundary, digest};
+use crate::fault::Work;
 use crate::proof::{Anchor, RUNS_PER_ANCHOR, Standing, Unanchored};
 use crate::{Digest, Place};
 

@@ -3,8 +3,8 @@
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 
-use super::fault::Work;
 use super::pool::Pool;
+use crate::fault::Work;
 
 /// Answers statements that read.
 pub(super) trait Answers: Sync {

@@ -6,10 +6,10 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::answers::Answers;
-use super::fault::{Fault, Work, timestamp};
 use super::row::{boundary, digest, number, optional_digest};
 use crate::branch::{Branch, Walk};
 use crate::chain::{Kept, KeptSnapshot, Payloads, Place, Shelved};
+use crate::fault::{Fault, Work, timestamp};
 use crate::old::is_dropped;
 use crate::{AuditRow, BoundaryRow, Digest, RunId};
 

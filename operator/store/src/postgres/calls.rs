@@ -5,9 +5,9 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use super::fault::{Fault, Work};
 use super::row::{call, json, named, packed, text, word};
 use crate::audit::actor;
+use crate::fault::{Fault, Work};
 use crate::model::key_refused;
 use crate::seal::{Sealing, Spot};
 use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, SettledBy};

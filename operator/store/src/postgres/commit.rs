@@ -1,18 +1,20 @@
 //! Boundaries and finishes.
 
-use dalsegno_protocol::PlannedCall;
+use dalsegno_protocol::{PlannedCall, Usage};
 use sqlx::Row as _;
-use sqlx::postgres::PgRow;
+use sqlx::postgres::{PgArguments, PgRow, Postgres as Database};
+use sqlx::query::Query;
+use uuid::Uuid;
 
 use super::Postgres;
-use super::fault::{Fault, Work};
 use super::records::Columns;
 use super::row::{asked, boundary, head, number, optional_digest, packed, text, word};
+use crate::fault::{Fault, Work};
 use crate::packed::Packed;
 use crate::seal::{BodyDigest, Sealing, Spot};
-use crate::{Commit, Committed, Digest, FinishCall, NewFinish, Standing, codec, header};
+use crate::{Commit, Committed, Digest, FinishCall, NewFinish, RunId, Standing, codec, header};
 
-const COMMIT: &str = include_str!("commit.sql");
+pub(super) const COMMIT: &str = include_str!("commit.sql");
 
 const FINISH: &str = "SELECT * FROM ds_finish_v1($1, $2, $3, $4, $5, $6, $7, $8)";
 
@@ -58,56 +60,21 @@ impl Postgres {
         sealing: &Sealing,
         older: Option<Digest>,
     ) -> Work<Option<Committed>> {
-        let at = (commit.turn, commit.boundary, commit.commit_id);
-        let events = codec::encode_events(&commit.events);
-        let events = events.map(|events| sealing.seal(Spot::Events(at.0, at.1, at.2), events)).transpose()?;
-        let digest_key = sealing.digest_key(at.0, at.1, at.2);
-        let keyed = |plain: Digest| Vec::from(digest_key.map_or(plain, |key| key.digest(plain)));
-        let body = sealing.body(commit.digest);
-        let finish = Words::of(commit.finish.as_ref())?;
-        let calls = Planned::of(&commit.calls, sealing)?;
-        let records = Columns::of(&commit.records, sealing)?;
-        let query = sqlx::query(COMMIT)
-            .bind(commit.run)
-            .bind(commit.capability.as_slice())
-            .bind(commit.turn)
-            .bind(number(commit.boundary))
-            .bind(commit.commit_id)
-            .bind(Vec::from(body.kept))
-            .bind(ops.ops)
-            .bind(header::ops_digest(commit.ops.as_deref()).map(keyed))
-            .bind(commit.full)
-            .bind(events)
-            .bind(header::events_digest(&commit.events).map(keyed))
-            .bind(commit.events.len() as i64)
-            .bind(commit.usage.tokens_in)
-            .bind(commit.usage.tokens_out)
-            .bind(commit.usage.tool_calls)
-            .bind(commit.usage.cost_micro_usd)
-            .bind(commit.trigger.as_deref().map(text))
-            .bind(finish.outcome)
-            .bind(finish.reason)
-            .bind(finish.message)
-            .bind(finish.output)
-            .bind(calls.ids)
-            .bind(calls.policies)
-            .bind(calls.keys)
-            .bind(calls.arguments)
-            .bind(records.digest.map(Vec::from));
-        let query = records.bind(query).bind(ops.base.map(Vec::from)).bind(older.map(Vec::from));
-        let Some(row) = self.pool.optional(query).await? else {
-            return Ok(Some(Committed::NotFound));
+        let proposed = Proposed::new(commit, ops, sealing, older)?;
+        let ruling = if commit.calls.is_empty() && commit.records.is_empty() && commit.finish.is_none() {
+            self.gather.commit(proposed).await?
+        } else {
+            let more = More::of(commit, sealing)?;
+            let row = self.pool.optional(statement(COMMIT, &[&proposed], more)).await?;
+            row.as_ref().map_or(Ok(Some(Committed::NotFound)), ruling)?
         };
-        if row.try_get::<&str, _>("verdict")? == "other base" {
-            return Ok(None);
-        }
-        Ok(Some(match committed(&row)? {
-            Committed::Fenced { .. } => Committed::Fenced { committed: self.stands(commit, body).await? },
-            Committed::Ok(standing) => {
-                Committed::Ok(Standing { parent: optional_digest(&row, "parent_hash")?, ..standing })
+        Ok(match ruling {
+            Some(Committed::Fenced { .. }) => {
+                let committed = self.stands(commit, sealing.body(commit.digest)).await?;
+                Some(Committed::Fenced { committed })
             }
             other => other,
-        }))
+        })
     }
 
     async fn stands(&self, commit: &Commit, body: BodyDigest) -> Work<bool> {
@@ -148,6 +115,133 @@ impl Postgres {
             .bind(finish.output);
         committed(&self.pool.one(query).await?)
     }
+}
+
+/// A boundary as its statement takes it.
+pub(super) struct Proposed {
+    pub run: RunId,
+    capability: Digest,
+    turn: i32,
+    boundary: i16,
+    commit_id: Uuid,
+    digest: Digest,
+    older: Option<Digest>,
+    ops: Packed,
+    ops_digest: Option<Digest>,
+    full: bool,
+    events: Option<Vec<u8>>,
+    events_digest: Option<Digest>,
+    event_count: i64,
+    usage: Usage,
+    trigger: Option<String>,
+}
+
+impl Proposed {
+    fn new(commit: &Commit, ops: Packed, sealing: &Sealing, older: Option<Digest>) -> Work<Self> {
+        let Commit { run, capability, turn, boundary, commit_id, .. } = *commit;
+        let events = codec::encode_events(&commit.events);
+        let spot = Spot::Events(turn, boundary, commit_id);
+        let digest_key = sealing.digest_key(turn, boundary, commit_id);
+        let keyed = |plain: Digest| digest_key.map_or(plain, |key| key.digest(plain));
+        Ok(Self {
+            events: events.map(|events| sealing.seal(spot, events)).transpose()?,
+            run,
+            capability,
+            turn,
+            boundary: number(boundary),
+            commit_id,
+            digest: sealing.body(commit.digest).kept,
+            older,
+            ops,
+            ops_digest: header::ops_digest(commit.ops.as_deref()).map(keyed),
+            full: commit.full,
+            events_digest: header::events_digest(&commit.events).map(keyed),
+            event_count: commit.events.len() as i64,
+            usage: commit.usage,
+            trigger: commit.trigger.as_deref().map(text),
+        })
+    }
+
+    /// Bytes of its payloads.
+    pub fn size(&self) -> usize {
+        [&self.ops.ops, &self.events].into_iter().flatten().map(Vec::len).sum()
+    }
+}
+
+/// What only a boundary that comes alone may have.
+#[derive(Default)]
+pub(super) struct More {
+    finish: Words,
+    calls: Planned,
+    records: Columns,
+}
+
+impl More {
+    fn of(commit: &Commit, sealing: &Sealing) -> Work<Self> {
+        Ok(Self {
+            finish: Words::of(commit.finish.as_ref())?,
+            calls: Planned::of(&commit.calls, sealing)?,
+            records: Columns::of(&commit.records, sealing)?,
+        })
+    }
+}
+
+/// `text`, which is [`COMMIT`] in one of its forms, for these boundaries.
+pub(super) fn statement<'q>(
+    text: &'static str,
+    all: &[&'q Proposed],
+    more: More,
+) -> Query<'q, Database, PgArguments> {
+    fn each<'q, T>(all: &[&'q Proposed], of: impl Fn(&'q Proposed) -> T) -> Vec<T> {
+        all.iter().map(|it| of(it)).collect()
+    }
+    fn bytes(digest: &Option<Digest>) -> Option<&[u8]> {
+        digest.as_ref().map(Digest::as_slice)
+    }
+    let More { finish, calls, records } = more;
+    let query = sqlx::query(text)
+        .bind(each(all, |it| it.run))
+        .bind(each(all, |it| it.capability.as_slice()))
+        .bind(each(all, |it| it.turn))
+        .bind(each(all, |it| it.boundary))
+        .bind(each(all, |it| it.commit_id))
+        .bind(each(all, |it| it.digest.as_slice()))
+        .bind(each(all, |it| it.ops.ops.as_deref()))
+        .bind(each(all, |it| bytes(&it.ops_digest)))
+        .bind(each(all, |it| it.full))
+        .bind(each(all, |it| it.events.as_deref()))
+        .bind(each(all, |it| bytes(&it.events_digest)))
+        .bind(each(all, |it| it.event_count))
+        .bind(each(all, |it| it.usage.tokens_in))
+        .bind(each(all, |it| it.usage.tokens_out))
+        .bind(each(all, |it| it.usage.tool_calls))
+        .bind(each(all, |it| it.usage.cost_micro_usd))
+        .bind(each(all, |it| it.trigger.as_deref()))
+        .bind(each(all, |it| bytes(&it.ops.base)))
+        .bind(each(all, |it| bytes(&it.older)))
+        .bind(finish.outcome)
+        .bind(finish.reason)
+        .bind(finish.message)
+        .bind(finish.output)
+        .bind(calls.ids)
+        .bind(calls.policies)
+        .bind(calls.keys)
+        .bind(calls.arguments)
+        .bind(records.digest.map(Vec::from));
+    records.bind(query)
+}
+
+/// What a statement says of a boundary. `None`: it is the next, but as a patch it cannot stand on this head.
+pub(super) fn ruling(row: &PgRow) -> Work<Option<Committed>> {
+    if row.try_get::<&str, _>("verdict")? == "other base" {
+        return Ok(None);
+    }
+    Ok(Some(match committed(row)? {
+        Committed::Ok(standing) => {
+            Committed::Ok(Standing { parent: optional_digest(row, "parent_hash")?, ..standing })
+        }
+        other => other,
+    }))
 }
 
 fn committed(row: &PgRow) -> Work<Committed> {
@@ -193,6 +287,7 @@ impl Words {
 }
 
 /// Planned calls, column by column.
+#[derive(Default)]
 struct Planned {
     ids: Vec<String>,
     policies: Vec<String>,

@@ -5,10 +5,10 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::answers::Answers;
-use super::fault::{Fault, Work};
 use super::pool::Pool;
 use super::row::text;
 use super::snapshot::Rows;
+use crate::fault::{Fault, Work};
 use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, Wrapped};
 use crate::seal::Sealing;
 use crate::{Result, RunId, Shredded};

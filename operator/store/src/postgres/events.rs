@@ -4,9 +4,9 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use super::fault::Work;
 use super::row::{optional_digest, the_boundary};
 use crate::events::{FIRST, Kept, page};
+use crate::fault::Work;
 use crate::{EventPage, EventQuery, RunId};
 
 /// Boundaries with the events asked for, and in any case whether the run is over. A boundary has at least one event of

@@ -2,7 +2,7 @@
 
 use sqlx::{PgConnection, Row as _};
 
-use super::fault::{Fault, Work};
+use crate::fault::{Fault, Work};
 
 /// The oldest server that has all that the migrations use.
 const OLDEST: i32 = 140_000;
@@ -23,7 +23,7 @@ pub(super) async fn check_settings(conn: &mut PgConnection) -> Work<()> {
     .await?;
     if row.try_get::<bool, _>("standby")? {
         // What a failover leaves behind for a while.
-        return Err(Fault::Database("the server is a standby and takes no writes".into()));
+        return Err(Fault::unavailable("the server is a standby and takes no writes"));
     }
     let version: i32 = row.try_get("version")?;
     if version < OLDEST {

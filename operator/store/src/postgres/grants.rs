@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use super::fault::{Fault, Work};
+use crate::fault::{Fault, Work};
 
 /// The rights, `{role}` and `{schema}` to be filled in. What only ever grows is added to and read; only what can be
 /// rebuilt or belongs to workers is deleted.

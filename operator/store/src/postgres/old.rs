@@ -3,10 +3,10 @@
 use sqlx::Row as _;
 
 use super::Postgres;
-use super::fault::Work;
 use super::pool::Pool;
 use super::row::{digest, number, place};
 use super::snapshot::Rows;
+use crate::fault::Work;
 use crate::old::{self, Clearer, Cut, Next, Spent};
 use crate::snapshot::ReadBack;
 use crate::survey::PAGE_ROWS;

@@ -6,8 +6,8 @@ use sqlx::query::Query;
 
 use super::Postgres;
 use super::commit::Words;
-use super::fault::Work;
 use super::row::{record, text, word};
+use crate::fault::Work;
 use crate::{AskedBy, Deadlines, Ending, Identity, PodRecord, Recorded, RunId, RunRecord, Then};
 
 const END_ATTEMPT: &str = "SELECT ds_end_attempt_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AS record";

@@ -12,9 +12,9 @@ use sqlx::query::Query;
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, Postgres};
 use tokio::sync::Semaphore;
 
-use super::fault::{Fault, Work};
 use super::fitness;
 use super::url::Target;
+use crate::fault::{Fault, Work};
 
 /// Longest time a statement may take on the server.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -65,7 +65,7 @@ impl Pool {
             Ok(done) => done,
             Err(elapsed) => {
                 self.forget_idle();
-                Err(Fault::Database(Box::new(elapsed)))
+                Err(Fault::unavailable(elapsed))
             }
         }
     }
@@ -96,7 +96,7 @@ impl Pool {
     }
 
     async fn run(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
-        let _permit = self.permits.acquire().await.map_err(|closed| Fault::Database(Box::new(closed)))?;
+        let _permit = self.permits.acquire().await.map_err(Fault::unavailable)?;
         let mut conn = match self.take() {
             Some(conn) => conn,
             None => self.connect().await?,
@@ -108,10 +108,11 @@ impl Pool {
                 Ok(rows)
             }
             Err(error) => {
-                if !is_the_statements(&error) {
+                let fault = error.into();
+                if !is_the_statements(&fault) {
                     self.forget_idle();
                 }
-                Err(error.into())
+                Err(fault)
             }
         }
     }
@@ -161,11 +162,11 @@ impl Pool {
 pub(super) async fn in_time<T>(work: impl Future<Output = sqlx::Result<T>>) -> Work<T> {
     match tokio::time::timeout(DEADLINE, work).await {
         Ok(done) => Ok(done?),
-        Err(elapsed) => Err(Fault::Database(Box::new(elapsed))),
+        Err(elapsed) => Err(Fault::unavailable(elapsed)),
     }
 }
 
 /// Whether a statement failed, and not the server or the way to it: class 57P is the server's own end.
-fn is_the_statements(error: &sqlx::Error) -> bool {
-    error.as_database_error().is_some_and(|error| error.code().is_some_and(|code| !code.starts_with("57P")))
+pub(super) fn is_the_statements(fault: &Fault) -> bool {
+    fault.code().is_some_and(|code| !code.starts_with("57P"))
 }

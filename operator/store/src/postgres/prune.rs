@@ -3,9 +3,9 @@
 use sqlx::Row as _;
 
 use super::Postgres;
-use super::fault::{Fault, Work};
 use super::row::text;
 use crate::Prune;
+use crate::fault::{Fault, Work};
 
 const PRUNE: &str = "SELECT ds_prune_audit_v1($1, $2, $3, $4, $5) AS rows";
 
@@ -23,14 +23,7 @@ impl Postgres {
 }
 
 fn refused(fault: Fault) -> Fault {
-    let is_refused = match &fault {
-        Fault::Database(error) => error
-            .downcast_ref::<sqlx::Error>()
-            .and_then(sqlx::Error::as_database_error)
-            .is_some_and(|error| error.code().as_deref() == Some(NO_RIGHT)),
-        Fault::Corrupt(_) | Fault::Gone(_) | Fault::Unfit(_) => false,
-    };
-    if is_refused {
+    if fault.code().as_deref() == Some(NO_RIGHT) {
         let why = "the audit is pruned by the role that owns its tables, and this is another: connect as the one that \
                    `dalsegno migrate` ran as";
         return Fault::Unfit(why.into());

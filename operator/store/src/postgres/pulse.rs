@@ -6,8 +6,8 @@ use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use super::Postgres;
-use super::fault::{Fault, Work, timestamp};
 use super::row::{asked, named};
+use crate::fault::{Fault, Work, timestamp};
 use crate::{
     BEAT_GAP_MS, Beat, CANCEL_TOLD_MS, CANCEL_UNTOLD_MS, CAPACITY, Changed, Digest, Expired, Held, ObjectKey,
     Pulse, RunId,

@@ -10,10 +10,10 @@ use sqlx::{PgConnection, Row as _};
 use tokio::sync::Mutex;
 
 use super::answers::Answers;
-use super::fault::{Fault, Work, timestamp};
 use super::row::{boundary, call, digest, named};
 use super::snapshot::Rows;
 use super::{Postgres, branch};
+use crate::fault::{Fault, Work, timestamp};
 use crate::keys::Keys;
 use crate::old::is_dropped;
 use crate::pages::Unread;

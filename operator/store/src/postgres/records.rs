@@ -6,8 +6,8 @@ use sqlx::postgres::{PgArguments, PgRow, Postgres as Database};
 use sqlx::query::Query;
 
 use super::Postgres;
-use super::fault::{Fault, Work};
 use super::row::text;
+use crate::fault::{Fault, Work};
 use crate::records::{Changes, after_prefix, page, payload};
 use crate::seal::{Sealing, Spot};
 use crate::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};

@@ -3,8 +3,8 @@
 use sqlx::Row as _;
 
 use super::Postgres;
-use super::fault::Work;
 use super::row::record;
+use crate::fault::Work;
 use crate::{Dropped, Retention, RunId, RunRecord};
 
 const SET: &str = "SELECT ds_set_retention_v2($1, $2, $3) AS record";

@@ -7,7 +7,7 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
-use super::fault::{Fault, Work};
+use crate::fault::{Fault, Work};
 use crate::seal::{Sealing, Spot};
 use crate::{Asked, Digest, Place, RunId, RunRecord, codec, header};
 

@@ -3,7 +3,7 @@
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{PgConnection, SqlSafeStr as _};
 
-use super::fault::{Fault, Work};
+use crate::fault::{Fault, Work};
 
 /// One row, if migrations were ever applied.
 pub(super) const IS_MIGRATED: &str = "SELECT 1 WHERE to_regclass('_sqlx_migrations') IS NOT NULL";

@@ -3,12 +3,12 @@
 use sqlx::Row as _;
 
 use super::answers::Answers;
-use super::fault::Work;
 use super::pool::Pool;
 use super::row::{digest, number, place};
 use super::{branch, rewind};
 use crate::branch::{Branch, Keeper, Shelf, Walk};
 use crate::chain::KeptSnapshot;
+use crate::fault::Work;
 use crate::keys::Keys;
 use crate::pages::Found;
 use crate::seal::{self, Sealing};

@@ -6,9 +6,9 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::Postgres;
-use super::fault::{Fault, Work, timestamp};
 use super::operate::asking;
 use super::row::{optional_record, record, text};
+use crate::fault::{Fault, Work, timestamp};
 use crate::{AskedBy, Attempt, Created, LookUp, NewRun, OnPrior, PriorRun, RunId, RunRecord};
 
 const CREATE: &str = "SELECT * FROM ds_create_run_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";

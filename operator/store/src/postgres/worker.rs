@@ -3,8 +3,8 @@
 use sqlx::Row as _;
 
 use super::Postgres;
-use super::fault::{Fault, Work};
 use super::row::record;
+use crate::fault::{Fault, Work};
 use crate::{Acknowledged, Attached, Digest, RunId};
 
 const ATTACH: &str = "SELECT * FROM ds_attach_v1($1, $2, $3)";

@@ -3,9 +3,9 @@
 use sqlx::{Row as _, SqliteConnection};
 
 use super::columns::Hash;
-use super::fault::Work;
 use super::row::RunRow;
 use crate::Place;
+use crate::fault::Work;
 use crate::proof::{Anchor, RUNS_PER_ANCHOR, Standing, Unanchored};
 
 const MOVED: &str = "SELECT runs.* FROM runs LEFT JOIN anchored ON anchored.run = runs.id \

@@ -6,11 +6,11 @@ use super::attempt_row::AttemptRow;
 use super::cancel::tell;
 use super::change::append;
 use super::columns::{Hash, Word};
-use super::fault::Work;
 use super::judge::{self, Attaching};
 use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
+use crate::fault::Work;
 use crate::{Attached, AttemptState, BEAT_GAP_MS, Beat, Digest, Lifecycle, RunId};
 
 /// A worker's process takes its attempt.

@@ -4,8 +4,8 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::columns::{Word, table};
-use super::fault::{Fault, Work, timestamp};
 use super::row::RunRow;
+use crate::fault::{Fault, Work, timestamp};
 use crate::{Attempt, AttemptEnd, AttemptState, Class, Identity, RunId, Verdict};
 
 table! {

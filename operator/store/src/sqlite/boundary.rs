@@ -1,12 +1,17 @@
 //! A boundary on its way into its row.
 
+use std::sync::LazyLock;
+
 use dalsegno_protocol::{PlannedCall, Usage};
 use sqlx::SqliteConnection;
+use sqlx::query::Query;
+use sqlx::sqlite::{Sqlite as Database, SqliteArguments};
 
+use super::by_size::{BySize, by_size};
 use super::columns::{Hash, Which};
-use super::fault::Work;
 use super::judge::Proposal;
 use super::row::{HeadPoint, RunRow};
+use crate::fault::Work;
 use crate::header::{self, Header, NO_PARENT};
 use crate::packed::Packed;
 use crate::records::{Changes, link};
@@ -62,56 +67,127 @@ impl Prepared {
             sealing,
         })
     }
+
+    /// Whether it brings no calls, no records and no finish.
+    pub fn is_only_a_boundary(&self) -> bool {
+        self.calls.is_empty() && self.records.digest.is_none() && self.finish.is_none()
+    }
 }
 
-/// Keeps the boundary and moves the run's head to it: together one hand-over to the thread that the connection lives on.
-pub(super) async fn insert(
-    conn: &mut SqliteConnection,
-    now: i64,
-    row: &mut RunRow,
-    commit: &Prepared,
-) -> Work<()> {
-    let Proposal { turn, boundary, commit_id, digest: BodyDigest { kept: digest, .. } } = commit.proposal;
-    let parent = row.head();
-    let parent_hash = parent.map_or(NO_PARENT, |parent| parent.hash);
-    let position = row.head_position + commit.event_count;
-    // What stands in a boundary's hash is told.
-    let told = row.records_digest.take().map(|hash| hash.0);
-    let records_digest = commit.records.digest.map_or(told, |batch| Some(link(told, &batch)));
-    let hash = Header {
-        parent_hash,
-        run: row.id,
-        turn,
-        boundary,
-        epoch: row.epoch,
-        attempt: row.attempt,
-        at: now,
-        position,
-        commit_id,
-        digest,
-        ops_digest: commit.ops_digest,
-        full: commit.full,
-        events_digest: commit.events_digest,
-        usage: commit.usage,
-        trigger: commit.trigger.as_deref(),
-        records_digest,
+/// The next boundary of a run, judged: what is left is to keep it.
+pub(super) struct Next<'a> {
+    pub commit: &'a Prepared,
+    /// The run, with this boundary as its head.
+    pub row: RunRow,
+    pub parent: Option<HeadPoint>,
+    records_digest: Option<Digest>,
+}
+
+impl<'a> Next<'a> {
+    pub fn new(now: i64, mut row: RunRow, commit: &'a Prepared) -> Self {
+        let Proposal { turn, boundary, commit_id, digest: BodyDigest { kept: digest, .. } } = commit.proposal;
+        let parent = row.head();
+        let position = row.head_position + commit.event_count;
+        // What stands in a boundary's hash is told.
+        let told = row.records_digest.take().map(|hash| hash.0);
+        let records_digest = commit.records.digest.map_or(told, |batch| Some(link(told, &batch)));
+        let hash = Header {
+            parent_hash: parent_hash(parent),
+            run: row.id,
+            turn,
+            boundary,
+            epoch: row.epoch,
+            attempt: row.attempt,
+            at: now,
+            position,
+            commit_id,
+            digest,
+            ops_digest: commit.ops_digest,
+            full: commit.full,
+            events_digest: commit.events_digest,
+            usage: commit.usage,
+            trigger: commit.trigger.as_deref(),
+            records_digest,
+        }
+        .content_hash();
+        let head = HeadPoint {
+            turn,
+            boundary,
+            epoch: row.epoch,
+            attempt: row.attempt,
+            commit_id,
+            digest,
+            hash,
+            at: now,
+        };
+        row.set_head(head, position);
+        row.spend(&commit.usage);
+        row.stored_bytes +=
+            [&commit.ops.ops, &commit.events].into_iter().flatten().map(Vec::len).sum::<usize>() as i64;
+        row.highest_turn = row.highest_turn.max(turn);
+        Self { commit, row, parent, records_digest }
     }
-    .content_hash();
-    let head = HeadPoint {
-        turn,
-        boundary,
-        epoch: row.epoch,
-        attempt: row.attempt,
-        commit_id,
-        digest,
-        hash,
-        at: now,
-    };
-    row.set_head(head, position);
-    row.stored_bytes +=
-        [&commit.ops.ops, &commit.events].into_iter().flatten().map(Vec::len).sum::<usize>() as i64;
-    row.highest_turn = row.highest_turn.max(turn);
-    sqlx::query(
+
+    /// As the parameters that come next.
+    fn bind<'q>(&self, query: Query<'q, Database, SqliteArguments>) -> Query<'q, Database, SqliteArguments> {
+        let Self { commit, row, parent, records_digest } = self;
+        let Proposal { turn, boundary, commit_id, digest: BodyDigest { kept: digest, .. } } = commit.proposal;
+        query
+            .bind(row.id)
+            .bind(turn)
+            .bind(Which(boundary))
+            .bind(row.epoch)
+            .bind(parent.map(|parent| parent.turn))
+            .bind(parent.map(|parent| Which(parent.boundary)))
+            .bind(parent.map(|parent| parent.epoch))
+            .bind(Hash(parent_hash(*parent)))
+            .bind(row.head_hash)
+            .bind(row.attempt)
+            .bind(row.head_position)
+            .bind(commit_id)
+            .bind(Hash(digest))
+            .bind(row.head_at)
+            .bind(commit.ops.ops.clone())
+            .bind(commit.ops_digest.map(Hash))
+            .bind(commit.full)
+            .bind(commit.events.clone())
+            .bind(commit.events_digest.map(Hash))
+            .bind(commit.event_count)
+            .bind(commit.usage.tokens_in)
+            .bind(commit.usage.tokens_out)
+            .bind(commit.usage.tool_calls)
+            .bind(commit.usage.cost_micro_usd)
+            .bind(commit.trigger.clone())
+            .bind(commit.finish.is_some())
+            .bind(records_digest.map(Hash))
+            .bind(turn)
+            .bind(Which(boundary))
+            .bind(row.epoch)
+            .bind(row.attempt)
+            .bind(commit_id)
+            .bind(Hash(digest))
+            .bind(row.head_hash)
+            .bind(row.head_position)
+            .bind(row.head_at)
+            .bind(row.highest_turn)
+            .bind(row.stored_bytes)
+            .bind(row.tokens_in)
+            .bind(row.tokens_out)
+            .bind(row.tool_calls)
+            .bind(row.cost_micro_usd)
+            .bind(row.lease_renewed_at)
+            .bind(row.cancel_told_at)
+            .bind(row.id)
+    }
+}
+
+fn parent_hash(parent: Option<HeadPoint>) -> Digest {
+    parent.map_or(NO_PARENT, |parent| parent.hash)
+}
+
+/// Keeps a boundary and moves the run's head to it.
+static KEEP: LazyLock<BySize> = LazyLock::new(|| {
+    BySize::new(|boundaries| {
         "INSERT INTO boundaries (run, turn, boundary, epoch, parent_turn, parent_boundary, parent_epoch, parent_hash, \
          content_hash, attempt, position, commit_id, digest, at, ops, ops_digest, is_full, events, events_digest, \
          event_count, tokens_in, tokens_out, tool_calls, cost_micro_usd, trigger_word, finish, \
@@ -120,54 +196,16 @@ pub(super) async fn insert(
          UPDATE runs SET (head_turn, head_boundary, head_epoch, head_attempt, head_commit_id, head_digest, head_hash, \
          head_position, head_at, highest_turn, stored_bytes, tokens_in, tokens_out, tool_calls, cost_micro_usd, \
          lease_renewed_at, cancel_told_at, records_digest) \
-         = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL) WHERE id = ?",
-    )
-    .bind(row.id)
-    .bind(turn)
-    .bind(Which(boundary))
-    .bind(row.epoch)
-    .bind(parent.map(|parent| parent.turn))
-    .bind(parent.map(|parent| Which(parent.boundary)))
-    .bind(parent.map(|parent| parent.epoch))
-    .bind(Hash(parent_hash))
-    .bind(Hash(hash))
-    .bind(row.attempt)
-    .bind(position)
-    .bind(commit_id)
-    .bind(Hash(digest))
-    .bind(now)
-    .bind(commit.ops.ops.clone())
-    .bind(commit.ops_digest.map(Hash))
-    .bind(commit.full)
-    .bind(commit.events.clone())
-    .bind(commit.events_digest.map(Hash))
-    .bind(commit.event_count)
-    .bind(commit.usage.tokens_in)
-    .bind(commit.usage.tokens_out)
-    .bind(commit.usage.tool_calls)
-    .bind(commit.usage.cost_micro_usd)
-    .bind(commit.trigger.clone())
-    .bind(commit.finish.is_some())
-    .bind(records_digest.map(Hash))
-    .bind(turn)
-    .bind(Which(boundary))
-    .bind(row.epoch)
-    .bind(row.attempt)
-    .bind(commit_id)
-    .bind(Hash(digest))
-    .bind(Hash(hash))
-    .bind(position)
-    .bind(now)
-    .bind(row.highest_turn)
-    .bind(row.stored_bytes)
-    .bind(row.tokens_in)
-    .bind(row.tokens_out)
-    .bind(row.tool_calls)
-    .bind(row.cost_micro_usd)
-    .bind(row.lease_renewed_at)
-    .bind(row.cancel_told_at)
-    .bind(row.id)
-    .execute(conn)
-    .await?;
+         = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL) WHERE id = ?;"
+            .repeat(boundaries)
+    })
+});
+
+/// Keeps boundaries, each of another run: few hand-overs to the thread that the connection lives on.
+pub(super) async fn keep(conn: &mut SqliteConnection, all: &[Next<'_>]) -> Work<()> {
+    for some in by_size(all) {
+        let query = sqlx::query(KEEP.text(some.len()));
+        some.iter().fold(query, |query, next| next.bind(query)).execute(&mut *conn).await?;
+    }
     Ok(())
 }

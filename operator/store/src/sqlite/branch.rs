@@ -6,10 +6,10 @@ use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
 use super::columns::{Hash, Which};
-use super::fault::{Work, timestamp};
 use super::row::RunRow;
 use crate::branch::{Branch, Walk};
 use crate::chain::{Kept, KeptSnapshot, Payloads, Place, Shelved};
+use crate::fault::{Work, timestamp};
 use crate::old::is_dropped;
 use crate::{AuditRow, BoundaryRow, RunId};
 

@@ -5,7 +5,7 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::columns::{Word, table};
-use super::fault::{Fault, Work};
+use crate::fault::{Fault, Work};
 use crate::seal::{Sealing, Spot};
 use crate::{Result, RunId, codec};
 

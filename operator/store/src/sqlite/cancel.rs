@@ -4,11 +4,11 @@ use sqlx::SqliteConnection;
 
 use super::change::{append, close, cut_off};
 use super::columns::Hash;
-use super::fault::Work;
 use super::judge;
 use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
+use crate::fault::Work;
 use crate::{Acknowledged, AskedBy, Digest, Lifecycle, NewFinish, RunId, RunOutcome, RunRecord};
 
 /// A person wants the run cancelled. Only the first call counts.

@@ -6,10 +6,10 @@ use uuid::Uuid;
 
 use super::attempt_row::AttemptRow;
 use super::columns::{Hash, Word};
-use super::fault::Work;
 use super::judge;
 use super::row::RunRow;
 use crate::audit::{Link, actor, kind};
+use crate::fault::Work;
 use crate::{AttemptState, Class, Counters, Digest, Ending, Lifecycle, NewFinish};
 
 /// Appends to the run's audit chain; the caller saves the row.

@@ -1,20 +1,22 @@
 //! Boundaries and finishes.
 
+use std::collections::HashMap;
+
 use dalsegno_protocol::CallState;
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::boundary::{self, Prepared};
+use super::boundary::{self, Next, Prepared};
 use super::call_row::payload;
 use super::calls::next_ordinal;
 use super::cancel::tell;
 use super::change::{append_finish, close};
 use super::columns::{Hash, Which, Word};
-use super::fault::Work;
 use super::judge::{self, Proposal, Ruling};
 use super::records;
 use super::row::RunRow;
 use crate::audit::actor;
+use crate::fault::Work;
 use crate::seal::{BodyDigest, Spot};
 use crate::{Committed, Digest, FinishCall, NewFinish, RunId, Standing};
 
@@ -23,17 +25,13 @@ use crate::{Committed, Digest, FinishCall, NewFinish, RunId, Standing};
 pub(super) async fn commit(
     conn: &mut SqliteConnection,
     now: i64,
-    commit: Prepared,
+    commit: &Prepared,
 ) -> Work<Option<Committed>> {
     let Some(row) = RunRow::load(conn, commit.run).await? else {
         return Ok(Some(Committed::NotFound));
     };
     match judge::commit(&row, &commit.capability, &commit.proposal) {
-        Ruling::Accept
-            if commit.ops.base.is_some_and(|base| row.head().is_none_or(|head| head.hash != base)) =>
-        {
-            Ok(None)
-        }
+        Ruling::Accept if !fits(&row, commit) => Ok(None),
         Ruling::Accept => write(conn, now, row, commit).await.map(Some),
         Ruling::Duplicate => duplicate(conn, now, row).await.map(Some),
         Ruling::Fenced => {
@@ -48,21 +46,53 @@ pub(super) async fn commit(
     }
 }
 
-async fn write(conn: &mut SqliteConnection, now: i64, mut row: RunRow, commit: Prepared) -> Work<Committed> {
-    let Proposal { turn, boundary, .. } = commit.proposal;
-    let parent = row.head().map(|head| head.hash);
-    row.spend(&commit.usage);
+/// Judges commits, each of another run, and writes those that are the next boundary and nothing else: all at once. The
+/// answer to each of these; the others are for [`commit`].
+pub(super) async fn commit_together(
+    conn: &mut SqliteConnection,
+    now: i64,
+    commits: &[&Prepared],
+) -> Work<HashMap<RunId, Committed>> {
+    let commits: HashMap<_, _> = commits.iter().map(|&commit| (commit.run, commit)).collect();
+    let runs: Vec<_> = commits.keys().copied().collect();
+    let mut accepted = Vec::with_capacity(runs.len());
+    for row in RunRow::load_all(conn, &runs).await? {
+        let commit = commits[&row.id];
+        if judge::commit(&row, &commit.capability, &commit.proposal) == Ruling::Accept && fits(&row, commit) {
+            accepted.push(next(now, row, commit));
+        }
+    }
+    boundary::keep(conn, &accepted).await?;
+    Ok(accepted.iter().map(|next| (next.row.id, kept(next))).collect())
+}
+
+/// Whether it can stand on this head: a patch stands on its base alone.
+fn fits(row: &RunRow, commit: &Prepared) -> bool {
+    commit.ops.base.is_none_or(|base| row.head().is_some_and(|head| head.hash == base))
+}
+
+fn next(now: i64, mut row: RunRow, commit: &Prepared) -> Next<'_> {
     renew(&mut row, now);
     tell(&mut row, now);
-    boundary::insert(conn, now, &mut row, &commit).await?;
-    plan(conn, now, &commit).await?;
-    records::apply(conn, now, &row, (turn, boundary), &commit.records.changes).await?;
+    Next::new(now, row, commit)
+}
+
+fn kept(next: &Next<'_>) -> Committed {
+    Committed::Ok(Standing { parent: next.parent.map(|parent| parent.hash), ..standing(&next.row) })
+}
+
+async fn write(conn: &mut SqliteConnection, now: i64, row: RunRow, commit: &Prepared) -> Work<Committed> {
+    let Proposal { turn, boundary, .. } = commit.proposal;
+    let mut next = next(now, row, commit);
+    boundary::keep(conn, std::slice::from_ref(&next)).await?;
+    plan(conn, now, commit).await?;
+    records::apply(conn, now, &next.row, (turn, boundary), &commit.records.changes).await?;
     if let Some(finish) = &commit.finish {
         let by = (commit.proposal.commit_id, commit.proposal.digest.kept);
-        end_run(conn, now, &mut row, finish, by).await?;
-        row.save(conn).await?;
+        end_run(conn, now, &mut next.row, finish, by).await?;
+        next.row.save(conn).await?;
     }
-    Ok(Committed::Ok(Standing { parent, ..standing(&row) }))
+    Ok(kept(&next))
 }
 
 /// Judges a finish and, if it stands, closes the run.

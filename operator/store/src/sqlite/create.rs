@@ -4,10 +4,10 @@ use sqlx::SqliteConnection;
 
 use super::change::{append, cut_off, end_noted, neutral, reserve_next, reserved};
 use super::columns::{Hash, Word};
-use super::fault::Work;
 use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
+use crate::fault::Work;
 use crate::{AskedBy, AttemptState, Created, Lifecycle, NewRun, OnPrior, PriorRun, header};
 
 /// Creates, returns, adopts, or says what stands in the way.

@@ -4,11 +4,11 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 
 use super::change::append;
-use super::fault::{Fault, Work};
 use super::row::RunRow;
 use super::snapshot::Rows;
 use super::{Reads, Sqlite};
 use crate::audit::kind;
+use crate::fault::{Fault, Work};
 use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, Wrapped};
 use crate::seal::Sealing;
 use crate::{Lifecycle, Result, RunId, Shredded};

@@ -4,10 +4,10 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 
 use super::columns::{Hash, Which};
-use super::fault::Work;
 use super::row::RunRow;
 use super::{Reads as _, Sqlite};
 use crate::events::{FIRST, Kept, page};
+use crate::fault::Work;
 use crate::{EventPage, EventQuery, Lifecycle, Result, RunId};
 
 /// Boundaries with the events asked for. A boundary has at least one event of those it is asked for.

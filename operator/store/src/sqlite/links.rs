@@ -4,7 +4,7 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::branch::shelved;
 use super::columns::Which;
-use super::fault::{Fault, Work};
+use crate::fault::{Fault, Work};
 use crate::old::is_dropped;
 use crate::pages::Found;
 use crate::survey::{PAGE_BYTES, PAGE_ROWS};

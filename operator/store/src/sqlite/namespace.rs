@@ -3,9 +3,9 @@
 use sqlx::SqliteConnection;
 
 use super::change::append;
-use super::fault::Work;
 use super::row::RunRow;
 use crate::audit::kind;
+use crate::fault::Work;
 
 /// Keeps a template.
 pub(super) async fn put_revision(

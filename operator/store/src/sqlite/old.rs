@@ -4,11 +4,11 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::change::append;
 use super::columns::{Hash, Which};
-use super::fault::Work;
 use super::row::RunRow;
 use super::snapshot::Rows;
 use super::{Reads, Sqlite};
 use crate::audit::{actor, kind};
+use crate::fault::Work;
 use crate::old::{self, Clearer, Cut, Next, Spent};
 use crate::survey::PAGE_ROWS;
 use crate::{Place, Result, RunId, header};

@@ -5,10 +5,10 @@ use sqlx::SqliteConnection;
 use super::attempt_row::AttemptRow;
 use super::change::{append, append_finish, close, counters, end_noted, reserve_next, set_counters};
 use super::columns::Word;
-use super::fault::Work;
 use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
+use crate::fault::Work;
 use crate::{
     AskedBy, AttemptState, Deadlines, Ending, Identity, Lifecycle, PodRecord, Recorded, RunId, RunRecord,
     Then,

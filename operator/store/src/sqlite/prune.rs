@@ -4,9 +4,9 @@ use sqlx::SqliteConnection;
 
 use super::change::append;
 use super::columns::Hash;
-use super::fault::Work;
 use super::row::RunRow;
 use crate::audit::kind;
+use crate::fault::Work;
 use crate::{Prune, header};
 
 /// Drops the rows and says so in the next one.

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 
-use super::fault::{Fault, Work, timestamp};
 use super::read::store_row;
+use crate::fault::{Fault, Work, timestamp};
 use crate::{BEAT_GAP_MS, CANCEL_TOLD_MS, CANCEL_UNTOLD_MS, Changed, Deadline, Expired, ObjectKey, Pulse};
 
 /// ?1 now, ?2 the beats began, ?3 ?4 the lengths of a cancel told and not told. The first deadline of the list that has

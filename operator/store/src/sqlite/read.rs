@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::attempt_row::AttemptRow;
 use super::change::counters;
-use super::fault::{Fault, Work, timestamp};
 use super::row::RunRow;
+use crate::fault::{Fault, Work, timestamp};
 use crate::{
     Attempt, BeatRow, CAPACITY, CallCounts, CancelRow, Deadlines, Digest, FinishRow, HeadRow, Held, LookUp,
     Retention, RunId, RunRecord, header,

@@ -10,11 +10,11 @@ use tokio::sync::Mutex;
 use uuid::Uuid;
 
 use super::call_row::CallRow;
-use super::fault::{Work, timestamp};
 use super::row::RunRow;
 use super::snapshot::Rows;
 use super::writer::{Doing, Durability, Writer};
 use super::{Reads, Sqlite, branch, in_time};
+use crate::fault::{Work, timestamp};
 use crate::keys::Keys;
 use crate::old::is_dropped;
 use crate::pages::Unread;

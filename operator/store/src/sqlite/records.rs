@@ -6,10 +6,10 @@ use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
 use super::columns::{Hash, Which};
-use super::fault::Work;
 use super::judge::{self, Ruling};
 use super::row::RunRow;
 use super::{Reads as _, Sqlite};
+use crate::fault::Work;
 use crate::records::{Change, Changes, after_prefix, link, page, payload};
 use crate::seal::{BodyDigest, Sealing, Spot};
 use crate::{Digest, RecordBatch, RecordPage, RecordQuery, Result, RunId, Written};

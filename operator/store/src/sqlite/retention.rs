@@ -3,10 +3,10 @@
 use sqlx::SqliteConnection;
 
 use super::change::append;
-use super::fault::Work;
 use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
+use crate::fault::Work;
 use crate::{Dropped, Retention, RunId, RunRecord};
 
 /// The next run to empty.

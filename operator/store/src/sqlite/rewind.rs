@@ -6,11 +6,11 @@ use sqlx::{Row as _, SqliteConnection};
 use super::attempt_row::AttemptRow;
 use super::change::{append, end_noted, fence, neutral, reserve_next};
 use super::columns::{Hash, Which};
-use super::fault::Work;
 use super::read::record;
 use super::records;
 use super::row::{HeadPoint, RunRow};
 use crate::audit::kind;
+use crate::fault::Work;
 use crate::{AttemptState, Lifecycle, Place, Rewind, Rewound, RunId, header};
 
 /// Of boundaries whose place is known, those after it, and those that stand in its place under another epoch.

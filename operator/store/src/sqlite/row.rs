@@ -1,11 +1,14 @@
 //! A run's row.
 
+use std::sync::LazyLock;
+
 use dalsegno_protocol::{Boundary, Policy, Usage};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
+use super::by_size::{BySize, by_size};
 use super::columns::{Hash, Which, Word, table};
-use super::fault::{Fault, Work};
+use crate::fault::{Fault, Work};
 use crate::{Asked, AttemptState, Digest, Lifecycle, Place, RunId, RunOutcome, Verdict, header};
 
 table! {
@@ -110,6 +113,20 @@ impl RunRow {
     pub async fn load(conn: &mut SqliteConnection, run: RunId) -> Work<Option<Self>> {
         let row = sqlx::query("SELECT * FROM runs WHERE id = ?").bind(run).fetch_optional(conn).await?;
         Ok(row.as_ref().map(Self::read).transpose()?)
+    }
+
+    /// Those of these runs that are there, in any order.
+    pub async fn load_all(conn: &mut SqliteConnection, runs: &[RunId]) -> Work<Vec<Self>> {
+        static LOAD: LazyLock<BySize> = LazyLock::new(|| {
+            BySize::new(|runs| format!("SELECT * FROM runs WHERE id IN ({})", vec!["?"; runs].join(", ")))
+        });
+        let mut rows = Vec::with_capacity(runs.len());
+        for some in by_size(runs) {
+            let query = sqlx::query(LOAD.text(some.len()));
+            let found = some.iter().fold(query, |query, run| query.bind(run)).fetch_all(&mut *conn).await?;
+            rows.extend(found.iter().map(Self::read).collect::<sqlx::Result<Vec<_>>>()?);
+        }
+        Ok(rows)
     }
 
     /// The row of a run that the operator holds a record of, and which therefore must be there.

@@ -3,10 +3,10 @@
 use sqlx::{Row as _, SqliteConnection};
 
 use super::columns::{Hash, Which};
-use super::fault::Work;
 use super::{Reads, Sqlite, branch, links};
 use crate::branch::{Branch, Keeper, Shelf, Walk};
 use crate::chain::KeptSnapshot;
+use crate::fault::Work;
 use crate::keys::Keys;
 use crate::pages::Found;
 use crate::seal::{self, Sealing};

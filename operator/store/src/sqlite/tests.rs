@@ -8,8 +8,8 @@ use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
 use super::calls::{NEXT_ORDINAL, listing};
-use super::fault::Fault;
 use super::{Durability, Sqlite};
+use crate::fault::Fault;
 use crate::{CallFilter, Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Store as _};
 
 async fn file() -> (tempfile::TempDir, Sqlite) {

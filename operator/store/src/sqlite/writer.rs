@@ -1,7 +1,8 @@
 //! The one writer of an embedded store.
 //!
-//! A task owns the only connection that writes. It takes everything that waits, does it in one transaction, each piece
-//! under its own savepoint, and answers after the commit: many callers share one fsync.
+//! A task owns the only connection that writes. It takes everything that waits, does it in one transaction, and answers
+//! after the commit: many callers share one fsync. Boundaries of many runs are judged by one read and kept by one write;
+//! every other piece is done under its own savepoint.
 //!
 //! # Guarantees
 //!
@@ -9,6 +10,7 @@
 //!   exception: where only such wait, the commit does not sync.
 //! - A piece that fails takes nothing of the others with it; a transaction that fails takes all, and all are told.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,9 +18,12 @@ use std::sync::Arc;
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 
+use super::boundary::Prepared;
 use super::clock::Clock;
-use super::fault::{Fault, Work};
+use super::commit;
 use super::lock::Lock;
+use crate::Committed;
+use crate::fault::{Fault, Work};
 
 /// A future of work on a connection.
 pub(super) type Doing<'c, T> = Pin<Box<dyn Future<Output = Work<T>> + Send + 'c>>;
@@ -64,9 +69,24 @@ impl Writer {
         F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> Doing<'c, T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let piece = Job { work: Some(work), done: None, reply };
+        self.hand_in(durability, Box::new(Job { work: Some(work), done: None, reply }), answer).await
+    }
+
+    /// Commits a boundary, together with whatever others wait.
+    pub async fn commit(&self, commit: Prepared) -> Work<Option<Committed>> {
+        let (reply, answer) = oneshot::channel();
+        let piece = Committing { commit, done: None, reply };
+        self.hand_in(Durability::Lasting, Box::new(piece), answer).await
+    }
+
+    async fn hand_in<T>(
+        &self,
+        durability: Durability,
+        piece: Box<dyn Piece>,
+        answer: oneshot::Receiver<Work<T>>,
+    ) -> Work<T> {
         let gone = || Fault::unavailable("the store is closed");
-        self.queue.send(Message::Work(durability, Box::new(piece))).await.map_err(|_| gone())?;
+        self.queue.send(Message::Work(durability, piece)).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 
@@ -89,8 +109,15 @@ trait Piece: Send {
         now: i64,
     ) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>>;
 
+    fn is_done(&self) -> bool;
+
     /// Answers: what was done, or why the transaction around it failed.
     fn answer(self: Box<Self>, transaction: Work<()>);
+
+    /// Itself, where it is a boundary that may be kept together with others.
+    fn as_boundary(&mut self) -> Option<&mut Committing> {
+        None
+    }
 }
 
 impl std::fmt::Debug for dyn Piece {
@@ -123,16 +150,58 @@ where
         })
     }
 
-    fn answer(self: Box<Self>, transaction: Work<()>) {
-        let answer = match (self.done, transaction) {
-            (Some(Err(own)), _) => Err(own),
-            (_, Err(shared)) => Err(shared),
-            (Some(done), Ok(())) => done,
-            (None, Ok(())) => Err(Fault::unavailable("the writer did not get to it")),
-        };
-        // Nobody listens any more if the caller gave up; then the outcome is unknown to it, as it must expect.
-        let _ = self.reply.send(answer);
+    fn is_done(&self) -> bool {
+        self.done.is_some()
     }
+
+    fn answer(self: Box<Self>, transaction: Work<()>) {
+        answer(self.reply, self.done, transaction);
+    }
+}
+
+/// A commit.
+struct Committing {
+    commit: Prepared,
+    done: Option<Work<Option<Committed>>>,
+    reply: oneshot::Sender<Work<Option<Committed>>>,
+}
+
+impl Piece for Committing {
+    fn perform<'c>(
+        &'c mut self,
+        conn: &'c mut SqliteConnection,
+        now: i64,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>> {
+        Box::pin(async move {
+            if self.done.is_none() {
+                self.done = Some(commit::commit(conn, now, &self.commit).await);
+            }
+            matches!(self.done, Some(Ok(_)))
+        })
+    }
+
+    fn is_done(&self) -> bool {
+        self.done.is_some()
+    }
+
+    fn answer(self: Box<Self>, transaction: Work<()>) {
+        answer(self.reply, self.done, transaction);
+    }
+
+    fn as_boundary(&mut self) -> Option<&mut Committing> {
+        self.commit.is_only_a_boundary().then_some(self)
+    }
+}
+
+fn answer<T>(reply: oneshot::Sender<Work<T>>, done: Option<Work<T>>, transaction: Work<()>) {
+    let answer = match (done, transaction) {
+        (Some(Err(own)), _) => Err(own),
+        (_, Err(shared)) => Err(shared),
+        (Some(done), Ok(())) => done,
+        (None, Ok(())) => Err(Fault::unavailable("the writer did not get to it")),
+    };
+    // Nobody listens any more if the caller gave up; then the outcome is unknown to it, as it must expect.
+    let _ = reply.send(answer);
 }
 
 async fn run(
@@ -192,8 +261,7 @@ async fn transact(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<d
         Ok(false) => Ok(()),
         Err(fault) => Err(fault),
     };
-    // SQLite may have rolled back by itself (a full disk); then there is nothing to roll back, and that is fine.
-    let _ = sqlx::query("ROLLBACK").execute(&mut *conn).await;
+    roll_back(conn).await;
     done
 }
 
@@ -204,8 +272,12 @@ async fn perform(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<dy
         // The transaction is its savepoint.
         return Ok(only.perform(conn, clock.now()).await);
     }
-    sqlx::query("SAVEPOINT piece").execute(&mut *conn).await?;
-    for piece in batch {
+    keep_boundaries(conn, clock, batch).await?;
+    let rest: Vec<_> = batch.iter_mut().filter(|piece| !piece.is_done()).collect();
+    if !rest.is_empty() {
+        sqlx::query("SAVEPOINT piece").execute(&mut *conn).await?;
+    }
+    for piece in rest {
         let next = if piece.perform(&mut *conn, clock.now()).await {
             "RELEASE piece; SAVEPOINT piece"
         } else {
@@ -214,6 +286,40 @@ async fn perform(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<dy
         sqlx::query(next).execute(&mut *conn).await?;
     }
     Ok(true)
+}
+
+/// Keeps the boundaries of a batch together, as the first that is done in its transaction. Those that cannot be kept so,
+/// whyever, are left to be done alone.
+async fn keep_boundaries(
+    conn: &mut SqliteConnection,
+    clock: &Clock,
+    batch: &mut [Box<dyn Piece>],
+) -> Work<()> {
+    let mut runs = HashSet::new();
+    let mut boundaries: Vec<_> = batch.iter_mut().filter_map(|piece| piece.as_boundary()).collect();
+    boundaries.retain(|boundary| runs.insert(boundary.commit.run));
+    if boundaries.len() < 2 {
+        return Ok(());
+    }
+    let commits: Vec<_> = boundaries.iter().map(|boundary| &boundary.commit).collect();
+    match commit::commit_together(&mut *conn, clock.now(), &commits).await {
+        Ok(mut kept) => {
+            for boundary in boundaries {
+                boundary.done = kept.remove(&boundary.commit.run).map(|committed| Ok(Some(committed)));
+            }
+        }
+        Err(fault) => {
+            tracing::debug!(error = ?fault, boundaries = commits.len(), "boundaries are kept one by one");
+            roll_back(conn).await;
+            sqlx::query("BEGIN IMMEDIATE").execute(conn).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn roll_back(conn: &mut SqliteConnection) {
+    // SQLite may have rolled back by itself (a full disk); then there is nothing to roll back, and that is fine.
+    let _ = sqlx::query("ROLLBACK").execute(conn).await;
 }
 
 /// How the connection syncs now.

@@ -1,7 +1,7 @@
 //! What a worker writes: digested and sealed before the writer gets it, so that this only compares and writes.
 
 use super::call_row::payload;
-use super::{Sqlite, boundary, calls, commit, records};
+use super::{Sqlite, boundary, calls, commit, in_time, records};
 use crate::packed::Packed;
 use crate::seal::Spot;
 use crate::{
@@ -14,8 +14,7 @@ impl Sqlite {
         let sealing = self.to_write(commit.run).await?;
         for ops in [Packed::smallest, Packed::plain] {
             let prepared = boundary::Prepared::new(commit, ops(commit, &sealing)?, sealing.clone())?;
-            let work = self
-                .write("committing a boundary", |conn, now| Box::pin(commit::commit(conn, now, prepared)));
+            let work = in_time("committing a boundary", self.writer()?.commit(prepared));
             if let Some(committed) = work.await? {
                 return self.told_apart(commit.run, committed).await;
             }

@@ -10,6 +10,7 @@ mod capacity;
 mod checkpoints;
 mod commits;
 mod counting;
+mod crowds;
 mod deadlines;
 mod deletion;
 mod events;

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use dalsegno_store::{Beat, Class, Committed, Error};
+use futures::FutureExt as _;
 use futures::future::{join, join_all};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
@@ -117,6 +118,34 @@ async fn a_heartbeat_waits_for_no_lock() {
     assert!(world.of(&idle).await.attempt.lease_renewed_at.is_some());
     let beats = world.heartbeats(&[(busy.run, busy.capability)]).await.unwrap();
     assert_eq!(beats, [Beat::Fenced]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_waits_for_no_lock_of_another_run() {
+    let (world, url) = fresh().await;
+    let crowd = join_all((0..20).map(|_| world.worker())).await;
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    let mut transaction = holder.begin().await.unwrap();
+    // More than there are lanes.
+    let (held, free) = crowd.split_at(5);
+    for worker in held {
+        end(&mut transaction, worker).await;
+    }
+    let waiting = join_all(held.iter().map(|worker| {
+        let (store, commit) = (world.store.clone(), worker.result(1));
+        tokio::spawn(async move { store.commit(&commit).await.unwrap() })
+            .map(|answer| assert_eq!(answer.unwrap(), Committed::Fenced { committed: false }))
+    }));
+    let going = async {
+        waits(&url).await;
+        let started = Instant::now();
+        for turn in 1..=5 {
+            join_all(free.iter().map(|worker| world.turn(worker, turn))).await;
+        }
+        assert!(started.elapsed() < Duration::from_secs(3), "a statement may take five seconds");
+        transaction.commit().await.unwrap();
+    };
+    join(waiting, going).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dalsegno_store::postgres::Postgres;
 use dalsegno_store::{Class, Committed};
+use futures::future::join_all;
 
 use crate::wire::Wire;
 use crate::world::*;
@@ -22,6 +23,22 @@ async fn a_commit_is_one_round_trip() {
         world.turn(&worker, turn).await;
         assert_eq!(wire.exchanges() - before, 1, "turn {turn}");
     }
+}
+
+/// The first of them go at once; the others wait for these, and go together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commits_of_many_runs_share_round_trips() {
+    const CROWD: u64 = 32;
+    let (_, url) = fresh().await;
+    let wire = Wire::to(&url, 1);
+    let world = open(&wire.url()).await;
+    let crowd = join_all((0..CROWD).map(|_| world.worker())).await;
+    // Each statement is prepared once on each connection.
+    join_all(crowd.iter().map(|worker| world.turn(worker, 1))).await;
+    let before = wire.exchanges();
+    join_all(crowd.iter().map(|worker| world.turn(worker, 2))).await;
+    let exchanges = wire.exchanges() - before;
+    assert!((1..CROWD / 2).contains(&exchanges), "{exchanges} for {CROWD}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

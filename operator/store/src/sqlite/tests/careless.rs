@@ -73,7 +73,7 @@ async fn commit_turns(folder: &Path, durability: Durability) {
         let prepared = Prepared::new(&commit, packed, sealing).unwrap();
         let committed = store
             .submit(durability, "committing a boundary", |conn, now| {
-                Box::pin(commit::commit(conn, now, prepared))
+                Box::pin(async move { commit::commit(conn, now, &prepared).await })
             })
             .await;
         assert!(matches!(committed, Ok(Some(crate::Committed::Ok(_)))), "{committed:?}");

@@ -1,30 +1,42 @@
-//! Why a piece of work failed, before it is known what the caller was doing.
+//! Why work on a database failed, before it is known what the caller was doing.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::Error;
 
-/// The outcome of a piece of work inside the database.
-pub(super) type Work<T> = Result<T, Fault>;
+/// The outcome of work on a database.
+pub(crate) type Work<T> = Result<T, Fault>;
 
 /// Why it failed. Cloned to everybody in a batch that failed as a whole.
 #[derive(Clone, Debug)]
-pub(super) enum Fault {
-    /// The database did not do it.
+pub(crate) enum Fault {
+    /// The database did not do it, or did not say so in time.
     Database(Arc<dyn std::error::Error + Send + Sync>),
     /// What stands there makes no sense.
     Corrupt(String),
     /// It was there, and is no more.
     Gone(String),
-    /// It cannot be done on this store at all.
+    /// The database is not as it must be.
     Unfit(String),
 }
 
 impl Fault {
     pub fn unavailable(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Database(Arc::from(why.into()))
+    }
+
+    /// The database's own code, where it has answered with an error.
+    pub fn code(&self) -> Option<Cow<'_, str>> {
+        let Self::Database(why) = self else { return None };
+        why.downcast_ref::<sqlx::Error>()?.as_database_error()?.code()
+    }
+
+    /// An answer that no version of this code gives.
+    pub fn unknown(what: &str, word: &str) -> Self {
+        Self::Corrupt(format!("there is no {what} {word:?}"))
     }
 
     /// The same, of this in particular.
@@ -69,7 +81,7 @@ impl From<Error> for Fault {
 }
 
 /// A time as it stands in a column.
-pub(super) fn timestamp(ms: i64) -> Work<Timestamp> {
+pub(crate) fn timestamp(ms: i64) -> Work<Timestamp> {
     Timestamp::from_millisecond(ms).map_err(|error| Fault::Corrupt(error.to_string()))
 }
 

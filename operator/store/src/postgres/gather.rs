@@ -1,0 +1,152 @@
+//! Commits of many runs become few statements.
+//!
+//! What a statement costs to set up it costs once, however many boundaries it judges. A commit that comes while a lane is
+//! free goes at once; those that come while all are busy go together as soon as one is free.
+//!
+//! # Guarantees
+//!
+//! - In one statement each boundary is of another run. A run whose row is locked is passed over and goes alone beside the
+//!   lanes, so that nobody waits for another run's lock.
+//! - Where the database refuses a statement, each of its boundaries goes alone.
+//! - Whoever gives up takes nothing of the others along.
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+
+use sqlx::Row as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::commit::{COMMIT, More, Proposed, ruling, statement};
+use super::pool::{Pool, is_the_statements};
+use crate::fault::{Fault, Work};
+use crate::{Committed, RunId};
+
+/// Statements under way at once.
+const LANES: usize = 2;
+
+/// Boundaries in one statement.
+const BATCH: usize = 32;
+
+/// Bytes of the payloads of a boundary that goes with others.
+const LARGE: usize = 256 << 10;
+
+/// The statement of a lane: it waits for nobody.
+static COMMIT_TOGETHER: LazyLock<String> =
+    LazyLock::new(|| COMMIT.replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED"));
+
+/// Gathers commits that bring no calls, no records and no finish.
+#[derive(Debug)]
+pub(super) struct Gather {
+    pool: Arc<Pool>,
+    lanes: Arc<Semaphore>,
+    waiting: Mutex<VecDeque<Waiting>>,
+}
+
+struct Waiting {
+    proposed: Proposed,
+    answer: oneshot::Sender<Work<Option<Committed>>>,
+}
+
+impl fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waiting")
+    }
+}
+
+impl Waiting {
+    fn tell(self, said: Work<Option<Committed>>) {
+        // Who has given up needs no answer.
+        let _ = self.answer.send(said);
+    }
+}
+
+impl Gather {
+    pub fn new(pool: Arc<Pool>) -> Arc<Self> {
+        Arc::new(Self { pool, lanes: Arc::new(Semaphore::new(LANES)), waiting: Mutex::default() })
+    }
+
+    /// `None`: it is the next boundary, but as a patch it cannot stand on this head.
+    pub async fn commit(self: &Arc<Self>, proposed: Proposed) -> Work<Option<Committed>> {
+        if proposed.size() > LARGE {
+            return self.alone(&proposed).await;
+        }
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut waiting = self.waiting();
+            waiting.push_back(Waiting { proposed, answer });
+            if let Ok(lane) = Arc::clone(&self.lanes).try_acquire_owned() {
+                tokio::spawn(Arc::clone(self).work(lane));
+            }
+        }
+        answered.await.unwrap_or_else(|gone| Err(Fault::unavailable(gone)))
+    }
+
+    /// Works until nobody waits.
+    async fn work(self: Arc<Self>, lane: OwnedSemaphorePermit) {
+        loop {
+            let batch = {
+                let mut waiting = self.waiting();
+                let batch = next(&mut waiting);
+                if batch.is_empty() {
+                    // While nobody can come and find it taken.
+                    drop(lane);
+                    return;
+                }
+                batch
+            };
+            self.send(batch).await;
+        }
+    }
+
+    async fn send(self: &Arc<Self>, batch: Vec<Waiting>) {
+        let all: Vec<_> = batch.iter().map(|one| &one.proposed).collect();
+        match self.pool.all(statement(&COMMIT_TOGETHER, &all, More::default())).await {
+            Ok(rows) => {
+                for one in batch {
+                    let run = one.proposed.run;
+                    match rows.iter().find(|row| row.try_get::<RunId, _>("run").is_ok_and(|id| id == run)) {
+                        Some(row) => one.tell(ruling(row)),
+                        None => self.leave(one),
+                    }
+                }
+            }
+            Err(fault) if is_the_statements(&fault) => batch.into_iter().for_each(|one| self.leave(one)),
+            Err(fault) => batch.into_iter().for_each(|one| one.tell(Err(fault.clone()))),
+        }
+    }
+
+    /// It goes alone, and the lane goes on with others.
+    fn leave(self: &Arc<Self>, one: Waiting) {
+        let gather = Arc::clone(self);
+        tokio::spawn(async move {
+            let said = gather.alone(&one.proposed).await;
+            one.tell(said);
+        });
+    }
+
+    async fn alone(&self, proposed: &Proposed) -> Work<Option<Committed>> {
+        let row = self.pool.optional(statement(COMMIT, &[proposed], More::default())).await?;
+        row.as_ref().map_or(Ok(Some(Committed::NotFound)), ruling)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Those that have waited longest and may go together. Who has given up is passed over.
+fn next(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
+    let (mut batch, mut later) = (Vec::new(), Vec::new());
+    let mut runs = HashSet::new();
+    while batch.len() < BATCH
+        && let Some(one) = waiting.pop_front()
+    {
+        if one.answer.is_closed() {
+            continue;
+        }
+        if runs.insert(one.proposed.run) { batch.push(one) } else { later.push(one) }
+    }
+    later.into_iter().rev().for_each(|one| waiting.push_front(one));
+    batch
+}
