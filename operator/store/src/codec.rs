@@ -23,8 +23,8 @@ const RAW: u8 = 0;
 const ZSTD: u8 = 1;
 const PATCH: u8 = 2;
 
-/// The level at which time and size balance for JSON of this size.
-const ZSTD_LEVEL: i32 = 3;
+/// A boundary waits for its compression, and is small beside what the next one repeats of it.
+const ZSTD_LEVEL: i32 = 1;
 
 /// log2 of the largest window of a patch: the state before and the one after, together.
 const ZSTD_WINDOW_LOG: u32 = 25;
