@@ -6,7 +6,8 @@
 //! # Guarantees
 //!
 //! - Every method is atomic and, once it has answered, durable. Every method is one round trip to the database; a
-//!   lookup that begins with a snapshot is two, and making a snapshot is a few.
+//!   commit that finds its run locked, and a lookup that begins with a snapshot, are two; making a snapshot is a few.
+//!   Commits of many runs that come at once share a round trip, and each is judged as if it came alone.
 //! - A write of a worker is judged against the run's row under its lock, in the same statement that writes: a
 //!   capability that is not the current epoch's is refused, whoever holds it and however late it comes.
 //! - Every method may be sent again after an unknown outcome: it then changes nothing and tells what is there.

@@ -4,7 +4,7 @@
 //!
 //! - Every method is one statement, committed and flushed before it answers; only heartbeats are not flushed, and only
 //!   a fenced commit asks once more, whether it stands. The fence is in the statement: it locks the run's row and
-//!   judges by that row.
+//!   judges by that row. Commits of many runs share statements ([`gather`]).
 //! - Every method answers within its deadline, or fails.
 //!
 //! # Assumptions

@@ -1,9 +1,12 @@
-//! Many workers at once: what one store takes in a second, and what a turn costs the CPU.
+//! Many workers at once: what one store takes in a second, and what a turn costs the CPU. Beside it as many bare inserts, by
+//! which the machine is known: workers, gateway and database share its cores and its disk.
 
 use std::fs;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
 
 use crate::figures::times;
 use crate::payload;
@@ -13,19 +16,21 @@ use crate::world::World;
 /// Workers at once.
 const WORKERS: usize = 32;
 /// Turns of each of them, and of the one that is alone.
-const TURNS: usize = 200;
+const TURNS: usize = 500;
 /// Bytes of a state.
 const STATE: usize = 4 << 10;
 
 /// The row of the table.
-pub fn of(world: &World<'_>) -> [String; 6] {
+pub fn of(world: &World<'_>) -> [String; 7] {
     let (one, cpu_of_one) = sustained(world, "alone", 1);
     let (many, cpu_of_many) = sustained(world, "crowd", WORKERS);
+    let inserts = [1, WORKERS].map(|connections| inserted(world, connections));
     [
         world.name.to_owned(),
         format!("{one:.0}"),
         format!("{many:.0}"),
         times(many / one),
+        times(inserts[1] / inserts[0]),
         format!("{cpu_of_one:.2} ms"),
         format!("{cpu_of_many:.2} ms"),
     ]
@@ -53,6 +58,26 @@ fn sustained(world: &World<'_>, name: &str, workers: usize) -> (f64, f64) {
     });
     let turns = (workers * TURNS) as f64;
     (turns / elapsed.as_secs_f64(), cpu.as_secs_f64() * 1e3 / turns)
+}
+
+/// Bare inserts a second of so many connections at once, each into a database of its own.
+fn inserted(world: &World<'_>, connections: usize) -> f64 {
+    let payload = payload::kept(&payload::state(STATE, 0));
+    let floors: Vec<_> = (0..connections).map(|_| world.floor()).collect();
+    let began = Instant::now();
+    world.runtime.block_on(async {
+        let mut inserting = JoinSet::new();
+        for mut floor in floors {
+            let payload = payload.clone();
+            inserting.spawn(async move {
+                for _ in 0..TURNS {
+                    floor.insert(&payload).await;
+                }
+            });
+        }
+        inserting.join_all().await;
+    });
+    (connections * TURNS) as f64 / began.elapsed().as_secs_f64()
 }
 
 /// What this process has used of the CPU, in user and kernel mode: hundredths of a second, as Linux tells them.

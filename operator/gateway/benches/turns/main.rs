@@ -83,7 +83,15 @@ fn main() {
     let rows: Vec<_> = worlds.iter().map(crowd::of).collect();
     print_table(
         "32 workers at once against one, boundaries of 4 KiB",
-        ["store", "turns/s of one", "of 32", "32 ÷ 1", "CPU per turn of one", "of 32"],
+        [
+            "store",
+            "turns/s of one",
+            "of 32",
+            "32 ÷ 1",
+            "bare inserts, 32 ÷ 1",
+            "CPU per turn of one",
+            "of 32",
+        ],
         &rows,
     );
     let rows: Vec<_> =

@@ -1,9 +1,11 @@
 //! Boundaries and finishes.
 
+use std::sync::LazyLock;
+
 use dalsegno_protocol::{PlannedCall, Usage};
-use sqlx::Row as _;
 use sqlx::postgres::{PgArguments, PgRow, Postgres as Database};
 use sqlx::query::Query;
+use sqlx::{Encode, Row as _, Type};
 use uuid::Uuid;
 
 use super::Postgres;
@@ -14,7 +16,25 @@ use crate::packed::Packed;
 use crate::seal::{BodyDigest, Sealing, Spot};
 use crate::{Commit, Committed, Digest, FinishCall, NewFinish, RunId, Standing, codec, header};
 
-pub(super) const COMMIT: &str = include_str!("commit.sql");
+/// Of any number of boundaries. It waits for whoever holds their runs' rows.
+const COMMIT: &str = include_str!("commit.sql");
+
+/// Of one boundary: its parameters are no arrays, and its plan is made for one row.
+static COMMIT_ONE: LazyLock<String> = LazyLock::new(|| of_one(COMMIT));
+
+/// The same without the waiting: no answer where the run's row is locked.
+static COMMIT_ONE_UNLOCKED: LazyLock<String> = LazyLock::new(|| unlocked(&COMMIT_ONE));
+
+/// No answer for those whose run's row is locked.
+static COMMIT_UNLOCKED: LazyLock<String> = LazyLock::new(|| unlocked(COMMIT));
+
+fn of_one(sql: &str) -> String {
+    sql.replace("array_position($1, id)", "1").replace("ANY ($1)", "$1").replace("[place]", "")
+}
+
+fn unlocked(sql: &str) -> String {
+    sql.replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED")
+}
 
 const FINISH: &str = "SELECT * FROM ds_finish_v1($1, $2, $3, $4, $5, $6, $7, $8)";
 
@@ -65,7 +85,7 @@ impl Postgres {
             self.gather.commit(proposed).await?
         } else {
             let more = More::of(commit, sealing)?;
-            let row = self.pool.optional(statement(COMMIT, &[&proposed], more)).await?;
+            let row = self.pool.optional(alone(&proposed, more)).await?;
             row.as_ref().map_or(Ok(Some(Committed::NotFound)), ruling)?
         };
         Ok(match ruling {
@@ -186,39 +206,44 @@ impl More {
     }
 }
 
-/// `text`, which is [`COMMIT`] in one of its forms, for these boundaries.
-pub(super) fn statement<'q>(
-    text: &'static str,
-    all: &[&'q Proposed],
-    more: More,
-) -> Query<'q, Database, PgArguments> {
-    fn each<'q, T>(all: &[&'q Proposed], of: impl Fn(&'q Proposed) -> T) -> Vec<T> {
-        all.iter().map(|it| of(it)).collect()
-    }
+/// The statement for a boundary and what it brings. No answer: there is no such run.
+pub(super) fn alone<'q>(one: &'q Proposed, more: More) -> Query<'q, Database, PgArguments> {
+    bind(&COMMIT_ONE, &[one], more)
+}
+
+/// The statement for boundaries that bring nothing, each of another run. It waits for nobody: no answer for a run whose row
+/// is locked, or that is not there.
+pub(super) fn together<'q>(all: &[&'q Proposed]) -> Query<'q, Database, PgArguments> {
+    let sql = if all.len() == 1 { &COMMIT_ONE_UNLOCKED } else { &COMMIT_UNLOCKED };
+    bind(sql, all, More::default())
+}
+
+fn bind<'q>(sql: &'static str, all: &[&'q Proposed], more: More) -> Query<'q, Database, PgArguments> {
     fn bytes(digest: &Option<Digest>) -> Option<&[u8]> {
         digest.as_ref().map(Digest::as_slice)
     }
     let More { finish, calls, records } = more;
-    let query = sqlx::query(text)
-        .bind(each(all, |it| it.run))
-        .bind(each(all, |it| it.capability.as_slice()))
-        .bind(each(all, |it| it.turn))
-        .bind(each(all, |it| it.boundary))
-        .bind(each(all, |it| it.commit_id))
-        .bind(each(all, |it| it.digest.as_slice()))
-        .bind(each(all, |it| it.ops.ops.as_deref()))
-        .bind(each(all, |it| bytes(&it.ops_digest)))
-        .bind(each(all, |it| it.full))
-        .bind(each(all, |it| it.events.as_deref()))
-        .bind(each(all, |it| bytes(&it.events_digest)))
-        .bind(each(all, |it| it.event_count))
-        .bind(each(all, |it| it.usage.tokens_in))
-        .bind(each(all, |it| it.usage.tokens_out))
-        .bind(each(all, |it| it.usage.tool_calls))
-        .bind(each(all, |it| it.usage.cost_micro_usd))
-        .bind(each(all, |it| it.trigger.as_deref()))
-        .bind(each(all, |it| bytes(&it.ops.base)))
-        .bind(each(all, |it| bytes(&it.older)))
+    let query = sqlx::query(sql);
+    let query = each(query, all, |it| it.run);
+    let query = each(query, all, |it| it.capability.as_slice());
+    let query = each(query, all, |it| it.turn);
+    let query = each(query, all, |it| it.boundary);
+    let query = each(query, all, |it| it.commit_id);
+    let query = each(query, all, |it| it.digest.as_slice());
+    let query = each(query, all, |it| it.ops.ops.as_deref());
+    let query = each(query, all, |it| bytes(&it.ops_digest));
+    let query = each(query, all, |it| it.full);
+    let query = each(query, all, |it| it.events.as_deref());
+    let query = each(query, all, |it| bytes(&it.events_digest));
+    let query = each(query, all, |it| it.event_count);
+    let query = each(query, all, |it| it.usage.tokens_in);
+    let query = each(query, all, |it| it.usage.tokens_out);
+    let query = each(query, all, |it| it.usage.tool_calls);
+    let query = each(query, all, |it| it.usage.cost_micro_usd);
+    let query = each(query, all, |it| it.trigger.as_deref());
+    let query = each(query, all, |it| bytes(&it.ops.base));
+    let query = each(query, all, |it| bytes(&it.older));
+    let query = query
         .bind(finish.outcome)
         .bind(finish.reason)
         .bind(finish.message)
@@ -229,6 +254,22 @@ pub(super) fn statement<'q>(
         .bind(calls.arguments)
         .bind(records.digest.map(Vec::from));
     records.bind(query)
+}
+
+/// A parameter: of one boundary a value, of several an array.
+fn each<'q, T>(
+    query: Query<'q, Database, PgArguments>,
+    all: &[&'q Proposed],
+    of: impl Fn(&'q Proposed) -> T,
+) -> Query<'q, Database, PgArguments>
+where
+    T: Encode<'q, Database> + Type<Database> + 'q,
+    Vec<T>: Encode<'q, Database> + Type<Database>,
+{
+    match all {
+        [one] => query.bind(of(one)),
+        _ => query.bind(all.iter().map(|it| of(it)).collect::<Vec<_>>()),
+    }
 }
 
 /// What a statement says of a boundary. `None`: it is the next, but as a patch it cannot stand on this head.

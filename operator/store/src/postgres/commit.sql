@@ -4,7 +4,7 @@
 -- for a lock sees there what the one before has written; a read of any other table would still see what was there when
 -- this statement began, so there is none but in `ds_apply_records_v1`, whose statements begin when they are reached.
 --
--- Arrays, with one entry for each boundary:
+-- Arrays, with one entry for each boundary (`commit.rs` makes a text of this whose parameters are those of one):
 --  $1 run  $2 capability  $3 turn  $4 boundary  $5 commit id  $6 digest of the body
 --  $7 ops  $8 their digest  $9 whether they are full  $10 events  $11 their digest  $12 how many
 -- $13 tokens in  $14 tokens out  $15 tool calls  $16 cost  $17 trigger

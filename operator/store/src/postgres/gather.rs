@@ -12,12 +12,12 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use sqlx::Row as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::commit::{COMMIT, More, Proposed, ruling, statement};
+use super::commit::{More, Proposed, alone, ruling, together};
 use super::pool::{Pool, is_the_statements};
 use crate::fault::{Fault, Work};
 use crate::{Committed, RunId};
@@ -30,10 +30,6 @@ const BATCH: usize = 32;
 
 /// Bytes of the payloads of a boundary that goes with others.
 const LARGE: usize = 256 << 10;
-
-/// The statement of a lane: it waits for nobody.
-static COMMIT_TOGETHER: LazyLock<String> =
-    LazyLock::new(|| COMMIT.replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED"));
 
 /// Gathers commits that bring no calls, no records and no finish.
 #[derive(Debug)]
@@ -101,7 +97,7 @@ impl Gather {
 
     async fn send(self: &Arc<Self>, batch: Vec<Waiting>) {
         let all: Vec<_> = batch.iter().map(|one| &one.proposed).collect();
-        match self.pool.all(statement(&COMMIT_TOGETHER, &all, More::default())).await {
+        match self.pool.all(together(&all)).await {
             Ok(rows) => {
                 for one in batch {
                     let run = one.proposed.run;
@@ -126,7 +122,7 @@ impl Gather {
     }
 
     async fn alone(&self, proposed: &Proposed) -> Work<Option<Committed>> {
-        let row = self.pool.optional(statement(COMMIT, &[proposed], More::default())).await?;
+        let row = self.pool.optional(alone(proposed, More::default())).await?;
         row.as_ref().map_or(Ok(Some(Committed::NotFound)), ruling)
     }
 
