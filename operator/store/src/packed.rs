@@ -6,6 +6,9 @@ use crate::{Commit, Digest, Result, codec};
 /// A patch this many times smaller than what it stands for is taken without asking how small a plain frame would be.
 const CLEARLY: usize = 32;
 
+/// Bytes of the payloads of a boundary that is kept together with others.
+pub(crate) const SMALL: usize = 256 << 10;
+
 /// A payload, and on which parent alone it may stand.
 #[derive(Clone, Debug)]
 pub(crate) struct Packed {

@@ -12,7 +12,7 @@ use super::Postgres;
 use super::records::Columns;
 use super::row::{asked, boundary, head, number, optional_digest, packed, text, word};
 use crate::fault::{Fault, Work};
-use crate::packed::Packed;
+use crate::packed::{Packed, SMALL};
 use crate::seal::{BodyDigest, Sealing, Spot};
 use crate::{Commit, Committed, Digest, FinishCall, NewFinish, RunId, Standing, codec, header};
 
@@ -81,7 +81,8 @@ impl Postgres {
         older: Option<Digest>,
     ) -> Work<Option<Committed>> {
         let proposed = Proposed::new(commit, ops, sealing, older)?;
-        let ruling = if commit.calls.is_empty() && commit.records.is_empty() && commit.finish.is_none() {
+        let brings_more = !commit.calls.is_empty() || !commit.records.is_empty() || commit.finish.is_some();
+        let ruling = if !brings_more && proposed.size() <= SMALL {
             self.gather.commit(proposed).await?
         } else {
             let more = More::of(commit, sealing)?;

@@ -28,10 +28,7 @@ const LANES: usize = 2;
 /// Boundaries in one statement.
 const BATCH: usize = 32;
 
-/// Bytes of the payloads of a boundary that goes with others.
-const LARGE: usize = 256 << 10;
-
-/// Gathers commits that bring no calls, no records and no finish.
+/// Gathers commits of small boundaries that bring no calls, no records and no finish.
 #[derive(Debug)]
 pub(super) struct Gather {
     pool: Arc<Pool>,
@@ -64,9 +61,6 @@ impl Gather {
 
     /// `None`: it is the next boundary, but as a patch it cannot stand on this head.
     pub async fn commit(self: &Arc<Self>, proposed: Proposed) -> Work<Option<Committed>> {
-        if proposed.size() > LARGE {
-            return self.alone(&proposed).await;
-        }
         let (answer, answered) = oneshot::channel();
         {
             let mut waiting = self.waiting();

@@ -13,7 +13,7 @@ use super::judge::Proposal;
 use super::row::{HeadPoint, RunRow};
 use crate::fault::Work;
 use crate::header::{self, Header, NO_PARENT};
-use crate::packed::Packed;
+use crate::packed::{Packed, SMALL};
 use crate::records::{Changes, link};
 use crate::seal::{BodyDigest, Sealing, Spot};
 use crate::{Commit, Digest, NewFinish, Result, RunId, codec};
@@ -68,9 +68,15 @@ impl Prepared {
         })
     }
 
-    /// Whether it brings no calls, no records and no finish.
-    pub fn is_only_a_boundary(&self) -> bool {
-        self.calls.is_empty() && self.records.digest.is_none() && self.finish.is_none()
+    /// Whether it may be kept together with others: it is small, and brings no calls, no records and no finish.
+    pub fn goes_with_others(&self) -> bool {
+        let brings_more = !self.calls.is_empty() || self.records.digest.is_some() || self.finish.is_some();
+        !brings_more && self.size() <= SMALL
+    }
+
+    /// Bytes of its payloads.
+    fn size(&self) -> usize {
+        [&self.ops.ops, &self.events].into_iter().flatten().map(Vec::len).sum()
     }
 }
 
@@ -122,8 +128,7 @@ impl<'a> Next<'a> {
         };
         row.set_head(head, position);
         row.spend(&commit.usage);
-        row.stored_bytes +=
-            [&commit.ops.ops, &commit.events].into_iter().flatten().map(Vec::len).sum::<usize>() as i64;
+        row.stored_bytes += commit.size() as i64;
         row.highest_turn = row.highest_turn.max(turn);
         Self { commit, row, parent, records_digest }
     }

@@ -189,7 +189,7 @@ impl Piece for Committing {
     }
 
     fn as_boundary(&mut self) -> Option<&mut Committing> {
-        self.commit.is_only_a_boundary().then_some(self)
+        self.commit.goes_with_others().then_some(self)
     }
 }
 
