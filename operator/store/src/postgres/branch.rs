@@ -19,6 +19,9 @@ use crate::{AuditRow, BoundaryRow, Digest, RunId};
 /// Snapshots of the boundaries `$5` are not used, none at all where that is null. Keys are walked first, and rows
 /// joined after. The parent of each must stand before it, so that no cycle is walked. The run's row is there in any
 /// case, with the head that was walked from.
+///
+/// Each boundary and each snapshot is found by its key, by a query of its own: of a plain join the planner, which knows
+/// nothing of how long a run is, makes one that reads all rows of the run.
 const WALK: &str = concat!(
     "WITH RECURSIVE run AS MATERIALIZED ( \
          SELECT id, head_turn, head_boundary, head_epoch, head_hash FROM runs WHERE id = $1 \
@@ -36,8 +39,8 @@ const WALK: &str = concat!(
                     WHEN b.turn >= $2 AND NOT ",
     is_dropped!(),
     " THEN CASE WHEN b.is_full THEN 3 ELSE 0 END \
-                    WHEN EXISTS ( \
-                        SELECT FROM snapshots s \
+                    WHEN ( \
+                        SELECT true FROM snapshots s \
                         WHERE s.run = $1 AND s.content_hash = b.content_hash AND s.content_hash <> ALL ($5) \
                     ) THEN 2 \
                     WHEN ",
@@ -45,9 +48,11 @@ const WALK: &str = concat!(
     " THEN 4 \
                     ELSE 0 \
                 END \
-         FROM live JOIN boundaries b \
-           ON b.run = $1 AND b.turn = live.parent_turn AND b.boundary = live.parent_boundary \
-          AND b.epoch = live.parent_epoch \
+         FROM live CROSS JOIN LATERAL ( \
+             SELECT * FROM boundaries \
+             WHERE run = $1 AND turn = live.parent_turn AND boundary = live.parent_boundary AND epoch = live.parent_epoch \
+             LIMIT 1 \
+         ) b \
          WHERE (b.turn, b.boundary) < (live.turn, live.boundary) \
            AND (live.turn > $3 OR b.turn >= $2 OR live.known = 3 OR (live.known = 0 AND live.needed)) \
      ) \
@@ -62,9 +67,16 @@ const WALK: &str = concat!(
             CASE WHEN b.has_payloads THEN b.events END AS events, b.document, b.snapshot_digest \
      FROM run LEFT JOIN ( \
          SELECT b.*, live.turn <= $3 AND live.known <> 2 AS has_payloads, s.document, s.digest AS snapshot_digest \
-         FROM live JOIN boundaries b \
-           ON b.run = $1 AND b.turn = live.turn AND b.boundary = live.boundary AND b.epoch = live.epoch \
-         LEFT JOIN snapshots s ON live.known = 2 AND s.run = $1 AND s.content_hash = b.content_hash \
+         FROM live CROSS JOIN LATERAL ( \
+             SELECT * FROM boundaries \
+             WHERE run = $1 AND turn = live.turn AND boundary = live.boundary AND epoch = live.epoch \
+             LIMIT 1 \
+         ) b \
+         LEFT JOIN LATERAL ( \
+             SELECT document, digest FROM snapshots \
+             WHERE live.known = 2 AND run = $1 AND content_hash = b.content_hash \
+             LIMIT 1 \
+         ) s ON true \
      ) b ON true \
      ORDER BY b.turn, b.boundary"
 );

@@ -34,8 +34,11 @@ const PAGE: &str = concat!(
              LIMIT $5 \
          ) AS lengths \
      ) AS page \
-     JOIN boundaries b \
-       ON b.run = $1 AND b.turn = page.turn AND b.boundary = page.boundary AND b.epoch = page.epoch \
+     CROSS JOIN LATERAL ( \
+         SELECT * FROM boundaries \
+         WHERE run = $1 AND turn = page.turn AND boundary = page.boundary AND epoch = page.epoch \
+         LIMIT 1 \
+     ) AS b \
      WHERE page.before < $6 \
      ORDER BY b.turn, b.boundary, b.epoch"
 );

@@ -14,6 +14,7 @@ mod world;
 
 mod hashes;
 mod locks;
+mod lookups;
 mod outages;
 mod round_trips;
 mod schema;
