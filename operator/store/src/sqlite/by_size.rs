@@ -39,7 +39,7 @@ mod tests {
             let pieces: Vec<_> = by_size(&all).collect();
             assert_eq!(pieces.concat(), all);
             assert!(pieces.iter().all(|some| statements.text(some.len()).len() == some.len()), "{pieces:?}");
-            assert!(pieces.len() <= length / LARGEST + 4, "{length}: {pieces:?}");
+            assert!(pieces.len() <= length / LARGEST + LARGEST.ilog2() as usize, "{length}: {pieces:?}");
         }
     }
 }

@@ -173,10 +173,8 @@ impl Piece for Committing {
         now: i64,
     ) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>> {
         Box::pin(async move {
-            if self.done.is_none() {
-                self.done = Some(commit::commit(conn, now, &self.commit).await);
-            }
-            matches!(self.done, Some(Ok(_)))
+            let done = self.done.insert(commit::commit(conn, now, &self.commit).await);
+            done.is_ok()
         })
     }
 
