@@ -23,7 +23,7 @@ const RAW: u8 = 0;
 const ZSTD: u8 = 1;
 const PATCH: u8 = 2;
 
-/// A boundary waits for its compression, and is small beside what the next one repeats of it.
+/// The fastest that still packs well: the answer to a commit waits for it.
 const ZSTD_LEVEL: i32 = 1;
 
 /// log2 of the largest window of a patch: the state before and the one after, together.

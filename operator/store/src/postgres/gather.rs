@@ -18,7 +18,7 @@ use sqlx::Row as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::commit::{More, Proposed, alone, ruling, together};
-use super::pool::{Pool, is_the_statements};
+use super::pool::{DEADLINE, Pool, is_the_statements};
 use crate::fault::{Fault, Work};
 use crate::{Committed, RunId};
 
@@ -69,7 +69,10 @@ impl Gather {
                 tokio::spawn(Arc::clone(self).work(lane));
             }
         }
-        answered.await.unwrap_or_else(|gone| Err(Fault::unavailable(gone)))
+        match tokio::time::timeout(DEADLINE, answered).await {
+            Ok(answered) => answered.unwrap_or_else(|gone| Err(Fault::unavailable(gone))),
+            Err(elapsed) => Err(Fault::unavailable(elapsed)),
+        }
     }
 
     /// Works until nobody waits.

@@ -20,7 +20,7 @@ use crate::fault::{Fault, Work};
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest time a call may take: waiting for a connection, making one, and the statement.
-const DEADLINE: Duration = Duration::from_secs(8);
+pub(super) const DEADLINE: Duration = Duration::from_secs(8);
 
 /// Connections of one process.
 const CONNECTIONS: usize = 16;

@@ -82,7 +82,7 @@ impl Prepared {
 
 /// The next boundary of a run, judged: what is left is to keep it.
 pub(super) struct Next<'a> {
-    pub commit: &'a Prepared,
+    commit: &'a Prepared,
     /// The run, with this boundary as its head.
     pub row: RunRow,
     pub parent: Option<HeadPoint>,
