@@ -1,17 +1,23 @@
 //! Connections are lost, and found again.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
 use dalsegno_store::{Committed, Error};
+use futures::future::join_all;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-use crate::fresh;
+use crate::wire::{Fate, Wire};
 use crate::world::*;
+use crate::{fresh, open};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_server_costs_one_answer() {
     let (world, url) = fresh().await;
     let worker = world.worker().await;
     // Several idle connections.
-    futures::future::join_all((0..8).map(|_| world.of(&worker))).await;
+    join_all((0..8).map(|_| world.of(&worker))).await;
     let mut conn = PgConnection::connect(&url).await.unwrap();
     conn.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
@@ -49,6 +55,33 @@ async fn a_call_that_is_given_up_leaves_nothing_behind_for_the_next() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_callers_than_connections_all_get_their_answer() {
     let (world, _) = fresh().await;
-    let workers = futures::future::join_all((0..100).map(|_| world.worker())).await;
-    futures::future::join_all(workers.iter().map(|worker| world.turn(worker, 1))).await;
+    let workers = join_all((0..100).map(|_| world.worker())).await;
+    join_all(workers.iter().map(|worker| world.turn(worker, 1))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_behind_others_that_hang_waits_no_longer_than_they() {
+    let (_, url) = fresh().await;
+    let hangs = Arc::<AtomicBool>::default();
+    let told = Arc::clone(&hangs);
+    let wire =
+        Wire::torn(
+            &url,
+            move || {
+                if told.load(SeqCst) { Fate::Stall(Duration::from_secs(30)) } else { Fate::Pass }
+            },
+        );
+    let world = open(&wire.url()).await;
+    let crowd = join_all((0..3).map(|_| world.worker())).await;
+    hangs.store(true, SeqCst);
+    let waits = crowd.iter().zip(0..).map(async |(worker, place)| {
+        // One after the other, so that the last finds all lanes taken.
+        pause(300 * place).await;
+        let started = Instant::now();
+        let error = world.commit(&worker.result(1)).await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+        started.elapsed()
+    });
+    let waits = join_all(waits).await;
+    assert!(waits.iter().all(|wait| *wait < Duration::from_secs(12)), "{waits:?}");
 }
