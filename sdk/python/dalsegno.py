@@ -1,6 +1,6 @@
 """Dal Segno for Python: what an agent imports. One file, the standard library only; README.md shows its loop."""
 
-import http.client, itertools, json, os, random, secrets, signal, sys, threading, time, uuid  # noqa: E401
+import base64, http.client, itertools, json, os, random, secrets, signal, sys, threading, time, uuid  # noqa: E401
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -50,9 +50,8 @@ class Run:
         self.unsettled_calls, self.completed_calls = answer["unsettledCalls"], answer["completedCalls"]
         self.planned = bool(self.head) and self.head["boundary"] == "plan"  # whether `turn` has its plan already
         self.turn = self.head["turn"] + (not self.planned) if self.head else 1  # the next one to commit
-        too_large = self.head and answer.get("state") is None  # to come with the answer
-        channels = (self._send("state", method="GET") if too_large else answer).get("state") or {}
-        self.channels = {name: _decode(channel) for name, channel in channels.items()}  # values, and lists of items
+        whole = answer if "state" in answer or not self.head else self._send("state", method="GET")  # it was too large
+        self.channels = {name: _decode(channel) for name, channel in whole.get("state", {}).items()}  # values and lists
         self.state = self.channels.get("state")  # what the last `commit(state=…)` held; None on a fresh run
         self.input = json.loads(Path(os.environ["DALSEGNO_INPUT_FILE"]).read_text("utf-8") or "null")
         if heartbeat:
@@ -97,8 +96,8 @@ class Run:
                 call["state"], call["result"] = "completed", tool(call["key"], call.get("arguments"))
             except CallFailed as failed:
                 call["state"], call["result"] = failed.outcome, failed.result
-            done = {"claimId": claim["claimId"], "outcome": call["state"], "result": call["result"]}
-            self._send(f"calls/{id}/complete", done)
+            self._send(f"calls/{id}/complete", {
+                "claimId": claim["claimId"], "outcome": call["state"], "result": call["result"]})
         self._claims.pop(id, None)
         if call["state"] != "completed":
             raise (CallFailed if call["state"] == "failed" else KeyRefused)(call.get("result"))
@@ -144,7 +143,7 @@ class Run:
 
     def _send(self, path, fields=None, method="POST", timeout=30):
         """Serialises once and sends the same bytes until they are answered, for as long as the pod lives."""
-        body = fields and json.dumps({k: v for k, v in fields.items() if v is not None}, allow_nan=False).encode()
+        body = fields and json.dumps({k: v for k, v in fields.items() if v is not None}).encode()
         kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
         connection = vars(self._kept).setdefault(os.getpid(), kind(self._url.netloc, timeout=timeout))  # a thread's own
         for delay in itertools.chain((0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2), itertools.repeat(5)):  # seconds
@@ -191,7 +190,8 @@ class Run:
 
 
 def _decode(channel):
-    values = [item.get("json", item.get("bytes")) for item in channel.get("list", [channel.get("value")])]
+    values = [json.loads(base64.b64decode(of["base64"])) if kind == "bytes" and of["mediaType"] == "application/json5"
+              else of for payload in channel.get("list", [channel.get("value")]) for kind, of in payload.items()]
     return values if "list" in channel else values[0]
 
 

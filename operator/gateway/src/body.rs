@@ -11,14 +11,15 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::gateway::Gateway;
+use crate::json5;
 use crate::nesting;
 use crate::refusal::Refusal;
 
 /// A body that has arrived. It counts against the process's budget until it is dropped.
 pub(crate) struct Received {
-    /// The bytes as they came.
+    /// JSON: the bytes as they came, but for numbers that are none ([`json5`]).
     pub(crate) bytes: Vec<u8>,
-    /// Their SHA-256.
+    /// SHA-256 of the bytes as they came.
     pub(crate) digest: Digest,
     budget: Option<OwnedSemaphorePermit>,
 }
@@ -69,7 +70,7 @@ async fn collect(gateway: &Gateway, body: Body, announced: usize) -> Result<Rece
         bytes.extend_from_slice(&frame);
     }
     presentable(&bytes)?;
-    Ok(Received { bytes, digest: hash.finalize().into(), budget })
+    Ok(Received { bytes: json5::to_json(bytes)?, digest: hash.finalize().into(), budget })
 }
 
 /// Reads on and keeps nothing.

@@ -31,6 +31,7 @@ mod events;
 mod export;
 mod gateway;
 mod heartbeat;
+mod json5;
 mod metrics;
 mod nesting;
 mod observe;

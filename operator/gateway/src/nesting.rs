@@ -24,7 +24,7 @@ pub(crate) fn deeper_than(limit: usize, text: &[u8]) -> Option<usize> {
 }
 
 /// Where the string that opens here closes; `None` if it never does.
-fn end_of_string(text: &[u8], open: usize) -> Option<usize> {
+pub(crate) fn end_of_string(text: &[u8], open: usize) -> Option<usize> {
     let mut offset = open + 1;
     loop {
         offset += memchr::memchr2(b'"', b'\\', text.get(offset..)?)?;

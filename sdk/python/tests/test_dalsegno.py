@@ -1,5 +1,6 @@
 """The client against a scripted gateway: each test says in its name what an agent may rely on."""
 
+import base64
 import json
 import os
 import signal
@@ -191,6 +192,20 @@ def test_a_state_too_large_for_the_answer_is_fetched(gateway):
     gateway.script["attach"] = [attach(decision="resume", head=HEAD)]
     gateway.script["state"] = [(200, {"head": HEAD, "state": {"state": {"value": {"json": "large"}}}})]
     assert gateway.run("print(Run.attach().state)")[1] == "large\n"
+
+
+def test_what_holds_a_nan_is_sent_as_python_writes_it_and_comes_back(gateway):
+    gateway.script["turns/1"] = [committed(1)]
+    assert gateway.run("Run.attach().commit(1, state={'loss': [float('nan'), float('-inf')]})")[0] == 0
+    assert b'"state": {"loss": [NaN, -Infinity]}' in gateway.bodies("turns/1")[0]
+    text = base64.b64encode(b'{"loss": [NaN, -Infinity]}').decode()
+    kept = {"bytes": {"mediaType": "application/json5", "base64": text}}
+    image = {"bytes": {"mediaType": "image/png", "base64": "AA=="}}
+    state = {"state": {"value": kept}, "log": {"list": [kept, image, {"json": None}]}}
+    gateway.script["attach"] = [attach(decision="resume", head=HEAD, state=state)]
+    code, out, _ = gateway.run("run = Run.attach(); print(run.state, run.channels['log'])")
+    loss = "{'loss': [nan, -inf]}"
+    assert (code, out) == (0, f"{loss} [{loss}, {image['bytes']}, None]\n")
 
 
 @pytest.mark.parametrize("fault", [problem(503, "UNAVAILABLE"), problem(429, "TOO_MANY_REQUESTS"), (502, "nginx"), Gateway.CUT])

@@ -1,5 +1,7 @@
 //! `POST turns/{n}` and `POST turns/{n}/plan` by a plain client: the whole state as one JSON value.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use dalsegno_protocol::Usage;
 use dalsegno_store::Store;
 use serde_json::json;
@@ -124,6 +126,39 @@ async fn a_state_comes_back_byte_for_byte() {
         let then = world.get(&format!("state?turn={turn}")).await;
         assert_eq!(then.text, format!(r#"{{"state":{{"state":{{"value":{{"json":{state}}}}}}}}}"#));
     }
+}
+
+#[tokio::test]
+async fn what_holds_numbers_that_json_has_not_comes_back_as_the_bytes_that_came() {
+    let world = World::attached().await;
+    let json5 = |text: &str| json!({ "bytes": { "mediaType": "application/json5", "base64": STANDARD.encode(text) } });
+    let first = r#"{ "loss":[NaN , -Infinity], "a":1e999 }"#;
+    let body = commit(1, first);
+    assert_eq!(world.post("turns/1", body.clone()).await.ok()["result"], "ok");
+    assert_eq!(
+        world.post("turns/1", body).await.ok()["result"],
+        "duplicate",
+        "judged by the bytes that came"
+    );
+    let channels = r#"{"set":{"best":{"json":Infinity}},"append":{"log":[{"json":1},{"json":NaN}]}}"#;
+    let record = r#"{"put":{"space":"s","key":"k","value":{"json":[NaN]}}}"#;
+    let id = Uuid::from_u128(2);
+    let second = format!(r#"{{"commitId":"{id}","channels":{channels},"records":[{record}]}}"#);
+    world.post("turns/2", second).await.ok();
+
+    let inline = world.attach("pod-1", INSTANCE).await.ok();
+    let log = json!({ "list": [{ "json": 1 }, json5("NaN")] });
+    let whole =
+        json!({ "state": { "value": json5(first) }, "best": { "value": json5("Infinity") }, "log": log });
+    assert_eq!(inline["state"], whole);
+    let record = json!({ "key": "k", "value": json5("[NaN]"), "turn": 2 });
+    assert_eq!(world.get("records?space=s").await.ok(), json!({ "records": [record] }));
+    world.post("turns/3", commit(3, "1")).await.ok();
+    assert_eq!(
+        world.get("state").await.text,
+        r#"{"state":{"state":{"value":{"json":1}}}}"#,
+        "it was a whole state"
+    );
 }
 
 #[tokio::test]
