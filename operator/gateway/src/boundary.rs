@@ -1,16 +1,17 @@
 //! `POST turns/{n}/plan` and `POST turns/{n}`: commits.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
 use dalsegno_protocol::{
-    Boundary, CommitRequest, CommitResponse, CommitResult, Flags, Outcome, PLAIN, RawValue,
+    Boundary, ChannelOps, CommitRequest, CommitResponse, CommitResult, Flags, Outcome, PLAIN, Payload,
+    RawValue,
 };
 use dalsegno_store::{Asked, Commit, Committed, Standing};
-use serde::Deserialize;
 
-use crate::body::{self, Received};
+use crate::body;
 use crate::check;
 use crate::end;
 use crate::gateway::Gateway;
@@ -49,7 +50,7 @@ async fn commit(
     check::commit(&request, boundary)?;
     let finish =
         request.outcome.as_ref().map(|Outcome::Finish(finish)| end::new_finish(finish)).transpose()?;
-    let (ops, full) = ops(&request, &received)?;
+    let (ops, full) = ops(request.state, request.channels)?;
     let bytes = received.bytes.len();
     let (digest, _budget) = received.release();
     let commit = Commit {
@@ -84,26 +85,18 @@ fn follow(gateway: &Gateway, commit: &Commit, committed: &Committed) {
     }
 }
 
-/// The channel operations as the text to store, and whether they are the full state.
-fn ops(request: &CommitRequest, received: &Received) -> Result<(Option<Vec<u8>>, bool), Refusal> {
-    #[derive(Deserialize)]
-    struct Channels {
-        channels: Box<RawValue>,
-    }
-
-    if let Some(state) = &request.state {
-        // Put together by hand: a serialiser might write the worker's text anew.
-        let (before, after) = (format!("{{\"full\":true,\"set\":{{\"{PLAIN}\":{{\"json\":"), "}}}");
-        return Ok((Some([before.as_bytes(), state.get().as_bytes(), after.as_bytes()].concat()), true));
-    }
-    let Some(channels) = &request.channels else {
-        return Ok((None, false));
+/// The channel operations as the text to keep, each JSON payload as it came, and whether they are the full state.
+fn ops(
+    state: Option<Box<RawValue>>,
+    channels: Option<ChannelOps>,
+) -> Result<(Option<Vec<u8>>, bool), Refusal> {
+    let whole = |state| {
+        let set = BTreeMap::from([(PLAIN.to_owned(), Payload::Json(state))]);
+        ChannelOps { full: true, set, ..ChannelOps::default() }
     };
-    let Channels { channels: text } = received.parse()?;
-    if !text.get().starts_with('{') {
-        return Err(Refusal::invalid("`channels` is not what this call takes: it takes an object"));
-    }
-    Ok((Some(Box::<str>::from(text).into_string().into_bytes()), channels.full))
+    let Some(ops) = state.map(whole).or(channels) else { return Ok((None, false)) };
+    let text = serde_json::to_vec(&ops).map_err(|error| Refusal::invalid(error.to_string()))?;
+    Ok((Some(text), ops.full))
 }
 
 /// What a commit or a finish is answered.

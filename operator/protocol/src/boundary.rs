@@ -1,7 +1,10 @@
 //! Commits: `POST turns/{n}/plan`, `POST turns/{n}`, `POST finish`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -29,7 +32,7 @@ pub struct CommitRequest {
     #[serde(default, deserialize_with = "even_null", skip_serializing_if = "Option::is_none")]
     pub state: Option<Box<RawValue>>,
     /// What changed, channel by channel.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
     pub channels: Option<ChannelOps>,
     /// What happened, in order, for people; stored and never interpreted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -54,6 +57,29 @@ pub struct CommitRequest {
 /// Keeps a `null` that was sent apart from nothing sent.
 fn even_null<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(from).map(Some)
+}
+
+/// Takes an object alone; a derived reader takes an array of its fields too.
+fn object<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ChannelOps>, D::Error> {
+    struct Object;
+
+    impl<'de> Visitor<'de> for Object {
+        type Value = Option<ChannelOps>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object of channel operations")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            ChannelOps::deserialize(MapAccessDeserializer::new(map)).map(Some)
+        }
+    }
+
+    from.deserialize_any(Object)
 }
 
 /// Changes of channels, applied in the order `remove`, `truncate`, `set`, `append`.

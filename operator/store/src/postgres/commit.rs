@@ -22,11 +22,11 @@ const COMMIT: &str = include_str!("commit.sql");
 /// Of one boundary: its parameters are no arrays, and its plan is made for one row.
 static COMMIT_ONE: LazyLock<String> = LazyLock::new(|| of_one(COMMIT));
 
-/// The same without the waiting: no answer where the run's row is locked.
-static COMMIT_ONE_UNLOCKED: LazyLock<String> = LazyLock::new(|| unlocked(&COMMIT_ONE));
+/// Of boundaries that bring nothing, without the waiting: no answer for those whose run's row is locked.
+static COMMIT_BARE: LazyLock<String> = LazyLock::new(|| unlocked(&bare(COMMIT)));
 
-/// No answer for those whose run's row is locked.
-static COMMIT_UNLOCKED: LazyLock<String> = LazyLock::new(|| unlocked(COMMIT));
+/// The same of one.
+static COMMIT_ONE_BARE: LazyLock<String> = LazyLock::new(|| of_one(&COMMIT_BARE));
 
 fn of_one(sql: &str) -> String {
     sql.replace("array_position($1, id)", "1").replace("ANY ($1)", "$1").replace("[place]", "")
@@ -34,6 +34,15 @@ fn of_one(sql: &str) -> String {
 
 fn unlocked(sql: &str) -> String {
     sql.replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED")
+}
+
+/// Without what is there for calls, records and a finish: what a statement does not have, it need not set up.
+fn bare(sql: &str) -> String {
+    let mut more = sql.split("-- more {");
+    let first = more.next().into_iter();
+    let rest = more.filter_map(|part| part.split_once("-- }")).map(|(_, after)| after);
+    let left: String = first.chain(rest).collect();
+    left.replace("$20", "NULL::text").replace("$28", "NULL::bytea")
 }
 
 const FINISH: &str = "SELECT * FROM ds_finish_v1($1, $2, $3, $4, $5, $6, $7, $8)";
@@ -209,21 +218,30 @@ impl More {
 
 /// The statement for a boundary and what it brings. No answer: there is no such run.
 pub(super) fn alone<'q>(one: &'q Proposed, more: More) -> Query<'q, Database, PgArguments> {
-    bind(&COMMIT_ONE, &[one], more)
+    let More { finish, calls, records } = more;
+    let query = bind(&COMMIT_ONE, &[one])
+        .bind(finish.outcome)
+        .bind(finish.reason)
+        .bind(finish.message)
+        .bind(finish.output)
+        .bind(calls.ids)
+        .bind(calls.policies)
+        .bind(calls.keys)
+        .bind(calls.arguments)
+        .bind(records.digest.map(Vec::from));
+    records.bind(query)
 }
 
 /// The statement for boundaries that bring nothing, each of another run. It waits for nobody: no answer for a run whose row
 /// is locked, or that is not there.
 pub(super) fn together<'q>(all: &[&'q Proposed]) -> Query<'q, Database, PgArguments> {
-    let sql = if all.len() == 1 { &COMMIT_ONE_UNLOCKED } else { &COMMIT_UNLOCKED };
-    bind(sql, all, More::default())
+    bind(if all.len() == 1 { &COMMIT_ONE_BARE } else { &COMMIT_BARE }, all)
 }
 
-fn bind<'q>(sql: &'static str, all: &[&'q Proposed], more: More) -> Query<'q, Database, PgArguments> {
+fn bind<'q>(sql: &'static str, all: &[&'q Proposed]) -> Query<'q, Database, PgArguments> {
     fn bytes(digest: &Option<Digest>) -> Option<&[u8]> {
         digest.as_ref().map(Digest::as_slice)
     }
-    let More { finish, calls, records } = more;
     let query = sqlx::query(sql);
     let query = each(query, all, |it| it.run);
     let query = each(query, all, |it| it.capability.as_slice());
@@ -243,18 +261,7 @@ fn bind<'q>(sql: &'static str, all: &[&'q Proposed], more: More) -> Query<'q, Da
     let query = each(query, all, |it| it.usage.cost_micro_usd);
     let query = each(query, all, |it| it.trigger.as_deref());
     let query = each(query, all, |it| bytes(&it.ops.base));
-    let query = each(query, all, |it| bytes(&it.older));
-    let query = query
-        .bind(finish.outcome)
-        .bind(finish.reason)
-        .bind(finish.message)
-        .bind(finish.output)
-        .bind(calls.ids)
-        .bind(calls.policies)
-        .bind(calls.keys)
-        .bind(calls.arguments)
-        .bind(records.digest.map(Vec::from));
-    records.bind(query)
+    each(query, all, |it| bytes(&it.older))
 }
 
 /// A parameter: of one boundary a value, of several an array.

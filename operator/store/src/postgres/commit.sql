@@ -10,7 +10,7 @@
 -- $13 tokens in  $14 tokens out  $15 tool calls  $16 cost  $17 trigger
 -- $18 where the ops are a patch, the content hash of the boundary they patch
 -- $19 digest that the body had before the run had a key, or null
--- For a boundary that comes alone:
+-- For a boundary that comes alone, and may bring more. Where none can, what stands between `more {` and `}` is left out:
 -- $20 outcome of the finish, or null  $21 its reason  $22 message  $23 output
 -- $24 ids of planned calls  $25 their policies  $26 keys  $27 arguments
 -- $28 digest of the changes of records, or null  $29 their words  $30 spaces  $31 keys  $32 entry ids  $33 values
@@ -79,6 +79,7 @@ kept AS (
            tokens_in, tokens_out, tool_calls, cost_micro_usd, trigger_word, $20 IS NOT NULL, records_digest
     FROM next
 ),
+-- more {
 planned AS (
     -- A call that is there keeps its first key.
     INSERT INTO calls (run, id, turn, policy, key, state, arguments, created_at)
@@ -101,6 +102,7 @@ audited AS (
     WHERE $20 IS NOT NULL
     RETURNING run, seq, hash
 ),
+-- }
 moved AS (
     UPDATE runs
     SET head_turn = next.turn, head_boundary = next.boundary, head_epoch = next.epoch, head_attempt = next.attempt,
@@ -112,17 +114,22 @@ moved AS (
         tokens_in = runs.tokens_in + next.tokens_in, tokens_out = runs.tokens_out + next.tokens_out,
         tool_calls = runs.tool_calls + next.tool_calls, cost_micro_usd = runs.cost_micro_usd + next.cost_micro_usd,
         stored_bytes = stored_bytes + coalesce(octet_length($7[place]), 0) + coalesce(octet_length($10[place]), 0),
-        -- A boundary renews a lease that a heartbeat has bound, and binds none.
-        lease_renewed_at = CASE WHEN lease_renewed_at IS NOT NULL THEN next.now END,
-        cancel_told_at = CASE WHEN next.cancel_requested_at IS NOT NULL THEN coalesce(next.cancel_told_at, next.now) END,
+        -- more {
         lifecycle = CASE WHEN $20 IS NULL THEN 'live' ELSE 'finished' END,
         finish_outcome = $20, finish_reason = $21, finish_message = $22, finish_output = $23,
         finish_commit_id = CASE WHEN $20 IS NOT NULL THEN next.commit_id END,
         finish_digest = CASE WHEN $20 IS NOT NULL THEN next.digest END,
         finish_at = CASE WHEN $20 IS NOT NULL THEN next.now END,
         changed_at = CASE WHEN $20 IS NULL THEN changed_at ELSE next.now END,
-        audit_seq = coalesce(audited.seq, runs.audit_seq), audit_hash = coalesce(audited.hash, runs.audit_hash)
-    FROM next LEFT JOIN audited ON audited.run = next.id
+        audit_seq = coalesce(audited.seq, runs.audit_seq), audit_hash = coalesce(audited.hash, runs.audit_hash),
+        -- }
+        -- A boundary renews a lease that a heartbeat has bound, and binds none.
+        lease_renewed_at = CASE WHEN lease_renewed_at IS NOT NULL THEN next.now END,
+        cancel_told_at = CASE WHEN next.cancel_requested_at IS NOT NULL THEN coalesce(next.cancel_told_at, next.now) END
+    FROM next
+    -- more {
+    LEFT JOIN audited ON audited.run = next.id
+    -- }
     WHERE runs.id = next.id
 ),
 told AS (
@@ -143,9 +150,13 @@ SELECT judged.id AS run,
        CASE WHEN next.id IS NOT NULL THEN judged.head_hash END AS parent_hash,
        judged.suspend,
        judged.cancel_requested_at IS NOT NULL AS cancel,
-       judged.heartbeat_ms AS lease_ms,
+       -- more {
        -- Named, so that it is done.
-       recorded.count AS recorded
+       recorded.count AS recorded,
+       -- }
+       judged.heartbeat_ms AS lease_ms
 FROM judged
 LEFT JOIN next ON next.id = judged.id
+-- more {
 LEFT JOIN recorded ON recorded.id = judged.id
+-- }

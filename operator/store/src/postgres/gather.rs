@@ -104,7 +104,13 @@ impl Gather {
                     }
                 }
             }
-            Err(fault) if is_the_statements(&fault) => batch.into_iter().for_each(|one| self.leave(one)),
+            Err(fault) if is_the_statements(&fault) => {
+                tracing::debug!(
+                    boundaries = batch.len(),
+                    "a statement was refused: each of its boundaries goes alone"
+                );
+                batch.into_iter().for_each(|one| self.leave(one));
+            }
             Err(fault) => batch.into_iter().for_each(|one| one.tell(Err(fault.clone()))),
         }
     }
