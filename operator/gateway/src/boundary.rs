@@ -1,13 +1,11 @@
 //! `POST turns/{n}/plan` and `POST turns/{n}`: commits.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
 use dalsegno_protocol::{
-    Boundary, ChannelOps, CommitRequest, CommitResponse, CommitResult, Flags, Outcome, PLAIN, Payload,
-    RawValue,
+    Boundary, ChannelOps, CommitRequest, CommitResponse, CommitResult, Flags, Outcome, Payload, RawValue,
 };
 use dalsegno_store::{Asked, Commit, Committed, Standing};
 
@@ -90,11 +88,8 @@ fn ops(
     state: Option<Box<RawValue>>,
     channels: Option<ChannelOps>,
 ) -> Result<(Option<Vec<u8>>, bool), Refusal> {
-    let whole = |state| {
-        let set = BTreeMap::from([(PLAIN.to_owned(), Payload::Json(state))]);
-        ChannelOps { full: true, set, ..ChannelOps::default() }
-    };
-    let Some(ops) = state.map(whole).or(channels) else { return Ok((None, false)) };
+    let whole = state.map(|state| ChannelOps::whole(Payload::Json(state)));
+    let Some(ops) = whole.or(channels) else { return Ok((None, false)) };
     let text = serde_json::to_vec(&ops).map_err(|error| Refusal::invalid(error.to_string()))?;
     Ok((Some(text), ops.full))
 }

@@ -9,10 +9,9 @@ use std::ops::Range;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use dalsegno_protocol::{PLAIN, RawValue};
+use dalsegno_protocol::{ChannelOps, Payload, RawValue};
 use memchr::memmem;
 use serde::Deserialize;
-use serde_json::json;
 
 use crate::nesting::end_of_string;
 use crate::refusal::Refusal;
@@ -133,7 +132,7 @@ impl Texts<'_> {
 
     fn payload(&self, payload: &RawValue) -> Option<(Range<usize>, String)> {
         let Json { json } = serde_json::from_str(payload.get()).ok()?;
-        Some((self.place(payload), json!({ "bytes": self.bytes(json)? }).to_string()))
+        Some((self.place(payload), serde_json::to_string(&self.bytes(json)?).ok()?))
     }
 
     /// A whole state is the one channel of that name, and only a channel's value can be bytes.
@@ -142,15 +141,15 @@ impl Texts<'_> {
         let place = self.place(state);
         let before = self.body[..place.start].trim_ascii_end().strip_suffix(b":")?.trim_ascii_end();
         let key = before.strip_suffix(br#""state""#)?;
-        let channels = json!({ "full": true, "set": { PLAIN: { "bytes": bytes } } });
+        let channels = serde_json::to_string(&ChannelOps::whole(bytes)).ok()?;
         Some((key.len()..place.end, format!(r#""channels":{channels}"#)))
     }
 
     /// A text that holds such a number, as bytes.
-    fn bytes(&self, text: &RawValue) -> Option<serde_json::Value> {
+    fn bytes(&self, text: &RawValue) -> Option<Payload> {
         let came = &self.body[self.place(text)];
         let holds = came != text.get().as_bytes();
-        holds.then(|| json!({ "mediaType": MEDIA_TYPE, "base64": STANDARD.encode(came) }))
+        holds.then(|| Payload::Bytes { media_type: MEDIA_TYPE.into(), base64: STANDARD.encode(came) })
     }
 
     /// Where in the body this text stands, which is a part of `masked`.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::{Flags, Head, Payload, PlannedCall, RecordOp};
+use crate::{Flags, Head, PLAIN, Payload, PlannedCall, RecordOp};
 
 /// Which boundary of a turn. Ordered: a plan comes before its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -101,6 +101,13 @@ pub struct ChannelOps {
     /// Items added to the end of lists; a value of that name gives way to a new list.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub append: BTreeMap<String, Vec<Payload>>,
+}
+
+impl ChannelOps {
+    /// A whole state: the one channel [`PLAIN`], and nothing else.
+    pub fn whole(state: Payload) -> Self {
+        Self { full: true, set: BTreeMap::from([(PLAIN.to_owned(), state)]), ..Self::default() }
+    }
 }
 
 /// What was spent. Of one boundary in a commit; the sum over all committed boundaries in a run.
