@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The figures of docs/performance.md, as ratios to a floor that is measured in the same run. Give it names to measure
-# only these: boundary turns reaction quiet memory lives.
+# only these: boundary turns slow reaction quiet memory lives.
 source "$(dirname "$0")/lib.sh"
 
-wanted=" ${*:-boundary turns reaction quiet memory lives} "
+wanted=" ${*:-boundary turns slow reaction quiet memory lives} "
 want() { [[ $wanted = *" $1 "* ]]; }
 
 need_languages
@@ -30,7 +30,7 @@ operator_bench=$(program operator)
 DALSEGNO_PROGRAM=$(program dalsegno)
 export DALSEGNO_PROGRAM
 
-if want boundary; then
+if want boundary || want slow; then
     # LangGraph's saver, in an environment of its own outside of the clone.
     venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/langgraph
     python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
@@ -39,13 +39,27 @@ if want boundary; then
         "$venv/bin/pip" install --quiet 'langgraph-checkpoint-postgres>=3,<4' 'psycopg[binary]'
         touch "$venv/complete"
     fi
+    export DALSEGNO_BENCH_PYTHON=$venv/bin/python
+fi
+
+if want boundary; then
     step 'Boundary commits'
-    DALSEGNO_BENCH_PYTHON=$venv/bin/python "$(program boundary)"
+    "$(program boundary)"
 fi
 
 if want turns; then
     step 'Many turns'
     "$(program turns)"
+fi
+
+if want slow; then
+    need strace strace
+    # Every sync of whatever keeps the bytes, PostgreSQL and SQLite alike, returns 5 ms later.
+    for bench in boundary turns; do
+        step "$bench again, on a disk that takes 5 ms longer to sync"
+        strace -f --seccomp-bpf -o /dev/null -e trace=fdatasync,fsync -e inject=fdatasync,fsync:delay_exit=5000 \
+            "$(program "$bench")"
+    done
 fi
 
 # What needs no container: an API server of its own, and fake nodes.
