@@ -100,7 +100,7 @@ fn print_run(run: &RunRecord, shredding: Option<&AuditRow>) {
     }
     let (counters, usage) = (&run.counters, &run.usage);
     println!(
-        "recovery    {} charged, {} in a row without progress; {} disruptions, {} in a row without progress",
+        "recovery    {} charged, {} in a row without progress; {} disrupted, {} in a row without progress",
         counters.recovery_attempts,
         counters.attempts_without_progress,
         counters.disruptions,
