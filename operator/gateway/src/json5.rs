@@ -48,7 +48,8 @@ pub(crate) fn to_json(body: Vec<u8>) -> Result<Vec<u8>, Refusal> {
 /// The text with ones in the place of each of these numbers, as long as before, so that what stands where stays; `None`
 /// where it holds none.
 fn masked(text: &[u8]) -> Option<Vec<u8>> {
-    if NUMBERS.iter().all(|number| memmem::find(text, number).is_none()) {
+    // Where the first stands, the second does.
+    if NUMBERS[1..].iter().all(|number| memmem::find(text, number).is_none()) {
         return None;
     }
     let mut masked = None;

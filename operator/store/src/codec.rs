@@ -10,7 +10,7 @@
 //! boundary's channel operations may be a patch.
 
 use std::cell::RefCell;
-use std::io::Write as _;
+use std::io::{Cursor, Write as _};
 
 use dalsegno_protocol::{Limits, RawValue};
 use zstd::bulk::Compressor;
@@ -53,10 +53,12 @@ pub fn encode(bytes: &[u8]) -> Vec<u8> {
 
 /// One zstd frame behind its codec byte; `None` where that gains nothing.
 fn packed(compressor: &mut Compressor<'_>, bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut payload = vec![ZSTD; 1 + zstd::zstd_safe::compress_bound(bytes.len())];
-    let length = compressor.compress_to_buffer(bytes, &mut payload[1..]).ok()?;
-    payload.truncate(1 + length);
-    (length < bytes.len()).then_some(payload)
+    let mut payload = Vec::with_capacity(1 + zstd_safe::compress_bound(bytes.len()));
+    payload.push(ZSTD);
+    let mut behind = Cursor::new(payload);
+    behind.set_position(1);
+    let length = compressor.compress_to_buffer(bytes, &mut behind).ok()?;
+    (length < bytes.len()).then(|| behind.into_inner())
 }
 
 /// A kept payload as it came. Never holds more than `limit` bytes of it: what is larger is refused, however small it

@@ -29,15 +29,21 @@ proposed AS (
            $2[place] AS proposed_capability, $3[place] AS turn, $4[place] AS boundary, $5[place] AS commit_id,
            $6[place] AS digest, $8[place] AS ops_digest, $9[place] AS is_full, $11[place] AS events_digest,
            $12[place] AS event_count, $13[place] AS tokens_in, $14[place] AS tokens_out, $15[place] AS tool_calls,
-           $16[place] AS cost_micro_usd, $17[place] AS trigger_word, $18[place] AS base, $19[place] AS older_digest
+           $16[place] AS cost_micro_usd, $17[place] AS trigger_word, $18[place] AS base, $19[place] AS older_digest,
+           ds_now_v1() AS now,
+           coalesce(head_hash, decode(repeat('00', 32), 'hex')) AS parent_hash,
+           head_position + $12[place] AS position,
+           CASE WHEN $28 IS NULL THEN records_before ELSE ds_records_link_v1(records_before, $28) END
+               AS records_digest
     FROM head
 ),
 judged AS MATERIALIZED (
     SELECT proposed.*,
-           ds_now_v1() AS now,
-           coalesce(head_hash, decode(repeat('00', 32), 'hex')) AS parent_hash,
-           CASE WHEN $28 IS NULL THEN records_before ELSE ds_records_link_v1(records_before, $28) END
-               AS records_digest,
+           ds_content_hash_v1(
+               parent_hash, id, turn, boundary, epoch, attempt, now, position, commit_id, digest,
+               ops_digest, is_full, events_digest, tokens_in, tokens_out, tool_calls, cost_micro_usd, trigger_word,
+               records_digest
+           ) AS content_hash,
            CASE
                -- Nobody's capability is null.
                WHEN capability IS DISTINCT FROM proposed_capability THEN 'fenced'
@@ -57,16 +63,8 @@ judged AS MATERIALIZED (
            END AS verdict
     FROM proposed
 ),
-next AS MATERIALIZED (
-    SELECT judged.*,
-           head_position + event_count AS position,
-           ds_content_hash_v1(
-               parent_hash, id, turn, boundary, epoch, attempt, now, head_position + event_count, commit_id, digest,
-               ops_digest, is_full, events_digest, tokens_in, tokens_out, tool_calls, cost_micro_usd, trigger_word,
-               records_digest
-           ) AS content_hash
-    FROM judged
-    WHERE verdict = 'ok'
+next AS NOT MATERIALIZED (
+    SELECT * FROM judged WHERE verdict = 'ok'
 ),
 kept AS (
     INSERT INTO boundaries (
@@ -141,22 +139,21 @@ told AS (
       AND judged.cancel_requested_at IS NOT NULL AND judged.cancel_told_at IS NULL
 )
 SELECT judged.id AS run,
-       judged.verdict,
+       verdict,
        false AS committed,
-       CASE WHEN next.id IS NULL THEN judged.head_turn ELSE next.turn END AS turn,
-       CASE WHEN next.id IS NULL THEN judged.head_boundary ELSE next.boundary END AS boundary,
-       CASE WHEN next.id IS NULL THEN judged.head_position ELSE next.position END AS position,
-       CASE WHEN next.id IS NULL THEN judged.head_hash ELSE next.content_hash END AS content_hash,
-       CASE WHEN next.id IS NOT NULL THEN judged.head_hash END AS parent_hash,
-       judged.suspend,
-       judged.cancel_requested_at IS NOT NULL AS cancel,
+       CASE verdict WHEN 'ok' THEN turn ELSE head_turn END AS turn,
+       CASE verdict WHEN 'ok' THEN boundary ELSE head_boundary END AS boundary,
+       CASE verdict WHEN 'ok' THEN position ELSE head_position END AS position,
+       CASE verdict WHEN 'ok' THEN content_hash ELSE head_hash END AS content_hash,
+       CASE verdict WHEN 'ok' THEN head_hash END AS parent_hash,
+       suspend,
+       cancel_requested_at IS NOT NULL AS cancel,
        -- more {
        -- Named, so that it is done.
        recorded.count AS recorded,
        -- }
-       judged.heartbeat_ms AS lease_ms
+       heartbeat_ms AS lease_ms
 FROM judged
-LEFT JOIN next ON next.id = judged.id
 -- more {
 LEFT JOIN recorded ON recorded.id = judged.id
 -- }

@@ -15,6 +15,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use sqlx::Row as _;
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::commit::{More, Proposed, alone, ruling, together};
@@ -41,6 +42,36 @@ struct Waiting {
     answer: oneshot::Sender<Work<Option<Committed>>>,
 }
 
+type Answered = oneshot::Receiver<Work<Option<Committed>>>;
+
+/// The right to have a statement under way. Whoever is done with it, or gives up, leaves it to those that wait.
+struct Lane {
+    gather: Arc<Gather>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let batch = {
+            let mut waiting = self.gather.waiting();
+            let batch = next(&mut waiting);
+            if batch.is_empty() {
+                // While nobody can come and find it taken.
+                self.permit = None;
+                return;
+            }
+            batch
+        };
+        // Without a runtime nobody hears an answer any more.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let lane = Self { gather: Arc::clone(&self.gather), permit: self.permit.take() };
+        runtime.spawn(async move {
+            lane.gather.send(batch).await;
+            drop(lane);
+        });
+    }
+}
+
 impl fmt::Debug for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Waiting")
@@ -61,34 +92,35 @@ impl Gather {
 
     /// `None`: it is the next boundary, but as a patch it cannot stand on this head.
     pub async fn commit(self: &Arc<Self>, proposed: Proposed) -> Work<Option<Committed>> {
-        let (answer, answered) = oneshot::channel();
-        {
-            let mut waiting = self.waiting();
-            waiting.push_back(Waiting { proposed, answer });
-            if let Ok(lane) = Arc::clone(&self.lanes).try_acquire_owned() {
-                tokio::spawn(Arc::clone(self).work(lane));
+        let said = async {
+            match self.enter(proposed) {
+                Ok((lane, proposed)) => self.at_once(lane, &proposed).await,
+                Err(answered) => answered.await.unwrap_or_else(|gone| Err(Fault::unavailable(gone))),
             }
-        }
-        match tokio::time::timeout(DEADLINE, answered).await {
-            Ok(answered) => answered.unwrap_or_else(|gone| Err(Fault::unavailable(gone))),
-            Err(elapsed) => Err(Fault::unavailable(elapsed)),
-        }
+        };
+        tokio::time::timeout(DEADLINE, said).await.unwrap_or_else(|elapsed| Err(Fault::unavailable(elapsed)))
     }
 
-    /// Works until nobody waits.
-    async fn work(self: Arc<Self>, lane: OwnedSemaphorePermit) {
-        loop {
-            let batch = {
-                let mut waiting = self.waiting();
-                let batch = next(&mut waiting);
-                if batch.is_empty() {
-                    // While nobody can come and find it taken.
-                    drop(lane);
-                    return;
-                }
-                batch
-            };
-            self.send(batch).await;
+    /// A lane that is free, or else where the answer will come from.
+    fn enter(self: &Arc<Self>, proposed: Proposed) -> Result<(Lane, Proposed), Answered> {
+        let mut waiting = self.waiting();
+        if let Ok(permit) = Arc::clone(&self.lanes).try_acquire_owned() {
+            return Ok((Lane { gather: Arc::clone(self), permit: Some(permit) }, proposed));
+        }
+        let (answer, answered) = oneshot::channel();
+        waiting.push_back(Waiting { proposed, answer });
+        Err(answered)
+    }
+
+    /// Nobody waits that could go along, and no other task need be woken.
+    async fn at_once(&self, lane: Lane, proposed: &Proposed) -> Work<Option<Committed>> {
+        let said = self.pool.optional(together(&[proposed])).await;
+        drop(lane);
+        match said {
+            Ok(Some(row)) => ruling(&row),
+            Ok(None) => self.alone(proposed).await,
+            Err(fault) if is_the_statements(&fault) => self.alone(proposed).await,
+            Err(fault) => Err(fault),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use dalsegno_store::{Committed, Error};
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use crate::wire::{Fate, Wire};
@@ -62,15 +62,7 @@ async fn more_callers_than_connections_all_get_their_answer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_behind_others_that_hang_waits_no_longer_than_they() {
     let (_, url) = fresh().await;
-    let hangs = Arc::<AtomicBool>::default();
-    let told = Arc::clone(&hangs);
-    let wire =
-        Wire::torn(
-            &url,
-            move || {
-                if told.load(SeqCst) { Fate::Stall(Duration::from_secs(30)) } else { Fate::Pass }
-            },
-        );
+    let (wire, hangs) = hanging(&url);
     let world = open(&wire.url()).await;
     let crowd = join_all((0..3).map(|_| world.worker())).await;
     hangs.store(true, SeqCst);
@@ -84,4 +76,32 @@ async fn a_commit_behind_others_that_hang_waits_no_longer_than_they() {
     });
     let waits = join_all(waits).await;
     assert!(waits.iter().all(|wait| *wait < Duration::from_secs(12)), "{waits:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_gives_up_leaves_the_way_to_those_that_wait() {
+    let (_, url) = fresh().await;
+    let (wire, hangs) = hanging(&url);
+    let world = open(&wire.url()).await;
+    let crowd = join_all((0..3).map(|_| world.worker())).await;
+    hangs.store(true, SeqCst);
+    let given_up = crowd[..2].iter().map(async |worker| {
+        let commit = worker.result(1);
+        tokio::time::timeout(Duration::from_millis(600), world.commit(&commit)).await.unwrap_err();
+    });
+    let waiting = async {
+        // By then all lanes are taken.
+        pause(300).await;
+        hangs.store(false, SeqCst);
+        ok(world.commit(&crowd[2].result(1)).await.unwrap());
+    };
+    join(join_all(given_up), waiting).await;
+}
+
+/// A wire, and what makes every request on it hang.
+fn hanging(url: &str) -> (Wire, Arc<AtomicBool>) {
+    let hangs = Arc::<AtomicBool>::default();
+    let told = Arc::clone(&hangs);
+    let fate = move || if told.load(SeqCst) { Fate::Stall(Duration::from_secs(30)) } else { Fate::Pass };
+    (Wire::torn(url, fate), hangs)
 }
