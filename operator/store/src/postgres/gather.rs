@@ -44,34 +44,6 @@ struct Waiting {
 
 type Answered = oneshot::Receiver<Work<Option<Committed>>>;
 
-/// The right to have a statement under way. Whoever is done with it, or gives up, leaves it to those that wait.
-struct Lane {
-    gather: Arc<Gather>,
-    permit: Option<OwnedSemaphorePermit>,
-}
-
-impl Drop for Lane {
-    fn drop(&mut self) {
-        let batch = {
-            let mut waiting = self.gather.waiting();
-            let batch = next(&mut waiting);
-            if batch.is_empty() {
-                // While nobody can come and find it taken.
-                self.permit = None;
-                return;
-            }
-            batch
-        };
-        // Without a runtime nobody hears an answer any more.
-        let Ok(runtime) = Handle::try_current() else { return };
-        let lane = Self { gather: Arc::clone(&self.gather), permit: self.permit.take() };
-        runtime.spawn(async move {
-            lane.gather.send(batch).await;
-            drop(lane);
-        });
-    }
-}
-
 impl fmt::Debug for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Waiting")
@@ -163,6 +135,34 @@ impl Gather {
 
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
         self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The right to have a statement under way. Whoever is done with it, or gives up, leaves it to those that wait.
+struct Lane {
+    gather: Arc<Gather>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let batch = {
+            let mut waiting = self.gather.waiting();
+            let batch = next(&mut waiting);
+            if batch.is_empty() {
+                // While nobody can come and find it taken.
+                self.permit = None;
+                return;
+            }
+            batch
+        };
+        // Without a runtime nobody hears an answer any more.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let lane = Self { gather: Arc::clone(&self.gather), permit: self.permit.take() };
+        runtime.spawn(async move {
+            lane.gather.send(batch).await;
+            drop(lane);
+        });
     }
 }
 

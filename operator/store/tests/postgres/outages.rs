@@ -87,11 +87,11 @@ async fn whoever_gives_up_leaves_the_way_to_those_that_wait() {
     hangs.store(true, SeqCst);
     let given_up = crowd[..2].iter().map(async |worker| {
         let commit = worker.result(1);
-        tokio::time::timeout(Duration::from_millis(600), world.commit(&commit)).await.unwrap_err();
+        tokio::time::timeout(Duration::from_secs(2), world.commit(&commit)).await.unwrap_err();
     });
     let waiting = async {
         // By then all lanes are taken.
-        pause(300).await;
+        pause(1_000).await;
         hangs.store(false, SeqCst);
         ok(world.commit(&crowd[2].result(1)).await.unwrap());
     };
