@@ -2,10 +2,11 @@
 
 use async_trait::async_trait;
 use dalsegno_crds::{AgentRun, names};
-use dalsegno_gateway::{AuthError, Authenticator, PodIdentity};
+use dalsegno_gateway::{AuthError, Authenticator, Person, PodIdentity};
 use dalsegno_protocol::AUDIENCE;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::PostParams;
 use kube::{Api, Client, Resource};
 
@@ -13,12 +14,17 @@ use kube::{Api, Client, Resource};
 pub struct TokenReviews {
     tokens: Api<TokenReview>,
     access: Api<SubjectAccessReview>,
+    namespaces: Api<Namespace>,
 }
 
 impl TokenReviews {
     /// With this client.
     pub fn new(client: Client) -> Self {
-        Self { tokens: Api::all(client.clone()), access: Api::all(client) }
+        Self {
+            tokens: Api::all(client.clone()),
+            access: Api::all(client.clone()),
+            namespaces: Api::all(client),
+        }
     }
 
     /// Whose token it is.
@@ -46,7 +52,7 @@ impl Authenticator for TokenReviews {
         pod_of(holder).ok_or_else(|| AuthError::Refused("it is not bound to a pod".to_owned()))
     }
 
-    async fn may_read(&self, token: &str, namespace: &str, name: &str) -> Result<String, AuthError> {
+    async fn may_read(&self, token: &str, namespace: &str, name: &str) -> Result<Person, AuthError> {
         let UserInfo { username, uid, groups, extra } = self.holder(token).await?;
         let person = username.clone().unwrap_or_default();
         let review = SubjectAccessReview {
@@ -69,16 +75,17 @@ impl Authenticator for TokenReviews {
             ..SubjectAccessReview::default()
         };
         let answer = self.access.create(&PostParams::default(), &review).await.map_err(unavailable)?;
-        match answer.status {
-            Some(status) if status.allowed && status.denied != Some(true) => Ok(person),
-            _ => Err(AuthError::Denied(format!(
+        if !answer.status.is_some_and(|status| status.allowed && status.denied != Some(true)) {
+            return Err(AuthError::Denied(format!(
                 "{person} may not read what this run has committed; that needs the verb get on {}/{} of {} in the \
                  namespace {namespace}",
                 AgentRun::plural(&()),
                 names::SUBRESOURCE_CHECKPOINTS,
                 AgentRun::group(&())
-            ))),
+            )));
         }
+        let namespace = self.namespaces.get_metadata_opt(namespace).await.map_err(unavailable)?;
+        Ok(Person { name: person, tenant: namespace.and_then(|it| it.metadata.uid) })
     }
 }
 

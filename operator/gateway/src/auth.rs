@@ -23,14 +23,14 @@ pub trait Authenticator: Send + Sync + 'static {
     /// [`AUDIENCE`], or is not bound to a pod; [`AuthError::Unavailable`] if nobody could be asked.
     async fn review(&self, token: &str) -> Result<PodIdentity, AuthError>;
 
-    /// The name of the person whose token this is, if that person may read what the run of this name has committed;
-    /// whether there is such a run plays no part.
+    /// The person whose token this is, if that person may read what the run of this name has committed; whether there
+    /// is such a run plays no part.
     ///
     /// # Errors
     ///
     /// As of [`Self::review`], but that the token need not be bound to a pod; [`AuthError::Denied`] for somebody who may
     /// not. Where no people are known, everybody is refused.
-    async fn may_read(&self, token: &str, namespace: &str, name: &str) -> Result<String, AuthError> {
+    async fn may_read(&self, token: &str, namespace: &str, name: &str) -> Result<Person, AuthError> {
         let _ = (token, namespace, name);
         Err(AuthError::Refused("no people are known here".to_owned()))
     }
@@ -47,6 +47,15 @@ pub struct PodIdentity {
     pub pod_uid: String,
     /// Name of its ServiceAccount.
     pub service_account: String,
+}
+
+/// Somebody who may read runs of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Person {
+    /// Who it is.
+    pub name: String,
+    /// UID of the namespace as it is today: of an earlier one of its name nobody reads anything. `None`: it is gone.
+    pub tenant: Option<String>,
 }
 
 /// Why a token is good for nothing here.
@@ -101,7 +110,7 @@ pub(crate) async fn person(
     headers: &HeaderMap,
     namespace: &str,
     name: &str,
-) -> Result<String, Refusal> {
+) -> Result<Person, Refusal> {
     let token = bearer(headers)?;
     reviewed(gateway, gateway.authenticator.may_read(token, namespace, name), "a token of your own").await
 }

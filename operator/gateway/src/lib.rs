@@ -45,7 +45,7 @@ mod routes;
 mod serve;
 mod snapshots;
 
-pub use auth::{AuthError, Authenticator, PodIdentity};
+pub use auth::{AuthError, Authenticator, Person, PodIdentity};
 pub use gateway::{Config, Gateway};
 pub use routes::router;
 pub use serve::serve;

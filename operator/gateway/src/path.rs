@@ -75,15 +75,19 @@ impl FromRequestParts<Gateway> for Reader {
         let name = parameter(parts, gateway, "name").await?;
         let person = auth::person(gateway, &parts.headers, &namespace, &name).await?;
         let found = gateway.ask("looking for a run", || gateway.store.find(&namespace, &name)).await?;
-        let run = found.first().ok_or_else(|| no_run_of_this_name(&namespace, &name))?.id;
+        let own = found.iter().find(|run| Some(&run.tenant) == person.tenant.as_ref());
+        let run = own.ok_or_else(|| no_run_of_this_name(&namespace, &name))?.id;
         tracing::Span::current().record("run", tracing::field::display(run));
-        tracing::info!(person, "a person reads");
+        tracing::info!(person = person.name, "a person reads");
         Ok(Self { run, capability: None, _place: Place::Person { _permit: permit } })
     }
 }
 
 fn no_run_of_this_name(namespace: &str, name: &str) -> Refusal {
-    Refusal::new(Code::NotFound, format!("the store has never had a run {namespace}/{name}"))
+    Refusal::new(
+        Code::NotFound,
+        format!("the store has no run {namespace}/{name} of the namespace that bears this name today"),
+    )
 }
 
 impl FromRequestParts<Gateway> for Turn {

@@ -68,6 +68,24 @@ async fn a_person_reads_on_when_workers_are_replaced_and_the_run_is_gone() {
 }
 
 #[tokio::test]
+async fn a_namespace_that_was_made_again_reads_nothing_of_the_one_before() {
+    let world = worked().await;
+    for token in ["ada-after-it-was-made-again", "ada-after-it-was-deleted"] {
+        for call in ["state", "memory-delta", "events", "checkpoint", "export", "records?space=a"] {
+            let (there, nowhere) = (
+                world.read(token, &format!("shop/agentruns/nightly/{call}")).await,
+                world.read(token, &format!("shop/agentruns/no-such/{call}")).await,
+            );
+            assert_eq!((there.status, there.code().as_str()), (404, "NOT_FOUND"), "{token} {call}");
+            assert_eq!(there.text.replace("nightly", "no-such"), nowhere.text, "{token} {call}");
+        }
+    }
+    world.store.adopt_namespace("uid-shop", "uid-later", "root", "it was restored").await.unwrap();
+    world.read("ada-after-it-was-made-again", "shop/agentruns/nightly/state").await.ok();
+    assert_eq!(world.read("ada", "shop/agentruns/nightly/state").await.code(), "NOT_FOUND");
+}
+
+#[tokio::test]
 async fn a_stream_of_events_goes_to_a_person_too() {
     let world = worked().await;
     let finish = json!({ "commitId": Uuid::nil(), "finish": { "outcome": "succeeded" } });

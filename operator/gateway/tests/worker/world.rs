@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
-use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, PodIdentity, router};
+use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, Person, PodIdentity, router};
 use dalsegno_store::{
     Class, Created, Deadlines, Ending, Identity, LookUp, NewRun, OnPrior, PodRecord, RunId, RunRecord, Store,
     Then, Verdict,
@@ -272,9 +272,12 @@ impl Authenticator for Tokens {
         })
     }
 
-    async fn may_read(&self, token: &str, namespace: &str, _: &str) -> Result<String, AuthError> {
+    async fn may_read(&self, token: &str, namespace: &str, _: &str) -> Result<Person, AuthError> {
+        let of = |tenant: Option<&str>| Ok(Person { name: "ada".into(), tenant: tenant.map(Into::into) });
         match token {
-            "ada" if namespace == "shop" => Ok("ada".into()),
+            "ada" if namespace == "shop" => of(Some("uid-shop")),
+            "ada-after-it-was-made-again" => of(Some("uid-later")),
+            "ada-after-it-was-deleted" => of(None),
             "ada" => {
                 Err(AuthError::Denied(format!("ada may not read what runs of {namespace} have committed")))
             }
