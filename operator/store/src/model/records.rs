@@ -54,6 +54,14 @@ pub struct RecordQuery {
     pub bytes: usize,
 }
 
+impl RecordQuery {
+    /// The entry after which to look. Places in a key are numbered from 1, and a prefix is the first key that begins with it.
+    pub(crate) fn begin(&self) -> (&str, i64) {
+        let first = (self.prefix.as_str(), 0);
+        self.after.as_ref().map_or(first, |(key, place)| first.max((key, *place)))
+    }
+}
+
 /// Entries in order, by the bytes of their keys, then as they were added.
 #[derive(Clone, Debug, Default)]
 pub struct RecordPage {

@@ -20,11 +20,10 @@ const READ: &str = "SELECT * FROM ( \
                 sum(size) OVER (ORDER BY key, seq) - size AS before \
          FROM ( \
              SELECT key, seq, entry_id, value, size, turn FROM held_records \
-             WHERE run = $1 AND space = $2 AND key >= $3 AND ($4::text IS NULL OR key < $4) \
-               AND ($5::text IS NULL OR (key, seq) > ($5, $6)) \
-             ORDER BY key, seq LIMIT $7 \
+             WHERE run = $1 AND space = $2 AND (key, seq) > ($3, $4) AND ($5::text IS NULL OR key < $5) \
+             ORDER BY key, seq LIMIT $6 \
          ) AS page \
-     ) AS page WHERE before < $8 ORDER BY key, seq";
+     ) AS page WHERE before < $7 ORDER BY key, seq";
 
 impl Postgres {
     pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> Work<Written> {
@@ -64,15 +63,14 @@ impl Postgres {
     }
 
     pub(super) async fn do_read_records(&self, run: RunId, query: &RecordQuery) -> Work<RecordPage> {
-        let (after_key, after_seq) = query.after.clone().unzip();
+        let (after_key, after_seq) = query.begin();
         let bytes = i64::try_from(query.bytes).unwrap_or(i64::MAX);
         let rows = sqlx::query(READ)
             .bind(run)
             .bind(text(&query.space))
-            .bind(text(&query.prefix))
-            .bind(after_prefix(&query.prefix))
-            .bind(after_key.as_deref().map(text))
+            .bind(text(after_key))
             .bind(after_seq)
+            .bind(after_prefix(&query.prefix))
             .bind(i64::from(query.limit) + 1)
             .bind(bytes);
         let rows = self.pool.all(rows).await?;

@@ -14,17 +14,26 @@ use crate::records::{Change, Changes, after_prefix, link, page, payload};
 use crate::seal::{BodyDigest, Sealing, Spot};
 use crate::{Digest, RecordBatch, RecordPage, RecordQuery, Result, RunId, Written};
 
-/// One entry more than the page has room for is looked for, so that it is known whether there is more.
-const READ: &str = "SELECT * FROM ( \
-         SELECT key, seq, entry_id, value, turn, count(*) OVER () AS found, \
-                sum(size) OVER (ORDER BY key, seq) - size AS before \
+/// One entry more than the page has room for is looked for, so that it is known whether there is more. Values are read
+/// only of those that have room.
+const READ: &str = "SELECT key, seq, entry_id, value, turn, found FROM ( \
+         SELECT key, seq, count(*) OVER () AS found, sum(size) OVER (ORDER BY key, seq) - size AS before \
          FROM ( \
-             SELECT key, seq, entry_id, value, size, turn FROM held_records \
-             WHERE run = ?1 AND space = ?2 AND key >= ?3 AND (?4 IS NULL OR key < ?4) \
-               AND (?5 IS NULL OR (key, seq) > (?5, ?6)) \
-             ORDER BY key, seq LIMIT ?7 \
+             SELECT key, seq, size FROM held_records \
+             WHERE run = ?1 AND space = ?2 AND (key, seq) > (?3, ?4) AND (?5 IS NULL OR key < ?5) \
+             ORDER BY key, seq LIMIT ?6 \
          ) \
-     ) WHERE before < ?8 ORDER BY key, seq";
+     ) CROSS JOIN records USING (key, seq) \
+     WHERE run = ?1 AND space = ?2 AND before < ?7 ORDER BY key, seq";
+
+/// Whether a key holds anything.
+const HOLDS: &str = "SELECT EXISTS (SELECT 1 FROM held_records WHERE run = ? AND space = ? AND key = ?)";
+
+/// Whether an entry is among what a key holds.
+const HOLDS_ENTRY: &str = "SELECT EXISTS ( \
+         SELECT 1 FROM records INDEXED BY records_by_entry CROSS JOIN held_records USING (run, space, key, seq) \
+         WHERE run = ? AND space = ? AND key = ? AND records.entry_id = ? AND NOT records.undone \
+     )";
 
 /// A batch with its payloads ready to be kept.
 pub(super) struct Batch {
@@ -109,10 +118,10 @@ pub(super) async fn apply(
         }
         let takes_effect = match change.op {
             "put" => true,
-            "putIfAbsent" => !holds(conn, row.id, change, None).await?,
-            "append" => !holds(conn, row.id, change, change.entry_id.as_deref()).await?,
+            "putIfAbsent" => !holds(conn, row.id, change).await?,
+            "append" => !holds_entry(conn, row.id, change).await?,
             // A key that holds nothing needs no row that says so.
-            _ => holds(conn, row.id, change, None).await?,
+            _ => holds(conn, row.id, change).await?,
         };
         if takes_effect {
             insert(conn, now, row, at, change).await?;
@@ -136,32 +145,23 @@ async fn replace(conn: &mut SqliteConnection, run: RunId, at: At, change: &Chang
     Ok(())
 }
 
-/// Whether the change's key holds anything, or an entry of this id.
-async fn holds(
-    conn: &mut SqliteConnection,
-    run: RunId,
-    change: &Change,
-    entry_id: Option<&str>,
-) -> Work<bool> {
-    Ok(sqlx::query_scalar(
-        "SELECT EXISTS ( \
-             SELECT 1 FROM held_records \
-             WHERE run = ?1 AND space = ?2 AND key = ?3 AND (?4 IS NULL OR entry_id = ?4) \
-         )",
-    )
-    .bind(run)
-    .bind(&change.space)
-    .bind(&change.key)
-    .bind(entry_id)
-    .fetch_one(conn)
-    .await?)
+/// Whether the change's key holds anything.
+async fn holds(conn: &mut SqliteConnection, run: RunId, change: &Change) -> Work<bool> {
+    Ok(sqlx::query_scalar(HOLDS).bind(run).bind(&change.space).bind(&change.key).fetch_one(conn).await?)
+}
+
+/// Whether the change's key holds its entry.
+async fn holds_entry(conn: &mut SqliteConnection, run: RunId, change: &Change) -> Work<bool> {
+    let query = sqlx::query_scalar(HOLDS_ENTRY).bind(run).bind(&change.space).bind(&change.key);
+    Ok(query.bind(&change.entry_id).fetch_one(conn).await?)
 }
 
 async fn insert(conn: &mut SqliteConnection, now: i64, row: &RunRow, at: At, change: &Change) -> Work<()> {
     sqlx::query(
         "INSERT INTO records (run, space, key, seq, op, entry_id, value, size, turn, boundary, epoch, at) \
-         SELECT ?1, ?2, ?3, coalesce(max(seq), 0) + 1, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 \
-         FROM records WHERE run = ?1 AND space = ?2 AND key = ?3",
+         VALUES (?1, ?2, ?3, \
+                 coalesce((SELECT max(seq) FROM records WHERE run = ?1 AND space = ?2 AND key = ?3), 0) + 1, \
+                 ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
     )
     .bind(row.id)
     .bind(&change.space)
@@ -221,14 +221,13 @@ impl Entry {
 }
 
 async fn read(conn: &mut SqliteConnection, run: RunId, query: RecordQuery) -> Work<Vec<Entry>> {
-    let (after_key, after_seq) = query.after.unzip();
+    let (after_key, after_seq) = query.begin();
     let rows = sqlx::query(READ)
         .bind(run)
-        .bind(query.space)
-        .bind(query.prefix.clone())
-        .bind(after_prefix(&query.prefix))
+        .bind(&query.space)
         .bind(after_key)
         .bind(after_seq)
+        .bind(after_prefix(&query.prefix))
         .bind(i64::from(query.limit) + 1)
         .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX))
         .fetch_all(conn)

@@ -1,5 +1,7 @@
 //! Records: what keys hold, what is refused, and that none but the run's own worker writes or hides them.
 
+use std::time::Duration;
+
 use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
 use dalsegno_store::{
     Class, Commit, Committed, FinishCall, Place, RecordBatch, RecordPage, RecordQuery, Rewind, Rewound,
@@ -7,6 +9,7 @@ use dalsegno_store::{
 };
 use futures::future::join_all;
 use sha2::{Digest as _, Sha256};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::faces::on_every_face;
@@ -23,6 +26,7 @@ on_every_face! {
     a_new_attempt_finds_what_the_last_one_wrote,
     entries_come_in_the_order_of_bytes_and_by_prefix,
     pages_join_to_the_whole,
+    a_long_list_is_read_and_added_to_as_a_short_one,
     a_page_ends_by_its_bytes,
     a_boundary_carries_records_or_none,
     a_boundarys_records_and_batches_stand_in_its_hash,
@@ -252,6 +256,34 @@ async fn pages_join_to_the_whole(world: &World) {
         assert_eq!(joined, whole, "limit {limit}");
         assert_eq!(pages, 12_u32.div_ceil(limit), "limit {limit}: no page is empty");
     }
+}
+
+/// A session's log under one key. Where each entry was held to all others, a call took minutes; a gateway gives it seconds.
+async fn a_long_list_is_read_and_added_to_as_a_short_one(world: &World) {
+    const DEADLINE: Duration = Duration::from_secs(5);
+    let worker = world.worker().await;
+    let unlike = || (0..64).map(|_| Uuid::new_v4().simple().to_string()).collect::<String>();
+    let entry = |n: usize| {
+        let (space, key, entry_id) = ("s".into(), "log".into(), n.to_string());
+        RecordOp::Append { space, key, entry_id, value: Payload::Json(json(&format!("\"{}\"", unlike()))) }
+    };
+    for thousand in 0..10 {
+        let operations = (0..1_000).map(|n| entry(thousand * 1_000 + n)).collect();
+        let written = timeout(DEADLINE, write(world, &worker, operations)).await;
+        written.expect("a batch in time");
+    }
+    let (mut entries, mut after) = (Vec::new(), None);
+    loop {
+        let query = RecordQuery { after: after.take(), bytes: 8 << 20, ..query("l") };
+        let page = timeout(DEADLINE, world.read_records(worker.run, &query)).await.expect("a page in time");
+        let page = page.unwrap();
+        entries.extend(page.records.into_iter().filter_map(|record| record.entry_id));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(entries.len(), 10_000);
 }
 
 async fn a_page_ends_by_its_bytes(world: &World) {
