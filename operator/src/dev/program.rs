@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::SystemTime;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use dalsegno_crds::{Agent, PodTemplate, names};
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -30,10 +30,10 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// There is no such program, or it cannot be read.
+    /// There is no such program, or it cannot be executed or read.
     pub fn new(command: Vec<String>) -> anyhow::Result<Self> {
         let program = command.first().context("there is no command")?;
-        let program = find(program).with_context(|| format!("there is no program {program:?}"))?;
+        let program = find(program)?;
         let named = command.iter().skip(1).map(PathBuf::from).filter(|it| it.is_file());
         let files = std::iter::once(program).chain(named).collect();
         let program = Self { command, files, known: Mutex::new(None) };
@@ -110,15 +110,26 @@ fn stamp(file: &Path) -> Stamp {
 }
 
 /// The program's file: by its path, or in one of the folders of `PATH`.
-fn find(program: &str) -> Option<PathBuf> {
-    let is_program = |it: &PathBuf| {
+fn find(program: &str) -> anyhow::Result<PathBuf> {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let files: Vec<_> = if program.contains('/') {
+        vec![PathBuf::from(program)]
+    } else {
+        std::env::split_paths(&folders).map(|folder| folder.join(program)).collect()
+    };
+    let may_run = |it: &&PathBuf| {
         fs::metadata(it).is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
     };
-    if program.contains('/') {
-        return Some(PathBuf::from(program)).filter(is_program);
+    if let Some(file) = files.iter().find(may_run) {
+        return Ok(file.clone());
     }
-    let folders = std::env::var_os("PATH")?;
-    std::env::split_paths(&folders).map(|folder| folder.join(program)).find(is_program)
+    match files.iter().find(|it| it.is_file()) {
+        Some(file) => bail!(
+            "{} is not executable: allow it (`chmod +x`), or begin the command with what runs it, as in `python3 {program}`",
+            file.display()
+        ),
+        None => bail!("there is no program {program:?}"),
+    }
 }
 
 #[cfg(test)]
@@ -148,5 +159,14 @@ mod tests {
     fn a_program_that_is_not_there_is_named() {
         let Err(error) = Program::new(vec!["no-such-program".to_owned()]) else { panic!("it is there") };
         assert!(error.to_string().contains("no-such-program"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_executable_is_told_from_one_that_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let agent = folder.path().join("agent.py");
+        fs::write(&agent, "").unwrap();
+        let Err(error) = Program::new(vec![agent.display().to_string()]) else { panic!("it can be run") };
+        assert!(error.to_string().contains("agent.py is not executable: allow it (`chmod +x`)"), "{error}");
     }
 }
