@@ -162,8 +162,8 @@ impl Ground for Laptop {
     }
 }
 
-/// One line for a person, apart from what the agent says.
+/// One line for a person, apart from what the agent says: in one write, so that nothing of it comes in between.
 pub fn say(line: &str) {
     // A terminal that is gone is no reason to leave a worker behind.
-    let _ = writeln!(std::io::stderr(), "dalsegno: {line}");
+    let _ = std::io::stderr().write_all(format!("dalsegno: {line}\n").as_bytes());
 }

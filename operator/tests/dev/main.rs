@@ -236,3 +236,13 @@ fn a_program_that_is_not_there_is_refused_before_anything_is_begun() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("no-such-agent"));
     assert!(!laptop.path().join(".dalsegno").exists());
 }
+
+#[test]
+fn each_line_that_is_told_is_one_write() {
+    let laptop = Laptop::new(&json!({ "turns": 2 }));
+    let writes = laptop.writes_on_standard_error(&["--input", "input.json"]);
+    assert!(writes.len() > 3, "{writes:?}");
+    for line in writes {
+        assert!(line.starts_with("dalsegno: ") && line.ends_with('\n'), "{line:?}");
+    }
+}

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -78,6 +80,25 @@ impl Laptop {
     /// Runs it to its end, with the script as its input.
     pub fn run(&self, flags: &[&str]) -> Ended {
         self.dev(&[&["--input", "input.json"], flags].concat()).end()
+    }
+
+    /// Runs it to its end on the agent; answers each write on standard error. A socket of datagrams keeps them apart.
+    pub fn writes_on_standard_error(&self, flags: &[&str]) -> Vec<String> {
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        ours.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let mut command = self.program();
+        command.arg("dev").args(flags).args(["--", "python3", "agent.py"]);
+        command.stdout(Stdio::null()).stderr(OwnedFd::from(theirs));
+        let mut child = command.spawn().unwrap();
+        let (mut writes, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+        loop {
+            let has_ended = child.try_wait().unwrap().is_some();
+            match ours.recv(&mut buffer) {
+                Ok(length) => writes.push(String::from_utf8_lossy(&buffer[..length]).into_owned()),
+                Err(_) if has_ended => return writes,
+                Err(_) => {}
+            }
+        }
     }
 
     /// Runs another verb of the program; answers what it printed.
