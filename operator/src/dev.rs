@@ -31,6 +31,7 @@ use rustix::process::Signal;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::act::perform;
 use crate::config::DevArgs;
@@ -42,6 +43,7 @@ use crate::telemetry::Metrics;
 use kubelet::{GRACE, Kubelet};
 use laptop::{Laptop, say};
 use program::Program;
+use run::Input;
 use signals::{Signals, Told};
 use tell::{Teller, next_turn};
 use tokens::Tokens;
@@ -68,8 +70,9 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
     dalsegno_store::migrate(&url).await.context("opening the store")?;
     let store = dalsegno_store::open(&url, None).await.context("opening the store")?;
     let found = if args.fresh { None } else { run::find(store.as_ref(), &args.name).await? };
-    let input = run::input(&args, found.is_some())?;
-    let mut run = run::object(&args, input, found.as_ref());
+    let uid = found.as_ref().map_or_else(|| Uuid::new_v4().to_string(), |row| row.object_uid.clone());
+    let input = Input::of(&args, &uid, found.is_some())?;
+    let mut run = run::object(&args, uid, &input, found.as_ref());
 
     let tokens = Arc::new(Tokens::default());
     let (kubelet, left_behind) = Kubelet::new(args.dir.join(ATTEMPTS), tokens.clone())

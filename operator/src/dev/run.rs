@@ -1,13 +1,13 @@
 //! The run of a laptop: the AgentRun that a person would have applied, and its input, which is kept.
 
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use dalsegno_crds::{AgentRun, AgentRunSpec, OnPriorRun, Recovery};
 use dalsegno_store::{Lifecycle, RunRecord, Store};
 use serde_json::Value;
-use uuid::Uuid;
 
 use crate::config::DevArgs;
 
@@ -26,9 +26,9 @@ pub async fn find(store: &dyn Store, name: &str) -> anyhow::Result<Option<RunRec
 
 /// The AgentRun, for the row that was found or as a new one. To run it again is a person's word, and as good as a
 /// higher `recovery.resetGeneration`: one fresh budget.
-pub fn object(args: &DevArgs, input: Option<Value>, found: Option<&RunRecord>) -> AgentRun {
+pub fn object(args: &DevArgs, uid: String, input: &Input, found: Option<&RunRecord>) -> AgentRun {
     let spec = AgentRunSpec {
-        input,
+        input: Some(input.value.clone()),
         recovery: found.map(|row| Recovery {
             reset_generation: Some(row.observed_reset_generation + 1),
             ..Recovery::default()
@@ -39,39 +39,58 @@ pub fn object(args: &DevArgs, input: Option<Value>, found: Option<&RunRecord>) -
     };
     let mut run = AgentRun::new(&args.name, spec);
     run.metadata.namespace = Some(NAMESPACE.to_owned());
-    run.metadata.uid = Some(found.map_or_else(|| Uuid::new_v4().to_string(), |row| row.object_uid.clone()));
+    run.metadata.uid = Some(uid);
     run.metadata.generation = Some(1);
     run
 }
 
-/// The input: of a new run, the file that is named; of one that goes on, the one it was begun with.
-///
-/// # Errors
-///
-/// The file cannot be read or is no JSON, or the run was begun with another one.
-pub fn input(args: &DevArgs, goes_on: bool) -> anyhow::Result<Option<Value>> {
-    let kept = args.dir.join(format!("{}.input.json", args.name));
-    let given = args.input.as_deref().map(read).transpose()?;
-    if goes_on {
-        let begun_with = if kept.exists() { Some(read(&kept)?) } else { None };
-        if given.is_some() && given != begun_with {
+/// What the agent is to do.
+#[derive(Debug)]
+pub struct Input {
+    /// As it was written: what the worker gets.
+    pub text: String,
+    /// What it says.
+    value: Value,
+}
+
+impl Input {
+    /// Of the run with this UID: of a new one, the file that is named; of one that goes on, what it was begun with. It is
+    /// kept before the run is in the store, under the run's own UID: an earlier run, which may yet go on, loses nothing.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read or is no JSON, or the run was begun with another input.
+    pub fn of(args: &DevArgs, uid: &str, goes_on: bool) -> anyhow::Result<Self> {
+        let kept = args.dir.join(format!("{}.{uid}.input.json", args.name));
+        let given = args.input.as_deref().map(Self::read).transpose()?;
+        if !goes_on {
+            let input = given.unwrap_or_else(|| Self { text: "null".to_owned(), value: Value::Null });
+            input.keep(&kept).context("keeping the input")?;
+            return Ok(input);
+        }
+        let begun_with = Self::read(&kept)?;
+        if given.is_some_and(|it| it.value != begun_with.value) {
             bail!(
                 "the run {NAMESPACE}/{} was begun with another input, and an input never changes: --fresh begins a new \
                  run, --name another one",
                 args.name
             );
         }
-        return Ok(begun_with);
+        Ok(begun_with)
     }
-    match &given {
-        Some(value) => fs::write(&kept, value.to_string()).context("keeping the input")?,
-        None if kept.exists() => fs::remove_file(&kept).context("forgetting the input of an earlier run")?,
-        None => {}
-    }
-    Ok(given)
-}
 
-fn read(file: &Path) -> anyhow::Result<Value> {
-    let text = fs::read_to_string(file).with_context(|| format!("reading the input {}", file.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("the input {} is no JSON", file.display()))
+    fn read(file: &Path) -> anyhow::Result<Self> {
+        let text =
+            fs::read_to_string(file).with_context(|| format!("reading the input {}", file.display()))?;
+        let value = serde_json::from_str(&text)
+            .with_context(|| format!("the input {} is no JSON", file.display()))?;
+        Ok(Self { text, value })
+    }
+
+    /// On the disk: the row that tells of the run will be, too.
+    fn keep(&self, file: &Path) -> io::Result<()> {
+        let mut file = fs::File::create(file)?;
+        file.write_all(self.text.as_bytes())?;
+        file.sync_all()
+    }
 }

@@ -179,6 +179,25 @@ fn an_input_never_changes_and_is_kept_for_a_run_that_goes_on() {
 }
 
 #[test]
+fn a_new_run_that_does_not_begin_leaves_the_input_of_the_old_one_as_it_is() {
+    let laptop = Laptop::new(&json!({ "turns": 3, "seconds": 0.3, "word": "first" }));
+    let mut dev = laptop.dev(&["--input", "input.json"]);
+    dev.wait_for("turn 1");
+    dev.signal(Signal::INT);
+    dev.end().told(130, &[]);
+
+    let attempts = laptop.path().join(".dalsegno/attempts");
+    fs::remove_dir(&attempts).unwrap();
+    fs::write(&attempts, "in the way").unwrap();
+    fs::write(laptop.path().join("input.json"), r#"{ "turns": 9 }"#).unwrap();
+    for flags in [&["--fresh", "--input", "input.json"][..], &["--fresh"]] {
+        laptop.dev(flags).end().told(1, &["clearing what an earlier"]);
+    }
+    fs::remove_file(&attempts).unwrap();
+    laptop.dev(&[]).end().told(0, &["the run goes on at turn", "Succeeded", "first"]);
+}
+
+#[test]
 fn a_worker_that_outlived_a_killed_dev_is_ended_by_the_next_one() {
     let laptop = Laptop::new(&json!({ "turns": 4, "seconds": 0.5 }));
     let mut dev = laptop.dev(&["--input", "input.json"]);
