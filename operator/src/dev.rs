@@ -103,6 +103,7 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
         gateway_url,
         kubelet,
         program,
+        input: input.text,
         since: Timestamp::now(),
         status: Mutex::default(),
         teller: Mutex::new(Teller::new(settings, found.as_ref())),

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use dalsegno_core::version::Templates;
 use dalsegno_core::{AgentSight, Effect, Fact, NodeSight, Notice, Observed, StoreSight};
-use dalsegno_crds::{AgentRun, AgentRunStatus, OnMismatch, Reason, Retention, RunDefaults, VersionPolicy};
+use dalsegno_crds::{
+    AgentRun, AgentRunStatus, OnMismatch, Reason, Retention, RunDefaults, VersionPolicy, names,
+};
 use dalsegno_store::{LookUp, RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -33,6 +35,8 @@ pub struct Laptop {
     pub kubelet: Kubelet,
     /// What is run.
     pub program: Program,
+    /// What it is to do, as it was written.
+    pub input: String,
     /// Since when the gateway, which is in this process, serves.
     pub since: Timestamp,
     /// The status that was last written.
@@ -121,11 +125,12 @@ impl Ground for Laptop {
     async fn create_worker(
         &self,
         _: &AgentRun,
-        pod: Pod,
+        mut pod: Pod,
         revision: String,
         document: String,
     ) -> Result<Fact> {
         self.store.put_revision(&revision, &document).await.map_err(Error::store("keeping the template"))?;
+        pod.annotations_mut().insert(names::ANNOTATION_INPUT.to_owned(), self.input.clone());
         let pod = self.kubelet.run(pod).map_err(Error::laptop("beginning a process"))?;
         Ok(Fact::Pod(Box::new(pod)))
     }

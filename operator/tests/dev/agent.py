@@ -1,6 +1,7 @@
 """A scripted agent: its input says how many turns it has, how long one takes, and what goes wrong."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +12,8 @@ from dalsegno import Run
 subprocess.Popen(["sleep", "300"])  # a helper that nobody else ends; it holds our output open
 run = Run.attach()
 script = run.input or {}
+if "copy" in script:
+    shutil.copy(os.environ["DALSEGNO_INPUT_FILE"], script["copy"])
 print(os.environ["DALSEGNO_RUN"], os.environ["DALSEGNO_ATTEMPT"], "attached", flush=True)
 for warning in run.warnings:
     print("warning", warning["code"], flush=True)

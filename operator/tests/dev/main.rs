@@ -179,6 +179,26 @@ fn an_input_never_changes_and_is_kept_for_a_run_that_goes_on() {
 }
 
 #[test]
+fn a_worker_reads_its_input_as_it_was_written_however_its_values_are_spelled_later() {
+    let laptop = Laptop::new(&json!({}));
+    let (given, copy) = (laptop.path().join("input.json"), laptop.path().join("copy"));
+    let written = format!(
+        r#"{{ "turns": 4, "seconds": 0.5, "big": 12345678901234567890123, "a": 1.10, "copy": {copy:?} }}"#
+    );
+    fs::write(&given, &written).unwrap();
+    let mut dev = laptop.dev(&["--input", "input.json"]);
+    dev.wait_for("turn 1");
+    dev.signal(Signal::INT);
+    dev.end().told(130, &[]);
+    assert_eq!(fs::read_to_string(&copy).unwrap(), written);
+
+    fs::remove_file(&copy).unwrap();
+    fs::write(&given, written.replace("1.10", "1.1")).unwrap();
+    laptop.run(&[]).told(0, &["Succeeded"]);
+    assert_eq!(fs::read_to_string(&copy).unwrap(), written);
+}
+
+#[test]
 fn a_new_run_that_does_not_begin_leaves_the_input_of_the_old_one_as_it_is() {
     let laptop = Laptop::new(&json!({ "turns": 3, "seconds": 0.3, "word": "first" }));
     let mut dev = laptop.dev(&["--input", "input.json"]);
