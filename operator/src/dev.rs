@@ -42,6 +42,7 @@ use crate::sync::lock;
 use crate::telemetry::Metrics;
 use kubelet::{GRACE, Kubelet};
 use laptop::{Laptop, say};
+use process::LeftBehind;
 use program::Program;
 use run::Input;
 use signals::{Signals, Told};
@@ -83,9 +84,7 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
     let of = format!("{}/{}", run::NAMESPACE, args.name);
     say(&format!("the run {of} is served at {gateway_url}; to look at it:"));
     say(&format!("dalsegno show --database-url {} {of}", quoted(&url)));
-    if left_behind > 0 {
-        say("a worker of an earlier `dalsegno dev` was still there; it is killed");
-    }
+    left_behind.iter().for_each(say_left_behind);
     if let Some(row) = found.as_ref().filter(|it| it.finish.is_none()) {
         say(&format!("the run goes on at turn {}; --fresh begins a new one", next_turn(row)));
     }
@@ -214,6 +213,20 @@ async fn leave(laptop: &Laptop, run: &AgentRun, stopped: bool, signals: &mut Sig
         });
     }
     Ok(())
+}
+
+fn say_left_behind(left: &LeftBehind) {
+    if left.worker {
+        say("a worker of an earlier `dalsegno dev` was still there; it is killed");
+    }
+    if let Some(others) = &left.others {
+        let numbers: Vec<_> = others.iter().map(|it| it.as_raw_nonzero().to_string()).collect();
+        let who =
+            if numbers.is_empty() { String::new() } else { format!(": process {}", numbers.join(", ")) };
+        say(&format!(
+            "warning: what an earlier worker began outside its process group still runs, and is left alone{who}"
+        ));
+    }
 }
 
 fn say_over(summary: Summary, status: &AgentRunStatus) {

@@ -22,7 +22,7 @@ use rustix::process::Signal;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::process::{self, Group, Plan};
+use super::process::{self, Group, LeftBehind, Plan};
 use super::tokens::Tokens;
 use crate::sync::lock;
 
@@ -58,17 +58,17 @@ struct Hosted {
 }
 
 impl Kubelet {
-    /// With this folder, of which it ends and clears what an earlier one left behind. Answers how many workers it ended.
+    /// With this folder, of which it ends and clears what an earlier one left behind. Answers what that was.
     ///
     /// # Errors
     ///
-    /// The folder cannot be written, or a worker that was left behind does not end.
-    pub async fn new(folder: PathBuf, tokens: Arc<Tokens>) -> io::Result<(Self, usize)> {
+    /// The folder cannot be written.
+    pub async fn new(folder: PathBuf, tokens: Arc<Tokens>) -> io::Result<(Self, Vec<LeftBehind>)> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-        let mut left_behind = 0;
+        let mut left_behind = Vec::new();
         for entry in fs::read_dir(&folder)? {
             let attempt = entry?.path();
-            left_behind += usize::from(process::end_left_behind(&attempt).await?);
+            left_behind.push(process::end_left_behind(&attempt).await?);
             clear(&attempt);
         }
         let inner = Inner { folder, tokens, pods: Mutex::default(), changed: Notify::new() };

@@ -8,18 +8,18 @@
 //!
 //! # Caveats
 //!
-//! - A process that leaves the group (a daemon) is found by nobody.
+//! - A process that leaves the group (a daemon) is not ended. If it has kept its standard input, the next one warns of it.
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, getpgid, kill_process_group, test_kill_process_group};
 use tokio::process::{Child, Command};
 
 /// File that is the standard input of every process of a worker, and locked while one lives.
@@ -48,6 +48,23 @@ impl Group {
     pub fn signal(self, signal: Signal) {
         let _ = kill_process_group(self.0, signal);
     }
+
+    /// Whether one of its processes holds this lock. Where the system does not tell who does: whether it has any.
+    fn may_hold(self, lock: &File) -> bool {
+        match holders(lock).as_slice() {
+            [] => test_kill_process_group(self.0).is_ok(),
+            holders => holders.iter().any(|it| getpgid(Some(*it)) == Ok(self.0)),
+        }
+    }
+}
+
+/// What an earlier `dalsegno dev` left behind.
+#[derive(Debug, Default)]
+pub struct LeftBehind {
+    /// Its worker ran, and is killed.
+    pub worker: bool,
+    /// What has left the worker's group still runs: as far as the system tells, these.
+    pub others: Option<Vec<Pid>>,
 }
 
 /// Begins the process of an attempt. Its output is ours.
@@ -87,34 +104,76 @@ pub async fn end_of(mut child: Child, group: Group) -> (i32, Option<i32>) {
     (code.unwrap_or(255), signal)
 }
 
-/// Ends the worker that an earlier `dalsegno dev` left behind in this folder. Answers whether there was one.
+/// Ends the worker that an earlier `dalsegno dev` left behind in this folder.
 ///
 /// # Errors
 ///
-/// It does not end, or the folder cannot be read.
-pub async fn end_left_behind(folder: &Path) -> io::Result<bool> {
+/// The folder cannot be read.
+pub async fn end_left_behind(folder: &Path) -> io::Result<LeftBehind> {
+    let mut left = LeftBehind::default();
     if !folder.join(LOCK).is_file() {
-        return Ok(false);
+        return Ok(left);
     }
     let lock = open_lock(folder)?;
     let is_free = || flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
-    if is_free() {
-        return Ok(false);
+    let number = fs::read_to_string(folder.join(GROUP)).ok().and_then(|it| it.trim().parse().ok());
+    if let Some(group) = number.and_then(Pid::from_raw).map(Group) {
+        let ending = async {
+            // The number may be another's by now, unless a process of the group holds the lock.
+            while !is_free() && group.may_hold(&lock) {
+                left.worker = true;
+                group.signal(Signal::KILL);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        // What was killed does nothing more, even where the kernel takes longer.
+        let _ = tokio::time::timeout(DYING, ending).await;
     }
-    let number = fs::read_to_string(folder.join(GROUP))?;
-    // While a process of the group lives, as the lock says, its number is no other's.
-    let pid = number.trim().parse().ok().and_then(Pid::from_raw);
-    Group(pid.ok_or_else(|| io::Error::other("the number of its process group is not known"))?)
-        .signal(Signal::KILL);
-    let freed = async {
-        while !is_free() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+    left.others = (!is_free()).then(|| holders(&lock));
+    Ok(left)
+}
+
+/// The processes whose standard input is this file. None where there is no `/proc`.
+fn holders(lock: &File) -> Vec<Pid> {
+    let Ok(lock) = lock.metadata() else { return Vec::new() };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let holds = |process: &fs::DirEntry| {
+        let input = fs::metadata(process.path().join("fd/0"));
+        input.is_ok_and(|it| (it.dev(), it.ino()) == (lock.dev(), lock.ino()))
     };
-    tokio::time::timeout(DYING, freed).await.map_err(|_| io::Error::other("it does not end"))?;
-    Ok(true)
+    let number = |process: fs::DirEntry| Pid::from_raw(process.file_name().to_str()?.parse().ok()?);
+    processes.filter(holds).filter_map(number).collect()
 }
 
 fn open_lock(folder: &Path) -> io::Result<File> {
     File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(folder.join(LOCK))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
+
+    use super::*;
+
+    fn sleep(input: Stdio) -> Child {
+        Command::new("sleep").arg("60").stdin(input).process_group(0).kill_on_drop(true).spawn().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_number_that_is_another_groups_by_now_is_not_killed_for_one_that_left_the_group() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = open_lock(folder.path()).unwrap();
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let (escaped, mut stranger) = (sleep(Stdio::from(lock)), sleep(Stdio::null()));
+        fs::write(folder.path().join(GROUP), stranger.id().unwrap().to_string()).unwrap();
+
+        let left = end_left_behind(folder.path()).await.unwrap();
+        assert!(!left.worker);
+        let others = left.others.unwrap();
+        assert_eq!(
+            others.iter().map(|it| it.as_raw_nonzero().get() as u32).collect::<Vec<_>>(),
+            [escaped.id().unwrap()]
+        );
+        assert!(stranger.try_wait().unwrap().is_none());
+    }
 }

@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use dalsegno_store::{Lifecycle, Verdict};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use ledger::Ledger;
@@ -227,6 +227,32 @@ fn a_worker_that_outlived_a_killed_dev_is_ended_by_the_next_one() {
     dev.wait_until_closed();
     assert_eq!(*next.turns().last().unwrap(), 4);
     assert_eq!(laptop.rows()[0].finish.as_ref().unwrap().output.as_deref(), Some("[1, 2, 3, 4]"));
+}
+
+#[test]
+fn a_process_that_left_the_group_of_an_orphaned_worker_is_warned_of_once_and_stands_in_nobodys_way() {
+    let laptop = Laptop::new(&json!({}));
+    let file = laptop.path().join("daemon");
+    let script = json!({ "turns": 4, "seconds": 0.5, "daemon": file });
+    fs::write(laptop.path().join("input.json"), script.to_string()).unwrap();
+    let mut dev = laptop.dev(&["--input", "input.json"]);
+    dev.wait_for("turn 1");
+    dev.die();
+    let number: i32 = fs::read_to_string(&file).unwrap().parse().unwrap();
+    let words =
+        ["was still there; it is killed", "still runs, and is left alone", "attempt 2 resumes at turn"];
+    let next = laptop.run(&[]).told(0, &words);
+    dev.wait_until_closed();
+    let again = laptop.run(&[]).told(0, &["Succeeded"]);
+
+    // The daemon is nobody's but ours to end, and it was there all the time.
+    kill_process(Pid::from_raw(number).unwrap(), Signal::KILL).unwrap();
+    assert!(
+        !cfg!(target_os = "linux") || next.told.contains(&format!(": process {number}\n")),
+        "{}",
+        next.told
+    );
+    assert!(!again.told.contains("still"), "{}", again.told);
 }
 
 #[test]
