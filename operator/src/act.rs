@@ -32,7 +32,7 @@ pub async fn act(
     let mut facts = Vec::new();
     for effect in decision.effects {
         let name = effect.name();
-        ground.before(&effect);
+        ground.before(name);
         facts.extend(perform(ground, run, effect).await?);
         ground.after(name);
     }
@@ -71,9 +71,10 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
         }
         Effect::EndAttempt { run: id, ending, then } => {
             tracing::info!(attempt = ending.attempt, cause = ending.cause, class = ?ending.class, "ending the attempt");
-            row(Box::new(
-                store.end_attempt(id, &ending, &then).await.map_err(Error::store("ending the attempt"))?,
-            ))
+            let ended = store.end_attempt(id, &ending, &then).await;
+            let now = ended.map_err(Error::store("ending the attempt"))?;
+            ground.ended(&ending.cause);
+            row(Box::new(now))
         }
         Effect::ReadTemplate(revision) => {
             let document = ground.template(&revision).await?;

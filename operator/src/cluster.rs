@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dalsegno_core::{Effect, Fact, HeadSight, Level, Notice, Observed, Refusal};
+use dalsegno_core::{Fact, HeadSight, Level, Notice, Observed, Refusal};
 use dalsegno_crds::{AgentRun, AgentRunStatus, names};
 use dalsegno_store::{RunRecord, Store};
 use jiff::Timestamp;
@@ -129,7 +129,7 @@ impl Ground for Context {
     }
 
     async fn write_status(&self, run: &AgentRun, status: AgentRunStatus) -> Result<()> {
-        self.crash.pass("before", "status");
+        self.before("status");
         let mut new = run.clone();
         new.status = Some(status);
         new.metadata.managed_fields = None;
@@ -168,16 +168,17 @@ impl Ground for Context {
         lock(&self.heads).insert(run.uid().unwrap_or_default(), head.clone());
     }
 
-    fn before(&self, effect: &Effect) {
-        self.crash.pass("before", effect.name());
-        if let Effect::EndAttempt { ending, .. } = effect {
-            self.metrics.ended(&ending.cause);
-        }
+    fn before(&self, effect: &'static str) {
+        self.crash.pass("before", effect);
     }
 
     fn after(&self, effect: &'static str) {
         self.crash.pass("after", effect);
         self.metrics.effect(effect);
+    }
+
+    fn ended(&self, cause: &str) {
+        self.metrics.ended(cause);
     }
 
     fn at_rest(&self, row: &RunRecord) {

@@ -145,3 +145,68 @@ fn error_policy(run: Arc<Run>, error: &Error, ctx: Arc<Context>) -> Action {
     );
     Action::requeue(pause)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::world::{self, Asked, Disk};
+
+    const UID: &str = "11111111-2222-3333-4444-555555555555";
+
+    /// A run whose first worker is lost: nobody knows of its pod.
+    struct Lost {
+        disk: Disk,
+        ctx: Arc<Context>,
+        asked: Asked,
+        run: AgentRun,
+    }
+
+    impl Lost {
+        async fn new() -> Self {
+            let disk = Disk::new();
+            let namespace = json!({ "metadata": { "name": "shop", "uid": "uid-of-shop" } });
+            let (ctx, asked) = world::context(disk.store().await, vec![namespace]);
+            let containers = json!([{ "name": names::WORKER_CONTAINER, "image": "agent" }]);
+            let run = serde_json::from_value(json!({
+                "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun",
+                "metadata": { "name": "nightly", "namespace": "shop", "uid": UID },
+                "spec": { "agent": { "template": { "spec": { "containers": containers } } } },
+            }));
+            let mut lost = Self { disk, ctx, asked, run: run.unwrap() };
+            lost.look().await.unwrap();
+            lost
+        }
+
+        /// Reconciles; the status that is written stands from then on.
+        async fn look(&mut self) -> Result<Option<Duration>> {
+            let answer = reconcile(&self.run, self.ctx.as_ref()).await;
+            let asked = self.asked.lock().unwrap();
+            let written = asked.iter().rfind(|(_, path, _)| path.ends_with("/status"));
+            self.run.status =
+                written.map(|(.., body)| serde_json::from_value(body["status"].clone()).unwrap());
+            answer
+        }
+
+        fn metrics(&self) -> String {
+            world::metrics(&self.ctx)
+        }
+    }
+
+    #[tokio::test]
+    async fn an_attempt_is_counted_as_ended_once_and_not_for_each_time_it_could_not_be() {
+        let mut lost = Lost::new().await;
+        lost.disk.fill().await;
+        for _ in 0..3 {
+            let _ = lost.look().await;
+        }
+        assert!(!lost.metrics().contains("attempts_ended_total{"), "{}", lost.metrics());
+        lost.disk.make_room().await;
+        lost.look().await.unwrap();
+        let told = lost.metrics();
+        assert!(told.contains("attempts_ended_total{cause=\"PodVanished\"} 1\n"), "{told}");
+    }
+}

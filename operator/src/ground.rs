@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dalsegno_core::{Effect, Fact, HeadSight, Notice, Observed};
+use dalsegno_core::{Fact, HeadSight, Notice, Observed};
 use dalsegno_crds::{AgentRun, AgentRunStatus};
 use dalsegno_store::{RunRecord, Store};
 use k8s_openapi::api::core::v1::Pod;
@@ -50,11 +50,14 @@ pub trait Ground {
         let _ = (run, head);
     }
 
-    /// An effect is about to be carried out.
-    fn before(&self, effect: &Effect);
+    /// The effect of this name is about to be carried out.
+    fn before(&self, effect: &'static str);
 
     /// The effect of this name was carried out.
     fn after(&self, effect: &'static str);
+
+    /// An attempt was ended for this cause.
+    fn ended(&self, cause: &str);
 
     /// A reconcile has come to rest on this row: what was kept as evidence for it may go.
     fn at_rest(&self, row: &RunRecord);

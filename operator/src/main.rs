@@ -29,6 +29,8 @@ mod sync;
 mod telemetry;
 mod tokens;
 mod unreadable;
+#[cfg(test)]
+mod world;
 
 use std::process::ExitCode;
 

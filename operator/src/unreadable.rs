@@ -38,65 +38,21 @@ pub async fn tell<K: Resource<DynamicType = ()>>(ctx: &Context, object: &K, erro
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
-    use std::convert::Infallible;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
-    use axum::http::{Request, Response};
     use dalsegno_core::AgentSight;
     use dalsegno_crds::AgentRun;
-    use kube::Client;
-    use kube::client::Body;
-    use kube::runtime::events::Reporter;
-    use kube::runtime::reflector;
-    use prometheus_client::encoding::text::encode;
-    use prometheus_client::registry::Registry;
     use serde_json::{Value, json};
 
     use crate::context::{Context, Definition};
-    use crate::crash::CrashPoint;
     use crate::run::Run;
-    use crate::telemetry::Metrics;
+    use crate::world::{self, Asked};
     use crate::{controller, definitions, observe};
 
-    /// What was asked of the API server: method, path and body.
-    type Asked = Arc<Mutex<Vec<(String, String, Value)>>>;
-
-    /// An API server that has one AgentDefinition, and takes every event.
+    /// An API server that has one AgentDefinition.
     async fn context(definition: Value) -> (Arc<Context>, Asked) {
-        let asked = Asked::default();
-        let seen = asked.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let (seen, definition) = (seen.clone(), definition.clone());
-            async move {
-                let (head, body) = request.into_parts();
-                let body = body.collect_bytes().await.unwrap();
-                let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-                let answer = if head.uri.path().contains("/events") { body.clone() } else { definition };
-                seen.lock().unwrap().push((head.method.to_string(), head.uri.path().to_owned(), body));
-                Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes())))
-            }
-        });
-        let client = Client::new(service, "shop");
-        let (definitions, _) = reflector::store::<Definition>();
-        let (wake, _) = tokio::sync::mpsc::unbounded_channel();
-        let context = Context {
-            reporter: Reporter { controller: "test".into(), instance: None },
-            store: Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap()),
-            gateway_url: "http://gateway".into(),
-            pods: Default::default(),
-            nodes: Default::default(),
-            definitions,
-            api: Default::default(),
-            refusals: Default::default(),
-            heads: Default::default(),
-            revisions: Default::default(),
-            failures: Default::default(),
-            wake,
-            metrics: Metrics::default(),
-            crash: CrashPoint::default(),
-            client,
-        };
-        (Arc::new(context), asked)
+        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+        world::context(store, vec![definition])
     }
 
     fn object(kind: &str, spec: Value) -> Value {
@@ -105,10 +61,7 @@ mod tests {
     }
 
     fn counted(ctx: &Context, kind: &str) -> bool {
-        let (mut registry, mut text) = (Registry::default(), String::new());
-        ctx.metrics.register(&mut registry);
-        encode(&mut text, &registry).unwrap();
-        text.contains(&format!("unreadable_total{{kind=\"{kind}\"}} 1"))
+        world::metrics(ctx).contains(&format!("unreadable_total{{kind=\"{kind}\"}} 1"))
     }
 
     #[tokio::test]

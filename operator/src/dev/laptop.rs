@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::sync::{Arc, Mutex};
 
 use dalsegno_core::version::Templates;
-use dalsegno_core::{AgentSight, Effect, Fact, NodeSight, Notice, Observed, StoreSight};
+use dalsegno_core::{AgentSight, Fact, NodeSight, Notice, Observed, StoreSight};
 use dalsegno_crds::{
     AgentRun, AgentRunStatus, OnMismatch, Reason, Retention, RunDefaults, VersionPolicy, names,
 };
@@ -155,9 +155,11 @@ impl Ground for Laptop {
         notices.clear();
     }
 
-    fn before(&self, _: &Effect) {}
+    fn before(&self, _: &'static str) {}
 
     fn after(&self, _: &'static str) {}
+
+    fn ended(&self, _: &str) {}
 
     fn at_rest(&self, row: &RunRecord) {
         self.kubelet.forget_ended(row.attempt.pod_uid.as_deref());

@@ -1,0 +1,123 @@
+//! A cluster for tests: an API server that has a few objects, takes whatever is written and notes what it was asked.
+#![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use axum::http::{Method, Request, Response};
+use dalsegno_store::Store;
+use kube::Client;
+use kube::client::Body;
+use kube::runtime::events::Reporter;
+use kube::runtime::reflector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use sqlx::{Connection as _, SqliteConnection};
+use tempfile::TempDir;
+
+use crate::context::{Context, Definition};
+use crate::crash::CrashPoint;
+use crate::telemetry::Metrics;
+
+/// What was asked of the API server: method, path and body.
+pub type Asked = Arc<Mutex<Vec<(Method, String, Value)>>>;
+
+/// With this store, and an API server that has these objects.
+pub fn context(store: Arc<dyn Store>, objects: Vec<Value>) -> (Arc<Context>, Asked) {
+    let asked = Asked::default();
+    let seen = asked.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (seen, objects) = (seen.clone(), objects.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect_bytes().await.unwrap();
+            let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+            let answer = answer(&head.method, head.uri.path(), &body, &objects);
+            seen.lock().unwrap().push((head.method, head.uri.path().to_owned(), body));
+            let code = if answer["kind"] == "Status" { 404 } else { 200 };
+            let answer = Body::from(answer.to_string().into_bytes());
+            Ok::<_, Infallible>(Response::builder().status(code).body(answer).unwrap())
+        }
+    });
+    let client = Client::new(service, "shop");
+    let (definitions, _) = reflector::store::<Definition>();
+    let (wake, _) = tokio::sync::mpsc::unbounded_channel();
+    let context = Context {
+        reporter: Reporter { controller: "test".into(), instance: None },
+        store,
+        gateway_url: "http://gateway".into(),
+        pods: Default::default(),
+        nodes: Default::default(),
+        definitions,
+        api: Default::default(),
+        refusals: Default::default(),
+        heads: Default::default(),
+        revisions: Default::default(),
+        failures: Default::default(),
+        wake,
+        metrics: Metrics::default(),
+        crash: CrashPoint::default(),
+        client,
+    };
+    (Arc::new(context), asked)
+}
+
+/// What is written is there as it was written, with a UID; what is not among the objects is not there.
+fn answer(method: &Method, path: &str, body: &Value, objects: &[Value]) -> Value {
+    if method == Method::GET {
+        let name = path.rsplit('/').next();
+        let found = objects.iter().find(|it| it["metadata"]["name"].as_str() == name);
+        let not_found =
+            || json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404 });
+        return found.cloned().unwrap_or_else(not_found);
+    }
+    let mut written = body.clone();
+    if written["metadata"]["uid"].is_null() {
+        written["metadata"]["uid"] = format!("uid of {}", written["metadata"]["name"]).into();
+    }
+    written
+}
+
+/// A store in a file, on a disk that can be full: what is there is read, and no attempt is reserved.
+pub struct Disk(TempDir);
+
+impl Disk {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub async fn store(&self) -> Arc<dyn Store> {
+        dalsegno_store::migrate(&self.url()).await.unwrap();
+        dalsegno_store::open(&self.url(), None).await.unwrap()
+    }
+
+    pub async fn fill(&self) {
+        self.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON attempts \
+             BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END",
+        )
+        .await;
+    }
+
+    pub async fn make_room(&self) {
+        self.execute("DROP TRIGGER full").await;
+    }
+
+    async fn execute(&self, sql: &'static str) {
+        let mut conn = SqliteConnection::connect(&self.url()).await.unwrap();
+        sqlx::query(sql).execute(&mut conn).await.unwrap();
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite://{}", self.0.path().join("runs.db").display())
+    }
+}
+
+/// The operator's metrics, as they are served.
+pub fn metrics(ctx: &Context) -> String {
+    let (mut registry, mut text) = (Registry::default(), String::new());
+    ctx.metrics.register(&mut registry);
+    encode(&mut text, &registry).unwrap();
+    text
+}
