@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::ground::Ground;
 use crate::observe::{is_not_found, observe};
 use crate::sync::lock;
+use crate::telemetry::chain;
 
 impl Ground for Context {
     fn store(&self) -> &Arc<dyn Store> {
@@ -179,6 +180,11 @@ impl Ground for Context {
 
     fn ended(&self, cause: &str) {
         self.metrics.ended(cause);
+    }
+
+    fn store_away(&self, error: &Error) {
+        self.metrics.looked_up("unknown");
+        tracing::warn!(error = chain(error), "the store did not carry out an effect");
     }
 
     fn at_rest(&self, row: &RunRecord) {

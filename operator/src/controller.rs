@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::ground::Ground;
 use crate::run::Run;
 use crate::sync::lock;
+use crate::telemetry::chain;
 use crate::unreadable;
 
 /// A decision comes to rest in far fewer rounds: take up, record, identify, end, reserve, create, record. Ten taken names
@@ -53,19 +54,25 @@ pub async fn reconcile(run: &AgentRun, ground: &impl Ground) -> Result<Option<Du
     let mut told = Vec::new();
     for _ in 0..ROUNDS {
         let decision = decide(run, &observed, Timestamp::now());
-        match act(ground, run, decision, &mut told).await? {
-            Acted::Learned(facts) => {
+        match act(ground, run, decision, &mut told).await {
+            Ok(Acted::Learned(facts)) => {
                 facts.into_iter().for_each(|fact| observed.learn(fact));
                 if observed.must_look_again() {
                     observed = ground.observe(run).await?;
                 }
             }
-            Acted::Done(requeue) => {
+            Ok(Acted::Done(requeue)) => {
                 if let StoreSight::Found(row) = &observed.store {
                     ground.at_rest(row);
                 }
                 return Ok(requeue);
             }
+            // What may be read and not written, as on a full disk, is a store that is away: the run waits for it.
+            Err(error) if error.is_store_away() => {
+                ground.store_away(&error);
+                observed.store = StoreSight::Unknown(chain(&error));
+            }
+            Err(error) => return Err(error),
         }
     }
     Err(Error::Restless(ROUNDS))
@@ -139,7 +146,7 @@ fn error_policy(run: Arc<Run>, error: &Error, ctx: Arc<Context>) -> Action {
     tracing::warn!(
         namespace = run.meta().namespace,
         run = run.meta().name,
-        error = crate::telemetry::chain(error),
+        error = chain(error),
         times,
         "a reconcile failed; it starts again from what is there"
     );
@@ -150,6 +157,8 @@ fn error_policy(run: Arc<Run>, error: &Error, ctx: Arc<Context>) -> Action {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
+    use dalsegno_crds::{ConditionType, find_condition};
+    use dalsegno_store::LookUp;
     use serde_json::json;
 
     use super::*;
@@ -191,9 +200,52 @@ mod tests {
             answer
         }
 
+        fn ready(&self) -> (String, String, String) {
+            let status = self.run.status.as_ref().unwrap();
+            let ready = find_condition(&status.conditions, ConditionType::Ready).unwrap().clone();
+            (ready.status, ready.reason, ready.message)
+        }
+
+        /// Reasons of the events.
+        fn events(&self) -> Vec<String> {
+            let asked = self.asked.lock().unwrap();
+            let events = asked.iter().filter(|(_, path, _)| path.ends_with("/events"));
+            events.map(|(.., body)| body["reason"].as_str().unwrap().to_owned()).collect()
+        }
+
+        /// How often something was written at the API server.
+        fn written(&self) -> usize {
+            self.asked.lock().unwrap().iter().filter(|(method, ..)| method != "GET").count()
+        }
+
         fn metrics(&self) -> String {
             world::metrics(&self.ctx)
         }
+    }
+
+    #[tokio::test]
+    async fn a_run_waits_uncharged_and_tells_why_while_its_store_can_be_read_and_not_written() {
+        let mut lost = Lost::new().await;
+        lost.disk.fill().await;
+        lost.asked.lock().unwrap().clear();
+        assert_eq!(lost.look().await.unwrap(), Some(Duration::from_secs(3)));
+        let (status, reason, message) = lost.ready();
+        assert_eq!((status.as_str(), reason.as_str()), ("Unknown", "StoreUnavailable"));
+        assert!(message.contains("disk is full; nothing is replaced and nothing is charged"), "{message}");
+        assert_eq!(lost.events(), ["StoreUnavailable"]);
+        assert!(lost.metrics().contains("lookups_total{result=\"unknown\"} 1\n"), "{}", lost.metrics());
+
+        // Told once, and once alone.
+        let asked = lost.written();
+        assert_eq!(lost.look().await.unwrap(), Some(Duration::from_secs(3)));
+        assert_eq!(lost.written(), asked);
+
+        lost.disk.make_room().await;
+        lost.look().await.unwrap();
+        assert_ne!(lost.ready().1, "StoreUnavailable");
+        let LookUp::Found(row) = lost.ctx.store.look_up(UID).await.unwrap() else { panic!("it is there") };
+        let charged = (row.counters.recovery_attempts, row.counters.disruptions);
+        assert_eq!((row.attempt.number, row.past.len(), charged), (2, 1, (0, 1)));
     }
 
     #[tokio::test]

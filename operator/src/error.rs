@@ -62,4 +62,9 @@ impl Error {
     pub fn store(doing: &'static str) -> impl FnOnce(dalsegno_store::Error) -> Self {
         move |source| Self::Store { doing, source }
     }
+
+    /// Whether the store did not answer, or did not take what was to be written.
+    pub fn is_store_away(&self) -> bool {
+        matches!(self, Self::Store { source: dalsegno_store::Error::Unavailable { .. }, .. })
+    }
 }

@@ -7,7 +7,7 @@ use dalsegno_crds::{AgentRun, AgentRunStatus};
 use dalsegno_store::{RunRecord, Store};
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Where workers run. What a method says of a pod holds of whatever stands for one.
 pub trait Ground {
@@ -58,6 +58,9 @@ pub trait Ground {
 
     /// An attempt was ended for this cause.
     fn ended(&self, cause: &str);
+
+    /// The store answered when it was asked, and did not carry out an effect.
+    fn store_away(&self, error: &Error);
 
     /// A reconcile has come to rest on this row: what was kept as evidence for it may go.
     fn at_rest(&self, row: &RunRecord);

@@ -36,7 +36,7 @@ pub struct Observed {
 /// What the store said: found, not found, or unknown.
 #[derive(Clone, Debug)]
 pub enum StoreSight {
-    /// It could not be asked. Nothing may be concluded.
+    /// It could not be asked, or did not take what was to be written. Nothing may be concluded.
     Unknown(String),
     /// It has no row for this object.
     NotFound {

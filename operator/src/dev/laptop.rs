@@ -150,9 +150,11 @@ impl Ground for Laptop {
         Ok(())
     }
 
-    /// The teller has its own words for a terminal.
+    /// The teller has its own words for a terminal, and none where there is no row to look at.
     async fn tell(&self, _: &AgentRun, notices: &mut Vec<Notice>) {
-        notices.clear();
+        for notice in notices.drain(..).filter(|it| it.reason == Reason::StoreUnavailable.as_str()) {
+            say(&format!("waiting: {}", notice.note));
+        }
     }
 
     fn before(&self, _: &'static str) {}
@@ -160,6 +162,8 @@ impl Ground for Laptop {
     fn after(&self, _: &'static str) {}
 
     fn ended(&self, _: &str) {}
+
+    fn store_away(&self, _: &Error) {}
 
     fn at_rest(&self, row: &RunRecord) {
         self.kubelet.forget_ended(row.attempt.pod_uid.as_deref());

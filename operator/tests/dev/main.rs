@@ -8,6 +8,8 @@ mod world;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::thread;
+use std::time::Duration;
 
 use dalsegno_store::{Lifecycle, Verdict};
 use rustix::process::{Pid, Signal, kill_process};
@@ -120,6 +122,26 @@ fn crashes_that_gain_nothing_are_held_and_the_same_command_grants_a_fresh_budget
     fs::write(mended, "").unwrap();
     let ended = laptop.run(&[]).told(0, &["the run goes on at turn 2", "attempt 5 resumes at turn 2"]);
     assert_eq!(ended.turns(), [2, 3]);
+}
+
+#[test]
+fn a_run_whose_store_takes_no_writes_waits_says_so_once_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let mended = folder.path().join("mended");
+    let laptop = Laptop::new(&json!({ "turns": 4, "seconds": 1, "crashAt": 3, "mended": mended }));
+    let mut dev = laptop.dev(&["--input", "input.json"]);
+    dev.wait_for("turn 1");
+    laptop.fill_disk();
+    dev.wait_until_told("waiting: the store failed while ending the attempt: ");
+    // It is looked at once a second.
+    thread::sleep(Duration::from_millis(2_500));
+    fs::write(mended, "").unwrap();
+    laptop.make_room();
+    let ended =
+        dev.end().told(0, &["disk is full", "exit code 7: charged (1 of 20)", "attempt 2 resumes at turn 3"]);
+    assert_eq!(ended.turns(), [1, 2, 3, 4]);
+    assert_eq!(ended.told.matches("waiting: ").count(), 1, "{}", ended.told);
+    assert_eq!(laptop.rows()[0].counters.recovery_attempts, 1);
 }
 
 #[test]

@@ -1,18 +1,20 @@
 //! A laptop: a folder, an agent in it, and the real program.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use dalsegno_store::RunRecord;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
 /// Longer than anything here takes on a machine that is busy.
@@ -29,7 +31,8 @@ pub struct Dev {
     /// Lines of the agent, and the end of them when the last process that could write one has ended.
     lines: Receiver<String>,
     seen: Vec<String>,
-    told: Option<JoinHandle<String>>,
+    told: Arc<Mutex<String>>,
+    listener: Option<JoinHandle<()>>,
 }
 
 /// How it ended.
@@ -68,13 +71,15 @@ impl Laptop {
         let (line, lines) = mpsc::channel();
         let output = BufReader::new(child.stdout.take().unwrap());
         thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|it| line.send(it)));
-        let mut words = child.stderr.take().unwrap();
-        let told = thread::spawn(move || {
-            let mut told = String::new();
-            let _ = words.read_to_string(&mut told);
-            told
+        let words = BufReader::new(child.stderr.take().unwrap());
+        let told = Arc::new(Mutex::new(String::new()));
+        let book = told.clone();
+        let listener = thread::spawn(move || {
+            for line in words.lines().map_while(Result::ok) {
+                *book.lock().unwrap() += &(line + "\n");
+            }
         });
-        Dev { child, lines, seen: Vec::new(), told: Some(told) }
+        Dev { child, lines, seen: Vec::new(), told, listener: Some(listener) }
     }
 
     /// Runs it to its end, with the script as its input.
@@ -121,6 +126,27 @@ impl Laptop {
         format!("sqlite://{}", path.display())
     }
 
+    /// From now on the store can be read, and takes no further attempt.
+    pub fn fill_disk(&self) {
+        self.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON attempts \
+             BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END",
+        );
+    }
+
+    /// From now on it takes it again.
+    pub fn make_room(&self) {
+        self.execute("DROP TRIGGER full");
+    }
+
+    fn execute(&self, sql: &'static str) {
+        let url = self.url();
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let mut conn = SqliteConnection::connect(&url).await.unwrap();
+            sqlx::query(sql).execute(&mut conn).await.unwrap();
+        });
+    }
+
     /// Every row of the run, the newest first.
     pub fn rows(&self) -> Vec<RunRecord> {
         let url = self.url();
@@ -150,6 +176,16 @@ impl Dev {
                     panic!("{word:?} was not said: {:?}: {told}", self.seen)
                 }
             }
+        }
+    }
+
+    /// Waits until this was told.
+    #[track_caller]
+    pub fn wait_until_told(&mut self, word: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.told.lock().unwrap().contains(word) {
+            assert!(Instant::now() < deadline, "{word:?} was not told: {}", self.take_told());
+            thread::sleep(Duration::from_millis(20));
         }
     }
 
@@ -197,7 +233,8 @@ impl Dev {
 
     fn take_told(&mut self) -> String {
         let _ = self.child.kill();
-        self.told.take().map(|it| it.join().unwrap()).unwrap_or_default()
+        self.listener.take().into_iter().for_each(|it| it.join().unwrap());
+        self.told.lock().unwrap().clone()
     }
 }
 
