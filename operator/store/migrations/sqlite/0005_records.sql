@@ -2,7 +2,7 @@
 DROP TABLE records;
 
 -- Each effective change is a row of its own, so that a rewind can hide it. `size`: bytes of the value before encoding.
--- `boundary`: 2 after the plan of its turn, else 1.
+-- `boundary`: 2 after the plan of its turn, else 1. The value stands last: to read a column behind it SQLite walks its pages.
 CREATE TABLE records (
     run      BLOB NOT NULL REFERENCES runs (id),
     space    TEXT NOT NULL,
@@ -10,15 +10,19 @@ CREATE TABLE records (
     seq      INTEGER NOT NULL,
     op       TEXT NOT NULL CHECK (op IN ('put', 'putIfAbsent', 'append', 'delete')),
     entry_id TEXT,
-    value    BLOB,
     size     INTEGER NOT NULL,
     turn     INTEGER NOT NULL,
     boundary INTEGER NOT NULL CHECK (boundary IN (1, 2)),
     epoch    INTEGER NOT NULL,
     at       INTEGER NOT NULL,
     undone   INTEGER NOT NULL DEFAULT 0,
+    value    BLOB,
     PRIMARY KEY (run, space, key, seq)
 ) STRICT, WITHOUT ROWID;
+
+-- A key may hold a long list: what it holds, and whether an entry is among it, is found without walking it.
+CREATE INDEX records_that_replace ON records (run, space, key, seq) WHERE op IN ('put', 'delete') AND NOT undone;
+CREATE INDEX records_by_entry ON records (run, space, key, entry_id) WHERE entry_id IS NOT NULL AND NOT undone;
 
 -- What keys hold: the rows from a key's last `put` on, or after its last `delete`.
 CREATE VIEW held_records AS
@@ -26,7 +30,7 @@ SELECT record.*
 FROM records record
 WHERE NOT undone AND op <> 'delete'
   AND NOT EXISTS (
-      SELECT 1 FROM records later
+      SELECT 1 FROM records later INDEXED BY records_that_replace
       WHERE later.run = record.run AND later.space = record.space AND later.key = record.key
         AND later.seq > record.seq AND later.op IN ('put', 'delete') AND NOT later.undone
   );

@@ -48,7 +48,6 @@ fn migrator() -> Migrator {
         35 "0035_lookups_of_calls",
         50 "0050_over_at",
         51 "0051_late_snapshots",
-        60 "0060_records_by_entry",
     })
 }
 
