@@ -15,9 +15,17 @@ pub(super) struct Marks(BTreeMap<RunId, Mark>);
 /// Of one run. What is seen is taken away: what is left at the end is not there.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mark {
-    /// Rows, and when an anchor first named each.
-    audit: BTreeMap<(i64, Digest), i64>,
+    audit: BTreeMap<(i64, Digest), Named>,
     boundaries: BTreeSet<(Place, Digest)>,
+}
+
+/// A row of an audit that an anchor names.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    /// When one first did.
+    at: i64,
+    /// Whether it may stand for the rows up to it.
+    stands: bool,
 }
 
 impl Marks {
@@ -26,18 +34,21 @@ impl Marks {
         for Standing { run, audit_seq, audit_hash, head } in anchor.standings() {
             let mark = self.0.entry(run).or_default();
             if audit_seq > 0 {
-                let at = mark.audit.entry((audit_seq, audit_hash)).or_insert(anchor.at());
-                *at = anchor.at().min(*at);
+                let first = Named { at: anchor.at(), stands: true };
+                let named = mark.audit.entry((audit_seq, audit_hash)).or_insert(first);
+                named.at = named.at.min(first.at);
             }
             mark.boundaries.extend(head);
         }
     }
 
-    /// Takes what others say.
-    pub fn add(&mut self, others: Self) {
+    /// Takes what others say too. `stand`: whether rows that only they name may stand for those up to them.
+    pub fn add(&mut self, others: Self, stand: bool) {
         for (run, Mark { audit, boundaries }) in others.0 {
             let mark = self.0.entry(run).or_default();
-            mark.audit.extend(audit);
+            for (row, Named { at, stands: _ }) in audit {
+                mark.audit.entry(row).or_insert(Named { at, stands: stand });
+            }
             mark.boundaries.extend(boundaries);
         }
     }
@@ -45,7 +56,7 @@ impl Marks {
     /// The last of a run's audit rows that was named before a time, in milliseconds, and stands before row `seq`.
     pub fn last(&self, run: RunId, before: i64, seq: i64) -> Option<(i64, Digest)> {
         let named = self.0.get(&run)?.audit.iter().rev();
-        named.filter(|((row, _), at)| *row < seq && **at < before).map(|(row, _)| *row).next()
+        named.filter(|((row, _), named)| *row < seq && named.at < before).map(|(row, _)| *row).next()
     }
 
     /// What is said of a run, which is there.
@@ -65,12 +76,25 @@ impl Mark {
         self.audit.remove(&(row.seq, row.hash));
     }
 
-    /// The rows up to this one were pruned: it must be named, and those before it cannot be there.
+    /// The rows up to this one were pruned, if an anchor stands for them: then none of those before it can be there. Where two
+    /// anchors name one place differently, one names what was never pruned.
     pub fn see_pruned(&mut self, run: RunId, last: (i64, Digest)) -> Option<Problem> {
-        let is_named = self.audit.contains_key(&last);
-        self.audit.retain(|(seq, _), _| *seq > last.0);
-        let what = "the rows up to it were pruned, and no anchor names it";
-        (!is_named).then(|| Problem::of(run, format!("audit row {}", last.0), what))
+        let what = match self.audit.get(&last) {
+            Some(Named { stands: true, .. }) => {
+                let mut before = None;
+                self.audit.retain(|row, _| {
+                    let again = before.replace(row.0) == Some(row.0);
+                    row.0 > last.0 || (*row != last && (row.0 == last.0 || again))
+                });
+                return None;
+            }
+            Some(_) => {
+                self.audit.retain(|row, named| row.0 > last.0 || named.stands);
+                "the rows up to it were pruned, and only the store's own anchors name it"
+            }
+            None => "the rows up to it were pruned, and no anchor names it",
+        };
+        Some(Problem::of(run, format!("audit row {}", last.0), what))
     }
 
     /// A boundary of the run is there.

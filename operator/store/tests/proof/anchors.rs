@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use dalsegno_store::header::NO_PARENT;
+use dalsegno_store::header::{self, NO_PARENT};
 use dalsegno_store::proof::{Anchor, Anchors, Signer, Standing, Unanchored, check_store};
-use dalsegno_store::{RunId, audit};
+use dalsegno_store::{BoundaryRow, RunId, audit};
 use jiff::Timestamp;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::bundles::signer;
@@ -110,6 +111,34 @@ async fn a_chain_that_was_built_anew_is_found_even_when_it_was_anchored_since() 
     let copy = anchored(&mut rows, &signer);
     let other = format!("run {run}, audit row 8: an anchor names it, and it is not there, or is another");
     assert_eq!(problems(&mut rows, &copy).await, [other]);
+}
+
+#[tokio::test]
+async fn a_chain_that_was_built_anew_is_found_even_when_what_contradicts_it_was_pruned() {
+    let (mut rows, signer) = (Rows::sound(), signer().await);
+    let run = rows.runs[0].id;
+    anchored(&mut rows, &signer);
+    build_anew(&mut rows, run);
+    anchored(&mut rows, &signer);
+    rows.tell(run, "reserved", &json!({}));
+    let mut copy = anchored(&mut rows, &signer);
+    for seq in [8, 9] {
+        let last = rows.audit.iter().find(|(of, row)| *of == run && row.seq == seq).unwrap().1.hash;
+        rows.audit.retain(|(of, row)| *of != run || row.seq > seq);
+        let standing = rows.boundaries.iter().filter(|it| it.run == run && it.undone);
+        let undone: Vec<_> = standing.map(|it| place(&it.kept.row)).collect();
+        let detail = json!({ "to": seq, "hash": header::render(&last), "undone": undone });
+        rows.tell(run, "pruned", &detail);
+        copy.extend(anchored(&mut rows, &signer));
+        let found = problems(&mut rows, &copy).await;
+        let other = format!("run {run}, audit row 8: an anchor names it, and it is not there, or is another");
+        assert_eq!(found, [other], "pruned up to {seq}");
+    }
+}
+
+/// A boundary as the audit tells of it.
+fn place(row: &BoundaryRow) -> Value {
+    json!({ "turn": row.turn, "boundary": row.boundary, "hash": header::render(&row.content_hash) })
 }
 
 #[tokio::test]

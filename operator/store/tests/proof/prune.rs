@@ -1,8 +1,9 @@
 //! The start of an audit is pruned behind an anchor, by who owns the tables, and never unnoticed.
 
 use dalsegno_store::proof::bundle::verify;
-use dalsegno_store::proof::{Anchor, Anchors, check_store};
-use dalsegno_store::{AuditRow, Error, Prune, Retention, RunId, audit};
+use dalsegno_store::proof::{Anchor, Anchors, Problem, Signer, Standing, Unanchored, check_store};
+use dalsegno_store::reading::RunHead;
+use dalsegno_store::{AuditRow, Error, Prune, Retention, RunId, audit, header};
 use jiff::Timestamp;
 
 use crate::append_only::with_a_role;
@@ -13,6 +14,7 @@ use crate::{Face, on_both};
 on_both! {
     a_start_that_an_anchor_names_is_pruned_and_the_rest_still_verifies,
     a_start_that_no_anchor_names_is_found,
+    a_start_that_only_the_stores_own_anchors_name_is_found_with_the_copy,
     a_start_that_is_missing_without_a_word_is_found,
     what_tells_of_dropped_payloads_is_needed,
 }
@@ -35,9 +37,16 @@ fn anchors(copy: &[String]) -> Anchors {
 }
 
 async fn problems(face: &Face, copy: &[String]) -> Vec<String> {
+    let told = problems_at(face, copy).await;
+    told.iter().map(|told| told.split_once(": ").unwrap().1.to_owned()).collect()
+}
+
+/// Problems with their places.
+async fn problems_at(face: &Face, copy: &[String]) -> Vec<String> {
     let mut told = Vec::new();
+    let mut tell = |problem: Problem| told.push(format!("{}: {}", problem.place, problem.what));
     let mut reading = face.world.reading().await.unwrap();
-    check_store(&mut *reading, anchors(copy), &mut |problem| told.push(problem.what)).await.unwrap();
+    check_store(&mut *reading, anchors(copy), &mut tell).await.unwrap();
     told
 }
 
@@ -87,6 +96,58 @@ async fn a_start_that_no_anchor_names_is_found(face: &Face) {
     let found = "the rows up to it were pruned, and no anchor names it";
     assert_eq!(problems(face, &copy).await, [found]);
     assert_eq!(problems(face, &[]).await, [found]);
+}
+
+/// Rows that somebody made up, as if those before them had been pruned, and an anchor to it that they have signed themselves.
+async fn a_start_that_only_the_stores_own_anchors_name_is_found_with_the_copy(face: &Face) {
+    let (worker, mut copy) = (worked_with(face).await, Vec::new());
+    anchor(face, &mut copy).await;
+    let run = worker.run;
+    let head = runs(face).await.into_iter().find(|it| it.id == run).unwrap();
+    let last = [0xab; 32];
+    let pruned = serde_json::json!({ "to": 40, "hash": header::render(&last) }).to_string();
+    let (mut sql, mut parent_hash) = (String::new(), last);
+    for (seq, kind, detail) in [(41, "attached", "{}"), (42, "pruned", pruned.as_str())] {
+        let (at, actor) = (1_000, "operator");
+        let hash = audit::Link { parent_hash: &parent_hash, run, seq, at, kind, actor, detail }.hash();
+        let (parent, own, of) = (bytes(face, &parent_hash), bytes(face, &hash), id(face, run));
+        sql += &format!(
+            "INSERT INTO audit (run, seq, at, kind, actor, detail, parent_hash, hash) \
+             VALUES ({of}, {seq}, {at}, '{kind}', '{actor}', '{detail}', {parent}, {own}); \
+             UPDATE runs SET audit_seq = {seq}, audit_hash = {own} WHERE id = {of};"
+        );
+        parent_hash = hash;
+    }
+    face.unlock().await;
+    face.execute(&format!("DELETE FROM audit WHERE run = {}; {sql}", id(face, run))).await.unwrap();
+    let made_up = Standing {
+        run,
+        audit_seq: 40,
+        audit_hash: last,
+        head: head.head.map(|head| (head.place, head.content_hash)),
+    };
+    let store = &face.world.store;
+    let moved = Unanchored { standings: vec![made_up], ..store.unanchored().await.unwrap() };
+    let forger = Signer::load(&dalsegno_store::sqlite::Sqlite::memory().await.unwrap(), None).await.unwrap();
+    let anchor = Anchor::next(&moved, store.id().await.unwrap(), Timestamp::UNIX_EPOCH, &forger);
+    assert!(store.put_anchor(&anchor).await.unwrap());
+
+    let named =
+        format!("audit row {}: an anchor names it, and it is not there, or is another", head.audit_seq);
+    let mut found = problems_at(face, &copy).await;
+    found.sort();
+    let told = "audit row 40: the rows up to it were pruned, and only the store's own anchors name it";
+    assert_eq!(found, [named, told.to_owned()]);
+}
+
+async fn runs(face: &Face) -> Vec<RunHead> {
+    face.world.reading().await.unwrap().runs(None).await.unwrap()
+}
+
+/// How bytes are written in the database's own SQL.
+fn bytes(face: &Face, bytes: &[u8; 32]) -> String {
+    let hex = header::render(bytes).replace("sha256:", "");
+    if face.is_postgres() { format!("'\\x{hex}'") } else { format!("x'{hex}'") }
 }
 
 async fn a_start_that_is_missing_without_a_word_is_found(face: &Face) {

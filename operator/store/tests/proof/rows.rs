@@ -2,12 +2,14 @@
 
 use async_trait::async_trait;
 use dalsegno_protocol::{Boundary, Call, CallState, Policy, RawValue, Usage};
-use dalsegno_store::header::{Header, NO_PARENT, events_digest, ops_digest};
+use dalsegno_store::audit::{self, kind};
+use dalsegno_store::header::{self, Header, NO_PARENT, events_digest, ops_digest};
 use dalsegno_store::reading::{
     AuditKey, BoundaryKey, CallKey, HeadMark, Reading, RunHead, StoredBoundary, StoredSnapshot,
 };
-use dalsegno_store::{AuditRow, BoundaryRow, Digest, Kept, Lifecycle, Place, Result, RunId, audit};
+use dalsegno_store::{AuditRow, BoundaryRow, Digest, Kept, Lifecycle, Place, Result, RunId};
 use jiff::Timestamp;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 /// Rows of a page; small, so that pages end in the middle of runs.
@@ -47,8 +49,11 @@ impl Rows {
             parent = Some(self.boundary(run, turn, Boundary::Result, 1, parent, false));
         }
         let rewound_to = parent;
+        let mut undone = Vec::new();
         for turn in 5..=6 {
-            parent = Some(self.boundary(run, turn, Boundary::Result, 1, parent, true));
+            let (place, hash, position) = self.boundary(run, turn, Boundary::Result, 1, parent, true);
+            undone.push(json!({ "turn": turn, "boundary": place.boundary, "hash": header::render(&hash) }));
+            parent = Some((place, hash, position));
         }
         parent = rewound_to;
         for turn in 5..=6 {
@@ -56,43 +61,43 @@ impl Rows {
             parent = Some(self.boundary(run, turn, Boundary::Result, 2, parent, false));
         }
         let (place, content_hash, position) = parent.unwrap();
-        let (audit_seq, audit_hash) = self.told(run, 8);
+        let (namespace, name, object_uid) = ("agents", format!("run-{run}"), format!("object-{run}"));
         self.runs.push(RunHead {
             id: run,
             tenant: "tenant".into(),
-            namespace: "agents".into(),
-            name: format!("run-{run}"),
-            object_uid: format!("object-{run}"),
+            namespace: namespace.into(),
+            name: name.clone(),
+            object_uid: object_uid.clone(),
             created_at: Timestamp::UNIX_EPOCH,
             lifecycle: Lifecycle::Live,
             epoch: 2,
             head: Some(HeadMark { place, content_hash, position }),
-            audit_seq,
-            audit_hash,
+            audit_seq: 0,
+            audit_hash: NO_PARENT,
         });
+        let created = json!({ "namespace": namespace, "name": name, "objectUID": object_uid });
+        self.tell(run, kind::CREATED, &created);
+        for attempt in 1..=5 {
+            self.tell(run, kind::RESERVED, &json!({ "attempt": attempt }));
+        }
+        self.tell(run, kind::REWOUND, &json!({ "undone": undone }));
+        self.tell(run, kind::RESERVED, &json!({ "attempt": 6 }));
         self.sort();
     }
 
-    fn told(&mut self, run: RunId, rows: i64) -> (i64, Digest) {
-        let mut parent_hash = NO_PARENT;
-        for seq in 1..=rows {
-            let at = Timestamp::from_millisecond(1_000 * seq).unwrap();
-            let (kind, actor, detail) = ("reserved", "operator", format!(r#"{{"attempt":{seq}}}"#));
-            let link = audit::Link {
-                parent_hash: &parent_hash,
-                run,
-                seq,
-                at: 1_000 * seq,
-                kind,
-                actor,
-                detail: &detail,
-            };
-            let hash = link.hash();
-            let (kind, actor) = (kind.into(), actor.into());
-            self.audit.push((run, AuditRow { seq, at, kind, actor, detail, parent_hash, hash }));
-            parent_hash = hash;
-        }
-        (rows, parent_hash)
+    /// Appends to the audit of a run.
+    pub fn tell(&mut self, run: RunId, kind: &str, detail: &Value) {
+        let head = self.runs.iter_mut().find(|it| it.id == run).unwrap();
+        let (seq, parent_hash, actor, detail) =
+            (head.audit_seq + 1, head.audit_hash, "operator", detail.to_string());
+        let at = 1_000 * seq;
+        let link = audit::Link { parent_hash: &parent_hash, run, seq, at, kind, actor, detail: &detail };
+        let hash = link.hash();
+        (head.audit_seq, head.audit_hash) = (seq, hash);
+        let at = Timestamp::from_millisecond(at).unwrap();
+        let (kind, actor) = (kind.into(), actor.into());
+        self.audit.push((run, AuditRow { seq, at, kind, actor, detail, parent_hash, hash }));
+        self.sort();
     }
 
     pub fn boundary(
