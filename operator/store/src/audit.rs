@@ -30,7 +30,7 @@
 //! | the payloads of a run that is over are past their retention | `expired` (operator), before the first is dropped |
 //! | a data key is deleted | `shredded` (the person's name) |
 //! | payloads before the last boundaries that a run keeps are dropped | `dropped` (operator), with up to where, and the digest of the snapshot that stands for them |
-//! | rows before one that an anchor names are pruned | `pruned` (the person's name), with why, and the number and the hash of the last that went |
+//! | rows before one that an anchor names are pruned | `pruned` (the person's name), with why, the number and the hash of the last that went, and what they said of the run and of what was undone |
 //! | a namespace is adopted | `namespace-adopted` (the person's name), with why, for each row |
 //!
 //! What changes nothing (a retry, a refusal other than `spent`) appends nothing.

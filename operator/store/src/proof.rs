@@ -4,15 +4,16 @@
 //! Every check goes on after a problem, from the row at which it stands, so that one edited row is one problem and
 //! not a thousand.
 
+mod account;
 mod anchor;
 mod anchors;
 mod audit_chain;
 mod boundary_chain;
 pub mod bundle;
 mod check;
-mod losses;
 mod marks;
 mod retention;
+mod said;
 mod signing;
 mod snapshots;
 mod texts;

@@ -5,7 +5,7 @@ use dalsegno_protocol::Call;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::{AuditRow, Digest, Gone, Kept, Lifecycle, Place, Result, RunId};
+use crate::{AuditRow, Digest, Gone, Kept, Lifecycle, Place, Result, RunId, RunOutcome};
 
 /// Bytes of kept payloads after which a page ends; its first row always comes.
 pub(crate) const PAGE_BYTES: i64 = 1 << 20;
@@ -107,6 +107,8 @@ pub struct RunHead {
     pub created_at: Timestamp,
     /// Where it stands.
     pub lifecycle: Lifecycle,
+    /// How it ended, if it did.
+    pub outcome: Option<RunOutcome>,
     /// Its epoch.
     pub epoch: i64,
     /// Its latest boundary.
@@ -161,6 +163,12 @@ impl StoredBoundary {
         let boundary = crate::header::boundary_number(boundary).into();
         BoundaryKey { run: self.run, turn, boundary, epoch }
     }
+}
+
+/// What a run's own row says, if it is there.
+pub(crate) async fn run_head(reading: &mut dyn Reading, run: RunId) -> Result<Option<RunHead>> {
+    let before = run.as_u128().checked_sub(1).map(Uuid::from_u128);
+    Ok(reading.runs(before).await?.into_iter().next().filter(|found| found.id == run))
 }
 
 /// Before the first run.

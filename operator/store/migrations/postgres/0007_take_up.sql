@@ -64,7 +64,7 @@ BEGIN
         now_, 0, decode(repeat('00', 32), 'hex')
     );
     PERFORM ds_audit_v1(_id, 'created', 'operator',
-        jsonb_build_object('namespace', _namespace, 'name', _name, 'objectUID', _object_uid), now_);
+        jsonb_build_object('tenant', _tenant, 'namespace', _namespace, 'name', _name, 'objectUID', _object_uid), now_);
     PERFORM ds_reserve_v1(_id, now_);
     record := ds_run_record_v1(_id);
 END

@@ -17,22 +17,30 @@ DROP TRIGGER audit_is_append_only ON audit;
 CREATE TRIGGER audit_is_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit
     FOR EACH STATEMENT EXECUTE FUNCTION ds_refuse_v2();
 
--- `Store::prune_audit`. How many rows went; 0: the run has no such row.
+-- `Store::prune_audit`. How many rows went; 0: the run has no such row. The row that tells of it says again what they said
+-- of the run, and of boundaries that a rewind undid.
 CREATE FUNCTION ds_prune_audit_v1(_run uuid, _seq bigint, _hash bytea, _actor text, _reason text) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
+    row_ runs;
+    undone_ jsonb;
     gone_ bigint;
 BEGIN
-    PERFORM FROM runs WHERE id = _run FOR UPDATE;
+    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
     IF NOT EXISTS (SELECT FROM audit WHERE run = _run AND seq = _seq AND hash = _hash) THEN
         RETURN 0;
     END IF;
+    SELECT coalesce(jsonb_agg(place), '[]') INTO undone_
+    FROM audit, jsonb_array_elements(detail::jsonb -> 'undone') AS place
+    WHERE run = _run AND seq <= _seq AND kind IN ('rewound', 'pruned');
     PERFORM set_config('dalsegno.prunes', 'yes', true);
     DELETE FROM audit WHERE run = _run AND seq <= _seq;
     GET DIAGNOSTICS gone_ = ROW_COUNT;
     PERFORM set_config('dalsegno.prunes', '', true);
     PERFORM ds_audit_v1(_run, 'pruned', _actor, jsonb_build_object(
-        'to', _seq, 'hash', 'sha256:' || encode(_hash, 'hex'), 'rows', gone_, 'reason', _reason
+        'to', _seq, 'hash', 'sha256:' || encode(_hash, 'hex'), 'rows', gone_, 'reason', _reason,
+        'tenant', row_.tenant, 'namespace', row_.namespace, 'name', row_.name, 'objectUID', row_.object_uid,
+        'lifecycle', row_.lifecycle, 'outcome', row_.finish_outcome, 'undone', undone_
     ), ds_now_v1());
     RETURN gone_;
 END

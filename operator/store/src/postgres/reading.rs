@@ -25,8 +25,8 @@ use crate::{AuditRow, Place, Reading, Result, RunId, pages, snapshot};
 const MAKE_KEY: &str =
     "INSERT INTO signing_key (pkcs8, created_at) VALUES ($1, ds_now_v1()) ON CONFLICT DO NOTHING";
 
-const RUNS: &str = "SELECT id, tenant, namespace, name, object_uid, created_at, lifecycle, epoch, head_turn, \
-            head_boundary, head_epoch, head_hash, head_position, audit_seq, audit_hash \
+const RUNS: &str = "SELECT id, tenant, namespace, name, object_uid, created_at, lifecycle, finish_outcome, epoch, \
+            head_turn, head_boundary, head_epoch, head_hash, head_position, audit_seq, audit_hash \
      FROM runs WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2";
 
 const AUDIT: &str =
@@ -176,6 +176,7 @@ fn run_head(row: &PgRow) -> Work<RunHead> {
         object_uid: row.try_get("object_uid")?,
         created_at: timestamp(row.try_get("created_at")?)?,
         lifecycle: named(row.try_get("lifecycle")?)?,
+        outcome: row.try_get::<Option<String>, _>("finish_outcome")?.map(named).transpose()?,
         epoch: row.try_get("epoch")?,
         head,
         audit_seq: row.try_get("audit_seq")?,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::losses::Losses;
+use super::account::Account;
 use super::marks::Marks;
 use super::snapshots;
 use super::{Anchors, AuditChain, BoundaryChain, Problem};
@@ -28,8 +28,8 @@ pub struct Summary {
     pub problems: u64,
 }
 
-/// Walks all anchors and runs and tells every problem. Holds one page of each kind of row, and what anchors say. `copy`:
-/// anchors that were kept outside; none of them: there is no copy.
+/// Walks all anchors and runs and tells every problem. Holds one page of each kind of row, what anchors say, and what one run
+/// has undone. `copy`: anchors that were kept outside; none of them: there is no copy.
 pub async fn check_store(
     reading: &mut dyn Reading,
     copy: Anchors,
@@ -114,9 +114,9 @@ impl<'r> Walk<'r> {
         let mut problems = Vec::new();
         let mut mark = self.marks.of(run.id);
         let mut chain = AuditChain::new(run.id);
-        let mut losses = Losses::default();
+        let mut account = Account::default();
         while let Some((_, row)) = self.next_audit(|of| of == run.id).await? {
-            losses.see_audit(&row);
+            account.see_audit(&row);
             problems.extend(chain.push(&row));
             mark.see_audit(&row);
             summary.audit += 1;
@@ -129,15 +129,17 @@ impl<'r> Walk<'r> {
         let mut chain = BoundaryChain::new(run.id, run.head);
         while let Some(boundary) = self.next_boundary(|of| of == run.id).await? {
             problems.extend(chain.push(&boundary));
-            losses.see_boundary(&boundary);
+            account.see_boundary(&boundary);
             mark.see_boundary(&boundary);
             summary.boundaries += 1;
         }
         problems.extend(chain.end());
-        problems.extend(losses.end(run.id));
-        summary.shredded += u64::from(losses.is_shredded());
+        problems.extend(account.end(run.id));
+        problems.extend(account.end_run(run));
+        problems.extend(account.end_outcome(run));
+        summary.shredded += u64::from(account.is_shredded());
         problems.extend(mark.rest(run.id));
-        let snapshots = snapshots::check(self.reading, run.id, losses).await?;
+        let snapshots = snapshots::check(self.reading, run.id, account).await?;
         summary.snapshots += snapshots.count;
         problems.extend(snapshots.problems);
         summary.runs += 1;

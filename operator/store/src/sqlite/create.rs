@@ -61,8 +61,9 @@ async fn begin(conn: &mut SqliteConnection, now: i64, new: NewRun) -> Work<RunRo
     let mut row = fresh(now, new);
     row.insert(conn).await?;
     reserved(row.id, row.attempt, row.epoch, 0, now).insert(conn).await?;
-    let created =
-        serde_json::json!({ "namespace": row.namespace, "name": row.name, "objectUID": row.object_uid });
+    let created = serde_json::json!({
+        "tenant": row.tenant, "namespace": row.namespace, "name": row.name, "objectUID": row.object_uid,
+    });
     append(conn, &mut row, now, kind::CREATED, actor::OPERATOR, created).await?;
     let reserved = serde_json::json!({ "attempt": row.attempt, "epoch": row.epoch });
     append(conn, &mut row, now, kind::RESERVED, actor::OPERATOR, reserved).await?;

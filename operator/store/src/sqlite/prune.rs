@@ -6,10 +6,14 @@ use super::change::append;
 use super::columns::Hash;
 use super::row::RunRow;
 use crate::audit::kind;
-use crate::fault::Work;
+use crate::fault::{Fault, Work};
 use crate::{Prune, header};
 
-/// Drops the rows and says so in the next one.
+/// What the rows that go say of boundaries that a rewind undid.
+const UNDONE: &str = "SELECT json_group_array(json(value)) FROM audit, json_each(detail, '$.undone') \
+     WHERE run = ? AND seq <= ? AND kind IN ('rewound', 'pruned')";
+
+/// Drops the rows and says so in the next one, which says again what they said of the run.
 pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -> Work<u64> {
     let Prune { run, seq, hash, actor, reason } = prune;
     let found: i64 = sqlx::query_scalar("SELECT count(*) FROM audit WHERE run = ? AND seq = ? AND hash = ?")
@@ -22,6 +26,9 @@ pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -
         return Ok(0);
     }
     let mut row = RunRow::expect(conn, run).await?;
+    let undone: String = sqlx::query_scalar(UNDONE).bind(run).bind(seq).fetch_one(&mut *conn).await?;
+    let undone: serde_json::Value =
+        serde_json::from_str(&undone).map_err(|error| Fault::Corrupt(format!("an audit: {error}")))?;
     sqlx::query("INSERT INTO audit_prunes (run, to_seq) VALUES (?, ?)")
         .bind(run)
         .bind(seq)
@@ -36,6 +43,8 @@ pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -
     sqlx::query("DELETE FROM audit_prunes WHERE run = ?").bind(run).execute(&mut *conn).await?;
     let detail = serde_json::json!({
         "to": seq, "hash": header::render(&hash), "rows": gone, "reason": reason,
+        "tenant": row.tenant, "namespace": row.namespace, "name": row.name, "objectUID": row.object_uid,
+        "lifecycle": row.lifecycle.0, "outcome": row.finish_outcome.map(|outcome| outcome.0), "undone": undone,
     });
     append(conn, &mut row, now, kind::PRUNED, &actor, detail).await?;
     row.save(conn).await?;

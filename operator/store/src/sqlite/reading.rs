@@ -154,6 +154,7 @@ async fn runs(conn: &mut SqliteConnection, after: Option<RunId>) -> Work<Vec<Run
                 head,
                 created_at: timestamp(row.created_at)?,
                 lifecycle: row.lifecycle.0,
+                outcome: row.finish_outcome.map(|outcome| outcome.0),
                 epoch: row.epoch,
                 audit_seq: row.audit_seq,
                 audit_hash: row.audit_hash.0,

@@ -8,9 +8,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, Usage};
+use dalsegno_store::proof::check_snapshots;
 use dalsegno_store::{
     AskedBy, CallFilter, Claim, Claimed, Class, Commit, Complete, Created, Digest, FinishCall, LookUp,
-    NewRun, Result, RunId, RunRecord, Settle, SettledBy, Standing, Store, Then,
+    NewRun, Result, RunId, RunRecord, Settle, SettledBy, Standing, Store, Then, audit,
 };
 use uuid::Uuid;
 
@@ -47,6 +48,14 @@ pub struct Worker {
 impl World {
     pub fn new(store: Arc<dyn Store>, keep: impl Any + Send + Sync) -> Self {
         Self { store, url: None, sealed: false, _keep: Box::new(keep) }
+    }
+
+    /// A run's audit is whole, and the run is as it says.
+    pub async fn proves_itself(&self, run: RunId) {
+        let rows = self.audit(run).await.unwrap();
+        assert_eq!(audit::first_break(run, &rows), None, "{rows:?}");
+        let mut reading = self.reading().await.unwrap();
+        assert_eq!(check_snapshots(&mut *reading, run).await.unwrap().problems, [], "{rows:?}");
     }
 
     /// A store in the database at this URL.

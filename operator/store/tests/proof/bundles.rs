@@ -151,6 +151,22 @@ async fn a_bent_row_that_was_signed_is_found_all_the_same() {
 }
 
 #[tokio::test]
+async fn a_run_that_went_back_without_a_word_or_bears_another_name_is_found_though_it_was_signed() {
+    let run = Rows::sound().runs[0].id;
+    let (mut back, mut other) = (Rows::sound(), Rows::sound());
+    back.go_back(run, 3);
+    (other.runs[0].namespace, other.runs[0].name) = ("other".into(), "payroll".into());
+    let untold = "turn 4 (plan): it is marked as undone, and the audit does not say that a rewind undid it";
+    let told = |column: &str| format!("runs: its {column} is not what the audit says");
+    for (rows, whys) in [(back, vec![untold.to_owned()]), (other, vec![told("namespace"), told("name")])] {
+        let bytes = bundle(Box::new(rows), run, signer().await).await;
+        let whys: Vec<_> = whys.iter().map(|why| format!("run {run}, {why}")).collect();
+        let found: Vec<_> = checked(&bytes, None).problems.iter().map(ToString::to_string).collect();
+        assert_eq!(found, whys);
+    }
+}
+
+#[tokio::test]
 async fn the_last_of_all_numbers_is_followed_by_none_and_nothing_breaks() {
     let (run, row) = Rows::sound().audit[0].clone();
     let last = AuditRow { seq: i64::MAX, ..row };

@@ -1,9 +1,10 @@
 //! The start of an audit is pruned behind an anchor, by who owns the tables, and never unnoticed.
 
+use dalsegno_protocol::Boundary;
 use dalsegno_store::proof::bundle::verify;
 use dalsegno_store::proof::{Anchor, Anchors, Problem, Signer, Standing, Unanchored, check_store};
 use dalsegno_store::reading::RunHead;
-use dalsegno_store::{AuditRow, Error, Prune, Retention, RunId, audit, header};
+use dalsegno_store::{AuditRow, Error, Place, Prune, Retention, Rewind, RunId, audit, header};
 use jiff::Timestamp;
 
 use crate::append_only::with_a_role;
@@ -16,6 +17,7 @@ on_both! {
     a_start_that_no_anchor_names_is_found,
     a_start_that_only_the_stores_own_anchors_name_is_found_with_the_copy,
     a_start_that_is_missing_without_a_word_is_found,
+    what_the_rows_that_went_said_of_the_run_is_said_again,
     what_tells_of_dropped_payloads_is_needed,
 }
 
@@ -162,6 +164,34 @@ async fn a_start_that_is_missing_without_a_word_is_found(face: &Face) {
     assert!(found.contains(&"row 1 was expected: rows are missing, or in another order".into()), "{found:?}");
     let rows = face.world.audit(worker.run).await.unwrap();
     assert_eq!(audit::first_break(worker.run, &rows), Some(1));
+}
+
+async fn what_the_rows_that_went_said_of_the_run_is_said_again(face: &Face) {
+    let (worker, mut copy) = (worked_with(face).await, Vec::new());
+    for turn in [3, 2] {
+        let (epoch, reason, actor) =
+            (face.world.of(&worker).await.epoch, "it went astray".into(), "ada".into());
+        let back = Rewind { epoch, to: Place { turn, boundary: Boundary::Result, epoch: 1 }, reason, actor };
+        face.world.rewind(worker.run, &back).await.unwrap();
+        anchor(face, &mut copy).await;
+        let last = face.world.audit(worker.run).await.unwrap().pop().unwrap();
+        assert!(face.world.prune_audit(&to(worker.run, &last)).await.unwrap() > 0);
+        let rows = face.world.audit(worker.run).await.unwrap();
+        assert_eq!(rows.iter().map(|row| row.kind.as_str()).collect::<Vec<_>>(), ["pruned"]);
+        assert_eq!(problems(face, &copy).await, [""; 0]);
+    }
+    let run = id(face, worker.run);
+    for turn in [3, 4] {
+        let turn = format!("UPDATE boundaries SET undone = NOT undone WHERE run = {run} AND turn = {turn}");
+        face.execute(&turn).await.unwrap();
+        assert!(problems(face, &copy).await.iter().any(|told| told.contains("a rewind undid it")), "{turn}");
+        face.execute(&turn).await.unwrap();
+        assert_eq!(problems(face, &copy).await, [""; 0]);
+    }
+    let other = format!("UPDATE runs SET name = 'x', lifecycle = 'finished' WHERE id = {run}");
+    face.execute(&other).await.unwrap();
+    let told = ["name", "lifecycle"].map(|column| format!("its {column} is not what the audit says"));
+    assert_eq!(problems(face, &copy).await, told);
 }
 
 async fn what_tells_of_dropped_payloads_is_needed(face: &Face) {

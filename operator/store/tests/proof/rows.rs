@@ -70,6 +70,7 @@ impl Rows {
             object_uid: object_uid.clone(),
             created_at: Timestamp::UNIX_EPOCH,
             lifecycle: Lifecycle::Live,
+            outcome: None,
             epoch: 2,
             head: Some(HeadMark { place, content_hash, position }),
             audit_seq: 0,
@@ -98,6 +99,22 @@ impl Rows {
         let (kind, actor) = (kind.into(), actor.into());
         self.audit.push((run, AuditRow { seq, at, kind, actor, detail, parent_hash, hash }));
         self.sort();
+    }
+
+    /// Goes back to the result of a turn, and does not say so.
+    pub fn go_back(&mut self, run: RunId, turn: i32) {
+        let later = self.boundaries.iter_mut().filter(|it| it.run == run && it.kept.row.turn > turn);
+        later.for_each(|it| it.undone = true);
+        self.set_head(run);
+    }
+
+    /// Makes the last boundary of the live branch the head. Positions never go back.
+    pub fn set_head(&mut self, run: RunId) {
+        let live = self.boundaries.iter().filter(|it| it.run == run && !it.undone);
+        let last = live.max_by_key(|it| it.kept.place()).unwrap();
+        let (place, content_hash) = (last.kept.place(), last.kept.row.content_hash);
+        let head = self.runs.iter_mut().find(|it| it.id == run).unwrap().head.as_mut().unwrap();
+        (head.place, head.content_hash) = (place, content_hash);
     }
 
     pub fn boundary(

@@ -2,6 +2,7 @@
 
 use dalsegno_protocol::{Boundary, Payload, RawValue, RecordOp};
 use dalsegno_store::proof::bundle::{state as replayed, verify};
+use dalsegno_store::proof::{Problem, check_snapshots};
 use dalsegno_store::{Commit, Place, RecordBatch, Retention, Rewind, RunId, Written};
 use uuid::Uuid;
 
@@ -16,6 +17,8 @@ on_both! {
     what_is_deleted_is_found,
     a_reading_is_one_moment,
     a_rewound_run_has_no_problem,
+    a_rewind_that_the_audit_does_not_tell_of_is_found,
+    a_run_whose_own_row_says_something_else_than_its_audit_is_found,
     a_run_past_its_retention_has_no_problem_and_payloads_that_just_vanish_are_one,
 }
 
@@ -167,6 +170,70 @@ async fn a_rewound_run_has_no_problem(face: &Face) {
         format!("UPDATE boundaries SET undone = NOT undone WHERE run = {run} AND turn = 3"),
     )
     .await;
+}
+
+/// Two statements are enough to bend a branch so that its boundaries and its head agree.
+async fn a_rewind_that_the_audit_does_not_tell_of_is_found(face: &Face) {
+    let worker = worked_with(face).await;
+    let run = id(face, worker.run);
+    let bend = |head: i32| {
+        format!(
+            "UPDATE boundaries SET undone = NOT undone WHERE run = {run} AND turn > 2; \
+             UPDATE runs SET head_turn = b.turn, head_epoch = b.epoch, head_hash = b.content_hash FROM boundaries b \
+             WHERE id = {run} AND b.run = {run} AND b.turn = {head} AND b.boundary = head_boundary"
+        )
+    };
+    let untold = "turn 3 (plan): it is marked as undone, and the audit does not say that a rewind undid it";
+    found(face, &worker, &bend(2), untold).await;
+    face.execute(&bend(4)).await.unwrap();
+    assert_eq!(face.check().await.1, []);
+
+    let epoch = face.world.of(&worker).await.epoch;
+    let to = Place { turn: 2, boundary: Boundary::Result, epoch: 1 };
+    let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
+    face.world.rewind(worker.run, &rewind).await.unwrap();
+    let unmarked =
+        "turn 3 (plan): the audit says that a rewind undid it, and it is not marked so, or not there";
+    found(face, &worker, &bend(4), unmarked).await;
+}
+
+async fn a_run_whose_own_row_says_something_else_than_its_audit_is_found(face: &Face) {
+    let worker = worked_with(face).await;
+    let run = id(face, worker.run);
+    face.execute("CREATE TABLE kept AS SELECT * FROM runs").await.unwrap();
+    for (column, set) in [
+        ("tenant", "tenant = 'x'"),
+        ("namespace", "namespace = 'x'"),
+        ("name", "name = 'x'"),
+        ("objectUID", "object_uid = 'x'"),
+        ("lifecycle", "lifecycle = 'finished'"),
+        ("outcome", "finish_outcome = 'Succeeded'"),
+    ] {
+        let sql = format!("UPDATE runs SET {set} WHERE id = {run}");
+        found(face, &worker, &sql, &format!("runs: its {column} is not what the audit says")).await;
+        let columns = ["tenant", "namespace", "name", "object_uid", "lifecycle", "finish_outcome"];
+        let back = columns.map(|it| format!("{it} = (SELECT {it} FROM kept WHERE kept.id = runs.id)"));
+        face.execute(&format!("UPDATE runs SET {}", back.join(", "))).await.unwrap();
+        assert_eq!(face.check().await.1, []);
+    }
+    face.world.mark_deleted(&worker.object_uid).await.unwrap();
+    assert_eq!(face.check().await.1, []);
+    let alive = format!("UPDATE runs SET lifecycle = 'live' WHERE id = {run}");
+    found(face, &worker, &alive, "runs: its lifecycle is not what the audit says").await;
+}
+
+/// One problem after this statement: of the store, of the run, and of its bundle, unless that cannot tell.
+async fn found(face: &Face, worker: &Worker, sql: &str, problem: &str) {
+    face.execute(sql).await.unwrap();
+    let problem = format!("run {}, {problem}", worker.run);
+    let shown = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(shown(face.check().await.1), [problem.as_str()], "{sql}");
+    let mut reading = face.world.reading().await.unwrap();
+    let alone = check_snapshots(&mut *reading, worker.run).await.unwrap();
+    assert_eq!(shown(alone.problems), [problem.as_str()], "{sql}");
+    let bundle = bundles::bundle(reading, worker.run, bundles::signer().await).await;
+    let told = shown(verify(&bundle[..], None).unwrap().problems);
+    assert!(told == [problem.as_str()] || sql.contains("finish_outcome"), "{sql}: {told:?}");
 }
 
 async fn a_run_past_its_retention_has_no_problem_and_payloads_that_just_vanish_are_one(face: &Face) {

@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::{Boundary, RawValue};
 use dalsegno_store::proof::{Anchors, Problem, check_store};
-use dalsegno_store::{Digest, Place};
+use dalsegno_store::{Digest, Lifecycle, Place, RunOutcome};
 use jiff::Timestamp;
 use proptest::prelude::Rng as _;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -30,9 +30,10 @@ async fn random_tamperings_of_rows_are_all_found() {
     let mut dice = Dice(TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     for number in 0..tamperings() {
         let mut rows = sound.clone();
-        let what = match dice.below(3) {
+        let what = match dice.below(4) {
             0 => dice.tamper_run(&mut rows),
             1 => dice.tamper_audit(&mut rows),
+            2 => dice.tamper_branch(&mut rows),
             _ => dice.tamper_boundary(&mut rows),
         };
         rows.sort();
@@ -105,18 +106,39 @@ impl Dice {
         let index = self.below(rows.runs.len());
         let run = &mut rows.runs[index];
         let head = run.head.as_mut().unwrap();
-        match self.below(7) {
+        match self.below(12) {
             0 => self.bend(&mut run.audit_hash),
             1 => run.audit_seq = self.other(run.audit_seq),
             2 => self.bend(&mut head.content_hash),
             3 => head.place.turn = self.other(head.place.turn),
             4 => head.position = self.other(head.position),
             5 => run.head = None,
+            6 => run.namespace.push('x'),
+            7 => run.name.push('x'),
+            8 => run.object_uid.push('x'),
+            9 => run.lifecycle = Lifecycle::Finished,
+            10 => run.outcome = Some(RunOutcome::Succeeded),
             _ => {
                 rows.runs.remove(index);
             }
         }
         "a run's row"
+    }
+
+    /// Rows that agree with each other: a rewind that nobody asked for, or one that is taken back.
+    fn tamper_branch(&mut self, rows: &mut Rows) -> &'static str {
+        let index = self.below(rows.runs.len());
+        let run = rows.runs[index].id;
+        if self.below(2) == 0 {
+            let turn = 1 + self.below(5) as i32;
+            rows.go_back(run, turn);
+            return "a rewind that nobody asked for";
+        }
+        rows.boundaries.iter_mut().filter(|it| it.run == run && it.kept.row.turn > 4).for_each(|it| {
+            it.undone = !it.undone;
+        });
+        rows.set_head(run);
+        "a rewind that is taken back"
     }
 
     fn tamper_audit(&mut self, rows: &mut Rows) -> &'static str {
@@ -149,7 +171,6 @@ impl Dice {
 
     fn tamper_boundary(&mut self, rows: &mut Rows) -> &'static str {
         let index = self.below(rows.boundaries.len());
-        let tip = rows.boundaries[index].undone && rows.boundaries[index].kept.row.turn == 6;
         let boundary = &mut rows.boundaries[index];
         let kept = &mut boundary.kept;
         let row = &mut kept.row;
@@ -180,8 +201,6 @@ impl Dice {
             18 => kept.ops_digest = None,
             19 => self.bend(kept.events_digest.as_mut().unwrap()),
             20 => boundary.undone = !boundary.undone,
-            // Nothing follows from the last boundary of an undone branch: that it is gone, only an anchor can tell.
-            _ if tip => self.bend(&mut row.content_hash),
             _ => {
                 rows.boundaries.remove(index);
             }

@@ -10,7 +10,7 @@ use super::lines::{BundleLine, EndLine, Line, RunLine};
 use super::{VERSION, signed};
 use crate::proof::Signer;
 use crate::proof::texts::{Bytes, Hash};
-use crate::reading::{AuditKey, BoundaryKey, CallKey, RunHead};
+use crate::reading::{AuditKey, BoundaryKey, CallKey, RunHead, run_head};
 use crate::{Digest, Error, Reading, Result, RunId};
 
 /// A run on its way out, as it stood at one moment.
@@ -48,10 +48,7 @@ impl Export {
         at: Timestamp,
         signer: Arc<Signer>,
     ) -> Result<Option<Self>> {
-        let before = run.as_u128().checked_sub(1).map(Uuid::from_u128);
-        let Some(run) = reading.runs(before).await?.into_iter().next().filter(|found| found.id == run) else {
-            return Ok(None);
-        };
+        let Some(run) = run_head(&mut *reading, run).await? else { return Ok(None) };
         Ok(Some(Self {
             reading,
             store,

@@ -155,11 +155,25 @@ impl From<&RunHead> for RunLine {
 }
 
 impl RunLine {
-    pub fn head(&self) -> Option<HeadMark> {
-        self.head.as_ref().map(|head| HeadMark {
-            place: head.place.place(),
-            content_hash: head.content_hash.0,
-            position: head.position,
+    /// The run's own row, but for its outcome.
+    pub fn stored(&self) -> Result<RunHead, String> {
+        Ok(RunHead {
+            id: self.id,
+            tenant: self.tenant.clone(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            object_uid: self.object_uid.clone(),
+            created_at: time(self.created_at)?,
+            lifecycle: self.lifecycle,
+            outcome: None,
+            epoch: self.epoch,
+            head: self.head.as_ref().map(|head| HeadMark {
+                place: head.place.place(),
+                content_hash: head.content_hash.0,
+                position: head.position,
+            }),
+            audit_seq: self.audit_seq,
+            audit_hash: self.audit_hash.0,
         })
     }
 }

@@ -9,8 +9,9 @@ use super::lines::{BundleLine, EndLine, Line};
 use super::{VERSION, signed};
 use crate::Digest;
 use crate::codec::LIMIT;
-use crate::proof::losses::Losses;
+use crate::proof::account::Account;
 use crate::proof::{AuditChain, BoundaryChain, Problem, PublicKey, is_signed};
+use crate::reading::RunHead;
 
 /// Longest line: the payloads of a boundary, each character of them escaped.
 const LINE: u64 = 6 * 2 * LIMIT as u64;
@@ -77,10 +78,10 @@ struct Check {
     last: Kind,
     digest: Sha256,
     run: Uuid,
-    audit_end: Option<(i64, Digest)>,
+    head: Option<RunHead>,
     boundaries: BoundaryChain,
     audit: AuditChain,
-    losses: Losses,
+    account: Account,
     found: Verified,
 }
 
@@ -92,10 +93,10 @@ impl Check {
             last: Kind::Nothing,
             digest: Sha256::new(),
             run,
-            audit_end: None,
+            head: None,
             boundaries: BoundaryChain::new(run, None),
             audit: AuditChain::new(run),
-            losses: Losses::default(),
+            account: Account::default(),
             found: Verified::default(),
         }
     }
@@ -132,7 +133,7 @@ impl Check {
                 self.found.events += boundary.events.len() as i64;
                 self.found.boundaries += 1;
                 let boundary = boundary.stored(self.run)?;
-                self.losses.see_boundary(&boundary);
+                self.account.see_boundary(&boundary);
                 let problem = self.boundaries.push(&boundary);
                 self.found.problems.extend(problem);
             }
@@ -140,7 +141,7 @@ impl Check {
             Line::Audit(row) => {
                 self.found.audit += 1;
                 let row = row.row()?;
-                self.losses.see_audit(&row);
+                self.account.see_audit(&row);
                 let problem = self.audit.push(&row);
                 self.found.problems.extend(problem);
             }
@@ -153,12 +154,12 @@ impl Check {
         if bundle.version != VERSION {
             return Err(format!("it is of version {}, and this program reads {VERSION}", bundle.version));
         }
-        let run = &bundle.run;
+        let run = bundle.run.stored()?;
         self.run = run.id;
-        self.boundaries = BoundaryChain::new(run.id, run.head());
+        self.boundaries = BoundaryChain::new(run.id, run.head);
         self.audit = AuditChain::new(run.id);
-        self.audit_end = Some((run.audit_seq, run.audit_hash.0));
         self.found.run = format!("{}/{}", run.namespace, run.name);
+        self.head = Some(run);
         self.found.public_key = Some(bundle.public_key.0);
         if self.key.is_some_and(|key| key != bundle.public_key.0) {
             self.found
@@ -193,11 +194,12 @@ impl Check {
             self.found.problems.push(Problem::at("end", "it is not there: the bundle is cut"));
         }
         self.found.problems.extend(self.boundaries.end());
-        self.found.shredded = self.losses.is_shredded();
-        self.found.problems.extend(self.losses.end(self.run));
-        if let Some((seq, hash)) = self.audit_end {
+        self.found.shredded = self.account.is_shredded();
+        self.found.problems.extend(self.account.end(self.run));
+        if let Some(run) = &self.head {
             self.found.problems.extend(self.audit.pruned().err());
-            self.found.problems.extend(self.audit.end(seq, &hash));
+            self.found.problems.extend(self.audit.end(run.audit_seq, &run.audit_hash));
+            self.found.problems.extend(self.account.end_run(run));
         }
         self.found
     }

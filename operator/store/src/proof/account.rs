@@ -1,28 +1,37 @@
-//! Payloads that are gone: the audit says so.
+//! What a run's audit gives account of: its own row, boundaries that a rewind undid, payloads that are gone.
+
+use std::collections::BTreeSet;
 
 use super::Problem;
 use super::retention::Retention;
+use super::said::{Point, Said};
 use crate::audit::kind;
-use crate::reading::{StoredBoundary, StoredSnapshot};
+use crate::reading::{RunHead, StoredBoundary, StoredSnapshot};
 use crate::{AuditRow, Gone, Place, RunId};
 
-/// What is seen of a run's lost payloads, whichever rows come first.
+/// What is seen of a run, whichever rows come first.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Losses {
+pub(super) struct Account {
+    said: Said,
+    undone: BTreeSet<Point>,
     retention: Retention,
     is_shredding_told: bool,
     first_shredded: Option<Place>,
 }
 
-impl Losses {
+impl Account {
     /// A row of the run's audit is there.
     pub fn see_audit(&mut self, row: &AuditRow) {
+        self.said.see(row);
         self.retention.see_audit(row);
         self.is_shredding_told |= row.kind == kind::SHREDDED;
     }
 
     /// A boundary of the run is there.
     pub fn see_boundary(&mut self, boundary: &StoredBoundary) {
+        if boundary.undone {
+            self.undone.insert(Point::of(boundary));
+        }
         self.retention.see_boundary(boundary);
         if boundary.gone == Some(Gone::Shredded) {
             self.first_shredded.get_or_insert(boundary.kept.place());
@@ -44,7 +53,17 @@ impl Losses {
         let what = "nobody can read its payloads, and the audit does not say that they were shredded";
         let untold = self.first_shredded.filter(|_| !self.is_shredding_told);
         let untold = untold.map(|place| Problem::of(run, place.to_string(), what));
-        self.retention.end(run).into_iter().chain(untold)
+        self.said.undone(run, &self.undone).chain(self.retention.end(run)).chain(untold)
+    }
+
+    /// After the last row: the run's own row, but for its outcome, which a bundle has not.
+    pub fn end_run(&self, head: &RunHead) -> impl Iterator<Item = Problem> {
+        self.said.differs(head)
+    }
+
+    /// After the last row: how the run's own row says that it ended.
+    pub fn end_outcome(&self, head: &RunHead) -> Option<Problem> {
+        self.said.outcome_differs(head)
     }
 
     /// After the last snapshot.
