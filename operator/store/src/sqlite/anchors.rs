@@ -13,6 +13,10 @@ const MOVED: &str = "SELECT runs.* FROM runs LEFT JOIN anchored ON anchored.run 
         OR anchored.head_hash IS NOT runs.head_hash \
      ORDER BY runs.id LIMIT ?";
 
+/// It asks first: what conflicts, a trigger refuses.
+const PUT: &str = "INSERT INTO anchors (seq, hash, line) \
+     SELECT ?1, ?2, ?3 WHERE NOT EXISTS (SELECT 1 FROM anchors WHERE seq = ?1)";
+
 pub(super) async fn unanchored(conn: &mut SqliteConnection) -> Work<Unanchored> {
     let last = sqlx::query("SELECT seq, hash FROM anchors ORDER BY seq DESC LIMIT 1");
     let last = last.fetch_optional(&mut *conn).await?;
@@ -47,12 +51,8 @@ impl Put {
 }
 
 pub(super) async fn put(conn: &mut SqliteConnection, put: Put) -> Work<bool> {
-    let added = sqlx::query("INSERT INTO anchors (seq, hash, line) VALUES (?, ?, ?) ON CONFLICT DO NOTHING")
-        .bind(put.seq)
-        .bind(Hash(put.hash))
-        .bind(put.line)
-        .execute(&mut *conn)
-        .await?;
+    let added =
+        sqlx::query(PUT).bind(put.seq).bind(Hash(put.hash)).bind(put.line).execute(&mut *conn).await?;
     if added.rows_affected() == 0 {
         return Ok(false);
     }

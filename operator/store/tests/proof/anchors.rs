@@ -169,7 +169,7 @@ async fn anchors_that_were_bent_are_found() {
 }
 
 /// Anchors what has moved; answers the runs that were named.
-async fn anchor(face: &Face, signer: &Signer) -> Vec<RunId> {
+pub async fn anchor(face: &Face, signer: &Signer) -> Vec<RunId> {
     let store = &face.world.store;
     let moved = store.unanchored().await.unwrap();
     if moved.standings.is_empty() {

@@ -5,6 +5,8 @@ use dalsegno_store::postgres::Postgres;
 use dalsegno_store::{Error, Place, Rewind, Rewound, Written, grant};
 use std::sync::Arc;
 
+use crate::anchors::anchor;
+use crate::bundles::signer;
 use crate::stores::{batch, worked_with};
 use crate::world::World;
 use crate::{Face, on_both};
@@ -17,6 +19,28 @@ async fn nobody_edits_or_deletes_a_row_of_the_audit(face: &Face) {
     worked_with(face).await;
     for sql in ["UPDATE audit SET actor = 'nobody'", "DELETE FROM audit", "DELETE FROM audit WHERE seq = 2"] {
         let refused = face.execute(sql).await.unwrap_err().to_string();
+        assert!(refused.contains("its rows are only ever added"), "{sql}: {refused}");
+    }
+    assert_eq!(face.check().await.1, []);
+}
+
+/// SQLite alone has statements that delete unseen what stands in their way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_replaces_a_row_of_the_audit_or_an_anchor() {
+    let face = Face::file().await;
+    worked_with(&face).await;
+    anchor(&face, &*signer().await).await;
+    let columns = "at, kind, 'nobody', detail, parent_hash, hash FROM audit WHERE seq = 2";
+    for sql in [
+        format!("REPLACE INTO audit SELECT run, seq, {columns}"),
+        format!(
+            "REPLACE INTO audit (rowid, run, seq, at, kind, actor, detail, parent_hash, hash) \
+             SELECT rowid, run, 99, {columns}"
+        ),
+        "REPLACE INTO anchors SELECT seq, hash, '' FROM anchors".into(),
+        "UPDATE OR REPLACE anchors SET line = ''".into(),
+    ] {
+        let refused = face.execute(&sql).await.unwrap_err().to_string();
         assert!(refused.contains("its rows are only ever added"), "{sql}: {refused}");
     }
     assert_eq!(face.check().await.1, []);
