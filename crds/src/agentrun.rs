@@ -127,9 +127,9 @@ pub struct AgentRunSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Agent>,
 
-    /// What the agent is to do: any JSON of at most 32 KiB, which the worker reads from a file. The API server keeps the
-    /// values and not the spelling: the order of keys may change, and `1.0` becomes `1`. At most one of `input` and
-    /// `inputFrom` is set; with neither, the input is `null`. Immutable.
+    /// What the agent is to do: any JSON of at most 32 KiB and 64 levels, which the worker reads from a file. The API
+    /// server keeps the values and not the spelling: the order of keys may change, and `1.0` becomes `1`. At most one of
+    /// `input` and `inputFrom` is set; with neither, the input is `null`. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_json")]
     pub input: Option<Value>,

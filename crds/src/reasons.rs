@@ -74,7 +74,7 @@ reasons! {
          Allow; then raise spec.recovery.resetGeneration."
     }
     InputTooLarge {
-        "spec.input is larger than 32 KiB.",
+        "spec.input is larger than 32 KiB, or nested deeper than 64 levels.",
         "Create a new AgentRun that names a ConfigMap or a Secret in spec.inputFrom, or that passes a reference."
     }
     CheckpointCorrupt {

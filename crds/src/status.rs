@@ -284,7 +284,7 @@ pub struct ResultStatus {
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
 
-    /// The result: any JSON of at most 4 KiB.
+    /// The result: any JSON of at most 4 KiB and 64 levels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_json")]
     pub output: Option<Value>,

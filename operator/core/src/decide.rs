@@ -158,7 +158,7 @@ fn reserved(
     let Some(agent) = observed.agent() else {
         return Plan::hold(no_agent(run, observed)).again(LOOK_AGAIN);
     };
-    if let Some(hold) = recovery::hold_of(row, settings, worker::input_bytes(run)) {
+    if let Some(hold) = recovery::hold_of(row, settings, &worker::input_text(run)) {
         return if hold.is_final(settings) { failed(row, hold) } else { Plan::hold(hold) };
     }
     let (document, pinned) = match version::choose(row, agent, settings.on_mismatch, &observed.templates) {

@@ -4,7 +4,7 @@
 //! so that a limit that is raised, a call that is settled or a budget that is granted lifts it at once.
 
 use dalsegno_crds::{Cause, OnExhausted, Reason};
-use dalsegno_protocol::{Limits, Policy};
+use dalsegno_protocol::{Limits, Policy, nesting};
 use dalsegno_store::{Attempt, Class, RunRecord};
 use jiff::{SignedDuration, Timestamp};
 
@@ -46,8 +46,8 @@ impl Hold {
 }
 
 /// Whether the reserved attempt of this run may get a pod at all. The first reason that applies.
-pub fn hold_of(row: &RunRecord, settings: &Settings, input_bytes: usize) -> Option<Hold> {
-    input_too_large(input_bytes)
+pub fn hold_of(row: &RunRecord, settings: &Settings, input: &str) -> Option<Hold> {
+    input_too_large(input)
         .or_else(|| worker_fatal(row))
         .or_else(|| key_refused(row))
         .or_else(|| effect_unknown(row))
@@ -58,10 +58,15 @@ pub fn hold_of(row: &RunRecord, settings: &Settings, input_bytes: usize) -> Opti
         .or_else(|| names_taken(row))
 }
 
-fn input_too_large(bytes: usize) -> Option<Hold> {
-    let most = Limits::INPUT_BYTES;
-    let message = format!("spec.input has {bytes} bytes, at most {most} are carried");
-    (bytes > most).then(|| Hold::new(Reason::InputTooLarge, message))
+fn input_too_large(input: &str) -> Option<Hold> {
+    let (bytes, levels) = (Limits::INPUT_BYTES, Limits::SHOWN_DEPTH);
+    let message = if input.len() > bytes {
+        format!("spec.input has {} bytes, at most {bytes} are carried", input.len())
+    } else {
+        nesting::deeper_than(levels, input.as_bytes())?;
+        format!("spec.input is nested deeper than {levels} levels")
+    };
+    Some(Hold::new(Reason::InputTooLarge, message))
 }
 
 fn worker_fatal(row: &RunRecord) -> Option<Hold> {

@@ -4,6 +4,7 @@ use dalsegno_crds::{
     AgentRun, AgentRunStatus, AttemptEnd, AttemptStatus, Cause, CheckpointStatus, RecoveryStatus,
     ResultStatus, UsageStatus, names,
 };
+use dalsegno_protocol::{Limits, nesting::deeper_than};
 use dalsegno_store::{Attempt, Class, FinishRow, RunOutcome, RunRecord};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -133,7 +134,11 @@ fn result(finish: &FinishRow) -> ResultStatus {
         },
         reason: Some(reason.clone()).filter(|it| !it.is_empty()),
         message: Some(message.clone()).filter(|it| !it.is_empty()),
-        output: output.as_deref().and_then(|text| serde_json::from_str(text).ok()),
+        // What clients of the AgentRun could not read would keep them from reading any other.
+        output: output
+            .as_deref()
+            .filter(|text| deeper_than(Limits::SHOWN_DEPTH, text.as_bytes()).is_none())
+            .and_then(|text| serde_json::from_str(text).ok()),
     }
 }
 

@@ -135,11 +135,6 @@ pub fn input_text(run: &AgentRun) -> String {
     run.spec.input.as_ref().map_or_else(|| "null".to_owned(), ToString::to_string)
 }
 
-/// Length of the inline input, in bytes.
-pub fn input_bytes(run: &AgentRun) -> usize {
-    run.spec.input.as_ref().map_or(0, |input| input.to_string().len())
-}
-
 fn ours_dropped(map: Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
     map.unwrap_or_default().into_iter().filter(|(key, _)| !key.starts_with(names::PREFIX)).collect()
 }

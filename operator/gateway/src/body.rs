@@ -3,7 +3,7 @@
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::Request;
 use axum::http::{HeaderMap, header};
-use dalsegno_protocol::{Code, Limits};
+use dalsegno_protocol::{Code, Limits, nesting};
 use dalsegno_store::Digest;
 use futures::StreamExt;
 use serde::de::DeserializeOwned;
@@ -12,7 +12,6 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::gateway::Gateway;
 use crate::json5;
-use crate::nesting;
 use crate::refusal::Refusal;
 
 /// A body that has arrived. It counts against the process's budget until it is dropped.

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dalsegno_protocol::{
     Boundary, ChannelOps, ClaimRequest, Code, CommitRequest, Finish, Limits, Payload, PlannedCall, RecordOp,
-    Usage,
+    Usage, nesting,
 };
 
 use crate::refusal::Refusal;
@@ -77,8 +77,15 @@ pub(crate) fn finish(finish: &Finish) -> Checked {
             return refuse("the finish's `message` must not contain U+0000");
         }
     }
-    let output = finish.output.as_ref().map_or(0, |output| output.get().len());
-    at_most("bytes of the finish's `output`", output, Limits::FINISH_OUTPUT_BYTES)
+    let output = finish.output.as_ref().map_or("", |output| output.get());
+    at_most("bytes of the finish's `output`", output.len(), Limits::FINISH_OUTPUT_BYTES)?;
+    match nesting::deeper_than(Limits::SHOWN_DEPTH, output.as_bytes()) {
+        None => Ok(()),
+        Some(_) => refuse(format!(
+            "the finish's `output` is nested deeper than {} levels; put the inner part into a string",
+            Limits::SHOWN_DEPTH
+        )),
+    }
 }
 
 fn channels(ops: &ChannelOps) -> Checked {

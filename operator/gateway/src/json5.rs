@@ -9,11 +9,11 @@ use std::ops::Range;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use dalsegno_protocol::nesting::end_of_string;
 use dalsegno_protocol::{ChannelOps, Payload, RawValue};
 use memchr::memmem;
 use serde::Deserialize;
 
-use crate::nesting::end_of_string;
 use crate::refusal::Refusal;
 
 /// What such a payload says it is.

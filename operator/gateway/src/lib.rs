@@ -33,7 +33,6 @@ mod gateway;
 mod heartbeat;
 mod json5;
 mod metrics;
-mod nesting;
 mod observe;
 mod path;
 mod patience;

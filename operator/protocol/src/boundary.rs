@@ -152,7 +152,7 @@ pub struct Finish {
     /// For people; at most 1 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The result; at most 4 KiB of JSON, shown in the AgentRun's status.
+    /// The result; at most 4 KiB of JSON, and 64 levels of it, shown in the AgentRun's status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Box<RawValue>>,
 }

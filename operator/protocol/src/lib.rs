@@ -10,6 +10,7 @@ mod calls;
 mod checkpoint;
 mod events;
 mod limits;
+pub mod nesting;
 mod problem;
 mod records;
 

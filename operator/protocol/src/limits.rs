@@ -40,4 +40,6 @@ impl Limits {
     pub const PROCESS_BYTES: usize = 256 << 20;
     /// Bytes of an AgentRun's `input`.
     pub const INPUT_BYTES: usize = 32 << 10;
+    /// Levels of nesting in what an AgentRun shows: its `input`, and a finish's output.
+    pub const SHOWN_DEPTH: usize = 64;
 }

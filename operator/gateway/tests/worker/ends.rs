@@ -1,5 +1,6 @@
 //! `POST finish`, `POST cancelled`, and a finish that comes with the last boundary.
 
+use dalsegno_protocol::Limits;
 use dalsegno_store::{AskedBy, RunOutcome, Store};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -24,6 +25,22 @@ async fn a_finish_closes_the_run_and_its_retry_is_a_duplicate() {
         (end.outcome, end.reason.as_str(), end.message.as_str()),
         (RunOutcome::Failed, "Stuck", "no way on")
     );
+}
+
+/// What an AgentRun shows is read by clients that list it with others, and that break at a depth they do not know.
+#[tokio::test]
+async fn an_output_is_taken_to_the_depth_that_an_agent_run_shows_and_no_deeper() {
+    let world = World::attached().await;
+    let output = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+    let deep = json!({ "outcome": "succeeded", "output": output(Limits::SHOWN_DEPTH + 1) });
+    let boundary = json!({ "commitId": Uuid::from_u128(1), "state": 1, "outcome": { "finish": deep } });
+    for (path, body) in [("finish", finish(1, deep)), ("turns/1", boundary.to_string())] {
+        let answer = world.post(path, body).await;
+        assert_eq!((answer.status, answer.code().as_str()), (400, "INVALID"), "{path}");
+        assert!(answer.detail().contains("`output` is nested deeper than 64 levels"), "{}", answer.detail());
+    }
+    let fits = json!({ "outcome": "succeeded", "output": output(Limits::SHOWN_DEPTH) });
+    world.post("finish", finish(1, fits)).await.ok();
 }
 
 #[tokio::test]

@@ -175,6 +175,7 @@ fn the_table_of_limits_is_that_of_the_protocol() {
         ("FINISH_OUTPUT_BYTES", Limits::FINISH_OUTPUT_BYTES as i64),
         ("PROCESS_BYTES", Limits::PROCESS_BYTES as i64),
         ("INPUT_BYTES", Limits::INPUT_BYTES as i64),
+        ("SHOWN_DEPTH", Limits::SHOWN_DEPTH as i64),
     ];
     let table: Vec<_> = rows("Limits")
         .into_iter()

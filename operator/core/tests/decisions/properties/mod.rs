@@ -40,7 +40,7 @@ proptest! {
             let settings = Settings::of(&given.run, &given.seen.agent);
             prop_assert_eq!(row.attempt.state, AttemptState::Reserved);
             prop_assert!(row.finish.is_none() && row.cancel.is_none());
-            prop_assert_eq!(recovery::hold_of(row, &settings, worker::input_bytes(&given.run)), None);
+            prop_assert_eq!(recovery::hold_of(row, &settings, &worker::input_text(&given.run)), None);
             prop_assert_eq!(recovery::cannot_start(row, false), None);
             prop_assert!(recovery::next_attempt_time(row, &settings).is_none_or(|at| at <= row.now));
             let name = worker::pod_name(&row.name, row.attempt.number);

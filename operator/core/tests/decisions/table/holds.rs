@@ -163,6 +163,10 @@ fn other_reasons() -> Vec<Case> {
         causes.into_iter().zip([3, 2, 1]).fold(run().reserved(4), |it, (cause, n)| it.after(never(n, cause)))
     };
     let input = |bytes: usize| run().spec(json!({ "input": "x".repeat(bytes - 2) }));
+    let nested = |levels: usize| {
+        let input = (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }));
+        run().spec(json!({ "input": input }))
+    };
     vec![
         case(
             "a worker that said that nothing helps is not tried again",
@@ -198,6 +202,12 @@ fn other_reasons() -> Vec<Case> {
             "a larger one is held before the first pod",
             input((32 << 10) + 1),
             rests(Summary::Held, Reason::InputTooLarge).says("32769 bytes, at most 32768"),
+        ),
+        case("an input of 64 levels is carried", nested(64), acts("create triage-1")),
+        case(
+            "a deeper one is held before the first pod",
+            nested(65),
+            rests(Summary::Held, Reason::InputTooLarge).says("deeper than 64 levels"),
         ),
         case(
             "three attempts in a row that never attached are held",

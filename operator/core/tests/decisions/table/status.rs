@@ -182,6 +182,17 @@ fn an_output_is_written_once_however_the_api_server_spells_it() {
 }
 
 #[test]
+fn an_output_too_deep_to_be_shown_is_left_out() {
+    let mut given = run().attached(1).head(7).finished(RunOutcome::Succeeded, 60);
+    let mut output = |levels: usize| {
+        given.row.finish.as_mut().unwrap().output = Some("[".repeat(levels) + &"]".repeat(levels));
+        given.decide().status.result.unwrap().output
+    };
+    assert!(output(64).is_some());
+    assert_eq!(output(65), None);
+}
+
+#[test]
 fn the_history_has_the_last_ten_ends_and_the_operators_own() {
     let past = (1..12)
         .rev()

@@ -3,7 +3,7 @@
 /// Where the text goes deeper than `limit` levels, as an offset in bytes; `None` if it never does.
 ///
 /// The text need not be JSON. A parser judges that afterwards, and may then recurse.
-pub(crate) fn deeper_than(limit: usize, text: &[u8]) -> Option<usize> {
+pub fn deeper_than(limit: usize, text: &[u8]) -> Option<usize> {
     let mut depth = 0usize;
     let mut offset = 0;
     while let Some(byte) = text.get(offset) {
@@ -24,7 +24,7 @@ pub(crate) fn deeper_than(limit: usize, text: &[u8]) -> Option<usize> {
 }
 
 /// Where the string that opens here closes; `None` if it never does.
-pub(crate) fn end_of_string(text: &[u8], open: usize) -> Option<usize> {
+pub fn end_of_string(text: &[u8], open: usize) -> Option<usize> {
     let mut offset = open + 1;
     loop {
         offset += memchr::memchr2(b'"', b'\\', text.get(offset..)?)?;
