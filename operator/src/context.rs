@@ -4,24 +4,20 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use dalsegno_core::{HeadSight, Refusal};
-use dalsegno_crds::{AgentDefinition, AgentRun};
+use dalsegno_crds::AgentRun;
 use dalsegno_store::Store;
 use jiff::Timestamp;
-use kube::core::DeserializeGuard;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store as Cache};
 use kube::{Api, Client};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::crash::CrashPoint;
+use crate::kept::{Definition, Run};
 use crate::nodes::NodeBook;
 use crate::pods::{PodBook, RunKey};
-use crate::run::Run;
 use crate::sync::lock;
 use crate::telemetry::Metrics;
-
-/// An AgentDefinition as the watch gives it: one that cannot be read stops no other.
-pub type Definition = DeserializeGuard<AgentDefinition>;
 
 /// What every reconcile shares.
 pub struct Context {

@@ -19,7 +19,7 @@ use crate::asked::{self, Wish};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::ground::Ground;
-use crate::run::Run;
+use crate::kept::Run;
 use crate::sync::lock;
 use crate::telemetry::chain;
 use crate::unreadable;

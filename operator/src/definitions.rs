@@ -16,8 +16,9 @@ use kube::runtime::reflector::Store as Cache;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 
-use crate::context::{Context, Definition};
+use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::kept::Definition;
 use crate::unreadable;
 
 /// A quota or a policy may let the pod pass later.
@@ -40,10 +41,10 @@ pub async fn run(
 
 /// Checks one definition.
 pub(crate) async fn check(definition: Arc<Definition>, ctx: Arc<Context>) -> Result<Action> {
-    let definition = match &definition.0 {
+    let definition = match definition.read() {
         Ok(definition) => definition,
-        Err(invalid) => {
-            unreadable::tell(&ctx, definition.as_ref(), &invalid.error).await;
+        Err(error) => {
+            unreadable::tell(&ctx, definition.as_ref(), &error.to_string()).await;
             return Ok(Action::await_change());
         }
     };
@@ -55,7 +56,7 @@ pub(crate) async fn check(definition: Arc<Definition>, ctx: Arc<Context>) -> Res
     {
         return Ok(Action::await_change());
     }
-    let (ready, reason, message) = try_pod(&ctx, definition, &namespace).await;
+    let (ready, reason, message) = try_pod(&ctx, &definition, &namespace).await;
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
     let mut new =
         condition(ConditionType::Ready, ready, reason, message, definition.metadata.generation, Time(now));

@@ -2,15 +2,16 @@
 
 use dalsegno_core::version::Templates;
 use dalsegno_core::{AgentSight, NodeSight, Observed, PodSight, StoreSight};
-use dalsegno_crds::AgentRun;
+use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, AgentRun};
 use dalsegno_store::{AttemptState, LookUp, RunRecord};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Error as ApiError};
 
-use crate::context::{Context, Definition};
+use crate::context::Context;
 use crate::error::{Error, Result};
+use crate::kept::Definition;
 use crate::sync::lock;
 
 /// Looks at everything: the store's row, the agent, the pods, the node.
@@ -55,22 +56,21 @@ async fn agent(ctx: &Context, run: &AgentRun) -> Result<AgentSight> {
         return Ok(AgentSight::NotFound);
     };
     let cached = ctx.definitions.get(&ObjectRef::new(&reference.name).within(&namespace));
-    if let Some(definition) = cached.as_deref().filter(|it| it.0.is_ok()) {
-        return Ok(sight(definition));
+    if let Some(definition) = cached.and_then(|it| it.read().ok()) {
+        return Ok(found(definition));
     }
     let api: Api<Definition> = Api::namespaced(ctx.client.clone(), &namespace);
     let live = api.get_opt(&reference.name).await.map_err(Error::api("looking for the AgentDefinition"))?;
-    Ok(live.as_ref().map_or(AgentSight::NotFound, sight))
+    Ok(match live.as_ref().map(Definition::read) {
+        Some(Ok(definition)) => found(definition),
+        Some(Err(error)) => AgentSight::Malformed(error.to_string()),
+        None => AgentSight::NotFound,
+    })
 }
 
-fn sight(definition: &Definition) -> AgentSight {
-    match &definition.0 {
-        Ok(definition) => AgentSight::Found {
-            agent: Box::new(definition.spec.agent.clone()),
-            defaults: Box::new(definition.spec.defaults.clone().unwrap_or_default()),
-        },
-        Err(invalid) => AgentSight::Malformed(invalid.error.clone()),
-    }
+fn found(definition: AgentDefinition) -> AgentSight {
+    let AgentDefinitionSpec { agent, defaults } = definition.spec;
+    AgentSight::Found { agent: Box::new(agent), defaults: Box::new(defaults.unwrap_or_default()) }
 }
 
 /// The recorded pod of the current attempt is gone only if a live GET by name says so.

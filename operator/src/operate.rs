@@ -23,11 +23,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{KeyArgs, OperatorArgs};
-use crate::context::{ApiHealth, Context, Definition};
+use crate::context::{ApiHealth, Context};
 use crate::crash::CrashPoint;
+use crate::kept::{Definition, Run};
 use crate::nodes::NodeBook;
 use crate::pods::{self, PodBook};
-use crate::run::Run;
 use crate::telemetry::Metrics;
 use crate::{anchors, asked, capacity, controller, definitions, leader, pulse, retention};
 

@@ -38,14 +38,22 @@ pub async fn tell<K: Resource<DynamicType = ()>>(ctx: &Context, object: &K, erro
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
+    use std::convert::Infallible;
+    use std::fmt::Debug;
     use std::sync::Arc;
 
+    use axum::http::{Request, Response};
     use dalsegno_core::AgentSight;
-    use dalsegno_crds::AgentRun;
+    use dalsegno_crds::{AgentDefinition, AgentRun};
+    use futures::StreamExt;
+    use kube::client::Body;
+    use kube::runtime::watcher;
+    use kube::{Api, Client, Resource, ResourceExt};
+    use serde::de::DeserializeOwned;
     use serde_json::{Value, json};
 
-    use crate::context::{Context, Definition};
-    use crate::run::Run;
+    use crate::context::Context;
+    use crate::kept::{Definition, Kept, Run};
     use crate::world::{self, Asked};
     use crate::{controller, definitions, observe};
 
@@ -53,6 +61,42 @@ mod tests {
     async fn context(definition: Value) -> (Arc<Context>, Asked) {
         let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
         world::context(store, vec![definition])
+    }
+
+    /// What a client sees that lists these objects, and whose watch then tells of them: their names, and whether each can
+    /// be read.
+    async fn seen<K>(objects: [String; 2]) -> Vec<(String, Result<K, String>)>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+    {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let body = if request.uri().query().unwrap().contains("watch=true") {
+                objects.clone().map(|it| format!("{{\"type\":\"MODIFIED\",\"object\":{it}}}\n")).concat()
+            } else {
+                let items = objects.join(",");
+                format!(
+                    r#"{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"1"}},"items":[{items}]}}"#
+                )
+            };
+            async { Ok::<_, Infallible>(Response::new(Body::from(body.into_bytes()))) }
+        });
+        let api: Api<Kept<K>> = Api::all(Client::new(service, "shop"));
+        let events = watcher(api, watcher::Config::default()).take(6).map(|event| match event.unwrap() {
+            watcher::Event::InitApply(object) | watcher::Event::Apply(object) => Some(object),
+            _ => None,
+        });
+        let read = |it: Kept<K>| (it.name_any(), it.read().map_err(|error| error.to_string()));
+        events.filter_map(|it| async { it.map(read) }).collect().await
+    }
+
+    /// Levels that no client of ours reads.
+    fn deep(levels: usize) -> String {
+        format!("{}{}", "[".repeat(levels), "]".repeat(levels))
+    }
+
+    /// A number in the object becomes levels of nesting.
+    fn with_depth(object: &Value, levels: usize) -> String {
+        object.to_string().replace("-1", &deep(levels))
     }
 
     fn object(kind: &str, spec: Value) -> Value {
@@ -87,6 +131,52 @@ mod tests {
         assert_eq!((method.as_str(), path.ends_with("/namespaces/shop/events")), ("POST", true), "{path}");
         assert_eq!((&event["reason"], &event["type"]), (&json!("Malformed"), &json!("Warning")));
         assert_eq!(event["regarding"]["uid"], "uid-1");
+    }
+
+    #[tokio::test]
+    async fn objects_of_any_depth_are_listed_and_watched_and_stop_no_other() {
+        let run = |name: &str, input: Value| {
+            let mut run = object("AgentRun", json!({ "agentRef": { "name": "nightly" }, "input": input }));
+            run["metadata"]["name"] = name.into();
+            run["metadata"]["resourceVersion"] = "1".into();
+            run
+        };
+        let plain = || run("plain", json!({ "task": "sums" })).to_string();
+        for levels in [122, 126, 10_000, 500_000] {
+            let seen = seen::<AgentRun>([with_depth(&run("deep", json!(-1)), levels), plain()]).await;
+            let [(deep, why), (good, read), again @ ..] = seen.as_slice() else { panic!("{seen:?}") };
+            assert_eq!((deep.as_str(), good.as_str(), again), ("deep", "plain", &seen[..2]), "{levels}");
+            assert!(why.as_ref().unwrap_err().contains("deeper than 96 levels"), "{why:?}");
+            assert_eq!(read.as_ref().unwrap().spec.input, Some(json!({ "task": "sums" })));
+        }
+        let definition = |name: &str, more: Value| {
+            let spec = json!({ "containers": [{ "name": "agent", "image": "i" }], "more": more });
+            let mut definition = object("AgentDefinition", json!({ "template": { "spec": spec } }));
+            definition["metadata"] = json!({ "name": name, "resourceVersion": "1" });
+            definition
+        };
+        let objects =
+            [with_depth(&definition("deep", json!(-1)), 126), definition("plain", Value::Null).to_string()];
+        let seen = seen::<AgentDefinition>(objects).await;
+        assert_eq!(seen.iter().map(|(_, read)| read.is_ok()).collect::<Vec<_>>(), [false, true, false, true]);
+    }
+
+    #[tokio::test]
+    async fn a_run_whose_output_is_too_deep_is_read_without_it() {
+        let fields = json!({ "f:status": { "f:result": { "f:output": -1 } } });
+        let mut run = object("AgentRun", json!({ "agentRef": { "name": "nightly" } }));
+        run["metadata"]["resourceVersion"] = "1".into();
+        run["metadata"]["managedFields"] = json!([{ "manager": "dalsegno", "fieldsV1": fields }]);
+        run["status"] = json!({ "storeID": "s", "result": { "outcome": "Succeeded", "output": -1 } });
+        for levels in [124, 100_000] {
+            let seen = seen::<AgentRun>([with_depth(&run, levels), run.to_string()]).await;
+            assert_eq!(seen.len(), 4, "{levels}");
+            let status = seen[0].1.as_ref().unwrap().status.as_ref().unwrap();
+            assert_eq!(status.store_id.as_deref(), Some("s"));
+            assert_eq!(status.result.as_ref().unwrap().output, None);
+            let status = seen[1].1.as_ref().unwrap().status.as_ref().unwrap();
+            assert_eq!(status.result.as_ref().unwrap().output, Some(json!(-1)));
+        }
     }
 
     #[tokio::test]

@@ -16,8 +16,9 @@ use serde_json::{Value, json};
 use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
-use crate::context::{Context, Definition};
+use crate::context::Context;
 use crate::crash::CrashPoint;
+use crate::kept::Definition;
 use crate::telemetry::Metrics;
 
 /// What was asked of the API server: method, path and body.

@@ -63,7 +63,8 @@ pub struct HealthArgs {
 /// What is run on this machine.
 #[derive(Clone, Debug, Args)]
 pub struct DevArgs {
-    /// File with the run's input: any JSON of at most 32 KiB and 64 levels. A run that goes on keeps the input it was begun with.
+    /// File with the run's input: any JSON of at most 32 KiB and 64 levels. A run that goes on keeps the input it was begun
+    /// with.
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
     /// Kill the worker without warning each time this long has passed, as `10s`: a disruption, which is not charged.
