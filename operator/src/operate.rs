@@ -1,6 +1,7 @@
 //! The operator: what it follows, and what goes on beside its reconciles.
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,15 +85,10 @@ pub async fn operate(
     tasks.spawn(probe_api(ctx.clone()));
 
     let (definitions_ready, wait_for_definitions) = oneshot::channel();
-    let mut definitions_ready = Some(definitions_ready);
     let definitions = watcher(api_of::<Definition>(&client, &args), watcher::Config::default())
         .default_backoff()
         // The cache's own `wait_until_ready` wakes one waiter only, and the controller is one.
-        .inspect(move |event| {
-            if matches!(event, Ok(watcher::Event::InitDone)) {
-                announce(&mut definitions_ready);
-            }
-        })
+        .inspect(when_listed(definitions_ready))
         .modify(trim)
         .reflect(definition_writer)
         .touched_objects()
@@ -124,8 +120,10 @@ pub async fn operate(
     tasks.spawn(capacity::follow(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
     tasks.spawn(retention::follow(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
 
+    let (runs_ready, wait_for_runs) = oneshot::channel();
     let runs = watcher(api_of::<Run>(&client, &args), watcher::Config::default())
         .default_backoff()
+        .inspect(when_listed(runs_ready))
         .modify(trim)
         .reflect(run_writer)
         .touched_objects()
@@ -135,7 +133,7 @@ pub async fn operate(
     let wakes = futures::stream::unfold(wakes, |mut wakes| async move { Some((wakes.recv().await?, wakes)) });
     let stopped = stop.clone().cancelled_owned();
     let reconciling = controller::run(ctx, runs, run_cache, wakes, args.concurrency, stopped);
-    beside(reconciling, &mut tasks, &stop).await?;
+    beside(unless_stopped_before(wait_for_runs, reconciling, &stop), &mut tasks, &stop).await?;
     tasks.shutdown().await;
     Ok(())
 }
@@ -158,6 +156,25 @@ async fn beside(
                 }
             }
         }
+    }
+}
+
+/// A controller that is told to stop ends what it has begun; one whose cache is not filled has begun nothing, and would
+/// wait for the cache.
+async fn unless_stopped_before(
+    filled: oneshot::Receiver<()>,
+    reconciling: impl Future<Output = ()>,
+    stop: &CancellationToken,
+) {
+    let reconciling = pin!(reconciling);
+    let stopped_before = async {
+        if let Some(Ok(())) = stop.run_until_cancelled(filled).await {
+            pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        () = reconciling => {}
+        () = stopped_before => {}
     }
 }
 
@@ -207,6 +224,15 @@ async fn follow_nodes(ctx: Arc<Context>, ready: oneshot::Sender<()>) {
     }
 }
 
+fn when_listed<K>(ready: oneshot::Sender<()>) -> impl FnMut(&watcher::Result<watcher::Event<K>>) {
+    let mut ready = Some(ready);
+    move |event| {
+        if matches!(event, Ok(watcher::Event::InitDone)) {
+            announce(&mut ready);
+        }
+    }
+}
+
 /// Says once that a cache is filled; it does not matter if nobody waits any more.
 fn announce(ready: &mut Option<oneshot::Sender<()>>) {
     if let Some(ready) = ready.take() {
@@ -239,7 +265,12 @@ fn wake_runs_of(ctx: &Context, runs: &reflector::Store<Run>, definition: &Defini
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
+    use std::convert::Infallible;
+
+    use axum::http::{Request, Response, StatusCode};
+    use dalsegno_store::sqlite::Sqlite;
+    use kube::client::Body;
+    use serde_json::json;
 
     use super::*;
 
@@ -272,5 +303,53 @@ mod tests {
         };
         assert_eq!(tokio::join!(with(obeys, &stop), told).0, None);
         assert_eq!(with(pending(), &stop).await, None);
+    }
+
+    /// An API server that has nothing, and cannot list AgentRuns. Told to stop when it is first asked for them.
+    async fn without_runs(request: Request<Body>, stop: CancellationToken) -> Response<Body> {
+        let uri = request.uri();
+        if uri.query().is_some_and(|it| it.contains("watch=true")) {
+            return pending().await;
+        }
+        if uri.path().ends_with("/agentruns") {
+            stop.cancel();
+            let mut refused = Response::new(Body::empty());
+            *refused.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            return refused;
+        }
+        let list = json!({ "kind": "List", "apiVersion": "v1", "metadata": { "resourceVersion": "1" }, "items": [] });
+        Response::new(Body::from(list.to_string().into_bytes()))
+    }
+
+    #[tokio::test]
+    async fn an_operator_that_cannot_list_the_runs_ends_when_it_is_told_to() {
+        let stop = CancellationToken::new();
+        let told = stop.clone();
+        let server = tower::service_fn(move |request| {
+            let answer = without_runs(request, told.clone());
+            async { Ok::<_, Infallible>(answer.await) }
+        });
+        let args = OperatorArgs {
+            gateway_url: "http://gateway".into(),
+            watch_namespace: None,
+            leader_election: false,
+            namespace: "default".into(),
+            pod_name: "dalsegno".into(),
+            concurrency: 1,
+            anchor_every: Duration::from_secs(60),
+            crash_at: None,
+        };
+        let operating = operate(
+            Client::new(server, "shop"),
+            Arc::new(Sqlite::memory().await.expect("a store")),
+            (args, KeyArgs { signing_key: None }),
+            Metrics::default(),
+            CrashPoint::default(),
+            Arc::default(),
+            stop.clone(),
+        );
+        let ended = tokio::time::timeout(Duration::from_secs(20), operating).await;
+        assert!(stop.is_cancelled(), "it got as far as listing them");
+        assert!(ended.is_ok_and(|it| it.is_ok()), "it goes on");
     }
 }
