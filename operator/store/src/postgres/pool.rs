@@ -2,15 +2,18 @@
 //!
 //! sqlx's own pool asks a connection whether it lives each time it is given back (and by default each time it is
 //! taken): a second round trip for every commit. Here a connection that failed is dropped, and with it all that were
-//! idle, since they are likely to have lost the same server.
+//! idle, since they are likely to have lost the same server. Where a server is silent nothing says that it is lost:
+//! then those go that have been idle as long.
 
-use std::sync::Mutex;
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
 use sqlx::query::Query;
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, Postgres};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::fitness;
 use super::url::Target;
@@ -24,6 +27,10 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(8);
 
 /// Connections of one process.
 const CONNECTIONS: usize = 16;
+
+/// A call that has waited so long waits for a lock, or has lost its server. Connections that have been idle as long may be lost
+/// as well; those that were used since are not. A caller waits longer than this, and the next one finds none that is lost.
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// An idle connection older than this is closed: something on the way may have forgotten it.
 const IDLE: Duration = Duration::from_secs(300);
@@ -61,10 +68,15 @@ impl Pool {
 
     /// All rows of one statement, once it is committed. Without an answer in time its outcome is unknown.
     pub async fn all(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
-        match tokio::time::timeout(DEADLINE, self.run(query)).await {
+        let mut run = pin!(self.run(query));
+        if let Ok(done) = timeout(SILENCE, &mut run).await {
+            return done;
+        }
+        self.forget_idle(SILENCE);
+        match timeout(DEADLINE - SILENCE, run).await {
             Ok(done) => done,
             Err(elapsed) => {
-                self.forget_idle();
+                self.forget_idle(Duration::ZERO);
                 Err(Fault::unavailable(elapsed))
             }
         }
@@ -110,7 +122,7 @@ impl Pool {
             Err(error) => {
                 let fault = error.into();
                 if !is_the_statements(&fault) {
-                    self.forget_idle();
+                    self.forget_idle(Duration::ZERO);
                 }
                 Err(fault)
             }
@@ -141,26 +153,29 @@ impl Pool {
 
     /// The connection that was used last, so that those beyond need grow old.
     fn take(&self) -> Option<PgConnection> {
-        let mut idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut idle = self.idle();
         idle.retain(|idle| idle.since.elapsed() < IDLE);
         idle.pop().map(|idle| idle.conn)
     }
 
     fn give_back(&self, conn: PgConnection) {
         let since = Instant::now();
-        let mut idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        idle.push(Idle { conn, since });
+        self.idle().push(Idle { conn, since });
     }
 
-    fn forget_idle(&self) {
-        let mut idle = self.idle.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        idle.clear();
+    /// Closes the connections that have been idle so long.
+    fn forget_idle(&self, limit: Duration) {
+        self.idle().retain(|idle| idle.since.elapsed() < limit);
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What the database answers, within a call's deadline.
 pub(super) async fn in_time<T>(work: impl Future<Output = sqlx::Result<T>>) -> Work<T> {
-    match tokio::time::timeout(DEADLINE, work).await {
+    match timeout(DEADLINE, work).await {
         Ok(done) => Ok(done?),
         Err(elapsed) => Err(Fault::unavailable(elapsed)),
     }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use dalsegno_store::{Committed, Error};
-use futures::future::{join, join_all};
+use dalsegno_protocol::Policy;
+use dalsegno_store::{Committed, Error, Result};
+use futures::future::{join, join_all, join3};
 use sqlx::{Connection as _, Executor as _, PgConnection};
+use tokio::time::timeout;
 
 use crate::wire::{Fate, Wire};
 use crate::world::*;
@@ -30,6 +32,36 @@ async fn a_lost_server_costs_one_answer() {
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     ok(world.commit(&commit).await.unwrap());
     assert!(matches!(world.commit(&commit).await.unwrap(), Committed::Duplicate(_)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_fall_silent_cost_each_caller_one_answer() {
+    let (_, url) = fresh().await;
+    let wire = Wire::to(&url, 1);
+    let world = open(&wire.url()).await;
+    let crowd = join_all((0..8).map(|_| world.worker())).await;
+    /// Whether it is done within the time that a caller has.
+    async fn done<T>(call: impl Future<Output = Result<T>>) -> bool {
+        timeout(Duration::from_secs(5), call).await.is_ok_and(|answer| answer.is_ok())
+    }
+    let calls = async |turn| {
+        let claim = crowd[1].claim(&format!("call-{turn}"), Policy::Probe);
+        let (commit, heard) = (crowd[0].result(turn), [(crowd[2].run, crowd[2].capability)]);
+        let (commit, claim) = (world.commit(&commit), world.claim(&claim));
+        let done =
+            futures::join!(done(commit), done(claim), done(world.beat()), done(world.heartbeats(&heard)));
+        <[bool; 4]>::from(done)
+    };
+    // Several idle connections, each of which could be the next.
+    join_all(crowd.iter().map(|worker| world.of(worker))).await;
+    assert_eq!(calls(1).await, [true; 4]);
+    wire.fall_silent();
+    assert_eq!(calls(2).await, [false; 4], "nobody hears anything");
+    for turn in 2..=4 {
+        let started = Instant::now();
+        assert_eq!(calls(turn).await, [true; 4]);
+        assert!(started.elapsed() < Duration::from_secs(1));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

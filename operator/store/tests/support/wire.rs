@@ -31,6 +31,7 @@ pub struct Wire {
     port: u16,
     database: String,
     exchanges: Arc<AtomicU64>,
+    silences: Arc<AtomicU64>,
 }
 
 impl Wire {
@@ -52,16 +53,24 @@ impl Wire {
         let socket = PathBuf::from(socket).join(".s.PGSQL.5432");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let exchanges = Arc::<AtomicU64>::default();
-        let counter = Arc::clone(&exchanges);
+        let (exchanges, silences) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+        let (counter, silent) = (Arc::clone(&exchanges), Arc::clone(&silences));
         thread::spawn(move || {
             for client in listener.incoming() {
                 let (socket, counter, fates) = (socket.clone(), Arc::clone(&counter), Arc::clone(&fates));
+                let (silent, before) = (Arc::clone(&silent), silent.load(Ordering::SeqCst));
+                let is_silent = move || silent.load(Ordering::SeqCst) != before;
                 // A client that goes away ends its thread, and closes its servers.
-                thread::spawn(move || serve(client?, &socket, servers, &counter, &fates));
+                thread::spawn(move || serve(client?, &socket, servers, &counter, &fates, &is_silent));
             }
         });
-        Self { port, database, exchanges }
+        Self { port, database, exchanges, silences }
+    }
+
+    /// From now on nothing passes on the connections that there are, and nobody is told. New ones are as ever.
+    #[allow(dead_code)]
+    pub fn fall_silent(&self) {
+        self.silences.fetch_add(1, Ordering::SeqCst);
     }
 
     /// The database's URL by this wire.
@@ -81,6 +90,7 @@ fn serve(
     servers: usize,
     exchanges: &AtomicU64,
     fates: &Fates,
+    is_silent: &dyn Fn() -> bool,
 ) -> io::Result<()> {
     client.set_nodelay(true)?;
     let mut startup = vec![0; 4];
@@ -106,6 +116,9 @@ fn serve(
         let mut open = true;
         while open {
             let request = request(&mut client)?;
+            if is_silent() {
+                return io::copy(&mut client, &mut io::sink()).map(drop);
+            }
             let fate = fates();
             if fate == Fate::CutBefore {
                 return server.write_all(&request[..request.len() / 2]);
