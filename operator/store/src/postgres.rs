@@ -6,6 +6,7 @@
 //!   a fenced commit asks once more, whether it stands. The fence is in the statement: it locks the run's row and
 //!   judges by that row. Commits of many runs share statements ([`gather`]).
 //! - Every method answers within its deadline, or fails.
+//! - However long a run's row is locked, its calls take few connections ([`lines`]); beats and heartbeats have their own.
 //!
 //! # Assumptions
 //!
@@ -26,6 +27,7 @@ mod events;
 mod fitness;
 mod gather;
 mod grants;
+mod lines;
 mod old;
 mod operate;
 mod pool;
@@ -55,10 +57,17 @@ use gather::Gather;
 use pool::Pool;
 use url::Target;
 
+/// Connections of one process.
+const CONNECTIONS: usize = 16;
+
+/// And those that are kept for its beat and a batch of heartbeats, which must not wait behind any other call.
+const BEATS: usize = 2;
+
 /// A store in PostgreSQL.
 #[derive(Debug)]
 pub struct Postgres {
     pool: Arc<Pool>,
+    beats: Pool,
     gather: Arc<Gather>,
     keys: Arc<Keys>,
 }
@@ -72,14 +81,15 @@ impl Postgres {
     }
 
     async fn open(target: Target) -> Work<Self> {
-        let pool = Arc::new(Pool::new(target));
+        let beats = Pool::new(target.clone(), BEATS);
+        let pool = Arc::new(Pool::new(target, CONNECTIONS));
         let version = match pool.optional(sqlx::query(schema::IS_MIGRATED)).await? {
             Some(_) => pool.one(sqlx::query(schema::VERSION)).await?.try_get("version")?,
             None => 0,
         };
         schema::check(version)?;
         let gather = Gather::new(Arc::clone(&pool));
-        Ok(Self { pool, gather, keys: Arc::default() })
+        Ok(Self { pool, beats, gather, keys: Arc::default() })
     }
 
     /// Asked anew each time: another database may stand at this address by now.

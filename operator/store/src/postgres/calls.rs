@@ -48,7 +48,7 @@ impl Postgres {
             .bind(word(&claim.policy)?)
             .bind(claim.key.as_deref().map(text))
             .bind(arguments);
-        let row = self.pool.one(query).await?;
+        let row = self.pool.of(claim.run).one(query).await?;
         let id = &claim.id;
         Ok(match row.try_get("verdict")? {
             "go" => Claimed::Go(Box::new(call(&row, &sealing)?)),
@@ -77,7 +77,7 @@ impl Postgres {
             .bind(complete.claim_id)
             .bind(word(&complete.outcome)?)
             .bind(result);
-        let row = self.pool.one(query).await?;
+        let row = self.pool.of(complete.run).one(query).await?;
         completed(&row, &complete.id, CallState::from(complete.outcome), complete.result.as_deref(), &sealing)
     }
 
@@ -96,7 +96,7 @@ impl Postgres {
             .bind(word(&settle.outcome)?)
             .bind(result)
             .bind(text(&settle.reason));
-        let row = self.pool.one(query).await?;
+        let row = self.pool.of(settle.run).one(query).await?;
         completed(&row, &settle.id, CallState::from(settle.outcome), settle.result.as_deref(), &sealing)
     }
 

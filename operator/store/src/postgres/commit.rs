@@ -95,7 +95,7 @@ impl Postgres {
             self.gather.commit(proposed).await?
         } else {
             let more = More::of(commit, sealing)?;
-            let row = self.pool.optional(alone(&proposed, more)).await?;
+            let row = self.pool.of(commit.run).optional(alone(&proposed, more)).await?;
             row.as_ref().map_or(Ok(Some(Committed::NotFound)), ruling)?
         };
         Ok(match ruling {
@@ -143,7 +143,7 @@ impl Postgres {
             .bind(finish.reason)
             .bind(finish.message)
             .bind(finish.output);
-        committed(&self.pool.one(query).await?)
+        committed(&self.pool.of(call.run).one(query).await?)
     }
 }
 

@@ -76,7 +76,7 @@ impl Postgres {
 
     pub(super) async fn do_shred(&self, run: RunId, reason: &str, actor: &str) -> Work<Shredded> {
         let query = sqlx::query("SELECT ds_shred_v1($1, $2, $3) AS verdict").bind(run);
-        let row = self.pool.one(query.bind(text(reason)).bind(text(actor))).await?;
+        let row = self.pool.of(run).one(query.bind(text(reason)).bind(text(actor))).await?;
         self.keys.forget(run);
         match row.try_get("verdict")? {
             "shredded" => Ok(Shredded::Done),
@@ -94,7 +94,7 @@ async fn read(rows: &impl Answers, run: RunId) -> Work<Option<Standing>> {
 
 async fn keep(pool: &Pool, run: RunId, new: Wrapped) -> Work<Option<Standing>> {
     let query = sqlx::query(KEEP).bind(run).bind(new.key_id).bind(new.bytes);
-    match pool.optional(query).await? {
+    match pool.of(run).optional(query).await? {
         Some(row) => standing(&row).map(Some),
         None => read(pool, run).await,
     }

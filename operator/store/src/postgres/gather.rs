@@ -39,10 +39,15 @@ pub(super) struct Gather {
 
 struct Waiting {
     proposed: Proposed,
-    answer: oneshot::Sender<Work<Option<Committed>>>,
+    answer: oneshot::Sender<Answer>,
 }
 
-type Answered = oneshot::Receiver<Work<Option<Committed>>>;
+/// What becomes of one that waits.
+enum Answer {
+    Said(Work<Option<Committed>>),
+    /// It goes alone, from where it came.
+    Alone(Box<Proposed>),
+}
 
 impl fmt::Debug for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -53,7 +58,12 @@ impl fmt::Debug for Waiting {
 impl Waiting {
     fn tell(self, said: Work<Option<Committed>>) {
         // Who has given up needs no answer.
-        let _ = self.answer.send(said);
+        let _ = self.answer.send(Answer::Said(said));
+    }
+
+    /// The lane goes on with others. One that was given up goes no further.
+    fn leave(self) {
+        let _ = self.answer.send(Answer::Alone(Box::new(self.proposed)));
     }
 }
 
@@ -67,14 +77,17 @@ impl Gather {
         let said = async {
             match self.enter(proposed) {
                 Ok((lane, proposed)) => self.at_once(lane, &proposed).await,
-                Err(answered) => answered.await.unwrap_or_else(|gone| Err(Fault::unavailable(gone))),
+                Err(answered) => match answered.await.map_err(Fault::unavailable)? {
+                    Answer::Said(said) => said,
+                    Answer::Alone(proposed) => self.alone(&proposed).await,
+                },
             }
         };
         tokio::time::timeout(DEADLINE, said).await.unwrap_or_else(|elapsed| Err(Fault::unavailable(elapsed)))
     }
 
     /// A lane that is free, or else where the answer will come from.
-    fn enter(self: &Arc<Self>, proposed: Proposed) -> Result<(Lane, Proposed), Answered> {
+    fn enter(self: &Arc<Self>, proposed: Proposed) -> Result<(Lane, Proposed), oneshot::Receiver<Answer>> {
         let mut waiting = self.waiting();
         if let Ok(permit) = Arc::clone(&self.lanes).try_acquire_owned() {
             return Ok((Lane { gather: Arc::clone(self), permit: Some(permit) }, proposed));
@@ -96,7 +109,7 @@ impl Gather {
         }
     }
 
-    async fn send(self: &Arc<Self>, batch: Vec<Waiting>) {
+    async fn send(&self, batch: Vec<Waiting>) {
         let all: Vec<_> = batch.iter().map(|one| &one.proposed).collect();
         match self.pool.all(together(&all)).await {
             Ok(rows) => {
@@ -104,7 +117,7 @@ impl Gather {
                     let run = one.proposed.run;
                     match rows.iter().find(|row| row.try_get::<RunId, _>("run").is_ok_and(|id| id == run)) {
                         Some(row) => one.tell(ruling(row)),
-                        None => self.leave(one),
+                        None => one.leave(),
                     }
                 }
             }
@@ -113,23 +126,14 @@ impl Gather {
                     boundaries = batch.len(),
                     "a statement was refused: each of its boundaries goes alone"
                 );
-                batch.into_iter().for_each(|one| self.leave(one));
+                batch.into_iter().for_each(Waiting::leave);
             }
             Err(fault) => batch.into_iter().for_each(|one| one.tell(Err(fault.clone()))),
         }
     }
 
-    /// It goes alone, and the lane goes on with others.
-    fn leave(self: &Arc<Self>, one: Waiting) {
-        let gather = Arc::clone(self);
-        tokio::spawn(async move {
-            let said = gather.alone(&one.proposed).await;
-            one.tell(said);
-        });
-    }
-
     async fn alone(&self, proposed: &Proposed) -> Work<Option<Committed>> {
-        let row = self.pool.optional(alone(proposed, More::default())).await?;
+        let row = self.pool.of(proposed.run).optional(alone(proposed, More::default())).await?;
         row.as_ref().map_or(Ok(Some(Committed::NotFound)), ruling)
     }
 

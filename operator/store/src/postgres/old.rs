@@ -56,7 +56,7 @@ async fn cut(pool: &Pool, cut: Cut) -> Work<u64> {
         .bind(digest)
         .bind(Vec::from(text))
         .bind(many(&chunks));
-    Ok(pool.one(query).await?.try_get::<i64, _>("rows")?.unsigned_abs())
+    Ok(pool.of(run).one(query).await?.try_get::<i64, _>("rows")?.unsigned_abs())
 }
 
 async fn discard(pool: &Pool, spent: Spent) -> Work<u64> {
@@ -66,7 +66,7 @@ async fn discard(pool: &Pool, spent: Spent) -> Work<u64> {
         .bind(Vec::from(content_hash))
         .bind(many(&chunks))
         .bind(many(&others));
-    Ok(pool.one(query).await?.try_get::<i64, _>("rows")?.unsigned_abs())
+    Ok(pool.of(run).one(query).await?.try_get::<i64, _>("rows")?.unsigned_abs())
 }
 
 fn many(hashes: &[Digest]) -> Vec<&[u8]> {

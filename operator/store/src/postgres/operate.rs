@@ -51,13 +51,13 @@ impl Postgres {
     pub(super) async fn do_record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Work<Recorded> {
         let PodRecord { uid, name, revision, identity } = pod;
         let query = sqlx::query(RECORD_POD).bind(run).bind(attempt).bind(uid).bind(name).bind(revision);
-        let row = self.pool.one(identified(query, identity.as_ref())?).await?;
+        let row = self.pool.of(run).one(identified(query, identity.as_ref())?).await?;
         recorded(&row, run)
     }
 
     pub(super) async fn do_record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Work<Recorded> {
         let query = sqlx::query(RECORD_SCHEDULED).bind(run).bind(attempt).bind(node);
-        recorded(&self.pool.one(query).await?, run)
+        recorded(&self.pool.of(run).one(query).await?, run)
     }
 
     pub(super) async fn do_record_identity(
@@ -67,7 +67,7 @@ impl Postgres {
         identity: &Identity,
     ) -> Work<Recorded> {
         let query = sqlx::query(RECORD_IDENTITY).bind(run).bind(attempt);
-        let row = self.pool.one(identified(query, Some(identity))?).await?;
+        let row = self.pool.of(run).one(identified(query, Some(identity))?).await?;
         recorded(&row, run)
     }
 
@@ -93,7 +93,7 @@ impl Postgres {
     }
 
     async fn record(&self, run: RunId, query: Query<'_, sqlx::Postgres, PgArguments>) -> Work<RunRecord> {
-        record(&self.pool.one(query).await?, run)
+        record(&self.pool.of(run).one(query).await?, run)
     }
 }
 

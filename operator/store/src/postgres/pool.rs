@@ -16,7 +16,9 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::fitness;
+use super::lines::Lines;
 use super::url::Target;
+use crate::RunId;
 use crate::fault::{Fault, Work};
 
 /// Longest time a statement may take on the server.
@@ -24,9 +26,6 @@ const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest time a call may take: waiting for a connection, making one, and the statement.
 pub(super) const DEADLINE: Duration = Duration::from_secs(8);
-
-/// Connections of one process.
-const CONNECTIONS: usize = 16;
 
 /// A call that has waited so long waits for a lock, or has lost its server. Connections that have been idle as long may be lost
 /// as well; those that were used since are not. A caller waits longer than this, and the next one finds none that is lost.
@@ -42,6 +41,7 @@ pub(super) struct Pool {
     /// Whether another pooler hands us another server connection for each transaction.
     transaction_pooling: bool,
     permits: Semaphore,
+    lines: Lines,
     idle: Mutex<Vec<Idle>>,
 }
 
@@ -52,7 +52,8 @@ struct Idle {
 }
 
 impl Pool {
-    pub fn new(target: Target) -> Self {
+    /// With at most so many connections.
+    pub fn new(target: Target, connections: usize) -> Self {
         let Target { options, transaction_pooling } = target;
         let options = if transaction_pooling {
             options.statement_cache_capacity(0).extra_float_digits(None)
@@ -63,33 +64,28 @@ impl Pool {
                 ("jit", "off".into()),
             ])
         };
-        Self { options, transaction_pooling, permits: Semaphore::new(CONNECTIONS), idle: Mutex::default() }
+        let permits = Semaphore::new(connections);
+        Self { options, transaction_pooling, permits, lines: Lines::default(), idle: Mutex::default() }
     }
 
     /// All rows of one statement, once it is committed. Without an answer in time its outcome is unknown.
     pub async fn all(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
-        let mut run = pin!(self.run(query));
-        if let Ok(done) = timeout(SILENCE, &mut run).await {
-            return done;
-        }
-        self.forget_idle(SILENCE);
-        match timeout(DEADLINE - SILENCE, run).await {
-            Ok(done) => done,
-            Err(elapsed) => {
-                self.forget_idle(Duration::ZERO);
-                Err(Fault::unavailable(elapsed))
-            }
-        }
+        self.in_time(self.run(query)).await
     }
 
     /// The one row of a statement that has exactly one.
     pub async fn one(&self, query: Query<'_, Postgres, PgArguments>) -> Work<PgRow> {
-        self.optional(query).await?.ok_or_else(|| Fault::Corrupt("the statement answered no row".into()))
+        exactly_one(self.optional(query).await?)
     }
 
     /// The row of a statement that has at most one.
     pub async fn optional(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Option<PgRow>> {
         Ok(self.all(query).await?.into_iter().next())
+    }
+
+    /// For statements that may wait for this run's row.
+    pub fn of(&self, run: RunId) -> OfRun<'_> {
+        OfRun { pool: self, run }
     }
 
     /// Whether another pooler hands us another server connection for each transaction.
@@ -105,6 +101,22 @@ impl Pool {
             Ok(conn)
         })
         .await
+    }
+
+    /// What a statement answers, within a call's deadline.
+    async fn in_time(&self, work: impl Future<Output = Work<Vec<PgRow>>>) -> Work<Vec<PgRow>> {
+        let mut work = pin!(work);
+        if let Ok(done) = timeout(SILENCE, &mut work).await {
+            return done;
+        }
+        self.forget_idle(SILENCE);
+        match timeout(DEADLINE - SILENCE, work).await {
+            Ok(done) => done,
+            Err(elapsed) => {
+                self.forget_idle(Duration::ZERO);
+                Err(Fault::unavailable(elapsed))
+            }
+        }
     }
 
     async fn run(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
@@ -171,6 +183,33 @@ impl Pool {
     fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Asks as the pool does, and takes a connection when its turn has come.
+pub(super) struct OfRun<'a> {
+    pool: &'a Pool,
+    run: RunId,
+}
+
+impl OfRun<'_> {
+    /// The one row of a statement that has exactly one.
+    pub async fn one(&self, query: Query<'_, Postgres, PgArguments>) -> Work<PgRow> {
+        exactly_one(self.optional(query).await?)
+    }
+
+    /// The row of a statement that has at most one.
+    pub async fn optional(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Option<PgRow>> {
+        let standing = self.pool.lines.join(self.run);
+        let work = async {
+            let _served = standing.served().await?;
+            self.pool.run(query).await
+        };
+        Ok(self.pool.in_time(work).await?.into_iter().next())
+    }
+}
+
+fn exactly_one(row: Option<PgRow>) -> Work<PgRow> {
+    row.ok_or_else(|| Fault::Corrupt("the statement answered no row".into()))
 }
 
 /// What the database answers, within a call's deadline.

@@ -33,14 +33,14 @@ impl Postgres {
     }
 
     pub(super) async fn do_beat(&self) -> Work<()> {
-        self.pool.all(sqlx::query(BEAT).bind(BEAT_GAP_MS)).await?;
+        self.beats.all(sqlx::query(BEAT).bind(BEAT_GAP_MS)).await?;
         Ok(())
     }
 
     pub(super) async fn do_heartbeats(&self, workers: &[(RunId, Digest)]) -> Work<Vec<Beat>> {
         let (runs, capabilities): (Vec<Uuid>, Vec<Vec<u8>>) =
             workers.iter().map(|(run, capability)| (*run, capability.to_vec())).unzip();
-        let rows = self.pool.all(sqlx::query(HEARTBEATS).bind(runs).bind(capabilities)).await?;
+        let rows = self.beats.all(sqlx::query(HEARTBEATS).bind(runs).bind(capabilities)).await?;
         if rows.len() != workers.len() {
             return Err(Fault::Corrupt(format!(
                 "{} workers asked, {} were answered",

@@ -50,7 +50,7 @@ impl Postgres {
             .bind(batch.batch_id)
             .bind(Vec::from(digest))
             .bind(columns.digest.unwrap_or_default().to_vec());
-        Ok(match self.pool.one(columns.bind(query)).await?.try_get("verdict")? {
+        Ok(match self.pool.of(batch.run).one(columns.bind(query)).await?.try_get("verdict")? {
             "ok" => Written::Ok,
             "duplicate" => Written::Duplicate,
             "conflict" => Written::Conflict,

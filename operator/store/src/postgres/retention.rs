@@ -14,7 +14,7 @@ const EXPIRE: &str = "SELECT * FROM ds_expire_v1($1)";
 impl Postgres {
     pub(super) async fn do_set_retention(&self, run: RunId, retention: &Retention) -> Work<RunRecord> {
         let Retention { days, keep_last } = retention;
-        record(&self.pool.one(sqlx::query(SET).bind(run).bind(days).bind(keep_last)).await?, run)
+        record(&self.pool.of(run).one(sqlx::query(SET).bind(run).bind(days).bind(keep_last)).await?, run)
     }
 
     pub(super) async fn do_drop_expired(&self, rows: u32) -> Work<Dropped> {

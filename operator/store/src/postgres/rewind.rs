@@ -56,7 +56,7 @@ impl Postgres {
             .bind(to.epoch)
             .bind(text(reason))
             .bind(text(actor));
-        let row = self.pool.one(query).await?;
+        let row = self.pool.of(run).one(query).await?;
         let record = Box::new(record(&row, run)?);
         Ok(if row.try_get("done")? { Rewound::Done(record) } else { Rewound::Refused(record) })
     }

@@ -16,7 +16,7 @@ const IS_CURRENT: &str = "SELECT EXISTS (SELECT FROM runs WHERE id = $1 AND capa
 impl Postgres {
     pub(super) async fn do_attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Work<Attached> {
         let query = sqlx::query(ATTACH).bind(run).bind(pod_uid).bind(instance.as_slice());
-        let row = self.pool.one(query).await?;
+        let row = self.pool.of(run).one(query).await?;
         Ok(match row.try_get("verdict")? {
             "ok" => Attached::Ok(Box::new(record(&row, run)?)),
             "not found" => Attached::NotFound,
@@ -34,7 +34,7 @@ impl Postgres {
 
     pub(super) async fn do_acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Work<Acknowledged> {
         let query = sqlx::query(ACKNOWLEDGE).bind(run).bind(capability.as_slice());
-        Ok(match self.pool.one(query).await?.try_get("verdict")? {
+        Ok(match self.pool.of(run).one(query).await?.try_get("verdict")? {
             "cancelled" => Acknowledged::Cancelled,
             "not requested" => Acknowledged::NotRequested,
             "finished" => Acknowledged::Finished,

@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use dalsegno_store::{Beat, Class, Committed, Error};
+use dalsegno_protocol::Policy;
+use dalsegno_store::{Beat, Claimed, Class, Committed, Error};
 use futures::FutureExt as _;
 use futures::future::{join, join_all};
 use sqlx::{Connection as _, Executor as _, PgConnection};
+use tokio::time::timeout;
 
 use crate::world::*;
 use crate::{fresh, open};
@@ -146,6 +148,74 @@ async fn a_commit_waits_for_no_lock_of_another_run() {
         transaction.commit().await.unwrap();
     };
     join(waiting, going).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beats_and_heartbeats_wait_behind_no_call() {
+    let (world, url) = fresh().await;
+    let crowd = join_all((0..20).map(|_| world.worker())).await;
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    let mut transaction = holder.begin().await.unwrap();
+    for worker in &crowd {
+        end(&mut transaction, worker).await;
+    }
+    let claims: Vec<_> = crowd.iter().map(|worker| worker.claim("call", Policy::Probe)).collect();
+    let claiming = join_all(claims.iter().map(|claim| world.claim(claim)));
+    let beating = async {
+        while waiting(&url).await < 16 {
+            pause(5).await;
+        }
+        let beating: Vec<_> = crowd.iter().map(|worker| (worker.run, worker.capability)).collect();
+        for _ in 0..5 {
+            let started = Instant::now();
+            world.heartbeats(&beating).await.unwrap();
+            world.beat().await.unwrap();
+            assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
+        }
+        transaction.commit().await.unwrap();
+    };
+    let (claimed, ()) = join(claiming, beating).await;
+    assert!(claimed.iter().all(|answer| matches!(answer, Ok(Claimed::Fenced))), "{claimed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_behind_the_calls_of_another_run() {
+    let (world, url) = fresh().await;
+    let (held, free) = (world.worker().await, world.worker().await);
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    let mut transaction = holder.begin().await.unwrap();
+    end(&mut transaction, &held).await;
+    // More than there are connections, again and again: nobody waits long, and everybody asks once more.
+    let waiting = join_all((0..32).map(|number| {
+        let (store, held) = (world.store.clone(), held.clone());
+        tokio::spawn(async move {
+            for round in 0..3 {
+                let claim = held.claim(&format!("call-{number}"), Policy::Probe);
+                let (commit, patience) = (held.result(1), Duration::from_millis(700));
+                match (number + round) % 2 {
+                    0 => drop(timeout(patience, store.claim(&claim)).await),
+                    _ => drop(timeout(patience, store.commit(&commit)).await),
+                }
+            }
+        })
+    }));
+    let going = async {
+        waits(&url).await;
+        for turn in 1..=10 {
+            pause(150).await;
+            let claim = free.claim(&format!("call-{turn}"), Policy::Probe);
+            let beating = [(free.run, free.capability), (held.run, held.capability)];
+            let started = Instant::now();
+            world.turn(&free, turn).await;
+            world.claim(&claim).await.unwrap();
+            world.complete(&free.complete(&claim)).await.unwrap();
+            world.heartbeats(&beating).await.unwrap();
+            world.beat().await.unwrap();
+            assert!(started.elapsed() < Duration::from_millis(500), "turn {turn}: {:?}", started.elapsed());
+        }
+    };
+    join(waiting, going).await;
+    transaction.commit().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -130,6 +130,41 @@ async fn whoever_gives_up_leaves_the_way_to_those_that_wait() {
     join(join_all(given_up), waiting).await;
 }
 
+/// It was left behind by those it was gathered with, as its run's row was locked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_was_given_up_in_line_is_never_made() {
+    let (_, url) = fresh().await;
+    let is_slow = Arc::<AtomicBool>::default();
+    let slow = Arc::clone(&is_slow);
+    let wire = Wire::torn(&url, move || {
+        if slow.load(SeqCst) { Fate::Stall(Duration::from_millis(300)) } else { Fate::Pass }
+    });
+    let world = open(&wire.url()).await;
+    let crowd = join_all((0..3).map(|_| world.worker())).await;
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    let mut transaction = holder.begin().await.unwrap();
+    let lock = sqlx::query("SELECT FROM runs WHERE id = $1 FOR UPDATE");
+    transaction.execute(lock.bind(crowd[0].run)).await.unwrap();
+    let claims = ["a", "b"].map(|id| crowd[0].claim(id, Policy::Probe));
+    let in_line = join_all(claims.iter().map(|claim| world.claim(claim)));
+    let lanes = join_all(crowd[1..].iter().map(async |worker| {
+        pause(300).await;
+        is_slow.store(true, SeqCst);
+        world.turn(worker, 1).await;
+    }));
+    let given_up = async {
+        // By then all lanes are taken.
+        pause(500).await;
+        let commit = crowd[0].result(1);
+        timeout(Duration::from_secs(2), world.commit(&commit)).await.unwrap_err();
+        transaction.rollback().await.unwrap();
+    };
+    let (claimed, ..) = join3(in_line, lanes, given_up).await;
+    assert!(claimed.iter().all(Result::is_ok), "{claimed:?}");
+    pause(1_000).await;
+    assert_eq!(world.of(&crowd[0]).await.head, None);
+}
+
 /// A wire, and what makes every request on it hang.
 fn hanging(url: &str) -> (Wire, Arc<AtomicBool>) {
     let hangs = Arc::<AtomicBool>::default();
