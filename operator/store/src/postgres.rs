@@ -14,8 +14,8 @@
 //!
 //! # Caveats
 //!
-//! - Through pgbouncer in transaction mode (`?pgbouncer=true`) a call takes four round trips, the role must set
-//!   `statement_timeout` itself, and migrations need a URL that leads to the server.
+//! - Through pgbouncer in transaction mode (`?pgbouncer=true`) a call takes four round trips, and migrations need a URL that
+//!   leads to the server.
 
 mod anchors;
 mod answers;

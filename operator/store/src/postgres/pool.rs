@@ -22,7 +22,16 @@ use crate::RunId;
 use crate::fault::{Fault, Work};
 
 /// Longest time a statement may take on the server.
-const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+const STATEMENT_TIMEOUT: &str = "5s";
+
+/// Where nothing is kept in a session each transaction says so itself. Of one whose client is gone nobody tells the server,
+/// since the pooler lives: it ends while whoever waits for its locks still waits.
+const BEGIN: &str =
+    "BEGIN; SET LOCAL statement_timeout = '5s'; SET LOCAL idle_in_transaction_session_timeout = '3s'";
+
+/// Its reader may take its time.
+const BEGIN_READING: &str =
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '5s'";
 
 /// Longest time a call may take: waiting for a connection, making one, and the statement.
 pub(super) const DEADLINE: Duration = Duration::from_secs(8);
@@ -59,10 +68,7 @@ impl Pool {
             options.statement_cache_capacity(0).extra_float_digits(None)
         } else {
             // No statement here lives long enough to be worth compiling.
-            options.options([
-                ("statement_timeout", STATEMENT_TIMEOUT.as_millis().to_string()),
-                ("jit", "off".into()),
-            ])
+            options.options([("statement_timeout", STATEMENT_TIMEOUT), ("jit", "off")])
         };
         let permits = Semaphore::new(connections);
         Self { options, transaction_pooling, permits, lines: Lines::default(), idle: Mutex::default() }
@@ -97,7 +103,7 @@ impl Pool {
     pub async fn moment(&self) -> Work<PgConnection> {
         in_time(async {
             let mut conn = self.options.connect().await?;
-            sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
+            sqlx::raw_sql(BEGIN_READING).execute(&mut conn).await?;
             Ok(conn)
         })
         .await
@@ -151,7 +157,7 @@ impl Pool {
         }
         // A statement is prepared in one exchange and executed in the next: the transaction keeps both on one server
         // connection, and no name is left there for the next client to fall over.
-        let mut transaction = conn.begin().await?;
+        let mut transaction = conn.begin_with(BEGIN).await?;
         let rows = query.persistent(false).fetch_all(&mut *transaction).await?;
         transaction.commit().await?;
         Ok(rows)

@@ -18,7 +18,7 @@ pub(super) struct Target {
 
 impl Target {
     /// Reads `postgres://user:password@host:port/database?…`, with libpq's parameters and `pgbouncer=true`: then
-    /// nothing is kept in the session, and the role must set `statement_timeout` itself (`ALTER ROLE … SET`).
+    /// nothing is kept in the session.
     pub fn parse(url: &str) -> Result<Self> {
         let (url, transaction_pooling) = split(url);
         // The URL may hold a password: it is not repeated.

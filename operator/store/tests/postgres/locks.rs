@@ -9,6 +9,7 @@ use futures::future::{join, join_all};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::time::timeout;
 
+use crate::wire::{Fate, Wire};
 use crate::world::*;
 use crate::{fresh, open};
 
@@ -230,6 +231,47 @@ async fn a_call_that_waits_too_long_is_an_unknown_outcome() {
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     transaction.rollback().await.unwrap();
     ok(world.commit(&commit).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn through_a_pooler_a_statement_waits_no_longer_either() {
+    let (direct, url) = fresh().await;
+    let wire = Wire::to(&url, 1);
+    let world = open(&format!("{}&pgbouncer=true", wire.url())).await;
+    let worker = direct.worker().await;
+    let mut reading = world.reading().await.unwrap();
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    let mut transaction = holder.begin().await.unwrap();
+    end(&mut transaction, &worker).await;
+    transaction.execute("LOCK TABLE anchors IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let commit = worker.result(1);
+    let (commit, read) = join(world.commit(&commit), reading.anchors(0)).await;
+    assert!(matches!(commit, Err(Error::Unavailable { .. })), "{commit:?}");
+    assert!(matches!(read, Err(Error::Unavailable { .. })), "{read:?}");
+    assert_eq!(waiting(&url).await, 0);
+}
+
+/// The pooler lives, and the server is told nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_vanishes_behind_a_pooler_leaves_no_run_locked() {
+    let (direct, url) = fresh().await;
+    // Slow enough to be met between a statement and its commit.
+    let wire = Wire::torn(&url, || Fate::Stall(Duration::from_millis(100)));
+    let world = open(&format!("{}&pgbouncer=true", wire.url())).await;
+    let worker = direct.worker().await;
+    let claim = worker.claim("call", Policy::Probe);
+    let vanishing = tokio::spawn(async move { world.claim(&claim).await });
+    let mut conn = PgConnection::connect(&url).await.unwrap();
+    let mut is_locked = async || {
+        let free = sqlx::query("SELECT FROM runs WHERE id = $1 FOR UPDATE SKIP LOCKED").bind(worker.run);
+        free.fetch_optional(&mut conn).await.unwrap().is_none()
+    };
+    while !is_locked().await {
+        pause(5).await;
+    }
+    wire.fall_silent();
+    direct.lose(&worker, Class::Disruption).await;
+    assert!(vanishing.await.unwrap().is_err());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

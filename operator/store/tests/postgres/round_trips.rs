@@ -100,7 +100,13 @@ async fn a_pooler_may_give_each_transaction_another_server() {
         let commit = worker.result(turn);
         ok(world.commit(&commit).await.unwrap());
         assert!(matches!(world.commit(&commit).await.unwrap(), Committed::Duplicate(_)));
+        let before = wire.exchanges();
         world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+        assert_eq!(
+            wire.exchanges() - before,
+            if turn == 1 { 5 } else { 4 },
+            "the first one checks its settings"
+        );
         worker = world.next(&worker).await;
     }
     assert_eq!(direct.of(&worker).await.attempt.number, 11);
