@@ -17,7 +17,7 @@ use crate::seal::Sealing;
 use crate::snapshot;
 use crate::{BoundaryRow, Digest, Error, Place, Result, RunId, fold};
 
-/// Damaged snapshots that are left aside one by one; after these, all are.
+/// Damaged snapshots that are left aside one by one; after these, all are that a walk can do without.
 const REFUSALS: usize = 3;
 
 /// Which part of a live branch is read.
@@ -31,8 +31,10 @@ pub(crate) struct Walk {
     pub last: i32,
     /// Whether the state after turn `last` is wanted.
     pub state: bool,
-    /// Snapshots not to be used, by the hash of their boundary; `None`: none is to be used.
-    pub refused: Option<Vec<Digest>>,
+    /// Snapshots not to be used, by the hash of their boundary.
+    pub refused: Vec<Digest>,
+    /// Whether a snapshot is used only where there is nothing else: the payloads up to its boundary were dropped.
+    pub sparing: bool,
 }
 
 /// What a walk found, the oldest first: it begins no later than what the wanted part needs.
@@ -96,7 +98,7 @@ pub(crate) trait Keeper: Shelf {
 
 /// The state after a turn of the live branch, or after its head.
 pub(crate) async fn state(shelf: &impl Shelf, run: RunId, turn: Option<i32>) -> Result<Option<Standpoint>> {
-    standpoint(shelf, run, None, turn, Vec::new()).await
+    standpoint(shelf, run, Walk::to_state(None), turn).await
 }
 
 /// The state after a boundary, on whatever branch it stands. The snapshots of the `refused` boundaries are not used.
@@ -107,33 +109,37 @@ pub(crate) async fn after(
     content_hash: Digest,
     refused: Vec<Digest>,
 ) -> Result<State> {
-    Ok(standing(shelf, run, place, content_hash, refused).await?.state)
+    let walk = Walk { refused, ..Walk::to_state(Some((place, content_hash))) };
+    Ok(standing(shelf, run, place, walk).await?.state)
 }
 
-/// The state after a boundary, as [`after`], and what it was found by.
-pub(crate) async fn standing(
+/// The state after a boundary, of boundaries alone: of no snapshot but the one for which those before it were dropped.
+pub(crate) async fn rebuilt(
     shelf: &impl Shelf,
     run: RunId,
     place: Place,
     content_hash: Digest,
-    refused: Vec<Digest>,
 ) -> Result<Standpoint> {
-    let found = standpoint(shelf, run, Some((place, content_hash)), None, refused).await?;
+    let walk = Walk { sparing: true, ..Walk::to_state(Some((place, content_hash))) };
+    standing(shelf, run, place, walk).await
+}
+
+async fn standing(shelf: &impl Shelf, run: RunId, place: Place, walk: Walk) -> Result<Standpoint> {
+    let found = standpoint(shelf, run, walk, None).await?;
     found.ok_or_else(|| corrupt(run, format!("{place}: it is not there")))
 }
 
 async fn standpoint(
     shelf: &impl Shelf,
     run: RunId,
-    start: Option<(Place, Digest)>,
+    walk: Walk,
     turn: Option<i32>,
-    refused: Vec<Digest>,
 ) -> Result<Option<Standpoint>> {
-    let last = turn.unwrap_or(i32::MAX - 1).min(i32::MAX - 1);
+    let last = turn.map_or(walk.last, |turn| turn.min(walk.last));
     if last < 1 {
         return Ok(None);
     }
-    let walk = Walk { start, from: i32::MAX, last, state: true, refused: Some(refused) };
+    let walk = Walk { last, ..walk };
     let Some(Unpacked { rows, state, head_turn, chunks, snapshots }) = read(shelf, run, walk).await? else {
         return Ok(None);
     };
@@ -167,7 +173,7 @@ pub(crate) async fn boundaries(
     if from > last {
         return Ok(Vec::new());
     }
-    let walk = Walk { start: None, from, last, state: false, refused: Some(Vec::new()) };
+    let walk = Walk { from, last, state: false, ..Walk::to_state(None) };
     let Some(unpacked) = read(shelf, run, walk).await? else {
         return Ok(Vec::new());
     };
@@ -212,11 +218,15 @@ async fn read(shelf: &impl Shelf, run: RunId, mut walk: Walk) -> Result<Option<U
 }
 
 impl Walk {
+    /// To the state after a boundary, or after the head.
+    fn to_state(start: Option<(Place, Digest)>) -> Self {
+        let (from, last) = (i32::MAX, i32::MAX - 1);
+        Self { start, from, last, state: true, refused: Vec::new(), sparing: false }
+    }
+
     fn refuse(&mut self, content_hash: Digest) {
-        self.refused = self.refused.take().filter(|refused| refused.len() < REFUSALS);
-        if let Some(refused) = &mut self.refused {
-            refused.push(content_hash);
-        }
+        self.sparing |= self.refused.len() >= REFUSALS;
+        self.refused.push(content_hash);
     }
 }
 

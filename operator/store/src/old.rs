@@ -46,7 +46,8 @@ pub(crate) const SPENT: &str = concat!(
      ORDER BY s.turn, s.boundary, s.epoch LIMIT 1"
 );
 
-/// The boundary of the live branch up to which no more than `$2` are dropped at once, if enough have gathered.
+/// The boundary of the live branch up to which boundaries are dropped at once, if enough have gathered: no more than `$2`, and
+/// where that is more than one, no more than `$3` bytes of payloads, since all of them are read for the snapshot.
 pub(crate) const CUT: &str = concat!(
     "WITH run AS ( \
          SELECT r.keep_last, r.lifecycle, coalesce(r.dropped_turn, 0) AS turn, \
@@ -55,13 +56,16 @@ pub(crate) const CUT: &str = concat!(
     keeps_last!(),
     " ), live AS ( \
          SELECT b.turn, b.boundary, b.epoch, b.content_hash, run.keep_last, run.lifecycle, \
-                row_number() OVER (ORDER BY b.turn, b.boundary) AS nth, count(*) OVER () AS count \
+                row_number() OVER (ORDER BY b.turn, b.boundary) AS nth, count(*) OVER () AS count, \
+                sum(coalesce(length(b.ops), 0) + coalesce(length(b.events), 0)) \
+                    OVER (ORDER BY b.turn, b.boundary) AS bytes \
          FROM run JOIN boundaries b ON b.run = $1 AND (b.turn, b.boundary) > (run.turn, run.boundary) \
          WHERE NOT b.undone \
      ) \
      SELECT turn, boundary, epoch, content_hash FROM live \
      WHERE count > keep_last + CASE lifecycle WHEN 'live' THEN 9 ELSE 0 END \
-       AND nth = CASE WHEN count - keep_last < $2 THEN count - keep_last ELSE $2 END"
+       AND nth <= count - keep_last AND nth <= $2 AND (nth = 1 OR bytes <= $3) \
+     ORDER BY nth DESC LIMIT 1"
 );
 
 /// What is done next.

@@ -81,8 +81,7 @@ pub(crate) async fn stand_for(
     place: Place,
     content_hash: Digest,
 ) -> Result<ReadBack> {
-    // The one that may be there already is not what it is held to.
-    let at = branch::standing(shelf, run, place, content_hash, vec![content_hash]).await?;
+    let at = branch::rebuilt(shelf, run, place, content_hash).await?;
     keep(shelf, run, at).await
 }
 

@@ -16,8 +16,8 @@ use crate::{AuditRow, BoundaryRow, Digest, RunId};
 /// From the head, or from the boundary `$6` `$7` `$8`, down: to turn `$2`, and on as far as what is wanted needs a state before it. Of each boundary up to
 /// turn `$3` it is told what is `known` of the state around it: 1 it is a full state that is kept plain, 2 a snapshot
 /// holds it, 3 it is a patch that is wanted itself, 4 its payloads were dropped; and whether the state after it is `needed`, `$4` at first.
-/// Snapshots of the boundaries `$5` are not used, none at all where that is null. Keys are walked first, and rows
-/// joined after. The parent of each must stand before it, so that no cycle is walked. The run's row is there in any
+/// Snapshots of the boundaries `$5` are not used, and where `$9` says so, none of a boundary that keeps its payloads. Keys are
+/// walked first, and rows joined after. The parent of each must stand before it, so that no cycle is walked. The run's row is there in any
 /// case, with the head that was walked from.
 ///
 /// Each boundary and each snapshot is found by its key, by a query of its own: of a plain join the planner, which knows
@@ -39,7 +39,9 @@ const WALK: &str = concat!(
                     WHEN b.turn >= $2 AND NOT ",
     is_dropped!(),
     " THEN CASE WHEN b.is_full THEN 3 ELSE 0 END \
-                    WHEN ( \
+                    WHEN (NOT $9::boolean OR ",
+    is_dropped!(),
+    ") AND ( \
                         SELECT true FROM snapshots s \
                         WHERE s.run = $1 AND s.content_hash = b.content_hash AND s.content_hash <> ALL ($5) \
                     ) THEN 2 \
@@ -85,14 +87,14 @@ const AUDIT: &str = "SELECT * FROM audit WHERE run = $1 ORDER BY seq";
 
 /// The live branch as far as the walk needs it.
 pub(super) async fn walk(rows: &impl Answers, run: RunId, walk: &Walk) -> Work<Option<Branch>> {
-    let refused: Option<Vec<_>> =
-        walk.refused.as_ref().map(|refused| refused.iter().map(Digest::as_slice).collect());
+    let refused: Vec<_> = walk.refused.iter().map(Digest::as_slice).collect();
     let query = sqlx::query(WALK).bind(run).bind(walk.from).bind(walk.last).bind(walk.state).bind(refused);
     let start = walk.start.map(|(place, _)| place);
     let query = query
         .bind(start.map(|place| place.turn))
         .bind(start.map(|place| number(place.boundary)))
-        .bind(start.map(|place| place.epoch));
+        .bind(start.map(|place| place.epoch))
+        .bind(walk.sparing);
     let found = rows.all(query).await?;
     let Some(first) = found.first() else { return Ok(None) };
     let Some(head_turn) = first.try_get("head_turn")? else {

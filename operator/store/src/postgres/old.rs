@@ -9,7 +9,7 @@ use super::snapshot::Rows;
 use crate::fault::Work;
 use crate::old::{self, Clearer, Cut, Next, Spent};
 use crate::snapshot::ReadBack;
-use crate::survey::PAGE_ROWS;
+use crate::survey::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Digest, Dropped, Result, RunId};
 
 impl Postgres {
@@ -41,7 +41,8 @@ async fn next(pool: &Pool, run: RunId, rows: u32) -> Work<Next> {
     if let Some(row) = pool.optional(sqlx::query(old::SPENT).bind(run)).await? {
         return Ok(Next::Discard(digest(&row, "content_hash")?));
     }
-    let row = pool.optional(sqlx::query(old::CUT).bind(run).bind(i64::from(rows))).await?;
+    let cut = sqlx::query(old::CUT).bind(run).bind(i64::from(rows)).bind(PAGE_BYTES);
+    let row = pool.optional(cut).await?;
     row.map_or(Ok(Next::Rest), |row| Ok(Next::Cut(place(&row)?, digest(&row, "content_hash")?)))
 }
 

@@ -16,8 +16,8 @@ use crate::{AuditRow, BoundaryRow, RunId};
 /// From the head, or another boundary (`?2`, `?3`, `?4`), down: to turn `?5`, and on as far as what is wanted needs a state before it. Of each
 /// boundary up to turn `?6` it is told what is `known` of the state around it: 1 it is a full state that is kept plain,
 /// 2 a snapshot holds it, 3 it is a patch that is wanted itself, 4 its payloads were dropped; and whether the state after it is `needed`, `?7` at
-/// first. Snapshots of the boundaries whose hashes stand in `?8` are not used, none at all where that is null. Keys are
-/// walked first, and rows joined after. The parent of each must stand before it, so that no cycle is walked.
+/// first. Snapshots of the boundaries whose hashes stand in `?8` are not used, and where `?9` says so, none of a boundary that
+/// keeps its payloads. Keys are walked first, and rows joined after. The parent of each must stand before it, so that no cycle is walked.
 const WALK: &str = concat!(
     "WITH RECURSIVE live AS ( \
          SELECT 2147483647 AS turn, 2 AS boundary, 0 AS epoch, ?2 AS parent_turn, ?3 AS parent_boundary, \
@@ -31,7 +31,9 @@ const WALK: &str = concat!(
                     WHEN b.turn >= ?5 AND NOT ",
     is_dropped!(),
     " THEN CASE WHEN b.is_full THEN 3 ELSE 0 END \
-                    WHEN EXISTS ( \
+                    WHEN (NOT ?9 OR ",
+    is_dropped!(),
+    ") AND EXISTS ( \
                         SELECT 1 FROM snapshots s \
                         WHERE s.run = ?1 AND s.content_hash = b.content_hash AND instr(?8, s.content_hash) = 0 \
                     ) THEN 2 \
@@ -78,7 +80,8 @@ pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) ->
         .bind(walk.from)
         .bind(walk.last)
         .bind(walk.state)
-        .bind(walk.refused.map(|refused| refused.concat()))
+        .bind(walk.refused.concat())
+        .bind(walk.sparing)
         .fetch_all(conn)
         .await?;
     let shelved = found.iter().map(shelved).collect::<Work<_>>()?;

@@ -10,7 +10,7 @@ use super::{Reads, Sqlite};
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::old::{self, Clearer, Cut, Next, Spent};
-use crate::survey::PAGE_ROWS;
+use crate::survey::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Place, Result, RunId, header};
 
 const BYTES: &str = "SELECT coalesce(sum(coalesce(length(ops), 0) + coalesce(length(events), 0)), 0) FROM boundaries \
@@ -47,7 +47,8 @@ async fn next(conn: &mut SqliteConnection, run: RunId, rows: u32) -> Work<Next> 
     if let Some(Hash(spent)) = spent {
         return Ok(Next::Discard(spent));
     }
-    let Some(row) = sqlx::query(old::CUT).bind(run).bind(rows).fetch_optional(conn).await? else {
+    let Some(row) = sqlx::query(old::CUT).bind(run).bind(rows).bind(PAGE_BYTES).fetch_optional(conn).await?
+    else {
         return Ok(Next::Rest);
     };
     let place = Place {

@@ -2,6 +2,8 @@
 
 #[path = "../support/pgbouncer.rs"]
 mod bouncer;
+#[path = "../support/forged.rs"]
+mod forged;
 #[allow(dead_code)]
 #[path = "../support/keys.rs"]
 mod keys;
@@ -12,6 +14,7 @@ use std::sync::Arc;
 
 use dalsegno_store::postgres::Postgres;
 use dalsegno_store::sqlite::Sqlite;
+use dalsegno_store::{RunId, open_beside};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
 
 use crate::world::World;
@@ -61,6 +64,21 @@ pub async fn count(world: &World, sql: &str) -> i64 {
         let mut conn = PgConnection::connect(url).await.unwrap();
         sqlx::query_scalar(sql).fetch_one(&mut conn).await.unwrap()
     }
+}
+
+/// Puts a snapshot of a state that no boundary made after a turn of the only run, as who has no key can make it.
+pub async fn forge(world: &World, run: RunId, turn: i32, text: &str) {
+    let boundary = world.boundaries(run, turn, turn).await.unwrap().remove(0);
+    let is_postgres = world.url.as_deref().unwrap().starts_with("postgres");
+    for sql in forged::snapshot(run, &boundary, text, is_postgres) {
+        tamper(world, &sql).await;
+    }
+}
+
+/// The same database, as a process without keys has it.
+pub async fn plain(world: &World) -> World {
+    let url = world.url.clone().unwrap();
+    World::new(open_beside(&url, None).await.unwrap(), ()).at(url)
 }
 
 /// PostgreSQL behind pgbouncer in transaction mode, a database of its own.

@@ -16,6 +16,7 @@ on_every_face! {
     a_run_that_lives_goes_on_while_it_is_cleared,
     nothing_is_dropped_of_a_run_that_keeps_all,
     it_is_dropped_in_steps_of_so_many_boundaries,
+    no_step_reads_more_than_so_many_bytes,
     a_run_goes_back_as_far_as_it_is_kept_and_no_further,
     what_was_undone_before_is_dropped_with_the_rest,
     patches_are_decoded_after_the_snapshot,
@@ -167,15 +168,40 @@ async fn it_is_dropped_in_steps_of_so_many_boundaries(world: &World) {
     ok(world.finish(&worker.finish()).await.unwrap());
     keep_last(world, worker.run, 3).await;
     let mut cuts = Vec::new();
-    loop {
-        let dropped = world.drop_old(worker.run, 10).await.unwrap();
+    while let Some(cut) = step(world, worker.run, 10).await {
         assert_eq!(state(world, worker.run, None).await, grown(30), "after each step");
         assert_whole(world, &worker).await;
-        let Some(run) = dropped.run else { break };
-        cuts.push(world.get_run(run).await.unwrap().unwrap().dropped_to.unwrap().turn);
+        cuts.push(cut);
     }
     cuts.dedup();
     assert_eq!(cuts, [10, 20, 27]);
+}
+
+/// One step: up to which turn all is dropped after it, if there was anything to do.
+async fn step(world: &World, run: RunId, rows: u32) -> Option<i32> {
+    let run = world.drop_old(run, rows).await.unwrap().run?;
+    Some(world.get_run(run).await.unwrap().unwrap().dropped_to.unwrap().turn)
+}
+
+async fn no_step_reads_more_than_so_many_bytes(world: &World) {
+    let worker = world.worker().await;
+    for turn in 1..=7_u64 {
+        // Nothing of it repeats.
+        let text: String =
+            (1..=200_000).map(|n| format!("{:016x}", (n * turn).wrapping_mul(n << 33 | 0x9e37))).collect();
+        let text = format!(r#"{{"set":{{"a":{{"json":"{text}"}}}}}}"#);
+        ok(world
+            .commit(&Commit { ops: Some(text.into()), full: false, ..worker.result(turn as i32) })
+            .await
+            .unwrap());
+    }
+    ok(world.finish(&worker.finish()).await.unwrap());
+    keep_last(world, worker.run, 1).await;
+    assert!(world.capacity(1).await.unwrap()[0].bytes > 10 << 20);
+    let first = step(world, worker.run, 500).await.unwrap();
+    assert!((2..6).contains(&first), "up to turn {first}");
+    clear(world, worker.run).await;
+    assert_eq!(world.of(&worker).await.dropped_to.unwrap().turn, 6);
 }
 
 async fn a_run_goes_back_as_far_as_it_is_kept_and_no_further(world: &World) {

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use dalsegno_protocol::Boundary;
 use dalsegno_store::proof::Problem;
-use dalsegno_store::{Base, Commit, Committed, Place, Rewind, codec, fold, header};
-use sha2::{Digest as _, Sha256};
+use dalsegno_store::{Base, Commit, Committed, Place, Rewind, fold, header};
 
 use crate::world::Worker;
-use crate::{Face, on_both};
+use crate::{Face, forged, on_both};
 
 on_both! {
     snapshots_and_patches_that_nobody_touched_are_right,
@@ -56,12 +55,6 @@ async fn problems(face: &Face) -> Vec<String> {
     face.check().await.1.iter().map(|Problem { place, what, .. }| format!("{place}: {what}")).collect()
 }
 
-/// Bytes in the database's own SQL.
-fn bytes(face: &Face, bytes: &[u8]) -> String {
-    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    if face.is_postgres() { format!("'\\x{digits}'::bytea") } else { format!("x'{digits}'") }
-}
-
 async fn snapshots_and_patches_that_nobody_touched_are_right(face: &Face) {
     let worker = snapshotted(face).await;
     face.world.turn(&face.world.next(&worker).await, 31).await;
@@ -84,26 +77,11 @@ async fn a_damaged_snapshot_is_one_problem(face: &Face) {
 /// One who can write to the database makes a snapshot that is whole and says something else: chunk, hash and digest.
 async fn a_snapshot_of_another_state_is_found(face: &Face) {
     let worker = snapshotted(face).await;
-    let text = br#"{"state":{"value":{"json":"forged"}}}"#;
-    let chunk: [u8; 32] = Sha256::digest(text).into();
-    let mut document = vec![1];
-    document.extend((text.len() as u64).to_be_bytes());
-    document.extend(chunk);
-    document.extend(chunk);
     let boundary = face.world.boundaries(worker.run, 24, 24).await.unwrap().remove(0);
-    let fields =
-        [b"dalsegno/snapshot/v1", worker.run.as_bytes().as_slice(), &boundary.content_hash, &document];
-    let digest = fields.iter().fold(Sha256::new(), |hash, field| {
-        hash.chain_update((field.len() as u32).to_be_bytes()).chain_update(field)
-    });
-    let (document, digest) = (bytes(face, &document), bytes(face, &digest.finalize()));
-    let (hash, payload) = (bytes(face, &chunk), bytes(face, &codec::encode(text)));
-    face.execute(&format!(
-        "INSERT INTO chunks SELECT run, {hash}, {payload}, created_at FROM chunks LIMIT 1;
-         UPDATE snapshots SET document = {document}, digest = {digest} WHERE turn = 24"
-    ))
-    .await
-    .unwrap();
+    let text = r#"{"state":{"value":{"json":"forged"}}}"#;
+    for sql in forged::snapshot(worker.run, &boundary, text, face.is_postgres()) {
+        face.execute(&sql).await.unwrap();
+    }
     let forged = "snapshot after turn 24 (result): it is another state than the boundaries make";
     assert_eq!(problems(face).await, [forged]);
 }

@@ -4,12 +4,14 @@ use dalsegno_store::verify::{self, Checkpoint};
 use dalsegno_store::{Commit, Error, Rewind, Rewound};
 
 use super::{assert_whole, back_to, clear, cleared, grow, grown, keep_last, problems, state};
-use crate::faces::{count, on_every_lasting_face, tamper};
+use crate::faces::{count, forge, on_every_lasting_face, plain, tamper};
 use crate::world::*;
 
 on_every_lasting_face! {
     nothing_is_dropped_whose_state_cannot_be_rebuilt,
     a_damaged_snapshot_is_made_anew_before_anything_is_dropped,
+    no_snapshot_that_was_there_before_is_trusted_by_what_drops,
+    damaged_snapshots_are_read_past_back_to_the_one_that_stands_for_what_was_dropped,
     the_last_good_checkpoint_may_be_the_snapshot,
     a_snapshot_that_was_exchanged_is_found,
     a_run_that_keeps_all_has_nothing_dropped_whatever_its_rows_say,
@@ -38,6 +40,35 @@ async fn a_damaged_snapshot_is_made_anew_before_anything_is_dropped(world: &Worl
     clear(world, worker.run).await;
     assert_eq!(world.of(&worker).await.dropped_to.unwrap().turn, 25, "where the damaged one stands");
     assert_eq!(state(world, worker.run, None).await, grown(30));
+    assert_whole(world, &worker).await;
+}
+
+async fn no_snapshot_that_was_there_before_is_trusted_by_what_drops(world: &World) {
+    let world = plain(world).await;
+    let worker = world.worker().await;
+    grow(&world, &worker, 1..=30).await;
+    let wrong = r#"{"log":{"list":[{"json":"forged"}]}}"#;
+    for turn in [10, 24] {
+        forge(&world, worker.run, turn, wrong).await;
+    }
+    assert!(state(&world, worker.run, None).await.contains("forged"), "a lookup believes it");
+    keep_last(&world, worker.run, 5).await;
+    clear(&world, worker.run).await;
+    assert_eq!(world.of(&worker).await.dropped_to.unwrap().turn, 25);
+    assert_eq!(state(&world, worker.run, None).await, grown(30));
+    assert_whole(&world, &worker).await;
+}
+
+async fn damaged_snapshots_are_read_past_back_to_the_one_that_stands_for_what_was_dropped(world: &World) {
+    let worker = cleared(world, 20).await;
+    for turn in 21..=70 {
+        grow(world, &worker, turn..=turn).await;
+        world.snapshot(worker.run).await.unwrap();
+    }
+    assert!(tamper(world, "UPDATE snapshots SET document = digest WHERE turn > 15").await > 4);
+    assert_eq!(state(world, worker.run, None).await, grown(70));
+    clear(world, worker.run).await;
+    assert_eq!(state(world, worker.run, None).await, grown(70));
     assert_whole(world, &worker).await;
 }
 
