@@ -5,7 +5,8 @@
 //!
 //! - What is answered follows from the run's head: every boundary read has the hash that its successor, or the run's
 //!   row, says it has, and every payload its digest.
-//! - A damaged snapshot costs time and no answer: it is left aside, and the boundaries before it are read.
+//! - A damaged snapshot costs time and no answer: it is left aside, and the boundaries before it are read. So is one that is
+//!   plain and stands beside a data key, unless a boundary after it was written plain too, or there is nothing else.
 //! - Payloads that were dropped or shredded are [`Error::Gone`] to whoever asks for them.
 //! - Anything else that is damaged or gone is [`Error::Corrupt`].
 
@@ -13,7 +14,7 @@ use dalsegno_protocol::{Boundary, State};
 
 use crate::chain::{self, KeptSnapshot, Shelved};
 use crate::pages::Found;
-use crate::seal::Sealing;
+use crate::seal::{Sealing, is_sealed};
 use crate::snapshot;
 use crate::{BoundaryRow, Digest, Error, Place, Result, RunId, fold};
 
@@ -41,6 +42,8 @@ pub(crate) struct Walk {
 pub(crate) struct Branch {
     pub head_turn: i32,
     pub head_hash: Digest,
+    /// Whether the run has a data key, or had one.
+    pub has_data_key: bool,
     pub shelved: Vec<Shelved>,
 }
 
@@ -196,8 +199,8 @@ async fn read(shelf: &impl Shelf, run: RunId, mut walk: Walk) -> Result<Option<U
             return Ok(None);
         };
         branch.hold(run, walk.from)?;
-        let is_sealed = branch.shelved.iter().any(Shelved::is_sealed);
-        let sealing = if is_sealed { shelf.sealing(run).await? } else { Sealing::unsealed() };
+        let any_sealed = branch.shelved.iter().any(Shelved::is_sealed);
+        let sealing = if any_sealed { shelf.sealing(run).await? } else { Sealing::unsealed() };
         // Before it there may be boundaries that were dropped, and are wanted all the same.
         let snapshot = branch.shelved.iter().enumerate().rev();
         let mut snapshot =
@@ -206,7 +209,13 @@ async fn read(shelf: &impl Shelf, run: RunId, mut walk: Walk) -> Result<Option<U
             return branch.unpack(run, &walk, None, &sealing).map(Some);
         };
         let content_hash = shelved.kept.row.content_hash;
-        match snapshot::open(shelf, run, &content_hash, snapshot, &sealing).await {
+        let opened = match branch.is_in_its_time(index, snapshot) {
+            true => snapshot::open(shelf, run, &content_hash, snapshot, &sealing).await,
+            false => {
+                Err(corrupt(run, "it is plain, and so is nothing after it, though the run has a data key"))
+            }
+        };
+        match opened {
             Ok(opened) => return branch.unpack(run, &walk, Some((index, opened)), &sealing).map(Some),
             Err(Error::Corrupt { detail, .. }) => {
                 tracing::warn!(%run, detail, "a snapshot is damaged and was not used");
@@ -239,6 +248,15 @@ impl Branch {
             return Err(corrupt(run, "its live branch ends before its first boundary"));
         }
         Ok(())
+    }
+
+    /// Whether the snapshot at this index is sealed or may be plain: there is no data key, or a boundary that came later was
+    /// written without one, which its hash proves. Where the payloads up to it were dropped there is nothing else to read.
+    fn is_in_its_time(&self, index: usize, snapshot: &KeptSnapshot) -> bool {
+        !self.has_data_key
+            || is_sealed(&snapshot.document)
+            || self.shelved[index].dropped
+            || self.shelved[index + 1..].iter().any(Shelved::is_plain)
     }
 
     /// `opened`: the state after the boundary at this index, whose payloads were not read.

@@ -190,6 +190,12 @@ impl Shelved {
             || self.snapshot.as_ref().is_some_and(|snapshot| is_sealed(&snapshot.document))
     }
 
+    /// Whether it has payloads, and they were kept as they were written.
+    pub fn is_plain(&self) -> bool {
+        let payloads = self.payloads.as_ref();
+        payloads.is_some_and(|kept| (kept.ops.is_some() || kept.events.is_some()) && !kept.are_sealed())
+    }
+
     /// The boundary with its payloads, unless these are gone; `before` is the state before it, where that is known.
     pub fn unpack(self, sealing: &Sealing, before: Option<&State>) -> Result<Kept> {
         if self.gone(sealing).is_some() {

@@ -24,7 +24,9 @@ use crate::{AuditRow, BoundaryRow, Digest, RunId};
 /// nothing of how long a run is, makes one that reads all rows of the run.
 const WALK: &str = concat!(
     "WITH RECURSIVE run AS MATERIALIZED ( \
-         SELECT id, head_turn, head_boundary, head_epoch, head_hash FROM runs WHERE id = $1 \
+         SELECT id, head_turn, head_boundary, head_epoch, head_hash, \
+                EXISTS (SELECT FROM data_keys WHERE run = $1) AS has_data_key \
+         FROM runs WHERE id = $1 \
      ), live AS ( \
          SELECT 2147483647 AS turn, 2::smallint AS boundary, 0::bigint AS epoch, \
                 coalesce($6, head_turn) AS parent_turn, coalesce($7, head_boundary) AS parent_boundary, \
@@ -58,7 +60,7 @@ const WALK: &str = concat!(
          WHERE (b.turn, b.boundary) < (live.turn, live.boundary) \
            AND (live.turn > $3 OR b.turn >= $2 OR live.known = 3 OR (live.known = 0 AND live.needed)) \
      ) \
-     SELECT run.head_turn, run.head_hash, \
+     SELECT run.head_turn, run.head_hash, run.has_data_key, \
             b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.parent_hash, \
             b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
             b.events_digest, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
@@ -104,11 +106,12 @@ pub(super) async fn walk(rows: &impl Answers, run: RunId, walk: &Walk) -> Work<O
         Some((_, content_hash)) => content_hash,
         None => digest(first, "head_hash")?,
     };
-    if first.try_get::<Option<i32>, _>("turn")?.is_none() {
-        return Ok(Some(Branch { head_turn, head_hash, shelved: Vec::new() }));
-    }
-    let shelved = found.iter().map(shelved).collect::<Work<_>>()?;
-    Ok(Some(Branch { head_turn, head_hash, shelved }))
+    let has_data_key = first.try_get("has_data_key")?;
+    let shelved = match first.try_get::<Option<i32>, _>("turn")? {
+        Some(_) => found.iter().map(shelved).collect::<Work<_>>()?,
+        None => Vec::new(),
+    };
+    Ok(Some(Branch { head_turn, head_hash, has_data_key, shelved }))
 }
 
 impl Postgres {

@@ -70,6 +70,10 @@ pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) ->
         return Ok(None);
     };
     let Some(head) = row.head() else { return Ok(None) };
+    let has_data_key = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM data_keys WHERE run = ?)")
+        .bind(run)
+        .fetch_one(&mut *conn)
+        .await?;
     let top = Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch };
     let (start, head_hash) = walk.start.unwrap_or((top, head.hash));
     let found = sqlx::query(WALK)
@@ -85,7 +89,7 @@ pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) ->
         .fetch_all(conn)
         .await?;
     let shelved = found.iter().map(shelved).collect::<Work<_>>()?;
-    Ok(Some(Branch { head_turn: head.turn, head_hash, shelved }))
+    Ok(Some(Branch { head_turn: head.turn, head_hash, has_data_key, shelved }))
 }
 
 /// A boundary from its row.

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use dalsegno_store::{Committed, Error, Written};
+use dalsegno_store::{Committed, Error, Retention, Rewind, Rewound, Written};
 
-use crate::{Face, batch, check, ok, on_both, read_all, turn, work, worked};
+use crate::{CANARY, Face, Worker, World, batch, check, ok, on_both, read_all, turn, work, worked};
 
 on_both! {
     a_run_goes_on_sealed_and_what_it_wrote_before_is_still_read,
     what_stands_from_before_is_a_duplicate_after,
+    a_plain_snapshot_is_used_where_its_time_is_proved,
+    a_plain_snapshot_is_used_where_there_is_nothing_else,
     a_body_that_differs_is_a_conflict_before_and_after,
     two_processes_that_begin_at_once_share_one_data_key,
     a_process_without_keys_calls_no_retry_a_conflict,
@@ -52,6 +54,49 @@ async fn what_stands_from_before_is_a_duplicate_after(face: &Face) {
     plain.commit(&commit).await.unwrap();
     plain.next(&worker).await;
     assert_eq!(world.commit(&commit).await.unwrap(), Committed::Fenced { committed: true });
+}
+
+/// Turns without a snapshot.
+async fn turns(world: &World, worker: &Worker, turns: std::ops::RangeInclusive<i32>) {
+    for number in turns {
+        ok(world.commit(&turn(worker, number)).await.unwrap());
+    }
+}
+
+async fn count(world: &World, worker: &Worker) -> dalsegno_store::Result<usize> {
+    let state = world.state(worker.run, None).await?;
+    Ok(format!("{state:?}").matches(CANARY).count())
+}
+
+async fn a_plain_snapshot_is_used_where_its_time_is_proved(face: &Face) {
+    let plain = face.plain().await;
+    let worker = plain.worker().await;
+    turns(&plain, &worker, 1..=10).await;
+    assert!(plain.snapshot(worker.run).await.unwrap().made);
+    turns(&plain, &worker, 11..=11).await;
+    let world = face.sealed().await;
+    turns(&world, &worker, 12..=13).await;
+    face.edit("UPDATE boundaries SET ops = NULL WHERE turn = 3").await;
+    assert_eq!(count(&world, &worker).await.unwrap(), 13, "turn 11 is plain: the snapshot before it may be");
+    face.edit("DELETE FROM snapshots").await;
+    assert!(count(&world, &worker).await.is_err());
+}
+
+async fn a_plain_snapshot_is_used_where_there_is_nothing_else(face: &Face) {
+    let plain = face.plain().await;
+    let worker = plain.worker().await;
+    turns(&plain, &worker, 1..=20).await;
+    let retention = Retention { keep_last: Some(1), ..Retention::default() };
+    plain.set_retention(worker.run, &retention).await.unwrap();
+    while plain.drop_old(worker.run, 500).await.unwrap().run.is_some() {}
+    let run = plain.of(&worker).await;
+    let rewind =
+        Rewind { epoch: run.epoch, to: run.dropped_to.unwrap(), reason: String::new(), actor: "ada".into() };
+    assert!(matches!(plain.rewind(worker.run, &rewind).await.unwrap(), Rewound::Done(_)));
+    let world = face.sealed().await;
+    let worker = world.work_on(&world.of(&worker).await).await;
+    turns(&world, &worker, 20..=21).await;
+    assert_eq!(count(&world, &worker).await.unwrap(), 21);
 }
 
 async fn a_body_that_differs_is_a_conflict_before_and_after(face: &Face) {

@@ -3,6 +3,8 @@
 
 #[path = "../support/both.rs"]
 mod both;
+#[path = "../support/forged.rs"]
+mod forged;
 #[allow(dead_code)]
 #[path = "../support/keys.rs"]
 mod keys;

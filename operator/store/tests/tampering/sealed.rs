@@ -16,9 +16,9 @@ use dalsegno_store::{CallFilter, Commit, Error, RecordQuery, Result, RunId, open
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _, SqliteConnection};
 use tempfile::TempDir;
 
-use crate::keys;
 use crate::random::{Numbers, hex, tamperings};
 use crate::world::{World, json, ok};
+use crate::{forged, keys};
 
 /// Where ciphertexts stand, and what names the place that each is bound to; of records the last value is the one that is read.
 const SEALED: &[(&str, &str, &str)] = &[
@@ -238,4 +238,24 @@ async fn random_edits_of_what_is_sealed_are_all_refused() {
     for (table, ..) in SEALED {
         assert!(!subject.is_refused(table).await, "all edits were taken back: {table}");
     }
+}
+
+/// Who has no key can make it whole, with every digest that it needs; but for the time before encryption it passes for nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_in_plain_is_not_used_beside_a_data_key() {
+    let mut subject = Subject::new().await;
+    let before = subject.state().await.unwrap();
+    let forged = r#"{"log":{"list":[{"json":"forged"}]}}"#;
+    for turn in [5, 12] {
+        let boundary = subject.world.boundaries(subject.run, turn, turn).await.unwrap().remove(0);
+        for sql in forged::snapshot(subject.run, &boundary, forged, false) {
+            subject.conn.execute(AssertSqlSafe(sql)).await.unwrap();
+        }
+        assert_eq!(subject.state().await.unwrap(), before, "turn {turn}");
+    }
+    assert!(subject.is_refused("snapshots").await, "and who checks the store is told");
+    // Nor where its own boundary, which it spares a lookup, is said to be of that time.
+    let plain = "UPDATE boundaries SET ops = x'00', events = NULL WHERE turn = 12";
+    subject.conn.execute(AssertSqlSafe(plain.to_owned())).await.unwrap();
+    assert!(refused(subject.state().await.as_ref()));
 }
