@@ -109,10 +109,9 @@ async fn effects_after(store: &dyn Store, run: &RunRecord, place: Place) -> Resu
     if head == Some((place.turn, place.boundary)) {
         return Ok(Vec::new());
     }
-    let is_undone = |turn| turn > place.turn || (turn == place.turn && place.boundary == Boundary::Plan);
-    let calls = store.calls(run.id, CallFilter::All).await?;
-    let effects = calls.into_iter().filter(|call| {
-        is_undone(call.turn) && call.policy != Policy::ReadOnly && call.state != CallState::Planned
-    });
+    let first_undone = place.turn + i32::from(place.boundary == Boundary::Result);
+    let calls = store.calls(run.id, CallFilter::TouchedSince(first_undone)).await?;
+    let effects =
+        calls.into_iter().filter(|call| call.policy != Policy::ReadOnly && call.state != CallState::Planned);
     Ok(effects.map(|call| call.id).collect())
 }

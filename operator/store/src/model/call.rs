@@ -121,6 +121,8 @@ pub enum Completed {
 pub enum CallFilter {
     /// All.
     All,
+    /// Planned, claimed or ended in this turn, or in one after it.
+    TouchedSince(i32),
     /// Not ended: planned, started, or its key refused.
     Pending,
     /// Started under an earlier attempt than the current one and not settled.

@@ -20,6 +20,9 @@ const SETTLE: &str = "SELECT * FROM ds_settle_v1($1, $2, $3, $4, $5, $6, $7)";
 
 const ALL: &str = "SELECT * FROM calls WHERE run = $1 ORDER BY ordinal";
 
+const TOUCHED_SINCE: &str =
+    "SELECT * FROM calls WHERE run = $1 AND coalesce(touched_turn, turn) >= $2 ORDER BY ordinal";
+
 /// Each half by an index of its own.
 const PENDING: &str = "SELECT * FROM calls WHERE run = $1 AND state = 'planned' \
      UNION ALL SELECT * FROM calls WHERE run = $1 AND state = 'started' ORDER BY ordinal";
@@ -103,11 +106,14 @@ impl Postgres {
     pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> Work<Vec<Call>> {
         let sql = match which {
             CallFilter::All => ALL,
+            CallFilter::TouchedSince(_) => TOUCHED_SINCE,
             CallFilter::Pending => PENDING,
             CallFilter::Unsettled => UNSETTLED,
             CallFilter::OpenTurn => OPEN_TURN,
         };
-        let rows = self.pool.all(sqlx::query(sql).bind(run)).await?;
+        let query = sqlx::query(sql).bind(run);
+        let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
+        let rows = self.pool.all(query).await?;
         let sealing = self.to_read(run).await?;
         rows.iter().map(|row| call(row, &sealing)).collect()
     }

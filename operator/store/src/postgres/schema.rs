@@ -48,6 +48,7 @@ fn migrator() -> Migrator {
         35 "0035_lookups_of_calls",
         50 "0050_over_at",
         51 "0051_late_snapshots",
+        52 "0052_touched_calls",
     })
 }
 

@@ -32,6 +32,7 @@ table! {
         reason: Option<String>,
         started_at: Option<i64>,
         ended_at: Option<i64>,
+        touched_turn: Option<i32>,
     }
     where "run = ? AND id = ?" { run, id }
 }

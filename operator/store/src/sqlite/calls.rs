@@ -58,6 +58,7 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Claim) -
                 call.attempt = Some(row.attempt);
                 call.claim_id = Some(claim.claim_id);
                 call.started_at = Some(now);
+                call.touched_turn = Some(row.open_turn());
                 call.arguments = call.arguments.or(claim.arguments);
                 call.save(conn).await?;
             }
@@ -88,6 +89,7 @@ async fn first_claim(conn: &mut SqliteConnection, now: i64, row: &RunRow, claim:
         reason: None,
         started_at: Some(now),
         ended_at: None,
+        touched_turn: None,
     };
     call.insert(conn).await?;
     Ok(Claimed::Go(Box::new(call.public(&claim.sealing)?)))
@@ -241,6 +243,7 @@ async fn refuse_key(
     ending: &Ending,
 ) -> Work<()> {
     call.key_refused = true;
+    call.touched_turn = Some(row.open_turn());
     call.result = payload(ending.result.as_deref(), Spot::Result(&ending.id), &ending.sealing)?;
     call.save(conn).await?;
     row.keys_refused += 1;
@@ -260,6 +263,7 @@ async fn end_call(
     call.state = Word(ending.state);
     call.result = payload(ending.result.as_deref(), Spot::Result(&ending.id), &ending.sealing)?;
     call.ended_at = Some(now);
+    call.touched_turn = Some(row.open_turn());
     row.completed_calls += 1;
     Ok(call.save(conn).await?)
 }
@@ -275,14 +279,19 @@ impl Sqlite {
 
 /// Calls of a run in the order in which they were first seen.
 async fn list(conn: &mut SqliteConnection, run: RunId, which: CallFilter) -> Work<Vec<CallRow>> {
-    let rows = sqlx::query(listing(which)).bind(run).fetch_all(conn).await?;
+    let query = sqlx::query(listing(which)).bind(run);
+    let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
+    let rows = query.fetch_all(conn).await?;
     Ok(rows.iter().map(CallRow::read).collect::<Result<_, _>>()?)
 }
 
-/// What lists calls. But for all of them, it costs what it finds, however many calls the run has made.
+/// What lists calls. But for all of them, and those touched since, it costs what it finds, however many calls the run has made.
 pub(super) fn listing(which: CallFilter) -> &'static str {
     match which {
         CallFilter::All => "SELECT * FROM calls WHERE run = ? ORDER BY ordinal",
+        CallFilter::TouchedSince(_) => {
+            "SELECT * FROM calls WHERE run = ? AND coalesce(touched_turn, turn) >= ? ORDER BY ordinal"
+        }
         CallFilter::Pending => {
             "SELECT * FROM calls WHERE run = ?1 AND state = 'planned' \
              UNION ALL SELECT * FROM calls WHERE run = ?1 AND state = 'started' ORDER BY ordinal"

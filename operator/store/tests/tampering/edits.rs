@@ -232,9 +232,17 @@ async fn damage_before_the_last_full_state_stops_nobody_and_is_told(face: &Face)
 async fn effects_of_undone_turns_are_named(face: &Face) {
     let world = &face.world;
     let worker = world.worker().await;
+    // Planned in a turn that stands, and claimed or ended in one that does not.
+    let calls = vec![planned("late", Policy::Probe), planned("never", Policy::Probe)];
+    ok(world.commit(&Commit { calls, ..worker.plan(1) }).await.unwrap());
+    let slow = world.start_call(&worker, "slow", Policy::Probe).await;
     for (turn, id, policy) in
         [(1, "before", Policy::RetrySameKey), (2, "looked", Policy::ReadOnly), (3, "paid", Policy::Probe)]
     {
+        if turn == 3 {
+            world.start_call(&worker, "late", Policy::Probe).await;
+            world.complete(&worker.complete(&slow)).await.unwrap();
+        }
         let claim = world.start_call(&worker, id, policy).await;
         world.complete(&worker.complete(&claim)).await.unwrap();
         world.turn(&worker, turn).await;
@@ -245,7 +253,7 @@ async fn effects_of_undone_turns_are_named(face: &Face) {
     face.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 3").await;
     // Each turn is the full state here: only the head is lost.
     let good = corruption(world, &run).await.last_good.unwrap();
-    assert_eq!((good.place.turn, good.effects), (2, vec!["paid".to_owned(), "begun".to_owned()]));
+    assert_eq!((good.place.turn, good.effects.join(" ").as_str()), (2, "late slow paid begun"));
 }
 
 async fn records_of_undone_turns_are_hidden(face: &Face) {
