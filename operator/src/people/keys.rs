@@ -1,7 +1,8 @@
 //! The keys by which payloads are encrypted.
 
-use anyhow::{Context as _, bail};
-use dalsegno_store::Shredded;
+use anyhow::{Context as _, bail, ensure};
+use dalsegno_store::keys::Rewrapped;
+use dalsegno_store::{RunRecord, Shredded};
 
 use super::latest;
 use crate::config::{RunName, StoreArgs};
@@ -10,13 +11,24 @@ use crate::config::{RunName, StoreArgs};
 ///
 /// # Errors
 ///
-/// No keys are named, one that still wraps a data key is not there, or the store does not answer.
+/// No keys are named, a data key could not be unwrapped, which stops no other, or the store does not answer.
 pub async fn rewrap(store: &StoreArgs) -> anyhow::Result<()> {
     let store = store.open_beside().await?;
-    match store.rewrap_keys().await.context("wrapping the data keys")? {
-        0 => println!("the current key wraps all data keys"),
+    let Rewrapped { count, failed } = store.rewrap_keys().await.context("wrapping the data keys")?;
+    match count {
+        0 if failed.is_empty() => println!("the current key wraps all data keys"),
         count => println!("data keys that the current key wraps now, and another one did before: {count}"),
     }
+    for (id, error) in &failed {
+        let run = store.get_run(*id).await.context("looking for a run")?;
+        let name = run.map_or_else(String::new, |run| format!("{}/{} ", run.namespace, run.name));
+        println!("run {name}(id {id}): {error}");
+    }
+    ensure!(
+        failed.is_empty(),
+        "data keys that could not be unwrapped, and are as they were: {}",
+        failed.len()
+    );
     Ok(())
 }
 
@@ -24,7 +36,7 @@ pub async fn rewrap(store: &StoreArgs) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// There is no such run, it lives, or the store does not answer.
+/// There is no such run, it lives, it was never sealed, or the store does not answer.
 pub async fn shred(store: &StoreArgs, name: &RunName, reason: &str, by: &str) -> anyhow::Result<()> {
     let store = store.open_beside().await?;
     let run = latest(store.as_ref(), name).await?;
@@ -38,11 +50,31 @@ pub async fn shred(store: &StoreArgs, name: &RunName, reason: &str, by: &str) ->
             println!(
                 "a backup of the database from before holds it still, and so does a replica that lags behind"
             );
+            let plain = store.unsealed(run.id).await.context("counting what was never sealed")?;
+            if let Some(still) = still_plain(&run, plain) {
+                println!("{still}");
+            }
         }
+        Shredded::NeverSealed => bail!(
+            "the run was never sealed, so that there is nothing to shred: what its worker wrote is plain, and its \
+             retention drops it, {} days after its end",
+            run.retention.days
+        ),
         Shredded::Live => {
             bail!("the run lives, and its worker would write what nobody can read: cancel it first")
         }
         Shredded::NotFound => bail!("the run is gone"),
     }
     Ok(())
+}
+
+/// What is said of payloads that are left plain in a run that was shredded.
+pub(super) fn still_plain(run: &RunRecord, payloads: u64) -> Option<String> {
+    (payloads > 0).then(|| {
+        format!(
+            "payloads from before encryption was switched on, which were never sealed: {payloads}; whoever has the database \
+             reads them until its retention drops them, {} days after its end",
+            run.retention.days
+        )
+    })
 }

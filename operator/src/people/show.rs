@@ -10,6 +10,7 @@ use dalsegno_store::{
 };
 use jiff::Timestamp;
 
+use super::keys::still_plain;
 use super::latest;
 use crate::config::{RunName, StoreArgs};
 
@@ -66,24 +67,28 @@ pub async fn run(store: &StoreArgs, name: &RunName, what: What) -> anyhow::Resul
     Ok(())
 }
 
-/// What tells that a run was shredded: only one that is over can be.
-async fn shredding(store: &dyn Store, run: &RunRecord) -> anyhow::Result<Option<AuditRow>> {
+/// What tells that a run was shredded, and how many payloads of it are left plain: only one that is over can be.
+async fn shredding(store: &dyn Store, run: &RunRecord) -> anyhow::Result<Option<(AuditRow, u64)>> {
     if run.lifecycle == Lifecycle::Live {
         return Ok(None);
     }
     let rows = store.audit(run.id).await.context("reading the audit")?;
-    Ok(rows.into_iter().find(|row| row.kind == kind::SHREDDED))
+    let Some(row) = rows.into_iter().find(|row| row.kind == kind::SHREDDED) else { return Ok(None) };
+    Ok(Some((row, store.unsealed(run.id).await.context("counting what was never sealed")?)))
 }
 
-fn print_run(run: &RunRecord, shredding: Option<&AuditRow>) {
+fn print_run(run: &RunRecord, shredding: Option<&(AuditRow, u64)>) {
     println!("run         {}/{}  (id {}, object {})", run.namespace, run.name, run.id, run.object_uid);
     println!("begun       {}", clock(run.created_at));
     println!("state       {}", ending(run));
-    if let Some(AuditRow { at, actor, detail, .. }) = shredding {
+    if let Some((AuditRow { at, actor, detail, .. }, plain)) = shredding {
         let detail: serde_json::Value = serde_json::from_str(detail).unwrap_or_default();
         let reason = detail["reason"].as_str().unwrap_or_default();
         println!("shredded    {} by {actor}: {reason}", clock(*at));
-        println!("            what it wrote can be read by nobody any more");
+        println!("            what was sealed of it can be read by nobody any more");
+        if let Some(still) = still_plain(run, *plain) {
+            println!("            {still}");
+        }
     }
     if let Some(head) = &run.head {
         println!(

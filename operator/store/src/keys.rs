@@ -25,6 +25,13 @@ const RUNS: usize = 16_384;
 /// From one sweep of those that are not fresh any more to the next.
 const SWEEP: Duration = Duration::from_secs(15);
 
+/// How many payloads of the run `$1` stand there without the mark `$2` of those that are sealed.
+pub(crate) const UNSEALED: &str = "SELECT \
+     (SELECT count(*) FROM boundaries WHERE run = $1 AND (substr(ops, 1, 1) < $2 OR substr(events, 1, 1) < $2)) \
+     + (SELECT count(*) FROM calls WHERE run = $1 AND (substr(arguments, 1, 1) < $2 OR substr(result, 1, 1) < $2)) \
+     + (SELECT count(*) FROM records WHERE run = $1 AND substr(value, 1, 1) < $2) \
+     + (SELECT count(*) FROM snapshots WHERE run = $1 AND substr(document, 1, 1) < $2)";
+
 /// A data key as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrapped {
@@ -32,6 +39,15 @@ pub struct Wrapped {
     pub key_id: String,
     /// The data key, sealed by it.
     pub bytes: Vec<u8>,
+}
+
+/// What became of data keys that were to be wrapped anew.
+#[derive(Debug, Default)]
+pub struct Rewrapped {
+    /// How many the current key wraps now, and another one did before.
+    pub count: u64,
+    /// Runs whose data key could not be unwrapped, and why; these are as they were.
+    pub failed: Vec<(RunId, Error)>,
 }
 
 /// Wraps data keys and unwraps them: keys that are mounted, or a key service.
@@ -172,19 +188,26 @@ impl Keys {
         }
     }
 
-    /// Wraps by the current key every data key that another one wraps. How many.
-    pub async fn rewrap(&self, shelf: &impl KeyKeeper) -> Result<u64> {
+    /// Wraps by the current key every data key that another one wraps. One that cannot be unwrapped stops no other.
+    pub async fn rewrap(&self, shelf: &impl KeyKeeper) -> Result<Rewrapped> {
         let provider = self.provider.as_deref().ok_or_else(no_keys)?;
         let current = provider.current().await?;
-        let (mut after, mut count) = (RunId::nil(), 0);
+        let (mut after, mut done) = (RunId::nil(), Rewrapped::default());
         loop {
             let page = shelf.data_keys(after).await?;
-            let Some((last, _)) = page.last() else { return Ok(count) };
+            let Some((last, _)) = page.last() else { return Ok(done) };
             after = *last;
             for (run, old) in page.into_iter().filter(|(_, wrapped)| wrapped.key_id != current) {
-                let new = provider.wrap(run, &provider.unwrap(run, &old).await?).await?;
-                shelf.rewrap(run, old, new).await?;
-                count += 1;
+                let data_key = match provider.unwrap(run, &old).await {
+                    Ok(data_key) => data_key,
+                    Err(error @ (Error::Corrupt { .. } | Error::Unfit(_))) => {
+                        done.failed.push((run, error));
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                };
+                shelf.rewrap(run, old, provider.wrap(run, &data_key).await?).await?;
+                done.count += 1;
             }
         }
     }

@@ -290,12 +290,16 @@ pub trait Store: Send + Sync + 'static {
     /// Keeps an anchor. False, and nothing is kept: another one has its number.
     async fn put_anchor(&self, anchor: &Anchor) -> Result<bool>;
 
-    /// Wraps by the current key every data key that another one wraps; no payload is touched. How many.
-    async fn rewrap_keys(&self) -> Result<u64>;
+    /// Wraps by the current key every data key that another one wraps; no payload is touched.
+    async fn rewrap_keys(&self) -> Result<keys::Rewrapped>;
 
-    /// Deletes the data key of a run that is over: nobody can read its sealed payloads any more, and the audit says so.
-    /// Idempotent. A process that has looked the key up may read for another minute.
+    /// Deletes the data key of a run that is over: nobody can read its sealed payloads any more, and the audit says so. Of
+    /// those that are plain it touches none. Idempotent. A process that has looked the key up may read for another minute.
     async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded>;
+
+    /// How many payloads of a run are plain: boundaries, calls, values of records and snapshots that stand there from before
+    /// it had a data key, or that has none.
+    async fn unsealed(&self, run: RunId) -> Result<u64>;
 
     /// The whole store as it stands at this moment, to be read row by row. It holds a connection until it is dropped.
     async fn reading(&self) -> Result<Box<dyn Reading>>;

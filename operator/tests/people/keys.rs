@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use crate::place::{Place, RUN, run};
+use dalsegno_store::{Commit, Committed, open_beside};
+
+use crate::place::{Place, RUN, finish, run, turn};
 
 #[tokio::test]
 async fn an_encrypted_run_is_shown_with_its_keys_and_without_them_a_person_learns_what_to_do() {
@@ -38,6 +40,20 @@ async fn keys_are_rotated_and_the_old_one_can_go() {
 }
 
 #[tokio::test]
+async fn a_data_key_that_is_damaged_is_told_and_the_others_are_rotated() {
+    let place = Place::new();
+    let store = place.store().await;
+    run(&*store, true).await;
+    run(&*store, true).await;
+    place.edit("UPDATE data_keys SET wrapped = x'00' WHERE run = (SELECT min(run) FROM data_keys)").await;
+    place.key("k2", "QW5vdGhlciBrZXkgb2YgdGhlc2UgdGVzdHMsIGhlcmU=");
+    place.key("current", "k2");
+    let (done, text) = place.dalsegno(&["keys", "rewrap"], true);
+    assert!(!done && text.contains("another one did before: 1"), "{text}");
+    assert!(text.contains("run default/agent (id ") && text.contains("as they were: 1"), "{text}");
+}
+
+#[tokio::test]
 async fn a_run_is_shredded_once_it_is_over_and_everybody_says_so() {
     let place = Place::new();
     let store = place.store().await;
@@ -56,6 +72,7 @@ async fn a_run_is_shredded_once_it_is_over_and_everybody_says_so() {
 
     let (shown, text) = place.dalsegno(&["show", RUN], true);
     assert!(shown && !text.contains("an event"), "{text}");
+    assert!(!text.contains("never sealed"), "{text}");
     let line = text.lines().find(|line| line.starts_with("shredded ")).unwrap_or_default();
     assert!(line.ends_with("by ada: its user asked for it"), "{text}");
     let (shown, text) = place.dalsegno(&["show", RUN, "--turn", "1"], true);
@@ -70,4 +87,27 @@ async fn a_run_is_shredded_once_it_is_over_and_everybody_says_so() {
     assert!(done && text.contains("was shredded before it was exported"), "{text}");
     let (done, text) = place.dalsegno(&["verify", &bundle, "--turn", "1"], false);
     assert!(done && text.contains("a secret"), "a bundle from before holds the contents: {text}");
+}
+
+#[tokio::test]
+async fn what_was_never_sealed_is_not_said_to_be_shredded() {
+    let place = Place::new();
+    place.store().await;
+    let plain = open_beside(&place.url, None).await.unwrap();
+    run(&*plain, true).await;
+    let shred = ["keys", "shred", RUN, "--reason", "its user asked for it"];
+    let (done, text) = place.dalsegno(&shred, true);
+    assert!(!done && text.contains("was never sealed") && text.contains("30 days after its end"), "{text}");
+    let (shown, text) = place.dalsegno(&["show", RUN, "--turn", "1"], true);
+    assert!(shown && text.contains("a secret") && !text.contains("shredded"), "{text}");
+
+    // And of one on which encryption was switched on, what is left of it.
+    let id = run(&*plain, false).await;
+    let sealed = place.store_as_it_is().await;
+    let second = Commit { finish: Some(finish()), ..turn(id, 2, r#"{"set":{"state":{"json":"sealed"}}}"#) };
+    assert!(matches!(sealed.commit(&second).await.unwrap(), Committed::Ok(_)));
+    let (done, text) = place.dalsegno(&shred, true);
+    assert!(done && text.contains("never sealed: 1;"), "{text}");
+    let (shown, text) = place.dalsegno(&["show", RUN], true);
+    assert!(shown && text.contains("never sealed: 1;"), "{text}");
 }

@@ -10,6 +10,7 @@ use dalsegno_store::{
     Commit, Committed, Created, Deadlines, Identity, NewFinish, NewRun, OnPrior, PodRecord, RunId,
     RunOutcome, Store, Verdict, migrate, open_beside,
 };
+use sqlx::{Connection as _, Executor as _, SqliteConnection};
 use tempfile::TempDir;
 use uuid::Uuid;
 
@@ -65,6 +66,11 @@ impl Place {
         open_beside(&self.url, Some(Arc::new(keys) as Arc<dyn KeyProvider>)).await.unwrap()
     }
 
+    /// Changes SQLite's rows behind the store's back.
+    pub async fn edit(&self, sql: &'static str) {
+        SqliteConnection::connect(&self.url).await.unwrap().execute(sql).await.unwrap();
+    }
+
     /// Carries out a verb: whether it succeeded, and all that it told.
     pub fn dalsegno(&self, verb: &[&str], keys: bool) -> (bool, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dalsegno"));
@@ -107,20 +113,20 @@ pub async fn run(store: &dyn Store, finished: bool) -> RunId {
     };
     store.record_pod(record.id, 1, &pod).await.unwrap();
     store.attach(record.id, &pod.uid, &[1; 32]).await.unwrap();
-    let finish = NewFinish {
-        outcome: RunOutcome::Succeeded,
-        reason: "Done".into(),
-        message: String::new(),
-        output: None,
-    };
     let commit = Commit {
         full: true,
         events: vec![RawValue::from_string(r#""an event""#.into()).unwrap()],
-        finish: finished.then_some(finish),
+        finish: finished.then(finish),
         ..turn(record.id, 1, r#"{"full":true,"set":{"state":{"json":"a secret"}}}"#)
     };
     assert!(matches!(store.commit(&commit).await.unwrap(), Committed::Ok(_)));
     record.id
+}
+
+/// How it ends.
+pub fn finish() -> NewFinish {
+    let (outcome, reason) = (RunOutcome::Succeeded, "Done".into());
+    NewFinish { outcome, reason, message: String::new(), output: None }
 }
 
 /// A turn of that run, with these channel operations.

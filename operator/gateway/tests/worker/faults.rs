@@ -120,8 +120,9 @@ macro_rules! pass {
 }
 
 pass! {
-    async fn rewrap_keys(&self) -> Result<u64>;
+    async fn rewrap_keys(&self) -> Result<dalsegno_store::keys::Rewrapped>;
     async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded>;
+    async fn unsealed(&self, run: RunId) -> Result<u64>;
     async fn id(&self) -> Result<Uuid>;
     async fn pulse(&self, since: Timestamp) -> Result<Pulse>;
     async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>>;

@@ -9,8 +9,8 @@ use super::pool::Pool;
 use super::row::text;
 use super::snapshot::Rows;
 use crate::fault::{Fault, Work};
-use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, Wrapped};
-use crate::seal::Sealing;
+use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, UNSEALED, Wrapped};
+use crate::seal::{SEALED, Sealing};
 use crate::{Result, RunId, Shredded};
 
 const READ: &str = "SELECT run, key_id, wrapped, lifecycle = 'live' AS lives \
@@ -75,15 +75,21 @@ impl Postgres {
     }
 
     pub(super) async fn do_shred(&self, run: RunId, reason: &str, actor: &str) -> Work<Shredded> {
-        let query = sqlx::query("SELECT ds_shred_v1($1, $2, $3) AS verdict").bind(run);
+        let query = sqlx::query("SELECT ds_shred_v2($1, $2, $3) AS verdict").bind(run);
         let row = self.pool.of(run).one(query.bind(text(reason)).bind(text(actor))).await?;
         self.keys.forget(run);
         match row.try_get("verdict")? {
             "shredded" => Ok(Shredded::Done),
+            "never sealed" => Ok(Shredded::NeverSealed),
             "live" => Ok(Shredded::Live),
             "not found" => Ok(Shredded::NotFound),
             other => Err(Fault::unknown("verdict on shredding", other)),
         }
+    }
+
+    pub(super) async fn do_unsealed(&self, run: RunId) -> Work<u64> {
+        let row = self.pool.one(sqlx::query(UNSEALED).bind(run).bind([SEALED].as_slice())).await?;
+        Ok(row.try_get::<i64, _>(0)?.unsigned_abs())
     }
 }
 

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::Postgres;
+use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
@@ -224,12 +225,16 @@ impl Store for Postgres {
         self.do_put_anchor(anchor, &line).await.map_err(|fault| fault.while_("keeping an anchor"))
     }
 
-    async fn rewrap_keys(&self) -> Result<u64> {
+    async fn rewrap_keys(&self) -> Result<Rewrapped> {
         self.keys.rewrap(&self.rows()).await
     }
 
     async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded> {
         self.do_shred(run, reason, actor).await.map_err(|fault| fault.while_("shredding a run"))
+    }
+
+    async fn unsealed(&self, run: RunId) -> Result<u64> {
+        self.do_unsealed(run).await.map_err(|fault| fault.while_("counting plain payloads"))
     }
 
     async fn reading(&self) -> Result<Box<dyn Reading>> {

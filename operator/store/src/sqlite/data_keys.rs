@@ -9,8 +9,8 @@ use super::snapshot::Rows;
 use super::{Reads, Sqlite};
 use crate::audit::kind;
 use crate::fault::{Fault, Work};
-use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, Wrapped};
-use crate::seal::Sealing;
+use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, UNSEALED, Wrapped};
+use crate::seal::{SEALED, Sealing};
 use crate::{Lifecycle, Result, RunId, Shredded};
 
 impl<R: Reads> KeyShelf for Rows<'_, R> {
@@ -117,6 +117,12 @@ async fn rewrap(conn: &mut SqliteConnection, run: RunId, old: Wrapped, new: Wrap
     Ok(())
 }
 
+/// How many payloads of a run are plain.
+pub(super) async fn unsealed(conn: &mut SqliteConnection, run: RunId) -> Work<u64> {
+    let count: i64 = sqlx::query_scalar(UNSEALED).bind(run).bind([SEALED].as_slice()).fetch_one(conn).await?;
+    Ok(count.unsigned_abs())
+}
+
 /// Deletes the data key of a run that is over.
 pub(super) async fn shred(
     conn: &mut SqliteConnection,
@@ -131,10 +137,15 @@ pub(super) async fn shred(
     if row.lifecycle.0 == Lifecycle::Live {
         return Ok(Shredded::Live);
     }
+    let has_data_key: bool = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM data_keys WHERE run = ?)")
+        .bind(run)
+        .fetch_one(&mut *conn)
+        .await?;
+    if !has_data_key {
+        return Ok(Shredded::NeverSealed);
+    }
     let deleted = sqlx::query(
-        "INSERT INTO data_keys (run, created_at, shredded_at) VALUES (?1, ?2, ?2) \
-         ON CONFLICT (run) DO UPDATE SET key_id = NULL, wrapped = NULL, shredded_at = ?2 \
-         WHERE shredded_at IS NULL",
+        "UPDATE data_keys SET key_id = NULL, wrapped = NULL, shredded_at = ?2 WHERE run = ?1 AND shredded_at IS NULL",
     )
     .bind(run)
     .bind(now)

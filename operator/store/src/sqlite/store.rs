@@ -9,6 +9,7 @@ use super::{
     Reads, Sqlite, anchors, attach, branch, cancel, create, data_keys, events, links, namespace, old,
     operate, prune, pulse, read, reading, retention, rewind,
 };
+use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
@@ -280,7 +281,7 @@ impl Store for Sqlite {
         self.write("keeping an anchor", |conn, _| Box::pin(anchors::put(conn, put))).await
     }
 
-    async fn rewrap_keys(&self) -> Result<u64> {
+    async fn rewrap_keys(&self) -> Result<Rewrapped> {
         self.keys.rewrap(&self.rows()).await
     }
 
@@ -292,6 +293,10 @@ impl Store for Sqlite {
         let answer = work.await;
         self.keys.forget(run);
         answer
+    }
+
+    async fn unsealed(&self, run: RunId) -> Result<u64> {
+        self.read("counting plain payloads", move |conn, _| Box::pin(data_keys::unsealed(conn, run))).await
     }
 
     async fn reading(&self) -> Result<Box<dyn Reading>> {

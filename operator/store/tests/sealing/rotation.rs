@@ -6,6 +6,7 @@ use crate::{Face, keys, on_both, read_all, worked};
 
 on_both! {
     a_rotation_wraps_data_keys_anew_and_touches_no_payload,
+    a_data_key_that_cannot_be_unwrapped_stops_no_other,
     a_wrong_or_missing_key_is_told_and_no_damage,
 }
 
@@ -24,8 +25,8 @@ async fn a_rotation_wraps_data_keys_anew_and_touches_no_payload(face: &Face) {
     let before = payloads(face).await;
     keys::put(&face.keys, "k2", 2);
     std::fs::write(face.keys.path().join("current"), "k2").unwrap();
-    assert_eq!(world.rewrap_keys().await.unwrap(), 2);
-    assert_eq!(world.rewrap_keys().await.unwrap(), 0, "once is enough");
+    assert_eq!(world.rewrap_keys().await.unwrap().count, 2);
+    assert_eq!(world.rewrap_keys().await.unwrap().count, 0, "once is enough");
     assert_eq!(payloads(face).await, before);
     std::fs::remove_file(face.keys.path().join("k1")).unwrap();
     let later = face.sealed().await;
@@ -35,6 +36,31 @@ async fn a_rotation_wraps_data_keys_anew_and_touches_no_payload(face: &Face) {
     assert!(matches!(face.plain().await.rewrap_keys().await, Err(Error::Unfit(_))), "there are no keys");
 }
 
+async fn a_data_key_that_cannot_be_unwrapped_stops_no_other(face: &Face) {
+    let world = face.sealed().await;
+    let mut runs = Vec::new();
+    for _ in 0..4 {
+        runs.push(worked(&world, 1).await);
+    }
+    runs.sort_by_key(|worker| worker.run);
+    let first = "(SELECT run FROM data_keys ORDER BY run LIMIT 1)";
+    face.edit(&format!("UPDATE data_keys SET wrapped = substr(wrapped, 1, 40) WHERE run = {first}")).await;
+    keys::put(&face.keys, "k2", 2);
+    std::fs::write(face.keys.path().join("current"), "k2").unwrap();
+    for count in [3, 0] {
+        let done = world.rewrap_keys().await.unwrap();
+        assert_eq!(done.count, count);
+        assert!(
+            matches!(&done.failed[..], [(run, Error::Corrupt { .. })] if *run == runs[0].run),
+            "{done:?}"
+        );
+    }
+    std::fs::remove_file(face.keys.path().join("k1")).unwrap();
+    for worker in &runs[1..] {
+        read_all(&face.sealed().await, worker.run).await.unwrap();
+    }
+}
+
 async fn a_wrong_or_missing_key_is_told_and_no_damage(face: &Face) {
     let worker = worked(&face.sealed().await, 2).await;
     let told = async |says: &str| {
@@ -42,7 +68,7 @@ async fn a_wrong_or_missing_key_is_told_and_no_damage(face: &Face) {
         for refused in [
             read_all(&world, worker.run).await.map(drop),
             world.commit(&crate::turn(&worker, 3)).await.map(drop),
-            world.rewrap_keys().await.map(drop),
+            Err(world.rewrap_keys().await.unwrap().failed.remove(0).1),
         ] {
             match refused {
                 Err(Error::Unfit(why)) => assert!(why.contains(says), "{why}"),
@@ -57,6 +83,6 @@ async fn a_wrong_or_missing_key_is_told_and_no_damage(face: &Face) {
     keys::put(&face.keys, "k1", 9);
     told("is another key").await;
     keys::put(&face.keys, "k1", 1);
-    assert_eq!(face.sealed().await.rewrap_keys().await.unwrap(), 1);
+    assert_eq!(face.sealed().await.rewrap_keys().await.unwrap().count, 1);
     read_all(&face.sealed().await, worker.run).await.unwrap();
 }

@@ -13,6 +13,7 @@ on_both! {
     a_bundle_of_a_shredded_run_proves_its_chains,
     a_data_key_that_is_gone_without_a_word_in_the_audit_is_told,
     what_was_never_sealed_outlives_the_shredding,
+    a_run_that_was_never_sealed_is_not_said_to_be_shredded,
 }
 
 async fn finished(world: &World) -> Worker {
@@ -99,9 +100,29 @@ async fn what_was_never_sealed_outlives_the_shredding(face: &Face) {
     let world = face.sealed().await;
     crate::work(&world, &worker, 4..=12).await;
     world.finish(&worker.finish()).await.unwrap();
+    // Of three turns with a planned call and a record each: these, a claimed call, and a batch of one record.
+    let (before, plain) = (world.unsealed(worker.run).await.unwrap(), 3 + 3 + 3 + 1 + 1);
     world.shred(worker.run, "why", "who").await.unwrap();
+    assert_eq!(
+        (before, world.unsealed(worker.run).await.unwrap()),
+        (plain, plain),
+        "and everybody can be told of it"
+    );
     assert!(world.state(worker.run, Some(3)).await.unwrap().is_some());
     assert!(matches!(world.state(worker.run, Some(4)).await, Err(Error::Gone { .. })));
     let (summary, problems) = check(&world).await;
     assert_eq!((problems, summary.shredded), (vec![], 1));
+}
+
+async fn a_run_that_was_never_sealed_is_not_said_to_be_shredded(face: &Face) {
+    let plain = face.plain().await;
+    let worker = finished(&plain).await;
+    let world = face.sealed().await;
+    let before = world.audit(worker.run).await.unwrap().len();
+    assert_eq!(world.shred(worker.run, "why", "who").await.unwrap(), Shredded::NeverSealed);
+    assert_eq!(world.audit(worker.run).await.unwrap().len(), before);
+    assert_eq!(face.ask("SELECT CAST(count(*) AS text) FROM data_keys").await, "0");
+    // 12 turns, each with a planned call and a record; a claimed call, a batch of one record, and a snapshot.
+    assert_eq!(world.unsealed(worker.run).await.unwrap(), 3 * 12 + 3);
+    read_all(&world, worker.run).await.unwrap();
 }

@@ -1,0 +1,26 @@
+-- `Store::shred`. Answers `shredded`, `never sealed`, `live`, or `not found`; all but the first, and the same again, change
+-- nothing. A run without a data key has nothing that could be shredded.
+CREATE FUNCTION ds_shred_v2(_run uuid, _reason text, _actor text) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+    now_ bigint;
+    row_ runs;
+BEGIN
+    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
+    now_ := ds_now_v1();
+    IF row_.id IS NULL THEN
+        RETURN 'not found';
+    ELSIF row_.lifecycle = 'live' THEN
+        RETURN 'live';
+    ELSIF NOT EXISTS (SELECT FROM data_keys WHERE run = _run) THEN
+        RETURN 'never sealed';
+    END IF;
+    UPDATE data_keys SET key_id = NULL, wrapped = NULL, shredded_at = now_ WHERE run = _run AND shredded_at IS NULL;
+    IF FOUND THEN
+        PERFORM ds_audit_v1(_run, 'shredded', _actor, jsonb_build_object('reason', _reason), now_);
+    END IF;
+    RETURN 'shredded';
+END
+$$;
+
+DROP FUNCTION ds_shred_v1(uuid, text, text);
