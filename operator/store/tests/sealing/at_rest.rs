@@ -1,14 +1,17 @@
 //! What stands in the database, and what opens it.
 
-use dalsegno_store::Error;
+use dalsegno_protocol::Policy;
 use dalsegno_store::proof::bundle;
 use dalsegno_store::verify::{self, Checkpoint};
+use dalsegno_store::{Class, Completed, Ending, Error, Settle, Then};
 use sha2::{Digest as _, Sha256};
 
+use crate::world::{ending, json};
 use crate::{CANARY, Face, check, on_both, read_all, turn, worked};
 
 on_both! {
     nothing_that_a_worker_wrote_stands_there_in_clear,
+    what_is_left_in_clear_stands_in_these_columns_and_in_no_other,
     no_digest_tells_what_was_written,
     without_keys_a_sealed_run_is_refused_and_not_called_corrupt,
     a_ciphertext_elsewhere_is_damage,
@@ -61,6 +64,54 @@ async fn nothing_that_a_worker_wrote_stands_there_in_clear(face: &Face) {
 /// Another database of the same kind.
 async fn again(face: &Face) -> Face {
     if face.is_postgres() { Face::postgres().await } else { Face::file().await }
+}
+
+/// What docs/encryption.md says of it: last words, the reason of a settled call, and how the run ended.
+async fn what_is_left_in_clear_stands_in_these_columns_and_in_no_other(face: &Face) {
+    let world = face.sealed().await;
+    let worker = worked(&world, 12).await;
+    world.start_call(&worker, "lost", Policy::Probe).await;
+    let last_words = Ending { message: CANARY.into(), ..ending(1, Class::Crash) };
+    let run = world.end_attempt(worker.run, &last_words, &Then::Reserve).await.unwrap();
+    let worker = world.work_on(&run).await;
+    let settle =
+        Settle { reason: CANARY.into(), result: Some(json(&format!("{CANARY:?}"))), ..worker.settle("lost") };
+    assert!(matches!(world.settle(&settle).await.unwrap(), Completed::Ok));
+    let mut finish = worker.finish();
+    finish.finish.message = CANARY.into();
+    world.finish(&finish).await.unwrap();
+    let left = ["attempts.message", "audit.detail", "calls.reason", "runs.finish_message"];
+    assert_eq!(in_clear(face).await, left);
+    world.shred(worker.run, "its user asked for it", "somebody").await.unwrap();
+    assert_eq!(in_clear(face).await, left, "shredding does not reach them");
+}
+
+/// Every column of every table in which the canary can be read.
+async fn in_clear(face: &Face) -> Vec<String> {
+    let columns = if face.is_postgres() {
+        "SELECT string_agg(table_name || '.' || column_name, ' ' ORDER BY table_name, column_name) \
+         FROM information_schema.columns WHERE table_schema = current_schema()"
+    } else {
+        "SELECT group_concat(name, ' ') FROM (SELECT t.name || '.' || c.name AS name \
+         FROM sqlite_schema t, pragma_table_info(t.name) c WHERE t.type = 'table' ORDER BY name)"
+    };
+    let mut found = Vec::new();
+    for name in face.ask(columns).await.split(' ') {
+        let (table, column) = name.split_once('.').unwrap();
+        let is_there = if face.is_postgres() {
+            format!(
+                "\"{column}\"::text LIKE '%{CANARY}%' OR \"{column}\"::text LIKE '%{}%'",
+                hex(CANARY.as_bytes())
+            )
+        } else {
+            format!("instr(CAST(\"{column}\" AS BLOB), CAST('{CANARY}' AS BLOB)) > 0")
+        };
+        let sql = format!("SELECT CAST(count(*) AS text) FROM \"{table}\" WHERE {is_there}");
+        if face.ask(&sql).await != "0" {
+            found.push(name.to_owned());
+        }
+    }
+    found
 }
 
 async fn no_digest_tells_what_was_written(face: &Face) {
