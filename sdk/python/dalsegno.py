@@ -17,6 +17,7 @@ class Refused(Exception):
 class Uncertain(Exception):
     """Nobody knows whether `call` (its id, key, arguments …) took effect: find out, then `Run.settle` it."""
     call = property(lambda self: self.args[0])
+    __str__ = __repr__ = lambda self: f"call {self.call['id']!r} may have taken effect: find out, then `Run.settle` it"
 
 
 class CallFailed(Exception):
@@ -64,8 +65,7 @@ class Run:
         `state` is the whole state; `channels` only what changed: {"set": {name: value}, "append": {name: [items]},
         "truncate": {name: length}, "remove": [names]}; with neither it stays. `usage` of this boundary: {"tokensIn",
         "tokensOut", "toolCalls", "costMicroUSD"}. `calls` of a plan: [{"id", "policy", "arguments"}]. `records`: as of
-        `write_records`. `finish` ends the run: {"outcome": "succeeded" | "failed", "reason", "message", "output"}.
-        """
+        `write_records`. `finish` ends the run: {"outcome": "succeeded" | "failed", "reason", "message", "output"}."""
         channels = channels and {
             **channels, "set": {name: {"json": value} for name, value in channels.get("set", {}).items()},
             "append": {name: [{"json": item} for item in items] for name, items in channels.get("append", {}).items()}}

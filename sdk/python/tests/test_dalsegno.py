@@ -326,6 +326,22 @@ def test_an_uncertain_call_is_handed_to_the_agent_which_settles_it(gateway):
     assert settled == {"outcome": "completed", "reason": "found by key k1", "result": 7}
 
 
+def test_an_uncertain_call_that_nobody_catches_leaves_neither_key_nor_arguments_in_the_log(gateway):
+    gateway.script["calls/turn-1/claim"] = [call("uncertain", key="key-4711", arguments={"card": "4111"})]
+    code, _, err = gateway.run("""
+        import copy, pickle
+        try:
+            Run.attach().call("turn-1", policy="probe", tool=print)
+        except Uncertain as uncertain:
+            for same in uncertain, copy.copy(uncertain), pickle.loads(pickle.dumps(uncertain)):
+                assert same.call["key"] == "key-4711"
+                print(repr(same), file=dalsegno.sys.stderr)
+            raise
+    """)
+    assert code == 1 and err.count("call 'turn-1' may have taken effect") == 4
+    assert "4711" not in err and "4111" not in err
+
+
 def test_a_tool_that_raised_may_be_called_again_under_the_same_claim(gateway):
     gateway.script["calls/turn-1/claim"] = [call("go")]
     gateway.script["calls/turn-1/complete"] = [ok()]

@@ -48,7 +48,7 @@ impl Run {
             }
             (ClaimVerdict::Go, _) => {
                 let arguments = match &call.arguments {
-                    Some(stored) => from_text("read the stored arguments of a call", stored.get())?,
+                    Some(stored) => stored_arguments(stored.get())?,
                     None => arguments,
                 };
                 let outcome = tool(&call.key, arguments);
@@ -134,6 +134,15 @@ impl Run {
     fn claims(&self) -> MutexGuard<'_, HashMap<String, Claim>> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The arguments as the store knows them. An error says where they are not what the tool takes, and does not quote them.
+fn stored_arguments<A: DeserializeOwned>(text: &str) -> Result<A> {
+    serde_json::from_str(text).map_err(|error| {
+        let place =
+            format!("another type than the tool takes, at line {} column {}", error.line(), error.column());
+        Error::Json { doing: "read the stored arguments of a call", source: serde::de::Error::custom(place) }
+    })
 }
 
 /// What a tool said, or null.

@@ -62,10 +62,11 @@ pub enum Error {
     /// Nothing more is accepted of this process. Only seen where [`crate::Builder::on_over`] returns.
     #[error("{}: {}", .0.code, .0.detail)]
     Over(Problem),
-    /// The call may have taken effect: find out by its key and [`crate::Run::settle`] it.
+    /// The call may have taken effect: find out by its key and [`crate::Run::settle`] it. Neither the key nor the arguments
+    /// are in the text of the error.
     #[error("call {} may have taken effect", .0.id)]
     Uncertain(Box<Call>),
-    /// The tool refused, now or in an earlier attempt, and nothing took effect.
+    /// The tool refused, now or in an earlier attempt, and nothing took effect. What it said may end in a log.
     #[error("the tool of call {id} refused: {result}")]
     CallFailed {
         /// Which call.

@@ -341,6 +341,19 @@ fn an_uncertain_call_is_handed_to_the_agent_which_settles_it() {
 }
 
 #[test]
+fn an_error_that_ends_the_process_leaves_neither_key_nor_arguments_in_the_log() {
+    let secret = json!({"key": "key-4711", "arguments": "card-4111"});
+    for verdict in ["uncertain", "go"] {
+        let run =
+            Gateway::new().on("calls/turn-1/claim", [call(verdict, "started", secret.clone())]).attach();
+        let error = run.call("turn-1", Policy::Probe, None, 1, |_, _: i32| Ok(())).unwrap_err();
+        let log =
+            format!("{error} {error:?} {:?}", std::error::Error::source(&error).map(ToString::to_string));
+        assert!(!log.contains("4711") && !log.contains("4111"), "{log}");
+    }
+}
+
+#[test]
 fn a_tool_that_ended_with_an_error_may_be_called_again_under_the_same_claim() {
     let gateway = Gateway::new()
         .on("calls/turn-1/claim", [call("go", "started", json!({}))])
