@@ -87,25 +87,25 @@ class Run:
         claim = {"claimId": str(uuid.uuid4()), "policy": policy, "key": key or self._keys + id, "arguments": arguments}
         if policy in ("retrySameKey", "readOnly"):  # after an exception the same claim may run its tool again
             claim = self._claims.setdefault(id, claim)
-        answer = self._send(f"calls/{id}/claim", claim)
-        call = answer["call"]
-        if answer["verdict"] == "uncertain" and call["state"] != "keyRefused":
+        path = f"calls/{quote(id, '')}"
+        answer = self._send(f"{path}/claim", claim)
+        call, state, result = answer["call"], answer["call"]["state"], answer["call"].get("result")
+        if answer["verdict"] == "uncertain" and state != "keyRefused":
             raise Uncertain(call)
         if answer["verdict"] == "go":
             try:
-                call["state"], call["result"] = "completed", tool(call["key"], call.get("arguments"))
+                state, result = "completed", tool(call["key"], call.get("arguments"))
             except CallFailed as failed:
-                call["state"], call["result"] = failed.outcome, failed.result
-            self._send(f"calls/{id}/complete", {
-                "claimId": claim["claimId"], "outcome": call["state"], "result": call["result"]})
+                state, result = failed.outcome, failed.result
+            self._send(f"{path}/complete", {"claimId": claim["claimId"], "outcome": state, "result": result})
         self._claims.pop(id, None)
-        if call["state"] != "completed":
-            raise (CallFailed if call["state"] == "failed" else KeyRefused)(call.get("result"))
-        return call.get("result")
+        if state != "completed":
+            raise (CallFailed if state == "failed" else KeyRefused)(result)
+        return result
 
     def settle(self, id, outcome, reason, result=None):
         """Records what a probe found out about an uncertain call: "completed" or "failed", and how it was found."""
-        self._send(f"calls/{id}/settle", {"outcome": outcome, "reason": reason, "result": result})
+        self._send(f"calls/{quote(id, '')}/settle", {"outcome": outcome, "reason": reason, "result": result})
 
     def write_records(self, operations):
         """Changes records, all or none: [{"put" | "putIfAbsent": {"space", "key", "value"}}, {"delete": …}, …]."""
@@ -160,6 +160,8 @@ class Run:
                     return answer
                 if status != 429 and status < 500:
                     self._refuse(path, status, text)
+            except http.client.InvalidURL:  # it was never sent, and never will be
+                raise
             except (OSError, http.client.HTTPException) as error:
                 status, retry_after = error, ""  # it may have been heard; the gateway tells a repeat by its bytes
             connection.close()  # the next one may lead to another gateway
@@ -183,10 +185,7 @@ class Run:
         while not self._over.wait(pause):
             pause = self._send("heartbeat", timeout=5) and seconds
 
-    def _leave(self):
-        self._term.wait()
-        time.sleep(GRACE_SECONDS)
-        os._exit(143)
+    _leave = lambda self: (self._term.wait(), time.sleep(GRACE_SECONDS), os._exit(143))
 
 
 def _decode(channel):

@@ -360,6 +360,27 @@ def test_a_tool_that_raised_may_be_called_again_under_the_same_claim(gateway):
     assert first == second
 
 
+def test_an_id_that_is_none_is_the_gateways_to_refuse(gateway):
+    gateway.script["calls/pay%20%C3%A4%2F%0A1/claim"] = [problem(400, "INVALID")]
+    gateway.script["calls/pay%3F/settle"] = [problem(400, "INVALID")]
+    code, out, err = gateway.run("""
+        run = Run.attach()
+        for refused in (lambda: run.call("pay ä/\\n1", policy="ask", tool=print),
+                        lambda: run.settle("pay?", "failed", "looked")):
+            try:
+                refused()
+            except Refused as error:
+                print(error.code)
+    """)
+    assert (code, out, err) == (0, "INVALID\nINVALID\n", "")
+
+
+def test_what_cannot_be_sent_is_not_sent_again(gateway):
+    gateway.env["DALSEGNO_URL"] += " "
+    code, _, err = gateway.run("Run.attach()")
+    assert code == 1 and "InvalidURL" in err
+
+
 def test_a_tool_that_refused_is_recorded_as_failed(gateway):
     gateway.script["calls/turn-1/claim"] = [call("go"), call("done", "failed", result="no such page")]
     gateway.script["calls/turn-1/complete"] = [ok()]

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use crate::http::CALL;
+use crate::http::{CALL, encoded};
 use crate::json::{from_text, raw, to_bytes};
 use crate::{Error, Result, Run, ToolError};
 
@@ -35,7 +35,7 @@ impl Run {
     {
         let claim = self.claim(id, policy, key, &arguments)?;
         let ClaimResponse { verdict, call } =
-            self.client.call(&format!("calls/{id}/claim"), Some(&claim.body))?;
+            self.client.call(&format!("calls/{}/claim", encoded(id)), Some(&claim.body))?;
         match (verdict, call.state) {
             (_, CallState::KeyRefused) => Err(Error::KeyRefused { id: call.id, result: said(call.result) }),
             (ClaimVerdict::Uncertain, _) => Err(Error::Uncertain(Box::new(call))),
@@ -112,7 +112,7 @@ impl Run {
     ) -> Result<Box<RawValue>> {
         let result = raw("write a tool's result as JSON", result)?;
         let request = CompleteRequest { claim_id, outcome, result: Some(result.clone()) };
-        self.client.send(&format!("calls/{id}/complete"), Some(&to_bytes(&request)?), CALL)?;
+        self.client.send(&format!("calls/{}/complete", encoded(id)), Some(&to_bytes(&request)?), CALL)?;
         self.claims().remove(id);
         Ok(result)
     }
@@ -127,7 +127,7 @@ impl Run {
     ) -> Result<()> {
         let result = Some(raw("write a call's result as JSON", result)?);
         let body = to_bytes(&SettleRequest { outcome, result, reason: reason.to_owned() })?;
-        self.client.send(&format!("calls/{id}/settle"), Some(&body), CALL)?;
+        self.client.send(&format!("calls/{}/settle", encoded(id)), Some(&body), CALL)?;
         Ok(())
     }
 

@@ -41,6 +41,14 @@ pub enum Error {
     /// The handler of SIGTERM cannot be installed.
     #[error("cannot listen for SIGTERM")]
     Signal(#[source] io::Error),
+    /// It is no request that HTTP knows, or of a scheme that this crate does not speak: look at the environment.
+    #[error("{path}: cannot be sent")]
+    Unsendable {
+        /// The call, relative to the run.
+        path: String,
+        /// Why.
+        source: Box<dyn StdError + Send + Sync>,
+    },
     /// The gateway refused for good; `problem.code` is stable.
     #[error("{path}: {}: {}", problem.code, problem.detail)]
     Refused {

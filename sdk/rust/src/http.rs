@@ -1,5 +1,6 @@
 //! The same bytes until they are answered.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, OnceLock};
@@ -81,6 +82,9 @@ impl Client {
                     return Err(self.refusal(path, answer));
                 }
                 Ok(answer) => (answer.status.to_string(), answer.retry_after),
+                Err(never @ (ureq::Error::Http(_) | ureq::Error::BadUri(_) | ureq::Error::TlsRequired)) => {
+                    return Err(Error::Unsendable { path: path.to_owned(), source: Box::new(never) });
+                }
                 // Whether it was heard is unknown; the gateway tells a repeat by its bytes.
                 Err(error) => (error.to_string(), Duration::ZERO),
             };
@@ -160,4 +164,16 @@ impl Client {
             _ => Error::Refused { path, problem },
         }
     }
+}
+
+/// Percent-encoded, so that it is one part of a path, or one value of a query.
+pub(crate) fn encoded(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut encoded, byte| {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte.into()),
+            // Writing to a String cannot fail.
+            _ => drop(write!(encoded, "%{byte:02X}")),
+        }
+        encoded
+    })
 }

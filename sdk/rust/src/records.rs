@@ -1,13 +1,12 @@
 //! Records: entries under keys, beside the state. They need no turn to be over, and are read key by key.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 
 use dalsegno_protocol::{Payload, Record, RecordOp, RecordsRequest, RecordsResponse};
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::http::CALL;
+use crate::http::{CALL, encoded};
 use crate::json::{raw, to_bytes};
 use crate::{Commit, Result, Run};
 
@@ -104,16 +103,4 @@ impl Iterator for Records<'_> {
 
 fn entry(value: &impl Serialize) -> Result<Payload> {
     Ok(Payload::Json(raw("write a record as JSON", value)?))
-}
-
-/// Percent-encoded, so that it is one value of a query.
-fn encoded(text: &str) -> String {
-    text.bytes().fold(String::new(), |mut encoded, byte| {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte.into()),
-            // Writing to a String cannot fail.
-            _ => drop(write!(encoded, "%{byte:02X}")),
-        }
-        encoded
-    })
 }

@@ -368,6 +368,29 @@ fn a_tool_that_ended_with_an_error_may_be_called_again_under_the_same_claim() {
 }
 
 #[test]
+fn an_id_that_is_none_is_the_gateways_to_refuse() {
+    let gateway = Gateway::new()
+        .on("calls/pay%20%C3%A4%2F%0A1/claim", [problem(400, "INVALID")])
+        .on("calls/pay%3F/settle", [problem(400, "INVALID")]);
+    let run = gateway.attach();
+    let claimed = run.call("pay ä/\n1", Policy::Ask, None, (), |_, ()| -> Result<(), _> { panic!("made") });
+    let settled = run.settle("pay?", CallOutcome::Failed, &(), "looked");
+    for refused in [claimed, settled] {
+        assert!(matches!(refused, Err(Error::Refused { problem, .. }) if problem.code == Code::Invalid));
+    }
+}
+
+#[test]
+fn what_cannot_be_sent_is_not_sent_again() {
+    let gateway = Gateway::new();
+    let address = gateway.url.strip_prefix("http://").unwrap();
+    for url in [address, &format!("http://{address} "), &format!("https://{address}")] {
+        let refused = gateway.builder().env(env::URL, url).attach().err().unwrap();
+        assert!(matches!(refused, Error::Unsendable { .. }), "{url}: {refused:?}");
+    }
+}
+
+#[test]
 fn a_tool_that_refused_is_recorded_as_failed() {
     let gateway = Gateway::new()
         .on(
