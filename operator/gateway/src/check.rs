@@ -34,7 +34,7 @@ pub(crate) fn commit(request: &CommitRequest, boundary: Boundary) -> Checked {
 /// What a call is named and keyed by when it is claimed.
 pub(crate) fn claim(request: &ClaimRequest) -> Checked {
     match &request.key {
-        Some(key) => word("`key`", key),
+        Some(key) => text("`key`", key, Limits::KEY_CHARS),
         None => Ok(()),
     }
 }
@@ -48,16 +48,17 @@ pub(crate) fn name(what: &str, value: &str) -> Checked {
     refuse(format!("{what} must have 1 to {} characters of A-Z a-z 0-9 . _ : -", Limits::NAME_CHARS))
 }
 
-/// A short text for people or tools: a key, a reason, a trigger.
+/// A short text for people or tools: a reason, a trigger.
 pub(crate) fn word(what: &str, value: &str) -> Checked {
-    let characters = value.chars().take(Limits::NAME_CHARS + 1).count();
-    if (1..=Limits::NAME_CHARS).contains(&characters) && !value.chars().any(char::is_control) {
+    text(what, value, Limits::NAME_CHARS)
+}
+
+fn text(what: &str, value: &str, limit: usize) -> Checked {
+    let characters = value.chars().take(limit + 1).count();
+    if (1..=limit).contains(&characters) && !value.chars().any(char::is_control) {
         return Ok(());
     }
-    refuse(format!(
-        "{what} must have 1 to {} characters, none of them a control character",
-        Limits::NAME_CHARS
-    ))
+    refuse(format!("{what} must have 1 to {limit} characters, none of them a control character"))
 }
 
 /// The end of a run.
@@ -145,7 +146,7 @@ fn calls(calls: &[PlannedCall], boundary: Boundary) -> Checked {
     let mut seen = BTreeSet::new();
     for call in calls {
         name("a call's `id`", &call.id)?;
-        word("a call's `key`", &call.key)?;
+        text("a call's `key`", &call.key, Limits::KEY_CHARS)?;
         if !seen.insert(&call.id) {
             return refuse(format!(
                 "two calls have the id {:?}; an id names one call in the whole run",

@@ -10,8 +10,10 @@ impl Limits {
     pub const INLINE_STATE_BYTES: usize = 1 << 20;
     /// Channels that one boundary sets or appends to; as many that it removes, and that it truncates.
     pub const CHANNELS: usize = 64;
-    /// Characters in the name of a channel or a call, in a key, a reason or a trigger.
+    /// Characters in the name of a channel or a call, in a reason, a trigger or a media type.
     pub const NAME_CHARS: usize = 128;
+    /// Characters in the key of a call: room for the run's id and the longest name of a call, of which the SDKs make it.
+    pub const KEY_CHARS: usize = 256;
     /// Events in one boundary.
     pub const EVENTS: usize = 1_000;
     /// Calls planned in one boundary.

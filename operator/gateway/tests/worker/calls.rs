@@ -64,6 +64,22 @@ async fn a_planned_call_is_claimed_without_a_key_and_goes_with_the_planned_one()
 }
 
 #[tokio::test]
+async fn the_longest_id_has_its_key_as_the_sdks_make_it() {
+    let world = World::attached().await;
+    let [planned, claimed] = ["plan", "pay:"].map(|id| format!("{id:x<128}"));
+    let key = |id: &str| format!("{}:{id}", world.run);
+    let call = json!({ "id": planned, "policy": "probe", "key": key(&planned) });
+    let plan = json!({ "commitId": Uuid::from_u128(1), "calls": [call] }).to_string();
+    world.post("turns/1/plan", plan).await.ok();
+    for (n, id) in [(1, planned), (2, claimed)] {
+        let path = format!("calls/{}", id.replace(':', "%3A"));
+        let go = world.post(&format!("{path}/claim"), claim(n, "probe", Some(&key(&id)))).await.ok();
+        assert_eq!((&go["call"]["id"], &go["call"]["key"]), (&json!(id), &json!(key(&id))));
+        world.post(&format!("{path}/complete"), complete(n, "completed", json!(1))).await.ok();
+    }
+}
+
+#[tokio::test]
 async fn a_new_call_without_a_key_is_invalid() {
     let world = World::attached().await;
     let answer = world.post("calls/pay/claim", claim(1, "probe", None)).await;
@@ -148,14 +164,14 @@ async fn a_fenced_worker_claims_completes_and_settles_nothing() {
 #[tokio::test]
 async fn a_call_that_makes_no_sense_is_refused_with_a_reason() {
     let world = World::attached().await;
-    let long_key = claim(1, "probe", Some(&"k".repeat(129)));
+    let long_key = claim(1, "probe", Some(&"k".repeat(257)));
     let claims = [
         ("a%20b", claim(1, "probe", Some("k")), "1 to 128 characters"),
         ("%C3%A9", claim(1, "probe", Some("k")), "1 to 128 characters"),
         ("pay", claim(1, "sometimes", Some("k")), "unknown variant"),
         ("pay", claim(1, "probe", Some("")), "`key`"),
         ("pay", claim(1, "probe", Some("a\u{0}b")), "control character"),
-        ("pay", long_key, "1 to 128 characters"),
+        ("pay", long_key, "1 to 256 characters"),
         ("pay", json!({ "policy": "probe", "key": "k" }).to_string(), "claimId"),
         ("pay", json!({ "claimId": "1", "policy": "probe", "key": "k" }).to_string(), "UUID"),
         ("pay", json!({ "claimId": Uuid::nil(), "key": "k" }).to_string(), "policy"),
