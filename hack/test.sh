@@ -65,7 +65,7 @@ run 'tests in Rust' cargo 20 cargo test --locked --workspace --exclude dalsegno-
 harness=$(cargo test --locked --workspace --lib --no-run 2>&1 | sed -n 's/.*(\(.*deps.dalsegno_e2e-.*\))/\1/p')
 run 'tests of the harness' cargo 5 "${harness:-false}" || true
 run 'tests of the cluster' go 10 go test -C e2e/cluster -v ./... || true
-run 'fuzz' cargo 14 hack/fuzz.sh 24 || true # four minutes over all targets
+run 'fuzz' cargo 14 hack/fuzz.sh 22 || true # four minutes over all targets
 run 'tests in Python' pytest 5 "${pytest[@]}" -p no:cacheprovider sdk/python || true
 run 'adapters' pytest 5 hack/adapters.sh || true
 

@@ -122,7 +122,7 @@ fn end_of_container(attempt: &Attempt, seen: &PodSight) -> Option<End> {
     let ended = pod::worker_end(&seen.pod);
     let end = ended
         .filter(|_| attached)
-        .and_then(last_words)
+        .and_then(|it| last_words(it.message.as_deref()?))
         .or_else(|| ended.and_then(out_of_memory))
         .or_else(|| disruption(seen))
         .or_else(|| verdict_of_kubelet(&seen.pod))
@@ -149,8 +149,9 @@ enum SaidClass {
     Fatal,
 }
 
-fn last_words(ended: &ContainerStateTerminated) -> Option<End> {
-    let said: LastWords = serde_json::from_str(ended.message.as_deref()?.trim()).ok()?;
+/// What a termination message says, if it is one of the contract's.
+pub fn last_words(message: &str) -> Option<End> {
+    let said: LastWords = serde_json::from_str(message.trim()).ok()?;
     let (cause, class) = match said.class {
         SaidClass::Crash => (Cause::WorkerReported, Class::Crash),
         SaidClass::Disruption => (Cause::WorkerReported, Class::Disruption),

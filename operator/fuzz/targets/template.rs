@@ -1,9 +1,10 @@
-//! Templates as they stand in the store, and what a pod says of itself.
+//! Templates as they stand in the store, and what a pod and its worker say of themselves.
 
 #![no_main]
 
-use dalsegno_core::revision::{digest_in, Document};
+use dalsegno_core::evidence::last_words;
 use dalsegno_core::pod;
+use dalsegno_core::revision::{digest_in, Document};
 use k8s_openapi::api::core::v1::Pod;
 use libfuzzer_sys::fuzz_target;
 
@@ -15,6 +16,9 @@ fuzz_target!(|text: &str| {
         if document.image().is_some() {
             assert_eq!(pinned.image().as_deref().and_then(digest_in), Some(digest.as_str()));
         }
+    }
+    if let Some(end) = last_words(text) {
+        assert!(end.of(1).message.len() <= 512);
     }
     if let Ok(seen) = serde_json::from_str::<Pod>(text) {
         let _ = (pod::worker_name(&seen).len(), pod::has_ended(&seen), pod::has_stopped(&seen), pod::is_disrupted(&seen));
