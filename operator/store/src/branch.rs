@@ -95,7 +95,7 @@ pub(crate) trait Keeper: Shelf {
     fn sealing_to_write(&self, run: RunId) -> impl Future<Output = Result<Sealing>> + Send;
 
     /// Keeps a snapshot and its chunks where they are not there; what is there and damaged is replaced. Nothing is taken
-    /// whose payloads were dropped, and nothing plain where the run has a data key.
+    /// whose payloads were dropped, none whose other chunks are gone, and nothing plain where the run has a data key.
     fn keep(&self, new: snapshot::New) -> impl Future<Output = Result<()>> + Send;
 }
 

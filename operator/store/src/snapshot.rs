@@ -12,7 +12,7 @@
 //! with `f` as in [`crate::header`].
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use dalsegno_protocol::{Boundary, State};
 use sha2::{Digest as _, Sha256};
@@ -39,6 +39,8 @@ pub(crate) struct New {
     pub digest: Digest,
     /// In the order of their hashes, so that two writers take them in one order.
     pub chunks: Vec<(Digest, Vec<u8>)>,
+    /// Its other chunks, each once: they were there when its state was read.
+    pub shared: Vec<Digest>,
 }
 
 /// A snapshot that was found whole.
@@ -97,7 +99,7 @@ async fn keep(shelf: &impl Keeper, run: RunId, at: Standpoint) -> Result<ReadBac
     let Some(kept) = shelf.snapshot(run, &content_hash).await? else {
         // Either a data key was made meanwhile, which this says, or it is too late.
         shelf.sealing_to_write(run).await?;
-        let detail = "what it would stand for was dropped meanwhile".into();
+        let detail = "what it would stand for, or shares, was dropped meanwhile".into();
         return Err(Error::Gone { doing: "keeping a snapshot", detail });
     };
     let (text, manifest) = read(shelf, run, &content_hash, &kept, &sealing).await?;
@@ -190,9 +192,11 @@ fn manifest(content_hash: &Digest, kept: &KeptSnapshot, sealing: &Sealing) -> Re
 fn prepare(run: RunId, at: Standpoint, sealing: &Sealing) -> Result<(New, Digest)> {
     let text = fold::text(&at.state)?;
     let (manifest, pieces) = Manifest::cut(&text, &|digest| sealing.digest(digest));
-    let mut chunks = BTreeMap::new();
+    let (mut chunks, mut shared) = (BTreeMap::new(), BTreeSet::new());
     for (hash, bytes) in manifest.chunks.iter().zip(pieces) {
-        if !at.chunks.contains(hash) && !chunks.contains_key(hash) {
+        if at.chunks.contains(hash) {
+            shared.insert(*hash);
+        } else if !chunks.contains_key(hash) {
             chunks.insert(*hash, sealing.seal(Spot::Chunk(hash), codec::encode(bytes))?);
         }
     }
@@ -206,6 +210,7 @@ fn prepare(run: RunId, at: Standpoint, sealing: &Sealing) -> Result<(New, Digest
         digest: digest_of(run, &at.content_hash, &document),
         document,
         chunks: chunks.into_iter().collect(),
+        shared: shared.into_iter().collect(),
     };
     Ok((new, sha256(&text)))
 }

@@ -50,6 +50,7 @@ fn migrator() -> Migrator {
         51 "0051_late_snapshots",
         52 "0052_touched_calls",
         53 "0053_never_sealed",
+        55 "0055_shared_chunks",
     })
 }
 

@@ -70,6 +70,8 @@ impl Keeper for Rows<'_, Sqlite> {
         if !judging.await? {
             return Ok(());
         }
+        // Between two of its pieces they may go with another snapshot that has them.
+        new.shared.extend(new.chunks.iter().map(|(hash, _)| *hash));
         let mut chunks = std::mem::take(&mut new.chunks).into_iter();
         while !chunks.as_slice().is_empty() {
             let lot: Vec<_> = chunks.by_ref().take(LOT).collect();
@@ -180,6 +182,12 @@ async fn keep_chunks(
 async fn keep(conn: &mut SqliteConnection, now: i64, new: New) -> Work<()> {
     if !is_taken(conn, new.run, None, seal::is_sealed(&new.document)).await? {
         return Ok(());
+    }
+    for chunk in new.shared {
+        let is_there = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM chunks WHERE run = ? AND hash = ?)");
+        if !is_there.bind(new.run).bind(Hash(chunk)).fetch_one(&mut *conn).await? {
+            return Ok(());
+        }
     }
     sqlx::query(
         "INSERT INTO snapshots (run, content_hash, turn, boundary, epoch, document, digest, created_at) \

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dalsegno_store::keys::{KeyProvider, Wrapped};
 use dalsegno_store::seal::DataKey;
-use dalsegno_store::{Error, Result, Retention, RunId, open_beside};
+use dalsegno_store::{Commit, Error, Result, Retention, RunId, open_beside};
 use tokio::sync::Semaphore;
 
 use crate::{Face, Worker, World, check, keys, ok, on_both, turn};
@@ -14,6 +14,8 @@ on_both! {
     a_snapshot_that_comes_after_its_run_was_dropped_leaves_nothing,
     a_snapshot_that_is_being_written_while_its_run_is_dropped_goes_with_it,
     a_snapshot_of_a_boundary_that_was_dropped_meanwhile_is_not_taken,
+    a_snapshot_whose_shared_chunks_go_meanwhile_is_not_taken,
+    a_snapshot_that_is_being_written_keeps_the_chunks_that_it_shares,
     nothing_plain_is_written_beside_a_data_key,
 }
 
@@ -145,6 +147,78 @@ async fn a_snapshot_of_a_boundary_that_was_dropped_meanwhile_is_not_taken(face: 
     assert!(!snapshot.unwrap().made);
     assert_eq!(left(face).await, before);
     assert_eq!(check(&face.sealed().await).await.1, []);
+}
+
+/// Twenty turns whose state is large, and the same at turns 10 and 20 alone, with a snapshot of the first.
+async fn alike(world: &World) -> Worker {
+    let worker = world.worker().await;
+    for number in 1..=20 {
+        let item: String = (0..9_000).map(|n: i32| format!("{:x} ", n.wrapping_mul(7_919))).collect();
+        let item = if number % 10 == 0 { item } else { number.to_string() };
+        let text = format!(r#"{{"set":{{"log":{{"json":"{item}"}}}}}}"#);
+        ok(world
+            .commit(&Commit { ops: Some(text.into()), full: false, ..worker.result(number) })
+            .await
+            .unwrap());
+        if number == 10 {
+            assert!(world.snapshot(worker.run).await.unwrap().made);
+        }
+    }
+    let retention = Retention { keep_last: Some(5), ..Retention::default() };
+    world.set_retention(worker.run, &retention).await.unwrap();
+    worker
+}
+
+/// The first snapshot is dropped while the next is under way, which has read it and not yet written.
+async fn a_snapshot_whose_shared_chunks_go_meanwhile_is_not_taken(face: &Face) {
+    let world = face.plain().await;
+    let worker = alike(&world).await;
+    let mut session = face.session().await;
+    session.execute("BEGIN").await;
+    if face.is_postgres() {
+        let lock = "SELECT pg_advisory_xact_lock(hashtextextended('snapshot/' || id, 0)) FROM runs";
+        session.execute(lock).await;
+    }
+    session.execute("DELETE FROM snapshots").await;
+    session.execute("DELETE FROM chunks").await;
+    let goes = async {
+        tokio::time::sleep(Duration::from_millis(800)).await;
+        session.execute("COMMIT").await;
+    };
+    let (snapshot, ()) = tokio::join!(world.snapshot(worker.run), goes);
+    assert!(!snapshot.unwrap().made);
+    assert_eq!(check(&world).await.1, []);
+    assert!(world.snapshot(worker.run).await.unwrap().made, "the next is made without it");
+    assert_eq!(check(&world).await.1, []);
+}
+
+/// The row that it is about to write is another's for a while, as above.
+async fn a_snapshot_that_is_being_written_keeps_the_chunks_that_it_shares(face: &Face) {
+    let (world, operator) = (face.plain().await, face.plain().await);
+    let worker = alike(&world).await;
+    let mut session = face.session().await;
+    session.execute("BEGIN").await;
+    session
+        .execute(
+            "INSERT INTO snapshots (run, content_hash, turn, boundary, epoch, document, digest, created_at) \
+             SELECT run, content_hash, turn, boundary, epoch, digest, digest, 0 FROM boundaries WHERE turn = 20",
+        )
+        .await;
+    let drops = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        for _ in 0..3 {
+            operator.drop_old(worker.run, 500).await.unwrap();
+        }
+    };
+    let goes = async {
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        session.execute("ROLLBACK").await;
+    };
+    let (snapshot, (), ()) = tokio::join!(world.snapshot(worker.run), drops, goes);
+    snapshot.unwrap();
+    assert_eq!(check(&face.plain().await).await.1, []);
+    while operator.drop_old(worker.run, 500).await.unwrap().run.is_some() {}
+    assert_eq!(check(&face.plain().await).await.1, []);
 }
 
 async fn nothing_plain_is_written_beside_a_data_key(face: &Face) {
