@@ -123,7 +123,7 @@ pub fn encode_events(events: &[Box<RawValue>]) -> Option<Vec<u8>> {
     Some(encode(&framed))
 }
 
-/// Kept events as they came.
+/// Kept events as they came. More of them than a boundary may have are refused: however short, each costs its own memory.
 pub fn decode_events(payload: Option<&[u8]>, limit: usize) -> Result<Vec<Box<RawValue>>> {
     let Some(payload) = payload else {
         return Ok(Vec::new());
@@ -132,6 +132,9 @@ pub fn decode_events(payload: Option<&[u8]>, limit: usize) -> Result<Vec<Box<Raw
     let mut rest = framed.as_slice();
     let mut events = Vec::new();
     while !rest.is_empty() {
+        if events.len() == Limits::EVENTS {
+            return Err(corrupt(format!("it has more than {} events", Limits::EVENTS)));
+        }
         let (length, tail) =
             rest.split_first_chunk::<4>().ok_or_else(|| corrupt("a length of an event is cut"))?;
         let length = u32::from_be_bytes(*length) as usize;

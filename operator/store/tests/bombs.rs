@@ -4,10 +4,11 @@
 #[path = "support/alone.rs"]
 mod alone;
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use alone::within;
-use dalsegno_store::codec::{LIMIT, decode, decode_after};
+use dalsegno_store::codec::{LIMIT, decode, decode_after, decode_events};
 
 /// What the whole process may take.
 const MEMORY: u64 = 64 << 20;
@@ -49,5 +50,26 @@ fn a_patch_that_unpacks_to_a_gibibyte_is_refused_within_64_mib() {
             let refused = decode_after(b"{}", &gibibyte(2, header), LIMIT).unwrap_err().to_string();
             assert!(refused.contains(why), "{refused}");
         }
+    });
+}
+
+/// So many events of one byte as they are kept, never in memory at once.
+fn events_of_one_byte(count: usize) -> Vec<u8> {
+    let event = b"\0\0\0\x011";
+    let mut frame = zstd::stream::write::Encoder::new(vec![1], 1).unwrap();
+    frame.set_pledged_src_size(Some((count * event.len()) as u64)).unwrap();
+    for _ in 0..count {
+        frame.write_all(event).unwrap();
+    }
+    frame.finish().unwrap()
+}
+
+#[test]
+fn seven_million_events_in_three_kilobytes_are_refused_within_64_mib() {
+    within(MEMORY, TIME, "seven_million_events_in_three_kilobytes_are_refused_within_64_mib", || {
+        let payload = events_of_one_byte(LIMIT / 5);
+        assert!(payload.len() < 4_096, "{} bytes", payload.len());
+        let refused = decode_events(Some(&payload), LIMIT).unwrap_err().to_string();
+        assert!(refused.contains("more than 1000 events"), "{refused}");
     });
 }
