@@ -112,7 +112,11 @@ async fn answer(gateway: &Gateway, record: &RunRecord) -> Result<AttachResponse,
     let (state, unsettled_calls, completed_calls) = tokio::try_join!(
         async {
             match record.head {
-                Some(_) => gateway.ask("reading the state", || head(&**store, record.id)).await,
+                Some(_) => {
+                    let _room = gateway.room(record.id, None).await?;
+                    let state = gateway.ask("reading the state", || head(&**store, record.id)).await?;
+                    Ok(state.filter(is_small))
+                }
                 None => Ok(None),
             }
         },
@@ -130,7 +134,7 @@ async fn answer(gateway: &Gateway, record: &RunRecord) -> Result<AttachResponse,
         attempt: record.attempt.number,
         decision: if head.is_some() { Decision::Resume } else { Decision::Fresh },
         head,
-        state: state.filter(is_small),
+        state,
         unsettled_calls,
         completed_calls,
         approval: None,
@@ -158,22 +162,9 @@ fn warnings(record: &RunRecord) -> Vec<Warning> {
         .collect()
 }
 
-/// Whether a state may travel with the answer; measured without writing it anywhere.
+/// Whether a state may travel with the answer.
 fn is_small(state: &Channels) -> bool {
-    struct Room(usize);
-
-    impl std::io::Write for Room {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 = self.0.checked_sub(bytes.len()).ok_or(std::io::ErrorKind::StorageFull)?;
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    serde_json::to_writer(Room(Limits::INLINE_STATE_BYTES), state).is_ok()
+    read::length(state, Limits::INLINE_STATE_BYTES).is_some()
 }
 
 fn not_ready() -> Refusal {

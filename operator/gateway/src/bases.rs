@@ -73,6 +73,7 @@ mod tests {
             digest: [0; 32],
             ops: Some(ops.into()),
             full: true,
+            size: 0,
             base: None,
             events: Vec::new(),
             calls: Vec::new(),

@@ -7,7 +7,7 @@ use axum::response::Response;
 use dalsegno_protocol::{
     Boundary, ChannelOps, CommitRequest, CommitResponse, CommitResult, Flags, Outcome, Payload, RawValue,
 };
-use dalsegno_store::{Asked, Commit, Committed, Standing};
+use dalsegno_store::{Asked, Commit, Committed, Standing, size};
 
 use crate::body;
 use crate::check;
@@ -48,7 +48,7 @@ async fn commit(
     check::commit(&request, boundary)?;
     let finish =
         request.outcome.as_ref().map(|Outcome::Finish(finish)| end::new_finish(finish)).transpose()?;
-    let (ops, full) = ops(request.state, request.channels)?;
+    let (ops, full, size) = ops(request.state, request.channels)?;
     let bytes = received.bytes.len();
     let (digest, _budget) = received.release();
     let commit = Commit {
@@ -60,6 +60,7 @@ async fn commit(
         digest,
         ops,
         full,
+        size,
         base: if full { gateway.bases.of(worker.run) } else { None },
         events: request.events,
         calls: request.calls,
@@ -83,15 +84,15 @@ fn follow(gateway: &Gateway, commit: &Commit, committed: &Committed) {
     }
 }
 
-/// The channel operations as the text to keep, each JSON payload as it came, and whether they are the full state.
+/// The channel operations as the text to keep, each JSON payload as it came; whether they are the full state; what they count.
 fn ops(
     state: Option<Box<RawValue>>,
     channels: Option<ChannelOps>,
-) -> Result<(Option<Vec<u8>>, bool), Refusal> {
+) -> Result<(Option<Vec<u8>>, bool, usize), Refusal> {
     let whole = state.map(|state| ChannelOps::whole(Payload::Json(state)));
-    let Some(ops) = whole.or(channels) else { return Ok((None, false)) };
+    let Some(ops) = whole.or(channels) else { return Ok((None, false, 0)) };
     let text = serde_json::to_vec(&ops).map_err(|error| Refusal::invalid(error.to_string()))?;
-    Ok((Some(text), ops.full))
+    Ok((Some(text), ops.full, size::of_ops(&ops)))
 }
 
 /// What a commit or a finish is answered.
@@ -106,6 +107,7 @@ pub(crate) fn answer(
         Committed::Fenced { committed } => return Err(Refusal::fenced_commit(committed)),
         Committed::Finished => return Err(Refusal::finished()),
         Committed::UnsettledCalls => return Err(Refusal::unsettled()),
+        Committed::TooLarge => return Err(Refusal::state_too_large()),
         Committed::NotFound => return Err(Refusal::no_such_run()),
     };
     refusal::ok(&CommitResponse { result, head, flags: flags(asked) })

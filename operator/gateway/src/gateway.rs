@@ -7,7 +7,8 @@ use std::time::Duration;
 use dalsegno_protocol::{Limits, State};
 use dalsegno_store::{RunId, Store};
 use prometheus_client::registry::Registry;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::Authenticator;
@@ -18,6 +19,9 @@ use crate::heartbeat::Heartbeats;
 use crate::metrics::Metrics;
 use crate::refusal::Refusal;
 use crate::snapshots::Snapshots;
+
+/// Bytes of states that are read at once: two of the largest.
+const STATES_BYTES: usize = 2 * Limits::STATE_BYTES;
 
 /// How long the gateway waits for what, and how much it takes at once.
 #[derive(Clone, Debug)]
@@ -110,6 +114,8 @@ pub struct Shared {
     pub(crate) admission: Admission,
     /// Calls that may wait for the store.
     pub(crate) askers: Semaphore,
+    /// Bytes of states that are being read.
+    pub(crate) states: Semaphore,
     pub(crate) exports: Arc<Semaphore>,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) bases: Bases,
@@ -139,6 +145,7 @@ impl Gateway {
             readers: Arc::new(Semaphore::new(config.readers)),
             admission: Admission::new(config.calls_per_run),
             askers: Semaphore::new(config.askers),
+            states: Semaphore::new(STATES_BYTES),
             exports: Arc::new(Semaphore::new(config.exports)),
             bases: Bases::new(config.base_budget),
             snapshots: Snapshots::default(),
@@ -159,6 +166,27 @@ impl Gateway {
     /// Puts the gateway's metrics into a registry, as `gateway_…` under the registry's own prefix.
     pub fn register(&self, registry: &mut Registry) {
         self.metrics.register(registry);
+    }
+
+    /// Room for the state after a turn, or at the head: whoever reads one holds it several times over. Of an earlier turn nobody
+    /// knows how large it is, and room is made for the largest.
+    pub(crate) async fn room(&self, run: RunId, turn: Option<i32>) -> Result<SemaphorePermit<'_>, Refusal> {
+        let bytes = match turn {
+            None => self.ask("asking how large a state is", || self.store.state_bytes(run)).await?,
+            Some(_) => None,
+        };
+        self.room_of(bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(Limits::STATE_BYTES)).await
+    }
+
+    /// Room for two states of any turns.
+    pub(crate) async fn room_for_two(&self) -> Result<SemaphorePermit<'_>, Refusal> {
+        self.room_of(STATES_BYTES).await
+    }
+
+    async fn room_of(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Refusal> {
+        let bytes = u32::try_from(bytes.min(STATES_BYTES)).unwrap_or(u32::MAX);
+        let room = timeout(self.config.store_deadline, self.states.acquire_many(bytes)).await;
+        room.ok().and_then(Result::ok).ok_or_else(Refusal::full)
     }
 
     /// The state after a turn, or at the head.

@@ -173,6 +173,7 @@ fn outcome(answer: &Committed) -> &'static str {
         Committed::Fenced { .. } => "fenced",
         Committed::Finished => "finished",
         Committed::UnsettledCalls => "unsettled-calls",
+        Committed::TooLarge => "too-large",
         Committed::NotFound => "not-found",
     }
 }

@@ -25,6 +25,7 @@ pub(crate) async fn state(
 ) -> Result<Response, Refusal> {
     let turn = one_turn(query.as_deref())?;
     judge(&gateway, &reader).await?;
+    let _room = gateway.room(reader.run, turn).await?;
     let state = after(&gateway, &reader, turn).await?;
     answer(&gateway, &StateResponse { state })
 }
@@ -40,6 +41,7 @@ pub(crate) async fn memory_delta(
     let from = from.map(|turn| path::turn(&turn)).transpose()?;
     let to = query.take("to").map(|turn| path::turn(&turn)).transpose()?;
     judge(&gateway, &reader).await?;
+    let _room = gateway.room_for_two().await?;
     let before = match from {
         None => dalsegno_protocol::State::new(),
         from => after(&gateway, &reader, from).await?,
@@ -58,6 +60,7 @@ pub(crate) async fn checkpoint(
     judge(&gateway, &reader).await?;
     let run = gateway.ask("looking up a run", || gateway.store.get_run(reader.run)).await?;
     let run = run.ok_or_else(Refusal::no_such_run)?;
+    let _room = gateway.room(reader.run, turn).await?;
     let call = || dalsegno_store::checkpoint(&*gateway.store, &run, turn);
     let document = gateway.ask("reading a checkpoint", call).await?;
     answer(&gateway, &document.ok_or_else(|| nothing(turn))?)
@@ -98,18 +101,40 @@ pub(crate) fn nothing(turn: Option<i32>) -> Refusal {
     )
 }
 
-/// An answer that may be large.
+/// An answer that may be large: it is measured, and has its place, before it is written.
 pub(crate) fn answer(gateway: &Gateway, answer: &impl Serialize) -> Result<Response, Refusal> {
+    let most = gateway.config.body_budget;
+    let length = length(answer, most).ok_or_else(|| Refusal::answer_too_large(most))?;
+    let budget = budget(gateway, length)?;
     let text = Bytes::from(refusal::text(answer)?);
-    let budget = budget(gateway, text.len())?;
     let head = [(header::CONTENT_TYPE, JSON), (header::CONTENT_LENGTH, text.len().into())];
     Ok((head, trickle(text, budget)).into_response())
 }
 
 /// An answer takes its place in the process's budget until it has gone out.
 fn budget(gateway: &Gateway, bytes: usize) -> Result<OwnedSemaphorePermit, Refusal> {
-    let bytes = u32::try_from(bytes.min(gateway.config.body_budget)).unwrap_or(u32::MAX);
+    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
     gateway.bodies.clone().try_acquire_many_owned(bytes).map_err(|_| Refusal::full())
+}
+
+/// Bytes of an answer as text, without writing it anywhere; `None`: more than so many.
+pub(crate) fn length(answer: &impl Serialize, most: usize) -> Option<usize> {
+    struct Room(usize);
+
+    impl std::io::Write for Room {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 = self.0.checked_sub(bytes.len()).ok_or(std::io::ErrorKind::StorageFull)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut room = Room(most);
+    serde_json::to_writer(&mut room, answer).ok()?;
+    Some(most - room.0)
 }
 
 fn trickle(bytes: Bytes, budget: OwnedSemaphorePermit) -> Body {

@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use dalsegno_protocol::{Boundary, Code, Problem};
+use dalsegno_protocol::{Boundary, Code, Limits, Problem};
 use serde::Serialize;
 
 /// Media type of a problem document.
@@ -80,6 +80,26 @@ impl Refusal {
             "a call of an earlier attempt has no known outcome; claim it again, or probe and settle it (attach lists \
              them as unsettledCalls), then send the same bytes again; if a tool refused the key of a call: exit, only a \
              person may settle that one",
+        )
+    }
+
+    pub(crate) fn state_too_large() -> Self {
+        Self::new(
+            Code::TooLarge,
+            format!(
+                "with this boundary the state would count more than {} bytes, and nothing of it was committed: remove or \
+                 truncate channels in the same boundary, or send a smaller whole state, and keep large things elsewhere",
+                Limits::STATE_BYTES
+            ),
+        )
+    }
+
+    pub(crate) fn answer_too_large(budget: usize) -> Self {
+        Self::new(
+            Code::TooLarge,
+            format!(
+                "the answer is larger than the {budget} bytes that this gateway may hold at once, and no retry helps"
+            ),
         )
     }
 

@@ -103,6 +103,7 @@ pub(crate) fn committed(gateway: &Gateway, run: RunId, turn: i32, whole: bool) {
 }
 
 async fn ask(gateway: &Gateway, run: RunId) -> Option<Snapshotted> {
+    let _room = gateway.room(run, None).await.ok()?;
     match tokio::time::timeout(DEADLINE, gateway.store.snapshot(run)).await {
         Ok(Ok(snapshot)) => Some(snapshot),
         Ok(Err(error)) => {

@@ -8,6 +8,9 @@ impl Limits {
     pub const BODY_BYTES: usize = 16 << 20;
     /// Largest state that `attach` sends inline; above it the worker fetches `GET state`.
     pub const INLINE_STATE_BYTES: usize = 1 << 20;
+    /// Largest state. It is counted as its values' bytes and its channels' names, with 64 more for each channel and for each
+    /// value: a list of very many small items takes memory for each.
+    pub const STATE_BYTES: usize = 64 << 20;
     /// Channels that one boundary sets or appends to; as many that it removes, and that it truncates.
     pub const CHANNELS: usize = 64;
     /// Characters in the name of a channel or a call, in a reason, a trigger or a media type.

@@ -70,6 +70,7 @@ mod tests {
             digest: [0; 32],
             full: ops.is_some_and(|ops| ops.contains("full")),
             ops: ops.map(Into::into),
+            size: 0,
             base,
             events: Vec::new(),
             calls: Vec::new(),

@@ -6,7 +6,8 @@
 //! # Guarantees
 //!
 //! - Every method is atomic and, once it has answered, durable. Every method is one round trip to the database; a
-//!   commit that finds its run locked, and a lookup that begins with a snapshot, are two; making a snapshot is a few.
+//!   commit that finds its run locked, and a lookup that begins with a snapshot, are two; making a snapshot, and a commit
+//!   for which the state must be counted ([`size`]), are a few.
 //!   Commits of many runs that come at once share a round trip, and each is judged as if it came alone.
 //! - A write of a worker is judged against the run's row under its lock, in the same statement that writes: a
 //!   capability that is not the current epoch's is refused, whoever holds it and however late it comes.
@@ -50,6 +51,7 @@ pub mod proof;
 pub mod reading;
 mod records;
 pub mod seal;
+pub mod size;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod snapshot;
 #[cfg(feature = "sqlite")]
@@ -194,7 +196,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Commits a boundary. Judged under the row's lock in this order: unknown run; fenced; duplicate (same id and
     /// digest as the head); finished; unsettled calls of an earlier attempt; conflict (not the next boundary, or
-    /// another body for one that is there).
+    /// another body for one that is there); too large ([`size`]).
     ///
     /// In the same statement: the boundary's row with its content hash, planned calls, records, usage added, the head moved,
     /// a bound lease renewed, the finish.
@@ -230,6 +232,9 @@ pub trait Store: Send + Sync + 'static {
     /// The state after turn `turn` of the live branch (its latest boundary), or after the head. `None` where nothing
     /// is committed or the live branch has no such turn. [`Error::Gone`]: it was dropped or shredded.
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>>;
+
+    /// How large the state at the head is at most, as [`size`] counts. `None`: nobody knows without reading it.
+    async fn state_bytes(&self, run: RunId) -> Result<Option<i64>>;
 
     /// Makes a snapshot of the state at the head, if one is due: [`SNAPSHOT_DUE`] boundaries past what a lookup can
     /// begin with. Never touches the run's row; any number may try at once. What was made is read back and held to the

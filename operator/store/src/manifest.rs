@@ -12,6 +12,7 @@
 //!            SHA-256 of each chunk, 32 bytes each, in order
 //! ```
 
+use dalsegno_protocol::Limits;
 use fastcdc::v2020::FastCDC;
 use sha2::{Digest as _, Sha256};
 
@@ -67,25 +68,27 @@ impl Manifest {
     }
 
     /// The text, from its encoded chunks, with the `digest` that it was cut with. [`Error::Corrupt`] unless all are there
-    /// and whole.
+    /// and whole, and no longer together than a state may be: a chunk may come again, and costs its document 32 bytes.
     pub fn assemble<'p>(
         &self,
         digest: &dyn Fn(Digest) -> Digest,
         chunk: impl Fn(&Digest) -> Option<&'p [u8]>,
     ) -> Result<Vec<u8>> {
-        let mut text = Vec::new();
+        let length = usize::try_from(self.length).ok().filter(|length| *length <= Limits::STATE_BYTES);
+        let length = length.ok_or_else(|| corrupt("it says that it is longer than a state may be"))?;
+        let mut text = Vec::with_capacity(length);
         for hash in &self.chunks {
             let payload = chunk(hash).ok_or_else(|| corrupt("a chunk is missing"))?;
             let bytes = codec::decode(payload, CHUNK.2)?;
             if digest(sha256(&bytes)) != *hash {
                 return Err(corrupt("a chunk does not have its hash"));
             }
-            text.extend(bytes);
-            if text.len() as u64 > self.length {
-                break;
+            if text.len() + bytes.len() > length {
+                return Err(corrupt("its chunks are more than its text"));
             }
+            text.extend(bytes);
         }
-        if text.len() as u64 != self.length || digest(sha256(&text)) != self.digest {
+        if text.len() != length || digest(sha256(&text)) != self.digest {
             return Err(corrupt("its chunks are not its text"));
         }
         Ok(text)

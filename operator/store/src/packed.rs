@@ -1,7 +1,11 @@
 //! A boundary's channel operations as they go into the store: plain, or as a patch that only its parent can take.
 
+use dalsegno_protocol::Limits;
+use tokio::sync::Semaphore;
+
+use crate::branch::{self, Shelf};
 use crate::seal::{Sealing, Spot};
-use crate::{Commit, Digest, Result, codec};
+use crate::{Commit, Digest, Error, Result, codec, fold, size};
 
 /// A patch this many times smaller than what it stands for is taken without asking how small a plain frame would be.
 const CLEARLY: usize = 32;
@@ -9,12 +13,17 @@ const CLEARLY: usize = 32;
 /// Bytes of the payloads of a boundary that is kept together with others.
 pub(crate) const SMALL: usize = 256 << 10;
 
+/// States that are counted at once: each may be as large as one may be.
+static COUNTING: Semaphore = Semaphore::const_new(1);
+
 /// A payload, and on which parent alone it may stand.
 #[derive(Clone, Debug)]
 pub(crate) struct Packed {
     pub ops: Option<Vec<u8>>,
     /// The content hash that the head must have; `None`: any.
     pub base: Option<Digest>,
+    /// Bytes of the state after it, where they are the full state or have a base; else what they add to it at most.
+    pub size: i64,
 }
 
 impl Packed {
@@ -40,6 +49,26 @@ impl Packed {
         Self::sealed(commit, sealing, commit.ops.as_deref().map(codec::encode), None)
     }
 
+    /// As it can stand on the head alone that is there now, with how large the state is after it. `None`: larger than it may
+    /// be.
+    pub async fn counted(shelf: &impl Shelf, commit: &Commit, sealing: &Sealing) -> Result<Option<Self>> {
+        // It is never closed.
+        let _turn = COUNTING.acquire().await.ok();
+        // Before the first boundary it is known.
+        let Some(at) = branch::state(shelf, commit.run, None).await? else { return Ok(None) };
+        let mut state = at.state;
+        if let Some(ops) = &commit.ops {
+            let text = str::from_utf8(ops).map_err(|error| corrupt(&error))?;
+            fold::step(&mut state, text)?;
+        }
+        let bytes = size::of_state(&state);
+        if bytes > Limits::STATE_BYTES {
+            return Ok(None);
+        }
+        let plain = Self::plain(commit, sealing)?;
+        Ok(Some(Self { base: Some(at.content_hash), size: signed(bytes), ..plain }))
+    }
+
     fn sealed(
         commit: &Commit,
         sealing: &Sealing,
@@ -47,6 +76,15 @@ impl Packed {
         base: Option<Digest>,
     ) -> Result<Self> {
         let spot = Spot::Ops(commit.turn, commit.boundary, commit.commit_id);
-        Ok(Self { ops: ops.map(|ops| sealing.seal(spot, ops)).transpose()?, base })
+        let ops = ops.map(|ops| sealing.seal(spot, ops)).transpose()?;
+        Ok(Self { ops, base, size: signed(commit.size) })
     }
+}
+
+fn corrupt(error: &dyn std::error::Error) -> Error {
+    Error::Corrupt { doing: "counting a state", detail: error.to_string() }
+}
+
+fn signed(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

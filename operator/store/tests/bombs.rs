@@ -8,7 +8,9 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use alone::within;
-use dalsegno_store::codec::{LIMIT, decode, decode_after, decode_events};
+use dalsegno_store::codec::{LIMIT, decode, decode_after, decode_events, encode};
+use dalsegno_store::manifest::Manifest;
+use sha2::{Digest as _, Sha256};
 
 /// What the whole process may take.
 const MEMORY: u64 = 64 << 20;
@@ -72,4 +74,24 @@ fn seven_million_events_in_three_kilobytes_are_refused_within_64_mib() {
         let refused = decode_events(Some(&payload), LIMIT).unwrap_err().to_string();
         assert!(refused.contains("more than 1000 events"), "{refused}");
     });
+}
+
+#[test]
+fn a_snapshot_that_repeats_one_chunk_to_two_gibibytes_is_refused_within_64_mib() {
+    within(
+        MEMORY,
+        TIME,
+        "a_snapshot_that_repeats_one_chunk_to_two_gibibytes_is_refused_within_64_mib",
+        || {
+            let chunk = vec![b'x'; 64 << 10];
+            let hash: [u8; 32] = Sha256::digest(&chunk).into();
+            let (length, chunks) = (2_u64 << 30, vec![hash; 32_768]);
+            let document = Manifest { length, digest: [0; 32], chunks }.document();
+            assert!(document.len() <= (1 << 20) + 64, "{} bytes", document.len());
+            let kept = encode(&chunk);
+            let manifest = Manifest::parse(&document).unwrap();
+            let refused = manifest.assemble(&|digest| digest, |_| Some(kept.as_slice())).unwrap_err();
+            assert!(refused.to_string().contains("longer than a state may be"), "{refused}");
+        },
+    );
 }

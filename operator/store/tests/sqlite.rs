@@ -59,6 +59,7 @@ fn turn(run: RunId, turn: i32) -> Commit {
         digest: [1; 32],
         ops: Some(format!(r#"{{"full":true,"set":{{"state":{{"json":{turn}}}}}}}"#).into()),
         full: true,
+        size: 0,
         base: None,
         events: Vec::new(),
         calls: Vec::new(),

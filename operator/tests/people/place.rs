@@ -140,6 +140,7 @@ pub fn turn(run: RunId, turn: i32, ops: &str) -> Commit {
         digest: [2; 32],
         ops: Some(ops.into()),
         full: false,
+        size: 0,
         base: None,
         events: Vec::new(),
         calls: Vec::new(),

@@ -83,6 +83,13 @@ async fn when_the_process_holds_as_many_bytes_as_it_may_further_ones_are_refused
     first.ok();
     assert_eq!(world.post("turns/1", large).await.ok()["result"], "duplicate");
     assert_eq!(world.get("state").await.status, 200, "a state that fits has room");
+    let answer = world.with(Config { body_budget: 700, ..quick() }).get("state").await;
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (413, "TOO_LARGE"),
+        "one that never will is not held"
+    );
+    assert!(answer.detail().contains("700 bytes"), "{}", answer.detail());
 }
 
 #[tokio::test]

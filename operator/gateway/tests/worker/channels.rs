@@ -1,5 +1,7 @@
 //! Named channels: values and lists, changed one by one.
 
+use dalsegno_gateway::Config;
+use dalsegno_protocol::Limits;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -96,4 +98,16 @@ async fn channels_that_make_no_sense_are_refused_with_a_reason() {
         assert!(answer.detail().contains(why), "{channels}: {}", answer.detail());
     }
     assert_eq!(world.record().await.head, None);
+}
+
+/// Each of many small values counts more than its text, so that one body reaches the limit.
+#[tokio::test]
+async fn a_state_that_would_be_too_large_is_refused_and_the_run_goes_on_with_a_smaller_one() {
+    let world = World::attached().await.with(Config::default());
+    let values = vec![r#"{"json":1}"#; Limits::STATE_BYTES / 65 + 1].join(",");
+    let answer = change(&world, 1, &format!(r#"{{"append":{{"log":[{values}]}}}}"#)).await;
+    assert_eq!((answer.status, answer.code().as_str()), (413, "TOO_LARGE"));
+    assert!(answer.detail().contains("truncate"), "{}", answer.detail());
+    change(&world, 1, r#"{"append":{"log":[{"json":1}]}}"#).await.ok();
+    assert_eq!(state(&world).await, json!({ "log": { "list": [{ "json": 1 }] } }));
 }

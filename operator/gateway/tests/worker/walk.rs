@@ -159,6 +159,7 @@ fn the_table_of_limits_is_that_of_the_protocol() {
     let limits = [
         ("BODY_BYTES", Limits::BODY_BYTES as i64),
         ("INLINE_STATE_BYTES", Limits::INLINE_STATE_BYTES as i64),
+        ("STATE_BYTES", Limits::STATE_BYTES as i64),
         ("CHANNELS", Limits::CHANNELS as i64),
         ("NAME_CHARS", Limits::NAME_CHARS as i64),
         ("KEY_CHARS", Limits::KEY_CHARS as i64),

@@ -45,6 +45,8 @@ pub struct Commit {
     pub ops: Option<Vec<u8>>,
     /// Whether `ops` is the full state.
     pub full: bool,
+    /// Bytes that `ops` add to the state at most ([`crate::size::of_ops`]).
+    pub size: usize,
     /// A state, where the committer knows one: full operations may then be kept as a patch. If it is not the head's,
     /// they are kept plain; of the boundary that it names it must be the state, which nobody holds it to.
     pub base: Option<Base>,
@@ -83,6 +85,8 @@ pub enum Committed {
     Finished,
     /// Calls of an earlier attempt are unsettled.
     UnsettledCalls,
+    /// The state would be larger than it may be ([`dalsegno_protocol::Limits::STATE_BYTES`]).
+    TooLarge,
     /// No run of this id.
     NotFound,
 }

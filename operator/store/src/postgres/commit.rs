@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use dalsegno_protocol::{PlannedCall, Usage};
+use dalsegno_protocol::{Limits, PlannedCall, Usage};
 use sqlx::postgres::{PgArguments, PgRow, Postgres as Database};
 use sqlx::query::Query;
 use sqlx::{Encode, Row as _, Type};
@@ -17,13 +17,14 @@ use crate::seal::{BodyDigest, Sealing, Spot};
 use crate::{Commit, Committed, Digest, FinishCall, NewFinish, RunId, Standing, codec, header};
 
 /// Of any number of boundaries. It waits for whoever holds their runs' rows.
-const COMMIT: &str = include_str!("commit.sql");
+static COMMIT: LazyLock<String> =
+    LazyLock::new(|| include_str!("commit.sql").replace("{state_bytes}", &Limits::STATE_BYTES.to_string()));
 
 /// Of one boundary: its parameters are no arrays, and its plan is made for one row.
-static COMMIT_ONE: LazyLock<String> = LazyLock::new(|| of_one(COMMIT));
+static COMMIT_ONE: LazyLock<String> = LazyLock::new(|| of_one(&COMMIT));
 
 /// Of boundaries that bring nothing, without the waiting: no answer for those whose run's row is locked.
-static COMMIT_BARE: LazyLock<String> = LazyLock::new(|| unlocked(&bare(COMMIT)));
+static COMMIT_BARE: LazyLock<String> = LazyLock::new(|| unlocked(&bare(&COMMIT)));
 
 /// The same of one.
 static COMMIT_ONE_BARE: LazyLock<String> = LazyLock::new(|| of_one(&COMMIT_BARE));
@@ -42,7 +43,7 @@ fn bare(sql: &str) -> String {
     let first = more.next().into_iter();
     let rest = more.filter_map(|part| part.split_once("-- }")).map(|(_, after)| after);
     let left: String = first.chain(rest).collect();
-    left.replace("$20", "NULL::text").replace("$28", "NULL::bytea")
+    left.replace("$21", "NULL::text").replace("$29", "NULL::bytea")
 }
 
 const FINISH: &str = "SELECT * FROM ds_finish_v1($1, $2, $3, $4, $5, $6, $7, $8)";
@@ -59,6 +60,10 @@ impl Postgres {
         let committed = match self.send(commit, Packed::smallest(commit, &sealing)?, &sealing, None).await? {
             Some(committed) => committed,
             None => self.send_plain(commit, &sealing, None).await?,
+        };
+        let committed = match committed {
+            Committed::TooLarge if !commit.full => self.send_counted(commit, &sealing).await?,
+            committed => committed,
         };
         match (&committed, sealing.body(commit.digest).older()) {
             // Perhaps it stands from before the run had a key. Only then is the plain digest told to the database, whose
@@ -80,8 +85,17 @@ impl Postgres {
         sent.ok_or_else(|| Fault::Corrupt("a boundary that patches nothing was refused for its base".into()))
     }
 
-    /// `older`: a digest under which it may stand too. `None`: it is the next boundary, but as a patch it cannot stand on
-    /// this head.
+    /// The state at the head is counted; anew where the head has moved meanwhile.
+    async fn send_counted(&self, commit: &Commit, sealing: &Sealing) -> Work<Committed> {
+        while let Some(ops) = Packed::counted(&self.rows(), commit, sealing).await? {
+            if let Some(committed) = self.send(commit, ops, sealing, None).await? {
+                return Ok(committed);
+            }
+        }
+        Ok(Committed::TooLarge)
+    }
+
+    /// `older`: a digest under which it may stand too. `None`: it is the next boundary, but cannot stand on this head.
     async fn send(
         &self,
         commit: &Commit,
@@ -261,7 +275,8 @@ fn bind<'q>(sql: &'static str, all: &[&'q Proposed]) -> Query<'q, Database, PgAr
     let query = each(query, all, |it| it.usage.cost_micro_usd);
     let query = each(query, all, |it| it.trigger.as_deref());
     let query = each(query, all, |it| bytes(&it.ops.base));
-    each(query, all, |it| bytes(&it.older))
+    let query = each(query, all, |it| bytes(&it.older));
+    each(query, all, |it| it.ops.size)
 }
 
 /// A parameter: of one boundary a value, of several an array.
@@ -280,7 +295,7 @@ where
     }
 }
 
-/// What a statement says of a boundary. `None`: it is the next, but as a patch it cannot stand on this head.
+/// What a statement says of a boundary. `None`: it is the next, but cannot stand on this head.
 pub(super) fn ruling(row: &PgRow) -> Work<Option<Committed>> {
     if row.try_get::<&str, _>("verdict")? == "other base" {
         return Ok(None);
@@ -307,6 +322,7 @@ fn committed(row: &PgRow) -> Work<Committed> {
         }
         "finished" => Committed::Finished,
         "unsettled" => Committed::UnsettledCalls,
+        "too large" => Committed::TooLarge,
         "not found" => Committed::NotFound,
         other => return Err(Fault::unknown("verdict on a commit", other)),
     })

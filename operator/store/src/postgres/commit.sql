@@ -8,18 +8,21 @@
 --  $1 run  $2 capability  $3 turn  $4 boundary  $5 commit id  $6 digest of the body
 --  $7 ops  $8 their digest  $9 whether they are full  $10 events  $11 their digest  $12 how many
 -- $13 tokens in  $14 tokens out  $15 tool calls  $16 cost  $17 trigger
--- $18 where the ops are a patch, the content hash of the boundary they patch
+-- $18 where the ops are a patch, or their state was counted, the content hash of the boundary they stand on
 -- $19 digest that the body had before the run had a key, or null
+-- $20 bytes of the state after it, where it is full or stands on a base; else what it adds to it at most
 -- For a boundary that comes alone, and may bring more. Where none can, what stands between `more {` and `}` is left out:
--- $20 outcome of the finish, or null  $21 its reason  $22 message  $23 output
--- $24 ids of planned calls  $25 their policies  $26 keys  $27 arguments
--- $28 digest of the changes of records, or null  $29 their words  $30 spaces  $31 keys  $32 entry ids  $33 values
--- $34 sizes
+-- $21 outcome of the finish, or null  $22 its reason  $23 message  $24 output
+-- $25 ids of planned calls  $26 their policies  $27 keys  $28 arguments
+-- $29 digest of the changes of records, or null  $30 their words  $31 spaces  $32 keys  $33 entry ids  $34 values
+-- $35 sizes
 WITH head AS MATERIALIZED (
     SELECT id, array_position($1, id) AS place, lifecycle, epoch, capability, attempt,
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
            unsettled_retry_same_key + unsettled_probe + unsettled_ask + keys_refused AS unsettled,
-           cancel_requested_at, cancel_told_at, suspend, heartbeat_ms, audit_seq, audit_hash, records_digest AS records_before
+           cancel_requested_at, cancel_told_at, suspend, heartbeat_ms, audit_seq, audit_hash, records_digest AS records_before,
+           -- What moves the head otherwise leaves it behind: then nobody knows.
+           CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS bytes_before
     FROM runs
     WHERE id = ANY ($1)
     FOR UPDATE
@@ -30,10 +33,12 @@ proposed AS (
            $6[place] AS digest, $8[place] AS ops_digest, $9[place] AS is_full, $11[place] AS events_digest,
            $12[place] AS event_count, $13[place] AS tokens_in, $14[place] AS tokens_out, $15[place] AS tool_calls,
            $16[place] AS cost_micro_usd, $17[place] AS trigger_word, $18[place] AS base, $19[place] AS older_digest,
+           $20[place] AS size,
+           CASE WHEN $9[place] OR $18[place] IS NOT NULL THEN $20[place] ELSE bytes_before + $20[place] END AS state_bytes,
            ds_now_v1() AS now,
            coalesce(head_hash, decode(repeat('00', 32), 'hex')) AS parent_hash,
            head_position + $12[place] AS position,
-           CASE WHEN $28 IS NULL THEN records_before ELSE ds_records_link_v1(records_before, $28) END
+           CASE WHEN $29 IS NULL THEN records_before ELSE ds_records_link_v1(records_before, $29) END
                AS records_digest
     FROM head
 ),
@@ -57,8 +62,10 @@ judged AS MATERIALIZED (
                    WHEN head_boundary = 1 THEN turn = head_turn AND boundary = 2
                    ELSE turn = coalesce(head_turn, 0) + 1
                END THEN 'conflict'
-               -- A patch stands on its base alone.
+               -- A patch, and what was counted, stand on their base alone.
                WHEN base IS NOT NULL AND head_hash IS DISTINCT FROM base THEN 'other base'
+               -- What adds nothing is never refused.
+               WHEN size > 0 AND coalesce(state_bytes > {state_bytes}, true) THEN 'too large'
                ELSE 'ok'
            END AS verdict
     FROM proposed
@@ -74,7 +81,7 @@ kept AS (
     )
     SELECT id, turn, boundary, epoch, head_turn, head_boundary, head_epoch, parent_hash, content_hash, attempt,
            position, commit_id, digest, now, $7[place], ops_digest, is_full, $10[place], events_digest, event_count,
-           tokens_in, tokens_out, tool_calls, cost_micro_usd, trigger_word, $20 IS NOT NULL, records_digest
+           tokens_in, tokens_out, tool_calls, cost_micro_usd, trigger_word, $21 IS NOT NULL, records_digest
     FROM next
 ),
 -- more {
@@ -82,22 +89,22 @@ planned AS (
     -- A call that is there keeps its first key.
     INSERT INTO calls (run, id, turn, policy, key, state, arguments, created_at)
     SELECT next.id, call.id, next.turn, call.policy, call.key, 'planned', call.arguments, next.now
-    FROM next, unnest($24, $25, $26, $27) WITH ORDINALITY AS call (id, policy, key, arguments, place)
+    FROM next, unnest($25, $26, $27, $28) WITH ORDINALITY AS call (id, policy, key, arguments, place)
     ORDER BY call.place
     ON CONFLICT (run, id) DO NOTHING
 ),
 recorded AS MATERIALIZED (
-    SELECT id, ds_apply_records_v1(id, turn, boundary, epoch, now, $29, $30, $31, $32, $33, $34) AS count
+    SELECT id, ds_apply_records_v1(id, turn, boundary, epoch, now, $30, $31, $32, $33, $34, $35) AS count
     FROM next
-    WHERE $28 IS NOT NULL
+    WHERE $29 IS NOT NULL
 ),
 audited AS (
     INSERT INTO audit (run, seq, at, kind, actor, detail, parent_hash, hash)
     SELECT id, audit_seq + 1, now, 'finished', 'worker', detail, audit_hash,
            ds_audit_hash_v1(audit_hash, id, audit_seq + 1, now, 'finished', 'worker', detail)
-    FROM next, jsonb_build_object('attempt', attempt, 'outcome', $20, 'reason', $21) AS object,
+    FROM next, jsonb_build_object('attempt', attempt, 'outcome', $21, 'reason', $22) AS object,
          LATERAL (SELECT object::text AS detail) AS text
-    WHERE $20 IS NOT NULL
+    WHERE $21 IS NOT NULL
     RETURNING run, seq, hash
 ),
 -- }
@@ -109,16 +116,17 @@ moved AS (
         highest_turn = greatest(runs.highest_turn, next.turn),
         -- What stands in a boundary's hash is told.
         records_digest = NULL,
+        state_bytes = next.state_bytes, state_hash = next.content_hash,
         tokens_in = runs.tokens_in + next.tokens_in, tokens_out = runs.tokens_out + next.tokens_out,
         tool_calls = runs.tool_calls + next.tool_calls, cost_micro_usd = runs.cost_micro_usd + next.cost_micro_usd,
         stored_bytes = stored_bytes + coalesce(octet_length($7[place]), 0) + coalesce(octet_length($10[place]), 0),
         -- more {
-        lifecycle = CASE WHEN $20 IS NULL THEN 'live' ELSE 'finished' END,
-        finish_outcome = $20, finish_reason = $21, finish_message = $22, finish_output = $23,
-        finish_commit_id = CASE WHEN $20 IS NOT NULL THEN next.commit_id END,
-        finish_digest = CASE WHEN $20 IS NOT NULL THEN next.digest END,
-        finish_at = CASE WHEN $20 IS NOT NULL THEN next.now END,
-        changed_at = CASE WHEN $20 IS NULL THEN changed_at ELSE next.now END,
+        lifecycle = CASE WHEN $21 IS NULL THEN 'live' ELSE 'finished' END,
+        finish_outcome = $21, finish_reason = $22, finish_message = $23, finish_output = $24,
+        finish_commit_id = CASE WHEN $21 IS NOT NULL THEN next.commit_id END,
+        finish_digest = CASE WHEN $21 IS NOT NULL THEN next.digest END,
+        finish_at = CASE WHEN $21 IS NOT NULL THEN next.now END,
+        changed_at = CASE WHEN $21 IS NULL THEN changed_at ELSE next.now END,
         audit_seq = coalesce(audited.seq, runs.audit_seq), audit_hash = coalesce(audited.hash, runs.audit_hash),
         -- }
         -- A boundary renews a lease that a heartbeat has bound, and binds none.

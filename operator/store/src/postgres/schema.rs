@@ -51,6 +51,7 @@ fn migrator() -> Migrator {
         52 "0052_touched_calls",
         53 "0053_never_sealed",
         55 "0055_shared_chunks",
+        70 "0070_state_bytes",
     })
 }
 

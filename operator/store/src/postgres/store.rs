@@ -168,6 +168,10 @@ impl Store for Postgres {
         Ok(branch::state(&self.rows(), run, turn).await?.map(|at| at.state))
     }
 
+    async fn state_bytes(&self, run: RunId) -> Result<Option<i64>> {
+        self.do_state_bytes(run).await.map_err(|fault| fault.while_("asking how large a state is"))
+    }
+
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
         snapshot::make(&self.rows(), run).await
     }

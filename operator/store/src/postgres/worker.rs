@@ -11,6 +11,8 @@ const ATTACH: &str = "SELECT * FROM ds_attach_v1($1, $2, $3)";
 
 const ACKNOWLEDGE: &str = "SELECT ds_acknowledge_cancel_v1($1, $2) AS verdict";
 
+const STATE_BYTES: &str = "SELECT CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS bytes FROM runs WHERE id = $1";
+
 const IS_CURRENT: &str = "SELECT EXISTS (SELECT FROM runs WHERE id = $1 AND capability = $2) AS is_current";
 
 impl Postgres {
@@ -41,6 +43,11 @@ impl Postgres {
             "fenced" => Acknowledged::Fenced,
             other => return Err(Fault::unknown("verdict on a cancel", other)),
         })
+    }
+
+    pub(super) async fn do_state_bytes(&self, run: RunId) -> Work<Option<i64>> {
+        let row = self.pool.optional(sqlx::query(STATE_BYTES).bind(run)).await?;
+        Ok(row.map(|row| row.try_get("bytes")).transpose()?.flatten())
     }
 
     pub(super) async fn do_is_current(&self, run: RunId, capability: &Digest) -> Work<bool> {

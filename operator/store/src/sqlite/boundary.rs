@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use dalsegno_protocol::{PlannedCall, Usage};
+use dalsegno_protocol::{Limits, PlannedCall, Usage};
 use sqlx::SqliteConnection;
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite as Database, SqliteArguments};
@@ -80,6 +80,17 @@ impl Prepared {
     }
 }
 
+/// How large the state is with this boundary at most; `None`: nobody knows.
+fn state_bytes(row: &RunRow, commit: &Prepared) -> Option<i64> {
+    let Packed { base, size, .. } = commit.ops;
+    if commit.full || base.is_some() { Some(size) } else { Some(row.known_state_bytes()? + size) }
+}
+
+/// Whether the state with this boundary may be larger than the limit. What adds nothing to it is never refused.
+pub(super) fn may_be_too_large(row: &RunRow, commit: &Prepared) -> bool {
+    commit.ops.size > 0 && state_bytes(row, commit).is_none_or(|bytes| bytes > Limits::STATE_BYTES as i64)
+}
+
 /// The next boundary of a run, judged: what is left is to keep it.
 pub(super) struct Next<'a> {
     commit: &'a Prepared,
@@ -126,6 +137,8 @@ impl<'a> Next<'a> {
             hash,
             at: now,
         };
+        row.state_bytes = state_bytes(&row, commit);
+        row.state_hash = Some(Hash(hash));
         row.set_head(head, position);
         row.spend(&commit.usage);
         row.stored_bytes += commit.size() as i64;
@@ -182,6 +195,8 @@ impl<'a> Next<'a> {
             .bind(row.cost_micro_usd)
             .bind(row.lease_renewed_at)
             .bind(row.cancel_told_at)
+            .bind(row.state_bytes)
+            .bind(row.state_hash)
             .bind(row.id)
     }
 }
@@ -200,8 +215,8 @@ static KEEP: LazyLock<BySize> = LazyLock::new(|| {
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0); \
          UPDATE runs SET (head_turn, head_boundary, head_epoch, head_attempt, head_commit_id, head_digest, head_hash, \
          head_position, head_at, highest_turn, stored_bytes, tokens_in, tokens_out, tool_calls, cost_micro_usd, \
-         lease_renewed_at, cancel_told_at, records_digest) \
-         = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL) WHERE id = ?;"
+         lease_renewed_at, cancel_told_at, state_bytes, state_hash, records_digest) \
+         = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL) WHERE id = ?;"
             .repeat(boundaries)
     })
 });

@@ -6,7 +6,7 @@ use dalsegno_protocol::CallState;
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::boundary::{self, Next, Prepared};
+use super::boundary::{self, Next, Prepared, may_be_too_large};
 use super::call_row::payload;
 use super::calls::next_ordinal;
 use super::cancel::tell;
@@ -20,8 +20,7 @@ use crate::fault::Work;
 use crate::seal::{BodyDigest, Spot};
 use crate::{Committed, Digest, FinishCall, NewFinish, RunId, Standing};
 
-/// Judges a commit and, if it is the next boundary, writes it. `None`: it is the next, but as a patch it cannot stand on
-/// this head.
+/// Judges a commit and, if it is the next boundary, writes it. `None`: it is the next, but cannot stand on this head.
 pub(super) async fn commit(
     conn: &mut SqliteConnection,
     now: i64,
@@ -32,6 +31,7 @@ pub(super) async fn commit(
     };
     match judge::commit(&row, &commit.capability, &commit.proposal) {
         Ruling::Accept if !fits(&row, commit) => Ok(None),
+        Ruling::Accept if may_be_too_large(&row, commit) => Ok(Some(Committed::TooLarge)),
         Ruling::Accept => write(conn, now, row, commit).await.map(Some),
         Ruling::Duplicate => duplicate(conn, now, row).await.map(Some),
         Ruling::Fenced => {
@@ -58,7 +58,8 @@ pub(super) async fn commit_together(
     let mut accepted = Vec::with_capacity(runs.len());
     for row in RunRow::load_all(conn, &runs).await? {
         let commit = commits[&row.id];
-        if judge::commit(&row, &commit.capability, &commit.proposal) == Ruling::Accept && fits(&row, commit) {
+        let ruling = judge::commit(&row, &commit.capability, &commit.proposal);
+        if ruling == Ruling::Accept && fits(&row, commit) && !may_be_too_large(&row, commit) {
             accepted.push(next(now, row, commit));
         }
     }
@@ -66,7 +67,7 @@ pub(super) async fn commit_together(
     Ok(accepted.iter().map(|next| (next.row.id, kept(next))).collect())
 }
 
-/// Whether it can stand on this head: a patch stands on its base alone.
+/// Whether it can stand on this head: a patch, and what was counted, stand on their base alone.
 fn fits(row: &RunRow, commit: &Prepared) -> bool {
     commit.ops.base.is_none_or(|base| row.head().is_some_and(|head| head.hash == base))
 }

@@ -149,6 +149,8 @@ fn fresh(now: i64, new: NewRun) -> RunRow {
         dropped_boundary: None,
         dropped_epoch: None,
         over_at: None,
+        state_bytes: Some(0),
+        state_hash: None,
     }
 }
 

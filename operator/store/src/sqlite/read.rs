@@ -221,3 +221,8 @@ pub(super) async fn is_current(conn: &mut SqliteConnection, run: RunId, capabili
         .fetch_one(conn)
         .await?)
 }
+
+/// How large the state at the head is at most.
+pub(super) async fn state_bytes(conn: &mut SqliteConnection, run: RunId) -> Work<Option<i64>> {
+    Ok(RunRow::load(conn, run).await?.and_then(|row| row.known_state_bytes()))
+}

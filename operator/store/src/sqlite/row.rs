@@ -92,6 +92,8 @@ table! {
         dropped_boundary: Option<Which>,
         dropped_epoch: Option<i64>,
         over_at: Option<i64>,
+        state_bytes: Option<i64>,
+        state_hash: Option<Hash>,
     }
     where "id = ?" { id }
 }
@@ -155,6 +157,11 @@ impl RunRow {
             boundary: self.dropped_boundary?.0,
             epoch: self.dropped_epoch?,
         })
+    }
+
+    /// How large the state at the head is at most. It is not known where the head was moved and nobody has counted.
+    pub fn known_state_bytes(&self) -> Option<i64> {
+        self.state_bytes.filter(|_| self.state_hash == self.head_hash)
     }
 
     /// Moves the head.

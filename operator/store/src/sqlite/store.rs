@@ -218,6 +218,10 @@ impl Store for Sqlite {
         Ok(crate::branch::state(&self.rows(), run, turn).await?.map(|at| at.state))
     }
 
+    async fn state_bytes(&self, run: RunId) -> Result<Option<i64>> {
+        self.read("asking how large a state is", move |conn, _| Box::pin(read::state_bytes(conn, run))).await
+    }
+
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
         crate::snapshot::make(&self.rows(), run).await
     }

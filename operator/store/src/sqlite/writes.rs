@@ -3,7 +3,7 @@
 use super::call_row::payload;
 use super::{Sqlite, boundary, calls, commit, in_time, records};
 use crate::packed::Packed;
-use crate::seal::Spot;
+use crate::seal::{Sealing, Spot};
 use crate::{
     Claim, Claimed, Commit, Committed, Complete, Completed, Error, FinishCall, RecordBatch, Result, RunId,
     Settle, Written,
@@ -15,12 +15,28 @@ impl Sqlite {
         for ops in [Packed::smallest, Packed::plain] {
             let prepared = boundary::Prepared::new(commit, ops(commit, &sealing)?, sealing.clone())?;
             let work = in_time("committing a boundary", self.writer()?.commit(prepared));
-            if let Some(committed) = work.await? {
-                return self.told_apart(commit.run, committed).await;
+            match work.await? {
+                Some(Committed::TooLarge) if !commit.full => {
+                    return self.commit_counted(commit, sealing).await;
+                }
+                Some(committed) => return self.told_apart(commit.run, committed).await,
+                None => {}
             }
         }
         let detail = "a boundary that patches nothing was refused for its base".into();
         Err(Error::Corrupt { doing: "committing a boundary", detail })
+    }
+
+    /// The state at the head is counted; anew where the head has moved meanwhile.
+    async fn commit_counted(&self, commit: &Commit, sealing: Sealing) -> Result<Committed> {
+        while let Some(ops) = Packed::counted(&self.rows(), commit, &sealing).await? {
+            let prepared = boundary::Prepared::new(commit, ops, sealing.clone())?;
+            let work = in_time("committing a boundary", self.writer()?.commit(prepared));
+            if let Some(committed) = work.await? {
+                return self.told_apart(commit.run, committed).await;
+            }
+        }
+        Ok(Committed::TooLarge)
     }
 
     pub(super) async fn do_claim(&self, claim: &Claim) -> Result<Claimed> {

@@ -30,6 +30,7 @@ mod retention;
 mod revisions;
 mod rewinds;
 mod settles;
+mod sizes;
 mod snapshot_property;
 mod snapshots;
 mod states;

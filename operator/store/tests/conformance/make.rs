@@ -112,6 +112,7 @@ pub fn again(commit: &Commit) -> Commit {
         digest: commit.digest,
         ops: commit.ops.clone(),
         full: commit.full,
+        size: commit.size,
         base: commit.base.clone(),
         events: commit.events.clone(),
         calls: commit.calls.clone(),

@@ -39,7 +39,7 @@ fn back(run: &RunRecord, turn: i32) -> Rewind {
 }
 
 #[track_caller]
-fn done(rewound: Rewound) -> RunRecord {
+pub fn done(rewound: Rewound) -> RunRecord {
     match rewound {
         Rewound::Done(run) => *run,
         Rewound::Refused(run) => panic!("refused, with {:?}", run.head),

@@ -173,6 +173,7 @@ impl Worker {
                 format!(r#"{{"full":true,"set":{{"state":{{"json":{{"turn":{turn}}}}}}}}}"#).into_bytes(),
             ),
             full: true,
+            size: 0,
             base: None,
             events: Vec::new(),
             calls: Vec::new(),

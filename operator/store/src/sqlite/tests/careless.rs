@@ -51,6 +51,7 @@ fn turn(run: RunId, turn: i32) -> Commit {
         digest: [turn as u8; 32],
         ops: Some(br#"{"full":true,"set":{}}"#.to_vec()),
         full: true,
+        size: 0,
         base: None,
         events: Vec::new(),
         calls: Vec::new(),
