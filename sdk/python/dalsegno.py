@@ -153,8 +153,8 @@ class Run:
                 connection.request(method, f"{self._url.path.rstrip('/')}/{path}", body, headers)
                 answer = connection.getresponse()
                 status, retry_after, text = answer.status, answer.headers.get("Retry-After", ""), answer.read()
-                if status < 400:
-                    answer = json.loads(text or "{}")
+                if status == 200:
+                    answer = json.loads(text)
                     self.suspending = answer.get("suspend", self.suspending)
                     self.cancelled = self.cancelled or answer.get("cancel", False)
                     return answer
@@ -162,24 +162,25 @@ class Run:
                     self._refuse(path, status, text)
             except http.client.InvalidURL:  # it was never sent, and never will be
                 raise
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, http.client.HTTPException, json.JSONDecodeError, UnicodeDecodeError) as error:
                 status, retry_after = error, ""  # it may have been heard; the gateway tells a repeat by its bytes
             connection.close()  # the next one may lead to another gateway
             if delay == 5:
                 print(f"dalsegno: {path}: no answer yet ({status}), sending it again", file=sys.stderr, flush=True)
-            time.sleep(max(random.uniform(delay / 2, delay), int(retry_after) if retry_after.isdigit() else 0))
+            time.sleep(max(random.uniform(delay / 2, delay), int(retry_after) if retry_after.isdecimal() else 0))
 
     def _refuse(self, path, status, answer):
         try:
             code, detail = (json.loads(answer)[name] for name in ("code", "detail"))
         except (ValueError, LookupError, TypeError):  # not the gateway's words
             code, detail = f"HTTP_{status}", str(answer[:512])
-        if code not in OVER:
-            raise Refused(code, f"{path}: {detail}")
         if path == "heartbeat" and (code == "FINISHED" or self._over.is_set()):
             sys.exit()  # ends this thread alone: it was we who ended the run
-        os.write(2, f"dalsegno: {code}: {detail}\n".encode())
-        os._exit(0 if code == "FINISHED" else 1)
+        if code in OVER:
+            os.write(2, f"dalsegno: {code}: {detail}\n".encode())
+            os._exit(0 if code == "FINISHED" else 1)
+        if path != "heartbeat":  # to that it is no answer: this thread has nobody to tell, and goes on
+            raise Refused(code, f"{path}: {detail}")
 
     def _beat(self, seconds, pause=0):  # the first one goes at once: it binds the lease
         while not self._over.wait(pause):

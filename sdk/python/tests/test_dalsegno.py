@@ -72,7 +72,7 @@ class Gateway:
                     self.close_connection = True
                     return
                 status, fields, *headers = answer
-                text = json.dumps(fields).encode()
+                text = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
                 self.send_response(status)
                 for name, value in headers:
                     self.send_header(name, value)
@@ -208,13 +208,33 @@ def test_what_holds_a_nan_is_sent_as_python_writes_it_and_comes_back(gateway):
     assert (code, out) == (0, f"{loss} [{loss}, {image['bytes']}, None]\n")
 
 
-@pytest.mark.parametrize("fault", [problem(503, "UNAVAILABLE"), problem(429, "TOO_MANY_REQUESTS"), (502, "nginx"), Gateway.CUT])
+@pytest.mark.parametrize("fault", [problem(503, "UNAVAILABLE"), problem(429, "TOO_MANY_REQUESTS"), (502, "nginx"), Gateway.CUT,
+                                   (200, b"<html>"), (200, b""), (200, b'{"head": {"turn"'), (200, b"\x1f\x8b"),
+                                   (200, {}, ("Content-Length", "99"), ("Connection", "close"))])
 def test_a_commit_without_an_answer_is_sent_again_as_the_same_bytes(gateway, fault):
     gateway.script["turns/1"] = [fault, fault, committed(1)]
     code, _, err = gateway.run("Run.attach().commit(1, state={'n': 1.5})")
     assert (code, err) == (0, "")
     first, *others = gateway.bodies("turns/1")
     assert others == [first, first]
+
+
+@pytest.mark.parametrize("answer", [(302, {}, ("Location", "/")), (204, b""), (404, "nginx")])
+def test_what_is_neither_an_answer_nor_a_refusal_of_the_gateway_is_not_taken_for_success(gateway, answer):
+    gateway.script["records"] = [answer]
+    code, out, _ = gateway.run("""
+        try:
+            Run.attach().write_records([])
+        except Refused as refused:
+            print(refused.code)
+    """)
+    assert (code, out) == (0, f"HTTP_{answer[0]}\n")
+
+
+def test_a_retry_after_that_is_no_number_is_not_waited_for(gateway):
+    gateway.script["attach"] = [
+        *((*problem(503, "NOT_READY"), ("Retry-After", when)) for when in ("Fri, 31 Dec 2100 23:59:59 GMT", "\xb2")), attach()]
+    assert gateway.run("Run.attach()")[::2] == (0, "")
 
 
 def test_retry_after_is_honoured(gateway):
@@ -266,6 +286,13 @@ def test_heartbeats_go_on_while_the_loop_sleeps_and_one_that_is_fenced_ends_it(g
     assert time.monotonic() - began < 10
     assert (code, err) == (1, "dalsegno: FENCED: because\n")
     assert gateway.bodies("heartbeat") == [b""] * 5
+
+
+def test_a_heartbeat_that_is_refused_is_not_the_last_one(gateway):
+    gateway.script["attach"] = [attach(heartbeatSeconds=0.1)]
+    gateway.script["heartbeat"] = [(404, "nginx"), problem(401, "UNAUTHENTICATED"), (200, b"<html>"), ok(cancel=True)]
+    code, out, err = gateway.run("run = Run.attach()\nwhile not run.cancelled: time.sleep(0.1)")
+    assert (code, out, err) == (0, "", "")
 
 
 def test_a_heartbeat_after_our_own_finish_is_not_taken_for_a_fence(gateway):

@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use dalsegno_protocol::{Code, Problem};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::{Error, Result};
 
@@ -77,7 +77,13 @@ impl Client {
         loop {
             let bearer = self.bearer()?;
             let (why, at_least) = match self.exchange(path, &bearer, body, timeout) {
-                Ok(answer) if answer.status < 400 => return Ok(answer.body),
+                Ok(answer) if answer.status == 200 => {
+                    match serde_json::from_slice::<IgnoredAny>(&answer.body) {
+                        Ok(IgnoredAny) => return Ok(answer.body),
+                        // It was cut short, or is a page of somebody between here and the gateway.
+                        Err(error) => (error.to_string(), Duration::ZERO),
+                    }
+                }
                 Ok(answer) if answer.status != 429 && answer.status < 500 => {
                     return Err(self.refusal(path, answer));
                 }

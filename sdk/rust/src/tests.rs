@@ -106,7 +106,8 @@ fn serve(stream: TcpStream, script: &Mutex<Script>) {
         let answer = if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() };
         drop(script);
         let Some((status, body)) = answer else { return };
-        let body = body.to_string();
+        // A text is sent as it is: it is no JSON.
+        let body = body.as_str().map_or_else(|| body.to_string(), str::to_owned);
         let retry = if status == 429 { "Retry-After: 1\r\n" } else { "" };
         let head = format!("HTTP/1.1 {status} Any\r\nContent-Length: {}\r\n{retry}", body.len());
         write!(reader.get_mut(), "{head}\r\n{body}").unwrap();
@@ -211,11 +212,13 @@ fn a_state_too_large_for_the_answer_is_fetched() {
 
 #[test]
 fn a_commit_without_an_answer_is_sent_again_as_the_same_bytes() {
-    let faults = [problem(503, "UNAVAILABLE"), Some((502, json!("proxy"))), None, committed(1, "result")];
+    let page = Some((200, Value::String("<html>".into())));
+    let faults =
+        [problem(503, "UNAVAILABLE"), Some((502, json!("proxy"))), page, None, committed(1, "result")];
     let gateway = Gateway::new().on("turns/1", faults);
     gateway.attach().commit(Commit::new(1).state(&1.5).unwrap()).unwrap();
     let bodies = gateway.bodies("turns/1");
-    assert_eq!(bodies.len(), 4);
+    assert_eq!(bodies.len(), 5);
     assert!(bodies.iter().all(|body| *body == bodies[0]));
 }
 
@@ -246,6 +249,18 @@ fn any_other_refusal_is_an_error_with_its_code() {
     let refused = run.commit(Commit::new(3));
     assert!(matches!(refused, Err(Error::Refused { problem, .. }) if problem.code == Code::Conflict));
     assert!(matches!(run.commit(Commit::new(4)), Err(Error::Unexpected { status: 404, .. })));
+}
+
+#[test]
+fn what_is_neither_an_answer_nor_a_refusal_of_the_gateway_is_not_taken_for_success() {
+    for status in [302, 307, 204, 404] {
+        let gateway = Gateway::new().on("records", [Some((status, json!("")))]);
+        let written = gateway.attach().write_records(Changes::new());
+        assert!(
+            matches!(written, Err(Error::Unexpected { status: seen, .. }) if seen == status),
+            "{written:?}"
+        );
+    }
 }
 
 #[test]
