@@ -35,16 +35,16 @@ class Run:
     @classmethod
     def attach(cls, heartbeat=True, sigterm=True):
         """Takes the run over. Without `heartbeat` a hang is found late; without `sigterm` no handler is installed."""
-        return cls(heartbeat, sigterm)
+        return cls(heartbeat, sigterm, own=os.getpid())
 
-    def __init__(self, heartbeat, sigterm):
+    def __init__(self, heartbeat, sigterm, own):
         self._url, self._instance = urlsplit(os.environ["DALSEGNO_URL"]), secrets.token_urlsafe(32)
         self._keys = self._url.path.rstrip("/").split("/")[-1] + ":"  # the run's id: no other run has such keys
         self._over, self._term, self._claims, self._kept = threading.Event(), threading.Event(), {}, threading.local()
         self.cancelled = self.suspending = False  # what a person asks for, as of the last answer
         if sigterm:
-            threading.Thread(target=self._leave, daemon=True).start()
-            signal.signal(signal.SIGTERM, lambda *_: self._term.set())
+            threading.Thread(target=self._leave, daemon=True).start()  # a fork has no such thread, and ends at once
+            signal.signal(signal.SIGTERM, lambda *_: self._term.set() if os.getpid() == own else os._exit(143))
         answer = self._send("attach", {"instance": self._instance})
         self.name, self.attempt, self.decision = answer["run"], answer["attempt"], answer["decision"]
         self.warnings, self.head = answer["warnings"], answer.get("head")
@@ -54,7 +54,7 @@ class Run:
         whole = answer if "state" in answer or not self.head else self._send("state", method="GET")  # it was too large
         self.channels = {name: _decode(channel) for name, channel in whole.get("state", {}).items()}  # values and lists
         self.state = self.channels.get("state")  # what the last `commit(state=…)` held; None on a fresh run
-        self.input = json.loads(Path(os.environ["DALSEGNO_INPUT_FILE"]).read_text("utf-8") or "null")
+        self.input = json.loads(Path(os.environ["DALSEGNO_INPUT_FILE"]).read_text("utf-8").strip() or "null")
         if heartbeat:
             threading.Thread(target=self._beat, args=[answer["heartbeatSeconds"]], daemon=True).start()
 

@@ -262,6 +262,12 @@ def test_a_refused_attach_ends_the_process(gateway, code):
     assert gateway.run("Run.attach()") == (1, "", f"dalsegno: {code}: because\n")
 
 
+@pytest.mark.parametrize("text", ["", " \n", "null"])
+def test_no_input_reads_as_none(gateway, tmp_path, text):
+    (tmp_path / "input").write_text(text)
+    assert gateway.run("print(Run.attach().input)")[1] == "None\n"
+
+
 def test_attaching_to_a_finished_run_is_a_good_end(gateway):
     gateway.script["attach"] = [problem(409, "FINISHED")]
     assert gateway.run("Run.attach()")[0] == 0
@@ -533,6 +539,17 @@ def test_sigterm_ends_a_step_that_takes_too_long(gateway):
     began = time.monotonic()
     assert stop(gateway.start("    dalsegno.GRACE_SECONDS = 0.3" + LOOP.format(options="", step=20))) == 143
     assert time.monotonic() - began < 8
+
+
+def test_sigterm_ends_a_forked_process_at_once_and_leaves_its_parent_alone(gateway):
+    code, out, err = gateway.run("""
+        import multiprocessing
+        run = Run.attach()
+        with multiprocessing.get_context("fork").Pool(2) as pool:  # at its end the workers are sent a SIGTERM
+            print(pool.map(abs, [-1, 2]))
+        print(run.stopping)
+    """)
+    assert (code, out, err) == (0, "[1, 2]\nFalse\n", "")
 
 
 def test_without_the_handler_sigterm_kills(gateway):
