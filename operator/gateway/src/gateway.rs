@@ -206,3 +206,39 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use dalsegno_protocol::Code;
+    use dalsegno_store::sqlite::Sqlite;
+
+    use super::*;
+    use crate::{AuthError, PodIdentity};
+
+    struct Nobody;
+
+    #[async_trait]
+    impl Authenticator for Nobody {
+        async fn review(&self, _: &str) -> Result<PodIdentity, AuthError> {
+            Err(AuthError::Refused("nobody is known here".into()))
+        }
+    }
+
+    #[tokio::test]
+    async fn two_of_the_largest_states_are_read_at_once_and_the_next_waits_for_room() {
+        let store = Arc::new(Sqlite::memory().await.unwrap());
+        let config = Config { store_deadline: Duration::from_millis(300), ..Config::default() };
+        let gateway = Gateway::new(store, Arc::new(Nobody), config);
+        let (run, turn) = (RunId::nil(), Some(1));
+        let first = gateway.room(run, turn).await.unwrap();
+        let _second = gateway.room(run, turn).await.unwrap();
+        for turn in [Some(1), None] {
+            let refused = gateway.room(run, turn).await.unwrap_err();
+            assert_eq!(refused.0.code, Code::Unavailable, "how large it is at {turn:?} nobody knows");
+        }
+        drop(first);
+        assert!(gateway.room_for_two().await.is_err());
+        assert!(gateway.room(run, turn).await.is_ok());
+    }
+}
