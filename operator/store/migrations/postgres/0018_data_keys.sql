@@ -11,7 +11,8 @@ CREATE TABLE data_keys (
 
 ALTER TABLE data_keys ALTER COLUMN wrapped SET STORAGE EXTERNAL;
 
--- `Store::shred`. Answers `shredded`, `live`, or `not found`; the same again changes nothing.
+-- `Store::shred`. Answers `shredded`, `never sealed`, `live`, or `not found`; all but the first, and the same again, change
+-- nothing. A run without a data key has nothing that could be shredded.
 CREATE FUNCTION ds_shred_v1(_run uuid, _reason text, _actor text) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -24,10 +25,10 @@ BEGIN
         RETURN 'not found';
     ELSIF row_.lifecycle = 'live' THEN
         RETURN 'live';
+    ELSIF NOT EXISTS (SELECT FROM data_keys WHERE run = _run) THEN
+        RETURN 'never sealed';
     END IF;
-    INSERT INTO data_keys AS keys (run, created_at, shredded_at) VALUES (_run, now_, now_)
-    ON CONFLICT (run) DO UPDATE SET key_id = NULL, wrapped = NULL, shredded_at = now_
-    WHERE keys.shredded_at IS NULL;
+    UPDATE data_keys SET key_id = NULL, wrapped = NULL, shredded_at = now_ WHERE run = _run AND shredded_at IS NULL;
     IF FOUND THEN
         PERFORM ds_audit_v1(_run, 'shredded', _actor, jsonb_build_object('reason', _reason), now_);
     END IF;

@@ -79,6 +79,10 @@ DECLARE
     chunks_ bigint;
 BEGIN
     PERFORM FROM runs WHERE id = _run FOR UPDATE;
+    -- One that is just written is not among them. The run's row is locked: nobody waits here.
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('snapshot/' || _run, 0)) THEN
+        RETURN 0;
+    END IF;
     DELETE FROM snapshots s USING runs r
     WHERE r.id = _run AND s.run = _run AND s.content_hash = _hash
       AND ((s.turn, s.boundary) < (r.dropped_turn, r.dropped_boundary) OR s.epoch < r.dropped_epoch)

@@ -75,7 +75,7 @@ impl Postgres {
     }
 
     pub(super) async fn do_shred(&self, run: RunId, reason: &str, actor: &str) -> Work<Shredded> {
-        let query = sqlx::query("SELECT ds_shred_v2($1, $2, $3) AS verdict").bind(run);
+        let query = sqlx::query("SELECT ds_shred_v1($1, $2, $3) AS verdict").bind(run);
         let row = self.pool.of(run).one(query.bind(text(reason)).bind(text(actor))).await?;
         self.keys.forget(run);
         match row.try_get("verdict")? {

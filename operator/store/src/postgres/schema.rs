@@ -49,8 +49,6 @@ fn migrator() -> Migrator {
         50 "0050_over_at",
         51 "0051_late_snapshots",
         52 "0052_touched_calls",
-        53 "0053_never_sealed",
-        55 "0055_shared_chunks",
         70 "0070_state_bytes",
     })
 }

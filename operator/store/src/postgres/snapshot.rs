@@ -25,7 +25,7 @@ const MARKS: &str = "SELECT turn, boundary, epoch, content_hash FROM snapshots W
 /// The chunks and their snapshot, together or not at all. What is there already is whole, or is made so; but one that is
 /// sealed gives way to no plain one, of a process that has no keys yet.
 const KEEP: &str = "WITH run AS MATERIALIZED ( \
-         SELECT ds_takes_snapshot_v2($1, $3, $4, $5, $10, $11) AS takes \
+         SELECT ds_takes_snapshot_v1($1, $3, $4, $5, $10, $11) AS takes \
      ), kept AS ( \
          INSERT INTO chunks (run, hash, payload, created_at) \
          SELECT $1, chunk.hash, chunk.payload, ds_now_v1() FROM unnest($8, $9) AS chunk (hash, payload) \

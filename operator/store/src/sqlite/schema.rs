@@ -24,7 +24,6 @@ fn migrator() -> Migrator {
         migration(35, "lookups_of_calls", include_str!("../../migrations/sqlite/0035_lookups_of_calls.sql")),
         migration(50, "over_at", include_str!("../../migrations/sqlite/0050_over_at.sql")),
         migration(52, "touched_calls", include_str!("../../migrations/sqlite/0052_touched_calls.sql")),
-        migration(55, "no_replacing", include_str!("../../migrations/sqlite/0055_no_replacing.sql")),
         migration(70, "state_bytes", include_str!("../../migrations/sqlite/0070_state_bytes.sql")),
     ])
 }
