@@ -13,12 +13,24 @@ use crate::branch::Keeper;
 use crate::snapshot::{self, ReadBack};
 use crate::{Digest, Dropped, Error, Place, Result, RunId};
 
-/// Whether the payloads of the boundary `b` were dropped: the row of its run says so, and not its own alone.
+/// Whether the payloads of the boundary `b` were dropped: the row of its run says so, and not its own alone. That row is looked
+/// up, or joined under the name that is given.
 macro_rules! is_dropped {
     () => {
-        "coalesce((SELECT r.lifecycle <> 'live' AND b.dropped \
-             OR (b.turn, b.boundary) <= (r.dropped_turn, r.dropped_boundary) OR b.epoch < r.dropped_epoch \
-         FROM runs r WHERE r.id = b.run), false)"
+        concat!("coalesce((SELECT ", is_dropped!("r"), " FROM runs r WHERE r.id = b.run), false)")
+    };
+    ($run:literal) => {
+        concat!(
+            "coalesce(",
+            $run,
+            ".lifecycle <> 'live' AND b.dropped OR (b.turn, b.boundary) <= (",
+            $run,
+            ".dropped_turn, ",
+            $run,
+            ".dropped_boundary) OR b.epoch < ",
+            $run,
+            ".dropped_epoch, false)"
+        )
     };
 }
 pub(crate) use is_dropped;

@@ -25,6 +25,7 @@ use crate::{AuditRow, BoundaryRow, Digest, RunId};
 const WALK: &str = concat!(
     "WITH RECURSIVE run AS MATERIALIZED ( \
          SELECT id, head_turn, head_boundary, head_epoch, head_hash, \
+                lifecycle, dropped_turn, dropped_boundary, dropped_epoch, \
                 EXISTS (SELECT FROM data_keys WHERE run = $1) AS has_data_key \
          FROM runs WHERE id = $1 \
      ), live AS ( \
@@ -39,20 +40,20 @@ const WALK: &str = concat!(
                     WHEN b.turn > $3 THEN 0 \
                     WHEN b.is_full AND substring(b.ops FROM 1 FOR 1) NOT IN ('\\x02'::bytea, '\\x12'::bytea) THEN 1 \
                     WHEN b.turn >= $2 AND NOT ",
-    is_dropped!(),
+    is_dropped!("run"),
     " THEN CASE WHEN b.is_full THEN 3 ELSE 0 END \
                     WHEN (NOT $9::boolean OR ",
-    is_dropped!(),
+    is_dropped!("run"),
     ") AND ( \
                         SELECT true FROM snapshots s \
                         WHERE s.run = $1 AND s.content_hash = b.content_hash AND s.content_hash <> ALL ($5) \
                     ) THEN 2 \
                     WHEN ",
-    is_dropped!(),
+    is_dropped!("run"),
     " THEN 4 \
                     ELSE 0 \
                 END \
-         FROM live CROSS JOIN LATERAL ( \
+         FROM run CROSS JOIN live CROSS JOIN LATERAL ( \
              SELECT * FROM boundaries \
              WHERE run = $1 AND turn = live.parent_turn AND boundary = live.parent_boundary AND epoch = live.parent_epoch \
              LIMIT 1 \
@@ -65,7 +66,7 @@ const WALK: &str = concat!(
             b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
             b.events_digest, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
             ",
-    is_dropped!(),
+    is_dropped!("run"),
     " AS is_dropped, \
             b.has_payloads, CASE WHEN b.has_payloads THEN b.ops END AS ops, \
             CASE WHEN b.has_payloads THEN b.events END AS events, b.document, b.snapshot_digest \

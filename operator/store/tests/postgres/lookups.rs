@@ -1,10 +1,11 @@
 //! What a lookup reads: as much late in a run as at its beginning.
 
 use dalsegno_store::Commit;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
-use crate::fresh;
+use crate::pg::Server;
 use crate::world::*;
+use crate::{fresh, open};
 
 const TURNS: i32 = 300;
 const LOOKUPS: i64 = 20;
@@ -25,6 +26,33 @@ async fn a_lookup_reads_few_rows_however_long_the_run_is() {
     look_up(&world, &worker).await;
     let read = rows_read(&url).await - before;
     assert!((1..=LOOKUPS * 20).contains(&read), "{LOOKUPS} lookups read {read} rows");
+}
+
+/// To plan the walk takes longer than to execute it. A server plans a statement anew five times, and from then on only where it
+/// believes that a plan for these very values is worth that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lookup_is_planned_once() {
+    let server = Server::start(&["-c", "track_activity_query_size=16kB"]);
+    let url = server.database().await;
+    let world = open(&url).await;
+    let worker = world.worker().await;
+    ok(world.commit(&worker.result(1)).await.unwrap());
+    assert!(world.state(worker.run, None).await.unwrap().is_some());
+
+    let mut conn = PgConnection::connect(&url).await.unwrap();
+    let asked = "SELECT query FROM pg_stat_activity WHERE query LIKE 'WITH RECURSIVE run AS%'";
+    let walk: String = sqlx::query_scalar(asked).fetch_one(&mut conn).await.unwrap();
+    let types = "uuid, integer, integer, boolean, bytea[], integer, smallint, bigint, boolean";
+    conn.execute(AssertSqlSafe(format!("PREPARE walk ({types}) AS {walk}"))).await.unwrap();
+    let run = worker.run;
+    let look_up =
+        format!("EXECUTE walk ('{run}', 2147483647, 2147483646, true, '{{}}', NULL, NULL, NULL, false)");
+    for _ in 0..10 {
+        assert_eq!(conn.fetch_all(AssertSqlSafe(look_up.clone())).await.unwrap().len(), 1);
+    }
+    let planned = "SELECT generic_plans FROM pg_prepared_statements WHERE name = 'walk'";
+    let kept: i64 = sqlx::query_scalar(planned).fetch_one(&mut conn).await.unwrap();
+    assert_eq!(kept, 5);
 }
 
 /// Again and again for longer than a second: so often the server adds up what a connection has read.
