@@ -1,6 +1,7 @@
-//! A process of its own that commits to a SQLite file, so that it can be ended at any moment.
+//! A process of its own: it commits to a SQLite file, so that it can be ended at any moment, or has mounts that nobody else sees.
 
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::sync::Arc;
 
 use dalsegno_store::sqlite::Sqlite;
@@ -56,4 +57,13 @@ pub fn heard(line: &str) -> Option<(&str, usize, &str)> {
     let mut words = line.splitn(3, ' ');
     let what = words.next().filter(|what| ["head", "ack", "refused"].contains(what))?;
     Some((what, words.next()?.parse().ok()?, words.next()?))
+}
+
+/// What a child says whose mounts are made by this script; they go with it.
+pub fn with_mounts(test: &str, folder: &Path, script: &str) -> Output {
+    let mut wrapper = vec!["unshare", "--mount", "sh", "-euc", script, "sh"];
+    if !rustix::process::getuid().is_root() {
+        wrapper.insert(1, "--map-root-user");
+    }
+    command(test, folder, &wrapper).output().unwrap()
 }

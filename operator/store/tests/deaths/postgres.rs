@@ -1,20 +1,25 @@
 //! PostgreSQL dies in the middle of commits, and wires to it are cut before and after them.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dalsegno_store::Store;
 use dalsegno_store::postgres::Postgres;
+use dalsegno_store::{Committed, Error, Store};
 use futures::future::{join, join_all};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
+use crate::child::{self, with_mounts};
 use crate::pg::{self, Server};
-use crate::steady::{Told, expect_as_told, turns};
+use crate::steady::{Told, expect_as_told, hash, turns};
 use crate::wire::{Fate, Wire};
 use crate::world::{Worker, World};
 
 const WORKERS: usize = 8;
+
+/// Bytes that a disk has left, for a few hundred turns.
+const ROOM: u64 = 256 << 10;
 
 async fn connect(url: &str) -> World {
     for _ in 0..50 {
@@ -125,4 +130,59 @@ async fn a_database_that_takes_no_writes_for_a_while_refuses_and_then_goes_on() 
     let ((told, lost), ()) = join(working, mending).await;
     assert!(lost > 0, "a write was refused");
     expect_as_told(&*setup.store, &worker, &told).await;
+}
+
+/// The server's disk is one of its own, which goes with the process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_refuses_a_turn_and_keeps_all_before_it() {
+    const THIS: &str = "postgres::a_full_disk_refuses_a_turn_and_keeps_all_before_it";
+    if let Some(disk) = child::folder() {
+        return fill_the_disk(&disk).await;
+    }
+    let disk = tempfile::tempdir().unwrap();
+    let script = r#"mount -t tmpfs -o size=200m tmpfs "$DALSEGNO_TEST_CHILD"
+        TMPDIR=$DALSEGNO_TEST_CHILD "$@""#;
+    let output = with_mounts(THIS, disk.path(), script);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+async fn fill_the_disk(disk: &Path) {
+    let server = Server::start(&[]);
+    let world = connect(&server.database().await).await;
+    let worker = world.worker().await;
+    let ballast = disk.join("ballast");
+    leave(ROOM, &ballast);
+    let mut told = Told::new();
+    let refused = loop {
+        let turn = told.len() as i32 + 1;
+        match world.commit(&worker.result(turn)).await {
+            Ok(Committed::Ok(standing)) => told.push(hash(&standing, turn)),
+            Ok(other) => panic!("turn {turn} came to {other:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        matches!(&refused, Error::Unavailable { source, .. } if source.to_string().contains("No space left")),
+        "{refused:?}"
+    );
+    assert!(!told.is_empty());
+    expect_as_told(&*world.store, &worker, &told).await;
+    // With room again the same turn is taken, and the next one.
+    std::fs::remove_file(ballast).unwrap();
+    for turn in [told.len() as i32 + 1, told.len() as i32 + 2] {
+        let Committed::Ok(standing) = world.commit(&worker.result(turn)).await.unwrap() else {
+            panic!("turn {turn}")
+        };
+        told.push(hash(&standing, turn));
+    }
+    expect_as_told(&*world.store, &worker, &told).await;
+}
+
+/// Fills a disk but for so many bytes. What the server writes ahead goes where it has room already.
+fn leave(bytes: u64, ballast: &Path) {
+    let mut file = std::fs::File::create(ballast).unwrap();
+    let full = std::io::copy(&mut std::io::repeat(0), &mut file).unwrap_err();
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    file.set_len(file.metadata().unwrap().len() - bytes).unwrap();
 }

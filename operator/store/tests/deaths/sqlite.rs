@@ -1,15 +1,14 @@
 //! The process around an embedded store is killed; its commits are on the disk before they are answered; its disk is full.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
-use std::process::{Child, Output};
+use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dalsegno_store::Store as _;
 use dalsegno_store::sqlite::Sqlite;
 
-use crate::child::{self, command, commit_turns, database, heard, prepare, say};
+use crate::child::{self, command, commit_turns, database, heard, prepare, say, with_mounts};
 use crate::steady::expect_as_told;
 use crate::traced::{synced_before_each_answer, traced};
 
@@ -130,13 +129,4 @@ async fn a_file_system_that_may_only_be_read_is_named_at_the_start() {
     );
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("ead-only"), "{said}{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// What a child says whose mounts are made by this script; they go with it.
-fn with_mounts(test: &str, folder: &Path, script: &str) -> Output {
-    let mut wrapper = vec!["unshare", "--mount", "sh", "-euc", script, "sh"];
-    if !rustix::process::getuid().is_root() {
-        wrapper.insert(1, "--map-root-user");
-    }
-    command(test, folder, &wrapper).output().unwrap()
 }
