@@ -23,6 +23,7 @@
 //! | a worker attaches; another instance is refused | `attached` (worker); `spent` (worker), once |
 //! | a person's cancel is noted; a worker acknowledges it | `cancel-requested` (operator), with what is known of who asked and why ([`crate::AskedBy`]); `cancelled` (worker) |
 //! | a worker finishes, with or without a boundary | `finished` (worker) |
+//! | a tool refuses the key of a call | `key-refused` (worker) |
 //! | a call is settled | `settled` (worker, or the person's name) |
 //! | a budget is granted | `reset` (operator), with who asked and why |
 //! | a run goes back | `ended` (operator) if its attempt had a pod; `rewound` (operator, or the person's name) with what is undone; then `reserved` (operator) |
