@@ -13,7 +13,7 @@ on_every_face! {
     the_answer_names_the_boundary_before_the_one_that_was_committed,
     the_same_bytes_again_are_a_duplicate,
     other_bytes_for_a_turn_that_is_there_are_a_conflict,
-    the_same_id_and_digest_under_another_turn_are_a_conflict,
+    the_same_id_and_digest_under_another_turn_are_no_duplicate,
     only_the_heads_bytes_are_a_duplicate,
     positions_count_events,
     usage_is_added_once,
@@ -108,7 +108,7 @@ async fn other_bytes_for_a_turn_that_is_there_are_a_conflict(world: &World) {
     assert_eq!(world.commit(&remade(&commit)).await.unwrap(), conflict);
 }
 
-async fn the_same_id_and_digest_under_another_turn_are_a_conflict(world: &World) {
+async fn the_same_id_and_digest_under_another_turn_are_no_duplicate(world: &World) {
     let worker = world.worker().await;
     let plan = worker.plan(1);
     ok(world.commit(&plan).await.unwrap());
