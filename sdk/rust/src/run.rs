@@ -120,7 +120,7 @@ impl Run {
         &self.attached.unsettled_calls
     }
 
-    /// Calls of the open turn that were completed before this attempt.
+    /// Calls of the open turn that were completed, or had failed, before this attempt.
     pub fn completed_calls(&self) -> &[Call] {
         &self.attached.completed_calls
     }
@@ -168,7 +168,7 @@ impl Run {
         self.asked.cancel.load(Ordering::SeqCst)
     }
 
-    /// Whether a person asks the run to suspend at its next boundary.
+    /// Reserved: always false.
     pub fn suspending(&self) -> bool {
         self.asked.suspend.load(Ordering::SeqCst)
     }

@@ -105,7 +105,7 @@ pub struct Standing {
 /// What a person asks of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// Suspend at the next boundary.
+    /// Reserved: always false.
     pub suspend: bool,
     /// Stop for good.
     pub cancel: bool,
