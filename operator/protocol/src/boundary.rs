@@ -92,7 +92,7 @@ pub struct ChannelOps {
     /// Channels that go.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remove: Vec<String>,
-    /// Lists cut to at most this many items.
+    /// Lists cut to at most this many items; none that `remove` or `full` takes away.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub truncate: BTreeMap<String, u32>,
     /// Values replaced.

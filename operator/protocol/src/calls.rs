@@ -24,7 +24,7 @@ pub enum Policy {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlannedCall {
-    /// Name of the call within the run; a DNS-label-like word of at most 128 characters.
+    /// Names one call in the whole run: 1 to 128 characters of `A-Z a-z 0-9 . _ : -`.
     pub id: String,
     /// What to do about an unknown outcome.
     pub policy: Policy,
@@ -67,7 +67,7 @@ pub struct ClaimResponse {
 pub enum ClaimVerdict {
     /// Call the tool, with the key in the answer.
     Go,
-    /// It was done: use the stored result.
+    /// It is over: use the stored result, or, where it failed, try again as another call.
     Done,
     /// It may have been done: probe and settle, or wait for a person.
     Uncertain,
@@ -96,7 +96,7 @@ pub enum CompleteOutcome {
     KeyRefused,
 }
 
-/// `POST calls/{id}/complete`: the moment the result is known. The same bytes again are a duplicate.
+/// `POST calls/{id}/complete`: the moment the result is known. The same outcome and result again are a duplicate.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CompleteRequest {
@@ -109,7 +109,8 @@ pub struct CompleteRequest {
     pub result: Option<Box<RawValue>>,
 }
 
-/// `POST calls/{id}/settle`: what a probe found out about a call of an earlier attempt.
+/// `POST calls/{id}/settle`: what a probe found out about a call that was begun, by whichever attempt. The same outcome and
+/// result again are a duplicate.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SettleRequest {

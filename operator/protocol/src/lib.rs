@@ -29,11 +29,12 @@ use serde::{Deserialize, Serialize};
 
 /// Environment variables that the operator sets on a worker.
 pub mod env {
-    /// This run's own base URL; every path of the contract is relative to it.
+    /// This run's own base URL; every path of the contract stands behind it and a `/`.
     pub const URL: &str = "DALSEGNO_URL";
     /// File with the pod's projected ServiceAccount token (audience [`super::AUDIENCE`]); read it anew at each attach.
     pub const TOKEN_FILE: &str = "DALSEGNO_TOKEN_FILE";
-    /// File with the run's input, exactly as it was applied.
+    /// File with the run's input, `null` where it has none. Of an inline one the API server keeps the values, not their
+    /// spelling.
     pub const INPUT_FILE: &str = "DALSEGNO_INPUT_FILE";
     /// `namespace/name` of the run, for the worker's own logs.
     pub const RUN: &str = "DALSEGNO_RUN";
@@ -77,7 +78,7 @@ pub struct AttachResponse {
     pub state: Option<State>,
     /// Calls that an earlier attempt claimed and whose outcome nobody knows.
     pub unsettled_calls: Vec<Call>,
-    /// Calls of the open turn that are completed, with their results: do not run them again.
+    /// Calls of the open turn that are completed or failed, with their results: do not run them again.
     pub completed_calls: Vec<Call>,
     /// The decision of a person on a pending proposal; `null` where none is pending.
     pub approval: Option<Box<RawValue>>,
@@ -87,7 +88,7 @@ pub struct AttachResponse {
     pub heartbeat_seconds: u32,
     /// Once a heartbeat was sent: silence of this length has the attempt replaced.
     pub lease_seconds: u32,
-    /// A person asks the run to suspend at its next boundary.
+    /// Reserved: always false.
     pub suspend: bool,
     /// A person cancelled the run: acknowledge with `POST cancelled` and exit.
     pub cancel: bool,
@@ -169,7 +170,7 @@ pub struct Warning {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Flags {
-    /// A person asks the run to suspend at its next boundary.
+    /// Reserved: always false.
     pub suspend: bool,
     /// A person cancelled the run: acknowledge with `POST cancelled` and exit.
     pub cancel: bool,

@@ -38,7 +38,8 @@ pub enum Code {
     NotReady,
     /// 503: the image's version is not judged yet; send the same bytes again.
     VersionPending,
-    /// 503: the store cannot be reached, the gateway is full, or it lacks its signing key; send the same bytes again.
+    /// 503: the store, or who reviews tokens, cannot be reached; the gateway is full or stopping, or lacks a key; the body did
+    /// not come whole. Send the same bytes again.
     Unavailable,
     /// 500: a defect of the gateway; send the same bytes again.
     Internal,

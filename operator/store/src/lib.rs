@@ -208,10 +208,10 @@ pub trait Store: Send + Sync + 'static {
     /// Claims a call before its effect. See [`Claimed`] and `docs/worker-contract.md` for the verdicts.
     async fn claim(&self, claim: &Claim) -> Result<Claimed>;
 
-    /// Stores a call's result. Idempotent for the same bytes.
+    /// Stores a call's result. Idempotent for the same outcome and result.
     async fn complete(&self, complete: &Complete) -> Result<Completed>;
 
-    /// Says how a call of an earlier attempt ended, on a worker's or a person's word.
+    /// Says how a call that was begun has ended: on the current worker's or a person's word ([`SettledBy`]).
     async fn settle(&self, settle: &Settle) -> Result<Completed>;
 
     /// Applies a batch of changes of records, all of them or none. Judged like a commit: unknown run; fenced; duplicate
