@@ -33,11 +33,20 @@ CREATE VIEW held_records AS
 SELECT record.*
 FROM records record
 WHERE NOT undone AND op <> 'delete'
-  AND NOT EXISTS (
-      SELECT FROM records later
-      WHERE later.run = record.run AND later.space = record.space AND later.key = record.key
-        AND later.seq > record.seq AND later.op IN ('put', 'delete') AND NOT later.undone
-  );
+  AND seq >= coalesce((
+      SELECT max(other.seq) FROM records other
+      WHERE other.run = record.run AND other.space = record.space AND other.key = record.key
+        AND other.op IN ('put', 'delete') AND NOT other.undone
+  ), 0);
+
+-- Whether a key holds anything: what came last says so, however much was there before.
+CREATE FUNCTION ds_holds_v1(_run uuid, _space text, _key text) RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN coalesce((
+    SELECT op <> 'delete' FROM records
+    WHERE run = _run AND space = _space AND key = _key AND NOT undone
+    ORDER BY seq DESC LIMIT 1
+), false);
 
 -- Batches that came outside of a boundary, so that a retry is known. A rewind hides them with what they wrote.
 CREATE TABLE record_batches (
@@ -92,10 +101,8 @@ BEGIN
     WHERE CASE op
         WHEN 'put' THEN true
         -- A key that holds nothing needs no row that says so.
-        WHEN 'delete' THEN EXISTS (
-            SELECT FROM held_records h WHERE h.run = _run AND h.space = c.space AND h.key = c.key)
-        WHEN 'putIfAbsent' THEN NOT EXISTS (
-            SELECT FROM held_records h WHERE h.run = _run AND h.space = c.space AND h.key = c.key)
+        WHEN 'delete' THEN ds_holds_v1(_run, space, key)
+        WHEN 'putIfAbsent' THEN NOT ds_holds_v1(_run, space, key)
         ELSE replaced OR NOT EXISTS (
             SELECT FROM held_records h
             WHERE h.run = _run AND h.space = c.space AND h.key = c.key AND h.entry_id = c.entry_id)

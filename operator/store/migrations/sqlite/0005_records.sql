@@ -29,11 +29,11 @@ CREATE VIEW held_records AS
 SELECT record.*
 FROM records record
 WHERE NOT undone AND op <> 'delete'
-  AND NOT EXISTS (
-      SELECT 1 FROM records later INDEXED BY records_that_replace
-      WHERE later.run = record.run AND later.space = record.space AND later.key = record.key
-        AND later.seq > record.seq AND later.op IN ('put', 'delete') AND NOT later.undone
-  );
+  AND seq >= coalesce((
+      SELECT max(other.seq) FROM records other INDEXED BY records_that_replace
+      WHERE other.run = record.run AND other.space = record.space AND other.key = record.key
+        AND other.op IN ('put', 'delete') AND NOT other.undone
+  ), 0);
 
 -- Batches that came outside of a boundary, so that a retry is known. A rewind hides them with what they wrote.
 CREATE TABLE record_batches (

@@ -26,8 +26,11 @@ const READ: &str = "SELECT key, seq, entry_id, value, turn, found FROM ( \
      ) CROSS JOIN records USING (key, seq) \
      WHERE run = ?1 AND space = ?2 AND before < ?7 ORDER BY key, seq";
 
-/// Whether a key holds anything.
-const HOLDS: &str = "SELECT EXISTS (SELECT 1 FROM held_records WHERE run = ? AND space = ? AND key = ?)";
+/// Whether a key holds anything: what came last says so, however much was there before.
+const HOLDS: &str = "SELECT coalesce(( \
+         SELECT op <> 'delete' FROM records WHERE run = ? AND space = ? AND key = ? AND NOT undone \
+         ORDER BY seq DESC LIMIT 1 \
+     ), 0)";
 
 /// Whether an entry is among what a key holds.
 const HOLDS_ENTRY: &str = "SELECT EXISTS ( \

@@ -1,7 +1,9 @@
 //! What a lookup reads: as much late in a run as at its beginning.
 
-use dalsegno_store::Commit;
+use dalsegno_protocol::{Payload, RecordOp};
+use dalsegno_store::{Commit, RecordBatch, RecordQuery, Written};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+use uuid::Uuid;
 
 use crate::pg::Server;
 use crate::world::*;
@@ -53,6 +55,30 @@ async fn a_lookup_is_planned_once() {
     let planned = "SELECT generic_plans FROM pg_prepared_statements WHERE name = 'walk'";
     let kept: i64 = sqlx::query_scalar(planned).fetch_one(&mut conn).await.unwrap();
     assert_eq!(kept, 5);
+}
+
+/// A server that knows nothing yet of what its tables hold holds each version to all later ones, unless it cannot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_was_put_in_each_of_many_turns_is_read_as_any_other() {
+    let (world, url) = fresh().await;
+    let worker = world.worker().await;
+    let Worker { run, capability, .. } = worker;
+    let write = async |operation: RecordOp| {
+        let (batch_id, operations) = (Uuid::new_v4(), vec![operation]);
+        let batch = RecordBatch { run, capability, batch_id, digest: random(), operations };
+        assert_eq!(world.write_records(&batch).await.unwrap(), Written::Ok);
+    };
+    let (space, key) = ("s".to_owned(), "latest".to_owned());
+    write(RecordOp::Put { space: space.clone(), key: key.clone(), value: Payload::Json(json("1")) }).await;
+    let versions = "INSERT INTO records SELECT run, space, key, seq + n, op, entry_id, value, size, turn, boundary, epoch, at \
+         FROM records, generate_series(1, 30000) AS n";
+    PgConnection::connect(&url).await.unwrap().execute(versions).await.unwrap();
+
+    let query = RecordQuery { space: "s".into(), limit: 10, bytes: 1 << 20, ..RecordQuery::default() };
+    let page = world.read_records(run, &query).await.unwrap();
+    assert_eq!((page.records.len(), page.next), (1, None));
+    write(RecordOp::Delete { space, key }).await;
+    assert!(world.read_records(run, &query).await.unwrap().records.is_empty());
 }
 
 /// Again and again for longer than a second: so often the server adds up what a connection has read.
