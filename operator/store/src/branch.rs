@@ -296,10 +296,14 @@ impl Branch {
                 rows.push(shelved.kept.row);
                 continue;
             }
-            let row =
+            let mut row =
                 shelved.unpack_sound(run, sealing, state.as_ref()).map_err(|error| at(run, place, error))?;
             if folds {
                 state = advance(state, &row)?;
+            }
+            // What was read for the state alone is done with: unpacked it may be large at each of many boundaries.
+            if row.turn < walk.from {
+                (row.ops, row.events) = (None, Vec::new());
             }
             rows.push(row);
         }

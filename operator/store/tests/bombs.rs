@@ -3,14 +3,21 @@
 
 #[path = "support/alone.rs"]
 mod alone;
+#[allow(dead_code)]
+#[path = "conformance/world.rs"]
+mod world;
 
 use std::io::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use alone::within;
 use dalsegno_store::codec::{LIMIT, decode, decode_after, decode_events, encode};
 use dalsegno_store::manifest::Manifest;
+use dalsegno_store::sqlite::Sqlite;
+use dalsegno_store::{Commit, Committed};
 use sha2::{Digest as _, Sha256};
+use world::World;
 
 /// What the whole process may take.
 const MEMORY: u64 = 64 << 20;
@@ -94,4 +101,25 @@ fn a_snapshot_that_repeats_one_chunk_to_two_gibibytes_is_refused_within_64_mib()
             assert!(refused.to_string().contains("longer than a state may be"), "{refused}");
         },
     );
+}
+
+#[test]
+fn a_walk_over_large_states_that_pack_to_little_stays_within_64_mib() {
+    const STATES: i32 = 24;
+    let work = async {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("runs.db");
+        Sqlite::migrate(&file).await.unwrap();
+        let world = World::new(Arc::new(Sqlite::open(&file).await.unwrap()), ());
+        let worker = world.worker().await;
+        let letters = "x".repeat(4 << 20);
+        for turn in 1..=STATES {
+            let ops = Some(format!(r#"{{"set":{{"page":{{"json":"{turn}{letters}"}}}}}}"#).into_bytes());
+            let commit = Commit { ops, full: false, ..worker.result(turn) };
+            assert!(matches!(world.commit(&commit).await.unwrap(), Committed::Ok(_)));
+        }
+        assert!(world.state(worker.run, None).await.unwrap().is_some());
+    };
+    let test = "a_walk_over_large_states_that_pack_to_little_stays_within_64_mib";
+    within(MEMORY, 20 * TIME, test, || tokio::runtime::Runtime::new().unwrap().block_on(work));
 }
