@@ -142,8 +142,10 @@ pub enum Channel {
 }
 
 /// Bytes with a media type. JSON travels as it is and comes back byte for byte.
+///
+/// Strict also where it stands in an answer: it is what a worker has sent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Payload {
     /// Any JSON value; `application/json`.
     Json(Box<RawValue>),

@@ -1,6 +1,6 @@
 //! Requests that are not what the contract says.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::world::*;
@@ -64,6 +64,71 @@ async fn a_body_that_is_not_what_the_call_takes_says_where() {
     let late = world.post("turns/1", calls(vec![call("a")])).await;
     assert!(late.code() == "INVALID" && late.detail().contains("turns/{n}/plan"), "{}", late.text);
     assert_eq!(world.record().await.head, None);
+}
+
+/// Where the objects of a body are, as JSON pointers, but for those that hold what is the worker's own.
+fn objects(value: &Value, at: String) -> Vec<String> {
+    const THEIRS: [&str; 7] = ["state", "json", "truncate", "events", "arguments", "result", "output"];
+    match value {
+        Value::Object(fields) => {
+            let inner = fields.iter().filter(|(name, _)| !THEIRS.contains(&name.as_str()));
+            let inner = inner.flat_map(|(name, value)| objects(value, format!("{at}/{name}")));
+            inner.chain([at.clone()]).collect()
+        }
+        Value::Array(items) => {
+            items.iter().enumerate().flat_map(|(n, item)| objects(item, format!("{at}/{n}"))).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[tokio::test]
+async fn a_field_that_a_call_does_not_know_is_refused_wherever_it_stands() {
+    let world = World::new().await;
+    let bytes = json!({ "bytes": { "mediaType": "a/b", "base64": "AA==" } });
+    let entry = |of: Value| json!({ "space": "s", "key": "k", "value": of });
+    let operations = json!([
+        { "put": entry(json!({ "json": 1 })) },
+        { "putIfAbsent": entry(bytes.clone()) },
+        { "append": { "space": "s", "key": "k", "entryId": "e", "value": bytes } },
+        { "delete": { "space": "s", "key": "k" } },
+    ]);
+    let finish = json!({ "outcome": "failed", "reason": "No", "message": "m", "output": {} });
+    let boundary = json!({
+        "commitId": Uuid::from_u128(1),
+        "channels": { "set": { "a": { "json": {} }, "b": bytes }, "append": { "c": [{ "json": {} }, bytes] },
+                      "truncate": { "d": 1 }, "remove": ["e"] },
+        "events": [{}],
+        "calls": [{ "id": "planned", "policy": "probe", "key": "k1", "arguments": {} }],
+        "records": operations,
+        "usage": { "tokensIn": 1 },
+        "trigger": "t",
+    });
+    let ended = json!({ "commitId": Uuid::from_u128(2), "state": {}, "outcome": { "finish": finish } });
+    let claim = json!({ "claimId": Uuid::from_u128(3), "policy": "probe", "key": "k2", "arguments": {} });
+    let complete = json!({ "claimId": Uuid::from_u128(3), "outcome": "completed", "result": {} });
+    let settle = json!({ "outcome": "failed", "reason": "seen", "result": {} });
+    // 409: as it must be, and out of place.
+    for (path, body, well) in [
+        ("attach", json!({ "instance": INSTANCE }), 200),
+        ("turns/1/plan", boundary, 200),
+        ("calls/pay/claim", claim, 200),
+        ("calls/pay/complete", complete, 200),
+        ("calls/pay/settle", settle, 409),
+        ("records", json!({ "batchId": Uuid::from_u128(4), "operations": operations }), 200),
+        ("turns/1", ended, 200),
+        ("finish", json!({ "commitId": Uuid::from_u128(5), "finish": finish }), 409),
+    ] {
+        let bearer = if path == "attach" { "token-of-pod-1" } else { INSTANCE };
+        for place in objects(&body, String::new()) {
+            let mut bent = body.clone();
+            bent.pointer_mut(&place).unwrap()["misspelt"] = json!(1);
+            let answer = world.post_as(bearer, path, bent.to_string()).await;
+            assert_eq!(answer.status, 400, "{path} {bent}");
+            assert_eq!(answer.code(), "INVALID", "{path} {bent}");
+        }
+        assert_eq!(world.post_as(bearer, path, body.to_string()).await.status, well, "{path} {body}");
+    }
 }
 
 #[tokio::test]
