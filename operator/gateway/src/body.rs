@@ -1,5 +1,7 @@
 //! Bodies: within their limit, within the process's budget, within their time; then JSON, then a request.
 
+use std::fmt::Display;
+
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::Request;
 use axum::http::{HeaderMap, header};
@@ -41,14 +43,13 @@ pub(crate) async fn receive(gateway: &Gateway, request: Request) -> Result<Recei
     let deadline = gateway.config.body_deadline;
     match tokio::time::timeout(deadline, collect(gateway, body, announced)).await {
         Ok(received) => received,
-        Err(_) => Err(Refusal::new(
-            Code::Unavailable,
-            format!(
-                "the body did not arrive whole within {} s; send the same bytes again",
-                deadline.as_secs_f32()
-            ),
-        )),
+        Err(_) => Err(not_whole(format!("did not arrive whole within {} s", deadline.as_secs_f32()))),
     }
+}
+
+/// The sender may be well, and the way to here not: it sends the same bytes again.
+fn not_whole(why: impl Display) -> Refusal {
+    Refusal::new(Code::Unavailable, format!("the body {why}; send the same bytes again"))
 }
 
 async fn collect(gateway: &Gateway, body: Body, announced: usize) -> Result<Received, Refusal> {
@@ -57,8 +58,7 @@ async fn collect(gateway: &Gateway, body: Body, announced: usize) -> Result<Rece
     let mut hash = Sha256::new();
     let mut budget = None;
     while let Some(frame) = frames.next().await {
-        let frame: Bytes =
-            frame.map_err(|_| Refusal::invalid("the body broke off; send the same bytes again"))?;
+        let frame: Bytes = frame.map_err(|_| not_whole("broke off"))?;
         if announced.max(bytes.len() + frame.len()) > Limits::BODY_BYTES {
             drop((bytes, budget));
             discard(frames).await;

@@ -184,6 +184,33 @@ async fn a_sender_that_reads_nothing_until_it_has_written_all_hears_that_its_bod
     serving.ended.await.unwrap().unwrap();
 }
 
+/// A proxy that fails half-way, or a network: the worker is not at fault, and must not give up.
+#[tokio::test]
+async fn a_sender_whose_body_breaks_off_on_the_way_hears_to_send_it_again() {
+    let world = World::attached().await;
+    let serving = start(&world).await;
+    for (length, cut) in [
+        ("Content-Length: 1000", r#"{"commitId":"#),
+        ("Transfer-Encoding: chunked", "5\r\n{\"com\r\n"),
+        ("Transfer-Encoding: chunked", "5\r\n{\"com\r\nno length\r\n"),
+    ] {
+        let mut connection = TcpStream::connect(serving.address).await.unwrap();
+        let head = format!(
+            "POST /v1/runs/{}/turns/1 HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer {INSTANCE}\r\n{length}\r\n\r\n",
+            world.run
+        );
+        connection.write_all(format!("{head}{cut}").as_bytes()).await.unwrap();
+        connection.shutdown().await.unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("broke off"), "{cut}: {answer}");
+    }
+    assert!(
+        post(&world, serving.address, "turns/1", &commit(1, "1")).await.unwrap().contains(r#""result":"ok""#)
+    );
+    serving.end().await;
+}
+
 /// Reads until the gateway closes the connection; how long that took.
 async fn closed(mut connection: TcpStream) -> Duration {
     let started = Instant::now();
