@@ -1,6 +1,6 @@
 """Dal Segno for Python: what an agent imports. One file, the standard library only; README.md shows its loop."""
 
-import base64, http.client, itertools, json, os, random, secrets, signal, sys, threading, time, uuid  # noqa: E401
+import base64, http.client, itertools, json, os, random, re, secrets, signal, sys, threading, time, uuid  # noqa: E401
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -82,8 +82,7 @@ class Run:
         """Runs `tool(key, arguments)` unless it is known to be done; returns its result, now or from the store.
 
         `policy` says what to do where the outcome is unknown: retrySameKey, probe, ask or readOnly. The key, unless
-        given, is made of the run and `id`. An exception leaves the outcome unknown; `CallFailed` says it did nothing.
-        """
+        given, is made of the run and `id`. An exception leaves the outcome unknown; `CallFailed`: it did nothing."""
         claim = {"claimId": str(uuid.uuid4()), "policy": policy, "key": key or self._keys + id, "arguments": arguments}
         if policy in ("retrySameKey", "readOnly"):  # after an exception the same claim may run its tool again
             claim = self._claims.setdefault(id, claim)
@@ -143,6 +142,7 @@ class Run:
 
     def _send(self, path, fields=None, method="POST", timeout=30):
         """Serialises once and sends the same bytes until they are answered, for as long as the pod lives."""
+        call = re.sub("(?<=^calls/)[^/]+", "*", path.split("?")[0])  # what may stand in a log: no id, no record's key
         body = fields and json.dumps({k: v for k, v in fields.items() if v is not None}).encode()
         kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
         connection = vars(self._kept).setdefault(os.getpid(), kind(self._url.netloc, timeout=timeout))  # a thread's own
@@ -159,28 +159,28 @@ class Run:
                     self.cancelled = self.cancelled or answer.get("cancel", False)
                     return answer
                 if status != 429 and status < 500:
-                    self._refuse(path, status, text)
+                    self._refuse(call, status, text)
             except http.client.InvalidURL:  # it was never sent, and never will be
                 raise
             except (OSError, http.client.HTTPException, json.JSONDecodeError, UnicodeDecodeError) as error:
                 status, retry_after = error, ""  # it may have been heard; the gateway tells a repeat by its bytes
             connection.close()  # the next one may lead to another gateway
             if delay == 5:
-                print(f"dalsegno: {path}: no answer yet ({status}), sending it again", file=sys.stderr, flush=True)
+                print(f"dalsegno: {call}: no answer yet ({status}), sending it again", file=sys.stderr, flush=True)
             time.sleep(max(random.uniform(delay / 2, delay), int(retry_after) if retry_after.isdecimal() else 0))
 
-    def _refuse(self, path, status, answer):
+    def _refuse(self, call, status, answer):
         try:
             code, detail = (json.loads(answer)[name] for name in ("code", "detail"))
         except (ValueError, LookupError, TypeError):  # not the gateway's words
             code, detail = f"HTTP_{status}", str(answer[:512])
-        if path == "heartbeat" and (code == "FINISHED" or self._over.is_set()):
+        if call == "heartbeat" and (code == "FINISHED" or self._over.is_set()):
             sys.exit()  # ends this thread alone: it was we who ended the run
         if code in OVER:
             os.write(2, f"dalsegno: {code}: {detail}\n".encode())
             os._exit(0 if code == "FINISHED" else 1)
-        if path != "heartbeat":  # to that it is no answer: this thread has nobody to tell, and goes on
-            raise Refused(code, f"{path}: {detail}")
+        if call != "heartbeat":  # to that it is no answer: this thread has nobody to tell, and goes on
+            raise Refused(code, f"{call}: {detail}")
 
     def _beat(self, seconds, pause=0):  # the first one goes at once: it binds the lease
         while not self._over.wait(pause):

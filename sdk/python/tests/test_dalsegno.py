@@ -237,6 +237,24 @@ def test_a_retry_after_that_is_no_number_is_not_waited_for(gateway):
     assert gateway.run("Run.attach()")[::2] == (0, "")
 
 
+def test_neither_a_wait_nor_a_refusal_tells_a_log_which_call_or_record_was_asked_for(gateway):
+    away, no = [problem(503, "UNAVAILABLE")] * 8, [problem(400, "INVALID")]
+    for path in "calls/canary-1/claim", "records?space=canary-2&prefix=canary-3":
+        gateway.script[path] = away + no
+    code, _, err = gateway.run("""
+        dalsegno.time.sleep = lambda seconds: None
+        run = Run.attach()
+        try:
+            run.call("canary-1", policy="ask", tool=print)
+        except Refused as refused:
+            print(refused, file=dalsegno.sys.stderr)
+        next(run.records("canary-2", "canary-3"))
+    """)
+    assert code == 1 and "canary" not in err
+    for call in "calls/*/claim", "records":
+        assert f"dalsegno: {call}: no answer yet (503)" in err and f"'{call}: because'" in err
+
+
 def test_retry_after_is_honoured(gateway):
     gateway.script["attach"] = [(*problem(503, "NOT_READY"), ("Retry-After", "1")), attach()]
     began = time.monotonic()

@@ -44,7 +44,7 @@ pub enum Error {
     /// It is no request that HTTP knows, or of a scheme that this crate does not speak: look at the environment.
     #[error("{path}: cannot be sent")]
     Unsendable {
-        /// The call, relative to the run.
+        /// The call, relative to the run, without an id in it and without its query.
         path: String,
         /// Why.
         source: Box<dyn StdError + Send + Sync>,
@@ -52,7 +52,7 @@ pub enum Error {
     /// The gateway refused for good; `problem.code` is stable.
     #[error("{path}: {}: {}", problem.code, problem.detail)]
     Refused {
-        /// The call, relative to the run.
+        /// The call, relative to the run, without an id in it and without its query.
         path: String,
         /// Why.
         problem: Problem,
@@ -60,7 +60,7 @@ pub enum Error {
     /// Somebody else answered.
     #[error("{path}: answered {status}, and not as the contract says: {answer}")]
     Unexpected {
-        /// The call, relative to the run.
+        /// The call, relative to the run, without an id in it and without its query.
         path: String,
         /// The HTTP status.
         status: u16,

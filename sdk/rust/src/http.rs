@@ -89,13 +89,13 @@ impl Client {
                 }
                 Ok(answer) => (answer.status.to_string(), answer.retry_after),
                 Err(never @ (ureq::Error::Http(_) | ureq::Error::BadUri(_) | ureq::Error::TlsRequired)) => {
-                    return Err(Error::Unsendable { path: path.to_owned(), source: Box::new(never) });
+                    return Err(Error::Unsendable { path: named(path), source: Box::new(never) });
                 }
                 // Whether it was heard is unknown; the gateway tells a repeat by its bytes.
                 Err(error) => (error.to_string(), Duration::ZERO),
             };
             if delay == LONGEST_DELAY {
-                eprintln!("dalsegno: {path}: no answer yet ({why}), sending it again");
+                eprintln!("dalsegno: {}: no answer yet ({why}), sending it again", named(path));
             }
             thread::sleep(delay.mul_f64(rand::random_range(0.5..1.0)).max(at_least));
             delay = (delay * 2).min(LONGEST_DELAY);
@@ -150,7 +150,7 @@ impl Client {
 
     fn refusal(&self, path: &str, answer: Answer) -> Error {
         let Answer { status, body, .. } = answer;
-        let path = path.to_owned();
+        let path = named(path);
         let Ok(problem) = serde_json::from_slice::<Problem>(&body) else {
             let answer = String::from_utf8_lossy(&body).chars().take(512).collect();
             return Error::Unexpected { path, status, answer };
@@ -169,6 +169,15 @@ impl Client {
             }
             _ => Error::Refused { path, problem },
         }
+    }
+}
+
+/// A path as it may stand in a log: without the id of a call, and without what records are asked for.
+fn named(path: &str) -> String {
+    let path = path.split('?').next().unwrap_or_default();
+    match path.split('/').collect::<Vec<_>>()[..] {
+        ["calls", _, verb] => format!("calls/*/{verb}"),
+        _ => path.to_owned(),
     }
 }
 

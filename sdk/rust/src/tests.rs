@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -261,6 +262,38 @@ fn what_is_neither_an_answer_nor_a_refusal_of_the_gateway_is_not_taken_for_succe
             "{written:?}"
         );
     }
+}
+
+/// In a process of its own, for what it says.
+#[test]
+fn neither_a_wait_nor_a_refusal_tells_a_log_which_call_or_record_was_asked_for() {
+    const NAME: &str = "tests::neither_a_wait_nor_a_refusal_tells_a_log_which_call_or_record_was_asked_for";
+    if std::env::var_os("CHILD").is_none() {
+        let program = std::env::current_exe().unwrap();
+        let child = Command::new(program).args(["--exact", "--nocapture", NAME]).env("CHILD", "").output();
+        let said = String::from_utf8(child.unwrap().stderr).unwrap();
+        assert!(!said.contains("canary"), "{said}");
+        for call in ["calls/*/claim", "records"] {
+            assert!(said.contains(&format!("dalsegno: {call}: no answer yet (503)")), "{said}");
+            assert!(said.contains(&format!("{call}: INVALID: because")), "{said}");
+        }
+        return;
+    }
+    let answers: [Answer; 8] =
+        std::array::from_fn(|n| if n < 7 { problem(503, "UNAVAILABLE") } else { problem(400, "INVALID") });
+    let gateway = Gateway::new()
+        .on("calls/canary-1/claim", answers.clone())
+        .on("records?space=canary-2&prefix=canary-3", answers);
+    let run = gateway.attach();
+    thread::scope(|both| {
+        both.spawn(|| {
+            let called =
+                run.call("canary-1", Policy::Ask, None, (), |_, ()| -> Result<(), _> { panic!("made") });
+            called.inspect_err(|error| eprintln!("{error} {error:?}")).unwrap_err();
+        });
+        let read = run.records("canary-2", "canary-3").next().unwrap();
+        read.inspect_err(|error| eprintln!("{error} {error:?}")).unwrap_err();
+    });
 }
 
 #[test]
