@@ -218,7 +218,7 @@ async fn read(shelf: &impl Shelf, run: RunId, mut walk: Walk) -> Result<Option<U
         match opened {
             Ok(opened) => return branch.unpack(run, &walk, Some((index, opened)), &sealing).map(Some),
             Err(Error::Corrupt { detail, .. }) => {
-                tracing::warn!(%run, detail, "a snapshot is damaged and was not used");
+                tracing::warn!(%run, detail, "a snapshot was not used");
                 walk.refuse(content_hash);
             }
             Err(other) => return Err(other),
