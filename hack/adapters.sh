@@ -7,8 +7,8 @@ source "$(dirname "$0")/lib.sh"
 venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/adapters
 python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
 [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
-"$venv/bin/python" -c 'import pytest, claude_agent_sdk, langgraph.checkpoint.conformance' 2>/dev/null ||
-    "$venv/bin/pip" install --quiet pytest langgraph-checkpoint-conformance==0.0.2 claude-agent-sdk==0.2.187
+# Where they are there, of these versions, it asks nobody.
+"$venv/bin/pip" install --quiet --disable-pip-version-check pytest langgraph-checkpoint-conformance==0.0.2 claude-agent-sdk==0.2.187
 export DALSEGNO_SERVE=$PROGRAMS/examples/serve
 [[ -x $DALSEGNO_SERVE ]] || cargo build --locked --package dalsegno-gateway --example serve
 exec "$venv/bin/python" -m pytest -p no:cacheprovider sdk/python/tests/adapters
