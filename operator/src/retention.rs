@@ -23,8 +23,8 @@ pub async fn follow(store: Arc<dyn Store>, metrics: Metrics, stop: CancellationT
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
         let both = async {
-            if let Err(error) = drop_all(store.as_ref(), &metrics).await {
-                tracing::warn!(error = chain(&error), "what is past its retention could not be dropped");
+            if let Err(error) = drop_expired(store.as_ref(), &metrics).await {
+                tracing::warn!(error = chain(&error), "no run can be asked for what is past its retention");
             }
             if let Err(error) = drop_old(store.as_ref(), &metrics).await {
                 tracing::warn!(
@@ -36,6 +36,34 @@ pub async fn follow(store: Arc<dyn Store>, metrics: Metrics, stop: CancellationT
         if stop.run_until_cancelled(both).await.is_none() {
             return;
         }
+    }
+}
+
+/// Of all runs that are past their retention. One of which nothing can be dropped stops no other.
+async fn drop_expired(store: &dyn Store, metrics: &Metrics) -> Result<()> {
+    let mut after = RunId::nil();
+    loop {
+        let runs = store.expired(after).await?;
+        let Some(last) = runs.last() else { return Ok(()) };
+        after = *last;
+        for run in runs {
+            if let Err(error) = drop_expired_of(store, run, metrics).await {
+                tracing::warn!(%run, error = chain(&error), "what is past its retention was not dropped");
+            }
+        }
+    }
+}
+
+async fn drop_expired_of(store: &dyn Store, run: RunId, metrics: &Metrics) -> Result<()> {
+    loop {
+        let Dropped { run, rows, done } = store.drop_expired(run, ROWS).await?;
+        let Some(run) = run else { return Ok(()) };
+        metrics.dropped(rows, done);
+        if done {
+            tracing::info!(%run, "what its worker wrote is past its retention, and dropped");
+            return Ok(());
+        }
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -65,14 +93,46 @@ async fn drop_old_of(store: &dyn Store, run: RunId, metrics: &Metrics) -> Result
     }
 }
 
-async fn drop_all(store: &dyn Store, metrics: &Metrics) -> Result<()> {
-    loop {
-        let Dropped { run, rows, done } = store.drop_expired(ROWS).await?;
-        let Some(run) = run else { return Ok(()) };
-        metrics.dropped(rows, done);
-        if done {
-            tracing::info!(%run, "what its worker wrote is past its retention, and dropped");
-        }
-        tokio::time::sleep(PAUSE).await;
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
+
+    use dalsegno_store::{AskedBy, Created, Deadlines, NewRun, OnPrior, Retention};
+
+    use super::*;
+    use crate::world::Disk;
+
+    /// A run that is over, and past its retention.
+    async fn over(store: &dyn Store, name: &str) -> RunId {
+        let new = NewRun {
+            id: RunId::now_v7(),
+            tenant: "tenant-1".into(),
+            namespace: "shop".into(),
+            name: name.into(),
+            object_uid: name.into(),
+            reset_generation: 0,
+            deadlines: Deadlines { heartbeat_ms: 60_000, start_ms: 60_000, progress_ms: 60_000 },
+            on_prior: OnPrior::Ignore,
+        };
+        let Created::Run(run) = store.create_run(&new).await.unwrap() else {
+            panic!("{name} stands in the way")
+        };
+        store.set_retention(run.id, &Retention { days: 0, ..Retention::default() }).await.unwrap();
+        store.mark_deleted(name, &AskedBy::default()).await.unwrap();
+        run.id
+    }
+
+    #[tokio::test]
+    async fn a_run_of_which_nothing_can_be_dropped_stops_no_other() {
+        let disk = Disk::new();
+        let store = disk.store().await;
+        let (first, _) = (over(&*store, "first").await, over(&*store, "second").await);
+        disk.execute(
+            "CREATE TRIGGER heavy BEFORE UPDATE ON runs WHEN NEW.name = 'first' \
+             BEGIN SELECT RAISE(ABORT, 'canceling statement due to statement timeout'); END",
+        )
+        .await;
+        drop_expired(&*store, &Metrics::default()).await.unwrap();
+        assert_eq!(store.expired(RunId::nil()).await.unwrap(), [first]);
     }
 }

@@ -64,7 +64,8 @@ pub fn context(store: Arc<dyn Store>, objects: Vec<Value>) -> (Arc<Context>, Ask
     (Arc::new(context), asked)
 }
 
-/// What is written is there as it was written, with a UID; what is not among the objects is not there.
+/// What is written is there as it was written, with a UID, and a patch made something; what is not among the objects is not
+/// there.
 fn answer(method: &Method, path: &str, body: &Value, objects: &[Value]) -> Value {
     if method == Method::GET {
         let name = path.rsplit('/').next();
@@ -73,7 +74,7 @@ fn answer(method: &Method, path: &str, body: &Value, objects: &[Value]) -> Value
             || json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404 });
         return found.cloned().unwrap_or_else(not_found);
     }
-    let mut written = body.clone();
+    let mut written = if body.is_object() { body.clone() } else { json!({}) };
     if written["metadata"]["uid"].is_null() {
         written["metadata"]["uid"] = format!("uid of {}", written["metadata"]["name"]).into();
     }
@@ -105,7 +106,7 @@ impl Disk {
         self.execute("DROP TRIGGER full").await;
     }
 
-    async fn execute(&self, sql: &'static str) {
+    pub async fn execute(&self, sql: &'static str) {
         let mut conn = SqliteConnection::connect(&self.url()).await.unwrap();
         sqlx::query(sql).execute(&mut conn).await.unwrap();
     }

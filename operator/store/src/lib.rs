@@ -144,11 +144,15 @@ pub trait Store: Send + Sync + 'static {
     /// What is kept of the run; obeyed at once, also by a run that has ended.
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
 
-    /// One step of dropping what is past its retention: no more than so many rows, of one run that is finished, deleted or
-    /// abandoned. The payloads of boundaries and calls, records, and snapshots go, and the data key with the last of them;
-    /// headers stay, so that the chain still verifies, and so do the audit, which tells of it first, and the run's own row.
-    /// A live run is never touched.
-    async fn drop_expired(&self, rows: u32) -> Result<Dropped>;
+    /// Runs after this one ([`RunId::nil`]: from the first), in order, that are past their retention: some of them, none only
+    /// after the last.
+    async fn expired(&self, after: RunId) -> Result<Vec<RunId>>;
+
+    /// One step of dropping what is past its retention: no more than so many rows, and none after those that hold 8 MiB, of
+    /// a run that is finished, deleted or abandoned. The payloads of boundaries and calls, records, and snapshots go, and
+    /// the data key with the last of them; headers stay, so that the chain still verifies, and so do the audit, which tells
+    /// of it first, and the run's own row. A run that lives, or that somebody else is at, is not touched.
+    async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped>;
 
     /// Runs after this one ([`RunId::nil`]: from the first), in order, that keep no more than their last boundaries and may
     /// have more: some of them, none only after the last.

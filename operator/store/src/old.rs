@@ -58,25 +58,26 @@ pub(crate) const SPENT: &str = concat!(
      ORDER BY s.turn, s.boundary, s.epoch LIMIT 1"
 );
 
-/// The boundary of the live branch up to which boundaries are dropped at once, if enough have gathered: no more than `$2`, and
-/// where that is more than one, no more than `$3` bytes of payloads, since all of them are read for the snapshot.
+/// The boundary of the live branch up to which boundaries are dropped at once, if enough have gathered: where that is more than
+/// one, no more than `$2` with those that were undone beside them, and `$3` bytes of payloads.
 pub(crate) const CUT: &str = concat!(
     "WITH run AS ( \
          SELECT r.keep_last, r.lifecycle, coalesce(r.dropped_turn, 0) AS turn, \
                 coalesce(r.dropped_boundary, 0) AS boundary \
          FROM runs r WHERE r.id = $1 AND ",
     keeps_last!(),
-    " ), live AS ( \
-         SELECT b.turn, b.boundary, b.epoch, b.content_hash, run.keep_last, run.lifecycle, \
-                row_number() OVER (ORDER BY b.turn, b.boundary) AS nth, count(*) OVER () AS count, \
-                sum(coalesce(length(b.ops), 0) + coalesce(length(b.events), 0)) \
-                    OVER (ORDER BY b.turn, b.boundary) AS bytes \
+    " ), after AS ( \
+         SELECT b.turn, b.boundary, b.epoch, b.content_hash, b.undone, run.keep_last, run.lifecycle, \
+                count(*) FILTER (WHERE NOT b.undone) OVER place AS nth, \
+                count(*) FILTER (WHERE NOT b.undone) OVER () AS count, \
+                count(*) OVER place AS so_many, \
+                sum(coalesce(length(b.ops), 0) + coalesce(length(b.events), 0)) OVER place AS bytes \
          FROM run JOIN boundaries b ON b.run = $1 AND (b.turn, b.boundary) > (run.turn, run.boundary) \
-         WHERE NOT b.undone \
+         WINDOW place AS (ORDER BY b.turn, b.boundary) \
      ) \
-     SELECT turn, boundary, epoch, content_hash FROM live \
-     WHERE count > keep_last + CASE lifecycle WHEN 'live' THEN 9 ELSE 0 END \
-       AND nth <= count - keep_last AND nth <= $2 AND (nth = 1 OR bytes <= $3) \
+     SELECT turn, boundary, epoch, content_hash FROM after \
+     WHERE NOT undone AND count > keep_last + CASE lifecycle WHEN 'live' THEN 9 ELSE 0 END \
+       AND nth <= count - keep_last AND (nth = 1 OR so_many <= $2 AND bytes <= $3) \
      ORDER BY nth DESC LIMIT 1"
 );
 

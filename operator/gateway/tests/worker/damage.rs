@@ -168,7 +168,7 @@ async fn of_an_expired_run_states_are_gone_and_records_are_none() {
     finish(&world).await;
     let retention = Retention { days: 0, ..Retention::default() };
     world.store.set_retention(world.run, &retention).await.unwrap();
-    while world.store.drop_expired(500).await.unwrap() != Default::default() {}
+    while world.store.drop_expired(world.run, 500).await.unwrap() != Default::default() {}
     for path in OF_STATES {
         let answer = world.get(path).await;
         is(&answer, 404, "NOT_FOUND");

@@ -140,7 +140,8 @@ pass! {
     async fn keepers(&self, after: RunId) -> Result<Vec<RunId>>;
     async fn prune_audit(&self, prune: &Prune) -> Result<u64>;
     async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped>;
-    async fn drop_expired(&self, rows: u32) -> Result<Dropped>;
+    async fn expired(&self, after: RunId) -> Result<Vec<RunId>>;
+    async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped>;
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound>;
     async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>>;
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;

@@ -22,67 +22,73 @@ $$;
 
 -- `Store::drop_expired`. That payloads are being dropped stands in the audit before the first of them is. With the last of
 -- them goes the data key, which only opens copies of them that are kept elsewhere.
-CREATE FUNCTION ds_expire_v1(_limit bigint, OUT expired uuid, OUT touched bigint, OUT done boolean)
+CREATE FUNCTION ds_expire_v1(_run uuid, _limit bigint, _bytes bigint, OUT expired uuid, OUT touched bigint, OUT done boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     now_ bigint := ds_now_v1();
-    left_ bigint := _limit;
     row_ runs;
-    count_ bigint;
 BEGIN
     touched := 0;
     done := false;
     SELECT * INTO row_ FROM runs r
-    WHERE r.lifecycle <> 'live' AND NOT r.emptied
+    WHERE r.id = _run AND r.lifecycle <> 'live' AND NOT r.emptied
       AND (r.expired_at IS NOT NULL
            OR coalesce(r.finish_at, r.over_at) + r.retention_days * 86400000::bigint <= now_)
-    ORDER BY r.id
-    LIMIT 1
     FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    expired := row_.id;
+    expired := _run;
     IF row_.expired_at IS NULL THEN
-        PERFORM pg_advisory_xact_lock(hashtextextended('snapshot/' || row_.id, 0));
-        UPDATE runs SET expired_at = now_ WHERE id = row_.id;
-        PERFORM ds_audit_v1(row_.id, 'expired', 'operator',
+        PERFORM pg_advisory_xact_lock(hashtextextended('snapshot/' || _run, 0));
+        UPDATE runs SET expired_at = now_ WHERE id = _run;
+        PERFORM ds_audit_v1(_run, 'expired', 'operator',
             jsonb_build_object('retentionDays', row_.retention_days), now_);
     END IF;
 
-    DELETE FROM records WHERE ctid = ANY (ARRAY(SELECT ctid FROM records WHERE run = row_.id LIMIT left_));
-    GET DIAGNOSTICS count_ = ROW_COUNT;
-    left_ := left_ - count_;
-    DELETE FROM record_batches
-    WHERE ctid = ANY (ARRAY(SELECT ctid FROM record_batches WHERE run = row_.id LIMIT left_));
-    GET DIAGNOSTICS count_ = ROW_COUNT;
-    left_ := left_ - count_;
-    DELETE FROM snapshots WHERE ctid = ANY (ARRAY(SELECT ctid FROM snapshots WHERE run = row_.id LIMIT left_));
-    GET DIAGNOSTICS count_ = ROW_COUNT;
-    left_ := left_ - count_;
-    DELETE FROM chunks WHERE ctid = ANY (ARRAY(SELECT ctid FROM chunks WHERE run = row_.id LIMIT left_));
-    GET DIAGNOSTICS count_ = ROW_COUNT;
-    left_ := left_ - count_;
-    UPDATE calls SET arguments = NULL, result = NULL
-    WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM calls
-        WHERE run = row_.id AND (arguments IS NOT NULL OR result IS NOT NULL) LIMIT left_));
-    GET DIAGNOSTICS count_ = ROW_COUNT;
-    left_ := left_ - count_;
-    -- The last first: what is left can be decoded, since a patch needs the state before it.
-    UPDATE boundaries SET ops = NULL, events = NULL, dropped = true
-    WHERE ctid = ANY (ARRAY(
-        SELECT ctid FROM boundaries WHERE run = row_.id AND NOT dropped
-        ORDER BY turn DESC, boundary DESC LIMIT left_));
-    GET DIAGNOSTICS count_ = ROW_COUNT;
-    left_ := left_ - count_;
+    -- Of boundaries the last first: what is left can be decoded, since a patch needs the state before it.
+    WITH found AS (
+        (SELECT 1 AS kind, 0::bigint AS nth, ctid AS at, coalesce(octet_length(value), 0) AS bytes
+         FROM records WHERE run = _run LIMIT _limit)
+        UNION ALL
+        (SELECT 2, 0, ctid, 0 FROM record_batches WHERE run = _run LIMIT _limit)
+        UNION ALL
+        (SELECT 3, 0, ctid, octet_length(document) FROM snapshots WHERE run = _run LIMIT _limit)
+        UNION ALL
+        (SELECT 4, 0, ctid, octet_length(payload) FROM chunks WHERE run = _run LIMIT _limit)
+        UNION ALL
+        (SELECT 5, 0, ctid, coalesce(octet_length(arguments), 0) + coalesce(octet_length(result), 0)
+         FROM calls WHERE run = _run AND (arguments IS NOT NULL OR result IS NOT NULL) LIMIT _limit)
+        UNION ALL
+        (SELECT 6, -2 * turn::bigint - boundary, ctid, coalesce(octet_length(ops), 0) + coalesce(octet_length(events), 0)
+         FROM boundaries WHERE run = _run AND NOT dropped ORDER BY turn DESC, boundary DESC LIMIT _limit)
+    ), weighed AS (
+        SELECT kind, at, row_number() OVER so_far AS nth, sum(bytes) OVER so_far - bytes AS bytes_before
+        FROM found
+        WINDOW so_far AS (ORDER BY kind, nth ROWS UNBOUNDED PRECEDING)
+    ), going AS (
+        SELECT kind, at FROM weighed WHERE nth <= _limit AND bytes_before < _bytes
+    ), records_ AS (
+        DELETE FROM records WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 1))
+    ), batches_ AS (
+        DELETE FROM record_batches WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 2))
+    ), snapshots_ AS (
+        DELETE FROM snapshots WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 3))
+    ), chunks_ AS (
+        DELETE FROM chunks WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 4))
+    ), calls_ AS (
+        UPDATE calls SET arguments = NULL, result = NULL
+        WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 5))
+    ), boundaries_ AS (
+        UPDATE boundaries SET ops = NULL, events = NULL, dropped = true
+        WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 6))
+    )
+    SELECT count(*), count(*) < _limit AND count(*) = (SELECT count(*) FROM found) INTO touched, done FROM going;
 
-    touched := _limit - left_;
-    done := left_ > 0;
     IF done THEN
-        UPDATE runs SET emptied = true, stored_bytes = 0 WHERE id = row_.id;
+        UPDATE runs SET emptied = true, stored_bytes = 0 WHERE id = _run;
         UPDATE data_keys SET key_id = NULL, wrapped = NULL, shredded_at = now_
-        WHERE run = row_.id AND wrapped IS NOT NULL;
+        WHERE run = _run AND wrapped IS NOT NULL;
     END IF;
 END
 $$;

@@ -5,11 +5,18 @@ use sqlx::Row as _;
 use super::Postgres;
 use super::row::record;
 use crate::fault::Work;
+use crate::survey::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Dropped, Retention, RunId, RunRecord};
 
 const SET: &str = "SELECT ds_set_retention_v2($1, $2, $3) AS record";
 
-const EXPIRE: &str = "SELECT * FROM ds_expire_v1($1)";
+const EXPIRED: &str = "SELECT id FROM runs \
+     WHERE id > $1 AND lifecycle <> 'live' AND NOT emptied \
+       AND (expired_at IS NOT NULL \
+            OR coalesce(finish_at, over_at) + retention_days * 86400000::bigint <= ds_now_v1()) \
+     ORDER BY id LIMIT $2";
+
+const EXPIRE: &str = "SELECT * FROM ds_expire_v1($1, $2, $3)";
 
 impl Postgres {
     pub(super) async fn do_set_retention(&self, run: RunId, retention: &Retention) -> Work<RunRecord> {
@@ -17,8 +24,14 @@ impl Postgres {
         record(&self.pool.of(run).one(sqlx::query(SET).bind(run).bind(days).bind(keep_last)).await?, run)
     }
 
-    pub(super) async fn do_drop_expired(&self, rows: u32) -> Work<Dropped> {
-        let row = self.pool.one(sqlx::query(EXPIRE).bind(i64::from(rows))).await?;
+    pub(super) async fn do_expired(&self, after: RunId) -> Work<Vec<RunId>> {
+        let rows = self.pool.all(sqlx::query(EXPIRED).bind(after).bind(PAGE_ROWS)).await?;
+        rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
+    }
+
+    pub(super) async fn do_drop_expired(&self, run: RunId, rows: u32) -> Work<Dropped> {
+        let query = sqlx::query(EXPIRE).bind(run).bind(i64::from(rows)).bind(PAGE_BYTES);
+        let row = self.pool.one(query).await?;
         let run: Option<RunId> = row.try_get("expired")?;
         run.inspect(|run| self.keys.forget(*run));
         let rows = row.try_get::<i64, _>("touched")?.unsigned_abs();

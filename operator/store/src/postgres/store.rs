@@ -80,8 +80,14 @@ impl Store for Postgres {
         self.do_set_retention(run, retention).await.map_err(|fault| fault.while_("setting the retention"))
     }
 
-    async fn drop_expired(&self, rows: u32) -> Result<Dropped> {
-        self.do_drop_expired(rows).await.map_err(|fault| fault.while_("dropping what is past its retention"))
+    async fn expired(&self, after: RunId) -> Result<Vec<RunId>> {
+        self.do_expired(after).await.map_err(|fault| fault.while_("looking for what is past its retention"))
+    }
+
+    async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped> {
+        self.do_drop_expired(run, rows)
+            .await
+            .map_err(|fault| fault.while_("dropping what is past its retention"))
     }
 
     async fn keepers(&self, after: RunId) -> Result<Vec<RunId>> {

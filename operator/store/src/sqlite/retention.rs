@@ -1,33 +1,90 @@
 //! Payloads that are past their retention.
 
-use sqlx::SqliteConnection;
+use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::change::append;
 use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
+use crate::survey::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Dropped, Retention, RunId, RunRecord};
 
-/// The next run to empty.
-const NEXT: &str = "SELECT id FROM runs \
-     WHERE lifecycle <> 'live' AND NOT emptied \
-       AND (expired_at IS NOT NULL \
-            OR coalesce(finish_at, over_at) + retention_days * 86400000 <= ?) \
-     ORDER BY id LIMIT 1";
+/// Whether a run is to be emptied, at this time.
+const IS_EXPIRED: &str = "lifecycle <> 'live' AND NOT emptied \
+     AND (expired_at IS NOT NULL OR coalesce(finish_at, over_at) + retention_days * 86400000 <= ?2)";
 
-/// What is dropped of a run, so many rows at a time. Of boundaries the last first: what is left can be decoded, since a
-/// patch needs the state before it.
-const STEPS: [&str; 6] = [
-    "DELETE FROM records WHERE run = ?1 AND (space, key, seq) IN \
-     (SELECT space, key, seq FROM records WHERE run = ?1 LIMIT ?2)",
-    "DELETE FROM record_batches WHERE rowid IN (SELECT rowid FROM record_batches WHERE run = ?1 LIMIT ?2)",
-    "DELETE FROM snapshots WHERE rowid IN (SELECT rowid FROM snapshots WHERE run = ?1 LIMIT ?2)",
-    "DELETE FROM chunks WHERE rowid IN (SELECT rowid FROM chunks WHERE run = ?1 LIMIT ?2)",
-    "UPDATE calls SET arguments = NULL, result = NULL WHERE rowid IN \
-     (SELECT rowid FROM calls WHERE run = ?1 AND (arguments IS NOT NULL OR result IS NOT NULL) LIMIT ?2)",
-    "UPDATE boundaries SET ops = NULL, events = NULL, dropped = 1 WHERE rowid IN \
-     (SELECT rowid FROM boundaries WHERE run = ?1 AND NOT dropped ORDER BY turn DESC, boundary DESC LIMIT ?2)",
+/// What is dropped of a run from one table: `?2` rows at the most, and none after those that hold `?3` bytes.
+struct Step {
+    /// How many rows these are, and their bytes.
+    weigh: &'static str,
+    drop: &'static str,
+}
+
+macro_rules! step {
+    ($drop:literal, $from:literal, $key:literal, $bytes:literal) => {
+        Step {
+            weigh: concat!(
+                "SELECT count(*), coalesce(sum(bytes), 0) FROM (",
+                going!($from, $key, $bytes),
+                ")"
+            ),
+            drop: concat!(
+                $drop,
+                " WHERE run = ?1 AND (",
+                $key,
+                ") IN (SELECT ",
+                $key,
+                " FROM (",
+                going!($from, $key, $bytes),
+                "))"
+            ),
+        }
+    };
+}
+
+macro_rules! going {
+    ($from:literal, $key:literal, $bytes:literal) => {
+        concat!(
+            "SELECT * FROM (SELECT *, sum(bytes) OVER (ROWS UNBOUNDED PRECEDING) - bytes AS before FROM (SELECT ",
+            $key,
+            ", ",
+            $bytes,
+            " AS bytes FROM ",
+            $from,
+            " LIMIT ?2)) WHERE before < ?3"
+        )
+    };
+}
+
+/// Of boundaries the last first: what is left can be decoded, since a patch needs the state before it.
+const STEPS: [Step; 6] = [
+    step!(
+        "DELETE FROM records",
+        "records WHERE run = ?1 ORDER BY space, key, seq",
+        "space, key, seq",
+        "coalesce(length(value), 0)"
+    ),
+    step!("DELETE FROM record_batches", "record_batches WHERE run = ?1 ORDER BY id, epoch", "id, epoch", "0"),
+    step!(
+        "DELETE FROM snapshots",
+        "snapshots WHERE run = ?1 ORDER BY content_hash",
+        "content_hash",
+        "length(document)"
+    ),
+    step!("DELETE FROM chunks", "chunks WHERE run = ?1 ORDER BY hash", "hash", "length(payload)"),
+    step!(
+        "UPDATE calls SET arguments = NULL, result = NULL",
+        "calls WHERE run = ?1 AND (arguments IS NOT NULL OR result IS NOT NULL) ORDER BY ordinal",
+        "ordinal",
+        "coalesce(length(arguments), 0) + coalesce(length(result), 0)"
+    ),
+    step!(
+        "UPDATE boundaries SET ops = NULL, events = NULL, dropped = 1",
+        "boundaries WHERE run = ?1 AND NOT dropped ORDER BY turn DESC, boundary DESC, epoch",
+        "turn, boundary, epoch",
+        "coalesce(length(ops), 0) + coalesce(length(events), 0)"
+    ),
 ];
 
 /// What is kept of a run.
@@ -43,23 +100,35 @@ pub(super) async fn set(
     record(conn, now, row).await
 }
 
-/// Drops so many rows of one run that is past its retention. That it does stands in the audit before.
-pub(super) async fn expire(conn: &mut SqliteConnection, now: i64, rows: u32) -> Work<Dropped> {
-    let next: Option<RunId> = sqlx::query_scalar(NEXT).bind(now).fetch_optional(&mut *conn).await?;
-    let Some(run) = next else { return Ok(Dropped::default()) };
+/// Runs that are past their retention.
+pub(super) async fn expired(conn: &mut SqliteConnection, now: i64, after: RunId) -> Work<Vec<RunId>> {
+    let sql = format!("SELECT id FROM runs WHERE id > ?1 AND {IS_EXPIRED} ORDER BY id LIMIT ?3");
+    let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(after).bind(now).bind(PAGE_ROWS);
+    Ok(query.fetch_all(conn).await?)
+}
+
+/// Drops so many rows of a run that is past its retention. That it does stands in the audit before.
+pub(super) async fn expire(conn: &mut SqliteConnection, now: i64, run: RunId, rows: u32) -> Work<Dropped> {
+    let sql = format!("SELECT count(*) FROM runs WHERE id = ?1 AND {IS_EXPIRED}");
+    let due: i64 = sqlx::query_scalar(AssertSqlSafe(sql)).bind(run).bind(now).fetch_one(&mut *conn).await?;
+    if due == 0 {
+        return Ok(Dropped::default());
+    }
     let mut row = RunRow::expect(conn, run).await?;
     if row.expired_at.is_none() {
         row.expired_at = Some(now);
         let detail = serde_json::json!({ "retentionDays": row.retention_days });
         append(conn, &mut row, now, kind::EXPIRED, actor::OPERATOR, detail).await?;
     }
-    let limit = u64::from(rows);
-    let mut left = limit;
-    for step in STEPS {
-        let dropped = sqlx::query(step).bind(run).bind(left as i64).execute(&mut *conn).await?;
-        left = left.saturating_sub(dropped.rows_affected());
+    let limit = i64::from(rows);
+    let (mut left, mut room) = (limit, PAGE_BYTES);
+    for Step { weigh, drop } in STEPS {
+        let query = sqlx::query_as(weigh).bind(run).bind(left).bind(room);
+        let (count, bytes): (i64, i64) = query.fetch_one(&mut *conn).await?;
+        sqlx::query(drop).bind(run).bind(left).bind(room).execute(&mut *conn).await?;
+        (left, room) = (left - count, room - bytes);
     }
-    let done = left > 0;
+    let done = left > 0 && room > 0;
     row.emptied = done;
     if done {
         row.stored_bytes = 0;
@@ -73,5 +142,5 @@ pub(super) async fn expire(conn: &mut SqliteConnection, now: i64, rows: u32) -> 
         .await?;
     }
     row.save(conn).await?;
-    Ok(Dropped { run: Some(run), rows: limit - left, done })
+    Ok(Dropped { run: Some(run), rows: (limit - left).unsigned_abs(), done })
 }

@@ -106,9 +106,14 @@ impl Store for Sqlite {
         self.write(doing, move |conn, now| Box::pin(retention::set(conn, now, run, retention))).await
     }
 
-    async fn drop_expired(&self, rows: u32) -> Result<Dropped> {
+    async fn expired(&self, after: RunId) -> Result<Vec<RunId>> {
+        let doing = "looking for what is past its retention";
+        self.read(doing, move |conn, now| Box::pin(retention::expired(conn, now, after))).await
+    }
+
+    async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped> {
         let doing = "dropping what is past its retention";
-        let work = self.write(doing, move |conn, now| Box::pin(retention::expire(conn, now, rows)));
+        let work = self.write(doing, move |conn, now| Box::pin(retention::expire(conn, now, run, rows)));
         let dropped = work.await?;
         dropped.run.inspect(|run| self.keys.forget(*run));
         Ok(dropped)

@@ -17,6 +17,7 @@ on_every_face! {
     nothing_is_dropped_of_a_run_that_keeps_all,
     it_is_dropped_in_steps_of_so_many_boundaries,
     no_step_reads_more_than_so_many_bytes,
+    what_was_undone_counts_among_the_bytes_of_a_step,
     a_run_goes_back_as_far_as_it_is_kept_and_no_further,
     what_was_undone_before_is_dropped_with_the_rest,
     patches_are_decoded_after_the_snapshot,
@@ -185,15 +186,8 @@ async fn step(world: &World, run: RunId, rows: u32) -> Option<i32> {
 
 async fn no_step_reads_more_than_so_many_bytes(world: &World) {
     let worker = world.worker().await;
-    for turn in 1..=7_u64 {
-        // Nothing of it repeats.
-        let text: String =
-            (1..=200_000).map(|n| format!("{:016x}", (n * turn).wrapping_mul(n << 33 | 0x9e37))).collect();
-        let text = format!(r#"{{"set":{{"a":{{"json":"{text}"}}}}}}"#);
-        ok(world
-            .commit(&Commit { ops: Some(text.into()), full: false, ..worker.result(turn as i32) })
-            .await
-            .unwrap());
+    for turn in 1..=7 {
+        world.heavy_turn(&worker, turn, 3 << 20).await;
     }
     ok(world.finish(&worker.finish()).await.unwrap());
     keep_last(world, worker.run, 1).await;
@@ -202,6 +196,25 @@ async fn no_step_reads_more_than_so_many_bytes(world: &World) {
     assert!((2..6).contains(&first), "up to turn {first}");
     clear(world, worker.run).await;
     assert_eq!(world.of(&worker).await.dropped_to.unwrap().turn, 6);
+}
+
+async fn what_was_undone_counts_among_the_bytes_of_a_step(world: &World) {
+    let worker = world.worker().await;
+    for turn in 1..=4 {
+        world.heavy_turn(&worker, turn, 3 << 20).await;
+    }
+    let epoch = world.of(&worker).await.epoch;
+    assert!(matches!(world.rewind(worker.run, &back_to(epoch, 1, 1)).await.unwrap(), Rewound::Done(_)));
+    let worker = world.work_on(&world.of(&worker).await).await;
+    for turn in 2..=6 {
+        world.heavy_turn(&worker, turn, 3 << 20).await;
+    }
+    ok(world.finish(&worker.finish()).await.unwrap());
+    keep_last(world, worker.run, 1).await;
+    assert_eq!(step(world, worker.run, 500).await, Some(3), "five boundaries of 1.5 MiB");
+    clear(world, worker.run).await;
+    assert_eq!(world.of(&worker).await.dropped_to.unwrap().turn, 5);
+    assert_whole(world, &worker).await;
 }
 
 async fn a_run_goes_back_as_far_as_it_is_kept_and_no_further(world: &World) {

@@ -89,6 +89,11 @@ pub fn json(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.into()).unwrap()
 }
 
+/// So many characters of which nothing repeats; as it is kept it is half as long.
+pub fn noise(seed: u64, length: usize) -> String {
+    (1..=length as u64 / 16).map(|n| format!("{:016x}", (n * seed).wrapping_mul(n << 33 | 0x9e37))).collect()
+}
+
 pub fn random() -> Digest {
     let mut digest = [0; 32];
     digest[..16].copy_from_slice(Uuid::new_v4().as_bytes());

@@ -2,8 +2,8 @@
 
 use dalsegno_protocol::{Payload, Policy, RecordOp};
 use dalsegno_store::{
-    CallFilter, Commit, Dropped, Error, EventQuery, Lifecycle, NewRun, OnPrior, RecordBatch, RecordQuery,
-    Retention, RunId, audit, verify,
+    CallFilter, Claim, Commit, Dropped, Error, EventQuery, Lifecycle, NewRun, OnPrior, RecordBatch,
+    RecordQuery, Retention, RunId, audit, verify,
 };
 use uuid::Uuid;
 
@@ -15,6 +15,7 @@ on_every_face! {
     a_run_that_is_over_stays_for_its_days,
     what_the_worker_wrote_is_dropped_and_the_rest_stays,
     it_is_dropped_in_steps_of_so_many_rows,
+    no_step_drops_many_more_than_so_many_bytes,
     a_run_that_was_deleted_expires_as_well,
     two_operators_drop_each_row_once,
 }
@@ -73,7 +74,8 @@ async fn payloads(world: &World, run: RunId) -> (usize, usize, usize) {
 async fn a_live_run_never_expires(world: &World) {
     let worker = written(world, 0).await;
     world.lose(&worker, dalsegno_store::Class::Crash).await;
-    assert_eq!(world.drop_expired(500).await.unwrap(), Dropped::default());
+    assert!(world.expired(RunId::nil()).await.unwrap().is_empty());
+    assert_eq!(world.store.drop_expired(worker.run, 500).await.unwrap(), Dropped::default());
     assert_eq!(payloads(world, worker.run).await, (3, 1, 2));
     let worker = world.work_on(&world.of(&worker).await).await;
     world.turn(&worker, 4).await;
@@ -122,6 +124,22 @@ async fn it_is_dropped_in_steps_of_so_many_rows(world: &World) {
     assert_eq!(steps, [(true, 3, false), (true, 3, false), (true, 1, true), (false, 0, false)]);
     let told = world.audit(worker.run).await.unwrap();
     assert_eq!(told.iter().filter(|row| row.kind == "expired").count(), 1);
+}
+
+async fn no_step_drops_many_more_than_so_many_bytes(world: &World) {
+    let worker = world.worker().await;
+    for turn in 1..=3 {
+        world.heavy_turn(&worker, turn, 6 << 20).await;
+    }
+    let arguments = Some(json(&format!("{:?}", noise(4, 6 << 20))));
+    world.claim(&Claim { arguments, ..worker.claim("pay", Policy::Probe) }).await.unwrap();
+    ok(world.finish(&worker.finish()).await.unwrap());
+    keep(world, worker.run, 0).await;
+    let mut steps = Vec::new();
+    while let Dropped { run: Some(_), rows, done } = world.drop_expired(500).await.unwrap() {
+        steps.push((rows, done));
+    }
+    assert_eq!(steps, [(3, false), (1, true)], "3 MiB each");
 }
 
 async fn a_run_that_was_deleted_expires_as_well(world: &World) {

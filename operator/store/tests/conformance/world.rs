@@ -10,8 +10,8 @@ use std::sync::Arc;
 use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, Usage};
 use dalsegno_store::proof::check_snapshots;
 use dalsegno_store::{
-    AskedBy, CallFilter, Claim, Claimed, Class, Commit, Complete, Created, Digest, FinishCall, LookUp,
-    NewRun, Result, RunId, RunRecord, Settle, SettledBy, Standing, Store, Then, audit,
+    AskedBy, CallFilter, Claim, Claimed, Class, Commit, Complete, Created, Digest, Dropped, FinishCall,
+    LookUp, NewRun, Result, RunId, RunRecord, Settle, SettledBy, Standing, Store, Then, audit,
 };
 use uuid::Uuid;
 
@@ -96,6 +96,14 @@ impl World {
         self.store.mark_deleted(object_uid, &AskedBy::default()).await
     }
 
+    /// One step for the first run that is past its retention.
+    pub async fn drop_expired(&self, rows: u32) -> Result<Dropped> {
+        match self.expired(RunId::nil()).await?.first() {
+            Some(run) => self.store.drop_expired(*run, rows).await,
+            None => Ok(Dropped::default()),
+        }
+    }
+
     /// The run's record.
     pub async fn look(&self, object_uid: &str) -> RunRecord {
         match self.look_up(object_uid).await.unwrap() {
@@ -143,6 +151,13 @@ impl World {
     /// Commits the result of a turn, which must be the next.
     pub async fn turn(&self, worker: &Worker, turn: i32) -> Standing {
         ok(self.commit(&worker.result(turn)).await.unwrap())
+    }
+
+    /// Commits the result of a turn whose state is noise of this length.
+    pub async fn heavy_turn(&self, worker: &Worker, turn: i32, length: usize) {
+        let ops = format!(r#"{{"set":{{"a":{{"json":"{}"}}}}}}"#, noise(turn.unsigned_abs().into(), length));
+        let commit = Commit { ops: Some(ops.into()), full: false, ..worker.result(turn) };
+        ok(self.commit(&commit).await.unwrap());
     }
 
     /// The names of calls.
