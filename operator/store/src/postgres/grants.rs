@@ -5,8 +5,9 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use crate::fault::{Fault, Work};
 
 /// The rights, `{role}` and `{schema}` to be filled in. What only ever grows is added to and read; only what can be
-/// rebuilt or belongs to workers is deleted.
+/// rebuilt or belongs to workers is deleted. Of those who grant at the same time one waits for the other.
 const RIGHTS: &str = "\
+    SELECT pg_advisory_xact_lock(hashtextextended('dalsegno/rights', 0));
     GRANT USAGE ON SCHEMA {schema} TO {role};
     REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM {role};
     GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {schema} TO {role};
