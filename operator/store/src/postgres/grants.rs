@@ -4,17 +4,20 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::fault::{Fault, Work};
 
-/// The rights, `{role}` and `{schema}` to be filled in. What only ever grows is added to and read; only what can be
+/// Everything that is migrated and has rows. Others may keep tables beside these.
+const TABLES: &str = "_sqlx_migrations, anchored, anchors, approvals, attempts, audit, boundaries, calls, chunks, data_keys, \
+     held_records, record_batches, records, revisions, runs, signing_key, snapshots, store";
+
+/// The rights, `{role}`, `{schema}` and `{tables}` to be filled in. What only ever grows is added to and read; only what can be
 /// rebuilt or belongs to workers is deleted. Of those who grant at the same time one waits for the other.
 const RIGHTS: &str = "\
     SELECT pg_advisory_xact_lock(hashtextextended('dalsegno/rights', 0));
     GRANT USAGE ON SCHEMA {schema} TO {role};
-    REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM {role};
-    GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {schema} TO {role};
-    GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {role};
+    REVOKE ALL ON {tables} FROM {role};
+    GRANT SELECT, INSERT, UPDATE ON {tables} TO {role};
     GRANT DELETE ON snapshots, chunks, records, record_batches TO {role};
     REVOKE UPDATE ON audit, anchors, signing_key FROM {role};
-    REVOKE INSERT, UPDATE ON _sqlx_migrations FROM {role};
+    REVOKE INSERT, UPDATE ON _sqlx_migrations, held_records FROM {role};
     REVOKE INSERT ON store FROM {role};";
 
 /// Gives a role the least rights that the work needs, and takes all others from it.
@@ -30,7 +33,7 @@ pub(super) async fn grant(conn: &mut PgConnection, role: &str) -> Work<()> {
              gateway connect as"
         )));
     }
-    let sql = RIGHTS.replace("{role}", &role_name).replace("{schema}", &schema);
+    let sql = RIGHTS.replace("{role}", &role_name).replace("{schema}", &schema).replace("{tables}", TABLES);
     // Several statements in one simple query are one transaction.
     sqlx::raw_sql(AssertSqlSafe(sql))
         .execute(conn)
