@@ -1,6 +1,7 @@
 //! Rights are given to another role than the one that migrates: to all that is migrated, and to nothing else.
 
-use dalsegno_store::grant;
+use dalsegno_store::postgres::Postgres;
+use dalsegno_store::{Error, grant};
 use futures::future::join_all;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
@@ -18,6 +19,18 @@ async fn execute(url: &str, statements: &[&str]) {
 async fn ask(url: &str, sql: &'static str) -> Option<String> {
     let mut conn = PgConnection::connect(url).await.unwrap();
     sqlx::query_scalar(sql).fetch_one(&mut conn).await.unwrap()
+}
+
+/// The same database, as this role reaches it.
+fn as_role(url: &str, role: &str) -> String {
+    url.replacen("postgres@", &format!("{role}@"), 1)
+}
+
+async fn refused(url: &str, role: &str, why: &str) {
+    match grant(url, role).await {
+        Err(Error::Unfit(told)) => assert!(told.contains(why), "{told}"),
+        other => panic!("{role}, {why}: {other:?}"),
+    }
 }
 
 #[tokio::test]
@@ -54,5 +67,70 @@ async fn many_may_grant_at_once() {
     execute(&url, &["CREATE ROLE crowded"]).await;
     for granted in join_all((0..8).map(|_| grant(&url, "crowded"))).await {
         granted.unwrap();
+    }
+}
+
+/// Up to PostgreSQL 14 everybody may create in the schema `public`, and an upgrade keeps that.
+#[tokio::test]
+async fn who_works_plants_no_function_that_the_owner_would_run() {
+    let url = pg::database().await;
+    execute(&url, &["GRANT CREATE ON SCHEMA public TO PUBLIC", "CREATE ROLE planter LOGIN"]).await;
+    grant(&url, "planter").await.unwrap();
+    let mut conn = PgConnection::connect(&as_role(&url, "planter")).await.unwrap();
+    let plant =
+        "CREATE FUNCTION jsonb_build_object(text, bigint) RETURNS jsonb LANGUAGE sql AS 'SELECT NULL::jsonb'";
+    let told = conn.execute(plant).await.unwrap_err().to_string();
+    assert!(told.contains("permission denied for schema public"), "{told}");
+}
+
+#[tokio::test]
+async fn rights_are_refused_to_who_may_create_what_the_owner_would_run() {
+    let url = pg::empty_database().await;
+    let owner = as_role(&url, "migrates");
+    let database = ask(&url, "SELECT current_database()::text").await.unwrap();
+    execute(
+        &url,
+        &[
+            "CREATE ROLE migrates LOGIN",
+            "CREATE ROLE works NOINHERIT",
+            "CREATE ROLE team",
+            "GRANT CREATE, USAGE ON SCHEMA public TO PUBLIC",
+        ],
+    )
+    .await;
+    Postgres::migrate(&owner).await.unwrap();
+    // The schema is not its own: it can take nothing away.
+    refused(&owner, "works", "as works it may create").await;
+    execute(
+        &url,
+        &[
+            "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
+            "GRANT CREATE ON SCHEMA public TO migrates, team",
+            "GRANT team TO works",
+        ],
+    )
+    .await;
+    refused(&owner, "works", "as team it may create").await;
+    execute(&url, &["REVOKE team FROM works", &format!("GRANT CREATE ON DATABASE {database} TO works")])
+        .await;
+    refused(&owner, "works", "as works it may create").await;
+    execute(&url, &[&format!("REVOKE CREATE ON DATABASE {database} FROM works")]).await;
+    grant(&owner, "works").await.unwrap();
+}
+
+#[tokio::test]
+async fn rights_are_refused_to_who_may_act_as_the_owner() {
+    let url = pg::database().await;
+    execute(
+        &url,
+        &[
+            "CREATE ROLE almighty SUPERUSER",
+            "CREATE ROLE member NOINHERIT IN ROLE postgres",
+            "CREATE ROLE maker CREATEROLE",
+        ],
+    )
+    .await;
+    for role in ["postgres", "almighty", "member", "maker"] {
+        refused(&url, role, "for another role").await;
     }
 }
