@@ -1,6 +1,6 @@
 //! Who asked for what, and why, as far as an AgentRun tells: by the manager of the field that says so, and by an annotation.
 
-use dalsegno_crds::{AgentRun, names};
+use dalsegno_crds::names;
 use dalsegno_store::AskedBy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use kube::ResourceExt;
@@ -37,7 +37,7 @@ impl Wish {
 }
 
 /// What is known of who wants it: of several managers of the field, the one that wrote last.
-pub fn of(run: &AgentRun, wish: Wish) -> AskedBy {
+pub fn of(run: &impl ResourceExt, wish: Wish) -> AskedBy {
     let managers = run.managed_fields().iter().filter(|entry| wish.is_of(entry));
     let last = managers.max_by_key(|entry| entry.time.as_ref().map(|time| time.0));
     let reason = run.annotations().get(names::ANNOTATION_REASON).map(|it| it.trim());
@@ -63,6 +63,7 @@ pub fn trim(fields: &mut Vec<ManagedFieldsEntry>) {
 
 #[cfg(test)]
 mod tests {
+    use dalsegno_crds::AgentRun;
     use serde_json::Value;
 
     use super::*;

@@ -11,7 +11,7 @@ use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::finalizer::{Event, finalizer};
 use kube::runtime::reflector::{ObjectRef, Store as Cache};
 use kube::runtime::watcher;
-use kube::{Resource, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 use tracing::Instrument;
 
 use crate::act::{Acted, act};
@@ -78,8 +78,9 @@ pub async fn reconcile(run: &AgentRun, ground: &impl Ground) -> Result<Option<Du
     Err(Error::Restless(ROUNDS))
 }
 
-/// The AgentRun is being deleted: fence the row, close it, delete its pods by UID, let go. Waits for no kubelet.
-async fn clean_up(run: &AgentRun, ctx: &Context) -> Result<Action> {
+/// The AgentRun is being deleted: fence the row, close it, delete its pods by UID, let go. Waits for no kubelet, and needs no
+/// more than the metadata.
+async fn clean_up(run: &Run, ctx: &Context) -> Result<Action> {
     let uid = run.uid().unwrap_or_default();
     let closing = Effect::MarkDeleted.name();
     ctx.crash.pass("before", closing);
@@ -95,22 +96,23 @@ async fn clean_up(run: &AgentRun, ctx: &Context) -> Result<Action> {
 
 /// One span, one deadline, one finalizer around the reconcile; an object that cannot be read stops no other.
 pub(crate) async fn guarded(run: Arc<Run>, ctx: Arc<Context>) -> Result<Action> {
-    let run = match run.read() {
-        Ok(run) => Arc::new(run),
-        Err(error) => {
-            unreadable::tell(&ctx, run.as_ref(), &error.to_string()).await;
-            return Ok(Action::await_change());
-        }
-    };
+    let read = run.read();
+    if let Err(error) = &read
+        && run.meta().deletion_timestamp.is_none()
+    {
+        unreadable::tell(&ctx, run.as_ref(), &error.to_string()).await;
+        return Ok(Action::await_change());
+    }
     let uid = run.uid().unwrap_or_default();
     let namespace = run.namespace().unwrap_or_default();
     let span = tracing::info_span!("reconcile", namespace, run = run.name_any());
     let started = std::time::Instant::now();
-    let api = ctx.runs(&namespace);
+    let api = Api::<Run>::namespaced(ctx.client.clone(), &namespace);
     let outcome = finalizer(&api, names::FINALIZER, run, |event| async {
         match event {
-            Event::Apply(run) => {
-                let requeue = reconcile(&run, ctx.as_ref()).await?;
+            Event::Apply(_) => {
+                let Ok(run) = &read else { return Ok(Action::await_change()) };
+                let requeue = reconcile(run, ctx.as_ref()).await?;
                 Ok(requeue.map_or_else(Action::await_change, Action::requeue))
             }
             Event::Cleanup(run) => clean_up(&run, &ctx).await,

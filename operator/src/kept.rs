@@ -14,7 +14,7 @@ use dalsegno_protocol::nesting::deeper_than;
 use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::de::{DeserializeOwned, Error as _};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
@@ -96,6 +96,16 @@ fn without(object: &RawValue, path: &[&str]) -> Option<Box<RawValue>> {
     to_raw_value(&fields).ok()
 }
 
+/// As it was sent, but for what was left out.
+impl<K> Serialize for Kept<K> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields: BTreeMap<&str, Box<RawValue>> =
+            serde_json::from_str(&self.rest).map_err(ser::Error::custom)?;
+        fields.insert("metadata", to_raw_value(&self.metadata).map_err(ser::Error::custom)?);
+        fields.serialize(serializer)
+    }
+}
+
 impl<'de, K> Deserialize<'de> for Kept<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Self::of(Sent::deserialize(deserializer)?).map_err(D::Error::custom)
@@ -163,7 +173,9 @@ mod tests {
         ] {
             let sent = sent(spec);
             let typed: AgentRun = serde_json::from_value(sent.clone()).unwrap();
-            assert_eq!(kept(&sent).read().unwrap(), typed);
+            let once = kept(&sent);
+            let again: Run = serde_json::from_str(&serde_json::to_string(&once).unwrap()).unwrap();
+            assert_eq!([once, again].map(|it| it.read().unwrap()), [typed.clone(), typed]);
         }
     }
 

@@ -1,5 +1,5 @@
-//! Objects that are not what this version reads, as when they were stored under an older schema. They are left alone,
-//! stop no other, and somebody is told.
+//! Objects that are not what this version reads, as when they were stored under an older schema. They are left alone
+//! until they are deleted, stop no other, and somebody is told.
 
 use dalsegno_crds::Reason;
 use kube::Resource;
@@ -44,8 +44,9 @@ mod tests {
 
     use axum::http::{Request, Response};
     use dalsegno_core::AgentSight;
-    use dalsegno_crds::{AgentDefinition, AgentRun};
-    use futures::StreamExt;
+    use dalsegno_crds::{AgentDefinition, AgentRun, names};
+    use dalsegno_store::{Deadlines, Lifecycle, NewRun, OnPrior, RunId};
+    use futures::{StreamExt, stream};
     use kube::client::Body;
     use kube::runtime::watcher;
     use kube::{Api, Client, Resource, ResourceExt};
@@ -55,7 +56,7 @@ mod tests {
     use crate::context::Context;
     use crate::kept::{Definition, Kept, Run};
     use crate::world::{self, Asked};
-    use crate::{controller, definitions, observe};
+    use crate::{controller, definitions, observe, pods};
 
     /// An API server that has one AgentDefinition.
     async fn context(definition: Value) -> (Arc<Context>, Asked) {
@@ -159,6 +160,44 @@ mod tests {
             [with_depth(&definition("deep", json!(-1)), 126), definition("plain", Value::Null).to_string()];
         let seen = seen::<AgentDefinition>(objects).await;
         assert_eq!(seen.iter().map(|(_, read)| read.is_ok()).collect::<Vec<_>>(), [false, true, false, true]);
+    }
+
+    #[tokio::test]
+    async fn a_run_that_cannot_be_read_is_deleted_like_any_other() {
+        let (ctx, asked) = context(Value::Null).await;
+        let new = NewRun {
+            id: RunId::now_v7(),
+            tenant: "uid-of-shop".into(),
+            namespace: "shop".into(),
+            name: "nightly".into(),
+            object_uid: "uid-1".into(),
+            reset_generation: 0,
+            deadlines: Deadlines { heartbeat_ms: 60_000, start_ms: 60_000, progress_ms: 60_000 },
+            on_prior: OnPrior::Ignore,
+        };
+        ctx.store.create_run(&new).await.unwrap();
+        let labels =
+            json!({ names::LABEL_RUN: "nightly", names::LABEL_RUN_UID: "uid-1", names::LABEL_ATTEMPT: "1" });
+        let pod = json!({ "metadata": { "name": "nightly-1", "namespace": "shop", "uid": "pod-1", "labels": labels } });
+        let pods = stream::iter([Ok(watcher::Event::Apply(serde_json::from_value(pod).unwrap()))]);
+        pods::follow(ctx.pods.clone(), pods).collect::<Vec<_>>().await;
+
+        let mut run = object("AgentRun", json!({ "agentRef": 7 }));
+        run["metadata"]["finalizers"] = json!([names::FINALIZER]);
+        run["metadata"]["deletionTimestamp"] = "2026-05-01T00:00:00Z".into();
+        run["metadata"]["annotations"] = json!({ names::ANNOTATION_REASON: "it is no use" });
+        let run: Run = serde_json::from_value(run).unwrap();
+        controller::guarded(Arc::new(run), ctx.clone()).await.unwrap();
+
+        let row = ctx.store.get_run(new.id).await.unwrap().unwrap();
+        assert_eq!(row.lifecycle, Lifecycle::Deleted);
+        let told = ctx.store.audit(new.id).await.unwrap().pop().unwrap();
+        assert!(told.kind == "deleted" && told.detail.contains("it is no use"), "{told:?}");
+        let asked = asked.lock().unwrap();
+        let [(stop, pod, _), (patch, run, finalizers)] = asked.as_slice() else { panic!("{asked:?}") };
+        assert_eq!((stop.as_str(), pod.ends_with("/shop/pods/nightly-1")), ("DELETE", true), "{pod}");
+        assert_eq!((patch.as_str(), run.ends_with("/agentruns/nightly")), ("PATCH", true), "{run}");
+        assert_eq!(finalizers[1], json!({ "op": "remove", "path": "/metadata/finalizers/0" }));
     }
 
     #[tokio::test]
