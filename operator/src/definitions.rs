@@ -90,7 +90,8 @@ async fn try_pod(ctx: &Context, definition: &AgentDefinition, namespace: &str) -
     let meta = template.metadata.unwrap_or_default();
     let pod = Pod {
         metadata: ObjectMeta {
-            generate_name: Some(format!("{}-dry-run-", definition.name_any())),
+            // A generated name would be another in each refusal that names the pod, and so the status.
+            name: Some(format!("dry-run-{}", definition.uid().unwrap_or_default())),
             labels: meta.labels,
             annotations: meta.annotations,
             ..ObjectMeta::default()
@@ -105,5 +106,36 @@ async fn try_pod(ctx: &Context, definition: &AgentDefinition, namespace: &str) -
             (false, Reason::TemplateInvalid, status.message.clone())
         }
         Err(error) => (false, Reason::NotChecked, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::world;
+
+    #[tokio::test]
+    async fn each_try_names_the_same_pod_so_that_a_refusal_reads_as_the_one_before() {
+        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+        let (ctx, asked) = world::context(store, vec![]);
+        let containers = json!([{ "name": names::WORKER_CONTAINER, "image": "agent" }]);
+        let definition = json!({
+            "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentDefinition",
+            "metadata": { "name": "nightly", "namespace": "shop", "uid": "uid-1" },
+            "spec": { "template": { "spec": { "containers": containers } } },
+        });
+        let definition: Arc<Definition> = Arc::new(serde_json::from_value(definition).unwrap());
+        for _ in 0..2 {
+            check(definition.clone(), ctx.clone()).await.unwrap();
+        }
+        let asked = asked.lock().unwrap();
+        let pods = asked.iter().filter(|(_, path, _)| path.ends_with("/pods"));
+        let names: Vec<_> =
+            pods.map(|(.., pod)| (&pod["metadata"]["name"], &pod["metadata"]["generateName"])).collect();
+        assert_eq!(names, [(&json!("dry-run-uid-1"), &Value::Null); 2]);
     }
 }
