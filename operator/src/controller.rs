@@ -160,7 +160,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
     use dalsegno_crds::{ConditionType, find_condition};
-    use dalsegno_store::LookUp;
+    use dalsegno_store::{Lifecycle, LookUp};
     use serde_json::json;
 
     use super::*;
@@ -248,6 +248,24 @@ mod tests {
         let LookUp::Found(row) = lost.ctx.store.look_up(UID).await.unwrap() else { panic!("it is there") };
         let charged = (row.counters.recovery_attempts, row.counters.disruptions);
         assert_eq!((row.attempt.number, row.past.len(), charged), (2, 1, (0, 1)));
+    }
+
+    #[tokio::test]
+    async fn a_run_whose_agentrun_went_unnoticed_is_ended_by_a_cancelled_one_without_a_worker() {
+        let mut lost = Lost::new().await;
+        let LookUp::Found(row) = lost.ctx.store.look_up(UID).await.unwrap() else { panic!("it is there") };
+        lost.asked.lock().unwrap().clear();
+        let run = json!({
+            "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun",
+            "metadata": { "name": "nightly", "namespace": "shop", "uid": "another" },
+            "spec": { "agentRef": { "name": "none" }, "operatingMode": "Cancelled", "onPriorRun": "Adopt" },
+        });
+        lost.run = serde_json::from_value(run).unwrap();
+        lost.look().await.unwrap();
+        let ended = lost.ctx.store.get_run(row.id).await.unwrap().unwrap();
+        assert_eq!((ended.lifecycle, ended.object_uid.as_str()), (Lifecycle::Finished, "another"));
+        let asked = lost.asked.lock().unwrap();
+        assert!(!asked.iter().any(|(method, path, _)| method == "POST" && path.ends_with("/pods")));
     }
 
     #[tokio::test]

@@ -60,9 +60,10 @@ pub async fn shred(store: &StoreArgs, name: &RunName, reason: &str, by: &str) ->
              retention drops it, {} days after its end",
             run.retention.days
         ),
-        Shredded::Live => {
-            bail!("the run lives, and its worker would write what nobody can read: cancel it first")
-        }
+        Shredded::Live => bail!(
+            "the run lives, and its worker would write what nobody can read: cancel it first; if its AgentRun is gone, create \
+             one of that name with operatingMode: Cancelled and onPriorRun: Adopt (docs/retention.md)"
+        ),
         Shredded::NotFound => bail!("the run is gone"),
     }
     Ok(())

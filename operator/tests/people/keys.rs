@@ -60,7 +60,7 @@ async fn a_run_is_shredded_once_it_is_over_and_everybody_says_so() {
     run(&*store, false).await;
     let shred = ["keys", "shred", RUN, "--reason", "its user asked for it"];
     let (done, text) = place.dalsegno(&shred, true);
-    assert!(!done && text.contains("the run lives"), "{text}");
+    assert!(!done && text.contains("the run lives") && text.contains("onPriorRun: Adopt"), "{text}");
     run(&*store, true).await;
     drop(store);
     let bundle = place.path("before.jsonl");

@@ -81,6 +81,11 @@ fn taking_up() -> Vec<Case> {
             acts("take up, resetGeneration 0, prior runs: Hold"),
         ),
         case(
+            "nor does one that takes over a run whose AgentRun is gone, to end it",
+            run().not_in_store().no_definition().cancelled().spec(json!({ "onPriorRun": "Adopt" })),
+            acts("take up, resetGeneration 0, prior runs: Adopt"),
+        ),
+        case(
             "a prior run of the same name holds it",
             run().prior(12, true),
             rests(Summary::Held, Reason::PriorRunFound)
