@@ -188,9 +188,9 @@ pub enum AuditCommand {
         /// run that was taken away and a chain that was built anew are found too.
         #[arg(long, value_name = "FILE")]
         anchors: Option<PathBuf>,
-        /// Public key that must have signed them, in base64; unset: whichever they name.
+        /// Public key that must have signed them, in base64; several where it was changed; unset: whichever they name.
         #[arg(long, value_parser = public_key)]
-        public_key: Option<PublicKey>,
+        public_key: Vec<PublicKey>,
     },
     /// Drops the start of each run's audit, up to the last row that an anchor named before a time; what is left still
     /// proves itself with that anchor. Verifies first, and drops nothing if there is any problem. PostgreSQL: the role that
@@ -204,9 +204,9 @@ pub enum AuditCommand {
         /// Copy of the anchors that was kept outside, such as the operator's log.
         #[arg(long, value_name = "FILE")]
         anchors: PathBuf,
-        /// Public key that must have signed them, in base64; unset: whichever they name.
+        /// Public key that must have signed them, in base64; several where it was changed; unset: whichever they name.
         #[arg(long, value_parser = public_key)]
-        public_key: Option<PublicKey>,
+        public_key: Vec<PublicKey>,
         /// Why; kept in the audit.
         #[arg(long)]
         reason: String,

@@ -29,7 +29,7 @@ static WORLD: LazyLock<World> = LazyLock::new(|| {
 
 fuzz_target!(|text: &str| {
     let World { runtime, store, signer } = &*WORLD;
-    let mut anchors = Anchors::signed_by(None);
+    let mut anchors = Anchors::default();
     let mut problems = 0;
     for line in text.lines() {
         let signed = signed(line, signer).map(|anchor| anchor.line().unwrap());

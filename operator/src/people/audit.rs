@@ -23,9 +23,9 @@ pub struct Word {
 /// # Errors
 ///
 /// Something is not, the copy cannot be read or holds no anchor, or the store does not answer.
-pub async fn verify(store: &StoreArgs, copy: Option<&Path>, key: Option<PublicKey>) -> anyhow::Result<()> {
+pub async fn verify(store: &StoreArgs, copy: Option<&Path>, keys: Vec<PublicKey>) -> anyhow::Result<()> {
     let store = store.open_read_only().await?;
-    check(store.as_ref(), copy, key).await.map(|_| ())
+    check(store.as_ref(), copy, keys).await.map(|_| ())
 }
 
 /// Drops the start of each run's audit, up to the last row that the copy's anchors named before this time, if all that is
@@ -37,12 +37,12 @@ pub async fn verify(store: &StoreArgs, copy: Option<&Path>, key: Option<PublicKe
 pub async fn prune(
     store: &StoreArgs,
     copy: &Path,
-    key: Option<PublicKey>,
+    keys: Vec<PublicKey>,
     before: Timestamp,
     Word { reason, by }: &Word,
 ) -> anyhow::Result<()> {
     let store = store.open_beside().await?;
-    let anchors = check(store.as_ref(), Some(copy), key).await.context("nothing was pruned")?;
+    let anchors = check(store.as_ref(), Some(copy), keys).await.context("nothing was pruned")?;
     let (mut after, mut runs, mut rows) = (RunId::nil(), 0_u64, 0);
     loop {
         let page = store.run_ids(after).await.context("listing the runs")?;
@@ -64,9 +64,9 @@ pub async fn prune(
 }
 
 /// Prints every problem. The anchors of the copy, if there is none.
-async fn check(store: &dyn Store, copy: Option<&Path>, key: Option<PublicKey>) -> anyhow::Result<Anchors> {
+async fn check(store: &dyn Store, copy: Option<&Path>, keys: Vec<PublicKey>) -> anyhow::Result<Anchors> {
     let mut problems = 0;
-    let mut anchors = Anchors::signed_by(key);
+    let mut anchors = Anchors::signed_by(keys);
     if let Some(path) = copy {
         problems += read(path, &mut anchors).with_context(|| format!("reading {}", path.display()))?;
     }

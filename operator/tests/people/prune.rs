@@ -1,5 +1,7 @@
 //! `dalsegno audit prune`: what goes, who may, and what a person is told.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use dalsegno_store::proof::{Anchor, Signer};
 use dalsegno_store::{AskedBy, AuditRow, RunId, Store};
 use jiff::Timestamp;
@@ -15,9 +17,12 @@ const NEXT_DAY: &str = "2026-05-02";
 /// What the operator tells while it works: the anchor of what has moved, among other lines. The copy is the place's file
 /// `operator.log`.
 async fn anchor(place: &Place, store: &dyn Store, at: &str) {
-    let signer = Signer::load(store, None).await.unwrap();
+    anchor_by(&Signer::load(store, None).await.unwrap(), place, store, at).await;
+}
+
+async fn anchor_by(signer: &Signer, place: &Place, store: &dyn Store, at: &str) {
     let (moved, id) = (store.unanchored().await.unwrap(), store.id().await.unwrap());
-    let anchor = Anchor::next(&moved, id, at.parse::<Timestamp>().unwrap(), &signer);
+    let anchor = Anchor::next(&moved, id, at.parse::<Timestamp>().unwrap(), signer);
     assert!(store.put_anchor(&anchor).await.unwrap());
     let before = std::fs::read_to_string(place.path("operator.log")).unwrap_or("it begins\n".into());
     std::fs::write(place.path("operator.log"), before + &anchor.line().unwrap() + "\n").unwrap();
@@ -60,6 +65,24 @@ async fn what_an_anchor_of_the_copy_named_before_that_day_is_pruned_and_the_rest
     }
     let (done, told) = prune(&place, &copy, NEXT_DAY, &[]);
     assert!(done && told.contains("0 rows of 0 runs were pruned"), "once: {told}");
+}
+
+#[tokio::test]
+async fn a_copy_that_two_keys_have_signed_one_after_the_other_proves_the_store_to_who_knows_both() {
+    let (place, other) = (Place::new(), Place::new());
+    let (store, copy) = (place.store().await, place.path("operator.log"));
+    let (id, mut keys) = (run(&*store, false).await, Vec::new());
+    for (at, keeper) in [(DAY, &place), ("2026-05-03T12:00:00Z", &other)] {
+        let signer = Signer::load(&*keeper.store().await, None).await.unwrap();
+        anchor_by(&signer, &place, &*store, at).await;
+        store.request_cancel(id, &AskedBy::default()).await.unwrap();
+        keys.extend(["--public-key".to_owned(), STANDARD.encode(signer.public_key())]);
+    }
+    let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+    let (done, told) = prune(&place, &copy, NEXT_DAY, &keys[2..]);
+    assert!(!done && told.contains("another public key"), "{told}");
+    let (done, told) = prune(&place, &copy, NEXT_DAY, &keys);
+    assert!(done && told.contains("rows of 1 runs were pruned"), "{told}");
 }
 
 #[tokio::test]

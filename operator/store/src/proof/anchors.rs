@@ -13,17 +13,17 @@ use crate::{Digest, RunId};
 /// 200 bytes for each time that one names a run.
 #[derive(Clone, Debug, Default)]
 pub struct Anchors {
-    /// Who must have signed them.
-    key: Option<PublicKey>,
+    /// One of them must have signed each; none: whoever it names.
+    keys: Vec<PublicKey>,
     /// Hash of the one before and their own, by their numbers.
     links: BTreeMap<i64, (Digest, Digest)>,
     pub(super) marks: Marks,
 }
 
 impl Anchors {
-    /// None yet. `key`: who must have signed them; without it, whoever they name.
-    pub fn signed_by(key: Option<PublicKey>) -> Self {
-        Self { key, ..Self::default() }
+    /// None yet. `keys`: one of them must have signed each; without any, whoever it names.
+    pub fn signed_by(keys: Vec<PublicKey>) -> Self {
+        Self { keys, ..Self::default() }
     }
 
     /// How many there are.
@@ -37,7 +37,7 @@ impl Anchors {
             Ok(anchor) => anchor,
             Err(what) => return Some(Problem::at(place, what)),
         };
-        if self.key.is_some_and(|key| key != anchor.public_key()) {
+        if !self.keys.is_empty() && !self.keys.contains(&anchor.public_key()) {
             return Some(Problem::at(place, "it names another public key than it must be signed by"));
         }
         let link = (anchor.parent_hash(), anchor.hash());

@@ -162,10 +162,12 @@ async fn anchors_that_were_bent_are_found() {
     let forged = Signer::load(&dalsegno_store::sqlite::Sqlite::memory().await.unwrap(), None).await.unwrap();
     let mut others = Rows::sound();
     let line = anchored(&mut others, &forged).remove(0);
-    let mut anchors = Anchors::signed_by(Some(signer.public_key()));
+    let mut anchors = Anchors::signed_by(vec![signer.public_key()]);
     let found = anchors.take("line 1", &line).unwrap().to_string();
     assert_eq!(found, "line 1: it names another public key than it must be signed by");
     assert_eq!(anchors.take("line 2", &copy[0]), None);
+    let mut either = Anchors::signed_by(vec![forged.public_key(), signer.public_key()]);
+    assert_eq!([either.take("line 1", &line), either.take("line 2", &copy[1])], [None, None]);
 }
 
 /// Anchors what has moved; answers the runs that were named.
