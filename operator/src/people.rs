@@ -7,7 +7,7 @@ pub mod show;
 pub mod verify;
 
 use anyhow::{Context as _, bail};
-use dalsegno_protocol::{CallOutcome, RawValue};
+use dalsegno_protocol::{CallOutcome, Limits, RawValue};
 use dalsegno_store::{Completed, RunRecord, Settle, SettledBy, Store};
 
 use crate::config::{RunName, SettleOutcome, StoreArgs};
@@ -50,6 +50,10 @@ pub async fn settle(store: &StoreArgs, name: &RunName, word: Word) -> anyhow::Re
         Completed::Ok => println!("settled: {}", word.call),
         Completed::Duplicate => println!("settled before, with the same outcome: {}", word.call),
         Completed::Conflict(why) => bail!("{}: {why}", word.call),
+        Completed::TooLarge => bail!(
+            "with this result the open calls of the run would be too large: say where it stands, in at most {} bytes",
+            Limits::SMALL_RESULT_BYTES
+        ),
         Completed::NoSuchCall => {
             bail!("the run has no call {:?}; `dalsegno show --calls` lists them", word.call)
         }

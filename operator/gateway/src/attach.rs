@@ -33,6 +33,7 @@ pub(crate) async fn attach(
         ));
     }
     let record = take(&gateway, run, &pod, &auth::capability(&request.instance)).await?;
+    let _room = gateway.room_with_calls(record.id, None).await?;
     read::answer(&gateway, &answer(&gateway, &record).await?)
 }
 
@@ -113,7 +114,6 @@ async fn answer(gateway: &Gateway, record: &RunRecord) -> Result<AttachResponse,
         async {
             match record.head {
                 Some(_) => {
-                    let _room = gateway.room(record.id, None).await?;
                     let state = gateway.ask("reading the state", || head(&**store, record.id)).await?;
                     Ok(state.filter(is_small))
                 }

@@ -108,6 +108,7 @@ pub(crate) fn answer(
         Committed::Finished => return Err(Refusal::finished()),
         Committed::UnsettledCalls => return Err(Refusal::unsettled()),
         Committed::TooLarge => return Err(Refusal::state_too_large()),
+        Committed::CallsTooLarge => return Err(Refusal::calls_too_large()),
         Committed::NotFound => return Err(Refusal::no_such_run()),
     };
     refusal::ok(&CommitResponse { result, head, flags: flags(asked) })

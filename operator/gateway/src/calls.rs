@@ -37,6 +37,7 @@ pub(crate) async fn claim(
         Claimed::Done(call) => (ClaimVerdict::Done, call),
         Claimed::Uncertain(call) => (ClaimVerdict::Uncertain, call),
         Claimed::Invalid(why) => return Err(Refusal::invalid(why)),
+        Claimed::TooLarge => return Err(Refusal::calls_too_large()),
         Claimed::Fenced => return Err(Refusal::fenced()),
         Claimed::Finished => return Err(Refusal::finished()),
         Claimed::NotFound => return Err(Refusal::no_such_run()),
@@ -94,6 +95,7 @@ fn answer(completed: Completed) -> Result<Response, Refusal> {
                 "the run has no call of this id; claim it before its tool runs",
             ));
         }
+        Completed::TooLarge => return Err(Refusal::calls_too_large()),
         Completed::Fenced => return Err(Refusal::fenced()),
         Completed::Finished => return Err(Refusal::finished()),
         Completed::NotFound => return Err(Refusal::no_such_run()),

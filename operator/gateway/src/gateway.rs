@@ -114,7 +114,7 @@ pub struct Shared {
     pub(crate) admission: Admission,
     /// Calls that may wait for the store.
     pub(crate) askers: Semaphore,
-    /// Bytes of states that are being read.
+    /// Bytes of states, and of calls, that are being read.
     pub(crate) states: Semaphore,
     pub(crate) exports: Arc<Semaphore>,
     pub(crate) heartbeats: Heartbeats,
@@ -171,11 +171,29 @@ impl Gateway {
     /// Room for the state after a turn, or at the head: whoever reads one holds it several times over. Of an earlier turn nobody
     /// knows how large it is, and room is made for the largest.
     pub(crate) async fn room(&self, run: RunId, turn: Option<i32>) -> Result<SemaphorePermit<'_>, Refusal> {
+        self.room_of(self.state_bytes(run, turn).await?).await
+    }
+
+    /// The same, and room for the run's open calls beside it.
+    pub(crate) async fn room_with_calls(
+        &self,
+        run: RunId,
+        turn: Option<i32>,
+    ) -> Result<SemaphorePermit<'_>, Refusal> {
+        let calls = || self.store.open_calls_bytes(run);
+        let (state, calls) = tokio::try_join!(
+            self.state_bytes(run, turn),
+            self.ask("asking how much the open calls are", calls),
+        )?;
+        self.room_of(state + usize::try_from(calls).unwrap_or_default()).await
+    }
+
+    async fn state_bytes(&self, run: RunId, turn: Option<i32>) -> Result<usize, Refusal> {
         let bytes = match turn {
             None => self.ask("asking how large a state is", || self.store.state_bytes(run)).await?,
             Some(_) => None,
         };
-        self.room_of(bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(Limits::STATE_BYTES)).await
+        Ok(bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(Limits::STATE_BYTES))
     }
 
     /// Room for two states of any turns.

@@ -173,7 +173,7 @@ fn outcome(answer: &Committed) -> &'static str {
         Committed::Fenced { .. } => "fenced",
         Committed::Finished => "finished",
         Committed::UnsettledCalls => "unsettled-calls",
-        Committed::TooLarge => "too-large",
+        Committed::TooLarge | Committed::CallsTooLarge => "too-large",
         Committed::NotFound => "not-found",
     }
 }

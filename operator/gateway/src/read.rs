@@ -60,7 +60,7 @@ pub(crate) async fn checkpoint(
     judge(&gateway, &reader).await?;
     let run = gateway.ask("looking up a run", || gateway.store.get_run(reader.run)).await?;
     let run = run.ok_or_else(Refusal::no_such_run)?;
-    let _room = gateway.room(reader.run, turn).await?;
+    let _room = gateway.room_with_calls(reader.run, turn).await?;
     let call = || dalsegno_store::checkpoint(&*gateway.store, &run, turn);
     let document = gateway.ask("reading a checkpoint", call).await?;
     answer(&gateway, &document.ok_or_else(|| nothing(turn))?)

@@ -94,6 +94,19 @@ impl Refusal {
         )
     }
 
+    pub(crate) fn calls_too_large() -> Self {
+        Self::new(
+            Code::TooLarge,
+            format!(
+                "with this the run's open calls would count more than {} bytes, and nothing of it was done: commit the turn, \
+                 after which the calls that have ended count no more, or keep large things elsewhere and send where they \
+                 are; a result of {} bytes is always taken",
+                Limits::OPEN_CALLS_BYTES,
+                Limits::SMALL_RESULT_BYTES
+            ),
+        )
+    }
+
     pub(crate) fn answer_too_large(budget: usize) -> Self {
         Self::new(
             Code::TooLarge,

@@ -21,6 +21,12 @@ impl Limits {
     pub const EVENTS: usize = 1_000;
     /// Calls planned in one boundary.
     pub const CALLS: usize = 100;
+    /// Bytes of a run's open calls together: those that are started, and those of the open turn that are planned or have ended.
+    /// Each counts its id, key, arguments and result. An attach carries them all: also twice as many, which a rewind may bring
+    /// together, go into an answer (`PROCESS_BYTES`).
+    pub const OPEN_CALLS_BYTES: usize = 64 << 20;
+    /// Largest result of a call that is always taken: an open call counts no less for its result.
+    pub const SMALL_RESULT_BYTES: usize = 1 << 10;
     /// Changes of records in one batch or boundary.
     pub const RECORDS: usize = 1_000;
     /// Bytes of a record's space, key or entry id.

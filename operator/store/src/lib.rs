@@ -200,7 +200,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Commits a boundary. Judged under the row's lock in this order: unknown run; fenced; duplicate (same id and
     /// digest as the head); finished; unsettled calls of an earlier attempt; conflict (not the next boundary, or
-    /// another body for one that is there); too large ([`size`]).
+    /// another body for one that is there); too large ([`size`]): the state, then the open calls.
     ///
     /// In the same statement: the boundary's row with its content hash, planned calls, records, usage added, the head moved,
     /// a bound lease renewed, the finish.
@@ -239,6 +239,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// How large the state at the head is at most, as [`size`] counts. `None`: nobody knows without reading it.
     async fn state_bytes(&self, run: RunId) -> Result<Option<i64>>;
+
+    /// How much the open calls are, as [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`] counts them: those that
+    /// [`CallFilter::Pending`] and [`CallFilter::OpenTurn`] tell. None of an unknown run.
+    async fn open_calls_bytes(&self, run: RunId) -> Result<i64>;
 
     /// Makes a snapshot of the state at the head, if one is due: [`SNAPSHOT_DUE`] boundaries past what a lookup can
     /// begin with. Never touches the run's row; any number may try at once. What was made is read back and held to the

@@ -1,10 +1,11 @@
-//! How large a state is, as [`dalsegno_protocol::Limits::STATE_BYTES`] counts it. Pure.
+//! How large a state is, as [`dalsegno_protocol::Limits::STATE_BYTES`] counts it, and an open call, as
+//! [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`] does. Pure.
 //!
 //! A commit is held to the limit without its state being read: the run's row says how large the state at the head is at most,
 //! and each boundary adds what its operations can add. Where that is too much, or nobody knows (the head was moved otherwise),
 //! the state is read and counted, and the boundary is sent again with the sum, to stand on that head alone.
 
-use dalsegno_protocol::{Channel, ChannelOps, Payload, State};
+use dalsegno_protocol::{Channel, ChannelOps, Limits, Payload, RawValue, State};
 
 /// What a channel or a value counts beyond its bytes: no less than its frame in the state's text, or its place in memory.
 const EACH: usize = 64;
@@ -25,6 +26,17 @@ pub fn of_ops(ops: &ChannelOps) -> usize {
     set.chain(append).sum()
 }
 
+/// Bytes of a call's arguments or result.
+pub(crate) fn of_json(json: Option<&RawValue>) -> i64 {
+    json.map_or(0, |json| json.get().len() as i64)
+}
+
+/// Bytes that an open call counts. Those of a small result it counts from the beginning: there is room for one, whatever came
+/// meanwhile.
+pub(crate) fn of_call(id: &str, key: &str, arguments_bytes: i64, result_bytes: i64) -> i64 {
+    (id.len() + key.len()) as i64 + arguments_bytes + result_bytes.max(Limits::SMALL_RESULT_BYTES as i64)
+}
+
 fn of_channel<'p>(name: &str, payloads: impl IntoIterator<Item = &'p Payload>) -> usize {
     EACH + name.len() + payloads.into_iter().map(of_payload).sum::<usize>()
 }
@@ -40,8 +52,6 @@ fn of_payload(payload: &Payload) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use dalsegno_protocol::Limits;
-
     use super::*;
     use crate::fold;
 

@@ -35,6 +35,7 @@ mod links;
 mod lock;
 mod namespace;
 mod old;
+mod open_calls;
 mod operate;
 mod prune;
 mod pulse;

@@ -1,5 +1,6 @@
 //! `POST calls/{id}/claim`, `complete`, `settle`.
 
+use dalsegno_gateway::Config;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -39,6 +40,29 @@ async fn a_call_is_claimed_made_and_completed() {
     assert_eq!(done["verdict"], "done");
     assert_eq!(done["call"]["state"], "completed");
     assert_eq!(done["call"]["result"], json!({ "receipt": 7 }));
+}
+
+/// However much a turn's tools answer, its next attempt is told of it.
+#[tokio::test]
+async fn results_that_no_attach_could_carry_are_refused_while_smaller_ones_help() {
+    let world = World::attached().await.with(Config::default());
+    let large = |id| complete(id, "completed", "x".repeat(14 << 20).into());
+    for id in 1..=5 {
+        world.post(&format!("calls/c{id}/claim"), claim(id, "probe", Some("k"))).await.ok();
+    }
+    for id in 1..=4 {
+        world.post(&format!("calls/c{id}/complete"), large(id)).await.ok();
+    }
+    let refused = world.post("calls/c5/complete", large(5)).await;
+    assert_eq!((refused.status, refused.code().as_str()), (413, "TOO_LARGE"));
+    assert!(refused.detail().contains("1024 bytes"), "{}", refused.detail());
+    let planned = json!([{ "id": "c6", "policy": "probe", "key": "k", "arguments": "x".repeat(10 << 20) }]);
+    let plan = json!({ "commitId": Uuid::from_u128(1), "calls": planned }).to_string();
+    assert_eq!(world.post("turns/1/plan", plan).await.code(), "TOO_LARGE");
+    world.post("calls/c5/complete", complete(5, "completed", json!({ "record": "c5" }))).await.ok();
+    world.lose_pod(1).await;
+    let told = world.attach("pod-2", SECOND).await.ok();
+    assert_eq!(told["completedCalls"].as_array().unwrap().len(), 5);
 }
 
 #[tokio::test]

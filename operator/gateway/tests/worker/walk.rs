@@ -165,6 +165,8 @@ fn the_table_of_limits_is_that_of_the_protocol() {
         ("KEY_CHARS", Limits::KEY_CHARS as i64),
         ("EVENTS", Limits::EVENTS as i64),
         ("CALLS", Limits::CALLS as i64),
+        ("OPEN_CALLS_BYTES", Limits::OPEN_CALLS_BYTES as i64),
+        ("SMALL_RESULT_BYTES", Limits::SMALL_RESULT_BYTES as i64),
         ("RECORDS", Limits::RECORDS as i64),
         ("RECORD_NAME_BYTES", Limits::RECORD_NAME_BYTES as i64),
         ("RECORD_VALUE_BYTES", Limits::RECORD_VALUE_BYTES as i64),

@@ -1,5 +1,6 @@
 -- Tool calls: claimed before their effect, completed after it, settled where nobody knows. Each function locks the
--- run's row by its primary key before it reads a call.
+-- run's row by its primary key before it reads a call, and adds to what the open calls count (0071_open_calls), of which
+-- `_most` are taken. What takes away, or adds nothing, is never too large.
 
 -- One call less of this policy is unsettled. The caller holds the lock.
 CREATE FUNCTION ds_settled_v1(_run uuid, _policy text) RETURNS void
@@ -17,12 +18,17 @@ $$;
 -- `Store::claim`, by the table of `Claimed` in model.rs. `call` is the call as it stands after.
 CREATE FUNCTION ds_claim_v1(
     _run uuid, _capability bytea, _id text, _claim_id uuid, _policy text, _key text, _arguments bytea,
+    _arguments_bytes bigint, _most bigint,
     OUT verdict text, OUT call calls
 )
 LANGUAGE plpgsql AS $$
 DECLARE
     now_ bigint;
     row_ runs;
+    turn_ integer;
+    open_ bigint;
+    counted_ bigint;
+    counts_ bigint;
 BEGIN
     SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
     now_ := ds_now_v1();
@@ -35,20 +41,22 @@ BEGIN
         RETURN;
     END IF;
 
+    turn_ := ds_open_turn_v1(row_);
+    open_ := ds_open_calls_v1(row_);
     SELECT * INTO call FROM calls WHERE run = _run AND id = _id;
     IF NOT FOUND THEN
-        IF _key IS NULL THEN
-            verdict := 'no key';
-            RETURN;
+        open_ := open_ + ds_call_bytes_v1(_id, _key, _arguments_bytes, 0);
+        verdict := CASE WHEN _key IS NULL THEN 'no key' WHEN open_ > _most THEN 'too large' ELSE 'go' END;
+        IF verdict = 'go' THEN
+            INSERT INTO calls (
+                run, id, turn, policy, key, state, arguments, arguments_bytes, attempt, claim_id, created_at, started_at
+            )
+            VALUES (
+                _run, _id, turn_, _policy, _key, 'started', _arguments, _arguments_bytes, row_.attempt, _claim_id, now_, now_
+            )
+            RETURNING * INTO call;
+            UPDATE runs SET open_calls_bytes = open_, open_calls_turn = turn_ WHERE id = _run;
         END IF;
-        INSERT INTO calls (run, id, turn, policy, key, state, arguments, attempt, claim_id, created_at, started_at)
-        VALUES (
-            _run, _id,
-            CASE row_.head_boundary WHEN 1 THEN row_.head_turn ELSE coalesce(row_.head_turn, 0) + 1 END,
-            _policy, _key, 'started', _arguments, row_.attempt, _claim_id, now_, now_
-        )
-        RETURNING * INTO call;
-        verdict := 'go';
         RETURN;
     END IF;
 
@@ -65,37 +73,57 @@ BEGIN
         ELSE 'uncertain'
     END;
     IF verdict = 'go' AND (call.state = 'planned' OR call.attempt <> row_.attempt) THEN
+        counted_ := CASE WHEN call.state = 'started' OR call.turn = turn_
+            THEN ds_call_bytes_v1(_id, call.key, call.arguments_bytes, call.result_bytes) ELSE 0 END;
+        IF call.arguments IS NOT NULL THEN
+            _arguments_bytes := call.arguments_bytes;
+        END IF;
+        counts_ := ds_call_bytes_v1(_id, call.key, _arguments_bytes, call.result_bytes);
+        IF counts_ > counted_ AND open_ + counts_ - counted_ > _most THEN
+            verdict := 'too large';
+            RETURN;
+        END IF;
         IF call.state = 'started' THEN
             PERFORM ds_settled_v1(_run, call.policy);
         END IF;
         UPDATE calls
         SET state = 'started', attempt = row_.attempt, claim_id = _claim_id, started_at = now_,
-            arguments = coalesce(arguments, _arguments)
+            arguments = coalesce(arguments, _arguments), arguments_bytes = _arguments_bytes
         WHERE run = _run AND id = _id
         RETURNING * INTO call;
+        UPDATE runs SET open_calls_bytes = open_ + counts_ - counted_, open_calls_turn = turn_ WHERE id = _run;
     END IF;
 END
 $$;
 
 -- Ends a started call. The caller holds the lock and has judged.
-CREATE FUNCTION ds_end_call_v1(_run uuid, _id text, _outcome text, _result bytea, _by text, _reason text, _now bigint)
+CREATE FUNCTION ds_end_call_v1(
+    _run uuid, _id text, _outcome text, _result bytea, _result_bytes bigint, _open bigint, _by text, _reason text,
+    _now bigint
+)
 RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE calls
-    SET state = _outcome, key_refused = false, result = _result, settled_by = _by, reason = _reason, ended_at = _now
+    SET state = _outcome, key_refused = false, result = _result, result_bytes = _result_bytes, settled_by = _by,
+        reason = _reason, ended_at = _now
     WHERE run = _run AND id = _id;
-    UPDATE runs SET completed_calls = completed_calls + 1 WHERE id = _run;
+    UPDATE runs r
+    SET completed_calls = completed_calls + 1, open_calls_bytes = _open, open_calls_turn = ds_open_turn_v1(r)
+    WHERE id = _run;
 END
 $$;
 
 -- The tool has refused the key of a started call: its outcome is a person's to tell. The caller holds the lock and has
 -- judged.
-CREATE FUNCTION ds_refuse_key_v1(_run uuid, _id text, _result bytea, _now bigint) RETURNS void
+CREATE FUNCTION ds_refuse_key_v1(_run uuid, _id text, _result bytea, _result_bytes bigint, _open bigint, _now bigint)
+RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE calls SET key_refused = true, result = _result WHERE run = _run AND id = _id;
-    UPDATE runs SET keys_refused = keys_refused + 1, changed_at = _now WHERE id = _run;
+    UPDATE calls SET key_refused = true, result = _result, result_bytes = _result_bytes WHERE run = _run AND id = _id;
+    UPDATE runs r
+    SET keys_refused = keys_refused + 1, open_calls_bytes = _open, open_calls_turn = ds_open_turn_v1(r), changed_at = _now
+    WHERE id = _run;
     PERFORM ds_audit_v1(_run, 'key-refused', 'worker', jsonb_build_object('call', _id), _now);
 END
 $$;
@@ -104,18 +132,27 @@ $$;
 -- one whose key was refused: whether these are the same bytes is for the caller to see, since payloads are compressed.
 CREATE FUNCTION ds_complete_v1(
     _run uuid, _capability bytea, _id text, _claim_id uuid, _outcome text, _result bytea,
+    _result_bytes bigint, _most bigint,
     OUT verdict text, OUT state text, OUT result bytea, OUT live boolean
 )
 LANGUAGE plpgsql AS $$
 DECLARE
     row_ runs;
     call_ calls;
+    counted_ bigint;
+    counts_ bigint;
+    open_ bigint;
 BEGIN
     SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
     SELECT * INTO call_ FROM calls WHERE run = _run AND id = _id;
     state := CASE WHEN call_.key_refused THEN 'keyRefused' ELSE call_.state END;
     result := call_.result;
     live := row_.lifecycle = 'live';
+    counted_ := ds_call_bytes_v1(_id, call_.key, call_.arguments_bytes, call_.result_bytes);
+    -- A call of an earlier turn is open until it has ended.
+    counts_ := CASE WHEN _outcome = 'keyRefused' OR call_.turn = ds_open_turn_v1(row_)
+        THEN ds_call_bytes_v1(_id, call_.key, call_.arguments_bytes, _result_bytes) ELSE 0 END;
+    open_ := ds_open_calls_v1(row_) + counts_ - counted_;
     verdict := CASE
         WHEN row_.id IS NULL THEN 'not found'
         WHEN row_.capability IS DISTINCT FROM _capability THEN 'fenced'
@@ -124,12 +161,13 @@ BEGIN
         WHEN call_.id IS NULL THEN 'no such call'
         WHEN call_.state = 'planned' THEN 'not claimed'
         WHEN call_.claim_id <> _claim_id OR call_.attempt <> row_.attempt THEN 'other claim'
+        WHEN counts_ > counted_ AND open_ > _most THEN 'too large'
         ELSE 'ok'
     END;
     IF verdict = 'ok' AND _outcome = 'keyRefused' THEN
-        PERFORM ds_refuse_key_v1(_run, _id, _result, ds_now_v1());
+        PERFORM ds_refuse_key_v1(_run, _id, _result, _result_bytes, open_, ds_now_v1());
     ELSIF verdict = 'ok' THEN
-        PERFORM ds_end_call_v1(_run, _id, _outcome, _result, NULL, NULL, ds_now_v1());
+        PERFORM ds_end_call_v1(_run, _id, _outcome, _result, _result_bytes, open_, NULL, NULL, ds_now_v1());
     END IF;
 END
 $$;
@@ -137,6 +175,7 @@ $$;
 -- `Store::settle`. `_capability` null: it is a person's word, `_actor`'s. `ended` as in `ds_complete_v1`.
 CREATE FUNCTION ds_settle_v1(
     _run uuid, _capability bytea, _actor text, _id text, _outcome text, _result bytea, _reason text,
+    _result_bytes bigint, _most bigint,
     OUT verdict text, OUT state text, OUT result bytea, OUT live boolean
 )
 LANGUAGE plpgsql AS $$
@@ -145,6 +184,9 @@ DECLARE
     row_ runs;
     call_ calls;
     unsettled_ boolean;
+    counted_ bigint;
+    counts_ bigint;
+    open_ bigint;
 BEGIN
     SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
     SELECT * INTO call_ FROM calls WHERE run = _run AND id = _id;
@@ -153,6 +195,10 @@ BEGIN
     result := call_.result;
     live := row_.lifecycle = 'live';
     unsettled_ := call_.attempt <> row_.attempt OR row_.attempt_state = 'ended';
+    counted_ := ds_call_bytes_v1(_id, call_.key, call_.arguments_bytes, call_.result_bytes);
+    counts_ := CASE WHEN call_.turn = ds_open_turn_v1(row_)
+        THEN ds_call_bytes_v1(_id, call_.key, call_.arguments_bytes, _result_bytes) ELSE 0 END;
+    open_ := ds_open_calls_v1(row_) + counts_ - counted_;
     verdict := CASE
         WHEN row_.id IS NULL THEN 'not found'
         WHEN _capability IS NOT NULL AND row_.capability IS DISTINCT FROM _capability THEN 'fenced'
@@ -162,13 +208,14 @@ BEGIN
         WHEN call_.state = 'planned' THEN 'not claimed'
         WHEN _capability IS NOT NULL AND (call_.policy = 'ask' OR call_.key_refused) THEN 'a person''s'
         WHEN _capability IS NULL AND NOT unsettled_ AND NOT call_.key_refused THEN 'the worker''s'
+        WHEN counts_ > counted_ AND open_ > _most THEN 'too large'
         ELSE 'ok'
     END;
     IF verdict = 'ok' THEN
         IF unsettled_ THEN
             PERFORM ds_settled_v1(_run, call_.policy);
         END IF;
-        PERFORM ds_end_call_v1(_run, _id, _outcome, _result, _actor, _reason, now_);
+        PERFORM ds_end_call_v1(_run, _id, _outcome, _result, _result_bytes, open_, _actor, _reason, now_);
         UPDATE runs
         SET changed_at = now_, keys_refused = keys_refused - call_.key_refused::integer
         WHERE id = _run;

@@ -35,6 +35,8 @@ pub struct Claim {
 /// | started by an earlier attempt, `retrySameKey` or `readOnly` | `Go` with the stored key (this attempt's from now on) |
 /// | started by an earlier attempt, `probe` or `ask` | `Uncertain` |
 /// | completed or failed | `Done` |
+///
+/// What would go, and makes the open calls too large, is `TooLarge`.
 #[derive(Clone, Debug)]
 pub enum Claimed {
     /// Call the tool, with the key in the call.
@@ -45,6 +47,8 @@ pub enum Claimed {
     Uncertain(Box<dalsegno_protocol::Call>),
     /// The call is new and has no key, or another key or policy than it was planned or claimed with.
     Invalid(String),
+    /// The open calls would count more than they may ([`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`]).
+    TooLarge,
     /// The capability is not the current epoch's.
     Fenced,
     /// The run is over.
@@ -106,6 +110,9 @@ pub enum Completed {
     Duplicate,
     /// It ended otherwise, was not claimed so, or is not this party's to settle; why.
     Conflict(String),
+    /// With this result the open calls would count more than they may ([`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`]); with
+    /// a small one they do not.
+    TooLarge,
     /// The run has no such call.
     NoSuchCall,
     /// The capability is not the current epoch's.
@@ -123,7 +130,7 @@ pub enum CallFilter {
     All,
     /// Planned, claimed or ended in this turn, or in one after it.
     TouchedSince(i32),
-    /// Not ended: planned, started, or its key refused.
+    /// Not ended: planned for the turn that is open, started in any, or its key refused.
     Pending,
     /// Started under an earlier attempt than the current one and not settled.
     Unsettled,

@@ -87,6 +87,9 @@ pub enum Committed {
     UnsettledCalls,
     /// The state would be larger than it may be ([`dalsegno_protocol::Limits::STATE_BYTES`]).
     TooLarge,
+    /// With the planned calls the open ones would count more than they may
+    /// ([`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`]).
+    CallsTooLarge,
     /// No run of this id.
     NotFound,
 }

@@ -1,6 +1,6 @@
 //! Tool calls: claimed before their effect, completed after it, settled where nobody knows.
 
-use dalsegno_protocol::{Call, CallState, RawValue};
+use dalsegno_protocol::{Call, CallState, Limits, RawValue};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
@@ -10,13 +10,13 @@ use crate::audit::actor;
 use crate::fault::{Fault, Work};
 use crate::model::key_refused;
 use crate::seal::{Sealing, Spot};
-use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, SettledBy};
+use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, SettledBy, size};
 
-const CLAIM: &str = "SELECT verdict, (call).* FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7)";
+const CLAIM: &str = "SELECT verdict, (call).* FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
-const COMPLETE: &str = "SELECT * FROM ds_complete_v1($1, $2, $3, $4, $5, $6)";
+const COMPLETE: &str = "SELECT * FROM ds_complete_v1($1, $2, $3, $4, $5, $6, $7, $8)";
 
-const SETTLE: &str = "SELECT * FROM ds_settle_v1($1, $2, $3, $4, $5, $6, $7)";
+const SETTLE: &str = "SELECT * FROM ds_settle_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 const ALL: &str = "SELECT * FROM calls WHERE run = $1 ORDER BY ordinal";
 
@@ -24,7 +24,8 @@ const TOUCHED_SINCE: &str =
     "SELECT * FROM calls WHERE run = $1 AND coalesce(touched_turn, turn) >= $2 ORDER BY ordinal";
 
 /// Each half by an index of its own.
-const PENDING: &str = "SELECT * FROM calls WHERE run = $1 AND state = 'planned' \
+const PENDING: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.run \
+     WHERE calls.run = $1 AND calls.state = 'planned' AND calls.turn = ds_open_turn_v1(runs) \
      UNION ALL SELECT * FROM calls WHERE run = $1 AND state = 'started' ORDER BY ordinal";
 
 /// Started by an attempt that is over.
@@ -33,11 +34,15 @@ const UNSETTLED: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.
        AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended') \
      ORDER BY calls.ordinal";
 
-/// The turn that is worked on: the head's while its boundary is `plan`, else one more.
 const OPEN_TURN: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.run \
      WHERE calls.run = $1 AND calls.state IN ('completed', 'failed') \
-       AND calls.turn = CASE head_boundary WHEN 1 THEN head_turn ELSE coalesce(head_turn, 0) + 1 END \
+       AND calls.turn = ds_open_turn_v1(runs) \
      ORDER BY calls.ordinal";
+
+const OPEN_CALLS_BYTES: &str = "SELECT ds_open_calls_v1(runs) AS bytes FROM runs WHERE id = $1";
+
+/// Bytes that the open calls of a run may count.
+const MOST: i64 = Limits::OPEN_CALLS_BYTES as i64;
 
 impl Postgres {
     pub(super) async fn do_claim(&self, claim: &Claim) -> Work<Claimed> {
@@ -50,7 +55,9 @@ impl Postgres {
             .bind(claim.claim_id)
             .bind(word(&claim.policy)?)
             .bind(claim.key.as_deref().map(text))
-            .bind(arguments);
+            .bind(arguments)
+            .bind(size::of_json(claim.arguments.as_deref()))
+            .bind(MOST);
         let row = self.pool.of(claim.run).one(query).await?;
         let id = &claim.id;
         Ok(match row.try_get("verdict")? {
@@ -63,6 +70,7 @@ impl Postgres {
                 "call {id:?} has another policy: {:?}",
                 call(&row, &sealing)?.policy
             )),
+            "too large" => Claimed::TooLarge,
             "fenced" => Claimed::Fenced,
             "finished" => Claimed::Finished,
             "not found" => Claimed::NotFound,
@@ -79,7 +87,9 @@ impl Postgres {
             .bind(text(&complete.id))
             .bind(complete.claim_id)
             .bind(word(&complete.outcome)?)
-            .bind(result);
+            .bind(result)
+            .bind(size::of_json(complete.result.as_deref()))
+            .bind(MOST);
         let row = self.pool.of(complete.run).one(query).await?;
         completed(&row, &complete.id, CallState::from(complete.outcome), complete.result.as_deref(), &sealing)
     }
@@ -98,7 +108,9 @@ impl Postgres {
             .bind(text(&settle.id))
             .bind(word(&settle.outcome)?)
             .bind(result)
-            .bind(text(&settle.reason));
+            .bind(text(&settle.reason))
+            .bind(size::of_json(settle.result.as_deref()))
+            .bind(MOST);
         let row = self.pool.of(settle.run).one(query).await?;
         completed(&row, &settle.id, CallState::from(settle.outcome), settle.result.as_deref(), &sealing)
     }
@@ -116,6 +128,11 @@ impl Postgres {
         let rows = self.pool.all(query).await?;
         let sealing = self.to_read(run).await?;
         rows.iter().map(|row| call(row, &sealing)).collect()
+    }
+
+    pub(super) async fn do_open_calls_bytes(&self, run: RunId) -> Work<i64> {
+        let row = self.pool.optional(sqlx::query(OPEN_CALLS_BYTES).bind(run)).await?;
+        Ok(row.map(|row| row.try_get("bytes")).transpose()?.unwrap_or_default())
     }
 }
 
@@ -149,6 +166,7 @@ fn completed(
         "other claim" => conflict(format!("call {id:?} is not started under this claim")),
         "a person's" => conflict(format!("only a person may settle call {id:?}")),
         "the worker's" => conflict(format!("the current attempt may still complete call {id:?}")),
+        "too large" => Ok(Completed::TooLarge),
         "fenced" => Ok(Completed::Fenced),
         "finished" => Ok(Completed::Finished),
         "not found" => Ok(Completed::NotFound),

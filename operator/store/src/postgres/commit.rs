@@ -14,11 +14,14 @@ use super::row::{asked, boundary, head, number, optional_digest, packed, text, w
 use crate::fault::{Fault, Work};
 use crate::packed::{Packed, SMALL};
 use crate::seal::{BodyDigest, Sealing, Spot};
-use crate::{Commit, Committed, Digest, FinishCall, NewFinish, RunId, Standing, codec, header};
+use crate::{Commit, Committed, Digest, FinishCall, NewFinish, RunId, Standing, codec, header, size};
 
 /// Of any number of boundaries. It waits for whoever holds their runs' rows.
-static COMMIT: LazyLock<String> =
-    LazyLock::new(|| include_str!("commit.sql").replace("{state_bytes}", &Limits::STATE_BYTES.to_string()));
+static COMMIT: LazyLock<String> = LazyLock::new(|| {
+    include_str!("commit.sql")
+        .replace("{state_bytes}", &Limits::STATE_BYTES.to_string())
+        .replace("{open_calls_bytes}", &Limits::OPEN_CALLS_BYTES.to_string())
+});
 
 /// Of one boundary: its parameters are no arrays, and its plan is made for one row.
 static COMMIT_ONE: LazyLock<String> = LazyLock::new(|| of_one(&COMMIT));
@@ -243,7 +246,7 @@ pub(super) fn alone<'q>(one: &'q Proposed, more: More) -> Query<'q, Database, Pg
         .bind(calls.keys)
         .bind(calls.arguments)
         .bind(records.digest.map(Vec::from));
-    records.bind(query)
+    records.bind(query).bind(calls.arguments_bytes)
 }
 
 /// The statement for boundaries that bring nothing, each of another run. It waits for nobody: no answer for a run whose row
@@ -323,6 +326,7 @@ fn committed(row: &PgRow) -> Work<Committed> {
         "finished" => Committed::Finished,
         "unsettled" => Committed::UnsettledCalls,
         "too large" => Committed::TooLarge,
+        "calls too large" => Committed::CallsTooLarge,
         "not found" => Committed::NotFound,
         other => return Err(Fault::unknown("verdict on a commit", other)),
     })
@@ -358,6 +362,7 @@ struct Planned {
     policies: Vec<String>,
     keys: Vec<String>,
     arguments: Vec<Option<Vec<u8>>>,
+    arguments_bytes: Vec<i64>,
 }
 
 impl Planned {
@@ -369,6 +374,7 @@ impl Planned {
             policies: calls.iter().map(|call| word(&call.policy)).collect::<Work<_>>()?,
             keys: calls.iter().map(|call| text(&call.key)).collect(),
             arguments: calls.iter().map(arguments).collect::<Work<_>>()?,
+            arguments_bytes: calls.iter().map(|call| size::of_json(call.arguments.as_deref())).collect(),
         })
     }
 }

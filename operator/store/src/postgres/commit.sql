@@ -15,7 +15,7 @@
 -- $21 outcome of the finish, or null  $22 its reason  $23 message  $24 output
 -- $25 ids of planned calls  $26 their policies  $27 keys  $28 arguments
 -- $29 digest of the changes of records, or null  $30 their words  $31 spaces  $32 keys  $33 entry ids  $34 values
--- $35 sizes
+-- $35 sizes  $36 bytes of the planned calls' arguments
 WITH head AS MATERIALIZED (
     SELECT id, array_position($1, id) AS place, lifecycle, epoch, capability, attempt,
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
@@ -38,6 +38,9 @@ proposed AS (
            ds_now_v1() AS now,
            coalesce(head_hash, decode(repeat('00', 32), 'hex')) AS parent_hash,
            head_position + $12[place] AS position,
+           -- more {
+           CASE WHEN cardinality($25) > 0 THEN ds_open_calls_planned_v1(id, $3[place], $25, $27, $36) END AS open_calls,
+           -- }
            CASE WHEN $29 IS NULL THEN records_before ELSE ds_records_link_v1(records_before, $29) END
                AS records_digest
     FROM head
@@ -66,6 +69,9 @@ judged AS MATERIALIZED (
                WHEN base IS NOT NULL AND head_hash IS DISTINCT FROM base THEN 'other base'
                -- What adds nothing is never refused.
                WHEN size > 0 AND coalesce(state_bytes > {state_bytes}, true) THEN 'too large'
+               -- more {
+               WHEN open_calls > {open_calls_bytes} THEN 'calls too large'
+               -- }
                ELSE 'ok'
            END AS verdict
     FROM proposed
@@ -86,12 +92,13 @@ kept AS (
 ),
 -- more {
 planned AS (
-    -- A call that is there keeps its first key.
-    INSERT INTO calls (run, id, turn, policy, key, state, arguments, created_at)
-    SELECT next.id, call.id, next.turn, call.policy, call.key, 'planned', call.arguments, next.now
-    FROM next, unnest($25, $26, $27, $28) WITH ORDINALITY AS call (id, policy, key, arguments, place)
+    -- A call that is there keeps its first key; one that nobody has claimed is of the turn that plans it anew.
+    INSERT INTO calls (run, id, turn, policy, key, state, arguments, arguments_bytes, created_at)
+    SELECT next.id, call.id, next.turn, call.policy, call.key, 'planned', call.arguments, call.bytes, next.now
+    FROM next, unnest($25, $26, $27, $28, $36) WITH ORDINALITY AS call (id, policy, key, arguments, bytes, place)
     ORDER BY call.place
-    ON CONFLICT (run, id) DO NOTHING
+    ON CONFLICT (run, id) DO UPDATE SET turn = excluded.turn
+    WHERE calls.state = 'planned' AND calls.turn <> excluded.turn
 ),
 recorded AS MATERIALIZED (
     SELECT id, ds_apply_records_v1(id, turn, boundary, epoch, now, $30, $31, $32, $33, $34, $35) AS count
@@ -121,6 +128,8 @@ moved AS (
         tool_calls = runs.tool_calls + next.tool_calls, cost_micro_usd = runs.cost_micro_usd + next.cost_micro_usd,
         stored_bytes = stored_bytes + coalesce(octet_length($7[place]), 0) + coalesce(octet_length($10[place]), 0),
         -- more {
+        open_calls_bytes = coalesce(next.open_calls, open_calls_bytes),
+        open_calls_turn = CASE WHEN next.open_calls IS NULL THEN open_calls_turn ELSE next.turn END,
         lifecycle = CASE WHEN $21 IS NULL THEN 'live' ELSE 'finished' END,
         finish_outcome = $21, finish_reason = $22, finish_message = $23, finish_output = $24,
         finish_commit_id = CASE WHEN $21 IS NOT NULL THEN next.commit_id END,

@@ -45,11 +45,11 @@ fn migrator() -> Migrator {
         18 "0018_data_keys",
         20 "0020_keep_last",
         21 "0021_prune_audit",
-        35 "0035_lookups_of_calls",
         50 "0050_over_at",
         51 "0051_late_snapshots",
         52 "0052_touched_calls",
         70 "0070_state_bytes",
+        71 "0071_open_calls",
     })
 }
 

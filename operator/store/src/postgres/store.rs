@@ -174,6 +174,12 @@ impl Store for Postgres {
         Ok(branch::state(&self.rows(), run, turn).await?.map(|at| at.state))
     }
 
+    async fn open_calls_bytes(&self, run: RunId) -> Result<i64> {
+        self.do_open_calls_bytes(run)
+            .await
+            .map_err(|fault| fault.while_("asking how much the open calls are"))
+    }
+
     async fn state_bytes(&self, run: RunId) -> Result<Option<i64>> {
         self.do_state_bytes(run).await.map_err(|fault| fault.while_("asking how large a state is"))
     }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::columns::{Word, table};
 use crate::fault::{Fault, Work};
 use crate::seal::{Sealing, Spot};
-use crate::{Result, RunId, codec};
+use crate::{Result, RunId, codec, size};
 
 table! {
     /// A tool call.
@@ -24,9 +24,11 @@ table! {
     moving {
         state: Word<CallState>,
         arguments: Option<Vec<u8>>,
+        arguments_bytes: i64,
         attempt: Option<i32>,
         claim_id: Option<Uuid>,
         result: Option<Vec<u8>>,
+        result_bytes: i64,
         key_refused: bool,
         settled_by: Option<String>,
         reason: Option<String>,
@@ -50,6 +52,11 @@ impl CallRow {
     /// Where it stands, as everybody sees it.
     pub fn stands(&self) -> CallState {
         if self.key_refused { CallState::KeyRefused } else { self.state.0 }
+    }
+
+    /// Bytes that it counts while it is open.
+    pub fn bytes(&self) -> i64 {
+        size::of_call(&self.id, &self.key, self.arguments_bytes, self.result_bytes)
     }
 
     /// The call as everybody sees it.

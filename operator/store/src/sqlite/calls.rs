@@ -9,12 +9,12 @@ use super::change::append;
 use super::columns::Word;
 use super::judge::{self, Claiming};
 use super::row::RunRow;
-use super::{Reads as _, Sqlite};
+use super::{Reads as _, Sqlite, open_calls};
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::model::key_refused;
 use crate::seal::{Sealing, Spot};
-use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, SettledBy};
+use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, SettledBy, size};
 
 /// A claim with its payload ready to be kept.
 pub(super) struct Claim {
@@ -25,6 +25,7 @@ pub(super) struct Claim {
     pub policy: Policy,
     pub key: Option<String>,
     pub arguments: Option<Vec<u8>>,
+    pub arguments_bytes: i64,
     pub sealing: Sealing,
 }
 
@@ -40,7 +41,7 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Claim) -
         return Ok(Claimed::Finished);
     }
     let Some(mut call) = CallRow::load(conn, claim.run, &claim.id).await? else {
-        return first_claim(conn, now, &row, claim).await;
+        return first_claim(conn, now, row, claim).await;
     };
     if let Some(why) = differs(&call, &claim) {
         return Ok(Claimed::Invalid(why));
@@ -49,25 +50,31 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Claim) -
         Claiming::Done => Ok(Claimed::Done(Box::new(call.public(&claim.sealing)?))),
         Claiming::Uncertain => Ok(Claimed::Uncertain(Box::new(call.public(&claim.sealing)?))),
         Claiming::Go => {
-            if judge::is_unsettled(&row, &call) {
-                *row.unsettled(call.policy.0) -= 1;
-                row.save(conn).await?;
-            }
             if call.state.0 != CallState::Started || call.attempt != Some(row.attempt) {
+                let counted = open_calls::counted(&row, &call);
+                if judge::is_unsettled(&row, &call) {
+                    *row.unsettled(call.policy.0) -= 1;
+                }
                 call.state = Word(CallState::Started);
                 call.attempt = Some(row.attempt);
                 call.claim_id = Some(claim.claim_id);
                 call.started_at = Some(now);
                 call.touched_turn = Some(row.open_turn());
-                call.arguments = call.arguments.or(claim.arguments);
+                if call.arguments.is_none() {
+                    (call.arguments, call.arguments_bytes) = (claim.arguments, claim.arguments_bytes);
+                }
+                if !open_calls::grow(conn, &mut row, call.bytes() - counted).await? {
+                    return Ok(Claimed::TooLarge);
+                }
                 call.save(conn).await?;
+                row.save(conn).await?;
             }
             Ok(Claimed::Go(Box::new(call.public(&claim.sealing)?)))
         }
     }
 }
 
-async fn first_claim(conn: &mut SqliteConnection, now: i64, row: &RunRow, claim: Claim) -> Work<Claimed> {
+async fn first_claim(conn: &mut SqliteConnection, now: i64, mut row: RunRow, claim: Claim) -> Work<Claimed> {
     let Some(key) = claim.key else {
         return Ok(Claimed::Invalid(format!("call {:?} is new, and a new call needs a key", claim.id)));
     };
@@ -81,9 +88,11 @@ async fn first_claim(conn: &mut SqliteConnection, now: i64, row: &RunRow, claim:
         created_at: now,
         state: Word(CallState::Started),
         arguments: claim.arguments,
+        arguments_bytes: claim.arguments_bytes,
         attempt: Some(row.attempt),
         claim_id: Some(claim.claim_id),
         result: None,
+        result_bytes: 0,
         key_refused: false,
         settled_by: None,
         reason: None,
@@ -91,7 +100,11 @@ async fn first_claim(conn: &mut SqliteConnection, now: i64, row: &RunRow, claim:
         ended_at: None,
         touched_turn: None,
     };
+    if !open_calls::grow(conn, &mut row, call.bytes()).await? {
+        return Ok(Claimed::TooLarge);
+    }
     call.insert(conn).await?;
+    row.save(conn).await?;
     Ok(Claimed::Go(Box::new(call.public(&claim.sealing)?)))
 }
 
@@ -147,10 +160,13 @@ pub(super) async fn complete(
     if call.claim_id != Some(claim_id) || call.attempt != Some(row.attempt) {
         return Ok(Completed::Conflict(format!("call {:?} is not started under this claim", call.id)));
     }
+    if !keep_result(conn, &mut row, &mut call, &ending).await? {
+        return Ok(Completed::TooLarge);
+    }
     if ending.state == CallState::KeyRefused {
-        refuse_key(conn, now, &mut row, &mut call, &ending).await?;
+        refuse_key(conn, now, &mut row, &mut call).await?;
     } else {
-        end_call(conn, now, &mut row, &mut call, &ending).await?;
+        end_call(conn, now, &mut row, &mut call, ending.state).await?;
     }
     row.save(conn).await?;
     Ok(Completed::Ok)
@@ -190,12 +206,15 @@ pub(super) async fn settle(
         }
         SettledBy::Person(name) => name,
     };
+    if !keep_result(conn, &mut row, &mut call, &ending).await? {
+        return Ok(Completed::TooLarge);
+    }
     if unsettled {
         *row.unsettled(call.policy.0) -= 1;
     }
     call.settled_by = Some(actor.clone());
     call.reason = Some(reason.clone());
-    end_call(conn, now, &mut row, &mut call, &ending).await?;
+    end_call(conn, now, &mut row, &mut call, ending.state).await?;
     row.changed_at = now;
     let detail = serde_json::json!({ "call": call.id, "outcome": ending.state, "reason": reason });
     append(conn, &mut row, now, kind::SETTLED, &actor, detail).await?;
@@ -234,17 +253,25 @@ async fn open_call(
     })
 }
 
-/// The tool has refused the key of a started call: its outcome is a person's to tell.
-async fn refuse_key(
+/// A started call gets its result. False: with it the open calls would be too large.
+async fn keep_result(
     conn: &mut SqliteConnection,
-    now: i64,
     row: &mut RunRow,
     call: &mut CallRow,
     ending: &Ending,
-) -> Work<()> {
+) -> Work<bool> {
+    let counted = call.bytes();
+    call.result = payload(ending.result.as_deref(), Spot::Result(&ending.id), &ending.sealing)?;
+    call.result_bytes = size::of_json(ending.result.as_deref());
+    // A call of an earlier turn is open until it has ended.
+    let stays_open = ending.state == CallState::KeyRefused || call.turn == row.open_turn();
+    open_calls::grow(conn, row, if stays_open { call.bytes() } else { 0 } - counted).await
+}
+
+/// The tool has refused the key of a started call: its outcome is a person's to tell.
+async fn refuse_key(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, call: &mut CallRow) -> Work<()> {
     call.key_refused = true;
     call.touched_turn = Some(row.open_turn());
-    call.result = payload(ending.result.as_deref(), Spot::Result(&ending.id), &ending.sealing)?;
     call.save(conn).await?;
     row.keys_refused += 1;
     row.changed_at = now;
@@ -256,12 +283,11 @@ async fn end_call(
     now: i64,
     row: &mut RunRow,
     call: &mut CallRow,
-    ending: &Ending,
+    state: CallState,
 ) -> Work<()> {
     row.keys_refused -= i64::from(call.key_refused);
     call.key_refused = false;
-    call.state = Word(ending.state);
-    call.result = payload(ending.result.as_deref(), Spot::Result(&ending.id), &ending.sealing)?;
+    call.state = Word(state);
     call.ended_at = Some(now);
     call.touched_turn = Some(row.open_turn());
     row.completed_calls += 1;
@@ -293,7 +319,9 @@ pub(super) fn listing(which: CallFilter) -> &'static str {
             "SELECT * FROM calls WHERE run = ? AND coalesce(touched_turn, turn) >= ? ORDER BY ordinal"
         }
         CallFilter::Pending => {
-            "SELECT * FROM calls WHERE run = ?1 AND state = 'planned' \
+            "SELECT calls.* FROM runs JOIN calls ON calls.run = runs.id \
+             WHERE runs.id = ?1 AND calls.state = 'planned' \
+               AND calls.turn = CASE head_boundary WHEN 1 THEN head_turn ELSE coalesce(head_turn, 0) + 1 END \
              UNION ALL SELECT * FROM calls WHERE run = ?1 AND state = 'started' ORDER BY ordinal"
         }
         CallFilter::Unsettled => {

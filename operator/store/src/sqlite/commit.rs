@@ -13,12 +13,13 @@ use super::cancel::tell;
 use super::change::{append_finish, close};
 use super::columns::{Hash, Which, Word};
 use super::judge::{self, Proposal, Ruling};
+use super::open_calls;
 use super::records;
 use super::row::RunRow;
 use crate::audit::actor;
 use crate::fault::Work;
 use crate::seal::{BodyDigest, Spot};
-use crate::{Committed, Digest, FinishCall, NewFinish, RunId, Standing};
+use crate::{Committed, Digest, FinishCall, NewFinish, RunId, Standing, size};
 
 /// Judges a commit and, if it is the next boundary, writes it. `None`: it is the next, but cannot stand on this head.
 pub(super) async fn commit(
@@ -32,7 +33,7 @@ pub(super) async fn commit(
     match judge::commit(&row, &commit.capability, &commit.proposal) {
         Ruling::Accept if !fits(&row, commit) => Ok(None),
         Ruling::Accept if may_be_too_large(&row, commit) => Ok(Some(Committed::TooLarge)),
-        Ruling::Accept => write(conn, now, row, commit).await.map(Some),
+        Ruling::Accept => Ok(Some(write(conn, now, row, commit).await?.unwrap_or(Committed::CallsTooLarge))),
         Ruling::Duplicate => duplicate(conn, now, row).await.map(Some),
         Ruling::Fenced => {
             let committed = stands(conn, commit.run, &commit.proposal).await?;
@@ -82,8 +83,18 @@ fn kept(next: &Next<'_>) -> Committed {
     Committed::Ok(Standing { parent: next.parent.map(|parent| parent.hash), ..standing(&next.row) })
 }
 
-async fn write(conn: &mut SqliteConnection, now: i64, row: RunRow, commit: &Prepared) -> Work<Committed> {
+/// `None`, and nothing is written: its calls are too large beside those that are open.
+async fn write(
+    conn: &mut SqliteConnection,
+    now: i64,
+    mut row: RunRow,
+    commit: &Prepared,
+) -> Work<Option<Committed>> {
     let Proposal { turn, boundary, .. } = commit.proposal;
+    let added = open_calls::planned(conn, row.id, turn, &commit.calls).await?;
+    if !commit.calls.is_empty() && !open_calls::grow(conn, &mut row, added).await? {
+        return Ok(None);
+    }
     let mut next = next(now, row, commit);
     boundary::keep(conn, std::slice::from_ref(&next)).await?;
     plan(conn, now, commit).await?;
@@ -91,9 +102,11 @@ async fn write(conn: &mut SqliteConnection, now: i64, row: RunRow, commit: &Prep
     if let Some(finish) = &commit.finish {
         let by = (commit.proposal.commit_id, commit.proposal.digest.kept);
         end_run(conn, now, &mut next.row, finish, by).await?;
+    }
+    if commit.finish.is_some() || !commit.calls.is_empty() {
         next.row.save(conn).await?;
     }
-    Ok(kept(&next))
+    Ok(Some(kept(&next)))
 }
 
 /// Judges a finish and, if it stands, closes the run.
@@ -123,7 +136,8 @@ pub(super) async fn finish(
     Ok(Committed::Ok(standing(&row)))
 }
 
-/// Makes the turn's calls and their keys durable. A call that is there keeps its first key.
+/// Makes the turn's calls and their keys durable. A call that is there keeps its first key; one that nobody has claimed is of
+/// the turn that plans it anew.
 async fn plan(conn: &mut SqliteConnection, now: i64, commit: &Prepared) -> Work<()> {
     if commit.calls.is_empty() {
         return Ok(());
@@ -131,8 +145,9 @@ async fn plan(conn: &mut SqliteConnection, now: i64, commit: &Prepared) -> Work<
     let mut ordinal = next_ordinal(conn, commit.run).await?;
     for call in &commit.calls {
         let planned = sqlx::query(
-            "INSERT INTO calls (run, id, ordinal, turn, policy, key, state, arguments, created_at) \
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run, id) DO NOTHING",
+            "INSERT INTO calls (run, id, ordinal, turn, policy, key, state, arguments, arguments_bytes, created_at) \
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run, id) DO UPDATE SET turn = excluded.turn \
+             WHERE calls.state = 'planned' AND calls.turn <> excluded.turn",
         )
         .bind(commit.run)
         .bind(&call.id)
@@ -142,6 +157,7 @@ async fn plan(conn: &mut SqliteConnection, now: i64, commit: &Prepared) -> Work<
         .bind(&call.key)
         .bind(Word(CallState::Planned))
         .bind(payload(call.arguments.as_deref(), Spot::Arguments(&call.id), &commit.sealing)?)
+        .bind(size::of_json(call.arguments.as_deref()))
         .bind(now)
         .execute(&mut *conn)
         .await?;

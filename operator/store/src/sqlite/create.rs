@@ -151,6 +151,8 @@ fn fresh(now: i64, new: NewRun) -> RunRow {
         over_at: None,
         state_bytes: Some(0),
         state_hash: None,
+        open_calls_bytes: None,
+        open_calls_turn: None,
     }
 }
 

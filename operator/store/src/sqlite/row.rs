@@ -94,6 +94,8 @@ table! {
         over_at: Option<i64>,
         state_bytes: Option<i64>,
         state_hash: Option<Hash>,
+        open_calls_bytes: Option<i64>,
+        open_calls_turn: Option<i32>,
     }
     where "id = ?" { id }
 }

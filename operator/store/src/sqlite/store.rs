@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     Reads, Sqlite, anchors, attach, branch, cancel, create, data_keys, events, links, namespace, old,
-    operate, prune, pulse, read, reading, retention, rewind,
+    open_calls, operate, prune, pulse, read, reading, retention, rewind,
 };
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
@@ -221,6 +221,11 @@ impl Store for Sqlite {
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
         Ok(crate::branch::state(&self.rows(), run, turn).await?.map(|at| at.state))
+    }
+
+    async fn open_calls_bytes(&self, run: RunId) -> Result<i64> {
+        let doing = "asking how much the open calls are";
+        self.read(doing, move |conn, _| Box::pin(open_calls::bytes_of(conn, run))).await
     }
 
     async fn state_bytes(&self, run: RunId) -> Result<Option<i64>> {

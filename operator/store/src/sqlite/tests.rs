@@ -8,6 +8,7 @@ use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
 use super::calls::{NEXT_ORDINAL, listing};
+use super::open_calls::BYTES;
 use super::{Durability, Sqlite};
 use crate::fault::Fault;
 use crate::{CallFilter, Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Store as _};
@@ -213,7 +214,8 @@ async fn a_path_with_odd_letters_is_a_path() {
 async fn what_is_asked_of_calls_is_found_by_an_index() {
     let (_dir, store) = file().await;
     for (sql, means) in [
-        (listing(CallFilter::Pending), &["calls_planned (run=?)", "calls_started (run=?)"][..]),
+        (listing(CallFilter::Pending), &["calls_by_turn (run=? AND turn=?)", "calls_started (run=?)"][..]),
+        (BYTES, &["calls_started (run=?)", "calls_by_turn (run=? AND turn=?)"]),
         (listing(CallFilter::Unsettled), &["calls_started (run=?)"]),
         (listing(CallFilter::OpenTurn), &["calls_by_turn (run=? AND turn=?)"]),
         (NEXT_ORDINAL, &["COVERING INDEX sqlite_autoindex_calls_2 (run=?)"]),

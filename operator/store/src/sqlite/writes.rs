@@ -6,7 +6,7 @@ use crate::packed::Packed;
 use crate::seal::{Sealing, Spot};
 use crate::{
     Claim, Claimed, Commit, Committed, Complete, Completed, Error, FinishCall, RecordBatch, Result, RunId,
-    Settle, Written,
+    Settle, Written, size,
 };
 
 impl Sqlite {
@@ -49,6 +49,7 @@ impl Sqlite {
             policy: claim.policy,
             key: claim.key.clone(),
             arguments: payload(claim.arguments.as_deref(), Spot::Arguments(&claim.id), &sealing)?,
+            arguments_bytes: size::of_json(claim.arguments.as_deref()),
             sealing,
         };
         self.write("claiming a call", |conn, now| Box::pin(calls::claim(conn, now, claim))).await

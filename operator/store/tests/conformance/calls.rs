@@ -179,7 +179,7 @@ async fn a_planned_call_keeps_its_first_key(world: &World) {
     ok(world.commit(&plan).await.unwrap());
     let calls = world.calls(worker.run, CallFilter::All).await.unwrap();
     let seen: Vec<_> = calls.iter().map(|call| (call.id.as_str(), call.key.as_str(), call.turn)).collect();
-    assert_eq!(seen, [("pay", "key-of-pay", 1), ("ship", "key-of-ship", 2)]);
+    assert_eq!(seen, [("pay", "key-of-pay", 2), ("ship", "key-of-ship", 2)]);
     assert_eq!(calls[0].policy, Policy::Probe);
 }
 

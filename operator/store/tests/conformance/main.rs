@@ -18,6 +18,7 @@ mod faces;
 mod finishes;
 mod interleavings;
 mod keep_last;
+mod open_calls;
 mod outcomes;
 mod patches;
 mod prior_runs;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
+use dalsegno_protocol::Policy;
 use dalsegno_store::postgres::Postgres;
-use dalsegno_store::{Class, Committed};
+use dalsegno_store::{Class, Commit, Committed, Completed};
 use futures::future::join_all;
 
 use crate::wire::{Fate, Wire};
@@ -88,6 +89,28 @@ async fn every_other_call_is_one_round_trip_too() {
     world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
     world.lose(&worker, Class::Disruption).await;
     assert_eq!(wire.exchanges() - before, 3);
+}
+
+/// However many calls the turn has made, and in whichever turn: the first one of a turn counts what is open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_is_one_round_trip_and_so_are_a_plan_and_a_result() {
+    let (_, url) = fresh().await;
+    let wire = Wire::to(&url, 1);
+    let world = open(&wire.url()).await;
+    let worker = world.worker().await;
+    for turn in 1..=4 {
+        let before = wire.exchanges();
+        let calls = vec![planned(&format!("planned-{turn}"), Policy::Probe)];
+        ok(world.commit(&Commit { calls, ..worker.plan(turn) }).await.unwrap());
+        for name in ["planned", "claimed"] {
+            let claim = world.start_call(&worker, &format!("{name}-{turn}"), Policy::Probe).await;
+            let completed = world.complete(&worker.complete(&claim)).await.unwrap();
+            assert!(matches!(completed, Completed::Ok), "{completed:?}");
+        }
+        // Each statement is prepared once on each connection.
+        assert!(turn == 1 || wire.exchanges() - before == 5, "turn {turn}: {}", wire.exchanges() - before);
+        world.turn(&worker, turn).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -162,7 +162,7 @@ const EDITS: [(&str, bool); 14] = [
     ("UPDATE boundaries SET ops = substr(ops, 1, length(ops) - 1) WHERE turn = 3", true),
     ("UPDATE boundaries SET ops = substr(ops, 1, 9) WHERE turn = 3", true),
     (
-        "UPDATE calls SET arguments = (SELECT arguments FROM calls o WHERE o.id = 'call-2' AND o.run = calls.run) WHERE id = 'call-3'",
+        "UPDATE calls SET turn = 4, arguments = (SELECT arguments FROM calls o WHERE o.id = 'call-2' AND o.run = calls.run) WHERE id = 'call-3'",
         true,
     ),
     (

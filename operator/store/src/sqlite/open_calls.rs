@@ -1,0 +1,74 @@
+//! How much the open calls of a run are: those that are started, and those of the open turn that are planned or have ended.
+
+use dalsegno_protocol::{CallState, Limits, PlannedCall};
+use sqlx::SqliteConnection;
+
+use super::call_row::CallRow;
+use super::row::RunRow;
+use crate::fault::Work;
+use crate::{RunId, size};
+
+/// What they count, each half by an index of its own.
+pub(super) const BYTES: &str = "SELECT coalesce(sum(octet_length(id) + octet_length(key) + arguments_bytes \
+     + max(result_bytes, ?3)), 0) FROM ( \
+         SELECT id, key, arguments_bytes, result_bytes FROM calls WHERE run = ?1 AND state = 'started' \
+         UNION ALL SELECT id, key, arguments_bytes, result_bytes FROM calls \
+         WHERE run = ?1 AND turn = ?2 AND state <> 'started')";
+
+/// What the open calls of this run count.
+async fn bytes(conn: &mut SqliteConnection, row: &RunRow) -> Work<i64> {
+    let turn = row.open_turn();
+    if let Some(bytes) = row.open_calls_bytes.filter(|_| row.open_calls_turn == Some(turn)) {
+        return Ok(bytes);
+    }
+    Ok(sqlx::query_scalar(BYTES)
+        .bind(row.id)
+        .bind(turn)
+        .bind(Limits::SMALL_RESULT_BYTES as i64)
+        .fetch_one(conn)
+        .await?)
+}
+
+/// The same of whichever run.
+pub(super) async fn bytes_of(conn: &mut SqliteConnection, run: RunId) -> Work<i64> {
+    match RunRow::load(conn, run).await? {
+        Some(row) => bytes(conn, &row).await,
+        None => Ok(0),
+    }
+}
+
+/// Adds to what they count, or takes away, which is never too large. False, and nothing is changed: it would be more than
+/// they may.
+pub(super) async fn grow(conn: &mut SqliteConnection, row: &mut RunRow, by: i64) -> Work<bool> {
+    let bytes = bytes(conn, row).await? + by;
+    if by > 0 && bytes > Limits::OPEN_CALLS_BYTES as i64 {
+        return Ok(false);
+    }
+    row.open_calls_bytes = Some(bytes);
+    row.open_calls_turn = Some(row.open_turn());
+    Ok(true)
+}
+
+/// What a call counts as it stands.
+pub(super) fn counted(row: &RunRow, call: &CallRow) -> i64 {
+    let is_open = call.state.0 == CallState::Started || call.turn == row.open_turn();
+    if is_open { call.bytes() } else { 0 }
+}
+
+/// What calls add that are planned for this turn, which is about to be the open one.
+pub(super) async fn planned(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    turn: i32,
+    calls: &[PlannedCall],
+) -> Work<i64> {
+    let mut added = 0;
+    for call in calls {
+        added += match CallRow::load(conn, run, &call.id).await? {
+            None => size::of_call(&call.id, &call.key, size::of_json(call.arguments.as_deref()), 0),
+            Some(there) if there.state.0 == CallState::Planned && there.turn != turn => there.bytes(),
+            Some(_) => 0,
+        };
+    }
+    Ok(added)
+}
