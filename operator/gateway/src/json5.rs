@@ -10,7 +10,7 @@ use std::ops::Range;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dalsegno_protocol::nesting::end_of_string;
-use dalsegno_protocol::{ChannelOps, Payload, RawValue};
+use dalsegno_protocol::{ChannelOps, Limits, Payload, RawValue, bounded};
 use memchr::memmem;
 use serde::Deserialize;
 
@@ -84,17 +84,28 @@ struct Values<'a> {
     #[serde(borrow)]
     channels: Option<Channels<'a>>,
     /// Of a boundary `records`, of a batch `operations`.
-    #[serde(borrow, default, alias = "operations")]
-    records: Vec<BTreeMap<String, Operation<'a>>>,
+    #[serde(
+        borrow,
+        default,
+        alias = "operations",
+        deserialize_with = "bounded::list::<{ Limits::RECORDS }, _, _>"
+    )]
+    records: Vec<Change<'a>>,
 }
 
 #[derive(Deserialize)]
 struct Channels<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "bounded::map::<{ Limits::CHANNELS }, _, _>")]
     set: BTreeMap<String, &'a RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "bounded::lists")]
     append: BTreeMap<String, Vec<&'a RawValue>>,
 }
+
+/// One operation, under its name.
+#[derive(Deserialize)]
+struct Change<'a>(
+    #[serde(borrow, deserialize_with = "bounded::map::<1, _, _>")] BTreeMap<String, Operation<'a>>,
+);
 
 #[derive(Deserialize)]
 struct Operation<'a> {
@@ -123,7 +134,8 @@ impl Texts<'_> {
         let channels = channels
             .iter()
             .flat_map(|Channels { set, append }| set.values().chain(append.values().flatten()));
-        let operations = records.iter().flatten().filter_map(|(_, operation)| operation.value);
+        let operations =
+            records.iter().flat_map(|Change(change)| change).filter_map(|(_, operation)| operation.value);
         let payloads = channels.copied().chain(operations).filter_map(|payload| self.payload(payload));
         let state = state.and_then(|state| self.state(state));
         let mut all: Vec<_> = state.into_iter().chain(payloads).collect();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::{Flags, Head, PLAIN, Payload, PlannedCall, RecordOp};
+use crate::{Flags, Head, Limits, PLAIN, Payload, PlannedCall, RecordOp, bounded};
 
 /// Which boundary of a turn. Ordered: a plan comes before its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -32,16 +32,28 @@ pub struct CommitRequest {
     #[serde(default, deserialize_with = "even_null", skip_serializing_if = "Option::is_none")]
     pub state: Option<Box<RawValue>>,
     /// What changed, channel by channel.
-    #[serde(default, deserialize_with = "object", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "channels", skip_serializing_if = "Option::is_none")]
     pub channels: Option<ChannelOps>,
     /// What happened, in order, for people; stored and never interpreted.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "bounded::list::<{ Limits::EVENTS }, _, _>",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub events: Vec<Box<RawValue>>,
     /// Calls that the turn will make (plan boundary).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "bounded::list::<{ Limits::CALLS }, _, _>",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub calls: Vec<PlannedCall>,
     /// Records that change with the boundary, all of them or none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "bounded::list::<{ Limits::RECORDS }, _, _>",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub records: Vec<RecordOp>,
     /// What this boundary spent.
     #[serde(default, skip_serializing_if = "Usage::is_zero")]
@@ -59,8 +71,24 @@ fn even_null<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>
     Box::<RawValue>::deserialize(from).map(Some)
 }
 
-/// Takes an object alone; a derived reader takes an array of its fields too.
-fn object<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ChannelOps>, D::Error> {
+/// Takes an object alone, and no more of each than a boundary may have: a derived reader takes an array of its fields too, and
+/// what was kept is read however much it is.
+fn channels<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ChannelOps>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields, remote = "ChannelOps")]
+    struct Bounded {
+        #[serde(default)]
+        full: bool,
+        #[serde(default, deserialize_with = "bounded::list::<{ Limits::CHANNELS }, _, _>")]
+        remove: Vec<String>,
+        #[serde(default, deserialize_with = "bounded::map::<{ Limits::CHANNELS }, _, _>")]
+        truncate: BTreeMap<String, u32>,
+        #[serde(default, deserialize_with = "bounded::map::<{ Limits::CHANNELS }, _, _>")]
+        set: BTreeMap<String, Payload>,
+        #[serde(default, deserialize_with = "bounded::lists")]
+        append: BTreeMap<String, Vec<Payload>>,
+    }
+
     struct Object;
 
     impl<'de> Visitor<'de> for Object {
@@ -75,7 +103,7 @@ fn object<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ChannelOps>, D::E
         }
 
         fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-            ChannelOps::deserialize(MapAccessDeserializer::new(map)).map(Some)
+            Bounded::deserialize(MapAccessDeserializer::new(map)).map(Some)
         }
     }
 

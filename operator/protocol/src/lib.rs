@@ -6,6 +6,7 @@
 //! Payloads (state, events, records, arguments, results) are [`RawValue`]s: the text that came is the text that is kept.
 
 mod boundary;
+pub mod bounded;
 mod calls;
 mod checkpoint;
 mod events;

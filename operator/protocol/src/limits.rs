@@ -13,6 +13,8 @@ impl Limits {
     pub const STATE_BYTES: usize = 64 << 20;
     /// Channels that one boundary sets or appends to; as many that it removes, and that it truncates.
     pub const CHANNELS: usize = 64;
+    /// Items that one boundary appends to lists.
+    pub const ITEMS: usize = 100_000;
     /// Characters in the name of a channel or a call, in a reason, a trigger or a media type.
     pub const NAME_CHARS: usize = 128;
     /// Characters in the key of a call: room for the run's id and the longest name of a call, of which the SDKs make it.

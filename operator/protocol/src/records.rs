@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::Payload;
+use crate::{Limits, Payload, bounded};
 
 /// One change of a key. A key holds entries, in order; a plain value is a key with one entry.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -75,6 +75,7 @@ pub struct RecordsRequest {
     /// Made once per batch; the retry carries the same one.
     pub batch_id: Uuid,
     /// What changes.
+    #[serde(deserialize_with = "bounded::list::<{ Limits::RECORDS }, _, _>")]
     pub operations: Vec<RecordOp>,
 }
 

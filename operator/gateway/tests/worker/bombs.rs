@@ -71,6 +71,38 @@ async fn nested() {
     }
 }
 
+#[test]
+fn a_list_of_millions_is_given_up_at_its_limit() {
+    let events = wide(8 << 20, r#""events":["#, "1,");
+    at_little_cost("a_list_of_millions_is_given_up_at_its_limit", events);
+}
+
+#[test]
+fn items_of_a_channel_by_the_million_are_given_up_at_their_limit() {
+    let items = wide(8 << 20, r#""channels":{"append":{"l":["#, r#"{"json":1},"#);
+    at_little_cost("items_of_a_channel_by_the_million_are_given_up_at_their_limit", items);
+}
+
+/// What holds a number of JSON5 is looked through before it is parsed.
+#[test]
+fn operations_by_the_million_that_hold_a_number_of_json5_are_given_up_at_their_limit() {
+    let records = wide(4 << 20, r#""state":NaN,"records":["#, r#"{"":{}},"#);
+    at_little_cost(
+        "operations_by_the_million_that_hold_a_number_of_json5_are_given_up_at_their_limit",
+        records,
+    );
+}
+
+/// A boundary of so many bytes, which begins so and repeats this.
+async fn wide(bytes: usize, begins: &str, item: &str) {
+    let world = World::attached().await.with(Config::default());
+    let begins = format!("{{{ID},{begins}");
+    let mut body = item.repeat(bytes / item.len());
+    body.insert_str(0, &begins);
+    let answer = world.post("turns/1", body).await;
+    assert_eq!((answer.status, answer.code().as_str()), (400, "INVALID"));
+}
+
 /// One zstd frame: a header that promises a gibibyte, then blocks that repeat one byte 128 KiB times.
 fn zstd_of_a_gibibyte() -> Vec<u8> {
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xa0];

@@ -50,11 +50,11 @@ async fn a_body_that_is_not_what_the_call_takes_says_where() {
         (format!("{{{ID},\"usage\":{{\"costMicroUSD\":1099511627777}}}}"), "`usage.costMicroUSD`"),
         (format!("{{{ID},\"usage\":{{\"toolCalls\":99999999999999999999}}}}"), "not what this call takes"),
         (format!("{{{ID},\"outcome\":{{\"suspend\":{{}}}}}}"), "unknown variant `suspend`"),
-        (events, "1001 are too many, the limit is 1000"),
+        (events, "more than 1000 are too many"),
         (calls(vec![call("a"), call("a")]), "two calls have the id \"a\""),
         (calls(vec![call("a b")]), "1 to 128 characters"),
         (calls(vec![call("")]), "1 to 128 characters"),
-        (calls((0..101).map(|n| call(&format!("c{n}"))).collect()), "the limit is 100"),
+        (calls((0..101).map(|n| call(&format!("c{n}"))).collect()), "more than 100 are too many"),
     ];
     for (body, why) in bodies {
         let answer = world.post("turns/1/plan", body.clone()).await;

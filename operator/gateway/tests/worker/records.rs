@@ -114,7 +114,7 @@ async fn records_that_make_no_sense_are_refused_with_a_reason() {
         (batch(1, &put(&long, "1")), "INVALID", "1 to 512 bytes"),
         (batch(1, &put("a\\nb", "1")), "INVALID", "control character"),
         (batch(1, &append("k", "", "1")), "INVALID", "entryId"),
-        (batch(1, &many), "INVALID", "the limit is 1000"),
+        (batch(1, &many), "INVALID", "more than 1000 are too many"),
         (
             batch(1, r#"{"put":{"space":"s","key":"k","value":{"bytes":{"mediaType":"x","base64":"?"}}}}"#),
             "INVALID",

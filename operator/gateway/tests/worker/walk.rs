@@ -161,6 +161,7 @@ fn the_table_of_limits_is_that_of_the_protocol() {
         ("INLINE_STATE_BYTES", Limits::INLINE_STATE_BYTES as i64),
         ("STATE_BYTES", Limits::STATE_BYTES as i64),
         ("CHANNELS", Limits::CHANNELS as i64),
+        ("ITEMS", Limits::ITEMS as i64),
         ("NAME_CHARS", Limits::NAME_CHARS as i64),
         ("KEY_CHARS", Limits::KEY_CHARS as i64),
         ("EVENTS", Limits::EVENTS as i64),
