@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use dalsegno_protocol::{Event, EventsResponse, Limits};
 use dalsegno_store::{EventPage, EventQuery};
@@ -35,14 +35,20 @@ pub(crate) async fn events(
     }
     let turn = turn.map(|turn| path::turn(&turn)).transpose()?;
     let limit = query.limit()?;
+    let last = last_event(&headers)?;
     read::judge(&gateway, &reader).await?;
-    let from = match turn {
-        Some(turn) => first_of(&gateway, &reader, turn).await?,
-        None => from.unwrap_or(1),
+    let from = match (last, turn) {
+        (Some(last), _) => last.saturating_add(1),
+        (None, Some(turn)) => first_of(&gateway, &reader, turn).await?,
+        (None, None) => from.unwrap_or(1),
     };
     let query = EventQuery { from, limit, bytes: Limits::PAGE_BYTES };
     let page = page(&gateway, &reader, query).await?;
     match Format::of(&headers, follow) {
+        // Whoever follows comes again after the end of a stream, and stops at this.
+        Some(Format::ServerSent) if page.over && page.events.is_empty() => {
+            Ok(StatusCode::NO_CONTENT.into_response())
+        }
         Some(format) => stream(gateway, reader, format, query, page),
         None if follow => Err(Refusal::invalid(
             "`follow` needs a header `Accept: application/x-ndjson` or `text/event-stream`",
@@ -52,6 +58,13 @@ pub(crate) async fn events(
             read::answer(&gateway, &EventsResponse { events: page.events, next })
         }
     }
+}
+
+/// The last event that whoever comes again has seen: an EventSource asks the same as the first time, and tells it beside.
+fn last_event(headers: &HeaderMap) -> Result<Option<i64>, Refusal> {
+    let Some(last) = headers.get("last-event-id") else { return Ok(None) };
+    let last = last.to_str().ok().and_then(|last| last.parse().ok()).filter(|last| *last >= 0);
+    last.map(Some).ok_or_else(|| Refusal::invalid("`Last-Event-ID` is the position of an event"))
 }
 
 /// The position that a turn's events begin at.

@@ -95,6 +95,29 @@ async fn a_stream_ends_with_its_run() {
     }
 }
 
+/// A browser's EventSource asks the same again, and says beside it what it has seen.
+#[tokio::test]
+async fn a_stream_that_is_taken_up_again_goes_on_after_the_last_event_that_was_seen() {
+    let world = World::attached().await;
+    commit_events(&world, &["[1,2]", "[3]"]).await;
+    finish(&world).await;
+    let again = async |query: &str, last: &str| {
+        let request = world.request("GET", &format!("events?{query}")).header("accept", "text/event-stream");
+        let request = request.header("authorization", format!("Bearer {INSTANCE}"));
+        world.send(request.header("last-event-id", last), "").await
+    };
+    for query in ["", "from=1", "turn=1", "turn=9"] {
+        let answer = again(query, "1").await;
+        let ids: Vec<_> = answer.text.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
+        assert_eq!((answer.status, ids), (200, vec!["2", "3"]), "{query}");
+        let answer = again(query, "3").await;
+        assert_eq!((answer.status, answer.text.as_str()), (204, ""), "which tells it to stop: {query}");
+    }
+    for odd in ["", "x", "-1", "1.5"] {
+        assert_eq!(again("", odd).await.code(), "INVALID", "{odd}");
+    }
+}
+
 #[tokio::test]
 async fn a_stream_ends_when_its_worker_is_fenced() {
     let world = World::attached().await;
