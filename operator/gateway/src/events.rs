@@ -85,16 +85,20 @@ enum Format {
 }
 
 impl Format {
-    /// What a caller that follows, or that accepts nothing but server-sent events, has asked for.
+    /// The stream that a caller would have before all else that it accepts; `None`: a page, if it does not follow.
     fn of(headers: &HeaderMap, follow: bool) -> Option<Self> {
-        let accept = headers.get(header::ACCEPT)?.to_str().ok()?;
-        if accept.contains("text/event-stream") {
-            Some(Self::ServerSent)
-        } else if follow && accept.contains("application/x-ndjson") {
-            Some(Self::Lines)
-        } else {
-            None
-        }
+        let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
+        let ranges = lines.flat_map(|line| line.split(',')).map(weighed);
+        let mut ranges: Vec<_> = ranges.filter(|(_, weight)| *weight > 0.0).collect();
+        // Of those that weigh the same the first comes first.
+        ranges.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        let known = ranges.iter().find_map(|(range, _)| match range.as_str() {
+            "text/event-stream" => Some(Some(Self::ServerSent)),
+            "application/x-ndjson" if follow => Some(Some(Self::Lines)),
+            "application/json" | "application/*" | "*/*" if !follow => Some(None),
+            _ => None,
+        });
+        known.flatten()
     }
 
     fn media_type(self) -> &'static str {
@@ -123,6 +127,14 @@ impl Format {
             Self::ServerSent => ":\n\n",
         }
     }
+}
+
+/// A range of media types that somebody accepts, and how much it weighs: `q`, or 1.
+fn weighed(range: &str) -> (String, f32) {
+    let mut parts = range.split(';').map(|part| part.trim().to_ascii_lowercase());
+    let name = parts.next().unwrap_or_default();
+    let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse().ok());
+    (name, weight.unwrap_or(1.0))
 }
 
 /// What a stream goes on from. It counts among the run's calls for as long as it lasts.

@@ -95,6 +95,38 @@ async fn a_stream_ends_with_its_run() {
     }
 }
 
+#[tokio::test]
+async fn a_stream_is_for_those_who_would_have_it_before_a_page() {
+    let world = World::attached().await;
+    commit_events(&world, &["[1]"]).await;
+    finish(&world).await;
+    let (page, sent, lines) = ("application/json", "text/event-stream", "application/x-ndjson");
+    for (query, accept, expected) in [
+        ("", &["text/event-stream"][..], sent),
+        ("", &["Text/Event-Stream; charset=utf-8"], sent),
+        ("", &["text/event-stream, */*"], sent),
+        ("", &["application/json;q=0.5, text/event-stream;q=0.9"], sent),
+        ("", &["text/plain", "text/event-stream"], sent),
+        ("", &["application/x-ndjson, text/event-stream;q=0.1"], sent),
+        ("", &["application/json, text/event-stream;q=0"], page),
+        ("", &["text/event-stream; q=0.000"], page),
+        ("", &["application/json", "text/event-stream"], page),
+        ("", &["text/event-stream;q=0.5, */*"], page),
+        ("", &["text/event-stream-of-another-kind"], page),
+        ("", &["application/x-ndjson"], page),
+        ("follow=true", &["application/json, application/x-ndjson;q=0.5"], lines),
+        ("follow=true", &["text/event-stream;q=0, application/x-ndjson"], lines),
+        ("follow=true", &["application/x-ndjson;q=0.5, text/event-stream"], sent),
+        ("follow=true", &["application/x-ndjson;q=0, */*"], "application/problem+json"),
+    ] {
+        let request = world.request("GET", &format!("events?{query}"));
+        let request = request.header("authorization", format!("Bearer {INSTANCE}"));
+        let request = accept.iter().fold(request, |request, line| request.header("accept", *line));
+        let answer = world.send(request, "").await;
+        assert_eq!(answer.headers["content-type"], expected, "{query} {accept:?}");
+    }
+}
+
 /// A browser's EventSource asks the same again, and says beside it what it has seen.
 #[tokio::test]
 async fn a_stream_that_is_taken_up_again_goes_on_after_the_last_event_that_was_seen() {
