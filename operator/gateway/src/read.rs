@@ -5,7 +5,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use dalsegno_protocol::{Code, StateResponse};
-use dalsegno_store::memory;
+use dalsegno_store::{RunRecord, memory};
 use futures::stream;
 use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
@@ -42,12 +42,27 @@ pub(crate) async fn memory_delta(
     let to = query.take("to").map(|turn| path::turn(&turn)).transpose()?;
     judge(&gateway, &reader).await?;
     let _room = gateway.room_for_two().await?;
-    let before = match from {
-        None => dalsegno_protocol::State::new(),
-        from => after(&gateway, &reader, from).await?,
-    };
-    let after = after(&gateway, &reader, to).await?;
-    answer(&gateway, &memory::delta(&before, &after))
+    loop {
+        let began = epoch(&gateway, &reader).await?;
+        let before = match from {
+            None => dalsegno_protocol::State::new(),
+            from => after(&gateway, &reader, from).await?,
+        };
+        let after = after(&gateway, &reader, to).await?;
+        // What a rewind between the two has undone is on no branch with what it left.
+        if epoch(&gateway, &reader).await? == began {
+            return answer(&gateway, &memory::delta(&before, &after));
+        }
+    }
+}
+
+async fn epoch(gateway: &Gateway, reader: &Reader) -> Result<i64, Refusal> {
+    Ok(row(gateway, reader).await?.epoch)
+}
+
+async fn row(gateway: &Gateway, reader: &Reader) -> Result<RunRecord, Refusal> {
+    let run = gateway.ask("looking up a run", || gateway.store.get_run(reader.run)).await?;
+    run.ok_or_else(Refusal::no_such_run)
 }
 
 /// All that is known of one boundary but the state itself.
@@ -58,8 +73,7 @@ pub(crate) async fn checkpoint(
 ) -> Result<Response, Refusal> {
     let turn = one_turn(query.as_deref())?;
     judge(&gateway, &reader).await?;
-    let run = gateway.ask("looking up a run", || gateway.store.get_run(reader.run)).await?;
-    let run = run.ok_or_else(Refusal::no_such_run)?;
+    let run = row(&gateway, &reader).await?;
     let _room = gateway.room_with_calls(reader.run, turn).await?;
     let call = || dalsegno_store::checkpoint(&*gateway.store, &run, turn);
     let document = gateway.ask("reading a checkpoint", call).await?;

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use dalsegno_gateway::Config;
+use dalsegno_protocol::Boundary;
+use dalsegno_store::{Place, Rewind};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -219,4 +221,17 @@ async fn a_delta_tells_how_the_state_changed_between_two_turns() {
     assert_eq!(world.get("memory-delta?from=0&to=1").await.ok(), since_the_start);
     assert_eq!(world.get("memory-delta?from=1&to=3").await.code(), "NOT_FOUND");
     assert_eq!(world.get("memory-delta?from=-1").await.code(), "INVALID");
+}
+
+/// What is undone while the two states are read is on no branch with what is left.
+#[tokio::test]
+async fn a_delta_is_of_one_branch() {
+    let world = World::attached().await;
+    commit_events(&world, &["[]", "[]", "[]"]).await;
+    let epoch = world.record().await.epoch;
+    let to = Place { turn: 2, boundary: Boundary::Result, epoch };
+    let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
+    world.store.set_rewind(rewind);
+    assert_eq!(world.get("memory-delta?from=3").await.code(), "NOT_FOUND");
+    assert_eq!(world.record().await.head.unwrap().turn, 2);
 }

@@ -31,6 +31,8 @@ pub struct Faults {
     pub beats: AtomicUsize,
     /// What becomes of snapshots alone.
     snapshots: Mutex<Fault>,
+    /// Happens once the next state was read.
+    rewind: Mutex<Option<Rewind>>,
     /// Calls that wait in a hang.
     pub waiting: AtomicUsize,
 }
@@ -40,7 +42,8 @@ impl Faults {
         let (fault, released) = (Mutex::new(Fault::None), Notify::new());
         let (batches, beats, waiting) = Default::default();
         let snapshots = Mutex::new(Fault::None);
-        Self { inner, fault, released, batches, beats, snapshots, waiting }
+        let rewind = Mutex::default();
+        Self { inner, fault, released, batches, beats, snapshots, rewind, waiting }
     }
 
     pub fn set(&self, fault: Fault) {
@@ -52,6 +55,11 @@ impl Faults {
     pub fn set_snapshots(&self, fault: Fault) {
         *self.snapshots.lock().unwrap() = fault;
         self.released.notify_waiters();
+    }
+
+    /// Goes back once the next state was read.
+    pub fn set_rewind(&self, rewind: Rewind) {
+        *self.rewind.lock().unwrap() = Some(rewind);
     }
 
     async fn pass(&self) -> Result<()> {
@@ -96,7 +104,12 @@ macro_rules! pass {
                     let detail = "turn 1 (result): it does not have the hash it must have".into();
                     return Err(Error::Corrupt { doing: "rebuilding a state", detail });
                 }
-                self.inner.state(run, turn).await
+                let state = self.inner.state(run, turn).await;
+                let rewind = self.rewind.lock().unwrap().take();
+                if let Some(rewind) = rewind {
+                    assert!(matches!(self.inner.rewind(run, &rewind).await?, Rewound::Done(_)));
+                }
+                state
             }
 
             async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
