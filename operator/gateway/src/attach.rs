@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::auth::{self, PodIdentity};
 use crate::body;
 use crate::boundary::seconds;
+use crate::budget::Who;
 use crate::gateway::Gateway;
 use crate::path::Run;
 use crate::read;
@@ -24,9 +25,9 @@ pub(crate) async fn attach(
     Run(run): Run,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let _admitted = gateway.admission.admit(run)?;
     let pod = auth::review(&gateway, request.headers()).await?;
-    let request: AttachRequest = body::receive(&gateway, request).await?.parse()?;
+    let _place = gateway.calls.take(Who::Pod(pod.pod_uid.clone()), 1)?;
+    let request: AttachRequest = body::receive_from_pod(&gateway, &pod, request).await?.parse()?;
     if !auth::is_instance(&request.instance) {
         return Err(Refusal::invalid(
             "`instance` must be 256 random bits in base64url without padding: exactly 43 characters of A-Z a-z 0-9 - _",
@@ -34,7 +35,7 @@ pub(crate) async fn attach(
     }
     let record = take(&gateway, run, &pod, &auth::capability(&request.instance)).await?;
     let _room = gateway.room_with_calls(record.id, None).await?;
-    read::answer(&gateway, &answer(&gateway, &record).await?)
+    read::answer(&gateway, &Who::Run(run), &answer(&gateway, &record).await?)
 }
 
 /// Takes the attempt, waiting a while for what the operator has not recorded yet.

@@ -10,10 +10,12 @@ use dalsegno_store::Digest;
 use futures::StreamExt;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::OwnedSemaphorePermit;
 
+use crate::auth::PodIdentity;
+use crate::budget::{Full, Part, Who};
 use crate::gateway::Gateway;
 use crate::json5;
+use crate::path::Worker;
 use crate::refusal::Refusal;
 
 /// A body that has arrived. It counts against the process's budget until it is dropped.
@@ -22,8 +24,12 @@ pub(crate) struct Received {
     pub(crate) bytes: Vec<u8>,
     /// SHA-256 of the bytes as they came.
     pub(crate) digest: Digest,
-    budget: Option<OwnedSemaphorePermit>,
+    budget: Part,
 }
+
+/// How much of a body is taken from a worker whose capability nobody has judged. The store judges most of them in the
+/// statement that writes, and is not asked before.
+const UNJUDGED_BYTES: usize = 64 << 10;
 
 /// How much of a body that is too large is still read and thrown away. A sender that is cut off while it writes sees a
 /// broken connection, tries for ever and never hears why.
@@ -32,16 +38,36 @@ const COURTESY_BYTES: usize = 4 * Limits::BODY_BYTES;
 /// Characters of a parser's complaint that are sent back.
 const COMPLAINT_CHARS: usize = 300;
 
-/// Reads the body of a request.
-pub(crate) async fn receive(gateway: &Gateway, request: Request) -> Result<Received, Refusal> {
+/// Reads the body of a worker's request.
+pub(crate) async fn receive(
+    gateway: &Gateway,
+    worker: &Worker,
+    request: Request,
+) -> Result<Received, Refusal> {
+    let part = gateway.bodies.nothing_yet(Who::Stranger);
+    let place = Place { gateway, part, unjudged: Some(worker) };
+    within(Limits::BODY_BYTES, place, request).await
+}
+
+/// Reads the body of an attach.
+pub(crate) async fn receive_from_pod(
+    gateway: &Gateway,
+    pod: &PodIdentity,
+    request: Request,
+) -> Result<Received, Refusal> {
+    let part = gateway.bodies.nothing_yet(Who::Pod(pod.pod_uid.clone()));
+    within(Limits::ATTACH_BYTES, Place { gateway, part, unjudged: None }, request).await
+}
+
+async fn within(most: usize, place: Place<'_>, request: Request) -> Result<Received, Refusal> {
     let (parts, body) = request.into_parts();
     refuse_encoded(&parts.headers)?;
     let announced = announced(&parts.headers);
     if announced > COURTESY_BYTES {
-        return Err(too_large());
+        return Err(too_large(most));
     }
-    let deadline = gateway.config.body_deadline;
-    match tokio::time::timeout(deadline, collect(gateway, body, announced)).await {
+    let deadline = place.gateway.config.body_deadline;
+    match tokio::time::timeout(deadline, collect(most, place, body, announced)).await {
         Ok(received) => received,
         Err(_) => Err(not_whole(format!("did not arrive whole within {} s", deadline.as_secs_f32()))),
     }
@@ -52,24 +78,28 @@ fn not_whole(why: impl Display) -> Refusal {
     Refusal::new(Code::Unavailable, format!("the body {why}; send the same bytes again"))
 }
 
-async fn collect(gateway: &Gateway, body: Body, announced: usize) -> Result<Received, Refusal> {
+async fn collect(
+    most: usize,
+    mut place: Place<'_>,
+    body: Body,
+    announced: usize,
+) -> Result<Received, Refusal> {
     let mut frames = body.into_data_stream();
-    let mut bytes = Vec::with_capacity(announced.min(Limits::BODY_BYTES));
+    let mut bytes = Vec::with_capacity(announced.min(most));
     let mut hash = Sha256::new();
-    let mut budget = None;
     while let Some(frame) = frames.next().await {
         let frame: Bytes = frame.map_err(|_| not_whole("broke off"))?;
-        if announced.max(bytes.len() + frame.len()) > Limits::BODY_BYTES {
-            drop((bytes, budget));
+        if announced.max(bytes.len() + frame.len()) > most {
+            drop((bytes, place));
             discard(frames).await;
-            return Err(too_large());
+            return Err(too_large(most));
         }
-        charge(gateway, &mut budget, frame.len())?;
+        place.grow(frame.len()).await?;
         hash.update(&frame);
         bytes.extend_from_slice(&frame);
     }
     presentable(&bytes)?;
-    Ok(Received { bytes: json5::to_json(bytes)?, digest: hash.finalize().into(), budget })
+    Ok(Received { bytes: json5::to_json(bytes)?, digest: hash.finalize().into(), budget: place.part })
 }
 
 /// Reads on and keeps nothing.
@@ -82,18 +112,32 @@ async fn discard(mut frames: BodyDataStream) {
     }
 }
 
-/// Takes this many bytes more out of the process's budget; nobody waits for it with a body half read.
-fn charge(gateway: &Gateway, held: &mut Option<OwnedSemaphorePermit>, bytes: usize) -> Result<(), Refusal> {
-    // A frame is never larger than a body, and a body's limit fits.
-    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-    let Ok(more) = gateway.bodies.clone().try_acquire_many_owned(bytes) else {
-        return Err(Refusal::full());
-    };
-    match held {
-        Some(held) => held.merge(more),
-        None => *held = Some(more),
+/// A body's place in the process's budget: among the strangers' until its sender is judged.
+struct Place<'a> {
+    gateway: &'a Gateway,
+    part: Part,
+    unjudged: Option<&'a Worker>,
+}
+
+impl Place<'_> {
+    /// Takes this many bytes more; nobody waits for them with a body half read. What a worker that is not the current one
+    /// sends stays among the strangers': whether its commit stands the store alone can tell.
+    async fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
+        if let Some(&Worker { run, capability, .. }) = self.unjudged {
+            if self.part.amount() + bytes <= UNJUDGED_BYTES {
+                match self.part.grow(bytes) {
+                    Err(Full::Strangers) => {}
+                    grown => return Ok(grown?),
+                }
+            }
+            self.unjudged = None;
+            let judged = || self.gateway.store.is_current(run, &capability);
+            if self.gateway.ask("judging a capability", judged).await? {
+                self.part.pass_to(Who::Run(run))?;
+            }
+        }
+        Ok(self.part.grow(bytes)?)
     }
-    Ok(())
 }
 
 impl Received {
@@ -103,7 +147,7 @@ impl Received {
     }
 
     /// Lets the bytes go and keeps their place in the budget: what was parsed from them takes as much.
-    pub(crate) fn release(self) -> (Digest, Option<OwnedSemaphorePermit>) {
+    pub(crate) fn release(self) -> (Digest, Part) {
         (self.digest, self.budget)
     }
 }
@@ -154,13 +198,12 @@ fn refuse_encoded(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-fn too_large() -> Refusal {
+fn too_large(most: usize) -> Refusal {
     Refusal::new(
         Code::TooLarge,
         format!(
-            "the body is larger than {} bytes; commit what changed by channels, or keep large things elsewhere and \
-             commit where they are",
-            Limits::BODY_BYTES
+            "the body is larger than {most} bytes; commit what changed by channels, or keep large things elsewhere and \
+             commit where they are"
         ),
     )
 }

@@ -42,7 +42,7 @@ async fn commit(
     boundary: Boundary,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let received = body::receive(gateway, request).await?;
+    let received = body::receive(gateway, worker, request).await?;
     let started = Instant::now();
     let request: CommitRequest = received.parse()?;
     check::commit(&request, boundary)?;

@@ -20,7 +20,7 @@ pub(crate) async fn claim(
     CallId(id): CallId,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let received = body::receive(&gateway, request).await?;
+    let received = body::receive(&gateway, &worker, request).await?;
     let request: ClaimRequest = received.parse()?;
     check::claim(&request)?;
     let claim = Claim {
@@ -51,7 +51,7 @@ pub(crate) async fn complete(
     CallId(id): CallId,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let received = body::receive(&gateway, request).await?;
+    let received = body::receive(&gateway, &worker, request).await?;
     let request: CompleteRequest = received.parse()?;
     let complete = Complete {
         run: worker.run,
@@ -70,7 +70,7 @@ pub(crate) async fn settle(
     CallId(id): CallId,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let received = body::receive(&gateway, request).await?;
+    let received = body::receive(&gateway, &worker, request).await?;
     let request: SettleRequest = received.parse()?;
     check::word("`reason`", &request.reason)?;
     let settle = Settle {

@@ -17,7 +17,7 @@ pub(crate) async fn finish(
     worker: Worker,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let received = body::receive(&gateway, request).await?;
+    let received = body::receive(&gateway, &worker, request).await?;
     let request: FinishRequest = received.parse()?;
     let finish = FinishCall {
         run: worker.run,

@@ -55,7 +55,7 @@ pub(crate) async fn events(
         )),
         None => {
             let next = page.events.last().map_or(from, |last| last.position + 1);
-            read::answer(&gateway, &EventsResponse { events: page.events, next })
+            read::answer(&gateway, &reader.who, &EventsResponse { events: page.events, next })
         }
     }
 }

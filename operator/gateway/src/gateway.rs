@@ -12,9 +12,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::Authenticator;
-use crate::admission::Admission;
 use crate::bases::Bases;
 use crate::beat::LastBeat;
+use crate::budget::Budget;
 use crate::heartbeat::Heartbeats;
 use crate::metrics::Metrics;
 use crate::refusal::Refusal;
@@ -22,6 +22,9 @@ use crate::snapshots::Snapshots;
 
 /// Bytes of states that are read at once: two of the largest.
 const STATES_BYTES: usize = 2 * Limits::STATE_BYTES;
+
+/// Of the bytes that are held at once one run, or one person, takes no more than one of so many shares.
+const SHARES: usize = 4;
 
 /// How long the gateway waits for what, and how much it takes at once.
 #[derive(Clone, Debug)]
@@ -43,6 +46,9 @@ pub struct Config {
     pub connections: usize,
     /// Bytes of bodies held at once by this process.
     pub body_budget: usize,
+    /// Bytes of answers that may be large on their way out at once, apart from the bodies: whoever does not read keeps no
+    /// worker from committing.
+    pub answer_budget: usize,
     /// Streams of events at once in this process.
     pub streams: usize,
     /// How often a stream of events asks the store.
@@ -55,7 +61,7 @@ pub struct Config {
     pub readers: usize,
     /// Bytes of full states that are remembered, so that the next ones can be kept as patches.
     pub base_budget: usize,
-    /// Calls of one run under way at once; heartbeats not counted.
+    /// Calls of one worker under way at once; heartbeats not counted.
     pub calls_per_run: usize,
     /// Calls that wait for the store at once, heartbeats not counted; more are refused at once.
     pub askers: usize,
@@ -82,6 +88,7 @@ impl Default for Config {
             body_deadline: Duration::from_secs(30),
             connections: 4_096,
             body_budget: Limits::PROCESS_BYTES,
+            answer_budget: Limits::ANSWERS_BYTES,
             streams: 64,
             follow_poll: Duration::from_millis(500),
             follow_idle: Duration::from_secs(15),
@@ -108,10 +115,12 @@ pub struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) config: Config,
-    pub(crate) bodies: Arc<Semaphore>,
+    pub(crate) bodies: Budget,
+    pub(crate) answers: Budget,
     pub(crate) streams: Arc<Semaphore>,
-    pub(crate) readers: Arc<Semaphore>,
-    pub(crate) admission: Admission,
+    pub(crate) readers: Budget,
+    /// Calls of workers.
+    pub(crate) calls: Budget,
     /// Calls that may wait for the store.
     pub(crate) askers: Semaphore,
     /// Bytes of states, and of calls, that are being read.
@@ -140,10 +149,11 @@ impl Gateway {
         let metrics = Metrics::default();
         Self(Arc::new(Shared {
             heartbeats: Heartbeats::start(store.clone(), &config, metrics.clone()),
-            bodies: Arc::new(Semaphore::new(config.body_budget)),
+            bodies: Budget::new(config.body_budget, config.body_budget / SHARES),
+            answers: Budget::new(config.answer_budget, config.answer_budget / SHARES),
             streams: Arc::new(Semaphore::new(config.streams)),
-            readers: Arc::new(Semaphore::new(config.readers)),
-            admission: Admission::new(config.calls_per_run),
+            readers: Budget::new(config.readers, config.readers / 2),
+            calls: Budget::new(usize::MAX, config.calls_per_run),
             askers: Semaphore::new(config.askers),
             states: Semaphore::new(STATES_BYTES),
             exports: Arc::new(Semaphore::new(config.exports)),

@@ -17,13 +17,13 @@
 //! - A worker that got no answer does not know whether its call took effect; nor does the gateway. It sends the same
 //!   bytes again, and the store tells.
 
-mod admission;
 mod attach;
 mod auth;
 mod bases;
 mod beat;
 mod body;
 mod boundary;
+mod budget;
 mod calls;
 mod check;
 mod end;

@@ -4,10 +4,9 @@ use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
 use dalsegno_protocol::{Code, Limits};
 use dalsegno_store::{Digest, RunId};
-use tokio::sync::OwnedSemaphorePermit;
 
-use crate::admission::Admitted;
 use crate::auth;
+use crate::budget::{Part, Who};
 use crate::check;
 use crate::gateway::Gateway;
 use crate::refusal::Refusal;
@@ -20,7 +19,7 @@ pub(crate) struct Run(pub(crate) RunId);
 pub(crate) struct Worker {
     pub(crate) run: RunId,
     pub(crate) capability: Digest,
-    _admitted: Admitted,
+    _place: Part,
 }
 
 /// Whoever reads a run: its worker, by its own word; or a person, who may.
@@ -28,13 +27,9 @@ pub(crate) struct Reader {
     pub(crate) run: RunId,
     /// Of the worker; a person needs none.
     pub(crate) capability: Option<Digest>,
-    _place: Place,
-}
-
-/// What a reader takes up for as long as it reads.
-enum Place {
-    Worker { _admitted: Admitted },
-    Person { _permit: OwnedSemaphorePermit },
+    /// Whose share its answers take, once it is judged.
+    pub(crate) who: Who,
+    _place: Part,
 }
 
 /// Number of a turn.
@@ -58,7 +53,8 @@ impl FromRequestParts<Gateway> for Worker {
     async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, Refusal> {
         let Run(run) = Run::from_request_parts(parts, gateway).await?;
         let capability = auth::bearer_capability(&parts.headers)?;
-        Ok(Self { run, capability, _admitted: gateway.admission.admit(run)? })
+        let place = gateway.calls.take(Who::Worker(run, capability), 1)?;
+        Ok(Self { run, capability, _place: place })
     }
 }
 
@@ -67,19 +63,21 @@ impl FromRequestParts<Gateway> for Reader {
 
     async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, Refusal> {
         if parts.uri.path().starts_with(routes::RUNS) {
-            let Worker { run, capability, _admitted } = Worker::from_request_parts(parts, gateway).await?;
-            return Ok(Self { run, capability: Some(capability), _place: Place::Worker { _admitted } });
+            let Worker { run, capability, _place } = Worker::from_request_parts(parts, gateway).await?;
+            return Ok(Self { run, capability: Some(capability), who: Who::Run(run), _place });
         }
-        let permit = gateway.readers.clone().try_acquire_owned().map_err(|_| Refusal::full())?;
+        let mut place = gateway.readers.take(Who::Stranger, 1)?;
         let namespace = parameter(parts, gateway, "namespace").await?;
         let name = parameter(parts, gateway, "name").await?;
         let person = auth::person(gateway, &parts.headers, &namespace, &name).await?;
+        let who = Who::Person(person.name.clone());
+        place.pass_to(who.clone())?;
         let found = gateway.ask("looking for a run", || gateway.store.find(&namespace, &name)).await?;
         let own = found.iter().find(|run| Some(&run.tenant) == person.tenant.as_ref());
         let run = own.ok_or_else(|| no_run_of_this_name(&namespace, &name))?.id;
         tracing::Span::current().record("run", tracing::field::display(run));
         tracing::info!(person = person.name, "a person reads");
-        Ok(Self { run, capability: None, _place: Place::Person { _permit: permit } })
+        Ok(Self { run, capability: None, who, _place: place })
     }
 }
 

@@ -8,8 +8,8 @@ use dalsegno_protocol::{Code, StateResponse};
 use dalsegno_store::{RunRecord, memory};
 use futures::stream;
 use serde::Serialize;
-use tokio::sync::OwnedSemaphorePermit;
 
+use crate::budget::{Part, Who};
 use crate::gateway::Gateway;
 use crate::path::{self, Reader};
 use crate::query::Query;
@@ -27,7 +27,7 @@ pub(crate) async fn state(
     judge(&gateway, &reader).await?;
     let _room = gateway.room(reader.run, turn).await?;
     let state = after(&gateway, &reader, turn).await?;
-    answer(&gateway, &StateResponse { state })
+    answer(&gateway, &reader.who, &StateResponse { state })
 }
 
 /// Between two turns, or against the start: turn 0.
@@ -51,7 +51,7 @@ pub(crate) async fn memory_delta(
         let after = after(&gateway, &reader, to).await?;
         // What a rewind between the two has undone is on no branch with what it left.
         if epoch(&gateway, &reader).await? == began {
-            return answer(&gateway, &memory::delta(&before, &after));
+            return answer(&gateway, &reader.who, &memory::delta(&before, &after));
         }
     }
 }
@@ -77,7 +77,7 @@ pub(crate) async fn checkpoint(
     let _room = gateway.room_with_calls(reader.run, turn).await?;
     let call = || dalsegno_store::checkpoint(&*gateway.store, &run, turn);
     let document = gateway.ask("reading a checkpoint", call).await?;
-    answer(&gateway, &document.ok_or_else(|| nothing(turn))?)
+    answer(&gateway, &reader.who, &document.ok_or_else(|| nothing(turn))?)
 }
 
 /// The turn that is asked for; `None`: the head.
@@ -115,20 +115,14 @@ pub(crate) fn nothing(turn: Option<i32>) -> Refusal {
     )
 }
 
-/// An answer that may be large: it is measured, and has its place, before it is written.
-pub(crate) fn answer(gateway: &Gateway, answer: &impl Serialize) -> Result<Response, Refusal> {
-    let most = gateway.config.body_budget;
+/// An answer that may be large: it is measured, and has its place until it has gone out, before it is written.
+pub(crate) fn answer(gateway: &Gateway, who: &Who, answer: &impl Serialize) -> Result<Response, Refusal> {
+    let most = gateway.config.answer_budget;
     let length = length(answer, most).ok_or_else(|| Refusal::answer_too_large(most))?;
-    let budget = budget(gateway, length)?;
+    let budget = gateway.answers.take(who.clone(), length)?;
     let text = Bytes::from(refusal::text(answer)?);
     let head = [(header::CONTENT_TYPE, JSON), (header::CONTENT_LENGTH, text.len().into())];
     Ok((head, trickle(text, budget)).into_response())
-}
-
-/// An answer takes its place in the process's budget until it has gone out.
-fn budget(gateway: &Gateway, bytes: usize) -> Result<OwnedSemaphorePermit, Refusal> {
-    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-    gateway.bodies.clone().try_acquire_many_owned(bytes).map_err(|_| Refusal::full())
 }
 
 /// Bytes of an answer as text, without writing it anywhere; `None`: more than so many.
@@ -151,7 +145,7 @@ pub(crate) fn length(answer: &impl Serialize, most: usize) -> Option<usize> {
     Some(most - room.0)
 }
 
-fn trickle(bytes: Bytes, budget: OwnedSemaphorePermit) -> Body {
+fn trickle(bytes: Bytes, budget: Part) -> Body {
     Body::from_stream(stream::unfold((bytes, budget), |(mut bytes, budget)| async move {
         if bytes.is_empty() {
             return None;

@@ -18,7 +18,7 @@ pub(crate) async fn write(
     worker: Worker,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let received = body::receive(&gateway, request).await?;
+    let received = body::receive(&gateway, &worker, request).await?;
     let RecordsRequest { batch_id, operations } = received.parse()?;
     if operations.is_empty() {
         return Err(Refusal::invalid("`operations` is empty: there is nothing to write"));
@@ -62,7 +62,7 @@ pub(crate) async fn list(
     read::judge(&gateway, &reader).await?;
     let page = gateway.ask("reading records", || gateway.store.read_records(reader.run, &query)).await?;
     let next = page.next.map(|(key, place)| format!("{place}.{key}"));
-    read::answer(&gateway, &RecordsResponse { records: page.records, next })
+    read::answer(&gateway, &reader.who, &RecordsResponse { records: page.records, next })
 }
 
 /// The last entry of the page before: its place in its key, and the key.

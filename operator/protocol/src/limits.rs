@@ -6,6 +6,8 @@ pub struct Limits;
 impl Limits {
     /// Largest body of a call, before any decoding.
     pub const BODY_BYTES: usize = 16 << 20;
+    /// Largest body of an attach.
+    pub const ATTACH_BYTES: usize = 64 << 10;
     /// Largest state that `attach` sends inline; above it the worker fetches `GET state`.
     pub const INLINE_STATE_BYTES: usize = 1 << 20;
     /// Largest state. It is counted as its values' bytes and its channels' names, with 64 more for each channel and for each
@@ -49,8 +51,12 @@ impl Limits {
     pub const FINISH_MESSAGE_BYTES: usize = 1 << 10;
     /// Bytes of a finish's output.
     pub const FINISH_OUTPUT_BYTES: usize = 4 << 10;
-    /// Bytes of bodies, and of answers that may be large, that one gateway process holds at once; above it: 503 with Retry-After.
+    /// Bytes of bodies that one gateway process holds at once; above it: 503 with Retry-After. One run holds a quarter at most,
+    /// and so do all together who are not known to be a run's current worker.
     pub const PROCESS_BYTES: usize = 256 << 20;
+    /// Bytes of answers that may be large that one gateway process has on their way out at once; above it: 503 with
+    /// Retry-After. One run, or one person, holds a quarter at most, or one answer that is larger.
+    pub const ANSWERS_BYTES: usize = 256 << 20;
     /// Bytes of an AgentRun's `input`.
     pub const INPUT_BYTES: usize = 32 << 10;
     /// Levels of nesting in what an AgentRun shows: its `input`, and a finish's output.

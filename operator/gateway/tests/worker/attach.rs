@@ -225,7 +225,7 @@ async fn an_answer_to_attach_that_has_not_gone_out_takes_its_place_in_the_budget
         "arguments": "x".repeat(5_000) });
     world.post("calls/pay/claim", claim.to_string()).await.ok();
     world.lose_pod(1).await;
-    let world = world.with(Config { body_budget: 6_000, ..quick() });
+    let world = world.with(Config { answer_budget: 6_000, ..quick() });
     let request = world.request("POST", "attach").header("authorization", "Bearer token-of-pod-2");
     let body = json!({ "instance": SECOND }).to_string();
     let held = router(world.gateway.clone()).oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, Bytes};
 use dalsegno_gateway::Config;
 use dalsegno_protocol::Limits;
+use futures::future::join_all;
 use futures::{StreamExt, stream};
+use serde_json::json;
+use uuid::Uuid;
 
 use crate::faults::Fault;
 use crate::world::*;
@@ -22,6 +25,36 @@ pub fn endless(bytes: usize) -> (Body, Arc<AtomicUsize>) {
         Ok::<_, std::io::Error>(piece.clone())
     });
     (Body::from_stream(pieces), read)
+}
+
+/// A body that stops after this many bytes and does not end.
+fn stuck(bytes: usize) -> Body {
+    let first = stream::iter([Ok::<_, std::io::Error>(Bytes::from(vec![b' '; bytes]))]);
+    Body::from_stream(first.chain(stream::pending()))
+}
+
+/// What is done while these calls are under way.
+async fn during(calls: impl Iterator<Item = impl Future<Output = Answer>>, done: impl Future<Output = ()>) {
+    let done = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        done.await;
+    };
+    tokio::select! {
+        answers = join_all(calls) => panic!("none of them is under way: {answers:?}"),
+        () = done => {}
+    }
+}
+
+/// A worker before a gateway that waits for bodies, and holds this many bytes of them.
+async fn holding(body_budget: usize) -> World {
+    let patient = Duration::from_secs(60);
+    let config = Config { body_deadline: patient, store_deadline: patient, body_budget, ..quick() };
+    World::attached().await.with(config)
+}
+
+/// A commit with a state of so many bytes.
+fn large(id: u128, bytes: usize) -> String {
+    commit(id, &format!("\"{}\"", "x".repeat(bytes)))
 }
 
 #[tokio::test]
@@ -84,7 +117,7 @@ async fn when_the_process_holds_as_many_bytes_as_it_may_further_ones_are_refused
     first.ok();
     assert_eq!(world.post("turns/1", large).await.ok()["result"], "duplicate");
     assert_eq!(world.get("state").await.status, 200, "a state that fits has room");
-    let answer = world.with(Config { body_budget: 700, ..quick() }).get("state").await;
+    let answer = world.with(Config { answer_budget: 700, ..quick() }).get("state").await;
     assert_eq!(
         (answer.status, answer.code().as_str()),
         (413, "TOO_LARGE"),
@@ -110,4 +143,65 @@ async fn more_than_16_calls_of_one_run_at_once_are_too_many_and_heartbeats_do_no
     });
     assert!(answers.iter().all(|answer| answer.status == 200));
     world.post("turns/2", commit(2, "1")).await.ok();
+}
+
+#[tokio::test]
+async fn bodies_of_strangers_keep_no_worker_from_committing() {
+    let world = holding(400 << 10).await;
+    let strangers = (0..8).map(|n| {
+        let uri = format!("/v1/runs/{}/turns/1", Uuid::from_u128(n));
+        let request = axum::http::Request::builder().method("POST").uri(uri);
+        world.send(request.header("authorization", format!("Bearer {SECOND}")), stuck(50 << 10))
+    });
+    during(strangers, async {
+        world.post("turns/1", commit(1, "1")).await.ok();
+        world.post("turns/2", large(2, 80 << 10)).await.ok();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn calls_with_a_false_bearer_take_no_place_of_the_worker() {
+    let world = holding(Config::default().body_budget).await;
+    let strangers = (0..16).map(|_| world.post_as(SECOND, "turns/1", stuck(1)));
+    during(strangers, async {
+        world.post("turns/1", commit(1, "1")).await.ok();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_run_holds_no_more_than_a_quarter_of_what_the_process_may() {
+    let world = holding(800 << 10).await;
+    let beside = world.beside("bakery", SECOND).await;
+    during((0..5).map(|_| world.post("turns/1", stuck(150 << 10))), async {
+        let answer = world.post("turns/1", large(1, 150 << 10)).await;
+        assert_eq!((answer.status, answer.code().as_str()), (429, "TOO_MANY_REQUESTS"));
+        beside.post_as(SECOND, "turns/1", large(1, 150 << 10)).await.ok();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_large_commit_of_a_fenced_worker_is_still_told_whether_it_stands() {
+    let world = World::attached().await;
+    let body = large(1, 100 << 10);
+    world.post("turns/1", body.clone()).await.ok();
+    world.lose_pod(1).await;
+    for (turn, body, stands) in [("turns/1", body, true), ("turns/2", large(2, 100 << 10), false)] {
+        let answer = world.post(turn, body).await;
+        assert_eq!((answer.code().as_str(), &answer.json()["committed"]), ("FENCED", &json!(stands)));
+    }
+}
+
+#[tokio::test]
+async fn an_attach_needs_no_large_body() {
+    let world = World::new().await;
+    let padded = |bytes: usize| {
+        let attach = json!({ "instance": INSTANCE }).to_string();
+        format!("{attach}{}", " ".repeat(bytes - attach.len()))
+    };
+    let refused = world.post_as("token-of-pod-1", "attach", padded(Limits::ATTACH_BYTES + 1)).await;
+    assert_eq!(refused.code(), "TOO_LARGE");
+    world.post_as("token-of-pod-1", "attach", padded(Limits::ATTACH_BYTES)).await.ok();
 }

@@ -158,6 +158,7 @@ fn the_table_of_refusals_is_that_of_the_protocol() {
 fn the_table_of_limits_is_that_of_the_protocol() {
     let limits = [
         ("BODY_BYTES", Limits::BODY_BYTES as i64),
+        ("ATTACH_BYTES", Limits::ATTACH_BYTES as i64),
         ("INLINE_STATE_BYTES", Limits::INLINE_STATE_BYTES as i64),
         ("STATE_BYTES", Limits::STATE_BYTES as i64),
         ("CHANNELS", Limits::CHANNELS as i64),
@@ -179,6 +180,7 @@ fn the_table_of_limits_is_that_of_the_protocol() {
         ("FINISH_MESSAGE_BYTES", Limits::FINISH_MESSAGE_BYTES as i64),
         ("FINISH_OUTPUT_BYTES", Limits::FINISH_OUTPUT_BYTES as i64),
         ("PROCESS_BYTES", Limits::PROCESS_BYTES as i64),
+        ("ANSWERS_BYTES", Limits::ANSWERS_BYTES as i64),
         ("INPUT_BYTES", Limits::INPUT_BYTES as i64),
         ("SHOWN_DEPTH", Limits::SHOWN_DEPTH as i64),
     ];
