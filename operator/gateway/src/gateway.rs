@@ -49,6 +49,8 @@ pub struct Config {
     /// Bytes of answers that may be large on their way out at once, apart from the bodies: whoever does not read keeps no
     /// worker from committing.
     pub answer_budget: usize,
+    /// A connection whose peer takes next to nothing of an answer for as long is closed.
+    pub stall_limit: Duration,
     /// Streams of events at once in this process.
     pub streams: usize,
     /// How often a stream of events asks the store.
@@ -89,6 +91,7 @@ impl Default for Config {
             connections: 4_096,
             body_budget: Limits::PROCESS_BYTES,
             answer_budget: Limits::ANSWERS_BYTES,
+            stall_limit: Duration::from_secs(30),
             streams: 64,
             follow_poll: Duration::from_millis(500),
             follow_idle: Duration::from_secs(15),

@@ -43,6 +43,7 @@ mod refusal;
 mod routes;
 mod serve;
 mod snapshots;
+mod stall;
 
 pub use auth::{AuthError, Authenticator, Person, PodIdentity};
 pub use gateway::{Config, Gateway};

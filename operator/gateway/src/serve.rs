@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use crate::beat;
 use crate::gateway::Gateway;
 use crate::routes::router;
+use crate::stall::Stalling;
 
 /// Pause after a connection could not be accepted, as when this process has no file left for it.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -24,7 +25,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// (for at most [`crate::Config::shutdown_limit`]) and returns.
 ///
 /// A connection whose next request does not begin within [`crate::Config::head_deadline`] is closed, so that nobody
-/// holds one of [`crate::Config::connections`] for ever.
+/// holds one of [`crate::Config::connections`] for ever; so is one that takes nothing of its answer for
+/// [`crate::Config::stall_limit`].
 ///
 /// # Errors
 ///
@@ -55,6 +57,7 @@ pub async fn serve(
                 return Err(io::Error::other("the gathering of heartbeats: it has ended"));
             }
         };
+        let connection = Stalling::new(connection, gateway.config.stall_limit);
         let answering = open.watch(http.serve_connection(TokioIo::new(connection), app.clone()));
         tokio::spawn(async move {
             if let Err(error) = answering.await {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dalsegno_gateway::{Config, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -250,4 +250,68 @@ async fn idle_connections_give_their_places_to_those_that_wait() {
     assert!(started.elapsed() >= head_deadline / 2, "there was a place at once: {:?}", started.elapsed());
     serving.stop.send(()).unwrap();
     serving.ended.await.unwrap().unwrap();
+}
+
+/// Larger than what a connection takes before its peer reads.
+const LARGE: usize = 10 << 20;
+
+/// A worker that has committed a large state, before a gateway that has room for this one answer, and for one body.
+async fn large(stall_limit: Duration) -> World {
+    let patient = Duration::from_secs(20);
+    let config = Config { store_deadline: patient, body_deadline: patient, stall_limit, ..quick() };
+    let world = World::attached().await.with(config.clone());
+    world.post("turns/1", commit(1, &format!("\"{}\"", "x".repeat(LARGE)))).await.ok();
+    let answer_budget = world.get("state").await.text.len();
+    world.with(Config { answer_budget, body_budget: 2 * LARGE, ..config })
+}
+
+/// Asks for the state and reads nothing yet.
+async fn ask_for_state(world: &World, address: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4 << 10).unwrap();
+    let mut connection = socket.connect(address).await.unwrap();
+    let request = format!(
+        "GET /v1/runs/{}/state HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer {INSTANCE}\r\n\
+         Connection: close\r\n\r\n",
+        world.run
+    );
+    connection.write_all(request.as_bytes()).await.unwrap();
+    connection
+}
+
+#[tokio::test]
+async fn a_worker_that_does_not_read_its_answer_keeps_nobody_from_committing_and_is_not_waited_for() {
+    let world = large(Duration::from_secs(2)).await;
+    let serving = start(&world).await;
+    let unread = ask_for_state(&world, serving.address).await;
+    let started = Instant::now();
+    while world.get("events").await.status == 200 {
+        assert!(started.elapsed() < Duration::from_secs(20), "it has no place");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    world.post("turns/2", commit(2, &format!("\"{}\"", "x".repeat(LARGE)))).await.ok();
+    while world.get("events").await.status != 200 {
+        assert!(started.elapsed() < Duration::from_secs(20), "it keeps its place");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    closed(unread).await;
+    serving.end().await;
+}
+
+#[tokio::test]
+async fn a_reader_that_takes_its_time_gets_all_of_its_answer() {
+    let limit = Duration::from_millis(500);
+    let world = large(limit).await;
+    let serving = start(&world).await;
+    let mut slow = ask_for_state(&world, serving.address).await;
+    let (started, mut read, mut some) = (Instant::now(), 0, vec![0; 1 << 20]);
+    loop {
+        match slow.read_exact(&mut some).await {
+            Ok(bytes) => read += bytes,
+            Err(error) => break assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof),
+        }
+        tokio::time::sleep(limit / 5).await;
+    }
+    assert!(read >= LARGE && started.elapsed() > 2 * limit, "{read} bytes in {:?}", started.elapsed());
+    serving.end().await;
 }
