@@ -1,16 +1,17 @@
 //! `GET events`: what happened, in pages or as a stream.
 
+use std::io;
 use std::time::Instant;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use dalsegno_protocol::{Event, EventsResponse, Limits};
+use dalsegno_protocol::{Code, Event, EventsResponse, Limits};
 use dalsegno_store::{EventPage, EventQuery};
 use futures::stream;
-use tokio::sync::OwnedSemaphorePermit;
 
+use crate::budget::{Full, Part};
 use crate::gateway::Gateway;
 use crate::path::{self, Reader};
 use crate::query::Query;
@@ -137,18 +138,23 @@ fn weighed(range: &str) -> (String, f32) {
     (name, weight.unwrap_or(1.0))
 }
 
+/// What goes out at once, in its place among the answers.
+type Piece = (String, Part);
+
 /// What a stream goes on from. It counts among the run's calls for as long as it lasts.
 struct Following {
     gateway: Gateway,
     reader: Reader,
     format: Format,
     query: EventQuery,
-    page: Option<EventPage>,
+    first: Option<Piece>,
+    going_out: Option<Part>,
     began: Instant,
-    _place: OwnedSemaphorePermit,
+    _place: Part,
 }
 
-/// Ends when the run is over, the worker is fenced, the store is away, the gateway closes, or its time is up.
+/// Ends when the run is over, the worker is fenced, the gateway closes, or its time is up. Where the store fails it breaks
+/// off, so that nobody takes that for the end.
 fn stream(
     gateway: Gateway,
     reader: Reader,
@@ -156,57 +162,74 @@ fn stream(
     query: EventQuery,
     page: EventPage,
 ) -> Result<Response, Refusal> {
-    let place = gateway.streams.clone().try_acquire_owned().map_err(|_| Refusal::full())?;
-    let (page, began) = (Some(page), Instant::now());
-    let following = Following { gateway, reader, format, query, page, began, _place: place };
-    let chunks = stream::unfold(following, |mut following| async move {
-        let text = following.next().await?;
-        Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), following))
+    let place = gateway.streams.take(reader.who.clone(), 1)?;
+    let began = Instant::now();
+    let mut following =
+        Following { gateway, reader, format, query, first: None, going_out: None, began, _place: place };
+    following.first = Some(following.write(&page)?);
+    let pieces = stream::try_unfold(following, |mut following| async move {
+        let text = following.next().await.map_err(read::broken)?;
+        Ok::<_, io::Error>(text.map(|text| (text, following)))
     });
     let head = [(header::CONTENT_TYPE, format.media_type()), (header::CACHE_CONTROL, "no-cache")];
-    Ok((head, Body::from_stream(chunks)).into_response())
+    Ok((head, Body::from_stream(pieces)).into_response())
 }
 
 impl Following {
-    async fn next(&mut self) -> Option<String> {
-        let page = match self.page.take() {
-            Some(page) => page,
+    async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+        // The piece before has gone out: this one is asked for.
+        self.going_out = None;
+        let piece = match self.first.take() {
+            Some(first) => Some(first),
             None => self.wait().await?,
         };
-        let mut text = String::new();
-        for event in &page.events {
-            self.format.write(event, &mut text);
-            self.query.from = event.position + 1;
-        }
-        if page.events.is_empty() {
-            text.push_str(self.format.idle());
-        }
-        Some(text)
+        Ok(piece.map(|(text, part)| {
+            self.going_out = Some(part);
+            text.into()
+        }))
     }
 
-    /// The next page, at the latest when it is time to show that the stream lives.
-    async fn wait(&mut self) -> Option<EventPage> {
+    /// The next page, at the latest when it is time to show that the stream lives, and there is room for it.
+    async fn wait(&mut self) -> Result<Option<Piece>, Refusal> {
         let config = self.gateway.config.clone();
         let since = Instant::now();
         loop {
             if self.began.elapsed() >= config.follow_limit {
-                return None;
+                return Ok(None);
             }
-            read::judge(&self.gateway, &self.reader).await.ok()?;
-            let page = page(&self.gateway, &self.reader, self.query).await.ok()?;
-            if !page.events.is_empty() {
-                return Some(page);
+            match read::judge(&self.gateway, &self.reader).await {
+                Err(refusal) if refusal.0.code == Code::Fenced => return Ok(None),
+                judged => judged?,
             }
-            if page.over {
-                return None;
+            let page = page(&self.gateway, &self.reader, self.query).await?;
+            if page.over && page.events.is_empty() {
+                return Ok(None);
             }
-            if since.elapsed() >= config.follow_idle {
-                return Some(page);
+            if (!page.events.is_empty() || since.elapsed() >= config.follow_idle)
+                && let Ok(piece) = self.write(&page)
+            {
+                return Ok(Some(piece));
             }
+            // It would be held for as long as there is no room.
+            drop(page);
             tokio::select! {
-                () = self.gateway.closing.cancelled() => return None,
+                () = self.gateway.closing.cancelled() => return Ok(None),
                 () = tokio::time::sleep(config.follow_poll) => {}
             }
         }
+    }
+
+    /// A page as text, after which the stream goes on.
+    fn write(&mut self, page: &EventPage) -> Result<Piece, Full> {
+        let mut text = String::new();
+        for event in &page.events {
+            self.format.write(event, &mut text);
+        }
+        if page.events.is_empty() {
+            text.push_str(self.format.idle());
+        }
+        let part = self.gateway.answers.take(self.reader.who.clone(), text.len())?;
+        self.query.from = page.events.last().map_or(self.query.from, |last| last.position + 1);
+        Ok((text, part))
     }
 }

@@ -26,6 +26,9 @@ const STATES_BYTES: usize = 2 * Limits::STATE_BYTES;
 /// Of the bytes that are held at once one run, or one person, takes no more than one of so many shares.
 const SHARES: usize = 4;
 
+/// Streams of events of one run's worker, or of one person, at once.
+const STREAMS_EACH: usize = 8;
+
 /// How long the gateway waits for what, and how much it takes at once.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -120,7 +123,7 @@ pub struct Shared {
     pub(crate) config: Config,
     pub(crate) bodies: Budget,
     pub(crate) answers: Budget,
-    pub(crate) streams: Arc<Semaphore>,
+    pub(crate) streams: Budget,
     pub(crate) readers: Budget,
     /// Calls of workers.
     pub(crate) calls: Budget,
@@ -154,7 +157,7 @@ impl Gateway {
             heartbeats: Heartbeats::start(store.clone(), &config, metrics.clone()),
             bodies: Budget::new(config.body_budget, config.body_budget / SHARES),
             answers: Budget::new(config.answer_budget, config.answer_budget / SHARES),
-            streams: Arc::new(Semaphore::new(config.streams)),
+            streams: Budget::new(config.streams, STREAMS_EACH),
             readers: Budget::new(config.readers, config.readers / 2),
             calls: Budget::new(usize::MAX, config.calls_per_run),
             askers: Semaphore::new(config.askers),

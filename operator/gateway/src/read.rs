@@ -1,5 +1,7 @@
 //! `GET state`, `GET memory-delta` and `GET checkpoint`: what a worker, and a person, may look at.
 
+use std::io;
+
 use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::header;
@@ -123,6 +125,11 @@ pub(crate) fn answer(gateway: &Gateway, who: &Who, answer: &impl Serialize) -> R
     let text = Bytes::from(refusal::text(answer)?);
     let head = [(header::CONTENT_TYPE, JSON), (header::CONTENT_LENGTH, text.len().into())];
     Ok((head, trickle(text, budget)).into_response())
+}
+
+/// Ends a body that has begun, where all that can still be told is that it is not whole.
+pub(crate) fn broken(refusal: Refusal) -> io::Error {
+    io::Error::other(refusal.0.detail)
 }
 
 /// Bytes of an answer as text, without writing it anywhere; `None`: more than so many.

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use dalsegno_gateway::Config;
+use axum::body::Body;
+use dalsegno_gateway::{Config, router};
 use dalsegno_protocol::Boundary;
 use dalsegno_store::{Place, Rewind};
+use futures::StreamExt;
 use serde_json::{Value, json};
+use tower::ServiceExt;
 use uuid::Uuid;
 
+use crate::faults::Fault;
 use crate::world::*;
 
 /// Commits turns with these events.
@@ -177,6 +181,64 @@ async fn a_stream_ends_when_its_time_is_up() {
 async fn a_gateway_has_so_many_streams_at_once() {
     let world = World::attached().await.with(Config { streams: 0, ..quick() });
     assert_eq!(follow(&world, "", "text/event-stream").await.code(), "UNAVAILABLE");
+}
+
+/// A stream that has begun, and of which nothing was taken yet.
+async fn begin(world: &World, bearer: &str) -> axum::response::Response {
+    let request = world.request("GET", "events").header("accept", "text/event-stream");
+    let request = request.header("authorization", format!("Bearer {bearer}")).body(Body::empty()).unwrap();
+    router(world.gateway.clone()).oneshot(request).await.unwrap()
+}
+
+#[tokio::test]
+async fn one_run_has_no_more_streams_at_once_than_its_share() {
+    let world = World::attached().await;
+    let beside = world.beside("bakery", SECOND).await;
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.push(begin(&world, INSTANCE).await);
+    }
+    assert!(held.iter().all(|stream| stream.status() == 200));
+    let answer = follow(&world, "", "text/event-stream").await;
+    assert_eq!((answer.status, answer.code().as_str()), (429, "TOO_MANY_REQUESTS"));
+    assert_eq!(begin(&beside, SECOND).await.status(), 200);
+    drop(held.pop());
+    assert_eq!(begin(&world, INSTANCE).await.status(), 200);
+}
+
+#[tokio::test]
+async fn what_a_stream_has_not_sent_yet_takes_its_place_among_the_answers() {
+    let world = World::attached().await.with(Config { answer_budget: 2_000, ..quick() });
+    let large = format!("[\"{}\"]", "x".repeat(1_500));
+    commit_events(&world, &[&large]).await;
+    let mut stream = begin(&world, INSTANCE).await.into_body().into_data_stream();
+    assert_eq!(world.get("events").await.code(), "UNAVAILABLE");
+    let mut text = stream.next().await.unwrap().unwrap().to_vec();
+    // It has gone out once the next piece is asked for, and what comes now waits until there is room for it.
+    let body = format!(r#"{{"commitId":"{}","events":{large}}}"#, Uuid::from_u128(2));
+    world.post("turns/2", body).await.ok();
+    let held = begin(&world, INSTANCE).await;
+    assert_eq!(held.status(), 503);
+    text.extend(stream.next().await.unwrap().unwrap());
+    assert_eq!(String::from_utf8(text).unwrap().matches("data: ").count(), 2);
+    drop(stream);
+    world.get("events?from=2").await.ok();
+}
+
+#[tokio::test]
+async fn a_stream_breaks_off_where_the_store_fails_and_does_not_end_as_if_the_run_were_over() {
+    let world = World::attached().await;
+    commit_events(&world, &["[1]"]).await;
+    let mut stream = begin(&world, INSTANCE).await.into_body().into_data_stream();
+    stream.next().await.unwrap().unwrap();
+    world.store.set(Fault::Fails);
+    let ended = loop {
+        match stream.next().await {
+            Some(Ok(_)) => {}
+            ended => break ended,
+        }
+    };
+    assert!(ended.expect("it does not end").is_err());
 }
 
 #[tokio::test]

@@ -1,9 +1,11 @@
 //! What people read: the same as the worker, by the name of the run, with a token of their own.
 
-use dalsegno_gateway::Config;
+use axum::body::Body;
+use dalsegno_gateway::{Config, router};
 use dalsegno_store::proof::bundle::verify;
 use dalsegno_store::{AskedBy, Store};
 use serde_json::{Value, json};
+use tower::ServiceExt;
 use uuid::Uuid;
 
 use crate::world::*;
@@ -142,6 +144,23 @@ async fn no_more_people_read_at_once_than_may_and_workers_do_not_wait_for_them()
     let world = worked().await.with(Config { readers: 0, ..quick() });
     assert_eq!(world.read("ada", "shop/agentruns/nightly/state").await.code(), "UNAVAILABLE");
     world.get("state").await.ok();
+}
+
+#[tokio::test]
+async fn one_person_takes_no_more_than_half_of_the_places_for_people() {
+    let world = worked().await.with(Config { readers: 4, ..quick() });
+    let state = "shop/agentruns/nightly/state";
+    let stream = || {
+        let request = axum::http::Request::builder()
+            .uri("/v1/namespaces/shop/agentruns/nightly/events")
+            .header("accept", "text/event-stream")
+            .header("authorization", "Bearer ada");
+        router(world.gateway.clone()).oneshot(request.body(Body::empty()).unwrap())
+    };
+    let held = [stream().await.unwrap(), stream().await.unwrap()];
+    assert_eq!(world.read("ada", state).await.code(), "TOO_MANY_REQUESTS");
+    drop(held);
+    world.read("ada", state).await.ok();
 }
 
 #[tokio::test]
