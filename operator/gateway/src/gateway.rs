@@ -60,8 +60,10 @@ pub struct Config {
     pub follow_poll: Duration,
     /// After this long without an event a stream shows that it lives.
     pub follow_idle: Duration,
-    /// After this long a stream ends, and its reader asks anew.
+    /// After this long a stream ends, and its reader asks anew; a bundle that is not out by then breaks off.
     pub follow_limit: Duration,
+    /// How often it is judged anew whether a worker may still read a bundle that is on its way out.
+    pub rejudge: Duration,
     /// Calls of people under way at once, streams too: they leave room for workers.
     pub readers: usize,
     /// Bytes of full states that are remembered, so that the next ones can be kept as patches.
@@ -70,7 +72,7 @@ pub struct Config {
     pub calls_per_run: usize,
     /// Calls that wait for the store at once, heartbeats not counted; more are refused at once.
     pub askers: usize,
-    /// Bundles on their way out at once, each of them on a connection of its own to the database.
+    /// Bundles on their way out at once, one of each run, each of them on a connection of its own to the database.
     pub exports: usize,
     /// File of the key that signs them, Ed25519 in PEM (PKCS#8); `None`: the store's own.
     pub signing_key: Option<PathBuf>,
@@ -99,6 +101,7 @@ impl Default for Config {
             follow_poll: Duration::from_millis(500),
             follow_idle: Duration::from_secs(15),
             follow_limit: Duration::from_secs(600),
+            rejudge: Duration::from_secs(10),
             readers: 32,
             base_budget: 64 << 20,
             calls_per_run: 16,
@@ -131,7 +134,7 @@ pub struct Shared {
     pub(crate) askers: Semaphore,
     /// Bytes of states, and of calls, that are being read.
     pub(crate) states: Semaphore,
-    pub(crate) exports: Arc<Semaphore>,
+    pub(crate) exports: Budget,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) bases: Bases,
     pub(crate) snapshots: Snapshots,
@@ -162,7 +165,7 @@ impl Gateway {
             calls: Budget::new(usize::MAX, config.calls_per_run),
             askers: Semaphore::new(config.askers),
             states: Semaphore::new(STATES_BYTES),
-            exports: Arc::new(Semaphore::new(config.exports)),
+            exports: Budget::new(config.exports, 1),
             bases: Bases::new(config.base_budget),
             snapshots: Snapshots::default(),
             metrics,

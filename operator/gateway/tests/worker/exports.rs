@@ -1,7 +1,13 @@
 //! `GET export`: the bundle of a run, for its own worker.
 
-use dalsegno_gateway::Config;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use dalsegno_gateway::{Config, router};
 use dalsegno_store::proof::bundle::verify;
+use futures::StreamExt;
+use tower::ServiceExt;
 
 use crate::world::*;
 
@@ -39,6 +45,64 @@ async fn a_bundle_is_for_the_current_worker_only() {
 async fn no_more_bundles_go_out_at_once_than_may() {
     let world = World::attached().await.with(Config { exports: 0, ..quick() });
     assert_eq!(world.get("export").await.code(), "UNAVAILABLE");
+}
+
+/// A bundle that has begun, and of which nothing was taken yet.
+async fn begin(world: &World, bearer: &str) -> Response {
+    let request = world.request("GET", "export").header("authorization", format!("Bearer {bearer}"));
+    router(world.gateway.clone()).oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+}
+
+/// Whether it comes whole.
+async fn is_whole(bundle: Response) -> bool {
+    let pieces = bundle.into_body().into_data_stream();
+    pieces.all(async |piece| piece.is_ok()).await
+}
+
+#[tokio::test]
+async fn of_one_run_a_single_bundle_goes_out_at_once() {
+    let world = World::attached().await;
+    let beside = world.beside("bakery", SECOND).await;
+    let held = begin(&world, INSTANCE).await;
+    assert_eq!(world.get("export").await.code(), "TOO_MANY_REQUESTS");
+    let beside = begin(&beside, SECOND).await;
+    assert!(is_whole(held).await && is_whole(beside).await);
+    assert!(is_whole(begin(&world, INSTANCE).await).await);
+}
+
+#[tokio::test]
+async fn a_bundle_breaks_off_when_its_worker_is_fenced() {
+    let world = World::attached().await;
+    world.post("turns/1", commit(1, "1")).await.ok();
+    let bundle = begin(&world, INSTANCE).await;
+    world.lose_pod(1).await;
+    assert!(!is_whole(bundle).await);
+}
+
+#[tokio::test]
+async fn a_bundle_that_is_not_taken_in_time_breaks_off_and_gives_its_place_back() {
+    let limit = Duration::from_millis(300);
+    let world = World::attached().await.with(Config { follow_limit: limit, ..quick() });
+    let bundle = begin(&world, INSTANCE).await;
+    tokio::time::sleep(2 * limit).await;
+    assert!(is_whole(begin(&world, INSTANCE).await).await);
+    assert!(!is_whole(bundle).await);
+}
+
+#[tokio::test]
+async fn what_a_bundle_has_not_sent_yet_takes_its_place_among_the_answers() {
+    let config = Config { answer_budget: 8_000, ..quick() };
+    let world = World::attached().await.with(config);
+    world.post("turns/1", commit(1, &format!("\"{}\"", "x".repeat(5_000)))).await.ok();
+    let bundle = begin(&world, INSTANCE).await;
+    let mut pieces = bundle.into_body().into_data_stream();
+    pieces.next().await.unwrap().unwrap();
+    pieces.next().await.unwrap().unwrap();
+    assert_eq!(world.get("state").await.code(), "UNAVAILABLE");
+    while let Some(piece) = pieces.next().await {
+        piece.unwrap();
+    }
+    world.get("state").await.ok();
 }
 
 #[tokio::test]

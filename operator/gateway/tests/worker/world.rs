@@ -80,6 +80,7 @@ pub fn quick() -> Config {
         shutdown_limit: Duration::from_secs(2),
         follow_poll: Duration::from_millis(10),
         follow_idle: Duration::from_millis(50),
+        rejudge: Duration::ZERO,
         ..Config::default()
     }
 }

@@ -29,9 +29,9 @@ const STATEMENT_TIMEOUT: &str = "5s";
 const BEGIN: &str =
     "BEGIN; SET LOCAL statement_timeout = '5s'; SET LOCAL idle_in_transaction_session_timeout = '3s'";
 
-/// Its reader may take its time.
-const BEGIN_READING: &str =
-    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '5s'";
+/// Its reader may take its time. Where it has vanished, the server keeps old rows for it no longer than this.
+const BEGIN_READING: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '5s'; \
+                             SET LOCAL idle_in_transaction_session_timeout = '10min'";
 
 /// Longest time a call may take: waiting for a connection, making one, and the statement.
 pub(super) const DEADLINE: Duration = Duration::from_secs(8);

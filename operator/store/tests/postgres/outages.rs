@@ -34,6 +34,18 @@ async fn a_lost_server_costs_one_answer() {
     assert!(matches!(world.commit(&commit).await.unwrap(), Committed::Duplicate(_)));
 }
 
+/// Of a gateway that is lost with its node the server hears nothing for hours, and keeps for it whatever it might still read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_vanishes_holds_no_old_rows_for_long() {
+    let (world, url) = fresh().await;
+    let _reading = world.reading().await.unwrap();
+    let mut conn = PgConnection::connect(&url).await.unwrap();
+    let begun = "SELECT query FROM pg_stat_activity \
+                 WHERE datname = current_database() AND state = 'idle in transaction'";
+    let begun: String = sqlx::query_scalar(begun).fetch_one(&mut conn).await.unwrap();
+    assert!(begun.contains("idle_in_transaction_session_timeout = '10min'"), "{begun}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_fall_silent_cost_each_caller_one_answer() {
     let (_, url) = fresh().await;
