@@ -107,6 +107,7 @@ async fn ask(gateway: &Gateway, run: RunId) -> Option<Snapshotted> {
     match tokio::time::timeout(DEADLINE, gateway.store.snapshot(run)).await {
         Ok(Ok(snapshot)) => Some(snapshot),
         Ok(Err(error)) => {
+            gateway.metrics.store_failed(&error);
             tracing::warn!(%run, error = chain(&error), "a snapshot could not be made");
             None
         }

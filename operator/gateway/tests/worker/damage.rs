@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use dalsegno_gateway::Config;
+use axum::body::{Body, to_bytes};
+use dalsegno_gateway::{Config, router};
 use dalsegno_store::{Retention, Shredded, Store, migrate, open_beside};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, SqliteConnection};
 use tempfile::TempDir;
+use tower::ServiceExt;
 use uuid::Uuid;
 
 use crate::keys;
@@ -125,12 +127,32 @@ async fn a_damaged_record_is_refused_as_damage() {
 const OF_STATES: [&str; 5] =
     ["state", "state?turn=1", "memory-delta?from=1&to=2", "checkpoint", "checkpoint?turn=1"];
 
-/// What was gone is not counted among failures.
-fn no_failure(world: &World) {
+fn metrics(world: &World) -> String {
     let (mut registry, mut text) = (Registry::default(), String::new());
     world.gateway.register(&mut registry);
     encode(&mut text, &registry).unwrap();
+    text
+}
+
+/// What was gone is not counted among failures.
+fn no_failure(world: &World) {
+    let text = metrics(world);
     assert!(!text.contains("failure="), "{text}");
+}
+
+#[tokio::test]
+async fn damage_that_a_bundle_meets_on_its_way_out_breaks_it_off_and_is_counted() {
+    let sealed = Sealed::attached().await;
+    let world = &sealed.world;
+    work(world).await;
+    sealed.edit("UPDATE boundaries SET ops = substr(ops, 1, 20) WHERE ops IS NOT NULL").await;
+    let request = world.request("GET", "export").header("authorization", format!("Bearer {INSTANCE}"));
+    let request = request.body(Body::empty()).unwrap();
+    let bundle = router(world.gateway.clone()).oneshot(request).await.unwrap();
+    assert_eq!(bundle.status(), 200, "it has begun");
+    assert!(to_bytes(bundle.into_body(), usize::MAX).await.is_err());
+    let text = metrics(world);
+    assert!(text.contains(r#"store_failures_total{failure="corrupt"} 1"#), "{text}");
 }
 
 #[tokio::test]

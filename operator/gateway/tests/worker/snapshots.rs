@@ -79,6 +79,7 @@ async fn a_snapshot_that_fails_costs_no_commit_and_is_asked_for_again_later() {
     world.store.set_snapshots(Fault::Fails);
     append(&world, 10).await.ok();
     until(&world, r#"dalsegno_gateway_snapshots_total{outcome="failed"} 1"#).await;
+    until(&world, r#"dalsegno_gateway_store_failures_total{failure="unavailable"} 1"#).await;
     world.store.set_snapshots(Fault::None);
     for turn in 11..=20 {
         append(&world, turn).await.ok();
