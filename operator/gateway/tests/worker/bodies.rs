@@ -161,6 +161,16 @@ async fn bodies_of_strangers_keep_no_worker_from_committing() {
 }
 
 #[tokio::test]
+async fn the_store_is_asked_once_for_a_small_boundary_and_twice_for_a_large_one() {
+    let world = World::attached().await;
+    let judged = || world.store.judged.load(Ordering::SeqCst);
+    world.post("turns/1", large(1, 60 << 10)).await.ok();
+    assert_eq!(judged(), 0, "in the statement that writes");
+    world.post("turns/2", large(2, 70 << 10)).await.ok();
+    assert_eq!(judged(), 1);
+}
+
+#[tokio::test]
 async fn calls_with_a_false_bearer_take_no_place_of_the_worker() {
     let world = holding(Config::default().body_budget).await;
     let strangers = (0..16).map(|_| world.post_as(SECOND, "turns/1", stuck(1)));

@@ -29,6 +29,8 @@ pub struct Faults {
     released: Notify,
     pub batches: AtomicUsize,
     pub beats: AtomicUsize,
+    /// Capabilities that were judged apart from a write.
+    pub judged: AtomicUsize,
     /// What becomes of snapshots alone.
     snapshots: Mutex<Fault>,
     /// Happens once the next state was read.
@@ -40,10 +42,10 @@ pub struct Faults {
 impl Faults {
     pub fn before(inner: Arc<dyn Store>) -> Self {
         let (fault, released) = (Mutex::new(Fault::None), Notify::new());
-        let (batches, beats, waiting) = Default::default();
+        let (batches, beats, judged, waiting) = Default::default();
         let snapshots = Mutex::new(Fault::None);
         let rewind = Mutex::default();
-        Self { inner, fault, released, batches, beats, snapshots, rewind, waiting }
+        Self { inner, fault, released, batches, beats, judged, snapshots, rewind, waiting }
     }
 
     pub fn set(&self, fault: Fault) {
@@ -118,6 +120,12 @@ macro_rules! pass {
                 self.inner.heartbeats(workers).await
             }
 
+            async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
+                self.judged.fetch_add(1, Ordering::SeqCst);
+                self.pass().await?;
+                self.inner.is_current(run, capability).await
+            }
+
             async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
                 self.pass().await?;
                 self.meet(&self.snapshots).await?;
@@ -176,7 +184,6 @@ pass! {
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;
     async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>>;
-    async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool>;
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>>;
     async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>>;
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>>;
