@@ -8,7 +8,9 @@ use std::time::Duration;
 use dalsegno_store::Store as _;
 use dalsegno_store::sqlite::Sqlite;
 
-use crate::child::{self, command, commit_turns, database, heard, prepare, say, with_mounts};
+use crate::child::{
+    self, command, commit_turns, database, heard, prepare, say, with_mounts, write_one_of_each,
+};
 use crate::steady::expect_as_told;
 use crate::traced::{synced_before_each_answer, traced};
 
@@ -75,6 +77,16 @@ async fn the_disk_has_a_commit_before_its_worker_has_the_answer() {
     prepare(folder.path()).await;
     let trace = traced(THIS, folder.path());
     assert_eq!(synced_before_each_answer(&trace), Ok(20));
+}
+
+#[tokio::test]
+async fn the_disk_has_whatever_is_written_before_its_answer() {
+    const THIS: &str = "sqlite::the_disk_has_whatever_is_written_before_its_answer";
+    if let Some(folder) = child::folder() {
+        return write_one_of_each(&folder).await;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(synced_before_each_answer(&traced(THIS, folder.path())), Ok(23));
 }
 
 /// The file system is one of its own, of a megabyte, which goes with the process.

@@ -46,16 +46,16 @@ pub fn traced(test: &str, folder: &Path) -> String {
 /// How many answers there were, each a line that begins with `ack`, if the disk was synced before each and after the one
 /// before it.
 pub fn synced_before_each_answer(trace: &str) -> Result<usize, String> {
-    let (mut answers, mut synced) = (0, false);
+    let (mut answers, mut early, mut synced) = (0, Vec::new(), false);
     for line in trace.lines() {
         if line.contains("sync") && line.trim_end().ends_with("= 0") {
             synced = true;
         } else if line.contains("\"ack ") {
             if !std::mem::take(&mut synced) {
-                return Err(format!("no sync before {line}"));
+                early.push(line);
             }
             answers += 1;
         }
     }
-    Ok(answers)
+    if early.is_empty() { Ok(answers) } else { Err(format!("no sync before {}", early.join("\n"))) }
 }
