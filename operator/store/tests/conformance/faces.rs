@@ -36,8 +36,9 @@ pub async fn file() -> World {
 /// PostgreSQL, a database of its own, payloads sealed.
 pub async fn postgres() -> World {
     let (url, folder) = (pg::database().await, keys::folder());
-    let store = Postgres::connect(&url).await.unwrap().sealed_by(keys::shared(&folder));
-    World::new(Arc::new(store), folder).at(url).sealed()
+    let connect = async || Arc::new(Postgres::connect(&url).await.unwrap().sealed_by(keys::shared(&folder)));
+    let (store, other) = (connect().await, connect().await);
+    World::new(store, folder).beside(other).at(url).sealed()
 }
 
 /// Changes the database behind the store's back. How many rows that met.
@@ -83,8 +84,10 @@ pub async fn plain(world: &World) -> World {
 
 /// PostgreSQL behind pgbouncer in transaction mode, a database of its own.
 pub async fn pgbouncer() -> World {
-    let url = bouncer::before(&pg::database().await);
-    World::new(Arc::new(Postgres::connect(&url).await.unwrap()), ())
+    let url = pg::database().await;
+    let pooled = bouncer::before(&url);
+    let connect = async || Arc::new(Postgres::connect(&pooled).await.unwrap());
+    World::new(connect().await, ()).beside(connect().await).at(url)
 }
 
 /// Makes a test of each of these cases for each face.

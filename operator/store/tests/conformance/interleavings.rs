@@ -2,14 +2,15 @@
 //! held to the table in `docs/checkpoints.md`.
 
 mod cases;
+mod line;
 mod request;
 
 use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
 use dalsegno_store::{
     AttemptState, CallFilter, Class, Commit, Lifecycle, Place, RecordBatch, Retention, Rewind, Rewound,
-    RunRecord, SNAPSHOT_DUE, Then, verify,
+    RunRecord, SNAPSHOT_DUE, Store, Then, verify,
 };
-use futures::future::join;
+use futures::FutureExt as _;
 use futures::stream::{self, StreamExt as _};
 use uuid::Uuid;
 
@@ -59,12 +60,31 @@ async fn records_come_to_what_the_page_says(world: &World) {
 /// Cases that are played at once, each with a run of its own: most of a case is waiting for the disk.
 const AT_ONCE: usize = 6;
 
+/// How often a case of twins is played until they come in its order. One after the other: those who wait for a row hold a
+/// connection each, of which pgbouncer has few.
+const TRIES: usize = 5;
+
 async fn every_case_of(call: Call, world: &World) {
-    let played = stream::iter(cases::of(call)).map(async |case| (play(&case, world).await, case));
-    let played: Vec<_> = played.buffered(AT_ONCE).collect().await;
-    let wrong = played.iter().filter(|(found, case)| !case.expected().contains(&found.as_str()));
-    let wrong: Vec<_> = wrong.map(|(found, case)| format!("{case}: it came to: {found}")).collect();
+    let (twins, others): (Vec<_>, Vec<_>) = cases::of(call).partition(|it| it.delivery == Delivery::Twins);
+    let mut wrong = Vec::new();
+    for (cases, at_once) in [(twins, 1), (others, AT_ONCE)] {
+        let played = stream::iter(cases).map(async |case| (come_to(&case, world).await, case));
+        let played: Vec<_> = played.buffered(at_once).collect().await;
+        let others = played.into_iter().filter(|(found, case)| found != case.expected());
+        wrong.extend(others.map(|(found, case)| format!("{case}: it came to: {found}")));
+    }
     assert!(wrong.is_empty(), "not what the page says:\n{}", wrong.join("\n"));
+}
+
+/// What a case comes to. As the first of three lets go of a row of PostgreSQL's, the third may overtake the second.
+async fn come_to(case: &Case, world: &World) -> String {
+    for _ in 1..TRIES {
+        let found = play(case, world).await;
+        if found == case.expected() || case.overtaken().is_none_or(|other| found != other.expected()) {
+            return found;
+        }
+    }
+    play(case, world).await
 }
 
 /// Plays a case to its end, and tells the last answer and what stands then.
@@ -79,10 +99,10 @@ async fn play(case: &Case, world: &World) -> String {
     }
     let (worker, request) = prepare(case.call, world, worker).await;
     let answer = match (case.delivery, case.epoch) {
-        (Delivery::Twins, epoch) => twins(world, &worker, &request, epoch).await,
+        (Delivery::Twins, epoch) => twins(world, &worker, &request, epoch).await.join(" and "),
         (delivery, epoch) => {
             if delivery == Delivery::Lost {
-                let lost = request.send(world).await;
+                let lost = request.send(&*world.store).await;
                 assert!(matches!(lost, "ok" | "go"), "{case}: {lost}");
                 if case.moment == Moment::Before {
                     step(case.step, world, &worker).await;
@@ -91,7 +111,7 @@ async fn play(case: &Case, world: &World) -> String {
             if epoch == Epoch::Next {
                 replace(world, &worker).await;
             }
-            request.send(world).await
+            request.send(&*world.store).await.to_owned()
         }
     };
     if case.moment == Moment::Before && case.delivery != Delivery::Lost {
@@ -131,34 +151,38 @@ async fn step(step: Step, world: &World, worker: &Worker) {
     }
 }
 
-/// Both at once. At most one is the first; the better answer is told.
-async fn twins(world: &World, worker: &Worker, request: &Request, epoch: Epoch) -> &'static str {
-    let both = join(request.send(world), request.send(world));
-    let ((left, right), ()) = join(both, async {
-        if epoch == Epoch::Next {
-            lose(world, &world.of(worker).await).await;
-        }
-    })
-    .await;
-    let rank =
-        |answer| ["ok", "go", "duplicate", "fenced, committed", "fenced"].iter().position(|it| *it == answer);
-    let (first, second) = if rank(left) <= rank(right) { (left, right) } else { (right, left) };
-    assert!(rank(first).is_some() && rank(second).is_some(), "{left} and {right}");
-    assert!((first, second) != ("ok", "ok"), "done twice");
-    first
+/// Both at once, each by a gateway of its own, and with them the loss of their sender's attempt. Their answers, as they came.
+async fn twins(world: &World, worker: &Worker, request: &Request, epoch: Epoch) -> Vec<&'static str> {
+    let run = world.of(worker).await;
+    let mut all = vec![request.send(&*world.store).boxed(), request.send(&*world.other).boxed()];
+    let loss = match epoch {
+        Epoch::Same => None,
+        Epoch::First => Some(0),
+        Epoch::Between => Some(1),
+        Epoch::Next | Epoch::Last => Some(2),
+    };
+    if let Some(place) = loss {
+        all.insert(place, lose(&*world.other, &run).map(|()| LOST).boxed());
+    }
+    let mut answers = line::in_order(world, run.id, all).await;
+    answers.retain(|answer| *answer != LOST);
+    answers
 }
 
+/// Who loses an attempt hears no answer of a twin's.
+const LOST: &str = "lost";
+
 /// Ends the current attempt, if it has a pod; the next is reserved.
-async fn lose(world: &World, run: &RunRecord) {
+async fn lose(store: &dyn Store, run: &RunRecord) {
     if matches!(run.attempt.state, AttemptState::Created | AttemptState::Attached) {
         let ending = ending(run.attempt.number, Class::Disruption);
-        world.end_attempt(run.id, &ending, &Then::Reserve).await.unwrap();
+        store.end_attempt(run.id, &ending, &Then::Reserve).await.unwrap();
     }
 }
 
 /// The worker's attempt is lost; another works on, unless the run is over.
 async fn replace(world: &World, worker: &Worker) {
-    lose(world, &world.of(worker).await).await;
+    lose(&*world.store, &world.of(worker).await).await;
     if world.of(worker).await.lifecycle == Lifecycle::Live {
         current(world, worker).await;
     }
@@ -221,7 +245,7 @@ fn delta(worker: &Worker, turn: i32, boundary: Boundary) -> Commit {
 async fn goes_on(case: &Case, world: &World, worker: &Worker) {
     let run = world.of(worker).await;
     if run.lifecycle == Lifecycle::Live {
-        lose(world, &run).await;
+        lose(&*world.store, &run).await;
         let worker = current(world, worker).await;
         if !world.call_ids(run.id, CallFilter::Unsettled).await.is_empty() {
             world.settle(&person_settles(run.id, PAY)).await.unwrap();

@@ -20,6 +20,8 @@ pub use make::*;
 /// A fresh store, and whatever must live as long as it.
 pub struct World {
     pub store: Arc<dyn Store>,
+    /// Another gateway's; where only one may serve, the same.
+    pub other: Arc<dyn Store>,
     /// Where others can reach the database; `None`: nobody can.
     pub url: Option<String>,
     /// Whether payloads are sealed.
@@ -47,7 +49,7 @@ pub struct Worker {
 
 impl World {
     pub fn new(store: Arc<dyn Store>, keep: impl Any + Send + Sync) -> Self {
-        Self { store, url: None, sealed: false, _keep: Box::new(keep) }
+        Self { other: Arc::clone(&store), store, url: None, sealed: false, _keep: Box::new(keep) }
     }
 
     /// A run's audit is whole, and the run is as it says.
@@ -61,6 +63,11 @@ impl World {
     /// A store in the database at this URL.
     pub fn at(self, url: String) -> Self {
         Self { url: Some(url), ..self }
+    }
+
+    /// A store that another gateway serves, too.
+    pub fn beside(self, other: Arc<dyn Store>) -> Self {
+        Self { other, ..self }
     }
 
     /// A store that has keys.

@@ -16,11 +16,18 @@ pub enum Delivery {
     Twins,
 }
 
-/// Whether the sender's attempt is lost: before the call, between the two of a lost answer, while twins are under way.
+/// Whether the sender's attempt is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Epoch {
     Same,
+    /// Before the call, or between the two of a lost answer.
     Next,
+    /// While twins are under way, and before both.
+    First,
+    /// Between them.
+    Between,
+    /// After both.
+    Last,
 }
 
 /// What is sent.
@@ -65,27 +72,43 @@ pub struct Case {
 const CALLS: [Call; 7] =
     [Call::Plan, Call::Result, Call::Claim, Call::Complete, Call::Settle, Call::Finish, Call::Records];
 const DELIVERIES: [Delivery; 3] = [Delivery::Ok, Delivery::Lost, Delivery::Twins];
-const EPOCHS: [Epoch; 2] = [Epoch::Same, Epoch::Next];
 const STEPS: [Step; 3] = [Step::Rewind, Step::Snapshot, Step::Retention];
 const MOMENTS: [Moment; 2] = [Moment::Before, Moment::After];
 
 /// Every case of a call, in the order of the page.
 pub fn of(call: Call) -> impl Iterator<Item = Case> {
     let columns = STEPS.into_iter().flat_map(|step| MOMENTS.map(|moment| (moment, step)));
-    let rows = DELIVERIES.into_iter().flat_map(|delivery| EPOCHS.map(|epoch| (delivery, epoch)));
+    let rows =
+        DELIVERIES.into_iter().flat_map(|delivery| epochs(delivery).iter().map(move |it| (delivery, *it)));
     rows.flat_map(move |(delivery, epoch)| {
         columns.clone().map(move |(moment, step)| Case { call, delivery, epoch, moment, step })
     })
 }
 
+fn epochs(delivery: Delivery) -> &'static [Epoch] {
+    match delivery {
+        Delivery::Ok | Delivery::Lost => &[Epoch::Same, Epoch::Next],
+        Delivery::Twins => &[Epoch::Same, Epoch::First, Epoch::Between, Epoch::Last],
+    }
+}
+
 impl Case {
-    /// What it must come to; several, where it depends on who was first.
-    pub fn expected(&self) -> Vec<&'static str> {
+    /// What it must come to.
+    pub fn expected(&self) -> &'static str {
         let (row, column) = (self.row(), self.column());
         let mut table = table();
         let at = table.next().unwrap().iter().position(|cell| *cell == column);
         let cells = table.find(|cells| cells[..3] == row).unwrap_or_else(|| panic!("no row for {self}"));
-        cells[at.unwrap_or_else(|| panic!("no column for {self}"))].split(" or ").collect()
+        cells[at.unwrap_or_else(|| panic!("no column for {self}"))]
+    }
+
+    /// What it is where the second and the third who wait for the run's row change places.
+    pub fn overtaken(self) -> Option<Self> {
+        match self.epoch {
+            Epoch::Between => Some(Self { epoch: Epoch::Last, ..self }),
+            Epoch::Last => Some(Self { epoch: Epoch::Between, ..self }),
+            Epoch::Same | Epoch::Next | Epoch::First => None,
+        }
     }
 
     fn row(&self) -> [&'static str; 3] {
@@ -106,6 +129,9 @@ impl Case {
         let epoch = match self.epoch {
             Epoch::Same => "same",
             Epoch::Next => "next",
+            Epoch::First => "next first",
+            Epoch::Between => "next between",
+            Epoch::Last => "next last",
         };
         [call, delivery, epoch]
     }

@@ -3,7 +3,7 @@
 use dalsegno_protocol::CallState;
 use dalsegno_store::{
     CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, FinishCall, Place, RecordBatch,
-    RecordQuery, RunId, Settle, Written,
+    RecordQuery, RunId, Settle, Store, Written,
 };
 
 use super::PAY;
@@ -22,18 +22,18 @@ pub enum Request {
 
 impl Request {
     /// The answer, in the page's words.
-    pub async fn send(&self, world: &World) -> &'static str {
+    pub async fn send(&self, store: &dyn Store) -> &'static str {
         match self {
-            Self::Commit(commit, _) => committed(world.commit(commit).await.unwrap()),
-            Self::Finish(finish) => committed(world.finish(finish).await.unwrap()),
-            Self::Claim(claim) => match world.claim(claim).await.unwrap() {
+            Self::Commit(commit, _) => committed(store.commit(commit).await.unwrap()),
+            Self::Finish(finish) => committed(store.finish(finish).await.unwrap()),
+            Self::Claim(claim) => match store.claim(claim).await.unwrap() {
                 Claimed::Go(_) => "go",
                 Claimed::Fenced => "fenced",
                 other => panic!("{other:?}"),
             },
-            Self::Complete(complete) => completed(world.complete(complete).await.unwrap()),
-            Self::Settle(settle) => completed(world.settle(settle).await.unwrap()),
-            Self::Records(batch) => match world.write_records(batch).await.unwrap() {
+            Self::Complete(complete) => completed(store.complete(complete).await.unwrap()),
+            Self::Settle(settle) => completed(store.settle(settle).await.unwrap()),
+            Self::Records(batch) => match store.write_records(batch).await.unwrap() {
                 Written::Ok => "ok",
                 Written::Duplicate => "duplicate",
                 Written::Fenced => "fenced",
