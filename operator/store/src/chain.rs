@@ -61,6 +61,8 @@ pub struct Kept {
     pub ops_digest: Option<Digest>,
     /// Digest of its events, as it is kept.
     pub events_digest: Option<Digest>,
+    /// How many events its row counts; `None`: it comes from no row.
+    pub event_count: Option<i64>,
     /// What these digests are made with; `None`: they are plain, or the payloads were not read.
     pub digest_key: Option<DigestKey>,
     /// Whether the payloads were read: without them only the header is judged.
@@ -71,6 +73,19 @@ impl Kept {
     /// Where it stands.
     pub fn place(&self) -> Place {
         self.row.place()
+    }
+
+    /// Where the one before stands, by its columns. Only the first boundary has none of these; of a part that is left no
+    /// boundary is the place.
+    pub(crate) fn parent(turn: Option<i32>, boundary: Option<Boundary>, epoch: Option<i64>) -> Option<Place> {
+        let is_first = turn.is_none() && boundary.is_none() && epoch.is_none();
+        let boundary = boundary.unwrap_or(Boundary::Plan);
+        (!is_first).then(|| Place { turn: turn.unwrap_or(0), boundary, epoch: epoch.unwrap_or(0) })
+    }
+
+    /// How many events it has, where anything tells.
+    pub fn events(&self) -> Option<i64> {
+        self.event_count.or_else(|| self.has_payloads.then_some(self.row.events.len() as i64))
     }
 
     /// What is wrong with the row, whatever stands around it.
@@ -84,6 +99,9 @@ impl Kept {
         let events = header::events_digest(&self.row.events).map(keyed);
         if self.has_payloads && (ops != self.ops_digest || events != self.events_digest) {
             return Some("it has another payload than was committed");
+        }
+        if self.has_payloads && self.events() != Some(self.row.events.len() as i64) {
+            return Some("it counts other events than it has");
         }
         if self.parent.is_none() != (self.row.parent_hash == NO_PARENT) {
             return Some("its hash and its place disagree on whether it is the first");

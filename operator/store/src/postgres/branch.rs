@@ -8,7 +8,7 @@ use super::Postgres;
 use super::answers::Answers;
 use super::row::{boundary, digest, number, optional_digest};
 use crate::branch::{Branch, Walk};
-use crate::chain::{Kept, KeptSnapshot, Payloads, Place, Shelved};
+use crate::chain::{Kept, KeptSnapshot, Payloads, Shelved};
 use crate::fault::{Fault, Work, timestamp};
 use crate::old::is_dropped;
 use crate::{AuditRow, BoundaryRow, Digest, RunId};
@@ -64,7 +64,7 @@ const WALK: &str = concat!(
      SELECT run.head_turn, run.head_hash, run.has_data_key, \
             b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.parent_hash, \
             b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
-            b.events_digest, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
+            b.events_digest, b.event_count, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
             ",
     is_dropped!("run"),
     " AS is_dropped, \
@@ -137,14 +137,11 @@ pub(super) fn audit_row(row: &PgRow) -> Work<AuditRow> {
 
 /// A boundary from its row.
 pub(super) fn shelved(row: &PgRow) -> Work<Shelved> {
-    let parent = match (
-        row.try_get::<Option<i32>, _>("parent_turn")?,
+    let parent = Kept::parent(
+        row.try_get("parent_turn")?,
         boundary(row, "parent_boundary")?,
-        row.try_get::<Option<i64>, _>("parent_epoch")?,
-    ) {
-        (Some(turn), Some(boundary), Some(epoch)) => Some(Place { turn, boundary, epoch }),
-        _ => None,
-    };
+        row.try_get("parent_epoch")?,
+    );
     let kept = Kept {
         row: BoundaryRow {
             turn: row.try_get("turn")?,
@@ -173,6 +170,7 @@ pub(super) fn shelved(row: &PgRow) -> Work<Shelved> {
         parent,
         ops_digest: optional_digest(row, "ops_digest")?,
         events_digest: optional_digest(row, "events_digest")?,
+        event_count: Some(row.try_get::<i32, _>("event_count")?.into()),
         digest_key: None,
         has_payloads: false,
     };

@@ -7,20 +7,25 @@ use super::Postgres;
 use super::row::{optional_digest, the_boundary};
 use crate::events::{FIRST, Kept, page};
 use crate::fault::Work;
+use crate::old::is_dropped;
 use crate::{EventPage, EventQuery, RunId};
 
 /// Boundaries with the events asked for, and in any case whether the run is over. A boundary has at least one event of
 /// those it is asked for.
-const READ: &str = "SELECT runs.lifecycle <> 'live' AS over, kept.* \
+const READ: &str = concat!(
+    "SELECT runs.lifecycle <> 'live' AS over, kept.* \
      FROM runs LEFT JOIN ( \
          SELECT *, sum(octet_length(events)) OVER (ORDER BY position) - octet_length(events) AS before \
          FROM ( \
-             SELECT turn, boundary, commit_id, attempt, position, events, events_digest FROM boundaries \
-             WHERE run = $1 AND event_count > 0 AND position >= $2 AND NOT undone AND NOT dropped \
-             ORDER BY position LIMIT $3 \
+             SELECT b.turn, b.boundary, b.commit_id, b.attempt, b.position, b.events, b.events_digest \
+             FROM boundaries b \
+             WHERE b.run = $1 AND b.event_count > 0 AND b.position >= $2 AND NOT b.undone AND NOT ",
+    is_dropped!(),
+    " ORDER BY b.position LIMIT $3 \
          ) AS found \
      ) AS kept ON kept.before < $4 \
-     WHERE runs.id = $1 ORDER BY kept.position";
+     WHERE runs.id = $1 ORDER BY kept.position"
+);
 
 impl Postgres {
     pub(super) async fn do_events(&self, run: RunId, query: EventQuery) -> Work<EventPage> {

@@ -101,17 +101,16 @@ impl BoundaryChain {
             return Some(fault);
         }
         let row = &boundary.kept.row;
-        let events = i64::try_from(row.events.len()).unwrap_or(i64::MAX);
-        // Of payloads that cannot be decoded, or were dropped, nothing is known but that.
-        let counted = boundary.kept.has_payloads;
+        // Of a bundle's payloads that were dropped nothing is known but that.
+        let events = boundary.kept.events();
         let before = match self.parent(boundary, place) {
             Ok(before) => before,
             Err(what) => return Some(what),
         };
         // Positions never go back: after a rewind they go on from the highest.
         let rewound = boundary.kept.parent.is_some_and(|parent| parent.epoch < place.epoch);
-        let next = before.saturating_add(events);
-        if row.position < next || (row.position > next && counted && !rewound) {
+        let next = before.saturating_add(events.unwrap_or(0));
+        if row.position < next || (row.position > next && events.is_some() && !rewound) {
             return Some("its position is not that of the one before and its own events");
         }
         self.standing(boundary, place)

@@ -50,7 +50,7 @@ const WALK: &str = concat!(
      ) \
      SELECT b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.parent_hash, \
             b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
-            b.events_digest, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
+            b.events_digest, b.event_count, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
             ",
     is_dropped!(),
     " AS is_dropped, \
@@ -94,14 +94,11 @@ pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) ->
 
 /// A boundary from its row.
 pub(super) fn shelved(row: &SqliteRow) -> Work<Shelved> {
-    let parent = match (
-        row.try_get::<Option<i32>, _>("parent_turn")?,
-        row.try_get::<Option<Which>, _>("parent_boundary")?,
-        row.try_get::<Option<i64>, _>("parent_epoch")?,
-    ) {
-        (Some(turn), Some(Which(boundary)), Some(epoch)) => Some(Place { turn, boundary, epoch }),
-        _ => None,
-    };
+    let parent = Kept::parent(
+        row.try_get("parent_turn")?,
+        row.try_get::<Option<Which>, _>("parent_boundary")?.map(|Which(boundary)| boundary),
+        row.try_get("parent_epoch")?,
+    );
     let kept = Kept {
         row: BoundaryRow {
             turn: row.try_get("turn")?,
@@ -129,6 +126,7 @@ pub(super) fn shelved(row: &SqliteRow) -> Work<Shelved> {
         parent,
         ops_digest: row.try_get::<Option<Hash>, _>("ops_digest")?.map(|hash| hash.0),
         events_digest: row.try_get::<Option<Hash>, _>("events_digest")?.map(|hash| hash.0),
+        event_count: Some(row.try_get("event_count")?),
         digest_key: None,
         has_payloads: false,
     };

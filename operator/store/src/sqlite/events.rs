@@ -8,17 +8,22 @@ use super::row::RunRow;
 use super::{Reads as _, Sqlite};
 use crate::events::{FIRST, Kept, page};
 use crate::fault::Work;
+use crate::old::is_dropped;
 use crate::{EventPage, EventQuery, Lifecycle, Result, RunId};
 
 /// Boundaries with the events asked for. A boundary has at least one event of those it is asked for.
-const READ: &str = "SELECT * FROM ( \
+const READ: &str = concat!(
+    "SELECT * FROM ( \
          SELECT *, sum(length(events)) OVER (ORDER BY position) - length(events) AS before \
          FROM ( \
-             SELECT turn, boundary, commit_id, attempt, position, events, events_digest FROM boundaries \
-             WHERE run = ?1 AND event_count > 0 AND position >= ?2 AND NOT undone AND NOT dropped \
-             ORDER BY position LIMIT ?3 \
+             SELECT b.turn, b.boundary, b.commit_id, b.attempt, b.position, b.events, b.events_digest \
+             FROM boundaries b \
+             WHERE b.run = ?1 AND b.event_count > 0 AND b.position >= ?2 AND NOT b.undone AND NOT ",
+    is_dropped!(),
+    " ORDER BY b.position LIMIT ?3 \
          ) \
-     ) WHERE before < ?4 ORDER BY position";
+     ) WHERE before < ?4 ORDER BY position"
+);
 
 impl Sqlite {
     pub(super) async fn do_events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {

@@ -1,5 +1,6 @@
 //! The databases that a case runs on, and a way to write to them behind the store's back.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dalsegno_store::proof::{Anchors, Problem, Summary, check_store};
@@ -48,6 +49,20 @@ impl Face {
             conn.execute(sqlx::raw_sql(sql)).await?;
         }
         Ok(())
+    }
+
+    /// Which columns a table has.
+    pub async fn columns(&self, table: &str) -> BTreeSet<String> {
+        let columns: Vec<String> = if self.is_postgres() {
+            let sql = "SELECT attname::text FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0";
+            let mut conn = PgConnection::connect(&self.url).await.unwrap();
+            sqlx::query_scalar(sql).bind(table).fetch_all(&mut conn).await.unwrap()
+        } else {
+            let sql = "SELECT name FROM pragma_table_info(?)";
+            let mut conn = SqliteConnection::connect(&self.url).await.unwrap();
+            sqlx::query_scalar(sql).bind(table).fetch_all(&mut conn).await.unwrap()
+        };
+        columns.into_iter().collect()
     }
 
     /// Takes away what keeps the owner from editing the audit.

@@ -172,6 +172,7 @@ impl Rows {
             parent: parent.map(|(place, ..)| place),
             ops_digest: header.ops_digest,
             events_digest: header.events_digest,
+            event_count: None,
             digest_key: None,
             has_payloads: true,
         };

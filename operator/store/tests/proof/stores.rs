@@ -3,7 +3,7 @@
 use dalsegno_protocol::{Boundary, Payload, RawValue, RecordOp};
 use dalsegno_store::proof::bundle::{state as replayed, verify};
 use dalsegno_store::proof::{Problem, check_snapshots};
-use dalsegno_store::{Commit, Place, RecordBatch, Retention, Rewind, RunId, Written};
+use dalsegno_store::{Commit, EventQuery, Place, RecordBatch, Retention, Rewind, RunId, Written};
 use uuid::Uuid;
 
 use crate::bundles;
@@ -14,6 +14,7 @@ on_both! {
     a_store_that_was_worked_with_has_no_problem,
     every_edited_column_of_the_audit_is_found,
     every_edited_column_of_a_boundary_is_found,
+    what_nobody_goes_by_hides_no_event,
     what_is_deleted_is_found,
     a_reading_is_one_moment,
     a_rewound_run_has_no_problem,
@@ -98,9 +99,14 @@ async fn every_edited_column_of_a_boundary_is_found(face: &Face) {
     let worker = worked_with(face).await;
     let run = id(face, worker.run);
     face.execute("CREATE TABLE kept AS SELECT * FROM boundaries").await.unwrap();
-    for set in [
+    let sets = [
+        "run = (SELECT id FROM runs WHERE id <> run LIMIT 1)",
+        "turn = 9",
+        "boundary = 2, epoch = epoch + 7",
         "epoch = epoch + 7",
         "parent_turn = 0",
+        "parent_boundary = 1",
+        "parent_boundary = NULL",
         "parent_epoch = 9",
         "parent_hash = content_hash",
         "content_hash = parent_hash",
@@ -111,20 +117,46 @@ async fn every_edited_column_of_a_boundary_is_found(face: &Face) {
         "at = at + 1",
         "ops = NULL",
         "ops_digest = digest",
+        "is_full = NOT is_full",
         "events = NULL",
         "events_digest = digest",
+        "event_count = 0",
+        "event_count = event_count + 1",
         "tokens_in = 1",
         "tokens_out = 1",
         "tool_calls = 1",
         "cost_micro_usd = 1",
         "trigger_word = 'x'",
         "records_digest = digest",
-        "turn = 9",
-    ] {
+        "undone = NOT undone",
+    ];
+    for set in sets {
         let sql = format!("UPDATE boundaries SET {set} WHERE run = {run} AND turn = 2 AND boundary = 1");
         one_problem_after(face, sql).await;
         face.execute("DELETE FROM boundaries; INSERT INTO boundaries SELECT * FROM kept").await.unwrap();
         assert_eq!(face.check().await.1, []);
+    }
+    let edited = sets.iter().map(|set| set.split_once(" = ").unwrap().0).chain(HARMLESS);
+    assert_eq!(face.columns("boundaries").await, edited.map(str::to_owned).collect());
+    let half_a_place =
+        format!("UPDATE boundaries SET parent_epoch = 1 WHERE run = {run} AND parent_turn IS NULL");
+    one_problem_after(face, half_a_place).await;
+}
+
+/// Columns that nobody goes by: how a run ended, and that nothing of it was dropped, its own row and its audit say.
+const HARMLESS: [&str; 2] = ["finish", "dropped"];
+
+async fn what_nobody_goes_by_hides_no_event(face: &Face) {
+    let worker = worked_with(face).await;
+    let events = async || {
+        let query = EventQuery { from: 1, limit: 99, bytes: 9_999 };
+        face.world.events(worker.run, query).await.unwrap().events.len()
+    };
+    assert_eq!(events().await, 6);
+    for column in HARMLESS {
+        face.execute(&format!("UPDATE boundaries SET {column} = NOT {column}")).await.unwrap();
+        assert_eq!(face.check().await.1, []);
+        assert_eq!(events().await, 6, "{column}");
     }
 }
 

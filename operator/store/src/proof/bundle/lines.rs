@@ -193,7 +193,8 @@ impl PlaceLine {
 impl From<StoredBoundary> for BoundaryLine {
     fn from(boundary: StoredBoundary) -> Self {
         let StoredBoundary { run: _, kept, undone, gone, damage: _ } = boundary;
-        let Kept { row, parent, ops_digest, events_digest, digest_key, has_payloads: _ } = kept;
+        let Kept { row, parent, ops_digest, events_digest, event_count: _, digest_key, has_payloads: _ } =
+            kept;
         Self {
             turn: row.turn,
             boundary: row.boundary,
@@ -256,6 +257,7 @@ impl BoundaryLine {
             parent: self.parent.map(|parent| parent.place()),
             ops_digest: self.ops_digest.map(|hash| hash.0),
             events_digest: self.events_digest.map(|hash| hash.0),
+            event_count: None,
             digest_key: self.digest_key.map(|key| DigestKey(key.0)),
             has_payloads: gone.is_none(),
         };
