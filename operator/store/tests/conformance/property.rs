@@ -4,6 +4,8 @@
 
 mod step;
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dalsegno_protocol::Boundary;
@@ -27,6 +29,16 @@ on_every_face! {
 /// Sequences that are tried on each face.
 const CASES: u32 = 24;
 
+/// How often so many are tried until each outcome was met.
+const ROUNDS: usize = 5;
+
+/// What comes of commits, rewinds, snapshotters and clearing up.
+const OUTCOMES: [&str; 8] =
+    ["ok", "duplicate", "fenced", "fenced, committed", "conflict", "rewound", "snapshot", "cleared"];
+
+/// The outcomes that were met.
+type Met = RefCell<BTreeSet<&'static str>>;
+
 /// A writer, what it believes, and what it last sent.
 #[derive(Default)]
 struct Writer {
@@ -39,13 +51,20 @@ async fn any_sequence_of_two_writers_keeps_turns_gap_free_and_linked(world: &Wor
     let mut runner = TestRunner::new(Config { cases: CASES, ..Config::default() });
     let steps = vec(step::step(), 1..40);
     let runtime = tokio::runtime::Handle::current();
-    let outcome = tokio::task::block_in_place(|| {
-        runner.run(&steps, |steps| {
-            runtime.block_on(play(world, steps));
-            Ok(())
-        })
-    });
-    outcome.unwrap();
+    let met = Met::default();
+    for _ in 0..ROUNDS {
+        let outcome = tokio::task::block_in_place(|| {
+            runner.run(&steps, |steps| {
+                runtime.block_on(play(world, &met, steps));
+                Ok(())
+            })
+        });
+        outcome.unwrap();
+        if met.borrow().len() == OUTCOMES.len() {
+            break;
+        }
+    }
+    assert_eq!(met.into_inner(), BTreeSet::from(OUTCOMES));
 }
 
 fn next(run: &RunRecord) -> i32 {
@@ -58,6 +77,7 @@ fn next(run: &RunRecord) -> i32 {
 /// What must stand in the store.
 struct Play<'a> {
     world: &'a World,
+    met: &'a Met,
     run: RunId,
     object_uid: String,
     writers: [Writer; 2],
@@ -70,10 +90,11 @@ struct Play<'a> {
     snapshotters: Vec<JoinHandle<Result<Snapshotted>>>,
 }
 
-async fn play(world: &World, steps: Vec<Step>) {
+async fn play(world: &World, met: &Met, steps: Vec<Step>) {
     let run = world.run().await;
     let mut play = Play {
         world,
+        met,
         run: run.id,
         object_uid: run.object_uid,
         writers: Default::default(),
@@ -91,15 +112,29 @@ async fn play(world: &World, steps: Vec<Step>) {
 }
 
 impl Play<'_> {
+    fn meet(&self, outcome: &'static str) {
+        self.met.borrow_mut().insert(outcome);
+    }
+
     async fn step(&mut self, step: Step, now: RunRecord) {
         match step {
             Step::Attach(who) => self.attach(who, now).await,
             Step::Commit(who, way, change, boundary, distance) => {
                 self.commit(who, way, change, boundary, distance).await;
             }
-            Step::Work(who, turns) => {
-                for (way, change) in turns {
-                    self.commit(who, way, change, Boundary::Result, 0).await;
+            Step::Work(who, gateway, turns) => {
+                let has_it = |writer: &Writer| {
+                    writer.worker.as_ref().is_some_and(|worker| worker.attempt == now.attempt.number)
+                };
+                let who = match self.writers.iter().position(has_it) {
+                    Some(who) => who,
+                    None => {
+                        self.attach(who, now).await;
+                        who
+                    }
+                };
+                for (heard, change) in turns {
+                    self.commit(who, Way { gateway, heard }, change, Boundary::Result, 0).await;
                 }
             }
             Step::Retry(who, way) => {
@@ -122,7 +157,9 @@ impl Play<'_> {
             Step::Clear(keep_last) => {
                 let retention = Retention { keep_last: Some(keep_last), ..Retention::default() };
                 self.world.set_retention(self.run, &retention).await.unwrap();
-                while self.world.drop_old(self.run, 7).await.unwrap().run.is_some() {}
+                while self.world.drop_old(self.run, 7).await.unwrap().run.is_some() {
+                    self.meet("cleared");
+                }
             }
         }
     }
@@ -183,15 +220,25 @@ impl Play<'_> {
         let stands = self.live.iter().any(|(_, id, _)| *id == commit.commit_id);
         match committed {
             Committed::Ok(_) => {
+                self.meet("ok");
                 assert!(!stands, "accepted twice");
                 let epoch = self.world.look(&self.object_uid).await.epoch;
                 let place = Place { turn: commit.turn, boundary: commit.boundary, epoch };
                 let ops = commit.ops.as_ref().map(|ops| String::from_utf8(ops.clone()).unwrap());
                 self.live.push((place, commit.commit_id, ops));
             }
-            Committed::Duplicate(_) => assert!(stands, "a duplicate of nothing"),
-            Committed::Fenced { committed } => assert_eq!(committed, stands),
-            Committed::Conflict { .. } => {}
+            Committed::Duplicate(_) => {
+                self.meet("duplicate");
+                assert!(stands, "a duplicate of nothing");
+            }
+            Committed::Fenced { committed } => {
+                self.meet(if committed { "fenced, committed" } else { "fenced" });
+                assert_eq!(committed, stands);
+            }
+            Committed::Conflict { .. } => {
+                self.meet("conflict");
+                assert!(!stands, "what stands is in nothing's way");
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -201,16 +248,22 @@ impl Play<'_> {
         let to = self.live[left - 1].0;
         let rewind = Rewind { epoch: now.epoch, to, reason: "it went astray".into(), actor: "ada".into() };
         match self.world.rewind(self.run, &rewind).await.unwrap() {
-            Rewound::Done(_) => self.live.truncate(left),
+            Rewound::Done(_) => {
+                self.meet("rewound");
+                self.live.truncate(left);
+            }
             Rewound::Refused(run) => assert!(run.dropped_to.is_some_and(|last| to < last), "{to}"),
         }
     }
 
     /// All that stands is what was accepted and not given up; of what was dropped the headers are there.
-    async fn end(self) {
-        for snapshotter in self.snapshotters {
-            let answer = snapshotter.await.unwrap();
-            assert!(!matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+    async fn end(mut self) {
+        for snapshotter in std::mem::take(&mut self.snapshotters) {
+            match snapshotter.await.unwrap() {
+                Ok(Snapshotted { made: true, .. }) => self.meet("snapshot"),
+                Ok(Snapshotted { made: false, .. }) | Err(Error::Gone { .. }) => {}
+                Err(error) => panic!("{error:?}"),
+            }
         }
         let run = self.world.look(&self.object_uid).await;
         let rows = self.world.boundaries(self.run, 1, i32::MAX).await.unwrap();
