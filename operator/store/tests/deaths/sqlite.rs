@@ -26,37 +26,44 @@ async fn a_process_that_is_killed_in_its_commits_loses_and_doubles_no_acknowledg
     }
     let folder = tempfile::tempdir().unwrap();
     let worker = prepare(folder.path()).await;
-    let mut told: Vec<String> = Vec::new();
+    let (mut told, mut lost) = (Vec::new(), 0);
     for round in 0..KILLS {
         let mut child = command(THIS, folder.path(), &[]).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first = lines.by_ref().map_while(Result::ok).find(|line| line.starts_with("head")).unwrap();
-        agree_on_head(&mut told, &first);
+        lost += agree_on_head(&mut told, &first);
         // Anywhere in the first commits: beginning, writing, syncing, answering.
         std::thread::sleep(Duration::from_micros(round * 7_919 % 9_000));
         kill(&mut child);
         for line in lines.map_while(Result::ok) {
-            // The last line may be cut, in which case nobody was told.
-            if let Some(("ack", turn, hash)) = heard(&line).filter(|(_, _, hash)| hash.len() == 71) {
-                assert_eq!(turn, told.len() + 1, "a turn was acknowledged twice, or one was left out");
-                told.push(hash.to_owned());
+            match heard(&line) {
+                Some(("ack", turn, hash)) if hash.len() == 71 => {
+                    assert_eq!(turn, told.len() + 1, "a turn was acknowledged twice, or one was left out");
+                    told.push(hash.to_owned());
+                }
+                // The last line may be cut, in which case nobody was told.
+                None | Some(("ack", ..)) => {}
+                Some(_) => panic!("{line}"),
             }
         }
     }
     let store = Sqlite::open(&database(folder.path())).await.unwrap();
     let head = store.get_run(worker.run).await.unwrap().unwrap().head.unwrap();
-    agree_on_head(&mut told, &format!("head {} {}", head.turn, head.content_hash));
+    lost += agree_on_head(&mut told, &format!("head {} {}", head.turn, head.content_hash));
     expect_as_told(&store, &worker, &told).await;
-    assert!(told.len() > 100, "{} turns were committed in {KILLS} lives", told.len());
+    let committed = told.len();
+    assert!(committed > 100 && lost > 0, "{KILLS} lives, {committed} turns, {lost} lost answers");
 }
 
-/// The head that a process found is the last acknowledged turn, or the one after it, whose answer was lost.
-fn agree_on_head(told: &mut Vec<String>, line: &str) {
+/// The head that a process found is the last acknowledged turn, or the one after it, whose answer was lost. How many were.
+fn agree_on_head(told: &mut Vec<String>, line: &str) -> usize {
     let (_, turn, hash) = heard(line).unwrap();
-    if turn == told.len() + 1 {
+    let lost = turn.saturating_sub(told.len());
+    if lost == 1 {
         told.push(hash.to_owned());
     }
     assert_eq!((turn, Some(hash)), (told.len(), Some(told.last().map_or("-", String::as_str))));
+    lost
 }
 
 /// SIGKILL.

@@ -12,19 +12,31 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What a worker was told of a turn: its content hash.
 pub type Told = Vec<String>;
 
-/// Commits turns `1..=last`, each sent again unchanged until it is answered. Answers what each came to, and how often an
-/// answer was lost.
-pub async fn turns(store: &dyn Store, worker: &Worker, last: i32, pause: Duration) -> (Told, usize) {
-    let (mut told, mut lost) = (Told::new(), 0);
+/// How often a worker was not answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lost {
+    /// Calls whose outcome it could not know.
+    pub answers: usize,
+    /// Turns that stood already when they were sent again: it was the answer alone that was lost.
+    pub alone: usize,
+}
+
+/// Commits turns `1..=last`, each sent again unchanged until it is answered. Answers what each came to, and what was lost.
+pub async fn turns(store: &dyn Store, worker: &Worker, last: i32, pause: Duration) -> (Told, Lost) {
+    let (mut told, mut lost) = (Told::new(), Lost::default());
     for turn in 1..=last {
         let commit = worker.result(turn);
         let began = Instant::now();
         let standing = loop {
             match store.commit(&commit).await {
-                Ok(Committed::Ok(standing) | Committed::Duplicate(standing)) => break standing,
+                Ok(Committed::Ok(standing)) => break standing,
+                Ok(Committed::Duplicate(standing)) => {
+                    lost.alone += 1;
+                    break standing;
+                }
                 Ok(other) => panic!("turn {turn} came to {other:?}"),
                 Err(error) => {
-                    lost += 1;
+                    lost.answers += 1;
                     assert!(began.elapsed() < PATIENCE, "turn {turn}: {error:?}");
                     tokio::time::sleep(Duration::from_millis(30)).await;
                 }
