@@ -35,7 +35,7 @@ pub async fn prepare(folder: &Path) -> Worker {
 }
 
 /// The worker that was prepared.
-fn worker(folder: &Path) -> Worker {
+pub fn worker(folder: &Path) -> Worker {
     let text = std::fs::read_to_string(folder.join("worker")).unwrap();
     let (run, object_uid, attempt, pod_uid, capability) = serde_json::from_str(&text).unwrap();
     Worker { run, object_uid, attempt, pod_uid, capability }

@@ -1,4 +1,5 @@
-//! The process around an embedded store is killed; its commits are on the disk before they are answered; its disk is full.
+//! The process around an embedded store is killed; what it writes is on the disk before it is answered; its disk is full, or
+//! may only be read.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Child;
@@ -11,7 +12,7 @@ use dalsegno_store::sqlite::Sqlite;
 use crate::child::{
     self, command, commit_turns, database, heard, prepare, say, with_mounts, write_one_of_each,
 };
-use crate::steady::expect_as_told;
+use crate::steady::{expect_as_told, turns};
 use crate::traced::{synced_before_each_answer, traced};
 
 /// How often the process is killed.
@@ -129,6 +130,33 @@ async fn a_full_disk_refuses_a_turn_and_keeps_all_before_it() {
     expect_as_told(&*store, &worker, &told).await;
     let world = crate::world::World::new(store, ());
     world.turn(&worker, told.len() as i32 + 1).await;
+}
+
+/// A kernel that finds an error makes a file system read-only under whoever writes to it, and does so for nobody who asks:
+/// here a few writes are answered as if it had.
+#[tokio::test]
+async fn a_file_system_that_becomes_read_only_refuses_turns_and_takes_the_same_ones_later() {
+    const THIS: &str =
+        "sqlite::a_file_system_that_becomes_read_only_refuses_turns_and_takes_the_same_ones_later";
+    if let Some(folder) = child::folder() {
+        let (store, worker) = (Sqlite::open(&database(&folder)).await.unwrap(), child::worker(&folder));
+        let (told, lost) = turns(&store, &worker, 30, Duration::ZERO).await;
+        expect_as_told(&store, &worker, &told).await;
+        return say(&format!("lost {} {}", lost.answers, lost.alone));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let worker = prepare(folder.path()).await;
+    let refusing = ["-e", "trace=pwrite64", "-e", "inject=pwrite64:error=EROFS:when=100..120"];
+    let strace = [&["strace", "-f", "-qq", "-o", "/dev/null"][..], &refusing].concat();
+    let output = command(THIS, folder.path(), &strace).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let lost = said.lines().find_map(|line| line.strip_prefix("lost "));
+    let lost = lost.unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&output.stderr)));
+    let (refused, alone) = lost.split_once(' ').unwrap();
+    assert!(refused.parse::<u32>().unwrap() > 0, "no turn was refused");
+    assert_eq!(alone, "0", "what was refused stood");
+    let store = Sqlite::open(&database(folder.path())).await.unwrap();
+    assert_eq!(store.get_run(worker.run).await.unwrap().unwrap().head.unwrap().turn, 30);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dalsegno_store::{Committed, Standing, Store};
+use dalsegno_store::{Committed, Error, Standing, Store};
 
 use crate::world::Worker;
 
@@ -34,12 +34,12 @@ pub async fn turns(store: &dyn Store, worker: &Worker, last: i32, pause: Duratio
                     lost.alone += 1;
                     break standing;
                 }
-                Ok(other) => panic!("turn {turn} came to {other:?}"),
-                Err(error) => {
+                Err(error @ Error::Unavailable { .. }) => {
                     lost.answers += 1;
                     assert!(began.elapsed() < PATIENCE, "turn {turn}: {error:?}");
                     tokio::time::sleep(Duration::from_millis(30)).await;
                 }
+                other => panic!("turn {turn} came to {other:?}"),
             }
         };
         told.push(hash(&standing, turn));
