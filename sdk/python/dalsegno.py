@@ -1,6 +1,7 @@
 """Dal Segno for Python: what an agent imports. One file, the standard library only; README.md shows its loop."""
 
 import base64, http.client, itertools, json, os, random, re, secrets, signal, sys, threading, time, uuid  # noqa: E401
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -42,8 +43,9 @@ class Run:
         self._keys = self._url.path.rstrip("/").split("/")[-1] + ":"  # the run's id: no other run has such keys
         self._over, self._term, self._claims, self._kept = threading.Event(), threading.Event(), {}, threading.local()
         self.cancelled = self.suspending = False  # what a person asks for, as of the last answer
-        if sigterm:
-            threading.Thread(target=self._leave, daemon=True).start()  # a fork has no such thread, and ends at once
+        if sigterm:  # a fork has no such thread, and ends at once
+            leave = lambda: (self._term.wait(), time.sleep(GRACE_SECONDS), os._exit(143))
+            threading.Thread(target=leave, daemon=True).start()
             signal.signal(signal.SIGTERM, lambda *_: self._term.set() if os.getpid() == own else os._exit(143))
         answer = self._send("attach", {"instance": self._instance})
         self.name, self.attempt, self.decision = answer["run"], answer["attempt"], answer["decision"]
@@ -66,9 +68,8 @@ class Run:
         "truncate": {name: length}, "remove": [names]}; with neither it stays. `usage` of this boundary: {"tokensIn",
         "tokensOut", "toolCalls", "costMicroUSD"}. `calls` of a plan: [{"id", "policy", "arguments"}]. `records`: as of
         `write_records`. `finish` ends the run: {"outcome": "succeeded" | "failed", "reason", "message", "output"}."""
-        channels = channels and {
-            **channels, "set": {name: {"json": value} for name, value in channels.get("set", {}).items()},
-            "append": {name: [{"json": item} for item in items] for name, items in channels.get("append", {}).items()}}
+        channels = channels and {**channels, "set": {k: {"json": v} for k, v in channels.get("set", {}).items()},
+            "append": {k: [{"json": v} for v in of] for k, of in channels.get("append", {}).items()}}
         answer = self._send(f"turns/{turn}/plan" if plan else f"turns/{turn}", {
             "commitId": str(uuid.uuid4()), "state": state, "channels": channels, "events": list(events), "usage": usage,
             "calls": [{"key": self._keys + call["id"], **call} for call in calls], "records": _operations(records),
@@ -124,7 +125,6 @@ class Run:
         self._over.set()
 
     stopping = property(lambda self: self._term.is_set(), doc="SIGTERM came: commit and leave within GRACE_SECONDS.")
-
     def check(self):
         """Between two steps: acknowledges a cancel and exits 0, or exits 143 where the pod has to go."""
         if self.cancelled:
@@ -166,7 +166,7 @@ class Run:
                 status, retry_after = error, ""  # it may have been heard; the gateway tells a repeat by its bytes
             connection.close()  # the next one may lead to another gateway
             if delay == 5:
-                print(f"dalsegno: {call}: no answer yet ({status}), sending it again", file=sys.stderr, flush=True)
+                self._say(f"{call}: no answer yet ({status}), sending it again")
             time.sleep(max(random.uniform(delay / 2, delay), int(retry_after) if retry_after.isdecimal() else 0))
 
     def _refuse(self, call, status, answer):
@@ -177,7 +177,7 @@ class Run:
         if call == "heartbeat" and (code == "FINISHED" or self._over.is_set()):
             sys.exit()  # ends this thread alone: it was we who ended the run
         if code in OVER:
-            os.write(2, f"dalsegno: {code}: {detail}\n".encode())
+            self._say(f"{code}: {detail}")
             os._exit(0 if code == "FINISHED" else 1)
         if call != "heartbeat":  # to that it is no answer: this thread has nobody to tell, and goes on
             raise Refused(code, f"{call}: {detail}")
@@ -186,7 +186,9 @@ class Run:
         while not self._over.wait(pause):
             pause = self._send("heartbeat", timeout=5) and seconds
 
-    _leave = lambda self: (self._term.wait(), time.sleep(GRACE_SECONDS), os._exit(143))
+    def _say(self, text):
+        with suppress(OSError):  # that nobody hears it changes nothing
+            os.write(2, f"dalsegno: {text}\n".encode())
 
 
 def _decode(channel):
@@ -195,6 +197,5 @@ def _decode(channel):
     return values if "list" in channel else values[0]
 
 
-def _operations(operations):
-    return [{kind: {**of, "value": {"json": of["value"]}} if "value" in of else of}
-            for operation in operations for kind, of in operation.items()]
+def _operations(ops):
+    return [{k: {**of, "value": {"json": of["value"]}} if "value" in of else of} for op in ops for k, of in op.items()]

@@ -274,6 +274,20 @@ def test_a_fenced_commit_ends_the_process_whatever_the_agent_catches(gateway):
     assert (code, out, err) == (1, "", "dalsegno: FENCED: because\n")
 
 
+def test_a_fence_and_a_wait_that_nobody_can_be_told_of_are_heeded_all_the_same(gateway):
+    gateway.script["turns/1"] = [*[problem(503, "UNAVAILABLE")] * 8, problem(409, "FENCED")]
+    code, out, _ = gateway.run("""
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 2)
+        dalsegno.time.sleep = lambda seconds: None
+        try:
+            Run.attach(heartbeat=False).commit(1, state=1)
+        except BaseException:
+            pass
+        print("still here")
+    """)
+    assert (code, out, len(gateway.bodies("turns/1"))) == (1, "", 9)
+
+
 @pytest.mark.parametrize("code", ["ATTEMPT_SPENT", "VERSION_INCOMPATIBLE", "CHECKPOINT_CORRUPT"])
 def test_a_refused_attach_ends_the_process(gateway, code):
     gateway.script["attach"] = [problem(409, code)]
@@ -317,6 +331,18 @@ def test_a_heartbeat_that_is_refused_is_not_the_last_one(gateway):
     gateway.script["heartbeat"] = [(404, "nginx"), problem(401, "UNAUTHENTICATED"), (200, b"<html>"), ok(cancel=True)]
     code, out, err = gateway.run("run = Run.attach()\nwhile not run.cancelled: time.sleep(0.1)")
     assert (code, out, err) == (0, "", "")
+
+
+def test_heartbeats_go_on_where_nobody_can_be_told_that_they_are_not_answered(gateway):
+    gateway.script["heartbeat"] = [*[problem(503, "UNAVAILABLE")] * 9, ok(cancel=True)]
+    code, _, _ = gateway.run("""
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 2)
+        dalsegno.time.sleep = lambda seconds: None
+        run = Run.attach()
+        while not run.cancelled:
+            dalsegno.threading.Event().wait(0.05)
+    """)
+    assert code == 0
 
 
 def test_a_heartbeat_after_our_own_finish_is_not_taken_for_a_fence(gateway):

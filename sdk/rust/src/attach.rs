@@ -13,7 +13,7 @@ use dalsegno_protocol::{AttachRequest, AttachResponse, Code, Flags, Problem, Sta
 use crate::http::{Client, OnOver};
 use crate::json::to_bytes;
 use crate::watch::{Asked, beat, listen_for_sigterm};
-use crate::{Error, Result, Run};
+use crate::{Error, Result, Run, say};
 
 /// How to attach, where [`Run::attach`] is not what is wanted.
 pub struct Builder {
@@ -99,6 +99,6 @@ impl Builder {
 
 /// What an agent does that is told it is over, unless it brings a hook of its own.
 fn leave(problem: &Problem) {
-    eprintln!("dalsegno: {}: {}", problem.code, problem.detail);
+    say(&format!("{}: {}", problem.code, problem.detail));
     process::exit(if problem.code == Code::Finished { 0 } else { 1 })
 }

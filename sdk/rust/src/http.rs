@@ -10,7 +10,7 @@ use std::{fs, thread};
 use dalsegno_protocol::{Code, Problem};
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use crate::{Error, Result};
+use crate::{Error, Result, say};
 
 /// The deadline of one try of a call: above the 20 s for which an attach may wait for the version's verdict.
 pub(crate) const CALL: Duration = Duration::from_secs(30);
@@ -95,7 +95,7 @@ impl Client {
                 Err(error) => (error.to_string(), Duration::ZERO),
             };
             if delay == LONGEST_DELAY {
-                eprintln!("dalsegno: {}: no answer yet ({why}), sending it again", named(path));
+                say(&format!("{}: no answer yet ({why}), sending it again", named(path)));
             }
             thread::sleep(delay.mul_f64(rand::random_range(0.5..1.0)).max(at_least));
             delay = (delay * 2).min(LONGEST_DELAY);

@@ -51,7 +51,7 @@ pub use run::Run;
 pub use watch::GRACE;
 
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{self, Write};
 
 /// How an attempt judges its own end, in its termination message. It outranks the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -72,8 +72,13 @@ pub fn terminate(class: Class, message: &str) -> ! {
     if let Ok(mut log) = OpenOptions::new().write(true).truncate(true).open(log) {
         let _ = log.write_all(termination_message(class, message).as_bytes());
     }
-    eprintln!("dalsegno: {}: {message}", format!("{class:?}").to_lowercase());
+    say(&format!("{}: {message}", format!("{class:?}").to_lowercase()));
     std::process::exit(1)
+}
+
+/// One line for a person. That nobody hears it changes nothing: a process that is fenced ends all the same.
+fn say(line: &str) {
+    let _ = io::stderr().write_all(format!("dalsegno: {line}\n").as_bytes());
 }
 
 /// At most 512 characters of the message: the kubelet cuts the file at 4 KiB, and half a JSON document says nothing.

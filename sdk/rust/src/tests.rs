@@ -54,6 +54,10 @@ impl Gateway {
     }
 
     fn builder(&self) -> Builder {
+        self.unhooked().on_over(|_| ())
+    }
+
+    fn unhooked(&self) -> Builder {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("dalsegno-sdk-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::SeqCst));
         let dir = std::env::temp_dir().join(name);
@@ -63,7 +67,6 @@ impl Gateway {
         Run::builder()
             .heartbeat(false)
             .sigterm(false)
-            .on_over(|_| ())
             .env(env::URL, &self.url)
             .env(env::TOKEN_FILE, dir.join("token").to_str().unwrap())
             .env(env::INPUT_FILE, dir.join("input").to_str().unwrap())
@@ -240,6 +243,23 @@ fn a_fenced_commit_calls_the_hook() {
     let refused = attach.unwrap().commit(Commit::new(1));
     assert!(matches!(refused, Err(Error::Over(problem)) if problem.code == Code::Fenced));
     assert_eq!(*heard.lock().unwrap(), [Code::Fenced]);
+}
+
+/// In a process of its own, whose standard error nobody reads.
+#[test]
+fn a_fence_and_a_wait_that_nobody_can_be_told_of_are_heeded_all_the_same() {
+    const NAME: &str = "tests::a_fence_and_a_wait_that_nobody_can_be_told_of_are_heeded_all_the_same";
+    if std::env::var_os("CHILD").is_none() {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let (_, unread) = std::io::pipe().unwrap();
+        let ended = child.args(["--exact", "--nocapture", NAME]).env("CHILD", "").stderr(unread).output();
+        assert_eq!(ended.unwrap().status.code(), Some(1));
+        return;
+    }
+    let answers: [Answer; 8] =
+        std::array::from_fn(|n| if n < 7 { problem(503, "UNAVAILABLE") } else { problem(409, "FENCED") });
+    let gateway = Gateway::new().on("turns/1", answers);
+    let _ = gateway.unhooked().attach().unwrap().commit(Commit::new(1));
 }
 
 #[test]

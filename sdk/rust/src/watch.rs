@@ -11,7 +11,7 @@ use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
 use crate::http::{BEAT, Client};
-use crate::{Error, Result};
+use crate::{Error, Result, say};
 
 /// From SIGTERM to the end of the process, whatever the loop is doing.
 pub const GRACE: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ pub(crate) fn beat(client: Arc<Client>, asked: Arc<Asked>, every: Duration) -> S
                     }
                 }
                 Err(Error::Over(_)) => return,
-                Err(error) => eprintln!("dalsegno: {error}"),
+                Err(error) => say(&error.to_string()),
             }
         }
     });
