@@ -141,7 +141,7 @@ class Run:
         sys.exit(f"dalsegno: {word['class']}: {message}")
 
     def _send(self, path, fields=None, method="POST", timeout=30):
-        """Serialises once and sends the same bytes until they are answered, for as long as the pod lives."""
+        """Serialises once and sends the same bytes until they are answered; no try or wait is longer than `timeout`."""
         call = re.sub("(?<=^calls/)[^/]+", "*", path.split("?")[0])  # what may stand in a log: no id, no record's key
         body = fields and json.dumps({k: v for k, v in fields.items() if v is not None}).encode()
         kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
@@ -152,22 +152,21 @@ class Run:
             try:
                 connection.request(method, f"{self._url.path.rstrip('/')}/{path}", body, headers)
                 answer = connection.getresponse()
-                status, retry_after, text = answer.status, answer.headers.get("Retry-After", ""), answer.read()
-                if status == 200:
-                    answer = json.loads(text)
+                status, later, text = answer.status, answer.headers.get("Retry-After", ""), answer.read()
+                if status == 200 and isinstance(answer := json.loads(text), dict):
                     self.suspending = answer.get("suspend", self.suspending)
                     self.cancelled = self.cancelled or answer.get("cancel", False)
                     return answer
-                if status != 429 and status < 500:
+                if status not in (200, 429) and status < 500:
                     self._refuse(call, status, text)
             except http.client.InvalidURL:  # it was never sent, and never will be
                 raise
             except (OSError, http.client.HTTPException, json.JSONDecodeError, UnicodeDecodeError) as error:
-                status, retry_after = error, ""  # it may have been heard; the gateway tells a repeat by its bytes
+                status, later = error, ""  # it may have been heard; the gateway tells a repeat by its bytes
             connection.close()  # the next one may lead to another gateway
             if delay == 5:
                 self._say(f"{call}: no answer yet ({status}), sending it again")
-            time.sleep(max(random.uniform(delay / 2, delay), int(retry_after) if retry_after.isdecimal() else 0))
+            time.sleep(max(random.uniform(delay / 2, delay), min(timeout, int(later[:9])) if later.isdecimal() else 0))
 
     def _refuse(self, call, status, answer):
         try:
@@ -184,7 +183,7 @@ class Run:
 
     def _beat(self, seconds, pause=0):  # the first one goes at once: it binds the lease
         while not self._over.wait(pause):
-            pause = self._send("heartbeat", timeout=5) and seconds
+            pause, _ = seconds, self._send("heartbeat", timeout=5)
 
     def _say(self, text):
         with suppress(OSError):  # that nobody hears it changes nothing

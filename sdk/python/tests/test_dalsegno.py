@@ -209,7 +209,7 @@ def test_what_holds_a_nan_is_sent_as_python_writes_it_and_comes_back(gateway):
 
 
 @pytest.mark.parametrize("fault", [problem(503, "UNAVAILABLE"), problem(429, "TOO_MANY_REQUESTS"), (502, "nginx"), Gateway.CUT,
-                                   (200, b"<html>"), (200, b""), (200, b'{"head": {"turn"'), (200, b"\x1f\x8b"),
+                                   (200, b"<html>"), (200, b""), (200, b"null"), (200, b'{"head": {"turn"'), (200, b"\x1f\x8b"),
                                    (200, {}, ("Content-Length", "99"), ("Connection", "close"))])
 def test_a_commit_without_an_answer_is_sent_again_as_the_same_bytes(gateway, fault):
     gateway.script["turns/1"] = [fault, fault, committed(1)]
@@ -331,6 +331,21 @@ def test_a_heartbeat_that_is_refused_is_not_the_last_one(gateway):
     gateway.script["heartbeat"] = [(404, "nginx"), problem(401, "UNAUTHENTICATED"), (200, b"<html>"), ok(cancel=True)]
     code, out, err = gateway.run("run = Run.attach()\nwhile not run.cancelled: time.sleep(0.1)")
     assert (code, out, err) == (0, "", "")
+
+
+def test_heartbeats_outlive_what_an_odd_answer_says_and_wait_for_none_past_the_lease(gateway):
+    gateway.script["attach"] = [attach(heartbeatSeconds=0.1)]
+    away = [(*problem(503, "UNAVAILABLE"), ("Retry-After", seconds)) for seconds in ("60", "99999999999", "9" * 5000)]
+    gateway.script["heartbeat"] = [(200, b"null"), (200, {}), *away, ok(cancel=True)]
+    code, out, err = gateway.run("""
+        waits = []
+        dalsegno.time.sleep = waits.append
+        run = Run.attach()
+        while not run.cancelled:
+            dalsegno.threading.Event().wait(0.05)
+        print([wait for wait in waits if wait >= 1])
+    """)
+    assert (code, out, err) == (0, "[5, 5, 5]\n", "")
 
 
 def test_heartbeats_go_on_where_nobody_can_be_told_that_they_are_not_answered(gateway):

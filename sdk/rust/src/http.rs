@@ -1,5 +1,6 @@
 //! The same bytes until they are answered.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,15 +72,16 @@ impl Client {
             .map_err(|source| Error::Json { doing: "read the gateway's answer", source })
     }
 
-    /// Sends the same bytes until they are answered, for as long as the pod lives; returns the answer's body.
+    /// Sends the same bytes until they are answered, for as long as the pod lives; returns the answer's body. No try and
+    /// no wait is longer than `timeout`.
     pub(crate) fn send(&self, path: &str, body: Option<&[u8]>, timeout: Duration) -> Result<Vec<u8>> {
         let mut delay = FIRST_DELAY;
         loop {
             let bearer = self.bearer()?;
             let (why, at_least) = match self.exchange(path, &bearer, body, timeout) {
                 Ok(answer) if answer.status == 200 => {
-                    match serde_json::from_slice::<IgnoredAny>(&answer.body) {
-                        Ok(IgnoredAny) => return Ok(answer.body),
+                    match serde_json::from_slice::<HashMap<String, IgnoredAny>>(&answer.body) {
+                        Ok(_) => return Ok(answer.body),
                         // It was cut short, or is a page of somebody between here and the gateway.
                         Err(error) => (error.to_string(), Duration::ZERO),
                     }
@@ -87,7 +89,7 @@ impl Client {
                 Ok(answer) if answer.status != 429 && answer.status < 500 => {
                     return Err(self.refusal(path, answer));
                 }
-                Ok(answer) => (answer.status.to_string(), answer.retry_after),
+                Ok(answer) => (answer.status.to_string(), answer.retry_after.min(timeout)),
                 Err(never @ (ureq::Error::Http(_) | ureq::Error::BadUri(_) | ureq::Error::TlsRequired)) => {
                     return Err(Error::Unsendable { path: named(path), source: Box::new(never) });
                 }

@@ -112,7 +112,11 @@ fn serve(stream: TcpStream, script: &Mutex<Script>) {
         let Some((status, body)) = answer else { return };
         // A text is sent as it is: it is no JSON.
         let body = body.as_str().map_or_else(|| body.to_string(), str::to_owned);
-        let retry = if status == 429 { "Retry-After: 1\r\n" } else { "" };
+        let retry = match status {
+            429 => "Retry-After: 1\r\n",
+            504 => "Retry-After: 99999999999\r\n",
+            _ => "",
+        };
         let head = format!("HTTP/1.1 {status} Any\r\nContent-Length: {}\r\n{retry}", body.len());
         write!(reader.get_mut(), "{head}\r\n{body}").unwrap();
     }
@@ -216,13 +220,13 @@ fn a_state_too_large_for_the_answer_is_fetched() {
 
 #[test]
 fn a_commit_without_an_answer_is_sent_again_as_the_same_bytes() {
-    let page = Some((200, Value::String("<html>".into())));
+    let [page, null] = ["<html>", "null"].map(|text| Some((200, json!(text))));
     let faults =
-        [problem(503, "UNAVAILABLE"), Some((502, json!("proxy"))), page, None, committed(1, "result")];
+        [problem(503, "UNAVAILABLE"), Some((502, json!("proxy"))), page, null, None, committed(1, "result")];
     let gateway = Gateway::new().on("turns/1", faults);
     gateway.attach().commit(Commit::new(1).state(&1.5).unwrap()).unwrap();
     let bodies = gateway.bodies("turns/1");
-    assert_eq!(bodies.len(), 5);
+    assert_eq!(bodies.len(), 6);
     assert!(bodies.iter().all(|body| *body == bodies[0]));
 }
 
@@ -348,6 +352,14 @@ fn heartbeats_go_on_while_the_loop_sleeps_and_one_that_is_fenced_calls_the_hook(
     within(Duration::from_secs(5), || heard.lock().unwrap().is_some());
     assert!(run.cancelled());
     assert_eq!(gateway.bodies("heartbeat"), ["", "", ""]);
+}
+
+#[test]
+fn a_heartbeat_that_is_put_off_is_not_put_off_past_the_lease() {
+    let gateway =
+        Gateway::new().on("heartbeat", [problem(504, "UNAVAILABLE"), flags(json!({"cancel": true}))]);
+    let run = gateway.builder().heartbeat(true).attach().unwrap();
+    within(Duration::from_secs(9), || run.cancelled());
 }
 
 #[test]
