@@ -137,7 +137,7 @@ class Run:
         """Exits 1 and leaves word why. `fatal`: more attempts would not help, hold the run for a person."""
         word = {"dalsegno": 1, "class": "fatal" if fatal else "crash", "message": message[:512]}
         if TERMINATION_LOG.exists():
-            TERMINATION_LOG.write_text(json.dumps(word, ensure_ascii=False), "utf-8")
+            TERMINATION_LOG.write_bytes(json.dumps(word, ensure_ascii=False).encode("utf-8", "replace"))
         sys.exit(f"dalsegno: {word['class']}: {message}")
 
     def _send(self, path, fields=None, method="POST", timeout=30):
@@ -187,7 +187,7 @@ class Run:
 
     def _say(self, text):
         with suppress(OSError):  # that nobody hears it changes nothing
-            os.write(2, f"dalsegno: {text}\n".encode())
+            os.write(2, f"dalsegno: {text}\n".encode("utf-8", "replace"))
 
 
 def _decode(channel):

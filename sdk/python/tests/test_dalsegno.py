@@ -625,3 +625,16 @@ def test_a_failure_leaves_word_in_the_termination_log(gateway, tmp_path):
     assert (code, err[:40]) == (1, "dalsegno: fatal: the wörld is gone......")
     word = json.loads(log.read_text())
     assert (word["dalsegno"], word["class"], len(word["message"])) == (1, "fatal", 512)
+
+
+def test_text_that_is_no_unicode_costs_neither_the_word_nor_the_fence(gateway, tmp_path):
+    log = tmp_path / "log"
+    log.touch()
+    code, _, _ = gateway.run(f"""
+        dalsegno.TERMINATION_LOG = dalsegno.Path({str(log)!r})
+        Run.attach().fail("no such page: \\ud800", fatal=True)
+    """)
+    assert (code, json.loads(log.read_text())["message"]) == (1, "no such page: ?")
+    fenced = {"code": "FENCED", "detail": "\ud800"}
+    gateway.script["attach"] = [(409, fenced)]
+    assert gateway.run("Run.attach()") == (1, "", "dalsegno: FENCED: ?\n")
