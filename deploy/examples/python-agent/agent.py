@@ -5,9 +5,9 @@ not ask the model twice; the tool writes to the ledger under the call's key, so 
 there once. The input: {"goal", "turns", "turnSeconds", "ledger"}.
 """
 
+import http.client
 import json
 import time
-import urllib.error
 import urllib.request
 
 from dalsegno import Run
@@ -33,7 +33,7 @@ def write(ledger, entry):
         try:
             with urllib.request.urlopen(request, timeout=10):
                 return entry["turn"]
-        except urllib.error.URLError:
+        except (OSError, http.client.HTTPException):
             if pause is None:
                 raise
             time.sleep(pause)
