@@ -1,12 +1,15 @@
 //! The run of a laptop: the AgentRun that a person would have applied, and its input, which is kept.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use dalsegno_crds::{AgentRun, AgentRunSpec, OnPriorRun, Recovery};
+use dalsegno_protocol::RawValue;
 use dalsegno_store::{Lifecycle, RunRecord, Store};
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::config::DevArgs;
@@ -69,7 +72,7 @@ impl Input {
             return Ok(input);
         }
         let begun_with = Self::read(&kept)?;
-        if given.is_some_and(|it| it.value != begun_with.value) {
+        if given.is_some_and(|it| !say_the_same(&it.text, &begun_with.text)) {
             bail!(
                 "the run {NAMESPACE}/{} was begun with another input, and an input never changes: --fresh begins a new \
                  run, --name another one",
@@ -93,4 +96,25 @@ impl Input {
         file.write_all(self.text.as_bytes())?;
         file.sync_all()
     }
+}
+
+/// Whether two JSON texts say the same, in whatever spelling and order. An integer is held to each of its digits: of one
+/// beyond 64 bits a [`Value`] keeps the first ones alone.
+fn say_the_same(one: &str, other: &str) -> bool {
+    type Object<'a> = BTreeMap<String, &'a RawValue>;
+    type List<'a> = Vec<&'a RawValue>;
+    fn both<'a, T: Deserialize<'a>>(one: &'a str, other: &'a str) -> Option<(T, T)> {
+        serde_json::from_str(one).ok().zip(serde_json::from_str(other).ok())
+    }
+    if let Some((one, other)) = both::<Object<'_>>(one, other) {
+        let mut members = one.values().zip(other.values());
+        return one.keys().eq(other.keys())
+            && members.all(|(one, other)| say_the_same(one.get(), other.get()));
+    }
+    if let Some((one, other)) = both::<List<'_>>(one, other) {
+        let mut items = one.iter().zip(&other);
+        return one.len() == other.len() && items.all(|(one, other)| say_the_same(one.get(), other.get()));
+    }
+    let is_integer = one.bytes().all(|it| it == b'-' || it.is_ascii_digit());
+    both::<Value>(one, other).is_some_and(|(one, other)| one == other) && (!is_integer || one == other)
 }

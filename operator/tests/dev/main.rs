@@ -215,6 +215,8 @@ fn a_worker_reads_its_input_as_it_was_written_however_its_values_are_spelled_lat
     assert_eq!(fs::read_to_string(&copy).unwrap(), written);
 
     fs::remove_file(&copy).unwrap();
+    fs::write(&given, written.replace("123,", "124,")).unwrap();
+    laptop.run(&[]).told(1, &["was begun with another input"]);
     fs::write(&given, written.replace("1.10", "1.1")).unwrap();
     laptop.run(&[]).told(0, &["Succeeded"]);
     assert_eq!(fs::read_to_string(&copy).unwrap(), written);
