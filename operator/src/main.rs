@@ -19,6 +19,7 @@ mod log;
 mod nodes;
 mod observe;
 mod operate;
+mod output;
 mod people;
 mod pods;
 mod pulse;
@@ -38,6 +39,7 @@ use anyhow::Context as _;
 use clap::Parser;
 
 use crate::config::{AuditCommand, Cli, Command, DatabaseArgs, KeysCommand, StoreArgs};
+use crate::output::{mention, print};
 use crate::people::verify::Target;
 use crate::serve::{Parts, folder_of, serve};
 
@@ -49,13 +51,13 @@ async fn main() -> ExitCode {
     let cli = Cli::parse();
     // One TLS provider for the whole process; two in one graph make the client panic.
     if rustls::crypto::ring::default_provider().install_default().is_err() {
-        eprintln!("dalsegno: a TLS provider is installed already");
+        mention("dalsegno: a TLS provider is installed already");
         return ExitCode::FAILURE;
     }
     match run(cli.command).await {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("dalsegno: {error:#}");
+            mention(&format!("dalsegno: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -95,7 +97,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Crds => {
             for crd in dalsegno_crds::crds() {
-                print!("---\n{}", serde_yaml::to_string(&crd)?);
+                print(format_args!("---\n{}", serde_yaml::to_string(&crd)?));
             }
             Ok(())
         }

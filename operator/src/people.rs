@@ -11,6 +11,7 @@ use dalsegno_protocol::{CallOutcome, Limits, RawValue};
 use dalsegno_store::{Completed, RunRecord, Settle, SettledBy, Store};
 
 use crate::config::{RunName, SettleOutcome, StoreArgs};
+use crate::output::print_line;
 
 /// Somebody's word on a call.
 pub struct Word {
@@ -47,8 +48,8 @@ pub async fn settle(store: &StoreArgs, name: &RunName, word: Word) -> anyhow::Re
         reason: word.reason,
     };
     match store.settle(&settle).await.context("settling the call")? {
-        Completed::Ok => println!("settled: {}", word.call),
-        Completed::Duplicate => println!("settled before, with the same outcome: {}", word.call),
+        Completed::Ok => print_line!("settled: {}", word.call),
+        Completed::Duplicate => print_line!("settled before, with the same outcome: {}", word.call),
         Completed::Conflict(why) => bail!("{}: {why}", word.call),
         Completed::TooLarge => bail!(
             "with this result the open calls of the run would be too large: say where it stands, in at most {} bytes",
@@ -78,7 +79,7 @@ pub async fn adopt_namespace(
     let store = store.open_beside().await?;
     match store.adopt_namespace(old, new, by, reason).await.context("moving the runs")? {
         0 => bail!("the store has no run of a namespace with UID {old}"),
-        runs => println!("{runs} runs now belong to the namespace with UID {new}"),
+        runs => print_line!("{runs} runs now belong to the namespace with UID {new}"),
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use dalsegno_store::{Prune, RunId, Store, audit};
 use jiff::Timestamp;
 
 use crate::config::StoreArgs;
+use crate::output::print_line;
 
 /// Somebody's word, for the audit.
 pub struct Word {
@@ -59,7 +60,7 @@ pub async fn prune(
             runs += 1;
         }
     }
-    println!("{rows} rows of {runs} runs were pruned");
+    print_line!("{rows} rows of {runs} runs were pruned");
     Ok(())
 }
 
@@ -72,16 +73,20 @@ async fn check(store: &dyn Store, copy: Option<&Path>, keys: Vec<PublicKey>) -> 
     }
     let copied = anchors.count();
     let mut reading = store.reading().await.context("beginning to read")?;
-    let summary = check_store(&mut *reading, anchors.clone(), &mut |problem| println!("{problem}"))
+    let summary = check_store(&mut *reading, anchors.clone(), &mut |problem| print_line!("{problem}"))
         .await
         .context("reading the store")?;
     problems += summary.problems;
-    println!(
+    print_line!(
         "{} runs, {} audit rows, {} boundaries, {} snapshots, {} anchors, {copied} in the copy: {problems} problems",
-        summary.runs, summary.audit, summary.boundaries, summary.snapshots, summary.anchors
+        summary.runs,
+        summary.audit,
+        summary.boundaries,
+        summary.snapshots,
+        summary.anchors
     );
     if summary.shredded > 0 {
-        println!("{} runs were shredded: of them only the chains are proved", summary.shredded);
+        print_line!("{} runs were shredded: of them only the chains are proved", summary.shredded);
     }
     if problems > 0 {
         bail!("the store is not as it was written");
@@ -97,7 +102,7 @@ fn read(path: &Path, anchors: &mut Anchors) -> anyhow::Result<u64> {
     let mut problems = 0;
     for (line, number) in std::io::BufReader::new(std::fs::File::open(path)?).lines().zip(1..) {
         if let Some(problem) = anchors.take(&format!("{}, line {number}", path.display()), &line?) {
-            println!("{problem}");
+            print_line!("{problem}");
             problems += 1;
         }
     }

@@ -15,6 +15,7 @@ use jiff::Timestamp;
 
 use super::latest;
 use crate::config::{RunName, StoreArgs};
+use crate::output::{Output, mention};
 
 /// Writes a run's bundle to a file that is its owner's alone, or to standard output.
 ///
@@ -36,9 +37,9 @@ pub async fn export(
     let mut export = begun.await.context("beginning the export")?.context("the run is gone")?;
     match output {
         Some(path) => to_file(&mut export, path).await?,
-        None => write(&mut export, &mut std::io::stdout().lock()).await?,
+        None => write(&mut export, &mut Output).await?,
     }
-    eprintln!("signed by the public key {}", STANDARD.encode(signer.public_key()));
+    mention(&format!("signed by the public key {}", STANDARD.encode(signer.public_key())));
     Ok(())
 }
 
@@ -52,7 +53,7 @@ async fn to_file(export: &mut Export, path: &Path) -> anyhow::Result<()> {
     if written.is_err()
         && let Err(error) = std::fs::remove_file(path)
     {
-        eprintln!("{} is not whole, and cannot be removed: {error}", path.display());
+        mention(&format!("{} is not whole, and cannot be removed: {error}", path.display()));
     }
     written
 }

@@ -6,6 +6,7 @@ use dalsegno_store::{RunRecord, Shredded};
 
 use super::latest;
 use crate::config::{RunName, StoreArgs};
+use crate::output::print_line;
 
 /// Wraps the data keys of all runs by the current key.
 ///
@@ -16,13 +17,13 @@ pub async fn rewrap(store: &StoreArgs) -> anyhow::Result<()> {
     let store = store.open_beside().await?;
     let Rewrapped { count, failed } = store.rewrap_keys().await.context("wrapping the data keys")?;
     match count {
-        0 if failed.is_empty() => println!("the current key wraps all data keys"),
-        count => println!("data keys that the current key wraps now, and another one did before: {count}"),
+        0 if failed.is_empty() => print_line!("the current key wraps all data keys"),
+        count => print_line!("data keys that the current key wraps now, and another one did before: {count}"),
     }
     for (id, error) in &failed {
         let run = store.get_run(*id).await.context("looking for a run")?;
         let name = run.map_or_else(String::new, |run| format!("{}/{} ", run.namespace, run.name));
-        println!("run {name}(id {id}): {error}");
+        print_line!("run {name}(id {id}): {error}");
     }
     ensure!(
         failed.is_empty(),
@@ -42,17 +43,19 @@ pub async fn shred(store: &StoreArgs, name: &RunName, reason: &str, by: &str) ->
     let run = latest(store.as_ref(), name).await?;
     match store.shred(run.id, reason, by).await.context("shredding the run")? {
         Shredded::Done => {
-            println!(
+            print_line!(
                 "shredded: the data key of run {}/{} (id {}) is deleted",
-                run.namespace, run.name, run.id
+                run.namespace,
+                run.name,
+                run.id
             );
-            println!("a gateway that has read it lately may use it for another minute");
-            println!(
+            print_line!("a gateway that has read it lately may use it for another minute");
+            print_line!(
                 "a backup of the database from before holds it still, and so does a replica that lags behind"
             );
             let plain = store.unsealed(run.id).await.context("counting what was never sealed")?;
             if let Some(still) = still_plain(&run, plain) {
-                println!("{still}");
+                print_line!("{still}");
             }
         }
         Shredded::NeverSealed => bail!(

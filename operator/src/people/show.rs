@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use super::keys::still_plain;
 use super::latest;
 use crate::config::{RunName, StoreArgs};
+use crate::output::print_line;
 
 /// How often `--follow` looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -62,7 +63,7 @@ pub async fn run(store: &StoreArgs, name: &RunName, what: What) -> anyhow::Resul
         shown = print_turns(store.as_ref(), &run, shown).await?;
     }
     if what.follow {
-        println!("{}", ending(&run));
+        print_line!("{}", ending(&run));
     }
     Ok(())
 }
@@ -78,49 +79,52 @@ async fn shredding(store: &dyn Store, run: &RunRecord) -> anyhow::Result<Option<
 }
 
 fn print_run(run: &RunRecord, shredding: Option<&(AuditRow, u64)>) {
-    println!("run         {}/{}  (id {}, object {})", run.namespace, run.name, run.id, run.object_uid);
-    println!("begun       {}", clock(run.created_at));
-    println!("state       {}", ending(run));
+    print_line!("run         {}/{}  (id {}, object {})", run.namespace, run.name, run.id, run.object_uid);
+    print_line!("begun       {}", clock(run.created_at));
+    print_line!("state       {}", ending(run));
     if let Some((AuditRow { at, actor, detail, .. }, plain)) = shredding {
         let detail: serde_json::Value = serde_json::from_str(detail).unwrap_or_default();
         let reason = detail["reason"].as_str().unwrap_or_default();
-        println!("shredded    {} by {actor}: {reason}", clock(*at));
-        println!("            what was sealed of it can be read by nobody any more");
+        print_line!("shredded    {} by {actor}: {reason}", clock(*at));
+        print_line!("            what was sealed of it can be read by nobody any more");
         if let Some(still) = still_plain(run, *plain) {
-            println!("            {still}");
+            print_line!("            {still}");
         }
     }
     if let Some(head) = &run.head {
-        println!(
+        print_line!(
             "checkpoint  turn {} ({}), event {}, {}",
             head.turn,
             word(&head.boundary),
             head.position,
             clock(head.at)
         );
-        println!("hash        {}", head.content_hash);
+        print_line!("hash        {}", head.content_hash);
         if let Some(identity) = &head.identity {
-            println!("written by  version {}, image {}", identity.agent_version, identity.image_digest);
+            print_line!("written by  version {}, image {}", identity.agent_version, identity.image_digest);
         }
     }
     let (counters, usage) = (&run.counters, &run.usage);
-    println!(
+    print_line!(
         "recovery    {} charged, {} in a row without progress; {} disrupted, {} in a row without progress",
         counters.recovery_attempts,
         counters.attempts_without_progress,
         counters.disruptions,
         counters.disruptions_without_progress
     );
-    println!(
+    print_line!(
         "usage       {} tokens in, {} out, {} tool calls, {} µUSD",
-        usage.tokens_in, usage.tokens_out, usage.tool_calls, usage.cost_micro_usd
+        usage.tokens_in,
+        usage.tokens_out,
+        usage.tool_calls,
+        usage.cost_micro_usd
     );
-    println!();
+    print_line!();
     let mut attempts = run.past.clone();
     attempts.reverse();
     attempts.push(run.attempt.clone());
     print_attempts(&attempts);
-    println!();
+    print_line!();
 }
 
 fn ending(run: &RunRecord) -> String {
@@ -144,7 +148,7 @@ fn print_attempts(attempts: &[Attempt]) {
         let node = attempt.node.as_deref().unwrap_or("-");
         let pod = attempt.pod_name.as_deref().unwrap_or("-");
         match &attempt.end {
-            Some(end) => println!(
+            Some(end) => print_line!(
                 "attempt {:<3} {pod} on {node}: {} ({}{}) after turn {}: {}",
                 attempt.number,
                 end.cause,
@@ -153,7 +157,7 @@ fn print_attempts(attempts: &[Attempt]) {
                 attempt.turn_at_end.unwrap_or_default(),
                 end.message
             ),
-            None => println!("attempt {:<3} {pod} on {node}: {}", attempt.number, word(&attempt.state)),
+            None => print_line!("attempt {:<3} {pod} on {node}: {}", attempt.number, word(&attempt.state)),
         }
     }
 }
@@ -171,7 +175,7 @@ async fn print_turns(store: &dyn Store, run: &RunRecord, shown: i32) -> anyhow::
             true => "dropped".to_owned(),
             false => format!("{} bytes", ops.map_or(0, |it| it.len())),
         };
-        println!(
+        print_line!(
             "turn {turn:<5} {boundary:<6} attempt {attempt:<3} event {position:<6} {}  {bytes}, {} tokens{}",
             clock(at),
             usage.tokens_in + usage.tokens_out,
@@ -179,7 +183,7 @@ async fn print_turns(store: &dyn Store, run: &RunRecord, shown: i32) -> anyhow::
             boundary = word(&boundary),
         );
         for event in events {
-            println!("             {event}");
+            print_line!("             {event}");
         }
     }
     Ok(head.turn)
@@ -188,7 +192,7 @@ async fn print_turns(store: &dyn Store, run: &RunRecord, shown: i32) -> anyhow::
 async fn print_difference(store: &dyn Store, run: &RunRecord, from: i32, to: i32) -> anyhow::Result<()> {
     let before = if from == 0 { Default::default() } else { state(store, run, from).await? };
     let delta = memory::delta(&before, &state(store, run, to).await?);
-    println!("from turn {from} to turn {to}: {}", serde_json::to_string(&delta)?);
+    print_line!("from turn {from} to turn {to}: {}", serde_json::to_string(&delta)?);
     Ok(())
 }
 
@@ -216,13 +220,13 @@ async fn print_state(store: &dyn Store, run: &RunRecord, turn: i32) -> anyhow::R
 }
 
 pub(super) fn print_channels(turn: i32, state: State) {
-    println!("\nstate after turn {turn}");
+    print_line!("\nstate after turn {turn}");
     for (name, channel) in state {
         match channel {
-            Channel::Value(value) => println!("{name}: {}", shown(&value)),
+            Channel::Value(value) => print_line!("{name}: {}", shown(&value)),
             Channel::List(items) => {
-                println!("{name}: {} items", items.len());
-                items.iter().for_each(|item| println!("  - {}", shown(item)));
+                print_line!("{name}: {} items", items.len());
+                items.iter().for_each(|item| print_line!("  - {}", shown(item)));
             }
         }
     }
@@ -238,14 +242,14 @@ fn shown(payload: &Payload) -> String {
 }
 
 async fn print_calls(store: &dyn Store, run: &RunRecord) -> anyhow::Result<()> {
-    println!("\ncalls");
+    print_line!("\ncalls");
     for call in store.calls(run.id, CallFilter::All).await.context("reading the calls")? {
         let note = match call.state {
             CallState::Started => "  (outcome unknown)",
             CallState::KeyRefused => "  (outcome unknown, a person must settle it)",
             CallState::Planned | CallState::Completed | CallState::Failed => "",
         };
-        println!(
+        print_line!(
             "{:<24} turn {:<5} {} {} key {}{note}",
             call.id,
             call.turn,

@@ -12,6 +12,7 @@ use dalsegno_store::{Gone, audit, verify};
 use super::latest;
 use super::show::print_channels;
 use crate::config::{RunName, StoreArgs};
+use crate::output::print_line;
 
 /// What is verified.
 #[derive(Clone, Debug)]
@@ -48,20 +49,20 @@ pub async fn run(store: &StoreArgs, name: &RunName) -> anyhow::Result<()> {
     let broken = audit::first_break(run.id, &rows);
     let mut reading = store.reading().await.context("beginning to read")?;
     let snapshots = check_snapshots(&mut *reading, run.id).await.context("reading the snapshots")?;
-    found.damage.iter().for_each(|damage| println!("{damage}"));
+    found.damage.iter().for_each(|damage| print_line!("{damage}"));
     if let Some(seq) = broken {
-        println!("audit row {seq}: it is not as it was written, or does not follow from the row before");
+        print_line!("audit row {seq}: it is not as it was written, or does not follow from the row before");
     }
-    snapshots.problems.iter().for_each(|problem| println!("{}: {}", problem.place, problem.what));
+    snapshots.problems.iter().for_each(|problem| print_line!("{}: {}", problem.place, problem.what));
     if found.dropped > 0 {
-        println!("{} boundaries: {}", found.dropped, Gone::Dropped);
+        print_line!("{} boundaries: {}", found.dropped, Gone::Dropped);
     }
     if found.shredded > 0 {
-        println!("{} boundaries: {}", found.shredded, Gone::Shredded);
+        print_line!("{} boundaries: {}", found.shredded, Gone::Shredded);
     }
     let problems = found.damage.len() + snapshots.problems.len() + usize::from(broken.is_some());
     let problems = problems as u64 + found.further;
-    println!(
+    print_line!(
         "run {}/{}: {} boundaries, {} snapshots, {} audit rows: {problems} problems",
         run.namespace,
         run.name,
@@ -70,8 +71,8 @@ pub async fn run(store: &StoreArgs, name: &RunName) -> anyhow::Result<()> {
         rows.len()
     );
     match found.last_good {
-        Some(place) => println!("its state can be rebuilt up to {place}"),
-        None if found.boundaries > 0 => println!("its state can be rebuilt at no boundary"),
+        Some(place) => print_line!("its state can be rebuilt up to {place}"),
+        None if found.boundaries > 0 => print_line!("its state can be rebuilt at no boundary"),
         None => {}
     }
     if problems > 0 {
@@ -108,9 +109,9 @@ pub fn bundle(path: &Path, key: Option<PublicKey>, turn: Option<i32>) -> anyhow:
     let open = || std::fs::File::open(path).with_context(|| format!("opening {}", path.display()));
     let found = bundle::verify(std::io::BufReader::new(open()?), key).context("reading the bundle")?;
     for problem in &found.problems {
-        println!("{problem}");
+        print_line!("{problem}");
     }
-    println!(
+    print_line!(
         "run {}: {} boundaries, {} events, {} calls, {} audit rows: {} problems",
         found.run,
         found.boundaries,
@@ -120,11 +121,11 @@ pub fn bundle(path: &Path, key: Option<PublicKey>, turn: Option<i32>) -> anyhow:
         found.problems.len()
     );
     if found.shredded {
-        println!("the run was shredded before it was exported: its payloads are not in the bundle");
+        print_line!("the run was shredded before it was exported: its payloads are not in the bundle");
     }
     if let Some(named) = found.public_key {
         let trust = if key.is_some() { "" } else { " (which the bundle itself names: compare it)" };
-        println!("public key {}{trust}", STANDARD.encode(named));
+        print_line!("public key {}{trust}", STANDARD.encode(named));
     }
     if !found.problems.is_empty() {
         bail!("the bundle is not as it was written");

@@ -66,6 +66,20 @@ fn a_run_is_carried_out_of_its_store_and_proved_by_the_file_alone() {
 }
 
 #[test]
+fn a_verb_whose_output_nobody_reads_on_ends_without_a_word() {
+    let laptop = Laptop::new(&json!({ "turns": 3 }));
+    laptop.run(&[]).told(0, &["Succeeded"]);
+    let url = laptop.url();
+    for verb in ["show", "verify", "export"] {
+        assert_eq!(
+            laptop.ask_unread(&[verb, "--database-url", &url, "dev/agent"]),
+            (Some(141), String::new())
+        );
+    }
+    assert_eq!(laptop.ask_unread(&["crds"]), (Some(141), String::new()));
+}
+
+#[test]
 fn a_worker_that_is_killed_again_and_again_loses_and_repeats_nothing() {
     let laptop = Laptop::new(&json!({ "turns": 10, "seconds": 0.5 }));
     let ended =

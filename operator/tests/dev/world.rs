@@ -120,6 +120,13 @@ impl Laptop {
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     }
 
+    /// Runs another verb of the program, of which nobody reads what it prints; answers its exit code and what it said of it.
+    pub fn ask_unread(&self, words: &[&str]) -> (Option<i32>, String) {
+        let (_, unread) = std::io::pipe().unwrap();
+        let output = self.program().args(words).stdout(unread).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    }
+
     /// The store, by its URL.
     pub fn url(&self) -> String {
         let path = self.path().join(".dalsegno/runs.db").canonicalize().unwrap();
