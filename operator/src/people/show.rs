@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use dalsegno_protocol::{CallState, Channel, Payload, State};
 use dalsegno_store::audit::kind;
 use dalsegno_store::{
-    Attempt, AuditRow, BoundaryRow, CallFilter, Error, Lifecycle, RunRecord, Store, memory,
+    Attempt, AttemptState, AuditRow, BoundaryRow, CallFilter, Error, Lifecycle, RunRecord, Store, memory,
 };
 use jiff::Timestamp;
 
@@ -58,7 +58,7 @@ pub async fn run(store: &StoreArgs, name: &RunName, what: What) -> anyhow::Resul
         let attempt = run.attempt.number;
         run = latest(store.as_ref(), name).await?;
         if run.attempt.number != attempt {
-            print_attempts(&run.past[..1.min(run.past.len())]);
+            print_attempts(&run, &run.past[..1.min(run.past.len())]);
         }
         shown = print_turns(store.as_ref(), &run, shown).await?;
     }
@@ -123,7 +123,7 @@ fn print_run(run: &RunRecord, shredding: Option<&(AuditRow, u64)>) {
     let mut attempts = run.past.clone();
     attempts.reverse();
     attempts.push(run.attempt.clone());
-    print_attempts(&attempts);
+    print_attempts(run, &attempts);
     print_line!();
 }
 
@@ -143,7 +143,7 @@ fn ending(run: &RunRecord) -> String {
     }
 }
 
-fn print_attempts(attempts: &[Attempt]) {
+fn print_attempts(run: &RunRecord, attempts: &[Attempt]) {
     for attempt in attempts {
         let node = attempt.node.as_deref().unwrap_or("-");
         let pod = attempt.pod_name.as_deref().unwrap_or("-");
@@ -157,8 +157,18 @@ fn print_attempts(attempts: &[Attempt]) {
                 attempt.turn_at_end.unwrap_or_default(),
                 end.message
             ),
-            None => print_line!("attempt {:<3} {pod} on {node}: {}", attempt.number, word(&attempt.state)),
+            None => print_line!("attempt {:<3} {pod} on {node}: {}", attempt.number, standing(run, attempt)),
         }
+    }
+}
+
+/// How an attempt stands that nobody has ended. A worker that finishes its run leaves its own attempt as it is.
+fn standing(run: &RunRecord, attempt: &Attempt) -> String {
+    match (run.lifecycle, attempt.state) {
+        (Lifecycle::Live, state) | (_, state @ (AttemptState::Reserved | AttemptState::Ended)) => {
+            word(&state)
+        }
+        (_, AttemptState::Created | AttemptState::Attached) => "ended with the run".to_owned(),
     }
 }
 

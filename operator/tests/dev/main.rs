@@ -28,6 +28,7 @@ fn a_run_goes_to_its_end_and_a_finished_one_only_begins_anew_when_told() {
     let line = ended.told.lines().find_map(|it| it.strip_prefix("dalsegno: dalsegno ")).unwrap();
     let shown = laptop.ask(&line.split(' ').collect::<Vec<_>>());
     assert!(shown.contains("Succeeded") && shown.contains("[1, 2, 3]"), "{shown}");
+    assert!(shown.contains(" on laptop: ended with the run\n"), "{shown}");
 
     let again = laptop.run(&[]).told(0, &["Succeeded", "--fresh"]);
     assert!(again.lines.is_empty(), "{again:?}");
