@@ -167,7 +167,10 @@ impl Ground for Laptop {
 
     fn at_rest(&self, row: &RunRecord) {
         self.kubelet.forget_ended(row.attempt.pod_uid.as_deref());
-        for line in lock(&self.teller).look(row) {
+        let status = lock(&self.status);
+        let recovery = status.as_ref().and_then(|it| it.recovery.as_ref());
+        let next = recovery.and_then(|it| it.next_attempt_time.as_ref()).map(|at| at.0);
+        for line in lock(&self.teller).look(row, next) {
             say(&line);
         }
     }

@@ -1,9 +1,9 @@
 //! What happens to a run, told to the person who runs it: one short line for each transition.
 
-use dalsegno_core::recovery::next_attempt_time;
 use dalsegno_core::settings::Settings;
 use dalsegno_protocol::Boundary;
 use dalsegno_store::{Attempt, AttemptEnd, AttemptState, Class, RunRecord, Verdict};
+use jiff::Timestamp;
 
 /// Knows what was told.
 pub struct Teller {
@@ -26,15 +26,15 @@ impl Teller {
         Self { settings, begun: ended, ended, warned: ended }
     }
 
-    /// What is new in the row. That the run itself is over is told apart from it.
-    pub fn look(&mut self, row: &RunRecord) -> Vec<String> {
+    /// What is new in the row, whose next attempt waits until `next`. That the run itself is over is told apart from it.
+    pub fn look(&mut self, row: &RunRecord, next: Option<Timestamp>) -> Vec<String> {
         let mut lines = Vec::new();
         let mut over: Vec<&Attempt> =
             row.past.iter().filter(|it| it.number > self.ended && it.end.is_some()).collect();
         over.reverse();
         for attempt in over {
             self.ended = attempt.number;
-            lines.extend(attempt.end.as_ref().map(|end| self.end_of(row, attempt, end)));
+            lines.extend(attempt.end.as_ref().map(|end| self.end_of(row, attempt, end, next)));
         }
         let attempt = &row.attempt;
         if let Some(identity) = attempt.identity.as_ref().filter(|_| attempt.number > self.warned) {
@@ -55,7 +55,13 @@ impl Teller {
         lines
     }
 
-    fn end_of(&self, row: &RunRecord, attempt: &Attempt, end: &AttemptEnd) -> String {
+    fn end_of(
+        &self,
+        row: &RunRecord,
+        attempt: &Attempt,
+        end: &AttemptEnd,
+        next: Option<Timestamp>,
+    ) -> String {
         let turn = attempt.turn_at_end.unwrap_or(attempt.turn_at_start);
         let why = if end.message.is_empty() { &end.cause } else { &end.message };
         let counters = &row.counters;
@@ -70,9 +76,7 @@ impl Teller {
             Class::Disruption => "a disruption, not charged".to_owned(),
             Class::Neutral => "not charged".to_owned(),
         };
-        let next = next_attempt_time(row, &self.settings).filter(|at| *at > row.now);
-        let waits = next.filter(|_| row.attempt.state == AttemptState::Reserved);
-        let then = waits.map_or_else(String::new, |at| {
+        let then = next.map_or_else(String::new, |at| {
             let seconds = at.duration_since(row.now).as_secs_f64();
             format!("; attempt {} in {seconds:.1} s", row.attempt.number)
         });

@@ -310,6 +310,7 @@ fn a_worker_that_says_no_further_attempt_helps_is_held_at_once() {
     let laptop = Laptop::new(&json!({ "turns": 3, "fatalAt": 2 }));
     let held = laptop.run(&[]).told(1, &["held: WorkerFatal: ", "the key is revoked", "way out: "]);
     assert_eq!(held.turns(), [1]);
+    assert!(!held.told.contains("attempt 2"), "{}", held.told);
     assert_eq!(laptop.rows()[0].past.len(), 1);
 }
 
