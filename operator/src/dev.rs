@@ -15,7 +15,7 @@ mod tell;
 mod tokens;
 
 use std::fs;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -67,7 +67,9 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new().context("listening for signals")?;
     let program = Program::new(args.command.clone())?;
     args.dir = open_folder(&args.dir).with_context(|| format!("making {}", args.dir.display()))?;
-    let url = format!("sqlite://{}", args.dir.join(DATABASE).display());
+    let database = args.dir.join(DATABASE);
+    make_private(&database).with_context(|| format!("making {}", database.display()))?;
+    let url = format!("sqlite://{}", database.display());
     dalsegno_store::migrate(&url).await.context("opening the store")?;
     let store = dalsegno_store::open(&url, None).await.context("opening the store")?;
     let found = if args.fresh { None } else { run::find(store.as_ref(), &args.name).await? };
@@ -260,4 +262,10 @@ fn open_folder(folder: &Path) -> std::io::Result<PathBuf> {
         fs::write(folder.join(".gitignore"), "*\n")?;
     }
     folder.canonicalize()
+}
+
+/// Makes the file, if it is not there, for its owner alone: the folder may have been there before, and open to others. What
+/// SQLite puts beside its database has the rights of it.
+fn make_private(file: &Path) -> std::io::Result<()> {
+    fs::OpenOptions::new().create(true).append(true).mode(0o600).open(file).map(drop)
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -92,7 +93,8 @@ impl Input {
 
     /// On the disk: the row that tells of the run will be, too.
     fn keep(&self, file: &Path) -> io::Result<()> {
-        let mut file = fs::File::create(file)?;
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(file)?;
         file.write_all(self.text.as_bytes())?;
         file.sync_all()
     }

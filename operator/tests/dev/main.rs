@@ -315,6 +315,20 @@ fn a_worker_that_says_no_further_attempt_helps_is_held_at_once() {
 }
 
 #[test]
+fn what_is_kept_is_its_owners_alone_even_in_a_folder_that_is_not() {
+    let laptop = Laptop::new(&json!({}));
+    let folder = laptop.path().join(".dalsegno");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    laptop.run(&[]).told(0, &["Succeeded"]);
+    let files = fs::read_dir(folder).unwrap().map(|it| it.unwrap());
+    let open: Vec<_> = files
+        .filter(|it| it.metadata().is_ok_and(|it| it.len() > 0 && it.permissions().mode() & 0o077 != 0))
+        .collect();
+    assert!(open.is_empty(), "{open:?}");
+}
+
+#[test]
 fn a_program_that_cannot_be_started_is_a_crash_that_says_so() {
     let laptop = Laptop::new(&json!({}));
     let program = laptop.path().join("agent");
