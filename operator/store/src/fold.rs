@@ -14,6 +14,7 @@
 
 use dalsegno_protocol::{Channel, ChannelOps, State};
 
+use crate::fault::misread;
 use crate::{Error, Result};
 
 /// The state after these operations, each the JSON text of [`ChannelOps`], the oldest first. JSON payloads come back
@@ -28,7 +29,7 @@ pub fn fold<'a>(operations: impl IntoIterator<Item = &'a str>) -> Result<State> 
 
 /// Applies the operations of one boundary, the JSON text of [`ChannelOps`].
 pub fn step(state: &mut State, operations: &str) -> Result<()> {
-    let ops = serde_json::from_str(operations).map_err(|error| corrupt(error.to_string()))?;
+    let ops = serde_json::from_str(operations).map_err(|error| corrupt(misread(&error)))?;
     apply(state, ops);
     Ok(())
 }
@@ -41,7 +42,7 @@ pub fn text(state: &State) -> Result<Vec<u8>> {
 
 /// The state of which this is the [`text`].
 pub fn state(text: &[u8]) -> Result<State> {
-    serde_json::from_slice(text).map_err(|error| corrupt(error.to_string()))
+    serde_json::from_slice(text).map_err(|error| corrupt(misread(&error)))
 }
 
 fn apply(state: &mut State, ops: ChannelOps) {
@@ -165,9 +166,15 @@ mod tests {
 
     #[test]
     fn text_that_is_no_operations_is_corrupt() {
-        for (text, expected) in [(r#"{"unknown":1}"#, "unknown field"), ("{", "EOF")] {
+        for (text, expected) in [
+            (r#"{"canary":1}"#, "line 1 column 9 does not belong there"),
+            (r#"{"set":{"a":{"canary":1}}}"#, "does not belong there"),
+            (r#"{"full":"canary"}"#, "does not belong there"),
+            (r#"{"full":canary"#, "expected value"),
+            ("{", "EOF"),
+        ] {
             let answer = folded(&[text]);
-            assert!(answer.contains(expected), "{text}: {answer}");
+            assert!(answer.contains(expected) && !answer.contains("canary"), "{text}: {answer}");
         }
     }
 

@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 
 use dalsegno_protocol::{Payload, Record, RecordOp};
 
+use crate::fault::misread;
 use crate::header::Framed;
 use crate::seal::{SHREDDED, Sealing, Spot};
 use crate::{Digest, Error, RecordPage, RecordQuery, Result, codec};
@@ -92,7 +93,7 @@ pub(crate) fn payload(kept: &[u8], spot: Spot<'_>, sealing: &Sealing) -> Result<
     let opened = sealing.open_if_kept(spot, kept)?;
     let opened = opened.ok_or_else(|| Error::Gone { doing: DOING, detail: SHREDDED.into() })?;
     serde_json::from_slice(&codec::decode(&opened, codec::LIMIT)?)
-        .map_err(|error| Error::Corrupt { doing: DOING, detail: error.to_string() })
+        .map_err(|error| Error::Corrupt { doing: DOING, detail: misread(&error) })
 }
 
 fn digest(operations: &[RecordOp]) -> Option<Digest> {

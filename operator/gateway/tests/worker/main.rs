@@ -16,6 +16,8 @@ mod ends;
 mod events;
 mod exports;
 mod faults;
+#[path = "../../../store/tests/support/forged.rs"]
+mod forged;
 mod heartbeats;
 mod hurting;
 mod input;

@@ -7,7 +7,7 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
-use crate::fault::{Fault, Work};
+use crate::fault::{Fault, Work, misread};
 use crate::seal::{Sealing, Spot};
 use crate::{Asked, Digest, Place, RunId, RunRecord, codec, header};
 
@@ -22,7 +22,7 @@ pub(super) fn word(value: &impl Serialize) -> Work<String> {
 
 /// What a word stands for.
 pub(super) fn named<T: DeserializeOwned>(word: String) -> Work<T> {
-    serde_json::from_value(serde_json::Value::String(word)).map_err(|error| Fault::Corrupt(error.to_string()))
+    serde_json::from_value(serde_json::Value::String(word)).map_err(|error| Fault::Corrupt(misread(&error)))
 }
 
 /// A text as the database takes it: it has no NUL, which a log's last lines may well have.

@@ -6,7 +6,7 @@ use super::change::append;
 use super::columns::Hash;
 use super::row::RunRow;
 use crate::audit::kind;
-use crate::fault::{Fault, Work};
+use crate::fault::{Fault, Work, misread};
 use crate::{Prune, header};
 
 /// What the rows that go say of boundaries that a rewind undid.
@@ -27,8 +27,8 @@ pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -
     }
     let mut row = RunRow::expect(conn, run).await?;
     let undone: String = sqlx::query_scalar(UNDONE).bind(run).bind(seq).fetch_one(&mut *conn).await?;
-    let undone: serde_json::Value =
-        serde_json::from_str(&undone).map_err(|error| Fault::Corrupt(format!("an audit: {error}")))?;
+    let undone: serde_json::Value = serde_json::from_str(&undone)
+        .map_err(|error| Fault::Corrupt(format!("an audit: {}", misread(&error))))?;
     sqlx::query("INSERT INTO audit_prunes (run, to_seq) VALUES (?, ?)")
         .bind(run)
         .bind(seq)
