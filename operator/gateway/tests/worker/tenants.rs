@@ -1,124 +1,311 @@
 //! Two tenants on one gateway: whatever one sends, it neither reads nor changes what is the other's.
 
-use axum::body::Body;
-use serde_json::json;
+use dalsegno_gateway::Config;
+use dalsegno_store::{AskedBy, CallFilter, RecordQuery, Store};
+use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::world::*;
 
 /// In everything that the bank's worker has committed.
 const SECRET: &str = "canary-of-the-bank";
 
-/// The bank's run, with a state, an event and a call; its worker's instance.
+/// The worker of each of the bank's runs.
 const BANKER: &str = "CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCC";
 
-/// Picks by a sequence that is the same in every run of the test.
-struct Dice(u64);
+/// The worker of each of the shop's, who is after the bank.
+const OURS: &str = "DDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDD";
 
-impl Dice {
-    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        &from[(self.0 >> 33) as usize % from.len()]
+/// Where a run stands, so that a call is what its worker may send next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stand {
+    Working,
+    /// In its second attempt, with a call of the first.
+    Unsettled,
+    Cancelled,
+}
+
+const STANDS: [Stand; 3] = [Stand::Working, Stand::Unsettled, Stand::Cancelled];
+
+/// A run with a turn, an event, a record and the claimed call `pay`, all of which have this word.
+async fn run(beside: &World, namespace: &str, name: &str, stand: Stand, instance: &str, word: &str) -> World {
+    let run = create_in(&*beside.store, namespace, name).await;
+    let world = World { store: beside.store.clone(), gateway: beside.gateway.clone(), run };
+    let attach = async |attempt: i32, instance: &str| {
+        world.record_pod(attempt, &pod(name, attempt), Some(accepted())).await;
+        let token = format!("token-of-{}-in-{namespace}", pod(name, attempt));
+        world.post_as(&token, "attach", json!({ "instance": instance }).to_string()).await.ok();
+    };
+    let first = if stand == Stand::Unsettled { SECOND } else { instance };
+    attach(1, first).await;
+    let put = json!({ "put": { "space": "s", "key": word, "value": { "json": word } } });
+    for (path, body) in [
+        ("turns/1", json!({ "commitId": id(0, 0), "state": word, "events": [word], "records": [put] })),
+        (
+            "calls/pay/claim",
+            json!({ "claimId": id(0, 1), "policy": "probe", "key": word, "arguments": word }),
+        ),
+    ] {
+        world.post_as(first, path, body.to_string()).await.ok();
+    }
+    match stand {
+        Stand::Working => {}
+        Stand::Unsettled => {
+            world.reserve_next(1).await;
+            attach(2, instance).await;
+        }
+        Stand::Cancelled => {
+            world.store.request_cancel(run, &AskedBy::default()).await.unwrap();
+        }
+    }
+    world
+}
+
+fn pod(name: &str, attempt: i32) -> String {
+    format!("pod-of-{name}-{attempt}")
+}
+
+fn id(round: u128, number: u128) -> Uuid {
+    Uuid::from_u128(round << 64 | number)
+}
+
+/// A call that its run's worker may send: each of the contract, in an order in which it may send them all.
+struct Call {
+    stand: Stand,
+    method: &'static str,
+    path: &'static str,
+    body: String,
+}
+
+/// All of them, with ids that no other round has.
+fn calls(round: u128) -> Vec<Call> {
+    use Stand::{Cancelled, Unsettled, Working};
+    let get = |path| (Working, "GET", path, Value::Null);
+    let post = |stand, path, body| (stand, "POST", path, body);
+    let delete = json!({ "delete": { "space": "s", "key": "k" } });
+    let all = [
+        post(Working, "attach", json!({ "instance": OURS })),
+        get("state"),
+        get("state?turn=1"),
+        get("checkpoint"),
+        get("events?from=1"),
+        get("memory-delta"),
+        get("records?space=s"),
+        get("export"),
+        post(Working, "heartbeat", Value::Null),
+        post(Working, "calls/new/claim", json!({ "claimId": id(round, 1), "policy": "ask", "key": "k" })),
+        post(Working, "calls/pay/complete", json!({ "claimId": id(0, 1), "outcome": "completed" })),
+        post(Unsettled, "calls/pay/settle", json!({ "outcome": "completed", "reason": "mine" })),
+        post(Working, "records", json!({ "batchId": id(round, 2), "operations": [delete] })),
+        post(Working, "turns/2/plan", json!({ "commitId": id(round, 3), "state": 2 })),
+        post(Working, "turns/2", json!({ "commitId": id(round, 4), "state": 2 })),
+        post(Working, "finish", json!({ "commitId": id(round, 5), "finish": { "outcome": "failed" } })),
+        post(Cancelled, "cancelled", Value::Null),
+    ];
+    let text = |body: Value| if body.is_null() { String::new() } else { body.to_string() };
+    all.into_iter()
+        .map(|(stand, method, path, body)| Call { stand, method, path, body: text(body) })
+        .collect()
+}
+
+/// How a call is sent: the bearer, where to, and a header that names another place.
+struct Way<'a> {
+    bearer: &'a str,
+    place: String,
+    header: (&'static str, String),
+}
+
+async fn send(world: &World, call: &Call, method: &str, way: Way<'_>) -> Answer {
+    let request = axum::http::Request::builder()
+        .method(method)
+        .uri(format!("{}/{}", way.place, call.path))
+        .header("authorization", format!("Bearer {}", way.bearer))
+        .header(way.header.0, way.header.1);
+    world.send(request, call.body.clone()).await
+}
+
+/// All that the store has of a run.
+async fn kept(world: &World) -> String {
+    let (store, run) = (&world.store, world.run);
+    let query =
+        RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 9, bytes: 1 << 20 };
+    format!(
+        "{} {:?} {:?} {:?} {:?}",
+        world.look().await,
+        store.boundaries(run, 1, 9).await.unwrap(),
+        store.calls(run, CallFilter::All).await.unwrap(),
+        store.read_records(run, &query).await.unwrap(),
+        store.audit(run).await.unwrap(),
+    )
+}
+
+struct Bank {
+    runs: Vec<World>,
+    before: Vec<String>,
+}
+
+impl Bank {
+    async fn beside(world: &World) -> Self {
+        let (mut runs, mut before) = (Vec::new(), Vec::new());
+        for stand in STANDS {
+            let run = run(world, "bank", &format!("{stand:?}"), stand, BANKER, SECRET).await;
+            before.push(kept(&run).await);
+            runs.push(run);
+        }
+        assert!(before.iter().all(|kept| kept.matches(SECRET).count() > 3), "{before:?}");
+        Self { runs, before }
+    }
+
+    /// The run at which a call is aimed.
+    fn aim(&self, call: &Call) -> &World {
+        &self.runs[call.stand as usize]
+    }
+
+    async fn is_as_before(&self) {
+        for (run, before) in self.runs.iter().zip(&self.before) {
+            assert_eq!(kept(run).await, *before, "something of the bank's has changed");
+        }
     }
 }
 
+#[track_caller]
+fn refused(answer: &Answer, status: u16, code: &str, probe: &str) {
+    assert_eq!((answer.status, answer.code().as_str()), (status, code), "{probe}: {answer:?}");
+    assert!(!answer.text.contains(SECRET), "{probe}: {answer:?}");
+    assert!(!format!("{:?}", answer.headers).contains(SECRET), "{probe}: {answer:?}");
+}
+
+fn place(world: &World) -> String {
+    format!("/v1/runs/{}", world.run)
+}
+
+/// The same gateway, with time for a machine that does much else.
+async fn gateway() -> World {
+    let config = Config { store_deadline: std::time::Duration::from_secs(20), ..quick() };
+    World::new().await.with(config)
+}
+
+/// Twenty times each call of the contract, the way that its own worker sends it, to the run of another tenant; and to a run of
+/// one's own that stands where the other does, where it is accepted: it is the tenant alone that makes the difference.
 #[tokio::test]
-async fn a_thousand_probes_of_another_tenant_read_and_change_nothing() {
-    let shop = World::attached().await;
-    let bank = shop.beside("bank", BANKER).await;
-    let state =
-        json!({ "commitId": uuid::Uuid::from_u128(1), "state": { "balance": SECRET }, "events": [SECRET] });
-    bank.post_as(BANKER, "turns/1", state.to_string()).await.ok();
-    let claim =
-        json!({ "claimId": uuid::Uuid::from_u128(2), "policy": "probe", "key": SECRET, "arguments": SECRET });
-    bank.post_as(BANKER, "calls/pay/claim", claim.to_string()).await.ok();
-    shop.post("turns/1", commit(3, r#"{"basket":1}"#)).await.ok();
-    let before = bank.look().await;
+async fn what_is_accepted_for_a_run_of_ones_own_is_fenced_from_the_same_of_another_tenant() {
+    let world = gateway().await;
+    let bank = Bank::beside(&world).await;
+    for round in 1..=20 {
+        let mut own = Vec::new();
+        for stand in STANDS {
+            own.push(run(&world, "shop", &format!("{stand:?}-{round}"), stand, OURS, "ours").await);
+        }
+        for call in calls(round) {
+            let theirs = bank.aim(&call);
+            let probe = format!("round {round}, {} {}", call.method, call.path);
+            let own_pod = format!("token-of-{}-in-shop", pod(&format!("Working-{round}"), 1));
+            let bearer = if call.path == "attach" { own_pod.as_str() } else { OURS };
+            let header = ("x-run-id", theirs.run.to_string());
 
-    let (ours, theirs) = (shop.run.to_string(), bank.run.to_string());
-    let runs = [
-        theirs.clone(),
-        theirs.to_uppercase(),
-        theirs.replace('-', ""),
-        format!("{{{theirs}}}"),
-        format!("urn:uuid:{theirs}"),
-        format!("{ours}/../{theirs}"),
-        format!("{ours}%2f..%2f{theirs}"),
-        format!("%7B{theirs}%7D"),
-    ]
-    .map(|run| format!("/v1/runs/{run}"));
-    let names = ["bank", "%62ank", "BANK", "shop/../bank", "shop%2f..%2fbank", "bank%00", "*"]
-        .map(|namespace| format!("/v1/namespaces/{namespace}/agentruns/nightly"));
-    let places = [&runs[..], &names].concat();
-    let paths = [
-        "attach",
-        "state",
-        "state?turn=1",
-        "state?turn=0",
-        "state?turn=-1",
-        "state?run=bank",
-        "turns/2",
-        "turns/1",
-        "turns/2/plan",
-        "heartbeat",
-        "calls/pay/claim",
-        "calls/pay/complete",
-        "calls/pay/settle",
-        "finish",
-        "cancelled",
-        "records?space=a",
-        "records",
-        "events?from=0",
-        "memory-delta",
-        "memory-delta?from=1&to=1",
-        "checkpoint",
-        "checkpoint?turn=1",
-        "export",
-        "../state",
-        "./state",
-        "",
-    ];
-    let bearers = [
-        INSTANCE,
-        "token-of-pod-1",
-        "token-of-pod-1-in-bank",
-        "token-of-pod-of-bank",
-        SECOND,
-        "ada",
-        "",
-        SECRET,
-    ];
-    let bodies = [
-        commit(4, "1"),
-        state.to_string(),
-        claim.to_string(),
-        json!({ "instance": INSTANCE }).to_string(),
-        json!({ "instance": BANKER }).to_string(),
-        json!({ "outcome": "completed", "reason": "mine" }).to_string(),
-        json!({ "claimId": uuid::Uuid::from_u128(2), "outcome": "completed" }).to_string(),
-        json!({ "commitId": uuid::Uuid::from_u128(5), "finish": { "outcome": "failed" } }).to_string(),
-        String::new(),
-    ];
-    let headers =
-        ["x-run-id", "x-original-url", "x-forwarded-host", "host", "x-http-method-override", "cookie"];
-    let mut dice = Dice(7);
-    for probe in 0..1_000 {
-        let (place, path, bearer) = (dice.pick(&places), dice.pick(&paths), dice.pick(&bearers));
-        let uri = format!("{place}/{path}");
-        let request = axum::http::Request::builder()
-            .method(*dice.pick(&["GET", "POST", "PUT", "DELETE", "HEAD"]))
-            .uri(&uri)
-            .header("authorization", format!("Bearer {bearer}"))
-            .header(*dice.pick(&headers), &theirs);
-        let answer = shop.send(request, Body::from(dice.pick(&bodies).clone())).await;
-        assert!((400..500).contains(&answer.status), "probe {probe}, {uri} as {bearer}: {answer:?}");
-        assert!(!answer.text.contains(SECRET), "probe {probe}, {uri} as {bearer}: {answer:?}");
-        assert!(!format!("{:?}", answer.headers).contains(SECRET));
+            let way = Way { bearer, place: place(theirs), header: header.clone() };
+            let answer = send(&world, &call, call.method, way).await;
+            match call.path {
+                "attach" => refused(&answer, 403, "FORBIDDEN", &probe),
+                _ => refused(&answer, 409, "FENCED", &probe),
+            }
+            if call.path.starts_with("turns/") {
+                assert_eq!(answer.json()["committed"], false, "{probe}");
+            }
+            let way = Way { bearer, place: place(&own[call.stand as usize]), header };
+            let accepted = send(&world, &call, call.method, way).await;
+            assert_eq!(accepted.status, 200, "{probe}: {accepted:?}");
+            assert!(!accepted.text.contains(SECRET), "{probe}: {accepted:?}");
+        }
     }
-    assert_eq!(bank.look().await, before, "nothing of the bank's has changed");
+    bank.is_as_before().await;
+}
 
-    // The same names on both sides are two things.
-    let mine = json!({ "claimId": uuid::Uuid::from_u128(6), "policy": "probe", "key": "mine" });
-    let claimed = shop.post("calls/pay/claim", mine.to_string()).await.ok();
-    assert_eq!((&claimed["verdict"], &claimed["call"]["key"]), (&json!("go"), &json!("mine")));
-    assert!(!shop.get("state").await.text.contains(SECRET));
+#[tokio::test]
+async fn however_a_call_is_bent_towards_the_run_of_another_tenant_it_reads_and_changes_nothing() {
+    let world = gateway().await;
+    let bank = Bank::beside(&world).await;
+    let ours = run(&world, "shop", "ours", Stand::Working, OURS, "ours").await;
+    let mut probes = 0;
+    for call in calls(1) {
+        let theirs = bank.aim(&call).run.to_string();
+        let exact = format!("/v1/runs/{theirs}");
+        let attach = call.path == "attach";
+        let fenced = if attach { (401, "UNAUTHENTICATED") } else { (409, "FENCED") };
+        let (spent, unknown) = ((401, "UNAUTHENTICATED"), (404, "NOT_FOUND"));
+        let mut all = Vec::new();
+        for (bearer, is) in [
+            (OURS, fenced),
+            (SECOND, fenced),
+            ("token-of-pod-of-ours-1-in-shop", if attach { (403, "FORBIDDEN") } else { spent }),
+            // Of the bank, and of a pod that is none of this run's.
+            ("token-of-pod-of-ours-1-in-bank", if attach { (409, "FENCED") } else { spent }),
+            ("ada", spent),
+            (SECRET, spent),
+            (theirs.as_str(), spent),
+            ("", spent),
+        ] {
+            all.push((call.method, bearer, exact.clone(), ("x-run-id", String::new()), is));
+        }
+        for (spelt, is) in [
+            (theirs.to_uppercase(), fenced),
+            (theirs.replace('-', ""), fenced),
+            (format!("urn:uuid:{theirs}"), fenced),
+            (format!("%7B{theirs}%7D"), fenced),
+            (format!("{}/../{theirs}", ours.run), unknown),
+            (format!("./{theirs}"), unknown),
+            (format!("{}%2f..%2f{theirs}", ours.run), unknown),
+            (format!("{theirs}%00"), unknown),
+        ] {
+            all.push((call.method, OURS, format!("/v1/runs/{spelt}"), ("x-run-id", String::new()), is));
+        }
+        for header in ["x-original-url", "x-forwarded-host", "host", "x-http-method-override", "cookie"] {
+            all.push((call.method, OURS, exact.clone(), (header, ours.run.to_string()), fenced));
+        }
+        let swapped = if call.method == "GET" { "POST" } else { "GET" };
+        // Records are read and written at one place.
+        let swapped = (!call.path.starts_with("records")).then_some(swapped);
+        for method in ["PUT", "DELETE", "PATCH"].into_iter().chain(swapped) {
+            all.push((method, OURS, exact.clone(), ("x-run-id", String::new()), unknown));
+        }
+        for (method, bearer, place, header, (status, code)) in all {
+            let probe = format!("{method} {place}/{} as {bearer:?}, {header:?}", call.path);
+            let answer = send(&world, &call, method, Way { bearer, place, header }).await;
+            refused(&answer, status, code, &probe);
+            probes += 1;
+        }
+    }
+    assert!(probes > 400, "{probes}");
+    bank.is_as_before().await;
+}
+
+#[tokio::test]
+async fn whoever_reads_the_runs_of_one_namespace_reads_none_of_another_however_it_is_spelt() {
+    let world = gateway().await;
+    let bank = Bank::beside(&world).await;
+    run(&world, "shop", "Working", Stand::Working, OURS, "ours").await;
+    for call in calls(1).iter().filter(|call| call.method == "GET") {
+        let at = |namespace: &str| format!("/v1/namespaces/{namespace}/agentruns/Working");
+        let header = || ("x-run-id", bank.aim(call).run.to_string());
+        for (namespace, bearer, status, code) in [
+            ("bank", "ada", 403, "FORBIDDEN"),
+            ("%62ank", "ada", 403, "FORBIDDEN"),
+            ("BANK", "ada", 403, "FORBIDDEN"),
+            ("*", "ada", 403, "FORBIDDEN"),
+            ("bank%00", "ada", 403, "FORBIDDEN"),
+            ("shop%2f..%2fbank", "ada", 403, "FORBIDDEN"),
+            ("shop/../bank", "ada", 404, "NOT_FOUND"),
+            ("bank", OURS, 401, "UNAUTHENTICATED"),
+            ("bank", BANKER, 401, "UNAUTHENTICATED"),
+            ("bank", "", 401, "UNAUTHENTICATED"),
+        ] {
+            let way = Way { bearer, place: at(namespace), header: header() };
+            let answer = send(&world, call, "GET", way).await;
+            refused(&answer, status, code, &format!("{namespace}/{} as {bearer:?}", call.path));
+        }
+        let way = Way { bearer: "ada", place: at("shop"), header: header() };
+        let answer = send(&world, call, "GET", way).await;
+        assert!(answer.status == 200 && !answer.text.contains(SECRET), "{}: {answer:?}", call.path);
+    }
+    bank.is_as_before().await;
 }
