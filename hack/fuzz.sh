@@ -6,7 +6,21 @@ source "$(dirname "$0")/lib.sh"
 seconds=${1:-300}
 shift || true
 targets=("$@")
-((${#targets[@]} > 0)) || mapfile -t targets < <(sed -n 's/^name = "\([a-z]*\)"$/\1/p' operator/fuzz/Cargo.toml)
+# Each file of targets/ is one, but what they share; and Cargo knows it under its own name.
+files=$(basename -s .rs operator/fuzz/targets/*.rs | grep -vx world | sort)
+known=$(grep -A2 -Fx '[[bin]]' operator/fuzz/Cargo.toml | sed -n 's/^\(name\|path\) = "\(.*\)"$/\2/p' | paste -d' ' - - | sort)
+[[ $known = "$(awk '{ print $0 " targets/" $0 ".rs" }' <<<"$files")" ]] ||
+    die "operator/fuzz/Cargo.toml and operator/fuzz/targets do not have the same targets:"$'\n'"$known"
+((${#targets[@]} > 0)) || mapfile -t targets <<<"$files"
+
+# fuzzed LOG: whether coverage guided it, and beyond the corpus.
+fuzzed() {
+    local counters='^INFO: Loaded [0-9]+ modules +\([1-9][0-9]* inline 8-bit counters\)' corpus all
+    grep -qE "$counters" "$1" || { echo 'without coverage' >>"$1"; return 1; }
+    corpus=$(sed -n 's/^#\([0-9]*\)\tINITED .*/\1/p' "$1")
+    all=$(sed -n 's/^stat::number_of_executed_units: *//p' "$1")
+    ((all > ${corpus:-all})) || { echo 'no input beyond the corpus' >>"$1"; return 1; }
+}
 
 need_languages
 need c++ g++
@@ -20,7 +34,7 @@ for target in "${targets[@]}"; do
     found=$CARGO_TARGET_DIR/found/$target
     mkdir -p "$found/corpus"
     if TMPDIR=$found "$CARGO_TARGET_DIR/$host/release/$target" -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=1024 \
-        -print_final_stats=1 -artifact_prefix="$found/" "$found/corpus" "operator/fuzz/corpus/$target" >"$found/log" 2>&1; then
+        -print_final_stats=1 -artifact_prefix="$found/" "$found/corpus" "operator/fuzz/corpus/$target" >"$found/log" 2>&1 && fuzzed "$found/log"; then
         echo "test $target ... ok ($(sed -n 's/^stat::number_of_executed_units: *//p' "$found/log") inputs)"
     else
         echo "test $target ... FAILED"

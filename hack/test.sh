@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything there is to test, on a Debian machine with Go, Rust and Python; as root, since the stories need a cluster.
 # Goes on after a failure, so that one run tells all. The last line is the sum over all runners; one that does not get to
-# its end counts as a failure. KEEP_CLUSTER=1 leaves the cluster up. BUDGET=80 is what all of it may take, in minutes, so
-# that there is a last line before CI's ninety are over. Logs: target/test-logs.
+# its end, or has no test, counts as a failure. KEEP_CLUSTER=1 leaves the cluster up. BUDGET=80 is what all of it may take,
+# in minutes, so that there is a last line before CI's ninety are over. Logs: target/test-logs.
 source "$(dirname "$0")/lib.sh"
 
 logs=$TARGET_DIR/test-logs
@@ -33,6 +33,7 @@ run() {
     timeout --kill-after 20 "$limit" "$@" 2>&1 | tee "$log" || code=$?
     read -r good bad < <("count_$kind" <"$log")
     ((code == 0 || bad > 0)) || bad=1
+    [[ $kind = nothing ]] || ((good + bad > 0)) || { echo 'no test was run'; bad=1; }
     [[ $code != 124 && $code != 137 ]] || echo "not done after $limit s"
     passed=$((passed + good)) failed=$((failed + bad))
     echo "-- $name: $good passed, $bad failed, $((SECONDS - start)) s" | tee -a "$logs/summary"
