@@ -34,7 +34,7 @@ pub(crate) async fn attach(
         ));
     }
     let record = take(&gateway, run, &pod, &auth::capability(&request.instance)).await?;
-    let _room = gateway.room_with_calls(record.id, None).await?;
+    let _room = gateway.room_with_calls(&gateway.resumes, record.id, None).await?;
     read::answer(&gateway, &Who::Run(run), &answer(&gateway, &record).await?)
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dalsegno_protocol::{Limits, State};
-use dalsegno_store::{RunId, Store};
+use dalsegno_store::{Digest, RunId, Store};
 use prometheus_client::registry::Registry;
+use quick_cache::sync::Cache;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +23,9 @@ use crate::snapshots::Snapshots;
 
 /// Bytes of states that are read at once: two of the largest.
 const STATES_BYTES: usize = 2 * Limits::STATE_BYTES;
+
+/// Runs whose worker's judgement is remembered.
+const JUDGED: usize = 16_384;
 
 /// Of the bytes that are held at once one run, or one person, takes no more than one of so many shares.
 const SHARES: usize = 4;
@@ -134,6 +138,10 @@ pub struct Shared {
     pub(crate) askers: Semaphore,
     /// Bytes of states, and of calls, that are being read.
     pub(crate) states: Semaphore,
+    /// Bytes that are being read for attempts that attach: they wait for nobody who looks, and for no snapshot.
+    pub(crate) resumes: Semaphore,
+    /// Workers that were current when they were judged last.
+    judged: Cache<RunId, Digest>,
     pub(crate) exports: Budget,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) bases: Bases,
@@ -165,6 +173,8 @@ impl Gateway {
             calls: Budget::new(usize::MAX, config.calls_per_run),
             askers: Semaphore::new(config.askers),
             states: Semaphore::new(STATES_BYTES),
+            resumes: Semaphore::new(STATES_BYTES),
+            judged: Cache::new(JUDGED),
             exports: Budget::new(config.exports, 1),
             bases: Bases::new(config.base_budget),
             snapshots: Snapshots::default(),
@@ -190,21 +200,22 @@ impl Gateway {
     /// Room for the state after a turn, or at the head: whoever reads one holds it several times over. Of an earlier turn nobody
     /// knows how large it is, and room is made for the largest.
     pub(crate) async fn room(&self, run: RunId, turn: Option<i32>) -> Result<SemaphorePermit<'_>, Refusal> {
-        self.room_of(self.state_bytes(run, turn).await?).await
+        self.room_of(&self.states, self.state_bytes(run, turn).await?).await
     }
 
-    /// The same, and room for the run's open calls beside it.
-    pub(crate) async fn room_with_calls(
+    /// The same among these, and room for the run's open calls beside it.
+    pub(crate) async fn room_with_calls<'a>(
         &self,
+        among: &'a Semaphore,
         run: RunId,
         turn: Option<i32>,
-    ) -> Result<SemaphorePermit<'_>, Refusal> {
+    ) -> Result<SemaphorePermit<'a>, Refusal> {
         let calls = || self.store.open_calls_bytes(run);
         let (state, calls) = tokio::try_join!(
             self.state_bytes(run, turn),
             self.ask("asking how much the open calls are", calls),
         )?;
-        self.room_of(state + usize::try_from(calls).unwrap_or_default()).await
+        self.room_of(among, state + usize::try_from(calls).unwrap_or_default()).await
     }
 
     async fn state_bytes(&self, run: RunId, turn: Option<i32>) -> Result<usize, Refusal> {
@@ -217,13 +228,26 @@ impl Gateway {
 
     /// Room for two states of any turns.
     pub(crate) async fn room_for_two(&self) -> Result<SemaphorePermit<'_>, Refusal> {
-        self.room_of(STATES_BYTES).await
+        self.room_of(&self.states, STATES_BYTES).await
     }
 
-    async fn room_of(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Refusal> {
+    async fn room_of<'a>(&self, among: &'a Semaphore, bytes: usize) -> Result<SemaphorePermit<'a>, Refusal> {
         let bytes = u32::try_from(bytes.min(STATES_BYTES)).unwrap_or(u32::MAX);
-        let room = timeout(self.config.store_deadline, self.states.acquire_many(bytes)).await;
+        let room = timeout(self.config.store_deadline, among.acquire_many(bytes)).await;
         room.ok().and_then(Result::ok).ok_or_else(Refusal::full)
+    }
+
+    /// Whether this worker is its run's current one, or was when it was judged last: nothing may rest on it but whose share it
+    /// takes.
+    pub(crate) async fn was_current(&self, run: RunId, capability: Digest) -> Result<bool, Refusal> {
+        if self.judged.get(&run) == Some(capability) {
+            return Ok(true);
+        }
+        let is_current = self.ask("judging a capability", || self.store.is_current(run, &capability)).await?;
+        if is_current {
+            self.judged.insert(run, capability);
+        }
+        Ok(is_current)
     }
 
     /// The state after a turn, or at the head.
@@ -277,5 +301,14 @@ mod tests {
         drop(first);
         assert!(gateway.room_for_two().await.is_err());
         assert!(gateway.room(run, turn).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_goes_on_waits_for_nobody_who_looks() {
+        let store = Arc::new(Sqlite::memory().await.unwrap());
+        let gateway = Gateway::new(store, Arc::new(Nobody), Config::default());
+        let _looking = gateway.room_for_two().await.unwrap();
+        let (run, turn) = (RunId::nil(), Some(1));
+        assert!(gateway.room_with_calls(&gateway.resumes, run, turn).await.is_ok());
     }
 }

@@ -76,7 +76,7 @@ pub(crate) async fn checkpoint(
     let turn = one_turn(query.as_deref())?;
     judge(&gateway, &reader).await?;
     let run = row(&gateway, &reader).await?;
-    let _room = gateway.room_with_calls(reader.run, turn).await?;
+    let _room = gateway.room_with_calls(&gateway.states, reader.run, turn).await?;
     let call = || dalsegno_store::checkpoint(&*gateway.store, &run, turn);
     let document = gateway.ask("reading a checkpoint", call).await?;
     answer(&gateway, &reader.who, &document.ok_or_else(|| nothing(turn))?)

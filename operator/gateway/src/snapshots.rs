@@ -87,6 +87,8 @@ pub(crate) fn committed(gateway: &Gateway, run: RunId, turn: i32, whole: bool) {
             Some(permit) => Some(permit),
             None => permits.acquire_owned().await.ok(),
         };
+        // Without room the next commit asks again.
+        let Ok(_room) = gateway.room(run, None).await else { return };
         // Its decoding and comparing would keep a thread from those that answer calls.
         let (asking, runtime) = (gateway.clone(), Handle::current());
         let asked = tokio::task::spawn_blocking(move || {
@@ -103,7 +105,6 @@ pub(crate) fn committed(gateway: &Gateway, run: RunId, turn: i32, whole: bool) {
 }
 
 async fn ask(gateway: &Gateway, run: RunId) -> Option<Snapshotted> {
-    let _room = gateway.room(run, None).await.ok()?;
     match tokio::time::timeout(DEADLINE, gateway.store.snapshot(run)).await {
         Ok(Ok(snapshot)) => Some(snapshot),
         Ok(Err(error)) => {
