@@ -1,6 +1,5 @@
 //! `POST calls/{id}/claim`, `complete`, `settle`.
 
-use dalsegno_gateway::Config;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -45,7 +44,7 @@ async fn a_call_is_claimed_made_and_completed() {
 /// However much a turn's tools answer, its next attempt is told of it.
 #[tokio::test]
 async fn results_that_no_attach_could_carry_are_refused_while_smaller_ones_help() {
-    let world = World::attached().await.with(Config::default());
+    let world = World::attached().await.with(unhurried());
     let large = |id| complete(id, "completed", "x".repeat(14 << 20).into());
     for id in 1..=5 {
         world.post(&format!("calls/c{id}/claim"), claim(id, "probe", Some("k"))).await.ok();

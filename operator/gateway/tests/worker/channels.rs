@@ -1,6 +1,5 @@
 //! Named channels: values and lists, changed one by one.
 
-use dalsegno_gateway::Config;
 use dalsegno_protocol::Limits;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -102,7 +101,7 @@ async fn channels_that_make_no_sense_are_refused_with_a_reason() {
 
 #[tokio::test]
 async fn a_state_that_would_be_too_large_is_refused_and_the_run_goes_on_with_a_smaller_one() {
-    let world = World::attached().await.with(Config::default());
+    let world = World::attached().await.with(unhurried());
     let value = format!("{:?}", "x".repeat(Limits::STATE_BYTES / 5));
     let grow = format!(r#"{{"append":{{"log":[{{"json":{value}}}]}}}}"#);
     for turn in 1..=4 {

@@ -85,6 +85,12 @@ pub fn quick() -> Config {
     }
 }
 
+/// Waits for bodies and a store that take their time with many bytes.
+pub fn unhurried() -> Config {
+    let long = Duration::from_secs(60);
+    Config { store_deadline: long, body_deadline: long, ..Config::default() }
+}
+
 /// Waits for the operator as long as no test takes.
 pub fn patient() -> Config {
     Config { record_wait: Duration::from_secs(60), verdict_wait: Duration::from_secs(60), ..quick() }
