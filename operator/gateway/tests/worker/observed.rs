@@ -356,7 +356,7 @@ async fn damage(reached: &Reached) {
         reached.execute(&sql).await;
     }
     world.get("state").await.ok();
-    let said = "a snapshot is damaged and was not used";
+    let said = "a snapshot was not used";
     let of_this_run =
         |line: &Value| line["fields"]["message"] == said && line["span"]["run"] == world.run.to_string();
     assert!(logged().lines().any(|line| of_this_run(&serde_json::from_str(line).unwrap())));

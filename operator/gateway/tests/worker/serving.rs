@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dalsegno_gateway::{Config, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -33,7 +33,11 @@ impl Serving {
 }
 
 pub async fn start(world: &World) -> Serving {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    // So that an answer that is not read soon finds no more room.
+    socket.set_send_buffer_size(64 << 10).unwrap();
+    socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let listener = socket.listen(1_024).unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let ended = tokio::spawn(serve(listener, world.gateway.clone(), async {
@@ -253,7 +257,7 @@ async fn idle_connections_give_their_places_to_those_that_wait() {
 }
 
 /// Larger than what a connection takes before its peer reads.
-const LARGE: usize = 10 << 20;
+const LARGE: usize = 3 << 20;
 
 /// A worker that has committed a large state, before a gateway that has room for this one answer, and for one body.
 async fn large(stall_limit: Duration) -> World {
@@ -300,17 +304,17 @@ async fn a_worker_that_does_not_read_its_answer_keeps_nobody_from_committing_and
 
 #[tokio::test]
 async fn a_reader_that_takes_its_time_gets_all_of_its_answer() {
-    let limit = Duration::from_millis(500);
+    let limit = Duration::from_millis(800);
     let world = large(limit).await;
     let serving = start(&world).await;
     let mut slow = ask_for_state(&world, serving.address).await;
-    let (started, mut read, mut some) = (Instant::now(), 0, vec![0; 1 << 20]);
+    let (started, mut read, mut some) = (Instant::now(), 0, vec![0; 128 << 10]);
     loop {
         match slow.read_exact(&mut some).await {
             Ok(bytes) => read += bytes,
             Err(error) => break assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof),
         }
-        tokio::time::sleep(limit / 5).await;
+        tokio::time::sleep(limit / 8).await;
     }
     assert!(read >= LARGE && started.elapsed() > 2 * limit, "{read} bytes in {:?}", started.elapsed());
     serving.end().await;
