@@ -233,7 +233,10 @@ mod tests {
         assert_eq!(lost.look().await.unwrap(), Some(Duration::from_secs(3)));
         let (status, reason, message) = lost.ready();
         assert_eq!((status.as_str(), reason.as_str()), ("Unknown", "StoreUnavailable"));
-        assert!(message.contains("disk is full; nothing is replaced and nothing is charged"), "{message}");
+        assert!(
+            message.contains("refused a row (code 1811); nothing is replaced and nothing is charged"),
+            "{message}"
+        );
         assert_eq!(lost.events(), ["StoreUnavailable"]);
         assert!(lost.metrics().contains("lookups_total{result=\"unknown\"} 1\n"), "{}", lost.metrics());
 

@@ -97,7 +97,7 @@ impl Disk {
     pub async fn fill(&self) {
         self.execute(
             "CREATE TRIGGER full BEFORE INSERT ON attempts \
-             BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END",
+             BEGIN SELECT RAISE(ABORT, 'full'); END",
         )
         .await;
     }

@@ -152,8 +152,9 @@ fn a_run_whose_store_takes_no_writes_waits_says_so_once_and_goes_on() {
     thread::sleep(Duration::from_millis(2_500));
     fs::write(mended, "").unwrap();
     laptop.make_room();
-    let ended =
-        dev.end().told(0, &["disk is full", "exit code 7: charged (1 of 20)", "attempt 2 resumes at turn 3"]);
+    let ended = dev
+        .end()
+        .told(0, &["refused a row", "exit code 7: charged (1 of 20)", "attempt 2 resumes at turn 3"]);
     assert_eq!(ended.turns(), [1, 2, 3, 4]);
     assert_eq!(ended.told.matches("waiting: ").count(), 1, "{}", ended.told);
     assert_eq!(laptop.rows()[0].counters.recovery_attempts, 1);

@@ -137,7 +137,7 @@ impl Laptop {
     pub fn fill_disk(&self) {
         self.execute(
             "CREATE TRIGGER full BEFORE INSERT ON attempts \
-             BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END",
+             BEGIN SELECT RAISE(ABORT, 'full'); END",
         );
     }
 
