@@ -40,7 +40,11 @@ async fn read(world: &World, run: RunId, turns: i32) -> Vec<Result<String, ()>> 
 }
 
 async fn events(world: &World, run: RunId) -> Result<String, ()> {
-    seen(world.events(run, EventQuery { from: 1, limit: 99, bytes: 9_999 }).await)
+    match world.events(run, EventQuery { from: 1, limit: 99, bytes: 9_999 }).await {
+        // What looks sealed now is out of reach, where there are no keys.
+        Err(Error::Unfit(_)) => Err(()),
+        answer => seen(answer),
+    }
 }
 
 fn seen<T: std::fmt::Debug>(answer: Result<T, Error>) -> Result<String, ()> {
