@@ -1,0 +1,146 @@
+"""Tool calls: what an agent may rely on where an effect must not happen twice."""
+
+import json
+
+from gateway import call, committed, ok, problem
+
+
+def test_a_new_call_runs_its_tool_with_the_key_the_store_knows(gateway):
+    gateway.script["calls/turn-1/claim"] = [call("go", arguments={"page": 1})]
+    gateway.script["calls/turn-1/complete"] = [ok()]
+    code, out, err = gateway.run("""
+        run = Run.attach()
+        print(run.call("turn-1", policy="retrySameKey", arguments={"page": 1}, tool=lambda key, args: [key, args["page"]]))
+    """)
+    assert (code, out, err) == (0, "['k1', 1]\n", "")
+    claim = json.loads(gateway.bodies("calls/turn-1/claim")[0])
+    done = json.loads(gateway.bodies("calls/turn-1/complete")[0])
+    assert (claim["policy"], claim["arguments"], claim["key"]) == ("retrySameKey", {"page": 1}, "r1:turn-1")
+    assert done == {"claimId": claim["claimId"], "outcome": "completed", "result": ["k1", 1]}
+
+
+def test_a_call_that_is_done_is_not_made_again(gateway):
+    gateway.script["calls/turn-1/claim"] = [call("done", "completed", result="stored")]
+    code, out, _ = gateway.run("print(Run.attach().call('turn-1', policy='ask', tool=lambda *_: print('ran')))")
+    assert (code, out) == (0, "stored\n")
+
+
+def test_an_uncertain_call_is_handed_to_the_agent_which_settles_it(gateway):
+    gateway.script["calls/turn-1/claim"] = [call("uncertain")]
+    gateway.script["calls/turn-1/settle"] = [ok()]
+    code, out, _ = gateway.run("""
+        run = Run.attach()
+        try:
+            run.call("turn-1", policy="probe", tool=lambda *_: print("ran"))
+        except Uncertain as uncertain:
+            run.settle("turn-1", "completed", "found by key " + uncertain.call["key"], result=7)
+    """)
+    assert (code, out) == (0, "")
+    settled = json.loads(gateway.bodies("calls/turn-1/settle")[0])
+    assert settled == {"outcome": "completed", "reason": "found by key k1", "result": 7}
+
+
+def test_an_uncertain_call_that_nobody_catches_leaves_neither_key_nor_arguments_in_the_log(gateway):
+    gateway.script["calls/turn-1/claim"] = [call("uncertain", key="key-4711", arguments={"card": "4111"})]
+    code, _, err = gateway.run("""
+        import copy, pickle
+        try:
+            Run.attach().call("turn-1", policy="probe", tool=print)
+        except Uncertain as uncertain:
+            for same in uncertain, copy.copy(uncertain), pickle.loads(pickle.dumps(uncertain)):
+                assert same.call["key"] == "key-4711"
+                print(repr(same), file=dalsegno.sys.stderr)
+            raise
+    """)
+    assert code == 1 and err.count("call 'turn-1' may have taken effect") == 4
+    assert "4711" not in err and "4111" not in err
+
+
+def test_a_tool_that_raised_may_be_called_again_under_the_same_claim(gateway):
+    gateway.script["calls/turn-1/claim"] = [call("go")]
+    gateway.script["calls/turn-1/complete"] = [ok()]
+    code, _, err = gateway.run("""
+        run, tries = Run.attach(), []
+        def tool(key, _):
+            tries.append(key)
+            return 1 / (len(tries) - 1)
+        try:
+            run.call("turn-1", policy="retrySameKey", tool=tool)
+        except ZeroDivisionError:
+            run.call("turn-1", policy="retrySameKey", tool=tool)
+    """)
+    assert (code, err) == (0, "")
+    first, second = gateway.bodies("calls/turn-1/claim")
+    assert first == second
+
+
+def test_an_id_that_is_none_is_the_gateways_to_refuse(gateway):
+    gateway.script["calls/pay%20%C3%A4%2F%0A1/claim"] = [problem(400, "INVALID")]
+    gateway.script["calls/pay%3F/settle"] = [problem(400, "INVALID")]
+    code, out, err = gateway.run("""
+        run = Run.attach()
+        for refused in (lambda: run.call("pay ä/\\n1", policy="ask", tool=print),
+                        lambda: run.settle("pay?", "failed", "looked")):
+            try:
+                refused()
+            except Refused as error:
+                print(error.code)
+    """)
+    assert (code, out, err) == (0, "INVALID\nINVALID\n", "")
+
+
+def test_what_cannot_be_sent_is_not_sent_again(gateway):
+    gateway.env["DALSEGNO_URL"] += " "
+    code, _, err = gateway.run("Run.attach()")
+    assert code == 1 and "InvalidURL" in err
+
+
+def test_a_tool_that_refused_is_recorded_as_failed(gateway):
+    gateway.script["calls/turn-1/claim"] = [call("go"), call("done", "failed", result="no such page")]
+    gateway.script["calls/turn-1/complete"] = [ok()]
+    code, out, _ = gateway.run("""
+        run = Run.attach()
+        def tool(key, _):
+            raise CallFailed("no such page")
+        for _ in range(2):
+            try:
+                run.call("turn-1", policy="retrySameKey", tool=tool)
+            except CallFailed as failed:
+                print(failed.result)
+    """)
+    assert (code, out) == (0, "no such page\n" * 2)
+    assert [json.loads(body)["outcome"] for body in gateway.bodies("calls/turn-1/complete")] == ["failed"]
+
+
+def test_a_tool_that_refused_its_key_is_recorded_so_and_asked_no_more(gateway):
+    gateway.script["calls/turn-1/claim"] = [call("go"), call("uncertain", "keyRefused", result="422")]
+    gateway.script["calls/turn-1/complete"] = [ok()]
+    code, out, _ = gateway.run("""
+        run = Run.attach()
+        def tool(key, _):
+            raise KeyRefused("422")
+        for _ in range(2):
+            try:
+                run.call("turn-1", policy="retrySameKey", tool=tool)
+            except KeyRefused as refused:
+                print(refused.result)
+    """)
+    assert (code, out) == (0, "422\n" * 2)
+    assert [json.loads(body)["outcome"] for body in gateway.bodies("calls/turn-1/complete")] == ["keyRefused"]
+
+
+def test_a_plan_names_its_calls_and_a_result_may_finish_the_run(gateway):
+    gateway.script["turns/1/plan"] = [committed(1, "plan")]
+    gateway.script["turns/1"] = [committed(1)]
+    code, out, _ = gateway.run("""
+        run = Run.attach()
+        run.commit(1, plan=True, calls=[{"id": "turn-1", "policy": "ask"}])
+        print(run.turn, run.planned)
+        run.commit(1, channels={"append": {"log": [1, None]}, "set": {"n": 2}}, finish={"outcome": "failed", "reason": "Stuck"})
+        print(run.turn, run.planned)
+    """)
+    assert (code, out) == (0, "1 True\n2 False\n")
+    plan, result = json.loads(gateway.bodies("turns/1/plan")[0]), json.loads(gateway.bodies("turns/1")[0])
+    assert plan["calls"] == [{"id": "turn-1", "policy": "ask", "key": "r1:turn-1"}]
+    assert result["channels"] == {"append": {"log": [{"json": 1}, {"json": None}]}, "set": {"n": {"json": 2}}}
+    assert result["outcome"] == {"finish": {"outcome": "failed", "reason": "Stuck"}}
