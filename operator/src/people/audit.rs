@@ -78,10 +78,11 @@ async fn check(store: &dyn Store, copy: Option<&Path>, keys: Vec<PublicKey>) -> 
         .context("reading the store")?;
     problems += summary.problems;
     print_line!(
-        "{} runs, {} audit rows, {} boundaries, {} snapshots, {} anchors, {copied} in the copy: {problems} problems",
+        "{} runs, {} audit rows, {} boundaries, {} calls, {} snapshots, {} anchors, {copied} in the copy: {problems} problems",
         summary.runs,
         summary.audit,
         summary.boundaries,
+        summary.calls,
         summary.snapshots,
         summary.anchors
     );

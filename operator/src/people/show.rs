@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use dalsegno_protocol::{CallState, Channel, Payload, State};
 use dalsegno_store::audit::kind;
+use dalsegno_store::reading::AuditKey;
 use dalsegno_store::{
     Attempt, AttemptState, AuditRow, BoundaryRow, CallFilter, Error, Lifecycle, RunRecord, Store, memory,
 };
@@ -73,9 +74,16 @@ async fn shredding(store: &dyn Store, run: &RunRecord) -> anyhow::Result<Option<
     if run.lifecycle == Lifecycle::Live {
         return Ok(None);
     }
-    let rows = store.audit(run.id).await.context("reading the audit")?;
-    let Some(row) = rows.into_iter().find(|row| row.kind == kind::SHREDDED) else { return Ok(None) };
-    Ok(Some((row, store.unsealed(run.id).await.context("counting what was never sealed")?)))
+    let mut reading = store.reading().await.context("beginning to read")?;
+    let mut after = AuditKey::before(run.id);
+    loop {
+        let page = reading.audit(after, run.id).await.context("reading the audit")?;
+        let Some((_, last)) = page.last() else { return Ok(None) };
+        after.seq = last.seq;
+        if let Some((_, row)) = page.into_iter().find(|(_, row)| row.kind == kind::SHREDDED) {
+            return Ok(Some((row, store.unsealed(run.id).await.context("counting what was never sealed")?)));
+        }
+    }
 }
 
 fn print_run(run: &RunRecord, shredding: Option<&(AuditRow, u64)>) {

@@ -6,8 +6,8 @@ use std::str::FromStr;
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dalsegno_store::proof::{PublicKey, bundle, check_snapshots};
-use dalsegno_store::{Gone, audit, verify};
+use dalsegno_store::proof::{PublicKey, bundle, check_run};
+use dalsegno_store::{Gone, verify};
 
 use super::latest;
 use super::show::print_channels;
@@ -35,8 +35,8 @@ impl FromStr for Target {
     }
 }
 
-/// Holds every boundary and every audit row of a run to its hash, rebuilds every snapshot, and tells from where the run
-/// could go on.
+/// Holds every boundary and every audit row of a run to its hash and every call to its rows, rebuilds every snapshot, and
+/// tells from where the run could go on.
 ///
 /// # Errors
 ///
@@ -45,30 +45,25 @@ pub async fn run(store: &StoreArgs, name: &RunName) -> anyhow::Result<()> {
     let store = store.open_read_only().await?;
     let run = latest(store.as_ref(), name).await?;
     let found = verify::survey(store.as_ref(), &run).await.context("reading the boundaries")?;
-    let rows = store.audit(run.id).await.context("reading the audit")?;
-    let broken = audit::first_break(run.id, &rows);
     let mut reading = store.reading().await.context("beginning to read")?;
-    let snapshots = check_snapshots(&mut *reading, run.id).await.context("reading the snapshots")?;
+    let checked = check_run(&mut *reading, run.id).await.context("reading the run")?;
     found.damage.iter().for_each(|damage| print_line!("{damage}"));
-    if let Some(seq) = broken {
-        print_line!("audit row {seq}: it is not as it was written, or does not follow from the row before");
-    }
-    snapshots.problems.iter().for_each(|problem| print_line!("{}: {}", problem.place, problem.what));
+    checked.problems.iter().for_each(|problem| print_line!("{}: {}", problem.place, problem.what));
     if found.dropped > 0 {
         print_line!("{} boundaries: {}", found.dropped, Gone::Dropped);
     }
     if found.shredded > 0 {
         print_line!("{} boundaries: {}", found.shredded, Gone::Shredded);
     }
-    let problems = found.damage.len() + snapshots.problems.len() + usize::from(broken.is_some());
-    let problems = problems as u64 + found.further;
+    let problems = (found.damage.len() + checked.problems.len()) as u64 + found.further;
     print_line!(
-        "run {}/{}: {} boundaries, {} snapshots, {} audit rows: {problems} problems",
+        "run {}/{}: {} boundaries, {} calls, {} snapshots, {} audit rows: {problems} problems",
         run.namespace,
         run.name,
         found.boundaries,
-        snapshots.count,
-        rows.len()
+        checked.calls,
+        checked.snapshots,
+        checked.audit
     );
     match found.last_good {
         Some(place) => print_line!("its state can be rebuilt up to {place}"),

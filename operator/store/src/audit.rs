@@ -23,7 +23,9 @@
 //! | a worker attaches; another instance is refused | `attached` (worker); `spent` (worker), once |
 //! | a person's cancel is noted; a worker acknowledges it | `cancel-requested` (operator), with what is known of who asked and why ([`crate::AskedBy`]); `cancelled` (worker) |
 //! | a worker finishes, with or without a boundary | `finished` (worker) |
-//! | a tool refuses the key of a call | `key-refused` (worker) |
+//! | a boundary plans calls | `planned` (worker), with each call that is new or of another turn before; before `finished` |
+//! | a call is claimed, for the first time or by another attempt | `claimed` (worker) |
+//! | a call is completed; its tool refuses it; its key | `completed`; `failed`; `key-refused` (worker) |
 //! | a call is settled | `settled` (worker, or the person's name) |
 //! | a budget is granted | `reset` (operator), with who asked and why |
 //! | a run goes back | `ended` (operator) if its attempt had a pod; `rewound` (operator, or the person's name) with what is undone; then `reserved` (operator) |
@@ -33,6 +35,10 @@
 //! | payloads before the last boundaries that a run keeps are dropped | `dropped` (operator), with up to where, and the digest of the snapshot that stands for them |
 //! | rows before one that an anchor names are pruned | `pruned` (the person's name), with why, the number and the hash of the last that went, and what they said of the run and of what was undone |
 //! | a namespace is adopted | `namespace-adopted` (the person's name), with why, for each row |
+//!
+//! Of the key, the arguments and the result of a call a row has digests, as [`crate::seal::CallDigests`] says: of the key and
+//! the arguments that row with which the call is first there, of arguments also the claim that brings them later. So every
+//! row of `calls` follows from the audit ([`crate::proof`]).
 //!
 //! What changes nothing (a retry, a refusal other than `spent`) appends nothing.
 
@@ -74,6 +80,14 @@ pub mod kind {
     pub const CANCELLED: &str = "cancelled";
     /// The run came to its end.
     pub const FINISHED: &str = "finished";
+    /// A boundary planned calls.
+    pub const PLANNED: &str = "planned";
+    /// A call was claimed.
+    pub const CLAIMED: &str = "claimed";
+    /// A tool did what a call asks for.
+    pub const COMPLETED: &str = "completed";
+    /// A tool refused a call.
+    pub const FAILED: &str = "failed";
     /// A tool refused the key of a call.
     pub const KEY_REFUSED: &str = "key-refused";
     /// Somebody said how a call had ended.
@@ -153,65 +167,12 @@ pub fn first_needed(rows: &[AuditRow]) -> i64 {
     lost.into_iter().chain(dropped).map(|row| row.seq).min().unwrap_or(i64::MAX)
 }
 
-/// The first row of a run's chain that does not follow from the one before, if any. Rows before the first may be missing if
-/// a row says that they were pruned.
-pub fn first_break(run: RunId, rows: &[AuditRow]) -> Option<i64> {
-    let before = rows.first().map(|row| (row.seq.saturating_sub(1), row.parent_hash));
-    let pruned = before.filter(|before| rows.iter().any(|row| pruned_to(row) == Some(*before)));
-    let (start, mut parent) = pruned.unwrap_or((0, header::NO_PARENT));
-    for (row, seq) in rows.iter().zip(start + 1..) {
-        let link = Link {
-            parent_hash: &parent,
-            run,
-            seq,
-            at: row.at.as_millisecond(),
-            kind: &row.kind,
-            actor: &row.actor,
-            detail: &row.detail,
-        };
-        if row.seq != seq || row.parent_hash != parent || row.hash != link.hash() {
-            return Some(seq);
-        }
-        parent = row.hash;
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
     use sha2::{Digest as _, Sha256};
     use uuid::Uuid;
 
     use super::*;
-
-    fn chain() -> Vec<AuditRow> {
-        let mut parent_hash = crate::header::NO_PARENT;
-        (1..=3)
-            .map(|seq| {
-                let row = AuditRow {
-                    seq,
-                    at: Timestamp::from_millisecond(1_000 * seq).unwrap(),
-                    kind: kind::RESERVED.into(),
-                    actor: actor::OPERATOR.into(),
-                    detail: format!(r#"{{"attempt":{seq}}}"#),
-                    parent_hash,
-                    hash: Link {
-                        parent_hash: &parent_hash,
-                        run: Uuid::nil(),
-                        seq,
-                        at: 1_000 * seq,
-                        kind: kind::RESERVED,
-                        actor: actor::OPERATOR,
-                        detail: &format!(r#"{{"attempt":{seq}}}"#),
-                    }
-                    .hash(),
-                };
-                parent_hash = row.hash;
-                row
-            })
-            .collect()
-    }
 
     #[test]
     fn audit_hash_is_sha256_over_the_documented_bytes() {
@@ -230,21 +191,15 @@ mod tests {
             bytes.extend(field);
         }
         let by_hand: Digest = Sha256::digest(&bytes).into();
-        assert_eq!(chain()[0].hash, by_hand);
-    }
-
-    #[test]
-    fn an_edited_deleted_or_reordered_row_breaks_the_chain() {
-        assert_eq!(first_break(Uuid::nil(), &chain()), None);
-        let mut edited = chain();
-        edited[1].detail = "{}".into();
-        assert_eq!(first_break(Uuid::nil(), &edited), Some(2));
-        let mut deleted = chain();
-        deleted.remove(1);
-        assert_eq!(first_break(Uuid::nil(), &deleted), Some(2));
-        let mut reordered = chain();
-        reordered.swap(0, 1);
-        assert_eq!(first_break(Uuid::nil(), &reordered), Some(1));
-        assert_eq!(first_break(Uuid::max(), &chain()), Some(1), "another run's chain");
+        let link = Link {
+            parent_hash: &header::NO_PARENT,
+            run: Uuid::nil(),
+            seq: 1,
+            at: 1_000,
+            kind: kind::RESERVED,
+            actor: actor::OPERATOR,
+            detail: r#"{"attempt":1}"#,
+        };
+        assert_eq!(link.hash(), by_hand);
     }
 }

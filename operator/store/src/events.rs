@@ -22,12 +22,20 @@ pub(crate) struct Kept {
     pub digest: Option<Digest>,
 }
 
+impl Kept {
+    /// Whether they can only be read with the key of their run.
+    pub fn looks_sealed(&self) -> bool {
+        self.payload.as_deref().is_some_and(is_sealed)
+    }
+}
+
 /// The events that were asked for, of boundaries in order; those that were shredded are passed over.
 pub(crate) fn page(boundaries: Vec<Kept>, query: &EventQuery, sealing: &Sealing) -> Result<Vec<Event>> {
     let mut page = Vec::new();
     let mut room = query.bytes;
-    for Kept { turn, boundary, commit_id, attempt, position: last, payload, digest } in boundaries {
-        let sealed = payload.as_deref().is_some_and(is_sealed);
+    for kept in boundaries {
+        let sealed = kept.looks_sealed();
+        let Kept { turn, boundary, commit_id, attempt, position: last, payload, digest } = kept;
         if sealed && sealing.is_shredded() {
             continue;
         }

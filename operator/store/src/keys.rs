@@ -139,9 +139,13 @@ impl Keys {
         Self { provider, known: Mutex::default() }
     }
 
-    /// How payloads of a run are read. To be asked once they are read: a key may be made meanwhile.
-    pub async fn to_read(&self, shelf: &impl KeyShelf, run: RunId) -> Result<Sealing> {
-        let Some(provider) = &self.provider else { return Ok(Sealing::default()) };
+    /// How payloads of a run are read. To be asked once they are read: a key may be made meanwhile. `looks_sealed`: whether
+    /// any of them does; without keys it is out of reach, or damaged where the run has no data key.
+    pub async fn to_read(&self, shelf: &impl KeyShelf, run: RunId, looks_sealed: bool) -> Result<Sealing> {
+        let Some(provider) = &self.provider else {
+            let is_damaged = looks_sealed && shelf.data_key(run).await?.is_none();
+            return Ok(if is_damaged { Sealing::unsealed() } else { Sealing::default() });
+        };
         if let Some(known) = self.known(run) {
             return Ok(known);
         }
@@ -151,12 +155,16 @@ impl Keys {
         }
     }
 
-    /// How payloads of a run that look sealed are judged: without keys they are out of reach, or no run's that has any.
-    pub async fn to_judge(&self, shelf: &impl KeyShelf, run: RunId) -> Result<Sealing> {
-        if self.provider.is_none() && shelf.data_key(run).await?.is_none() {
-            return Ok(Sealing::unsealed());
+    /// How what stands of a run is held to digests that it was written with: not without keys, where it has a data key.
+    pub async fn to_prove(&self, shelf: &impl KeyShelf, run: RunId) -> Result<Sealing> {
+        if self.provider.is_some() {
+            return self.to_read(shelf, run, true).await;
         }
-        self.to_read(shelf, run).await
+        match shelf.data_key(run).await? {
+            None => Ok(Sealing::unsealed()),
+            Some(Standing::Shredded) => Ok(Sealing::shredded()),
+            Some(Standing::Wrapped(_)) => Err(no_keys()),
+        }
     }
 
     /// How payloads of a run are written: sealed, as soon as there are keys. One round trip where it is not known yet.

@@ -1,4 +1,4 @@
-//! What can be proved of what is kept: chains, anchors, bundles. Pure but for [`check_store`] and [`check_snapshots`],
+//! What can be proved of what is kept: chains, anchors, bundles. Pure but for [`check_store`] and [`check_run`],
 //! which read.
 //!
 //! Every check goes on after a problem, from the row at which it stands, so that one edited row is one problem and
@@ -10,9 +10,11 @@ mod anchors;
 mod audit_chain;
 mod boundary_chain;
 pub mod bundle;
+mod calls;
 mod check;
 mod marks;
 mod retention;
+mod run;
 mod said;
 mod signing;
 mod snapshots;
@@ -25,8 +27,8 @@ pub use anchors::Anchors;
 pub use audit_chain::AuditChain;
 pub use boundary_chain::BoundaryChain;
 pub use check::{Summary, check_store};
+pub use run::{Checked, check_run};
 pub use signing::{PublicKey, Signer, is_signed};
-pub use snapshots::{Snapshots, check_snapshots};
 
 use crate::RunId;
 

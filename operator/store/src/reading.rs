@@ -5,6 +5,8 @@ use dalsegno_protocol::Call;
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use crate::fault::{Fault, Work};
+use crate::seal::{CallDigests, Sealing};
 use crate::{AuditRow, Digest, Gone, Kept, Lifecycle, Place, Result, RunId, RunOutcome};
 
 /// Bytes of kept payloads after which a page ends; its first row always comes.
@@ -37,7 +39,7 @@ pub trait Reading: Send {
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>>;
 
     /// Calls of one run by turn, and inside it in the order in which they were first seen.
-    async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>>;
+    async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<StoredCall>>;
 }
 
 /// Where a row of the audit stands.
@@ -145,6 +147,21 @@ pub struct StoredBoundary {
     pub damage: Option<String>,
 }
 
+/// A call as it stands.
+#[derive(Clone, Debug)]
+pub struct StoredCall {
+    /// Where it stands.
+    pub key: CallKey,
+    /// The call.
+    pub call: Call,
+    /// The attempt that claimed it last.
+    pub attempt: Option<i32>,
+    /// How its digests in the audit are made.
+    pub digests: CallDigests,
+    /// Why its payloads, which are not there then, cannot be decoded.
+    pub damage: Option<String>,
+}
+
 /// A snapshot, held to what it must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredSnapshot {
@@ -162,6 +179,26 @@ impl StoredBoundary {
         let Place { turn, boundary, epoch } = self.kept.place();
         let boundary = crate::header::boundary_number(boundary).into();
         BoundaryKey { run: self.run, turn, boundary, epoch }
+    }
+}
+
+impl StoredCall {
+    /// One of which this much can be read without its payloads.
+    pub(crate) fn of(
+        key: CallKey,
+        bare: Call,
+        attempt: Option<i32>,
+        sealing: &Sealing,
+        read: impl FnOnce() -> Work<Call>,
+    ) -> Work<Self> {
+        let digests = sealing.call_digests(&bare.id);
+        match read() {
+            Ok(call) => Ok(Self { key, call, attempt, digests, damage: None }),
+            Err(Fault::Corrupt(damage)) => {
+                Ok(Self { key, call: bare, attempt, digests, damage: Some(damage) })
+            }
+            Err(fault) => Err(fault),
+        }
     }
 }
 

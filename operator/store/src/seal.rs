@@ -6,15 +6,17 @@
 //! sealed payload = codec byte + 16, nonce (12 random bytes), AES-256-GCM of what follows the codec byte, tag (16 bytes)
 //! AAD            = f("dalsegno/sealed/v1") f(codec byte) f(run id) f(kind) and f of each part of the place
 //! keys           = HKDF-SHA256 of the data key (32 bytes): "dalsegno/seal/v1" to seal, "dalsegno/digest/v1" for
-//!                  digests, "dalsegno/boundary-digests/v1" for the digest keys of boundaries
-//! digest key     = HMAC-SHA256(key of boundaries, f(turn, i32) f(boundary, 1 byte) f(commit id)), of one boundary
-//! digest         = HMAC-SHA256(key for digests, or a boundary's digest key; SHA-256 as without encryption)
+//!                  digests, "dalsegno/boundary-digests/v1" and "dalsegno/call-digests/v1" for the digest keys of
+//!                  boundaries and calls
+//! digest key     = HMAC-SHA256(key of boundaries, f(turn, i32) f(boundary, 1 byte) f(commit id)), of one boundary;
+//!                  HMAC-SHA256(key of calls, f(call id, UTF-8)), of one call
+//! digest         = HMAC-SHA256(key for digests, or the digest key of a boundary or a call; SHA-256 as without encryption)
 //! ```
 //!
 //! with `f` and integers as in [`crate::header`]. A payload that stands elsewhere than where it was written, in another
 //! run, another column or another row, or of which anything was changed or cut, cannot be opened. A digest of what is
-//! sealed needs a key too, so that nobody can try out what the payload may be. The payloads of a boundary have a digest key
-//! of their own, so that a bundle can tell it, and with it nothing of what the bundle does not hold.
+//! sealed needs a key too, so that nobody can try out what the payload may be. The payloads of a boundary, and a call, have a
+//! digest key of their own, so that a bundle can tell it, and with it nothing of what the bundle does not hold.
 
 mod digests;
 mod spot;
@@ -29,9 +31,9 @@ use ring::{hkdf, hmac};
 use uuid::Uuid;
 
 use digests::sign;
-pub use digests::{BodyDigest, DigestKey};
-use spot::Fields;
+pub use digests::{BodyDigest, CallDigests, DigestKey};
 pub use spot::Spot;
+use spot::{Fields, name};
 
 use crate::header::boundary_number;
 use crate::{Digest, Error, Result, RunId};
@@ -66,6 +68,7 @@ struct RunKey {
     seal: LessSafeKey,
     digest: hmac::Key,
     boundaries: hmac::Key,
+    calls: hmac::Key,
 }
 
 impl Sealing {
@@ -81,7 +84,8 @@ impl Sealing {
         let seal = LessSafeKey::new(seal.map_err(|_| unfit("a key could not be made"))?);
         let digest = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/digest/v1")?);
         let boundaries = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/boundary-digests/v1")?);
-        Ok(Self(Kind::Sealed(Arc::new(RunKey { run, seal, digest, boundaries }))))
+        let calls = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/call-digests/v1")?);
+        Ok(Self(Kind::Sealed(Arc::new(RunKey { run, seal, digest, boundaries, calls }))))
     }
 
     /// There are keys, and the run has none yet: nothing of it was sealed.
@@ -182,6 +186,19 @@ impl Sealing {
         place.field(&[boundary_number(boundary)]);
         place.field(commit_id.as_bytes());
         Some(DigestKey(sign(&key.boundaries, &place.0)))
+    }
+
+    /// How the digests of the call of this name are made.
+    pub fn call_digests(&self, id: &str) -> CallDigests {
+        match &self.0 {
+            Kind::Plain | Kind::Unsealed => CallDigests::Plain,
+            Kind::Shredded => CallDigests::Lost,
+            Kind::Sealed(key) => {
+                let mut place = Fields::default();
+                place.field(name(id).as_bytes());
+                CallDigests::Keyed(DigestKey(sign(&key.calls, &place.0)))
+            }
+        }
     }
 }
 
@@ -322,5 +339,23 @@ mod tests {
             .collect();
         assert_eq!(digests.len(), places.len() + 2);
         assert_eq!(Sealing::unsealed().digest_key(3, Boundary::Result, ID), None);
+    }
+
+    #[test]
+    fn the_digests_of_one_call_are_those_of_no_other() {
+        let sealing = Sealing::under(RUN, &[5; 32]).unwrap();
+        let (pay, ship, plain) = (
+            sealing.call_digests("pay"),
+            sealing.call_digests("ship"),
+            Sealing::default().call_digests("pay"),
+        );
+        let digests: std::collections::BTreeSet<_> = [pay, ship, plain]
+            .map(|it| it.of("text"))
+            .into_iter()
+            .chain([sealing.digest(plain.of("text"))])
+            .collect();
+        assert_eq!(digests.len(), 4);
+        assert_ne!(pay.of("text"), pay.of("other"));
+        assert_eq!(Sealing::shredded().call_digests("pay"), CallDigests::Lost);
     }
 }

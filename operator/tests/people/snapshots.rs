@@ -37,7 +37,7 @@ fn told(place: &Place) -> [String; 2] {
 async fn snapshots_that_are_as_they_were_written_are_counted() {
     let place = snapshotted().await;
     let (done, told) = place.dalsegno(&["verify", RUN], true);
-    assert!(done && told.contains("25 boundaries, 2 snapshots, "), "{told}");
+    assert!(done && told.contains("25 boundaries, 0 calls, 2 snapshots, "), "{told}");
     assert!(told.contains(": 0 problems"), "{told}");
 }
 

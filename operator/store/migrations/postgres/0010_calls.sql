@@ -1,6 +1,6 @@
 -- Tool calls: claimed before their effect, completed after it, settled where nobody knows. Each function locks the
 -- run's row by its primary key before it reads a call, and adds to what the open calls count (0071_open_calls), of which
--- `_most` are taken. What takes away, or adds nothing, is never too large.
+-- `_most` are taken. What takes away, or adds nothing, is never too large. `_…_digest`: as the audit tells of it.
 
 -- One call less of this policy is unsettled. The caller holds the lock.
 CREATE FUNCTION ds_settled_v1(_run uuid, _policy text) RETURNS void
@@ -18,7 +18,7 @@ $$;
 -- `Store::claim`, by the table of `Claimed` in model.rs. `call` is the call as it stands after.
 CREATE FUNCTION ds_claim_v1(
     _run uuid, _capability bytea, _id text, _claim_id uuid, _policy text, _key text, _arguments bytea,
-    _arguments_bytes bigint, _most bigint,
+    _arguments_bytes bigint, _most bigint, _key_digest text, _arguments_digest text,
     OUT verdict text, OUT call calls
 )
 LANGUAGE plpgsql AS $$
@@ -56,6 +56,10 @@ BEGIN
             )
             RETURNING * INTO call;
             UPDATE runs SET open_calls_bytes = open_, open_calls_turn = turn_ WHERE id = _run;
+            PERFORM ds_audit_v1(_run, 'claimed', 'worker', jsonb_strip_nulls(jsonb_build_object(
+                'call', _id, 'attempt', row_.attempt, 'turn', turn_, 'policy', _policy, 'key', _key_digest,
+                'arguments', _arguments_digest
+            )), now_);
         END IF;
         RETURN;
     END IF;
@@ -77,6 +81,7 @@ BEGIN
             THEN ds_call_bytes_v1(_id, call.key, call.arguments_bytes, call.result_bytes) ELSE 0 END;
         IF call.arguments IS NOT NULL THEN
             _arguments_bytes := call.arguments_bytes;
+            _arguments_digest := NULL;
         END IF;
         counts_ := ds_call_bytes_v1(_id, call.key, _arguments_bytes, call.result_bytes);
         IF counts_ > counted_ AND open_ + counts_ - counted_ > _most THEN
@@ -92,6 +97,9 @@ BEGIN
         WHERE run = _run AND id = _id
         RETURNING * INTO call;
         UPDATE runs SET open_calls_bytes = open_ + counts_ - counted_, open_calls_turn = turn_ WHERE id = _run;
+        PERFORM ds_audit_v1(_run, 'claimed', 'worker', jsonb_strip_nulls(jsonb_build_object(
+            'call', _id, 'attempt', row_.attempt, 'arguments', _arguments_digest
+        )), now_);
     END IF;
 END
 $$;
@@ -124,7 +132,6 @@ BEGIN
     UPDATE runs r
     SET keys_refused = keys_refused + 1, open_calls_bytes = _open, open_calls_turn = ds_open_turn_v1(r), changed_at = _now
     WHERE id = _run;
-    PERFORM ds_audit_v1(_run, 'key-refused', 'worker', jsonb_build_object('call', _id), _now);
 END
 $$;
 
@@ -132,11 +139,12 @@ $$;
 -- one whose key was refused: whether these are the same bytes is for the caller to see, since payloads are compressed.
 CREATE FUNCTION ds_complete_v1(
     _run uuid, _capability bytea, _id text, _claim_id uuid, _outcome text, _result bytea,
-    _result_bytes bigint, _most bigint,
+    _result_bytes bigint, _most bigint, _result_digest text,
     OUT verdict text, OUT state text, OUT result bytea, OUT live boolean
 )
 LANGUAGE plpgsql AS $$
 DECLARE
+    now_ bigint;
     row_ runs;
     call_ calls;
     counted_ bigint;
@@ -164,18 +172,24 @@ BEGIN
         WHEN counts_ > counted_ AND open_ > _most THEN 'too large'
         ELSE 'ok'
     END;
-    IF verdict = 'ok' AND _outcome = 'keyRefused' THEN
-        PERFORM ds_refuse_key_v1(_run, _id, _result, _result_bytes, open_, ds_now_v1());
-    ELSIF verdict = 'ok' THEN
-        PERFORM ds_end_call_v1(_run, _id, _outcome, _result, _result_bytes, open_, NULL, NULL, ds_now_v1());
+    IF verdict <> 'ok' THEN
+        RETURN;
     END IF;
+    now_ := ds_now_v1();
+    IF _outcome = 'keyRefused' THEN
+        PERFORM ds_refuse_key_v1(_run, _id, _result, _result_bytes, open_, now_);
+    ELSE
+        PERFORM ds_end_call_v1(_run, _id, _outcome, _result, _result_bytes, open_, NULL, NULL, now_);
+    END IF;
+    PERFORM ds_audit_v1(_run, CASE _outcome WHEN 'keyRefused' THEN 'key-refused' ELSE _outcome END, 'worker',
+        jsonb_strip_nulls(jsonb_build_object('call', _id, 'result', _result_digest)), now_);
 END
 $$;
 
 -- `Store::settle`. `_capability` null: it is a person's word, `_actor`'s. `ended` as in `ds_complete_v1`.
 CREATE FUNCTION ds_settle_v1(
     _run uuid, _capability bytea, _actor text, _id text, _outcome text, _result bytea, _reason text,
-    _result_bytes bigint, _most bigint,
+    _result_bytes bigint, _most bigint, _result_digest text,
     OUT verdict text, OUT state text, OUT result bytea, OUT live boolean
 )
 LANGUAGE plpgsql AS $$
@@ -219,8 +233,9 @@ BEGIN
         UPDATE runs
         SET changed_at = now_, keys_refused = keys_refused - call_.key_refused::integer
         WHERE id = _run;
-        PERFORM ds_audit_v1(_run, 'settled', _actor,
-            jsonb_build_object('call', _id, 'outcome', _outcome, 'reason', _reason), now_);
+        PERFORM ds_audit_v1(_run, 'settled', _actor, jsonb_strip_nulls(jsonb_build_object(
+            'call', _id, 'outcome', _outcome, 'reason', _reason, 'result', _result_digest
+        )), now_);
     END IF;
 END
 $$;

@@ -5,18 +5,18 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use super::row::{call, json, named, packed, text, word};
+use super::row::{call, json, looks_sealed, named, packed, text, word};
 use crate::audit::actor;
 use crate::fault::{Fault, Work};
 use crate::model::key_refused;
 use crate::seal::{Sealing, Spot};
 use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, SettledBy, size};
 
-const CLAIM: &str = "SELECT verdict, (call).* FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+const CLAIM: &str = "SELECT verdict, (call).* FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
 
-const COMPLETE: &str = "SELECT * FROM ds_complete_v1($1, $2, $3, $4, $5, $6, $7, $8)";
+const COMPLETE: &str = "SELECT * FROM ds_complete_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
-const SETTLE: &str = "SELECT * FROM ds_settle_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+const SETTLE: &str = "SELECT * FROM ds_settle_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
 const ALL: &str = "SELECT * FROM calls WHERE run = $1 ORDER BY ordinal";
 
@@ -48,6 +48,7 @@ impl Postgres {
     pub(super) async fn do_claim(&self, claim: &Claim) -> Work<Claimed> {
         let sealing = self.to_write(claim.run).await?;
         let arguments = packed(claim.arguments.as_deref(), Spot::Arguments(&claim.id), &sealing)?;
+        let digests = sealing.call_digests(&claim.id);
         let query = sqlx::query(CLAIM)
             .bind(claim.run)
             .bind(claim.capability.as_slice())
@@ -57,7 +58,9 @@ impl Postgres {
             .bind(claim.key.as_deref().map(text))
             .bind(arguments)
             .bind(size::of_json(claim.arguments.as_deref()))
-            .bind(MOST);
+            .bind(MOST)
+            .bind(claim.key.as_deref().map(|key| digests.told(&text(key))))
+            .bind(claim.arguments.as_deref().map(|json| digests.told(json.get())));
         let row = self.pool.of(claim.run).one(query).await?;
         let id = &claim.id;
         Ok(match row.try_get("verdict")? {
@@ -89,7 +92,8 @@ impl Postgres {
             .bind(word(&complete.outcome)?)
             .bind(result)
             .bind(size::of_json(complete.result.as_deref()))
-            .bind(MOST);
+            .bind(MOST)
+            .bind(result_digest(&complete.id, complete.result.as_deref(), &sealing));
         let row = self.pool.of(complete.run).one(query).await?;
         completed(&row, &complete.id, CallState::from(complete.outcome), complete.result.as_deref(), &sealing)
     }
@@ -110,7 +114,8 @@ impl Postgres {
             .bind(result)
             .bind(text(&settle.reason))
             .bind(size::of_json(settle.result.as_deref()))
-            .bind(MOST);
+            .bind(MOST)
+            .bind(result_digest(&settle.id, settle.result.as_deref(), &sealing));
         let row = self.pool.of(settle.run).one(query).await?;
         completed(&row, &settle.id, CallState::from(settle.outcome), settle.result.as_deref(), &sealing)
     }
@@ -126,7 +131,8 @@ impl Postgres {
         let query = sqlx::query(sql).bind(run);
         let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
         let rows = self.pool.all(query).await?;
-        let sealing = self.to_read(run).await?;
+        let looks_sealed = ["arguments", "result"].iter().any(|column| looks_sealed(&rows, column));
+        let sealing = self.to_read(run, looks_sealed).await?;
         rows.iter().map(|row| call(row, &sealing)).collect()
     }
 
@@ -134,6 +140,10 @@ impl Postgres {
         let row = self.pool.optional(sqlx::query(OPEN_CALLS_BYTES).bind(run)).await?;
         Ok(row.map(|row| row.try_get("bytes")).transpose()?.unwrap_or_default())
     }
+}
+
+fn result_digest(id: &str, result: Option<&RawValue>, sealing: &Sealing) -> Option<String> {
+    result.map(|json| sealing.call_digests(id).told(json.get()))
 }
 
 fn completed(

@@ -246,7 +246,7 @@ pub(super) fn alone<'q>(one: &'q Proposed, more: More) -> Query<'q, Database, Pg
         .bind(calls.keys)
         .bind(calls.arguments)
         .bind(records.digest.map(Vec::from));
-    records.bind(query).bind(calls.arguments_bytes)
+    records.bind(query).bind(calls.arguments_bytes).bind(calls.key_digests).bind(calls.arguments_digests)
 }
 
 /// The statement for boundaries that bring nothing, each of another run. It waits for nobody: no answer for a run whose row
@@ -363,13 +363,22 @@ struct Planned {
     keys: Vec<String>,
     arguments: Vec<Option<Vec<u8>>>,
     arguments_bytes: Vec<i64>,
+    key_digests: Vec<String>,
+    arguments_digests: Vec<Option<String>>,
 }
 
 impl Planned {
     fn of(calls: &[PlannedCall], sealing: &Sealing) -> Work<Self> {
         let arguments =
             |call: &PlannedCall| packed(call.arguments.as_deref(), Spot::Arguments(&call.id), sealing);
+        let told = |call: &PlannedCall| {
+            let digests = sealing.call_digests(&call.id);
+            (digests.told(&text(&call.key)), call.arguments.as_deref().map(|json| digests.told(json.get())))
+        };
+        let (key_digests, arguments_digests) = calls.iter().map(told).unzip();
         Ok(Self {
+            key_digests,
+            arguments_digests,
             ids: calls.iter().map(|call| text(&call.id)).collect(),
             policies: calls.iter().map(|call| word(&call.policy)).collect::<Work<_>>()?,
             keys: calls.iter().map(|call| text(&call.key)).collect(),

@@ -15,7 +15,8 @@
 -- $21 outcome of the finish, or null  $22 its reason  $23 message  $24 output
 -- $25 ids of planned calls  $26 their policies  $27 keys  $28 arguments
 -- $29 digest of the changes of records, or null  $30 their words  $31 spaces  $32 keys  $33 entry ids  $34 values
--- $35 sizes  $36 bytes of the planned calls' arguments
+-- $35 sizes  $36 bytes of the planned calls' arguments  $37 digests of their keys, as the audit tells of them
+-- $38 of their arguments
 WITH head AS MATERIALIZED (
     SELECT id, array_position($1, id) AS place, lifecycle, epoch, capability, attempt,
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
@@ -99,6 +100,27 @@ planned AS (
     ORDER BY call.place
     ON CONFLICT (run, id) DO UPDATE SET turn = excluded.turn
     WHERE calls.state = 'planned' AND calls.turn <> excluded.turn
+    -- A row that was there is locked before it is updated.
+    RETURNING run, id, xmax = 0 AS is_new
+),
+audited_plan AS (
+    INSERT INTO audit (run, seq, at, kind, actor, detail, parent_hash, hash)
+    SELECT next.id, audit_seq + 1, now, 'planned', 'worker', detail, audit_hash,
+           ds_audit_hash_v1(audit_hash, next.id, audit_seq + 1, now, 'planned', 'worker', detail)
+    FROM next, LATERAL (
+        SELECT jsonb_build_object('turn', next.turn, 'calls', jsonb_agg(
+            CASE WHEN planned.is_new
+                THEN jsonb_strip_nulls(jsonb_build_object(
+                    'call', call.id, 'policy', call.policy, 'key', call.key, 'arguments', call.arguments))
+                ELSE jsonb_build_object('call', call.id)
+            END
+            ORDER BY call.place))::text AS detail
+        FROM planned JOIN unnest($25, $26, $37, $38) WITH ORDINALITY AS call (id, policy, key, arguments, place)
+          ON call.id = planned.id
+        HAVING count(*) > 0
+    ) AS text
+    WHERE cardinality($25) > 0
+    RETURNING run, seq, hash
 ),
 recorded AS MATERIALIZED (
     SELECT id, ds_apply_records_v1(id, turn, boundary, epoch, now, $30, $31, $32, $33, $34, $35) AS count
@@ -107,10 +129,12 @@ recorded AS MATERIALIZED (
 ),
 audited AS (
     INSERT INTO audit (run, seq, at, kind, actor, detail, parent_hash, hash)
-    SELECT id, audit_seq + 1, now, 'finished', 'worker', detail, audit_hash,
-           ds_audit_hash_v1(audit_hash, id, audit_seq + 1, now, 'finished', 'worker', detail)
-    FROM next, jsonb_build_object('attempt', attempt, 'outcome', $21, 'reason', $22) AS object,
-         LATERAL (SELECT object::text AS detail) AS text
+    SELECT id, last.seq + 1, now, 'finished', 'worker', detail, last.hash,
+           ds_audit_hash_v1(last.hash, id, last.seq + 1, now, 'finished', 'worker', detail)
+    FROM next
+    LEFT JOIN audited_plan ON audited_plan.run = next.id,
+    LATERAL (SELECT coalesce(audited_plan.seq, audit_seq) AS seq, coalesce(audited_plan.hash, audit_hash) AS hash) AS last,
+    LATERAL (SELECT jsonb_build_object('attempt', attempt, 'outcome', $21, 'reason', $22)::text AS detail) AS text
     WHERE $21 IS NOT NULL
     RETURNING run, seq, hash
 ),
@@ -136,13 +160,15 @@ moved AS (
         finish_digest = CASE WHEN $21 IS NOT NULL THEN next.digest END,
         finish_at = CASE WHEN $21 IS NOT NULL THEN next.now END,
         changed_at = CASE WHEN $21 IS NULL THEN changed_at ELSE next.now END,
-        audit_seq = coalesce(audited.seq, runs.audit_seq), audit_hash = coalesce(audited.hash, runs.audit_hash),
+        audit_seq = coalesce(audited.seq, audited_plan.seq, runs.audit_seq),
+        audit_hash = coalesce(audited.hash, audited_plan.hash, runs.audit_hash),
         -- }
         -- A boundary renews a lease that a heartbeat has bound, and binds none.
         lease_renewed_at = CASE WHEN lease_renewed_at IS NOT NULL THEN next.now END,
         cancel_told_at = CASE WHEN next.cancel_requested_at IS NOT NULL THEN coalesce(next.cancel_told_at, next.now) END
     FROM next
     -- more {
+    LEFT JOIN audited_plan ON audited_plan.run = next.id
     LEFT JOIN audited ON audited.run = next.id
     -- }
     WHERE runs.id = next.id

@@ -54,9 +54,9 @@ impl KeyKeeper for Rows<'_, Pool> {
 }
 
 impl Postgres {
-    /// How a run's payloads are read.
-    pub(super) async fn to_read(&self, run: RunId) -> Work<Sealing> {
-        Ok(self.keys.to_read(&self.rows(), run).await?)
+    /// How a run's payloads are read, of which any looks sealed or none does.
+    pub(super) async fn to_read(&self, run: RunId, looks_sealed: bool) -> Work<Sealing> {
+        Ok(self.keys.to_read(&self.rows(), run, looks_sealed).await?)
     }
 
     /// How a run's payloads are written.

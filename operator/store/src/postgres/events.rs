@@ -35,9 +35,9 @@ impl Postgres {
             .bind(i64::from(query.limit))
             .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX));
         let rows = self.pool.all(rows).await?;
-        let sealing = self.to_read(run).await?;
         let over = rows.first().map_or(Ok(true), |row| row.try_get("over"))?;
         let found = rows.iter().filter_map(|row| kept(row).transpose()).collect::<Work<Vec<_>>>()?;
+        let sealing = self.to_read(run, found.iter().any(Kept::looks_sealed)).await?;
         Ok(EventPage { events: page(found, &query, &sealing)?, over })
     }
 

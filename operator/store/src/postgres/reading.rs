@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use dalsegno_protocol::Call;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{PgConnection, Row as _};
 use tokio::sync::Mutex;
 
 use super::answers::Answers;
-use super::row::{boundary, call, digest, named};
+use super::row::{bare_call, boundary, call, digest, named};
 use super::snapshot::Rows;
 use super::{Postgres, branch};
 use crate::fault::{Fault, Work, timestamp};
@@ -18,7 +17,8 @@ use crate::keys::Keys;
 use crate::old::is_dropped;
 use crate::pages::Unread;
 use crate::reading::{
-    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary, StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary, StoredCall,
+    StoredSnapshot,
 };
 use crate::{AuditRow, Place, Reading, Result, RunId, pages, snapshot};
 
@@ -142,15 +142,19 @@ impl Reading for Moment {
             .map_err(|fault| fault.while_("reading the anchors"))
     }
 
-    async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>> {
+    async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<StoredCall>> {
         let CallKey { turn, ordinal } = after;
         let query = sqlx::query(CALLS).bind(run).bind(turn).bind(ordinal).bind(PAGE_ROWS).bind(PAGE_BYTES);
         let work = async {
             let rows = self.all(query).await?;
-            let sealing = self.keys.to_read(&Rows { asked: &*self, keys: &self.keys }, run).await?;
+            if rows.is_empty() {
+                return Ok(Vec::new());
+            }
+            let sealing = self.keys.to_prove(&Rows { asked: &*self, keys: &self.keys }, run).await?;
             let read = |row: &PgRow| {
                 let key = CallKey { turn: row.try_get("turn")?, ordinal: row.try_get("ordinal")? };
-                Ok((key, call(row, &sealing)?))
+                let attempt = row.try_get("attempt")?;
+                StoredCall::of(key, bare_call(row)?, attempt, &sealing, || call(row, &sealing))
             };
             rows.iter().map(read).collect::<Work<_>>()
         };

@@ -6,7 +6,7 @@ use sqlx::postgres::{PgArguments, PgRow, Postgres as Database};
 use sqlx::query::Query;
 
 use super::Postgres;
-use super::row::text;
+use super::row::{looks_sealed, text};
 use crate::fault::{Fault, Work};
 use crate::records::{Changes, after_prefix, page, payload};
 use crate::seal::{Sealing, Spot};
@@ -75,7 +75,7 @@ impl Postgres {
             .bind(bytes);
         let rows = self.pool.all(rows).await?;
         let found = rows.first().map_or(Ok(0), |row| row.try_get("found"))?;
-        let sealing = self.to_read(run).await?;
+        let sealing = self.to_read(run, looks_sealed(&rows, "value")).await?;
         let entries = rows.iter().map(|row| entry(row, &query.space, &sealing));
         Ok(page(entries.collect::<Work<_>>()?, found, query))
     }

@@ -8,7 +8,7 @@ use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
 use crate::fault::{Fault, Work, misread};
-use crate::seal::{Sealing, Spot};
+use crate::seal::{Sealing, Spot, is_sealed};
 use crate::{Asked, Digest, Place, RunId, RunRecord, codec, header};
 
 /// A word, by the name that serde gives it.
@@ -91,10 +91,20 @@ pub(super) fn head(row: &PgRow) -> Work<Option<Head>> {
 
 /// A call as everybody sees it, from its own columns.
 pub(super) fn call(row: &PgRow, sealing: &Sealing) -> Work<Call> {
-    let id: String = row.try_get("id")?;
-    let payload =
-        |column, spot| json(row, column, spot, sealing).map_err(|fault| fault.of(format!("call {id:?}")));
+    let mut call = bare_call(row)?;
+    let payload = |column, spot| {
+        json(row, column, spot, sealing).map_err(|fault| fault.of(format!("call {:?}", call.id)))
+    };
+    let arguments = payload("arguments", Spot::Arguments(&call.id))?;
+    call.result = payload("result", Spot::Result(&call.id))?;
+    call.arguments = arguments;
+    Ok(call)
+}
+
+/// The same without its payloads.
+pub(super) fn bare_call(row: &PgRow) -> Work<Call> {
     Ok(Call {
+        id: row.try_get("id")?,
         turn: row.try_get("turn")?,
         policy: named(row.try_get("policy")?)?,
         key: row.try_get("key")?,
@@ -102,9 +112,8 @@ pub(super) fn call(row: &PgRow, sealing: &Sealing) -> Work<Call> {
             true => CallState::KeyRefused,
             false => named(row.try_get("state")?)?,
         },
-        arguments: payload("arguments", Spot::Arguments(&id))?,
-        result: payload("result", Spot::Result(&id))?,
-        id,
+        arguments: None,
+        result: None,
     })
 }
 
@@ -130,6 +139,12 @@ fn unpacked(row: &PgRow, column: &str, spot: Spot<'_>, sealing: &Sealing) -> Wor
                 .map_err(|_| Fault::Corrupt(format!("{column} is not UTF-8")))
         })
         .transpose()
+}
+
+/// Whether any of the payloads in this column does.
+pub(super) fn looks_sealed(rows: &[PgRow], column: &str) -> bool {
+    let kept = rows.iter().filter_map(|row| row.try_get::<Option<&[u8]>, _>(column).ok()?);
+    kept.into_iter().any(is_sealed)
 }
 
 /// A JSON payload as it is kept.

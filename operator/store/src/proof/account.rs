@@ -1,12 +1,13 @@
-//! What a run's audit gives account of: its own row, boundaries that a rewind undid, payloads that are gone.
+//! What a run's audit gives account of: its own row, boundaries that a rewind undid, its calls, payloads that are gone.
 
 use std::collections::BTreeSet;
 
 use super::Problem;
+use super::calls::Calls;
 use super::retention::Retention;
 use super::said::{Point, Said};
 use crate::audit::kind;
-use crate::reading::{RunHead, StoredBoundary, StoredSnapshot};
+use crate::reading::{RunHead, StoredBoundary, StoredCall, StoredSnapshot};
 use crate::{AuditRow, Gone, Place, RunId};
 
 /// What is seen of a run, whichever rows come first.
@@ -14,6 +15,7 @@ use crate::{AuditRow, Gone, Place, RunId};
 pub(super) struct Account {
     said: Said,
     undone: BTreeSet<Point>,
+    calls: Calls,
     retention: Retention,
     is_shredding_told: bool,
     first_shredded: Option<Place>,
@@ -23,6 +25,7 @@ impl Account {
     /// A row of the run's audit is there.
     pub fn see_audit(&mut self, row: &AuditRow) {
         self.said.see(row);
+        self.calls.see_audit(row);
         self.retention.see_audit(row);
         self.is_shredding_told |= row.kind == kind::SHREDDED;
     }
@@ -36,6 +39,11 @@ impl Account {
         if boundary.gone == Some(Gone::Shredded) {
             self.first_shredded.get_or_insert(boundary.kept.place());
         }
+    }
+
+    /// A call of the run is there.
+    pub fn see_call(&mut self, call: &StoredCall) {
+        self.calls.see(call);
     }
 
     /// A snapshot of the run is there.
@@ -54,6 +62,13 @@ impl Account {
         let untold = self.first_shredded.filter(|_| !self.is_shredding_told);
         let untold = untold.map(|place| Problem::of(run, place.to_string(), what));
         self.said.undone(run, &self.undone).chain(self.retention.end(run)).chain(untold)
+    }
+
+    /// After the last call and row.
+    pub fn end_calls(&self, run: RunId) -> impl Iterator<Item = Problem> {
+        // Of boundaries that nobody can read it is told already.
+        let lost = self.calls.lost(run).filter(|_| !self.is_shredded());
+        lost.into_iter().chain(self.calls.end(run))
     }
 
     /// After the last row: the run's own row, but for its outcome, which a bundle has not.

@@ -6,7 +6,7 @@ use super::account::Account;
 use super::marks::Marks;
 use super::snapshots;
 use super::{Anchors, AuditChain, BoundaryChain, Problem};
-use crate::reading::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, RunHead, StoredBoundary};
+use crate::reading::{AuditKey, BoundaryKey, CallKey, EVERY_RUN, NO_RUN, RunHead, StoredBoundary};
 use crate::{AuditRow, Reading, Result, RunId};
 
 /// What was looked at.
@@ -18,6 +18,8 @@ pub struct Summary {
     pub audit: u64,
     /// Their boundaries.
     pub boundaries: u64,
+    /// Their calls.
+    pub calls: u64,
     /// Anchors that the store keeps.
     pub anchors: u64,
     /// Their snapshots.
@@ -28,8 +30,8 @@ pub struct Summary {
     pub problems: u64,
 }
 
-/// Walks all anchors and runs and tells every problem. Holds one page of each kind of row, what anchors say, and what one run
-/// has undone. `copy`: anchors that were kept outside; none of them: there is no copy.
+/// Walks all anchors and runs and tells every problem. Holds one page of each kind of row, what anchors say, and of one
+/// run what it has undone and which calls it made. `copy`: anchors that were kept outside; none of them: there is no copy.
 pub async fn check_store(
     reading: &mut dyn Reading,
     copy: Anchors,
@@ -86,6 +88,18 @@ async fn anchors(
     Ok(marks)
 }
 
+/// All calls of a run. How many there are.
+pub(super) async fn see_calls(reading: &mut dyn Reading, run: RunId, account: &mut Account) -> Result<u64> {
+    let (mut count, mut after) = (0, CallKey::FIRST);
+    loop {
+        let page = reading.calls(run, after).await?;
+        let Some(last) = page.last() else { return Ok(count) };
+        after = last.key;
+        count += page.len() as u64;
+        page.iter().for_each(|call| account.see_call(call));
+    }
+}
+
 /// Three sorted streams side by side.
 struct Walk<'r> {
     reading: &'r mut dyn Reading,
@@ -134,7 +148,9 @@ impl<'r> Walk<'r> {
             summary.boundaries += 1;
         }
         problems.extend(chain.end());
+        summary.calls += see_calls(self.reading, run.id, &mut account).await?;
         problems.extend(account.end(run.id));
+        problems.extend(account.end_calls(run.id));
         problems.extend(account.end_run(run));
         problems.extend(account.end_outcome(run));
         summary.shredded += u64::from(account.is_shredded());

@@ -81,6 +81,6 @@ impl Fields {
 }
 
 /// A name as every database keeps it: one of them takes no NUL.
-fn name(name: &str) -> String {
+pub(super) fn name(name: &str) -> String {
     name.replace('\0', "\u{fffd}")
 }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::columns::{Word, table};
 use crate::fault::{Fault, Work};
-use crate::seal::{Sealing, Spot};
+use crate::seal::{Sealing, Spot, is_sealed};
 use crate::{Result, RunId, codec, size};
 
 table! {
@@ -54,6 +54,11 @@ impl CallRow {
         if self.key_refused { CallState::KeyRefused } else { self.state.0 }
     }
 
+    /// Whether a payload of it can only be read with the key of its run.
+    pub fn looks_sealed(&self) -> bool {
+        [&self.arguments, &self.result].into_iter().flatten().any(|payload| is_sealed(payload))
+    }
+
     /// Bytes that it counts while it is open.
     pub fn bytes(&self) -> i64 {
         size::of_call(&self.id, &self.key, self.arguments_bytes, self.result_bytes)
@@ -62,22 +67,35 @@ impl CallRow {
     /// The call as everybody sees it.
     pub fn public(&self, sealing: &Sealing) -> Work<dalsegno_protocol::Call> {
         let payload = |kept: &Option<Vec<u8>>, spot| {
-            json(kept.as_deref(), spot, sealing).map_err(|fault| fault.of(format!("call {:?}", self.id)))
+            unpacked(kept.as_deref(), spot, sealing).map_err(|fault| fault.of(format!("call {:?}", self.id)))
         };
         Ok(dalsegno_protocol::Call {
+            arguments: payload(&self.arguments, Spot::Arguments(&self.id))?,
+            result: payload(&self.result, Spot::Result(&self.id))?,
+            ..self.bare()
+        })
+    }
+
+    /// The same without its payloads.
+    pub fn bare(&self) -> dalsegno_protocol::Call {
+        dalsegno_protocol::Call {
             id: self.id.clone(),
             turn: self.turn,
             policy: self.policy.0,
             key: self.key.clone(),
             state: self.stands(),
-            arguments: payload(&self.arguments, Spot::Arguments(&self.id))?,
-            result: payload(&self.result, Spot::Result(&self.id))?,
-        })
+            arguments: None,
+            result: None,
+        }
     }
 }
 
 /// A kept JSON payload as it came; none where it was shredded.
-pub(super) fn json(payload: Option<&[u8]>, spot: Spot<'_>, sealing: &Sealing) -> Work<Option<Box<RawValue>>> {
+pub(super) fn unpacked(
+    payload: Option<&[u8]>,
+    spot: Spot<'_>,
+    sealing: &Sealing,
+) -> Work<Option<Box<RawValue>>> {
     let opened = payload.map(|payload| sealing.open_if_kept(spot, payload)).transpose()?.flatten();
     opened
         .map(|payload| {

@@ -1,10 +1,11 @@
 //! Tool calls: claimed before their effect, completed after it, settled where nobody knows.
 
 use dalsegno_protocol::{Call, CallState, Policy, RawValue};
+use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::call_row::{CallRow, json, payload};
+use super::call_row::{CallRow, payload, unpacked};
 use super::change::append;
 use super::columns::Word;
 use super::judge::{self, Claiming};
@@ -26,6 +27,7 @@ pub(super) struct Claim {
     pub key: Option<String>,
     pub arguments: Option<Vec<u8>>,
     pub arguments_bytes: i64,
+    pub arguments_digest: Option<String>,
     pub sealing: Sealing,
 }
 
@@ -60,13 +62,16 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Claim) -
                 call.claim_id = Some(claim.claim_id);
                 call.started_at = Some(now);
                 call.touched_turn = Some(row.open_turn());
-                if call.arguments.is_none() {
+                let mut told = json!({ "call": call.id, "attempt": row.attempt });
+                if call.arguments.is_none() && claim.arguments.is_some() {
                     (call.arguments, call.arguments_bytes) = (claim.arguments, claim.arguments_bytes);
+                    told["arguments"] = claim.arguments_digest.into();
                 }
                 if !open_calls::grow(conn, &mut row, call.bytes() - counted).await? {
                     return Ok(Claimed::TooLarge);
                 }
                 call.save(conn).await?;
+                append(conn, &mut row, now, kind::CLAIMED, actor::WORKER, told).await?;
                 row.save(conn).await?;
             }
             Ok(Claimed::Go(Box::new(call.public(&claim.sealing)?)))
@@ -104,6 +109,14 @@ async fn first_claim(conn: &mut SqliteConnection, now: i64, mut row: RunRow, cla
         return Ok(Claimed::TooLarge);
     }
     call.insert(conn).await?;
+    let mut told = json!({
+        "call": call.id, "attempt": row.attempt, "turn": call.turn, "policy": call.policy.0,
+        "key": claim.sealing.call_digests(&call.id).told(&call.key),
+    });
+    if let Some(digest) = claim.arguments_digest {
+        told["arguments"] = digest.into();
+    }
+    append(conn, &mut row, now, kind::CLAIMED, actor::WORKER, told).await?;
     row.save(conn).await?;
     Ok(Claimed::Go(Box::new(call.public(&claim.sealing)?)))
 }
@@ -163,11 +176,17 @@ pub(super) async fn complete(
     if !keep_result(conn, &mut row, &mut call, &ending).await? {
         return Ok(Completed::TooLarge);
     }
+    let kind = match ending.state {
+        CallState::KeyRefused => kind::KEY_REFUSED,
+        CallState::Failed => kind::FAILED,
+        _ => kind::COMPLETED,
+    };
     if ending.state == CallState::KeyRefused {
         refuse_key(conn, now, &mut row, &mut call).await?;
     } else {
         end_call(conn, now, &mut row, &mut call, ending.state).await?;
     }
+    append(conn, &mut row, now, kind, actor::WORKER, told(&ending, json!({ "call": call.id }))).await?;
     row.save(conn).await?;
     Ok(Completed::Ok)
 }
@@ -216,10 +235,18 @@ pub(super) async fn settle(
     call.reason = Some(reason.clone());
     end_call(conn, now, &mut row, &mut call, ending.state).await?;
     row.changed_at = now;
-    let detail = serde_json::json!({ "call": call.id, "outcome": ending.state, "reason": reason });
-    append(conn, &mut row, now, kind::SETTLED, &actor, detail).await?;
+    let detail = json!({ "call": call.id, "outcome": ending.state, "reason": reason });
+    append(conn, &mut row, now, kind::SETTLED, &actor, told(&ending, detail)).await?;
     row.save(conn).await?;
     Ok(Completed::Ok)
+}
+
+/// What the audit tells of an end, with the digest of its result, if it has one.
+fn told(ending: &Ending, mut detail: Value) -> Value {
+    if let Some(result) = &ending.result {
+        detail["result"] = ending.sealing.call_digests(&ending.id).told(result.get()).into();
+    }
+    detail
 }
 
 /// The call if it is started; else the answer: a duplicate of what stands, the run's end, or why not.
@@ -231,7 +258,7 @@ async fn open_call(
     let call = CallRow::load(conn, row.id, &ending.id).await?;
     if let Some(call) = &call
         && call.stands() == ending.state
-        && json(call.result.as_deref(), Spot::Result(&call.id), &ending.sealing)?
+        && unpacked(call.result.as_deref(), Spot::Result(&call.id), &ending.sealing)?
             .as_deref()
             .map(RawValue::get)
             == ending.result.as_deref().map(RawValue::get)
@@ -275,7 +302,7 @@ async fn refuse_key(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, cal
     call.save(conn).await?;
     row.keys_refused += 1;
     row.changed_at = now;
-    append(conn, row, now, kind::KEY_REFUSED, actor::WORKER, serde_json::json!({ "call": call.id })).await
+    Ok(())
 }
 
 async fn end_call(
@@ -298,7 +325,7 @@ impl Sqlite {
     pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> crate::Result<Vec<Call>> {
         let doing = "listing calls";
         let rows = self.read(doing, move |conn, _| Box::pin(list(conn, run, which))).await?;
-        let sealing = self.to_read(run).await?;
+        let sealing = self.to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
         rows.iter().map(|row| row.public(&sealing).map_err(|fault| fault.while_(doing))).collect()
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use dalsegno_protocol::CallState;
+use dalsegno_protocol::{CallState, PlannedCall};
+use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
@@ -10,15 +11,15 @@ use super::boundary::{self, Next, Prepared, may_be_too_large};
 use super::call_row::payload;
 use super::calls::next_ordinal;
 use super::cancel::tell;
-use super::change::{append_finish, close};
+use super::change::{append, append_finish, close};
 use super::columns::{Hash, Which, Word};
 use super::judge::{self, Proposal, Ruling};
 use super::open_calls;
 use super::records;
 use super::row::RunRow;
-use crate::audit::actor;
+use crate::audit::{actor, kind};
 use crate::fault::Work;
-use crate::seal::{BodyDigest, Spot};
+use crate::seal::{BodyDigest, Sealing, Spot};
 use crate::{Committed, Digest, FinishCall, NewFinish, RunId, Standing, size};
 
 /// Judges a commit and, if it is the next boundary, writes it. `None`: it is the next, but cannot stand on this head.
@@ -97,7 +98,7 @@ async fn write(
     }
     let mut next = next(now, row, commit);
     boundary::keep(conn, std::slice::from_ref(&next)).await?;
-    plan(conn, now, commit).await?;
+    plan(conn, now, &mut next.row, commit).await?;
     records::apply(conn, now, &next.row, (turn, boundary), &commit.records.changes).await?;
     if let Some(finish) = &commit.finish {
         let by = (commit.proposal.commit_id, commit.proposal.digest.kept);
@@ -138,16 +139,17 @@ pub(super) async fn finish(
 
 /// Makes the turn's calls and their keys durable. A call that is there keeps its first key; one that nobody has claimed is of
 /// the turn that plans it anew.
-async fn plan(conn: &mut SqliteConnection, now: i64, commit: &Prepared) -> Work<()> {
+async fn plan(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, commit: &Prepared) -> Work<()> {
     if commit.calls.is_empty() {
         return Ok(());
     }
     let mut ordinal = next_ordinal(conn, commit.run).await?;
+    let mut told = Vec::new();
     for call in &commit.calls {
-        let planned = sqlx::query(
+        let planned: Option<i64> = sqlx::query_scalar(
             "INSERT INTO calls (run, id, ordinal, turn, policy, key, state, arguments, arguments_bytes, created_at) \
              VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run, id) DO UPDATE SET turn = excluded.turn \
-             WHERE calls.state = 'planned' AND calls.turn <> excluded.turn",
+             WHERE calls.state = 'planned' AND calls.turn <> excluded.turn RETURNING ordinal",
         )
         .bind(commit.run)
         .bind(&call.id)
@@ -159,11 +161,32 @@ async fn plan(conn: &mut SqliteConnection, now: i64, commit: &Prepared) -> Work<
         .bind(payload(call.arguments.as_deref(), Spot::Arguments(&call.id), &commit.sealing)?)
         .bind(size::of_json(call.arguments.as_deref()))
         .bind(now)
-        .execute(&mut *conn)
+        .fetch_optional(&mut *conn)
         .await?;
-        ordinal += planned.rows_affected() as i64;
+        match planned {
+            Some(planned) if planned == ordinal => {
+                ordinal += 1;
+                told.push(first_told(call, &commit.sealing));
+            }
+            Some(_) => told.push(json!({ "call": call.id })),
+            None => {}
+        }
     }
-    Ok(())
+    if told.is_empty() {
+        return Ok(());
+    }
+    let detail = json!({ "turn": commit.proposal.turn, "calls": told });
+    append(conn, row, now, kind::PLANNED, actor::WORKER, detail).await
+}
+
+/// What the audit tells of a call that is planned for the first time.
+fn first_told(call: &PlannedCall, sealing: &Sealing) -> Value {
+    let digests = sealing.call_digests(&call.id);
+    let mut told = json!({ "call": call.id, "policy": call.policy, "key": digests.told(&call.key) });
+    if let Some(arguments) = &call.arguments {
+        told["arguments"] = digests.told(arguments.get()).into();
+    }
+    told
 }
 
 /// A boundary shows that its worker lives; it renews a lease that a heartbeat has bound, and binds none.

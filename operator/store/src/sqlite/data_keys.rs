@@ -43,9 +43,9 @@ impl KeyKeeper for Rows<'_, Sqlite> {
 }
 
 impl Sqlite {
-    /// How a run's payloads are read.
-    pub(super) async fn to_read(&self, run: RunId) -> Result<Sealing> {
-        self.keys.to_read(&self.rows(), run).await
+    /// How a run's payloads are read, of which any looks sealed or none does.
+    pub(super) async fn to_read(&self, run: RunId, looks_sealed: bool) -> Result<Sealing> {
+        self.keys.to_read(&self.rows(), run, looks_sealed).await
     }
 
     /// How a run's payloads are written.

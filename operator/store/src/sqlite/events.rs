@@ -29,7 +29,8 @@ impl Sqlite {
     pub(super) async fn do_events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
         let found = self.read("reading events", move |conn, _| Box::pin(read(conn, run, query)));
         let (found, over) = found.await?;
-        Ok(EventPage { events: page(found, &query, &self.to_read(run).await?)?, over })
+        let sealing = self.to_read(run, found.iter().any(Kept::looks_sealed)).await?;
+        Ok(EventPage { events: page(found, &query, &sealing)?, over })
     }
 }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use dalsegno_protocol::Call;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, Sqlite as Db, SqliteConnection, Transaction};
 use tokio::sync::Mutex;
@@ -19,7 +18,8 @@ use crate::keys::Keys;
 use crate::old::is_dropped;
 use crate::pages::Unread;
 use crate::reading::{
-    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary, StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary, StoredCall,
+    StoredSnapshot,
 };
 use crate::{AuditRow, Error, Place, Reading, Result, RunId, pages, snapshot};
 
@@ -127,15 +127,18 @@ impl Reading for Moment {
         self.read("reading the anchors", move |conn, _| Box::pin(anchors(conn, after))).await
     }
 
-    async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>> {
+    async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<StoredCall>> {
         let doing = "reading the calls";
         let rows = self.read(doing, move |conn, _| Box::pin(calls(conn, run, after))).await?;
-        let sealing = self.keys.to_read(&self.rows(), run).await?;
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sealing = self.keys.to_prove(&self.rows(), run).await?;
         let read = |row: &CallRow| {
-            let call = row.public(&sealing).map_err(|fault| fault.while_(doing))?;
-            Ok((CallKey { turn: row.turn, ordinal: row.ordinal }, call))
+            let key = CallKey { turn: row.turn, ordinal: row.ordinal };
+            StoredCall::of(key, row.bare(), row.attempt, &sealing, || row.public(&sealing))
         };
-        rows.iter().map(read).collect()
+        rows.iter().map(|row| read(row).map_err(|fault| fault.while_(doing))).collect()
     }
 }
 

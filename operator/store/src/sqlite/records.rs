@@ -11,7 +11,7 @@ use super::row::RunRow;
 use super::{Reads as _, Sqlite};
 use crate::fault::Work;
 use crate::records::{Change, Changes, after_prefix, link, page, payload};
-use crate::seal::{BodyDigest, Sealing, Spot};
+use crate::seal::{BodyDigest, Sealing, Spot, is_sealed};
 use crate::{Digest, RecordBatch, RecordPage, RecordQuery, Result, RunId, Written};
 
 /// One entry more than the page has room for is looked for, so that it is known whether there is more. Values are read
@@ -198,7 +198,7 @@ impl Sqlite {
     pub(super) async fn do_read_records(&self, run: RunId, query: RecordQuery) -> Result<RecordPage> {
         let asked = query.clone();
         let rows = self.read("reading records", move |conn, _| Box::pin(read(conn, run, asked))).await?;
-        let sealing = self.to_read(run).await?;
+        let sealing = self.to_read(run, rows.iter().any(|row| is_sealed(&row.value))).await?;
         let found = rows.first().map_or(0, |row| row.found);
         let entries = rows.into_iter().map(|row| row.public(&query.space, &sealing));
         Ok(page(entries.collect::<Result<_>>()?, found, &query))

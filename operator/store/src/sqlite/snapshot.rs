@@ -45,7 +45,7 @@ impl<R: Reads> Shelf for Rows<'_, R> {
     }
 
     async fn sealing(&self, run: RunId) -> Result<Sealing> {
-        self.keys.to_judge(self, run).await
+        self.keys.to_read(self, run, true).await
     }
 
     async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {

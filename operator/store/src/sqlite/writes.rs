@@ -50,6 +50,10 @@ impl Sqlite {
             key: claim.key.clone(),
             arguments: payload(claim.arguments.as_deref(), Spot::Arguments(&claim.id), &sealing)?,
             arguments_bytes: size::of_json(claim.arguments.as_deref()),
+            arguments_digest: {
+                let digests = sealing.call_digests(&claim.id);
+                claim.arguments.as_deref().map(|json| digests.told(json.get()))
+            },
             sealing,
         };
         self.write("claiming a call", |conn, now| Box::pin(calls::claim(conn, now, claim))).await

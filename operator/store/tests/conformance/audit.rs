@@ -1,8 +1,8 @@
 //! Every transition appends one row to the run's chain, and nothing else does.
 
-use dalsegno_protocol::Policy;
-use dalsegno_store::{AskedBy, Class, OnPrior, PodRecord, RunId, Then, Verdict};
-use serde_json::json;
+use dalsegno_protocol::{CompleteOutcome, PlannedCall, Policy};
+use dalsegno_store::{AskedBy, Claimed, Class, Commit, Complete, OnPrior, PodRecord, RunId, Then, Verdict};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::faces::on_every_face;
@@ -18,6 +18,8 @@ on_every_face! {
     an_adoption_of_a_finished_run_is_told_in_one_row,
     an_abandonment_is_told_in_the_chain_of_the_abandoned,
     retries_and_refusals_are_not_told,
+    of_calls_every_step_is_told_once,
+    a_plan_that_ends_the_run_is_told_before_its_end,
     an_unknown_run_has_no_chain,
 }
 
@@ -58,7 +60,9 @@ async fn a_runs_life_is_told_in_order(world: &World) {
     world.complete(&worker.complete(&claim)).await.unwrap();
     world.start_call(&worker, "ship", Policy::Probe).await;
     world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
-    assert_eq!(told(world, run.id).await, WORKING, "boundaries and calls are not transitions");
+    let calls = ["claimed by worker", "completed by worker", "claimed by worker"];
+    let working = [WORKING.as_slice(), &calls].concat();
+    assert_eq!(told(world, run.id).await, working, "boundaries are not transitions");
     world.attach(run.id, &worker.pod_uid, &random()).await.unwrap();
     let worker = world.next(&worker).await;
     world.settle(&worker.settle("ship")).await.unwrap();
@@ -76,7 +80,7 @@ async fn a_runs_life_is_told_in_order(world: &World) {
         "reset by operator",
         "finished by worker",
     ];
-    assert_eq!(told(world, run.id).await, [WORKING.as_slice(), &rest].concat());
+    assert_eq!(told(world, run.id).await, [working.as_slice(), &rest].concat());
 }
 
 async fn an_operators_finish_is_told(world: &World) {
@@ -179,6 +183,66 @@ async fn retries_and_refusals_are_not_told(world: &World) {
     world.acknowledge_cancel(run.id, &worker.capability).await.unwrap();
     world.create_run(&namesake(&new, OnPrior::Hold)).await.unwrap();
     assert_eq!(told(world, run.id).await, WORKING);
+}
+
+async fn of_calls_every_step_is_told_once(world: &World) {
+    let worker = world.worker().await;
+    let bare = PlannedCall { arguments: None, ..planned("bare", Policy::Probe) };
+    let plan = Commit {
+        calls: vec![planned("pay", Policy::Probe), bare, planned("late", Policy::Ask)],
+        ..worker.plan(1)
+    };
+    ok(world.commit(&plan).await.unwrap());
+    world.commit(&plan).await.unwrap();
+    let (pay, bare) = (worker.claim("pay", Policy::Probe), worker.claim("bare", Policy::Probe));
+    let fresh = world.start_call(&worker, "fresh", Policy::Ask).await;
+    for claim in [&pay, &pay, &bare, &bare, &fresh] {
+        assert!(matches!(world.claim(claim).await.unwrap(), Claimed::Go(_)));
+    }
+    let failed = Complete { outcome: CompleteOutcome::Failed, result: None, ..worker.complete(&bare) };
+    for complete in [&worker.complete(&pay), &worker.complete(&pay), &failed, &failed] {
+        world.complete(complete).await.unwrap();
+    }
+    world.claim(&worker.claim("pay", Policy::Probe)).await.unwrap();
+    world.settle(&person_settles(worker.run, "pay")).await.unwrap();
+    ok(world.commit(&worker.result(1)).await.unwrap());
+    // One was planned for another turn, and the other has ended.
+    let calls = vec![planned("pay", Policy::Probe), planned("late", Policy::Ask)];
+    let plan = Commit { calls, ..worker.plan(2) };
+    ok(world.commit(&plan).await.unwrap());
+    let rest = ["planned", "claimed", "claimed", "claimed", "completed", "failed", "planned"];
+    let rest = rest.map(|it| format!("{it} by worker"));
+    assert_eq!(told(world, worker.run).await[WORKING.len()..], rest);
+    let rows = world.audit(worker.run).await.unwrap();
+    let details: Vec<Value> =
+        rows[WORKING.len()..].iter().map(|row| serde_json::from_str(&row.detail).unwrap()).collect();
+    let fields =
+        |value: &Value| value.as_object().unwrap().keys().map(String::as_str).collect::<Vec<_>>().join(" ");
+    assert_eq!(
+        details.iter().map(fields).collect::<Vec<_>>(),
+        [
+            "calls turn",
+            "arguments attempt call key policy turn",
+            "attempt call",
+            "arguments attempt call",
+            "call result",
+            "call",
+            "calls turn"
+        ]
+    );
+    let planned: Vec<_> = details[0]["calls"].as_array().unwrap().iter().map(fields).collect();
+    assert_eq!(planned, ["arguments call key policy", "call key policy", "arguments call key policy"]);
+    assert_eq!(details[6], json!({ "turn": 2, "calls": [{ "call": "late" }] }));
+    assert!(rows.iter().all(|row| !row.detail.contains("key-of-") && !row.detail.contains("amount")));
+}
+
+async fn a_plan_that_ends_the_run_is_told_before_its_end(world: &World) {
+    let worker = world.worker().await;
+    let calls = vec![planned("pay", Policy::Probe)];
+    let plan = Commit { calls, finish: Some(succeeded()), ..worker.plan(1) };
+    ok(world.commit(&plan).await.unwrap());
+    let rest = ["planned by worker", "finished by worker"];
+    assert_eq!(told(world, worker.run).await, [WORKING.as_slice(), &rest].concat());
 }
 
 async fn an_unknown_run_has_no_chain(world: &World) {

@@ -30,7 +30,7 @@ on_every_face! {
 const CASES: u32 = 24;
 
 /// How often so many are tried until each outcome was met.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 50;
 
 /// What comes of commits, rewinds, snapshotters and clearing up.
 const OUTCOMES: [&str; 8] =

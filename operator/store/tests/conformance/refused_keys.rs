@@ -1,9 +1,7 @@
 //! Tools that refuse a call's key: recorded, in the way of every boundary, and a person's to settle.
 
 use dalsegno_protocol::{CallState, CompleteOutcome, Policy};
-use dalsegno_store::{
-    CallFilter, Claimed, Class, Committed, Complete, Completed, RecordBatch, Written, audit,
-};
+use dalsegno_store::{CallFilter, Claimed, Class, Committed, Complete, Completed, RecordBatch, Written};
 use uuid::Uuid;
 
 use crate::faces::on_every_face;
@@ -40,7 +38,7 @@ async fn a_refused_key_is_recorded_and_told_in_the_audit(world: &World) {
     let last = rows.last().unwrap();
     assert_eq!((last.kind.as_str(), last.actor.as_str()), ("key-refused", "worker"));
     assert!(last.detail.contains("pay") && !last.detail.contains("key-of-pay"), "{}", last.detail);
-    assert_eq!(audit::first_break(worker.run, &rows), None);
+    world.proves_itself(worker.run).await;
     assert!(matches!(world.complete(&refused).await.unwrap(), Completed::Duplicate));
     assert_eq!(still(world.of(&worker).await), still(run), "and its retry changes nothing");
     assert!(matches!(

@@ -60,14 +60,19 @@ fn checked(bytes: &[u8], key: Option<PublicKey>) -> Verified {
 }
 
 #[tokio::test]
-async fn the_golden_bundle_of_version_1_is_written_and_verified() {
+async fn the_golden_bundle_of_version_2_is_written_and_that_of_each_version_verified() {
     let (bytes, key) = by_hand().await;
-    let golden = std::fs::read(file("tests/golden/bundle-v1.jsonl")).unwrap();
-    assert!(bytes == golden, "the format has changed: that needs a new version");
-    let verified = checked(&golden, Some(key));
-    assert_eq!(verified.problems, []);
-    let counts = (verified.boundaries, verified.events, verified.calls, verified.audit);
-    assert_eq!(counts, (14, 14, 1, 8));
+    assert!(bytes == golden(2), "the format has changed: that needs a new version");
+    for version in [1, 2] {
+        let verified = checked(&golden(version), Some(key));
+        assert_eq!(verified.problems, [], "version {version}");
+        let counts = (verified.boundaries, verified.events, verified.calls, verified.audit);
+        assert_eq!(counts, (14, 14, 1, 8), "version {version}");
+    }
+}
+
+fn golden(version: u32) -> Vec<u8> {
+    std::fs::read(file(&format!("tests/golden/bundle-v{version}.jsonl"))).unwrap()
 }
 
 async fn random_tamperings_of_a_bundle_are_all_found(face: &Face) {
@@ -187,13 +192,14 @@ async fn the_last_of_all_numbers_is_followed_by_none_and_nothing_breaks() {
     assert_eq!(summary.problems, 1, "the store has it not");
 }
 
-fn schema() -> Value {
-    serde_json::from_slice(&std::fs::read(file("../../docs/schemas/bundle-v1.schema.json")).unwrap()).unwrap()
+fn schema(version: u32) -> Value {
+    let schema = file(&format!("../../docs/schemas/bundle-v{version}.schema.json"));
+    serde_json::from_slice(&std::fs::read(schema).unwrap()).unwrap()
 }
 
 /// What the schema has against the lines of a bundle.
-fn complaints(bundle: &str) -> Vec<String> {
-    let validator = jsonschema::validator_for(&schema()).unwrap();
+fn complaints(version: u32, bundle: &str) -> Vec<String> {
+    let validator = jsonschema::validator_for(&schema(version)).unwrap();
     let lines = bundle.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let all =
         lines.map(|line| validator.iter_errors(&line).map(|error| format!("{error}: {line}")).collect());
@@ -201,19 +207,25 @@ fn complaints(bundle: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_line_of_the_golden_bundle_is_what_the_schema_says() {
-    let schema = schema();
-    let golden = std::fs::read_to_string(file("tests/golden/bundle-v1.jsonl")).unwrap();
-    assert_eq!(complaints(&golden), [""; 0]);
+fn every_line_of_the_golden_bundles_is_what_the_schema_says() {
+    for version in [1, 2] {
+        lines_are_what_the_schema_says(version);
+    }
+}
+
+fn lines_are_what_the_schema_says(version: u32) {
+    let schema = schema(version);
+    let golden = String::from_utf8(golden(version)).unwrap();
+    assert_eq!(complaints(version, &golden), [""; 0]);
     for line in golden.lines() {
         let line: Value = serde_json::from_str(line).unwrap();
         let (kind, fields) = line.as_object().unwrap().iter().next().unwrap();
         let described = &schema["properties"][kind];
         let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-        // What only some boundaries have.
+        // What only some boundaries and calls have.
         let some = ["digestKey", "dropped", "shredded"];
         let mut described_fields = names(&described["properties"]);
-        described_fields.retain(|name| kind != "boundary" || !some.contains(&name.as_str()));
+        described_fields.retain(|name| !some.contains(&name.as_str()));
         assert_eq!(names(fields), described_fields, "{kind}");
         let mut required: Vec<_> = described["required"]
             .as_array()
@@ -242,7 +254,7 @@ async fn a_run_is_exported_and_verified_without_the_store(face: &Face) {
     let rows = face.world.audit(worker.run).await.unwrap();
     assert_eq!(verified.audit, rows.len() as i64);
     let text = String::from_utf8(bytes).unwrap();
-    assert_eq!(complaints(&text), [""; 0], "what is written today is what the schema says");
+    assert_eq!(complaints(2, &text), [""; 0], "what is written today is what the schema says");
     assert!(text.contains(r#"{\"event\":  2}"#), "events are exported byte for byte");
     let reading = face.world.reading().await.unwrap();
     let signer = Arc::new(Signer::load(&*face.world.store, None).await.unwrap());

@@ -18,6 +18,7 @@ mod world;
 mod anchors;
 mod append_only;
 mod bundles;
+mod calls;
 mod faces;
 mod prune;
 mod rows;

@@ -5,8 +5,9 @@ use dalsegno_protocol::{Boundary, Call, CallState, Policy, RawValue, Usage};
 use dalsegno_store::audit::{self, kind};
 use dalsegno_store::header::{self, Header, NO_PARENT, events_digest, ops_digest};
 use dalsegno_store::reading::{
-    AuditKey, BoundaryKey, CallKey, HeadMark, Reading, RunHead, StoredBoundary, StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, HeadMark, Reading, RunHead, StoredBoundary, StoredCall, StoredSnapshot,
 };
+use dalsegno_store::seal::CallDigests;
 use dalsegno_store::{AuditRow, BoundaryRow, Digest, Kept, Lifecycle, Place, Result, RunId};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -21,6 +22,7 @@ pub struct Rows {
     pub runs: Vec<RunHead>,
     pub audit: Vec<(RunId, AuditRow)>,
     pub boundaries: Vec<StoredBoundary>,
+    pub calls: Vec<(RunId, StoredCall)>,
     pub anchors: Vec<(i64, String)>,
 }
 
@@ -78,12 +80,37 @@ impl Rows {
         });
         let created = json!({ "namespace": namespace, "name": name, "objectUID": object_uid });
         self.tell(run, kind::CREATED, &created);
-        for attempt in 1..=5 {
-            self.tell(run, kind::RESERVED, &json!({ "attempt": attempt }));
-        }
+        self.tell(run, kind::RESERVED, &json!({ "attempt": 1 }));
+        self.tell(run, kind::RESERVED, &json!({ "attempt": 2 }));
+        self.call(run);
         self.tell(run, kind::REWOUND, &json!({ "undone": undone }));
-        self.tell(run, kind::RESERVED, &json!({ "attempt": 6 }));
+        self.tell(run, kind::RESERVED, &json!({ "attempt": 3 }));
         self.sort();
+    }
+
+    /// A call that was planned, claimed and completed.
+    fn call(&mut self, run: RunId) {
+        let (key, arguments, result) = ("key-of-pay", r#"{"amount":  1}"#, r#"{"done":  true}"#);
+        let digest = |text: &str| header::render(&CallDigests::Plain.of(text));
+        let planned = json!({
+            "call": "pay", "policy": "probe", "key": digest(key), "arguments": digest(arguments)
+        });
+        self.tell(run, kind::PLANNED, &json!({ "turn": 2, "calls": [planned] }));
+        self.tell(run, kind::CLAIMED, &json!({ "call": "pay", "attempt": 2 }));
+        self.tell(run, kind::COMPLETED, &json!({ "call": "pay", "result": digest(result) }));
+        let json = |text: &str| RawValue::from_string(text.into()).ok();
+        let call = Call {
+            id: "pay".into(),
+            turn: 2,
+            policy: Policy::Probe,
+            key: key.into(),
+            state: CallState::Completed,
+            arguments: json(arguments),
+            result: json(result),
+        };
+        let key = CallKey { turn: 2, ordinal: 1 };
+        let digests = CallDigests::Plain;
+        self.calls.push((run, StoredCall { key, call, attempt: Some(2), digests, damage: None }));
     }
 
     /// Appends to the audit of a run.
@@ -209,18 +236,8 @@ impl Reading for Rows {
         Ok(Vec::new())
     }
 
-    async fn calls(&mut self, _: RunId, after: CallKey) -> Result<Vec<(CallKey, Call)>> {
-        let key = CallKey { turn: 2, ordinal: 1 };
-        let json = |text: &str| RawValue::from_string(text.into()).ok();
-        let call = Call {
-            id: "pay".into(),
-            turn: 2,
-            policy: Policy::Probe,
-            key: "key-of-pay".into(),
-            state: CallState::Completed,
-            arguments: json(r#"{"amount":  1}"#),
-            result: json(r#"{"done":  true}"#),
-        };
-        Ok(if after < key { vec![(key, call)] } else { Vec::new() })
+    async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<StoredCall>> {
+        let rest = self.calls.iter().filter(|(of, call)| *of == run && call.key > after);
+        Ok(rest.take(PAGE).map(|(_, call)| call.clone()).collect())
     }
 }

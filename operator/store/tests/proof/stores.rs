@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::{Boundary, Payload, RawValue, RecordOp};
 use dalsegno_store::proof::bundle::{state as replayed, verify};
-use dalsegno_store::proof::{Problem, check_snapshots};
+use dalsegno_store::proof::{Problem, check_run};
 use dalsegno_store::{Commit, EventQuery, Place, RecordBatch, Retention, Rewind, RunId, Written};
 use uuid::Uuid;
 
@@ -261,7 +261,7 @@ async fn found(face: &Face, worker: &Worker, sql: &str, problem: &str) {
     let shown = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(shown(face.check().await.1), [problem.as_str()], "{sql}");
     let mut reading = face.world.reading().await.unwrap();
-    let alone = check_snapshots(&mut *reading, worker.run).await.unwrap();
+    let alone = check_run(&mut *reading, worker.run).await.unwrap();
     assert_eq!(shown(alone.problems), [problem.as_str()], "{sql}");
     let bundle = bundles::bundle(reading, worker.run, bundles::signer().await).await;
     let told = shown(verify(&bundle[..], None).unwrap().problems);

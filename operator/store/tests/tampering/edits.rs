@@ -1,8 +1,11 @@
 //! Each kind of damage, on both databases: found, and gone back from to the last good boundary.
 
 use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
+use dalsegno_store::proof::check_run;
 use dalsegno_store::verify::{self, Checkpoint, Corruption};
-use dalsegno_store::{Class, Commit, Error, NewRun, RecordQuery, Rewind, Rewound, RunRecord, audit};
+use dalsegno_store::{
+    CallFilter, Class, Commit, Error, EventQuery, NewRun, RecordQuery, Rewind, Rewound, RunRecord,
+};
 
 use crate::world::*;
 use crate::{Face, on_both};
@@ -273,8 +276,14 @@ async fn an_edited_audit_row_is_found(face: &Face) {
     let one = run(world, "one", 1, &[]).await;
     face.disarm().await;
     face.edit("UPDATE audit SET actor = 'nobody' WHERE seq = 3").await;
-    let rows = world.audit(one.id).await.unwrap();
-    assert_eq!(audit::first_break(one.id, &rows), Some(3));
+    let mut reading = world.reading().await.unwrap();
+    let problems = check_run(&mut *reading, one.id).await.unwrap().problems;
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(
+        problems[0]
+            .to_string()
+            .ends_with("audit row 3: it was edited: it does not have the hash it must have")
+    );
 }
 
 async fn a_store_that_is_away_is_not_corrupt(face: &Face) {
@@ -283,4 +292,33 @@ async fn a_store_that_is_away_is_not_corrupt(face: &Face) {
     face.edit("ALTER TABLE boundaries RENAME TO gone; UPDATE runs SET name = name").await;
     let answer = verify::checkpoint(&*world.store, &one).await;
     assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+}
+
+/// And not out of reach until somebody names keys, which there are none of.
+#[tokio::test]
+async fn what_looks_sealed_where_nothing_is_is_damage() {
+    let face = Face::file().await;
+    let world = &face.world;
+    let worker = world.worker().await;
+    let commit = Commit { events: vec![json("1")], records: vec![put("k")], ..worker.result(1) };
+    ok(world.commit(&commit).await.unwrap());
+    let claim = world.start_call(&worker, "pay", Policy::Probe).await;
+    world.complete(&worker.complete(&claim)).await.unwrap();
+    for (table, column) in
+        [("calls", "arguments"), ("calls", "result"), ("boundaries", "events"), ("records", "value")]
+    {
+        face.edit(&format!("UPDATE {table} SET {column} = CAST(x'10' || substr({column}, 2) AS BLOB)")).await;
+    }
+    let query = EventQuery { from: 1, limit: 9, bytes: 1 << 20 };
+    assert!(matches!(world.events(worker.run, query).await, Err(Error::Corrupt { .. })));
+    let query =
+        RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 9, bytes: 1 << 20 };
+    assert!(matches!(world.read_records(worker.run, &query).await, Err(Error::Corrupt { .. })));
+    assert!(matches!(world.calls(worker.run, CallFilter::All).await, Err(Error::Corrupt { .. })));
+    let other = world.worker().await;
+    world.start_call(&other, "ship", Policy::Probe).await;
+    face.edit("UPDATE calls SET arguments = CAST(x'10' || substr(arguments, 2) AS BLOB) WHERE id = 'ship'")
+        .await;
+    let held = corruption(world, &world.lose(&other, Class::Disruption).await).await;
+    assert!(held.detail.contains("ship"), "{}", held.detail);
 }

@@ -3,14 +3,16 @@
 //! Left out is what can be done unseen, by design or by what docs/audit.md says is not proved:
 //!
 //! - a value of a record in the place of another of the same key, to which it is bound as well; so no key is written twice;
-//! - rows of calls and records, and snapshots, that are gone; arguments and results that are (`NULL`);
-//! - a payload in plain for one that was sealed, in calls and records, which no hash covers.
+//! - rows of records, and snapshots, that are gone;
+//! - a value of a record in plain for one that was sealed, which no hash covers.
+//!
+//! That a call holds something else, or nothing, the audit finds.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use dalsegno_protocol::{Payload, PlannedCall, Policy, RecordOp};
-use dalsegno_store::proof::{Anchors, check_store};
+use dalsegno_store::proof::{Anchors, Problem, check_store};
 use dalsegno_store::sqlite::Sqlite;
 use dalsegno_store::{CallFilter, Commit, Error, RecordQuery, Result, RunId, open_beside, verify};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _, SqliteConnection};
@@ -93,6 +95,15 @@ impl Subject {
         self.world.state(self.run, None).await.map(|state| serde_json::to_string(&state).unwrap())
     }
 
+    /// What a check of the store tells.
+    async fn problems(&self) -> Vec<String> {
+        let mut told = Vec::new();
+        let mut reading = self.world.reading().await.unwrap();
+        let mut tell = |problem: Problem| told.push(problem.to_string());
+        check_store(&mut *reading, Anchors::default(), &mut tell).await.unwrap();
+        told
+    }
+
     /// Whether what reads this table refuses what stands there.
     async fn is_refused(&self, table: &str) -> bool {
         match table {
@@ -101,12 +112,12 @@ impl Subject {
                 let survey = verify::survey(&*self.world.store, &run).await;
                 refused(survey.as_ref()) || !survey.unwrap().damage.is_empty()
             }
-            "snapshots" | "chunks" => {
-                let mut reading = self.world.reading().await.unwrap();
-                let checked = check_store(&mut *reading, Anchors::default(), &mut |_| {}).await;
-                checked.unwrap().problems > 0
+            "snapshots" | "chunks" => !self.problems().await.is_empty(),
+            "calls" => {
+                let answer = self.world.calls(self.run, CallFilter::All).await;
+                assert_eq!(refused(answer.as_ref()), !self.problems().await.is_empty());
+                refused(answer.as_ref())
             }
-            "calls" => refused(self.world.calls(self.run, CallFilter::All).await.as_ref()),
             "records" => {
                 let query = RecordQuery {
                     space: "s".into(),
@@ -258,4 +269,26 @@ async fn a_snapshot_in_plain_is_not_used_beside_a_data_key() {
     let plain = "UPDATE boundaries SET ops = x'00', events = NULL WHERE turn = 12";
     subject.conn.execute(AssertSqlSafe(plain.to_owned())).await.unwrap();
     assert!(refused(subject.state().await.as_ref()));
+}
+
+/// It opens, as what was written before encryption does; but the audit tells of another, or of one that is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_call_holds_in_plain_or_not_at_all_is_found_beside_the_audit() {
+    let mut subject = Subject::new().await;
+    let plain = format!("x'{}'", hex(&dalsegno_store::codec::encode(br#"{"forged":1}"#)));
+    for (column, value) in
+        [("arguments", &*plain), ("arguments", "NULL"), ("result", &*plain), ("result", "NULL")]
+    {
+        let at =
+            subject.ciphertexts.iter().position(|it| (it.table, it.column) == ("calls", column)).unwrap();
+        let (id, whole) = (subject.ciphertexts[at].place.clone(), subject.ciphertexts[at].bytes.clone());
+        let sql = format!("UPDATE calls SET {column} = {value} WHERE id = '{id}'");
+        subject.conn.execute(AssertSqlSafe(sql)).await.unwrap();
+        subject.world.calls(subject.run, CallFilter::All).await.unwrap();
+        let problems = subject.problems().await;
+        let expected = format!("call {id:?}: its {column} is not what the audit says");
+        assert!(problems.len() == 1 && problems[0].ends_with(&expected), "{problems:?}");
+        subject.put(at, &whole).await;
+        assert_eq!(subject.problems().await, [""; 0]);
+    }
 }

@@ -86,11 +86,13 @@ impl Export {
                 }
                 Stage::Calls(after) => {
                     let page = self.reading.calls(run, after).await?;
-                    self.next = page
-                        .last()
-                        .map_or(Stage::Audit(AuditKey::before(run)), |(key, _)| Stage::Calls(*key));
+                    if let Some(damage) = page.iter().find_map(|it| it.damage.as_ref()) {
+                        return Err(Error::Corrupt { doing: "exporting a run", detail: damage.clone() });
+                    }
+                    self.next =
+                        page.last().map_or(Stage::Audit(AuditKey::before(run)), |it| Stage::Calls(it.key));
                     self.calls += page.len() as i64;
-                    page.into_iter().map(|(_, call)| Line::Call(call.into())).collect()
+                    page.into_iter().map(|it| Line::Call(Box::new(it.into()))).collect()
                 }
                 Stage::Audit(after) => {
                     let page = self.reading.audit(after, run).await?;

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::proof::texts::{Bytes, Hash};
-use crate::reading::{HeadMark, RunHead, StoredBoundary};
-use crate::seal::DigestKey;
+use crate::reading::{CallKey, HeadMark, RunHead, StoredBoundary, StoredCall};
+use crate::seal::{CallDigests, DigestKey};
 use crate::{AuditRow, BoundaryRow, Gone, Kept, Lifecycle, Place};
 
 /// One line.
@@ -16,7 +16,7 @@ use crate::{AuditRow, BoundaryRow, Gone, Kept, Lifecycle, Place};
 pub enum Line {
     Bundle(BundleLine),
     Boundary(Box<BoundaryLine>),
-    Call(CallLine),
+    Call(Box<CallLine>),
     Audit(AuditLine),
     End(EndLine),
 }
@@ -107,6 +107,15 @@ pub struct CallLine {
     pub state: CallState,
     pub arguments: Option<String>,
     pub result: Option<String>,
+    /// The attempt that claimed it last. Version 1 has it not.
+    #[serde(default)]
+    pub attempt: Option<i32>,
+    /// Nobody can make its digests any more: the run's data key was deleted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shredded: bool,
+    /// What its digests are made with, where the run has a data key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest_key: Option<Bytes<32>>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -265,8 +274,8 @@ impl BoundaryLine {
     }
 }
 
-impl From<Call> for CallLine {
-    fn from(call: Call) -> Self {
+impl From<StoredCall> for CallLine {
+    fn from(StoredCall { key: _, call, attempt, digests, damage: _ }: StoredCall) -> Self {
         let text = |json: Option<Box<RawValue>>| json.map(|json| json.get().to_owned());
         Self {
             id: call.id,
@@ -276,7 +285,36 @@ impl From<Call> for CallLine {
             state: call.state,
             arguments: text(call.arguments),
             result: text(call.result),
+            attempt,
+            shredded: digests == CallDigests::Lost,
+            digest_key: match digests {
+                CallDigests::Keyed(key) => Some(Bytes(key.0)),
+                CallDigests::Plain | CallDigests::Lost => None,
+            },
         }
+    }
+}
+
+impl CallLine {
+    /// The call as a store keeps it.
+    pub fn stored(self) -> Result<StoredCall, String> {
+        let Self { id, turn, policy, key, state, arguments, result, attempt, shredded, digest_key } = self;
+        let json = |text: Option<String>| {
+            let json = text.map(RawValue::from_string).transpose();
+            json.map_err(|error| format!("a payload of call {id:?} is not JSON: {error}"))
+        };
+        let (arguments, result) = (json(arguments)?, json(result)?);
+        Ok(StoredCall {
+            key: CallKey::FIRST,
+            call: Call { id, turn, policy, key, state, arguments, result },
+            attempt,
+            digests: match digest_key {
+                _ if shredded => CallDigests::Lost,
+                Some(key) => CallDigests::Keyed(DigestKey(key.0)),
+                None => CallDigests::Plain,
+            },
+            damage: None,
+        })
     }
 }
 

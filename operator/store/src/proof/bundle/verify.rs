@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::lines::{BundleLine, EndLine, Line};
-use super::{VERSION, signed};
+use super::{TELLS_OF_CALLS, VERSION, signed};
 use crate::Digest;
 use crate::codec::LIMIT;
 use crate::proof::account::Account;
@@ -78,6 +78,7 @@ struct Check {
     last: Kind,
     digest: Sha256,
     run: Uuid,
+    version: u32,
     head: Option<RunHead>,
     boundaries: BoundaryChain,
     audit: AuditChain,
@@ -93,6 +94,7 @@ impl Check {
             last: Kind::Nothing,
             digest: Sha256::new(),
             run,
+            version: VERSION,
             head: None,
             boundaries: BoundaryChain::new(run, None),
             audit: AuditChain::new(run),
@@ -137,7 +139,10 @@ impl Check {
                 let problem = self.boundaries.push(&boundary);
                 self.found.problems.extend(problem);
             }
-            Line::Call(_) => self.found.calls += 1,
+            Line::Call(call) => {
+                self.found.calls += 1;
+                self.account.see_call(&call.stored()?);
+            }
             Line::Audit(row) => {
                 self.found.audit += 1;
                 let row = row.row()?;
@@ -151,9 +156,13 @@ impl Check {
     }
 
     fn begin(&mut self, bundle: &BundleLine) -> Result<(), String> {
-        if bundle.version != VERSION {
-            return Err(format!("it is of version {}, and this program reads {VERSION}", bundle.version));
+        if !(1..=VERSION).contains(&bundle.version) {
+            return Err(format!(
+                "it is of version {}, and this program reads 1 to {VERSION}",
+                bundle.version
+            ));
         }
+        self.version = bundle.version;
         let run = bundle.run.stored()?;
         self.run = run.id;
         self.boundaries = BoundaryChain::new(run.id, run.head);
@@ -200,6 +209,9 @@ impl Check {
             self.found.problems.extend(self.audit.pruned().err());
             self.found.problems.extend(self.audit.end(run.audit_seq, &run.audit_hash));
             self.found.problems.extend(self.account.end_run(run));
+            if self.version >= TELLS_OF_CALLS {
+                self.found.problems.extend(self.account.end_calls(self.run));
+            }
         }
         self.found
     }
