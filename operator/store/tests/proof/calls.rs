@@ -1,7 +1,8 @@
 //! Tool calls, held to what the audit tells of them.
 
 use dalsegno_protocol::{CallOutcome, CompleteOutcome, Policy};
-use dalsegno_store::{CallFilter, Commit, Complete, Retention, Settle};
+use dalsegno_store::seal::CallDigests;
+use dalsegno_store::{CallFilter, Commit, Complete, Retention, Settle, header};
 
 use crate::stores::id;
 use crate::world::{Worker, json, ok, person_settles, planned};
@@ -56,6 +57,11 @@ async fn calls_of_every_fate_have_no_problem(face: &Face) {
     assert_eq!(problems, []);
     assert_eq!(summary.calls, 7);
     let told: Vec<_> = face.world.audit(worker.run).await.unwrap();
+    // Where they are sealed, nobody without the key can try out what they may be.
+    for text in ["key-of-paid", r#"{"amount":  1}"#, r#"{"done":  true}"#] {
+        let plain = header::render(&CallDigests::Plain.of(text));
+        assert_ne!(told.iter().any(|row| row.detail.contains(&plain)), face.is_postgres(), "{text}");
+    }
     let told: Vec<_> = told.iter().map(|row| row.kind.as_str()).skip(5).collect();
     let first = [
         "planned",
