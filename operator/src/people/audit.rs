@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use dalsegno_store::proof::{Anchors, PublicKey, check_store};
-use dalsegno_store::{Prune, RunId, Store, audit};
+use dalsegno_store::reading::AuditKey;
+use dalsegno_store::{Prune, Reading, RunId, Store, audit};
 use jiff::Timestamp;
 
 use crate::config::StoreArgs;
@@ -44,16 +45,16 @@ pub async fn prune(
 ) -> anyhow::Result<()> {
     let store = store.open_beside().await?;
     let anchors = check(store.as_ref(), Some(copy), keys).await.context("nothing was pruned")?;
+    let mut reading = store.reading().await.context("beginning to read")?;
     let (mut after, mut runs, mut rows) = (RunId::nil(), 0_u64, 0);
     loop {
         let page = store.run_ids(after).await.context("listing the runs")?;
         let Some(last) = page.last() else { break };
         after = *last;
         for run in page {
-            let chain = store.audit(run).await.context("reading an audit")?;
-            let last = anchors.last_named(run, before, audit::first_needed(&chain));
+            let (first, needed) = ends(&mut *reading, run).await.context("reading an audit")?;
+            let last = anchors.last_named(run, before, needed);
             // To say that one row has gone takes one.
-            let first = chain.first().map_or(i64::MAX, |row| row.seq);
             let Some((seq, hash)) = last.filter(|(seq, _)| *seq > first) else { continue };
             let prune = Prune { run, seq, hash, actor: by.clone(), reason: reason.clone() };
             rows += store.prune_audit(&prune).await.context("pruning an audit")?;
@@ -62,6 +63,24 @@ pub async fn prune(
     }
     print_line!("{rows} rows of {runs} runs were pruned");
     Ok(())
+}
+
+/// Numbers of a run's first row, and of the first that is never pruned.
+async fn ends(reading: &mut dyn Reading, run: RunId) -> dalsegno_store::Result<(i64, i64)> {
+    let (mut after, mut first, mut lasting) = (AuditKey::before(run), None, Vec::new());
+    loop {
+        let page = reading.audit(after, run).await?;
+        let Some((_, last)) = page.last() else {
+            return Ok((first.unwrap_or(i64::MAX), audit::first_needed(&lasting)));
+        };
+        after.seq = last.seq;
+        for (_, row) in page {
+            first.get_or_insert(row.seq);
+            if audit::tells_of_loss(&row) {
+                lasting.push(row);
+            }
+        }
+    }
 }
 
 /// Prints every problem. The anchors of the copy, if there is none.

@@ -33,7 +33,7 @@
 //! | the payloads of a run that is over are past their retention | `expired` (operator), before the first is dropped |
 //! | a data key is deleted | `shredded` (the person's name) |
 //! | payloads before the last boundaries that a run keeps are dropped | `dropped` (operator), with up to where, and the digest of the snapshot that stands for them |
-//! | rows before one that an anchor names are pruned | `pruned` (the person's name), with why, the number and the hash of the last that went, and what they said of the run and of what was undone |
+//! | rows before one that an anchor names are pruned | `pruned` (the person's name), with why, the number and the hash of the last that went, and what they said of the run and of what was undone, and the number of the calls that no row is left to tell the beginning of, with a digest of their names |
 //! | a namespace is adopted | `namespace-adopted` (the person's name), with why, for each row |
 //!
 //! Of the key, the arguments and the result of a call a row has digests, as [`crate::seal::CallDigests`] says: of the key and
@@ -160,7 +160,21 @@ pub fn pruned_to(row: &AuditRow) -> Option<(i64, Digest)> {
     Some((to, header::parse(&hash)?))
 }
 
-/// Number of the first row that is never pruned: what it says of dropped or shredded payloads is said nowhere else.
+/// What a row `pruned` says of calls that no row is left to tell the beginning of. With `f(x)` as in [`crate::header`], of
+/// their names in the order of their bytes: `SHA-256( f("dalsegno/call-names/v1") f(name, UTF-8) f(name, UTF-8) … )`.
+pub fn names_digest<'a>(names: impl Iterator<Item = &'a str>) -> Digest {
+    let mut hash = Framed::new(b"dalsegno/call-names/v1");
+    names.for_each(|name| hash.field(name.as_bytes()));
+    hash.finish()
+}
+
+/// Whether a row says of payloads that they were dropped or shredded.
+pub fn tells_of_loss(row: &AuditRow) -> bool {
+    [kind::EXPIRED, kind::SHREDDED, kind::DROPPED].contains(&&*row.kind)
+}
+
+/// Number of the first row that is never pruned: what it says of dropped or shredded payloads is said nowhere else. Of all
+/// rows, or of those that [tell of it](tells_of_loss).
 pub fn first_needed(rows: &[AuditRow]) -> i64 {
     let lost = rows.iter().find(|row| [kind::EXPIRED, kind::SHREDDED].contains(&&*row.kind));
     let dropped = rows.iter().rfind(|row| row.kind == kind::DROPPED);

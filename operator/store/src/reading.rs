@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::fault::{Fault, Work};
-use crate::seal::{CallDigests, Sealing};
+use crate::seal::CallDigests;
 use crate::{AuditRow, Digest, Gone, Kept, Lifecycle, Place, Result, RunId, RunOutcome};
 
 /// Bytes of kept payloads after which a page ends; its first row always comes.
@@ -39,7 +39,7 @@ pub trait Reading: Send {
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>>;
 
     /// Calls of one run by turn, and inside it in the order in which they were first seen.
-    async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<StoredCall>>;
+    async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>>;
 }
 
 /// Where a row of the audit stands.
@@ -79,17 +79,14 @@ impl BoundaryKey {
 }
 
 /// Where a call stands in its run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallKey {
     /// The turn in which it was first seen.
     pub turn: i32,
     /// Its place among the calls of the run.
     pub ordinal: i64,
-}
-
-impl CallKey {
-    /// Before all calls.
-    pub const FIRST: Self = Self { turn: i32::MIN, ordinal: i64::MIN };
+    /// Its name: who forges a row may give it any place.
+    pub id: String,
 }
 
 /// What a run's own row says of it.
@@ -150,12 +147,14 @@ pub struct StoredBoundary {
 /// A call as it stands.
 #[derive(Clone, Debug)]
 pub struct StoredCall {
-    /// Where it stands.
-    pub key: CallKey,
+    /// Its place among the calls of the run.
+    pub ordinal: i64,
     /// The call.
     pub call: Call,
     /// The attempt that claimed it last.
     pub attempt: Option<i32>,
+    /// The turn that was open when it was planned, claimed or ended last; `None` where that is not kept.
+    pub touched: Option<i32>,
     /// How its digests in the audit are made.
     pub digests: CallDigests,
     /// Why its payloads, which are not there then, cannot be decoded.
@@ -183,20 +182,16 @@ impl StoredBoundary {
 }
 
 impl StoredCall {
-    /// One of which this much can be read without its payloads.
-    pub(crate) fn of(
-        key: CallKey,
-        bare: Call,
-        attempt: Option<i32>,
-        sealing: &Sealing,
-        read: impl FnOnce() -> Work<Call>,
-    ) -> Work<Self> {
-        let digests = sealing.call_digests(&bare.id);
-        match read() {
-            Ok(call) => Ok(Self { key, call, attempt, digests, damage: None }),
-            Err(Fault::Corrupt(damage)) => {
-                Ok(Self { key, call: bare, attempt, digests, damage: Some(damage) })
-            }
+    /// Where it stands.
+    pub fn key(&self) -> CallKey {
+        CallKey { turn: self.call.turn, ordinal: self.ordinal, id: self.call.id.clone() }
+    }
+
+    /// The same with its payloads, as far as these can be read.
+    pub(crate) fn with(self, read: Work<Call>) -> Work<Self> {
+        match read {
+            Ok(call) => Ok(Self { call, ..self }),
+            Err(Fault::Corrupt(damage)) => Ok(Self { damage: Some(damage), ..self }),
             Err(fault) => Err(fault),
         }
     }

@@ -98,7 +98,7 @@ BEGIN
         RETURNING * INTO call;
         UPDATE runs SET open_calls_bytes = open_ + counts_ - counted_, open_calls_turn = turn_ WHERE id = _run;
         PERFORM ds_audit_v1(_run, 'claimed', 'worker', jsonb_strip_nulls(jsonb_build_object(
-            'call', _id, 'attempt', row_.attempt, 'arguments', _arguments_digest
+            'call', _id, 'attempt', row_.attempt, 'turn', turn_, 'arguments', _arguments_digest
         )), now_);
     END IF;
 END
@@ -182,7 +182,9 @@ BEGIN
         PERFORM ds_end_call_v1(_run, _id, _outcome, _result, _result_bytes, open_, NULL, NULL, now_);
     END IF;
     PERFORM ds_audit_v1(_run, CASE _outcome WHEN 'keyRefused' THEN 'key-refused' ELSE _outcome END, 'worker',
-        jsonb_strip_nulls(jsonb_build_object('call', _id, 'result', _result_digest)), now_);
+        jsonb_strip_nulls(jsonb_build_object(
+            'call', _id, 'turn', ds_open_turn_v1(row_), 'result', _result_digest
+        )), now_);
 END
 $$;
 
@@ -234,7 +236,7 @@ BEGIN
         SET changed_at = now_, keys_refused = keys_refused - call_.key_refused::integer
         WHERE id = _run;
         PERFORM ds_audit_v1(_run, 'settled', _actor, jsonb_strip_nulls(jsonb_build_object(
-            'call', _id, 'outcome', _outcome, 'reason', _reason, 'result', _result_digest
+            'call', _id, 'turn', ds_open_turn_v1(row_), 'outcome', _outcome, 'reason', _reason, 'result', _result_digest
         )), now_);
     END IF;
 END

@@ -1,9 +1,10 @@
 //! Tool calls: claimed, completed, settled.
 
-use dalsegno_protocol::{CallOutcome, CompleteOutcome, Policy, RawValue};
+use dalsegno_protocol::{CallOutcome, CallState, CompleteOutcome, Policy, RawValue};
 use uuid::Uuid;
 
 use super::{Digest, RunId};
+use crate::fault::{Fault, Work};
 
 /// A call to claim.
 #[derive(Debug)]
@@ -136,6 +137,14 @@ pub enum CallFilter {
     Unsettled,
     /// Completed or failed in the turn that is open (the one after the last `result` boundary).
     OpenTurn,
+}
+
+/// Two columns of a call's row may not contradict each other: one whose key was refused is started.
+pub(crate) fn hold_together(id: &str, state: CallState, key_refused: bool) -> Work<()> {
+    if key_refused && state != CallState::Started {
+        return Err(Fault::Corrupt(format!("call {id:?}: its key was refused, and it is {state:?}")));
+    }
+    Ok(())
 }
 
 /// Why nobody but a person says how this call ended.

@@ -20,6 +20,7 @@ use crate::reading::{
     AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary, StoredCall,
     StoredSnapshot,
 };
+use crate::seal::Sealing;
 use crate::{AuditRow, Place, Reading, Result, RunId, pages, snapshot};
 
 const MAKE_KEY: &str =
@@ -29,8 +30,12 @@ const RUNS: &str = "SELECT id, tenant, namespace, name, object_uid, created_at, 
             head_turn, head_boundary, head_epoch, head_hash, head_position, audit_seq, audit_hash \
      FROM runs WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2";
 
-const AUDIT: &str =
-    "SELECT * FROM audit WHERE (run, seq) > ($1, $2) AND run <= $3 ORDER BY run, seq LIMIT $4";
+const AUDIT: &str = "SELECT * FROM ( \
+         SELECT *, sum(octet_length(detail)) \
+             OVER (ORDER BY run, seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+         FROM (SELECT * FROM audit WHERE (run, seq) > ($1, $2) AND run <= $3 ORDER BY run, seq LIMIT $4) AS next \
+     ) AS page \
+     WHERE coalesce(before, 0) < $5 ORDER BY run, seq";
 
 /// The sizes are known without the payloads being read.
 const BOUNDARIES: &str = concat!(
@@ -51,15 +56,28 @@ const BOUNDARIES: &str = concat!(
      WHERE coalesce(page.before, 0) < $7 ORDER BY run, turn, boundary, epoch"
 );
 
-const CALLS: &str = "WITH page AS ( \
-         SELECT run, id, turn, ordinal, \
-                sum(coalesce(octet_length(arguments), 0) + coalesce(octet_length(result), 0)) \
-                    OVER (ORDER BY turn, ordinal ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
-         FROM (SELECT * FROM calls WHERE run = $1 AND (turn, ordinal) > ($2, $3) \
-               ORDER BY turn, ordinal LIMIT $4) AS next \
-     ) \
-     SELECT c.* FROM page JOIN calls c USING (run, id) \
-     WHERE coalesce(page.before, 0) < $5 ORDER BY c.turn, c.ordinal";
+/// Calls of the run `$1` after the one before, if that is named.
+macro_rules! calls {
+    ($after:literal) => {
+        concat!(
+            "WITH page AS ( \
+                 SELECT run, id, turn, ordinal, \
+                        sum(coalesce(octet_length(arguments), 0) + coalesce(octet_length(result), 0)) \
+                            OVER (ORDER BY turn, ordinal, id \
+                                  ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+                 FROM (SELECT * FROM calls WHERE run = $1 ",
+            $after,
+            " ORDER BY turn, ordinal, id LIMIT $2) AS next \
+             ) \
+             SELECT c.* FROM page JOIN calls c USING (run, id) \
+             WHERE coalesce(page.before, 0) < $3 ORDER BY c.turn, c.ordinal, c.id"
+        )
+    };
+}
+
+const FIRST_CALLS: &str = calls!("");
+
+const CALLS: &str = calls!("AND (turn, ordinal, id) > ($4, $5, $6)");
 
 impl Postgres {
     /// Two statements, so that of two who make it at once both have the same.
@@ -107,7 +125,8 @@ impl Reading for Moment {
     }
 
     async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
-        let query = sqlx::query(AUDIT).bind(after.run).bind(after.seq).bind(to).bind(PAGE_ROWS);
+        let query =
+            sqlx::query(AUDIT).bind(after.run).bind(after.seq).bind(to).bind(PAGE_ROWS).bind(PAGE_BYTES);
         let read = |row: &PgRow| Ok((row.try_get("run")?, branch::audit_row(row)?));
         self.list(query, read).await.map_err(|fault| fault.while_("reading the audit"))
     }
@@ -142,24 +161,36 @@ impl Reading for Moment {
             .map_err(|fault| fault.while_("reading the anchors"))
     }
 
-    async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<StoredCall>> {
-        let CallKey { turn, ordinal } = after;
-        let query = sqlx::query(CALLS).bind(run).bind(turn).bind(ordinal).bind(PAGE_ROWS).bind(PAGE_BYTES);
+    async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
+        let query = sqlx::query(if after.is_some() { CALLS } else { FIRST_CALLS });
+        let query = query.bind(run).bind(PAGE_ROWS).bind(PAGE_BYTES);
+        let query = match after {
+            Some(CallKey { turn, ordinal, id }) => query.bind(turn).bind(ordinal).bind(id),
+            None => query,
+        };
         let work = async {
             let rows = self.all(query).await?;
             if rows.is_empty() {
                 return Ok(Vec::new());
             }
             let sealing = self.keys.to_prove(&Rows { asked: &*self, keys: &self.keys }, run).await?;
-            let read = |row: &PgRow| {
-                let key = CallKey { turn: row.try_get("turn")?, ordinal: row.try_get("ordinal")? };
-                let attempt = row.try_get("attempt")?;
-                StoredCall::of(key, bare_call(row)?, attempt, &sealing, || call(row, &sealing))
-            };
-            rows.iter().map(read).collect::<Work<_>>()
+            rows.iter().map(|row| stored_call(row, &sealing)).collect::<Work<_>>()
         };
         work.await.map_err(|fault: Fault| fault.while_("reading the calls"))
     }
+}
+
+fn stored_call(row: &PgRow, sealing: &Sealing) -> Work<StoredCall> {
+    let bare = bare_call(row)?;
+    let stored = StoredCall {
+        ordinal: row.try_get("ordinal")?,
+        attempt: row.try_get("attempt")?,
+        touched: row.try_get::<Option<i32>, _>("touched_turn")?.or(Some(bare.turn)),
+        digests: sealing.call_digests(&bare.id),
+        call: bare,
+        damage: None,
+    };
+    stored.with(call(row, sealing))
 }
 
 fn run_head(row: &PgRow) -> Work<RunHead> {

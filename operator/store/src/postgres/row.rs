@@ -8,6 +8,7 @@ use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
 use crate::fault::{Fault, Work, misread};
+use crate::model::hold_together;
 use crate::seal::{Sealing, Spot, is_sealed};
 use crate::{Asked, Digest, Place, RunId, RunRecord, codec, header};
 
@@ -92,6 +93,7 @@ pub(super) fn head(row: &PgRow) -> Work<Option<Head>> {
 /// A call as everybody sees it, from its own columns.
 pub(super) fn call(row: &PgRow, sealing: &Sealing) -> Work<Call> {
     let mut call = bare_call(row)?;
+    hold_together(&call.id, named(row.try_get("state")?)?, row.try_get("key_refused")?)?;
     let payload = |column, spot| {
         json(row, column, spot, sealing).map_err(|fault| fault.of(format!("call {:?}", call.id)))
     };

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::Problem;
 use super::texts::Hash;
-use crate::audit::kind;
+use crate::audit::{self, kind};
 use crate::reading::StoredCall;
 use crate::seal::CallDigests;
 use crate::{AuditRow, Digest, RunId};
@@ -17,8 +17,8 @@ use crate::{AuditRow, Digest, RunId};
 pub(super) struct Calls {
     told: BTreeMap<String, Told>,
     seen: BTreeMap<String, Seen>,
-    /// Whether rows were pruned: what only these told is known by nobody.
-    is_pruned: bool,
+    /// Once rows were pruned: which calls only these told of.
+    pruned: Option<Earlier>,
     /// Whether payloads, and what digests were made with, may be gone.
     is_over: bool,
     /// Whether nobody can make digests of them any more.
@@ -29,6 +29,7 @@ pub(super) struct Calls {
 #[derive(Clone, Debug, Default)]
 struct Told {
     turn: Option<i32>,
+    touched: Option<i32>,
     attempt: Option<i32>,
     state: Option<CallState>,
     policy: Option<Policy>,
@@ -42,6 +43,7 @@ struct Told {
 #[derive(Clone, Debug)]
 struct Seen {
     turn: i32,
+    touched: Option<i32>,
     attempt: Option<i32>,
     state: CallState,
     policy: Policy,
@@ -54,7 +56,8 @@ struct Seen {
 /// Those that may stand for a text: as it is kept, and as it was kept before its run had a key.
 type Digests = [Digest; 2];
 
-/// What a row tells of a call. Only one that tells of a new call has its key; then a call without arguments has none.
+/// What a row tells of a call, in the turn that was open. Only one that tells of a new call has its key; then a call without
+/// arguments has none.
 #[derive(Deserialize)]
 struct Detail {
     call: String,
@@ -65,6 +68,20 @@ struct Detail {
     arguments: Option<Hash>,
     result: Option<Hash>,
     outcome: Option<CallState>,
+}
+
+/// Calls that no row is left to tell the beginning of: how many, and [`audit::names_digest`].
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Earlier {
+    count: usize,
+    names: Hash,
+}
+
+/// What a row says that tells of others that were pruned.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Pruned {
+    earlier_calls: Earlier,
 }
 
 /// What a row tells of the calls that a boundary planned.
@@ -90,8 +107,12 @@ impl Calls {
                 }
                 return;
             }
+            kind::PRUNED => {
+                let pruned = serde_json::from_str(&row.detail).ok();
+                self.pruned = pruned.map(|Pruned { earlier_calls }| earlier_calls);
+                return;
+            }
             other => {
-                self.is_pruned |= other == kind::PRUNED;
                 self.is_over |= [kind::EXPIRED, kind::SHREDDED].contains(&other);
                 return;
             }
@@ -105,7 +126,10 @@ impl Calls {
     fn tell(&mut self, detail: Detail, state: Option<CallState>) {
         let Detail { call, turn, attempt, policy, key, arguments, result, outcome: _ } = detail;
         let told = self.told.entry(call).or_default();
-        told.turn = turn.or(told.turn);
+        if key.is_some() || state == Some(CallState::Planned) {
+            told.turn = turn;
+        }
+        told.touched = turn;
         told.attempt = attempt.or(told.attempt);
         told.state = state;
         told.policy = policy.or(told.policy);
@@ -120,11 +144,12 @@ impl Calls {
 
     /// A call of the run is there.
     pub fn see(&mut self, stored: &StoredCall) {
-        let StoredCall { key: _, call, attempt, digests, damage } = stored;
+        let StoredCall { ordinal: _, call, attempt, touched, digests, damage } = stored;
         let of = |text: &str| [digests.of(text), CallDigests::Plain.of(text)];
         let payload = |json: &Option<Box<RawValue>>| json.as_deref().map(|json| of(json.get()));
         let seen = Seen {
             turn: call.turn,
+            touched: *touched,
             attempt: *attempt,
             state: call.state,
             policy: call.policy,
@@ -151,14 +176,25 @@ impl Calls {
         let one = move |id: &str, what: String| Problem::of(run, format!("call {id:?}"), what);
         let gone = self.told.keys().filter(|id| !self.seen.contains_key(*id));
         let gone = gone.map(move |id| one(id, "the audit tells of it, and it is not there".into()));
-        let untold = self.seen.keys().filter(|id| !self.is_pruned && !self.told.contains_key(*id));
+        let (untold, earlier) = self.untold();
         let untold = untold.map(move |id| one(id, "it is there, and the audit does not tell of it".into()));
+        let earlier = earlier.map(|what| Problem::of(run, "calls", what));
         let both = self.told.iter().filter_map(|(id, told)| Some((id, told, self.seen.get(id)?)));
         let other = both.flat_map(move |(id, told, seen)| {
             let columns = self.differences(told, seen);
             columns.map(move |column| one(id, format!("its {column} is not what the audit says")))
         });
-        damaged.chain(gone).chain(untold).chain(other)
+        damaged.chain(gone).chain(untold).chain(earlier).chain(other)
+    }
+
+    /// Calls that no row tells the beginning of; or, once rows were pruned, whether they are those that the rows told of.
+    fn untold(&self) -> (impl Iterator<Item = &str>, Option<&'static str>) {
+        let is_told = |id: &str| self.told.get(id).is_some_and(|told| told.key.is_some());
+        let untold: Vec<_> = self.seen.keys().map(String::as_str).filter(|id| !is_told(id)).collect();
+        let Some(Earlier { count, names }) = self.pruned else { return (untold.into_iter(), None) };
+        let same = (untold.len(), audit::names_digest(untold.into_iter())) == (count, names.0);
+        let what = "of those that pruned rows told of some are not there, or some are that nobody told of";
+        (Vec::new().into_iter(), (!same).then_some(what))
     }
 
     fn differences(&self, told: &Told, seen: &Seen) -> impl Iterator<Item = &'static str> + use<> {
@@ -171,8 +207,12 @@ impl Calls {
         };
         let judged = !self.is_lost;
         let is_attempt_known = told.attempt.is_some() || told.state == Some(CallState::Planned);
+        let is_turn_other = told.turn.is_some_and(|turn| turn != seen.turn);
+        let is_last_turn_other = told.touched.zip(seen.touched).is_some_and(|(told, seen)| told != seen);
         [
-            ("turn", told.turn.is_some_and(|turn| turn != seen.turn)),
+            ("turn", is_turn_other),
+            // Of a call that nobody has claimed it is the same.
+            ("last turn", is_last_turn_other && !is_turn_other),
             ("attempt", is_attempt_known && told.attempt != seen.attempt),
             ("state", told.state.is_some_and(|state| state != seen.state)),
             ("policy", told.policy.is_some_and(|policy| policy != seen.policy)),

@@ -6,7 +6,7 @@ use super::account::Account;
 use super::marks::Marks;
 use super::snapshots;
 use super::{Anchors, AuditChain, BoundaryChain, Problem};
-use crate::reading::{AuditKey, BoundaryKey, CallKey, EVERY_RUN, NO_RUN, RunHead, StoredBoundary};
+use crate::reading::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, RunHead, StoredBoundary};
 use crate::{AuditRow, Reading, Result, RunId};
 
 /// What was looked at.
@@ -90,11 +90,11 @@ async fn anchors(
 
 /// All calls of a run. How many there are.
 pub(super) async fn see_calls(reading: &mut dyn Reading, run: RunId, account: &mut Account) -> Result<u64> {
-    let (mut count, mut after) = (0, CallKey::FIRST);
+    let (mut count, mut after) = (0, None);
     loop {
         let page = reading.calls(run, after).await?;
         let Some(last) = page.last() else { return Ok(count) };
-        after = last.key;
+        after = Some(last.key());
         count += page.len() as u64;
         page.iter().for_each(|call| account.see_call(call));
     }

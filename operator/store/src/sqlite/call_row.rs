@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::columns::{Word, table};
 use crate::fault::{Fault, Work};
+use crate::model::hold_together;
 use crate::seal::{Sealing, Spot, is_sealed};
 use crate::{Result, RunId, codec, size};
 
@@ -66,6 +67,7 @@ impl CallRow {
 
     /// The call as everybody sees it.
     pub fn public(&self, sealing: &Sealing) -> Work<dalsegno_protocol::Call> {
+        hold_together(&self.id, self.state.0, self.key_refused)?;
         let payload = |kept: &Option<Vec<u8>>, spot| {
             unpacked(kept.as_deref(), spot, sealing).map_err(|fault| fault.of(format!("call {:?}", self.id)))
         };

@@ -62,7 +62,7 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Claim) -
                 call.claim_id = Some(claim.claim_id);
                 call.started_at = Some(now);
                 call.touched_turn = Some(row.open_turn());
-                let mut told = json!({ "call": call.id, "attempt": row.attempt });
+                let mut told = json!({ "call": call.id, "attempt": row.attempt, "turn": row.open_turn() });
                 if call.arguments.is_none() && claim.arguments.is_some() {
                     (call.arguments, call.arguments_bytes) = (claim.arguments, claim.arguments_bytes);
                     told["arguments"] = claim.arguments_digest.into();
@@ -186,7 +186,8 @@ pub(super) async fn complete(
     } else {
         end_call(conn, now, &mut row, &mut call, ending.state).await?;
     }
-    append(conn, &mut row, now, kind, actor::WORKER, told(&ending, json!({ "call": call.id }))).await?;
+    let detail = told(&row, &ending, json!({ "call": call.id }));
+    append(conn, &mut row, now, kind, actor::WORKER, detail).await?;
     row.save(conn).await?;
     Ok(Completed::Ok)
 }
@@ -235,14 +236,15 @@ pub(super) async fn settle(
     call.reason = Some(reason.clone());
     end_call(conn, now, &mut row, &mut call, ending.state).await?;
     row.changed_at = now;
-    let detail = json!({ "call": call.id, "outcome": ending.state, "reason": reason });
-    append(conn, &mut row, now, kind::SETTLED, &actor, told(&ending, detail)).await?;
+    let detail = told(&row, &ending, json!({ "call": call.id, "outcome": ending.state, "reason": reason }));
+    append(conn, &mut row, now, kind::SETTLED, &actor, detail).await?;
     row.save(conn).await?;
     Ok(Completed::Ok)
 }
 
-/// What the audit tells of an end, with the digest of its result, if it has one.
-fn told(ending: &Ending, mut detail: Value) -> Value {
+/// What the audit tells of an end, with the open turn, and the digest of the result if there is one.
+fn told(row: &RunRow, ending: &Ending, mut detail: Value) -> Value {
+    detail["turn"] = row.open_turn().into();
     if let Some(result) = &ending.result {
         detail["result"] = ending.sealing.call_digests(&ending.id).told(result.get()).into();
     }

@@ -21,11 +21,17 @@ use crate::reading::{
     AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary, StoredCall,
     StoredSnapshot,
 };
+use crate::seal::Sealing;
 use crate::{AuditRow, Error, Place, Reading, Result, RunId, pages, snapshot};
 
 const RUNS: &str = "SELECT * FROM runs WHERE ?1 IS NULL OR id > ?1 ORDER BY id LIMIT ?2";
 
-const AUDIT: &str = "SELECT * FROM audit WHERE (run, seq) > (?, ?) AND run <= ? ORDER BY run, seq LIMIT ?";
+const AUDIT: &str = "SELECT * FROM ( \
+         SELECT *, sum(length(detail)) \
+             OVER (ORDER BY run, seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+         FROM (SELECT * FROM audit WHERE (run, seq) > (?, ?) AND run <= ? ORDER BY run, seq LIMIT ?) \
+     ) \
+     WHERE coalesce(before, 0) < ? ORDER BY run, seq";
 
 const BOUNDARIES: &str = concat!(
     "WITH page AS ( \
@@ -45,15 +51,28 @@ const BOUNDARIES: &str = concat!(
      WHERE coalesce(page.before, 0) < ? ORDER BY run, turn, boundary, epoch"
 );
 
-const CALLS: &str = "WITH page AS ( \
-         SELECT run, id, \
-                sum(coalesce(length(arguments), 0) + coalesce(length(result), 0)) \
-                    OVER (ORDER BY turn, ordinal ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
-         FROM (SELECT run, id, turn, ordinal, arguments, result FROM calls \
-               WHERE run = ? AND (turn, ordinal) > (?, ?) ORDER BY turn, ordinal LIMIT ?) \
-     ) \
-     SELECT c.* FROM page JOIN calls c USING (run, id) \
-     WHERE coalesce(page.before, 0) < ? ORDER BY c.turn, c.ordinal";
+/// Calls of the run `?1` after the one before, if that is named.
+macro_rules! calls {
+    ($after:literal) => {
+        concat!(
+            "WITH page AS ( \
+                 SELECT run, id, \
+                        sum(coalesce(length(arguments), 0) + coalesce(length(result), 0)) \
+                            OVER (ORDER BY turn, ordinal, id \
+                                  ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+                 FROM (SELECT run, id, turn, ordinal, arguments, result FROM calls WHERE run = ?1 ",
+            $after,
+            " ORDER BY turn, ordinal, id LIMIT ?2) \
+             ) \
+             SELECT c.* FROM page JOIN calls c USING (run, id) \
+             WHERE coalesce(page.before, 0) < ?3 ORDER BY c.turn, c.ordinal, c.id"
+        )
+    };
+}
+
+const FIRST_CALLS: &str = calls!("");
+
+const CALLS: &str = calls!("AND (turn, ordinal, id) > (?4, ?5, ?6)");
 
 impl Sqlite {
     pub(super) async fn begin_reading(&self) -> Result<Box<dyn Reading>> {
@@ -127,19 +146,27 @@ impl Reading for Moment {
         self.read("reading the anchors", move |conn, _| Box::pin(anchors(conn, after))).await
     }
 
-    async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<StoredCall>> {
+    async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
         let doing = "reading the calls";
         let rows = self.read(doing, move |conn, _| Box::pin(calls(conn, run, after))).await?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
         let sealing = self.keys.to_prove(&self.rows(), run).await?;
-        let read = |row: &CallRow| {
-            let key = CallKey { turn: row.turn, ordinal: row.ordinal };
-            StoredCall::of(key, row.bare(), row.attempt, &sealing, || row.public(&sealing))
-        };
-        rows.iter().map(|row| read(row).map_err(|fault| fault.while_(doing))).collect()
+        rows.iter().map(|row| stored_call(row, &sealing).map_err(|fault| fault.while_(doing))).collect()
     }
+}
+
+fn stored_call(row: &CallRow, sealing: &Sealing) -> Work<StoredCall> {
+    let stored = StoredCall {
+        ordinal: row.ordinal,
+        attempt: row.attempt,
+        touched: row.touched_turn.or(Some(row.turn)),
+        digests: sealing.call_digests(&row.id),
+        call: row.bare(),
+        damage: None,
+    };
+    stored.with(row.public(sealing))
 }
 
 async fn runs(conn: &mut SqliteConnection, after: Option<RunId>) -> Work<Vec<RunHead>> {
@@ -172,7 +199,7 @@ async fn runs(conn: &mut SqliteConnection, after: Option<RunId>) -> Work<Vec<Run
 
 async fn audit(conn: &mut SqliteConnection, after: AuditKey, to: RunId) -> Work<Vec<(RunId, AuditRow)>> {
     let AuditKey { run, seq } = after;
-    let query = sqlx::query(AUDIT).bind(run).bind(seq).bind(to).bind(PAGE_ROWS);
+    let query = sqlx::query(AUDIT).bind(run).bind(seq).bind(to).bind(PAGE_ROWS).bind(PAGE_BYTES);
     let rows = query.fetch_all(conn).await?;
     rows.iter().map(|row| Ok((row.try_get("run")?, branch::audit_row(row)?))).collect()
 }
@@ -204,9 +231,13 @@ fn unread(row: &SqliteRow) -> Work<Unread> {
     })
 }
 
-async fn calls(conn: &mut SqliteConnection, run: RunId, after: CallKey) -> Work<Vec<CallRow>> {
-    let CallKey { turn, ordinal } = after;
-    let query = sqlx::query(CALLS).bind(run).bind(turn).bind(ordinal).bind(PAGE_ROWS).bind(PAGE_BYTES);
+async fn calls(conn: &mut SqliteConnection, run: RunId, after: Option<CallKey>) -> Work<Vec<CallRow>> {
+    let query = sqlx::query(if after.is_some() { CALLS } else { FIRST_CALLS });
+    let query = query.bind(run).bind(PAGE_ROWS).bind(PAGE_BYTES);
+    let query = match after {
+        Some(CallKey { turn, ordinal, id }) => query.bind(turn).bind(ordinal).bind(id),
+        None => query,
+    };
     let rows = query.fetch_all(conn).await?;
     rows.iter().map(|row| Ok(CallRow::read(row)?)).collect()
 }

@@ -127,7 +127,11 @@ async fn a_chain_that_was_built_anew_is_found_even_when_what_contradicts_it_was_
         rows.audit.retain(|(of, row)| *of != run || row.seq > seq);
         let standing = rows.boundaries.iter().filter(|it| it.run == run && it.undone);
         let undone: Vec<_> = standing.map(|it| place(&it.kept.row)).collect();
-        let detail = json!({ "to": seq, "hash": header::render(&last), "undone": undone });
+        let names = header::render(&audit::names_digest(["pay"].into_iter()));
+        let earlier = json!({ "count": 1, "names": names });
+        let detail = json!({
+            "to": seq, "hash": header::render(&last), "undone": undone, "earlierCalls": earlier
+        });
         rows.tell(run, "pruned", &detail);
         copy.extend(anchored(&mut rows, &signer));
         let found = problems(&mut rows, &copy).await;

@@ -2,16 +2,17 @@
 
 use dalsegno_protocol::{CallOutcome, CompleteOutcome, Policy};
 use dalsegno_store::seal::CallDigests;
-use dalsegno_store::{CallFilter, Commit, Complete, Retention, Settle, header};
+use dalsegno_store::{CallFilter, Claim, Claimed, Commit, Complete, Retention, Settle, header};
 
 use crate::stores::id;
-use crate::world::{Worker, json, ok, person_settles, planned};
+use crate::world::{Worker, json, noise, ok, person_settles, planned};
 use crate::{Face, on_both};
 
 on_both! {
     calls_of_every_fate_have_no_problem,
     every_edited_column_of_a_call_is_found,
     calls_that_are_gone_or_that_nobody_made_are_found,
+    a_call_that_nobody_made_is_found_wherever_it_stands,
     payloads_of_calls_may_be_gone_once_the_audit_says_so,
 }
 
@@ -87,10 +88,13 @@ async fn problem_after(face: &Face, sql: &str) -> String {
     format!("{}: {}", problem.place, problem.what)
 }
 
-async fn restore(face: &Face) {
-    let insert =
-        if face.is_postgres() { "INSERT INTO calls OVERRIDING SYSTEM VALUE" } else { "INSERT INTO calls" };
-    face.execute(&format!("DELETE FROM calls; {insert} SELECT * FROM kept")).await.unwrap();
+/// How rows are put into the table with every column of theirs.
+fn insert(face: &Face) -> &'static str {
+    if face.is_postgres() { "INSERT INTO calls OVERRIDING SYSTEM VALUE" } else { "INSERT INTO calls" }
+}
+
+pub async fn restore(face: &Face) {
+    face.execute(&format!("DELETE FROM calls; {} SELECT * FROM kept", insert(face))).await.unwrap();
 }
 
 async fn every_edited_column_of_a_call_is_found(face: &Face) {
@@ -99,6 +103,8 @@ async fn every_edited_column_of_a_call_is_found(face: &Face) {
     for (call, set, what) in [
         ("again", "turn = 9", "turn"),
         ("never", "turn = 1", "turn"),
+        ("paid", "touched_turn = 2", "last turn"),
+        ("seen", "touched_turn = 1", "last turn"),
         ("again", "attempt = 1", "attempt"),
         ("again", "attempt = NULL", "attempt"),
         ("again", "state = 'failed'", "state"),
@@ -133,6 +139,13 @@ async fn every_edited_column_of_a_call_is_found(face: &Face) {
         restore(face).await;
         assert_eq!(face.check().await.1, []);
     }
+    // Under the mark of a refused key nothing else may stand.
+    for state in ["planned", "completed", "failed"] {
+        let sql = format!("UPDATE calls SET state = '{state}' WHERE run = {run} AND id = 'refused'");
+        let problem = problem_after(face, &sql).await;
+        assert!(problem.starts_with("calls: call \"refused\": its key was refused, and it is "), "{problem}");
+        restore(face).await;
+    }
     let cut = format!("UPDATE calls SET result = substr(result, 1, 3) WHERE run = {run} AND id = 'again'");
     let problem = problem_after(face, &cut).await;
     assert!(problem.starts_with("calls: call \"again\": "), "{problem}");
@@ -150,6 +163,34 @@ async fn calls_that_are_gone_or_that_nobody_made_are_found(face: &Face) {
     assert_eq!(problems.len(), 2, "{problems:?}");
     let invented = format!("{}: {}", problems[1].place, problems[1].what);
     assert_eq!(invented, "call \"invented\": it is there, and the audit does not tell of it");
+}
+
+/// Before the first place that a call can have, and in that of the last call of a page.
+async fn a_call_that_nobody_made_is_found_wherever_it_stands(face: &Face) {
+    let world = &face.world;
+    let worker = world.worker().await;
+    let large = Claim {
+        arguments: Some(json(&format!("{:?}", noise(7, 3 << 20)))),
+        ..worker.claim("large", Policy::Ask)
+    };
+    assert!(matches!(world.claim(&large).await.unwrap(), Claimed::Go(_)));
+    let insert = insert(face);
+    for (turn, ordinal) in [("-2147483648", "-9223372036854775808"), ("turn", "ordinal")] {
+        let forged = format!(
+            "CREATE TABLE forged AS SELECT * FROM calls; \
+             UPDATE forged SET id = 'made-up', turn = {turn}, ordinal = {ordinal}, arguments = NULL; \
+             {insert} SELECT * FROM forged"
+        );
+        match face.execute(&forged).await {
+            Ok(()) => {
+                let problems = face.check().await.1;
+                assert!(problems.iter().any(|it| it.place == "call \"made-up\""), "{problems:?}");
+            }
+            // There no two calls may stand in one place.
+            Err(_) => assert!(!face.is_postgres() && turn == "turn"),
+        }
+        face.execute("DROP TABLE forged; DELETE FROM calls WHERE id = 'made-up'").await.unwrap();
+    }
 }
 
 async fn payloads_of_calls_may_be_gone_once_the_audit_says_so(face: &Face) {

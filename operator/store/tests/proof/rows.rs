@@ -96,8 +96,8 @@ impl Rows {
             "call": "pay", "policy": "probe", "key": digest(key), "arguments": digest(arguments)
         });
         self.tell(run, kind::PLANNED, &json!({ "turn": 2, "calls": [planned] }));
-        self.tell(run, kind::CLAIMED, &json!({ "call": "pay", "attempt": 2 }));
-        self.tell(run, kind::COMPLETED, &json!({ "call": "pay", "result": digest(result) }));
+        self.tell(run, kind::CLAIMED, &json!({ "call": "pay", "attempt": 2, "turn": 2 }));
+        self.tell(run, kind::COMPLETED, &json!({ "call": "pay", "turn": 2, "result": digest(result) }));
         let json = |text: &str| RawValue::from_string(text.into()).ok();
         let call = Call {
             id: "pay".into(),
@@ -108,9 +108,10 @@ impl Rows {
             arguments: json(arguments),
             result: json(result),
         };
-        let key = CallKey { turn: 2, ordinal: 1 };
         let digests = CallDigests::Plain;
-        self.calls.push((run, StoredCall { key, call, attempt: Some(2), digests, damage: None }));
+        let stored =
+            StoredCall { ordinal: 1, call, attempt: Some(2), touched: Some(2), digests, damage: None };
+        self.calls.push((run, stored));
     }
 
     /// Appends to the audit of a run.
@@ -236,8 +237,8 @@ impl Reading for Rows {
         Ok(Vec::new())
     }
 
-    async fn calls(&mut self, run: RunId, after: CallKey) -> Result<Vec<StoredCall>> {
-        let rest = self.calls.iter().filter(|(of, call)| *of == run && call.key > after);
+    async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
+        let rest = self.calls.iter().filter(|(of, call)| *of == run && Some(call.key()) > after);
         Ok(rest.take(PAGE).map(|(_, call)| call.clone()).collect())
     }
 }

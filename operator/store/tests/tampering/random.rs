@@ -186,7 +186,7 @@ async fn random_edits_are_found() {
 
 /// Columns of a call that nobody goes by, or that the audit does not tell: when it was claimed and ended, its claim, who
 /// settled it and why, which the row `settled` tells, and what it counts.
-const UNTOLD: [&str; 10] = [
+const UNTOLD: [&str; 9] = [
     "ordinal",
     "created_at",
     "started_at",
@@ -194,7 +194,6 @@ const UNTOLD: [&str; 10] = [
     "claim_id",
     "settled_by",
     "reason",
-    "touched_turn",
     "arguments_bytes",
     "result_bytes",
 ];
@@ -226,10 +225,15 @@ async fn random_edits_of_calls_are_found() {
             let edit = edit(&mut numbers, kind, column, old.as_deref());
             format!("UPDATE calls SET {edit} WHERE rowid = {target}")
         };
-        let changed = "SELECT EXISTS (SELECT * FROM backup EXCEPT SELECT * FROM calls)";
+        // Without the turn in which it was touched last it is its own.
+        let columns = if column == "touched_turn" { "id, coalesce(touched_turn, turn)" } else { "*" };
+        let changed = AssertSqlSafe(format!(
+            "SELECT EXISTS (SELECT {columns} FROM backup EXCEPT SELECT {columns} FROM calls)"
+        ));
         if conn.execute(AssertSqlSafe(sql.clone())).await.is_err()
             || !sqlx::query_scalar::<_, bool>(changed).fetch_one(&mut conn).await.unwrap()
         {
+            put_back(&mut conn).await;
             continue;
         }
         edits += 1;
@@ -237,10 +241,14 @@ async fn random_edits_of_calls_are_found() {
         let is_found = is_proved_wrong(world).await;
         // Bytes that are no id cannot be read.
         assert!(is_found == is_told || is_found && column == "claim_id", "{sql}");
-        conn.execute("DELETE FROM calls").await.unwrap();
-        conn.execute("INSERT INTO calls SELECT * FROM backup").await.unwrap();
+        put_back(&mut conn).await;
     }
     assert!(!is_proved_wrong(world).await, "all edits were taken back");
+}
+
+async fn put_back(conn: &mut SqliteConnection) {
+    conn.execute("DELETE FROM calls").await.unwrap();
+    conn.execute("INSERT INTO calls SELECT * FROM backup").await.unwrap();
 }
 
 /// Five calls: planned, started, refused, failed, completed.

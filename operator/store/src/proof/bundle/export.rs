@@ -29,11 +29,11 @@ pub struct Export {
 }
 
 /// What comes next.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum Stage {
     Head,
     Boundaries(BoundaryKey),
-    Calls(CallKey),
+    Calls(Option<CallKey>),
     Audit(AuditKey),
     End,
     Done,
@@ -68,7 +68,7 @@ impl Export {
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
             let run = self.run.id;
-            let lines = match self.next {
+            let lines = match self.next.clone() {
                 Stage::Head => {
                     self.next = Stage::Boundaries(BoundaryKey::before(run));
                     vec![self.head()]
@@ -78,8 +78,7 @@ impl Export {
                     if let Some(damage) = page.iter().find_map(|it| it.damage.as_ref()) {
                         return Err(Error::Corrupt { doing: "exporting a run", detail: damage.clone() });
                     }
-                    self.next =
-                        page.last().map_or(Stage::Calls(CallKey::FIRST), |it| Stage::Boundaries(it.key()));
+                    self.next = page.last().map_or(Stage::Calls(None), |it| Stage::Boundaries(it.key()));
                     self.boundaries += page.len() as i64;
                     self.events += page.iter().map(|it| it.kept.row.events.len() as i64).sum::<i64>();
                     page.into_iter().map(|it| Line::Boundary(Box::new(it.into()))).collect()
@@ -89,8 +88,9 @@ impl Export {
                     if let Some(damage) = page.iter().find_map(|it| it.damage.as_ref()) {
                         return Err(Error::Corrupt { doing: "exporting a run", detail: damage.clone() });
                     }
-                    self.next =
-                        page.last().map_or(Stage::Audit(AuditKey::before(run)), |it| Stage::Calls(it.key));
+                    self.next = page
+                        .last()
+                        .map_or(Stage::Audit(AuditKey::before(run)), |it| Stage::Calls(Some(it.key())));
                     self.calls += page.len() as i64;
                     page.into_iter().map(|it| Line::Call(Box::new(it.into()))).collect()
                 }

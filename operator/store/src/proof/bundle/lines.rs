@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::proof::texts::{Bytes, Hash};
-use crate::reading::{CallKey, HeadMark, RunHead, StoredBoundary, StoredCall};
+use crate::reading::{HeadMark, RunHead, StoredBoundary, StoredCall};
 use crate::seal::{CallDigests, DigestKey};
 use crate::{AuditRow, BoundaryRow, Gone, Kept, Lifecycle, Place};
 
@@ -275,7 +275,7 @@ impl BoundaryLine {
 }
 
 impl From<StoredCall> for CallLine {
-    fn from(StoredCall { key: _, call, attempt, digests, damage: _ }: StoredCall) -> Self {
+    fn from(StoredCall { ordinal: _, call, attempt, touched: _, digests, damage: _ }: StoredCall) -> Self {
         let text = |json: Option<Box<RawValue>>| json.map(|json| json.get().to_owned());
         Self {
             id: call.id,
@@ -305,9 +305,10 @@ impl CallLine {
         };
         let (arguments, result) = (json(arguments)?, json(result)?);
         Ok(StoredCall {
-            key: CallKey::FIRST,
+            ordinal: 0,
             call: Call { id, turn, policy, key, state, arguments, result },
             attempt,
+            touched: None,
             digests: match digest_key {
                 _ if shredded => CallDigests::Lost,
                 Some(key) => CallDigests::Keyed(DigestKey(key.0)),
