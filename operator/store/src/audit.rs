@@ -37,8 +37,8 @@
 //! | a namespace is adopted | `namespace-adopted` (the person's name), with why, for each row |
 //!
 //! Of the key, the arguments and the result of a call a row has digests, as [`crate::seal::CallDigests`] says: of the key and
-//! the arguments that row with which the call is first there, of arguments also the claim that brings them later. So every
-//! row of `calls` follows from the audit ([`crate::proof`]).
+//! the arguments that row with which the call is first there, of arguments also the claim that brings them later. So how each
+//! call stands follows from the audit ([`crate::proof`]).
 //!
 //! What changes nothing (a retry, a refusal other than `spent`) appends nothing.
 
@@ -172,6 +172,10 @@ pub fn names_digest<'a>(names: impl Iterator<Item = &'a str>) -> Digest {
 pub fn tells_of_loss(row: &AuditRow) -> bool {
     [kind::EXPIRED, kind::SHREDDED, kind::DROPPED].contains(&&*row.kind)
 }
+
+/// Why nothing is pruned of a run whose calls are not those of its audit.
+pub(crate) const OTHER_CALLS: &str =
+    "of the calls that the audit tells of some are not there, or some are that nobody told of";
 
 /// Number of the first row that is never pruned: what it says of dropped or shredded payloads is said nowhere else. Of all
 /// rows, or of those that [tell of it](tells_of_loss).

@@ -289,7 +289,8 @@ pub trait Store: Send + Sync + 'static {
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
 
     /// Drops the start of a run's audit, up to and with the row that is named, and says so in the next one. How many rows
-    /// went; 0: the run has no such row. PostgreSQL: only the role that owns the tables may ([`Error::Unfit`]). Whether an
+    /// went; 0: the run has no such row. Nothing goes of a run whose calls are not those that its rows tell of
+    /// ([`Error::Corrupt`]). PostgreSQL: only the role that owns the tables may ([`Error::Unfit`]). Whether an
     /// anchor names that row, and whether nobody needs those before ([`audit::first_needed`]), is the caller's to know.
     async fn prune_audit(&self, prune: &Prune) -> Result<u64>;
 

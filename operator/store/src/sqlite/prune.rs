@@ -1,26 +1,62 @@
 //! The start of a run's audit, which an anchor names the end of.
 
+use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 
 use super::change::append;
 use super::columns::Hash;
 use super::row::RunRow;
-use crate::audit::{self, kind};
+use crate::audit::{self, OTHER_CALLS, kind};
 use crate::fault::{Fault, Work, misread};
-use crate::{Prune, header};
+use crate::{Prune, RunId, header};
 
 /// What the rows that go say of boundaries that a rewind undid.
 const UNDONE: &str = "SELECT json_group_array(json(value)) FROM audit, json_each(detail, '$.undone') \
      WHERE run = ? AND seq <= ? AND kind IN ('rewound', 'pruned')";
 
-/// Calls of which no row is left that tells how they began.
-const EARLIER_CALLS: &str = "SELECT id FROM calls WHERE run = ?1 AND id NOT IN ( \
-         SELECT detail ->> '$.call' FROM audit \
+/// Names of calls of which a row tells how they began.
+macro_rules! told {
+    () => {
+        "SELECT detail ->> '$.call' FROM audit \
          WHERE run = ?1 AND kind = 'claimed' AND detail ->> '$.key' IS NOT NULL \
          UNION ALL \
          SELECT value ->> '$.call' FROM audit, json_each(detail, '$.calls') \
-         WHERE run = ?1 AND kind = 'planned' AND value ->> '$.key' IS NOT NULL \
-     ) ORDER BY id";
+         WHERE run = ?1 AND kind = 'planned' AND value ->> '$.key' IS NOT NULL"
+    };
+}
+
+/// Calls of which none does.
+const EARLIER: &str =
+    concat!("SELECT id FROM calls WHERE run = ?1 AND id NOT IN (", told!(), ") ORDER BY id");
+
+/// Whether any of those is not there.
+const IS_GONE: &str =
+    concat!("SELECT EXISTS (SELECT * FROM (", told!(), ") EXCEPT SELECT id FROM calls WHERE run = ?1)");
+
+/// What the last row says that tells of others that were pruned.
+const LAST: &str = "SELECT detail -> '$.earlierCalls' FROM audit WHERE run = ? AND kind = 'pruned' ORDER BY seq DESC LIMIT 1";
+
+/// What a row that tells of pruned ones says of calls.
+async fn earlier(conn: &mut SqliteConnection, run: RunId) -> Work<Value> {
+    let calls: Vec<String> = sqlx::query_scalar(EARLIER).bind(run).fetch_all(conn).await?;
+    let names = audit::names_digest(calls.iter().map(String::as_str));
+    Ok(json!({ "count": calls.len(), "names": header::render(&names) }))
+}
+
+/// Whether the calls are those that the rows tell of.
+async fn are_told(conn: &mut SqliteConnection, run: RunId) -> Work<bool> {
+    let stands = earlier(conn, run).await?;
+    let last: Option<Option<String>> = sqlx::query_scalar(LAST).bind(run).fetch_optional(&mut *conn).await?;
+    let same = match last.flatten() {
+        Some(told) => parsed(&told)? == stands,
+        None => stands["count"] == 0,
+    };
+    Ok(same && !sqlx::query_scalar::<_, bool>(IS_GONE).bind(run).fetch_one(conn).await?)
+}
+
+fn parsed(text: &str) -> Work<Value> {
+    serde_json::from_str(text).map_err(|error| Fault::Corrupt(format!("an audit: {}", misread(&error))))
+}
 
 /// Drops the rows and says so in the next one, which says again what they said of the run.
 pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -> Work<u64> {
@@ -34,10 +70,12 @@ pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -
     if found == 0 {
         return Ok(0);
     }
+    if !are_told(conn, run).await? {
+        return Err(Fault::Corrupt(OTHER_CALLS.into()));
+    }
     let mut row = RunRow::expect(conn, run).await?;
     let undone: String = sqlx::query_scalar(UNDONE).bind(run).bind(seq).fetch_one(&mut *conn).await?;
-    let undone: serde_json::Value = serde_json::from_str(&undone)
-        .map_err(|error| Fault::Corrupt(format!("an audit: {}", misread(&error))))?;
+    let undone = parsed(&undone)?;
     sqlx::query("INSERT INTO audit_prunes (run, to_seq) VALUES (?, ?)")
         .bind(run)
         .bind(seq)
@@ -50,13 +88,11 @@ pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -
         .await?
         .rows_affected();
     sqlx::query("DELETE FROM audit_prunes WHERE run = ?").bind(run).execute(&mut *conn).await?;
-    let calls: Vec<String> = sqlx::query_scalar(EARLIER_CALLS).bind(run).fetch_all(&mut *conn).await?;
-    let names = audit::names_digest(calls.iter().map(String::as_str));
-    let detail = serde_json::json!({
+    let detail = json!({
         "to": seq, "hash": header::render(&hash), "rows": gone, "reason": reason,
         "tenant": row.tenant, "namespace": row.namespace, "name": row.name, "objectUID": row.object_uid,
         "lifecycle": row.lifecycle.0, "outcome": row.finish_outcome.map(|outcome| outcome.0), "undone": undone,
-        "earlierCalls": { "count": calls.len(), "names": header::render(&names) },
+        "earlierCalls": earlier(conn, run).await?,
     });
     append(conn, &mut row, now, kind::PRUNED, &actor, detail).await?;
     row.save(conn).await?;

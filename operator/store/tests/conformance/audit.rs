@@ -223,10 +223,10 @@ async fn of_calls_every_step_is_told_once(world: &World) {
         [
             "calls turn",
             "arguments attempt call key policy turn",
-            "attempt call",
-            "arguments attempt call",
-            "call result",
-            "call",
+            "attempt call turn",
+            "arguments attempt call turn",
+            "call result turn",
+            "call turn",
             "calls turn"
         ]
     );

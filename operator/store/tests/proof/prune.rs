@@ -4,13 +4,14 @@ use dalsegno_protocol::{Boundary, Policy};
 use dalsegno_store::proof::bundle::verify;
 use dalsegno_store::proof::{Anchor, Anchors, Problem, Signer, Standing, Unanchored, check_store};
 use dalsegno_store::reading::RunHead;
-use dalsegno_store::{AuditRow, Error, Place, Prune, Retention, Rewind, RunId, audit, header};
+use dalsegno_store::{AuditRow, Commit, Error, Place, Prune, Retention, Rewind, RunId, audit, header};
 use jiff::Timestamp;
 
 use crate::append_only::with_a_role;
 use crate::bundles;
 use crate::calls::{busy, restore};
 use crate::stores::{id, worked_with};
+use crate::world::{ok, person_settles, planned};
 use crate::{Face, on_both};
 
 on_both! {
@@ -245,11 +246,46 @@ async fn what_pruned_rows_told_of_calls_nobody_knows_and_what_is_left_counts(fac
     restore(face).await;
     assert_eq!(after(&set("id = 'made-up', result = NULL, arguments = NULL", "paid")).await, [names]);
     restore(face).await;
-    // A second row says it again, of more calls.
+    // What is not as the rows tell is not vouched for by another.
     let last = face.world.audit(worker.run).await.unwrap().pop().unwrap();
-    face.world.start_call(&worker, "late", Policy::Ask).await;
+    let refused = async || face.world.prune_audit(&to(worker.run, &last)).await;
+    for edit in [
+        set("id = 'made-up', result = NULL, arguments = NULL", "paid"),
+        format!("DELETE FROM calls WHERE run = {run}"),
+    ] {
+        face.execute(&edit).await.unwrap();
+        assert!(matches!(refused().await, Err(Error::Corrupt { .. })), "{edit}");
+        restore(face).await;
+    }
+    // A second row says it again, of more calls. Their order is that of their bytes, whatever the database's is.
+    face.execute("DROP TABLE kept").await.unwrap();
+    for name in ["b", "B", "a-2", "a.1", "A:3", "late"] {
+        face.world.start_call(&worker, name, Policy::ReadOnly).await;
+    }
+    face.world.settle(&person_settles(worker.run, "refused")).await.unwrap();
+    ok(face.world.commit(&worker.result(2)).await.unwrap());
+    let calls = vec![planned("z", Policy::Ask), planned("Y", Policy::Ask)];
+    ok(face.world.commit(&Commit { calls, ..worker.plan(3) }).await.unwrap());
+    let rows = face.world.audit(worker.run).await.unwrap();
+    let [.., before, plan] = rows.as_slice() else { panic!("{rows:?}") };
+    assert_eq!(plan.kind, audit::kind::PLANNED);
+    face.world.prune_audit(&to(worker.run, before)).await.unwrap();
+    assert_eq!(after("CREATE TABLE kept AS SELECT * FROM calls").await, [""; 0]);
+    face.world.start_call(&worker, "z", Policy::Ask).await;
+    ok(face.world.commit(&worker.result(3)).await.unwrap());
+    let calls = vec![planned("Y", Policy::Ask)];
+    ok(face.world.commit(&Commit { calls, ..worker.plan(4) }).await.unwrap());
     assert_eq!(after("DROP TABLE kept").await, [""; 0]);
+    let last = face.world.audit(worker.run).await.unwrap().pop().unwrap();
     face.world.prune_audit(&to(worker.run, &last)).await.unwrap();
     assert_eq!(after("CREATE TABLE kept AS SELECT * FROM calls").await, [""; 0]);
-    assert_eq!(after(&set("id = 'made-up', result = NULL, arguments = NULL", "seen")).await, [names]);
+    face.execute(&format!("DELETE FROM calls WHERE run = {run} AND id = 'a-2'")).await.unwrap();
+    face.world.start_call(&worker, "newest", Policy::ReadOnly).await;
+    let last = face.world.audit(worker.run).await.unwrap().pop().unwrap();
+    assert!(matches!(face.world.prune_audit(&to(worker.run, &last)).await, Err(Error::Corrupt { .. })));
+    restore(face).await;
+    let told = format!("DELETE FROM calls WHERE run = {run} AND id = 'newest'");
+    let newest = "call \"newest\": the audit tells of it, and it is not there";
+    assert_eq!(after(&told).await, [newest], "the table was kept before it");
+    assert!(matches!(face.world.prune_audit(&to(worker.run, &last)).await, Err(Error::Corrupt { .. })));
 }

@@ -106,6 +106,12 @@ const HARMLESS: [&str; 2] = ["finish", "dropped"];
 fn edit(numbers: &mut Numbers, kind: &str, column: &str, old: Option<&[u8]>) -> String {
     match (kind, old) {
         _ if FLAGS.contains(&column) => format!("{column} = NOT {column}"),
+        _ if column == "state" => {
+            format!("state = '{}'", ["planned", "started", "completed", "failed"][numbers.below(4)])
+        }
+        _ if column == "policy" => {
+            format!("policy = '{}'", ["retrySameKey", "probe", "ask", "readOnly"][numbers.below(4)])
+        }
         ("INTEGER", _) => match numbers.below(4) {
             0 => format!("{column} = {column} + 1"),
             1 => format!("{column} = {column} - 1"),
