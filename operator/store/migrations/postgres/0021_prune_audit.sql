@@ -39,8 +39,7 @@ BEGIN
             ds_frame_v1('dalsegno/call-names/v1'::bytea)
             || coalesce(string_agg(ds_frame_v1(convert_to(id, 'UTF8')), ''::bytea ORDER BY id COLLATE "C"), '')
         ), 'hex'))
-        FROM calls
-        WHERE run = _run AND NOT EXISTS (SELECT FROM ds_told_calls_v1(_run) AS told WHERE told = calls.id)
+        FROM (SELECT id FROM calls WHERE run = _run EXCEPT SELECT ds_told_calls_v1(_run)) AS earlier
     );
 END
 $$;
