@@ -141,9 +141,16 @@ pub fn decode_events(payload: Option<&[u8]>, limit: usize) -> Result<Vec<Box<Raw
         let (event, tail) = tail.split_at_checked(length).ok_or_else(|| corrupt("an event is cut"))?;
         rest = tail;
         let text = String::from_utf8(event.to_vec()).map_err(|_| corrupt("an event is not UTF-8"))?;
-        events.push(RawValue::from_string(text).map_err(|error| corrupt(format!("an event: {error}")))?);
+        events.push(json(text).map_err(|why| corrupt(format!("an event: {why}")))?);
     }
     Ok(events)
+}
+
+/// The JSON value that a kept text is: as nothing is kept around one, nothing may stand there.
+pub(crate) fn json(text: String) -> std::result::Result<Box<RawValue>, String> {
+    let length = text.len();
+    let json = RawValue::from_string(text).map_err(|error| error.to_string())?;
+    if json.get().len() == length { Ok(json) } else { Err("it has bytes around it".into()) }
 }
 
 fn tagged(codec: u8, bytes: &[u8]) -> Vec<u8> {

@@ -127,7 +127,7 @@ pub(super) fn json(
     sealing: &Sealing,
 ) -> Work<Option<Box<RawValue>>> {
     unpacked(row, column, spot, sealing)?
-        .map(|text| RawValue::from_string(text).map_err(|error| Fault::Corrupt(format!("{column}: {error}"))))
+        .map(|text| codec::json(text).map_err(|why| Fault::Corrupt(format!("{column}: {why}"))))
         .transpose()
 }
 

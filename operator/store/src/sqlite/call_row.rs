@@ -103,7 +103,7 @@ pub(super) fn unpacked(
         .map(|payload| {
             let text = String::from_utf8(codec::decode(&payload, codec::LIMIT)?)
                 .map_err(|_| Fault::Corrupt("a payload is not UTF-8".into()))?;
-            RawValue::from_string(text).map_err(|error| Fault::Corrupt(format!("a payload: {error}")))
+            codec::json(text).map_err(|why| Fault::Corrupt(format!("a payload: {why}")))
         })
         .transpose()
 }
