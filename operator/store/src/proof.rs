@@ -14,10 +14,10 @@ mod calls;
 mod check;
 mod marks;
 mod retention;
+mod rows;
 mod run;
 mod said;
 mod signing;
-mod snapshots;
 mod texts;
 
 use std::fmt;

@@ -8,7 +8,7 @@ use super::retention::Retention;
 use super::said::{Point, Said};
 use crate::audit::kind;
 use crate::reading::{RunHead, StoredBoundary, StoredCall, StoredSnapshot};
-use crate::{AuditRow, Gone, Place, RunId};
+use crate::{AuditRow, Gone, Place, Reading, Result, RunId};
 
 /// What is seen of a run, whichever rows come first.
 #[derive(Clone, Debug, Default)]
@@ -46,11 +46,6 @@ impl Account {
         self.calls.see(call);
     }
 
-    /// A snapshot of the run is there.
-    pub fn see_snapshot(&mut self, snapshot: &StoredSnapshot) {
-        self.retention.see_snapshot(snapshot);
-    }
-
     /// Whether payloads were shredded.
     pub fn is_shredded(&self) -> bool {
         self.first_shredded.is_some()
@@ -76,13 +71,47 @@ impl Account {
         self.said.differs(head)
     }
 
-    /// After the last row: how the run's own row says that it ended.
-    pub fn end_outcome(&self, head: &RunHead) -> Option<Problem> {
-        self.said.outcome_differs(head)
+    /// After the last row and boundary of a run that a store keeps: sees its calls and snapshots, and then tells all. Each
+    /// snapshot is rebuilt from the boundaries; where these were dropped, it is held to what the audit says. `head`: the
+    /// run's own row, unless that is gone.
+    pub async fn close(
+        mut self,
+        reading: &mut dyn Reading,
+        run: RunId,
+        head: Option<&RunHead>,
+    ) -> Result<Closed> {
+        let mut closed = Closed { calls: 0, snapshots: 0, problems: Vec::new() };
+        let mut after = None;
+        loop {
+            let page = reading.calls(run, after).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.key());
+            closed.calls += page.len() as u64;
+            page.iter().for_each(|call| self.see_call(call));
+        }
+        closed.problems.extend(self.end(run).chain(self.end_calls(run)));
+        if let Some(head) = head {
+            closed.problems.extend(self.end_run(head).chain(self.said.outcome_differs(head)));
+        }
+        for snapshot in reading.snapshots(run).await? {
+            closed.snapshots += 1;
+            self.retention.see_snapshot(&snapshot);
+            let StoredSnapshot { place, digest: _, fault } = snapshot;
+            closed
+                .problems
+                .extend(fault.map(|fault| Problem::of(run, format!("snapshot after {place}"), fault)));
+        }
+        closed.problems.extend(self.retention.end_snapshots(run));
+        Ok(closed)
     }
+}
 
-    /// After the last snapshot.
-    pub fn end_snapshots(&self, run: RunId) -> Option<Problem> {
-        self.retention.end_snapshots(run)
-    }
+/// What was seen last.
+pub(super) struct Closed {
+    /// Calls.
+    pub calls: u64,
+    /// Snapshots.
+    pub snapshots: u64,
+    /// All that is wrong but for the chains.
+    pub problems: Vec<Problem>,
 }

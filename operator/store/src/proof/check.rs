@@ -1,13 +1,11 @@
 //! Every run of a store: its audit, its boundaries, and rows that belong to no run.
 
-use std::collections::VecDeque;
-
 use super::account::Account;
 use super::marks::Marks;
-use super::snapshots;
+use super::rows::Rows;
 use super::{Anchors, AuditChain, BoundaryChain, Problem};
-use crate::reading::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, RunHead, StoredBoundary};
-use crate::{AuditRow, Reading, Result, RunId};
+use crate::reading::{EVERY_RUN, RunHead};
+use crate::{Reading, Result, RunId};
 
 /// What was looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,10 +37,10 @@ pub async fn check_store(
 ) -> Result<Summary> {
     let mut summary = Summary::default();
     let marks = anchors(reading, copy, &mut summary, tell).await?;
-    let mut walk = Walk::new(reading, marks);
+    let mut walk = Walk { rows: Rows::all(reading), marks };
     let mut after = None;
     loop {
-        let page = walk.reading.runs(after).await?;
+        let page = walk.rows.reading.runs(after).await?;
         let Some(last) = page.last() else { break };
         after = Some(last.id);
         for run in &page {
@@ -88,48 +86,21 @@ async fn anchors(
     Ok(marks)
 }
 
-/// All calls of a run. How many there are.
-pub(super) async fn see_calls(reading: &mut dyn Reading, run: RunId, account: &mut Account) -> Result<u64> {
-    let (mut count, mut after) = (0, None);
-    loop {
-        let page = reading.calls(run, after).await?;
-        let Some(last) = page.last() else { return Ok(count) };
-        after = Some(last.key());
-        count += page.len() as u64;
-        page.iter().for_each(|call| account.see_call(call));
-    }
-}
-
-/// Three sorted streams side by side.
+/// Run after run.
 struct Walk<'r> {
-    reading: &'r mut dyn Reading,
-    audit: VecDeque<(RunId, AuditRow)>,
-    audit_after: AuditKey,
-    boundaries: VecDeque<StoredBoundary>,
-    boundaries_after: BoundaryKey,
+    rows: Rows<'r>,
     marks: Marks,
 }
 
 type Tell<'t> = &'t mut (dyn FnMut(Problem) + Send);
 
-impl<'r> Walk<'r> {
-    fn new(reading: &'r mut dyn Reading, marks: Marks) -> Self {
-        Self {
-            reading,
-            audit: VecDeque::new(),
-            audit_after: AuditKey::before(NO_RUN),
-            boundaries: VecDeque::new(),
-            boundaries_after: BoundaryKey::before(NO_RUN),
-            marks,
-        }
-    }
-
+impl Walk<'_> {
     async fn run(&mut self, run: &RunHead, summary: &mut Summary, tell: Tell<'_>) -> Result<()> {
         let mut problems = Vec::new();
         let mut mark = self.marks.of(run.id);
         let mut chain = AuditChain::new(run.id);
         let mut account = Account::default();
-        while let Some((_, row)) = self.next_audit(|of| of == run.id).await? {
+        while let Some((_, row)) = self.rows.next_audit(|of| of == run.id).await? {
             account.see_audit(&row);
             problems.extend(chain.push(&row));
             mark.see_audit(&row);
@@ -141,23 +112,19 @@ impl<'r> Walk<'r> {
         }
         problems.extend(chain.end(run.audit_seq, &run.audit_hash));
         let mut chain = BoundaryChain::new(run.id, run.head);
-        while let Some(boundary) = self.next_boundary(|of| of == run.id).await? {
+        while let Some(boundary) = self.rows.next_boundary(|of| of == run.id).await? {
             problems.extend(chain.push(&boundary));
             account.see_boundary(&boundary);
             mark.see_boundary(&boundary);
             summary.boundaries += 1;
         }
         problems.extend(chain.end());
-        summary.calls += see_calls(self.reading, run.id, &mut account).await?;
-        problems.extend(account.end(run.id));
-        problems.extend(account.end_calls(run.id));
-        problems.extend(account.end_run(run));
-        problems.extend(account.end_outcome(run));
-        summary.shredded += u64::from(account.is_shredded());
         problems.extend(mark.rest(run.id));
-        let snapshots = snapshots::check(self.reading, run.id, account).await?;
-        summary.snapshots += snapshots.count;
-        problems.extend(snapshots.problems);
+        summary.shredded += u64::from(account.is_shredded());
+        let closed = account.close(self.rows.reading, run.id, Some(run)).await?;
+        summary.calls += closed.calls;
+        summary.snapshots += closed.snapshots;
+        problems.extend(closed.problems);
         summary.runs += 1;
         summary.problems += problems.len() as u64;
         problems.into_iter().for_each(tell);
@@ -174,33 +141,12 @@ impl<'r> Walk<'r> {
                 tell(Problem::of(run, "runs", "the run itself is not there, and rows of it are"));
             }
         };
-        while let Some((run, _)) = self.next_audit(|of| of < next).await? {
+        while let Some((run, _)) = self.rows.next_audit(|of| of < next).await? {
             stray(run);
         }
-        while let Some(boundary) = self.next_boundary(|of| of < next).await? {
+        while let Some(boundary) = self.rows.next_boundary(|of| of < next).await? {
             stray(boundary.run);
         }
         Ok(())
-    }
-
-    /// The next row, if it is of such a run.
-    async fn next_audit(&mut self, of: impl Fn(RunId) -> bool + Send) -> Result<Option<(RunId, AuditRow)>> {
-        if self.audit.is_empty() {
-            self.audit = self.reading.audit(self.audit_after, EVERY_RUN).await?.into();
-            if let Some((run, row)) = self.audit.back() {
-                self.audit_after = AuditKey { run: *run, seq: row.seq };
-            }
-        }
-        Ok(self.audit.pop_front_if(|(run, _)| of(*run)))
-    }
-
-    async fn next_boundary(&mut self, of: impl Fn(RunId) -> bool + Send) -> Result<Option<StoredBoundary>> {
-        if self.boundaries.is_empty() {
-            self.boundaries = self.reading.boundaries(self.boundaries_after, EVERY_RUN).await?.into();
-            if let Some(last) = self.boundaries.back() {
-                self.boundaries_after = last.key();
-            }
-        }
-        Ok(self.boundaries.pop_front_if(|boundary| of(boundary.run)))
     }
 }

@@ -1,10 +1,9 @@
 //! One run, held to what its audit says.
 
 use super::account::Account;
-use super::check::see_calls;
-use super::snapshots::{self, Snapshots};
+use super::rows::Rows;
 use super::{AuditChain, Problem};
-use crate::reading::{AuditKey, BoundaryKey, run_head};
+use crate::reading::run_head;
 use crate::{Reading, Result, RunId};
 
 /// What was looked at of a run.
@@ -28,34 +27,21 @@ pub struct Checked {
 ///
 /// The store does not answer.
 pub async fn check_run(reading: &mut dyn Reading, run: RunId) -> Result<Checked> {
+    let head = run_head(reading, run).await?;
+    let mut rows = Rows::of(reading, run);
     let (mut account, mut chain) = (Account::default(), AuditChain::new(run));
     let (mut problems, mut audit) = (Vec::new(), 0);
-    let mut after = AuditKey::before(run);
-    loop {
-        let page = reading.audit(after, run).await?;
-        let Some((_, last)) = page.last() else { break };
-        after.seq = last.seq;
-        audit += page.len() as u64;
-        for (_, row) in &page {
-            account.see_audit(row);
-            problems.extend(chain.push(row));
-        }
+    while let Some((_, row)) = rows.next_audit(|_| true).await? {
+        account.see_audit(&row);
+        problems.extend(chain.push(&row));
+        audit += 1;
     }
     problems.extend(chain.pruned().err());
-    let mut after = BoundaryKey::before(run);
-    loop {
-        let page = reading.boundaries(after, run).await?;
-        let Some(last) = page.last() else { break };
-        after = last.key();
-        page.iter().for_each(|boundary| account.see_boundary(boundary));
+    problems.extend(head.as_ref().and_then(|head| chain.end(head.audit_seq, &head.audit_hash)));
+    while let Some(boundary) = rows.next_boundary(|_| true).await? {
+        account.see_boundary(&boundary);
     }
-    let calls = see_calls(reading, run, &mut account).await?;
-    problems.extend(account.end(run).chain(account.end_calls(run)));
-    if let Some(head) = run_head(reading, run).await? {
-        problems.extend(chain.end(head.audit_seq, &head.audit_hash));
-        problems.extend(account.end_run(&head).chain(account.end_outcome(&head)));
-    }
-    let Snapshots { count, problems: of_snapshots } = snapshots::check(reading, run, account).await?;
-    problems.extend(of_snapshots);
-    Ok(Checked { audit, calls, snapshots: count, problems })
+    let closed = account.close(reading, run, head.as_ref()).await?;
+    problems.extend(closed.problems);
+    Ok(Checked { audit, calls: closed.calls, snapshots: closed.snapshots, problems })
 }
