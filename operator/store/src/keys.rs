@@ -249,6 +249,15 @@ impl std::fmt::Debug for Keys {
     }
 }
 
+/// Why a data key cannot be unwrapped, which concerns its run alone: it is damaged, or wrapped by a key that is not there.
+pub(crate) fn fault(unwrapped: Result<()>) -> Result<Option<String>> {
+    match unwrapped {
+        Ok(()) => Ok(None),
+        Err(Error::Corrupt { detail: why, .. } | Error::Unfit(why)) => Ok(Some(why)),
+        Err(error) => Err(error),
+    }
+}
+
 fn no_keys() -> Error {
     Error::Unfit("there are no keys: name their folder with --encryption-keys".into())
 }

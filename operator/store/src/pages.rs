@@ -4,6 +4,7 @@ use dalsegno_protocol::State;
 
 use crate::branch::{self, Shelf, advance};
 use crate::chain::{Gone, Shelved};
+use crate::keys;
 use crate::reading::StoredBoundary;
 use crate::seal::Sealing;
 use crate::survey::{Link, Sound};
@@ -123,7 +124,14 @@ pub(crate) async fn unpacked(shelf: &impl Shelf, page: Vec<Unread>) -> Result<Ve
     let mut boundaries = Vec::with_capacity(page.len());
     for Unread { run, undone, shelved } in page {
         let header = shelved.kept.clone();
-        let sealing = sealing_of(shelf, run, &shelved).await?;
+        let sealing = match sealing_of(shelf, run, &shelved).await {
+            Ok(sealing) => sealing,
+            Err(error) => {
+                let damage = keys::fault(Err(error))?;
+                boundaries.push(StoredBoundary { run, kept: header, undone, gone: None, damage });
+                continue;
+            }
+        };
         if let gone @ Some(_) = shelved.gone(&sealing) {
             boundaries.push(StoredBoundary { run, kept: header, undone, gone, damage: None });
             continue;

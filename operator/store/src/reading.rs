@@ -23,6 +23,10 @@ pub trait Reading: Send {
     /// Runs by their ids.
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>>;
 
+    /// Whether the data key of a run, if it has one, can be unwrapped with the keys that are there: [`crate::Error::Corrupt`]
+    /// where it is damaged, [`crate::Error::Unfit`] where what wraps it is another key.
+    async fn unwrap_data_key(&mut self, run: RunId) -> Result<()>;
+
     /// Rows of the audit by run and number, of runs up to and with `to`.
     async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>>;
 
@@ -34,8 +38,7 @@ pub trait Reading: Send {
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>>;
 
     /// All snapshots of one run, in the order of places, each held to the state that is rebuilt from the boundaries, unless
-    /// these were dropped. To
-    /// rebuild it, those before it are used, once they are found to be right.
+    /// these were dropped. To rebuild it, those before it are used, once they are found to be right.
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>>;
 
     /// Calls of one run by turn, and inside it in the order in which they were first seen.

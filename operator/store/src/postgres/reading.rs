@@ -124,6 +124,10 @@ impl Reading for Moment {
         self.list(query, run_head).await.map_err(|fault| fault.while_("reading the runs"))
     }
 
+    async fn unwrap_data_key(&mut self, run: RunId) -> Result<()> {
+        self.keys.to_read(&Rows { asked: &*self, keys: &self.keys }, run, false).await.map(drop)
+    }
+
     async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
         let query =
             sqlx::query(AUDIT).bind(after.run).bind(after.seq).bind(to).bind(PAGE_ROWS).bind(PAGE_BYTES);

@@ -71,16 +71,25 @@ impl Account {
         self.said.differs(head)
     }
 
-    /// After the last row and boundary of a run that a store keeps: sees its calls and snapshots, and then tells all. Each
-    /// snapshot is rebuilt from the boundaries; where these were dropped, it is held to what the audit says. `head`: the
-    /// run's own row, unless that is gone.
+    /// After the last row and boundary of a run that a store keeps: sees its calls and snapshots, and tells all. Each snapshot
+    /// is rebuilt from the boundaries; where these were dropped, it is held to what the audit says. `head`: the run's own row,
+    /// unless that is gone. `key_fault`: why its data key cannot be unwrapped; then calls and snapshots are not looked at.
     pub async fn close(
         mut self,
         reading: &mut dyn Reading,
         run: RunId,
         head: Option<&RunHead>,
+        key_fault: Option<String>,
     ) -> Result<Closed> {
         let mut closed = Closed { calls: 0, snapshots: 0, problems: Vec::new() };
+        closed.problems.extend(self.end(run));
+        if let Some(head) = head {
+            closed.problems.extend(self.end_run(head).chain(self.said.outcome_differs(head)));
+        }
+        if let Some(why) = key_fault {
+            closed.problems.push(Problem::of(run, "data key", why));
+            return Ok(closed);
+        }
         let mut after = None;
         loop {
             let page = reading.calls(run, after).await?;
@@ -89,10 +98,7 @@ impl Account {
             closed.calls += page.len() as u64;
             page.iter().for_each(|call| self.see_call(call));
         }
-        closed.problems.extend(self.end(run).chain(self.end_calls(run)));
-        if let Some(head) = head {
-            closed.problems.extend(self.end_run(head).chain(self.said.outcome_differs(head)));
-        }
+        closed.problems.extend(self.end_calls(run));
         for snapshot in reading.snapshots(run).await? {
             closed.snapshots += 1;
             self.retention.see_snapshot(&snapshot);

@@ -5,7 +5,7 @@ use super::marks::Marks;
 use super::rows::Rows;
 use super::{Anchors, AuditChain, BoundaryChain, Problem};
 use crate::reading::{EVERY_RUN, RunHead};
-use crate::{Reading, Result, RunId};
+use crate::{Reading, Result, RunId, keys};
 
 /// What was looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,9 +111,11 @@ impl Walk<'_> {
             Err(problem) => problems.push(problem),
         }
         problems.extend(chain.end(run.audit_seq, &run.audit_hash));
+        let key_fault = keys::fault(self.rows.reading.unwrap_data_key(run.id).await)?;
         let mut chain = BoundaryChain::new(run.id, run.head);
         while let Some(boundary) = self.rows.next_boundary(|of| of == run.id).await? {
-            problems.extend(chain.push(&boundary));
+            let problem = chain.push(&boundary);
+            problems.extend(problem.filter(|it| key_fault.as_ref() != Some(&it.what)));
             account.see_boundary(&boundary);
             mark.see_boundary(&boundary);
             summary.boundaries += 1;
@@ -121,7 +123,7 @@ impl Walk<'_> {
         problems.extend(chain.end());
         problems.extend(mark.rest(run.id));
         summary.shredded += u64::from(account.is_shredded());
-        let closed = account.close(self.rows.reading, run.id, Some(run)).await?;
+        let closed = account.close(self.rows.reading, run.id, Some(run), key_fault).await?;
         summary.calls += closed.calls;
         summary.snapshots += closed.snapshots;
         problems.extend(closed.problems);

@@ -4,7 +4,7 @@ use super::account::Account;
 use super::rows::Rows;
 use super::{AuditChain, Problem};
 use crate::reading::run_head;
-use crate::{Reading, Result, RunId};
+use crate::{Reading, Result, RunId, keys};
 
 /// What was looked at of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,8 @@ pub async fn check_run(reading: &mut dyn Reading, run: RunId) -> Result<Checked>
     while let Some(boundary) = rows.next_boundary(|_| true).await? {
         account.see_boundary(&boundary);
     }
-    let closed = account.close(reading, run, head.as_ref()).await?;
+    let key_fault = keys::fault(reading.unwrap_data_key(run).await)?;
+    let closed = account.close(reading, run, head.as_ref(), key_fault).await?;
     problems.extend(closed.problems);
     Ok(Checked { audit, calls: closed.calls, snapshots: closed.snapshots, problems })
 }

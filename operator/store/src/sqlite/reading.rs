@@ -128,6 +128,10 @@ impl Reading for Moment {
         self.read("reading the runs", move |conn, _| Box::pin(runs(conn, after))).await
     }
 
+    async fn unwrap_data_key(&mut self, run: RunId) -> Result<()> {
+        self.keys.to_read(&self.rows(), run, false).await.map(drop)
+    }
+
     async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
         self.read("reading the audit", move |conn, _| Box::pin(audit(conn, after, to))).await
     }

@@ -217,6 +217,10 @@ impl Reading for Rows {
         Ok(rest.take(PAGE).cloned().collect())
     }
 
+    async fn unwrap_data_key(&mut self, _: RunId) -> Result<()> {
+        Ok(())
+    }
+
     async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
         let rest =
             self.audit.iter().filter(|(run, row)| AuditKey { run: *run, seq: row.seq } > after && *run <= to);

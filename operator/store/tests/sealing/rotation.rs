@@ -1,12 +1,19 @@
 //! The keys that wrap data keys: exchanged, away, and others than they were.
 
-use dalsegno_store::Error;
+use std::sync::Arc;
 
-use crate::{Face, keys, on_both, read_all, worked};
+use dalsegno_store::Error;
+use dalsegno_store::proof::bundle::Export;
+use dalsegno_store::proof::{Anchors, Signer, check_store};
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::{Face, check, keys, on_both, read_all, worked};
 
 on_both! {
     a_rotation_wraps_data_keys_anew_and_touches_no_payload,
     a_data_key_that_cannot_be_unwrapped_stops_no_other,
+    a_data_key_that_cannot_be_unwrapped_hides_no_other_run_from_the_proof,
     a_wrong_or_missing_key_is_told_and_no_damage,
 }
 
@@ -59,6 +66,42 @@ async fn a_data_key_that_cannot_be_unwrapped_stops_no_other(face: &Face) {
     for worker in &runs[1..] {
         read_all(&face.sealed().await, worker.run).await.unwrap();
     }
+}
+
+async fn a_data_key_that_cannot_be_unwrapped_hides_no_other_run_from_the_proof(face: &Face) {
+    let world = face.sealed().await;
+    let mut runs = Vec::new();
+    for _ in 0..3 {
+        runs.push(worked(&world, 1).await);
+    }
+    runs.sort_by_key(|worker| worker.run);
+    let [damaged, away, edited] = [0, 1, 2].map(|at| runs[at].run);
+    let nth = |at: usize| format!("(SELECT run FROM data_keys ORDER BY run LIMIT 1 OFFSET {at})");
+    face.edit(&format!("UPDATE data_keys SET wrapped = substr(wrapped, 1, 40) WHERE run = {}", nth(0))).await;
+    face.edit(&format!("UPDATE data_keys SET key_id = 'k9' WHERE run = {}", nth(1))).await;
+    face.edit(&format!("UPDATE calls SET policy = 'ask' WHERE id = 'call-1' AND run = {}", nth(2))).await;
+    let (summary, told) = check(&face.sealed().await).await;
+    assert_eq!(summary.runs, 3);
+    for (run, place, what) in [
+        (damaged, "data key", "it is not what \"k1\" wrapped for this run"),
+        (away, "data key", "\"k9\", which is not there: put it back"),
+        (edited, "call \"call-1\"", "policy"),
+    ] {
+        let mut of_run = told.iter().filter(|problem| problem.run == Some(run));
+        let problem = of_run.next().unwrap();
+        assert!(problem.place.starts_with(place) && problem.what.contains(what), "{problem}");
+        assert_eq!(of_run.next(), None, "one cause, one problem");
+    }
+    let export = async |run| {
+        let signer = Arc::new(Signer::load(&*world.store, None).await.unwrap());
+        let reading = face.sealed().await.reading().await.unwrap();
+        Export::begin(reading, Uuid::nil(), run, Timestamp::UNIX_EPOCH, signer).await.map(drop)
+    };
+    assert!(matches!(export(damaged).await, Err(Error::Corrupt { .. })));
+    assert!(matches!(export(away).await, Err(Error::Unfit(why)) if why.contains("put it back")));
+    let mut reading = face.plain().await.reading().await.unwrap();
+    let without_keys = check_store(&mut *reading, Anchors::default(), &mut |_| ()).await;
+    assert!(matches!(without_keys, Err(Error::Unfit(why)) if why.contains("--encryption-keys")));
 }
 
 async fn a_wrong_or_missing_key_is_told_and_no_damage(face: &Face) {

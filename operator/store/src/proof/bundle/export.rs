@@ -49,6 +49,7 @@ impl Export {
         signer: Arc<Signer>,
     ) -> Result<Option<Self>> {
         let Some(run) = run_head(&mut *reading, run).await? else { return Ok(None) };
+        reading.unwrap_data_key(run.id).await?;
         Ok(Some(Self {
             reading,
             store,
