@@ -12,7 +12,7 @@
 
 use dalsegno_protocol::{Boundary, State};
 
-use crate::chain::{self, KeptSnapshot, Shelved};
+use crate::chain::{self, Gone, KeptSnapshot, Shelved};
 use crate::pages::Found;
 use crate::seal::{Sealing, is_sealed};
 use crate::snapshot;
@@ -194,13 +194,16 @@ struct Unpacked {
 }
 
 async fn read(shelf: &impl Shelf, run: RunId, mut walk: Walk) -> Result<Option<Unpacked>> {
+    let mut sealing = Sealing::unsealed();
     loop {
         let Some(branch) = shelf.walk(run, &walk).await? else {
             return Ok(None);
         };
         branch.hold(run, walk.from)?;
-        let any_sealed = branch.shelved.iter().any(Shelved::is_sealed);
-        let sealing = if any_sealed { shelf.sealing(run).await? } else { Sealing::unsealed() };
+        // Asked for a snapshot that is refused, it still says why nothing stands for what was dropped.
+        if branch.shelved.iter().any(Shelved::is_sealed) {
+            sealing = shelf.sealing(run).await?;
+        }
         // Before it there may be boundaries that were dropped, and are wanted all the same.
         let snapshot = branch.shelved.iter().enumerate().rev();
         let mut snapshot =
@@ -275,7 +278,8 @@ impl Branch {
         let mut rows = Vec::with_capacity(self.shelved.len());
         let mut wanted = self.shelved;
         wanted.retain(|shelved| shelved.kept.row.turn <= walk.last);
-        let is_gone = wanted.last().is_some_and(|last| last.gone(sealing).is_some());
+        // Where the run was shredded, what is plain may follow from what nobody can read.
+        let is_gone = sealing.is_shredded() || wanted.last().is_some_and(|last| last.gone(sealing).is_some());
         for (index, shelved) in wanted.into_iter().enumerate() {
             let place = shelved.kept.place();
             if let Some((_, opened)) = opened.take_if(|(at, _)| *at == index) {
@@ -283,7 +287,8 @@ impl Branch {
                 rows.push(shelved.kept.row);
                 continue;
             }
-            if let Some(gone) = shelved.gone(sealing) {
+            let lost = shelved.is_patch() && state.is_none() && sealing.is_shredded();
+            if let Some(gone) = shelved.gone(sealing).or(lost.then_some(Gone::Shredded)) {
                 if walk.state {
                     let (doing, detail) = ("reading a live branch", format!("run {run}: {place}: {gone}"));
                     return Err(if is_gone {

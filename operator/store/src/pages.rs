@@ -155,6 +155,10 @@ pub(crate) async fn unpacked(shelf: &impl Shelf, page: Vec<Unread>) -> Result<Ve
                 last = after.map(|state| (run, kept.place(), state));
                 StoredBoundary { run, kept, undone, gone: None, damage: None }
             }
+            // A plain patch of a state that nobody can read any more.
+            Err(Error::Gone { .. }) if shelf.sealing(run).await?.is_shredded() => {
+                StoredBoundary { run, kept: header, undone, gone: Some(Gone::Shredded), damage: None }
+            }
             Err(Error::Corrupt { detail, .. } | Error::Gone { detail, .. }) => {
                 StoredBoundary { run, kept: header, undone, gone: None, damage: Some(detail) }
             }

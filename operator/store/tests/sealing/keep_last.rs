@@ -1,11 +1,13 @@
 //! Sealed runs that keep no more than their last boundaries.
 
+use dalsegno_store::proof::bundle;
 use dalsegno_store::{Commit, Dropped, Error, Retention, RunId, verify};
 
-use crate::{CANARY, Face, Worker, World, check, ok, on_both, work, worked};
+use crate::{CANARY, Face, Worker, World, check, ok, on_both, patched, work, worked};
 
 on_both! {
     what_was_dropped_and_what_was_shredded_are_told_apart,
+    what_is_plain_after_a_snapshot_that_was_shredded_is_no_damage,
     nothing_more_is_dropped_of_a_shredded_run,
     a_snapshot_that_is_sealed_anew_is_the_same_to_the_audit,
     spent_chunks_go_by_the_hashes_under_which_they_are_kept,
@@ -47,6 +49,33 @@ async fn what_was_dropped_and_what_was_shredded_are_told_apart(face: &Face) {
         let gone = world.state(worker.run, Some(turn)).await;
         assert!(matches!(gone, Err(Error::Gone { .. })), "turn {turn}: {gone:?}");
     }
+}
+
+/// Encryption was switched on before the first were dropped, so that only the snapshot which stands for these is sealed.
+async fn what_is_plain_after_a_snapshot_that_was_shredded_is_no_damage(face: &Face) {
+    let plain = face.plain().await;
+    let (deltas, patches) = (plain.worker().await, plain.worker().await);
+    for tens in 0..4 {
+        work(&plain, &deltas, 10 * tens + 1..=10 * tens + 10).await;
+    }
+    patched(&plain, &patches, 1..=40).await;
+    let world = face.sealed().await;
+    for worker in [&deltas, &patches] {
+        keep_last(&world, worker.run, 25).await;
+        clear(&world, worker.run).await;
+        assert!(world.of(worker).await.dropped_to.is_some());
+        world.finish(&worker.finish()).await.unwrap();
+        world.shred(worker.run, "its user asked for it", "somebody").await.unwrap();
+    }
+    let world = face.sealed().await;
+    assert_eq!(check(&world).await.1, []);
+    for worker in [&deltas, &patches] {
+        let gone = world.state(worker.run, Some(19)).await;
+        assert!(matches!(gone, Err(Error::Gone { .. })), "{gone:?}");
+        let verified = bundle::verify(&*crate::bundle(&world, worker.run).await, None).unwrap();
+        assert_eq!(verified.problems, []);
+    }
+    world.boundaries(patches.run, 1, 40).await.unwrap();
 }
 
 async fn nothing_more_is_dropped_of_a_shredded_run(face: &Face) {

@@ -25,7 +25,7 @@ use both::on_both;
 use dalsegno_protocol::{Payload, PlannedCall, Policy, RecordOp};
 use dalsegno_store::proof::bundle::Export;
 use dalsegno_store::proof::{Anchors, Problem, Signer, Summary, check_store};
-use dalsegno_store::{Commit, RecordBatch, RunId, Store, Written, migrate, open_beside};
+use dalsegno_store::{Base, Commit, RecordBatch, RunId, Store, Written, fold, header, migrate, open_beside};
 use jiff::Timestamp;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
 use tempfile::TempDir;
@@ -162,6 +162,20 @@ async fn work(world: &World, worker: &Worker, turns: std::ops::RangeInclusive<i3
     let claim = world.start_call(worker, &format!("claimed-{}", Uuid::new_v4()), Policy::Probe).await;
     world.complete(&worker.complete(&claim)).await.unwrap();
     world.snapshot(worker.run).await.unwrap();
+}
+
+/// Turns of a client that sends its whole state, each kept as a patch of the one before; and snapshots as they are due.
+async fn patched(world: &World, worker: &Worker, turns: std::ops::RangeInclusive<i32>) {
+    let filling = format!("{CANARY}, much the same in each turn ").repeat(40);
+    let mut base = None;
+    for turn in turns {
+        let ops = format!(r#"{{"full":true,"set":{{"a":{{"json":"{filling}{turn}"}}}}}}"#);
+        let commit = Commit { ops: Some(ops.clone().into()), base, ..worker.result(turn) };
+        let head = ok(world.commit(&commit).await.unwrap()).head.unwrap();
+        let state = Arc::new(fold::text(&fold::fold([&*ops]).unwrap()).unwrap());
+        base = Some(Base { content_hash: header::parse(&head.content_hash).unwrap(), state });
+        world.snapshot(worker.run).await.unwrap();
+    }
 }
 
 /// Everything that a run's payloads can be asked for.
