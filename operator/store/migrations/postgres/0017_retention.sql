@@ -46,22 +46,23 @@ BEGIN
             jsonb_build_object('retentionDays', row_.retention_days), now_);
     END IF;
 
-    -- Of boundaries the last first: what is left can be decoded, since a patch needs the state before it.
+    -- Boundaries go first, and of them the last first: what is left can be decoded, since a patch needs the state before it,
+    -- and the first that were not dropped before need the snapshot that stands for these.
     WITH found AS (
-        (SELECT 1 AS kind, 0::bigint AS nth, ctid AS at, coalesce(octet_length(value), 0) AS bytes
-         FROM records WHERE run = _run LIMIT _limit)
-        UNION ALL
-        (SELECT 2, 0, ctid, 0 FROM record_batches WHERE run = _run LIMIT _limit)
-        UNION ALL
-        (SELECT 3, 0, ctid, octet_length(document) FROM snapshots WHERE run = _run LIMIT _limit)
-        UNION ALL
-        (SELECT 4, 0, ctid, octet_length(payload) FROM chunks WHERE run = _run LIMIT _limit)
-        UNION ALL
-        (SELECT 5, 0, ctid, coalesce(octet_length(arguments), 0) + coalesce(octet_length(result), 0)
-         FROM calls WHERE run = _run AND (arguments IS NOT NULL OR result IS NOT NULL) LIMIT _limit)
-        UNION ALL
-        (SELECT 6, -2 * turn::bigint - boundary, ctid, coalesce(octet_length(ops), 0) + coalesce(octet_length(events), 0)
+        (SELECT 1 AS kind, -2 * turn::bigint - boundary AS nth, ctid AS at,
+                coalesce(octet_length(ops), 0) + coalesce(octet_length(events), 0) AS bytes
          FROM boundaries WHERE run = _run AND NOT dropped ORDER BY turn DESC, boundary DESC LIMIT _limit)
+        UNION ALL
+        (SELECT 2, 0, ctid, coalesce(octet_length(value), 0) FROM records WHERE run = _run LIMIT _limit)
+        UNION ALL
+        (SELECT 3, 0, ctid, 0 FROM record_batches WHERE run = _run LIMIT _limit)
+        UNION ALL
+        (SELECT 4, 0, ctid, octet_length(document) FROM snapshots WHERE run = _run LIMIT _limit)
+        UNION ALL
+        (SELECT 5, 0, ctid, octet_length(payload) FROM chunks WHERE run = _run LIMIT _limit)
+        UNION ALL
+        (SELECT 6, 0, ctid, coalesce(octet_length(arguments), 0) + coalesce(octet_length(result), 0)
+         FROM calls WHERE run = _run AND (arguments IS NOT NULL OR result IS NOT NULL) LIMIT _limit)
     ), weighed AS (
         SELECT kind, at, row_number() OVER so_far AS nth, sum(bytes) OVER so_far - bytes AS bytes_before
         FROM found
@@ -69,19 +70,19 @@ BEGIN
     ), going AS (
         SELECT kind, at FROM weighed WHERE nth <= _limit AND bytes_before < _bytes
     ), records_ AS (
-        DELETE FROM records WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 1))
+        DELETE FROM records WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 2))
     ), batches_ AS (
-        DELETE FROM record_batches WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 2))
+        DELETE FROM record_batches WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 3))
     ), snapshots_ AS (
-        DELETE FROM snapshots WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 3))
+        DELETE FROM snapshots WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 4))
     ), chunks_ AS (
-        DELETE FROM chunks WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 4))
+        DELETE FROM chunks WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 5))
     ), calls_ AS (
         UPDATE calls SET arguments = NULL, result = NULL
-        WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 5))
+        WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 6))
     ), boundaries_ AS (
         UPDATE boundaries SET ops = NULL, events = NULL, dropped = true
-        WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 6))
+        WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 1))
     )
     SELECT count(*), count(*) < _limit AND count(*) = (SELECT count(*) FROM found) INTO touched, done FROM going;
 

@@ -57,8 +57,15 @@ macro_rules! going {
     };
 }
 
-/// Of boundaries the last first: what is left can be decoded, since a patch needs the state before it.
+/// Boundaries go first, and of them the last first: what is left can be decoded, since a patch needs the state before it,
+/// and the first that were not dropped before need the snapshot that stands for these.
 const STEPS: [Step; 6] = [
+    step!(
+        "UPDATE boundaries SET ops = NULL, events = NULL, dropped = 1",
+        "boundaries WHERE run = ?1 AND NOT dropped ORDER BY turn DESC, boundary DESC, epoch",
+        "turn, boundary, epoch",
+        "coalesce(length(ops), 0) + coalesce(length(events), 0)"
+    ),
     step!(
         "DELETE FROM records",
         "records WHERE run = ?1 ORDER BY space, key, seq",
@@ -78,12 +85,6 @@ const STEPS: [Step; 6] = [
         "calls WHERE run = ?1 AND (arguments IS NOT NULL OR result IS NOT NULL) ORDER BY ordinal",
         "ordinal",
         "coalesce(length(arguments), 0) + coalesce(length(result), 0)"
-    ),
-    step!(
-        "UPDATE boundaries SET ops = NULL, events = NULL, dropped = 1",
-        "boundaries WHERE run = ?1 AND NOT dropped ORDER BY turn DESC, boundary DESC, epoch",
-        "turn, boundary, epoch",
-        "coalesce(length(ops), 0) + coalesce(length(events), 0)"
     ),
 ];
 

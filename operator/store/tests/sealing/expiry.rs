@@ -3,10 +3,11 @@
 use dalsegno_store::proof::bundle;
 use dalsegno_store::{Error, Gone, Retention, Shredded, verify};
 
-use crate::{Face, World, check, on_both, worked};
+use crate::{Face, World, check, on_both, patched, worked};
 
 on_both! {
     the_data_key_of_a_run_goes_with_the_last_of_its_payloads,
+    what_is_left_of_a_run_without_its_beginning_can_be_decoded,
     what_is_past_its_retention_was_dropped_and_not_shredded,
 }
 
@@ -33,6 +34,23 @@ async fn the_data_key_of_a_run_goes_with_the_last_of_its_payloads(face: &Face) {
     }
     assert_eq!(count_keys(face).await, "1", "the other run's stays");
     assert_eq!(world.rewrap_keys().await.unwrap().count, 0);
+}
+
+/// The first boundaries that are left begin at a snapshot.
+async fn what_is_left_of_a_run_without_its_beginning_can_be_decoded(face: &Face) {
+    for world in [face.plain().await, face.sealed().await] {
+        let worker = world.worker().await;
+        patched(&world, &worker, 1..=40).await;
+        let retention = Retention { days: 0, keep_last: Some(25) };
+        world.set_retention(worker.run, &retention).await.unwrap();
+        while world.drop_old(worker.run, 500).await.unwrap().run.is_some() {}
+        world.finish(&worker.finish()).await.unwrap();
+        while !world.drop_expired(3).await.unwrap().done {
+            assert_eq!(check(&world).await.1, []);
+            let bundle = bundle::verify(&*crate::bundle(&world, worker.run).await, None).unwrap();
+            assert_eq!(bundle.problems, []);
+        }
+    }
 }
 
 async fn what_is_past_its_retention_was_dropped_and_not_shredded(face: &Face) {
