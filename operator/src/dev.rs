@@ -36,10 +36,11 @@ use uuid::Uuid;
 use crate::act::perform;
 use crate::config::DevArgs;
 use crate::controller::reconcile;
+use crate::error::Error;
 use crate::ground::Ground;
 use crate::retention;
 use crate::sync::lock;
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, chain};
 use kubelet::{GRACE, Kubelet};
 use laptop::{Laptop, say};
 use process::LeftBehind;
@@ -143,8 +144,20 @@ async fn drive(
     let period = kill_every.unwrap_or(NEVER);
     let mut kills = interval_at(Instant::now() + period, period);
     kills.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut waits = false;
     loop {
-        let again = reconcile(run, laptop).await?.map_or(LOOK, |again| again.min(LOOK));
+        let again = match reconcile(run, laptop).await {
+            Ok(again) => again.map_or(LOOK, |again| again.min(LOOK)),
+            // As on a full disk: nothing is charged, and it goes on by itself.
+            Err(error @ Error::Laptop { .. }) => {
+                if !waits {
+                    say(&format!("waiting: {}", chain(&error)));
+                }
+                waits = true;
+                LOOK
+            }
+            Err(error) => return Err(error.into()),
+        };
         run.status = lock(&laptop.status).clone();
         let status = run.status.as_ref();
         match status.and_then(|it| it.summary) {
@@ -182,12 +195,17 @@ async fn wait_for_end(kubelet: &Kubelet, signals: &mut Signals) {
     tokio::select! {
         () = gone => return,
         () = sleep(GRACE) => {}
-        _ = signals.next() => {}
+        () = told_again(signals) => {}
     }
     kubelet.signal(None, Signal::KILL);
     while kubelet.is_busy() {
         kubelet.changed().await;
     }
+}
+
+/// Waits until somebody is in a hurry. A terminal that closes may say so twice.
+async fn told_again(signals: &mut Signals) {
+    while signals.next().await == Told::Hangup {}
 }
 
 /// Ends what still runs. If `stopped`, records how the worker ended, and begins no other.

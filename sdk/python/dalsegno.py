@@ -1,6 +1,6 @@
 """Dal Segno for Python: what an agent imports. One file, the standard library only; README.md shows its loop."""
 
-import base64, http.client, itertools, json, os, random, re, secrets, signal, sys, threading, time, uuid  # noqa: E401
+import base64, http.client, itertools, json, os, queue, random, re, secrets, signal, sys, threading, time, uuid  # noqa
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -41,12 +41,12 @@ class Run:
     def __init__(self, heartbeat, sigterm, own):
         self._url, self._instance = urlsplit(os.environ["DALSEGNO_URL"]), secrets.token_urlsafe(32)
         self._keys = self._url.path.rstrip("/").split("/")[-1] + ":"  # the run's id: no other run has such keys
-        self._over, self._term, self._claims, self._kept = threading.Event(), threading.Event(), {}, threading.local()
+        self._over, self._term, self._claims, self._kept = threading.Event(), queue.SimpleQueue(), {}, threading.local()
         self.cancelled = self.suspending = False  # what a person asks for, as of the last answer
-        if sigterm:  # a fork has no such thread, and ends at once
-            leave = lambda: (self._term.wait(), time.sleep(GRACE_SECONDS), os._exit(143))
+        if sigterm:  # a fork has no such thread, and ends at once; one SIGTERM may interrupt the handler of another
+            leave = lambda: (self._term.put(self._term.get()), time.sleep(GRACE_SECONDS), os._exit(143))
             threading.Thread(target=leave, daemon=True).start()
-            signal.signal(signal.SIGTERM, lambda *_: self._term.set() if os.getpid() == own else os._exit(143))
+            signal.signal(signal.SIGTERM, lambda *_: self._term.put(0) if os.getpid() == own else os._exit(143))
         answer = self._send("attach", {"instance": self._instance})
         self.name, self.attempt, self.decision = answer["run"], answer["attempt"], answer["decision"]
         self.warnings, self.head = answer["warnings"], answer.get("head")
@@ -124,7 +124,7 @@ class Run:
         self._send("finish", {"commitId": str(uuid.uuid4()), "finish": {"outcome": outcome, **more}})
         self._over.set()
 
-    stopping = property(lambda self: self._term.is_set(), doc="SIGTERM came: commit and leave within GRACE_SECONDS.")
+    stopping = property(lambda self: not self._term.empty(), doc="SIGTERM came: commit and leave within GRACE_SECONDS.")
     def check(self):
         """Between two steps: acknowledges a cancel and exits 0, or exits 143 where the pod has to go."""
         if self.cancelled:

@@ -105,7 +105,7 @@ impl Kubelet {
         let spec = pod.spec.get_or_insert_default();
         spec.node_name = Some(NODE.to_owned());
         let plan = plan(spec.containers.first().cloned().unwrap_or_default(), &folder);
-        match process::begin(&plan) {
+        match process::begin(&plan)? {
             Ok((child, group)) => {
                 let running = ContainerState {
                     running: Some(ContainerStateRunning { started_at: Some(Time(started)) }),

@@ -3,12 +3,13 @@
 //! # Guarantees
 //!
 //! - When the process that was begun ends, whatever else runs in its group is killed: so ends a container, too.
-//! - Its standard input is an empty file that is locked for as long as any process of it lives. A `dalsegno dev` that
-//!   was killed itself leaves a worker behind; the next one finds the lock taken, and ends that worker by its group.
+//! - Its standard input is an empty file that is locked for as long as any process of it lives; a further descriptor of it
+//!   outlives that input's redirection. A `dalsegno dev` that was killed itself leaves a worker behind; the next one finds
+//!   the lock taken, and ends that worker by its group.
 //!
 //! # Caveats
 //!
-//! - A process that leaves the group (a daemon) is not ended. If it has kept its standard input, the next one warns of it.
+//! - A process that leaves the group (a daemon) is not ended. If it has kept one of the two, the next one warns of it.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,6 +20,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, getpgid, kill_process_group, test_kill_process_group};
 use tokio::process::{Child, Command};
 
@@ -67,31 +69,38 @@ pub struct LeftBehind {
     pub others: Option<Vec<Pid>>,
 }
 
-/// Begins the process of an attempt. Its output is ours.
+/// Begins the process of an attempt. Its output is ours. The inner error: the program cannot be started.
 ///
 /// # Errors
 ///
-/// The program cannot be started, or the attempt's folder cannot be written.
-pub fn begin(plan: &Plan) -> io::Result<(Child, Group)> {
+/// The attempt's folder cannot be written.
+pub fn begin(plan: &Plan) -> io::Result<io::Result<(Child, Group)>> {
     let [program, arguments @ ..] = plan.command.as_slice() else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no command"));
+        return Ok(Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no command")));
     };
     let lock = open_lock(&plan.folder)?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-    let child = Command::new(program)
+    let kept = lock.try_clone()?;
+    fcntl_setfd(&kept, FdFlags::empty())?;
+    let begun = Command::new(program)
         .args(arguments)
         .envs(plan.env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::from(lock))
         .process_group(0)
         .kill_on_drop(true)
-        .spawn()?;
+        .spawn();
+    drop(kept);
+    let child = match begun {
+        Ok(child) => child,
+        Err(error) => return Ok(Err(error)),
+    };
     let pid = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
     let group = Group(pid.ok_or_else(|| io::Error::other("the process has no number"))?);
     if let Err(error) = fs::write(plan.folder.join(GROUP), group.0.as_raw_nonzero().to_string()) {
         group.signal(Signal::KILL);
         return Err(error);
     }
-    Ok((child, group))
+    Ok(Ok((child, group)))
 }
 
 /// Waits for the end of a process, then ends the rest of its group. The exit code is that of a container: 128 and the
@@ -133,16 +142,19 @@ pub async fn end_left_behind(folder: &Path) -> io::Result<LeftBehind> {
     Ok(left)
 }
 
-/// The processes whose standard input is this file. None where there is no `/proc`.
+/// The processes that have this file open. None where there is no `/proc`.
 fn holders(lock: &File) -> Vec<Pid> {
     let Ok(lock) = lock.metadata() else { return Vec::new() };
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let holds = |process: &fs::DirEntry| {
-        let input = fs::metadata(process.path().join("fd/0"));
-        input.is_ok_and(|it| (it.dev(), it.ino()) == (lock.dev(), lock.ino()))
+        let mut open = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+        open.any(|it| {
+            fs::metadata(it.path()).is_ok_and(|it| (it.dev(), it.ino()) == (lock.dev(), lock.ino()))
+        })
     };
+    let ours = Pid::from_raw(std::process::id().cast_signed());
     let number = |process: fs::DirEntry| Pid::from_raw(process.file_name().to_str()?.parse().ok()?);
-    processes.filter(holds).filter_map(number).collect()
+    processes.filter(holds).filter_map(number).filter(|it| Some(*it) != ours).collect()
 }
 
 fn open_lock(folder: &Path) -> io::Result<File> {
@@ -157,6 +169,22 @@ mod tests {
 
     fn sleep(input: Stdio) -> Child {
         Command::new("sleep").arg("60").stdin(input).process_group(0).kill_on_drop(true).spawn().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_worker_whose_input_was_redirected_is_found_and_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let command = ["sh", "-c", "exec sleep 60 < /dev/null"].map(str::to_owned).to_vec();
+        let plan = Plan { command, env: Vec::new(), folder: folder.path().to_owned() };
+        let (mut child, _) = begin(&plan).unwrap().unwrap();
+        let input = format!("/proc/{}/fd/0", child.id().unwrap());
+        while fs::read_link(&input).unwrap() != Path::new("/dev/null") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+
+        let left = end_left_behind(folder.path()).await.unwrap();
+        assert!(left.worker && left.others.is_none(), "{left:?}");
+        assert_eq!(child.wait().await.unwrap().signal(), Some(9));
     }
 
     #[tokio::test]
