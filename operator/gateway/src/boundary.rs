@@ -70,7 +70,7 @@ async fn commit(
         finish,
     };
     let committed = gateway.ask("committing a boundary", || gateway.store.commit(&commit)).await;
-    gateway.metrics.committed(committed.as_ref().ok(), bytes, started.elapsed());
+    gateway.metrics.committed(&committed, bytes, started.elapsed());
     let committed = committed?;
     follow(gateway, &commit, &committed);
     answer(committed, |head| Refusal::conflict(turn, head))

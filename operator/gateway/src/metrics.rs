@@ -3,13 +3,15 @@
 
 use std::time::Duration;
 
-use dalsegno_protocol::Code;
+use dalsegno_protocol::{Code, Problem};
 use dalsegno_store::{Committed, Error};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+
+use crate::refusal::Refusal;
 
 /// The gateway's metrics. All clones count together.
 #[derive(Clone)]
@@ -112,9 +114,15 @@ impl Metrics {
         self.requests.get_or_create(&Answered { call, code }).inc();
     }
 
-    /// A boundary came to this end; `None`: the store gave no answer.
-    pub(crate) fn committed(&self, answer: Option<&Committed>, bytes: usize, took: Duration) {
-        let outcome = Outcome { outcome: answer.map_or("unavailable", outcome) };
+    /// A boundary came to this end.
+    pub(crate) fn committed(&self, committed: &Result<Committed, Refusal>, bytes: usize, took: Duration) {
+        let outcome = Outcome {
+            outcome: match committed {
+                Ok(answer) => outcome(answer),
+                Err(Refusal(Problem { code: Code::CheckpointCorrupt, .. })) => "corrupt",
+                Err(_) => "unavailable",
+            },
+        };
         self.commit_seconds.get_or_create(&outcome).observe(took.as_secs_f64());
         self.commit_bytes.get_or_create(&outcome).observe(bytes as f64);
     }

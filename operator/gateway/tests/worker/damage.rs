@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use dalsegno_gateway::{Config, router};
+use dalsegno_protocol::Limits;
 use dalsegno_store::{Retention, Shredded, Store, migrate, open_beside};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -153,6 +154,21 @@ async fn damage_that_a_bundle_meets_on_its_way_out_breaks_it_off_and_is_counted(
     assert!(to_bytes(bundle.into_body(), usize::MAX).await.is_err());
     let text = metrics(world);
     assert!(text.contains(r#"store_failures_total{failure="corrupt"} 1"#), "{text}");
+}
+
+#[tokio::test]
+async fn damage_that_a_commit_meets_is_counted_as_such() {
+    let sealed = Sealed::attached().await;
+    let world = &sealed.world;
+    world.post("turns/1", body(1, json!({ "state": 1 }))).await.ok();
+    // So large, or so it seems, that what follows must be counted with the state before it.
+    sealed.edit(&format!("UPDATE runs SET state_bytes = {}", Limits::STATE_BYTES - 1)).await;
+    sealed.edit("UPDATE boundaries SET ops = substr(ops, 1, 20)").await;
+    let append = json!({ "channels": { "append": { "log": [{ "json": 1 }] } } });
+    is(&world.post("turns/2", body(2, append)).await, 409, "CHECKPOINT_CORRUPT");
+    let text = metrics(world);
+    assert!(text.contains(r#"commit_seconds_count{outcome="corrupt"} 1"#), "{text}");
+    assert!(!text.contains("unavailable"), "{text}");
 }
 
 #[tokio::test]
