@@ -58,6 +58,13 @@ pub async fn shred(store: &StoreArgs, name: &RunName, reason: &str, by: &str) ->
                 print_line!("{still}");
             }
         }
+        Shredded::GoneBefore => print_line!(
+            "the data key of run {}/{} (id {}) was gone before: nothing was written, the reason neither; `dalsegno show` tells \
+             who shredded the run, and why, unless it is past its retention",
+            run.namespace,
+            run.name,
+            run.id
+        ),
         Shredded::NeverSealed => bail!(
             "the run was never sealed, so that there is nothing to shred: what its worker wrote is plain, and its \
              retention drops it, {} days after its end",

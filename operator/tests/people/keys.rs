@@ -69,6 +69,8 @@ async fn a_run_is_shredded_once_it_is_over_and_everybody_says_so() {
     assert!(shown && !text.contains("shredded"), "{text}");
     let (done, text) = place.dalsegno(&shred, true);
     assert!(done && text.contains("a backup of the database"), "{text}");
+    let (done, text) = place.dalsegno(&["keys", "shred", RUN, "--reason", "to be sure"], true);
+    assert!(done && text.contains("was gone before") && !text.contains("deleted"), "{text}");
 
     let (shown, text) = place.dalsegno(&["show", RUN], true);
     assert!(shown && !text.contains("an event"), "{text}");

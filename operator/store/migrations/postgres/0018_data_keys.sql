@@ -11,7 +11,7 @@ CREATE TABLE data_keys (
 
 ALTER TABLE data_keys ALTER COLUMN wrapped SET STORAGE EXTERNAL;
 
--- `Store::shred`. Answers `shredded`, `never sealed`, `live`, or `not found`; all but the first, and the same again, change
+-- `Store::shred`. Answers `shredded`, `gone before`, `never sealed`, `live`, or `not found`; all but the first change
 -- nothing. A run without a data key has nothing that could be shredded.
 CREATE FUNCTION ds_shred_v1(_run uuid, _reason text, _actor text) RETURNS text
 LANGUAGE plpgsql AS $$
@@ -29,9 +29,10 @@ BEGIN
         RETURN 'never sealed';
     END IF;
     UPDATE data_keys SET key_id = NULL, wrapped = NULL, shredded_at = now_ WHERE run = _run AND shredded_at IS NULL;
-    IF FOUND THEN
-        PERFORM ds_audit_v1(_run, 'shredded', _actor, jsonb_build_object('reason', _reason), now_);
+    IF NOT FOUND THEN
+        RETURN 'gone before';
     END IF;
+    PERFORM ds_audit_v1(_run, 'shredded', _actor, jsonb_build_object('reason', _reason), now_);
     RETURN 'shredded';
 END
 $$;

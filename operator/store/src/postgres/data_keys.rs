@@ -80,6 +80,7 @@ impl Postgres {
         self.keys.forget(run);
         match row.try_get("verdict")? {
             "shredded" => Ok(Shredded::Done),
+            "gone before" => Ok(Shredded::GoneBefore),
             "never sealed" => Ok(Shredded::NeverSealed),
             "live" => Ok(Shredded::Live),
             "not found" => Ok(Shredded::NotFound),

@@ -151,10 +151,11 @@ pub(super) async fn shred(
     .bind(now)
     .execute(&mut *conn)
     .await?;
-    if deleted.rows_affected() > 0 {
-        append(conn, &mut row, now, kind::SHREDDED, &actor, serde_json::json!({ "reason": reason })).await?;
-        row.save(conn).await?;
+    if deleted.rows_affected() == 0 {
+        return Ok(Shredded::GoneBefore);
     }
+    append(conn, &mut row, now, kind::SHREDDED, &actor, serde_json::json!({ "reason": reason })).await?;
+    row.save(conn).await?;
     Ok(Shredded::Done)
 }
 

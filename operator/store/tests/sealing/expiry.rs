@@ -72,11 +72,7 @@ async fn what_is_past_its_retention_was_dropped_and_not_shredded(face: &Face) {
     let bytes = crate::bundle(&world, worker.run).await;
     let verified = bundle::verify(&*bytes, None).unwrap();
     assert_eq!((verified.problems, verified.shredded), (vec![], false));
-    assert_eq!(
-        world.shred(worker.run, "why", "who").await.unwrap(),
-        Shredded::Done,
-        "there is nothing to do"
-    );
+    assert_eq!(world.shred(worker.run, "why", "who").await.unwrap(), Shredded::GoneBefore);
     let rows = world.audit(worker.run).await.unwrap();
     assert_eq!(rows.last().unwrap().kind, "expired");
 }

@@ -48,7 +48,7 @@ async fn a_shredded_run_can_be_read_by_nobody_and_the_audit_says_why(face: &Face
         assert_eq!(calls.len(), 13, "names and keys stay");
     }
     assert_eq!(face.ask("SELECT CAST(count(wrapped) AS text) FROM data_keys").await, "0");
-    world.shred(worker.run, "again", "somebody").await.unwrap();
+    assert_eq!(world.shred(worker.run, "again", "another").await.unwrap(), Shredded::GoneBefore);
     let rows = world.audit(worker.run).await.unwrap();
     let told: Vec<_> = rows.iter().filter(|row| row.kind == "shredded").collect();
     assert_eq!((told.len(), &*told[0].actor), (1, "somebody"));
