@@ -1,4 +1,4 @@
-"""A session store of the Claude Agent SDK on a run's records: for tests only.
+"""A session store of the Claude Agent SDK on the records of a `dalsegno.Run`: for tests only.
 
 An entry of a transcript is an entry of the key `project/session/` or `project/session/subpath/` in the space
 `<name>.entries`; the same key in `<name>.meta` holds when it was last written, and the session's summary.
@@ -8,29 +8,29 @@ import time, uuid  # noqa: E401
 
 from claude_agent_sdk import SessionStore, fold_session_summary
 
-from records import append, delete, parts, path, put
+from records import append, delete, parts, path, put, read, write
 
 
 class RecordSessionStore(SessionStore):
-    def __init__(self, records, name="sessions"):
-        self.records, self.entries, self.meta, self.last = records, f"{name}.entries", f"{name}.meta", 0
+    def __init__(self, run, name="sessions"):
+        self.run, self.entries, self.meta, self.last = run, f"{name}.entries", f"{name}.meta", 0
 
     async def append(self, key, entries):
         if not entries:
             return
         at = _key(key)
         self.last = max(int(time.time() * 1000), self.last + 1)
-        before = dict(self.records.read(self.meta, at)).get(at, {})
+        before = dict(read(self.run, self.meta, at)).get(at, {})
         meta = {"mtime": self.last}
         if key.get("subpath") is None:
             meta["summary"] = {**fold_session_summary(before.get("summary"), key, entries), "mtime": self.last}
         # An entry's uuid makes it one, however often it is written.
         added = [append(self.entries, at, entry.get("uuid") or str(uuid.uuid4()), entry) for entry in entries]
-        self.records.write([*added, put(self.meta, at, meta)])
+        write(self.run, [*added, put(self.meta, at, meta)])
 
     async def load(self, key):
         at = _key(key)
-        found = [entry for found, entry in self.records.read(self.entries, at) if found == at]
+        found = [entry for found, entry in read(self.run, self.entries, at) if found == at]
         return found or None
 
     async def list_sessions(self, project_key):
@@ -41,16 +41,16 @@ class RecordSessionStore(SessionStore):
 
     async def delete(self, key):
         at = _key(key)
-        keys = {found for found, _ in self.records.read(self.meta, at)}
+        keys = {found for found, _ in read(self.run, self.meta, at)}
         doomed = keys if key.get("subpath") is None else keys & {at}
-        self.records.write([delete(space, gone) for gone in sorted(doomed) for space in (self.entries, self.meta)])
+        write(self.run, [delete(space, gone) for gone in sorted(doomed) for space in (self.entries, self.meta)])
 
     async def list_subkeys(self, key):
         prefix = path(key["project_key"], key["session_id"])
-        return [parts(found)[2] for found, _ in self.records.read(self.meta, prefix) if found != prefix]
+        return [parts(found)[2] for found, _ in read(self.run, self.meta, prefix) if found != prefix]
 
     def _sessions(self, project_key):
-        found = ((parts(key), meta) for key, meta in self.records.read(self.meta, path(project_key)))
+        found = ((parts(key), meta) for key, meta in read(self.run, self.meta, path(project_key)))
         return [(key[1], meta) for key, meta in found if len(key) == 2]
 
 

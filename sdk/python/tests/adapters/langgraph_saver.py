@@ -1,4 +1,4 @@
-"""A checkpoint saver of LangGraph on a run's records: for tests only.
+"""A checkpoint saver of LangGraph on the records of a `dalsegno.Run`: for tests only.
 
 `checkpoints` has a checkpoint without its channels' values under `thread/namespace/checkpoint/`; `values` a channel's
 value under `thread/namespace/channel/version/`; `writes` a pending write under `thread/namespace/checkpoint/task/index/`.
@@ -10,15 +10,15 @@ from langgraph.checkpoint.base import (
     WRITES_IDX_MAP, BaseCheckpointSaver, CheckpointTuple, get_checkpoint_id, get_checkpoint_metadata, writes_sort_key,
 )
 
-from records import delete, parts, path, put, put_if_absent
+from records import delete, parts, path, put, put_if_absent, read, write
 
 CHECKPOINTS, VALUES, WRITES = SPACES = ("checkpoints", "values", "writes")
 
 
 class RecordSaver(BaseCheckpointSaver):
-    def __init__(self, records):
+    def __init__(self, run):
         super().__init__()
-        self.records = records
+        self.run = run
 
     def put(self, config, checkpoint, metadata, new_versions):
         at = config["configurable"]
@@ -35,7 +35,7 @@ class RecordSaver(BaseCheckpointSaver):
             "metadata": self._dump(get_checkpoint_metadata(config, metadata)),
             "parent": at.get("checkpoint_id"),
         }
-        self.records.write([*kept, put(CHECKPOINTS, path(thread, ns, id), record)])
+        write(self.run, [*kept, put(CHECKPOINTS, path(thread, ns, id), record)])
         return _config(thread, ns, id)
 
     def put_writes(self, config, writes, task_id, task_path=""):
@@ -47,7 +47,7 @@ class RecordSaver(BaseCheckpointSaver):
             record = {"channel": channel, "value": self._dump(value), "path": task_path}
             # A special write may be replaced; a task that runs again keeps what it wrote first.
             operations.append((put if index < 0 else put_if_absent)(WRITES, path(*place, index), record))
-        self.records.write(operations)
+        write(self.run, operations)
 
     def get_tuple(self, config):
         at = config["configurable"]
@@ -71,16 +71,16 @@ class RecordSaver(BaseCheckpointSaver):
             yield each
 
     def delete_thread(self, thread_id):
-        self._delete((space, key) for space in SPACES for key, _ in self.records.read(space, path(thread_id)))
+        self._delete((space, key) for space in SPACES for key, _ in read(self.run, space, path(thread_id)))
 
     def delete_for_runs(self, run_ids):
         found = self._find()
         self._forget(at for at, record in found if self._load(record["metadata"]).get("run_id") in run_ids)
 
     def copy_thread(self, source_thread_id, target_thread_id):
-        self.records.write([
+        write(self.run, [
             put(space, path(target_thread_id, *parts(key)[1:]), record)
-            for space in SPACES for key, record in self.records.read(space, path(source_thread_id))
+            for space in SPACES for key, record in read(self.run, space, path(source_thread_id))
         ])
 
     def prune(self, thread_ids, *, strategy="keep_latest"):
@@ -96,7 +96,7 @@ class RecordSaver(BaseCheckpointSaver):
         """Checkpoints of a thread, a namespace, an id, or any; in order."""
         given = [part for part in (thread, ns, id) if part is not None] if thread is not None and ns is not None else []
         prefix = path(*given) if given else path(thread) if thread is not None else ""
-        for key, record in self.records.read(CHECKPOINTS, prefix):
+        for key, record in read(self.run, CHECKPOINTS, prefix):
             at = tuple(parts(key))
             if all(part is None or str(part) == found for part, found in zip((thread, ns, id), at)):
                 yield at, record
@@ -104,21 +104,21 @@ class RecordSaver(BaseCheckpointSaver):
     def _forget(self, places):
         self._delete([
             (space, key) for at in list(places) for space in (CHECKPOINTS, WRITES)
-            for key, _ in self.records.read(space, path(*at))
+            for key, _ in read(self.run, space, path(*at))
         ])
 
     def _delete(self, keys):
         if operations := [delete(space, key) for space, key in keys]:
-            self.records.write(operations)
+            write(self.run, operations)
 
     def _tuple(self, at, record):
         thread, ns, id = at
         checkpoint, values = self._load(record["checkpoint"]), {}
-        kept = dict(self.records.read(VALUES, path(thread, ns)))
+        kept = dict(read(self.run, VALUES, path(thread, ns)))
         for channel, version in checkpoint["channel_versions"].items():
             if (value := kept.get(path(thread, ns, channel, version))) is not None:
                 values[channel] = self._load(value)
-        writes = [(parts(key)[3], int(parts(key)[4]), write) for key, write in self.records.read(WRITES, path(*at))]
+        writes = [(parts(key)[3], int(parts(key)[4]), write) for key, write in read(self.run, WRITES, path(*at))]
         writes.sort(key=lambda each: writes_sort_key(each[2]["path"], each[0], each[1]))
         return CheckpointTuple(
             config=_config(*at),

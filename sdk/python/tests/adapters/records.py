@@ -1,57 +1,29 @@
-"""Records of a run over HTTP, as the adapters beside this file need them: for tests only."""
+"""What both adapters beside this file need of the records of a `dalsegno.Run`, and how they make keys: for tests only."""
 
-import json, secrets, urllib.error, urllib.parse, urllib.request, uuid  # noqa: E401
-
-
-class Refused(Exception):
-    """The gateway refused a call; `code` is stable."""
-    code = property(lambda self: self.args[0])
+import urllib.parse
 
 
-class Records:
-    """The records of one run, by the worker of one attempt."""
+def write(run, operations):
+    """Applies a list of operations; a thousand at a time are all done or none."""
+    for at in range(0, len(operations), 1_000):
+        run.write_records(operations[at:at + 1_000])
 
-    def __init__(self, url, token):
-        self.url, self.bearer = url, token
-        instance = secrets.token_urlsafe(32)
-        self._send("attach", {"instance": instance})
-        self.bearer = instance
 
-    def write(self, operations):
-        """Applies all of these operations, or none; a thousand in a batch."""
-        for at in range(0, len(operations), 1_000):
-            batch = operations[at:at + 1_000]
-            self._send("records", {"batchId": str(uuid.uuid4()), "operations": batch})
-
-    def read(self, space, prefix=""):
-        """Every entry under keys with this prefix: (key, value), in order."""
-        query, after = {"space": space, "prefix": prefix}, {}
-        while after is not None:
-            page = self._send("records?" + urllib.parse.urlencode({**query, **after}, quote_via=urllib.parse.quote))
-            yield from ((record["key"], record["value"]["json"]) for record in page["records"])
-            after = {"after": page["next"]} if "next" in page else None
-
-    def _send(self, path, fields=None):
-        body = fields and json.dumps(fields).encode()
-        request = urllib.request.Request(f"{self.url}/{path}", body, {"Authorization": f"Bearer {self.bearer}"})
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            problem = json.load(error)
-            raise Refused(problem["code"], problem["detail"]) from None
+def read(run, space, prefix=""):
+    """Every entry under keys with this prefix: (key, value), in order."""
+    return ((record["key"], record["value"]) for record in run.records(space, prefix))
 
 
 def put(space, key, value):
-    return {"put": {"space": space, "key": key, "value": {"json": value}}}
+    return {"put": {"space": space, "key": key, "value": value}}
 
 
 def put_if_absent(space, key, value):
-    return {"putIfAbsent": {"space": space, "key": key, "value": {"json": value}}}
+    return {"putIfAbsent": {"space": space, "key": key, "value": value}}
 
 
 def append(space, key, entry_id, value):
-    return {"append": {"space": space, "key": key, "entryId": entry_id, "value": {"json": value}}}
+    return {"append": {"space": space, "key": key, "entryId": entry_id, "value": value}}
 
 
 def delete(space, key):

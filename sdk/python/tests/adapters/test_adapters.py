@@ -19,26 +19,35 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 
 from claude_sessions import RecordSessionStore
-from dalsegno import Run
+from dalsegno import Refused, Run
 from langgraph_saver import RecordSaver
-from records import Records, Refused
+
+
+class Worker(Run):
+    """A worker that says so where a refusal would end its process."""
+
+    def _refuse(self, call, status, answer):
+        problem = json.loads(answer)
+        raise Refused(problem["code"], problem["detail"])
 
 
 class Gateway:
     """A gateway with one run, whose pods are lost on demand."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, environment):
+        self.directory, self.environment = directory, environment
         command = [os.environ["DALSEGNO_SERVE"], str(directory / "runs.db")]
         self.process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def pod(self):
-        """The pod that has just been started: its `url` and `token`."""
-        return json.loads(self.process.stdout.readline())
-
     def attach(self):
-        """The records, by the worker of that pod."""
-        pod = self.pod()
-        return Records(pod["url"], pod["token"])
+        """The worker of the pod that has just been started."""
+        pod = json.loads(self.process.stdout.readline())
+        self.environment.setenv("DALSEGNO_URL", pod["url"])
+        for name, text in (("token", pod["token"]), ("input", "")):
+            file = self.directory / name
+            file.write_text(text)
+            self.environment.setenv(f"DALSEGNO_{name.upper()}_FILE", str(file))
+        return Worker.attach(heartbeat=False, sigterm=False)
 
     def lose_pod(self):
         self.process.stdin.write("\n")
@@ -50,8 +59,8 @@ class Gateway:
 
 
 @pytest.fixture
-def gateway(tmp_path):
-    gateway = Gateway(tmp_path)
+def gateway(tmp_path, monkeypatch):
+    gateway = Gateway(tmp_path, monkeypatch)
     yield gateway
     gateway.close()
 
@@ -61,11 +70,11 @@ def config(**more):
 
 
 def test_a_langgraph_saver_conforms_in_all_capabilities(gateway):
-    records = gateway.attach()
+    run = gateway.attach()
 
     @checkpointer_test(name="records")
     async def saver():
-        yield RecordSaver(records)
+        yield RecordSaver(run)
 
     report = asyncio.run(validate(saver))
     failures = {name: result.failures for name, result in report.results.items() if not result.passed}
@@ -91,9 +100,9 @@ def test_a_langgraph_saver_is_refused_under_a_second_epoch(gateway):
 
 
 def test_a_session_store_conforms(gateway):
-    records, names = gateway.attach(), itertools.count()
+    run, names = gateway.attach(), itertools.count()
     # Each contract wants a store of its own: a space of its own.
-    asyncio.run(run_session_store_conformance(lambda: RecordSessionStore(records, f"sessions-{next(names)}")))
+    asyncio.run(run_session_store_conformance(lambda: RecordSessionStore(run, f"sessions-{next(names)}")))
     assert next(names) > 14
 
 
@@ -118,14 +127,8 @@ def test_a_session_store_is_refused_under_a_second_epoch(gateway):
     assert asyncio.run(second.load(key)) == [{"type": "user", "uuid": "u1"}]
 
 
-def test_the_client_reads_what_it_wrote(gateway, tmp_path, monkeypatch):
-    pod, files = gateway.pod(), {"token": tmp_path / "token", "input": tmp_path / "input"}
-    files["token"].write_text(pod["token"])
-    files["input"].touch()
-    monkeypatch.setenv("DALSEGNO_URL", pod["url"])
-    for name, file in files.items():
-        monkeypatch.setenv(f"DALSEGNO_{name.upper()}_FILE", str(file))
-    run = Run.attach(heartbeat=False, sigterm=False)
+def test_the_client_reads_what_it_wrote(gateway):
+    run = gateway.attach()
     logged = [{"append": {"space": "a b", "key": "ä+", "entryId": f"e{n}", "value": n}} for n in range(1_000)]
     run.write_records(logged)
     run.write_records([{"putIfAbsent": {"space": "a b", "key": "ä+", "value": "late"}}, {"delete": {"space": "a b", "key": "x"}}])
