@@ -155,7 +155,8 @@ pub struct Liveness {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Retention {
-    /// How many failed pods stay for `kubectl logs`, the latest ones; they hold no resources of a node. Built-in: 1.
+    /// How many pods that have ended, whichever way, stay for `kubectl logs`, the latest ones; they hold no resources of a
+    /// node. Built-in: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10))]
     pub keep_pods: Option<i32>,
