@@ -35,6 +35,8 @@ fuzz_target!(|text: &str| {
         let signed = signed(line, signer).map(|anchor| anchor.line().unwrap());
         if let Some(line) = &signed {
             assert_eq!(Anchor::parse(line).unwrap().unwrap().line().unwrap(), *line);
+            let collected = format!("2027-01-31T12:00:00Z stdout F {line}");
+            assert_eq!(Anchor::find(&collected).unwrap().unwrap().line().unwrap(), *line);
         }
         problems += u64::from(anchors.take("a line", signed.as_deref().unwrap_or(line)).is_some());
     }

@@ -1,6 +1,7 @@
 //! Whether what the store says was done is what was written; and the start of it, once an anchor stands for that.
 
-use std::io::BufRead as _;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -112,7 +113,10 @@ async fn check(store: &dyn Store, copy: Option<&Path>, keys: Vec<PublicKey>) -> 
         bail!("the store is not as it was written");
     }
     if copy.is_some() && copied == 0 {
-        bail!("the copy holds no anchor, so it proves nothing");
+        bail!(
+            "the copy holds no anchor, so it proves nothing: give the operator's log, in which one stands at the end of a \
+             line as {{\"anchor\":{{…}}}}, its quotes not escaped"
+        );
     }
     Ok(anchors)
 }
@@ -120,8 +124,11 @@ async fn check(store: &dyn Store, copy: Option<&Path>, keys: Vec<PublicKey>) -> 
 /// Takes the anchors in a file; answers how many problems it told.
 fn read(path: &Path, anchors: &mut Anchors) -> anyhow::Result<u64> {
     let mut problems = 0;
-    for (line, number) in std::io::BufReader::new(std::fs::File::open(path)?).lines().zip(1..) {
-        if let Some(problem) = anchors.take(&format!("{}, line {number}", path.display()), &line?) {
+    for (line, number) in BufReader::new(File::open(path)?).split(b'\n').zip(1..) {
+        let line = line?;
+        // Other lines may hold any bytes.
+        let line = String::from_utf8_lossy(&line);
+        if let Some(problem) = anchors.take(&format!("{}, line {number}", path.display()), &line) {
             print_line!("{problem}");
             problems += 1;
         }

@@ -1,4 +1,4 @@
-//! `dalsegno audit prune`: what goes, who may, and what a person is told.
+//! `dalsegno audit` with a copy of the anchors: how it is read; what `prune` drops, who may, and what a person is told.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -37,6 +37,25 @@ async fn audit(store: &dyn Store) -> (RunId, Vec<AuditRow>) {
 fn prune(place: &Place, copy: &str, before: &str, more: &[&str]) -> (bool, String) {
     let verb = ["audit", "prune", "--anchors", copy, "--before", before, "--reason", "it is archived"];
     place.dalsegno(&[&verb, more].concat(), true)
+}
+
+#[tokio::test]
+async fn a_copy_is_read_as_collectors_leave_it() {
+    let place = Place::new();
+    let store = place.store().await;
+    run(&*store, false).await;
+    anchor(&place, &*store, DAY).await;
+    let told = std::fs::read_to_string(place.path("operator.log")).unwrap();
+    let (first, line) = told.split_once('\n').unwrap();
+    let collected =
+        [b"\xff not text\n", first.as_bytes(), b"\n2027-01-31T12:00:00Z stdout F ", line.as_bytes()];
+    let copy = place.path("collected.log");
+    std::fs::write(&copy, collected.concat()).unwrap();
+
+    let (done, told) = place.dalsegno(&["audit", "verify", "--anchors", &copy], true);
+    assert!(done && told.contains("1 in the copy: 0 problems"), "{told}");
+    let (done, told) = place.dalsegno(&["audit", "verify", "--anchors", "/dev/null"], true);
+    assert!(!done && told.contains("holds no anchor") && told.contains(r#"{"anchor":{"#), "{told}");
 }
 
 #[tokio::test]

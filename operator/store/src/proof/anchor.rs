@@ -27,8 +27,8 @@ use crate::{Digest, Error, Place, RunId};
 /// First field of what is hashed.
 const TAG: &[u8] = b"dalsegno/anchor/v1";
 
-/// Runs that one anchor names at most.
-pub const RUNS: u32 = 100;
+/// Runs that one anchor names at most: its line is shorter than 16 KiB, from where on container runtimes split lines.
+pub const RUNS: u32 = 48;
 
 /// Where a run stood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ struct Line<A> {
     anchor: A,
 }
 
-/// How every line begins.
+/// How every line begins. In another line of a log these bytes are part of a string, and its quotes escaped.
 const BEGINNING: &str = "{\"anchor\":{";
 
 impl Anchor {
@@ -114,7 +114,16 @@ impl Anchor {
         anchor
     }
 
-    /// The anchor in a line of a log; `None`: the line is something else.
+    /// The anchor that a line of a log ends with, whatever a collector has put before it; `None`: there is none.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Anchor::parse`].
+    pub fn find(line: &str) -> Option<Result<Self, String>> {
+        Self::parse(&line[line.find(BEGINNING)?..])
+    }
+
+    /// The anchor that is this line; `None`: the line is something else.
     ///
     /// # Errors
     ///

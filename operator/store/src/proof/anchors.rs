@@ -31,9 +31,18 @@ impl Anchors {
         self.links.len()
     }
 
-    /// Takes the anchor in a line; other lines are passed over. `place`: where the line stands, for people.
+    /// Takes the anchor in a line of a log; other lines are passed over. `place`: where the line stands, for people.
     pub fn take(&mut self, place: &str, line: &str) -> Option<Problem> {
-        let anchor = match Anchor::parse(line)? {
+        self.add(place, Anchor::find(line)?)
+    }
+
+    /// Takes the anchor that the store keeps as this line.
+    pub(super) fn take_kept(&mut self, place: &str, line: &str) -> Option<Problem> {
+        self.add(place, Anchor::parse(line)?)
+    }
+
+    fn add(&mut self, place: &str, parsed: Result<Anchor, String>) -> Option<Problem> {
+        let anchor = match parsed {
             Ok(anchor) => anchor,
             Err(what) => return Some(Problem::at(place, what)),
         };

@@ -71,7 +71,7 @@ async fn anchors(
         let Some((last, _)) = page.last() else { break };
         after = *last;
         for (seq, line) in &page {
-            problems.extend(kept.take(&format!("anchor {seq}"), line));
+            problems.extend(kept.take_kept(&format!("anchor {seq}"), line));
         }
     }
     problems.extend(kept.breaks(true));

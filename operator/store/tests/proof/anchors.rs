@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use dalsegno_protocol::Boundary;
 use dalsegno_store::header::{self, NO_PARENT};
-use dalsegno_store::proof::{Anchor, Anchors, Signer, Standing, Unanchored, check_store};
-use dalsegno_store::{BoundaryRow, RunId, audit};
+use dalsegno_store::proof::{Anchor, Anchors, RUNS_PER_ANCHOR, Signer, Standing, Unanchored, check_store};
+use dalsegno_store::{BoundaryRow, Place, RunId, audit};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -73,6 +74,43 @@ async fn what_nobody_touched_agrees_with_its_anchors() {
     assert_eq!(problems(&mut rows, &copy[1..]).await, [""; 0], "a copy may begin late");
     let log = [r#"{"level":"INFO"}"#.to_owned(), copy[1].clone(), copy[1].clone()];
     assert_eq!(problems(&mut rows, &log).await, [""; 0], "and be a log");
+}
+
+#[tokio::test]
+async fn an_anchor_is_found_behind_whatever_a_collector_puts_before_it_and_the_store_keeps_it_bare() {
+    let (mut rows, signer) = (Rows::sound(), signer().await);
+    let line = anchored(&mut rows, &signer).remove(0);
+    for before in
+        ["2027-01-31T12:00:00.123456789Z stdout F ", "[pod/dalsegno-0/dalsegno] 2027-01-31T12:00:00Z "]
+    {
+        let mut copy = Anchors::default();
+        assert_eq!((copy.take("line 1", &format!("{before}{line}\r")), copy.count()), (None, 1));
+        let edited = format!("{before}{}", line.replace(r#""auditSeq":8"#, r#""auditSeq":7"#));
+        assert!(copy.take("line 2", &edited).unwrap().to_string().contains("it was edited"));
+    }
+    let quoted = serde_json::to_string(&json!({ "message": line })).unwrap();
+    assert_eq!(Anchors::default().take("line 1", &quoted), None, "where it is quoted it is none");
+
+    rows.anchors[0].1.insert(0, ' ');
+    let found = problems(&mut rows, &[line]).await;
+    assert_eq!(found, ["anchor 1: the copy has it, and the store has not, or another"]);
+}
+
+#[tokio::test]
+async fn an_anchor_of_as_many_runs_as_it_may_name_is_a_line_that_no_container_runtime_splits() {
+    let place = Place { turn: i32::MAX, boundary: Boundary::Result, epoch: i64::MAX };
+    let standing = Standing {
+        run: Uuid::max(),
+        audit_seq: i64::MAX,
+        audit_hash: [u8::MAX; 32],
+        head: Some((place, [u8::MAX; 32])),
+    };
+    let moved = Unanchored {
+        last: Some((i64::MAX - 1, NO_PARENT)),
+        standings: vec![standing; RUNS_PER_ANCHOR as usize],
+    };
+    let anchor = Anchor::next(&moved, Uuid::max(), Timestamp::MAX, &*signer().await);
+    assert!(anchor.line().unwrap().len() < 16 << 10);
 }
 
 #[tokio::test]
