@@ -184,8 +184,8 @@ pub enum AuditCommand {
     Verify {
         #[command(flatten)]
         store: StoreArgs,
-        /// Copy of the anchors that was kept outside, such as the operator's log: with it a chain's end that was cut, a
-        /// run that was taken away and a chain that was built anew are found too.
+        /// Copy of the anchors that was kept outside, such as the operator's log (`-`: standard input): with it a chain's
+        /// end that was cut, a run that was taken away and a chain that was built anew are found too.
         #[arg(long, value_name = "FILE")]
         anchors: Option<PathBuf>,
         /// Public key that must have signed them, in base64; several where it was changed; unset: whichever they name.
@@ -201,7 +201,7 @@ pub enum AuditCommand {
         /// Anchors from before this day count (2027-01-31, UTC), or from before this time (2027-01-31T12:00:00Z).
         #[arg(long, value_name = "TIME", value_parser = time)]
         before: jiff::Timestamp,
-        /// Copy of the anchors that was kept outside, such as the operator's log.
+        /// Copy of the anchors that was kept outside, such as the operator's log; `-`: standard input.
         #[arg(long, value_name = "FILE")]
         anchors: PathBuf,
         /// Public key that must have signed them, in base64; several where it was changed; unset: whichever they name.

@@ -1,7 +1,7 @@
 //! Whether what the store says was done is what was written; and the start of it, once an anchor stands for that.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead, BufReader, stdin};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -121,14 +121,18 @@ async fn check(store: &dyn Store, copy: Option<&Path>, keys: Vec<PublicKey>) -> 
     Ok(anchors)
 }
 
-/// Takes the anchors in a file; answers how many problems it told.
+/// Takes the anchors in a file, or in standard input where it is `-`; answers how many problems it told.
 fn read(path: &Path, anchors: &mut Anchors) -> anyhow::Result<u64> {
+    let (name, log): (_, Box<dyn BufRead>) = match path.to_str() {
+        Some("-") => ("standard input".to_owned(), Box::new(stdin().lock())),
+        _ => (path.display().to_string(), Box::new(BufReader::new(File::open(path)?))),
+    };
     let mut problems = 0;
-    for (line, number) in BufReader::new(File::open(path)?).split(b'\n').zip(1..) {
+    for (line, number) in log.split(b'\n').zip(1..) {
         let line = line?;
         // Other lines may hold any bytes.
         let line = String::from_utf8_lossy(&line);
-        if let Some(problem) = anchors.take(&format!("{}, line {number}", path.display()), &line) {
+        if let Some(problem) = anchors.take(&format!("{name}, line {number}"), &line) {
             print_line!("{problem}");
             problems += 1;
         }

@@ -1,7 +1,7 @@
 //! A store, a run in it, and the program.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use dalsegno_protocol::{Boundary, RawValue, Usage};
@@ -73,12 +73,17 @@ impl Place {
 
     /// Carries out a verb: whether it succeeded, and all that it told.
     pub fn dalsegno(&self, verb: &[&str], keys: bool) -> (bool, String) {
+        self.dalsegno_with(Stdio::null(), verb, keys)
+    }
+
+    /// The same, with this standard input.
+    pub fn dalsegno_with(&self, input: impl Into<Stdio>, verb: &[&str], keys: bool) -> (bool, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dalsegno"));
         command.args(verb).env_clear().env("DALSEGNO_DATABASE_URL", &self.url).env("USER", "ada");
         if keys {
             command.env("DALSEGNO_ENCRYPTION_KEYS", self.path("keys"));
         }
-        let output = command.output().unwrap();
+        let output = command.stdin(input).output().unwrap();
         let told = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
         (output.status.success(), told)
     }

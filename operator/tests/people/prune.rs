@@ -1,5 +1,7 @@
 //! `dalsegno audit` with a copy of the anchors: how it is read; what `prune` drops, who may, and what a person is told.
 
+use std::fs::File;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use dalsegno_store::proof::{Anchor, Signer};
@@ -40,7 +42,7 @@ fn prune(place: &Place, copy: &str, before: &str, more: &[&str]) -> (bool, Strin
 }
 
 #[tokio::test]
-async fn a_copy_is_read_as_collectors_leave_it() {
+async fn a_copy_is_read_as_collectors_leave_it_and_from_standard_input() {
     let place = Place::new();
     let store = place.store().await;
     run(&*store, false).await;
@@ -54,8 +56,14 @@ async fn a_copy_is_read_as_collectors_leave_it() {
 
     let (done, told) = place.dalsegno(&["audit", "verify", "--anchors", &copy], true);
     assert!(done && told.contains("1 in the copy: 0 problems"), "{told}");
-    let (done, told) = place.dalsegno(&["audit", "verify", "--anchors", "/dev/null"], true);
+    let (verify, input) = (["audit", "verify", "--anchors", "-"], || File::open(&copy).unwrap());
+    let (done, told) = place.dalsegno_with(input(), &verify, true);
+    assert!(done && told.contains("1 in the copy: 0 problems"), "{told}");
+    let (done, told) = place.dalsegno(&verify, true);
     assert!(!done && told.contains("holds no anchor") && told.contains(r#"{"anchor":{"#), "{told}");
+    let verb = ["audit", "prune", "--anchors", "-", "--before", NEXT_DAY, "--reason", "it is archived"];
+    let (done, told) = place.dalsegno_with(input(), &verb, true);
+    assert!(done && told.contains("rows of 1 runs were pruned"), "{told}");
 }
 
 #[tokio::test]
