@@ -189,7 +189,7 @@ pub enum AuditCommand {
         #[arg(long, value_name = "FILE")]
         anchors: Option<PathBuf>,
         /// Public key that must have signed them, in base64; several where it was changed; unset: whichever they name.
-        #[arg(long, value_parser = public_key)]
+        #[arg(long, value_parser = public_key, requires = "anchors")]
         public_key: Vec<PublicKey>,
     },
     /// Drops the start of each run's audit, up to the last row that an anchor named before a time; what is left still

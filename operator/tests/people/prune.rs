@@ -67,6 +67,14 @@ async fn a_copy_is_read_as_collectors_leave_it_and_from_standard_input() {
 }
 
 #[tokio::test]
+async fn a_public_key_without_a_copy_that_it_must_have_signed_is_refused() {
+    let place = Place::new();
+    let key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+    let (done, told) = place.dalsegno(&["audit", "verify", "--public-key", key], true);
+    assert!(!done && told.contains("--anchors <FILE>"), "{told}");
+}
+
+#[tokio::test]
 async fn what_an_anchor_of_the_copy_named_before_that_day_is_pruned_and_the_rest_still_verifies() {
     let place = Place::new();
     let (store, copy) = (place.store().await, place.path("operator.log"));
