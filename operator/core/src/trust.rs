@@ -125,12 +125,14 @@ impl std::fmt::Display for Known {
 }
 
 fn prior_run(prior: &PriorRun) -> Hold {
-    let PriorRun { id: _, object_uid, same_tenant, turn } = prior;
-    let adoptable = if *same_tenant {
-        ""
+    let PriorRun { id: _, object_uid, tenant, asked_by, turn } = prior;
+    let adoptable = if tenant == asked_by {
+        String::new()
     } else {
-        "; its namespace had another UID: before it can be adopted, an administrator runs `dalsegno adopt-namespace \
-         OLD_UID NEW_UID --reason TEXT`"
+        format!(
+            "; its namespace had another UID: before it can be adopted, an administrator runs `dalsegno \
+             adopt-namespace {tenant} {asked_by} --reason TEXT`"
+        )
     };
     let message = format!(
         "the store holds a run of this name at turn {turn} that belonged to object {object_uid}{adoptable}"

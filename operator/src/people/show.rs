@@ -87,7 +87,8 @@ async fn shredding(store: &dyn Store, run: &RunRecord) -> anyhow::Result<Option<
 }
 
 fn print_run(run: &RunRecord, shredding: Option<&(AuditRow, u64)>) {
-    print_line!("run         {}/{}  (id {}, object {})", run.namespace, run.name, run.id, run.object_uid);
+    let RunRecord { namespace, name, id, object_uid, tenant, .. } = run;
+    print_line!("run         {namespace}/{name}  (id {id}, object {object_uid}, namespace UID {tenant})");
     print_line!("begun       {}", clock(run.created_at));
     print_line!("state       {}", ending(run));
     if let Some((AuditRow { at, actor, detail, .. }, plain)) = shredding {

@@ -40,7 +40,7 @@ BEGIN
             RETURN;
         ELSE
             prior := jsonb_build_object('id', row_.id, 'object_uid', row_.object_uid,
-                'same_tenant', row_.tenant = _tenant, 'turn', coalesce(row_.head_turn, 0));
+                'tenant', row_.tenant, 'turn', coalesce(row_.head_turn, 0));
             RETURN;
         END IF;
     END LOOP;

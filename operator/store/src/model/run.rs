@@ -58,8 +58,10 @@ pub struct PriorRun {
     pub id: RunId,
     /// UID of the object it belonged to.
     pub object_uid: String,
-    /// Whether its namespace had the same UID, so that it can be adopted.
-    pub same_tenant: bool,
+    /// UID of the namespace it belongs to.
+    pub tenant: String,
+    /// UID of the namespace as it is now: if it is another, the run cannot be adopted.
+    pub asked_by: String,
     /// Its latest turn.
     pub turn: i32,
 }

@@ -39,7 +39,7 @@ const GET_REVISION: &str = "SELECT document FROM revisions WHERE hash = $1";
 struct Prior {
     id: Uuid,
     object_uid: String,
-    same_tenant: bool,
+    tenant: String,
     turn: i32,
 }
 
@@ -66,7 +66,8 @@ impl Postgres {
             return Ok(Created::Prior(PriorRun {
                 id: prior.id,
                 object_uid: prior.object_uid,
-                same_tenant: prior.same_tenant,
+                tenant: prior.tenant,
+                asked_by: tenant.clone(),
                 turn: prior.turn,
             }));
         }

@@ -28,9 +28,10 @@ pub(super) async fn create_run(conn: &mut SqliteConnection, now: i64, new: NewRu
             (Some(prior), OnPrior::Hold | OnPrior::Adopt) => {
                 return Ok(Created::Prior(PriorRun {
                     id: prior.id,
-                    same_tenant: prior.tenant == new.tenant,
-                    turn: prior.head_turn.unwrap_or_default(),
                     object_uid: prior.object_uid,
+                    tenant: prior.tenant,
+                    asked_by: new.tenant,
+                    turn: prior.head_turn.unwrap_or_default(),
                 }));
             }
             (Some(_), OnPrior::Ignore) => {

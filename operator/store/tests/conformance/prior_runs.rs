@@ -38,7 +38,13 @@ async fn a_prior_run_holds_and_is_not_touched(world: &World) {
     world.turn(&worker, 2).await;
     let before = still(world.of(&worker).await);
     let later = namesake(&new, OnPrior::Hold);
-    let expected = PriorRun { id: new.id, object_uid: new.object_uid.clone(), same_tenant: true, turn: 2 };
+    let expected = PriorRun {
+        id: new.id,
+        object_uid: new.object_uid.clone(),
+        tenant: new.tenant.clone(),
+        asked_by: new.tenant.clone(),
+        turn: 2,
+    };
     assert_eq!(prior(world, &later).await, expected);
     assert_eq!(prior(world, &later).await, expected);
     assert_eq!(still(world.of(&worker).await), before);
@@ -156,7 +162,8 @@ async fn a_run_of_another_tenant_is_not_adopted(world: &World) {
     let new = new_run();
     let before = world.take_up(&new).await;
     let stranger = NewRun { tenant: "tenant-2".into(), ..namesake(&new, OnPrior::Adopt) };
-    assert!(!prior(world, &stranger).await.same_tenant);
+    let PriorRun { tenant, asked_by, .. } = prior(world, &stranger).await;
+    assert_eq!((tenant.as_str(), asked_by.as_str()), ("tenant-1", "tenant-2"));
     assert_eq!(still(world.look(&new.object_uid).await), still(before));
 }
 

@@ -252,7 +252,7 @@ fn sights() -> impl Strategy<Value = Change> {
             match store {
                 0 => given.store_unknown(),
                 1 => given.not_in_store(),
-                2 => given.prior(3, false),
+                2 => given.prior(3, "old-uid"),
                 _ => given,
             }
         })

@@ -87,15 +87,15 @@ fn taking_up() -> Vec<Case> {
         ),
         case(
             "a prior run of the same name holds it",
-            run().prior(12, true),
+            run().prior(12, "shop-uid"),
             rests(Summary::Held, Reason::PriorRunFound)
                 .again(60)
                 .says("at turn 12 that belonged to object earlier-uid. Set spec.onPriorRun"),
         ),
         case(
-            "a prior run of another namespace UID says who can make it adoptable",
-            run().prior(12, false),
-            rests(Summary::Held, Reason::PriorRunFound).says("`dalsegno adopt-namespace OLD_UID NEW_UID --reason TEXT`"),
+            "a prior run of another namespace UID says with which command it is made adoptable",
+            run().prior(12, "old-uid"),
+            rests(Summary::Held, Reason::PriorRunFound).says("an administrator runs `dalsegno adopt-namespace old-uid shop-uid --reason TEXT`"),
         ),
         case("the first attempt of a run that was taken up gets its pod", run(), acts("create triage-1")),
         case(

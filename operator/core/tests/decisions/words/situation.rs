@@ -175,9 +175,11 @@ impl Given {
         self
     }
 
-    pub fn prior(mut self, turn: i32, same_tenant: bool) -> Self {
-        let object_uid = "earlier-uid".into();
-        self.seen.store = StoreSight::Prior(PriorRun { id: Uuid::nil(), object_uid, same_tenant, turn });
+    /// A prior run, of the namespace that had this UID; the namespace has the UID `shop-uid`.
+    pub fn prior(mut self, turn: i32, tenant: &str) -> Self {
+        let (object_uid, asked_by) = ("earlier-uid".into(), "shop-uid".into());
+        let prior = PriorRun { id: Uuid::nil(), object_uid, tenant: tenant.into(), asked_by, turn };
+        self.seen.store = StoreSight::Prior(prior);
         self
     }
 
