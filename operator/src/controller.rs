@@ -160,10 +160,13 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
     use dalsegno_crds::{ConditionType, find_condition};
-    use dalsegno_store::{Lifecycle, LookUp};
-    use serde_json::json;
+    use dalsegno_store::audit::{actor, kind};
+    use dalsegno_store::{Lifecycle, LookUp, RunRecord};
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::pods;
     use crate::world::{self, Asked, Disk};
 
     const UID: &str = "11111111-2222-3333-4444-555555555555";
@@ -218,6 +221,34 @@ mod tests {
         /// How often something was written at the API server.
         fn written(&self) -> usize {
             self.asked.lock().unwrap().iter().filter(|(method, ..)| method != "GET").count()
+        }
+
+        async fn row(&self) -> RunRecord {
+            let LookUp::Found(row) = self.ctx.store.look_up(UID).await.unwrap() else {
+                panic!("it is there")
+            };
+            *row
+        }
+
+        /// The pod that was created last.
+        fn pod(&self) -> Value {
+            let asked = self.asked.lock().unwrap();
+            let created = asked.iter().rfind(|(method, path, _)| method == "POST" && path.ends_with("/pods"));
+            created.unwrap().2.clone()
+        }
+
+        /// Its worker runs, and that is seen, or what became of it.
+        async fn worker(&self, seen: fn(Pod) -> watcher::Event<Pod>) {
+            let mut pod = self.pod();
+            pod["metadata"]["uid"] = self.row().await.attempt.pod_uid.into();
+            let image = format!("registry/agent@sha256:{}", "1".repeat(64));
+            let container = json!({
+                "name": names::WORKER_CONTAINER, "image": "agent", "imageID": image, "ready": true, "restartCount": 0,
+                "state": { "running": { "startedAt": "2026-05-01T00:00:00Z" } },
+            });
+            pod["status"] = json!({ "phase": "Running", "containerStatuses": [container] });
+            let watch = futures::stream::iter([Ok(seen(serde_json::from_value(pod).unwrap()))]);
+            pods::follow(self.ctx.pods.clone(), watch).collect::<Vec<_>>().await;
         }
 
         fn metrics(&self) -> String {
@@ -283,5 +314,41 @@ mod tests {
         lost.look().await.unwrap();
         let told = lost.metrics();
         assert!(told.contains("attempts_ended_total{cause=\"PodVanished\"} 1\n"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_run_with_a_damaged_head_is_held_and_with_last_good_goes_on_from_the_turn_before_the_damage() {
+        let mut lost = Lost::new().await;
+        lost.worker(watcher::Event::Apply).await;
+        lost.look().await.unwrap();
+        let row = lost.row().await;
+        world::work(lost.ctx.store.as_ref(), row.id, &row.attempt.pod_uid.unwrap(), 3).await;
+        lost.look().await.unwrap();
+        lost.disk.execute("UPDATE boundaries SET ops = substr(ops, 1, length(ops) - 1) WHERE turn = 2").await;
+        lost.worker(watcher::Event::Delete).await;
+        lost.look().await.unwrap();
+        let (_, reason, message) = lost.ready();
+        assert_eq!(reason, "Held");
+        assert!(message.contains("the last good checkpoint is turn 1 (result)"), "{message}");
+        assert_eq!(lost.pod()["metadata"]["name"], "nightly-1");
+
+        let recovery = json!({ "onCorruptCheckpoint": "LastGood" });
+        lost.run.spec.recovery = serde_json::from_value(recovery).unwrap();
+        lost.look().await.unwrap();
+        let (row, pod) = (lost.row().await, lost.pod());
+        let head = row.head.unwrap();
+        assert_eq!((head.turn, row.highest_turn, row.attempt.number), (1, 3, 2));
+        assert_eq!(row.attempt.pod_name.as_deref(), Some("nightly-2"));
+        assert_eq!(pod["metadata"]["name"], "nightly-2");
+        assert_eq!(pod["metadata"]["annotations"][names::ANNOTATION_TURN], format!("1/{}", head.position));
+        assert!(lost.events().contains(&"Rewound".to_owned()), "{:?}", lost.events());
+        let audit = lost.ctx.store.audit(row.id).await.unwrap();
+        let rewound = audit.iter().find(|it| it.kind == kind::REWOUND).unwrap();
+        assert_eq!(rewound.actor, actor::OPERATOR);
+        assert!(rewound.detail.contains("turn 2 (result)"), "{}", rewound.detail);
+
+        // Looked at for the attempt, not again for the wish, and again behind the damage.
+        let told = lost.metrics();
+        assert!(told.contains("effects_total{effect=\"verify-head\"} 2\n"), "{told}");
     }
 }

@@ -5,7 +5,8 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
 use axum::http::{Method, Request, Response};
-use dalsegno_store::Store;
+use dalsegno_protocol::{Boundary, Usage};
+use dalsegno_store::{Attached, Commit, Committed, RunId, Store};
 use kube::Client;
 use kube::client::Body;
 use kube::runtime::events::Reporter;
@@ -113,6 +114,33 @@ impl Disk {
 
     fn url(&self) -> String {
         format!("sqlite://{}", self.0.path().join("runs.db").display())
+    }
+}
+
+/// What a worker does in the pod with this UID: it attaches, and commits so many turns, each an item of one list.
+pub async fn work(store: &dyn Store, run: RunId, pod: &str, turns: i32) {
+    let capability = [1; 32];
+    assert!(matches!(store.attach(run, pod, &capability).await.unwrap(), Attached::Ok(_)));
+    for turn in 1..=turns {
+        let commit = Commit {
+            run,
+            capability,
+            turn,
+            boundary: Boundary::Result,
+            commit_id: RunId::now_v7(),
+            digest: [2; 32],
+            ops: Some(format!(r#"{{"append":{{"log":[{{"json":{turn}}}]}}}}"#).into()),
+            full: false,
+            size: 0,
+            base: None,
+            events: Vec::new(),
+            calls: Vec::new(),
+            records: Vec::new(),
+            usage: Usage::default(),
+            trigger: None,
+            finish: None,
+        };
+        assert!(matches!(store.commit(&commit).await.unwrap(), Committed::Ok(_)));
     }
 }
 
