@@ -85,6 +85,7 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
             let seen = HeadSight::of(&row, found.map_err(Error::store("verifying the head"))?);
             if let Checkpoint::Corrupt(corruption) = &seen.found {
                 tracing::error!(detail = corruption.detail, "the run cannot go on from its head");
+                ground.head_is_damaged();
             }
             ground.remember(run, &seen);
             Ok(Some(Fact::Head(seen)))

@@ -182,6 +182,10 @@ impl Ground for Context {
         self.metrics.ended(cause);
     }
 
+    fn head_is_damaged(&self) {
+        self.metrics.damage("head");
+    }
+
     fn store_away(&self, error: &Error) {
         self.metrics.looked_up("unknown");
         tracing::warn!(error = chain(error), "the store did not carry out an effect");

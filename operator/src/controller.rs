@@ -129,7 +129,12 @@ pub(crate) async fn guarded(run: Arc<Run>, ctx: Arc<Context>) -> Result<Action> 
         Err(
             kube::runtime::finalizer::Error::ApplyFailed(error)
             | kube::runtime::finalizer::Error::CleanupFailed(error),
-        ) => Err(error),
+        ) => {
+            if let Error::Store { source, .. } = &error {
+                ctx.metrics.failed("run", source);
+            }
+            Err(error)
+        }
         Err(error) => Err(Error::Finalizer(error.to_string())),
     }
 }
@@ -252,7 +257,7 @@ mod tests {
         }
 
         fn metrics(&self) -> String {
-            world::metrics(&self.ctx)
+            world::metrics(&self.ctx.metrics)
         }
     }
 
@@ -325,6 +330,7 @@ mod tests {
         world::work(lost.ctx.store.as_ref(), row.id, &row.attempt.pod_uid.unwrap(), 3).await;
         lost.look().await.unwrap();
         lost.disk.execute("UPDATE boundaries SET ops = substr(ops, 1, length(ops) - 1) WHERE turn = 2").await;
+        assert!(lost.metrics().contains("damage_total{place=\"head\"} 0\n"), "{}", lost.metrics());
         lost.worker(watcher::Event::Delete).await;
         lost.look().await.unwrap();
         let (_, reason, message) = lost.ready();
@@ -350,5 +356,22 @@ mod tests {
         // Looked at for the attempt, not again for the wish, and again behind the damage.
         let told = lost.metrics();
         assert!(told.contains("effects_total{effect=\"verify-head\"} 2\n"), "{told}");
+        assert!(told.contains("damage_total{place=\"head\"} 1\n"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn damage_that_is_met_in_a_run_is_counted_whether_it_is_looked_up_or_deleted() {
+        let mut lost = Lost::new().await;
+        assert!(lost.metrics().contains("damage_total{place=\"run\"} 0\n"), "{}", lost.metrics());
+        lost.disk.execute("DELETE FROM attempts").await;
+        lost.look().await.unwrap();
+        assert!(lost.metrics().contains("damage_total{place=\"run\"} 1\n"), "{}", lost.metrics());
+
+        lost.run.metadata.finalizers = Some(vec![names::FINALIZER.into()]);
+        let mut run = serde_json::to_value(&lost.run).unwrap();
+        run["metadata"]["deletionTimestamp"] = "2026-05-01T00:00:00Z".into();
+        let run = Arc::new(serde_json::from_value(run).unwrap());
+        guarded(run, lost.ctx.clone()).await.unwrap_err();
+        assert!(lost.metrics().contains("damage_total{place=\"run\"} 2\n"), "{}", lost.metrics());
     }
 }

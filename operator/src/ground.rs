@@ -59,6 +59,9 @@ pub trait Ground {
     /// An attempt was ended for this cause.
     fn ended(&self, cause: &str);
 
+    /// The run's head was looked at, and the run cannot go on from it.
+    fn head_is_damaged(&self);
+
     /// The store answered when it was asked, and did not carry out an effect.
     fn store_away(&self, error: &Error);
 

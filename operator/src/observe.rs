@@ -20,7 +20,10 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
     let (store, result) = match ctx.store.look_up(&uid).await {
         Ok(LookUp::Found(row)) => (StoreSight::Found(row), "found"),
         Ok(LookUp::NotFound { store_id, .. }) => (StoreSight::NotFound { store_id }, "not-found"),
-        Err(error) => (StoreSight::Unknown(error.to_string()), "unknown"),
+        Err(error) => {
+            ctx.metrics.failed("run", &error);
+            (StoreSight::Unknown(error.to_string()), "unknown")
+        }
     };
     ctx.metrics.looked_up(result);
     let row = match &store {

@@ -48,6 +48,7 @@ async fn drop_expired(store: &dyn Store, metrics: &Metrics) -> Result<()> {
         after = *last;
         for run in runs {
             if let Err(error) = drop_expired_of(store, run, metrics).await {
+                metrics.failed("retention", &error);
                 tracing::warn!(%run, error = chain(&error), "what is past its retention was not dropped");
             }
         }
@@ -76,6 +77,7 @@ async fn drop_old(store: &dyn Store, metrics: &Metrics) -> Result<()> {
         after = *last;
         for run in runs {
             if let Err(error) = drop_old_of(store, run, metrics).await {
+                metrics.failed("retention", &error);
                 tracing::warn!(%run, error = chain(&error), "what stands before its last boundaries was not dropped");
             }
         }
@@ -97,13 +99,14 @@ async fn drop_old_of(store: &dyn Store, run: RunId, metrics: &Metrics) -> Result
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
-    use dalsegno_store::{AskedBy, Created, Deadlines, NewRun, OnPrior, Retention};
+    use dalsegno_store::{
+        AskedBy, Created, Deadlines, Identity, NewRun, OnPrior, PodRecord, Retention, Verdict,
+    };
 
     use super::*;
-    use crate::world::Disk;
+    use crate::world::{self, Disk};
 
-    /// A run that is over, and past its retention.
-    async fn over(store: &dyn Store, name: &str) -> RunId {
+    async fn begun(store: &dyn Store, name: &str) -> RunId {
         let new = NewRun {
             id: RunId::now_v7(),
             tenant: "tenant-1".into(),
@@ -117,9 +120,36 @@ mod tests {
         let Created::Run(run) = store.create_run(&new).await.unwrap() else {
             panic!("{name} stands in the way")
         };
-        store.set_retention(run.id, &Retention { days: 0, ..Retention::default() }).await.unwrap();
-        store.mark_deleted(name, &AskedBy::default()).await.unwrap();
         run.id
+    }
+
+    /// A run that is over, and past its retention.
+    async fn over(store: &dyn Store, name: &str) -> RunId {
+        let run = begun(store, name).await;
+        store.set_retention(run, &Retention { days: 0, ..Retention::default() }).await.unwrap();
+        store.mark_deleted(name, &AskedBy::default()).await.unwrap();
+        run
+    }
+
+    /// A run of three turns that keeps the last one, and is over.
+    async fn keeper(store: &dyn Store, name: &str) -> RunId {
+        let run = begun(store, name).await;
+        let digest = format!("sha256:{}", "1".repeat(64));
+        let verdict = Verdict::Accepted;
+        let identity =
+            Identity { image_digest: digest.clone(), agent_version: digest, verdict, remark: String::new() };
+        let pod_name = format!("{name}-1");
+        let pod = PodRecord {
+            uid: format!("pod of {name}"),
+            name: pod_name,
+            revision: "1".into(),
+            identity: Some(identity),
+        };
+        store.record_pod(run, 1, &pod).await.unwrap();
+        world::work(store, run, &pod.uid, 3).await;
+        store.set_retention(run, &Retention { keep_last: Some(1), ..Retention::default() }).await.unwrap();
+        store.mark_deleted(name, &AskedBy::default()).await.unwrap();
+        run
     }
 
     #[tokio::test]
@@ -134,5 +164,23 @@ mod tests {
         .await;
         drop_expired(&*store, &Metrics::default()).await.unwrap();
         assert_eq!(store.expired(RunId::nil()).await.unwrap(), [first]);
+    }
+
+    #[tokio::test]
+    async fn damage_that_keeps_a_run_from_being_dropped_is_counted_and_stops_no_other() {
+        let disk = Disk::new();
+        let store = disk.store().await;
+        let (first, second) = (keeper(&*store, "first").await, keeper(&*store, "second").await);
+        disk.execute(
+            "UPDATE boundaries SET ops = substr(ops, 1, length(ops) - 1) \
+             WHERE turn = 2 AND run = (SELECT id FROM runs WHERE name = 'first')",
+        )
+        .await;
+        let metrics = Metrics::default();
+        drop_old(&*store, &metrics).await.unwrap();
+        let told = world::metrics(&metrics);
+        assert!(told.contains("damage_total{place=\"retention\"} 1\n"), "{told}");
+        let dropped = async |run| store.get_run(run).await.unwrap().unwrap().dropped_to.map(|to| to.turn);
+        assert_eq!((dropped(first).await, dropped(second).await), (None, Some(2)));
     }
 }

@@ -38,6 +38,7 @@ pub struct Metrics {
     pulses: Family<OutcomeLabel, Counter>,
     lookups: Family<ResultLabel, Counter>,
     unreadable: Family<KindLabel, Counter>,
+    damage: Family<PlaceLabel, Counter>,
     active: Gauge,
     expired_runs: Counter,
     expired_rows: Counter,
@@ -81,6 +82,14 @@ struct KindLabel {
     kind: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PlaceLabel {
+    place: &'static str,
+}
+
+/// Where damage is met.
+const PLACES: [&str; 3] = ["head", "run", "retention"];
+
 #[derive(Clone)]
 struct Seconds(Histogram);
 
@@ -107,6 +116,15 @@ impl Metrics {
             "unreadable",
             "Looks at an object that is not what this version reads, by kind",
             self.unreadable.clone(),
+        );
+        // There from the start, so that a rate can be taken of the first one too.
+        for place in PLACES {
+            drop(self.damage.get_or_create(&PlaceLabel { place }));
+        }
+        registry.register(
+            "damage",
+            "Looks into the store that met damage, by what was looked at",
+            self.damage.clone(),
         );
         registry.register(
             "expired_runs",
@@ -158,6 +176,18 @@ impl Metrics {
     /// An object of this kind is not what this version reads.
     pub fn unreadable(&self, kind: &str) {
         self.unreadable.get_or_create(&KindLabel { kind: kind.to_owned() }).inc();
+    }
+
+    /// What stands in the store at this place is not what was written.
+    pub fn damage(&self, place: &'static str) {
+        self.damage.get_or_create(&PlaceLabel { place }).inc();
+    }
+
+    /// The store failed at this place: with damage or without, which is not counted here.
+    pub fn failed(&self, place: &'static str, error: &dalsegno_store::Error) {
+        if matches!(error, dalsegno_store::Error::Corrupt { .. }) {
+            self.damage(place);
+        }
     }
 
     /// So many rows of a run that is past its retention were dropped; the last ones, if it is done.

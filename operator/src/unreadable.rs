@@ -106,7 +106,7 @@ mod tests {
     }
 
     fn counted(ctx: &Context, kind: &str) -> bool {
-        world::metrics(ctx).contains(&format!("unreadable_total{{kind=\"{kind}\"}} 1"))
+        world::metrics(&ctx.metrics).contains(&format!("unreadable_total{{kind=\"{kind}\"}} 1"))
     }
 
     #[tokio::test]

@@ -145,9 +145,9 @@ pub async fn work(store: &dyn Store, run: RunId, pod: &str, turns: i32) {
 }
 
 /// The operator's metrics, as they are served.
-pub fn metrics(ctx: &Context) -> String {
+pub fn metrics(metrics: &Metrics) -> String {
     let (mut registry, mut text) = (Registry::default(), String::new());
-    ctx.metrics.register(&mut registry);
+    metrics.register(&mut registry);
     encode(&mut text, &registry).unwrap();
     text
 }

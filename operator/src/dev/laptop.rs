@@ -163,6 +163,8 @@ impl Ground for Laptop {
 
     fn ended(&self, _: &str) {}
 
+    fn head_is_damaged(&self) {}
+
     fn store_away(&self, _: &Error) {}
 
     fn at_rest(&self, row: &RunRecord) {
