@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use ledger::Ledger;
-use world::{Laptop, here};
+use world::{Laptop, built, here};
 
 #[test]
 fn a_run_goes_to_its_end_and_a_finished_one_only_begins_anew_when_told() {
@@ -95,25 +95,40 @@ fn a_worker_that_is_killed_again_and_again_loses_and_repeats_nothing() {
 }
 
 #[test]
-fn the_example_agent_of_the_readme_runs_unchanged_and_writes_each_note_once() {
+fn the_example_agent_in_python_of_the_readme_runs_unchanged_and_writes_each_note_once() {
+    let command = example("python3 deploy/examples/python-agent/agent.py");
+    let (python, agent) = command.split_once(' ').unwrap();
+    let agent = here("..").join(agent).canonicalize().unwrap();
+    runs_unchanged(&[python, agent.to_str().unwrap()], r#"{"notes": 6}"#);
+}
+
+#[test]
+fn the_example_agent_in_rust_of_the_readme_runs_unchanged_and_writes_each_note_once() {
+    let agent = built(&example("agent"));
+    runs_unchanged(&[agent.to_str().unwrap()], r#"{"notes":6}"#);
+}
+
+/// The command that the README runs on a laptop, as it stands there.
+fn example(command: &str) -> String {
+    let readme = fs::read_to_string(here("../README.md")).unwrap();
+    let mut lines = readme.lines().filter_map(|line| line.strip_prefix("dalsegno dev ")?.split_once(" -- "));
+    let (flags, command) = lines.find(|(_, it)| *it == command).unwrap();
+    assert!(flags.contains("--input") && flags.contains("--kill-every"), "{flags}");
+    command.to_owned()
+}
+
+/// It is killed, and goes on; and what it writes stands in the ledger once.
+fn runs_unchanged(command: &[&str], output: &str) {
     let ledger = Ledger::new();
     let input =
         json!({ "goal": "Write a field guide.", "turns": 6, "turnSeconds": 0.5, "ledger": ledger.url });
     let laptop = Laptop::new(&input);
-    let readme = fs::read_to_string(here("../README.md")).unwrap();
-    let line =
-        readme.lines().find(|line| line.starts_with("dalsegno dev ") && line.contains("python3")).unwrap();
-    let (flags, command) = line.split_once(" -- ").unwrap();
-    assert!(flags.contains("--input") && flags.contains("--kill-every"), "{flags}");
-    let (python, agent) = command.split_once(' ').unwrap();
-    let agent = here("..").join(agent).canonicalize().unwrap();
-
     let flags = ["--input", "input.json", "--kill-every", "2500ms"];
-    let ended = laptop.dev_on(&flags, &[python, agent.to_str().unwrap()]).end();
+    let ended = laptop.dev_on(&flags, command).end();
     ended.told(0, &["a disruption, not charged", "resumes at turn", "GoalReached: 6 notes are written"]);
     assert_eq!(ledger.turns(), [1, 2, 3, 4, 5, 6]);
     let run = laptop.rows().remove(0);
-    assert_eq!(run.finish.unwrap().output.unwrap(), r#"{"notes": 6}"#);
+    assert_eq!(run.finish.unwrap().output.unwrap(), output);
     assert!(run.counters.disruptions >= 1 && run.counters.recovery_attempts == 0, "{:?}", run.counters);
 }
 

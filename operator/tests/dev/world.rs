@@ -273,3 +273,21 @@ impl Ended {
 pub fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
+
+/// A program of the examples. A build of the workspace puts it beside ours; whoever runs these tests alone gets it here.
+pub fn built(name: &str) -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_dalsegno")).with_file_name(name);
+    if !program.exists() {
+        let mut build = Command::new(env!("CARGO"));
+        build.current_dir(here("..")).args([
+            "build",
+            "--locked",
+            "--package",
+            "dalsegno-example",
+            "--bin",
+            name,
+        ]);
+        assert!(build.status().unwrap().success());
+    }
+    program
+}
