@@ -139,6 +139,11 @@ impl Keys {
         Self { provider, known: Mutex::default() }
     }
 
+    /// The same keys with nothing looked up: what one moment tells of a run's data key holds for that moment alone.
+    pub fn of_a_moment(&self) -> Self {
+        Self::of(self.provider.clone())
+    }
+
     /// How payloads of a run are read. To be asked once they are read: a key may be made meanwhile. `looks_sealed`: whether
     /// any of them does; without keys it is out of reach, or damaged where the run has no data key.
     pub async fn to_read(&self, shelf: &impl KeyShelf, run: RunId, looks_sealed: bool) -> Result<Sealing> {

@@ -1,7 +1,5 @@
 //! One moment's look at the database: a transaction of its own, on a connection of its own.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -88,7 +86,7 @@ impl Postgres {
 
     pub(super) async fn do_reading(&self) -> Work<Box<dyn Reading>> {
         let conn = Mutex::new(self.pool.moment().await?);
-        Ok(Box::new(Moment { conn, kept: !self.pool.transaction_pooling(), keys: Arc::clone(&self.keys) }))
+        Ok(Box::new(Moment { conn, kept: !self.pool.transaction_pooling(), keys: self.keys.of_a_moment() }))
     }
 }
 
@@ -97,7 +95,7 @@ struct Moment {
     conn: Mutex<PgConnection>,
     /// Whether prepared statements may be kept.
     kept: bool,
-    keys: Arc<Keys>,
+    keys: Keys,
 }
 
 impl Answers for Moment {

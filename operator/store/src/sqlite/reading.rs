@@ -1,7 +1,5 @@
 //! One moment's look at the database: a transaction of a reader.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, Sqlite as Db, SqliteConnection, Transaction};
@@ -84,13 +82,13 @@ impl Sqlite {
             (None, Some(writer)) => Source::Shared(writer.clone()),
             (None, None) => return Err(Error::Unfit("it has no connection to read by".into())),
         };
-        Ok(Box::new(Moment { source, keys: Arc::clone(&self.keys) }))
+        Ok(Box::new(Moment { source, keys: self.keys.of_a_moment() }))
     }
 }
 
 struct Moment {
     source: Source,
-    keys: Arc<Keys>,
+    keys: Keys,
 }
 
 enum Source {

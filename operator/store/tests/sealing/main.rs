@@ -200,11 +200,20 @@ async fn check(world: &World) -> (Summary, Vec<Problem>) {
 }
 
 async fn bundle(world: &World, run: RunId) -> Vec<u8> {
+    written(export(world, run).await.unwrap()).await
+}
+
+/// A bundle that is begun.
+async fn export(world: &World, run: RunId) -> dalsegno_store::Result<Export> {
     let store: &dyn Store = &*world.store;
     let signer = Arc::new(Signer::load(store, None).await.unwrap());
     let reading = store.reading().await.unwrap();
     let begun = Export::begin(reading, Uuid::nil(), run, Timestamp::UNIX_EPOCH, signer).await;
-    let mut export = begun.unwrap().unwrap();
+    begun.map(Option::unwrap)
+}
+
+/// The rest of a bundle.
+async fn written(mut export: Export) -> Vec<u8> {
     let mut bytes = Vec::new();
     while let Some(lines) = export.next().await.unwrap() {
         bytes.extend(lines);

@@ -1,14 +1,9 @@
 //! The keys that wrap data keys: exchanged, away, and others than they were.
 
-use std::sync::Arc;
-
 use dalsegno_store::Error;
-use dalsegno_store::proof::bundle::Export;
-use dalsegno_store::proof::{Anchors, Signer, check_store};
-use jiff::Timestamp;
-use uuid::Uuid;
+use dalsegno_store::proof::{Anchors, check_store};
 
-use crate::{Face, check, keys, on_both, read_all, worked};
+use crate::{Face, check, export, keys, on_both, read_all, worked};
 
 on_both! {
     a_rotation_wraps_data_keys_anew_and_touches_no_payload,
@@ -92,13 +87,10 @@ async fn a_data_key_that_cannot_be_unwrapped_hides_no_other_run_from_the_proof(f
         assert!(problem.place.starts_with(place) && problem.what.contains(what), "{problem}");
         assert_eq!(of_run.next(), None, "one cause, one problem");
     }
-    let export = async |run| {
-        let signer = Arc::new(Signer::load(&*world.store, None).await.unwrap());
-        let reading = face.sealed().await.reading().await.unwrap();
-        Export::begin(reading, Uuid::nil(), run, Timestamp::UNIX_EPOCH, signer).await.map(drop)
-    };
-    assert!(matches!(export(damaged).await, Err(Error::Corrupt { .. })));
-    assert!(matches!(export(away).await, Err(Error::Unfit(why)) if why.contains("put it back")));
+    assert!(matches!(export(&world, damaged).await.map(drop), Err(Error::Corrupt { .. })));
+    assert!(
+        matches!(export(&world, away).await.map(drop), Err(Error::Unfit(why)) if why.contains("put it back"))
+    );
     let mut reading = face.plain().await.reading().await.unwrap();
     let without_keys = check_store(&mut *reading, Anchors::default(), &mut |_| ()).await;
     assert!(matches!(without_keys, Err(Error::Unfit(why)) if why.contains("--encryption-keys")));

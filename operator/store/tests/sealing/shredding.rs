@@ -1,6 +1,7 @@
 //! A run whose data key was deleted: nobody can read it, and everybody is told so.
 
 use dalsegno_store::proof::bundle;
+use dalsegno_store::reading::BoundaryKey;
 use dalsegno_store::{CallFilter, Error, Gone, RecordQuery, Shredded, audit, verify};
 use uuid::Uuid;
 
@@ -12,6 +13,8 @@ on_both! {
     a_shredded_run_is_no_damage_and_is_said_to_be_shredded,
     a_bundle_of_a_shredded_run_proves_its_chains,
     a_data_key_that_is_gone_without_a_word_in_the_audit_is_told,
+    a_reading_hands_no_shredded_key_to_its_process,
+    a_bundle_that_was_begun_before_the_shredding_is_whole,
     what_was_never_sealed_outlives_the_shredding,
     a_run_that_was_never_sealed_is_not_said_to_be_shredded,
 }
@@ -92,6 +95,31 @@ async fn a_data_key_that_is_gone_without_a_word_in_the_audit_is_told(face: &Face
     let (_, problems) = check(&face.sealed().await).await;
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].what.contains("does not say that they were shredded"), "{}", problems[0]);
+}
+
+async fn a_reading_hands_no_shredded_key_to_its_process(face: &Face) {
+    let world = face.sealed().await;
+    let worker = finished(&world).await;
+    let other = face.sealed().await;
+    let mut reading = other.reading().await.unwrap();
+    assert_eq!(reading.runs(None).await.unwrap().len(), 1, "its moment has begun");
+    world.shred(worker.run, "why", "who").await.unwrap();
+    let boundaries = reading.boundaries(BoundaryKey::before(worker.run), worker.run).await.unwrap();
+    assert!(boundaries.iter().all(|it| it.kept.row.ops.is_some()), "it reads what stood there then");
+    let refused = read_all(&other, worker.run).await;
+    assert!(matches!(refused, Err(Error::Gone { .. })), "{refused:?}");
+}
+
+async fn a_bundle_that_was_begun_before_the_shredding_is_whole(face: &Face) {
+    let world = face.sealed().await;
+    let worker = finished(&world).await;
+    let export = crate::export(&world, worker.run).await.unwrap();
+    world.shred(worker.run, "why", "who").await.unwrap();
+    assert!(matches!(read_all(&world, worker.run).await, Err(Error::Gone { .. })), "the process knows");
+    let bytes = crate::written(export).await;
+    let verified = bundle::verify(&*bytes, None).unwrap();
+    assert_eq!((verified.problems, verified.boundaries, verified.shredded), (vec![], 12, false));
+    assert!(String::from_utf8(bytes).unwrap().contains(CANARY));
 }
 
 async fn what_was_never_sealed_outlives_the_shredding(face: &Face) {
