@@ -87,7 +87,8 @@ pub(crate) trait KeyShelf: Sync {
 
 /// A shelf that data keys can be put on.
 pub(crate) trait KeyKeeper: KeyShelf {
-    /// Keeps a run's first data key. What then stands, which may be another's; `None`: there is no such run.
+    /// Keeps the first data key of a run that lives. What then stands, which may be another's; `None`: the run is over and
+    /// has none, or there is no such run.
     fn keep_data_key(
         &self,
         run: RunId,
@@ -181,7 +182,7 @@ impl Keys {
         let wrapped = provider.wrap(run, &random()?).await?;
         match shelf.keep_data_key(run, wrapped).await? {
             Some(standing) => self.learn(&**provider, run, standing).await,
-            // There is no such run, which the write itself will find.
+            // The run is over and was never sealed, or is not there: what it is told rests on plain digests.
             None => Ok(Sealing::unsealed()),
         }
     }

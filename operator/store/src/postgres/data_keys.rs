@@ -16,10 +16,13 @@ use crate::{Result, RunId, Shredded};
 const READ: &str = "SELECT run, key_id, wrapped, lifecycle = 'live' AS lives \
      FROM data_keys JOIN runs ON runs.id = run WHERE run = $1";
 
-/// The one that stands already, or this one. Two that come at once: the second sees neither, and looks again.
+/// The one that stands already, or this one, of a run that lives once its row is not another's. Two that come at once: the
+/// second sees neither, and looks again.
 const KEEP: &str = "WITH kept AS ( \
          INSERT INTO data_keys (run, key_id, wrapped, created_at) \
-         SELECT id, $2, $3, ds_now_v1() FROM runs WHERE id = $1 \
+         SELECT id, $2, $3, ds_now_v1() FROM runs \
+         WHERE id = $1 AND lifecycle = 'live' AND NOT EXISTS (SELECT FROM data_keys WHERE run = $1) \
+         FOR SHARE OF runs \
          ON CONFLICT (run) DO NOTHING RETURNING run, key_id, wrapped \
      ) \
      SELECT run, key_id, wrapped, true AS lives FROM kept \

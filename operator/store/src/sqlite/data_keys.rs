@@ -81,8 +81,8 @@ async fn read(conn: &mut SqliteConnection, run: RunId) -> Work<Option<Standing>>
 
 async fn keep(conn: &mut SqliteConnection, now: i64, run: RunId, new: Wrapped) -> Work<Option<Standing>> {
     sqlx::query(
-        "INSERT INTO data_keys (run, key_id, wrapped, created_at) SELECT id, ?, ?, ? FROM runs WHERE id = ? \
-         ON CONFLICT (run) DO NOTHING",
+        "INSERT INTO data_keys (run, key_id, wrapped, created_at) SELECT id, ?, ?, ? FROM runs \
+         WHERE id = ? AND lifecycle = 'live' ON CONFLICT (run) DO NOTHING",
     )
     .bind(new.key_id)
     .bind(new.bytes)

@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use dalsegno_store::{Committed, Error, Retention, Rewind, Rewound, Written};
+use dalsegno_protocol::Policy;
+use dalsegno_store::{Committed, Error, Retention, Rewind, Rewound, Shredded, Written};
 
+use crate::world::person_settles;
 use crate::{CANARY, Face, Worker, World, batch, check, ok, on_both, read_all, turn, work, worked};
 
 on_both! {
     a_run_goes_on_sealed_and_what_it_wrote_before_is_still_read,
     what_stands_from_before_is_a_duplicate_after,
+    a_late_call_makes_no_data_key_for_a_run_that_is_over,
+    a_run_that_ends_meanwhile_gets_no_data_key,
     a_plain_snapshot_is_used_where_its_time_is_proved,
     a_plain_snapshot_is_used_where_there_is_nothing_else,
     a_body_that_differs_is_a_conflict_before_and_after,
@@ -54,6 +58,64 @@ async fn what_stands_from_before_is_a_duplicate_after(face: &Face) {
     plain.commit(&commit).await.unwrap();
     plain.next(&worker).await;
     assert_eq!(world.commit(&commit).await.unwrap(), Committed::Fenced { committed: true });
+}
+
+async fn a_late_call_makes_no_data_key_for_a_run_that_is_over(face: &Face) {
+    let plain = face.plain().await;
+    let worker = plain.worker().await;
+    turns(&plain, &worker, 1..=11).await;
+    let claim = plain.start_call(&worker, "pay", Policy::Probe).await;
+    let complete = worker.complete(&claim);
+    let (last, records, finish) = (turn(&worker, 12), batch(&worker), worker.finish());
+    plain.complete(&complete).await.unwrap();
+    plain.write_records(&records).await.unwrap();
+    plain.commit(&last).await.unwrap();
+    plain.finish(&finish).await.unwrap();
+
+    let (next, more, other) = (turn(&worker, 13), batch(&worker), worker.finish());
+    let late = async |world: &World| {
+        let told = (
+            [world.commit(&last).await.unwrap(), world.commit(&next).await.unwrap()],
+            [world.write_records(&records).await.unwrap(), world.write_records(&more).await.unwrap()],
+            [world.finish(&finish).await.unwrap(), world.finish(&other).await.unwrap()],
+            world.claim(&claim).await.unwrap(),
+            world.complete(&complete).await.unwrap(),
+            world.settle(&person_settles(worker.run, "pay")).await.unwrap(),
+            world.attach(worker.run, &worker.pod_uid, &worker.capability).await.unwrap(),
+        );
+        format!("{told:?}")
+    };
+    let world = face.sealed().await;
+    let told = late(&world).await;
+    assert_eq!(told.matches("Duplicate").count(), 4, "{told}");
+    assert_eq!(told, late(&plain).await);
+    plain.mark_deleted(&worker.object_uid).await.unwrap();
+    assert_eq!(late(&world).await, late(&plain).await);
+    assert!(world.snapshot(worker.run).await.unwrap().made);
+    assert_eq!(data_keys(face).await, "0");
+    assert_eq!(world.shred(worker.run, "why", "who").await.unwrap(), Shredded::NeverSealed);
+    read_all(&world, worker.run).await.unwrap();
+    assert_eq!(check(&world).await.1, []);
+}
+
+async fn a_run_that_ends_meanwhile_gets_no_data_key(face: &Face) {
+    let worker = face.plain().await.worker().await;
+    let world = face.sealed().await;
+    let records = batch(&worker);
+    let mut session = face.session().await;
+    session.execute("BEGIN").await;
+    session.execute("UPDATE runs SET lifecycle = 'finished'").await;
+    let ends = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        session.execute("COMMIT").await;
+    };
+    let (written, ()) = tokio::join!(world.write_records(&records), ends);
+    assert_eq!(written.unwrap(), Written::Finished);
+    assert_eq!(data_keys(face).await, "0");
+}
+
+async fn data_keys(face: &Face) -> String {
+    face.ask("SELECT CAST(count(*) AS text) FROM data_keys").await
 }
 
 /// Turns without a snapshot.
@@ -126,7 +188,7 @@ async fn two_processes_that_begin_at_once_share_one_data_key(face: &Face) {
     assert_eq!((both.0.unwrap(), both.1.unwrap()), (Written::Ok, Written::Ok));
     read_all(&one, worker.run).await.unwrap();
     read_all(&face.sealed().await, worker.run).await.unwrap();
-    assert_eq!(face.ask("SELECT CAST(count(*) AS text) FROM data_keys").await, "1");
+    assert_eq!(data_keys(face).await, "1");
 }
 
 async fn a_process_without_keys_calls_no_retry_a_conflict(face: &Face) {
