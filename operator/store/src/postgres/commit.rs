@@ -10,10 +10,10 @@ use uuid::Uuid;
 
 use super::Postgres;
 use super::records::Columns;
-use super::row::{asked, boundary, head, number, optional_digest, packed, text, word};
+use super::row::{asked, boundary, digest, head, number, optional_digest, packed, text, word};
 use crate::fault::{Fault, Work};
 use crate::packed::{Packed, SMALL};
-use crate::seal::{BodyDigest, Sealing, Spot};
+use crate::seal::{Sealing, Spot};
 use crate::{Commit, Committed, Digest, FinishCall, NewFinish, RunId, Standing, codec, header, size};
 
 /// Of any number of boundaries. It waits for whoever holds their runs' rows.
@@ -51,11 +51,9 @@ fn bare(sql: &str) -> String {
 
 const FINISH: &str = "SELECT * FROM ds_finish_v1($1, $2, $3, $4, $5, $6, $7, $8)";
 
-/// Whether this very commit stands on the live branch.
-const STANDS: &str = "SELECT EXISTS ( \
-         SELECT FROM boundaries \
-         WHERE run = $1 AND turn = $2 AND boundary = $3 AND commit_id = $4 AND digest = ANY ($5) AND NOT undone \
-     ) AS stands";
+/// The digest of the commit of this id on the live branch.
+const STANDS: &str = "SELECT digest FROM boundaries \
+     WHERE run = $1 AND turn = $2 AND boundary = $3 AND commit_id = $4 AND NOT undone";
 
 impl Postgres {
     pub(super) async fn do_commit(&self, commit: &Commit) -> Work<Committed> {
@@ -69,11 +67,12 @@ impl Postgres {
             committed => committed,
         };
         match (&committed, sealing.body(commit.digest).older()) {
-            // Perhaps it stands from before the run had a key. Only then is the plain digest told to the database, whose
-            // log may keep it.
-            (Committed::Conflict { .. } | Committed::Finished, older @ Some(_)) => {
-                self.send_plain(commit, &sealing, older).await
-            }
+            // It stands from before the run had a key: no second try writes it anew. Only then is the plain digest told to
+            // the database, whose log may keep it.
+            (
+                Committed::Conflict { .. } | Committed::Finished | Committed::UnsettledCalls,
+                older @ Some(_),
+            ) if self.standing(commit).await? == older => self.send_plain(commit, &sealing, older).await,
             (
                 Committed::Conflict { .. } | Committed::Finished | Committed::Fenced { committed: false },
                 None,
@@ -117,21 +116,22 @@ impl Postgres {
         };
         Ok(match ruling {
             Some(Committed::Fenced { .. }) => {
-                let committed = self.stands(commit, sealing.body(commit.digest)).await?;
+                let body = sealing.body(commit.digest);
+                let committed = self.standing(commit).await?.is_some_and(|stands| body.is(&stands));
                 Some(Committed::Fenced { committed })
             }
             other => other,
         })
     }
 
-    async fn stands(&self, commit: &Commit, body: BodyDigest) -> Work<bool> {
+    /// The digest of what stands under its id.
+    async fn standing(&self, commit: &Commit) -> Work<Option<Digest>> {
         let query = sqlx::query(STANDS)
             .bind(commit.run)
             .bind(commit.turn)
             .bind(number(commit.boundary))
-            .bind(commit.commit_id)
-            .bind(vec![Vec::from(body.kept), Vec::from(body.plain)]);
-        Ok(self.pool.one(query).await?.try_get("stands")?)
+            .bind(commit.commit_id);
+        self.pool.optional(query).await?.map(|row| digest(&row, "digest")).transpose()
     }
 
     pub(super) async fn do_finish(&self, call: &FinishCall) -> Work<Committed> {

@@ -6,13 +6,15 @@ use sqlx::postgres::{PgArguments, PgRow, Postgres as Database};
 use sqlx::query::Query;
 
 use super::Postgres;
-use super::row::{looks_sealed, text};
+use super::row::{digest, looks_sealed, text};
 use crate::fault::{Fault, Work};
 use crate::records::{Changes, after_prefix, page, payload};
 use crate::seal::{Sealing, Spot};
 use crate::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
 
 const WRITE: &str = "SELECT ds_write_records_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AS verdict";
+
+const STANDS: &str = "SELECT digest FROM record_batches WHERE run = $1 AND id = $2 AND NOT undone";
 
 /// One entry more than the page has room for is looked for, so that it is known whether there is more.
 const READ: &str = "SELECT * FROM ( \
@@ -28,12 +30,13 @@ const READ: &str = "SELECT * FROM ( \
 impl Postgres {
     pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> Work<Written> {
         let sealing = self.to_write(batch.run).await?;
-        let body = sealing.body(batch.digest);
-        let written = self.send_records(batch, body.kept, &sealing).await?;
-        match (&written, body.older()) {
-            // Perhaps it stands from before the run had a key. Of these answers no second try writes anything.
-            (Written::Conflict | Written::Finished, Some(older)) => {
-                self.send_records(batch, older, &sealing).await
+        let written = self.send_records(batch, &sealing).await?;
+        match (&written, sealing.body(batch.digest).older()) {
+            // It stands from before the run had a key.
+            (Written::Conflict | Written::Finished | Written::UnsettledCalls, older @ Some(_))
+                if self.standing_batch(batch).await? == older =>
+            {
+                Ok(Written::Duplicate)
             }
             (Written::Conflict | Written::Finished, None) => {
                 self.may_tell_apart(batch.run).await.map(|()| written)
@@ -42,13 +45,13 @@ impl Postgres {
         }
     }
 
-    async fn send_records(&self, batch: &RecordBatch, digest: Digest, sealing: &Sealing) -> Work<Written> {
+    async fn send_records(&self, batch: &RecordBatch, sealing: &Sealing) -> Work<Written> {
         let columns = Columns::of(&batch.operations, sealing)?;
         let query = sqlx::query(WRITE)
             .bind(batch.run)
             .bind(batch.capability.as_slice())
             .bind(batch.batch_id)
-            .bind(Vec::from(digest))
+            .bind(Vec::from(sealing.digest(batch.digest)))
             .bind(columns.digest.unwrap_or_default().to_vec());
         Ok(match self.pool.of(batch.run).one(columns.bind(query)).await?.try_get("verdict")? {
             "ok" => Written::Ok,
@@ -60,6 +63,12 @@ impl Postgres {
             "not found" => Written::NotFound,
             other => return Err(Fault::unknown("verdict on records", other)),
         })
+    }
+
+    /// The digest of what stands under its id.
+    async fn standing_batch(&self, batch: &RecordBatch) -> Work<Option<Digest>> {
+        let query = sqlx::query(STANDS).bind(batch.run).bind(batch.batch_id);
+        self.pool.optional(query).await?.map(|row| digest(&row, "digest")).transpose()
     }
 
     pub(super) async fn do_read_records(&self, run: RunId, query: &RecordQuery) -> Work<RecordPage> {

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use dalsegno_protocol::Policy;
-use dalsegno_store::{Committed, Error, Retention, Rewind, Rewound, Shredded, Written};
+use dalsegno_protocol::{CompleteOutcome, Policy};
+use dalsegno_store::{
+    Commit, Committed, Complete, Error, RecordBatch, Retention, Rewind, Rewound, Shredded, Written,
+};
 
-use crate::world::person_settles;
+use crate::world::{again, person_settles, still};
 use crate::{CANARY, Face, Worker, World, batch, check, ok, on_both, read_all, turn, work, worked};
 
 on_both! {
     a_run_goes_on_sealed_and_what_it_wrote_before_is_still_read,
     what_stands_from_before_is_a_duplicate_after,
+    what_stands_from_before_is_a_duplicate_though_a_call_is_in_the_way,
     a_late_call_makes_no_data_key_for_a_run_that_is_over,
     a_run_that_ends_meanwhile_gets_no_data_key,
     a_plain_snapshot_is_used_where_its_time_is_proved,
@@ -58,6 +61,30 @@ async fn what_stands_from_before_is_a_duplicate_after(face: &Face) {
     plain.commit(&commit).await.unwrap();
     plain.next(&worker).await;
     assert_eq!(world.commit(&commit).await.unwrap(), Committed::Fenced { committed: true });
+}
+
+async fn what_stands_from_before_is_a_duplicate_though_a_call_is_in_the_way(face: &Face) {
+    let plain = face.plain().await;
+    let worker = plain.worker().await;
+    let (commit, records) = (turn(&worker, 1), batch(&worker));
+    let claim = plain.start_call(&worker, "pay", Policy::Probe).await;
+    plain.commit(&commit).await.unwrap();
+    plain.write_records(&records).await.unwrap();
+    let refused = Complete { outcome: CompleteOutcome::KeyRefused, ..worker.complete(&claim) };
+    plain.complete(&refused).await.unwrap();
+    let world = face.sealed().await;
+    let before = world.of(&worker).await;
+    assert!(matches!(world.commit(&commit).await.unwrap(), Committed::Duplicate(_)));
+    assert_eq!(world.write_records(&records).await.unwrap(), Written::Duplicate);
+    for other in [turn(&worker, 2), Commit { digest: [9; 32], ..again(&commit) }] {
+        assert_eq!(world.commit(&other).await.unwrap(), Committed::UnsettledCalls);
+    }
+    for other in [batch(&worker), RecordBatch { digest: [9; 32], ..records }] {
+        assert_eq!(world.write_records(&other).await.unwrap(), Written::UnsettledCalls);
+    }
+    assert_eq!(still(world.of(&worker).await), still(before), "nothing of it is written");
+    world.settle(&person_settles(worker.run, "pay")).await.unwrap();
+    ok(world.commit(&turn(&worker, 2)).await.unwrap());
 }
 
 async fn a_late_call_makes_no_data_key_for_a_run_that_is_over(face: &Face) {
