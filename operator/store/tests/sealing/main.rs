@@ -13,6 +13,7 @@ mod world;
 
 mod at_rest;
 mod expiry;
+mod formats;
 mod keep_last;
 mod late;
 mod rotation;
