@@ -8,9 +8,10 @@ use std::sync::LazyLock;
 use dalsegno_store::proof::{bundle, PublicKey};
 use libfuzzer_sys::fuzz_target;
 
-const GOLDEN: [&[u8]; 2] = [
+const GOLDEN: [&[u8]; 3] = [
     include_bytes!("../../store/tests/golden/bundle-v1.jsonl"),
     include_bytes!("../../store/tests/golden/bundle-v2.jsonl"),
+    include_bytes!("../../store/tests/golden/bundle-v2-sealed.jsonl"),
 ];
 
 static KEY: LazyLock<PublicKey> = LazyLock::new(|| bundle::verify(GOLDEN[0], None).unwrap().public_key.unwrap());
