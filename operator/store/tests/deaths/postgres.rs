@@ -12,7 +12,7 @@ use sqlx::{Connection as _, Executor as _, PgConnection};
 
 use crate::child::{self, with_mounts};
 use crate::pg::{self, Server};
-use crate::steady::{Lost, Told, expect_as_told, hash, turns};
+use crate::steady::{Lost, Pace, Told, expect_as_told, hash, turns};
 use crate::wire::{Fate, Wire};
 use crate::world::{Worker, World};
 
@@ -20,6 +20,29 @@ const WORKERS: usize = 8;
 
 /// Bytes that a disk has left, for a few hundred turns.
 const ROOM: u64 = 256 << 10;
+
+/// How long a worker waits at a wire that stalls.
+const WAIT: Duration = Duration::from_millis(150);
+
+/// A stall that it endures.
+const SHORT: Duration = Duration::from_millis(40);
+
+/// One that ends when it has just sent the same again.
+const MEETING: Duration = Duration::from_millis(185);
+
+/// One after which its run has gone on.
+const LONG: Duration = Duration::from_millis(500);
+
+/// What becomes of a request at such a wire, where it is not answered at once.
+const FATES: [Fate; 7] = [
+    Fate::CutBefore,
+    Fate::CutAfter,
+    Fate::Stall(SHORT),
+    Fate::Stall(MEETING),
+    Fate::Stall(LONG),
+    Fate::Late(MEETING),
+    Fate::Late(LONG),
+];
 
 async fn connect(url: &str) -> World {
     for _ in 0..50 {
@@ -36,11 +59,12 @@ async fn workers(world: &World) -> Vec<Worker> {
 }
 
 /// All workers commit as many turns each; answers what each was told, and what was lost.
-async fn all_turns(store: &dyn Store, workers: &[Worker], last: i32, pause: Duration) -> (Vec<Told>, Lost) {
-    let done = join_all(workers.iter().map(|worker| turns(store, worker, last, pause))).await;
+async fn all_turns(store: &dyn Store, workers: &[Worker], last: i32, pace: Pace) -> (Vec<Told>, Lost) {
+    let done = join_all(workers.iter().map(|worker| turns(store, worker, last, pace))).await;
     let (told, lost): (Vec<_>, Vec<_>) = done.into_iter().unzip();
     let answers = lost.iter().map(|lost| lost.answers).sum();
-    (told, Lost { answers, alone: lost.iter().map(|lost| lost.alone).sum() })
+    let given_up = lost.iter().map(|lost| lost.given_up).sum();
+    (told, Lost { answers, alone: lost.iter().map(|lost| lost.alone).sum(), given_up })
 }
 
 async fn expect_all_as_told(store: &dyn Store, workers: &[Worker], told: &[Told]) {
@@ -67,7 +91,8 @@ async fn a_server_that_is_ended_again_and_again_loses_and_doubles_no_acknowledge
         }
         (crashes, server)
     });
-    let (told, lost) = all_turns(&*world.store, &workers, 250, Duration::from_millis(10)).await;
+    let pace = Pace::patient(Duration::from_millis(10));
+    let (told, lost) = all_turns(&*world.store, &workers, 250, pace).await;
     drop(stop);
     let (crashes, _server) = killer.await.unwrap();
     // The first answer after the last death may be lost, too.
@@ -87,23 +112,21 @@ async fn a_wire_that_is_cut_before_and_after_commits_and_stalls_loses_and_double
     let wire = Wire::torn(&url, move || {
         let mut met = counter.lock().unwrap();
         // The same sequence in every run, with each fate at every place of a worker's turns.
-        let fate = match met.values().sum::<usize>() * 7_919 % 23 {
-            3 | 4 => Fate::CutBefore,
-            11 | 12 => Fate::CutAfter,
-            17 => Fate::Stall(Duration::from_millis(40)),
-            _ => Fate::Pass,
-        };
+        let number = met.values().sum::<usize>() * 7_919 % 41;
+        let fate = FATES.get(number).copied().unwrap_or(Fate::Pass);
         *met.entry(fate).or_default() += 1;
         fate
     });
     let torn = connect(&wire.url()).await;
-    let (told, lost) = all_turns(&*torn.store, &workers, 100, Duration::ZERO).await;
+    let pace = Pace { pause: Duration::ZERO, wait: WAIT };
+    let (told, lost) = all_turns(&*torn.store, &workers, 250, pace).await;
+    // What was given up last is there by then.
+    tokio::time::sleep(2 * LONG).await;
     expect_all_as_told(&*setup.store, &workers, &told).await;
     let met = met.lock().unwrap().clone();
-    for fate in [Fate::CutBefore, Fate::CutAfter, Fate::Stall(Duration::from_millis(40))] {
-        assert!(met.get(&fate).is_some_and(|times| *times >= 20), "{met:?}");
-    }
+    assert!(FATES.iter().all(|fate| met[fate] >= 10), "{met:?}");
     assert!(lost.alone >= 20, "most requests are commits, and of these some were cut after: {lost:?}");
+    assert!(lost.given_up >= 20, "some stalls outlast a worker's patience: {lost:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -124,7 +147,7 @@ async fn a_database_that_takes_no_writes_for_a_while_refuses_and_then_goes_on() 
         admin.execute(sqlx::AssertSqlSafe(sql)).await.unwrap();
     };
     set_read_only("on").await;
-    let working = turns(&*setup.store, &worker, 3, Duration::ZERO);
+    let working = turns(&*setup.store, &worker, 3, Pace::patient(Duration::ZERO));
     let mending = async {
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert!(setup.of(&worker).await.head.is_none(), "nothing was written");

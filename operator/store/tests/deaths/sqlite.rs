@@ -12,7 +12,7 @@ use dalsegno_store::sqlite::Sqlite;
 use crate::child::{
     self, command, commit_turns, database, heard, prepare, say, with_mounts, write_one_of_each,
 };
-use crate::steady::{expect_as_told, turns};
+use crate::steady::{Pace, expect_as_told, turns};
 use crate::traced::{synced_before_each_answer, traced};
 
 /// How often the process is killed.
@@ -140,7 +140,7 @@ async fn a_file_system_that_becomes_read_only_refuses_turns_and_takes_the_same_o
         "sqlite::a_file_system_that_becomes_read_only_refuses_turns_and_takes_the_same_ones_later";
     if let Some(folder) = child::folder() {
         let (store, worker) = (Sqlite::open(&database(&folder)).await.unwrap(), child::worker(&folder));
-        let (told, lost) = turns(&store, &worker, 30, Duration::ZERO).await;
+        let (told, lost) = turns(&store, &worker, 30, Pace::patient(Duration::ZERO)).await;
         expect_as_told(&store, &worker, &told).await;
         return say(&format!("lost {} {}", lost.answers, lost.alone));
     }

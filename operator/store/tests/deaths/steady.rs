@@ -6,6 +6,22 @@ use dalsegno_store::{Committed, Error, Standing, Store};
 
 use crate::world::Worker;
 
+/// How a worker commits.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Between turns.
+    pub pause: Duration,
+    /// How long it waits for an answer before it gives up and sends the same again.
+    pub wait: Duration,
+}
+
+impl Pace {
+    /// Gives up nothing.
+    pub fn patient(pause: Duration) -> Self {
+        Self { pause, wait: PATIENCE }
+    }
+}
+
 /// How long a turn is tried before the test has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -19,31 +35,33 @@ pub struct Lost {
     pub answers: usize,
     /// Turns that stood already when they were sent again: it was the answer alone that was lost.
     pub alone: usize,
+    /// Answers that it did not wait for: the call may still be under way when it is sent again.
+    pub given_up: usize,
 }
 
 /// Commits turns `1..=last`, each sent again unchanged until it is answered. Answers what each came to, and what was lost.
-pub async fn turns(store: &dyn Store, worker: &Worker, last: i32, pause: Duration) -> (Told, Lost) {
+pub async fn turns(store: &dyn Store, worker: &Worker, last: i32, pace: Pace) -> (Told, Lost) {
     let (mut told, mut lost) = (Told::new(), Lost::default());
     for turn in 1..=last {
         let commit = worker.result(turn);
         let began = Instant::now();
         let standing = loop {
-            match store.commit(&commit).await {
-                Ok(Committed::Ok(standing)) => break standing,
-                Ok(Committed::Duplicate(standing)) => {
+            let said = tokio::time::timeout(pace.wait, store.commit(&commit)).await;
+            match said {
+                Ok(Ok(Committed::Ok(standing))) => break standing,
+                Ok(Ok(Committed::Duplicate(standing))) => {
                     lost.alone += 1;
                     break standing;
                 }
-                Err(error @ Error::Unavailable { .. }) => {
-                    lost.answers += 1;
-                    assert!(began.elapsed() < PATIENCE, "turn {turn}: {error:?}");
-                    tokio::time::sleep(Duration::from_millis(30)).await;
-                }
-                other => panic!("turn {turn} came to {other:?}"),
+                Ok(Err(Error::Unavailable { .. })) => lost.answers += 1,
+                Err(_) => lost.given_up += 1,
+                Ok(other) => panic!("turn {turn} came to {other:?}"),
             }
+            assert!(began.elapsed() < PATIENCE, "turn {turn}: {said:?}");
+            tokio::time::sleep(Duration::from_millis(30)).await;
         };
         told.push(hash(&standing, turn));
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(pace.pause).await;
     }
     (told, lost)
 }

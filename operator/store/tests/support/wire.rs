@@ -21,6 +21,8 @@ pub enum Fate {
     CutAfter,
     /// The answer takes its time.
     Stall(Duration),
+    /// The server has it only after a while, and also if nobody waits any more.
+    Late(Duration),
 }
 
 /// Says what becomes of the next request.
@@ -120,15 +122,17 @@ fn serve(
                 return io::copy(&mut client, &mut io::sink()).map(drop);
             }
             let fate = fates();
-            if fate == Fate::CutBefore {
-                return server.write_all(&request[..request.len() / 2]);
+            match fate {
+                Fate::CutBefore => return server.write_all(&request[..request.len() / 2]),
+                Fate::Late(time) => thread::sleep(time),
+                Fate::Pass | Fate::CutAfter | Fate::Stall(_) => {}
             }
             server.write_all(&request)?;
             let (answer, status) = until_ready(&mut server)?;
             match fate {
-                Fate::Pass | Fate::CutBefore => {}
                 Fate::CutAfter => return Ok(()),
                 Fate::Stall(time) => thread::sleep(time),
+                Fate::Pass | Fate::CutBefore | Fate::Late(_) => {}
             }
             exchanges.fetch_add(1, Ordering::SeqCst);
             client.write_all(&answer)?;
