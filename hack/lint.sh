@@ -74,5 +74,7 @@ check 'one TLS provider' one_tls_provider
 check 'lock of the fuzz targets' lock_of_fuzz
 check 'go vet' go vet -C e2e/cluster ./...
 check 'chart' chart
+# As the decision alone has it.
+check 'the store without a database' cargo check --locked --quiet --package dalsegno-store --no-default-features
 check 'clippy' cargo clippy --locked --quiet --workspace --all-targets -- --deny warnings
 ((complaints == 0)) || die "$complaints of the checks failed"

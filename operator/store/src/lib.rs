@@ -22,9 +22,12 @@
 //!
 //! - An [`Error`] is an unknown outcome, never a "no". Only an answer is an answer.
 
+// Without a database there are the words alone, which is what the decision needs.
+#![cfg_attr(not(any(feature = "postgres", feature = "sqlite")), allow(unused))]
+
 pub mod audit;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod base;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod branch;
 mod chain;
 mod checkpoint;
