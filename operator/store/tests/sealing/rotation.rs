@@ -3,13 +3,23 @@
 use dalsegno_store::Error;
 use dalsegno_store::proof::{Anchors, check_store};
 
-use crate::{Face, check, export, keys, on_both, read_all, worked};
+use crate::{Face, Worker, World, check, export, keys, on_both, read_all, worked};
 
 on_both! {
     a_rotation_wraps_data_keys_anew_and_touches_no_payload,
     a_data_key_that_cannot_be_unwrapped_stops_no_other,
     a_data_key_that_cannot_be_unwrapped_hides_no_other_run_from_the_proof,
     a_wrong_or_missing_key_is_told_and_no_damage,
+}
+
+/// Runs in the order of their ids.
+async fn some_worked(world: &World, count: usize) -> Vec<Worker> {
+    let mut runs = Vec::new();
+    for _ in 0..count {
+        runs.push(worked(world, 1).await);
+    }
+    runs.sort_by_key(|worker| worker.run);
+    runs
 }
 
 async fn payloads(face: &Face) -> String {
@@ -40,11 +50,7 @@ async fn a_rotation_wraps_data_keys_anew_and_touches_no_payload(face: &Face) {
 
 async fn a_data_key_that_cannot_be_unwrapped_stops_no_other(face: &Face) {
     let world = face.sealed().await;
-    let mut runs = Vec::new();
-    for _ in 0..4 {
-        runs.push(worked(&world, 1).await);
-    }
-    runs.sort_by_key(|worker| worker.run);
+    let runs = some_worked(&world, 4).await;
     let first = "(SELECT run FROM data_keys ORDER BY run LIMIT 1)";
     face.edit(&format!("UPDATE data_keys SET wrapped = substr(wrapped, 1, 40) WHERE run = {first}")).await;
     keys::put(&face.keys, "k2", 2);
@@ -65,11 +71,7 @@ async fn a_data_key_that_cannot_be_unwrapped_stops_no_other(face: &Face) {
 
 async fn a_data_key_that_cannot_be_unwrapped_hides_no_other_run_from_the_proof(face: &Face) {
     let world = face.sealed().await;
-    let mut runs = Vec::new();
-    for _ in 0..3 {
-        runs.push(worked(&world, 1).await);
-    }
-    runs.sort_by_key(|worker| worker.run);
+    let runs = some_worked(&world, 3).await;
     let [damaged, away, edited] = [0, 1, 2].map(|at| runs[at].run);
     let nth = |at: usize| format!("(SELECT run FROM data_keys ORDER BY run LIMIT 1 OFFSET {at})");
     face.edit(&format!("UPDATE data_keys SET wrapped = substr(wrapped, 1, 40) WHERE run = {}", nth(0))).await;
