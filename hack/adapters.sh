@@ -6,7 +6,7 @@ source "$(dirname "$0")/lib.sh"
 
 venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/adapters
 python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
-[[ -x $venv/bin/python ]] || python3 -m venv "$venv"
+[[ -x $venv/bin/pip ]] || python3 -m venv "$venv"
 # Where they are there, of these versions, it asks nobody.
 "$venv/bin/pip" install --quiet --disable-pip-version-check pytest langgraph-checkpoint-conformance==0.0.2 claude-agent-sdk==0.2.187
 export DALSEGNO_SERVE=$PROGRAMS/examples/serve

@@ -68,6 +68,7 @@ sed -n 's/^\(Store: [^.]*\.\).*/\1/p' "$work/helm"
 step "An agent that works for $turns turns, and a ledger that counts what it does"
 kubectl create namespace "$namespace" --dry-run=client -o yaml | kubectl apply -f - >/dev/null
 manifests | k delete --ignore-not-found --cascade=foreground --timeout 60s -f - >/dev/null 2>&1 || failed 'what an earlier demo left does not go'
+k wait --for delete pod --selector "dalsegno.dev/run=$run" --timeout 60s >/dev/null 2>&1 || failed 'the pod of an earlier demo does not go'
 manifests | k apply -f - || failed 'the examples are refused'
 k rollout status deployment/ledger --timeout 60s >/dev/null || failed 'the ledger does not start'
 show "  ${GREEN}event${PLAIN} │ " "$work/events" kubectl --namespace "$namespace" get events --watch --no-headers \

@@ -11,7 +11,11 @@ rm -rf "$logs"
 mkdir -p "$logs"
 
 take_down() { [[ -n ${KEEP_CLUSTER:-} ]] || cluster down; }
-trap 'take_down; exit 130' INT TERM
+
+# A step has a process group of its own. Whoever ends this script ends its step with it.
+set -m
+now=
+trap 'if [[ -n $now ]]; then kill "$now" || true; wait "$now" || true; fi; take_down; exit 130' INT TERM
 
 # How a runner's summary is read: lines of "passed failed", which are added.
 sum() { awk '{ passed += $1; failed += $2 } END { print passed + 0, failed + 0 }'; }
@@ -30,7 +34,13 @@ run() {
     ((limit < left)) || limit=$((left > 1 ? left : 1))
     log=$logs/${name// /-}.log
     step "$name"
-    timeout --kill-after 20 "$limit" "$@" 2>&1 | tee "$log" || code=$?
+    timeout --kill-after 20 "$limit" "$@" >"$log" 2>&1 &
+    now=$!
+    tail --follow --lines +1 --sleep-interval 0.2 --pid "$now" "$log" &
+    # A trap interrupts this, and would wait for a pipe.
+    wait "$now" || code=$?
+    wait $! || true
+    now=
     read -r good bad < <("count_$kind" <"$log")
     ((code == 0 || bad > 0)) || bad=1
     [[ $kind = nothing ]] || ((good + bad > 0)) || { echo 'no test was run'; bad=1; }
@@ -63,7 +73,7 @@ run 'build the cluster' nothing 25 go run -C e2e/cluster . build || true
 run 'build' nothing 25 cargo build --locked --workspace --lib --bins --tests || true
 run 'lint' nothing 15 hack/lint.sh || true
 run 'tests in Rust' cargo 20 cargo test --locked --workspace --exclude dalsegno-e2e --no-fail-fast || true
-harness=$(cargo test --locked --workspace --lib --no-run 2>&1 | sed -n 's/.*(\(.*deps.dalsegno_e2e-.*\))/\1/p')
+harness=$(cargo test --locked --workspace --lib --no-run 2>&1 | sed -n 's/.*(\(.*deps.dalsegno_e2e-.*\))/\1/p') || true
 run 'tests of the harness' cargo 5 "${harness:-false}" || true
 run 'tests of the cluster' go 10 go test -C e2e/cluster -v ./... || true
 run 'fuzz' cargo 14 hack/fuzz.sh 22 || true # four minutes over all targets

@@ -16,6 +16,7 @@ const (
 	bridgeName  = "dalsegno0"
 	bridgeMAC   = "02:4b:43:00:00:01"
 	bridgeIP    = "172.30.0.1"
+	bridgeNet   = "172.30.0.0/24"
 	podNetwork  = "10.44.0.0/16"
 	serviceNet  = "10.45.0.0/16"
 	apiServerIP = "10.45.0.1" // the first address of serviceNet: Service default/kubernetes
@@ -76,7 +77,11 @@ func (c *Cluster) program(name string) string { return c.path("libexec", name) }
 // environment is what a shell needs to talk to the cluster, one export per line.
 func (c *Cluster) environment() string {
 	var b strings.Builder
+	// Both spellings are in use. Whoever uses a proxy reaches the cluster without it.
+	direct := strings.Join([]string{bridgeNet, podNetwork, serviceNet}, ",")
 	for _, v := range [][2]string{
+		{"NO_PROXY", "${NO_PROXY:+$NO_PROXY,}" + direct},
+		{"no_proxy", "${no_proxy:+$no_proxy,}" + direct},
 		{"KUBECONFIG", c.kubeconfig()},
 		{"PATH", c.path("bin") + ":$PATH"},
 		{"DALSEGNO_CLUSTER_DIR", c.Dir},

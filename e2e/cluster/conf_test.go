@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -79,5 +80,25 @@ func TestVolumesAreOnN1AndOfTheDefaultClass(t *testing.T) {
 		if !strings.Contains(strings.ReplaceAll(string(b), "storageclass.kubernetes.io/", ""), part) {
 			t.Errorf("no %s in %s", part, b)
 		}
+	}
+}
+
+func TestANodeGetsWhatControllersItsKubeletDemandsOfThoseThatAreThere(t *testing.T) {
+	for available, enabled := range map[string]string{
+		"cpuset cpu io memory hugetlb pids rdma misc": "+cpuset +cpu +io +memory +hugetlb +pids",
+		"cpu memory pids\n":                           "+cpu +memory +pids",
+	} {
+		if got := enable(available); got != enabled {
+			t.Errorf("of %q: %q", available, got)
+		}
+	}
+}
+
+func TestTheClusterIsReachedWithoutAProxy(t *testing.T) {
+	exports := testCluster(t).environment()
+	out, err := exec.Command("bash", "-c", "unset no_proxy; NO_PROXY=mine; "+exports+`echo "$NO_PROXY" "$no_proxy"`).Output()
+	must(t, err)
+	if want := "mine,172.30.0.0/24,10.44.0.0/16,10.45.0.0/16 172.30.0.0/24,10.44.0.0/16,10.45.0.0/16\n"; string(out) != want {
+		t.Errorf("%q", out)
 	}
 }

@@ -15,7 +15,10 @@ import (
 // put back. Each change is written down before it is made.
 
 // savedSysctls are the settings that a kubelet changes for the whole machine.
-var savedSysctls = []string{"kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory"}
+var savedSysctls = []string{
+	"kernel/keys/root_maxbytes", "kernel/keys/root_maxkeys", "kernel/panic", "kernel/panic_on_oops",
+	"vm/overcommit_memory", "vm/panic_on_oom",
+}
 
 // saveSysctls keeps the values that the machine had before the first kubelet.
 func (c *Cluster) saveSysctls() error {
@@ -25,6 +28,9 @@ func (c *Cluster) saveSysctls() error {
 	saved := map[string]string{}
 	for _, name := range savedSysctls {
 		b, err := os.ReadFile("/proc/sys/" + name)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // a kernel without it
+		}
 		if err != nil {
 			return err
 		}
@@ -142,7 +148,12 @@ func makeCgroups(n Node) error {
 		return err
 	}
 	if version2 {
-		if err := os.WriteFile(filepath.Join(roots[0], "cgroup.subtree_control"), []byte("+cpu +cpuset +io +memory +pids"), 0); err != nil {
+		available, err := os.ReadFile(filepath.Join(roots[0], "cgroup.controllers"))
+		if err != nil {
+			return err
+		}
+		control := filepath.Join(roots[0], "cgroup.subtree_control")
+		if err := os.WriteFile(control, []byte(enable(string(available))), 0); err != nil {
 			return err
 		}
 	}
@@ -163,6 +174,18 @@ func makeCgroups(n Node) error {
 		}
 	}
 	return nil
+}
+
+// enable is what lets the children of a group have the controllers that a node needs, of
+// those that are there. A kubelet refuses a root without one that the machine has.
+func enable(available string) string {
+	var words []string
+	for _, controller := range strings.Fields(available) {
+		if slices.Contains([]string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}, controller) {
+			words = append(words, "+"+controller)
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // removeCgroups removes the node's control groups, the innermost first, also those

@@ -109,8 +109,12 @@ func trimPython(root string) error {
 // compilePython makes the byte code, which a pod that is not root could not keep.
 // Checked hashes would cost a read of every source at start; file times are all 0.
 func compilePython(root string) error {
-	cmd := exec.Command("chroot", root, "/usr/bin/python3.11", "-m", "compileall", "-q",
-		"--invalidation-mode", "unchecked-hash", "/usr/lib/python3.11")
+	args := []string{"chroot", root, "/usr/bin/python3.11", "-m", "compileall", "-q",
+		"--invalidation-mode", "unchecked-hash", "/usr/lib/python3.11"}
+	if os.Geteuid() != 0 {
+		args = append([]string{"unshare", "--map-root-user"}, args...)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = []string{"PATH=/usr/bin", "PYTHONHASHSEED=0"}
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -85,6 +85,7 @@ impl Request {
         let agent: ureq::Agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(Duration::from_secs(30)))
+            .proxy(None)
             .build()
             .into();
         let mut request = ureq::http::Request::builder()

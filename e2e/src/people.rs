@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::Client;
-use kube::config::{Config, KubeConfigOptions};
 use serde_json::json;
 
+use crate::world::config;
 use crate::{Result, World, objects};
 
 impl World {
@@ -14,7 +14,7 @@ impl World {
     ///
     /// `KUBECONFIG` names no cluster.
     pub async fn as_user(&self, user: &str) -> Result<Client> {
-        let mut config = Config::from_kubeconfig(&KubeConfigOptions::default()).await?;
+        let mut config = config().await?;
         config.auth_info.impersonate = Some(user.to_owned());
         config.default_retry = false;
         Ok(Client::try_from(config)?)

@@ -31,6 +31,19 @@ pub struct World {
     ended: bool,
 }
 
+/// The cluster, which is reached directly, whatever proxy the environment names.
+///
+/// # Errors
+///
+/// `KUBECONFIG` names no cluster.
+pub async fn config() -> Result<Config> {
+    let mut config = Config::from_kubeconfig(&KubeConfigOptions::default())
+        .await
+        .context("KUBECONFIG names no cluster: bring one up with `make cluster`")?;
+    config.proxy_url = None;
+    Ok(config)
+}
+
 /// The two clients of a story.
 ///
 /// # Errors
@@ -39,9 +52,7 @@ pub struct World {
 pub async fn clients() -> Result<(Client, Client)> {
     // Both may be linked in; kube picks neither by itself.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let config = Config::from_kubeconfig(&KubeConfigOptions::default())
-        .await
-        .context("KUBECONFIG names no cluster: bring one up with `make cluster`")?;
+    let config = config().await?;
     let mut hasty = config.clone();
     hasty.default_retry = false;
     Ok((Client::try_from(config)?, Client::try_from(hasty)?))
