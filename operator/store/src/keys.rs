@@ -32,6 +32,9 @@ pub(crate) const UNSEALED: &str = "SELECT \
      + (SELECT count(*) FROM records WHERE run = $1 AND substr(value, 1, 1) < $2) \
      + (SELECT count(*) FROM snapshots WHERE run = $1 AND substr(document, 1, 1) < $2)";
 
+/// What a database says to a process without keys that would put plain text beside what is sealed.
+pub(crate) const PLAIN_REFUSED: &str = "the run has a data key: nothing plain is added to it";
+
 /// A data key as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrapped {
@@ -173,7 +176,8 @@ impl Keys {
         }
     }
 
-    /// How payloads of a run are written: sealed, as soon as there are keys. One round trip where it is not known yet.
+    /// How payloads of a run are written: sealed, as soon as there are keys. One round trip where it is not known yet. Without
+    /// keys they are plain, which the database refuses of a run that has a data key.
     pub async fn to_write(&self, shelf: &impl KeyKeeper, run: RunId) -> Result<Sealing> {
         let Some(provider) = &self.provider else { return Ok(Sealing::default()) };
         if let Some(known) = self.known(run) {
@@ -264,7 +268,7 @@ pub(crate) fn fault(unwrapped: Result<()>) -> Result<Option<String>> {
     }
 }
 
-fn no_keys() -> Error {
+pub(crate) fn no_keys() -> Error {
     Error::Unfit("there are no keys: name their folder with --encryption-keys".into())
 }
 

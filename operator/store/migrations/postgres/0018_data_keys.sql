@@ -36,3 +36,32 @@ BEGIN
     RETURN 'shredded';
 END
 $$;
+
+-- Nothing plain is put beside what is sealed: a process without keys is refused where it would. It has the run's row, as
+-- whoever makes the data key has, so that each sees what the other has done.
+CREATE FUNCTION ds_refuse_plain_v1() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM data_keys WHERE run = NEW.run) THEN
+        RAISE EXCEPTION 'the run has a data key: nothing plain is added to it';
+    END IF;
+    RETURN NEW;
+END
+$$;
+
+CREATE TRIGGER boundaries_are_sealed BEFORE INSERT ON boundaries FOR EACH ROW
+    WHEN (substr(NEW.ops, 1, 1) < '\x10' OR substr(NEW.events, 1, 1) < '\x10')
+    EXECUTE FUNCTION ds_refuse_plain_v1();
+
+CREATE TRIGGER calls_are_sealed BEFORE INSERT ON calls FOR EACH ROW
+    WHEN (substr(NEW.arguments, 1, 1) < '\x10')
+    EXECUTE FUNCTION ds_refuse_plain_v1();
+
+CREATE TRIGGER results_are_sealed BEFORE UPDATE OF arguments, result ON calls FOR EACH ROW
+    WHEN (substr(NEW.arguments, 1, 1) < '\x10' AND NEW.arguments IS DISTINCT FROM OLD.arguments
+       OR substr(NEW.result, 1, 1) < '\x10' AND NEW.result IS DISTINCT FROM OLD.result)
+    EXECUTE FUNCTION ds_refuse_plain_v1();
+
+CREATE TRIGGER records_are_sealed BEFORE INSERT ON records FOR EACH ROW
+    WHEN (substr(NEW.value, 1, 1) < '\x10')
+    EXECUTE FUNCTION ds_refuse_plain_v1();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sqlx::error::{BoxDynError, DatabaseError};
 
 use super::{Fault, misread};
+use crate::keys::{PLAIN_REFUSED, no_keys};
 
 impl Fault {
     /// The database's own code, where it has answered with an error.
@@ -24,6 +25,7 @@ impl From<sqlx::Error> for Fault {
             }
             sqlx::Error::Decode(source) => Self::Corrupt(undecoded(&source)),
             sqlx::Error::ColumnNotFound(_) => Self::Corrupt(error.to_string()),
+            sqlx::Error::Database(said) if said.message() == PLAIN_REFUSED => no_keys().into(),
             other => Self::Database(Arc::new(Said(other))),
         }
     }

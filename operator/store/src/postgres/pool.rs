@@ -228,5 +228,5 @@ pub(super) async fn in_time<T>(work: impl Future<Output = sqlx::Result<T>>) -> W
 
 /// Whether a statement failed, and not the server or the way to it: class 57P is the server's own end.
 pub(super) fn is_the_statements(fault: &Fault) -> bool {
-    fault.code().is_some_and(|code| !code.starts_with("57P"))
+    matches!(fault, Fault::Unfit(_)) || fault.code().is_some_and(|code| !code.starts_with("57P"))
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use dalsegno_protocol::{CompleteOutcome, Policy};
 use dalsegno_store::{
-    Commit, Committed, Complete, Error, RecordBatch, Retention, Rewind, Rewound, Shredded, Written,
+    Class, Commit, Committed, Complete, Error, RecordBatch, Retention, Rewind, Rewound, Shredded, Written,
 };
+use futures::future::join_all;
 
 use crate::world::{again, person_settles, still};
 use crate::{CANARY, Face, Worker, World, batch, check, ok, on_both, read_all, turn, work, worked};
@@ -21,6 +22,7 @@ on_both! {
     a_body_that_differs_is_a_conflict_before_and_after,
     two_processes_that_begin_at_once_share_one_data_key,
     a_process_without_keys_calls_no_retry_a_conflict,
+    a_process_without_keys_puts_nothing_plain_beside_what_is_sealed,
     a_late_snapshot_of_a_process_without_keys_replaces_no_sealed_one,
 }
 
@@ -229,6 +231,42 @@ async fn a_process_without_keys_calls_no_retry_a_conflict(face: &Face) {
     assert!(matches!(blind.write_records(&records).await, Err(Error::Unfit(_))));
     world.finish(&finish).await.unwrap();
     assert!(matches!(blind.finish(&finish).await, Err(Error::Unfit(_))));
+}
+
+async fn a_process_without_keys_puts_nothing_plain_beside_what_is_sealed(face: &Face) {
+    fn is_refused<T>(done: dalsegno_store::Result<T>) -> bool {
+        matches!(done, Err(Error::Unfit(why)) if why.contains("--encryption-keys"))
+    }
+    let (world, blind) = (face.sealed().await, face.plain().await);
+    let worker = worked(&world, 3).await;
+    let claim = world.start_call(&worker, "pay", Policy::Probe).await;
+    let before = world.of(&worker).await;
+    // Among others, that are kept by the same statements.
+    let mut commits = Vec::new();
+    for _ in 0..8 {
+        commits.push(blind.worker().await.result(1));
+    }
+    commits.push(worker.result(4));
+    let done = join_all(commits.iter().map(|commit| blind.commit(commit))).await;
+    for (commit, done) in commits.iter().zip(done) {
+        if commit.run == worker.run {
+            assert!(is_refused(done));
+        } else {
+            ok(done.unwrap());
+        }
+    }
+    assert!(is_refused(blind.commit(&turn(&worker, 4)).await));
+    assert!(is_refused(blind.write_records(&batch(&worker)).await));
+    assert!(is_refused(blind.claim(&worker.claim("new", Policy::Probe)).await));
+    assert!(is_refused(blind.complete(&worker.complete(&claim)).await));
+    assert_eq!(still(world.of(&worker).await), still(before), "nothing of it is written");
+
+    world.lose(&worker, Class::Disruption).await;
+    assert!(is_refused(blind.settle(&person_settles(worker.run, "pay")).await));
+    world.settle(&person_settles(worker.run, "pay")).await.unwrap();
+    let worker = world.work_on(&world.of(&worker).await).await;
+    ok(world.commit(&turn(&worker, 4)).await.unwrap());
+    assert_eq!(check(&world).await.1, []);
 }
 
 async fn a_late_snapshot_of_a_process_without_keys_replaces_no_sealed_one(face: &Face) {
