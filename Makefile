@@ -15,7 +15,7 @@ demo: ## one run, evicted for real, that goes on: on a cluster on this machine, 
 test: ## everything, stories on the real cluster included; the last line is the sum
 	@hack/test.sh
 
-crash: ## the operator killed before and after every step of a recovery, with every kind of death
+crash: ## the operator killed before and after every step of a recovery, evicted, deleted and silent
 	@DALSEGNO_E2E_CRASH_MATRIX=1 hack/stories.sh disasters operator_crash
 
 fuzz: ## looks for bytes that break a decoder, five minutes each

@@ -127,20 +127,25 @@ impl Audit {
         Ok(entries)
     }
 
-    /// Judges every run of this name: no attempt had two pods.
+    /// Judges every run of the namespace, also those that are gone: no attempt had two pods.
     ///
     /// # Errors
     ///
     /// A pod was made more often than an AgentRun of the name.
-    pub fn expect_one_pod_per_attempt(&self, run: &str) -> Result {
-        let is_run =
-            |entry: &&Entry| entry.resource == "agentruns" && entry.name == run && entry.verb == "create";
-        let runs = self.entries()?.iter().filter(is_run).filter(|entry| entry.done()).count();
-        for (pod, times) in self.pods_made(run)? {
-            anyhow::ensure!(
-                times <= runs,
-                "the audit log saw {runs} runs {run}, and pod {pod} made {times} times"
-            );
+    pub fn expect_one_pod_per_attempt(&self) -> Result {
+        let mut runs = BTreeMap::<String, usize>::new();
+        for entry in self.entries()? {
+            if entry.resource == "agentruns" && entry.verb == "create" && entry.done() {
+                *runs.entry(entry.name).or_default() += 1;
+            }
+        }
+        for (run, made) in runs {
+            for (pod, times) in self.pods_made(&run)? {
+                anyhow::ensure!(
+                    times <= made,
+                    "the audit log saw {made} runs {run}, and pod {pod} made {times} times"
+                );
+            }
         }
         Ok(())
     }

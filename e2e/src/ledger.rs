@@ -46,6 +46,14 @@ pub struct Note {
     pub note: String,
 }
 
+impl Note {
+    /// Turn and content hash of a boundary that its agent was told to stand.
+    pub fn committed(&self) -> Option<(i32, &str)> {
+        let (turn, content_hash) = self.note.strip_prefix("committed ")?.split_once(' ')?;
+        Some((turn.parse().ok()?, content_hash))
+    }
+}
+
 impl Ledger {
     /// Finds the ledger that the set-up has installed.
     ///

@@ -1,5 +1,6 @@
 //! One AgentRun of a story: what it says, what happens to it, and how it is judged.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -245,22 +246,56 @@ impl<'w> Run<'w> {
         .await
     }
 
-    /// The messages of its agents: what the ledger was told beside the effects.
+    /// The messages of its agents: what the ledger was told beside the effects and the turns that were answered.
     ///
     /// # Errors
     ///
     /// The ledger does not answer.
     pub async fn notes(&self) -> Result<Vec<ledger::Note>> {
-        self.world.ledger.notes(&self.key()).await
+        let mut notes = self.world.ledger.notes(&self.key()).await?;
+        notes.retain(|note| note.committed().is_none());
+        Ok(notes)
     }
 
-    /// Judges a run that has ended: it committed these turns and each had its effect once; no turn that was committed
-    /// when its attempt ended was ever tried again; and the API server saw one pod for each attempt and no other.
+    /// Judges a run that has ended: it committed these turns and each had its effect once; no turn that its agents were
+    /// told to stand was committed anew; no turn that was committed when its attempt ended was ever tried again; and the
+    /// API server saw one pod for each attempt and no other.
     ///
     /// # Errors
     ///
     /// It is not so.
     pub async fn expect_nothing_lost_or_repeated(&self, turns: i32) -> Result {
+        self.expect_answers_to_stand_up_to(turns).await?;
+        self.expect_each_effect_once(turns).await
+    }
+
+    /// The same of a run that went back on purpose: what its agents were told of turns after this one need not stand.
+    ///
+    /// # Errors
+    ///
+    /// It is not so.
+    pub async fn expect_nothing_lost_up_to(&self, kept: i32, turns: i32) -> Result {
+        self.expect_answers_to_stand_up_to(kept).await?;
+        self.expect_each_effect_once(turns).await
+    }
+
+    /// What its agents remember, which no store can take back: each turn was told to stand as one boundary alone.
+    async fn expect_answers_to_stand_up_to(&self, last: i32) -> Result {
+        let notes = self.world.ledger.notes(&self.key()).await?;
+        let mut told = BTreeMap::<i32, BTreeSet<&str>>::new();
+        for (turn, content_hash) in notes.iter().filter_map(ledger::Note::committed) {
+            told.entry(turn).or_default().insert(content_hash);
+        }
+        told.retain(|turn, hashes| *turn <= last && hashes.len() > 1);
+        anyhow::ensure!(
+            told.is_empty(),
+            "turns of {} were acknowledged, and committed anew: {told:?}",
+            self.name
+        );
+        Ok(())
+    }
+
+    async fn expect_each_effect_once(&self, turns: i32) -> Result {
         let status = self.status().await?;
         let committed = status.turn();
         anyhow::ensure!(committed == turns, "run {} committed {committed} turns, not {turns}", self.name);
@@ -269,14 +304,18 @@ impl<'w> Run<'w> {
         self.world.audit.expect_pods(&self.name, 1..=status.attempt().number)
     }
 
-    /// A turn was tried by one attempt, and by one more for each that ended in the middle of it.
+    /// A turn was tried by one attempt, and before that by those that ended in the middle of it.
     async fn expect_no_turn_again(&self, status: &AgentRunStatus) -> Result {
         let history = status.recovery().history;
         for entry in self.world.ledger.entries(&self.key()).await? {
-            let cut_short = history.iter().filter(|end| end.turn_at_end == entry.turn - 1).count();
+            let last = entry.attempts.iter().max();
+            let ended_in_it = |attempt: &i32| {
+                let end = history.iter().find(|end| end.attempt == *attempt);
+                end.is_none_or(|end| end.turn_at_end == entry.turn - 1)
+            };
             anyhow::ensure!(
-                entry.attempts.len() <= 1 + cut_short,
-                "turn {} of {} was tried by attempts {:?}, and {cut_short} of them ended in it: {history:?}",
+                entry.attempts.iter().filter(|attempt| Some(*attempt) != last).all(ended_in_it),
+                "turn {} of {} was tried by attempts {:?}, and not all but the last ended in it: {history:?}",
                 entry.turn,
                 self.name,
                 entry.attempts

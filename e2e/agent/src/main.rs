@@ -91,8 +91,11 @@ impl Agent {
                 finished = true;
             }
             self.reach(At::BeforeCommit, turn);
-            let result = self.run.commit(commit)?.result;
-            let repeated = if result == CommitResult::Duplicate { " (its answer had been lost)" } else { "" };
+            let answer = self.run.commit(commit)?;
+            let head = answer.head.context("an answer to a boundary without a head")?;
+            self.ledger.note(&format!("committed {turn} {}", head.content_hash));
+            let repeated =
+                if answer.result == CommitResult::Duplicate { " (its answer had been lost)" } else { "" };
             println!("turn {turn} committed attempt={}{repeated}", self.run.attempt());
             self.reach(At::AfterCommit, turn);
         }

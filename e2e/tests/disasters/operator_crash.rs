@@ -14,9 +14,10 @@ const WHOLE_MATRIX: &str = "DALSEGNO_E2E_CRASH_MATRIX";
 /// Turns of the runs.
 const TURNS: i32 = 6;
 
-/// The steps of a recovery, in order.
-const STEPS: [&str; 7] = [
+/// The steps of a recovery, in order. (Of one that goes back behind a damaged checkpoint: `corruption.rs`.)
+const STEPS: [&str; 8] = [
     "end-attempt",
+    "verify-head",
     "create-worker",
     "record-pod",
     "record-scheduled",
@@ -78,6 +79,8 @@ async fn every_step(when: &str) -> Result {
     }
     operator.to(CRASH_AT, &format!("{when}:create-run")).await?;
     taken_up(&world).await?;
+    operator.to(CRASH_AT, &format!("{when}:mark-deleted")).await?;
+    deleted(&world).await?;
     operator.back().await?;
     world.end().await
 }
@@ -92,6 +95,7 @@ async fn waiting<'w>(world: &'w World, step: &str, death: Death) -> Result<Run<'
 
 /// The worker dies, the operator dies at its point of the recovery, and the run ends right all the same.
 async fn recovered(world: &World, run: &Run<'_>, death: Death) -> Result {
+    anyhow::ensure!(world.operator.restarts().await? == 0, "the operator died before the worker did");
     let frozen = match death {
         Death::Evicted => run.evict().await.map(|_| None)?,
         Death::Deleted => run.delete_pod(&DeleteParams::default()).await.map(|_| None)?,
@@ -113,6 +117,16 @@ async fn taken_up(world: &World) -> Result {
     has_died_once(world).await?;
     assert_eq!(run.succeeds().await?.attempt().number, 1);
     run.expect_nothing_lost_or_repeated(TURNS).await
+}
+
+/// The operator dies when it lets a run go.
+async fn deleted(world: &World) -> Result {
+    let hangs = json!([{ "turn": 2, "at": "start", "do": "hang" }]);
+    let run = world.start("deleted", &Agent::new(json!({ "turns": TURNS, "script": hangs }))).await?;
+    run.passes_turn(1).await?;
+    run.delete(secs(60)).await?;
+    has_died_once(world).await?;
+    world.audit.expect_pods(&run.name, [1])
 }
 
 async fn has_died_once(world: &World) -> Result {

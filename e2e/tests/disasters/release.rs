@@ -53,6 +53,6 @@ async fn an_uninstall_strands_no_pod_lets_a_namespace_go_and_a_new_install_takes
         one.expect_nothing_lost_or_repeated(30).await?;
         one.delete(secs(30)).await?;
     }
-    doomed.forget();
+    doomed.forget()?;
     world.end().await
 }

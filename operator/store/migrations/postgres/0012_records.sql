@@ -24,9 +24,11 @@ CREATE TABLE records (
 
 ALTER TABLE records ALTER COLUMN value SET STORAGE EXTERNAL;
 
--- A key may hold a long list: what it holds, and whether an entry is among it, is found without walking it.
+-- A key may hold a long list, and may have been put in each of many turns: what it holds, whether an entry is among it, and
+-- what was written to it since the last boundary are found without walking it.
 CREATE INDEX records_that_replace ON records (run, space, key, seq) WHERE op IN ('put', 'delete') AND NOT undone;
 CREATE INDEX records_by_entry ON records (run, space, key, entry_id) WHERE entry_id IS NOT NULL AND NOT undone;
+CREATE INDEX records_by_boundary ON records (run, space, key, turn, boundary) WHERE NOT undone;
 
 -- What keys hold: the rows from a key's last `put` on, or after its last `delete`.
 CREATE VIEW held_records AS
@@ -82,10 +84,17 @@ DECLARE
     written_ bigint;
 BEGIN
     -- What is replaced before the next boundary: no rewind can ask for it again.
-    DELETE FROM records USING unnest(_ops, _spaces, _keys) AS change (op, space, key)
-    WHERE change.op IN ('put', 'delete')
-      AND records.run = _run AND records.space = change.space AND records.key = change.key
-      AND records.turn = _turn AND records.boundary = _boundary AND NOT records.undone;
+    -- (Change by change: no plan begins with all records that there are.)
+    DELETE FROM records WHERE ctid = ANY (ARRAY(
+        SELECT replaced.ctid
+        FROM unnest(_ops, _spaces, _keys) AS change (op, space, key), LATERAL (
+            SELECT r.ctid FROM records r
+            WHERE r.run = _run AND r.space = change.space AND r.key = change.key
+              AND r.turn = _turn AND r.boundary = _boundary AND NOT r.undone
+            OFFSET 0
+        ) AS replaced
+        WHERE change.op IN ('put', 'delete')
+    ));
 
     INSERT INTO records (run, space, key, seq, op, entry_id, value, size, turn, boundary, epoch, at)
     SELECT _run, space, key,

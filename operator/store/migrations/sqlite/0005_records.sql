@@ -20,9 +20,11 @@ CREATE TABLE records (
     PRIMARY KEY (run, space, key, seq)
 ) STRICT, WITHOUT ROWID;
 
--- A key may hold a long list: what it holds, and whether an entry is among it, is found without walking it.
+-- A key may hold a long list, and may have been put in each of many turns: what it holds, whether an entry is among it, and
+-- what was written to it since the last boundary are found without walking it.
 CREATE INDEX records_that_replace ON records (run, space, key, seq) WHERE op IN ('put', 'delete') AND NOT undone;
 CREATE INDEX records_by_entry ON records (run, space, key, entry_id) WHERE entry_id IS NOT NULL AND NOT undone;
+CREATE INDEX records_by_boundary ON records (run, space, key, turn, boundary) WHERE NOT undone;
 
 -- What keys hold: the rows from a key's last `put` on, or after its last `delete`.
 CREATE VIEW held_records AS

@@ -13,11 +13,12 @@ use crate::{
     Pulse, RunId,
 };
 
-/// A gateway serves. After a silence all clocks start anew. `$1`: the longest gap that is none.
+/// A gateway serves. After a silence all clocks start anew, and where the server's own was put back. `$1`: the longest gap
+/// that is none.
 const BEAT: &str = "UPDATE store \
-     SET gap_from = CASE WHEN now - beat_last > $1 THEN beat_last ELSE gap_from END, \
-         beat_since = CASE WHEN now - beat_last > $1 THEN now ELSE beat_since END, \
-         beat_last = greatest(beat_last, now) \
+     SET gap_from = CASE WHEN abs(now - beat_last) > $1 THEN least(beat_last, now) ELSE gap_from END, \
+         beat_since = CASE WHEN abs(now - beat_last) > $1 THEN now ELSE beat_since END, \
+         beat_last = CASE WHEN abs(now - beat_last) > $1 THEN now ELSE greatest(beat_last, now) END \
      FROM (SELECT ds_now_v1() AS now OFFSET 0) AS clock WHERE only_row";
 
 const HEARTBEATS: &str = include_str!("heartbeats.sql");

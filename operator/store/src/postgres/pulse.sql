@@ -6,7 +6,7 @@
 --
 -- $1 since  $2 longest gap between beats  $3 $4 lengths of a cancel that was told, and one that was not
 WITH clock AS MATERIALIZED (
-    SELECT id, beat_since, now, now - beat_last <= $2 AS fresh
+    SELECT id, beat_since, now, abs(now - beat_last) <= $2 AS fresh
     FROM store, ds_now_v1() AS now
     LIMIT 1
 ),

@@ -9,11 +9,12 @@
 //! - Nobody is answered before what they were told is on the disk; heartbeats and beats, which need not last, are the
 //!   exception: where only such wait, the commit does not sync.
 //! - A piece that fails takes nothing of the others with it; a transaction that fails takes all, and all are told.
+//! - Whoever gives up before a piece is begun takes it along: no memory, and no later write, is left of it.
 
 use std::collections::HashSet;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
@@ -47,9 +48,12 @@ pub(super) struct Writer {
     queue: mpsc::Sender<Message>,
 }
 
+/// A piece that waits. Its caller holds it: one that is given up is gone at once, and is not done.
+type Waiting = Mutex<Option<Box<dyn Piece>>>;
+
 #[derive(Debug)]
 enum Message {
-    Work(Durability, Box<dyn Piece>),
+    Work(Durability, Weak<Waiting>),
     /// Close the database, then say so.
     Close(oneshot::Sender<()>),
 }
@@ -86,7 +90,8 @@ impl Writer {
         answer: oneshot::Receiver<Work<T>>,
     ) -> Work<T> {
         let gone = || Fault::unavailable("the store is closed");
-        self.queue.send(Message::Work(durability, piece)).await.map_err(|_| gone())?;
+        let waiting = Arc::new(Mutex::new(Some(piece)));
+        self.queue.send(Message::Work(durability, Arc::downgrade(&waiting))).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 
@@ -216,11 +221,12 @@ async fn run(
         let mut needs = Durability::Passing;
         for message in messages.drain(..) {
             match message {
-                Message::Work(durability, piece) => {
+                Message::Work(durability, waiting) => {
+                    let Some(waiting) = waiting.upgrade() else { continue };
+                    batch.extend(waiting.lock().unwrap_or_else(PoisonError::into_inner).take());
                     if durability == Durability::Lasting {
                         needs = Durability::Lasting;
                     }
-                    batch.push(piece);
                 }
                 Message::Close(closed) => closers.push(closed),
             }

@@ -232,7 +232,7 @@ async fn a_lookup_reads_no_call_that_has_ended_in_an_earlier_turn(world: &World)
     let run = world.lose(&worker, Class::Disruption).await;
     let sqlite = world.url.as_deref().unwrap().starts_with("sqlite:");
     // Rows that nobody can read any more.
-    let spoil = if sqlite { "claim_id = x'00'" } else { r"arguments = '\x00'::bytea" };
+    let spoil = if sqlite { "claim_id = x'00'" } else { r"arguments = '\xff'::bytea" };
     assert_eq!(tamper(world, &format!("UPDATE calls SET {spoil} WHERE turn <= 30")).await, 90);
     assert!(world.calls(worker.run, CallFilter::All).await.is_err());
     assert_eq!(world.call_ids(worker.run, CallFilter::OpenTurn).await, ["done"]);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use dalsegno_protocol::Policy;
-use dalsegno_store::{Committed, Error, Result};
+use dalsegno_store::{Committed, Deadlines, Error, NewRun, Result};
 use futures::future::{join, join_all, join3};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::time::timeout;
@@ -44,6 +44,27 @@ async fn a_reader_that_vanishes_holds_no_old_rows_for_long() {
                  WHERE datname = current_database() AND state = 'idle in transaction'";
     let begun: String = sqlx::query_scalar(begun).fetch_one(&mut conn).await.unwrap();
     assert!(begun.contains("idle_in_transaction_session_timeout = '10min'"), "{begun}");
+}
+
+/// A server whose clock is put back, or the next one after it, whose clock is behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_clock_starts_anew_where_the_servers_own_was_put_back() {
+    let (world, url) = fresh().await;
+    let deadlines = Deadlines { progress_ms: 200, ..LONG };
+    let worker = world.work_on(&world.take_up(&NewRun { deadlines, ..new_run() }).await).await;
+    world.beat().await.unwrap();
+    let mut conn = PgConnection::connect(&url).await.unwrap();
+    let ahead = "UPDATE store SET beat_last = beat_last + 3600000, beat_since = beat_since + 3600000";
+    conn.execute(ahead).await.unwrap();
+    pause(300).await;
+    let expired = async || world.pulse(jiff::Timestamp::now()).await.unwrap().expired.len();
+    assert_eq!(expired().await, 0);
+    world.beat().await.unwrap();
+    let run = world.of(&worker).await;
+    assert!(run.beat.since <= run.now && run.beat.last <= run.now && run.beat.gap_from <= run.beat.since);
+    pause(300).await;
+    world.beat().await.unwrap();
+    assert_eq!(expired().await, 1, "and runs on from there");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
