@@ -1,7 +1,7 @@
 //! A story's own world: a namespace of its own in the one cluster, and the witnesses.
 
 use kube::config::{Config, KubeConfigOptions};
-use kube::{Client, ResourceExt};
+use kube::Client;
 use serde_json::json;
 
 use crate::cluster::Cluster;
@@ -9,7 +9,7 @@ use crate::{Agent, Audit, Definition, Ledger, Operator, Result, Run, objects, pr
 use anyhow::Context;
 use dalsegno_crds::{AgentDefinition, AgentRun};
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 
 /// Set to anything, the namespaces of failed stories are kept.
 const KEEP: &str = "DALSEGNO_E2E_KEEP";
