@@ -108,7 +108,8 @@ pub struct RunDefaults {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentDefinitionStatus {
-    /// `Ready` is True while the API server accepts the template's pod, as a dry run showed.
+    /// `Ready` is True while the API server accepts the template's pod, as a dry run showed. It is tried again by itself: a
+    /// minute after it changed, and more and more slowly, up to five minutes, while it stays as it is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

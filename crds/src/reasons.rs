@@ -113,7 +113,7 @@ reasons! {
     }
     TemplateInvalid {
         "The API server refuses the template's pod as invalid.",
-        "Correct the template as the message says; then it is tried again by itself."
+        "Correct the template, or the policy that refuses it, as the message says; then it is tried again by itself."
     }
     NameCollision {
         "Objects of somebody else have the names of ten attempts' pods in a row.",

@@ -3,26 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dalsegno_core::worker;
 use dalsegno_crds::{
     AgentDefinition, AgentDefinitionStatus, ConditionType, Reason, condition, find_condition, names,
 };
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{ObjectMeta, PostParams};
+use kube::api::PostParams;
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::Store as Cache;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 
+use crate::cluster::is_judgement;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::kept::Definition;
+use crate::telemetry::chain;
 use crate::unreadable;
 
-/// A quota or a policy may let the pod pass later.
-const TRY_AGAIN: Duration = Duration::from_secs(60);
+/// The shortest and the longest pause between two tries: policies, quotas and the labels of a namespace change.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(300));
 
 /// Checks definitions until `stop` is ready.
 pub async fn run(
@@ -34,7 +36,7 @@ pub async fn run(
     Controller::for_stream(definitions, cache)
         .with_config(Config::default().concurrency(4))
         .graceful_shutdown_on(stop)
-        .run(check, |_, _, _| Action::requeue(TRY_AGAIN), ctx)
+        .run(check, |_, _, _| Action::requeue(PAUSE.0), ctx)
         .for_each(|_| async {})
         .await;
 }
@@ -50,23 +52,21 @@ pub(crate) async fn check(definition: Arc<Definition>, ctx: Arc<Context>) -> Res
     };
     let namespace = definition.namespace().ok_or(Error::Nameless("namespace"))?;
     let old = definition.status.clone().unwrap_or_default();
-    if old.observed_generation == definition.metadata.generation
-        && find_condition(&old.conditions, ConditionType::Ready)
-            .is_some_and(|it| it.reason != Reason::NotChecked.as_str())
-    {
-        return Ok(Action::await_change());
-    }
-    let (ready, reason, message) = try_pod(&ctx, &definition, &namespace).await;
+    let generation = definition.metadata.generation;
+    let before = find_condition(&old.conditions, ConditionType::Ready);
+    let (ready, reason, message) = match try_pod(&ctx, &definition, &namespace).await {
+        Ok(answer) => answer,
+        // Nothing was learned: what is known of this template stays.
+        Err(error) if before.is_some() && old.observed_generation == generation => return Err(error),
+        Err(error) => (false, Reason::NotChecked, chain(&error)),
+    };
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
-    let mut new =
-        condition(ConditionType::Ready, ready, reason, message, definition.metadata.generation, Time(now));
-    if let Some(before) =
-        find_condition(&old.conditions, ConditionType::Ready).filter(|it| it.status == new.status)
-    {
+    let mut new = condition(ConditionType::Ready, ready, reason, message, generation, Time(now));
+    if let Some(before) = before.filter(|it| it.status == new.status) {
         new.last_transition_time = before.last_transition_time.clone();
     }
-    let status =
-        AgentDefinitionStatus { conditions: vec![new], observed_generation: definition.metadata.generation };
+    let again = pause(new.last_transition_time.0, now);
+    let status = AgentDefinitionStatus { conditions: vec![new], observed_generation: generation };
     if status != old {
         let api: Api<AgentDefinition> = Api::namespaced(ctx.client.clone(), &namespace);
         let mut changed = definition.clone();
@@ -78,34 +78,37 @@ pub(crate) async fn check(definition: Arc<Definition>, ctx: Arc<Context>) -> Res
             Err(error) => return Err(Error::api("writing the definition's status")(error)),
         }
     }
-    Ok(if reason == Reason::NotChecked { Action::requeue(TRY_AGAIN) } else { Action::await_change() })
+    Ok(Action::requeue(again))
 }
 
-/// Creates the pod with `dryRun=All`.
-async fn try_pod(ctx: &Context, definition: &AgentDefinition, namespace: &str) -> (bool, Reason, String) {
-    let template = match definition.spec.agent.template.pod_template() {
-        Ok(template) => template,
-        Err(error) => return (false, Reason::TemplateInvalid, error.to_string()),
-    };
-    let meta = template.metadata.unwrap_or_default();
-    let pod = Pod {
-        metadata: ObjectMeta {
-            // A generated name would be another in each refusal that names the pod, and so the status.
-            name: Some(format!("dry-run-{}", definition.uid().unwrap_or_default())),
-            labels: meta.labels,
-            annotations: meta.annotations,
-            ..ObjectMeta::default()
-        },
-        spec: Some(PodSpec { restart_policy: Some("Never".to_owned()), ..template.spec.unwrap_or_default() }),
-        status: None,
+/// As long as the condition has been as it is: soon after a change, then more slowly.
+fn pause(since: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(since)).unwrap_or_default().clamp(PAUSE.0, PAUSE.1)
+}
+
+/// Creates the pod with `dryRun=All`: Ready's status, reason and message.
+///
+/// # Errors
+///
+/// The API server did not judge it.
+async fn try_pod(
+    ctx: &Context,
+    definition: &AgentDefinition,
+    namespace: &str,
+) -> Result<(bool, Reason, String)> {
+    let pod = match worker::trial_of(definition, &ctx.gateway_url) {
+        Ok(pod) => pod,
+        Err(error) => return Ok((false, Reason::TemplateInvalid, error.to_string())),
     };
     let params = PostParams { dry_run: true, field_manager: Some(names::FIELD_MANAGER.to_owned()) };
     match ctx.pods_in(namespace).create(&params, &pod).await {
-        Ok(_) => (true, Reason::Accepted, String::new()),
-        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
-            (false, Reason::TemplateInvalid, status.message.clone())
+        Ok(_) => Ok((true, Reason::Accepted, String::new())),
+        Err(kube::Error::Api(status)) if is_judgement(&status) => {
+            let invalid = matches!(status.code, 400 | 422);
+            let reason = if invalid { Reason::TemplateInvalid } else { Reason::NotChecked };
+            Ok((false, reason, status.message.clone()))
         }
-        Err(error) => (false, Reason::NotChecked, error.to_string()),
+        Err(error) => Err(Error::api("trying the pod of a template")(error)),
     }
 }
 
@@ -116,26 +119,102 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::world;
+    use crate::world::{self, Asked};
+
+    fn definition() -> Value {
+        let containers = json!([{ "name": names::WORKER_CONTAINER, "image": "agent" }]);
+        json!({
+            "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentDefinition",
+            "metadata": { "name": "nightly", "namespace": "shop", "uid": "uid-1", "generation": 1 },
+            "spec": { "template": { "spec": { "containers": containers } } },
+        })
+    }
+
+    /// A refusal of each pod.
+    fn refused(code: u16, message: &str) -> Vec<Value> {
+        vec![
+            json!({ "kind": "Status", "status": "Failure", "code": code, "message": message, "reason": "Refused",
+                     "details": { "kind": "pods" } }),
+        ]
+    }
+
+    /// Checks the definition before an API server that has these objects.
+    async fn checked(definition: &Value, objects: Vec<Value>) -> (Result<Action>, Asked) {
+        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+        let (ctx, asked) = world::context(store, objects);
+        (check(Arc::new(serde_json::from_value(definition.clone()).unwrap()), ctx).await, asked)
+    }
+
+    /// Bodies of the requests to this resource.
+    fn sent(asked: &Asked, resource: &str) -> Vec<Value> {
+        let asked = asked.lock().unwrap();
+        asked.iter().filter(|(_, path, _)| path.ends_with(resource)).map(|(.., body)| body.clone()).collect()
+    }
+
+    /// Checks the definition, which takes what is written; answers its reason, and how often it was written.
+    async fn judged(definition: &mut Value, objects: Vec<Value>) -> (String, usize) {
+        let (action, asked) = checked(definition, objects).await;
+        assert_eq!(action.unwrap(), Action::requeue(PAUSE.0));
+        assert_eq!(sent(&asked, "/pods").len(), 1, "it was tried");
+        let mut written = sent(&asked, "/nightly/status");
+        let times = written.len();
+        if let Some(last) = written.pop() {
+            *definition = last;
+        }
+        (definition["status"]["conditions"][0]["reason"].as_str().unwrap().to_owned(), times)
+    }
 
     #[tokio::test]
-    async fn each_try_names_the_same_pod_so_that_a_refusal_reads_as_the_one_before() {
-        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
-        let (ctx, asked) = world::context(store, vec![]);
-        let containers = json!([{ "name": names::WORKER_CONTAINER, "image": "agent" }]);
-        let definition = json!({
-            "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentDefinition",
-            "metadata": { "name": "nightly", "namespace": "shop", "uid": "uid-1" },
-            "spec": { "template": { "spec": { "containers": containers } } },
-        });
-        let definition: Arc<Definition> = Arc::new(serde_json::from_value(definition).unwrap());
-        for _ in 0..2 {
-            check(definition.clone(), ctx.clone()).await.unwrap();
+    async fn a_template_is_judged_again_and_again_and_written_only_where_the_judgement_is_another() {
+        let mut definition = definition();
+        let mut judge = async |objects| judged(&mut definition, objects).await;
+        let expect = |reason: Reason, times| (reason.to_string(), times);
+        for times in [1, 0] {
+            let policy = refused(422, "a policy refuses it");
+            assert_eq!(judge(policy).await, expect(Reason::TemplateInvalid, times));
         }
-        let asked = asked.lock().unwrap();
-        let pods = asked.iter().filter(|(_, path, _)| path.ends_with("/pods"));
-        let names: Vec<_> =
-            pods.map(|(.., pod)| (&pod["metadata"]["name"], &pod["metadata"]["generateName"])).collect();
-        assert_eq!(names, [(&json!("dry-run-uid-1"), &Value::Null); 2]);
+        for times in [1, 0] {
+            assert_eq!(judge(vec![]).await, expect(Reason::Accepted, times));
+        }
+        for times in [1, 0] {
+            assert_eq!(judge(refused(403, "violates PodSecurity")).await, expect(Reason::NotChecked, times));
+        }
+    }
+
+    #[tokio::test]
+    async fn an_api_server_that_does_not_judge_changes_no_judgement_of_the_same_template() {
+        let mut accepted = definition();
+        judged(&mut accepted, vec![]).await;
+        for code in [429, 500] {
+            let (action, asked) = checked(&accepted, refused(code, "later")).await;
+            assert!(action.is_err() && sent(&asked, "/status").is_empty(), "{code}");
+        }
+        accepted["metadata"]["generation"] = json!(2);
+        assert_eq!(judged(&mut accepted, refused(500, "later")).await, ("NotChecked".to_owned(), 1));
+    }
+
+    #[tokio::test]
+    async fn the_pod_that_is_tried_has_what_is_added_to_the_template_and_the_same_name_each_time() {
+        let mut definition = definition();
+        definition["spec"]["template"]["spec"]["volumes"] = json!([{ "name": "dalsegno", "emptyDir": {} }]);
+        let mut tried = Vec::new();
+        for _ in 0..2 {
+            tried.extend(sent(&checked(&definition, vec![]).await.1, "/pods"));
+        }
+        assert_eq!(tried[0], tried[1], "a refusal reads as the one before");
+        assert_eq!(tried[0]["metadata"]["name"], "dry-run-uid-1-1");
+        let volumes = &tried[0]["spec"]["volumes"];
+        assert_eq!(
+            [&volumes[0]["name"], &volumes[1]["name"]],
+            ["dalsegno"; 2],
+            "it is for the API server to refuse"
+        );
+    }
+
+    #[test]
+    fn a_definition_is_tried_after_a_minute_and_more_slowly_the_longer_it_has_been_as_it_is() {
+        let now = Timestamp::now();
+        let after = |seconds: i64| pause(now - jiff::SignedDuration::from_secs(seconds), now).as_secs();
+        assert_eq!([-5, 0, 59, 60, 200, 300, 86_400].map(after), [60, 60, 60, 60, 200, 300, 300]);
     }
 }

@@ -37,7 +37,7 @@ pub fn context(store: Arc<dyn Store>, objects: Vec<Value>) -> (Arc<Context>, Ask
             let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
             let answer = answer(&head.method, head.uri.path(), &body, &objects);
             seen.lock().unwrap().push((head.method, head.uri.path().to_owned(), body));
-            let code = if answer["kind"] == "Status" { 404 } else { 200 };
+            let code = answer["code"].as_u64().map_or(200, |code| code.try_into().unwrap());
             let answer = Body::from(answer.to_string().into_bytes());
             Ok::<_, Infallible>(Response::builder().status(code).body(answer).unwrap())
         }
@@ -66,14 +66,18 @@ pub fn context(store: Arc<dyn Store>, objects: Vec<Value>) -> (Arc<Context>, Ask
 }
 
 /// What is written is there as it was written, with a UID, and a patch made something; what is not among the objects is not
-/// there.
+/// there. A refusal among them, a `Status`, is what is answered to whoever creates objects of the kind in its details.
 fn answer(method: &Method, path: &str, body: &Value, objects: &[Value]) -> Value {
+    let last = path.rsplit('/').next();
     if method == Method::GET {
-        let name = path.rsplit('/').next();
-        let found = objects.iter().find(|it| it["metadata"]["name"].as_str() == name);
+        let found = objects.iter().find(|it| it["metadata"]["name"].as_str() == last);
         let not_found =
             || json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404 });
         return found.cloned().unwrap_or_else(not_found);
+    }
+    let refusal = objects.iter().find(|it| it["details"]["kind"].as_str() == last);
+    if let Some(refusal) = refusal.filter(|_| method == Method::POST) {
+        return refusal.clone();
     }
     let mut written = if body.is_object() { body.clone() } else { json!({}) };
     if written["metadata"]["uid"].is_null() {

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use dalsegno_crds::{AgentRun, Cause, InputSource, names};
+use dalsegno_crds::{AgentDefinition, AgentRun, AgentRunSpec, Cause, InputSource, names};
 use dalsegno_protocol::{AUDIENCE, env};
-use dalsegno_store::RunRecord;
+use dalsegno_store::{RunId, RunRecord};
 use k8s_openapi::api::core::v1::{
     Affinity, ConfigMapProjection, Container, DownwardAPIProjection, DownwardAPIVolumeFile, EnvVar,
     KeyToPath, NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, ObjectFieldSelector, Pod,
@@ -74,38 +74,69 @@ pub fn pod_of(
     pinned: bool,
     gateway_url: &str,
 ) -> Result<Pod, TemplateError> {
+    let head = row.head.as_ref().map_or((0, 0), |head| (head.turn, head.position));
+    let place = Place { run, id: row.id, attempt: row.attempt.number, head, gateway_url };
+    let mut pod = pod_at(&place, document)?;
+    if pinned {
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(names::ANNOTATION_PINNED.to_owned(), document.hash());
+    }
+    avoid_lost_nodes(&mut pod.spec.get_or_insert_default().affinity, row);
+    Ok(pod)
+}
+
+/// The pod that a definition's runs get, to be tried: of the first attempt of a run without input. The run has the
+/// definition's UID, also in its name.
+///
+/// # Errors
+///
+/// The template is no pod template, or has no worker.
+pub fn trial_of(definition: &AgentDefinition, gateway_url: &str) -> Result<Pod, TemplateError> {
+    let uid = definition.metadata.uid.clone().unwrap_or_default();
+    // A generated name would be another in each refusal that names the pod, and so the status.
+    let mut run = AgentRun::new(&format!("dry-run-{uid}"), AgentRunSpec::default());
+    run.metadata.namespace.clone_from(&definition.metadata.namespace);
+    run.metadata.uid = Some(uid);
+    let place = Place { run: &run, id: RunId::nil(), attempt: 1, head: (0, 0), gateway_url };
+    pod_at(&place, &Document::of(&definition.spec.agent))
+}
+
+/// The attempt that a pod is of.
+struct Place<'a> {
+    run: &'a AgentRun,
+    id: RunId,
+    attempt: i32,
+    /// Turn and position.
+    head: (i32, i64),
+    gateway_url: &'a str,
+}
+
+fn pod_at(place: &Place, document: &Document) -> Result<Pod, TemplateError> {
     let template = document.template.pod_template().map_err(TemplateError::Malformed)?;
     let mut pod = Pod {
-        metadata: metadata(run, row, template.metadata.unwrap_or_default(), document, pinned),
+        metadata: metadata(place, template.metadata.unwrap_or_default(), document),
         spec: template.spec,
         status: None,
     };
     let worker = pod::worker_name(&pod).to_owned();
     let spec = pod.spec.get_or_insert_default();
     spec.restart_policy = Some("Never".to_owned());
-    spec.volumes.get_or_insert_default().push(volume(run.spec.input_from.as_ref()));
-    avoid_lost_nodes(&mut spec.affinity, row);
+    spec.volumes.get_or_insert_default().push(volume(place.run.spec.input_from.as_ref()));
     let container = spec.containers.iter_mut().find(|it| it.name == worker);
-    equip(container.ok_or(TemplateError::NoWorker)?, row, gateway_url);
+    equip(container.ok_or(TemplateError::NoWorker)?, place);
     Ok(pod)
 }
 
-fn metadata(
-    run: &AgentRun,
-    row: &RunRecord,
-    template: ObjectMeta,
-    document: &Document,
-    pinned: bool,
-) -> ObjectMeta {
+fn metadata(place: &Place, template: ObjectMeta, document: &Document) -> ObjectMeta {
+    let Place { run, attempt, head: (turn, position), .. } = place;
     let name = run.metadata.name.clone().unwrap_or_default();
     let mut labels = ours_dropped(template.labels);
     labels.extend([
         (names::LABEL_MANAGED_BY.to_owned(), names::MANAGED_BY.to_owned()),
         (names::LABEL_RUN.to_owned(), name.clone()),
-        (names::LABEL_RUN_UID.to_owned(), row.object_uid.clone()),
-        (names::LABEL_ATTEMPT.to_owned(), row.attempt.number.to_string()),
+        (names::LABEL_RUN_UID.to_owned(), run.metadata.uid.clone().unwrap_or_default()),
+        (names::LABEL_ATTEMPT.to_owned(), attempt.to_string()),
     ]);
-    let (turn, position) = row.head.as_ref().map_or((0, 0), |head| (head.turn, head.position));
     let mut annotations = ours_dropped(template.annotations);
     annotations.extend([
         (names::ANNOTATION_REVISION.to_owned(), document.hash()),
@@ -114,14 +145,11 @@ fn metadata(
     if let Some(version) = &document.agent_version {
         annotations.insert(names::ANNOTATION_AGENT_VERSION.to_owned(), version.clone());
     }
-    if pinned {
-        annotations.insert(names::ANNOTATION_PINNED.to_owned(), document.hash());
-    }
     if run.spec.input_from.is_none() {
         annotations.insert(names::ANNOTATION_INPUT.to_owned(), input_text(run));
     }
     ObjectMeta {
-        name: Some(pod_name(&name, row.attempt.number)),
+        name: Some(pod_name(&name, *attempt)),
         namespace: run.metadata.namespace.clone(),
         labels: Some(labels),
         annotations: Some(annotations),
@@ -139,13 +167,15 @@ fn ours_dropped(map: Option<BTreeMap<String, String>>) -> BTreeMap<String, Strin
     map.unwrap_or_default().into_iter().filter(|(key, _)| !key.starts_with(names::PREFIX)).collect()
 }
 
-fn equip(worker: &mut Container, row: &RunRecord, gateway_url: &str) {
+fn equip(worker: &mut Container, place: &Place) {
+    let Place { run, id, attempt, gateway_url, .. } = place;
+    let (namespace, name) = (run.metadata.namespace.as_deref(), run.metadata.name.as_deref());
     let ours = [
-        (env::URL, format!("{gateway_url}/v1/runs/{}", row.id)),
+        (env::URL, format!("{gateway_url}/v1/runs/{id}")),
         (env::TOKEN_FILE, format!("{MOUNT}/{TOKEN}")),
         (env::INPUT_FILE, format!("{MOUNT}/{INPUT}")),
-        (env::RUN, format!("{}/{}", row.namespace, row.name)),
-        (env::ATTEMPT, row.attempt.number.to_string()),
+        (env::RUN, format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())),
+        (env::ATTEMPT, attempt.to_string()),
     ];
     // Ours come first, so that the template's own variables may refer to them.
     let mut theirs = worker.env.take().unwrap_or_default();

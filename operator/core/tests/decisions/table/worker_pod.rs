@@ -1,7 +1,7 @@
 //! The pod of an attempt, from its template.
 
-use dalsegno_core::Effect;
-use dalsegno_crds::{Cause, names};
+use dalsegno_core::{Effect, worker};
+use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, Cause, names};
 use k8s_openapi::api::core::v1::{EnvVar, Pod};
 use serde_json::{Value, json};
 
@@ -182,6 +182,23 @@ fn a_pinned_pod_has_the_old_image_by_digest_the_old_environment_and_todays_resou
     assert_eq!(json["spec"]["tolerations"][0]["key"], "spot");
     assert_eq!(json["spec"]["hostNetwork"], Value::Null, "the rest does not");
     assert!(annotation(&pod, names::ANNOTATION_PINNED).is_some());
+}
+
+#[test]
+fn the_pod_by_which_a_definition_is_tried_is_that_of_a_first_attempt_but_for_its_names() {
+    let given = run().declares("1.4");
+    let (_, json) = created(&given);
+    let agent = given.seen.agent().unwrap().clone();
+    let mut definition = AgentDefinition::new("agent", AgentDefinitionSpec { agent, defaults: None });
+    definition.metadata.namespace = Some("prod".into());
+    definition.metadata.uid = Some("definition-uid".into());
+    let tried = worker::trial_of(&definition, &given.seen.gateway_url).unwrap();
+    let renamed = json!(tried)
+        .to_string()
+        .replace("dry-run-definition-uid", RUN)
+        .replace("definition-uid", UID)
+        .replace("00000000-0000-0000-0000-000000000000", &given.row.id.to_string());
+    assert_eq!(serde_json::from_str::<Value>(&renamed).unwrap(), json);
 }
 
 #[test]
