@@ -21,7 +21,7 @@ pub struct Audit {
     namespace: String,
 }
 
-/// One request that changed something (or tried to).
+/// One request that changed something (or tried to). A dry run stores nothing, and is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// `create`, `update`, `patch`, `delete`, `deletecollection`.
@@ -186,7 +186,8 @@ fn parse(line: &str, namespace: &str) -> Option<Entry> {
         return None;
     }
     let line: Line = serde_json::from_str(line).ok()?;
-    (line.object_ref.namespace == namespace).then_some(Entry {
+    let is_dry_run = line.request_uri.contains("dryRun=All");
+    (line.object_ref.namespace == namespace && !is_dry_run).then_some(Entry {
         verb: line.verb,
         resource: line.object_ref.resource,
         subresource: line.object_ref.subresource,
@@ -201,6 +202,8 @@ fn parse(line: &str, namespace: &str) -> Option<Entry> {
 #[serde(rename_all = "camelCase")]
 struct Line {
     verb: String,
+    #[serde(rename = "requestURI")]
+    request_uri: String,
     user: User,
     object_ref: Reference,
     response_status: Status,
@@ -233,6 +236,7 @@ mod tests {
     use super::*;
 
     const LINE: &str = r#"{"kind":"Event","verb":"create","user":{"username":"system:serviceaccount:dalsegno-system:dalsegno"},
+        "requestURI":"/api/v1/namespaces/here/pods?&fieldManager=dalsegno",
         "objectRef":{"resource":"pods","namespace":"here","name":"r-2","apiVersion":"v1"},
         "responseStatus":{"metadata":{},"code":201},"requestReceivedTimestamp":"2026-11-21T08:12:04.642426Z"}"#;
 
@@ -242,6 +246,11 @@ mod tests {
             parse(LINE, "here").is_some_and(|entry| entry.is_pod() && entry.done() && entry.name == "r-2")
         );
         assert_eq!(parse(LINE, "her"), None);
+    }
+
+    #[test]
+    fn a_dry_run_is_no_write() {
+        assert_eq!(parse(&LINE.replace("pods?", "pods?&dryRun=All"), "here"), None);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use dalsegno_e2e::StatusExt;
 use dalsegno_e2e::objects::{self, merge};
 use dalsegno_e2e::wait::{secs, throughout, until};
 use dalsegno_e2e::{Agent, Definition, Result, World};
-use k8s_openapi::api::core::v1::ResourceQuota;
+use k8s_openapi::api::core::v1::{Namespace, ResourceQuota};
+use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
 /// How long a clear word may take.
@@ -15,6 +16,18 @@ const SOON: Duration = secs(20);
 
 fn short() -> Value {
     json!({ "turns": 2, "turnSeconds": 0.1 })
+}
+
+/// What the definition of this name says of itself, once it says this.
+async fn says(world: &World, name: &str, reason: Reason, limit: Duration) -> Result<String> {
+    let api = world.api::<AgentDefinition>();
+    until(format!("definition {name} to say {reason}"), limit, async || {
+        let conditions = api.get(name).await?.status.unwrap_or_default().conditions;
+        let ready =
+            find_condition(&conditions, ConditionType::Ready).filter(|it| it.reason == reason.as_str());
+        Ok(ready.map(|ready| ready.message.clone()))
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,14 +50,7 @@ async fn a_template_that_the_api_server_refuses_is_named_by_its_definition_and_i
     let mount = json!({ "volumeMounts": [{ "name": "nowhere", "mountPath": "/data" }] });
     let definition = Definition::new().container(mount);
     world.define("agent", &definition).await?;
-    let api = world.api::<AgentDefinition>();
-    let message = until("the definition to be refused", SOON, async || {
-        let conditions = api.get("agent").await?.status.unwrap_or_default().conditions;
-        let refused = find_condition(&conditions, ConditionType::Ready)
-            .filter(|ready| ready.status == "False" && ready.reason == Reason::TemplateInvalid.as_str());
-        Ok(refused.map(|ready| ready.message.clone()))
-    })
-    .await?;
+    let message = says(&world, "agent", Reason::TemplateInvalid, SOON).await?;
     assert!(message.contains("nowhere"), "it should tell what the API server said: {message}");
 
     let run = world.start("run", &Agent::of("agent", short())).await?;
@@ -55,11 +61,32 @@ async fn a_template_that_the_api_server_refuses_is_named_by_its_definition_and_i
     let volumes = json!({ "volumes": [{ "name": "nowhere", "emptyDir": {} }] });
     world.redefine("agent", &definition.pod(volumes)).await?;
     assert_eq!(run.succeeds().await?.attempt().number, 1, "the correction is enough");
-    until("the definition to be accepted", SOON, async || {
-        let conditions = api.get("agent").await?.status.unwrap_or_default().conditions;
-        Ok(find_condition(&conditions, ConditionType::Ready).filter(|ready| ready.status == "True").map(drop))
-    })
-    .await?;
+    says(&world, "agent", Reason::Accepted, SOON).await?;
+
+    let ours = json!({ "volumes": [{ "name": "dalsegno", "emptyDir": {} }] });
+    world.define("clash", &Definition::new().pod(ours)).await?;
+    let message = says(&world, "clash", Reason::TemplateInvalid, SOON).await?;
+    assert!(message.contains("Duplicate value"), "what is added to the template is tried too: {message}");
+    world.end().await
+}
+
+/// Nothing tells the operator of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_definition_that_was_accepted_says_when_its_namespace_refuses_it() -> Result {
+    let world = World::new("pod-security").await?;
+    world.define("agent", &Definition::new()).await?;
+    says(&world, "agent", Reason::Accepted, SOON).await?;
+    let restricted =
+        json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "restricted" } } });
+    Api::<Namespace>::all(world.client.clone())
+        .patch(&world.namespace, &PatchParams::default(), &Patch::Merge(&restricted))
+        .await?;
+    let message = says(&world, "agent", Reason::NotChecked, secs(90)).await?;
+    assert!(message.contains("violates PodSecurity"), "{message}");
+
+    let mut writes = world.audit.entries()?;
+    writes.retain(|entry| entry.resource == "agentdefinitions" && entry.verb != "create");
+    assert!(writes.len() <= 2, "one for each judgement: {writes:#?}");
     world.end().await
 }
 
