@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dalsegno_crds::{AgentRun, Cause, OperatingMode, Reason, Summary, names};
+use dalsegno_protocol::Limits;
 use dalsegno_store::{
     AttemptState, Class, Deadline, Identity, NewFinish, PodRecord, RunOutcome, RunRecord, Then,
 };
@@ -17,7 +18,7 @@ use crate::situation::Situation;
 use crate::trust::{self, Trust};
 use crate::version::{self, Choice};
 use crate::{
-    AgentSight, Decision, Effect, Observed, PodSight, notices, pod, silence, status, strays, worker,
+    AgentSight, Decision, Effect, Observed, PodSight, notices, pod, silence, status, strays, text, worker,
 };
 
 /// How soon a store that could not be asked is asked again.
@@ -288,7 +289,8 @@ fn failed(row: &RunRecord, hold: Hold) -> Plan {
 /// The operator ends the run, and with it the current attempt.
 fn finished(row: &RunRecord, outcome: RunOutcome, reason: Reason, end: End) -> Plan {
     let reason = reason.as_str().to_owned();
-    let finish = NewFinish { outcome, reason, message: end.message.clone(), output: None };
+    let message = text::head(&end.message, Limits::FINISH_MESSAGE_BYTES);
+    let finish = NewFinish { outcome, reason, message, output: None };
     Plan::end(row, end, Then::Finish(finish))
 }
 

@@ -3,6 +3,7 @@
 use dalsegno_crds::ConditionType::{Finished, Ready, Succeeded};
 use dalsegno_crds::{Cause, Reason, Summary};
 use dalsegno_store::RunOutcome;
+use serde_json::json;
 
 use crate::words::{Case, acts, case, crashed, pod, rests, run, try_all};
 
@@ -71,11 +72,27 @@ fn with_a_worker() -> Vec<Case> {
             end(3).says("and its worker ended: ExitedWithError: exit code 1"),
         ),
         case(
+            "however much it says, the run's end is one that its status can show",
+            run()
+                .attached(3)
+                .head(7)
+                .pod(pod(3).terminated(1).said(&last_words()))
+                .cancelled()
+                .cancel(5, None),
+            end(3),
+        ),
+        case(
             "a worker whose pod is gone is not waited for",
             run().attached(3).head(7).cancelled().cancel(5, None),
             end(3).says("PodVanished"),
         ),
     ]
+}
+
+/// As long as the kubelet takes them.
+fn last_words() -> String {
+    let message = "é\0".repeat(400);
+    json!({ "dalsegno": 1, "class": "crash", "message": message }).to_string()
 }
 
 fn ends() -> Vec<Case> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dalsegno_core::{Decision, Effect};
 use dalsegno_crds::{AgentRunStatus, Cause, ConditionType as Is, Reason, Summary, find_condition};
+use dalsegno_protocol::Limits;
 use dalsegno_store::{Class, Retention, Then};
 
 use super::Given;
@@ -222,6 +223,13 @@ pub fn always(given: &Given, decision: &Decision) -> Vec<String> {
     if changes == 0 && !again.notices.is_empty() {
         failures.push(format!("told twice: {:?}", again.notices));
     }
+    for effect in &decision.effects {
+        if let Effect::EndAttempt { then: Then::Finish(finish), .. } = effect
+            && (finish.message.len() > Limits::FINISH_MESSAGE_BYTES || finish.message.contains('\0'))
+        {
+            failures.push(format!("an end that no store takes, or no status: {:?}", finish.message));
+        }
+    }
     failures.extend(malformed(&decision.status));
     failures
 }
@@ -232,6 +240,10 @@ fn malformed(status: &AgentRunStatus) -> Vec<String> {
     let history = status.recovery.as_ref().map(|it| it.history.as_slice()).unwrap_or_default();
     if history.len() > 10 || history.iter().any(|it| it.message.as_ref().is_some_and(|it| it.len() > 512)) {
         failures.push(format!("too much history: {history:?}"));
+    }
+    let result = status.result.as_ref().and_then(|it| it.message.as_deref());
+    if result.is_some_and(|it| it.chars().count() > Limits::FINISH_MESSAGE_BYTES) {
+        failures.push(format!("too long a result: {result:?}"));
     }
     for condition in &status.conditions {
         let same = status.conditions.iter().filter(|it| it.type_ == condition.type_).count();
