@@ -94,7 +94,8 @@ async fn clean_up(run: &Run, ctx: &Context) -> Result<Action> {
     Ok(Action::await_change())
 }
 
-/// One span, one deadline, one finalizer around the reconcile; an object that cannot be read stops no other.
+/// One span and one finalizer around the reconcile; an object that cannot be read stops no other. It comes to an end: so does
+/// whatever is asked of the API server ([`crate::client`]) or of the store.
 pub(crate) async fn guarded(run: Arc<Run>, ctx: Arc<Context>) -> Result<Action> {
     let read = run.read();
     if let Err(error) = &read
@@ -164,6 +165,7 @@ fn error_policy(run: Arc<Run>, error: &Error, ctx: Arc<Context>) -> Action {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
+    use axum::http::Method;
     use dalsegno_crds::{ConditionType, find_condition};
     use dalsegno_store::audit::{actor, kind};
     use dalsegno_store::{Lifecycle, LookUp, RunRecord};
@@ -172,7 +174,7 @@ mod tests {
 
     use super::*;
     use crate::pods;
-    use crate::world::{self, Asked, Disk};
+    use crate::world::{self, Asked, Disk, Fault};
 
     const UID: &str = "11111111-2222-3333-4444-555555555555";
 
@@ -181,6 +183,7 @@ mod tests {
         disk: Disk,
         ctx: Arc<Context>,
         asked: Asked,
+        fault: Fault,
         run: AgentRun,
     }
 
@@ -188,14 +191,15 @@ mod tests {
         async fn new() -> Self {
             let disk = Disk::new();
             let namespace = json!({ "metadata": { "name": "shop", "uid": "uid-of-shop" } });
-            let (ctx, asked) = world::context(disk.store().await, vec![namespace]);
+            let fault = Fault::default();
+            let (ctx, asked) = world::context_with(disk.store().await, vec![namespace], fault.clone());
             let containers = json!([{ "name": names::WORKER_CONTAINER, "image": "agent" }]);
             let run = serde_json::from_value(json!({
                 "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun",
                 "metadata": { "name": "nightly", "namespace": "shop", "uid": UID },
                 "spec": { "agent": { "template": { "spec": { "containers": containers } } } },
             }));
-            let mut lost = Self { disk, ctx, asked, run: run.unwrap() };
+            let mut lost = Self { disk, ctx, asked, fault, run: run.unwrap() };
             lost.look().await.unwrap();
             lost
         }
@@ -208,6 +212,11 @@ mod tests {
             self.run.status =
                 written.map(|(.., body)| serde_json::from_value(body["status"].clone()).unwrap());
             answer
+        }
+
+        /// From now on the API server has this fault, or none.
+        fn fault(&self, fault: Option<(Method, &'static str, Option<u16>)>) {
+            *self.fault.lock().unwrap() = fault;
         }
 
         fn ready(&self) -> (String, String, String) {
@@ -287,6 +296,28 @@ mod tests {
         let LookUp::Found(row) = lost.ctx.store.look_up(UID).await.unwrap() else { panic!("it is there") };
         let charged = (row.counters.recovery_attempts, row.counters.disruptions);
         assert_eq!((row.attempt.number, row.past.len(), charged), (2, 1, (0, 1)));
+    }
+
+    #[tokio::test]
+    async fn what_the_api_server_does_not_answer_fails_a_reconcile_and_the_next_one_goes_on() {
+        let lost = Lost::new().await;
+        let mut run = serde_json::to_value(&lost.run).unwrap();
+        let look = async |run: &Value| {
+            let run = Arc::new(serde_json::from_value(run.clone()).unwrap());
+            let looking = guarded(run, lost.ctx.clone());
+            tokio::time::timeout(Duration::from_secs(20), looking).await.expect("it comes to an end")
+        };
+        for (method, end) in
+            [(Method::PATCH, "/agentruns/nightly"), (Method::POST, "/pods"), (Method::PUT, "/status")]
+        {
+            lost.fault(Some((method, end, None)));
+            let error = chain(&look(&run).await.unwrap_err());
+            assert!(error.contains("no answer within"), "{end}: {error}");
+            lost.fault(None);
+            look(&run).await.unwrap();
+            run["metadata"]["finalizers"] = json!([names::FINALIZER]);
+        }
+        assert_eq!(lost.row().await.attempt.pod_name.as_deref(), Some("nightly-3"));
     }
 
     #[tokio::test]

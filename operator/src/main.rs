@@ -4,6 +4,7 @@ mod act;
 mod anchors;
 mod asked;
 mod capacity;
+mod client;
 mod cluster;
 mod config;
 mod context;

@@ -1,7 +1,6 @@
 //! The operator: what it follows, and what goes on beside its reconciles.
 
 use std::collections::HashMap;
-use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +33,8 @@ use crate::{anchors, asked, capacity, controller, definitions, leader, pulse, re
 
 /// How often the API server is asked whether it answers.
 const API_PROBE: Duration = Duration::from_secs(2);
+/// How long a reconcile may take to end once we are told to stop: what it leaves is gone on from.
+const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// Leads, fills every cache, then reconciles until told to stop.
 ///
@@ -52,7 +53,9 @@ pub async fn operate(
     if args.leader_election {
         // One that waits to lead is ready to.
         is_ready.store(true, Ordering::Relaxed);
-        leader::lead(client.clone(), &args.namespace, &args.pod_name, stop.clone()).await?;
+        let led = leader::lead(client.clone(), &args.namespace, &args.pod_name, stop.clone());
+        let Some(led) = stop.run_until_cancelled(led).await else { return Ok(()) };
+        led?;
     }
     let (wake, wakes) = mpsc::unbounded_channel::<ObjectRef<Run>>();
     let (definition_cache, definition_writer) = reflector::store::<Definition>();
@@ -133,7 +136,8 @@ pub async fn operate(
     let wakes = futures::stream::unfold(wakes, |mut wakes| async move { Some((wakes.recv().await?, wakes)) });
     let stopped = stop.clone().cancelled_owned();
     let reconciling = controller::run(ctx, runs, run_cache, wakes, args.concurrency, stopped);
-    beside(unless_stopped_before(wait_for_runs, reconciling, &stop), &mut tasks, &stop).await?;
+    let reconciling = until_stopped(wait_for_runs, reconciling, &stop, STOP_GRACE);
+    beside(reconciling, &mut tasks, &stop).await?;
     tasks.shutdown().await;
     Ok(())
 }
@@ -159,22 +163,24 @@ async fn beside(
     }
 }
 
-/// A controller that is told to stop ends what it has begun; one whose cache is not filled has begun nothing, and would
-/// wait for the cache.
-async fn unless_stopped_before(
+/// A controller that is told to stop ends what it has begun, and has `grace` to do it; one whose cache is not filled has
+/// begun nothing, and would wait for the cache.
+async fn until_stopped(
     filled: oneshot::Receiver<()>,
     reconciling: impl Future<Output = ()>,
     stop: &CancellationToken,
+    grace: Duration,
 ) {
     let reconciling = pin!(reconciling);
-    let stopped_before = async {
+    let stopped = async {
         if let Some(Ok(())) = stop.run_until_cancelled(filled).await {
-            pending::<()>().await;
+            stop.cancelled().await;
+            tokio::time::sleep(grace).await;
         }
     };
     tokio::select! {
         () = reconciling => {}
-        () = stopped_before => {}
+        () = stopped => {}
     }
 }
 
@@ -266,6 +272,7 @@ fn wake_runs_of(ctx: &Context, runs: &reflector::Store<Run>, definition: &Defini
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::future::pending;
 
     use axum::http::{Request, Response, StatusCode};
     use dalsegno_store::sqlite::Sqlite;
@@ -321,18 +328,33 @@ mod tests {
         Response::new(Body::from(list.to_string().into_bytes()))
     }
 
-    #[tokio::test]
-    async fn an_operator_that_cannot_list_the_runs_ends_when_it_is_told_to() {
+    /// A Lease that another operator holds. Told to stop when it is first asked for.
+    async fn with_a_leader(request: Request<Body>, stop: CancellationToken) -> Response<Body> {
+        assert!(request.uri().path().ends_with("/leases/dalsegno-operator"), "{}", request.uri());
+        stop.cancel();
+        let spec = json!({ "holderIdentity": "other", "renewTime": Timestamp::now(), "leaseDurationSeconds": 3_600 });
+        let lease = json!({ "metadata": { "name": "dalsegno-operator" }, "spec": spec });
+        Response::new(Body::from(lease.to_string().into_bytes()))
+    }
+
+    /// Operates until it is told to stop, by the API server itself.
+    async fn told_to_stop_by<A>(
+        leader_election: bool,
+        server: fn(Request<Body>, CancellationToken) -> A,
+    ) -> anyhow::Result<()>
+    where
+        A: Future<Output = Response<Body>> + Send + 'static,
+    {
         let stop = CancellationToken::new();
         let told = stop.clone();
         let server = tower::service_fn(move |request| {
-            let answer = without_runs(request, told.clone());
+            let answer = server(request, told.clone());
             async { Ok::<_, Infallible>(answer.await) }
         });
         let args = OperatorArgs {
             gateway_url: "http://gateway".into(),
             watch_namespace: None,
-            leader_election: false,
+            leader_election,
             namespace: "default".into(),
             pod_name: "dalsegno".into(),
             concurrency: 1,
@@ -349,7 +371,29 @@ mod tests {
             stop.clone(),
         );
         let ended = tokio::time::timeout(Duration::from_secs(20), operating).await;
-        assert!(stop.is_cancelled(), "it got as far as listing them");
-        assert!(ended.is_ok_and(|it| it.is_ok()), "it goes on");
+        assert!(stop.is_cancelled(), "it got as far as asking");
+        ended.expect("it goes on")
+    }
+
+    #[tokio::test]
+    async fn an_operator_that_cannot_list_the_runs_ends_when_it_is_told_to() {
+        told_to_stop_by(false, without_runs).await.expect("that is no error");
+    }
+
+    #[tokio::test]
+    async fn an_operator_that_waits_to_lead_ends_well_when_it_is_told_to() {
+        told_to_stop_by(true, with_a_leader).await.expect("that is no error");
+    }
+
+    #[tokio::test]
+    async fn a_reconcile_that_does_not_end_keeps_no_operator_from_ending() {
+        let stop = CancellationToken::new();
+        let (announce, filled) = oneshot::channel();
+        let _ = announce.send(());
+        let mut reconciling = pin!(until_stopped(filled, pending(), &stop, Duration::from_millis(50)));
+        let early = tokio::time::timeout(Duration::from_millis(200), &mut reconciling).await;
+        assert!(early.is_err(), "it was not told to stop");
+        stop.cancel();
+        tokio::time::timeout(Duration::from_secs(20), reconciling).await.expect("it ends");
     }
 }

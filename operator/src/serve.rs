@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context as _;
 use dalsegno_gateway::{Config as GatewayConfig, Gateway};
 use dalsegno_store::Store;
-use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::client;
 use crate::config::{GatewayArgs, HealthArgs, KeyArgs, OperatorArgs};
 use crate::crash::CrashPoint;
 use crate::operate::operate;
@@ -40,7 +40,7 @@ pub struct Parts {
 ///
 /// What ended a part before its time.
 pub async fn serve(store: Arc<dyn Store>, parts: Parts) -> anyhow::Result<()> {
-    let client = Client::try_default().await.context("reaching the API server")?;
+    let client = client::connect().await.context("reaching the API server")?;
     let stop = CancellationToken::new();
     let mut registry = Registry::with_prefix("dalsegno");
     let mut ready: Vec<Ready> = Vec::new();

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::http::{Method, Request, Response};
 use dalsegno_protocol::{Boundary, Usage};
@@ -17,32 +19,53 @@ use serde_json::{Value, json};
 use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
+use crate::client::bounded;
 use crate::context::Context;
 use crate::crash::CrashPoint;
 use crate::kept::Definition;
 use crate::telemetry::Metrics;
 
+/// How long its answers may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// What was asked of the API server: method, path and body.
 pub type Asked = Arc<Mutex<Vec<(Method, String, Value)>>>;
 
+/// What is wrong with the API server: requests with this method and this end of their path get this status, or no answer.
+pub type Fault = Arc<Mutex<Option<(Method, &'static str, Option<u16>)>>>;
+
 /// With this store, and an API server that has these objects.
 pub fn context(store: Arc<dyn Store>, objects: Vec<Value>) -> (Arc<Context>, Asked) {
+    context_with(store, objects, Fault::default())
+}
+
+/// With this store, and an API server that has these objects and may have a fault.
+pub fn context_with(store: Arc<dyn Store>, objects: Vec<Value>, fault: Fault) -> (Arc<Context>, Asked) {
     let asked = Asked::default();
     let seen = asked.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
         let (seen, objects) = (seen.clone(), objects.clone());
+        let fault = fault.lock().unwrap().clone();
         async move {
             let (head, body) = request.into_parts();
             let body = body.collect_bytes().await.unwrap();
             let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-            let answer = answer(&head.method, head.uri.path(), &body, &objects);
+            let mut answer = answer(&head.method, head.uri.path(), &body, &objects);
+            if let Some((method, end, code)) = fault
+                && method == head.method
+                && head.uri.path().ends_with(end)
+            {
+                let Some(code) = code else { return pending().await };
+                answer =
+                    json!({ "kind": "Status", "status": "Failure", "message": "it is broken", "code": code });
+            }
             seen.lock().unwrap().push((head.method, head.uri.path().to_owned(), body));
             let code = answer["code"].as_u64().map_or(200, |code| code.try_into().unwrap());
             let answer = Body::from(answer.to_string().into_bytes());
             Ok::<_, Infallible>(Response::builder().status(code).body(answer).unwrap())
         }
     });
-    let client = Client::new(service, "shop");
+    let client = bounded(Client::new(service, "shop"), PATIENCE);
     let (definitions, _) = reflector::store::<Definition>();
     let (wake, _) = tokio::sync::mpsc::unbounded_channel();
     let context = Context {
