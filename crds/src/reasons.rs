@@ -221,8 +221,8 @@ reasons! {
         "Raise the quota or free some of it; the pod is then made by itself."
     }
     PodRefused {
-        "The API server refuses the pod for another reason than its quota, such as a policy or a missing ServiceAccount; \
-         the same attempt is tried again.",
+        "The API server does not make the pod for another reason than its quota, such as a policy, a missing ServiceAccount \
+         or a webhook that fails; the same attempt is tried again.",
         "Do what the message says; the pod is then made by itself."
     }
     Unschedulable {

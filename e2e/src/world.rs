@@ -1,7 +1,7 @@
 //! A story's own world: a namespace of its own in the one cluster, and the witnesses.
 
-use kube::config::{Config, KubeConfigOptions};
 use kube::Client;
+use kube::config::{Config, KubeConfigOptions};
 use serde_json::json;
 
 use crate::cluster::Cluster;

@@ -22,18 +22,26 @@ pub enum Acted {
 }
 
 /// Does the effects. If one of them taught something, that is the answer; else the status is written, if it differs,
-/// and then the notices, of this decision and of those before it in `told`.
+/// and then the notices, of this decision and of those before it in `told`. A pod that cannot be deleted keeps nobody from
+/// reading where the run stands: it is an error once all is told.
 pub async fn act(
     ground: &impl Ground,
     run: &AgentRun,
     decision: Decision,
     told: &mut Vec<Notice>,
 ) -> Result<Acted> {
-    let mut facts = Vec::new();
+    let (mut facts, mut stray) = (Vec::new(), None);
     for effect in decision.effects {
-        let name = effect.name();
+        let (name, stops) = (effect.name(), matches!(effect, Effect::StopWorker { .. }));
         ground.before(name);
-        facts.extend(perform(ground, run, effect).await?);
+        match perform(ground, run, effect).await {
+            Ok(fact) => facts.extend(fact),
+            Err(error) if stops => {
+                stray = Some(error);
+                continue;
+            }
+            Err(error) => return Err(error),
+        }
         ground.after(name);
     }
     told.extend(decision.notices);
@@ -44,7 +52,10 @@ pub async fn act(
         ground.write_status(run, decision.status).await?;
     }
     ground.tell(run, told).await;
-    Ok(Acted::Done(decision.requeue))
+    match stray {
+        Some(source) => Err(Error::Stray { again: decision.requeue, source: Box::new(source) }),
+        None => Ok(Acted::Done(decision.requeue)),
+    }
 }
 
 /// Does one effect; answers what it taught.

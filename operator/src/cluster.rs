@@ -8,7 +8,6 @@ use dalsegno_store::{RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{DeleteParams, PostParams, Preconditions};
-use kube::core::Status;
 use kube::runtime::events::{Event, EventType};
 use kube::{Api, Resource, ResourceExt};
 
@@ -88,7 +87,8 @@ impl Ground for Context {
                     .any(|owner| owner.controller == Some(true) && owner.uid == uid);
                 Ok(if ours { Fact::Pod(Box::new(found)) } else { Fact::NameTaken })
             }
-            Err(kube::Error::Api(status)) if is_judgement(&status) => {
+            // Whether it judges this pod or fails at it, as when a webhook is broken: a person shall read why there is none.
+            Err(kube::Error::Api(status)) => {
                 let mut refusals = lock(&self.refusals);
                 let times =
                     refusals.get(&uid).filter(|it| it.revision == revision).map_or(0, |it| it.times) + 1;
@@ -195,11 +195,6 @@ impl Ground for Context {
         // What was seen of a pod is evidence until its end is recorded.
         self.pods.forget_gone(&row.object_uid, row.attempt.pod_uid.as_deref());
     }
-}
-
-/// Whether a refusal is a judgement on the pod, as any answer of the 400s is; the rest are faults.
-pub fn is_judgement(refusal: &Status) -> bool {
-    (400..500).contains(&refusal.code) && refusal.code != 429
 }
 
 /// The API server takes notes of up to 1,024 bytes.

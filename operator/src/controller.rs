@@ -151,6 +151,10 @@ fn error_policy(run: Arc<Run>, error: &Error, ctx: Arc<Context>) -> Action {
         *times
     };
     let pause = FAILURE_PAUSE.0.saturating_mul(1 << (times - 1).min(10)).min(FAILURE_PAUSE.1);
+    let pause = match error {
+        Error::Stray { again: Some(again), .. } => pause.min(*again),
+        _ => pause,
+    };
     tracing::warn!(
         namespace = run.meta().namespace,
         run = run.meta().name,
@@ -166,7 +170,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
     use axum::http::Method;
-    use dalsegno_crds::{ConditionType, find_condition};
+    use dalsegno_crds::{ConditionType, OperatingMode, Reason, Summary, find_condition};
     use dalsegno_store::audit::{actor, kind};
     use dalsegno_store::{Lifecycle, LookUp, RunRecord};
     use k8s_openapi::api::core::v1::Pod;
@@ -318,6 +322,48 @@ mod tests {
             run["metadata"]["finalizers"] = json!([names::FINALIZER]);
         }
         assert_eq!(lost.row().await.attempt.pod_name.as_deref(), Some("nightly-3"));
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_the_api_server_fails_to_make_is_told_and_made_once_it_can_be() {
+        for code in [500, 429] {
+            let mut lost = Lost::new().await;
+            lost.fault(Some((Method::POST, "/pods", Some(code))));
+            assert!(lost.look().await.unwrap().is_some(), "it is tried again");
+            let status = lost.run.status.as_ref().unwrap();
+            assert_eq!(status.reason, Some(Reason::PodRefused), "{code}");
+            let worker = find_condition(&status.conditions, ConditionType::WorkerReady).unwrap();
+            assert_eq!((worker.status.as_str(), worker.message.as_str()), ("False", "it is broken"));
+
+            lost.fault(None);
+            lock(&lost.ctx.refusals).clear();
+            lost.look().await.unwrap();
+            assert_eq!(lost.row().await.attempt.pod_name.as_deref(), Some("nightly-2"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_cannot_be_deleted_keeps_nobody_from_reading_where_the_run_stands() {
+        let mut lost = Lost::new().await;
+        lost.worker(watcher::Event::Apply).await;
+        lost.look().await.unwrap();
+        lost.run.spec.operating_mode = Some(OperatingMode::Cancelled);
+        lost.fault(Some((Method::DELETE, "/pods/nightly-1", Some(403))));
+        let error = lost.look().await.unwrap_err();
+        assert!(matches!(error, Error::Stray { .. }) && chain(&error).contains("it is broken"), "{error}");
+        let status = lost.run.status.as_ref().unwrap();
+        assert_eq!(status.summary, Some(Summary::Cancelled));
+        assert!(status.completion_time.is_some());
+        assert!(lost.events().contains(&"Cancelled".to_owned()), "{:?}", lost.events());
+
+        let action = error_policy(
+            Arc::new(serde_json::from_value(serde_json::to_value(&lost.run).unwrap()).unwrap()),
+            &Error::Stray { again: Some(Duration::from_millis(9)), source: Box::new(error) },
+            lost.ctx.clone(),
+        );
+        assert_eq!(action, Action::requeue(Duration::from_millis(9)), "what else it waits for comes in time");
+        lost.fault(None);
+        lost.look().await.unwrap();
     }
 
     #[tokio::test]

@@ -11,12 +11,12 @@ use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::PostParams;
+use kube::core::Status;
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::Store as Cache;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 
-use crate::cluster::is_judgement;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::kept::Definition;
@@ -110,6 +110,11 @@ async fn try_pod(
         }
         Err(error) => Err(Error::api("trying the pod of a template")(error)),
     }
+}
+
+/// Whether a refusal is a judgement on the pod, as any answer of the 400s is; the rest are faults.
+fn is_judgement(refusal: &Status) -> bool {
+    (400..500).contains(&refusal.code) && refusal.code != 429
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! What can go wrong in a reconcile. It says what we were doing; the next reconcile starts from what is there.
 
+use std::time::Duration;
+
 /// A reconcile that could not be completed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -39,6 +41,15 @@ pub enum Error {
     /// A decision that does not come to rest.
     #[error("the decision changed something {0} times in one reconcile and did not come to rest")]
     Restless(usize),
+    /// All else is as it shall be, and the status says so.
+    #[error("a pod that shall not be there could not be deleted")]
+    Stray {
+        /// When to look again for another reason.
+        again: Option<Duration>,
+        /// Why.
+        #[source]
+        source: Box<Error>,
+    },
     /// The finalizer could not be set or removed.
     #[error("the finalizer failed: {0}")]
     Finalizer(String),

@@ -223,7 +223,7 @@ fn seen_pod() -> impl Strategy<Value = Seen> {
 /// The store's answer, the node, a refusal, a taken name.
 fn sights() -> impl Strategy<Value = Change> {
     let node = of((any::<bool>(), instant()));
-    let refusal = of((select(vec![400_u16, 403, 404, 422]), any::<u32>(), instant()));
+    let refusal = of((select(vec![400_u16, 403, 404, 422, 429, 500]), any::<u32>(), instant()));
     let rest = (any::<bool>(), 0..3, 0..8, of(1..9_i32));
     (0..12, node, refusal, rest).prop_map(|(store, node, refusal, (taken, template, head, good))| {
         change(move |mut given| {

@@ -114,6 +114,11 @@ fn refusals() -> Vec<Case> {
             pending(Reason::PodRefused),
         ),
         case(
+            "an API server that fails at it, as by a webhook that is broken",
+            run().refused(500, "failed calling webhook \"pods.example.com\"", 1, 0),
+            pending(Reason::PodRefused).again(2).says("failed calling webhook"),
+        ),
+        case(
             "a run that was under way is told why it recovers",
             {
                 let attached = run().attached(1).pod(pod(1)).written();
