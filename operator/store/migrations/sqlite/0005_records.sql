@@ -24,7 +24,7 @@ CREATE TABLE records (
 -- what was written to it since the last boundary are found without walking it.
 CREATE INDEX records_that_replace ON records (run, space, key, seq) WHERE op IN ('put', 'delete') AND NOT undone;
 CREATE INDEX records_by_entry ON records (run, space, key, entry_id) WHERE entry_id IS NOT NULL AND NOT undone;
-CREATE INDEX records_by_boundary ON records (run, space, key, turn, boundary) WHERE NOT undone;
+CREATE INDEX records_by_boundary ON records (run, turn, boundary, space, key) WHERE NOT undone;
 
 -- What keys hold: the rows from a key's last `put` on, or after its last `delete`.
 CREATE VIEW held_records AS
