@@ -47,7 +47,7 @@ mod worker;
 
 use std::sync::Arc;
 
-use sqlx::{ConnectOptions as _, Connection as _, Row as _};
+use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
 
 use crate::Result;
@@ -55,7 +55,7 @@ use crate::fault::{Fault, Work};
 use crate::keys::{KeyProvider, Keys};
 use gather::Gather;
 use pool::Pool;
-use url::Target;
+use url::{Target, connect};
 
 /// Connections of one process.
 const CONNECTIONS: usize = 16;
@@ -106,7 +106,7 @@ impl Postgres {
     pub async fn migrate(url: &str) -> Result<()> {
         let target = Target::parse(url)?;
         let work = async {
-            let mut conn = target.options.connect().await?;
+            let mut conn = connect(&target.options).await?;
             fitness::check_settings(&mut conn).await?;
             let done = schema::migrate(&mut conn).await;
             // Closing it lets the lock go, whatever happened.
@@ -122,7 +122,7 @@ impl Postgres {
     pub async fn grant(url: &str, role: &str) -> Result<()> {
         let target = Target::parse(url)?;
         let work = async {
-            let mut conn = target.options.connect().await?;
+            let mut conn = connect(&target.options).await?;
             grants::grant(&mut conn, role).await?;
             Ok(conn.close().await?)
         };

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
 use sqlx::query::Query;
-use sqlx::{ConnectOptions as _, Connection as _, PgConnection, Postgres};
+use sqlx::{Connection as _, PgConnection, Postgres};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::fitness;
 use super::lines::Lines;
-use super::url::Target;
+use super::url::{Target, connect};
 use crate::RunId;
 use crate::fault::{Fault, Work};
 
@@ -102,7 +102,7 @@ impl Pool {
     /// A connection of its own, in a transaction that sees what is committed now and nothing that comes after.
     pub async fn moment(&self) -> Work<PgConnection> {
         in_time(async {
-            let mut conn = self.options.connect().await?;
+            let mut conn = connect(&self.options).await?;
             sqlx::raw_sql(BEGIN_READING).execute(&mut conn).await?;
             Ok(conn)
         })
@@ -164,7 +164,7 @@ impl Pool {
     }
 
     async fn connect(&self) -> Work<PgConnection> {
-        let mut conn = self.options.connect().await?;
+        let mut conn = connect(&self.options).await?;
         fitness::check_settings(&mut conn).await?;
         Ok(conn)
     }
@@ -219,11 +219,8 @@ fn exactly_one(row: Option<PgRow>) -> Work<PgRow> {
 }
 
 /// What the database answers, within a call's deadline.
-pub(super) async fn in_time<T>(work: impl Future<Output = sqlx::Result<T>>) -> Work<T> {
-    match timeout(DEADLINE, work).await {
-        Ok(done) => Ok(done?),
-        Err(elapsed) => Err(Fault::unavailable(elapsed)),
-    }
+pub(super) async fn in_time<T>(work: impl Future<Output = Work<T>>) -> Work<T> {
+    timeout(DEADLINE, work).await.unwrap_or_else(|elapsed| Err(Fault::unavailable(elapsed)))
 }
 
 /// Whether a statement failed, and not the server or the way to it: class 57P is the server's own end.

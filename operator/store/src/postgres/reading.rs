@@ -101,7 +101,7 @@ struct Moment {
 impl Answers for Moment {
     async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> Work<Vec<PgRow>> {
         let mut conn = self.conn.lock().await;
-        super::pool::in_time(query.persistent(self.kept).fetch_all(&mut *conn)).await
+        super::pool::in_time(async { Ok(query.persistent(self.kept).fetch_all(&mut *conn).await?) }).await
     }
 }
 

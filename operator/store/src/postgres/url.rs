@@ -3,7 +3,9 @@
 use std::str::FromStr as _;
 
 use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions as _, PgConnection};
 
+use crate::fault::{Fault, Work};
 use crate::{Error, Result};
 
 /// The parameter by which a URL says that it leads to pgbouncer in transaction mode.
@@ -26,6 +28,27 @@ impl Target {
             .map_err(|error| Error::Unfit(format!("cannot read the database's URL: {error}")))?
             .application_name("dalsegno");
         Ok(Self { options, transaction_pooling })
+    }
+}
+
+/// Makes a connection.
+pub(super) async fn connect(options: &PgConnectOptions) -> Work<PgConnection> {
+    options.connect().await.map_err(|error| match distrusted(&error) {
+        Some(why) => Fault::Unfit(format!(
+            "the certificate of PostgreSQL's server is refused ({why}): it must be for the host that the URL names, and be \
+             signed by a CA that is known here; a private one is made known by sslrootcert or PGSSLROOTCERT (in the chart: \
+             postgres.caSecret)"
+        )),
+        None => error.into(),
+    })
+}
+
+/// What is wrong with the server's certificate, where that is the error.
+fn distrusted(error: &sqlx::Error) -> Option<&rustls::CertificateError> {
+    let sqlx::Error::Io(error) = error else { return None };
+    match error.get_ref()?.downcast_ref()? {
+        rustls::Error::InvalidCertificate(why) => Some(why),
+        _ => None,
     }
 }
 

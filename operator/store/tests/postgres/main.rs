@@ -20,6 +20,7 @@ mod outages;
 mod round_trips;
 mod schema;
 mod settings;
+mod tls;
 
 use std::sync::Arc;
 

@@ -50,16 +50,19 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with these further arguments, such as `-c fsync=off`. PostgreSQL refuses to run as root: then it
-    /// runs as the user `postgres`.
+    /// Starts a server with these further arguments, such as `-c fsync=off`.
     pub fn start(arguments: &[&str]) -> Self {
-        let mut command = if is_root() {
-            let mut command = Command::new("setpriv");
-            command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "sh"]);
-            command
-        } else {
-            Command::new("sh")
-        };
+        Self::serve(&mut shell(), arguments)
+    }
+
+    /// The same, and it listens on this port of 127.0.0.1 too.
+    #[allow(dead_code)]
+    pub fn start_at(port: u16, arguments: &[&str]) -> Self {
+        let arguments = [&["-c", "listen_addresses=127.0.0.1"], arguments].concat();
+        Self::serve(shell().env("PGPORT", port.to_string()), &arguments)
+    }
+
+    fn serve(command: &mut Command, arguments: &[&str]) -> Self {
         let mut child = command
             .args(["-c", SERVE, "sh"])
             .args(arguments)
@@ -155,7 +158,13 @@ fn shared() -> &'static Server {
     SHARED.get_or_init(|| Server::start(&[]))
 }
 
-fn is_root() -> bool {
+/// A shell of the user that runs the server. PostgreSQL refuses to run as root: then it is the user `postgres`.
+pub fn shell() -> Command {
     let id = Command::new("id").arg("-u").output().expect("id");
-    id.stdout == b"0\n"
+    if id.stdout != b"0\n" {
+        return Command::new("sh");
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "sh"]);
+    command
 }
