@@ -60,6 +60,7 @@ push_there() {
 }
 
 need_languages
+need /etc/ssl/certs/ca-certificates.crt ca-certificates
 if [[ -z ${SKIP_BUILD:-} ]]; then
     step 'Building the programs (about 4 minutes the first time)'
     cargo build --locked --package dalsegno --package dalsegno-example --package dalsegno-e2e-agent
@@ -68,6 +69,9 @@ own_cluster || need skopeo skopeo umoci umoci
 
 step "Pushing the images to $registry"
 stage dalsegno dalsegno
+# The public CAs, for a PostgreSQL whose certificate is of one of them.
+install -d -m 755 "$images"/dalsegno/etc{,/ssl,/ssl/certs}
+install -m 644 -t "$images/dalsegno/etc/ssl/certs" /etc/ssl/certs/ca-certificates.crt
 stage dalsegno-example-rust agent ledger
 stage dalsegno-e2e-agent e2e-agent
 install -D -m 644 -t "$images/dalsegno-example-python/app" deploy/examples/python-agent/agent.py sdk/python/dalsegno.py

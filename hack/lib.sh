@@ -57,7 +57,7 @@ need_postgres() {
         sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf
         need postgres postgresql
     fi
-    need pgbouncer pgbouncer
+    need pgbouncer pgbouncer openssl openssl
     local bin
     bin=$(compgen -G '/usr/lib/postgresql/*/bin' | sort -V | tail -1)
     export PATH=$PATH:$bin

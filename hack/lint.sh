@@ -41,8 +41,11 @@ chart() {
     [[ $("${postgres[@]}" --set encryption.existingSecret=keys) = *DALSEGNO_ENCRYPTION_KEYS* ]] &&
         "${postgres[@]}" --set encryption.enabled=false >/dev/null &&
         ! "${postgres[@]}" >/dev/null 2>&1 || return 1
-    # The role that works and the one that owns the tables are named together.
     postgres+=(--set encryption.enabled=false)
+    # Everybody who connects knows the CA of the server: operator, gateway, and before each of them who migrates.
+    [[ $("${postgres[@]}" --set postgres.caSecret.name=ca |
+        grep -c -e 'name: SSL_CERT_FILE' -e 'mountPath: /etc/dalsegno/ca$') = 8 ]] || return 1
+    # The role that works and the one that owns the tables are named together.
     local role=(--set postgres.role=app) owner=(--set postgres.migrationSecret.name=owner)
     [[ $("${postgres[@]}" "${role[@]}" "${owner[@]}") = *DALSEGNO_GRANT_TO* ]] &&
         ! "${postgres[@]}" "${role[@]}" >/dev/null 2>&1 && ! "${postgres[@]}" "${owner[@]}" >/dev/null 2>&1

@@ -15,7 +15,7 @@ use crate::{Operator, Result, install, objects};
 /// Where it listens; Debian's own servers are on other ports.
 const PORT: &str = "15439";
 
-/// Name of the Secret with its address.
+/// Name of the Secret with its address and its CA.
 const SECRET: &str = "e2e-postgres";
 
 /// Name of the Secret with the key by which payloads are encrypted.
@@ -23,6 +23,17 @@ const KEYS: &str = "e2e-encryption-keys";
 
 /// A key for these stories and nothing else.
 const KEY: &str = "ZTJlIHN0b3JpZXMgYW5kIG5vdGhpbmcgZWxzZSAtLS0=";
+
+/// A CA, and a certificate of it for the server's address.
+const CERTIFY: &str = r#"
+    set -eu
+    cd "$1"
+    host=$2
+    set -- -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2
+    openssl req -x509 "$@" -subj /CN=e2e -keyout ca.key -out ca.crt
+    openssl req -x509 "$@" -subj /CN=postgres -CA ca.crt -CAkey ca.key -extensions usr_cert \
+        -addext "subjectAltName=IP:$host" -keyout server.key -out server.crt
+"#;
 
 /// Name of the gateway's Deployment, which is one of its own where the store is PostgreSQL.
 pub const GATEWAY: &str = "dalsegno-gateway";
@@ -51,13 +62,14 @@ impl Postgres {
         let host = config.cluster_url.host().context("a cluster without an address")?;
         let data = std::env::temp_dir().join(format!("e2e-postgres-{}", uuid::Uuid::new_v4().simple()));
         let files = Undo::by(["rm", "-rf", &data.display().to_string()]);
-        let server = start(&data).await?;
-        let dsn = format!("postgres://postgres@{host}:{PORT}/postgres?sslmode=disable");
-        put_secret(client, SECRET, json!({ "dsn": dsn })).await?;
+        let server = start(&data, host).await?;
+        let dsn = format!("postgres://postgres@{host}:{PORT}/postgres?sslmode=verify-full");
+        let ca = std::fs::read_to_string(data.join("ca.crt"))?;
+        put_secret(client, SECRET, json!({ "dsn": dsn, "ca.crt": ca })).await?;
         put_secret(client, KEYS, json!({ "k1": KEY })).await?;
         let mut values = install::values();
         let here = json!({
-            "postgres": { "existingSecret": { "name": SECRET } },
+            "postgres": { "existingSecret": { "name": SECRET }, "caSecret": { "name": SECRET } },
             "encryption": { "existingSecret": KEYS },
             "operator": { "replicas": operators },
         });
@@ -124,14 +136,15 @@ fn back_to_embedded() -> Vec<String> {
     ["sh".to_owned(), "-c".to_owned(), format!("{remove} && {}", quoted.join(" "))].into()
 }
 
-/// Makes a database cluster and starts its server.
-async fn start(data: &Path) -> Result<Undo> {
+/// Makes a database cluster and starts its server, which is reached at this address by TLS alone.
+async fn start(data: &Path, host: &str) -> Result<Undo> {
     let shown = data.display().to_string();
     Undo::by(as_postgres(&["initdb", "--auth=trust", "--username=postgres", "-D", &shown])).now().await?;
+    Undo::by(as_postgres(&["sh", "-c", CERTIFY, "sh", &shown, host])).now().await?;
     let access = data.join("pg_hba.conf");
-    std::fs::write(&access, "local all all trust\nhost all all all trust\n")?;
+    std::fs::write(&access, "local all all trust\nhostssl all all all trust\n")?;
     let settings = format!(
-        "listen_addresses = '*'\nport = {PORT}\nunix_socket_directories = '{shown}'\nmax_connections = 200\n"
+        "listen_addresses = '*'\nport = {PORT}\nssl = on\nunix_socket_directories = '{shown}'\nmax_connections = 200\n"
     );
     std::fs::write(data.join("postgresql.auto.conf"), settings)?;
     let undo = Undo::by(control(data, &["stop", "-m", "fast"]));

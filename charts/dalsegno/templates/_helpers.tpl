@@ -190,6 +190,38 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
+{{/* The CA of PostgreSQL's server, as a file. It takes the place of the public CAs; by PGSSLROOTCERT it would join them. */}}
+{{- define "dalsegno.ca.env" -}}
+{{- with .Values.postgres.caSecret }}
+{{- if .name }}
+- name: SSL_CERT_FILE
+  value: /etc/dalsegno/ca/{{ .key }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "dalsegno.ca.mount" -}}
+{{- if .Values.postgres.caSecret.name }}
+- name: postgres-ca
+  mountPath: /etc/dalsegno/ca
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "dalsegno.ca.volume" -}}
+{{- with .Values.postgres.caSecret }}
+{{- if .name }}
+- name: postgres-ca
+  secret:
+    secretName: {{ .name }}
+    defaultMode: 0440
+    items:
+      - key: {{ .key }}
+        path: {{ .key }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "dalsegno.env.health" -}}
 - name: DALSEGNO_HEALTH_LISTEN
   value: 0.0.0.0:8081
@@ -248,6 +280,11 @@ initContainers:
     {{- include "dalsegno.container" . | nindent 4 }}
     env:
       {{- include "dalsegno.env.migrate" . | nindent 6 }}
+      {{- include "dalsegno.ca.env" . | nindent 6 }}
+    {{- if .Values.postgres.caSecret.name }}
+    volumeMounts:
+      {{- include "dalsegno.ca.mount" . | nindent 6 }}
+    {{- end }}
     resources:
       requests:
         cpu: 50m
