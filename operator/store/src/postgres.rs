@@ -104,9 +104,9 @@ impl Postgres {
 
     /// Brings the database's schema up to this binary's, under an advisory lock. `url` must lead to the server itself.
     pub async fn migrate(url: &str) -> Result<()> {
-        let target = Target::parse(url)?;
+        let options = Target::parse_direct(url)?;
         let work = async {
-            let mut conn = connect(&target.options).await?;
+            let mut conn = connect(&options).await?;
             fitness::check_settings(&mut conn).await?;
             let done = schema::migrate(&mut conn).await;
             // Closing it lets the lock go, whatever happened.
@@ -118,11 +118,11 @@ impl Postgres {
     }
 
     /// Gives `role` the least rights that operator and gateway need, and takes all others on these tables from it.
-    /// `url` must connect as the role that migrated.
+    /// `url` must lead to the server itself, as the role that migrated.
     pub async fn grant(url: &str, role: &str) -> Result<()> {
-        let target = Target::parse(url)?;
+        let options = Target::parse_direct(url)?;
         let work = async {
-            let mut conn = connect(&target.options).await?;
+            let mut conn = connect(&options).await?;
             grants::grant(&mut conn, role).await?;
             Ok(conn.close().await?)
         };

@@ -29,6 +29,19 @@ impl Target {
             .application_name("dalsegno");
         Ok(Self { options, transaction_pooling })
     }
+
+    /// The same of a URL that must lead to the server itself: [`Error::Unfit`] if it leads to pgbouncer.
+    pub fn parse_direct(url: &str) -> Result<PgConnectOptions> {
+        match Self::parse(url)? {
+            Self { options, transaction_pooling: false } => Ok(options),
+            Self { transaction_pooling: true, .. } => Err(Error::Unfit(
+                "the URL leads to pgbouncer (pgbouncer=true), and tables are made, and rights granted, on the server itself: \
+                 give a URL that leads there, of the role that owns the tables (in the chart: postgres.migrationSecret, with \
+                 the other role as postgres.role)"
+                    .into(),
+            )),
+        }
+    }
 }
 
 /// Makes a connection.

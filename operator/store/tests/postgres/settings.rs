@@ -35,6 +35,15 @@ async fn any_isolation_but_read_committed_is_refused() {
 }
 
 #[tokio::test]
+async fn tables_are_not_made_and_rights_not_granted_by_way_of_pgbouncer() {
+    let url = format!("{}&pgbouncer=true", pg::empty_database().await);
+    for refused in [Postgres::migrate(&url).await, Postgres::grant(&url, "narrow").await] {
+        let Err(Error::Unfit(told)) = refused else { panic!("{refused:?}") };
+        assert!(told.contains("postgres.migrationSecret"), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn an_error_never_shows_a_password() {
     let wrong = "postgres://user:secret@/database";
     let error = Postgres::connect(wrong).await.unwrap_err();
