@@ -90,12 +90,16 @@ struct PlaceLabel {
 /// Where damage is met.
 const PLACES: [&str; 3] = ["head", "run", "retention"];
 
+/// What may not be what this version reads.
+const KINDS: [&str; 2] = ["AgentRun", "AgentDefinition"];
+
 #[derive(Clone)]
 struct Seconds(Histogram);
 
 impl Default for Seconds {
     fn default() -> Self {
-        Self(Histogram::new(exponential_buckets(0.001, 2.0, 14)))
+        // 1 ms to 33 s.
+        Self(Histogram::new(exponential_buckets(0.001, 2.0, 16)))
     }
 }
 
@@ -112,12 +116,15 @@ impl Metrics {
         registry.register("reconciles", "Reconciles, by outcome", self.reconciles.clone());
         registry.register("pulses", "Queries for deadlines and changes, by outcome", self.pulses.clone());
         registry.register("lookups", "Looks into the store, by what came back", self.lookups.clone());
+        // These two are there from the start, so that a rate can be taken of the first one too.
+        for kind in KINDS {
+            drop(self.unreadable.get_or_create(&KindLabel { kind: kind.to_owned() }));
+        }
         registry.register(
             "unreadable",
             "Looks at an object that is not what this version reads, by kind",
             self.unreadable.clone(),
         );
-        // There from the start, so that a rate can be taken of the first one too.
         for place in PLACES {
             drop(self.damage.get_or_create(&PlaceLabel { place }));
         }
@@ -277,23 +284,56 @@ mod tests {
         found
     }
 
+    /// What `/metrics` says.
+    fn told(metrics: &Metrics) -> String {
+        let (mut registry, mut text) = (Registry::with_prefix("dalsegno"), String::new());
+        metrics.register(&mut registry);
+        encode(&mut text, &registry).expect("metrics are text");
+        text
+    }
+
+    #[test]
+    fn what_is_alerted_of_the_first_time_is_counted_from_0_on() {
+        let text = told(&Metrics::default());
+        for series in [
+            r#"unreadable_total{kind="AgentRun"}"#,
+            r#"unreadable_total{kind="AgentDefinition"}"#,
+            r#"damage_total{place="head"}"#,
+            r#"damage_total{place="run"}"#,
+            r#"damage_total{place="retention"}"#,
+        ] {
+            assert!(text.contains(&format!("\ndalsegno_operator_{series} 0\n")), "{series}\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_time_of_a_reconcile_that_is_alerted_of_is_within_the_buckets() {
+        let alert = PAGE.split("| time that a reconcile took | p99 over ").nth(1).unwrap_or_default();
+        let seconds = alert.split(' ').next().and_then(|it| it.parse().ok()).unwrap_or(f64::INFINITY);
+        let text = told(&Metrics::default());
+        let bounds = text.lines().filter_map(|line| {
+            line.strip_prefix("dalsegno_operator_reconcile_seconds_bucket{le=\"")?.split('"').next()
+        });
+        let largest =
+            bounds.filter_map(|it| it.parse().ok()).filter(|it: &f64| it.is_finite()).fold(0.0, f64::max);
+        assert!(seconds < largest, "{seconds} {largest}");
+    }
+
     #[test]
     fn a_namespace_is_told_of_while_it_is_among_those_that_hold_most() {
         let metrics = Metrics::default();
         let held = |namespace: Option<&str>, bytes| Held { namespace: namespace.map(str::to_owned), bytes };
         metrics.holds(vec![held(None, 3), held(Some("bank"), 10), held(Some("shop"), 20)]);
         metrics.holds(vec![held(None, 13), held(Some("shop"), 25)]);
-        let (mut registry, mut text) = (Registry::default(), String::new());
-        metrics.register(&mut registry);
-        encode(&mut text, &registry).expect("metrics are text");
-        let mut told: Vec<_> =
-            text.lines().filter(|line| line.starts_with("operator_stored_bytes{")).collect();
-        told.sort();
+        let text = told(&metrics);
+        let mut held: Vec<_> =
+            text.lines().filter(|line| line.starts_with("dalsegno_operator_stored_bytes{")).collect();
+        held.sort();
         let expected = [
-            r#"operator_stored_bytes{namespace="(others)"} 13"#,
-            r#"operator_stored_bytes{namespace="shop"} 25"#,
+            r#"dalsegno_operator_stored_bytes{namespace="(others)"} 13"#,
+            r#"dalsegno_operator_stored_bytes{namespace="shop"} 25"#,
         ];
-        assert_eq!(told, expected);
+        assert_eq!(held, expected);
     }
 
     #[test]
@@ -307,9 +347,7 @@ mod tests {
         metrics.unreadable("AgentRun");
         metrics.holds(vec![Held { namespace: Some("shop".into()), bytes: 1 }]);
         metrics.active(1);
-        let (mut registry, mut text) = (Registry::with_prefix("dalsegno"), String::new());
-        metrics.register(&mut registry);
-        encode(&mut text, &registry).expect("metrics are text");
+        let text = told(&metrics);
         let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
         let mut registered: Vec<_> = types
             .map(|(name, kind)| {

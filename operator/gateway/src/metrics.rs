@@ -46,6 +46,9 @@ struct Failure {
     failure: &'static str,
 }
 
+/// How the store may fail.
+const FAILURES: [&str; 5] = ["unavailable", "timeout", "corrupt", "crowded", "unfit"];
+
 impl Default for Metrics {
     fn default() -> Self {
         Self {
@@ -84,6 +87,10 @@ impl Metrics {
             Unit::Bytes,
             self.commit_bytes.clone(),
         );
+        // Failures and snapshots are there from the start, so that a rate can be taken of the first one too.
+        for failure in FAILURES {
+            drop(self.store_failures.get_or_create(&Failure { failure }));
+        }
         registry.register(
             "gateway_store_failures",
             "Calls that the store did not do, by what failed",
@@ -94,7 +101,6 @@ impl Metrics {
             "Calls that were made to the store again, since it could not be reached",
             self.store_retries.clone(),
         );
-        // There from the start, so that a rate can be taken of the first one too.
         drop(self.snapshots.get_or_create(&Made { outcome: "made" }));
         registry.register(
             "gateway_snapshots",

@@ -109,6 +109,15 @@ async fn the_page_of_metrics_names_each_of_them_and_no_other() {
 }
 
 #[tokio::test]
+async fn every_failure_of_the_store_is_counted_from_0_on() {
+    let text = metrics(&World::new().await);
+    for failure in ["unavailable", "timeout", "corrupt", "crowded", "unfit"] {
+        let line = format!("dalsegno_gateway_store_failures_total{{failure=\"{failure}\"}} 0\n");
+        assert!(text.contains(&line), "{line}\n{text}");
+    }
+}
+
+#[tokio::test]
 async fn calls_are_counted_by_kind_and_code_and_never_by_run() {
     let world = World::attached().await;
     world.post("turns/1", commit(1, "1")).await.ok();
