@@ -36,6 +36,12 @@ chart() {
         helm=$(cluster build helm | grep -o '/.*/helm$') || return 1
     fi
     "$helm" lint --strict charts/dalsegno && "$helm" template dalsegno charts/dalsegno >/dev/null || return 1
+    # What would be ignored, or refused by the API server once half is installed, is refused here.
+    local value
+    for value in postgres.role=app postgres.migrationSecret.name=owner postgres.caSecret.name=ca \
+        persistence.size=10g persistence.size=1m persistence.size=1K terminationGracePeriodSeconds=14; do
+        ! "$helm" template dalsegno charts/dalsegno --set "$value" >/dev/null 2>&1 || { echo "taken: $value"; return 1; }
+    done
     # With PostgreSQL what workers write is encrypted, or somebody has said that it is not to be.
     local postgres=("$helm" template dalsegno charts/dalsegno --set postgres.existingSecret.name=dsn)
     [[ $("${postgres[@]}" --set encryption.existingSecret=keys) = *DALSEGNO_ENCRYPTION_KEYS* ]] &&
