@@ -1,15 +1,16 @@
 //! A PostgreSQL server on this machine, and Dal Segno installed on it instead of on its embedded store.
 
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
-use kube::config::{Config, KubeConfigOptions};
 use serde_json::json;
 
 use crate::operator::{NAMESPACE, RELEASE};
 use crate::process::{self, Undo};
+use crate::world::config;
 use crate::{Operator, Result, install, objects};
 
 /// Where it listens; Debian's own servers are on other ports.
@@ -47,6 +48,7 @@ pub struct Postgres {
     release: Undo,
     server: Undo,
     files: Undo,
+    _watcher: Child,
 }
 
 impl Postgres {
@@ -57,12 +59,13 @@ impl Postgres {
     ///
     /// PostgreSQL is not installed, or the release does not become ready.
     pub async fn install(client: &Client, operators: u32) -> Result<Self> {
-        let config = Config::from_kubeconfig(&KubeConfigOptions::default()).await?;
+        let config = config().await?;
         // The machine's own address in the cluster's network: pods reach it as they reach the API server.
         let host = config.cluster_url.host().context("a cluster without an address")?;
         let data = std::env::temp_dir().join(format!("e2e-postgres-{}", uuid::Uuid::new_v4().simple()));
         let files = Undo::by(["rm", "-rf", &data.display().to_string()]);
         let server = start(&data, host).await?;
+        let watcher = watch(&data)?;
         let dsn = format!("postgres://postgres@{host}:{PORT}/postgres?sslmode=verify-full");
         let ca = std::fs::read_to_string(data.join("ca.crt"))?;
         put_secret(client, SECRET, json!({ "dsn": dsn, "ca.crt": ca })).await?;
@@ -77,7 +80,7 @@ impl Postgres {
         let release = Undo::by(back_to_embedded());
         install::helm(client, &values).await?;
         Operator::named(client, GATEWAY).rolled_out().await?;
-        Ok(Self { client: client.clone(), data, release, server, files })
+        Ok(Self { client: client.clone(), data, release, server, files, _watcher: watcher })
     }
 
     /// Stops the server as a loss of power would; undone, it recovers and serves again.
@@ -142,14 +145,30 @@ async fn start(data: &Path, host: &str) -> Result<Undo> {
     Undo::by(as_postgres(&["initdb", "--auth=trust", "--username=postgres", "-D", &shown])).now().await?;
     Undo::by(as_postgres(&["sh", "-c", CERTIFY, "sh", &shown, host])).now().await?;
     let access = data.join("pg_hba.conf");
-    std::fs::write(&access, "local all all trust\nhostssl all all all trust\n")?;
+    // Nodes and pods, and nobody else.
+    let who =
+        "local all all trust\nhostssl all all 172.30.0.0/24 trust\nhostssl all all 10.44.0.0/16 trust\n";
+    std::fs::write(&access, who)?;
     let settings = format!(
-        "listen_addresses = '*'\nport = {PORT}\nssl = on\nunix_socket_directories = '{shown}'\nmax_connections = 200\n"
+        "listen_addresses = '{host}'\nport = {PORT}\nssl = on\nunix_socket_directories = '{shown}'\nmax_connections = 200\n"
     );
     std::fs::write(data.join("postgresql.auto.conf"), settings)?;
     let undo = Undo::by(control(data, &["stop", "-m", "fast"]));
     Undo::by(control(data, &["start", "-w"])).now().await?;
     Ok(undo)
+}
+
+/// Ends the server once this program has ended, however it did.
+fn watch(data: &Path) -> Result<Child> {
+    let child = Command::new("setsid")
+        .args(["sh", "-c", r#"cat; "$@"; rm -rf "$0""#])
+        .arg(data)
+        .args(control(data, &["stop", "-m", "immediate"]))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    child.context("starting setsid")
 }
 
 /// `pg_ctl` on this database cluster.
