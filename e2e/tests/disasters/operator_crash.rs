@@ -14,7 +14,7 @@ const WHOLE_MATRIX: &str = "DALSEGNO_E2E_CRASH_MATRIX";
 /// Turns of the runs.
 const TURNS: i32 = 6;
 
-/// The steps of a recovery, in order. (Of one that goes back behind a damaged checkpoint: `corruption.rs`.)
+/// The steps of a recovery, in order.
 const STEPS: [&str; 8] = [
     "end-attempt",
     "verify-head",
