@@ -33,6 +33,7 @@ pub(crate) async fn attach(
             "`instance` must be 256 random bits in base64url without padding: exactly 43 characters of A-Z a-z 0-9 - _",
         ));
     }
+    same_namespace(&gateway, run, &pod).await?;
     let record = take(&gateway, run, &pod, &auth::capability(&request.instance)).await?;
     let _room = gateway.room_with_calls(&gateway.resumes, record.id, None).await?;
     read::answer(&gateway, &Who::Run(run), &answer(&gateway, &record).await?)
@@ -46,34 +47,20 @@ async fn take(
     instance: &Digest,
 ) -> Result<RunRecord, Refusal> {
     let started = Instant::now();
-    let mut of_this_namespace = false;
     let mut pending_since = None;
     loop {
         let call = || gateway.store.attach(run, &pod.pod_uid, instance);
         match gateway.ask("attaching", call).await? {
-            Attached::Ok(record) => {
-                same_namespace(&record, pod)?;
-                return Ok(*record);
-            }
+            Attached::Ok(record) => return Ok(*record),
             Attached::NotRecorded => {
-                if !of_this_namespace {
-                    same_namespace(&row(gateway, run).await?, pod)?;
-                    of_this_namespace = true;
-                }
                 pause(gateway, started + gateway.config.record_wait, not_ready).await?;
             }
             Attached::VersionPending => {
                 let since = *pending_since.get_or_insert_with(Instant::now);
                 pause(gateway, since + gateway.config.verdict_wait, version_pending).await?;
             }
-            Attached::Fenced => {
-                same_namespace(&row(gateway, run).await?, pod)?;
-                return Err(Refusal::fenced());
-            }
-            Attached::Finished => {
-                same_namespace(&row(gateway, run).await?, pod)?;
-                return Err(Refusal::finished());
-            }
+            Attached::Fenced => return Err(Refusal::fenced()),
+            Attached::Finished => return Err(Refusal::finished()),
             Attached::VersionIncompatible(why) => return Err(incompatible(&why)),
             Attached::Spent => return Err(Refusal::spent()),
             Attached::NotFound => return Err(Refusal::no_such_run()),
@@ -81,14 +68,11 @@ async fn take(
     }
 }
 
-/// The row of a run, whoever asks.
-async fn row(gateway: &Gateway, run: RunId) -> Result<RunRecord, Refusal> {
-    gateway.ask("looking up a run", || gateway.store.get_run(run)).await?.ok_or_else(Refusal::no_such_run)
-}
-
-/// A pod of another namespace learns nothing of this run.
-fn same_namespace(record: &RunRecord, pod: &PodIdentity) -> Result<(), Refusal> {
-    if record.namespace == pod.namespace {
+/// A pod of another namespace learns nothing of this run and takes nothing of it, not even one that was recorded. No run
+/// ever moves to another namespace.
+async fn same_namespace(gateway: &Gateway, run: RunId, pod: &PodIdentity) -> Result<(), Refusal> {
+    let row = gateway.ask("looking up a run", || gateway.store.get_run(run)).await?;
+    if row.ok_or_else(Refusal::no_such_run)?.namespace == pod.namespace {
         return Ok(());
     }
     tracing::warn!(pod_namespace = pod.namespace, "a pod of another namespace tried to attach");

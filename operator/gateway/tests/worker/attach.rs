@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use dalsegno_gateway::{Config, router};
-use dalsegno_store::{AskedBy, Store};
+use dalsegno_store::{AskedBy, Store, Verdict};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
@@ -85,6 +85,18 @@ async fn a_token_of_another_namespace_is_forbidden_and_learns_nothing() {
     let started = Instant::now();
     assert_eq!(reserved.attach("pod-9-in-bank", INSTANCE).await.code(), "FORBIDDEN");
     assert!(started.elapsed() < patient().record_wait / 2, "it does not wait for what is not its own");
+}
+
+#[tokio::test]
+async fn a_recorded_pod_is_forbidden_to_attach_from_another_namespace_however_it_was_judged() {
+    for judged in [None, Some(identity(Verdict::Refused, "another image")), Some(accepted())] {
+        let world = World::reserved(quick()).await;
+        world.record_pod(1, "pod-1", judged.clone()).await;
+        let before = world.look().await;
+        let answer = world.attach("pod-1-in-bank", INSTANCE).await;
+        assert_eq!((answer.status, answer.code().as_str()), (403, "FORBIDDEN"), "{judged:?}");
+        assert_eq!(world.look().await, before, "{judged:?}");
+    }
 }
 
 #[tokio::test]

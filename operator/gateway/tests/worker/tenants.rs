@@ -231,6 +231,24 @@ async fn what_is_accepted_for_a_run_of_ones_own_is_fenced_from_the_same_of_anoth
 }
 
 #[tokio::test]
+async fn a_pod_of_another_tenant_that_was_recorded_as_the_worker_does_not_become_it() {
+    let world = gateway().await;
+    let bank = run(&world, "bank", "nightly", Stand::Unsettled, BANKER, SECRET).await;
+    bank.reserve_next(2).await;
+    bank.record_pod(3, "pod-of-ours", Some(accepted())).await;
+    let before = kept(&bank).await;
+    for call in calls(1) {
+        let attach = call.path == "attach";
+        let bearer = if attach { "token-of-pod-of-ours-in-shop" } else { OURS };
+        let way = Way { bearer, place: place(&bank), header: ("x-run-id", String::new()) };
+        let answer = send(&world, &call, call.method, way).await;
+        let (status, code) = if attach { (403, "FORBIDDEN") } else { (409, "FENCED") };
+        refused(&answer, status, code, &format!("{} {}", call.method, call.path));
+    }
+    assert_eq!(kept(&bank).await, before);
+}
+
+#[tokio::test]
 async fn however_a_call_is_bent_towards_the_run_of_another_tenant_it_reads_and_changes_nothing() {
     let world = gateway().await;
     let bank = Bank::beside(&world).await;
