@@ -17,7 +17,7 @@ pub struct Observed {
     pub store: StoreSight,
     /// What the run's agent is.
     pub agent: AgentSight,
-    /// Every pod that bears this AgentRun's UID, also deleted ones whose end is not recorded.
+    /// Every pod of its namespace that bears this AgentRun's UID, also deleted ones whose end is not recorded.
     pub pods: Vec<PodSight>,
     /// The node of the current attempt, where it has one.
     pub node: Option<NodeSight>,
@@ -188,10 +188,10 @@ impl Observed {
         self.pods.iter().find(|seen| seen.uid() == uid)
     }
 
-    /// The pods that this AgentRun controls. Anybody can put our labels on a pod of theirs.
+    /// The pods that this AgentRun controls. Anybody can put our labels on a pod of theirs, and name any owner in it: an
+    /// owner in another namespace is none.
     pub fn own_pods<'a>(&'a self, run: &'a AgentRun) -> impl Iterator<Item = &'a PodSight> {
-        let uid = run.metadata.uid.as_deref().unwrap_or_default();
-        self.pods.iter().filter(move |seen| seen.is_controlled_by(uid))
+        self.pods.iter().filter(|seen| seen.is_controlled_by(run))
     }
 
     /// The definition, or the inline agent, if it is there.
@@ -226,8 +226,10 @@ impl PodSight {
         labels.get(names::LABEL_ATTEMPT)?.parse().ok()
     }
 
-    fn is_controlled_by(&self, uid: &str) -> bool {
+    fn is_controlled_by(&self, run: &AgentRun) -> bool {
+        let uid = run.metadata.uid.as_deref().unwrap_or_default();
         let owners = self.pod.metadata.owner_references.as_deref().unwrap_or_default();
-        owners.iter().any(|owner| owner.controller == Some(true) && owner.uid == uid)
+        self.pod.metadata.namespace == run.metadata.namespace
+            && owners.iter().any(|owner| owner.controller == Some(true) && owner.uid == uid)
     }
 }

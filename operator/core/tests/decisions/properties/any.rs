@@ -215,6 +215,7 @@ fn seen_pod() -> impl Strategy<Value = Seen> {
             2 => seen.uid("another"),
             3 => seen.resumed_from(number, 10),
             4 => seen.seen_before_its_end(),
+            5 => seen.of_another_namespace(),
             _ => seen,
         }
     })

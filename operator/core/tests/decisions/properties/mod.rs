@@ -84,7 +84,7 @@ proptest! {
 
     #[test]
     fn an_effect_is_about_the_current_attempt(given in any::given()) {
-        let (row, observed) = (&given.row, given.observed());
+        let row = &given.row;
         for effect in given.decide().effects {
             match effect {
                 Effect::EndAttempt { run, ending, .. } => {
@@ -93,7 +93,7 @@ proptest! {
                 }
                 Effect::RecordPod { attempt, pod, .. } => {
                     prop_assert_eq!((attempt, row.attempt.state), (row.attempt.number, AttemptState::Reserved));
-                    prop_assert!(observed.own_pods(&given.run).any(|it| it.uid() == pod.uid));
+                    prop_assert!(own_pods(&given).any(|it| it.uid() == pod.uid));
                 }
                 Effect::RecordScheduled { attempt, .. } => prop_assert_eq!(attempt, row.attempt.number),
                 Effect::RecordIdentity { attempt, .. } => {
@@ -162,7 +162,7 @@ fn stopped(decision: &Decision) -> impl Iterator<Item = &str> {
 }
 
 fn own_pods(given: &Given) -> impl Iterator<Item = &PodSight> {
-    given.seen.own_pods(&given.run)
+    given.seen.own_pods(&given.run).filter(|it| it.pod.metadata.namespace == given.run.metadata.namespace)
 }
 
 /// The row, if it is of the same store as the status and not behind it: said anew, and in other words than the code.

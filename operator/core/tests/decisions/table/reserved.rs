@@ -55,6 +55,11 @@ fn pods_that_are_there() -> Vec<Case> {
             acts("create triage-3"),
         ),
         case(
+            "a pod of another namespace is not recorded, though it names the run as its owner",
+            reserved().pod(pod(3).of_another_namespace()),
+            acts("create triage-3"),
+        ),
+        case(
             "a name that is taken takes the next number, uncharged",
             reserved().name_taken(),
             ends(3, Cause::NameTaken, Class::Neutral)

@@ -204,6 +204,11 @@ fn the_store() -> Vec<Case> {
             rests(Summary::Running, Reason::UnderControl),
         ),
         case(
+            "a pod of another namespace is no witness, though it names the run as its owner, and is left alone",
+            run().attached(2).head(6).pod(pod(2)).pod(pod(9).resumed_from(99, 990).of_another_namespace()),
+            rests(Summary::Running, Reason::UnderControl),
+        ),
+        case(
             "a status without a word is written anew from a store that is ahead",
             run().attached(3).head(7).pod(pod(3)),
             rests(Summary::Running, Reason::UnderControl).tells(&["Attached"]),

@@ -15,6 +15,8 @@ use jiff::{SignedDuration, Timestamp};
 
 /// Name of the run.
 pub const RUN: &str = "triage";
+/// Its namespace.
+pub const NAMESPACE: &str = "prod";
 /// UID of its AgentRun.
 pub const UID: &str = "run-uid";
 /// The agent's image by its tag.

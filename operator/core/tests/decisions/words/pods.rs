@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use std::collections::BTreeMap;
 
-use super::{RUN, TAGGED, UID, ago, by_digest, digest};
+use super::{NAMESPACE, RUN, TAGGED, UID, ago, by_digest, digest};
 
 /// A pod, as last seen.
 #[derive(Clone, Debug)]
@@ -27,6 +27,7 @@ pub fn pod(attempt: i32) -> Seen {
     };
     let metadata = ObjectMeta {
         name: Some(format!("{RUN}-{attempt}")),
+        namespace: Some(NAMESPACE.into()),
         uid: Some(format!("pod-{attempt}")),
         labels: Some(BTreeMap::from([(names::LABEL_ATTEMPT.into(), attempt.to_string())])),
         annotations: Some(BTreeMap::from([
@@ -201,6 +202,12 @@ impl Seen {
     /// It has our labels, and another owner.
     pub fn of_somebody_else(mut self) -> Self {
         self.0.pod.metadata.owner_references.as_mut().unwrap()[0].uid = "somebody else".into();
+        self
+    }
+
+    /// It has our labels and names our run as its owner, as anybody may write it.
+    pub fn of_another_namespace(mut self) -> Self {
+        self.0.pod.metadata.namespace = Some("elsewhere".into());
         self
     }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::store::{STORE, fresh_row};
-use super::{RUN, Seen, TAGGED, UID, ago, now};
+use super::{NAMESPACE, RUN, Seen, TAGGED, UID, ago, now};
 
 /// An epoch that no row has.
 const LONG_AGO: i64 = -1;
@@ -30,7 +30,7 @@ pub struct Given {
 /// A run of a definition that is there, taken up by the store, its first attempt reserved.
 pub fn run() -> Given {
     let mut run = AgentRun::new(RUN, AgentRunSpec::default());
-    run.metadata.namespace = Some("prod".into());
+    run.metadata.namespace = Some(NAMESPACE.into());
     run.metadata.uid = Some(UID.into());
     run.metadata.generation = Some(1);
     let row = fresh_row();
