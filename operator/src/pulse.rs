@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_store::{Changed, ObjectKey, Pulse};
+use dalsegno_core::decide::LOOK_AGAIN;
+use dalsegno_store::{Changed, Expired, ObjectKey, Pulse};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -22,19 +23,18 @@ const MIRROR: Duration = Duration::from_secs(10);
 const MIRRORS_PER_SECOND: i64 = 20;
 
 /// Asks until told to stop. Deadlines that ran out and transitions wake their runs at once, heads that moved wake
-/// theirs at the mirror's pace.
+/// theirs at the mirror's pace. A deadline that nothing comes of, as while its run is held, wakes it again only slowly.
 pub async fn follow(ctx: Arc<Context>, stop: CancellationToken) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut mirror = Mirror::default();
-    let mut told = HashMap::new();
+    let mut heard = Heard::default();
     let mut since = Timestamp::now() - MARGIN;
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
         match ctx.store.pulse(since).await {
             Ok(pulse) => {
                 since = pulse.now - MARGIN;
                 ctx.metrics.pulse(true);
-                take(&ctx, pulse, &mut told, &mut mirror);
+                heard.take(&ctx, pulse);
             }
             Err(error) => {
                 ctx.metrics.pulse(false);
@@ -47,41 +47,96 @@ pub async fn follow(ctx: Arc<Context>, stop: CancellationToken) {
     }
 }
 
-/// Heads that moved and are not mirrored yet.
+/// What earlier answers said.
 #[derive(Default)]
-struct Mirror {
+struct Heard {
+    /// When the deadlines that have run out last woke their runs.
+    expired: HashMap<Expired, Timestamp>,
+    /// The last transition of each run that it was woken for.
+    transitions: HashMap<ObjectKey, Timestamp>,
+    /// Heads that moved and are not mirrored yet.
     moved: HashSet<ObjectKey>,
-    last: Option<Instant>,
+    /// When heads were last mirrored.
+    mirrored: Option<Instant>,
 }
 
-fn take(ctx: &Context, pulse: Pulse, told: &mut HashMap<ObjectKey, Timestamp>, mirror: &mut Mirror) {
-    let Pulse { now, store_id: _, expired, changed, active } = pulse;
-    // Whether it is so is judged by the row that is read then: a late heartbeat may stand in it.
-    for expired in expired {
-        wake(ctx, &expired.object);
-    }
-    // Two answers overlap by the margin: a transition that was told before is no news.
-    told.retain(|_, at| now.duration_since(*at) < MARGIN * 4);
-    for Changed { object, transition, transition_at } in changed {
-        if !transition {
-            mirror.moved.insert(object);
-        } else if told.insert(object.clone(), transition_at) != Some(transition_at) {
-            wake(ctx, &object);
-        } else {
-            mirror.moved.insert(object);
+impl Heard {
+    fn take(&mut self, ctx: &Context, pulse: Pulse) {
+        let Pulse { now, store_id: _, expired, changed, active } = pulse;
+        // Whether it is so is judged by the row that is read then: a late heartbeat may stand in it.
+        let before = std::mem::take(&mut self.expired);
+        for expired in expired {
+            let woken =
+                before.get(&expired).filter(|at| now.duration_since(**at).unsigned_abs() < LOOK_AGAIN);
+            if woken.is_none() {
+                wake(ctx, &expired.object);
+            }
+            self.expired.insert(expired, *woken.unwrap_or(&now));
         }
-    }
-    ctx.metrics.active(active);
-    let pace =
-        MIRROR.max(Duration::from_secs(u64::try_from(active / MIRRORS_PER_SECOND).unwrap_or_default()));
-    if mirror.last.is_none_or(|last| last.elapsed() >= pace) {
-        mirror.last = Some(Instant::now());
-        for object in mirror.moved.drain() {
-            wake(ctx, &object);
+        // Two answers overlap by the margin: a transition that was told before is no news.
+        self.transitions.retain(|_, at| now.duration_since(*at) < MARGIN * 4);
+        for Changed { object, transition, transition_at } in changed {
+            if transition && self.transitions.insert(object.clone(), transition_at) != Some(transition_at) {
+                wake(ctx, &object);
+            } else {
+                self.moved.insert(object);
+            }
+        }
+        ctx.metrics.active(active);
+        let pace =
+            MIRROR.max(Duration::from_secs(u64::try_from(active / MIRRORS_PER_SECOND).unwrap_or_default()));
+        if self.mirrored.is_none_or(|last| last.elapsed() >= pace) {
+            self.mirrored = Some(Instant::now());
+            for object in self.moved.drain() {
+                wake(ctx, &object);
+            }
         }
     }
 }
 
 fn wake(ctx: &Context, object: &ObjectKey) {
     ctx.look_at(&RunKey { namespace: object.namespace.clone(), name: object.name.clone() });
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
+
+    use dalsegno_store::Deadline;
+
+    use super::*;
+    use crate::world;
+
+    #[tokio::test]
+    async fn a_deadline_that_nothing_comes_of_wakes_its_run_once_and_then_at_the_pace_of_a_held_one() {
+        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+        let (mut ctx, _) = world::context(store, vec![]);
+        let (wake, mut wakes) = tokio::sync::mpsc::unbounded_channel();
+        Arc::get_mut(&mut ctx).unwrap().wake = wake;
+        let mut heard = Heard::default();
+        let mut woken = |second: i64, expired: &[(&str, i32, Deadline)]| {
+            let expired = expired.iter().map(|(name, attempt, deadline)| Expired {
+                object: ObjectKey { namespace: "shop".into(), name: (*name).into(), uid: "uid-1".into() },
+                attempt: *attempt,
+                deadline: *deadline,
+            });
+            let now = Timestamp::from_second(second).unwrap();
+            let store_id = Default::default();
+            heard.take(&ctx, Pulse { now, store_id, expired: expired.collect(), changed: vec![], active: 0 });
+            std::iter::from_fn(|| wakes.try_recv().ok()).map(|it| it.name).collect::<Vec<_>>()
+        };
+        let lease = ("nightly", 1, Deadline::Lease);
+        assert_eq!(woken(0, &[lease]), ["nightly"]);
+        assert_eq!(woken(1, &[lease, ("other", 1, Deadline::Lease)]), ["other"]);
+        assert_eq!(woken(59, &[lease]), [""; 0]);
+        assert_eq!(woken(60, &[lease]), ["nightly"]);
+        assert_eq!(woken(61, &[("nightly", 1, Deadline::Progress)]), ["nightly"], "another deadline");
+        assert_eq!(woken(62, &[("nightly", 2, Deadline::Progress)]), ["nightly"], "another attempt");
+        assert_eq!(woken(63, &[]), [""; 0]);
+        assert_eq!(
+            woken(64, &[("nightly", 2, Deadline::Progress)]),
+            ["nightly"],
+            "it had not run out between"
+        );
+    }
 }

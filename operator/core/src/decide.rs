@@ -24,7 +24,7 @@ use crate::{
 /// How soon a store that could not be asked is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(3);
 /// How soon is looked again at what no watch may tell of: a definition, another store, a prior run.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+pub const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// How soon a node that is not Ready is looked at again.
 const NODE_AGAIN: Duration = Duration::from_secs(2);
 /// The steps of a start that follow each other faster are told together.

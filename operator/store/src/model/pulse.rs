@@ -29,7 +29,7 @@ pub struct Pulse {
 }
 
 /// A deadline that has run out.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Expired {
     /// Whose.
     pub object: ObjectKey,
