@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::ground::Ground;
 use crate::observe::{is_not_found, observe};
+use crate::pods::Owner;
 use crate::sync::lock;
 use crate::telemetry::chain;
 
@@ -193,7 +194,8 @@ impl Ground for Context {
 
     fn at_rest(&self, row: &RunRecord) {
         // What was seen of a pod is evidence until its end is recorded.
-        self.pods.forget_gone(&row.object_uid, row.attempt.pod_uid.as_deref());
+        let run = Owner { namespace: row.namespace.clone(), uid: row.object_uid.clone() };
+        self.pods.forget_gone(&run, row.attempt.pod_uid.as_deref());
     }
 }
 

@@ -1,6 +1,6 @@
 //! What every reconcile shares: clients, caches that start work and prove nothing, and what the pulse found.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use dalsegno_core::{HeadSight, Refusal};
@@ -15,7 +15,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::crash::CrashPoint;
 use crate::kept::{Definition, Run};
 use crate::nodes::NodeBook;
-use crate::pods::{PodBook, RunKey};
+use crate::pods::{Owner, PodBook, RunKey};
 use crate::sync::lock;
 use crate::telemetry::Metrics;
 
@@ -76,12 +76,15 @@ impl Context {
         let _ = self.wake.send(ObjectRef::new(&key.name).within(&key.namespace));
     }
 
-    /// Forgets what was kept of a run that is no more.
-    pub fn forget(&self, uid: &str) {
-        self.pods.forget(uid);
-        lock(&self.refusals).remove(uid);
-        lock(&self.heads).remove(uid);
-        lock(&self.failures).remove(uid);
+    /// Forgets what was kept of all runs but these, and of nodes that are gone. A deleted run's pods are heard
+    /// of after it: what was forgotten at its end would be kept anew.
+    pub fn forget_all_but(&self, runs: &HashSet<Owner>) {
+        self.pods.forget_all_but(runs);
+        self.nodes.forget_gone(|node| !self.pods.runs_on(node).is_empty());
+        let there: HashSet<&str> = runs.iter().map(|it| it.uid.as_str()).collect();
+        lock(&self.refusals).retain(|uid, _| there.contains(uid.as_str()));
+        lock(&self.heads).retain(|uid, _| there.contains(uid.as_str()));
+        lock(&self.failures).retain(|uid, _| there.contains(uid.as_str()));
     }
 }
 

@@ -20,6 +20,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::ground::Ground;
 use crate::kept::Run;
+use crate::pods::Owner;
 use crate::sync::lock;
 use crate::telemetry::chain;
 use crate::unreadable;
@@ -87,10 +88,9 @@ async fn clean_up(run: &Run, ctx: &Context) -> Result<Action> {
     let asked = asked::of(run, Wish::Deletion);
     ctx.store.mark_deleted(&uid, &asked).await.map_err(Error::store("closing the row"))?;
     ctx.crash.pass("after", closing);
-    for seen in ctx.pods.of(&uid).into_iter().filter(|it| !it.gone) {
+    for seen in ctx.pods.of(&Owner::of(run)).into_iter().filter(|it| !it.gone) {
         ctx.stop_worker(&run.namespace().unwrap_or_default(), seen.name(), seen.uid().to_owned()).await?;
     }
-    ctx.forget(&uid);
     Ok(Action::await_change())
 }
 

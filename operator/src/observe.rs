@@ -12,6 +12,7 @@ use kube::{Api, Error as ApiError};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::kept::Definition;
+use crate::pods::Owner;
 use crate::sync::lock;
 
 /// Looks at everything: the store's row, the agent, the pods, the node.
@@ -31,7 +32,7 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         _ => None,
     };
     let agent = agent(ctx, run).await?;
-    let mut pods = ctx.pods.of(&uid);
+    let mut pods = ctx.pods.of(&Owner::of(run));
     let mut node = None;
     if let Some(row) = row {
         prove_absence(ctx, row, &mut pods).await?;
@@ -113,7 +114,7 @@ fn node_of(ctx: &Context, row: &RunRecord, pods: &[PodSight]) -> Option<NodeSigh
     };
     let name = row.attempt.node.as_ref().or_else(of_pod)?;
     let now = Timestamp::now();
-    let sight = ctx.nodes.get(name).unwrap_or(NodeSight { ready: false, since: now });
+    let sight = ctx.nodes.get(name, now);
     let answering = ctx.api.answering_since(now);
     let since = if sight.ready { sight.since } else { sight.since.max(answering) };
     Some(NodeSight { since, ..sight })

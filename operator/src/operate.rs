@@ -27,7 +27,7 @@ use crate::context::{ApiHealth, Context};
 use crate::crash::CrashPoint;
 use crate::kept::{Definition, Run};
 use crate::nodes::NodeBook;
-use crate::pods::{self, PodBook};
+use crate::pods::{self, Owner, PodBook};
 use crate::telemetry::Metrics;
 use crate::{anchors, asked, capacity, controller, definitions, leader, pulse, retention};
 
@@ -35,6 +35,8 @@ use crate::{anchors, asked, capacity, controller, definitions, leader, pulse, re
 const API_PROBE: Duration = Duration::from_secs(2);
 /// How long a reconcile may take to end once we are told to stop: what it leaves is gone on from.
 const STOP_GRACE: Duration = Duration::from_secs(10);
+/// How often what is no more is forgotten.
+const FORGET: Duration = Duration::from_secs(60);
 
 /// Leads, fills every cache, then reconciles until told to stop.
 ///
@@ -123,12 +125,15 @@ pub async fn operate(
     tasks.spawn(capacity::follow(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
     tasks.spawn(retention::follow(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
 
+    let (runs_kept, wait_for_cache) = oneshot::channel();
+    tasks.spawn(forget(ctx.clone(), run_cache.clone(), wait_for_cache));
     let (runs_ready, wait_for_runs) = oneshot::channel();
     let runs = watcher(api_of::<Run>(&client, &args), watcher::Config::default())
         .default_backoff()
         .inspect(when_listed(runs_ready))
         .modify(trim)
         .reflect(run_writer)
+        .inspect(when_listed(runs_kept))
         .touched_objects()
         .predicate_filter(predicates::generation.combine(predicates::finalizers), PredicateConfig::default());
     is_ready.store(true, Ordering::Relaxed);
@@ -221,7 +226,7 @@ async fn follow_nodes(ctx: Arc<Context>, ready: oneshot::Sender<()>) {
     while let Some(event) = watch.next().await {
         let Ok(event) = event else { continue };
         let listed = matches!(event, watcher::Event::InitDone);
-        if let Some(node) = ctx.nodes.take(event, Timestamp::now()) {
+        for node in ctx.nodes.take(event, Timestamp::now()) {
             ctx.pods.runs_on(&node).iter().for_each(|key| ctx.look_at(key));
         }
         if listed {
@@ -243,6 +248,16 @@ fn when_listed<K>(ready: oneshot::Sender<()>) -> impl FnMut(&watcher::Result<wat
 fn announce(ready: &mut Option<oneshot::Sender<()>>) {
     if let Some(ready) = ready.take() {
         let _ = ready.send(());
+    }
+}
+
+/// Forgets what was kept of what is no more, once it is known which runs there are.
+async fn forget(ctx: Arc<Context>, runs: reflector::Store<Run>, filled: oneshot::Receiver<()>) {
+    let _ = filled.await;
+    let mut ticks = tokio::time::interval(FORGET);
+    loop {
+        ticks.tick().await;
+        ctx.forget_all_but(&runs.state().iter().map(|run| Owner::of(run.as_ref())).collect());
     }
 }
 
@@ -280,6 +295,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::sync::lock;
+    use crate::world;
 
     async fn with(
         task: impl Future<Output = ()> + Send + 'static,
@@ -310,6 +327,28 @@ mod tests {
         };
         assert_eq!(tokio::join!(with(obeys, &stop), told).0, None);
         assert_eq!(with(pending(), &stop).await, None);
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_of_runs_that_are_no_more_is_forgotten_once_it_is_known_which_there_are() {
+        let (ctx, _) = world::context(Arc::new(Sqlite::memory().await.expect("a store")), vec![]);
+        let (runs, mut cache) = reflector::store::<Run>();
+        let run = json!({ "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun", "spec": {},
+                          "metadata": { "name": "nightly", "namespace": "shop", "uid": "kept" } });
+        cache.apply_watcher_event(&watcher::Event::Apply(serde_json::from_value(run).expect("a run")));
+        for uid in ["kept", "gone"] {
+            lock(&ctx.failures).insert(uid.to_owned(), 1);
+        }
+        let left = || lock(&ctx.failures).len();
+        let (announce, filled) = oneshot::channel();
+        let mut forgetting = pin!(forget(ctx.clone(), runs, filled));
+        let moment = Duration::from_millis(50);
+        let early = tokio::time::timeout(moment, &mut forgetting).await;
+        assert!(early.is_err() && left() == 2);
+        let _ = announce.send(());
+        let later = tokio::time::timeout(moment, forgetting).await;
+        assert!(later.is_err() && left() == 1);
+        assert!(lock(&ctx.failures).contains_key("kept"));
     }
 
     /// An API server that has nothing, and cannot list AgentRuns. Told to stop when it is first asked for them.

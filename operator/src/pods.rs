@@ -21,6 +21,22 @@ pub struct RunKey {
     pub name: String,
 }
 
+/// Namespace and UID of an AgentRun: a pod that bears its UID elsewhere is none of its pods.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl Owner {
+    /// Of an AgentRun as the API server shows it.
+    pub fn of(run: &impl ResourceExt) -> Self {
+        Self { namespace: run.namespace().unwrap_or_default(), uid: run.uid().unwrap_or_default() }
+    }
+}
+
 /// What was last seen of each pod.
 ///
 /// A cache may start work and prove nothing: `observe` asks the API server before it believes that a pod is gone.
@@ -29,8 +45,7 @@ pub struct PodBook(Arc<Mutex<Book>>);
 
 #[derive(Debug, Default)]
 struct Book {
-    /// By UID of the AgentRun.
-    runs: HashMap<String, Vec<Kept>>,
+    runs: HashMap<Owner, Vec<Kept>>,
     /// UIDs of pods seen since a relist began.
     relisted: HashSet<String>,
 }
@@ -75,8 +90,8 @@ fn unkept(error: &serde_json::Error) {
 
 impl PodBook {
     /// Every pod of this AgentRun.
-    pub fn of(&self, run_uid: &str) -> Vec<PodSight> {
-        lock(&self.0).runs.get(run_uid).into_iter().flatten().filter_map(Kept::sight).collect()
+    pub fn of(&self, run: &Owner) -> Vec<PodSight> {
+        lock(&self.0).runs.get(run).into_iter().flatten().filter_map(Kept::sight).collect()
     }
 
     /// Runs that have a pod on this node.
@@ -86,19 +101,19 @@ impl PodBook {
     }
 
     /// Forgets pods that are gone, but for this one.
-    pub fn forget_gone(&self, run_uid: &str, but: Option<&str>) {
+    pub fn forget_gone(&self, run: &Owner, but: Option<&str>) {
         let mut book = lock(&self.0);
-        if let Some(pods) = book.runs.get_mut(run_uid) {
+        if let Some(pods) = book.runs.get_mut(run) {
             pods.retain(|kept| !kept.gone || Some(kept.uid.as_str()) == but);
             if pods.is_empty() {
-                book.runs.remove(run_uid);
+                book.runs.remove(run);
             }
         }
     }
 
-    /// Forgets a run.
-    pub fn forget(&self, run_uid: &str) {
-        lock(&self.0).runs.remove(run_uid);
+    /// Forgets every run but these.
+    pub fn forget_all_but(&self, runs: &HashSet<Owner>) {
+        lock(&self.0).runs.retain(|run, _| runs.contains(run));
     }
 
     /// Takes in what a watch said; answers whose pods changed.
@@ -177,8 +192,9 @@ pub fn key_of(pod: &Pod) -> Option<RunKey> {
     Some(RunKey { namespace: pod.namespace()?, name: pod.labels().get(names::LABEL_RUN)?.clone() })
 }
 
-fn ids_of(pod: &Pod) -> Option<(String, String)> {
-    Some((pod.labels().get(names::LABEL_RUN_UID)?.clone(), pod.uid()?))
+fn ids_of(pod: &Pod) -> Option<(Owner, String)> {
+    let run = Owner { namespace: pod.namespace()?, uid: pod.labels().get(names::LABEL_RUN_UID)?.clone() };
+    Some((run, pod.uid()?))
 }
 
 #[cfg(test)]
@@ -188,6 +204,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    fn run(number: u8) -> Owner {
+        Owner { namespace: "shop".into(), uid: format!("run-{number}") }
+    }
 
     fn pod(uid: &str, status: Value) -> Pod {
         let metadata = json!({
@@ -211,10 +231,10 @@ mod tests {
         let book = PodBook::default();
         let seen = evicted("a");
         assert_eq!(book.take(Event::Apply(seen.clone())), [key_of(&seen).unwrap()]);
-        assert_eq!(book.of("run-1")[0].pod, pod::trimmed(seen.clone()));
-        assert_ne!(book.of("run-1")[0].pod, seen);
+        assert_eq!(book.of(&run(1))[0].pod, pod::trimmed(seen.clone()));
+        assert_ne!(book.of(&run(1))[0].pod, seen);
         assert_eq!(book.runs_on("n1"), [key_of(&seen).unwrap()]);
-        assert_eq!((book.runs_on("n2").len(), book.of("run-2").len()), (0, 0));
+        assert_eq!((book.runs_on("n2").len(), book.of(&run(2)).len()), (0, 0));
     }
 
     #[test]
@@ -222,12 +242,12 @@ mod tests {
         let book = PodBook::default();
         book.take(Event::Apply(evicted("a")));
         book.take(Event::Delete(pod("a", json!({ "phase": "Failed" }))));
-        let [seen] = book.of("run-1").try_into().unwrap();
+        let [seen] = book.of(&run(1)).try_into().unwrap();
         assert!(seen.gone && seen.disrupted_while_running);
-        book.forget_gone("run-1", Some("a"));
-        assert_eq!(book.of("run-1").len(), 1, "its end is not recorded yet");
-        book.forget_gone("run-1", None);
-        assert!(book.of("run-1").is_empty());
+        book.forget_gone(&run(1), Some("a"));
+        assert_eq!(book.of(&run(1)).len(), 1, "its end is not recorded yet");
+        book.forget_gone(&run(1), None);
+        assert!(book.of(&run(1)).is_empty());
     }
 
     #[test]
@@ -239,7 +259,36 @@ mod tests {
         book.take(Event::Init);
         book.take(Event::InitApply(pod("b", json!({}))));
         assert_eq!(book.take(Event::InitDone), [key_of(&pod("a", json!({}))).unwrap()]);
-        let gone = |uid: &str| book.of("run-1").iter().find(|it| it.uid() == uid).unwrap().gone;
+        let gone = |uid: &str| book.of(&run(1)).iter().find(|it| it.uid() == uid).unwrap().gone;
         assert!(gone("a") && !gone("b"));
+    }
+
+    #[test]
+    fn a_pod_of_another_namespace_is_none_of_the_runs_whose_uid_it_bears() {
+        let book = PodBook::default();
+        let mut foreign = pod("b", json!({}));
+        foreign.metadata.namespace = Some("elsewhere".into());
+        book.take(Event::Apply(pod("a", json!({}))));
+        assert_eq!(
+            book.take(Event::Apply(foreign)),
+            [RunKey { namespace: "elsewhere".into(), name: "nightly".into() }]
+        );
+        assert_eq!(book.of(&run(1)).iter().map(PodSight::uid).collect::<Vec<_>>(), ["a"]);
+    }
+
+    #[test]
+    fn what_is_heard_of_the_pods_of_a_deleted_run_is_forgotten_and_evidence_of_others_is_kept() {
+        let book = PodBook::default();
+        let deleted = pod("a", json!({ "phase": "Failed" }));
+        book.take(Event::Delete(deleted.clone()));
+        book.forget_all_but(&[run(1)].into());
+        assert_eq!(book.of(&run(1)).len(), 1, "its end is not recorded yet");
+        for event in [Event::Apply, Event::Delete] {
+            book.forget_all_but(&HashSet::new());
+            assert!(lock(&book.0).runs.is_empty());
+            book.take(event(deleted.clone()));
+        }
+        book.forget_all_but(&[run(2)].into());
+        assert!(lock(&book.0).runs.is_empty());
     }
 }
