@@ -9,7 +9,7 @@ use dalsegno_store::Store;
 use jiff::Timestamp;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store as Cache};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource as _};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::crash::CrashPoint;
@@ -33,6 +33,8 @@ pub struct Context {
     pub nodes: NodeBook,
     /// Every AgentDefinition, as last seen.
     pub definitions: Cache<Definition>,
+    /// In which generation objects that cannot be read were told of, by UID.
+    pub unreadable: Mutex<HashMap<String, Option<i64>>>,
     /// Since when the API server has answered us.
     pub api: ApiHealth,
     /// Pods that the API server refused, by UID of the AgentRun.
@@ -76,12 +78,15 @@ impl Context {
         let _ = self.wake.send(ObjectRef::new(&key.name).within(&key.namespace));
     }
 
-    /// Forgets what was kept of all runs but these, and of nodes that are gone. A deleted run's pods are heard
+    /// Forgets what was kept of all runs but these, and of definitions and nodes that are gone. A deleted run's pods are heard
     /// of after it: what was forgotten at its end would be kept anew.
     pub fn forget_all_but(&self, runs: &HashSet<Owner>) {
         self.pods.forget_all_but(runs);
         self.nodes.forget_gone(|node| !self.pods.runs_on(node).is_empty());
-        let there: HashSet<&str> = runs.iter().map(|it| it.uid.as_str()).collect();
+        let definitions = self.definitions.state();
+        let definitions = definitions.iter().filter_map(|it| it.meta().uid.as_deref());
+        let there: HashSet<&str> = runs.iter().map(|it| it.uid.as_str()).chain(definitions).collect();
+        lock(&self.unreadable).retain(|uid, _| there.contains(uid.as_str()));
         lock(&self.refusals).retain(|uid, _| there.contains(uid.as_str()));
         lock(&self.heads).retain(|uid, _| there.contains(uid.as_str()));
         lock(&self.failures).retain(|uid, _| there.contains(uid.as_str()));

@@ -71,6 +71,7 @@ pub async fn operate(
         pods: PodBook::default(),
         nodes: NodeBook::default(),
         definitions: definition_cache.clone(),
+        unreadable: HashMap::new().into(),
         api: ApiHealth::default(),
         refusals: HashMap::new().into(),
         heads: HashMap::new().into(),
@@ -338,16 +339,17 @@ mod tests {
         cache.apply_watcher_event(&watcher::Event::Apply(serde_json::from_value(run).expect("a run")));
         for uid in ["kept", "gone"] {
             lock(&ctx.failures).insert(uid.to_owned(), 1);
+            lock(&ctx.unreadable).insert(uid.to_owned(), None);
         }
-        let left = || lock(&ctx.failures).len();
+        let left = || (lock(&ctx.failures).len(), lock(&ctx.unreadable).len());
         let (announce, filled) = oneshot::channel();
         let mut forgetting = pin!(forget(ctx.clone(), runs, filled));
         let moment = Duration::from_millis(50);
         let early = tokio::time::timeout(moment, &mut forgetting).await;
-        assert!(early.is_err() && left() == 2);
+        assert!(early.is_err() && left() == (2, 2));
         let _ = announce.send(());
         let later = tokio::time::timeout(moment, forgetting).await;
-        assert!(later.is_err() && left() == 1);
+        assert!(later.is_err() && left() == (1, 1));
         assert!(lock(&ctx.failures).contains_key("kept"));
     }
 

@@ -122,7 +122,7 @@ impl Metrics {
         }
         registry.register(
             "unreadable",
-            "Looks at an object that is not what this version reads, by kind",
+            "Objects that are not what this version reads, by kind: each once as it stands",
             self.unreadable.clone(),
         );
         for place in PLACES {

@@ -7,10 +7,15 @@ use kube::runtime::events::{Event, EventType};
 
 use crate::cluster::truncated;
 use crate::context::Context;
+use crate::sync::lock;
 
-/// Tells of an object that cannot be read: by the log, the metrics and an event. Its status is left as it is, since
-/// nobody knows what else in it would be lost.
+/// Tells of an object that cannot be read, once as it stands: by the log, the metrics and an event. Its status is left as
+/// it is, since nobody knows what else in it would be lost.
 pub async fn tell<K: Resource<DynamicType = ()>>(ctx: &Context, object: &K, error: &str) {
+    let (uid, generation) = (object.meta().uid.clone().unwrap_or_default(), object.meta().generation);
+    if lock(&ctx.unreadable).insert(uid, generation) == Some(generation) {
+        return;
+    }
     let kind = K::kind(&());
     ctx.metrics.unreadable(&kind);
     tracing::error!(
@@ -121,17 +126,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_run_that_cannot_be_read_is_told_of_and_tried_again_only_when_it_changes() {
+    async fn a_run_that_cannot_be_read_is_told_of_once_however_often_it_is_woken_and_again_when_it_changes() {
         let (ctx, asked) = context(Value::Null).await;
-        let run: Run = serde_json::from_value(object("AgentRun", json!({ "agentRef": 7 }))).unwrap();
-        let action = controller::guarded(Arc::new(run), ctx.clone()).await.unwrap();
-        assert_eq!(action, kube::runtime::controller::Action::await_change());
+        let look = async |generation: i64| {
+            let mut run = object("AgentRun", json!({ "agentRef": 7 }));
+            run["metadata"]["generation"] = generation.into();
+            let run: Run = serde_json::from_value(run).unwrap();
+            let action = controller::guarded(Arc::new(run), ctx.clone()).await.unwrap();
+            assert_eq!(action, kube::runtime::controller::Action::await_change());
+        };
+        for _ in 0..3 {
+            look(1).await;
+        }
         assert!(counted(&ctx, "AgentRun"));
-        let asked = asked.lock().unwrap();
-        let [(method, path, event)] = asked.as_slice() else { panic!("one event: {asked:?}") };
-        assert_eq!((method.as_str(), path.ends_with("/namespaces/shop/events")), ("POST", true), "{path}");
-        assert_eq!((&event["reason"], &event["type"]), (&json!("Malformed"), &json!("Warning")));
-        assert_eq!(event["regarding"]["uid"], "uid-1");
+        {
+            let asked = asked.lock().unwrap();
+            let [(method, path, event)] = asked.as_slice() else { panic!("one event: {asked:?}") };
+            assert_eq!(
+                (method.as_str(), path.ends_with("/namespaces/shop/events")),
+                ("POST", true),
+                "{path}"
+            );
+            assert_eq!((&event["reason"], &event["type"]), (&json!("Malformed"), &json!("Warning")));
+            assert_eq!(event["regarding"]["uid"], "uid-1");
+        }
+        look(2).await;
+        assert_eq!(asked.lock().unwrap().len(), 2);
     }
 
     #[tokio::test]

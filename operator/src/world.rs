@@ -75,6 +75,7 @@ pub fn context_with(store: Arc<dyn Store>, objects: Vec<Value>, fault: Fault) ->
         pods: Default::default(),
         nodes: Default::default(),
         definitions,
+        unreadable: Default::default(),
         api: Default::default(),
         refusals: Default::default(),
         heads: Default::default(),
