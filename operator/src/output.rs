@@ -4,11 +4,13 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::exit;
 
+use dalsegno_protocol::printable;
+
 /// How a shell tells of a program that SIGPIPE has ended; ours ignores it, as all of Rust.
 const UNREAD: i32 = 128 + 13;
 
-/// Standard output. Where nobody reads it any more, as behind `| head -1`, the program ends as others do: without a word,
-/// and not as if all had been said.
+/// Standard output, byte for byte. Where nobody reads it any more, as behind `| head -1`, the program ends as others do:
+/// without a word, and not as if all had been said.
 pub struct Output;
 
 impl Write for Output {
@@ -35,15 +37,15 @@ macro_rules! print_line {
 }
 pub(crate) use print_line;
 
-/// Prints this. A program that cannot print has failed.
+/// Prints this, and nothing of it steers a terminal: a worker may have written it. A program that cannot print has failed.
 pub fn print(text: fmt::Arguments<'_>) {
-    if let Err(error) = Output.write_fmt(text) {
+    if let Err(error) = Output.write_all(printable(&text.to_string()).as_bytes()) {
         mention(&format!("dalsegno: writing to standard output: {error}"));
         exit(1);
     }
 }
 
-/// A line on standard error: nothing hangs on whether anybody reads it.
+/// A line on standard error, in one write, as printable as the rest: nothing hangs on whether anybody reads it.
 pub fn mention(line: &str) {
-    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+    let _ = io::stderr().write_all(printable(&format!("{line}\n")).as_bytes());
 }

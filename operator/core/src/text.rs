@@ -1,5 +1,7 @@
 //! Texts for people, cut to size: at the boundary of a character, with a mark where something is left out.
 
+use dalsegno_protocol::printable;
+
 /// Longest text of an attempt's end, in bytes.
 pub(crate) const END_BYTES: usize = 512;
 
@@ -44,9 +46,4 @@ pub(crate) fn said(reason: &str, message: &str) -> String {
         (reason, "") => reason.to_owned(),
         (reason, message) => format!("{reason}: {message}"),
     }
-}
-
-/// A log may hold anything; what steers a terminal, or is no text to a database, becomes a blank.
-fn printable(text: &str) -> String {
-    text.chars().map(|it| if it.is_control() && it != '\n' && it != '\t' { ' ' } else { it }).collect()
 }

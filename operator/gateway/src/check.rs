@@ -74,9 +74,6 @@ pub(crate) fn finish(finish: &Finish) -> Checked {
     }
     if let Some(message) = &finish.message {
         at_most("bytes of the finish's `message`", message.len(), Limits::FINISH_MESSAGE_BYTES)?;
-        if message.contains('\0') {
-            return refuse("the finish's `message` must not contain U+0000");
-        }
     }
     let output = finish.output.as_ref().map_or("", |output| output.get());
     at_most("bytes of the finish's `output`", output.len(), Limits::FINISH_OUTPUT_BYTES)?;

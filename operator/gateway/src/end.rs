@@ -2,7 +2,9 @@
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use dalsegno_protocol::{Acknowledgement, Code, CommitResult, Finish, FinishOutcome, FinishRequest};
+use dalsegno_protocol::{
+    Acknowledgement, Code, CommitResult, Finish, FinishOutcome, FinishRequest, printable,
+};
 use dalsegno_store::{Acknowledged, FinishCall, NewFinish};
 
 use crate::body;
@@ -59,7 +61,8 @@ pub(crate) fn new_finish(finish: &Finish) -> Result<NewFinish, Refusal> {
     Ok(NewFinish {
         outcome: finish.outcome.into(),
         reason: reason.to_owned(),
-        message: finish.message.clone().unwrap_or_default(),
+        // It may be the text of an exception: whatever that holds, the run has to end.
+        message: finish.message.as_deref().map(printable).unwrap_or_default(),
         output: finish.output.as_ref().map(|output| output.get().to_owned()),
     })
 }

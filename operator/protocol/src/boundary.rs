@@ -177,7 +177,7 @@ pub struct Finish {
     /// One CamelCase word, such as `GoalReached`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// For people; at most 1 KiB.
+    /// For people; at most 1 KiB, of which [`crate::printable`] makes what is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The result; at most 4 KiB of JSON, and 64 levels of it, shown in the AgentRun's status.

@@ -14,6 +14,7 @@ mod limits;
 pub mod nesting;
 mod problem;
 mod records;
+mod text;
 
 pub use boundary::*;
 pub use calls::*;
@@ -23,6 +24,7 @@ pub use limits::Limits;
 pub use problem::{Code, Problem};
 pub use records::*;
 pub use serde_json::value::RawValue;
+pub use text::printable;
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,5 @@
 //! The ground of a laptop: one run, its processes, and a terminal in place of an API server.
 
-use std::io::Write as _;
 use std::sync::{Arc, Mutex};
 
 use dalsegno_core::version::Templates;
@@ -18,6 +17,7 @@ use super::program::Program;
 use super::tell::Teller;
 use crate::error::{Error, Result};
 use crate::ground::Ground;
+use crate::output::mention;
 use crate::sync::lock;
 
 /// UID of the only namespace that there is.
@@ -178,8 +178,7 @@ impl Ground for Laptop {
     }
 }
 
-/// One line for a person, apart from what the agent says: in one write, so that nothing of it comes in between.
+/// One line for a person, apart from what the agent says: nothing of that comes in between.
 pub fn say(line: &str) {
-    // A terminal that is gone is no reason to leave a worker behind.
-    let _ = std::io::stderr().write_all(format!("dalsegno: {line}\n").as_bytes());
+    mention(&format!("dalsegno: {line}"));
 }

@@ -10,3 +10,4 @@ mod pg;
 mod place;
 mod prune;
 mod snapshots;
+mod terminal;

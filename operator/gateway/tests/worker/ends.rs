@@ -125,6 +125,18 @@ async fn a_run_that_finished_before_it_heard_of_the_cancel_stays_finished() {
 }
 
 #[tokio::test]
+async fn a_finish_is_taken_whatever_its_message_holds_and_what_steers_a_terminal_is_a_blank() {
+    let message = json!({ "outcome": "failed", "message": "\u{1b}[2Jgone\r\n\u{0}\u{9b}H" });
+    let with_boundary = json!({ "commitId": Uuid::nil(), "outcome": { "finish": message } }).to_string();
+    for (path, body) in [("finish", finish(1, message)), ("turns/1", with_boundary)] {
+        let world = World::attached().await;
+        world.post(path, body.clone()).await.ok();
+        assert_eq!(world.post(path, body).await.ok()["result"], "duplicate");
+        assert_eq!(world.record().await.finish.unwrap().message, " [2Jgone \n  H");
+    }
+}
+
+#[tokio::test]
 async fn a_finish_that_makes_no_sense_is_refused_with_a_reason() {
     let world = World::attached().await;
     let output = Value::from("x".repeat(4 << 10));
@@ -134,7 +146,6 @@ async fn a_finish_that_makes_no_sense_is_refused_with_a_reason() {
         (json!({ "outcome": "failed", "reason": "two words" }), "CamelCase"),
         (json!({ "outcome": "failed", "reason": "" }), "`reason`"),
         (json!({ "outcome": "failed", "message": "é".repeat(513) }), "1026 are too many, the limit is 1024"),
-        (json!({ "outcome": "failed", "message": "a\u{0}" }), "U+0000"),
         (json!({ "outcome": "failed", "output": output }), "the limit is 4096"),
         (json!({ "outcome": "failed", "extra": 1 }), "unknown field"),
     ] {
