@@ -109,8 +109,11 @@ async fn check(store: &dyn Store, copy: Option<&Path>, keys: Vec<PublicKey>) -> 
     if summary.shredded > 0 {
         print_line!("{} runs were shredded: of them only the chains are proved", summary.shredded);
     }
-    if problems > 0 {
+    if problems > summary.locked {
         bail!("the store is not as it was written");
+    }
+    if summary.locked > 0 {
+        bail!("keys are missing: of {} runs only the chains are proved", summary.locked);
     }
     if copy.is_some() && copied == 0 {
         bail!(

@@ -23,6 +23,20 @@ async fn an_encrypted_run_is_shown_with_its_keys_and_without_them_a_person_learn
 }
 
 #[tokio::test]
+async fn a_store_of_which_a_key_is_missing_is_not_said_to_be_damaged_and_one_that_is_damaged_too_is() {
+    let place = Place::new();
+    run(&*place.store().await, false).await;
+    std::fs::remove_file(place.path("keys/k1")).unwrap();
+    place.key("k2", "QW5vdGhlciBrZXkgb2YgdGhlc2UgdGVzdHMsIGhlcmU=");
+    let (done, text) = place.dalsegno(&["audit", "verify"], true);
+    assert!(!done && text.contains("1 problems") && text.contains("\"k1\""), "{text}");
+    assert!(text.contains("keys are missing: of 1 runs only the chains are proved"), "{text}");
+    place.edit("UPDATE boundaries SET position = 7").await;
+    let (done, text) = place.dalsegno(&["audit", "verify"], true);
+    assert!(!done && text.contains("the store is not as it was written"), "{text}");
+}
+
+#[tokio::test]
 async fn keys_are_rotated_and_the_old_one_can_go() {
     let place = Place::new();
     run(&*place.store().await, false).await;

@@ -5,7 +5,7 @@ use super::marks::Marks;
 use super::rows::Rows;
 use super::{Anchors, AuditChain, BoundaryChain, Problem};
 use crate::reading::{EVERY_RUN, RunHead};
-use crate::{Reading, Result, RunId, keys};
+use crate::{Error, Reading, Result, RunId, keys};
 
 /// What was looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Summary {
     pub snapshots: u64,
     /// Runs that were shredded: of them only the chains can be proved.
     pub shredded: u64,
+    /// Runs whose data key is wrapped by a key that is not there, or is another: a problem of each, and no damage.
+    pub locked: u64,
     /// Problems that were told.
     pub problems: u64,
 }
@@ -111,7 +113,9 @@ impl Walk<'_> {
             Err(problem) => problems.push(problem),
         }
         problems.extend(chain.end(run.audit_seq, &run.audit_hash));
-        let key_fault = keys::fault(self.rows.reading.unwrap_data_key(run.id).await)?;
+        let unwrapped = self.rows.reading.unwrap_data_key(run.id).await;
+        summary.locked += u64::from(matches!(unwrapped, Err(Error::Unfit(_))));
+        let key_fault = keys::fault(unwrapped)?;
         let mut chain = BoundaryChain::new(run.id, run.head);
         while let Some(boundary) = self.rows.next_boundary(|of| of == run.id).await? {
             let problem = chain.push(&boundary);
