@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use serde_json::json;
 
 /// Longest reason that is kept, in characters.
-const REASON: usize = 512;
+pub const REASON: usize = 512;
 
 /// What a person asks for by writing to an AgentRun.
 #[derive(Clone, Copy)]

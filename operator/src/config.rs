@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use dalsegno_store::proof::PublicKey;
 
+use crate::asked::REASON;
 use crate::people::verify::{Target, public_key};
 pub use crate::store_args::{DatabaseArgs, EncryptionArgs, StoreArgs};
 pub use working::{DevArgs, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs};
@@ -147,7 +148,7 @@ pub enum Command {
         /// UID that it has now.
         new_uid: String,
         /// Why; kept in the audit.
-        #[arg(long)]
+        #[arg(long, value_parser = reason)]
         reason: String,
         /// Who you are, for the audit.
         #[arg(long, env = "USER", default_value = "somebody")]
@@ -164,11 +165,11 @@ pub enum Command {
         /// How it ended.
         #[arg(long)]
         outcome: SettleOutcome,
-        /// File with the tool's answer, JSON; the worker gets it as the call's result.
+        /// File with the tool's answer, JSON of at most 16 MiB and 127 levels, as a worker's; it gets it as the call's result.
         #[arg(long)]
         result: Option<PathBuf>,
         /// How you found out; kept in the audit.
-        #[arg(long)]
+        #[arg(long, value_parser = reason)]
         reason: String,
         /// Who you are, for the audit.
         #[arg(long, env = "USER", default_value = "somebody")]
@@ -208,7 +209,7 @@ pub enum AuditCommand {
         #[arg(long, value_parser = public_key)]
         public_key: Vec<PublicKey>,
         /// Why; kept in the audit.
-        #[arg(long)]
+        #[arg(long, value_parser = reason)]
         reason: String,
         /// Who you are, for the audit.
         #[arg(long, env = "USER", default_value = "somebody")]
@@ -232,7 +233,7 @@ pub enum KeysCommand {
         /// Which run, as NAMESPACE/NAME.
         run: RunName,
         /// Why; kept in the audit.
-        #[arg(long)]
+        #[arg(long, value_parser = reason)]
         reason: String,
         /// Who you are, for the audit.
         #[arg(long, env = "USER", default_value = "somebody")]
@@ -247,6 +248,15 @@ pub enum SettleOutcome {
     Completed,
     /// Nothing took effect.
     Failed,
+}
+
+/// What a person gives as a reason, as long as one that an AgentRun's annotation gives.
+fn reason(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    match text.chars().count() {
+        1..=REASON => Ok(text.to_owned()),
+        _ => Err(format!("say why, in 1 to {REASON} characters")),
+    }
 }
 
 /// A day's beginning, or a time.

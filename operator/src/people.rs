@@ -6,8 +6,8 @@ pub mod keys;
 pub mod show;
 pub mod verify;
 
-use anyhow::{Context as _, bail};
-use dalsegno_protocol::{CallOutcome, Limits, RawValue};
+use anyhow::{Context as _, bail, ensure};
+use dalsegno_protocol::{CallOutcome, Limits, RawValue, nesting};
 use dalsegno_store::{Completed, RunRecord, Settle, SettledBy, Store};
 
 use crate::config::{RunName, SettleOutcome, StoreArgs};
@@ -31,11 +31,11 @@ pub struct Word {
 ///
 /// # Errors
 ///
-/// There is no such run or call, or it is not unsettled.
+/// There is no such run or call, it is not unsettled, or the result is none that a worker could give.
 pub async fn settle(store: &StoreArgs, name: &RunName, word: Word) -> anyhow::Result<()> {
+    let result = word.result.as_deref().map(answer).transpose()?;
     let store = store.open_beside().await?;
     let run = latest(store.as_ref(), name).await?;
-    let result = word.result.map(|text| serde_json::from_str::<Box<RawValue>>(&text));
     let settle = Settle {
         run: run.id,
         by: SettledBy::Person(word.by),
@@ -44,7 +44,7 @@ pub async fn settle(store: &StoreArgs, name: &RunName, word: Word) -> anyhow::Re
             SettleOutcome::Completed => CallOutcome::Completed,
             SettleOutcome::Failed => CallOutcome::Failed,
         },
-        result: result.transpose().context("the result is not JSON")?,
+        result,
         reason: word.reason,
     };
     match store.settle(&settle).await.context("settling the call")? {
@@ -62,6 +62,22 @@ pub async fn settle(store: &StoreArgs, name: &RunName, word: Word) -> anyhow::Re
         Completed::Fenced | Completed::NotFound => bail!("the run is gone"),
     }
     Ok(())
+}
+
+/// A tool's answer, within what the gateway takes of a worker: the next attempt has to read it.
+fn answer(text: &str) -> anyhow::Result<Box<RawValue>> {
+    let (bytes, limit) = (text.len(), Limits::BODY_BYTES);
+    ensure!(
+        bytes <= limit,
+        "the result has {bytes} bytes, the limit is {limit}: say in a smaller one where it stands"
+    );
+    // A worker's stands in a body, which is a level itself.
+    let limit = Limits::DEPTH - 1;
+    ensure!(
+        nesting::deeper_than(limit, text.as_bytes()).is_none(),
+        "the result is nested deeper than {limit} levels: put the inner part into a string"
+    );
+    serde_json::from_str(text).context("the result is not JSON")
 }
 
 /// Moves the runs of a namespace to the UID that it has now.

@@ -9,5 +9,6 @@ mod namespaces;
 mod pg;
 mod place;
 mod prune;
+mod settle;
 mod snapshots;
 mod terminal;
