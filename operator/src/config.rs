@@ -2,9 +2,12 @@
 
 mod working;
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use dalsegno_store::RunId;
 use dalsegno_store::proof::PublicKey;
 
 use crate::asked::REASON;
@@ -82,8 +85,8 @@ pub enum Command {
     Show {
         #[command(flatten)]
         store: StoreArgs,
-        /// Which run, as NAMESPACE/NAME.
-        run: RunName,
+        /// Which run, as NAMESPACE/NAME (of several of one name the last), or by its id.
+        run: RunRef,
         /// Also the state after this turn.
         #[arg(long)]
         turn: Option<i32>,
@@ -102,8 +105,8 @@ pub enum Command {
     Export {
         #[command(flatten)]
         store: StoreArgs,
-        /// Which run, as NAMESPACE/NAME.
-        run: RunName,
+        /// Which run, as NAMESPACE/NAME (of several of one name the last), or by its id.
+        run: RunRef,
         /// File to write, which must not exist; unset: standard output.
         #[arg(long)]
         output: Option<PathBuf>,
@@ -115,7 +118,7 @@ pub enum Command {
     /// Holds every boundary, payload and audit row to the hashes; a bundle to its signature and its counts too. Fails if
     /// anything is not as it was written.
     Verify {
-        /// A bundle's file; or a run, as NAMESPACE/NAME.
+        /// A bundle's file; or a run, as NAMESPACE/NAME (of several of one name the last), or by its id.
         target: Target,
         /// The store of the run: `postgres://…` or `sqlite:///path/to/file.db`.
         #[arg(long, env = "DALSEGNO_DATABASE_URL", hide_env_values = true)]
@@ -158,8 +161,8 @@ pub enum Command {
     Settle {
         #[command(flatten)]
         store: StoreArgs,
-        /// Which run, as NAMESPACE/NAME.
-        run: RunName,
+        /// Which run, as NAMESPACE/NAME (of several of one name the last), or by its id.
+        run: RunRef,
         /// Name of the call, as `dalsegno show --calls` lists it.
         call: String,
         /// How it ended.
@@ -230,8 +233,8 @@ pub enum KeysCommand {
     Shred {
         #[command(flatten)]
         store: StoreArgs,
-        /// Which run, as NAMESPACE/NAME.
-        run: RunName,
+        /// Which run, as NAMESPACE/NAME, or by its id: of several of one name only so.
+        run: RunRef,
         /// Why; kept in the audit.
         #[arg(long, value_parser = reason)]
         reason: String,
@@ -266,24 +269,41 @@ fn time(text: &str) -> Result<jiff::Timestamp, String> {
     time.map_err(|_| "write a day as 2027-01-31, or a time as 2027-01-31T12:00:00Z".to_owned())
 }
 
-/// `NAMESPACE/NAME`.
+/// A run, as a person names it.
 #[derive(Clone, Debug)]
-pub struct RunName {
-    /// The namespace.
-    pub namespace: String,
-    /// The name.
-    pub name: String,
+pub enum RunRef {
+    /// By its own id.
+    Id(RunId),
+    /// As `NAMESPACE/NAME`, which several may have had.
+    Name {
+        /// The namespace.
+        namespace: String,
+        /// The name.
+        name: String,
+    },
 }
 
-impl std::str::FromStr for RunName {
+impl FromStr for RunRef {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(id) = text.parse() {
+            return Ok(Self::Id(id));
+        }
         match text.split_once('/') {
             Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
-                Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+                Ok(Self::Name { namespace: namespace.to_owned(), name: name.to_owned() })
             }
-            _ => Err("name the run as NAMESPACE/NAME".to_owned()),
+            _ => Err("name the run as NAMESPACE/NAME, or by its id".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for RunRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => write!(f, "with the id {id}"),
+            Self::Name { namespace, name } => write!(f, "{namespace}/{name}"),
         }
     }
 }

@@ -10,8 +10,8 @@ use anyhow::{Context as _, bail, ensure};
 use dalsegno_protocol::{CallOutcome, Limits, RawValue, nesting};
 use dalsegno_store::{Completed, RunRecord, Settle, SettledBy, Store};
 
-use crate::config::{RunName, SettleOutcome, StoreArgs};
-use crate::output::print_line;
+use crate::config::{RunRef, SettleOutcome, StoreArgs};
+use crate::output::{mention, print_line};
 
 /// Somebody's word on a call.
 pub struct Word {
@@ -32,10 +32,10 @@ pub struct Word {
 /// # Errors
 ///
 /// There is no such run or call, it is not unsettled, or the result is none that a worker could give.
-pub async fn settle(store: &StoreArgs, name: &RunName, word: Word) -> anyhow::Result<()> {
+pub async fn settle(store: &StoreArgs, run: &RunRef, word: Word) -> anyhow::Result<()> {
     let result = word.result.as_deref().map(answer).transpose()?;
     let store = store.open_beside().await?;
-    let run = latest(store.as_ref(), name).await?;
+    let run = latest(store.as_ref(), run).await?;
     let settle = Settle {
         run: run.id,
         by: SettledBy::Person(word.by),
@@ -100,9 +100,26 @@ pub async fn adopt_namespace(
     Ok(())
 }
 
-async fn latest(store: &dyn Store, name: &RunName) -> anyhow::Result<RunRecord> {
-    let runs = store.find(&name.namespace, &name.name).await.context("looking for the run")?;
-    runs.into_iter()
-        .next()
-        .with_context(|| format!("the store has never had a run {}/{}", name.namespace, name.name))
+/// The run; and those before it that had its name, the newest first, where it is named so.
+async fn find(store: &dyn Store, run: &RunRef) -> anyhow::Result<(RunRecord, Vec<RunRecord>)> {
+    let found = match run {
+        RunRef::Id(id) => store.get_run(*id).await.map(Vec::from_iter),
+        RunRef::Name { namespace, name } => store.find(namespace, name).await,
+    };
+    let mut found = found.context("looking for the run")?.into_iter();
+    let last = found.next().with_context(|| format!("the store has never had a run {run}"))?;
+    Ok((last, found.collect()))
+}
+
+/// The same for a verb that may take the last run of a name: that there were others it tells.
+async fn latest(store: &dyn Store, run: &RunRef) -> anyhow::Result<RunRecord> {
+    let (last, earlier) = find(store, run).await?;
+    if !earlier.is_empty() {
+        mention(&format!(
+            "{run}: of {} runs of this name the last, with the id {}; `dalsegno show` lists the others",
+            earlier.len() + 1,
+            last.id
+        ));
+    }
+    Ok(last)
 }

@@ -14,7 +14,7 @@ use dalsegno_store::proof::bundle::Export;
 use jiff::Timestamp;
 
 use super::latest;
-use crate::config::{RunName, StoreArgs};
+use crate::config::{RunRef, StoreArgs};
 use crate::output::{Output, mention};
 
 /// Writes a run's bundle to a file that is its owner's alone, or to standard output.
@@ -24,14 +24,14 @@ use crate::output::{Output, mention};
 /// There is no such run, the store does not answer, or the file cannot be written.
 pub async fn export(
     store: &StoreArgs,
-    name: &RunName,
+    run: &RunRef,
     output: Option<&Path>,
     key: Option<&Path>,
 ) -> anyhow::Result<()> {
     // The store's own key is made when it is first asked for: that is a write.
     let store = store.open_beside().await?;
     let signer = Arc::new(Signer::load(store.as_ref(), key).await.context("fetching the signing key")?);
-    let run = latest(store.as_ref(), name).await?;
+    let run = latest(store.as_ref(), run).await?;
     let reading = store.reading().await.context("beginning to read")?;
     let begun = Export::begin(reading, run.store_id, run.id, Timestamp::now(), signer.clone());
     let mut export = begun.await.context("beginning the export")?.context("the run is gone")?;

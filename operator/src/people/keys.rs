@@ -4,8 +4,9 @@ use anyhow::{Context as _, bail, ensure};
 use dalsegno_store::keys::Rewrapped;
 use dalsegno_store::{RunRecord, Shredded};
 
-use super::latest;
-use crate::config::{RunName, StoreArgs};
+use super::find;
+use super::show::brief;
+use crate::config::{RunRef, StoreArgs};
 use crate::output::print_line;
 
 /// Wraps the data keys of all runs by the current key.
@@ -37,10 +38,17 @@ pub async fn rewrap(store: &StoreArgs) -> anyhow::Result<()> {
 ///
 /// # Errors
 ///
-/// There is no such run, it lives, it was never sealed, or the store does not answer.
-pub async fn shred(store: &StoreArgs, name: &RunName, reason: &str, by: &str) -> anyhow::Result<()> {
+/// There is no such run, or several of this name, it lives, it was never sealed, or the store does not answer.
+pub async fn shred(store: &StoreArgs, which: &RunRef, reason: &str, by: &str) -> anyhow::Result<()> {
     let store = store.open_beside().await?;
-    let run = latest(store.as_ref(), name).await?;
+    let (run, earlier) = find(store.as_ref(), which).await?;
+    if !earlier.is_empty() {
+        let runs: Vec<_> = [&run].into_iter().chain(&earlier).map(brief).collect();
+        bail!(
+            "several runs have had the name {which}: say by its id which one to shred\n{}",
+            runs.join("\n")
+        );
+    }
     match store.shred(run.id, reason, by).await.context("shredding the run")? {
         Shredded::Done => {
             print_line!(

@@ -11,9 +11,9 @@ use dalsegno_store::{
 };
 use jiff::Timestamp;
 
+use super::find;
 use super::keys::still_plain;
-use super::latest;
-use crate::config::{RunName, StoreArgs};
+use crate::config::{RunRef, StoreArgs};
 use crate::output::print_line;
 
 /// How often `--follow` looks.
@@ -38,10 +38,10 @@ pub struct What {
 /// # Errors
 ///
 /// There is no such run, or the store does not answer.
-pub async fn run(store: &StoreArgs, name: &RunName, what: What) -> anyhow::Result<()> {
+pub async fn run(store: &StoreArgs, run: &RunRef, what: What) -> anyhow::Result<()> {
     let store = store.open_read_only().await?;
-    let mut run = latest(store.as_ref(), name).await?;
-    print_run(&run, shredding(store.as_ref(), &run).await?.as_ref());
+    let (mut run, earlier) = find(store.as_ref(), run).await?;
+    print_run(&run, &earlier, shredding(store.as_ref(), &run).await?.as_ref());
     let head = run.head.as_ref().map_or(0, |head| head.turn);
     let mut shown = (head - TURNS).max(0);
     shown = print_turns(store.as_ref(), &run, shown).await?;
@@ -57,7 +57,8 @@ pub async fn run(store: &StoreArgs, name: &RunName, what: What) -> anyhow::Resul
     while what.follow && run.lifecycle == Lifecycle::Live {
         tokio::time::sleep(LOOK).await;
         let attempt = run.attempt.number;
-        run = latest(store.as_ref(), name).await?;
+        let now = store.get_run(run.id).await.context("looking for the run")?;
+        run = now.context("the run is gone")?;
         if run.attempt.number != attempt {
             print_attempts(&run, &run.past[..1.min(run.past.len())]);
         }
@@ -86,9 +87,12 @@ async fn shredding(store: &dyn Store, run: &RunRecord) -> anyhow::Result<Option<
     }
 }
 
-fn print_run(run: &RunRecord, shredding: Option<&(AuditRow, u64)>) {
+fn print_run(run: &RunRecord, earlier: &[RunRecord], shredding: Option<&(AuditRow, u64)>) {
     let RunRecord { namespace, name, id, object_uid, tenant, .. } = run;
     print_line!("run         {namespace}/{name}  (id {id}, object {object_uid}, namespace UID {tenant})");
+    for run in earlier {
+        print_line!("earlier     {}", brief(run));
+    }
     print_line!("begun       {}", clock(run.created_at));
     print_line!("state       {}", ending(run));
     if let Some((AuditRow { at, actor, detail, .. }, plain)) = shredding {
@@ -136,15 +140,27 @@ fn print_run(run: &RunRecord, shredding: Option<&(AuditRow, u64)>) {
     print_line!();
 }
 
+/// Which run of several, in one line.
+pub(super) fn brief(run: &RunRecord) -> String {
+    format!("{}, begun {}, {}", run.id, clock(run.created_at), state_of(run))
+}
+
 fn ending(run: &RunRecord) -> String {
+    let mut text = state_of(run);
+    if let (Some(finish), Lifecycle::Finished) = (&run.finish, run.lifecycle) {
+        text.push_str(&format!(" {}", finish.message));
+        if let Some(output) = &finish.output {
+            text.push_str(&format!("\noutput      {output}"));
+        }
+    }
+    text
+}
+
+/// How it stands, without what its worker says of that.
+fn state_of(run: &RunRecord) -> String {
     match (&run.finish, run.lifecycle) {
         (Some(finish), Lifecycle::Finished) => {
-            let (outcome, at) = (word(&finish.outcome), clock(finish.at));
-            let mut text = format!("{outcome} at {at}: {} {}", finish.reason, finish.message);
-            if let Some(output) = &finish.output {
-                text.push_str(&format!("\noutput      {output}"));
-            }
-            text
+            format!("{} at {}: {}", word(&finish.outcome), clock(finish.at), finish.reason)
         }
         (_, Lifecycle::Deleted) => "its AgentRun was deleted".to_owned(),
         (_, Lifecycle::Abandoned) => "abandoned for a later run of this name".to_owned(),

@@ -11,7 +11,7 @@ use dalsegno_store::{Gone, verify};
 
 use super::latest;
 use super::show::print_channels;
-use crate::config::{RunName, StoreArgs};
+use crate::config::{RunRef, StoreArgs};
 use crate::output::print_line;
 
 /// What is verified.
@@ -20,7 +20,7 @@ pub enum Target {
     /// A bundle.
     File(PathBuf),
     /// A run in the store.
-    Run(RunName),
+    Run(RunRef),
 }
 
 impl FromStr for Target {
@@ -41,9 +41,9 @@ impl FromStr for Target {
 /// # Errors
 ///
 /// Something is wrong with the run, there is none, or the store does not answer.
-pub async fn run(store: &StoreArgs, name: &RunName) -> anyhow::Result<()> {
+pub async fn run(store: &StoreArgs, run: &RunRef) -> anyhow::Result<()> {
     let store = store.open_read_only().await?;
-    let run = latest(store.as_ref(), name).await?;
+    let run = latest(store.as_ref(), run).await?;
     let found = verify::survey(store.as_ref(), &run).await.context("reading the boundaries")?;
     let mut reading = store.reading().await.context("beginning to read")?;
     let checked = check_run(&mut *reading, run.id).await.context("reading the run")?;

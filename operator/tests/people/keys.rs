@@ -71,11 +71,12 @@ async fn a_data_key_that_is_damaged_is_told_and_the_others_are_rotated() {
 async fn a_run_is_shredded_once_it_is_over_and_everybody_says_so() {
     let place = Place::new();
     let store = place.store().await;
-    run(&*store, false).await;
+    let id = run(&*store, false).await;
     let shred = ["keys", "shred", RUN, "--reason", "its user asked for it"];
     let (done, text) = place.dalsegno(&shred, true);
     assert!(!done && text.contains("the run lives") && text.contains("onPriorRun: Adopt"), "{text}");
-    run(&*store, true).await;
+    let last = Commit { finish: Some(finish()), ..turn(id, 2, r#"{"set":{"state":{"json":"an end"}}}"#) };
+    assert!(matches!(store.commit(&last).await.unwrap(), Committed::Ok(_)));
     drop(store);
     let bundle = place.path("before.jsonl");
     assert!(place.dalsegno(&["export", RUN, "--output", &bundle], true).0);
@@ -122,6 +123,7 @@ async fn what_was_never_sealed_is_not_said_to_be_shredded() {
     let sealed = place.store_as_it_is().await;
     let second = Commit { finish: Some(finish()), ..turn(id, 2, r#"{"set":{"state":{"json":"sealed"}}}"#) };
     assert!(matches!(sealed.commit(&second).await.unwrap(), Committed::Ok(_)));
+    let shred = ["keys", "shred", &id.to_string(), "--reason", "its user asked for it"];
     let (done, text) = place.dalsegno(&shred, true);
     assert!(done && text.contains("never sealed: 1;"), "{text}");
     let (shown, text) = place.dalsegno(&["show", RUN], true);

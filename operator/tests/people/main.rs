@@ -4,6 +4,7 @@
 
 mod export;
 mod keys;
+mod names;
 mod namespaces;
 #[path = "../../store/tests/support/pg.rs"]
 mod pg;

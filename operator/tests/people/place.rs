@@ -78,14 +78,19 @@ impl Place {
 
     /// The same, with this standard input.
     pub fn dalsegno_with(&self, input: impl Into<Stdio>, verb: &[&str], keys: bool) -> (bool, String) {
+        let output = self.command(verb, keys).stdin(input).output().unwrap();
+        let told = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+        (output.status.success(), told)
+    }
+
+    /// The verb, not begun yet.
+    pub fn command(&self, verb: &[&str], keys: bool) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dalsegno"));
         command.args(verb).env_clear().env("DALSEGNO_DATABASE_URL", &self.url).env("USER", "ada");
         if keys {
             command.env("DALSEGNO_ENCRYPTION_KEYS", self.path("keys"));
         }
-        let output = command.stdin(input).output().unwrap();
-        let told = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
-        (output.status.success(), told)
+        command
     }
 }
 
