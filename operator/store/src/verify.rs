@@ -40,8 +40,9 @@ pub struct LastGood {
 ///
 /// The store did not answer: nothing may be concluded.
 pub async fn checkpoint(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint> {
-    let detail = match store.state(run.id, None).await {
-        Ok(None) if run.highest_turn > 0 => {
+    // The state goes before the calls are read.
+    let detail = match store.state(run.id, None).await.map(|state| state.is_some()) {
+        Ok(false) if run.highest_turn > 0 => {
             format!("turn {} was reached, and the run has no head", run.highest_turn)
         }
         Ok(_) => return calls(store, run).await,

@@ -12,12 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use alone::within;
+use dalsegno_protocol::Policy;
 use dalsegno_store::codec::{LIMIT, decode, decode_after, decode_events, encode};
 use dalsegno_store::manifest::Manifest;
 use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{Commit, Committed};
+use dalsegno_store::verify::{Checkpoint, checkpoint};
+use dalsegno_store::{Claim, Claimed, Commit, Committed};
 use sha2::{Digest as _, Sha256};
-use world::World;
+use world::{World, json};
 
 /// What the whole process may take.
 const MEMORY: u64 = 64 << 20;
@@ -122,4 +124,33 @@ fn a_walk_over_large_states_that_pack_to_little_stays_within_64_mib() {
     };
     let test = "a_walk_over_large_states_that_pack_to_little_stays_within_64_mib";
     within(MEMORY, 20 * TIME, test, || tokio::runtime::Runtime::new().unwrap().block_on(work));
+}
+
+#[test]
+fn a_state_is_gone_before_the_open_calls_beside_it_are_read() {
+    const MIB: usize = 1 << 20;
+    let work = async {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("runs.db");
+        Sqlite::migrate(&file).await.unwrap();
+        let world = World::new(Arc::new(Sqlite::open(&file).await.unwrap()), ());
+        let worker = world.worker().await;
+        let page = format!("\"{}\"", "x".repeat(4 * MIB));
+        for turn in 1..=6 {
+            let ops = Some(format!(r#"{{"set":{{"page{turn}":{{"json":{page}}}}}}}"#).into_bytes());
+            let commit = Commit { ops, full: false, ..worker.result(turn) };
+            assert!(matches!(world.commit(&commit).await.unwrap(), Committed::Ok(_)));
+        }
+        for call in 1..=14 {
+            let claim = Claim {
+                arguments: Some(json(&page)),
+                ..worker.claim(&format!("call-{call}"), Policy::Probe)
+            };
+            assert!(matches!(world.claim(&claim).await.unwrap(), Claimed::Go(_)));
+        }
+        let run = world.of(&worker).await;
+        assert_eq!(checkpoint(&*world.store, &run).await.unwrap(), Checkpoint::Sound);
+    };
+    let test = "a_state_is_gone_before_the_open_calls_beside_it_are_read";
+    within(100 << 20, 20 * TIME, test, || tokio::runtime::Runtime::new().unwrap().block_on(work));
 }
