@@ -8,7 +8,7 @@ use dalsegno_protocol::{Limits, State};
 use dalsegno_store::{Digest, RunId, Store};
 use prometheus_client::registry::Registry;
 use quick_cache::sync::Cache;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -19,10 +19,8 @@ use crate::budget::Budget;
 use crate::heartbeat::Heartbeats;
 use crate::metrics::Metrics;
 use crate::refusal::Refusal;
+use crate::room::Room;
 use crate::snapshots::Snapshots;
-
-/// Bytes of states that are read at once: two of the largest.
-const STATES_BYTES: usize = 2 * Limits::STATE_BYTES;
 
 /// Runs whose worker's judgement is remembered.
 const JUDGED: usize = 16_384;
@@ -136,10 +134,10 @@ pub struct Shared {
     pub(crate) calls: Budget,
     /// Calls that may wait for the store.
     pub(crate) askers: Semaphore,
-    /// Bytes of states, and of calls, that are being read.
-    pub(crate) states: Semaphore,
-    /// Bytes that are being read for attempts that attach: they wait for nobody who looks, and for no snapshot.
-    pub(crate) resumes: Semaphore,
+    /// For states, and calls, that are being read.
+    pub(crate) states: Room,
+    /// For those that are being read for attempts that go on: they wait for nobody who looks, and for no snapshot.
+    pub(crate) resumes: Room,
     /// Workers that were current when they were judged last.
     judged: Cache<RunId, Digest>,
     pub(crate) exports: Budget,
@@ -172,8 +170,8 @@ impl Gateway {
             readers: Budget::new(config.readers, config.readers / 2),
             calls: Budget::new(usize::MAX, config.calls_per_run),
             askers: Semaphore::new(config.askers),
-            states: Semaphore::new(STATES_BYTES),
-            resumes: Semaphore::new(STATES_BYTES),
+            states: Room::default(),
+            resumes: Room::default(),
             judged: Cache::new(JUDGED),
             exports: Budget::new(config.exports, 1),
             bases: Bases::new(config.base_budget),
@@ -197,44 +195,49 @@ impl Gateway {
         self.metrics.register(registry);
     }
 
-    /// Room for the state after a turn, or at the head: whoever reads one holds it several times over. Of an earlier turn nobody
-    /// knows how large it is, and room is made for the largest.
-    pub(crate) async fn room(&self, run: RunId, turn: Option<i32>) -> Result<SemaphorePermit<'_>, Refusal> {
-        self.room_of(&self.states, self.state_bytes(run, turn).await?).await
+    /// What attempts that go on take before their state is read. An operator in the same process takes of it too.
+    pub fn resumes(&self) -> Room {
+        self.0.resumes.clone()
+    }
+
+    /// Room for the state after a turn, or at the head. Of an earlier turn nobody knows how large it is.
+    pub(crate) async fn room(&self, run: RunId, turn: Option<i32>) -> Result<OwnedSemaphorePermit, Refusal> {
+        let state = self.state_bytes(run, turn).await?;
+        self.in_time(self.states.take(state, 0)).await
     }
 
     /// The same among these, and room for the run's open calls beside it.
-    pub(crate) async fn room_with_calls<'a>(
+    pub(crate) async fn room_with_calls(
         &self,
-        among: &'a Semaphore,
+        among: &Room,
         run: RunId,
         turn: Option<i32>,
-    ) -> Result<SemaphorePermit<'a>, Refusal> {
+    ) -> Result<OwnedSemaphorePermit, Refusal> {
         let calls = || self.store.open_calls_bytes(run);
         let (state, calls) = tokio::try_join!(
             self.state_bytes(run, turn),
             self.ask("asking how much the open calls are", calls),
         )?;
-        self.room_of(among, state + usize::try_from(calls).unwrap_or_default()).await
+        self.in_time(among.take(state, calls)).await
     }
 
-    async fn state_bytes(&self, run: RunId, turn: Option<i32>) -> Result<usize, Refusal> {
-        let bytes = match turn {
-            None => self.ask("asking how large a state is", || self.store.state_bytes(run)).await?,
-            Some(_) => None,
-        };
-        Ok(bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(Limits::STATE_BYTES))
+    async fn state_bytes(&self, run: RunId, turn: Option<i32>) -> Result<Option<i64>, Refusal> {
+        match turn {
+            None => self.ask("asking how large a state is", || self.store.state_bytes(run)).await,
+            Some(_) => Ok(None),
+        }
     }
 
     /// Room for two states of any turns.
-    pub(crate) async fn room_for_two(&self) -> Result<SemaphorePermit<'_>, Refusal> {
-        self.room_of(&self.states, STATES_BYTES).await
+    pub(crate) async fn room_for_two(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.in_time(self.states.take_all()).await
     }
 
-    async fn room_of<'a>(&self, among: &'a Semaphore, bytes: usize) -> Result<SemaphorePermit<'a>, Refusal> {
-        let bytes = u32::try_from(bytes.min(STATES_BYTES)).unwrap_or(u32::MAX);
-        let room = timeout(self.config.store_deadline, among.acquire_many(bytes)).await;
-        room.ok().and_then(Result::ok).ok_or_else(Refusal::full)
+    async fn in_time(
+        &self,
+        room: impl Future<Output = Option<OwnedSemaphorePermit>>,
+    ) -> Result<OwnedSemaphorePermit, Refusal> {
+        timeout(self.config.store_deadline, room).await.ok().flatten().ok_or_else(Refusal::full)
     }
 
     /// Whether this worker is its run's current one, or was when it was judged last: nothing may rest on it but whose share it

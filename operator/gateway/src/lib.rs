@@ -40,6 +40,7 @@ mod query;
 mod read;
 mod records;
 mod refusal;
+mod room;
 mod routes;
 mod serve;
 mod snapshots;
@@ -47,5 +48,6 @@ mod stall;
 
 pub use auth::{AuthError, Authenticator, Person, PodIdentity};
 pub use gateway::{Config, Gateway};
+pub use room::Room;
 pub use routes::router;
 pub use serve::serve;
