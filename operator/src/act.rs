@@ -5,8 +5,9 @@ use std::time::Duration;
 use dalsegno_core::{Decision, Effect, Fact, HeadSight, Notice};
 use dalsegno_crds::AgentRun;
 use dalsegno_store::verify::{self, Checkpoint};
-use dalsegno_store::{Created, NewRun, Recorded, Rewound};
+use dalsegno_store::{Created, NewRun, Recorded, Rewound, RunId};
 use kube::ResourceExt;
+use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
 use crate::asked::{self, Wish};
@@ -92,6 +93,7 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
             Ok(Some(Fact::Template(revision, document)))
         }
         Effect::VerifyHead(row) => {
+            let _room = room(ground, row.id).await?;
             let found = verify::checkpoint(store.as_ref(), &row).await;
             let seen = HeadSight::of(&row, found.map_err(Error::store("verifying the head"))?);
             if let Checkpoint::Corrupt(corruption) = &seen.found {
@@ -155,7 +157,54 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
     }
 }
 
+/// Room for the state at the head and the open calls, as the gateway takes it for an attach.
+async fn room(ground: &impl Ground, run: RunId) -> Result<Option<OwnedSemaphorePermit>> {
+    let store = ground.store();
+    let sizes = tokio::try_join!(store.state_bytes(run), store.open_calls_bytes(run));
+    let (state, calls) = sizes.map_err(Error::store("asking how large the head is"))?;
+    Ok(ground.resumes().take(state, calls).await)
+}
+
 fn recorded(answer: dalsegno_store::Result<Recorded>, doing: &'static str) -> Result<Option<Fact>> {
     let (Recorded::Done(row) | Recorded::Refused(row)) = answer.map_err(Error::store(doing))?;
     Ok(Some(Fact::Row(row)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
+
+    use std::time::Duration;
+
+    use serde_json::json;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::world::{self, Disk, worked};
+
+    const NAME: &str = "nightly";
+
+    fn run() -> AgentRun {
+        let run = json!({
+            "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun",
+            "metadata": { "name": NAME, "namespace": "shop", "uid": NAME },
+            "spec": { "agentRef": { "name": "triage" } },
+        });
+        serde_json::from_value(run).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_head_is_verified_once_there_is_room_for_its_state() {
+        let disk = Disk::new();
+        let (ground, _) = world::context(disk.store().await, Vec::new());
+        let id = worked(&*ground.store, NAME, 1).await;
+        let row = Box::new(ground.store.get_run(id).await.unwrap().unwrap());
+        let run = run();
+        let others = ground.resumes.take_all().await;
+        let mut verifying = Box::pin(perform(&*ground, &run, Effect::VerifyHead(row)));
+        assert!(timeout(Duration::from_millis(300), &mut verifying).await.is_err(), "there is none");
+        drop(others);
+        let fact = verifying.await.unwrap();
+        assert!(matches!(fact, Some(Fact::Head(_))), "{fact:?}");
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dalsegno_core::{Fact, HeadSight, Level, Notice, Observed, Refusal};
 use dalsegno_crds::{AgentRun, AgentRunStatus, names};
+use dalsegno_gateway::Room;
 use dalsegno_store::{RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -22,6 +23,10 @@ use crate::telemetry::chain;
 impl Ground for Context {
     fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    fn resumes(&self) -> &Room {
+        &self.resumes
     }
 
     async fn observe(&self, run: &AgentRun) -> Result<Observed> {

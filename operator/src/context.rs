@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use dalsegno_core::{HeadSight, Refusal};
 use dalsegno_crds::AgentRun;
+use dalsegno_gateway::Room;
 use dalsegno_store::Store;
 use jiff::Timestamp;
 use kube::runtime::events::{Recorder, Reporter};
@@ -41,6 +42,8 @@ pub struct Context {
     pub refusals: Mutex<HashMap<String, Refusal>>,
     /// What was found of runs' heads, by UID, until their attempts have a pod.
     pub heads: Mutex<HashMap<String, HeadSight>>,
+    /// Room for the states that are read for attempts that go on: in one process with a gateway, the gateway's.
+    pub resumes: Room,
     /// Templates by their hash; they never change.
     pub revisions: Mutex<HashMap<String, String>>,
     /// How often in a row a reconcile failed, by UID.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dalsegno_core::{Fact, HeadSight, Notice, Observed};
 use dalsegno_crds::{AgentRun, AgentRunStatus};
+use dalsegno_gateway::Room;
 use dalsegno_store::{RunRecord, Store};
 use k8s_openapi::api::core::v1::Pod;
 
@@ -13,6 +14,9 @@ use crate::error::{Error, Result};
 pub trait Ground {
     /// The store.
     fn store(&self) -> &Arc<dyn Store>;
+
+    /// Room for the states that are read for attempts that go on.
+    fn resumes(&self) -> &Room;
 
     /// Everything that a decision needs to know of the run. Reads, and never writes.
     async fn observe(&self, run: &AgentRun) -> Result<Observed>;

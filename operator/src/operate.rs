@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use dalsegno_crds::names;
+use dalsegno_gateway::Room;
 use dalsegno_store::Store;
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -45,7 +46,7 @@ const FORGET: Duration = Duration::from_secs(60);
 /// It cannot lead, a cache cannot be filled, or a part of it has ended before its time.
 pub async fn operate(
     client: Client,
-    store: Arc<dyn Store>,
+    (store, resumes): (Arc<dyn Store>, Room),
     (args, key): (OperatorArgs, KeyArgs),
     metrics: Metrics,
     crash: CrashPoint,
@@ -75,6 +76,7 @@ pub async fn operate(
         api: ApiHealth::default(),
         refusals: HashMap::new().into(),
         heads: HashMap::new().into(),
+        resumes,
         revisions: HashMap::new().into(),
         failures: HashMap::new().into(),
         wake,
@@ -404,7 +406,7 @@ mod tests {
         };
         let operating = operate(
             Client::new(server, "shop"),
-            Arc::new(Sqlite::memory().await.expect("a store")),
+            (Arc::new(Sqlite::memory().await.expect("a store")), Room::default()),
             (args, KeyArgs { signing_key: None }),
             Metrics::default(),
             CrashPoint::default(),

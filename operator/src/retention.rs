@@ -99,29 +99,10 @@ async fn drop_old_of(store: &dyn Store, run: RunId, metrics: &Metrics) -> Result
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
-    use dalsegno_store::{
-        AskedBy, Created, Deadlines, Identity, NewRun, OnPrior, PodRecord, Retention, Verdict,
-    };
+    use dalsegno_store::{AskedBy, Retention};
 
     use super::*;
-    use crate::world::{self, Disk};
-
-    async fn begun(store: &dyn Store, name: &str) -> RunId {
-        let new = NewRun {
-            id: RunId::now_v7(),
-            tenant: "tenant-1".into(),
-            namespace: "shop".into(),
-            name: name.into(),
-            object_uid: name.into(),
-            reset_generation: 0,
-            deadlines: Deadlines { heartbeat_ms: 60_000, start_ms: 60_000, progress_ms: 60_000 },
-            on_prior: OnPrior::Ignore,
-        };
-        let Created::Run(run) = store.create_run(&new).await.unwrap() else {
-            panic!("{name} stands in the way")
-        };
-        run.id
-    }
+    use crate::world::{self, Disk, begun, worked};
 
     /// A run that is over, and past its retention.
     async fn over(store: &dyn Store, name: &str) -> RunId {
@@ -133,20 +114,7 @@ mod tests {
 
     /// A run of three turns that keeps the last one, and is over.
     async fn keeper(store: &dyn Store, name: &str) -> RunId {
-        let run = begun(store, name).await;
-        let digest = format!("sha256:{}", "1".repeat(64));
-        let verdict = Verdict::Accepted;
-        let identity =
-            Identity { image_digest: digest.clone(), agent_version: digest, verdict, remark: String::new() };
-        let pod_name = format!("{name}-1");
-        let pod = PodRecord {
-            uid: format!("pod of {name}"),
-            name: pod_name,
-            revision: "1".into(),
-            identity: Some(identity),
-        };
-        store.record_pod(run, 1, &pod).await.unwrap();
-        world::work(store, run, &pod.uid, 3).await;
+        let run = worked(store, name, 3).await;
         store.set_retention(run, &Retention { keep_last: Some(1), ..Retention::default() }).await.unwrap();
         store.mark_deleted(name, &AskedBy::default()).await.unwrap();
         run

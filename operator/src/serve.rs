@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
-use dalsegno_gateway::{Config as GatewayConfig, Gateway};
+use dalsegno_gateway::{Config as GatewayConfig, Gateway, Room};
 use dalsegno_store::Store;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -46,6 +46,7 @@ pub async fn serve(store: Arc<dyn Store>, parts: Parts) -> anyhow::Result<()> {
     let mut ready: Vec<Ready> = Vec::new();
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
 
+    let mut resumes = Room::default();
     if let Some(args) = parts.gateway {
         let gateway = Gateway::new(
             store.clone(),
@@ -53,6 +54,7 @@ pub async fn serve(store: Arc<dyn Store>, parts: Parts) -> anyhow::Result<()> {
             GatewayConfig { signing_key: parts.key.signing_key.clone(), ..GatewayConfig::default() },
         );
         gateway.register(&mut registry);
+        resumes = gateway.resumes();
         let listener = TcpListener::bind(args.gateway_listen).await.context("listening for workers")?;
         ready.push(Arc::new({
             let gateway = gateway.clone();
@@ -72,7 +74,15 @@ pub async fn serve(store: Arc<dyn Store>, parts: Parts) -> anyhow::Result<()> {
             move || is_ready.load(Ordering::Relaxed)
         }));
         let crash = CrashPoint::new(args.crash_at.clone(), &parts.folder, &args.pod_name);
-        tasks.spawn(operate(client, store, (args, parts.key), metrics, crash, is_ready, stop.clone()));
+        tasks.spawn(operate(
+            client,
+            (store, resumes),
+            (args, parts.key),
+            metrics,
+            crash,
+            is_ready,
+            stop.clone(),
+        ));
     }
     let stopped = stop.clone().cancelled_owned();
     tasks.spawn(async move {

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use axum::http::{Method, Request, Response};
 use dalsegno_protocol::{Boundary, Usage};
-use dalsegno_store::{Attached, Commit, Committed, RunId, Store};
+use dalsegno_store::{
+    Attached, Commit, Committed, Created, Deadlines, Identity, NewRun, OnPrior, PodRecord, RunId, Store,
+    Verdict,
+};
 use kube::Client;
 use kube::client::Body;
 use kube::runtime::events::Reporter;
@@ -79,6 +82,7 @@ pub fn context_with(store: Arc<dyn Store>, objects: Vec<Value>, fault: Fault) ->
         api: Default::default(),
         refusals: Default::default(),
         heads: Default::default(),
+        resumes: Default::default(),
         revisions: Default::default(),
         failures: Default::default(),
         wake,
@@ -145,6 +149,41 @@ impl Disk {
     }
 }
 
+/// A run whose first attempt is reserved, and whose object's UID is its name.
+pub async fn begun(store: &dyn Store, name: &str) -> RunId {
+    let new = NewRun {
+        id: RunId::now_v7(),
+        tenant: "tenant-1".into(),
+        namespace: "shop".into(),
+        name: name.into(),
+        object_uid: name.into(),
+        reset_generation: 0,
+        deadlines: Deadlines { heartbeat_ms: 60_000, start_ms: 60_000, progress_ms: 60_000 },
+        on_prior: OnPrior::Ignore,
+    };
+    let Created::Run(run) = store.create_run(&new).await.unwrap() else { panic!("{name} stands in the way") };
+    run.id
+}
+
+/// A run of so many turns.
+pub async fn worked(store: &dyn Store, name: &str, turns: i32) -> RunId {
+    let run = begun(store, name).await;
+    let digest = format!("sha256:{}", "1".repeat(64));
+    let verdict = Verdict::Accepted;
+    let identity =
+        Identity { image_digest: digest.clone(), agent_version: digest, verdict, remark: String::new() };
+    let pod_name = format!("{name}-1");
+    let pod = PodRecord {
+        uid: format!("pod of {name}"),
+        name: pod_name,
+        revision: "1".into(),
+        identity: Some(identity),
+    };
+    store.record_pod(run, 1, &pod).await.unwrap();
+    work(store, run, &pod.uid, turns).await;
+    run
+}
+
 /// What a worker does in the pod with this UID: it attaches, and commits so many turns, each an item of one list.
 pub async fn work(store: &dyn Store, run: RunId, pod: &str, turns: i32) {
     let capability = [1; 32];
@@ -159,7 +198,7 @@ pub async fn work(store: &dyn Store, run: RunId, pod: &str, turns: i32) {
             digest: [2; 32],
             ops: Some(format!(r#"{{"append":{{"log":[{{"json":{turn}}}]}}}}"#).into()),
             full: false,
-            size: 0,
+            size: 132,
             base: None,
             events: Vec::new(),
             calls: Vec::new(),

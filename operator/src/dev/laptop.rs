@@ -7,6 +7,7 @@ use dalsegno_core::{AgentSight, Fact, NodeSight, Notice, Observed, StoreSight};
 use dalsegno_crds::{
     AgentRun, AgentRunStatus, OnMismatch, Reason, Retention, RunDefaults, VersionPolicy, names,
 };
+use dalsegno_gateway::Room;
 use dalsegno_store::{LookUp, RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -29,6 +30,8 @@ pub struct Laptop {
     pub store: Arc<dyn Store>,
     /// Its URL, as a shell takes it.
     pub url: String,
+    /// The gateway's room for the states that are read for attempts that go on.
+    pub resumes: Room,
     /// Where workers reach the gateway.
     pub gateway_url: String,
     /// The processes.
@@ -91,6 +94,10 @@ impl Laptop {
 impl Ground for Laptop {
     fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    fn resumes(&self) -> &Room {
+        &self.resumes
     }
 
     async fn observe(&self, run: &AgentRun) -> Result<Observed> {
