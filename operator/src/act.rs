@@ -89,8 +89,8 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
             row(Box::new(now))
         }
         Effect::ReadTemplate(revision) => {
-            let document = ground.template(&revision).await?;
-            Ok(Some(Fact::Template(revision, document)))
+            let document = store.get_revision(&revision).await;
+            Ok(Some(Fact::Template(revision, document.map_err(Error::store("reading a template"))?)))
         }
         Effect::VerifyHead(row) => {
             let _room = room(ground, row.id).await?;
@@ -111,8 +111,14 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
                 Rewound::Refused(_) => Err(Error::Stale),
             }
         }
-        Effect::CreateWorker { pod, revision, document } => {
-            Ok(Some(ground.create_worker(run, *pod, revision, document).await?))
+        Effect::CreateWorker { run: id, attempt, pod, revision, document } => {
+            // Each time: what was kept before may be gone, and whose it was may be over.
+            let kept = store.put_revision(id, attempt, &revision, &document).await;
+            Ok(Some(match kept.map_err(Error::store("keeping the template"))? {
+                Recorded::Done(_) => ground.create_worker(run, *pod, revision).await?,
+                // The row has changed since it was looked at.
+                Recorded::Refused(row) => Fact::Row(row),
+            }))
         }
         Effect::RecordPod { run: id, attempt, pod } => {
             recorded(store.record_pod(id, attempt, &pod).await, "recording the pod")
@@ -176,11 +182,14 @@ mod tests {
 
     use std::time::Duration;
 
+    use dalsegno_store::AskedBy;
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::api::ObjectMeta;
     use serde_json::json;
     use tokio::time::timeout;
 
     use super::*;
-    use crate::world::{self, Disk, worked};
+    use crate::world::{self, Disk, begun, worked};
 
     const NAME: &str = "nightly";
 
@@ -191,6 +200,44 @@ mod tests {
             "spec": { "agentRef": { "name": "triage" } },
         });
         serde_json::from_value(run).unwrap()
+    }
+
+    /// Makes the pod of the first attempt.
+    fn create_worker(run: RunId) -> Effect {
+        let metadata = ObjectMeta { name: Some(format!("{NAME}-1")), ..ObjectMeta::default() };
+        Effect::CreateWorker {
+            run,
+            attempt: 1,
+            pod: Box::new(Pod { metadata, ..Pod::default() }),
+            revision: "sha256:aa".into(),
+            document: "{}".into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_template_is_kept_each_time_a_pod_is_made_whatever_was_kept_before() {
+        let disk = Disk::new();
+        let (ground, _) = world::context(disk.store().await, Vec::new());
+        let id = begun(&*ground.store, NAME).await;
+        for _ in 0..2 {
+            let fact = perform(&*ground, &run(), create_worker(id)).await.unwrap();
+            assert!(matches!(fact, Some(Fact::Pod(_))), "{fact:?}");
+            let kept = ground.store.get_revision("sha256:aa").await.unwrap();
+            assert_eq!(kept.as_deref(), Some("{}"));
+            // As where a copy from before is put in the place of the database.
+            disk.execute("DELETE FROM revisions").await;
+        }
+    }
+
+    #[tokio::test]
+    async fn no_pod_is_made_for_an_attempt_that_is_over() {
+        let disk = Disk::new();
+        let (ground, asked) = world::context(disk.store().await, Vec::new());
+        let id = begun(&*ground.store, NAME).await;
+        ground.store.mark_deleted(NAME, &AskedBy::default()).await.unwrap();
+        let fact = perform(&*ground, &run(), create_worker(id)).await.unwrap();
+        assert!(matches!(fact, Some(Fact::Row(_))), "{fact:?}");
+        assert!(asked.lock().unwrap().is_empty());
     }
 
     #[tokio::test]

@@ -39,33 +39,8 @@ impl Ground for Context {
         namespace.metadata.uid.ok_or(Error::Nameless("namespace UID"))
     }
 
-    async fn template(&self, revision: &str) -> Result<Option<String>> {
-        if let Some(known) = lock(&self.revisions).get(revision) {
-            return Ok(Some(known.clone()));
-        }
-        let document = self.store.get_revision(revision).await.map_err(Error::store("reading a template"))?;
-        if let Some(document) = &document {
-            lock(&self.revisions).insert(revision.to_owned(), document.clone());
-        }
-        Ok(document)
-    }
-
-    async fn create_worker(
-        &self,
-        run: &AgentRun,
-        pod: Pod,
-        revision: String,
-        document: String,
-    ) -> Result<Fact> {
+    async fn create_worker(&self, run: &AgentRun, pod: Pod, revision: String) -> Result<Fact> {
         let uid = run.uid().unwrap_or_default();
-        let known = lock(&self.revisions).contains_key(&revision);
-        if !known {
-            self.store
-                .put_revision(&revision, &document)
-                .await
-                .map_err(Error::store("keeping the template"))?;
-            lock(&self.revisions).insert(revision.clone(), document);
-        }
         let api = self.pods_in(&run.namespace().unwrap_or_default());
         match api
             .create(

@@ -44,8 +44,6 @@ pub struct Context {
     pub heads: Mutex<HashMap<String, HeadSight>>,
     /// Room for the states that are read for attempts that go on: in one process with a gateway, the gateway's.
     pub resumes: Room,
-    /// Templates by their hash; they never change.
-    pub revisions: Mutex<HashMap<String, String>>,
     /// How often in a row a reconcile failed, by UID.
     pub failures: Mutex<HashMap<String, u32>>,
     /// Wakes the controller for a run.

@@ -24,17 +24,8 @@ pub trait Ground {
     /// UID of a namespace.
     async fn tenant(&self, namespace: &str) -> Result<String>;
 
-    /// A stored template; that there is none is believed only of an answer.
-    async fn template(&self, revision: &str) -> Result<Option<String>>;
-
-    /// Keeps the template, then creates the pod. A pod of ours that is there already is the one.
-    async fn create_worker(
-        &self,
-        run: &AgentRun,
-        pod: Pod,
-        revision: String,
-        document: String,
-    ) -> Result<Fact>;
+    /// Creates the pod of a template with this hash, which is kept. A pod of ours that is there already is the one.
+    async fn create_worker(&self, run: &AgentRun, pod: Pod, revision: String) -> Result<Fact>;
 
     /// Deletes a pod if it still has this UID; that it is gone, or another, is fine.
     async fn stop_worker(&self, namespace: &str, name: &str, uid: String) -> Result<()>;

@@ -77,7 +77,6 @@ pub async fn operate(
         refusals: HashMap::new().into(),
         heads: HashMap::new().into(),
         resumes,
-        revisions: HashMap::new().into(),
         failures: HashMap::new().into(),
         wake,
         metrics,

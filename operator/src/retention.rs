@@ -1,5 +1,5 @@
-//! What is past its retention is dropped, and so is what stands before the last boundaries that a run keeps, while the
-//! operator works: a step at a time, so that no step holds the store up.
+//! What is past its retention is dropped, and so are what stands before the last boundaries that a run keeps and templates
+//! that no run needs, while the operator works: a step at a time, so that no step holds the store up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub async fn follow(store: Arc<dyn Store>, metrics: Metrics, stop: CancellationT
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-        let both = async {
+        let all = async {
             if let Err(error) = drop_expired(store.as_ref(), &metrics).await {
                 tracing::warn!(error = chain(&error), "no run can be asked for what is past its retention");
             }
@@ -32,8 +32,11 @@ pub async fn follow(store: Arc<dyn Store>, metrics: Metrics, stop: CancellationT
                     "no run can be asked for what stands before its last boundaries"
                 );
             }
+            if let Err(error) = drop_templates(store.as_ref()).await {
+                tracing::warn!(error = chain(&error), "templates that no run needs were not dropped");
+            }
         };
-        if stop.run_until_cancelled(both).await.is_none() {
+        if stop.run_until_cancelled(all).await.is_none() {
             return;
         }
     }
@@ -95,11 +98,19 @@ async fn drop_old_of(store: &dyn Store, run: RunId, metrics: &Metrics) -> Result
     }
 }
 
+/// Templates that no run needs any more.
+async fn drop_templates(store: &dyn Store) -> Result<()> {
+    while store.drop_revisions(ROWS).await? > 0 {
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
-    use dalsegno_store::{AskedBy, Retention};
+    use dalsegno_store::{AskedBy, Recorded, Retention};
 
     use super::*;
     use crate::world::{self, Disk, begun, worked};
@@ -150,5 +161,24 @@ mod tests {
         assert!(told.contains("damage_total{place=\"retention\"} 1\n"), "{told}");
         let dropped = async |run| store.get_run(run).await.unwrap().unwrap().dropped_to.map(|to| to.turn);
         assert_eq!((dropped(first).await, dropped(second).await), (None, Some(2)));
+    }
+
+    #[tokio::test]
+    async fn templates_that_no_run_needs_are_dropped_step_by_step_and_the_others_stay() {
+        let disk = Disk::new();
+        let store = disk.store().await;
+        let (lives, over) = (begun(&*store, "lives").await, begun(&*store, "over").await);
+        for (run, template) in [(lives, "needed"), (over, "a"), (over, "b"), (over, "c")] {
+            let document = "x".repeat(5 << 20);
+            let kept = store.put_revision(run, 1, template, &document).await.unwrap();
+            assert!(matches!(kept, Recorded::Done(_)), "{kept:?}");
+        }
+        store.mark_deleted("over", &AskedBy::default()).await.unwrap();
+        drop_templates(&*store).await.unwrap();
+        let mut left = Vec::new();
+        for template in ["needed", "a", "b", "c"] {
+            left.extend(store.get_revision(template).await.unwrap().map(|_| template));
+        }
+        assert_eq!(left, ["needed"]);
     }
 }

@@ -83,7 +83,6 @@ pub fn context_with(store: Arc<dyn Store>, objects: Vec<Value>, fault: Fault) ->
         refusals: Default::default(),
         heads: Default::default(),
         resumes: Default::default(),
-        revisions: Default::default(),
         failures: Default::default(),
         wake,
         metrics: Metrics::default(),

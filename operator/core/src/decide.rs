@@ -192,9 +192,13 @@ fn reserved(
         return Plan::rest(Situation::refused(refusal)).again_in(left);
     }
     match worker::pod_of(run, row, &document, pinned, &observed.gateway_url) {
-        Ok(pod) => {
-            Plan::act(Effect::CreateWorker { pod: Box::new(pod), revision, document: document.text() })
-        }
+        Ok(pod) => Plan::act(Effect::CreateWorker {
+            run: row.id,
+            attempt: row.attempt.number,
+            pod: Box::new(pod),
+            revision,
+            document: document.text(),
+        }),
         Err(error) => Plan::hold(Hold::new(Reason::TemplateInvalid, error.to_string())),
     }
 }

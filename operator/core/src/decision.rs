@@ -52,6 +52,10 @@ pub enum Effect {
     Rewind(RunId, Rewind),
     /// Keep the template, then create the attempt's pod from it.
     CreateWorker {
+        /// Whose.
+        run: RunId,
+        /// Of which attempt.
+        attempt: i32,
         /// The pod.
         pod: Box<Pod>,
         /// Hash of the template's document.

@@ -125,18 +125,7 @@ impl Ground for Laptop {
         Ok(TENANT.to_owned())
     }
 
-    async fn template(&self, revision: &str) -> Result<Option<String>> {
-        self.store.get_revision(revision).await.map_err(Error::store("reading a template"))
-    }
-
-    async fn create_worker(
-        &self,
-        _: &AgentRun,
-        mut pod: Pod,
-        revision: String,
-        document: String,
-    ) -> Result<Fact> {
-        self.store.put_revision(&revision, &document).await.map_err(Error::store("keeping the template"))?;
+    async fn create_worker(&self, _: &AgentRun, mut pod: Pod, _: String) -> Result<Fact> {
         pod.annotations_mut().insert(names::ANNOTATION_INPUT.to_owned(), self.input.clone());
         let pod = self.kubelet.run(pod).map_err(Error::laptop("beginning a process"))?;
         Ok(Fact::Pod(Box::new(pod)))

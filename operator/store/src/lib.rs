@@ -157,6 +157,11 @@ pub trait Store: Send + Sync + 'static {
     /// of it first, and the run's own row. A run that lives, or that somebody else is at, is not touched.
     async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped>;
 
+    /// One step of dropping templates that no run needs: no more than so many, and none after those that hold 8 MiB. A run
+    /// that lives needs those of all its attempts, since a rewind may go back to any of them, and those that the pod of its
+    /// reserved attempt may be made of. Answers how many were dropped.
+    async fn drop_revisions(&self, rows: u32) -> Result<u64>;
+
     /// Runs after this one ([`RunId::nil`]: from the first), in order, that keep no more than their last boundaries and may
     /// have more: some of them, none only after the last.
     async fn keepers(&self, after: RunId) -> Result<Vec<RunId>>;
@@ -184,8 +189,11 @@ pub trait Store: Send + Sync + 'static {
     /// store does not know is fine.
     async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()>;
 
-    /// Keeps a template that made a pod (or is about to), by the hash of its bytes. Idempotent.
-    async fn put_revision(&self, hash: &str, document: &str) -> Result<()>;
+    /// Keeps the template that the pod of a reserved attempt is about to be made of, by the hash of its bytes, unless it is
+    /// there. It stays while the attempt is reserved ([`CANDIDATES`]) and, once the pod is recorded, while the run lives.
+    ///
+    /// Refused ([`Recorded::Refused`]) if the attempt is not the current one of a run that lives, or is not `reserved`.
+    async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded>;
 
     /// A template by its hash.
     async fn get_revision(&self, hash: &str) -> Result<Option<String>>;

@@ -43,6 +43,7 @@ mod read;
 mod reading;
 mod records;
 mod retention;
+mod revisions;
 mod rewind;
 mod row;
 mod schema;

@@ -168,7 +168,8 @@ pass! {
     async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>>;
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
     async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()>;
-    async fn put_revision(&self, hash: &str, document: &str) -> Result<()>;
+    async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded>;
+    async fn drop_revisions(&self, rows: u32) -> Result<u64>;
     async fn get_revision(&self, hash: &str) -> Result<Option<String>>;
     async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64>;
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached>;

@@ -115,6 +115,8 @@ CREATE TABLE attempts (
     pod_name         text,
     node             text,
     revision         text,
+    -- Templates that the pod of a reserved attempt may be made of, the latest first.
+    candidates       text[]  NOT NULL DEFAULT '{}',
     image_digest     text,
     agent_version    text,
     verdict          text CHECK (verdict IN ('accepted', 'allowed', 'refused')),
@@ -137,7 +139,7 @@ CREATE TABLE attempts (
     PRIMARY KEY (run, number)
 ) WITH (fillfactor = 80);
 
--- Templates that made a pod, by the hash of their bytes.
+-- Templates that made a pod, or may, by the hash of their bytes.
 CREATE TABLE revisions (
     hash       text   NOT NULL PRIMARY KEY,
     document   text   NOT NULL,

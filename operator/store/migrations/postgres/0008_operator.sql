@@ -49,6 +49,29 @@ BEGIN
 END
 $$;
 
+-- `Store::put_revision`. Whoever drops templates waits for the end of this transaction, and this one for theirs: what is
+-- found here is named before anybody looks for what nobody names.
+CREATE FUNCTION ds_put_revision_v1(
+    _run uuid, _attempt integer, _hash text, _document text,
+    OUT done boolean, OUT record jsonb
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    row_ runs;
+BEGIN
+    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
+    done := row_.lifecycle = 'live' AND row_.attempt = _attempt AND row_.attempt_state = 'reserved';
+    IF done THEN
+        PERFORM pg_advisory_xact_lock_shared(hashtextextended('templates', 0));
+        INSERT INTO revisions (hash, document, created_at) VALUES (_hash, _document, ds_now_v1())
+        ON CONFLICT (hash) DO NOTHING;
+        UPDATE attempts SET candidates = (ARRAY[_hash] || array_remove(candidates, _hash))[1:8]
+        WHERE run = _run AND number = _attempt AND candidates[1] IS DISTINCT FROM _hash;
+    END IF;
+    record := ds_run_record_v1(_run);
+END
+$$;
+
 -- `Store::record_pod`. `_verdict` null: the identity is not known yet.
 CREATE FUNCTION ds_record_pod_v1(
     _run uuid, _attempt integer, _uid text, _pod_name text, _revision text,

@@ -93,3 +93,41 @@ BEGIN
     END IF;
 END
 $$;
+
+-- Templates that an attempt of a run that lives was made of: a rewind may go back to any of them; and those that its reserved
+-- attempt may be made of.
+CREATE FUNCTION ds_needed_revisions_v1() RETURNS SETOF text
+LANGUAGE sql STABLE AS $$
+    SELECT a.revision FROM runs r JOIN attempts a ON a.run = r.id WHERE r.lifecycle = 'live'
+    UNION ALL
+    SELECT unnest(a.candidates) FROM runs r JOIN attempts a ON a.run = r.id AND a.number = r.attempt
+    WHERE r.lifecycle = 'live' AND r.attempt_state = 'reserved'
+$$;
+
+-- `Store::drop_revisions`. What nobody names is looked for first, which keeps nobody waiting, and again once nobody is naming one.
+CREATE FUNCTION ds_drop_revisions_v1(_limit bigint, _bytes bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    going_ text[];
+    gone_ bigint;
+BEGIN
+    SELECT array_agg(hash) INTO going_ FROM (
+        SELECT hash, sum(bytes) OVER (ORDER BY hash ROWS UNBOUNDED PRECEDING) - bytes AS bytes_before
+        FROM (
+            SELECT hash, octet_length(document) AS bytes FROM revisions
+            WHERE NOT EXISTS (SELECT FROM ds_needed_revisions_v1() AS needed (by) WHERE needed.by = hash)
+            ORDER BY hash LIMIT _limit
+        ) found
+    ) weighed
+    WHERE bytes_before < _bytes;
+    IF going_ IS NULL THEN
+        RETURN 0;
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended('templates', 0));
+    DELETE FROM revisions
+    WHERE hash = ANY (going_)
+      AND NOT EXISTS (SELECT FROM ds_needed_revisions_v1() AS needed (by) WHERE needed.by = hash);
+    GET DIAGNOSTICS gone_ = ROW_COUNT;
+    RETURN gone_;
+END
+$$;

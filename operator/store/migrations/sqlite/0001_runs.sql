@@ -110,6 +110,8 @@ CREATE TABLE attempts (
     pod_name         TEXT,
     node             TEXT,
     revision         TEXT,
+    -- Templates that the pod of a reserved attempt may be made of, the latest first; JSON.
+    candidates       TEXT NOT NULL DEFAULT '[]',
     image_digest     TEXT,
     agent_version    TEXT,
     verdict          TEXT CHECK (verdict IN ('accepted', 'allowed', 'refused')),
@@ -132,7 +134,7 @@ CREATE TABLE attempts (
     PRIMARY KEY (run, number)
 ) STRICT;
 
--- Templates that made a pod, by the hash of their bytes.
+-- Templates that made a pod, or may, by the hash of their bytes.
 CREATE TABLE revisions (
     hash       TEXT NOT NULL PRIMARY KEY,
     document   TEXT NOT NULL,

@@ -20,7 +20,7 @@ pub struct Attempt {
     pub pod_name: Option<String>,
     /// Its node, once scheduled.
     pub node: Option<String>,
-    /// Hash of the template that made its pod.
+    /// Hash of the template that made its pod, once recorded.
     pub revision: Option<String>,
     /// What its image turned out to be.
     pub identity: Option<Identity>,
@@ -51,6 +51,11 @@ pub struct Attempt {
     /// How it ended.
     pub end: Option<AttemptEnd>,
 }
+
+/// Of the templates that were kept for the pod of a reserved attempt the last so many stay. The one of a pod whose making got
+/// no answer, and that turns up later, is among them: each further one comes with a try to make a pod of the same name, which
+/// finds it.
+pub const CANDIDATES: usize = 8;
 
 /// Where an attempt stands. Only ever moves down this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -16,7 +16,7 @@ const RIGHTS: &str = "\
     GRANT USAGE ON SCHEMA {schema} TO {role};
     REVOKE ALL ON {tables} FROM {role};
     GRANT SELECT, INSERT, UPDATE ON {tables} TO {role};
-    GRANT DELETE ON snapshots, chunks, records, record_batches TO {role};
+    GRANT DELETE ON snapshots, chunks, records, record_batches, revisions TO {role};
     REVOKE UPDATE ON audit, anchors, signing_key FROM {role};
     REVOKE INSERT, UPDATE ON _sqlx_migrations, held_records FROM {role};
     REVOKE INSERT ON store FROM {role};";

@@ -12,6 +12,8 @@ use crate::{AskedBy, Deadlines, Ending, Identity, PodRecord, Recorded, RunId, Ru
 
 const END_ATTEMPT: &str = "SELECT ds_end_attempt_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AS record";
 
+const PUT_REVISION: &str = "SELECT * FROM ds_put_revision_v1($1, $2, $3, $4)";
+
 const RECORD_POD: &str = "SELECT * FROM ds_record_pod_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 const RECORD_SCHEDULED: &str = "SELECT * FROM ds_record_scheduled_v1($1, $2, $3)";
@@ -46,6 +48,17 @@ impl Postgres {
             .bind(finish.message)
             .bind(finish.output);
         self.record(run, query).await
+    }
+
+    pub(super) async fn do_put_revision(
+        &self,
+        run: RunId,
+        attempt: i32,
+        hash: &str,
+        document: &str,
+    ) -> Work<Recorded> {
+        let query = sqlx::query(PUT_REVISION).bind(run).bind(attempt).bind(hash).bind(document);
+        recorded(&self.pool.of(run).one(query).await?, run)
     }
 
     pub(super) async fn do_record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Work<Recorded> {

@@ -1,4 +1,4 @@
-//! Payloads that are past their retention.
+//! Payloads that are past their retention, and templates that no run needs.
 
 use sqlx::Row as _;
 
@@ -15,6 +15,8 @@ const EXPIRED: &str = "SELECT id FROM runs \
        AND (expired_at IS NOT NULL \
             OR coalesce(finish_at, over_at) + retention_days * 86400000::bigint <= ds_now_v1()) \
      ORDER BY id LIMIT $2";
+
+const DROP_REVISIONS: &str = "SELECT ds_drop_revisions_v1($1, $2) AS rows";
 
 const EXPIRE: &str = "SELECT * FROM ds_expire_v1($1, $2, $3)";
 
@@ -36,5 +38,10 @@ impl Postgres {
         run.inspect(|run| self.keys.forget(*run));
         let rows = row.try_get::<i64, _>("touched")?.unsigned_abs();
         Ok(Dropped { run, rows, done: row.try_get("done")? })
+    }
+
+    pub(super) async fn do_drop_revisions(&self, rows: u32) -> Work<u64> {
+        let query = sqlx::query(DROP_REVISIONS).bind(i64::from(rows)).bind(PAGE_BYTES);
+        Ok(self.pool.one(query).await?.try_get::<i64, _>("rows")?.unsigned_abs())
     }
 }

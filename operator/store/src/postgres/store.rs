@@ -90,6 +90,11 @@ impl Store for Postgres {
             .map_err(|fault| fault.while_("dropping what is past its retention"))
     }
 
+    async fn drop_revisions(&self, rows: u32) -> Result<u64> {
+        let work = self.do_drop_revisions(rows).await;
+        work.map_err(|fault| fault.while_("dropping templates that no run needs"))
+    }
+
     async fn keepers(&self, after: RunId) -> Result<Vec<RunId>> {
         self.do_keepers(after).await.map_err(|fault| fault.while_("looking for runs with old payloads"))
     }
@@ -106,8 +111,9 @@ impl Store for Postgres {
         self.do_mark_deleted(object_uid, asked).await.map_err(|fault| fault.while_("closing a deleted run"))
     }
 
-    async fn put_revision(&self, hash: &str, document: &str) -> Result<()> {
-        self.do_put_revision(hash, document).await.map_err(|fault| fault.while_("keeping a template"))
+    async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {
+        let work = self.do_put_revision(run, attempt, hash, document).await;
+        work.map_err(|fault| fault.while_("keeping a template"))
     }
 
     async fn get_revision(&self, hash: &str) -> Result<Option<String>> {

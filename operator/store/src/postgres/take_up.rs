@@ -29,9 +29,6 @@ const MARK_DELETED: &str = "SELECT ds_mark_deleted_v1($1, $2, $3)";
 
 const ADOPT_NAMESPACE: &str = "SELECT ds_adopt_namespace_v1($1, $2, $3, $4) AS moved";
 
-const PUT_REVISION: &str = "INSERT INTO revisions (hash, document, created_at) VALUES ($1, $2, ds_now_v1()) \
-     ON CONFLICT (hash) DO NOTHING";
-
 const GET_REVISION: &str = "SELECT document FROM revisions WHERE hash = $1";
 
 /// A prior run, as `ds_create_run_v1` answers it.
@@ -120,11 +117,6 @@ impl Postgres {
         let query = sqlx::query(ADOPT_NAMESPACE).bind(old).bind(new).bind(text(actor)).bind(text(reason));
         let moved: i64 = self.pool.one(query).await?.try_get("moved")?;
         Ok(moved.unsigned_abs())
-    }
-
-    pub(super) async fn do_put_revision(&self, hash: &str, document: &str) -> Work<()> {
-        self.pool.all(sqlx::query(PUT_REVISION).bind(hash).bind(document)).await?;
-        Ok(())
     }
 
     pub(super) async fn do_get_revision(&self, hash: &str) -> Work<Option<String>> {

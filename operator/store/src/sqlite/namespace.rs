@@ -1,4 +1,4 @@
-//! What belongs to no single run: templates by their hash, and namespaces that were re-created.
+//! Namespaces that were re-created.
 
 use sqlx::SqliteConnection;
 
@@ -6,30 +6,6 @@ use super::change::append;
 use super::row::RunRow;
 use crate::audit::kind;
 use crate::fault::Work;
-
-/// Keeps a template.
-pub(super) async fn put_revision(
-    conn: &mut SqliteConnection,
-    now: i64,
-    hash: String,
-    document: String,
-) -> Work<()> {
-    sqlx::query("INSERT INTO revisions (hash, document, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING")
-        .bind(hash)
-        .bind(document)
-        .bind(now)
-        .execute(conn)
-        .await?;
-    Ok(())
-}
-
-/// A template by its hash.
-pub(super) async fn get_revision(conn: &mut SqliteConnection, hash: String) -> Work<Option<String>> {
-    Ok(sqlx::query_scalar("SELECT document FROM revisions WHERE hash = ?")
-        .bind(hash)
-        .fetch_optional(conn)
-        .await?)
-}
 
 /// Moves every row of one tenant to another.
 pub(super) async fn adopt_namespace(

@@ -192,10 +192,10 @@ pub(super) async fn set_deadlines(
     record(conn, now, row).await
 }
 
-async fn done(conn: &mut SqliteConnection, now: i64, row: RunRow) -> Work<Recorded> {
+pub(super) async fn done(conn: &mut SqliteConnection, now: i64, row: RunRow) -> Work<Recorded> {
     Ok(Recorded::Done(Box::new(record(conn, now, row).await?)))
 }
 
-async fn refused(conn: &mut SqliteConnection, now: i64, row: RunRow) -> Work<Recorded> {
+pub(super) async fn refused(conn: &mut SqliteConnection, now: i64, row: RunRow) -> Work<Recorded> {
     Ok(Recorded::Refused(Box::new(record(conn, now, row).await?)))
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     Reads, Sqlite, anchors, attach, branch, cancel, create, data_keys, events, links, namespace, old,
-    open_calls, operate, prune, pulse, read, reading, retention, rewind,
+    open_calls, operate, prune, pulse, read, reading, retention, revisions, rewind,
 };
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
@@ -119,6 +119,11 @@ impl Store for Sqlite {
         Ok(dropped)
     }
 
+    async fn drop_revisions(&self, rows: u32) -> Result<u64> {
+        let doing = "dropping templates that no run needs";
+        self.write(doing, move |conn, _| Box::pin(revisions::drop_unneeded(conn, rows))).await
+    }
+
     async fn keepers(&self, after: RunId) -> Result<Vec<RunId>> {
         let doing = "looking for runs with old payloads";
         self.read(doing, move |conn, _| Box::pin(old::keepers(conn, after))).await
@@ -139,17 +144,17 @@ impl Store for Sqlite {
             .await
     }
 
-    async fn put_revision(&self, hash: &str, document: &str) -> Result<()> {
+    async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {
         let (hash, document) = (hash.to_owned(), document.to_owned());
-        self.write("keeping a template", |conn, now| {
-            Box::pin(namespace::put_revision(conn, now, hash, document))
+        self.write("keeping a template", move |conn, now| {
+            Box::pin(revisions::put(conn, now, (run, attempt), hash, document))
         })
         .await
     }
 
     async fn get_revision(&self, hash: &str) -> Result<Option<String>> {
         let hash = hash.to_owned();
-        self.read("fetching a template", |conn, _| Box::pin(namespace::get_revision(conn, hash))).await
+        self.read("fetching a template", |conn, _| Box::pin(revisions::get(conn, hash))).await
     }
 
     async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64> {

@@ -96,11 +96,17 @@ async fn a_piece_that_fails_takes_nothing_of_the_others_with_it() {
             })
         })
     };
+    let (run, other) = (new_run(), new_run());
+    store.create_run(&run).await.unwrap();
+    store.create_run(&other).await.unwrap();
     let alone = broken().await;
     assert!(matches!(alone, Err(Error::Unavailable { .. })), "{alone:?}");
     // Handed in together, so that they share a transaction.
-    let (first, failed, second) =
-        tokio::join!(store.put_revision("first", "1"), broken(), store.put_revision("second", "2"));
+    let (first, failed, second) = tokio::join!(
+        store.put_revision(run.id, 1, "first", "1"),
+        broken(),
+        store.put_revision(other.id, 1, "second", "2")
+    );
     assert!(matches!(failed, Err(Error::Unavailable { doing: "failing", .. })), "{failed:?}");
     first.unwrap();
     second.unwrap();
@@ -161,16 +167,18 @@ async fn a_full_disk_is_refused_cleanly_and_nothing_is_torn() {
         .await
         .unwrap();
     let document = "x".repeat(64 << 10);
-    let (failed, also_failed) =
-        tokio::join!(store.put_revision("large", &document), store.put_revision("larger", &document));
+    let (failed, also_failed) = tokio::join!(
+        store.put_revision(run.id, 1, "large", &document),
+        store.put_revision(run.id, 1, "larger", &document)
+    );
     for outcome in [failed, also_failed] {
         assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
     }
     assert_eq!(store.get_revision("large").await.unwrap(), None);
     assert!(matches!(store.look_up(&run.object_uid).await.unwrap(), LookUp::Found(_)));
-    store.put_revision("small", "1").await.unwrap();
+    store.put_revision(run.id, 1, "small", "1").await.unwrap();
     execute(&store, "PRAGMA max_page_count = 1000000").await;
-    store.put_revision("large", &document).await.unwrap();
+    store.put_revision(run.id, 1, "large", &document).await.unwrap();
     assert_eq!(store.get_revision("large").await.unwrap().as_deref(), Some(document.as_str()));
     let whole: String = store
         .write("checking", |conn, _| {

@@ -300,6 +300,26 @@ async fn commits_and_heartbeats_move_the_runs_row_inside_its_page() {
     assert!(all >= 400 && inside * 100 >= all * 75, "{inside} of {all}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_template_that_is_found_just_before_it_would_be_dropped_stays() {
+    let (world, url) = fresh().await;
+    let (before, run) = (world.run().await, world.run().await);
+    recorded(world.put_revision(before.id, 1, "template", "{}").await.unwrap());
+    world.mark_deleted(&before.object_uid).await.unwrap();
+    let mut operator = PgConnection::connect(&url).await.unwrap();
+    let mut transaction = operator.begin().await.unwrap();
+    let put = sqlx::query("SELECT ds_put_revision_v1($1, 1, 'template', '{}')");
+    transaction.execute(put.bind(run.id)).await.unwrap();
+    let (dropped, ()) = join(world.drop_revisions(500), async {
+        let waits = timeout(Duration::from_secs(10), waits(&url)).await;
+        waits.expect("it waits for whoever has found one");
+        transaction.commit().await.unwrap();
+    })
+    .await;
+    assert_eq!(dropped.unwrap(), 0);
+    assert!(world.get_revision("template").await.unwrap().is_some());
+}
+
 /// Ends the worker's attempt in an open transaction, which holds the run's row.
 async fn end(conn: &mut PgConnection, worker: &Worker) {
     let end = sqlx::query(

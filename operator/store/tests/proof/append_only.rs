@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::anchors::anchor;
 use crate::bundles::signer;
 use crate::stores::{batch, worked_with};
-use crate::world::World;
+use crate::world::{World, recorded};
 use crate::{Face, on_both};
 
 on_both! {
@@ -73,7 +73,10 @@ async fn a_role_with_the_least_rights_does_all_the_work() {
     let rewind = Rewind { epoch: before.epoch, to, reason: "it went astray".into(), actor: "ada".into() };
     let rewound = face.world.rewind(worker.run, &rewind).await.unwrap();
     assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");
-    face.world.put_revision("hash", "document").await.unwrap();
+    let run = face.world.run().await;
+    recorded(face.world.put_revision(run.id, 1, "hash", "document").await.unwrap());
+    face.world.mark_deleted(&run.object_uid).await.unwrap();
+    assert_eq!(face.world.drop_revisions(9).await.unwrap(), 1);
     face.world.adopt_namespace("tenant-1", "tenant-2", "ada", "restored").await.unwrap();
     face.world.request_cancel(worker.run).await.unwrap();
     face.world.mark_deleted(&worker.object_uid).await.unwrap();

@@ -10,7 +10,7 @@ use crate::words::{Given, RUN, UID, by_digest, case, crashed, digest, disrupted,
 /// The pod that is created.
 fn created(given: &Given) -> (Pod, Value) {
     let effect = given.decide().effects.remove(0);
-    let Effect::CreateWorker { pod, revision, document } = effect else {
+    let Effect::CreateWorker { pod, revision, document, .. } = effect else {
         panic!("no pod is created: {effect:?}")
     };
     assert_eq!(revision, dalsegno_core::revision::hash_of(&document), "a template is kept under its hash");
