@@ -9,9 +9,11 @@ use dalsegno_protocol::{
 use dalsegno_store::{Claim, Claimed, Complete, Completed, Settle, SettledBy};
 
 use crate::body;
+use crate::budget::Who;
 use crate::check;
 use crate::gateway::Gateway;
 use crate::path::{CallId, Worker};
+use crate::read;
 use crate::refusal::{self, Refusal};
 
 pub(crate) async fn claim(
@@ -42,7 +44,7 @@ pub(crate) async fn claim(
         Claimed::Finished => return Err(Refusal::finished()),
         Claimed::NotFound => return Err(Refusal::no_such_run()),
     };
-    refusal::ok(&ClaimResponse { verdict, call: *call })
+    read::answer(&gateway, &Who::Run(worker.run), &ClaimResponse { verdict, call: *call })
 }
 
 pub(crate) async fn complete(

@@ -8,8 +8,7 @@ use dalsegno_protocol::{Limits, State};
 use dalsegno_store::{Digest, RunId, Store};
 use prometheus_client::registry::Registry;
 use quick_cache::sync::Cache;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::Authenticator;
@@ -18,6 +17,7 @@ use crate::beat::LastBeat;
 use crate::budget::Budget;
 use crate::heartbeat::Heartbeats;
 use crate::metrics::Metrics;
+use crate::readings::Readings;
 use crate::refusal::Refusal;
 use crate::room::Room;
 use crate::snapshots::Snapshots;
@@ -51,8 +51,8 @@ pub struct Config {
     pub connections: usize,
     /// Bytes of bodies held at once by this process.
     pub body_budget: usize,
-    /// Bytes of answers that may be large on their way out at once, apart from the bodies: whoever does not read keeps no
-    /// worker from committing.
+    /// Bytes of answers on their way out at once, small ones not counted, apart from the bodies: whoever does not read keeps
+    /// no worker from committing.
     pub answer_budget: usize,
     /// A connection whose peer takes next to nothing of an answer for as long is closed.
     pub stall_limit: Duration,
@@ -117,6 +117,13 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// Bytes of an answer that takes no place of its own: one on each connection is one share at most.
+    pub(crate) fn small_answer(&self) -> usize {
+        self.answer_budget / SHARES / self.connections.max(1)
+    }
+}
+
 /// One gateway. Cheap to clone; all clones are the same gateway.
 #[derive(Clone)]
 pub struct Gateway(Arc<Shared>);
@@ -135,9 +142,9 @@ pub struct Shared {
     /// Calls that may wait for the store.
     pub(crate) askers: Semaphore,
     /// For states, and calls, that are being read.
-    pub(crate) states: Room,
-    /// For those that are being read for attempts that go on: they wait for nobody who looks, and for no snapshot.
-    pub(crate) resumes: Room,
+    pub(crate) states: Readings,
+    /// For those that attempts go on from: they wait for nobody who looks, and for no snapshot.
+    pub(crate) resumes: Readings,
     /// Workers that were current when they were judged last.
     judged: Cache<RunId, Digest>,
     pub(crate) exports: Budget,
@@ -170,8 +177,8 @@ impl Gateway {
             readers: Budget::new(config.readers, config.readers / 2),
             calls: Budget::new(usize::MAX, config.calls_per_run),
             askers: Semaphore::new(config.askers),
-            states: Room::default(),
-            resumes: Room::default(),
+            states: Readings::default(),
+            resumes: Readings::default(),
             judged: Cache::new(JUDGED),
             exports: Budget::new(config.exports, 1),
             bases: Bases::new(config.base_budget),
@@ -197,47 +204,7 @@ impl Gateway {
 
     /// What attempts that go on take before their state is read. An operator in the same process takes of it too.
     pub fn resumes(&self) -> Room {
-        self.0.resumes.clone()
-    }
-
-    /// Room for the state after a turn, or at the head. Of an earlier turn nobody knows how large it is.
-    pub(crate) async fn room(&self, run: RunId, turn: Option<i32>) -> Result<OwnedSemaphorePermit, Refusal> {
-        let state = self.state_bytes(run, turn).await?;
-        self.in_time(self.states.take(state, 0)).await
-    }
-
-    /// The same among these, and room for the run's open calls beside it.
-    pub(crate) async fn room_with_calls(
-        &self,
-        among: &Room,
-        run: RunId,
-        turn: Option<i32>,
-    ) -> Result<OwnedSemaphorePermit, Refusal> {
-        let calls = || self.store.open_calls_bytes(run);
-        let (state, calls) = tokio::try_join!(
-            self.state_bytes(run, turn),
-            self.ask("asking how much the open calls are", calls),
-        )?;
-        self.in_time(among.take(state, calls)).await
-    }
-
-    async fn state_bytes(&self, run: RunId, turn: Option<i32>) -> Result<Option<i64>, Refusal> {
-        match turn {
-            None => self.ask("asking how large a state is", || self.store.state_bytes(run)).await,
-            Some(_) => Ok(None),
-        }
-    }
-
-    /// Room for two states of any turns.
-    pub(crate) async fn room_for_two(&self) -> Result<OwnedSemaphorePermit, Refusal> {
-        self.in_time(self.states.take_all()).await
-    }
-
-    async fn in_time(
-        &self,
-        room: impl Future<Output = Option<OwnedSemaphorePermit>>,
-    ) -> Result<OwnedSemaphorePermit, Refusal> {
-        timeout(self.config.store_deadline, room).await.ok().flatten().ok_or_else(Refusal::full)
+        self.0.resumes.room().clone()
     }
 
     /// Whether this worker is its run's current one, or was when it was judged last: nothing may rest on it but whose share it
@@ -269,49 +236,4 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         next = source.source();
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use async_trait::async_trait;
-    use dalsegno_protocol::Code;
-    use dalsegno_store::sqlite::Sqlite;
-
-    use super::*;
-    use crate::{AuthError, PodIdentity};
-
-    struct Nobody;
-
-    #[async_trait]
-    impl Authenticator for Nobody {
-        async fn review(&self, _: &str) -> Result<PodIdentity, AuthError> {
-            Err(AuthError::Refused("nobody is known here".into()))
-        }
-    }
-
-    #[tokio::test]
-    async fn two_of_the_largest_states_are_read_at_once_and_the_next_waits_for_room() {
-        let store = Arc::new(Sqlite::memory().await.unwrap());
-        let config = Config { store_deadline: Duration::from_millis(300), ..Config::default() };
-        let gateway = Gateway::new(store, Arc::new(Nobody), config);
-        let (run, turn) = (RunId::nil(), Some(1));
-        let first = gateway.room(run, turn).await.unwrap();
-        let _second = gateway.room(run, turn).await.unwrap();
-        for turn in [Some(1), None] {
-            let refused = gateway.room(run, turn).await.unwrap_err();
-            assert_eq!(refused.0.code, Code::Unavailable, "how large it is at {turn:?} nobody knows");
-        }
-        drop(first);
-        assert!(gateway.room_for_two().await.is_err());
-        assert!(gateway.room(run, turn).await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn an_attempt_that_goes_on_waits_for_nobody_who_looks() {
-        let store = Arc::new(Sqlite::memory().await.unwrap());
-        let gateway = Gateway::new(store, Arc::new(Nobody), Config::default());
-        let _looking = gateway.room_for_two().await.unwrap();
-        let (run, turn) = (RunId::nil(), Some(1));
-        assert!(gateway.room_with_calls(&gateway.resumes, run, turn).await.is_ok());
-    }
 }

@@ -38,6 +38,7 @@ mod path;
 mod patience;
 mod query;
 mod read;
+mod readings;
 mod records;
 mod refusal;
 mod room;

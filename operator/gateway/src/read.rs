@@ -16,6 +16,7 @@ use crate::gateway::Gateway;
 use crate::path::{self, Reader};
 use crate::query::Query;
 use crate::refusal::{self, JSON, Refusal};
+use crate::room::TWO_STATES;
 
 /// Bytes handed to the connection at a time.
 const CHUNK: usize = 256 << 10;
@@ -27,7 +28,11 @@ pub(crate) async fn state(
 ) -> Result<Response, Refusal> {
     let turn = one_turn(query.as_deref())?;
     judge(&gateway, &reader).await?;
-    let _room = gateway.room(reader.run, turn).await?;
+    // What an attempt goes on from: it did not come with attach where it is large.
+    let goes_on = turn.is_none() && reader.capability.is_some();
+    let among = if goes_on { &gateway.resumes } else { &gateway.states };
+    let bytes = gateway.state_bytes(reader.run, turn).await?;
+    let _room = gateway.room(among, Some(&reader.who), bytes).await?;
     let state = after(&gateway, &reader, turn).await?;
     answer(&gateway, &reader.who, &StateResponse { state })
 }
@@ -43,7 +48,7 @@ pub(crate) async fn memory_delta(
     let from = from.map(|turn| path::turn(&turn)).transpose()?;
     let to = query.take("to").map(|turn| path::turn(&turn)).transpose()?;
     judge(&gateway, &reader).await?;
-    let _room = gateway.room_for_two().await?;
+    let _room = gateway.room(&gateway.states, Some(&reader.who), TWO_STATES).await?;
     loop {
         let began = epoch(&gateway, &reader).await?;
         let before = match from {
@@ -76,7 +81,8 @@ pub(crate) async fn checkpoint(
     let turn = one_turn(query.as_deref())?;
     judge(&gateway, &reader).await?;
     let run = row(&gateway, &reader).await?;
-    let _room = gateway.room_with_calls(&gateway.states, reader.run, turn).await?;
+    let bytes = gateway.bytes_with_calls(reader.run, turn).await?;
+    let _room = gateway.room(&gateway.states, Some(&reader.who), bytes).await?;
     let call = || dalsegno_store::checkpoint(&*gateway.store, &run, turn);
     let document = gateway.ask("reading a checkpoint", call).await?;
     answer(&gateway, &reader.who, &document.ok_or_else(|| nothing(turn))?)
@@ -117,10 +123,14 @@ pub(crate) fn nothing(turn: Option<i32>) -> Refusal {
     )
 }
 
-/// An answer that may be large: it is measured, and has its place until it has gone out, before it is written.
+/// An answer that may be large: it is measured, and unless it is small it has its place before it is written, until it has
+/// gone out.
 pub(crate) fn answer(gateway: &Gateway, who: &Who, answer: &impl Serialize) -> Result<Response, Refusal> {
     let most = gateway.config.answer_budget;
     let length = length(answer, most).ok_or_else(|| Refusal::answer_too_large(most))?;
+    if length <= gateway.config.small_answer() {
+        return refusal::ok(answer);
+    }
     let budget = gateway.answers.take(who.clone(), length)?;
     let text = Bytes::from(refusal::text(answer)?);
     let head = [(header::CONTENT_TYPE, JSON), (header::CONTENT_LENGTH, text.len().into())];

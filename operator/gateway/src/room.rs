@@ -5,8 +5,8 @@ use std::sync::Arc;
 use dalsegno_protocol::Limits;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Two of the largest states.
-const BYTES: usize = 2 * Limits::STATE_BYTES;
+/// Bytes of two of the largest states.
+pub(crate) const TWO_STATES: usize = 2 * Limits::STATE_BYTES;
 
 /// Bytes of states that are read at once, two of the largest: whoever reads one holds it several times over. Cheap to clone;
 /// all clones are the same room.
@@ -15,7 +15,7 @@ pub struct Room(Arc<Semaphore>);
 
 impl Default for Room {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(BYTES)))
+        Self(Arc::new(Semaphore::new(TWO_STATES)))
     }
 }
 
@@ -24,12 +24,12 @@ impl Room {
     /// nobody knows how large it is (`None`), for the largest. `None`: the room is closed, which it never is.
     pub async fn take(&self, state: Option<i64>, calls: i64) -> Option<OwnedSemaphorePermit> {
         let state = state.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(Limits::STATE_BYTES);
-        let bytes = state.saturating_add(usize::try_from(calls).unwrap_or_default()).min(BYTES);
-        self.0.clone().acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX)).await.ok()
+        self.take_bytes(state.saturating_add(usize::try_from(calls).unwrap_or_default())).await
     }
 
-    /// Waits for all of it: room for two states of any size.
-    pub async fn take_all(&self) -> Option<OwnedSemaphorePermit> {
-        self.take(None, i64::MAX).await
+    /// Waits for room for so many bytes, or for all of it where that is less.
+    pub(crate) async fn take_bytes(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = bytes.min(TWO_STATES);
+        self.0.clone().acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX)).await.ok()
     }
 }

@@ -88,7 +88,8 @@ pub(crate) fn committed(gateway: &Gateway, run: RunId, turn: i32, whole: bool) {
             None => permits.acquire_owned().await.ok(),
         };
         // Without room the next commit asks again.
-        let Ok(_room) = gateway.room(run, None).await else { return };
+        let Ok(bytes) = gateway.state_bytes(run, None).await else { return };
+        let Ok(_room) = gateway.room(&gateway.states, None, bytes).await else { return };
         // Its decoding and comparing would keep a thread from those that answer calls.
         let (asking, runtime) = (gateway.clone(), Handle::current());
         let asked = tokio::task::spawn_blocking(move || {

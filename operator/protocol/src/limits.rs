@@ -54,8 +54,8 @@ impl Limits {
     /// Bytes of bodies that one gateway process holds at once; above it: 503 with Retry-After. One run holds a quarter at most,
     /// and so do all together who are not known to be a run's current worker.
     pub const PROCESS_BYTES: usize = 256 << 20;
-    /// Bytes of answers that may be large that one gateway process has on their way out at once; above it: 503 with
-    /// Retry-After. One run, or one person, holds a quarter at most, or one answer that is larger.
+    /// Bytes of answers of more than 16 KiB, and of streams, that one gateway process has on their way out at once; above it:
+    /// 503 with Retry-After. One run, or one person, holds a quarter at most, or one answer that is larger.
     pub const ANSWERS_BYTES: usize = 256 << 20;
     /// Bytes of an AgentRun's `input`.
     pub const INPUT_BYTES: usize = 32 << 10;

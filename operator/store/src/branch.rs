@@ -10,13 +10,13 @@
 //! - Payloads that were dropped or shredded are [`Error::Gone`] to whoever asks for them.
 //! - Anything else that is damaged or gone is [`Error::Corrupt`].
 
-use dalsegno_protocol::{Boundary, State};
+use dalsegno_protocol::State;
 
 use crate::chain::{self, Gone, KeptSnapshot, Shelved};
 use crate::pages::Found;
 use crate::seal::{Sealing, is_sealed};
 use crate::snapshot;
-use crate::{BoundaryRow, Digest, Error, Place, Result, RunId, fold};
+use crate::{BoundaryRow, Digest, Error, Place, Result, RunId, fold, size};
 
 /// Damaged snapshots that are left aside one by one; after these, all are that a walk can do without.
 const REFUSALS: usize = 3;
@@ -36,6 +36,8 @@ pub(crate) struct Walk {
     pub refused: Vec<Digest>,
     /// Whether a snapshot is used only where there is nothing else: the payloads up to its boundary were dropped.
     pub sparing: bool,
+    /// Bytes, as [`size`] counts them, beyond which no state is made: the walk is given up.
+    pub most: Option<usize>,
 }
 
 /// What a walk found, the oldest first: it begins no later than what the wanted part needs.
@@ -47,13 +49,10 @@ pub(crate) struct Branch {
     pub shelved: Vec<Shelved>,
 }
 
-/// A state and where it stands.
+/// A state and the boundary after which it stands, without its payloads.
 pub(crate) struct Standpoint {
     pub state: State,
-    pub content_hash: Digest,
-    pub turn: i32,
-    pub boundary: Boundary,
-    pub epoch: i64,
+    pub row: BoundaryRow,
     /// Boundaries that were folded onto the nearest snapshot, plain full state or beginning.
     pub lag: i32,
     /// Chunks that are known to be whole.
@@ -104,6 +103,11 @@ pub(crate) async fn state(shelf: &impl Shelf, run: RunId, turn: Option<i32>) -> 
     standpoint(shelf, run, Walk::to_state(None), turn).await
 }
 
+/// The state after the head, unless it or one before it counts more than so many bytes, as [`size`] does; then nothing.
+pub(crate) async fn small_state(shelf: &impl Shelf, run: RunId, most: usize) -> Result<Option<Standpoint>> {
+    standpoint(shelf, run, Walk { most: Some(most), ..Walk::to_state(None) }, None).await
+}
+
 /// The state after a boundary, on whatever branch it stands. The snapshots of the `refused` boundaries are not used.
 pub(crate) async fn after(
     shelf: &impl Shelf,
@@ -143,26 +147,20 @@ async fn standpoint(
         return Ok(None);
     }
     let walk = Walk { last, ..walk };
-    let Some(Unpacked { rows, state, head_turn, chunks, snapshots }) = read(shelf, run, walk).await? else {
+    let Some(Unpacked { mut rows, state, head_turn, chunks, snapshots }) = read(shelf, run, walk).await?
+    else {
         return Ok(None);
     };
     if turn.is_some_and(|turn| turn > head_turn) {
         return Ok(None);
     }
-    let (Some(state), Some(at)) = (state, rows.last()) else {
+    // A full state that is kept plain needs nothing before it, as a snapshot does not.
+    let needs_nothing = snapshots || rows.first().is_some_and(|first| first.full);
+    let lag = i32::try_from(rows.len()).unwrap_or(i32::MAX) - i32::from(needs_nothing);
+    let (Some(state), Some(row)) = (state, rows.pop()) else {
         return Err(corrupt(run, "its live branch ends before a full state or the first boundary"));
     };
-    // A full state that is kept plain needs nothing before it, as a snapshot does not.
-    let needs_nothing = snapshots || rows[0].full;
-    Ok(Some(Standpoint {
-        state,
-        content_hash: at.content_hash,
-        turn: at.turn,
-        boundary: at.boundary,
-        epoch: at.epoch,
-        lag: i32::try_from(rows.len()).unwrap_or(i32::MAX) - i32::from(needs_nothing),
-        chunks,
-    }))
+    Ok(Some(Standpoint { state, row, lag, chunks }))
 }
 
 /// Boundaries of some turns of the live branch, in order, payloads decoded.
@@ -209,9 +207,12 @@ async fn read(shelf: &impl Shelf, run: RunId, mut walk: Walk) -> Result<Option<U
         let mut snapshot =
             snapshot.filter_map(|(index, shelved)| Some((index, shelved, shelved.snapshot.as_ref()?)));
         let Some((index, shelved, snapshot)) = snapshot.next() else {
-            return branch.unpack(run, &walk, None, &sealing).map(Some);
+            return branch.unpack(run, &walk, None, &sealing);
         };
         let content_hash = shelved.kept.row.content_hash;
+        if walk.gives_up_at(|| snapshot::length(&content_hash, snapshot, &sealing)) {
+            return Ok(None);
+        }
         let opened = match branch.is_in_its_time(index, snapshot) {
             true => snapshot::open(shelf, run, &content_hash, snapshot, &sealing).await,
             false => {
@@ -219,7 +220,7 @@ async fn read(shelf: &impl Shelf, run: RunId, mut walk: Walk) -> Result<Option<U
             }
         };
         match opened {
-            Ok(opened) => return branch.unpack(run, &walk, Some((index, opened)), &sealing).map(Some),
+            Ok(opened) => return branch.unpack(run, &walk, Some((index, opened)), &sealing),
             Err(Error::Corrupt { detail, .. }) => {
                 tracing::warn!(%run, detail, "a snapshot was not used");
                 walk.refuse(content_hash);
@@ -233,7 +234,12 @@ impl Walk {
     /// To the state after a boundary, or after the head.
     fn to_state(start: Option<(Place, Digest)>) -> Self {
         let (from, last) = (i32::MAX, i32::MAX - 1);
-        Self { start, from, last, state: true, refused: Vec::new(), sparing: false }
+        Self { start, from, last, state: true, refused: Vec::new(), sparing: false, most: None }
+    }
+
+    /// Whether a state of so many bytes is not made.
+    fn gives_up_at(&self, bytes: impl FnOnce() -> usize) -> bool {
+        self.most.is_some_and(|most| bytes() > most)
     }
 
     fn refuse(&mut self, content_hash: Digest) {
@@ -262,14 +268,14 @@ impl Branch {
             || self.shelved[index + 1..].iter().any(Shelved::is_plain)
     }
 
-    /// `opened`: the state after the boundary at this index, whose payloads were not read.
+    /// `opened`: the state after the boundary at this index, whose payloads were not read. `None`: it was given up.
     fn unpack(
         self,
         run: RunId,
         walk: &Walk,
         mut opened: Option<(usize, snapshot::Opened)>,
         sealing: &Sealing,
-    ) -> Result<Unpacked> {
+    ) -> Result<Option<Unpacked>> {
         let folds = walk.state || self.shelved.iter().any(Shelved::is_patch);
         let begins = self.shelved.first().is_some_and(|first| first.kept.parent.is_none());
         let snapshots = opened.is_some();
@@ -280,7 +286,11 @@ impl Branch {
         wanted.retain(|shelved| shelved.kept.row.turn <= walk.last);
         // Where the run was shredded, what is plain may follow from what nobody can read.
         let is_gone = sealing.is_shredded() || wanted.last().is_some_and(|last| last.gone(sealing).is_some());
+        let outgrown = |state: &Option<State>| walk.gives_up_at(|| state.as_ref().map_or(0, size::of_state));
         for (index, shelved) in wanted.into_iter().enumerate() {
+            if outgrown(&state) {
+                return Ok(None);
+            }
             let place = shelved.kept.place();
             if let Some((_, opened)) = opened.take_if(|(at, _)| *at == index) {
                 (state, chunks) = (Some(opened.state), opened.chunks);
@@ -312,7 +322,10 @@ impl Branch {
             }
             rows.push(row);
         }
-        Ok(Unpacked { rows, state, head_turn: self.head_turn, chunks, snapshots })
+        if outgrown(&state) {
+            return Ok(None);
+        }
+        Ok(Some(Unpacked { rows, state, head_turn: self.head_turn, chunks, snapshots }))
     }
 }
 

@@ -15,8 +15,7 @@ use crate::{CallFilter, Error, Result, RunRecord, Store, header};
 pub async fn checkpoint(store: &dyn Store, run: &RunRecord, turn: Option<i32>) -> Result<Option<Checkpoint>> {
     let Some(head) = &run.head else { return Ok(None) };
     let turn = turn.unwrap_or(head.turn);
-    let Some(row) = store.boundaries(run.id, turn, turn).await?.pop() else { return Ok(None) };
-    let Some(mut state) = store.state(run.id, Some(turn)).await? else { return Ok(None) };
+    let Some((row, mut state)) = store.boundary(run.id, turn).await? else { return Ok(None) };
     let attempt = store.attempt(run.id, row.attempt).await?;
     let identity = attempt.and_then(|attempt| attempt.identity).ok_or_else(|| Error::Corrupt {
         doing: "reading a checkpoint",

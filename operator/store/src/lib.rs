@@ -38,6 +38,8 @@ mod fault;
 pub mod fold;
 pub mod header;
 pub mod keys;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod lines;
 pub mod manifest;
 pub mod memory;
 mod model;
@@ -247,6 +249,10 @@ pub trait Store: Send + Sync + 'static {
     /// The state after turn `turn` of the live branch (its latest boundary), or after the head. `None` where nothing
     /// is committed or the live branch has no such turn. [`Error::Gone`]: it was dropped or shredded.
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>>;
+
+    /// A turn of the live branch (its latest boundary), without its payloads, and the state after it, of one moment. Like
+    /// [`Self::state`].
+    async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>>;
 
     /// How large the state at the head is at most, as [`size`] counts. `None`: nobody knows without reading it.
     async fn state_bytes(&self, run: RunId) -> Result<Option<i64>>;

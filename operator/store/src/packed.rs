@@ -1,9 +1,12 @@
 //! A boundary's channel operations as they go into the store: plain, or as a patch that only its parent can take.
 
+use std::sync::LazyLock;
+
 use dalsegno_protocol::Limits;
 use tokio::sync::Semaphore;
 
-use crate::branch::{self, Shelf};
+use crate::branch::{self, Shelf, Standpoint};
+use crate::lines::Lines;
 use crate::seal::{Sealing, Spot};
 use crate::{Commit, Digest, Error, Result, codec, fold, size};
 
@@ -13,8 +16,17 @@ const CLEARLY: usize = 32;
 /// Bytes of the payloads of a boundary that is kept together with others.
 pub(crate) const SMALL: usize = 256 << 10;
 
-/// States that are counted at once: each may be as large as one may be.
-static COUNTING: Semaphore = Semaphore::const_new(1);
+/// Where a run waits that has a state counted already: among other runs it waits but once.
+static COUNTING: LazyLock<Lines> = LazyLock::new(|| Lines::new(1));
+
+/// States that are counted at once, none of them larger than a small one.
+static SMALL_STATES: Semaphore = Semaphore::const_new(2);
+
+/// Bytes of a small state.
+const SMALL_STATE: usize = Limits::STATE_BYTES / 8;
+
+/// States of any size that are counted at once.
+static STATES: Semaphore = Semaphore::const_new(1);
 
 /// A payload, and on which parent alone it may stand.
 #[derive(Clone, Debug)]
@@ -52,10 +64,21 @@ impl Packed {
     /// As it can stand on the head alone that is there now, with how large the state is after it. `None`: larger than it may
     /// be.
     pub async fn counted(shelf: &impl Shelf, commit: &Commit, sealing: &Sealing) -> Result<Option<Self>> {
-        // It is never closed.
-        let _turn = COUNTING.acquire().await.ok();
+        let line = COUNTING.join(commit.run);
+        let _served = line.served().await;
+        // None of these is ever closed.
+        let small = SMALL_STATES.acquire().await;
+        if let Some(at) = branch::small_state(shelf, commit.run, SMALL_STATE).await? {
+            return Self::after(at, commit, sealing);
+        }
+        drop(small);
+        let _large = STATES.acquire().await;
         // Before the first boundary it is known.
         let Some(at) = branch::state(shelf, commit.run, None).await? else { return Ok(None) };
+        Self::after(at, commit, sealing)
+    }
+
+    fn after(at: Standpoint, commit: &Commit, sealing: &Sealing) -> Result<Option<Self>> {
         let mut state = at.state;
         if let Some(ops) = &commit.ops {
             let text = str::from_utf8(ops).map_err(|error| corrupt(&error))?;
@@ -66,7 +89,7 @@ impl Packed {
             return Ok(None);
         }
         let plain = Self::plain(commit, sealing)?;
-        Ok(Some(Self { base: Some(at.content_hash), size: signed(bytes), ..plain }))
+        Ok(Some(Self { base: Some(at.row.content_hash), size: signed(bytes), ..plain }))
     }
 
     fn sealed(

@@ -27,7 +27,6 @@ mod events;
 mod fitness;
 mod gather;
 mod grants;
-mod lines;
 mod old;
 mod operate;
 mod pool;

@@ -65,7 +65,7 @@ pub(crate) async fn make(shelf: &impl Keeper, run: RunId) -> Result<Snapshotted>
     let Some(at) = branch::state(shelf, run, None).await? else {
         return Ok(Snapshotted { made: false, turn: 0, lag: 0 });
     };
-    let (turn, lag) = (at.turn, at.lag);
+    let (turn, lag) = (at.row.turn, at.lag);
     if lag < SNAPSHOT_DUE {
         return Ok(Snapshotted { made: false, turn, lag });
     }
@@ -90,7 +90,7 @@ pub(crate) async fn stand_for(
 /// Keeps a snapshot, reads it back, and holds it to the state that it was made of. What is read may be another's who kept
 /// one of the same state: no two that are sealed have the same bytes.
 async fn keep(shelf: &impl Keeper, run: RunId, at: Standpoint) -> Result<ReadBack> {
-    let content_hash = at.content_hash;
+    let content_hash = at.row.content_hash;
     let sealing = shelf.sealing_to_write(run).await?;
     let under = sealing.clone();
     let prepared = tokio::task::spawn_blocking(move || prepare(run, at, &under)).await;
@@ -184,6 +184,12 @@ async fn sealing_of(shelf: &impl Shelf, run: RunId, kept: &KeptSnapshot) -> Resu
     if seal::is_sealed(&kept.document) { shelf.sealing(run).await } else { Ok(Sealing::unsealed()) }
 }
 
+/// Bytes of the text that a snapshot says it holds; 0 where its document is damaged.
+pub(crate) fn length(content_hash: &Digest, kept: &KeptSnapshot, sealing: &Sealing) -> usize {
+    let length = manifest(content_hash, kept, sealing).map_or(0, |manifest| manifest.length);
+    usize::try_from(length).unwrap_or(usize::MAX)
+}
+
 fn manifest(content_hash: &Digest, kept: &KeptSnapshot, sealing: &Sealing) -> Result<Manifest> {
     Manifest::parse(&sealing.open(Spot::Snapshot(content_hash), &kept.document)?)
 }
@@ -200,14 +206,14 @@ fn prepare(run: RunId, at: Standpoint, sealing: &Sealing) -> Result<(New, Digest
             chunks.insert(*hash, sealing.seal(Spot::Chunk(hash), codec::encode(bytes))?);
         }
     }
-    let document = sealing.seal(Spot::Snapshot(&at.content_hash), manifest.document())?;
+    let document = sealing.seal(Spot::Snapshot(&at.row.content_hash), manifest.document())?;
     let new = New {
         run,
-        content_hash: at.content_hash,
-        turn: at.turn,
-        boundary: at.boundary,
-        epoch: at.epoch,
-        digest: digest_of(run, &at.content_hash, &document),
+        content_hash: at.row.content_hash,
+        turn: at.row.turn,
+        boundary: at.row.boundary,
+        epoch: at.row.epoch,
+        digest: digest_of(run, &at.row.content_hash, &document),
         document,
         chunks: chunks.into_iter().collect(),
         shared: shared.into_iter().collect(),

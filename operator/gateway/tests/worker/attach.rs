@@ -1,5 +1,6 @@
 //! `POST attach`.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -8,6 +9,7 @@ use dalsegno_store::{AskedBy, Store, Verdict};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
+use crate::faults::Fault;
 use crate::world::*;
 
 #[tokio::test]
@@ -221,6 +223,30 @@ async fn a_state_above_the_inline_limit_is_fetched() {
     assert!(
         fetched.ok()["state"]["state"]["value"]["json"] == serde_json::from_str::<Value>(&large).unwrap()
     );
+}
+
+#[tokio::test]
+async fn a_large_state_is_fetched_while_others_look_at_earlier_turns() {
+    let patient = Config { store_deadline: Duration::from_secs(20), ..quick() };
+    let world = World::attached().await.with(patient);
+    let other = world.beside("bakery", SECOND).await;
+    for (world, instance) in [(&world, INSTANCE), (&other, SECOND)] {
+        world.post_as(instance, "turns/1", commit(1, "1")).await.ok();
+    }
+    world.store.set_lookups(Fault::Hangs);
+    let look = async |world: &World, instance: &str| {
+        let request = world.request("GET", "state?turn=1");
+        world.send(request.header("authorization", format!("Bearer {instance}")), "").await
+    };
+    let (one, two, ()) = tokio::join!(look(&world, INSTANCE), look(&other, SECOND), async {
+        while world.store.waiting.load(Ordering::SeqCst) < 2 {
+            tokio::task::yield_now().await;
+        }
+        world.get("state").await.ok();
+        world.store.set_lookups(Fault::None);
+    });
+    one.ok();
+    two.ok();
 }
 
 #[tokio::test]

@@ -1,6 +1,9 @@
 //! `POST calls/{id}/claim`, `complete`, `settle`.
 
+use axum::body::Body;
+use dalsegno_gateway::{Config, router};
 use serde_json::{Value, json};
+use tower::ServiceExt;
 use uuid::Uuid;
 
 use crate::world::*;
@@ -62,6 +65,25 @@ async fn results_that_no_attach_could_carry_are_refused_while_smaller_ones_help(
     world.lose_pod(1).await;
     let told = world.attach("pod-2", SECOND).await.ok();
     assert_eq!(told["completedCalls"].as_array().unwrap().len(), 5);
+}
+
+#[tokio::test]
+async fn a_large_answer_to_a_claim_has_its_place_until_it_has_gone_out_and_a_small_one_needs_none() {
+    let world = World::attached().await;
+    let large = json!({ "claimId": Uuid::from_u128(1), "policy": "probe", "key": "k",
+        "arguments": "x".repeat(5_000) });
+    let answer_budget = world.post("calls/large/claim", large.to_string()).await.text.len();
+    let world = world.with(Config { answer_budget, connections: 4, ..quick() });
+    let request = world.request("POST", "calls/large/claim");
+    let request = request.header("authorization", format!("Bearer {INSTANCE}"));
+    let request = request.body(Body::from(large.to_string())).unwrap();
+    let held = router(world.gateway.clone()).oneshot(request).await.unwrap();
+    assert_eq!(held.status(), 200);
+    let refused = world.post("calls/large/claim", large.to_string()).await;
+    assert_eq!((refused.status, refused.code().as_str()), (503, "UNAVAILABLE"));
+    world.post("calls/small/claim", claim(2, "probe", Some("k"))).await.ok();
+    drop(held);
+    assert_eq!(world.post("calls/large/claim", large.to_string()).await.ok()["verdict"], "go");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use dalsegno_gateway::{Config, router};
 use dalsegno_protocol::Boundary;
-use dalsegno_store::{Place, Rewind};
+use dalsegno_store::{Place, Rewind, Rewound, Store};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -293,7 +293,10 @@ async fn a_delta_is_of_one_branch() {
     let epoch = world.record().await.epoch;
     let to = Place { turn: 2, boundary: Boundary::Result, epoch };
     let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
-    world.store.set_rewind(rewind);
+    let (store, run) = (world.store.clone(), world.run);
+    world.store.set_meanwhile(async move {
+        assert!(matches!(store.rewind(run, &rewind).await, Ok(Rewound::Done(_))));
+    });
     assert_eq!(world.get("memory-delta?from=3").await.code(), "NOT_FOUND");
     assert_eq!(world.record().await.head.unwrap().turn, 2);
 }

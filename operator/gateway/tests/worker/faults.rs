@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use dalsegno_protocol::{Call, State};
 use dalsegno_store::proof::{Anchor, Unanchored};
 use dalsegno_store::*;
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -33,8 +34,10 @@ pub struct Faults {
     pub judged: AtomicUsize,
     /// What becomes of snapshots alone.
     snapshots: Mutex<Fault>,
-    /// Happens once the next state was read.
-    rewind: Mutex<Option<Rewind>>,
+    /// What becomes of lookups of earlier turns alone.
+    lookups: Mutex<Fault>,
+    /// Happens once the next boundary or state was read.
+    meanwhile: Mutex<Option<BoxFuture<'static, ()>>>,
     /// Calls that wait in a hang.
     pub waiting: AtomicUsize,
 }
@@ -43,9 +46,9 @@ impl Faults {
     pub fn before(inner: Arc<dyn Store>) -> Self {
         let (fault, released) = (Mutex::new(Fault::None), Notify::new());
         let (batches, beats, judged, waiting) = Default::default();
-        let snapshots = Mutex::new(Fault::None);
-        let rewind = Mutex::default();
-        Self { inner, fault, released, batches, beats, judged, snapshots, rewind, waiting }
+        let [snapshots, lookups] = [const { Mutex::new(Fault::None) }; 2];
+        let meanwhile = Mutex::default();
+        Self { inner, fault, released, batches, beats, judged, snapshots, lookups, meanwhile, waiting }
     }
 
     pub fn set(&self, fault: Fault) {
@@ -59,9 +62,23 @@ impl Faults {
         self.released.notify_waiters();
     }
 
-    /// Goes back once the next state was read.
-    pub fn set_rewind(&self, rewind: Rewind) {
-        *self.rewind.lock().unwrap() = Some(rewind);
+    /// As [`Self::set`], of lookups of earlier turns alone.
+    pub fn set_lookups(&self, fault: Fault) {
+        *self.lookups.lock().unwrap() = fault;
+        self.released.notify_waiters();
+    }
+
+    /// Does this once the next boundary or state was read.
+    pub fn set_meanwhile(&self, happens: impl Future<Output = ()> + Send + 'static) {
+        *self.meanwhile.lock().unwrap() = Some(Box::pin(happens));
+    }
+
+    async fn read<T>(&self, answer: Result<T>) -> Result<T> {
+        let happens = self.meanwhile.lock().unwrap().take();
+        if let Some(happens) = happens {
+            happens.await;
+        }
+        answer
     }
 
     async fn pass(&self) -> Result<()> {
@@ -106,12 +123,20 @@ macro_rules! pass {
                     let detail = "turn 1 (result): it does not have the hash it must have".into();
                     return Err(Error::Corrupt { doing: "rebuilding a state", detail });
                 }
-                let state = self.inner.state(run, turn).await;
-                let rewind = self.rewind.lock().unwrap().take();
-                if let Some(rewind) = rewind {
-                    assert!(matches!(self.inner.rewind(run, &rewind).await?, Rewound::Done(_)));
+                if turn.is_some() {
+                    self.meet(&self.lookups).await?;
                 }
-                state
+                self.read(self.inner.state(run, turn).await).await
+            }
+
+            async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
+                self.pass().await?;
+                self.read(self.inner.boundaries(run, from, to).await).await
+            }
+
+            async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>> {
+                self.pass().await?;
+                self.read(self.inner.boundary(run, turn).await).await
             }
 
             async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
@@ -187,7 +212,6 @@ pass! {
     async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>>;
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>>;
     async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>>;
-    async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>>;
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
     async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>>;
     async fn unanchored(&self) -> Result<Unanchored>;

@@ -164,6 +164,25 @@ async fn one_person_takes_no_more_than_half_of_the_places_for_people() {
 }
 
 #[tokio::test]
+async fn a_checkpoint_is_of_one_boundary_while_the_run_goes_on() {
+    let world = World::attached().await;
+    let body = |id, reference| {
+        let channels = json!({ "append": { "memoryReferences": [{ "json": reference }] } });
+        json!({ "commitId": Uuid::from_u128(id), "channels": channels }).to_string()
+    };
+    world.post("turns/1/plan", body(1, "of the plan")).await.ok();
+    let beside = world.beside_it(quick());
+    let result = body(2, "of the result");
+    world.store.set_meanwhile(async move {
+        beside.post("turns/1", result).await.ok();
+    });
+    let checkpoint = world.get("checkpoint").await.ok();
+    assert_eq!(checkpoint["boundary"], "plan");
+    assert_eq!(checkpoint["memoryReferences"], json!([{ "json": "of the plan" }]));
+    assert_eq!(world.get("checkpoint").await.ok()["boundary"], "result");
+}
+
+#[tokio::test]
 async fn a_checkpoint_is_told_to_the_current_worker_only() {
     let world = World::attached().await;
     assert_eq!(world.get("checkpoint").await.code(), "NOT_FOUND");

@@ -5,10 +5,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use dalsegno_gateway::{Config, serve};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use uuid::Uuid;
 
 use crate::faults::Fault;
 use crate::world::*;
@@ -264,7 +266,11 @@ async fn large(stall_limit: Duration) -> World {
     let patient = Duration::from_secs(20);
     let config = Config { store_deadline: patient, body_deadline: patient, stall_limit, ..quick() };
     let world = World::attached().await.with(config.clone());
-    world.post("turns/1", commit(1, &format!("\"{}\"", "x".repeat(LARGE)))).await.ok();
+    let state = format!("\"{}\"", "x".repeat(LARGE));
+    world.post("turns/1", commit(1, &state)).await.ok();
+    // Events that need a place of their own.
+    let events = json!({ "commitId": Uuid::from_u128(2), "events": ["x".repeat(1_000)] });
+    world.post("turns/2", events.to_string()).await.ok();
     let answer_budget = world.get("state").await.text.len();
     world.with(Config { answer_budget, body_budget: 2 * LARGE, ..config })
 }
@@ -293,7 +299,7 @@ async fn a_worker_that_does_not_read_its_answer_keeps_nobody_from_committing_and
         assert!(started.elapsed() < Duration::from_secs(20), "it has no place");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    world.post("turns/2", commit(2, &format!("\"{}\"", "x".repeat(LARGE)))).await.ok();
+    world.post("turns/3", commit(3, &format!("\"{}\"", "x".repeat(LARGE)))).await.ok();
     while world.get("events").await.status != 200 {
         assert!(started.elapsed() < Duration::from_secs(20), "it keeps its place");
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -16,10 +16,10 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::fitness;
-use super::lines::Lines;
 use super::url::{Target, connect};
 use crate::RunId;
 use crate::fault::{Fault, Work};
+use crate::lines::Lines;
 
 /// Longest time a statement may take on the server.
 const STATEMENT_TIMEOUT: &str = "5s";
@@ -39,6 +39,10 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(8);
 /// A call that has waited so long waits for a lock, or has lost its server. Connections that have been idle as long may be lost
 /// as well; those that were used since are not. A caller waits longer than this, and the next one finds none that is lost.
 const SILENCE: Duration = Duration::from_secs(2);
+
+/// Statements of one run that have a connection, where they may wait for its row: one that has the row, and one that takes it
+/// next. Whatever waits on a connection keeps it from other runs.
+const OF_ONE_RUN: usize = 2;
 
 /// An idle connection older than this is closed: something on the way may have forgotten it.
 const IDLE: Duration = Duration::from_secs(300);
@@ -71,7 +75,8 @@ impl Pool {
             options.options([("statement_timeout", STATEMENT_TIMEOUT), ("jit", "off")])
         };
         let permits = Semaphore::new(connections);
-        Self { options, transaction_pooling, permits, lines: Lines::default(), idle: Mutex::default() }
+        let lines = Lines::new(OF_ONE_RUN);
+        Self { options, transaction_pooling, permits, lines, idle: Mutex::default() }
     }
 
     /// All rows of one statement, once it is committed. Without an answer in time its outcome is unknown.

@@ -180,6 +180,10 @@ impl Store for Postgres {
         Ok(branch::state(&self.rows(), run, turn).await?.map(|at| at.state))
     }
 
+    async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>> {
+        Ok(branch::state(&self.rows(), run, Some(turn)).await?.map(|at| (at.row, at.state)))
+    }
+
     async fn open_calls_bytes(&self, run: RunId) -> Result<i64> {
         self.do_open_calls_bytes(run)
             .await

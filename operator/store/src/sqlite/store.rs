@@ -228,6 +228,10 @@ impl Store for Sqlite {
         Ok(crate::branch::state(&self.rows(), run, turn).await?.map(|at| at.state))
     }
 
+    async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>> {
+        Ok(crate::branch::state(&self.rows(), run, Some(turn)).await?.map(|at| (at.row, at.state)))
+    }
+
     async fn open_calls_bytes(&self, run: RunId) -> Result<i64> {
         let doing = "asking how much the open calls are";
         self.read(doing, move |conn, _| Box::pin(open_calls::bytes_of(conn, run))).await

@@ -22,7 +22,7 @@ const TURNS: usize = 20;
 const CAPABILITY: Digest = [7; 32];
 
 /// A run whose worker has attached.
-async fn attached(store: &Sqlite) -> RunId {
+pub(super) async fn attached(store: &Sqlite) -> RunId {
     let Created::Run(run) = store.create_run(&new_run()).await.unwrap() else { panic!("a prior run") };
     let identity = Identity {
         image_digest: "sha256:1111".into(),
@@ -41,7 +41,7 @@ async fn attached(store: &Sqlite) -> RunId {
     run.id
 }
 
-fn turn(run: RunId, turn: i32) -> Commit {
+pub(super) fn turn(run: RunId, turn: i32) -> Commit {
     Commit {
         run,
         capability: CAPABILITY,

@@ -1,4 +1,4 @@
-//! Statements that may wait for a run's row stand in line for it here: what waits on a connection keeps it from other runs.
+//! Lines for what one run can do only so often at once: what waits here keeps nothing from other runs.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,12 +9,12 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::RunId;
 use crate::fault::{Fault, Work};
 
-/// Statements of one run that have a connection: one that has the row, and one that takes it next.
-const AT_ONCE: usize = 2;
-
-/// The lines that anybody stands in.
-#[derive(Debug, Default)]
-pub(super) struct Lines(Mutex<HashMap<RunId, Line>>);
+/// The lines that anybody stands in, one for each run.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    at_once: usize,
+    all: Mutex<HashMap<RunId, Line>>,
+}
 
 #[derive(Debug)]
 struct Line {
@@ -23,25 +23,30 @@ struct Line {
 }
 
 /// Somebody in a line, until this is dropped.
-pub(super) struct Standing<'a> {
+pub(crate) struct Standing<'a> {
     lines: &'a Lines,
     run: RunId,
     permits: Arc<Semaphore>,
 }
 
 impl Lines {
-    /// Joins the line for this run's row.
+    /// Of each line so many are served at once.
+    pub fn new(at_once: usize) -> Self {
+        Self { at_once, all: Mutex::default() }
+    }
+
+    /// Joins the line of this run.
     pub fn join(&self, run: RunId) -> Standing<'_> {
         let mut lines = self.lock();
         let line = lines
             .entry(run)
-            .or_insert_with(|| Line { permits: Arc::new(Semaphore::new(AT_ONCE)), length: 0 });
+            .or_insert_with(|| Line { permits: Arc::new(Semaphore::new(self.at_once)), length: 0 });
         line.length += 1;
         Standing { lines: self, run, permits: Arc::clone(&line.permits) }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<RunId, Line>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -69,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_line_is_gone_with_the_last_that_stands_in_it() {
-        let (lines, run) = (Lines::default(), RunId::nil());
+        let (lines, run) = (Lines::new(1), RunId::nil());
         let (one, two) = (lines.join(run), lines.join(run));
         drop(one);
         assert_eq!(lines.lock().len(), 1);
