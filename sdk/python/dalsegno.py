@@ -42,6 +42,7 @@ class Run:
         self._url, self._instance = urlsplit(os.environ["DALSEGNO_URL"]), secrets.token_urlsafe(32)
         self._keys = self._url.path.rstrip("/").split("/")[-1] + ":"  # the run's id: no other run has such keys
         self._over, self._term, self._claims, self._kept = threading.Event(), queue.SimpleQueue(), {}, threading.local()
+        self._lease, self._sooner = float("inf"), threading.Event()  # seconds, as of the last answer; it became shorter
         self.cancelled = self.suspending = False  # what a person asks for, as of the last answer
         if sigterm:  # a fork has no such thread, and ends at once; one SIGTERM may interrupt the handler of another
             leave = lambda: (self._term.put(self._term.get()), time.sleep(GRACE_SECONDS), os._exit(143))
@@ -156,6 +157,9 @@ class Run:
                 if status == 200 and isinstance(answer := json.loads(text), dict):
                     self.suspending = answer.get("suspend", self.suspending)
                     self.cancelled = self.cancelled or answer.get("cancel", False)
+                    lease, self._lease = self._lease, answer.get("leaseSeconds", self._lease)
+                    if self._lease < lease:
+                        self._sooner.set()
                     return answer
                 if status not in (200, 429) and status < 500:
                     self._refuse(call, status, text)
@@ -181,9 +185,11 @@ class Run:
         if call != "heartbeat":  # to that it is no answer: this thread has nobody to tell, and goes on
             raise Refused(code, f"{call}: {detail}")
 
-    def _beat(self, seconds, pause=0):  # the first one goes at once: it binds the lease
-        while not self._over.wait(pause):
-            pause, _ = seconds, self._send("heartbeat", timeout=5)
+    def _beat(self, seconds):  # the first one goes at once: it binds the lease
+        while not self._over.is_set():
+            self._send("heartbeat", timeout=5)
+            self._sooner.clear()
+            self._sooner.wait(min(seconds, self._lease / 3))
 
     def _say(self, text):
         with suppress(OSError):  # that nobody hears it changes nothing

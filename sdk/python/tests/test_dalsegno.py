@@ -250,6 +250,20 @@ def test_heartbeats_go_on_where_nobody_can_be_told_that_they_are_not_answered(ga
     assert code == 0
 
 
+def test_a_shorter_lease_is_beaten_for_at_once_whichever_answer_tells_of_it(gateway):
+    gateway.script["attach"] = [attach(heartbeatSeconds=60, leaseSeconds=180)]
+    gateway.script["heartbeat"] = [ok(leaseSeconds=180), ok(leaseSeconds=0.3), ok(leaseSeconds=0.3), ok(cancel=True)]
+    gateway.script["turns/1"] = [ok(result="ok", head=HEAD, leaseSeconds=90)]
+    code, _, err = gateway.run("""
+        run = Run.attach()
+        time.sleep(0.5)
+        run.commit(1, state=1)
+        while not run.cancelled: time.sleep(0.1)
+    """)
+    assert (code, err) == (0, "")
+    assert [path for path, _, _ in gateway.seen] == ["attach", "heartbeat", "turns/1"] + ["heartbeat"] * 3
+
+
 def test_a_heartbeat_after_our_own_finish_is_not_taken_for_a_fence(gateway):
     gateway.script["attach"] = [attach(heartbeatSeconds=0.05)]
     gateway.script["heartbeat"] = [problem(409, "FINISHED")]

@@ -88,7 +88,7 @@ impl Builder {
             let every = Duration::from_secs(attached.heartbeat_seconds.into());
             beat(client.clone(), asked.clone(), every)
         });
-        Ok(Run { client, asked, term, input, attached, claims: Mutex::default(), _beats: beats })
+        Ok(Run { client, asked, term, input, attached, claims: Mutex::default(), beats })
     }
 
     fn get(&self, name: &'static str) -> Result<String> {

@@ -29,7 +29,8 @@ pub struct Run {
     pub(crate) attached: AttachResponse,
     /// Open claims of tools that may be called again, by call.
     pub(crate) claims: Mutex<HashMap<String, Claim>>,
-    pub(crate) _beats: Option<Sender<()>>,
+    /// Tells the heartbeats which lease an answer told, in seconds; to drop it ends them.
+    pub(crate) beats: Option<Sender<u32>>,
 }
 
 impl Run {
@@ -143,6 +144,10 @@ impl Run {
         };
         let answer: CommitResponse = self.client.call(&path, Some(&to_bytes(&request)?))?;
         self.asked.see(answer.flags);
+        if let Some(beats) = &self.beats {
+            // Where nobody listens the run is over.
+            let _ = beats.send(answer.flags.lease_seconds);
+        }
         self.attached.head = answer.head.clone();
         if request.outcome.is_some() {
             self.ended();

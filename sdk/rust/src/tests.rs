@@ -1,5 +1,8 @@
 //! The client against a scripted gateway: each test says in its name what an agent may rely on.
 
+mod calls;
+mod heartbeats;
+
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -342,38 +345,6 @@ fn turns_stay_on_one_connection_and_so_with_one_gateway() {
 }
 
 #[test]
-fn heartbeats_go_on_while_the_loop_sleeps_and_one_that_is_fenced_calls_the_hook() {
-    let gateway =
-        Gateway::new().on("heartbeat", [flags(json!({"cancel": true})), None, problem(409, "FENCED")]);
-    let heard = Arc::new(Mutex::new(None));
-    let hook = heard.clone();
-    let builder = gateway.builder().heartbeat(true);
-    let run = builder.on_over(move |problem| *hook.lock().unwrap() = Some(problem.code)).attach().unwrap();
-    within(Duration::from_secs(5), || heard.lock().unwrap().is_some());
-    assert!(run.cancelled());
-    assert_eq!(gateway.bodies("heartbeat"), ["", "", ""]);
-}
-
-#[test]
-fn a_heartbeat_that_is_put_off_is_not_put_off_past_the_lease() {
-    let gateway =
-        Gateway::new().on("heartbeat", [problem(504, "UNAVAILABLE"), flags(json!({"cancel": true}))]);
-    let run = gateway.builder().heartbeat(true).attach().unwrap();
-    within(Duration::from_secs(9), || run.cancelled());
-}
-
-#[test]
-fn a_heartbeat_after_our_own_finish_is_not_taken_for_a_fence() {
-    let gateway =
-        Gateway::new().on("finish", [committed(1, "result")]).on("heartbeat", [problem(409, "FINISHED")]);
-    let mut run = gateway.builder().heartbeat(true).on_over(|_| panic!("over")).attach().unwrap();
-    within(Duration::from_secs(5), || !gateway.bodies("heartbeat").is_empty());
-    run.finish(Finish { reason: Some("GoalReached".into()), ..succeeded() }).unwrap();
-    let finish = json!({"outcome": "succeeded", "reason": "GoalReached"});
-    assert_eq!(gateway.body("finish")["finish"], finish);
-}
-
-#[test]
 fn a_cancel_is_acknowledged_until_it_is_heard() {
     let gateway = Gateway::new()
         .on("attach", [attached(json!({"cancel": true}))])
@@ -385,82 +356,6 @@ fn a_cancel_is_acknowledged_until_it_is_heard() {
 }
 
 #[test]
-fn a_new_call_runs_its_tool_with_the_key_and_the_arguments_that_the_store_knows() {
-    let gateway = Gateway::new()
-        .on("calls/turn-1/claim", [call("go", "started", json!({"arguments": 41}))])
-        .on("calls/turn-1/complete", [Some((200, json!({})))]);
-    let tool = |key: &str, page: i32| Ok(format!("{key} {page}"));
-    let result = gateway.attach().call("turn-1", Policy::RetrySameKey, None, 40, tool).unwrap();
-    assert_eq!(result, "k1 41");
-    let claim = gateway.body("calls/turn-1/claim");
-    assert_eq!((&claim["policy"], &claim["arguments"]), (&json!("retrySameKey"), &json!(40)));
-    assert_eq!(claim["key"], "r1:turn-1");
-    let done = json!({"claimId": claim["claimId"], "outcome": "completed", "result": "k1 41"});
-    assert_eq!(gateway.body("calls/turn-1/complete"), done);
-}
-
-#[test]
-fn a_call_that_is_done_is_not_made_again() {
-    let done = call("done", "completed", json!({"result": "stored"}));
-    let run = Gateway::new().on("calls/turn-1/claim", [done]).attach();
-    let result: String = run.call("turn-1", Policy::Ask, None, (), |_, ()| panic!("made again")).unwrap();
-    assert_eq!(result, "stored");
-}
-
-#[test]
-fn an_uncertain_call_is_handed_to_the_agent_which_settles_it() {
-    let gateway = Gateway::new()
-        .on("calls/turn-1/claim", [call("uncertain", "started", json!({}))])
-        .on("calls/turn-1/settle", [Some((200, json!({})))]);
-    let run = gateway.attach();
-    let answer = run.call("turn-1", Policy::Probe, None, (), |_, ()| -> Result<(), _> { panic!("made") });
-    let Err(Error::Uncertain(call)) = answer else { panic!("{answer:?}") };
-    run.settle(&call.id, CallOutcome::Completed, &7, "found by its key").unwrap();
-    let settled = json!({"outcome": "completed", "result": 7, "reason": "found by its key"});
-    assert_eq!(gateway.body("calls/turn-1/settle"), settled);
-}
-
-#[test]
-fn an_error_that_ends_the_process_leaves_neither_key_nor_arguments_in_the_log() {
-    let secret = json!({"key": "key-4711", "arguments": "card-4111"});
-    for verdict in ["uncertain", "go"] {
-        let run =
-            Gateway::new().on("calls/turn-1/claim", [call(verdict, "started", secret.clone())]).attach();
-        let error = run.call("turn-1", Policy::Probe, None, 1, |_, _: i32| Ok(())).unwrap_err();
-        let log =
-            format!("{error} {error:?} {:?}", std::error::Error::source(&error).map(ToString::to_string));
-        assert!(!log.contains("4711") && !log.contains("4111"), "{log}");
-    }
-}
-
-#[test]
-fn a_tool_that_ended_with_an_error_may_be_called_again_under_the_same_claim() {
-    let gateway = Gateway::new()
-        .on("calls/turn-1/claim", [call("go", "started", json!({}))])
-        .on("calls/turn-1/complete", [Some((200, json!({})))]);
-    let run = gateway.attach();
-    let parse = |text: &'static str| move |_: &str, ()| Ok(text.parse::<i32>()?);
-    let first = run.call("turn-1", Policy::RetrySameKey, None, (), parse("x"));
-    assert!(matches!(first, Err(Error::Tool { .. })));
-    assert_eq!(run.call("turn-1", Policy::RetrySameKey, None, (), parse("3")).unwrap(), 3);
-    let claims = gateway.bodies("calls/turn-1/claim");
-    assert_eq!(claims[0], claims[1]);
-}
-
-#[test]
-fn an_id_that_is_none_is_the_gateways_to_refuse() {
-    let gateway = Gateway::new()
-        .on("calls/pay%20%C3%A4%2F%0A1/claim", [problem(400, "INVALID")])
-        .on("calls/pay%3F/settle", [problem(400, "INVALID")]);
-    let run = gateway.attach();
-    let claimed = run.call("pay ä/\n1", Policy::Ask, None, (), |_, ()| -> Result<(), _> { panic!("made") });
-    let settled = run.settle("pay?", CallOutcome::Failed, &(), "looked");
-    for refused in [claimed, settled] {
-        assert!(matches!(refused, Err(Error::Refused { problem, .. }) if problem.code == Code::Invalid));
-    }
-}
-
-#[test]
 fn what_cannot_be_sent_is_not_sent_again() {
     let gateway = Gateway::new();
     let address = gateway.url.strip_prefix("http://").unwrap();
@@ -468,42 +363,6 @@ fn what_cannot_be_sent_is_not_sent_again() {
         let refused = gateway.builder().env(env::URL, url).attach().err().unwrap();
         assert!(matches!(refused, Error::Unsendable { .. }), "{url}: {refused:?}");
     }
-}
-
-#[test]
-fn a_tool_that_refused_is_recorded_as_failed() {
-    let gateway = Gateway::new()
-        .on(
-            "calls/turn-1/claim",
-            [call("go", "started", json!({})), call("done", "failed", json!({"result": "no"}))],
-        )
-        .on("calls/turn-1/complete", [Some((200, json!({})))]);
-    let run = gateway.attach();
-    for _ in 0..2 {
-        let tool = |_: &str, ()| Err::<(), _>(ToolError::Refused("no".into()));
-        let refused = run.call("turn-1", Policy::RetrySameKey, None, (), tool);
-        assert!(matches!(refused, Err(Error::CallFailed { result, .. }) if result.get() == r#""no""#));
-    }
-    assert_eq!(gateway.body("calls/turn-1/complete")["outcome"], "failed");
-}
-
-#[test]
-fn a_tool_that_refused_its_key_is_recorded_so_and_asked_no_more() {
-    let gateway = Gateway::new()
-        .on(
-            "calls/turn-1/claim",
-            [call("go", "started", json!({})), call("uncertain", "keyRefused", json!({"result": "422"}))],
-        )
-        .on("calls/turn-1/complete", [Some((200, json!({})))]);
-    let run = gateway.attach();
-    for _ in 0..2 {
-        let tool = |_: &str, ()| Err::<(), _>(ToolError::KeyRefused("422".into()));
-        let refused = run.call("turn-1", Policy::RetrySameKey, None, (), tool);
-        assert!(matches!(refused, Err(Error::KeyRefused { result, .. }) if result.get() == r#""422""#));
-    }
-    let bodies = gateway.bodies("calls/turn-1/complete");
-    assert_eq!(bodies.len(), 1);
-    assert!(bodies[0].contains(r#""outcome":"keyRefused""#), "{}", bodies[0]);
 }
 
 #[test]

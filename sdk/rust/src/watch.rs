@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{process, thread};
 
 use dalsegno_protocol::Flags;
@@ -15,6 +15,9 @@ use crate::{Error, Result, say};
 
 /// From SIGTERM to the end of the process, whatever the loop is doing.
 pub const GRACE: Duration = Duration::from_secs(10);
+
+/// Two of them may be lost.
+const BEATS_PER_LEASE: u32 = 3;
 
 /// What a person asks for, as of the last answer.
 #[derive(Default)]
@@ -31,28 +34,40 @@ impl Asked {
     }
 }
 
-/// Beats, at once for the first time, which binds the lease, until the run is ended or the sender is dropped.
-pub(crate) fn beat(client: Arc<Client>, asked: Arc<Asked>, every: Duration) -> Sender<()> {
-    let (keep, kept) = mpsc::channel();
+/// Beats, at once for the first time, which binds the lease, until the run is ended or the sender is dropped. What is sent
+/// is the length of the lease in seconds, as an answer to somebody else told it: a shorter one is beaten for sooner.
+pub(crate) fn beat(client: Arc<Client>, asked: Arc<Asked>, every: Duration) -> Sender<u32> {
+    let (tell, leases) = mpsc::channel();
+    let within = move |lease: u32| every.min(Duration::from_secs(lease.into()) / BEATS_PER_LEASE);
     thread::spawn(move || {
-        let mut pause = Duration::ZERO;
-        while kept.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-            pause = every;
+        let mut period = every;
+        let mut due = Instant::now();
+        loop {
+            match leases.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(lease) => {
+                    due = due.min(Instant::now() + within(lease));
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
             if client.ended_here.load(Ordering::SeqCst) {
                 return;
             }
             match client.send("heartbeat", Some(b""), BEAT) {
                 Ok(answer) => {
-                    if let Ok(flags) = serde_json::from_slice(&answer) {
+                    if let Ok(flags) = serde_json::from_slice::<Flags>(&answer) {
                         asked.see(flags);
+                        period = within(flags.lease_seconds);
                     }
                 }
                 Err(Error::Over(_)) => return,
                 Err(error) => say(&error.to_string()),
             }
+            due = Instant::now() + period;
         }
     });
-    keep
+    tell
 }
 
 /// Raises the flag at SIGTERM, and ends the process [`GRACE`] later.

@@ -1,0 +1,115 @@
+//! Tool calls: what an agent may rely on where an effect must not happen twice.
+
+use super::*;
+
+#[test]
+fn a_new_call_runs_its_tool_with_the_key_and_the_arguments_that_the_store_knows() {
+    let gateway = Gateway::new()
+        .on("calls/turn-1/claim", [call("go", "started", json!({"arguments": 41}))])
+        .on("calls/turn-1/complete", [Some((200, json!({})))]);
+    let tool = |key: &str, page: i32| Ok(format!("{key} {page}"));
+    let result = gateway.attach().call("turn-1", Policy::RetrySameKey, None, 40, tool).unwrap();
+    assert_eq!(result, "k1 41");
+    let claim = gateway.body("calls/turn-1/claim");
+    assert_eq!((&claim["policy"], &claim["arguments"]), (&json!("retrySameKey"), &json!(40)));
+    assert_eq!(claim["key"], "r1:turn-1");
+    let done = json!({"claimId": claim["claimId"], "outcome": "completed", "result": "k1 41"});
+    assert_eq!(gateway.body("calls/turn-1/complete"), done);
+}
+
+#[test]
+fn a_call_that_is_done_is_not_made_again() {
+    let done = call("done", "completed", json!({"result": "stored"}));
+    let run = Gateway::new().on("calls/turn-1/claim", [done]).attach();
+    let result: String = run.call("turn-1", Policy::Ask, None, (), |_, ()| panic!("made again")).unwrap();
+    assert_eq!(result, "stored");
+}
+
+#[test]
+fn an_uncertain_call_is_handed_to_the_agent_which_settles_it() {
+    let gateway = Gateway::new()
+        .on("calls/turn-1/claim", [call("uncertain", "started", json!({}))])
+        .on("calls/turn-1/settle", [Some((200, json!({})))]);
+    let run = gateway.attach();
+    let answer = run.call("turn-1", Policy::Probe, None, (), |_, ()| -> Result<(), _> { panic!("made") });
+    let Err(Error::Uncertain(call)) = answer else { panic!("{answer:?}") };
+    run.settle(&call.id, CallOutcome::Completed, &7, "found by its key").unwrap();
+    let settled = json!({"outcome": "completed", "result": 7, "reason": "found by its key"});
+    assert_eq!(gateway.body("calls/turn-1/settle"), settled);
+}
+
+#[test]
+fn an_error_that_ends_the_process_leaves_neither_key_nor_arguments_in_the_log() {
+    let secret = json!({"key": "key-4711", "arguments": "card-4111"});
+    for verdict in ["uncertain", "go"] {
+        let run =
+            Gateway::new().on("calls/turn-1/claim", [call(verdict, "started", secret.clone())]).attach();
+        let error = run.call("turn-1", Policy::Probe, None, 1, |_, _: i32| Ok(())).unwrap_err();
+        let log =
+            format!("{error} {error:?} {:?}", std::error::Error::source(&error).map(ToString::to_string));
+        assert!(!log.contains("4711") && !log.contains("4111"), "{log}");
+    }
+}
+
+#[test]
+fn a_tool_that_ended_with_an_error_may_be_called_again_under_the_same_claim() {
+    let gateway = Gateway::new()
+        .on("calls/turn-1/claim", [call("go", "started", json!({}))])
+        .on("calls/turn-1/complete", [Some((200, json!({})))]);
+    let run = gateway.attach();
+    let parse = |text: &'static str| move |_: &str, ()| Ok(text.parse::<i32>()?);
+    let first = run.call("turn-1", Policy::RetrySameKey, None, (), parse("x"));
+    assert!(matches!(first, Err(Error::Tool { .. })));
+    assert_eq!(run.call("turn-1", Policy::RetrySameKey, None, (), parse("3")).unwrap(), 3);
+    let claims = gateway.bodies("calls/turn-1/claim");
+    assert_eq!(claims[0], claims[1]);
+}
+
+#[test]
+fn an_id_that_is_none_is_the_gateways_to_refuse() {
+    let gateway = Gateway::new()
+        .on("calls/pay%20%C3%A4%2F%0A1/claim", [problem(400, "INVALID")])
+        .on("calls/pay%3F/settle", [problem(400, "INVALID")]);
+    let run = gateway.attach();
+    let claimed = run.call("pay ä/\n1", Policy::Ask, None, (), |_, ()| -> Result<(), _> { panic!("made") });
+    let settled = run.settle("pay?", CallOutcome::Failed, &(), "looked");
+    for refused in [claimed, settled] {
+        assert!(matches!(refused, Err(Error::Refused { problem, .. }) if problem.code == Code::Invalid));
+    }
+}
+
+#[test]
+fn a_tool_that_refused_is_recorded_as_failed() {
+    let gateway = Gateway::new()
+        .on(
+            "calls/turn-1/claim",
+            [call("go", "started", json!({})), call("done", "failed", json!({"result": "no"}))],
+        )
+        .on("calls/turn-1/complete", [Some((200, json!({})))]);
+    let run = gateway.attach();
+    for _ in 0..2 {
+        let tool = |_: &str, ()| Err::<(), _>(ToolError::Refused("no".into()));
+        let refused = run.call("turn-1", Policy::RetrySameKey, None, (), tool);
+        assert!(matches!(refused, Err(Error::CallFailed { result, .. }) if result.get() == r#""no""#));
+    }
+    assert_eq!(gateway.body("calls/turn-1/complete")["outcome"], "failed");
+}
+
+#[test]
+fn a_tool_that_refused_its_key_is_recorded_so_and_asked_no_more() {
+    let gateway = Gateway::new()
+        .on(
+            "calls/turn-1/claim",
+            [call("go", "started", json!({})), call("uncertain", "keyRefused", json!({"result": "422"}))],
+        )
+        .on("calls/turn-1/complete", [Some((200, json!({})))]);
+    let run = gateway.attach();
+    for _ in 0..2 {
+        let tool = |_: &str, ()| Err::<(), _>(ToolError::KeyRefused("422".into()));
+        let refused = run.call("turn-1", Policy::RetrySameKey, None, (), tool);
+        assert!(matches!(refused, Err(Error::KeyRefused { result, .. }) if result.get() == r#""422""#));
+    }
+    let bodies = gateway.bodies("calls/turn-1/complete");
+    assert_eq!(bodies.len(), 1);
+    assert!(bodies[0].contains(r#""outcome":"keyRefused""#), "{}", bodies[0]);
+}
