@@ -107,6 +107,7 @@ def test_a_commit_without_an_answer_is_sent_again_as_the_same_bytes(gateway, fau
     assert (code, err) == (0, "")
     first, *others = gateway.bodies("turns/1")
     assert others == [first, first]
+    assert len(set(gateway.ports["turns/1"])) == 3, "each time on a new connection: it may lead to a gateway that can"
 
 
 @pytest.mark.parametrize("answer", [(302, {}, ("Location", "/")), (204, b""), (404, "nginx")])

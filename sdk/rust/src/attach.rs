@@ -9,6 +9,7 @@ use std::{fs, process};
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
 use dalsegno_protocol::{AttachRequest, AttachResponse, Code, Flags, Problem, StateResponse, env};
+use ureq::unversioned::resolver::DefaultResolver;
 
 use crate::http::{Client, OnOver};
 use crate::json::to_bytes;
@@ -66,7 +67,12 @@ impl Builder {
         let input_file = PathBuf::from(self.get(env::INPUT_FILE)?);
         let input =
             fs::read_to_string(&input_file).map_err(|source| Error::File { path: input_file, source })?;
-        let client = Client::new(&self.get(env::URL)?, self.get(env::TOKEN_FILE)?.into(), self.on_over);
+        let client = Client::new(
+            &self.get(env::URL)?,
+            self.get(env::TOKEN_FILE)?.into(),
+            self.on_over,
+            DefaultResolver::default(),
+        );
 
         let instance = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
         let body = to_bytes(&AttachRequest { instance: instance.clone() })?;

@@ -10,7 +10,9 @@ use std::{fs, thread};
 
 use dalsegno_protocol::{Code, Problem};
 use serde::de::{DeserializeOwned, IgnoredAny};
+use ureq::unversioned::resolver::Resolver;
 
+use crate::line::{Addresses, Line};
 use crate::{Error, Result, say};
 
 /// The deadline of one try of a call: above the 20 s for which an attach may wait for the version's verdict.
@@ -29,8 +31,8 @@ pub(crate) type OnOver = Box<dyn Fn(&Problem) + Send + Sync>;
 /// The gateway's side of one run.
 pub(crate) struct Client {
     /// For all but heartbeats: turns that stay on one connection stay with one gateway.
-    turns: ureq::Agent,
-    beats: ureq::Agent,
+    turns: Line,
+    beats: Line,
     pub(crate) base: String,
     token_file: PathBuf,
     /// The bearer once attached; until then it is the pod's token.
@@ -50,12 +52,13 @@ struct Answer {
 }
 
 impl Client {
-    pub(crate) fn new(base: &str, token_file: PathBuf, on_over: OnOver) -> Self {
+    pub(crate) fn new(base: &str, token_file: PathBuf, on_over: OnOver, lookup: impl Resolver) -> Self {
         let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).max_redirects(0);
         let config = config.max_idle_age(KEPT).build();
+        let addresses = Addresses::new(lookup);
         Self {
-            turns: config.new_agent(),
-            beats: config.new_agent(),
+            turns: Line::new(config.clone(), addresses.clone()),
+            beats: Line::new(config, addresses),
             base: base.trim_end_matches('/').to_owned(),
             token_file,
             instance: OnceLock::new(),
@@ -75,10 +78,11 @@ impl Client {
     /// Sends the same bytes until they are answered, for as long as the pod lives; returns the answer's body. No try and
     /// no wait is longer than `timeout`.
     pub(crate) fn send(&self, path: &str, body: Option<&[u8]>, timeout: Duration) -> Result<Vec<u8>> {
+        let line = if path == "heartbeat" { &self.beats } else { &self.turns };
         let mut delay = FIRST_DELAY;
         loop {
             let bearer = self.bearer()?;
-            let (why, at_least) = match self.exchange(path, &bearer, body, timeout) {
+            let (why, at_least) = match self.exchange(&line.agent(), path, &bearer, body, timeout) {
                 Ok(answer) if answer.status == 200 => {
                     match serde_json::from_slice::<HashMap<String, IgnoredAny>>(&answer.body) {
                         Ok(_) => return Ok(answer.body),
@@ -96,6 +100,7 @@ impl Client {
                 // Whether it was heard is unknown; the gateway tells a repeat by its bytes.
                 Err(error) => (error.to_string(), Duration::ZERO),
             };
+            line.renew();
             if delay == LONGEST_DELAY {
                 say(&format!("{}: no answer yet ({why}), sending it again", named(path)));
             }
@@ -116,6 +121,7 @@ impl Client {
 
     fn exchange(
         &self,
+        agent: &ureq::Agent,
         path: &str,
         bearer: &str,
         body: Option<&[u8]>,
@@ -123,13 +129,15 @@ impl Client {
     ) -> std::result::Result<Answer, ureq::Error> {
         let url = format!("{}/{path}", self.base);
         let bearer = format!("Bearer {bearer}");
-        let agent = if path == "heartbeat" { &self.beats } else { &self.turns };
+        // Half of the time is left to those addresses that are known, where no name server answers.
+        let lookup = Some(timeout / 2);
         let mut response = match body {
             None => agent
                 .get(&url)
                 .header("Authorization", bearer)
                 .config()
                 .timeout_global(Some(timeout))
+                .timeout_resolve(lookup)
                 .build()
                 .call(),
             Some(bytes) => agent
@@ -138,6 +146,7 @@ impl Client {
                 .header("Content-Type", "application/json")
                 .config()
                 .timeout_global(Some(timeout))
+                .timeout_resolve(lookup)
                 .build()
                 .send(bytes),
         }?;

@@ -33,6 +33,7 @@ mod commit;
 mod error;
 mod http;
 mod json;
+mod line;
 mod records;
 mod run;
 #[cfg(test)]

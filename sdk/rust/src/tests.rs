@@ -1,13 +1,14 @@
 //! The client against a scripted gateway: each test says in its name what an agent may rely on.
 
 mod calls;
+mod connections;
 mod heartbeats;
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -321,27 +322,6 @@ fn neither_a_wait_nor_a_refusal_tells_a_log_which_call_or_record_was_asked_for()
         let read = run.records("canary-2", "canary-3").next().unwrap();
         read.inspect_err(|error| eprintln!("{error} {error:?}")).unwrap_err();
     });
-}
-
-#[test]
-fn turns_stay_on_one_connection_and_so_with_one_gateway() {
-    let gateway = Gateway::new();
-    let gateway = (1..=4)
-        .fold(gateway, |gateway, turn| gateway.on(&format!("turns/{turn}"), [committed(turn, "result")]));
-    let mut run = gateway.builder().heartbeat(true).attach().unwrap();
-    for (beats, turns) in [(1, 1..=2), (2, 3..=4)] {
-        within(Duration::from_secs(10), || gateway.bodies("heartbeat").len() >= beats);
-        for turn in turns {
-            run.commit(Commit::new(turn)).unwrap();
-        }
-    }
-    let script = gateway.script.lock().unwrap();
-    let ports = |beats| -> HashSet<u16> {
-        let seen = script.seen.iter().zip(&script.ports);
-        seen.filter(|((path, ..), _)| (path == "heartbeat") == beats).map(|(_, port)| *port).collect()
-    };
-    assert_eq!((ports(true).len(), ports(false).len()), (1, 1));
-    assert!(ports(true).is_disjoint(&ports(false)));
 }
 
 #[test]

@@ -45,8 +45,9 @@ fn a_heartbeat_after_our_own_finish_is_not_taken_for_a_fence() {
     let gateway = Gateway::new().on("finish", [committed(1, "result")]).on("heartbeat", answers);
     let heard = Arc::new(AtomicUsize::new(0));
     let hook = heard.clone();
-    let builder =
-        gateway.builder().heartbeat(true).on_over(move |_| drop(hook.fetch_add(1, Ordering::SeqCst)));
+    let builder = gateway.builder().heartbeat(true).on_over(move |_| {
+        hook.fetch_add(1, Ordering::SeqCst);
+    });
     let mut run = builder.attach().unwrap();
     within(Duration::from_secs(5), || !gateway.bodies("heartbeat").is_empty());
     run.finish(Finish { reason: Some("GoalReached".into()), ..succeeded() }).unwrap();
