@@ -1,6 +1,6 @@
 //! Signals that tell us to stop.
 
-use std::io;
+use std::{fs, future, io};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -30,7 +30,8 @@ impl Told {
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    hangup: Signal,
+    /// None where we were started so that it is ignored, as by `nohup`.
+    hangup: Option<Signal>,
 }
 
 impl Signals {
@@ -43,7 +44,7 @@ impl Signals {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
+            hangup: (!ignores_hangup()).then(|| signal(SignalKind::hangup())).transpose()?,
         })
     }
 
@@ -52,7 +53,23 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => Told::Interrupt,
             _ = self.terminate.recv() => Told::Terminate,
-            _ = self.hangup.recv() => Told::Hangup,
+            () = told(self.hangup.as_mut()) => Told::Hangup,
         }
     }
+}
+
+/// Waits for the next one of this kind; for ever, if it is none that we listen for.
+async fn told(signal: Option<&mut Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => future::pending().await,
+    }
+}
+
+/// Whether SIGHUP is ignored, before anybody listens for it. Where there is no `/proc` nobody can tell, and it is not.
+fn ignores_hangup() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (SignalKind::hangup().as_raw_value() - 1) & 1 == 1)
 }

@@ -210,6 +210,18 @@ fn a_run_that_was_interrupted_goes_on_at_the_next_turn() {
 }
 
 #[test]
+fn the_end_of_a_terminal_ends_it_unless_it_was_started_to_outlive_that() {
+    for (start, code) in [("exec \"$@\"", 129), ("trap '' HUP; exec \"$@\"", 0)] {
+        let laptop = Laptop::new(&json!({ "turns": 4, "seconds": 0.5 }));
+        let mut dev = laptop.dev_under(&["sh", "-c", start, "sh"], &["--input", "input.json"]);
+        dev.wait_for("turn 1");
+        dev.signal(Signal::HUP);
+        let ended = dev.end();
+        assert_eq!((ended.code, ended.turns() == [1, 2, 3, 4]), (Some(code), code == 0), "{ended:?}");
+    }
+}
+
+#[test]
 fn a_program_that_was_changed_goes_on_with_a_warning() {
     let laptop = Laptop::new(&json!({ "turns": 4, "seconds": 0.3 }));
     let mut dev = laptop.dev(&["--input", "input.json"]);

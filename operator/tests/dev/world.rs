@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How soon the output must be closed once the program has ended: nobody may be left who holds it.
 const CLOSED: Duration = Duration::from_secs(5);
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_dalsegno");
+
 /// A folder with an agent in it.
 pub struct Laptop(TempDir);
 
@@ -63,10 +65,21 @@ impl Laptop {
         self.dev_on(flags, &["python3", "agent.py"])
     }
 
+    /// Begins it on the agent by another program, which it is then executed in place of.
+    pub fn dev_under(&self, starter: &[&str], flags: &[&str]) -> Dev {
+        let mut command = self.started_by(Command::new(starter[0]));
+        command.args(&starter[1..]).arg(PROGRAM).arg("dev").args(flags).args(["--", "python3", "agent.py"]);
+        Self::begun(command)
+    }
+
     /// Begins `dalsegno dev` with these flags, on this command.
     pub fn dev_on(&self, flags: &[&str], agent: &[&str]) -> Dev {
         let mut command = self.program();
         command.arg("dev").args(flags).arg("--").args(agent);
+        Self::begun(command)
+    }
+
+    fn begun(mut command: Command) -> Dev {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (line, lines) = mpsc::channel();
         let output = BufReader::new(child.stdout.take().unwrap());
@@ -164,7 +177,10 @@ impl Laptop {
     }
 
     fn program(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dalsegno"));
+        self.started_by(Command::new(PROGRAM))
+    }
+
+    fn started_by(&self, mut command: Command) -> Command {
         command.current_dir(self.path()).env("PYTHONPATH", here("../sdk/python")).stdin(Stdio::null());
         command
     }
