@@ -135,7 +135,8 @@ pub struct AgentRunSpec {
     pub input: Option<Value>,
 
     /// Where the input is read from: one key of a Secret or a ConfigMap of the same namespace, mounted by the kubelet;
-    /// the operator never reads it. Immutable.
+    /// the operator never reads it. What the SDKs call a run's input must be JSON; an agent may also read the file itself,
+    /// whatever it holds. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_from: Option<InputSource>,
 

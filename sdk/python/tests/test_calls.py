@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from gateway import call, committed, ok, problem
 
 
@@ -72,6 +74,89 @@ def test_a_tool_that_raised_may_be_called_again_under_the_same_claim(gateway):
     assert (code, err) == (0, "")
     first, second = gateway.bodies("calls/turn-1/claim")
     assert first == second
+
+
+def test_a_claim_that_was_refused_is_mended_and_sent_under_the_same_id(gateway):
+    gateway.script["calls/turn-1/claim"] = [problem(400, "INVALID"), call("go")]
+    gateway.script["calls/turn-1/complete"] = [ok()]
+    code, out, err = gateway.run("""
+        run = Run.attach()
+        for page in {1}, float("nan"), 1:
+            try:
+                print(run.call("turn-1", policy="retrySameKey", arguments=page, tool=lambda *_: "made"))
+            except (TypeError, Refused) as error:
+                print(type(error).__name__)
+    """)
+    assert (code, out, err) == (0, "TypeError\nRefused\nmade\n", "")
+    refused, mended = map(json.loads, gateway.bodies("calls/turn-1/claim"))
+    assert mended["arguments"] == 1 and mended["claimId"] != refused["claimId"]
+
+
+def test_a_claim_that_may_have_been_heard_is_sent_again_as_the_same_bytes(gateway):
+    gateway.script["calls/turn-1/claim"] = [problem(503, "UNAVAILABLE"), call("go")]
+    gateway.script["calls/turn-1/complete"] = [ok()]
+    code, out, _ = gateway.run("""
+        run, pages = Run.attach(heartbeat=False), [1]
+        def interrupted(seconds):
+            raise InterruptedError
+        dalsegno.time.sleep = interrupted
+        try:
+            run.call("turn-1", policy="retrySameKey", arguments=pages, tool=print)
+        except InterruptedError:
+            pages.append(2)
+            print(run.call("turn-1", policy="retrySameKey", arguments=pages, tool=lambda *_: "made"))
+    """)
+    assert (code, out) == (0, "made\n")
+    first, second = gateway.bodies("calls/turn-1/claim")
+    assert first == second
+
+
+@pytest.mark.parametrize("policy", ["probe", "ask"])
+def test_a_result_that_cannot_be_recorded_is_recorded_in_another_form_and_its_tool_asked_no_more(gateway, policy):
+    gateway.script["calls/turn-1/claim"] = [call("go", policy=policy), (403, "somebody else's"), call("go", policy=policy)]
+    gateway.script["calls/turn-1/complete"] = [problem(413, "TOO_LARGE"), ok()]
+    code, out, err = gateway.run(f"""
+        run, results = Run.attach(), ["a second time", "too long"]
+        for _ in range(3):
+            try:
+                run.call("turn-1", policy="{policy}", tool=lambda *_: results.pop())
+            except (Refused, Uncertain) as error:
+                print(getattr(error, "code", "UNCERTAIN"), len(results))
+        run.complete("turn-1", "completed", "short")
+    """)
+    assert (code, out, err) == (0, "TOO_LARGE 1\nHTTP_403 1\nUNCERTAIN 1\n", "")
+    claim = json.loads(gateway.bodies("calls/turn-1/claim")[0])["claimId"]
+    completed = json.loads(gateway.bodies("calls/turn-1/complete")[1])
+    assert completed == {"claimId": claim, "outcome": "completed", "result": "short"}
+
+
+def test_a_result_that_is_no_json_is_an_error_after_which_it_can_be_completed(gateway):
+    gateway.script["calls/turn-1/claim"] = [call("go", policy="ask")]
+    gateway.script["calls/turn-1/complete"] = [ok()]
+    code, _, err = gateway.run("""
+        run = Run.attach()
+        try:
+            run.call("turn-1", policy="ask", tool=lambda *_: b"receipt 7")
+        except TypeError:
+            run.complete("turn-1", "completed", "receipt 7")
+    """)
+    assert (code, err) == (0, "")
+    assert json.loads(gateway.bodies("calls/turn-1/complete")[0])["result"] == "receipt 7"
+
+
+def test_a_refused_key_is_no_failed_call_after_which_an_agent_tries_another_key(gateway):
+    gateway.script["calls/pay-1/claim"] = [call("go")]
+    gateway.script["calls/pay-1/complete"] = [ok()]
+    code, _, err = gateway.run("""
+        run = Run.attach()
+        def tool(key, _):
+            raise KeyRefused("422")
+        try:
+            run.call("pay-1", policy="retrySameKey", tool=tool)
+        except CallFailed:
+            run.call("pay-2", policy="retrySameKey", tool=print)
+    """)
+    assert code == 1 and err.endswith("dalsegno.KeyRefused: 422\n")
 
 
 def test_an_id_that_is_none_is_the_gateways_to_refuse(gateway):

@@ -191,6 +191,27 @@ def test_no_input_reads_as_none(gateway, tmp_path, text):
     assert gateway.run("print(Run.attach().input)")[1] == "None\n"
 
 
+@pytest.mark.parametrize("text", [b"plain text", b"\xff"])
+def test_an_input_that_is_no_json_is_the_agents_to_read(gateway, tmp_path, text):
+    (tmp_path / "input").write_bytes(text)
+    code, out, err = gateway.run("run = Run.attach(); print(run.turn, flush=True); run.input")
+    assert (code, out) == (1, "1\n") and "DALSEGNO_INPUT_FILE" in err
+
+
+def test_a_body_above_the_limit_is_refused_before_it_is_sent(gateway):
+    gateway.script["turns/1"] = [committed(1)]
+    code, out, err = gateway.run("""
+        run = Run.attach()
+        try:
+            run.commit(1, state="x" * (16 << 20))
+        except Refused as refused:
+            print(refused.code)
+            run.commit(1, state="x" * ((16 << 20) - 999))
+    """)
+    assert (code, out, err) == (0, "TOO_LARGE\n", "")
+    assert len(gateway.bodies("turns/1")) == 1
+
+
 def test_attaching_to_a_finished_run_is_a_good_end(gateway):
     gateway.script["attach"] = [problem(409, "FINISHED")]
     assert gateway.run("Run.attach()")[0] == 0

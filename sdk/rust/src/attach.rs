@@ -65,8 +65,7 @@ impl Builder {
             listen_for_sigterm(term.clone())?;
         }
         let input_file = PathBuf::from(self.get(env::INPUT_FILE)?);
-        let input =
-            fs::read_to_string(&input_file).map_err(|source| Error::File { path: input_file, source })?;
+        let input = fs::read(&input_file).map_err(|source| Error::File { path: input_file, source })?;
         let client = Client::new(
             &self.get(env::URL)?,
             self.get(env::TOKEN_FILE)?.into(),

@@ -20,7 +20,8 @@ impl Run {
     ///
     /// `policy` says what to do where the outcome is unknown. The key is for ever the same ([`Self::key`] unless
     /// given); the tool gets the key and the arguments that the store knows. A result that is not recorded because
-    /// this process dies is an unknown outcome, and so is [`ToolError::Unknown`].
+    /// this process dies is an unknown outcome, and so is [`ToolError::Unknown`]. One that cannot be recorded as it is
+    /// (too large, no JSON) is an error: record what can be by [`Self::complete`].
     pub fn call<A, R>(
         &self,
         id: &str,
@@ -36,6 +37,9 @@ impl Run {
         let claim = self.claim(id, policy, key, &arguments)?;
         let ClaimResponse { verdict, call } =
             self.client.call(&format!("calls/{}/claim", encoded(id)), Some(&claim.body))?;
+        if verdict == ClaimVerdict::Done || call.state == CallState::KeyRefused {
+            self.claims().remove(id);
+        }
         match (verdict, call.state) {
             (_, CallState::KeyRefused) => Err(Error::KeyRefused { id: call.id, result: said(call.result) }),
             (ClaimVerdict::Uncertain, _) => Err(Error::Uncertain(Box::new(call))),
@@ -47,17 +51,19 @@ impl Run {
                 from_text("read the stored result of a call", stored.get())
             }
             (ClaimVerdict::Go, _) => {
+                let claim_id = claim.id;
+                self.claims().insert(id.to_owned(), claim);
                 let arguments = match &call.arguments {
                     Some(stored) => stored_arguments(stored.get())?,
                     None => arguments,
                 };
                 let outcome = tool(&call.key, arguments);
-                self.complete(claim.id, call, outcome)
+                self.end(claim_id, call, outcome)
             }
         }
     }
 
-    /// The claim to send. One that left a tool's outcome unknown is used again where the tool may be called again.
+    /// The claim to send: the open one where the tool may be called again, else a new one.
     fn claim(
         &self,
         id: &str,
@@ -65,22 +71,28 @@ impl Run {
         key: Option<&str>,
         arguments: &impl Serialize,
     ) -> Result<Claim> {
+        let repeatable = matches!(policy, Policy::RetrySameKey | Policy::ReadOnly);
+        if let Some(open) = self.claims().get(id).filter(|open| repeatable && open.policy == policy) {
+            return Ok(open.clone());
+        }
         let request = ClaimRequest {
             claim_id: Uuid::new_v4(),
             policy,
             key: Some(key.map_or_else(|| self.key(id), str::to_owned)),
             arguments: Some(raw("write a call's arguments as JSON", arguments)?),
         };
-        let claim = Claim { id: request.claim_id, body: to_bytes(&request)? };
-        match policy {
-            Policy::RetrySameKey | Policy::ReadOnly => {
-                Ok(self.claims().entry(id.to_owned()).or_insert(claim).clone())
-            }
-            Policy::Probe | Policy::Ask => Ok(claim),
-        }
+        Ok(Claim { id: request.claim_id, policy, body: to_bytes(&request)? })
     }
 
-    fn complete<R: Serialize>(
+    /// Records how the tool of a call ended where [`Self::call`] could not, as when its result was too large. The call is
+    /// one that this process claimed and that is not over yet.
+    pub fn complete(&self, id: &str, outcome: CompleteOutcome, result: &impl Serialize) -> Result<()> {
+        let claim = self.claims().get(id).map(|open| open.id);
+        let claim = claim.ok_or_else(|| Error::NotClaimed { id: id.to_owned() })?;
+        self.record(id, claim, outcome, result).map(drop)
+    }
+
+    fn end<R: Serialize>(
         &self,
         claim: Uuid,
         call: Call,
@@ -154,5 +166,6 @@ fn said(result: Option<Box<RawValue>>) -> Box<RawValue> {
 #[derive(Clone)]
 pub(crate) struct Claim {
     id: Uuid,
+    policy: Policy,
     body: Vec<u8>,
 }

@@ -43,7 +43,8 @@ impl Commit {
         Self { turn, boundary, request }
     }
 
-    /// The whole state, in place of everything there was. Not together with channels.
+    /// The whole state, in place of everything there was. Not together with channels. A NaN or an infinity is an error,
+    /// here and in all that this crate writes: JSON has none.
     pub fn state(mut self, state: &impl Serialize) -> Result<Self> {
         self.request.state = Some(raw("write the state as JSON", state)?);
         Ok(self)

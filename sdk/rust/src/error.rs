@@ -91,6 +91,12 @@ pub enum Error {
         /// What the tool said; `null` where it said nothing.
         result: Box<RawValue>,
     },
+    /// There is nothing to complete: this process did not claim the call, or it is over.
+    #[error("call {id} is not open in this process")]
+    NotClaimed {
+        /// Which call.
+        id: String,
+    },
     /// The tool ended with an error, so nobody knows whether it took effect.
     #[error("the tool of call {id} left its outcome unknown")]
     Tool {

@@ -8,7 +8,7 @@ use std::sync::{Once, OnceLock};
 use std::time::Duration;
 use std::{fs, thread};
 
-use dalsegno_protocol::{Code, Problem};
+use dalsegno_protocol::{Code, Limits, Problem};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use ureq::unversioned::resolver::Resolver;
 
@@ -76,8 +76,17 @@ impl Client {
     }
 
     /// Sends the same bytes until they are answered, for as long as the pod lives; returns the answer's body. No try and
-    /// no wait is longer than `timeout`.
+    /// no wait is longer than `timeout`. A body above the limit is refused here: what hangs up on it is never heard.
     pub(crate) fn send(&self, path: &str, body: Option<&[u8]>, timeout: Duration) -> Result<Vec<u8>> {
+        let length = body.map_or(0, <[u8]>::len);
+        if length > Limits::BODY_BYTES {
+            let detail = format!(
+                "the body has {length} bytes, and {} are the limit; commit what changed by channels, or keep large things \
+                 elsewhere",
+                Limits::BODY_BYTES
+            );
+            return Err(Error::Refused { path: named(path), problem: Problem::new(Code::TooLarge, detail) });
+        }
         let line = if path == "heartbeat" { &self.beats } else { &self.turns };
         let mut delay = FIRST_DELAY;
         loop {

@@ -4,11 +4,13 @@ use dalsegno_protocol::RawValue;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::finite::Finite;
 use crate::{Error, Result};
 
-/// The JSON text of a value.
+/// The JSON text of a value of the agent's; an error where it holds a NaN or an infinity.
 pub(crate) fn raw(doing: &'static str, value: &(impl Serialize + ?Sized)) -> Result<Box<RawValue>> {
-    serde_json::value::to_raw_value(value).map_err(|source| Error::Json { doing, source })
+    let text = value.serialize(Finite).and_then(|()| serde_json::value::to_raw_value(value));
+    text.map_err(|source| Error::Json { doing, source })
 }
 
 /// The body of a request.

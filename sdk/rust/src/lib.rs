@@ -31,6 +31,7 @@ mod attach;
 mod calls;
 mod commit;
 mod error;
+mod finite;
 mod http;
 mod json;
 mod line;
@@ -43,8 +44,8 @@ mod watch;
 pub use attach::Builder;
 pub use commit::{Commit, failed, succeeded};
 pub use dalsegno_protocol::{
-    Boundary, Call, CallOutcome, Channel, Code, CommitResponse, CommitResult, Decision, Finish,
-    FinishOutcome, Head, Payload, Policy, Problem, RawValue, Record, State, Usage, Warning, env,
+    Boundary, Call, CallOutcome, Channel, Code, CommitResponse, CommitResult, CompleteOutcome, Decision,
+    Finish, FinishOutcome, Head, Payload, Policy, Problem, RawValue, Record, State, Usage, Warning, env,
 };
 pub use error::{Error, Result, ToolError};
 pub use records::{Changes, Records};

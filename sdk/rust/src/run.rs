@@ -24,10 +24,10 @@ pub struct Run {
     pub(crate) client: Arc<Client>,
     pub(crate) asked: Arc<Asked>,
     pub(crate) term: Arc<AtomicBool>,
-    pub(crate) input: String,
+    pub(crate) input: Vec<u8>,
     /// As the gateway answered, with the head moved on by each commit.
     pub(crate) attached: AttachResponse,
-    /// Open claims of tools that may be called again, by call.
+    /// Claims whose tools were let go and are not known to have ended, by call.
     pub(crate) claims: Mutex<HashMap<String, Claim>>,
     /// Tells the heartbeats which lease an answer told, in seconds; to drop it ends them.
     pub(crate) beats: Option<Sender<u32>>,
@@ -83,10 +83,12 @@ impl Run {
         self.head().is_some_and(|head| head.boundary == Boundary::Plan)
     }
 
-    /// What the run was asked for; no input reads as `null`.
+    /// What the run was asked for; no input reads as `null`. One that is no JSON is the agent's to read itself, from
+    /// the file that [`crate::env::INPUT_FILE`] names.
     pub fn input<T: DeserializeOwned>(&self) -> Result<T> {
-        let text = if self.input.trim().is_empty() { "null" } else { &self.input };
-        serde_json::from_str(text).map_err(|source| Error::Json { doing: "read the run's input", source })
+        let text = if self.input.trim_ascii().is_empty() { b"null" } else { &self.input[..] };
+        serde_json::from_slice(text)
+            .map_err(|source| Error::Json { doing: "read the file of DALSEGNO_INPUT_FILE", source })
     }
 
     /// What [`Commit::state`] held last, before this attempt; `None` on a fresh run.

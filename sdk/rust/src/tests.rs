@@ -13,7 +13,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use dalsegno_protocol::{CallOutcome, Code, CommitResult, Decision, Finish, Policy, Usage, env};
+use dalsegno_protocol::{
+    CallOutcome, Code, CommitResult, CompleteOutcome, Decision, Finish, Limits, Policy, Usage, env,
+};
 use serde_json::{Value, json};
 
 use crate::{Builder, Changes, Class, Commit, Error, Run, ToolError, failed, succeeded};
@@ -204,6 +206,41 @@ fn a_resumed_run_goes_on_at_the_next_turn_with_its_channels() {
     assert_eq!(run.state::<i32>().unwrap(), Some(7));
     assert_eq!(run.list::<i32>("log").unwrap(), [1, 2]);
     assert!(run.list::<i32>("other").unwrap().is_empty());
+}
+
+#[test]
+fn an_input_that_is_no_json_is_the_agents_to_read() {
+    let builder = Gateway::new().builder();
+    let file = std::env::temp_dir().join(format!("dalsegno-sdk-input-{}", std::process::id()));
+    fs::write(&file, b"plain \xff text").unwrap();
+    let run = builder.env(env::INPUT_FILE, file.to_str().unwrap()).attach().unwrap();
+    let refused = run.input::<Value>().unwrap_err();
+    assert_eq!(refused.to_string(), "cannot read the file of DALSEGNO_INPUT_FILE");
+}
+
+#[test]
+fn a_number_that_json_does_not_have_is_refused_before_it_is_sent() {
+    #[derive(serde::Serialize)]
+    enum Loss {
+        Known { at: f32 },
+        Both(f64, i128),
+    }
+    let state = |losses: &[Loss]| Commit::new(1).state(&json!({"n": 1})).unwrap().set("loss", &losses);
+    assert!(state(&[Loss::Known { at: 0.5 }, Loss::Both(f64::MAX, i128::MIN)]).is_ok());
+    for lost in [Loss::Known { at: f32::NAN }, Loss::Both(f64::NEG_INFINITY, 1)] {
+        assert!(matches!(state(&[Loss::Known { at: 0.5 }, lost]), Err(Error::Json { .. })));
+    }
+    assert!(Commit::new(1).event(&HashMap::from([("loss", Some(f64::INFINITY))])).is_err());
+}
+
+#[test]
+fn a_body_above_the_limit_is_refused_before_it_is_sent() {
+    let gateway = Gateway::new().on("turns/1", [committed(1, "result")]);
+    let mut run = gateway.attach();
+    let refused = run.commit(Commit::new(1).state(&"x".repeat(Limits::BODY_BYTES)).unwrap());
+    assert!(matches!(refused, Err(Error::Refused { problem, .. }) if problem.code == Code::TooLarge));
+    assert!(gateway.bodies("turns/1").is_empty());
+    run.commit(Commit::new(1).state(&"x".repeat(Limits::BODY_BYTES - 999)).unwrap()).unwrap();
 }
 
 #[test]

@@ -66,6 +66,38 @@ fn a_tool_that_ended_with_an_error_may_be_called_again_under_the_same_claim() {
 }
 
 #[test]
+fn a_claim_that_was_refused_is_mended_and_sent_under_the_same_id() {
+    let gateway = Gateway::new()
+        .on("calls/turn-1/claim", [problem(400, "INVALID"), call("go", "started", json!({}))])
+        .on("calls/turn-1/complete", [Some((200, json!({})))]);
+    let run = gateway.attach();
+    let call = |page: i32| run.call("turn-1", Policy::RetrySameKey, None, page, |_, page: i32| Ok(page));
+    assert!(matches!(call(-1), Err(Error::Refused { .. })));
+    assert_eq!(call(1).unwrap(), 1);
+    let claims: Vec<Value> =
+        gateway.bodies("calls/turn-1/claim").iter().map(|it| it.parse().unwrap()).collect();
+    assert_eq!((&claims[0]["arguments"], &claims[1]["arguments"]), (&json!(-1), &json!(1)));
+    assert_ne!(claims[0]["claimId"], claims[1]["claimId"]);
+}
+
+#[test]
+fn a_result_that_cannot_be_recorded_is_recorded_in_another_form_and_its_tool_asked_no_more() {
+    let gateway = Gateway::new()
+        .on("calls/turn-1/claim", [call("go", "started", json!({})), call("uncertain", "started", json!({}))])
+        .on("calls/turn-1/complete", [problem(413, "TOO_LARGE"), Some((200, json!({})))]);
+    let run = gateway.attach();
+    let call = || run.call("turn-1", Policy::Ask, None, (), |_, ()| Ok("too long".to_owned()));
+    assert!(matches!(call(), Err(Error::Refused { problem, .. }) if problem.code == Code::TooLarge));
+    assert!(matches!(call(), Err(Error::Uncertain(_))));
+    run.complete("turn-1", CompleteOutcome::Completed, &"short").unwrap();
+    let claim = gateway.body("calls/turn-1/claim")["claimId"].clone();
+    let completed: Value = gateway.bodies("calls/turn-1/complete")[1].parse().unwrap();
+    assert_eq!(completed, json!({"claimId": claim, "outcome": "completed", "result": "short"}));
+    let again = run.complete("turn-1", CompleteOutcome::Completed, &"short");
+    assert!(matches!(again, Err(Error::NotClaimed { .. })));
+}
+
+#[test]
 fn an_id_that_is_none_is_the_gateways_to_refuse() {
     let gateway = Gateway::new()
         .on("calls/pay%20%C3%A4%2F%0A1/claim", [problem(400, "INVALID")])

@@ -1,0 +1,129 @@
+//! Numbers that JSON does not have: serde_json writes them as `null`, which is read back as another value, or as none.
+
+use std::fmt::Display;
+
+use serde::Serialize;
+use serde::ser::{self, Error as _, Serializer};
+use serde_json::Error;
+
+/// Writes nothing, and fails where a value holds a NaN or an infinity.
+#[derive(Clone, Copy)]
+pub(crate) struct Finite;
+
+/// What holds no number of that kind.
+macro_rules! plain {
+    ($($method:ident($($of:ty),*);)*) => {
+        $(fn $method(self, $(_: $of),*) -> Result<(), Error> { Ok(()) })*
+    };
+}
+
+/// What is told part by part.
+macro_rules! begins {
+    ($($method:ident($($of:ty),*);)*) => {
+        $(fn $method(self, $(_: $of),*) -> Result<Self, Error> { Ok(self) })*
+    };
+}
+
+impl Serializer for Finite {
+    type Ok = ();
+    type Error = Error;
+    type SerializeSeq = Self;
+    type SerializeTuple = Self;
+    type SerializeTupleStruct = Self;
+    type SerializeTupleVariant = Self;
+    type SerializeMap = Self;
+    type SerializeStruct = Self;
+    type SerializeStructVariant = Self;
+
+    fn serialize_f32(self, value: f32) -> Result<(), Error> {
+        self.serialize_f64(value.into())
+    }
+
+    fn serialize_f64(self, value: f64) -> Result<(), Error> {
+        if value.is_finite() { Ok(()) } else { Err(Error::custom(format!("{value} is no number of JSON"))) }
+    }
+
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), Error> {
+        value.serialize(self)
+    }
+
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        value: &T,
+    ) -> Result<(), Error> {
+        value.serialize(self)
+    }
+
+    fn serialize_newtype_variant<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        _: u32,
+        _: &'static str,
+        value: &T,
+    ) -> Result<(), Error> {
+        value.serialize(self)
+    }
+
+    fn collect_str<T: Display + ?Sized>(self, _: &T) -> Result<(), Error> {
+        Ok(())
+    }
+
+    plain! {
+        serialize_bool(bool);
+        serialize_i8(i8);
+        serialize_i16(i16);
+        serialize_i32(i32);
+        serialize_i64(i64);
+        serialize_i128(i128);
+        serialize_u8(u8);
+        serialize_u16(u16);
+        serialize_u32(u32);
+        serialize_u64(u64);
+        serialize_u128(u128);
+        serialize_char(char);
+        serialize_str(&str);
+        serialize_bytes(&[u8]);
+        serialize_none();
+        serialize_unit();
+        serialize_unit_struct(&'static str);
+        serialize_unit_variant(&'static str, u32, &'static str);
+    }
+
+    begins! {
+        serialize_seq(Option<usize>);
+        serialize_tuple(usize);
+        serialize_tuple_struct(&'static str, usize);
+        serialize_tuple_variant(&'static str, u32, &'static str, usize);
+        serialize_map(Option<usize>);
+        serialize_struct(&'static str, usize);
+        serialize_struct_variant(&'static str, u32, &'static str, usize);
+    }
+}
+
+macro_rules! parts {
+    ($($compound:ident: $($method:ident($($name:ty)?)),*;)*) => {$(
+        impl ser::$compound for Finite {
+            type Ok = ();
+            type Error = Error;
+
+            $(fn $method<T: Serialize + ?Sized>(&mut self, $(_: $name,)? part: &T) -> Result<(), Error> {
+                part.serialize(*self)
+            })*
+
+            fn end(self) -> Result<(), Error> {
+                Ok(())
+            }
+        }
+    )*};
+}
+
+parts! {
+    SerializeSeq: serialize_element();
+    SerializeTuple: serialize_element();
+    SerializeTupleStruct: serialize_field();
+    SerializeTupleVariant: serialize_field();
+    SerializeMap: serialize_key(), serialize_value();
+    SerializeStruct: serialize_field(&'static str);
+    SerializeStructVariant: serialize_field(&'static str);
+}
