@@ -34,7 +34,8 @@ run() {
     ((limit < left)) || limit=$((left > 1 ? left : 1))
     log=$logs/${name// /-}.log
     step "$name"
-    timeout --kill-after 20 "$limit" "$@" >"$log" 2>&1 &
+    : >"$log"
+    timeout --kill-after 20 "$limit" "$@" >>"$log" 2>&1 &
     now=$!
     tail --follow --lines +1 --sleep-interval 0.2 --pid "$now" "$log" &
     # A trap interrupts this, and would wait for a pipe.

@@ -90,6 +90,8 @@ fn a_result_that_cannot_be_recorded_is_recorded_in_another_form_and_its_tool_ask
     assert!(matches!(call(), Err(Error::Refused { problem, .. }) if problem.code == Code::TooLarge));
     assert!(matches!(call(), Err(Error::Uncertain(_))));
     run.complete("turn-1", CompleteOutcome::Completed, &"short").unwrap();
+    let claims = gateway.bodies("calls/turn-1/claim");
+    assert_ne!(claims[0], claims[1], "the same one would be let go again");
     let claim = gateway.body("calls/turn-1/claim")["claimId"].clone();
     let completed: Value = gateway.bodies("calls/turn-1/complete")[1].parse().unwrap();
     assert_eq!(completed, json!({"claimId": claim, "outcome": "completed", "result": "short"}));
