@@ -124,7 +124,8 @@ async fn whoever_gives_up_while_the_disk_hangs_takes_the_piece_along() {
     let hanging = store.write("hanging", |_, _| {
         Box::pin(async {
             begins.send(()).unwrap();
-            Ok(hangs.await.unwrap())
+            let _: () = hangs.await.unwrap();
+            Ok(())
         })
     });
     let payload = Arc::new(());
