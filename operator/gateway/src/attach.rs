@@ -35,8 +35,9 @@ pub(crate) async fn attach(
     }
     same_namespace(&gateway, run, &pod).await?;
     let record = take(&gateway, run, &pod, &auth::capability(&request.instance)).await?;
-    let _room = gateway.room_with_calls(&gateway.resumes, record.id, None).await?;
-    read::answer(&gateway, &Who::Run(run), &answer(&gateway, &record).await?)
+    let (who, bytes) = (Who::Run(run), gateway.bytes_with_calls(run, None).await?);
+    let _room = gateway.room(&gateway.resumes, Some(&who), bytes).await?;
+    read::answer(&gateway, &who, &answer(&gateway, &record).await?)
 }
 
 /// Takes the attempt, waiting a while for what the operator has not recorded yet.

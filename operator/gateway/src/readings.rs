@@ -69,17 +69,6 @@ impl Gateway {
         Ok(among.take(who, bytes, until).await?)
     }
 
-    /// Room among these for a state of the worker's own run and the run's open calls.
-    pub(crate) async fn room_with_calls(
-        &self,
-        among: &Readings,
-        run: RunId,
-        turn: Option<i32>,
-    ) -> Result<Reading, Refusal> {
-        let bytes = self.bytes_with_calls(run, turn).await?;
-        self.room(among, Some(&Who::Run(run)), bytes).await
-    }
-
     /// Bytes of the state after a turn, or at the head. Of an earlier turn nobody knows how large it is: as many as the largest
     /// has.
     pub(crate) async fn state_bytes(&self, run: RunId, turn: Option<i32>) -> Result<usize, Refusal> {
@@ -166,8 +155,7 @@ mod tests {
     #[tokio::test]
     async fn an_attempt_that_goes_on_waits_for_nobody_who_looks() {
         let gateway = gateway().await;
-        let run = RunId::nil();
         let _looking = gateway.room(&gateway.states, Some(&ONE), TWO_STATES).await.unwrap();
-        assert!(gateway.room_with_calls(&gateway.resumes, run, None).await.is_ok());
+        assert!(gateway.room(&gateway.resumes, Some(&ONE), TWO_STATES).await.is_ok());
     }
 }

@@ -105,14 +105,20 @@ fn a_snapshot_that_repeats_one_chunk_to_two_gibibytes_is_refused_within_64_mib()
     );
 }
 
+/// A store in a folder of its own.
+async fn store() -> (tempfile::TempDir, World) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("runs.db");
+    Sqlite::migrate(&file).await.unwrap();
+    let world = World::new(Arc::new(Sqlite::open(&file).await.unwrap()), ());
+    (folder, world)
+}
+
 #[test]
 fn a_walk_over_large_states_that_pack_to_little_stays_within_64_mib() {
     const STATES: i32 = 24;
     let work = async {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("runs.db");
-        Sqlite::migrate(&file).await.unwrap();
-        let world = World::new(Arc::new(Sqlite::open(&file).await.unwrap()), ());
+        let (_folder, world) = store().await;
         let worker = world.worker().await;
         let letters = "x".repeat(4 << 20);
         for turn in 1..=STATES {
@@ -130,10 +136,7 @@ fn a_walk_over_large_states_that_pack_to_little_stays_within_64_mib() {
 fn a_state_is_gone_before_the_open_calls_beside_it_are_read() {
     const MIB: usize = 1 << 20;
     let work = async {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("runs.db");
-        Sqlite::migrate(&file).await.unwrap();
-        let world = World::new(Arc::new(Sqlite::open(&file).await.unwrap()), ());
+        let (_folder, world) = store().await;
         let worker = world.worker().await;
         let page = format!("\"{}\"", "x".repeat(4 * MIB));
         for turn in 1..=6 {
