@@ -42,7 +42,8 @@ pub struct Attempt {
     /// When its worker attached.
     #[serde(with = "millis::option")]
     pub attached_at: Option<Timestamp>,
-    /// When its lease was last renewed; `None` until its first heartbeat binds one.
+    /// When its lease was last renewed; `None` until its first heartbeat binds one. A lease that was made shorter since
+    /// then counts from later on, so that it ends when it would have.
     #[serde(with = "millis::option")]
     pub lease_renewed_at: Option<Timestamp>,
     /// When it ended.

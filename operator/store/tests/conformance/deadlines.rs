@@ -1,7 +1,7 @@
 //! Deadlines run out by the store's clock, and only while the gateways beat.
 
 use dalsegno_store::{Class, Deadline, Deadlines, NewRun, PodRecord, Pulse, Then};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::faces::on_every_face;
 use crate::world::*;
@@ -14,6 +14,7 @@ on_every_face! {
     the_progress_deadline_runs_from_the_last_boundary,
     a_boundary_of_an_earlier_attempt_is_no_progress_of_this_one,
     the_first_deadline_of_the_list_is_named,
+    a_shorter_lease_leaves_the_promised_one_its_end,
     an_attempt_that_has_ended_has_no_deadlines,
     a_finished_run_has_no_deadlines,
     every_clock_starts_anew_after_a_silence_of_the_gateways,
@@ -173,6 +174,29 @@ async fn the_first_deadline_of_the_list_is_named(world: &World) {
     assert_eq!(runs_out(world, &worker.object_uid).await, Deadline::Lease);
     world.set_deadlines(worker.run, &Deadlines { heartbeat_ms: 60_000, ..both }).await.unwrap();
     assert_eq!(runs_out(world, &worker.object_uid).await, Deadline::Progress, "new lengths at once");
+}
+
+async fn a_shorter_lease_leaves_the_promised_one_its_end(world: &World) {
+    world.beat().await.unwrap();
+    let worker = world.work_on(&world.take_up(&short(LONG)).await).await;
+    let shorter = Deadlines { heartbeat_ms: SHORT, ..LONG };
+    let set = world.set_deadlines(worker.run, &shorter).await.unwrap();
+    assert_eq!(set.attempt.lease_renewed_at, None, "no heartbeat has bound it");
+    world.set_deadlines(worker.run, &LONG).await.unwrap();
+    world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+    let bound = world.of(&worker).await.attempt.lease_renewed_at.unwrap();
+    let promised = bound + SignedDuration::from_millis(LONG.heartbeat_ms);
+    for _ in 0..2 {
+        let set = world.set_deadlines(worker.run, &shorter).await.unwrap();
+        let end = set.attempt.lease_renewed_at.unwrap() + SignedDuration::from_millis(SHORT);
+        assert_eq!(end, promised);
+    }
+    pause(WAIT).await;
+    assert_eq!(expired(world, &worker.object_uid).await, None, "the worker was told of nothing shorter");
+    // Here it is.
+    let told = world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+    assert!(matches!(&told[..], [dalsegno_store::Beat::Ok(flags)] if flags.lease_ms == SHORT), "{told:?}");
+    assert_eq!(runs_out(world, &worker.object_uid).await, Deadline::Lease);
 }
 
 async fn an_attempt_that_has_ended_has_no_deadlines(world: &World) {
