@@ -64,7 +64,7 @@ pub(crate) fn has_run_out(run: &RunRecord, deadline: Deadline) -> bool {
 
 /// Whether more than `length` milliseconds have passed since then, all of them while the gateways beat.
 fn lasts(run: &RunRecord, from: Timestamp, length: i64) -> bool {
-    let beating = millis(run.beat.last, run.now) <= BEAT_GAP_MS;
+    let beating = millis(run.beat.last, run.now).abs() <= BEAT_GAP_MS;
     beating && millis(from.max(run.beat.since), run.now) > length
 }
 

@@ -6,7 +6,7 @@
 //!   a fenced commit asks once more, whether it stands. The fence is in the statement: it locks the run's row and
 //!   judges by that row. Commits of many runs share statements ([`gather`]).
 //! - Every method answers within its deadline, or fails.
-//! - However long a run's row is locked, its calls take few connections ([`lines`]); beats and heartbeats have their own.
+//! - However long a run's row is locked, its calls take few connections ([`crate::lines`]); beats and heartbeats have their own.
 //!
 //! # Assumptions
 //!

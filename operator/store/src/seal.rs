@@ -98,6 +98,11 @@ impl Sealing {
         Self(Kind::Shredded)
     }
 
+    /// Whether the process has keys, whatever became of this run's.
+    pub fn has_keys(&self) -> bool {
+        !matches!(self.0, Kind::Plain)
+    }
+
     /// Whether the data key was deleted.
     pub fn is_shredded(&self) -> bool {
         matches!(self.0, Kind::Shredded)

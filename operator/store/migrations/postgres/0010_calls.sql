@@ -18,7 +18,7 @@ $$;
 -- `Store::claim`, by the table of `Claimed` in model.rs. `call` is the call as it stands after.
 CREATE FUNCTION ds_claim_v1(
     _run uuid, _capability bytea, _id text, _claim_id uuid, _policy text, _key text, _arguments bytea,
-    _arguments_bytes bigint, _most bigint, _key_digest text, _arguments_digest text,
+    _arguments_bytes bigint, _most bigint, _key_digest text, _arguments_digest text, _has_keys boolean,
     OUT verdict text, OUT call calls
 )
 LANGUAGE plpgsql AS $$
@@ -39,6 +39,10 @@ BEGIN
     END;
     IF verdict IS NOT NULL THEN
         RETURN;
+    END IF;
+    -- No effect is begun by a process that could neither read the call nor keep what comes of it.
+    IF NOT _has_keys AND EXISTS (SELECT FROM data_keys WHERE run = _run) THEN
+        RAISE EXCEPTION 'the run has a data key: nothing plain is added to it';
     END IF;
 
     turn_ := ds_open_turn_v1(row_);

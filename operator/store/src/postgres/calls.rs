@@ -12,7 +12,8 @@ use crate::model::key_refused;
 use crate::seal::{Sealing, Spot};
 use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, SettledBy, size};
 
-const CLAIM: &str = "SELECT verdict, (call).* FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+const CLAIM: &str =
+    "SELECT verdict, (call).* FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
 
 const COMPLETE: &str = "SELECT * FROM ds_complete_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
@@ -60,7 +61,8 @@ impl Postgres {
             .bind(size::of_json(claim.arguments.as_deref()))
             .bind(MOST)
             .bind(claim.key.as_deref().map(|key| digests.told(&text(key))))
-            .bind(claim.arguments.as_deref().map(|json| digests.told(json.get())));
+            .bind(claim.arguments.as_deref().map(|json| digests.told(json.get())))
+            .bind(sealing.has_keys());
         let row = self.pool.of(claim.run).one(query).await?;
         let id = &claim.id;
         Ok(match row.try_get("verdict")? {

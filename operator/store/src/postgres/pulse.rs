@@ -13,8 +13,8 @@ use crate::{
     Pulse, RunId,
 };
 
-/// A gateway serves. After a silence all clocks start anew, and where the server's own was put back. `$1`: the longest gap
-/// that is none.
+/// A gateway serves. After a silence all clocks start anew. Where the server's own was put back the beats do, too; a clock that
+/// was started before then stands still until it has caught up. `$1`: the longest gap that is none.
 const BEAT: &str = "UPDATE store \
      SET gap_from = CASE WHEN abs(now - beat_last) > $1 THEN least(beat_last, now) ELSE gap_from END, \
          beat_since = CASE WHEN abs(now - beat_last) > $1 THEN now ELSE beat_since END, \

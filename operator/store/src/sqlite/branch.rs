@@ -6,6 +6,7 @@ use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
 use super::columns::{Hash, Which};
+use super::data_keys;
 use super::row::RunRow;
 use crate::branch::{Branch, Walk};
 use crate::chain::{Kept, KeptSnapshot, Payloads, Place, Shelved};
@@ -70,10 +71,7 @@ pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) ->
         return Ok(None);
     };
     let Some(head) = row.head() else { return Ok(None) };
-    let has_data_key = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM data_keys WHERE run = ?)")
-        .bind(run)
-        .fetch_one(&mut *conn)
-        .await?;
+    let has_data_key = data_keys::has_one(conn, run).await?;
     let top = Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch };
     let (start, head_hash) = walk.start.unwrap_or((top, head.hash));
     let found = sqlx::query(WALK)

@@ -10,9 +10,10 @@ use super::change::append;
 use super::columns::Word;
 use super::judge::{self, Claiming};
 use super::row::RunRow;
-use super::{Reads as _, Sqlite, open_calls};
+use super::{Reads as _, Sqlite, data_keys, open_calls};
 use crate::audit::{actor, kind};
 use crate::fault::Work;
+use crate::keys::no_keys;
 use crate::model::key_refused;
 use crate::seal::{Sealing, Spot};
 use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, SettledBy, size};
@@ -41,6 +42,10 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Claim) -
     }
     if row.lifecycle.0 != Lifecycle::Live {
         return Ok(Claimed::Finished);
+    }
+    // No effect is begun by a process that could neither read the call nor keep what comes of it.
+    if !claim.sealing.has_keys() && data_keys::has_one(conn, claim.run).await? {
+        return Err(no_keys().into());
     }
     let Some(mut call) = CallRow::load(conn, claim.run, &claim.id).await? else {
         return first_claim(conn, now, row, claim).await;

@@ -123,6 +123,12 @@ pub(super) async fn unsealed(conn: &mut SqliteConnection, run: RunId) -> Work<u6
     Ok(count.unsigned_abs())
 }
 
+/// Whether the run has a data key, or had one.
+pub(super) async fn has_one(conn: &mut SqliteConnection, run: RunId) -> Work<bool> {
+    let has_one = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM data_keys WHERE run = ?)");
+    Ok(has_one.bind(run).fetch_one(conn).await?)
+}
+
 /// Deletes the data key of a run that is over.
 pub(super) async fn shred(
     conn: &mut SqliteConnection,
@@ -137,11 +143,7 @@ pub(super) async fn shred(
     if row.lifecycle.0 == Lifecycle::Live {
         return Ok(Shredded::Live);
     }
-    let has_data_key: bool = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM data_keys WHERE run = ?)")
-        .bind(run)
-        .fetch_one(&mut *conn)
-        .await?;
-    if !has_data_key {
+    if !has_one(conn, run).await? {
         return Ok(Shredded::NeverSealed);
     }
     let deleted = sqlx::query(

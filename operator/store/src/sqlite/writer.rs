@@ -92,7 +92,12 @@ impl Writer {
         let gone = || Fault::unavailable("the store is closed");
         let waiting = Arc::new(Mutex::new(Some(piece)));
         self.queue.send(Message::Work(durability, Arc::downgrade(&waiting))).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        tokio::select! {
+            biased;
+            answer = answer => answer.map_err(|_| gone())?,
+            // The writer has ended: what it answered is there already, and what waits here is done by nobody.
+            () = self.queue.closed() => Err(gone()),
+        }
     }
 
     /// Waits until all that was handed in is done and the database is closed.

@@ -48,7 +48,7 @@ async fn a_reader_that_vanishes_holds_no_old_rows_for_long() {
 
 /// A server whose clock is put back, or the next one after it, whose clock is behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_clock_starts_anew_where_the_servers_own_was_put_back() {
+async fn beats_start_anew_where_the_servers_clock_was_put_back() {
     let (world, url) = fresh().await;
     let deadlines = Deadlines { progress_ms: 200, ..LONG };
     let worker = world.work_on(&world.take_up(&NewRun { deadlines, ..new_run() }).await).await;

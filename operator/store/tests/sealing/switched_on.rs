@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use dalsegno_protocol::{CompleteOutcome, Policy};
 use dalsegno_store::{
-    Class, Commit, Committed, Complete, Error, RecordBatch, Retention, Rewind, Rewound, Shredded, Written,
+    Claim, Class, Commit, Committed, Complete, Error, RecordBatch, Retention, Rewind, Rewound, Shredded,
+    Written,
 };
 use futures::future::join_all;
 
@@ -257,7 +258,11 @@ async fn a_process_without_keys_puts_nothing_plain_beside_what_is_sealed(face: &
     }
     assert!(is_refused(blind.commit(&turn(&worker, 4)).await));
     assert!(is_refused(blind.write_records(&batch(&worker)).await));
-    assert!(is_refused(blind.claim(&worker.claim("new", Policy::Probe)).await));
+    let claim_of = |id: &str| worker.claim(id, Policy::RetrySameKey);
+    let bare = |id: &str| Claim { arguments: None, ..claim_of(id) };
+    for begun in [claim_of("new"), bare("new"), Claim { key: None, ..bare("call-3") }] {
+        assert!(is_refused(blind.claim(&begun).await), "{}", begun.id);
+    }
     assert!(is_refused(blind.complete(&worker.complete(&claim)).await));
     assert_eq!(still(world.of(&worker).await), still(before), "nothing of it is written");
 
