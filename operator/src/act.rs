@@ -163,12 +163,12 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
     }
 }
 
-/// Room for the state at the head and the open calls, as the gateway takes it for an attach.
+/// Room for the head and the open calls, as the gateway takes it for an attach.
 async fn room(ground: &impl Ground, run: RunId) -> Result<Option<OwnedSemaphorePermit>> {
     let store = ground.store();
-    let sizes = tokio::try_join!(store.state_bytes(run), store.open_calls_bytes(run));
-    let (state, calls) = sizes.map_err(Error::store("asking how large the head is"))?;
-    Ok(ground.resumes().take(state, calls).await)
+    let sizes = tokio::try_join!(store.state_bytes(run), store.tail_bytes(run), store.open_calls_bytes(run));
+    let (state, tail, calls) = sizes.map_err(Error::store("asking how large the head is"))?;
+    Ok(ground.resumes().take(state, tail, calls).await)
 }
 
 fn recorded(answer: dalsegno_store::Result<Recorded>, doing: &'static str) -> Result<Option<Fact>> {

@@ -36,7 +36,7 @@ pub(crate) async fn attach(
     same_namespace(&gateway, run, &pod).await?;
     let record = take(&gateway, run, &pod, &auth::capability(&request.instance)).await?;
     let (who, bytes) = (Who::Run(run), gateway.bytes_with_calls(run, None).await?);
-    let _room = gateway.room(&gateway.resumes, Some(&who), bytes).await?;
+    let _room = gateway.room(&gateway.resumes, &who, bytes).await?;
     read::answer(&gateway, &who, &answer(&gateway, &record).await?)
 }
 

@@ -10,6 +10,7 @@ use dalsegno_protocol::{Code, StateResponse};
 use dalsegno_store::{RunRecord, memory};
 use futures::stream;
 use serde::Serialize;
+use tokio::time::Instant;
 
 use crate::budget::{Part, Who};
 use crate::gateway::Gateway;
@@ -32,7 +33,7 @@ pub(crate) async fn state(
     let goes_on = turn.is_none() && reader.capability.is_some();
     let among = if goes_on { &gateway.resumes } else { &gateway.states };
     let bytes = gateway.state_bytes(reader.run, turn).await?;
-    let _room = gateway.room(among, Some(&reader.who), bytes).await?;
+    let _room = gateway.room(among, &reader.who, bytes).await?;
     let state = after(&gateway, &reader, turn).await?;
     answer(&gateway, &reader.who, &StateResponse { state })
 }
@@ -48,7 +49,7 @@ pub(crate) async fn memory_delta(
     let from = from.map(|turn| path::turn(&turn)).transpose()?;
     let to = query.take("to").map(|turn| path::turn(&turn)).transpose()?;
     judge(&gateway, &reader).await?;
-    let _room = gateway.room(&gateway.states, Some(&reader.who), TWO_STATES).await?;
+    let _room = gateway.room(&gateway.states, &reader.who, TWO_STATES).await?;
     loop {
         let began = epoch(&gateway, &reader).await?;
         let before = match from {
@@ -80,9 +81,10 @@ pub(crate) async fn checkpoint(
 ) -> Result<Response, Refusal> {
     let turn = one_turn(query.as_deref())?;
     judge(&gateway, &reader).await?;
-    let run = row(&gateway, &reader).await?;
     let bytes = gateway.bytes_with_calls(reader.run, turn).await?;
-    let _room = gateway.room(&gateway.states, Some(&reader.who), bytes).await?;
+    let _room = gateway.room(&gateway.states, &reader.who, bytes).await?;
+    // After the wait: of a head that has moved since nothing would be pending.
+    let run = row(&gateway, &reader).await?;
     let call = || dalsegno_store::checkpoint(&*gateway.store, &run, turn);
     let document = gateway.ask("reading a checkpoint", call).await?;
     answer(&gateway, &reader.who, &document.ok_or_else(|| nothing(turn))?)
@@ -124,7 +126,7 @@ pub(crate) fn nothing(turn: Option<i32>) -> Refusal {
 }
 
 /// An answer that may be large: it is measured, and unless it is small it has its place before it is written, until it has
-/// gone out.
+/// gone out. Who reads it for longer than a stream may last gets no more of it: others wait for the place.
 pub(crate) fn answer(gateway: &Gateway, who: &Who, answer: &impl Serialize) -> Result<Response, Refusal> {
     let most = gateway.config.answer_budget;
     let length = length(answer, most).ok_or_else(|| Refusal::answer_too_large(most))?;
@@ -134,7 +136,8 @@ pub(crate) fn answer(gateway: &Gateway, who: &Who, answer: &impl Serialize) -> R
     let budget = gateway.answers.take(who.clone(), length)?;
     let text = Bytes::from(refusal::text(answer)?);
     let head = [(header::CONTENT_TYPE, JSON), (header::CONTENT_LENGTH, text.len().into())];
-    Ok((head, trickle(text, budget)).into_response())
+    let until = Instant::now() + gateway.config.follow_limit;
+    Ok((head, trickle(text, budget, until)).into_response())
 }
 
 /// Ends a body that has begun, where all that can still be told is that it is not whole.
@@ -162,12 +165,16 @@ pub(crate) fn length(answer: &impl Serialize, most: usize) -> Option<usize> {
     Some(most - room.0)
 }
 
-fn trickle(bytes: Bytes, budget: Part) -> Body {
-    Body::from_stream(stream::unfold((bytes, budget), |(mut bytes, budget)| async move {
+fn trickle(bytes: Bytes, budget: Part, until: Instant) -> Body {
+    Body::from_stream(stream::unfold((bytes, budget), move |(mut bytes, budget)| async move {
         if bytes.is_empty() {
             return None;
         }
+        if Instant::now() > until {
+            let late = io::Error::new(io::ErrorKind::TimedOut, "its reader takes too long");
+            return Some((Err(late), (Bytes::new(), budget)));
+        }
         let chunk = bytes.split_to(bytes.len().min(CHUNK));
-        Some((Ok::<_, std::convert::Infallible>(chunk), (bytes, budget)))
+        Some((Ok(chunk), (bytes, budget)))
     }))
 }

@@ -27,7 +27,7 @@ pub(crate) struct Readings {
 /// Room that is taken until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reading {
-    _turn: Option<OwnedMutexGuard<()>>,
+    _turn: OwnedMutexGuard<()>,
     _bytes: OwnedSemaphorePermit,
 }
 
@@ -43,15 +43,10 @@ impl Readings {
         &self.room
     }
 
-    /// Takes so many bytes once they are free. `None`: whoever asks does so for nobody.
-    async fn take(&self, who: Option<&Who>, bytes: usize, until: Instant) -> Result<Reading, Full> {
-        let turn = match who {
-            None => None,
-            Some(who) => {
-                let Ok(turn) = self.turns.get_or_insert_with(who, || Ok::<_, Infallible>(Arc::default()));
-                Some(timeout_at(until, turn.lock_owned()).await.map_err(|_| Full::Share)?)
-            }
-        };
+    /// Takes so many bytes once they are free.
+    async fn take(&self, who: &Who, bytes: usize, until: Instant) -> Result<Reading, Full> {
+        let Ok(turn) = self.turns.get_or_insert_with(who, || Ok::<_, Infallible>(Arc::default()));
+        let turn = timeout_at(until, turn.lock_owned()).await.map_err(|_| Full::Share)?;
         let bytes = timeout_at(until, self.room.take_bytes(bytes)).await;
         Ok(Reading { _turn: turn, _bytes: bytes.ok().flatten().ok_or(Full::Whole)? })
     }
@@ -59,24 +54,23 @@ impl Readings {
 
 impl Gateway {
     /// Room among these for so many bytes: whoever reads a state holds it several times over.
-    pub(crate) async fn room(
-        &self,
-        among: &Readings,
-        who: Option<&Who>,
-        bytes: usize,
-    ) -> Result<Reading, Refusal> {
+    pub(crate) async fn room(&self, among: &Readings, who: &Who, bytes: usize) -> Result<Reading, Refusal> {
         let until = Instant::now() + self.config.store_deadline;
         Ok(among.take(who, bytes, until).await?)
     }
 
-    /// Bytes of the state after a turn, or at the head. Of an earlier turn nobody knows how large it is: as many as the largest
-    /// has.
+    /// Bytes of the state after a turn, or at the head with the boundaries it is made of. Of an earlier turn nobody knows how
+    /// large it is: as many as the largest has.
     pub(crate) async fn state_bytes(&self, run: RunId, turn: Option<i32>) -> Result<usize, Refusal> {
-        let bytes = match turn {
-            None => self.ask("asking how large a state is", || self.store.state_bytes(run)).await?,
-            Some(_) => None,
-        };
-        Ok(bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(Limits::STATE_BYTES))
+        if turn.is_some() {
+            return Ok(Limits::STATE_BYTES);
+        }
+        let (state, tail) = tokio::try_join!(
+            self.ask("asking how large a state is", || self.store.state_bytes(run)),
+            self.ask("asking how large the latest boundaries are", || self.store.tail_bytes(run)),
+        )?;
+        let state = state.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(Limits::STATE_BYTES);
+        Ok(state.saturating_add(usize::try_from(tail).unwrap_or_default()))
     }
 
     /// The same with the run's open calls.
@@ -99,7 +93,7 @@ mod tests {
     use dalsegno_store::sqlite::Sqlite;
 
     use super::*;
-    use crate::room::TWO_STATES;
+    use crate::room::{SMALL, TWO_STATES};
     use crate::{AuthError, Authenticator, Config, PodIdentity};
 
     const ONE: Who = Who::Run(RunId::from_u128(1));
@@ -129,10 +123,12 @@ mod tests {
             let bytes = gateway.state_bytes(run, turn).await.unwrap();
             assert_eq!(bytes, Limits::STATE_BYTES, "how large it is at {turn:?} nobody knows");
         }
-        let room = async |bytes| gateway.room(&gateway.states, None, bytes).await;
+        let room = async |who, bytes| gateway.room(&gateway.states, &Who::Person(who), bytes).await;
+        let room = async |bytes| room(format!("{}", uuid::Uuid::new_v4()), bytes).await;
         let first = room(Limits::STATE_BYTES).await.unwrap();
         let _second = room(Limits::STATE_BYTES).await.unwrap();
-        assert_eq!(room(1).await.unwrap_err().0.code, Code::Unavailable);
+        assert_eq!(room(SMALL + 1).await.unwrap_err().0.code, Code::Unavailable);
+        assert!(room(SMALL).await.is_ok(), "a small one waits for none of them");
         drop(first);
         assert!(room(TWO_STATES).await.is_err());
         assert!(room(Limits::STATE_BYTES).await.is_ok());
@@ -141,7 +137,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_reads_waits_for_the_next_reading_where_nobody_else_does() {
         let gateway = gateway().await;
-        let room = async |who| gateway.room(&gateway.states, Some(who), Limits::STATE_BYTES).await;
+        let room = async |who| gateway.room(&gateway.states, who, Limits::STATE_BYTES).await;
         let first = room(&ONE).await.unwrap();
         assert_eq!(room(&ONE).await.unwrap_err().0.code, Code::TooManyRequests);
         let (second, other) = tokio::join!(room(&ONE), async {
@@ -155,7 +151,7 @@ mod tests {
     #[tokio::test]
     async fn an_attempt_that_goes_on_waits_for_nobody_who_looks() {
         let gateway = gateway().await;
-        let _looking = gateway.room(&gateway.states, Some(&ONE), TWO_STATES).await.unwrap();
-        assert!(gateway.room(&gateway.resumes, Some(&ONE), TWO_STATES).await.is_ok());
+        let _looking = gateway.room(&gateway.states, &ONE, TWO_STATES).await.unwrap();
+        assert!(gateway.room(&gateway.resumes, &ONE, TWO_STATES).await.is_ok());
     }
 }

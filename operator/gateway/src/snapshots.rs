@@ -87,9 +87,10 @@ pub(crate) fn committed(gateway: &Gateway, run: RunId, turn: i32, whole: bool) {
             Some(permit) => Some(permit),
             None => permits.acquire_owned().await.ok(),
         };
-        // Without room the next commit asks again.
         let Ok(bytes) = gateway.state_bytes(run, None).await else { return };
-        let Ok(_room) = gateway.room(&gateway.states, None, bytes).await else { return };
+        // Nobody waits for it: it has its place behind whoever looks, however long they all take.
+        let room = gateway.states.room().take_bytes(bytes);
+        let Some(Some(_room)) = gateway.closing.run_until_cancelled(room).await else { return };
         // Its decoding and comparing would keep a thread from those that answer calls.
         let (asking, runtime) = (gateway.clone(), Handle::current());
         let asked = tokio::task::spawn_blocking(move || {

@@ -166,6 +166,7 @@ macro_rules! pass {
 }
 
 pass! {
+    async fn tail_bytes(&self, run: RunId) -> Result<i64>;
     async fn state_bytes(&self, run: RunId) -> Result<Option<i64>>;
     async fn open_calls_bytes(&self, run: RunId) -> Result<i64>;
     async fn rewrap_keys(&self) -> Result<dalsegno_store::keys::Rewrapped>;

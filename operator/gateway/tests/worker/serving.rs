@@ -258,13 +258,16 @@ async fn idle_connections_give_their_places_to_those_that_wait() {
     serving.ended.await.unwrap().unwrap();
 }
 
+const PATIENT: Duration = Duration::from_secs(20);
+
 /// Larger than what a connection takes before its peer reads.
 const LARGE: usize = 3 << 20;
 
 /// A worker that has committed a large state, before a gateway that has room for this one answer, and for one body.
-async fn large(stall_limit: Duration) -> World {
-    let patient = Duration::from_secs(20);
-    let config = Config { store_deadline: patient, body_deadline: patient, stall_limit, ..quick() };
+async fn large(stall_limit: Duration, follow_limit: Duration) -> World {
+    let patient = PATIENT;
+    let config =
+        Config { store_deadline: patient, body_deadline: patient, stall_limit, follow_limit, ..quick() };
     let world = World::attached().await.with(config.clone());
     let state = format!("\"{}\"", "x".repeat(LARGE));
     world.post("turns/1", commit(1, &state)).await.ok();
@@ -291,7 +294,7 @@ async fn ask_for_state(world: &World, address: SocketAddr) -> TcpStream {
 
 #[tokio::test]
 async fn a_worker_that_does_not_read_its_answer_keeps_nobody_from_committing_and_is_not_waited_for() {
-    let world = large(Duration::from_secs(2)).await;
+    let world = large(Duration::from_secs(2), PATIENT).await;
     let serving = start(&world).await;
     let unread = ask_for_state(&world, serving.address).await;
     let started = Instant::now();
@@ -311,17 +314,32 @@ async fn a_worker_that_does_not_read_its_answer_keeps_nobody_from_committing_and
 #[tokio::test]
 async fn a_reader_that_takes_its_time_gets_all_of_its_answer() {
     let limit = Duration::from_millis(800);
-    let world = large(limit).await;
+    let world = large(limit, PATIENT).await;
     let serving = start(&world).await;
-    let mut slow = ask_for_state(&world, serving.address).await;
-    let (started, mut read, mut some) = (Instant::now(), 0, vec![0; 128 << 10]);
-    loop {
-        match slow.read_exact(&mut some).await {
-            Ok(bytes) => read += bytes,
-            Err(error) => break assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof),
-        }
-        tokio::time::sleep(limit / 8).await;
-    }
-    assert!(read >= LARGE && started.elapsed() > 2 * limit, "{read} bytes in {:?}", started.elapsed());
+    let slow = ask_for_state(&world, serving.address).await;
+    let (read, took) = read_slowly(slow, limit / 8).await;
+    assert!(read >= LARGE && took > 2 * limit, "{read} bytes in {took:?}");
     serving.end().await;
+}
+
+#[tokio::test]
+async fn no_reader_keeps_its_place_for_longer_than_a_stream_may_last() {
+    let limit = Duration::from_millis(800);
+    let world = large(limit, limit).await;
+    let serving = start(&world).await;
+    let slow = ask_for_state(&world, serving.address).await;
+    let (read, took) = read_slowly(slow, limit / 8).await;
+    assert!(read < LARGE && took > limit / 2, "{read} bytes in {took:?}");
+    world.get("events").await.ok();
+    serving.end().await;
+}
+
+/// Bytes that come, some of them at a time with a pause after each, and how long that took.
+async fn read_slowly(mut connection: TcpStream, pause: Duration) -> (usize, Duration) {
+    let (started, mut read, mut some) = (Instant::now(), 0, vec![0; 128 << 10]);
+    while let Ok(bytes) = connection.read_exact(&mut some).await {
+        read += bytes;
+        tokio::time::sleep(pause).await;
+    }
+    (read, started.elapsed())
 }

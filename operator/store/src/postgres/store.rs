@@ -190,6 +190,12 @@ impl Store for Postgres {
             .map_err(|fault| fault.while_("asking how much the open calls are"))
     }
 
+    async fn tail_bytes(&self, run: RunId) -> Result<i64> {
+        self.do_tail_bytes(run)
+            .await
+            .map_err(|fault| fault.while_("asking how large the latest boundaries are"))
+    }
+
     async fn state_bytes(&self, run: RunId) -> Result<Option<i64>> {
         self.do_state_bytes(run).await.map_err(|fault| fault.while_("asking how large a state is"))
     }

@@ -5,11 +5,14 @@ use sqlx::Row as _;
 use super::Postgres;
 use super::row::record;
 use crate::fault::{Fault, Work};
-use crate::{Acknowledged, Attached, Digest, RunId};
+use crate::{Acknowledged, Attached, Digest, RunId, SNAPSHOT_DUE};
 
 const ATTACH: &str = "SELECT * FROM ds_attach_v1($1, $2, $3)";
 
 const ACKNOWLEDGE: &str = "SELECT ds_acknowledge_cancel_v1($1, $2) AS verdict";
+
+const TAIL_BYTES: &str = "SELECT coalesce(sum(coalesce(octet_length(ops), 0) + coalesce(octet_length(events), 0)), 0)::bigint AS bytes \
+     FROM (SELECT ops, events FROM boundaries WHERE run = $1 ORDER BY turn DESC, boundary DESC, epoch DESC LIMIT $2) AS tail";
 
 const STATE_BYTES: &str = "SELECT CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS bytes FROM runs WHERE id = $1";
 
@@ -48,6 +51,11 @@ impl Postgres {
     pub(super) async fn do_state_bytes(&self, run: RunId) -> Work<Option<i64>> {
         let row = self.pool.optional(sqlx::query(STATE_BYTES).bind(run)).await?;
         Ok(row.map(|row| row.try_get("bytes")).transpose()?.flatten())
+    }
+
+    pub(super) async fn do_tail_bytes(&self, run: RunId) -> Work<i64> {
+        let query = sqlx::query(TAIL_BYTES).bind(run).bind(i64::from(SNAPSHOT_DUE) * 2);
+        Ok(self.pool.one(query).await?.try_get("bytes")?)
     }
 
     pub(super) async fn do_is_current(&self, run: RunId, capability: &Digest) -> Work<bool> {

@@ -12,7 +12,7 @@ use super::row::RunRow;
 use crate::fault::{Fault, Work, timestamp};
 use crate::{
     Attempt, BeatRow, CAPACITY, CallCounts, CancelRow, Deadlines, Digest, FinishRow, HeadRow, Held, LookUp,
-    Retention, RunId, RunRecord, header,
+    Retention, RunId, RunRecord, SNAPSHOT_DUE, header,
 };
 
 /// Attempts in a record: the current one and those before it.
@@ -225,4 +225,13 @@ pub(super) async fn is_current(conn: &mut SqliteConnection, run: RunId, capabili
 /// How large the state at the head is at most.
 pub(super) async fn state_bytes(conn: &mut SqliteConnection, run: RunId) -> Work<Option<i64>> {
     Ok(RunRow::load(conn, run).await?.and_then(|row| row.known_state_bytes()))
+}
+
+/// How many bytes are kept of the latest boundaries.
+pub(super) async fn tail_bytes(conn: &mut SqliteConnection, run: RunId) -> Work<i64> {
+    let bytes = sqlx::query_scalar(
+        "SELECT coalesce(sum(coalesce(length(ops), 0) + coalesce(length(events), 0)), 0) \
+         FROM (SELECT ops, events FROM boundaries WHERE run = ? ORDER BY turn DESC, boundary DESC, epoch DESC LIMIT ?)",
+    );
+    Ok(bytes.bind(run).bind(SNAPSHOT_DUE * 2).fetch_one(conn).await?)
 }

@@ -237,6 +237,11 @@ impl Store for Sqlite {
         self.read(doing, move |conn, _| Box::pin(open_calls::bytes_of(conn, run))).await
     }
 
+    async fn tail_bytes(&self, run: RunId) -> Result<i64> {
+        let doing = "asking how large the latest boundaries are";
+        self.read(doing, move |conn, _| Box::pin(read::tail_bytes(conn, run))).await
+    }
+
     async fn state_bytes(&self, run: RunId) -> Result<Option<i64>> {
         self.read("asking how large a state is", move |conn, _| Box::pin(read::state_bytes(conn, run))).await
     }

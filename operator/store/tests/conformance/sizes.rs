@@ -1,7 +1,8 @@
 //! How large a state may become, and that nobody is refused who keeps his small.
 
 use dalsegno_protocol::{Boundary, Channel, ChannelOps, Limits};
-use dalsegno_store::{Commit, Committed, Place, Rewind, size};
+use dalsegno_store::{Commit, Committed, Place, Rewind, SNAPSHOT_DUE, size};
+use uuid::Uuid;
 
 use crate::faces::{on_every_face, tamper};
 use crate::rewinds::done;
@@ -13,6 +14,7 @@ on_every_face! {
     a_rewind_neither_takes_room_nor_gives_any_that_is_not_there,
     what_an_older_binary_has_committed_is_counted,
     too_large_is_judged_last,
+    what_a_lookup_may_read_of_the_latest_boundaries_is_counted,
 }
 
 /// A commit of these channel operations.
@@ -59,6 +61,25 @@ async fn a_state_that_grows_is_refused_at_its_limit_and_goes_on_once_it_is_cut(w
     assert_eq!(world.state_bytes(worker.run).await.unwrap(), Some(counted), "as it was counted");
     ok(world.commit(&append(&worker, 4, 1)).await.unwrap());
     assert_eq!(world.state_bytes(worker.run).await.unwrap(), Some(counted + 64 + 3 + 65), "and added to");
+}
+
+async fn what_a_lookup_may_read_of_the_latest_boundaries_is_counted(world: &World) {
+    let worker = world.worker().await;
+    assert_eq!(world.tail_bytes(worker.run).await.unwrap(), 0);
+    // Nothing that a codec makes small.
+    let said: String = (0..2_000).map(|_| Uuid::new_v4().simple().to_string()).collect();
+    let events = vec![json(&format!("\"{said}\""))];
+    ok(world.commit(&Commit { events, ..worker.result(1) }).await.unwrap());
+    let large = world.tail_bytes(worker.run).await.unwrap();
+    assert!(large > 32_000, "{large}");
+    for turn in 2..SNAPSHOT_DUE * 2 {
+        ok(world.commit(&worker.result(turn)).await.unwrap());
+    }
+    assert!(world.tail_bytes(worker.run).await.unwrap() >= large);
+    for turn in 0..2 {
+        ok(world.commit(&worker.result(SNAPSHOT_DUE * 2 + turn)).await.unwrap());
+    }
+    assert!(world.tail_bytes(worker.run).await.unwrap() < large, "no lookup reads that any more");
 }
 
 /// What operations can add is far more than what they do.
