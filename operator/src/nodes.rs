@@ -1,4 +1,6 @@
 //! Every node's readiness, as last seen: also of nodes that are gone, while pods are on them.
+//!
+//! A cache may start work and prove nothing: whoever would believe that a node is gone asks the API server first.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -26,20 +28,34 @@ struct Book {
 #[derive(Debug)]
 struct Kept {
     sight: NodeSight,
-    /// The API server does not know it.
-    gone: bool,
+    /// The watch tells of it. Else it has never done so, or told that the node is gone.
+    watched: bool,
 }
 
 impl NodeBook {
-    /// A node; one that the API server has not told of is not Ready, since it was first asked for.
-    pub fn get(&self, name: &str, now: Timestamp) -> NodeSight {
-        let unknown = || Kept { sight: NodeSight { ready: false, since: now }, gone: true };
-        lock(&self.0).nodes.entry(name.to_owned()).or_insert_with(unknown).sight
+    /// A node that the watch tells of.
+    pub fn watched(&self, name: &str) -> Option<NodeSight> {
+        lock(&self.0).nodes.get(name).filter(|it| it.watched).map(|it| it.sight)
     }
 
-    /// Forgets nodes that are gone, but for these.
+    /// What the API server answered of a node that the watch does not tell of: as the node says, or, if there is none, not
+    /// Ready since it was first missed. It is for one look: the watch may have told of the node's end while the answer was
+    /// under way, and would not do so again.
+    pub fn answered(&self, name: &str, node: Option<&Node>, now: Timestamp) -> NodeSight {
+        let mut book = lock(&self.0);
+        let before = book.nodes.get(name);
+        if let Some(kept) = before.filter(|it| it.watched) {
+            return kept.sight;
+        }
+        let since = before.filter(|it| !it.sight.ready).map_or(now, |it| it.sight.since);
+        let sight = node.map_or(NodeSight { ready: false, since }, |node| sight_of(node, since));
+        book.nodes.insert(name.to_owned(), Kept { sight, watched: false });
+        sight
+    }
+
+    /// Forgets nodes that the watch does not tell of, but for these.
     pub fn forget_gone(&self, but: impl Fn(&str) -> bool) {
-        lock(&self.0).nodes.retain(|name, kept| !kept.gone || but(name));
+        lock(&self.0).nodes.retain(|name, kept| kept.watched || but(name));
     }
 
     /// Takes in what a watch said; answers which nodes changed.
@@ -67,7 +83,7 @@ impl NodeBook {
 impl Book {
     fn put(&mut self, node: &Node, now: Timestamp) -> Vec<String> {
         let (name, sight) = (node.name_any(), sight_of(node, now));
-        let before = self.nodes.insert(name.clone(), Kept { sight, gone: false });
+        let before = self.nodes.insert(name.clone(), Kept { sight, watched: true });
         let changed = before.is_none_or(|it| it.sight.ready != sight.ready);
         changed.then_some(name).into_iter().collect()
     }
@@ -76,7 +92,7 @@ impl Book {
     fn lose(&mut self, which: impl Fn(&str) -> bool, now: Timestamp) -> Vec<String> {
         let mut changed = Vec::new();
         for (name, kept) in self.nodes.iter_mut().filter(|(name, _)| which(name)) {
-            kept.gone = true;
+            kept.watched = false;
             if kept.sight.ready {
                 kept.sight = NodeSight { ready: false, since: now };
                 changed.push(name.clone());
@@ -119,6 +135,10 @@ mod tests {
         .unwrap()
     }
 
+    fn ready(since: i64) -> NodeSight {
+        NodeSight { ready: true, since: at(since) }
+    }
+
     fn not_ready(since: i64) -> NodeSight {
         NodeSight { ready: false, since: at(since) }
     }
@@ -132,17 +152,24 @@ mod tests {
         book.take(Event::Init, at(3));
         assert!(book.take(Event::InitApply(node("b", true)), at(3)).is_empty(), "as it was");
         assert_eq!(book.take(Event::InitDone, at(3)), ["a"]);
-        assert_eq!(["a", "c"].map(|name| book.get(name, at(4))), [not_ready(3), not_ready(1)]);
-        assert_eq!(book.get("b", at(4)), NodeSight { ready: true, since: at(1) });
+        assert_eq!(["a", "b", "c"].map(|name| book.watched(name)), [None, Some(ready(1)), None]);
+        let missed = |name: &str, now| book.answered(name, None, at(now));
+        assert_eq!(["a", "c"].map(|name| missed(name, 4)), [not_ready(3), not_ready(1)]);
         assert_eq!(book.take(Event::Delete(node("b", true)), at(5)), ["b"]);
-        assert_eq!(book.get("b", at(6)), not_ready(5));
+        assert_eq!((book.watched("b"), missed("b", 6)), (None, not_ready(5)));
     }
 
     #[test]
-    fn a_node_that_nobody_has_told_of_is_not_ready_since_it_was_first_asked_for() {
+    fn a_node_that_nobody_has_told_of_is_as_the_api_server_answers_or_not_ready_since_it_was_first_missed() {
         let book = NodeBook::default();
-        assert_eq!([5, 9].map(|now| book.get("a", at(now))), [not_ready(5); 2]);
-        assert_eq!(book.take(Event::Apply(node("a", true)), at(10)), ["a"], "it is there after all");
+        let answered = |it: Option<Node>, now| book.answered("a", it.as_ref(), at(now));
+        assert_eq!([5, 9].map(|now| answered(None, now)), [not_ready(5); 2]);
+        assert_eq!(answered(Some(node("a", true)), 10), ready(1), "it is there after all");
+        assert_eq!(book.watched("a"), None, "and is asked for again");
+        assert_eq!([11, 12].map(|now| answered(None, now)), [not_ready(11); 2]);
+        assert_eq!(book.take(Event::Apply(node("a", true)), at(13)), ["a"]);
+        assert_eq!(answered(None, 14), ready(1), "the watch tells of it meanwhile");
+        assert_eq!(book.watched("a"), Some(ready(1)));
     }
 
     #[test]
@@ -155,8 +182,8 @@ mod tests {
             book.take(Event::Delete(node(name, true)), at(3));
         }
         book.forget_gone(|name| name == "a");
-        assert_eq!(book.get("a", at(9)), not_ready(3));
-        assert_eq!(book.get("b", at(9)), not_ready(9), "as one that nobody has told of");
-        assert!(book.get("c", at(9)).ready);
+        assert_eq!(book.answered("a", None, at(9)), not_ready(3));
+        assert_eq!(book.answered("b", None, at(9)), not_ready(9), "as one that nobody has told of");
+        assert_eq!(book.watched("c"), Some(ready(1)));
     }
 }

@@ -5,6 +5,7 @@ use dalsegno_core::{AgentSight, NodeSight, Observed, PodSight, StoreSight};
 use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, AgentRun};
 use dalsegno_store::{AttemptState, LookUp, RunRecord};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Error as ApiError};
@@ -36,7 +37,7 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
     let mut node = None;
     if let Some(row) = row {
         prove_absence(ctx, row, &mut pods).await?;
-        node = node_of(ctx, row, &pods);
+        node = node_of(ctx, row, &pods).await?;
     }
     Ok(Observed {
         store,
@@ -83,7 +84,7 @@ async fn prove_absence(ctx: &Context, row: &RunRecord, pods: &mut Vec<PodSight>)
     let (Some(uid), Some(name)) = (&attempt.pod_uid, &attempt.pod_name) else {
         return Ok(());
     };
-    if !matches!(attempt.state, AttemptState::Created | AttemptState::Attached) {
+    if !is_under_way(row) {
         return Ok(());
     }
     let seen = pods.iter().position(|it| it.uid() == uid);
@@ -106,21 +107,100 @@ async fn prove_absence(ctx: &Context, row: &RunRecord, pods: &mut Vec<PodSight>)
     Ok(())
 }
 
-/// The node of the current attempt; that it is not Ready counts only while the API server answered us.
-fn node_of(ctx: &Context, row: &RunRecord, pods: &[PodSight]) -> Option<NodeSight> {
+/// The node of the current attempt. That it is gone is believed only of a live answer, and that it is not Ready counts only
+/// while the API server answered us.
+async fn node_of(ctx: &Context, row: &RunRecord, pods: &[PodSight]) -> Result<Option<NodeSight>> {
+    let attempt = &row.attempt;
     let of_pod = || {
-        let uid = row.attempt.pod_uid.as_ref()?;
+        let uid = attempt.pod_uid.as_ref()?;
         pods.iter().find(|it| it.uid() == uid)?.pod.spec.as_ref()?.node_name.as_ref()
     };
-    let name = row.attempt.node.as_ref().or_else(of_pod)?;
-    let now = Timestamp::now();
-    let sight = ctx.nodes.get(name, now);
-    let answering = ctx.api.answering_since(now);
+    // Of an attempt that is over the node is no evidence any more.
+    let Some(name) = attempt.node.as_ref().or_else(of_pod).filter(|_| is_under_way(row)) else {
+        return Ok(None);
+    };
+    let sight = match ctx.nodes.watched(name) {
+        Some(sight) => sight,
+        None => {
+            let api: Api<Node> = Api::all(ctx.client.clone());
+            let live = api.get_opt(name).await.map_err(Error::api("looking for the worker's node"))?;
+            ctx.nodes.answered(name, live.as_ref(), Timestamp::now())
+        }
+    };
+    let answering = ctx.api.answering_since(Timestamp::now());
     let since = if sight.ready { sight.since } else { sight.since.max(answering) };
-    Some(NodeSight { since, ..sight })
+    Ok(Some(NodeSight { since, ..sight }))
+}
+
+/// Whether the current attempt has a pod, and no end.
+fn is_under_way(row: &RunRecord) -> bool {
+    matches!(row.attempt.state, AttemptState::Created | AttemptState::Attached)
 }
 
 /// Whether an API error says that something is not there.
 pub fn is_not_found(error: &ApiError) -> bool {
     matches!(error, ApiError::Api(status) if status.is_not_found())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
+
+    use std::sync::Arc;
+
+    use axum::http::Method;
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::world::{self, Asked, Fault};
+
+    /// A worker on the node `n1`, which the API server has or not, and which no watch has told of.
+    async fn on_a_node(objects: Vec<Value>) -> (Arc<Context>, RunRecord, Asked, Fault) {
+        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+        let fault = Fault::default();
+        let (ctx, asked) = world::context_with(store, objects, fault.clone());
+        let run = world::worked(ctx.store.as_ref(), "nightly", 1).await;
+        ctx.store.record_scheduled(run, 1, "n1").await.unwrap();
+        let row = ctx.store.get_run(run).await.unwrap().unwrap();
+        (ctx, row, asked, fault)
+    }
+
+    fn node(ready: &str) -> Value {
+        let condition =
+            json!({ "type": "Ready", "status": ready, "lastTransitionTime": "2026-05-01T00:00:00Z" });
+        json!({ "metadata": { "name": "n1" }, "status": { "conditions": [condition] } })
+    }
+
+    #[tokio::test]
+    async fn a_node_that_no_watch_has_told_of_is_ready_if_the_api_server_says_so() {
+        for (status, ready) in [("True", true), ("Unknown", false)] {
+            let (ctx, row, asked, _) = on_a_node(vec![node(status)]).await;
+            let sight = node_of(&ctx, &row, &[]).await.unwrap().unwrap();
+            assert_eq!(sight.ready, ready);
+            assert_eq!(asked.lock().unwrap()[0].1, "/api/v1/nodes/n1");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_is_gone_only_if_the_api_server_says_so_and_one_that_is_watched_is_not_asked_for() {
+        let (ctx, row, asked, fault) = on_a_node(vec![]).await;
+        ctx.api.record(true, Timestamp::UNIX_EPOCH);
+        for code in [Some(500), Some(403), None] {
+            *fault.lock().unwrap() = Some((Method::GET, "/nodes/n1", code));
+            let error = node_of(&ctx, &row, &[]).await.unwrap_err();
+            assert!(error.to_string().contains("looking for the worker's node"), "{error}");
+        }
+        *fault.lock().unwrap() = None;
+        let before = Timestamp::now();
+        let [first, second] =
+            [node_of(&ctx, &row, &[]).await, node_of(&ctx, &row, &[]).await].map(|it| it.unwrap().unwrap());
+        assert!(!first.ready && first.since >= before, "no failure has let the clock run: {first:?}");
+        assert_eq!(first, second);
+
+        ctx.nodes.take(Event::Apply(serde_json::from_value(node("True")).unwrap()), Timestamp::now());
+        asked.lock().unwrap().clear();
+        assert!(node_of(&ctx, &row, &[]).await.unwrap().unwrap().ready);
+        assert!(asked.lock().unwrap().is_empty());
+    }
 }
