@@ -126,10 +126,18 @@ impl Ground for Context {
     }
 
     async fn tell(&self, run: &AgentRun, notices: &mut Vec<Notice>) {
+        if notices.is_empty() {
+            return;
+        }
         let (recorder, reference) = (self.recorder(), run.object_ref(&()));
+        let mut failed = false;
         for notice in notices.drain(..) {
             // Not what it says: that may repeat a worker's last words, which are for those who may read its events.
             tracing::info!(reason = notice.reason, "told");
+            // Where one is not taken the next is not either, and each would be waited for.
+            if failed {
+                continue;
+            }
             let event = Event {
                 type_: match notice.level {
                     Level::Normal => EventType::Normal,
@@ -141,7 +149,8 @@ impl Ground for Context {
                 secondary: None,
             };
             if let Err(error) = recorder.publish(&event, &reference).await {
-                tracing::warn!(%error, "an event could not be written");
+                failed = true;
+                tracing::warn!(%error, "an event could not be written, and none after it is");
             }
         }
     }
@@ -187,4 +196,48 @@ pub fn truncated(mut note: String) -> String {
         note.push('…');
     }
     note
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
+
+    use std::convert::Infallible;
+    use std::future::pending;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+    use crate::context::EVENT_PATIENCE;
+    use crate::world;
+
+    #[tokio::test]
+    async fn events_of_which_the_api_server_says_nothing_are_waited_for_once_and_not_for_long() {
+        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+        let (mut ctx, _) = world::context(store, vec![]);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let silent = tower::service_fn(move |_: Request<Body>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            pending::<std::result::Result<Response<Body>, Infallible>>()
+        });
+        Arc::get_mut(&mut ctx).unwrap().client = Client::new(silent, "shop");
+        let run = json!({ "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun", "spec": {},
+                          "metadata": { "name": "nightly", "namespace": "shop", "uid": "uid-1" } });
+        let run = serde_json::from_value(run).unwrap();
+        let notice = |reason: &str| Notice {
+            level: Level::Normal,
+            reason: reason.to_owned(),
+            note: String::new(),
+            action: "Watch".to_owned(),
+        };
+        let mut notices = ["Starting", "Running", "Done"].map(notice).to_vec();
+        let telling = ctx.tell(&run, &mut notices);
+        tokio::time::timeout(EVENT_PATIENCE * 2, telling).await.expect("it comes to an end");
+        assert_eq!((asked.load(Ordering::Relaxed), notices.len()), (1, 0));
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use dalsegno_core::{HeadSight, Refusal};
 use dalsegno_crds::AgentRun;
@@ -13,12 +14,16 @@ use kube::runtime::reflector::{ObjectRef, Store as Cache};
 use kube::{Api, Client, Resource as _};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::client::bounded;
 use crate::crash::CrashPoint;
 use crate::kept::{Definition, Run};
 use crate::nodes::NodeBook;
 use crate::pods::{Owner, PodBook, RunKey};
 use crate::sync::lock;
 use crate::telemetry::Metrics;
+
+/// How long the answer about an event may take. None is worth waiting for: what it tells stands in the status too.
+pub const EVENT_PATIENCE: Duration = Duration::from_secs(3);
 
 /// What every reconcile shares.
 pub struct Context {
@@ -67,10 +72,10 @@ impl Context {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Writes events. A recorder keeps each of them for minutes, to count the ones that are told again; ours are told
-    /// once, so that none outlives what it tells of.
+    /// Writes events, and waits for none for long: whoever tells holds a run's slot meanwhile. A recorder keeps each of them
+    /// for minutes, to count the ones that are told again; ours are told once, so that none outlives what it tells of.
     pub fn recorder(&self) -> Recorder {
-        Recorder::new(self.client.clone(), self.reporter.clone())
+        Recorder::new(bounded(self.client.clone(), EVENT_PATIENCE), self.reporter.clone())
     }
 
     /// Has the controller look at a run.
