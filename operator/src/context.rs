@@ -21,6 +21,7 @@ use crate::nodes::NodeBook;
 use crate::pods::{Owner, PodBook, RunKey};
 use crate::sync::lock;
 use crate::telemetry::Metrics;
+use crate::unreadable::Unreadable;
 
 /// How long the answer about an event may take. None is worth waiting for: what it tells stands in the status too.
 pub const EVENT_PATIENCE: Duration = Duration::from_secs(3);
@@ -39,8 +40,8 @@ pub struct Context {
     pub nodes: NodeBook,
     /// Every AgentDefinition, as last seen.
     pub definitions: Cache<Definition>,
-    /// In which generation objects that cannot be read were told of, by UID.
-    pub unreadable: Mutex<HashMap<String, Option<i64>>>,
+    /// The objects that cannot be read now.
+    pub unreadable: Unreadable,
     /// Since when the API server has answered us.
     pub api: ApiHealth,
     /// Pods that the API server refused, by UID of the AgentRun.
@@ -92,7 +93,7 @@ impl Context {
         let definitions = self.definitions.state();
         let definitions = definitions.iter().filter_map(|it| it.meta().uid.as_deref());
         let there: HashSet<&str> = runs.iter().map(|it| it.uid.as_str()).chain(definitions).collect();
-        lock(&self.unreadable).retain(|uid, _| there.contains(uid.as_str()));
+        self.unreadable.forget_all_but(|uid| there.contains(uid), &self.metrics);
         lock(&self.refusals).retain(|uid, _| there.contains(uid.as_str()));
         lock(&self.heads).retain(|uid, _| there.contains(uid.as_str()));
         lock(&self.failures).retain(|uid, _| there.contains(uid.as_str()));

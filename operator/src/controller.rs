@@ -101,10 +101,10 @@ pub(crate) async fn guarded(run: Arc<Run>, ctx: Arc<Context>) -> Result<Action> 
     if let Err(error) = &read
         && run.meta().deletion_timestamp.is_none()
     {
-        unreadable::tell(&ctx, run.as_ref(), &error.to_string()).await;
-        return Ok(Action::await_change());
+        return Ok(unreadable::tell(&ctx, run.as_ref(), &error.to_string()).await);
     }
     let uid = run.uid().unwrap_or_default();
+    ctx.unreadable.forget(&uid, &ctx.metrics);
     let namespace = run.namespace().unwrap_or_default();
     let span = tracing::info_span!("reconcile", namespace, run = run.name_any());
     let started = std::time::Instant::now();

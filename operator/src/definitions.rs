@@ -45,11 +45,9 @@ pub async fn run(
 pub(crate) async fn check(definition: Arc<Definition>, ctx: Arc<Context>) -> Result<Action> {
     let definition = match definition.read() {
         Ok(definition) => definition,
-        Err(error) => {
-            unreadable::tell(&ctx, definition.as_ref(), &error.to_string()).await;
-            return Ok(Action::await_change());
-        }
+        Err(error) => return Ok(unreadable::tell(&ctx, definition.as_ref(), &error.to_string()).await),
     };
+    ctx.unreadable.forget(&definition.uid().unwrap_or_default(), &ctx.metrics);
     let namespace = definition.namespace().ok_or(Error::Nameless("namespace"))?;
     let old = definition.status.clone().unwrap_or_default();
     let generation = definition.metadata.generation;

@@ -30,6 +30,7 @@ use crate::kept::{Definition, Run};
 use crate::nodes::NodeBook;
 use crate::pods::{self, Owner, PodBook};
 use crate::telemetry::Metrics;
+use crate::unreadable::Unreadable;
 use crate::{anchors, asked, capacity, controller, definitions, leader, pulse, retention};
 
 /// How often the API server is asked whether it answers.
@@ -72,7 +73,7 @@ pub async fn operate(
         pods: PodBook::default(),
         nodes: NodeBook::default(),
         definitions: definition_cache.clone(),
-        unreadable: HashMap::new().into(),
+        unreadable: Unreadable::default(),
         api: ApiHealth::default(),
         refusals: HashMap::new().into(),
         heads: HashMap::new().into(),
@@ -340,17 +341,16 @@ mod tests {
         cache.apply_watcher_event(&watcher::Event::Apply(serde_json::from_value(run).expect("a run")));
         for uid in ["kept", "gone"] {
             lock(&ctx.failures).insert(uid.to_owned(), 1);
-            lock(&ctx.unreadable).insert(uid.to_owned(), None);
         }
-        let left = || (lock(&ctx.failures).len(), lock(&ctx.unreadable).len());
+        let left = || lock(&ctx.failures).len();
         let (announce, filled) = oneshot::channel();
         let mut forgetting = pin!(forget(ctx.clone(), runs, filled));
         let moment = Duration::from_millis(50);
         let early = tokio::time::timeout(moment, &mut forgetting).await;
-        assert!(early.is_err() && left() == (2, 2));
+        assert!(early.is_err() && left() == 2);
         let _ = announce.send(());
         let later = tokio::time::timeout(moment, forgetting).await;
-        assert!(later.is_err() && left() == (1, 1));
+        assert!(later.is_err() && left() == 1);
         assert!(lock(&ctx.failures).contains_key("kept"));
     }
 

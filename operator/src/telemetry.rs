@@ -37,7 +37,7 @@ pub struct Metrics {
     reconciles: Family<OutcomeLabel, Counter>,
     pulses: Family<OutcomeLabel, Counter>,
     lookups: Family<ResultLabel, Counter>,
-    unreadable: Family<KindLabel, Counter>,
+    unreadable: Family<KindLabel, Gauge>,
     damage: Family<PlaceLabel, Counter>,
     active: Gauge,
     expired_runs: Counter,
@@ -79,7 +79,7 @@ struct ResultLabel {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabel {
-    kind: String,
+    kind: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -116,15 +116,15 @@ impl Metrics {
         registry.register("reconciles", "Reconciles, by outcome", self.reconciles.clone());
         registry.register("pulses", "Queries for deadlines and changes, by outcome", self.pulses.clone());
         registry.register("lookups", "Looks into the store, by what came back", self.lookups.clone());
-        // These two are there from the start, so that a rate can be taken of the first one too.
         for kind in KINDS {
-            drop(self.unreadable.get_or_create(&KindLabel { kind: kind.to_owned() }));
+            drop(self.unreadable.get_or_create(&KindLabel { kind }));
         }
         registry.register(
-            "unreadable",
-            "Objects that are not what this version reads, by kind: each once as it stands",
+            "unreadable_objects",
+            "Objects that are not what this version reads, by kind",
             self.unreadable.clone(),
         );
+        // There from the start, so that a rate can be taken of the first one too.
         for place in PLACES {
             drop(self.damage.get_or_create(&PlaceLabel { place }));
         }
@@ -180,9 +180,12 @@ impl Metrics {
         self.lookups.get_or_create(&ResultLabel { result }).inc();
     }
 
-    /// An object of this kind is not what this version reads.
-    pub fn unreadable(&self, kind: &str) {
-        self.unreadable.get_or_create(&KindLabel { kind: kind.to_owned() }).inc();
+    /// So many objects of each kind are not what this version reads.
+    pub fn unreadable(&self, objects: impl Fn(&str) -> usize) {
+        for kind in KINDS {
+            let objects = i64::try_from(objects(kind)).unwrap_or(i64::MAX);
+            self.unreadable.get_or_create(&KindLabel { kind }).set(objects);
+        }
     }
 
     /// What stands in the store at this place is not what was written.
@@ -296,8 +299,8 @@ mod tests {
     fn what_is_alerted_of_the_first_time_is_counted_from_0_on() {
         let text = told(&Metrics::default());
         for series in [
-            r#"unreadable_total{kind="AgentRun"}"#,
-            r#"unreadable_total{kind="AgentDefinition"}"#,
+            r#"unreadable_objects{kind="AgentRun"}"#,
+            r#"unreadable_objects{kind="AgentDefinition"}"#,
             r#"damage_total{place="head"}"#,
             r#"damage_total{place="run"}"#,
             r#"damage_total{place="retention"}"#,
@@ -344,7 +347,6 @@ mod tests {
         metrics.reconciled(Duration::from_millis(5), true);
         metrics.pulse(true);
         metrics.looked_up("found");
-        metrics.unreadable("AgentRun");
         metrics.holds(vec![Held { namespace: Some("shop".into()), bytes: 1 }]);
         metrics.active(1);
         let text = told(&metrics);

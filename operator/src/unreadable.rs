@@ -1,42 +1,102 @@
 //! Objects that are not what this version reads, as when they were stored under an older schema. They are left alone
 //! until they are deleted, stop no other, and somebody is told.
 
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use dalsegno_core::decide::LOOK_AGAIN;
 use dalsegno_crds::Reason;
 use kube::Resource;
+use kube::runtime::controller::Action;
 use kube::runtime::events::{Event, EventType};
 
 use crate::cluster::truncated;
 use crate::context::Context;
 use crate::sync::lock;
+use crate::telemetry::Metrics;
 
-/// Tells of an object that cannot be read, once as it stands: by the log, the metrics and an event. Its status is left as
-/// it is, since nobody knows what else in it would be lost.
-pub async fn tell<K: Resource<DynamicType = ()>>(ctx: &Context, object: &K, error: &str) {
+/// The objects that cannot be read now, by UID.
+#[derive(Debug, Default)]
+pub struct Unreadable(Mutex<HashMap<String, Seen>>);
+
+#[derive(Debug)]
+struct Seen {
+    kind: String,
+    generation: Option<i64>,
+    /// An event tells of it as it stands.
+    told: bool,
+}
+
+impl Unreadable {
+    /// One more, or another generation of it: whether that is news, and whether an event told of it.
+    fn see(&self, uid: &str, kind: &str, generation: Option<i64>, metrics: &Metrics) -> (bool, bool) {
+        let mut seen = lock(&self.0);
+        if let Some(before) = seen.get(uid).filter(|it| it.generation == generation) {
+            return (false, before.told);
+        }
+        seen.insert(uid.to_owned(), Seen { kind: kind.to_owned(), generation, told: false });
+        count(&seen, metrics);
+        (true, false)
+    }
+
+    fn told(&self, uid: &str) {
+        if let Some(seen) = lock(&self.0).get_mut(uid) {
+            seen.told = true;
+        }
+    }
+
+    /// This one can be read, or is being deleted.
+    pub fn forget(&self, uid: &str, metrics: &Metrics) {
+        let mut seen = lock(&self.0);
+        if seen.remove(uid).is_some() {
+            count(&seen, metrics);
+        }
+    }
+
+    /// Forgets all but these.
+    pub fn forget_all_but(&self, these: impl Fn(&str) -> bool, metrics: &Metrics) {
+        let mut seen = lock(&self.0);
+        seen.retain(|uid, _| these(uid));
+        count(&seen, metrics);
+    }
+}
+
+fn count(seen: &HashMap<String, Seen>, metrics: &Metrics) {
+    metrics.unreadable(|kind| seen.values().filter(|it| it.kind == kind).count());
+}
+
+/// Tells of an object that cannot be read, once as it stands: by the log, and by an event, which is tried until it is taken.
+/// The metrics tell of it as long as it is so. Its status is left as it is, since nobody knows what else in it would be lost.
+/// Answers when to look again: not every change of an object wakes anybody.
+pub async fn tell<K: Resource<DynamicType = ()>>(ctx: &Context, object: &K, error: &str) -> Action {
     let (uid, generation) = (object.meta().uid.clone().unwrap_or_default(), object.meta().generation);
-    if lock(&ctx.unreadable).insert(uid, generation) == Some(generation) {
-        return;
-    }
     let kind = K::kind(&());
-    ctx.metrics.unreadable(&kind);
-    tracing::error!(
-        kind = %kind,
-        namespace = object.meta().namespace,
-        name = object.meta().name,
-        error,
-        "an object cannot be read and is left alone"
-    );
-    let event = Event {
-        type_: EventType::Warning,
-        reason: Reason::Malformed.to_string(),
-        note: Some(truncated(format!(
-            "this {kind} cannot be read and is left alone: {error}. Correct the field, or apply it again"
-        ))),
-        action: "Read".to_owned(),
-        secondary: None,
-    };
-    if let Err(error) = ctx.recorder().publish(&event, &object.object_ref(&())).await {
-        tracing::warn!(%error, "an event could not be written");
+    let (is_news, told) = ctx.unreadable.see(&uid, &kind, generation, &ctx.metrics);
+    if is_news {
+        tracing::error!(
+            kind = %kind,
+            namespace = object.meta().namespace,
+            name = object.meta().name,
+            error,
+            "an object cannot be read and is left alone"
+        );
     }
+    if !told {
+        let event = Event {
+            type_: EventType::Warning,
+            reason: Reason::Malformed.to_string(),
+            note: Some(truncated(format!(
+                "this {kind} cannot be read and is left alone: {error}. Correct the field, or apply it again"
+            ))),
+            action: "Read".to_owned(),
+            secondary: None,
+        };
+        match ctx.recorder().publish(&event, &object.object_ref(&())).await {
+            Ok(()) => ctx.unreadable.told(&uid),
+            Err(error) => tracing::warn!(%error, "an event could not be written"),
+        }
+    }
+    Action::requeue(LOOK_AGAIN)
 }
 
 #[cfg(test)]
@@ -47,12 +107,14 @@ mod tests {
     use std::fmt::Debug;
     use std::sync::Arc;
 
-    use axum::http::{Request, Response};
+    use axum::http::{Method, Request, Response};
     use dalsegno_core::AgentSight;
+    use dalsegno_core::decide::LOOK_AGAIN;
     use dalsegno_crds::{AgentDefinition, AgentRun, names};
     use dalsegno_store::{Deadlines, Lifecycle, NewRun, OnPrior, RunId};
     use futures::{StreamExt, stream};
     use kube::client::Body;
+    use kube::runtime::controller::Action;
     use kube::runtime::watcher;
     use kube::{Api, Client, Resource, ResourceExt};
     use serde::de::DeserializeOwned;
@@ -60,7 +122,7 @@ mod tests {
 
     use crate::context::Context;
     use crate::kept::{Definition, Kept, Run};
-    use crate::world::{self, Asked};
+    use crate::world::{self, Asked, Fault};
     use crate::{controller, definitions, observe, pods};
 
     /// An API server that has one AgentDefinition.
@@ -110,8 +172,11 @@ mod tests {
                 "metadata": { "name": "nightly", "namespace": "shop", "uid": "uid-1" } })
     }
 
-    fn counted(ctx: &Context, kind: &str) -> bool {
-        world::metrics(&ctx.metrics).contains(&format!("unreadable_total{{kind=\"{kind}\"}} 1"))
+    /// How many cannot be read now, by the metrics.
+    fn counted(ctx: &Context, kind: &str) -> i64 {
+        let (text, series) =
+            (world::metrics(&ctx.metrics), format!("operator_unreadable_objects{{kind=\"{kind}\"}} "));
+        text.lines().find_map(|line| line.strip_prefix(&series)).unwrap().parse().unwrap()
     }
 
     #[tokio::test]
@@ -133,12 +198,12 @@ mod tests {
             run["metadata"]["generation"] = generation.into();
             let run: Run = serde_json::from_value(run).unwrap();
             let action = controller::guarded(Arc::new(run), ctx.clone()).await.unwrap();
-            assert_eq!(action, kube::runtime::controller::Action::await_change());
+            assert_eq!(action, Action::requeue(LOOK_AGAIN));
         };
         for _ in 0..3 {
             look(1).await;
         }
-        assert!(counted(&ctx, "AgentRun"));
+        assert_eq!(counted(&ctx, "AgentRun"), 1);
         {
             let asked = asked.lock().unwrap();
             let [(method, path, event)] = asked.as_slice() else { panic!("one event: {asked:?}") };
@@ -152,6 +217,55 @@ mod tests {
         }
         look(2).await;
         assert_eq!(asked.lock().unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn an_event_that_is_not_taken_is_tried_again_until_one_is() {
+        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+        let fault: Fault = Arc::new(std::sync::Mutex::new(Some((Method::POST, "/events", Some(500)))));
+        let (ctx, asked) = world::context_with(store, vec![], fault.clone());
+        let run: Run = serde_json::from_value(object("AgentRun", json!({ "agentRef": 7 }))).unwrap();
+        let run = Arc::new(run);
+        for broken in [true, false, false] {
+            if !broken {
+                *fault.lock().unwrap() = None;
+            }
+            controller::guarded(run.clone(), ctx.clone()).await.unwrap();
+        }
+        assert_eq!(asked.lock().unwrap().len(), 2, "one that was refused, and one that was taken");
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_counted_until_it_can_be_or_is_deleted() {
+        let (ctx, _) = context(Value::Null).await;
+        let check = async |uid: &str, template: Value| {
+            let mut definition = object("AgentDefinition", json!({ "template": template }));
+            definition["metadata"]["uid"] = uid.into();
+            let definition: Definition = serde_json::from_value(definition).unwrap();
+            definitions::check(Arc::new(definition), ctx.clone()).await.unwrap();
+            counted(&ctx, "AgentDefinition")
+        };
+        let containers = json!([{ "name": names::WORKER_CONTAINER, "image": "agent" }]);
+        let (good, bad) = (json!({ "spec": { "containers": containers } }), json!("a string"));
+        assert_eq!(check("uid-1", bad.clone()).await, 1);
+        assert_eq!(check("uid-2", bad).await, 2);
+        assert_eq!(check("uid-1", good).await, 1);
+        ctx.forget_all_but(&Default::default());
+        assert_eq!(counted(&ctx, "AgentDefinition"), 0);
+
+        let look = async |spec: Value, deleted: bool| {
+            let mut run = object("AgentRun", spec);
+            run["metadata"]["deletionTimestamp"] =
+                deleted.then_some("2026-05-01T00:00:00Z").map_or(Value::Null, Value::from);
+            let run: Run = serde_json::from_value(run).unwrap();
+            controller::guarded(Arc::new(run), ctx.clone()).await.unwrap();
+            counted(&ctx, "AgentRun")
+        };
+        let (good, bad) = (json!({ "agentRef": { "name": "none" } }), json!({ "agentRef": 7 }));
+        assert_eq!(look(bad.clone(), false).await, 1);
+        assert_eq!(look(good, false).await, 0);
+        assert_eq!(look(bad.clone(), false).await, 1);
+        assert_eq!(look(bad, true).await, 0);
     }
 
     #[tokio::test]
@@ -244,7 +358,7 @@ mod tests {
         let definition = object("AgentDefinition", json!({ "template": [] }));
         let definition: Definition = serde_json::from_value(definition).unwrap();
         definitions::check(Arc::new(definition), ctx.clone()).await.unwrap();
-        assert!(counted(&ctx, "AgentDefinition"));
+        assert_eq!(counted(&ctx, "AgentDefinition"), 1);
         assert_eq!(asked.lock().unwrap()[0].2["regarding"]["kind"], "AgentDefinition");
     }
 }
