@@ -40,12 +40,37 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 /// How often what is no more is forgotten.
 const FORGET: Duration = Duration::from_secs(60);
 
-/// Leads, fills every cache, then reconciles until told to stop.
+/// Leads, fills every cache, then reconciles until told to stop, and lets another lead.
 ///
 /// # Errors
 ///
-/// It cannot lead, a cache cannot be filled, or a part of it has ended before its time.
+/// A cache cannot be filled, or a part of it has ended before its time.
 pub async fn operate(
+    client: Client,
+    stores: (Arc<dyn Store>, Room),
+    (args, key): (OperatorArgs, KeyArgs),
+    metrics: Metrics,
+    crash: CrashPoint,
+    is_ready: Arc<AtomicBool>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut lead = None;
+    if args.leader_election {
+        // One that waits to lead is ready to.
+        is_ready.store(true, Ordering::Relaxed);
+        let leading = leader::lead(client.clone(), &args.namespace, &args.pod_name, stop.clone());
+        let Some(leads) = stop.run_until_cancelled(leading).await else { return Ok(()) };
+        lead = Some(leads);
+    }
+    let ended = reconcile(client, stores, (args, key), metrics, crash, is_ready, stop).await;
+    // Not before: no reconcile of ours is under way any more.
+    if let Some(lead) = lead {
+        lead.release().await;
+    }
+    ended
+}
+
+async fn reconcile(
     client: Client,
     (store, resumes): (Arc<dyn Store>, Room),
     (args, key): (OperatorArgs, KeyArgs),
@@ -54,13 +79,6 @@ pub async fn operate(
     is_ready: Arc<AtomicBool>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    if args.leader_election {
-        // One that waits to lead is ready to.
-        is_ready.store(true, Ordering::Relaxed);
-        let led = leader::lead(client.clone(), &args.namespace, &args.pod_name, stop.clone());
-        let Some(led) = stop.run_until_cancelled(led).await else { return Ok(()) };
-        led?;
-    }
     let (wake, wakes) = mpsc::unbounded_channel::<ObjectRef<Run>>();
     let (definition_cache, definition_writer) = reflector::store::<Definition>();
     let (run_cache, run_writer) = reflector::store::<Run>();
@@ -291,11 +309,12 @@ fn wake_runs_of(ctx: &Context, runs: &reflector::Store<Run>, definition: &Defini
 mod tests {
     use std::convert::Infallible;
     use std::future::pending;
+    use std::sync::Mutex;
 
     use axum::http::{Request, Response, StatusCode};
     use dalsegno_store::sqlite::Sqlite;
     use kube::client::Body;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::sync::lock;
@@ -382,7 +401,7 @@ mod tests {
     /// Operates until it is told to stop, by the API server itself.
     async fn told_to_stop_by<A>(
         leader_election: bool,
-        server: fn(Request<Body>, CancellationToken) -> A,
+        server: impl Fn(Request<Body>, CancellationToken) -> A + Send + 'static,
     ) -> anyhow::Result<()>
     where
         A: Future<Output = Response<Body>> + Send + 'static,
@@ -425,6 +444,27 @@ mod tests {
     #[tokio::test]
     async fn an_operator_that_waits_to_lead_ends_well_when_it_is_told_to() {
         told_to_stop_by(true, with_a_leader).await.expect("that is no error");
+    }
+
+    #[tokio::test]
+    async fn an_operator_that_led_lets_another_lead_once_it_has_ended() {
+        let lease = Arc::new(Mutex::new(Value::Null));
+        let there = lease.clone();
+        let server = move |request: Request<Body>, stop: CancellationToken| {
+            let there = there.clone();
+            async move {
+                if request.uri().path().contains("/leases") {
+                    return world::lease(&there, request).await;
+                }
+                if request.uri().path().ends_with("/agentruns") {
+                    assert_eq!(lock(&there)["spec"]["holderIdentity"], "dalsegno");
+                }
+                without_runs(request, stop).await
+            }
+        };
+        told_to_stop_by(true, server).await.expect("that is no error");
+        assert_eq!(lock(&lease)["spec"]["holderIdentity"], Value::Null);
+        assert_eq!(lock(&lease)["metadata"]["name"], leader::LEASE);
     }
 
     #[tokio::test]

@@ -113,6 +113,21 @@ fn answer(method: &Method, path: &str, body: &Value, objects: &[Value]) -> Value
     written
 }
 
+/// What an API server answers that has this one Lease, once it is created, and takes whatever is written to it.
+pub async fn lease(lease: &Mutex<Value>, request: Request<Body>) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    let body = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap_or(Value::Null);
+    let mut lease = lease.lock().unwrap();
+    if head.method == Method::POST {
+        *lease = body;
+    } else if let Some(spec) = body["spec"].as_object() {
+        spec.iter().for_each(|(field, value)| lease["spec"][field] = value.clone());
+    }
+    let absent = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404 });
+    let (code, answer) = if lease.is_null() { (404, &absent) } else { (200, &*lease) };
+    Response::builder().status(code).body(Body::from(answer.to_string().into_bytes())).unwrap()
+}
+
 /// A store in a file, on a disk that can be full: what is there is read, and no attempt is reserved.
 pub struct Disk(TempDir);
 
