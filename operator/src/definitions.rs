@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_core::worker;
+use dalsegno_core::{Refusal, worker};
 use dalsegno_crds::{
     AgentDefinition, AgentDefinitionStatus, ConditionType, Reason, condition, find_condition, names,
 };
@@ -52,10 +52,11 @@ pub(crate) async fn check(definition: Arc<Definition>, ctx: Arc<Context>) -> Res
     let old = definition.status.clone().unwrap_or_default();
     let generation = definition.metadata.generation;
     let before = find_condition(&old.conditions, ConditionType::Ready);
-    let (ready, reason, message) = match try_pod(&ctx, &definition, &namespace).await {
+    let stands = before.is_some() && old.observed_generation == generation;
+    let (ready, reason, message) = match try_pod(&ctx, &definition, &namespace, stands).await {
         Ok(answer) => answer,
         // Nothing was learned: what is known of this template stays.
-        Err(error) if before.is_some() && old.observed_generation == generation => return Err(error),
+        Err(error) if stands => return Err(error),
         Err(error) => (false, Reason::NotChecked, chain(&error)),
     };
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
@@ -84,15 +85,16 @@ fn pause(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since)).unwrap_or_default().clamp(PAUSE.0, PAUSE.1)
 }
 
-/// Creates the pod with `dryRun=All`: Ready's status, reason and message.
+/// Creates the pod with `dryRun=All`: Ready's status, reason and message. `judged`: there is a judgement on this template.
 ///
 /// # Errors
 ///
-/// The API server did not judge it.
+/// The API server did not judge it, or, where it had before, only its namespace: a full quota says nothing of a template.
 async fn try_pod(
     ctx: &Context,
     definition: &AgentDefinition,
     namespace: &str,
+    judged: bool,
 ) -> Result<(bool, Reason, String)> {
     let pod = match worker::trial_of(definition, &ctx.gateway_url) {
         Ok(pod) => pod,
@@ -101,7 +103,7 @@ async fn try_pod(
     let params = PostParams { dry_run: true, field_manager: Some(names::FIELD_MANAGER.to_owned()) };
     match ctx.pods_in(namespace).create(&params, &pod).await {
         Ok(_) => Ok((true, Reason::Accepted, String::new())),
-        Err(kube::Error::Api(status)) if is_judgement(&status) => {
+        Err(kube::Error::Api(status)) if is_judgement(&status) && !(judged && is_of_namespace(&status)) => {
             let invalid = matches!(status.code, 400 | 422);
             let reason = if invalid { Reason::TemplateInvalid } else { Reason::NotChecked };
             Ok((false, reason, status.message.clone()))
@@ -113,6 +115,10 @@ async fn try_pod(
 /// Whether a refusal is a judgement on the pod, as any answer of the 400s is; the rest are faults.
 fn is_judgement(refusal: &Status) -> bool {
     (400..500).contains(&refusal.code) && refusal.code != 429
+}
+
+fn is_of_namespace(refusal: &Status) -> bool {
+    Refusal::of_namespace(refusal.code, &refusal.message).is_some()
 }
 
 #[cfg(test)]
@@ -194,6 +200,19 @@ mod tests {
         }
         accepted["metadata"]["generation"] = json!(2);
         assert_eq!(judged(&mut accepted, refused(500, "later")).await, ("NotChecked".to_owned(), 1));
+    }
+
+    #[tokio::test]
+    async fn a_namespace_without_room_or_on_its_way_out_changes_no_judgement_of_the_same_template() {
+        for why in ["exceeded quota: pods", "unable to create new content because it is being terminated"] {
+            let mut accepted = definition();
+            judged(&mut accepted, vec![]).await;
+            let (action, asked) = checked(&accepted, refused(403, why)).await;
+            assert!(action.is_err() && sent(&asked, "/status").is_empty(), "{why}");
+            accepted["metadata"]["generation"] = json!(2);
+            assert_eq!(judged(&mut accepted, refused(403, why)).await, ("NotChecked".to_owned(), 1));
+            assert_eq!(accepted["status"]["conditions"][0]["message"], why);
+        }
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 //! What was seen of a run, at one moment.
 
-use dalsegno_crds::{Agent, AgentRun, RunDefaults, names};
+use dalsegno_crds::{Agent, AgentRun, Reason, RunDefaults, names};
 use dalsegno_store::verify::Checkpoint;
 use dalsegno_store::{AttemptState, PriorRun, RunRecord};
 use jiff::Timestamp;
@@ -121,6 +121,17 @@ pub struct Refusal {
     pub at: Timestamp,
     /// What was refused: the template has changed since if its hash is another.
     pub revision: String,
+}
+
+impl Refusal {
+    /// Why the API server refuses pods in the namespace, if this answer says nothing of the pod itself.
+    pub fn of_namespace(code: u16, message: &str) -> Option<Reason> {
+        match code {
+            403 if message.contains("exceeded quota") => Some(Reason::QuotaExceeded),
+            403 if message.contains("because it is being terminated") => Some(Reason::NamespaceTerminating),
+            _ => None,
+        }
+    }
 }
 
 /// What an effect taught.

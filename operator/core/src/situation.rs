@@ -50,11 +50,10 @@ impl Situation {
     /// A pod that the API server did not create.
     pub(crate) fn refused(refusal: &Refusal) -> Self {
         let message = refusal.message.clone();
+        if let Some(reason) = Refusal::of_namespace(refusal.code, &message) {
+            return Self::Starting(reason, message);
+        }
         match refusal.code {
-            403 if message.contains("exceeded quota") => Self::Starting(Reason::QuotaExceeded, message),
-            403 if message.contains("because it is being terminated") => {
-                Self::Starting(Reason::NamespaceTerminating, message)
-            }
             400 | 422 => Self::Held(Hold::new(Reason::TemplateInvalid, message)),
             _ => Self::Starting(Reason::PodRefused, message),
         }
