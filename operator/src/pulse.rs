@@ -25,6 +25,7 @@ const MIRRORS_PER_SECOND: i64 = 20;
 /// Asks until told to stop. Deadlines that ran out and transitions wake their runs at once, heads that moved wake
 /// theirs at the mirror's pace. A deadline that nothing comes of, as while its run is held, wakes it again only slowly.
 pub async fn follow(ctx: Arc<Context>, stop: CancellationToken) {
+    ctx.metrics.pulse_begins();
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut heard = Heard::default();
@@ -106,6 +107,18 @@ mod tests {
 
     use super::*;
     use crate::world;
+
+    #[tokio::test]
+    async fn pulses_are_counted_from_0_on_by_whoever_takes_them_and_by_no_standby() {
+        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+        let (ctx, _) = world::context(store, vec![]);
+        assert!(!world::metrics(&ctx.metrics).contains("pulses_total{"));
+        let stop = CancellationToken::new();
+        stop.cancel();
+        follow(ctx.clone(), stop).await;
+        let told = world::metrics(&ctx.metrics);
+        assert!(told.contains("pulses_total{outcome=\"ok\"} 0\n"), "{told}");
+    }
 
     #[tokio::test]
     async fn a_deadline_that_nothing_comes_of_wakes_its_run_once_and_then_at_the_pace_of_a_held_one() {

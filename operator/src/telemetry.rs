@@ -170,6 +170,11 @@ impl Metrics {
         self.seconds.0.observe(took.as_secs_f64());
     }
 
+    /// The store will be asked for its pulse from now on. Only now: a standby asks for none, and is not to be alerted of.
+    pub fn pulse_begins(&self) {
+        drop(self.pulses.get_or_create(&outcome(true)));
+    }
+
     /// The store was asked for its pulse.
     pub fn pulse(&self, ok: bool) {
         self.pulses.get_or_create(&outcome(ok)).inc();
