@@ -113,7 +113,10 @@ async fn check(store: &dyn Store, copy: Option<&Path>, keys: Vec<PublicKey>) -> 
         bail!("the store is not as it was written");
     }
     if summary.locked > 0 {
-        bail!("keys are missing: of {} runs only the chains are proved", summary.locked);
+        bail!(
+            "keys are missing, or the rows of data keys were changed: of {} runs only the chains are proved",
+            summary.locked
+        );
     }
     if copy.is_some() && copied == 0 {
         bail!(

@@ -24,7 +24,8 @@ pub struct Summary {
     pub snapshots: u64,
     /// Runs that were shredded: of them only the chains can be proved.
     pub shredded: u64,
-    /// Runs whose data key is wrapped by a key that is not there, or is another: a problem of each, and no damage.
+    /// Runs whose data key is wrapped by a key that is not there, or is another: a problem of each, and no damage, as far as
+    /// can be told. Nothing proves the rows of data keys: whoever changes one can bring this about.
     pub locked: u64,
     /// Problems that were told.
     pub problems: u64,
