@@ -12,10 +12,19 @@ mkdir -p "$logs"
 
 take_down() { [[ -n ${KEEP_CLUSTER:-} ]] || cluster down; }
 
-# A step has a process group of its own. Whoever ends this script ends its step with it.
+# A step has a process group of its own. Whoever ends this script, or its terminal, ends its step with it.
 set -m
 now=
-trap 'if [[ -n $now ]]; then kill "$now" || true; wait "$now" || true; fi; take_down; exit 130' INT TERM
+stop() {
+    # The terminal may be gone, and may say so twice: neither that nor a word to it keeps the cluster up.
+    trap '' HUP PIPE
+    echo "stopped; the rest is told in $logs/stopped.log" || true
+    exec >>"$logs/stopped.log" 2>&1
+    if [[ -n $now ]]; then kill "$now" || true; wait "$now" || true; fi
+    take_down
+    exit 130
+}
+trap stop HUP INT TERM
 
 # How a runner's summary is read: lines of "passed failed", which are added.
 sum() { awk '{ passed += $1; failed += $2 } END { print passed + 0, failed + 0 }'; }
