@@ -76,16 +76,16 @@ class Run:
         given, is made of the run and `id`. An exception leaves the outcome unknown; `CallFailed`: it did nothing."""
         path, arguments = f"calls/{quote(id, '')}", json.loads(json.dumps(arguments))  # a copy of what can be sent
         fresh = {"claimId": str(uuid.uuid4()), "policy": policy, "key": key or self._keys + id, "arguments": arguments}
-        claim = self._claims.setdefault(id, fresh)  # one for each call, until it is over
+        claim, goes = self._claims.setdefault(id, (fresh, itertools.count()))  # one for each call, until it is over
         try:
             answer = self._send(f"{path}/claim", claim)
-        except Refused:  # nothing is open under it; after any other exception it may have been heard
-            if claim is fresh:
-                del self._claims[id]
+        except Refused as refused:  # the gateway's own word on these bytes; after any other they may have been heard
+            if refused.code in ("INVALID", "TOO_LARGE"):
+                self._claims.pop(id, None)
             raise
         call, state, result = answer["call"], answer["call"]["state"], answer["call"].get("result")
-        once = claim is not fresh and claim["policy"] in ("probe", "ask")  # its tool may have run: not a second time
-        if state == "started" and (once or answer["verdict"] == "uncertain"):
+        again = answer["verdict"] == "go" and next(goes) > 0  # its tool may have run
+        if state == "started" and (answer["verdict"] == "uncertain" or again and claim["policy"] in ("probe", "ask")):
             raise Uncertain(call)
         if answer["verdict"] == "go":
             try:
@@ -100,7 +100,7 @@ class Run:
 
     def complete(self, id, outcome, result=None):
         """Records how a tool ended where `call` could not, as when its result was too large or no JSON."""
-        claim = self._claims[id]["claimId"]
+        claim = self._claims[id][0]["claimId"]
         self._send(f"calls/{quote(id, '')}/complete", {"claimId": claim, "outcome": outcome, "result": result})
 
     def settle(self, id, outcome, reason, result=None):

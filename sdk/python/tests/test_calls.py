@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway import call, committed, ok, problem
+from gateway import Gateway, call, committed, ok, problem
 
 
 def test_a_new_call_runs_its_tool_with_the_key_the_store_knows(gateway):
@@ -109,6 +109,24 @@ def test_a_claim_that_may_have_been_heard_is_sent_again_as_the_same_bytes(gatewa
     assert (code, out) == (0, "made\n")
     first, second = gateway.bodies("calls/turn-1/claim")
     assert first == second
+
+
+@pytest.mark.parametrize("policy", ["retrySameKey", "ask"])
+def test_a_claim_that_another_than_the_gateway_refused_is_sent_again_as_the_same_bytes(gateway, policy):
+    refusals = [Gateway.CUT, (403, "somebody else's"), problem(401, "UNAUTHENTICATED")]
+    gateway.script["calls/turn-1/claim"] = [*refusals, call("go", policy=policy), problem(400, "INVALID"), call("go")]
+    gateway.script["calls/turn-1/complete"] = [ok()]
+    code, out, _ = gateway.run(f"""
+        run = Run.attach(heartbeat=False)
+        for page in range(5):
+            try:
+                print(run.call("turn-1", policy="{policy}", arguments=page, tool=lambda *_: "made"))
+            except Refused as error:
+                print(error.code)
+    """)
+    assert (code, out) == (0, "HTTP_403\nUNAUTHENTICATED\nmade\nINVALID\nmade\n")
+    claims = gateway.bodies("calls/turn-1/claim")
+    assert len({*claims[:4]}) == 1 and len({*claims}) == 3
 
 
 @pytest.mark.parametrize("policy", ["probe", "ask"])

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};
 
 use dalsegno_protocol::{
-    Call, CallOutcome, CallState, ClaimRequest, ClaimResponse, ClaimVerdict, CompleteOutcome,
+    Call, CallOutcome, CallState, ClaimRequest, ClaimResponse, ClaimVerdict, Code, CompleteOutcome,
     CompleteRequest, Policy, RawValue, SettleRequest,
 };
 use serde::Serialize;
@@ -35,10 +35,18 @@ impl Run {
         R: Serialize + DeserializeOwned,
     {
         let claim = self.claim(id, policy, key, &arguments)?;
-        let ClaimResponse { verdict, call } =
-            self.client.call(&format!("calls/{}/claim", encoded(id)), Some(&claim.body))?;
-        if verdict == ClaimVerdict::Done || call.state == CallState::KeyRefused {
-            self.claims().remove(id);
+        let answer = self.client.call(&format!("calls/{}/claim", encoded(id)), Some(&claim.body));
+        if let Err(Error::Refused { problem, .. }) = &answer
+            && matches!(problem.code, Code::Invalid | Code::TooLarge)
+        {
+            // The gateway's own word on these bytes. After any other they may have been heard.
+            self.forget(id, claim.id);
+        }
+        let ClaimResponse { verdict, call } = answer?;
+        match verdict {
+            ClaimVerdict::Done => drop(self.claims().remove(id)),
+            ClaimVerdict::Uncertain => self.forget(id, claim.id), // another one stands
+            ClaimVerdict::Go => {}
         }
         match (verdict, call.state) {
             (_, CallState::KeyRefused) => Err(Error::KeyRefused { id: call.id, result: said(call.result) }),
@@ -52,7 +60,10 @@ impl Run {
             }
             (ClaimVerdict::Go, _) => {
                 let claim_id = claim.id;
-                self.claims().insert(id.to_owned(), claim);
+                let before = self.claims().insert(id.to_owned(), Claim { begun: true, ..claim });
+                if !repeatable(policy) && before.is_some_and(|open| open.begun) {
+                    return Err(Error::Uncertain(Box::new(call)));
+                }
                 let arguments = match &call.arguments {
                     Some(stored) => stored_arguments(stored.get())?,
                     None => arguments,
@@ -63,7 +74,8 @@ impl Run {
         }
     }
 
-    /// The claim to send: the open one where the tool may be called again, else a new one.
+    /// The claim to send: the one that is kept where the tool may be called under it, else a new one. It is kept before
+    /// it is sent: whether it stands is unknown until it is answered.
     fn claim(
         &self,
         id: &str,
@@ -71,8 +83,8 @@ impl Run {
         key: Option<&str>,
         arguments: &impl Serialize,
     ) -> Result<Claim> {
-        let repeatable = matches!(policy, Policy::RetrySameKey | Policy::ReadOnly);
-        if let Some(open) = self.claims().get(id).filter(|open| repeatable && open.policy == policy) {
+        let may_be_called = |open: &&Claim| open.policy == policy && (repeatable(policy) || !open.begun);
+        if let Some(open) = self.claims().get(id).filter(may_be_called) {
             return Ok(open.clone());
         }
         let request = ClaimRequest {
@@ -81,7 +93,17 @@ impl Run {
             key: Some(key.map_or_else(|| self.key(id), str::to_owned)),
             arguments: Some(raw("write a call's arguments as JSON", arguments)?),
         };
-        Ok(Claim { id: request.claim_id, policy, body: to_bytes(&request)? })
+        let claim = Claim { id: request.claim_id, policy, body: to_bytes(&request)?, begun: false };
+        self.claims().entry(id.to_owned()).or_insert_with(|| claim.clone());
+        Ok(claim)
+    }
+
+    /// Nothing stands under this claim.
+    fn forget(&self, id: &str, claim: Uuid) {
+        let mut claims = self.claims();
+        if claims.get(id).is_some_and(|kept| kept.id == claim) {
+            claims.remove(id);
+        }
     }
 
     /// Records how the tool of a call ended where [`Self::call`] could not, as when its result was too large. The call is
@@ -157,6 +179,10 @@ fn stored_arguments<A: DeserializeOwned>(text: &str) -> Result<A> {
     })
 }
 
+fn repeatable(policy: Policy) -> bool {
+    matches!(policy, Policy::RetrySameKey | Policy::ReadOnly)
+}
+
 /// What a tool said, or null.
 fn said(result: Option<Box<RawValue>>) -> Box<RawValue> {
     result.unwrap_or_else(|| RawValue::NULL.to_owned())
@@ -168,4 +194,6 @@ pub(crate) struct Claim {
     id: Uuid,
     policy: Policy,
     body: Vec<u8>,
+    /// Whether its tool may have run.
+    begun: bool,
 }

@@ -81,6 +81,37 @@ fn a_claim_that_was_refused_is_mended_and_sent_under_the_same_id() {
 }
 
 #[test]
+fn a_claim_that_another_than_the_gateway_refused_is_sent_again_as_the_same_bytes() {
+    for policy in [Policy::RetrySameKey, Policy::Ask] {
+        let go = call("go", "started", json!({}));
+        let refusals = [None, Some((403, json!("somebody else's"))), problem(401, "UNAUTHENTICATED")];
+        let [cut, other, unknown] = refusals;
+        let gateway = Gateway::new()
+            .on("calls/turn-1/claim", [cut, other, unknown, go.clone(), problem(400, "INVALID"), go])
+            .on("calls/turn-1/complete", [Some((200, json!({})))]);
+        let run = gateway.attach();
+        let answers =
+            [0, 1, 2, 3, 4].map(|page| run.call("turn-1", policy, None, page, |_, page: i32| Ok(page)));
+        assert!(
+            matches!(
+                &answers,
+                [
+                    Err(Error::Unexpected { status: 403, .. }),
+                    Err(Error::Refused { .. }),
+                    Ok(2),
+                    Err(_),
+                    Ok(4)
+                ]
+            ),
+            "{answers:?}"
+        );
+        let claims = gateway.bodies("calls/turn-1/claim");
+        assert_eq!(claims[..4].iter().collect::<HashSet<_>>().len(), 1);
+        assert_eq!(claims.iter().collect::<HashSet<_>>().len(), 3);
+    }
+}
+
+#[test]
 fn a_result_that_cannot_be_recorded_is_recorded_in_another_form_and_its_tool_asked_no_more() {
     let gateway = Gateway::new()
         .on("calls/turn-1/claim", [call("go", "started", json!({})), call("uncertain", "started", json!({}))])
