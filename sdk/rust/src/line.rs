@@ -72,7 +72,12 @@ impl Resolver for Addresses {
                 *lock(&self.0.known) = Known { last: Some(found.clone()), stale: false };
                 Ok(found)
             }
-            Err(error) => last.ok_or(error),
+            Err(error) => {
+                let last = last.ok_or(error)?;
+                // Calls on a connection that holds must not wait for it, too. The next one that fails has it asked again.
+                lock(&self.0.known).stale = false;
+                Ok(last)
+            }
         }
     }
 }
