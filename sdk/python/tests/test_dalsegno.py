@@ -274,11 +274,12 @@ def test_heartbeats_go_on_where_nobody_can_be_told_that_they_are_not_answered(ga
 
 def test_a_shorter_lease_is_beaten_for_at_once_whichever_answer_tells_of_it(gateway):
     gateway.script["attach"] = [attach(heartbeatSeconds=60, leaseSeconds=180)]
-    gateway.script["heartbeat"] = [ok(leaseSeconds=180), ok(leaseSeconds=0.3), ok(leaseSeconds=0.3), ok(cancel=True)]
+    first = ok(leaseSeconds=180, suspend=True)
+    gateway.script["heartbeat"] = [first, ok(leaseSeconds=0.3), ok(leaseSeconds=0.3), ok(cancel=True)]
     gateway.script["turns/1"] = [ok(result="ok", head=HEAD, leaseSeconds=90)]
     code, _, err = gateway.run("""
         run = Run.attach()
-        time.sleep(0.5)
+        while not run.suspending: time.sleep(0.01)
         run.commit(1, state=1)
         while not run.cancelled: time.sleep(0.1)
     """)
