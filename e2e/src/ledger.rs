@@ -127,8 +127,44 @@ impl Ledger {
     }
 }
 
+/// The turns that this attempt, the last one of a run of so many turns, went on from without having told of their
+/// boundary. The run's own last turn is none of them: a worker may be stopped once that is committed.
+pub(crate) fn untold(entries: &[Entry], notes: &[Note], attempt: i32, turns: i32) -> Vec<i32> {
+    let told = |turn: i32| {
+        let of_it = |note: &Note| note.attempt == attempt && note.committed().is_some_and(|it| it.0 == turn);
+        notes.iter().any(of_it)
+    };
+    let made = entries.iter().filter(|entry| entry.attempts.contains(&attempt)).map(|entry| entry.turn);
+    made.filter(|turn| *turn < turns && !told(*turn)).collect()
+}
+
 fn is_running(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none()
         && pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
         && !pod.name_any().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(attempt: i32, note: &str) -> Note {
+        Note { attempt, note: note.to_owned() }
+    }
+
+    #[test]
+    fn an_attempt_that_went_on_from_a_turn_has_told_of_it() {
+        let entry = |(turn, attempts): (i32, &[i32])| {
+            let attempts = attempts.to_vec();
+            Entry { key: turn.to_string(), turn, attempt: attempts[0], deliveries: 1, attempts }
+        };
+        // Turn 1 was made by an attempt that was killed, turn 3 by both, turn 5 by the last one, which ended with it.
+        let made: &[(i32, &[i32])] = &[(1, &[1]), (2, &[1]), (3, &[1, 2]), (4, &[2]), (5, &[2])];
+        let entries: Vec<Entry> = made.iter().copied().map(entry).collect();
+        let mut notes =
+            vec![note(1, "committed 2 sha256:2"), note(1, "committed 3 sha256:3"), note(2, "fenced")];
+        assert_eq!(untold(&entries, &notes, 2, 5), [3, 4]);
+        notes.extend([note(2, "committed 3 sha256:3"), note(2, "committed 4 sha256:4")]);
+        assert!(untold(&entries, &notes, 2, 5).is_empty());
+    }
 }

@@ -301,7 +301,21 @@ impl<'w> Run<'w> {
         anyhow::ensure!(committed == turns, "run {} committed {committed} turns, not {turns}", self.name);
         self.world.ledger.expect_turns(&self.key(), turns).await?;
         self.expect_no_turn_again(&status).await?;
+        self.expect_it_was_told(status.attempt().number, turns).await?;
         self.world.audit.expect_pods(&self.name, 1..=status.attempt().number)
+    }
+
+    /// There is something to judge by: a note at least, and one for each turn that the last attempt went on from. The note
+    /// of a run's last turn may be on its way.
+    async fn expect_it_was_told(&self, attempt: i32, turns: i32) -> Result {
+        until(format!("the notes of run {}", self.name), secs(10), async || {
+            let notes = self.world.ledger.notes(&self.key()).await?;
+            let entries = self.world.ledger.entries(&self.key()).await?;
+            let untold = ledger::untold(&entries, &notes, attempt, turns);
+            anyhow::ensure!(untold.is_empty(), "attempt {attempt} went on from turns {untold:?} untold");
+            Ok(notes.iter().any(|note| note.committed().is_some()).then_some(()))
+        })
+        .await
     }
 
     /// A turn was tried by one attempt, and before that by those that ended in the middle of it.

@@ -93,7 +93,7 @@ impl Agent {
             self.reach(At::BeforeCommit, turn);
             let answer = self.run.commit(commit)?;
             let head = answer.head.context("an answer to a boundary without a head")?;
-            self.ledger.note(&format!("committed {turn} {}", head.content_hash));
+            self.ledger.tell_committed(turn, &head.content_hash);
             let repeated =
                 if answer.result == CommitResult::Duplicate { " (its answer had been lost)" } else { "" };
             println!("turn {turn} committed attempt={}{repeated}", self.run.attempt());
