@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -176,16 +177,75 @@ func makeCgroups(n Node) error {
 	return nil
 }
 
-// enable is what lets the children of a group have the controllers that a node needs, of
-// those that are there. A kubelet refuses a root without one that the machine has.
+// enable is what lets the children of a group have the controllers that a node needs.
 func enable(available string) string {
 	var words []string
-	for _, controller := range strings.Fields(available) {
-		if slices.Contains([]string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}, controller) {
-			words = append(words, "+"+controller)
-		}
+	for _, controller := range needed(available) {
+		words = append(words, "+"+controller)
 	}
 	return strings.Join(words, " ")
+}
+
+// needed are the controllers that a node needs, of those that are there. A kubelet
+// refuses a root without one that the machine has.
+func needed(available string) []string {
+	var found []string
+	for _, controller := range strings.Fields(available) {
+		if slices.Contains([]string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}, controller) {
+			found = append(found, controller)
+		}
+	}
+	return found
+}
+
+// saveControllers keeps which controllers were off below the root of a version 2
+// hierarchy before the first node had them switched on.
+func (c *Cluster) saveControllers(root string) error {
+	available, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
+	if exists(c.path("controllers.json")) || errors.Is(err, os.ErrNotExist) {
+		return nil // version 1 has no such file
+	}
+	if err != nil {
+		return err
+	}
+	on, err := os.ReadFile(filepath.Join(root, "cgroup.subtree_control"))
+	if err != nil {
+		return err
+	}
+	off := slices.DeleteFunc(needed(string(available)), func(controller string) bool {
+		return slices.Contains(strings.Fields(string(on)), controller)
+	})
+	b, err := json.Marshal(off)
+	if err != nil {
+		return err
+	}
+	return writeFile(c.path("controllers.json"), b, 0o600)
+}
+
+// restoreControllers switches them off again, but for one that somebody else's
+// groups have come to need: the kernel says that it is busy.
+func (c *Cluster) restoreControllers(root string) error {
+	b, err := os.ReadFile(c.path("controllers.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var off []string
+	if err := json.Unmarshal(b, &off); err != nil {
+		return err
+	}
+	control := filepath.Join(root, "cgroup.subtree_control")
+	for _, controller := range off {
+		if failed := os.WriteFile(control, []byte("-"+controller), 0); !errors.Is(failed, syscall.EBUSY) {
+			err = errors.Join(err, failed)
+		}
+	}
+	if err != nil {
+		return err // the next down tries again
+	}
+	return os.Remove(c.path("controllers.json"))
 }
 
 // removeCgroups removes the node's control groups, the innermost first, also those

@@ -129,3 +129,27 @@ func TestMountPointsThatWereThereAreKept(t *testing.T) {
 		t.Errorf("old: %v, made: %v, used: %v", exists(old), exists(filepath.Dir(made)), exists(used))
 	}
 }
+
+func TestControllersThatWereOffAreSwitchedOffAgainAndNoOther(t *testing.T) {
+	c := testCluster(t)
+	root := t.TempDir() // of files that keep what was written to them last
+	control := filepath.Join(root, "cgroup.subtree_control")
+	must(t, c.saveControllers(root)) // version 1
+	must(t, os.WriteFile(filepath.Join(root, "cgroup.controllers"), []byte("cpuset cpu io memory pids rdma\n"), 0o600))
+	must(t, os.WriteFile(control, []byte("cpuset cpu memory pids\n"), 0o600))
+	for range 2 { // a second up must not forget what the first one found
+		must(t, c.saveControllers(root))
+		must(t, os.WriteFile(control, []byte("cpuset cpu io memory pids\n"), 0o600))
+	}
+	must(t, c.restoreControllers(root))
+	written, err := os.ReadFile(control)
+	must(t, err)
+	if string(written) != "-io" || exists(c.path("controllers.json")) {
+		t.Errorf("written: %q, remembered: %v", written, exists(c.path("controllers.json")))
+	}
+	must(t, os.Remove(control))
+	must(t, c.restoreControllers(root)) // there is nothing more to do
+	if exists(control) {
+		t.Error("a second down writes again")
+	}
+}

@@ -31,6 +31,9 @@ func (c *Cluster) down() error {
 			for _, n := range nodes {
 				err = errors.Join(err, removeCgroups(n))
 			}
+			if err == nil { // groups of ours that are left would pass for somebody else's
+				err = c.restoreControllers(cgroupBase)
+			}
 			return errors.Join(err, c.restoreSysctls(), c.removeMountPoints())
 		}),
 	)

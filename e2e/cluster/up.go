@@ -76,6 +76,7 @@ func (c *Cluster) start(count int) error {
 					func() error { return c.ensurePKI(nodes) },
 					c.writeFiles,
 					c.saveSysctls,
+					func() error { return c.saveControllers(cgroupBase) },
 					// Once, before the nodes boot side by side: they share what is remembered of them.
 					func() error { return c.makeMountPoints(privateDirs) },
 				)
