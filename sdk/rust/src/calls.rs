@@ -60,8 +60,7 @@ impl Run {
             }
             (ClaimVerdict::Go, _) => {
                 let claim_id = claim.id;
-                let before = self.claims().insert(id.to_owned(), Claim { begun: true, ..claim });
-                if !repeatable(policy) && before.is_some_and(|open| open.begun) {
+                if !self.begin(id, claim) {
                     return Err(Error::Uncertain(Box::new(call)));
                 }
                 let arguments = match &call.arguments {
@@ -96,6 +95,17 @@ impl Run {
         let claim = Claim { id: request.claim_id, policy, body: to_bytes(&request)?, begun: false };
         self.claims().entry(id.to_owned()).or_insert_with(|| claim.clone());
         Ok(claim)
+    }
+
+    /// Whether the tool may run under this claim: where it must not run twice, another thread may have begun it.
+    fn begin(&self, id: &str, claim: Claim) -> bool {
+        let mut claims = self.claims();
+        let begun = claims.get(id).is_some_and(|open| open.begun);
+        let may = repeatable(claim.policy) || !begun;
+        if may {
+            claims.insert(id.to_owned(), Claim { begun: true, ..claim });
+        }
+        may
     }
 
     /// Nothing stands under this claim.

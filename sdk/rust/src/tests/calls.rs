@@ -112,6 +112,26 @@ fn a_claim_that_another_than_the_gateway_refused_is_sent_again_as_the_same_bytes
 }
 
 #[test]
+fn a_tool_that_must_not_run_twice_is_begun_by_one_thread_alone() {
+    let gateway = Gateway::new()
+        .on("calls/turn-1/claim", [call("go", "started", json!({}))])
+        .on("calls/turn-1/complete", [Some((200, json!({})))]);
+    let (run, made) = (gateway.attach(), AtomicUsize::new(0));
+    let tool = |_: &str, ()| {
+        // Until both have been let go.
+        within(Duration::from_secs(10), || gateway.bodies("calls/turn-1/claim").len() == 2);
+        thread::sleep(Duration::from_millis(100));
+        Ok(made.fetch_add(1, Ordering::SeqCst))
+    };
+    let ends = thread::scope(|scope| {
+        let call = || run.call("turn-1", Policy::Ask, None, (), tool);
+        [scope.spawn(call), scope.spawn(call)].map(|thread| thread.join().unwrap())
+    });
+    assert!(ends.iter().any(|end| matches!(end, Err(Error::Uncertain(_)))), "{ends:?}");
+    assert_eq!(made.into_inner(), 1);
+}
+
+#[test]
 fn a_result_that_cannot_be_recorded_is_recorded_in_another_form_and_its_tool_asked_no_more() {
     let gateway = Gateway::new()
         .on("calls/turn-1/claim", [call("go", "started", json!({})), call("uncertain", "started", json!({}))])
