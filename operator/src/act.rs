@@ -247,7 +247,7 @@ mod tests {
         let id = worked(&*ground.store, NAME, 1).await;
         let row = Box::new(ground.store.get_run(id).await.unwrap().unwrap());
         let run = run();
-        let others = ground.resumes.take(None, i64::MAX).await;
+        let others = ground.resumes.take(None, 0, i64::MAX).await;
         let mut verifying = Box::pin(perform(&*ground, &run, Effect::VerifyHead(row)));
         assert!(timeout(Duration::from_millis(300), &mut verifying).await.is_err(), "there is none");
         drop(others);
