@@ -64,13 +64,13 @@ fn a_patch_that_unpacks_to_a_gibibyte_is_refused_within_64_mib() {
     });
 }
 
-/// So many events of one byte as they are kept, never in memory at once.
-fn events_of_one_byte(count: usize) -> Vec<u8> {
-    let event = b"\0\0\0\x011";
+/// So many thousands of events of one byte as they are kept, never in memory at once.
+fn thousands_of_events(count: usize) -> Vec<u8> {
+    let events = b"\0\0\0\x011".repeat(1_000);
     let mut frame = zstd::stream::write::Encoder::new(vec![1], 1).unwrap();
-    frame.set_pledged_src_size(Some((count * event.len()) as u64)).unwrap();
+    frame.set_pledged_src_size(Some((count * events.len()) as u64)).unwrap();
     for _ in 0..count {
-        frame.write_all(event).unwrap();
+        frame.write_all(&events).unwrap();
     }
     frame.finish().unwrap()
 }
@@ -78,7 +78,7 @@ fn events_of_one_byte(count: usize) -> Vec<u8> {
 #[test]
 fn seven_million_events_in_three_kilobytes_are_refused_within_64_mib() {
     within(MEMORY, TIME, "seven_million_events_in_three_kilobytes_are_refused_within_64_mib", || {
-        let payload = events_of_one_byte(LIMIT / 5);
+        let payload = thousands_of_events(LIMIT / 5_000);
         assert!(payload.len() < 4_096, "{} bytes", payload.len());
         let refused = decode_events(Some(&payload), LIMIT).unwrap_err().to_string();
         assert!(refused.contains("more than 1000 events"), "{refused}");
