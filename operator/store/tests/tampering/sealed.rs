@@ -130,11 +130,10 @@ impl Subject {
                 };
                 refused(self.world.read_records(self.run, &query).await.as_ref())
             }
-            // Another process, which does not remember it; what is checked first may also be the mark of another key.
+            // Another process, which does not remember it.
             "data_keys" => {
                 let store = open_beside(&self.url, keys::shared(&self.keys)).await.unwrap();
-                let state = store.state(self.run, None).await;
-                matches!(state, Err(Error::Unfit(_))) || refused(state.as_ref())
+                refused_with_its_key(store.state(self.run, None).await.as_ref())
             }
             other => unreachable!("nothing is sealed in {other}"),
         }
@@ -151,6 +150,11 @@ fn refused<T>(answer: std::result::Result<&T, &Error>) -> bool {
         Err(Error::Corrupt { .. }) => true,
         Err(error) => panic!("{error}"),
     }
+}
+
+/// The same of what needs the data key: what is checked first may also be the mark of another key.
+fn refused_with_its_key<T>(answer: std::result::Result<&T, &Error>) -> bool {
+    matches!(answer, Err(Error::Unfit(_))) || refused(answer)
 }
 
 /// Twelve turns of which each adds two kilobytes, with events, calls and records, and a snapshot of the last.
@@ -244,8 +248,13 @@ async fn random_edits_of_what_is_sealed_are_all_refused() {
         }
         subject.put(at, &bent).await;
         assert!(subject.is_refused(table).await, "edit {number} was not found: {how}");
+        // This process remembers a data key for a minute only: a long batch reads it again in the midst of an edit.
         let state = subject.state().await;
-        assert!(refused(state.as_ref()) || state.unwrap() == before, "another state was read: {how}");
+        let is_refused = match table {
+            "data_keys" => refused_with_its_key(state.as_ref()),
+            _ => refused(state.as_ref()),
+        };
+        assert!(is_refused || state.unwrap() == before, "another state was read: {how}");
         subject.put(at, &whole).await;
     }
     for (table, ..) in SEALED {
