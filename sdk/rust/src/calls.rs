@@ -1,7 +1,8 @@
 //! Tool calls with one key for ever.
 
 use std::collections::HashMap;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use dalsegno_protocol::{
     Call, CallOutcome, CallState, ClaimRequest, ClaimResponse, ClaimVerdict, Code, CompleteOutcome,
@@ -82,7 +83,8 @@ impl Run {
         key: Option<&str>,
         arguments: &impl Serialize,
     ) -> Result<Claim> {
-        let may_be_called = |open: &&Claim| open.policy == policy && (repeatable(policy) || !open.begun);
+        let begun = |open: &Claim| open.begun.load(Ordering::SeqCst);
+        let may_be_called = |open: &&Claim| open.policy == policy && (repeatable(policy) || !begun(open));
         if let Some(open) = self.claims().get(id).filter(may_be_called) {
             return Ok(open.clone());
         }
@@ -92,18 +94,18 @@ impl Run {
             key: Some(key.map_or_else(|| self.key(id), str::to_owned)),
             arguments: Some(raw("write a call's arguments as JSON", arguments)?),
         };
-        let claim = Claim { id: request.claim_id, policy, body: to_bytes(&request)?, begun: false };
+        let claim = Claim { id: request.claim_id, policy, body: to_bytes(&request)?, begun: Arc::default() };
         self.claims().entry(id.to_owned()).or_insert_with(|| claim.clone());
         Ok(claim)
     }
 
-    /// Whether the tool may run under this claim: where it must not run twice, another thread may have begun it.
+    /// Whether the tool may run under this claim: where it must not run twice, another thread may have begun it, and
+    /// ended it too.
     fn begin(&self, id: &str, claim: Claim) -> bool {
-        let mut claims = self.claims();
-        let begun = claims.get(id).is_some_and(|open| open.begun);
+        let begun = claim.begun.swap(true, Ordering::SeqCst);
         let may = repeatable(claim.policy) || !begun;
         if may {
-            claims.insert(id.to_owned(), Claim { begun: true, ..claim });
+            self.claims().insert(id.to_owned(), claim);
         }
         may
     }
@@ -204,6 +206,6 @@ pub(crate) struct Claim {
     id: Uuid,
     policy: Policy,
     body: Vec<u8>,
-    /// Whether its tool may have run.
-    begun: bool,
+    /// Whether its tool may have run, for all threads that sent it.
+    begun: Arc<AtomicBool>,
 }

@@ -132,6 +132,28 @@ fn a_tool_that_must_not_run_twice_is_begun_by_one_thread_alone() {
 }
 
 #[test]
+fn a_tool_that_must_not_run_twice_is_not_begun_again_by_a_thread_that_is_let_go_after_it_ended() {
+    let go = call("go", "started", json!({}));
+    let gateway = Gateway::new()
+        .on("calls/turn-1/claim", [go.clone(), problem(429, "UNAVAILABLE"), go])
+        .on("calls/turn-1/complete", [Some((200, json!({})))]);
+    let (run, made) = (gateway.attach(), AtomicUsize::new(0));
+    let tool = |_: &str, ()| {
+        // The other one has sent its claim, and waits for a second before it does again.
+        within(Duration::from_secs(10), || gateway.bodies("calls/turn-1/claim").len() == 2);
+        Ok(made.fetch_add(1, Ordering::SeqCst))
+    };
+    let ends = thread::scope(|scope| {
+        let call = || run.call("turn-1", Policy::Ask, None, (), tool);
+        [scope.spawn(call), scope.spawn(call)].map(|thread| thread.join().unwrap())
+    });
+    assert!(ends.iter().any(|end| matches!(end, Err(Error::Uncertain(_)))), "{ends:?}");
+    assert_eq!(made.into_inner(), 1);
+    let seen = gateway.script.lock().unwrap().seen.clone();
+    assert!(seen.last().unwrap().0.ends_with("/claim"), "the tool had ended");
+}
+
+#[test]
 fn a_result_that_cannot_be_recorded_is_recorded_in_another_form_and_its_tool_asked_no_more() {
     let gateway = Gateway::new()
         .on("calls/turn-1/claim", [call("go", "started", json!({})), call("uncertain", "started", json!({}))])
