@@ -265,8 +265,8 @@ impl<'w> Run<'w> {
     ///
     /// It is not so.
     pub async fn expect_nothing_lost_or_repeated(&self, turns: i32) -> Result {
-        self.expect_answers_to_stand_up_to(turns).await?;
-        self.expect_each_effect_once(turns).await
+        self.expect_each_effect_once(turns).await?;
+        self.expect_answers_to_stand_up_to(turns).await
     }
 
     /// The same of a run that went back on purpose: what its agents were told of turns after this one need not stand.
@@ -275,11 +275,12 @@ impl<'w> Run<'w> {
     ///
     /// It is not so.
     pub async fn expect_nothing_lost_up_to(&self, kept: i32, turns: i32) -> Result {
-        self.expect_answers_to_stand_up_to(kept).await?;
-        self.expect_each_effect_once(turns).await
+        self.expect_each_effect_once(turns).await?;
+        self.expect_answers_to_stand_up_to(kept).await
     }
 
-    /// What its agents remember, which no store can take back: each turn was told to stand as one boundary alone.
+    /// What its agents remember, which no store can take back: each turn was told to stand as one boundary alone. Asked once
+    /// they have told of it.
     async fn expect_answers_to_stand_up_to(&self, last: i32) -> Result {
         let notes = self.world.ledger.notes(&self.key()).await?;
         let mut told = BTreeMap::<i32, BTreeSet<&str>>::new();

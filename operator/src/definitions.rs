@@ -53,7 +53,8 @@ pub(crate) async fn check(definition: Arc<Definition>, ctx: Arc<Context>) -> Res
     let generation = definition.metadata.generation;
     let before = find_condition(&old.conditions, ConditionType::Ready);
     let stands = before.is_some() && old.observed_generation == generation;
-    let (ready, reason, message) = match try_pod(&ctx, &definition, &namespace, stands).await {
+    let is_accepted = stands && before.is_some_and(|it| it.status == "True");
+    let (ready, reason, message) = match try_pod(&ctx, &definition, &namespace, is_accepted).await {
         Ok(answer) => answer,
         // Nothing was learned: what is known of this template stays.
         Err(error) if stands => return Err(error),
@@ -85,16 +86,17 @@ fn pause(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since)).unwrap_or_default().clamp(PAUSE.0, PAUSE.1)
 }
 
-/// Creates the pod with `dryRun=All`: Ready's status, reason and message. `judged`: there is a judgement on this template.
+/// Creates the pod with `dryRun=All`: Ready's status, reason and message. `is_accepted`: this template was.
 ///
 /// # Errors
 ///
-/// The API server did not judge it, or, where it had before, only its namespace: a full quota says nothing of a template.
+/// The API server did not judge it, or, of one that it had accepted, only its namespace: a full quota says nothing of a
+/// template. Of any other it is what stands in the way now.
 async fn try_pod(
     ctx: &Context,
     definition: &AgentDefinition,
     namespace: &str,
-    judged: bool,
+    is_accepted: bool,
 ) -> Result<(bool, Reason, String)> {
     let pod = match worker::trial_of(definition, &ctx.gateway_url) {
         Ok(pod) => pod,
@@ -103,7 +105,9 @@ async fn try_pod(
     let params = PostParams { dry_run: true, field_manager: Some(names::FIELD_MANAGER.to_owned()) };
     match ctx.pods_in(namespace).create(&params, &pod).await {
         Ok(_) => Ok((true, Reason::Accepted, String::new())),
-        Err(kube::Error::Api(status)) if is_judgement(&status) && !(judged && is_of_namespace(&status)) => {
+        Err(kube::Error::Api(status))
+            if is_judgement(&status) && !(is_accepted && is_of_namespace(&status)) =>
+        {
             let invalid = matches!(status.code, 400 | 422);
             let reason = if invalid { Reason::TemplateInvalid } else { Reason::NotChecked };
             Ok((false, reason, status.message.clone()))
@@ -203,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_namespace_without_room_or_on_its_way_out_changes_no_judgement_of_the_same_template() {
+    async fn a_namespace_without_room_or_on_its_way_out_takes_nothing_from_a_template_that_was_accepted() {
         for why in ["exceeded quota: pods", "unable to create new content because it is being terminated"] {
             let mut accepted = definition();
             judged(&mut accepted, vec![]).await;
@@ -212,6 +216,14 @@ mod tests {
             accepted["metadata"]["generation"] = json!(2);
             assert_eq!(judged(&mut accepted, refused(403, why)).await, ("NotChecked".to_owned(), 1));
             assert_eq!(accepted["status"]["conditions"][0]["message"], why);
+
+            let mut refused_before = definition();
+            judged(&mut refused_before, refused(403, "a webhook is away")).await;
+            assert_eq!(judged(&mut refused_before, refused(403, why)).await, ("NotChecked".to_owned(), 1));
+            assert_eq!(
+                refused_before["status"]["conditions"][0]["message"], why,
+                "what stands in the way now"
+            );
         }
     }
 

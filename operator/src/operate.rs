@@ -56,11 +56,11 @@ pub async fn operate(
 ) -> anyhow::Result<()> {
     let mut lead = None;
     if args.leader_election {
-        // One that waits to lead is ready to.
-        is_ready.store(true, Ordering::Relaxed);
-        let leading = leader::lead(client.clone(), &args.namespace, &args.pod_name, stop.clone());
-        let Some(leads) = stop.run_until_cancelled(leading).await else { return Ok(()) };
-        lead = Some(leads);
+        // One that waits to lead is ready.
+        lead = leader::lead(client.clone(), &args.namespace, &args.pod_name, &is_ready, stop.clone()).await;
+        if lead.is_none() {
+            return Ok(());
+        }
     }
     let ended = reconcile(client, stores, (args, key), metrics, crash, is_ready, stop).await;
     // Not before: no reconcile of ours is under way any more.

@@ -120,7 +120,7 @@ pub async fn lease(lease: &Mutex<Value>, request: Request<Body>) -> Response<Bod
     let mut lease = lease.lock().unwrap();
     if head.method == Method::POST {
         *lease = body;
-    } else if let Some(spec) = body["spec"].as_object() {
+    } else if let Some(spec) = body["spec"].as_object().filter(|_| !lease.is_null()) {
         spec.iter().for_each(|(field, value)| lease["spec"][field] = value.clone());
     }
     let absent = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404 });

@@ -50,7 +50,7 @@ pub(crate) fn has_run_out(run: &RunRecord, deadline: Deadline) -> bool {
         }),
         Deadline::Lease => {
             attempt.state == AttemptState::Attached
-                && after(attempt.lease_renewed_at, run.deadlines.heartbeat_ms)
+                && after(attempt.lease_renewed_at, run.deadlines.heartbeat_ms.max(run.lease_ms))
         }
         Deadline::Start => {
             attempt.state == AttemptState::Created && after(attempt.scheduled_at, run.deadlines.start_ms)

@@ -143,7 +143,7 @@ pub trait Store: Send + Sync + 'static {
     /// evidence for a hold (`reset_attempt`).
     async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord>;
 
-    /// The lengths of the deadlines, obeyed at once.
+    /// The lengths of the deadlines, obeyed at once; but a lease that is made shorter is so from its next renewal on.
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
 
     /// What is kept of the run; obeyed at once, also by a run that has ended.

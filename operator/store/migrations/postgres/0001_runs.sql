@@ -41,6 +41,8 @@ CREATE TABLE runs (
     scheduled_at      bigint,
     attached_at       bigint,
     lease_renewed_at  bigint,
+    -- What the lease was when it was renewed: one that was made shorter since then ends when it would have.
+    lease_ms          bigint  NOT NULL DEFAULT 0,
     spent             boolean NOT NULL,
 
     head_turn      integer,

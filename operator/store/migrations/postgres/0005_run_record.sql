@@ -115,6 +115,7 @@ BEGIN
             'start_ms', r.start_ms,
             'progress_ms', r.progress_ms
         ),
+        'lease_ms', r.lease_ms,
         'beat', jsonb_build_object('last', s.beat_last, 'since', s.beat_since, 'gap_from', s.gap_from),
         'created_at', r.created_at,
         'retention', jsonb_build_object('days', r.retention_days, 'keep_last', r.keep_last),

@@ -191,10 +191,8 @@ CREATE FUNCTION ds_set_deadlines_v1(_run uuid, _heartbeat_ms bigint, _start_ms b
 RETURNS jsonb
 LANGUAGE plpgsql AS $$
 BEGIN
-    -- A shorter lease leaves the one that the last answer promised its end: it holds from the next answer on.
     UPDATE runs
-    SET lease_renewed_at = lease_renewed_at + greatest(heartbeat_ms - _heartbeat_ms, 0),
-        heartbeat_ms = _heartbeat_ms, start_ms = _start_ms, progress_ms = _progress_ms
+    SET heartbeat_ms = _heartbeat_ms, start_ms = _start_ms, progress_ms = _progress_ms
     WHERE id = _run AND lifecycle = 'live'
       AND (heartbeat_ms, start_ms, progress_ms) IS DISTINCT FROM (_heartbeat_ms, _start_ms, _progress_ms);
     RETURN ds_run_record_v1(_run);

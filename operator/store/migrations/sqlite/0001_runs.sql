@@ -42,6 +42,7 @@ CREATE TABLE runs (
     scheduled_at      INTEGER,
     attached_at       INTEGER,
     lease_renewed_at  INTEGER,
+    lease_ms          INTEGER NOT NULL DEFAULT 0,
     spent             INTEGER NOT NULL,
 
     head_turn      INTEGER,

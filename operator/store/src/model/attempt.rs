@@ -42,8 +42,7 @@ pub struct Attempt {
     /// When its worker attached.
     #[serde(with = "millis::option")]
     pub attached_at: Option<Timestamp>,
-    /// When its lease was last renewed; `None` until its first heartbeat binds one. A lease that was made shorter since
-    /// then counts from later on, so that it ends when it would have.
+    /// When its lease was last renewed; `None` until its first heartbeat binds one.
     #[serde(with = "millis::option")]
     pub lease_renewed_at: Option<Timestamp>,
     /// When it ended.

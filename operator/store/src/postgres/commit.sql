@@ -165,6 +165,7 @@ moved AS (
         -- }
         -- A boundary renews a lease that a heartbeat has bound, and binds none.
         lease_renewed_at = CASE WHEN lease_renewed_at IS NOT NULL THEN next.now END,
+        lease_ms = runs.heartbeat_ms,
         cancel_told_at = CASE WHEN next.cancel_requested_at IS NOT NULL THEN coalesce(next.cancel_told_at, next.now) END
     FROM next
     -- more {

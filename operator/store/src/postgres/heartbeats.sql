@@ -24,6 +24,7 @@ alive AS MATERIALIZED (
 renewed AS (
     UPDATE runs
     SET lease_renewed_at = alive.now,
+        lease_ms = heartbeat_ms,
         cancel_told_at = CASE WHEN cancel_requested_at IS NOT NULL THEN coalesce(cancel_told_at, alive.now) END
     FROM alive
     WHERE runs.id = alive.id

@@ -18,7 +18,7 @@ live AS MATERIALIZED (
                  OR (cancel_requested_at IS NOT NULL AND greatest(cancel_requested_at, beat_since) + $4 < now)
                    THEN 'cancel'
                WHEN attempt_state = 'attached' AND lease_renewed_at IS NOT NULL
-                AND greatest(lease_renewed_at, beat_since) + heartbeat_ms < now
+                AND greatest(lease_renewed_at, beat_since) + greatest(lease_ms, heartbeat_ms) < now
                    THEN 'lease'
                WHEN attempt_state IN ('reserved', 'created') AND scheduled_at IS NOT NULL
                 AND greatest(scheduled_at, beat_since) + start_ms < now

@@ -11,8 +11,11 @@ const ATTACH: &str = "SELECT * FROM ds_attach_v1($1, $2, $3)";
 
 const ACKNOWLEDGE: &str = "SELECT ds_acknowledge_cancel_v1($1, $2) AS verdict";
 
-const TAIL_BYTES: &str = "SELECT coalesce(sum(coalesce(octet_length(ops), 0) + coalesce(octet_length(events), 0)), 0)::bigint AS bytes \
-     FROM (SELECT ops, events FROM boundaries WHERE run = $1 ORDER BY turn DESC, boundary DESC, epoch DESC LIMIT $2) AS tail";
+const TAIL_BYTES: &str = "SELECT coalesce(sum(bytes), 0)::bigint AS bytes FROM ( \
+         SELECT coalesce(octet_length(ops), 0) + coalesce(octet_length(events), 0) AS bytes FROM boundaries \
+         WHERE run = $1 AND turn <= (SELECT head_turn FROM runs WHERE id = $1) AND NOT undone \
+         ORDER BY turn DESC, boundary DESC LIMIT $2 \
+     ) AS tail";
 
 const STATE_BYTES: &str = "SELECT CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS bytes FROM runs WHERE id = $1";
 

@@ -95,12 +95,14 @@ async fn heartbeat(conn: &mut SqliteConnection, now: i64, run: RunId, capability
         return Ok(Beat::Finished);
     }
     tell(&mut row, now);
-    sqlx::query("UPDATE runs SET lease_renewed_at = ?, cancel_told_at = ? WHERE id = ?")
-        .bind(now)
-        .bind(row.cancel_told_at)
-        .bind(run)
-        .execute(conn)
-        .await?;
+    sqlx::query(
+        "UPDATE runs SET lease_renewed_at = ?, lease_ms = heartbeat_ms, cancel_told_at = ? WHERE id = ?",
+    )
+    .bind(now)
+    .bind(row.cancel_told_at)
+    .bind(run)
+    .execute(conn)
+    .await?;
     Ok(Beat::Ok(row.asked()))
 }
 

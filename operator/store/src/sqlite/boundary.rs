@@ -215,8 +215,8 @@ static KEEP: LazyLock<BySize> = LazyLock::new(|| {
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0); \
          UPDATE runs SET (head_turn, head_boundary, head_epoch, head_attempt, head_commit_id, head_digest, head_hash, \
          head_position, head_at, highest_turn, stored_bytes, tokens_in, tokens_out, tool_calls, cost_micro_usd, \
-         lease_renewed_at, cancel_told_at, state_bytes, state_hash, records_digest) \
-         = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL) WHERE id = ?;"
+         lease_renewed_at, lease_ms, cancel_told_at, state_bytes, state_hash, records_digest) \
+         = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, heartbeat_ms, ?, ?, ?, NULL) WHERE id = ?;"
             .repeat(boundaries)
     })
 });

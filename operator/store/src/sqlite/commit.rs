@@ -193,6 +193,7 @@ fn first_told(call: &PlannedCall, sealing: &Sealing) -> Value {
 fn renew(row: &mut RunRow, now: i64) {
     if row.lease_renewed_at.is_some() {
         row.lease_renewed_at = Some(now);
+        row.lease_ms = row.heartbeat_ms;
     }
 }
 

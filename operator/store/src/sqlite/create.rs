@@ -95,6 +95,7 @@ fn fresh(now: i64, new: NewRun) -> RunRow {
         scheduled_at: None,
         attached_at: None,
         lease_renewed_at: None,
+        lease_ms: 0,
         spent: false,
         head_turn: None,
         head_boundary: None,

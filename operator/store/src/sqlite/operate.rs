@@ -184,9 +184,6 @@ pub(super) async fn set_deadlines(
 ) -> Work<RunRecord> {
     let mut row = RunRow::expect(conn, run).await?;
     if row.lifecycle.0 == Lifecycle::Live {
-        // A shorter lease leaves the one that the last answer promised its end: it holds from the next answer on.
-        let shorter = (row.heartbeat_ms - deadlines.heartbeat_ms).max(0);
-        row.lease_renewed_at = row.lease_renewed_at.map(|at| at + shorter);
         row.heartbeat_ms = deadlines.heartbeat_ms;
         row.start_ms = deadlines.start_ms;
         row.progress_ms = deadlines.progress_ms;

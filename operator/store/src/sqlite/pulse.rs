@@ -13,7 +13,7 @@ use crate::{BEAT_GAP_MS, CANCEL_TOLD_MS, CANCEL_UNTOLD_MS, Changed, Deadline, Ex
 const EXPIRED: &str = "SELECT namespace, name, object_uid, attempt, deadline FROM ( \
          SELECT *, CASE \
              WHEN max(cancel_told_at, ?2) + ?3 < ?1 OR max(cancel_requested_at, ?2) + ?4 < ?1 THEN 'cancel' \
-             WHEN attempt_state = 'attached' AND max(lease_renewed_at, ?2) + heartbeat_ms < ?1 THEN 'lease' \
+             WHEN attempt_state = 'attached' AND max(lease_renewed_at, ?2) + max(lease_ms, heartbeat_ms) < ?1 THEN 'lease' \
              WHEN attempt_state IN ('reserved', 'created') AND max(scheduled_at, ?2) + start_ms < ?1 THEN 'start' \
              WHEN attempt_state = 'attached' AND max(attached_at, ?2, \
                  CASE WHEN head_attempt = attempt THEN head_at ELSE 0 END) + progress_ms < ?1 THEN 'progress' \

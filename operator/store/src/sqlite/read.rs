@@ -86,6 +86,7 @@ pub(super) async fn record(conn: &mut SqliteConnection, now: i64, row: RunRow) -
             start_ms: row.start_ms,
             progress_ms: row.progress_ms,
         },
+        lease_ms: row.lease_ms,
         beat: BeatRow {
             last: timestamp(store.beat_last)?,
             since: timestamp(store.beat_since)?,
@@ -230,8 +231,11 @@ pub(super) async fn state_bytes(conn: &mut SqliteConnection, run: RunId) -> Work
 /// How many bytes are kept of the latest boundaries.
 pub(super) async fn tail_bytes(conn: &mut SqliteConnection, run: RunId) -> Work<i64> {
     let bytes = sqlx::query_scalar(
-        "SELECT coalesce(sum(coalesce(length(ops), 0) + coalesce(length(events), 0)), 0) \
-         FROM (SELECT ops, events FROM boundaries WHERE run = ? ORDER BY turn DESC, boundary DESC, epoch DESC LIMIT ?)",
+        "SELECT coalesce(sum(bytes), 0) FROM ( \
+             SELECT coalesce(length(ops), 0) + coalesce(length(events), 0) AS bytes FROM boundaries \
+             WHERE run = ?1 AND turn <= (SELECT head_turn FROM runs WHERE id = ?1) AND NOT undone \
+             ORDER BY turn DESC, boundary DESC LIMIT ?2 \
+         )",
     );
     Ok(bytes.bind(run).bind(SNAPSHOT_DUE * 2).fetch_one(conn).await?)
 }

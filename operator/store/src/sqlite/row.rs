@@ -37,6 +37,7 @@ table! {
         scheduled_at: Option<i64>,
         attached_at: Option<i64>,
         lease_renewed_at: Option<i64>,
+        lease_ms: i64,
         spent: bool,
         head_turn: Option<i32>,
         head_boundary: Option<Which>,

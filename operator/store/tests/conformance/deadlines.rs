@@ -1,7 +1,7 @@
 //! Deadlines run out by the store's clock, and only while the gateways beat.
 
 use dalsegno_store::{Class, Deadline, Deadlines, NewRun, PodRecord, Pulse, Then};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use crate::faces::on_every_face;
 use crate::world::*;
@@ -185,18 +185,23 @@ async fn a_shorter_lease_leaves_the_promised_one_its_end(world: &World) {
     world.set_deadlines(worker.run, &LONG).await.unwrap();
     world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
     let bound = world.of(&worker).await.attempt.lease_renewed_at.unwrap();
-    let promised = bound + SignedDuration::from_millis(LONG.heartbeat_ms);
-    for _ in 0..2 {
-        let set = world.set_deadlines(worker.run, &shorter).await.unwrap();
-        let end = set.attempt.lease_renewed_at.unwrap() + SignedDuration::from_millis(SHORT);
-        assert_eq!(end, promised);
+    // However often it is changed in between.
+    for deadlines in [&shorter, &LONG, &shorter] {
+        let set = world.set_deadlines(worker.run, deadlines).await.unwrap();
+        assert_eq!((set.attempt.lease_renewed_at, set.lease_ms), (Some(bound), LONG.heartbeat_ms));
     }
     pause(WAIT).await;
     assert_eq!(expired(world, &worker.object_uid).await, None, "the worker was told of nothing shorter");
     // Here it is.
     let told = world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
     assert!(matches!(&told[..], [dalsegno_store::Beat::Ok(flags)] if flags.lease_ms == SHORT), "{told:?}");
+    assert_eq!(world.of(&worker).await.lease_ms, SHORT);
     assert_eq!(runs_out(world, &worker.object_uid).await, Deadline::Lease);
+    // The answer to a boundary tells of it too; a longer one holds at once.
+    world.set_deadlines(worker.run, &LONG).await.unwrap();
+    assert_eq!(expired(world, &worker.object_uid).await, None);
+    world.turn(&worker, 1).await;
+    assert_eq!(world.of(&worker).await.lease_ms, LONG.heartbeat_ms);
 }
 
 async fn an_attempt_that_has_ended_has_no_deadlines(world: &World) {

@@ -79,7 +79,22 @@ async fn what_a_lookup_may_read_of_the_latest_boundaries_is_counted(world: &Worl
     for turn in 0..2 {
         ok(world.commit(&worker.result(SNAPSHOT_DUE * 2 + turn)).await.unwrap());
     }
-    assert!(world.tail_bytes(worker.run).await.unwrap() < large, "no lookup reads that any more");
+    let small = world.tail_bytes(worker.run).await.unwrap();
+    assert!(small < large, "no lookup reads that any more");
+
+    // What a rewind has undone is read by none, and what it goes back to is again.
+    let events = vec![json(&format!("\"{said}\""))];
+    ok(world.commit(&Commit { events, ..worker.result(SNAPSHOT_DUE * 2 + 2) }).await.unwrap());
+    assert!(world.tail_bytes(worker.run).await.unwrap() > small + 32_000);
+    let back = async |turn| {
+        let epoch = world.of(&worker).await.epoch;
+        let to = Place { turn, boundary: Boundary::Result, epoch: 1 };
+        let rewind = Rewind { epoch, to, reason: "a test".into(), actor: "ada".into() };
+        done(world.rewind(worker.run, &rewind).await.unwrap());
+        world.tail_bytes(worker.run).await.unwrap()
+    };
+    assert!(back(SNAPSHOT_DUE * 2 + 1).await <= small);
+    assert!(back(2).await >= large);
 }
 
 /// What operations can add is far more than what they do.

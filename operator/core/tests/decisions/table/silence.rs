@@ -53,6 +53,13 @@ fn leases() -> Vec<Case> {
             beating(16).spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 60 } })),
             goes_on(),
         ),
+        case("a shorter one leaves the lease that was promised its end", beating(20).lease(20), goes_on()),
+        case("and no more than that", beating(21).lease(20), ends(3, Cause::Silent, Crash)),
+        case(
+            "a node that was away after the last heartbeat is no less so under a shorter lease",
+            beating(21).lease(20).node_ready(3),
+            ends(3, Cause::NodeLost, Disruption).says("not Ready all the time"),
+        ),
         case("no lease runs out while the gateways are silent", beating(600).last_beat(4), goes_on()),
         case(
             "after an outage of ours a lease has its full length again",

@@ -38,6 +38,7 @@ pub fn fresh_row() -> RunRecord {
         cancel: None,
         finish: None,
         deadlines: Settings::resolve(&Default::default(), &Default::default()).deadlines,
+        lease_ms: 0,
         beat: BeatRow { last: now(), since: ago(86_400), gap_from: ago(86_400) },
         created_at: ago(3_600),
         retention: Retention::default(),
@@ -128,6 +129,12 @@ impl Given {
     /// The last heartbeat, which binds a lease.
     pub fn heartbeat(mut self, seconds_ago: i64) -> Self {
         self.row.attempt.lease_renewed_at = Some(ago(seconds_ago));
+        self
+    }
+
+    /// What the worker was told then of its lease.
+    pub fn lease(mut self, seconds: i64) -> Self {
+        self.row.lease_ms = seconds * 1_000;
         self
     }
 
