@@ -83,11 +83,6 @@ impl Run {
         key: Option<&str>,
         arguments: &impl Serialize,
     ) -> Result<Claim> {
-        let begun = |open: &Claim| open.begun.load(Ordering::SeqCst);
-        let may_be_called = |open: &&Claim| open.policy == policy && (repeatable(policy) || !begun(open));
-        if let Some(open) = self.claims().get(id).filter(may_be_called) {
-            return Ok(open.clone());
-        }
         let request = ClaimRequest {
             claim_id: Uuid::new_v4(),
             policy,
@@ -95,8 +90,11 @@ impl Run {
             arguments: Some(raw("write a call's arguments as JSON", arguments)?),
         };
         let claim = Claim { id: request.claim_id, policy, body: to_bytes(&request)?, begun: Arc::default() };
-        self.claims().entry(id.to_owned()).or_insert_with(|| claim.clone());
-        Ok(claim)
+        let mut claims = self.claims();
+        let open = claims.entry(id.to_owned()).or_insert_with(|| claim.clone());
+        let begun = open.begun.load(Ordering::SeqCst);
+        let may_be_called = open.policy == policy && (repeatable(policy) || !begun);
+        Ok(if may_be_called { open.clone() } else { claim })
     }
 
     /// Whether the tool may run under this claim: where it must not run twice, another thread may have begun it, and

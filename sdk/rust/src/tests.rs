@@ -27,10 +27,19 @@ type Answer = Option<(u16, Value)>;
 struct Script {
     /// By path: answers in order, the last one again and again.
     answers: HashMap<String, Vec<Answer>>,
+    /// By path: how many requests must have come before any is answered.
+    together: HashMap<String, usize>,
     /// Path, bearer and body of every request.
     seen: Vec<(String, String, String)>,
     /// The client's, of each of them: the same one is the same connection.
     ports: Vec<u16>,
+}
+
+impl Script {
+    fn has_together(&self, path: &str) -> bool {
+        let seen = self.seen.iter().filter(|(seen, ..)| seen == path).count();
+        seen >= self.together.get(path).copied().unwrap_or(0)
+    }
 }
 
 struct Gateway {
@@ -56,6 +65,12 @@ impl Gateway {
 
     fn on<const N: usize>(self, path: &str, answers: [Answer; N]) -> Self {
         self.script.lock().unwrap().answers.insert(path.to_owned(), answers.into());
+        self
+    }
+
+    /// Answers requests of this path once so many have come.
+    fn once_seen(self, path: &str, many: usize) -> Self {
+        self.script.lock().unwrap().together.insert(path.to_owned(), many);
         self
     }
 
@@ -109,9 +124,13 @@ fn serve(stream: TcpStream, script: &Mutex<Script>) {
         let mut body = vec![0; length];
         reader.read_exact(&mut body).unwrap();
 
+        let text = String::from_utf8(body).unwrap();
+        let mut told = script.lock().unwrap();
+        told.ports.push(port);
+        told.seen.push((path.clone(), headers["authorization"].clone(), text));
+        drop(told);
+        within(Duration::from_secs(60), || script.lock().unwrap().has_together(&path));
         let mut script = script.lock().unwrap();
-        script.ports.push(port);
-        script.seen.push((path.clone(), headers["authorization"].clone(), String::from_utf8(body).unwrap()));
         let answers = script.answers.get_mut(&path).unwrap_or_else(|| panic!("no answer for {path}"));
         let answer = if answers.len() > 1 { answers.remove(0) } else { answers[0].clone() };
         drop(script);
