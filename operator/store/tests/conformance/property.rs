@@ -48,11 +48,12 @@ struct Writer {
 }
 
 async fn any_sequence_of_two_writers_keeps_turns_gap_free_and_linked(world: &World) {
-    let mut runner = TestRunner::new(Config { cases: CASES, ..Config::default() });
     let steps = vec(step::step(), 1..40);
     let runtime = tokio::runtime::Handle::current();
     let met = Met::default();
     for _ in 0..ROUNDS {
+        // One that has had its cases tries no more.
+        let mut runner = TestRunner::new(Config { cases: CASES, ..Config::default() });
         let outcome = tokio::task::block_in_place(|| {
             runner.run(&steps, |steps| {
                 runtime.block_on(play(world, &met, steps));
