@@ -138,7 +138,8 @@ pub struct Liveness {
     pub start_deadline_seconds: Option<i32>,
 
     /// Silence after which a worker that sends heartbeats is replaced, in seconds. It binds an attempt from its first
-    /// heartbeat on; a worker that never sends any is judged by its pod, its node and `progressDeadlineSeconds`.
+    /// heartbeat on; a worker that never sends any is judged by its pod, its node and `progressDeadlineSeconds`. A shorter
+    /// one binds from the next heartbeat on: a worker that is silent already keeps the time that it was promised.
     /// Built-in: 15. At least 10, so that a restart of the gateway that is too short to be noticed costs no lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 86_400))]

@@ -166,9 +166,8 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
 /// Room for the head and the open calls, as the gateway takes it for an attach.
 async fn room(ground: &impl Ground, run: RunId) -> Result<Option<OwnedSemaphorePermit>> {
     let store = ground.store();
-    let sizes = tokio::try_join!(store.state_bytes(run), store.tail_bytes(run), store.open_calls_bytes(run));
-    let (state, tail, calls) = sizes.map_err(Error::store("asking how large the head is"))?;
-    Ok(ground.resumes().take(state, tail, calls).await)
+    let sizes = store.sizes(run).await.map_err(Error::store("asking how large the head is"))?;
+    Ok(ground.resumes().take(&sizes).await)
 }
 
 fn recorded(answer: dalsegno_store::Result<Recorded>, doing: &'static str) -> Result<Option<Fact>> {
@@ -182,7 +181,7 @@ mod tests {
 
     use std::time::Duration;
 
-    use dalsegno_store::AskedBy;
+    use dalsegno_store::{AskedBy, Sizes};
     use futures::future::join_all;
     use k8s_openapi::api::core::v1::Pod;
     use kube::api::ObjectMeta;
@@ -248,7 +247,8 @@ mod tests {
         let id = worked(&*ground.store, NAME, 1).await;
         let row = Box::new(ground.store.get_run(id).await.unwrap().unwrap());
         let run = run();
-        let others = join_all((0..16).map(|_| ground.resumes.take(Some(1 << 20), 0, 0))).await;
+        let small = Sizes { state: Some(1 << 20), ..Sizes::default() };
+        let others = join_all((0..16).map(|_| ground.resumes.take(&small))).await;
         let mut verifying = Box::pin(perform(&*ground, &run, Effect::VerifyHead(row)));
         assert!(timeout(Duration::from_millis(300), &mut verifying).await.is_err(), "there is none");
         drop(others);

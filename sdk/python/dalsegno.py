@@ -74,13 +74,13 @@ class Run:
         """Runs `tool(key, arguments)` unless it is known to be done; returns its result, now or from the store.
         `policy` says what to do where the outcome is unknown: retrySameKey, probe, ask or readOnly. The key, unless
         given, is made of the run and `id`. An exception leaves the outcome unknown; `CallFailed`: it did nothing."""
-        path, arguments = f"calls/{quote(id, '')}", json.loads(json.dumps(arguments))  # a copy of what can be sent
-        fresh = {"claimId": str(uuid.uuid4()), "policy": policy, "key": key or self._keys + id, "arguments": arguments}
-        claim, goes = self._claims.setdefault(id, (fresh, itertools.count()))  # one for each call, until it is over
+        path, fresh = f"calls/{quote(id, '')}", json.loads(json.dumps({"claimId": str(uuid.uuid4()), "policy": policy,
+            "key": key or self._keys + id, "arguments": arguments}))  # a copy of what can be sent
+        kept = claim, goes = self._claims.setdefault(id, (fresh, itertools.count()))  # one a call, until it is over
         try:
             answer = self._send(f"{path}/claim", claim)
         except Refused as refused:  # the gateway's own word on these bytes; after any other they may have been heard
-            if refused.code in ("INVALID", "TOO_LARGE"):
+            if refused.code in ("INVALID", "TOO_LARGE") and self._claims.get(id) is kept:  # no other thread's by now
                 self._claims.pop(id, None)
             raise
         call, state, result = answer["call"], answer["call"]["state"], answer["call"].get("result")

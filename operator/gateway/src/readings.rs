@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use dalsegno_protocol::Limits;
-use dalsegno_store::RunId;
+use dalsegno_store::{RunId, Sizes};
 use quick_cache::sync::Cache;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit};
 use tokio::time::{Instant, timeout_at};
@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::budget::{Full, Who};
 use crate::gateway::Gateway;
 use crate::refusal::Refusal;
-use crate::room::Room;
+use crate::room::{self, Room};
 
 /// How many are remembered who have read. Who is forgotten may read twice at once.
 const READERS: usize = 16_384;
@@ -62,25 +62,23 @@ impl Gateway {
     /// Bytes of the state after a turn, or at the head with the boundaries it is made of. Of an earlier turn nobody knows how
     /// large it is: as many as the largest has.
     pub(crate) async fn state_bytes(&self, run: RunId, turn: Option<i32>) -> Result<usize, Refusal> {
-        if turn.is_some() {
-            return Ok(Limits::STATE_BYTES);
-        }
-        let (state, tail) = tokio::try_join!(
-            self.ask("asking how large a state is", || self.store.state_bytes(run)),
-            self.ask("asking how large the latest boundaries are", || self.store.tail_bytes(run)),
-        )?;
-        let state = state.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(Limits::STATE_BYTES);
-        Ok(state.saturating_add(usize::try_from(tail).unwrap_or_default()))
+        Ok(match turn {
+            Some(_) => Limits::STATE_BYTES,
+            None => room::bytes(&Sizes { calls: 0, ..self.sizes(run).await? }),
+        })
     }
 
     /// The same with the run's open calls.
     pub(crate) async fn bytes_with_calls(&self, run: RunId, turn: Option<i32>) -> Result<usize, Refusal> {
-        let calls = || self.store.open_calls_bytes(run);
-        let (state, calls) = tokio::try_join!(
-            self.state_bytes(run, turn),
-            self.ask("asking how much the open calls are", calls),
-        )?;
-        Ok(state + usize::try_from(calls).unwrap_or_default())
+        let sizes = self.sizes(run).await?;
+        Ok(room::bytes(&match turn {
+            Some(_) => Sizes { state: None, tail: 0, ..sizes },
+            None => sizes,
+        }))
+    }
+
+    async fn sizes(&self, run: RunId) -> Result<Sizes, Refusal> {
+        self.ask("asking how large the head is", || self.store.sizes(run)).await
     }
 }
 

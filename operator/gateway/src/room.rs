@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dalsegno_protocol::Limits;
+use dalsegno_store::Sizes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bytes of two of the largest states.
@@ -29,13 +30,9 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Waits for room for the state at a head, for the boundaries it is made of and for the open calls beside it, of so many
-    /// bytes as the store tells. Of a state of which nobody knows how large it is (`None`), for the largest. `None`: the
-    /// room is closed, which it never is.
-    pub async fn take(&self, state: Option<i64>, tail: i64, calls: i64) -> Option<OwnedSemaphorePermit> {
-        let state = state.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(Limits::STATE_BYTES);
-        let beside = usize::try_from(tail.saturating_add(calls)).unwrap_or_default();
-        self.take_bytes(state.saturating_add(beside)).await
+    /// Waits for room for a lookup of a head. `None`: the room is closed, which it never is.
+    pub async fn take(&self, sizes: &Sizes) -> Option<OwnedSemaphorePermit> {
+        self.take_bytes(bytes(sizes)).await
     }
 
     /// Waits for room for so many bytes, or for all of it where that is less.
@@ -44,4 +41,12 @@ impl Room {
         let among = if bytes <= SMALL { &self.small } else { &self.large };
         among.clone().acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX)).await.ok()
     }
+}
+
+/// Bytes of the state at a head, of the boundaries it is made of and of the open calls beside it. A state of which nobody knows
+/// how large it is counts as the largest.
+pub(crate) fn bytes(sizes: &Sizes) -> usize {
+    let state = sizes.state.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(Limits::STATE_BYTES);
+    let beside = usize::try_from(sizes.tail.saturating_add(sizes.calls)).unwrap_or_default();
+    state.saturating_add(beside)
 }

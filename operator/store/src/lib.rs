@@ -254,16 +254,8 @@ pub trait Store: Send + Sync + 'static {
     /// [`Self::state`].
     async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>>;
 
-    /// How large the state at the head is at most, as [`size`] counts. `None`: nobody knows without reading it.
-    async fn state_bytes(&self, run: RunId) -> Result<Option<i64>>;
-
-    /// How many bytes are kept of the latest boundaries, with whatever they say: of twice as many as a snapshot is due
-    /// after. A lookup of the head reads no more of them while snapshots are made in time. None of an unknown run.
-    async fn tail_bytes(&self, run: RunId) -> Result<i64>;
-
-    /// How much the open calls are, as [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`] counts them: those that
-    /// [`CallFilter::Pending`] and [`CallFilter::OpenTurn`] tell. None of an unknown run.
-    async fn open_calls_bytes(&self, run: RunId) -> Result<i64>;
+    /// How much a lookup of the head reads, without reading it.
+    async fn sizes(&self, run: RunId) -> Result<Sizes>;
 
     /// Makes a snapshot of the state at the head, if one is due: [`SNAPSHOT_DUE`] boundaries past what a lookup can
     /// begin with. Never touches the run's row; any number may try at once. What was made is read back and held to the

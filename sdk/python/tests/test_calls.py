@@ -81,15 +81,42 @@ def test_a_claim_that_was_refused_is_mended_and_sent_under_the_same_id(gateway):
     gateway.script["calls/turn-1/complete"] = [ok()]
     code, out, err = gateway.run("""
         run = Run.attach()
-        for page in {1}, float("nan"), 1:
+        for key, page in (None, {1}), (b"k", 1), (None, float("nan")), (None, 1):
             try:
-                print(run.call("turn-1", policy="retrySameKey", arguments=page, tool=lambda *_: "made"))
+                print(run.call("turn-1", policy="retrySameKey", key=key, arguments=page, tool=lambda *_: "made"))
             except (TypeError, Refused) as error:
                 print(type(error).__name__)
     """)
-    assert (code, out, err) == (0, "TypeError\nRefused\nmade\n", "")
+    assert (code, out, err) == (0, "TypeError\nTypeError\nRefused\nmade\n", "")
     refused, mended = map(json.loads, gateway.bodies("calls/turn-1/claim"))
     assert mended["arguments"] == 1 and mended["claimId"] != refused["claimId"]
+
+
+def test_a_refusal_that_comes_late_leaves_the_claim_of_another_thread(gateway):
+    gateway.script["calls/turn-1/claim"] = [problem(400, "INVALID"), call("go"), problem(400, "INVALID")]
+    gateway.script["calls/turn-1/complete"] = [problem(413, "TOO_LARGE"), ok()]
+    code, out, err = gateway.run("""
+        run = Run.attach(heartbeat=False)
+        def called(page):
+            try:
+                run.call("turn-1", policy="ask", arguments=page, tool=lambda *_: "made")
+            except Refused as error:
+                print(error.code)
+        send = run._send
+        def late(*what):  # while this one is on its way, another thread mends the call
+            run._send = send
+            called(float("nan"))
+            called(1)
+            return send(*what)
+        run._send = late
+        called(float("nan"))
+        run.complete("turn-1", "completed", "made")
+    """)
+    assert (code, out, err) == (0, "INVALID\nTOO_LARGE\nINVALID\n", "")
+    bodies = gateway.bodies("calls/turn-1/claim")
+    claims = [json.loads(body)["claimId"] for body in bodies]
+    assert claims[0] == claims[2] != claims[1]
+    assert json.loads(gateway.bodies("calls/turn-1/complete")[1])["claimId"] == claims[1]
 
 
 def test_a_claim_that_may_have_been_heard_is_sent_again_as_the_same_bytes(gateway):

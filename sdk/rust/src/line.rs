@@ -26,7 +26,7 @@ impl Line {
 
     /// The next call makes a connection, which may lead to another gateway.
     pub(crate) fn renew(&self) {
-        lock(&self.addresses.0.known).stale = true;
+        lock(&self.addresses.0.known).failed += 1;
         let fresh = Self::new(self.agent().config().clone(), self.addresses.clone());
         *lock(&self.agent) = fresh.agent();
     }
@@ -46,7 +46,10 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Known {
     last: Option<ResolvedSocketAddrs>,
-    stale: bool,
+    /// Calls that have failed.
+    failed: u64,
+    /// After how many of them a name server was asked last.
+    asked_after: u64,
 }
 
 impl Addresses {
@@ -62,23 +65,22 @@ impl Resolver for Addresses {
         config: &Config,
         timeout: NextTimeout,
     ) -> Result<ResolvedSocketAddrs, Error> {
-        let last = match &*lock(&self.0.known) {
-            Known { last: Some(last), stale: false } => return Ok(last.clone()),
-            Known { last, .. } => last.clone(),
+        let failed = match &*lock(&self.0.known) {
+            Known { last: Some(last), failed, asked_after } if failed == asked_after => {
+                return Ok(last.clone());
+            }
+            Known { failed, .. } => *failed,
         };
         // Nobody waits for the lock meanwhile.
-        match self.0.lookup.resolve(uri, config, timeout) {
-            Ok(found) => {
-                *lock(&self.0.known) = Known { last: Some(found.clone()), stale: false };
-                Ok(found)
-            }
-            Err(error) => {
-                let last = last.ok_or(error)?;
-                // Calls on a connection that holds must not wait for it, too. The next one that fails has it asked again.
-                lock(&self.0.known).stale = false;
-                Ok(last)
-            }
-        }
+        let told = self.0.lookup.resolve(uri, config, timeout);
+        let mut known = lock(&self.0.known);
+        let addresses = match told {
+            Ok(found) => known.last.insert(found).clone(),
+            Err(error) => known.last.clone().ok_or(error)?,
+        };
+        // Also where nobody answered: calls on a connection that holds must not wait for a name server, too.
+        known.asked_after = known.asked_after.max(failed);
+        Ok(addresses)
     }
 }
 

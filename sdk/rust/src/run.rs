@@ -27,7 +27,7 @@ pub struct Run {
     pub(crate) input: Vec<u8>,
     /// As the gateway answered, with the head moved on by each commit.
     pub(crate) attached: AttachResponse,
-    /// Claims whose tools were let go and are not known to have ended, by call.
+    /// Claims that were sent, or are about to be, and are not known to be over, by call.
     pub(crate) claims: Mutex<HashMap<String, Claim>>,
     /// Tells the heartbeats which lease an answer told, in seconds; to drop it ends them.
     pub(crate) beats: Option<Sender<u32>>,

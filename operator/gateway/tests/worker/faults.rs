@@ -166,9 +166,7 @@ macro_rules! pass {
 }
 
 pass! {
-    async fn tail_bytes(&self, run: RunId) -> Result<i64>;
-    async fn state_bytes(&self, run: RunId) -> Result<Option<i64>>;
-    async fn open_calls_bytes(&self, run: RunId) -> Result<i64>;
+    async fn sizes(&self, run: RunId) -> Result<Sizes>;
     async fn rewrap_keys(&self) -> Result<dalsegno_store::keys::Rewrapped>;
     async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded>;
     async fn unsealed(&self, run: RunId) -> Result<u64>;

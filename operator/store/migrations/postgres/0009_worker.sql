@@ -75,7 +75,7 @@ BEGIN
         PERFORM ds_close_run_v1(_run, _outcome, _reason, _message, _output, _commit_id, _digest, now_);
         UPDATE runs
         SET changed_at = now_, lease_renewed_at = CASE WHEN lease_renewed_at IS NOT NULL THEN now_ END,
-            lease_ms = heartbeat_ms
+            lease_ms = CASE WHEN lease_renewed_at IS NULL THEN runs.lease_ms ELSE greatest(runs.lease_ms, heartbeat_ms) END
         WHERE id = _run;
         PERFORM ds_audit_v1(_run, 'finished', 'worker',
             jsonb_build_object('attempt', row_.attempt, 'outcome', _outcome, 'reason', _reason), now_);

@@ -72,3 +72,16 @@ pub struct AuditRow {
     /// Hash of this one: [`crate::audit`].
     pub hash: Digest,
 }
+
+/// How much a lookup of the head reads, in bytes; of an unknown run none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// The state at most, as [`crate::size`] counts. `None`: nobody knows without reading it.
+    pub state: Option<i64>,
+    /// What is kept of the latest boundaries, with whatever they say: of twice as many as a snapshot is due after. While
+    /// snapshots are made in time no more of them are read.
+    pub tail: i64,
+    /// The open calls, as [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`] counts them: those that
+    /// [`crate::CallFilter::Pending`] and [`crate::CallFilter::OpenTurn`] tell.
+    pub calls: i64,
+}

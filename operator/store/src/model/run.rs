@@ -126,8 +126,8 @@ pub struct RunRecord {
     pub finish: Option<FinishRow>,
     /// Lengths of the deadlines.
     pub deadlines: Deadlines,
-    /// Milliseconds that the lease had when it was last renewed, 0 before. One that was made shorter since then ends when
-    /// it would have: its worker was told of nothing shorter.
+    /// Milliseconds that the lease has, as it was last renewed; 0 before. Only a heartbeat makes it shorter: until its worker
+    /// has one answered, it may have heard of nothing shorter.
     pub lease_ms: i64,
     /// When the gateways beat.
     pub beat: BeatRow,

@@ -40,8 +40,6 @@ const OPEN_TURN: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.
        AND calls.turn = ds_open_turn_v1(runs) \
      ORDER BY calls.ordinal";
 
-const OPEN_CALLS_BYTES: &str = "SELECT ds_open_calls_v1(runs) AS bytes FROM runs WHERE id = $1";
-
 /// Bytes that the open calls of a run may count.
 const MOST: i64 = Limits::OPEN_CALLS_BYTES as i64;
 
@@ -136,11 +134,6 @@ impl Postgres {
         let looks_sealed = ["arguments", "result"].iter().any(|column| looks_sealed(&rows, column));
         let sealing = self.to_read(run, looks_sealed).await?;
         rows.iter().map(|row| call(row, &sealing)).collect()
-    }
-
-    pub(super) async fn do_open_calls_bytes(&self, run: RunId) -> Work<i64> {
-        let row = self.pool.optional(sqlx::query(OPEN_CALLS_BYTES).bind(run)).await?;
-        Ok(row.map(|row| row.try_get("bytes")).transpose()?.unwrap_or_default())
     }
 }
 

@@ -163,9 +163,10 @@ moved AS (
         audit_seq = coalesce(audited.seq, audited_plan.seq, runs.audit_seq),
         audit_hash = coalesce(audited.hash, audited_plan.hash, runs.audit_hash),
         -- }
-        -- A boundary renews a lease that a heartbeat has bound, and binds none.
+        -- A boundary renews a lease that a heartbeat has bound, and binds none. It makes none shorter: its worker may wait
+        -- for the answer that would tell of it longer than the shorter one lasts.
         lease_renewed_at = CASE WHEN lease_renewed_at IS NOT NULL THEN next.now END,
-        lease_ms = runs.heartbeat_ms,
+        lease_ms = CASE WHEN lease_renewed_at IS NULL THEN runs.lease_ms ELSE greatest(runs.lease_ms, runs.heartbeat_ms) END,
         cancel_told_at = CASE WHEN next.cancel_requested_at IS NOT NULL THEN coalesce(next.cancel_told_at, next.now) END
     FROM next
     -- more {

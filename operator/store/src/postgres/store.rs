@@ -13,7 +13,7 @@ use crate::{
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
     EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Prune, Pulse, Reading,
     RecordBatch, RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord,
-    Settle, Shredded, Snapshotted, Store, Then, Written, branch, pages, snapshot,
+    Settle, Shredded, Sizes, Snapshotted, Store, Then, Written, branch, pages, snapshot,
 };
 
 #[async_trait]
@@ -184,20 +184,8 @@ impl Store for Postgres {
         Ok(branch::state(&self.rows(), run, Some(turn)).await?.map(|at| (at.row, at.state)))
     }
 
-    async fn open_calls_bytes(&self, run: RunId) -> Result<i64> {
-        self.do_open_calls_bytes(run)
-            .await
-            .map_err(|fault| fault.while_("asking how much the open calls are"))
-    }
-
-    async fn tail_bytes(&self, run: RunId) -> Result<i64> {
-        self.do_tail_bytes(run)
-            .await
-            .map_err(|fault| fault.while_("asking how large the latest boundaries are"))
-    }
-
-    async fn state_bytes(&self, run: RunId) -> Result<Option<i64>> {
-        self.do_state_bytes(run).await.map_err(|fault| fault.while_("asking how large a state is"))
+    async fn sizes(&self, run: RunId) -> Result<Sizes> {
+        self.do_sizes(run).await.map_err(|fault| fault.while_("asking how large the head is"))
     }
 
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {

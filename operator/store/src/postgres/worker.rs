@@ -5,19 +5,19 @@ use sqlx::Row as _;
 use super::Postgres;
 use super::row::record;
 use crate::fault::{Fault, Work};
-use crate::{Acknowledged, Attached, Digest, RunId, SNAPSHOT_DUE};
+use crate::{Acknowledged, Attached, Digest, RunId, SNAPSHOT_DUE, Sizes};
 
 const ATTACH: &str = "SELECT * FROM ds_attach_v1($1, $2, $3)";
 
 const ACKNOWLEDGE: &str = "SELECT ds_acknowledge_cancel_v1($1, $2) AS verdict";
 
-const TAIL_BYTES: &str = "SELECT coalesce(sum(bytes), 0)::bigint AS bytes FROM ( \
-         SELECT coalesce(octet_length(ops), 0) + coalesce(octet_length(events), 0) AS bytes FROM boundaries \
-         WHERE run = $1 AND turn <= (SELECT head_turn FROM runs WHERE id = $1) AND NOT undone \
-         ORDER BY turn DESC, boundary DESC LIMIT $2 \
-     ) AS tail";
-
-const STATE_BYTES: &str = "SELECT CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS bytes FROM runs WHERE id = $1";
+const SIZES: &str = "SELECT CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS state, ( \
+         SELECT coalesce(sum(bytes), 0)::bigint FROM ( \
+             SELECT coalesce(octet_length(ops), 0) + coalesce(octet_length(events), 0) AS bytes FROM boundaries \
+             WHERE run = runs.id AND turn <= runs.head_turn AND NOT undone \
+             ORDER BY turn DESC, boundary DESC LIMIT $2 \
+         ) AS latest \
+     ) AS tail, ds_open_calls_v1(runs) AS calls FROM runs WHERE id = $1";
 
 const IS_CURRENT: &str = "SELECT EXISTS (SELECT FROM runs WHERE id = $1 AND capability = $2) AS is_current";
 
@@ -51,14 +51,10 @@ impl Postgres {
         })
     }
 
-    pub(super) async fn do_state_bytes(&self, run: RunId) -> Work<Option<i64>> {
-        let row = self.pool.optional(sqlx::query(STATE_BYTES).bind(run)).await?;
-        Ok(row.map(|row| row.try_get("bytes")).transpose()?.flatten())
-    }
-
-    pub(super) async fn do_tail_bytes(&self, run: RunId) -> Work<i64> {
-        let query = sqlx::query(TAIL_BYTES).bind(run).bind(i64::from(SNAPSHOT_DUE) * 2);
-        Ok(self.pool.one(query).await?.try_get("bytes")?)
+    pub(super) async fn do_sizes(&self, run: RunId) -> Work<Sizes> {
+        let query = sqlx::query(SIZES).bind(run).bind(i64::from(SNAPSHOT_DUE) * 2);
+        let Some(row) = self.pool.optional(query).await? else { return Ok(Sizes::default()) };
+        Ok(Sizes { state: row.try_get("state")?, tail: row.try_get("tail")?, calls: row.try_get("calls")? })
     }
 
     pub(super) async fn do_is_current(&self, run: RunId, capability: &Digest) -> Work<bool> {

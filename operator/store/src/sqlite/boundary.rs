@@ -194,6 +194,7 @@ impl<'a> Next<'a> {
             .bind(row.tool_calls)
             .bind(row.cost_micro_usd)
             .bind(row.lease_renewed_at)
+            .bind(row.lease_ms)
             .bind(row.cancel_told_at)
             .bind(row.state_bytes)
             .bind(row.state_hash)
@@ -216,7 +217,7 @@ static KEEP: LazyLock<BySize> = LazyLock::new(|| {
          UPDATE runs SET (head_turn, head_boundary, head_epoch, head_attempt, head_commit_id, head_digest, head_hash, \
          head_position, head_at, highest_turn, stored_bytes, tokens_in, tokens_out, tool_calls, cost_micro_usd, \
          lease_renewed_at, lease_ms, cancel_told_at, state_bytes, state_hash, records_digest) \
-         = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, heartbeat_ms, ?, ?, ?, NULL) WHERE id = ?;"
+         = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL) WHERE id = ?;"
             .repeat(boundaries)
     })
 });

@@ -189,11 +189,12 @@ fn first_told(call: &PlannedCall, sealing: &Sealing) -> Value {
     told
 }
 
-/// A boundary shows that its worker lives; it renews a lease that a heartbeat has bound, and binds none.
+/// A boundary shows that its worker lives; it renews a lease that a heartbeat has bound, and binds none. It makes none
+/// shorter: its worker may wait for the answer that would tell of it longer than the shorter one lasts.
 fn renew(row: &mut RunRow, now: i64) {
     if row.lease_renewed_at.is_some() {
         row.lease_renewed_at = Some(now);
-        row.lease_ms = row.heartbeat_ms;
+        row.lease_ms = row.lease_ms.max(row.heartbeat_ms);
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) const BYTES: &str = "SELECT coalesce(sum(octet_length(id) + octet_len
          WHERE run = ?1 AND turn = ?2 AND state <> 'started')";
 
 /// What the open calls of this run count.
-async fn bytes(conn: &mut SqliteConnection, row: &RunRow) -> Work<i64> {
+pub(super) async fn bytes(conn: &mut SqliteConnection, row: &RunRow) -> Work<i64> {
     let turn = row.open_turn();
     if let Some(bytes) = row.open_calls_bytes.filter(|_| row.open_calls_turn == Some(turn)) {
         return Ok(bytes);
@@ -27,14 +27,6 @@ async fn bytes(conn: &mut SqliteConnection, row: &RunRow) -> Work<i64> {
         .bind(Limits::SMALL_RESULT_BYTES as i64)
         .fetch_one(conn)
         .await?)
-}
-
-/// The same of whichever run.
-pub(super) async fn bytes_of(conn: &mut SqliteConnection, run: RunId) -> Work<i64> {
-    match RunRow::load(conn, run).await? {
-        Some(row) => bytes(conn, &row).await,
-        None => Ok(0),
-    }
 }
 
 /// Adds to what they count, or takes away, which is never too large. False, and nothing is changed: it would be more than

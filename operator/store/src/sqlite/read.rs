@@ -8,11 +8,12 @@ use uuid::Uuid;
 
 use super::attempt_row::AttemptRow;
 use super::change::counters;
+use super::open_calls;
 use super::row::RunRow;
 use crate::fault::{Fault, Work, timestamp};
 use crate::{
     Attempt, BeatRow, CAPACITY, CallCounts, CancelRow, Deadlines, Digest, FinishRow, HeadRow, Held, LookUp,
-    Retention, RunId, RunRecord, SNAPSHOT_DUE, header,
+    Retention, RunId, RunRecord, SNAPSHOT_DUE, Sizes, header,
 };
 
 /// Attempts in a record: the current one and those before it.
@@ -223,19 +224,19 @@ pub(super) async fn is_current(conn: &mut SqliteConnection, run: RunId, capabili
         .await?)
 }
 
-/// How large the state at the head is at most.
-pub(super) async fn state_bytes(conn: &mut SqliteConnection, run: RunId) -> Work<Option<i64>> {
-    Ok(RunRow::load(conn, run).await?.and_then(|row| row.known_state_bytes()))
-}
-
-/// How many bytes are kept of the latest boundaries.
-pub(super) async fn tail_bytes(conn: &mut SqliteConnection, run: RunId) -> Work<i64> {
-    let bytes = sqlx::query_scalar(
+/// How much a lookup of the head reads.
+pub(super) async fn sizes(conn: &mut SqliteConnection, run: RunId) -> Work<Sizes> {
+    let Some(row) = RunRow::load(conn, run).await? else { return Ok(Sizes::default()) };
+    let tail = sqlx::query_scalar(
         "SELECT coalesce(sum(bytes), 0) FROM ( \
              SELECT coalesce(length(ops), 0) + coalesce(length(events), 0) AS bytes FROM boundaries \
-             WHERE run = ?1 AND turn <= (SELECT head_turn FROM runs WHERE id = ?1) AND NOT undone \
-             ORDER BY turn DESC, boundary DESC LIMIT ?2 \
+             WHERE run = ?1 AND turn <= ?2 AND NOT undone \
+             ORDER BY turn DESC, boundary DESC LIMIT ?3 \
          )",
     );
-    Ok(bytes.bind(run).bind(SNAPSHOT_DUE * 2).fetch_one(conn).await?)
+    Ok(Sizes {
+        state: row.known_state_bytes(),
+        tail: tail.bind(run).bind(row.head_turn).bind(SNAPSHOT_DUE * 2).fetch_one(&mut *conn).await?,
+        calls: open_calls::bytes(conn, &row).await?,
+    })
 }

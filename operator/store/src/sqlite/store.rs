@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     Reads, Sqlite, anchors, attach, branch, cancel, create, data_keys, events, links, namespace, old,
-    open_calls, operate, prune, pulse, read, reading, retention, revisions, rewind,
+    operate, prune, pulse, read, reading, retention, revisions, rewind,
 };
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
@@ -16,7 +16,7 @@ use crate::{
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
     EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Prune, Pulse, Reading,
     RecordBatch, RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord,
-    Settle, Shredded, Snapshotted, Store, Then, Written,
+    Settle, Shredded, Sizes, Snapshotted, Store, Then, Written,
 };
 
 #[async_trait]
@@ -232,18 +232,8 @@ impl Store for Sqlite {
         Ok(crate::branch::state(&self.rows(), run, Some(turn)).await?.map(|at| (at.row, at.state)))
     }
 
-    async fn open_calls_bytes(&self, run: RunId) -> Result<i64> {
-        let doing = "asking how much the open calls are";
-        self.read(doing, move |conn, _| Box::pin(open_calls::bytes_of(conn, run))).await
-    }
-
-    async fn tail_bytes(&self, run: RunId) -> Result<i64> {
-        let doing = "asking how large the latest boundaries are";
-        self.read(doing, move |conn, _| Box::pin(read::tail_bytes(conn, run))).await
-    }
-
-    async fn state_bytes(&self, run: RunId) -> Result<Option<i64>> {
-        self.read("asking how large a state is", move |conn, _| Box::pin(read::state_bytes(conn, run))).await
+    async fn sizes(&self, run: RunId) -> Result<Sizes> {
+        self.read("asking how large the head is", move |conn, _| Box::pin(read::sizes(conn, run))).await
     }
 
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {

@@ -190,6 +190,9 @@ async fn a_shorter_lease_leaves_the_promised_one_its_end(world: &World) {
         let set = world.set_deadlines(worker.run, deadlines).await.unwrap();
         assert_eq!((set.attempt.lease_renewed_at, set.lease_ms), (Some(bound), LONG.heartbeat_ms));
     }
+    // The worker may wait for this answer longer than the shorter one lasts.
+    world.turn(&worker, 1).await;
+    assert_eq!(world.of(&worker).await.lease_ms, LONG.heartbeat_ms);
     pause(WAIT).await;
     assert_eq!(expired(world, &worker.object_uid).await, None, "the worker was told of nothing shorter");
     // Here it is.
@@ -197,10 +200,10 @@ async fn a_shorter_lease_leaves_the_promised_one_its_end(world: &World) {
     assert!(matches!(&told[..], [dalsegno_store::Beat::Ok(flags)] if flags.lease_ms == SHORT), "{told:?}");
     assert_eq!(world.of(&worker).await.lease_ms, SHORT);
     assert_eq!(runs_out(world, &worker.object_uid).await, Deadline::Lease);
-    // The answer to a boundary tells of it too; a longer one holds at once.
+    // A longer one holds at once, and with the next boundary for good.
     world.set_deadlines(worker.run, &LONG).await.unwrap();
     assert_eq!(expired(world, &worker.object_uid).await, None);
-    world.turn(&worker, 1).await;
+    world.turn(&worker, 2).await;
     assert_eq!(world.of(&worker).await.lease_ms, LONG.heartbeat_ms);
 }
 

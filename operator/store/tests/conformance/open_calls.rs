@@ -67,10 +67,10 @@ async fn a_turn_whose_calls_are_too_large_goes_on_with_small_results_and_the_nex
     let small = complete(world, &worker, &claim, Limits::SMALL_RESULT_BYTES).await;
     assert!(matches!(small, Completed::Ok), "{small:?}");
     assert_eq!(world.call_ids(worker.run, CallFilter::OpenTurn).await, ["a", "b", "c"]);
-    is_counted(told(world, worker.run).await, world.open_calls_bytes(worker.run).await.unwrap());
+    is_counted(told(world, worker.run).await, world.sizes(worker.run).await.unwrap().calls);
 
     world.turn(&worker, 1).await;
-    assert_eq!(world.open_calls_bytes(worker.run).await.unwrap(), 0);
+    assert_eq!(world.sizes(worker.run).await.unwrap().calls, 0);
     assert!(matches!(world.claim(&large).await.unwrap(), Claimed::Go(_)));
     assert!(matches!(complete(world, &worker, &large, LARGE).await, Completed::Ok));
 }
@@ -89,7 +89,7 @@ async fn a_plan_whose_calls_are_too_large_is_refused_and_nothing_of_it_is_there(
     assert_eq!(world.call_ids(worker.run, CallFilter::All).await, ["a", "b"]);
     assert!(world.of(&worker).await.head.is_none());
     ok(world.commit(&with(&["a", "b", "c"])).await.unwrap());
-    is_counted(told(world, worker.run).await, world.open_calls_bytes(worker.run).await.unwrap());
+    is_counted(told(world, worker.run).await, world.sizes(worker.run).await.unwrap().calls);
 }
 
 async fn what_an_attempt_left_behind_counts_until_it_has_ended(world: &World) {
@@ -110,7 +110,7 @@ async fn what_an_attempt_left_behind_counts_until_it_has_ended(world: &World) {
             "a call of an earlier turn takes its place along: {settled:?}"
         );
     }
-    assert_eq!(world.open_calls_bytes(worker.run).await.unwrap(), 0);
+    assert_eq!(world.sizes(worker.run).await.unwrap().calls, 0);
     assert!(matches!(world.claim(&large).await.unwrap(), Claimed::Go(_)));
 }
 
@@ -118,7 +118,7 @@ async fn the_count_is_what_the_open_calls_are_whatever_happens(world: &World) {
     let mut worker = world.worker().await;
     let run = worker.run;
     let check = async || {
-        is_counted(told(world, run).await, world.open_calls_bytes(run).await.unwrap());
+        is_counted(told(world, run).await, world.sizes(run).await.unwrap().calls);
     };
     for turn in 1..=4 {
         let name = |name: &str| format!("{name}{turn}");
@@ -157,16 +157,16 @@ async fn the_count_is_what_the_open_calls_are_whatever_happens(world: &World) {
     let record = done(world.rewind(run, &rewind).await.unwrap());
     check().await;
     let worker = world.work_on(&record).await;
-    let counted = world.open_calls_bytes(run).await.unwrap();
+    let counted = world.sizes(run).await.unwrap().calls;
     for call in world.calls(run, CallFilter::Unsettled).await.unwrap() {
         let settled = world.settle(&person_settles(run, &call.id)).await.unwrap();
         assert!(matches!(settled, Completed::Ok), "{settled:?}");
         check().await;
     }
-    assert!(world.open_calls_bytes(run).await.unwrap() < counted);
+    assert!(world.sizes(run).await.unwrap().calls < counted);
     world.turn(&worker, 2).await;
     check().await;
-    assert!(world.open_calls_bytes(run).await.unwrap() > 0, "calls of turn 3 have ended already");
+    assert!(world.sizes(run).await.unwrap().calls > 0, "calls of turn 3 have ended already");
     let calls = vec![planned("kept3", Policy::Probe), planned("kept4", Policy::Probe)];
     ok(world.commit(&Commit { calls, ..worker.plan(3) }).await.unwrap());
     check().await;

@@ -58,40 +58,40 @@ async fn a_state_that_grows_is_refused_at_its_limit_and_goes_on_once_it_is_cut(w
     ok(world.commit(&ops(&worker, 3, cut)).await.unwrap());
     assert_eq!(items(world, &worker).await, 100_010);
     let counted = 64 + 3 + 100_010 * 65;
-    assert_eq!(world.state_bytes(worker.run).await.unwrap(), Some(counted), "as it was counted");
+    assert_eq!(world.sizes(worker.run).await.unwrap().state, Some(counted), "as it was counted");
     ok(world.commit(&append(&worker, 4, 1)).await.unwrap());
-    assert_eq!(world.state_bytes(worker.run).await.unwrap(), Some(counted + 64 + 3 + 65), "and added to");
+    assert_eq!(world.sizes(worker.run).await.unwrap().state, Some(counted + 64 + 3 + 65), "and added to");
 }
 
 async fn what_a_lookup_may_read_of_the_latest_boundaries_is_counted(world: &World) {
     let worker = world.worker().await;
-    assert_eq!(world.tail_bytes(worker.run).await.unwrap(), 0);
+    assert_eq!(world.sizes(worker.run).await.unwrap().tail, 0);
     // Nothing that a codec makes small.
     let said: String = (0..2_000).map(|_| Uuid::new_v4().simple().to_string()).collect();
     let events = vec![json(&format!("\"{said}\""))];
     ok(world.commit(&Commit { events, ..worker.result(1) }).await.unwrap());
-    let large = world.tail_bytes(worker.run).await.unwrap();
+    let large = world.sizes(worker.run).await.unwrap().tail;
     assert!(large > 32_000, "{large}");
     for turn in 2..SNAPSHOT_DUE * 2 {
         ok(world.commit(&worker.result(turn)).await.unwrap());
     }
-    assert!(world.tail_bytes(worker.run).await.unwrap() >= large);
+    assert!(world.sizes(worker.run).await.unwrap().tail >= large);
     for turn in 0..2 {
         ok(world.commit(&worker.result(SNAPSHOT_DUE * 2 + turn)).await.unwrap());
     }
-    let small = world.tail_bytes(worker.run).await.unwrap();
+    let small = world.sizes(worker.run).await.unwrap().tail;
     assert!(small < large, "no lookup reads that any more");
 
     // What a rewind has undone is read by none, and what it goes back to is again.
     let events = vec![json(&format!("\"{said}\""))];
     ok(world.commit(&Commit { events, ..worker.result(SNAPSHOT_DUE * 2 + 2) }).await.unwrap());
-    assert!(world.tail_bytes(worker.run).await.unwrap() > small + 32_000);
+    assert!(world.sizes(worker.run).await.unwrap().tail > small + 32_000);
     let back = async |turn| {
         let epoch = world.of(&worker).await.epoch;
         let to = Place { turn, boundary: Boundary::Result, epoch: 1 };
         let rewind = Rewind { epoch, to, reason: "a test".into(), actor: "ada".into() };
         done(world.rewind(worker.run, &rewind).await.unwrap());
-        world.tail_bytes(worker.run).await.unwrap()
+        world.sizes(worker.run).await.unwrap().tail
     };
     assert!(back(SNAPSHOT_DUE * 2 + 1).await <= small);
     assert!(back(2).await >= large);
@@ -111,7 +111,7 @@ async fn a_state_that_stays_small_goes_on_for_ever(world: &World) {
         let commit = ops(&worker, turn, text.into());
         ok(world.commit(&Commit { size: each, ..commit }).await.unwrap());
     }
-    let most = world.state_bytes(worker.run).await.unwrap().unwrap();
+    let most = world.sizes(worker.run).await.unwrap().state.unwrap();
     assert!(most as usize <= Limits::STATE_BYTES, "{most}");
 }
 
@@ -125,7 +125,7 @@ async fn a_rewind_neither_takes_room_nor_gives_any_that_is_not_there(world: &Wor
         let to = Place { turn, boundary: Boundary::Result, epoch: 1 };
         let rewind = Rewind { epoch: run.epoch, to, reason: "a test".into(), actor: "ada".into() };
         let run = done(world.rewind(run.id, &rewind).await.unwrap());
-        assert_eq!(world.state_bytes(run.id).await.unwrap(), None);
+        assert_eq!(world.sizes(run.id).await.unwrap().state, None);
         world.work_on(&run).await
     };
     let second = back(2).await;
@@ -143,11 +143,11 @@ async fn what_an_older_binary_has_committed_is_counted(world: &World) {
     ok(world.commit(&append(&worker, 1, 3)).await.unwrap());
     let unknown = "UPDATE runs SET state_hash = NULL WHERE head_hash IS NOT NULL";
     assert_eq!(tamper(world, unknown).await, 1);
-    assert_eq!(world.state_bytes(worker.run).await.unwrap(), None);
+    assert_eq!(world.sizes(worker.run).await.unwrap().state, None);
     ok(world.commit(&ops(&worker, 2, r#"{"truncate":{"log":2}}"#.into())).await.unwrap());
-    assert_eq!(world.state_bytes(worker.run).await.unwrap(), None, "what adds nothing needs no count");
+    assert_eq!(world.sizes(worker.run).await.unwrap().state, None, "what adds nothing needs no count");
     ok(world.commit(&append(&worker, 3, 1)).await.unwrap());
-    assert_eq!(world.state_bytes(worker.run).await.unwrap(), Some(64 + 3 + 3 * 65));
+    assert_eq!(world.sizes(worker.run).await.unwrap().state, Some(64 + 3 + 3 * 65));
 }
 
 async fn too_large_is_judged_last(world: &World) {
