@@ -30,7 +30,7 @@ operator_bench=$(program operator)
 DALSEGNO_PROGRAM=$(program dalsegno)
 export DALSEGNO_PROGRAM
 
-if want boundary || want slow; then
+if want boundary || want turns || want slow; then
     # LangGraph's saver, in an environment of its own outside of the clone.
     venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/langgraph
     python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv

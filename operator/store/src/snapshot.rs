@@ -99,10 +99,15 @@ async fn keep(shelf: &impl Keeper, run: RunId, at: Standpoint) -> Result<ReadBac
     let Some(kept) = shelf.snapshot(run, &content_hash).await? else {
         // Either a data key was made meanwhile, which this says, or it is too late.
         shelf.sealing_to_write(run).await?;
-        let detail = "what it would stand for, or shares, was dropped meanwhile".into();
-        return Err(Error::Gone { doing: "keeping a snapshot", detail });
+        return Err(dropped("what it would stand for, or shares, was dropped meanwhile"));
     };
-    let (text, manifest) = read(shelf, run, &content_hash, &kept, &sealing).await?;
+    let (text, manifest) = match read(shelf, run, &content_hash, &kept, &sealing).await {
+        // Its chunks go with it.
+        Err(Error::Corrupt { .. }) if shelf.snapshot(run, &content_hash).await?.is_none() => {
+            return Err(dropped("it was dropped while it was read back"));
+        }
+        read => read?,
+    };
     if sha256(&text) != text_digest {
         return Err(corrupt("what was written is another state"));
     }
@@ -110,6 +115,10 @@ async fn keep(shelf: &impl Keeper, run: RunId, at: Standpoint) -> Result<ReadBac
     chunks.sort_unstable();
     chunks.dedup();
     Ok(ReadBack { digest: kept.digest, text, chunks })
+}
+
+fn dropped(detail: &str) -> Error {
+    Error::Gone { doing: "keeping a snapshot", detail: detail.into() }
 }
 
 /// All snapshots of a run, each held to the state that is rebuilt without it; one that was shredded passes.

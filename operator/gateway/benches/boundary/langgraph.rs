@@ -8,6 +8,8 @@ const STEP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/boundary/saver.
 
 /// A process that saves one step for each line it is sent; it ends with this value.
 pub struct Saver {
+    /// Its database.
+    pub url: String,
     process: Child,
     steps: Option<ChildStdin>,
     times: BufReader<ChildStdout>,
@@ -25,7 +27,7 @@ impl Saver {
             .expect("the Python of DALSEGNO_BENCH_PYTHON");
         let steps = process.stdin.take();
         let times = BufReader::new(process.stdout.take().unwrap());
-        Some(Self { process, steps, times })
+        Some(Self { url: url.to_owned(), process, steps, times })
     }
 
     /// Saves one step with this state; how long that took, by the process's own clock.

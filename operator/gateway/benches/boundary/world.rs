@@ -32,6 +32,10 @@ const SEALED: &str = "sealed.db";
 /// Bytes of states.
 const OPS: &str = "SELECT coalesce(sum(length(ops)), 0) FROM boundaries WHERE run = $1";
 
+/// Bytes of all that LangGraph's saver keeps, payloads alone, as of ours.
+const SAVED: &str = "SELECT (SELECT sum(octet_length(checkpoint::text) + octet_length(metadata::text)) FROM checkpoints) \
+     + (SELECT sum(octet_length(blob)) FROM checkpoint_blobs) + (SELECT sum(octet_length(blob)) FROM checkpoint_writes)";
+
 /// One store with its gateways.
 pub struct World<'a> {
     /// What people call the store.
@@ -180,6 +184,15 @@ impl<'a> World<'a> {
             Place::Folder(_) => None,
             Place::Database { server, .. } => Saver::start(&self.runtime.block_on(server.empty_database())),
         }
+    }
+
+    /// Bytes of what that saver keeps.
+    pub fn bytes_of_saver(&self, saver: &Saver) -> usize {
+        let bytes: i64 = self.runtime.block_on(async {
+            let mut conn = sqlx::PgConnection::connect(&saver.url).await.unwrap();
+            sqlx::query_scalar(SAVED).fetch_one(&mut conn).await.unwrap()
+        });
+        bytes as usize
     }
 }
 

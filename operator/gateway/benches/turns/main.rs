@@ -94,8 +94,13 @@ fn main() {
         ],
         &rows,
     );
-    let rows: Vec<_> =
-        worlds.iter().flat_map(|world| growth::KINDS.map(|kind| growth::of(world, kind))).collect();
+    let rows: Vec<_> = worlds
+        .iter()
+        .flat_map(|world| {
+            let ours = growth::KINDS.map(|kind| growth::of(world, kind));
+            ours.into_iter().chain(growth::of_langgraph(world))
+        })
+        .collect();
     print_table(
         "200 turns that grow a state to 1 MiB: bytes that are kept",
         ["store", "the worker sends", "sent", "boundaries", "snapshots", "chunks", "all ÷ the last state"],
