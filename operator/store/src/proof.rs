@@ -13,6 +13,7 @@ pub mod bundle;
 mod calls;
 mod check;
 mod marks;
+mod records;
 mod retention;
 mod rows;
 mod run;

@@ -6,8 +6,9 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::fault::{Fault, Work};
-use crate::seal::CallDigests;
-use crate::{AuditRow, Digest, Gone, Kept, Lifecycle, Place, Result, RunId, RunOutcome};
+use crate::records::kept_digest;
+use crate::seal::{CallDigests, Sealing, Spot};
+use crate::{AuditRow, Digest, Error, Gone, Kept, Lifecycle, Place, Result, RunId, RunOutcome};
 
 /// Bytes of kept payloads after which a page ends; its first row always comes.
 pub(crate) const PAGE_BYTES: i64 = 1 << 20;
@@ -43,6 +44,12 @@ pub trait Reading: Send {
 
     /// Calls of one run by turn, and inside it in the order in which they were first seen.
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>>;
+
+    /// Batches of records of one run in the order in which they came, from the one after `after` on; those that were undone too.
+    async fn record_batches(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>>;
+
+    /// What the keys of one run hold, by space, key and place in the key.
+    async fn records(&mut self, run: RunId, after: &RecordKey) -> Result<Vec<StoredRecord>>;
 }
 
 /// Where a row of the audit stands.
@@ -92,6 +99,17 @@ pub struct CallKey {
     pub id: String,
 }
 
+/// Where a record stands in its run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RecordKey {
+    /// Its space.
+    pub space: String,
+    /// Its key.
+    pub key: String,
+    /// Its place in the key.
+    pub seq: i64,
+}
+
 /// What a run's own row says of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunHead {
@@ -119,6 +137,8 @@ pub struct RunHead {
     pub audit_seq: i64,
     /// Hash of that row.
     pub audit_hash: Digest,
+    /// Of the changes of records since its latest boundary; a bundle has none.
+    pub records_digest: Option<Digest>,
 }
 
 /// The latest boundary of a run.
@@ -173,6 +193,50 @@ pub struct StoredSnapshot {
     pub digest: Option<Digest>,
     /// What is wrong with it: it is damaged, or another state than the one that the boundaries make.
     pub fault: Option<String>,
+}
+
+/// A batch of records, each value by its digest, as `records.rs` says.
+#[derive(Clone, Debug)]
+pub struct StoredBatch {
+    /// Its place among the batches of the run.
+    pub seq: i64,
+    /// Where it stands: no boundary of an earlier place has it in its hash.
+    pub place: Place,
+    /// Whether a rewind hides it.
+    pub undone: bool,
+    /// Its digest, as its row has it.
+    pub digest: Digest,
+    /// What it says.
+    pub batch: Vec<u8>,
+    /// Whether that has this digest.
+    pub is_whole: bool,
+}
+
+/// A record that a key holds.
+#[derive(Clone, Debug)]
+pub struct StoredRecord {
+    /// Where it is kept.
+    pub at: RecordKey,
+    /// Its id, where it was appended.
+    pub entry_id: Option<String>,
+    /// Where it was written.
+    pub place: Place,
+    /// The digest of its value; `None`: it was shredded, or is damaged.
+    pub value: Option<Digest>,
+    /// Why its value cannot be decoded.
+    pub damage: Option<String>,
+}
+
+impl StoredRecord {
+    /// The same with the digest of its value, as far as that can be read.
+    pub(crate) fn with(self, kept: &[u8], sealing: &Sealing) -> Work<Self> {
+        let RecordKey { space, key, seq: _ } = &self.at;
+        match kept_digest(kept, Spot::Record(space, key, self.entry_id.as_deref()), sealing) {
+            Ok(value) => Ok(Self { value, ..self }),
+            Err(Error::Corrupt { detail, .. }) => Ok(Self { damage: Some(detail), ..self }),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 impl StoredBoundary {

@@ -11,21 +11,27 @@
 //! With `f(x)` as in [`crate::header`]:
 //!
 //! ```text
-//! batch digest   = SHA-256(f(word) f(space) f(key) f(entry id) f(value as JSON text)  for each change as it came)
+//! value digest   = SHA-256(value as JSON text)
+//! batch          = f(word) f(space) f(key) f(entry id) f(value digest, or nothing)  for each change as it came
+//! batch digest   = SHA-256(batch)
 //! records digest = SHA-256(f(records digest before, or nothing) f(batch digest))
 //! ```
 //!
+//! Where a run is sealed, digests of values and batches are made with its key.
+//!
 //! The run's row carries the records digest of the batches since its head; a boundary adds its own batch, takes the
 //! digest into its header and leaves none behind. So every change stands in the chain, and one without changes has the
-//! hash it had before there were records.
+//! hash it had before there were records. Batches are kept, without any value: what a key holds is held to them
+//! ([`crate::proof`]).
 
 use std::collections::BTreeMap;
 
 use dalsegno_protocol::{Payload, Record, RecordOp};
+use sha2::{Digest as _, Sha256};
 
 use crate::fault::misread;
 use crate::header::Framed;
-use crate::seal::{SHREDDED, Sealing, Spot};
+use crate::seal::{SHREDDED, Sealing, Spot, is_sealed};
 use crate::{Digest, Error, RecordPage, RecordQuery, Result, codec};
 
 /// A change as it is kept.
@@ -45,15 +51,18 @@ pub(crate) struct Change {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
     pub changes: Vec<Change>,
-    /// `None` where nothing changes.
+    /// The batch as it came, each value by its digest.
+    pub batch: Vec<u8>,
+    /// Of that batch; `None` where nothing changes.
     pub digest: Option<Digest>,
 }
 
 impl Changes {
     pub fn of(operations: &[RecordOp], sealing: &Sealing) -> Result<Self> {
         let changes = fold(operations).into_iter().map(|(op, operation)| change(op, operation, sealing));
-        let digest = digest(operations).map(|digest| sealing.digest(digest));
-        Ok(Self { changes: changes.collect::<Result<_>>()?, digest })
+        let batch = batch(operations, sealing);
+        let digest = (!batch.is_empty()).then(|| sealing.digest(sha256(&batch)));
+        Ok(Self { changes: changes.collect::<Result<_>>()?, batch, digest })
     }
 }
 
@@ -87,29 +96,90 @@ pub(crate) fn page(mut entries: Vec<(Record, i64)>, found: i64, query: &RecordQu
     RecordPage { records: entries.into_iter().map(|(record, _)| record).collect(), next }
 }
 
+const DOING: &str = "reading a record's value";
+
 /// A kept value. [`Error::Gone`] where it was shredded.
 pub(crate) fn payload(kept: &[u8], spot: Spot<'_>, sealing: &Sealing) -> Result<Payload> {
-    const DOING: &str = "reading a record's value";
-    let opened = sealing.open_if_kept(spot, kept)?;
-    let opened = opened.ok_or_else(|| Error::Gone { doing: DOING, detail: SHREDDED.into() })?;
-    serde_json::from_slice(&codec::decode(&opened, codec::LIMIT)?)
-        .map_err(|error| Error::Corrupt { doing: DOING, detail: misread(&error) })
+    let text = kept_text(kept, spot, sealing)?;
+    let text = text.ok_or_else(|| Error::Gone { doing: DOING, detail: SHREDDED.into() })?;
+    serde_json::from_slice(&text).map_err(|error| Error::Corrupt { doing: DOING, detail: misread(&error) })
 }
 
-fn digest(operations: &[RecordOp]) -> Option<Digest> {
-    if operations.is_empty() {
-        return None;
+/// The digest of a kept value, as its batch has it; `None`: it was shredded. One that is not sealed has a plain digest: it was
+/// kept before the run had a key.
+pub(crate) fn kept_digest(kept: &[u8], spot: Spot<'_>, sealing: &Sealing) -> Result<Option<Digest>> {
+    let text = kept_text(kept, spot, sealing)?;
+    Ok(text.map(|text| match sha256(&text) {
+        plain if is_sealed(kept) => sealing.digest(plain),
+        plain => plain,
+    }))
+}
+
+fn kept_text(kept: &[u8], spot: Spot<'_>, sealing: &Sealing) -> Result<Option<Vec<u8>>> {
+    let opened = sealing.open_if_kept(spot, kept)?;
+    opened.map(|opened| codec::decode(&opened, codec::LIMIT)).transpose()
+}
+
+/// Whether a batch has this digest. Of a run that was shredded nobody knows.
+pub(crate) fn is_digest_of(digest: &Digest, batch: &[u8], sealing: &Sealing) -> bool {
+    let plain = sha256(batch);
+    sealing.is_shredded() || *digest == plain || *digest == sealing.digest(plain)
+}
+
+/// A change of a batch, its value by its digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub word: String,
+    pub space: String,
+    pub key: String,
+    /// Empty where it is no `append`.
+    pub entry_id: String,
+    pub value: Option<Digest>,
+}
+
+/// What a batch says; `None`: nothing that is one.
+pub(crate) fn said(mut batch: &[u8]) -> Option<Vec<Said>> {
+    let mut all = Vec::new();
+    while !batch.is_empty() {
+        let mut text = || String::from_utf8(unframed(&mut batch)?.to_vec()).ok();
+        let (word, space, key, entry_id) = (text()?, text()?, text()?, text()?);
+        let value = match unframed(&mut batch)? {
+            [] => None,
+            digest => Some(digest.try_into().ok()?),
+        };
+        all.push(Said { word, space, key, entry_id, value });
     }
-    let mut hash = Framed::bare();
+    Some(all)
+}
+
+fn batch(operations: &[RecordOp], sealing: &Sealing) -> Vec<u8> {
+    let mut batch = Vec::new();
+    let mut field = |bytes: &[u8]| {
+        batch.extend((bytes.len() as u32).to_be_bytes());
+        batch.extend(bytes);
+    };
     for operation in operations {
         let (space, key) = operation.place();
         let (entry_id, value) = operation.entry();
-        for field in [word(operation), space, key, entry_id.unwrap_or_default()] {
-            hash.field(field.as_bytes());
+        for text in [word(operation), space, key, entry_id.unwrap_or_default()] {
+            field(text.as_bytes());
         }
-        hash.field(value.map(text).unwrap_or_default().as_bytes());
+        let value = value.map(|value| sealing.digest(sha256(text(value).as_bytes())));
+        field(value.as_ref().map_or(&[], Digest::as_slice));
     }
-    Some(hash.finish())
+    batch
+}
+
+/// Takes the first field.
+fn unframed<'b>(batch: &mut &'b [u8]) -> Option<&'b [u8]> {
+    let (length, rest) = batch.split_first_chunk()?;
+    let (field, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+    *batch = rest;
+    Some(field)
+}
+
+fn sha256(bytes: &[u8]) -> Digest {
+    Sha256::digest(bytes).into()
 }
 
 /// What is left of a batch once each change that a later one of its key undoes is gone, each with the word it is kept
@@ -177,7 +247,6 @@ fn text(payload: &Payload) -> String {
 #[cfg(test)]
 mod tests {
     use dalsegno_protocol::RawValue;
-    use sha2::{Digest as _, Sha256};
 
     use super::*;
 
@@ -246,15 +315,29 @@ mod tests {
                 bytes.extend((field.len() as u32).to_be_bytes());
                 bytes.extend(*field);
             }
-            Digest::from(Sha256::digest(bytes))
+            bytes
         };
         let operations = [operation("a7"), operation("d0")];
-        let expected =
-            framed(&[b"append", b"s", b"k", b"7", br#"{"json":7}"#, b"delete", b"s", b"k", b"", b""]);
-        assert_eq!(Changes::of(&operations, &plain()).unwrap().digest, Some(expected));
+        let value = sha256(br#"{"json":7}"#);
+        let expected = framed(&[b"append", b"s", b"k", b"7", &value, b"delete", b"s", b"k", b"", b""]);
+        let changes = Changes::of(&operations, &plain()).unwrap();
+        assert_eq!((changes.digest, changes.batch), (Some(sha256(&expected)), expected.clone()));
         assert_eq!(Changes::of(&[], &plain()).unwrap().digest, None);
-        assert_eq!(link(None, &[1; 32]), framed(&[b"", &[1; 32]]));
-        assert_eq!(link(Some([2; 32]), &[1; 32]), framed(&[&[2; 32], &[1; 32]]));
+        assert_eq!(link(None, &[1; 32]), sha256(&framed(&[b"", &[1; 32]])));
+        assert_eq!(link(Some([2; 32]), &[1; 32]), sha256(&framed(&[&[2; 32], &[1; 32]])));
+
+        let change = |word: &str, entry_id: &str, value| Said {
+            word: word.into(),
+            space: "s".into(),
+            key: "k".into(),
+            entry_id: entry_id.into(),
+            value,
+        };
+        let all = vec![change("append", "7", Some(value)), change("delete", "", None)];
+        assert_eq!(said(&expected), Some(all));
+        for cut in 1..expected.len() {
+            assert!(said(&expected[..cut]).is_none_or(|all| all.len() == 1), "{cut}");
+        }
     }
 
     #[test]

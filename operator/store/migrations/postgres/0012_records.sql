@@ -64,6 +64,20 @@ CREATE TABLE record_batches (
     PRIMARY KEY (run, id, epoch)
 );
 
+-- What batches say, each value by its digest (records.rs), in the order in which they came; also those that a boundary brought.
+-- `digest` is what stands in the boundary's hash.
+CREATE TABLE record_changes (
+    run      uuid    NOT NULL,
+    seq      bigint  NOT NULL,
+    turn     integer NOT NULL,
+    boundary smallint NOT NULL CHECK (boundary IN (1, 2)),
+    epoch    bigint  NOT NULL,
+    undone   boolean NOT NULL DEFAULT false,
+    digest   bytea   NOT NULL,
+    batch    bytea   NOT NULL,
+    PRIMARY KEY (run, seq)
+);
+
 -- The records digest of the batches since the head; null: none.
 ALTER TABLE runs ADD COLUMN records_digest bytea;
 ALTER TABLE boundaries ADD COLUMN records_digest bytea;
@@ -73,16 +87,20 @@ CREATE FUNCTION ds_records_link_v1(_before bytea, _batch bytea) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN sha256(ds_frame_v1(coalesce(_before, '')) || ds_frame_v1(_batch));
 
--- Writes a folded batch, and says how many rows. The caller holds the lock of the run's row and has judged. (VOLATILE:
+-- Writes a batch, as it came and folded, and says how many rows. The caller holds the lock of the run's row and has judged. (VOLATILE:
 -- it sees what was written while the caller waited for the lock.)
 CREATE FUNCTION ds_apply_records_v1(
-    _run uuid, _turn integer, _boundary smallint, _epoch bigint, _at bigint,
-    _ops text[], _spaces text[], _keys text[], _entries text[], _values bytea[], _sizes bigint[]
+    _run uuid, _turn integer, _boundary smallint, _epoch bigint, _at bigint, _digest bytea,
+    _ops text[], _spaces text[], _keys text[], _entries text[], _values bytea[], _sizes bigint[], _batch bytea
 ) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     written_ bigint;
 BEGIN
+    INSERT INTO record_changes (run, seq, turn, boundary, epoch, digest, batch)
+    SELECT _run, coalesce((SELECT max(seq) FROM record_changes r WHERE r.run = _run), 0) + 1,
+           _turn, _boundary, _epoch, _digest, _batch;
+
     -- What is replaced before the next boundary: no rewind can ask for it again.
     -- (Change by change: no plan begins with all records that there are.)
     DELETE FROM records WHERE ctid = ANY (ARRAY(
@@ -124,7 +142,7 @@ $$;
 -- `Store::write_records`.
 CREATE FUNCTION ds_write_records_v1(
     _run uuid, _capability bytea, _batch uuid, _digest bytea, _records_digest bytea,
-    _ops text[], _spaces text[], _keys text[], _entries text[], _values bytea[], _sizes bigint[]
+    _ops text[], _spaces text[], _keys text[], _entries text[], _values bytea[], _sizes bigint[], _changes bytea
 ) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -154,7 +172,7 @@ BEGIN
         INSERT INTO record_batches (run, id, digest, records_digest, turn, boundary, epoch, at)
         VALUES (_run, _batch, _digest, _records_digest, turn_, boundary_, row_.epoch, now_);
         PERFORM ds_apply_records_v1(
-            _run, turn_, boundary_, row_.epoch, now_, _ops, _spaces, _keys, _entries, _values, _sizes);
+            _run, turn_, boundary_, row_.epoch, now_, _records_digest, _ops, _spaces, _keys, _entries, _values, _sizes, _changes);
         UPDATE runs SET records_digest = ds_records_link_v1(records_digest, _records_digest) WHERE id = _run;
     END IF;
     RETURN verdict_;
@@ -168,6 +186,8 @@ BEGIN
     UPDATE records SET undone = true
     WHERE run = _run AND (turn, boundary) > (_turn, _boundary) AND NOT undone;
     UPDATE record_batches SET undone = true
+    WHERE run = _run AND (turn, boundary) > (_turn, _boundary) AND NOT undone;
+    UPDATE record_changes SET undone = true
     WHERE run = _run AND (turn, boundary) > (_turn, _boundary) AND NOT undone;
     UPDATE runs SET records_digest = NULL WHERE id = _run;
 END

@@ -57,6 +57,8 @@ BEGIN
         UNION ALL
         (SELECT 3, 0, ctid, 0 FROM record_batches WHERE run = _run LIMIT _limit)
         UNION ALL
+        (SELECT 7, 0, ctid, octet_length(batch) FROM record_changes WHERE run = _run LIMIT _limit)
+        UNION ALL
         (SELECT 4, 0, ctid, octet_length(document) FROM snapshots WHERE run = _run LIMIT _limit)
         UNION ALL
         (SELECT 5, 0, ctid, octet_length(payload) FROM chunks WHERE run = _run LIMIT _limit)
@@ -73,6 +75,8 @@ BEGIN
         DELETE FROM records WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 2))
     ), batches_ AS (
         DELETE FROM record_batches WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 3))
+    ), changes_ AS (
+        DELETE FROM record_changes WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 7))
     ), snapshots_ AS (
         DELETE FROM snapshots WHERE ctid = ANY (ARRAY(SELECT at FROM going WHERE kind = 4))
     ), chunks_ AS (

@@ -15,8 +15,8 @@
 -- $21 outcome of the finish, or null  $22 its reason  $23 message  $24 output
 -- $25 ids of planned calls  $26 their policies  $27 keys  $28 arguments
 -- $29 digest of the changes of records, or null  $30 their words  $31 spaces  $32 keys  $33 entry ids  $34 values
--- $35 sizes  $36 bytes of the planned calls' arguments  $37 digests of their keys, as the audit tells of them
--- $38 of their arguments
+-- $35 sizes  $36 the changes as they came, without values  $37 bytes of the planned calls' arguments
+-- $38 digests of their keys, as the audit tells of them  $39 of their arguments
 WITH head AS MATERIALIZED (
     SELECT id, array_position($1, id) AS place, lifecycle, epoch, capability, attempt,
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
@@ -40,7 +40,7 @@ proposed AS (
            coalesce(head_hash, decode(repeat('00', 32), 'hex')) AS parent_hash,
            head_position + $12[place] AS position,
            -- more {
-           CASE WHEN cardinality($25) > 0 THEN ds_open_calls_planned_v1(id, $3[place], $25, $27, $36) END AS open_calls,
+           CASE WHEN cardinality($25) > 0 THEN ds_open_calls_planned_v1(id, $3[place], $25, $27, $37) END AS open_calls,
            -- }
            CASE WHEN $29 IS NULL THEN records_before ELSE ds_records_link_v1(records_before, $29) END
                AS records_digest
@@ -96,7 +96,7 @@ planned AS (
     -- A call that is there keeps its first key; one that nobody has claimed is of the turn that plans it anew.
     INSERT INTO calls (run, id, turn, policy, key, state, arguments, arguments_bytes, created_at)
     SELECT next.id, call.id, next.turn, call.policy, call.key, 'planned', call.arguments, call.bytes, next.now
-    FROM next, unnest($25, $26, $27, $28, $36) WITH ORDINALITY AS call (id, policy, key, arguments, bytes, place)
+    FROM next, unnest($25, $26, $27, $28, $37) WITH ORDINALITY AS call (id, policy, key, arguments, bytes, place)
     ORDER BY call.place
     ON CONFLICT (run, id) DO UPDATE SET turn = excluded.turn
     WHERE calls.state = 'planned' AND calls.turn <> excluded.turn
@@ -115,7 +115,7 @@ audited_plan AS (
                 ELSE jsonb_build_object('call', call.id)
             END
             ORDER BY call.place))::text AS detail
-        FROM planned JOIN unnest($25, $26, $37, $38) WITH ORDINALITY AS call (id, policy, key, arguments, place)
+        FROM planned JOIN unnest($25, $26, $38, $39) WITH ORDINALITY AS call (id, policy, key, arguments, place)
           ON call.id = planned.id
         HAVING count(*) > 0
     ) AS text
@@ -123,7 +123,7 @@ audited_plan AS (
     RETURNING run, seq, hash
 ),
 recorded AS MATERIALIZED (
-    SELECT id, ds_apply_records_v1(id, turn, boundary, epoch, now, $30, $31, $32, $33, $34, $35) AS count
+    SELECT id, ds_apply_records_v1(id, turn, boundary, epoch, now, $29, $30, $31, $32, $33, $34, $35, $36) AS count
     FROM next
     WHERE $29 IS NOT NULL
 ),

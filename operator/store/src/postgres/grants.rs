@@ -6,7 +6,7 @@ use crate::fault::{Fault, Work};
 
 /// Everything that is migrated and has rows. Others may keep tables beside these.
 const TABLES: &str = "_sqlx_migrations, anchored, anchors, approvals, attempts, audit, boundaries, calls, chunks, data_keys, \
-     held_records, record_batches, records, revisions, runs, signing_key, snapshots, store";
+     held_records, record_batches, record_changes, records, revisions, runs, signing_key, snapshots, store";
 
 /// The rights, `{role}`, `{schema}` and `{tables}` to be filled in. What only ever grows is added to and read; only what
 /// can be rebuilt or belongs to workers is deleted. Of those who grant at the same time one waits for the other.
@@ -16,7 +16,7 @@ const RIGHTS: &str = "\
     GRANT USAGE ON SCHEMA {schema} TO {role};
     REVOKE ALL ON {tables} FROM {role};
     GRANT SELECT, INSERT, UPDATE ON {tables} TO {role};
-    GRANT DELETE ON snapshots, chunks, records, record_batches, revisions TO {role};
+    GRANT DELETE ON snapshots, chunks, records, record_batches, record_changes, revisions TO {role};
     REVOKE UPDATE ON audit, anchors, signing_key FROM {role};
     REVOKE INSERT, UPDATE ON _sqlx_migrations, held_records FROM {role};
     REVOKE INSERT ON store FROM {role};";

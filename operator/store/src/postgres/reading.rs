@@ -7,17 +7,18 @@ use sqlx::{PgConnection, Row as _};
 use tokio::sync::Mutex;
 
 use super::answers::Answers;
-use super::row::{bare_call, boundary, call, digest, named};
+use super::row::{bare_call, boundary, call, digest, named, optional_digest, place};
 use super::snapshot::Rows;
 use super::{Postgres, branch};
-use crate::fault::{Fault, Work, timestamp};
+use crate::fault::{Work, timestamp};
 use crate::keys::Keys;
 use crate::old::is_dropped;
 use crate::pages::Unread;
 use crate::reading::{
-    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary, StoredCall,
-    StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RecordKey, RunHead, StoredBatch,
+    StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
 };
+use crate::records::is_digest_of;
 use crate::seal::Sealing;
 use crate::{AuditRow, Place, Reading, Result, RunId, pages, snapshot};
 
@@ -25,7 +26,7 @@ const MAKE_KEY: &str =
     "INSERT INTO signing_key (pkcs8, created_at) VALUES ($1, ds_now_v1()) ON CONFLICT DO NOTHING";
 
 const RUNS: &str = "SELECT id, tenant, namespace, name, object_uid, created_at, lifecycle, finish_outcome, epoch, \
-            head_turn, head_boundary, head_epoch, head_hash, head_position, audit_seq, audit_hash \
+            head_turn, head_boundary, head_epoch, head_hash, head_position, audit_seq, audit_hash, records_digest \
      FROM runs WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2";
 
 const AUDIT: &str = "SELECT * FROM ( \
@@ -77,6 +78,21 @@ const FIRST_CALLS: &str = calls!("");
 
 const CALLS: &str = calls!("AND (turn, ordinal, id) > ($4, $5, $6)");
 
+const BATCHES: &str = "SELECT * FROM ( \
+         SELECT *, sum(octet_length(batch)) OVER (ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+         FROM (SELECT * FROM record_changes WHERE run = $1 AND seq > $2 ORDER BY seq LIMIT $3) AS next \
+     ) AS page \
+     WHERE coalesce(before, 0) < $4 ORDER BY seq";
+
+const RECORDS: &str = "WITH page AS ( \
+         SELECT space, key, seq, sum(octet_length(value)) \
+             OVER (ORDER BY space, key, seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+         FROM (SELECT space, key, seq, value FROM held_records \
+               WHERE run = $1 AND (space, key, seq) > ($2, $3, $4) ORDER BY space, key, seq LIMIT $5) AS next \
+     ) \
+     SELECT r.* FROM page JOIN records r USING (space, key, seq) \
+     WHERE r.run = $1 AND coalesce(page.before, 0) < $6 ORDER BY space, key, seq";
+
 impl Postgres {
     /// Two statements, so that of two who make it at once both have the same.
     pub(super) async fn do_signing_key(&self, fresh: &[u8]) -> Work<Vec<u8>> {
@@ -112,6 +128,21 @@ impl Moment {
         read: impl Fn(&PgRow) -> Work<T>,
     ) -> Work<Vec<T>> {
         self.all(query).await?.iter().map(read).collect()
+    }
+
+    /// Rows of one run, with what its digests are made with.
+    async fn proved<T>(
+        &self,
+        query: Query<'_, sqlx::Postgres, PgArguments>,
+        run: RunId,
+        read: impl Fn(&PgRow, &Sealing) -> Work<T>,
+    ) -> Work<Vec<T>> {
+        let rows = self.all(query).await?;
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sealing = self.keys.to_prove(&Rows { asked: self, keys: &self.keys }, run).await?;
+        rows.iter().map(|row| read(row, &sealing)).collect()
     }
 }
 
@@ -170,16 +201,44 @@ impl Reading for Moment {
             Some(CallKey { turn, ordinal, id }) => query.bind(turn).bind(ordinal).bind(id),
             None => query,
         };
-        let work = async {
-            let rows = self.all(query).await?;
-            if rows.is_empty() {
-                return Ok(Vec::new());
-            }
-            let sealing = self.keys.to_prove(&Rows { asked: &*self, keys: &self.keys }, run).await?;
-            rows.iter().map(|row| stored_call(row, &sealing)).collect::<Work<_>>()
-        };
-        work.await.map_err(|fault: Fault| fault.while_("reading the calls"))
+        self.proved(query, run, stored_call).await.map_err(|fault| fault.while_("reading the calls"))
     }
+
+    async fn record_batches(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
+        let query = sqlx::query(BATCHES).bind(run).bind(after).bind(PAGE_ROWS).bind(PAGE_BYTES);
+        let page = self.proved(query, run, stored_batch).await;
+        page.map_err(|fault| fault.while_("reading the batches of records"))
+    }
+
+    async fn records(&mut self, run: RunId, after: &RecordKey) -> Result<Vec<StoredRecord>> {
+        let RecordKey { space, key, seq } = after;
+        let query = sqlx::query(RECORDS).bind(run).bind(space).bind(key).bind(seq);
+        let page = self.proved(query.bind(PAGE_ROWS).bind(PAGE_BYTES), run, stored_record).await;
+        page.map_err(|fault| fault.while_("reading the records"))
+    }
+}
+
+fn stored_batch(row: &PgRow, sealing: &Sealing) -> Work<StoredBatch> {
+    let (digest, batch) = (digest(row, "digest")?, row.try_get::<Vec<u8>, _>("batch")?);
+    Ok(StoredBatch {
+        seq: row.try_get("seq")?,
+        place: place(row)?,
+        undone: row.try_get("undone")?,
+        is_whole: is_digest_of(&digest, &batch, sealing),
+        digest,
+        batch,
+    })
+}
+
+fn stored_record(row: &PgRow, sealing: &Sealing) -> Work<StoredRecord> {
+    let stored = StoredRecord {
+        at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
+        entry_id: row.try_get("entry_id")?,
+        place: place(row)?,
+        value: None,
+        damage: None,
+    };
+    stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), sealing)
 }
 
 fn stored_call(row: &PgRow, sealing: &Sealing) -> Work<StoredCall> {
@@ -218,6 +277,7 @@ fn run_head(row: &PgRow) -> Work<RunHead> {
         head,
         audit_seq: row.try_get("audit_seq")?,
         audit_hash: digest(row, "audit_hash")?,
+        records_digest: optional_digest(row, "records_digest")?,
     })
 }
 

@@ -12,7 +12,8 @@ use crate::records::{Changes, after_prefix, page, payload};
 use crate::seal::{Sealing, Spot};
 use crate::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
 
-const WRITE: &str = "SELECT ds_write_records_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AS verdict";
+const WRITE: &str =
+    "SELECT ds_write_records_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS verdict";
 
 const STANDS: &str = "SELECT digest FROM record_batches WHERE run = $1 AND id = $2 AND NOT undone";
 
@@ -109,12 +110,13 @@ pub(super) struct Columns {
     entries: Vec<Option<String>>,
     values: Vec<Option<Vec<u8>>>,
     sizes: Vec<i64>,
+    batch: Vec<u8>,
 }
 
 impl Columns {
     pub fn of(operations: &[RecordOp], sealing: &Sealing) -> Work<Self> {
-        let Changes { changes, digest } = Changes::of(operations, sealing)?;
-        let mut columns = Self { digest, ..Self::default() };
+        let Changes { changes, batch, digest } = Changes::of(operations, sealing)?;
+        let mut columns = Self { digest, batch, ..Self::default() };
         for change in changes {
             columns.ops.push(change.op);
             columns.spaces.push(text(&change.space));
@@ -126,7 +128,7 @@ impl Columns {
         Ok(columns)
     }
 
-    /// As the last six parameters.
+    /// As seven parameters.
     pub fn bind<'q>(self, query: Query<'q, Database, PgArguments>) -> Query<'q, Database, PgArguments> {
         query
             .bind(self.ops)
@@ -135,5 +137,6 @@ impl Columns {
             .bind(self.entries)
             .bind(self.values)
             .bind(self.sizes)
+            .bind(self.batch)
     }
 }

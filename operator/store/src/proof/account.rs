@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use super::Problem;
 use super::calls::Calls;
+use super::records::Records;
 use super::retention::Retention;
 use super::said::{Point, Said};
 use crate::audit::kind;
-use crate::reading::{RunHead, StoredBoundary, StoredCall, StoredSnapshot};
+use crate::reading::{RecordKey, RunHead, StoredBoundary, StoredCall, StoredSnapshot};
 use crate::{AuditRow, Gone, Place, Reading, Result, RunId};
 
 /// What is seen of a run, whichever rows come first.
@@ -17,6 +18,8 @@ pub(super) struct Account {
     undone: BTreeSet<Point>,
     calls: Calls,
     retention: Retention,
+    records: Records,
+    is_expiry_told: bool,
     is_shredding_told: bool,
     first_shredded: Option<Place>,
 }
@@ -27,6 +30,7 @@ impl Account {
         self.said.see(row);
         self.calls.see_audit(row);
         self.retention.see_audit(row);
+        self.is_expiry_told |= row.kind == kind::EXPIRED;
         self.is_shredding_told |= row.kind == kind::SHREDDED;
     }
 
@@ -36,6 +40,7 @@ impl Account {
             self.undone.insert(Point::of(boundary));
         }
         self.retention.see_boundary(boundary);
+        self.records.see_boundary(boundary);
         if boundary.gone == Some(Gone::Shredded) {
             self.first_shredded.get_or_insert(boundary.kept.place());
         }
@@ -108,7 +113,36 @@ impl Account {
                 .extend(fault.map(|fault| Problem::of(run, format!("snapshot after {place}"), fault)));
         }
         closed.problems.extend(self.retention.end_snapshots(run));
+        // Those of a run that is past its retention go in any order.
+        if !self.is_expiry_told {
+            closed.problems.extend(self.close_records(reading, run, head).await?);
+        }
         Ok(closed)
+    }
+
+    async fn close_records(
+        self,
+        reading: &mut dyn Reading,
+        run: RunId,
+        head: Option<&RunHead>,
+    ) -> Result<impl Iterator<Item = Problem>> {
+        let mut records = self.records;
+        let mut after = 0;
+        loop {
+            let page = reading.record_batches(run, after).await?;
+            let Some(last) = page.last() else { break };
+            after = last.seq;
+            page.into_iter().for_each(|batch| records.see_batch(batch));
+        }
+        records.end_batches(head);
+        let mut after = RecordKey::default();
+        loop {
+            let page = reading.records(run, &after).await?;
+            let Some(last) = page.last() else { break };
+            after = last.at.clone();
+            page.into_iter().for_each(|record| records.see_record(record));
+        }
+        Ok(records.end(run))
     }
 }
 

@@ -99,7 +99,7 @@ async fn write(
     let mut next = next(now, row, commit);
     boundary::keep(conn, std::slice::from_ref(&next)).await?;
     plan(conn, now, &mut next.row, commit).await?;
-    records::apply(conn, now, &next.row, (turn, boundary), &commit.records.changes).await?;
+    records::apply(conn, now, &next.row, (turn, boundary), &commit.records).await?;
     if let Some(finish) = &commit.finish {
         let by = (commit.proposal.commit_id, commit.proposal.digest.kept);
         end_run(conn, now, &mut next.row, finish, by).await?;

@@ -7,6 +7,7 @@ use tokio::sync::Mutex;
 use uuid::Uuid;
 
 use super::call_row::CallRow;
+use super::columns::{Hash, Which};
 use super::row::RunRow;
 use super::snapshot::Rows;
 use super::writer::{Doing, Durability, Writer};
@@ -16,9 +17,10 @@ use crate::keys::Keys;
 use crate::old::is_dropped;
 use crate::pages::Unread;
 use crate::reading::{
-    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RunHead, StoredBoundary, StoredCall,
-    StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RecordKey, RunHead, StoredBatch,
+    StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
 };
+use crate::records::is_digest_of;
 use crate::seal::Sealing;
 use crate::{AuditRow, Error, Place, Reading, Result, RunId, pages, snapshot};
 
@@ -71,6 +73,21 @@ macro_rules! calls {
 const FIRST_CALLS: &str = calls!("");
 
 const CALLS: &str = calls!("AND (turn, ordinal, id) > (?4, ?5, ?6)");
+
+const BATCHES: &str = "SELECT * FROM ( \
+         SELECT *, sum(length(batch)) OVER (ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+         FROM (SELECT * FROM record_changes WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?) \
+     ) \
+     WHERE coalesce(before, 0) < ? ORDER BY seq";
+
+const RECORDS: &str = "WITH page AS ( \
+         SELECT space, key, seq, sum(length(value)) \
+             OVER (ORDER BY space, key, seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+         FROM (SELECT space, key, seq, value FROM held_records \
+               WHERE run = ?1 AND (space, key, seq) > (?2, ?3, ?4) ORDER BY space, key, seq LIMIT ?5) \
+     ) \
+     SELECT r.* FROM page JOIN records r USING (space, key, seq) \
+     WHERE r.run = ?1 AND coalesce(page.before, 0) < ?6 ORDER BY space, key, seq";
 
 impl Sqlite {
     pub(super) async fn begin_reading(&self) -> Result<Box<dyn Reading>> {
@@ -157,6 +174,54 @@ impl Reading for Moment {
         let sealing = self.keys.to_prove(&self.rows(), run).await?;
         rows.iter().map(|row| stored_call(row, &sealing).map_err(|fault| fault.while_(doing))).collect()
     }
+
+    async fn record_batches(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
+        let doing = "reading the batches of records";
+        let rows = self.read(doing, move |conn, _| Box::pin(record_batches(conn, run, after))).await?;
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sealing = self.keys.to_prove(&self.rows(), run).await?;
+        rows.iter().map(|row| stored_batch(row, &sealing).map_err(|fault| fault.while_(doing))).collect()
+    }
+
+    async fn records(&mut self, run: RunId, after: &RecordKey) -> Result<Vec<StoredRecord>> {
+        let (doing, after) = ("reading the records", after.clone());
+        let rows = self.read(doing, move |conn, _| Box::pin(records(conn, run, after))).await?;
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sealing = self.keys.to_prove(&self.rows(), run).await?;
+        rows.iter().map(|row| stored_record(row, &sealing).map_err(|fault| fault.while_(doing))).collect()
+    }
+}
+
+fn stored_batch(row: &SqliteRow, sealing: &Sealing) -> Work<StoredBatch> {
+    let (Hash(digest), batch) = (row.try_get("digest")?, row.try_get::<Vec<u8>, _>("batch")?);
+    Ok(StoredBatch {
+        seq: row.try_get("seq")?,
+        place: place(row)?,
+        undone: row.try_get("undone")?,
+        is_whole: is_digest_of(&digest, &batch, sealing),
+        digest,
+        batch,
+    })
+}
+
+fn stored_record(row: &SqliteRow, sealing: &Sealing) -> Work<StoredRecord> {
+    let stored = StoredRecord {
+        at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
+        entry_id: row.try_get("entry_id")?,
+        place: place(row)?,
+        value: None,
+        damage: None,
+    };
+    stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), sealing)
+}
+
+fn place(row: &SqliteRow) -> Work<Place> {
+    let Which(boundary) = row.try_get("boundary")?;
+    Ok(Place { turn: row.try_get("turn")?, boundary, epoch: row.try_get("epoch")? })
 }
 
 fn stored_call(row: &CallRow, sealing: &Sealing) -> Work<StoredCall> {
@@ -190,6 +255,7 @@ async fn runs(conn: &mut SqliteConnection, after: Option<RunId>) -> Work<Vec<Run
                 epoch: row.epoch,
                 audit_seq: row.audit_seq,
                 audit_hash: row.audit_hash.0,
+                records_digest: row.records_digest.map(|hash| hash.0),
                 tenant: row.tenant,
                 namespace: row.namespace,
                 name: row.name,
@@ -242,6 +308,17 @@ async fn calls(conn: &mut SqliteConnection, run: RunId, after: Option<CallKey>) 
     };
     let rows = query.fetch_all(conn).await?;
     rows.iter().map(|row| Ok(CallRow::read(row)?)).collect()
+}
+
+async fn record_batches(conn: &mut SqliteConnection, run: RunId, after: i64) -> Work<Vec<SqliteRow>> {
+    let query = sqlx::query(BATCHES).bind(run).bind(after).bind(PAGE_ROWS).bind(PAGE_BYTES);
+    Ok(query.fetch_all(conn).await?)
+}
+
+async fn records(conn: &mut SqliteConnection, run: RunId, after: RecordKey) -> Work<Vec<SqliteRow>> {
+    let RecordKey { space, key, seq } = after;
+    let query = sqlx::query(RECORDS).bind(run).bind(space).bind(key).bind(seq);
+    Ok(query.bind(PAGE_ROWS).bind(PAGE_BYTES).fetch_all(conn).await?)
 }
 
 /// The store's own key, made if there is none.

@@ -44,20 +44,17 @@ pub(super) struct Batch {
     capability: Digest,
     id: Uuid,
     digest: BodyDigest,
-    changes: Vec<Change>,
-    records_digest: Digest,
+    changes: Changes,
 }
 
 impl Batch {
     pub fn new(batch: &RecordBatch, sealing: &Sealing) -> Result<Self> {
-        let Changes { changes, digest } = Changes::of(&batch.operations, sealing)?;
         Ok(Self {
             run: batch.run,
             capability: batch.capability,
             id: batch.batch_id,
             digest: sealing.body(batch.digest),
-            changes,
-            records_digest: digest.unwrap_or_default(),
+            changes: Changes::of(&batch.operations, sealing)?,
         })
     }
 }
@@ -83,6 +80,7 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Batch) -
     }
     let after_plan = row.head().is_some_and(|head| head.boundary == Boundary::Plan);
     let at = (row.open_turn(), if after_plan { Boundary::Result } else { Boundary::Plan });
+    let records_digest = batch.changes.digest.unwrap_or_default();
     sqlx::query(
         "INSERT INTO record_batches (run, id, digest, records_digest, turn, boundary, epoch, at) \
          VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -90,7 +88,7 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Batch) -
     .bind(batch.run)
     .bind(batch.id)
     .bind(Hash(batch.digest.kept))
-    .bind(Hash(batch.records_digest))
+    .bind(Hash(records_digest))
     .bind(at.0)
     .bind(Which(at.1))
     .bind(row.epoch)
@@ -99,7 +97,7 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Batch) -
     .await?;
     apply(conn, now, &row, at, &batch.changes).await?;
     let before = row.records_digest.map(|hash| hash.0);
-    row.records_digest = Some(Hash(link(before, &batch.records_digest)));
+    row.records_digest = Some(Hash(link(before, &records_digest)));
     row.save(conn).await?;
     Ok(Written::Ok)
 }
@@ -107,14 +105,27 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Batch) -
 /// Where a change is written: in which turn, and whether after its plan.
 type At = (i32, Boundary);
 
-/// Writes a folded batch.
+/// Writes a batch, as it came and folded.
 pub(super) async fn apply(
     conn: &mut SqliteConnection,
     now: i64,
     row: &RunRow,
     at: At,
-    changes: &[Change],
+    Changes { changes, batch, digest }: &Changes,
 ) -> Work<()> {
+    let Some(digest) = digest else { return Ok(()) };
+    sqlx::query(
+        "INSERT INTO record_changes (run, seq, turn, boundary, epoch, digest, batch) \
+         SELECT ?1, coalesce(max(seq), 0) + 1, ?2, ?3, ?4, ?5, ?6 FROM record_changes WHERE run = ?1",
+    )
+    .bind(row.id)
+    .bind(at.0)
+    .bind(Which(at.1))
+    .bind(row.epoch)
+    .bind(Hash(*digest))
+    .bind(batch)
+    .execute(&mut *conn)
+    .await?;
     for change in changes {
         if matches!(change.op, "put" | "delete") {
             replace(conn, row.id, at, change).await?;
@@ -189,6 +200,7 @@ pub(super) async fn hide(conn: &mut SqliteConnection, row: &mut RunRow, to: At) 
     for hide in [
         "UPDATE records SET undone = 1 WHERE run = ? AND (turn, boundary) > (?, ?) AND NOT undone",
         "UPDATE record_batches SET undone = 1 WHERE run = ? AND (turn, boundary) > (?, ?) AND NOT undone",
+        "UPDATE record_changes SET undone = 1 WHERE run = ? AND (turn, boundary) > (?, ?) AND NOT undone",
     ] {
         sqlx::query(hide).bind(row.id).bind(to.0).bind(Which(to.1)).execute(&mut *conn).await?;
     }

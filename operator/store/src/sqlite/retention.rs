@@ -59,7 +59,7 @@ macro_rules! going {
 
 /// Boundaries go first, and of them the last first: what is left can be decoded, since a patch needs the state before it,
 /// and the first that were not dropped before need the snapshot that stands for these.
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 7] = [
     step!(
         "UPDATE boundaries SET ops = NULL, events = NULL, dropped = 1",
         "boundaries WHERE run = ?1 AND NOT dropped ORDER BY turn DESC, boundary DESC, epoch",
@@ -73,6 +73,7 @@ const STEPS: [Step; 6] = [
         "coalesce(length(value), 0)"
     ),
     step!("DELETE FROM record_batches", "record_batches WHERE run = ?1 ORDER BY id, epoch", "id, epoch", "0"),
+    step!("DELETE FROM record_changes", "record_changes WHERE run = ?1 ORDER BY seq", "seq", "length(batch)"),
     step!(
         "DELETE FROM snapshots",
         "snapshots WHERE run = ?1 ORDER BY content_hash",

@@ -26,6 +26,7 @@ fn migrator() -> Migrator {
         migration(52, "touched_calls", include_str!("../../migrations/sqlite/0052_touched_calls.sql")),
         migration(70, "state_bytes", include_str!("../../migrations/sqlite/0070_state_bytes.sql")),
         migration(71, "open_calls", include_str!("../../migrations/sqlite/0071_open_calls.sql")),
+        migration(80, "record_changes", include_str!("../../migrations/sqlite/0080_record_changes.sql")),
     ])
 }
 

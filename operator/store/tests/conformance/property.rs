@@ -8,10 +8,10 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use dalsegno_protocol::Boundary;
+use dalsegno_protocol::{Boundary, Payload, RecordOp};
 use dalsegno_store::{
-    Commit, Committed, Error, LastState, Place, Result, Retention, Rewind, Rewound, RunId, RunRecord,
-    Snapshotted, Then, fold, header, verify,
+    Commit, Committed, Error, LastState, Place, RecordBatch, Result, Retention, Rewind, Rewound, RunId,
+    RunRecord, Snapshotted, Then, fold, header, verify,
 };
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestRunner};
@@ -66,6 +66,22 @@ async fn any_sequence_of_two_writers_keeps_turns_gap_free_and_linked(world: &Wor
         }
     }
     assert_eq!(met.into_inner(), BTreeSet::from(OUTCOMES));
+}
+
+/// Changes of records, at least one.
+fn records(id: Uuid) -> Vec<RecordOp> {
+    let bytes = id.into_bytes();
+    let change = |of: &u8| {
+        let (space, key) = ("s".to_owned(), format!("k{}", of % 3));
+        let value = || Payload::Json(json(&of.to_string()));
+        match of % 5 {
+            0 => RecordOp::Put { value: value(), space, key },
+            1 => RecordOp::PutIfAbsent { value: value(), space, key },
+            2 => RecordOp::Delete { space, key },
+            _ => RecordOp::Append { value: value(), space, key, entry_id: (of % 7).to_string() },
+        }
+    };
+    bytes[..4].iter().map(change).collect()
 }
 
 fn next(run: &RunRecord) -> i32 {
@@ -143,6 +159,19 @@ impl Play<'_> {
                     self.writers[who].last = Some(self.send(last, way).await);
                 }
             }
+            Step::Record(who) => {
+                if let Some(Worker { run, capability, .. }) = self.writers[who].worker {
+                    let operations = records(Uuid::new_v4());
+                    let batch = RecordBatch {
+                        run,
+                        capability,
+                        batch_id: Uuid::new_v4(),
+                        digest: random(),
+                        operations,
+                    };
+                    self.world.write_records(&batch).await.unwrap();
+                }
+            }
             Step::Look(who) => self.writers[who].next_turn = next(&now),
             Step::End(class, reserve) => {
                 let then = if reserve { Then::Reserve } else { Then::Nothing };
@@ -197,7 +226,8 @@ impl Play<'_> {
                 Some(format!(r#"{{"full":true,"set":{{"state":{{"json":"{told}"}}}}}}"#))
             }
         };
-        let commit = Commit { ops: ops.map(Into::into), full: matches!(change, Change::Whole), ..commit };
+        let full = matches!(change, Change::Whole);
+        let commit = Commit { ops: ops.map(Into::into), full, records: records(id), ..commit };
         let commit = self.send(commit, way).await;
         if boundary == Boundary::Result && distance == 0 {
             self.writers[who].next_turn += 1;

@@ -50,7 +50,8 @@ pub async fn bundle(reading: Box<dyn Reading>, run: RunId, signer: Arc<Signer>) 
 
 /// The bundle of a run by hand.
 async fn by_hand() -> (Vec<u8>, PublicKey) {
-    let (rows, signer) = (Rows::sound(), signer().await);
+    // No bundle has the batches: any digest will do, and the golden ones have this.
+    let (rows, signer) = (Rows::with([7; 32]), signer().await);
     let (run, key) = (rows.runs[0].id, signer.public_key());
     (bundle(Box::new(rows), run, signer).await, key)
 }

@@ -5,16 +5,26 @@ use dalsegno_protocol::{Boundary, Call, CallState, Policy, RawValue, Usage};
 use dalsegno_store::audit::{self, kind};
 use dalsegno_store::header::{self, Header, NO_PARENT, events_digest, ops_digest};
 use dalsegno_store::reading::{
-    AuditKey, BoundaryKey, CallKey, HeadMark, Reading, RunHead, StoredBoundary, StoredCall, StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, HeadMark, Reading, RecordKey, RunHead, StoredBatch, StoredBoundary,
+    StoredCall, StoredRecord, StoredSnapshot,
 };
 use dalsegno_store::seal::CallDigests;
 use dalsegno_store::{AuditRow, BoundaryRow, Digest, Kept, Lifecycle, Place, Result, RunId};
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 /// Rows of a page; small, so that pages end in the middle of runs.
 const PAGE: usize = 4;
+
+/// Digest of a batch of records.
+const BATCH: Digest = [7; 32];
+
+/// The digest of the changes since the boundary before, where that is one batch: `f(x)` as in header.rs.
+fn of_one_batch() -> Digest {
+    Sha256::digest([&0_u32.to_be_bytes(), &32_u32.to_be_bytes(), &BATCH[..]].concat()).into()
+}
 
 /// All rows of a store.
 #[derive(Clone, Debug, Default)]
@@ -24,12 +34,19 @@ pub struct Rows {
     pub boundaries: Vec<StoredBoundary>,
     pub calls: Vec<(RunId, StoredCall)>,
     pub anchors: Vec<(i64, String)>,
+    /// What each boundary has in its hash.
+    records_digest: Digest,
 }
 
 impl Rows {
     /// Two runs.
     pub fn sound() -> Self {
-        let mut rows = Self::default();
+        Self::with(of_one_batch())
+    }
+
+    /// The same, each boundary with this digest of its records.
+    pub fn with(records_digest: Digest) -> Self {
+        let mut rows = Self { records_digest, ..Self::default() };
         for number in 1..=2 {
             rows.add(Uuid::from_u128(number << 64));
         }
@@ -77,6 +94,7 @@ impl Rows {
             head: Some(HeadMark { place, content_hash, position }),
             audit_seq: 0,
             audit_hash: NO_PARENT,
+            records_digest: None,
         });
         let created = json!({ "namespace": namespace, "name": name, "objectUID": object_uid });
         self.tell(run, kind::CREATED, &created);
@@ -174,7 +192,7 @@ impl Rows {
             events_digest: events_digest(&events),
             usage: Usage { tokens_in: 1, tokens_out: 2, tool_calls: 3, cost_micro_usd: 4 },
             trigger: Some("TASK_END"),
-            records_digest: Some([7; 32]),
+            records_digest: Some(self.records_digest),
         };
         let content_hash = header.content_hash();
         let row = BoundaryRow {
@@ -244,5 +262,23 @@ impl Reading for Rows {
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
         let rest = self.calls.iter().filter(|(of, call)| *of == run && Some(call.key()) > after);
         Ok(rest.take(PAGE).map(|(_, call)| call.clone()).collect())
+    }
+
+    /// Each boundary brought one, which changed nothing.
+    async fn record_batches(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
+        let all = (1..).zip(self.boundaries.iter().filter(|it| it.run == run));
+        let batches = all.map(|(seq, of)| StoredBatch {
+            seq,
+            place: of.kept.place(),
+            undone: of.undone,
+            digest: BATCH,
+            batch: Vec::new(),
+            is_whole: true,
+        });
+        Ok(batches.filter(|batch| batch.seq > after).take(PAGE).collect())
+    }
+
+    async fn records(&mut self, _: RunId, _: &RecordKey) -> Result<Vec<StoredRecord>> {
+        Ok(Vec::new())
     }
 }

@@ -211,6 +211,8 @@ async fn a_rewind_that_the_audit_does_not_tell_of_is_found(face: &Face) {
     let bend = |head: i32| {
         format!(
             "UPDATE boundaries SET undone = NOT undone WHERE run = {run} AND turn > 2; \
+             UPDATE records SET undone = NOT undone WHERE run = {run} AND turn > 2; \
+             UPDATE record_changes SET undone = NOT undone WHERE run = {run} AND turn > 2; \
              UPDATE runs SET head_turn = b.turn, head_epoch = b.epoch, head_hash = b.content_hash FROM boundaries b \
              WHERE id = {run} AND b.run = {run} AND b.turn = {head} AND b.boundary = head_boundary"
         )

@@ -16,6 +16,7 @@ mod world;
 
 mod edits;
 mod random;
+mod records;
 mod sealed;
 
 use std::path::PathBuf;

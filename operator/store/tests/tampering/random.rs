@@ -103,7 +103,7 @@ const FLAGS: [&str; 5] = ["is_full", "finish", "undone", "dropped", "key_refused
 const HARMLESS: [&str; 2] = ["finish", "dropped"];
 
 /// One edit of this column, as SQL.
-fn edit(numbers: &mut Numbers, kind: &str, column: &str, old: Option<&[u8]>) -> String {
+pub fn edit(numbers: &mut Numbers, kind: &str, column: &str, old: Option<&[u8]>) -> String {
     match (kind, old) {
         _ if FLAGS.contains(&column) => format!("{column} = NOT {column}"),
         _ if column == "state" => {
@@ -276,7 +276,7 @@ async fn calls(world: &World) {
 }
 
 /// Names and types of a table's columns, but for the run.
-async fn columns(conn: &mut SqliteConnection, table: &str) -> Vec<(String, String)> {
+pub async fn columns(conn: &mut SqliteConnection, table: &str) -> Vec<(String, String)> {
     let sql = "SELECT name, type FROM pragma_table_info(?) WHERE name <> 'run'";
     let rows = sqlx::query(sql).bind(table).fetch_all(conn).await.unwrap();
     rows.iter().map(|row| (row.get(0), row.get(1))).collect()

@@ -4,9 +4,9 @@
 //!
 //! - a value of a record in the place of another of the same key, to which it is bound as well; so no key is written twice;
 //! - rows of records, and snapshots, that are gone;
-//! - a value of a record in plain for one that was sealed, which no hash covers.
+//! - a value of a record in plain for one that was sealed.
 //!
-//! That a call holds something else, or nothing, the audit finds.
+//! That a call, or the key of a record, holds something else, or nothing, a check finds.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -183,6 +183,7 @@ impl RunLine {
             }),
             audit_seq: self.audit_seq,
             audit_hash: self.audit_hash.0,
+            records_digest: None,
         })
     }
 }

@@ -17,6 +17,8 @@ pub enum Step {
     Work(usize, usize, Vec<(bool, Change)>),
     /// Send the writer's last commit again.
     Retry(usize, Way),
+    /// The writer changes records between two boundaries.
+    Record(usize),
     /// The writer learns the head.
     Look(usize),
     /// The current attempt ends.
@@ -71,6 +73,7 @@ pub fn step() -> impl Strategy<Value = Step> {
         8 => (writer.clone(), 0..2_usize, prop_oneof![vec((heard(), change), 2..14), vec((heard(), grows), 2..14)])
             .prop_map(|(writer, gateway, turns)| Step::Work(writer, gateway, turns)),
         6 => (writer.clone(), way()).prop_map(|(writer, way)| Step::Retry(writer, way)),
+        4 => writer.clone().prop_map(Step::Record),
         4 => writer.prop_map(Step::Look),
         2 => (class, prop_oneof![4 => Just(true), 1 => Just(false)]).prop_map(|(c, reserve)| Step::End(c, reserve)),
         2 => (0..6_usize).prop_map(Step::Rewind),

@@ -1,0 +1,176 @@
+//! Edits of records, and of what their batches say: nobody reads another record than was written and is told of nothing.
+
+use dalsegno_protocol::{Payload, RecordOp};
+use dalsegno_store::proof::check_run;
+use dalsegno_store::{Commit, Error, RecordBatch, RecordQuery, RunId};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, SqliteConnection};
+use uuid::Uuid;
+
+use crate::random::{Numbers, columns, edit, tamperings};
+use crate::world::{Worker, World, json, ok, random};
+use crate::{Face, Rows, on_both};
+
+on_both! {
+    each_kind_of_edit_is_found,
+}
+
+fn put(key: &str, value: i32) -> RecordOp {
+    RecordOp::Put { space: "s".into(), key: key.into(), value: Payload::Json(json(&value.to_string())) }
+}
+
+fn append(key: &str, id: i32) -> RecordOp {
+    let (space, value) = ("s".into(), Payload::Json(json(&format!("\"{id}\""))));
+    RecordOp::Append { space, key: key.into(), entry_id: id.to_string(), value }
+}
+
+/// Records of four turns: some with a boundary, some between two, the last after the head; one is replaced, one deleted.
+async fn written(world: &World) -> Worker {
+    let worker = world.worker().await;
+    for turn in 1..=4 {
+        let key = format!("k{turn}");
+        let operations = vec![put(&key, turn), append("log", turn), put("old", turn)];
+        let batch = RecordBatch {
+            run: worker.run,
+            capability: worker.capability,
+            batch_id: Uuid::new_v4(),
+            digest: random(),
+            operations,
+        };
+        world.write_records(&batch).await.unwrap();
+        if turn < 4 {
+            let records = vec![append("log", 10 * turn), put(&format!("r{turn}"), turn)];
+            ok(world.commit(&Commit { records, ..worker.result(turn) }).await.unwrap());
+        }
+    }
+    worker
+}
+
+/// What is read of them, or that it cannot be.
+async fn read(world: &World, run: RunId) -> Option<String> {
+    let query =
+        RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 99, bytes: 1 << 20 };
+    match world.read_records(run, &query).await {
+        Ok(page) => Some(format!("{:?}", page.records)),
+        Err(Error::Corrupt { .. }) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Whether a check of the run finds a problem; a row that cannot be read at all is one.
+async fn is_found(world: &World, run: RunId) -> bool {
+    let mut reading = world.reading().await.unwrap();
+    match check_run(&mut *reading, run).await {
+        Ok(checked) => !checked.problems.is_empty(),
+        Err(Error::Corrupt { .. }) => true,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+async fn each_kind_of_edit_is_found(face: &Face) {
+    let world = &face.world;
+    for edit in [
+        // Gone, back again, in another's place, older than what replaced it, of another turn.
+        "DELETE FROM records WHERE key = 'k1'",
+        "DELETE FROM records WHERE key = 'log' AND entry_id = '2'",
+        "UPDATE records SET undone = NOT undone WHERE key = 'k2'",
+        "UPDATE records SET key = 'k9' WHERE key = 'k1'",
+        "UPDATE records SET entry_id = 'other' WHERE entry_id = '10'",
+        "UPDATE records SET value = (SELECT o.value FROM records o WHERE o.run = records.run AND o.key = 'k2') WHERE key = 'k1'",
+        "UPDATE records SET value = (SELECT o.value FROM records o \
+         WHERE o.run = records.run AND o.key = 'old' AND o.turn = 1) WHERE key = 'old' AND turn = 4",
+        "DELETE FROM records WHERE key = 'old' AND turn = 4",
+        "UPDATE records SET turn = 1 WHERE key = 'k2'",
+        "INSERT INTO records (run, space, key, seq, op, value, size, turn, boundary, epoch, at) \
+         SELECT run, space, 'new', 1, 'put', value, size, turn, boundary, epoch, at FROM records WHERE key = 'k2'",
+        // What the batches say.
+        "DELETE FROM record_changes WHERE seq = 1",
+        "DELETE FROM record_changes WHERE seq = 7",
+        "UPDATE record_changes SET undone = NOT undone WHERE seq = 2",
+        "UPDATE record_changes SET turn = turn + 1 WHERE seq = 1",
+        "UPDATE record_changes SET digest = (SELECT o.digest FROM record_changes o \
+         WHERE o.run = record_changes.run AND o.seq = 2) WHERE seq = 1",
+        "UPDATE record_changes SET batch = (SELECT o.batch FROM record_changes o \
+         WHERE o.run = record_changes.run AND o.seq = 2) WHERE seq = 1",
+        "UPDATE runs SET records_digest = NULL WHERE records_digest IS NOT NULL",
+    ] {
+        let run = written(world).await.run;
+        assert!(!is_found(world, run).await, "nothing is damaged yet");
+        // Only this run's rows.
+        let id = run.simple();
+        let run_is = match (&face.rows, edit.starts_with("UPDATE runs")) {
+            (Rows::Sqlite(_), false) => format!("run = x'{id}'"),
+            (Rows::Sqlite(_), true) => format!("id = x'{id}'"),
+            (Rows::Postgres(_), false) => format!("run = '{run}'"),
+            (Rows::Postgres(_), true) => format!("id = '{run}'"),
+        };
+        face.edit(&format!("{edit} AND {run_is}")).await;
+        assert!(is_found(world, run).await, "{edit}");
+    }
+}
+
+/// Columns that nobody goes by: how a record came to be, and when.
+const UNTOLD: [&str; 3] = ["op", "size", "at"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_edits_of_records_are_found() {
+    let face = Face::file().await;
+    let world = &face.world;
+    let run = written(world).await.run;
+    let Rows::Sqlite(path) = &face.rows else { unreachable!() };
+    let mut conn = SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap();
+    conn.execute("PRAGMA synchronous = OFF").await.unwrap();
+    let tables = [("records", "space, key, seq", 18), ("record_changes", "seq", 7)];
+    let mut all = Vec::new();
+    for (table, key, rows) in tables {
+        conn.execute(AssertSqlSafe(format!("CREATE TABLE backup_of_{table} AS SELECT * FROM {table}")))
+            .await
+            .unwrap();
+        let count: i64 = sqlx::query_scalar(AssertSqlSafe(format!("SELECT count(*) FROM {table}")))
+            .fetch_one(&mut conn)
+            .await
+            .unwrap();
+        assert_eq!(count, rows, "{table}");
+        let columns = columns(&mut conn, table).await;
+        all.extend(columns.into_iter().map(|column| (table, key, rows as usize, column)));
+    }
+    let before = read(world, run).await;
+    assert!(before.is_some() && !is_found(world, run).await, "nothing is damaged yet");
+    let mut numbers = Numbers::from(0x5ec0_4d);
+    let (mut edits, mut found) = (0, 0);
+    while edits < tamperings() {
+        let (table, key, rows, (column, kind)) = &all[numbers.below(all.len())];
+        let row = numbers.below(*rows);
+        let target = format!("({key}) = (SELECT {key} FROM {table} ORDER BY {key} LIMIT 1 OFFSET {row})");
+        let deletes = numbers.below(40) == 0;
+        let sql = if deletes {
+            format!("DELETE FROM {table} WHERE {target}")
+        } else {
+            let old = format!("SELECT CAST({column} AS BLOB) FROM {table} WHERE {target}");
+            let old: Option<Vec<u8>> =
+                sqlx::query_scalar(AssertSqlSafe(old)).fetch_one(&mut conn).await.unwrap();
+            let edit = edit(&mut numbers, kind, column, old.as_deref());
+            format!("UPDATE {table} SET {edit} WHERE {target}")
+        };
+        let changed = format!("SELECT EXISTS (SELECT * FROM backup_of_{table} EXCEPT SELECT * FROM {table})");
+        // What the table itself refuses is no edit, nor is what says the same.
+        if conn.execute(AssertSqlSafe(sql.clone())).await.is_err()
+            || !sqlx::query_scalar::<_, bool>(AssertSqlSafe(changed)).fetch_one(&mut conn).await.unwrap()
+        {
+            continue;
+        }
+        edits += 1;
+        let (is_found, after) = (is_found(world, run).await, read(world, run).await);
+        assert!(is_found || after == before, "something else was read, and nobody is told: {sql}");
+        // Of what was replaced, and of the order of numbers, nothing is read.
+        let is_held = deletes || !UNTOLD.contains(&column.as_str()) && column != "seq";
+        let says = *table == "record_changes" && is_held;
+        assert!(is_found || !says, "{sql}");
+        found += usize::from(is_found);
+        conn.execute(AssertSqlSafe(format!("DELETE FROM {table}"))).await.unwrap();
+        conn.execute(AssertSqlSafe(format!("INSERT INTO {table} SELECT * FROM backup_of_{table}")))
+            .await
+            .unwrap();
+    }
+    assert!(found > edits / 2, "{found} of {edits}");
+    assert!(!is_found(world, run).await && read(world, run).await == before, "all edits were taken back");
+}
