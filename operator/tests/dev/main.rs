@@ -177,9 +177,9 @@ fn a_run_whose_store_takes_no_writes_waits_says_so_once_and_goes_on() {
 
 #[test]
 fn a_run_whose_worker_has_no_room_to_begin_waits_says_so_once_and_goes_on() {
-    let laptop = Laptop::new(&json!({ "turns": 3, "seconds": 1 }));
+    let laptop = Laptop::new(&json!({ "turns": 6, "seconds": 1 }));
     let (attempts, away) = (laptop.path().join(".dalsegno/attempts"), laptop.path().join("away"));
-    let mut dev = laptop.dev(&["--input", "input.json", "--kill-every", "1500ms"]);
+    let mut dev = laptop.dev(&["--input", "input.json", "--kill-every", "4s"]);
     dev.wait_for("turn 1");
     fs::rename(&attempts, &away).unwrap();
     fs::write(&attempts, "no folder").unwrap();
@@ -187,8 +187,8 @@ fn a_run_whose_worker_has_no_room_to_begin_waits_says_so_once_and_goes_on() {
     thread::sleep(Duration::from_millis(2_500));
     fs::remove_file(&attempts).unwrap();
     fs::rename(&away, &attempts).unwrap();
-    let ended = dev.end().told(0, &["the run is over after turn 3"]);
-    assert_eq!(ended.turns(), [1, 2, 3]);
+    let ended = dev.end().told(0, &["the run is over after turn 6"]);
+    assert_eq!(ended.turns(), [1, 2, 3, 4, 5, 6]);
     assert_eq!(ended.told.matches("waiting: ").count(), 1, "{}", ended.told);
     assert_eq!(laptop.rows()[0].counters.recovery_attempts, 0);
 }

@@ -81,7 +81,7 @@ async fn a_bundle_breaks_off_when_its_worker_is_fenced() {
 
 #[tokio::test]
 async fn a_bundle_that_is_not_taken_in_time_breaks_off_and_gives_its_place_back() {
-    let limit = Duration::from_millis(300);
+    let limit = Duration::from_secs(1);
     let world = World::attached().await.with(Config { follow_limit: limit, ..quick() });
     let bundle = begin(&world, INSTANCE).await;
     tokio::time::sleep(2 * limit).await;

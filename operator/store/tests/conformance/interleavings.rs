@@ -62,7 +62,7 @@ const AT_ONCE: usize = 6;
 
 /// How often a case of twins is played until they come in its order. One after the other: those who wait for a row hold a
 /// connection each, of which pgbouncer has few.
-const TRIES: usize = 5;
+const TRIES: usize = 25;
 
 async fn every_case_of(call: Call, world: &World) {
     let (twins, others): (Vec<_>, Vec<_>) = cases::of(call).partition(|it| it.delivery == Delivery::Twins);

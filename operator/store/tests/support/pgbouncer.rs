@@ -24,6 +24,7 @@ pool_mode = transaction
 default_pool_size = 4
 max_client_conn = 2000
 server_idle_timeout = 5
+server_login_retry = 1
 END
     pgbouncer -q "$dir/pgbouncer.ini" >"$dir/log" 2>&1 &
     server=$!

@@ -135,7 +135,7 @@ async fn random_edits_of_records_are_found() {
     }
     let before = read(world, run).await;
     assert!(before.is_some() && !is_found(world, run).await, "nothing is damaged yet");
-    let mut numbers = Numbers::from(0x5ec0_4d);
+    let mut numbers = Numbers::from(0x5ec0_4ded);
     let (mut edits, mut found) = (0, 0);
     while edits < tamperings() {
         let (table, key, rows, (column, kind)) = &all[numbers.below(all.len())];
