@@ -133,7 +133,7 @@ impl Ground for Context {
         let mut failed = false;
         for notice in notices.drain(..) {
             // Not what it says: that may repeat a worker's last words, which are for those who may read its events.
-            tracing::info!(reason = notice.reason, "told");
+            tracing::info!(reason = notice.reason, "telling");
             // Where one is not taken the next is not either, and each would be waited for.
             if failed {
                 continue;

@@ -15,7 +15,7 @@ use kube::core::Status;
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::reflector::Store as Cache;
 use kube::runtime::watcher;
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource as _, ResourceExt};
 
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -36,9 +36,19 @@ pub async fn run(
     Controller::for_stream(definitions, cache)
         .with_config(Config::default().concurrency(4))
         .graceful_shutdown_on(stop)
-        .run(check, |_, _, _| Action::requeue(PAUSE.0), ctx)
+        .run(check, again, ctx)
         .for_each(|_| async {})
         .await;
+}
+
+fn again(definition: Arc<Definition>, error: &Error, _: Arc<Context>) -> Action {
+    tracing::warn!(
+        namespace = definition.meta().namespace,
+        definition = definition.meta().name,
+        error = chain(error),
+        "a definition could not be checked; it is checked again"
+    );
+    Action::requeue(PAUSE.0)
 }
 
 /// Checks one definition.
@@ -74,7 +84,11 @@ pub(crate) async fn check(definition: Arc<Definition>, ctx: Arc<Context>) -> Res
         changed.metadata.managed_fields = None;
         match api.replace_status(&definition.name_any(), &PostParams::default(), &changed).await {
             Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            // Whatever else was changed, its status is not written yet.
+            Err(kube::Error::Api(status)) if status.is_conflict() => {
+                return Ok(Action::requeue(Duration::from_secs(1)));
+            }
             Err(error) => return Err(Error::api("writing the definition's status")(error)),
         }
     }

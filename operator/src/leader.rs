@@ -1,7 +1,7 @@
 //! One operator at a time, by a Lease. It saves work; that two at once do no harm is the store's doing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::Client;
 use kube_lease_manager::{LeaseCreateMode, LeaseManager, LeaseManagerBuilder, LeaseManagerError};
@@ -41,7 +41,7 @@ pub async fn lead(
     let leading = async {
         let lease = lease.insert(Lease::of(bounded(client, PATIENCE), namespace, identity).await);
         is_ready.store(true, Ordering::Relaxed);
-        while !lease.changed().await {}
+        while !lease.changed(false).await {}
     };
     if stop.run_until_cancelled(leading).await.is_none() {
         // We may have taken it, and not be told yet.
@@ -68,7 +68,7 @@ impl Lead {
 async fn hold(lease: Lease, over: CancellationToken, lost: CancellationToken) {
     // Whatever ends this: nobody would renew the Lease any more.
     let _lost = lost.drop_guard();
-    let leading = async { while lease.changed().await {} };
+    let leading = async { while lease.changed(true).await {} };
     if over.run_until_cancelled(leading).await.is_some() {
         tracing::error!("no longer leading; ending");
     } else {
@@ -97,15 +97,28 @@ impl Lease {
         Self { client, namespace: namespace.to_owned(), identity: identity.to_owned(), manager }
     }
 
-    /// Whether we lead, once that has changed. The crate's own loop would do, were its pauses after failures not to grow for
-    /// as long as we lead, and did it make a Lease that somebody has deleted.
-    async fn changed(&self) -> bool {
+    /// Whether we lead, once that has changed; `leads`: we do. Who cannot renew the Lease leads until it has run out, and no
+    /// longer: another may hold it by now, and what we know of limits and retention is old.
+    ///
+    /// The crate's own loop would do, were its pauses after failures not to grow for as long as we lead, did it end one that
+    /// gets no answer, and did it make a Lease that somebody has deleted. (One who leads as that happens ends.)
+    async fn changed(&self, leads: bool) -> bool {
+        let mut failing: Option<Instant> = None;
         loop {
+            let began = Instant::now();
             let error = match self.manager.changed().await {
                 Ok(leads) => return leads,
                 Err(error) => error,
             };
             tracing::warn!(%error, "the Lease could not be read or renewed");
+            // After a renewal it is waited for the next one.
+            if began.elapsed() > PATIENCE * 2 + PAUSE {
+                failing = None;
+            }
+            let since = failing.get_or_insert_with(|| Instant::now() - PATIENCE.min(began.elapsed()));
+            if leads && since.elapsed() >= Duration::from_secs(GRACE) {
+                return false;
+            }
             if let LeaseManagerError::NonexistentLease(_) = error
                 && let Err(error) = prepared(self.client.clone(), &self.namespace, &self.identity).await
             {
@@ -235,6 +248,47 @@ mod tests {
         };
         assert!(led(answer, &stop).await.is_none());
         assert_eq!(lease.lock().unwrap()["spec"]["holderIdentity"], Value::Null);
+    }
+
+    /// Whether it is told that it no longer leads, before its Lease and a renewal more would be over twice.
+    async fn is_told(stop: &CancellationToken) -> bool {
+        tokio::time::timeout(Duration::from_secs(2 * (DURATION + GRACE)), stop.cancelled()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn one_who_gets_no_answer_leads_no_longer_than_its_lease() {
+        let lease = Arc::new(Mutex::new(Value::Null));
+        let (silent, stop) = (Arc::new(AtomicBool::new(false)), CancellationToken::new());
+        let (there, is_silent) = (lease.clone(), silent.clone());
+        let answer = move |_, request| {
+            let (there, is_silent) = (there.clone(), is_silent.load(Ordering::Relaxed));
+            async move { if is_silent { pending().await } else { world::lease(&there, request).await } }
+        };
+        let _lead = led(answer, &stop).await.unwrap();
+        silent.store(true, Ordering::Relaxed);
+        assert!(is_told(&stop).await);
+    }
+
+    #[tokio::test]
+    async fn one_whose_lease_another_holds_leads_no_longer() {
+        let lease = Arc::new(Mutex::new(Value::Null));
+        let (there, stop) = (lease.clone(), CancellationToken::new());
+        let answer = move |_, request: Request<Body>| {
+            let there = there.clone();
+            async move {
+                // Its own renewal comes too late.
+                if request.method() == Method::PATCH
+                    && there.lock().unwrap()["spec"]["holderIdentity"] == "another"
+                {
+                    return Response::builder().status(409).body(Body::empty()).unwrap();
+                }
+                world::lease(&there, request).await
+            }
+        };
+        let _lead = led(answer, &stop).await.unwrap();
+        assert!(!stop.is_cancelled());
+        lease.lock().unwrap()["spec"]["holderIdentity"] = "another".into();
+        assert!(is_told(&stop).await);
     }
 
     #[test]

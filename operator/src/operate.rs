@@ -63,7 +63,7 @@ pub async fn operate(
         }
     }
     let ended = reconcile(client, stores, (args, key), metrics, crash, is_ready, stop).await;
-    // Not before: no reconcile of ours is under way any more.
+    // Not before: nothing of ours is under way any more but what the store refuses.
     if let Some(lead) = lead {
         lead.release().await;
     }

@@ -187,6 +187,7 @@ mod tests {
         }
         assert_eq!(left, ["needed"]);
     }
+
     #[tokio::test]
     async fn whoever_makes_templates_as_fast_as_they_are_dropped_keeps_nothing_else_from_being_dropped() {
         let disk = Disk::new();

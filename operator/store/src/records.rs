@@ -67,7 +67,6 @@ impl Changes {
 }
 
 /// The records digest after this batch; PostgreSQL makes it in its own statement.
-#[cfg(any(feature = "sqlite", test))]
 pub(crate) fn link(before: Option<Digest>, batch: &Digest) -> Digest {
     let mut hash = Framed::bare();
     hash.field(before.as_ref().map_or(&[], |before| before.as_slice()));
