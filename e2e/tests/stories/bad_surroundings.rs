@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::{Namespace, ResourceQuota};
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
-/// How long a clear word may take.
-const SOON: Duration = secs(20);
+/// How long a clear word may take: what is told of is seen at once, and all is judged again a minute later.
+const SOON: Duration = secs(45);
 
 fn short() -> Value {
     json!({ "turns": 2, "turnSeconds": 0.1 })
@@ -134,7 +134,7 @@ async fn a_run_over_quota_tries_the_same_attempt_again_and_starts_once_there_is_
         Ok(())
     })
     .await?;
-    deleted.delete(secs(20)).await?;
+    deleted.delete(secs(60)).await?;
 
     let room = json!({ "spec": { "hard": { "pods": "5" } } });
     objects::patch::<ResourceQuota>(&world.client, &world.namespace, "none", &room).await?;

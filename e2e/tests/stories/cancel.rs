@@ -1,5 +1,7 @@
 //! A person cancels a run.
 
+use std::time::Duration;
+
 use dalsegno_crds::{ConditionType, Reason, Summary};
 use dalsegno_e2e::StatusExt;
 use dalsegno_e2e::objects::{has_ended, refusal};
@@ -7,6 +9,9 @@ use dalsegno_e2e::wait::{secs, until};
 use dalsegno_e2e::{Agent, Result, Worker, World};
 use dalsegno_protocol::{Code, Flags};
 use serde_json::json;
+
+/// Sooner than a worker that acknowledges no cancel is given up, or one that does not end is deleted: it does both itself.
+const BY_ITSELF: Duration = secs(25);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_is_heard_within_one_turn_and_the_run_ends_as_cancelled() -> Result {
@@ -16,11 +21,11 @@ async fn a_cancel_is_heard_within_one_turn_and_the_run_ends_as_cancelled() -> Re
     run.cancel().await?;
     let turn = world.ledger.turn(&run.key()).await?;
 
-    let status = run.reaches(Summary::Cancelled, secs(15)).await?;
+    let status = run.reaches(Summary::Cancelled, BY_ITSELF).await?;
     assert!(status.turn() <= turn + 1, "cancelled in turn {turn}, it went on to {}", status.turn());
     assert!(status.is_true(ConditionType::Finished) && !status.is_true(ConditionType::Succeeded));
     assert_eq!(status.recovery().recovery_attempts, 0, "a cancelled run has not crashed");
-    until("the worker to end", secs(15), async || Ok(run.pods().await?.iter().all(has_ended).then_some(())))
+    until("the worker to end", BY_ITSELF, async || Ok(run.pods().await?.iter().all(has_ended).then_some(())))
         .await?;
     let again = run.try_change(json!({ "operatingMode": "Running" })).await;
     assert!(refusal(again)?.contains("stays cancelled"));
@@ -37,7 +42,7 @@ async fn after_the_acknowledgement_of_a_cancel_nothing_more_is_accepted() -> Res
     worker.attached().await?;
     assert_eq!(worker.commit(1, json!({ "n": 1 })).await?.status, 200);
     run.cancel_because("it reads the wrong mailbox").await?;
-    until("the cancel to be heard", secs(15), async || {
+    until("the cancel to be heard", secs(60), async || {
         let flags: Flags = worker.beat().await?.ok()?;
         Ok(flags.cancel.then_some(()))
     })
@@ -68,7 +73,7 @@ async fn a_run_that_finished_before_it_was_cancelled_stays_completed() -> Result
     run.cancel().await?;
     let generation = run.object().await?.metadata.generation;
     let status = run
-        .wait("to have seen the cancel", secs(15), |status| status.observed_generation == generation)
+        .wait("to have seen the cancel", secs(60), |status| status.observed_generation == generation)
         .await?;
     assert_eq!(status.summary, Some(Summary::Succeeded));
     assert_eq!(status.reason, Some(Reason::Completed));
@@ -110,7 +115,8 @@ async fn a_run_without_a_worker_is_cancelled_at_once() -> Result {
     held.reaches(Summary::Held, secs(60)).await?;
     for run in [&backing_off, &held] {
         run.cancel().await?;
-        run.reaches(Summary::Cancelled, secs(10)).await?;
+        // A worker that hears nothing has 90 seconds.
+        run.reaches(Summary::Cancelled, secs(60)).await?;
         world.audit.expect_pods(&run.name, [1])?;
     }
     world.end().await

@@ -94,7 +94,7 @@ async fn a_run_is_deleted_once_its_time_to_live_is_over_and_leaves_no_object() -
         .spec(json!({ "retention": { "ttlSecondsAfterFinished": 5 } }));
     let run = world.start("run", &agent).await?;
     run.succeeds().await?;
-    dalsegno_e2e::wait::until("the AgentRun to be gone", secs(20), async || {
+    dalsegno_e2e::wait::until("the AgentRun to be gone", LIMIT, async || {
         Ok(world.api::<dalsegno_crds::AgentRun>().get_opt("run").await?.is_none().then_some(()))
     })
     .await?;
@@ -129,7 +129,7 @@ async fn the_same_name_created_again_while_the_old_pod_lingers_takes_the_next_at
     let old = world.start("run", &deaf).await?;
     old.attempt_runs(1, LIMIT).await?;
     dalsegno_e2e::objects::delete::<dalsegno_crds::AgentRun>(&world.client, &world.namespace, "run").await?;
-    dalsegno_e2e::wait::until("the AgentRun to be gone", secs(10), async || {
+    dalsegno_e2e::wait::until("the AgentRun to be gone", LIMIT, async || {
         Ok(world.api::<dalsegno_crds::AgentRun>().get_opt("run").await?.is_none().then_some(()))
     })
     .await?;

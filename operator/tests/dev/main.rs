@@ -195,7 +195,7 @@ fn a_run_whose_worker_has_no_room_to_begin_waits_says_so_once_and_goes_on() {
 
 #[test]
 fn a_run_that_was_interrupted_goes_on_at_the_next_turn() {
-    let laptop = Laptop::new(&json!({ "turns": 6, "seconds": 0.3 }));
+    let laptop = Laptop::new(&json!({ "turns": 6, "seconds": 1 }));
     let mut dev = laptop.dev(&["--input", "input.json"]);
     dev.wait_for("turn 2");
     dev.signal(Signal::INT);
@@ -226,7 +226,7 @@ fn the_end_of_a_terminal_ends_it_unless_it_was_started_to_outlive_that() {
 
 #[test]
 fn a_program_that_was_changed_goes_on_with_a_warning() {
-    let laptop = Laptop::new(&json!({ "turns": 4, "seconds": 0.3 }));
+    let laptop = Laptop::new(&json!({ "turns": 4, "seconds": 1 }));
     let mut dev = laptop.dev(&["--input", "input.json"]);
     dev.wait_for("turn 1");
     dev.signal(Signal::TERM);
@@ -244,7 +244,7 @@ fn a_program_that_was_changed_goes_on_with_a_warning() {
 
 #[test]
 fn a_second_one_in_the_same_folder_is_refused_and_harms_nothing() {
-    let laptop = Laptop::new(&json!({ "turns": 4, "seconds": 0.5 }));
+    let laptop = Laptop::new(&json!({ "turns": 4, "seconds": 2 }));
     let mut dev = laptop.dev(&["--input", "input.json"]);
     dev.wait_for("turn 1");
     let refused = laptop.run(&["--name", "other"]).told(1, &["another process holds", "`dalsegno dev`"]);
@@ -254,7 +254,7 @@ fn a_second_one_in_the_same_folder_is_refused_and_harms_nothing() {
 
 #[test]
 fn an_input_never_changes_and_is_kept_for_a_run_that_goes_on() {
-    let laptop = Laptop::new(&json!({ "turns": 3, "seconds": 0.3, "word": "first" }));
+    let laptop = Laptop::new(&json!({ "turns": 3, "seconds": 1, "word": "first" }));
     let mut dev = laptop.dev(&["--input", "input.json"]);
     dev.wait_for("turn 1");
     dev.signal(Signal::INT);
@@ -288,7 +288,7 @@ fn a_worker_reads_its_input_as_it_was_written_however_its_values_are_spelled_lat
 
 #[test]
 fn a_new_run_that_does_not_begin_leaves_the_input_of_the_old_one_as_it_is() {
-    let laptop = Laptop::new(&json!({ "turns": 3, "seconds": 0.3, "word": "first" }));
+    let laptop = Laptop::new(&json!({ "turns": 3, "seconds": 1, "word": "first" }));
     let mut dev = laptop.dev(&["--input", "input.json"]);
     dev.wait_for("turn 1");
     dev.signal(Signal::INT);

@@ -39,12 +39,12 @@ def test_turns_stay_on_one_connection_and_so_with_one_gateway(gateway):
 
 
 def test_a_connection_that_was_closed_meanwhile_costs_no_wait_and_says_nothing(gateway):
-    gateway.idle_seconds = 0.1
+    gateway.idle_seconds = 0.5
     gateway.script |= {"turns/1": [committed(1)], "turns/2": [committed(2)]}
     code, out, err = gateway.run("""
         run = Run.attach(heartbeat=False)
         run.commit(1, state=1)
-        time.sleep(0.5)
+        time.sleep(2)
         time.sleep = print
         run.commit(2, state=2)
     """)

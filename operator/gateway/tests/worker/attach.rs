@@ -227,8 +227,7 @@ async fn a_state_above_the_inline_limit_is_fetched() {
 
 #[tokio::test]
 async fn a_large_state_is_fetched_while_others_look_at_earlier_turns() {
-    let patient = Config { store_deadline: Duration::from_secs(20), ..quick() };
-    let world = World::attached().await.with(patient);
+    let world = World::attached().await;
     let other = world.beside("bakery", SECOND).await;
     for (world, instance) in [(&world, INSTANCE), (&other, SECOND)] {
         world.post_as(instance, "turns/1", commit(1, "1")).await.ok();

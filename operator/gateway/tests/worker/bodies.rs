@@ -71,17 +71,17 @@ async fn a_body_that_says_it_is_a_gibibyte_is_refused_before_a_byte_is_read() {
 
 #[tokio::test]
 async fn a_body_of_exactly_the_limit_is_taken() {
-    let world = World::attached().await;
+    let world = World::attached().await.with(unhurried());
     let room = Limits::BODY_BYTES - commit(1, "\"\"").len();
     let body = commit(1, &format!("\"{}\"", "x".repeat(room)));
     assert_eq!(body.len(), Limits::BODY_BYTES);
     assert_eq!(world.post("turns/1", format!("{body} ")).await.code(), "TOO_LARGE");
-    world.with(Config::default()).post("turns/1", body).await.ok();
+    world.post("turns/1", body).await.ok();
 }
 
 #[tokio::test]
 async fn a_body_that_does_not_come_is_not_waited_for() {
-    let world = World::attached().await;
+    let world = World::attached().await.with(hasty());
     let started = Instant::now();
     let first = stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"{"))]);
     let answer = world.post("turns/1", Body::from_stream(first.chain(stream::pending()))).await;
@@ -101,8 +101,7 @@ async fn a_body_that_breaks_off_commits_nothing_and_its_sender_hears_to_send_it_
 
 #[tokio::test]
 async fn when_the_process_holds_as_many_bytes_as_it_may_further_ones_are_refused_until_it_has_room() {
-    let patient = Config { store_deadline: Duration::from_secs(20), body_budget: 1_000, ..quick() };
-    let world = World::attached().await.with(patient);
+    let world = World::attached().await.with(Config { body_budget: 1_000, ..quick() });
     world.store.set(Fault::Hangs);
     let large = commit(1, &format!("\"{}\"", "x".repeat(800)));
     let (first, ()) = tokio::join!(world.post("turns/1", large.clone()), async {
@@ -128,8 +127,7 @@ async fn when_the_process_holds_as_many_bytes_as_it_may_further_ones_are_refused
 
 #[tokio::test]
 async fn more_than_16_calls_of_one_run_at_once_are_too_many_and_heartbeats_do_not_count() {
-    let patient = Config { store_deadline: Duration::from_secs(20), ..quick() };
-    let world = World::attached().await.with(patient);
+    let world = World::attached().await;
     world.store.set(Fault::Hangs);
     let calls = futures::future::join_all((0..16).map(|_| world.post("turns/1", commit(1, "1"))));
     let (answers, ()) = tokio::join!(calls, async {

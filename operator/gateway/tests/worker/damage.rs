@@ -1,9 +1,7 @@
 //! What is damaged in the store, or gone from it: no retry brings it back, and no worker is told to try.
 
-use std::time::Duration;
-
 use axum::body::{Body, to_bytes};
-use dalsegno_gateway::{Config, router};
+use dalsegno_gateway::router;
 use dalsegno_protocol::Limits;
 use dalsegno_store::{Retention, Shredded, Store, migrate, open_beside};
 use prometheus_client::encoding::text::encode;
@@ -30,8 +28,7 @@ impl Sealed {
         let url = format!("sqlite://{}", dir.path().join("runs.db").display());
         migrate(&url).await.unwrap();
         let store = open_beside(&url, keys::shared(&keys)).await.unwrap();
-        // A disk that is busy is no damage.
-        let world = World::before(store, Config { store_deadline: Duration::from_secs(20), ..quick() }).await;
+        let world = World::before(store, quick()).await;
         world.record_pod(1, "pod-1", Some(accepted())).await;
         world.attach("pod-1", INSTANCE).await.ok();
         Self { world, url, _folders: [dir, keys] }

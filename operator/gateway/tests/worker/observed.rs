@@ -3,9 +3,7 @@
 use std::io::Write;
 use std::str::FromStr as _;
 use std::sync::{Mutex, Once};
-use std::time::Duration;
 
-use dalsegno_gateway::Config;
 use dalsegno_store::{Store, migrate, open_beside};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -258,14 +256,16 @@ fn sings(text: &str) -> bool {
 #[tokio::test]
 async fn nothing_that_a_worker_sends_is_in_a_log_or_a_metric_whatever_becomes_of_the_call() {
     let world = World::attached().await;
-    for fault in [Fault::None, Fault::Fails, Fault::Hangs] {
+    let gives_up = world.beside_it(hasty());
+    for (at, fault) in [(&world, Fault::None), (&world, Fault::Fails), (&gives_up, Fault::Hangs)] {
         world.store.set(fault);
-        sing(&world).await;
+        sing(at).await;
     }
     world.store.set(Fault::None);
     let state = world.store.state(world.run, None).await.unwrap();
     assert!(format!("{state:?}").contains(CANARY), "the test would miss what was never taken");
     unheard(&world);
+    unheard(&gives_up);
 }
 
 /// A worker that has attached before a database that others can reach.
@@ -289,8 +289,7 @@ impl Reached {
 
     async fn at(url: String, folder: TempDir) -> Self {
         let store = open_beside(&url, None).await.unwrap();
-        let config = Config { store_deadline: Duration::from_secs(20), ..quick() };
-        let world = World::before(store, config).await;
+        let world = World::before(store, quick()).await;
         world.record_pod(1, "pod-1", Some(accepted())).await;
         world.attach("pod-1", INSTANCE).await.ok();
         Self { world, url, _folder: folder }

@@ -40,7 +40,7 @@ async fn while_the_store_fails_every_call_says_to_send_the_same_bytes_again() {
 
 #[tokio::test]
 async fn a_store_that_does_not_answer_is_not_waited_for_longer_than_the_deadline() {
-    let world = World::attached().await;
+    let world = World::attached().await.with(hasty());
     world.store.set(Fault::Hangs);
     for (path, body) in CALLS {
         let started = Instant::now();

@@ -113,7 +113,7 @@ async fn a_gateway_is_ready_while_it_serves_and_the_store_answers_its_beat() {
 
 #[tokio::test]
 async fn a_call_under_way_is_answered_before_the_gateway_stops() {
-    let world = World::attached().await.with(Config { store_deadline: Duration::from_secs(5), ..quick() });
+    let world = World::attached().await;
     let serving = start(&world).await;
     world.store.set(Fault::Hangs);
     let body = commit(1, "1");
@@ -139,20 +139,18 @@ async fn a_call_that_does_not_end_is_dropped_at_the_limit() {
     world.store.set(Fault::Hangs);
     let body = commit(1, "1");
     let address = serving.address;
-    let (stopped, ()) = tokio::join!(
-        async {
-            until("the commit is under way", || world.store.waiting.load(Ordering::SeqCst) > 1).await;
-            let started = Instant::now();
-            serving.stop.send(()).unwrap();
-            serving.ended.await.unwrap().unwrap();
-            started.elapsed()
-        },
-        async {
-            let call = post(&world, address, "turns/1", &body);
-            let _ = tokio::time::timeout(Duration::from_secs(1), call).await;
-        }
-    );
-    assert!(stopped >= limit && stopped < Duration::from_secs(2), "{stopped:?}");
+    let stopping = async {
+        until("the commit is under way", || world.store.waiting.load(Ordering::SeqCst) > 1).await;
+        let started = Instant::now();
+        serving.stop.send(()).unwrap();
+        serving.ended.await.unwrap().unwrap();
+        started.elapsed()
+    };
+    let stopped = tokio::select! {
+        stopped = stopping => stopped,
+        answer = post(&world, address, "turns/1", &body) => panic!("it has ended: {answer:?}"),
+    };
+    assert!(stopped >= limit && stopped < Duration::from_secs(10), "{stopped:?}");
 }
 
 #[tokio::test]
@@ -182,7 +180,7 @@ async fn a_connection_that_sends_nothing_does_not_hold_the_gateway_up() {
 
 #[tokio::test]
 async fn a_sender_that_reads_nothing_until_it_has_written_all_hears_that_its_body_is_too_large() {
-    let world = World::attached().await.with(Config { body_deadline: Duration::from_secs(20), ..quick() });
+    let world = World::attached().await;
     let serving = start(&world).await;
     let answer = post(&world, serving.address, "turns/1", &"x".repeat(20 << 20)).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("TOO_LARGE"), "{answer}");
@@ -217,40 +215,39 @@ async fn a_sender_whose_body_breaks_off_on_the_way_hears_to_send_it_again() {
     serving.end().await;
 }
 
-/// Reads until the gateway closes the connection; how long that took.
-async fn closed(mut connection: TcpStream) -> Duration {
-    let started = Instant::now();
+/// Reads until the gateway closes the connection.
+async fn closed(mut connection: TcpStream) {
     let mut said = Vec::new();
     let read = connection.read_to_end(&mut said);
     // A reset is an end, too.
     let _ = tokio::time::timeout(Duration::from_secs(10), read).await.expect("the gateway closes it");
-    started.elapsed()
 }
 
 #[tokio::test]
 async fn a_head_that_does_not_come_whole_is_not_waited_for_and_others_are_served_meanwhile() {
-    let head_deadline = Duration::from_millis(300);
+    let head_deadline = Duration::from_secs(1);
     let world = World::attached().await.with(Config { head_deadline, ..quick() });
     let serving = start(&world).await;
+    let started = Instant::now();
     let mut slow = TcpStream::connect(serving.address).await.unwrap();
     slow.write_all(b"POST /v1/runs/x/heartbeat HTTP/1.1\r\nHost: gate").await.unwrap();
-    let (answer, took) = tokio::join!(post(&world, serving.address, "heartbeat", ""), closed(slow));
+    let (answer, ()) = tokio::join!(post(&world, serving.address, "heartbeat", ""), closed(slow));
     assert!(answer.unwrap().starts_with("HTTP/1.1 200"));
-    assert!(took >= head_deadline / 2 && took < Duration::from_secs(5), "{took:?}");
+    assert!(started.elapsed() >= head_deadline / 2, "{:?}", started.elapsed());
     serving.stop.send(()).unwrap();
     serving.ended.await.unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn idle_connections_give_their_places_to_those_that_wait() {
-    let head_deadline = Duration::from_millis(200);
+    let head_deadline = Duration::from_secs(1);
     let world = World::attached().await.with(Config { head_deadline, connections: 2, ..quick() });
     let serving = start(&world).await;
+    let started = Instant::now();
     let _idle = [
         TcpStream::connect(serving.address).await.unwrap(),
         TcpStream::connect(serving.address).await.unwrap(),
     ];
-    let started = Instant::now();
     let answer = post(&world, serving.address, "heartbeat", "").await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(started.elapsed() >= head_deadline / 2, "there was a place at once: {:?}", started.elapsed());
@@ -265,9 +262,7 @@ const LARGE: usize = 3 << 20;
 
 /// A worker that has committed a large state, before a gateway that has room for this one answer, and for one body.
 async fn large(stall_limit: Duration, follow_limit: Duration) -> World {
-    let patient = PATIENT;
-    let config =
-        Config { store_deadline: patient, body_deadline: patient, stall_limit, follow_limit, ..quick() };
+    let config = Config { stall_limit, follow_limit, ..quick() };
     let world = World::attached().await.with(config.clone());
     let state = format!("\"{}\"", "x".repeat(LARGE));
     world.post("turns/1", commit(1, &state)).await.ok();

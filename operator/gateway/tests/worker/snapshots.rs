@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dalsegno_gateway::Config;
 use dalsegno_store::{SNAPSHOT_DUE, SNAPSHOT_OVERDUE, Store};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -87,14 +86,9 @@ async fn a_snapshot_that_fails_costs_no_commit_and_is_asked_for_again_later() {
     until(&world, r#"dalsegno_gateway_snapshots_total{outcome="made"} 1"#).await;
 }
 
-/// A worker that has attached to a gateway that waits for a busy machine.
-async fn patient() -> World {
-    World::attached().await.with(Config { store_deadline: Duration::from_secs(20), ..quick() })
-}
-
 #[tokio::test]
 async fn an_overdue_snapshot_is_asked_for_at_each_commit_whatever_became_of_the_last() {
-    let world = patient().await;
+    let world = World::attached().await;
     world.store.set_snapshots(Fault::Fails);
     for turn in 1..=SNAPSHOT_OVERDUE {
         append(&world, turn).await.ok();
@@ -118,7 +112,7 @@ async fn an_overdue_snapshot_is_asked_for_at_each_commit_whatever_became_of_the_
 
 #[tokio::test]
 async fn an_overdue_snapshot_waits_while_others_take_all_the_room() {
-    let world = patient().await;
+    let world = World::attached().await;
     world.store.set_snapshots(Fault::Hangs);
     let third = SECOND.replace('B', "C");
     for (namespace, instance) in [("bakery", SECOND), ("forge", &third)] {

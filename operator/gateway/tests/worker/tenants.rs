@@ -185,20 +185,11 @@ fn place(world: &World) -> String {
     format!("/v1/runs/{}", world.run)
 }
 
-/// With time for a machine that does much else.
-fn config() -> Config {
-    Config { store_deadline: Duration::from_secs(20), ..quick() }
-}
-
-async fn gateway() -> World {
-    World::new().await.with(config())
-}
-
 /// Twenty times each call of the contract, the way that its own worker sends it, to the run of another tenant; and to a run of
 /// one's own that stands where the other does, where it is accepted: it is the tenant alone that makes the difference.
 #[tokio::test]
 async fn what_is_accepted_for_a_run_of_ones_own_is_fenced_from_the_same_of_another_tenant() {
-    let world = gateway().await;
+    let world = World::new().await;
     let bank = Bank::beside(&world).await;
     for round in 1..=20 {
         let mut own = Vec::new();
@@ -232,7 +223,7 @@ async fn what_is_accepted_for_a_run_of_ones_own_is_fenced_from_the_same_of_anoth
 
 #[tokio::test]
 async fn a_pod_of_another_tenant_that_was_recorded_as_the_worker_does_not_become_it() {
-    let world = gateway().await;
+    let world = World::new().await;
     let bank = run(&world, "bank", "nightly", Stand::Unsettled, BANKER, SECRET).await;
     bank.reserve_next(2).await;
     bank.record_pod(3, "pod-of-ours", Some(accepted())).await;
@@ -250,7 +241,7 @@ async fn a_pod_of_another_tenant_that_was_recorded_as_the_worker_does_not_become
 
 #[tokio::test]
 async fn however_a_call_is_bent_towards_the_run_of_another_tenant_it_reads_and_changes_nothing() {
-    let world = gateway().await;
+    let world = World::new().await;
     let bank = Bank::beside(&world).await;
     let ours = run(&world, "shop", "ours", Stand::Working, OURS, "ours").await;
     let mut probes = 0;
@@ -308,7 +299,7 @@ async fn however_a_call_is_bent_towards_the_run_of_another_tenant_it_reads_and_c
 
 #[tokio::test]
 async fn whoever_reads_the_runs_of_one_namespace_reads_none_of_another_however_it_is_spelt() {
-    let world = gateway().await;
+    let world = World::new().await;
     let bank = Bank::beside(&world).await;
     run(&world, "shop", "Working", Stand::Working, OURS, "ours").await;
     for call in calls(1).iter().filter(|call| call.method == "GET") {
@@ -490,9 +481,9 @@ async fn whatever_is_sent_at_random_reads_and_changes_nothing_of_another_tenant(
     let seed = std::env::var("DALSEGNO_SEED").map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
     println!("DALSEGNO_SEED={seed}");
     let mut dice = Dice(StdRng::seed_from_u64(seed));
-    let world = gateway().await;
+    let world = World::new().await;
     // There a stream ends soon; a bundle would be cut off.
-    let streaming = world.beside_it(Config { follow_limit: Duration::from_millis(20), ..config() });
+    let streaming = world.beside_it(Config { follow_limit: Duration::from_millis(20), ..quick() });
     let bank = Bank::beside(&world).await;
     let (mut round, mut refused, mut accepted) = (0, 0, 0);
     while refused < PROBES {

@@ -68,14 +68,15 @@ impl Answer {
     }
 }
 
-/// Waits as short as a test can bear.
+/// Waits as short as a test can bear; for the store, and for bodies, as long as a busy machine may take.
 pub fn quick() -> Config {
+    let long = Duration::from_secs(20);
     Config {
-        store_deadline: Duration::from_millis(300),
+        store_deadline: long,
         record_wait: Duration::from_millis(150),
         verdict_wait: Duration::from_millis(250),
         poll: Duration::from_millis(10),
-        body_deadline: Duration::from_millis(300),
+        body_deadline: long,
         beat_period: Duration::from_millis(20),
         shutdown_limit: Duration::from_secs(2),
         follow_poll: Duration::from_millis(10),
@@ -83,6 +84,12 @@ pub fn quick() -> Config {
         rejudge: Duration::ZERO,
         ..Config::default()
     }
+}
+
+/// Soon gives up a store that does not answer, and a body that does not come.
+pub fn hasty() -> Config {
+    let soon = Duration::from_millis(300);
+    Config { store_deadline: soon, body_deadline: soon, ..quick() }
 }
 
 /// Waits for bodies and a store that take their time with many bytes.

@@ -7,6 +7,7 @@ use dalsegno_store::keys::{KeyProvider, Wrapped};
 use dalsegno_store::seal::DataKey;
 use dalsegno_store::{Commit, Error, Result, Retention, RunId, open_beside};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::{Face, Worker, World, check, keys, ok, on_both, turn};
 
@@ -169,6 +170,21 @@ async fn alike(world: &World) -> Worker {
     worker
 }
 
+/// Returns once somebody waits for a lock. SQLite tells nobody of it: there, once anybody must have come to it.
+async fn waits(face: &Face) {
+    if !face.is_postgres() {
+        return tokio::time::sleep(Duration::from_secs(3)).await;
+    }
+    let waiting = "SELECT CAST(count(*) AS text) FROM pg_stat_activity \
+         WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let waits = async {
+        while face.ask(waiting).await == "0" {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), waits).await.expect("somebody waits for a lock");
+}
+
 /// The first snapshot is dropped while the next is under way, which has read it and not yet written.
 async fn a_snapshot_whose_shared_chunks_go_meanwhile_is_not_taken(face: &Face) {
     let world = face.plain().await;
@@ -182,7 +198,7 @@ async fn a_snapshot_whose_shared_chunks_go_meanwhile_is_not_taken(face: &Face) {
     session.execute("DELETE FROM snapshots").await;
     session.execute("DELETE FROM chunks").await;
     let goes = async {
-        tokio::time::sleep(Duration::from_millis(800)).await;
+        waits(face).await;
         session.execute("COMMIT").await;
     };
     let (snapshot, ()) = tokio::join!(world.snapshot(worker.run), goes);

@@ -41,7 +41,8 @@ fn a_shorter_lease_is_beaten_for_sooner_whichever_answer_tells_of_it() {
 
 #[test]
 fn a_heartbeat_after_our_own_finish_is_not_taken_for_a_fence() {
-    let answers = [problem(429, "TOO_MANY_REQUESTS"), problem(409, "FENCED")];
+    // The first one is put off for as long as it may be, so that the run is finished before the second.
+    let answers = [problem(504, "UNAVAILABLE"), problem(409, "FENCED")];
     let gateway = Gateway::new().on("finish", [committed(1, "result")]).on("heartbeat", answers);
     let heard = Arc::new(AtomicUsize::new(0));
     let hook = heard.clone();
@@ -54,6 +55,6 @@ fn a_heartbeat_after_our_own_finish_is_not_taken_for_a_fence() {
     let finish = json!({"outcome": "succeeded", "reason": "GoalReached"});
     assert_eq!(gateway.body("finish")["finish"], finish);
     // The second one is answered once the run is finished, and is the last: its thread has ended.
-    within(Duration::from_secs(5), || run.beats.as_ref().unwrap().send(1).is_err());
+    within(Duration::from_secs(15), || run.beats.as_ref().unwrap().send(1).is_err());
     assert_eq!((gateway.bodies("heartbeat").len(), heard.load(Ordering::SeqCst)), (2, 0));
 }
