@@ -1,6 +1,6 @@
 //! Records: what the keys of a run hold must be what its batches say, and these must stand in the hashes of its boundaries.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use dalsegno_protocol::Boundary;
 
@@ -17,6 +17,8 @@ pub(super) struct Records {
     /// Of the batches since the boundary before.
     linked: Option<Digest>,
     keys: BTreeMap<(String, String), Key>,
+    /// Keys of which something is told already: of one that is wrong nothing that follows need be right.
+    wrong: BTreeSet<(String, String)>,
     problems: Vec<(String, String)>,
 }
 
@@ -74,27 +76,29 @@ impl Records {
     /// A record is there, after all batches; they come in the order of their keys.
     pub fn see_record(&mut self, record: StoredRecord) {
         let StoredRecord { at, entry_id, place, value, damage } = record;
-        let name = format!("record {:?} {:?}", at.space, at.key);
-        if let Some(damage) = damage {
-            self.tell(name.clone(), &damage);
+        let key = (at.space, at.key);
+        if self.wrong.contains(&key) {
+            return;
         }
-        let held = self.keys.get_mut(&(at.space, at.key)).and_then(|key| key.entries.pop_front());
+        let held = self.keys.get_mut(&key).and_then(|key| key.entries.pop_front());
         let is_it = held.is_some_and(|entry| {
-            // Of what is shredded, or damaged and told of, nobody knows the value.
+            // Of what was shredded nobody knows the value.
             (entry.id.as_str(), entry.place) == (entry_id.as_deref().unwrap_or_default(), place)
                 && (value.is_none() || entry.value == value)
         });
-        if !is_it {
-            self.tell(name, "it is not what the batches say");
+        if is_it && damage.is_none() {
+            return;
         }
+        let what = damage.as_deref().unwrap_or("it does not hold what the batches say");
+        self.tell(named(&key), what);
+        self.keys.remove(&key);
+        self.wrong.insert(key);
     }
 
     /// After the last record.
     pub fn end(self, run: RunId) -> impl Iterator<Item = Problem> {
         let missing = self.keys.into_iter().filter(|(_, key)| !key.entries.is_empty());
-        let missing = missing.map(|((space, key), _)| {
-            (format!("record {space:?} {key:?}"), "what the batches say is not there".into())
-        });
+        let missing = missing.map(|(key, _)| (named(&key), "it lacks what the batches say".into()));
         self.problems.into_iter().chain(missing).map(move |(place, what)| Problem::of(run, place, what))
     }
 
@@ -124,6 +128,10 @@ impl Records {
     fn tell(&mut self, place: String, what: &str) {
         self.problems.push((place, what.to_owned()));
     }
+}
+
+fn named((space, key): &(String, String)) -> String {
+    format!("records of {key:?} in {space:?}")
 }
 
 /// The order of places on one branch.
