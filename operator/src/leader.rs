@@ -111,12 +111,13 @@ impl Lease {
                 Err(error) => error,
             };
             tracing::warn!(%error, "the Lease could not be read or renewed");
-            // After a renewal it is waited for the next one.
+            // Only after a renewal it is waited so long, for the next one.
             if began.elapsed() > PATIENCE * 2 + PAUSE {
                 failing = None;
             }
-            let since = failing.get_or_insert_with(|| Instant::now() - PATIENCE.min(began.elapsed()));
-            if leads && since.elapsed() >= Duration::from_secs(GRACE) {
+            // It was told of this failure PATIENCE after the Lease was to be renewed, if not sooner.
+            let since = *failing.get_or_insert_with(Instant::now);
+            if leads && since.elapsed() + PATIENCE >= Duration::from_secs(GRACE) {
                 return false;
             }
             if let LeaseManagerError::NonexistentLease(_) = error

@@ -13,7 +13,6 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::gateway::{Gateway, chain};
-use crate::room::SMALL;
 
 /// Runs whose lag is remembered. What is forgotten is asked of the store.
 const RUNS: usize = 16_384;
@@ -92,11 +91,6 @@ pub(crate) fn committed(gateway: &Gateway, run: RunId, turn: i32, whole: bool) {
         // Nobody waits for it: it has its place behind whoever looks, however long they all take.
         let room = gateway.states.room().take_bytes(bytes);
         let Some(Some(_room)) = gateway.closing.run_until_cancelled(room).await else { return };
-        // A state that is far larger by now needs more room, which the next commit asks for.
-        let Ok(now) = gateway.state_bytes(run, None).await else { return };
-        if now > SMALL.max(bytes.saturating_mul(2)) {
-            return;
-        }
         // Its decoding and comparing would keep a thread from those that answer calls.
         let (asking, runtime) = (gateway.clone(), Handle::current());
         let asked = tokio::task::spawn_blocking(move || {

@@ -125,7 +125,7 @@ pub fn boundary_of(number: i64) -> Option<Boundary> {
 
 /// Digest of a boundary's channel operations: SHA-256 of their text, uncompressed.
 pub fn ops_digest(ops: Option<&[u8]>) -> Option<Digest> {
-    ops.map(|ops| Sha256::digest(ops).into())
+    ops.map(sha256)
 }
 
 /// Digest of a boundary's events: SHA-256 over `f(event)` of each, in order.
@@ -158,6 +158,10 @@ pub fn parse(text: &str) -> Option<Digest> {
         pairs.iter().map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect();
     let hash: Digest = bytes?.try_into().ok()?;
     (render(&hash) == text).then_some(hash)
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> Digest {
+    Sha256::digest(bytes).into()
 }
 
 fn optional(digest: &Option<Digest>) -> &[u8] {

@@ -14,8 +14,8 @@
 
 use dalsegno_protocol::Limits;
 use fastcdc::v2020::FastCDC;
-use sha2::{Digest as _, Sha256};
 
+use crate::header::sha256;
 use crate::{Digest, Error, Result, codec};
 
 const VERSION: u8 = 1;
@@ -93,10 +93,6 @@ impl Manifest {
         }
         Ok(text)
     }
-}
-
-fn sha256(bytes: &[u8]) -> Digest {
-    Sha256::digest(bytes).into()
 }
 
 fn corrupt(detail: impl Into<String>) -> Error {

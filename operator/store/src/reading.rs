@@ -46,7 +46,7 @@ pub trait Reading: Send {
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>>;
 
     /// Batches of records of one run in the order in which they came, from the one after `after` on; those that were undone too.
-    async fn record_batches(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>>;
+    async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>>;
 
     /// What the keys of one run hold, by space, key and place in the key.
     async fn records(&mut self, run: RunId, after: &RecordKey) -> Result<Vec<StoredRecord>>;

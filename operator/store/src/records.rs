@@ -27,11 +27,10 @@
 use std::collections::BTreeMap;
 
 use dalsegno_protocol::{Payload, Record, RecordOp};
-use sha2::{Digest as _, Sha256};
 
 use crate::fault::misread;
-use crate::header::Framed;
-use crate::seal::{SHREDDED, Sealing, Spot, is_sealed};
+use crate::header::{Framed, sha256};
+use crate::seal::{Fields, SHREDDED, Sealing, Spot, is_sealed};
 use crate::{Digest, Error, RecordPage, RecordQuery, Result, codec};
 
 /// A change as it is kept.
@@ -125,9 +124,9 @@ pub(crate) fn is_digest_of(digest: &Digest, batch: &[u8], sealing: &Sealing) -> 
     sealing.is_shredded() || *digest == plain || *digest == sealing.digest(plain)
 }
 
-/// A change of a batch, its value by its digest.
+/// A change as its batch lists it, its value by its digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct Listed {
     pub word: String,
     pub space: String,
     pub key: String,
@@ -136,8 +135,8 @@ pub(crate) struct Said {
     pub value: Option<Digest>,
 }
 
-/// What a batch says; `None`: nothing that is one.
-pub(crate) fn said(mut batch: &[u8]) -> Option<Vec<Said>> {
+/// What a batch lists; `None`: it is none.
+pub(crate) fn listed(mut batch: &[u8]) -> Option<Vec<Listed>> {
     let mut all = Vec::new();
     while !batch.is_empty() {
         let mut text = || String::from_utf8(unframed(&mut batch)?.to_vec()).ok();
@@ -146,27 +145,23 @@ pub(crate) fn said(mut batch: &[u8]) -> Option<Vec<Said>> {
             [] => None,
             digest => Some(digest.try_into().ok()?),
         };
-        all.push(Said { word, space, key, entry_id, value });
+        all.push(Listed { word, space, key, entry_id, value });
     }
     Some(all)
 }
 
 fn batch(operations: &[RecordOp], sealing: &Sealing) -> Vec<u8> {
-    let mut batch = Vec::new();
-    let mut field = |bytes: &[u8]| {
-        batch.extend((bytes.len() as u32).to_be_bytes());
-        batch.extend(bytes);
-    };
+    let mut batch = Fields::default();
     for operation in operations {
         let (space, key) = operation.place();
         let (entry_id, value) = operation.entry();
         for text in [word(operation), space, key, entry_id.unwrap_or_default()] {
-            field(text.as_bytes());
+            batch.field(text.as_bytes());
         }
         let value = value.map(|value| sealing.digest(sha256(text(value).as_bytes())));
-        field(value.as_ref().map_or(&[], Digest::as_slice));
+        batch.field(value.as_ref().map_or(&[], Digest::as_slice));
     }
-    batch
+    batch.0
 }
 
 /// Takes the first field.
@@ -175,10 +170,6 @@ fn unframed<'b>(batch: &mut &'b [u8]) -> Option<&'b [u8]> {
     let (field, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
     *batch = rest;
     Some(field)
-}
-
-fn sha256(bytes: &[u8]) -> Digest {
-    Sha256::digest(bytes).into()
 }
 
 /// What is left of a batch once each change that a later one of its key undoes is gone, each with the word it is kept
@@ -325,7 +316,7 @@ mod tests {
         assert_eq!(link(None, &[1; 32]), sha256(&framed(&[b"", &[1; 32]])));
         assert_eq!(link(Some([2; 32]), &[1; 32]), sha256(&framed(&[&[2; 32], &[1; 32]])));
 
-        let change = |word: &str, entry_id: &str, value| Said {
+        let change = |word: &str, entry_id: &str, value| Listed {
             word: word.into(),
             space: "s".into(),
             key: "k".into(),
@@ -333,9 +324,9 @@ mod tests {
             value,
         };
         let all = vec![change("append", "7", Some(value)), change("delete", "", None)];
-        assert_eq!(said(&expected), Some(all));
+        assert_eq!(listed(&expected), Some(all));
         for cut in 1..expected.len() {
-            assert!(said(&expected[..cut]).is_none_or(|all| all.len() == 1), "{cut}");
+            assert!(listed(&expected[..cut]).is_none_or(|all| all.len() == 1), "{cut}");
         }
     }
 

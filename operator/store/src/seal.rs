@@ -32,8 +32,9 @@ use uuid::Uuid;
 
 use digests::sign;
 pub use digests::{BodyDigest, CallDigests, DigestKey};
+pub(crate) use spot::Fields;
 pub use spot::Spot;
-use spot::{Fields, name};
+use spot::name;
 
 use crate::header::boundary_number;
 use crate::{Digest, Error, Result, RunId};

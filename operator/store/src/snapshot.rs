@@ -15,11 +15,10 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use dalsegno_protocol::{Boundary, State};
-use sha2::{Digest as _, Sha256};
 
 use crate::branch::{self, Keeper, Shelf, Standpoint};
 use crate::chain::KeptSnapshot;
-use crate::header::Framed;
+use crate::header::{Framed, sha256};
 use crate::manifest::Manifest;
 use crate::reading::StoredSnapshot;
 use crate::seal::{self, Sealing, Spot};
@@ -263,10 +262,6 @@ fn digest_of(run: RunId, content_hash: &Digest, document: &[u8]) -> Digest {
     hash.field(content_hash);
     hash.field(document);
     hash.finish()
-}
-
-fn sha256(bytes: &[u8]) -> Digest {
-    Sha256::digest(bytes).into()
 }
 
 fn corrupt(detail: impl Into<String>) -> Error {

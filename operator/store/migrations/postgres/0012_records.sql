@@ -55,7 +55,6 @@ CREATE TABLE record_batches (
     run            uuid    NOT NULL,
     id             uuid    NOT NULL,
     digest         bytea   NOT NULL,
-    records_digest bytea   NOT NULL,
     turn           integer NOT NULL,
     boundary       smallint NOT NULL CHECK (boundary IN (1, 2)),
     epoch          bigint  NOT NULL,
@@ -87,8 +86,8 @@ CREATE FUNCTION ds_records_link_v1(_before bytea, _batch bytea) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN sha256(ds_frame_v1(coalesce(_before, '')) || ds_frame_v1(_batch));
 
--- Writes a batch, as it came and folded, and says how many rows. The caller holds the lock of the run's row and has judged. (VOLATILE:
--- it sees what was written while the caller waited for the lock.)
+-- Writes a batch, as it came and folded, and says how many rows of it took effect. The caller holds the lock of the run's row
+-- and has judged. (VOLATILE: it sees what was written while the caller waited for the lock.)
 CREATE FUNCTION ds_apply_records_v1(
     _run uuid, _turn integer, _boundary smallint, _epoch bigint, _at bigint, _digest bytea,
     _ops text[], _spaces text[], _keys text[], _entries text[], _values bytea[], _sizes bigint[], _batch bytea
@@ -169,10 +168,11 @@ BEGIN
         now_ := ds_now_v1();
         turn_ := CASE row_.head_boundary WHEN 1 THEN row_.head_turn ELSE coalesce(row_.head_turn, 0) + 1 END;
         boundary_ := CASE row_.head_boundary WHEN 1 THEN 2 ELSE 1 END;
-        INSERT INTO record_batches (run, id, digest, records_digest, turn, boundary, epoch, at)
-        VALUES (_run, _batch, _digest, _records_digest, turn_, boundary_, row_.epoch, now_);
+        INSERT INTO record_batches (run, id, digest, turn, boundary, epoch, at)
+        VALUES (_run, _batch, _digest, turn_, boundary_, row_.epoch, now_);
         PERFORM ds_apply_records_v1(
-            _run, turn_, boundary_, row_.epoch, now_, _records_digest, _ops, _spaces, _keys, _entries, _values, _sizes, _changes);
+            _run, turn_, boundary_, row_.epoch, now_, _records_digest,
+            _ops, _spaces, _keys, _entries, _values, _sizes, _changes);
         UPDATE runs SET records_digest = ds_records_link_v1(records_digest, _records_digest) WHERE id = _run;
     END IF;
     RETURN verdict_;

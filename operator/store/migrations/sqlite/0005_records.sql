@@ -42,7 +42,6 @@ CREATE TABLE record_batches (
     run            BLOB NOT NULL REFERENCES runs (id),
     id             BLOB NOT NULL,
     digest         BLOB NOT NULL,
-    records_digest BLOB NOT NULL,
     turn           INTEGER NOT NULL,
     boundary       INTEGER NOT NULL CHECK (boundary IN (1, 2)),
     epoch          INTEGER NOT NULL,

@@ -204,7 +204,7 @@ impl Reading for Moment {
         self.proved(query, run, stored_call).await.map_err(|fault| fault.while_("reading the calls"))
     }
 
-    async fn record_batches(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
+    async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
         let query = sqlx::query(BATCHES).bind(run).bind(after).bind(PAGE_ROWS).bind(PAGE_BYTES);
         let page = self.proved(query, run, stored_batch).await;
         page.map_err(|fault| fault.while_("reading the batches of records"))

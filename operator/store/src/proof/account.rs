@@ -19,7 +19,6 @@ pub(super) struct Account {
     calls: Calls,
     retention: Retention,
     records: Records,
-    is_expiry_told: bool,
     is_shredding_told: bool,
     first_shredded: Option<Place>,
 }
@@ -30,7 +29,6 @@ impl Account {
         self.said.see(row);
         self.calls.see_audit(row);
         self.retention.see_audit(row);
-        self.is_expiry_told |= row.kind == kind::EXPIRED;
         self.is_shredding_told |= row.kind == kind::SHREDDED;
     }
 
@@ -114,7 +112,7 @@ impl Account {
         }
         closed.problems.extend(self.retention.end_snapshots(run));
         // Those of a run that is past its retention go in any order.
-        if !self.is_expiry_told {
+        if !self.retention.is_over() {
             closed.problems.extend(self.close_records(reading, run, head).await?);
         }
         Ok(closed)
@@ -129,7 +127,7 @@ impl Account {
         let mut records = self.records;
         let mut after = 0;
         loop {
-            let page = reading.record_batches(run, after).await?;
+            let page = reading.record_changes(run, after).await?;
             let Some(last) = page.last() else { break };
             after = last.seq;
             page.into_iter().for_each(|batch| records.see_batch(batch));

@@ -6,7 +6,7 @@ use dalsegno_protocol::Boundary;
 
 use super::Problem;
 use crate::reading::{RunHead, StoredBatch, StoredBoundary, StoredRecord};
-use crate::records::{Said, link, said};
+use crate::records::{Listed, link, listed};
 use crate::{Digest, Place, RunId};
 
 /// What the batches of a run say, and what is wrong with them and with what its keys hold.
@@ -57,7 +57,7 @@ impl Records {
             self.close(boundary, digest);
         }
         self.linked = Some(link(self.linked, &digest));
-        match said(&batch).filter(|_| is_whole) {
+        match listed(&batch).filter(|_| is_whole) {
             Some(all) => all.into_iter().for_each(|change| self.apply(place, change)),
             None => self.tell(format!("batch {seq} of records"), "it does not have the digest it must have"),
         }
@@ -109,8 +109,8 @@ impl Records {
         }
     }
 
-    fn apply(&mut self, place: Place, change: Said) {
-        let Said { word, space, key, entry_id, value } = change;
+    fn apply(&mut self, place: Place, change: Listed) {
+        let Listed { word, space, key, entry_id, value } = change;
         let held = self.keys.entry((space, key)).or_default();
         let takes_effect = match word.as_str() {
             "putIfAbsent" => held.entries.is_empty(),

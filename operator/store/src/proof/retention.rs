@@ -44,6 +44,11 @@ struct To {
 }
 
 impl Retention {
+    /// Whether all may be gone.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
     /// A row of the run's audit is there. One whose words cannot be read tells of nothing.
     pub fn see_audit(&mut self, row: &AuditRow) {
         match row.kind.as_str() {

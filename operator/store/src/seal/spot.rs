@@ -70,7 +70,7 @@ impl Spot<'_> {
 
 /// Length-framed fields, so that no two sequences of them have the same bytes.
 #[derive(Default)]
-pub(super) struct Fields(pub Vec<u8>);
+pub(crate) struct Fields(pub Vec<u8>);
 
 impl Fields {
     pub fn field(&mut self, bytes: &[u8]) {

@@ -175,9 +175,9 @@ impl Reading for Moment {
         rows.iter().map(|row| stored_call(row, &sealing).map_err(|fault| fault.while_(doing))).collect()
     }
 
-    async fn record_batches(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
+    async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
         let doing = "reading the batches of records";
-        let rows = self.read(doing, move |conn, _| Box::pin(record_batches(conn, run, after))).await?;
+        let rows = self.read(doing, move |conn, _| Box::pin(record_changes(conn, run, after))).await?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
@@ -310,7 +310,7 @@ async fn calls(conn: &mut SqliteConnection, run: RunId, after: Option<CallKey>) 
     rows.iter().map(|row| Ok(CallRow::read(row)?)).collect()
 }
 
-async fn record_batches(conn: &mut SqliteConnection, run: RunId, after: i64) -> Work<Vec<SqliteRow>> {
+async fn record_changes(conn: &mut SqliteConnection, run: RunId, after: i64) -> Work<Vec<SqliteRow>> {
     let query = sqlx::query(BATCHES).bind(run).bind(after).bind(PAGE_ROWS).bind(PAGE_BYTES);
     Ok(query.fetch_all(conn).await?)
 }

@@ -80,15 +80,12 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Batch) -
     }
     let after_plan = row.head().is_some_and(|head| head.boundary == Boundary::Plan);
     let at = (row.open_turn(), if after_plan { Boundary::Result } else { Boundary::Plan });
-    let records_digest = batch.changes.digest.unwrap_or_default();
     sqlx::query(
-        "INSERT INTO record_batches (run, id, digest, records_digest, turn, boundary, epoch, at) \
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO record_batches (run, id, digest, turn, boundary, epoch, at) VALUES (?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(batch.run)
     .bind(batch.id)
     .bind(Hash(batch.digest.kept))
-    .bind(Hash(records_digest))
     .bind(at.0)
     .bind(Which(at.1))
     .bind(row.epoch)
@@ -96,9 +93,10 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Batch) -
     .execute(&mut *conn)
     .await?;
     apply(conn, now, &row, at, &batch.changes).await?;
-    let before = row.records_digest.map(|hash| hash.0);
-    row.records_digest = Some(Hash(link(before, &records_digest)));
-    row.save(conn).await?;
+    if let Some(digest) = batch.changes.digest {
+        row.records_digest = Some(Hash(link(row.records_digest.map(|hash| hash.0), &digest)));
+        row.save(conn).await?;
+    }
     Ok(Written::Ok)
 }
 

@@ -265,7 +265,7 @@ impl Reading for Rows {
     }
 
     /// Each boundary brought one, which changed nothing.
-    async fn record_batches(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
+    async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
         let all = (1..).zip(self.boundaries.iter().filter(|it| it.run == run));
         let batches = all.map(|(seq, of)| StoredBatch {
             seq,
