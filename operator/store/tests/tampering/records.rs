@@ -25,10 +25,15 @@ fn append(key: &str, id: i32) -> RecordOp {
 
 /// Records of four turns: some with a boundary, some between two, the last after the head; one is replaced, one deleted.
 async fn written(world: &World) -> Worker {
+    written_with(world, 1).await
+}
+
+/// The same with this under `k1`.
+async fn written_with(world: &World, first: i32) -> Worker {
     let worker = world.worker().await;
     for turn in 1..=4 {
-        let key = format!("k{turn}");
-        let operations = vec![put(&key, turn), append("log", turn), put("old", turn)];
+        let (key, value) = (format!("k{turn}"), if turn == 1 { first } else { turn });
+        let operations = vec![put(&key, value), append("log", turn), put("old", turn)];
         let batch = RecordBatch {
             run: worker.run,
             capability: worker.capability,
@@ -113,6 +118,27 @@ async fn each_kind_of_edit_is_found(face: &Face) {
         let found = problems(world, run).await;
         assert!((1..=most).contains(&found), "{found} after {edit}");
     }
+}
+
+/// Whoever bends a record may bend its batch as well, so that the two agree: the hash of the boundary does not.
+#[tokio::test]
+async fn a_batch_that_no_boundary_has_in_its_hash_is_found() {
+    let face = Face::file().await;
+    let world = &face.world;
+    let (run, other) = (written(world).await.run, written_with(world, 7).await.run);
+    let of = |run: RunId| format!("run = x'{}'", run.simple());
+    let (mine, theirs) = (of(run), format!("o.{}", of(other)));
+    face.edit(&format!(
+        "UPDATE records SET value = (SELECT value FROM records o WHERE {theirs} AND key = 'k1') WHERE {mine} AND key = 'k1'; \
+         UPDATE record_changes SET (digest, batch) = \
+         (SELECT digest, batch FROM record_changes o WHERE {theirs} AND seq = 1) WHERE {mine} AND seq = 1"
+    ))
+    .await;
+    let mut reading = world.reading().await.unwrap();
+    let found = check_run(&mut *reading, run).await.unwrap().problems;
+    let shown: Vec<_> = found.iter().map(ToString::to_string).collect();
+    let bent = "records of turn 1 (result): they are not the batches that stand in its hash";
+    assert_eq!(shown, [format!("run {run}, {bent}")]);
 }
 
 /// Columns that nobody goes by: how a record came to be, and when.
