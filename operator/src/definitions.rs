@@ -143,6 +143,9 @@ fn is_of_namespace(refusal: &Status) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
+    use std::sync::Mutex;
+
+    use axum::http::Method;
     use serde_json::{Value, json};
 
     use super::*;
@@ -218,6 +221,17 @@ mod tests {
         }
         accepted["metadata"]["generation"] = json!(2);
         assert_eq!(judged(&mut accepted, refused(500, "later")).await, ("NotChecked".to_owned(), 1));
+    }
+
+    #[tokio::test]
+    async fn a_status_that_meets_another_change_is_written_again_soon() {
+        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+        for (code, pause) in [(409, Duration::from_secs(1)), (404, PAUSE.0)] {
+            let fault = Arc::new(Mutex::new(Some((Method::PUT, "/status", Some(code)))));
+            let (ctx, _) = world::context_with(store.clone(), vec![], fault);
+            let definition = serde_json::from_value(definition()).unwrap();
+            assert_eq!(check(Arc::new(definition), ctx).await.unwrap(), Action::requeue(pause), "{code}");
+        }
     }
 
     #[tokio::test]

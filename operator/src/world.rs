@@ -59,8 +59,14 @@ pub fn context_with(store: Arc<dyn Store>, objects: Vec<Value>, fault: Fault) ->
                 && head.uri.path().ends_with(end)
             {
                 let Some(code) = code else { return pending().await };
-                answer =
-                    json!({ "kind": "Status", "status": "Failure", "message": "it is broken", "code": code });
+                // By its reason alone kube knows one from another.
+                let reason = match code {
+                    404 => "NotFound",
+                    409 => "Conflict",
+                    _ => "",
+                };
+                answer = json!({ "kind": "Status", "status": "Failure", "message": "it is broken", "code": code,
+                                 "reason": reason });
             }
             seen.lock().unwrap().push((head.method, head.uri.path().to_owned(), body));
             let code = answer["code"].as_u64().map_or(200, |code| code.try_into().unwrap());

@@ -7,6 +7,7 @@ use ureq::unversioned::transport::NextTimeout;
 
 use super::*;
 use crate::http::Client;
+use crate::line::{Addresses, Line};
 
 /// A name server that may fall silent.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +46,30 @@ fn heartbeats_outlive_the_name_server_and_wait_for_it_after_a_failure_alone() {
     within(Duration::from_secs(10), || beats.is_finished());
     assert!(beats.join().unwrap().iter().all(Result::is_ok));
     assert_eq!((gateway.bodies("heartbeat").len(), names.asked.load(Ordering::SeqCst)), (5, 2));
+}
+
+#[test]
+fn a_call_that_fails_while_a_name_server_is_asked_has_it_asked_again() {
+    let names = Names::default();
+    let addresses = Addresses::new(names.clone());
+    let line = Line::new(Config::default(), addresses.clone());
+    let ask = move || {
+        let (uri, after) = (Uri::from_static("http://127.0.0.1:1"), Duration::from_millis(500).into());
+        addresses.resolve(&uri, &Config::default(), NextTimeout { after, ..NextTimeout::default() }).unwrap()
+    };
+    let asked = || names.asked.load(Ordering::SeqCst);
+    ask();
+    names.silent.store(true, Ordering::SeqCst);
+    line.renew();
+    let waiting = thread::spawn(ask.clone());
+    within(Duration::from_secs(10), || asked() == 2);
+    line.renew();
+    waiting.join().unwrap();
+    names.silent.store(false, Ordering::SeqCst);
+    for _ in 0..2 {
+        ask();
+        assert_eq!(asked(), 3);
+    }
 }
 
 #[test]

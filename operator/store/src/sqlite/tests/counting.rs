@@ -1,4 +1,5 @@
-//! Whose states are counted at once: a run that has its own counted, over and over, keeps no other from committing.
+//! Whose states are counted at once: a run that has its own counted, over and over, keeps no other from committing. And what
+//! may go while a state is read.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,14 +9,14 @@ use futures::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::Sqlite;
 use super::careless::{attached, turn};
-use crate::branch::{self, Branch, Shelf, Walk};
+use super::{Sqlite, execute};
+use crate::branch::{self, Branch, Keeper, Shelf, Walk};
 use crate::chain::KeptSnapshot;
 use crate::packed::Packed;
 use crate::pages::Found;
 use crate::seal::Sealing;
-use crate::{Commit, Digest, Place, Result, RunId, Store as _};
+use crate::{Commit, Digest, Error, Place, Result, RunId, Snapshotted, Store as _, snapshot};
 
 /// Longer than a small state takes.
 const LONG: Duration = Duration::from_secs(20);
@@ -70,16 +71,51 @@ impl<S: Shelf> Shelf for Slow<S> {
     }
 }
 
+impl<S: Keeper> Keeper for Slow<S> {
+    async fn sealing_to_write(&self, run: RunId) -> Result<Sealing> {
+        self.shelf.sealing_to_write(run).await
+    }
+
+    async fn keep(&self, new: snapshot::New) -> Result<()> {
+        self.shelf.keep(new).await
+    }
+}
+
 /// A run that stands on a snapshot of a state of so many bytes.
 async fn run(store: &Sqlite, bytes: usize) -> RunId {
+    let run = worked(store, bytes).await;
+    assert!(store.snapshot(run).await.unwrap().made);
+    run
+}
+
+/// A run with a state of so many bytes, of which a snapshot is due.
+async fn worked(store: &Sqlite, bytes: usize) -> RunId {
     let run = attached(store).await;
     let text = format!(r#"{{"append":{{"log":[{{"json":"{}"}}]}}}}"#, "x".repeat(bytes));
     for number in 1..=11 {
         let ops = Some(if number == 1 { text.clone().into() } else { br#"{"append":{}}"#.to_vec() });
         store.commit(&Commit { ops, full: false, ..turn(run, number) }).await.unwrap();
     }
-    assert!(store.snapshot(run).await.unwrap().made);
     run
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_dropped_while_it_is_read_back_is_no_damage_and_one_that_loses_its_chunks_is() {
+    let store = Sqlite::memory().await.unwrap();
+    let made_while = async |sql| {
+        let run = worked(&store, 1).await;
+        let shelf = Slow::new(store.rows(), run);
+        let (made, ()) = tokio::join!(snapshot::make(&shelf, run), async {
+            shelf.begun().await;
+            execute(&store, sql).await;
+            shelf.goes_on.close();
+        });
+        made
+    };
+    let dropped = made_while("DELETE FROM snapshots; DELETE FROM chunks").await;
+    assert!(matches!(dropped, Ok(Snapshotted { made: false, .. })), "{dropped:?}");
+    let lost = made_while("DELETE FROM chunks").await;
+    assert!(matches!(lost, Err(Error::Corrupt { .. })), "{lost:?}");
 }
 
 async fn count(shelf: &impl Shelf, run: RunId) -> bool {
