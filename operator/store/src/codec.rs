@@ -202,6 +202,23 @@ mod tests {
         assert!(packed.len() < 100);
     }
 
+    /// Whatever a later encoder makes of it: these bytes stand in databases. (`zstd -d`, with `--patch-from` the second, says
+    /// the same.)
+    #[test]
+    fn what_one_version_kept_every_later_one_decodes() {
+        let before = r#"{"log":{"list":[{"json":"one and another"},{"json":"one and another"}]}}"#;
+        let after = r#"{"log":{"list":[{"json":"one and another"},{"json":"one and another"},{"json":3}]}}"#;
+        let zstd = b"\x01\x28\xb5\x2f\xfd\x20\x48\xb5\x01\x00\xe4\x02{\"log\":{\"list\":[{\"json\":\"one and another\"},]}}\
+                     \x01\x00\x73\x7b\x96\x01";
+        let patch = b"\x02\x28\xb5\x2f\xfd\x20\x53\x75\x00\x00\x28\x33}]}}\x02\x00\x66\x14\x20\x0b\x1a\x80";
+        assert_eq!(decode(&[b"\0", before.as_bytes()].concat(), LIMIT).unwrap(), before.as_bytes());
+        assert_eq!(decode(zstd, LIMIT).unwrap(), before.as_bytes());
+        assert_eq!(decode_after(before.as_bytes(), patch, LIMIT).unwrap(), after.as_bytes());
+        let events = b"\0\0\0\0\x03[1]\0\0\0\x04null";
+        let events = decode_events(Some(events), LIMIT).unwrap();
+        assert_eq!(events.iter().map(|event| event.get()).collect::<Vec<_>>(), ["[1]", "null"]);
+    }
+
     #[test]
     fn a_bomb_is_refused_within_its_limit() {
         let bomb = encode(&vec![0; 64 << 20]);

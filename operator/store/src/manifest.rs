@@ -129,6 +129,16 @@ mod tests {
         }
     }
 
+    /// The bytes by hand, so that a change of the format cannot go unseen.
+    #[test]
+    fn a_document_is_the_documented_bytes() {
+        let (text, hash) = (b"{}", sha256(b"{}"));
+        let bytes = [&[1][..], &[0, 0, 0, 0, 0, 0, 0, 2], &hash, &hash].concat();
+        assert_eq!(Manifest::cut(text, &plain).0.document(), bytes);
+        let manifest = Manifest::parse(&bytes).unwrap();
+        assert_eq!(manifest.assemble(&plain, |_| Some(b"\0{}")).unwrap(), text);
+    }
+
     #[test]
     fn a_text_is_not_put_together_beyond_its_length() {
         let chunk = codec::encode(&[b'a'; 1_000]);
