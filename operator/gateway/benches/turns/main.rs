@@ -77,7 +77,7 @@ fn main() {
     );
     print_table(
         "Attach with a state of 64 KiB, a snapshot at its head, at turn 1,000 against turn 10",
-        ["store", "turn 10 p50", "p50 ÷ p50", "p95 ÷ p95"],
+        ["store", "turn 10 p50", "p50 ÷ p50", "p95 ÷ p95", "turn 1,000 ÷ LangGraph p50"],
         &resumed,
     );
     let rows: Vec<_> = worlds.iter().map(crowd::of).collect();
@@ -156,9 +156,13 @@ fn snapshots(world: &World<'_>, worker: &Worker, took: &[Duration]) -> [String; 
     ]
 }
 
-/// Attaches to both again and again, in turns.
-fn resumes(world: &World<'_>, short: &mut Worker, long: &mut Worker) -> [String; 4] {
-    let (mut early, mut late) = (Samples::default(), Samples::default());
+/// Attaches to both again and again, in turns, beside a saver that loads its checkpoint after as many steps as the long one.
+fn resumes(world: &World<'_>, short: &mut Worker, long: &mut Worker) -> [String; 5] {
+    let (mut early, mut late, mut loaded) = (Samples::default(), Samples::default(), Samples::default());
+    let mut saver = world.saver();
+    if let Some(saver) = &mut saver {
+        (0..LONG).for_each(|round| drop(saver.step(&payload::state(STATE, round))));
+    }
     for round in 0..RESUMES {
         let attach = |worker: &mut Worker, name: &str, samples: &mut Samples| {
             let began = Instant::now();
@@ -172,11 +176,15 @@ fn resumes(world: &World<'_>, short: &mut Worker, long: &mut Worker) -> [String;
             attach(long, "long", &mut late);
             attach(short, "short", &mut early);
         }
+        if let Some(saver) = &mut saver {
+            loaded.push(saver.load());
+        }
     }
     [
         world.name.to_owned(),
         about(early.quantile(0.5)),
         times(late.over(&early, 0.5)),
         times(late.over(&early, 0.95)),
+        saver.map_or("—".to_owned(), |_| times(late.over(&loaded, 0.5))),
     ]
 }
