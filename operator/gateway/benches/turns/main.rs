@@ -161,7 +161,9 @@ fn resumes(world: &World<'_>, short: &mut Worker, long: &mut Worker) -> [String;
     let (mut early, mut late, mut loaded) = (Samples::default(), Samples::default(), Samples::default());
     let mut saver = world.saver();
     if let Some(saver) = &mut saver {
-        (0..LONG).for_each(|round| drop(saver.step(&payload::state(STATE, round))));
+        for round in 0..LONG {
+            saver.step(&payload::state(STATE, round));
+        }
     }
     for round in 0..RESUMES {
         let attach = |worker: &mut Worker, name: &str, samples: &mut Samples| {
