@@ -10,7 +10,7 @@ from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-SDK = Path(__file__).parents[1]
+SDK = Path(__file__).parents[1] / "src"
 FLAGS = {"suspend": False, "cancel": False, "leaseSeconds": 15}
 HEAD = {"turn": 1, "boundary": "result", "position": 0, "contentHash": "sha256:00"}
 
@@ -94,7 +94,7 @@ class Gateway:
 
     def start(self, code):
         """Starts an agent of these lines, in its own process: most of what is promised is how it ends."""
-        preamble = "import os, time, dalsegno\nfrom dalsegno import *\n"
+        preamble = "import os, pathlib, sys, threading, time, dalsegno\nfrom dalsegno import *\n"
         command = [sys.executable, "-u", "-c", preamble + textwrap.dedent(code)]
         return subprocess.Popen(command, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 

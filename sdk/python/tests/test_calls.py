@@ -51,7 +51,7 @@ def test_an_uncertain_call_that_nobody_catches_leaves_neither_key_nor_arguments_
         except Uncertain as uncertain:
             for same in uncertain, copy.copy(uncertain), pickle.loads(pickle.dumps(uncertain)):
                 assert same.call["key"] == "key-4711"
-                print(repr(same), file=dalsegno.sys.stderr)
+                print(repr(same), file=sys.stderr)
             raise
     """)
     assert code == 1 and err.count("call 'turn-1' may have taken effect") == 4
@@ -102,13 +102,14 @@ def test_a_refusal_that_comes_late_leaves_the_claim_of_another_thread(gateway):
                 run.call("turn-1", policy="ask", arguments=page, tool=lambda *_: "made")
             except Refused as error:
                 print(error.code)
-        send = run._send
+        transport = run._transport
+        send = transport.send
         def late(*what):  # while this one is on its way, another thread mends the call
-            run._send = send
+            transport.send = send
             called(float("nan"))
             called(1)
             return send(*what)
-        run._send = late
+        transport.send = late
         called(float("nan"))
         run.complete("turn-1", "completed", "made")
     """)
@@ -126,7 +127,7 @@ def test_a_claim_that_may_have_been_heard_is_sent_again_as_the_same_bytes(gatewa
         run, pages = Run.attach(heartbeat=False), [1]
         def interrupted(seconds):
             raise InterruptedError
-        dalsegno.time.sleep = interrupted
+        time.sleep = interrupted
         try:
             run.call("turn-1", policy="retrySameKey", arguments=pages, tool=print)
         except InterruptedError:

@@ -133,12 +133,12 @@ def test_neither_a_wait_nor_a_refusal_tells_a_log_which_call_or_record_was_asked
     for path in "calls/canary-1/claim", "records?space=canary-2&prefix=canary-3":
         gateway.script[path] = away + no
     code, _, err = gateway.run("""
-        dalsegno.time.sleep = lambda seconds: None
+        time.sleep = lambda seconds: None
         run = Run.attach()
         try:
             run.call("canary-1", policy="ask", tool=print)
         except Refused as refused:
-            print(refused, file=dalsegno.sys.stderr)
+            print(refused, file=sys.stderr)
         next(run.records("canary-2", "canary-3"))
     """)
     assert code == 1 and "canary" not in err
@@ -169,7 +169,7 @@ def test_a_fence_and_a_wait_that_nobody_can_be_told_of_are_heeded_all_the_same(g
     gateway.script["turns/1"] = [*[problem(503, "UNAVAILABLE")] * 8, problem(409, "FENCED")]
     code, out, _ = gateway.run("""
         os.dup2(os.open(os.devnull, os.O_RDONLY), 2)
-        dalsegno.time.sleep = lambda seconds: None
+        time.sleep = lambda seconds: None
         try:
             Run.attach(heartbeat=False).commit(1, state=1)
         except BaseException:
@@ -251,10 +251,10 @@ def test_heartbeats_outlive_what_an_odd_answer_says_and_wait_for_none_past_the_l
     gateway.script["heartbeat"] = [(200, b"null"), (200, {}), *away, ok(cancel=True)]
     code, out, err = gateway.run("""
         waits = []
-        dalsegno.time.sleep = waits.append
+        time.sleep = waits.append
         run = Run.attach()
         while not run.cancelled:
-            dalsegno.threading.Event().wait(0.05)
+            threading.Event().wait(0.05)
         print([wait for wait in waits if wait >= 1])
     """)
     assert (code, out, err) == (0, "[5, 5, 5]\n", "")
@@ -264,10 +264,10 @@ def test_heartbeats_go_on_where_nobody_can_be_told_that_they_are_not_answered(ga
     gateway.script["heartbeat"] = [*[problem(503, "UNAVAILABLE")] * 9, ok(cancel=True)]
     code, _, _ = gateway.run("""
         os.dup2(os.open(os.devnull, os.O_RDONLY), 2)
-        dalsegno.time.sleep = lambda seconds: None
+        time.sleep = lambda seconds: None
         run = Run.attach()
         while not run.cancelled:
-            dalsegno.threading.Event().wait(0.05)
+            threading.Event().wait(0.05)
     """)
     assert code == 0
 
@@ -354,7 +354,7 @@ def test_a_failure_leaves_word_in_the_termination_log(gateway, tmp_path):
     log = tmp_path / "log"
     log.touch()
     code, _, err = gateway.run(f"""
-        dalsegno.TERMINATION_LOG = dalsegno.Path({str(log)!r})
+        dalsegno.TERMINATION_LOG = pathlib.Path({str(log)!r})
         Run.attach().fail("the wörld is gone" + "." * 9999, fatal=True)
     """)
     assert (code, err[:40]) == (1, "dalsegno: fatal: the wörld is gone......")
@@ -366,7 +366,7 @@ def test_text_that_is_no_unicode_costs_neither_the_word_nor_the_fence(gateway, t
     log = tmp_path / "log"
     log.touch()
     code, _, _ = gateway.run(f"""
-        dalsegno.TERMINATION_LOG = dalsegno.Path({str(log)!r})
+        dalsegno.TERMINATION_LOG = pathlib.Path({str(log)!r})
         Run.attach().fail("no such page: \\ud800", fatal=True)
     """)
     assert (code, json.loads(log.read_text())["message"]) == (1, "no such page: ?")
