@@ -33,8 +33,8 @@ class _Claim:
 class Calls:
     """The calls of this process that are not over yet.
 
-    Invariant: there is one claim for each call id. It is dropped when the call is over, or when the gateway refused these
-    very bytes; after any other failure the gateway may have heard it.
+    Invariant: there is one claim for each call id. It is dropped when the call is over, or when the gateway refused its
+    bytes. After any other failure the gateway may have heard it, so the same bytes are sent again.
     """
 
     def __init__(self, transport: Transport, key_prefix: str) -> None:

@@ -1,8 +1,9 @@
 """JSON, and the payloads in which the worker's contract wraps the values of channels and records.
 
-A payload is `{"json": value}` or `{"bytes": {"mediaType", "base64"}}`. Python writes `NaN` and `Infinity`, which JSON does
-not have; the gateway takes them in a state, and in values of channels and records, and gives them back as bytes of the
-media type `application/json5`.
+A payload is `{"json": value}` or `{"bytes": {"mediaType", "base64"}}`.
+
+Python writes `NaN` and `Infinity`, which JSON does not have. The gateway accepts them in a state and in values of
+channels and records, and returns such a value as bytes of the media type `application/json5`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def encode_channels(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decode_channel(channel: Mapping[str, Any]) -> Any:
-    """The value of a channel of the form `{"value": payload}`, or the items of one of the form `{"list": [payload]}`."""
+    """A channel is `{"value": payload}` or `{"list": [payload]}`: returns its value, or its items."""
     if "list" in channel:
         return [decode_payload(payload) for payload in channel["list"]]
     return decode_payload(channel["value"])

@@ -26,7 +26,7 @@ class Termination:
     """
 
     def __init__(self) -> None:
-        # A SimpleQueue, because its `put` may interrupt another `put`: one SIGTERM may interrupt the handler of another.
+        # SimpleQueue.put may be interrupted by another put: a second SIGTERM may interrupt the handler of the first.
         self._received: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     @property
@@ -62,7 +62,7 @@ def say(text: str) -> None:
 
 
 def exit_over(code: str, detail: str) -> NoReturn:
-    """Ends the process at once, without cleanup: the gateway accepts nothing more from it. A finished run is a success."""
+    """Ends the process at once, without cleanup, with 0 where the run is finished, and with 1 otherwise."""
     say(f"{code}: {detail}")
     os._exit(0 if code == "FINISHED" else 1)
 

@@ -26,9 +26,9 @@ AnyRun = TypeVar("AnyRun", bound="Run")
 class Run:
     """One attempt at a run. Attach once per process, with `Run.attach()`.
 
-    Every method that sends something returns when the gateway has answered, however long that takes. It raises `Refused`
-    where the gateway refuses the request. Where another attempt has taken over, or the run is over, the process ends
-    instead, at once and whatever the agent catches.
+    Every method that sends something returns when the gateway has answered, however long that takes. It raises
+    `Refused` where the gateway refuses the request. Where another attempt has taken over, or the run is over, the
+    process ends instead, at once and whatever the agent catches.
     """
 
     name: str
@@ -138,16 +138,14 @@ class Run:
         self._lease.ended = bool(finish)
         return answer
 
-    def call(
-        self, id: str, *, policy: str, tool: Tool, key: str | None = None, arguments: Any = None
-    ) -> Any:
+    def call(self, id: str, *, policy: str, tool: Tool, key: str | None = None, arguments: Any = None) -> Any:
         """Runs `tool(key, arguments)` unless its outcome is known; returns its result, new or stored.
 
         policy: what to do where the outcome is unknown: `retrySameKey`, `probe`, `ask` or `readOnly`.
         key: the idempotency key; by default it is made of the run's id and `id`.
 
-        Errors: `CallFailed` and `KeyRefused` as the tool raised them, now or earlier; `Uncertain` where the tool may have
-        run and must not run again. Any other exception of the tool passes through and leaves the outcome unknown.
+        Errors: `CallFailed` and `KeyRefused` as the tool raised them, now or earlier; `Uncertain` where the tool may
+        have run and must not run again. Any other exception of the tool passes through and leaves the outcome unknown.
         """
         return self._calls.call(id, policy, tool, key, arguments)
 
@@ -165,20 +163,24 @@ class Run:
     def write_records(self, operations: Operations) -> None:
         """Applies a batch of at most 1,000 operations, all or none; it is durable on return.
 
-        operations: `[{"put" | "putIfAbsent": {"space", "key", "value"}}, {"append": {"space", "key", "entryId", "value"}},
-            {"delete": {"space", "key"}}]`.
+        operations: `[{"put" | "putIfAbsent": {"space", "key", "value"}}, {"append": {"space", "key", "entryId",
+            "value"}}, {"delete": {"space", "key"}}]`.
         """
         _records.write(self._transport, operations)
 
     def records(self, space: str, prefix: str = "") -> Iterator[dict[str, Any]]:
         """Yields the entries under keys that begin with `prefix`, by key and then as they were added.
 
-        Each is `{"key", "entryId", "value", "turn"}`; only an appended one has an `entryId`. Pages are fetched as needed.
+        Each is `{"key", "entryId", "value", "turn"}`; only an appended one has an `entryId`. Pages are fetched as
+        needed.
         """
         return _records.read(self._transport, space, prefix)
 
     def finish(self, outcome: str, **more: Any) -> None:
-        """Ends the run where there is no new state: `succeeded` or `failed`; `more` is `reason`, `message`, `output`."""
+        """Ends the run where there is no new state.
+
+        outcome: `succeeded` or `failed`. more: `reason`, `message` and `output`.
+        """
         self._transport.send("finish", {"commitId": str(uuid.uuid4()), "finish": {"outcome": outcome, **more}})
         self._lease.ended = True
 

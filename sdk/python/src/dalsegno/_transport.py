@@ -13,9 +13,9 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidU
 from typing import Any
 from urllib.parse import SplitResult
 
-from dalsegno import _env
+from dalsegno import _env, _wire
 from dalsegno._leave import say
-from dalsegno._wire import MAX_BACKOFF_SECONDS, Again, Ok, Outcome, Refusal, backoff, classify, encode, log_name, retry_after
+from dalsegno._wire import Again, Ok, Outcome, Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,17 @@ class Transport:
     def send(
         self, path: str, fields: Mapping[str, Any] | None = None, method: str = "POST", timeout: float = 30
     ) -> dict[str, Any]:
-        """Sends a request until it is answered, and returns the answer; no try or wait is longer than `timeout` seconds.
+        """Sends a request until it is answered, and returns the answer.
 
-        The body is serialised once. After a failure the next try uses a new connection, which may lead to another
-        gateway. Errors: `Refused`, and whatever `encode` and reading the token raise.
+        No try and no wait is longer than `timeout` seconds. The body is serialised once. After a failure the next try
+        uses a new connection, which may lead to another gateway.
+
+        Errors: `Refused`, `InvalidURL`, and whatever `encode` and reading the token raise.
         """
-        name = log_name(path)
-        body = encode(name, fields)
+        name = _wire.log_name(path)
+        body = _wire.encode(name, fields)
         connection = self._connection(timeout)
-        for delay in backoff():
+        for delay in _wire.backoff():
             reply = self._try(connection, method, path, body)
             if isinstance(reply.outcome, Ok):
                 self._on_answer(reply.outcome.answer)
@@ -74,9 +76,9 @@ class Transport:
             if isinstance(reply.outcome, Refusal):
                 self._on_refusal(name, reply.outcome)
             connection.close()
-            if delay == MAX_BACKOFF_SECONDS:
+            if delay == _wire.MAX_BACKOFF_SECONDS:
                 say(f"{name}: no answer yet ({_reason(reply.outcome)}), sending it again")
-            time.sleep(max(random.uniform(delay / 2, delay), retry_after(reply.retry_after, timeout)))
+            time.sleep(max(random.uniform(delay / 2, delay), _wire.retry_after(reply.retry_after, timeout)))
         raise AssertionError("the backoff never ends")
 
     def _try(self, connection: HTTPConnection, method: str, path: str, body: bytes | None) -> _Reply:
@@ -86,7 +88,7 @@ class Transport:
             connection.request(method, f"{self._url.path.rstrip('/')}/{path}", body, headers)
             response = connection.getresponse()
             text = response.read()
-            return _Reply(classify(response.status, text), response.headers.get("Retry-After", ""))
+            return _Reply(_wire.classify(response.status, text), response.headers.get("Retry-After", ""))
         except InvalidURL:
             raise
         except (OSError, HTTPException, json.JSONDecodeError, UnicodeDecodeError) as error:
