@@ -36,15 +36,15 @@ class Run:
     attempt: int
     """Number of this attempt, from 1."""
     decision: str
-    """`fresh`, or how this attempt goes on from the last one, as `resume`."""
+    """`fresh`: begin at turn 1. `resume`: continue after `head`."""
     warnings: list[dict[str, Any]]
-    """What a person should know: `code` and `message` of each."""
+    """What to log at the start: each has a `code` and a `message`."""
     head: dict[str, Any] | None
     """The latest committed boundary; `None` on a fresh run."""
     unsettled_calls: list[dict[str, Any]]
-    """Calls of earlier attempts whose outcome is not recorded."""
+    """Calls that an earlier attempt claimed, and whose outcome nobody knows."""
     completed_calls: list[dict[str, Any]]
-    """Calls of the open turn whose outcome is recorded."""
+    """Calls of the open turn that are over, with their results."""
     planned: bool
     """Whether `turn` has its plan already."""
     turn: int
@@ -56,7 +56,7 @@ class Run:
     cancelled: bool
     """Whether a person asks to cancel the run, as of the latest answer. `check` acknowledges it."""
     suspending: bool
-    """Whether a person asks to suspend the run, as of the latest answer."""
+    """Reserved: the gateway does not ask for it yet."""
 
     def __init__(self, heartbeat: bool = True, sigterm: bool = True) -> None:
         """Attaches: waits until the gateway lets this pod in, and takes over the run.
