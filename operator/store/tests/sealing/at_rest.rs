@@ -67,7 +67,7 @@ async fn again(face: &Face) -> Face {
     if face.is_postgres() { Face::postgres().await } else { Face::file().await }
 }
 
-/// What docs/encryption.md says of it: last words, the reason of a settled call, and how the run ended.
+/// What docs/reference/encryption.md says of it: last words, the reason of a settled call, and how the run ended.
 async fn what_is_left_in_clear_stands_in_these_columns_and_in_no_other(face: &Face) {
     let world = face.sealed().await;
     let worker = worked(&world, 12).await;
