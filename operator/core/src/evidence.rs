@@ -226,12 +226,13 @@ fn exit(pod: &Pod, ended: &ContainerStateTerminated, attached: bool) -> End {
     let (cause, message) = match (ended.exit_code, attached) {
         (0, true) => (
             Cause::ExitedWithoutFinish,
-            "the worker exited with 0, but never committed a finish; see docs/worker-contract.md".to_owned(),
+            "the worker exited with 0, but never committed a finish; see docs/reference/contract.md"
+                .to_owned(),
         ),
         (0, false) => (
             Cause::NeverAttached,
             "the worker exited with 0 and never attached: its image does not speak the contract; see \
-             docs/worker-contract.md"
+             docs/reference/contract.md"
                 .to_owned(),
         ),
         (code, _) => {

@@ -222,7 +222,7 @@ pub trait Store: Send + Sync + 'static {
     /// Renews the leases of these workers, in one statement that need not be durable. One answer for each, in order.
     async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>>;
 
-    /// Claims a call before its effect. See [`Claimed`] and `docs/worker-contract.md` for the verdicts.
+    /// Claims a call before its effect. See [`Claimed`] and `docs/reference/contract.md` for the verdicts.
     async fn claim(&self, claim: &Claim) -> Result<Claimed>;
 
     /// Stores a call's result. Idempotent for the same outcome and result.

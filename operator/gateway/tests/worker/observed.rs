@@ -21,7 +21,7 @@ use crate::faults::Fault;
 use crate::forged;
 use crate::world::*;
 
-const METRICS: &str = include_str!("../../../../docs/metrics.md");
+const METRICS: &str = include_str!("../../../../docs/reference/metrics.md");
 const SOURCE: &str = include_str!("../../src/metrics.rs");
 
 /// What the gateways of all these tests have logged.

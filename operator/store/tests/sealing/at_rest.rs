@@ -70,7 +70,7 @@ async fn again(face: &Face) -> Face {
     if face.is_postgres() { Face::postgres().await } else { Face::file().await }
 }
 
-/// The columns that docs/encryption.md lists as stored in clear, in order. The test writes the canary into each of them.
+/// The columns that docs/reference/encryption.md lists as stored in clear, in order. The test writes the canary into each of them.
 const IN_CLEAR: [&str; 32] = [
     "attempts.agent_version",
     "attempts.candidates",
