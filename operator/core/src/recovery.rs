@@ -4,8 +4,8 @@
 //! so that a limit that is raised, a call that is settled or a budget that is granted lifts it at once.
 
 use dalsegno_crds::{Cause, OnExhausted, Reason};
+use dalsegno_model::{Attempt, Class, RunRecord};
 use dalsegno_protocol::{Limits, Policy, nesting};
-use dalsegno_store::{Attempt, Class, RunRecord};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::Refusal;

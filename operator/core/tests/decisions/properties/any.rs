@@ -2,11 +2,11 @@
 
 use dalsegno_core::{NodeSight, Refusal};
 use dalsegno_crds::Cause;
-use dalsegno_protocol::Policy;
-use dalsegno_store::{
+use dalsegno_model::{
     Attempt, AttemptEnd, AttemptState, BeatRow, CancelRow, Class, Counters, FinishRow, Identity, Lifecycle,
     RunOutcome, Verdict,
 };
+use dalsegno_protocol::Policy;
 use jiff::{SignedDuration, Timestamp};
 use proptest::collection::vec;
 use proptest::option::of;

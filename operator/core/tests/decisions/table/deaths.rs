@@ -1,7 +1,7 @@
 //! Deaths as a real cluster shows them: each by its cause, and whose fault it is.
 
 use dalsegno_crds::Cause;
-use dalsegno_store::Class::{Crash, CrashWithoutProgress, Disruption, Neutral};
+use dalsegno_model::Class::{Crash, CrashWithoutProgress, Disruption, Neutral};
 
 use crate::words::{Case, Given, Seen, acts, case, ends, pod, run, try_all};
 

@@ -2,7 +2,7 @@
 
 use dalsegno_core::evidence::End;
 use dalsegno_crds::Cause;
-use dalsegno_store::{Attempt, AttemptEnd, AttemptState, Class, Identity, Verdict};
+use dalsegno_model::{Attempt, AttemptEnd, AttemptState, Class, Identity, Verdict};
 
 use super::{ago, digest};
 

@@ -1,11 +1,11 @@
 //! The store's row.
 
 use dalsegno_core::settings::Settings;
-use dalsegno_protocol::{Boundary, Policy, Usage};
-use dalsegno_store::{
+use dalsegno_model::{
     Attempt, AttemptEnd, AttemptState, BeatRow, CallCounts, CancelRow, Class, Counters, FinishRow, HeadRow,
     Lifecycle, Retention, RunOutcome, RunRecord, Verdict,
 };
+use dalsegno_protocol::{Boundary, Policy, Usage};
 use uuid::Uuid;
 
 use super::ends::{identity, reserved};
