@@ -152,7 +152,7 @@ mod tests {
         let inline = Agent::new(json!({ "turns": 1 })).manifest("r", "http://ledger");
         assert!(inline["spec"]["agent"]["template"]["spec"]["containers"][0]["image"].is_string());
         assert_eq!(inline["spec"]["input"], json!({ "turns": 1, "ledger": "http://ledger" }));
-        let named = Agent::of("d", json!({})).manifest("r", "http://ledger");
+        let named = Agent::from_definition("d", json!({})).manifest("r", "http://ledger");
         assert_eq!(named["spec"]["agentRef"]["name"], "d");
         assert!(named["spec"]["agent"].is_null());
     }

@@ -15,7 +15,7 @@ pub const LOG: &str = "DALSEGNO_AUDIT_LOG";
 
 /// The audit log from some point on, for one namespace.
 #[derive(Clone, Debug)]
-pub struct Audit {
+pub struct AuditLog {
     path: PathBuf,
     from: u64,
     namespace: String,
@@ -42,12 +42,12 @@ pub struct Entry {
 
 impl Entry {
     /// Whether the request was carried out.
-    pub fn done(&self) -> bool {
+    pub fn succeeded(&self) -> bool {
         (200..300).contains(&self.code)
     }
 }
 
-impl Audit {
+impl AuditLog {
     /// The log from now on.
     ///
     /// # Errors
@@ -87,12 +87,12 @@ impl Audit {
     /// # Errors
     ///
     /// The log cannot be read.
-    pub fn pods_made(&self, run: &str) -> Result<BTreeMap<String, usize>> {
+    pub fn pods_created(&self, run: &str) -> Result<BTreeMap<String, usize>> {
         let mut made = BTreeMap::new();
         for entry in self.entries()? {
             if entry.verb == "create"
                 && entry.is_pod()
-                && entry.done()
+                && entry.succeeded()
                 && attempt_of(run, &entry.name).is_some()
             {
                 *made.entry(entry.name).or_default() += 1;
@@ -106,8 +106,8 @@ impl Audit {
     /// # Errors
     ///
     /// The log cannot be read.
-    pub fn all_pods_made(&self) -> Result<Vec<String>> {
-        let made = |entry: &Entry| entry.verb == "create" && entry.is_pod() && entry.done();
+    pub fn all_pods_created(&self) -> Result<Vec<String>> {
+        let made = |entry: &Entry| entry.verb == "create" && entry.is_pod() && entry.succeeded();
         Ok(self.entries()?.into_iter().filter(made).map(|entry| entry.name).collect())
     }
 
@@ -122,7 +122,7 @@ impl Audit {
         entries.retain(|entry| {
             let its_own = entry.resource == "agentruns" && entry.name == run;
             let its_pods = entry.resource == "pods" && attempt_of(run, &entry.name).is_some();
-            entry.done() && entry.user.starts_with(&operator) && (its_own || its_pods)
+            entry.succeeded() && entry.user.starts_with(&operator) && (its_own || its_pods)
         });
         Ok(entries)
     }
@@ -135,12 +135,12 @@ impl Audit {
     pub fn expect_one_pod_per_attempt(&self) -> Result {
         let mut runs = BTreeMap::<String, usize>::new();
         for entry in self.entries()? {
-            if entry.resource == "agentruns" && entry.verb == "create" && entry.done() {
+            if entry.resource == "agentruns" && entry.verb == "create" && entry.succeeded() {
                 *runs.entry(entry.name).or_default() += 1;
             }
         }
         for (run, made) in runs {
-            for (pod, times) in self.pods_made(&run)? {
+            for (pod, times) in self.pods_created(&run)? {
                 anyhow::ensure!(
                     times <= made,
                     "the audit log saw {made} runs {run}, and pod {pod} made {times} times"
@@ -158,7 +158,7 @@ impl Audit {
     pub fn expect_pods(&self, run: &str, attempts: impl IntoIterator<Item = i32>) -> Result {
         let expected: BTreeMap<String, usize> =
             attempts.into_iter().map(|attempt| (format!("{run}-{attempt}"), 1)).collect();
-        let made = self.pods_made(run)?;
+        let made = self.pods_created(run)?;
         anyhow::ensure!(
             made == expected,
             "the audit log saw the pods {made:?} of run {run}; expected were {expected:?}"
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_line_of_another_namespace_is_left_out() {
         assert!(
-            parse(LINE, "here").is_some_and(|entry| entry.is_pod() && entry.done() && entry.name == "r-2")
+            parse(LINE, "here").is_some_and(|entry| entry.is_pod() && entry.succeeded() && entry.name == "r-2")
         );
         assert_eq!(parse(LINE, "her"), None);
     }

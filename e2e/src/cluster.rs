@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 
 use crate::Result;
-use crate::process::{self, Undo};
+use crate::process::{self, UndoGuard};
 
 /// Name of the environment variable with the path of the `cluster` program.
 pub const PROGRAM: &str = "DALSEGNO_CLUSTER_BIN";
@@ -46,9 +46,9 @@ impl Cluster {
     }
 
     /// Breaks something by `args`; `repair` undoes it, and waits until it works again.
-    async fn broken(&self, args: &[&str], repair: &[&str]) -> Result<Undo> {
+    async fn broken(&self, args: &[&str], repair: &[&str]) -> Result<UndoGuard> {
         let program = self.program.display().to_string();
-        let undo = Undo::by([program.as_str()].iter().chain(repair).copied());
+        let undo = UndoGuard::by([program.as_str()].iter().chain(repair).copied());
         self.command(args).await?;
         Ok(undo)
     }
@@ -58,7 +58,7 @@ impl Cluster {
     /// # Errors
     ///
     /// The command fails.
-    pub async fn kill_node(&self, node: &str) -> Result<Undo> {
+    pub async fn kill_node(&self, node: &str) -> Result<UndoGuard> {
         self.broken(&["node", "kill", node], &["node", "start", node]).await
     }
 
@@ -67,7 +67,7 @@ impl Cluster {
     /// # Errors
     ///
     /// The command fails.
-    pub async fn cut_link(&self, node: &str) -> Result<Undo> {
+    pub async fn cut_link(&self, node: &str) -> Result<UndoGuard> {
         self.broken(&["link", "down", node], &["link", "up", node]).await
     }
 
@@ -76,7 +76,7 @@ impl Cluster {
     /// # Errors
     ///
     /// The command fails.
-    pub async fn stop(&self, component: &str) -> Result<Undo> {
+    pub async fn stop(&self, component: &str) -> Result<UndoGuard> {
         self.broken(&["stop", component], &["start", component]).await
     }
 
@@ -124,9 +124,9 @@ impl Processes {
     /// # Errors
     ///
     /// They are gone.
-    pub async fn freeze(&self) -> Result<Undo> {
-        let undo = Undo::by(self.signal("-CONT"));
-        Undo::by(self.signal("-STOP")).now().await?;
+    pub async fn freeze(&self) -> Result<UndoGuard> {
+        let undo = UndoGuard::by(self.signal("-CONT"));
+        UndoGuard::by(self.signal("-STOP")).now().await?;
         Ok(undo)
     }
 
@@ -136,7 +136,7 @@ impl Processes {
     ///
     /// They are gone.
     pub async fn kill(&self) -> Result {
-        Undo::by(self.signal("-KILL")).now().await
+        UndoGuard::by(self.signal("-KILL")).now().await
     }
 
     /// Whether any of them is still there (a zombie that nobody has waited for counts as gone).

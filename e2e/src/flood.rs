@@ -35,7 +35,7 @@ fn flood_blocking(url: &str, bearer: &str, bytes: u64, length: Length) -> Result
     reader.set_read_timeout(Some(Duration::from_secs(60)))?;
     let mut writer = reader.try_clone()?;
     let framing = match length {
-        Length::Announced => format!("content-length: {bytes}"),
+        Length::Declared => format!("content-length: {bytes}"),
         Length::Unknown => "transfer-encoding: chunked".to_owned(),
     };
     let head = format!(

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::cluster::SAFE_NODE;
 use crate::operator::{NAMESPACE, RELEASE};
-use crate::process::Undo;
-use crate::wait::{secs, until};
+use crate::process::UndoGuard;
+use crate::wait::{eventually, secs};
 use crate::{Operator, Result, objects};
 
 /// Namespace of the ledger.
@@ -55,7 +55,7 @@ pub fn values() -> Value {
 ///
 /// Helm fails, or the release does not become ready.
 pub async fn helm(client: &Client, values: &Value) -> Result {
-    Undo::by(helm_command(values)).now().await?;
+    UndoGuard::by(helm_command(values)).now().await?;
     Operator::new(client).rolled_out().await
 }
 
@@ -73,7 +73,7 @@ pub fn helm_command(values: &Value) -> Vec<String> {
 }
 
 async fn ensure_ledger(client: &Client) -> Result {
-    objects::make_namespace(client, TOOLS_NAMESPACE, json!({})).await?;
+    objects::create_namespace(client, TOOLS_NAMESPACE, json!({})).await?;
     let labels = json!({ "app": "ledger" });
     apply::<Service>(
         client,
@@ -114,7 +114,7 @@ async fn ensure_ledger(client: &Client) -> Result {
     )
     .await?;
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), TOOLS_NAMESPACE);
-    until("the ledger", secs(60), async || {
+    eventually("the ledger", secs(60), async || {
         let status = deployments.get("ledger").await?.status.unwrap_or_default();
         Ok((status.ready_replicas == Some(1) && status.unavailable_replicas.is_none()).then_some(()))
     })

@@ -10,7 +10,7 @@ use kube::{Client, ResourceExt};
 use serde::Deserialize;
 
 use crate::http::Request;
-use crate::wait::{secs, until};
+use crate::wait::{eventually, secs};
 use crate::{Result, install};
 
 /// The one ledger of all stories.
@@ -63,7 +63,7 @@ impl Ledger {
     pub async fn find(client: &Client) -> Result<Self> {
         let pods: Api<Pod> = Api::namespaced(client.clone(), install::TOOLS_NAMESPACE);
         let selector = ListParams::default().labels("app=ledger");
-        let ip = until("the ledger's pod", secs(30), async || {
+        let ip = eventually("the ledger's pod", secs(30), async || {
             let pods = pods.list(&selector).await?;
             Ok(pods.into_iter().find_map(|pod| pod.status.clone()?.pod_ip.filter(|_| is_running(&pod))))
         })
@@ -129,7 +129,7 @@ impl Ledger {
 
 /// The turns that this attempt, the last one of a run of so many turns, went on from without having told of their
 /// boundary. The run's own last turn is none of them: a worker may be stopped once that is committed.
-pub(crate) fn untold(entries: &[Entry], notes: &[Note], attempt: i32, turns: i32) -> Vec<i32> {
+pub(crate) fn unreported_turns(entries: &[Entry], notes: &[Note], attempt: i32, turns: i32) -> Vec<i32> {
     let told = |turn: i32| {
         let of_it = |note: &Note| note.attempt == attempt && note.committed().is_some_and(|it| it.0 == turn);
         notes.iter().any(of_it)
@@ -163,8 +163,8 @@ mod tests {
         let entries: Vec<Entry> = made.iter().copied().map(entry).collect();
         let mut notes =
             vec![note(1, "committed 2 sha256:2"), note(1, "committed 3 sha256:3"), note(2, "fenced")];
-        assert_eq!(untold(&entries, &notes, 2, 5), [3, 4]);
+        assert_equnreported_turns(&&entries, &notes, 2, 5), [3, 4]);
         notes.extend([note(2, "committed 3 sha256:3"), note(2, "committed 4 sha256:4")]);
-        assert!(untold(&entries, &notes, 2, 5).is_empty());
+        assertunreported_turns(&&entries, &notes, 2, 5).is_empty());
     }
 }

@@ -23,24 +23,24 @@ pub mod ledger;
 pub mod nodes;
 pub mod objects;
 pub mod operator;
-mod people;
+mod users;
 pub mod postgres;
 pub mod process;
 pub mod run;
 pub mod status;
 pub mod wait;
 pub mod worker;
-pub mod world;
+pub mod test_context;
 
 pub use agent::{Agent, Definition};
-pub use audit::Audit;
+pub use audit::AuditLog;
 pub use cluster::Cluster;
 pub use ledger::Ledger;
 pub use operator::Operator;
 pub use run::Run;
 pub use status::StatusExt;
 pub use worker::Worker;
-pub use world::World;
+pub use test_context::TestContext;
 
 /// What every story returns; the error tells what was waited for and what was there instead.
 pub type Result<T = ()> = anyhow::Result<T>;

@@ -7,8 +7,8 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::cluster::{FAULTY_NODE, SAFE_NODE};
-use crate::wait::{secs, until};
-use crate::{Agent, Result, World};
+use crate::wait::{eventually, secs};
+use crate::{Agent, Result, TestContext};
 
 /// Label of the nodes that take the pods of [`on_faulty_node`].
 const HOME: &str = "e2e-home";
@@ -16,18 +16,18 @@ const HOME: &str = "e2e-home";
 /// How long a node may take to be seen as it is.
 const SEEN: Duration = secs(60);
 
-/// An agent whose pods go only where [`World::only_faulty_node`] and [`World::any_node`] let them.
-pub fn on_faulty_node(agent: Agent) -> Agent {
+/// An agent whose pods go only where [`TestContext::only_faulty_node`] and [`TestContext::any_node`] let them.
+pub fn with_placement(agent: Agent) -> Agent {
     agent.pod(json!({ "nodeSelector": { HOME: "yes" } }))
 }
 
-impl World {
+impl TestContext {
     /// From now on pods of [`on_faulty_node`] go to the node that the story will break.
     ///
     /// # Errors
     ///
     /// The API server refuses it.
-    pub async fn only_faulty_node(&self) -> Result {
+    pub async fn schedule_on_faulty_node(&self) -> Result {
         self.label_node(SAFE_NODE, json!(null)).await?;
         self.label_node(FAULTY_NODE, json!("yes")).await
     }
@@ -37,7 +37,7 @@ impl World {
     /// # Errors
     ///
     /// The API server refuses it.
-    pub async fn any_node(&self) -> Result {
+    pub async fn schedule_anywhere(&self) -> Result {
         self.label_node(SAFE_NODE, json!("yes")).await
     }
 
@@ -53,9 +53,9 @@ impl World {
     /// # Errors
     ///
     /// It does not within a minute.
-    pub async fn node_is_ready(&self, node: &str, ready: bool) -> Result {
+    pub async fn wait_for_node_ready(&self, node: &str, ready: bool) -> Result {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        until(format!("node {node} to be seen ready: {ready}"), SEEN, async || {
+        eventually(format!("node {node} to be seen ready: {ready}"), SEEN, async || {
             let conditions = nodes.get(node).await?.status.and_then(|status| status.conditions);
             let seen = conditions.iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True");
             Ok((seen == ready).then_some(()))

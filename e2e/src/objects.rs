@@ -108,7 +108,7 @@ pub fn has_ended(pod: &Pod) -> bool {
 /// # Errors
 ///
 /// The API server refuses it, or its ServiceAccount does not come.
-pub async fn make_namespace(client: &Client, name: &str, labels: impl Serialize) -> Result {
+pub async fn create_namespace(client: &Client, name: &str, labels: impl Serialize) -> Result {
     let manifest = serde_json::json!({ "metadata": { "name": name, "labels": labels } });
     let namespace: Namespace = serde_json::from_value(manifest)?;
     match Api::all(client.clone()).create(&PostParams::default(), &namespace).await {
@@ -116,7 +116,7 @@ pub async fn make_namespace(client: &Client, name: &str, labels: impl Serialize)
         answer => drop(answer?),
     }
     let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> = Api::namespaced(client.clone(), name);
-    crate::wait::until(format!("the ServiceAccount of {name}"), crate::wait::secs(30), async || {
+    crate::wait::eventually(format!("the ServiceAccount of {name}"), crate::wait::secs(30), async || {
         Ok(accounts.get_opt("default").await?)
     })
     .await

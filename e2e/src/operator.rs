@@ -10,8 +10,8 @@ use kube::{Client, ResourceExt};
 
 use crate::Result;
 use crate::cluster::{Cluster, Processes};
-use crate::process::{self, Undo};
-use crate::wait::until;
+use crate::process::{self, UndoGuard};
+use crate::wait::eventually;
 
 /// Namespace of the release.
 pub const NAMESPACE: &str = "dalsegno-system";
@@ -69,7 +69,7 @@ impl Operator {
     ///
     /// It does not become ready.
     pub async fn pod(&self) -> Result<Pod> {
-        until(format!("one ready pod of {}", self.name), LIMIT, async || {
+        eventually(format!("one ready pod of {}", self.name), LIMIT, async || {
             let mut pods = self.all_pods().await?;
             let alone = pods.len() == 1;
             Ok(pods.pop().filter(|pod| alone && is_ready(pod)))
@@ -114,11 +114,11 @@ impl Operator {
     /// # Errors
     ///
     /// The API server refuses, or its pods do not go.
-    pub async fn away(&self) -> Result<Changed> {
+    pub async fn scale_down(&self) -> Result<OperatorChange> {
         let replicas = self.deployments().get(self.name).await?.spec.and_then(|spec| spec.replicas);
         let back = format!("--replicas={}", replicas.unwrap_or(1));
         let changed = self.changed(&["scale"], "--replicas=0", &back).await?;
-        until(format!("no pod of {}", self.name), LIMIT, async || {
+        eventually(format!("no pod of {}", self.name), LIMIT, async || {
             Ok(self.all_pods().await?.is_empty().then_some(()))
         })
         .await?;
@@ -130,22 +130,22 @@ impl Operator {
     /// # Errors
     ///
     /// The API server refuses, or the new pod does not become ready.
-    pub async fn with_env(&self, name: &str, value: &str) -> Result<Changed> {
+    pub async fn with_env(&self, name: &str, value: &str) -> Result<OperatorChange> {
         let changed = self.changed(&["set", "env"], &format!("{name}={value}"), &format!("{name}-")).await?;
         self.rolled_out().await?;
         Ok(changed)
     }
 
     /// Changes the Deployment by `kubectl VERB … change`; `back` undoes it.
-    async fn changed(&self, verb: &[&str], change: &str, back: &str) -> Result<Changed> {
+    async fn changed(&self, verb: &[&str], change: &str, back: &str) -> Result<OperatorChange> {
         let deployment = format!("deployment/{}", self.name);
         let command = |change: &str| {
             let object = ["-n", NAMESPACE, &deployment, change];
             [&["kubectl"], verb, &object].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
         };
-        let undo = Undo::by(command(back));
-        Undo::by(command(change)).now().await?;
-        Ok(Changed { operator: self.clone(), undo })
+        let undo = UndoGuard::by(command(back));
+        UndoGuard::by(command(change)).now().await?;
+        Ok(OperatorChange { operator: self.clone(), undo })
     }
 
     /// Waits until the Deployment is as it is written, with no pod of an earlier template.
@@ -154,7 +154,7 @@ impl Operator {
     ///
     /// It is not within the limit.
     pub async fn rolled_out(&self) -> Result {
-        until(format!("the rollout of {}", self.name), LIMIT, async || {
+        eventually(format!("the rollout of {}", self.name), LIMIT, async || {
             let deployment = self.deployments().get(self.name).await?;
             let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
             let seen = deployment.status.clone().unwrap_or_default();
@@ -183,12 +183,12 @@ impl Operator {
 
 /// The operator is not as it was installed. Dropped, it is changed back.
 #[must_use = "dropping it changes the operator back at once"]
-pub struct Changed {
+pub struct OperatorChange {
     operator: Operator,
-    undo: Undo,
+    undo: UndoGuard,
 }
 
-impl Changed {
+impl OperatorChange {
     /// Gives the variable of its environment another value, and waits until the pod that has it is ready.
     ///
     /// # Errors
@@ -208,7 +208,7 @@ impl Changed {
     /// # Errors
     ///
     /// It does not become ready.
-    pub async fn back(self) -> Result {
+    pub async fn revert(self) -> Result {
         self.undo.now().await?;
         self.operator.rolled_out().await
     }

@@ -9,8 +9,8 @@ use kube::Client;
 use serde_json::json;
 
 use crate::operator::{NAMESPACE, RELEASE};
-use crate::process::{self, Undo};
-use crate::world::config;
+use crate::process::{self, UndoGuard};
+use crate::test_context::config;
 use crate::{Operator, Result, install, objects};
 
 /// Where it listens; Debian's own servers are on other ports.
@@ -45,9 +45,9 @@ pub struct Postgres {
     client: Client,
     data: PathBuf,
     // Undone in this order.
-    release: Undo,
-    server: Undo,
-    files: Undo,
+    release: UndoGuard,
+    server: UndoGuard,
+    files: UndoGuard,
     _watcher: Child,
 }
 
@@ -63,7 +63,7 @@ impl Postgres {
         // The machine's own address in the cluster's network: pods reach it as they reach the API server.
         let host = config.cluster_url.host().context("a cluster without an address")?;
         let data = std::env::temp_dir().join(format!("e2e-postgres-{}", uuid::Uuid::new_v4().simple()));
-        let files = Undo::by(["rm", "-rf", &data.display().to_string()]);
+        let files = UndoGuard::by(["rm", "-rf", &data.display().to_string()]);
         let server = start(&data, host).await?;
         let watcher = watch(&data)?;
         let dsn = format!("postgres://postgres@{host}:{PORT}/postgres?sslmode=verify-full");
@@ -77,7 +77,7 @@ impl Postgres {
             "operator": { "replicas": operators },
         });
         objects::merge(&mut values, &here);
-        let release = Undo::by(back_to_embedded());
+        let release = UndoGuard::by(back_to_embedded());
         install::helm(client, &values).await?;
         Operator::named(client, GATEWAY).rolled_out().await?;
         Ok(Self { client: client.clone(), data, release, server, files, _watcher: watcher })
@@ -88,9 +88,9 @@ impl Postgres {
     /// # Errors
     ///
     /// It does not stop.
-    pub async fn stop(&self) -> Result<Undo> {
-        let undo = Undo::by(control(&self.data, &["start", "-w"]));
-        Undo::by(control(&self.data, &["stop", "-m", "immediate"])).now().await?;
+    pub async fn stop(&self) -> Result<UndoGuard> {
+        let undo = UndoGuard::by(control(&self.data, &["start", "-w"]));
+        UndoGuard::by(control(&self.data, &["stop", "-m", "immediate"])).now().await?;
         Ok(undo)
     }
 
@@ -102,7 +102,7 @@ impl Postgres {
     pub async fn execute(&self, statement: &str) -> Result {
         let data = self.data.display().to_string();
         let psql = ["psql", "-qX", "-v", "ON_ERROR_STOP=1", "-h", &data, "-p", PORT, "-d", "postgres"];
-        Undo::by(as_postgres(&[&psql[..], &["-c", statement]].concat())).now().await
+        UndoGuard::by(as_postgres(&[&psql[..], &["-c", statement]].concat())).now().await
     }
 
     /// Moves the release back onto its embedded store and removes the server.
@@ -140,10 +140,10 @@ fn back_to_embedded() -> Vec<String> {
 }
 
 /// Makes a database cluster and starts its server, which is reached at this address by TLS alone.
-async fn start(data: &Path, host: &str) -> Result<Undo> {
+async fn start(data: &Path, host: &str) -> Result<UndoGuard> {
     let shown = data.display().to_string();
-    Undo::by(as_postgres(&["initdb", "--auth=trust", "--username=postgres", "-D", &shown])).now().await?;
-    Undo::by(as_postgres(&["sh", "-c", CERTIFY, "sh", &shown, host])).now().await?;
+    UndoGuard::by(as_postgres(&["initdb", "--auth=trust", "--username=postgres", "-D", &shown])).now().await?;
+    UndoGuard::by(as_postgres(&["sh", "-c", CERTIFY, "sh", &shown, host])).now().await?;
     let access = data.join("pg_hba.conf");
     // Nodes and pods, and nobody else.
     let who =
@@ -153,8 +153,8 @@ async fn start(data: &Path, host: &str) -> Result<Undo> {
         "listen_addresses = '{host}'\nport = {PORT}\nssl = on\nunix_socket_directories = '{shown}'\nmax_connections = 200\n"
     );
     std::fs::write(data.join("postgresql.auto.conf"), settings)?;
-    let undo = Undo::by(control(data, &["stop", "-m", "fast"]));
-    Undo::by(control(data, &["start", "-w"])).now().await?;
+    let undo = UndoGuard::by(control(data, &["stop", "-m", "fast"]));
+    UndoGuard::by(control(data, &["start", "-w"])).now().await?;
     Ok(undo)
 }
 

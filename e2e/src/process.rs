@@ -59,11 +59,11 @@ pub async fn kubectl<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Resu
 /// that no story leaves it to the next.
 #[derive(Debug)]
 #[must_use = "dropping it undoes at once what was done"]
-pub struct Undo {
+pub struct UndoGuard {
     command: Option<Vec<String>>,
 }
 
-impl Undo {
+impl UndoGuard {
     /// Undone by this program with these arguments.
     pub fn by(command: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { command: Some(command.into_iter().map(Into::into).collect()) }
@@ -82,14 +82,14 @@ impl Undo {
     }
 }
 
-impl Undo {
+impl UndoGuard {
     /// Leaves it as it is: somebody else undoes it.
     pub fn keep(mut self) {
         self.command = None;
     }
 }
 
-impl Drop for Undo {
+impl Drop for UndoGuard {
     fn drop(&mut self) {
         if let Some([program, args @ ..]) = self.command.take().as_deref()
             && let Err(error) = run_blocking(program, args)

@@ -11,32 +11,32 @@ use kube::api::{Api, DeleteParams, EvictParams};
 use serde_json::{Value, json};
 
 use crate::cluster::Processes;
-use crate::wait::{secs, until};
-use crate::{Result, StatusExt, World, ledger, objects};
+use crate::wait::{eventually, secs};
+use crate::{Result, StatusExt, TestContext, ledger, objects};
 
 /// How long a run of the stories may take to reach its end, once nothing more happens to it.
 const END: Duration = secs(60);
 
 /// An AgentRun, by name: what it says is always read anew.
 #[derive(Clone)]
-pub struct Run<'w> {
-    world: &'w World,
+pub struct Run<'c> {
+    ctx: &'c TestContext,
     /// Its name.
     pub name: String,
 }
 
-impl<'w> Run<'w> {
-    pub(crate) fn new(world: &'w World, name: &str) -> Self {
-        Self { world, name: name.to_owned() }
+impl<'c> Run<'c> {
+    pub(crate) fn new(ctx: &'c TestContext, name: &str) -> Self {
+        Self { ctx, name: name.to_owned() }
     }
 
     /// `namespace/name`, as the ledger knows it.
     pub fn key(&self) -> String {
-        format!("{}/{}", self.world.namespace, self.name)
+        format!("{}/{}", self.ctx.namespace, self.name)
     }
 
     fn api(&self) -> Api<AgentRun> {
-        self.world.api()
+        self.ctx.api()
     }
 
     /// The AgentRun as it is now.
@@ -68,7 +68,7 @@ impl<'w> Run<'w> {
         limit: Duration,
         is_so: impl Fn(&AgentRunStatus) -> bool,
     ) -> Result<AgentRunStatus> {
-        let found = until(format!("run {}: {what}", self.name), limit, async || {
+        let found = eventually(format!("run {}: {what}", self.name), limit, async || {
             Ok(Some(self.status().await?).filter(&is_so))
         })
         .await;
@@ -89,7 +89,7 @@ impl<'w> Run<'w> {
     /// # Errors
     ///
     /// As [`Self::wait`].
-    pub async fn reaches(&self, summary: Summary, limit: Duration) -> Result<AgentRunStatus> {
+    pub async fn wait_for(&self, summary: Summary, limit: Duration) -> Result<AgentRunStatus> {
         self.wait(&format!("to be {summary}"), limit, |status| status.summary == Some(summary)).await
     }
 
@@ -98,8 +98,8 @@ impl<'w> Run<'w> {
     /// # Errors
     ///
     /// As [`Self::wait`].
-    pub async fn succeeds(&self) -> Result<AgentRunStatus> {
-        self.reaches(Summary::Succeeded, END).await
+    pub async fn wait_for_success(&self) -> Result<AgentRunStatus> {
+        self.wait_for(Summary::Succeeded, END).await
     }
 
     /// Waits until an attempt of this number, or a later one, has a worker.
@@ -107,7 +107,7 @@ impl<'w> Run<'w> {
     /// # Errors
     ///
     /// As [`Self::wait`].
-    pub async fn attempt_runs(&self, number: i32, limit: Duration) -> Result<AgentRunStatus> {
+    pub async fn wait_for_attempt(&self, number: i32, limit: Duration) -> Result<AgentRunStatus> {
         let is_so = |status: &AgentRunStatus| {
             status.attempt().number >= number && status.is_true(ConditionType::WorkerReady)
         };
@@ -119,9 +119,9 @@ impl<'w> Run<'w> {
     /// # Errors
     ///
     /// It is not within a minute.
-    pub async fn passes_turn(&self, turn: i32) -> Result {
-        until(format!("turn {turn} of run {}", self.name), END, async || {
-            Ok((self.world.ledger.turn(&self.key()).await? >= turn).then_some(()))
+    pub async fn wait_for_turn(&self, turn: i32) -> Result {
+        eventually(format!("turn {turn} of run {}", self.name), END, async || {
+            Ok((self.ctx.ledger.turn(&self.key()).await? >= turn).then_some(()))
         })
         .await
     }
@@ -132,8 +132,8 @@ impl<'w> Run<'w> {
     ///
     /// There is none within a minute.
     pub async fn pod(&self) -> Result<Pod> {
-        let pods: Api<Pod> = self.world.api();
-        until(format!("a pod of run {}", self.name), END, async || {
+        let pods: Api<Pod> = self.ctx.api();
+        eventually(format!("a pod of run {}", self.name), END, async || {
             match self.status().await?.attempt().pod_name {
                 Some(name) => Ok(pods.get_opt(&name).await?),
                 None => Ok(None),
@@ -148,7 +148,7 @@ impl<'w> Run<'w> {
     ///
     /// The API server does not answer.
     pub async fn pods(&self) -> Result<Vec<Pod>> {
-        objects::pods_of(&self.world.client, &self.world.namespace, &self.name).await
+        objects::pods_of(&self.ctx.client, &self.ctx.namespace, &self.name).await
     }
 
     /// Evicts its pod by the Eviction API, once.
@@ -158,7 +158,7 @@ impl<'w> Run<'w> {
     /// The API server refuses it.
     pub async fn evict(&self) -> Result<Pod> {
         let pod = self.pod().await?;
-        Api::<Pod>::namespaced(self.world.hasty.clone(), &self.world.namespace)
+        Api::<Pod>::namespaced(self.ctx.no_retry.clone(), &self.ctx.namespace)
             .evict(&pod.name_any(), &EvictParams::default())
             .await?;
         Ok(pod)
@@ -171,7 +171,7 @@ impl<'w> Run<'w> {
     /// The API server refuses it.
     pub async fn delete_pod(&self, params: &DeleteParams) -> Result<Pod> {
         let pod = self.pod().await?;
-        self.world.api::<Pod>().delete(&pod.name_any(), params).await?;
+        self.ctx.api::<Pod>().delete(&pod.name_any(), params).await?;
         Ok(pod)
     }
 
@@ -184,8 +184,8 @@ impl<'w> Run<'w> {
         let pod = self.pod().await?;
         let spec = pod.spec.as_ref().context("a pod without a spec")?;
         let node = spec.node_name.as_deref().context("its pod has no node")?;
-        let cluster = self.world.cluster()?;
-        cluster.processes(node, &self.world.namespace, &pod.name_any(), "agent").await
+        let cluster = self.ctx.cluster()?;
+        cluster.processes(node, &self.ctx.namespace, &pod.name_any(), "agent").await
     }
 
     /// Changes its `spec` by a merge patch.
@@ -194,7 +194,7 @@ impl<'w> Run<'w> {
     ///
     /// The API server refuses it.
     pub async fn change(&self, spec: Value) -> Result {
-        self.try_change(spec).await?;
+        self.try_patch_spec(spec).await?;
         Ok(())
     }
 
@@ -203,9 +203,9 @@ impl<'w> Run<'w> {
     /// # Errors
     ///
     /// The API server refuses it; see [`objects::refusal`].
-    pub async fn try_change(&self, spec: Value) -> kube::Result<()> {
+    pub async fn try_patch_spec(&self, spec: Value) -> kube::Result<()> {
         let change = json!({ "spec": spec });
-        objects::patch::<AgentRun>(&self.world.client, &self.world.namespace, &self.name, &change)
+        objects::patch::<AgentRun>(&self.ctx.client, &self.ctx.namespace, &self.name, &change)
             .await
             .map(drop)
     }
@@ -228,7 +228,7 @@ impl<'w> Run<'w> {
         let annotations = json!({ names::ANNOTATION_REASON: reason });
         let change =
             json!({ "metadata": { "annotations": annotations }, "spec": { "operatingMode": "Cancelled" } });
-        objects::patch::<AgentRun>(&self.world.client, &self.world.namespace, &self.name, &change).await?;
+        objects::patch::<AgentRun>(&self.ctx.client, &self.ctx.namespace, &self.name, &change).await?;
         Ok(())
     }
 
@@ -238,8 +238,8 @@ impl<'w> Run<'w> {
     ///
     /// Something is left after the limit.
     pub async fn delete(&self, limit: Duration) -> Result {
-        objects::delete::<AgentRun>(&self.world.client, &self.world.namespace, &self.name).await?;
-        until(format!("run {} and its pods to be gone", self.name), limit, async || {
+        objects::delete::<AgentRun>(&self.ctx.client, &self.ctx.namespace, &self.name).await?;
+        eventually(format!("run {} and its pods to be gone", self.name), limit, async || {
             let gone = self.api().get_opt(&self.name).await?.is_none() && self.pods().await?.is_empty();
             Ok(gone.then_some(()))
         })
@@ -252,7 +252,7 @@ impl<'w> Run<'w> {
     ///
     /// The ledger does not answer.
     pub async fn notes(&self) -> Result<Vec<ledger::Note>> {
-        let mut notes = self.world.ledger.notes(&self.key()).await?;
+        let mut notes = self.ctx.ledger.notes(&self.key()).await?;
         notes.retain(|note| note.committed().is_none());
         Ok(notes)
     }
@@ -266,7 +266,7 @@ impl<'w> Run<'w> {
     /// It is not so.
     pub async fn expect_nothing_lost_or_repeated(&self, turns: i32) -> Result {
         self.expect_each_effect_once(turns).await?;
-        self.expect_answers_to_stand_up_to(turns).await
+        self.expect_acknowledged_turns_kept(turns).await
     }
 
     /// The same of a run that went back on purpose: what its agents were told of turns after this one need not stand.
@@ -276,13 +276,13 @@ impl<'w> Run<'w> {
     /// It is not so.
     pub async fn expect_nothing_lost_up_to(&self, kept: i32, turns: i32) -> Result {
         self.expect_each_effect_once(turns).await?;
-        self.expect_answers_to_stand_up_to(kept).await
+        self.expect_acknowledged_turns_kept(kept).await
     }
 
     /// What its agents remember, which no store can take back: each turn was told to stand as one boundary alone. Asked once
     /// they have told of it.
-    async fn expect_answers_to_stand_up_to(&self, last: i32) -> Result {
-        let notes = self.world.ledger.notes(&self.key()).await?;
+    async fn expect_acknowledged_turns_kept(&self, last: i32) -> Result {
+        let notes = self.ctx.ledger.notes(&self.key()).await?;
         let mut told = BTreeMap::<i32, BTreeSet<&str>>::new();
         for (turn, content_hash) in notes.iter().filter_map(ledger::Note::committed) {
             told.entry(turn).or_default().insert(content_hash);
@@ -300,19 +300,19 @@ impl<'w> Run<'w> {
         let status = self.status().await?;
         let committed = status.turn();
         anyhow::ensure!(committed == turns, "run {} committed {committed} turns, not {turns}", self.name);
-        self.world.ledger.expect_turns(&self.key(), turns).await?;
-        self.expect_no_turn_again(&status).await?;
-        self.expect_it_was_told(status.attempt().number, turns).await?;
-        self.world.audit.expect_pods(&self.name, 1..=status.attempt().number)
+        self.ctx.ledger.expect_turns(&self.key(), turns).await?;
+        self.expect_no_turn_retried(&status).await?;
+        self.expect_commit_notes(status.attempt().number, turns).await?;
+        self.ctx.audit.expect_pods(&self.name, 1..=status.attempt().number)
     }
 
     /// There is something to judge by: a note at least, and one for each turn that the last attempt went on from. The note
     /// of a run's last turn may be on its way.
-    async fn expect_it_was_told(&self, attempt: i32, turns: i32) -> Result {
-        until(format!("the notes of run {}", self.name), secs(10), async || {
-            let notes = self.world.ledger.notes(&self.key()).await?;
-            let entries = self.world.ledger.entries(&self.key()).await?;
-            let untold = ledger::untold(&entries, &notes, attempt, turns);
+    async fn expect_commit_notes(&self, attempt: i32, turns: i32) -> Result {
+        eventually(format!("the notes of run {}", self.name), secs(10), async || {
+            let notes = self.ctx.ledger.notes(&self.key()).await?;
+            let entries = self.ctx.ledger.entries(&self.key()).await?;
+            let untold = ledger::unreported_turns(&entries, &notes, attempt, turns);
             anyhow::ensure!(untold.is_empty(), "attempt {attempt} went on from turns {untold:?} untold");
             Ok(notes.iter().any(|note| note.committed().is_some()).then_some(()))
         })
@@ -320,9 +320,9 @@ impl<'w> Run<'w> {
     }
 
     /// A turn was tried by one attempt, and before that by those that ended in the middle of it.
-    async fn expect_no_turn_again(&self, status: &AgentRunStatus) -> Result {
+    async fn expect_no_turn_retried(&self, status: &AgentRunStatus) -> Result {
         let history = status.recovery().history;
-        for entry in self.world.ledger.entries(&self.key()).await? {
+        for entry in self.ctx.ledger.entries(&self.key()).await? {
             let last = entry.attempts.iter().max();
             let ended_in_it = |attempt: &i32| {
                 let end = history.iter().find(|end| end.attempt == *attempt);

@@ -16,13 +16,13 @@ pub trait StatusExt {
     /// Whether a condition is True.
     fn is_true(&self, kind: ConditionType) -> bool;
     /// Reason and message of a condition; empty if it is absent.
-    fn why(&self, kind: ConditionType) -> (String, String);
+    fn reason_and_message(&self, kind: ConditionType) -> (String, String);
     /// How an attempt ended.
     ///
     /// # Errors
     ///
     /// The history does not tell.
-    fn end_of(&self, attempt: i32) -> Result<AttemptEnd>;
+    fn attempt_end(&self, attempt: i32) -> Result<AttemptEnd>;
     /// Causes of the ended attempts, the earliest first.
     fn causes(&self) -> Vec<Cause>;
 }
@@ -45,13 +45,13 @@ impl StatusExt for AgentRunStatus {
             .is_some_and(|condition| condition.status == "True")
     }
 
-    fn why(&self, kind: ConditionType) -> (String, String) {
+    fn reason_and_message(&self, kind: ConditionType) -> (String, String) {
         dalsegno_crds::find_condition(&self.conditions, kind)
             .map(|condition| (condition.reason.clone(), condition.message.clone()))
             .unwrap_or_default()
     }
 
-    fn end_of(&self, attempt: i32) -> Result<AttemptEnd> {
+    fn attempt_end(&self, attempt: i32) -> Result<AttemptEnd> {
         let history = self.recovery().history;
         let found = history.iter().find(|end| end.attempt == attempt).cloned();
         found.with_context(|| format!("the history does not tell how attempt {attempt} ended: {history:?}"))

@@ -50,7 +50,7 @@ pub async fn until<T>(
 /// # Errors
 ///
 /// The first error of `look`.
-pub async fn throughout(what: impl Display, time: Duration, look: impl AsyncFn() -> Result) -> Result {
+pub async fn consistently(what: impl Display, time: Duration, look: impl AsyncFn() -> Result) -> Result {
     let end = Instant::now() + time;
     while Instant::now() < end {
         look().await.map_err(|error| error.context(format!("it should have stayed so: {what}")))?;

@@ -59,7 +59,7 @@ impl Worker {
     ///
     /// It is refused, or not answered within a minute.
     pub async fn attached(&self) -> Result<AttachResponse> {
-        let answer = crate::wait::until("an attach that is heard", crate::wait::secs(60), async || {
+        let answer = crate::wait::eventually("an attach that is heard", crate::wait::secs(60), async || {
             let answer = self.attach().await?;
             Ok(Some(answer).filter(|answer| answer.status != 503))
         })
@@ -104,7 +104,7 @@ impl Worker {
     }
 
     /// Where people read on the same gateway.
-    pub fn for_people(&self) -> String {
+    pub fn user_api_url(&self) -> String {
         self.url.split("/v1/").next().unwrap_or_default().to_owned() + "/v1/namespaces"
     }
 

@@ -2,8 +2,8 @@
 
 use anyhow::Context;
 use dalsegno_crds::{AgentRun, Summary};
-use dalsegno_e2e::wait::{secs, until};
-use dalsegno_e2e::{Result, Worker, objects, worker, world};
+use dalsegno_e2e::wait::{eventually, secs};
+use dalsegno_e2e::{Result, Worker, objects, worker, ctx};
 use dalsegno_protocol::{AUDIENCE, env};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -27,9 +27,9 @@ pub struct Fleet {
 impl Fleet {
     /// No run yet, in a new namespace.
     pub async fn new(bench: &str) -> Result<Self> {
-        let (client, _) = world::clients().await?;
+        let (client, _) = test_context::clients().await?;
         let namespace = format!("bench-{bench}-{}", &uuid::Uuid::new_v4().simple().to_string()[..6]);
-        objects::make_namespace(&client, &namespace, json!({})).await?;
+        objects::create_namespace(&client, &namespace, json!({})).await?;
         Ok(Self { client, namespace, workers: Vec::new() })
     }
 
@@ -69,7 +69,7 @@ impl Fleet {
             let held = json!({ "metadata": { "name": name }, "spec": spec });
             objects::create::<AgentRun>(&self.client, &self.namespace, held).await?;
             let runs: Api<AgentRun> = Api::namespaced(self.client.clone(), &self.namespace);
-            until(format!("run {name} to be held"), secs(60), async || {
+            eventually(format!("run {name} to be held"), secs(60), async || {
                 let summary = runs.get(&name).await?.status.and_then(|status| status.summary);
                 Ok((summary == Some(Summary::Held)).then_some(()))
             })
@@ -81,7 +81,7 @@ impl Fleet {
     /// The pod of this name, once it runs.
     pub async fn running(&self, name: &str) -> Result<Pod> {
         let pods = self.pods();
-        until(format!("pod {name} to run"), secs(60), async || {
+        eventually(format!("pod {name} to run"), secs(60), async || {
             let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
             Ok(pods.get_opt(name).await?.filter(|pod| phase(pod).as_deref() == Some("Running")))
         })
@@ -92,7 +92,7 @@ impl Fleet {
     pub async fn end(self) -> Result {
         let runs = objects::untyped::<AgentRun>(&self.client, &self.namespace);
         runs.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
-        until("the runs to be gone", secs(120), async || {
+        eventually("the runs to be gone", secs(120), async || {
             Ok(runs.list(&ListParams::default().limit(1)).await?.items.is_empty().then_some(()))
         })
         .await

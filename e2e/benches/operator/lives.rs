@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dalsegno_crds::{AgentRun, AgentRunStatus};
 use dalsegno_e2e::audit::Entry;
-use dalsegno_e2e::{Agent, Result, World};
+use dalsegno_e2e::{Agent, Result, TestContext};
 use futures::StreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use serde_json::json;
@@ -29,13 +29,13 @@ struct Life {
 
 /// Prints how many writes a life took, without a recovery and with one.
 pub async fn measure() -> Result {
-    let world = World::new("bench-lives").await?;
+    let ctx = TestContext::new("bench-lives").await?;
     let (mut calm, mut evicted) = (Vec::new(), Vec::new());
     for i in 0..LIVES {
-        calm.push(live(&world, &format!("calm-{i}"), false).await?);
-        evicted.push(live(&world, &format!("evicted-{i}"), true).await?);
+        calm.push(live(&ctx, &format!("calm-{i}"), false).await?);
+        evicted.push(live(&ctx, &format!("evicted-{i}"), true).await?);
     }
-    world.end().await?;
+    ctx.end().await?;
     let rows = [("a life", &calm), ("a life with one eviction", &evicted)].map(|(what, lives)| {
         let apart = spread(lives, |life| life.writes.len() - life.mirrors);
         [what.to_owned(), apart, spread(lives, |life| life.mirrors), kinds(&lives[LIVES / 2].writes)]
@@ -55,17 +55,17 @@ fn spread(lives: &[Life], count: impl Fn(&Life) -> usize) -> String {
 }
 
 /// One life of twelve short turns.
-async fn live(world: &World, name: &str, evict: bool) -> Result<Life> {
+async fn live(ctx: &TestContext, name: &str, evict: bool) -> Result<Life> {
     let told = Arc::new(Mutex::new(Vec::new()));
-    let watch = tokio::spawn(listen(world.api(), name.to_owned(), told.clone()));
+    let watch = tokio::spawn(listen(ctx.api(), name.to_owned(), told.clone()));
     // It exits when it is told to: one that went on would be done before it is killed.
     let agent = Agent::new(json!({ "turns": 12, "turnSeconds": 0.2, "onTerm": "exit143" }));
-    let run = world.start(name, &agent).await?;
+    let run = ctx.start(name, &agent).await?;
     if evict {
-        run.passes_turn(5).await?;
+        run.wait_for_turn(5).await?;
         run.evict().await?;
     }
-    run.succeeds().await?;
+    run.wait_for_success().await?;
     sleep(AFTERMATH).await;
     watch.abort();
     let mut told = std::mem::take(&mut *told.lock().unwrap());
@@ -73,7 +73,7 @@ async fn live(world: &World, name: &str, evict: bool) -> Result<Life> {
     told.dedup();
     let told: Vec<_> = told.into_iter().map(without_progress).collect();
     let mirrors = told.windows(2).filter(|two| two[0] == two[1]).count();
-    Ok(Life { writes: world.audit.operator_writes(name)?, mirrors })
+    Ok(Life { writes: ctx.audit.operator_writes(name)?, mirrors })
 }
 
 /// Keeps each status that is told of this run.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::Context;
 use dalsegno_e2e::Result;
 use dalsegno_e2e::http::Request;
-use dalsegno_e2e::wait::{secs, until};
+use dalsegno_e2e::wait::{eventually, secs};
 
 /// One process of `dalsegno`; it is killed with this value.
 pub struct Program {
@@ -61,7 +61,7 @@ impl Program {
             .spawn()
             .context("starting DALSEGNO_PROGRAM")?;
         let program = Self { process, health: format!("http://127.0.0.1:{health}/readyz") };
-        until(format!("{} to be ready", role.command), secs(30), async || {
+        eventually(format!("{} to be ready", role.command), secs(30), async || {
             let answer = Request::get(&program.health).send().await?;
             Ok((answer.status == 200).then_some(()))
         })

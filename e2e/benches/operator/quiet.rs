@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use dalsegno_e2e::{Audit, Result, Worker};
+use dalsegno_e2e::{AuditLog, Result, Worker};
 use futures::future::try_join_all;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::time::{Instant, sleep};
@@ -46,7 +46,7 @@ pub async fn measure() -> Result {
     let mut fleet = Fleet::new("quiet").await?;
     fleet.start((0..RUNS).map(|i| format!("quiet-{i}"))).await?;
     beat_for(&fleet.workers, SETTLE).await?;
-    let (audit, log) = (Audit::from_now(&fleet.namespace)?, Log::from_now(&database)?);
+    let (audit, log) = (AuditLog::from_now(&fleet.namespace)?, Log::from_now(&database)?);
     let beats = beat_for(&fleet.workers, WINDOW).await?;
     let api_writes = audit.entries()?.into_iter().filter(|entry| entry.user == "operator").count();
     let (reads, writes) = log.statements("operator")?;

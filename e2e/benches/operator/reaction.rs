@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use dalsegno_e2e::audit::Entry;
-use dalsegno_e2e::{Audit, Result, objects, world};
+use dalsegno_e2e::{AuditLog, Result, objects, ctx};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -80,7 +80,7 @@ async fn on(database: &str, floors: [Floor; 2]) -> Result<Vec<(&'static str, [Sa
     let role = Role { command: "all", user: "operator", database, gateway: free_port()? };
     let program = Program::start(&role).await?;
     let mut fleet = Fleet::new("reaction").await?;
-    let audit = Audit::from_now(&fleet.namespace)?;
+    let audit = AuditLog::from_now(&fleet.namespace)?;
     let sight = Sight::watch(&fleet).await?;
 
     let losses =
@@ -99,7 +99,7 @@ async fn on(database: &str, floors: [Floor; 2]) -> Result<Vec<(&'static str, [Sa
         .try_collect::<Vec<_>>()
         .await?;
     for (bare, floor) in loops.into_iter().zip(floors) {
-        let (client, namespace) = (world::clients().await?.0, fleet.namespace.clone());
+        let (client, namespace) = (test_context::clients().await?.0, fleet.namespace.clone());
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(bare.run(client, namespace, floor)).unwrap();
@@ -162,8 +162,8 @@ async fn lose(fleet: &Fleet, loss: Loss, pod: &str) -> Result {
 }
 
 /// When each pod was made, by the audit log.
-fn posts(audit: &Audit) -> Result<HashMap<String, Timestamp>> {
-    let is_post = |entry: &Entry| entry.verb == "create" && entry.is_pod() && entry.done();
+fn posts(audit: &AuditLog) -> Result<HashMap<String, Timestamp>> {
+    let is_post = |entry: &Entry| entry.verb == "create" && entry.is_pod() && entry.succeeded();
     let entries = audit.entries()?;
     Ok(entries.into_iter().filter(is_post).map(|entry| (entry.name, entry.at)).collect())
 }
@@ -182,7 +182,7 @@ struct Seen {
 impl Sight {
     /// Watches the pods of a namespace from now on.
     async fn watch(fleet: &Fleet) -> Result<Self> {
-        let api: Api<Pod> = Api::namespaced(world::clients().await?.0, &fleet.namespace);
+        let api: Api<Pod> = Api::namespaced(test_context::clients().await?.0, &fleet.namespace);
         let sight = Self::default();
         let watching = sight.clone();
         tokio::spawn(async move {

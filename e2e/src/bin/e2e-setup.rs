@@ -1,10 +1,10 @@
 //! Installs what the stories need into the cluster of `KUBECONFIG`: `make` runs it before them.
 
-use dalsegno_e2e::{Result, install, world};
+use dalsegno_e2e::{Result, install, ctx};
 
 #[tokio::main]
 async fn main() -> Result {
-    let (client, _) = world::clients().await?;
+    let (client, _) = test_context::clients().await?;
     install::set_up(&client).await?;
     println!(
         "installed: Dal Segno in {}, the ledger in {}",

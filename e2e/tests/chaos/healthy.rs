@@ -1,0 +1,79 @@
+//! Twenty healthy runs that an outage must leave alone.
+
+use std::time::Duration;
+
+use dalsegno_e2e::cluster::{FAULTY_NODE, SAFE_NODE};
+use dalsegno_e2e::wait::{consistently, secs};
+use dalsegno_e2e::{Agent, Result, Run, StatusExt, TestContext};
+use futures::future::try_join_all;
+use serde_json::json;
+
+/// How many they are.
+const RUNS: usize = 20;
+
+/// Long enough for the deadline of every worker to run out, were our silence counted as theirs.
+const AFTER: Duration = secs(15);
+
+/// Runs, half of them on each node; every second one sends heartbeats, which bind it to ten seconds.
+pub struct Healthy<'c> {
+    /// All of them.
+    pub runs: Vec<Run<'c>>,
+    ctx: &'c TestContext,
+    turns: i32,
+}
+
+impl<'c> Healthy<'c> {
+    /// Starts them, each with so many turns of a second, and waits until all are well under way.
+    pub async fn start(ctx: &'c TestContext, turns: i32) -> Result<Self> {
+        let start = async |n: usize| {
+            let script = json!({ "turns": turns, "turnSeconds": 1, "heartbeat": n.is_multiple_of(2) });
+            let node = if n % 4 < 2 { SAFE_NODE } else { FAULTY_NODE };
+            let agent = Agent::new(script)
+                .spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 10 } }))
+                .pod(json!({ "nodeSelector": { "kubernetes.io/hostname": node } }));
+            ctx.start(&format!("run-{n:02}"), &agent).await
+        };
+        let runs = try_join_all((0..RUNS).map(start)).await?;
+        // By the fourth turn each has sent its first heartbeat.
+        try_join_all(runs.iter().map(|run| run.wait_for_turn(4))).await?;
+        Ok(Self { runs, ctx, turns })
+    }
+
+    /// How far each has come.
+    pub async fn turns(&self) -> Result<Vec<i32>> {
+        let keys: Vec<String> = self.runs.iter().map(Run::key).collect();
+        try_join_all(keys.iter().map(|key| self.ctx.ledger.turn(key))).await
+    }
+
+    /// For as long as it would take to be noticed: no other attempt, nothing charged.
+    pub async fn stay_in_their_first_attempts(&self) -> Result {
+        consistently("twenty runs in their first attempts", AFTER, async || {
+            let mut made = self.ctx.audit.all_pods_created()?;
+            made.retain(|pod| pod.starts_with("run-"));
+            anyhow::ensure!(made.len() == self.runs.len(), "the audit log saw these pods made: {made:?}");
+            Ok(())
+        })
+        .await?;
+        for run in &self.runs {
+            let status = run.status().await?;
+            let recovery = status.recovery();
+            let counted = (status.attempt().number, recovery.recovery_attempts, recovery.disruptions);
+            anyhow::ensure!(
+                counted == (1, 0, 0),
+                "run {}: (attempt, crashes, disruptions) {counted:?}",
+                run.name
+            );
+        }
+        Ok(())
+    }
+
+    /// Each ends as if nothing had been.
+    pub async fn succeed(&self) -> Result {
+        for run in &self.runs {
+            let status = run.wait_for_success().await?;
+            anyhow::ensure!(status.attempt().number == 1, "run {} took another attempt", run.name);
+            run.expect_nothing_lost_or_repeated(self.turns).await?;
+        }
+        Ok(())
+    }
+}

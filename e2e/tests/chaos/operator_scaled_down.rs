@@ -1,0 +1,44 @@
+//! The operator is scaled to 0.
+
+use dalsegno_crds::Class;
+use dalsegno_e2e::cluster::FAULTY_NODE;
+use dalsegno_e2e::nodes::with_placement;
+use dalsegno_e2e::{Agent, Result, StatusExt, TestContext, process};
+use serde_json::json;
+
+/// Nothing of ours stands in a drain's way: no finalizer on a pod, no webhook.
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_drain_ends_without_the_operator_and_the_evicted_runs_go_on_uncharged_when_it_is_back()
+-> Result {
+    let ctx = TestContext::new("operator-away").await?;
+    ctx.schedule_on_faulty_node().await?;
+    let mut runs = Vec::new();
+    for (name, script) in [
+        ("beating", json!({ "turns": 30, "turnSeconds": 0.3, "heartbeat": true, "onTerm": "commit" })),
+        ("quiet", json!({ "turns": 30, "turnSeconds": 0.3, "heartbeat": false, "onTerm": "exit1" })),
+        ("deaf", json!({ "turns": 30, "turnSeconds": 0.3, "onTerm": "default" })),
+    ] {
+        runs.push(ctx.start(name, &with_placement(Agent::new(script))).await?);
+    }
+    for run in &runs {
+        run.wait_for_turn(3).await?;
+    }
+    ctx.schedule_anywhere().await?;
+
+    let away = ctx.operator.scale_down().await?;
+    let drained = process::kubectl(["drain", FAULTY_NODE, "--ignore-daemonsets", "--timeout=60s"]).await;
+    let uncordoned = process::kubectl(["uncordon", FAULTY_NODE]).await;
+    drained?;
+    uncordoned?;
+    away.revert().await?;
+
+    for run in &runs {
+        let status = run.wait_for_success().await?;
+        assert_eq!(status.attempt().number, 2, "{}", run.name);
+        let end = status.attempt_end(1)?;
+        assert_eq!((end.class, end.charged), (Class::Disruption, false), "{end:?}");
+        assert_eq!((status.recovery().recovery_attempts, status.recovery().disruptions), (0, 1));
+        run.expect_nothing_lost_or_repeated(30).await?;
+    }
+    ctx.end().await
+}

@@ -1,0 +1,69 @@
+//! An AgentRun that vanished without its finalizer, as when a cluster is restored or rebuilt from Git.
+
+use dalsegno_crds::{AgentRun, ConditionType, Reason, Summary};
+use dalsegno_e2e::wait::{consistently, eventually, secs};
+use dalsegno_e2e::{Agent, Result, Run, StatusExt, TestContext, objects};
+use serde_json::json;
+
+fn agent() -> Agent {
+    Agent::new(json!({ "turns": 20, "turnSeconds": 0.3 }))
+}
+
+/// The object goes without the operator's knowledge; its pod goes with it.
+async fn vanish(ctx: &TestContext, run: &Run<'_>) -> Result {
+    let unfinalized = json!({ "metadata": { "finalizers": null } });
+    objects::patch::<AgentRun>(&ctx.client, &ctx.namespace, &run.name, &unfinalized).await?;
+    objects::delete::<AgentRun>(&ctx.client, &ctx.namespace, &run.name).await?;
+    eventually(format!("run {} and its pod to be gone", run.name), secs(40), async || {
+        let gone =
+            ctx.api::<AgentRun>().get_opt(&run.name).await?.is_none() && run.pods().await?.is_empty();
+        Ok(gone.then_some(()))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_created_again_after_its_object_vanished_is_held_until_a_person_says_adopt_or_ignore() -> Result
+{
+    let ctx = TestContext::new("prior").await?;
+    let (adopted, ignored) =
+        (ctx.start("adopted", &agent()).await?, ctx.start("ignored", &agent()).await?);
+    adopted.wait_for_turn(4).await?;
+    ignored.wait_for_turn(4).await?;
+    let away = ctx.operator.scale_down().await?;
+    vanish(&ctx, &adopted).await?;
+    vanish(&ctx, &ignored).await?;
+    for run in [&adopted, &ignored] {
+        ctx.start(&run.name, &agent()).await?;
+    }
+    away.revert().await?;
+
+    for run in [&adopted, &ignored] {
+        let status = run.wait_for(Summary::Held, secs(30)).await?;
+        assert_eq!(status.reason, Some(Reason::PriorRunFound));
+        let (_, message) = status.reason_and_message(ConditionType::Held);
+        assert!(
+            message.contains("Adopt") && message.contains("Ignore"),
+            "it should tell the ways out: {message}"
+        );
+    }
+    consistently("no pod of a held run", secs(3), async || {
+        anyhow::ensure!(adopted.pods().await?.is_empty() && ignored.pods().await?.is_empty());
+        Ok(())
+    })
+    .await?;
+
+    adopted.change(json!({ "onPriorRun": "Adopt" })).await?;
+    ignored.change(json!({ "onPriorRun": "Ignore" })).await?;
+    let status = adopted.wait_for_success().await?;
+    let resumed = status.attempt().resumed_from_turn.unwrap_or(0);
+    assert!(resumed >= 3, "it should go on after what was committed, not after turn {resumed}");
+    assert_eq!(status.turn(), 20);
+    assert_eq!(status.recovery().recovery_attempts, 0);
+    ctx.ledger.expect_turns(&adopted.key(), 20).await?;
+
+    let status = ignored.wait_for_success().await?;
+    assert_eq!((status.attempt().resumed_from_turn.unwrap_or(0), status.turn()), (0, 20));
+    assert_eq!(status.recovery().disruptions, 0, "it begins anew");
+    ctx.end().await
+}
