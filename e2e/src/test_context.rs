@@ -1,41 +1,39 @@
-//! A story's own world: a namespace of its own in the one cluster, and the witnesses.
+//! One test's namespace in the shared cluster, its clients, and the sources that it checks.
 
+use anyhow::Context;
+use dalsegno_crds::{AgentDefinition, AgentRun};
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::Client;
+use kube::api::Api;
 use kube::config::{Config, KubeConfigOptions};
 use serde_json::json;
 
 use crate::cluster::Cluster;
 use crate::{Agent, AuditLog, Definition, Ledger, Operator, Result, Run, objects, process};
-use anyhow::Context;
-use dalsegno_crds::{AgentDefinition, AgentRun};
-use k8s_openapi::api::core::v1::Namespace;
-use kube::api::Api;
 
-/// Set to anything, the namespaces of failed stories are kept.
+/// If this variable is set, the namespaces of failed tests are kept.
 const KEEP: &str = "DALSEGNO_E2E_KEEP";
 
-/// A namespace, the clients and the witnesses of one story. Dropped without [`TestContext::end`], it tells what was there.
+/// The namespace, the clients and the sources of one test. If it is dropped without [`TestContext::end`], it prints what a
+/// person would look at, and deletes the namespace.
 pub struct TestContext {
-    /// The story's namespace.
+    /// The test's own namespace.
     pub namespace: String,
-    /// A client that tries again where the API server is busy or away.
+    /// A client that retries while the API server is busy or unavailable.
     pub client: Client,
-    /// A client that never does: an eviction that was refused must not go through later.
+    /// A client that does not retry: an eviction that was refused must not succeed later.
     pub no_retry: Client,
-    /// The API server's audit log since the story began.
+    /// The API server's audit log since the test began.
     pub audit: AuditLog,
-    /// The ledger.
+    /// The ledger, which all tests share.
     pub ledger: Ledger,
-    /// The operator.
+    /// The installed operator.
     pub operator: Operator,
     ended: bool,
 }
 
-/// The cluster, which is reached directly, whatever proxy the environment names.
-///
-/// # Errors
-///
-/// `KUBECONFIG` names no cluster.
+/// The client configuration of the cluster that `KUBECONFIG` names, without the environment's proxy.
 pub async fn config() -> Result<Config> {
     let mut config = Config::from_kubeconfig(&KubeConfigOptions::default())
         .await
@@ -44,13 +42,9 @@ pub async fn config() -> Result<Config> {
     Ok(config)
 }
 
-/// The two clients of a story.
-///
-/// # Errors
-///
-/// `KUBECONFIG` names no cluster.
+/// Two clients of the cluster: one that retries and one that does not.
 pub async fn clients() -> Result<(Client, Client)> {
-    // Both may be linked in; kube picks neither by itself.
+    // Two TLS providers may be linked in. kube does not choose one by itself.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let config = config().await?;
     let mut no_retry = config.clone();
@@ -59,15 +53,11 @@ pub async fn clients() -> Result<(Client, Client)> {
 }
 
 impl TestContext {
-    /// A fresh world for the story of this name.
-    ///
-    /// # Errors
-    ///
-    /// There is no cluster, or nothing is installed in it.
-    pub async fn new(story: &str) -> Result<Self> {
+    /// Creates a namespace for the test of this name.
+    pub async fn new(test: &str) -> Result<Self> {
         let (client, no_retry) = clients().await?;
         let random = uuid::Uuid::new_v4().simple().to_string();
-        let namespace = format!("{story}-{}", &random[..6]);
+        let namespace = format!("{test}-{}", &random[..6]);
         let ctx = Self {
             audit: AuditLog::from_now(&namespace)?,
             ledger: Ledger::find(&client).await?,
@@ -77,53 +67,33 @@ impl TestContext {
             no_retry,
             ended: false,
         };
-        objects::create_namespace(&ctx.client, &ctx.namespace, json!({ "e2e": story })).await?;
+        objects::create_namespace(&ctx.client, &ctx.namespace, json!({ "e2e": test })).await?;
         Ok(ctx)
     }
 
-    /// The machines under the cluster.
-    ///
-    /// # Errors
-    ///
-    /// The stories were not started by `make`.
+    /// The machines of the cluster. Fails if the tests were not started by `make` or a script of `hack/`.
     pub fn cluster(&self) -> Result<Cluster> {
         Cluster::from_env()
     }
 
     /// Creates an AgentRun of this name.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses it.
     pub async fn start(&self, name: &str, agent: &Agent) -> Result<Run<'_>> {
         self.create_run(agent.manifest(name, &self.ledger.url())).await?;
         Ok(self.run(name))
     }
 
-    /// Creates an AgentRun from a manifest, as it stands.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses it; see [`objects::refusal`].
+    /// Creates an AgentRun from exactly this manifest. See [`objects::refusal`].
     pub async fn create_run(&self, manifest: serde_json::Value) -> kube::Result<()> {
         objects::create::<AgentRun>(&self.client, &self.namespace, manifest).await.map(drop)
     }
 
     /// Creates an AgentDefinition of this name.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses it.
     pub async fn create_definition(&self, name: &str, definition: &Definition) -> Result {
         objects::create::<AgentDefinition>(&self.client, &self.namespace, definition.manifest(name)).await?;
         Ok(())
     }
 
-    /// Changes an AgentDefinition by a merge patch of its `spec`.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses it.
+    /// Changes the `spec` of an AgentDefinition by a merge patch.
     pub async fn update_definition(&self, name: &str, definition: &Definition) -> Result {
         let change = json!({ "spec": definition.agent() });
         objects::patch::<AgentDefinition>(&self.client, &self.namespace, name, &change).await?;
@@ -135,7 +105,7 @@ impl TestContext {
         Run::new(self, name)
     }
 
-    /// An API of this world's namespace.
+    /// An API of the test's namespace.
     pub fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
@@ -143,11 +113,7 @@ impl TestContext {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Ends the story: judges once more what holds for every run of every story, and removes the namespace.
-    ///
-    /// # Errors
-    ///
-    /// An attempt had more than one pod, or the API server does not answer.
+    /// Ends the test: checks that no attempt had more than one pod, and deletes the namespace.
     pub async fn end(mut self) -> Result {
         self.audit.expect_one_pod_per_attempt()?;
         Api::<Namespace>::all(self.client.clone())
@@ -157,21 +123,17 @@ impl TestContext {
         Ok(())
     }
 
-    /// Ends a story whose namespace is gone.
-    ///
-    /// # Errors
-    ///
-    /// An attempt had more than one pod.
-    pub fn forget(mut self) -> Result {
+    /// Ends a test that has deleted its namespace itself. It makes the same check as [`Self::end`].
+    pub fn end_without_namespace(mut self) -> Result {
         self.audit.expect_one_pod_per_attempt()?;
         self.ended = true;
         Ok(())
     }
 
-    /// What a person would look at first.
+    /// Prints the runs, their pods, the events and the operator's log.
     fn dump(&self) {
         let namespace = &self.namespace;
-        // One line a run, so that the error, which comes after all this, is not lost among it.
+        // One line per run: the test's error is printed after all this and must stay visible.
         let status = "jsonpath={range .items[*]}{.metadata.name}{'\\t'}{.status.attempt}{'\\t'}{.status.recovery}{'\\n'}{end}";
         for args in [
             ["get", "agentruns,agentdefinitions,pods", "-o", "wide"].as_slice(),
@@ -192,6 +154,34 @@ impl TestContext {
     }
 }
 
+impl TestContext {
+    /// A client that impersonates this user. It does not retry.
+    pub async fn as_user(&self, user: &str) -> Result<Client> {
+        let mut config = config().await?;
+        config.auth_info.impersonate = Some(user.to_owned());
+        config.default_retry = false;
+        Ok(Client::try_from(config)?)
+    }
+
+    /// Grants this user `verbs` on `resources` of an API group, in the test's namespace.
+    pub async fn grant(&self, user: &str, group: &str, resources: &[&str], verbs: &[&str]) -> Result {
+        let name = format!("{user}-{}", resources.join("-")).replace('/', "-");
+        let role = json!({
+            "metadata": { "name": name },
+            "rules": [{ "apiGroups": [group], "resources": resources, "verbs": verbs }],
+        });
+        objects::create::<Role>(&self.client, &self.namespace, role).await?;
+        let api = "rbac.authorization.k8s.io";
+        let binding = json!({
+            "metadata": { "name": name },
+            "roleRef": { "apiGroup": api, "kind": "Role", "name": name },
+            "subjects": [{ "apiGroup": api, "kind": "User", "name": user }],
+        });
+        objects::create::<RoleBinding>(&self.client, &self.namespace, binding).await?;
+        Ok(())
+    }
+}
+
 impl Drop for TestContext {
     fn drop(&mut self) {
         if self.ended {
@@ -201,7 +191,7 @@ impl Drop for TestContext {
         if std::env::var_os(KEEP).is_none() {
             let args = ["delete", "namespace", &self.namespace, "--wait=false", "--ignore-not-found"];
             if let Err(error) = process::run_blocking("kubectl", args) {
-                println!("cannot remove the namespace: {error:#}");
+                println!("cannot delete the namespace: {error:#}");
             }
         }
     }

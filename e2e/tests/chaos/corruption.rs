@@ -24,7 +24,7 @@ async fn a_damaged_checkpoint_is_never_resumed_from_and_the_run_goes_on_behind_i
     let run = ctx.start("run", &agent("retrySameKey")).await?;
     let reader = ctx.start("reader", &agent("readOnly").spec(last_good.clone())).await?;
     for run in [&run, &reader] {
-        run.wait("to have committed turn 2", secs(60), |status| status.turn() == 2).await?;
+        run.wait_until("to have committed turn 2", secs(60), |status| status.turn() == 2).await?;
     }
 
     let rows = |name: &str| {
@@ -43,10 +43,11 @@ async fn a_damaged_checkpoint_is_never_resumed_from_and_the_run_goes_on_behind_i
     consistently("no pod", secs(5), async || ctx.audit.expect_pods(&run.name, [1])).await?;
 
     // The turn after the last good checkpoint has made a call: going back might let it take effect again.
-    run.change(last_good).await?;
-    let names_calls =
-        |status: &dalsegno_crds::AgentRunStatus| status.reason_and_message(ConditionType::Held).1.contains("might repeat");
-    run.wait("to name the calls in the gap", secs(30), names_calls).await?;
+    run.patch_spec(last_good).await?;
+    let names_calls = |status: &dalsegno_crds::AgentRunStatus| {
+        status.reason_and_message(ConditionType::Held).1.contains("might repeat")
+    };
+    run.wait_until("to name the calls in the gap", secs(30), names_calls).await?;
 
     // Where the turn has only read, it is done again.
     let status = reader.wait_for_success().await?;
@@ -57,7 +58,7 @@ async fn a_damaged_checkpoint_is_never_resumed_from_and_the_run_goes_on_behind_i
     postgres
         .execute(&format!("UPDATE boundaries SET ops = substr(ops, 1, length(ops) - 1) {restored}"))
         .await?;
-    run.change(json!({ "recovery": { "resetGeneration": 1 } })).await?;
+    run.patch_spec(json!({ "recovery": { "resetGeneration": 1 } })).await?;
     let status = run.wait_for_success().await?;
     assert_eq!(status.attempt().resumed_from_turn, Some(2));
     run.expect_nothing_lost_or_repeated(TURNS).await?;

@@ -42,7 +42,7 @@ impl<'c> Healthy<'c> {
     /// How far each has come.
     pub async fn turns(&self) -> Result<Vec<i32>> {
         let keys: Vec<String> = self.runs.iter().map(Run::key).collect();
-        try_join_all(keys.iter().map(|key| self.ctx.ledger.turn(key))).await
+        try_join_all(keys.iter().map(|key| self.ctx.ledger.highest_turn(key))).await
     }
 
     /// For as long as it would take to be noticed: no other attempt, nothing charged.

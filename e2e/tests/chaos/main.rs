@@ -1,10 +1,10 @@
-//! Stories that break the cluster or Dal Segno itself: one after the other (`--test-threads=1`).
+//! Tests that break the cluster or Dal Segno itself. They run one after the other (`--test-threads=1`).
 
 mod corruption;
 mod healthy;
 mod nodes;
-mod operator_away;
 mod operator_crash;
+mod operator_scaled_down;
 mod outages;
 mod postgres;
 mod prior_run;

@@ -47,15 +47,15 @@ async fn a_node_cut_off_with_its_container_running_is_left_behind_and_its_zombie
 
     let link = ctx.cluster()?.cut_link(FAULTY_NODE).await?;
     let cut = Instant::now();
-    let turn = ctx.ledger.turn(&beating.key()).await?;
+    let turn = ctx.ledger.highest_turn(&beating.key()).await?;
     beating.wait_for_turn(turn + 1).await?;
     let took = cut.elapsed();
     assert!(took <= FIRST_NEW_TURN, "the first new turn elsewhere took {took:?}");
-    let turn = ctx.ledger.turn(&quiet.key()).await?;
+    let turn = ctx.ledger.highest_turn(&quiet.key()).await?;
     quiet.wait_for_turn(turn + 1).await?;
     assert!(zombie.any_alive(), "its container should still run, cut off");
 
-    link.now().await?;
+    link.undo().await?;
     eventually("the zombie to be told that it is fenced off", secs(30), async || {
         let notes = beating.notes().await?;
         Ok(notes.iter().any(|note| note.attempt == 1 && note.note == "fenced").then_some(()))
@@ -82,7 +82,7 @@ async fn a_node_without_power_is_left_behind_and_a_name_created_again_starts_ane
     let power = ctx.cluster()?.kill_node(FAULTY_NODE).await?;
     let lost = Instant::now();
     objects::delete::<AgentRun>(&ctx.client, &ctx.namespace, &doomed.name).await?;
-    let turn = ctx.ledger.turn(&run.key()).await?;
+    let turn = ctx.ledger.highest_turn(&run.key()).await?;
     run.wait_for_turn(turn + 1).await?;
     let took = lost.elapsed();
     assert!(took <= FIRST_NEW_TURN, "the first new turn elsewhere took {took:?}");
@@ -104,7 +104,7 @@ async fn a_node_without_power_is_left_behind_and_a_name_created_again_starts_ane
     );
     assert_eq!(status.causes().first(), Some(&Cause::NameTaken));
 
-    power.now().await?;
+    power.undo().await?;
     has_gone_on_elsewhere(&run, &run.wait_for_success().await?).await?;
     ctx.end().await
 }
@@ -121,7 +121,7 @@ async fn a_kubelet_that_restarts_and_a_cable_that_is_out_for_a_moment_disturb_no
     cluster.restart_kubelet(FAULTY_NODE).await?;
     let link = cluster.cut_link(FAULTY_NODE).await?;
     tokio::time::sleep(secs(5)).await;
-    link.now().await?;
+    link.undo().await?;
     consistently("the first attempt", secs(8), async || ctx.audit.expect_pods(&run.name, [1])).await?;
     let status = run.wait_for_success().await?;
     assert_eq!(status.attempt().number, 1);

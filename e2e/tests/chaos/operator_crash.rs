@@ -73,13 +73,13 @@ async fn every_step(when: &str) -> Result {
     }
     let operator = ctx.operator.with_env(CRASH_AT, "nowhere").await?;
     for (run, point, death) in &runs {
-        operator.to(CRASH_AT, point).await?;
+        operator.set_env(CRASH_AT, point).await?;
         let recovered = recovered(&ctx, run, *death).await;
         recovered.map_err(|error| error.context(format!("{point}, {death:?}")))?;
     }
-    operator.to(CRASH_AT, &format!("{when}:create-run")).await?;
+    operator.set_env(CRASH_AT, &format!("{when}:create-run")).await?;
     taken_up(&ctx).await?;
-    operator.to(CRASH_AT, &format!("{when}:mark-deleted")).await?;
+    operator.set_env(CRASH_AT, &format!("{when}:mark-deleted")).await?;
     deleted(&ctx).await?;
     operator.revert().await?;
     ctx.end().await

@@ -30,7 +30,7 @@ async fn a_frozen_process_then_no_api_server_then_no_process_move_no_epoch_and_r
 async fn the_process_is_frozen(ctx: &TestContext) -> Result {
     let frozen = ctx.operator.processes(&ctx.cluster()?).await?.freeze().await?;
     tokio::time::sleep(secs(25)).await;
-    frozen.now().await
+    frozen.undo().await
 }
 
 /// Turns need no API server; and when it is back, a node that flaps then is given its time.
@@ -43,10 +43,10 @@ async fn the_api_server_is_away(ctx: &TestContext, healthy: &Healthy<'_>) -> Res
     for ((run, before), after) in healthy.runs.iter().zip(&before).zip(&after) {
         assert!(after - before >= 10, "run {} went from turn {before} to {after} in half a minute", run.name);
     }
-    away.now().await?;
+    away.undo().await?;
     let flap = cluster.cut_link(FAULTY_NODE).await?;
     tokio::time::sleep(secs(4)).await;
-    flap.now().await
+    flap.undo().await
 }
 
 /// As in every upgrade: the gateway is away for a few seconds, then serves at another address.

@@ -52,10 +52,10 @@ async fn a_store_and_then_a_gateway_away_for_a_minute_move_no_epoch_and_a_recove
     let is_unknown = |status: &dalsegno_crds::AgentRunStatus| {
         status.reason_and_message(ConditionType::Ready).0 == Reason::StoreUnavailable.as_str()
     };
-    evicted.wait("to say that the store is away", secs(40), is_unknown).await?;
+    evicted.wait_until("to say that the store is away", secs(40), is_unknown).await?;
     consistently("no second attempt", secs(40), async || ctx.audit.expect_pods(&evicted.name, [1])).await?;
     tokio::time::sleep(secs(15)).await;
-    away.now().await?;
+    away.undo().await?;
     let status = evicted.wait_for(Summary::Succeeded, secs(60)).await?;
     assert_eq!((status.recovery().recovery_attempts, status.recovery().disruptions), (0, 1));
     evicted.expect_nothing_lost_or_repeated(12).await?;

@@ -15,8 +15,7 @@ async fn vanish(ctx: &TestContext, run: &Run<'_>) -> Result {
     objects::patch::<AgentRun>(&ctx.client, &ctx.namespace, &run.name, &unfinalized).await?;
     objects::delete::<AgentRun>(&ctx.client, &ctx.namespace, &run.name).await?;
     eventually(format!("run {} and its pod to be gone", run.name), secs(40), async || {
-        let gone =
-            ctx.api::<AgentRun>().get_opt(&run.name).await?.is_none() && run.pods().await?.is_empty();
+        let gone = ctx.api::<AgentRun>().get_opt(&run.name).await?.is_none() && run.pods().await?.is_empty();
         Ok(gone.then_some(()))
     })
     .await
@@ -26,8 +25,7 @@ async fn vanish(ctx: &TestContext, run: &Run<'_>) -> Result {
 async fn a_run_created_again_after_its_object_vanished_is_held_until_a_person_says_adopt_or_ignore() -> Result
 {
     let ctx = TestContext::new("prior").await?;
-    let (adopted, ignored) =
-        (ctx.start("adopted", &agent()).await?, ctx.start("ignored", &agent()).await?);
+    let (adopted, ignored) = (ctx.start("adopted", &agent()).await?, ctx.start("ignored", &agent()).await?);
     adopted.wait_for_turn(4).await?;
     ignored.wait_for_turn(4).await?;
     let away = ctx.operator.scale_down().await?;
@@ -53,8 +51,8 @@ async fn a_run_created_again_after_its_object_vanished_is_held_until_a_person_sa
     })
     .await?;
 
-    adopted.change(json!({ "onPriorRun": "Adopt" })).await?;
-    ignored.change(json!({ "onPriorRun": "Ignore" })).await?;
+    adopted.patch_spec(json!({ "onPriorRun": "Adopt" })).await?;
+    ignored.patch_spec(json!({ "onPriorRun": "Ignore" })).await?;
     let status = adopted.wait_for_success().await?;
     let resumed = status.attempt().resumed_from_turn.unwrap_or(0);
     assert!(resumed >= 3, "it should go on after what was committed, not after turn {resumed}");

@@ -28,12 +28,14 @@ async fn an_uninstall_strands_no_pod_lets_a_namespace_go_and_a_new_install_takes
         one.wait_for_turn(3).await?;
     }
     let line = line_of_the_notes().await?;
-    let reinstall = UndoGuard::by(install::helm_command(&install::values()));
+    let reinstall = UndoGuard::new(install::helm_command(&install::values()));
     process::run("helm", ["uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"]).await?;
 
     moved.evict().await?;
-    eventually("the evicted pod to be gone", secs(30), async || Ok(moved.pods().await?.is_empty().then_some(())))
-        .await?;
+    eventually("the evicted pod to be gone", secs(30), async || {
+        Ok(moved.pods().await?.is_empty().then_some(()))
+    })
+    .await?;
     assert_eq!(run.pods().await?.len(), 1, "an uninstall should leave live workers alone");
     process::run("sh", ["-c", &line]).await?;
     let namespaces: Api<Namespace> = Api::all(doomed.client.clone());
@@ -43,8 +45,8 @@ async fn an_uninstall_strands_no_pod_lets_a_namespace_go_and_a_new_install_takes
     })
     .await?;
 
-    reinstall.now().await?;
-    ctx.operator.rolled_out().await?;
+    reinstall.undo().await?;
+    ctx.operator.wait_for_rollout().await?;
     assert_eq!(run.wait_for_success().await?.attempt().number, 1);
     let status = moved.wait_for_success().await?;
     assert_eq!(status.attempt().number, 2);
@@ -53,6 +55,6 @@ async fn an_uninstall_strands_no_pod_lets_a_namespace_go_and_a_new_install_takes
         one.expect_nothing_lost_or_repeated(30).await?;
         one.delete(secs(30)).await?;
     }
-    doomed.forget()?;
+    doomed.end_without_namespace()?;
     ctx.end().await
 }

@@ -132,7 +132,7 @@ async fn what_a_run_is_made_of_cannot_change() -> Result {
             .map_err(|error| error.context(format!("{change}")))?;
         assert!(said.contains(told), "{change}: {said:?} should tell {told:?}");
     }
-    held.change(json!({ "recovery": { "maxDisruptions": 3 } })).await?;
+    held.patch_spec(json!({ "recovery": { "maxDisruptions": 3 } })).await?;
     ctx.end().await
 }
 

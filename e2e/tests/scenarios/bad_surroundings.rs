@@ -94,17 +94,17 @@ async fn a_definition_that_was_accepted_says_when_its_namespace_refuses_it() -> 
 async fn an_image_that_cannot_be_pulled_is_named_and_the_start_is_not_charged() -> Result {
     let ctx = TestContext::new("no-image").await?;
     let agent = Agent::new(short())
-        .with(|it| it.image("registry.dalsegno.test/no-such-image:1"))
+        .with_definition(|it| it.image("registry.dalsegno.test/no-such-image:1"))
         .spec(json!({ "liveness": { "startDeadlineSeconds": 8 } }));
     let run = ctx.start("run", &agent).await?;
     let pulling = |status: &dalsegno_crds::AgentRunStatus| {
         status.reason_and_message(ConditionType::WorkerReady).0 == Reason::ImagePullFailed.as_str()
     };
-    let status = run.wait("to say that its image cannot be pulled", SOON, pulling).await?;
+    let status = run.wait_until("to say that its image cannot be pulled", SOON, pulling).await?;
     let (_, message) = status.reason_and_message(ConditionType::WorkerReady);
     assert!(message.contains("no-such-image"), "{message}");
 
-    let status = run.wait("to be tried again", secs(30), |status| status.attempt().number == 2).await?;
+    let status = run.wait_until("to be tried again", secs(30), |status| status.attempt().number == 2).await?;
     let end = status.attempt_end(1)?;
     assert!(matches!(end.cause, Cause::StartDeadline | Cause::ImageUnavailable), "{end:?}");
     assert!(!end.charged);
@@ -127,7 +127,7 @@ async fn a_run_over_quota_tries_the_same_attempt_again_and_starts_once_there_is_
     let refused = |status: &dalsegno_crds::AgentRunStatus| {
         status.reason_and_message(ConditionType::WorkerReady).0 == Reason::QuotaExceeded.as_str()
     };
-    let status = run.wait("to say that the quota is exceeded", SOON, refused).await?;
+    let status = run.wait_until("to say that the quota is exceeded", SOON, refused).await?;
     assert_eq!(status.summary, Some(Summary::Pending));
     consistently("attempt 1", secs(4), async || {
         anyhow::ensure!(run.status().await?.attempt().number <= 1, "it took another attempt");

@@ -37,7 +37,11 @@ async fn a_token_of_another_pod_run_namespace_or_audience_does_not_attach() -> R
     assert_eq!(worker.attach().await?.problem()?.code, Code::Fenced, "a pod that only looks like the run's");
 
     worker.token = right;
-    assert_eq!(worker.attached().await?.decision, Decision::Fresh, "the right one is heard all the same");
+    assert_eq!(
+        worker.attach_when_ready().await?.decision,
+        Decision::Fresh,
+        "the right one is heard all the same"
+    );
     assert_eq!(run.status().await?.attempt().number, 1);
     elsewhere.end().await?;
     ctx.end().await
@@ -66,8 +70,8 @@ async fn a_call_without_the_capability_of_the_attached_process_is_refused() -> R
     let ctx = TestContext::new("capability").await?;
     let run = mute(&ctx, "run").await?;
     let worker = Worker::for_pod(&ctx.client, &run.pod().await?).await?;
-    worker.attached().await?;
-    let stranger = worker.restarted();
+    worker.attach_when_ready().await?;
+    let stranger = worker.with_new_instance();
     assert_eq!(stranger.commit(1, json!({})).await?.problem()?.code, Code::Fenced);
     let bearer_of_attach = Worker { instance: worker.token.clone(), ..worker.clone() };
     assert_eq!(bearer_of_attach.commit(1, json!({})).await?.problem()?.code, Code::Unauthenticated);
@@ -80,11 +84,12 @@ async fn a_second_process_of_the_same_pod_is_refused_and_the_attempt_has_crashed
     let ctx = TestContext::new("second-process").await?;
     let run = mute(&ctx, "run").await?;
     let worker = Worker::for_pod(&ctx.client, &run.pod().await?).await?;
-    worker.attached().await?;
-    worker.attached().await?;
-    assert_eq!(worker.restarted().attach().await?.problem()?.code, Code::AttemptSpent);
+    worker.attach_when_ready().await?;
+    worker.attach_when_ready().await?;
+    assert_eq!(worker.with_new_instance().attach().await?.problem()?.code, Code::AttemptSpent);
     let limit = dalsegno_e2e::wait::secs(30);
-    let status = run.wait("to take the next attempt", limit, |status| status.attempt().number == 2).await?;
+    let status =
+        run.wait_until("to take the next attempt", limit, |status| status.attempt().number == 2).await?;
     let end = status.attempt_end(1)?;
     assert_eq!((end.cause, end.charged), (dalsegno_crds::Cause::ProcessRestarted, true));
     assert_eq!(worker.commit(1, json!({})).await?.problem()?.code, Code::Fenced);
@@ -96,10 +101,10 @@ async fn the_same_turn_again_is_a_duplicate_with_the_same_bytes_and_a_conflict_w
     let ctx = TestContext::new("turns").await?;
     let run = mute(&ctx, "run").await?;
     let worker = Worker::for_pod(&ctx.client, &run.pod().await?).await?;
-    worker.attached().await?;
+    worker.attach_when_ready().await?;
     let one = commit(json!({ "n": 1 })).to_string();
-    let first: CommitResponse = worker.send("turns/1", one.clone()).await?.ok()?;
-    let again: CommitResponse = worker.send("turns/1", one.clone()).await?.ok()?;
+    let first: CommitResponse = worker.send("turns/1", one.clone()).await?.json()?;
+    let again: CommitResponse = worker.send("turns/1", one.clone()).await?.json()?;
     assert_eq!((first.result, again.result), (CommitResult::Ok, CommitResult::Duplicate));
     assert_eq!(first.head, again.head);
 
@@ -123,7 +128,7 @@ async fn a_body_that_is_no_request_is_refused_and_costs_nobody_else_anything() -
     let ctx = TestContext::new("bodies").await?;
     let run = mute(&ctx, "run").await?;
     let worker = Worker::for_pod(&ctx.client, &run.pod().await?).await?;
-    worker.attached().await?;
+    worker.attach_when_ready().await?;
     for malformed in ["", "{", "nonsense", "[]", "{\"commitId\":\"1\"}", "{\"commitId\":\"\\ud800\"}"] {
         let answer = worker.send("turns/1", malformed).await?;
         assert_eq!(answer.problem()?.code, Code::Invalid, "{malformed}");
@@ -137,7 +142,7 @@ async fn a_body_that_is_no_request_is_refused_and_costs_nobody_else_anything() -
     let id = uuid::Uuid::new_v4();
     let deep = format!("{{\"commitId\":\"{id}\",\"state\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
     assert_eq!(worker.send("turns/1", deep).await?.problem()?.code, Code::Invalid);
-    for length in [Length::Declared, Length::Unknown] {
+    for length in [Length::Declared, Length::Chunked] {
         let answer = flood(&worker, "turns/1", 1 << 30, length).await?;
         assert_eq!(answer.status, 413, "{length:?}: {answer:?}");
     }

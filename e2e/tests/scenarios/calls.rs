@@ -40,7 +40,7 @@ async fn a_key_that_the_tool_refused_holds_the_run_until_a_person_says_how_the_c
     let ctx = TestContext::new("refused-key").await?;
     let run = ctx.start("run", &Agent::new(json!({ "neverAttach": true }))).await?;
     let worker = Worker::for_pod(&ctx.client, &run.pod().await?).await?;
-    worker.attached().await?;
+    worker.attach_when_ready().await?;
     let claim = json!({ "claimId": uuid::Uuid::from_u128(1), "policy": "retrySameKey", "key": "k-1" });
     assert_eq!(worker.post("calls/pay/claim", claim).await?.status, 200);
     let refused =
@@ -58,7 +58,8 @@ async fn a_key_that_the_tool_refused_holds_the_run_until_a_person_says_how_the_c
     assert!(listed.contains("keyRefused") && listed.contains("a person must settle it"), "{listed}");
     let reason = ["--outcome", "completed", "--reason", "it is in the ledger", "--by", "a story"];
     operator::run(&[&["settle", &run.key(), "pay"], &reason[..]].concat()).await?;
-    run.wait("to take the next attempt", secs(60), |status| status.summary != Some(Summary::Held)).await?;
+    run.wait_until("to take the next attempt", secs(60), |status| status.summary != Some(Summary::Held))
+        .await?;
     ctx.end().await
 }
 

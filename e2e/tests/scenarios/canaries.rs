@@ -56,7 +56,7 @@ async fn what_an_agent_is_given_and_commits_is_in_no_status_event_log_or_metric(
         ],
     }));
     let run = ctx.start("run", &agent).await?;
-    run.wait("to stand after turn 2", secs(60), |status| status.turn() == 2).await?;
+    run.wait_until("to stand after turn 2", secs(60), |status| status.turn() == 2).await?;
     run.delete_pod(&DeleteParams::default()).await?;
     let held = run.wait_for(Summary::Held, secs(60)).await?;
     assert_eq!(held.reason, Some(Reason::EffectUnknown));
@@ -92,7 +92,7 @@ async fn what_a_worker_says_beside_its_state_is_in_no_status_event_log_or_metric
     };
 
     let first = Worker::for_pod(&ctx.client, &run.pod().await?).await?;
-    first.attached().await?;
+    first.attach_when_ready().await?;
     let mut plan = boundary();
     plan["calls"] = json!([{ "id": canary, "policy": "probe", "key": canary, "arguments": canary }]);
     let put =
@@ -105,10 +105,10 @@ async fn what_a_worker_says_beside_its_state_is_in_no_status_event_log_or_metric
         assert_eq!(first.post(&path, body).await?.status, 200, "{path}");
     }
     run.delete_pod(&DeleteParams::default()).await?;
-    run.wait("to take its second attempt", secs(60), |status| status.attempt().number == 2).await?;
+    run.wait_until("to take its second attempt", secs(60), |status| status.attempt().number == 2).await?;
 
     let second = Worker::for_pod(&ctx.client, &run.pod().await?).await?;
-    second.attached().await?;
+    second.attach_when_ready().await?;
     assert_eq!(second.post("turns/1", boundary()).await?.problem()?.code, Code::UnsettledCalls);
     let found = json!({ "outcome": "completed", "reason": canary, "result": canary });
     assert_eq!(second.post(&format!("calls/{canary}/settle"), found).await?.status, 200);

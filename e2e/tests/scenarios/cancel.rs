@@ -6,7 +6,7 @@ use dalsegno_crds::{ConditionType, Reason, Summary};
 use dalsegno_e2e::StatusExt;
 use dalsegno_e2e::objects::{has_ended, refusal};
 use dalsegno_e2e::wait::{eventually, secs};
-use dalsegno_e2e::{Agent, Result, Worker, TestContext};
+use dalsegno_e2e::{Agent, Result, TestContext, Worker};
 use dalsegno_protocol::{Code, Flags};
 use serde_json::json;
 
@@ -19,14 +19,16 @@ async fn a_cancel_is_heard_within_one_turn_and_the_run_ends_as_cancelled() -> Re
     let run = ctx.start("run", &Agent::new(json!({ "turns": 60, "turnSeconds": 1 }))).await?;
     run.wait_for_turn(3).await?;
     run.cancel().await?;
-    let turn = ctx.ledger.turn(&run.key()).await?;
+    let turn = ctx.ledger.highest_turn(&run.key()).await?;
 
     let status = run.wait_for(Summary::Cancelled, BY_ITSELF).await?;
     assert!(status.turn() <= turn + 1, "cancelled in turn {turn}, it went on to {}", status.turn());
     assert!(status.is_true(ConditionType::Finished) && !status.is_true(ConditionType::Succeeded));
     assert_eq!(status.recovery().recovery_attempts, 0, "a cancelled run has not crashed");
-    eventually("the worker to end", BY_ITSELF, async || Ok(run.pods().await?.iter().all(has_ended).then_some(())))
-        .await?;
+    eventually("the worker to end", BY_ITSELF, async || {
+        Ok(run.pods().await?.iter().all(has_ended).then_some(()))
+    })
+    .await?;
     let again = run.try_patch_spec(json!({ "operatingMode": "Running" })).await;
     assert!(refusal(again)?.contains("stays cancelled"));
     ctx.audit.expect_pods(&run.name, [1])?;
@@ -39,11 +41,11 @@ async fn after_the_acknowledgement_of_a_cancel_nothing_more_is_accepted() -> Res
     let ctx = TestContext::new("cancel-ack").await?;
     let run = ctx.start("run", &Agent::new(json!({ "neverAttach": true }))).await?;
     let worker = Worker::for_pod(&ctx.client, &run.pod().await?).await?;
-    worker.attached().await?;
+    worker.attach_when_ready().await?;
     assert_eq!(worker.commit(1, json!({ "n": 1 })).await?.status, 200);
-    run.cancel_because("it reads the wrong mailbox").await?;
+    run.cancel_with_reason("it reads the wrong mailbox").await?;
     eventually("the cancel to be heard", secs(60), async || {
-        let flags: Flags = worker.beat().await?.ok()?;
+        let flags: Flags = worker.heartbeat().await?.json()?;
         Ok(flags.cancel.then_some(()))
     })
     .await?;
@@ -73,7 +75,7 @@ async fn a_run_that_finished_before_it_was_cancelled_stays_completed() -> Result
     run.cancel().await?;
     let generation = run.object().await?.metadata.generation;
     let status = run
-        .wait("to have seen the cancel", secs(60), |status| status.observed_generation == generation)
+        .wait_until("to have seen the cancel", secs(60), |status| status.observed_generation == generation)
         .await?;
     assert_eq!(status.summary, Some(Summary::Succeeded));
     assert_eq!(status.reason, Some(Reason::Completed));

@@ -20,7 +20,7 @@ async fn a_frozen_worker_that_heartbeats_is_replaced_and_its_zombie_is_refused_a
     run.wait_for_attempt(2, secs(30)).await?;
 
     let before = run.notes().await?.len();
-    frozen.now().await?;
+    frozen.undo().await?;
     eventually("the zombie to be told that it is fenced off", secs(20), async || {
         let notes = run.notes().await?;
         let fenced = notes.iter().skip(before).any(|note| note.attempt == 1 && note.note == "fenced");

@@ -41,7 +41,9 @@ async fn a_held_run_goes_on_with_a_fixed_agent_and_a_raised_reset_generation() -
     let good = Definition::new().spec(json!({ "agentVersion": "1.0" }));
     let broken = good.clone().container(json!({ "image": EXAMPLE, "command": ["/ledger", "no-address"] }));
     ctx.create_definition("agent", &good).await?;
-    let run = ctx.start("run", &Agent::from_definition("agent", json!({ "turns": 20, "turnSeconds": 0.3 }))).await?;
+    let run = ctx
+        .start("run", &Agent::from_definition("agent", json!({ "turns": 20, "turnSeconds": 0.3 })))
+        .await?;
     run.wait_for_turn(4).await?;
     ctx.update_definition("agent", &broken).await?;
     run.evict().await?;
@@ -56,7 +58,7 @@ async fn a_held_run_goes_on_with_a_fixed_agent_and_a_raised_reset_generation() -
     let turn = status.turn();
 
     ctx.update_definition("agent", &good).await?;
-    run.change(json!({ "recovery": { "resetGeneration": 1 } })).await?;
+    run.patch_spec(json!({ "recovery": { "resetGeneration": 1 } })).await?;
     let status = run.wait_for_success().await?;
     assert_eq!(status.attempt().number, 5);
     assert_eq!(status.attempt().resumed_from_turn, Some(turn));
@@ -118,14 +120,14 @@ async fn a_lower_reset_generation_does_nothing_and_a_hold_whose_cause_stands_com
     .spec(json!({ "recovery": { "maxAttemptsWithoutProgress": 1, "resetGeneration": 5 } }));
     let run = ctx.start("run", &agent).await?;
     run.wait_for(Summary::Held, secs(60)).await?;
-    run.change(json!({ "recovery": { "resetGeneration": 4 } })).await?;
+    run.patch_spec(json!({ "recovery": { "resetGeneration": 4 } })).await?;
     consistently("held by a lower number", secs(3), async || ctx.audit.expect_pods(&run.name, 1..=2)).await?;
 
-    run.change(json!({ "recovery": { "resetGeneration": 6 } })).await?;
+    run.patch_spec(json!({ "recovery": { "resetGeneration": 6 } })).await?;
     let held_again = |status: &dalsegno_crds::AgentRunStatus| {
         status.summary == Some(Summary::Held) && status.recovery().recovery_attempts == 3
     };
-    let status = run.wait("to be held again", secs(60), held_again).await?;
+    let status = run.wait_until("to be held again", secs(60), held_again).await?;
     assert_eq!(status.recovery().observed_reset_generation, Some(6));
     ctx.audit.expect_pods(&run.name, 1..=3)?;
     ctx.end().await

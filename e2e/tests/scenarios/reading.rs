@@ -84,7 +84,7 @@ async fn a_person_who_may_reads_over_http_what_the_run_has_committed_and_nobody_
         Ok((read(auditor, "state").await?.status == 200).then_some(()))
     })
     .await?;
-    let checkpoint: Checkpoint = read(auditor, "checkpoint?turn=3").await?.ok()?;
+    let checkpoint: Checkpoint = read(auditor, "checkpoint?turn=3").await?.json()?;
     assert_eq!((checkpoint.turn, checkpoint.run), (3, run.key()));
     assert_eq!(
         checkpoint.image_digest,

@@ -95,7 +95,7 @@ async fn block_holds_with_both_versions_and_the_way_out_which_then_leads_on() ->
 
     let compatible = new_definition(&new.by_digest).spec(json!({ "compatibleWith": [old.digest] }));
     ctx.update_definition("agent", &compatible).await?;
-    run.change(json!({ "recovery": { "resetGeneration": 1 } })).await?;
+    run.patch_spec(json!({ "recovery": { "resetGeneration": 1 } })).await?;
     let status = run.wait_for_success().await?;
     assert_eq!(digest(&status), new.digest);
     assert_eq!(status.recovery().recovery_attempts, 0);

@@ -42,8 +42,7 @@ async fn quiet_runs_cost_no_write() -> Result {
     let hang = json!({ "turn": 2, "at": "start", "do": "hang" });
     let crash = json!({ "turn": 1, "at": "start", "do": "exit:1" });
     let once = json!({ "recovery": { "maxAttemptsWithoutProgress": 1 } });
-    let waiting =
-        ctx.start("waiting", &Agent::new(json!({ "turnSeconds": 0.1, "script": [hang] }))).await?;
+    let waiting = ctx.start("waiting", &Agent::new(json!({ "turnSeconds": 0.1, "script": [hang] }))).await?;
     let held = ctx.start("held", &Agent::new(json!({ "script": [crash] })).spec(once)).await?;
     let finished = ctx.start("finished", &Agent::new(json!({ "turns": 1, "turnSeconds": 0.1 }))).await?;
     let missing = ctx.start("missing", &Agent::from_definition("missing", json!({ "turns": 1 }))).await?;

@@ -1,4 +1,4 @@
-//! A connection that loses answers: a proxy inside the process, between the SDK and the gateway.
+//! A proxy inside the agent's process, between the SDK and the gateway, that can lose answers.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -8,22 +8,22 @@ use std::thread;
 
 use anyhow::Context;
 
-/// The proxy.
-pub struct Lossy {
+/// The proxy. Once armed, it loses the answer to the next call.
+pub struct LossyProxy {
     url: String,
     armed: Arc<AtomicBool>,
 }
 
-impl Lossy {
-    /// Listens on the loopback in front of this base URL.
-    pub fn before(url: &str) -> anyhow::Result<Self> {
+impl LossyProxy {
+    /// Starts a proxy on the loopback interface for the gateway with this base URL.
+    pub fn start(url: &str) -> anyhow::Result<Self> {
         let (gateway, path) = url
             .strip_prefix("http://")
             .and_then(|rest| rest.split_once('/'))
-            .with_context(|| format!("{url} is no URL of a gateway"))?;
+            .with_context(|| format!("{url} is not the URL of a gateway"))?;
         let listener = TcpListener::bind("127.0.0.1:0").context("listening for the SDK")?;
         let armed = Arc::new(AtomicBool::new(false));
-        let lossy = Self { url: format!("http://{}/{path}", listener.local_addr()?), armed: armed.clone() };
+        let proxy = Self { url: format!("http://{}/{path}", listener.local_addr()?), armed: armed.clone() };
         let gateway = gateway.to_owned();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -33,16 +33,16 @@ impl Lossy {
                 let _ = relay(client, server, &armed);
             }
         });
-        Ok(lossy)
+        Ok(proxy)
     }
 
-    /// What the SDK takes for the gateway.
+    /// The base URL for the SDK.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Loses the answer to the next call that is no heartbeat.
-    pub fn lose_next(&self) {
+    /// Loses the answer to the next call that is not a heartbeat.
+    pub fn lose_next_answer(&self) {
         self.armed.store(true, Ordering::SeqCst);
     }
 }
@@ -65,7 +65,7 @@ fn relay(client: TcpStream, server: TcpStream, armed: &Arc<AtomicBool>) -> std::
     Ok(())
 }
 
-/// Copies until either side closes or a chunk is not to `pass`; then closes both.
+/// Copies until one side closes or `pass` refuses a chunk. Then it closes both sides.
 fn copy(from: &mut TcpStream, to: &mut TcpStream, mut pass: impl FnMut(&[u8]) -> bool) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -87,8 +87,8 @@ mod tests {
     use super::*;
     use std::io::{BufRead, BufReader};
 
-    /// A gateway that answers every request with its number.
-    fn counting() -> String {
+    /// A gateway that answers each request with the number of requests before it.
+    fn counting_gateway() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/v1/runs/r1", listener.local_addr().unwrap());
         thread::spawn(move || {
@@ -96,25 +96,25 @@ mod tests {
                 let mut stream = BufReader::new(stream.unwrap());
                 while stream.by_ref().lines().next().is_some_and(|line| !line.unwrap().is_empty()) {}
                 let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1";
-                // Whoever loses an answer may close before it is written.
+                // The proxy may close the connection before the answer is written.
                 let _ = stream.get_mut().write_all(format!("{head}\r\n\r\n{count}").as_bytes());
             }
         });
         url
     }
 
-    fn post(lossy: &Lossy, path: &str) -> Option<String> {
-        let answer = ureq::post(format!("{}/{path}", lossy.url())).send_empty();
+    fn post(proxy: &LossyProxy, path: &str) -> Option<String> {
+        let answer = ureq::post(format!("{}/{path}", proxy.url())).send_empty();
         answer.ok().map(|mut answer| answer.body_mut().read_to_string().unwrap())
     }
 
     #[test]
-    fn the_next_call_is_heard_and_its_answer_lost() {
-        let lossy = Lossy::before(&counting()).unwrap();
-        assert_eq!(post(&lossy, "turns/1").as_deref(), Some("0"));
-        lossy.lose_next();
-        assert_eq!(post(&lossy, "heartbeat").as_deref(), Some("1"));
-        assert_eq!(post(&lossy, "turns/2"), None);
-        assert_eq!(post(&lossy, "turns/2").as_deref(), Some("3"));
+    fn the_next_call_reaches_the_gateway_and_its_answer_is_lost() {
+        let proxy = LossyProxy::start(&counting_gateway()).unwrap();
+        assert_eq!(post(&proxy, "turns/1").as_deref(), Some("0"));
+        proxy.lose_next_answer();
+        assert_eq!(post(&proxy, "heartbeat").as_deref(), Some("1"));
+        assert_eq!(post(&proxy, "turns/2"), None);
+        assert_eq!(post(&proxy, "turns/2").as_deref(), Some("3"));
     }
 }
