@@ -1,4 +1,4 @@
-//! A row of the store that is no longer what was committed.
+//! A row of the store is damaged.
 
 use dalsegno_crds::{ConditionType, Reason, Summary};
 use dalsegno_e2e::postgres::Postgres;
@@ -10,14 +10,14 @@ use serde_json::json;
 const TURNS: i32 = 6;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_checkpoint_is_never_resumed_from_and_the_run_goes_on_behind_it_or_once_its_row_is_restored()
+async fn a_run_never_resumes_from_a_damaged_checkpoint_but_from_the_one_before_or_once_the_row_is_restored()
 -> Result {
     let ctx = TestContext::new("corruption").await?;
     let postgres = Postgres::install(&ctx.client, 1).await?;
-    let waits = json!({ "attempt": 1, "turn": 3, "at": "start", "do": "hang" });
+    let hang = json!({ "attempt": 1, "turn": 3, "at": "start", "do": "hang" });
     let agent = |policy| {
         Agent::new(json!({
-            "turns": TURNS, "turnSeconds": 0.2, "onTerm": "exit143", "script": [waits], "callPolicy": policy,
+            "turns": TURNS, "turnSeconds": 0.2, "onTerm": "exit143", "script": [hang], "callPolicy": policy,
         }))
     };
     let last_good = json!({ "recovery": { "onCorruptCheckpoint": "LastGood" } });
@@ -42,14 +42,14 @@ async fn a_damaged_checkpoint_is_never_resumed_from_and_the_run_goes_on_behind_i
     assert!(message.contains("turn 2") && message.contains("turn 1"), "{message}");
     consistently("no pod", secs(5), async || ctx.audit.expect_pods(&run.name, [1])).await?;
 
-    // The turn after the last good checkpoint has made a call: going back might let it take effect again.
+    // The turn after the last good checkpoint has made a call. A rewind might let it take effect again, so the hold names it.
     run.patch_spec(last_good).await?;
-    let names_calls = |status: &dalsegno_crds::AgentRunStatus| {
-        status.reason_and_message(ConditionType::Held).1.contains("might repeat")
+    let names_call = |status: &dalsegno_crds::AgentRunStatus| {
+        status.reason_and_message(ConditionType::Held).1.contains("turn-2")
     };
-    run.wait_until("to name the calls in the gap", secs(30), names_calls).await?;
+    run.wait_until("to name the call of turn 2", secs(30), names_call).await?;
 
-    // Where the turn has only read, it is done again.
+    // If the turn's calls only read, the turn is run again.
     let status = reader.wait_for_success().await?;
     assert_eq!((status.attempt().number, status.attempt().resumed_from_turn), (2, Some(1)));
     reader.expect_nothing_lost_up_to(1, TURNS).await?;

@@ -1,4 +1,4 @@
-//! Twenty healthy runs that an outage must leave alone.
+//! Twenty healthy runs, which an outage must not disturb.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use dalsegno_e2e::{Agent, Result, Run, StatusExt, TestContext};
 use futures::future::try_join_all;
 use serde_json::json;
 
-/// How many they are.
+/// The number of runs.
 const RUNS: usize = 20;
 
-/// Long enough for the deadline of every worker to run out, were our silence counted as theirs.
-const AFTER: Duration = secs(15);
+/// Longer than every worker's heartbeat timeout. If the outage counted against the workers, they would be replaced by then.
+const OBSERVATION: Duration = secs(15);
 
-/// Runs, half of them on each node; every second one sends heartbeats, which bind it to ten seconds.
+/// Runs, half of them on each node. Every second one sends heartbeats, with a timeout of 10 s.
 pub struct Healthy<'c> {
-    /// All of them.
+    /// The runs.
     pub runs: Vec<Run<'c>>,
     ctx: &'c TestContext,
     turns: i32,
 }
 
 impl<'c> Healthy<'c> {
-    /// Starts them, each with so many turns of a second, and waits until all are well under way.
+    /// Starts the runs, each with this number of turns of one second, and waits until each has made four.
     pub async fn start(ctx: &'c TestContext, turns: i32) -> Result<Self> {
         let start = async |n: usize| {
             let script = json!({ "turns": turns, "turnSeconds": 1, "heartbeat": n.is_multiple_of(2) });
@@ -34,23 +34,23 @@ impl<'c> Healthy<'c> {
             ctx.start(&format!("run-{n:02}"), &agent).await
         };
         let runs = try_join_all((0..RUNS).map(start)).await?;
-        // By the fourth turn each has sent its first heartbeat.
+        // By then each has sent its first heartbeat.
         try_join_all(runs.iter().map(|run| run.wait_for_turn(4))).await?;
         Ok(Self { runs, ctx, turns })
     }
 
-    /// How far each has come.
+    /// The latest turn of each run.
     pub async fn turns(&self) -> Result<Vec<i32>> {
         let keys: Vec<String> = self.runs.iter().map(Run::key).collect();
         try_join_all(keys.iter().map(|key| self.ctx.ledger.highest_turn(key))).await
     }
 
-    /// For as long as it would take to be noticed: no other attempt, nothing charged.
-    pub async fn stay_in_their_first_attempts(&self) -> Result {
-        consistently("twenty runs in their first attempts", AFTER, async || {
+    /// Checks for 15 s that no run takes another attempt and nothing is counted.
+    pub async fn expect_first_attempts(&self) -> Result {
+        consistently("twenty runs in their first attempts", OBSERVATION, async || {
             let mut made = self.ctx.audit.all_pods_created()?;
             made.retain(|pod| pod.starts_with("run-"));
-            anyhow::ensure!(made.len() == self.runs.len(), "the audit log saw these pods made: {made:?}");
+            anyhow::ensure!(made.len() == self.runs.len(), "the audit log has these pods: {made:?}");
             Ok(())
         })
         .await?;
@@ -67,8 +67,8 @@ impl<'c> Healthy<'c> {
         Ok(())
     }
 
-    /// Each ends as if nothing had been.
-    pub async fn succeed(&self) -> Result {
+    /// Checks that each run succeeds in its first attempt, without a lost or repeated turn.
+    pub async fn expect_success(&self) -> Result {
         for run in &self.runs {
             let status = run.wait_for_success().await?;
             anyhow::ensure!(status.attempt().number == 1, "run {} took another attempt", run.name);

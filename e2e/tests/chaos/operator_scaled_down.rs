@@ -1,4 +1,4 @@
-//! The operator is scaled to 0.
+//! The operator is scaled down to 0.
 
 use dalsegno_crds::Class;
 use dalsegno_e2e::cluster::FAULTY_NODE;
@@ -6,17 +6,16 @@ use dalsegno_e2e::nodes::with_placement;
 use dalsegno_e2e::{Agent, Result, StatusExt, TestContext, process};
 use serde_json::json;
 
-/// Nothing of ours stands in a drain's way: no finalizer on a pod, no webhook.
+/// Dal Segno does not block a drain: it has no finalizer on pods and no webhook.
 #[tokio::test(flavor = "multi_thread")]
-async fn kubectl_drain_ends_without_the_operator_and_the_evicted_runs_go_on_uncharged_when_it_is_back()
--> Result {
-    let ctx = TestContext::new("operator-away").await?;
+async fn kubectl_drain_works_without_the_operator_which_later_resumes_the_evicted_runs_uncharged() -> Result {
+    let ctx = TestContext::new("operator-down").await?;
     ctx.schedule_on_faulty_node().await?;
     let mut runs = Vec::new();
     for (name, script) in [
-        ("beating", json!({ "turns": 30, "turnSeconds": 0.3, "heartbeat": true, "onTerm": "commit" })),
+        ("heartbeating", json!({ "turns": 30, "turnSeconds": 0.3, "heartbeat": true, "onTerm": "commit" })),
         ("quiet", json!({ "turns": 30, "turnSeconds": 0.3, "heartbeat": false, "onTerm": "exit1" })),
-        ("deaf", json!({ "turns": 30, "turnSeconds": 0.3, "onTerm": "default" })),
+        ("no-term-handler", json!({ "turns": 30, "turnSeconds": 0.3, "onTerm": "default" })),
     ] {
         runs.push(ctx.start(name, &with_placement(Agent::new(script))).await?);
     }
@@ -25,12 +24,12 @@ async fn kubectl_drain_ends_without_the_operator_and_the_evicted_runs_go_on_unch
     }
     ctx.schedule_anywhere().await?;
 
-    let away = ctx.operator.scale_down().await?;
+    let scaled_down = ctx.operator.scale_down().await?;
     let drained = process::kubectl(["drain", FAULTY_NODE, "--ignore-daemonsets", "--timeout=60s"]).await;
     let uncordoned = process::kubectl(["uncordon", FAULTY_NODE]).await;
     drained?;
     uncordoned?;
-    away.revert().await?;
+    scaled_down.revert().await?;
 
     for run in &runs {
         let status = run.wait_for_success().await?;

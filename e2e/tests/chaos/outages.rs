@@ -1,4 +1,4 @@
-//! Parts of ours, or of Kubernetes, that are away for a while. Our silence is not the workers'.
+//! Outages of Dal Segno or of Kubernetes. They must not count against the workers.
 
 use anyhow::Context;
 use dalsegno_e2e::cluster::FAULTY_NODE;
@@ -8,50 +8,51 @@ use serde_json::json;
 
 use crate::healthy::Healthy;
 
-/// The three outages share their runs.
+/// Three outages, one after the other, with the same runs.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_process_then_no_api_server_then_no_process_move_no_epoch_and_replace_no_pod() -> Result {
+async fn outages_of_the_process_and_of_the_api_server_move_no_epoch_and_replace_no_pod() -> Result {
     let ctx = TestContext::new("outages").await?;
     let healthy = Healthy::start(&ctx, 85).await?;
-    the_process_is_frozen(&ctx).await?;
-    healthy.stay_in_their_first_attempts().await.context("after the process was frozen")?;
-    the_api_server_is_away(&ctx, &healthy).await?;
-    healthy.stay_in_their_first_attempts().await.context("after the API server was away")?;
-    let away = ctx.operator.scale_down().await?;
+    freeze_process(&ctx).await?;
+    healthy.expect_first_attempts().await.context("after the process was frozen")?;
+    stop_api_server(&ctx, &healthy).await?;
+    healthy.expect_first_attempts().await.context("after the API server was stopped")?;
+    let scaled_down = ctx.operator.scale_down().await?;
     tokio::time::sleep(secs(60)).await;
-    away.revert().await?;
-    healthy.stay_in_their_first_attempts().await.context("after the process was away")?;
-    healthy.succeed().await?;
+    scaled_down.revert().await?;
+    healthy.expect_first_attempts().await.context("after the process was stopped")?;
+    healthy.expect_success().await?;
     ctx.end().await
 }
 
-/// For longer than every lease. It wakes up with an old clock, old caches and the sockets of workers that have long
-/// given up.
-async fn the_process_is_frozen(ctx: &TestContext) -> Result {
+/// Freezes the process for longer than every lease. It resumes with an old clock, old caches and connections that the workers
+/// have closed.
+async fn freeze_process(ctx: &TestContext) -> Result {
     let frozen = ctx.operator.processes(&ctx.cluster()?).await?.freeze().await?;
     tokio::time::sleep(secs(25)).await;
     frozen.undo().await
 }
 
-/// Turns need no API server; and when it is back, a node that flaps then is given its time.
-async fn the_api_server_is_away(ctx: &TestContext, healthy: &Healthy<'_>) -> Result {
+/// Stops the API server for 30 s. Turns continue without it. When it is back, a node that then loses its network for 4 s is
+/// not replaced.
+async fn stop_api_server(ctx: &TestContext, healthy: &Healthy<'_>) -> Result {
     let cluster = ctx.cluster()?;
     let before = healthy.turns().await?;
-    let away = cluster.stop("apiserver").await?;
+    let stopped = cluster.stop("apiserver").await?;
     tokio::time::sleep(secs(30)).await;
     let after = healthy.turns().await?;
     for ((run, before), after) in healthy.runs.iter().zip(&before).zip(&after) {
-        assert!(after - before >= 10, "run {} went from turn {before} to {after} in half a minute", run.name);
+        assert!(after - before >= 10, "run {} went from turn {before} to {after} in 30 s", run.name);
     }
-    away.undo().await?;
-    let flap = cluster.cut_link(FAULTY_NODE).await?;
+    stopped.undo().await?;
+    let link = cluster.cut_link(FAULTY_NODE).await?;
     tokio::time::sleep(secs(4)).await;
-    flap.undo().await
+    link.undo().await
 }
 
-/// As in every upgrade: the gateway is away for a few seconds, then serves at another address.
+/// As in every upgrade, the gateway is unavailable for a few seconds and then has another address.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_of_the_embedded_process_costs_no_worker_even_the_shortest_lease() -> Result {
+async fn a_restart_of_the_embedded_process_ends_no_attempt_even_with_the_shortest_lease() -> Result {
     let ctx = TestContext::new("short-lease").await?;
     let shortest = json!({ "liveness": { "heartbeatTimeoutSeconds": 10 } });
     let agent = Agent::new(json!({ "turns": 100, "turnSeconds": 0.3, "heartbeat": true })).spec(shortest);

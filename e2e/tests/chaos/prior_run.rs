@@ -1,4 +1,4 @@
-//! An AgentRun that vanished without its finalizer, as when a cluster is restored or rebuilt from Git.
+//! An AgentRun is removed without its finalizer, as when a cluster is restored or rebuilt from Git.
 
 use dalsegno_crds::{AgentRun, ConditionType, Reason, Summary};
 use dalsegno_e2e::wait::{consistently, eventually, secs};
@@ -9,8 +9,8 @@ fn agent() -> Agent {
     Agent::new(json!({ "turns": 20, "turnSeconds": 0.3 }))
 }
 
-/// The object goes without the operator's knowledge; its pod goes with it.
-async fn vanish(ctx: &TestContext, run: &Run<'_>) -> Result {
+/// Removes the AgentRun without the operator's knowledge. Kubernetes deletes its pod.
+async fn remove_without_finalizer(ctx: &TestContext, run: &Run<'_>) -> Result {
     let unfinalized = json!({ "metadata": { "finalizers": null } });
     objects::patch::<AgentRun>(&ctx.client, &ctx.namespace, &run.name, &unfinalized).await?;
     objects::delete::<AgentRun>(&ctx.client, &ctx.namespace, &run.name).await?;
@@ -22,19 +22,19 @@ async fn vanish(ctx: &TestContext, run: &Run<'_>) -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_created_again_after_its_object_vanished_is_held_until_a_person_says_adopt_or_ignore() -> Result
+async fn a_run_created_again_without_a_proper_deletion_is_held_until_a_person_sets_adopt_or_ignore() -> Result
 {
     let ctx = TestContext::new("prior").await?;
     let (adopted, ignored) = (ctx.start("adopted", &agent()).await?, ctx.start("ignored", &agent()).await?);
     adopted.wait_for_turn(4).await?;
     ignored.wait_for_turn(4).await?;
-    let away = ctx.operator.scale_down().await?;
-    vanish(&ctx, &adopted).await?;
-    vanish(&ctx, &ignored).await?;
+    let scaled_down = ctx.operator.scale_down().await?;
+    remove_without_finalizer(&ctx, &adopted).await?;
+    remove_without_finalizer(&ctx, &ignored).await?;
     for run in [&adopted, &ignored] {
         ctx.start(&run.name, &agent()).await?;
     }
-    away.revert().await?;
+    scaled_down.revert().await?;
 
     for run in [&adopted, &ignored] {
         let status = run.wait_for(Summary::Held, secs(30)).await?;
@@ -42,7 +42,7 @@ async fn a_run_created_again_after_its_object_vanished_is_held_until_a_person_sa
         let (_, message) = status.reason_and_message(ConditionType::Held);
         assert!(
             message.contains("Adopt") && message.contains("Ignore"),
-            "it should tell the ways out: {message}"
+            "the message should name both remedies: {message}"
         );
     }
     consistently("no pod of a held run", secs(3), async || {
@@ -55,13 +55,13 @@ async fn a_run_created_again_after_its_object_vanished_is_held_until_a_person_sa
     ignored.patch_spec(json!({ "onPriorRun": "Ignore" })).await?;
     let status = adopted.wait_for_success().await?;
     let resumed = status.attempt().resumed_from_turn.unwrap_or(0);
-    assert!(resumed >= 3, "it should go on after what was committed, not after turn {resumed}");
+    assert!(resumed >= 3, "it should resume after turn 3 or later, not after turn {resumed}");
     assert_eq!(status.turn(), 20);
     assert_eq!(status.recovery().recovery_attempts, 0);
     ctx.ledger.expect_turns(&adopted.key(), 20).await?;
 
     let status = ignored.wait_for_success().await?;
     assert_eq!((status.attempt().resumed_from_turn.unwrap_or(0), status.turn()), (0, 20));
-    assert_eq!(status.recovery().disruptions, 0, "it begins anew");
+    assert_eq!(status.recovery().disruptions, 0, "an ignored run starts fresh");
     ctx.end().await
 }

@@ -1,4 +1,4 @@
-//! The Helm release goes while runs are alive, and comes back.
+//! The Helm release is uninstalled while runs are active, and installed again.
 
 use dalsegno_e2e::operator::{NAMESPACE, RELEASE};
 use dalsegno_e2e::process::{self, UndoGuard};
@@ -8,15 +8,16 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DeleteParams};
 use serde_json::json;
 
-/// The one line of the release's notes that makes runs deletable without an operator.
-async fn line_of_the_notes() -> Result<String> {
+/// The command in the release's notes that removes the finalizer from every AgentRun.
+async fn finalizer_command_of_notes() -> Result<String> {
     let notes = process::run("helm", ["get", "notes", RELEASE, "--namespace", NAMESPACE]).await?;
     let line = notes.lines().find(|line| line.contains("xargs") && line.contains("finalizers"));
-    line.map(str::to_owned).ok_or_else(|| anyhow::anyhow!("the notes have no such line:\n{notes}"))
+    line.map(str::to_owned)
+        .ok_or_else(|| anyhow::anyhow!("the notes have no command that removes the finalizers:\n{notes}"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_uninstall_strands_no_pod_lets_a_namespace_go_and_a_new_install_takes_the_runs_up_again() -> Result
+async fn after_an_uninstall_pods_and_namespaces_can_be_deleted_and_a_new_install_resumes_the_runs() -> Result
 {
     let ctx = TestContext::new("uninstalled").await?;
     let doomed = TestContext::new("uninstalled-doomed").await?;
@@ -27,7 +28,7 @@ async fn an_uninstall_strands_no_pod_lets_a_namespace_go_and_a_new_install_takes
     for one in [&run, &moved, &lost] {
         one.wait_for_turn(3).await?;
     }
-    let line = line_of_the_notes().await?;
+    let command = finalizer_command_of_notes().await?;
     let reinstall = UndoGuard::new(install::helm_command(&install::values()));
     process::run("helm", ["uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"]).await?;
 
@@ -36,8 +37,8 @@ async fn an_uninstall_strands_no_pod_lets_a_namespace_go_and_a_new_install_takes
         Ok(moved.pods().await?.is_empty().then_some(()))
     })
     .await?;
-    assert_eq!(run.pods().await?.len(), 1, "an uninstall should leave live workers alone");
-    process::run("sh", ["-c", &line]).await?;
+    assert_eq!(run.pods().await?.len(), 1, "an uninstall should not stop running workers");
+    process::run("sh", ["-c", &command]).await?;
     let namespaces: Api<Namespace> = Api::all(doomed.client.clone());
     namespaces.delete(&doomed.namespace, &DeleteParams::default()).await?;
     eventually("the namespace to be gone", secs(60), async || {

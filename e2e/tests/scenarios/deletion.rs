@@ -11,33 +11,33 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 
-/// How long a run may take to come into any phase.
+/// Limit for a run to reach a phase.
 const LIMIT: std::time::Duration = secs(60);
 
-fn crashing() -> Value {
+fn crashing_run() -> Value {
     json!({ "turns": 3, "turnSeconds": 0.1, "script": [{ "turn": 2, "at": "start", "do": "exit:1" }] })
 }
 
-/// One run in each phase that a run can be in.
-async fn one_in_each_phase(ctx: &TestContext) -> Result<Vec<Run<'_>>> {
+/// Starts one run for each phase, and waits until each is in its phase.
+async fn start_one_run_per_phase(ctx: &TestContext) -> Result<Vec<Run<'_>>> {
     let long = json!({ "turns": 1000, "turnSeconds": 0.3 });
     let short = json!({ "turns": 2, "turnSeconds": 0.1 });
     let nowhere = json!({ "nodeSelector": { "kubernetes.io/hostname": "nowhere" } });
     let agents = [
         (Summary::Pending, "unscheduled", Agent::new(long.clone()).pod(nowhere)),
-        (Summary::Starting, "mute", Agent::new(json!({ "neverAttach": true }))),
+        (Summary::Starting, "unattached", Agent::new(json!({ "neverAttach": true }))),
         (Summary::Running, "running", Agent::new(long.clone())),
         (
             Summary::BackingOff,
             "backing-off",
-            Agent::new(crashing()).spec(json!({
+            Agent::new(crashing_run()).spec(json!({
                 "recovery": { "backoff": { "initialSeconds": 600, "maxSeconds": 600 } },
             })),
         ),
         (
             Summary::Held,
             "held",
-            Agent::new(crashing()).spec(json!({
+            Agent::new(crashing_run()).spec(json!({
                 "recovery": { "maxAttemptsWithoutProgress": 1, "maxRecoveryAttempts": 0 },
             })),
         ),
@@ -56,7 +56,7 @@ async fn one_in_each_phase(ctx: &TestContext) -> Result<Vec<Run<'_>>> {
     Ok(runs.into_iter().map(|(run, _)| run).collect())
 }
 
-/// Names of what is in the namespace, without what Kubernetes itself puts into every one.
+/// The names of the objects in the namespace, without those that Kubernetes creates in every namespace.
 async fn objects_left(ctx: &TestContext) -> Result<BTreeSet<String>> {
     async fn names<K>(api: Api<K>) -> Result<Vec<String>>
     where
@@ -79,7 +79,7 @@ async fn objects_left(ctx: &TestContext) -> Result<BTreeSet<String>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn deleting_a_run_in_any_phase_stops_its_worker_and_leaves_no_object() -> Result {
     let ctx = TestContext::new("delete").await?;
-    let runs = one_in_each_phase(&ctx).await?;
+    let runs = start_one_run_per_phase(&ctx).await?;
     for run in &runs {
         run.delete(secs(30)).await?;
     }
@@ -88,7 +88,7 @@ async fn deleting_a_run_in_any_phase_stops_its_worker_and_leaves_no_object() -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_is_deleted_once_its_time_to_live_is_over_and_leaves_no_object() -> Result {
+async fn a_run_is_deleted_when_its_ttl_expires_and_leaves_no_object() -> Result {
     let ctx = TestContext::new("ttl").await?;
     let agent = Agent::new(json!({ "turns": 2, "turnSeconds": 0.1 }))
         .spec(json!({ "retention": { "ttlSecondsAfterFinished": 5 } }));
@@ -106,7 +106,7 @@ async fn a_run_is_deleted_once_its_time_to_live_is_over_and_leaves_no_object() -
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_name_created_again_starts_at_turn_1_with_nothing_of_the_old() -> Result {
+async fn a_run_created_again_under_the_same_name_starts_at_turn_1() -> Result {
     let ctx = TestContext::new("again").await?;
     let run = ctx.start("run", &Agent::new(json!({ "turns": 100, "turnSeconds": 0.3 }))).await?;
     run.wait_for_turn(3).await?;
@@ -120,13 +120,13 @@ async fn the_same_name_created_again_starts_at_turn_1_with_nothing_of_the_old() 
     ctx.end().await
 }
 
-/// The old pod takes its time to end: its name is still taken when the new run wants it.
+/// The old pod is still terminating, so its name is taken when the new run starts.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_name_created_again_while_the_old_pod_lingers_takes_the_next_attempt_uncharged() -> Result {
-    let ctx = TestContext::new("lingering").await?;
-    let deaf = Agent::new(json!({ "turns": 9, "turnSeconds": 60, "heartbeat": false, "onTerm": "ignore" }))
+async fn a_run_created_again_while_its_old_pod_terminates_takes_the_next_attempt_uncharged() -> Result {
+    let ctx = TestContext::new("terminating").await?;
+    let agent = Agent::new(json!({ "turns": 9, "turnSeconds": 60, "heartbeat": false, "onTerm": "ignore" }))
         .pod(json!({ "terminationGracePeriodSeconds": 20 }));
-    let old = ctx.start("run", &deaf).await?;
+    let old = ctx.start("run", &agent).await?;
     old.wait_for_attempt(1, LIMIT).await?;
     dalsegno_e2e::objects::delete::<dalsegno_crds::AgentRun>(&ctx.client, &ctx.namespace, "run").await?;
     dalsegno_e2e::wait::eventually("the AgentRun to be gone", LIMIT, async || {

@@ -1,4 +1,4 @@
-//! Deaths that the agent did not cause: never charged.
+//! Disruptions: the agent did not cause the death, so it is never charged.
 
 use dalsegno_crds::{Cause, Class, Summary};
 use dalsegno_e2e::StatusExt;
@@ -8,11 +8,11 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde_json::json;
 
-/// Turns of a run that loses its pod: more than a worker that hears of nothing finishes before it is killed.
+/// Turns of a run that loses its pod. A worker that ignores SIGTERM does not finish them before it is killed.
 const TURNS: i32 = 20;
 
-/// An agent that hears of its eviction in this way is evicted in the middle of its work.
-async fn evicted(on_term: &str) -> Result {
+/// Evicts a worker that handles SIGTERM in this way, in the middle of its run.
+async fn evict_worker(on_term: &str) -> Result {
     let ctx = TestContext::new(&format!("evicted-{on_term}")).await?;
     let agent = Agent::new(json!({ "turns": TURNS, "turnSeconds": 0.3, "onTerm": on_term }));
     let run = ctx.start("run", &agent).await?;
@@ -22,7 +22,7 @@ async fn evicted(on_term: &str) -> Result {
     let status = run.wait_for_success().await?;
     let attempt = status.attempt();
     assert_eq!(attempt.number, 2);
-    assert_ne!(attempt.pod_uid, first.uid(), "it should have gone on in another pod");
+    assert_ne!(attempt.pod_uid, first.uid(), "it should have resumed in another pod");
     let end = status.attempt_end(1)?;
     assert_eq!((end.cause, end.class, end.charged), (Cause::Evicted, Class::Disruption, false));
     assert!(end.turn_at_end >= 3, "it was evicted after turn 4 had begun: {end:?}");
@@ -34,17 +34,17 @@ async fn evicted(on_term: &str) -> Result {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_evicted_worker_resumes_at_the_next_turn_on_another_pod_uncharged() -> Result {
-    evicted("commit").await
+    evict_worker("commit").await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_evicted_worker_without_a_term_handler_is_not_charged_either() -> Result {
-    evicted("default").await
+async fn an_evicted_worker_without_a_sigterm_handler_is_not_charged() -> Result {
+    evict_worker("default").await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_evicted_worker_that_exits_1_on_term_is_not_charged_either() -> Result {
-    evicted("exit1").await
+async fn an_evicted_worker_that_exits_1_on_sigterm_is_not_charged() -> Result {
+    evict_worker("exit1").await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,7 +63,7 @@ async fn a_deleted_pod_is_a_disruption_and_the_run_resumes() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_deleted_by_force_is_replaced_though_nobody_saw_its_end() -> Result {
+async fn a_pod_deleted_by_force_is_replaced_although_its_end_is_unknown() -> Result {
     let ctx = TestContext::new("forced").await?;
     let run = ctx.start("run", &Agent::new(json!({ "turns": 10, "turnSeconds": 0.3 }))).await?;
     run.wait_for_turn(3).await?;
@@ -77,8 +77,7 @@ async fn a_pod_deleted_by_force_is_replaced_though_nobody_saw_its_end() -> Resul
     ctx.end().await
 }
 
-/// The drain's own label selector spares the pods of all other stories, whose runs have other names; the node is closed
-/// for them meanwhile.
+/// The drain selects only this run's pod by its labels. Meanwhile the node takes no pods of other tests.
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_drain_moves_the_run_to_another_node_uncharged() -> Result {
     let ctx = TestContext::new("drained").await?;
@@ -94,14 +93,14 @@ async fn kubectl_drain_moves_the_run_to_another_node_uncharged() -> Result {
 
     let status = run.wait_for_success().await?;
     assert_eq!(status.causes().first(), Some(&Cause::Evicted));
-    assert_ne!(status.attempt().node_name, Some(node), "a drained node takes no new pod");
+    assert_ne!(status.attempt().node_name, Some(node), "a drained node should take no new pod");
     assert_eq!((status.recovery().recovery_attempts, status.recovery().disruptions), (0, 1));
     run.expect_nothing_lost_or_repeated(TURNS).await?;
     ctx.end().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn disruptions_that_gain_nothing_come_to_an_end_too() -> Result {
+async fn disruptions_without_progress_hold_the_run_at_their_limit() -> Result {
     let ctx = TestContext::new("disrupted").await?;
     let agent = Agent::new(json!({ "turns": 3, "turnSeconds": 30 }))
         .spec(json!({ "recovery": { "maxDisruptionsWithoutProgress": 2 } }));
@@ -118,7 +117,7 @@ async fn disruptions_that_gain_nothing_come_to_an_end_too() -> Result {
     ctx.end().await
 }
 
-/// A pod that the scheduler puts on this node where it can.
+/// A pod that prefers this node.
 fn prefers(node: &str) -> serde_json::Value {
     json!({ "affinity": { "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
         "weight": 100,

@@ -6,9 +6,9 @@ use dalsegno_e2e::wait::{consistently, eventually, secs};
 use dalsegno_e2e::{Agent, Result, TestContext};
 use serde_json::json;
 
-/// Its pod gets a long grace period and it ignores TERM, so that it is still there when the story lets it go on.
+/// The pod has a long grace period and the worker ignores SIGTERM, so that the worker still exists when it is resumed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_worker_that_heartbeats_is_replaced_and_its_zombie_is_refused_and_exits() -> Result {
+async fn a_frozen_worker_with_heartbeats_is_replaced_and_then_fenced_and_exits() -> Result {
     let ctx = TestContext::new("frozen").await?;
     let agent = Agent::new(json!({ "turns": 20, "turnSeconds": 0.4, "heartbeat": true, "onTerm": "ignore" }))
         .pod(json!({ "terminationGracePeriodSeconds": 120 }))
@@ -21,13 +21,14 @@ async fn a_frozen_worker_that_heartbeats_is_replaced_and_its_zombie_is_refused_a
 
     let before = run.notes().await?.len();
     frozen.undo().await?;
-    eventually("the zombie to be told that it is fenced off", secs(20), async || {
+    eventually("the old worker to be fenced", secs(20), async || {
         let notes = run.notes().await?;
         let fenced = notes.iter().skip(before).any(|note| note.attempt == 1 && note.note == "fenced");
         Ok(fenced.then_some(()))
     })
     .await?;
-    eventually("the zombie to exit", secs(20), async || Ok((!processes.any_alive()).then_some(()))).await?;
+    eventually("the old worker to exit", secs(20), async || Ok((!processes.any_alive()).then_some(())))
+        .await?;
 
     let status = run.wait_for_success().await?;
     let end = status.attempt_end(1)?;
@@ -37,7 +38,7 @@ async fn a_frozen_worker_that_heartbeats_is_replaced_and_its_zombie_is_refused_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_never_heartbeats_and_takes_a_minute_a_turn_is_left_alone() -> Result {
+async fn a_worker_without_heartbeats_may_take_a_minute_for_a_turn() -> Result {
     let ctx = TestContext::new("slow").await?;
     let agent = Agent::new(json!({ "turns": 1, "turnSeconds": 60, "heartbeat": false }))
         .spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 10 } }));
@@ -51,7 +52,7 @@ async fn a_worker_that_never_heartbeats_and_takes_a_minute_a_turn_is_left_alone(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_beats_and_commits_nothing_is_replaced_at_its_progress_deadline() -> Result {
+async fn a_worker_with_heartbeats_but_without_commits_is_replaced_at_its_progress_deadline() -> Result {
     let ctx = TestContext::new("stuck").await?;
     let agent = Agent::new(json!({
         "turns": 6,
@@ -69,8 +70,9 @@ async fn a_worker_that_beats_and_commits_nothing_is_replaced_at_its_progress_dea
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_never_attaches_is_replaced_uncharged_and_held_after_three_in_a_row() -> Result {
-    let ctx = TestContext::new("mute").await?;
+async fn a_worker_that_never_attaches_is_replaced_uncharged_and_the_run_held_after_three_attempts() -> Result
+{
+    let ctx = TestContext::new("unattached").await?;
     let agent = Agent::new(json!({ "neverAttach": true }))
         .pod(json!({ "terminationGracePeriodSeconds": 1 }))
         .spec(json!({ "liveness": { "startDeadlineSeconds": 5 } }));
@@ -83,16 +85,16 @@ async fn a_worker_that_never_attaches_is_replaced_uncharged_and_held_after_three
     ctx.end().await
 }
 
-/// Waiting for a node is nobody's fault: the deadline begins when the pod is scheduled.
+/// The start deadline begins when the pod is scheduled.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_waits_for_a_node_is_left_waiting() -> Result {
+async fn a_pod_that_waits_for_a_node_is_not_replaced() -> Result {
     let ctx = TestContext::new("unscheduled").await?;
     let agent = Agent::new(json!({ "turns": 2, "turnSeconds": 0.1 }))
         .pod(json!({ "nodeSelector": { "e2e-node-of": ctx.namespace } }))
         .spec(json!({ "liveness": { "startDeadlineSeconds": 5 } }));
     let run = ctx.start("run", &agent).await?;
     run.wait_for(Summary::Pending, secs(30)).await?;
-    consistently("one pod that waits", secs(10), async || ctx.audit.expect_pods(&run.name, [1])).await?;
+    consistently("one waiting pod", secs(10), async || ctx.audit.expect_pods(&run.name, [1])).await?;
     let (reason, _) = run.status().await?.reason_and_message(ConditionType::WorkerReady);
     assert_eq!(reason, Reason::Unschedulable.as_str());
 

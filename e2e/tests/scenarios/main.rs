@@ -1,19 +1,19 @@
-//! Stories that run side by side on one cluster: each has its own namespace and disturbs nobody else's pods.
+//! Tests that run in parallel on one cluster. Each has its own namespace and does not disturb the pods of others.
 
-mod bad_authors;
-mod bad_manifests;
-mod bad_surroundings;
-mod bad_workers;
+mod api_writes;
+mod authors;
+mod blocked_starts;
 mod calls;
-mod canaries;
 mod cancel;
+mod confidentiality;
 mod crashes;
 mod deletion;
 mod disruptions;
 mod finish;
+mod hostile_workers;
+mod inspection;
+mod invalid_manifests;
 mod liveness;
 mod loop_detector;
-mod reading;
 mod retention;
 mod versions;
-mod writes;

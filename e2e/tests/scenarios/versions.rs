@@ -1,4 +1,4 @@
-//! The image that is deployed against the version that wrote the checkpoint.
+//! The deployed image compared with the version that wrote the checkpoint.
 
 use dalsegno_crds::{AgentRunStatus, Cause, ConditionType, Reason, Summary};
 use dalsegno_e2e::StatusExt;
@@ -7,13 +7,13 @@ use dalsegno_e2e::wait::secs;
 use dalsegno_e2e::{Agent, Definition, Result, Run, TestContext, objects};
 use serde_json::{Value, json};
 
-/// Two images of one agent.
-async fn two_images(ctx: &TestContext) -> Result<(Image, Image)> {
+/// Pushes two images of one agent.
+async fn push_two_images(ctx: &TestContext) -> Result<(Image, Image)> {
     let (cluster, name) = (ctx.cluster()?, &ctx.namespace);
     Ok((images::push(&cluster, name, "old", "old").await?, images::push(&cluster, name, "new", "new").await?))
 }
 
-/// How many turns the runs have: enough to be evicted in the middle of them.
+/// Turns of each run: enough to be evicted in the middle.
 const TURNS: i32 = 16;
 
 fn script() -> Value {
@@ -35,16 +35,16 @@ fn new_definition(image: &str) -> Definition {
     }))
 }
 
-/// A run of the old definition in its fourth turn.
-async fn begun<'c>(ctx: &'c TestContext, old: &Definition, spec: Value) -> Result<Run<'c>> {
+/// Starts a run of the old definition, and waits for its fourth turn.
+async fn start_with<'c>(ctx: &'c TestContext, old: &Definition, spec: Value) -> Result<Run<'c>> {
     ctx.create_definition("agent", old).await?;
     let run = ctx.start("run", &Agent::from_definition("agent", script()).spec(spec)).await?;
     run.wait_for_turn(4).await?;
     Ok(run)
 }
 
-/// What the worker's container of the current attempt is: the variable `GENERATION`, and the memory limit.
-async fn worker(run: &Run<'_>) -> Result<(String, String)> {
+/// The environment variable `GENERATION` and the memory limit of the current attempt's container.
+async fn generation_and_memory(run: &Run<'_>) -> Result<(String, String)> {
     let pod = serde_json::to_value(run.pod().await?)?;
     let container = &pod["spec"]["containers"][0];
     let variables = container["env"].as_array().cloned().unwrap_or_default();
@@ -58,38 +58,38 @@ fn digest(status: &AgentRunStatus) -> String {
     status.attempt().image_digest.unwrap_or_default()
 }
 
-fn compatibility(status: &AgentRunStatus) -> String {
+fn compatibility_reason(status: &AgentRunStatus) -> String {
     status.reason_and_message(ConditionType::VersionCompatible).0
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pin_resumes_on_the_old_digest_with_its_own_env_and_the_new_memory_limit() -> Result {
+async fn pin_resumes_with_the_old_image_and_env_and_the_new_memory_limit() -> Result {
     let ctx = TestContext::new("edited-pin").await?;
-    let (old, new) = two_images(&ctx).await?;
-    let run = begun(&ctx, &old_definition(&old.by_digest), json!({})).await?;
+    let (old, new) = push_two_images(&ctx).await?;
+    let run = start_with(&ctx, &old_definition(&old.by_digest), json!({})).await?;
     ctx.update_definition("agent", &new_definition(&new.by_digest)).await?;
     run.evict().await?;
     let status = run.wait_for_attempt(2, secs(30)).await?;
     assert_eq!(digest(&status), old.digest);
-    assert_eq!(compatibility(&status), Reason::Pinned.as_str());
-    assert_eq!(worker(&run).await?, ("old".to_owned(), "96Mi".to_owned()));
+    assert_eq!(compatibility_reason(&status), Reason::Pinned.as_str());
+    assert_eq!(generation_and_memory(&run).await?, ("old".to_owned(), "96Mi".to_owned()));
     assert_eq!(run.wait_for_success().await?.attempt().number, 2);
     run.expect_nothing_lost_or_repeated(TURNS).await?;
     ctx.end().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn block_holds_with_both_versions_and_the_way_out_which_then_leads_on() -> Result {
+async fn block_holds_the_run_with_both_versions_and_a_remedy_that_resumes_it() -> Result {
     let ctx = TestContext::new("edited-block").await?;
-    let (old, new) = two_images(&ctx).await?;
-    let run = begun(&ctx, &old_definition(&old.by_digest), policy("Block")).await?;
+    let (old, new) = push_two_images(&ctx).await?;
+    let run = start_with(&ctx, &old_definition(&old.by_digest), policy("Block")).await?;
     ctx.update_definition("agent", &new_definition(&new.by_digest)).await?;
     run.evict().await?;
     let status = run.wait_for(Summary::Held, secs(30)).await?;
     assert_eq!(status.reason, Some(Reason::VersionBlocked));
     let (_, message) = status.reason_and_message(ConditionType::Held);
-    for told in [&old.digest, &new.digest, "compatibleWith"] {
-        assert!(message.contains(told), "the message should tell {told:?}: {message}");
+    for expected in [&old.digest, &new.digest, "compatibleWith"] {
+        assert!(message.contains(expected), "the message should contain {expected:?}: {message}");
     }
     ctx.audit.expect_pods(&run.name, [1])?;
 
@@ -104,44 +104,49 @@ async fn block_holds_with_both_versions_and_the_way_out_which_then_leads_on() ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn allow_resumes_on_the_new_image_and_says_so() -> Result {
+async fn allow_resumes_with_the_new_image_and_reports_it() -> Result {
     let ctx = TestContext::new("edited-allow").await?;
-    let (old, new) = two_images(&ctx).await?;
-    let run = begun(&ctx, &old_definition(&old.by_digest), policy("Allow")).await?;
+    let (old, new) = push_two_images(&ctx).await?;
+    let run = start_with(&ctx, &old_definition(&old.by_digest), policy("Allow")).await?;
     ctx.update_definition("agent", &new_definition(&new.by_digest)).await?;
     run.evict().await?;
     let status = run.wait_for_attempt(2, secs(30)).await?;
     assert_eq!(digest(&status), new.digest);
-    assert_eq!(compatibility(&status), Reason::Allowed.as_str());
-    assert_eq!(worker(&run).await?.0, "new");
+    assert_eq!(compatibility_reason(&status), Reason::Allowed.as_str());
+    assert_eq!(generation_and_memory(&run).await?.0, "new");
     run.wait_for_success().await?;
     run.expect_nothing_lost_or_repeated(TURNS).await?;
     ctx.end().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn compatible_with_moves_live_runs_at_their_next_attempt() -> Result {
+async fn compatible_with_moves_active_runs_to_the_new_image_at_their_next_attempt() -> Result {
     let ctx = TestContext::new("compatible").await?;
-    let (old, new) = two_images(&ctx).await?;
-    let run = begun(&ctx, &old_definition(&old.by_digest), policy("Block")).await?;
+    let (old, new) = push_two_images(&ctx).await?;
+    let run = start_with(&ctx, &old_definition(&old.by_digest), policy("Block")).await?;
     let compatible = new_definition(&new.by_digest).spec(json!({ "compatibleWith": [old.digest] }));
     ctx.update_definition("agent", &compatible).await?;
     let before = run.status().await?;
-    assert_eq!((before.attempt().number, digest(&before)), (1, old.digest), "an edit touches no running pod");
+    assert_eq!(
+        (before.attempt().number, digest(&before)),
+        (1, old.digest),
+        "a changed definition should not touch a running pod"
+    );
     run.evict().await?;
     let status = run.wait_for_attempt(2, secs(30)).await?;
     assert_eq!(digest(&status), new.digest);
-    assert_eq!(compatibility(&status), Reason::Compatible.as_str());
+    assert_eq!(compatibility_reason(&status), Reason::Compatible.as_str());
     run.wait_for_success().await?;
     run.expect_nothing_lost_or_repeated(TURNS).await?;
     ctx.end().await
 }
 
-/// The definition names the tag, which is pulled anew for each pod, and is never edited.
-async fn pushed_again<'c>(ctx: &'c TestContext, spec: Value) -> Result<(Run<'c>, Image, Image)> {
+/// Starts a run whose definition names a tag, pushes another image under the tag, and evicts the run's pod. Each pod pulls the
+/// tag anew. The definition does not change.
+async fn push_tag_again<'c>(ctx: &'c TestContext, spec: Value) -> Result<(Run<'c>, Image, Image)> {
     let (cluster, name) = (ctx.cluster()?, &ctx.namespace);
     let old = images::push(&cluster, name, "live", "old").await?;
-    let run = begun(ctx, &old_definition(&old.tagged), spec).await?;
+    let run = start_with(ctx, &old_definition(&old.tagged), spec).await?;
     let new = images::push(&cluster, name, "live", "new").await?;
     assert_eq!(old.tagged, new.tagged);
     run.evict().await?;
@@ -149,9 +154,9 @@ async fn pushed_again<'c>(ctx: &'c TestContext, spec: Value) -> Result<(Run<'c>,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tag_that_was_pushed_again_is_found_out_at_attach_and_pin_goes_back_to_the_old_digest() -> Result {
+async fn a_tag_that_was_pushed_again_is_detected_at_the_attach_and_pin_returns_to_the_old_digest() -> Result {
     let ctx = TestContext::new("pushed-pin").await?;
-    let (run, old, _) = pushed_again(&ctx, json!({})).await?;
+    let (run, old, _) = push_tag_again(&ctx, json!({})).await?;
     let status = run.wait_for_success().await?;
     assert_eq!(digest(&status), old.digest);
     assert_eq!(status.causes().get(..2), Some([Cause::Evicted, Cause::VersionIncompatible].as_slice()));
@@ -161,9 +166,9 @@ async fn a_tag_that_was_pushed_again_is_found_out_at_attach_and_pin_goes_back_to
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tag_that_was_pushed_again_is_blocked_where_the_policy_says_so() -> Result {
+async fn a_tag_that_was_pushed_again_holds_the_run_with_the_policy_block() -> Result {
     let ctx = TestContext::new("pushed-block").await?;
-    let (run, old, new) = pushed_again(&ctx, policy("Block")).await?;
+    let (run, old, new) = push_tag_again(&ctx, policy("Block")).await?;
     let status = run.wait_for(Summary::Held, secs(40)).await?;
     assert_eq!(status.reason, Some(Reason::VersionBlocked));
     let (_, message) = status.reason_and_message(ConditionType::Held);
@@ -173,19 +178,19 @@ async fn a_tag_that_was_pushed_again_is_blocked_where_the_policy_says_so() -> Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tag_that_was_pushed_again_is_allowed_where_the_policy_says_so() -> Result {
+async fn a_tag_that_was_pushed_again_is_used_with_the_policy_allow() -> Result {
     let ctx = TestContext::new("pushed-allow").await?;
-    let (run, _, new) = pushed_again(&ctx, policy("Allow")).await?;
+    let (run, _, new) = push_tag_again(&ctx, policy("Allow")).await?;
     let status = run.wait_for_success().await?;
     assert_eq!((digest(&status), status.attempt().number), (new.digest, 2));
-    assert_eq!(compatibility(&status), Reason::Allowed.as_str());
+    assert_eq!(compatibility_reason(&status), Reason::Allowed.as_str());
     run.expect_nothing_lost_or_repeated(TURNS).await?;
     ctx.end().await
 }
 
-/// Each node keeps the image that it once pulled under the tag.
+/// Each node keeps the image that it has pulled under the tag.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_nodes_that_hold_different_images_under_one_tag_do_not_mix_versions() -> Result {
+async fn two_nodes_with_different_images_under_one_tag_do_not_mix_versions() -> Result {
     let ctx = TestContext::new("two-nodes").await?;
     let (cluster, name) = (ctx.cluster()?, &ctx.namespace);
     let on = |image: &Image, node: &str| {
@@ -195,16 +200,16 @@ async fn two_nodes_that_hold_different_images_under_one_tag_do_not_mix_versions(
     };
     let old = images::push(&cluster, name, "live", "old").await?;
     ctx.create_definition("agent", &on(&old, "n1")).await?;
-    // It must outlast the first run on the other node.
+    // The run must not end before the first run on the other node.
     let mut script = script();
-    let stays = json!({ "attempt": 1, "turn": 6, "at": "start", "do": "hang" });
-    objects::merge(&mut script, &json!({ "script": [stays] }));
+    let hang = json!({ "attempt": 1, "turn": 6, "at": "start", "do": "hang" });
+    objects::merge(&mut script, &json!({ "script": [hang] }));
     let run = ctx.start("run", &Agent::from_definition("agent", script)).await?;
     run.wait_for_turn(5).await?;
     let new = images::push(&cluster, name, "live", "new").await?;
     ctx.create_definition("elsewhere", &on(&new, "n2")).await?;
     let first = ctx.start("first", &Agent::from_definition("elsewhere", json!({ "turns": 1 }))).await?;
-    assert_eq!(digest(&first.wait_for_success().await?), new.digest, "n2 holds the new image");
+    assert_eq!(digest(&first.wait_for_success().await?), new.digest, "n2 should have the new image");
 
     ctx.update_definition("agent", &on(&old, "n2")).await?;
     run.evict().await?;

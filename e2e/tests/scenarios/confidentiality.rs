@@ -1,4 +1,4 @@
-//! What a worker says and keeps to itself.
+//! What a worker commits appears in no status, event, log or metric.
 
 use anyhow::Context;
 use dalsegno_crds::{Reason, Summary};
@@ -11,24 +11,24 @@ use dalsegno_protocol::Code;
 use kube::api::DeleteParams;
 use serde_json::json;
 
-/// Where operator and gateway serve their metrics.
+/// The port of the metrics of operator and gateway.
 const METRICS_PORT: u16 = 8081;
 
-/// More lines than they have written since the cluster is up.
-const LINES: i64 = 1_000_000;
+/// More lines than operator and gateway have logged since the cluster started.
+const LOG_LINES: i64 = 1_000_000;
 
-/// Past the tenth boundary a snapshot is due.
+/// Turns: a snapshot is due after the tenth boundary.
 const TURNS: i32 = 15;
 
-/// Operator and gateway are one process here: its log, and its metrics.
+/// The log and the metrics of operator and gateway, which are one process here.
 async fn log_and_metrics(ctx: &TestContext) -> Result<[String; 2]> {
     let pod = ctx.operator.pod().await?;
     let address = pod.status.and_then(|status| status.pod_ip).context("a ready pod without an address")?;
     let metrics = Request::get(format!("http://{address}:{METRICS_PORT}/metrics")).send().await?;
-    Ok([ctx.operator.log_tail(LINES).await?, metrics.body])
+    Ok([ctx.operator.log_tail(LOG_LINES).await?, metrics.body])
 }
 
-/// The events of the story's namespace.
+/// The events of the test's namespace.
 async fn events(ctx: &TestContext) -> Result<String> {
     kubectl(["get", "events.events.k8s.io", "--namespace", &ctx.namespace, "--output", "yaml"]).await
 }
@@ -37,13 +37,14 @@ async fn status(run: &Run<'_>) -> Result<String> {
     Ok(serde_yaml::to_string(&run.status().await?)?)
 }
 
-/// The secret is in the input, in every state, in the arguments of every call and at the start of every key. Its last words are
-/// what a worker says for people to read: they stand in the status and in the event of its end, and nowhere else.
+/// The secret is in the input, in every state, in the arguments of every call and at the beginning of every key. The
+/// termination message is written for people: it appears in the status and in the event of the attempt's end, and nowhere
+/// else.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_agent_is_given_and_commits_is_in_no_status_event_log_or_metric() -> Result {
+async fn the_input_state_and_calls_of_an_agent_appear_in_no_status_event_log_or_metric() -> Result {
     let ctx = TestContext::new("canaries").await?;
-    let [secret, last_words] =
-        ["canary", "last-words"].map(|word| format!("{word}-{}", uuid::Uuid::new_v4().simple()));
+    let [secret, termination_message] =
+        ["canary", "termination"].map(|prefix| format!("{prefix}-{}", uuid::Uuid::new_v4().simple()));
     let agent = Agent::new(json!({
         "turns": 6,
         "turnSeconds": 0.2,
@@ -52,35 +53,39 @@ async fn what_an_agent_is_given_and_commits_is_in_no_status_event_log_or_metric(
         "secret": secret,
         "script": [
             { "attempt": 1, "turn": 3, "at": "start", "do": "hang" },
-            { "attempt": 2, "turn": 5, "at": "afterClaim", "do": format!("selfReport:crash:{last_words}") },
+            { "attempt": 2, "turn": 5, "at": "afterClaim", "do": format!("selfReport:crash:{termination_message}") },
         ],
     }));
     let run = ctx.start("run", &agent).await?;
-    run.wait_until("to stand after turn 2", secs(60), |status| status.turn() == 2).await?;
+    run.wait_until("to have committed turn 2", secs(60), |status| status.turn() == 2).await?;
     run.delete_pod(&DeleteParams::default()).await?;
     let held = run.wait_for(Summary::Held, secs(60)).await?;
     assert_eq!(held.reason, Some(Reason::EffectUnknown));
-    assert_eq!((held.turn(), held.attempt_end(2)?.message.as_deref()), (4, Some(&*last_words)));
+    assert_eq!((held.turn(), held.attempt_end(2)?.message.as_deref()), (4, Some(&*termination_message)));
     let entries = ctx.ledger.entries(&run.key()).await?;
-    assert!(entries.iter().all(|entry| entry.key.starts_with(&secret)), "it was really given: {entries:?}");
+    assert!(
+        entries.iter().all(|entry| entry.key.starts_with(&secret)),
+        "the agent should have used the secret: {entries:?}"
+    );
 
-    eventually("the event of its end", secs(30), async || {
-        Ok(events(&ctx).await?.contains(&last_words).then_some(()))
+    eventually("the event of the attempt's end", secs(30), async || {
+        Ok(events(&ctx).await?.contains(&termination_message).then_some(()))
     })
     .await?;
-    expect_untold(&ctx, &run, &secret).await?;
+    expect_absent(&ctx, &run, &secret).await?;
     let [log, metrics] = log_and_metrics(&ctx).await?;
-    for (what, text) in [("log", &log), ("metric", &metrics)] {
-        let told: Vec<_> = text.lines().filter(|line| line.contains(&last_words)).collect();
-        assert!(told.is_empty(), "{what}: {told:#?}");
+    for (source, text) in [("log", &log), ("metric", &metrics)] {
+        let leaks: Vec<_> = text.lines().filter(|line| line.contains(&termination_message)).collect();
+        assert!(leaks.is_empty(), "{source}: {leaks:#?}");
     }
     ctx.end().await
 }
 
-/// The rest of what a worker can say, in more turns than a snapshot waits for, in both attempts; then all of it is read.
+/// The worker puts a canary into every other field of the contract, over two attempts and enough turns for a snapshot. Then the
+/// test reads everything back.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_worker_says_beside_its_state_is_in_no_status_event_log_or_metric() -> Result {
-    let ctx = TestContext::new("canaries-beside").await?;
+async fn the_events_channels_and_records_of_a_worker_appear_in_no_status_event_log_or_metric() -> Result {
+    let ctx = TestContext::new("canaries-others").await?;
     let run = ctx.start("run", &Agent::new(json!({ "neverAttach": true }))).await?;
     let canary = format!("canary-{}", uuid::Uuid::new_v4().simple());
     let id = || uuid::Uuid::new_v4();
@@ -123,21 +128,21 @@ async fn what_a_worker_says_beside_its_state_is_in_no_status_event_log_or_metric
     }
     let records = second.get(&format!("records?space={canary}&prefix={canary}")).await?;
     assert!(records.status == 200 && records.body.contains(&canary), "{records:?}");
-    expect_untold(&ctx, &run, &canary).await?;
+    expect_absent(&ctx, &run, &canary).await?;
     ctx.end().await
 }
 
-/// Nothing that an administrator sees holds this.
-async fn expect_untold(ctx: &TestContext, run: &Run<'_>, secret: &str) -> Result {
+/// Checks that the secret is in nothing that an administrator sees.
+async fn expect_absent(ctx: &TestContext, run: &Run<'_>, secret: &str) -> Result {
     let [log, metrics] = log_and_metrics(ctx).await?;
     let (status, events) = (status(run).await?, events(ctx).await?);
-    assert!(log.contains(&ctx.namespace), "this is the log of who looked after the run");
-    for table in ["dalsegno_operator_", "dalsegno_gateway_"] {
-        assert!(metrics.contains(table), "{table}: {metrics}");
+    assert!(log.contains(&ctx.namespace), "the log should be from the operator of this run");
+    for prefix in ["dalsegno_operator_", "dalsegno_gateway_"] {
+        assert!(metrics.contains(prefix), "{prefix}: {metrics}");
     }
-    for (what, text) in [("status", &status), ("event", &events), ("log", &log), ("metric", &metrics)] {
-        let told: Vec<_> = text.lines().filter(|line| line.contains(secret)).collect();
-        assert!(told.is_empty(), "{what}: {told:#?}");
+    for (source, text) in [("status", &status), ("event", &events), ("log", &log), ("metric", &metrics)] {
+        let leaks: Vec<_> = text.lines().filter(|line| line.contains(secret)).collect();
+        assert!(leaks.is_empty(), "{source}: {leaks:#?}");
     }
     Ok(())
 }

@@ -1,66 +1,74 @@
-//! Manifests that the API server refuses, each with a sentence that says what to do.
+//! Manifests that the API server refuses with a message that says what to do.
 
 use dalsegno_crds::AgentDefinition;
 use dalsegno_e2e::objects::{self, merge, refusal};
 use dalsegno_e2e::{Agent, Definition, Result, TestContext};
 use serde_json::{Value, json};
 
-/// A good run's manifest with a change.
-fn changed(change: Value) -> Value {
+/// A valid run's manifest with a change.
+fn run_with(change: Value) -> Value {
     let mut manifest = Agent::new(json!({ "turns": 1 })).manifest("run", "http://ledger");
     merge(&mut manifest, &change);
     manifest
 }
 
-/// A good run's manifest with a change of its template's pod.
-fn with_pod(pod: Value) -> Value {
-    changed(json!({ "spec": { "agent": { "template": { "spec": pod } } } }))
+/// A valid run's manifest with a change of its template's pod.
+fn run_with_pod(pod: Value) -> Value {
+    run_with(json!({ "spec": { "agent": { "template": { "spec": pod } } } }))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_malformed_run_is_refused_with_a_sentence_that_says_what_to_do() -> Result {
+async fn an_invalid_run_is_refused_with_a_message_that_says_what_to_do() -> Result {
     let ctx = TestContext::new("malformed").await?;
     let exactly_one = "set exactly one of agentRef";
-    let no_label = "DNS label of at most 52 characters";
-    let second = json!({ "name": "helper", "image": "helper:1" });
+    let invalid_name = "DNS label of at most 52 characters";
+    let one = json!({ "name": "one", "image": "one:1" });
+    let helper = json!({ "name": "helper", "image": "helper:1" });
     let cases = [
-        ("neither agentRef nor agent", changed(json!({ "spec": { "agent": null } })), exactly_one),
-        ("both", changed(json!({ "spec": { "agentRef": { "name": "a" } } })), exactly_one),
+        ("neither agentRef nor agent", run_with(json!({ "spec": { "agent": null } })), exactly_one),
+        ("agentRef and agent", run_with(json!({ "spec": { "agentRef": { "name": "a" } } })), exactly_one),
         (
             "no worker among several containers",
-            with_pod(json!({ "containers": null }))
-                .merged(json!({ "containers": [{ "name": "one", "image": "one:1" }, second] })),
+            run_with_containers(json!([one, helper])),
             "name the worker's container agent",
         ),
-        ("restartPolicy: Always", with_pod(json!({ "restartPolicy": "Always" })), "set it to Never"),
-        ("restartPolicy: OnFailure", with_pod(json!({ "restartPolicy": "OnFailure" })), "set it to Never"),
-        ("nodeName", with_pod(json!({ "nodeName": "n1" })), "use nodeSelector or affinity"),
-        ("no container at all", with_pod(json!({ "containers": null })), "containers"),
-        ("a name of 53 characters", changed(json!({ "metadata": { "name": "a".repeat(53) } })), no_label),
-        ("a name with a dot", changed(json!({ "metadata": { "name": "a.b" } })), no_label),
-        ("a name that is no label", changed(json!({ "metadata": { "name": "A_b" } })), "RFC 1123"),
+        ("restartPolicy: Always", run_with_pod(json!({ "restartPolicy": "Always" })), "set it to Never"),
+        (
+            "restartPolicy: OnFailure",
+            run_with_pod(json!({ "restartPolicy": "OnFailure" })),
+            "set it to Never",
+        ),
+        ("nodeName", run_with_pod(json!({ "nodeName": "n1" })), "use nodeSelector or affinity"),
+        ("no container at all", run_with_pod(json!({ "containers": null })), "containers"),
+        (
+            "a name of 53 characters",
+            run_with(json!({ "metadata": { "name": "a".repeat(53) } })),
+            invalid_name,
+        ),
+        ("a name with a dot", run_with(json!({ "metadata": { "name": "a.b" } })), invalid_name),
+        ("a name that is not a DNS label", run_with(json!({ "metadata": { "name": "A_b" } })), "RFC 1123"),
         (
             "input and inputFrom",
-            changed(json!({ "spec": { "inputFrom": { "configMapKeyRef": { "name": "c", "key": "k" } } } })),
+            run_with(json!({ "spec": { "inputFrom": { "configMapKeyRef": { "name": "c", "key": "k" } } } })),
             "at most one of input and inputFrom",
         ),
         (
             "two sources of input",
-            changed(json!({ "spec": { "input": null, "inputFrom": {
+            run_with(json!({ "spec": { "input": null, "inputFrom": {
                 "configMapKeyRef": { "name": "c", "key": "k" },
                 "secretKeyRef": { "name": "s", "key": "k" },
             } } })),
             "exactly one of secretKeyRef and configMapKeyRef",
         ),
         (
-            "a mode of another system",
-            changed(json!({ "spec": { "operatingMode": "Paused" } })),
+            "an unknown operatingMode",
+            run_with(json!({ "spec": { "operatingMode": "Paused" } })),
             "supported values",
         ),
     ];
-    for (what, manifest, told) in cases {
-        let said = refusal(ctx.create_run(manifest).await).map_err(|error| error.context(what))?;
-        assert!(said.contains(told), "{what}: {said:?} should tell {told:?}");
+    for (case, manifest, expected) in cases {
+        let message = refusal(ctx.create_run(manifest).await).map_err(|error| error.context(case))?;
+        assert!(message.contains(expected), "{case}: {message:?} should contain {expected:?}");
     }
     ctx.end().await
 }
@@ -87,16 +95,16 @@ async fn numbers_out_of_bounds_are_refused_with_the_bound() -> Result {
         (json!({ "liveness": { "progressDeadlineSeconds": -5 } }), "greater than or equal to 5"),
         (json!({ "retention": { "keepPods": -1 } }), "greater than or equal to 0"),
     ];
-    for (spec, told) in cases {
-        let said = refusal(ctx.create_run(changed(json!({ "spec": spec }))).await)
+    for (spec, expected) in cases {
+        let message = refusal(ctx.create_run(run_with(json!({ "spec": spec }))).await)
             .map_err(|error| error.context(format!("{spec}")))?;
-        assert!(said.contains(told), "{spec}: {said:?} should tell {told:?}");
+        assert!(message.contains(expected), "{spec}: {message:?} should contain {expected:?}");
     }
     ctx.end().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_definition_obeys_the_same_rules_and_grants_no_reset() -> Result {
+async fn an_invalid_definition_is_refused_and_so_is_a_reset_in_its_defaults() -> Result {
     let ctx = TestContext::new("misdefined").await?;
     let cases = [
         (Definition::new().pod(json!({ "restartPolicy": "Always" })), "set it to Never"),
@@ -109,17 +117,17 @@ async fn a_definition_obeys_the_same_rules_and_grants_no_reset() -> Result {
             "greater than or equal to 0",
         ),
     ];
-    for (definition, told) in cases {
+    for (definition, expected) in cases {
         let manifest = definition.manifest("agent");
-        let made = objects::create::<AgentDefinition>(&ctx.client, &ctx.namespace, manifest).await;
-        let said = refusal(made)?;
-        assert!(said.contains(told), "{said:?} should tell {told:?}");
+        let created = objects::create::<AgentDefinition>(&ctx.client, &ctx.namespace, manifest).await;
+        let message = refusal(created)?;
+        assert!(message.contains(expected), "{message:?} should contain {expected:?}");
     }
     ctx.end().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_run_is_made_of_cannot_change() -> Result {
+async fn the_agent_and_the_input_of_a_run_cannot_change() -> Result {
     let ctx = TestContext::new("immutable").await?;
     let held = ctx.start("held", &Agent::from_definition("missing", json!({ "turns": 1 }))).await?;
     let cases = [
@@ -127,23 +135,22 @@ async fn what_a_run_is_made_of_cannot_change() -> Result {
         (json!({ "input": { "turns": 2 } }), "input"),
         (json!({ "inputFrom": { "configMapKeyRef": { "name": "c", "key": "k" } } }), "inputFrom"),
     ];
-    for (change, told) in cases {
-        let said = refusal(held.try_patch_spec(change.clone()).await)
+    for (change, expected) in cases {
+        let message = refusal(held.try_patch_spec(change.clone()).await)
             .map_err(|error| error.context(format!("{change}")))?;
-        assert!(said.contains(told), "{change}: {said:?} should tell {told:?}");
+        assert!(message.contains(expected), "{change}: {message:?} should contain {expected:?}");
     }
     held.patch_spec(json!({ "recovery": { "maxDisruptions": 3 } })).await?;
     ctx.end().await
 }
 
-/// A template's pod, merged over after a list was taken out.
-trait Merged {
-    fn merged(self, pod: Value) -> Self;
-}
-
-impl Merged for Value {
-    fn merged(mut self, pod: Value) -> Self {
-        merge(&mut self, &json!({ "spec": { "agent": { "template": { "spec": pod } } } }));
-        self
-    }
+/// A valid run's manifest with other containers.
+fn run_with_containers(containers: Value) -> Value {
+    // A merge joins lists, so the original list is removed first.
+    let mut manifest = run_with_pod(json!({ "containers": null }));
+    merge(
+        &mut manifest,
+        &json!({ "spec": { "agent": { "template": { "spec": { "containers": containers } } } } }),
+    );
+    manifest
 }

@@ -1,4 +1,4 @@
-//! Workers that lie, stammer or flood: what the gateway answers them. The story plays them; the pods keep still.
+//! Workers that send forged, repeated or oversized requests. The test plays the worker; the agent in the pod does not attach.
 
 use dalsegno_e2e::StatusExt;
 use dalsegno_e2e::flood::{Length, flood};
@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::json;
 
-async fn mute<'c>(ctx: &'c TestContext, name: &str) -> Result<Run<'c>> {
+/// Starts a run whose agent never attaches, so that the test can play the worker.
+async fn start_idle<'c>(ctx: &'c TestContext, name: &str) -> Result<Run<'c>> {
     ctx.start(name, &Agent::new(json!({ "neverAttach": true }))).await
 }
 
@@ -18,36 +19,43 @@ async fn mute<'c>(ctx: &'c TestContext, name: &str) -> Result<Run<'c>> {
 async fn a_token_of_another_pod_run_namespace_or_audience_does_not_attach() -> Result {
     let ctx = TestContext::new("tokens").await?;
     let elsewhere = TestContext::new("tokens-elsewhere").await?;
-    let (run, other, foreign) =
-        (mute(&ctx, "run").await?, mute(&ctx, "other").await?, mute(&elsewhere, "run").await?);
+    let (run, other, foreign) = (
+        start_idle(&ctx, "run").await?,
+        start_idle(&ctx, "other").await?,
+        start_idle(&elsewhere, "run").await?,
+    );
     let pod = run.pod().await?;
     let mut worker = Worker::for_pod(&ctx.client, &pod).await?;
-    let right = worker.token.clone();
+    let valid_token = worker.token.clone();
 
     worker.token = worker::token(&ctx.client, &pod, "https://kubernetes.default.svc.cluster.local").await?;
     assert_eq!(worker.attach().await?.problem()?.code, Code::Unauthenticated, "another audience");
     worker.token = "nonsense".to_owned();
-    assert_eq!(worker.attach().await?.problem()?.code, Code::Unauthenticated, "no token at all");
+    assert_eq!(worker.attach().await?.problem()?.code, Code::Unauthenticated, "not a token");
     worker.token = worker::token(&ctx.client, &other.pod().await?, AUDIENCE).await?;
     assert_eq!(worker.attach().await?.problem()?.code, Code::Fenced, "a pod of another run");
     worker.token = worker::token(&elsewhere.client, &foreign.pod().await?, AUDIENCE).await?;
     assert_eq!(worker.attach().await?.problem()?.code, Code::Forbidden, "a pod of another namespace");
     let look_alike = look_alike(&ctx, &pod).await?;
     worker.token = worker::token(&ctx.client, &look_alike, AUDIENCE).await?;
-    assert_eq!(worker.attach().await?.problem()?.code, Code::Fenced, "a pod that only looks like the run's");
+    assert_eq!(
+        worker.attach().await?.problem()?.code,
+        Code::Fenced,
+        "a pod that only looks like the run's pod"
+    );
 
-    worker.token = right;
+    worker.token = valid_token;
     assert_eq!(
         worker.attach_when_ready().await?.decision,
         Decision::Fresh,
-        "the right one is heard all the same"
+        "the valid token should still be accepted"
     );
     assert_eq!(run.status().await?.attempt().number, 1);
     elsewhere.end().await?;
     ctx.end().await
 }
 
-/// A pod with the labels and annotations of the run's own, made by somebody else.
+/// Creates a pod that has the labels and annotations of the run's pod but is not owned by the run.
 async fn look_alike(ctx: &TestContext, pod: &Pod) -> Result<Pod> {
     let manifest = json!({
         "metadata": {
@@ -68,21 +76,21 @@ async fn look_alike(ctx: &TestContext, pod: &Pod) -> Result<Pod> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_without_the_capability_of_the_attached_process_is_refused() -> Result {
     let ctx = TestContext::new("capability").await?;
-    let run = mute(&ctx, "run").await?;
+    let run = start_idle(&ctx, "run").await?;
     let worker = Worker::for_pod(&ctx.client, &run.pod().await?).await?;
     worker.attach_when_ready().await?;
-    let stranger = worker.with_new_instance();
-    assert_eq!(stranger.commit(1, json!({})).await?.problem()?.code, Code::Fenced);
-    let bearer_of_attach = Worker { instance: worker.token.clone(), ..worker.clone() };
-    assert_eq!(bearer_of_attach.commit(1, json!({})).await?.problem()?.code, Code::Unauthenticated);
+    let other_process = worker.with_new_instance();
+    assert_eq!(other_process.commit(1, json!({})).await?.problem()?.code, Code::Fenced);
+    let with_pod_token = Worker { instance: worker.token.clone(), ..worker.clone() };
+    assert_eq!(with_pod_token.commit(1, json!({})).await?.problem()?.code, Code::Unauthenticated);
     assert_eq!(worker.commit(1, json!({})).await?.status, 200);
     ctx.end().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_process_of_the_same_pod_is_refused_and_the_attempt_has_crashed() -> Result {
+async fn a_second_process_of_the_same_pod_is_refused_and_ends_the_attempt_as_a_crash() -> Result {
     let ctx = TestContext::new("second-process").await?;
-    let run = mute(&ctx, "run").await?;
+    let run = start_idle(&ctx, "run").await?;
     let worker = Worker::for_pod(&ctx.client, &run.pod().await?).await?;
     worker.attach_when_ready().await?;
     worker.attach_when_ready().await?;
@@ -97,9 +105,9 @@ async fn a_second_process_of_the_same_pod_is_refused_and_the_attempt_has_crashed
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_turn_again_is_a_duplicate_with_the_same_bytes_and_a_conflict_with_others() -> Result {
+async fn a_repeated_turn_is_a_duplicate_with_the_same_bytes_and_a_conflict_with_other_bytes() -> Result {
     let ctx = TestContext::new("turns").await?;
-    let run = mute(&ctx, "run").await?;
+    let run = start_idle(&ctx, "run").await?;
     let worker = Worker::for_pod(&ctx.client, &run.pod().await?).await?;
     worker.attach_when_ready().await?;
     let one = commit(json!({ "n": 1 })).to_string();
@@ -119,14 +127,18 @@ async fn the_same_turn_again_is_a_duplicate_with_the_same_bytes_and_a_conflict_w
     assert_eq!(worker.commit(3, json!({})).await?.problem()?.code, Code::Conflict, "turn n+2");
     assert_eq!(worker.commit(-1, json!({})).await?.problem()?.code, Code::Invalid, "turn -1");
     assert_eq!(worker.commit(0, json!({})).await?.problem()?.code, Code::Invalid, "turn 0");
-    assert_eq!(worker.commit(2, json!({ "n": 2 })).await?.status, 200, "the next one is taken all the same");
+    assert_eq!(
+        worker.commit(2, json!({ "n": 2 })).await?.status,
+        200,
+        "the next turn should still be accepted"
+    );
     ctx.end().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_is_no_request_is_refused_and_costs_nobody_else_anything() -> Result {
+async fn an_invalid_or_oversized_body_is_refused_and_the_gateway_keeps_working() -> Result {
     let ctx = TestContext::new("bodies").await?;
-    let run = mute(&ctx, "run").await?;
+    let run = start_idle(&ctx, "run").await?;
     let worker = Worker::for_pod(&ctx.client, &run.pod().await?).await?;
     worker.attach_when_ready().await?;
     for malformed in ["", "{", "nonsense", "[]", "{\"commitId\":\"1\"}", "{\"commitId\":\"\\ud800\"}"] {
@@ -147,6 +159,6 @@ async fn a_body_that_is_no_request_is_refused_and_costs_nobody_else_anything() -
         assert_eq!(answer.status, 413, "{length:?}: {answer:?}");
     }
     assert_eq!(worker.commit(1, json!({})).await?.status, 200);
-    assert_eq!(ctx.operator.restarts().await?, 0, "the gateway should have come through it");
+    assert_eq!(ctx.operator.restarts().await?, 0, "the gateway should not have been restarted");
     ctx.end().await
 }

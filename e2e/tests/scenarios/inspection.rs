@@ -1,4 +1,4 @@
-//! What people apply, type and read.
+//! What people apply with kubectl and read with kubectl or over HTTP.
 
 use dalsegno_crds::Summary;
 use dalsegno_e2e::http::Request;
@@ -13,11 +13,11 @@ use serde_json::json;
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_definition_of_a_kind_and_every_example_is_accepted_without_a_warning() -> Result {
+async fn every_custom_resource_definition_and_every_example_is_accepted_without_a_warning() -> Result {
     let ctx = TestContext::new("examples").await?;
     let printed = run("git", ["-C", ROOT, "ls-files", "crds/*.yaml", "deploy/examples/*.yaml"]).await?;
     let files: Vec<String> = printed.lines().map(|file| format!("{ROOT}/{file}")).collect();
-    assert!(files.len() >= 4, "two kinds and two examples at least: {files:?}");
+    assert!(files.len() >= 4, "there should be at least two kinds and two examples: {files:?}");
     for file in &files {
         let strict = ["--dry-run=server", "--validate=strict", "--warnings-as-errors", "--namespace"];
         let server_side = ["--server-side", "--force-conflicts", "--field-manager=e2e"];
@@ -29,7 +29,7 @@ async fn every_definition_of_a_kind_and_every_example_is_accepted_without_a_warn
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kubectl_lists_held_runs_tells_their_story_in_columns_and_explains_the_fields() -> Result {
+async fn kubectl_selects_held_runs_shows_columns_and_explains_fields() -> Result {
     let ctx = TestContext::new("columns").await?;
     let held = ctx.start("lost", &Agent::from_definition("missing", json!({ "turns": 1 }))).await?;
     let done = ctx.start("done", &Agent::new(json!({ "turns": 2, "turnSeconds": 0.1 }))).await?;
@@ -59,7 +59,7 @@ async fn kubectl_lists_held_runs_tells_their_story_in_columns_and_explains_the_f
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_person_who_may_reads_over_http_what_the_run_has_committed_and_nobody_else_does() -> Result {
+async fn only_a_user_with_the_right_reads_a_runs_checkpoints_over_http() -> Result {
     let ctx = TestContext::new("readers").await?;
     let run = ctx.start("run", &Agent::new(json!({ "turns": 300, "turnSeconds": 0.5 }))).await?;
     run.wait_for_turn(3).await?;
@@ -79,8 +79,7 @@ async fn a_person_who_may_reads_over_http_what_the_run_has_committed_and_nobody_
         let url = format!("{gateway}/{}/agentruns/run/{call}", ctx.namespace);
         Request::get(url).bearer(token).send().await
     };
-    let allowed = "the right that was just granted";
-    dalsegno_e2e::wait::eventually(allowed, secs(30), async || {
+    dalsegno_e2e::wait::eventually("the new right to take effect", secs(30), async || {
         Ok((read(auditor, "state").await?.status == 200).then_some(()))
     })
     .await?;

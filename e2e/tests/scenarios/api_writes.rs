@@ -1,22 +1,22 @@
-//! What runs cost the API server. The writes of the operator are counted by the API server itself. The mirror of
-//! progress is counted apart: it writes every ten seconds at most, so once at most in a run that is shorter.
+//! The operator's writes per run, from the API server's audit log. Writes of the progress come at most every ten seconds, so a
+//! shorter run has at most one of them.
 
 use dalsegno_crds::Summary;
 use dalsegno_e2e::wait::secs;
 use dalsegno_e2e::{Agent, Result, TestContext};
 use serde_json::json;
 
-/// Writes that a run may cost from its creation to its end.
+/// The maximum number of writes from a run's creation to its end.
 const PER_LIFE: usize = 8;
 
-/// Writes that one recovery may cost.
+/// The maximum number of writes of one recovery.
 const PER_RECOVERY: usize = 5;
 
-/// Writes of the mirror in a run of a few seconds.
-const MIRROR: usize = 1;
+/// The maximum number of writes of the progress in a run of a few seconds.
+const PROGRESS_WRITES: usize = 1;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_costs_few_writes_and_each_recovery_a_few_more() -> Result {
+async fn a_run_and_a_recovery_each_cost_a_bounded_number_of_writes() -> Result {
     let ctx = TestContext::new("writes").await?;
     let undisturbed =
         ctx.start("undisturbed", &Agent::new(json!({ "turns": 5, "turnSeconds": 0.1 }))).await?;
@@ -25,17 +25,22 @@ async fn a_run_costs_few_writes_and_each_recovery_a_few_more() -> Result {
     let crashing = json!({ "turns": 5, "turnSeconds": 0.1, "script": [crash] });
     let recovered = ctx.start("recovered", &Agent::new(crashing)).await?;
     recovered.wait_for_success().await?;
-    // What is still to be written for them is written by then.
+    // By then the operator has written everything.
     tokio::time::sleep(secs(3)).await;
 
     let writes = ctx.audit.operator_writes(&undisturbed.name)?;
-    assert!(writes.len() <= PER_LIFE + MIRROR, "{} writes: {writes:#?}", writes.len());
+    assert!(writes.len() <= PER_LIFE + PROGRESS_WRITES, "{} writes: {writes:#?}", writes.len());
     let writes = ctx.audit.operator_writes(&recovered.name)?;
-    assert!(writes.len() <= PER_LIFE + PER_RECOVERY + MIRROR, "{} writes: {writes:#?}", writes.len());
+    assert!(
+        writes.len() <= PER_LIFE + PER_RECOVERY + PROGRESS_WRITES,
+        "{} writes: {writes:#?}",
+        writes.len()
+    );
     ctx.end().await
 }
 
-/// A worker that beats and commits nothing, a held run, a finished one: nothing changes, so nothing is written.
+/// A worker that sends heartbeats and commits nothing, two held runs and a finished one: nothing changes, so nothing is
+/// written.
 #[tokio::test(flavor = "multi_thread")]
 async fn quiet_runs_cost_no_write() -> Result {
     let ctx = TestContext::new("quiet").await?;
@@ -50,7 +55,7 @@ async fn quiet_runs_cost_no_write() -> Result {
     held.wait_for(Summary::Held, secs(60)).await?;
     finished.wait_for_success().await?;
     missing.wait_for(Summary::Held, secs(60)).await?;
-    // The mirror of progress comes once more, after the last turn.
+    // By then the progress of the last turn is written.
     tokio::time::sleep(secs(15)).await;
 
     let runs = [&waiting, &held, &finished, &missing];
@@ -58,6 +63,6 @@ async fn quiet_runs_cost_no_write() -> Result {
     let before = count()?;
     tokio::time::sleep(secs(15)).await;
     let after = count()?;
-    assert_eq!(before, after, "quiet runs should cost nothing");
+    assert_eq!(before, after, "quiet runs should cost no write");
     ctx.end().await
 }
