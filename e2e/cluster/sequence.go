@@ -11,33 +11,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var began = time.Now()
+var startTime = time.Now()
 
-// step runs one part of a command and prints what it was and how long it took.
+// step runs a part of a command and prints its description and how long it took.
 func step(what string, do func() error) error {
 	start := time.Now()
 	if err := do(); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	fmt.Printf("%7.2fs  %s (%.2f s)\n", time.Since(began).Seconds(), what, time.Since(start).Seconds())
+	fmt.Printf("%7.2fs  %s (%.2f s)\n", time.Since(startTime).Seconds(), what, time.Since(start).Seconds())
 	return nil
 }
 
-// steps runs each function until one fails.
-func steps(all ...func() error) error {
-	for _, one := range all {
-		if err := one(); err != nil {
+// sequence runs the functions in order until one fails.
+func sequence(all ...func() error) error {
+	for _, do := range all {
+		if err := do(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// parallel runs the functions side by side and joins their errors.
+// parallel runs the functions in parallel and joins their errors.
 func parallel(all ...func() error) error {
 	results := make(chan error, len(all))
-	for _, one := range all {
-		go func() { results <- one() }()
+	for _, do := range all {
+		go func() { results <- do() }()
 	}
 	var err error
 	for range all {
@@ -46,7 +46,7 @@ func parallel(all ...func() error) error {
 	return err
 }
 
-// waitFor polls until done says so. An error of done ends the wait at once.
+// waitFor polls until done returns true. An error of done ends the wait at once.
 func waitFor(limit time.Duration, what string, done func() (bool, error)) error {
 	for deadline := time.Now().Add(limit); ; time.Sleep(50 * time.Millisecond) {
 		ok, err := done()
@@ -57,17 +57,17 @@ func waitFor(limit time.Duration, what string, done func() (bool, error)) error 
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("waiting for %s: not within %v", what, limit)
+			return fmt.Errorf("waiting for %s: timed out after %v", what, limit)
 		}
 	}
 }
 
-// command runs a program to its end; what it printed becomes part of the error.
-func command(name string, args ...string) error {
-	return finish(exec.Command(name, args...))
+// runProgram runs a program. If it fails, the error contains its output.
+func runProgram(name string, args ...string) error {
+	return runCmd(exec.Command(name, args...))
 }
 
-func finish(cmd *exec.Cmd) error {
+func runCmd(cmd *exec.Cmd) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(string(out)))
 	}
@@ -77,11 +77,11 @@ func finish(cmd *exec.Cmd) error {
 // heldLock is the cluster's lock while this process holds it.
 var heldLock *os.File
 
-// lock admits one changing command at a time; it is held until this process and
-// every child that has not yet recorded itself are gone.
+// lock takes the cluster's lock, so that only one command changes the cluster at a time.
+// The lock is held until this process and every child without a record have ended.
 func (c *Cluster) lock() error {
 	if os.Geteuid() != 0 {
-		return errors.New("this needs root: it makes namespaces, links and cgroups")
+		return errors.New("this command needs root, to create namespaces, links and cgroups")
 	}
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return err
