@@ -31,16 +31,16 @@ fn turns_stay_on_one_connection_and_heartbeats_on_another() {
     let gateway = (1..=4)
         .fold(gateway, |gateway, turn| gateway.on(&format!("turns/{turn}"), [committed(turn, "result")]));
     let mut run = gateway.builder().heartbeat(true).attach().unwrap();
-    for (beats, turns) in [(1, 1..=2), (2, 3..=4)] {
-        wait_until(Duration::from_secs(10), || gateway.bodies("heartbeat").len() >= beats);
+    for (heartbeats, turns) in [(1, 1..=2), (2, 3..=4)] {
+        wait_until(Duration::from_secs(10), || gateway.bodies("heartbeat").len() >= heartbeats);
         for turn in turns {
             run.commit(Commit::new(turn)).unwrap();
         }
     }
     let script = gateway.script.lock().unwrap();
-    let ports = |beats| -> HashSet<u16> {
+    let ports = |of_heartbeats| -> HashSet<u16> {
         let seen = script.requests.iter().zip(&script.ports);
-        seen.filter(|((path, ..), _)| (path == "heartbeat") == beats).map(|(_, port)| *port).collect()
+        seen.filter(|((path, ..), _)| (path == "heartbeat") == of_heartbeats).map(|(_, port)| *port).collect()
     };
     assert_eq!((ports(true).len(), ports(false).len()), (1, 1));
     assert!(ports(true).is_disjoint(&ports(false)));

@@ -1,5 +1,7 @@
 //! The SDK against a scripted gateway.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
 mod calls;
 mod connections;
 mod gateway;
