@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the test suites that agent frameworks ship for their stores, against a gateway on SQLite. The frameworks' packages are
-# in an environment of their own, outside of the clone. It needs the gateway's example `serve`, which the tests in Rust build.
+# Runs the test suites that agent frameworks ship for their stores, against a gateway on SQLite. The frameworks'
+# packages are in an environment of their own, outside of the clone. It needs the gateway's example `serve`, which the
+# tests in Rust build.
 source "$(dirname "$0")/lib.sh"
 
 venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/adapters

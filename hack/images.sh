@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the programs and pushes their images to the registry of the cluster on this machine or, if KUBECONFIG is set, to
-# IMAGE_REGISTRY. What has not changed is neither built nor pushed again, and keeps its digest. The references by digest are
-# written to target/images/pushed. SKIP_BUILD=1 uses the programs that are already built.
+# Builds the programs and pushes their images to the registry of the cluster on this machine or, if KUBECONFIG is set,
+# to IMAGE_REGISTRY. What has not changed is neither built nor pushed again, and keeps its digest. The references by
+# digest are written to target/images/pushed. SKIP_BUILD=1 uses the programs that are already built.
 source "$(dirname "$0")/lib.sh"
 
 images=$TARGET_DIR/images

@@ -50,8 +50,8 @@ need_languages() {
     need cc gcc ld binutils /usr/include/stdio.h libc6-dev
 }
 
-# need_postgres: puts PostgreSQL's programs into the path. The tests start their own servers, so Debian's package must not
-# start one.
+# need_postgres: puts PostgreSQL's programs into the path. The tests start their own servers, so Debian's package must
+# not start one.
 need_postgres() {
     if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then
         need pg_createcluster postgresql-common

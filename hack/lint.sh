@@ -36,7 +36,8 @@ chart() {
         helm=$(cluster build helm | grep -o '/.*/helm$') || return 1
     fi
     "$helm" lint --strict charts/dalsegno && "$helm" template dalsegno charts/dalsegno >/dev/null || return 1
-    # The chart must refuse values that would be ignored, or that the API server would refuse after half the installation.
+    # The chart must refuse values that would be ignored, or that the API server would refuse after half the
+    # installation.
     local value
     for value in postgres.role=app postgres.migrationSecret.name=owner postgres.caSecret.name=ca \
         persistence.size=10g persistence.size=1m persistence.size=1K terminationGracePeriodSeconds=14; do
@@ -79,7 +80,8 @@ python_types() {
     (cd sdk/python && "$venv/bin/mypy" --no-error-summary --cache-dir "$TARGET_DIR/mypy")
 }
 
-# The fuzz targets are a workspace of their own. Its Cargo.lock must contain the dependencies of the crates that it uses.
+# The fuzz targets are a workspace of their own. Its Cargo.lock must contain the dependencies of the crates that it
+# uses.
 lock_of_fuzz() {
     cargo metadata --locked --format-version 1 --manifest-path operator/fuzz/Cargo.toml >/dev/null ||
         { echo 'cargo metadata --manifest-path operator/fuzz/Cargo.toml updates it'; return 1; }

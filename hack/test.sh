@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs all tests, on a Debian machine with Go, Rust and Python, as root because the end-to-end tests need a cluster.
 #
-# It continues after a failure, so that one run shows all of them. The last line is the sum over all test runners. A runner
-# that does not end, or that has no test, counts as one failure.
+# It continues after a failure, so that one run shows all of them. The last line is the sum over all test runners. A
+# runner that does not end, or that has no test, counts as one failure.
 #
-# KEEP_CLUSTER=1 leaves the cluster up. BUDGET (default 80) is the limit for everything, in minutes: CI ends the script after
-# 90 minutes, and the last line must be printed before. The logs of the steps are in target/test-logs.
+# KEEP_CLUSTER=1 leaves the cluster up. BUDGET (default 80) is the limit for everything, in minutes: CI ends the script
+# after 90 minutes, and the last line must be printed before. The logs of the steps are in target/test-logs.
 source "$(dirname "$0")/lib.sh"
 
 logs=$TARGET_DIR/test-logs
@@ -52,7 +52,8 @@ start() {
     pids[$name]=$! starts[$name]=$SECONDS
 }
 
-# background NAME MINUTES COMMAND…: starts a step that runs beside the next ones. It uses only processor time that they leave.
+# background NAME MINUTES COMMAND…: starts a step that runs beside the next ones. It uses only processor time that they
+# leave.
 background() {
     local name=$1 minutes=$2
     shift 2
@@ -115,9 +116,9 @@ if ! python3 -c 'import pytest' 2>/dev/null; then
     pytest=("$venv/bin/python" -m pytest)
 fi
 
-# The builds run one after the other, because each uses all cores. One build of Rust serves the tests, the images and the
-# end-to-end tests, as long as every command names the whole workspace. For a part of it Cargo would choose other features
-# and compile anew.
+# The builds run one after the other, because each uses all cores. One build of Rust serves the tests, the images and
+# the end-to-end tests, as long as every command names the whole workspace. For a part of it Cargo would choose other
+# features and compile anew.
 run 'build the cluster' nothing 25 go run -C e2e/cluster . build || true
 run 'build' nothing 25 cargo build --locked --workspace --lib --bins --tests || true
 # The fuzz targets are a build of their own. It uses the processor time that the lint and the tests leave.

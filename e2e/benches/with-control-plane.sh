@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs a command with a control plane of its own, on loopback: etcd, API server, controller manager, scheduler, and fake nodes,
-# whose pods kwok reports as running. It touches no other cluster. When the command ends, the control plane and its directory are
-# removed.
+# Runs a command with a control plane of its own, on loopback: etcd, API server, controller manager, scheduler, and fake
+# nodes, whose pods kwok reports as running. It touches no other cluster. When the command ends, the control plane and
+# its directory are removed.
 #
 #   with-control-plane.sh KUBE KWOK STAGES COMMAND…
 #
-# The command gets KUBECONFIG; DALSEGNO_AUDIT_LOG, the log of every pod creation and of every write of the user `operator`; and
-# DALSEGNO_BENCH_DIR, the directory with kubeconfigs of the users `operator` and `gateway`.
+# The command gets KUBECONFIG; DALSEGNO_AUDIT_LOG, the log of every pod creation and of every write of the user
+# `operator`; and DALSEGNO_BENCH_DIR, the directory with kubeconfigs of the users `operator` and `gateway`.
 set -euo pipefail
 
 kube=$1 kwok=$2 stages=$3

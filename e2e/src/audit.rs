@@ -107,8 +107,8 @@ impl AuditLog {
         Ok(entries)
     }
 
-    /// Checks every run of the namespace, deleted runs included: no attempt had two pods. If an AgentRun of one name was created
-    /// several times, each of its pods may have been created as often.
+    /// Checks every run of the namespace, deleted runs included: no attempt had two pods. If an AgentRun of one name
+    /// was created several times, each of its pods may have been created as often.
     pub fn expect_one_pod_per_attempt(&self) -> Result {
         let mut runs = BTreeMap::<String, usize>::new();
         for entry in self.entries()? {

@@ -1,5 +1,5 @@
-//! A client of the ledger, the external system of the tests. Each tool call of the scripted agent is one entry under the call's
-//! idempotency key. A repeated key is counted and has no second effect.
+//! A client of the ledger, the external system of the tests. Each tool call of the scripted agent is one entry under
+//! the call's idempotency key. A repeated key is counted and has no second effect.
 
 use std::collections::BTreeMap;
 
@@ -91,7 +91,8 @@ impl Ledger {
         Ok(self.entries(run).await?.iter().map(|entry| entry.turn).max().unwrap_or(0))
     }
 
-    /// Checks a run: each turn 1..=`turns` had exactly one effect, and no other turn had any. The error lists the other turns.
+    /// Checks a run: each turn 1..=`turns` had exactly one effect, and no other turn had any. The error lists the other
+    /// turns.
     pub async fn expect_turns(&self, run: &str, turns: i32) -> Result {
         let entries = self.entries(run).await?;
         let mut effects: BTreeMap<i32, usize> = (1..=turns).map(|turn| (turn, 0)).collect();
@@ -107,8 +108,8 @@ impl Ledger {
     }
 }
 
-/// The turns of a run's last attempt that have no note of their acknowledged boundary. The run's last turn is left out, because
-/// a worker may be stopped as soon as it is committed.
+/// The turns of a run's last attempt that have no note of their acknowledged boundary. The run's last turn is left out,
+/// because a worker may be stopped as soon as it is committed.
 pub(crate) fn unreported_turns(entries: &[Entry], notes: &[Note], attempt: i32, turns: i32) -> Vec<i32> {
     let is_reported = |turn: i32| {
         let reports =

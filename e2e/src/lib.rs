@@ -1,19 +1,19 @@
-//! The harness of the end-to-end tests: what a person with `kubectl`, an agent or a failing machine can do to Dal Segno, and
-//! the checks of the result.
+//! The harness of the end-to-end tests: what a person with `kubectl`, an agent or a failing machine can do to Dal
+//! Segno, and the checks of the result.
 //!
-//! The tests are a black box. They use the kinds (`dalsegno-crds`) and the worker's contract (`dalsegno-protocol`), and know
-//! nothing about the implementation. They check four sources:
+//! The tests are a black box. They use the kinds (`dalsegno-crds`) and the worker's contract (`dalsegno-protocol`), and
+//! know nothing about the implementation. They check four sources:
 //!
 //! - the [`Ledger`]: which side effects took place, and how often each was requested;
 //! - the API server's [`AuditLog`]: which pods were created and deleted, and who wrote what;
 //! - the AgentRun's status, as a person reads it;
 //! - the gateway's answers to a [`Worker`] that the test itself plays.
 //!
-//! The tests are in `tests/`. `scenarios` run in parallel. `chaos` tests break nodes, the operator or the API server, so they
-//! run one after the other.
+//! The tests are in `tests/`. `scenarios` run in parallel. `chaos` tests break nodes, the operator or the API server,
+//! so they run one after the other.
 //!
-//! *Errors.* Every function of the harness fails if a server or a program refuses the request or does not answer. A function
-//! that waits also fails when its limit passes. Only other errors are documented at the function.
+//! *Errors.* Every function of the harness fails if a server or a program refuses the request or does not answer. A
+//! function that waits also fails when its limit passes. Only other errors are documented at the function.
 
 pub mod agent;
 pub mod audit;

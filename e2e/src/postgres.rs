@@ -52,8 +52,8 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Starts an empty server and installs the release with it, with this number of operators and the chart's two gateways, so
-    /// that the requests of a worker may go to either of them.
+    /// Starts an empty server and installs the release with it, with this number of operators and the chart's two
+    /// gateways, so that the requests of a worker may go to either of them.
     pub async fn install(client: &Client, operators: u32) -> Result<Self> {
         let config = config().await?;
         // The machine's address in the cluster's network, at which pods also reach the API server.
@@ -114,8 +114,8 @@ async fn put_secret(client: &Client, name: &str, data: serde_json::Value) -> Res
     Ok(())
 }
 
-/// The command that installs the release with the embedded store. It deletes the Deployments first, because a Deployment that
-/// changes its strategy in the middle of a rollout gets stuck.
+/// The command that installs the release with the embedded store. It deletes the Deployments first, because a
+/// Deployment that changes its strategy in the middle of a rollout gets stuck.
 fn reinstall_embedded_command() -> Vec<String> {
     let quoted: Vec<String> =
         install::helm_command(&install::values()).iter().map(|word| format!("'{word}'")).collect();

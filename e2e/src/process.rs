@@ -11,8 +11,8 @@ use crate::Result;
 /// Timeout of a program. The slowest one, the start of a node, needs less.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Runs a program and returns its stdout. It fails if the program exits with an error, or does not end within 120 s and is
-/// killed; the error contains what the program printed.
+/// Runs a program and returns its stdout. It fails if the program exits with an error, or does not end within 120 s and
+/// is killed; the error contains what the program printed.
 pub async fn run<S: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     args: impl IntoIterator<Item = S>,
@@ -59,8 +59,8 @@ fn stdout_of(shown: &str, output: &Output) -> Result<String> {
     Ok(stdout)
 }
 
-/// A command that undoes what a test has broken, stopped or changed. It runs when the guard is dropped, so that a test that
-/// fails leaves nothing broken for the next one.
+/// A command that undoes what a test has broken, stopped or changed. It runs when the guard is dropped, so that a test
+/// that fails leaves nothing broken for the next one.
 #[derive(Debug)]
 #[must_use = "dropping the guard undoes the change at once"]
 pub struct UndoGuard {

@@ -90,8 +90,8 @@ impl<'c> Run<'c> {
         self.wait_until(&format!("attempt {number} to have a worker"), limit, is_met).await
     }
 
-    /// Waits up to a minute until the effect of this turn, or of a later one, is in the ledger. The ledger shows it earlier than
-    /// the status.
+    /// Waits up to a minute until the effect of this turn, or of a later one, is in the ledger. The ledger shows it
+    /// earlier than the status.
     pub async fn wait_for_turn(&self, turn: i32) -> Result {
         eventually(format!("turn {turn} of run {}", self.name), LIMIT, async || {
             Ok((self.ctx.ledger.highest_turn(&self.key()).await? >= turn).then_some(()))
@@ -195,14 +195,15 @@ impl<'c> Run<'c> {
         self.expect_acknowledged_turns_kept(turns).await
     }
 
-    /// Like [`Self::expect_nothing_lost_or_repeated`], for a run that was taken back on purpose. Turns after `kept` may have been
-    /// committed again.
+    /// Like [`Self::expect_nothing_lost_or_repeated`], for a run that was taken back on purpose. Turns after `kept` may
+    /// have been committed again.
     pub async fn expect_nothing_lost_up_to(&self, kept: i32, turns: i32) -> Result {
         self.expect_each_effect_once(turns).await?;
         self.expect_acknowledged_turns_kept(kept).await
     }
 
-    /// Checks the agents' notes, which no store can take back: each turn up to `last` was acknowledged with one content hash.
+    /// Checks the agents' notes, which no store can take back: each turn up to `last` was acknowledged with one content
+    /// hash.
     async fn expect_acknowledged_turns_kept(&self, last: i32) -> Result {
         let notes = self.ctx.ledger.notes(&self.key()).await?;
         let mut acknowledged = BTreeMap::<i32, BTreeSet<&str>>::new();
@@ -228,8 +229,8 @@ impl<'c> Run<'c> {
         self.ctx.audit.expect_pods(&self.name, 1..=status.attempt().number)
     }
 
-    /// Waits until the notes are complete: there is at least one, and one for each turn of the last attempt but the run's last
-    /// turn, whose note may arrive later.
+    /// Waits until the notes are complete: there is at least one, and one for each turn of the last attempt but the
+    /// run's last turn, whose note may arrive later.
     async fn expect_commit_notes(&self, attempt: i32, turns: i32) -> Result {
         eventually(format!("the notes of run {}", self.name), secs(10), async || {
             let notes = self.ctx.ledger.notes(&self.key()).await?;
@@ -241,7 +242,8 @@ impl<'c> Run<'c> {
         .await
     }
 
-    /// Checks that each turn was tried by one attempt, and before it only by attempts that ended in the middle of the turn.
+    /// Checks that each turn was tried by one attempt, and before it only by attempts that ended in the middle of the
+    /// turn.
     async fn expect_no_turn_retried(&self, status: &AgentRunStatus) -> Result {
         let history = status.recovery().history;
         for entry in self.ctx.ledger.entries(&self.key()).await? {

@@ -15,8 +15,8 @@ use crate::{Agent, AuditLog, Definition, Ledger, Operator, Result, Run, objects,
 /// If this variable is set, the namespaces of failed tests are kept.
 const KEEP: &str = "DALSEGNO_E2E_KEEP";
 
-/// The namespace, the clients and the sources of one test. If it is dropped without [`TestContext::end`], it prints what a
-/// person would look at, and deletes the namespace.
+/// The namespace, the clients and the sources of one test. If it is dropped without [`TestContext::end`], it prints
+/// what a person would look at, and deletes the namespace.
 pub struct TestContext {
     /// The test's own namespace.
     pub namespace: String,

@@ -18,7 +18,8 @@ pub const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// Polls until `poll` returns a value. An error of `poll` counts as "not yet", because the polled server may be unavailable.
+/// Polls until `poll` returns a value. An error of `poll` counts as "not yet", because the polled server may be
+/// unavailable.
 ///
 /// If the limit passes, the error names what was awaited and the last poll's error.
 pub async fn eventually<T>(

@@ -35,8 +35,8 @@ pub fn perform(action: &Action, proxy: Option<&LossyProxy>) {
     }
 }
 
-/// Allocates memory until the kernel kills the process. It writes to each block, because the kernel counts only pages that
-/// have been written.
+/// Allocates memory until the kernel kills the process. It writes to each block, because the kernel counts only pages
+/// that have been written.
 fn exhaust_memory() -> ! {
     let mut blocks = Vec::new();
     loop {

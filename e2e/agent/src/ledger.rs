@@ -56,8 +56,8 @@ impl Ledger {
         }
     }
 
-    /// Notes a boundary that the gateway has acknowledged. It retries until the ledger answers, because the tests rely on the
-    /// note from the next turn on.
+    /// Notes a boundary that the gateway has acknowledged. It retries until the ledger answers, because the tests rely
+    /// on the note from the next turn on.
     pub fn note_committed(&self, turn: i32, content_hash: &str) {
         while !self.post_note(&format!("committed {turn} {content_hash}")) {
             println!("the ledger does not accept the note");

@@ -21,8 +21,9 @@ pub fn is_child() -> bool {
     env::var_os(CHILD).is_some()
 }
 
-/// Runs the agent as a child process, because a PID 1 cannot stop itself. Resumes the child `after` each stop, and exits with
-/// the child's exit code. A PID 1 without a handler ignores SIGTERM, so with [`OnTerm::Default`] the child does not get it.
+/// Runs the agent as a child process, because a PID 1 cannot stop itself. Resumes the child `after` each stop, and
+/// exits with the child's exit code. A PID 1 without a handler ignores SIGTERM, so with [`OnTerm::Default`] the child
+/// does not get it.
 pub fn run_frozen(after: Duration, on_term: OnTerm) -> anyhow::Result<()> {
     let mut command = Command::new(env::current_exe().context("finding this program")?);
     let child = command.env(CHILD, "1").spawn().context("starting the agent as a child")?;

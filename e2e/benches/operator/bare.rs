@@ -1,5 +1,5 @@
-//! The floors of the reaction bench: bare loops on kube. When a pod has ended or is gone, they commit one row and create the
-//! pod again under the next number.
+//! The floors of the reaction bench: bare loops on kube. When a pod has ended or is gone, they commit one row and
+//! create the pod again under the next number.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

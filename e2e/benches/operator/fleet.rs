@@ -62,7 +62,8 @@ impl Fleet {
         Ok(worker)
     }
 
-    /// Creates runs with these names that are held before their first pod, because their AgentDefinition does not exist.
+    /// Creates runs with these names that are held before their first pod, because their AgentDefinition does not
+    /// exist.
     pub async fn hold(&self, names: impl IntoIterator<Item = String>) -> Result {
         let create = |name: String| async move {
             let spec = json!({ "agentRef": { "name": "nobody" }, "input": { "task": "wait" } });

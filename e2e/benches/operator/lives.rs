@@ -1,5 +1,6 @@
-//! How often the operator writes to the API server in a run's life and in a recovery, according to the audit log of a real
-//! cluster. Status writes that change only the progress are counted apart, because their number depends on the time.
+//! How often the operator writes to the API server in a run's life and in a recovery, according to the audit log of a
+//! real cluster. Status writes that change only the progress are counted apart, because their number depends on the
+//! time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

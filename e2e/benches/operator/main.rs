@@ -1,8 +1,9 @@
-//! What the operator costs and how fast it is: its reaction to a disruption, its writes to the API server and to the store,
-//! its memory.
+//! What the operator costs and how fast it is: its reaction to a disruption, its writes to the API server and to the
+//! store, its memory.
 //!
-//! `reaction`, `quiet` and `memory` use a control plane of their own with fake nodes (`with-control-plane.sh`). The operator
-//! is `DALSEGNO_PROGRAM`, and this program plays the workers. `lives` uses a real cluster and the operator installed there.
+//! `reaction`, `quiet` and `memory` use a control plane of their own with fake nodes (`with-control-plane.sh`). The
+//! operator is `DALSEGNO_PROGRAM`, and this program plays the workers. `lives` uses a real cluster and the operator
+//! installed there.
 
 #![allow(clippy::unwrap_used, reason = "a bench may fail")]
 

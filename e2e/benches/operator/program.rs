@@ -69,7 +69,8 @@ impl Program {
         Ok(program)
     }
 
-    /// The process's anonymous memory in bytes. The pages of the program's file do not count, because the kernel can drop them.
+    /// The process's anonymous memory in bytes. The pages of the program's file do not count, because the kernel can
+    /// drop them.
     pub fn anonymous_memory(&self) -> Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

@@ -115,7 +115,8 @@ impl StatementLog {
     }
 }
 
-/// Functions of the store that only read. `ds_expire`, called once a minute, writes only if a run is past its retention.
+/// Functions of the store that only read. `ds_expire`, called once a minute, writes only if a run is past its
+/// retention.
 const READ_FUNCTIONS: [&str; 3] = ["ds_now_", "ds_run_record_", "ds_expire_"];
 
 /// Whether a statement may write: it has a keyword that writes, or it calls another function of the store.

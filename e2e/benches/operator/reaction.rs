@@ -1,8 +1,8 @@
-//! The time from the watch event of a run's first disruption to the POST of the replacement pod, compared with two bare loops
-//! on kube: one on a watch, and one on a controller, whose queue waits for whole milliseconds.
+//! The time from the watch event of a run's first disruption to the POST of the replacement pod, compared with two bare
+//! loops on kube: one on a watch, and one on a controller, whose queue waits for whole milliseconds.
 //!
-//! Both ends use this machine's clock: this process's watch gives the time of the event, and the API server's audit log the
-//! time of the POST.
+//! Both ends use this machine's clock: this process's watch gives the time of the event, and the API server's audit log
+//! the time of the POST.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};

@@ -42,7 +42,8 @@ async fn a_run_never_resumes_from_a_damaged_checkpoint_but_from_the_one_before_o
     assert!(message.contains("turn 2") && message.contains("turn 1"), "{message}");
     consistently("no pod", secs(5), async || ctx.audit.expect_pods(&run.name, [1])).await?;
 
-    // The turn after the last good checkpoint has made a call. A rewind might let it take effect again, so the hold names it.
+    // The turn after the last good checkpoint has made a call. A rewind might let it take effect again, so the hold
+    // names it.
     run.patch_spec(last_good).await?;
     let names_call = |status: &dalsegno_crds::AgentRunStatus| {
         status.reason_and_message(ConditionType::Held).1.contains("turn-2")

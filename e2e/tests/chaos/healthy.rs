@@ -11,7 +11,8 @@ use serde_json::json;
 /// The number of runs.
 const RUNS: usize = 20;
 
-/// Longer than every worker's heartbeat timeout. If the outage counted against the workers, they would be replaced by then.
+/// Longer than every worker's heartbeat timeout. If the outage counted against the workers, they would be replaced by
+/// then.
 const OBSERVATION: Duration = secs(15);
 
 /// Runs, half of them on each node. Every second one sends heartbeats, with a timeout of 10 s.

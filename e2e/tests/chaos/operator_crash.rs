@@ -5,7 +5,8 @@ use dalsegno_e2e::{Agent, Result, Run, StatusExt, TestContext};
 use kube::api::DeleteParams;
 use serde_json::json;
 
-/// The operator's environment variable that names the point at which the process ends itself, once in the life of its pod.
+/// The operator's environment variable that names the point at which the process ends itself, once in the life of its
+/// pod.
 const CRASH_AT: &str = "DALSEGNO_CRASH_AT";
 
 /// If this variable is set, each point is tested with every kind of death, else with one.

@@ -25,16 +25,16 @@ async fn outages_of_the_process_and_of_the_api_server_move_no_epoch_and_replace_
     ctx.end().await
 }
 
-/// Freezes the process for longer than every lease. It resumes with an old clock, old caches and connections that the workers
-/// have closed.
+/// Freezes the process for longer than every lease. It resumes with an old clock, old caches and connections that the
+/// workers have closed.
 async fn freeze_process(ctx: &TestContext) -> Result {
     let frozen = ctx.operator.processes(&ctx.cluster()?).await?.freeze().await?;
     tokio::time::sleep(secs(25)).await;
     frozen.undo().await
 }
 
-/// Stops the API server for 30 s. Turns continue without it. When it is back, a node that then loses its network for 4 s is
-/// not replaced.
+/// Stops the API server for 30 s. Turns continue without it. When it is back, a node that then loses its network for 4
+/// s is not replaced.
 async fn stop_api_server(ctx: &TestContext, healthy: &Healthy<'_>) -> Result {
     let cluster = ctx.cluster()?;
     let before = healthy.turns().await?;

@@ -1,5 +1,5 @@
-//! The operator's writes per run, from the API server's audit log. Writes of the progress come at most every ten seconds, so a
-//! shorter run has at most one of them.
+//! The operator's writes per run, from the API server's audit log. Writes of the progress come at most every ten
+//! seconds, so a shorter run has at most one of them.
 
 use dalsegno_crds::Summary;
 use dalsegno_e2e::wait::secs;

@@ -1,5 +1,5 @@
-//! Runs that the API server accepts but that cannot start: the status gives the reason, nothing is charged, and no other run is
-//! delayed.
+//! Runs that the API server accepts but that cannot start: the status gives the reason, nothing is charged, and no
+//! other run is delayed.
 
 use std::time::Duration;
 

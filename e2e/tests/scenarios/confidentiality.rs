@@ -38,8 +38,8 @@ async fn status(run: &Run<'_>) -> Result<String> {
 }
 
 /// The secret is in the input, in every state, in the arguments of every call and at the beginning of every key. The
-/// termination message is written for people: it appears in the status and in the event of the attempt's end, and nowhere
-/// else.
+/// termination message is written for people: it appears in the status and in the event of the attempt's end, and
+/// nowhere else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_input_state_and_calls_of_an_agent_appear_in_no_status_event_log_or_metric() -> Result {
     let ctx = TestContext::new("canaries").await?;
@@ -81,8 +81,8 @@ async fn the_input_state_and_calls_of_an_agent_appear_in_no_status_event_log_or_
     ctx.end().await
 }
 
-/// The worker puts a canary into every other field of the contract, over two attempts and enough turns for a snapshot. Then the
-/// test reads everything back.
+/// The worker puts a canary into every other field of the contract, over two attempts and enough turns for a snapshot.
+/// Then the test reads everything back.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_events_channels_and_records_of_a_worker_appear_in_no_status_event_log_or_metric() -> Result {
     let ctx = TestContext::new("canaries-others").await?;

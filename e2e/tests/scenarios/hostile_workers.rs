@@ -1,4 +1,5 @@
-//! Workers that send forged, repeated or oversized requests. The test plays the worker; the agent in the pod does not attach.
+//! Workers that send forged, repeated or oversized requests. The test plays the worker; the agent in the pod does not
+//! attach.
 
 use dalsegno_e2e::StatusExt;
 use dalsegno_e2e::flood::{Length, flood};

@@ -141,8 +141,8 @@ async fn compatible_with_moves_active_runs_to_the_new_image_at_their_next_attemp
     ctx.end().await
 }
 
-/// Starts a run whose definition names a tag, pushes another image under the tag, and evicts the run's pod. Each pod pulls the
-/// tag anew. The definition does not change.
+/// Starts a run whose definition names a tag, pushes another image under the tag, and evicts the run's pod. Each pod
+/// pulls the tag anew. The definition does not change.
 async fn push_tag_again<'c>(ctx: &'c TestContext, spec: Value) -> Result<(Run<'c>, Image, Image)> {
     let (cluster, name) = (ctx.cluster()?, &ctx.namespace);
     let old = images::push(&cluster, name, "live", "old").await?;

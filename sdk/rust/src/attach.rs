@@ -49,12 +49,12 @@ impl Builder {
         self
     }
 
-    /// Sets the hook that runs when the gateway accepts nothing more from this process: the process is fenced, spent or of
-    /// the wrong version, or the run is finished.
+    /// Sets the hook that runs when the gateway accepts nothing more from this process: the process is fenced, spent or
+    /// of the wrong version, or the run is finished.
     ///
-    /// The hook runs once, on the thread that gets the answer first, which may be the heartbeats' thread. The default hook
-    /// logs the problem to stderr and exits: with 0 if the run is finished, else with 1. If the hook returns, the call fails
-    /// with [`Error::Ended`].
+    /// The hook runs once, on the thread that gets the answer first, which may be the heartbeats' thread. The default
+    /// hook logs the problem to stderr and exits: with 0 if the run is finished, else with 1. If the hook returns, the
+    /// call fails with [`Error::Ended`].
     pub fn on_ended(mut self, hook: impl Fn(&Problem) + Send + Sync + 'static) -> Self {
         self.on_ended = Box::new(hook);
         self

@@ -19,10 +19,10 @@ use crate::{Error, Result, Run, ToolCall, ToolError};
 impl Run {
     /// Runs `tool(key, arguments)` unless the call is already complete. Returns the tool's result, new or stored.
     ///
-    /// The tool gets the stored key and arguments, which are the same in every attempt. If the process dies before the result
-    /// is recorded, or if the tool returns [`ToolError::Unknown`], the outcome is unknown and the call's policy applies. If
-    /// the result cannot be recorded (it is too large, or not JSON), this is an error: record a smaller result with
-    /// [`Self::complete`].
+    /// The tool gets the stored key and arguments, which are the same in every attempt. If the process dies before the
+    /// result is recorded, or if the tool returns [`ToolError::Unknown`], the outcome is unknown and the call's policy
+    /// applies. If the result cannot be recorded (it is too large, or not JSON), this is an error: record a smaller
+    /// result with [`Self::complete`].
     ///
     /// # Errors
     ///
@@ -79,8 +79,8 @@ impl Run {
         }
     }
 
-    /// The claim to send: the stored claim if the tool may run under it, else a new one. A claim is stored before it is sent,
-    /// because until the answer arrives it is unknown whether the gateway has accepted it.
+    /// The claim to send: the stored claim if the tool may run under it, else a new one. A claim is stored before it is
+    /// sent, because until the answer arrives it is unknown whether the gateway has accepted it.
     fn claim(&self, call: ToolCall<'_>, arguments: &impl Serialize) -> Result<Claim> {
         let ToolCall { id, policy, key } = call;
         let request = ClaimRequest {
@@ -115,8 +115,8 @@ impl Run {
         }
     }
 
-    /// Records the outcome of a call if [`Self::call`] could not, for example because the result was too large. This process
-    /// must have claimed the call, and the call must still be open.
+    /// Records the outcome of a call if [`Self::call`] could not, for example because the result was too large. This
+    /// process must have claimed the call, and the call must still be open.
     pub fn complete(&self, id: &str, outcome: CompleteOutcome, result: &impl Serialize) -> Result<()> {
         let claim = self.claims().get(id).map(|open| open.id);
         let claim = claim.ok_or_else(|| Error::NotClaimed { id: id.to_owned() })?;

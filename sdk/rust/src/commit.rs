@@ -47,7 +47,8 @@ impl Commit {
     ///
     /// # Errors
     ///
-    /// The value cannot be written as JSON. A NaN or an infinity is an error everywhere in this crate: JSON has neither.
+    /// The value cannot be written as JSON. A NaN or an infinity is an error everywhere in this crate: JSON has
+    /// neither.
     pub fn state(mut self, state: &impl Serialize) -> Result<Self> {
         self.request.state = Some(raw("write the state as JSON", state)?);
         Ok(self)
@@ -126,8 +127,8 @@ pub struct ToolCall<'a> {
 }
 
 impl<'a> ToolCall<'a> {
-    /// A call with the default key, [`crate::Run::key`]. `id` is unique in the run; `policy` says what to do if the outcome
-    /// is unknown.
+    /// A call with the default key, [`crate::Run::key`]. `id` is unique in the run; `policy` says what to do if the
+    /// outcome is unknown.
     pub fn new(id: &'a str, policy: Policy) -> Self {
         Self { id, policy, key: None }
     }

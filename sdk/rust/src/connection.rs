@@ -128,8 +128,8 @@ mod tests {
         }
     }
 
-    /// A gateway that accepts every heartbeat but the third one, whose connection it closes. Returns its URL and the number
-    /// of heartbeats it has received.
+    /// A gateway that accepts every heartbeat but the third one, whose connection it closes. Returns its URL and the
+    /// number of heartbeats it has received.
     fn gateway() -> (String, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/v1/runs/r1", listener.local_addr().unwrap());

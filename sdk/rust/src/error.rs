@@ -67,7 +67,8 @@ pub enum Error {
         /// The first 512 characters of the body.
         answer: String,
     },
-    /// The gateway accepts nothing more from this process. Only returned if the hook of [`crate::Builder::on_ended`] returns.
+    /// The gateway accepts nothing more from this process. Only returned if the hook of [`crate::Builder::on_ended`]
+    /// returns.
     #[error("{}: {}", .0.code, .0.detail)]
     Ended(Problem),
     /// The call may have taken effect: look it up by its key, then [`crate::Run::settle`] it. The error's text contains
@@ -82,8 +83,8 @@ pub enum Error {
         /// The tool's answer, or `null`.
         result: Box<RawValue>,
     },
-    /// The tool refused the call's key, now or in an earlier attempt. Only a person can find out what took effect. Exit: the
-    /// gateway accepts no boundary, and the run is held until the call is settled.
+    /// The tool refused the call's key, now or in an earlier attempt. Only a person can find out what took effect.
+    /// Exit: the gateway accepts no boundary, and the run is held until the call is settled.
     #[error("the tool of call {id} refused its key: {result}")]
     KeyRefused {
         /// The id of the call.
@@ -112,8 +113,8 @@ pub enum Error {
 pub enum ToolError {
     /// The tool refused and changed nothing. This is recorded as the outcome of the call, which is not made again.
     Refused(String),
-    /// The tool refused the key because another call has used it, as HTTP APIs do with 422. This is recorded; a person has
-    /// to settle the call.
+    /// The tool refused the key because another call has used it, as HTTP APIs do with 422. This is recorded; a person
+    /// has to settle the call.
     KeyRefused(String),
     /// The tool may have taken effect. The call stays open, and its policy decides what happens next.
     Unknown(Box<dyn StdError + Send + Sync>),

@@ -1,4 +1,5 @@
-//! Refuses NaN and infinities, which JSON does not have. serde_json would write them as `null`, and the value would be lost.
+//! Refuses NaN and infinities, which JSON does not have. serde_json would write them as `null`, and the value would be
+//! lost.
 
 use std::fmt::Display;
 

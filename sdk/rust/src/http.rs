@@ -76,16 +76,17 @@ impl Client {
         }
     }
 
-    /// Sends a request until it is answered, as [`Self::send`] does, and reads the answer. Without a `body` it is a GET.
+    /// Sends a request until it is answered, as [`Self::send`] does, and reads the answer. Without a `body` it is a
+    /// GET.
     pub(crate) fn call<T: DeserializeOwned>(&self, path: &str, body: Option<&[u8]>) -> Result<T> {
         let answer = self.send(path, body, CALL_TIMEOUT)?;
         serde_json::from_slice(&answer)
             .map_err(|source| Error::Json { operation: "read the gateway's answer", source })
     }
 
-    /// Sends the same bytes until they are answered, for as long as the pod lives, and returns the answer's body. No try and
-    /// no wait is longer than `timeout`. A body above the limit is refused here, because a gateway that closes the connection
-    /// in the middle of a body cannot say why.
+    /// Sends the same bytes until they are answered, for as long as the pod lives, and returns the answer's body. No
+    /// try and no wait is longer than `timeout`. A body above the limit is refused here, because a gateway that closes
+    /// the connection in the middle of a body cannot say why.
     pub(crate) fn send(&self, path: &str, body: Option<&[u8]>, timeout: Duration) -> Result<Vec<u8>> {
         let length = body.map_or(0, <[u8]>::len);
         if length > Limits::BODY_BYTES {

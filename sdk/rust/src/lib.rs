@@ -20,12 +20,12 @@
 //! }
 //! ```
 //!
-//! *Guarantees.* Every write is serialised once. The same bytes are sent until they are answered, for as long as the pod
-//! lives, so a lost answer neither loses a turn nor commits it twice. If another attempt has replaced the process, the
-//! process ends at its next call or heartbeat, whichever comes first ([`Builder::on_ended`]).
+//! *Guarantees.* Every write is serialised once. The same bytes are sent until they are answered, for as long as the
+//! pod lives, so a lost answer neither loses a turn nor commits it twice. If another attempt has replaced the process,
+//! the process ends at its next call or heartbeat, whichever comes first ([`Builder::on_ended`]).
 //!
-//! *Assumptions.* The agent calls [`Run::check`] more often than every [`GRACE`]. Otherwise it loses the current step when
-//! its pod is deleted.
+//! *Assumptions.* The agent calls [`Run::check`] more often than every [`GRACE`]. Otherwise it loses the current step
+//! when its pod is deleted.
 //!
 //! *Caveats.* Only what is committed survives. The pod's files, memory and sockets do not.
 

@@ -66,8 +66,8 @@ impl Run {
         Ok(())
     }
 
-    /// The entries of a space under keys that begin with `prefix`, fetched page by page. Keys are ordered by their bytes, the
-    /// entries of a key by the time they were added.
+    /// The entries of a space under keys that begin with `prefix`, fetched page by page. Keys are ordered by their
+    /// bytes, the entries of a key by the time they were added.
     pub fn records(&self, space: &str, prefix: &str) -> Records<'_> {
         let query = format!("records?space={}&prefix={}", percent_encode(space), percent_encode(prefix));
         Records { run: self, query, page: VecDeque::new(), next_query: Some(String::new()) }

@@ -187,8 +187,8 @@ impl Run {
         Ok(())
     }
 
-    /// Call this between two steps. If the run is cancelled, it acknowledges the cancel and exits with 0. If SIGTERM was
-    /// received, it exits with 143.
+    /// Call this between two steps. If the run is cancelled, it acknowledges the cancel and exits with 0. If SIGTERM
+    /// was received, it exits with 143.
     pub fn check(&self) -> Result<()> {
         if self.cancelled() {
             self.acknowledge_cancel()?;

@@ -36,8 +36,8 @@ impl WorkerSignals {
 
 /// Starts the heartbeats. They end when the run has ended or when the returned sender is dropped.
 ///
-/// The first heartbeat is sent at once, because it binds the lease. The sender takes the length of the lease in seconds,
-/// as other answers report it: if the lease became shorter, the next heartbeat is sent sooner.
+/// The first heartbeat is sent at once, because it binds the lease. The sender takes the length of the lease in
+/// seconds, as other answers report it: if the lease became shorter, the next heartbeat is sent sooner.
 pub(crate) fn start_heartbeats(
     client: Arc<Client>,
     signals: Arc<WorkerSignals>,

@@ -1,8 +1,8 @@
 //! An example agent. It writes a field guide, one note per turn, and its run outlives its pods.
 //!
-//! A turn is plan → tool call → result. The plan is committed before the tool runs: if the pod dies in between, the next pod
-//! does not ask the model again. The tool writes to the ledger under the call's key: a note that is sent twice is stored
-//! once. The input: `{"goal", "turns", "turnSeconds", "ledger"}`.
+//! A turn is plan → tool call → result. The plan is committed before the tool runs: if the pod dies in between, the
+//! next pod does not ask the model again. The tool writes to the ledger under the call's key: a note that is sent twice
+//! is stored once. The input: `{"goal", "turns", "turnSeconds", "ledger"}`.
 
 use std::thread;
 use std::time::Duration;

@@ -1,7 +1,8 @@
-//! The ledger: the external system of the example agents. Its entries show whether an effect was lost or happened twice.
+//! The ledger: the external system of the example agents. Its entries show whether an effect was lost or happened
+//! twice.
 //!
-//! An entry is created under an idempotency key. A second request with the same key creates no entry: it returns the stored
-//! entry and increments its `deliveries`, so repeats are counted and have no effect.
+//! An entry is created under an idempotency key. A second request with the same key creates no entry: it returns the
+//! stored entry and increments its `deliveries`, so repeats are counted and have no effect.
 //!
 //! | call | answer |
 //! |---|---|
