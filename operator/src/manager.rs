@@ -82,6 +82,8 @@ pub async fn run_manager(manager: Manager, stop: CancellationToken) -> anyhow::R
 }
 
 impl Manager {
+    /// Starts the watches, and waits until the caches of pods, nodes and definitions are filled: a reconcile must not take an
+    /// empty cache for an empty cluster. Then starts the background tasks, and reconciles runs until `stop`.
     async fn reconcile_until(self, stop: CancellationToken) -> anyhow::Result<()> {
         let is_ready = self.is_ready.clone();
         let (args, signing_key) = (self.args.clone(), self.signing_key.clone());

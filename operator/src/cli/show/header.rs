@@ -2,7 +2,7 @@
 
 use dalsegno_store::{Attempt, AttemptState, AuditRow, Lifecycle, RunRecord};
 
-use crate::cli::runs::{state, summary, unsealed_note, utc, wire_name};
+use crate::cli::runs::{position, state, summary, unsealed_note, utc, wire_name};
 use crate::output::print_line;
 
 /// How a run was shredded.
@@ -94,12 +94,12 @@ pub fn print_attempts(run: &RunRecord, attempts: &[Attempt]) {
         let pod = attempt.pod_name.as_deref().unwrap_or("-");
         match &attempt.end {
             Some(end) => print_line!(
-                "attempt {:<3} {pod} on {node}: {} ({}{}) after turn {}: {}",
+                "attempt {:<3} {pod} on {node}: {} ({}{}) {}: {}",
                 attempt.number,
                 end.cause,
                 wire_name(&end.class).to_lowercase(),
                 if end.charged { ", charged" } else { "" },
-                attempt.turn_at_end.unwrap_or_default(),
+                position(attempt.turn_at_end.unwrap_or_default()),
                 end.message
             ),
             None => {
