@@ -24,7 +24,7 @@ struct Nodes {
 
 #[derive(Debug)]
 struct CachedNode {
-    sight: NodeSight,
+    observed: NodeSight,
     /// The watch shows the node. If false, the watch has never shown it, or it showed that the node is gone.
     watched: bool,
 }
@@ -32,7 +32,7 @@ struct CachedNode {
 impl NodeCache {
     /// A node that the watch shows.
     pub fn watched(&self, name: &str) -> Option<NodeSight> {
-        lock(&self.0).by_name.get(name).filter(|it| it.watched).map(|it| it.sight)
+        lock(&self.0).by_name.get(name).filter(|it| it.watched).map(|it| it.observed)
     }
 
     /// Records a live read of a node that the watch does not show. Returns its readiness: of a node that does not exist,
@@ -44,12 +44,12 @@ impl NodeCache {
         let mut nodes = lock(&self.0);
         let before = nodes.by_name.get(name);
         if let Some(cached) = before.filter(|it| it.watched) {
-            return cached.sight;
+            return cached.observed;
         }
-        let since = before.filter(|it| !it.sight.ready).map_or(now, |it| it.sight.since);
-        let sight = node.map_or(NodeSight { ready: false, since }, |node| sight_of(node, since));
-        nodes.by_name.insert(name.to_owned(), CachedNode { sight, watched: false });
-        sight
+        let since = before.filter(|it| !it.observed.ready).map_or(now, |it| it.observed.since);
+        let observed = node.map_or(NodeSight { ready: false, since }, |node| readiness_of(node, since));
+        nodes.by_name.insert(name.to_owned(), CachedNode { observed, watched: false });
+        observed
     }
 
     /// Removes the nodes that the watch does not show, except for those that `keep` accepts.
@@ -81,9 +81,9 @@ impl NodeCache {
 
 impl Nodes {
     fn put(&mut self, node: &Node, now: Timestamp) -> Vec<String> {
-        let (name, sight) = (node.name_any(), sight_of(node, now));
-        let before = self.by_name.insert(name.clone(), CachedNode { sight, watched: true });
-        let changed = before.is_none_or(|it| it.sight.ready != sight.ready);
+        let (name, observed) = (node.name_any(), readiness_of(node, now));
+        let before = self.by_name.insert(name.clone(), CachedNode { observed, watched: true });
+        let changed = before.is_none_or(|it| it.observed.ready != observed.ready);
         changed.then_some(name).into_iter().collect()
     }
 
@@ -92,8 +92,8 @@ impl Nodes {
         let mut changed = Vec::new();
         for (name, cached) in self.by_name.iter_mut().filter(|(name, _)| is_gone(name)) {
             cached.watched = false;
-            if cached.sight.ready {
-                cached.sight = NodeSight { ready: false, since: now };
+            if cached.observed.ready {
+                cached.observed = NodeSight { ready: false, since: now };
                 changed.push(name.clone());
             }
         }
@@ -101,7 +101,7 @@ impl Nodes {
     }
 }
 
-fn sight_of(node: &Node, now: Timestamp) -> NodeSight {
+fn readiness_of(node: &Node, now: Timestamp) -> NodeSight {
     let conditions = node.status.as_ref().and_then(|it| it.conditions.as_deref()).unwrap_or_default();
     match conditions.iter().find(|it| it.type_ == "Ready") {
         Some(ready) => NodeSight {

@@ -61,8 +61,8 @@ struct CachedPod {
 
 impl CachedPod {
     /// `None` if the pod cannot be serialized; it then counts as not seen. No such pod is known.
-    fn new(uid: String, sight: PodSight) -> Option<Self> {
-        let PodSight { mut pod, gone, disrupted_while_running } = sight;
+    fn new(uid: String, observed: PodSight) -> Option<Self> {
+        let PodSight { mut pod, gone, disrupted_while_running } = observed;
         let json = serde_json::to_vec(&pod).inspect_err(log_uncacheable).ok()?.into_boxed_slice();
         let node = pod.spec.take().and_then(|spec| spec.node_name);
         Some(Self { uid, node, json, gone, disrupted_while_running })
@@ -72,7 +72,7 @@ impl CachedPod {
         serde_json::from_slice(&self.json).inspect_err(log_uncacheable).ok()
     }
 
-    fn sight(&self) -> Option<PodSight> {
+    fn observed(&self) -> Option<PodSight> {
         let Self { gone, disrupted_while_running, .. } = *self;
         Some(PodSight { pod: self.pod()?, gone, disrupted_while_running })
     }
@@ -89,7 +89,7 @@ fn log_uncacheable(error: &serde_json::Error) {
 impl PodCache {
     /// All pods of this AgentRun.
     pub fn of(&self, run: &Owner) -> Vec<PodSight> {
-        lock(&self.0).runs.get(run).into_iter().flatten().filter_map(CachedPod::sight).collect()
+        lock(&self.0).runs.get(run).into_iter().flatten().filter_map(CachedPod::observed).collect()
     }
 
     /// The runs that have a pod on this node.
@@ -154,12 +154,12 @@ impl PodCache {
 
     fn put(&self, pod: Pod, gone: bool) {
         let Some((run, uid)) = ids_of(&pod) else { return };
-        let mut sight = PodSight { gone, ..PodSight::of(pod::trimmed(pod)) };
+        let mut observed = PodSight { gone, ..PodSight::of(pod::trimmed(pod)) };
         let mut cache = lock(&self.0);
         let pods = cache.runs.entry(run).or_default();
         let before = pods.iter().position(|pod| pod.uid == uid).map(|at| pods.swap_remove(at));
-        sight.disrupted_while_running |= before.is_some_and(|pod| pod.disrupted_while_running);
-        pods.extend(CachedPod::new(uid, sight));
+        observed.disrupted_while_running |= before.is_some_and(|pod| pod.disrupted_while_running);
+        pods.extend(CachedPod::new(uid, observed));
     }
 }
 

@@ -174,8 +174,8 @@ mod tests {
     async fn an_unwatched_node_is_ready_if_the_api_server_shows_it_ready() {
         for (status, ready) in [("True", true), ("Unknown", false)] {
             let (ctx, row, requests, _) = worker_on_node(vec![node(status)]).await;
-            let sight = observe_node(&ctx, &row, &[]).await.unwrap().unwrap();
-            assert_eq!(sight.ready, ready);
+            let observed = observe_node(&ctx, &row, &[]).await.unwrap().unwrap();
+            assert_eq!(observed.ready, ready);
             assert_eq!(requests.lock().unwrap()[0].1, "/api/v1/nodes/n1");
         }
     }

@@ -52,7 +52,7 @@ struct Inner {
 }
 
 struct LocalPod {
-    sight: PodSight,
+    observed: PodSight,
     /// `None` once the process has ended.
     group: Option<Group>,
 }
@@ -78,7 +78,7 @@ impl Kubelet {
 
     /// All pods that run or whose end may still be evidence.
     pub fn pods(&self) -> Vec<PodSight> {
-        lock(&self.0.pods).values().map(|it| it.sight.clone()).collect()
+        lock(&self.0.pods).values().map(|it| it.observed.clone()).collect()
     }
 
     /// Whether any process runs.
@@ -141,12 +141,12 @@ impl Kubelet {
             pods.remove(uid);
             return;
         };
-        let meta = &mut pod.sight.pod.metadata;
+        let meta = &mut pod.observed.pod.metadata;
         let grace = i64::try_from(GRACE.as_secs()).unwrap_or_default();
         let at = Timestamp::now();
         meta.deletion_timestamp = at.checked_add(GRACE).ok().map(Time);
         meta.deletion_grace_period_seconds = Some(grace);
-        pod.sight.disrupted_while_running = true;
+        pod.observed.disrupted_while_running = true;
         group.signal(Signal::TERM);
         let (kubelet, uid) = (self.clone(), uid.to_owned());
         tokio::spawn(async move {
@@ -167,8 +167,8 @@ impl Kubelet {
                 last_transition_time: Some(Time(Timestamp::now())),
                 ..PodCondition::default()
             };
-            pod.sight.pod.status.get_or_insert_default().conditions.get_or_insert_default().push(target);
-            pod.sight.disrupted_while_running = true;
+            pod.observed.pod.status.get_or_insert_default().conditions.get_or_insert_default().push(target);
+            pod.observed.disrupted_while_running = true;
             group.signal(signal);
         }
     }
@@ -186,7 +186,7 @@ impl Kubelet {
     }
 
     fn put(&self, uid: &str, pod: Pod, group: Option<Group>) {
-        lock(&self.0.pods).insert(uid.to_owned(), LocalPod { sight: PodSight::of(pod), group });
+        lock(&self.0.pods).insert(uid.to_owned(), LocalPod { observed: PodSight::of(pod), group });
     }
 
     fn ended(&self, uid: &str, state: ContainerState) {
@@ -194,8 +194,8 @@ impl Kubelet {
         if let Some(pod) = lock(&self.0.pods).get_mut(uid) {
             let succeeded = state.terminated.as_ref().is_some_and(|it| it.exit_code == 0);
             let phase = if succeeded { "Succeeded" } else { "Failed" };
-            let conditions = pod.sight.pod.status.take().and_then(|it| it.conditions);
-            pod.sight.pod.status = Some(PodStatus { conditions, ..status(phase, state) });
+            let conditions = pod.observed.pod.status.take().and_then(|it| it.conditions);
+            pod.observed.pod.status = Some(PodStatus { conditions, ..status(phase, state) });
             pod.group = None;
         }
         self.0.changed.notify_one();
