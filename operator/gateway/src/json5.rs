@@ -14,7 +14,7 @@ use dalsegno_protocol::{ChannelOps, Limits, Payload, RawValue, bounded};
 use memchr::memmem;
 use serde::Deserialize;
 
-use crate::refusal::Refusal;
+use crate::response::Refusal;
 
 /// What such a payload says it is.
 const MEDIA_TYPE: &str = "application/json5";

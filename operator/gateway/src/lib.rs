@@ -17,38 +17,30 @@
 //! - A worker that got no answer does not know whether its call took effect; nor does the gateway. It sends the same
 //!   bytes again, and the store tells.
 
-mod attach;
-mod auth;
-mod bases;
-mod beat;
-mod body;
-mod boundary;
-mod budget;
-mod calls;
-mod check;
-mod end;
-mod events;
-mod export;
+mod authenticator;
+mod background;
+mod config;
+mod credentials;
+mod delta_bases;
+mod error_chain;
+mod extractors;
 mod gateway;
-mod heartbeat;
+mod handlers;
 mod json5;
+mod limits;
 mod metrics;
-mod observe;
-mod path;
-mod patience;
+mod middleware;
 mod query;
-mod read;
-mod readings;
-mod records;
-mod refusal;
-mod room;
+mod response;
 mod routes;
-mod serve;
-mod snapshots;
-mod stall;
+mod server;
+mod store_reads;
+mod store_retry;
+mod validation;
 
-pub use auth::{AuthError, Authenticator, Person, PodIdentity};
-pub use gateway::{Config, Gateway};
-pub use room::Room;
+pub use authenticator::{AuthError, Authenticator, Person, PodIdentity};
+pub use config::Config;
+pub use gateway::Gateway;
+pub use limits::state_reads::Room;
 pub use routes::router;
-pub use serve::serve;
+pub use server::serve;

@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::refusal::Refusal;
+use crate::response::Refusal;
 
 /// The gateway's metrics. All clones count together.
 #[derive(Clone)]

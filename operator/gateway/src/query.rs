@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dalsegno_protocol::Limits;
 
-use crate::refusal::Refusal;
+use crate::response::Refusal;
 
 /// The parameters of a call, by name.
 pub(crate) struct Query(BTreeMap<String, String>);

@@ -6,19 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::http::HeaderMap;
-use axum::response::Response;
 use dalsegno_store::{Beat, Digest, RunId, Store};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::auth;
-use crate::boundary;
-use crate::gateway::{Config, Gateway, chain};
+use crate::config::Config;
+use crate::error_chain::chain;
 use crate::metrics::Metrics;
-use crate::path::Run;
-use crate::refusal::{self, Refusal};
 
 /// Heartbeats in one statement, and waiting for the next.
 const BATCH: usize = 4_096;
@@ -33,20 +27,6 @@ struct Waiting {
     answer: oneshot::Sender<Beat>,
 }
 
-pub(crate) async fn heartbeat(
-    State(gateway): State<Gateway>,
-    Run(run): Run,
-    headers: HeaderMap,
-) -> Result<Response, Refusal> {
-    let capability = auth::bearer_capability(&headers)?;
-    match gateway.heartbeats.send(run, capability).await {
-        Some(Beat::Ok(asked)) => refusal::ok(&boundary::flags(asked)),
-        Some(Beat::Finished) => Err(Refusal::finished()),
-        Some(Beat::Fenced) => Err(Refusal::fenced()),
-        None => Err(Refusal::store_away()),
-    }
-}
-
 impl Heartbeats {
     pub(crate) fn start(store: Arc<dyn Store>, config: &Config, metrics: Metrics) -> Self {
         let (waiting, arriving) = mpsc::channel(BATCH);
@@ -55,7 +35,7 @@ impl Heartbeats {
     }
 
     /// The store's answer; `None` if it gave none.
-    async fn send(&self, run: RunId, capability: Digest) -> Option<Beat> {
+    pub(crate) async fn send(&self, run: RunId, capability: Digest) -> Option<Beat> {
         let (answer, answered) = oneshot::channel();
         self.waiting.send(Waiting { worker: (run, capability), answer }).await.ok()?;
         answered.await.ok()

@@ -13,10 +13,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-use crate::beat;
+use crate::background::gateway_heartbeat;
 use crate::gateway::Gateway;
+use crate::limits::write_timeout::Stalling;
 use crate::routes::router;
-use crate::stall::Stalling;
 
 /// Pause after a connection could not be accepted, as when this process has no file left for it.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let mut beats = JoinSet::new();
-    beats.spawn(beat::beat(gateway.clone()));
+    beats.spawn(gateway_heartbeat::beat(gateway.clone()));
     let app = TowerToHyperService::new(router(gateway.clone()));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(gateway.config.head_deadline);

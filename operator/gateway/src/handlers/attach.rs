@@ -8,14 +8,16 @@ use dalsegno_protocol::{
 use dalsegno_store::{Attached, CallFilter, Digest, Error, RunId, RunRecord, Store, Verdict};
 use tokio::time::Instant;
 
-use crate::auth::{self, PodIdentity};
-use crate::body;
-use crate::boundary::seconds;
-use crate::budget::Who;
+use crate::authenticator::PodIdentity;
+use crate::credentials;
+use crate::handlers::commit_response::seconds;
+
+use crate::extractors::Run;
 use crate::gateway::Gateway;
-use crate::path::Run;
-use crate::read;
-use crate::refusal::Refusal;
+use crate::limits::request_body;
+use crate::limits::response_body;
+use crate::limits::shared_limit::Who;
+use crate::response::Refusal;
 
 /// Heartbeats in one length of the lease.
 const HEARTBEATS_PER_LEASE: i64 = 3;
@@ -25,19 +27,19 @@ pub(crate) async fn attach(
     Run(run): Run,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let pod = auth::review(&gateway, request.headers()).await?;
+    let pod = credentials::review(&gateway, request.headers()).await?;
     let _place = gateway.calls.take(Who::Pod(pod.pod_uid.clone()), 1)?;
-    let request: AttachRequest = body::receive_from_pod(&gateway, &pod, request).await?.parse()?;
-    if !auth::is_instance(&request.instance) {
+    let request: AttachRequest = request_body::receive_from_pod(&gateway, &pod, request).await?.parse()?;
+    if !credentials::is_instance(&request.instance) {
         return Err(Refusal::invalid(
             "`instance` must be 256 random bits in base64url without padding: exactly 43 characters of A-Z a-z 0-9 - _",
         ));
     }
     same_namespace(&gateway, run, &pod).await?;
-    let record = take(&gateway, run, &pod, &auth::capability(&request.instance)).await?;
+    let record = take(&gateway, run, &pod, &credentials::capability(&request.instance)).await?;
     let (who, bytes) = (Who::Run(run), gateway.bytes_with_calls(run, None).await?);
-    let _room = gateway.room(&gateway.resumes, &who, bytes).await?;
-    read::answer(&gateway, &who, &answer(&gateway, &record).await?)
+    let _room = gateway.resumes.take(&who, bytes).await?;
+    response_body::answer(&gateway, &who, &answer(&gateway, &record).await?)
 }
 
 /// Takes the attempt, waiting a while for what the operator has not recorded yet.
@@ -150,7 +152,7 @@ fn warnings(record: &RunRecord) -> Vec<Warning> {
 
 /// Whether a state may travel with the answer.
 fn is_small(state: &Channels) -> bool {
-    read::length(state, Limits::INLINE_STATE_BYTES).is_some()
+    response_body::length(state, Limits::INLINE_STATE_BYTES).is_some()
 }
 
 fn not_ready() -> Refusal {

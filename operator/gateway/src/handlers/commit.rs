@@ -4,18 +4,16 @@ use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use dalsegno_protocol::{
-    Boundary, ChannelOps, CommitRequest, CommitResponse, CommitResult, Flags, Outcome, Payload, RawValue,
-};
-use dalsegno_store::{Asked, Commit, Committed, Standing, size};
+use dalsegno_protocol::{Boundary, ChannelOps, CommitRequest, Outcome, Payload, RawValue};
+use dalsegno_store::{Commit, Committed, size};
 
-use crate::body;
-use crate::check;
-use crate::end;
+use crate::background::snapshot_writer;
+use crate::extractors::{Turn, Worker};
 use crate::gateway::Gateway;
-use crate::path::{Turn, Worker};
-use crate::refusal::{self, Refusal};
-use crate::snapshots;
+use crate::handlers::commit_response;
+use crate::limits::request_body;
+use crate::response::Refusal;
+use crate::validation;
 
 pub(crate) async fn plan(
     State(gateway): State<Gateway>,
@@ -42,12 +40,12 @@ async fn commit(
     boundary: Boundary,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let received = body::receive(gateway, worker, request).await?;
+    let received = request_body::receive(gateway, worker, request).await?;
     let started = Instant::now();
     let request: CommitRequest = received.parse()?;
-    check::commit(&request, boundary)?;
+    validation::commit(&request, boundary)?;
     let finish =
-        request.outcome.as_ref().map(|Outcome::Finish(finish)| end::new_finish(finish)).transpose()?;
+        request.outcome.as_ref().map(|Outcome::Finish(finish)| validation::new_finish(finish)).transpose()?;
     let (ops, full, size) = ops(request.state, request.channels)?;
     let bytes = received.bytes.len();
     let (digest, _budget) = received.release();
@@ -73,14 +71,14 @@ async fn commit(
     gateway.metrics.committed(&committed, bytes, started.elapsed());
     let committed = committed?;
     follow(gateway, &commit, &committed);
-    answer(committed, |head| Refusal::conflict(turn, head))
+    commit_response::answer(committed, |head| Refusal::conflict(turn, head))
 }
 
 /// What the gateway makes of a commit for the ones to come.
 fn follow(gateway: &Gateway, commit: &Commit, committed: &Committed) {
     gateway.bases.committed(commit, committed);
     if matches!(committed, Committed::Ok(_)) {
-        snapshots::committed(gateway, commit.run, commit.turn, commit.full && commit.base.is_none());
+        snapshot_writer::committed(gateway, commit.run, commit.turn, commit.full && commit.base.is_none());
     }
 }
 
@@ -93,33 +91,4 @@ fn ops(
     let Some(ops) = whole.or(channels) else { return Ok((None, false, 0)) };
     let text = serde_json::to_vec(&ops).map_err(|error| Refusal::invalid(error.to_string()))?;
     Ok((Some(text), ops.full, size::of_ops(&ops)))
-}
-
-/// What a commit or a finish is answered.
-pub(crate) fn answer(
-    committed: Committed,
-    conflict: impl FnOnce(Option<(i32, Boundary)>) -> Refusal,
-) -> Result<Response, Refusal> {
-    let (result, Standing { head, asked, .. }) = match committed {
-        Committed::Ok(standing) => (CommitResult::Ok, standing),
-        Committed::Duplicate(standing) => (CommitResult::Duplicate, standing),
-        Committed::Conflict { head } => return Err(conflict(head)),
-        Committed::Fenced { committed } => return Err(Refusal::fenced_commit(committed)),
-        Committed::Finished => return Err(Refusal::finished()),
-        Committed::UnsettledCalls => return Err(Refusal::unsettled()),
-        Committed::TooLarge => return Err(Refusal::state_too_large()),
-        Committed::CallsTooLarge => return Err(Refusal::calls_too_large()),
-        Committed::NotFound => return Err(Refusal::no_such_run()),
-    };
-    refusal::ok(&CommitResponse { result, head, flags: flags(asked) })
-}
-
-/// What a person asks for, as it is told to a worker.
-pub(crate) fn flags(asked: Asked) -> Flags {
-    Flags { suspend: asked.suspend, cancel: asked.cancel, lease_seconds: seconds(asked.lease_ms) }
-}
-
-/// Whole seconds, at least one.
-pub(crate) fn seconds(milliseconds: i64) -> u32 {
-    u32::try_from(milliseconds / 1_000).unwrap_or_default().max(1)
 }

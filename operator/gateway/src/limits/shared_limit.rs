@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use dalsegno_protocol::Code;
 use dalsegno_store::{Digest, RunId};
 
-use crate::refusal::Refusal;
+use crate::response::Refusal;
 
 /// Whose share it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -6,8 +6,9 @@ use std::time::Duration;
 use dalsegno_store::Error;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::gateway::{Gateway, chain};
-use crate::refusal::Refusal;
+use crate::error_chain::chain;
+use crate::gateway::Gateway;
+use crate::response::Refusal;
 
 /// First and longest pause before the store is asked again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));

@@ -5,12 +5,14 @@ use axum::http::request::Parts;
 use dalsegno_protocol::{Code, Limits};
 use dalsegno_store::{Digest, RunId};
 
-use crate::auth;
-use crate::budget::{Part, Who};
-use crate::check;
+use crate::credentials;
 use crate::gateway::Gateway;
-use crate::refusal::Refusal;
-use crate::routes;
+use crate::limits::shared_limit::{Part, Who};
+use crate::response::Refusal;
+use crate::validation;
+
+/// Where runs are found.
+pub(crate) const RUNS: &str = "/v1/runs/";
 
 /// The run that a call is about.
 pub(crate) struct Run(pub(crate) RunId);
@@ -52,7 +54,7 @@ impl FromRequestParts<Gateway> for Worker {
 
     async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, Refusal> {
         let Run(run) = Run::from_request_parts(parts, gateway).await?;
-        let capability = auth::bearer_capability(&parts.headers)?;
+        let capability = credentials::bearer_capability(&parts.headers)?;
         let place = gateway.calls.take(Who::Worker(run, capability), 1)?;
         Ok(Self { run, capability, _place: place })
     }
@@ -62,14 +64,14 @@ impl FromRequestParts<Gateway> for Reader {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, Refusal> {
-        if parts.uri.path().starts_with(routes::RUNS) {
+        if parts.uri.path().starts_with(RUNS) {
             let Worker { run, capability, _place } = Worker::from_request_parts(parts, gateway).await?;
             return Ok(Self { run, capability: Some(capability), who: Who::Run(run), _place });
         }
         let mut place = gateway.readers.take(Who::Stranger, 1)?;
         let namespace = parameter(parts, gateway, "namespace").await?;
         let name = parameter(parts, gateway, "name").await?;
-        let person = auth::person(gateway, &parts.headers, &namespace, &name).await?;
+        let person = credentials::person(gateway, &parts.headers, &namespace, &name).await?;
         let who = Who::Person(person.name.clone());
         place.pass_to(who.clone())?;
         let found = gateway.ask("looking for a run", || gateway.store.find(&namespace, &name)).await?;
@@ -101,7 +103,7 @@ impl FromRequestParts<Gateway> for CallId {
 
     async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, Refusal> {
         let id = parameter(parts, gateway, "call").await?;
-        check::name("the call's id", &id)?;
+        validation::name("the call's id", &id)?;
         Ok(Self(id))
     }
 }

@@ -8,13 +8,13 @@ use dalsegno_protocol::{
 };
 use dalsegno_store::{Claim, Claimed, Complete, Completed, Settle, SettledBy};
 
-use crate::body;
-use crate::budget::Who;
-use crate::check;
+use crate::extractors::{CallId, Worker};
 use crate::gateway::Gateway;
-use crate::path::{CallId, Worker};
-use crate::read;
-use crate::refusal::{self, Refusal};
+use crate::limits::request_body;
+use crate::limits::response_body;
+use crate::limits::shared_limit::Who;
+use crate::response::{self, Refusal};
+use crate::validation;
 
 pub(crate) async fn claim(
     State(gateway): State<Gateway>,
@@ -22,9 +22,9 @@ pub(crate) async fn claim(
     CallId(id): CallId,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let received = body::receive(&gateway, &worker, request).await?;
+    let received = request_body::receive(&gateway, &worker, request).await?;
     let request: ClaimRequest = received.parse()?;
-    check::claim(&request)?;
+    validation::claim(&request)?;
     let claim = Claim {
         run: worker.run,
         capability: worker.capability,
@@ -44,7 +44,7 @@ pub(crate) async fn claim(
         Claimed::Finished => return Err(Refusal::finished()),
         Claimed::NotFound => return Err(Refusal::no_such_run()),
     };
-    read::answer(&gateway, &Who::Run(worker.run), &ClaimResponse { verdict, call: *call })
+    response_body::answer(&gateway, &Who::Run(worker.run), &ClaimResponse { verdict, call: *call })
 }
 
 pub(crate) async fn complete(
@@ -53,7 +53,7 @@ pub(crate) async fn complete(
     CallId(id): CallId,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let received = body::receive(&gateway, &worker, request).await?;
+    let received = request_body::receive(&gateway, &worker, request).await?;
     let request: CompleteRequest = received.parse()?;
     let complete = Complete {
         run: worker.run,
@@ -72,9 +72,9 @@ pub(crate) async fn settle(
     CallId(id): CallId,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let received = body::receive(&gateway, &worker, request).await?;
+    let received = request_body::receive(&gateway, &worker, request).await?;
     let request: SettleRequest = received.parse()?;
-    check::word("`reason`", &request.reason)?;
+    validation::word("`reason`", &request.reason)?;
     let settle = Settle {
         run: worker.run,
         by: SettledBy::Worker(worker.capability),
@@ -102,5 +102,5 @@ fn answer(completed: Completed) -> Result<Response, Refusal> {
         Completed::Finished => return Err(Refusal::finished()),
         Completed::NotFound => return Err(Refusal::no_such_run()),
     };
-    refusal::ok(&Acknowledgement { result })
+    response::ok(&Acknowledgement { result })
 }

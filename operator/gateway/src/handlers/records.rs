@@ -5,25 +5,26 @@ use axum::response::Response;
 use dalsegno_protocol::{Acknowledgement, Code, CommitResult, Limits, RecordsRequest, RecordsResponse};
 use dalsegno_store::{RecordBatch, RecordQuery, Written};
 
-use crate::body;
-use crate::check;
+use crate::extractors::{Reader, Worker};
 use crate::gateway::Gateway;
-use crate::path::{Reader, Worker};
+use crate::limits::request_body;
+use crate::limits::response_body;
 use crate::query::Query;
-use crate::read;
-use crate::refusal::{self, Refusal};
+use crate::response::{self, Refusal};
+use crate::store_reads;
+use crate::validation;
 
 pub(crate) async fn write(
     State(gateway): State<Gateway>,
     worker: Worker,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let received = body::receive(&gateway, &worker, request).await?;
+    let received = request_body::receive(&gateway, &worker, request).await?;
     let RecordsRequest { batch_id, operations } = received.parse()?;
     if operations.is_empty() {
         return Err(Refusal::invalid("`operations` is empty: there is nothing to write"));
     }
-    check::records(&operations)?;
+    validation::records(&operations)?;
     let (digest, _budget) = received.release();
     let batch = RecordBatch { run: worker.run, capability: worker.capability, batch_id, digest, operations };
     let result = match gateway.ask("writing records", || gateway.store.write_records(&batch)).await? {
@@ -40,7 +41,7 @@ pub(crate) async fn write(
         Written::UnsettledCalls => return Err(Refusal::unsettled()),
         Written::NotFound => return Err(Refusal::no_such_run()),
     };
-    refusal::ok(&Acknowledgement { result })
+    response::ok(&Acknowledgement { result })
 }
 
 pub(crate) async fn list(
@@ -59,10 +60,10 @@ pub(crate) async fn list(
         limit: query.limit()?,
         bytes: Limits::PAGE_BYTES,
     };
-    read::judge(&gateway, &reader).await?;
+    store_reads::judge(&gateway, &reader).await?;
     let page = gateway.ask("reading records", || gateway.store.read_records(reader.run, &query)).await?;
     let next = page.next.map(|(key, place)| format!("{place}.{key}"));
-    read::answer(&gateway, &reader.who, &RecordsResponse { records: page.records, next })
+    response_body::answer(&gateway, &reader.who, &RecordsResponse { records: page.records, next })
 }
 
 /// The last entry of the page before: its place in its key, and the key.

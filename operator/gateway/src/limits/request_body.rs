@@ -11,12 +11,12 @@ use futures::StreamExt;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
-use crate::auth::PodIdentity;
-use crate::budget::{Full, Part, Who};
+use crate::authenticator::PodIdentity;
+use crate::extractors::Worker;
 use crate::gateway::Gateway;
 use crate::json5;
-use crate::path::Worker;
-use crate::refusal::Refusal;
+use crate::limits::shared_limit::{Full, Part, Who};
+use crate::response::Refusal;
 
 /// A body that has arrived. It counts against the process's budget until it is dropped.
 pub(crate) struct Received {

@@ -1,93 +1,40 @@
-//! `GET events`: what happened, in pages or as a stream.
+//! A stream of events.
 
 use std::io;
 use std::time::Instant;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{RawQuery, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use dalsegno_protocol::{Code, Event, EventsResponse, Limits};
+use dalsegno_protocol::{Code, Event};
 use dalsegno_store::{EventPage, EventQuery};
 use futures::stream;
 
-use crate::budget::{Full, Part};
+use crate::extractors::Reader;
 use crate::gateway::Gateway;
-use crate::path::{self, Reader};
-use crate::query::Query;
-use crate::read;
-use crate::refusal::Refusal;
+use crate::limits::response_body;
+use crate::limits::shared_limit::{Full, Part};
+use crate::response::Refusal;
+use crate::store_reads;
 
-pub(crate) async fn events(
-    State(gateway): State<Gateway>,
-    reader: Reader,
-    headers: HeaderMap,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Refusal> {
-    let mut query = Query::parse(query.as_deref(), &["from", "turn", "limit", "follow"])?;
-    let follow = match query.take("follow").as_deref() {
-        None | Some("false") => false,
-        Some("true") => true,
-        Some(_) => return Err(Refusal::invalid("`follow` is true or false")),
-    };
-    let (from, turn) = (query.number("from", 1)?, query.take("turn"));
-    if from.is_some() && turn.is_some() {
-        return Err(Refusal::invalid("`from` is a position and `turn` a turn: give one of them"));
-    }
-    let turn = turn.map(|turn| path::turn(&turn)).transpose()?;
-    let limit = query.limit()?;
-    let last = last_event(&headers)?;
-    read::judge(&gateway, &reader).await?;
-    let from = match (last, turn) {
-        (Some(last), _) => last.saturating_add(1),
-        (None, Some(turn)) => first_of(&gateway, &reader, turn).await?,
-        (None, None) => from.unwrap_or(1),
-    };
-    let query = EventQuery { from, limit, bytes: Limits::PAGE_BYTES };
-    let page = page(&gateway, &reader, query).await?;
-    match Format::of(&headers, follow) {
-        // Whoever follows comes again after the end of a stream, and stops at this.
-        Some(Format::ServerSent) if page.over && page.events.is_empty() => {
-            Ok(StatusCode::NO_CONTENT.into_response())
-        }
-        Some(format) => stream(gateway, reader, format, query, page),
-        None if follow => Err(Refusal::invalid(
-            "`follow` needs a header `Accept: application/x-ndjson` or `text/event-stream`",
-        )),
-        None => {
-            let next = page.events.last().map_or(from, |last| last.position + 1);
-            read::answer(&gateway, &reader.who, &EventsResponse { events: page.events, next })
-        }
-    }
-}
-
-/// The last event that whoever comes again has seen: an EventSource asks the same as the first time, and tells it beside.
-fn last_event(headers: &HeaderMap) -> Result<Option<i64>, Refusal> {
-    let Some(last) = headers.get("last-event-id") else { return Ok(None) };
-    let last = last.to_str().ok().and_then(|last| last.parse().ok()).filter(|last| *last >= 0);
-    last.map(Some).ok_or_else(|| Refusal::invalid("`Last-Event-ID` is the position of an event"))
-}
-
-/// The position that a turn's events begin at.
-async fn first_of(gateway: &Gateway, reader: &Reader, turn: i32) -> Result<i64, Refusal> {
-    let asked = || gateway.store.first_event(reader.run, turn);
-    gateway.ask("looking for a turn", asked).await?.ok_or_else(|| read::nothing(Some(turn)))
-}
-
-async fn page(gateway: &Gateway, reader: &Reader, query: EventQuery) -> Result<EventPage, Refusal> {
+pub(crate) async fn page(
+    gateway: &Gateway,
+    reader: &Reader,
+    query: EventQuery,
+) -> Result<EventPage, Refusal> {
     gateway.ask("reading events", || gateway.store.events(reader.run, query)).await
 }
 
 /// How a stream is written.
 #[derive(Clone, Copy)]
-enum Format {
+pub(crate) enum Format {
     Lines,
     ServerSent,
 }
 
 impl Format {
     /// The stream that a caller would have before all else that it accepts; `None`: a page, if it does not follow.
-    fn of(headers: &HeaderMap, follow: bool) -> Option<Self> {
+    pub(crate) fn of(headers: &HeaderMap, follow: bool) -> Option<Self> {
         let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
         let ranges = lines.flat_map(|line| line.split(',')).map(weighed);
         let mut ranges: Vec<_> = ranges.filter(|(_, weight)| *weight > 0.0).collect();
@@ -155,7 +102,7 @@ struct Following {
 
 /// Ends when the run is over, the worker is fenced, the gateway closes, or its time is up. Where the store fails it breaks
 /// off, so that nobody takes that for the end.
-fn stream(
+pub(crate) fn stream(
     gateway: Gateway,
     reader: Reader,
     format: Format,
@@ -168,7 +115,7 @@ fn stream(
         Following { gateway, reader, format, query, first: None, going_out: None, began, _place: place };
     following.first = Some(following.write(&page)?);
     let pieces = stream::try_unfold(following, |mut following| async move {
-        let text = following.next().await.map_err(read::broken)?;
+        let text = following.next().await.map_err(response_body::broken)?;
         Ok::<_, io::Error>(text.map(|text| (text, following)))
     });
     let head = [(header::CONTENT_TYPE, format.media_type()), (header::CACHE_CONTROL, "no-cache")];
@@ -197,7 +144,7 @@ impl Following {
             if self.began.elapsed() >= config.follow_limit {
                 return Ok(None);
             }
-            match read::judge(&self.gateway, &self.reader).await {
+            match store_reads::judge(&self.gateway, &self.reader).await {
                 Err(refusal) if refusal.0.code == Code::Fenced => return Ok(None),
                 judged => judged?,
             }

@@ -16,12 +16,14 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use crate::budget::{Part, Who};
-use crate::gateway::{Gateway, chain};
-use crate::path::Reader;
+use crate::error_chain::chain;
+use crate::extractors::Reader;
+use crate::gateway::Gateway;
+use crate::limits::response_body;
+use crate::limits::shared_limit::{Part, Who};
 use crate::query::Query;
-use crate::read;
-use crate::refusal::Refusal;
+use crate::response::Refusal;
+use crate::store_reads;
 
 /// A reader that takes nothing for as long has gone: a bundle on its way out holds a connection to the database.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,7 +34,7 @@ pub(crate) async fn export(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
     Query::parse(query.as_deref(), &[])?;
-    read::judge(&gateway, &reader).await?;
+    store_reads::judge(&gateway, &reader).await?;
     let place = gateway.exports.take(Who::Run(reader.run), 1)?;
     let signer = signer(&gateway).await?;
     let (signer, run) = (Arc::new(signer), reader.run);
@@ -97,7 +99,7 @@ impl Export {
         let mut judged = Instant::now();
         while let Some(lines) = self.bundle.next().await.map_err(|error| self.failed(error))? {
             if judged.elapsed() >= self.gateway.config.rejudge {
-                read::judge(&self.gateway, &self.reader).await.map_err(read::broken)?;
+                store_reads::judge(&self.gateway, &self.reader).await.map_err(response_body::broken)?;
                 judged = Instant::now();
             }
             let part = place(&self.gateway, &self.reader.who, lines.len()).await?;
@@ -119,7 +121,7 @@ async fn place(gateway: &Gateway, who: &Who, bytes: usize) -> io::Result<Part> {
     loop {
         match gateway.answers.take(who.clone(), bytes) {
             Err(_) if since.elapsed() < PATIENCE => sleep(gateway.config.poll).await,
-            taken => return taken.map_err(|full| read::broken(full.into())),
+            taken => return taken.map_err(|full| response_body::broken(full.into())),
         }
     }
 }

@@ -6,11 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dalsegno_protocol::{
-    Boundary, ChannelOps, ClaimRequest, Code, CommitRequest, Finish, Limits, Payload, PlannedCall, RecordOp,
-    Usage, nesting,
+    Boundary, ChannelOps, ClaimRequest, Code, CommitRequest, Finish, FinishOutcome, Limits, Payload,
+    PlannedCall, RecordOp, Usage, nesting, printable,
 };
 
-use crate::refusal::Refusal;
+use dalsegno_store::NewFinish;
+
+use crate::response::Refusal;
 
 type Checked = Result<(), Refusal>;
 
@@ -62,7 +64,7 @@ fn text(what: &str, value: &str, limit: usize) -> Checked {
 }
 
 /// The end of a run.
-pub(crate) fn finish(finish: &Finish) -> Checked {
+fn finish(finish: &Finish) -> Checked {
     if let Some(reason) = &finish.reason {
         word("the finish's `reason`", reason)?;
         let mut bytes = reason.bytes();
@@ -84,6 +86,23 @@ pub(crate) fn finish(finish: &Finish) -> Checked {
             Limits::SHOWN_DEPTH
         )),
     }
+}
+
+/// A worker's finish as the store takes it.
+pub(crate) fn new_finish(finish: &Finish) -> Result<NewFinish, Refusal> {
+    self::finish(finish)?;
+    let reason = match (&finish.reason, finish.outcome) {
+        (Some(reason), _) => reason.as_str(),
+        (None, FinishOutcome::Succeeded) => "Completed",
+        (None, FinishOutcome::Failed) => "AgentFailed",
+    };
+    Ok(NewFinish {
+        outcome: finish.outcome.into(),
+        reason: reason.to_owned(),
+        // It may be the text of an exception: whatever that holds, the run has to end.
+        message: finish.message.as_deref().map(printable).unwrap_or_default(),
+        output: finish.output.as_ref().map(|output| output.get().to_owned()),
+    })
 }
 
 fn channels(ops: &ChannelOps) -> Checked {

@@ -1,0 +1,6 @@
+//! Work that no call waits for.
+
+pub(crate) mod gateway_heartbeat;
+pub(crate) mod heartbeat_batcher;
+pub(crate) mod snapshot_schedule;
+pub(crate) mod snapshot_writer;
