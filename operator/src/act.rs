@@ -167,7 +167,7 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
 async fn room(ground: &impl Ground, run: RunId) -> Result<Option<OwnedSemaphorePermit>> {
     let store = ground.store();
     let sizes = store.sizes(run).await.map_err(Error::store("asking how large the head is"))?;
-    Ok(ground.resumes().take(&sizes).await)
+    Ok(ground.resumes().acquire(&sizes).await)
 }
 
 fn recorded(answer: dalsegno_store::Result<Recorded>, doing: &'static str) -> Result<Option<Fact>> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dalsegno_core::{Fact, HeadSight, Level, Notice, Observed, Refusal};
 use dalsegno_crds::{AgentRun, AgentRunStatus, names};
-use dalsegno_gateway::Room;
+use dalsegno_gateway::StateReadBudget;
 use dalsegno_store::{RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -25,7 +25,7 @@ impl Ground for Context {
         &self.store
     }
 
-    fn resumes(&self) -> &Room {
+    fn resumes(&self) -> &StateReadBudget {
         &self.resumes
     }
 

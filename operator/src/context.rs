@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dalsegno_core::{HeadSight, Refusal};
 use dalsegno_crds::AgentRun;
-use dalsegno_gateway::Room;
+use dalsegno_gateway::StateReadBudget;
 use dalsegno_store::Store;
 use jiff::Timestamp;
 use kube::runtime::events::{Recorder, Reporter};
@@ -49,7 +49,7 @@ pub struct Context {
     /// What was found of runs' heads, by UID, until their attempts have a pod.
     pub heads: Mutex<HashMap<String, HeadSight>>,
     /// Room for the states that are read for attempts that go on: in one process with a gateway, the gateway's.
-    pub resumes: Room,
+    pub resumes: StateReadBudget,
     /// How often in a row a reconcile failed, by UID.
     pub failures: Mutex<HashMap<String, u32>>,
     /// Wakes the controller for a run.

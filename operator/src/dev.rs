@@ -96,7 +96,7 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
     store.beat().await.context("beginning to serve")?;
     let stop = CancellationToken::new();
     let gateway = Gateway::new(store.clone(), tokens, Config::default());
-    let resumes = gateway.resumes();
+    let resumes = gateway.resume_reads();
     let serving = tokio::spawn(dalsegno_gateway::serve(listener, gateway, stop.clone().cancelled_owned()));
     tokio::spawn(retention::follow(store.clone(), Metrics::default(), stop.clone()));
     let settings = Settings::resolve(&run.spec, &laptop::defaults());

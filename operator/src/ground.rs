@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dalsegno_core::{Fact, HeadSight, Notice, Observed};
 use dalsegno_crds::{AgentRun, AgentRunStatus};
-use dalsegno_gateway::Room;
+use dalsegno_gateway::StateReadBudget;
 use dalsegno_store::{RunRecord, Store};
 use k8s_openapi::api::core::v1::Pod;
 
@@ -16,7 +16,7 @@ pub trait Ground {
     fn store(&self) -> &Arc<dyn Store>;
 
     /// Room for the states that are read for attempts that go on.
-    fn resumes(&self) -> &Room;
+    fn resumes(&self) -> &StateReadBudget;
 
     /// Everything that a decision needs to know of the run. Reads, and never writes.
     async fn observe(&self, run: &AgentRun) -> Result<Observed>;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use dalsegno_crds::names;
-use dalsegno_gateway::Room;
+use dalsegno_gateway::StateReadBudget;
 use dalsegno_store::Store;
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -47,7 +47,7 @@ const FORGET: Duration = Duration::from_secs(60);
 /// A cache cannot be filled, or a part of it has ended before its time.
 pub async fn operate(
     client: Client,
-    stores: (Arc<dyn Store>, Room),
+    stores: (Arc<dyn Store>, StateReadBudget),
     (args, key): (OperatorArgs, KeyArgs),
     metrics: Metrics,
     crash: CrashPoint,
@@ -72,7 +72,7 @@ pub async fn operate(
 
 async fn reconcile(
     client: Client,
-    (store, resumes): (Arc<dyn Store>, Room),
+    (store, resumes): (Arc<dyn Store>, StateReadBudget),
     (args, key): (OperatorArgs, KeyArgs),
     metrics: Metrics,
     crash: CrashPoint,
@@ -424,7 +424,7 @@ mod tests {
         };
         let operating = operate(
             Client::new(server, "shop"),
-            (Arc::new(Sqlite::memory().await.expect("a store")), Room::default()),
+            (Arc::new(Sqlite::memory().await.expect("a store")), StateReadBudget::default()),
             (args, KeyArgs { signing_key: None }),
             Metrics::default(),
             CrashPoint::default(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
-use dalsegno_gateway::{Config as GatewayConfig, Gateway, Room};
+use dalsegno_gateway::{Config as GatewayConfig, Gateway, StateReadBudget};
 use dalsegno_store::Store;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -46,7 +46,7 @@ pub async fn serve(store: Arc<dyn Store>, parts: Parts) -> anyhow::Result<()> {
     let mut ready: Vec<Ready> = Vec::new();
     let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
 
-    let mut resumes = Room::default();
+    let mut resumes = StateReadBudget::default();
     if let Some(args) = parts.gateway {
         let gateway = Gateway::new(
             store.clone(),
@@ -54,7 +54,7 @@ pub async fn serve(store: Arc<dyn Store>, parts: Parts) -> anyhow::Result<()> {
             GatewayConfig { signing_key: parts.key.signing_key.clone(), ..GatewayConfig::default() },
         );
         gateway.register(&mut registry);
-        resumes = gateway.resumes();
+        resumes = gateway.resume_reads();
         let listener = TcpListener::bind(args.gateway_listen).await.context("listening for workers")?;
         ready.push(Arc::new({
             let gateway = gateway.clone();

@@ -1,34 +1,38 @@
-//! Who calls: a pod or a person, by a token.
+//! The interface to whoever reviews bearer tokens, in a cluster the API server.
 
 use std::error::Error;
 
 use async_trait::async_trait;
 
-/// Says whose a token is.
+/// Reviews bearer tokens.
 #[async_trait]
 pub trait Authenticator: Send + Sync + 'static {
-    /// The pod to which this token is bound.
+    /// Returns the pod to which this token is bound.
     ///
     /// # Errors
     ///
-    /// [`AuthError::Refused`] for a token that is not genuine, has expired, is for another audience than
-    /// [`AUDIENCE`], or is not bound to a pod; [`AuthError::Unavailable`] if nobody could be asked.
+    /// - [`AuthError::Refused`]: the token is not genuine, has expired, has another audience than
+    ///   [`AUDIENCE`](dalsegno_protocol::AUDIENCE), or is not bound to a pod.
+    /// - [`AuthError::Unavailable`]: the token could not be reviewed.
     async fn review(&self, token: &str) -> Result<PodIdentity, AuthError>;
 
-    /// The person whose token this is, if that person may read what the run of this name has committed; whether there
-    /// is such a run plays no part.
+    /// Returns the user whose token this is, if the user may read what this run has committed. Whether such a run exists
+    /// makes no difference.
+    ///
+    /// The default knows no users and refuses every token.
     ///
     /// # Errors
     ///
-    /// As of [`Self::review`], but that the token need not be bound to a pod; [`AuthError::Denied`] for somebody who may
-    /// not. Where no people are known, everybody is refused.
-    async fn may_read(&self, token: &str, namespace: &str, name: &str) -> Result<Person, AuthError> {
-        let _ = (token, namespace, name);
-        Err(AuthError::Refused("no people are known here".to_owned()))
+    /// - [`AuthError::Refused`] and [`AuthError::Unavailable`] as for [`Self::review`], except that the token need not be
+    ///   bound to a pod.
+    /// - [`AuthError::Denied`]: the user may not read this run.
+    async fn may_read(&self, token: &str, run: &RunName) -> Result<User, AuthError> {
+        let _ = (token, run);
+        Err(AuthError::Refused("this gateway knows no users".to_owned()))
     }
 }
 
-/// The pod that a token is bound to.
+/// The pod to which a token is bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodIdentity {
     /// Its namespace.
@@ -41,25 +45,35 @@ pub struct PodIdentity {
     pub service_account: String,
 }
 
-/// Somebody who may read runs of a namespace.
+/// The run that a user names, as `kubectl` names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Person {
-    /// Who it is.
+pub struct RunName {
+    /// Namespace of the AgentRun.
+    pub namespace: String,
+    /// Name of the AgentRun.
     pub name: String,
-    /// UID of the namespace as it is today: of an earlier one of its name nobody reads anything. `None`: it is gone.
+}
+
+/// A user who may read the runs of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The user name.
+    pub name: String,
+    /// UID of the namespace as it exists now; `None`: the namespace does not exist. Runs of an earlier namespace of the
+    /// same name have another UID, and the user may not read them.
     pub tenant: Option<String>,
 }
 
-/// Why a token is good for nothing here.
+/// Why a token gives no access.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthError {
-    /// The token is no good, and will not become better. For the worker's author.
+    /// The token is not valid, and a retry does not help. The text is for the author of the client.
     #[error("the token is refused: {0}")]
     Refused(String),
-    /// The token is genuine, and its holder may not do this. For whoever grants rights.
+    /// The token is valid, and its holder lacks the right. The text is for whoever grants rights.
     #[error("{0}")]
     Denied(String),
-    /// Nobody could be asked.
-    #[error("tokens cannot be reviewed just now")]
+    /// The token could not be reviewed.
+    #[error("tokens cannot be reviewed at the moment")]
     Unavailable(#[source] Box<dyn Error + Send + Sync>),
 }

@@ -1,102 +1,104 @@
-//! How long the gateway waits for what, and how much it takes at once.
+//! Time-outs, intervals and limits of one gateway process.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use dalsegno_protocol::Limits;
 
-/// Of the bytes that are held at once one run, or one person, takes no more than one of so many shares.
+/// One run, or one user, may hold at most one of this many equal shares of the bytes in memory.
 pub(crate) const SHARES: usize = 4;
 
-/// How long the gateway waits for what, and how much it takes at once.
+/// Time-outs, intervals and limits of one gateway process.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Within this the store answers, or the call is `UNAVAILABLE`; the authenticator has as long.
-    pub store_deadline: Duration,
-    /// How long an attach waits for its pod to be recorded before it is `NOT_READY`.
-    pub record_wait: Duration,
-    /// How long an attach waits for its image to be judged before it is `VERSION_PENDING`.
-    pub verdict_wait: Duration,
-    /// How often a waiting attach asks the store.
-    pub poll: Duration,
-    /// Within this the head of a request has arrived, after the one before it on the same connection; else the
-    /// connection is closed.
-    pub head_deadline: Duration,
-    /// Within this a body has arrived whole.
-    pub body_deadline: Duration,
-    /// Connections open at once; more wait to be accepted.
-    pub connections: usize,
-    /// Bytes of bodies held at once by this process.
-    pub body_budget: usize,
-    /// Bytes of answers on their way out at once, small ones not counted, apart from the bodies: whoever does not read keeps
-    /// no worker from committing.
-    pub answer_budget: usize,
-    /// A connection whose peer takes next to nothing of an answer for as long is closed.
-    pub stall_limit: Duration,
-    /// Streams of events at once in this process.
-    pub streams: usize,
-    /// How often a stream of events asks the store.
-    pub follow_poll: Duration,
-    /// After this long without an event a stream shows that it lives.
-    pub follow_idle: Duration,
-    /// After this long a stream ends, and its reader asks anew; a bundle that is not out by then breaks off.
-    pub follow_limit: Duration,
-    /// How often it is judged anew whether a worker may still read a bundle that is on its way out.
-    pub rejudge: Duration,
-    /// Calls of people under way at once, streams too: they leave room for workers.
-    pub readers: usize,
-    /// Bytes of full states that are remembered, so that the next ones can be kept as patches.
-    pub base_budget: usize,
-    /// Calls of one worker under way at once; heartbeats not counted.
-    pub calls_per_run: usize,
-    /// Calls that wait for the store at once, heartbeats not counted; more are refused at once.
-    pub askers: usize,
-    /// Bundles on their way out at once, one of each run, each of them on a connection of its own to the database.
-    pub exports: usize,
-    /// File of the key that signs them, Ed25519 in PEM (PKCS#8); `None`: the store's own.
+    /// A call to the store or to the authenticator that takes longer fails with `UNAVAILABLE`.
+    pub store_timeout: Duration,
+    /// How long an attach waits until the operator has recorded its pod; then it fails with `NOT_READY`.
+    pub pod_record_timeout: Duration,
+    /// How long an attach waits until the operator has judged its image's version; then it fails with `VERSION_PENDING`.
+    pub version_verdict_timeout: Duration,
+    /// How often a waiting attach looks into the store again.
+    pub poll_interval: Duration,
+    /// A connection is closed if the head of its next request is not complete after this time. The time starts when the
+    /// request before it is answered.
+    pub header_read_timeout: Duration,
+    /// A request body that is not complete after this time is refused.
+    pub body_read_timeout: Duration,
+    /// Connections open at once. Further connections wait until they are accepted.
+    pub max_connections: usize,
+    /// Bytes of request bodies in memory at once.
+    pub max_request_bytes: usize,
+    /// Bytes of responses in memory at once; small responses are not counted. Request bodies have a limit of their own, so
+    /// that a client that does not read its response stops no worker from committing.
+    pub max_response_bytes: usize,
+    /// A connection is closed if its peer reads next to nothing of a response for this long.
+    pub write_timeout: Duration,
+    /// Event streams open at once.
+    pub max_event_streams: usize,
+    /// How often an event stream looks into the store for new events.
+    pub stream_poll_interval: Duration,
+    /// After this long without an event, a stream sends a keep-alive.
+    pub stream_keepalive_interval: Duration,
+    /// An event stream ends after this time, and its client opens a new one. A bundle or another large response that is
+    /// not sent by then is cut off.
+    pub max_response_duration: Duration,
+    /// How often an export checks that its worker may still read.
+    pub reauthorize_interval: Duration,
+    /// Calls of users at once, event streams included. The limit keeps users from taking all of the gateway.
+    pub max_user_calls: usize,
+    /// Bytes of full states kept in memory, so that the next full state of the run can be stored as a delta.
+    pub max_delta_base_bytes: usize,
+    /// Calls of one worker at once; heartbeats are not counted.
+    pub max_calls_per_run: usize,
+    /// Calls that wait for the store at once; heartbeats are not counted. Further calls are refused at once.
+    pub max_store_calls: usize,
+    /// Exports at once, at most one for each run. Each one holds a database connection.
+    pub max_exports: usize,
+    /// File with the Ed25519 key, PEM (PKCS#8), that signs exports; `None`: the key in the store.
     pub signing_key: Option<PathBuf>,
-    /// Heartbeats that arrive within this after a batch wait for the next one.
-    pub heartbeat_window: Duration,
-    /// How often the gateway tells the store that it serves.
-    pub beat_period: Duration,
-    /// How long calls under way may take to end once the gateway is told to stop.
-    pub shutdown_limit: Duration,
+    /// Heartbeats that arrive within this time after a batch wait for the next batch.
+    pub heartbeat_batch_window: Duration,
+    /// How often the gateway records in the store that it serves.
+    pub gateway_heartbeat_interval: Duration,
+    /// How long calls may take to end once the gateway is stopping.
+    pub shutdown_timeout: Duration,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
-            store_deadline: Duration::from_secs(5),
-            record_wait: Duration::from_secs(5),
-            verdict_wait: Duration::from_secs(20),
-            poll: Duration::from_millis(100),
-            head_deadline: Duration::from_secs(60),
-            body_deadline: Duration::from_secs(30),
-            connections: 4_096,
-            body_budget: Limits::PROCESS_BYTES,
-            answer_budget: Limits::ANSWERS_BYTES,
-            stall_limit: Duration::from_secs(30),
-            streams: 64,
-            follow_poll: Duration::from_millis(500),
-            follow_idle: Duration::from_secs(15),
-            follow_limit: Duration::from_secs(600),
-            rejudge: Duration::from_secs(10),
-            readers: 32,
-            base_budget: 64 << 20,
-            calls_per_run: 16,
-            askers: 512,
-            exports: 2,
+            store_timeout: Duration::from_secs(5),
+            pod_record_timeout: Duration::from_secs(5),
+            version_verdict_timeout: Duration::from_secs(20),
+            poll_interval: Duration::from_millis(100),
+            header_read_timeout: Duration::from_secs(60),
+            body_read_timeout: Duration::from_secs(30),
+            max_connections: 4_096,
+            max_request_bytes: Limits::PROCESS_BYTES,
+            max_response_bytes: Limits::ANSWERS_BYTES,
+            write_timeout: Duration::from_secs(30),
+            max_event_streams: 64,
+            stream_poll_interval: Duration::from_millis(500),
+            stream_keepalive_interval: Duration::from_secs(15),
+            max_response_duration: Duration::from_secs(600),
+            reauthorize_interval: Duration::from_secs(10),
+            max_user_calls: 32,
+            max_delta_base_bytes: 64 << 20,
+            max_calls_per_run: 16,
+            max_store_calls: 512,
+            max_exports: 2,
             signing_key: None,
-            heartbeat_window: Duration::from_millis(200),
-            beat_period: Duration::from_secs(1),
-            shutdown_limit: Duration::from_secs(10),
+            heartbeat_batch_window: Duration::from_millis(200),
+            gateway_heartbeat_interval: Duration::from_secs(1),
+            shutdown_timeout: Duration::from_secs(10),
         }
     }
 }
 
 impl Config {
-    /// Bytes of an answer that takes no place of its own: one on each connection is one share at most.
-    pub(crate) fn small_answer(&self) -> usize {
-        self.answer_budget / SHARES / self.connections.max(1)
+    /// Largest response in bytes that is not counted against `max_response_bytes`. One such response on every connection
+    /// takes at most one share.
+    pub(crate) fn small_response_bytes(&self) -> usize {
+        self.max_response_bytes / SHARES / self.max_connections.max(1)
     }
 }

@@ -1,7 +1,9 @@
-//! An error as a log line shows it.
+//! An error as one log line. A file of its own, so that every other file can use it.
 
-/// An error with its sources, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+use std::error::Error;
+
+/// The error and its sources, joined by `: `.
+pub(crate) fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(source) = next {

@@ -1,4 +1,4 @@
-//! What every call shares: the store, the authenticator, the budgets.
+//! What all calls share: the store, the authenticator, the limits, the metrics.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,51 +11,54 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::authenticator::Authenticator;
-use crate::background::heartbeat_batcher::Heartbeats;
-use crate::background::snapshot_schedule::Snapshots;
+use crate::background::heartbeat_batcher::HeartbeatBatcher;
+use crate::background::snapshot_schedule::SnapshotSchedule;
 use crate::config::{Config, SHARES};
-use crate::delta_bases::Bases;
-use crate::limits::shared_limit::Budget;
-use crate::limits::state_reads::Readings;
-use crate::limits::state_reads::Room;
+use crate::delta_base_cache::DeltaBaseCache;
+use crate::limits::shared_limit::{Maximum, SharedLimit};
+use crate::limits::state_reads::{StateReadBudget, StateReadLimiter};
 use crate::metrics::Metrics;
 
-/// Runs whose worker's judgement is remembered.
-const JUDGED: usize = 16_384;
+/// Runs whose current worker is remembered.
+const CURRENT_WORKERS: usize = 16_384;
 
-/// Streams of events of one run's worker, or of one person, at once.
-const STREAMS_EACH: usize = 8;
+/// Event streams of one run's worker, or of one user, at once.
+const STREAMS_PER_OWNER: usize = 8;
 
 /// One gateway. Cheap to clone; all clones are the same gateway.
 #[derive(Clone)]
 pub struct Gateway(Arc<Shared>);
 
-/// What all clones share. Public only to the compiler: no path leads here from outside.
+/// What all clones of a gateway share. Public only because it is the target of `Deref`; no path leads to it.
 pub struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) config: Config,
-    pub(crate) bodies: Budget,
-    pub(crate) answers: Budget,
-    pub(crate) streams: Budget,
-    pub(crate) readers: Budget,
+    /// Bytes of request bodies.
+    pub(crate) request_bytes: SharedLimit,
+    /// Bytes of responses.
+    pub(crate) response_bytes: SharedLimit,
+    pub(crate) event_streams: SharedLimit,
+    /// Calls of users.
+    pub(crate) user_calls: SharedLimit,
     /// Calls of workers.
-    pub(crate) calls: Budget,
+    pub(crate) worker_calls: SharedLimit,
     /// Calls that may wait for the store.
-    pub(crate) askers: Semaphore,
-    /// For states, and calls, that are being read.
-    pub(crate) states: Readings,
-    /// For those that attempts go on from: they wait for nobody who looks, and for no snapshot.
-    pub(crate) resumes: Readings,
-    /// Workers that were current when they were judged last.
-    pub(crate) judged: Cache<RunId, Digest>,
-    pub(crate) exports: Budget,
-    pub(crate) heartbeats: Heartbeats,
-    pub(crate) bases: Bases,
-    pub(crate) snapshots: Snapshots,
+    pub(crate) store_calls: Semaphore,
+    pub(crate) exports: SharedLimit,
+    /// Limits reads for inspection, and for snapshots.
+    pub(crate) inspection_reads: StateReadLimiter,
+    /// Limits reads by attempts that resume. They never wait for an inspection or a snapshot.
+    pub(crate) resume_reads: StateReadLimiter,
+    /// The capability of each run's current worker, as last verified.
+    pub(crate) current_workers: Cache<RunId, Digest>,
+    pub(crate) heartbeat_batcher: HeartbeatBatcher,
+    pub(crate) delta_bases: DeltaBaseCache,
+    pub(crate) snapshot_schedule: SnapshotSchedule,
     pub(crate) metrics: Metrics,
-    pub(crate) last_beat: LastBeat,
-    pub(crate) closing: CancellationToken,
+    pub(crate) last_heartbeat: LastHeartbeat,
+    /// Cancelled once the gateway is stopping.
+    pub(crate) stopping: CancellationToken,
 }
 
 impl std::ops::Deref for Gateway {
@@ -67,64 +70,69 @@ impl std::ops::Deref for Gateway {
 }
 
 impl Gateway {
-    /// A gateway before this store. Must be called within a tokio runtime: the task that gathers heartbeats starts
-    /// here, and ends with the last clone.
+    /// A gateway in front of this store. It starts the task that batches heartbeats, which ends with the last clone.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
     pub fn new(store: Arc<dyn Store>, authenticator: Arc<dyn Authenticator>, config: Config) -> Self {
+        let limit = |total, per_owner| SharedLimit::new(Maximum { total, per_owner });
         let metrics = Metrics::default();
         Self(Arc::new(Shared {
-            heartbeats: Heartbeats::start(store.clone(), &config, metrics.clone()),
-            bodies: Budget::new(config.body_budget, config.body_budget / SHARES),
-            answers: Budget::new(config.answer_budget, config.answer_budget / SHARES),
-            streams: Budget::new(config.streams, STREAMS_EACH),
-            readers: Budget::new(config.readers, config.readers / 2),
-            calls: Budget::new(usize::MAX, config.calls_per_run),
-            askers: Semaphore::new(config.askers),
-            states: Readings::new(config.store_deadline),
-            resumes: Readings::new(config.store_deadline),
-            judged: Cache::new(JUDGED),
-            exports: Budget::new(config.exports, 1),
-            bases: Bases::new(config.base_budget),
-            snapshots: Snapshots::default(),
+            heartbeat_batcher: HeartbeatBatcher::start(store.clone(), &config, metrics.clone()),
+            request_bytes: limit(config.max_request_bytes, config.max_request_bytes / SHARES),
+            response_bytes: limit(config.max_response_bytes, config.max_response_bytes / SHARES),
+            event_streams: limit(config.max_event_streams, STREAMS_PER_OWNER),
+            user_calls: limit(config.max_user_calls, config.max_user_calls / 2),
+            worker_calls: limit(usize::MAX, config.max_calls_per_run),
+            store_calls: Semaphore::new(config.max_store_calls),
+            exports: limit(config.max_exports, 1),
+            inspection_reads: StateReadLimiter::new(config.store_timeout),
+            resume_reads: StateReadLimiter::new(config.store_timeout),
+            current_workers: Cache::new(CURRENT_WORKERS),
+            delta_bases: DeltaBaseCache::new(config.max_delta_base_bytes),
+            snapshot_schedule: SnapshotSchedule::default(),
             metrics,
-            last_beat: LastBeat::default(),
-            closing: CancellationToken::new(),
+            last_heartbeat: LastHeartbeat::default(),
+            stopping: CancellationToken::new(),
             store,
             authenticator,
             config,
         }))
     }
 
-    /// Whether it serves, and the store has answered its beat within the last three seconds.
+    /// Whether the gateway serves, and the store has answered its heartbeat within the last three seconds.
     pub fn is_ready(&self) -> bool {
-        !self.closing.is_cancelled() && self.last_beat.is_fresh()
+        !self.stopping.is_cancelled() && self.last_heartbeat.is_fresh()
     }
 
-    /// Puts the gateway's metrics into a registry, as `gateway_…` under the registry's own prefix.
+    /// Registers the gateway's metrics, named `gateway_…` under the registry's own prefix.
     pub fn register(&self, registry: &mut Registry) {
         self.metrics.register(registry);
     }
 
-    /// What attempts that go on take before their state is read. An operator in the same process takes of it too.
-    pub fn resumes(&self) -> Room {
-        self.0.resumes.room().clone()
+    /// The budget for reading the heads that attempts resume from. An operator in the same process shares it.
+    pub fn resume_reads(&self) -> StateReadBudget {
+        self.0.resume_reads.budget().clone()
     }
 }
 
-/// When the store last answered a beat.
+/// When the store last answered a gateway heartbeat.
 #[derive(Default)]
-pub(crate) struct LastBeat(Mutex<Option<Instant>>);
+pub(crate) struct LastHeartbeat(Mutex<Option<Instant>>);
 
-impl LastBeat {
-    pub(crate) fn set(&self) {
+impl LastHeartbeat {
+    /// The store has answered now.
+    pub(crate) fn record(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Whether that was less than a gap ago.
+    /// Whether it is recent enough for the operator not to see a gap.
     pub(crate) fn is_fresh(&self) -> bool {
         self.is_within(Duration::from_millis(BEAT_GAP_MS.unsigned_abs()))
     }
 
-    /// Whether that was less than so long ago.
+    /// Whether it is less than this long ago.
     pub(crate) fn is_within(&self, limit: Duration) -> bool {
         let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         last.is_some_and(|last| last.elapsed() < limit)

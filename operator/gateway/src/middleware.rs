@@ -1,4 +1,4 @@
-//! Around every call: one span, one count, and an answer even if the code panics.
+//! Wraps every call: a tracing span, a count, a log line, and an answer even if the handler panics.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -14,31 +14,33 @@ use tracing::{Instrument, field};
 
 use crate::extractors::RUNS;
 use crate::gateway::Gateway;
-use crate::response::Refusal;
+use crate::response::ApiProblem;
 
-/// What observes calls: the counts, and the name of each route's call.
+/// What [`observe`] needs: the metrics, and the name of each path's call.
 #[derive(Clone)]
 pub(crate) struct Observer {
     gateway: Gateway,
-    names: Arc<HashMap<String, &'static str>>,
+    call_names: Arc<HashMap<String, &'static str>>,
 }
 
 impl Observer {
-    pub(crate) fn new(gateway: Gateway) -> Self {
-        Self { gateway, names: Arc::default() }
+    /// `call_names`: from the path of a route to the name of its call.
+    pub(crate) fn new(gateway: Gateway, call_names: HashMap<String, &'static str>) -> Self {
+        Self { gateway, call_names: Arc::new(call_names) }
     }
 
-    /// Calls of this route have this name.
-    pub(crate) fn name(&mut self, path: String, call: &'static str) {
-        Arc::make_mut(&mut self.names).insert(path, call);
+    fn call_name(&self, request: &Request) -> &'static str {
+        let path = request.extensions().get::<MatchedPath>();
+        path.and_then(|path| self.call_names.get(path.as_str()).copied()).unwrap_or("unknown")
     }
 }
 
-/// Opens the call's span, counts its answer and logs it. Details of problems are not logged: they may quote a body.
+/// Opens the call's span, counts its answer and logs it. The detail of a problem is not logged, because it may quote the
+/// body.
 pub(crate) async fn observe(State(observer): State<Observer>, request: Request, next: Next) -> Response {
-    let call = call_name(&observer, &request);
+    let call = observer.call_name(&request);
     let span = tracing::info_span!("call", call, run = field::Empty);
-    if let Some(run) = run(request.uri().path()) {
+    if let Some(run) = run_of(request.uri().path()) {
         span.record("run", field::display(run));
     }
     let started = Instant::now();
@@ -55,20 +57,16 @@ pub(crate) async fn observe(State(observer): State<Observer>, request: Request, 
     response
 }
 
-/// Answers for code that panicked.
+/// The answer of a handler that panicked.
 pub(crate) fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
-    Refusal::new(
+    ApiProblem::new(
         Code::Internal,
-        "the gateway has a defect, so the outcome of this call is not known; send the same bytes again",
+        "the gateway has a defect, so the outcome of this call is unknown; send the same bytes again",
     )
     .into_response()
 }
 
-fn call_name(observer: &Observer, request: &Request) -> &'static str {
-    let path = request.extensions().get::<MatchedPath>();
-    path.and_then(|path| observer.names.get(path.as_str()).copied()).unwrap_or("unknown")
-}
-
-fn run(path: &str) -> Option<RunId> {
+/// The run that a worker's path names, also if no call has this path.
+fn run_of(path: &str) -> Option<RunId> {
     path.strip_prefix(RUNS)?.split('/').next()?.parse().ok()
 }

@@ -1,21 +1,22 @@
-//! A refusal: a problem document with its status and, where it helps, `Retry-After`.
+//! API problems, and the answers that several calls share.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use dalsegno_protocol::{Boundary, Code, Limits, Problem};
+use dalsegno_protocol::{Boundary, Code, CommitResponse, CommitResult, Flags, Limits, Problem};
+use dalsegno_store::{Asked, Committed, Standing};
 use serde::Serialize;
 
 /// Media type of a problem document.
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// Seconds after which to try again.
+/// Seconds after which the client may retry.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
-/// Why a call is refused.
+/// An error answer: a problem document with its status and, if a retry can help, `Retry-After`.
 #[derive(Debug)]
-pub(crate) struct Refusal(pub(crate) Problem);
+pub(crate) struct ApiProblem(pub(crate) Problem);
 
-impl Refusal {
+impl ApiProblem {
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         Self(Problem::new(code, detail))
     }
@@ -25,38 +26,49 @@ impl Refusal {
     }
 
     pub(crate) fn no_such_run() -> Self {
-        Self::new(Code::NotFound, "there is no run of this id; use the URL in DALSEGNO_URL as it is")
+        Self::new(Code::NotFound, "there is no run of this id; use the URL in DALSEGNO_URL unchanged")
+    }
+
+    /// `turn` is not committed; `None`: no turn is.
+    pub(crate) fn no_such_turn(turn: Option<i32>) -> Self {
+        Self::new(
+            Code::NotFound,
+            match turn {
+                None => "nothing is committed yet: the run begins at turn 1 without a state".to_owned(),
+                Some(turn) => format!("turn {turn} is not committed"),
+            },
+        )
     }
 
     pub(crate) fn fenced() -> Self {
         Self::new(
             Code::Fenced,
-            "this attempt may not write any more: another one has taken over, or the run was cancelled or deleted; \
+            "this attempt may not write any more: another attempt has taken over, or the run was cancelled or deleted; \
              stop all work and exit",
         )
     }
 
-    /// A fenced commit, which may stand all the same.
+    /// `committed`: whether the boundary of this fenced commit was stored before and is on the live branch.
     pub(crate) fn fenced_commit(committed: bool) -> Self {
-        let mut refusal = Self::fenced();
-        refusal.0.committed = Some(committed);
-        refusal
+        let mut problem = Self::fenced();
+        problem.0.committed = Some(committed);
+        problem
     }
 
     pub(crate) fn finished() -> Self {
-        Self::new(Code::Finished, "the run is over and takes nothing more; exit")
+        Self::new(Code::Finished, "the run is finished and accepts no further calls; exit")
     }
 
-    pub(crate) fn spent() -> Self {
+    pub(crate) fn attempt_spent() -> Self {
         Self::new(
             Code::AttemptSpent,
-            "another process of this attempt attached before, and what it had done is not known here; exit, and the \
-             next attempt resumes from the head",
+            "another process of this attempt attached before, and what it did is not known here; exit, and the next \
+             attempt resumes from the head",
         )
     }
 
     pub(crate) fn conflict(turn: i32, head: Option<(i32, Boundary)>) -> Self {
-        let stands = match head {
+        let expected = match head {
             None => "nothing is committed yet, so the next turn is 1".to_owned(),
             Some((at, Boundary::Plan)) => {
                 format!("the head is the plan of turn {at}, so the next boundary is the result of turn {at}")
@@ -68,18 +80,18 @@ impl Refusal {
         Self::new(
             Code::Conflict,
             format!(
-                "this boundary of turn {turn} is not the next one, or is there with other bytes or another commitId; \
-                 {stands}. A retry must send the very bytes of the first try"
+                "this boundary of turn {turn} is not the next one, or it was committed with other bytes or another \
+                 commitId; {expected}. A retry must send exactly the bytes of the first try"
             ),
         )
     }
 
-    pub(crate) fn unsettled() -> Self {
+    pub(crate) fn unsettled_calls() -> Self {
         Self::new(
             Code::UnsettledCalls,
             "a call of an earlier attempt has no known outcome; claim it again, or probe and settle it (attach lists \
-             them as unsettledCalls), then send the same bytes again; if a tool refused the key of a call: exit, only a \
-             person may settle that one",
+             these calls as unsettledCalls), then send the same bytes again; if a tool refused the key of a call: exit, \
+             only a person may settle that call",
         )
     }
 
@@ -87,8 +99,8 @@ impl Refusal {
         Self::new(
             Code::TooLarge,
             format!(
-                "with this boundary the state would count more than {} bytes, and nothing of it was committed: remove or \
-                 truncate channels in the same boundary, or send a smaller whole state, and keep large things elsewhere",
+                "with this boundary the state would count more than {} bytes, so nothing was committed: remove or \
+                 truncate channels in the same boundary, or send a smaller full state, and store large data elsewhere",
                 Limits::STATE_BYTES
             ),
         )
@@ -98,78 +110,79 @@ impl Refusal {
         Self::new(
             Code::TooLarge,
             format!(
-                "with this the run's open calls would count more than {} bytes, and nothing of it was done: commit the turn, \
-                 after which the calls that have ended count no more, or keep large things elsewhere and send where they \
-                 are; a result of {} bytes is always taken",
+                "with this the run's open calls would count more than {} bytes, so nothing was stored: commit the turn, \
+                 after which calls that have ended no longer count, or store large data elsewhere and send a reference \
+                 to it; a result of up to {} bytes is always accepted",
                 Limits::OPEN_CALLS_BYTES,
                 Limits::SMALL_RESULT_BYTES
             ),
         )
     }
 
-    pub(crate) fn answer_too_large(budget: usize) -> Self {
+    pub(crate) fn response_too_large(limit: usize) -> Self {
         Self::new(
             Code::TooLarge,
             format!(
-                "the answer is larger than the {budget} bytes that this gateway may hold at once, and no retry helps"
+                "the answer is larger than the {limit} bytes that this gateway may hold at once; a retry does not help"
             ),
         )
     }
 
-    pub(crate) fn store_away() -> Self {
+    pub(crate) fn store_unavailable() -> Self {
         Self::new(
             Code::Unavailable,
-            "the store did not answer, so the outcome of this call is not known; send the same bytes again until an \
+            "the store did not answer, so the outcome of this call is unknown; send the same bytes again until an \
              answer comes",
         )
     }
 
-    pub(crate) fn unsigned() -> Self {
+    pub(crate) fn signing_key_unusable() -> Self {
         Self::new(
             Code::Unavailable,
-            "this gateway cannot read the key that signs bundles (DALSEGNO_SIGNING_KEY), and its log says why; nothing is \
-             wrong with the run: have the key mended, then ask again",
+            "this gateway cannot use its signing key (DALSEGNO_SIGNING_KEY); its log says why. The run itself is not \
+             affected: have the key corrected, then call again",
         )
     }
 
     pub(crate) fn corrupt() -> Self {
         Self::new(
             Code::CheckpointCorrupt,
-            "what this call needs of the run was damaged in the store, and no retry mends it; exit: if the next attempt \
-             needs it too, the operator holds the run or goes back to what can be rebuilt",
+            "data that this call needs is damaged in the store, and a retry does not help; exit: if the next attempt \
+             needs the data too, the operator holds the run or goes back to what can be rebuilt",
         )
     }
 
     pub(crate) fn gone() -> Self {
         Self::new(
             Code::NotFound,
-            "it was there and is gone: dropped, as the run's retention says (spec.retention), or shredded",
+            "the data existed and was deleted: by the run's retention (spec.retention), or because it was shredded",
         )
     }
 
-    pub(crate) fn full() -> Self {
+    pub(crate) fn out_of_memory_budget() -> Self {
         Self::new(
             Code::Unavailable,
             "this gateway holds as many bytes of other calls as it may; send the same bytes again",
         )
     }
 
-    pub(crate) fn crowded() -> Self {
+    pub(crate) fn too_many_store_calls() -> Self {
         Self::new(
             Code::Unavailable,
-            "as many calls wait for the store as may; this one has done nothing, send the same bytes again",
+            "too many calls wait for the store; this call had no effect, send the same bytes again",
         )
     }
 
-    pub(crate) fn closing() -> Self {
+    pub(crate) fn stopping() -> Self {
         Self::new(
             Code::Unavailable,
-            "this gateway is stopping; send the same bytes again and another one answers",
+            "this gateway is stopping; send the same bytes again and another gateway answers",
         )
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ApiProblem {
+    /// The response carries the code as an extension, for metrics and logs.
     fn into_response(self) -> Response {
         let Self(problem) = self;
         let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -183,18 +196,47 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// A `200` with this document.
-pub(crate) fn ok(answer: &impl Serialize) -> Result<Response, Refusal> {
-    Ok(([(header::CONTENT_TYPE, JSON)], text(answer)?).into_response())
+/// A `200` with this document, which is small.
+pub(crate) fn ok(document: &impl Serialize) -> Result<Response, ApiProblem> {
+    Ok(([(header::CONTENT_TYPE, JSON)], to_json(document)?).into_response())
 }
 
-/// An answer as JSON text.
-pub(crate) fn text(answer: &impl Serialize) -> Result<Vec<u8>, Refusal> {
-    serde_json::to_vec(answer).map_err(|error| {
-        tracing::error!(%error, "an answer could not be written as JSON");
-        Refusal::new(
+/// The document as JSON text.
+pub(crate) fn to_json(document: &impl Serialize) -> Result<Vec<u8>, ApiProblem> {
+    serde_json::to_vec(document).map_err(|error| {
+        tracing::error!(%error, "an answer could not be serialized");
+        ApiProblem::new(
             Code::Internal,
-            "the answer could not be written, which is a defect of the gateway; send the same bytes again",
+            "the answer could not be serialized, which is a defect of the gateway; send the same bytes again",
         )
     })
+}
+
+/// The answer to a commit or a finish. `conflict` makes the problem from the head's turn and boundary.
+pub(crate) fn commit_response(
+    committed: Committed,
+    conflict: impl FnOnce(Option<(i32, Boundary)>) -> ApiProblem,
+) -> Result<Response, ApiProblem> {
+    let (result, Standing { head, asked, .. }) = match committed {
+        Committed::Ok(standing) => (CommitResult::Ok, standing),
+        Committed::Duplicate(standing) => (CommitResult::Duplicate, standing),
+        Committed::Conflict { head } => return Err(conflict(head)),
+        Committed::Fenced { committed } => return Err(ApiProblem::fenced_commit(committed)),
+        Committed::Finished => return Err(ApiProblem::finished()),
+        Committed::UnsettledCalls => return Err(ApiProblem::unsettled_calls()),
+        Committed::TooLarge => return Err(ApiProblem::state_too_large()),
+        Committed::CallsTooLarge => return Err(ApiProblem::calls_too_large()),
+        Committed::NotFound => return Err(ApiProblem::no_such_run()),
+    };
+    ok(&CommitResponse { result, head, flags: flags(asked) })
+}
+
+/// What a person requests of the run, as the worker sees it.
+pub(crate) fn flags(asked: Asked) -> Flags {
+    Flags { suspend: asked.suspend, cancel: asked.cancel, lease_seconds: whole_seconds(asked.lease_ms) }
+}
+
+/// Whole seconds, at least one.
+pub(crate) fn whole_seconds(milliseconds: i64) -> u32 {
+    u32::try_from(milliseconds / 1_000).unwrap_or_default().max(1)
 }

@@ -1,4 +1,6 @@
-//! The route table: which call is answered where, and by what name metrics and logs know it.
+//! The route table: each call's path, methods and handlers, and its name in metrics and logs.
+
+use std::collections::HashMap;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
@@ -10,63 +12,64 @@ use crate::extractors::RUNS;
 use crate::gateway::Gateway;
 use crate::handlers::{attach, calls, commit, events, export, finish, heartbeat, records, state};
 use crate::middleware::{self, Observer};
-use crate::response::Refusal;
+use crate::response::ApiProblem;
 
-/// Where people find a run, which they name as `kubectl` does.
-const PEOPLE: &str = "/v1/namespaces/{namespace}/agentruns/{name}";
+/// A run as users name it, with namespace and name.
+const USER_RUN: &str = "/v1/namespaces/{namespace}/agentruns/{name}";
 
 /// One call of the contract.
-struct Call {
-    /// The name in metrics and logs.
-    name: &'static str,
-    /// The path below a run.
+struct Route {
+    /// The call's name in metrics and logs.
+    call: &'static str,
+    /// The path below the run.
     path: &'static str,
-    /// The methods of workers.
+    /// What workers may do.
     worker: MethodRouter<Gateway>,
-    /// The methods of people; `None`: the call is for workers alone.
-    person: Option<MethodRouter<Gateway>>,
+    /// What users may do; `None`: nothing.
+    user: Option<MethodRouter<Gateway>>,
 }
 
 /// Every call of the contract.
-fn table() -> Vec<Call> {
-    let write = |name, path, worker| Call { name, path, worker, person: None };
-    let read = |name, methods: fn() -> MethodRouter<Gateway>| Call {
-        name,
-        path: name,
+fn route_table() -> Vec<Route> {
+    let worker = |call, path, worker| Route { call, path, worker, user: None };
+    let both = |call, methods: fn() -> MethodRouter<Gateway>| Route {
+        call,
+        path: call,
         worker: methods(),
-        person: Some(methods()),
+        user: Some(methods()),
     };
     vec![
-        write("attach", "attach", post(attach::attach)),
-        write("plan", "turns/{turn}/plan", post(commit::plan)),
-        write("turn", "turns/{turn}", post(commit::result)),
-        write("heartbeat", "heartbeat", post(heartbeat::heartbeat)),
-        write("claim", "calls/{call}/claim", post(calls::claim)),
-        write("complete", "calls/{call}/complete", post(calls::complete)),
-        write("settle", "calls/{call}/settle", post(calls::settle)),
-        write("finish", "finish", post(finish::finish)),
-        write("cancelled", "cancelled", post(finish::cancelled)),
-        read("state", || get(state::state)),
-        read("memory-delta", || get(state::memory_delta)),
-        read("checkpoint", || get(state::checkpoint)),
-        read("events", || get(events::events)),
-        read("export", || get(export::export)),
-        Call { worker: post(records::write).get(records::list), ..read("records", || get(records::list)) },
+        worker("attach", "attach", post(attach::attach)),
+        worker("plan", "turns/{turn}/plan", post(commit::plan)),
+        worker("turn", "turns/{turn}", post(commit::result)),
+        worker("heartbeat", "heartbeat", post(heartbeat::heartbeat)),
+        worker("claim", "calls/{call}/claim", post(calls::claim)),
+        worker("complete", "calls/{call}/complete", post(calls::complete)),
+        worker("settle", "calls/{call}/settle", post(calls::settle)),
+        worker("finish", "finish", post(finish::finish)),
+        worker("cancelled", "cancelled", post(finish::cancelled)),
+        both("state", || get(state::state)),
+        both("memory-delta", || get(state::memory_delta)),
+        both("checkpoint", || get(state::checkpoint)),
+        both("events", || get(events::events)),
+        both("export", || get(export::export)),
+        Route { worker: post(records::write).get(records::list), ..both("records", || get(records::list)) },
     ]
 }
 
-/// The worker's contract over HTTP, and what people may read.
+/// The worker's contract over HTTP, and what users may read.
 pub fn router(gateway: Gateway) -> Router {
     let mut router = Router::new();
-    let mut observer = Observer::new(gateway.clone());
-    for Call { name, path, worker, person } in table() {
-        let at_worker = (format!("{RUNS}{{run_id}}/{path}"), Some(worker));
-        for (path, methods) in [at_worker, (format!("{PEOPLE}/{path}"), person)] {
+    let mut call_names = HashMap::new();
+    for Route { call, path, worker, user } in route_table() {
+        let worker = (format!("{RUNS}{{run_id}}/{path}"), Some(worker));
+        for (path, methods) in [worker, (format!("{USER_RUN}/{path}"), user)] {
             let Some(methods) = methods else { continue };
             router = router.route(&path, methods);
-            observer.name(path, name);
+            call_names.insert(path, call);
         }
     }
+    let observer = Observer::new(gateway.clone(), call_names);
     router
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
@@ -75,9 +78,28 @@ pub fn router(gateway: Gateway) -> Router {
         .with_state(gateway)
 }
 
-async fn unknown() -> Refusal {
-    Refusal::new(
+async fn unknown() -> ApiProblem {
+    ApiProblem::new(
         Code::NotFound,
         "there is no such call; docs/worker-contract.md lists the paths below DALSEGNO_URL and their methods",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::route_table;
+
+    const METRICS: &str = include_str!("../../../docs/metrics.md");
+
+    #[test]
+    fn the_page_of_metrics_lists_every_call() {
+        let (_, list) = METRICS.split_once("\n`call`: ").unwrap();
+        let (list, _) = list.split_once(" (").unwrap();
+        let mut documented: Vec<_> = list.split(',').map(|call| call.trim().trim_matches('`')).collect();
+        let mut calls: Vec<_> = route_table().iter().map(|route| route.call).collect();
+        calls.push("unknown");
+        documented.sort_unstable();
+        calls.sort_unstable();
+        assert_eq!(documented, calls);
+    }
 }

@@ -1,80 +1,77 @@
 //! Reads of the store that several calls share.
 
-use dalsegno_protocol::{Code, Limits, State};
+use dalsegno_protocol::{Limits, State};
 use dalsegno_store::{Digest, RunId, RunRecord, Sizes};
 
 use crate::extractors::Reader;
 use crate::gateway::Gateway;
-use crate::limits::state_reads;
-use crate::response::Refusal;
+use crate::limits::state_reads::read_bytes;
+use crate::response::ApiProblem;
 
 impl Gateway {
-    /// Whether this worker is its run's current one, or was when it was judged last: nothing may rest on it but whose share it
-    /// takes.
-    pub(crate) async fn was_current(&self, run: RunId, capability: Digest) -> Result<bool, Refusal> {
-        if self.judged.get(&run) == Some(capability) {
+    /// Whether this is the capability of the run's current worker, or was when it was last checked. For quota accounting
+    /// only, never for authorization.
+    pub(crate) async fn is_current_cached(&self, run: RunId, capability: Digest) -> Result<bool, ApiProblem> {
+        if self.current_workers.get(&run) == Some(capability) {
             return Ok(true);
         }
-        let is_current = self.ask("judging a capability", || self.store.is_current(run, &capability)).await?;
+        let is_current = self.is_current(run, &capability).await?;
         if is_current {
-            self.judged.insert(run, capability);
+            self.current_workers.insert(run, capability);
         }
         Ok(is_current)
     }
 
-    /// The state after a turn, or at the head.
-    pub(crate) async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>, Refusal> {
-        self.ask("reading the state", || self.store.state(run, turn)).await
+    async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool, ApiProblem> {
+        self.call_with_retry("checking a capability", || self.store.is_current(run, capability)).await
     }
 
-    /// Bytes of the state after a turn, or at the head with the boundaries it is made of. Of an earlier turn nobody knows how
-    /// large it is: as many as the largest has.
-    pub(crate) async fn state_bytes(&self, run: RunId, turn: Option<i32>) -> Result<usize, Refusal> {
+    /// Refuses a worker that is not the current one. A user was authorized by the API server before.
+    pub(crate) async fn authorize_reader(&self, reader: &Reader) -> Result<(), ApiProblem> {
+        let Some(capability) = &reader.capability else { return Ok(()) };
+        match self.is_current(reader.run, capability).await? {
+            true => Ok(()),
+            false => Err(ApiProblem::fenced()),
+        }
+    }
+
+    /// The run's own row.
+    pub(crate) async fn run_record(&self, run: RunId) -> Result<RunRecord, ApiProblem> {
+        let record = self.call_with_retry("reading a run", || self.store.get_run(run)).await?;
+        record.ok_or_else(ApiProblem::no_such_run)
+    }
+
+    /// The state after a turn; `None`: at the head.
+    pub(crate) async fn state(&self, run: RunId, turn: Option<i32>) -> Result<State, ApiProblem> {
+        let state = self.call_with_retry("reading a state", || self.store.state(run, turn)).await?;
+        state.ok_or_else(|| ApiProblem::no_such_turn(turn))
+    }
+
+    /// Bytes that reading the state after a turn takes; `None`: the state at the head, with the boundaries it is rebuilt
+    /// from. The size after an earlier turn is unknown, so it counts as the largest state.
+    pub(crate) async fn state_bytes(&self, run: RunId, turn: Option<i32>) -> Result<usize, ApiProblem> {
         Ok(match turn {
             Some(_) => Limits::STATE_BYTES,
-            None => state_reads::bytes(&Sizes { calls: 0, ..self.sizes(run).await? }),
+            None => read_bytes(&Sizes { calls: 0, ..self.sizes(run).await? }),
         })
     }
 
-    /// The same with the run's open calls.
-    pub(crate) async fn bytes_with_calls(&self, run: RunId, turn: Option<i32>) -> Result<usize, Refusal> {
+    /// As [`Self::state_bytes`], and the bytes of the run's open calls.
+    pub(crate) async fn state_and_calls_bytes(
+        &self,
+        run: RunId,
+        turn: Option<i32>,
+    ) -> Result<usize, ApiProblem> {
         let sizes = self.sizes(run).await?;
-        Ok(state_reads::bytes(&match turn {
+        Ok(read_bytes(&match turn {
             Some(_) => Sizes { state: None, tail: 0, ..sizes },
             None => sizes,
         }))
     }
 
-    async fn sizes(&self, run: RunId) -> Result<Sizes, Refusal> {
-        self.ask("asking how large the head is", || self.store.sizes(run)).await
+    async fn sizes(&self, run: RunId) -> Result<Sizes, ApiProblem> {
+        self.call_with_retry("reading the size of the head", || self.store.sizes(run)).await
     }
-}
-
-/// The run's own row.
-pub(crate) async fn row(gateway: &Gateway, reader: &Reader) -> Result<RunRecord, Refusal> {
-    let run = gateway.ask("looking up a run", || gateway.store.get_run(reader.run)).await?;
-    run.ok_or_else(Refusal::no_such_run)
-}
-
-/// Refuses whoever may not read: of workers only that of the current attempt may. A person was judged by the API server.
-pub(crate) async fn judge(gateway: &Gateway, reader: &Reader) -> Result<(), Refusal> {
-    let Some(capability) = &reader.capability else { return Ok(()) };
-    let judged = || gateway.store.is_current(reader.run, capability);
-    match gateway.ask("judging a capability", judged).await? {
-        true => Ok(()),
-        false => Err(Refusal::fenced()),
-    }
-}
-
-/// There is no such turn; `None`: there is none at all.
-pub(crate) fn nothing(turn: Option<i32>) -> Refusal {
-    Refusal::new(
-        Code::NotFound,
-        match turn {
-            None => "nothing is committed yet: the run begins at turn 1 with no state".to_owned(),
-            Some(turn) => format!("turn {turn} is not committed"),
-        },
-    )
 }
 
 #[cfg(test)]
@@ -88,23 +85,22 @@ mod tests {
     use super::*;
     use crate::authenticator::{AuthError, Authenticator, PodIdentity};
     use crate::config::Config;
-    use crate::limits::shared_limit::Who;
+    use crate::limits::shared_limit::LimitOwner;
     use crate::limits::state_reads::TWO_STATES;
 
-    struct Nobody;
+    struct RefuseAll;
 
     #[async_trait]
-    impl Authenticator for Nobody {
+    impl Authenticator for RefuseAll {
         async fn review(&self, _: &str) -> Result<PodIdentity, AuthError> {
-            Err(AuthError::Refused("nobody is known here".into()))
+            Err(AuthError::Refused("no token is valid here".into()))
         }
     }
 
-    /// It does not wait for long.
     async fn gateway() -> Gateway {
         let store = Arc::new(Sqlite::memory().await.unwrap());
-        let config = Config { store_deadline: Duration::from_millis(300), ..Config::default() };
-        Gateway::new(store, Arc::new(Nobody), config)
+        let config = Config { store_timeout: Duration::from_millis(300), ..Config::default() };
+        Gateway::new(store, Arc::new(RefuseAll), config)
     }
 
     #[tokio::test]
@@ -117,10 +113,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_attempt_that_goes_on_waits_for_nobody_who_looks() {
+    async fn a_resuming_attempt_does_not_wait_for_inspection_reads() {
         let gateway = gateway().await;
-        let run = Who::Run(RunId::nil());
-        let _looking = gateway.states.take(&run, TWO_STATES).await.unwrap();
-        assert!(gateway.resumes.take(&run, TWO_STATES).await.is_ok());
+        let owner = LimitOwner::Run(RunId::nil());
+        let _inspection = gateway.inspection_reads.acquire(&owner, TWO_STATES).await.unwrap();
+        assert!(gateway.resume_reads.acquire(&owner, TWO_STATES).await.is_ok());
     }
 }

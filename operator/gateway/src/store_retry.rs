@@ -1,65 +1,77 @@
-//! How the store is asked: again while it is away, no longer than the caller waits, and by no more callers at once than it
-//! can answer.
+//! Calls to the store, with a time-out, retries while the store is unavailable, and a limit on waiting callers.
 
 use std::time::Duration;
 
 use dalsegno_store::Error;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::error_chain::chain;
+use crate::error_chain::error_chain;
 use crate::gateway::Gateway;
-use crate::response::Refusal;
+use crate::response::ApiProblem;
 
-/// First and longest pause before the store is asked again.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// The first pause before a retry. Each further pause is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest pause before a retry.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 impl Gateway {
-    /// Asks the store. Whatever fails without an answer is a refusal that says to send the same bytes again; what is damaged
-    /// or gone is another one, for no retry brings it back.
+    /// Calls the store and returns its answer, or the problem to send to the client. `operation` names the call in logs.
     ///
-    /// A call that could not reach the store is made again within the deadline, with pauses that grow: each of them may be
-    /// made twice, since a write knows its own bytes again. Once the store has answered no beat for as long as a caller waits,
-    /// this is left to the workers, so that calls do not pile up before a store that is gone.
-    pub(crate) async fn ask<T, F>(&self, doing: &'static str, call: impl Fn() -> F) -> Result<T, Refusal>
+    /// If the store cannot be reached, the call is repeated with growing pauses until `store_timeout`. So a call may run
+    /// twice; that is safe, because the store recognises a write that it has stored before. There are no retries once the
+    /// store has answered no gateway heartbeat for `store_timeout`: then the workers retry, and calls do not pile up here.
+    ///
+    /// # Errors
+    ///
+    /// `UNAVAILABLE` if there was no answer, or if too many calls wait already; the client shall retry.
+    /// `CHECKPOINT_CORRUPT` or `NOT_FOUND` if the data is damaged or deleted; a retry does not help.
+    pub(crate) async fn call_with_retry<T, F>(
+        &self,
+        operation: &'static str,
+        call: impl Fn() -> F,
+    ) -> Result<T, ApiProblem>
     where
         F: Future<Output = dalsegno_store::Result<T>>,
     {
-        let Ok(_place) = self.askers.try_acquire() else {
-            self.metrics.store_crowded();
-            return Err(Refusal::crowded());
+        let Ok(_permit) = self.store_calls.try_acquire() else {
+            self.metrics.store_call_rejected();
+            return Err(ApiProblem::too_many_store_calls());
         };
-        let deadline = Instant::now() + self.config.store_deadline;
-        let mut pause = PAUSE.0;
+        let deadline = Instant::now() + self.config.store_timeout;
+        let mut pause = FIRST_PAUSE;
         loop {
-            let error = match self.once(deadline, call()).await {
+            let error = match self.call_once(deadline, call()).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            let again = Instant::now() + pause.mul_f64(rand::random_range(0.5..1.0));
-            let is_away = matches!(error, Some(Error::Unavailable { .. }));
-            if !is_away || again >= deadline || !self.last_beat.is_within(self.config.store_deadline) {
-                return Err(give_up(doing, error.as_ref()));
+            let retry_at = Instant::now() + pause.mul_f64(rand::random_range(0.5..1.0));
+            let is_unavailable = matches!(error, Some(Error::Unavailable { .. }));
+            let may_return = self.last_heartbeat.is_within(self.config.store_timeout);
+            if !is_unavailable || retry_at >= deadline || !may_return {
+                return Err(log_failure(operation, error.as_ref()));
             }
-            self.metrics.store_asked_again();
-            sleep_until(again).await;
-            pause = (pause * 2).min(PAUSE.1);
+            self.metrics.store_call_retried();
+            sleep_until(retry_at).await;
+            pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 
-    /// Tells the store that this gateway serves, whoever else waits for it; answers whether it has heard.
-    pub(crate) async fn tell_beat(&self) -> bool {
-        let deadline = Instant::now() + self.config.store_deadline;
-        match self.once(deadline, self.store.beat()).await {
+    /// Records in the store that this gateway serves; returns whether the store has answered. Not subject to the limit on
+    /// waiting callers.
+    pub(crate) async fn send_heartbeat(&self) -> bool {
+        let deadline = Instant::now() + self.config.store_timeout;
+        match self.call_once(deadline, self.store.beat()).await {
             Ok(()) => true,
             Err(error) => {
-                give_up("beating", error.as_ref());
+                log_failure("recording the gateway heartbeat", error.as_ref());
                 false
             }
         }
     }
 
-    /// Makes a call once. The error is `None` if there was no answer in time.
-    async fn once<T>(
+    /// One call. The error is `None` if there was no answer before the deadline.
+    async fn call_once<T>(
         &self,
         deadline: Instant,
         call: impl Future<Output = dalsegno_store::Result<T>>,
@@ -67,26 +79,27 @@ impl Gateway {
         match timeout_at(deadline, call).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
-                self.metrics.store_failed(&error);
+                self.metrics.store_call_failed(&error);
                 Err(Some(error))
             }
             Err(_) => {
-                self.metrics.store_silent();
+                self.metrics.store_call_timed_out();
                 Err(None)
             }
         }
     }
 }
 
-fn give_up(doing: &'static str, error: Option<&Error>) -> Refusal {
+/// Logs why a call failed and returns the problem for the client.
+fn log_failure(operation: &'static str, error: Option<&Error>) -> ApiProblem {
     match error {
-        Some(Error::Gone { .. }) => return Refusal::gone(),
+        Some(Error::Gone { .. }) => return ApiProblem::gone(),
         Some(error @ Error::Corrupt { .. }) => {
-            tracing::error!(doing, error = chain(error), "something in the store is damaged");
-            return Refusal::corrupt();
+            tracing::error!(operation, error = error_chain(error), "data in the store is damaged");
+            return ApiProblem::corrupt();
         }
-        Some(error) => tracing::warn!(doing, error = chain(error), "the store failed"),
-        None => tracing::warn!(doing, "the store did not answer in time"),
+        Some(error) => tracing::warn!(operation, error = error_chain(error), "the store call failed"),
+        None => tracing::warn!(operation, "the store call timed out"),
     }
-    Refusal::store_away()
+    ApiProblem::store_unavailable()
 }

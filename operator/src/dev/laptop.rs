@@ -7,7 +7,7 @@ use dalsegno_core::{AgentSight, Fact, NodeSight, Notice, Observed, StoreSight};
 use dalsegno_crds::{
     AgentRun, AgentRunStatus, OnMismatch, Reason, Retention, RunDefaults, VersionPolicy, names,
 };
-use dalsegno_gateway::Room;
+use dalsegno_gateway::StateReadBudget;
 use dalsegno_store::{LookUp, RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -31,7 +31,7 @@ pub struct Laptop {
     /// Its URL, as a shell takes it.
     pub url: String,
     /// The gateway's room for the states that are read for attempts that go on.
-    pub resumes: Room,
+    pub resumes: StateReadBudget,
     /// Where workers reach the gateway.
     pub gateway_url: String,
     /// The processes.
@@ -96,7 +96,7 @@ impl Ground for Laptop {
         &self.store
     }
 
-    fn resumes(&self) -> &Room {
+    fn resumes(&self) -> &StateReadBudget {
         &self.resumes
     }
 

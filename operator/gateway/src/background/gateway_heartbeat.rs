@@ -1,17 +1,18 @@
-//! The gateway's own beat: by it the operator knows that a worker's silence is the worker's.
+//! The gateway's own heartbeat to the store. While it arrives, the operator knows that a worker's silence is the worker's
+//! own; after a gap in it, deadlines start anew.
 
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::gateway::Gateway;
 
-/// Beats until it is dropped.
-pub(crate) async fn beat(gateway: Gateway) {
-    let mut ticks = interval(gateway.config.beat_period);
+/// Sends the heartbeat until the task is dropped.
+pub(crate) async fn run(gateway: Gateway) {
+    let mut ticks = interval(gateway.config.gateway_heartbeat_interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        if gateway.tell_beat().await {
-            gateway.last_beat.set();
+        if gateway.send_heartbeat().await {
+            gateway.last_heartbeat.record();
         }
     }
 }

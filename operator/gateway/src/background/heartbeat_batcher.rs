@@ -1,7 +1,7 @@
-//! `POST heartbeat`: many workers' heartbeats become few statements.
+//! Batches the heartbeats of many workers into few statements.
 //!
-//! A heartbeat that comes alone goes to the store at once. Those that come within a window after a batch, or while
-//! one is under way, wait for the next; there is never more than one batch under way.
+//! A single heartbeat goes to the store at once. Heartbeats that arrive within a window after a batch, or while a batch is
+//! under way, wait for the next batch. At most one batch is under way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,81 +11,90 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::config::Config;
-use crate::error_chain::chain;
+use crate::error_chain::error_chain;
 use crate::metrics::Metrics;
 
-/// Heartbeats in one statement, and waiting for the next.
-const BATCH: usize = 4_096;
+/// Heartbeats in one statement, and as many that wait for the next one.
+const MAX_BATCH: usize = 4_096;
 
-/// Gathers heartbeats.
-pub(crate) struct Heartbeats {
-    waiting: mpsc::Sender<Waiting>,
+/// Sends heartbeats to the task that batches them.
+pub(crate) struct HeartbeatBatcher {
+    queue: mpsc::Sender<Heartbeat>,
 }
 
-struct Waiting {
+struct Heartbeat {
     worker: (RunId, Digest),
     answer: oneshot::Sender<Beat>,
 }
 
-impl Heartbeats {
+impl HeartbeatBatcher {
+    /// Starts the task. It ends once the batcher is dropped.
     pub(crate) fn start(store: Arc<dyn Store>, config: &Config, metrics: Metrics) -> Self {
-        let (waiting, arriving) = mpsc::channel(BATCH);
-        tokio::spawn(gather(store, metrics, arriving, config.heartbeat_window, config.store_deadline));
-        Self { waiting }
+        let (queue, arriving) = mpsc::channel(MAX_BATCH);
+        let window = config.heartbeat_batch_window;
+        let task = BatchTask { store, metrics, arriving, window, timeout: config.store_timeout };
+        tokio::spawn(task.run());
+        Self { queue }
     }
 
-    /// The store's answer; `None` if it gave none.
+    /// Sends one heartbeat and waits for the store's answer; `None`: the store has not answered.
     pub(crate) async fn send(&self, run: RunId, capability: Digest) -> Option<Beat> {
         let (answer, answered) = oneshot::channel();
-        self.waiting.send(Waiting { worker: (run, capability), answer }).await.ok()?;
+        self.queue.send(Heartbeat { worker: (run, capability), answer }).await.ok()?;
         answered.await.ok()
     }
 
-    /// When they are gathered no more, as after a defect.
-    pub(crate) async fn ended(&self) {
-        self.waiting.closed().await;
+    /// Waits until the task has stopped, which only a defect can cause.
+    pub(crate) async fn stopped(&self) {
+        self.queue.closed().await;
     }
 }
 
-/// Ends when nobody can send any more.
-async fn gather(
+struct BatchTask {
     store: Arc<dyn Store>,
     metrics: Metrics,
-    mut arriving: mpsc::Receiver<Waiting>,
+    arriving: mpsc::Receiver<Heartbeat>,
+    /// Minimal time between the starts of two batches.
     window: Duration,
-    deadline: Duration,
-) {
-    let mut batch = Vec::new();
-    let mut not_before = Instant::now();
-    while arriving.recv_many(&mut batch, BATCH).await > 0 {
-        tokio::time::sleep_until(not_before).await;
-        while batch.len() < BATCH
-            && let Ok(next) = arriving.try_recv()
-        {
-            batch.push(next);
-        }
-        not_before = Instant::now() + window;
-        flush(&*store, &metrics, std::mem::take(&mut batch), deadline).await;
-    }
+    /// How long the store may take for one batch.
+    timeout: Duration,
 }
 
-/// Without an answer of the store the senders are dropped, and each waiting call sees that.
-async fn flush(store: &dyn Store, metrics: &Metrics, batch: Vec<Waiting>, deadline: Duration) {
-    let workers: Vec<_> = batch.iter().map(|waiting| waiting.worker).collect();
-    match tokio::time::timeout(deadline, store.heartbeats(&workers)).await {
-        Ok(Ok(beats)) => {
-            for (waiting, beat) in batch.into_iter().zip(beats) {
-                // A worker that has hung up needs no answer.
-                let _ = waiting.answer.send(beat);
+impl BatchTask {
+    /// Runs until no sender is left.
+    async fn run(mut self) {
+        let mut batch = Vec::new();
+        let mut not_before = Instant::now();
+        while self.arriving.recv_many(&mut batch, MAX_BATCH).await > 0 {
+            tokio::time::sleep_until(not_before).await;
+            while batch.len() < MAX_BATCH
+                && let Ok(next) = self.arriving.try_recv()
+            {
+                batch.push(next);
             }
+            not_before = Instant::now() + self.window;
+            self.flush(std::mem::take(&mut batch)).await;
         }
-        Ok(Err(error)) => {
-            metrics.store_failed(&error);
-            tracing::warn!(error = chain(&error), "heartbeats could not be stored");
-        }
-        Err(_) => {
-            metrics.store_silent();
-            tracing::warn!("the store did not answer heartbeats in time");
+    }
+
+    /// Without an answer of the store the batch is dropped, and each waiting call sees that its sender is gone.
+    async fn flush(&self, batch: Vec<Heartbeat>) {
+        let workers: Vec<_> = batch.iter().map(|heartbeat| heartbeat.worker).collect();
+        match tokio::time::timeout(self.timeout, self.store.heartbeats(&workers)).await {
+            Ok(Ok(answers)) => {
+                for (heartbeat, answer) in batch.into_iter().zip(answers) {
+                    // The receiver is gone if the client has closed its connection.
+                    let _ = heartbeat.answer.send(answer);
+                }
+            }
+            Ok(Err(error)) => {
+                self.metrics.store_call_failed(&error);
+                tracing::warn!(error = error_chain(&error), "heartbeats could not be stored");
+            }
+            Err(_) => {
+                self.metrics.store_call_timed_out();
+                tracing::warn!("storing heartbeats timed out");
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Work that no call waits for.
+//! Tasks that run beside the calls.
 
 pub(crate) mod gateway_heartbeat;
 pub(crate) mod heartbeat_batcher;

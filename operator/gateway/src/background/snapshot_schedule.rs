@@ -1,76 +1,93 @@
-//! Which runs need a snapshot, and which get one.
+//! Which runs need a snapshot, and which snapshots are being made.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dalsegno_store::{RunId, SNAPSHOT_DUE};
+use dalsegno_store::{RunId, SNAPSHOT_DUE, SNAPSHOT_OVERDUE};
 use quick_cache::sync::Cache;
 use tokio::sync::Semaphore;
 
-/// Runs whose lag is remembered. What is forgotten is asked of the store.
+/// Runs whose lag is remembered. A run that is forgotten counts from turn 1, and the store corrects that.
 const RUNS: usize = 16_384;
 
-/// Snapshots that are made at once.
-const AT_ONCE: usize = 2;
+/// Snapshots made at once.
+const MAX_CONCURRENT: usize = 2;
 
-/// Which runs need a snapshot, and which get one.
-pub(crate) struct Snapshots {
-    pub(crate) marks: Cache<RunId, Mark>,
-    under_way: Arc<Mutex<HashSet<RunId>>>,
+/// The lag of each run, and the snapshots being made.
+pub(crate) struct SnapshotSchedule {
+    lags: Cache<RunId, Lag>,
+    in_progress: Arc<Mutex<HashSet<RunId>>>,
     pub(crate) permits: Arc<Semaphore>,
 }
 
-/// How far a run is past what a lookup can begin with, as far as this gateway knows.
+/// How far a run's head is from the last boundary that a lookup can begin with, as far as this gateway knows.
 #[derive(Clone, Copy)]
-pub(crate) struct Mark {
+pub(crate) struct Lag {
+    /// The turn of the head.
     pub(crate) turn: i32,
-    pub(crate) lag: i32,
-    /// Ask no sooner than at this lag, unless one is overdue.
-    pub(crate) ask_at: i32,
+    /// Boundaries since that one.
+    pub(crate) boundaries: i32,
+    /// Request no snapshot below this lag, unless it is overdue.
+    pub(crate) request_at: i32,
 }
 
-impl Default for Snapshots {
+impl Lag {
+    /// An overdue snapshot is requested at every commit, whatever came of the last request.
+    pub(crate) fn is_overdue(self) -> bool {
+        self.boundaries > SNAPSHOT_OVERDUE
+    }
+
+    pub(crate) fn needs_request(self) -> bool {
+        self.boundaries >= self.request_at || self.is_overdue()
+    }
+}
+
+impl Default for SnapshotSchedule {
     fn default() -> Self {
         Self {
-            marks: Cache::new(RUNS),
-            under_way: Arc::default(),
-            permits: Arc::new(Semaphore::new(AT_ONCE)),
+            lags: Cache::new(RUNS),
+            in_progress: Arc::default(),
+            permits: Arc::new(Semaphore::new(MAX_CONCURRENT)),
         }
     }
 }
 
-impl Snapshots {
-    /// A boundary of this turn was committed; `whole`: a lookup can begin with it. How far the run is past such a one.
-    pub(crate) fn lag(&self, run: RunId, turn: i32, whole: bool) -> Mark {
-        let mark = match self.marks.get(&run) {
-            _ if whole => Mark { turn, lag: 0, ask_at: SNAPSHOT_DUE },
-            // Other gateways may have committed turns in between.
-            Some(mark) => Mark { turn, lag: mark.lag + (turn - mark.turn).max(1), ..mark },
-            None => Mark { turn, lag: turn, ask_at: SNAPSHOT_DUE },
+impl SnapshotSchedule {
+    /// Records a committed boundary of this turn and returns the run's lag. `is_full`: a lookup can begin with it.
+    pub(crate) fn committed(&self, run: RunId, turn: i32, is_full: bool) -> Lag {
+        let lag = match self.lags.get(&run) {
+            _ if is_full => Lag { turn, boundaries: 0, request_at: SNAPSHOT_DUE },
+            // Other gateways may have committed the turns in between.
+            Some(lag) => Lag { turn, boundaries: lag.boundaries + (turn - lag.turn).max(1), ..lag },
+            None => Lag { turn, boundaries: turn, request_at: SNAPSHOT_DUE },
         };
-        self.marks.insert(run, mark);
-        mark
+        self.lags.insert(run, lag);
+        lag
+    }
+
+    /// Replaces what is known of a run's lag.
+    pub(crate) fn set(&self, run: RunId, lag: Lag) {
+        self.lags.insert(run, lag);
+    }
+
+    /// Marks a snapshot as being made; `None` if one is being made already.
+    pub(crate) fn begin(&self, run: RunId) -> Option<InProgress> {
+        let runs = self.in_progress.clone();
+        let is_first = runs.lock().unwrap_or_else(PoisonError::into_inner).insert(run);
+        // Constructed only for the first: dropping one would end the other's mark.
+        is_first.then(|| InProgress { run, runs })
     }
 }
 
-/// One snapshot of a run at a time; it is over when this is dropped.
-pub(crate) struct UnderWay {
+/// A snapshot is being made until this is dropped.
+pub(crate) struct InProgress {
     run: RunId,
-    all: Arc<Mutex<HashSet<RunId>>>,
+    runs: Arc<Mutex<HashSet<RunId>>>,
 }
 
-impl UnderWay {
-    pub(crate) fn begin(snapshots: &Snapshots, run: RunId) -> Option<Self> {
-        let all = snapshots.under_way.clone();
-        let first = all.lock().unwrap_or_else(PoisonError::into_inner).insert(run);
-        // Made only if it is: one that is dropped ends the snapshot that is under way.
-        first.then(|| Self { run, all })
-    }
-}
-
-impl Drop for UnderWay {
+impl Drop for InProgress {
     fn drop(&mut self) {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.run);
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.run);
     }
 }
 
@@ -81,24 +98,25 @@ mod tests {
     const RUN: RunId = RunId::from_u128(1);
 
     #[test]
-    fn the_lag_counts_boundaries_and_what_others_have_committed() {
-        let snapshots = Snapshots::default();
-        assert_eq!(snapshots.lag(RUN, 7, false).lag, 7, "of an unknown run nothing better is known");
-        assert_eq!(snapshots.lag(RUN, 7, false).lag, 8, "a result after its plan");
-        assert_eq!(snapshots.lag(RUN, 12, false).lag, 13, "four turns elsewhere");
-        assert_eq!(snapshots.lag(RUN, 13, true).lag, 0);
-        assert_eq!(snapshots.lag(RUN, 14, false).lag, 1);
+    fn the_lag_counts_boundaries_of_this_gateway_and_turns_of_others() {
+        let schedule = SnapshotSchedule::default();
+        let lag = |turn, is_full| schedule.committed(RUN, turn, is_full).boundaries;
+        assert_eq!(lag(7, false), 7, "an unknown run counts from turn 1");
+        assert_eq!(lag(7, false), 8, "a result after its plan");
+        assert_eq!(lag(12, false), 13, "four turns at other gateways");
+        assert_eq!(lag(13, true), 0);
+        assert_eq!(lag(14, false), 1);
     }
 
     #[test]
-    fn a_run_gets_one_snapshot_at_a_time() {
-        let snapshots = Snapshots::default();
-        let first = UnderWay::begin(&snapshots, RUN).unwrap();
+    fn a_run_has_one_snapshot_in_progress_at_a_time() {
+        let schedule = SnapshotSchedule::default();
+        let first = schedule.begin(RUN).unwrap();
         for _ in 0..2 {
-            assert!(UnderWay::begin(&snapshots, RUN).is_none(), "however often it is asked for");
+            assert!(schedule.begin(RUN).is_none(), "a refused request does not end the one in progress");
         }
-        assert!(UnderWay::begin(&snapshots, RunId::from_u128(2)).is_some());
+        assert!(schedule.begin(RunId::from_u128(2)).is_some());
         drop(first);
-        assert!(UnderWay::begin(&snapshots, RUN).is_some());
+        assert!(schedule.begin(RUN).is_some());
     }
 }

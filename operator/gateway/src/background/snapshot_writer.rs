@@ -1,73 +1,79 @@
-//! Snapshots are asked for off the hot path: by whichever gateway commits the boundary at which one is due.
+//! Makes snapshots off the hot path: the gateway that commits the boundary at which a snapshot is due requests it.
 //!
-//! Nothing rests on it. The store decides whether one is due, and any number of gateways may ask at once; a snapshot
-//! that is not made costs the next lookup time.
+//! Correctness does not depend on it. The store decides whether a snapshot is due, and any number of gateways may request
+//! one at once; a missing snapshot only makes the next lookup slower.
 
 use std::time::Duration;
 
-use dalsegno_store::{RunId, SNAPSHOT_DUE, SNAPSHOT_OVERDUE, Snapshotted};
+use dalsegno_store::{RunId, SNAPSHOT_DUE, Snapshotted};
 use tokio::runtime::Handle;
 
-use crate::background::snapshot_schedule::{Mark, UnderWay};
-use crate::error_chain::chain;
+use crate::background::snapshot_schedule::Lag;
+use crate::error_chain::error_chain;
 use crate::gateway::Gateway;
 
 /// Longer than any snapshot takes.
-const DEADLINE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A boundary was committed: asks for a snapshot if one seems due and there is a place. One that is overdue is asked for at
-/// each commit, whatever became of the last one, and waits for its place.
-pub(crate) fn committed(gateway: &Gateway, run: RunId, turn: i32, whole: bool) {
-    let mark = gateway.snapshots.lag(run, turn, whole);
-    gateway.metrics.lagging(mark.lag);
-    let overdue = mark.lag > SNAPSHOT_OVERDUE;
-    if mark.lag < mark.ask_at && !overdue {
+/// Call after a commit. Starts a task that makes a snapshot if one seems due and a permit is free. If the snapshot is
+/// overdue, every commit starts the task, whatever the last request returned, and the task waits for its permit.
+///
+/// `is_full`: a lookup can begin with the committed boundary.
+pub(crate) fn after_commit(gateway: &Gateway, run: RunId, turn: i32, is_full: bool) {
+    let schedule = &gateway.snapshot_schedule;
+    let lag = schedule.committed(run, turn, is_full);
+    gateway.metrics.snapshot_lag(lag.boundaries);
+    if !lag.needs_request() {
         return;
     }
-    let Some(under_way) = UnderWay::begin(&gateway.snapshots, run) else {
-        return;
-    };
-    let permits = gateway.snapshots.permits.clone();
+    let Some(in_progress) = schedule.begin(run) else { return };
+    let permits = schedule.permits.clone();
     let permit = permits.clone().try_acquire_owned().ok();
-    if permit.is_none() && !overdue {
+    if permit.is_none() && !lag.is_overdue() {
         return;
     }
     let gateway = gateway.clone();
     tokio::spawn(async move {
-        let _under_way = under_way;
+        let _in_progress = in_progress;
         let _permit = match permit {
             Some(permit) => Some(permit),
             None => permits.acquire_owned().await.ok(),
         };
-        let Ok(bytes) = gateway.state_bytes(run, None).await else { return };
-        // Nobody waits for it: it has its place behind whoever looks, however long they all take.
-        let room = gateway.states.room().take_bytes(bytes);
-        let Some(Some(_room)) = gateway.closing.run_until_cancelled(room).await else { return };
-        // Its decoding and comparing would keep a thread from those that answer calls.
-        let (asking, runtime) = (gateway.clone(), Handle::current());
-        let asked = tokio::task::spawn_blocking(move || {
-            runtime.block_on(asking.closing.run_until_cancelled(ask(&asking, run)))
-        });
-        let outcome = asked.await.ok().flatten().flatten();
-        gateway.metrics.snapshotted(outcome.map(|snapshot| snapshot.made));
-        let mark = match outcome {
-            Some(Snapshotted { turn, lag, .. }) => Mark { turn, lag, ask_at: SNAPSHOT_DUE },
-            None => Mark { ask_at: mark.lag + SNAPSHOT_DUE, ..mark },
-        };
-        gateway.snapshots.marks.insert(run, mark);
+        write_snapshot(&gateway, run, lag).await;
     });
 }
 
-async fn ask(gateway: &Gateway, run: RunId) -> Option<Snapshotted> {
-    match tokio::time::timeout(DEADLINE, gateway.store.snapshot(run)).await {
+/// Waits until the state may be read, requests the snapshot and records the new lag.
+async fn write_snapshot(gateway: &Gateway, run: RunId, lag: Lag) {
+    let Ok(bytes) = gateway.state_bytes(run, None).await else { return };
+    // No time-out: nobody waits for the snapshot, so it queues behind all inspections.
+    let read = gateway.inspection_reads.budget().acquire_bytes(bytes);
+    let Some(Some(_read)) = gateway.stopping.run_until_cancelled(read).await else { return };
+    // On a blocking thread, because decoding and comparing states would stall the threads that answer calls.
+    let (on_thread, runtime) = (gateway.clone(), Handle::current());
+    let requested = tokio::task::spawn_blocking(move || {
+        runtime.block_on(on_thread.stopping.run_until_cancelled(request(&on_thread, run)))
+    });
+    let snapshot = requested.await.ok().flatten().flatten();
+    gateway.metrics.snapshot_requested(snapshot.map(|snapshot| snapshot.made));
+    let lag = match snapshot {
+        Some(Snapshotted { turn, lag, .. }) => Lag { turn, boundaries: lag, request_at: SNAPSHOT_DUE },
+        None => Lag { request_at: lag.boundaries + SNAPSHOT_DUE, ..lag },
+    };
+    gateway.snapshot_schedule.set(run, lag);
+}
+
+/// Asks the store for a snapshot; `None` if that failed.
+async fn request(gateway: &Gateway, run: RunId) -> Option<Snapshotted> {
+    match tokio::time::timeout(TIMEOUT, gateway.store.snapshot(run)).await {
         Ok(Ok(snapshot)) => Some(snapshot),
         Ok(Err(error)) => {
-            gateway.metrics.store_failed(&error);
-            tracing::warn!(%run, error = chain(&error), "a snapshot could not be made");
+            gateway.metrics.store_call_failed(&error);
+            tracing::warn!(%run, error = error_chain(&error), "a snapshot could not be made");
             None
         }
         Err(_) => {
-            tracing::warn!(%run, "a snapshot was not made in time");
+            tracing::warn!(%run, "making a snapshot timed out");
             None
         }
     }

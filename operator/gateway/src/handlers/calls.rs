@@ -11,20 +11,20 @@ use dalsegno_store::{Claim, Claimed, Complete, Completed, Settle, SettledBy};
 use crate::extractors::{CallId, Worker};
 use crate::gateway::Gateway;
 use crate::limits::request_body;
-use crate::limits::response_body;
-use crate::limits::shared_limit::Who;
-use crate::response::{self, Refusal};
-use crate::validation;
+use crate::limits::response_body::json_response;
+use crate::limits::shared_limit::LimitOwner;
+use crate::response::{self, ApiProblem};
+use crate::validation::{TextField, check_claim};
 
 pub(crate) async fn claim(
     State(gateway): State<Gateway>,
     worker: Worker,
     CallId(id): CallId,
     request: Request,
-) -> Result<Response, Refusal> {
-    let received = request_body::receive(&gateway, &worker, request).await?;
-    let request: ClaimRequest = received.parse()?;
-    validation::claim(&request)?;
+) -> Result<Response, ApiProblem> {
+    let body = request_body::read(&gateway, &worker, request).await?;
+    let request: ClaimRequest = body.parse()?;
+    check_claim(&request)?;
     let claim = Claim {
         run: worker.run,
         capability: worker.capability,
@@ -34,17 +34,18 @@ pub(crate) async fn claim(
         key: request.key,
         arguments: request.arguments,
     };
-    let (verdict, call) = match gateway.ask("claiming a call", || gateway.store.claim(&claim)).await? {
+    let claimed = gateway.call_with_retry("claiming a call", || gateway.store.claim(&claim)).await?;
+    let (verdict, call) = match claimed {
         Claimed::Go(call) => (ClaimVerdict::Go, call),
         Claimed::Done(call) => (ClaimVerdict::Done, call),
         Claimed::Uncertain(call) => (ClaimVerdict::Uncertain, call),
-        Claimed::Invalid(why) => return Err(Refusal::invalid(why)),
-        Claimed::TooLarge => return Err(Refusal::calls_too_large()),
-        Claimed::Fenced => return Err(Refusal::fenced()),
-        Claimed::Finished => return Err(Refusal::finished()),
-        Claimed::NotFound => return Err(Refusal::no_such_run()),
+        Claimed::Invalid(why) => return Err(ApiProblem::invalid(why)),
+        Claimed::TooLarge => return Err(ApiProblem::calls_too_large()),
+        Claimed::Fenced => return Err(ApiProblem::fenced()),
+        Claimed::Finished => return Err(ApiProblem::finished()),
+        Claimed::NotFound => return Err(ApiProblem::no_such_run()),
     };
-    response_body::answer(&gateway, &Who::Run(worker.run), &ClaimResponse { verdict, call: *call })
+    json_response(&gateway, &LimitOwner::Run(worker.run), &ClaimResponse { verdict, call: *call })
 }
 
 pub(crate) async fn complete(
@@ -52,9 +53,9 @@ pub(crate) async fn complete(
     worker: Worker,
     CallId(id): CallId,
     request: Request,
-) -> Result<Response, Refusal> {
-    let received = request_body::receive(&gateway, &worker, request).await?;
-    let request: CompleteRequest = received.parse()?;
+) -> Result<Response, ApiProblem> {
+    let body = request_body::read(&gateway, &worker, request).await?;
+    let request: CompleteRequest = body.parse()?;
     let complete = Complete {
         run: worker.run,
         capability: worker.capability,
@@ -63,7 +64,7 @@ pub(crate) async fn complete(
         outcome: request.outcome,
         result: request.result,
     };
-    answer(gateway.ask("completing a call", || gateway.store.complete(&complete)).await?)
+    acknowledge(gateway.call_with_retry("completing a call", || gateway.store.complete(&complete)).await?)
 }
 
 pub(crate) async fn settle(
@@ -71,10 +72,10 @@ pub(crate) async fn settle(
     worker: Worker,
     CallId(id): CallId,
     request: Request,
-) -> Result<Response, Refusal> {
-    let received = request_body::receive(&gateway, &worker, request).await?;
-    let request: SettleRequest = received.parse()?;
-    validation::word("`reason`", &request.reason)?;
+) -> Result<Response, ApiProblem> {
+    let body = request_body::read(&gateway, &worker, request).await?;
+    let request: SettleRequest = body.parse()?;
+    TextField { label: "`reason`", text: &request.reason }.check_short()?;
     let settle = Settle {
         run: worker.run,
         by: SettledBy::Worker(worker.capability),
@@ -83,24 +84,25 @@ pub(crate) async fn settle(
         result: request.result,
         reason: request.reason,
     };
-    answer(gateway.ask("settling a call", || gateway.store.settle(&settle)).await?)
+    acknowledge(gateway.call_with_retry("settling a call", || gateway.store.settle(&settle)).await?)
 }
 
-fn answer(completed: Completed) -> Result<Response, Refusal> {
+/// The answer to `complete` and `settle`.
+fn acknowledge(completed: Completed) -> Result<Response, ApiProblem> {
     let result = match completed {
         Completed::Ok => CommitResult::Ok,
         Completed::Duplicate => CommitResult::Duplicate,
-        Completed::Conflict(why) => return Err(Refusal::new(Code::Conflict, why)),
+        Completed::Conflict(why) => return Err(ApiProblem::new(Code::Conflict, why)),
         Completed::NoSuchCall => {
-            return Err(Refusal::new(
+            return Err(ApiProblem::new(
                 Code::NotFound,
                 "the run has no call of this id; claim it before its tool runs",
             ));
         }
-        Completed::TooLarge => return Err(Refusal::calls_too_large()),
-        Completed::Fenced => return Err(Refusal::fenced()),
-        Completed::Finished => return Err(Refusal::finished()),
-        Completed::NotFound => return Err(Refusal::no_such_run()),
+        Completed::TooLarge => return Err(ApiProblem::calls_too_large()),
+        Completed::Fenced => return Err(ApiProblem::fenced()),
+        Completed::Finished => return Err(ApiProblem::finished()),
+        Completed::NotFound => return Err(ApiProblem::no_such_run()),
     };
     response::ok(&Acknowledgement { result })
 }

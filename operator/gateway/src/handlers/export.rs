@@ -1,4 +1,4 @@
-//! `GET export`: the run as a bundle that proves itself.
+//! `GET export`: the run as a signed bundle that can be verified offline.
 
 use std::io;
 use std::sync::Arc;
@@ -16,112 +16,114 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use crate::error_chain::chain;
+use crate::error_chain::error_chain;
 use crate::extractors::Reader;
 use crate::gateway::Gateway;
-use crate::limits::response_body;
-use crate::limits::shared_limit::{Part, Who};
+use crate::limits::response_body::cut_off;
+use crate::limits::shared_limit::{LimitOwner, LimitPermit};
 use crate::query::Query;
-use crate::response::Refusal;
-use crate::store_reads;
+use crate::response::ApiProblem;
 
-/// A reader that takes nothing for as long has gone: a bundle on its way out holds a connection to the database.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// An export whose client reads nothing for this long ends: it holds a database connection.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) async fn export(
     State(gateway): State<Gateway>,
     reader: Reader,
     RawQuery(query): RawQuery,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiProblem> {
     Query::parse(query.as_deref(), &[])?;
-    store_reads::judge(&gateway, &reader).await?;
-    let place = gateway.exports.take(Who::Run(reader.run), 1)?;
-    let signer = signer(&gateway).await?;
-    let (signer, run) = (Arc::new(signer), reader.run);
-    let begun = async || {
+    gateway.authorize_reader(&reader).await?;
+    let permit = gateway.exports.acquire(LimitOwner::Run(reader.run), 1)?;
+    let signer = Arc::new(load_signer(&gateway).await?);
+    let run = reader.run;
+    let begin = async || {
         let (reading, store) = (gateway.store.reading().await?, gateway.store.id().await?);
         Bundle::begin(reading, store, run, Timestamp::now(), signer.clone()).await
     };
-    let bundle = gateway.ask("beginning an export", begun).await?.ok_or_else(Refusal::no_such_run)?;
-    let (send, pieces) = mpsc::channel(1);
-    tokio::spawn(write(Export { gateway, reader, bundle, _place: place }, send));
-    // A piece has gone out once the next one is asked for.
-    let body = stream::unfold((pieces, None::<Part>), |(mut pieces, before)| async move {
-        drop(before);
-        let (lines, part) = match pieces.recv().await? {
-            Ok((lines, part)) => (Ok(lines), Some(part)),
-            Err(broken) => (Err(broken), None),
+    let bundle = gateway.call_with_retry("starting an export", begin).await?;
+    let bundle = bundle.ok_or_else(ApiProblem::no_such_run)?;
+    let (sender, chunks) = mpsc::channel(1);
+    tokio::spawn(Export { gateway, reader, bundle, _permit: permit }.run(sender));
+    // The connection asks for a chunk once the one before it is sent, so its permit is dropped then.
+    let body = stream::unfold((chunks, None::<LimitPermit>), |(mut chunks, sent)| async move {
+        drop(sent);
+        let (lines, permit) = match chunks.recv().await? {
+            Ok((lines, permit)) => (Ok(lines), Some(permit)),
+            Err(error) => (Err(error), None),
         };
-        Some((lines, (pieces, part)))
+        Some((lines, (chunks, permit)))
     });
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(body)).into_response())
 }
 
-/// What signs the bundle. A key file that cannot be used is no outage of the store, and no retry mends it.
-async fn signer(gateway: &Gateway) -> Result<Signer, Refusal> {
+/// Loads the key that signs the bundle. A key file that cannot be used is not a failure of the store, and a retry does not
+/// help.
+async fn load_signer(gateway: &Gateway) -> Result<Signer, ApiProblem> {
     let key = gateway.config.signing_key.as_deref();
     let load = async || match Signer::load(&*gateway.store, key).await {
         Err(Error::Unfit(why)) if key.is_some() => {
             tracing::error!(why, "the signing key cannot be used");
-            Ok(Err(Refusal::unsigned()))
+            Ok(Err(ApiProblem::signing_key_unusable()))
         }
         loaded => loaded.map(Ok),
     };
-    gateway.ask("fetching the signing key", load).await?
+    gateway.call_with_retry("loading the signing key", load).await?
 }
 
-/// A bundle on its way out. It counts among the run's calls for as long as it lasts.
+/// An export under way. It counts among the caller's calls under way for as long as it lasts.
 struct Export {
     gateway: Gateway,
     reader: Reader,
     bundle: Bundle,
-    _place: Part,
+    _permit: LimitPermit,
 }
 
-/// Lines that go out at once, in their place among the answers.
-type Piece = (Bytes, Part);
-
-/// Writes a bundle out, for no longer than its reader was judged for. One that ends early breaks off: it has no last line,
-/// and does not verify.
-async fn write(export: Export, send: mpsc::Sender<io::Result<Piece>>) {
-    let limit = export.gateway.config.follow_limit;
-    let broken = match timeout(limit, export.write(&send)).await {
-        Ok(Ok(())) => return,
-        Ok(Err(broken)) => broken,
-        Err(_) => io::Error::other("it took longer than it may"),
-    };
-    tracing::warn!(error = chain(&broken), "an export has ended before its end");
-    let _ = send.send_timeout(Err(broken), PATIENCE).await;
-}
+/// Lines to send, and the permit for their bytes.
+type Chunk = (Bytes, LimitPermit);
 
 impl Export {
-    async fn write(mut self, send: &mpsc::Sender<io::Result<Piece>>) -> io::Result<()> {
-        let mut judged = Instant::now();
-        while let Some(lines) = self.bundle.next().await.map_err(|error| self.failed(error))? {
-            if judged.elapsed() >= self.gateway.config.rejudge {
-                store_reads::judge(&self.gateway, &self.reader).await.map_err(response_body::broken)?;
-                judged = Instant::now();
+    /// Sends the bundle within `max_response_duration`. If it ends early, the response is cut off: the bundle lacks its last
+    /// line and does not verify.
+    async fn run(self, sender: mpsc::Sender<io::Result<Chunk>>) {
+        let limit = self.gateway.config.max_response_duration;
+        let error = match timeout(limit, self.send_chunks(&sender)).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::other("it took longer than the limit"),
+        };
+        tracing::warn!(error = error_chain(&error), "an export ended early");
+        let _ = sender.send_timeout(Err(error), READ_TIMEOUT).await;
+    }
+
+    async fn send_chunks(mut self, sender: &mpsc::Sender<io::Result<Chunk>>) -> io::Result<()> {
+        let mut authorized = Instant::now();
+        while let Some(lines) = self.bundle.next().await.map_err(|error| self.store_failed(error))? {
+            if authorized.elapsed() >= self.gateway.config.reauthorize_interval {
+                self.gateway.authorize_reader(&self.reader).await.map_err(cut_off)?;
+                authorized = Instant::now();
             }
-            let part = place(&self.gateway, &self.reader.who, lines.len()).await?;
-            let sent = send.send_timeout(Ok((lines.into(), part)), PATIENCE).await;
-            sent.map_err(|_| io::Error::other("its reader has gone"))?;
+            let permit = response_permit(&self.gateway, &self.reader.owner, lines.len()).await?;
+            let sent = sender.send_timeout(Ok((lines.into(), permit)), READ_TIMEOUT).await;
+            sent.map_err(|_| io::Error::other("the client does not read"))?;
         }
         Ok(())
     }
 
-    fn failed(&self, error: Error) -> io::Error {
-        self.gateway.metrics.store_failed(&error);
+    fn store_failed(&self, error: Error) -> io::Error {
+        self.gateway.metrics.store_call_failed(&error);
         io::Error::other(error)
     }
 }
 
-/// A place among the answers, once there is one.
-async fn place(gateway: &Gateway, who: &Who, bytes: usize) -> io::Result<Part> {
+/// Waits up to [`READ_TIMEOUT`] for a permit for this many bytes. Takes no [`Export`]: a reference to its bundle cannot be
+/// held across an await.
+async fn response_permit(gateway: &Gateway, owner: &LimitOwner, bytes: usize) -> io::Result<LimitPermit> {
     let since = Instant::now();
     loop {
-        match gateway.answers.take(who.clone(), bytes) {
-            Err(_) if since.elapsed() < PATIENCE => sleep(gateway.config.poll).await,
-            taken => return taken.map_err(|full| response_body::broken(full.into())),
+        match gateway.response_bytes.acquire(owner.clone(), bytes) {
+            Err(_) if since.elapsed() < READ_TIMEOUT => sleep(gateway.config.poll_interval).await,
+            acquired => return acquired.map_err(|exceeded| cut_off(exceeded.into())),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How a run ends by its worker: `POST finish` and `POST cancelled`.
+//! How a worker ends its run: `POST finish` and `POST cancelled`.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -7,43 +7,45 @@ use dalsegno_store::{Acknowledged, FinishCall};
 
 use crate::extractors::Worker;
 use crate::gateway::Gateway;
-use crate::handlers::commit_response;
 use crate::limits::request_body;
-use crate::response::{self, Refusal};
-use crate::validation;
+use crate::response::{self, ApiProblem};
+use crate::validation::new_finish;
 
 pub(crate) async fn finish(
     State(gateway): State<Gateway>,
     worker: Worker,
     request: Request,
-) -> Result<Response, Refusal> {
-    let received = request_body::receive(&gateway, &worker, request).await?;
-    let request: FinishRequest = received.parse()?;
+) -> Result<Response, ApiProblem> {
+    let body = request_body::read(&gateway, &worker, request).await?;
+    let request: FinishRequest = body.parse()?;
     let finish = FinishCall {
         run: worker.run,
         capability: worker.capability,
         commit_id: request.commit_id,
-        digest: received.digest,
-        finish: validation::new_finish(&request.finish)?,
+        digest: body.digest,
+        finish: new_finish(&request.finish)?,
     };
-    let committed = gateway.ask("finishing a run", || gateway.store.finish(&finish)).await?;
-    commit_response::answer(committed, |_| {
-        Refusal::new(
+    let committed = gateway.call_with_retry("finishing a run", || gateway.store.finish(&finish)).await?;
+    response::commit_response(committed, |_| {
+        ApiProblem::new(
             Code::Conflict,
             "this commitId was used before with other bytes; make a new one for each call",
         )
     })
 }
 
-pub(crate) async fn cancelled(State(gateway): State<Gateway>, worker: Worker) -> Result<Response, Refusal> {
-    let call = || gateway.store.acknowledge_cancel(worker.run, &worker.capability);
-    match gateway.ask("acknowledging a cancel", call).await? {
+pub(crate) async fn cancelled(
+    State(gateway): State<Gateway>,
+    worker: Worker,
+) -> Result<Response, ApiProblem> {
+    let acknowledge = || gateway.store.acknowledge_cancel(worker.run, &worker.capability);
+    match gateway.call_with_retry("acknowledging a cancel", acknowledge).await? {
         Acknowledged::Cancelled => response::ok(&Acknowledgement { result: CommitResult::Ok }),
-        Acknowledged::NotRequested => Err(Refusal::new(
+        Acknowledged::NotRequested => Err(ApiProblem::new(
             Code::Conflict,
-            "nobody has asked to cancel this run; go on, and call this only after an answer with `cancel: true`",
+            "nobody has requested to cancel this run; continue, and call this only after an answer with `cancel: true`",
         )),
-        Acknowledged::Finished => Err(Refusal::finished()),
-        Acknowledged::Fenced => Err(Refusal::fenced()),
+        Acknowledged::Finished => Err(ApiProblem::finished()),
+        Acknowledged::Fenced => Err(ApiProblem::fenced()),
     }
 }

@@ -8,19 +8,19 @@ use dalsegno_store::Beat;
 use crate::credentials;
 use crate::extractors::Run;
 use crate::gateway::Gateway;
-use crate::handlers::commit_response;
-use crate::response::{self, Refusal};
+use crate::response::{self, ApiProblem};
 
+/// Does not count among the run's calls under way: a run that is busy with other calls is not silent.
 pub(crate) async fn heartbeat(
     State(gateway): State<Gateway>,
     Run(run): Run,
     headers: HeaderMap,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiProblem> {
     let capability = credentials::bearer_capability(&headers)?;
-    match gateway.heartbeats.send(run, capability).await {
-        Some(Beat::Ok(asked)) => response::ok(&commit_response::flags(asked)),
-        Some(Beat::Finished) => Err(Refusal::finished()),
-        Some(Beat::Fenced) => Err(Refusal::fenced()),
-        None => Err(Refusal::store_away()),
+    match gateway.heartbeat_batcher.send(run, capability).await {
+        Some(Beat::Ok(asked)) => response::ok(&response::flags(asked)),
+        Some(Beat::Finished) => Err(ApiProblem::finished()),
+        Some(Beat::Fenced) => Err(ApiProblem::fenced()),
+        None => Err(ApiProblem::store_unavailable()),
     }
 }

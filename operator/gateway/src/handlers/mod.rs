@@ -1,9 +1,8 @@
-//! One file for each call of the contract, or for each group of calls.
+//! The handlers: one file for each call of the contract, or for a group of related calls.
 
 pub(crate) mod attach;
 pub(crate) mod calls;
 pub(crate) mod commit;
-pub(crate) mod commit_response;
 pub(crate) mod event_stream;
 pub(crate) mod events;
 pub(crate) mod export;

@@ -1,4 +1,4 @@
-//! How much one owner, and everybody together, may hold at once, and for how long.
+//! Limits on what one caller, and all callers together, may hold at once, and for how long.
 
 pub(crate) mod request_body;
 pub(crate) mod response_body;

@@ -1,4 +1,4 @@
-//! Bodies: within their limit, within the process's budget, within their time; then JSON, then a request.
+//! Reads request bodies: within their size limit, the process's limit and their time-out. Then checks and parses them.
 
 use std::fmt::Display;
 
@@ -15,96 +15,117 @@ use crate::authenticator::PodIdentity;
 use crate::extractors::Worker;
 use crate::gateway::Gateway;
 use crate::json5;
-use crate::limits::shared_limit::{Full, Part, Who};
-use crate::response::Refusal;
+use crate::limits::shared_limit::{LimitExceeded, LimitOwner, LimitPermit};
+use crate::response::ApiProblem;
 
-/// A body that has arrived. It counts against the process's budget until it is dropped.
-pub(crate) struct Received {
-    /// JSON: the bytes as they came, but for numbers that are none ([`json5`]).
+/// A body that was read completely. It counts against the process's limit until it is dropped.
+pub(crate) struct RequestBody {
+    /// JSON: the bytes as sent, except for non-finite numbers ([`json5`]).
     pub(crate) bytes: Vec<u8>,
-    /// SHA-256 of the bytes as they came.
+    /// SHA-256 of the bytes as sent.
     pub(crate) digest: Digest,
-    budget: Part,
+    permit: LimitPermit,
 }
 
-/// How much of a body is taken from a worker whose capability nobody has judged. The store judges most of them in the
-/// statement that writes, and is not asked before.
-const UNJUDGED_BYTES: usize = 64 << 10;
+/// Bytes of a body that are read before the worker's capability is verified. Most bodies are smaller; for them the store
+/// checks the capability in the statement that writes, and no extra query is needed.
+const UNVERIFIED_BYTES: usize = 64 << 10;
 
-/// How much of a body that is too large is still read and thrown away. A sender that is cut off while it writes sees a
-/// broken connection, tries for ever and never hears why.
-const COURTESY_BYTES: usize = 4 * Limits::BODY_BYTES;
+/// Bytes of an oversized body that are read and discarded before the answer. A client whose connection is closed while it
+/// writes sees a network error instead of the answer, and retries for ever.
+const DRAIN_LIMIT: usize = 4 * Limits::BODY_BYTES;
 
-/// Characters of a parser's complaint that are sent back.
-const COMPLAINT_CHARS: usize = 300;
+/// Characters of a parse error that are returned.
+const PARSE_ERROR_CHARS: usize = 300;
 
 /// Reads the body of a worker's request.
-pub(crate) async fn receive(
+pub(crate) async fn read(
     gateway: &Gateway,
     worker: &Worker,
     request: Request,
-) -> Result<Received, Refusal> {
-    let part = gateway.bodies.nothing_yet(Who::Stranger);
-    let place = Place { gateway, part, unjudged: Some(worker) };
-    within(Limits::BODY_BYTES, place, request).await
+) -> Result<RequestBody, ApiProblem> {
+    let permit = gateway.request_bytes.empty_permit(LimitOwner::UnverifiedPeer);
+    BodyLimit { gateway, permit, unverified: Some(worker), max_bytes: Limits::BODY_BYTES }.read(request).await
 }
 
-/// Reads the body of an attach.
-pub(crate) async fn receive_from_pod(
+/// Reads the body of an attach request.
+pub(crate) async fn read_from_pod(
     gateway: &Gateway,
     pod: &PodIdentity,
     request: Request,
-) -> Result<Received, Refusal> {
-    let part = gateway.bodies.nothing_yet(Who::Pod(pod.pod_uid.clone()));
-    within(Limits::ATTACH_BYTES, Place { gateway, part, unjudged: None }, request).await
+) -> Result<RequestBody, ApiProblem> {
+    let permit = gateway.request_bytes.empty_permit(LimitOwner::Pod(pod.pod_uid.clone()));
+    BodyLimit { gateway, permit, unverified: None, max_bytes: Limits::ATTACH_BYTES }.read(request).await
 }
 
-async fn within(most: usize, place: Place<'_>, request: Request) -> Result<Received, Refusal> {
-    let (parts, body) = request.into_parts();
-    refuse_encoded(&parts.headers)?;
-    let announced = announced(&parts.headers);
-    if announced > COURTESY_BYTES {
-        return Err(too_large(most));
-    }
-    let deadline = place.gateway.config.body_deadline;
-    match tokio::time::timeout(deadline, collect(most, place, body, announced)).await {
-        Ok(received) => received,
-        Err(_) => Err(not_whole(format!("did not arrive whole within {} s", deadline.as_secs_f32()))),
-    }
+/// The limits on one body: its own size, and its part of the process's bytes. The bytes are charged to the unverified peers
+/// until the worker is verified.
+struct BodyLimit<'a> {
+    gateway: &'a Gateway,
+    permit: LimitPermit,
+    unverified: Option<&'a Worker>,
+    max_bytes: usize,
 }
 
-/// The sender may be well, and the way to here not: it sends the same bytes again.
-fn not_whole(why: impl Display) -> Refusal {
-    Refusal::new(Code::Unavailable, format!("the body {why}; send the same bytes again"))
-}
-
-async fn collect(
-    most: usize,
-    mut place: Place<'_>,
-    body: Body,
-    announced: usize,
-) -> Result<Received, Refusal> {
-    let mut frames = body.into_data_stream();
-    let mut bytes = Vec::with_capacity(announced.min(most));
-    let mut hash = Sha256::new();
-    while let Some(frame) = frames.next().await {
-        let frame: Bytes = frame.map_err(|_| not_whole("broke off"))?;
-        if announced.max(bytes.len() + frame.len()) > most {
-            drop((bytes, place));
-            discard(frames).await;
-            return Err(too_large(most));
+impl BodyLimit<'_> {
+    async fn read(self, request: Request) -> Result<RequestBody, ApiProblem> {
+        let (parts, body) = request.into_parts();
+        refuse_encoded(&parts.headers)?;
+        let content_length = content_length(&parts.headers);
+        if content_length > DRAIN_LIMIT {
+            return Err(too_large(self.max_bytes));
         }
-        place.grow(frame.len()).await?;
-        hash.update(&frame);
-        bytes.extend_from_slice(&frame);
+        let timeout = self.gateway.config.body_read_timeout;
+        match tokio::time::timeout(timeout, self.collect(body, content_length)).await {
+            Ok(read) => read,
+            Err(_) => Err(incomplete(format!("did not arrive within {} s", timeout.as_secs_f32()))),
+        }
     }
-    presentable(&bytes)?;
-    Ok(Received { bytes: json5::to_json(bytes)?, digest: hash.finalize().into(), budget: place.part })
+
+    async fn collect(mut self, body: Body, content_length: usize) -> Result<RequestBody, ApiProblem> {
+        let max_bytes = self.max_bytes;
+        let mut frames = body.into_data_stream();
+        let mut bytes = Vec::with_capacity(content_length.min(max_bytes));
+        let mut hash = Sha256::new();
+        while let Some(frame) = frames.next().await {
+            let frame: Bytes = frame.map_err(|_| incomplete("broke off"))?;
+            if content_length.max(bytes.len() + frame.len()) > max_bytes {
+                drop((bytes, self));
+                drain(frames).await;
+                return Err(too_large(max_bytes));
+            }
+            self.grow(frame.len()).await?;
+            hash.update(&frame);
+            bytes.extend_from_slice(&frame);
+        }
+        precheck(&bytes)?;
+        Ok(RequestBody { bytes: json5::to_json(bytes)?, digest: hash.finalize().into(), permit: self.permit })
+    }
+
+    /// Charges this many more bytes or fails at once: no caller waits while it holds half a body.
+    ///
+    /// The body of a worker that is not the current one stays charged to the unverified peers. It is still read, because
+    /// only the store can tell whether its commit was stored before.
+    async fn grow(&mut self, bytes: usize) -> Result<(), ApiProblem> {
+        if let Some(&Worker { run, capability, .. }) = self.unverified {
+            if self.permit.amount() + bytes <= UNVERIFIED_BYTES {
+                match self.permit.grow(bytes) {
+                    Err(LimitExceeded::UnverifiedPeers) => {}
+                    grown => return Ok(grown?),
+                }
+            }
+            self.unverified = None;
+            if self.gateway.is_current_cached(run, capability).await? {
+                self.permit.transfer_to(LimitOwner::Run(run))?;
+            }
+        }
+        Ok(self.permit.grow(bytes)?)
+    }
 }
 
-/// Reads on and keeps nothing.
-async fn discard(mut frames: BodyDataStream) {
-    let mut left = COURTESY_BYTES;
+/// Reads on and discards what it reads.
+async fn drain(mut frames: BodyDataStream) {
+    let mut left = DRAIN_LIMIT;
     while let Some(Ok(frame)) = frames.next().await
         && left > frame.len()
     {
@@ -112,60 +133,29 @@ async fn discard(mut frames: BodyDataStream) {
     }
 }
 
-/// A body's place in the process's budget: among the strangers' until its sender is judged.
-struct Place<'a> {
-    gateway: &'a Gateway,
-    part: Part,
-    unjudged: Option<&'a Worker>,
-}
+impl RequestBody {
+    /// Parses the request.
+    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiProblem> {
+        serde_json::from_slice(&self.bytes).map_err(|error| parse_error(&error))
+    }
 
-impl Place<'_> {
-    /// Takes this many bytes more; nobody waits for them with a body half read. What a worker that is not the current one
-    /// sends stays among the strangers': whether its commit stands the store alone can tell.
-    async fn grow(&mut self, bytes: usize) -> Result<(), Refusal> {
-        if let Some(&Worker { run, capability, .. }) = self.unjudged {
-            if self.part.amount() + bytes <= UNJUDGED_BYTES {
-                match self.part.grow(bytes) {
-                    Err(Full::Strangers) => {}
-                    grown => return Ok(grown?),
-                }
-            }
-            self.unjudged = None;
-            if self.gateway.was_current(run, capability).await? {
-                self.part.pass_to(Who::Run(run))?;
-            }
-        }
-        Ok(self.part.grow(bytes)?)
+    /// Frees the bytes and keeps the permit, because the parsed request takes as much memory.
+    pub(crate) fn release(self) -> (Digest, LimitPermit) {
+        (self.digest, self.permit)
     }
 }
 
-impl Received {
-    /// The request that the body holds.
-    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
-        serde_json::from_slice(&self.bytes).map_err(|error| complaint(&error))
-    }
-
-    /// Lets the bytes go and keeps their place in the budget: what was parsed from them takes as much.
-    pub(crate) fn release(self) -> (Digest, Part) {
-        (self.digest, self.budget)
-    }
-}
-
-/// What must hold before a parser may look: it is an object (the parser would take an array of fields too), and not so
-/// deep that a parser would break.
-fn presentable(bytes: &[u8]) -> Result<(), Refusal> {
+/// Checks what must hold before a parser runs. The body must be an object, because serde would accept an array of fields
+/// too. And it must not be nested so deeply that a recursive parser overflows its stack.
+fn precheck(bytes: &[u8]) -> Result<(), ApiProblem> {
     match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
         Some(b'{') => {}
-        Some(_) => {
-            return Err(Refusal::invalid("the body is not what this call takes: it takes a JSON object"));
-        }
-        None => {
-            return Err(Refusal::invalid("the body is empty; this call takes a JSON object"));
-        }
+        Some(_) => return Err(ApiProblem::invalid("the body must be a JSON object")),
+        None => return Err(ApiProblem::invalid("the body is empty; this call takes a JSON object")),
     }
     match nesting::deeper_than(Limits::DEPTH, bytes) {
         None => Ok(()),
-        Some(offset) => Err(Refusal::invalid(format!(
+        Some(offset) => Err(ApiProblem::invalid(format!(
             "the body is nested deeper than {} levels at byte {offset}; put the inner part into a string, or into a \
              channel of its own",
             Limits::DEPTH
@@ -173,36 +163,41 @@ fn presentable(bytes: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-fn complaint(error: &serde_json::Error) -> Refusal {
-    let said: String = error.to_string().chars().take(COMPLAINT_CHARS).collect();
+fn parse_error(error: &serde_json::Error) -> ApiProblem {
+    let text: String = error.to_string().chars().take(PARSE_ERROR_CHARS).collect();
     let what = match error.classify() {
-        serde_json::error::Category::Data => "the body is not what this call takes",
+        serde_json::error::Category::Data => "the body does not have the fields of this call",
         _ => "the body is not JSON",
     };
-    Refusal::invalid(format!("{what}: {said}; see docs/worker-contract.md for its fields"))
+    ApiProblem::invalid(format!("{what}: {text}; docs/worker-contract.md lists the fields"))
 }
 
-/// What the head of the request says of the body's length; 0 where it does not.
-fn announced(headers: &HeaderMap) -> usize {
+/// The value of the header; 0 if it is absent or no number.
+fn content_length(headers: &HeaderMap) -> usize {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     length.and_then(|length| length.parse().ok()).unwrap_or_default()
 }
 
-fn refuse_encoded(headers: &HeaderMap) -> Result<(), Refusal> {
+fn refuse_encoded(headers: &HeaderMap) -> Result<(), ApiProblem> {
     match headers.get(header::CONTENT_ENCODING) {
-        Some(encoding) if encoding != "identity" => {
-            Err(Refusal::invalid("bodies are taken as they are: send it without a Content-Encoding"))
-        }
+        Some(encoding) if encoding != "identity" => Err(ApiProblem::invalid(
+            "compressed bodies are not supported: send the body without a Content-Encoding",
+        )),
         _ => Ok(()),
     }
 }
 
-fn too_large(most: usize) -> Refusal {
-    Refusal::new(
+/// The client may be healthy and the network not, so the client shall retry.
+fn incomplete(why: impl Display) -> ApiProblem {
+    ApiProblem::new(Code::Unavailable, format!("the body {why}; send the same bytes again"))
+}
+
+fn too_large(max_bytes: usize) -> ApiProblem {
+    ApiProblem::new(
         Code::TooLarge,
         format!(
-            "the body is larger than {most} bytes; commit what changed by channels, or keep large things elsewhere and \
-             commit where they are"
+            "the body is larger than {max_bytes} bytes; commit only the channels that changed, or store large data \
+             elsewhere and commit a reference to it"
         ),
     )
 }

@@ -1,4 +1,4 @@
-//! What many share: how much of it is taken, in all and by each of them.
+//! A limit that many callers share: on bytes, calls or streams. It has a total and a maximum for each owner.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,146 +7,163 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use dalsegno_protocol::Code;
 use dalsegno_store::{Digest, RunId};
 
-use crate::response::Refusal;
+use crate::response::ApiProblem;
 
-/// Whose share it is.
+/// Who is charged for what is in use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Who {
-    /// Everybody whose word is not judged, together.
-    Stranger,
-    /// A worker by its own word: of another's places it takes none.
+pub(crate) enum LimitOwner {
+    /// All callers whose capability or token is not verified, together.
+    UnverifiedPeer,
+    /// A worker as it names itself; its capability is not verified. It can use up no other worker's share.
     Worker(RunId, Digest),
-    /// A pod, by its token.
+    /// A pod, verified by its token. The value is its UID.
     Pod(String),
-    /// The run whose current worker was judged.
+    /// The current worker of this run, verified by its capability.
     Run(RunId),
-    /// A person, by a token.
-    Person(String),
+    /// A user, verified by a token. The value is the user name.
+    User(String),
 }
 
-/// Why there is no more to take.
+/// Which limit was exceeded.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Full {
-    /// All of it is taken.
-    Whole,
-    /// Strangers have all that they may have together.
-    Strangers,
-    /// This one has its share.
-    Share,
+pub(crate) enum LimitExceeded {
+    /// The total.
+    Total,
+    /// The share of all unverified callers together.
+    UnverifiedPeers,
+    /// The share of this owner.
+    Owner,
 }
 
-/// Calls, bytes, streams: so many at once, and of them so many for each. Cheap to clone; all clones are the same budget.
+/// A limit with a total and a maximum for each owner. Clones share one limit.
 #[derive(Clone)]
-pub(crate) struct Budget {
-    most: usize,
-    each: usize,
-    taken: Arc<Mutex<Taken>>,
+pub(crate) struct SharedLimit {
+    total: usize,
+    per_owner: usize,
+    in_use: Arc<Mutex<InUse>>,
+}
+
+/// The two maxima of a [`SharedLimit`].
+pub(crate) struct Maximum {
+    pub(crate) total: usize,
+    pub(crate) per_owner: usize,
 }
 
 #[derive(Default)]
-struct Taken {
-    all: usize,
-    by: HashMap<Who, usize>,
+struct InUse {
+    total: usize,
+    by_owner: HashMap<LimitOwner, usize>,
 }
 
-/// A part of a budget, taken until this is dropped.
-pub(crate) struct Part {
-    budget: Budget,
-    who: Who,
+/// An amount in use. It is given back on drop.
+pub(crate) struct LimitPermit {
+    limit: SharedLimit,
+    owner: LimitOwner,
     amount: usize,
 }
 
-impl Budget {
-    pub(crate) fn new(most: usize, each: usize) -> Self {
-        Self { most, each, taken: Arc::default() }
+impl SharedLimit {
+    pub(crate) fn new(Maximum { total, per_owner }: Maximum) -> Self {
+        Self { total, per_owner, in_use: Arc::default() }
     }
 
-    /// Takes this much. What exceeds a share alone is taken by whoever has nothing beside it.
-    pub(crate) fn take(&self, who: Who, amount: usize) -> Result<Part, Full> {
-        let mut part = self.nothing_yet(who);
-        part.grow(amount)?;
-        Ok(part)
+    /// Takes this amount or fails at once. An owner that holds nothing else may take more than its share, up to the total.
+    pub(crate) fn acquire(&self, owner: LimitOwner, amount: usize) -> Result<LimitPermit, LimitExceeded> {
+        let mut permit = self.empty_permit(owner);
+        permit.grow(amount)?;
+        Ok(permit)
     }
 
-    /// A part that will grow.
-    pub(crate) fn nothing_yet(&self, who: Who) -> Part {
-        Part { budget: self.clone(), who, amount: 0 }
+    /// A permit for nothing, to be grown later.
+    pub(crate) fn empty_permit(&self, owner: LimitOwner) -> LimitPermit {
+        LimitPermit { limit: self.clone(), owner, amount: 0 }
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn in_use(&self) -> MutexGuard<'_, InUse> {
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this one may have so much more, of which it has some in the same part.
-    fn allows(&self, taken: &Taken, who: &Who, more: usize, in_part: usize) -> Result<(), Full> {
-        let had = taken.by.get(who).copied().unwrap_or_default();
-        match who {
-            _ if had == in_part || had + more <= self.each => Ok(()),
-            Who::Stranger => Err(Full::Strangers),
-            _ => Err(Full::Share),
+    /// Whether the owner may use `request.more` more.
+    fn check_owner(&self, in_use: &InUse, request: &OwnerRequest<'_>) -> Result<(), LimitExceeded> {
+        let OwnerRequest { owner, more, in_permit } = *request;
+        let used = in_use.by_owner.get(owner).copied().unwrap_or_default();
+        match owner {
+            _ if used == in_permit || used + more <= self.per_owner => Ok(()),
+            LimitOwner::UnverifiedPeer => Err(LimitExceeded::UnverifiedPeers),
+            _ => Err(LimitExceeded::Owner),
         }
     }
 }
 
-impl Taken {
-    fn add(&mut self, who: &Who, amount: usize) {
-        self.all += amount;
-        *self.by.entry(who.clone()).or_default() += amount;
+/// What an owner asks for.
+struct OwnerRequest<'a> {
+    owner: &'a LimitOwner,
+    more: usize,
+    /// What the owner already holds in the permit that is to grow. If it holds nothing else, its share does not apply.
+    in_permit: usize,
+}
+
+impl InUse {
+    fn add(&mut self, owner: &LimitOwner, amount: usize) {
+        self.total += amount;
+        *self.by_owner.entry(owner.clone()).or_default() += amount;
     }
 
-    fn give_back(&mut self, who: &Who, amount: usize) {
-        self.all -= amount;
-        if let Entry::Occupied(mut had) = self.by.entry(who.clone()) {
-            *had.get_mut() -= amount;
-            if *had.get() == 0 {
-                had.remove();
+    fn remove(&mut self, owner: &LimitOwner, amount: usize) {
+        self.total -= amount;
+        if let Entry::Occupied(mut used) = self.by_owner.entry(owner.clone()) {
+            *used.get_mut() -= amount;
+            if *used.get() == 0 {
+                used.remove();
             }
         }
     }
 }
 
-impl Part {
+impl LimitPermit {
     pub(crate) fn amount(&self) -> usize {
         self.amount
     }
 
-    /// Takes so much more.
-    pub(crate) fn grow(&mut self, more: usize) -> Result<(), Full> {
-        let mut taken = self.budget.taken();
-        if more > self.budget.most - taken.all {
-            return Err(Full::Whole);
+    /// Takes this much more or fails at once.
+    pub(crate) fn grow(&mut self, more: usize) -> Result<(), LimitExceeded> {
+        let mut in_use = self.limit.in_use();
+        if more > self.limit.total - in_use.total {
+            return Err(LimitExceeded::Total);
         }
-        self.budget.allows(&taken, &self.who, more, self.amount)?;
-        taken.add(&self.who, more);
+        let request = OwnerRequest { owner: &self.owner, more, in_permit: self.amount };
+        self.limit.check_owner(&in_use, &request)?;
+        in_use.add(&self.owner, more);
         self.amount += more;
         Ok(())
     }
 
-    /// Counts it as this one's from now on.
-    pub(crate) fn pass_to(&mut self, who: Who) -> Result<(), Full> {
-        let mut taken = self.budget.taken();
-        self.budget.allows(&taken, &who, self.amount, 0)?;
-        taken.give_back(&self.who, self.amount);
-        taken.add(&who, self.amount);
-        self.who = who;
+    /// Charges another owner from now on.
+    pub(crate) fn transfer_to(&mut self, owner: LimitOwner) -> Result<(), LimitExceeded> {
+        let mut in_use = self.limit.in_use();
+        let request = OwnerRequest { owner: &owner, more: self.amount, in_permit: 0 };
+        self.limit.check_owner(&in_use, &request)?;
+        in_use.remove(&self.owner, self.amount);
+        in_use.add(&owner, self.amount);
+        self.owner = owner;
         Ok(())
     }
 }
 
-impl Drop for Part {
+impl Drop for LimitPermit {
     fn drop(&mut self) {
-        self.budget.taken().give_back(&self.who, self.amount);
+        self.limit.in_use().remove(&self.owner, self.amount);
     }
 }
 
-impl From<Full> for Refusal {
-    fn from(full: Full) -> Self {
-        match full {
-            Full::Whole | Full::Strangers => Self::full(),
-            Full::Share => Self::new(
+impl From<LimitExceeded> for ApiProblem {
+    fn from(exceeded: LimitExceeded) -> Self {
+        match exceeded {
+            LimitExceeded::Total | LimitExceeded::UnverifiedPeers => Self::out_of_memory_budget(),
+            LimitExceeded::Owner => Self::new(
                 Code::TooManyRequests,
-                "as many calls of this run, or of this person, are under way already as may, or hold as many bytes; wait \
-                 for some of them, then send the same bytes again",
+                "this run or this user has too many calls under way, or they hold too many bytes; wait until some of \
+                 them have ended, then send the same bytes again",
             ),
         }
     }
@@ -156,34 +173,39 @@ impl From<Full> for Refusal {
 mod tests {
     use super::*;
 
-    const ONE: Who = Who::Run(RunId::from_u128(1));
-    const OTHER: Who = Who::Run(RunId::from_u128(2));
+    const ONE: LimitOwner = LimitOwner::Run(RunId::from_u128(1));
+    const OTHER: LimitOwner = LimitOwner::Run(RunId::from_u128(2));
+    const UNVERIFIED: LimitOwner = LimitOwner::UnverifiedPeer;
 
     #[test]
-    fn nobody_takes_more_than_a_share_and_all_together_no_more_than_there_is() {
-        let budget = Budget::new(10, 4);
-        let one = budget.take(ONE, 3).unwrap();
-        assert_eq!(budget.take(ONE, 2).err(), Some(Full::Share));
-        let small = budget.take(ONE, 1).unwrap();
-        let other = budget.take(OTHER, 6).unwrap();
-        assert_eq!(other.amount(), 6, "alone it may be larger than a share");
-        assert_eq!(budget.take(Who::Stranger, 1).err(), Some(Full::Whole));
+    fn an_owner_exceeds_neither_its_share_nor_the_total() {
+        let limit = SharedLimit::new(Maximum { total: 10, per_owner: 4 });
+        let one = limit.acquire(ONE, 3).unwrap();
+        assert_eq!(limit.acquire(ONE, 2).err(), Some(LimitExceeded::Owner));
+        let small = limit.acquire(ONE, 1).unwrap();
+        let other = limit.acquire(OTHER, 6).unwrap();
+        assert_eq!(other.amount(), 6, "a single permit may exceed the owner's share");
+        assert_eq!(limit.acquire(UNVERIFIED, 1).err(), Some(LimitExceeded::Total));
         drop((one, small));
-        assert!(budget.take(ONE, 4).is_ok());
+        assert!(limit.acquire(ONE, 4).is_ok());
         drop(other);
-        assert!(budget.taken().by.is_empty() && budget.taken().all == 0);
+        assert!(limit.in_use().by_owner.is_empty() && limit.in_use().total == 0);
     }
 
     #[test]
-    fn a_part_grows_and_counts_as_whose_it_is_found_to_be() {
-        let budget = Budget::new(10, 4);
-        let _other = budget.take(Who::Stranger, 3).unwrap();
-        let mut part = budget.take(Who::Stranger, 1).unwrap();
-        assert_eq!(part.grow(2), Err(Full::Strangers), "strangers have one share together");
-        part.pass_to(ONE).unwrap();
-        part.grow(3).unwrap();
-        let mut more = budget.take(Who::Stranger, 1).unwrap();
-        assert_eq!(more.pass_to(ONE), Err(Full::Share));
-        assert_eq!(budget.taken().all, 8);
+    fn a_permit_grows_and_is_charged_to_the_owner_it_is_transferred_to() {
+        let limit = SharedLimit::new(Maximum { total: 10, per_owner: 4 });
+        let _other = limit.acquire(UNVERIFIED, 3).unwrap();
+        let mut permit = limit.acquire(UNVERIFIED, 1).unwrap();
+        assert_eq!(
+            permit.grow(2),
+            Err(LimitExceeded::UnverifiedPeers),
+            "all unverified peers have one share"
+        );
+        permit.transfer_to(ONE).unwrap();
+        permit.grow(3).unwrap();
+        let mut more = limit.acquire(UNVERIFIED, 1).unwrap();
+        assert_eq!(more.transfer_to(ONE), Err(LimitExceeded::Owner));
+        assert_eq!(limit.in_use().total, 8);
     }
 }

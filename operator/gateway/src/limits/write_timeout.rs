@@ -1,4 +1,4 @@
-//! A connection whose peer does not read.
+//! Closes connections whose peer does not read.
 
 use std::io;
 use std::pin::Pin;
@@ -9,51 +9,62 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-/// Taken within the limit, it is enough for another one: who takes less holds an answer back as who takes nothing does.
-const PACE: usize = 256 << 10;
+/// Bytes that the peer must take within the time-out. Each time it has, the time-out starts anew. A peer that takes less
+/// holds up a response as much as one that takes nothing.
+const MIN_PROGRESS: usize = 256 << 10;
 
-/// Fails once what is to be written has found next to no room for as long as the limit.
-pub(crate) struct Stalling {
+/// A TCP stream whose writes fail once its peer has taken next to nothing for the whole time-out.
+pub(crate) struct WriteTimeoutStream {
     stream: TcpStream,
-    limit: Duration,
-    /// Since a write found no room: when it is over, and the bytes that must have gone out by then.
-    held_up: Option<(Pin<Box<Sleep>>, usize)>,
+    timeout: Duration,
+    /// Set while writes find the socket's buffer full.
+    blocked: Option<Blocked>,
 }
 
-impl Stalling {
-    pub(crate) fn new(stream: TcpStream, limit: Duration) -> Self {
-        Self { stream, limit, held_up: None }
+struct Blocked {
+    deadline: Pin<Box<Sleep>>,
+    /// Bytes that the peer must still take before the deadline.
+    remaining: usize,
+}
+
+impl WriteTimeoutStream {
+    pub(crate) fn new(stream: TcpStream, timeout: Duration) -> Self {
+        Self { stream, timeout, blocked: None }
     }
 
-    fn judge(
+    /// Turns a pending write into an error once the deadline has passed; `offered` is the bytes that were to be written.
+    fn check_progress(
         &mut self,
         context: &mut Context<'_>,
         offered: usize,
         written: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         if let Poll::Ready(written) = written {
-            if let (Some((_, owed)), Ok(bytes)) = (&mut self.held_up, &written) {
-                *owed = owed.saturating_sub(*bytes);
-                if *owed == 0 || *bytes == offered {
-                    self.held_up = None;
+            if let (Some(blocked), Ok(bytes)) = (&mut self.blocked, &written) {
+                blocked.remaining = blocked.remaining.saturating_sub(*bytes);
+                if blocked.remaining == 0 || *bytes == offered {
+                    self.blocked = None;
                 }
             }
             return Poll::Ready(written);
         }
-        let (end, _) = self.held_up.get_or_insert_with(|| (Box::pin(sleep(self.limit)), PACE));
-        ready!(end.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "its peer does not read")))
+        let blocked = self.blocked.get_or_insert_with(|| Blocked {
+            deadline: Box::pin(sleep(self.timeout)),
+            remaining: MIN_PROGRESS,
+        });
+        ready!(blocked.deadline.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read")))
     }
 }
 
-impl AsyncWrite for Stalling {
+impl AsyncWrite for WriteTimeoutStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.judge(context, bytes.len(), written)
+        self.check_progress(context, bytes.len(), written)
     }
 
     fn poll_write_vectored(
@@ -62,7 +73,7 @@ impl AsyncWrite for Stalling {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.judge(context, slices.iter().map(|slice| slice.len()).sum(), written)
+        self.check_progress(context, slices.iter().map(|slice| slice.len()).sum(), written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -78,7 +89,7 @@ impl AsyncWrite for Stalling {
     }
 }
 
-impl AsyncRead for Stalling {
+impl AsyncRead for WriteTimeoutStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -86,7 +86,7 @@ async fn a_token_of_another_namespace_is_forbidden_and_learns_nothing() {
     let reserved = World::reserved(patient()).await;
     let started = Instant::now();
     assert_eq!(reserved.attach("pod-9-in-bank", INSTANCE).await.code(), "FORBIDDEN");
-    assert!(started.elapsed() < patient().record_wait / 2, "it does not wait for what is not its own");
+    assert!(started.elapsed() < patient().pod_record_timeout / 2, "it does not wait for what is not its own");
 }
 
 #[tokio::test]
@@ -155,7 +155,7 @@ async fn a_pod_that_is_not_recorded_yet_waits_and_then_is_told_to_try_again() {
     let started = Instant::now();
     let answer = world.attach("pod-1", INSTANCE).await;
     assert_eq!((answer.status, answer.code().as_str()), (503, "NOT_READY"));
-    assert!(started.elapsed() >= quick().record_wait);
+    assert!(started.elapsed() >= quick().pod_record_timeout);
     assert!(answer.detail().contains("send the same bytes again"));
 }
 
@@ -262,7 +262,7 @@ async fn an_answer_to_attach_that_has_not_gone_out_takes_its_place_in_the_budget
         "arguments": "x".repeat(5_000) });
     world.post("calls/pay/claim", claim.to_string()).await.ok();
     world.lose_pod(1).await;
-    let world = world.with(Config { answer_budget: 6_000, ..quick() });
+    let world = world.with(Config { max_response_bytes: 6_000, ..quick() });
     let request = world.request("POST", "attach").header("authorization", "Bearer token-of-pod-2");
     let body = json!({ "instance": SECOND }).to_string();
     let held = router(world.gateway.clone()).oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();

@@ -46,9 +46,9 @@ async fn during(calls: impl Iterator<Item = impl Future<Output = Answer>>, done:
 }
 
 /// A worker before a gateway that waits for bodies, and holds this many bytes of them.
-async fn holding(body_budget: usize) -> World {
+async fn holding(max_request_bytes: usize) -> World {
     let patient = Duration::from_secs(60);
-    let config = Config { body_deadline: patient, store_deadline: patient, body_budget, ..quick() };
+    let config = Config { body_read_timeout: patient, store_timeout: patient, max_request_bytes, ..quick() };
     World::attached().await.with(config)
 }
 
@@ -101,7 +101,7 @@ async fn a_body_that_breaks_off_commits_nothing_and_its_sender_hears_to_send_it_
 
 #[tokio::test]
 async fn when_the_process_holds_as_many_bytes_as_it_may_further_ones_are_refused_until_it_has_room() {
-    let world = World::attached().await.with(Config { body_budget: 1_000, ..quick() });
+    let world = World::attached().await.with(Config { max_request_bytes: 1_000, ..quick() });
     world.store.set(Fault::Hangs);
     let large = commit(1, &format!("\"{}\"", "x".repeat(800)));
     let (first, ()) = tokio::join!(world.post("turns/1", large.clone()), async {
@@ -116,7 +116,7 @@ async fn when_the_process_holds_as_many_bytes_as_it_may_further_ones_are_refused
     first.ok();
     assert_eq!(world.post("turns/1", large).await.ok()["result"], "duplicate");
     assert_eq!(world.get("state").await.status, 200, "a state that fits has room");
-    let answer = world.with(Config { answer_budget: 700, ..quick() }).get("state").await;
+    let answer = world.with(Config { max_response_bytes: 700, ..quick() }).get("state").await;
     assert_eq!(
         (answer.status, answer.code().as_str()),
         (413, "TOO_LARGE"),
@@ -172,7 +172,7 @@ async fn the_store_is_asked_once_for_a_boundary_and_twice_for_a_workers_first_la
 
 #[tokio::test]
 async fn calls_with_a_false_bearer_take_no_place_of_the_worker() {
-    let world = holding(Config::default().body_budget).await;
+    let world = holding(Config::default().max_request_bytes).await;
     let strangers = (0..16).map(|_| world.post_as(SECOND, "turns/1", stuck(1)));
     during(strangers, async {
         world.post("turns/1", commit(1, "1")).await.ok();

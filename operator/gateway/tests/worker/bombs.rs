@@ -25,7 +25,7 @@ fn a_body_of_a_gibibyte_is_given_up_long_before_its_end_and_never_held() {
 }
 
 async fn flood() {
-    let world = World::attached().await.with(Config { body_budget: Limits::BODY_BYTES, ..quick() });
+    let world = World::attached().await.with(Config { max_request_bytes: Limits::BODY_BYTES, ..quick() });
     let (body, read) = endless(1 << 30);
     let answer = world.post("turns/1", body).await;
     assert_eq!((answer.status, answer.code().as_str()), (413, "TOO_LARGE"));

@@ -72,8 +72,8 @@ async fn a_large_answer_to_a_claim_has_its_place_until_it_has_gone_out_and_a_sma
     let world = World::attached().await;
     let large = json!({ "claimId": Uuid::from_u128(1), "policy": "probe", "key": "k",
         "arguments": "x".repeat(5_000) });
-    let answer_budget = world.post("calls/large/claim", large.to_string()).await.text.len();
-    let world = world.with(Config { answer_budget, connections: 4, ..quick() });
+    let max_response_bytes = world.post("calls/large/claim", large.to_string()).await.text.len();
+    let world = world.with(Config { max_response_bytes, max_connections: 4, ..quick() });
     let request = world.request("POST", "calls/large/claim");
     let request = request.header("authorization", format!("Bearer {INSTANCE}"));
     let request = request.body(Body::from(large.to_string())).unwrap();

@@ -82,14 +82,14 @@ async fn channels_that_make_no_sense_are_refused_with_a_reason() {
         (r#"{"truncate":{"é":1}}"#, "1 to 128 characters"),
         (many.as_str(), "more than 64 are too many"),
         (r#"{"set":{"a":{"json":1}},"append":{"a":[{"json":1}]}}"#, "a value or a list"),
-        (r#"{"truncate":{"a":-1}}"#, "not what this call takes"),
-        (r#"{"truncate":{"a":1},"remove":["a"]}"#, "gone by"),
-        (r#"{"truncate":{"a":1},"full":true}"#, "gone by"),
+        (r#"{"truncate":{"a":-1}}"#, "does not have the fields of this call"),
+        (r#"{"truncate":{"a":1},"remove":["a"]}"#, "deletes it by"),
+        (r#"{"truncate":{"a":1},"full":true}"#, "deletes it by"),
         (r#"{"set":{"a":{"text":"1"}}}"#, "unknown variant"),
         (r#"{"set":{"a":{"bytes":{"mediaType":"","base64":""}}}}"#, "mediaType"),
         (r#"{"set":{"a":{"bytes":{"mediaType":"a/b","base64":"a"}}}}"#, "base64"),
         (r#"{"put":{}}"#, "unknown field"),
-        ("[]", "not what this call takes"),
+        ("[]", "does not have the fields of this call"),
     ] {
         let answer = change(&world, 1, channels).await;
         assert_ne!(answer.status, 200, "{channels}");

@@ -183,7 +183,7 @@ async fn of_a_shredded_run_everything_is_gone_and_nothing_is_damaged() {
     for path in OF_STATES.into_iter().chain(["records?space=notes"]) {
         let answer = world.get(path).await;
         is(&answer, 404, "NOT_FOUND");
-        assert!(answer.detail().contains("it was there and is gone"), "{path}: {}", answer.text);
+        assert!(answer.detail().contains("the data existed and was deleted"), "{path}: {}", answer.text);
     }
     assert_eq!(world.get("events").await.ok()["events"], json!([]));
     for (path, late) in [
@@ -209,7 +209,7 @@ async fn of_an_expired_run_states_are_gone_and_records_are_none() {
     for path in OF_STATES {
         let answer = world.get(path).await;
         is(&answer, 404, "NOT_FOUND");
-        assert!(answer.detail().contains("it was there and is gone"), "{path}: {}", answer.text);
+        assert!(answer.detail().contains("the data existed and was deleted"), "{path}: {}", answer.text);
     }
     assert_eq!(world.get("records?space=notes").await.ok()["records"], json!([]));
     assert_eq!(world.get("events").await.ok()["events"], json!([]));

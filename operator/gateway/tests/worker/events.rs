@@ -172,14 +172,14 @@ async fn a_stream_ends_when_its_worker_is_fenced() {
 #[tokio::test]
 async fn a_stream_ends_when_its_time_is_up() {
     let limit = Duration::from_millis(100);
-    let world = World::attached().await.with(Config { follow_limit: limit, ..quick() });
+    let world = World::attached().await.with(Config { max_response_duration: limit, ..quick() });
     commit_events(&world, &["[1]"]).await;
     assert_eq!(follow(&world, "", "text/event-stream").await.text.matches("data: ").count(), 1);
 }
 
 #[tokio::test]
 async fn a_gateway_has_so_many_streams_at_once() {
-    let world = World::attached().await.with(Config { streams: 0, ..quick() });
+    let world = World::attached().await.with(Config { max_event_streams: 0, ..quick() });
     assert_eq!(follow(&world, "", "text/event-stream").await.code(), "UNAVAILABLE");
 }
 
@@ -208,7 +208,7 @@ async fn one_run_has_no_more_streams_at_once_than_its_share() {
 
 #[tokio::test]
 async fn what_a_stream_has_not_sent_yet_takes_its_place_among_the_answers() {
-    let world = World::attached().await.with(Config { answer_budget: 2_000, ..quick() });
+    let world = World::attached().await.with(Config { max_response_bytes: 2_000, ..quick() });
     let large = format!("[\"{}\"]", "x".repeat(1_500));
     commit_events(&world, &[&large]).await;
     let mut stream = begin(&world, INSTANCE).await.into_body().into_data_stream();
@@ -251,7 +251,7 @@ async fn a_question_for_events_that_makes_no_sense_is_refused() {
         ("follow=true", "Accept"),
         ("to=3", "from, turn, limit, follow"),
         ("turn=0", "number of a turn"),
-        ("turn=1&from=1", "give one of them"),
+        ("turn=1&from=1", "send only one of them"),
     ] {
         let answer = world.get(&format!("events?{query}")).await;
         assert_eq!(answer.code(), "INVALID", "{query}");

@@ -43,7 +43,7 @@ async fn a_bundle_is_for_the_current_worker_only() {
 
 #[tokio::test]
 async fn no_more_bundles_go_out_at_once_than_may() {
-    let world = World::attached().await.with(Config { exports: 0, ..quick() });
+    let world = World::attached().await.with(Config { max_exports: 0, ..quick() });
     assert_eq!(world.get("export").await.code(), "UNAVAILABLE");
 }
 
@@ -82,7 +82,7 @@ async fn a_bundle_breaks_off_when_its_worker_is_fenced() {
 #[tokio::test]
 async fn a_bundle_that_is_not_taken_in_time_breaks_off_and_gives_its_place_back() {
     let limit = Duration::from_secs(1);
-    let world = World::attached().await.with(Config { follow_limit: limit, ..quick() });
+    let world = World::attached().await.with(Config { max_response_duration: limit, ..quick() });
     let bundle = begin(&world, INSTANCE).await;
     tokio::time::sleep(2 * limit).await;
     assert!(is_whole(begin(&world, INSTANCE).await).await);
@@ -91,7 +91,7 @@ async fn a_bundle_that_is_not_taken_in_time_breaks_off_and_gives_its_place_back(
 
 #[tokio::test]
 async fn what_a_bundle_has_not_sent_yet_takes_its_place_among_the_answers() {
-    let config = Config { answer_budget: 8_000, ..quick() };
+    let config = Config { max_response_bytes: 8_000, ..quick() };
     let world = World::attached().await.with(config);
     world.post("turns/1", commit(1, &format!("\"{}\"", "x".repeat(5_000)))).await.ok();
     let bundle = begin(&world, INSTANCE).await;
@@ -111,6 +111,6 @@ async fn a_gateway_that_cannot_read_its_signing_key_says_that_and_does_not_blame
     let world = World::attached().await.with(Config { signing_key: missing, ..quick() });
     let refused = world.get("export").await;
     assert_eq!(refused.code(), "UNAVAILABLE");
-    assert!(refused.detail().contains("key that signs bundles"), "{}", refused.detail());
+    assert!(refused.detail().contains("cannot use its signing key"), "{}", refused.detail());
     assert!(!refused.detail().contains("store"), "{}", refused.detail());
 }

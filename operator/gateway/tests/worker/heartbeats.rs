@@ -12,20 +12,20 @@ use crate::world::*;
 
 #[tokio::test]
 async fn a_lone_heartbeat_renews_the_lease_at_once() {
-    let heartbeat_window = Duration::from_secs(60);
-    let world = World::attached().await.with(Config { heartbeat_window, ..quick() });
+    let heartbeat_batch_window = Duration::from_secs(60);
+    let world = World::attached().await.with(Config { heartbeat_batch_window, ..quick() });
     assert_eq!(world.record().await.attempt.lease_renewed_at, None);
     let started = Instant::now();
     let answer = world.post("heartbeat", "").await.ok();
-    assert!(started.elapsed() < heartbeat_window / 2);
+    assert!(started.elapsed() < heartbeat_batch_window / 2);
     assert_eq!(answer, json!({ "suspend": false, "cancel": false, "leaseSeconds": 15 }));
     assert!(world.record().await.attempt.lease_renewed_at.is_some());
 }
 
 #[tokio::test]
 async fn two_hundred_heartbeats_at_once_are_a_few_statements() {
-    let (heartbeat_window, store_deadline) = (Duration::from_secs(2), Duration::from_secs(30));
-    let world = World::attached().await.with(Config { heartbeat_window, store_deadline, ..quick() });
+    let (heartbeat_batch_window, store_timeout) = (Duration::from_secs(2), Duration::from_secs(30));
+    let world = World::attached().await.with(Config { heartbeat_batch_window, store_timeout, ..quick() });
     let answers = join_all((0..200).map(|_| world.post("heartbeat", ""))).await;
     assert!(answers.iter().all(|answer| answer.status == 200));
     assert!(world.store.batches.load(Ordering::SeqCst) <= 3);

@@ -35,7 +35,7 @@ fn counted(world: &World, metric: &str) -> u64 {
 async fn a_database_that_is_started_anew_costs_no_worker_an_answer() {
     let mut server = Server::start(&[]);
     // Long enough for a server that has to recover on a busy machine.
-    let config = Config { store_deadline: Duration::from_secs(30), ..Config::default() };
+    let config = Config { store_timeout: Duration::from_secs(30), ..Config::default() };
     let world = attached(&server.database().await, config).await;
     let serving = start(&world).await;
     until("it beats", || world.gateway.is_ready()).await;
@@ -58,7 +58,12 @@ async fn a_database_that_is_started_anew_costs_no_worker_an_answer() {
 async fn a_database_that_stalls_is_not_waited_for_by_more_callers_than_may() {
     let server = Server::start(&[]);
     let url = server.database().await;
-    let config = Config { askers: 4, calls_per_run: 64, store_deadline: Duration::from_secs(3), ..quick() };
+    let config = Config {
+        max_store_calls: 4,
+        max_calls_per_run: 64,
+        store_timeout: Duration::from_secs(3),
+        ..quick()
+    };
     let world = attached(&url, config).await;
     let mut stall = PgConnection::connect(&url).await.unwrap();
     stall.execute("BEGIN; LOCK TABLE runs IN ACCESS EXCLUSIVE MODE").await.unwrap();
@@ -69,15 +74,18 @@ async fn a_database_that_stalls_is_not_waited_for_by_more_callers_than_may() {
         (answer, began.elapsed())
     }));
     let answers = callers.await;
-    let (crowded, waited): (Vec<_>, Vec<_>) =
-        answers.iter().partition(|(answer, _)| answer.detail().contains("has done nothing"));
-    assert_eq!((crowded.len(), waited.len()), (16, 4));
+    let (rejected, waited): (Vec<_>, Vec<_>) =
+        answers.iter().partition(|(answer, _)| answer.detail().contains("had no effect"));
+    assert_eq!((rejected.len(), waited.len()), (16, 4));
     for (answer, after) in &answers {
         assert_eq!((answer.status, answer.code().as_str()), (503, "UNAVAILABLE"));
-        assert!(*after < Config::default().store_deadline, "{after:?}");
+        assert!(*after < Config::default().store_timeout, "{after:?}");
     }
-    assert!(crowded.iter().all(|(_, after)| *after < Duration::from_millis(2_500)), "they were told at once");
-    assert_eq!(counted(&world, r#"gateway_store_failures_total{failure="crowded"}"#), 16);
+    assert!(
+        rejected.iter().all(|(_, after)| *after < Duration::from_millis(2_500)),
+        "they were refused at once"
+    );
+    assert_eq!(counted(&world, r#"gateway_store_failures_total{failure="rejected"}"#), 16);
     assert_eq!(counted(&world, r#"gateway_store_failures_total{failure="timeout"}"#), 4);
 
     stall.execute("ROLLBACK").await.unwrap();
@@ -89,7 +97,7 @@ async fn a_database_that_stalls_is_not_waited_for_by_more_callers_than_may() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn before_a_database_that_has_been_away_for_a_while_no_call_waits() {
     let server = Server::start(&[]);
-    let config = Config { store_deadline: Duration::from_secs(30), ..Config::default() };
+    let config = Config { store_timeout: Duration::from_secs(30), ..Config::default() };
     let world = attached(&server.database().await, config).await;
     drop(server);
     let began = Instant::now();

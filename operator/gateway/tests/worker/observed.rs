@@ -109,7 +109,7 @@ async fn the_page_of_metrics_names_each_of_them_and_no_other() {
 #[tokio::test]
 async fn every_failure_of_the_store_is_counted_from_0_on() {
     let text = metrics(&World::new().await);
-    for failure in ["unavailable", "timeout", "corrupt", "crowded", "unfit"] {
+    for failure in ["unavailable", "timeout", "corrupt", "rejected", "unusable"] {
         let line = format!("dalsegno_gateway_store_failures_total{{failure=\"{failure}\"}} 0\n");
         assert!(text.contains(&line), "{line}\n{text}");
     }
@@ -163,7 +163,7 @@ async fn the_log_names_the_run_and_holds_no_token_no_instance_no_key_and_no_payl
         .collect();
     let count = |message| of_this_run.iter().filter(|line| line["fields"]["message"] == message).count();
     assert_eq!(
-        (count("answered"), count("refused"), count("the store failed")),
+        (count("answered"), count("refused"), count("the store call failed")),
         (3, 5, 2),
         "{of_this_run:#?}"
     );

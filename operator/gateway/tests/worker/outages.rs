@@ -45,7 +45,7 @@ async fn a_store_that_does_not_answer_is_not_waited_for_longer_than_the_deadline
     for (path, body) in CALLS {
         let started = Instant::now();
         assert_eq!(call(&world, path, body).await.code(), "UNAVAILABLE", "{path}");
-        assert!(started.elapsed() < Config::default().store_deadline, "{path}");
+        assert!(started.elapsed() < Config::default().store_timeout, "{path}");
     }
 }
 
@@ -67,7 +67,7 @@ async fn a_state_that_cannot_be_rebuilt_is_no_outage_and_the_worker_exits() {
     for answer in [world.attach("pod-1", INSTANCE).await, world.get("state").await] {
         assert_eq!((answer.status, answer.code().as_str()), (409, "CHECKPOINT_CORRUPT"));
         assert!(
-            answer.detail().contains("exit: if the next attempt needs it too, the operator holds"),
+            answer.detail().contains("exit: if the next attempt needs the data too, the operator holds"),
             "{}",
             answer.detail()
         );

@@ -141,14 +141,14 @@ async fn a_person_writes_nothing() {
 
 #[tokio::test]
 async fn no_more_people_read_at_once_than_may_and_workers_do_not_wait_for_them() {
-    let world = worked().await.with(Config { readers: 0, ..quick() });
+    let world = worked().await.with(Config { max_user_calls: 0, ..quick() });
     assert_eq!(world.read("ada", "shop/agentruns/nightly/state").await.code(), "UNAVAILABLE");
     world.get("state").await.ok();
 }
 
 #[tokio::test]
 async fn one_person_takes_no_more_than_half_of_the_places_for_people() {
-    let world = worked().await.with(Config { readers: 4, ..quick() });
+    let world = worked().await.with(Config { max_user_calls: 4, ..quick() });
     let state = "shop/agentruns/nightly/state";
     let stream = || {
         let request = axum::http::Request::builder()

@@ -77,19 +77,19 @@ async fn a_gateway_that_cannot_beat_any_more_ends() {
     until("it becomes ready", || world.gateway.is_ready()).await;
     world.store.set(Fault::Panics);
     let ended = serving.ends().await.unwrap_err();
-    assert!(ended.to_string().starts_with("the beat of the gateway: "), "{ended}");
+    assert!(ended.to_string().starts_with("the gateway heartbeat has stopped: "), "{ended}");
 }
 
 #[tokio::test]
 async fn a_gateway_that_cannot_hear_heartbeats_any_more_ends() {
-    let seldom = Config { beat_period: Duration::from_secs(60), ..quick() };
+    let seldom = Config { gateway_heartbeat_interval: Duration::from_secs(60), ..quick() };
     let world = World::attached().await.with(seldom);
     let serving = start(&world).await;
     until("it has beaten", || world.gateway.is_ready()).await;
     world.store.set(Fault::Panics);
     let _ = post(&world, serving.address, "heartbeat", "").await;
     let ended = serving.ends().await.unwrap_err();
-    assert!(ended.to_string().starts_with("the gathering of heartbeats: "), "{ended}");
+    assert!(ended.to_string().starts_with("the batching of heartbeats has stopped"), "{ended}");
 }
 
 #[tokio::test]
@@ -133,7 +133,7 @@ async fn a_call_under_way_is_answered_before_the_gateway_stops() {
 #[tokio::test]
 async fn a_call_that_does_not_end_is_dropped_at_the_limit() {
     let limit = Duration::from_millis(200);
-    let slow = Config { store_deadline: Duration::from_secs(60), shutdown_limit: limit, ..quick() };
+    let slow = Config { store_timeout: Duration::from_secs(60), shutdown_timeout: limit, ..quick() };
     let world = World::attached().await.with(slow);
     let serving = start(&world).await;
     world.store.set(Fault::Hangs);
@@ -175,7 +175,7 @@ async fn a_connection_that_sends_nothing_does_not_hold_the_gateway_up() {
     serving.stop.send(()).unwrap();
     let started = Instant::now();
     serving.ended.await.unwrap().unwrap();
-    assert!(started.elapsed() < quick().shutdown_limit + Duration::from_secs(5));
+    assert!(started.elapsed() < quick().shutdown_timeout + Duration::from_secs(5));
 }
 
 #[tokio::test]
@@ -225,23 +225,23 @@ async fn closed(mut connection: TcpStream) {
 
 #[tokio::test]
 async fn a_head_that_does_not_come_whole_is_not_waited_for_and_others_are_served_meanwhile() {
-    let head_deadline = Duration::from_secs(1);
-    let world = World::attached().await.with(Config { head_deadline, ..quick() });
+    let header_read_timeout = Duration::from_secs(1);
+    let world = World::attached().await.with(Config { header_read_timeout, ..quick() });
     let serving = start(&world).await;
     let started = Instant::now();
     let mut slow = TcpStream::connect(serving.address).await.unwrap();
     slow.write_all(b"POST /v1/runs/x/heartbeat HTTP/1.1\r\nHost: gate").await.unwrap();
     let (answer, ()) = tokio::join!(post(&world, serving.address, "heartbeat", ""), closed(slow));
     assert!(answer.unwrap().starts_with("HTTP/1.1 200"));
-    assert!(started.elapsed() >= head_deadline / 2, "{:?}", started.elapsed());
+    assert!(started.elapsed() >= header_read_timeout / 2, "{:?}", started.elapsed());
     serving.stop.send(()).unwrap();
     serving.ended.await.unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn idle_connections_give_their_places_to_those_that_wait() {
-    let head_deadline = Duration::from_secs(1);
-    let world = World::attached().await.with(Config { head_deadline, connections: 2, ..quick() });
+    let header_read_timeout = Duration::from_secs(1);
+    let world = World::attached().await.with(Config { header_read_timeout, max_connections: 2, ..quick() });
     let serving = start(&world).await;
     let started = Instant::now();
     let _idle = [
@@ -250,7 +250,11 @@ async fn idle_connections_give_their_places_to_those_that_wait() {
     ];
     let answer = post(&world, serving.address, "heartbeat", "").await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    assert!(started.elapsed() >= head_deadline / 2, "there was a place at once: {:?}", started.elapsed());
+    assert!(
+        started.elapsed() >= header_read_timeout / 2,
+        "there was a place at once: {:?}",
+        started.elapsed()
+    );
     serving.stop.send(()).unwrap();
     serving.ended.await.unwrap().unwrap();
 }
@@ -261,16 +265,16 @@ const PATIENT: Duration = Duration::from_secs(20);
 const LARGE: usize = 3 << 20;
 
 /// A worker that has committed a large state, before a gateway that has room for this one answer, and for one body.
-async fn large(stall_limit: Duration, follow_limit: Duration) -> World {
-    let config = Config { stall_limit, follow_limit, ..quick() };
+async fn large(write_timeout: Duration, max_response_duration: Duration) -> World {
+    let config = Config { write_timeout, max_response_duration, ..quick() };
     let world = World::attached().await.with(config.clone());
     let state = format!("\"{}\"", "x".repeat(LARGE));
     world.post("turns/1", commit(1, &state)).await.ok();
     // Events that need a place of their own.
     let events = json!({ "commitId": Uuid::from_u128(2), "events": ["x".repeat(1_000)] });
     world.post("turns/2", events.to_string()).await.ok();
-    let answer_budget = world.get("state").await.text.len();
-    world.with(Config { answer_budget, body_budget: 2 * LARGE, ..config })
+    let max_response_bytes = world.get("state").await.text.len();
+    world.with(Config { max_response_bytes, max_request_bytes: 2 * LARGE, ..config })
 }
 
 /// Asks for the state and reads nothing yet.

@@ -483,7 +483,7 @@ async fn whatever_is_sent_at_random_reads_and_changes_nothing_of_another_tenant(
     let mut dice = Dice(StdRng::seed_from_u64(seed));
     let world = World::new().await;
     // There a stream ends soon; a bundle would be cut off.
-    let streaming = world.beside_it(Config { follow_limit: Duration::from_millis(20), ..quick() });
+    let streaming = world.beside_it(Config { max_response_duration: Duration::from_millis(20), ..quick() });
     let bank = Bank::beside(&world).await;
     let (mut round, mut refused, mut accepted) = (0, 0, 0);
     while refused < PROBES {

@@ -14,7 +14,7 @@ async fn an_image_that_is_not_judged_yet_waits_and_then_is_told_to_try_again() {
     let started = Instant::now();
     let answer = world.attach("pod-1", INSTANCE).await;
     assert_eq!((answer.status, answer.code().as_str()), (503, "VERSION_PENDING"));
-    assert!(started.elapsed() >= quick().verdict_wait);
+    assert!(started.elapsed() >= quick().version_verdict_timeout);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
-use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, Person, PodIdentity, router};
+use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, PodIdentity, RunName, User, router};
 use dalsegno_store::{
     Class, Created, Deadlines, Ending, Identity, LookUp, NewRun, OnPrior, PodRecord, RunId, RunRecord, Store,
     Then, Verdict,
@@ -72,16 +72,16 @@ impl Answer {
 pub fn quick() -> Config {
     let long = Duration::from_secs(20);
     Config {
-        store_deadline: long,
-        record_wait: Duration::from_millis(150),
-        verdict_wait: Duration::from_millis(250),
-        poll: Duration::from_millis(10),
-        body_deadline: long,
-        beat_period: Duration::from_millis(20),
-        shutdown_limit: Duration::from_secs(2),
-        follow_poll: Duration::from_millis(10),
-        follow_idle: Duration::from_millis(50),
-        rejudge: Duration::ZERO,
+        store_timeout: long,
+        pod_record_timeout: Duration::from_millis(150),
+        version_verdict_timeout: Duration::from_millis(250),
+        poll_interval: Duration::from_millis(10),
+        body_read_timeout: long,
+        gateway_heartbeat_interval: Duration::from_millis(20),
+        shutdown_timeout: Duration::from_secs(2),
+        stream_poll_interval: Duration::from_millis(10),
+        stream_keepalive_interval: Duration::from_millis(50),
+        reauthorize_interval: Duration::ZERO,
         ..Config::default()
     }
 }
@@ -89,18 +89,22 @@ pub fn quick() -> Config {
 /// Soon gives up a store that does not answer, and a body that does not come.
 pub fn hasty() -> Config {
     let soon = Duration::from_millis(300);
-    Config { store_deadline: soon, body_deadline: soon, ..quick() }
+    Config { store_timeout: soon, body_read_timeout: soon, ..quick() }
 }
 
 /// Waits for bodies and a store that take their time with many bytes.
 pub fn unhurried() -> Config {
     let long = Duration::from_secs(60);
-    Config { store_deadline: long, body_deadline: long, ..Config::default() }
+    Config { store_timeout: long, body_read_timeout: long, ..Config::default() }
 }
 
 /// Waits for the operator as long as no test takes.
 pub fn patient() -> Config {
-    Config { record_wait: Duration::from_secs(60), verdict_wait: Duration::from_secs(60), ..quick() }
+    Config {
+        pod_record_timeout: Duration::from_secs(60),
+        version_verdict_timeout: Duration::from_secs(60),
+        ..quick()
+    }
 }
 
 impl World {
@@ -286,15 +290,16 @@ impl Authenticator for Tokens {
         })
     }
 
-    async fn may_read(&self, token: &str, namespace: &str, _: &str) -> Result<Person, AuthError> {
-        let of = |tenant: Option<&str>| Ok(Person { name: "ada".into(), tenant: tenant.map(Into::into) });
+    async fn may_read(&self, token: &str, run: &RunName) -> Result<User, AuthError> {
+        let of = |tenant: Option<&str>| Ok(User { name: "ada".into(), tenant: tenant.map(Into::into) });
         match token {
-            "ada" if namespace == "shop" => of(Some("uid-shop")),
+            "ada" if run.namespace == "shop" => of(Some("uid-shop")),
             "ada-after-it-was-made-again" => of(Some("uid-later")),
             "ada-after-it-was-deleted" => of(None),
-            "ada" => {
-                Err(AuthError::Denied(format!("ada may not read what runs of {namespace} have committed")))
-            }
+            "ada" => Err(AuthError::Denied(format!(
+                "ada may not read what runs of {} have committed",
+                run.namespace
+            ))),
             "nobody-knows" => Err(AuthError::Unavailable("the API server is away".into())),
             _ => Err(AuthError::Refused("it is not genuine".into())),
         }
