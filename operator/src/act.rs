@@ -248,7 +248,7 @@ mod tests {
         let row = Box::new(ground.store.get_run(id).await.unwrap().unwrap());
         let run = run();
         let small = Sizes { state: Some(1 << 20), ..Sizes::default() };
-        let others = join_all((0..16).map(|_| ground.resumes.take(&small))).await;
+        let others = join_all((0..16).map(|_| ground.resumes.acquire(&small))).await;
         let mut verifying = Box::pin(perform(&*ground, &run, Effect::VerifyHead(row)));
         assert!(timeout(Duration::from_millis(300), &mut verifying).await.is_err(), "there is none");
         drop(others);

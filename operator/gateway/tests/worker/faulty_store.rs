@@ -1,4 +1,4 @@
-//! The real store, behind a switch.
+//! A real store with injected faults.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,43 +12,55 @@ use jiff::Timestamp;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-/// What becomes of the next calls.
+/// What action to the next calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
     Fails,
     Hangs,
     Panics,
-    /// Only the state cannot be rebuilt.
+    /// Only reading a state fails, as for a damaged one.
     Corrupt,
 }
 
-/// A store whose answers can be withheld.
-pub struct Faults {
+/// A store whose calls can be made to fail, hang or panic.
+pub struct FaultyStore {
     inner: Arc<dyn Store>,
     fault: Mutex<Fault>,
     released: Notify,
+    /// Batches of heartbeats.
     pub batches: AtomicUsize,
-    pub beats: AtomicUsize,
-    /// Capabilities that were judged apart from a write.
-    pub judged: AtomicUsize,
-    /// What becomes of snapshots alone.
+    pub gateway_heartbeats: AtomicUsize,
+    /// Queries that only check a capability.
+    pub capability_checks: AtomicUsize,
+    /// The fault of snapshots alone.
     snapshots: Mutex<Fault>,
-    /// What becomes of lookups of earlier turns alone.
-    lookups: Mutex<Fault>,
-    /// Happens once the next boundary or state was read.
-    meanwhile: Mutex<Option<BoxFuture<'static, ()>>>,
-    /// Calls that wait in a hang.
+    /// The fault of reads of earlier turns alone.
+    turn_reads: Mutex<Fault>,
+    /// Runs once after the next read of a boundary or a state.
+    after_read: Mutex<Option<BoxFuture<'static, ()>>>,
+    /// Calls that hang now.
     pub waiting: AtomicUsize,
 }
 
-impl Faults {
-    pub fn before(inner: Arc<dyn Store>) -> Self {
+impl FaultyStore {
+    pub fn new(inner: Arc<dyn Store>) -> Self {
         let (fault, released) = (Mutex::new(Fault::None), Notify::new());
-        let (batches, beats, judged, waiting) = Default::default();
-        let [snapshots, lookups] = [const { Mutex::new(Fault::None) }; 2];
-        let meanwhile = Mutex::default();
-        Self { inner, fault, released, batches, beats, judged, snapshots, lookups, meanwhile, waiting }
+        let (batches, gateway_heartbeats, capability_checks, waiting) = Default::default();
+        let [snapshots, turn_reads] = [const { Mutex::new(Fault::None) }; 2];
+        let after_read = Mutex::default();
+        Self {
+            inner,
+            fault,
+            released,
+            batches,
+            gateway_heartbeats,
+            capability_checks,
+            snapshots,
+            turn_reads,
+            after_read,
+            waiting,
+        }
     }
 
     pub fn set(&self, fault: Fault) {
@@ -56,36 +68,36 @@ impl Faults {
         self.released.notify_waiters();
     }
 
-    /// As [`Self::set`], of snapshots alone.
+    /// As [`Self::set`], for snapshots alone.
     pub fn set_snapshots(&self, fault: Fault) {
         *self.snapshots.lock().unwrap() = fault;
         self.released.notify_waiters();
     }
 
-    /// As [`Self::set`], of lookups of earlier turns alone.
-    pub fn set_lookups(&self, fault: Fault) {
-        *self.lookups.lock().unwrap() = fault;
+    /// As [`Self::set`], for reads of earlier turns alone.
+    pub fn set_turn_reads(&self, fault: Fault) {
+        *self.turn_reads.lock().unwrap() = fault;
         self.released.notify_waiters();
     }
 
-    /// Does this once the next boundary or state was read.
-    pub fn set_meanwhile(&self, happens: impl Future<Output = ()> + Send + 'static) {
-        *self.meanwhile.lock().unwrap() = Some(Box::pin(happens));
+    /// Runs this future once, after the next read of a boundary or a state.
+    pub fn run_after_next_read(&self, action: impl Future<Output = ()> + Send + 'static) {
+        *self.after_read.lock().unwrap() = Some(Box::pin(action));
     }
 
     async fn read<T>(&self, answer: Result<T>) -> Result<T> {
-        let happens = self.meanwhile.lock().unwrap().take();
-        if let Some(happens) = happens {
-            happens.await;
+        let action = self.after_read.lock().unwrap().take();
+        if let Some(action) = action {
+            action.await;
         }
         answer
     }
 
-    async fn pass(&self) -> Result<()> {
-        self.meet(&self.fault).await
+    async fn inject_common(&self) -> Result<()> {
+        self.inject(&self.fault).await
     }
 
-    async fn meet(&self, fault: &Mutex<Fault>) -> Result<()> {
+    async fn inject(&self, fault: &Mutex<Fault>) -> Result<()> {
         loop {
             let released = self.released.notified();
             let fault = *fault.lock().unwrap();
@@ -94,7 +106,7 @@ impl Faults {
                 Fault::Panics => panic!("a defect"),
                 Fault::Fails => {
                     return Err(Error::Unavailable {
-                        doing: "being away",
+                        doing: "injecting a fault",
                         source: "no route to host".into(),
                     });
                 }
@@ -107,65 +119,65 @@ impl Faults {
     }
 }
 
-macro_rules! pass {
+macro_rules! forward {
     ($(async fn $name:ident(&self $(, $argument:ident: $kind:ty)*) -> $answer:ty;)*) => {
         #[async_trait]
-        impl Store for Faults {
+        impl Store for FaultyStore {
             async fn beat(&self) -> Result<()> {
-                self.beats.fetch_add(1, Ordering::SeqCst);
-                self.pass().await?;
+                self.gateway_heartbeats.fetch_add(1, Ordering::SeqCst);
+                self.inject_common().await?;
                 self.inner.beat().await
             }
 
             async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
-                self.pass().await?;
+                self.inject_common().await?;
                 if *self.fault.lock().unwrap() == Fault::Corrupt {
-                    let detail = "turn 1 (result): it does not have the hash it must have".into();
+                    let detail = "turn 1 (result): its hash does not match".into();
                     return Err(Error::Corrupt { doing: "rebuilding a state", detail });
                 }
                 if turn.is_some() {
-                    self.meet(&self.lookups).await?;
+                    self.inject(&self.turn_reads).await?;
                 }
                 self.read(self.inner.state(run, turn).await).await
             }
 
             async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
-                self.pass().await?;
+                self.inject_common().await?;
                 self.read(self.inner.boundaries(run, from, to).await).await
             }
 
             async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>> {
-                self.pass().await?;
+                self.inject_common().await?;
                 self.read(self.inner.boundary(run, turn).await).await
             }
 
             async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
                 self.batches.fetch_add(1, Ordering::SeqCst);
-                self.pass().await?;
+                self.inject_common().await?;
                 self.inner.heartbeats(workers).await
             }
 
             async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
-                self.judged.fetch_add(1, Ordering::SeqCst);
-                self.pass().await?;
+                self.capability_checks.fetch_add(1, Ordering::SeqCst);
+                self.inject_common().await?;
                 self.inner.is_current(run, capability).await
             }
 
             async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
-                self.pass().await?;
-                self.meet(&self.snapshots).await?;
+                self.inject_common().await?;
+                self.inject(&self.snapshots).await?;
                 self.inner.snapshot(run).await
             }
 
             $(async fn $name(&self $(, $argument: $kind)*) -> $answer {
-                self.pass().await?;
+                self.inject_common().await?;
                 self.inner.$name($($argument),*).await
             })*
         }
     };
 }
 
-pass! {
+forward! {
     async fn sizes(&self, run: RunId) -> Result<Sizes>;
     async fn rewrap_keys(&self) -> Result<dalsegno_store::keys::Rewrapped>;
     async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded>;

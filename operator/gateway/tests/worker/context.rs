@@ -1,4 +1,4 @@
-//! A gateway before the real store in memory, a run with its first pod, and somebody who knows the tokens.
+//! The test context: a gateway, a real store (in memory unless given), a run with its first pod, and an authenticator.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,22 +15,22 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 use uuid::Uuid;
 
-use crate::faults::Faults;
-use crate::observed::keep_log;
+use crate::faulty_store::FaultyStore;
+use crate::observability::capture_log;
 
 /// Instance of the first attempt's worker.
 pub const INSTANCE: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 /// Instance of the second attempt's worker.
 pub const SECOND: &str = "BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB";
 
-/// Everything that a test needs.
-pub struct World {
-    pub store: Arc<Faults>,
+/// What a test needs.
+pub struct TestContext {
+    pub store: Arc<FaultyStore>,
     pub gateway: Gateway,
     pub run: RunId,
 }
 
-/// An answer, read to its end.
+/// A response with its complete body.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -43,7 +43,7 @@ impl Answer {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
     }
 
-    /// The code of a problem document, once all else about it is as it must be.
+    /// The code of a problem document. Asserts that the document and the headers are well-formed.
     pub fn code(&self) -> String {
         let problem = self.json();
         assert_eq!(self.headers["content-type"], "application/problem+json", "{problem}");
@@ -59,7 +59,7 @@ impl Answer {
         self.json()["detail"].as_str().unwrap().to_owned()
     }
 
-    /// The JSON of a success.
+    /// The JSON of a `200`.
     #[track_caller]
     pub fn ok(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.text);
@@ -68,8 +68,8 @@ impl Answer {
     }
 }
 
-/// Waits as short as a test can bear; for the store, and for bodies, as long as a busy machine may take.
-pub fn quick() -> Config {
+/// Short intervals and time-outs; but the store and request bodies may take as long as on a busy machine.
+pub fn test_config() -> Config {
     let long = Duration::from_secs(20);
     Config {
         store_timeout: long,
@@ -86,59 +86,59 @@ pub fn quick() -> Config {
     }
 }
 
-/// Soon gives up a store that does not answer, and a body that does not come.
-pub fn hasty() -> Config {
+/// Short time-outs for the store and for request bodies.
+pub fn short_timeouts() -> Config {
     let soon = Duration::from_millis(300);
-    Config { store_timeout: soon, body_read_timeout: soon, ..quick() }
+    Config { store_timeout: soon, body_read_timeout: soon, ..test_config() }
 }
 
-/// Waits for bodies and a store that take their time with many bytes.
-pub fn unhurried() -> Config {
+/// Long time-outs for the store and for request bodies, for tests with many bytes.
+pub fn long_timeouts() -> Config {
     let long = Duration::from_secs(60);
     Config { store_timeout: long, body_read_timeout: long, ..Config::default() }
 }
 
-/// Waits for the operator as long as no test takes.
-pub fn patient() -> Config {
+/// An attach waits for the operator longer than any test takes.
+pub fn long_attach_timeouts() -> Config {
     Config {
         pod_record_timeout: Duration::from_secs(60),
         version_verdict_timeout: Duration::from_secs(60),
-        ..quick()
+        ..test_config()
     }
 }
 
-impl World {
-    /// A run whose first pod, `pod-1`, is recorded and judged.
+impl TestContext {
+    /// A run whose first pod, `pod-1`, is recorded and accepted.
     pub async fn new() -> Self {
-        let world = Self::reserved(quick()).await;
-        world.record_pod(1, "pod-1", Some(accepted())).await;
-        world
+        let ctx = Self::reserved(test_config()).await;
+        ctx.record_pod(1, "pod-1", Some(accepted())).await;
+        ctx
     }
 
     /// A run whose first attempt has no pod yet.
     pub async fn reserved(config: Config) -> Self {
         let sqlite = dalsegno_store::sqlite::Sqlite::memory().await.unwrap();
-        Self::before(Arc::new(sqlite), config).await
+        Self::with_store(Arc::new(sqlite), config).await
     }
 
-    /// The same in this store.
-    pub async fn before(store: Arc<dyn Store>, config: Config) -> Self {
-        keep_log();
-        let store = Arc::new(Faults::before(store));
-        let gateway = Gateway::new(store.clone(), Arc::new(Tokens), config);
+    /// As [`Self::reserved`], in this store.
+    pub async fn with_store(store: Arc<dyn Store>, config: Config) -> Self {
+        capture_log();
+        let store = Arc::new(FaultyStore::new(store));
+        let gateway = Gateway::new(store.clone(), Arc::new(TestAuthenticator), config);
         let run = create(&*store, "nightly").await;
         Self { store, gateway, run }
     }
 
-    /// The same run before a gateway of this kind.
-    pub fn with(self, config: Config) -> Self {
-        let gateway = Gateway::new(self.store.clone(), Arc::new(Tokens), config);
+    /// The same run behind a new gateway with this configuration.
+    pub fn with_config(self, config: Config) -> Self {
+        let gateway = Gateway::new(self.store.clone(), Arc::new(TestAuthenticator), config);
         Self { gateway, ..self }
     }
 
-    /// The same run before another gateway of the same store.
-    pub fn beside_it(&self, config: Config) -> Self {
-        Self { store: self.store.clone(), gateway: self.gateway.clone(), run: self.run }.with(config)
+    /// The same run behind a second gateway of the same store.
+    pub fn second_gateway(&self, config: Config) -> Self {
+        Self { store: self.store.clone(), gateway: self.gateway.clone(), run: self.run }.with_config(config)
     }
 
     pub async fn record_pod(&self, attempt: i32, uid: &str, identity: Option<Identity>) {
@@ -147,7 +147,7 @@ impl World {
         self.store.record_pod(self.run, attempt, &pod).await.unwrap();
     }
 
-    /// What the operator does when pod `attempt` is gone: the next attempt, with pod `pod-<attempt + 1>`.
+    /// Ends this attempt as the operator does for a lost pod; the next attempt has the pod `pod-<attempt + 1>`.
     pub async fn lose_pod(&self, attempt: i32) {
         self.reserve_next(attempt).await;
         let next = attempt + 1;
@@ -172,25 +172,25 @@ impl World {
         self.post_as(&format!("token-of-{pod}"), "attach", json!({ "instance": instance }).to_string()).await
     }
 
-    /// A world whose first worker has attached.
+    /// A run whose first worker has attached.
     pub async fn attached() -> Self {
-        let world = Self::new().await;
-        world.attach("pod-1", INSTANCE).await.ok();
-        world
+        let ctx = Self::new().await;
+        ctx.attach("pod-1", INSTANCE).await.ok();
+        ctx
     }
 
-    /// A run of another namespace before the same gateway, its worker attached as this instance.
-    pub async fn beside(&self, namespace: &str, instance: &str) -> Self {
+    /// A run of another namespace behind the same gateway; its worker has attached with this instance.
+    pub async fn other_run(&self, namespace: &str, instance: &str) -> Self {
         let run = create_in(&*self.store, namespace, "nightly").await;
-        let world = Self { store: self.store.clone(), gateway: self.gateway.clone(), run };
-        world.record_pod(1, &format!("pod-of-{namespace}"), Some(accepted())).await;
+        let ctx = Self { store: self.store.clone(), gateway: self.gateway.clone(), run };
+        ctx.record_pod(1, &format!("pod-of-{namespace}"), Some(accepted())).await;
         let token = format!("token-of-pod-of-{namespace}-in-{namespace}");
-        world.post_as(&token, "attach", json!({ "instance": instance }).to_string()).await.ok();
-        world
+        ctx.post_as(&token, "attach", json!({ "instance": instance }).to_string()).await.ok();
+        ctx
     }
 
-    /// What the store knows of the run, but for the times of reading.
-    pub async fn look(&self) -> Value {
+    /// The run's row in the store, without the fields that change with time alone.
+    pub async fn stored_run(&self) -> Value {
         let mut record = serde_json::to_value(self.store.get_run(self.run).await.unwrap().unwrap()).unwrap();
         for time in ["now", "beat"] {
             record.as_object_mut().unwrap().remove(time);
@@ -224,12 +224,12 @@ impl World {
     }
 }
 
-/// Takes up a run `shop/<name>`.
+/// Creates the run `shop/<name>`.
 pub async fn create(store: &dyn Store, name: &str) -> RunId {
     create_as(store, "shop", name, format!("uid-{name}")).await
 }
 
-/// Takes up a run of this namespace.
+/// Creates a run in this namespace.
 pub async fn create_in(store: &dyn Store, namespace: &str, name: &str) -> RunId {
     create_as(store, namespace, name, format!("uid-{namespace}-{name}")).await
 }
@@ -260,20 +260,20 @@ pub fn accepted() -> Identity {
     identity(Verdict::Accepted, "")
 }
 
-/// A commit with this state.
+/// The body of a commit with this state.
 pub fn commit(id: u128, state: &str) -> String {
     format!(r#"{{"commitId":"{}","state":{state}}}"#, Uuid::from_u128(id))
 }
 
-/// Knows `token-of-<pod UID>`, of namespace `shop`, and `token-of-<pod UID>-in-<namespace>`; and `ada`, a person who may
-/// read the runs of `shop`.
-pub struct Tokens;
+/// Accepts `token-of-<pod UID>` for namespace `shop` and `token-of-<pod UID>-in-<namespace>`; and `ada`, a user who may read
+/// the runs of `shop`.
+pub struct TestAuthenticator;
 
 #[async_trait]
-impl Authenticator for Tokens {
+impl Authenticator for TestAuthenticator {
     async fn review(&self, token: &str) -> Result<PodIdentity, AuthError> {
-        if token == "nobody-knows" {
-            return Err(AuthError::Unavailable("the API server is away".into()));
+        if token == "review-fails" {
+            return Err(AuthError::Unavailable("the API server is unavailable".into()));
         }
         if token == "for-another-audience" {
             return Err(AuthError::Refused("its audience is https://kubernetes.default.svc".into()));
@@ -294,13 +294,13 @@ impl Authenticator for Tokens {
         let of = |tenant: Option<&str>| Ok(User { name: "ada".into(), tenant: tenant.map(Into::into) });
         match token {
             "ada" if run.namespace == "shop" => of(Some("uid-shop")),
-            "ada-after-it-was-made-again" => of(Some("uid-later")),
-            "ada-after-it-was-deleted" => of(None),
+            "ada-after-recreation" => of(Some("uid-later")),
+            "ada-after-deletion" => of(None),
             "ada" => Err(AuthError::Denied(format!(
                 "ada may not read what runs of {} have committed",
                 run.namespace
             ))),
-            "nobody-knows" => Err(AuthError::Unavailable("the API server is away".into())),
+            "review-fails" => Err(AuthError::Unavailable("the API server is unavailable".into())),
             _ => Err(AuthError::Refused("it is not genuine".into())),
         }
     }

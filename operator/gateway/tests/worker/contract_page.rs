@@ -1,4 +1,4 @@
-//! `docs/worker-contract.md` says what is true: its commands are run, its tables compared.
+//! Checks `docs/worker-contract.md`: runs its commands and compares its tables with the code.
 
 use std::fs;
 use std::process::Stdio;
@@ -10,14 +10,14 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpListener;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::world::*;
+use crate::context::*;
 
 const CONTRACT: &str = include_str!("../../../../docs/worker-contract.md");
 const LIMITS: &str = include_str!("../../../protocol/src/limits.rs");
-/// Printed after each block, on a line of its own.
+/// Marks the end of each block's output.
 const END: &str = "--- end of block ---";
 
-/// What a page says, in order.
+/// One step of the walk-through.
 #[derive(Debug, PartialEq)]
 enum Step {
     Run(String),
@@ -46,7 +46,7 @@ fn section(title: &str) -> &'static str {
     after.split("\n## ").next().unwrap()
 }
 
-/// A shell that is given one block after the other.
+/// A shell that runs one block after the other.
 struct Shell {
     child: Child,
     commands: ChildStdin,
@@ -73,7 +73,7 @@ impl Shell {
         self.commands.write_all(format!("{block}\necho '{END}'\n").as_bytes()).await.unwrap();
         let mut text = Vec::new();
         loop {
-            let line = self.printed.next_line().await.unwrap().expect("the shell goes on");
+            let line = self.printed.next_line().await.unwrap().expect("the shell has ended");
             if line == END {
                 return text.join("\n");
             }
@@ -82,34 +82,36 @@ impl Shell {
     }
 }
 
-/// Splits a printed answer into its JSON and its status.
+/// Splits printed output into JSON and HTTP status.
 fn answer(printed: &str) -> (Value, &str) {
     let (body, status) = printed.trim_end().rsplit_once('\n').unwrap_or_else(|| panic!("{printed}"));
     (serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {printed}")), status)
 }
 
-/// Whether two answers are alike, where `"…"` is like any string.
-fn alike(expected: &Value, found: &Value) -> bool {
+/// Whether an answer matches the documented one, in which `"…"` matches any string.
+fn matches_documented(expected: &Value, found: &Value) -> bool {
     match (expected, found) {
         (Value::String(any), Value::String(_)) if any == "…" => true,
         (Value::Object(expected), Value::Object(found)) => {
             expected.len() == found.len()
-                && expected.iter().all(|(key, value)| found.get(key).is_some_and(|found| alike(value, found)))
+                && expected
+                    .iter()
+                    .all(|(key, value)| found.get(key).is_some_and(|found| matches_documented(value, found)))
         }
         (Value::Array(expected), Value::Array(found)) => {
-            expected.len() == found.len() && expected.iter().zip(found).all(|(a, b)| alike(a, b))
+            expected.len() == found.len() && expected.iter().zip(found).all(|(a, b)| matches_documented(a, b))
         }
         _ => expected == found,
     }
 }
 
 #[tokio::test]
-async fn the_walk_through_prints_what_the_page_says() {
-    let world = World::new().await;
+async fn the_documented_commands_print_the_documented_answers() {
+    let ctx = TestContext::new().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/v1/runs/{}", listener.local_addr().unwrap(), world.run);
-    tokio::spawn(serve(listener, world.gateway.clone(), std::future::pending()));
-    let token_file = std::env::temp_dir().join(format!("dalsegno-walk-{}", world.run));
+    let url = format!("http://{}/v1/runs/{}", listener.local_addr().unwrap(), ctx.run);
+    tokio::spawn(serve(listener, ctx.gateway.clone(), std::future::pending()));
+    let token_file = std::env::temp_dir().join(format!("dalsegno-walk-{}", ctx.run));
     fs::write(&token_file, "token-of-pod-1\n").unwrap();
 
     let mut shell = Shell::start(&url, token_file.to_str().unwrap());
@@ -120,12 +122,12 @@ async fn the_walk_through_prints_what_the_page_says() {
             Step::Run(block) => printed = shell.run(&block).await,
             Step::Expect(block) => {
                 let ((expected, status), (found, found_status)) = (answer(&block), answer(&printed));
-                assert_eq!(found_status, status, "{printed}\nthe page says:\n{block}");
-                assert!(alike(&expected, &found), "{found:#}\nthe page says:\n{expected:#}");
+                assert_eq!(found_status, status, "{printed}\nthe page:\n{block}");
+                assert!(matches_documented(&expected, &found), "{found:#}\nthe page:\n{expected:#}");
                 compared += 1;
             }
             Step::PodIsDeleted => {
-                world.lose_pod(1).await;
+                ctx.lose_pod(1).await;
                 fs::write(&token_file, "token-of-pod-2\n").unwrap();
             }
         }
@@ -136,7 +138,7 @@ async fn the_walk_through_prints_what_the_page_says() {
     assert!(shell.child.wait().await.unwrap().success());
 }
 
-/// The rows of a section's table, cell by cell, without its head.
+/// The cells of a section's table, without its header.
 fn rows(title: &str) -> Vec<Vec<String>> {
     let table = section(title).lines().filter(|line| line.starts_with("| `"));
     let cells =
@@ -145,7 +147,7 @@ fn rows(title: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn the_table_of_refusals_is_that_of_the_protocol() {
+fn the_documented_codes_match_the_protocol() {
     let table: Vec<_> = rows("Refusals").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
     let codes: Vec<_> = Code::ALL.iter().map(|code| (code.to_string(), code.status().to_string())).collect();
     assert_eq!(table, codes);
@@ -155,7 +157,7 @@ fn the_table_of_refusals_is_that_of_the_protocol() {
 }
 
 #[test]
-fn the_table_of_limits_is_that_of_the_protocol() {
+fn the_documented_limits_match_the_protocol() {
     let limits = [
         ("BODY_BYTES", Limits::BODY_BYTES as i64),
         ("ATTACH_BYTES", Limits::ATTACH_BYTES as i64),
@@ -193,7 +195,7 @@ fn the_table_of_limits_is_that_of_the_protocol() {
 }
 
 #[test]
-fn the_environment_is_that_of_the_protocol() {
+fn the_documented_environment_matches_the_protocol() {
     use dalsegno_protocol::env;
     let names: Vec<_> = rows("The environment").into_iter().map(|row| row[0].clone()).collect();
     let all = [env::URL, env::TOKEN_FILE, env::INPUT_FILE, env::RUN, env::ATTEMPT, env::TERMINATION_LOG];

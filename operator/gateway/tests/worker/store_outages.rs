@@ -1,11 +1,11 @@
-//! The store is away, or the gateway has a defect.
+//! The store is unavailable, or the gateway has a defect.
 
 use std::time::Instant;
 
 use dalsegno_gateway::Config;
 
-use crate::faults::Fault;
-use crate::world::*;
+use crate::context::*;
+use crate::faulty_store::Fault;
 
 const CALLS: [(&str, &str); 9] = [
     ("turns/1", r#"{"commitId":"00000000-0000-0000-0000-000000000001","state":1}"#),
@@ -19,52 +19,52 @@ const CALLS: [(&str, &str); 9] = [
     ("attach", r#"{"instance":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}"#),
 ];
 
-async fn call(world: &World, path: &str, body: &'static str) -> Answer {
+async fn call(ctx: &TestContext, path: &str, body: &'static str) -> Answer {
     let bearer = if path == "attach" { "token-of-pod-1" } else { INSTANCE };
-    world.post_as(bearer, path, body).await
+    ctx.post_as(bearer, path, body).await
 }
 
 #[tokio::test]
-async fn while_the_store_fails_every_call_says_to_send_the_same_bytes_again() {
-    let world = World::attached().await;
-    world.store.set(Fault::Fails);
+async fn every_call_may_be_retried_while_the_store_is_unavailable() {
+    let ctx = TestContext::attached().await;
+    ctx.store.set(Fault::Fails);
     for (path, body) in CALLS {
-        let answer = call(&world, path, body).await;
+        let answer = call(&ctx, path, body).await;
         assert_eq!((answer.status, answer.code().as_str()), (503, "UNAVAILABLE"), "{path}");
         assert!(answer.detail().contains("send the same bytes again"), "{}", answer.detail());
     }
-    assert_eq!(world.get("state").await.code(), "UNAVAILABLE");
-    world.store.set(Fault::None);
-    assert_eq!(call(&world, "turns/1", CALLS[0].1).await.ok()["result"], "ok");
+    assert_eq!(ctx.get("state").await.code(), "UNAVAILABLE");
+    ctx.store.set(Fault::None);
+    assert_eq!(call(&ctx, "turns/1", CALLS[0].1).await.ok()["result"], "ok");
 }
 
 #[tokio::test]
-async fn a_store_that_does_not_answer_is_not_waited_for_longer_than_the_deadline() {
-    let world = World::attached().await.with(hasty());
-    world.store.set(Fault::Hangs);
+async fn calls_to_a_store_that_does_not_answer_time_out() {
+    let ctx = TestContext::attached().await.with_config(short_timeouts());
+    ctx.store.set(Fault::Hangs);
     for (path, body) in CALLS {
         let started = Instant::now();
-        assert_eq!(call(&world, path, body).await.code(), "UNAVAILABLE", "{path}");
+        assert_eq!(call(&ctx, path, body).await.code(), "UNAVAILABLE", "{path}");
         assert!(started.elapsed() < Config::default().store_timeout, "{path}");
     }
 }
 
 #[tokio::test]
-async fn a_defect_is_an_answer_too() {
-    let world = World::attached().await;
-    world.store.set(Fault::Panics);
-    let answer = world.post("turns/1", CALLS[0].1).await;
+async fn a_panic_is_answered_with_a_problem() {
+    let ctx = TestContext::attached().await;
+    ctx.store.set(Fault::Panics);
+    let answer = ctx.post("turns/1", CALLS[0].1).await;
     assert_eq!((answer.status, answer.code().as_str()), (500, "INTERNAL"));
-    world.store.set(Fault::None);
-    assert_eq!(world.post("turns/1", CALLS[0].1).await.ok()["result"], "ok");
+    ctx.store.set(Fault::None);
+    assert_eq!(ctx.post("turns/1", CALLS[0].1).await.ok()["result"], "ok");
 }
 
 #[tokio::test]
-async fn a_state_that_cannot_be_rebuilt_is_no_outage_and_the_worker_exits() {
-    let world = World::attached().await;
-    world.post("turns/1", CALLS[0].1).await.ok();
-    world.store.set(Fault::Corrupt);
-    for answer in [world.attach("pod-1", INSTANCE).await, world.get("state").await] {
+async fn a_state_that_cannot_be_rebuilt_is_checkpoint_corrupt_and_not_unavailable() {
+    let ctx = TestContext::attached().await;
+    ctx.post("turns/1", CALLS[0].1).await.ok();
+    ctx.store.set(Fault::Corrupt);
+    for answer in [ctx.attach("pod-1", INSTANCE).await, ctx.get("state").await] {
         assert_eq!((answer.status, answer.code().as_str()), (409, "CHECKPOINT_CORRUPT"));
         assert!(
             answer.detail().contains("exit: if the next attempt needs the data too, the operator holds"),

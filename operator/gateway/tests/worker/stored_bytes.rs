@@ -1,6 +1,6 @@
-//! How many bytes a run costs: in proportion to what its turns bring, not to how often they say it.
+//! The bytes that a run takes in the store grow with what its turns change, not with the size of each commit.
 //!
-//! Through the whole gateway, into a file; the words are pseudo-random from a fixed seed, so the figures stay as they are.
+//! The whole gateway writes into a file. The text is pseudo-random from a fixed seed, so the figures do not vary.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use dalsegno_store::sqlite::Sqlite;
 use sqlx::{Connection, SqliteConnection};
 use uuid::Uuid;
 
-use crate::world::*;
+use crate::context::*;
 
-/// Turns of the run.
+/// Number of turns.
 const TURNS: u128 = 200;
 
-/// Bytes that a turn adds to the state: one megabyte in all.
+/// Bytes that each turn adds to the state: 1 MiB in all.
 const TURN_BYTES: usize = (1 << 20) / TURNS as usize;
 
-/// An agent that writes as models do: common words often, rare ones seldom.
-struct Author {
+/// Generates text with the word frequencies of a model's output: some words often, most rarely.
+struct TextGenerator {
     seed: u64,
 }
 
-impl Author {
+impl TextGenerator {
     /// One message of a transcript.
     fn message(&mut self, turn: u128) -> String {
         let mut text = String::new();
@@ -35,7 +35,7 @@ impl Author {
         format!(r#"{{"id":"msg_{:016x}","role":"{role}","content":"{}"}}"#, self.next(), text.trim_end())
     }
 
-    /// One of 4,096 words, the lower ones far more often.
+    /// One of 4,096 words; words of low rank are far more frequent.
     fn word(&mut self) -> String {
         let rank = (self.next() % 4_096) * (self.next() % 4_096) / 4_096;
         let mut letters = rank.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -54,28 +54,31 @@ impl Author {
     }
 }
 
-/// Commits a transcript that grows by one message a turn, as these bodies bring it. Bytes that are kept.
-async fn kept(body: impl Fn(&[String]) -> String) -> [i64; 3] {
+/// Commits a transcript that grows by one message per turn, with the fields that `body` makes of it. Returns the bytes stored
+/// in boundaries, snapshots and chunks.
+async fn bytes_stored(body: impl Fn(&[String]) -> String) -> [i64; 3] {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("runs.db");
     Sqlite::migrate(&path).await.unwrap();
-    let world =
-        World::before(Arc::new(Sqlite::open(&path).await.unwrap()), dalsegno_gateway::Config::default())
-            .await;
-    world.record_pod(1, "pod-1", Some(accepted())).await;
-    world.attach("pod-1", INSTANCE).await.ok();
-    let mut author = Author { seed: 7 };
+    let ctx = TestContext::with_store(
+        Arc::new(Sqlite::open(&path).await.unwrap()),
+        dalsegno_gateway::Config::default(),
+    )
+    .await;
+    ctx.record_pod(1, "pod-1", Some(accepted())).await;
+    ctx.attach("pod-1", INSTANCE).await.ok();
+    let mut generator = TextGenerator { seed: 7 };
     let mut transcript = Vec::new();
     for turn in 1..=TURNS {
-        transcript.push(author.message(turn));
+        transcript.push(generator.message(turn));
         let body = format!(r#"{{"commitId":"{}",{}}}"#, Uuid::from_u128(turn), body(&transcript));
-        world.post(&format!("turns/{turn}"), body).await.ok();
+        ctx.post(&format!("turns/{turn}"), body).await.ok();
         if turn % 10 == 1 {
-            // The gateway's own task comes to it sooner or later; here it is always on time.
-            world.store.snapshot(world.run).await.unwrap();
+            // The gateway's task makes snapshots at varying times. This one makes the figures repeatable.
+            ctx.store.snapshot(ctx.run).await.unwrap();
         }
     }
-    let state = world.get("state").await.text;
+    let state = ctx.get("state").await.text;
     assert!(state.len() > 1_000_000 && state.contains(transcript[0].as_str()), "{} bytes", state.len());
     bytes(&path).await
 }
@@ -94,8 +97,8 @@ async fn bytes(path: &Path) -> [i64; 3] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_turns_of_channel_deltas_cost_less_than_twice_the_state() {
-    let sums = kept(|transcript| {
+async fn two_hundred_turns_of_channel_deltas_take_less_than_twice_the_state() {
+    let sums = bytes_stored(|transcript| {
         format!(r#""channels":{{"append":{{"messages":[{{"json":{}}}]}}}}"#, transcript.last().unwrap())
     })
     .await;
@@ -104,8 +107,9 @@ async fn two_hundred_turns_of_channel_deltas_cost_less_than_twice_the_state() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_turns_of_whole_states_cost_less_than_three_times_the_last() {
-    let sums = kept(|transcript| format!(r#""state":{{"messages":[{}]}}"#, transcript.join(","))).await;
-    eprintln!("whole states: [boundaries, snapshots, chunks] = {sums:?}");
+async fn two_hundred_turns_of_full_states_take_less_than_three_times_the_last_one() {
+    let sums =
+        bytes_stored(|transcript| format!(r#""state":{{"messages":[{}]}}"#, transcript.join(","))).await;
+    eprintln!("full states: [boundaries, snapshots, chunks] = {sums:?}");
     assert!(sums.iter().sum::<i64>() <= 3_000_000, "{sums:?}");
 }

@@ -1,4 +1,4 @@
-//! What an administrator sees: counts without names, logs without secrets.
+//! Metrics and logs: no run in a label, no secret in a line.
 
 use std::io::Write;
 use std::str::FromStr as _;
@@ -17,14 +17,14 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use uuid::Uuid;
 
-use crate::faults::Fault;
+use crate::context::*;
+use crate::faulty_store::Fault;
 use crate::forged;
-use crate::world::*;
 
 const METRICS: &str = include_str!("../../../../docs/metrics.md");
 const SOURCE: &str = include_str!("../../src/metrics.rs");
 
-/// What the gateways of all these tests have logged.
+/// The log of all gateways in this process.
 static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 struct Log;
@@ -39,8 +39,8 @@ impl Write for Log {
     }
 }
 
-/// Keeps the log of this process, all levels of it; called before the first gateway is made.
-pub fn keep_log() {
+/// Captures the log of this process at all levels. Call it before the first gateway is created.
+pub fn capture_log() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let all = Targets::new().with_default(LevelFilter::DEBUG).with_target("dalsegno", LevelFilter::TRACE);
@@ -53,16 +53,16 @@ fn logged() -> String {
     String::from_utf8(LOG.lock().unwrap().clone()).unwrap()
 }
 
-/// What `/metrics` would say.
-fn metrics(world: &World) -> String {
+/// The text of `/metrics`.
+fn metrics(ctx: &TestContext) -> String {
     let mut registry = Registry::with_prefix("dalsegno");
-    world.gateway.register(&mut registry);
+    ctx.gateway.register(&mut registry);
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     text
 }
 
-/// Name, type and labels of every metric, as the text for Prometheus has them.
+/// Name, type and labels of every metric in the exported text.
 fn registered(text: &str) -> Vec<(String, String, Vec<String>)> {
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     let mut found: Vec<_> = types
@@ -79,7 +79,7 @@ fn registered(text: &str) -> Vec<(String, String, Vec<String>)> {
     found
 }
 
-/// The same, from a section of the page.
+/// The same, from a section of docs/metrics.md.
 fn documented(title: &str) -> Vec<(String, String, Vec<String>)> {
     let (_, section) = METRICS.split_once(&format!("\n## {title}\n")).unwrap();
     let rows = section.split("\n## ").next().unwrap().lines().filter(|line| line.starts_with("| `"));
@@ -95,20 +95,20 @@ fn documented(title: &str) -> Vec<(String, String, Vec<String>)> {
 }
 
 #[tokio::test]
-async fn the_page_of_metrics_names_each_of_them_and_no_other() {
-    let world = World::attached().await;
-    world.post("turns/1", commit(1, "1")).await.ok();
-    world.store.set(Fault::Fails);
-    world.post("turns/2", commit(2, "1")).await;
-    let registered = registered(&metrics(&world));
-    // One that has never counted is not in the text.
+async fn the_documented_metrics_match_the_registered_ones() {
+    let ctx = TestContext::attached().await;
+    ctx.post("turns/1", commit(1, "1")).await.ok();
+    ctx.store.set(Fault::Fails);
+    ctx.post("turns/2", commit(2, "1")).await;
+    let registered = registered(&metrics(&ctx));
+    // A labelled metric that has not counted yet is not exported, so the calls above must touch every metric.
     assert_eq!(registered.len(), SOURCE.matches("registry.register").count(), "{registered:#?}");
     assert_eq!(documented("Gateway"), registered);
 }
 
 #[tokio::test]
-async fn every_failure_of_the_store_is_counted_from_0_on() {
-    let text = metrics(&World::new().await);
+async fn every_kind_of_store_failure_is_exported_from_0() {
+    let text = metrics(&TestContext::new().await);
     for failure in ["unavailable", "timeout", "corrupt", "rejected", "unusable"] {
         let line = format!("dalsegno_gateway_store_failures_total{{failure=\"{failure}\"}} 0\n");
         assert!(text.contains(&line), "{line}\n{text}");
@@ -117,12 +117,12 @@ async fn every_failure_of_the_store_is_counted_from_0_on() {
 
 #[tokio::test]
 async fn calls_are_counted_by_kind_and_code_and_never_by_run() {
-    let world = World::attached().await;
-    world.post("turns/1", commit(1, "1")).await.ok();
-    world.post("turns/1", commit(1, "1")).await.ok();
-    world.post("turns/9", commit(2, "1")).await;
-    world.post("nothing", "").await;
-    let text = metrics(&world);
+    let ctx = TestContext::attached().await;
+    ctx.post("turns/1", commit(1, "1")).await.ok();
+    ctx.post("turns/1", commit(1, "1")).await.ok();
+    ctx.post("turns/9", commit(2, "1")).await;
+    ctx.post("nothing", "").await;
+    let text = metrics(&ctx);
     for line in [
         r#"dalsegno_gateway_requests_total{call="attach",code="OK"} 1"#,
         r#"dalsegno_gateway_requests_total{call="turn",code="OK"} 2"#,
@@ -134,28 +134,28 @@ async fn calls_are_counted_by_kind_and_code_and_never_by_run() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
-    assert!(!text.contains(&world.run.to_string()) && !text.contains("nightly"));
+    assert!(!text.contains(&ctx.run.to_string()) && !text.contains("nightly"));
 }
 
 #[tokio::test]
-async fn the_log_names_the_run_and_holds_no_token_no_instance_no_key_and_no_payload() {
-    let world = World::new().await;
-    world.attach("pod-1", INSTANCE).await.ok();
-    world.attach("pod-1", SECOND).await;
-    world.post("turns/1", commit(1, r#"{"word":"secret-payload"}"#)).await.ok();
-    world.post("turns/1", commit(1, r#"{"word":"secret-payload",}"#)).await;
-    world.post("turns/1", r#"{"commitId":"secret-payload"}"#).await;
+async fn the_log_contains_the_run_and_no_token_instance_key_or_payload() {
+    let ctx = TestContext::new().await;
+    ctx.attach("pod-1", INSTANCE).await.ok();
+    ctx.attach("pod-1", SECOND).await;
+    ctx.post("turns/1", commit(1, r#"{"word":"secret-payload"}"#)).await.ok();
+    ctx.post("turns/1", commit(1, r#"{"word":"secret-payload",}"#)).await;
+    ctx.post("turns/1", r#"{"commitId":"secret-payload"}"#).await;
     let claim = json!({ "claimId": Uuid::nil(), "policy": "ask", "key": "secret-key" }).to_string();
-    world.post("calls/pay/claim", claim.clone()).await.ok();
-    world.store.set(Fault::Fails);
-    world.post("calls/pay/claim", claim).await;
-    world.post("turns/2", commit(2, r#""secret-payload""#)).await;
+    ctx.post("calls/pay/claim", claim.clone()).await.ok();
+    ctx.store.set(Fault::Fails);
+    ctx.post("calls/pay/claim", claim).await;
+    ctx.post("turns/2", commit(2, r#""secret-payload""#)).await;
 
     let text = logged();
     for secret in [INSTANCE, SECOND, "token-of", "secret"] {
         assert!(!text.contains(secret), "{secret}\n{text}");
     }
-    let run = world.run.to_string();
+    let run = ctx.run.to_string();
     let of_this_run: Vec<Value> = text
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -169,14 +169,14 @@ async fn the_log_names_the_run_and_holds_no_token_no_instance_no_key_and_no_payl
     );
 }
 
-/// In whatever a worker can choose.
+/// A word in every field whose content a worker can choose.
 const CANARY: &str = "canary-7c1e";
 
-/// Makes calls of all kinds, each full of the canary.
-async fn sing(world: &World) -> Vec<Answer> {
+/// Makes calls of all kinds, with the canary in every field.
+async fn send_canaries(ctx: &TestContext) -> Vec<Answer> {
     let id = |n: u128| Uuid::from_u128(n);
     let all = |n: u128| {
-        json!({ "commitId": id(n), "state": { CANARY: CANARY }, "events": [{ "said": CANARY }],
+        json!({ "commitId": id(n), "state": { CANARY: CANARY }, "events": [{ "text": CANARY }],
                 "trigger": CANARY })
     };
     let record = json!({ "put": { "space": CANARY, "key": CANARY, "value": { "json": CANARY } } });
@@ -219,12 +219,12 @@ async fn sing(world: &World) -> Vec<Answer> {
     ];
     let mut answers = Vec::new();
     for (path, body) in &calls {
-        answers.push(world.post(path, body.to_string()).await);
+        answers.push(ctx.post(path, body.to_string()).await);
     }
-    answers.push(world.post("turns/2", format!(r#"{{"state":"{CANARY}""#)).await);
-    answers.push(world.post_as(CANARY, "turns/2", all(7).to_string()).await);
+    answers.push(ctx.post("turns/2", format!(r#"{{"state":"{CANARY}""#)).await);
+    answers.push(ctx.post_as(CANARY, "turns/2", all(7).to_string()).await);
     let instance = json!({ "instance": CANARY }).to_string();
-    answers.push(world.post_as(&format!("token-of-{CANARY}"), "attach", instance).await);
+    answers.push(ctx.post_as(&format!("token-of-{CANARY}"), "attach", instance).await);
     for path in [
         &format!("state?turn={CANARY}"),
         "records?space=canary-7c1e",
@@ -233,49 +233,49 @@ async fn sing(world: &World) -> Vec<Answer> {
         "export",
         &format!("{CANARY}/{CANARY}"),
     ] {
-        answers.push(world.get(path).await);
+        answers.push(ctx.get(path).await);
     }
     answers
 }
 
-/// Neither the log nor the metrics have the canary; nor its bytes, as a database shows them.
-fn unheard(world: &World) {
+/// Asserts that neither log nor metrics contain the canary, as text or as the hex that a database prints.
+fn assert_no_canary(ctx: &TestContext) {
     let log = logged();
-    assert!(log.contains(&world.run.to_string()), "the log is read");
-    for (what, text) in [("log", &log), ("metrics", &metrics(world))] {
-        let hits: Vec<_> = text.lines().filter(|line| sings(line)).collect();
+    assert!(log.contains(&ctx.run.to_string()), "the log is captured");
+    for (what, text) in [("log", &log), ("metrics", &metrics(ctx))] {
+        let hits: Vec<_> = text.lines().filter(|line| contains_canary(line)).collect();
         assert!(hits.is_empty(), "{what}: {hits:#?}");
     }
 }
 
-fn sings(text: &str) -> bool {
+fn contains_canary(text: &str) -> bool {
     let bytes: String = CANARY.bytes().map(|byte| format!("{byte:02x}")).collect();
     text.contains(CANARY) || text.contains(&bytes)
 }
 
 #[tokio::test]
-async fn nothing_that_a_worker_sends_is_in_a_log_or_a_metric_whatever_becomes_of_the_call() {
-    let world = World::attached().await;
-    let gives_up = world.beside_it(hasty());
-    for (at, fault) in [(&world, Fault::None), (&world, Fault::Fails), (&gives_up, Fault::Hangs)] {
-        world.store.set(fault);
-        sing(at).await;
+async fn no_log_or_metric_contains_what_a_worker_sends() {
+    let ctx = TestContext::attached().await;
+    let with_short_timeouts = ctx.second_gateway(short_timeouts());
+    for (at, fault) in [(&ctx, Fault::None), (&ctx, Fault::Fails), (&with_short_timeouts, Fault::Hangs)] {
+        ctx.store.set(fault);
+        send_canaries(at).await;
     }
-    world.store.set(Fault::None);
-    let state = world.store.state(world.run, None).await.unwrap();
-    assert!(format!("{state:?}").contains(CANARY), "the test would miss what was never taken");
-    unheard(&world);
-    unheard(&gives_up);
+    ctx.store.set(Fault::None);
+    let state = ctx.store.state(ctx.run, None).await.unwrap();
+    assert!(format!("{state:?}").contains(CANARY), "the canary was stored");
+    assert_no_canary(&ctx);
+    assert_no_canary(&with_short_timeouts);
 }
 
-/// A worker that has attached before a database that others can reach.
-struct Reached {
-    world: World,
+/// A run in a database that the test can edit; its worker has attached.
+struct EditableRun {
+    ctx: TestContext,
     url: String,
     _folder: TempDir,
 }
 
-impl Reached {
+impl EditableRun {
     async fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite://{}", folder.path().join("runs.db").display());
@@ -289,17 +289,17 @@ impl Reached {
 
     async fn at(url: String, folder: TempDir) -> Self {
         let store = open_beside(&url, None).await.unwrap();
-        let world = World::before(store, quick()).await;
-        world.record_pod(1, "pod-1", Some(accepted())).await;
-        world.attach("pod-1", INSTANCE).await.ok();
-        Self { world, url, _folder: folder }
+        let ctx = TestContext::with_store(store, test_config()).await;
+        ctx.record_pod(1, "pod-1", Some(accepted())).await;
+        ctx.attach("pod-1", INSTANCE).await.ok();
+        Self { ctx, url, _folder: folder }
     }
 
     fn is_postgres(&self) -> bool {
         self.url.starts_with("postgres")
     }
 
-    /// Runs a statement that is not logged: it has the canary itself.
+    /// Runs a statement without logging it, because it contains the canary.
     async fn execute(&self, sql: &str) {
         let sql = AssertSqlSafe(sql.to_owned());
         if self.is_postgres() {
@@ -312,89 +312,88 @@ impl Reached {
     }
 }
 
-/// Tables that a worker writes to, each with a column of what it says.
+/// Tables with a column that holds a worker's text.
 const WRITTEN: [(&str, &str); 3] = [("boundaries", "trigger_word"), ("calls", "key"), ("records", "key")];
 
-/// Has the database refuse what a worker writes, by a rule that tells the row.
-async fn refuse(reached: &Reached, how: &str) {
-    let world = &reached.world;
+/// Makes the database refuse a worker's rows with an error that quotes the row.
+async fn assert_refusals_are_not_quoted(editable: &EditableRun, how: &str) {
+    let ctx = &editable.ctx;
     for (table, column) in WRITTEN {
-        reached.execute(&how.replace("{table}", table).replace("{column}", column)).await;
+        editable.execute(&how.replace("{table}", table).replace("{column}", column)).await;
     }
-    let refused: Vec<_> = sing(world).await.into_iter().filter(|answer| answer.status >= 500).collect();
+    let refused: Vec<_> =
+        send_canaries(ctx).await.into_iter().filter(|answer| answer.status >= 500).collect();
     assert!(refused.len() >= 3, "{how}: {refused:#?}");
-    assert!(!refused.iter().any(|answer| sings(&answer.text)), "{how}: {refused:#?}");
-    unheard(world);
+    assert!(!refused.iter().any(|answer| contains_canary(&answer.text)), "{how}: {refused:#?}");
+    assert_no_canary(ctx);
 }
 
 #[tokio::test]
-async fn what_sqlite_says_of_a_row_that_it_refuses_is_in_no_log_metric_or_answer() {
+async fn error_details_of_sqlite_are_in_no_log_metric_or_answer() {
     let trigger = "CREATE TRIGGER refuse_{table} BEFORE INSERT ON {table} \
          BEGIN SELECT RAISE(ABORT, 'refused: ' || NEW.{column}); END";
-    refuse(&Reached::sqlite().await, trigger).await;
+    assert_refusals_are_not_quoted(&EditableRun::sqlite().await, trigger).await;
 }
 
 #[tokio::test]
-async fn what_postgresql_says_of_a_row_that_it_refuses_is_in_no_log_metric_or_answer() {
+async fn error_details_of_postgresql_are_in_no_log_metric_or_answer() {
     let check = "ALTER TABLE {table} ADD CONSTRAINT refuse CHECK ({column} <> {column}) NOT VALID";
-    refuse(&Reached::postgres().await, check).await;
-    let reached = Reached::postgres().await;
-    let tell = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+    assert_refusals_are_not_quoted(&EditableRun::postgres().await, check).await;
+    let editable = EditableRun::postgres().await;
+    let function = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
          $$ BEGIN RAISE EXCEPTION 'refused: %', NEW; END $$";
-    reached.execute(tell).await;
+    editable.execute(function).await;
     let trigger = "CREATE TRIGGER refuse BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION refuse()";
-    refuse(&reached, trigger).await;
+    assert_refusals_are_not_quoted(&editable, trigger).await;
 }
 
-/// Texts of another shape, whole and well framed, where a worker's were.
-async fn damage(reached: &Reached) {
-    let world = &reached.world;
+/// Replaces a worker's data by data that decodes but has the wrong form, and reads it.
+async fn assert_damage_is_not_quoted(editable: &EditableRun) {
+    let ctx = &editable.ctx;
     let channels = json!({ "set": { "a": { "json": 1 } } });
     let first = json!({ "commitId": Uuid::from_u128(1), "channels": channels });
-    world.post("turns/1", first.to_string()).await.ok();
+    ctx.post("turns/1", first.to_string()).await.ok();
     let call = json!({ "id": "pay", "policy": "ask", "key": "k", "arguments": 1 });
     let put = json!({ "put": { "space": "s", "key": "k", "value": { "json": 1 } } });
     let plan = json!({ "commitId": Uuid::from_u128(2), "events": [1], "records": [put],
                        "calls": [call] });
-    world.post("turns/2/plan", plan.to_string()).await.ok();
+    ctx.post("turns/2/plan", plan.to_string()).await.ok();
 
-    let boundary = world.store.boundaries(world.run, 1, 1).await.unwrap().remove(0);
+    let boundary = ctx.store.boundaries(ctx.run, 1, 1).await.unwrap().remove(0);
     let text = json!({ "a": { CANARY: 1 } }).to_string();
-    for sql in forged::snapshot(world.run, &boundary, &text, reached.is_postgres()) {
-        reached.execute(&sql).await;
+    for sql in forged::snapshot(ctx.run, &boundary, &text, editable.is_postgres()) {
+        editable.execute(&sql).await;
     }
-    world.get("state").await.ok();
-    let said = "a snapshot was not used";
+    ctx.get("state").await.ok();
+    let message = "a snapshot was not used";
     let of_this_run =
-        |line: &Value| line["fields"]["message"] == said && line["span"]["run"] == world.run.to_string();
+        |line: &Value| line["fields"]["message"] == message && line["span"]["run"] == ctx.run.to_string();
     assert!(logged().lines().any(|line| of_this_run(&serde_json::from_str(line).unwrap())));
 
     let bytes = |text: &str| {
         let hex: String = format!("\0{text}").bytes().map(|byte| format!("{byte:02x}")).collect();
-        if reached.is_postgres() { format!("'\\x{hex}'") } else { format!("x'{hex}'") }
+        if editable.is_postgres() { format!("'\\x{hex}'") } else { format!("x'{hex}'") }
     };
     let no_payload = json!({ CANARY: 1 }).to_string();
-    reached.execute(&format!("UPDATE records SET value = {}", bytes(&no_payload))).await;
-    reached.execute(&format!("UPDATE boundaries SET events = {}", bytes(CANARY))).await;
-    reached.execute(&format!("UPDATE calls SET arguments = {}", bytes(CANARY))).await;
+    editable.execute(&format!("UPDATE records SET value = {}", bytes(&no_payload))).await;
+    editable.execute(&format!("UPDATE boundaries SET events = {}", bytes(CANARY))).await;
+    editable.execute(&format!("UPDATE calls SET arguments = {}", bytes(CANARY))).await;
     let claim = json!({ "claimId": Uuid::from_u128(3), "policy": "ask" }).to_string();
-    for answer in [
-        world.get("records?space=s").await,
-        world.get("events").await,
-        world.post("calls/pay/claim", claim).await,
-    ] {
+    for answer in
+        [ctx.get("records?space=s").await, ctx.get("events").await, ctx.post("calls/pay/claim", claim).await]
+    {
         assert_eq!(answer.code(), "CHECKPOINT_CORRUPT", "{answer:?}");
-        assert!(!sings(&answer.text), "{answer:?}");
+        assert!(!contains_canary(&answer.text), "{answer:?}");
     }
-    unheard(world);
+    assert_no_canary(ctx);
 }
 
 #[tokio::test]
-async fn what_stands_in_damaged_rows_of_sqlite_is_in_no_log_metric_or_answer() {
-    damage(&Reached::sqlite().await).await;
+async fn content_of_damaged_sqlite_rows_is_in_no_log_metric_or_answer() {
+    assert_damage_is_not_quoted(&EditableRun::sqlite().await).await;
 }
 
 #[tokio::test]
-async fn what_stands_in_damaged_rows_of_postgresql_is_in_no_log_metric_or_answer() {
-    damage(&Reached::postgres().await).await;
+async fn content_of_damaged_postgresql_rows_is_in_no_log_metric_or_answer() {
+    assert_damage_is_not_quoted(&EditableRun::postgres().await).await;
 }
