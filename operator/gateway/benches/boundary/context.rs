@@ -1,4 +1,4 @@
-//! A store on the disk, a gateway before it, and somebody who knows the pods.
+//! The context of the benches: a store on disk, its gateways, and an authenticator.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,114 +27,114 @@ const NAMESPACE: &str = "bench";
 
 /// Files of the stores in SQLite.
 const PLAIN: &str = "runs.db";
-const SEALED: &str = "sealed.db";
+const ENCRYPTED: &str = "encrypted.db";
 
-/// Bytes of states.
+/// Stored bytes of a run's states.
 const OPS: &str = "SELECT coalesce(sum(length(ops)), 0) FROM boundaries WHERE run = $1";
 
-/// Bytes of all that LangGraph's saver keeps, payloads alone, as of ours.
+/// Stored bytes of LangGraph's saver, payloads alone, as for our store.
 const SAVED: &str = "SELECT (SELECT sum(octet_length(checkpoint::text) + octet_length(metadata::text)) FROM checkpoints) \
      + (SELECT sum(octet_length(blob)) FROM checkpoint_blobs) + (SELECT sum(octet_length(blob)) FROM checkpoint_writes)";
 
 /// One store with its gateways.
-pub struct World<'a> {
-    /// What people call the store.
+pub struct BenchContext<'a> {
+    /// Name of the store in tables.
     pub name: &'static str,
-    /// Where everything runs but the workers.
+    /// Runs everything except the workers.
     pub runtime: &'a Runtime,
     store: Arc<dyn Store>,
-    /// Two, where any number may serve.
+    /// Two gateways with PostgreSQL; with SQLite twice the same.
     gateways: [SocketAddr; 2],
-    /// The same with encryption: a store that has keys, and its gateway.
-    sealed: (Arc<dyn Store>, SocketAddr),
-    place: Place<'a>,
+    /// A store with encryption, and its gateway.
+    encrypted: (Arc<dyn Store>, SocketAddr),
+    location: Location<'a>,
 }
 
-enum Place<'a> {
+enum Location<'a> {
     Folder(TempDir),
     Database { server: &'a Server, url: String },
 }
 
-/// Logs at the level that is installed, to nowhere.
+/// Logs at the level of an installation, and discards the output.
 pub fn log_as_installed() {
     let json = tracing_subscriber::fmt::layer().json().with_writer(std::io::sink).flatten_event(true);
     tracing_subscriber::registry().with(LevelFilter::INFO).with(json).init();
 }
 
-impl<'a> World<'a> {
-    /// SQLite in a new folder, and its one gateway.
+impl<'a> BenchContext<'a> {
+    /// SQLite in a new folder with one gateway.
     pub fn sqlite(runtime: &'a Runtime) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let world = runtime.block_on(async {
+        let ctx = runtime.block_on(async {
             let store = open_file(&folder, PLAIN, None).await;
             let gateway = serve(store.clone()).await;
-            let sealed = open_file(&folder, SEALED, keys()).await;
-            let sealed = (sealed.clone(), serve(sealed).await);
+            let encrypted = open_file(&folder, ENCRYPTED, keys()).await;
+            let encrypted = (encrypted.clone(), serve(encrypted).await);
             let gateways = [gateway; 2];
-            Self { name: "SQLite", runtime, store, gateways, sealed, place: Place::Folder(folder) }
+            Self { name: "SQLite", runtime, store, gateways, encrypted, location: Location::Folder(folder) }
         });
-        // Fills the logs once, as the floor does.
-        for mut worker in [world.worker("fill"), world.sealed_worker("fill-sealed")] {
+        // Fill the WALs once, as the floor does.
+        for mut worker in [ctx.worker("fill"), ctx.encrypted_worker("fill-encrypted")] {
             for round in 0..8 {
                 worker.commit(&payload::commit(round, &payload::state(4 << 20, round)));
             }
         }
-        world
+        ctx
     }
 
-    /// PostgreSQL in a new database, and two gateways that know nothing of each other.
+    /// PostgreSQL in a new database with two independent gateways.
     pub fn postgres(runtime: &'a Runtime, server: &'a Server) -> Self {
         runtime.block_on(async {
             let url = server.database().await;
             let store = open(&url, None).await.unwrap();
             let gateways = [serve(store.clone()).await, serve(open(&url, None).await.unwrap()).await];
-            let sealed = open(&url, keys()).await.unwrap();
-            let sealed = (sealed.clone(), serve(sealed).await);
+            let encrypted = open(&url, keys()).await.unwrap();
+            let encrypted = (encrypted.clone(), serve(encrypted).await);
             Self {
                 name: "PostgreSQL",
                 runtime,
                 store,
                 gateways,
-                sealed,
-                place: Place::Database { server, url },
+                encrypted,
+                location: Location::Database { server, url },
             }
         })
     }
 
-    /// A new run, and its worker, attached at the first gateway.
+    /// A new run and its worker, which has attached at the first gateway.
     pub fn worker(&self, name: &str) -> Worker {
         let [worker, _] = self.twins(name);
         worker
     }
 
-    /// A new run, and two connections of its attached worker, one to each gateway.
+    /// A new run and two connections of its worker, one to each gateway. The worker has attached.
     pub fn twins(&self, name: &str) -> [Worker; 2] {
-        let run = self.runtime.block_on(take_up(&*self.store, name));
+        let run = self.runtime.block_on(create_run(&*self.store, name));
         let mut twins = self.gateways.map(|gateway| Worker::connect(gateway, run));
         twins[0].attach(&pod_of(name));
         twins
     }
 
-    /// A new run whose payloads are encrypted, and its worker, attached.
-    pub fn sealed_worker(&self, name: &str) -> Worker {
-        let (store, gateway) = &self.sealed;
-        let run = self.runtime.block_on(take_up(&**store, name));
+    /// A new encrypted run and its worker, which has attached.
+    pub fn encrypted_worker(&self, name: &str) -> Worker {
+        let (store, gateway) = &self.encrypted;
+        let run = self.runtime.block_on(create_run(&**store, name));
         let mut worker = Worker::connect(*gateway, run);
         worker.attach(&pod_of(name));
         worker
     }
 
-    /// Bytes of what the store keeps of this worker's states.
+    /// Stored bytes of this worker's states.
     pub fn kept(&self, worker: &Worker) -> usize {
         self.bytes(worker)[0]
     }
 
-    /// The same of a worker whose payloads are encrypted.
-    pub fn kept_sealed(&self, worker: &Worker) -> usize {
-        self.numbers(SEALED, OPS, worker)[0] as usize
+    /// The same for an encrypted run.
+    pub fn kept_encrypted(&self, worker: &Worker) -> usize {
+        self.numbers(ENCRYPTED, OPS, worker)[0] as usize
     }
 
-    /// Bytes of what the store keeps of this worker's run: boundaries, snapshots, and the chunks that these share.
+    /// Stored bytes of this worker's run: boundaries, snapshots, and the chunks that they share.
     pub fn bytes(&self, worker: &Worker) -> [usize; 3] {
         [
             OPS,
@@ -150,17 +150,17 @@ impl<'a> World<'a> {
         self.numbers(PLAIN, turns, worker)
     }
 
-    /// What the database tells of this worker's run; SQLite: the one in this file.
+    /// The numbers that a query returns for this worker's run. `file` selects the SQLite database.
     fn numbers(&self, file: &str, query: &'static str, worker: &Worker) -> Vec<i64> {
         self.runtime.block_on(async {
-            match &self.place {
-                Place::Folder(folder) => {
+            match &self.location {
+                Location::Folder(folder) => {
                     let file = folder.path().join(file);
                     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).read_only(true);
                     let mut conn = options.connect().await.unwrap();
                     sqlx::query_scalar(query).bind(worker.run).fetch_all(&mut conn).await.unwrap()
                 }
-                Place::Database { url, .. } => {
+                Location::Database { url, .. } => {
                     let mut conn = sqlx::PgConnection::connect(url).await.unwrap();
                     sqlx::query_scalar(query).bind(worker.run).fetch_all(&mut conn).await.unwrap()
                 }
@@ -168,25 +168,27 @@ impl<'a> World<'a> {
         })
     }
 
-    /// A floor beside the store.
+    /// A floor on the same disk or server as the store.
     pub fn floor(&self) -> Floor {
         self.runtime.block_on(async {
-            match &self.place {
-                Place::Folder(folder) => Floor::sqlite(&new_file(folder)).await,
-                Place::Database { server, .. } => Floor::postgres(&server.empty_database().await).await,
+            match &self.location {
+                Location::Folder(folder) => Floor::sqlite(&new_file(folder)).await,
+                Location::Database { server, .. } => Floor::postgres(&server.empty_database().await).await,
             }
         })
     }
 
-    /// LangGraph's saver beside the store, where there is one.
+    /// LangGraph's saver on the same server as the store; `None` for SQLite.
     pub fn saver(&self) -> Option<Saver> {
-        match &self.place {
-            Place::Folder(_) => None,
-            Place::Database { server, .. } => Saver::start(&self.runtime.block_on(server.empty_database())),
+        match &self.location {
+            Location::Folder(_) => None,
+            Location::Database { server, .. } => {
+                Saver::start(&self.runtime.block_on(server.empty_database()))
+            }
         }
     }
 
-    /// Bytes of what that saver keeps.
+    /// Stored bytes of that saver.
     pub fn bytes_of_saver(&self, saver: &Saver) -> usize {
         let bytes: i64 = self.runtime.block_on(async {
             let mut conn = sqlx::PgConnection::connect(&saver.url).await.unwrap();
@@ -203,7 +205,7 @@ async fn open_file(folder: &TempDir, file: &str, keys: Option<Arc<dyn KeyProvide
     open(&url, keys).await.unwrap()
 }
 
-/// A key in a folder that stays as long as this process.
+/// A key in a new folder. The folder is not removed.
 fn keys() -> Option<Arc<dyn KeyProvider>> {
     let folder = tempfile::tempdir().unwrap().keep();
     std::fs::write(folder.join("k1"), "YSBrZXkgb2YgdGhlIGJlbmNoIGFuZCBubyBvdGhlciE=").unwrap();
@@ -214,7 +216,7 @@ fn new_file(folder: &TempDir) -> PathBuf {
     folder.path().join(format!("floor-{}.db", Uuid::new_v4()))
 }
 
-/// UID and token of the pod of this run.
+/// UID of the run's pod, which is also its token.
 pub fn pod_of(run: &str) -> String {
     format!("pod-of-{run}")
 }
@@ -222,13 +224,13 @@ pub fn pod_of(run: &str) -> String {
 async fn serve(store: Arc<dyn Store>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let gateway = Gateway::new(store, Arc::new(Tokens), Config::default());
+    let gateway = Gateway::new(store, Arc::new(TrustAll), Config::default());
     tokio::spawn(dalsegno_gateway::serve(listener, gateway, std::future::pending()));
     address
 }
 
-/// What the operator does before a worker can attach.
-async fn take_up(store: &dyn Store, name: &str) -> RunId {
+/// Creates a run and records its pod, as the operator does before a worker can attach.
+async fn create_run(store: &dyn Store, name: &str) -> RunId {
     let new = NewRun {
         id: Uuid::now_v7(),
         tenant: "uid-bench".into(),
@@ -258,11 +260,11 @@ async fn take_up(store: &dyn Store, name: &str) -> RunId {
     record.id
 }
 
-/// A pod's UID is its token.
-struct Tokens;
+/// Accepts every token as that of the pod with this UID.
+struct TrustAll;
 
 #[async_trait]
-impl Authenticator for Tokens {
+impl Authenticator for TrustAll {
     async fn review(&self, token: &str) -> Result<PodIdentity, AuthError> {
         Ok(PodIdentity {
             namespace: NAMESPACE.into(),
