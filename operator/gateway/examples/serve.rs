@@ -1,8 +1,8 @@
 //! A gateway with a SQLite file, for test suites that use HTTP without a cluster: `serve DATABASE`.
 //!
-//! It creates one run, whose pod has its UID as its token, and prints the run's URL and the token as one line of JSON. For
-//! each line that it reads, it ends the attempt as the operator does for a lost pod, and prints the next one. It exits at
-//! the end of its input.
+//! It creates one run, whose pod has its UID as its token, and prints the run's URL and the token as one line of JSON.
+//! For each line that it reads, it ends the attempt as the operator does for a lost pod, and prints the next one. It
+//! exits at the end of its input.
 
 use std::error::Error;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! The interface to whoever reviews bearer tokens, in a cluster the API server.
+//! The interface for reviewing bearer tokens. In a cluster the API server reviews them.
 
 use std::error::Error;
 
@@ -16,15 +16,15 @@ pub trait Authenticator: Send + Sync + 'static {
     /// - [`AuthError::Unavailable`]: the token could not be reviewed.
     async fn review(&self, token: &str) -> Result<PodIdentity, AuthError>;
 
-    /// Returns the user whose token this is, if the user may read what this run has committed. Whether such a run exists
-    /// makes no difference.
+    /// Returns the user whose token this is, if the user may read what this run has committed. Whether such a run
+    /// exists makes no difference.
     ///
     /// The default knows no users and refuses every token.
     ///
     /// # Errors
     ///
-    /// - [`AuthError::Refused`] and [`AuthError::Unavailable`] as for [`Self::review`], except that the token need not be
-    ///   bound to a pod.
+    /// - [`AuthError::Refused`] and [`AuthError::Unavailable`] as for [`Self::review`], except that the token need not
+    ///   be bound to a pod.
     /// - [`AuthError::Denied`]: the user may not read this run.
     async fn may_read(&self, token: &str, run: &RunName) -> Result<User, AuthError> {
         let _ = (token, run);
@@ -70,7 +70,7 @@ pub enum AuthError {
     /// The token is not valid, and a retry does not help. The text is for the author of the client.
     #[error("the token is refused: {0}")]
     Refused(String),
-    /// The token is valid, and its holder lacks the right. The text is for whoever grants rights.
+    /// The token is valid, and its holder lacks the right. The text is for the administrator.
     #[error("{0}")]
     Denied(String),
     /// The token could not be reviewed.

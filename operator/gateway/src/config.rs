@@ -15,9 +15,10 @@ pub struct Config {
     pub store_timeout: Duration,
     /// How long an attach waits until the operator has recorded its pod; then it fails with `NOT_READY`.
     pub pod_record_timeout: Duration,
-    /// How long an attach waits until the operator has judged its image's version; then it fails with `VERSION_PENDING`.
+    /// How long an attach waits until the operator has checked its image's version; then it fails with
+    /// `VERSION_PENDING`.
     pub version_verdict_timeout: Duration,
-    /// How often a waiting attach looks into the store again.
+    /// How often a waiting attach looks into the store again, and a waiting export tries again to charge its bytes.
     pub poll_interval: Duration,
     /// A connection is closed if the head of its next request is not complete after this time. The time starts when the
     /// request before it is answered.
@@ -28,8 +29,8 @@ pub struct Config {
     pub max_connections: usize,
     /// Bytes of request bodies in memory at once.
     pub max_request_bytes: usize,
-    /// Bytes of responses in memory at once; small responses are not counted. Request bodies have a limit of their own, so
-    /// that a client that does not read its response stops no worker from committing.
+    /// Bytes of responses in memory at once; small responses are not counted. Request bodies have a limit of their own,
+    /// so that a client that does not read its response stops no worker from committing.
     pub max_response_bytes: usize,
     /// A connection is closed if its peer reads next to nothing of a response for this long.
     pub write_timeout: Duration,
@@ -96,8 +97,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Largest response in bytes that is not counted against `max_response_bytes`. One such response on every connection
-    /// takes at most one share.
+    /// Largest response in bytes that is not counted against `max_response_bytes`. One such response on every
+    /// connection takes at most one share.
     pub(crate) fn small_response_bytes(&self) -> usize {
         self.max_response_bytes / SHARES / self.max_connections.max(1)
     }

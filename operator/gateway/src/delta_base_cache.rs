@@ -1,5 +1,5 @@
-//! Caches the last full state of each run, so that the next full state can be stored as a delta. The store decides what to
-//! remember after a commit ([`LastState`]).
+//! Caches the last full state of each run, so that the next full state can be stored as a delta. The store decides what
+//! to remember after a commit ([`LastState`]).
 
 use dalsegno_store::{Base, Commit, Committed, LastState, RunId};
 use quick_cache::sync::{Cache, DefaultLifecycle};

@@ -1,8 +1,8 @@
 //! The non-finite numbers `NaN`, `Infinity` and `-Infinity`. JSON does not have them, JSON5 does, and some libraries
 //! (Python's among them) write them into JSON.
 //!
-//! A state, or the value of a channel or a record, that holds such a number is stored as bytes of JSON5: the text as sent,
-//! in a payload that every JSON reader can carry. Anywhere else in a body such a number is refused.
+//! A state, or the value of a channel or a record, that holds such a number is stored as bytes of JSON5: the text as
+//! sent, in a payload that every JSON reader can carry. Anywhere else in a body such a number is refused.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -45,8 +45,8 @@ pub(crate) fn to_json(body: Vec<u8>) -> Result<Vec<u8>, ApiProblem> {
     Ok(json)
 }
 
-/// The text with each non-finite number replaced by as many ones, so that all offsets stay the same; `None` if it holds no
-/// such number.
+/// The text with each non-finite number replaced by as many ones, so that all offsets stay the same; `None` if it holds
+/// no such number.
 fn masked(text: &[u8]) -> Option<Vec<u8>> {
     // `-Infinity` need not be searched for, because it contains `Infinity`.
     if NUMBERS[1..].iter().all(|number| memmem::find(text, number).is_none()) {

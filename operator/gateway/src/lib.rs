@@ -9,8 +9,8 @@
 //!
 //! # Assumptions
 //!
-//! - The store decides who may write, in the statement that writes. A gateway holds no state that another gateway needs,
-//!   so any number of gateways may serve the same runs.
+//! - The store decides who may write, in the statement that writes. A gateway holds no state that another gateway
+//!   needs, so any number of gateways may serve the same runs.
 //!
 //! # Caveats
 //!

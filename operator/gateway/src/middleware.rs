@@ -35,8 +35,8 @@ impl Observer {
     }
 }
 
-/// Opens the call's span, counts its answer and logs it. The detail of a problem is not logged, because it may quote the
-/// body.
+/// Opens the call's span, counts its answer and logs it. The detail of a problem is not logged, because it may quote
+/// the body.
 pub(crate) async fn observe(State(observer): State<Observer>, request: Request, next: Next) -> Response {
     let call = observer.call_name(&request);
     let span = tracing::info_span!("call", call, run = field::Empty);

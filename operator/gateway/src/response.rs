@@ -159,10 +159,10 @@ impl ApiProblem {
         )
     }
 
-    pub(crate) fn out_of_memory_budget() -> Self {
+    pub(crate) fn at_capacity() -> Self {
         Self::new(
             Code::Unavailable,
-            "this gateway holds as many bytes of other calls as it may; send the same bytes again",
+            "this gateway has as many calls under way, or holds as many bytes of them, as it may; send the same bytes again",
         )
     }
 

@@ -21,11 +21,11 @@ use crate::routes::router;
 /// Pause after a connection could not be accepted, for example because the process has no file descriptor left.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves until `shutdown` is ready, and sends the gateway heartbeat meanwhile. Then it accepts no more connections, answers
-/// the calls under way (for up to [`crate::Config::shutdown_timeout`]) and returns.
+/// Serves until `shutdown` is ready, and sends the gateway heartbeat meanwhile. Then it accepts no more connections,
+/// answers the calls under way (for up to [`crate::Config::shutdown_timeout`]) and returns.
 ///
-/// A connection is closed if its next request does not arrive within [`crate::Config::header_read_timeout`], so that idle
-/// connections do not use up [`crate::Config::max_connections`]; and if its peer does not read for
+/// A connection is closed if its next request does not arrive within [`crate::Config::header_read_timeout`], so that
+/// idle connections do not use up [`crate::Config::max_connections`]; and if its peer does not read for
 /// [`crate::Config::write_timeout`].
 ///
 /// # Errors

@@ -9,8 +9,8 @@ use crate::limits::state_reads::read_bytes;
 use crate::response::ApiProblem;
 
 impl Gateway {
-    /// Whether this is the capability of the run's current worker, or was when it was last checked. For quota accounting
-    /// only, never for authorization.
+    /// Whether this is the capability of the run's current worker, or was when it was last checked. For quota
+    /// accounting only, never for authorization.
     pub(crate) async fn is_current_cached(&self, run: RunId, capability: Digest) -> Result<bool, ApiProblem> {
         if self.current_workers.get(&run) == Some(capability) {
             return Ok(true);
@@ -47,8 +47,8 @@ impl Gateway {
         state.ok_or_else(|| ApiProblem::no_such_turn(turn))
     }
 
-    /// Bytes that reading the state after a turn takes; `None`: the state at the head, with the boundaries it is rebuilt
-    /// from. The size after an earlier turn is unknown, so it counts as the largest state.
+    /// Bytes that reading the state after a turn takes; `None`: the state at the head, with the boundaries it is
+    /// rebuilt from. The size after an earlier turn is unknown, so it counts as the largest state.
     pub(crate) async fn state_bytes(&self, run: RunId, turn: Option<i32>) -> Result<usize, ApiProblem> {
         Ok(match turn {
             Some(_) => Limits::STATE_BYTES,

@@ -16,11 +16,13 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 impl Gateway {
-    /// Calls the store and returns its answer, or the problem to send to the client. `operation` names the call in logs.
+    /// Calls the store and returns its answer, or the problem to send to the client. `operation` names the call in
+    /// logs.
     ///
-    /// If the store cannot be reached, the call is repeated with growing pauses until `store_timeout`. So a call may run
-    /// twice; that is safe, because the store recognises a write that it has stored before. There are no retries once the
-    /// store has answered no gateway heartbeat for `store_timeout`: then the workers retry, and calls do not pile up here.
+    /// If the store cannot be reached, the call is repeated with growing pauses until `store_timeout`. So a call may
+    /// run twice; that is safe, because the store recognises a write that it has stored before. There are no retries
+    /// once the store has answered no gateway heartbeat for `store_timeout`: then the workers retry, and calls do not
+    /// pile up here.
     ///
     /// # Errors
     ///
@@ -47,8 +49,8 @@ impl Gateway {
             };
             let retry_at = Instant::now() + pause.mul_f64(rand::random_range(0.5..1.0));
             let is_unavailable = matches!(error, Some(Error::Unavailable { .. }));
-            let may_return = self.last_heartbeat.is_within(self.config.store_timeout);
-            if !is_unavailable || retry_at >= deadline || !may_return {
+            let recently_available = self.last_heartbeat.is_within(self.config.store_timeout);
+            if !is_unavailable || retry_at >= deadline || !recently_available {
                 return Err(log_failure(operation, error.as_ref()));
             }
             self.metrics.store_call_retried();
@@ -57,8 +59,8 @@ impl Gateway {
         }
     }
 
-    /// Records in the store that this gateway serves; returns whether the store has answered. Not subject to the limit on
-    /// waiting callers.
+    /// Records in the store that this gateway serves; returns whether the store has answered. Not subject to the limit
+    /// on waiting callers.
     pub(crate) async fn send_heartbeat(&self) -> bool {
         let deadline = Instant::now() + self.config.store_timeout;
         match self.call_once(deadline, self.store.beat()).await {

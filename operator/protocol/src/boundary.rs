@@ -71,8 +71,8 @@ fn even_null<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>
     Box::<RawValue>::deserialize(from).map(Some)
 }
 
-/// Accepts only an object, within the limits of a boundary. The derived `Deserialize` of [`ChannelOps`] also accepts an array
-/// of its fields, and has no limits, because it reads stored operations too.
+/// Accepts only an object, within the limits of a boundary. The derived `Deserialize` of [`ChannelOps`] also accepts an
+/// array of its fields, and has no limits, because it reads stored operations too.
 fn channels<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ChannelOps>, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields, remote = "ChannelOps")]

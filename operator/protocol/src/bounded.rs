@@ -1,5 +1,5 @@
-//! Deserializes lists and maps with a limit and stops at it. A count after parsing would be too late: two bytes of text can take
-//! fifty bytes of memory.
+//! Deserializes lists and maps with a limit and stops at it. A count after parsing would be too late: two bytes of text
+//! can take fifty bytes of memory.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -91,12 +91,13 @@ pub enum CompleteOutcome {
     Completed,
     /// The tool refused, and nothing took effect.
     Failed,
-    /// The tool refused the key, as HTTP APIs do with 422: it knows the key from a different call, so it is unknown what
-    /// took effect. No boundary is accepted until a person settles the call.
+    /// The tool refused the key, as HTTP APIs do with 422: it knows the key from a different call, so it is unknown
+    /// what took effect. No boundary is accepted until a person settles the call.
     KeyRefused,
 }
 
-/// `POST calls/{id}/complete`: send it as soon as the result is known. The same outcome and result again are a duplicate.
+/// `POST calls/{id}/complete`: send it as soon as the result is known. The same outcome and result again are a
+/// duplicate.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CompleteRequest {
@@ -109,8 +110,8 @@ pub struct CompleteRequest {
     pub result: Option<Box<RawValue>>,
 }
 
-/// `POST calls/{id}/settle`: the outcome that a probe found of a claimed call of any attempt. The same outcome and result again
-/// are a duplicate.
+/// `POST calls/{id}/settle`: the outcome that a probe found of a claimed call of any attempt. The same outcome and
+/// result again are a duplicate.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SettleRequest {

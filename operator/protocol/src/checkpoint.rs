@@ -5,8 +5,8 @@ use serde_json::value::RawValue;
 
 use crate::{Boundary, Call, Payload, Usage};
 
-/// Version of the document. Removing a field or changing its meaning needs a new version. Every version ever written stays
-/// readable.
+/// Version of the document. Removing a field or changing its meaning needs a new version. Every version ever written
+/// stays readable.
 pub const CHECKPOINT_VERSION: u32 = 1;
 
 /// Name of the channel whose items are a checkpoint's [`Checkpoint::memory_references`].
@@ -46,7 +46,8 @@ pub struct Checkpoint {
     pub pending_step: Option<Step>,
     /// Calls that are planned or claimed and whose outcome is unknown, as stored now. Only for the head.
     pub pending_calls: Vec<Call>,
-    /// References to what the agent stores elsewhere and reads again when it resumes: the channel [`MEMORY_REFERENCES`].
+    /// References to what the agent stores elsewhere and reads again when it resumes: the channel
+    /// [`MEMORY_REFERENCES`].
     pub memory_references: Vec<Payload>,
     /// Usage of this boundary alone.
     pub usage: Usage,

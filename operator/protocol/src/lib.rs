@@ -1,7 +1,8 @@
 //! The worker's contract: the types that an agent's worker and the gateway exchange.
 //!
-//! A worker knows four things of Dal Segno: its own base URL, a token, its input and these types. `docs/worker-contract.md`
-//! describes the contract, with examples for curl. A change of a type here is a change of that contract.
+//! A worker knows four things of Dal Segno: its own base URL, a token, its input and these types.
+//! `docs/worker-contract.md` describes the contract, with examples for curl. A change of a type here is a change of
+//! that contract.
 //!
 //! Payloads (state, events, records, arguments, results) are [`RawValue`]s: they are stored as the text that was sent.
 
@@ -34,17 +35,18 @@ use serde::{Deserialize, Serialize};
 pub mod env {
     /// This run's own base URL. Append `/` and a path of the contract.
     pub const URL: &str = "DALSEGNO_URL";
-    /// File with the pod's projected ServiceAccount token (audience [`super::AUDIENCE`]). Read it again for each attach,
-    /// because it is rotated.
+    /// File with the pod's projected ServiceAccount token (audience [`super::AUDIENCE`]). Read it again for each
+    /// attach, because it is rotated.
     pub const TOKEN_FILE: &str = "DALSEGNO_TOKEN_FILE";
-    /// File with the run's input; `null` if the run has none. The API server keeps the values of an inline input, not its
-    /// formatting.
+    /// File with the run's input; `null` if the run has none. The API server keeps the values of an inline input, not
+    /// its formatting.
     pub const INPUT_FILE: &str = "DALSEGNO_INPUT_FILE";
     /// `namespace/name` of the run, for the worker's own logs.
     pub const RUN: &str = "DALSEGNO_RUN";
     /// Number of this attempt, from 1.
     pub const ATTEMPT: &str = "DALSEGNO_ATTEMPT";
-    /// File for the termination message if it is not `/dev/termination-log`. Set only outside of a pod, by `dalsegno dev`.
+    /// File for the termination message if it is not `/dev/termination-log`. Set only outside of a pod, by `dalsegno
+    /// dev`.
     pub const TERMINATION_LOG: &str = "DALSEGNO_TERMINATION_LOG";
 }
 
@@ -53,13 +55,13 @@ pub const AUDIENCE: &str = "dalsegno";
 
 /// `POST attach`, authenticated by the pod's token.
 ///
-/// Idempotent for one instance. Another instance of the same attempt is refused with [`Code::AttemptSpent`]: a restarted
-/// process has lost its memory and must not continue under the attempt of the process before it.
+/// Idempotent for one instance. Another instance of the same attempt is refused with [`Code::AttemptSpent`]: a
+/// restarted process has lost its memory and must not continue under the attempt of the process before it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AttachRequest {
-    /// 256 random bits made by this process, base64url without padding (43 characters). Keep it secret: it is the bearer
-    /// of every further call of the attempt.
+    /// 256 random bits made by this process, base64url without padding (43 characters). Keep it secret: it is the
+    /// bearer of every further call of the attempt.
     pub instance: String,
 }
 
@@ -73,7 +75,8 @@ pub struct AttachResponse {
     pub attempt: i32,
     /// Whether the run has a committed boundary.
     pub decision: Decision,
-    /// The head; absent for a fresh run. The next turn is `head.turn` if the head's boundary is `plan`, else `head.turn + 1`.
+    /// The head; absent for a fresh run. The next turn is `head.turn` if the head's boundary is `plan`, else `head.turn
+    /// + 1`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head: Option<Head>,
     /// The state after the head; absent for a fresh run, and if it is larger than [`Limits::INLINE_STATE_BYTES`]: then
@@ -129,7 +132,8 @@ pub struct StateResponse {
     pub state: State,
 }
 
-/// A run's state: its channels by name. The channel [`PLAIN`] holds the state of a plain client, which sends one JSON value.
+/// A run's state: its channels by name. The channel [`PLAIN`] holds the state of a plain client, which sends one JSON
+/// value.
 pub type State = BTreeMap<String, Channel>;
 
 /// Name of the channel that holds a plain client's full state.

@@ -10,8 +10,8 @@ impl Limits {
     pub const ATTACH_BYTES: usize = 64 << 10;
     /// Bytes of a state that `attach` returns inline. A worker fetches a larger state with `GET state`.
     pub const INLINE_STATE_BYTES: usize = 1 << 20;
-    /// Bytes that a state counts: the bytes of its values and of its channels' names, and 64 for each channel and for each
-    /// value, because every item of a list takes memory, however small.
+    /// Bytes that a state counts: the bytes of its values and of its channels' names, and 64 for each channel and for
+    /// each value, because every item of a list takes memory, however small.
     pub const STATE_BYTES: usize = 64 << 20;
     /// Channels that one boundary sets or appends to. It may remove as many, and truncate as many.
     pub const CHANNELS: usize = 64;
@@ -25,9 +25,9 @@ impl Limits {
     pub const EVENTS: usize = 1_000;
     /// Calls planned in one boundary.
     pub const CALLS: usize = 100;
-    /// Bytes of a run's open calls together: the started ones, and those of the open turn that are planned or have ended. Each
-    /// counts its id, key, arguments and result. An attach returns them all. A rewind can bring twice as many together, and
-    /// they still fit into a response (`ANSWERS_BYTES`).
+    /// Bytes of a run's open calls together: the started ones, and those of the open turn that are planned or have
+    /// ended. Each counts its id, key, arguments and result. An attach returns them all. A rewind can bring twice as
+    /// many together, and they still fit into a response (`ANSWERS_BYTES`).
     pub const OPEN_CALLS_BYTES: usize = 64 << 20;
     /// Bytes of a call's result that are always accepted: every open call counts at least this much for its result.
     pub const SMALL_RESULT_BYTES: usize = 1 << 10;
@@ -51,11 +51,11 @@ impl Limits {
     pub const FINISH_MESSAGE_BYTES: usize = 1 << 10;
     /// Bytes of a finish's output.
     pub const FINISH_OUTPUT_BYTES: usize = 4 << 10;
-    /// Bytes of request bodies that one gateway process holds at once; above it: 503 with Retry-After. One run may hold a
-    /// quarter, and all callers that are not verified as a run's current worker may hold a quarter together.
+    /// Bytes of request bodies that one gateway process holds at once; above it: 503 with Retry-After. One run may hold
+    /// a quarter, and all callers that are not verified as a run's current worker may hold a quarter together.
     pub const PROCESS_BYTES: usize = 256 << 20;
-    /// Bytes of unsent responses that one gateway process holds at once: responses of more than 16 KiB, and streams; above it:
-    /// 503 with Retry-After. One run, or one user, may hold a quarter, or one larger response.
+    /// Bytes of unsent responses that one gateway process holds at once: responses of more than 16 KiB, and streams;
+    /// above it: 503 with Retry-After. One run, or one user, may hold a quarter, or one larger response.
     pub const ANSWERS_BYTES: usize = 256 << 20;
     /// Bytes of an AgentRun's `input`.
     pub const INPUT_BYTES: usize = 32 << 10;

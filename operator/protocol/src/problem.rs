@@ -26,7 +26,8 @@ pub enum Code {
     CheckpointCorrupt,
     /// 409: this turn was committed with other bytes, or is not the next one.
     Conflict,
-    /// 409: a call of an earlier attempt is unsettled: claim or settle it first. Or a tool refused the key of a call: exit.
+    /// 409: a call of an earlier attempt is unsettled: claim or settle it first. Or a tool refused the key of a call:
+    /// exit.
     UnsettledCalls,
     /// 409: the run is finished.
     Finished,
@@ -38,8 +39,8 @@ pub enum Code {
     NotReady,
     /// 503: the operator has not checked the image's version yet: send the same bytes again.
     VersionPending,
-    /// 503: the store or the token review is unavailable; the gateway is overloaded or stopping, or lacks a key; or the body was
-    /// incomplete. Send the same bytes again.
+    /// 503: the store or the token review is unavailable; the gateway is overloaded or stopping, or lacks a key; or the
+    /// body was incomplete. Send the same bytes again.
     Unavailable,
     /// 500: a defect of the gateway: send the same bytes again.
     Internal,

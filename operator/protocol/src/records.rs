@@ -68,7 +68,8 @@ impl RecordOp {
     }
 }
 
-/// `POST records`: applies all of these changes in order, or none. To retry, send the same bytes again until an answer comes.
+/// `POST records`: applies all of these changes in order, or none. To retry, send the same bytes again until an answer
+/// comes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RecordsRequest {
@@ -94,7 +95,8 @@ pub struct Record {
     pub turn: i32,
 }
 
-/// The answer to `GET records`: entries of one space, ordered by the bytes of the key, then in the order they were added.
+/// The answer to `GET records`: entries of one space, ordered by the bytes of the key, then in the order they were
+/// added.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RecordsResponse {
     /// The entries of this page.

@@ -1,9 +1,10 @@
-//! The cost of a boundary: a commit through the gateway over HTTP, compared with an insert of one row with the same bytes
-//! by the same driver on the same disk, with LangGraph's PostgreSQL saver, and with encryption. Also the answers to two
-//! identical commits sent at once.
+//! The cost of a boundary: a commit through the gateway over HTTP, compared with an insert of one row with the same
+//! bytes by the same driver on the same disk, with LangGraph's PostgreSQL saver, and with encryption. Also the answers
+//! to two identical commits sent at once.
 //!
 //! Each round measures every variant once, so that other load on the machine affects all of them alike. Only ratios are
-//! reported. `DALSEGNO_BENCH_PYTHON` names a Python with `langgraph-checkpoint-postgres`; without it that column is empty.
+//! reported. `DALSEGNO_BENCH_PYTHON` names a Python with `langgraph-checkpoint-postgres`; without it that column is
+//! empty.
 
 #![allow(clippy::unwrap_used, reason = "a bench may fail")]
 

@@ -99,8 +99,8 @@ pub fn kept(state: &str) -> Vec<u8> {
     codec::encode(channels(state).as_bytes())
 }
 
-/// The state as one channel. A full `state` would be stored as a delta to the one before, and the size of that delta would
-/// not be realistic, because these states have nothing in common.
+/// The state as one channel. A full `state` would be stored as a delta to the one before, and the size of that delta
+/// would not be realistic, because these states have nothing in common.
 fn channels(state: &str) -> String {
     format!(r#"{{"set":{{"state":{{"json":{state}}}}}}}"#)
 }

@@ -10,8 +10,8 @@ use crate::worker::Worker;
 /// Bytes of a state. The size does not matter here.
 const SIZE: usize = 1 << 10;
 
-/// Commits this many turns, each twice at once. Returns the row of the table, and whether every pair was one `ok` and one
-/// `duplicate`.
+/// Commits this many turns, each twice at once. Returns the row of the table, and whether every pair was one `ok` and
+/// one `duplicate`.
 pub fn pairs(ctx: &BenchContext<'_>, turns: i32) -> ([String; 5], bool) {
     let start = Barrier::new(2);
     let [first, second] = ctx.twins("twins");

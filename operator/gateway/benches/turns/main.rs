@@ -1,8 +1,8 @@
-//! The cost of many turns: boundaries at which a snapshot is due compared with others, a resume late in a run compared with
-//! an early one, many workers compared with one, and the bytes stored of a growing state.
+//! The cost of many turns: boundaries at which a snapshot is due compared with others, a resume late in a run compared
+//! with an early one, many workers compared with one, and the bytes stored of a growing state.
 //!
-//! Only ratios of measurements that alternate in the same run are reported. The CPU time includes the clients, which run in
-//! this process, and excludes PostgreSQL.
+//! Only ratios of measurements that alternate in the same run are reported. The CPU time includes the clients, which
+//! run in this process, and excludes PostgreSQL.
 
 #![allow(clippy::unwrap_used, reason = "a bench may fail")]
 
@@ -131,7 +131,8 @@ fn commit_until_snapshot(ctx: &BenchContext<'_>, worker: &mut Worker, mut turn: 
     }
 }
 
-/// The boundary at which a snapshot is due is answered without waiting for the snapshot; the next boundary overlaps with it.
+/// The boundary at which a snapshot is due is answered without waiting for the snapshot; the next boundary overlaps
+/// with it.
 fn snapshots(ctx: &BenchContext<'_>, worker: &Worker, took: &[Duration]) -> [String; 6] {
     let snapshots = ctx.turns_with_snapshot(worker);
     let (mut due, mut after, mut others) = (Samples::default(), Samples::default(), Samples::default());
@@ -156,8 +157,8 @@ fn snapshots(ctx: &BenchContext<'_>, worker: &Worker, took: &[Duration]) -> [Str
     ]
 }
 
-/// Attaches to both runs in turn, and lets LangGraph's saver load its checkpoint after as many steps as the long run has
-/// turns.
+/// Attaches to both runs in turn, and lets LangGraph's saver load its checkpoint after as many steps as the long run
+/// has turns.
 fn resumes(ctx: &BenchContext<'_>, short: &mut Worker, long: &mut Worker) -> [String; 5] {
     let (mut early, mut late, mut loaded) = (Samples::default(), Samples::default(), Samples::default());
     let mut saver = ctx.saver();

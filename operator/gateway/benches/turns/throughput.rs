@@ -1,5 +1,5 @@
-//! Throughput with many workers: turns per second of one store, and CPU time per turn. As many bare inserts are measured too,
-//! as a reference for the machine: workers, gateway and database share its cores and its disk.
+//! Throughput with many workers: turns per second of one store, and CPU time per turn. As many bare inserts are
+//! measured too, as a reference for the machine: workers, gateway and database share its cores and its disk.
 
 use std::fs;
 use std::sync::Barrier;

@@ -1,5 +1,5 @@
-//! The gateway's own heartbeat to the store. While it arrives, the operator knows that a worker's silence is the worker's
-//! own; after a gap in it, deadlines start anew.
+//! The gateway's own heartbeat to the store. While it arrives, the operator knows that a worker's silence is the
+//! worker's own; after a gap in it, deadlines start anew.
 
 use tokio::time::{MissedTickBehavior, interval};
 

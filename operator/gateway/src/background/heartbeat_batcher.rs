@@ -1,7 +1,7 @@
 //! Batches the heartbeats of many workers into few statements.
 //!
-//! A single heartbeat goes to the store at once. Heartbeats that arrive within a window after a batch, or while a batch is
-//! under way, wait for the next batch. At most one batch is under way.
+//! A single heartbeat goes to the store at once. Heartbeats that arrive within a window after a batch, or while a batch
+//! is under way, wait for the next batch. At most one batch is under way.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Makes snapshots off the hot path: the gateway that commits the boundary at which a snapshot is due requests it.
 //!
-//! Correctness does not depend on it. The store decides whether a snapshot is due, and any number of gateways may request
-//! one at once; a missing snapshot only makes the next lookup slower.
+//! Correctness does not depend on it. The store decides whether a snapshot is due, and any number of gateways may
+//! request one at once; a missing snapshot only makes the next lookup slower.
 
 use std::time::Duration;
 

@@ -41,7 +41,7 @@ pub(crate) async fn attach(
     json_response(&gateway, &owner, &attach_response(&gateway, &record).await?)
 }
 
-/// Takes the attempt. Waits until the operator has recorded the pod and judged its version, both up to a time-out.
+/// Takes the attempt. Waits for the operator to record the pod and to check its version, each up to a time-out.
 async fn take_attempt(
     gateway: &Gateway,
     run: RunId,
@@ -71,8 +71,8 @@ async fn take_attempt(
     }
 }
 
-/// Refuses a pod of another namespace, even one that was recorded as the worker: it must neither read nor change this run.
-/// A run never moves to another namespace.
+/// Refuses a pod of another namespace, even one that was recorded as the worker: it must neither read nor change this
+/// run. A run never moves to another namespace.
 async fn check_namespace(gateway: &Gateway, run: RunId, pod: &PodIdentity) -> Result<(), ApiProblem> {
     if gateway.run_record(run).await?.namespace == pod.namespace {
         return Ok(());

@@ -57,8 +57,8 @@ impl StreamFormat {
         }
     }
 
-    /// Appends one event. Its JSON is the worker's own text, so its line breaks are replaced: JSON allows them only between
-    /// tokens, where they mean nothing.
+    /// Appends one event. Its JSON is the worker's own text, so its line breaks are replaced: JSON allows them only
+    /// between tokens, where they mean nothing.
     fn write(self, event: &Event, text: &mut String) {
         let Event { position, turn, attempt, event } = event;
         let event = event.get().replace(['\r', '\n'], " ");
@@ -131,7 +131,7 @@ impl EventStream {
 
     /// The first chunk, or the next one after it; `None`: the end.
     async fn next(&mut self, first: Option<Chunk>) -> Result<Option<Bytes>, ApiProblem> {
-        // The connection asks for a chunk once the one before it is sent.
+        // The connection polls for a chunk once the one before it is sent.
         self.sending = None;
         let chunk = match first {
             Some(first) => Some(first),

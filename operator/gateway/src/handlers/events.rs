@@ -77,8 +77,8 @@ impl Parameters {
     }
 }
 
-/// The position of the last event that the client has seen. An EventSource reconnects with the same URL as before and sends
-/// the position in this header.
+/// The position of the last event that the client has seen. An EventSource reconnects with the same URL as before and
+/// sends the position in this header.
 fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiProblem> {
     let Some(last) = headers.get("last-event-id") else { return Ok(None) };
     let last = last.to_str().ok().and_then(|last| last.parse().ok()).filter(|last| *last >= 0);

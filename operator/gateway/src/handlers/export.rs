@@ -45,7 +45,7 @@ pub(crate) async fn export(
     let bundle = bundle.ok_or_else(ApiProblem::no_such_run)?;
     let (sender, chunks) = mpsc::channel(1);
     tokio::spawn(Export { gateway, reader, bundle, _permit: permit }.run(sender));
-    // The connection asks for a chunk once the one before it is sent, so its permit is dropped then.
+    // The connection polls for a chunk once the one before it is sent, so its permit is dropped then.
     let body = stream::unfold((chunks, None::<LimitPermit>), |(mut chunks, sent)| async move {
         drop(sent);
         let (lines, permit) = match chunks.recv().await? {
@@ -57,8 +57,8 @@ pub(crate) async fn export(
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(body)).into_response())
 }
 
-/// Loads the key that signs the bundle. A key file that cannot be used is not a failure of the store, and a retry does not
-/// help.
+/// Loads the key that signs the bundle. A key file that cannot be used is not a failure of the store, and a retry does
+/// not help.
 async fn load_signer(gateway: &Gateway) -> Result<Signer, ApiProblem> {
     let key = gateway.config.signing_key.as_deref();
     let load = async || match Signer::load(&*gateway.store, key).await {
@@ -83,8 +83,8 @@ struct Export {
 type Chunk = (Bytes, LimitPermit);
 
 impl Export {
-    /// Sends the bundle within `max_response_duration`. If it ends early, the response is cut off: the bundle lacks its last
-    /// line and does not verify.
+    /// Sends the bundle within `max_response_duration`. If it ends early, the response is cut off: the bundle lacks its
+    /// last line and does not verify.
     async fn run(self, sender: mpsc::Sender<io::Result<Chunk>>) {
         let limit = self.gateway.config.max_response_duration;
         let error = match timeout(limit, self.send_chunks(&sender)).await {
@@ -116,8 +116,8 @@ impl Export {
     }
 }
 
-/// Waits up to [`READ_TIMEOUT`] for a permit for this many bytes. Takes no [`Export`]: a reference to its bundle cannot be
-/// held across an await.
+/// Waits up to [`READ_TIMEOUT`] for a permit for this many bytes. Takes no [`Export`]: a reference to its bundle cannot
+/// be held across an await.
 async fn response_permit(gateway: &Gateway, owner: &LimitOwner, bytes: usize) -> io::Result<LimitPermit> {
     let since = Instant::now();
     loop {

@@ -27,12 +27,12 @@ pub(crate) struct RequestBody {
     permit: LimitPermit,
 }
 
-/// Bytes of a body that are read before the worker's capability is verified. Most bodies are smaller; for them the store
-/// checks the capability in the statement that writes, and no extra query is needed.
+/// Bytes of a body that are read before the worker's capability is verified. Most bodies are smaller; for them the
+/// store checks the capability in the statement that writes, and no extra query is needed.
 const UNVERIFIED_BYTES: usize = 64 << 10;
 
-/// Bytes of an oversized body that are read and discarded before the answer. A client whose connection is closed while it
-/// writes sees a network error instead of the answer, and retries for ever.
+/// Bytes of an oversized body that are read and discarded before the answer. A client whose connection is closed while
+/// it writes sees a network error instead of the answer, and retries for ever.
 const DRAIN_LIMIT: usize = 4 * Limits::BODY_BYTES;
 
 /// Characters of a parse error that are returned.
@@ -58,8 +58,8 @@ pub(crate) async fn read_from_pod(
     BodyLimit { gateway, permit, unverified: None, max_bytes: Limits::ATTACH_BYTES }.read(request).await
 }
 
-/// The limits on one body: its own size, and its part of the process's bytes. The bytes are charged to the unverified peers
-/// until the worker is verified.
+/// The limits on one body: its own size, and its part of the process's bytes. The bytes are charged to the unverified
+/// peers until the worker is verified.
 struct BodyLimit<'a> {
     gateway: &'a Gateway,
     permit: LimitPermit,
@@ -104,8 +104,8 @@ impl BodyLimit<'_> {
 
     /// Charges this many more bytes or fails at once: no caller waits while it holds half a body.
     ///
-    /// The body of a worker that is not the current one stays charged to the unverified peers. It is still read, because
-    /// only the store can tell whether its commit was stored before.
+    /// The body of a worker that is not the current one stays charged to the unverified peers. It is still read,
+    /// because only the store can tell whether its commit was stored before.
     async fn grow(&mut self, bytes: usize) -> Result<(), ApiProblem> {
         if let Some(&Worker { run, capability, .. }) = self.unverified {
             if self.permit.amount() + bytes <= UNVERIFIED_BYTES {
@@ -123,7 +123,7 @@ impl BodyLimit<'_> {
     }
 }
 
-/// Reads on and discards what it reads.
+/// Reads and discards up to [`DRAIN_LIMIT`] further bytes.
 async fn drain(mut frames: BodyDataStream) {
     let mut left = DRAIN_LIMIT;
     while let Some(Ok(frame)) = frames.next().await
@@ -145,8 +145,8 @@ impl RequestBody {
     }
 }
 
-/// Checks what must hold before a parser runs. The body must be an object, because serde would accept an array of fields
-/// too. And it must not be nested so deeply that a recursive parser overflows its stack.
+/// Checks what must hold before a parser runs. The body must be an object, because serde would accept an array of
+/// fields too. And it must not be nested so deeply that a recursive parser overflows its stack.
 fn precheck(bytes: &[u8]) -> Result<(), ApiProblem> {
     match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
         Some(b'{') => {}

@@ -67,7 +67,8 @@ impl SharedLimit {
         Self { total, per_owner, in_use: Arc::default() }
     }
 
-    /// Takes this amount or fails at once. An owner that holds nothing else may take more than its share, up to the total.
+    /// Takes this amount or fails at once. An owner that holds nothing else may take more than its share, up to the
+    /// total.
     pub(crate) fn acquire(&self, owner: LimitOwner, amount: usize) -> Result<LimitPermit, LimitExceeded> {
         let mut permit = self.empty_permit(owner);
         permit.grow(amount)?;
@@ -95,7 +96,7 @@ impl SharedLimit {
     }
 }
 
-/// What an owner asks for.
+/// An amount that an owner wants in addition.
 struct OwnerRequest<'a> {
     owner: &'a LimitOwner,
     more: usize,
@@ -159,7 +160,7 @@ impl Drop for LimitPermit {
 impl From<LimitExceeded> for ApiProblem {
     fn from(exceeded: LimitExceeded) -> Self {
         match exceeded {
-            LimitExceeded::Total | LimitExceeded::UnverifiedPeers => Self::out_of_memory_budget(),
+            LimitExceeded::Total | LimitExceeded::UnverifiedPeers => Self::at_capacity(),
             LimitExceeded::Owner => Self::new(
                 Code::TooManyRequests,
                 "this run or this user has too many calls under way, or they hold too many bytes; wait until some of \

@@ -1,5 +1,5 @@
-//! Limits on reading states. A read holds its state in memory several times over, so the bytes read at once are limited,
-//! and each owner reads one state at a time.
+//! Limits on reading states. A read holds its state in memory several times over, so the bytes read at once are
+//! limited, and each owner reads one state at a time.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::limits::shared_limit::{LimitExceeded, LimitOwner};
 /// Bytes of two of the largest states.
 pub(crate) const TWO_STATES: usize = 2 * Limits::STATE_BYTES;
 
-/// Largest small state in bytes. Small states have a budget of their own and never wait behind a large one. Most states are
-/// small.
+/// Largest small state in bytes. Small states have a budget of their own and never wait behind a large one. Most states
+/// are small.
 pub(crate) const SMALL_STATE: usize = Limits::INLINE_STATE_BYTES;
 
 /// Bytes of small states read at once.
@@ -40,8 +40,8 @@ impl Default for StateReadBudget {
 }
 
 impl StateReadBudget {
-    /// Waits until a head of these sizes can be read. The permit gives the bytes back on drop. `None` only if the budget
-    /// was closed, which never happens.
+    /// Waits until a head of these sizes can be read. The permit gives the bytes back on drop. `None` only if the
+    /// budget was closed, which never happens.
     pub async fn acquire(&self, sizes: &Sizes) -> Option<OwnedSemaphorePermit> {
         self.acquire_bytes(read_bytes(sizes)).await
     }
@@ -54,16 +54,16 @@ impl StateReadBudget {
     }
 }
 
-/// Bytes that reading a head takes: its state, the boundaries it is rebuilt from, and the open calls. A state of unknown
-/// size counts as the largest.
+/// Bytes that reading a head takes: its state, the boundaries it is rebuilt from, and the open calls. A state of
+/// unknown size counts as the largest.
 pub(crate) fn read_bytes(sizes: &Sizes) -> usize {
     let state = sizes.state.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(Limits::STATE_BYTES);
     let beside = usize::try_from(sizes.tail.saturating_add(sizes.calls)).unwrap_or_default();
     state.saturating_add(beside)
 }
 
-/// A budget with one queue for all owners, FIFO with one place per owner: nobody waits behind more than one read of each
-/// other owner.
+/// A budget with one queue for all owners, FIFO with one place per owner: nobody waits behind more than one read of
+/// each other owner.
 pub(crate) struct StateReadLimiter {
     budget: StateReadBudget,
     owners: Cache<LimitOwner, Arc<Mutex<()>>>,

@@ -9,8 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-/// Bytes that the peer must take within the time-out. Each time it has, the time-out starts anew. A peer that takes less
-/// holds up a response as much as one that takes nothing.
+/// Bytes that the peer must take within the time-out. Each time it has, the time-out starts anew. A peer that takes
+/// less holds up a response as much as one that takes nothing.
 const MIN_PROGRESS: usize = 256 << 10;
 
 /// A TCP stream whose writes fail once its peer has taken next to nothing for the whole time-out.
@@ -32,7 +32,8 @@ impl WriteTimeoutStream {
         Self { stream, timeout, blocked: None }
     }
 
-    /// Turns a pending write into an error once the deadline has passed; `offered` is the bytes that were to be written.
+    /// Turns a pending write into an error once the deadline has passed; `offered` is the bytes that were to be
+    /// written.
     fn check_progress(
         &mut self,
         context: &mut Context<'_>,

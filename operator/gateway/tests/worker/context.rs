@@ -265,8 +265,8 @@ pub fn commit(id: u128, state: &str) -> String {
     format!(r#"{{"commitId":"{}","state":{state}}}"#, Uuid::from_u128(id))
 }
 
-/// Accepts `token-of-<pod UID>` for namespace `shop` and `token-of-<pod UID>-in-<namespace>`; and `ada`, a user who may read
-/// the runs of `shop`.
+/// Accepts `token-of-<pod UID>` for namespace `shop` and `token-of-<pod UID>-in-<namespace>`; and `ada`, a user who may
+/// read the runs of `shop`.
 pub struct TestAuthenticator;
 
 #[async_trait]

@@ -52,8 +52,8 @@ fn claim(id: u128) -> String {
     json!({ "claimId": Uuid::from_u128(id), "policy": "probe" }).to_string()
 }
 
-/// Commits a turn, the plan of the next one, and a record. The call `done` is completed, `begun` is started, `planned` is only
-/// planned.
+/// Commits a turn, the plan of the next one, and a record. The call `done` is completed, `begun` is started, `planned`
+/// is only planned.
 async fn commit_work(ctx: &TestContext) {
     ctx.post("turns/1", body(1, json!({ "state": 1, "events": ["one"] }))).await.ok();
     let call = |id: &str| json!({ "id": id, "policy": "probe", "key": id, "arguments": { "of": id } });

@@ -1,5 +1,5 @@
-//! Bodies that are made to take much memory or time. They are refused, and the whole process takes at most 64 MiB and one
-//! second of CPU time.
+//! Bodies that are made to take much memory or time. They are refused, and the whole process takes at most 64 MiB and
+//! one second of CPU time.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

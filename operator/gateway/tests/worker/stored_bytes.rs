@@ -54,8 +54,8 @@ impl TextGenerator {
     }
 }
 
-/// Commits a transcript that grows by one message per turn, with the fields that `body` makes of it. Returns the bytes stored
-/// in boundaries, snapshots and chunks.
+/// Commits a transcript that grows by one message per turn, with the fields that `body` makes of it. Returns the bytes
+/// stored in boundaries, snapshots and chunks.
 async fn bytes_stored(body: impl Fn(&[String]) -> String) -> [i64; 3] {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("runs.db");

@@ -205,8 +205,8 @@ fn place(ctx: &TestContext) -> String {
     format!("/v1/runs/{}", ctx.run)
 }
 
-/// Sends every call of the contract twenty times, to another tenant's run and to an own run in the same stage. The own run
-/// accepts it, so the tenant alone makes the difference.
+/// Sends every call of the contract twenty times, to another tenant's run and to an own run in the same stage. The own
+/// run accepts it, so the tenant alone makes the difference.
 #[tokio::test]
 async fn every_call_accepted_for_an_own_run_is_refused_for_another_tenants() {
     let ctx = TestContext::new().await;
