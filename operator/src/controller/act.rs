@@ -157,7 +157,7 @@ async fn end_attempt(
 async fn verify_head(runtime: &impl WorkerRuntime, run: &AgentRun, row: RunRecord) -> Result<Option<Fact>> {
     let store = runtime.store();
     let sizes = store.sizes(row.id).await.map_err(Error::store("reading the size of the head"))?;
-    let _permit = runtime.state_reads().take(&sizes).await;
+    let _permit = runtime.state_reads().acquire(&sizes).await;
     let checked = verify::checkpoint(store.as_ref(), &row).await;
     let head = HeadSight::of(&row, checked.map_err(Error::store("verifying the head"))?);
     if let Checkpoint::Corrupt(corruption) = &head.found {
@@ -259,7 +259,7 @@ mod tests {
         let row = Box::new(runtime.store.get_run(id).await.unwrap().unwrap());
         let run = run();
         let small = Sizes { state: Some(1 << 20), ..Sizes::default() };
-        let others = join_all((0..16).map(|_| runtime.state_reads.take(&small))).await;
+        let others = join_all((0..16).map(|_| runtime.state_reads.acquire(&small))).await;
         let mut verifying = Box::pin(perform(&*runtime, &run, Effect::VerifyHead(row)));
         assert!(timeout(Duration::from_millis(300), &mut verifying).await.is_err(), "no permit is free");
         drop(others);

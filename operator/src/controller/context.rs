@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dalsegno_core::{HeadSight, Refusal};
 use dalsegno_crds::AgentRun;
-use dalsegno_gateway::Room;
+use dalsegno_gateway::StateReadBudget;
 use dalsegno_store::Store;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store as Cache};
@@ -51,7 +51,7 @@ pub struct Context {
     /// Results of verifying heads, by UID of the AgentRun, until the attempt has a pod.
     pub heads: Mutex<HashMap<String, HeadSight>>,
     /// Limits the memory of states that are read. In one process with a gateway, it is the gateway's.
-    pub state_reads: Room,
+    pub state_reads: StateReadBudget,
     /// Number of consecutive failed reconciles, by UID of the AgentRun.
     pub failures: Mutex<HashMap<String, u32>>,
     /// Queue of runs to reconcile.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dalsegno_core::{Fact, HeadSight, Notice, Observed, Refusal};
 use dalsegno_crds::{AgentRun, AgentRunStatus, names};
-use dalsegno_gateway::Room;
+use dalsegno_gateway::StateReadBudget;
 use dalsegno_store::{RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -29,7 +29,7 @@ impl WorkerRuntime for Context {
         &self.store
     }
 
-    fn state_reads(&self) -> &Room {
+    fn state_reads(&self) -> &StateReadBudget {
         &self.state_reads
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dalsegno_core::{Fact, HeadSight, Notice, Observed};
 use dalsegno_crds::{AgentRun, AgentRunStatus};
-use dalsegno_gateway::Room;
+use dalsegno_gateway::StateReadBudget;
 use dalsegno_store::{RunRecord, Store};
 use k8s_openapi::api::core::v1::Pod;
 
@@ -16,7 +16,7 @@ pub trait WorkerRuntime {
     fn store(&self) -> &Arc<dyn Store>;
 
     /// Limits the memory of states that are read. Shared with the gateway of the same process.
-    fn state_reads(&self) -> &Room;
+    fn state_reads(&self) -> &StateReadBudget;
 
     /// Observes everything that a decision needs to know of the run. Only reads.
     async fn observe(&self, run: &AgentRun) -> Result<Observed>;

@@ -7,7 +7,7 @@ use dalsegno_core::{AgentSight, Fact, NodeSight, Notice, Observed, StoreSight};
 use dalsegno_crds::{
     AgentRun, AgentRunStatus, OnMismatch, Reason, Retention, RunDefaults, VersionPolicy, names,
 };
-use dalsegno_gateway::Room;
+use dalsegno_gateway::StateReadBudget;
 use dalsegno_store::{LookUp, RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -32,7 +32,7 @@ pub struct LocalRuntime {
     /// URL of the store, quoted for a shell.
     pub url: String,
     /// The gateway's limiter of state reads.
-    pub state_reads: Room,
+    pub state_reads: StateReadBudget,
     /// URL at which workers reach the gateway.
     pub gateway_url: String,
     /// The processes.
@@ -79,7 +79,7 @@ impl WorkerRuntime for LocalRuntime {
         &self.store
     }
 
-    fn state_reads(&self) -> &Room {
+    fn state_reads(&self) -> &StateReadBudget {
         &self.state_reads
     }
 
