@@ -24,7 +24,7 @@ fuzz: ## look for bytes that break a decoder, five minutes per target
 tamper: ## make ten thousand random edits of rows, databases and bundles, and check that each is detected
 	DALSEGNO_TAMPERINGS=10000 cargo test --locked -p dalsegno-store --test proof --test tampering random
 
-bench: ## measure the figures of docs/performance.md, as ratios to a floor in the same run
+bench: ## measure the figures of docs/reference/performance.md, as ratios to a floor in the same run
 	@hack/bench.sh
 
 lint: ## check formats, lints, types, the TLS provider, the chart and the scripts

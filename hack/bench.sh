@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures the figures of docs/performance.md, as ratios to a floor that is measured in the same run. Without arguments
+# Measures the figures of docs/reference/performance.md, as ratios to a floor that is measured in the same run. Without arguments
 # it runs all benches: boundary turns slow reaction quiet memory lives.
 source "$(dirname "$0")/lib.sh"
 

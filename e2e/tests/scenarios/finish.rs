@@ -107,7 +107,7 @@ async fn a_worker_that_exits_0_without_an_attach_is_charged_and_the_message_name
     assert_eq!(status.reason, Some(Reason::RecoveryLoop));
     assert_eq!(status.causes(), [Cause::NeverAttached, Cause::NeverAttached]);
     let (_, message) = status.reason_and_message(ConditionType::Held);
-    assert!(message.contains("worker-contract"), "{message}");
+    assert!(message.contains("docs/reference/contract.md"), "{message}");
     ctx.audit.expect_pods(&run.name, 1..=2)?;
     ctx.end().await
 }
