@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::Context;
 use dalsegno_crds::{AgentRun, AgentRunStatus, ConditionType, Summary, names};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -135,10 +134,7 @@ impl<'c> Run<'c> {
     /// The processes of the current worker, as the machine numbers them.
     pub async fn processes(&self) -> Result<Processes> {
         let pod = self.pod().await?;
-        let spec = pod.spec.as_ref().context("a pod without a spec")?;
-        let node = spec.node_name.as_deref().context("its pod has no node")?;
-        let cluster = self.ctx.cluster()?;
-        cluster.processes(node, &self.ctx.namespace, &pod.name_any(), "agent").await
+        self.ctx.cluster()?.processes(&pod, "agent").await
     }
 
     /// Changes the `spec` by a merge patch.
