@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dalsegno_core::{Decision, Effect, Fact, HeadSight, Notice};
+use dalsegno_core::{Decision, Effect, EffectResult, EventSpec, ObservedHead};
 use dalsegno_crds::AgentRun;
 use dalsegno_store::verify::{self, Checkpoint};
 use dalsegno_store::{Created, NewRun, Recorded, Rewound, RunId};
@@ -17,7 +17,7 @@ use crate::ground::Ground;
 /// What came of acting.
 pub enum Acted {
     /// Something was learned: decide again on it.
-    Learned(Vec<Fact>),
+    Learned(Vec<EffectResult>),
     /// Everything is as it shall be; look again after this long, if nothing happens before.
     Done(Option<Duration>),
 }
@@ -29,7 +29,7 @@ pub async fn act(
     ground: &impl Ground,
     run: &AgentRun,
     decision: Decision,
-    told: &mut Vec<Notice>,
+    told: &mut Vec<EventSpec>,
 ) -> Result<Acted> {
     let (mut facts, mut stray) = (Vec::new(), None);
     for effect in decision.effects {
@@ -45,7 +45,7 @@ pub async fn act(
         }
         ground.after(name);
     }
-    told.extend(decision.notices);
+    told.extend(decision.events);
     if !facts.is_empty() {
         return Ok(Acted::Learned(facts));
     }
@@ -60,9 +60,9 @@ pub async fn act(
 }
 
 /// Does one effect; answers what it taught.
-pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Result<Option<Fact>> {
+pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Result<Option<EffectResult>> {
     let store = ground.store();
-    let row = |row| Ok(Some(Fact::Row(row)));
+    let row = |row| Ok(Some(EffectResult::Row(row)));
     match effect {
         Effect::CreateRun { reset_generation, deadlines, on_prior } => {
             let namespace = run.namespace().ok_or(Error::Nameless("namespace"))?;
@@ -78,7 +78,7 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
             };
             match store.create_run(&new).await.map_err(Error::store("taking the run up"))? {
                 Created::Run(created) => row(created),
-                Created::Prior(prior) => Ok(Some(Fact::Prior(prior))),
+                Created::Prior(prior) => Ok(Some(EffectResult::Prior(prior))),
             }
         }
         Effect::EndAttempt { run: id, ending, then } => {
@@ -90,18 +90,18 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
         }
         Effect::ReadTemplate(revision) => {
             let document = store.get_revision(&revision).await;
-            Ok(Some(Fact::Template(revision, document.map_err(Error::store("reading a template"))?)))
+            Ok(Some(EffectResult::Template(revision, document.map_err(Error::store("reading a template"))?)))
         }
         Effect::VerifyHead(row) => {
             let _room = room(ground, row.id).await?;
             let found = verify::checkpoint(store.as_ref(), &row).await;
-            let seen = HeadSight::of(&row, found.map_err(Error::store("verifying the head"))?);
+            let seen = ObservedHead::of(&row, found.map_err(Error::store("verifying the head"))?);
             if let Checkpoint::Corrupt(corruption) = &seen.found {
                 tracing::error!(detail = corruption.detail, "the run cannot go on from its head");
                 ground.head_is_damaged();
             }
             ground.remember(run, &seen);
-            Ok(Some(Fact::Head(seen)))
+            Ok(Some(EffectResult::Head(seen)))
         }
         Effect::Rewind(id, rewind) => {
             tracing::warn!(to = %rewind.to, reason = rewind.reason, "going back");
@@ -117,7 +117,7 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
             Ok(Some(match kept.map_err(Error::store("keeping the template"))? {
                 Recorded::Done(_) => ground.create_worker(run, *pod, revision).await?,
                 // The row has changed since it was looked at.
-                Recorded::Refused(row) => Fact::Row(row),
+                Recorded::Refused(row) => EffectResult::Row(row),
             }))
         }
         Effect::RecordPod { run: id, attempt, pod } => {
@@ -170,9 +170,9 @@ async fn room(ground: &impl Ground, run: RunId) -> Result<Option<OwnedSemaphoreP
     Ok(ground.resumes().take(&sizes).await)
 }
 
-fn recorded(answer: dalsegno_store::Result<Recorded>, doing: &'static str) -> Result<Option<Fact>> {
+fn recorded(answer: dalsegno_store::Result<Recorded>, doing: &'static str) -> Result<Option<EffectResult>> {
     let (Recorded::Done(row) | Recorded::Refused(row)) = answer.map_err(Error::store(doing))?;
-    Ok(Some(Fact::Row(row)))
+    Ok(Some(EffectResult::Row(row)))
 }
 
 #[cfg(test)]
@@ -221,7 +221,7 @@ mod tests {
         let id = begun(&*ground.store, NAME).await;
         for _ in 0..2 {
             let fact = perform(&*ground, &run(), create_worker(id)).await.unwrap();
-            assert!(matches!(fact, Some(Fact::Pod(_))), "{fact:?}");
+            assert!(matches!(fact, Some(EffectResult::Pod(_))), "{fact:?}");
             let kept = ground.store.get_revision("sha256:aa").await.unwrap();
             assert_eq!(kept.as_deref(), Some("{}"));
             // As where a copy from before is put in the place of the database.
@@ -236,7 +236,7 @@ mod tests {
         let id = begun(&*ground.store, NAME).await;
         ground.store.mark_deleted(NAME, &AskedBy::default()).await.unwrap();
         let fact = perform(&*ground, &run(), create_worker(id)).await.unwrap();
-        assert!(matches!(fact, Some(Fact::Row(_))), "{fact:?}");
+        assert!(matches!(fact, Some(EffectResult::Row(_))), "{fact:?}");
         assert!(asked.lock().unwrap().is_empty());
     }
 
@@ -253,6 +253,6 @@ mod tests {
         assert!(timeout(Duration::from_millis(300), &mut verifying).await.is_err(), "there is none");
         drop(others);
         let fact = verifying.await.unwrap();
-        assert!(matches!(fact, Some(Fact::Head(_))), "{fact:?}");
+        assert!(matches!(fact, Some(EffectResult::Head(_))), "{fact:?}");
     }
 }

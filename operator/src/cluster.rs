@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dalsegno_core::{Fact, HeadSight, Level, Notice, Observed, Refusal};
+use dalsegno_core::{EffectResult, EventLevel, EventSpec, Observed, ObservedHead, PodCreateError};
 use dalsegno_crds::{AgentRun, AgentRunStatus, names};
 use dalsegno_gateway::Room;
 use dalsegno_store::{RunRecord, Store};
@@ -39,7 +39,7 @@ impl Ground for Context {
         namespace.metadata.uid.ok_or(Error::Nameless("namespace UID"))
     }
 
-    async fn create_worker(&self, run: &AgentRun, pod: Pod, revision: String) -> Result<Fact> {
+    async fn create_worker(&self, run: &AgentRun, pod: Pod, revision: String) -> Result<EffectResult> {
         let uid = run.uid().unwrap_or_default();
         let api = self.pods_in(&run.namespace().unwrap_or_default());
         match api
@@ -52,7 +52,7 @@ impl Ground for Context {
             Ok(pod) => {
                 lock(&self.refusals).remove(&uid);
                 lock(&self.heads).remove(&uid);
-                Ok(Fact::Pod(Box::new(pod)))
+                Ok(EffectResult::Pod(Box::new(pod)))
             }
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 let found = api
@@ -66,14 +66,14 @@ impl Ground for Context {
                     .owner_references()
                     .iter()
                     .any(|owner| owner.controller == Some(true) && owner.uid == uid);
-                Ok(if ours { Fact::Pod(Box::new(found)) } else { Fact::NameTaken })
+                Ok(if ours { EffectResult::Pod(Box::new(found)) } else { EffectResult::NameTaken })
             }
             // Whether it judges this pod or fails at it, as when a webhook is broken: a person shall read why there is none.
             Err(kube::Error::Api(status)) => {
                 let mut refusals = lock(&self.refusals);
                 let times =
                     refusals.get(&uid).filter(|it| it.revision == revision).map_or(0, |it| it.times) + 1;
-                let refusal = Refusal {
+                let refusal = PodCreateError {
                     code: status.code,
                     message: status.message.clone(),
                     times,
@@ -81,7 +81,7 @@ impl Ground for Context {
                     revision,
                 };
                 refusals.insert(uid, refusal.clone());
-                Ok(Fact::Refused(refusal))
+                Ok(EffectResult::PodNotCreated(refusal))
             }
             Err(error) => Err(Error::api("creating the worker's pod")(error)),
         }
@@ -125,7 +125,7 @@ impl Ground for Context {
         Ok(())
     }
 
-    async fn tell(&self, run: &AgentRun, notices: &mut Vec<Notice>) {
+    async fn tell(&self, run: &AgentRun, notices: &mut Vec<EventSpec>) {
         if notices.is_empty() {
             return;
         }
@@ -140,8 +140,8 @@ impl Ground for Context {
             }
             let event = Event {
                 type_: match notice.level {
-                    Level::Normal => EventType::Normal,
-                    Level::Warning => EventType::Warning,
+                    EventLevel::Normal => EventType::Normal,
+                    EventLevel::Warning => EventType::Warning,
                 },
                 reason: notice.reason.clone(),
                 note: Some(truncated(notice.note)),
@@ -155,7 +155,7 @@ impl Ground for Context {
         }
     }
 
-    fn remember(&self, run: &AgentRun, head: &HeadSight) {
+    fn remember(&self, run: &AgentRun, head: &ObservedHead) {
         lock(&self.heads).insert(run.uid().unwrap_or_default(), head.clone());
     }
 
@@ -229,8 +229,8 @@ mod tests {
         let run = json!({ "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun", "spec": {},
                           "metadata": { "name": "nightly", "namespace": "shop", "uid": "uid-1" } });
         let run = serde_json::from_value(run).unwrap();
-        let notice = |reason: &str| Notice {
-            level: Level::Normal,
+        let notice = |reason: &str| EventSpec {
+            level: EventLevel::Normal,
             reason: reason.to_owned(),
             note: String::new(),
             action: "Watch".to_owned(),

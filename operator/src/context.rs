@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dalsegno_core::{HeadSight, Refusal};
+use dalsegno_core::{ObservedHead, PodCreateError};
 use dalsegno_crds::AgentRun;
 use dalsegno_gateway::Room;
 use dalsegno_store::Store;
@@ -45,9 +45,9 @@ pub struct Context {
     /// Since when the API server has answered us.
     pub api: ApiHealth,
     /// Pods that the API server refused, by UID of the AgentRun.
-    pub refusals: Mutex<HashMap<String, Refusal>>,
+    pub refusals: Mutex<HashMap<String, PodCreateError>>,
     /// What was found of runs' heads, by UID, until their attempts have a pod.
-    pub heads: Mutex<HashMap<String, HeadSight>>,
+    pub heads: Mutex<HashMap<String, ObservedHead>>,
     /// Room for the states that are read for attempts that go on: in one process with a gateway, the gateway's.
     pub resumes: Room,
     /// How often in a row a reconcile failed, by UID.

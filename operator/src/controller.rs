@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_core::{Effect, StoreSight, decide};
+use dalsegno_core::{Effect, ObservedStore, decide};
 use dalsegno_crds::{AgentRun, names};
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
@@ -57,13 +57,13 @@ pub async fn reconcile(run: &AgentRun, ground: &impl Ground) -> Result<Option<Du
         let decision = decide(run, &observed, Timestamp::now());
         match act(ground, run, decision, &mut told).await {
             Ok(Acted::Learned(facts)) => {
-                facts.into_iter().for_each(|fact| observed.learn(fact));
-                if observed.must_look_again() {
+                facts.into_iter().for_each(|fact| observed.apply(fact));
+                if observed.must_observe_again() {
                     observed = ground.observe(run).await?;
                 }
             }
             Ok(Acted::Done(requeue)) => {
-                if let StoreSight::Found(row) = &observed.store {
+                if let ObservedStore::Found(row) = &observed.store {
                     ground.at_rest(row);
                 }
                 return Ok(requeue);
@@ -71,7 +71,7 @@ pub async fn reconcile(run: &AgentRun, ground: &impl Ground) -> Result<Option<Du
             // What may be read and not written, as on a full disk, is a store that is away: the run waits for it.
             Err(error) if error.is_store_away() => {
                 ground.store_away(&error);
-                observed.store = StoreSight::Unknown(chain(&error));
+                observed.store = ObservedStore::Unknown(chain(&error));
             }
             Err(error) => return Err(error),
         }

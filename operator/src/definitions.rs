@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_core::{Refusal, worker};
+use dalsegno_core::{PodCreateError, worker};
 use dalsegno_crds::{
     AgentDefinition, AgentDefinitionStatus, ConditionType, Reason, condition, find_condition, names,
 };
@@ -71,7 +71,8 @@ pub(crate) async fn check(definition: Arc<Definition>, ctx: Arc<Context>) -> Res
         Err(error) => (false, Reason::NotChecked, chain(&error)),
     };
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
-    let mut new = condition(ConditionType::Ready, ready, reason, message, generation, Time(now));
+    let mut new = condition(ConditionType::Ready, ready, reason, Time(now));
+    (new.message, new.observed_generation) = (message, generation);
     if let Some(before) = before.filter(|it| it.status == new.status) {
         new.last_transition_time = before.last_transition_time.clone();
     }
@@ -112,7 +113,7 @@ async fn try_pod(
     namespace: &str,
     is_accepted: bool,
 ) -> Result<(bool, Reason, String)> {
-    let pod = match worker::trial_of(definition, &ctx.gateway_url) {
+    let pod = match worker::dry_run_pod(definition, &ctx.gateway_url) {
         Ok(pod) => pod,
         Err(error) => return Ok((false, Reason::TemplateInvalid, error.to_string())),
     };
@@ -136,7 +137,7 @@ fn is_judgement(refusal: &Status) -> bool {
 }
 
 fn is_of_namespace(refusal: &Status) -> bool {
-    Refusal::of_namespace(refusal.code, &refusal.message).is_some()
+    PodCreateError::namespace_reason(refusal.code, &refusal.message).is_some()
 }
 
 #[cfg(test)]

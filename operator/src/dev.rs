@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use dalsegno_core::settings::Settings;
-use dalsegno_core::{Effect, StoreSight, decide};
+use dalsegno_core::{Effect, ObservedStore, decide};
 use dalsegno_crds::{AgentRun, AgentRunStatus, ConditionType, Reason, Summary, find_condition};
 use dalsegno_gateway::{Config, Gateway};
 use jiff::Timestamp;
@@ -228,7 +228,7 @@ async fn leave(laptop: &Laptop, run: &AgentRun, stopped: bool, signals: &mut Sig
             perform(laptop, run, effect).await?;
         }
     }
-    if let StoreSight::Found(row) = laptop.observe(run).await?.store {
+    if let ObservedStore::Found(row) = laptop.observe(run).await?.store {
         say(&match row.finish {
             Some(_) => "stopped; the run is over".to_owned(),
             None => format!("stopped; the same command goes on at turn {}", next_turn(&row)),
@@ -263,7 +263,7 @@ fn say_held(laptop: &Laptop, run: &AgentRun, status: &AgentRunStatus) {
     let Some(held) = find_condition(&status.conditions, ConditionType::Held) else { return };
     let reason: Option<Reason> = held.reason.parse().ok();
     // The way out that stands in the condition is a cluster's.
-    let of_cluster = reason.map_or("", Reason::way_out);
+    let of_cluster = reason.map_or("", Reason::remediation);
     let what = held.message.strip_suffix(of_cluster).unwrap_or(&held.message).trim_end();
     say(&format!("held: {}: {what}", held.reason));
     say(&format!("way out: {}", laptop.way_out(run, reason)));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dalsegno_core::{Fact, HeadSight, Notice, Observed};
+use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedHead};
 use dalsegno_crds::{AgentRun, AgentRunStatus};
 use dalsegno_gateway::Room;
 use dalsegno_store::{RunRecord, Store};
@@ -25,7 +25,7 @@ pub trait Ground {
     async fn tenant(&self, namespace: &str) -> Result<String>;
 
     /// Creates the pod of a template with this hash, which is kept. A pod of ours that is there already is the one.
-    async fn create_worker(&self, run: &AgentRun, pod: Pod, revision: String) -> Result<Fact>;
+    async fn create_worker(&self, run: &AgentRun, pod: Pod, revision: String) -> Result<EffectResult>;
 
     /// Deletes a pod if it still has this UID; that it is gone, or another, is fine.
     async fn stop_worker(&self, namespace: &str, name: &str, uid: String) -> Result<()>;
@@ -37,11 +37,11 @@ pub trait Ground {
     async fn write_status(&self, run: &AgentRun, status: AgentRunStatus) -> Result<()>;
 
     /// Tells a person, best effort: what is told stands in the status too.
-    async fn tell(&self, run: &AgentRun, notices: &mut Vec<Notice>);
+    async fn tell(&self, run: &AgentRun, notices: &mut Vec<EventSpec>);
 
     /// Keeps what was found of the run's head, for `observe` to tell of again until the attempt has a pod. What is
     /// forgotten is looked at again.
-    fn remember(&self, run: &AgentRun, head: &HeadSight) {
+    fn remember(&self, run: &AgentRun, head: &ObservedHead) {
         let _ = (run, head);
     }
 

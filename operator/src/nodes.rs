@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use dalsegno_core::NodeSight;
+use dalsegno_core::ObservedNode;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -27,28 +27,28 @@ struct Book {
 
 #[derive(Debug)]
 struct Kept {
-    sight: NodeSight,
+    sight: ObservedNode,
     /// The watch tells of it. Else it has never done so, or told that the node is gone.
     watched: bool,
 }
 
 impl NodeBook {
     /// A node that the watch tells of.
-    pub fn watched(&self, name: &str) -> Option<NodeSight> {
+    pub fn watched(&self, name: &str) -> Option<ObservedNode> {
         lock(&self.0).nodes.get(name).filter(|it| it.watched).map(|it| it.sight)
     }
 
     /// What the API server answered of a node that the watch does not tell of: as the node says, or, if there is none, not
     /// Ready since it was first missed. It is for one look: the watch may have told of the node's end while the answer was
     /// under way, and would not do so again.
-    pub fn answered(&self, name: &str, node: Option<&Node>, now: Timestamp) -> NodeSight {
+    pub fn answered(&self, name: &str, node: Option<&Node>, now: Timestamp) -> ObservedNode {
         let mut book = lock(&self.0);
         let before = book.nodes.get(name);
         if let Some(kept) = before.filter(|it| it.watched) {
             return kept.sight;
         }
         let since = before.filter(|it| !it.sight.ready).map_or(now, |it| it.sight.since);
-        let sight = node.map_or(NodeSight { ready: false, since }, |node| sight_of(node, since));
+        let sight = node.map_or(ObservedNode { ready: false, since }, |node| sight_of(node, since));
         book.nodes.insert(name.to_owned(), Kept { sight, watched: false });
         sight
     }
@@ -94,7 +94,7 @@ impl Book {
         for (name, kept) in self.nodes.iter_mut().filter(|(name, _)| which(name)) {
             kept.watched = false;
             if kept.sight.ready {
-                kept.sight = NodeSight { ready: false, since: now };
+                kept.sight = ObservedNode { ready: false, since: now };
                 changed.push(name.clone());
             }
         }
@@ -102,14 +102,14 @@ impl Book {
     }
 }
 
-fn sight_of(node: &Node, now: Timestamp) -> NodeSight {
+fn sight_of(node: &Node, now: Timestamp) -> ObservedNode {
     let conditions = node.status.as_ref().and_then(|it| it.conditions.as_deref()).unwrap_or_default();
     match conditions.iter().find(|it| it.type_ == "Ready") {
-        Some(ready) => NodeSight {
+        Some(ready) => ObservedNode {
             ready: ready.status == "True",
             since: ready.last_transition_time.as_ref().map_or(now, |it| it.0),
         },
-        None => NodeSight { ready: false, since: now },
+        None => ObservedNode { ready: false, since: now },
     }
 }
 
@@ -135,12 +135,12 @@ mod tests {
         .unwrap()
     }
 
-    fn ready(since: i64) -> NodeSight {
-        NodeSight { ready: true, since: at(since) }
+    fn ready(since: i64) -> ObservedNode {
+        ObservedNode { ready: true, since: at(since) }
     }
 
-    fn not_ready(since: i64) -> NodeSight {
-        NodeSight { ready: false, since: at(since) }
+    fn not_ready(since: i64) -> ObservedNode {
+        ObservedNode { ready: false, since: at(since) }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Observe: everything a decision needs to know of one run. Reads, and never writes.
 
 use dalsegno_core::version::Templates;
-use dalsegno_core::{AgentSight, NodeSight, Observed, PodSight, StoreSight};
+use dalsegno_core::{Observed, ObservedAgent, ObservedNode, ObservedPod, ObservedStore};
 use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, AgentRun};
 use dalsegno_store::{AttemptState, LookUp, RunRecord};
 use jiff::Timestamp;
@@ -20,16 +20,16 @@ use crate::sync::lock;
 pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
     let uid = run.uid().unwrap_or_default();
     let (store, result) = match ctx.store.look_up(&uid).await {
-        Ok(LookUp::Found(row)) => (StoreSight::Found(row), "found"),
-        Ok(LookUp::NotFound { store_id, .. }) => (StoreSight::NotFound { store_id }, "not-found"),
+        Ok(LookUp::Found(row)) => (ObservedStore::Found(row), "found"),
+        Ok(LookUp::NotFound { store_id, .. }) => (ObservedStore::NotFound { store_id }, "not-found"),
         Err(error) => {
             ctx.metrics.failed("run", &error);
-            (StoreSight::Unknown(error.to_string()), "unknown")
+            (ObservedStore::Unknown(error.to_string()), "unknown")
         }
     };
     ctx.metrics.looked_up(result);
     let row = match &store {
-        StoreSight::Found(row) => Some(row.as_ref()),
+        ObservedStore::Found(row) => Some(row.as_ref()),
         _ => None,
     };
     let agent = agent(ctx, run).await?;
@@ -46,19 +46,19 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         node,
         templates: Templates::new(),
         head: lock(&ctx.heads).get(&uid).cloned(),
-        refusal: lock(&ctx.refusals).get(&uid).cloned(),
+        pod_create_error: lock(&ctx.refusals).get(&uid).cloned(),
         name_taken: false,
         gateway_url: ctx.gateway_url.clone(),
     })
 }
 
 /// The inline agent, or the definition; that there is none is believed only of a live answer.
-async fn agent(ctx: &Context, run: &AgentRun) -> Result<AgentSight> {
+async fn agent(ctx: &Context, run: &AgentRun) -> Result<ObservedAgent> {
     if let Some(agent) = &run.spec.agent {
-        return Ok(AgentSight::Found { agent: Box::new(agent.clone()), defaults: Box::default() });
+        return Ok(ObservedAgent::Found { agent: Box::new(agent.clone()), defaults: Box::default() });
     }
     let (Some(reference), Some(namespace)) = (&run.spec.agent_ref, run.namespace()) else {
-        return Ok(AgentSight::NotFound);
+        return Ok(ObservedAgent::NotFound);
     };
     let cached = ctx.definitions.get(&ObjectRef::new(&reference.name).within(&namespace));
     if let Some(definition) = cached.and_then(|it| it.read().ok()) {
@@ -68,18 +68,18 @@ async fn agent(ctx: &Context, run: &AgentRun) -> Result<AgentSight> {
     let live = api.get_opt(&reference.name).await.map_err(Error::api("looking for the AgentDefinition"))?;
     Ok(match live.as_ref().map(Definition::read) {
         Some(Ok(definition)) => found(definition),
-        Some(Err(error)) => AgentSight::Malformed(error.to_string()),
-        None => AgentSight::NotFound,
+        Some(Err(error)) => ObservedAgent::Malformed(error.to_string()),
+        None => ObservedAgent::NotFound,
     })
 }
 
-fn found(definition: AgentDefinition) -> AgentSight {
+fn found(definition: AgentDefinition) -> ObservedAgent {
     let AgentDefinitionSpec { agent, defaults } = definition.spec;
-    AgentSight::Found { agent: Box::new(agent), defaults: Box::new(defaults.unwrap_or_default()) }
+    ObservedAgent::Found { agent: Box::new(agent), defaults: Box::new(defaults.unwrap_or_default()) }
 }
 
 /// The recorded pod of the current attempt is gone only if a live GET by name says so.
-async fn prove_absence(ctx: &Context, row: &RunRecord, pods: &mut Vec<PodSight>) -> Result<()> {
+async fn prove_absence(ctx: &Context, row: &RunRecord, pods: &mut Vec<ObservedPod>) -> Result<()> {
     let attempt = &row.attempt;
     let (Some(uid), Some(name)) = (&attempt.pod_uid, &attempt.pod_name) else {
         return Ok(());
@@ -101,7 +101,7 @@ async fn prove_absence(ctx: &Context, row: &RunRecord, pods: &mut Vec<PodSight>)
             pods[index].pod = pod;
             pods[index].gone = false;
         }
-        (Some(pod), None) => pods.push(PodSight::of(pod)),
+        (Some(pod), None) => pods.push(ObservedPod::of(pod)),
         (None, _) => {}
     }
     Ok(())
@@ -109,7 +109,7 @@ async fn prove_absence(ctx: &Context, row: &RunRecord, pods: &mut Vec<PodSight>)
 
 /// The node of the current attempt. That it is gone is believed only of a live answer, and that it is not Ready counts only
 /// while the API server answered us.
-async fn node_of(ctx: &Context, row: &RunRecord, pods: &[PodSight]) -> Result<Option<NodeSight>> {
+async fn node_of(ctx: &Context, row: &RunRecord, pods: &[ObservedPod]) -> Result<Option<ObservedNode>> {
     let attempt = &row.attempt;
     let of_pod = || {
         let uid = attempt.pod_uid.as_ref()?;
@@ -129,7 +129,7 @@ async fn node_of(ctx: &Context, row: &RunRecord, pods: &[PodSight]) -> Result<Op
     };
     let answering = ctx.api.answering_since(Timestamp::now());
     let since = if sight.ready { sight.since } else { sight.since.max(answering) };
-    Ok(Some(NodeSight { since, ..sight }))
+    Ok(Some(ObservedNode { since, ..sight }))
 }
 
 /// Whether the current attempt has a pod, and no end.

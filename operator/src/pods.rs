@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use dalsegno_core::{PodSight, pod};
+use dalsegno_core::{ObservedPod, pod};
 use dalsegno_crds::names;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
@@ -63,8 +63,8 @@ struct Kept {
 
 impl Kept {
     /// `None`, as if it had not been seen, if it makes no JSON. None is known that makes none.
-    fn of(uid: String, sight: PodSight) -> Option<Self> {
-        let PodSight { mut pod, gone, disrupted_while_running } = sight;
+    fn of(uid: String, sight: ObservedPod) -> Option<Self> {
+        let ObservedPod { mut pod, gone, disrupted_while_running } = sight;
         let json = serde_json::to_vec(&pod).inspect_err(unkept).ok()?.into_boxed_slice();
         let node = pod.spec.take().and_then(|spec| spec.node_name);
         Some(Self { uid, node, json, gone, disrupted_while_running })
@@ -74,9 +74,9 @@ impl Kept {
         serde_json::from_slice(&self.json).inspect_err(unkept).ok()
     }
 
-    fn sight(&self) -> Option<PodSight> {
+    fn sight(&self) -> Option<ObservedPod> {
         let Self { gone, disrupted_while_running, .. } = *self;
-        Some(PodSight { pod: self.pod()?, gone, disrupted_while_running })
+        Some(ObservedPod { pod: self.pod()?, gone, disrupted_while_running })
     }
 
     fn key(&self) -> Option<RunKey> {
@@ -90,7 +90,7 @@ fn unkept(error: &serde_json::Error) {
 
 impl PodBook {
     /// Every pod of this AgentRun.
-    pub fn of(&self, run: &Owner) -> Vec<PodSight> {
+    pub fn of(&self, run: &Owner) -> Vec<ObservedPod> {
         lock(&self.0).runs.get(run).into_iter().flatten().filter_map(Kept::sight).collect()
     }
 
@@ -156,7 +156,7 @@ impl PodBook {
 
     fn put(&self, pod: Pod, gone: bool) {
         let Some((run, uid)) = ids_of(&pod) else { return };
-        let mut seen = PodSight { gone, ..PodSight::of(pod::trimmed(pod)) };
+        let mut seen = ObservedPod { gone, ..ObservedPod::of(pod::trimmed(pod)) };
         let mut book = lock(&self.0);
         let pods = book.runs.entry(run).or_default();
         let known = pods.iter().position(|kept| kept.uid == uid).map(|at| pods.swap_remove(at));
@@ -273,7 +273,7 @@ mod tests {
             book.take(Event::Apply(foreign)),
             [RunKey { namespace: "elsewhere".into(), name: "nightly".into() }]
         );
-        assert_eq!(book.of(&run(1)).iter().map(PodSight::uid).collect::<Vec<_>>(), ["a"]);
+        assert_eq!(book.of(&run(1)).iter().map(ObservedPod::uid).collect::<Vec<_>>(), ["a"]);
     }
 
     #[test]

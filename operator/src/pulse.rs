@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_core::decide::LOOK_AGAIN;
+use dalsegno_core::decide::RECHECK_INTERVAL;
 use dalsegno_store::{Changed, Expired, ObjectKey, Pulse};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -68,7 +68,7 @@ impl Heard {
         let before = std::mem::take(&mut self.expired);
         for expired in expired {
             let woken =
-                before.get(&expired).filter(|at| now.duration_since(**at).unsigned_abs() < LOOK_AGAIN);
+                before.get(&expired).filter(|at| now.duration_since(**at).unsigned_abs() < RECHECK_INTERVAL);
             if woken.is_none() {
                 wake(ctx, &expired.object);
             }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use dalsegno_core::decide::LOOK_AGAIN;
+use dalsegno_core::decide::RECHECK_INTERVAL;
 use dalsegno_crds::Reason;
 use kube::Resource;
 use kube::runtime::controller::Action;
@@ -96,7 +96,7 @@ pub async fn tell<K: Resource<DynamicType = ()>>(ctx: &Context, object: &K, erro
             Err(error) => tracing::warn!(%error, "an event could not be written"),
         }
     }
-    Action::requeue(LOOK_AGAIN)
+    Action::requeue(RECHECK_INTERVAL)
 }
 
 #[cfg(test)]
@@ -108,8 +108,8 @@ mod tests {
     use std::sync::Arc;
 
     use axum::http::{Method, Request, Response};
-    use dalsegno_core::AgentSight;
-    use dalsegno_core::decide::LOOK_AGAIN;
+    use dalsegno_core::ObservedAgent;
+    use dalsegno_core::decide::RECHECK_INTERVAL;
     use dalsegno_crds::{AgentDefinition, AgentRun, names};
     use dalsegno_store::{Deadlines, Lifecycle, NewRun, OnPrior, RunId};
     use futures::{StreamExt, stream};
@@ -184,7 +184,7 @@ mod tests {
         let (ctx, _) = context(object("AgentDefinition", json!({ "template": "a string" }))).await;
         let run = object("AgentRun", json!({ "agentRef": { "name": "nightly" } }));
         let run: AgentRun = serde_json::from_value(run).unwrap();
-        let AgentSight::Malformed(why) = observe::observe(&ctx, &run).await.unwrap().agent else {
+        let ObservedAgent::Malformed(why) = observe::observe(&ctx, &run).await.unwrap().agent else {
             panic!("it cannot be read")
         };
         assert!(why.contains("a string"), "{why}");
@@ -198,7 +198,7 @@ mod tests {
             run["metadata"]["generation"] = generation.into();
             let run: Run = serde_json::from_value(run).unwrap();
             let action = controller::guarded(Arc::new(run), ctx.clone()).await.unwrap();
-            assert_eq!(action, Action::requeue(LOOK_AGAIN));
+            assert_eq!(action, Action::requeue(RECHECK_INTERVAL));
         };
         for _ in 0..3 {
             look(1).await;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dalsegno_core::PodSight;
+use dalsegno_core::ObservedPod;
 use dalsegno_crds::names;
 use dalsegno_protocol::env;
 use jiff::Timestamp;
@@ -52,7 +52,7 @@ struct Inner {
 }
 
 struct Hosted {
-    sight: PodSight,
+    sight: ObservedPod,
     /// `None` once it has ended.
     group: Option<Group>,
 }
@@ -76,7 +76,7 @@ impl Kubelet {
     }
 
     /// Every pod whose end may still be evidence.
-    pub fn pods(&self) -> Vec<PodSight> {
+    pub fn pods(&self) -> Vec<ObservedPod> {
         lock(&self.0.pods).values().map(|it| it.sight.clone()).collect()
     }
 
@@ -185,7 +185,7 @@ impl Kubelet {
     }
 
     fn put(&self, uid: &str, pod: Pod, group: Option<Group>) {
-        lock(&self.0.pods).insert(uid.to_owned(), Hosted { sight: PodSight::of(pod), group });
+        lock(&self.0.pods).insert(uid.to_owned(), Hosted { sight: ObservedPod::of(pod), group });
     }
 
     fn ended(&self, uid: &str, state: ContainerState) {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use dalsegno_core::version::Templates;
-use dalsegno_core::{AgentSight, Fact, NodeSight, Notice, Observed, StoreSight};
+use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedAgent, ObservedNode, ObservedStore};
 use dalsegno_crds::{
     AgentRun, AgentRunStatus, OnMismatch, Reason, Retention, RunDefaults, VersionPolicy, names,
 };
@@ -60,9 +60,9 @@ pub fn defaults() -> RunDefaults {
 
 impl Laptop {
     /// What is run, as a definition would say it.
-    fn agent(&self) -> Result<AgentSight> {
+    fn agent(&self) -> Result<ObservedAgent> {
         let agent = self.program.agent().map_err(Error::laptop("reading the program"))?;
-        Ok(AgentSight::Found { agent: Box::new(agent), defaults: Box::new(defaults()) })
+        Ok(ObservedAgent::Found { agent: Box::new(agent), defaults: Box::new(defaults()) })
     }
 
     /// The gateways' silence before this gateway began is of no worker that began after it.
@@ -104,18 +104,18 @@ impl Ground for Laptop {
         // The processes first: one that ends while the row is read is seen the next time.
         let pods = self.kubelet.pods();
         let store = match self.store.look_up(&run.uid().unwrap_or_default()).await {
-            Ok(LookUp::Found(row)) => StoreSight::Found(Box::new(self.without_our_silence(*row))),
-            Ok(LookUp::NotFound { store_id, .. }) => StoreSight::NotFound { store_id },
-            Err(error) => StoreSight::Unknown(crate::telemetry::chain(&error)),
+            Ok(LookUp::Found(row)) => ObservedStore::Found(Box::new(self.without_our_silence(*row))),
+            Ok(LookUp::NotFound { store_id, .. }) => ObservedStore::NotFound { store_id },
+            Err(error) => ObservedStore::Unknown(crate::telemetry::chain(&error)),
         };
         Ok(Observed {
             store,
             agent: self.agent()?,
             pods,
-            node: Some(NodeSight { ready: true, since: self.since }),
+            node: Some(ObservedNode { ready: true, since: self.since }),
             templates: Templates::new(),
             head: None,
-            refusal: None,
+            pod_create_error: None,
             name_taken: false,
             gateway_url: self.gateway_url.clone(),
         })
@@ -125,10 +125,10 @@ impl Ground for Laptop {
         Ok(TENANT.to_owned())
     }
 
-    async fn create_worker(&self, _: &AgentRun, mut pod: Pod, _: String) -> Result<Fact> {
+    async fn create_worker(&self, _: &AgentRun, mut pod: Pod, _: String) -> Result<EffectResult> {
         pod.annotations_mut().insert(names::ANNOTATION_INPUT.to_owned(), self.input.clone());
         let pod = self.kubelet.run(pod).map_err(Error::laptop("beginning a process"))?;
-        Ok(Fact::Pod(Box::new(pod)))
+        Ok(EffectResult::Pod(Box::new(pod)))
     }
 
     async fn stop_worker(&self, _: &str, _: &str, uid: String) -> Result<()> {
@@ -147,7 +147,7 @@ impl Ground for Laptop {
     }
 
     /// The teller has its own words for a terminal, and none where there is no row to look at.
-    async fn tell(&self, _: &AgentRun, notices: &mut Vec<Notice>) {
+    async fn tell(&self, _: &AgentRun, notices: &mut Vec<EventSpec>) {
         for notice in notices.drain(..).filter(|it| it.reason == Reason::StoreUnavailable.as_str()) {
             say(&format!("waiting: {}", notice.note));
         }

@@ -4,6 +4,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a situation that cannot be built is a defect of its row")]
 
+mod fixtures;
 mod properties;
 mod table;
-mod words;

@@ -1,28 +1,28 @@
 //! What is true of every decision, whatever was observed.
 
-mod any;
+mod strategies;
 
 use dalsegno_core::settings::Settings;
-use dalsegno_core::{Decision, Effect, Observed, PodSight, StoreSight, pod, recovery, worker};
+use dalsegno_core::{Decision, Effect, Observed, ObservedPod, ObservedStore, pod, recovery, worker};
 use dalsegno_crds::Summary;
 use dalsegno_store::verify::Checkpoint;
 use dalsegno_store::{AttemptState, RunRecord};
 use proptest::prelude::*;
 
-use crate::words::{Given, always, in_words};
+use crate::fixtures::{Given, describe_effect, invariant_violations};
 
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Pure and total; one change at a time; a status that stands once it is written, and tells nothing twice.
     #[test]
-    fn every_decision_is_well_formed(given in any::given()) {
-        let failures = always(&given, &given.decide());
+    fn every_decision_is_well_formed(given in strategies::given()) {
+        let failures = invariant_violations(&given, &given.decide());
         prop_assert!(failures.is_empty(), "{}", failures.join("\n"));
     }
 
     #[test]
-    fn what_is_kept_of_a_pod_is_all_that_a_decision_reads_of_it(given in any::given()) {
+    fn what_is_kept_of_a_pod_is_all_that_a_decision_reads_of_it(given in strategies::given()) {
         let mut kept = given.clone();
         for seen in &mut kept.seen.pods {
             seen.pod = pod::trimmed(std::mem::take(&mut seen.pod));
@@ -31,7 +31,7 @@ proptest! {
     }
 
     #[test]
-    fn a_pod_is_made_only_of_a_reserved_attempt_that_nothing_holds(given in any::given()) {
+    fn a_pod_is_made_only_of_a_reserved_attempt_that_nothing_holds(given in strategies::given()) {
         let decision = given.decide();
         if decision.effects.iter().any(|it| matches!(it, Effect::CreateWorker { .. })) {
             let row = trusted(&given);
@@ -40,8 +40,8 @@ proptest! {
             let settings = Settings::of(&given.run, &given.seen.agent);
             prop_assert_eq!(row.attempt.state, AttemptState::Reserved);
             prop_assert!(row.finish.is_none() && row.cancel.is_none());
-            prop_assert_eq!(recovery::hold_of(row, &settings, &worker::input_text(&given.run)), None);
-            prop_assert_eq!(recovery::cannot_start(row, false), None);
+            prop_assert_eq!(recovery::find_hold(row, &settings, &worker::input_text(&given.run)), None);
+            prop_assert_eq!(recovery::find_start_hold(row, false), None);
             prop_assert!(recovery::next_attempt_time(row, &settings).is_none_or(|at| at <= row.now));
             let name = worker::pod_name(&row.name, row.attempt.number);
             prop_assert!(own_pods(&given).all(|it| it.name() != name), "its pod is there");
@@ -49,7 +49,7 @@ proptest! {
     }
 
     #[test]
-    fn no_pod_is_stopped_that_may_run_or_is_not_ours(given in any::given()) {
+    fn no_pod_is_stopped_that_may_run_or_is_not_ours(given in strategies::given()) {
         let decision = given.decide();
         for uid in stopped(&decision) {
             let row = trusted(&given);
@@ -64,26 +64,26 @@ proptest! {
     }
 
     #[test]
-    fn a_store_that_is_unknown_or_not_trusted_is_not_changed_and_no_pod_is_touched(given in any::given()) {
+    fn a_store_that_is_unknown_or_not_trusted_is_not_changed_and_no_pod_is_touched(given in strategies::given()) {
         let decision = given.decide();
-        let known = matches!(given.seen.store, StoreSight::Found(_));
-        if known && trusted(&given).is_none() || matches!(given.seen.store, StoreSight::Unknown(_)) {
+        let known = matches!(given.seen.store, ObservedStore::Found(_));
+        if known && trusted(&given).is_none() || matches!(given.seen.store, ObservedStore::Unknown(_)) {
             prop_assert!(decision.effects.is_empty(), "{:?}", words(&decision));
         }
     }
 
     #[test]
-    fn a_held_run_changes_nothing_in_the_store(given in any::given()) {
-        let written = given.written();
+    fn a_held_run_changes_nothing_in_the_store(given in strategies::given()) {
+        let written = given.status_written();
         let decision = written.decide();
         if decision.status.summary == Some(Summary::Held) && decision.effects.iter().all(is_stop) {
-            let again = written.written().decide();
+            let again = written.status_written().decide();
             prop_assert!(again.effects.iter().all(is_stop), "{:?}", words(&again));
         }
     }
 
     #[test]
-    fn an_effect_is_about_the_current_attempt(given in any::given()) {
+    fn an_effect_is_about_the_current_attempt(given in strategies::given()) {
         let row = &given.row;
         for effect in given.decide().effects {
             match effect {
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn no_pod_is_made_on_a_head_that_was_not_found_sound_and_none_that_lost_it(given in any::given()) {
+    fn no_pod_is_made_on_a_head_that_was_not_found_sound_and_none_that_lost_it(given in strategies::given()) {
         let observed = given.observed();
         let found = observed.head.as_ref().filter(|head| head.is_of(&given.row)).map(|head| &head.found);
         for effect in given.decide().effects {
@@ -126,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn only_a_run_that_is_over_and_has_told_so_for_its_time_to_live_is_deleted(given in any::given()) {
+    fn only_a_run_that_is_over_and_has_told_so_for_its_time_to_live_is_deleted(given in strategies::given()) {
         let ttl = given.run.spec.retention.as_ref().and_then(|it| it.ttl_seconds_after_finished);
         if given.decide().effects.iter().any(|it| matches!(it, Effect::DeleteRun)) {
             let lived = given.row.now.duration_since(given.row.finish.as_ref().unwrap().at);
@@ -136,10 +136,10 @@ proptest! {
     }
 
     #[test]
-    fn a_run_that_is_over_is_never_changed_again(given in any::given()) {
+    fn a_run_that_is_over_is_never_changed_again(given in strategies::given()) {
         if given.row.finish.is_some() {
             let decision = given.decide();
-            let known = matches!(given.seen.store, StoreSight::Found(_));
+            let known = matches!(given.seen.store, ObservedStore::Found(_));
             let clears = |effect| is_stop(effect) || matches!(effect, Effect::DeleteRun | Effect::SetRetention(..));
             prop_assert!(!known || decision.effects.iter().all(clears), "{:?}", words(&decision));
         }
@@ -151,7 +151,7 @@ fn is_stop(effect: &Effect) -> bool {
 }
 
 fn words(decision: &Decision) -> Vec<String> {
-    decision.effects.iter().map(in_words).collect()
+    decision.effects.iter().map(describe_effect).collect()
 }
 
 fn stopped(decision: &Decision) -> impl Iterator<Item = &str> {
@@ -161,20 +161,20 @@ fn stopped(decision: &Decision) -> impl Iterator<Item = &str> {
     })
 }
 
-fn own_pods(given: &Given) -> impl Iterator<Item = &PodSight> {
+fn own_pods(given: &Given) -> impl Iterator<Item = &ObservedPod> {
     given.seen.own_pods(&given.run).filter(|it| it.pod.metadata.namespace == given.run.metadata.namespace)
 }
 
 /// The row, if it is of the same store as the status and not behind it: said anew, and in other words than the code.
 fn trusted(given: &Given) -> Option<&RunRecord> {
-    let Observed { store: StoreSight::Found(_), .. } = &given.seen else { return None };
+    let Observed { store: ObservedStore::Found(_), .. } = &given.seen else { return None };
     let row = &given.row;
     let status = given.run.status.clone().unwrap_or_default();
     let turn = row.highest_turn;
     let same = status.store_id.is_none_or(|id| id == row.store_id.to_string());
     let known_turn = status.checkpoint.map_or(0, |it| it.turn);
     let known_attempt = status.attempt.map_or(0, |it| it.number);
-    let labelled = own_pods(given).filter_map(PodSight::attempt).max().unwrap_or_default();
+    let labelled = own_pods(given).filter_map(ObservedPod::attempt).max().unwrap_or_default();
     let number = row.attempt.number;
     (same && turn >= known_turn && number >= known_attempt && number >= labelled).then_some(row)
 }

@@ -1,31 +1,31 @@
 //! One big table, by theme.
 
+mod backoff;
 mod cancel;
 mod corruption;
-mod deaths;
+mod create_run;
+mod deadlines;
+mod events;
 mod evidence;
+mod finished;
 mod holds;
-mod over;
+mod pod_ends;
 mod reserved;
-mod silence;
 mod starting;
 mod status;
-mod taking_up;
-mod transitions;
 mod versions;
-mod waits;
 mod worker_pod;
 
 use dalsegno_crds::Cause;
 
-use crate::words::Case;
+use crate::fixtures::Case;
 
 #[test]
 fn every_cause_that_the_operator_can_find_is_in_the_table() {
     let themes = [
-        deaths::cases(),
+        pod_ends::cases(),
         evidence::cases(),
-        silence::cases(),
+        deadlines::cases(),
         cancel::cases(),
         reserved::cases(),
         holds::cases(),

@@ -8,17 +8,17 @@ use dalsegno_store::RunOutcome;
 use jiff::SignedDuration;
 use serde_json::json;
 
-use crate::words::{Case, Given, ago, case, crashed, disrupted, now, pod, rests, run, try_all};
+use crate::fixtures::{Case, Given, ago, case, check_all, crashed, disrupted, expect_status, now, pod, run};
 
 #[test]
 fn conditions_are_true_and_mean_what_kstatus_takes_them_for() {
-    try_all(ready());
-    try_all(versions());
+    check_all(ready());
+    check_all(versions());
 }
 
 /// Attempt 1 attached, and that was written.
 fn begun() -> Given {
-    run().attached(1).head(7).pod(pod(1)).written()
+    run().attached(1).head(7).pod(pod(1)).status_written()
 }
 
 /// It died 0 s ago, and the next one waits.
@@ -34,34 +34,34 @@ fn ready() -> Vec<Case> {
         case(
             "a run is reconciling until its first attach",
             starting(),
-            rests(Summary::Starting, Reason::Starting)
-                .is(Ready, "False", Reason::Starting)
-                .is(Reconciling, "True", Reason::Starting)
-                .lacks(Stalled),
+            expect_status(Summary::Starting, Reason::Starting)
+                .condition(Ready, "False", Reason::Starting)
+                .condition(Reconciling, "True", Reason::Starting)
+                .no_condition(Stalled),
         ),
         case(
             "then it is ready",
             begun(),
-            rests(Summary::Running, Reason::UnderControl)
-                .is(Ready, "True", Reason::UnderControl)
-                .is(WorkerReady, "True", Reason::Attached)
-                .is(CheckpointAvailable, "True", Reason::Committed)
-                .is(Held, "False", Reason::NotHeld)
-                .lacks(Reconciling)
-                .lacks(Stalled),
+            expect_status(Summary::Running, Reason::UnderControl)
+                .condition(Ready, "True", Reason::UnderControl)
+                .condition(WorkerReady, "True", Reason::Attached)
+                .condition(CheckpointAvailable, "True", Reason::Committed)
+                .condition(Held, "False", Reason::NotHeld)
+                .no_condition(Reconciling)
+                .no_condition(Stalled),
         ),
         case(
             "and stays so while it recovers",
             backing_off(begun()),
-            rests(Summary::BackingOff, Reason::OutOfMemory)
-                .is(Ready, "True", Reason::OutOfMemory)
-                .says("Ready: attempt 1 ended after turn 0: OOMKilled: last words; attempt 2 starts at 2026-11-20T12:00:0")
-                .lacks(Reconciling),
+            expect_status(Summary::BackingOff, Reason::OutOfMemory)
+                .condition(Ready, "True", Reason::OutOfMemory)
+                .message_contains("Ready: attempt 1 ended after turn 0: OOMKilled: last words; attempt 2 starts at 2026-11-20T12:00:0")
+                .no_condition(Reconciling),
         ),
         case(
             "an edit of a run that recovers is reconciling until the next attach",
             backing_off(begun()).edited(),
-            rests(Summary::BackingOff, Reason::OutOfMemory).is(Ready, "False", Reason::OutOfMemory).is(
+            expect_status(Summary::BackingOff, Reason::OutOfMemory).condition(Ready, "False", Reason::OutOfMemory).condition(
                 Reconciling,
                 "True",
                 Reason::OutOfMemory,
@@ -69,44 +69,44 @@ fn ready() -> Vec<Case> {
         ),
         case(
             "and still is when it is looked at again",
-            backing_off(begun()).edited().written(),
-            rests(Summary::BackingOff, Reason::OutOfMemory).is(Reconciling, "True", Reason::OutOfMemory),
+            backing_off(begun()).edited().status_written(),
+            expect_status(Summary::BackingOff, Reason::OutOfMemory).condition(Reconciling, "True", Reason::OutOfMemory),
         ),
         case(
             "an edit of a run whose worker is attached changes nothing for it",
             begun().edited(),
-            rests(Summary::Running, Reason::UnderControl)
-                .is(Ready, "True", Reason::UnderControl)
-                .lacks(Reconciling),
+            expect_status(Summary::Running, Reason::UnderControl)
+                .condition(Ready, "True", Reason::UnderControl)
+                .no_condition(Reconciling),
         ),
         case(
             "attempts that never attached do not end it",
-            backing_off(starting().written()).edited(),
-            rests(Summary::BackingOff, Reason::OutOfMemory).is(Reconciling, "True", Reason::OutOfMemory),
+            backing_off(starting().status_written()).edited(),
+            expect_status(Summary::BackingOff, Reason::OutOfMemory).condition(Reconciling, "True", Reason::OutOfMemory),
         ),
         case(
             "a run that is held needs a person",
-            run().reserved(4).crashes(3, 3).written(),
-            rests(Summary::Held, Reason::RecoveryLoop)
-                .is(Stalled, "True", Reason::RecoveryLoop)
-                .is(WorkerReady, "False", Reason::NoWorker)
-                .lacks(Reconciling),
+            run().reserved(4).crashes(3, 3).status_written(),
+            expect_status(Summary::Held, Reason::RecoveryLoop)
+                .condition(Stalled, "True", Reason::RecoveryLoop)
+                .condition(WorkerReady, "False", Reason::NoWorker)
+                .no_condition(Reconciling),
         ),
         case(
             "a store that is away changes one condition",
-            backing_off(begun()).written().store_unknown(),
-            rests(Summary::BackingOff, Reason::StoreUnavailable)
-                .is(Ready, "Unknown", Reason::StoreUnavailable)
-                .is(WorkerReady, "False", Reason::BackingOff)
-                .is(CheckpointAvailable, "True", Reason::Committed),
+            backing_off(begun()).status_written().store_unavailable(),
+            expect_status(Summary::BackingOff, Reason::StoreUnavailable)
+                .condition(Ready, "Unknown", Reason::StoreUnavailable)
+                .condition(WorkerReady, "False", Reason::BackingOff)
+                .condition(CheckpointAvailable, "True", Reason::Committed),
         ),
     ]
 }
 
 fn versions() -> Vec<Case> {
-    let running = || rests(Summary::Running, Reason::UnderControl);
+    let running = || expect_status(Summary::Running, Reason::UnderControl);
     vec![
-        case("the same version", begun(), running().is(VersionCompatible, "True", Reason::Same)),
+        case("the same version", begun(), running().condition(VersionCompatible, "True", Reason::Same)),
         case(
             "a compatible one says so",
             {
@@ -114,12 +114,12 @@ fn versions() -> Vec<Case> {
                 it.row.attempt.identity.as_mut().unwrap().remark = "listed".into();
                 it
             },
-            running().is(VersionCompatible, "True", Reason::Compatible),
+            running().condition(VersionCompatible, "True", Reason::Compatible),
         ),
         case(
             "an allowed one says so, and is told",
             run().attached(1).allowed_version().head(7).pod(pod(1)),
-            running().is(VersionCompatible, "True", Reason::Allowed).tells(&[
+            running().condition(VersionCompatible, "True", Reason::Allowed).events(&[
                 "WorkerCreated",
                 "VersionAllowed",
                 "Attached",
@@ -128,17 +128,21 @@ fn versions() -> Vec<Case> {
         case(
             "a pinned one says so",
             run().attached(2).head(7).pod(pod(2).pinned()),
-            running().is(VersionCompatible, "True", Reason::Pinned),
+            running().condition(VersionCompatible, "True", Reason::Pinned),
         ),
         case(
             "and still does when its pod is gone",
             {
-                let pinned = run().attached(2).head(7).pod(pod(2).pinned()).written();
+                let pinned = run().attached(2).head(7).pod(pod(2).pinned()).status_written();
                 let mut done = pinned.finished(RunOutcome::Succeeded, 60);
                 done.seen.pods.clear();
                 done
             },
-            rests(Summary::Succeeded, Reason::Completed).is(VersionCompatible, "True", Reason::Pinned),
+            expect_status(Summary::Succeeded, Reason::Completed).condition(
+                VersionCompatible,
+                "True",
+                Reason::Pinned,
+            ),
         ),
     ]
 }
@@ -175,7 +179,7 @@ fn a_run_has_started_when_its_first_worker_attached_and_that_stays_so() {
 
 #[test]
 fn an_output_is_written_once_however_the_api_server_spells_it() {
-    let mut given = run().attached(1).head(7).finished(RunOutcome::Succeeded, 60).written();
+    let mut given = run().attached(1).head(7).finished(RunOutcome::Succeeded, 60).status_written();
     assert_eq!(given.decide().status.result.unwrap().output, Some(json!({ "answer": 1.0 })));
     given.status().result.as_mut().unwrap().output = Some(json!({ "answer": 1 }));
     assert_eq!(Some(given.decide().status), given.run.status);

@@ -5,7 +5,7 @@ use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, Cause, names};
 use k8s_openapi::api::core::v1::{EnvVar, Pod};
 use serde_json::{Value, json};
 
-use crate::words::{Given, RUN, UID, by_digest, case, crashed, digest, disrupted, run, try_all};
+use crate::fixtures::{Given, RUN, UID, case, check_all, crashed, digest, disrupted, image_by_digest, run};
 
 /// The pod that is created.
 fn created(given: &Given) -> (Pod, Value) {
@@ -169,11 +169,12 @@ fn a_pinned_pod_has_the_old_image_by_digest_the_old_environment_and_todays_resou
         "spec": { "containers": [container("registry.test:5000/agent:1", "old", "64Mi")], "nodeSelector": { "old": "yes" } },
     }));
     let new = old.document();
-    let (pod, json) =
-        created(&old.reserved(3).head(7).head_made_from(&new.hash()).stored(&new).agent(json!({ "spec": {
-                "containers": [container(&by_digest('b'), "new", "96Mi")],
+    let (pod, json) = created(
+        &old.reserved(3).head(7).head_revision(&new.hash()).template_stored(&new).agent(json!({ "spec": {
+                "containers": [container(&image_by_digest('b'), "new", "96Mi")],
                 "tolerations": [{ "key": "spot" }], "hostNetwork": true,
-            } })));
+            } })),
+    );
     let worker = &json["spec"]["containers"][0];
     assert_eq!(worker["image"], format!("registry.test:5000/agent@{}", digest('a')));
     assert_eq!(env(&pod, 0).last().and_then(|it| it.value.clone()).as_deref(), Some("old"));
@@ -192,7 +193,7 @@ fn the_pod_by_which_a_definition_is_tried_is_that_of_a_first_attempt_but_for_its
     let mut definition = AgentDefinition::new("agent", AgentDefinitionSpec { agent, defaults: None });
     definition.metadata.namespace = Some("prod".into());
     definition.metadata.uid = Some("definition-uid".into());
-    let tried = worker::trial_of(&definition, &given.seen.gateway_url).unwrap();
+    let tried = worker::dry_run_pod(&definition, &given.seen.gateway_url).unwrap();
     let renamed = json!(tried)
         .to_string()
         .replace("dry-run-definition-uid", RUN)
@@ -205,10 +206,10 @@ fn the_pod_by_which_a_definition_is_tried_is_that_of_a_first_attempt_but_for_its
 fn a_declared_version_is_noted_on_the_pod() {
     let (pod, _) = created(&run().declares("1.4"));
     assert_eq!(annotation(&pod, names::ANNOTATION_AGENT_VERSION).as_deref(), Some("1.4"));
-    try_all(vec![case(
+    check_all(vec![case(
         "and it is the template's",
         run().declares("1.4"),
-        crate::words::acts("create triage-1"),
+        crate::fixtures::expect_effect("create triage-1"),
     )]);
 }
 

@@ -3,10 +3,10 @@
 use dalsegno_crds::Cause;
 use dalsegno_store::Class::{Crash, CrashWithoutProgress, Disruption, Neutral};
 
-use crate::words::{Case, Given, Seen, acts, case, ends, pod, run, try_all};
+use crate::fixtures::{Case, Given, PodFixture, case, check_all, expect_effect, expect_end, pod, run};
 
 /// A worker that heartbeats, on a Ready node, after turn 7.
-fn with(seen: Seen) -> Given {
+fn with(seen: PodFixture) -> Given {
     run().attached(3).head(7).heartbeat(2).pod(seen)
 }
 
@@ -16,61 +16,63 @@ pub fn cases() -> Vec<Case> {
 
 #[test]
 fn each_death_is_named_and_charged_to_whoever_caused_it() {
-    try_all(cases());
+    check_all(cases());
 }
 
 fn crashes() -> Vec<Case> {
     vec![
         case(
             "a worker that exits with an error crashed, and the last lines of its log are kept",
-            with(pod(3).terminated(1).said("Traceback\nValueError: 7")),
-            ends(3, Cause::ExitedWithError, Crash).says("exit code 1: Traceback\nValueError: 7"),
+            with(pod(3).terminated(1).message("Traceback\nValueError: 7")),
+            expect_end(3, Cause::ExitedWithError, Crash)
+                .message_contains("exit code 1: Traceback\nValueError: 7"),
         ),
         case(
             "a worker killed by nobody we know of crashed",
             with(pod(3).terminated(137)),
-            ends(3, Cause::ExitedWithError, Crash).says("exit code 137"),
+            expect_end(3, Cause::ExitedWithError, Crash).message_contains("exit code 137"),
         ),
         case(
             "a worker that exits with an error before it attached crashed",
             run().created(3).pod(pod(3).terminated(2)),
-            ends(3, Cause::ExitedWithError, Crash).says("exit code 2 before it attached"),
+            expect_end(3, Cause::ExitedWithError, Crash).message_contains("exit code 2 before it attached"),
         ),
         case(
             "a worker that exits with 0 and has not finished crashed",
             with(pod(3).terminated(0)),
-            ends(3, Cause::ExitedWithoutFinish, Crash).says("docs/worker-contract.md"),
+            expect_end(3, Cause::ExitedWithoutFinish, Crash).message_contains("docs/worker-contract.md"),
         ),
         case(
             "a worker that exits with 0 and never attached does not speak the contract",
             run().created(3).pod(pod(3).terminated(0).phase("Succeeded")),
-            ends(3, Cause::NeverAttached, Crash).says("docs/worker-contract.md"),
+            expect_end(3, Cause::NeverAttached, Crash).message_contains("docs/worker-contract.md"),
         ),
         case(
             "a worker that the kernel killed for its memory crashed",
             with(pod(3).oom()),
-            ends(3, Cause::OOMKilled, Crash).says("more memory than its limit"),
+            expect_end(3, Cause::OOMKilled, Crash).message_contains("exceeded its memory limit"),
         ),
         case(
             "a worker whose process was replaced in its pod crashed",
-            with(pod(3)).spent(),
-            ends(3, Cause::ProcessRestarted, Crash),
+            with(pod(3)).second_process(),
+            expect_end(3, Cause::ProcessRestarted, Crash),
         ),
         case(
             "a worker killed by its pod's own deadline says so",
             with(pod(3).terminated(137).kubelet("DeadlineExceeded", "Pod was active too long")),
-            ends(3, Cause::ExitedWithError, Crash)
-                .says("exit code 137: DeadlineExceeded: Pod was active too long"),
+            expect_end(3, Cause::ExitedWithError, Crash)
+                .message_contains("exit code 137: DeadlineExceeded: Pod was active too long"),
         ),
         case(
             "a container that fails before the worker is the template's fault",
             run().created(3).pod(pod(3).init_failed("fetch", 6)),
-            ends(3, Cause::ExitedWithError, Crash).says("exit code 6 of the container fetch"),
+            expect_end(3, Cause::ExitedWithError, Crash)
+                .message_contains("exit code 6 of the container fetch"),
         ),
         case(
             "a worker of another version than the checkpoint's may not go on, and nobody is charged",
             run().created(3).refused_version().pod(pod(3)),
-            ends(3, Cause::VersionIncompatible, Neutral).says("the versions differ"),
+            expect_end(3, Cause::VersionIncompatible, Neutral).message_contains("the versions differ"),
         ),
     ]
 }
@@ -81,32 +83,32 @@ fn disruptions() -> Vec<Case> {
         case(
             "an evicted worker was disrupted",
             disrupted("EvictionByEvictionAPI"),
-            ends(3, Cause::Evicted, Disruption),
+            expect_end(3, Cause::Evicted, Disruption),
         ),
         case(
             "a worker that made room for a more important one was disrupted",
             disrupted("PreemptionByScheduler"),
-            ends(3, Cause::Preempted, Disruption),
+            expect_end(3, Cause::Preempted, Disruption),
         ),
         case(
             "a worker that a taint drove away was disrupted",
             disrupted("DeletionByTaintManager"),
-            ends(3, Cause::TaintEvicted, Disruption),
+            expect_end(3, Cause::TaintEvicted, Disruption),
         ),
         case(
             "a worker whose node object is gone lost its node",
             disrupted("DeletionByPodGC"),
-            ends(3, Cause::NodeLost, Disruption),
+            expect_end(3, Cause::NodeLost, Disruption),
         ),
         case(
             "a worker disrupted for a reason that nobody knows yet was disrupted",
             disrupted("DeletionByTheFuture"),
-            ends(3, Cause::Deleted, Disruption),
+            expect_end(3, Cause::Deleted, Disruption),
         ),
         case(
             "a deleted pod's worker was disrupted",
             with(pod(3).terminated(143).deleted(7)),
-            ends(3, Cause::Deleted, Disruption),
+            expect_end(3, Cause::Deleted, Disruption),
         ),
         case(
             "a worker whose node shuts down in order was disrupted",
@@ -116,7 +118,7 @@ fn disruptions() -> Vec<Case> {
                     .disrupted("TerminationByKubelet", 7)
                     .kubelet("Terminated", "node shutdown"),
             ),
-            ends(3, Cause::NodeShutdown, Disruption),
+            expect_end(3, Cause::NodeShutdown, Disruption),
         ),
         case(
             "a worker whose node shuts down and is tainted was disrupted, whoever wrote last",
@@ -126,19 +128,22 @@ fn disruptions() -> Vec<Case> {
                     .disrupted("DeletionByTaintManager", 7)
                     .kubelet("Terminated", "shutdown"),
             ),
-            ends(3, Cause::TaintEvicted, Disruption),
+            expect_end(3, Cause::TaintEvicted, Disruption),
         ),
         case(
             "a worker that made room for a pod its node cannot do without was disrupted",
             with(
                 pod(3).terminated(137).disrupted("TerminationByKubelet", 7).kubelet("Preempting", "critical"),
             ),
-            ends(3, Cause::Preempted, Disruption),
+            expect_end(3, Cause::Preempted, Disruption),
         ),
         case(
             "a pod that is being deleted and whose worker still runs is left to end",
             with(pod(3).disrupted("EvictionByEvictionAPI", 2).deleted(2)),
-            crate::words::rests(dalsegno_crds::Summary::Running, dalsegno_crds::Reason::UnderControl),
+            crate::fixtures::expect_status(
+                dalsegno_crds::Summary::Running,
+                dalsegno_crds::Reason::UnderControl,
+            ),
         ),
     ]
 }
@@ -150,17 +155,17 @@ fn whole_pods() -> Vec<Case> {
         case(
             "the kubelet's own pressure is charged only to a worker that gained nothing",
             with(pod(3).terminated(137).disrupted("TerminationByKubelet", 6).kubelet("Evicted", low)),
-            ends(3, Cause::NodePressure, CrashWithoutProgress),
+            expect_end(3, Cause::NodePressure, CrashWithoutProgress),
         ),
         case(
             "pressure is pressure, though no condition says so",
             with(pod(3).terminated(137).kubelet("Evicted", low)),
-            ends(3, Cause::NodePressure, CrashWithoutProgress).says(low),
+            expect_end(3, Cause::NodePressure, CrashWithoutProgress).message_contains(low),
         ),
         case(
             "a worker that used more storage than its limit crashed",
             with(pod(3).terminated(137).kubelet("Evicted", limit)),
-            ends(3, Cause::StorageLimitExceeded, Crash).says(limit),
+            expect_end(3, Cause::StorageLimitExceeded, Crash).message_contains(limit),
         ),
         case(
             "a pod that a kubelet rejected when it came back was disrupted",
@@ -169,29 +174,30 @@ fn whole_pods() -> Vec<Case> {
                     .nothing_ran()
                     .kubelet("Evicted", "Pod was rejected: The node had condition: [DiskPressure]"),
             ),
-            ends(3, Cause::PodFailed, Disruption).says("[DiskPressure]"),
+            expect_end(3, Cause::PodFailed, Disruption).message_contains("[DiskPressure]"),
         ),
         case(
             "a pod that fits its node no more was disrupted",
             run()
                 .created(3)
                 .pod(pod(3).nothing_ran().kubelet("OutOfcpu", "Node didn't have enough resource: cpu")),
-            ends(3, Cause::PodFailed, Disruption).says("OutOfcpu: Node didn't have enough resource"),
+            expect_end(3, Cause::PodFailed, Disruption)
+                .message_contains("OutOfcpu: Node didn't have enough resource"),
         ),
         case(
             "a pod that failed without a word was disrupted",
             run().created(3).pod(pod(3).nothing_ran().phase("Failed")),
-            ends(3, Cause::PodFailed, Disruption),
+            expect_end(3, Cause::PodFailed, Disruption),
         ),
         case(
             "a node that shut down without a condition is known by the pod's reason",
             with(pod(3).terminated(137).kubelet("NodeShutdown", "Pod was terminated")),
-            ends(3, Cause::NodeShutdown, Disruption),
+            expect_end(3, Cause::NodeShutdown, Disruption),
         ),
         case(
             "a worker whose node was restarted under it lost its node",
             with(pod(3).lost_by_kubelet().phase("Failed")),
-            ends(3, Cause::NodeLost, Disruption).says("nobody saw how it ended"),
+            expect_end(3, Cause::NodeLost, Disruption).message_contains("its exit code is not known"),
         ),
     ]
 }
@@ -201,32 +207,32 @@ fn lost_sight_of() -> Vec<Case> {
         case(
             "a pod that is gone, and nobody saw its end, was disrupted",
             with(pod(3).gone()),
-            ends(3, Cause::PodVanished, Disruption),
+            expect_end(3, Cause::PodVanished, Disruption),
         ),
         case(
             "a pod that nobody ever saw and that is not there was disrupted",
             run().attached(3).head(7),
-            ends(3, Cause::PodVanished, Disruption),
+            expect_end(3, Cause::PodVanished, Disruption),
         ),
         case(
             "a pod that was deleted by force is known by its last words",
             with(pod(3).deleted(5).gone()),
-            ends(3, Cause::Deleted, Disruption),
+            expect_end(3, Cause::Deleted, Disruption),
         ),
         case(
             "a pod that was drained while nobody looked is not charged",
             run().attached(3).head(7).heartbeat(600),
-            ends(3, Cause::PodVanished, Disruption),
+            expect_end(3, Cause::PodVanished, Disruption),
         ),
         case(
             "a pod that is gone after its worker had crashed had crashed",
             with(pod(3).terminated(1).gone()),
-            ends(3, Cause::ExitedWithError, Crash),
+            expect_end(3, Cause::ExitedWithError, Crash),
         ),
         case(
             "an attempt that is ended and has no successor gets one, and is not ended in another way",
             run().attached(3).ended(),
-            acts("end 3: Evicted, Disruption, then reserve").says("moved on"),
+            expect_effect("end 3: Evicted, Disruption, then reserve").message_contains("moved on"),
         ),
     ]
 }

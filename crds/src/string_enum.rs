@@ -1,27 +1,27 @@
-//! Enums that are words: one spelling in Rust, in YAML, in the schema and in a log line.
+//! `string_enum!`: enums whose variants have the same spelling in Rust, in YAML, in the schema and in log lines.
 
 use std::fmt;
 
-/// A string that is none of an enum's words.
+/// A string that is no variant of an enum.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownWord {
-    /// The enum.
-    pub kind: &'static str,
-    /// What was found.
-    pub word: String,
+pub struct UnknownVariant {
+    /// Name of the enum.
+    pub enum_name: &'static str,
+    /// The string that was parsed.
+    pub value: String,
 }
 
-impl fmt::Display for UnknownWord {
+impl fmt::Display for UnknownVariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is no {}", self.word, self.kind)
+        write!(f, "unknown {}: {:?}", self.enum_name, self.value)
     }
 }
 
-impl std::error::Error for UnknownWord {}
+impl std::error::Error for UnknownVariant {}
 
-/// Defines an enum of unit variants whose names are its strings: `as_str`, `ALL`, `Display`, `FromStr`, serde and a
-/// schema that lists the words.
-macro_rules! words {
+/// Defines an enum of unit variants that are spelled like their names: `as_str`, `ALL`, `Display`, `FromStr`, serde,
+/// and a schema that lists the variants.
+macro_rules! string_enum {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident,)+ }) => {
         $(#[$meta])*
         #[derive(
@@ -30,10 +30,10 @@ macro_rules! words {
         pub enum $name { $($(#[$doc])* $variant,)+ }
 
         impl $name {
-            /// Every word, in the order of definition.
+            /// Every variant, in the order of definition.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The word as it stands in YAML.
+            /// The variant as it is written in YAML.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($variant),)+ }
             }
@@ -46,12 +46,12 @@ macro_rules! words {
         }
 
         impl ::std::str::FromStr for $name {
-            type Err = $crate::UnknownWord;
+            type Err = $crate::UnknownVariant;
 
-            fn from_str(word: &str) -> Result<Self, Self::Err> {
-                Self::ALL.iter().copied().find(|known| known.as_str() == word).ok_or_else(|| $crate::UnknownWord {
-                    kind: stringify!($name),
-                    word: word.to_owned(),
+            fn from_str(value: &str) -> Result<Self, Self::Err> {
+                Self::ALL.iter().copied().find(|known| known.as_str() == value).ok_or_else(|| $crate::UnknownVariant {
+                    enum_name: stringify!($name),
+                    value: value.to_owned(),
                 })
             }
         }

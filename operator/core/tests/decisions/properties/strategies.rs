@@ -1,6 +1,6 @@
 //! Arbitrary situations: of everything that is observed, the usual, the odd and the impossible.
 
-use dalsegno_core::{NodeSight, Refusal};
+use dalsegno_core::{ObservedNode, PodCreateError};
 use dalsegno_crds::Cause;
 use dalsegno_protocol::Policy;
 use dalsegno_store::{
@@ -14,15 +14,15 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::json;
 
-use crate::words::{Given, Seen, accepted, now, pod, run};
+use crate::fixtures::{Given, PodFixture, accepted, now, pod, run};
 
 /// A run and what is seen of it: with no status, with its own, or with that of another moment.
 pub fn given() -> impl Strategy<Value = Given> {
     (moment().boxed(), moment().boxed(), 0..4).prop_map(|(this, other, status)| match status {
         0 => this,
-        1 => this.written(),
-        2 => Given { run: other.written().run, ..this },
-        _ => Given { row: this.row.clone(), ..other.written() },
+        1 => this.status_written(),
+        2 => Given { run: other.status_written().run, ..this },
+        _ => Given { row: this.row.clone(), ..other.status_written() },
     })
 }
 
@@ -70,8 +70,8 @@ fn spec() -> impl Strategy<Value = Change> {
                 }
                 given = match agent {
                     0 => given.no_definition(),
-                    1 => given.image(&crate::words::by_digest('a')),
-                    2 => given.image(&crate::words::by_digest('b')),
+                    1 => given.image(&crate::fixtures::image_by_digest('a')),
+                    2 => given.image(&crate::fixtures::image_by_digest('b')),
                     3 => given.declares("2.0"),
                     _ => given,
                 };
@@ -98,7 +98,7 @@ fn row() -> impl Strategy<Value = Change> {
             change(move |given| {
                 let mut given = given.reserved(number);
                 if let Some((turn, image, at)) = head {
-                    given = given.head(turn).head_made_from(&given_hash());
+                    given = given.head(turn).head_revision(&given_hash());
                     let head = given.row.head.as_mut().unwrap();
                     (head.at, head.identity) = (at, Some(accepted(image)));
                 }
@@ -173,7 +173,7 @@ fn end() -> impl Strategy<Value = AttemptEnd> {
     (select(causes), select(classes), any::<bool>(), of(any::<i32>()), text()).prop_map(
         |(cause, class, progress, exit_code, message)| AttemptEnd {
             charged: class == Class::Crash,
-            message: dalsegno_core::evidence::End::new(Cause::PodFailed, class, message).of(1).message,
+            message: dalsegno_core::end::End::new(Cause::PodFailed, class, message).into_ending(1).message,
             cause,
             class,
             progress,
@@ -183,7 +183,7 @@ fn end() -> impl Strategy<Value = AttemptEnd> {
 }
 
 /// A pod, in any state that a pod may be seen in.
-fn seen_pod() -> impl Strategy<Value = Seen> {
+fn seen_pod() -> impl Strategy<Value = PodFixture> {
     let state = (0..9, any::<i32>(), text(), -20..60_i64);
     let about = (1..7, of(0..60_i64), of(0..60_i64), of(select(vec!['a', 'b'])), 0..16_u8);
     let disruptors =
@@ -193,11 +193,11 @@ fn seen_pod() -> impl Strategy<Value = Seen> {
         let (number, deleted, disrupted, image, flags) = about;
         let mut seen = pod(number);
         if let Some(image) = image {
-            seen = if flags & 1 == 0 { seen.shows(image) } else { seen.named_by(image) };
+            seen = if flags & 1 == 0 { seen.kubelet_shows(image) } else { seen.named_by_digest(image) };
         }
         let (kind, code, text, ago) = state;
         seen = match kind {
-            0 => seen.terminated(code).said(&text).finished(ago),
+            0 => seen.terminated(code).message(&text).finished(ago),
             1 => seen.oom(),
             2 => seen.lost_by_kubelet(),
             3 => seen.waiting("ErrImagePull", &text),
@@ -207,14 +207,14 @@ fn seen_pod() -> impl Strategy<Value = Seen> {
             7 => seen.init_failed("fetch", code),
             _ => seen,
         };
-        seen = deleted.into_iter().fold(seen, Seen::deleted);
+        seen = deleted.into_iter().fold(seen, PodFixture::deleted);
         seen = disrupted.into_iter().fold(seen, |it, ago| it.disrupted(disruptor, ago));
         match flags >> 1 {
             0 => seen.gone(),
-            1 => seen.of_somebody_else(),
+            1 => seen.of_other_owner(),
             2 => seen.uid("another"),
             3 => seen.resumed_from(number, 10),
-            4 => seen.seen_before_its_end(),
+            4 => seen.disruption_seen_while_running(),
             5 => seen.of_another_namespace(),
             _ => seen,
         }
@@ -229,16 +229,16 @@ fn sights() -> impl Strategy<Value = Change> {
     (0..12, node, refusal, rest).prop_map(|(store, node, refusal, (taken, template, head, good))| {
         change(move |mut given| {
             given = match head {
-                0 => given.head_not_looked_at(),
-                1 => given.head_looked_at_before(),
+                0 => given.head_unverified(),
+                1 => given.head_verified_before(),
                 2 => given.corrupt(good, &[]),
                 3 => given.corrupt(good, &["pay"]),
                 _ => given,
             };
-            given.seen.node = node.map(|(ready, since)| NodeSight { ready, since });
+            given.seen.node = node.map(|(ready, since)| ObservedNode { ready, since });
             given.seen.name_taken = taken;
             let revision = given.seen.agent().map_or_else(String::new, |_| given.document().hash());
-            given.seen.refusal = refusal.map(|(code, times, at)| Refusal {
+            given.seen.pod_create_error = refusal.map(|(code, times, at)| PodCreateError {
                 code,
                 message: "refused".into(),
                 times,
@@ -246,12 +246,12 @@ fn sights() -> impl Strategy<Value = Change> {
                 revision,
             });
             given = match template {
-                0 => given.stored(&run().document()),
-                1 => given.lost(&given_hash()),
+                0 => given.template_stored(&run().document()),
+                1 => given.template_missing(&given_hash()),
                 _ => given,
             };
             match store {
-                0 => given.store_unknown(),
+                0 => given.store_unavailable(),
                 1 => given.not_in_store(),
                 2 => given.prior(3, "old-uid"),
                 _ => given,

@@ -4,7 +4,7 @@ use dalsegno_crds::{Cause, Reason, Summary};
 use dalsegno_store::Class::{Crash, Disruption, Neutral};
 use serde_json::json;
 
-use crate::words::{Case, Given, case, ends, pod, rests, run, try_all};
+use crate::fixtures::{Case, Given, case, check_all, expect_end, expect_status, pod, run};
 
 pub fn cases() -> Vec<Case> {
     [leases(), deadlines(), nodes(), being_stopped()].into_iter().flatten().collect()
@@ -12,7 +12,7 @@ pub fn cases() -> Vec<Case> {
 
 #[test]
 fn silence_is_judged_last_and_our_own_is_not_theirs() {
-    try_all(cases());
+    check_all(cases());
 }
 
 /// Attached on a Ready node; the built-in deadlines are 15 s, 600 s and 1800 s.
@@ -20,23 +20,23 @@ fn beating(heartbeat: i64) -> Given {
     run().attached(3).head(7).heartbeat(heartbeat).pod(pod(3))
 }
 
-fn goes_on() -> crate::words::Expect {
-    rests(Summary::Running, Reason::UnderControl)
+fn goes_on() -> crate::fixtures::Expect {
+    expect_status(Summary::Running, Reason::UnderControl)
 }
 
 fn leases() -> Vec<Case> {
     vec![
         case("a lease of 15 s has not run out after 15 s", beating(15), goes_on()),
-        case("silence on a Ready node is a crash", beating(16), ends(3, Cause::Silent, Crash)),
+        case("silence on a Ready node is a crash", beating(16), expect_end(3, Cause::Silent, Crash)),
         case(
             "silence on a node that is not Ready is a disruption",
             beating(16).node_not_ready(2),
-            ends(3, Cause::NodeLost, Disruption),
+            expect_end(3, Cause::NodeLost, Disruption),
         ),
         case(
             "silence on a node that was not Ready meanwhile is a disruption",
             beating(16).node_ready(3),
-            ends(3, Cause::NodeLost, Disruption).says("not Ready all the time"),
+            expect_end(3, Cause::NodeLost, Disruption).message_contains("not always Ready"),
         ),
         case(
             "a lease that has not run out outranks a node that is not Ready",
@@ -53,20 +53,28 @@ fn leases() -> Vec<Case> {
             beating(16).spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 60 } })),
             goes_on(),
         ),
-        case("a shorter one leaves the lease that was promised its end", beating(20).lease(20), goes_on()),
-        case("and no more than that", beating(21).lease(20), ends(3, Cause::Silent, Crash)),
+        case(
+            "a shorter one leaves the lease that was promised its end",
+            beating(20).promised_lease(20),
+            goes_on(),
+        ),
+        case("and no more than that", beating(21).promised_lease(20), expect_end(3, Cause::Silent, Crash)),
         case(
             "a node that was away after the last heartbeat is no less so under a shorter lease",
-            beating(21).lease(20).node_ready(3),
-            ends(3, Cause::NodeLost, Disruption).says("not Ready all the time"),
+            beating(21).promised_lease(20).node_ready(3),
+            expect_end(3, Cause::NodeLost, Disruption).message_contains("not always Ready"),
         ),
         case("no lease runs out while the gateways are silent", beating(600).last_beat(4), goes_on()),
         case(
             "after an outage of ours a lease has its full length again",
-            beating(600).gap(600, 15),
+            beating(600).gateway_outage(600, 15),
             goes_on(),
         ),
-        case("and then it runs out", beating(600).gap(600, 16), ends(3, Cause::Silent, Crash)),
+        case(
+            "and then it runs out",
+            beating(600).gateway_outage(600, 16),
+            expect_end(3, Cause::Silent, Crash),
+        ),
     ]
 }
 
@@ -78,37 +86,39 @@ fn deadlines() -> Vec<Case> {
         case(
             "a worker that has not attached within the start deadline is replaced, uncharged",
             starting(601).pod(pod(3)),
-            ends(3, Cause::StartDeadline, Neutral).says("startDeadlineSeconds"),
+            expect_end(3, Cause::StartDeadline, Neutral).message_contains("startDeadlineSeconds"),
         ),
         case(
             "until then it is starting",
-            starting(600).pod(pod(3).shows('a')).is('a'),
-            rests(Summary::Starting, Reason::Starting),
+            starting(600).pod(pod(3).kubelet_shows('a')).image_is('a'),
+            expect_status(Summary::Starting, Reason::Starting),
         ),
         case(
             "a worker whose image cannot be had is replaced, uncharged, and says why",
             starting(601).pod(pulling()),
-            ends(3, Cause::ImageUnavailable, Neutral).says("ImagePullBackOff: Back-off pulling image"),
+            expect_end(3, Cause::ImageUnavailable, Neutral)
+                .message_contains("ImagePullBackOff: Back-off pulling image"),
         ),
         case(
             "a worker that waits for something else says for what",
             starting(601).pod(pod(3).waiting("CreateContainerConfigError", "secret \"s\" not found")),
-            ends(3, Cause::StartDeadline, Neutral).says("CreateContainerConfigError: secret \"s\" not found"),
+            expect_end(3, Cause::StartDeadline, Neutral)
+                .message_contains("CreateContainerConfigError: secret \"s\" not found"),
         ),
         case(
             "time without a node does not count",
             run().created(3).no_node_yet().pod(pod(3).unscheduled("0/2 nodes are available")),
-            rests(Summary::Pending, Reason::Unschedulable),
+            expect_status(Summary::Pending, Reason::Unschedulable),
         ),
         case(
             "no start deadline runs out in an outage of ours",
-            starting(6_000).gap(6_000, 599).pod(pod(3)),
-            rests(Summary::Starting, Reason::Starting),
+            starting(6_000).gateway_outage(6_000, 599).pod(pod(3)),
+            expect_status(Summary::Starting, Reason::Starting),
         ),
         case(
             "a worker that lives and commits nothing is replaced, charged",
             attached(1_801),
-            ends(3, Cause::ProgressDeadline, Crash).says("progressDeadlineSeconds"),
+            expect_end(3, Cause::ProgressDeadline, Crash).message_contains("progressDeadlineSeconds"),
         ),
         case("until then it is left alone", attached(1_800), goes_on()),
         case(
@@ -123,11 +133,11 @@ fn deadlines() -> Vec<Case> {
                 it.row.head.as_mut().unwrap().attempt = 2;
                 it
             },
-            ends(3, Cause::ProgressDeadline, Crash),
+            expect_end(3, Cause::ProgressDeadline, Crash),
         ),
         case(
             "after an outage of ours the progress deadline has its full length again",
-            attached(9_000).gap(9_000, 1_800),
+            attached(9_000).gateway_outage(9_000, 1_800),
             goes_on(),
         ),
     ]
@@ -139,30 +149,38 @@ fn nodes() -> Vec<Case> {
         case(
             "without a lease, a node that is not Ready for the timeout loses its worker",
             silent().node_not_ready(16),
-            ends(3, Cause::NodeLost, Disruption),
+            expect_end(3, Cause::NodeLost, Disruption),
         ),
-        case("until then it is looked at again soon", silent().node_not_ready(15), goes_on().again(2)),
+        case(
+            "until then it is looked at again soon",
+            silent().node_not_ready(15),
+            goes_on().requeue_after(2),
+        ),
         case(
             "a boundary since then proves that the worker lives",
             silent().committed(10).node_not_ready(300),
-            goes_on().again(2),
+            goes_on().requeue_after(2),
         ),
         case(
             "an attach since then proves that the worker lives",
             run().attached(3).attached_ago(10).pod(pod(3)).node_not_ready(300),
-            goes_on().again(2),
+            goes_on().requeue_after(2),
         ),
         case(
             "a worker that has not attached is lost with its node too",
             run().created(3).pod(pod(3)).node_not_ready(16),
-            ends(3, Cause::NodeLost, Disruption),
+            expect_end(3, Cause::NodeLost, Disruption),
         ),
         case(
             "a worker without a lease could not commit while the gateways were away",
-            silent().node_not_ready(300).gap(300, 15),
-            goes_on().again(2),
+            silent().node_not_ready(300).gateway_outage(300, 15),
+            goes_on().requeue_after(2),
         ),
-        case("nor while they are away", silent().node_not_ready(300).last_beat(4), goes_on().again(2)),
+        case(
+            "nor while they are away",
+            silent().node_not_ready(300).last_beat(4),
+            goes_on().requeue_after(2),
+        ),
         case(
             "a node that is not known yet proves nothing",
             {
@@ -184,7 +202,7 @@ fn being_stopped() -> Vec<Case> {
                 .head(7)
                 .heartbeat(16)
                 .pod(pod(3).disrupted("EvictionByEvictionAPI", 17).deleted(17)),
-            ends(3, Cause::Evicted, Disruption),
+            expect_end(3, Cause::Evicted, Disruption),
         ),
         case(
             "a pod that is stuck in its deletion on a node that is not Ready was driven away",
@@ -193,12 +211,12 @@ fn being_stopped() -> Vec<Case> {
                 .head(7)
                 .pod(pod(3).disrupted("DeletionByTaintManager", 20).deleted(20))
                 .node_not_ready(30),
-            ends(3, Cause::TaintEvicted, Disruption),
+            expect_end(3, Cause::TaintEvicted, Disruption),
         ),
         case(
             "a container that is known to have ended is not silent",
             run().attached(3).head(7).heartbeat(16).pod(pod(3).oom()),
-            ends(3, Cause::OOMKilled, Crash),
+            expect_end(3, Cause::OOMKilled, Crash),
         ),
         case(
             "a worker that was evicted while nobody looked is not charged with its silence",
@@ -207,7 +225,7 @@ fn being_stopped() -> Vec<Case> {
                 .head(7)
                 .heartbeat(900)
                 .pod(pod(3).terminated(1).finished(880).disrupted("EvictionByEvictionAPI", 881)),
-            ends(3, Cause::Evicted, Disruption),
+            expect_end(3, Cause::Evicted, Disruption),
         ),
     ]
 }

@@ -1,8 +1,8 @@
 //! Enums are the same word everywhere, and every reason knows its way out.
 
 use dalsegno_crds::{
-    Agent, AgentRun, AgentRunSpec, Cause, ConditionType, PodTemplate, Reason, Summary, Truth, condition,
-    find_condition,
+    Agent, AgentRun, AgentRunSpec, Cause, ConditionStatus, ConditionType, PodTemplate, Reason, Summary,
+    condition, find_condition,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -15,7 +15,7 @@ fn a_word_is_spelled_alike_everywhere() {
     assert_eq!("NodeLost".parse(), Ok(Cause::NodeLost));
     assert_eq!(format!("{:>6}", Summary::Held), "  Held");
     let error = "Suspended".parse::<Summary>().unwrap_err();
-    assert_eq!(error.to_string(), "\"Suspended\" is no Summary");
+    assert_eq!(error.to_string(), "unknown Summary: \"Suspended\"");
     for reason in Reason::ALL {
         assert_eq!(reason.as_str().parse(), Ok(*reason));
         assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
@@ -25,7 +25,7 @@ fn a_word_is_spelled_alike_everywhere() {
 #[test]
 fn every_reason_has_a_meaning_and_a_way_out() {
     for reason in Reason::ALL {
-        for sentence in [reason.meaning(), reason.way_out()] {
+        for sentence in [reason.meaning(), reason.remediation()] {
             assert!(sentence.ends_with('.') && !sentence.contains("  "), "{reason}: {sentence}");
         }
     }
@@ -34,13 +34,13 @@ fn every_reason_has_a_meaning_and_a_way_out() {
 #[test]
 fn a_condition_is_found_by_its_type() {
     let since = Time(Timestamp::UNIX_EPOCH);
-    let held = condition(ConditionType::Held, true, Reason::RecoveryLoop, "three in a row", Some(2), since);
+    let held = condition(ConditionType::Held, true, Reason::RecoveryLoop, since);
     assert_eq!((held.type_.as_str(), held.status.as_str()), ("Held", "True"));
     assert_eq!(held.reason, "RecoveryLoop");
     let conditions = [held];
     assert!(find_condition(&conditions, ConditionType::Held).is_some());
     assert!(find_condition(&conditions, ConditionType::Ready).is_none());
-    assert_eq!(Truth::from(false).as_str(), "False");
+    assert_eq!(ConditionStatus::from(false).as_str(), "False");
 }
 
 #[test]

@@ -6,24 +6,24 @@ use dalsegno_store::RunOutcome::{Failed, Succeeded as Done};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::words::{Case, Expect, Given, acts, case, pod, rests, run, try_all};
+use crate::fixtures::{Case, Expect, Given, case, check_all, expect_effect, expect_status, pod, run};
 
 #[test]
 fn what_is_over_is_cleared_away_and_what_is_not_ours_is_left_alone() {
-    try_all(ends());
-    try_all(the_last_worker());
-    try_all(kept_pods());
-    try_all(times_to_live());
-    try_all(retention());
-    try_all(strays());
+    check_all(ends());
+    check_all(the_last_worker());
+    check_all(kept_pods());
+    check_all(times_to_live());
+    check_all(retention());
+    check_all(strays());
 }
 
 fn succeeded() -> Expect {
-    rests(Summary::Succeeded, Reason::Completed)
+    expect_status(Summary::Succeeded, Reason::Completed)
 }
 
 fn running() -> Expect {
-    rests(Summary::Running, Reason::UnderControl)
+    expect_status(Summary::Running, Reason::UnderControl)
 }
 
 fn ends() -> Vec<Case> {
@@ -33,20 +33,20 @@ fn ends() -> Vec<Case> {
             "a run whose agent reached its goal",
             attached().finished(Done, 60),
             succeeded()
-                .is(Finished, "True", Reason::Completed)
-                .is(Succeeded, "True", Reason::Completed)
-                .is(Ready, "True", Reason::Succeeded)
-                .is(Held, "False", Reason::NotHeld)
-                .lacks(Stalled)
-                .tells(&["Completed"]),
+                .condition(Finished, "True", Reason::Completed)
+                .condition(Succeeded, "True", Reason::Completed)
+                .condition(Ready, "True", Reason::Succeeded)
+                .condition(Held, "False", Reason::NotHeld)
+                .no_condition(Stalled)
+                .events(&["Completed"]),
         ),
         case(
             "a run whose agent did not",
             attached().finished(Failed, 60),
-            rests(Summary::Failed, Reason::AgentFailed)
-                .is(Succeeded, "False", Reason::AgentFailed)
-                .is(Ready, "False", Reason::Failed)
-                .is(Stalled, "True", Reason::Failed),
+            expect_status(Summary::Failed, Reason::AgentFailed)
+                .condition(Succeeded, "False", Reason::AgentFailed)
+                .condition(Ready, "False", Reason::Failed)
+                .condition(Stalled, "True", Reason::Failed),
         ),
         case(
             "an agent's word for its failure may be one of ours",
@@ -55,12 +55,12 @@ fn ends() -> Vec<Case> {
                 it.row.finish.as_mut().unwrap().reason = "RecoveryLoop".into();
                 it
             },
-            rests(Summary::Failed, Reason::AgentFailed),
+            expect_status(Summary::Failed, Reason::AgentFailed),
         ),
         case(
             "a run that recovery could not save",
             attached().ended_by_operator(Failed, 60),
-            rests(Summary::Failed, Reason::RecoveryFailed).is(Stalled, "True", Reason::Failed),
+            expect_status(Summary::Failed, Reason::RecoveryFailed).condition(Stalled, "True", Reason::Failed),
         ),
         case(
             "an exit with 0 after the finish is as it should be",
@@ -83,24 +83,24 @@ fn ends() -> Vec<Case> {
 fn the_last_worker() -> Vec<Case> {
     let done = |seconds_ago: i64| run().attached(3).head(7).finished(Done, seconds_ago);
     vec![
-        case("a worker that finished has 30 s to exit", done(10).pod(pod(3)), succeeded().again(20)),
-        case("then it is deleted", done(30).pod(pod(3)), succeeded().stops("triage-3")),
+        case("a worker that finished has 30 s to exit", done(10).pod(pod(3)), succeeded().requeue_after(20)),
+        case("then it is deleted", done(30).pod(pod(3)), succeeded().deletes_pod("triage-3")),
         case("one that is being deleted is not deleted again", done(30).pod(pod(3).deleted(1)), succeeded()),
         case("one that has ended stays to be read", done(10).pod(pod(3).terminated(0)), succeeded()),
         case(
             "unless none shall stay",
             done(10).pod(pod(3).terminated(0)).spec(json!({ "retention": { "keepPods": 0 } })),
-            succeeded().stops("triage-3"),
+            succeeded().deletes_pod("triage-3"),
         ),
         case(
             "a helper that outlives its worker is not kept",
             done(10).pod(pod(3).terminated(0).with_helper()),
-            succeeded().stops("triage-3"),
+            succeeded().deletes_pod("triage-3"),
         ),
         case(
             "an attempt that recovery ended never had a pod, and its predecessor's stays to be read",
             run().reserved(4).ended_by_operator(Failed, 5).pod(pod(3).terminated(1).phase("Failed")),
-            rests(Summary::Failed, Reason::RecoveryFailed),
+            expect_status(Summary::Failed, Reason::RecoveryFailed),
         ),
     ]
 }
@@ -116,14 +116,14 @@ fn retention() -> Vec<Case> {
         case(
             "how long the store keeps what a run wrote is obeyed at once",
             keep(attached(), 7),
-            acts("keep 7 days"),
+            expect_effect("keep 7 days"),
         ),
         case(
             "and so is how many boundaries it keeps",
             Given { row: attached().row, ..attached().spec(json!({ "retention": { "keepLast": 20 } })) },
-            acts("keep 30 days and the last 20"),
+            expect_effect("keep 30 days and the last 20"),
         ),
-        case("also once it is over", keep(done(), 7), acts("keep 7 days")),
+        case("also once it is over", keep(done(), 7), expect_effect("keep 7 days")),
         case("and 30 days are what it begins with", keep(done(), 30), succeeded()),
         case(
             "a definition that is missing may say otherwise: nothing is changed",
@@ -137,29 +137,33 @@ fn times_to_live() -> Vec<Case> {
     let ttl = |seconds: i32| json!({ "retention": { "ttlSecondsAfterFinished": seconds } });
     let done = |seconds_ago: i64| run().attached(3).head(7).finished(Done, seconds_ago);
     vec![
-        case("a run that is over stays, if nothing is said", done(999_999).written(), succeeded()),
-        case("until its time is over", done(60).spec(ttl(100)).written(), succeeded().again(40)),
-        case("then it is deleted", done(100).spec(ttl(100)).written(), succeeded().deletes()),
-        case("but not before its end is told", done(100).spec(ttl(100)), succeeded().again(0)),
+        case("a run that is over stays, if nothing is said", done(999_999).status_written(), succeeded()),
+        case(
+            "until its time is over",
+            done(60).spec(ttl(100)).status_written(),
+            succeeded().requeue_after(40),
+        ),
+        case("then it is deleted", done(100).spec(ttl(100)).status_written(), succeeded().deletes_run()),
+        case("but not before its end is told", done(100).spec(ttl(100)), succeeded().requeue_after(0)),
         case(
             "nor before its worker has exited",
-            done(10).spec(ttl(0)).pod(pod(3)).written(),
-            succeeded().again(20),
+            done(10).spec(ttl(0)).pod(pod(3)).status_written(),
+            succeeded().requeue_after(20),
         ),
         case(
             "the definition may say it for all its runs",
-            done(100).defaults(ttl(100)).written(),
-            succeeded().deletes(),
+            done(100).defaults(ttl(100)).status_written(),
+            succeeded().deletes_run(),
         ),
         case(
             "which a run may lengthen",
-            done(100).defaults(ttl(100)).spec(ttl(160)).written(),
-            succeeded().again(60),
+            done(100).defaults(ttl(100)).spec(ttl(160)).status_written(),
+            succeeded().requeue_after(60),
         ),
         case(
             "a run that failed is no exception",
-            run().attached(3).head(7).finished(Failed, 100).spec(ttl(100)).written(),
-            rests(Summary::Failed, Reason::AgentFailed).deletes(),
+            run().attached(3).head(7).finished(Failed, 100).spec(ttl(100)).status_written(),
+            expect_status(Summary::Failed, Reason::AgentFailed).deletes_run(),
         ),
         case(
             "a run that lives has no such time",
@@ -168,8 +172,8 @@ fn times_to_live() -> Vec<Case> {
         ),
         case(
             "nor one of which the store is not asked",
-            done(100).spec(ttl(100)).written().store_unknown(),
-            succeeded().again(60),
+            done(100).spec(ttl(100)).status_written().store_unavailable(),
+            succeeded().requeue_after(60),
         ),
     ]
 }
@@ -181,10 +185,14 @@ fn kept_pods() -> Vec<Case> {
         case(
             "one ended pod stays to be read, the latest",
             four(),
-            running().stops("triage-2").stops("triage-1"),
+            running().deletes_pod("triage-2").deletes_pod("triage-1"),
         ),
-        case("or as many as are asked for", keep(2), running().stops("triage-1")),
-        case("or none", keep(0), running().stops("triage-3").stops("triage-2").stops("triage-1")),
+        case("or as many as are asked for", keep(2), running().deletes_pod("triage-1")),
+        case(
+            "or none",
+            keep(0),
+            running().deletes_pod("triage-3").deletes_pod("triage-2").deletes_pod("triage-1"),
+        ),
         case(
             "the number may stand in the definition",
             four().defaults(json!({ "retention": { "keepPods": 3 } })),
@@ -206,12 +214,12 @@ fn strays() -> Vec<Case> {
         case(
             "an earlier attempt's pod that still runs is deleted",
             zombie(attached()),
-            running().stops("triage-2"),
+            running().deletes_pod("triage-2"),
         ),
         case(
             "another pod of the current attempt than the recorded one is deleted",
             attached().pod(pod(3).uid("another")),
-            running().stops("triage-3"),
+            running().deletes_pod("triage-3"),
         ),
         case("one that is gone is not", attached().pod(pod(2).gone()), running()),
         case(
@@ -222,22 +230,22 @@ fn strays() -> Vec<Case> {
         case(
             "a held run keeps no worker",
             zombie(run().reserved(4).crashes(3, 3)),
-            rests(Summary::Held, Reason::RecoveryLoop).stops("triage-2"),
+            expect_status(Summary::Held, Reason::RecoveryLoop).deletes_pod("triage-2"),
         ),
         case(
             "a store that does not answer says of no pod that it is a stray",
-            zombie(attached()).store_unknown(),
-            rests(Summary::Pending, Reason::StoreUnavailable),
+            zombie(attached()).store_unavailable(),
+            expect_status(Summary::Pending, Reason::StoreUnavailable),
         ),
         case(
             "nor does another store",
-            zombie(attached()).knows_store(Uuid::from_u128(7)),
-            rests(Summary::Held, Reason::StoreChanged),
+            zombie(attached()).status_knows_store(Uuid::from_u128(7)),
+            expect_status(Summary::Held, Reason::StoreChanged),
         ),
         case(
             "nor does one that is behind",
-            zombie(attached()).knows(4, 9, 90),
-            rests(Summary::Held, Reason::StoreBehind),
+            zombie(attached()).status_knows(4, 9, 90),
+            expect_status(Summary::Held, Reason::StoreBehind),
         ),
     ]
 }

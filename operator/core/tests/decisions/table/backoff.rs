@@ -1,20 +1,23 @@
 //! How long the next attempt waits: doubling, bounded, with a jitter that every operator computes alike.
 
-use dalsegno_core::recovery::{cause_of_recovery, next_attempt_time};
+use dalsegno_core::recovery::{next_attempt_time, recovery_reason};
 use dalsegno_core::settings::Settings;
 use dalsegno_crds::ConditionType::{Ready, WorkerReady};
 use dalsegno_crds::{Cause, Reason, Summary};
 use serde_json::json;
 
-use crate::words::{Case, Given, Past, acts, ago, case, crashed, disrupted, nobodys, rests, run, try_all};
+use crate::fixtures::{
+    Case, Given, PastAttempt, ago, case, check_all, crashed, disrupted, expect_effect, expect_status,
+    neutral, run,
+};
 
 #[test]
 fn the_next_attempt_waits_as_long_as_it_should() {
-    try_all(vec![
+    check_all(vec![
         case(
             "a run that backs off says until when, and why",
             run().reserved(4).head(7).crashes(2, 2).after(crashed(3, Cause::OOMKilled).ago(0)),
-            rests(Summary::BackingOff, Reason::OutOfMemory).is(WorkerReady, "False", Reason::BackingOff).says(
+            expect_status(Summary::BackingOff, Reason::OutOfMemory).condition(WorkerReady, "False", Reason::BackingOff).message_contains(
                 "attempt 3 ended after turn 0: OOMKilled: last words; attempt 4 starts at 2026-11-20T12:00:0",
             ),
         ),
@@ -23,12 +26,12 @@ fn the_next_attempt_waits_as_long_as_it_should() {
             run()
                 .attached(3)
                 .head(7)
-                .pod(crate::words::pod(3))
-                .written()
+                .pod(crate::fixtures::pod(3))
+                .status_written()
                 .reserved(4)
                 .crashes(1, 1)
                 .after(crashed(3, Cause::OOMKilled).attached(50).ago(0)),
-            rests(Summary::BackingOff, Reason::OutOfMemory).stops("triage-3").is(
+            expect_status(Summary::BackingOff, Reason::OutOfMemory).deletes_pod("triage-3").condition(
                 Ready,
                 "True",
                 Reason::OutOfMemory,
@@ -37,15 +40,15 @@ fn the_next_attempt_waits_as_long_as_it_should() {
         case(
             "once the time has come the pod is made",
             run().reserved(4).crashes(2, 2).after(crashed(3, Cause::OOMKilled).ago(2)),
-            acts("create triage-4"),
+            expect_effect("create triage-4"),
         ),
     ]);
-    try_all(who_waits());
+    check_all(who_waits());
 }
 
 fn who_waits() -> Vec<Case> {
-    let just = |past: Past| run().reserved(4).head(7).after(past.ago(0));
-    let waits = |why| rests(Summary::BackingOff, why);
+    let just = |past: PastAttempt| run().reserved(4).head(7).after(past.ago(0));
+    let waits = |why| expect_status(Summary::BackingOff, why);
     vec![
         case(
             "a crash with progress waits for the first delay",
@@ -55,12 +58,12 @@ fn who_waits() -> Vec<Case> {
         case(
             "the first disruption is replaced at once",
             just(disrupted(3, Cause::Evicted)).disruptions(1, 1),
-            acts("create triage-4"),
+            expect_effect("create triage-4"),
         ),
         case(
             "a disruption after progress is too",
             just(disrupted(3, Cause::Evicted)).disruptions(8, 0),
-            acts("create triage-4"),
+            expect_effect("create triage-4"),
         ),
         case(
             "the second in a row waits",
@@ -69,19 +72,27 @@ fn who_waits() -> Vec<Case> {
         ),
         case(
             "an attempt that never attached is followed by one that waits",
-            just(nobodys(3, Cause::StartDeadline)),
+            just(neutral(3, Cause::StartDeadline)),
             waits(Reason::DidNotStart),
         ),
         case(
             "a refused version is replaced at once",
-            just(nobodys(3, Cause::VersionIncompatible)),
-            acts("create triage-4"),
+            just(neutral(3, Cause::VersionIncompatible)),
+            expect_effect("create triage-4"),
         ),
-        case("a taken name is passed at once", just(nobodys(3, Cause::NameTaken)), acts("create triage-4")),
-        case("an adopted run goes on at once", just(nobodys(3, Cause::Adopted)), acts("create triage-4")),
+        case(
+            "a taken name is passed at once",
+            just(neutral(3, Cause::NameTaken)),
+            expect_effect("create triage-4"),
+        ),
+        case(
+            "an adopted run goes on at once",
+            just(neutral(3, Cause::Adopted)),
+            expect_effect("create triage-4"),
+        ),
         case(
             "a crash in a silence of ours waits for the first delay",
-            just(nobodys(3, Cause::ExitedWithError).exit_code(1)).crashes(2, 2),
+            just(neutral(3, Cause::ExitedWithError).exit_code(1)).crashes(2, 2),
             waits(Reason::Recovering),
         ),
         case(
@@ -89,7 +100,7 @@ fn who_waits() -> Vec<Case> {
             just(crashed(3, Cause::OOMKilled))
                 .crashes(1, 1)
                 .recovery(json!({ "backoff": { "initialSeconds": 0 } })),
-            acts("create triage-4"),
+            expect_effect("create triage-4"),
         ),
     ]
 }
@@ -104,17 +115,17 @@ fn while_it_waits_the_column_names_what_ended_the_last_attempt() {
         (crashed(3, Cause::ProgressDeadline), Reason::NoProgress),
         (disrupted(3, Cause::Evicted), Reason::Disrupted),
         (disrupted(3, Cause::NodeLost), Reason::NodeLost),
-        (nobodys(3, Cause::StartDeadline), Reason::DidNotStart),
-        (nobodys(3, Cause::ImageUnavailable), Reason::DidNotStart),
-        (nobodys(3, Cause::VersionIncompatible), Reason::VersionRefused),
-        (nobodys(3, Cause::NameTaken), Reason::NameTaken),
-        (nobodys(3, Cause::Adopted), Reason::Recovering),
+        (neutral(3, Cause::StartDeadline), Reason::DidNotStart),
+        (neutral(3, Cause::ImageUnavailable), Reason::DidNotStart),
+        (neutral(3, Cause::VersionIncompatible), Reason::VersionRefused),
+        (neutral(3, Cause::NameTaken), Reason::NameTaken),
+        (neutral(3, Cause::Adopted), Reason::Recovering),
     ];
     for (end, reason) in ends {
         let row = run().reserved(4).after(end).row;
-        assert_eq!(cause_of_recovery(&row), Some(reason));
+        assert_eq!(recovery_reason(&row), Some(reason));
     }
-    assert_eq!(cause_of_recovery(&run().row), None, "a first attempt recovers from nothing");
+    assert_eq!(recovery_reason(&run().row), None, "a first attempt recovers from nothing");
 }
 
 /// The delay in milliseconds, 10 s after the end.
