@@ -1,4 +1,4 @@
-//! Enums are the same word everywhere, and every reason knows its way out.
+//! The types: enums, reasons, conditions and templates.
 
 use dalsegno_crds::{
     Agent, AgentRun, AgentRunSpec, Cause, ConditionStatus, ConditionType, PodTemplate, Reason, Summary,
@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 #[test]
-fn a_word_is_spelled_alike_everywhere() {
+fn a_variant_has_the_same_spelling_everywhere() {
     assert_eq!(serde_json::to_value(Cause::OOMKilled).unwrap(), json!("OOMKilled"));
     assert_eq!(serde_json::from_value::<Summary>(json!("BackingOff")).unwrap(), Summary::BackingOff);
     assert_eq!("NodeLost".parse(), Ok(Cause::NodeLost));
@@ -23,7 +23,7 @@ fn a_word_is_spelled_alike_everywhere() {
 }
 
 #[test]
-fn every_reason_has_a_meaning_and_a_way_out() {
+fn every_reason_has_a_meaning_and_a_remediation() {
     for reason in Reason::ALL {
         for sentence in [reason.meaning(), reason.remediation()] {
             assert!(sentence.ends_with('.') && !sentence.contains("  "), "{reason}: {sentence}");
@@ -44,7 +44,7 @@ fn a_condition_is_found_by_its_type() {
 }
 
 #[test]
-fn a_template_keeps_what_this_program_does_not_know() {
+fn a_template_keeps_unknown_fields() {
     let text = json!({
         "metadata": { "labels": { "team": "search" } },
         "spec": { "containers": [{ "name": "agent", "image": "a:1", "fieldOfTomorrow": { "x": 1 } }] },
@@ -56,7 +56,7 @@ fn a_template_keeps_what_this_program_does_not_know() {
 }
 
 #[test]
-fn a_template_of_the_wrong_shape_is_an_error_that_names_it() {
+fn the_error_for_an_invalid_template_names_the_value() {
     let template: PodTemplate =
         serde_json::from_value(json!({ "spec": { "containers": [{ "name": "agent", "command": "sh" }] } }))
             .unwrap();
@@ -65,7 +65,7 @@ fn a_template_of_the_wrong_shape_is_an_error_that_names_it() {
 }
 
 #[test]
-fn unset_fields_are_not_written() {
+fn unset_fields_are_not_serialized() {
     let run = AgentRun::new(
         "nightly",
         AgentRunSpec {

@@ -283,7 +283,7 @@ mod tests {
         let (status, reason, message) = lost.ready();
         assert_eq!((status.as_str(), reason.as_str()), ("Unknown", "StoreUnavailable"));
         assert!(
-            message.contains("refused a row (code 1811); nothing is replaced and nothing is charged"),
+            message.contains("refused a row (code 1811); no pod is replaced and nothing is charged"),
             "{message}"
         );
         assert_eq!(lost.events(), ["StoreUnavailable"]);

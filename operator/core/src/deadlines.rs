@@ -73,10 +73,11 @@ fn has_elapsed(run: &RunRecord, from: Timestamp, ms: i64) -> bool {
     gateways_beat && millis(from.max(run.beat.since), run.now) > ms
 }
 
-/// Whether the node of a worker without a lease has not been Ready for the heartbeat timeout. Without a lease the node is
-/// the only evidence.
+/// Whether the node of a worker without a lease has not been Ready for the heartbeat timeout. Without a lease the node
+/// is the only evidence.
 ///
-/// The node's times are by the operator's clock, the worker's by the store's clock. Each is compared with its own clock.
+/// The node's times are by the operator's clock, the worker's by the store's clock. Each is compared with its own
+/// clock.
 fn node_is_lost(run: &RunRecord, node: Option<ObservedNode>, now: Timestamp) -> bool {
     let attempt = &run.attempt;
     let Some(node) = node.filter(|it| !it.ready && attempt.lease_renewed_at.is_none()) else { return false };
@@ -85,8 +86,8 @@ fn node_is_lost(run: &RunRecord, node: Option<ObservedNode>, now: Timestamp) -> 
     millis(node.since, now) > timeout && has_elapsed(run, last.unwrap_or(run.created_at), timeout)
 }
 
-/// A worker that stops its heartbeats on a Ready node has crashed. If the node was not Ready in between, the node may be
-/// the cause.
+/// A worker that stops its heartbeats on a Ready node has crashed. If the node was not Ready in between, the node may
+/// be the cause.
 fn missed_heartbeat(run: &RunRecord, node: Option<ObservedNode>) -> End {
     let last = run.attempt.lease_renewed_at.unwrap_or(run.now);
     let (cause, class, which) = match node {

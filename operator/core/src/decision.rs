@@ -111,7 +111,8 @@ pub enum Effect {
         /// UID of the pod.
         uid: String,
     },
-    /// Delete the AgentRun, if it has not changed since it was observed. It has ended, and its time to live has expired.
+    /// Delete the AgentRun, if it has not changed since it was observed. It has ended, and its time to live has
+    /// expired.
     DeleteRun,
     /// Mark the row as deleted, because the AgentRun is being deleted. This is final.
     MarkDeleted,

@@ -10,15 +10,16 @@ use uuid::Uuid;
 use crate::pod;
 use crate::version::Templates;
 
-/// What the operator observed of a run. The operator fills it in, and [`Observed::apply`] updates it with the results of
-/// effects.
+/// What the operator observed of a run. The operator fills it in, and [`Observed::apply`] updates it with the results
+/// of effects.
 #[derive(Clone, Debug)]
 pub struct Observed {
     /// The store's answer.
     pub store: ObservedStore,
     /// The run's agent.
     pub agent: ObservedAgent,
-    /// Every pod of the namespace whose label has this AgentRun's UID. It includes deleted pods whose end is not recorded.
+    /// Every pod of the namespace whose label has this AgentRun's UID. It includes deleted pods whose end is not
+    /// recorded.
     pub pods: Vec<ObservedPod>,
     /// The node of the current attempt, if the attempt has one.
     pub node: Option<ObservedNode>,
@@ -82,8 +83,8 @@ pub struct ObservedPod {
 pub struct ObservedNode {
     /// Whether the node exists and is Ready.
     pub ready: bool,
-    /// Since when `ready` has this value, by the operator's clock. The time of a node that is not Ready counts only while
-    /// the API server responds.
+    /// Since when `ready` has this value, by the operator's clock. The time of a node that is not Ready counts only
+    /// while the API server responds.
     pub since: Timestamp,
 }
 

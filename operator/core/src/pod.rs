@@ -17,8 +17,8 @@ const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// Type of the pod condition that says whether a pod has a node.
 pub(crate) const POD_SCHEDULED: &str = "PodScheduled";
 
-/// Removes every field that no decision reads, because the operator keeps thousands of pods in memory. What remains shows
-/// how the pod ended and whose pod it is.
+/// Removes every field that no decision reads, because the operator keeps thousands of pods in memory. What remains
+/// shows how the pod ended and whose pod it is.
 pub fn trimmed(pod: Pod) -> Pod {
     let Pod { metadata, spec, status } = pod;
     let is_ours = |key: &str| key.starts_with(names::PREFIX) && key != names::ANNOTATION_INPUT;

@@ -2,8 +2,8 @@
 //!
 //! # Invariant
 //!
-//! A hold is never stored. It is derived from the row's counters, its past attempts and calls, and the spec. So a raised
-//! limit, a settled call or a granted budget lifts it at once.
+//! A hold is never stored. It is derived from the row's counters, its past attempts and calls, and the spec. So a
+//! raised limit, a settled call or a granted budget lifts it at once.
 
 use dalsegno_crds::{Cause, OnExhausted, Reason};
 use dalsegno_protocol::{Limits, Policy, nesting};
@@ -37,7 +37,8 @@ impl Hold {
         Self { reason, message: message.into() }
     }
 
-    /// Whether the run fails instead of being held: the recovery budget is exhausted, and `recovery.onExhausted` is `Fail`.
+    /// Whether the run fails instead of being held: the recovery budget is exhausted, and `recovery.onExhausted` is
+    /// `Fail`.
     pub fn is_final(&self, settings: &Settings) -> bool {
         let exhausted = matches!(
             self.reason,
@@ -155,8 +156,8 @@ pub fn find_start_hold(row: &RunRecord, pinned: bool) -> Option<Hold> {
 /// When the reserved attempt may get its pod: the end of the last attempt, by the store's clock, plus a delay. `None`
 /// means at once.
 ///
-/// The delay after the n-th consecutive crash is `initialSeconds · 2^(n-1)`, at most `maxSeconds`, times a jitter of 0.8
-/// to 1. The jitter is a hash of the run's id and the attempt's number, so every operator computes the same time.
+/// The delay after the n-th consecutive crash is `initialSeconds · 2^(n-1)`, at most `maxSeconds`, times a jitter of
+/// 0.8 to 1. The jitter is a hash of the run's id and the attempt's number, so every operator computes the same time.
 pub fn next_attempt_time(row: &RunRecord, settings: &Settings) -> Option<Timestamp> {
     let last = row.past.first()?;
     let doublings = doublings(row, last)?;

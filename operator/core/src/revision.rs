@@ -56,8 +56,8 @@ impl Document {
         self.clone().worker()?.get("image")?.as_str().map(str::to_owned)
     }
 
-    /// The same template with the worker's image named by `digest`. Resources and placement come from `current`, so that a
-    /// run that ran out of memory gets a raised limit.
+    /// The same template with the worker's image named by `digest`. Resources and placement come from `current`, so
+    /// that a run that ran out of memory gets a raised limit.
     pub fn pinned(mut self, digest: &str, current: &Self) -> Self {
         if let Some(worker) = self.worker()
             && let Some(image) = worker.get("image").and_then(Value::as_str)

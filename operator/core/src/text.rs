@@ -30,7 +30,8 @@ pub(crate) fn keep_end(text: &str, bytes: usize) -> String {
     format!("{ELLIPSIS}{}", &text[from..])
 }
 
-/// Appends the last lines of a log to a description. The result fits into [`END_MESSAGE_BYTES`] if the description does.
+/// Appends the last lines of a log to a description. The result fits into [`END_MESSAGE_BYTES`] if the description
+/// does.
 pub(crate) fn with_log(description: &str, log: &str) -> String {
     let log = log.trim();
     if log.is_empty() {

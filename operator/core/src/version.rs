@@ -1,8 +1,8 @@
 //! Which template the next attempt uses, and whether its image may resume the checkpoint.
 //!
 //! The agent version is checked twice. *Before the pod is created*, [`choose_template`] checks what is known of the
-//! template against the fenced head. *Before the worker attaches*, [`check_image`] checks the actual image. So a tag that
-//! was pushed again is detected like an edited definition.
+//! template against the fenced head. *Before the worker attaches*, [`check_image`] checks the actual image. So a tag
+//! that was pushed again is detected like an edited definition.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,8 @@ pub enum Choice {
 pub struct ChosenTemplate {
     /// The template.
     pub document: Document,
-    /// Whether it is the template that committed the head, with its image named by digest, and not the current template.
+    /// Whether it is the template that committed the head, with its image named by digest, and not the current
+    /// template.
     pub pinned: bool,
 }
 
@@ -43,8 +44,8 @@ impl ChosenTemplate {
 
 /// Chooses the template of the next attempt.
 ///
-/// The current template is used if its version is the checkpoint's, if `compatibleWith` lists the checkpoint's version, or
-/// if its version is not known yet. Otherwise the policy decides.
+/// The current template is used if its version is the checkpoint's, if `compatibleWith` lists the checkpoint's version,
+/// or if its version is not known yet. Otherwise the policy decides.
 pub fn choose_template(run: &RunRecord, agent: &Agent, policy: OnMismatch, stored: &Templates) -> Choice {
     let current = Document::of(agent);
     let Some((head, checkpoint)) = checkpoint_version(run) else {
@@ -88,8 +89,8 @@ pub struct WorkerImage<'a> {
     pub digest: &'a str,
 }
 
-/// Checks whether the image of the current attempt's pod may resume the checkpoint. Returns `None` if the result depends
-/// on the AgentDefinition and that is missing.
+/// Checks whether the image of the current attempt's pod may resume the checkpoint. Returns `None` if the result
+/// depends on the AgentDefinition and that is missing.
 pub fn check_image(
     run: &RunRecord,
     agent: Option<&Agent>,
@@ -132,8 +133,8 @@ fn is_listed(compatible_with: &[String], checkpoint: &Identity) -> bool {
     compatible_with.contains(&checkpoint.agent_version)
 }
 
-/// The version of the current template, as far as it is known before a pod runs: the declared version, or else the digest
-/// in the image's name, or else the version of the latest attempt with this template, if it was refused.
+/// The version of the current template, as far as it is known before a pod runs: the declared version, or else the
+/// digest in the image's name, or else the version of the latest attempt with this template, if it was refused.
 fn known_version(run: &RunRecord, current: &Document) -> Option<String> {
     if let Some(declared) = &current.agent_version {
         return Some(declared.clone());

@@ -78,8 +78,8 @@ fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
     }
 }
 
-/// Remaining time until the steps of a start are written to the status, if the status shows this attempt already and the
-/// last step was less than [`START_STEP_INTERVAL`] ago.
+/// Remaining time until the steps of a start are written to the status, if the status shows this attempt already and
+/// the last step was less than [`START_STEP_INTERVAL`] ago.
 fn next_status_write(run: &AgentRun, row: &RunRecord) -> Option<SignedDuration> {
     let status = run.status.as_ref()?;
     let shows_start = status.attempt.as_ref().is_some_and(|it| it.number == row.attempt.number)

@@ -115,7 +115,7 @@ impl ConditionsBuilder<'_> {
         }
         self.keep(ConditionType::VersionCompatible, Reason::StoreUnavailable);
         self.keep(ConditionType::Held, Reason::StoreUnavailable);
-        let message = format!("{error}; no pod is replaced and nothing is charged until the store responds");
+        let message = format!("{error}; no pod is replaced and nothing is charged in the meantime");
         self.set_once(ConditionType::Ready, ConditionStatus::Unknown, Reason::StoreUnavailable, &message);
         let reconciling = self.before(ConditionType::Reconciling).cloned();
         self.new.extend(reconciling);
@@ -211,8 +211,8 @@ impl ConditionsBuilder<'_> {
         }
     }
 
-    /// Whether the current attempt is pinned to an older template. The pod's annotation says so, or, after the pod is gone,
-    /// the old status.
+    /// Whether the current attempt is pinned to an older template. The pod's annotation says so, or, after the pod is
+    /// gone, the old status.
     fn is_pinned(&self, row: &RunRecord, pod: Option<&ObservedPod>) -> bool {
         let was_pinned = || {
             let before = self.before(ConditionType::VersionCompatible);
@@ -283,8 +283,8 @@ impl ConditionsBuilder<'_> {
         }
     }
 
-    /// Whether a worker has attached under this generation of the spec. From then on the run is recovering, and no longer
-    /// reconciling the spec.
+    /// Whether a worker has attached under this generation of the spec. From then on the run is recovering, and no
+    /// longer reconciling the spec.
     fn was_attached(&self, row: &RunRecord) -> bool {
         let reconciling_since = self.before(ConditionType::Reconciling).map(|it| it.last_transition_time.0);
         let mut attached = attempts(row).filter_map(|it| it.attached_at);

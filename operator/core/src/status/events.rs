@@ -1,7 +1,7 @@
 //! Kubernetes events for the change from the old status to the new one.
 //!
-//! Events describe changes of the status only. So there is no event for a failed try, and no event is lost if an operator
-//! dies between a change and the status write: the operator that writes the status publishes the events.
+//! Events describe changes of the status only. So there is no event for a failed try, and no event is lost if an
+//! operator dies between a change and the status write: the operator that writes the status publishes the events.
 
 use dalsegno_crds::{
     AgentRunStatus, AttemptEnd, AttemptStatus, Cause, Class, ConditionStatus, ConditionType, EventReason,
@@ -59,8 +59,8 @@ impl Change<'_> {
         self.old_attempt().is_none_or(|old| old.number != attempt.number)
     }
 
-    /// The attempts that have ended since the old status, the earliest first. A status that is rebuilt from the store has
-    /// no events for old attempts.
+    /// The attempts that have ended since the old status, the earliest first. A status that is rebuilt from the store
+    /// has no events for old attempts.
     fn attempts_ended(&self) -> Vec<EventSpec> {
         let Some(since) = self.old_attempt() else { return Vec::new() };
         let known = history(self.old);

@@ -1,4 +1,4 @@
-//! Arbitrary situations: of everything that is observed, the usual, the odd and the impossible.
+//! Strategies for arbitrary inputs of a decision: usual, unusual and impossible ones.
 
 use dalsegno_core::{ObservedNode, PodCreateError};
 use dalsegno_crds::Cause;
@@ -16,9 +16,9 @@ use serde_json::json;
 
 use crate::fixtures::{Given, PodFixture, accepted, now, pod, run};
 
-/// A run and what is seen of it: with no status, with its own, or with that of another moment.
+/// An arbitrary input. The run has no status, its own status, or the status of another input.
 pub fn given() -> impl Strategy<Value = Given> {
-    (moment().boxed(), moment().boxed(), 0..4).prop_map(|(this, other, status)| match status {
+    (input().boxed(), input().boxed(), 0..4).prop_map(|(this, other, status)| match status {
         0 => this,
         1 => this.status_written(),
         2 => Given { run: other.status_written().run, ..this },
@@ -26,10 +26,10 @@ pub fn given() -> impl Strategy<Value = Given> {
     })
 }
 
-fn moment() -> impl Strategy<Value = Given> {
-    (spec().boxed(), row().boxed(), vec(seen_pod().boxed(), 0..4), sights().boxed()).prop_map(
-        |(spec, row, pods, sights)| {
-            let mut given = sights.0(row.0(spec.0(run())));
+fn input() -> impl Strategy<Value = Given> {
+    (spec().boxed(), row().boxed(), vec(seen_pod().boxed(), 0..4), observation().boxed()).prop_map(
+        |(spec, row, pods, observation)| {
+            let mut given = observation.0(row.0(spec.0(run())));
             given.seen.pods = pods.into_iter().map(|it| it.0).collect();
             given.seen.pods.sort_by_key(|it| it.uid().to_owned());
             given.seen.pods.dedup_by_key(|it| it.uid().to_owned());
@@ -38,7 +38,7 @@ fn moment() -> impl Strategy<Value = Given> {
     )
 }
 
-/// What is to be changed of a situation; the situation itself is what a failure shows.
+/// A change of an input. Its debug output is short, because a failure prints the input itself.
 struct Change(Box<dyn FnOnce(Given) -> Given>);
 
 impl std::fmt::Debug for Change {
@@ -51,16 +51,16 @@ fn change(change: impl FnOnce(Given) -> Given + 'static) -> Change {
     Change(Box::new(change))
 }
 
-/// What the person wrote, and what the agent is.
+/// The spec and the agent.
 fn spec() -> impl Strategy<Value = Change> {
     let limits = (of(0..5), of(1..5), of(1..5), of(0..5), of(any::<u8>()));
-    let words = (of(select(vec!["Pin", "Block", "Allow"])), any::<bool>(), of(0..3_i64), 0..5, 0..5);
-    (limits, words).prop_map(
-        |((crashes, loops, weather, total, delay), (policy, fail, reset, agent, other))| {
+    let policies = (of(select(vec!["Pin", "Block", "Allow"])), any::<bool>(), of(0..3_i64), 0..5, 0..5);
+    (limits, policies).prop_map(
+        |((crashes, loops, in_a_row, total, delay), (policy, fail, reset, agent, other))| {
             change(move |mut given| {
                 given = given.recovery(json!({
                     "maxRecoveryAttempts": crashes, "maxAttemptsWithoutProgress": loops,
-                    "maxDisruptionsWithoutProgress": weather, "maxDisruptions": total,
+                    "maxDisruptionsWithoutProgress": in_a_row, "maxDisruptions": total,
                     "backoff": { "initialSeconds": delay }, "resetGeneration": reset,
                     "onExhausted": if fail { "Fail" } else { "Hold" },
                     "onCorruptCheckpoint": if delay.is_some() { "LastGood" } else { "Hold" },
@@ -98,7 +98,7 @@ fn row() -> impl Strategy<Value = Change> {
             change(move |given| {
                 let mut given = given.reserved(number);
                 if let Some((turn, image, at)) = head {
-                    given = given.head(turn).head_revision(&given_hash());
+                    given = given.head(turn).head_revision(&template_hash());
                     let head = given.row.head.as_mut().unwrap();
                     (head.at, head.identity) = (at, Some(accepted(image)));
                 }
@@ -126,7 +126,7 @@ fn row() -> impl Strategy<Value = Change> {
     )
 }
 
-fn given_hash() -> String {
+fn template_hash() -> String {
     run().document().hash()
 }
 
@@ -140,7 +140,7 @@ fn attempt() -> impl Strategy<Value = Attempt> {
             pod_uid: pod.map(|n: i32| format!("pod-{n}")),
             pod_name: pod.map(|n| format!("triage-{n}")),
             node: scheduled.map(|_| "n1".into()),
-            revision: pod.map(|_| given_hash()),
+            revision: pod.map(|_| template_hash()),
             created_at: created,
             scheduled_at: scheduled,
             attached_at: attached,
@@ -161,14 +161,15 @@ fn past() -> impl Strategy<Value = Attempt> {
         ended_at: Some(ended),
         attached_at: attached,
         turn_at_end: Some(3),
-        revision: Some(given_hash()),
+        revision: Some(template_hash()),
         identity,
         ..run().row.attempt
     })
 }
 
 fn end() -> impl Strategy<Value = AttemptEnd> {
-    let causes = Cause::ALL.iter().map(|it| it.to_string()).chain(["Unheard".to_owned()]).collect::<Vec<_>>();
+    let causes =
+        Cause::ALL.iter().map(|it| it.to_string()).chain(["UnknownCause".to_owned()]).collect::<Vec<_>>();
     let classes = vec![Class::Crash, Class::Disruption, Class::CrashWithoutProgress, Class::Neutral];
     (select(causes), select(classes), any::<bool>(), of(any::<i32>()), text()).prop_map(
         |(cause, class, progress, exit_code, message)| AttemptEnd {
@@ -182,12 +183,12 @@ fn end() -> impl Strategy<Value = AttemptEnd> {
     )
 }
 
-/// A pod, in any state that a pod may be seen in.
+/// A pod in any state.
 fn seen_pod() -> impl Strategy<Value = PodFixture> {
     let state = (0..9, any::<i32>(), text(), -20..60_i64);
     let about = (1..7, of(0..60_i64), of(0..60_i64), of(select(vec!['a', 'b'])), 0..16_u8);
     let disruptors =
-        vec!["EvictionByEvictionAPI", "TerminationByKubelet", "DeletionByTaintManager", "Unheard"];
+        vec!["EvictionByEvictionAPI", "TerminationByKubelet", "DeletionByTaintManager", "UnknownReason"];
     let reasons = vec!["Evicted", "Terminated", "Preempting", "OutOfcpu"];
     (state, about, select(disruptors), select(reasons)).prop_map(|(state, about, disruptor, reason)| {
         let (number, deleted, disrupted, image, flags) = about;
@@ -221,47 +222,49 @@ fn seen_pod() -> impl Strategy<Value = PodFixture> {
     })
 }
 
-/// The store's answer, the node, a refusal, a taken name.
-fn sights() -> impl Strategy<Value = Change> {
+/// The store's answer, the head, the node, an error of the API server, and a taken name.
+fn observation() -> impl Strategy<Value = Change> {
     let node = of((any::<bool>(), instant()));
-    let refusal = of((select(vec![400_u16, 403, 404, 422, 429, 500]), any::<u32>(), instant()));
+    let create_error = of((select(vec![400_u16, 403, 404, 422, 429, 500]), any::<u32>(), instant()));
     let rest = (any::<bool>(), 0..3, 0..8, of(1..9_i32));
-    (0..12, node, refusal, rest).prop_map(|(store, node, refusal, (taken, template, head, good))| {
-        change(move |mut given| {
-            given = match head {
-                0 => given.head_unverified(),
-                1 => given.head_verified_before(),
-                2 => given.corrupt(good, &[]),
-                3 => given.corrupt(good, &["pay"]),
-                _ => given,
-            };
-            given.seen.node = node.map(|(ready, since)| ObservedNode { ready, since });
-            given.seen.name_taken = taken;
-            let revision = given.seen.agent().map_or_else(String::new, |_| given.document().hash());
-            given.seen.pod_create_error = refusal.map(|(code, times, at)| PodCreateError {
-                code,
-                message: "refused".into(),
-                times,
-                at,
-                revision,
-            });
-            given = match template {
-                0 => given.template_stored(&run().document()),
-                1 => given.template_missing(&given_hash()),
-                _ => given,
-            };
-            match store {
-                0 => given.store_unavailable(),
-                1 => given.not_in_store(),
-                2 => given.prior(3, "old-uid"),
-                _ => given,
-            }
-        })
-    })
+    (0..12, node, create_error, rest).prop_map(
+        |(store, node, create_error, (taken, template, head, good))| {
+            change(move |mut given| {
+                given = match head {
+                    0 => given.head_unverified(),
+                    1 => given.head_verified_before(),
+                    2 => given.corrupt(good, &[]),
+                    3 => given.corrupt(good, &["pay"]),
+                    _ => given,
+                };
+                given.seen.node = node.map(|(ready, since)| ObservedNode { ready, since });
+                given.seen.name_taken = taken;
+                let revision = given.seen.agent().map_or_else(String::new, |_| given.document().hash());
+                given.seen.pod_create_error = create_error.map(|(code, times, at)| PodCreateError {
+                    code,
+                    message: "rejected".into(),
+                    times,
+                    at,
+                    revision,
+                });
+                given = match template {
+                    0 => given.template_stored(&run().document()),
+                    1 => given.template_missing(&template_hash()),
+                    _ => given,
+                };
+                match store {
+                    0 => given.store_unavailable(),
+                    1 => given.not_in_store(),
+                    2 => given.prior(3, "old-uid"),
+                    _ => given,
+                }
+            })
+        },
+    )
 }
 
 fn instant() -> impl Strategy<Value = Timestamp> {
-    // The first and the last that Kubernetes can write.
+    // The first and the last time that Kubernetes can write.
     let first: Timestamp = "0001-01-01T00:00:00Z".parse().unwrap();
     let near = |ms: i64| now() - SignedDuration::from_millis(ms);
     prop_oneof![

@@ -1,24 +1,26 @@
-//! When a run gets no further pod until a person does something, and what lifts a hold.
+//! When a run is held until a person acts, and what lifts a hold.
 
 use dalsegno_crds::ConditionType::{Held, Ready, Stalled};
 use dalsegno_crds::{Cause, Reason, Summary};
 use dalsegno_protocol::Policy;
+use dalsegno_store::RunOutcome;
 use serde_json::json;
 
 use crate::fixtures::{
-    Case, Given, case, check_all, crashed, disrupted, expect_effect, expect_status, neutral, pod, run,
+    Case, Given, case, check_all, crashed, disrupted, expect_effect, expect_finish, expect_status, neutral,
+    pod, run,
 };
 
 pub fn cases() -> Vec<Case> {
-    [budgets(), what_lifts_them(), other_reasons(), order()].into_iter().flatten().collect()
+    [budgets(), lifted_holds(), other_reasons(), order()].into_iter().flatten().collect()
 }
 
 #[test]
-fn a_run_is_held_at_its_limits_and_says_the_way_out() {
+fn a_run_is_held_at_its_limits_with_a_remediation() {
     check_all(cases());
 }
 
-/// Attempt 4 is reserved after turn 7; the last one crashed long enough ago.
+/// Attempt 4 is reserved after turn 7. The last attempt crashed, and its backoff is over.
 fn after_crash() -> Given {
     run()
         .reserved(4)
@@ -35,7 +37,7 @@ fn budgets() -> Vec<Case> {
     vec![
         case("two crashes in a row without progress are recovered", after_crash().crashes(2, 2), expect_effect("create triage-4")),
         case(
-            "the third is a recovery loop: cause, turn, last lines and way out are told",
+            "the third is a recovery loop, and the message has the cause, the turn, the last lines of the log and the remediation",
             after_crash().crashes(3, 3),
             expect_status(Summary::Held, Reason::RecoveryLoop)
                 .message_contains("3 attempt(s) in a row made no progress after turn 7")
@@ -46,52 +48,52 @@ fn budgets() -> Vec<Case> {
                 .condition(Ready, "False", Reason::Held),
         ),
         case(
-            "a limit of 1 holds at the first",
+            "a limit of 1 holds the run at the first crash",
             after_crash().crashes(1, 1).recovery(json!({ "maxAttemptsWithoutProgress": 1 })),
             expect_status(Summary::Held, Reason::RecoveryLoop),
         ),
         case("20 crashes with progress are recovered", after_crash().crashes(20, 0), expect_effect("create triage-4")),
         case(
-            "the 21st is one too many",
+            "the 21st crash holds the run",
             after_crash().crashes(21, 0),
             expect_status(Summary::Held, Reason::RecoveryAttemptsExhausted).message_contains("21 crash(es), and at most 20 are recovered; attempt 3"),
         ),
         case(
-            "with a limit of 0 the first crash is one too many",
+            "with a limit of 0 the first crash holds the run",
             after_crash().crashes(1, 0).recovery(json!({ "maxRecoveryAttempts": 0 })),
             expect_status(Summary::Held, Reason::RecoveryAttemptsExhausted),
         ),
         case("nine disruptions in a row are recovered", after_eviction().disruptions(9, 9), expect_effect("create triage-4")),
         case(
-            "the tenth is one too many",
+            "the tenth disruption in a row holds the run",
             after_eviction().disruptions(10, 10),
             expect_status(Summary::Held, Reason::DisruptionsExhausted).message_contains("10 disruption(s) in a row").message_contains("Evicted: last words"),
         ),
         case("disruptions with progress are not limited", after_eviction().disruptions(900, 0), expect_effect("create triage-4")),
         case(
-            "unless a limit is set",
+            "with a limit, disruptions with progress hold the run",
             after_eviction().disruptions(6, 0).recovery(json!({ "maxDisruptions": 5 })),
             expect_status(Summary::Held, Reason::DisruptionsExhausted).message_contains("6 disruption(s), and at most 5 are recovered"),
         ),
         case(
-            "up to that limit they are recovered",
+            "up to that limit disruptions are recovered",
             after_eviction().disruptions(5, 0).recovery(json!({ "maxDisruptions": 5 })),
             expect_effect("create triage-4"),
         ),
         case(
-            "a run that shall fail when its budget is spent does so",
+            "with onExhausted: Fail a recovery loop fails the run",
             fail().crashes(3, 3),
-            expect_effect("end 4: Finished, Neutral, then finish Failed RecoveryLoop"),
+            expect_finish(4, Cause::Finished, RunOutcome::Failed, Reason::RecoveryLoop),
         ),
         case(
-            "and when its disruptions are",
+            "with onExhausted: Fail too many disruptions fail the run",
             fail().disruptions(10, 10),
-            expect_effect("end 4: Finished, Neutral, then finish Failed DisruptionsExhausted"),
+            expect_finish(4, Cause::Finished, RunOutcome::Failed, Reason::DisruptionsExhausted),
         ),
     ]
 }
 
-fn what_lifts_them() -> Vec<Case> {
+fn lifted_holds() -> Vec<Case> {
     let held = || after_crash().crashes(3, 3);
     vec![
         case(
@@ -100,7 +102,7 @@ fn what_lifts_them() -> Vec<Case> {
             expect_effect("create triage-4"),
         ),
         case(
-            "so does a limit that is raised in the definition",
+            "a limit that is raised in the definition lifts the hold",
             held().defaults(json!({ "recovery": { "maxAttemptsWithoutProgress": 4 } })),
             expect_effect("create triage-4"),
         ),
@@ -110,22 +112,22 @@ fn what_lifts_them() -> Vec<Case> {
             expect_effect("reset budget 0 to 1"),
         ),
         case(
-            "the same number grants nothing more",
+            "the same reset generation grants nothing",
             held().budget_reset(1, 0).recovery(json!({ "resetGeneration": 1 })),
             expect_status(Summary::Held, Reason::RecoveryLoop),
         ),
         case(
-            "a lower one, as Git may write it back, does nothing",
+            "a lower reset generation, for example from Git, grants nothing",
             held().budget_reset(5, 0).recovery(json!({ "resetGeneration": 4 })),
             expect_status(Summary::Held, Reason::RecoveryLoop),
         ),
         case(
-            "a granted budget forgives the totals",
+            "a granted budget resets the totals",
             after_crash().crashes(30, 0).budget_reset(1, 4),
             expect_effect("create triage-4"),
         ),
         case(
-            "and is spent again",
+            "a granted budget can be exhausted",
             {
                 let mut it = after_crash().crashes(9, 0).budget_reset(1, 3);
                 it.row.counters.recovery_attempts = 30;
@@ -134,22 +136,22 @@ fn what_lifts_them() -> Vec<Case> {
             expect_status(Summary::Held, Reason::RecoveryAttemptsExhausted).message_contains("21 crash(es)"),
         ),
         case(
-            "a running attempt is not touched by a limit",
+            "a limit does not stop a running attempt",
             run().attached(3).head(7).crashes(30, 5).pod(pod(3)),
             expect_status(Summary::Running, Reason::UnderControl),
         ),
         case(
-            "without the definition that may hold the limits none is judged",
+            "no limit is checked without the definition",
             held().no_definition().recovery(json!({ "onExhausted": "Fail" })),
             expect_status(Summary::Held, Reason::AgentNotFound).requeue_after(60),
         ),
         case(
-            "nor is any with one that cannot be read",
+            "no limit is checked with a definition that cannot be parsed",
             held().malformed_definition("no image").recovery(json!({ "onExhausted": "Fail" })),
             expect_status(Summary::Held, Reason::Malformed).requeue_after(60),
         ),
         case(
-            "a worker that is attached works on, whatever became of its definition",
+            "an attached worker is not affected by a definition that cannot be parsed",
             run().attached(3).head(7).pod(pod(3)).malformed_definition("no image"),
             expect_status(Summary::Running, Reason::UnderControl),
         ),
@@ -174,21 +176,25 @@ fn other_reasons() -> Vec<Case> {
     };
     vec![
         case(
-            "a worker that said that nothing helps is not tried again",
+            "a run is held after a fatal error",
             fatal(),
             expect_status(Summary::Held, Reason::WorkerFatal)
                 .message_contains("attempt 3 ended after turn 7: WorkerFatal: no such customer"),
         ),
-        case("until a budget is granted", fatal().budget_reset(1, 3), expect_effect("create triage-4")),
         case(
-            "a call whose outcome only a person can find out holds the run before any pod",
+            "a granted budget lifts the hold after a fatal error",
+            fatal().budget_reset(1, 3),
+            expect_effect("create triage-4"),
+        ),
+        case(
+            "an unsettled call with policy `ask` holds the run before its pod is created",
             after_eviction().unsettled(Policy::Ask, 2),
             expect_status(Summary::Held, Reason::EffectUnknown)
                 .message_contains("2 call(s) with policy `ask`")
                 .message_contains("dalsegno settle"),
         ),
         case(
-            "calls with another policy do not",
+            "unsettled calls with other policies do not hold the run",
             after_eviction()
                 .unsettled(Policy::Probe, 2)
                 .unsettled(Policy::RetrySameKey, 1)
@@ -196,53 +202,53 @@ fn other_reasons() -> Vec<Case> {
             expect_effect("create triage-4"),
         ),
         case(
-            "a key that a tool refused holds the run, whatever the call's policy",
+            "a refused key holds the run, whatever the call's policy",
             after_eviction().keys_refused(1).unsettled(Policy::Ask, 1),
             expect_status(Summary::Held, Reason::KeyRefused)
                 .message_contains("a tool refused the idempotency key of 1 call(s)")
                 .message_contains("dalsegno settle"),
         ),
-        case("an input of 32 KiB is carried", input(32 << 10), expect_effect("create triage-1")),
+        case("an input of 32 KiB is allowed", input(32 << 10), expect_effect("create triage-1")),
         case(
-            "a larger one is held before the first pod",
+            "a larger input holds the run before its first pod",
             input((32 << 10) + 1),
             expect_status(Summary::Held, Reason::InputTooLarge)
                 .message_contains("32769 bytes, and at most 32768"),
         ),
-        case("an input of 64 levels is carried", nested(64), expect_effect("create triage-1")),
+        case("an input of 64 levels is allowed", nested(64), expect_effect("create triage-1")),
         case(
-            "a deeper one is held before the first pod",
+            "a deeper input holds the run before its first pod",
             nested(65),
             expect_status(Summary::Held, Reason::InputTooLarge).message_contains("deeper than 64 levels"),
         ),
         case(
-            "three attempts in a row that never attached are held",
+            "three attempts in a row that never attached hold the run",
             started([Cause::StartDeadline; 3]),
             expect_status(Summary::Held, Reason::CannotStart)
                 .message_contains("3 attempts in a row never attached; attempt 3"),
         ),
         case(
-            "whatever kept each of them from it",
+            "their causes may differ",
             started([Cause::ImageUnavailable, Cause::StartDeadline, Cause::ImageUnavailable]),
             expect_status(Summary::Held, Reason::CannotStart),
         ),
         case(
-            "one that attached begins the count anew",
+            "an attempt that attached resets the count",
             started([Cause::StartDeadline, Cause::Evicted, Cause::StartDeadline]),
             expect_effect("create triage-4"),
         ),
         case(
-            "and so does a granted budget",
+            "a granted budget resets the count",
             started([Cause::StartDeadline; 3]).budget_reset(1, 3),
             expect_effect("create triage-4"),
         ),
         case(
-            "ten names in a row that are taken are held",
+            "ten taken names in a row hold the run",
             (2..12).rev().fold(run().reserved(12), |it, n| it.after(neutral(n, Cause::NameTaken))),
             expect_status(Summary::Held, Reason::NameCollision),
         ),
         case(
-            "after nine the next is tried",
+            "after nine taken names the next name is tried",
             (2..11).rev().fold(run().reserved(11), |it, n| it.after(neutral(n, Cause::NameTaken))),
             expect_effect("create triage-11"),
         ),
@@ -252,22 +258,22 @@ fn other_reasons() -> Vec<Case> {
 fn order() -> Vec<Case> {
     vec![
         case(
-            "what no budget helps against is told before what one does",
+            "a reason that no budget lifts comes first",
             after_crash().crashes(21, 3).unsettled(Policy::Ask, 1),
             expect_status(Summary::Held, Reason::EffectUnknown),
         ),
         case(
-            "a loop is told before a total",
+            "a recovery loop comes before a total",
             after_crash().crashes(21, 3),
             expect_status(Summary::Held, Reason::RecoveryLoop),
         ),
         case(
-            "a held run waits for no time",
+            "a hold comes before the backoff",
             run().reserved(4).head(7).crashes(3, 3).after(crashed(3, Cause::OOMKilled).ago(0)),
             expect_status(Summary::Held, Reason::RecoveryLoop).message_contains("OOMKilled"),
         ),
         case(
-            "a loop tells of the last crash, not of a later disruption",
+            "the message of a recovery loop describes the last crash, not a later disruption",
             run()
                 .reserved(5)
                 .crashes(3, 3)

@@ -1,4 +1,4 @@
-//! One big table, by theme.
+//! Tables of cases, by topic.
 
 mod backoff;
 mod cancel;
@@ -21,8 +21,8 @@ use dalsegno_crds::Cause;
 use crate::fixtures::Case;
 
 #[test]
-fn every_cause_that_the_operator_can_find_is_in_the_table() {
-    let themes = [
+fn every_cause_that_the_operator_can_find_has_a_case() {
+    let topics = [
         pod_ends::cases(),
         evidence::cases(),
         deadlines::cases(),
@@ -30,10 +30,10 @@ fn every_cause_that_the_operator_can_find_is_in_the_table() {
         reserved::cases(),
         holds::cases(),
     ];
-    let expected: Vec<String> = themes.iter().flatten().flat_map(Case::effects).collect();
-    // These are the store's.
-    let by_the_store = |cause: &Cause| matches!(cause, Cause::Adopted | Cause::Rewound | Cause::RunDeleted);
+    let expected: Vec<String> = topics.iter().flatten().flat_map(Case::effects).collect();
+    // The store sets these causes.
+    let set_by_store = |cause: &Cause| matches!(cause, Cause::Adopted | Cause::Rewound | Cause::RunDeleted);
     let missing = |cause: &&Cause| !expected.iter().any(|it| it.contains(&format!(": {cause},")));
-    let missing: Vec<_> = Cause::ALL.iter().filter(|it| !by_the_store(it)).filter(missing).collect();
+    let missing: Vec<_> = Cause::ALL.iter().filter(|it| !set_by_store(it)).filter(missing).collect();
     assert!(missing.is_empty(), "no case ends with {missing:?}");
 }

@@ -1,76 +1,76 @@
-//! Deaths as a real cluster shows them: each by its cause, and whose fault it is.
+//! Ends of pods as they look on a real cluster: the cause and the class of each.
 
 use dalsegno_crds::Cause;
 use dalsegno_store::Class::{Crash, CrashWithoutProgress, Disruption, Neutral};
 
-use crate::fixtures::{Case, Given, PodFixture, case, check_all, expect_effect, expect_end, pod, run};
+use crate::fixtures::{Case, Given, PodFixture, case, check_all, expect_end, pod, run};
 
-/// A worker that heartbeats, on a Ready node, after turn 7.
+/// A worker with heartbeats on a Ready node, after turn 7.
 fn with(seen: PodFixture) -> Given {
     run().attached(3).head(7).heartbeat(2).pod(seen)
 }
 
 pub fn cases() -> Vec<Case> {
-    [crashes(), disruptions(), whole_pods(), lost_sight_of()].into_iter().flatten().collect()
+    [crashes(), disruptions(), whole_pods(), unobserved()].into_iter().flatten().collect()
 }
 
 #[test]
-fn each_death_is_named_and_charged_to_whoever_caused_it() {
+fn each_end_has_a_cause_and_is_charged_only_to_the_agent() {
     check_all(cases());
 }
 
 fn crashes() -> Vec<Case> {
     vec![
         case(
-            "a worker that exits with an error crashed, and the last lines of its log are kept",
+            "an exit with an error is a crash, and the message has the last lines of the log",
             with(pod(3).terminated(1).message("Traceback\nValueError: 7")),
             expect_end(3, Cause::ExitedWithError, Crash)
                 .message_contains("exit code 1: Traceback\nValueError: 7"),
         ),
         case(
-            "a worker killed by nobody we know of crashed",
+            "an exit with 137 without another reason is a crash",
             with(pod(3).terminated(137)),
             expect_end(3, Cause::ExitedWithError, Crash).message_contains("exit code 137"),
         ),
         case(
-            "a worker that exits with an error before it attached crashed",
+            "an exit with an error before the attach is a crash",
             run().created(3).pod(pod(3).terminated(2)),
             expect_end(3, Cause::ExitedWithError, Crash).message_contains("exit code 2 before it attached"),
         ),
         case(
-            "a worker that exits with 0 and has not finished crashed",
+            "an exit with 0 without a finish is a crash",
             with(pod(3).terminated(0)),
             expect_end(3, Cause::ExitedWithoutFinish, Crash).message_contains("docs/worker-contract.md"),
         ),
         case(
-            "a worker that exits with 0 and never attached does not speak the contract",
+            "a worker that exits with 0 and never attached does not implement the contract",
             run().created(3).pod(pod(3).terminated(0).phase("Succeeded")),
             expect_end(3, Cause::NeverAttached, Crash).message_contains("docs/worker-contract.md"),
         ),
         case(
-            "a worker that the kernel killed for its memory crashed",
+            "an OOM kill is a crash",
             with(pod(3).oom()),
             expect_end(3, Cause::OOMKilled, Crash).message_contains("exceeded its memory limit"),
         ),
         case(
-            "a worker whose process was replaced in its pod crashed",
+            "a second process in the same pod is a crash",
             with(pod(3)).second_process(),
             expect_end(3, Cause::ProcessRestarted, Crash),
         ),
         case(
-            "a worker killed by its pod's own deadline says so",
+            "the message of a worker that exceeded its pod's deadline says so",
             with(pod(3).terminated(137).kubelet("DeadlineExceeded", "Pod was active too long")),
             expect_end(3, Cause::ExitedWithError, Crash)
                 .message_contains("exit code 137: DeadlineExceeded: Pod was active too long"),
         ),
         case(
-            "a container that fails before the worker is the template's fault",
+            "a failed init container is a crash",
             run().created(3).pod(pod(3).init_failed("fetch", 6)),
             expect_end(3, Cause::ExitedWithError, Crash)
                 .message_contains("exit code 6 of the container fetch"),
         ),
         case(
-            "a worker of another version than the checkpoint's may not go on, and nobody is charged",
+            "a refused version ends the attempt without a charge",
             run().created(3).refused_version().pod(pod(3)),
             expect_end(3, Cause::VersionIncompatible, Neutral).message_contains("the versions differ"),
         ),
@@ -81,37 +81,37 @@ fn disruptions() -> Vec<Case> {
     let disrupted = |reason: &str| with(pod(3).terminated(143).disrupted(reason, 7).deleted(7));
     vec![
         case(
-            "an evicted worker was disrupted",
+            "an eviction is a disruption",
             disrupted("EvictionByEvictionAPI"),
             expect_end(3, Cause::Evicted, Disruption),
         ),
         case(
-            "a worker that made room for a more important one was disrupted",
+            "a preemption is a disruption",
             disrupted("PreemptionByScheduler"),
             expect_end(3, Cause::Preempted, Disruption),
         ),
         case(
-            "a worker that a taint drove away was disrupted",
+            "an eviction by a taint is a disruption",
             disrupted("DeletionByTaintManager"),
             expect_end(3, Cause::TaintEvicted, Disruption),
         ),
         case(
-            "a worker whose node object is gone lost its node",
+            "a worker whose Node object is gone has lost its node",
             disrupted("DeletionByPodGC"),
             expect_end(3, Cause::NodeLost, Disruption),
         ),
         case(
-            "a worker disrupted for a reason that nobody knows yet was disrupted",
+            "a disruption for an unknown reason is a disruption",
             disrupted("DeletionByTheFuture"),
             expect_end(3, Cause::Deleted, Disruption),
         ),
         case(
-            "a deleted pod's worker was disrupted",
+            "a deletion of the pod is a disruption",
             with(pod(3).terminated(143).deleted(7)),
             expect_end(3, Cause::Deleted, Disruption),
         ),
         case(
-            "a worker whose node shuts down in order was disrupted",
+            "a graceful node shutdown is a disruption",
             with(
                 pod(3)
                     .terminated(143)
@@ -121,7 +121,7 @@ fn disruptions() -> Vec<Case> {
             expect_end(3, Cause::NodeShutdown, Disruption),
         ),
         case(
-            "a worker whose node shuts down and is tainted was disrupted, whoever wrote last",
+            "a node that shuts down and has a taint is a disruption, whichever reason was written last",
             with(
                 pod(3)
                     .terminated(143)
@@ -131,14 +131,14 @@ fn disruptions() -> Vec<Case> {
             expect_end(3, Cause::TaintEvicted, Disruption),
         ),
         case(
-            "a worker that made room for a pod its node cannot do without was disrupted",
+            "a preemption by a critical pod is a disruption",
             with(
                 pod(3).terminated(137).disrupted("TerminationByKubelet", 7).kubelet("Preempting", "critical"),
             ),
             expect_end(3, Cause::Preempted, Disruption),
         ),
         case(
-            "a pod that is being deleted and whose worker still runs is left to end",
+            "a worker whose pod is being deleted may run until it ends",
             with(pod(3).disrupted("EvictionByEvictionAPI", 2).deleted(2)),
             crate::fixtures::expect_status(
                 dalsegno_crds::Summary::Running,
@@ -153,22 +153,22 @@ fn whole_pods() -> Vec<Case> {
     let limit = "Pod ephemeral local storage usage exceeds the total limit of containers 64Mi.";
     vec![
         case(
-            "the kubelet's own pressure is charged only to a worker that gained nothing",
+            "a node pressure eviction is charged only without progress",
             with(pod(3).terminated(137).disrupted("TerminationByKubelet", 6).kubelet("Evicted", low)),
             expect_end(3, Cause::NodePressure, CrashWithoutProgress),
         ),
         case(
-            "pressure is pressure, though no condition says so",
+            "a node pressure eviction may come without a condition",
             with(pod(3).terminated(137).kubelet("Evicted", low)),
             expect_end(3, Cause::NodePressure, CrashWithoutProgress).message_contains(low),
         ),
         case(
-            "a worker that used more storage than its limit crashed",
+            "exceeding the storage limit is a crash",
             with(pod(3).terminated(137).kubelet("Evicted", limit)),
             expect_end(3, Cause::StorageLimitExceeded, Crash).message_contains(limit),
         ),
         case(
-            "a pod that a kubelet rejected when it came back was disrupted",
+            "a pod that a restarted kubelet rejects is a disruption",
             with(
                 pod(3)
                     .nothing_ran()
@@ -177,7 +177,7 @@ fn whole_pods() -> Vec<Case> {
             expect_end(3, Cause::PodFailed, Disruption).message_contains("[DiskPressure]"),
         ),
         case(
-            "a pod that fits its node no more was disrupted",
+            "a pod that no longer fits its node is a disruption",
             run()
                 .created(3)
                 .pod(pod(3).nothing_ran().kubelet("OutOfcpu", "Node didn't have enough resource: cpu")),
@@ -185,54 +185,54 @@ fn whole_pods() -> Vec<Case> {
                 .message_contains("OutOfcpu: Node didn't have enough resource"),
         ),
         case(
-            "a pod that failed without a word was disrupted",
+            "a pod that failed without a reason is a disruption",
             run().created(3).pod(pod(3).nothing_ran().phase("Failed")),
             expect_end(3, Cause::PodFailed, Disruption),
         ),
         case(
-            "a node that shut down without a condition is known by the pod's reason",
+            "a node shutdown without a condition is recognized by the pod's reason",
             with(pod(3).terminated(137).kubelet("NodeShutdown", "Pod was terminated")),
             expect_end(3, Cause::NodeShutdown, Disruption),
         ),
         case(
-            "a worker whose node was restarted under it lost its node",
+            "a worker whose node restarted has lost its node",
             with(pod(3).lost_by_kubelet().phase("Failed")),
             expect_end(3, Cause::NodeLost, Disruption).message_contains("its exit code is not known"),
         ),
     ]
 }
 
-fn lost_sight_of() -> Vec<Case> {
+fn unobserved() -> Vec<Case> {
     vec![
         case(
-            "a pod that is gone, and nobody saw its end, was disrupted",
+            "a pod that is gone without an observed end is a disruption",
             with(pod(3).gone()),
             expect_end(3, Cause::PodVanished, Disruption),
         ),
         case(
-            "a pod that nobody ever saw and that is not there was disrupted",
+            "a pod that was never seen and does not exist is a disruption",
             run().attached(3).head(7),
             expect_end(3, Cause::PodVanished, Disruption),
         ),
         case(
-            "a pod that was deleted by force is known by its last words",
+            "the last seen state shows that a pod was force deleted",
             with(pod(3).deleted(5).gone()),
             expect_end(3, Cause::Deleted, Disruption),
         ),
         case(
-            "a pod that was drained while nobody looked is not charged",
+            "a pod that was drained while the operator was down is not charged",
             run().attached(3).head(7).heartbeat(600),
             expect_end(3, Cause::PodVanished, Disruption),
         ),
         case(
-            "a pod that is gone after its worker had crashed had crashed",
+            "a pod that is gone after its worker crashed is a crash",
             with(pod(3).terminated(1).gone()),
             expect_end(3, Cause::ExitedWithError, Crash),
         ),
         case(
-            "an attempt that is ended and has no successor gets one, and is not ended in another way",
+            "an ended attempt without a successor gets one, and keeps its recorded end",
             run().attached(3).ended(),
-            expect_effect("end 3: Evicted, Disruption, then reserve").message_contains("moved on"),
+            expect_end(3, Cause::Evicted, Disruption).message_contains("moved on"),
         ),
     ]
 }

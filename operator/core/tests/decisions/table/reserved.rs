@@ -1,4 +1,4 @@
-//! An attempt with a number and no recorded pod.
+//! A reserved attempt: it has a number and no recorded pod.
 
 use dalsegno_crds::ConditionType::{Reconciling, WorkerReady};
 use dalsegno_crds::{Cause, Reason, Summary};
@@ -11,59 +11,59 @@ use crate::fixtures::{
 };
 
 pub fn cases() -> Vec<Case> {
-    [pods_that_are_there(), refusals(), templates()].into_iter().flatten().collect()
+    [existing_pods(), create_errors(), templates()].into_iter().flatten().collect()
 }
 
 #[test]
-fn an_attempt_gets_one_pod_and_whatever_was_made_is_recorded_first() {
+fn an_attempt_gets_one_pod_and_an_existing_pod_is_recorded_first() {
     check_all(cases());
 }
 
-fn pods_that_are_there() -> Vec<Case> {
+fn existing_pods() -> Vec<Case> {
     let recorded = || expect_effect("record pod pod-3 of attempt 3");
     let reserved = || run().reserved(3).head(7);
     vec![
-        case("a pod that runs is recorded", reserved().pod(pod(3)), recorded()),
+        case("a running pod is recorded", reserved().pod(pod(3)), recorded()),
         case("a pod that is being deleted is recorded", reserved().pod(pod(3).deleted(1)), recorded()),
-        case("a pod that has ended is recorded, and judged then", reserved().pod(pod(3).oom()), recorded()),
+        case("an ended pod is recorded before its end is judged", reserved().pod(pod(3).oom()), recorded()),
         case(
-            "a pod that is gone already is recorded: it was a life",
+            "a pod that is gone is recorded, because it was an attempt",
             reserved().pod(pod(3).gone()),
             recorded(),
         ),
-        case("even though the run would be held", reserved().crashes(3, 3).pod(pod(3)), recorded()),
+        case("a pod of a run at its limit is recorded", reserved().crashes(3, 3).pod(pod(3)), recorded()),
         case(
-            "even though its time has not come",
+            "a pod is recorded during the backoff",
             reserved().after(crashed(2, Cause::OOMKilled).ago(0)).pod(pod(3)),
             recorded(),
         ),
         case(
-            "with its verdict, where its image is named by digest",
+            "a pod whose image is named by digest is recorded with the verdict",
             reserved().pod(pod(3).named_by_digest('a')),
             expect_effect("record pod pod-3 of attempt 3, Accepted"),
         ),
         case(
-            "a verdict against it is recorded too",
+            "a refusal of the version is recorded with the pod",
             reserved().pod(pod(3).named_by_digest('b')),
             expect_effect("record pod pod-3 of attempt 3, Refused"),
         ),
         case(
-            "an earlier attempt's pod is not taken for it",
+            "a pod of an earlier attempt is not recorded",
             reserved().pod(pod(2).oom()),
             expect_effect("create triage-3"),
         ),
         case(
-            "a look-alike of another owner is not recorded, though it has the name and the labels",
+            "a pod of another owner with the same name and labels is not recorded",
             reserved().pod(pod(3).of_other_owner()),
             expect_effect("create triage-3"),
         ),
         case(
-            "a pod of another namespace is not recorded, though it names the run as its owner",
+            "a pod of another namespace with an owner reference to the run is not recorded",
             reserved().pod(pod(3).of_another_namespace()),
             expect_effect("create triage-3"),
         ),
         case(
-            "a name that is taken takes the next number, uncharged",
+            "if the name is taken, the next number is used without a charge",
             reserved().name_taken(),
             expect_end(3, Cause::NameTaken, Class::Neutral)
                 .message_contains("a pod of another owner has the name triage-3"),
@@ -71,42 +71,46 @@ fn pods_that_are_there() -> Vec<Case> {
     ]
 }
 
-fn refusals() -> Vec<Case> {
+fn create_errors() -> Vec<Case> {
     let quota = "pods \"triage-1\" is forbidden: exceeded quota: none, requested: pods=1, used: pods=0";
     let terminating = "unable to create new content in namespace prod because it is being terminated";
-    let pausing = |times: u32| run().pod_rejected(403, quota, times, 0);
+    let over_quota = |times: u32| run().pod_rejected(403, quota, times, 0);
     let pending = |reason: Reason| expect_status(Summary::Pending, reason);
     vec![
         case(
-            "a pod over quota is tried again, and no attempt is spent on it",
-            pausing(1),
+            "a pod over quota is tried again with the same attempt",
+            over_quota(1),
             pending(Reason::QuotaExceeded)
                 .requeue_after(2)
                 .condition(WorkerReady, "False", Reason::QuotaExceeded)
                 .condition(Reconciling, "True", Reason::QuotaExceeded)
                 .message_contains(quota),
         ),
-        case("the pause doubles", pausing(3), pending(Reason::QuotaExceeded).requeue_after(8)),
-        case("up to a minute", pausing(40), pending(Reason::QuotaExceeded).requeue_after(60)),
+        case("the delay doubles", over_quota(3), pending(Reason::QuotaExceeded).requeue_after(8)),
         case(
-            "what has passed of it counts",
+            "the longest delay is one minute",
+            over_quota(40),
+            pending(Reason::QuotaExceeded).requeue_after(60),
+        ),
+        case(
+            "the time since the error counts",
             run().pod_rejected(403, quota, 3, 5),
             pending(Reason::QuotaExceeded).requeue_after(3),
         ),
         case(
-            "then it is tried again",
+            "after the delay the pod is created",
             run().pod_rejected(403, quota, 3, 8),
             expect_effect("create triage-1"),
         ),
         case(
-            "a template that the API server finds invalid is told",
+            "a template that the API server rejects as invalid holds the run",
             run().pod_rejected(422, "spec.containers[0].image: Required value", 1, 0),
             expect_status(Summary::Held, Reason::TemplateInvalid)
                 .requeue_after(2)
                 .message_contains("image: Required value. Correct the template"),
         ),
         case(
-            "one that was changed since is tried at once",
+            "a changed template is tried at once",
             run().pod_rejected(422, "invalid", 9, 0).image(&image_by_digest('b')),
             expect_effect("create triage-1"),
         ),
@@ -116,22 +120,22 @@ fn refusals() -> Vec<Case> {
             pending(Reason::NamespaceTerminating),
         ),
         case(
-            "a policy that refuses the pod",
+            "a policy that rejects the pod",
             run().pod_rejected(403, "violates PodSecurity \"restricted\"", 1, 0),
             pending(Reason::PodRefused).requeue_after(2).message_contains("PodSecurity"),
         ),
         case(
-            "a ServiceAccount that is missing",
+            "a missing ServiceAccount",
             run().pod_rejected(404, "serviceaccount not found", 1, 0),
             pending(Reason::PodRefused),
         ),
         case(
-            "an API server that fails at it, as by a webhook that is broken",
+            "a failing webhook",
             run().pod_rejected(500, "failed calling webhook \"pods.example.com\"", 1, 0),
             pending(Reason::PodRefused).requeue_after(2).message_contains("failed calling webhook"),
         ),
         case(
-            "a run that was under way is told why it recovers",
+            "the condition Ready of a recovering run keeps the cause of its recovery",
             {
                 let attached = run().attached(1).pod(pod(1)).status_written();
                 let past = disrupted(1, Cause::Evicted).attached(50);
@@ -151,19 +155,19 @@ fn templates() -> Vec<Case> {
         json!({ "spec": { "containers": [{ "name": "a", "image": "x" }, { "name": "b", "image": "y" }] } });
     vec![
         case(
-            "a template that is none is told",
+            "an invalid template holds the run",
             run().agent(json!({ "spec": { "containers": [{ "name": "agent", "image": 7 }] } })),
             expect_status(Summary::Held, Reason::TemplateInvalid)
                 .message_contains("the template is not a valid pod template"),
         ),
         case(
-            "a template without a worker is told",
+            "a template without a worker holds the run",
             run().agent(two),
             expect_status(Summary::Held, Reason::TemplateInvalid)
                 .message_contains("none of the template's containers is named agent"),
         ),
         case(
-            "a definition that is missing is told",
+            "a missing definition holds the run",
             run().no_definition(),
             expect_status(Summary::Held, Reason::AgentNotFound).requeue_after(60),
         ),

@@ -1,4 +1,4 @@
-//! The deployed image against the version that wrote the checkpoint: before the pod, and at its attach.
+//! The check of the deployed version against the checkpoint's version, before the pod is created and before the attach.
 
 use dalsegno_core::revision::Document;
 use dalsegno_crds::ConditionType::VersionCompatible;
@@ -11,19 +11,19 @@ use crate::fixtures::{
 };
 
 #[test]
-fn a_run_goes_on_only_under_a_version_that_fits_its_checkpoint() {
+fn a_run_resumes_only_with_a_compatible_version() {
     check_all(before_the_pod());
     check_all(pinning());
     check_all(refused_at_attach());
     check_all(at_attach());
 }
 
-/// The template that wrote the head: image `a`, by its tag, and nothing declared.
+/// The template that wrote the head: image `a`, named by tag, without a declared version.
 fn old() -> Document {
     run().document()
 }
 
-/// Attempt 3 is reserved after turn 7, which image `a` wrote; the template that did is in the store.
+/// Attempt 3 is reserved after turn 7. Image `a` wrote the turn, and its template is in the store.
 fn after_a() -> Given {
     run()
         .reserved(3)
@@ -33,7 +33,7 @@ fn after_a() -> Given {
         .head_revision(&old().hash())
 }
 
-/// The table of what is known before the pod.
+/// Checks before the pod is created.
 fn before_the_pod() -> Vec<Case> {
     let same_digest = || after_a().image(&image_by_digest('a'));
     let other_digest = || after_a().image(&image_by_digest('b'));
@@ -50,19 +50,19 @@ fn before_the_pod() -> Vec<Case> {
         cases.extend([
             case("the same digest", same_digest().on_mismatch(policy), current()),
             case(
-                "the same declared version, whatever the image",
+                "the same declared version with another image",
                 same_declared().on_mismatch(policy),
                 current(),
             ),
             case("a compatible declared version", compatible().on_mismatch(policy), current()),
             case("a compatible digest", compatible_digest().on_mismatch(policy), current()),
-            case("a tag of which nothing is known", unknown().on_mismatch(policy), current()),
+            case("a tag whose version is not known", unknown().on_mismatch(policy), current()),
         ]);
     }
     cases.extend([
         case("another digest under Pin", other_digest().on_mismatch("Pin"), pinned()),
         case("another declared version under Pin", other_declared().on_mismatch("Pin"), pinned()),
-        case("Pin is built in", other_digest(), pinned()),
+        case("Pin is the built-in policy", other_digest(), pinned()),
         case(
             "another digest under Block",
             other_digest().on_mismatch("Block"),
@@ -80,7 +80,7 @@ fn before_the_pod() -> Vec<Case> {
         case("another digest under Allow", other_digest().on_mismatch("Allow"), current()),
         case("another declared version under Allow", other_declared().on_mismatch("Allow"), current()),
         case(
-            "a run without a checkpoint fits any version",
+            "any version may start a run without a checkpoint",
             run().image(&image_by_digest('b')).on_mismatch("Block"),
             expect_effect("create triage-1"),
         ),
@@ -93,23 +93,23 @@ fn pinning() -> Vec<Case> {
     let failed = |n: i32| neutral(n, Cause::ImageUnavailable).message("ErrImagePull: gone").ago(9_000);
     vec![
         case(
-            "the template that wrote the checkpoint is read from the store when it is needed",
+            "the template that wrote the checkpoint is read from the store",
             other(),
             expect_effect(format!("read template {}", old().hash())),
         ),
         case(
-            "one that the store has lost leaves the decision to a person",
+            "a template that the store lost holds the run",
             other().template_missing(&old().hash()),
             expect_status(Summary::Held, Reason::VersionBlocked)
                 .message_contains("the template that wrote the checkpoint is not in the store"),
         ),
         case(
-            "another template than the head's, read before the head moved, is not taken for it",
+            "a template that was read before the head moved is not used",
             other().template_stored(&run().declares("0.9").document()),
             expect_effect(format!("read template {}", old().hash())),
         ),
         case(
-            "a pinned image that cannot be had is tried three times, then told as such",
+            "a pinned image that cannot be pulled three times holds the run",
             [5, 4, 3]
                 .into_iter()
                 .fold(other().template_stored(&old()).reserved(6), |it, n| it.after(failed(n))),
@@ -118,14 +118,14 @@ fn pinning() -> Vec<Case> {
                 .message_contains("Push the image again"),
         ),
         case(
-            "the current image that cannot be had is told otherwise",
+            "a current image that cannot be pulled has another reason",
             [5, 4, 3].into_iter().fold(run().reserved(6).head(7), |it, n| it.after(failed(n))),
             expect_status(Summary::Held, Reason::CannotStart),
         ),
     ]
 }
 
-/// A tag that was pushed again: the template is the same, and the image `b`.
+/// A tag that was pushed again: the same template has image `b` now.
 fn refused_at_attach() -> Vec<Case> {
     let refused = |n: i32| {
         neutral(n, Cause::VersionIncompatible)
@@ -136,26 +136,34 @@ fn refused_at_attach() -> Vec<Case> {
         || run().reserved(4).head(7).head_revision(&old().hash()).template_stored(&old()).after(refused(3));
     vec![
         case(
-            "a tag that was refused is known, and Pin goes back by digest",
+            "after a refusal Pin uses the old image by digest",
             once(),
             expect_effect("create triage-4, pinned"),
         ),
         case(
-            "Block holds, and names both versions",
+            "after a refusal Block holds the run, and the message names both versions",
             once().on_mismatch("Block"),
             expect_status(Summary::Held, Reason::VersionBlocked)
                 .message_contains(digest('a'))
                 .message_contains(digest('b')),
         ),
-        case("Allow lets the tag go on", once().on_mismatch("Allow"), expect_effect("create triage-4")),
-        case("a granted budget forgets it", once().budget_reset(1, 3), expect_effect("create triage-4")),
         case(
-            "another template is not known by it",
+            "after a refusal Allow uses the tag",
+            once().on_mismatch("Allow"),
+            expect_effect("create triage-4"),
+        ),
+        case(
+            "after a granted budget the refusal does not count",
+            once().budget_reset(1, 3),
+            expect_effect("create triage-4"),
+        ),
+        case(
+            "the refusal does not apply to another template",
             once().image("registry.test:5000/agent:3"),
             expect_effect("create triage-4"),
         ),
         case(
-            "it stays known when the pinned attempt was disrupted",
+            "the refusal still applies after the pinned attempt was disrupted",
             run()
                 .reserved(5)
                 .head(7)
@@ -166,7 +174,7 @@ fn refused_at_attach() -> Vec<Case> {
             expect_effect("create triage-5, pinned"),
         ),
         case(
-            "a tag that was accepted may have been pushed again since: it is not known",
+            "an accepted version does not count later, because the tag may have been pushed again",
             run()
                 .reserved(4)
                 .head(7)
@@ -175,7 +183,7 @@ fn refused_at_attach() -> Vec<Case> {
             expect_effect("create triage-4"),
         ),
         case(
-            "two refusals in a row are held",
+            "two refusals in a row hold the run",
             run().reserved(5).head(7).after(refused(4)).after(refused(3)),
             expect_status(Summary::Held, Reason::VersionBlocked)
                 .message_contains("the version was refused 2 times in a row; attempt 4"),
@@ -185,7 +193,8 @@ fn refused_at_attach() -> Vec<Case> {
 
 fn at_attach() -> Vec<Case> {
     let shows = |image: char| run().created(3).head(7).pod(pod(3).kubelet_shows(image));
-    let verdict = |version: &str, verdict: &str| expect_effect(format!("identify {version}: {verdict}"));
+    let verdict =
+        |version: &str, verdict: &str| expect_effect(format!("record identity {version}: {verdict}"));
     let other = || shows('b').image(IMAGE_BY_TAG);
     vec![
         case(
@@ -211,7 +220,7 @@ fn at_attach() -> Vec<Case> {
             verdict(&digest('b'), "Accepted"),
         ),
         case(
-            "the declared version is what the pod's own template declared, not today's",
+            "the declared version comes from the pod's own template, not from the current one",
             run()
                 .created(3)
                 .head(7)
@@ -221,12 +230,12 @@ fn at_attach() -> Vec<Case> {
             verdict("1.0", "Accepted"),
         ),
         case(
-            "an image named by digest has that digest, whatever the kubelet shows",
+            "the digest in the image's name wins over the one that the kubelet reports",
             run().created(3).head(7).pod(pod(3).named_by_digest('a').kubelet_shows('b')),
             verdict(&digest('a'), "Accepted"),
         ),
         case(
-            "an image that is not shown yet is waited for",
+            "the check waits until the kubelet reports the digest",
             run().created(3).head(7).pod(pod(3)),
             expect_status(Summary::Starting, Reason::Starting).condition(
                 VersionCompatible,
@@ -235,17 +244,17 @@ fn at_attach() -> Vec<Case> {
             ),
         ),
         case(
-            "a definition that is missing is not taken for a refusal",
+            "a missing definition is not a refusal",
             other().no_definition(),
             expect_status(Summary::Starting, Reason::Starting),
         ),
         case(
-            "the checkpoint's own image needs no definition to be accepted",
+            "the checkpoint's image is accepted without a definition",
             shows('a').no_definition(),
             verdict(&digest('a'), "Accepted"),
         ),
         case(
-            "a verdict is given once",
+            "the image is checked once",
             other().image_is('b').spec(json!({})),
             expect_status(Summary::Starting, Reason::Starting),
         ),
