@@ -1,13 +1,11 @@
 //! The conditions of an AgentRun. The status fields `summary` and `reason` are derived from the same stage.
 
-use dalsegno_crds::{
-    AgentRun, AgentRunStatus, ConditionStatus, ConditionType, Reason, Summary, condition, find_condition,
-    has_status, names,
-};
+use dalsegno_crds::{AgentRun, AgentRunStatus, ConditionStatus, ConditionType, Reason, Summary, names};
 use dalsegno_store::{RunRecord, Verdict};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+use super::builder::ConditionsBuilder;
 use super::mirror::{attempts, time};
 use crate::observed::ObservedPod;
 use crate::pod::annotation;
@@ -50,59 +48,7 @@ pub(super) fn of(input: &StatusInput<'_>) -> Vec<Condition> {
     builder.new
 }
 
-struct ConditionsBuilder<'a> {
-    old: &'a AgentRunStatus,
-    new: Vec<Condition>,
-    generation: Option<i64>,
-    now: Timestamp,
-}
-
 impl ConditionsBuilder<'_> {
-    /// Sets a condition. Keeps the time of the last transition if the status did not change.
-    fn set(
-        &mut self,
-        kind: ConditionType,
-        status: impl Into<ConditionStatus>,
-        reason: Reason,
-        message: &str,
-    ) {
-        let mut new = Condition {
-            message: text::keep_start(message, text::CONDITION_MESSAGE_BYTES),
-            observed_generation: self.generation,
-            ..condition(kind, status, reason, time(self.now))
-        };
-        if let Some(old) = self.before(kind).filter(|old| old.status == new.status) {
-            new.last_transition_time = old.last_transition_time.clone();
-        }
-        self.new.push(new);
-    }
-
-    /// Sets a condition whose message may vary although nothing changed. Keeps the first message.
-    fn set_once(
-        &mut self,
-        kind: ConditionType,
-        status: impl Into<ConditionStatus>,
-        reason: Reason,
-        message: &str,
-    ) {
-        let status = status.into();
-        let before = self.before(kind).filter(|old| has_status(old, status) && old.reason == reason.as_str());
-        let message = before.map_or_else(|| message.to_owned(), |old| old.message.clone());
-        self.set(kind, status, reason, &message);
-    }
-
-    /// Keeps a condition. If it was not set before, it becomes Unknown with this reason.
-    fn keep(&mut self, kind: ConditionType, reason_if_unset: Reason) {
-        match self.before(kind).cloned() {
-            Some(old) => self.new.push(old),
-            None => self.set(kind, ConditionStatus::Unknown, reason_if_unset, ""),
-        }
-    }
-
-    fn before(&self, kind: ConditionType) -> Option<&Condition> {
-        find_condition(&self.old.conditions, kind)
-    }
-
     /// The store is unavailable: Ready becomes Unknown, and the other conditions are kept.
     fn store_unavailable(&mut self, error: &str) {
         for kind in [

@@ -1,5 +1,6 @@
 //! The status of an AgentRun. It mirrors the store for people, and no decision is based on it.
 
+mod builder;
 mod conditions;
 pub(crate) mod events;
 mod mirror;

@@ -1,6 +1,7 @@
 //! Properties of every decision, for arbitrary inputs.
 
 mod strategies;
+mod values;
 
 use dalsegno_core::settings::Settings;
 use dalsegno_core::{Decision, Effect, Observed, ObservedPod, ObservedStore, pod, recovery, worker};

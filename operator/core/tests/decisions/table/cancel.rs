@@ -62,23 +62,23 @@ fn before_any_worker() -> Vec<Case> {
 }
 
 fn with_a_worker() -> Vec<Case> {
-    let told = |requested: i64, told: Option<i64>| {
-        run().attached(3).head(7).heartbeat(2).pod(pod(3)).cancelled().cancel(requested, told)
+    let cancelled = |requested: i64, learned: Option<i64>| {
+        run().attached(3).head(7).heartbeat(2).pod(pod(3)).cancelled().cancel(requested, learned)
     };
     let waits =
         || expect_status(Summary::Running, Reason::Cancelling).condition(Ready, "True", Reason::Cancelling);
     vec![
-        case("a worker that learned of the cancel has 30 s", told(60, Some(30)), waits()),
+        case("a worker that learned of the cancel has 30 s", cancelled(60, Some(30)), waits()),
         case(
             "after 30 s it is fenced",
-            told(60, Some(31)),
+            cancelled(60, Some(31)),
             end(3).message_contains("its worker did not acknowledge the cancel"),
         ),
-        case("a worker that has not learned of the cancel has 90 s", told(90, None), waits()),
-        case("after 90 s it is fenced", told(91, None), end(3)),
+        case("a worker that has not learned of the cancel has 90 s", cancelled(90, None), waits()),
+        case("after 90 s it is fenced", cancelled(91, None), end(3)),
         case(
             "the time starts again after an outage of the gateways",
-            told(600, Some(600)).gateway_outage(600, 30),
+            cancelled(600, Some(600)).gateway_outage(600, 30),
             waits(),
         ),
         case(

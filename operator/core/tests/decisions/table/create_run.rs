@@ -12,17 +12,19 @@ use crate::fixtures::{Case, case, check_all, expect_effect, expect_status, pod, 
 #[test]
 fn a_run_is_created_once_and_changed_only_if_the_store_is_consistent() {
     check_all(creation());
-    check_all(consistency());
+    check_all(prior_runs_and_deadlines());
+    check_all(store_answers());
+    check_all(stores_that_are_behind());
     check_all(finished_runs());
 }
 
 #[test]
 fn a_pod_that_another_operator_recorded_is_observed_before_it_counts_as_gone() {
-    let theirs = run().attached(1);
+    let recorded = run().attached(1);
     let mut observed = run().not_in_store().observed();
     assert!(!observed.must_observe_again(), "there is no recorded pod");
 
-    observed.apply(EffectResult::Row(Box::new(theirs.row.clone())));
+    observed.apply(EffectResult::Row(Box::new(recorded.row.clone())));
     assert!(observed.must_observe_again(), "its pod was recorded after the pods were listed");
 
     assert!(!run().attached(1).pod(pod(1)).observed().must_observe_again(), "the pod was seen");
@@ -88,6 +90,11 @@ fn creation() -> Vec<Case> {
             run().not_in_store().no_definition().cancelled().spec(json!({ "onPriorRun": "Adopt" })),
             expect_effect("create run, resetGeneration 0, prior runs: Adopt"),
         ),
+    ]
+}
+
+fn prior_runs_and_deadlines() -> Vec<Case> {
+    vec![
         case(
             "a prior run of the same name holds the run",
             run().prior(12, "shop-uid"),
@@ -98,7 +105,9 @@ fn creation() -> Vec<Case> {
         case(
             "the message for a prior run of another namespace UID has the command that allows the adoption",
             run().prior(12, "old-uid"),
-            expect_status(Summary::Held, Reason::PriorRunFound).message_contains("an administrator must run `dalsegno adopt-namespace old-uid shop-uid --reason TEXT`"),
+            expect_status(Summary::Held, Reason::PriorRunFound).message_contains(
+                "an administrator must run `dalsegno adopt-namespace old-uid shop-uid --reason TEXT`",
+            ),
         ),
         case("the first attempt of a created run gets its pod", run(), expect_effect("create triage-1")),
         case(
@@ -122,7 +131,7 @@ fn creation() -> Vec<Case> {
     ]
 }
 
-fn consistency() -> Vec<Case> {
+fn store_answers() -> Vec<Case> {
     let another = Uuid::from_u128(7);
     vec![
         case(
@@ -132,7 +141,9 @@ fn consistency() -> Vec<Case> {
                 .requeue_after(3)
                 .condition(Ready, "Unknown", Reason::StoreUnavailable)
                 .condition(WorkerReady, "True", Reason::Attached)
-                .message_contains("connection refused; no pod is replaced and nothing is charged in the meantime")
+                .message_contains(
+                    "connection refused; no pod is replaced and nothing is charged in the meantime",
+                )
                 .events(&[&Reason::StoreUnavailable]),
         ),
         case(
@@ -162,6 +173,11 @@ fn consistency() -> Vec<Case> {
             run().not_in_store().status_knows_store(another),
             expect_status(Summary::Held, Reason::StoreChanged),
         ),
+    ]
+}
+
+fn stores_that_are_behind() -> Vec<Case> {
+    vec![
         case(
             "a run is not created again in a store that lost it",
             run().not_in_store().status_knows(2, 7, 70),

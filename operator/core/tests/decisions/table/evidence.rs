@@ -49,7 +49,7 @@ fn termination_messages() -> Vec<Case> {
         ),
         case(
             "a message with an unknown class is a log",
-            with(pod(3).terminated(1).message(&reported("weather"))),
+            with(pod(3).terminated(1).message(&reported("unknown"))),
             expect_end(3, Cause::ExitedWithError, Crash),
         ),
         case(

@@ -12,7 +12,7 @@ use crate::fixtures::{
 };
 
 pub fn cases() -> Vec<Case> {
-    [budgets(), lifted_holds(), other_reasons(), order()].into_iter().flatten().collect()
+    [budgets(), lifted_holds(), other_reasons(), start_failures(), order()].into_iter().flatten().collect()
 }
 
 #[test]
@@ -165,10 +165,6 @@ fn other_reasons() -> Vec<Case> {
             .head(7)
             .after(crashed(3, Cause::WorkerFatal).message("no such customer").after_turn(7))
     };
-    let never = |n: i32, cause: Cause| neutral(n, cause).ago(9_000);
-    let started = |causes: [Cause; 3]| {
-        causes.into_iter().zip([3, 2, 1]).fold(run().reserved(4), |it, (cause, n)| it.after(never(n, cause)))
-    };
     let input = |bytes: usize| run().spec(json!({ "input": "x".repeat(bytes - 2) }));
     let nested = |levels: usize| {
         let input = (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }));
@@ -221,25 +217,34 @@ fn other_reasons() -> Vec<Case> {
             nested(65),
             expect_status(Summary::Held, Reason::InputTooLarge).message_contains("deeper than 64 levels"),
         ),
+    ]
+}
+
+fn start_failures() -> Vec<Case> {
+    let ended = |n: i32, cause: Cause| neutral(n, cause).ago(9_000);
+    let after = |causes: [Cause; 3]| {
+        causes.into_iter().zip([3, 2, 1]).fold(run().reserved(4), |it, (cause, n)| it.after(ended(n, cause)))
+    };
+    vec![
         case(
             "three attempts in a row that never attached hold the run",
-            started([Cause::StartDeadline; 3]),
+            after([Cause::StartDeadline; 3]),
             expect_status(Summary::Held, Reason::CannotStart)
                 .message_contains("3 attempts in a row never attached; attempt 3"),
         ),
         case(
             "their causes may differ",
-            started([Cause::ImageUnavailable, Cause::StartDeadline, Cause::ImageUnavailable]),
+            after([Cause::ImageUnavailable, Cause::StartDeadline, Cause::ImageUnavailable]),
             expect_status(Summary::Held, Reason::CannotStart),
         ),
         case(
             "an attempt that attached resets the count",
-            started([Cause::StartDeadline, Cause::Evicted, Cause::StartDeadline]),
+            after([Cause::StartDeadline, Cause::Evicted, Cause::StartDeadline]),
             expect_effect("create triage-4"),
         ),
         case(
             "a granted budget resets the count",
-            started([Cause::StartDeadline; 3]).budget_reset(1, 3),
+            after([Cause::StartDeadline; 3]).budget_reset(1, 3),
             expect_effect("create triage-4"),
         ),
         case(

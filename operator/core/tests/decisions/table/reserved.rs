@@ -6,12 +6,12 @@ use dalsegno_store::Class;
 use serde_json::json;
 
 use crate::fixtures::{
-    Case, Given, case, check_all, crashed, disrupted, expect_effect, expect_end, expect_status,
+    Case, Expect, Given, case, check_all, crashed, disrupted, expect_effect, expect_end, expect_status,
     image_by_digest, pod, run,
 };
 
 pub fn cases() -> Vec<Case> {
-    [existing_pods(), create_errors(), templates()].into_iter().flatten().collect()
+    [existing_pods(), create_errors(), rejections(), templates()].into_iter().flatten().collect()
 }
 
 #[test]
@@ -71,11 +71,15 @@ fn existing_pods() -> Vec<Case> {
     ]
 }
 
+/// The API server's message for a pod over quota.
+const QUOTA: &str = "pods \"triage-1\" is forbidden: exceeded quota: none, requested: pods=1, used: pods=0";
+
+fn pending(reason: Reason) -> Expect {
+    expect_status(Summary::Pending, reason)
+}
+
 fn create_errors() -> Vec<Case> {
-    let quota = "pods \"triage-1\" is forbidden: exceeded quota: none, requested: pods=1, used: pods=0";
-    let terminating = "unable to create new content in namespace prod because it is being terminated";
-    let over_quota = |times: u32| run().pod_rejected(403, quota, times, 0);
-    let pending = |reason: Reason| expect_status(Summary::Pending, reason);
+    let over_quota = |times: u32| run().pod_rejected(403, QUOTA, times, 0);
     vec![
         case(
             "a pod over quota is tried again with the same attempt",
@@ -84,7 +88,7 @@ fn create_errors() -> Vec<Case> {
                 .requeue_after(2)
                 .condition(WorkerReady, "False", Reason::QuotaExceeded)
                 .condition(Reconciling, "True", Reason::QuotaExceeded)
-                .message_contains(quota),
+                .message_contains(QUOTA),
         ),
         case("the delay doubles", over_quota(3), pending(Reason::QuotaExceeded).requeue_after(8)),
         case(
@@ -94,12 +98,12 @@ fn create_errors() -> Vec<Case> {
         ),
         case(
             "the time since the error counts",
-            run().pod_rejected(403, quota, 3, 5),
+            run().pod_rejected(403, QUOTA, 3, 5),
             pending(Reason::QuotaExceeded).requeue_after(3),
         ),
         case(
             "after the delay the pod is created",
-            run().pod_rejected(403, quota, 3, 8),
+            run().pod_rejected(403, QUOTA, 3, 8),
             expect_effect("create triage-1"),
         ),
         case(
@@ -114,6 +118,12 @@ fn create_errors() -> Vec<Case> {
             run().pod_rejected(422, "invalid", 9, 0).image(&image_by_digest('b')),
             expect_effect("create triage-1"),
         ),
+    ]
+}
+
+fn rejections() -> Vec<Case> {
+    let terminating = "unable to create new content in namespace prod because it is being terminated";
+    vec![
         case(
             "a namespace that is being deleted",
             run().pod_rejected(403, terminating, 1, 0),
@@ -139,7 +149,7 @@ fn create_errors() -> Vec<Case> {
             {
                 let attached = run().attached(1).pod(pod(1)).status_written();
                 let past = disrupted(1, Cause::Evicted).attached(50);
-                Given { seen: run().seen, ..attached }.reserved(2).after(past).pod_rejected(403, quota, 1, 0)
+                Given { seen: run().seen, ..attached }.reserved(2).after(past).pod_rejected(403, QUOTA, 1, 0)
             },
             pending(Reason::QuotaExceeded).condition(
                 dalsegno_crds::ConditionType::Ready,

@@ -164,8 +164,8 @@ fn only_the_nodes_that_were_just_lost_are_avoided() {
     let lost = |n: i32, node: &str| disrupted(n, Cause::NodeLost).on(node).ago(900);
     assert_eq!(avoided(&run().reserved(3).after(lost(2, "n2")).after(lost(1, "n1"))), ["n1", "n2"]);
     assert_eq!(avoided(&run().reserved(3).after(lost(2, "n1")).after(lost(1, "n1"))), ["n1"]);
-    let silent = crashed(2, Cause::Silent).on("n4").ago(900);
-    assert_eq!(avoided(&run().reserved(3).after(silent)), ["n4"]);
+    let missed_heartbeat = crashed(2, Cause::Silent).on("n4").ago(900);
+    assert_eq!(avoided(&run().reserved(3).after(missed_heartbeat)), ["n4"]);
     let evicted = disrupted(2, Cause::Evicted).on("n3").ago(900);
     assert!(
         avoided(&run().reserved(3).after(evicted).after(lost(1, "n1"))).is_empty(),
