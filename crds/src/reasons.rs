@@ -33,7 +33,7 @@ macro_rules! reasons {
 reasons! {
     // Condition Held, and Stalled with it: the operator has stopped the run, and a person must act.
     RecoveryLoop {
-        "Consecutive attempts crashed without progress, as many as recovery.maxAttemptsWithoutProgress.",
+        "Attempts crashed in a row without progress, and reached the limit recovery.maxAttemptsWithoutProgress.",
         "Read status.recovery.history and the log of the kept pod. Fix the agent or its dependencies, then raise \
          spec.recovery.resetGeneration."
     }

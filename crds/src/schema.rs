@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::conditions::ConditionStatus;
 
-/// Any JSON value. The API server stores it unchanged.
+/// Any JSON value. The API server keeps the value, but not its spelling.
 pub(crate) fn any_json(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "x-kubernetes-preserve-unknown-fields": true })
 }
@@ -46,7 +46,7 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
                 "reason": {
                     "type": "string", "minLength": 1, "maxLength": 1024,
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
-                    "description": "Reason of the last transition, in one word.",
+                    "description": "Reason of the current status, in one word.",
                 },
                 "message": {
                     "type": "string", "maxLength": 32768,

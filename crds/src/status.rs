@@ -1,5 +1,7 @@
-//! The status of an `AgentRun`. It mirrors the store for people. No decision is based on it, with one exception: the
-//! operator does not trust a store that knows less than the status does.
+//! The status of an `AgentRun`. It mirrors the store for people, and decisions are based on the store.
+//!
+//! The operator reads the status for two purposes only: to detect a store that knows less than the status, and to know
+//! which changes people have seen already.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;

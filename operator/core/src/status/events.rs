@@ -109,7 +109,7 @@ impl Change<'_> {
     }
 
     fn version_allowed(&self, attempt: &AttemptStatus) -> Option<EventSpec> {
-        let is_allowed = |it: &&Condition| is(it, ConditionStatus::True, Reason::Allowed);
+        let is_allowed = |it: &&Condition| has_status_and_reason(it, ConditionStatus::True, Reason::Allowed);
         let allowed = self.after(ConditionType::VersionCompatible).filter(is_allowed)?;
         let was_allowed = self.before(ConditionType::VersionCompatible).filter(is_allowed).is_some();
         (!was_allowed || self.is_another_attempt(attempt)).then(|| {
@@ -137,7 +137,8 @@ impl Change<'_> {
 
     /// The store became unavailable.
     fn store_unavailable(&self, attempt: i32) -> Option<EventSpec> {
-        let is_unavailable = |it: &&Condition| is(it, ConditionStatus::Unknown, Reason::StoreUnavailable);
+        let is_unavailable =
+            |it: &&Condition| has_status_and_reason(it, ConditionStatus::Unknown, Reason::StoreUnavailable);
         let ready = self.after(ConditionType::Ready).filter(is_unavailable)?;
         let was_unavailable = self.before(ConditionType::Ready).filter(is_unavailable).is_some();
         (!was_unavailable).then(|| {
@@ -171,7 +172,7 @@ fn attempt_ended(end: &AttemptEnd) -> EventSpec {
     event(level, end.cause.as_str(), action, note.trim_end().to_owned())
 }
 
-fn is(condition: &Condition, status: ConditionStatus, reason: Reason) -> bool {
+fn has_status_and_reason(condition: &Condition, status: ConditionStatus, reason: Reason) -> bool {
     has_status(condition, status) && condition.reason == reason.as_str()
 }
 

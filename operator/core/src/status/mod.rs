@@ -1,4 +1,4 @@
-//! The status of an AgentRun. It mirrors the store for people, and no decision is based on it.
+//! The status of an AgentRun and its Kubernetes events. They describe the run's stage and the store's row for people.
 
 mod builder;
 mod conditions;
