@@ -24,7 +24,7 @@ fuzz: ## looks for bytes that break a decoder, five minutes each
 tamper: ## ten thousand random edits of each: rows in order, rows of a database, what is sealed there, bundles
 	DALSEGNO_TAMPERINGS=10000 cargo test --locked -p dalsegno-store --test proof --test tampering random
 
-bench: ## the figures of docs/performance.md, as ratios to a floor measured in the same run
+bench: ## the figures of docs/reference/performance.md, as ratios to a floor measured in the same run
 	@hack/bench.sh
 
 lint: ## formats, lints, one TLS provider, the chart, the scripts

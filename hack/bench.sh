@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The figures of docs/performance.md, as ratios to a floor that is measured in the same run. Give it names to measure
+# The figures of docs/reference/performance.md, as ratios to a floor that is measured in the same run. Give it names to measure
 # only these: boundary turns slow reaction quiet memory lives.
 source "$(dirname "$0")/lib.sh"
 

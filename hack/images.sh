@@ -74,7 +74,11 @@ install -d -m 755 "$images"/dalsegno/etc{,/ssl,/ssl/certs}
 install -m 644 -t "$images/dalsegno/etc/ssl/certs" /etc/ssl/certs/ca-certificates.crt
 stage dalsegno-example-rust agent ledger
 stage dalsegno-e2e-agent e2e-agent
-install -D -m 644 -t "$images/dalsegno-example-python/app" deploy/examples/python-agent/agent.py sdk/python/dalsegno.py
+# The directory is made anew: a module that no longer exists must not stay in the image.
+app=$images/dalsegno-example-python/app
+rm -rf "$app"
+install -D -m 644 -t "$app" deploy/examples/python-agent/agent.py
+install -D -m 644 -t "$app/dalsegno" sdk/python/src/dalsegno/{*.py,py.typed}
 : >"$images/pushing"
 push dalsegno /dalsegno "$images/dalsegno"
 push dalsegno-example-rust /agent "$images/dalsegno-example-rust"

@@ -45,7 +45,7 @@ need() {
 need_languages() {
     local tool
     for tool in go cargo python3; do
-        command -v "$tool" >/dev/null || die "Please install $tool: Go 1.26, Rust 1.94 and Python 3.9 or later are needed."
+        command -v "$tool" >/dev/null || die "Please install $tool: Go 1.26, Rust 1.94 and Python 3.10 or later are needed."
     done
     need cc gcc ld binutils /usr/include/stdio.h libc6-dev
 }

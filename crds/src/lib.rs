@@ -24,9 +24,10 @@ mod template;
 pub use agentdefinition::{Agent, AgentDefinition, AgentDefinitionSpec, AgentDefinitionStatus, RunDefaults};
 pub use agentrun::{AgentRef, AgentRun, AgentRunSpec, InputSource, KeyRef, OperatingMode};
 pub use conditions::{
-    Cause, Class, ConditionStatus, ConditionType, EventReason, RunOutcome, Summary, condition,
-    find_condition, has_status,
+    Class, ConditionStatus, ConditionType, EventReason, RunOutcome, Summary, condition, find_condition,
+    has_status,
 };
+pub use dalsegno_model::{Cause, UnknownVariant};
 pub use generate::{GeneratedFile, crds, generated_files};
 pub use policies::{
     Backoff, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, Recovery, Retention,
@@ -36,5 +37,4 @@ pub use reasons::Reason;
 pub use status::{
     AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, UsageStatus,
 };
-pub use string_enum::UnknownVariant;
 pub use template::PodTemplate;

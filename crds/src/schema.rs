@@ -1,5 +1,6 @@
 //! Schemas that `derive(JsonSchema)` cannot generate: Kubernetes types without a schema, and arbitrary JSON.
 
+use dalsegno_model::Cause;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
@@ -8,6 +9,12 @@ use crate::conditions::ConditionStatus;
 /// Any JSON value. The API server keeps the value, but not its spelling.
 pub(crate) fn any_json(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "x-kubernetes-preserve-unknown-fields": true })
+}
+
+/// The cause of an attempt's end. The store keeps the same text.
+pub(crate) fn cause(_: &mut SchemaGenerator) -> Schema {
+    let causes: Vec<&str> = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
+    json_schema!({ "type": "string", "enum": causes })
 }
 
 /// A timestamp in RFC 3339 format.

@@ -3,12 +3,13 @@
 //! The operator reads the status for two purposes only: to detect a store that knows less than the status, and to know
 //! which changes people have seen already.
 
+use dalsegno_model::Cause;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::conditions::{Cause, Class, RunOutcome, Summary};
+use crate::conditions::{Class, RunOutcome, Summary};
 use crate::reasons::Reason;
 use crate::schema;
 
@@ -178,6 +179,7 @@ pub struct AttemptEnd {
     pub attempt: i32,
 
     /// What ended the attempt.
+    #[schemars(schema_with = "schema::cause")]
     pub cause: Cause,
 
     /// Who caused the end. `Crash`: the agent. `Disruption`: something else. `Neutral`: nobody.

@@ -1,24 +1,5 @@
 //! `string_enum!`: enums whose variants have the same spelling in Rust, in YAML, in the schema and in log lines.
 
-use std::fmt;
-
-/// A string that is no variant of an enum.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownVariant {
-    /// Name of the enum.
-    pub enum_name: &'static str,
-    /// The string that was parsed.
-    pub value: String,
-}
-
-impl fmt::Display for UnknownVariant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown {}: {:?}", self.enum_name, self.value)
-    }
-}
-
-impl std::error::Error for UnknownVariant {}
-
 /// Defines an enum of unit variants that are spelled like their names: `as_str`, `ALL`, `Display`, `FromStr`, serde,
 /// and a schema that lists the variants.
 macro_rules! string_enum {
@@ -50,8 +31,8 @@ macro_rules! string_enum {
 
             fn from_str(value: &str) -> Result<Self, Self::Err> {
                 Self::ALL.iter().copied().find(|known| known.as_str() == value).ok_or_else(|| $crate::UnknownVariant {
-                    enum_name: stringify!($name),
-                    value: value.to_owned(),
+                    kind: stringify!($name),
+                    text: value.to_owned(),
                 })
             }
         }

@@ -82,10 +82,10 @@ pub async fn perform(ground: &impl Ground, run: &AgentRun, effect: Effect) -> Re
             }
         }
         Effect::EndAttempt { run: id, ending, then } => {
-            tracing::info!(attempt = ending.attempt, cause = ending.cause, class = ?ending.class, "ending the attempt");
+            tracing::info!(attempt = ending.attempt, cause = ending.cause.as_str(), class = ?ending.class, "ending the attempt");
             let ended = store.end_attempt(id, &ending, &then).await;
             let now = ended.map_err(Error::store("ending the attempt"))?;
-            ground.ended(&ending.cause);
+            ground.ended(ending.cause.as_str());
             row(Box::new(now))
         }
         Effect::ReadTemplate(revision) => {

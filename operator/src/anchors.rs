@@ -41,11 +41,10 @@ async fn anchor(
             Some(signer) => signer,
             None => signer.insert(Signer::load(store, key.map(PathBuf::as_path)).await?),
         };
-        let anchor = Anchor::next(&moved, store.id().await?, Timestamp::now(), signer);
-        let line = anchor.line()?;
+        let anchor = Anchor::next(&moved, store.id().await?, Timestamp::now(), signer).row()?;
         // Another operator may have been faster: it has told what it kept.
         if store.put_anchor(&anchor).await?
-            && let Err(error) = writeln!(told, "{line}").and_then(|()| told.flush())
+            && let Err(error) = writeln!(told, "{}", anchor.line).and_then(|()| told.flush())
         {
             tracing::error!(%error, "an anchor is kept, and could not be told: a copy outside will lack it");
         }
@@ -55,7 +54,7 @@ async fn anchor(
 #[cfg(test)]
 mod tests {
     use dalsegno_store::sqlite::Sqlite;
-    use dalsegno_store::{Deadlines, NewRun, OnPrior};
+    use dalsegno_store::{Deadlines, NewRun, OnPrior, Operator as _};
     use uuid::Uuid;
 
     use super::*;

@@ -275,7 +275,7 @@ pub async fn serve_health(
 mod tests {
     use super::*;
 
-    const PAGE: &str = include_str!("../../docs/metrics.md");
+    const PAGE: &str = include_str!("../../docs/reference/metrics.md");
     const SOURCE: &str = include_str!("telemetry.rs");
 
     /// Name and type of every metric in a section of the page.

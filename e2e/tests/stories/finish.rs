@@ -107,7 +107,7 @@ async fn a_worker_that_exits_0_and_never_attached_has_crashed_and_learns_of_the_
     assert_eq!(status.reason, Some(Reason::RecoveryLoop));
     assert_eq!(status.causes(), [Cause::NeverAttached, Cause::NeverAttached]);
     let (_, message) = status.why(ConditionType::Held);
-    assert!(message.contains("worker-contract"), "{message}");
+    assert!(message.contains("docs/reference/contract.md"), "{message}");
     world.audit.expect_pods(&run.name, 1..=2)?;
     world.end().await
 }

@@ -1,7 +1,7 @@
 //! The end of an attempt: its cause and who is to blame, before the store records it.
 
 use dalsegno_crds::Cause;
-use dalsegno_store::{Attempt, Class, Ending};
+use dalsegno_model::{Attempt, Class, Ending};
 
 use crate::text;
 
@@ -32,7 +32,7 @@ impl End {
     pub fn into_ending(self, attempt: i32) -> Ending {
         let Self { cause, class, exit_code, message } = self;
         let message = text::keep_end(&message, text::END_MESSAGE_BYTES);
-        Ending { attempt, cause: cause.as_str().to_owned(), class, exit_code, message }
+        Ending { attempt, cause, class, exit_code, message }
     }
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn recorded_end(attempt: &Attempt) -> Ending {
     let end = attempt.end.as_ref();
     Ending {
         attempt: attempt.number,
-        cause: end.map_or_else(|| Cause::Finished.as_str().to_owned(), |it| it.cause.clone()),
+        cause: end.and_then(|it| it.cause.parse().ok()).unwrap_or(Cause::Finished),
         class: end.map_or(Class::Neutral, |it| it.class),
         exit_code: end.and_then(|it| it.exit_code),
         message: end.map_or_else(String::new, |it| it.message.clone()),

@@ -11,7 +11,7 @@
 //! and a worker that is being evicted may stop its heartbeats.
 
 use dalsegno_crds::Cause;
-use dalsegno_store::{Attempt, BEAT_GAP_MS, BeatRow, Class, RunRecord, Verdict};
+use dalsegno_model::{Attempt, BEAT_GAP_MS, BeatRow, Class, RunRecord, Verdict};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::deadlines;

@@ -5,9 +5,9 @@
 //! A run whose state at the head cannot be rebuilt gets no pod, and never starts again at turn 1.
 
 use dalsegno_crds::{OnCorruptCheckpoint, Reason};
-use dalsegno_store::audit::actor;
-use dalsegno_store::verify::{Checkpoint, Corruption, LastGood};
-use dalsegno_store::{CallCounts, Rewind, RunRecord};
+use dalsegno_model::audit::actor;
+use dalsegno_model::checkpoint::{Checkpoint, Corruption, LastGood};
+use dalsegno_model::{CallCounts, Rewind, RunRecord};
 
 use crate::observed::ObservedHead;
 use crate::recovery::Hold;

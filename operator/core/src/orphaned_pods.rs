@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use dalsegno_crds::AgentRun;
-use dalsegno_store::{AttemptState, RunRecord};
+use dalsegno_model::{AttemptState, RunRecord};
 use jiff::SignedDuration;
 
 use crate::decision::Effect;

@@ -1,7 +1,7 @@
 //! The end of an attempt, as its pod's status shows it.
 
 use dalsegno_crds::Cause;
-use dalsegno_store::{Attempt, AttemptState, Class};
+use dalsegno_model::{Attempt, AttemptState, Class};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 
@@ -100,12 +100,12 @@ fn exit(pod: &Pod, terminated: &ContainerStateTerminated, attached: bool) -> End
     let (cause, message) = match (terminated.exit_code, attached) {
         (0, true) => (
             Cause::ExitedWithoutFinish,
-            "the worker exited with 0 and did not commit a finish; see docs/worker-contract.md".to_owned(),
+            "the worker exited with 0 and did not commit a finish; see docs/reference/contract.md".to_owned(),
         ),
         (0, false) => (
             Cause::NeverAttached,
             "the worker exited with 0 and never attached, so its image does not implement the contract; see \
-             docs/worker-contract.md"
+             docs/reference/contract.md"
                 .to_owned(),
         ),
         (code, _) => {

@@ -6,8 +6,8 @@
 //! raised limit, a settled call or a granted budget lifts it at once.
 
 use dalsegno_crds::{Cause, OnExhausted, Reason};
+use dalsegno_model::{Attempt, Class, RunRecord};
 use dalsegno_protocol::{Limits, Policy, nesting};
-use dalsegno_store::{Attempt, Class, RunRecord};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::observed::PodCreateError;

@@ -1,7 +1,7 @@
 //! The stage of a run: the part of a decision that the status is written from.
 
 use dalsegno_crds::{AgentRunStatus, Reason, Summary};
-use dalsegno_store::{AttemptState, FinishRow, RunOutcome, RunRecord};
+use dalsegno_model::{AttemptState, FinishRow, RunOutcome, RunRecord};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 

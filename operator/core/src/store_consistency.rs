@@ -4,7 +4,7 @@
 use std::fmt;
 
 use dalsegno_crds::{AgentRun, ConditionStatus, ConditionType, Reason, find_condition, has_status, names};
-use dalsegno_store::{Lifecycle, PriorRun, RunRecord};
+use dalsegno_model::{Lifecycle, PriorRun, RunRecord};
 use uuid::Uuid;
 
 use crate::observed::{Observed, ObservedStore};

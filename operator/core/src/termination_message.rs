@@ -1,7 +1,7 @@
 //! The termination message by which a worker reports why it exits. Its format is part of the worker's contract.
 
 use dalsegno_crds::Cause;
-use dalsegno_store::Class;
+use dalsegno_model::Class;
 use serde::Deserialize;
 
 use crate::end::End;

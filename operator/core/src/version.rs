@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use dalsegno_crds::{Agent, Cause, OnMismatch};
-use dalsegno_store::{HeadRow, Identity, RunRecord, Verdict};
+use dalsegno_model::{HeadRow, Identity, RunRecord, Verdict};
 
 use crate::revision::{Document, digest_in};
 

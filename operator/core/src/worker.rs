@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use dalsegno_crds::{AgentDefinition, AgentRun, AgentRunSpec, Cause, InputSource, names};
+use dalsegno_model::{RunId, RunRecord};
 use dalsegno_protocol::{AUDIENCE, env};
-use dalsegno_store::{RunId, RunRecord};
 use k8s_openapi::api::core::v1::{
     Affinity, ConfigMapProjection, Container, DownwardAPIProjection, DownwardAPIVolumeFile, EnvVar,
     KeyToPath, NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, ObjectFieldSelector, Pod,

@@ -80,7 +80,7 @@ pub async fn shred(store: &StoreArgs, which: &RunRef, reason: &str, by: &str) ->
         ),
         Shredded::Live => bail!(
             "the run lives, and its worker would write what nobody can read: cancel it first; if its AgentRun is gone, create \
-             one of that name with operatingMode: Cancelled and onPriorRun: Adopt (docs/retention.md)"
+             one of that name with operatingMode: Cancelled and onPriorRun: Adopt (docs/reference/retention.md)"
         ),
         Shredded::NotFound => bail!("the run is gone"),
     }

@@ -181,7 +181,7 @@ impl Laptop {
     }
 
     fn started_by(&self, mut command: Command) -> Command {
-        command.current_dir(self.path()).env("PYTHONPATH", here("../sdk/python")).stdin(Stdio::null());
+        command.current_dir(self.path()).env("PYTHONPATH", here("../sdk/python/src")).stdin(Stdio::null());
         command
     }
 }

@@ -25,7 +25,7 @@ async fn anchor(place: &Place, store: &dyn Store, at: &str) {
 async fn anchor_by(signer: &Signer, place: &Place, store: &dyn Store, at: &str) {
     let (moved, id) = (store.unanchored().await.unwrap(), store.id().await.unwrap());
     let anchor = Anchor::next(&moved, id, at.parse::<Timestamp>().unwrap(), signer);
-    assert!(store.put_anchor(&anchor).await.unwrap());
+    assert!(store.put_anchor(&anchor.row().unwrap()).await.unwrap());
     let before = std::fs::read_to_string(place.path("operator.log")).unwrap_or("it begins\n".into());
     std::fs::write(place.path("operator.log"), before + &anchor.line().unwrap() + "\n").unwrap();
 }

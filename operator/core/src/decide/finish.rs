@@ -1,8 +1,8 @@
 //! The end of a run: how the operator ends one, and what to do after the end.
 
 use dalsegno_crds::{Cause, Reason};
+use dalsegno_model::{Class, NewFinish, RunOutcome, RunRecord, Then};
 use dalsegno_protocol::Limits;
-use dalsegno_store::{Class, NewFinish, RunOutcome, RunRecord, Then};
 use jiff::SignedDuration;
 
 use super::plan::{Context, Plan};

@@ -6,7 +6,7 @@ mod reserved;
 mod supervise;
 
 use dalsegno_crds::{AgentRun, OperatingMode};
-use dalsegno_store::{AttemptState, RunRecord, Then};
+use dalsegno_model::{AttemptState, RunRecord, Then};
 use jiff::Timestamp;
 
 use crate::decision::{Decision, Effect};

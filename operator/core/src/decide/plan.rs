@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dalsegno_crds::{AgentRun, Reason, names};
-use dalsegno_store::{Identity, RunRecord, Then};
+use dalsegno_model::{Identity, RunRecord, Then};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::decision::Effect;

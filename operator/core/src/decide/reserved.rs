@@ -1,7 +1,7 @@
 //! A reserved attempt: it has a number and no recorded pod.
 
 use dalsegno_crds::{Cause, Reason, names};
-use dalsegno_store::{Class, PodRecord, Then};
+use dalsegno_model::{Class, PodRecord, Then};
 
 use super::finish::{cancelled, failed};
 use super::plan::{Context, Plan, RECHECK_INTERVAL, missing_agent};

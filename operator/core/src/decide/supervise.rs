@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dalsegno_crds::{AgentRun, Reason, Summary};
-use dalsegno_store::{AttemptState, Deadline, RunRecord, Then};
+use dalsegno_model::{AttemptState, Deadline, RunRecord, Then};
 use jiff::SignedDuration;
 
 use super::finish::cancelled;

@@ -1,7 +1,7 @@
 //! The conditions of an AgentRun. The status fields `summary` and `reason` are derived from the same stage.
 
 use dalsegno_crds::{AgentRun, AgentRunStatus, ConditionStatus, ConditionType, Reason, Summary, names};
-use dalsegno_store::{RunRecord, Verdict};
+use dalsegno_model::{RunRecord, Verdict};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 

@@ -4,8 +4,8 @@ use dalsegno_crds::{
     AgentRunStatus, AttemptEnd, AttemptStatus, Cause, CheckpointStatus, RecoveryStatus, ResultStatus,
     UsageStatus,
 };
+use dalsegno_model::{Attempt, Class, FinishRow, RunOutcome, RunRecord};
 use dalsegno_protocol::{Limits, nesting::deeper_than};
-use dalsegno_store::{Attempt, Class, FinishRow, RunOutcome, RunRecord};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 

@@ -6,8 +6,8 @@ mod values;
 use dalsegno_core::settings::Settings;
 use dalsegno_core::{Decision, Effect, Observed, ObservedPod, ObservedStore, pod, recovery, worker};
 use dalsegno_crds::Summary;
-use dalsegno_store::verify::Checkpoint;
-use dalsegno_store::{AttemptState, RunRecord};
+use dalsegno_model::checkpoint::Checkpoint;
+use dalsegno_model::{AttemptState, RunRecord};
 use proptest::prelude::*;
 
 use crate::fixtures::{Given, describe, violations};

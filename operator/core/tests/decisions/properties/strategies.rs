@@ -2,8 +2,8 @@
 
 use dalsegno_core::{ObservedNode, PodCreateError};
 use dalsegno_crds::Cause;
+use dalsegno_model::{Attempt, AttemptEnd, AttemptState, CancelRow, Class, FinishRow};
 use dalsegno_protocol::Policy;
-use dalsegno_store::{Attempt, AttemptEnd, AttemptState, CancelRow, Class, FinishRow};
 use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;

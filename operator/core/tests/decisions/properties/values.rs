@@ -1,6 +1,6 @@
 //! Strategies for the values that an input is made of.
 
-use dalsegno_store::{BeatRow, Counters, Identity, Lifecycle, RunOutcome, Verdict};
+use dalsegno_model::{BeatRow, Counters, Identity, Lifecycle, RunOutcome, Verdict};
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use proptest::sample::select;

@@ -2,8 +2,8 @@
 
 use dalsegno_crds::ConditionType::{CheckpointAvailable, Held, Stalled};
 use dalsegno_crds::{Cause, EventReason, Reason, Summary};
+use dalsegno_model::RunOutcome;
 use dalsegno_protocol::Policy;
-use dalsegno_store::RunOutcome;
 use serde_json::json;
 
 use crate::fixtures::{

@@ -1,7 +1,7 @@
 //! Expired deadlines, nodes that are not Ready, and outages of the gateways.
 
 use dalsegno_crds::{Cause, Reason, Summary};
-use dalsegno_store::Class::{Crash, Disruption, Neutral};
+use dalsegno_model::Class::{Crash, Disruption, Neutral};
 use serde_json::json;
 
 use crate::fixtures::{Case, Expect, Given, case, check_all, expect_end, expect_status, pod, run};

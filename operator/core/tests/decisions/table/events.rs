@@ -2,7 +2,7 @@
 
 use dalsegno_core::EventLevel;
 use dalsegno_crds::{Cause, EventReason, Reason, Summary};
-use dalsegno_store::RunOutcome;
+use dalsegno_model::RunOutcome;
 use serde_json::json;
 
 use crate::fixtures::{Given, case, check_all, crashed, disrupted, expect_status, pod, run};

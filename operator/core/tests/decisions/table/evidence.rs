@@ -1,7 +1,7 @@
 //! Contradictory evidence, and its order.
 
 use dalsegno_crds::{Cause, Reason, Summary};
-use dalsegno_store::Class::{Crash, CrashWithoutProgress, Disruption, Neutral};
+use dalsegno_model::Class::{Crash, CrashWithoutProgress, Disruption, Neutral};
 
 use crate::fixtures::{Case, Given, PodFixture, case, check_all, expect_end, expect_status, pod, run};
 

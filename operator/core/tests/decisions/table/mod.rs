@@ -32,7 +32,9 @@ fn every_cause_that_the_operator_can_find_has_a_case() {
     ];
     let expected: Vec<String> = topics.iter().flatten().flat_map(Case::effects).collect();
     // The store sets these causes.
-    let set_by_store = |cause: &Cause| matches!(cause, Cause::Adopted | Cause::Rewound | Cause::RunDeleted);
+    let set_by_store = |cause: &Cause| {
+        matches!(cause, Cause::Adopted | Cause::Rewound | Cause::Abandoned | Cause::RunDeleted)
+    };
     let missing = |cause: &&Cause| !expected.iter().any(|it| it.contains(&format!(": {cause},")));
     let missing: Vec<_> = Cause::ALL.iter().filter(|it| !set_by_store(it)).filter(missing).collect();
     assert!(missing.is_empty(), "no case ends with {missing:?}");

@@ -1,7 +1,7 @@
 //! Ends of pods as they look on a real cluster: the cause and the class of each.
 
 use dalsegno_crds::Cause;
-use dalsegno_store::Class::{Crash, CrashWithoutProgress, Disruption, Neutral};
+use dalsegno_model::Class::{Crash, CrashWithoutProgress, Disruption, Neutral};
 
 use crate::fixtures::{Case, Given, PodFixture, case, check_all, expect_end, pod, run};
 
@@ -40,12 +40,12 @@ fn crashes() -> Vec<Case> {
         case(
             "an exit with 0 without a finish is a crash",
             with(pod(3).terminated(0)),
-            expect_end(3, Cause::ExitedWithoutFinish, Crash).message_contains("docs/worker-contract.md"),
+            expect_end(3, Cause::ExitedWithoutFinish, Crash).message_contains("docs/reference/contract.md"),
         ),
         case(
             "a worker that exits with 0 and never attached does not implement the contract",
             run().created(3).pod(pod(3).terminated(0).phase("Succeeded")),
-            expect_end(3, Cause::NeverAttached, Crash).message_contains("docs/worker-contract.md"),
+            expect_end(3, Cause::NeverAttached, Crash).message_contains("docs/reference/contract.md"),
         ),
         case(
             "an OOM kill is a crash",
