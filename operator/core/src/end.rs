@@ -41,7 +41,7 @@ pub(crate) fn recorded_end(attempt: &Attempt) -> Ending {
     let end = attempt.end.as_ref();
     Ending {
         attempt: attempt.number,
-        cause: end.and_then(|it| it.cause.parse().ok()).unwrap_or(Cause::Finished),
+        cause: end.map_or(Cause::Finished, |it| it.cause),
         class: end.map_or(Class::Neutral, |it| it.class),
         exit_code: end.and_then(|it| it.exit_code),
         message: end.map_or_else(String::new, |it| it.message.clone()),

@@ -149,6 +149,6 @@ fn known_version(run: &RunRecord, current: &Document) -> Option<String> {
         .filter(|it| it.number > run.reset_attempt)
         .find(|it| it.revision.as_deref() == Some(&revision) && it.identity.is_some())?;
     // Only a refusal counts: after an accepted version, the tag may have been pushed again.
-    let refused = latest.end.as_ref().is_some_and(|end| end.cause == Cause::VersionIncompatible.as_str());
+    let refused = latest.end.as_ref().is_some_and(|end| end.cause == Cause::VersionIncompatible);
     latest.identity.as_ref().filter(|_| refused).map(|it| it.agent_version.clone())
 }

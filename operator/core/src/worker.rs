@@ -256,8 +256,8 @@ fn annotation_file() -> DownwardAPIVolumeFile {
 /// Prefers other nodes than those that the latest attempts were lost on. The scheduler learns of a dead node later than
 /// the operator.
 fn avoid_lost_nodes(affinity: &mut Option<Affinity>, row: &RunRecord) {
-    let lost_by = |cause: &str| [Cause::NodeLost, Cause::Silent].iter().any(|it| it.as_str() == cause);
-    let just_lost = row.past.iter().take_while(|it| it.end.as_ref().is_some_and(|end| lost_by(&end.cause)));
+    let lost_by = |cause: Cause| matches!(cause, Cause::NodeLost | Cause::Silent);
+    let just_lost = row.past.iter().take_while(|it| it.end.as_ref().is_some_and(|end| lost_by(end.cause)));
     let lost: BTreeSet<String> = just_lost.filter_map(|it| it.node.clone()).collect();
     if lost.is_empty() {
         return;

@@ -74,8 +74,9 @@ pub enum AttemptState {
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttemptEnd {
-    /// The cause's name, as the status shows it.
-    pub cause: String,
+    /// What ended it.
+    #[serde(deserialize_with = "Cause::deserialize_stored")]
+    pub cause: Cause,
     /// What it was counted as: `CrashWithoutProgress` is resolved to `Crash` or `Disruption`.
     pub class: Class,
     /// Whether it was charged to the recovery budget.

@@ -63,7 +63,7 @@ impl Teller {
         next: Option<Timestamp>,
     ) -> String {
         let turn = attempt.turn_at_end.unwrap_or(attempt.turn_at_start);
-        let why = if end.message.is_empty() { &end.cause } else { &end.message };
+        let why = if end.message.is_empty() { end.cause.as_str() } else { &end.message };
         let counters = &row.counters;
         let counted = match end.class {
             Class::Crash | Class::CrashWithoutProgress => format!(

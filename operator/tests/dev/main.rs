@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::thread;
 use std::time::Duration;
 
-use dalsegno_store::{Lifecycle, Verdict};
+use dalsegno_store::{Cause, Lifecycle, Verdict};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -202,7 +202,7 @@ fn a_run_that_was_interrupted_goes_on_at_the_next_turn() {
     let first = dev.end().told(130, &["stopped; the same command goes on at turn "]);
     let (turn, row) = (first.turns().len() as i32, laptop.rows().remove(0));
     assert_eq!(row.head.unwrap().turn, turn);
-    assert_eq!(row.past[0].end.as_ref().unwrap().cause, "Deleted");
+    assert_eq!(row.past[0].end.as_ref().unwrap().cause, Cause::Deleted);
 
     let second = laptop.run(&[]).told(0, &[&format!("attempt 2 resumes at turn {}", turn + 1)]);
     assert_eq!([first.turns(), second.turns()].concat(), [1, 2, 3, 4, 5, 6]);

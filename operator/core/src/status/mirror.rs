@@ -1,8 +1,7 @@
 //! The part of the status that mirrors the store's row.
 
 use dalsegno_crds::{
-    AgentRunStatus, AttemptEnd, AttemptStatus, Cause, CheckpointStatus, RecoveryStatus, ResultStatus,
-    UsageStatus,
+    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, UsageStatus,
 };
 use dalsegno_model::{Attempt, Class, FinishRow, RunOutcome, RunRecord};
 use dalsegno_protocol::{Limits, nesting::deeper_than};
@@ -78,7 +77,7 @@ fn attempt_end(attempt: &Attempt) -> Option<AttemptEnd> {
     let end = attempt.end.as_ref()?;
     Some(AttemptEnd {
         attempt: attempt.number,
-        cause: end.cause.parse().unwrap_or(Cause::PodFailed),
+        cause: end.cause,
         class: match end.class {
             Class::Crash | Class::CrashWithoutProgress => dalsegno_crds::Class::Crash,
             Class::Disruption => dalsegno_crds::Class::Disruption,

@@ -165,10 +165,8 @@ fn past() -> impl Strategy<Value = Attempt> {
 }
 
 fn end() -> impl Strategy<Value = AttemptEnd> {
-    let causes =
-        Cause::ALL.iter().map(|it| it.to_string()).chain(["UnknownCause".to_owned()]).collect::<Vec<_>>();
     let classes = vec![Class::Crash, Class::Disruption, Class::CrashWithoutProgress, Class::Neutral];
-    (select(causes), select(classes), any::<bool>(), of(any::<i32>()), text()).prop_map(
+    (select(Cause::ALL), select(classes), any::<bool>(), of(any::<i32>()), text()).prop_map(
         |(cause, class, progress, exit_code, message)| AttemptEnd {
             charged: class == Class::Crash,
             message: dalsegno_core::end::End::new(Cause::PodFailed, class, message).into_ending(1).message,
