@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dalsegno_core::{HeadSight, Refusal};
+use dalsegno_core::{ObservedHead, PodCreateError};
 use dalsegno_crds::AgentRun;
 use dalsegno_gateway::StateReadBudget;
 use dalsegno_store::Store;
@@ -47,9 +47,9 @@ pub struct Context {
     /// Since when the API server is available.
     pub api: ApiHealth,
     /// The last refusal of a pod by the API server, by UID of the AgentRun.
-    pub refusals: Mutex<HashMap<String, Refusal>>,
+    pub refusals: Mutex<HashMap<String, PodCreateError>>,
     /// Results of verifying heads, by UID of the AgentRun, until the attempt has a pod.
-    pub heads: Mutex<HashMap<String, HeadSight>>,
+    pub heads: Mutex<HashMap<String, ObservedHead>>,
     /// Limits the memory of states that are read. In one process with a gateway, it is the gateway's.
     pub state_reads: StateReadBudget,
     /// Number of consecutive failed reconciles, by UID of the AgentRun.

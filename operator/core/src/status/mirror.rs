@@ -1,53 +1,23 @@
-//! What a person reads: the status of an AgentRun, which mirrors the store and decides nothing.
+//! The part of the status that mirrors the store's row.
 
 use dalsegno_crds::{
-    AgentRun, AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus,
-    UsageStatus, names,
+    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, UsageStatus,
 };
 use dalsegno_model::{Attempt, Class, FinishRow, RunOutcome, RunRecord};
 use dalsegno_protocol::{Limits, nesting::deeper_than};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::situation::Situation;
-use crate::{PodSight, conditions};
+use crate::run_stage::RunStage;
 
-/// Ended attempts that the status shows.
-const HISTORY: usize = 10;
+/// Number of ended attempts that the status shows.
+const HISTORY_LENGTH: usize = 10;
 
-/// The status as it shall be. `row` is the store's, if it is trusted; `pod` the current attempt's, if it is there.
-pub(crate) fn of(
-    run: &AgentRun,
-    row: Option<&RunRecord>,
-    pod: Option<&PodSight>,
-    situation: &Situation,
-    now: Timestamp,
-) -> AgentRunStatus {
-    let old = run.status.clone().unwrap_or_default();
-    if situation.keeps(&old) {
-        return old;
-    }
-    let (summary, reason) = situation.headline(row, &old);
-    let agent_ref = run.spec.agent_ref.as_ref().map(|it| it.name.as_str());
-    let mut status = AgentRunStatus {
-        conditions: conditions::of(run, row, pod, situation, now),
-        summary: Some(summary),
-        reason: Some(reason),
-        agent: Some(agent_ref.unwrap_or(names::INLINE_AGENT).to_owned()),
-        observed_generation: run.metadata.generation,
-        ..old
-    };
-    if let Some(row) = row {
-        mirror(row, situation, &mut status);
-    }
-    status
-}
-
-/// What the status takes from the store's row.
-fn mirror(row: &RunRecord, situation: &Situation, status: &mut AgentRunStatus) {
+/// Copies the store's row into the status.
+pub(super) fn copy_row(row: &RunRecord, stage: &RunStage, status: &mut AgentRunStatus) {
     status.store_id = Some(row.store_id.to_string());
     status.attempt = Some(attempt(&row.attempt));
-    status.recovery = Some(recovery(row, situation));
+    status.recovery = Some(recovery(row, stage));
     status.checkpoint = row.head.as_ref().map(|head| CheckpointStatus {
         turn: head.turn,
         event_position: head.position,
@@ -66,7 +36,7 @@ fn mirror(row: &RunRecord, situation: &Situation, status: &mut AgentRunStatus) {
     }
     if let Some(finish) = &row.finish {
         status.completion_time = Some(time(finish.at));
-        // An end never changes, and the API server may spell its output otherwise than the worker did.
+        // An end never changes. The API server may have changed the spelling of the output, so the first one is kept.
         status.result.get_or_insert_with(|| result(finish));
     }
 }
@@ -86,24 +56,24 @@ fn attempt(attempt: &Attempt) -> AttemptStatus {
     }
 }
 
-fn recovery(row: &RunRecord, situation: &Situation) -> RecoveryStatus {
+fn recovery(row: &RunRecord, stage: &RunStage) -> RecoveryStatus {
     let counters = &row.counters;
     RecoveryStatus {
         recovery_attempts: counters.recovery_attempts,
         attempts_without_progress: counters.attempts_without_progress,
         disruptions: counters.disruptions,
         disruptions_without_progress: counters.disruptions_without_progress,
-        next_attempt_time: match situation {
-            Situation::BackingOff(at) => Some(time(*at)),
+        next_attempt_time: match stage {
+            RunStage::BackingOff(at) => Some(time(*at)),
             _ => None,
         },
         observed_reset_generation: Some(row.observed_reset_generation),
-        history: attempts(row).filter_map(ended).take(HISTORY).collect(),
+        history: attempts(row).filter_map(attempt_end).take(HISTORY_LENGTH).collect(),
     }
 }
 
-/// How an attempt ended, if it did.
-fn ended(attempt: &Attempt) -> Option<AttemptEnd> {
+/// The end of an attempt, if it has ended.
+fn attempt_end(attempt: &Attempt) -> Option<AttemptEnd> {
     let end = attempt.end.as_ref()?;
     Some(AttemptEnd {
         attempt: attempt.number,
@@ -134,7 +104,7 @@ fn result(finish: &FinishRow) -> ResultStatus {
         },
         reason: Some(reason.clone()).filter(|it| !it.is_empty()),
         message: Some(message.clone()).filter(|it| !it.is_empty()),
-        // What clients of the AgentRun could not read would keep them from reading any other.
+        // A client that cannot parse one AgentRun's deep output could not list any AgentRun.
         output: output
             .as_deref()
             .filter(|text| deeper_than(Limits::SHOWN_DEPTH, text.as_bytes()).is_none())
@@ -142,12 +112,12 @@ fn result(finish: &FinishRow) -> ResultStatus {
     }
 }
 
-/// The attempts that the row knows, the latest first.
-pub(crate) fn attempts(row: &RunRecord) -> impl Iterator<Item = &Attempt> {
+/// The attempts in the row, the latest first.
+pub(super) fn attempts(row: &RunRecord) -> impl Iterator<Item = &Attempt> {
     std::iter::once(&row.attempt).chain(&row.past)
 }
 
-/// Kubernetes keeps whole seconds; so must what is compared with it.
-pub(crate) fn time(at: Timestamp) -> Time {
+/// Truncates to whole seconds, which is what Kubernetes stores. Otherwise the new status would always differ.
+pub(super) fn time(at: Timestamp) -> Time {
     Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
 }

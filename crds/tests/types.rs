@@ -1,21 +1,21 @@
-//! Enums are the same word everywhere, and every reason knows its way out.
+//! The types: enums, reasons, conditions and templates.
 
 use dalsegno_crds::{
-    Agent, AgentRun, AgentRunSpec, Cause, ConditionType, PodTemplate, Reason, Summary, Truth, condition,
-    find_condition,
+    Agent, AgentRun, AgentRunSpec, Cause, ConditionStatus, ConditionType, PodTemplate, Reason, Summary,
+    condition, find_condition,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 #[test]
-fn a_word_is_spelled_alike_everywhere() {
+fn a_variant_has_the_same_spelling_everywhere() {
     assert_eq!(serde_json::to_value(Cause::OOMKilled).unwrap(), json!("OOMKilled"));
     assert_eq!(serde_json::from_value::<Summary>(json!("BackingOff")).unwrap(), Summary::BackingOff);
     assert_eq!("NodeLost".parse(), Ok(Cause::NodeLost));
     assert_eq!(format!("{:>6}", Summary::Held), "  Held");
     let error = "Suspended".parse::<Summary>().unwrap_err();
-    assert_eq!(error.to_string(), "\"Suspended\" is no Summary");
+    assert_eq!(error.to_string(), "there is no Summary \"Suspended\"");
     for reason in Reason::ALL {
         assert_eq!(reason.as_str().parse(), Ok(*reason));
         assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
@@ -23,9 +23,9 @@ fn a_word_is_spelled_alike_everywhere() {
 }
 
 #[test]
-fn every_reason_has_a_meaning_and_a_way_out() {
+fn every_reason_has_a_meaning_and_a_remediation() {
     for reason in Reason::ALL {
-        for sentence in [reason.meaning(), reason.way_out()] {
+        for sentence in [reason.meaning(), reason.remediation()] {
             assert!(sentence.ends_with('.') && !sentence.contains("  "), "{reason}: {sentence}");
         }
     }
@@ -34,17 +34,17 @@ fn every_reason_has_a_meaning_and_a_way_out() {
 #[test]
 fn a_condition_is_found_by_its_type() {
     let since = Time(Timestamp::UNIX_EPOCH);
-    let held = condition(ConditionType::Held, true, Reason::RecoveryLoop, "three in a row", Some(2), since);
+    let held = condition(ConditionType::Held, true, Reason::RecoveryLoop, since);
     assert_eq!((held.type_.as_str(), held.status.as_str()), ("Held", "True"));
     assert_eq!(held.reason, "RecoveryLoop");
     let conditions = [held];
     assert!(find_condition(&conditions, ConditionType::Held).is_some());
     assert!(find_condition(&conditions, ConditionType::Ready).is_none());
-    assert_eq!(Truth::from(false).as_str(), "False");
+    assert_eq!(ConditionStatus::from(false).as_str(), "False");
 }
 
 #[test]
-fn a_template_keeps_what_this_program_does_not_know() {
+fn a_template_keeps_unknown_fields() {
     let text = json!({
         "metadata": { "labels": { "team": "search" } },
         "spec": { "containers": [{ "name": "agent", "image": "a:1", "fieldOfTomorrow": { "x": 1 } }] },
@@ -56,7 +56,7 @@ fn a_template_keeps_what_this_program_does_not_know() {
 }
 
 #[test]
-fn a_template_of_the_wrong_shape_is_an_error_that_names_it() {
+fn the_error_for_an_invalid_template_names_the_value() {
     let template: PodTemplate =
         serde_json::from_value(json!({ "spec": { "containers": [{ "name": "agent", "command": "sh" }] } }))
             .unwrap();
@@ -65,7 +65,7 @@ fn a_template_of_the_wrong_shape_is_an_error_that_names_it() {
 }
 
 #[test]
-fn unset_fields_are_not_written() {
+fn unset_fields_are_not_serialized() {
     let run = AgentRun::new(
         "nightly",
         AgentRunSpec {

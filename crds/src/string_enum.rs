@@ -1,27 +1,8 @@
-//! Enums that are words: one spelling in Rust, in YAML, in the schema and in a log line.
+//! `string_enum!`: enums whose variants have the same spelling in Rust, in YAML, in the schema and in log lines.
 
-use std::fmt;
-
-/// A string that is none of an enum's words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownWord {
-    /// The enum.
-    pub kind: &'static str,
-    /// What was found.
-    pub word: String,
-}
-
-impl fmt::Display for UnknownWord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is no {}", self.word, self.kind)
-    }
-}
-
-impl std::error::Error for UnknownWord {}
-
-/// Defines an enum of unit variants whose names are its strings: `as_str`, `ALL`, `Display`, `FromStr`, serde and a
-/// schema that lists the words.
-macro_rules! words {
+/// Defines an enum of unit variants that are spelled like their names: `as_str`, `ALL`, `Display`, `FromStr`, serde,
+/// and a schema that lists the variants.
+macro_rules! string_enum {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident,)+ }) => {
         $(#[$meta])*
         #[derive(
@@ -30,10 +11,10 @@ macro_rules! words {
         pub enum $name { $($(#[$doc])* $variant,)+ }
 
         impl $name {
-            /// Every word, in the order of definition.
+            /// Every variant, in the order of definition.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The word as it stands in YAML.
+            /// The variant as it is written in YAML.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($variant),)+ }
             }
@@ -46,12 +27,12 @@ macro_rules! words {
         }
 
         impl ::std::str::FromStr for $name {
-            type Err = $crate::UnknownWord;
+            type Err = $crate::UnknownVariant;
 
-            fn from_str(word: &str) -> Result<Self, Self::Err> {
-                Self::ALL.iter().copied().find(|known| known.as_str() == word).ok_or_else(|| $crate::UnknownWord {
+            fn from_str(value: &str) -> Result<Self, Self::Err> {
+                Self::ALL.iter().copied().find(|known| known.as_str() == value).ok_or_else(|| $crate::UnknownVariant {
                     kind: stringify!($name),
-                    word: word.to_owned(),
+                    text: value.to_owned(),
                 })
             }
         }

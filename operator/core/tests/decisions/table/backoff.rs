@@ -1,101 +1,113 @@
-//! How long the next attempt waits: doubling, bounded, with a jitter that every operator computes alike.
+//! The delay before the next attempt: it doubles, has an upper bound, and has a jitter that every operator computes
+//! alike.
 
-use dalsegno_core::recovery::{cause_of_recovery, next_attempt_time};
+use dalsegno_core::recovery::{next_attempt_time, recovery_reason};
 use dalsegno_core::settings::Settings;
 use dalsegno_crds::ConditionType::{Ready, WorkerReady};
 use dalsegno_crds::{Cause, Reason, Summary};
 use serde_json::json;
 
-use crate::words::{Case, Given, Past, acts, ago, case, crashed, disrupted, nobodys, rests, run, try_all};
+use crate::fixtures::{
+    Case, Given, PastAttempt, ago, case, check_all, crashed, disrupted, expect_effect, expect_status,
+    neutral, run,
+};
 
 #[test]
-fn the_next_attempt_waits_as_long_as_it_should() {
-    try_all(vec![
+fn the_next_attempt_waits_for_its_backoff() {
+    check_all(vec![
         case(
-            "a run that backs off says until when, and why",
+            "the status of a run that backs off shows the time of the next attempt and the cause",
             run().reserved(4).head(7).crashes(2, 2).after(crashed(3, Cause::OOMKilled).ago(0)),
-            rests(Summary::BackingOff, Reason::OutOfMemory).is(WorkerReady, "False", Reason::BackingOff).says(
+            expect_status(Summary::BackingOff, Reason::OutOfMemory).condition(WorkerReady, "False", Reason::BackingOff).message_contains(
                 "attempt 3 ended after turn 0: OOMKilled: last words; attempt 4 starts at 2026-11-20T12:00:0",
             ),
         ),
         case(
-            "a run that is recovered within its limits stays under control",
+            "a run that recovers within its limits stays Ready",
             run()
                 .attached(3)
                 .head(7)
-                .pod(crate::words::pod(3))
-                .written()
+                .pod(crate::fixtures::pod(3))
+                .status_written()
                 .reserved(4)
                 .crashes(1, 1)
                 .after(crashed(3, Cause::OOMKilled).attached(50).ago(0)),
-            rests(Summary::BackingOff, Reason::OutOfMemory).stops("triage-3").is(
+            expect_status(Summary::BackingOff, Reason::OutOfMemory).deletes_pod("triage-3").condition(
                 Ready,
                 "True",
                 Reason::OutOfMemory,
             ),
         ),
         case(
-            "once the time has come the pod is made",
+            "after the delay the pod is created",
             run().reserved(4).crashes(2, 2).after(crashed(3, Cause::OOMKilled).ago(2)),
-            acts("create triage-4"),
+            expect_effect("create triage-4"),
         ),
     ]);
-    try_all(who_waits());
+    check_all(delays_by_cause());
 }
 
-fn who_waits() -> Vec<Case> {
-    let just = |past: Past| run().reserved(4).head(7).after(past.ago(0));
-    let waits = |why| rests(Summary::BackingOff, why);
+fn delays_by_cause() -> Vec<Case> {
+    let just = |past: PastAttempt| run().reserved(4).head(7).after(past.ago(0));
+    let waits = |why| expect_status(Summary::BackingOff, why);
     vec![
         case(
-            "a crash with progress waits for the first delay",
+            "after a crash with progress, the first delay applies",
             just(crashed(3, Cause::OOMKilled)).crashes(9, 0),
             waits(Reason::OutOfMemory),
         ),
         case(
-            "the first disruption is replaced at once",
+            "after the first disruption there is no delay",
             just(disrupted(3, Cause::Evicted)).disruptions(1, 1),
-            acts("create triage-4"),
+            expect_effect("create triage-4"),
         ),
         case(
-            "a disruption after progress is too",
+            "after a disruption with progress there is no delay",
             just(disrupted(3, Cause::Evicted)).disruptions(8, 0),
-            acts("create triage-4"),
+            expect_effect("create triage-4"),
         ),
         case(
-            "the second in a row waits",
+            "after the second disruption in a row there is a delay",
             just(disrupted(3, Cause::Evicted)).disruptions(2, 2),
             waits(Reason::Disrupted),
         ),
         case(
-            "an attempt that never attached is followed by one that waits",
-            just(nobodys(3, Cause::StartDeadline)),
+            "after an attempt that never attached there is a delay",
+            just(neutral(3, Cause::StartDeadline)),
             waits(Reason::DidNotStart),
         ),
         case(
-            "a refused version is replaced at once",
-            just(nobodys(3, Cause::VersionIncompatible)),
-            acts("create triage-4"),
+            "after a refused version there is no delay",
+            just(neutral(3, Cause::VersionIncompatible)),
+            expect_effect("create triage-4"),
         ),
-        case("a taken name is passed at once", just(nobodys(3, Cause::NameTaken)), acts("create triage-4")),
-        case("an adopted run goes on at once", just(nobodys(3, Cause::Adopted)), acts("create triage-4")),
         case(
-            "a crash in a silence of ours waits for the first delay",
-            just(nobodys(3, Cause::ExitedWithError).exit_code(1)).crashes(2, 2),
+            "after a taken name there is no delay",
+            just(neutral(3, Cause::NameTaken)),
+            expect_effect("create triage-4"),
+        ),
+        case(
+            "after an adoption there is no delay",
+            just(neutral(3, Cause::Adopted)),
+            expect_effect("create triage-4"),
+        ),
+        case(
+            "after a crash during an outage of the gateways, the first delay applies",
+            just(neutral(3, Cause::ExitedWithError).exit_code(1)).crashes(2, 2),
             waits(Reason::Recovering),
         ),
         case(
-            "a delay of 0 is none",
+            "a delay of 0 means no delay",
             just(crashed(3, Cause::OOMKilled))
                 .crashes(1, 1)
                 .recovery(json!({ "backoff": { "initialSeconds": 0 } })),
-            acts("create triage-4"),
+            expect_effect("create triage-4"),
         ),
     ]
 }
 
 #[test]
-fn while_it_waits_the_column_names_what_ended_the_last_attempt() {
+fn during_the_delay_the_reason_names_the_end_of_the_last_attempt() {
     let ends = [
         (crashed(3, Cause::ExitedWithError), Reason::Crashed),
         (crashed(3, Cause::NodePressure), Reason::Crashed),
@@ -104,20 +116,20 @@ fn while_it_waits_the_column_names_what_ended_the_last_attempt() {
         (crashed(3, Cause::ProgressDeadline), Reason::NoProgress),
         (disrupted(3, Cause::Evicted), Reason::Disrupted),
         (disrupted(3, Cause::NodeLost), Reason::NodeLost),
-        (nobodys(3, Cause::StartDeadline), Reason::DidNotStart),
-        (nobodys(3, Cause::ImageUnavailable), Reason::DidNotStart),
-        (nobodys(3, Cause::VersionIncompatible), Reason::VersionRefused),
-        (nobodys(3, Cause::NameTaken), Reason::NameTaken),
-        (nobodys(3, Cause::Adopted), Reason::Recovering),
+        (neutral(3, Cause::StartDeadline), Reason::DidNotStart),
+        (neutral(3, Cause::ImageUnavailable), Reason::DidNotStart),
+        (neutral(3, Cause::VersionIncompatible), Reason::VersionRefused),
+        (neutral(3, Cause::NameTaken), Reason::NameTaken),
+        (neutral(3, Cause::Adopted), Reason::Recovering),
     ];
     for (end, reason) in ends {
         let row = run().reserved(4).after(end).row;
-        assert_eq!(cause_of_recovery(&row), Some(reason));
+        assert_eq!(recovery_reason(&row), Some(reason));
     }
-    assert_eq!(cause_of_recovery(&run().row), None, "a first attempt recovers from nothing");
+    assert_eq!(recovery_reason(&run().row), None, "a first attempt has no previous end");
 }
 
-/// The delay in milliseconds, 10 s after the end.
+/// The delay in milliseconds. The last attempt ended 10 s ago.
 fn delay(given: &Given) -> i128 {
     let settings = Settings::of(&given.run, &given.seen.agent);
     let at = next_attempt_time(&given.row, &settings).unwrap();
@@ -129,7 +141,7 @@ fn nth_crash(in_a_row: i32, attempt: i32) -> Given {
 }
 
 #[test]
-fn the_delay_doubles_up_to_its_bound_and_is_at_most_a_fifth_shorter() {
+fn the_delay_doubles_up_to_its_bound_and_the_jitter_shortens_it_by_at_most_a_fifth() {
     for in_a_row in 1..60 {
         for attempt in 2..40 {
             let doubled = 1_000_i128 << (in_a_row - 1).min(30);
@@ -141,7 +153,7 @@ fn the_delay_doubles_up_to_its_bound_and_is_at_most_a_fifth_shorter() {
 }
 
 #[test]
-fn the_jitter_is_the_same_for_every_operator_and_another_for_every_attempt() {
+fn the_jitter_is_deterministic_and_differs_between_attempts() {
     let delays: Vec<i128> = (2..40).map(|attempt| delay(&nth_crash(9, attempt))).collect();
     assert_eq!(delays, (2..40).map(|attempt| delay(&nth_crash(9, attempt))).collect::<Vec<_>>());
     let different: std::collections::BTreeSet<_> = delays.iter().collect();
@@ -149,15 +161,12 @@ fn the_jitter_is_the_same_for_every_operator_and_another_for_every_attempt() {
 }
 
 #[test]
-fn the_bounds_are_the_ones_that_were_set() {
+fn the_bounds_come_from_the_spec() {
     let given = |initial: i32, max: i32| {
         let backoff = json!({ "backoff": { "initialSeconds": initial, "maxSeconds": max } });
         delay(&nth_crash(3, 4).recovery(backoff))
     };
     assert!((16_000..=20_000).contains(&given(5, 900)));
     assert!((8_000..=10_000).contains(&given(5, 10)));
-    assert!(
-        (2_400..=3_000).contains(&given(60, 3)),
-        "where they contradict each other the longest wait binds"
-    );
+    assert!((2_400..=3_000).contains(&given(60, 3)), "maxSeconds wins over a larger initialSeconds");
 }

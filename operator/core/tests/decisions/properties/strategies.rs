@@ -1,35 +1,32 @@
-//! Arbitrary situations: of everything that is observed, the usual, the odd and the impossible.
+//! Strategies for arbitrary inputs of a decision: usual, unusual and impossible ones.
 
-use dalsegno_core::{NodeSight, Refusal};
+use dalsegno_core::{ObservedNode, PodCreateError};
 use dalsegno_crds::Cause;
-use dalsegno_model::{
-    Attempt, AttemptEnd, AttemptState, BeatRow, CancelRow, Class, Counters, FinishRow, Identity, Lifecycle,
-    RunOutcome, Verdict,
-};
+use dalsegno_model::{Attempt, AttemptEnd, AttemptState, CancelRow, Class, FinishRow};
 use dalsegno_protocol::Policy;
-use jiff::{SignedDuration, Timestamp};
 use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::json;
 
-use crate::words::{Given, Seen, accepted, now, pod, run};
+use super::values::{beat, counters, instant, lifecycle, outcome, text, verdict};
+use crate::fixtures::{Given, PodFixture, accepted, now, pod, run};
 
-/// A run and what is seen of it: with no status, with its own, or with that of another moment.
+/// An arbitrary input. The run has no status, its own status, or the status of another input.
 pub fn given() -> impl Strategy<Value = Given> {
-    (moment().boxed(), moment().boxed(), 0..4).prop_map(|(this, other, status)| match status {
+    (input().boxed(), input().boxed(), 0..4).prop_map(|(this, other, status)| match status {
         0 => this,
-        1 => this.written(),
-        2 => Given { run: other.written().run, ..this },
-        _ => Given { row: this.row.clone(), ..other.written() },
+        1 => this.status_written(),
+        2 => Given { run: other.status_written().run, ..this },
+        _ => Given { row: this.row.clone(), ..other.status_written() },
     })
 }
 
-fn moment() -> impl Strategy<Value = Given> {
-    (spec().boxed(), row().boxed(), vec(seen_pod().boxed(), 0..4), sights().boxed()).prop_map(
-        |(spec, row, pods, sights)| {
-            let mut given = sights.0(row.0(spec.0(run())));
+fn input() -> impl Strategy<Value = Given> {
+    (spec().boxed(), row().boxed(), vec(seen_pod().boxed(), 0..4), observation().boxed()).prop_map(
+        |(spec, row, pods, observation)| {
+            let mut given = observation.0(row.0(spec.0(run())));
             given.seen.pods = pods.into_iter().map(|it| it.0).collect();
             given.seen.pods.sort_by_key(|it| it.uid().to_owned());
             given.seen.pods.dedup_by_key(|it| it.uid().to_owned());
@@ -38,7 +35,7 @@ fn moment() -> impl Strategy<Value = Given> {
     )
 }
 
-/// What is to be changed of a situation; the situation itself is what a failure shows.
+/// A change of an input. Its debug output is short, because a failure prints the input itself.
 struct Change(Box<dyn FnOnce(Given) -> Given>);
 
 impl std::fmt::Debug for Change {
@@ -51,16 +48,16 @@ fn change(change: impl FnOnce(Given) -> Given + 'static) -> Change {
     Change(Box::new(change))
 }
 
-/// What the person wrote, and what the agent is.
+/// The spec and the agent.
 fn spec() -> impl Strategy<Value = Change> {
     let limits = (of(0..5), of(1..5), of(1..5), of(0..5), of(any::<u8>()));
-    let words = (of(select(vec!["Pin", "Block", "Allow"])), any::<bool>(), of(0..3_i64), 0..5, 0..5);
-    (limits, words).prop_map(
-        |((crashes, loops, weather, total, delay), (policy, fail, reset, agent, other))| {
+    let policies = (of(select(vec!["Pin", "Block", "Allow"])), any::<bool>(), of(0..3_i64), 0..5, 0..5);
+    (limits, policies).prop_map(
+        |((crashes, loops, in_a_row, total, delay), (policy, fail, reset, agent, other))| {
             change(move |mut given| {
                 given = given.recovery(json!({
                     "maxRecoveryAttempts": crashes, "maxAttemptsWithoutProgress": loops,
-                    "maxDisruptionsWithoutProgress": weather, "maxDisruptions": total,
+                    "maxDisruptionsWithoutProgress": in_a_row, "maxDisruptions": total,
                     "backoff": { "initialSeconds": delay }, "resetGeneration": reset,
                     "onExhausted": if fail { "Fail" } else { "Hold" },
                     "onCorruptCheckpoint": if delay.is_some() { "LastGood" } else { "Hold" },
@@ -70,8 +67,8 @@ fn spec() -> impl Strategy<Value = Change> {
                 }
                 given = match agent {
                     0 => given.no_definition(),
-                    1 => given.image(&crate::words::by_digest('a')),
-                    2 => given.image(&crate::words::by_digest('b')),
+                    1 => given.image(&crate::fixtures::image_by_digest('a')),
+                    2 => given.image(&crate::fixtures::image_by_digest('b')),
                     3 => given.declares("2.0"),
                     _ => given,
                 };
@@ -98,7 +95,7 @@ fn row() -> impl Strategy<Value = Change> {
             change(move |given| {
                 let mut given = given.reserved(number);
                 if let Some((turn, image, at)) = head {
-                    given = given.head(turn).head_made_from(&given_hash());
+                    given = given.head(turn).head_revision(&template_hash());
                     let head = given.row.head.as_mut().unwrap();
                     (head.at, head.identity) = (at, Some(accepted(image)));
                 }
@@ -126,7 +123,7 @@ fn row() -> impl Strategy<Value = Change> {
     )
 }
 
-fn given_hash() -> String {
+fn template_hash() -> String {
     run().document().hash()
 }
 
@@ -140,7 +137,7 @@ fn attempt() -> impl Strategy<Value = Attempt> {
             pod_uid: pod.map(|n: i32| format!("pod-{n}")),
             pod_name: pod.map(|n| format!("triage-{n}")),
             node: scheduled.map(|_| "n1".into()),
-            revision: pod.map(|_| given_hash()),
+            revision: pod.map(|_| template_hash()),
             created_at: created,
             scheduled_at: scheduled,
             attached_at: attached,
@@ -161,7 +158,7 @@ fn past() -> impl Strategy<Value = Attempt> {
         ended_at: Some(ended),
         attached_at: attached,
         turn_at_end: Some(3),
-        revision: Some(given_hash()),
+        revision: Some(template_hash()),
         identity,
         ..run().row.attempt
     })
@@ -172,7 +169,7 @@ fn end() -> impl Strategy<Value = AttemptEnd> {
     (select(Cause::ALL), select(classes), any::<bool>(), of(any::<i32>()), text()).prop_map(
         |(cause, class, progress, exit_code, message)| AttemptEnd {
             charged: class == Class::Crash,
-            message: dalsegno_core::evidence::End::new(Cause::PodFailed, class, message).of(1).message,
+            message: dalsegno_core::end::End::new(Cause::PodFailed, class, message).into_ending(1).message,
             cause,
             class,
             progress,
@@ -181,22 +178,22 @@ fn end() -> impl Strategy<Value = AttemptEnd> {
     )
 }
 
-/// A pod, in any state that a pod may be seen in.
-fn seen_pod() -> impl Strategy<Value = Seen> {
+/// A pod in any state.
+fn seen_pod() -> impl Strategy<Value = PodFixture> {
     let state = (0..9, any::<i32>(), text(), -20..60_i64);
     let about = (1..7, of(0..60_i64), of(0..60_i64), of(select(vec!['a', 'b'])), 0..16_u8);
     let disruptors =
-        vec!["EvictionByEvictionAPI", "TerminationByKubelet", "DeletionByTaintManager", "Unheard"];
+        vec!["EvictionByEvictionAPI", "TerminationByKubelet", "DeletionByTaintManager", "UnknownReason"];
     let reasons = vec!["Evicted", "Terminated", "Preempting", "OutOfcpu"];
     (state, about, select(disruptors), select(reasons)).prop_map(|(state, about, disruptor, reason)| {
         let (number, deleted, disrupted, image, flags) = about;
         let mut seen = pod(number);
         if let Some(image) = image {
-            seen = if flags & 1 == 0 { seen.shows(image) } else { seen.named_by(image) };
+            seen = if flags & 1 == 0 { seen.kubelet_shows(image) } else { seen.named_by_digest(image) };
         }
         let (kind, code, text, ago) = state;
         seen = match kind {
-            0 => seen.terminated(code).said(&text).finished(ago),
+            0 => seen.terminated(code).message(&text).finished(ago),
             1 => seen.oom(),
             2 => seen.lost_by_kubelet(),
             3 => seen.waiting("ErrImagePull", &text),
@@ -206,106 +203,57 @@ fn seen_pod() -> impl Strategy<Value = Seen> {
             7 => seen.init_failed("fetch", code),
             _ => seen,
         };
-        seen = deleted.into_iter().fold(seen, Seen::deleted);
+        seen = deleted.into_iter().fold(seen, PodFixture::deleted);
         seen = disrupted.into_iter().fold(seen, |it, ago| it.disrupted(disruptor, ago));
         match flags >> 1 {
             0 => seen.gone(),
-            1 => seen.of_somebody_else(),
+            1 => seen.of_other_owner(),
             2 => seen.uid("another"),
             3 => seen.resumed_from(number, 10),
-            4 => seen.seen_before_its_end(),
+            4 => seen.disruption_seen_while_running(),
             5 => seen.of_another_namespace(),
             _ => seen,
         }
     })
 }
 
-/// The store's answer, the node, a refusal, a taken name.
-fn sights() -> impl Strategy<Value = Change> {
+/// The store's answer, the head, the node, an error of the API server, and a taken name.
+fn observation() -> impl Strategy<Value = Change> {
     let node = of((any::<bool>(), instant()));
-    let refusal = of((select(vec![400_u16, 403, 404, 422, 429, 500]), any::<u32>(), instant()));
+    let create_error = of((select(vec![400_u16, 403, 404, 422, 429, 500]), any::<u32>(), instant()));
     let rest = (any::<bool>(), 0..3, 0..8, of(1..9_i32));
-    (0..12, node, refusal, rest).prop_map(|(store, node, refusal, (taken, template, head, good))| {
-        change(move |mut given| {
-            given = match head {
-                0 => given.head_not_looked_at(),
-                1 => given.head_looked_at_before(),
-                2 => given.corrupt(good, &[]),
-                3 => given.corrupt(good, &["pay"]),
-                _ => given,
-            };
-            given.seen.node = node.map(|(ready, since)| NodeSight { ready, since });
-            given.seen.name_taken = taken;
-            let revision = given.seen.agent().map_or_else(String::new, |_| given.document().hash());
-            given.seen.refusal = refusal.map(|(code, times, at)| Refusal {
-                code,
-                message: "refused".into(),
-                times,
-                at,
-                revision,
-            });
-            given = match template {
-                0 => given.stored(&run().document()),
-                1 => given.lost(&given_hash()),
-                _ => given,
-            };
-            match store {
-                0 => given.store_unknown(),
-                1 => given.not_in_store(),
-                2 => given.prior(3, "old-uid"),
-                _ => given,
-            }
-        })
-    })
-}
-
-fn instant() -> impl Strategy<Value = Timestamp> {
-    // The first and the last that Kubernetes can write.
-    let first: Timestamp = "0001-01-01T00:00:00Z".parse().unwrap();
-    let near = |ms: i64| now() - SignedDuration::from_millis(ms);
-    prop_oneof![
-        8 => (0..70_000_i64).prop_map(near),
-        4 => (0..4_000_000_i64).prop_map(near),
-        1 => (-60_000..0_i64).prop_map(near),
-        1 => select(vec![first, Timestamp::UNIX_EPOCH, Timestamp::MAX]),
-    ]
-}
-
-fn counters() -> impl Strategy<Value = Counters> {
-    let count = || prop_oneof![8 => 0..6_i32, 1 => any::<i32>()];
-    (count(), count(), count(), count()).prop_map(|(crashes, base, disruptions, in_a_row)| Counters {
-        recovery_attempts: crashes,
-        recovery_attempts_base: base,
-        attempts_without_progress: in_a_row,
-        disruptions,
-        disruptions_base: base,
-        disruptions_without_progress: in_a_row,
-    })
-}
-
-fn beat() -> impl Strategy<Value = BeatRow> {
-    (0..6_000_i64, instant(), instant()).prop_map(|(last, since, gap_from)| BeatRow {
-        last: now() - SignedDuration::from_millis(last),
-        since,
-        gap_from,
-    })
-}
-
-fn verdict() -> impl Strategy<Value = Identity> {
-    let verdicts = vec![Verdict::Accepted, Verdict::Allowed, Verdict::Refused];
-    (select(vec!['a', 'b']), select(verdicts))
-        .prop_map(|(image, verdict)| Identity { verdict, ..accepted(image) })
-}
-
-fn outcome() -> impl Strategy<Value = RunOutcome> {
-    select(vec![RunOutcome::Succeeded, RunOutcome::Failed, RunOutcome::Cancelled])
-}
-
-fn lifecycle() -> impl Strategy<Value = Lifecycle> {
-    prop_oneof![8 => Just(Lifecycle::Live), 1 => select(vec![Lifecycle::Finished, Lifecycle::Deleted, Lifecycle::Abandoned])]
-}
-
-fn text() -> impl Strategy<Value = String> {
-    let fatal = Just(r#"{"dalsegno":1,"class":"fatal","message":"no"}"#.to_owned());
-    prop_oneof!["\\PC{0,40}", ".{0,900}", fatal]
+    (0..12, node, create_error, rest).prop_map(
+        |(store, node, create_error, (taken, template, head, good))| {
+            change(move |mut given| {
+                given = match head {
+                    0 => given.head_unverified(),
+                    1 => given.head_verified_before(),
+                    2 => given.corrupt(good, &[]),
+                    3 => given.corrupt(good, &["pay"]),
+                    _ => given,
+                };
+                given.seen.node = node.map(|(ready, since)| ObservedNode { ready, since });
+                given.seen.name_taken = taken;
+                let revision = given.seen.agent().map_or_else(String::new, |_| given.document().hash());
+                given.seen.pod_create_error = create_error.map(|(code, times, at)| PodCreateError {
+                    code,
+                    message: "rejected".into(),
+                    times,
+                    at,
+                    revision,
+                });
+                given = match template {
+                    0 => given.template_stored(&run().document()),
+                    1 => given.template_missing(&template_hash()),
+                    _ => given,
+                };
+                match store {
+                    0 => given.store_unavailable(),
+                    1 => given.not_in_store(),
+                    2 => given.prior(3, "old-uid"),
+                    _ => given,
+                }
+            })
+        },
+    )
 }
