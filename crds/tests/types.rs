@@ -1,5 +1,7 @@
 //! The types: enums, reasons, conditions and templates.
 
+use std::fs;
+
 use dalsegno_crds::{
     Agent, AgentRun, AgentRunSpec, Cause, ConditionStatus, ConditionType, PodTemplate, Reason, Summary,
     condition, find_condition,
@@ -29,6 +31,15 @@ fn every_reason_has_a_meaning_and_a_remediation() {
             assert!(sentence.ends_with('.') && !sentence.contains("  "), "{reason}: {sentence}");
         }
     }
+}
+
+#[test]
+fn the_reference_lists_every_reason_and_cause() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/conditions.md");
+    let page = fs::read_to_string(page).unwrap();
+    let names = Reason::ALL.iter().map(|it| it.as_str()).chain(Cause::ALL.iter().map(|it| it.as_str()));
+    let missing: Vec<_> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "docs/reference/conditions.md does not list {missing:?}");
 }
 
 #[test]

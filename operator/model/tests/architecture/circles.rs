@@ -13,9 +13,6 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("dalsegno", &["cluster", "context", "observe", "unreadable"]),
     ("dalsegno", &["config", "people", "people::keys", "people::show", "people::verify"]),
     ("dalsegno", &["dev", "dev::kubelet", "dev::laptop", "dev::process"]),
-    ("dalsegno-core", &["conditions", "status"]),
-    ("dalsegno-core", &["evidence", "silence"]),
-    ("dalsegno-crds", &["agentdefinition", "agentrun"]),
     ("dalsegno-e2e", &["run", "world"]),
     (
         "dalsegno-gateway",
