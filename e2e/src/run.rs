@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Processes;
 use crate::wait::{eventually, secs};
-use crate::{Result, StatusExt, TestContext, ledger, objects};
+use crate::{Agent, Result, StatusExt, TestContext, ledger, objects};
 
 /// Limit for a run to reach its end, or the next step towards it.
 const LIMIT: Duration = secs(60);
@@ -24,11 +24,20 @@ pub struct Run<'c> {
     pub name: String,
 }
 
-impl<'c> Run<'c> {
-    pub(crate) fn new(ctx: &'c TestContext, name: &str) -> Self {
-        Self { ctx, name: name.to_owned() }
+impl TestContext {
+    /// Creates an AgentRun of this name.
+    pub async fn start(&self, name: &str, agent: &Agent) -> Result<Run<'_>> {
+        self.create_run(agent.manifest(name, &self.ledger.url())).await?;
+        Ok(self.run(name))
     }
 
+    /// The run of this name.
+    pub fn run(&self, name: &str) -> Run<'_> {
+        Run { ctx: self, name: name.to_owned() }
+    }
+}
+
+impl Run<'_> {
     /// `namespace/name`, the run's name in the ledger.
     pub fn key(&self) -> String {
         format!("{}/{}", self.ctx.namespace, self.name)
