@@ -1,5 +1,4 @@
-//! A worker's call: the first line is its path below the run, the rest its body. Whatever comes, the answer is no defect of
-//! ours.
+//! A worker's call: the first line is its path below the run, and the rest is its body. No input causes a 5xx answer.
 
 #![no_main]
 
@@ -14,7 +13,7 @@ fuzz_target!(|data: &[u8]| {
         let Some((status, text)) = world.post(path, &data[end + 1..]) else { return };
         let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert!(status < 500, "{status}: {text}");
-        // Another run, once this one takes no more calls.
+        // Start another run if this one accepts no more calls.
         if let Some("FINISHED" | "FENCED") = answer["code"].as_str() {
             world.begin();
         }

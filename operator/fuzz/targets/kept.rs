@@ -1,5 +1,5 @@
-//! Objects of ours as a list and a watch of the API server give them, one of which somebody nested or spelled on purpose.
-//! Whatever stands in spec and status, the list can be read, and so can the object beside it.
+//! Objects of our kinds in a list and a watch of the API server, one of them nested or misspelled on purpose. Whatever its
+//! spec and status contain, the list can be read, and so can the other object.
 
 #![no_main]
 
@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 const PLAIN: &str = r#"{"metadata":{"name":"plain"},"spec":{"agentRef":{"name":"a"}}}"#;
 
 fuzz_target!(|text: &str| {
-    // The API server writes JSON, each object of it on one line.
+    // The API server writes JSON with each object on one line.
     if text.contains('\n') || serde_json::from_str::<&RawValue>(text).is_err() {
         return;
     }

@@ -1,6 +1,5 @@
-//! What a worker reads of a run that has three turns, calls, events and records: the path below the run, and what stands
-//! behind the `?`. Whatever is asked, the answer is no defect of ours; and a page of records that is not the last leads to
-//! the next one.
+//! A worker's reads of a run that has three turns, calls, events and records: the path below the run with its query. No
+//! input causes a 5xx answer, and a page of records that is not the last one leads to the next.
 
 #![no_main]
 
@@ -24,7 +23,7 @@ fuzz_target!(|path: &str| {
     });
 });
 
-/// Two turns and a plan.
+/// Commits two turns and a plan.
 fn prepare(world: &World) {
     let calls = [
         ("calls/a/claim", &include_bytes!("../corpus/call/claim")[..]),

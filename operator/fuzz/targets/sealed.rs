@@ -1,6 +1,5 @@
-//! What is kept under a key: the id of a wrapping key as a line, then a payload, or a data key that is wrapped. It is
-//! opened where it was sealed there, and refused otherwise; what was never sealed comes back as it is, and as a record's
-//! value it is read or refused.
+//! Sealed payloads and wrapped data keys: the id of a wrapping key as the first line, then the bytes. Bytes that were not
+//! sealed here are refused. Plain bytes are returned unchanged, and as a record's value they parse or are refused.
 
 #![no_main]
 
@@ -55,13 +54,13 @@ fuzz_target!(|data: &[u8]| {
 
     let foreign = Wrapped { key_id, bytes: kept.to_vec() };
     assert!(runtime.block_on(keys.unwrap(RUN, &foreign)).is_err());
-    // With the check of the right key before it.
+    // Keep the true check value of the wrapping key, so that the unwrap itself is reached.
     let bent = Wrapped { bytes: [&wrapped.bytes[..16], kept].concat(), ..wrapped.clone() };
     assert!(runtime.block_on(keys.unwrap(RUN, &bent)).is_err());
     assert_eq!(runtime.block_on(keys.unwrap(RUN, wrapped)).unwrap(), DATA_KEY);
 });
 
-/// The value of a record.
+/// Parses a record's value.
 fn read(kept: &[u8]) {
     let Ok(text) = codec::decode(kept, LIMIT) else { return };
     let Ok(value) = serde_json::from_slice::<Payload>(&text) else { return };

@@ -1,4 +1,4 @@
-//! A gateway over a store in memory, a run in it whose worker has attached, and calls of that worker.
+//! A gateway over an in-memory store, a run with an attached worker, and calls of that worker.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct World {
 
 thread_local!(static WORLD: RefCell<Option<World>> = const { RefCell::new(None) });
 
-/// In the one world of the process; `prepare` is asked when it is new.
+/// Runs `work` in the context of this thread; `prepare` runs first if the context is new.
 pub fn inside(prepare: fn(&World), work: impl FnOnce(&mut World)) {
     WORLD.with_borrow_mut(|world| {
         work(world.get_or_insert_with(|| {
@@ -48,7 +48,7 @@ impl World {
         world
     }
 
-    /// A run whose worker has attached.
+    /// Starts a new run with an attached worker.
     pub fn begin(&mut self) {
         self.run = Uuid::now_v7();
         let new = NewRun {
@@ -83,12 +83,12 @@ impl World {
         assert_eq!(status, 200, "{text}");
     }
 
-    /// A call with a body; the answer's status and text. Nothing where the path is none.
+    /// Sends a call with a body. Returns the answer's status and text; `None` if the path is not a valid URI.
     pub fn post(&self, path: &str, body: &[u8]) -> Option<(u16, String)> {
         self.call_as(INSTANCE, Method::POST, path, body)
     }
 
-    /// The same without a body.
+    /// Sends a call without a body.
     #[allow(dead_code, reason = "not every target reads")]
     pub fn get(&self, path: &str) -> Option<(u16, String)> {
         self.call_as(INSTANCE, Method::GET, path, &[])
@@ -110,7 +110,7 @@ impl World {
     }
 }
 
-/// Believes every token to be of the pod that it names.
+/// Accepts every token as that of the pod with this UID.
 struct Anybody;
 
 #[async_trait]

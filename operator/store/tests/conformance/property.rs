@@ -1,6 +1,5 @@
-//! Whatever two writers over two gateways, a snapshotter that comes late, whoever goes back and whoever clears up do, in
-//! whatever order: turns stay gap-free and hash-linked, each committed once, and every state is the fold of what was
-//! accepted, byte for byte.
+//! Property: two writers over two gateways, a slow snapshotter, rewinds and compaction act in any order. Turns stay
+//! gap-free and hash-linked, each is committed once, and every state is the fold of the accepted operations, byte for byte.
 
 mod step;
 
@@ -18,28 +17,28 @@ use proptest::test_runner::{Config, TestRunner};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use crate::faces::on_every_face;
-use crate::world::*;
+use crate::context::*;
+use crate::engines::on_every_engine;
 use step::{Change, Step, Way};
 
-on_every_face! {
+on_every_engine! {
     any_sequence_of_two_writers_keeps_turns_gap_free_and_linked,
 }
 
-/// Sequences that are tried on each face.
+/// The number of sequences in one round, on each engine.
 const CASES: u32 = 24;
 
-/// How often so many are tried until each outcome was met.
+/// The maximum number of rounds. The property ends when every outcome was seen.
 const ROUNDS: usize = 50;
 
-/// What comes of commits, rewinds, snapshotters and clearing up.
+/// The outcomes of commits, rewinds, snapshots and compaction.
 const OUTCOMES: [&str; 8] =
     ["ok", "duplicate", "fenced", "fenced, committed", "conflict", "rewound", "snapshot", "cleared"];
 
-/// The outcomes that were met.
-type Met = RefCell<BTreeSet<&'static str>>;
+/// The outcomes seen so far.
+type Seen = RefCell<BTreeSet<&'static str>>;
 
-/// A writer, what it believes, and what it last sent.
+/// A writer, its belief about the run, and its last commit.
 #[derive(Default)]
 struct Writer {
     worker: Option<Worker>,
@@ -47,28 +46,28 @@ struct Writer {
     last: Option<Commit>,
 }
 
-async fn any_sequence_of_two_writers_keeps_turns_gap_free_and_linked(world: &World) {
+async fn any_sequence_of_two_writers_keeps_turns_gap_free_and_linked(cx: &TestContext) {
     let steps = vec(step::step(), 1..40);
     let runtime = tokio::runtime::Handle::current();
-    let met = Met::default();
+    let seen = Seen::default();
     for _ in 0..ROUNDS {
-        // One that has had its cases tries no more.
+        // A test runner that has run its cases runs no more.
         let mut runner = TestRunner::new(Config { cases: CASES, ..Config::default() });
         let outcome = tokio::task::block_in_place(|| {
             runner.run(&steps, |steps| {
-                runtime.block_on(play(world, &met, steps));
+                runtime.block_on(play(cx, &seen, steps));
                 Ok(())
             })
         });
         outcome.unwrap();
-        if met.borrow().len() == OUTCOMES.len() {
+        if seen.borrow().len() == OUTCOMES.len() {
             break;
         }
     }
-    assert_eq!(met.into_inner(), BTreeSet::from(OUTCOMES));
+    assert_eq!(seen.into_inner(), BTreeSet::from(OUTCOMES));
 }
 
-/// Changes of records, at least one.
+/// Record operations, at least one.
 fn records(id: Uuid) -> Vec<RecordOp> {
     let bytes = id.into_bytes();
     let change = |of: &u8| {
@@ -91,46 +90,46 @@ fn next(run: &RunRecord) -> i32 {
     })
 }
 
-/// What must stand in the store.
+/// The expected content of the store.
 struct Play<'a> {
-    world: &'a World,
-    met: &'a Met,
+    cx: &'a TestContext,
+    seen: &'a Seen,
     run: RunId,
     object_uid: String,
     writers: [Writer; 2],
-    /// What each gateway remembers of the run's state.
+    /// Each gateway's cached state of the run.
     gateways: [Option<LastState>; 2],
-    /// Every commit that was ever sent: what a whole state tells of.
-    told: Vec<String>,
-    /// The live branch: where each boundary stands, its commit and its operations.
+    /// The ids of all commits sent so far: the content of a full state.
+    sent: Vec<String>,
+    /// The live branch: the place of each boundary, its commit and its operations.
     live: Vec<(Place, Uuid, Option<String>)>,
     snapshotters: Vec<JoinHandle<Result<Snapshotted>>>,
 }
 
-async fn play(world: &World, met: &Met, steps: Vec<Step>) {
-    let run = world.run().await;
+async fn play(cx: &TestContext, seen: &Seen, steps: Vec<Step>) {
+    let run = cx.run().await;
     let mut play = Play {
-        world,
-        met,
+        cx,
+        seen,
         run: run.id,
         object_uid: run.object_uid,
         writers: Default::default(),
         gateways: Default::default(),
-        told: Vec::new(),
+        sent: Vec::new(),
         live: Vec::new(),
         snapshotters: Vec::new(),
     };
-    play.attach(0, world.look(&play.object_uid).await).await;
+    play.attach(0, cx.run_by_uid(&play.object_uid).await).await;
     for step in steps {
-        let now = world.look(&play.object_uid).await;
+        let now = cx.run_by_uid(&play.object_uid).await;
         play.step(step, now).await;
     }
     play.end().await;
 }
 
 impl Play<'_> {
-    fn meet(&self, outcome: &'static str) {
-        self.met.borrow_mut().insert(outcome);
+    fn saw(&self, outcome: &'static str) {
+        self.seen.borrow_mut().insert(outcome);
     }
 
     async fn step(&mut self, step: Step, now: RunRecord) {
@@ -166,29 +165,29 @@ impl Play<'_> {
                         run,
                         capability,
                         batch_id: Uuid::new_v4(),
-                        digest: random(),
+                        digest: random_digest(),
                         operations,
                     };
-                    self.world.write_records(&batch).await.unwrap();
+                    self.cx.write_records(&batch).await.unwrap();
                 }
             }
             Step::Look(who) => self.writers[who].next_turn = next(&now),
             Step::End(class, reserve) => {
                 let then = if reserve { Then::Reserve } else { Then::Nothing };
                 let ending = ending(now.attempt.number, class);
-                let after = self.world.end_attempt(self.run, &ending, &then).await.unwrap();
+                let after = self.cx.end_attempt(self.run, &ending, &then).await.unwrap();
                 assert!(after.epoch >= now.epoch);
             }
             Step::Rewind(boundaries) => self.rewind(boundaries, now).await,
             Step::Snapshot => {
-                let (store, run) = (Arc::clone(&self.world.store), self.run);
+                let (store, run) = (Arc::clone(&self.cx.store), self.run);
                 self.snapshotters.push(tokio::spawn(async move { store.snapshot(run).await }));
             }
             Step::Clear(keep_last) => {
                 let retention = Retention { keep_last: Some(keep_last), ..Retention::default() };
-                self.world.set_retention(self.run, &retention).await.unwrap();
-                while self.world.drop_old(self.run, 7).await.unwrap().run.is_some() {
-                    self.meet("cleared");
+                self.cx.set_retention(self.run, &retention).await.unwrap();
+                while self.cx.drop_old(self.run, 7).await.unwrap().run.is_some() {
+                    self.saw("cleared");
                 }
             }
         }
@@ -196,17 +195,17 @@ impl Play<'_> {
 
     async fn attach(&mut self, who: usize, now: RunRecord) {
         let pod = pod(&now);
-        let _ = self.world.record_pod(self.run, now.attempt.number, &pod).await.unwrap();
-        // A process has one instance for as long as it lives.
+        let _ = self.cx.record_pod(self.run, now.attempt.number, &pod).await.unwrap();
+        // A process keeps one instance for its whole life.
         let same = self.writers[who].worker.take().filter(|worker| worker.attempt == now.attempt.number);
         let worker = same.unwrap_or_else(|| Worker {
             run: self.run,
             object_uid: self.object_uid.clone(),
             attempt: now.attempt.number,
             pod_uid: pod.uid,
-            capability: random(),
+            capability: random_digest(),
         });
-        let _ = self.world.attach(self.run, &worker.pod_uid, &worker.capability).await.unwrap();
+        let _ = self.cx.attach(self.run, &worker.pod_uid, &worker.capability).await.unwrap();
         self.writers[who].worker = Some(worker);
         self.writers[who].next_turn = next(&now);
     }
@@ -216,14 +215,14 @@ impl Play<'_> {
         let turn = self.writers[who].next_turn + distance;
         let commit = worker.commit(turn, boundary);
         let id = commit.commit_id;
-        self.told.push(id.to_string());
+        self.sent.push(id.to_string());
         let ops = match change {
             Change::Stays => None,
             Change::Grows => Some(format!(r#"{{"append":{{"log":[{{"json":"{id}"}}]}}}}"#)),
-            // Far larger than what differs from the state before, which stands elsewhere in each.
+            // Much larger than its difference from the state before.
             Change::Whole => {
-                let told = self.told.join(" ");
-                Some(format!(r#"{{"full":true,"set":{{"state":{{"json":"{told}"}}}}}}"#))
+                let sent = self.sent.join(" ");
+                Some(format!(r#"{{"full":true,"set":{{"state":{{"json":"{sent}"}}}}}}"#))
             }
         };
         let full = matches!(change, Change::Whole);
@@ -235,40 +234,40 @@ impl Play<'_> {
         self.writers[who].last = Some(commit);
     }
 
-    /// As a gateway sends it: after the state that it remembers.
+    /// Sends a commit as a gateway does: based on the state that the gateway has cached.
     async fn send(&mut self, commit: Commit, Way { gateway, heard }: Way) -> Commit {
         let last = self.gateways[gateway].take();
         let base = last.as_ref().filter(|_| commit.full).and_then(LastState::base);
         let commit = Commit { base, ..commit };
-        let committed = self.world.commit(&commit).await.unwrap();
+        let committed = self.cx.commit(&commit).await.unwrap();
         self.gateways[gateway] = if heard { LastState::after(last, &commit, &committed) } else { last };
         self.hold(&commit, committed).await;
         commit
     }
 
-    /// A commit is accepted once, and told apart from what does not stand.
+    /// Checks the answer against the model: a commit is accepted once, and an undone one is never reported as committed.
     async fn hold(&mut self, commit: &Commit, committed: Committed) {
-        let stands = self.live.iter().any(|(_, id, _)| *id == commit.commit_id);
+        let is_live = self.live.iter().any(|(_, id, _)| *id == commit.commit_id);
         match committed {
             Committed::Ok(_) => {
-                self.meet("ok");
-                assert!(!stands, "accepted twice");
-                let epoch = self.world.look(&self.object_uid).await.epoch;
+                self.saw("ok");
+                assert!(!is_live, "accepted twice");
+                let epoch = self.cx.run_by_uid(&self.object_uid).await.epoch;
                 let place = Place { turn: commit.turn, boundary: commit.boundary, epoch };
                 let ops = commit.ops.as_ref().map(|ops| String::from_utf8(ops.clone()).unwrap());
                 self.live.push((place, commit.commit_id, ops));
             }
             Committed::Duplicate(_) => {
-                self.meet("duplicate");
-                assert!(stands, "a duplicate of nothing");
+                self.saw("duplicate");
+                assert!(is_live, "a duplicate of nothing");
             }
             Committed::Fenced { committed } => {
-                self.meet(if committed { "fenced, committed" } else { "fenced" });
-                assert_eq!(committed, stands);
+                self.saw(if committed { "fenced, committed" } else { "fenced" });
+                assert_eq!(committed, is_live);
             }
             Committed::Conflict { .. } => {
-                self.meet("conflict");
-                assert!(!stands, "what stands is in nothing's way");
+                self.saw("conflict");
+                assert!(!is_live, "a live commit conflicts with nothing's way");
             }
             other => panic!("{other:?}"),
         }
@@ -278,26 +277,26 @@ impl Play<'_> {
         let Some(left) = self.live.len().checked_sub(boundaries).filter(|left| *left > 0) else { return };
         let to = self.live[left - 1].0;
         let rewind = Rewind { epoch: now.epoch, to, reason: "it went astray".into(), actor: "ada".into() };
-        match self.world.rewind(self.run, &rewind).await.unwrap() {
+        match self.cx.rewind(self.run, &rewind).await.unwrap() {
             Rewound::Done(_) => {
-                self.meet("rewound");
+                self.saw("rewound");
                 self.live.truncate(left);
             }
             Rewound::Refused(run) => assert!(run.dropped_to.is_some_and(|last| to < last), "{to}"),
         }
     }
 
-    /// All that stands is what was accepted and not given up; of what was dropped the headers are there.
+    /// Checks the stored boundaries and states: exactly the accepted, not undone ones; of the dropped ones the headers remain.
     async fn end(mut self) {
         for snapshotter in std::mem::take(&mut self.snapshotters) {
             match snapshotter.await.unwrap() {
-                Ok(Snapshotted { made: true, .. }) => self.meet("snapshot"),
+                Ok(Snapshotted { made: true, .. }) => self.saw("snapshot"),
                 Ok(Snapshotted { made: false, .. }) | Err(Error::Gone { .. }) => {}
                 Err(error) => panic!("{error:?}"),
             }
         }
-        let run = self.world.look(&self.object_uid).await;
-        let rows = self.world.boundaries(self.run, 1, i32::MAX).await.unwrap();
+        let run = self.cx.run_by_uid(&self.object_uid).await;
+        let rows = self.cx.boundaries(self.run, 1, i32::MAX).await.unwrap();
         let kept: Vec<_> = rows.iter().map(|row| (row.place(), row.commit_id)).collect();
         let accepted: Vec<_> = self.live.iter().map(|(place, id, _)| (*place, *id)).collect();
         assert_eq!(kept, accepted, "what was acknowledged is there, once, and nothing else");
@@ -318,7 +317,7 @@ impl Play<'_> {
         for turn in 1..=run.head.as_ref().map_or(0, |head| head.turn) {
             let before = self.live.iter().filter(|(place, ..)| place.turn <= turn);
             let last = before.clone().next_back().map(|(place, ..)| *place);
-            match self.world.state(self.run, Some(turn)).await {
+            match self.cx.state(self.run, Some(turn)).await {
                 Err(Error::Gone { .. }) => assert!(last < run.dropped_to, "turn {turn}"),
                 state => {
                     let folded = fold::fold(before.filter_map(|(.., ops)| ops.as_deref())).unwrap();
@@ -327,7 +326,7 @@ impl Play<'_> {
                 }
             }
         }
-        assert_eq!(verify::survey(&*self.world.store, &run).await.unwrap().damage, []);
-        self.world.proves_itself(self.run).await;
+        assert_eq!(verify::survey(&*self.cx.store, &run).await.unwrap().damage, []);
+        self.cx.assert_audit_is_valid(self.run).await;
     }
 }

@@ -1,53 +1,53 @@
-//! What may happen to a run, one step after the other.
+//! The steps of the property: what can happen to a run.
 
 use dalsegno_protocol::Boundary;
 use dalsegno_store::Class;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// What one of the two writers, or somebody beside them, does next.
+/// What one of the two writers, or someone else, does next.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Attach to the current attempt, its pod recorded if it is not.
+    /// The writer attaches to the current attempt, whose pod is recorded if necessary.
     Attach(usize),
-    /// Commit the boundary at this distance from what the writer believes to be the next.
+    /// Commits the boundary at this distance from the one that the writer believes to be next.
     Commit(usize, Way, Change, Boundary, i32),
-    /// Whoever has the current attempt, or else this writer, which attaches to it, commits results, one after the other, by
-    /// one gateway.
+    /// The writer of the current attempt commits results, one after the other, through one gateway. If no writer has the
+    /// attempt, this one attaches first.
     Work(usize, usize, Vec<(bool, Change)>),
-    /// Send the writer's last commit again.
+    /// Sends the writer's last commit again.
     Retry(usize, Way),
-    /// The writer changes records between two boundaries.
+    /// Writes a batch of records between two boundaries.
     Record(usize),
     /// The writer learns the head.
     Look(usize),
-    /// The current attempt ends.
+    /// The current attempt ends; the next one is reserved or not.
     End(Class, bool),
-    /// So many boundaries of the live branch are given up.
+    /// A rewind gives up this many boundaries of the live branch.
     Rewind(usize),
-    /// A snapshotter begins; when it ends is chance.
+    /// A snapshotter starts; it ends at any later time.
     Snapshot,
-    /// The run keeps no more than its last boundaries.
+    /// `keepLast` is set to this number, and the run is compacted.
     Clear(i32),
 }
 
 /// How a commit reaches the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// By which gateway.
+    /// The gateway that the commit is sent through.
     pub gateway: usize,
-    /// Whether that gateway still learns the answer: it does not where the writer has hung up.
+    /// Whether the gateway sees the answer. It does not if the writer has hung up.
     pub heard: bool,
 }
 
-/// What a commit does to the state.
+/// How a commit changes the state.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
-    /// Nothing.
+    /// The state stays.
     Stays,
-    /// It grows by an item.
+    /// The state grows by an item.
     Grows,
-    /// It is sent whole.
+    /// The full state is sent.
     Whole,
 }
 
@@ -59,7 +59,7 @@ fn heard() -> impl Strategy<Value = bool> {
     prop_oneof![5 => Just(true), 1 => Just(false)]
 }
 
-/// One of them.
+/// Any step.
 pub fn step() -> impl Strategy<Value = Step> {
     let writer = 0..2_usize;
     let change = prop_oneof![3 => Just(Change::Stays), 2 => Just(Change::Grows), 5 => Just(Change::Whole)];
