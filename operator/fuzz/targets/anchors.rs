@@ -14,21 +14,21 @@ use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 use uuid::Uuid;
 
-struct World {
+struct Context {
     runtime: Runtime,
     store: Sqlite,
     signer: Signer,
 }
 
-static WORLD: LazyLock<World> = LazyLock::new(|| {
+static CONTEXT: LazyLock<Context> = LazyLock::new(|| {
     let runtime = Runtime::new().unwrap();
     let store = runtime.block_on(Sqlite::memory()).unwrap();
     let signer = runtime.block_on(Signer::load(&store, None)).unwrap();
-    World { runtime, store, signer }
+    Context { runtime, store, signer }
 });
 
 fuzz_target!(|text: &str| {
-    let World { runtime, store, signer } = &*WORLD;
+    let Context { runtime, store, signer } = &*CONTEXT;
     let mut anchors = Anchors::default();
     let mut problems = 0;
     for line in text.lines() {

@@ -111,7 +111,7 @@ async fn a_reopened_store_returns_the_same_rows() {
     assert_eq!(RunRecord { now: before.now, beat: before.beat, ..after }, before);
     assert_eq!((store.id().await.unwrap(), store.audit(run).await.unwrap()), (id, audit));
     assert_eq!(store.boundaries(run, 1, 9).await.unwrap().len(), 3);
-    assert!(matches!(store.commit(&turn(run, 4)).await.unwrap(), Committed::Ok(_)), "its worker goes on");
+    assert!(matches!(store.commit(&turn(run, 4)).await.unwrap(), Committed::Ok(_)), "its worker continues");
 }
 
 #[tokio::test]
@@ -122,7 +122,11 @@ async fn a_restarted_process_restarts_every_clock() {
     store.beat().await.unwrap();
     let before = find_run(&store).await;
     store.beat().await.unwrap();
-    assert_eq!(find_run(&store).await.beat.since, before.beat.since, "while it serves they run on");
+    assert_eq!(
+        find_run(&store).await.beat.since,
+        before.beat.since,
+        "the clocks continue while the process serves"
+    );
     store.close().await;
 
     let store = Sqlite::open(&path).await.unwrap();
@@ -188,7 +192,7 @@ async fn readers_work_during_and_after_a_writer() {
     writer.close().await;
     assert_eq!(find_run(&*reader).await.head.unwrap().turn, 2);
     let late = open_read_only(&url(&path), None).await.unwrap();
-    assert_eq!(find_run(&*late).await.head.unwrap().turn, 2, "also where nobody writes");
+    assert_eq!(find_run(&*late).await.head.unwrap().turn, 2, "also without a writer");
 }
 
 #[tokio::test]
@@ -208,11 +212,7 @@ async fn a_short_write_works_while_another_process_serves() {
     let () = commits;
     assert!(asked.unwrap().cancel.is_some());
     let after = find_run(&*serving).await;
-    assert_eq!(
-        (after.head.unwrap().turn, after.cancel.is_some()),
-        (50, true),
-        "neither lost the other's write"
-    );
+    assert_eq!((after.head.unwrap().turn, after.cancel.is_some()), (50, true), "both writes are stored");
 }
 
 #[tokio::test]
@@ -221,7 +221,7 @@ async fn an_unmigrated_database_is_refused() {
     let path = dir.path().join("runs.db");
     refusal(Sqlite::open(&path).await);
     refusal(Sqlite::open_read_only(&path).await);
-    assert!(!path.exists(), "a wrong path makes no database");
+    assert!(!path.exists(), "a wrong path creates no database");
     SqliteConnection::connect(&format!("sqlite://{}?mode=rwc", path.display()))
         .await
         .unwrap()

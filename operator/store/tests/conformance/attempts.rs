@@ -52,13 +52,13 @@ async fn creating_a_run_again_returns_its_row(cx: &TestContext) {
     assert_eq!(
         without_times(cx.create(&new).await),
         without_times(cx.run_of(&worker).await),
-        "also once it is finished"
+        "also after the finish"
     );
     cx.mark_deleted(&new.object_uid).await.unwrap();
     assert_eq!(
         without_times(cx.create(&new).await),
         without_times(cx.run_of(&worker).await),
-        "also once it is deleted"
+        "also after the deletion"
     );
 }
 
@@ -81,15 +81,15 @@ async fn a_run_is_found_by_its_id_and_by_its_object_uid(cx: &TestContext) {
 }
 
 async fn calls_on_an_unknown_run_fail(cx: &TestContext) {
-    let nobody = Uuid::now_v7();
-    let ended = cx.end_attempt(nobody, &ending(1, Class::Crash), &Then::Reserve).await;
-    let asked = cx.request_cancel(nobody).await;
-    let reset = cx.reset_budget(nobody, 0, 1).await;
-    let set = cx.set_deadlines(nobody, &LONG_DEADLINES).await;
-    for answer in [ended, asked, reset, set] {
+    let unknown = Uuid::now_v7();
+    let ended = cx.end_attempt(unknown, &ending(1, Class::Crash), &Then::Reserve).await;
+    let cancelled = cx.request_cancel(unknown).await;
+    let reset = cx.reset_budget(unknown, 0, 1).await;
+    let set = cx.set_deadlines(unknown, &LONG_DEADLINES).await;
+    for answer in [ended, cancelled, reset, set] {
         assert!(matches!(answer, Err(Error::Corrupt { .. })), "{answer:?}");
     }
-    let identified = cx.record_identity(nobody, 1, &identity(Verdict::Accepted)).await;
+    let identified = cx.record_identity(unknown, 1, &identity(Verdict::Accepted)).await;
     assert!(matches!(identified, Err(Error::Corrupt { .. })), "{identified:?}");
 }
 
@@ -113,8 +113,8 @@ async fn a_second_pod_is_refused(cx: &TestContext) {
     let run = cx.run().await;
     recorded(cx.record_pod(run.id, 1, &pod(&run)).await.unwrap());
     let other = PodRecord { uid: "another".into(), ..pod(&run) };
-    let stands = refused(cx.record_pod(run.id, 1, &other).await.unwrap());
-    assert_eq!(stands.attempt.pod_uid, Some(pod(&run).uid));
+    let row = refused(cx.record_pod(run.id, 1, &other).await.unwrap());
+    assert_eq!(row.attempt.pod_uid, Some(pod(&run).uid));
 }
 
 async fn a_pod_of_another_attempt_is_refused(cx: &TestContext) {
@@ -129,9 +129,9 @@ async fn a_pod_of_another_attempt_is_refused(cx: &TestContext) {
 async fn a_pod_is_refused_once_the_attempt_has_ended(cx: &TestContext) {
     let run = cx.run().await;
     cx.end_attempt(run.id, &ending(1, Class::Disruption), &Then::Nothing).await.unwrap();
-    let stands = refused(cx.record_pod(run.id, 1, &pod(&run)).await.unwrap());
-    assert_eq!((stands.attempt.number, stands.attempt.state), (1, AttemptState::Ended));
-    assert_eq!(stands.attempt.pod_uid, None);
+    let row = refused(cx.record_pod(run.id, 1, &pod(&run)).await.unwrap());
+    assert_eq!((row.attempt.number, row.attempt.state), (1, AttemptState::Ended));
+    assert_eq!(row.attempt.pod_uid, None);
 }
 
 async fn an_image_named_by_digest_is_identified_with_its_pod(cx: &TestContext) {
@@ -169,8 +169,8 @@ async fn facts_about_an_earlier_attempt_are_refused(cx: &TestContext) {
     let worker = cx.worker().await;
     let run = cx.end_and_reserve(&worker, Class::Disruption).await;
     refused(cx.record_scheduled(run.id, 1, "node-a").await.unwrap());
-    let stands = refused(cx.record_identity(run.id, 1, &identity(Verdict::Refused)).await.unwrap());
-    assert_eq!(without_times(stands), without_times(run));
+    let row = refused(cx.record_identity(run.id, 1, &identity(Verdict::Refused)).await.unwrap());
+    assert_eq!(without_times(row), without_times(run));
 }
 
 async fn a_replacement_attempt_starts_without_the_old_pods_facts(cx: &TestContext) {
@@ -197,7 +197,7 @@ async fn a_replacement_attempt_starts_without_the_old_pods_facts(cx: &TestContex
         ("Evicted", Some(137), "the last words")
     );
     assert_eq!((end.class, end.charged, end.progress), (Class::Disruption, false, true));
-    assert_eq!(without_times(cx.run_of(&worker).await), without_times(run), "and a lookup shows the same");
+    assert_eq!(without_times(cx.run_of(&worker).await), without_times(run), "a lookup returns the same");
 }
 
 async fn the_head_names_the_identity_of_the_attempt_that_committed_it(cx: &TestContext) {

@@ -109,7 +109,7 @@ async fn another_claim_in_the_same_attempt_is_uncertain(cx: &TestContext) {
         let answer = cx.claim(&worker.claim(&id, policy)).await.unwrap();
         assert!(matches!(answer, Claimed::Uncertain(_)), "{policy:?}: {answer:?}");
         let answer = cx.claim(&first).await.unwrap();
-        assert!(matches!(answer, Claimed::Go(_)), "the first claim stays the one that counts: {answer:?}");
+        assert!(matches!(answer, Claimed::Go(_)), "the first claim still counts: {answer:?}");
     }
 }
 
@@ -145,7 +145,10 @@ async fn the_policy_decides_in_a_later_attempt_for_the_same_claim_too(cx: &TestC
         let same = Claim { claim_id: first.claim_id, ..worker.claim("pay", policy) };
         match (policy, cx.claim(&same).await.unwrap()) {
             (Policy::RetrySameKey | Policy::ReadOnly, Claimed::Go(_)) => {
-                assert!(cx.run_of(&worker).await.calls.unsettled.is_empty(), "it is this attempt's now");
+                assert!(
+                    cx.run_of(&worker).await.calls.unsettled.is_empty(),
+                    "it now belongs to this attempt"
+                );
             }
             (Policy::Probe | Policy::Ask, Claimed::Uncertain(_)) => {}
             other => panic!("{other:?}"),
@@ -230,7 +233,7 @@ async fn a_lookup_reads_no_ended_call_of_an_earlier_turn(cx: &TestContext) {
     cx.complete(&worker.complete(&done)).await.unwrap();
     cx.start_call(&worker, "open", Policy::Probe).await;
     let run = cx.end_and_reserve(&worker, Class::Disruption).await;
-    let sqlite = cx.url.as_deref().unwrap().starts_with("sqlite:");
+    let sqlite = cx.is_sqlite();
     // Make the rows of the earlier turns unreadable.
     let spoil = if sqlite { "claim_id = x'00'" } else { r"arguments = '\xff'::bytea" };
     assert_eq!(tamper(cx, &format!("UPDATE calls SET {spoil} WHERE turn <= 30")).await, 90);

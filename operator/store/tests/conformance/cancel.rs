@@ -29,7 +29,7 @@ async fn only_the_first_request_counts(cx: &TestContext) {
     let cancel = first.cancel.clone().unwrap();
     assert!(cancel.requested_at >= first.created_at);
     assert_eq!(cancel.told_at, None);
-    assert_eq!((first.lifecycle, first.epoch), (Lifecycle::Live, 1), "asking ends nothing");
+    assert_eq!((first.lifecycle, first.epoch), (Lifecycle::Live, 1), "a request ends nothing");
     sleep_ms(5).await;
     assert_eq!(without_times(cx.request_cancel(worker.run).await.unwrap()), without_times(first));
 }

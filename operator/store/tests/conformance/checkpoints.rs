@@ -115,7 +115,7 @@ async fn a_checkpoint_names_its_attempt_however_old(cx: &TestContext) {
         last = cx.next_worker(&last).await;
     }
     let run = cx.run_of(&last).await;
-    assert!(run.past.iter().all(|attempt| attempt.number > 1), "the run's own record has forgotten it");
+    assert!(run.past.iter().all(|attempt| attempt.number > 1), "the run's record no longer lists it");
     let document = document(cx, &last, Some(1)).await;
     assert_eq!((&document["attempt"], &document["agentVersion"]), (&json!(1), &json!("v1")));
 }

@@ -156,7 +156,7 @@ async fn concurrent_runs_commit_turn_by_turn(cx: &TestContext) {
 
 async fn a_boundary_that_the_database_refuses_fails_alone(cx: &TestContext) {
     const REFUSED: &str = "refused by the test";
-    let is_sqlite = cx.url.as_deref().unwrap().starts_with("sqlite:");
+    let is_sqlite = cx.is_sqlite();
     let refuse = if is_sqlite {
         format!(
             "CREATE TRIGGER refuse BEFORE INSERT ON boundaries WHEN NEW.trigger_word = '{REFUSED}' \

@@ -7,11 +7,11 @@ use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, Usage};
+use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, RecordOp, Usage};
 use dalsegno_store::proof::check_run;
 use dalsegno_store::{
     AskedBy, CallFilter, Claim, Claimed, Class, Commit, Complete, Created, Digest, Dropped, FinishCall,
-    LookUp, NewRun, Result, RunId, RunRecord, Settle, SettledBy, Standing, Store, Then,
+    LookUp, NewRun, RecordBatch, Result, RunId, RunRecord, Settle, SettledBy, Standing, Store, Then,
 };
 use uuid::Uuid;
 
@@ -72,6 +72,10 @@ impl TestContext {
     /// Marks the store's payloads as sealed.
     pub fn sealed(self) -> Self {
         Self { sealed: true, ..self }
+    }
+
+    pub fn is_sqlite(&self) -> bool {
+        self.url.as_deref().unwrap().starts_with("sqlite:")
     }
 
     /// Creates a run. Panics if a prior run prevents it.
@@ -244,6 +248,17 @@ impl Worker {
             claim_id: claim.claim_id,
             outcome: CompleteOutcome::Completed,
             result: Some(json(r#"{"done":  true}"#)),
+        }
+    }
+
+    /// A new batch of record operations.
+    pub fn record_batch(&self, operations: Vec<RecordOp>) -> RecordBatch {
+        RecordBatch {
+            run: self.run,
+            capability: self.capability,
+            batch_id: Uuid::new_v4(),
+            digest: random_digest(),
+            operations,
         }
     }
 

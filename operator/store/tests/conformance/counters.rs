@@ -86,7 +86,7 @@ async fn progress_is_a_newly_completed_call(cx: &TestContext) {
     let worker = cx.start_worker(&run).await;
     cx.start_call(&worker, "ship", Policy::RetrySameKey).await;
     let run = cx.end_and_reserve(&worker, Class::Crash).await;
-    assert!(!run.past[0].end.as_ref().unwrap().progress, "a call that is only claimed gains nothing");
+    assert!(!run.past[0].end.as_ref().unwrap().progress, "a claim alone is no progress");
     assert_eq!(run.counters.attempts_without_progress, 1);
 }
 
@@ -108,7 +108,7 @@ async fn a_plan_of_a_new_turn_is_progress_and_its_result_is_not(cx: &TestContext
     let worker = cx.start_worker(&run).await;
     ok(cx.commit(&worker.result(1)).await.unwrap());
     let run = cx.end_and_reserve(&worker, Class::Crash).await;
-    assert!(!run.past[0].end.as_ref().unwrap().progress, "turn 1 was there already");
+    assert!(!run.past[0].end.as_ref().unwrap().progress, "turn 1 is not new");
 }
 
 async fn a_settled_call_is_progress(cx: &TestContext) {
@@ -148,7 +148,7 @@ async fn ending_another_attempt_changes_nothing(cx: &TestContext) {
     let next = cx.next_worker(&worker).await;
     let before = cx.run_of(&next).await;
     let after = cx.end_and_reserve(&worker, Class::Crash).await;
-    assert_eq!(without_times(after), without_times(before), "an earlier attempt's end comes late");
+    assert_eq!(without_times(after), without_times(before), "a late end of an earlier attempt");
 }
 
 async fn an_attempt_may_end_without_a_successor_and_get_one_later(cx: &TestContext) {

@@ -84,7 +84,7 @@ async fn a_lease_binds_from_the_first_heartbeat_on(cx: &TestContext) {
     let run = cx.create(&short(Deadlines { heartbeat_ms: SHORT, ..LONG_DEADLINES })).await;
     let worker = cx.start_worker(&run).await;
     sleep_ms(WAIT).await;
-    assert_eq!(expired(cx, &worker.object_uid).await, None, "silent, and never bound");
+    assert_eq!(expired(cx, &worker.object_uid).await, None, "silent, but its lease was never bound");
     cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
     let bound = cx.run_of(&worker).await.attempt.lease_renewed_at;
     assert_not_expired(cx, &worker.object_uid, bound, SHORT).await;
@@ -125,7 +125,7 @@ async fn the_start_deadline_runs_from_scheduling_to_attach(cx: &TestContext) {
     assert_eq!(expired(cx, &run.object_uid).await, None, "nothing is scheduled");
     recorded(cx.record_pod(run.id, 1, &PodRecord { identity: None, ..pod(&run) }).await.unwrap());
     sleep_ms(WAIT).await;
-    assert_eq!(expired(cx, &run.object_uid).await, None, "still nothing");
+    assert_eq!(expired(cx, &run.object_uid).await, None, "still nothing is scheduled");
     let scheduled = recorded(cx.record_scheduled(run.id, 1, "node-a").await.unwrap()).attempt.scheduled_at;
     assert_not_expired(cx, &run.object_uid, scheduled, SHORT).await;
     assert_eq!(wait_for_expiry(cx, &run.object_uid).await, Deadline::Start);
@@ -173,7 +173,11 @@ async fn the_first_expired_deadline_of_the_list_is_reported(cx: &TestContext) {
     sleep_ms(WAIT).await;
     assert_eq!(wait_for_expiry(cx, &worker.object_uid).await, Deadline::Lease);
     cx.set_deadlines(worker.run, &Deadlines { heartbeat_ms: 60_000, ..both }).await.unwrap();
-    assert_eq!(wait_for_expiry(cx, &worker.object_uid).await, Deadline::Progress, "new lengths at once");
+    assert_eq!(
+        wait_for_expiry(cx, &worker.object_uid).await,
+        Deadline::Progress,
+        "new deadlines apply at once"
+    );
 }
 
 async fn a_shorter_lease_applies_after_the_granted_one_ends(cx: &TestContext) {
@@ -221,7 +225,7 @@ async fn an_ended_attempt_has_no_deadlines(cx: &TestContext) {
     assert_eq!(expired(cx, &worker.object_uid).await, None);
     cx.end_attempt(worker.run, &ending(1, Class::Crash), &Then::Reserve).await.unwrap();
     sleep_ms(30).await;
-    assert_eq!(expired(cx, &worker.object_uid).await, None, "nor has one that is only reserved");
+    assert_eq!(expired(cx, &worker.object_uid).await, None, "a reserved attempt has none either");
 }
 
 async fn a_finished_run_has_no_deadlines(cx: &TestContext) {
@@ -244,15 +248,19 @@ async fn every_clock_restarts_after_a_gateway_outage(cx: &TestContext) {
     let worker = cx.start_worker(&run).await;
     cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
     sleep_ms(3_200).await;
-    assert!(pulse(cx).await.expired.is_empty(), "the last beat is stale: nothing is trusted");
+    assert!(pulse(cx).await.expired.is_empty(), "the last gateway heartbeat is stale: no deadline expires");
     cx.beat().await.unwrap();
     let beat = cx.run_of(&worker).await.beat;
-    assert_eq!(beat.gap_from, first.last, "the silence began with the last beat before it");
+    assert_eq!(beat.gap_from, first.last, "the outage began with the last heartbeat before it");
     assert!(beat.since > first.last && beat.last >= beat.since);
     // After the gap every clock starts again.
     assert_not_expired(cx, &worker.object_uid, Some(beat.since), 300).await;
     assert_eq!(wait_for_expiry(cx, &worker.object_uid).await, Deadline::Lease);
-    assert_eq!(cx.run_of(&worker).await.beat.since, beat.since, "beats without a gap move only the last");
+    assert_eq!(
+        cx.run_of(&worker).await.beat.since,
+        beat.since,
+        "heartbeats without a gap only move the last"
+    );
 }
 
 async fn heartbeats_are_answered_one_by_one_in_order(cx: &TestContext) {

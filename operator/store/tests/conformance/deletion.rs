@@ -22,7 +22,7 @@ async fn a_deleted_run_is_fenced_and_stays_closed(cx: &TestContext) {
     assert_eq!((run.lifecycle, run.epoch, run.attempt.state), (Lifecycle::Deleted, 2, AttemptState::Ended));
     let end = run.attempt.end.unwrap();
     assert_eq!((end.cause.as_str(), end.class), ("Deleted", Class::Neutral));
-    assert_eq!(run.head.unwrap().turn, 1, "what was committed stays to be read");
+    assert_eq!(run.head.unwrap().turn, 1, "committed turns stay readable");
     assert!(cx.state(worker.run, None).await.unwrap().is_some());
 }
 

@@ -1,7 +1,6 @@
 //! Events, read by position.
 
-use dalsegno_protocol::Boundary;
-use dalsegno_store::{Commit, EventQuery, Place, Rewind, Rewound};
+use dalsegno_store::{Commit, EventQuery, Rewound};
 use uuid::Uuid;
 
 use crate::context::*;
@@ -73,12 +72,12 @@ async fn the_events_of_a_turn_begin_after_those_of_the_turn_before(cx: &TestCont
     for turn in [0, 7] {
         assert_eq!(first(turn).await, None, "turn {turn}");
     }
-    assert_eq!(cx.first_event(Uuid::now_v7(), 1).await.unwrap(), None, "a run that is not there");
+    assert_eq!(cx.first_event(Uuid::now_v7(), 1).await.unwrap(), None, "an unknown run");
 
     // An undone turn has no events any more, and positions continue after the highest one ever used.
-    let to = Place { turn: 3, boundary: Boundary::Result, epoch: 1 };
+    let to = result_place(3);
     let epoch = cx.run_of(&worker).await.epoch;
-    let rewind = Rewind { epoch, to, reason: "a test".into(), actor: "ada".into() };
+    let rewind = rewind_to(epoch, to);
     let Rewound::Done(run) = cx.rewind(worker.run, &rewind).await.unwrap() else { panic!("refused") };
     assert_eq!((first(3).await, first(4).await), (Some(5), None));
     let worker = cx.start_worker(&run).await;
@@ -115,5 +114,5 @@ async fn a_page_of_events_reports_that_the_run_is_over(cx: &TestContext) {
     ok(cx.finish(&worker.finish()).await.unwrap());
     let page = cx.events(worker.run, all(9)).await.unwrap();
     assert_eq!((page.over, page.events.len()), (true, 1));
-    assert!(cx.events(Uuid::now_v7(), all(1)).await.unwrap().over, "a run that is not there");
+    assert!(cx.events(Uuid::now_v7(), all(1)).await.unwrap().over, "an unknown run");
 }

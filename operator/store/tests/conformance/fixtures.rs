@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use dalsegno_protocol::{CallOutcome, PlannedCall, Policy, RawValue};
+use dalsegno_protocol::{Boundary, CallOutcome, PlannedCall, Policy, RawValue};
 use dalsegno_store::{
     Attached, BeatRow, Class, Commit, Committed, Deadlines, Digest, Ending, Identity, NewFinish, NewRun,
-    OnPrior, PodRecord, Recorded, RunId, RunOutcome, RunRecord, Settle, SettledBy, Standing, Verdict,
+    OnPrior, Place, PodRecord, RecordQuery, Recorded, Rewind, RunId, RunOutcome, RunRecord, Settle,
+    SettledBy, Standing, Verdict,
 };
 use uuid::Uuid;
 
@@ -84,6 +85,21 @@ pub fn succeeded() -> NewFinish {
         message: "all done".into(),
         output: Some(r#"{"answer":  42}"#.into()),
     }
+}
+
+/// The result of this turn, committed in epoch 1.
+pub fn result_place(turn: i32) -> Place {
+    Place { turn, boundary: Boundary::Result, epoch: 1 }
+}
+
+/// A person's rewind to this boundary. The run must be in this epoch.
+pub fn rewind_to(epoch: i64, to: Place) -> Rewind {
+    Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() }
+}
+
+/// The first entries of the space `s`, up to 99 entries and 1 MiB.
+pub fn all_records() -> RecordQuery {
+    RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 99, bytes: 1 << 20 }
 }
 
 pub fn json(text: &str) -> Box<RawValue> {

@@ -7,8 +7,8 @@ mod request;
 
 use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
 use dalsegno_store::{
-    AttemptState, CallFilter, Class, Commit, Lifecycle, Place, RecordBatch, Retention, Rewind, Rewound,
-    RunRecord, SNAPSHOT_DUE, Store, Then, verify,
+    AttemptState, CallFilter, Class, Commit, Lifecycle, Retention, Rewound, RunRecord, SNAPSHOT_DUE, Store,
+    Then, verify,
 };
 use futures::FutureExt as _;
 use futures::stream::{self, StreamExt as _};
@@ -60,14 +60,15 @@ async fn records_have_the_documented_outcome(cx: &TestContext) {
 /// How many cases run at the same time, each with its own run. A case mostly waits for the disk.
 const AT_ONCE: usize = 6;
 
-/// How often a case of twins is played until its requests arrive in the right order. These cases run one after the other:
+/// How often a concurrent case is played until its requests arrive in the right order. These cases run one after the other:
 /// each request that waits for a row lock holds a connection, and pgbouncer has few.
 const TRIES: usize = 25;
 
 async fn check_cases_of(call: Call, cx: &TestContext) {
-    let (twins, others): (Vec<_>, Vec<_>) = cases::of(call).partition(|it| it.delivery == Delivery::Twins);
+    let (concurrent, others): (Vec<_>, Vec<_>) =
+        cases::of(call).partition(|it| it.delivery == Delivery::Concurrent);
     let mut wrong = Vec::new();
-    for (cases, at_once) in [(twins, 1), (others, AT_ONCE)] {
+    for (cases, at_once) in [(concurrent, 1), (others, AT_ONCE)] {
         let played = stream::iter(cases).map(async |case| (outcome(&case, cx).await, case));
         let played: Vec<_> = played.buffered(at_once).collect().await;
         let others = played.into_iter().filter(|(found, case)| found != case.expected());
@@ -99,7 +100,7 @@ async fn play(case: &Case, cx: &TestContext) -> String {
     }
     let (worker, request) = prepare(case.call, cx, worker).await;
     let answer = match (case.delivery, case.epoch) {
-        (Delivery::Twins, epoch) => send_twice(cx, &worker, &request, epoch).await.join(" and "),
+        (Delivery::Concurrent, epoch) => send_twice(cx, &worker, &request, epoch).await.join(" and "),
         (delivery, epoch) => {
             if delivery == Delivery::Lost {
                 let lost = request.send(&*cx.store).await;
@@ -136,9 +137,8 @@ async fn step(step: Step, cx: &TestContext, worker: &Worker) {
     let run = cx.run_of(worker).await;
     match step {
         Step::Rewind => {
-            let to = Place { turn: turns(step) - 1, boundary: Boundary::Result, epoch: 1 };
-            let rewind =
-                Rewind { epoch: run.epoch, to, reason: "it went astray".into(), actor: "ada".into() };
+            let to = result_place(turns(step) - 1);
+            let rewind = rewind_to(run.epoch, to);
             let rewound = cx.rewind(run.id, &rewind).await.unwrap();
             assert_eq!(matches!(rewound, Rewound::Done(_)), run.lifecycle == Lifecycle::Live, "{rewound:?}");
         }
@@ -217,13 +217,7 @@ async fn prepare(call: Call, cx: &TestContext, worker: Worker) -> (Worker, Reque
             return (next, Request::Settle(settle));
         }
         Call::Finish => Request::Finish(worker.finish()),
-        Call::Records => Request::Records(RecordBatch {
-            run: worker.run,
-            capability: worker.capability,
-            batch_id: Uuid::new_v4(),
-            digest: random_digest(),
-            operations: vec![note()],
-        }),
+        Call::Records => Request::Records(worker.record_batch(vec![note()])),
     };
     (worker, request)
 }

@@ -2,10 +2,9 @@
 
 mod damaged;
 
-use dalsegno_protocol::Boundary;
 use dalsegno_store::proof::{Anchors, check_store};
 use dalsegno_store::verify::{self, Checkpoint};
-use dalsegno_store::{Commit, Dropped, Error, EventQuery, Place, Retention, Rewind, Rewound, RunId};
+use dalsegno_store::{Commit, Dropped, Error, EventQuery, Place, Retention, Rewound, RunId};
 
 use crate::context::*;
 use crate::engines::on_every_engine;
@@ -74,7 +73,7 @@ fn grown(turns: i32) -> String {
 }
 
 /// Asserts that nothing is damaged and that the audit reports everything that was dropped.
-async fn assert_whole(cx: &TestContext, worker: &Worker) {
+async fn assert_valid(cx: &TestContext, worker: &Worker) {
     let run = cx.run_of(worker).await;
     assert_eq!(verify::checkpoint(&*cx.store, &run).await.unwrap(), Checkpoint::Sound);
     let found = verify::survey(&*cx.store, &run).await.unwrap();
@@ -96,11 +95,6 @@ async fn problems(cx: &TestContext) -> Vec<String> {
     reported
 }
 
-fn back_to(epoch: i64, turn: i32, of_epoch: i64) -> Rewind {
-    let to = Place { turn, boundary: Boundary::Result, epoch: of_epoch };
-    Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() }
-}
-
 async fn the_last_boundaries_keep_their_payloads_and_the_others_their_headers(cx: &TestContext) {
     let worker = cx.worker().await;
     grow(cx, &worker, 1..=12).await;
@@ -108,7 +102,7 @@ async fn the_last_boundaries_keep_their_payloads_and_the_others_their_headers(cx
     keep_last(cx, worker.run, 5).await;
     assert_eq!(cx.keepers(RunId::nil()).await.unwrap(), [worker.run]);
     let held = cx.capacity(1).await.unwrap()[0].bytes;
-    assert_eq!(compact(cx, worker.run).await, 7, "exactly so many, once it is over");
+    assert_eq!(compact(cx, worker.run).await, 7, "exactly keepLast after the finish");
     let left = cx.capacity(1).await.unwrap()[0].bytes;
     assert!(left > 0 && left < held / 2, "{left} of {held} bytes");
 
@@ -116,7 +110,7 @@ async fn the_last_boundaries_keep_their_payloads_and_the_others_their_headers(cx
     let kept: Vec<_> = rows.iter().filter(|row| row.ops.is_some()).map(|row| row.turn).collect();
     assert_eq!((rows.len(), kept), (12, vec![8, 9, 10, 11, 12]));
     for turn in 7..=12 {
-        assert_eq!(state(cx, worker.run, Some(turn)).await, grown(turn), "the snapshot stands for turn 7");
+        assert_eq!(state(cx, worker.run, Some(turn)).await, grown(turn), "a snapshot replaces turn 7");
     }
     for turn in 1..=6 {
         let gone = cx.state(worker.run, Some(turn)).await;
@@ -136,7 +130,7 @@ async fn the_last_boundaries_keep_their_payloads_and_the_others_their_headers(cx
     let run = cx.run_of(&worker).await;
     assert_eq!(run.dropped_to.map(|place| place.turn), Some(7));
     assert_eq!(verify::survey(&*cx.store, &run).await.unwrap().dropped, 7);
-    assert_whole(cx, &worker).await;
+    assert_valid(cx, &worker).await;
 }
 
 async fn a_live_run_goes_on_while_it_is_compacted(cx: &TestContext) {
@@ -150,7 +144,7 @@ async fn a_live_run_goes_on_while_it_is_compacted(cx: &TestContext) {
         assert!(kept >= turn.min(5) && kept <= 14, "turn {turn}: {kept}");
         assert_eq!(state(cx, worker.run, None).await, grown(turn));
         if turn % 20 == 0 {
-            assert_whole(cx, &worker).await;
+            assert_valid(cx, &worker).await;
             worker = cx.next_worker(&worker).await;
         }
         if turn % 7 == 0 {
@@ -165,7 +159,7 @@ async fn a_run_that_keeps_everything_loses_nothing(cx: &TestContext) {
     assert!(cx.keepers(RunId::nil()).await.unwrap().is_empty());
     assert_eq!(cx.drop_old(worker.run, 500).await.unwrap(), Dropped::default());
     keep_last(cx, worker.run, 25).await;
-    assert_eq!(compact(cx, worker.run).await, 0, "up to nine more, while it lives");
+    assert_eq!(compact(cx, worker.run).await, 0, "a live run keeps up to nine more");
 }
 
 async fn a_step_drops_at_most_the_given_number_of_boundaries(cx: &TestContext) {
@@ -176,7 +170,7 @@ async fn a_step_drops_at_most_the_given_number_of_boundaries(cx: &TestContext) {
     let mut cuts = Vec::new();
     while let Some(cut) = step(cx, worker.run, 10).await {
         assert_eq!(state(cx, worker.run, None).await, grown(30), "after each step");
-        assert_whole(cx, &worker).await;
+        assert_valid(cx, &worker).await;
         cuts.push(cut);
     }
     cuts.dedup();
@@ -209,7 +203,10 @@ async fn undone_boundaries_count_among_the_bytes_of_a_step(cx: &TestContext) {
         cx.commit_large_turn(&worker, turn, 3 << 20).await;
     }
     let epoch = cx.run_of(&worker).await.epoch;
-    assert!(matches!(cx.rewind(worker.run, &back_to(epoch, 1, 1)).await.unwrap(), Rewound::Done(_)));
+    assert!(matches!(
+        cx.rewind(worker.run, &rewind_to(epoch, result_place(1))).await.unwrap(),
+        Rewound::Done(_)
+    ));
     let worker = cx.start_worker(&cx.run_of(&worker).await).await;
     for turn in 2..=6 {
         cx.commit_large_turn(&worker, turn, 3 << 20).await;
@@ -219,41 +216,44 @@ async fn undone_boundaries_count_among_the_bytes_of_a_step(cx: &TestContext) {
     assert_eq!(step(cx, worker.run, 500).await, Some(3), "five boundaries of 1.5 MiB");
     compact(cx, worker.run).await;
     assert_eq!(cx.run_of(&worker).await.dropped_to.unwrap().turn, 5);
-    assert_whole(cx, &worker).await;
+    assert_valid(cx, &worker).await;
 }
 
 async fn a_run_can_be_rewound_as_far_as_it_is_kept(cx: &TestContext) {
     let worker = compacted(cx, 20).await;
     let epoch = cx.run_of(&worker).await.epoch;
     for turn in [1, 14] {
-        let refused = cx.rewind(worker.run, &back_to(epoch, turn, 1)).await.unwrap();
+        let refused = cx.rewind(worker.run, &rewind_to(epoch, result_place(turn))).await.unwrap();
         let Rewound::Refused(run) = refused else { panic!("turn {turn}: {refused:?}") };
-        assert_eq!(run.dropped_to.unwrap().turn, 15, "and it says why");
+        assert_eq!(run.dropped_to.unwrap().turn, 15, "the record has the reason");
     }
-    let done = cx.rewind(worker.run, &back_to(epoch, 15, 1)).await.unwrap();
-    assert!(matches!(done, Rewound::Done(_)), "a snapshot stands for turn 15: {done:?}");
+    let done = cx.rewind(worker.run, &rewind_to(epoch, result_place(15))).await.unwrap();
+    assert!(matches!(done, Rewound::Done(_)), "a snapshot replaces turn 15: {done:?}");
     assert_eq!(state(cx, worker.run, None).await, grown(15));
     let worker = cx.start_worker(&cx.run_of(&worker).await).await;
     grow(cx, &worker, 16..=40).await;
     compact(cx, worker.run).await;
     assert_eq!(state(cx, worker.run, None).await, grown(40));
-    assert_whole(cx, &worker).await;
+    assert_valid(cx, &worker).await;
 }
 
 async fn undone_boundaries_are_dropped_with_the_others(cx: &TestContext) {
     let worker = cx.worker().await;
     grow(cx, &worker, 1..=30).await;
     let epoch = cx.run_of(&worker).await.epoch;
-    assert!(matches!(cx.rewind(worker.run, &back_to(epoch, 4, 1)).await.unwrap(), Rewound::Done(_)));
+    assert!(matches!(
+        cx.rewind(worker.run, &rewind_to(epoch, result_place(4))).await.unwrap(),
+        Rewound::Done(_)
+    ));
     let worker = cx.start_worker(&cx.run_of(&worker).await).await;
     grow(cx, &worker, 5..=20).await;
     keep_last(cx, worker.run, 5).await;
     compact(cx, worker.run).await;
-    assert_whole(cx, &worker).await;
+    assert_valid(cx, &worker).await;
     // Undone turns after the cut derive from turns before it, so their states are gone too.
     grow(cx, &worker, 21..=60).await;
     compact(cx, worker.run).await;
-    assert_whole(cx, &worker).await;
+    assert_valid(cx, &worker).await;
 }
 
 async fn patches_are_decoded_after_the_snapshot(cx: &TestContext) {
@@ -269,13 +269,9 @@ async fn patches_are_decoded_after_the_snapshot(cx: &TestContext) {
     keep_last(cx, worker.run, 5).await;
     compact(cx, worker.run).await;
     let rows = cx.boundaries(worker.run, 1, 30).await.unwrap();
-    assert_eq!(
-        rows.iter().filter(|row| row.ops.is_some()).count(),
-        5,
-        "also where dropped ones are asked for"
-    );
+    assert_eq!(rows.iter().filter(|row| row.ops.is_some()).count(), 5, "also in a range with dropped ones");
     assert!(state(cx, worker.run, Some(27)).await.contains(&format!("{filling}27")));
-    assert_whole(cx, &worker).await;
+    assert_valid(cx, &worker).await;
 }
 
 async fn two_operators_compact_a_run_at_the_same_time(cx: &TestContext) {
@@ -291,6 +287,6 @@ async fn two_operators_compact_a_run_at_the_same_time(cx: &TestContext) {
         tokio::join!(operator(), operator());
         compact(cx, worker.run).await;
         assert_eq!(state(cx, worker.run, None).await, grown(round * 25 + 25));
-        assert_whole(cx, &worker).await;
+        assert_valid(cx, &worker).await;
     }
 }

@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::{Boundary, CallOutcome, CompleteOutcome, Limits, PlannedCall, Policy, RawValue};
 use dalsegno_store::{
-    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Place, Rewind, RunId, Settle,
+    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Place, RunId, Settle,
 };
 
 use crate::context::*;
@@ -65,7 +65,7 @@ async fn a_turn_with_too_large_calls_accepts_small_results_and_the_next_turn_sta
     let large = Claim { arguments: Some(text(2 << 20)), ..worker.claim("d", Policy::Probe) };
     let answer = cx.claim(&large).await.unwrap();
     assert!(matches!(answer, Claimed::TooLarge), "{answer:?}");
-    assert!(matches!(cx.claim(&claim).await.unwrap(), Claimed::Go(_)), "what is there adds nothing");
+    assert!(matches!(cx.claim(&claim).await.unwrap(), Claimed::Go(_)), "a stored call adds nothing");
     let small = complete(cx, &worker, &claim, Limits::SMALL_RESULT_BYTES).await;
     assert!(matches!(small, Completed::Ok), "{small:?}");
     assert_eq!(cx.call_ids(worker.run, CallFilter::OpenTurn).await, ["a", "b", "c"]);
@@ -103,13 +103,13 @@ async fn calls_of_an_earlier_attempt_count_until_they_are_settled(cx: &TestConte
     cx.commit_turn(&worker, 1).await;
     let worker = cx.next_worker(&worker).await;
     let large = Claim { arguments: Some(text(3 << 20)), ..worker.claim("c", Policy::Probe) };
-    assert!(matches!(cx.claim(&large).await.unwrap(), Claimed::TooLarge), "in whichever turn");
+    assert!(matches!(cx.claim(&large).await.unwrap(), Claimed::TooLarge), "in any turn");
     for id in ["a", "b"] {
         let settle = Settle { result: Some(text(LARGE)), ..worker.settle(id) };
         let settled = cx.settle(&settle).await.unwrap();
         assert!(
             matches!(settled, Completed::Ok),
-            "a call of an earlier turn takes its place along: {settled:?}"
+            "a settled call of an earlier turn no longer counts: {settled:?}"
         );
     }
     assert_eq!(cx.sizes(worker.run).await.unwrap().calls, 0);
@@ -155,7 +155,7 @@ async fn the_count_matches_the_open_calls_after_every_change(cx: &TestContext) {
     let record = cx.run_of(&worker).await;
     let boundary = cx.boundaries(run, 1, 1).await.unwrap().pop().unwrap();
     let to = Place { turn: 1, boundary: Boundary::Result, epoch: boundary.epoch };
-    let rewind = Rewind { epoch: record.epoch, to, reason: "a test".into(), actor: "ada".into() };
+    let rewind = rewind_to(record.epoch, to);
     let record = done(cx.rewind(run, &rewind).await.unwrap());
     check().await;
     let worker = cx.start_worker(&record).await;
@@ -168,7 +168,7 @@ async fn the_count_matches_the_open_calls_after_every_change(cx: &TestContext) {
     assert!(cx.sizes(run).await.unwrap().calls < counted);
     cx.commit_turn(&worker, 2).await;
     check().await;
-    assert!(cx.sizes(run).await.unwrap().calls > 0, "calls of turn 3 have ended already");
+    assert!(cx.sizes(run).await.unwrap().calls > 0, "ended calls of turn 3 count");
     let calls = vec![planned("kept3", Policy::Probe), planned("kept4", Policy::Probe)];
     ok(cx.commit(&Commit { calls, ..worker.plan(3) }).await.unwrap());
     check().await;

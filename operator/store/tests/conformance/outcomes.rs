@@ -37,7 +37,7 @@ async fn a_call_completes_once(cx: &TestContext) {
     let failing = Complete { outcome: CompleteOutcome::Failed, result: None, ..worker.complete(&failed) };
     assert!(matches!(cx.complete(&failing).await.unwrap(), Completed::Ok));
     assert!(matches!(cx.complete(&failing).await.unwrap(), Completed::Duplicate));
-    assert_eq!(cx.run_of(&worker).await.calls.completed, 2, "a failed call's outcome is known, too");
+    assert_eq!(cx.run_of(&worker).await.calls.completed, 2, "a failed call has a known outcome");
     ok(cx.finish(&worker.finish()).await.unwrap());
     assert!(matches!(cx.complete(&complete).await.unwrap(), Completed::Duplicate), "also after the end");
 }
@@ -66,7 +66,7 @@ async fn a_call_completes_only_under_its_claim(cx: &TestContext) {
     assert!(matches!(answer, Completed::Fenced), "{answer:?}");
     let later = cx.next_worker(&worker).await;
     let answer = cx.complete(&later.complete(&claim)).await.unwrap();
-    assert!(matches!(answer, Completed::Conflict(_)), "a claim of an attempt that is over: {answer:?}");
+    assert!(matches!(answer, Completed::Conflict(_)), "a claim of an ended attempt: {answer:?}");
     assert_eq!(cx.run_of(&worker).await.calls.completed, 0);
 }
 
@@ -104,7 +104,7 @@ async fn calls_are_unsettled_from_the_end_of_their_attempt(cx: &TestContext) {
     }
     let done = cx.start_call(&worker, "e", Policy::RetrySameKey).await;
     cx.complete(&worker.complete(&done)).await.unwrap();
-    assert!(cx.run_of(&worker).await.calls.unsettled.is_empty(), "they are this attempt's");
+    assert!(cx.run_of(&worker).await.calls.unsettled.is_empty(), "they belong to the current attempt");
     assert!(cx.call_ids(worker.run, CallFilter::Unsettled).await.is_empty());
     let held = cx.end_attempt(worker.run, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
     let expected = [(Policy::Probe, 1), (Policy::Ask, 2), (Policy::ReadOnly, 1)].into();
@@ -147,6 +147,6 @@ async fn claiming_an_unsettled_call_unblocks_commits(cx: &TestContext) {
     assert_eq!(
         run.calls.unsettled,
         [(Policy::RetrySameKey, 1)].into(),
-        "unsettled again with its attempt's end"
+        "it is unsettled again after its attempt's end"
     );
 }

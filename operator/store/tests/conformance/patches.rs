@@ -75,7 +75,7 @@ fn expected(turn: i32) -> String {
 }
 
 async fn patches(cx: &TestContext) -> i64 {
-    let is_sqlite = cx.url.as_deref().unwrap().starts_with("sqlite:");
+    let is_sqlite = cx.is_sqlite();
     let codec = if is_sqlite { "substr(hex(ops), 1, 2)" } else { "encode(substr(ops, 1, 1), 'hex')" };
     let patch = if cx.sealed { "12" } else { "02" };
     count(cx, &format!("SELECT count(*) FROM boundaries WHERE {codec} = '{patch}'")).await
@@ -119,15 +119,15 @@ async fn a_stale_base_only_costs_bytes(cx: &TestContext) {
     client.turn(cx, 2).await;
     client.base = stale;
     client.turn(cx, 3).await;
-    let nobodys = Base { content_hash: [7; 32], state: Arc::new(text(1).into_bytes()) };
-    client.base = Some(nobodys.clone());
+    let unrelated = Base { content_hash: [7; 32], state: Arc::new(text(1).into_bytes()) };
+    client.base = Some(unrelated.clone());
     client.turn(cx, 4).await;
     for turn in 1..=4 {
         assert_eq!(client.state(cx, Some(turn)).await, expected(turn), "turn {turn}");
     }
-    let mut first = Client { base: Some(nobodys), ..Client::new(cx).await };
+    let mut first = Client { base: Some(unrelated), ..Client::new(cx).await };
     first.turn(cx, 1).await;
-    assert_eq!(first.state(cx, None).await, expected(1), "a first boundary has nothing before it");
+    assert_eq!(first.state(cx, None).await, expected(1), "a first boundary has no base");
     assert_eq!(cx.snapshot(first.worker.run).await.unwrap().lag, 0, "it is kept plain");
 }
 
@@ -136,7 +136,7 @@ async fn a_patch_is_judged_like_any_other_commit(cx: &TestContext) {
     client.turn(cx, 1).await;
     let commit = client.commit(2, Boundary::Result);
     let standing = ok(cx.commit(&commit).await.unwrap());
-    assert_eq!(cx.commit(&commit).await.unwrap(), duplicate(&standing), "its base is not the head now");
+    assert_eq!(cx.commit(&commit).await.unwrap(), duplicate(&standing), "its base is no longer the head");
     let other = client.commit(2, Boundary::Result);
     assert!(matches!(cx.commit(&other).await.unwrap(), Committed::Conflict { head: Some((2, _)) }));
     let late = client.commit(9, Boundary::Result);
@@ -175,7 +175,7 @@ async fn a_patch_is_stored_only_if_it_is_smaller(cx: &TestContext) {
         ..client.worker.result(PATCH_CHAIN + 1)
     };
     ok(cx.commit(&blank).await.unwrap());
-    assert_eq!(patches(cx).await, before, "a plain one is as small");
+    assert_eq!(patches(cx).await, before, "a plain value is as small");
     let sum = "SELECT CAST(sum(length(ops)) AS bigint) FROM boundaries WHERE turn";
     let (first, rest) =
         (count(cx, &format!("{sum} = 1")).await, count(cx, &format!("{sum} BETWEEN 2 AND 11")).await);
@@ -236,7 +236,7 @@ async fn a_scan_reports_a_damaged_patch_once(cx: &TestContext) {
     tamper(cx, &format!("UPDATE boundaries SET ops = ({patch_of_6}) WHERE turn = 7")).await;
     let found = verify::survey(&*cx.store, &run).await.unwrap();
     let damaged: Vec<_> = found.damage.iter().map(|damage| damage.place.unwrap().turn).collect();
-    assert_eq!((damaged, found.last_good.map(|place| place.turn)), (vec![7], Some(6)), "told of once");
+    assert_eq!((damaged, found.last_good.map(|place| place.turn)), (vec![7], Some(6)), "reported once");
     match verify::checkpoint(&*cx.store, &run).await.unwrap() {
         Checkpoint::Corrupt(corruption) => assert_eq!(corruption.last_good.unwrap().place.turn, 6),
         Checkpoint::Sound => panic!("the head's state cannot be rebuilt"),

@@ -77,7 +77,7 @@ async fn a_deleted_run_is_no_prior_run(cx: &TestContext) {
             assert_eq!(
                 (run.id, run.head, run.attempt.number),
                 (later.id, None, 1),
-                "with nothing of the old"
+                "it inherits nothing from the old run"
             );
             cx.mark_deleted(&later.object_uid).await.unwrap();
         }
@@ -142,7 +142,7 @@ async fn a_held_run_is_adopted_with_a_new_attempt(cx: &TestContext) {
     let run = cx.create(&namesake(&new, OnPrior::Adopt)).await;
     assert_eq!((run.epoch, run.attempt.number, run.attempt.state), (3, 2, AttemptState::Reserved));
     let end = run.past[0].end.clone().unwrap();
-    assert_eq!((end.cause.as_str(), end.class), ("Evicted", Class::Crash), "what was ended stays as it was");
+    assert_eq!((end.cause.as_str(), end.class), ("Evicted", Class::Crash), "the recorded end stays");
     assert_eq!(run.counters.recovery_attempts, 1);
 }
 
@@ -154,7 +154,7 @@ async fn a_finished_run_is_adopted_and_stays_finished(cx: &TestContext) {
     let later = namesake(&new, OnPrior::Adopt);
     let run = cx.create(&later).await;
     assert_eq!((run.id, &run.object_uid, run.lifecycle), (new.id, &later.object_uid, Lifecycle::Finished));
-    assert_eq!((run.epoch, run.attempt.number), (2, 1), "fenced, and no further attempt");
+    assert_eq!((run.epoch, run.attempt.number), (2, 1), "fenced, without a new attempt");
     assert_eq!(run.finish.unwrap().reason, "GoalReached");
 }
 
@@ -199,7 +199,7 @@ async fn an_ignored_run_is_abandoned_and_a_new_one_begins(cx: &TestContext) {
     assert_eq!(without_times(cx.create(&stranger).await), without_times(run));
     let ids: Vec<_> =
         cx.find(&new.namespace, &new.name).await.unwrap().into_iter().map(|run| run.id).collect();
-    assert_eq!(ids, [stranger.id, new.id], "people find both, the newest first");
+    assert_eq!(ids, [stranger.id, new.id], "both are found, newest first");
     let third = namesake(&new, OnPrior::Hold);
-    assert_eq!(prior(cx, &third).await.id, stranger.id, "an abandoned run stands in nobody's way");
+    assert_eq!(prior(cx, &third).await.id, stranger.id, "an abandoned run is no prior run");
 }

@@ -1,8 +1,7 @@
 //! Refused keys: a tool refuses a call's key. The refusal is recorded, blocks every boundary, and a person settles it.
 
 use dalsegno_protocol::{CallState, CompleteOutcome, Policy};
-use dalsegno_store::{CallFilter, Claimed, Class, Committed, Complete, Completed, RecordBatch, Written};
-use uuid::Uuid;
+use dalsegno_store::{CallFilter, Claimed, Class, Committed, Complete, Completed, Written};
 
 use crate::context::*;
 use crate::engines::on_every_engine;
@@ -40,7 +39,7 @@ async fn a_refused_key_is_recorded_in_the_call_and_in_the_audit(cx: &TestContext
     assert!(last.detail.contains("pay") && !last.detail.contains("key-of-pay"), "{}", last.detail);
     cx.assert_audit_is_valid(worker.run).await;
     assert!(matches!(cx.complete(&refused).await.unwrap(), Completed::Duplicate));
-    assert_eq!(without_times(cx.run_of(&worker).await), without_times(run), "and its retry changes nothing");
+    assert_eq!(without_times(cx.run_of(&worker).await), without_times(run), "its retry changes nothing");
     assert!(matches!(
         cx.claim(&worker.claim("pay", Policy::RetrySameKey)).await.unwrap(),
         Claimed::Uncertain(_)
@@ -53,10 +52,7 @@ async fn nothing_is_committed_until_a_person_settles_the_call(cx: &TestContext) 
         cx.complete(&refused(cx, &worker, policy).await).await.unwrap();
         assert_eq!(cx.commit(&worker.result(1)).await.unwrap(), Committed::UnsettledCalls);
         assert_eq!(cx.finish(&worker.finish()).await.unwrap(), Committed::UnsettledCalls);
-        let (run, capability) = (worker.run, worker.capability);
-        let operations = Vec::new();
-        let batch =
-            RecordBatch { run, capability, batch_id: Uuid::new_v4(), digest: random_digest(), operations };
+        let batch = worker.record_batch(Vec::new());
         assert!(matches!(cx.write_records(&batch).await.unwrap(), Written::UnsettledCalls));
         assert!(matches!(cx.settle(&person_settles(worker.run, "pay")).await.unwrap(), Completed::Ok));
         assert_eq!(keys_refused(cx, &worker).await, 0);

@@ -27,7 +27,7 @@ async fn a_fresh_budget_resets_the_counters_and_keeps_the_totals(cx: &TestContex
     };
     assert_eq!(after.counters, expected);
     assert_eq!((after.observed_reset_generation, after.reset_attempt), (4, 2));
-    assert_eq!((after.epoch, after.attempt.number), (run.epoch, 3), "a budget moves nothing else");
+    assert_eq!((after.epoch, after.attempt.number), (run.epoch, 3), "nothing else changes");
 }
 
 async fn a_budget_is_granted_once(cx: &TestContext) {
@@ -36,7 +36,7 @@ async fn a_budget_is_granted_once(cx: &TestContext) {
     cx.reset_budget(run.id, 0, 1).await.unwrap();
     let run = cx.end_and_reserve(&cx.start_worker(&run).await, Class::Crash).await;
     let again = cx.reset_budget(run.id, 0, 1).await.unwrap();
-    assert_eq!(without_times(again), without_times(run), "the second call finds another generation there");
+    assert_eq!(without_times(again), without_times(run), "the second call finds a newer generation");
 }
 
 async fn a_lower_generation_grants_nothing(cx: &TestContext) {

@@ -2,10 +2,9 @@
 
 use dalsegno_protocol::{Payload, Policy, RecordOp};
 use dalsegno_store::{
-    CallFilter, Claim, Commit, Dropped, Error, EventQuery, Lifecycle, NewRun, OnPrior, RecordBatch,
-    RecordQuery, Retention, RunId, verify,
+    CallFilter, Claim, Commit, Dropped, Error, EventQuery, Lifecycle, NewRun, OnPrior, Retention, RunId,
+    verify,
 };
-use uuid::Uuid;
 
 use crate::context::*;
 use crate::engines::{on_every_engine, on_every_persistent_engine, tamper};
@@ -35,13 +34,7 @@ async fn written(cx: &TestContext, days: i32) -> Worker {
     cx.complete(&worker.complete(&claim)).await.unwrap();
     let note =
         |key: &str| RecordOp::Put { space: "s".into(), key: key.into(), value: Payload::Json(json("1")) };
-    let batch = RecordBatch {
-        run: worker.run,
-        capability: worker.capability,
-        batch_id: Uuid::new_v4(),
-        digest: random_digest(),
-        operations: vec![note("a"), note("b")],
-    };
+    let batch = worker.record_batch(vec![note("a"), note("b")]);
     cx.write_records(&batch).await.unwrap();
     keep(cx, worker.run, days).await;
     worker
@@ -62,7 +55,7 @@ async fn over(cx: &TestContext, days: i32) -> Worker {
 async fn payloads(cx: &TestContext, run: RunId) -> (usize, usize, usize) {
     let boundaries = cx.boundaries(run, 1, 9).await.unwrap();
     let calls = cx.calls(run, CallFilter::All).await.unwrap();
-    let query = RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 9, bytes: 999 };
+    let query = all_records();
     let records = cx.read_records(run, &query).await.unwrap().records;
     (
         boundaries.iter().filter(|row| row.ops.is_some() && !row.events.is_empty()).count(),
@@ -99,14 +92,14 @@ async fn the_workers_payloads_are_dropped_and_the_rest_stays(cx: &TestContext) {
     assert_eq!(cx.drop_expired(500).await.unwrap(), dropped);
     assert_eq!(cx.drop_expired(500).await.unwrap(), Dropped::default(), "once");
     assert_eq!(payloads(cx, worker.run).await, (0, 0, 0));
-    assert_eq!(payloads(cx, other.run).await, (3, 1, 2), "another run's stay");
+    assert_eq!(payloads(cx, other.run).await, (3, 1, 2), "another run's payloads stay");
 
     assert_eq!(without_times(cx.run_of(&worker).await), without_times(before));
     let state = cx.state(worker.run, None).await;
-    assert!(matches!(state, Err(Error::Gone { .. })), "nothing goes on from it: {state:?}");
+    assert!(matches!(state, Err(Error::Gone { .. })), "it cannot be resumed: {state:?}");
     let events = cx.events(worker.run, EventQuery { from: 1, limit: 9, bytes: 999 }).await.unwrap();
     assert!(events.events.is_empty() && events.over);
-    assert_eq!(cx.boundaries(worker.run, 1, 9).await.unwrap().len(), 3, "their headers");
+    assert_eq!(cx.boundaries(worker.run, 1, 9).await.unwrap().len(), 3, "the headers stay");
     let found = verify::survey(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
     assert_eq!((found.last_good, found.dropped, found.damage), (None, 3, Vec::new()));
     let audit = cx.audit(worker.run).await.unwrap();
@@ -157,7 +150,7 @@ async fn a_later_audit_row_does_not_extend_the_retention_of_a_closed_run(cx: &Te
     let ignoring = NewRun { name: run.name, on_prior: OnPrior::Ignore, ..new_run() };
     cx.create(&ignoring).await;
     assert_eq!(cx.run_of(&abandoned).await.lifecycle, Lifecycle::Abandoned);
-    assert_eq!(cx.drop_expired(500).await.unwrap(), Dropped::default(), "a day is not over");
+    assert_eq!(cx.drop_expired(500).await.unwrap(), Dropped::default(), "less than a day has passed");
 
     assert_eq!(tamper(cx, "UPDATE runs SET over_at = over_at - 86400000").await, 3, "a day later");
     let tenant = new_run().tenant;

@@ -1,9 +1,6 @@
 //! Revisions (pod templates), and finding runs by name.
 
-use dalsegno_protocol::Boundary;
-use dalsegno_store::{
-    CANDIDATES, Class, OnPrior, Place, PodRecord, Recorded, Rewind, Rewound, RunRecord, Then,
-};
+use dalsegno_store::{CANDIDATES, Class, OnPrior, PodRecord, Recorded, Rewound, RunRecord, Then};
 use futures::future::join_all;
 
 use crate::context::*;
@@ -76,9 +73,9 @@ async fn a_template_is_stored_only_for_a_reserved_attempt(cx: &TestContext) {
 }
 
 async fn a_template_is_kept_while_a_live_run_has_an_attempt_of_it(cx: &TestContext) {
-    let all = ["both", "one", "nobody"];
+    let all = ["both", "one", "unused"];
     let (one, other) = (cx.run().await, cx.run().await);
-    for (run, template) in [(&one, "nobody"), (&one, "both"), (&other, "both")] {
+    for (run, template) in [(&one, "unused"), (&one, "both"), (&other, "both")] {
         recorded(put(cx, run, template).await);
     }
     let worker = made_of(cx, &one, "both").await;
@@ -86,22 +83,23 @@ async fn a_template_is_kept_while_a_live_run_has_an_attempt_of_it(cx: &TestConte
     for turn in 1..=2 {
         cx.commit_turn(&worker, turn).await;
     }
-    assert_eq!(left(cx, &all).await, ["both"], "no pod can be made of the other any more");
+    assert_eq!(left(cx, &all).await, ["both"], "no pod can use the other template any more");
     let next = cx.end_and_reserve(&worker, Class::Crash).await;
     recorded(put(cx, &next, "one").await);
     let worker = made_of(cx, &next, "one").await;
     cx.commit_turn(&worker, 3).await;
     cx.mark_deleted(&other.object_uid).await.unwrap();
-    assert_eq!(left(cx, &all).await, ["both", "one"], "it may go back to a turn of its first attempt");
-    let (epoch, to) =
-        (cx.run_of(&worker).await.epoch, Place { turn: 2, boundary: Boundary::Result, epoch: 1 });
-    let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
-    let Rewound::Done(back) = cx.rewind(one.id, &rewind).await.unwrap() else { panic!("no way back") };
+    assert_eq!(left(cx, &all).await, ["both", "one"], "a rewind may need the first attempt's template");
+    let (epoch, to) = (cx.run_of(&worker).await.epoch, result_place(2));
+    let rewind = rewind_to(epoch, to);
+    let Rewound::Done(back) = cx.rewind(one.id, &rewind).await.unwrap() else {
+        panic!("the rewind was refused")
+    };
     let head = back.head.unwrap().revision.unwrap();
     assert_eq!(left(cx, &[&head]).await, ["both"]);
     let worker = cx.start_worker(&cx.run_of(&worker).await).await;
     ok(cx.finish(&worker.finish()).await.unwrap());
-    assert!(left(cx, &all).await.is_empty(), "a run that is over resumes from nothing");
+    assert!(left(cx, &all).await.is_empty(), "a closed run never resumes");
 }
 
 async fn a_candidate_template_is_kept_while_its_attempt_is_reserved(cx: &TestContext) {
@@ -118,7 +116,7 @@ async fn a_candidate_template_is_kept_while_its_attempt_is_reserved(cx: &TestCon
     recorded(put(cx, &next, "second").await);
     assert_eq!(left(cx, &all).await, all);
     cx.end_attempt(run.id, &ending(2, Class::Neutral), &Then::Reserve).await.unwrap();
-    assert_eq!(left(cx, &all).await, ["first"], "no pod of that attempt counts any more");
+    assert_eq!(left(cx, &all).await, ["first"], "that attempt can have no pod any more");
 }
 
 async fn a_reserved_attempt_keeps_its_latest_templates(cx: &TestContext) {
@@ -183,7 +181,7 @@ async fn runs_are_found_by_their_name(cx: &TestContext) {
     cx.run().await;
     let found = cx.find(&first.namespace, &first.name).await.unwrap();
     let ids: Vec<_> = found.iter().map(|run| run.id).collect();
-    assert_eq!(ids, [second.id, first.id], "the newest first, deleted ones too");
+    assert_eq!(ids, [second.id, first.id], "newest first, including deleted runs");
     assert_eq!(without_times(found[0].clone()), without_times(cx.run_by_uid(&second.object_uid).await));
     assert!(cx.find("elsewhere", &first.name).await.unwrap().is_empty());
     assert!(cx.find(&first.namespace, "nobody").await.unwrap().is_empty());

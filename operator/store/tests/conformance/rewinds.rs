@@ -34,7 +34,7 @@ async fn run_of(cx: &TestContext, turns: i32) -> (Worker, RunRecord) {
 }
 
 fn back(run: &RunRecord, turn: i32) -> Rewind {
-    let to = Place { turn, boundary: Boundary::Result, epoch: 1 };
+    let to = result_place(turn);
     Rewind { epoch: run.epoch, to, reason: "turn 3 is damaged".into(), actor: "ada".into() }
 }
 

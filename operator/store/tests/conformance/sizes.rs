@@ -1,7 +1,7 @@
 //! The limit on the size of a state, and that a small state is never refused.
 
-use dalsegno_protocol::{Boundary, Channel, ChannelOps, Limits};
-use dalsegno_store::{Commit, Committed, Place, Rewind, SNAPSHOT_DUE, size};
+use dalsegno_protocol::{Channel, ChannelOps, Limits};
+use dalsegno_store::{Commit, Committed, SNAPSHOT_DUE, size};
 use uuid::Uuid;
 
 use crate::context::*;
@@ -53,14 +53,18 @@ async fn a_growing_state_is_refused_at_the_limit_until_it_is_truncated(cx: &Test
     for _ in 0..2 {
         assert_eq!(cx.commit(&more).await.unwrap(), Committed::TooLarge, "however often it comes");
     }
-    assert_eq!(items(cx, &worker).await, 1_000_000, "and it is there");
+    assert_eq!(items(cx, &worker).await, 1_000_000, "the state is unchanged");
     let cut = format!(r#"{{"truncate":{{"log":10}},"append":{{"log":[{}]}}}}"#, values(100_000));
     ok(cx.commit(&ops(&worker, 3, cut)).await.unwrap());
     assert_eq!(items(cx, &worker).await, 100_010);
     let counted = 64 + 3 + 100_010 * 65;
-    assert_eq!(cx.sizes(worker.run).await.unwrap().state, Some(counted), "as it was counted");
+    assert_eq!(cx.sizes(worker.run).await.unwrap().state, Some(counted), "the exact count");
     ok(cx.commit(&append(&worker, 4, 1)).await.unwrap());
-    assert_eq!(cx.sizes(worker.run).await.unwrap().state, Some(counted + 64 + 3 + 65), "and added to");
+    assert_eq!(
+        cx.sizes(worker.run).await.unwrap().state,
+        Some(counted + 64 + 3 + 65),
+        "the count plus the growth"
+    );
 }
 
 async fn the_bytes_that_a_lookup_may_read_are_counted(cx: &TestContext) {
@@ -80,7 +84,7 @@ async fn the_bytes_that_a_lookup_may_read_are_counted(cx: &TestContext) {
         ok(cx.commit(&worker.result(SNAPSHOT_DUE * 2 + turn)).await.unwrap());
     }
     let small = cx.sizes(worker.run).await.unwrap().tail;
-    assert!(small < large, "no lookup reads that any more");
+    assert!(small < large, "no lookup reads the large boundary any more");
 
     // No lookup reads boundaries that a rewind has undone; those before the rewind's target are read again.
     let events = vec![json(&format!("\"{text}\""))];
@@ -88,8 +92,8 @@ async fn the_bytes_that_a_lookup_may_read_are_counted(cx: &TestContext) {
     assert!(cx.sizes(worker.run).await.unwrap().tail > small + 32_000);
     let back = async |turn| {
         let epoch = cx.run_of(&worker).await.epoch;
-        let to = Place { turn, boundary: Boundary::Result, epoch: 1 };
-        let rewind = Rewind { epoch, to, reason: "a test".into(), actor: "ada".into() };
+        let to = result_place(turn);
+        let rewind = rewind_to(epoch, to);
         done(cx.rewind(worker.run, &rewind).await.unwrap());
         cx.sizes(worker.run).await.unwrap().tail
     };
@@ -122,8 +126,8 @@ async fn a_rewind_restores_the_counted_size_of_its_target(cx: &TestContext) {
     cx.commit_turn(&worker, 3).await;
     let back = async |turn| {
         let run = cx.run_of(&worker).await;
-        let to = Place { turn, boundary: Boundary::Result, epoch: 1 };
-        let rewind = Rewind { epoch: run.epoch, to, reason: "a test".into(), actor: "ada".into() };
+        let to = result_place(turn);
+        let rewind = rewind_to(run.epoch, to);
         let run = done(cx.rewind(run.id, &rewind).await.unwrap());
         assert_eq!(cx.sizes(run.id).await.unwrap().state, None);
         cx.start_worker(&run).await
@@ -145,7 +149,7 @@ async fn a_state_without_a_count_is_counted_at_the_next_growth(cx: &TestContext)
     assert_eq!(tamper(cx, unknown).await, 1);
     assert_eq!(cx.sizes(worker.run).await.unwrap().state, None);
     ok(cx.commit(&ops(&worker, 2, r#"{"truncate":{"log":2}}"#.into())).await.unwrap());
-    assert_eq!(cx.sizes(worker.run).await.unwrap().state, None, "what adds nothing needs no count");
+    assert_eq!(cx.sizes(worker.run).await.unwrap().state, None, "operations that add nothing need no count");
     ok(cx.commit(&append(&worker, 3, 1)).await.unwrap());
     assert_eq!(cx.sizes(worker.run).await.unwrap().state, Some(64 + 3 + 3 * 65));
 }
@@ -160,7 +164,11 @@ async fn too_large_comes_after_every_other_answer(cx: &TestContext) {
     let gap = Commit { size: over, ..worker.result(3) };
     assert!(matches!(cx.commit(&gap).await.unwrap(), Committed::Conflict { .. }));
     let next = Commit { size: over, ..worker.result(2) };
-    assert_eq!(cx.commit(&next).await.unwrap(), Committed::TooLarge, "a full state counts what it says");
+    assert_eq!(
+        cx.commit(&next).await.unwrap(),
+        Committed::TooLarge,
+        "a full state is counted by its own size"
+    );
     ok(cx.commit(&Commit { size: over - 1, ..worker.result(2) }).await.unwrap());
     cx.next_worker(&worker).await;
     let late = Commit { size: over, ..worker.result(3) };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dalsegno_protocol::Boundary;
-use dalsegno_store::{Commit, Error, Place, Rewind, Rewound, SNAPSHOT_DUE, Snapshotted};
+use dalsegno_store::{Commit, Error, Rewound, SNAPSHOT_DUE, Snapshotted};
 use futures::future::join_all;
 
 use crate::context::*;
@@ -121,11 +121,12 @@ async fn concurrent_snapshotters_make_one_snapshot(cx: &TestContext) {
     let worker = cx.worker().await;
     for round in 0..5 {
         grow(cx, &worker, round * 10 + 1..=round * 10 + 10).await;
-        let twins = (0..4).map(|_| {
+        let snapshotters = (0..4).map(|_| {
             let (store, run) = (Arc::clone(&cx.store), worker.run);
             tokio::spawn(async move { store.snapshot(run).await.unwrap() })
         });
-        let made = join_all(twins).await.into_iter().filter(|twin| twin.as_ref().unwrap().made).count();
+        let made =
+            join_all(snapshotters).await.into_iter().filter(|done| done.as_ref().unwrap().made).count();
         assert!(made >= 1, "round {round}");
         assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: false, turn: round * 10 + 10, lag: 0 });
     }
@@ -149,19 +150,20 @@ async fn a_run_without_a_boundary_gets_no_snapshot(cx: &TestContext) {
 async fn a_snapshot_of_an_undone_branch_is_not_used_on_the_new_one(cx: &TestContext) {
     let worker = snapshotted(cx).await;
     let before = cx.run_of(&worker).await;
-    let to = Place { turn: 12, boundary: Boundary::Result, epoch: 1 };
-    let rewind = Rewind { epoch: before.epoch, to, reason: "it went astray".into(), actor: "ada".into() };
+    let to = result_place(12);
+    let rewind = rewind_to(before.epoch, to);
     assert!(matches!(cx.rewind(worker.run, &rewind).await.unwrap(), Rewound::Done(_)));
     let worker = cx.start_worker(&cx.run_of(&worker).await).await;
-    assert_eq!(state(cx, &worker, None).await, grown(12), "the snapshot of turn 10 is of both branches");
-    let anew = |turns| grown(12).replace("]}}", &format!("{}]}}}}", r#",{"json":"anew"}"#.repeat(turns)));
+    assert_eq!(state(cx, &worker, None).await, grown(12), "the snapshot of turn 10 belongs to both branches");
+    let rewritten =
+        |turns| grown(12).replace("]}}", &format!("{}]}}}}", r#",{"json":"rewritten"}"#.repeat(turns)));
     for turn in 13..=24 {
-        change(cx, &worker, turn, r#"{"append":{"log":[{"json":"anew"}]}}"#).await;
-        assert_eq!(state(cx, &worker, None).await, anew(turn as usize - 12), "turn {turn}");
+        change(cx, &worker, turn, r#"{"append":{"log":[{"json":"rewritten"}]}}"#).await;
+        assert_eq!(state(cx, &worker, None).await, rewritten(turn as usize - 12), "turn {turn}");
     }
     assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: true, turn: 24, lag: 0 });
     for turn in 13..=24 {
-        assert_eq!(state(cx, &worker, Some(turn)).await, anew(turn as usize - 12), "turn {turn}");
+        assert_eq!(state(cx, &worker, Some(turn)).await, rewritten(turn as usize - 12), "turn {turn}");
     }
     cx.assert_linked(&worker).await;
 }
@@ -192,7 +194,7 @@ async fn a_lookup_at_turn_1000_costs_the_same_as_at_turn_10(cx: &TestContext) {
     assert_eq!(tamper(cx, "DELETE FROM boundaries WHERE turn < 1000").await, 999, "a lookup reads one row");
     assert!(state(cx, &worker, None).await.ends_with(r#"{"json":1000}]}}"#));
     let chunks = count(cx, "SELECT count(*) FROM chunks").await;
-    assert_eq!(chunks, 100, "one for each snapshot of so small a state");
+    assert_eq!(chunks, 100, "one chunk per snapshot of a small state");
 }
 
 async fn a_damaged_snapshot_is_not_used(cx: &TestContext) {
@@ -212,7 +214,7 @@ async fn a_damaged_snapshot_is_not_used(cx: &TestContext) {
 
 /// The content hashes of the worker's run as a list in the database's SQL.
 async fn hashes_of(cx: &TestContext, worker: &Worker) -> String {
-    let sqlite = cx.url.as_deref().unwrap().starts_with("sqlite:");
+    let sqlite = cx.is_sqlite();
     let rows = cx.boundaries(worker.run, 1, i32::MAX).await.unwrap();
     let hashes = rows.iter().map(|row| {
         let digits: String = row.content_hash.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -224,10 +226,13 @@ async fn hashes_of(cx: &TestContext, worker: &Worker) -> String {
 async fn a_missing_chunk_is_detected(cx: &TestContext) {
     let worker = snapshotted(cx).await;
     assert!(tamper(cx, "DELETE FROM chunks").await > 0);
-    assert_eq!(state(cx, &worker, None).await, grown(25), "the boundaries are all there");
+    assert_eq!(state(cx, &worker, None).await, grown(25), "all boundaries are intact");
     assert_eq!(state(cx, &worker, Some(10)).await, grown(10));
     tamper(cx, "UPDATE boundaries SET ops = NULL WHERE turn = 3").await;
-    assert!(matches!(cx.state(worker.run, None).await, Err(Error::Corrupt { .. })), "neither is whole");
+    assert!(
+        matches!(cx.state(worker.run, None).await, Err(Error::Corrupt { .. })),
+        "snapshots and boundaries are both damaged"
+    );
 }
 
 async fn a_damaged_chunk_is_detected_and_repaired_by_the_next_snapshot(cx: &TestContext) {

@@ -74,7 +74,7 @@ async fn channels_are_folded_from_the_last_full_state(cx: &TestContext) {
 async fn a_boundary_without_operations_keeps_the_state(cx: &TestContext) {
     let worker = cx.worker().await;
     ok(cx.commit(&Commit { ops: None, full: false, ..worker.plan(1) }).await.unwrap());
-    assert_eq!(state(cx, &worker, None).await.as_deref(), Some("{}"), "committed, and empty");
+    assert_eq!(state(cx, &worker, None).await.as_deref(), Some("{}"), "committed and empty");
     cx.commit_turn(&worker, 1).await;
     ok(cx.commit(&Commit { ops: None, full: false, ..worker.result(2) }).await.unwrap());
     let expected = r#"{"state":{"value":{"json":{"turn":1}}}}"#;
@@ -140,7 +140,7 @@ async fn an_operation_on_another_kind_of_channel_replaces_it(cx: &TestContext) {
     let strange = r#"{"truncate":{"none":3},"append":{"note":[{"json":2}]}}"#;
     ok(cx.commit(&ops(&worker, 2, Boundary::Result, strange)).await.unwrap());
     assert_eq!(state(cx, &worker, None).await.as_deref(), Some(r#"{"note":{"list":[{"json":2}]}}"#));
-    assert!(state(cx, &worker, Some(1)).await.is_some(), "the turn before is whole");
+    assert!(state(cx, &worker, Some(1)).await.is_some(), "the turn before is intact");
 }
 
 async fn boundaries_are_read_back_as_committed(cx: &TestContext) {
@@ -155,7 +155,7 @@ async fn boundaries_are_read_back_as_committed(cx: &TestContext) {
     let row = cx.boundaries(worker.run, 1, 1).await.unwrap().remove(0);
     assert_eq!((row.turn, row.boundary, row.epoch, row.attempt), (1, Boundary::Plan, 1, 1));
     assert_eq!((row.position, row.commit_id), (2, commit.commit_id));
-    assert_eq!(row.digest == commit.digest, !cx.sealed, "a plain digest would tell what a short body is");
+    assert_eq!(row.digest == commit.digest, !cx.sealed, "a plain digest would reveal a short body");
     assert_eq!((row.ops, row.full), (commit.ops.map(|ops| String::from_utf8(ops).unwrap()), true));
     let events: Vec<_> = row.events.iter().map(|event| event.get()).collect();
     assert_eq!(events, ["1", r#"{"a":  2}"#]);

@@ -4,13 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::Arc;
 
-use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
+use dalsegno_protocol::{Payload, Policy, RecordOp};
 use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{
-    Acknowledged, Class, Commit, Committed, Completed, Place, RecordBatch, Rewind, Rewound, RunRecord, Store,
-    Written,
-};
-use uuid::Uuid;
+use dalsegno_store::{Acknowledged, Class, Commit, Committed, Completed, Rewound, RunRecord, Store, Written};
 
 use crate::context::*;
 use crate::retrying_worker::hash;
@@ -80,11 +76,10 @@ pub async fn write_one_of_each(folder: &Path) {
     print_line("ack claim");
     assert!(matches!(cx.complete(&worker.complete(&claim)).await.unwrap(), Completed::Ok));
     print_line("ack complete");
-    let Worker { run, capability, .. } = worker;
+    let run = worker.run;
     let value = Payload::Json(json("1"));
     let operations = vec![RecordOp::Put { space: "s".into(), key: "k".into(), value }];
-    let batch =
-        RecordBatch { run, capability, batch_id: Uuid::new_v4(), digest: random_digest(), operations };
+    let batch = worker.record_batch(operations);
     assert_eq!(cx.write_records(&batch).await.unwrap(), Written::Ok);
     print_line("ack write_records");
     cx.commit_turn(&worker, 1).await;
@@ -98,8 +93,8 @@ pub async fn write_one_of_each(folder: &Path) {
     print_line("ack settle");
     cx.commit_turn(&worker, 2).await;
     print_line("ack commit");
-    let to = Place { turn: 1, boundary: Boundary::Result, epoch: 1 };
-    let rewind = Rewind { epoch: 2, to, reason: "it went astray".into(), actor: "ada".into() };
+    let to = result_place(1);
+    let rewind = rewind_to(2, to);
     assert!(matches!(cx.rewind(run, &rewind).await.unwrap(), Rewound::Done(_)));
     print_line("ack rewind");
     let worker = begin(cx.run_of(&worker).await).await;

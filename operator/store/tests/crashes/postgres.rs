@@ -137,10 +137,7 @@ async fn cut_and_stalled_connections_keep_each_turn_once() {
     assert_all_acknowledged(&*setup.store, &workers, &acknowledged).await;
     let met = met.lock().unwrap().clone();
     assert!(FAULTS.iter().all(|fault| met[fault] >= 10), "{met:?}");
-    assert!(
-        unanswered.duplicates >= 20,
-        "most requests are commits, and of these some were cut after: {unanswered:?}"
-    );
+    assert!(unanswered.duplicates >= 20, "some commits were cut after their execution: {unanswered:?}");
     assert!(unanswered.abandoned >= 20, "some stalls are longer than a worker waits: {unanswered:?}");
 }
 

@@ -70,7 +70,7 @@ pub async fn turns(store: &dyn Store, worker: &Worker, last: i32, pace: Pace) ->
 /// The content hash that a worker got for its turn.
 pub fn hash(standing: &Standing, turn: i32) -> String {
     let head = standing.head.as_ref().expect("a head");
-    assert_eq!(head.turn, turn, "the answer to a turn tells of another one");
+    assert_eq!(head.turn, turn, "the answer is for another turn");
     head.content_hash.clone()
 }
 
@@ -79,6 +79,6 @@ pub async fn assert_acknowledged(store: &dyn Store, worker: &Worker, acknowledge
     let rows = store.boundaries(worker.run, 1, i32::MAX).await.unwrap();
     let there: Vec<String> =
         rows.iter().map(|row| dalsegno_store::header::render(&row.content_hash)).collect();
-    assert_eq!(there, acknowledged, "what is there is what was acknowledged");
+    assert_eq!(there, acknowledged, "exactly the acknowledged turns are stored");
     assert!(rows.iter().zip(1..).all(|(row, turn)| row.turn == turn), "the turns have no gap");
 }

@@ -1,9 +1,8 @@
 //! The cost of a lookup: the same late in a run as at its beginning.
 
 use dalsegno_protocol::{Payload, RecordOp};
-use dalsegno_store::{Commit, RecordBatch, RecordQuery, Written};
+use dalsegno_store::{Commit, RecordQuery, Written};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
-use uuid::Uuid;
 
 use crate::context::*;
 use crate::pg::Server;
@@ -103,14 +102,8 @@ async fn a_put_to_a_key_with_many_versions_reads_few_rows() {
 }
 
 async fn write(cx: &TestContext, worker: &Worker, operation: RecordOp) {
-    let Worker { run, capability, .. } = *worker;
-    let batch = RecordBatch {
-        run,
-        capability,
-        batch_id: Uuid::new_v4(),
-        digest: random_digest(),
-        operations: vec![operation],
-    };
+    let Worker { run: _, capability: _, .. } = *worker;
+    let batch = worker.record_batch(vec![operation]);
     assert_eq!(cx.write_records(&batch).await.unwrap(), Written::Ok);
 }
 

@@ -64,7 +64,7 @@ async fn gateway_heartbeats_restart_if_the_servers_clock_goes_back() {
     assert!(run.beat.since <= run.now && run.beat.last <= run.now && run.beat.gap_from <= run.beat.since);
     sleep_ms(300).await;
     cx.beat().await.unwrap();
-    assert_eq!(expired().await, 1, "and runs on from there");
+    assert_eq!(expired().await, 1, "the clock continues from there");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -105,7 +105,7 @@ async fn an_abandoned_call_does_not_affect_the_next() {
     let commit = worker.result(1);
     let given_up = tokio::time::timeout(std::time::Duration::from_millis(200), cx.commit(&commit)).await;
     assert!(given_up.is_err());
-    assert_eq!(cx.run_of(&worker).await.head, None, "a read waits for no lock");
+    assert_eq!(cx.run_of(&worker).await.head, None, "a read does not wait for a lock");
     transaction.rollback().await.unwrap();
     // The abandoned commit may have been executed.
     match cx.commit(&commit).await.unwrap() {

@@ -16,7 +16,7 @@ async fn concurrent_migrations_all_succeed() {
     let store = Postgres::connect(&url).await.unwrap();
     let id = store.id().await.unwrap();
     Postgres::migrate(&url).await.unwrap();
-    assert_eq!(Postgres::connect(&url).await.unwrap().id().await.unwrap(), id, "the id is made once");
+    assert_eq!(Postgres::connect(&url).await.unwrap().id().await.unwrap(), id, "the id is created once");
 }
 
 #[tokio::test]
@@ -25,7 +25,7 @@ async fn another_database_at_the_same_address_has_another_id() {
     let store = Postgres::connect(&url).await.unwrap();
     let before = store.id().await.unwrap();
     execute(&url, "UPDATE store SET id = gen_random_uuid()").await;
-    assert_ne!(store.id().await.unwrap(), before, "an anchor would be signed for a store that it is not of");
+    assert_ne!(store.id().await.unwrap(), before, "an anchor must not be signed for another store");
 }
 
 #[tokio::test]

@@ -71,9 +71,9 @@ async fn untouched_rows_match_their_anchors() {
     anchored(&mut rows, &signer);
     let copy = anchored(&mut rows, &signer);
     assert_eq!(problems(&mut rows, &copy).await, [""; 0]);
-    assert_eq!(problems(&mut rows, &copy[1..]).await, [""; 0], "a copy may begin late");
+    assert_eq!(problems(&mut rows, &copy[1..]).await, [""; 0], "a copy may start later");
     let log = [r#"{"level":"INFO"}"#.to_owned(), copy[1].clone(), copy[1].clone()];
-    assert_eq!(problems(&mut rows, &log).await, [""; 0], "and be a log");
+    assert_eq!(problems(&mut rows, &log).await, [""; 0], "a copy may be a log");
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn an_anchor_is_found_behind_a_log_prefix_but_stored_without_one() {
         assert!(copy.take("line 2", &edited).unwrap().to_string().contains("it was edited"));
     }
     let quoted = serde_json::to_string(&json!({ "message": line })).unwrap();
-    assert_eq!(Anchors::default().take("line 1", &quoted), None, "where it is quoted it is none");
+    assert_eq!(Anchors::default().take("line 1", &quoted), None, "a quoted anchor does not count");
 
     rows.anchors[0].1.insert(0, ' ');
     let found = problems(&mut rows, &[line]).await;
@@ -189,14 +189,14 @@ async fn edited_anchors_are_found() {
     for _ in 0..3 {
         anchored(&mut rows, &signer);
     }
-    let sound = rows.anchors.clone();
-    let copy: Vec<_> = sound.iter().map(|(_, line)| line.clone()).collect();
+    let valid = rows.anchors.clone();
+    let copy: Vec<_> = valid.iter().map(|(_, line)| line.clone()).collect();
     rows.anchors.remove(1);
     let missing = "anchor 3: anchor 2 was expected: some are missing";
     let gone = "anchor 2: the copy has it, and the store has not, or another";
     assert_eq!(problems(&mut rows, &copy).await, [missing, gone]);
 
-    rows.anchors = sound.clone();
+    rows.anchors = valid.clone();
     rows.anchors[1].1 = copy[1].replace(r#""auditSeq":8"#, r#""auditSeq":7"#);
     let edited = "anchor 2: it was edited: it does not have the hash it must have";
     assert!(problems(&mut rows, &[]).await.contains(&edited.to_owned()));

@@ -1,13 +1,13 @@
 //! The audit is append-only, and the role of operator and gateway has only the rights that it needs.
 
-use dalsegno_protocol::{Boundary, Policy};
+use dalsegno_protocol::Policy;
 use dalsegno_store::postgres::Postgres;
-use dalsegno_store::{Error, Place, Rewind, Rewound, Written, grant};
+use dalsegno_store::{Error, Rewound, Written, grant};
 use std::sync::Arc;
 
 use crate::anchors::anchor;
 use crate::bundles::signer;
-use crate::context::{TestContext, recorded};
+use crate::context::{TestContext, recorded, result_place, rewind_to};
 use crate::stores::{batch, used};
 use crate::{Engine, on_both_databases};
 
@@ -69,8 +69,8 @@ async fn a_role_with_minimal_rights_can_do_everything_needed() {
         assert_eq!(engine.cx.write_records(&batch(&worker, key)).await.unwrap(), Written::Ok);
     }
     let before = engine.cx.run_of(&worker).await;
-    let to = Place { turn: 2, boundary: Boundary::Result, epoch: 1 };
-    let rewind = Rewind { epoch: before.epoch, to, reason: "it went astray".into(), actor: "ada".into() };
+    let to = result_place(2);
+    let rewind = rewind_to(before.epoch, to);
     let rewound = engine.cx.rewind(worker.run, &rewind).await.unwrap();
     assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");
     let run = engine.cx.run().await;

@@ -95,15 +95,15 @@ fn golden(name: &str) -> Vec<u8> {
 
 async fn random_tamperings_of_a_bundle_are_all_found(engine: &Engine) {
     let worker = used(engine).await;
-    let sound = bundle(engine.cx.store.reading().await.unwrap(), worker.run, signer().await).await;
-    assert_eq!(checked(&sound, None).problems, []);
-    let lines: Vec<&[u8]> = sound.split_inclusive(|byte| *byte == b'\n').collect();
+    let valid = bundle(engine.cx.store.reading().await.unwrap(), worker.run, signer().await).await;
+    assert_eq!(checked(&valid, None).problems, []);
+    let lines: Vec<&[u8]> = valid.split_inclusive(|byte| *byte == b'\n').collect();
     let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut below = |end: usize| (random.next_u64() % end as u64) as usize;
     for number in 0..tamperings() {
         let (edited, how) = match below(5) {
             0 | 1 => {
-                let mut bytes = sound.clone();
+                let mut bytes = valid.clone();
                 let at = below(bytes.len());
                 bytes[at] ^= 1 << below(8);
                 (bytes, format!("a bit of byte {at}"))
@@ -122,8 +122,8 @@ async fn random_tamperings_of_a_bundle_are_all_found(engine: &Engine) {
                 (lines.concat(), format!("lines {at} and {other} swapped"))
             }
             _ => {
-                let length = below(sound.len());
-                (sound[..length].to_vec(), format!("cut after {length} bytes"))
+                let length = below(valid.len());
+                (valid[..length].to_vec(), format!("cut after {length} bytes"))
             }
         };
         assert!(!checked(&edited, None).problems.is_empty(), "tampering {number} was not found: {how}");
@@ -158,7 +158,7 @@ async fn a_bundle_signed_by_another_key_is_found_if_the_key_is_known() {
     let rows = Rows::valid();
     let run = rows.runs[0].id;
     let forged = bundle(Box::new(rows), run, another).await;
-    assert_eq!(checked(&forged, None).problems, [], "it is whole by itself");
+    assert_eq!(checked(&forged, None).problems, [], "it is valid by itself");
     assert_eq!(checked(&forged, Some(key)).problems.len(), 2);
 }
 
@@ -210,7 +210,7 @@ async fn the_largest_numbers_have_no_successor_and_do_not_overflow() {
     let mut copy = Anchors::default();
     assert_eq!(copy.take("line 1", &line), None);
     let summary = check_store(&mut Rows::default(), copy, &mut |_| ()).await.unwrap();
-    assert_eq!(summary.problems, 1, "the store has it not");
+    assert_eq!(summary.problems, 1, "the store does not have the anchor");
 }
 
 fn schema(version: u32) -> Value {
@@ -276,7 +276,7 @@ async fn a_run_is_exported_and_verified_without_the_store(engine: &Engine) {
     let rows = engine.cx.audit(worker.run).await.unwrap();
     assert_eq!(verified.audit, rows.len() as i64);
     let text = String::from_utf8(bytes).unwrap();
-    assert_eq!(schema_errors(2, &text), [""; 0], "what is written today is what the schema says");
+    assert_eq!(schema_errors(2, &text), [""; 0], "a new bundle matches the schema");
     assert!(text.contains(r#"{\"event\":  2}"#), "events are exported byte for byte");
     let reading = engine.cx.reading().await.unwrap();
     let signer = Arc::new(Signer::load(&*engine.cx.store, None).await.unwrap());

@@ -1,16 +1,16 @@
 //! Pruning: the owner of the tables removes the start of an audit behind an anchor. It never goes unnoticed.
 
-use dalsegno_protocol::{Boundary, Policy};
+use dalsegno_protocol::Policy;
 use dalsegno_store::proof::bundle::verify;
 use dalsegno_store::proof::{Anchor, Anchors, Problem, Signer, Standing, Unanchored, check_store};
 use dalsegno_store::reading::RunHead;
-use dalsegno_store::{AuditRow, Commit, Error, Place, Prune, Retention, Rewind, RunId, audit, header};
+use dalsegno_store::{AuditRow, Commit, Error, Prune, Retention, RunId, audit, header};
 use jiff::Timestamp;
 
 use crate::append_only::with_a_role;
 use crate::bundles;
 use crate::calls::{busy, restore};
-use crate::context::{ok, person_settles, planned};
+use crate::context::{ok, person_settles, planned, result_place, rewind_to};
 use crate::stores::{id, used};
 use crate::{Engine, on_both_databases};
 
@@ -42,17 +42,17 @@ fn anchors(copy: &[String]) -> Anchors {
 }
 
 async fn problems(engine: &Engine, copy: &[String]) -> Vec<String> {
-    let told = problems_at(engine, copy).await;
-    told.iter().map(|told| told.split_once(": ").unwrap().1.to_owned()).collect()
+    let all = problems_at(engine, copy).await;
+    all.iter().map(|problem| problem.split_once(": ").unwrap().1.to_owned()).collect()
 }
 
 /// The problems with their places.
 async fn problems_at(engine: &Engine, copy: &[String]) -> Vec<String> {
-    let mut told = Vec::new();
-    let mut tell = |problem: Problem| told.push(format!("{}: {}", problem.place, problem.what));
+    let mut problems = Vec::new();
+    let mut report = |problem: Problem| problems.push(format!("{}: {}", problem.place, problem.what));
     let mut reading = engine.cx.reading().await.unwrap();
-    check_store(&mut *reading, anchors(copy), &mut tell).await.unwrap();
-    told
+    check_store(&mut *reading, anchors(copy), &mut report).await.unwrap();
+    problems
 }
 
 fn to(run: RunId, row: &AuditRow) -> Prune {
@@ -69,7 +69,7 @@ async fn an_anchored_start_is_pruned_and_the_rest_still_verifies(engine: &Engine
 
     let named = anchors(&copy).last_named(worker.run, early, i64::MAX);
     let last = before.last().unwrap();
-    assert_eq!(named, Some((last.seq, last.hash)), "later anchors are not asked");
+    assert_eq!(named, Some((last.seq, last.hash)), "later anchors do not count");
     assert_eq!(anchors(&copy).last_named(worker.run, Timestamp::from_second(1_000).unwrap(), i64::MAX), None);
     assert_eq!(engine.cx.prune_audit(&to(worker.run, last)).await.unwrap(), before.len() as u64);
     assert_eq!(engine.cx.prune_audit(&to(worker.run, last)).await.unwrap(), 0, "once");
@@ -80,7 +80,7 @@ async fn an_anchored_start_is_pruned_and_the_rest_still_verifies(engine: &Engine
     assert_eq!((pruned.kind.as_str(), pruned.actor.as_str()), ("pruned", "ada"));
     assert_eq!(audit::pruned_to(pruned), Some((last.seq, last.hash)));
     for copy in [&copy[..], &copy[..1], &[]] {
-        assert_eq!(problems(engine, copy).await, [""; 0], "the store's own anchors name it as well");
+        assert_eq!(problems(engine, copy).await, [""; 0], "the store's own anchors name it too");
     }
     let reading = engine.cx.reading().await.unwrap();
     let bundle = bundles::bundle(reading, worker.run, bundles::signer().await).await;
@@ -89,7 +89,7 @@ async fn an_anchored_start_is_pruned_and_the_rest_still_verifies(engine: &Engine
     anchor(engine, &mut copy).await;
     let second = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
     assert_eq!(engine.cx.prune_audit(&to(worker.run, &second)).await.unwrap(), rows.len() as u64);
-    assert_eq!(problems(engine, &copy).await, [""; 0], "and again");
+    assert_eq!(problems(engine, &copy).await, [""; 0], "a second prune");
 }
 
 async fn pruning_without_an_anchor_is_found(engine: &Engine) {
@@ -140,8 +140,8 @@ async fn pruning_behind_a_forged_anchor_is_found_with_the_copy(engine: &Engine) 
         format!("audit row {}: an anchor names it, and it is not there, or is another", head.audit_seq);
     let mut found = problems_at(engine, &copy).await;
     found.sort();
-    let told = "audit row 40: the rows up to it were pruned, and only the store's own anchors name it";
-    assert_eq!(found, [named, told.to_owned()]);
+    let pruned = "audit row 40: the rows up to it were pruned, and only the store's own anchors name it";
+    assert_eq!(found, [named, pruned.to_owned()]);
 }
 
 async fn runs(engine: &Engine) -> Vec<RunHead> {
@@ -169,9 +169,8 @@ async fn a_start_deleted_without_an_audit_row_is_found(engine: &Engine) {
 async fn the_pruned_row_repeats_the_pruned_facts_about_the_run(engine: &Engine) {
     let (worker, mut copy) = (used(engine).await, Vec::new());
     for turn in [3, 2] {
-        let (epoch, reason, actor) =
-            (engine.cx.run_of(&worker).await.epoch, "it went astray".into(), "ada".into());
-        let back = Rewind { epoch, to: Place { turn, boundary: Boundary::Result, epoch: 1 }, reason, actor };
+        let epoch = engine.cx.run_of(&worker).await.epoch;
+        let back = rewind_to(epoch, result_place(turn));
         engine.cx.rewind(worker.run, &back).await.unwrap();
         anchor(engine, &mut copy).await;
         let last = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
@@ -185,7 +184,7 @@ async fn the_pruned_row_repeats_the_pruned_facts_about_the_run(engine: &Engine) 
         let turn = format!("UPDATE boundaries SET undone = NOT undone WHERE run = {run} AND turn = {turn}");
         engine.execute(&turn).await.unwrap();
         assert!(
-            problems(engine, &copy).await.iter().any(|told| told.contains("a rewind undid it")),
+            problems(engine, &copy).await.iter().any(|problem| problem.contains("a rewind undid it")),
             "{turn}"
         );
         engine.execute(&turn).await.unwrap();
@@ -193,8 +192,8 @@ async fn the_pruned_row_repeats_the_pruned_facts_about_the_run(engine: &Engine) 
     }
     let other = format!("UPDATE runs SET name = 'x', lifecycle = 'finished' WHERE id = {run}");
     engine.execute(&other).await.unwrap();
-    let told = ["name", "lifecycle"].map(|column| format!("its {column} is not what the audit says"));
-    assert_eq!(problems(engine, &copy).await, told);
+    let expected = ["name", "lifecycle"].map(|column| format!("its {column} is not what the audit says"));
+    assert_eq!(problems(engine, &copy).await, expected);
 }
 
 async fn audit_rows_about_dropped_payloads_are_never_pruned(engine: &Engine) {
@@ -238,7 +237,7 @@ async fn calls_are_checked_against_the_rows_left_after_pruning(engine: &Engine) 
     };
     let set = |set: &str, call: &str| format!("UPDATE calls SET {set} WHERE run = {run} AND id = '{call}'");
     assert_eq!(after("CREATE TABLE kept AS SELECT * FROM calls").await, [""; 0]);
-    assert_eq!(after(&set("key = 'another'", "again")).await, [""; 0], "only a row that went told of it");
+    assert_eq!(after(&set("key = 'another'", "again")).await, [""; 0], "only a pruned row named the key");
     let other = "call \"again\": its result is not what the audit says";
     assert_eq!(after(&set("result = NULL", "again")).await, [other]);
     // The pruned rows' call names are still known.
@@ -287,8 +286,8 @@ async fn calls_are_checked_against_the_rows_left_after_pruning(engine: &Engine) 
     let last = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
     assert!(matches!(engine.cx.prune_audit(&to(worker.run, &last)).await, Err(Error::Corrupt { .. })));
     restore(engine).await;
-    let told = format!("DELETE FROM calls WHERE run = {run} AND id = 'newest'");
+    let delete = format!("DELETE FROM calls WHERE run = {run} AND id = 'newest'");
     let newest = "call \"newest\": the audit tells of it, and it is not there";
-    assert_eq!(after(&told).await, [newest], "the table was kept before it");
+    assert_eq!(after(&delete).await, [newest], "the copy of the table is older than the call");
     assert!(matches!(engine.cx.prune_audit(&to(worker.run, &last)).await, Err(Error::Corrupt { .. })));
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use dalsegno_protocol::Boundary;
 use dalsegno_store::proof::Problem;
-use dalsegno_store::{Base, Commit, Committed, Place, Rewind, fold, header};
+use dalsegno_store::{Base, Commit, Committed, fold, header};
 
-use crate::context::Worker;
+use crate::context::{Worker, result_place, rewind_to};
 use crate::{Engine, forged, on_both_databases};
 
 on_both_databases! {
@@ -94,8 +94,8 @@ async fn a_snapshot_of_a_forged_state_is_found(engine: &Engine) {
 async fn snapshots_of_a_rewound_branch_have_no_problem(engine: &Engine) {
     let worker = snapshotted(engine).await;
     let before = engine.cx.run_of(&worker).await;
-    let to = Place { turn: 10, boundary: Boundary::Result, epoch: 1 };
-    let rewind = Rewind { epoch: before.epoch, to, reason: "it went astray".into(), actor: "ada".into() };
+    let to = result_place(10);
+    let rewind = rewind_to(before.epoch, to);
     engine.cx.rewind(worker.run, &rewind).await.unwrap();
     let worker = engine.cx.start_worker(&engine.cx.run_of(&worker).await).await;
     turns(engine, &worker, 11..=25, &mut None).await;
@@ -111,7 +111,10 @@ async fn undecodable_payloads_are_reported_and_the_check_goes_on(engine: &Engine
     assert!(found[0].starts_with("turn 11 (result): "), "{found:?}");
     assert!(
         found.iter().any(|problem| problem.starts_with("turn 12 (result): ")),
-        "it was a patch: {found:?}"
+        "turn 12 is a patch: {found:?}"
     );
-    assert!(!found.iter().any(|problem| problem.starts_with("turn 13")), "a snapshot has turn 12: {found:?}");
+    assert!(
+        !found.iter().any(|problem| problem.starts_with("turn 13")),
+        "a snapshot has the state of turn 12: {found:?}"
+    );
 }

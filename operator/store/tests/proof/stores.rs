@@ -1,13 +1,12 @@
 //! The check of a whole store, on both databases.
 
-use dalsegno_protocol::{Boundary, Payload, RawValue, RecordOp};
+use dalsegno_protocol::{Payload, RawValue, RecordOp};
 use dalsegno_store::proof::bundle::{state as replayed, verify};
 use dalsegno_store::proof::{Problem, check_run};
-use dalsegno_store::{Commit, EventQuery, Place, RecordBatch, Retention, Rewind, RunId, Written};
-use uuid::Uuid;
+use dalsegno_store::{Commit, EventQuery, RecordBatch, Retention, RunId, Written};
 
 use crate::bundles;
-use crate::context::{Worker, random_digest};
+use crate::context::{Worker, result_place, rewind_to};
 use crate::{Engine, on_both_databases};
 
 on_both_databases! {
@@ -47,9 +46,9 @@ fn put(key: &str) -> RecordOp {
 
 /// A batch with a key that has been written before, and this key.
 pub fn batch(worker: &Worker, key: &str) -> RecordBatch {
-    let Worker { run, capability, .. } = *worker;
+    let Worker { run: _, capability: _, .. } = *worker;
     let operations = vec![put("plan"), put(key)];
-    RecordBatch { run, capability, batch_id: Uuid::new_v4(), digest: random_digest(), operations }
+    worker.record_batch(operations)
 }
 
 fn event(number: i32) -> Box<RawValue> {
@@ -187,8 +186,8 @@ async fn a_reading_sees_one_point_in_time(engine: &Engine) {
 async fn a_rewound_run_has_no_problem(engine: &Engine) {
     let worker = used(engine).await;
     let before = engine.cx.run_of(&worker).await;
-    let to = Place { turn: 2, boundary: Boundary::Result, epoch: 1 };
-    let rewind = Rewind { epoch: before.epoch, to, reason: "it went astray".into(), actor: "ada".into() };
+    let to = result_place(2);
+    let rewind = rewind_to(before.epoch, to);
     engine.cx.rewind(worker.run, &rewind).await.unwrap();
     assert_eq!(engine.check().await.1, []);
     let worker = engine.cx.start_worker(&engine.cx.run_of(&worker).await).await;
@@ -224,8 +223,8 @@ async fn an_unrecorded_rewind_is_found(engine: &Engine) {
     assert_eq!(engine.check().await.1, []);
 
     let epoch = engine.cx.run_of(&worker).await.epoch;
-    let to = Place { turn: 2, boundary: Boundary::Result, epoch: 1 };
-    let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
+    let to = result_place(2);
+    let rewind = rewind_to(epoch, to);
     engine.cx.rewind(worker.run, &rewind).await.unwrap();
     let unmarked =
         "turn 3 (plan): the audit says that a rewind undid it, and it is not marked so, or not there";
@@ -281,7 +280,7 @@ async fn an_expired_run_has_no_problem_and_vanished_payloads_are_one(engine: &En
     }
     let reading = engine.cx.reading().await.unwrap();
     let bundle = bundles::bundle(reading, worker.run, bundles::signer().await).await;
-    assert!(replayed(&bundle[..], 1).is_err(), "no state is made of what is not there");
+    assert!(replayed(&bundle[..], 1).is_err(), "no state can be built without payloads");
     let found = verify(&bundle[..], None).unwrap();
     assert_eq!((found.boundaries, found.events, found.problems), (7, 0, vec![]));
 

@@ -26,10 +26,10 @@ async fn untouched_rows_have_no_problem() {
 
 #[tokio::test]
 async fn random_tamperings_of_rows_are_all_found() {
-    let sound = Rows::valid();
+    let valid = Rows::valid();
     let mut tampering = Tampering(TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     for number in 0..tamperings() {
-        let mut rows = sound.clone();
+        let mut rows = valid.clone();
         let what = match tampering.below(4) {
             0 => tampering.tamper_run(&mut rows),
             1 => tampering.tamper_audit(&mut rows),
@@ -132,7 +132,7 @@ impl Tampering {
         if self.below(2) == 0 {
             let turn = 1 + self.below(5) as i32;
             rows.rewind_silently(run, turn);
-            return "a rewind that nobody asked for";
+            return "a rewind that was not requested";
         }
         rows.boundaries.iter_mut().filter(|it| it.run == run && it.kept.row.turn > 4).for_each(|it| {
             it.undone = !it.undone;

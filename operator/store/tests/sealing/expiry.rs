@@ -29,10 +29,10 @@ async fn the_data_key_is_deleted_with_the_last_payload(engine: &Engine) {
     over(&cx, 0).await;
     assert_eq!(count_keys(engine).await, "2");
     while !cx.drop_expired(5).await.unwrap().done {
-        assert_eq!(count_keys(engine).await, "2", "what is left can be opened");
+        assert_eq!(count_keys(engine).await, "2", "the rest can be opened");
         assert_eq!(check(&engine.sealed().await).await.1, []);
     }
-    assert_eq!(count_keys(engine).await, "1", "the other run's stays");
+    assert_eq!(count_keys(engine).await, "1", "the other run's key stays");
     assert_eq!(cx.rewrap_keys().await.unwrap().count, 0);
 }
 

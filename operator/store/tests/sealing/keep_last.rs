@@ -95,7 +95,7 @@ async fn a_snapshot_sealed_again_still_matches_the_audit(engine: &Engine) {
     work(&cx, &worker, 21..=25).await;
     keep_last(&cx, worker.run, 5).await;
     clear(&cx, worker.run).await;
-    assert_eq!(cx.run_of(&worker).await.dropped_to.unwrap().turn, 20, "where the first one stood");
+    assert_eq!(cx.run_of(&worker).await.dropped_to.unwrap().turn, 20, "at the first snapshot");
     let anew = "SELECT CAST(count(*) AS text) FROM snapshots JOIN late USING (content_hash, digest)";
     assert_eq!(engine.ask(anew).await, "0");
     engine
@@ -134,7 +134,7 @@ async fn obsolete_chunks_are_dropped_whether_sealed_or_not(engine: &Engine) {
     assert!((2..=24).contains(&chunks), "{chunks} chunks of two states of about 50 KiB");
     let low = if engine.is_postgres() { "'\\x10'::bytea" } else { "x'10'" };
     let unsealed = format!("SELECT CAST(count(*) AS text) FROM chunks WHERE substr(payload, 1, 1) < {low}");
-    assert_eq!(count(&unsealed).await, 0, "those from before encryption went too");
+    assert_eq!(count(&unsealed).await, 0, "plain chunks are dropped too");
     assert_eq!(state(&cx, worker.run, None).await, before);
     assert_eq!(check(&cx).await.1, []);
 }

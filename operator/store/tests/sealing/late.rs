@@ -182,7 +182,7 @@ async fn wait_for_lock(engine: &Engine) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(Duration::from_secs(60), waits).await.expect("somebody waits for a lock");
+    timeout(Duration::from_secs(60), waits).await.expect("a connection waits for a lock");
 }
 
 /// The first snapshot is dropped while the next one has read it and not yet written.
@@ -204,7 +204,7 @@ async fn a_snapshot_whose_shared_chunks_are_dropped_meanwhile_is_discarded(engin
     let (snapshot, ()) = tokio::join!(cx.snapshot(worker.run), goes);
     assert!(!snapshot.unwrap().made);
     assert_eq!(check(&cx).await.1, []);
-    assert!(cx.snapshot(worker.run).await.unwrap().made, "the next is made without it");
+    assert!(cx.snapshot(worker.run).await.unwrap().made, "the next snapshot does not need it");
     assert_eq!(check(&cx).await.1, []);
 }
 

@@ -12,6 +12,7 @@ mod keys;
 mod pg;
 
 mod at_rest;
+mod clear_text;
 mod expiry;
 mod formats;
 mod keep_last;
@@ -23,7 +24,7 @@ mod switched_on;
 use std::sync::Arc;
 
 use both_databases::on_both_databases;
-use context::{TestContext, Worker, json, ok, random_digest};
+use context::{TestContext, Worker, all_records, json, ok};
 use dalsegno_protocol::{Payload, PlannedCall, Policy, RecordOp};
 use dalsegno_store::proof::bundle::Export;
 use dalsegno_store::proof::{Anchors, Problem, Signer, Summary, check_store};
@@ -144,14 +145,7 @@ fn put(key: &str) -> RecordOp {
 }
 
 fn batch(worker: &Worker) -> RecordBatch {
-    let Worker { run, capability, .. } = *worker;
-    RecordBatch {
-        run,
-        capability,
-        batch_id: Uuid::new_v4(),
-        digest: random_digest(),
-        operations: vec![put("b")],
-    }
+    worker.record_batch(vec![put("b")])
 }
 
 /// A worker that has written the canary everywhere a worker can: this number of turns, and a snapshot.
@@ -187,13 +181,12 @@ async fn patched(cx: &TestContext, worker: &Worker, turns: std::ops::RangeInclus
 
 /// Reads all payloads of a run.
 async fn read_all(cx: &TestContext, run: RunId) -> dalsegno_store::Result<String> {
-    use dalsegno_store::{CallFilter, EventQuery, RecordQuery};
+    use dalsegno_store::{CallFilter, EventQuery};
     let state = cx.state(run, None).await?;
     let rows = cx.boundaries(run, 1, i32::MAX).await?;
     let events = cx.events(run, EventQuery { from: 1, limit: 100, bytes: 1 << 20 }).await?;
     let calls = cx.calls(run, CallFilter::All).await?;
-    let query =
-        RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 99, bytes: 1 << 20 };
+    let query = all_records();
     let records = cx.read_records(run, &query).await?;
     let rows: Vec<_> = rows.into_iter().map(|row| row.ops.unwrap_or_default()).collect();
     Ok(format!("{state:?} {rows:?} {:?} {calls:?} {:?}", events.events, records.records))
@@ -208,6 +201,11 @@ async fn check(cx: &TestContext) -> (Summary, Vec<Problem>) {
 
 async fn bundle(cx: &TestContext, run: RunId) -> Vec<u8> {
     written(export(cx, run).await.unwrap()).await
+}
+
+/// The bytes as hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A started export.

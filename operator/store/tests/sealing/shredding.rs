@@ -2,9 +2,10 @@
 
 use dalsegno_store::proof::bundle;
 use dalsegno_store::reading::BoundaryKey;
-use dalsegno_store::{CallFilter, Error, Gone, RecordQuery, Shredded, audit, verify};
+use dalsegno_store::{CallFilter, Error, Gone, Shredded, audit, verify};
 use uuid::Uuid;
 
+use crate::context::all_records;
 use crate::{CANARY, Engine, TestContext, Worker, batch, check, on_both_databases, read_all, worked};
 
 on_both_databases! {
@@ -40,8 +41,7 @@ async fn a_shredded_run_cannot_be_read_and_the_audit_has_the_reason(engine: &Eng
             Err(Error::Gone { detail, .. }) => assert!(detail.contains("shredded"), "{detail}"),
             other => panic!("{other:?}"),
         }
-        let query =
-            RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 9, bytes: 999 };
+        let query = all_records();
         let records = cx.read_records(worker.run, &query).await;
         assert!(matches!(records, Err(Error::Gone { .. })), "{records:?}");
         let late = cx.write_records(&batch(&worker)).await;
@@ -103,10 +103,10 @@ async fn a_reading_does_not_cache_a_shredded_key_for_its_process(engine: &Engine
     let worker = finished(&cx).await;
     let other = engine.sealed().await;
     let mut reading = other.reading().await.unwrap();
-    assert_eq!(reading.runs(None).await.unwrap().len(), 1, "its moment has begun");
+    assert_eq!(reading.runs(None).await.unwrap().len(), 1, "the reading has started");
     cx.shred(worker.run, "why", "who").await.unwrap();
     let boundaries = reading.boundaries(BoundaryKey::before(worker.run), worker.run).await.unwrap();
-    assert!(boundaries.iter().all(|it| it.kept.row.ops.is_some()), "it reads what stood there then");
+    assert!(boundaries.iter().all(|it| it.kept.row.ops.is_some()), "it reads the rows of its point in time");
     let refused = read_all(&other, worker.run).await;
     assert!(matches!(refused, Err(Error::Gone { .. })), "{refused:?}");
 }
@@ -116,7 +116,7 @@ async fn a_bundle_begun_before_the_shredding_is_complete(engine: &Engine) {
     let worker = finished(&cx).await;
     let export = crate::export(&cx, worker.run).await.unwrap();
     cx.shred(worker.run, "why", "who").await.unwrap();
-    assert!(matches!(read_all(&cx, worker.run).await, Err(Error::Gone { .. })), "the process knows");
+    assert!(matches!(read_all(&cx, worker.run).await, Err(Error::Gone { .. })), "the process has noticed");
     let bytes = crate::written(export).await;
     let verified = bundle::verify(&*bytes, None).unwrap();
     assert_eq!((verified.problems, verified.boundaries, verified.shredded), (vec![], 12, false));

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use dalsegno_protocol::{CompleteOutcome, Policy};
 use dalsegno_store::{
-    Claim, Class, Commit, Committed, Complete, Error, RecordBatch, Retention, Rewind, Rewound, Shredded,
-    Written,
+    Claim, Class, Commit, Committed, Complete, Error, RecordBatch, Retention, Rewound, Shredded, Written,
 };
 use futures::future::join_all;
 
-use crate::context::{person_settles, resend, without_times};
+use crate::context::{person_settles, resend, rewind_to, without_times};
 use crate::{
     CANARY, Engine, TestContext, Worker, batch, check, ok, on_both_databases, read_all, turn, work, worked,
 };
@@ -58,7 +57,7 @@ async fn a_plain_commit_is_still_a_duplicate(engine: &Engine) {
     let finish = worker.finish();
     plain.finish(&finish).await.unwrap();
     assert!(matches!(cx.finish(&finish).await.unwrap(), Committed::Duplicate(_)));
-    assert!(matches!(cx.commit(&commit).await.unwrap(), Committed::Duplicate(_)), "also once it is over");
+    assert!(matches!(cx.commit(&commit).await.unwrap(), Committed::Duplicate(_)), "also after the finish");
     assert_eq!(cx.write_records(&records).await.unwrap(), Written::Duplicate);
 
     let worker = plain.worker().await;
@@ -87,7 +86,7 @@ async fn a_plain_commit_is_still_a_duplicate_despite_unsettled_calls(engine: &En
     for other in [batch(&worker), RecordBatch { digest: [9; 32], ..records }] {
         assert_eq!(cx.write_records(&other).await.unwrap(), Written::UnsettledCalls);
     }
-    assert_eq!(without_times(cx.run_of(&worker).await), without_times(before), "nothing of it is written");
+    assert_eq!(without_times(cx.run_of(&worker).await), without_times(before), "nothing is written");
     cx.settle(&person_settles(worker.run, "pay")).await.unwrap();
     ok(cx.commit(&turn(&worker, 2)).await.unwrap());
 }
@@ -184,8 +183,7 @@ async fn a_plain_snapshot_is_used_if_its_boundaries_were_dropped(engine: &Engine
     plain.set_retention(worker.run, &retention).await.unwrap();
     while plain.drop_old(worker.run, 500).await.unwrap().run.is_some() {}
     let run = plain.run_of(&worker).await;
-    let rewind =
-        Rewind { epoch: run.epoch, to: run.dropped_to.unwrap(), reason: String::new(), actor: "ada".into() };
+    let rewind = rewind_to(run.epoch, run.dropped_to.unwrap());
     assert!(matches!(plain.rewind(worker.run, &rewind).await.unwrap(), Rewound::Done(_)));
     let cx = engine.sealed().await;
     let worker = cx.start_worker(&cx.run_of(&worker).await).await;
@@ -266,7 +264,7 @@ async fn a_process_without_keys_writes_nothing_plain_to_a_sealed_run(engine: &En
         assert!(is_refused(without_keys.claim(&begun).await), "{}", begun.id);
     }
     assert!(is_refused(without_keys.complete(&worker.complete(&claim)).await));
-    assert_eq!(without_times(cx.run_of(&worker).await), without_times(before), "nothing of it is written");
+    assert_eq!(without_times(cx.run_of(&worker).await), without_times(before), "nothing is written");
 
     cx.end_and_reserve(&worker, Class::Disruption).await;
     assert!(is_refused(without_keys.settle(&person_settles(worker.run, "pay")).await));
@@ -298,7 +296,7 @@ async fn a_late_plain_snapshot_does_not_replace_a_sealed_one(engine: &Engine) {
         session.execute("COMMIT").await;
     };
     let (late, ()) = tokio::join!(plain.snapshot(worker.run), comes);
-    assert!(matches!(late, Err(Error::Unfit(_))), "it reads what it finds there back: {late:?}");
+    assert!(matches!(late, Err(Error::Unfit(_))), "it reads back the stored snapshot: {late:?}");
     assert_eq!(engine.ask(first).await, sealed);
     read_all(&engine.sealed().await, worker.run).await.unwrap();
     assert_eq!(check(&cx).await.1, []);

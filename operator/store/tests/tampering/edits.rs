@@ -3,9 +3,7 @@
 use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
 use dalsegno_store::proof::check_run;
 use dalsegno_store::verify::{self, Checkpoint, Corruption};
-use dalsegno_store::{
-    CallFilter, Class, Commit, Error, EventQuery, NewRun, RecordQuery, Rewind, Rewound, RunRecord,
-};
+use dalsegno_store::{CallFilter, Class, Commit, Error, EventQuery, NewRun, Rewind, Rewound, RunRecord};
 
 use crate::context::*;
 use crate::{Engine, on_both_databases};
@@ -54,7 +52,7 @@ pub async fn run(cx: &TestContext, name: &str, turns: i32, full: &[i32]) -> RunR
 async fn corruption(cx: &TestContext, run: &RunRecord) -> Corruption {
     match verify::checkpoint(&*cx.store, run).await.unwrap() {
         Checkpoint::Corrupt(corruption) => corruption,
-        Checkpoint::Sound => panic!("it was found to be sound"),
+        Checkpoint::Sound => panic!("the checkpoint is valid"),
     }
 }
 
@@ -179,7 +177,7 @@ async fn damage_is_found_and_the_run_is_rewound(engine: &Engine) {
             Checkpoint::Sound
         );
         let untouched = verify::survey(&*cx.store, &two).await.unwrap();
-        assert_eq!(untouched.damage, vec![], "the other run is as it was");
+        assert_eq!(untouched.damage, vec![], "the other run is unchanged");
         // Free the names for the next case.
         for done in [&one, &two] {
             cx.mark_deleted(&done.object_uid).await.unwrap();
@@ -267,8 +265,7 @@ async fn records_of_undone_turns_are_hidden(engine: &Engine) {
     engine.edit("UPDATE boundaries SET records_digest = digest WHERE turn = 2").await;
     let found = corruption(cx, &one).await;
     rewind_to_last_good(cx, &one, &found).await;
-    let query =
-        RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 9, bytes: 1 << 20 };
+    let query = all_records();
     let page = cx.read_records(one.id, &query).await.unwrap();
     assert_eq!(page.records.iter().map(|record| &*record.key).collect::<Vec<_>>(), ["k1"]);
 }
@@ -315,8 +312,7 @@ async fn a_seal_mark_in_a_plain_store_is_damage() {
     }
     let query = EventQuery { from: 1, limit: 9, bytes: 1 << 20 };
     assert!(matches!(cx.events(worker.run, query).await, Err(Error::Corrupt { .. })));
-    let query =
-        RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 9, bytes: 1 << 20 };
+    let query = all_records();
     assert!(matches!(cx.read_records(worker.run, &query).await, Err(Error::Corrupt { .. })));
     assert!(matches!(cx.calls(worker.run, CallFilter::All).await, Err(Error::Corrupt { .. })));
     let other = cx.worker().await;

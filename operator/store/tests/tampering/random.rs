@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use dalsegno_protocol::{Boundary, CompleteOutcome, Policy};
+use dalsegno_protocol::{CompleteOutcome, Policy};
 use dalsegno_store::proof::{Anchors, check_store};
-use dalsegno_store::{Complete, Error, EventQuery, Place, Rewind, RunId, RunRecord, verify};
+use dalsegno_store::{Complete, Error, EventQuery, RunId, RunRecord, verify};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _, SqliteConnection};
 
-use crate::context::{TestContext, ok, planned};
+use crate::context::{TestContext, ok, planned, result_place, rewind_to};
 use crate::edits::run;
 use crate::{Engine, Rows};
 
@@ -74,8 +74,8 @@ async fn has_problem(cx: &TestContext) -> bool {
 /// Eight turns, one of them with the full state, a rewind to turn 5, and two more turns.
 async fn subject(cx: &TestContext) -> RunRecord {
     let before = run(cx, "one", 8, &[3]).await;
-    let to = Place { turn: 5, boundary: Boundary::Result, epoch: 1 };
-    let rewind = Rewind { epoch: before.epoch, to, reason: "to try".into(), actor: "ada".into() };
+    let to = result_place(5);
+    let rewind = rewind_to(before.epoch, to);
     cx.rewind(before.id, &rewind).await.unwrap();
     let worker = cx.start_worker(&cx.run_by_uid(&before.object_uid).await).await;
     let plan = dalsegno_store::Commit { ops: None, full: false, ..worker.plan(6) };

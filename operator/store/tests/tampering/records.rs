@@ -2,11 +2,10 @@
 
 use dalsegno_protocol::{Payload, RecordOp};
 use dalsegno_store::proof::check_run;
-use dalsegno_store::{Commit, Error, RecordBatch, RecordQuery, RunId};
+use dalsegno_store::{Commit, Error, RunId};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, SqliteConnection};
-use uuid::Uuid;
 
-use crate::context::{TestContext, Worker, json, ok, random_digest};
+use crate::context::{TestContext, Worker, all_records, json, ok};
 use crate::random::{Numbers, columns, edit, tamperings};
 use crate::{Engine, Rows, on_both_databases};
 
@@ -35,13 +34,7 @@ async fn written_with(cx: &TestContext, first: i32) -> Worker {
     for turn in 1..=4 {
         let (key, value) = (format!("k{turn}"), if turn == 1 { first } else { turn });
         let operations = vec![put(&key, value), append("log", turn), put("old", turn)];
-        let batch = RecordBatch {
-            run: worker.run,
-            capability: worker.capability,
-            batch_id: Uuid::new_v4(),
-            digest: random_digest(),
-            operations,
-        };
+        let batch = worker.record_batch(operations);
         cx.write_records(&batch).await.unwrap();
         if turn < 4 {
             let records = vec![append("log", 10 * turn), put(&format!("r{turn}"), turn)];
@@ -53,8 +46,7 @@ async fn written_with(cx: &TestContext, first: i32) -> Worker {
 
 /// The records as they are read; `None` if they are corrupt.
 async fn read(cx: &TestContext, run: RunId) -> Option<String> {
-    let query =
-        RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 99, bytes: 1 << 20 };
+    let query = all_records();
     match cx.read_records(run, &query).await {
         Ok(page) => Some(format!("{:?}", page.records)),
         Err(Error::Corrupt { .. }) => None,

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use dalsegno_protocol::{Payload, PlannedCall, Policy, RecordOp};
 use dalsegno_store::proof::{Anchors, Problem, check_store};
 use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{CallFilter, Commit, Error, RecordQuery, Result, RunId, open_beside, verify};
+use dalsegno_store::{CallFilter, Commit, Error, Result, RunId, open_beside, verify};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _, SqliteConnection};
 use tempfile::TempDir;
 
-use crate::context::{TestContext, json, ok};
+use crate::context::{TestContext, all_records, json, ok};
 use crate::random::{Numbers, hex, tamperings};
 use crate::{forged, keys};
 
@@ -101,8 +101,8 @@ impl Subject {
     async fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut reading = self.cx.reading().await.unwrap();
-        let mut tell = |problem: Problem| problems.push(problem.to_string());
-        check_store(&mut *reading, Anchors::default(), &mut tell).await.unwrap();
+        let mut report = |problem: Problem| problems.push(problem.to_string());
+        check_store(&mut *reading, Anchors::default(), &mut report).await.unwrap();
         problems
     }
 
@@ -121,13 +121,7 @@ impl Subject {
                 refused(answer.as_ref())
             }
             "records" => {
-                let query = RecordQuery {
-                    space: "s".into(),
-                    prefix: String::new(),
-                    after: None,
-                    limit: 99,
-                    bytes: 1 << 20,
-                };
+                let query = all_records();
                 refused(self.cx.read_records(self.run, &query).await.as_ref())
             }
             // Open another process's store, which has no cached data key.
@@ -242,8 +236,8 @@ async fn random_edits_of_sealed_payloads_are_all_refused() {
             .collect();
         let at = rows[numbers.below(rows.len())];
         let (edited, how) = edit_bytes(&mut numbers, &subject.ciphertexts, at);
-        let whole = subject.ciphertexts[at].bytes.clone();
-        if edited == whole {
+        let original = subject.ciphertexts[at].bytes.clone();
+        if edited == original {
             continue;
         }
         subject.put(at, &edited).await;
@@ -255,7 +249,7 @@ async fn random_edits_of_sealed_payloads_are_all_refused() {
             _ => refused(state.as_ref()),
         };
         assert!(is_refused || state.unwrap() == before, "another state was read: {how}");
-        subject.put(at, &whole).await;
+        subject.put(at, &original).await;
     }
     for (table, ..) in SEALED {
         assert!(!subject.is_refused(table).await, "all edits were taken back: {table}");
@@ -276,7 +270,7 @@ async fn a_plain_snapshot_of_a_run_with_a_data_key_is_not_used() {
         }
         assert_eq!(subject.state().await.unwrap(), before, "turn {turn}");
     }
-    assert!(subject.is_refused("snapshots").await, "and who checks the store is problems");
+    assert!(subject.is_refused("snapshots").await, "a check of the store reports it");
     // It is also refused if its own boundary is forged as plain. A lookup does not read that boundary.
     let plain = "UPDATE boundaries SET ops = x'00', events = NULL WHERE turn = 12";
     subject.conn.execute(AssertSqlSafe(plain.to_owned())).await.unwrap();
@@ -293,14 +287,14 @@ async fn a_plain_or_missing_call_payload_is_found_by_the_audit() {
     {
         let at =
             subject.ciphertexts.iter().position(|it| (it.table, it.column) == ("calls", column)).unwrap();
-        let (id, whole) = (subject.ciphertexts[at].place.clone(), subject.ciphertexts[at].bytes.clone());
+        let (id, original) = (subject.ciphertexts[at].place.clone(), subject.ciphertexts[at].bytes.clone());
         let sql = format!("UPDATE calls SET {column} = {value} WHERE id = '{id}'");
         subject.conn.execute(AssertSqlSafe(sql)).await.unwrap();
         subject.cx.calls(subject.run, CallFilter::All).await.unwrap();
         let problems = subject.problems().await;
         let expected = format!("call {id:?}: its {column} is not what the audit says");
         assert!(problems.len() == 1 && problems[0].ends_with(&expected), "{problems:?}");
-        subject.put(at, &whole).await;
+        subject.put(at, &original).await;
         assert_eq!(subject.problems().await, [""; 0]);
     }
 }

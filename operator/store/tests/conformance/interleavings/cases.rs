@@ -13,7 +13,7 @@ pub enum Delivery {
     /// The answer is lost, and the same bytes are sent again.
     Lost,
     /// The same bytes are sent twice at the same time.
-    Twins,
+    Concurrent,
 }
 
 /// Whether and when the sender's attempt ends.
@@ -71,7 +71,7 @@ pub struct Case {
 
 const CALLS: [Call; 7] =
     [Call::Plan, Call::Result, Call::Claim, Call::Complete, Call::Settle, Call::Finish, Call::Records];
-const DELIVERIES: [Delivery; 3] = [Delivery::Ok, Delivery::Lost, Delivery::Twins];
+const DELIVERIES: [Delivery; 3] = [Delivery::Ok, Delivery::Lost, Delivery::Concurrent];
 const STEPS: [Step; 3] = [Step::Rewind, Step::Snapshot, Step::Retention];
 const MOMENTS: [Moment; 2] = [Moment::Before, Moment::After];
 
@@ -88,7 +88,7 @@ pub fn of(call: Call) -> impl Iterator<Item = Case> {
 fn epochs(delivery: Delivery) -> &'static [Epoch] {
     match delivery {
         Delivery::Ok | Delivery::Lost => &[Epoch::Same, Epoch::Next],
-        Delivery::Twins => &[Epoch::Same, Epoch::First, Epoch::Between, Epoch::Last],
+        Delivery::Concurrent => &[Epoch::Same, Epoch::First, Epoch::Between, Epoch::Last],
     }
 }
 
@@ -124,7 +124,7 @@ impl Case {
         let delivery = match self.delivery {
             Delivery::Ok => "ok",
             Delivery::Lost => "answer lost",
-            Delivery::Twins => "twins",
+            Delivery::Concurrent => "twins",
         };
         let epoch = match self.epoch {
             Epoch::Same => "same",

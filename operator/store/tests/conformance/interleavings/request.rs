@@ -3,7 +3,7 @@
 use dalsegno_protocol::CallState;
 use dalsegno_store::{
     CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, FinishCall, Place, RecordBatch,
-    RecordQuery, RunId, Settle, Store, Written,
+    RunId, Settle, Store, Written,
 };
 
 use super::PAY;
@@ -91,7 +91,7 @@ async fn check_contents(commit: &Commit, stored: &str, cx: &TestContext, run: Ru
 }
 
 async fn entries(cx: &TestContext, run: RunId) -> usize {
-    let query = RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 9, bytes: 999 };
+    let query = all_records();
     cx.read_records(run, &query).await.unwrap().records.len()
 }
 

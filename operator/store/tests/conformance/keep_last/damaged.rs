@@ -3,7 +3,7 @@
 use dalsegno_store::verify::{self, Checkpoint};
 use dalsegno_store::{Commit, Error, Rewind, Rewound};
 
-use super::{assert_whole, back_to, compact, compacted, grow, grown, keep_last, problems, state};
+use super::{assert_valid, compact, compacted, grow, grown, keep_last, problems, state};
 use crate::context::*;
 use crate::engines::{count, forge_snapshot, on_every_persistent_engine, tamper, without_keys};
 
@@ -38,9 +38,9 @@ async fn a_damaged_snapshot_is_replaced_before_anything_is_dropped(cx: &TestCont
     grow(cx, &worker, 26..=30).await;
     keep_last(cx, worker.run, 5).await;
     compact(cx, worker.run).await;
-    assert_eq!(cx.run_of(&worker).await.dropped_to.unwrap().turn, 25, "where the damaged one stands");
+    assert_eq!(cx.run_of(&worker).await.dropped_to.unwrap().turn, 25, "at the damaged snapshot");
     assert_eq!(state(cx, worker.run, None).await, grown(30));
-    assert_whole(cx, &worker).await;
+    assert_valid(cx, &worker).await;
 }
 
 async fn compaction_does_not_trust_an_existing_snapshot(cx: &TestContext) {
@@ -51,12 +51,12 @@ async fn compaction_does_not_trust_an_existing_snapshot(cx: &TestContext) {
     for turn in [10, 24] {
         forge_snapshot(&cx, worker.run, turn, wrong).await;
     }
-    assert!(state(&cx, worker.run, None).await.contains("forged"), "a lookup believes it");
+    assert!(state(&cx, worker.run, None).await.contains("forged"), "a lookup trusts it");
     keep_last(&cx, worker.run, 5).await;
     compact(&cx, worker.run).await;
     assert_eq!(cx.run_of(&worker).await.dropped_to.unwrap().turn, 25);
     assert_eq!(state(&cx, worker.run, None).await, grown(30));
-    assert_whole(&cx, &worker).await;
+    assert_valid(&cx, &worker).await;
 }
 
 async fn damaged_snapshots_are_skipped_back_to_the_one_of_the_dropped_boundaries(cx: &TestContext) {
@@ -69,7 +69,7 @@ async fn damaged_snapshots_are_skipped_back_to_the_one_of_the_dropped_boundaries
     assert_eq!(state(cx, worker.run, None).await, grown(70));
     compact(cx, worker.run).await;
     assert_eq!(state(cx, worker.run, None).await, grown(70));
-    assert_whole(cx, &worker).await;
+    assert_valid(cx, &worker).await;
 }
 
 async fn the_last_good_checkpoint_can_be_the_snapshot(cx: &TestContext) {
@@ -82,7 +82,7 @@ async fn the_last_good_checkpoint_can_be_the_snapshot(cx: &TestContext) {
     let place = found.last_good.unwrap().place;
     assert_eq!(place.turn, 15);
     assert!(!found.detail.contains("retention"), "what was dropped is no damage: {}", found.detail);
-    let rewind = Rewind { to: place, ..back_to(run.epoch, 15, 1) };
+    let rewind = Rewind { to: place, ..rewind_to(run.epoch, result_place(15)) };
     assert!(matches!(cx.rewind(run.id, &rewind).await.unwrap(), Rewound::Done(_)));
     assert_eq!(state(cx, run.id, None).await, grown(15));
 
@@ -101,11 +101,11 @@ async fn an_exchanged_snapshot_is_detected(cx: &TestContext) {
     tamper(cx, "UPDATE snapshots SET turn = 14").await;
     assert!(!problems(cx).await.is_empty());
     tamper(cx, "UPDATE snapshots SET turn = 15").await;
-    assert_whole(cx, &forged).await;
+    assert_valid(cx, &forged).await;
     // Only the audit shows this: the state could be another one under the same name, with a matching digest.
     let edit = "UPDATE runs SET dropped_turn = 16";
     tamper(cx, edit).await;
-    assert!(!problems(cx).await.is_empty(), "more is said to be dropped than the audit tells");
+    assert!(!problems(cx).await.is_empty(), "the run row claims more than the audit records");
 }
 
 async fn dropped_marks_on_a_run_that_keeps_everything_are_corrupt(cx: &TestContext) {
@@ -131,5 +131,5 @@ async fn obsolete_snapshots_and_their_chunks_are_dropped(cx: &TestContext) {
     assert!(count(cx, "SELECT count(*) FROM snapshots").await <= 3);
     let chunks = count(cx, "SELECT count(*) FROM chunks").await;
     assert!(chunks <= 30, "{chunks} chunks of states of about 50 KiB that have nothing in common");
-    assert_whole(cx, &worker).await;
+    assert_valid(cx, &worker).await;
 }

@@ -15,37 +15,37 @@ use uuid::Uuid;
 
 const INSTANCE: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
-pub struct World {
+pub struct Context {
     runtime: Runtime,
     store: Arc<Sqlite>,
     gateway: Gateway,
     run: RunId,
 }
 
-thread_local!(static WORLD: RefCell<Option<World>> = const { RefCell::new(None) });
+thread_local!(static CONTEXT: RefCell<Option<Context>> = const { RefCell::new(None) });
 
 /// Runs `work` in the context of this thread; `prepare` runs first if the context is new.
-pub fn inside(prepare: fn(&World), work: impl FnOnce(&mut World)) {
-    WORLD.with_borrow_mut(|world| {
-        work(world.get_or_insert_with(|| {
-            let world = World::new();
-            prepare(&world);
-            world
+pub fn inside(prepare: fn(&Context), work: impl FnOnce(&mut Context)) {
+    CONTEXT.with_borrow_mut(|slot| {
+        work(slot.get_or_insert_with(|| {
+            let cx = Context::new();
+            prepare(&cx);
+            cx
         }));
     });
 }
 
-impl World {
+impl Context {
     fn new() -> Self {
         let runtime = Runtime::new().unwrap();
         let store = Arc::new(runtime.block_on(Sqlite::memory()).unwrap());
         let gateway = {
-            let _inside = runtime.enter();
-            Gateway::new(store.clone(), Arc::new(Anybody), Config::default())
+            let _guard = runtime.enter();
+            Gateway::new(store.clone(), Arc::new(AcceptAll), Config::default())
         };
-        let mut world = Self { runtime, store, gateway, run: Uuid::nil() };
-        world.begin();
-        world
+        let mut cx = Self { runtime, store, gateway, run: Uuid::nil() };
+        cx.begin();
+        cx
     }
 
     /// Starts a new run with an attached worker.
@@ -111,10 +111,10 @@ impl World {
 }
 
 /// Accepts every token as that of the pod with this UID.
-struct Anybody;
+struct AcceptAll;
 
 #[async_trait]
-impl Authenticator for Anybody {
+impl Authenticator for AcceptAll {
     async fn review(&self, token: &str) -> Result<PodIdentity, AuthError> {
         if token == INSTANCE {
             return Err(AuthError::Refused("it is a capability".into()));
