@@ -1,5 +1,5 @@
-//! The lines of a copy of the anchors, the input of `audit verify --anchors`. A line of seven numbers, `SEQ AT RUN AUDIT_SEQ
-//! TURN BOUNDARY EPOCH`, stands for an anchor that an attacker has signed: a signer can write any content.
+//! The lines of a copy of the anchors, the input of `audit verify --anchors`. A line of seven numbers, `SEQ AT RUN
+//! AUDIT_SEQ TURN BOUNDARY EPOCH`, stands for an anchor that an attacker has signed: a signer can write any content.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! A snapshot's document and its only chunk: the length of the document, the document, the chunk. A parsed document is written
-//! back unchanged, and an assembled text is the one that the document names.
+//! A snapshot's document and its only chunk: the length of the document, the document, the chunk. A parsed document is
+//! written back unchanged, and an assembled text is the one that the document names.
 
 #![no_main]
 

@@ -36,8 +36,8 @@ fn gibibyte(codec: u8, header: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Headers of such a frame, and the reason of the refusal: one with the true length, one without a length and with a window of
-/// 32 MiB, and one that claims the longest allowed length.
+/// Headers of such a frame, and the reason of the refusal: one with the true length, one without a length and with a
+/// window of 32 MiB, and one that claims the longest allowed length.
 const HEADERS: [(&[u8], &str); 3] = [
     (&[0xa0, 0, 0, 0, 0x40], "larger than 33554432 bytes"),
     (&[0, 15 << 3], "does not say how long it is"),

@@ -182,8 +182,8 @@ async fn boundaries_are_linked_by_their_hashes_across_attempts(cx: &TestContext)
 }
 
 impl TestContext {
-    /// Asserts that the live branch has every turn from 1 without gaps, and that each boundary's hash matches its header and
-    /// its parent.
+    /// Asserts that the live branch has every turn from 1 without gaps, and that each boundary's hash matches its header
+    /// and its parent.
     pub async fn assert_linked(&self, worker: &Worker) {
         let run = self.run_of(worker).await;
         let Some(head) = run.head else { return };

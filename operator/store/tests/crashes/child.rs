@@ -37,8 +37,8 @@ pub fn worker(folder: &Path) -> Worker {
     Worker { run, object_uid, attempt, pod_uid, capability }
 }
 
-/// The work of a child: prints the head, then commits the turns after it and prints each one when it is acknowledged. Prints
-/// any other answer too, and ends.
+/// The work of a child: prints the head, then commits the turns after it and prints each one when it is acknowledged.
+/// Prints any other answer too, and ends.
 pub async fn commit_turns(folder: &Path, count: i32) {
     let store = Sqlite::open(&database(folder)).await.unwrap();
     let worker = worker(folder);

@@ -1,5 +1,5 @@
-//! Crashes and outages of the database: it is killed, its disk is full, its connections are cut. Every acknowledged write is
-//! stored once, and every refused one can be sent again.
+//! Crashes and outages of the database: it is killed, its disk is full, its connections are cut. Every acknowledged write
+//! is stored once, and every refused one can be sent again.
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
 #[allow(dead_code)]

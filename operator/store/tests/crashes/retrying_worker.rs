@@ -39,8 +39,8 @@ pub struct Unanswered {
     pub abandoned: usize,
 }
 
-/// Commits turns `1..=last` and sends each one again, unchanged, until it is answered. Returns the acknowledged turns, and the
-/// unanswered calls.
+/// Commits turns `1..=last` and sends each one again, unchanged, until it is answered. Returns the acknowledged turns,
+/// and the unanswered calls.
 pub async fn turns(store: &dyn Store, worker: &Worker, last: i32, pace: Pace) -> (Acknowledged, Unanswered) {
     let (mut acknowledged, mut unanswered) = (Acknowledged::new(), Unanswered::default());
     for turn in 1..=last {

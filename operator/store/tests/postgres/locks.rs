@@ -129,7 +129,7 @@ async fn a_commit_does_not_wait_for_another_runs_lock() {
     let workers = join_all((0..20).map(|_| cx.worker())).await;
     let mut holder = PgConnection::connect(&url).await.unwrap();
     let mut transaction = holder.begin().await.unwrap();
-    // More workers than commit lanes.
+    // More workers than commit slots.
     let (held, free) = workers.split_at(5);
     for worker in held {
         end(&mut transaction, worker).await;

@@ -130,7 +130,7 @@ async fn a_commit_behind_hanging_ones_waits_no_longer_than_they_do() {
     let workers = join_all((0..3).map(|_| cx.worker())).await;
     hangs.store(true, SeqCst);
     let waits = workers.iter().zip(0..).map(async |(worker, place)| {
-        // One after the other, so that the last one finds all lanes taken.
+        // One after the other, so that the last one finds all slots taken.
         sleep_ms(300 * place).await;
         let started = Instant::now();
         let error = cx.commit(&worker.result(1)).await.unwrap_err();
@@ -142,7 +142,7 @@ async fn a_commit_behind_hanging_ones_waits_no_longer_than_they_do() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_abandoned_commit_frees_its_lane() {
+async fn an_abandoned_commit_frees_its_slot() {
     let (_, url) = fresh().await;
     let (proxy, hangs) = hanging(&url);
     let cx = open(&proxy.url()).await;
@@ -153,7 +153,7 @@ async fn an_abandoned_commit_frees_its_lane() {
         tokio::time::timeout(Duration::from_secs(2), cx.commit(&commit)).await.unwrap_err();
     });
     let waiting = async {
-        // All lanes are taken by now.
+        // All slots are taken by now.
         sleep_ms(1_000).await;
         hangs.store(false, SeqCst);
         ok(cx.commit(&workers[2].result(1)).await.unwrap());
@@ -177,20 +177,20 @@ async fn a_commit_abandoned_in_the_queue_is_never_executed() {
     let lock = sqlx::query("SELECT FROM runs WHERE id = $1 FOR UPDATE");
     transaction.execute(lock.bind(workers[0].run)).await.unwrap();
     let claims = ["a", "b"].map(|id| workers[0].claim(id, Policy::Probe));
-    let in_line = join_all(claims.iter().map(|claim| cx.claim(claim)));
-    let lanes = join_all(workers[1..].iter().map(async |worker| {
+    let queued = join_all(claims.iter().map(|claim| cx.claim(claim)));
+    let others = join_all(workers[1..].iter().map(async |worker| {
         sleep_ms(300).await;
         is_slow.store(true, SeqCst);
         cx.commit_turn(worker, 1).await;
     }));
     let given_up = async {
-        // All lanes are taken by now.
+        // All slots are taken by now.
         sleep_ms(500).await;
         let commit = workers[0].result(1);
         timeout(Duration::from_secs(2), cx.commit(&commit)).await.unwrap_err();
         transaction.rollback().await.unwrap();
     };
-    let (claimed, ..) = join3(in_line, lanes, given_up).await;
+    let (claimed, ..) = join3(queued, others, given_up).await;
     assert!(claimed.iter().all(Result::is_ok), "{claimed:?}");
     sleep_ms(1_000).await;
     assert_eq!(cx.run_of(&workers[0]).await.head, None);

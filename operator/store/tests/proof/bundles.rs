@@ -71,8 +71,8 @@ async fn the_golden_bundle_of_version_2_is_reproduced_and_all_golden_bundles_ver
     }
 }
 
-/// The golden sealed bundle: its run began without encryption. The digest keys of its later parts are random, so this bundle
-/// cannot be generated again.
+/// The golden sealed bundle: its run began without encryption. The digest keys of its later parts are random, so this
+/// bundle cannot be generated again.
 #[test]
 fn the_golden_bundle_of_a_sealed_run_has_digest_keys_and_every_state() {
     let bytes = golden("v2-sealed");

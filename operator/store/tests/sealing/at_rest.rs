@@ -99,7 +99,8 @@ async fn a_sealed_run_without_keys_is_refused_and_not_called_corrupt(engine: &En
     assert!(matches!(verify::checkpoint(&*cx.store, &run).await, Err(Error::Unfit(_))));
 }
 
-/// Each edit, and whether a resume needs the damaged row. If it does, the run must be held before a worker meets the damage.
+/// Each edit, and whether a resume needs the damaged row. If it does, the run must be held before a worker meets the
+/// damage.
 const EDITS: [(&str, bool); 14] = [
     (
         "UPDATE boundaries SET ops = (SELECT ops FROM boundaries o WHERE o.turn = 2 AND o.run = boundaries.run) WHERE turn = 3",

@@ -81,7 +81,7 @@ async fn clear_text_is_stored_in_exactly_these_columns(engine: &Engine) {
     assert_eq!(in_clear(engine).await, IN_CLEAR);
     cx.shred(worker.run, CANARY, CANARY).await.unwrap();
     let left: Vec<_> = in_clear(engine).await;
-    // The id of the key that wrapped the data key goes with the data key.
+    // The id of the key that wrapped the data key is deleted with the data key.
     let after: Vec<_> = IN_CLEAR.into_iter().filter(|column| *column != "data_keys.key_id").collect();
     assert_eq!(left, after, "shredding does not reach them");
 }

@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use crate::keys;
 
-/// Made once, by other code than this crate's, from the descriptions in `src/seal.rs` and `src/keys/mounted.rs`. A change of
-/// any byte is a new format; this one must stay readable.
+/// Made once, by other code than this crate's, from the descriptions in `src/seal.rs` and `src/keys/mounted.rs`. A change
+/// of any byte is a new format; this one must stay readable.
 const GOLDEN: &str = include_str!("../golden/sealed-v1.json");
 
 const RUN: RunId = RunId::from_u128(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10);

@@ -20,7 +20,8 @@ on_both_databases! {
     nothing_plain_is_written_to_a_run_with_a_data_key,
 }
 
-/// Keys that block a process when it wraps its first data key. At that point it has rebuilt the state and not yet written it.
+/// Keys that block a process when it wraps its first data key. At that point it has rebuilt the state and not yet written
+/// it.
 struct Gate {
     keys: Arc<dyn KeyProvider>,
     reached: Semaphore,

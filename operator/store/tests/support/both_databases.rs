@@ -1,6 +1,7 @@
 //! Runs a case on both databases.
 
-/// Makes a test of each case for each database. The test crate provides `crate::Engine::file` and `crate::Engine::postgres`.
+/// Makes a test of each case for each database. The test crate provides `crate::Engine::file` and
+/// `crate::Engine::postgres`.
 macro_rules! on_both_databases {
     ($($case:ident),+ $(,)?) => {
         mod file {

@@ -11,9 +11,9 @@ use dalsegno_store::postgres::Postgres;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::sync::OnceCell;
 
-/// Creates a server in a new directory and serves until standard input ends, which it does when the test process ends, even
-/// by a signal. Then stops the server and removes the directory. A line on standard input stops the server like `pg_ctl stop
-/// -m immediate`, without a clean shutdown, and starts it again.
+/// Creates a server in a new directory and serves until standard input ends, which it does when the test process ends,
+/// even by a signal. Then stops the server and removes the directory. A line on standard input stops the server like
+/// `pg_ctl stop -m immediate`, without a clean shutdown, and starts it again.
 const SERVE: &str = r#"
     set -eu
     PATH="$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin)"

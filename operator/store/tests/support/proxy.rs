@@ -38,8 +38,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy to the database of this URL, in the form that `pg.rs` returns. Each client gets `servers` server connections and
-    /// uses the next one after each transaction.
+    /// A proxy to the database of this URL, in the form that `pg.rs` returns. Each client gets `servers` server
+    /// connections and uses the next one after each transaction.
     pub fn new(url: &str, servers: usize) -> Self {
         Self::start(url, servers, Arc::new(|| Fault::Pass))
     }

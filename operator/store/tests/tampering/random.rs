@@ -190,8 +190,8 @@ async fn random_edits_are_found() {
     assert!(!is_found(cx, &run).await && !has_problem(cx).await, "all edits were taken back");
 }
 
-/// Columns of a call that nothing depends on, or that the audit does not record: the times of claim and end, the claim id, who
-/// settled the call and why (the audit row `settled` has it), and the counted bytes.
+/// Columns of a call that nothing depends on, or that the audit does not record: the times of claim and end, the claim
+/// id, who settled the call and why (the audit row `settled` has it), and the counted bytes.
 const UNRECORDED: [&str; 9] = [
     "ordinal",
     "created_at",

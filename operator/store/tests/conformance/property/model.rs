@@ -243,7 +243,8 @@ impl Model<'_> {
         }
     }
 
-    /// Checks the stored boundaries and states: exactly the accepted, not undone ones; of the dropped ones the headers remain.
+    /// Checks the stored boundaries and states: exactly the accepted, not undone ones; of the dropped ones the headers
+    /// remain.
     async fn end(mut self) {
         for snapshotter in std::mem::take(&mut self.snapshotters) {
             match snapshotter.await.unwrap() {

@@ -69,8 +69,8 @@ async fn records_and_batches_are_part_of_a_boundarys_hash(cx: &TestContext) {
 
 async fn a_rewind_hides_records_written_after_its_boundary(cx: &TestContext) {
     use Boundary::{Plan, Result};
-    // The boundary to rewind to, and the entries that remain. In each turn, `b` is written before the plan, `p` with the plan,
-    // `a` after the plan, and `r` with the result.
+    // The boundary to rewind to, and the entries that remain. In each turn, `b` is written before the plan, `p` with the
+    // plan, `a` after the plan, and `r` with the result.
     let cases: [(i32, Boundary, &[&str]); 4] = [
         (1, Plan, &["b1", "p1"]),
         (1, Result, &["b1", "p1", "a1", "r1"]),
