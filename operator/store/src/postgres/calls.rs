@@ -7,9 +7,9 @@ use sqlx::postgres::PgRow;
 use super::Postgres;
 use super::row::{call, json, looks_sealed, named, packed, text, word};
 use crate::audit::actor;
+use crate::calls::key_refused;
 use crate::fault::{Fault, Work};
-use crate::model::key_refused;
-use crate::seal::{Sealing, Spot};
+use crate::seal::{CallDigestsExt as _, Sealing, Spot};
 use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, SettledBy, size};
 
 const CLAIM: &str =

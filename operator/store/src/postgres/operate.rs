@@ -38,7 +38,7 @@ impl Postgres {
         let query = sqlx::query(END_ATTEMPT)
             .bind(run)
             .bind(attempt)
-            .bind(text(cause))
+            .bind(cause.as_str())
             .bind(word(class)?)
             .bind(exit_code)
             .bind(text(message))

@@ -5,7 +5,7 @@ use sqlx::Row as _;
 use super::Postgres;
 use super::row::record;
 use crate::fault::Work;
-use crate::survey::{PAGE_BYTES, PAGE_ROWS};
+use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Dropped, Retention, RunId, RunRecord};
 
 const SET: &str = "SELECT ds_set_retention_v2($1, $2, $3) AS record";

@@ -9,8 +9,8 @@ use super::branch::shelved;
 use super::row::{number, place, record, text};
 use crate::fault::{Fault, Work};
 use crate::old::is_dropped;
-use crate::pages::Found;
-use crate::survey::{PAGE_BYTES, PAGE_ROWS};
+use crate::pages::{PAGE_BYTES, PAGE_ROWS};
+use crate::shelf::Found;
 use crate::{Place, Rewind, Rewound, RunId};
 
 const REWIND: &str = "SELECT * FROM ds_rewind_v1($1, $2, $3, $4, $5, $6, $7)";

@@ -7,8 +7,8 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
+use crate::calls::hold_together;
 use crate::fault::{Fault, Work, misread};
-use crate::model::hold_together;
 use crate::seal::{Sealing, Spot, is_sealed};
 use crate::{Asked, Digest, Place, RunId, RunRecord, codec, header};
 

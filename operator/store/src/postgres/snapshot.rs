@@ -6,13 +6,13 @@ use super::answers::Answers;
 use super::pool::Pool;
 use super::row::{digest, number, place};
 use super::{branch, rewind};
-use crate::branch::{Branch, Keeper, Shelf, Walk};
 use crate::chain::KeptSnapshot;
 use crate::fault::Work;
 use crate::keys::Keys;
-use crate::pages::Found;
 use crate::seal::{self, Sealing};
-use crate::snapshot::New;
+use crate::shelf::Found;
+use crate::shelf::New;
+use crate::shelf::{Branch, Keeper, Shelf, Walk};
 use crate::{Digest, Place, Result, RunId};
 
 const CHUNKS: &str = "SELECT hash, payload FROM chunks WHERE run = $1 AND hash = ANY ($2)";

@@ -5,8 +5,8 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::columns::{Word, table};
+use crate::calls::hold_together;
 use crate::fault::{Fault, Work};
-use crate::model::hold_together;
 use crate::seal::{Sealing, Spot, is_sealed};
 use crate::{Result, RunId, codec, size};
 

@@ -12,10 +12,10 @@ use super::judge::{self, Claiming};
 use super::row::RunRow;
 use super::{Reads as _, Sqlite, data_keys, open_calls};
 use crate::audit::{actor, kind};
+use crate::calls::key_refused;
 use crate::fault::Work;
 use crate::keys::no_keys;
-use crate::model::key_refused;
-use crate::seal::{Sealing, Spot};
+use crate::seal::{CallDigestsExt as _, Sealing, Spot};
 use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, SettledBy, size};
 
 /// A claim with its payload ready to be kept.

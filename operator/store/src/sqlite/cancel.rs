@@ -9,7 +9,7 @@ use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
-use crate::{Acknowledged, AskedBy, Digest, Lifecycle, NewFinish, RunId, RunOutcome, RunRecord};
+use crate::{Acknowledged, AskedBy, Cause, Digest, Lifecycle, NewFinish, RunId, RunOutcome, RunRecord};
 
 /// A person wants the run cancelled. Only the first call counts.
 pub(super) async fn request(
@@ -60,7 +60,7 @@ pub(super) async fn acknowledge(
         return Ok(Acknowledged::NotRequested);
     }
     row.last_capability = row.capability;
-    cut_off(conn, &mut row, now, "Cancelled").await?;
+    cut_off(conn, &mut row, now, Cause::Cancelled).await?;
     let finish = NewFinish {
         outcome: RunOutcome::Cancelled,
         reason: "Cancelled".into(),

@@ -10,7 +10,7 @@ use super::judge;
 use super::row::RunRow;
 use crate::audit::{Link, actor, kind};
 use crate::fault::Work;
-use crate::{AttemptState, Class, Counters, Digest, Ending, Lifecycle, NewFinish};
+use crate::{AttemptState, Cause, Class, Counters, Digest, Ending, Lifecycle, NewFinish};
 
 /// Appends to the run's audit chain; the caller saves the row.
 pub(super) async fn append(
@@ -45,8 +45,8 @@ pub(super) async fn append(
 }
 
 /// How an attempt ends that nobody's death ended.
-pub(super) fn neutral(attempt: i32, cause: &str) -> Ending {
-    Ending { attempt, cause: cause.into(), class: Class::Neutral, exit_code: None, message: String::new() }
+pub(super) fn neutral(attempt: i32, cause: Cause) -> Ending {
+    Ending { attempt, cause, class: Class::Neutral, exit_code: None, message: String::new() }
 }
 
 /// Ends the current attempt, unless it is ended already: counts it, takes its right to write and moves the epoch.
@@ -70,7 +70,7 @@ pub(super) async fn end(
     attempt.lease_renewed_at = row.lease_renewed_at;
     attempt.turn_at_end = Some(row.head_turn.unwrap_or_default());
     attempt.ended_at = Some(now);
-    attempt.cause = Some(cause.clone());
+    attempt.cause = Some(cause.to_string());
     attempt.class = Some(Word(class));
     attempt.charged = Some(class == Class::Crash);
     attempt.progress = Some(progress);
@@ -110,7 +110,7 @@ pub(super) async fn cut_off(
     conn: &mut SqliteConnection,
     row: &mut RunRow,
     now: i64,
-    cause: &str,
+    cause: Cause,
 ) -> Work<()> {
     if end(conn, row, now, &neutral(row.attempt, cause)).await?.is_none() {
         fence(row);

@@ -19,7 +19,7 @@ use super::records;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
-use crate::seal::{BodyDigest, Sealing, Spot};
+use crate::seal::{BodyDigest, CallDigestsExt as _, Sealing, Spot};
 use crate::{Committed, Digest, FinishCall, NewFinish, RunId, Standing, size};
 
 /// Judges a commit and, if it is the next boundary, writes it. `None`: it is the next, but cannot stand on this head.

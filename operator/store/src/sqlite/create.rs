@@ -8,7 +8,7 @@ use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
-use crate::{AskedBy, AttemptState, Created, Lifecycle, NewRun, OnPrior, PriorRun, header};
+use crate::{AskedBy, AttemptState, Cause, Created, Lifecycle, NewRun, OnPrior, PriorRun, header};
 
 /// Creates, returns, adopts, or says what stands in the way.
 pub(super) async fn create_run(conn: &mut SqliteConnection, now: i64, new: NewRun) -> Work<Created> {
@@ -173,9 +173,9 @@ async fn adopt(conn: &mut SqliteConnection, now: i64, mut row: RunRow, new: NewR
     row.start_ms = new.deadlines.start_ms;
     row.progress_ms = new.deadlines.progress_ms;
     if row.lifecycle.0 == Lifecycle::Finished || row.attempt_state.0 == AttemptState::Ended {
-        cut_off(conn, &mut row, now, "Adopted").await?;
+        cut_off(conn, &mut row, now, Cause::Adopted).await?;
     } else {
-        let ending = neutral(row.attempt, "Adopted");
+        let ending = neutral(row.attempt, Cause::Adopted);
         end_noted(conn, &mut row, now, &ending).await?;
     }
     if row.lifecycle.0 == Lifecycle::Live {
@@ -187,7 +187,7 @@ async fn adopt(conn: &mut SqliteConnection, now: i64, mut row: RunRow, new: NewR
 
 /// Closes a prior run for good.
 async fn abandon(conn: &mut SqliteConnection, now: i64, mut row: RunRow, new: &NewRun) -> Work<()> {
-    cut_off(conn, &mut row, now, "Abandoned").await?;
+    cut_off(conn, &mut row, now, Cause::Abandoned).await?;
     (row.lifecycle, row.over_at) = (Word(Lifecycle::Abandoned), Some(now));
     let detail = serde_json::json!({ "by": new.object_uid, "epoch": row.epoch });
     append(conn, &mut row, now, kind::ABANDONED, actor::OPERATOR, detail).await?;
@@ -211,7 +211,7 @@ pub(super) async fn mark_deleted(
     if matches!(row.lifecycle.0, Lifecycle::Deleted | Lifecycle::Abandoned) {
         return Ok(());
     }
-    cut_off(conn, &mut row, now, "Deleted").await?;
+    cut_off(conn, &mut row, now, Cause::Deleted).await?;
     (row.lifecycle, row.over_at) = (Word(Lifecycle::Deleted), Some(now));
     let detail = asked.in_detail(serde_json::json!({ "epoch": row.epoch }));
     append(conn, &mut row, now, kind::DELETED, actor::OPERATOR, detail).await?;

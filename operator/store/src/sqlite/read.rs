@@ -11,9 +11,10 @@ use super::change::counters;
 use super::open_calls;
 use super::row::RunRow;
 use crate::fault::{Fault, Work, timestamp};
+use crate::statements::CAPACITY;
 use crate::{
-    Attempt, BeatRow, CAPACITY, CallCounts, CancelRow, Deadlines, Digest, FinishRow, HeadRow, Held, LookUp,
-    Retention, RunId, RunRecord, SNAPSHOT_DUE, Sizes, header,
+    Attempt, BeatRow, CallCounts, CancelRow, Deadlines, Digest, FinishRow, HeadRow, Held, LookUp, Retention,
+    RunId, RunRecord, SNAPSHOT_DUE, Sizes, header,
 };
 
 /// Attempts in a record: the current one and those before it.

@@ -7,7 +7,7 @@ use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
-use crate::survey::{PAGE_BYTES, PAGE_ROWS};
+use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Dropped, Retention, RunId, RunRecord};
 
 /// Whether a run is to be emptied, at this time.

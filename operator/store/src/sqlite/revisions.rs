@@ -6,7 +6,7 @@ use sqlx::types::Json;
 use super::operate::{done, refused};
 use super::row::RunRow;
 use crate::fault::Work;
-use crate::survey::PAGE_BYTES;
+use crate::pages::PAGE_BYTES;
 use crate::{AttemptState, CANDIDATES, Lifecycle, Recorded, RunId};
 
 /// So many templates that no run needs, and none after those that hold so many bytes.

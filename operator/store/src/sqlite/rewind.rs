@@ -11,7 +11,7 @@ use super::records;
 use super::row::{HeadPoint, RunRow};
 use crate::audit::kind;
 use crate::fault::Work;
-use crate::{AttemptState, Lifecycle, Place, Rewind, Rewound, RunId, header};
+use crate::{AttemptState, Cause, Lifecycle, Place, Rewind, Rewound, RunId, header};
 
 /// Of boundaries whose place is known, those after it, and those that stand in its place under another epoch.
 const UNDO: &str = "UPDATE boundaries SET undone = 1 \
@@ -47,7 +47,7 @@ pub(super) async fn rewind(
     let before = row.attempt_state.0;
     match before {
         AttemptState::Created | AttemptState::Attached => {
-            let ending = neutral(row.attempt, "Rewound");
+            let ending = neutral(row.attempt, Cause::Rewound);
             end_noted(conn, &mut row, now, &ending).await?;
         }
         AttemptState::Reserved => {

@@ -2,8 +2,8 @@
 
 use super::call_row::payload;
 use super::{Sqlite, boundary, calls, commit, in_time, records};
-use crate::packed::Packed;
-use crate::seal::{Sealing, Spot};
+use crate::packed::{self, Packed};
+use crate::seal::{CallDigestsExt as _, Sealing, Spot};
 use crate::{
     Claim, Claimed, Commit, Committed, Complete, Completed, Error, FinishCall, RecordBatch, Result, RunId,
     Settle, Written, size,
@@ -29,7 +29,7 @@ impl Sqlite {
 
     /// The state at the head is counted; anew where the head has moved meanwhile.
     async fn commit_counted(&self, commit: &Commit, sealing: Sealing) -> Result<Committed> {
-        while let Some(ops) = Packed::counted(&self.rows(), commit, &sealing).await? {
+        while let Some(ops) = packed::counted(&self.rows(), commit, &sealing).await? {
             let prepared = boundary::Prepared::new(commit, ops, sealing.clone())?;
             let work = in_time("committing a boundary", self.writer()?.commit(prepared));
             if let Some(committed) = work.await? {

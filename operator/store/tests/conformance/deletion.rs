@@ -1,6 +1,6 @@
 //! Deletion of an AgentRun by a person.
 
-use dalsegno_store::{AttemptState, Class, Lifecycle, Then};
+use dalsegno_store::{AttemptState, Cause, Class, Lifecycle, Then};
 
 use crate::context::*;
 use crate::engines::on_every_engine;
@@ -55,7 +55,7 @@ async fn a_held_run_keeps_its_end(cx: &TestContext) {
     cx.mark_deleted(&worker.object_uid).await.unwrap();
     let run = cx.run_of(&worker).await;
     assert_eq!((run.lifecycle, run.epoch), (Lifecycle::Deleted, 3));
-    assert_eq!(run.attempt.end.unwrap().cause, "Evicted");
+    assert_eq!(run.attempt.end.unwrap().cause, Cause::Evicted);
 }
 
 async fn a_deleted_run_is_never_changed(cx: &TestContext) {

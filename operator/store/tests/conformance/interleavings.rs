@@ -1,5 +1,5 @@
 //! Interleavings: each call of a worker, in every kind of delivery, before and after every other change of its run. A case
-//! is played, described in words, and compared with the table in `docs/checkpoints.md`.
+//! is played, described in words, and compared with the table in `docs/reference/interleavings.md`.
 
 mod cases;
 mod lock_queue;

@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::Policy;
 use dalsegno_store::{
-    AttemptState, Class, Created, Deadlines, Lifecycle, LookUp, NewRun, OnPrior, PriorRun, Then,
+    AttemptState, Cause, Class, Created, Deadlines, Lifecycle, LookUp, NewRun, OnPrior, PriorRun, Then,
 };
 
 use crate::context::*;
@@ -195,7 +195,7 @@ async fn an_ignored_run_is_abandoned_and_a_new_one_begins(cx: &TestContext) {
     assert_eq!((run.id, run.attempt.number, run.head.clone()), (stranger.id, 1, None));
     let old = cx.run_by_uid(&new.object_uid).await;
     assert_eq!((old.lifecycle, old.epoch, old.attempt.state), (Lifecycle::Abandoned, 2, AttemptState::Ended));
-    assert_eq!(old.attempt.end.unwrap().cause, "Abandoned");
+    assert_eq!(old.attempt.end.unwrap().cause, Cause::Abandoned);
     assert_eq!(without_times(cx.create(&stranger).await), without_times(run));
     let ids: Vec<_> =
         cx.find(&new.namespace, &new.name).await.unwrap().into_iter().map(|run| run.id).collect();

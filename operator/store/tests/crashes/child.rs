@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use dalsegno_protocol::{Payload, Policy, RecordOp};
 use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{Acknowledged, Class, Commit, Committed, Completed, Rewound, RunRecord, Store, Written};
+use dalsegno_store::{
+    Acknowledged, Class, Commit, Committed, Completed, Read as _, Rewound, RunRecord, Worker as _, Written,
+};
 
 use crate::context::*;
 use crate::retrying_worker::hash;

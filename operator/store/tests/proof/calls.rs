@@ -1,7 +1,7 @@
 //! Tool calls are checked against the audit.
 
 use dalsegno_protocol::{CallOutcome, CompleteOutcome, Policy};
-use dalsegno_store::seal::CallDigests;
+use dalsegno_store::seal::{CallDigests, CallDigestsExt as _};
 use dalsegno_store::{CallFilter, Claim, Claimed, Commit, Complete, Retention, Settle, header};
 
 use crate::context::{Worker, json, noise, ok, person_settles, planned};

@@ -13,7 +13,7 @@ on_both_databases! {
     clear_text_is_stored_in_exactly_these_columns,
 }
 
-/// The columns that docs/encryption.md lists as stored in clear, in order. The test writes the canary into each of them.
+/// The columns that docs/reference/encryption.md lists as stored in clear, in order. The test writes the canary into each.
 const IN_CLEAR: [&str; 32] = [
     "attempts.agent_version",
     "attempts.candidates",

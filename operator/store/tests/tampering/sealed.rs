@@ -1,6 +1,6 @@
 //! Random edits of sealed payloads: every reader refuses the edited payload and returns no other in its place.
 //!
-//! Some edits go unnoticed by design, or because docs/audit.md does not promise to prove them. They are left out:
+//! Some edits go unnoticed by design, or because docs/reference/audit.md does not promise to prove them. They are left out:
 //!
 //! - a record's value replaced by another value of the same key (both are bound to that key), so no key is written twice;
 //! - deleted rows of records, and deleted snapshots;

@@ -1,9 +1,9 @@
 //! The cases: every combination of call, delivery, epoch, and what happens before or after the call. The table in
-//! `docs/checkpoints.md` has the expected outcome of each.
+//! `docs/reference/interleavings.md` has the expected outcome of each.
 
 use std::fmt;
 
-const PAGE: &str = include_str!("../../../../../docs/checkpoints.md");
+const PAGE: &str = include_str!("../../../../../docs/reference/interleavings.md");
 
 /// How a call reaches the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
