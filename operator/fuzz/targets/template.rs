@@ -1,4 +1,4 @@
-//! Templates as they stand in the store, and what a pod and its worker say of themselves.
+//! Stored templates, and what a pod and its worker report of themselves.
 
 #![no_main]
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test helper may fail the test")]
 
-#[path = "../../../store/tests/support/alone.rs"]
+#[path = "../../../store/tests/support/child_process.rs"]
 mod alone;
 mod attach;
 mod bodies;

@@ -1,4 +1,4 @@
-//! The databases that a case runs on, and a way to write to them behind the store's back.
+//! The databases that the cases run on, and direct access to their rows.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,37 +8,37 @@ use dalsegno_store::sqlite::Sqlite;
 use dalsegno_store::{Store, postgres::Postgres};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
 
-use crate::world::World;
+use crate::context::TestContext;
 use crate::{keys, pg};
 
-/// A store, and where it is kept.
-pub struct Face {
-    pub world: World,
+/// A store and its database.
+pub struct Engine {
+    pub cx: TestContext,
     pub url: String,
 }
 
-impl Face {
+impl Engine {
     /// SQLite in a file.
     pub async fn file() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("runs.db");
         Sqlite::migrate(&path).await.unwrap();
         let store = Arc::new(Sqlite::open(&path).await.unwrap());
-        Self { url: format!("sqlite://{}", path.display()), world: World::new(store, dir) }
+        Self { url: format!("sqlite://{}", path.display()), cx: TestContext::new(store, dir) }
     }
 
-    /// PostgreSQL, a database of its own, payloads sealed.
+    /// PostgreSQL with a database of its own and sealed payloads.
     pub async fn postgres() -> Self {
         let (url, folder) = (pg::database().await, keys::folder());
         let store = Postgres::connect(&url).await.unwrap().sealed_by(keys::shared(&folder));
-        Self { world: World::new(Arc::new(store), folder), url }
+        Self { cx: TestContext::new(Arc::new(store), folder), url }
     }
 
     pub fn is_postgres(&self) -> bool {
         self.url.starts_with("postgres:")
     }
 
-    /// Runs statements as whoever owns the database.
+    /// Runs statements as the owner of the database.
     pub async fn execute(&self, sql: &str) -> sqlx::Result<()> {
         let sql = AssertSqlSafe(sql.to_owned());
         if self.is_postgres() {
@@ -51,7 +51,7 @@ impl Face {
         Ok(())
     }
 
-    /// Which columns a table has.
+    /// The columns of a table.
     pub async fn columns(&self, table: &str) -> BTreeSet<String> {
         let columns: Vec<String> = if self.is_postgres() {
             let sql = "SELECT attname::text FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0";
@@ -65,7 +65,7 @@ impl Face {
         columns.into_iter().collect()
     }
 
-    /// Takes away what keeps the owner from editing the audit.
+    /// Removes the triggers that keep the owner from editing the audit.
     pub async fn unlock(&self) {
         let sql = if self.is_postgres() {
             "ALTER TABLE audit DISABLE TRIGGER ALL"
@@ -75,13 +75,14 @@ impl Face {
         self.execute(sql).await.unwrap();
     }
 
-    /// Every problem that its rows show.
+    /// Checks the whole store. Returns every problem.
     pub async fn check(&self) -> (Summary, Vec<Problem>) {
-        let store: &dyn Store = &*self.world.store;
-        let mut told = Vec::new();
+        let store: &dyn Store = &*self.cx.store;
+        let mut problems = Vec::new();
         let mut reading = store.reading().await.unwrap();
-        let summary =
-            check_store(&mut *reading, Anchors::default(), &mut |problem| told.push(problem)).await.unwrap();
-        (summary, told)
+        let summary = check_store(&mut *reading, Anchors::default(), &mut |problem| problems.push(problem))
+            .await
+            .unwrap();
+        (summary, problems)
     }
 }

@@ -1,35 +1,35 @@
-//! The line before a run's row: who comes first is done first.
+//! The order in which requests wait for a run's row: first come, first served.
 
 use dalsegno_store::RunId;
 use futures::future::{BoxFuture, join, join_all};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-use crate::world::*;
+use crate::context::*;
 
-/// Does these in this order. On PostgreSQL each is on its way before the first is done: the row is held until all wait for
-/// it. SQLite's writer has a line of its own.
-pub async fn in_order<T>(world: &World, run: RunId, all: Vec<BoxFuture<'_, T>>) -> Vec<T> {
-    let Some(url) = world.url.as_deref().filter(|url| url.starts_with("postgres:")) else {
+/// Runs the requests in this order. On PostgreSQL, all are sent before the first is done: this holds the row's lock until
+/// all wait for it. SQLite's writer has a queue of its own.
+pub async fn in_order<T>(cx: &TestContext, run: RunId, all: Vec<BoxFuture<'_, T>>) -> Vec<T> {
+    let Some(url) = cx.url.as_deref().filter(|url| url.starts_with("postgres:")) else {
         return join_all(all).await;
     };
     let mut holder = PgConnection::connect(url).await.unwrap();
     let mut held = holder.begin().await.unwrap();
     held.execute(sqlx::query("SELECT FROM runs WHERE id = $1 FOR UPDATE").bind(run)).await.unwrap();
     let count = all.len();
-    let coming = all.into_iter().enumerate().map(async |(place, one)| {
-        until_waiting(url, run, place).await;
+    let queued = all.into_iter().enumerate().map(async |(place, one)| {
+        wait_for_waiters(url, run, place).await;
         one.await
     });
-    let (done, ()) = join(join_all(coming), async {
-        until_waiting(url, run, count).await;
+    let (done, ()) = join(join_all(queued), async {
+        wait_for_waiters(url, run, count).await;
         held.rollback().await.unwrap();
     })
     .await;
     done
 }
 
-/// Returns once so many wait for this row: each stands in the line for this version of it, and its first has it.
-async fn until_waiting(url: &str, run: RunId, count: usize) {
+/// Waits until this many requests wait for the run's row. All wait for a lock on the row's current version.
+async fn wait_for_waiters(url: &str, run: RunId, count: usize) {
     let mut conn = PgConnection::connect(url).await.unwrap();
     loop {
         let waiting: i64 = sqlx::query_scalar(
@@ -44,6 +44,6 @@ async fn until_waiting(url: &str, run: RunId, count: usize) {
         if waiting >= count as i64 {
             return conn.close().await.unwrap();
         }
-        pause(2).await;
+        sleep_ms(2).await;
     }
 }

@@ -1,4 +1,4 @@
-//! A gateway over a store in memory, a run in it whose worker has attached, and calls of that worker.
+//! A gateway over an in-memory store, a run with an attached worker, and calls of that worker.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,40 +17,40 @@ use uuid::Uuid;
 
 const INSTANCE: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
-pub struct World {
+pub struct Context {
     runtime: Runtime,
     store: Arc<Sqlite>,
     gateway: Gateway,
     run: RunId,
 }
 
-thread_local!(static WORLD: RefCell<Option<World>> = const { RefCell::new(None) });
+thread_local!(static CONTEXT: RefCell<Option<Context>> = const { RefCell::new(None) });
 
-/// In the one world of the process; `prepare` is asked when it is new.
-pub fn inside(prepare: fn(&World), work: impl FnOnce(&mut World)) {
-    WORLD.with_borrow_mut(|world| {
-        work(world.get_or_insert_with(|| {
-            let world = World::new();
-            prepare(&world);
-            world
+/// Runs `work` in the context of this thread; `prepare` runs first if the context is new.
+pub fn inside(prepare: fn(&Context), work: impl FnOnce(&mut Context)) {
+    CONTEXT.with_borrow_mut(|slot| {
+        work(slot.get_or_insert_with(|| {
+            let cx = Context::new();
+            prepare(&cx);
+            cx
         }));
     });
 }
 
-impl World {
+impl Context {
     fn new() -> Self {
         let runtime = Runtime::new().unwrap();
         let store = Arc::new(runtime.block_on(Sqlite::memory()).unwrap());
         let gateway = {
-            let _inside = runtime.enter();
-            Gateway::new(store.clone(), Arc::new(Anybody), Config::default())
+            let _guard = runtime.enter();
+            Gateway::new(store.clone(), Arc::new(AcceptAll), Config::default())
         };
-        let mut world = Self { runtime, store, gateway, run: Uuid::nil() };
-        world.begin();
-        world
+        let mut cx = Self { runtime, store, gateway, run: Uuid::nil() };
+        cx.begin();
+        cx
     }
 
-    /// A run whose worker has attached.
+    /// Starts a new run with an attached worker.
     pub fn begin(&mut self) {
         self.run = Uuid::now_v7();
         let new = NewRun {
@@ -85,12 +85,12 @@ impl World {
         assert_eq!(status, 200, "{text}");
     }
 
-    /// A call with a body; the answer's status and text. Nothing where the path is none.
+    /// Sends a call with a body. Returns the answer's status and text; `None` if the path is not a valid URI.
     pub fn post(&self, path: &str, body: &[u8]) -> Option<(u16, String)> {
         self.call_as(INSTANCE, Method::POST, path, body)
     }
 
-    /// The same without a body.
+    /// Sends a call without a body.
     #[allow(dead_code, reason = "not every target reads")]
     pub fn get(&self, path: &str) -> Option<(u16, String)> {
         self.call_as(INSTANCE, Method::GET, path, &[])
@@ -112,11 +112,11 @@ impl World {
     }
 }
 
-/// Believes every token to be of the pod that it names.
-struct Anybody;
+/// Accepts every token as that of the pod with this UID.
+struct AcceptAll;
 
 #[async_trait]
-impl Authenticator for Anybody {
+impl Authenticator for AcceptAll {
     async fn review(&self, token: &str) -> Result<PodIdentity, AuthError> {
         if token == INSTANCE {
             return Err(AuthError::Refused("it is a capability".into()));

@@ -1,16 +1,18 @@
-//! Values that cases are made of, and answers taken apart.
+//! Fixtures: values for the cases, and unwrapping of answers.
 
 use std::time::Duration;
 
-use dalsegno_protocol::{CallOutcome, PlannedCall, Policy, RawValue};
+use dalsegno_protocol::{Boundary, CallOutcome, PlannedCall, Policy, RawValue};
 use dalsegno_store::{
     Attached, BeatRow, Cause, Class, Commit, Committed, Deadlines, Digest, Ending, Identity, NewFinish,
-    NewRun, OnPrior, PodRecord, Recorded, RunId, RunOutcome, RunRecord, Settle, SettledBy, Standing, Verdict,
+    NewRun, OnPrior, Place, PodRecord, RecordQuery, Recorded, Rewind, RunId, RunOutcome, RunRecord, Settle,
+    SettledBy, Standing, Verdict,
 };
 use uuid::Uuid;
 
-/// Long enough for no test to meet them.
-pub const LONG: Deadlines = Deadlines { heartbeat_ms: 600_000, start_ms: 600_000, progress_ms: 600_000 };
+/// Deadlines that no test reaches.
+pub const LONG_DEADLINES: Deadlines =
+    Deadlines { heartbeat_ms: 600_000, start_ms: 600_000, progress_ms: 600_000 };
 
 pub fn person_settles(run: RunId, id: &str) -> Settle {
     Settle {
@@ -32,7 +34,7 @@ pub fn planned(id: &str, policy: Policy) -> PlannedCall {
     }
 }
 
-/// A run that no other bears the name of.
+/// A run with a name of its own.
 pub fn new_run() -> NewRun {
     let id = Uuid::now_v7();
     NewRun {
@@ -42,18 +44,18 @@ pub fn new_run() -> NewRun {
         name: format!("run-{id}"),
         object_uid: format!("object-{id}"),
         reset_generation: 0,
-        deadlines: LONG,
+        deadlines: LONG_DEADLINES,
         on_prior: OnPrior::Hold,
     }
 }
 
-/// Another object of the same namespace and name.
+/// Another object with the same namespace and name.
 pub fn namesake(of: &NewRun, on_prior: OnPrior) -> NewRun {
     let id = Uuid::now_v7();
     NewRun { id, object_uid: format!("object-{id}"), on_prior, ..of.clone() }
 }
 
-/// A pod for the current attempt, its image named by digest and accepted.
+/// A pod of the current attempt. Its image is named by digest and accepted.
 pub fn pod(run: &RunRecord) -> PodRecord {
     PodRecord {
         uid: format!("pod-{}-{}", run.id, run.attempt.number),
@@ -85,16 +87,31 @@ pub fn succeeded() -> NewFinish {
     }
 }
 
+/// The result of this turn, committed in epoch 1.
+pub fn result_place(turn: i32) -> Place {
+    Place { turn, boundary: Boundary::Result, epoch: 1 }
+}
+
+/// A person's rewind to this boundary. The run must be in this epoch.
+pub fn rewind_to(epoch: i64, to: Place) -> Rewind {
+    Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() }
+}
+
+/// The first entries of the space `s`, up to 99 entries and 1 MiB.
+pub fn all_records() -> RecordQuery {
+    RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 99, bytes: 1 << 20 }
+}
+
 pub fn json(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.into()).unwrap()
 }
 
-/// So many characters of which nothing repeats; as it is kept it is half as long.
+/// This number of characters without repetition. Compression halves it.
 pub fn noise(seed: u64, length: usize) -> String {
     (1..=length as u64 / 16).map(|n| format!("{:016x}", (n * seed).wrapping_mul(n << 33 | 0x9e37))).collect()
 }
 
-pub fn random() -> Digest {
+pub fn random_digest() -> Digest {
     let mut digest = [0; 32];
     digest[..16].copy_from_slice(Uuid::new_v4().as_bytes());
     digest[16..].copy_from_slice(Uuid::new_v4().as_bytes());
@@ -102,12 +119,12 @@ pub fn random() -> Digest {
 }
 
 /// The same commit under a new id, as another process would send it.
-pub fn remade(commit: &Commit) -> Commit {
-    Commit { commit_id: Uuid::new_v4(), digest: random(), ..again(commit) }
+pub fn with_new_id(commit: &Commit) -> Commit {
+    Commit { commit_id: Uuid::new_v4(), digest: random_digest(), ..resend(commit) }
 }
 
-/// The same bytes again.
-pub fn again(commit: &Commit) -> Commit {
+/// The same bytes, sent again.
+pub fn resend(commit: &Commit) -> Commit {
     Commit {
         run: commit.run,
         capability: commit.capability,
@@ -132,11 +149,11 @@ pub fn again(commit: &Commit) -> Commit {
 pub fn ok(committed: Committed) -> Standing {
     match committed {
         Committed::Ok(standing) => standing,
-        other => panic!("the commit came to {other:?}"),
+        other => panic!("the commit was not accepted: {other:?}"),
     }
 }
 
-/// What the same commit is answered after this: of the boundary before it nothing is known any more.
+/// The answer to the same commit sent again. It has no parent hash: the store knows only the head.
 pub fn duplicate(first: &Standing) -> Committed {
     Committed::Duplicate(Standing { parent: None, ..first.clone() })
 }
@@ -145,7 +162,7 @@ pub fn duplicate(first: &Standing) -> Committed {
 pub fn attached(attached: Attached) -> RunRecord {
     match attached {
         Attached::Ok(run) => *run,
-        other => panic!("the attach came to {other:?}"),
+        other => panic!("the attach was not accepted: {other:?}"),
     }
 }
 
@@ -165,12 +182,12 @@ pub fn refused(recorded: Recorded) -> RunRecord {
     }
 }
 
-/// A record without the times at which it was read and at which the gateways beat: what must not change.
-pub fn still(run: RunRecord) -> RunRecord {
+/// A record without the times that change by themselves: the time of the read and of the gateways' heartbeats.
+pub fn without_times(run: RunRecord) -> RunRecord {
     let zero = jiff::Timestamp::UNIX_EPOCH;
     RunRecord { now: zero, beat: BeatRow { last: zero, since: zero, gap_from: zero }, ..run }
 }
 
-pub async fn pause(ms: u64) {
+pub async fn sleep_ms(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
 }

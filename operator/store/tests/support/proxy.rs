@@ -1,4 +1,5 @@
-//! A wire to PostgreSQL that counts, that may change servers between transactions, as pgbouncer does, and that may tear.
+//! A proxy to PostgreSQL that counts round trips, can change servers between transactions like pgbouncer, and can inject
+//! faults.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,80 +10,80 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(dead_code)]
-pub enum Fate {
-    /// It is answered.
+pub enum Fault {
+    /// The request is answered.
     Pass,
-    /// The wire is cut before the server has it whole: nothing is committed.
+    /// The connection is cut before the server has the whole request: nothing is committed.
     CutBefore,
-    /// The wire is cut when the server has done it: committed, and nobody is told.
+    /// The connection is cut after the server has executed the request: it is committed, and the client gets no answer.
     CutAfter,
-    /// The answer takes its time.
+    /// The answer is delayed.
     Stall(Duration),
-    /// The server has it only after a while, and also if nobody waits any more.
+    /// The server gets the request after a delay, even if the client no longer waits.
     Late(Duration),
 }
 
-/// Says what becomes of the next request.
-type Fates = Arc<dyn Fn() -> Fate + Send + Sync>;
+/// Decides the fault of the next request.
+type Faults = Arc<dyn Fn() -> Fault + Send + Sync>;
 
-/// A loopback port that leads to a database.
-pub struct Wire {
+/// A loopback port that forwards to a database.
+pub struct Proxy {
     port: u16,
     database: String,
-    exchanges: Arc<AtomicU64>,
-    silences: Arc<AtomicU64>,
+    round_trips: Arc<AtomicU64>,
+    silenced: Arc<AtomicU64>,
 }
 
-impl Wire {
-    /// A wire to the database of this URL (as `pg.rs` makes them). Each client gets as many server connections as
-    /// `servers`, and another one of them after each transaction.
-    pub fn to(url: &str, servers: usize) -> Self {
-        Self::with(url, servers, Arc::new(|| Fate::Pass))
+impl Proxy {
+    /// A proxy to the database of this URL, in the form that `pg.rs` returns. Each client gets `servers` server
+    /// connections and uses the next one after each transaction.
+    pub fn new(url: &str, servers: usize) -> Self {
+        Self::start(url, servers, Arc::new(|| Fault::Pass))
     }
 
-    /// A wire that does to each request what `fates` says.
+    /// A proxy that applies the faults that `faults` returns.
     #[allow(dead_code)]
-    pub fn torn(url: &str, fates: impl Fn() -> Fate + Send + Sync + 'static) -> Self {
-        Self::with(url, 1, Arc::new(fates))
+    pub fn with_faults(url: &str, faults: impl Fn() -> Fault + Send + Sync + 'static) -> Self {
+        Self::start(url, 1, Arc::new(faults))
     }
 
-    fn with(url: &str, servers: usize, fates: Fates) -> Self {
+    fn start(url: &str, servers: usize, faults: Faults) -> Self {
         let (rest, socket) = url.split_once("?host=").unwrap();
         let database = rest.rsplit_once('/').unwrap().1.to_owned();
         let socket = PathBuf::from(socket).join(".s.PGSQL.5432");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (exchanges, silences) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-        let (counter, silent) = (Arc::clone(&exchanges), Arc::clone(&silences));
+        let (round_trips, silenced) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+        let (counter, silent) = (Arc::clone(&round_trips), Arc::clone(&silenced));
         thread::spawn(move || {
             for client in listener.incoming() {
-                let (socket, counter, fates) = (socket.clone(), Arc::clone(&counter), Arc::clone(&fates));
+                let (socket, counter, faults) = (socket.clone(), Arc::clone(&counter), Arc::clone(&faults));
                 let (silent, before) = (Arc::clone(&silent), silent.load(Ordering::SeqCst));
                 let is_silent = move || silent.load(Ordering::SeqCst) != before;
-                // A client that goes away ends its thread, and closes its servers.
-                thread::spawn(move || serve(client?, &socket, servers, &counter, &fates, &is_silent));
+                // When a client disconnects, its thread ends and its server connections close.
+                thread::spawn(move || serve(client?, &socket, servers, &counter, &faults, &is_silent));
             }
         });
-        Self { port, database, exchanges, silences }
+        Self { port, database, round_trips, silenced }
     }
 
-    /// From now on nothing passes on the connections that there are, and nobody is told. New ones are as ever.
+    /// From now on the existing connections carry nothing, and are not closed. New connections work.
     #[allow(dead_code)]
-    pub fn fall_silent(&self) {
-        self.silences.fetch_add(1, Ordering::SeqCst);
+    pub fn go_silent(&self) {
+        self.silenced.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The database's URL by this wire.
+    /// The URL of the database through this proxy.
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/{}?sslmode=disable", self.port, self.database)
     }
 
-    /// How often a client has waited for a server: each wait ends with the server's being ready for a query.
-    pub fn exchanges(&self) -> u64 {
-        self.exchanges.load(Ordering::SeqCst)
+    /// The number of round trips: each ends when the server is ready for the next query.
+    pub fn round_trips(&self) -> u64 {
+        self.round_trips.load(Ordering::SeqCst)
     }
 }
 
@@ -90,8 +91,8 @@ fn serve(
     mut client: TcpStream,
     socket: &PathBuf,
     servers: usize,
-    exchanges: &AtomicU64,
-    fates: &Fates,
+    round_trips: &AtomicU64,
+    faults: &Faults,
     is_silent: &dyn Fn() -> bool,
 ) -> io::Result<()> {
     client.set_nodelay(true)?;
@@ -112,8 +113,7 @@ fn serve(
         idle.push(server);
     }
     loop {
-        // What a client sends up to a Sync or a Query is answered by one server, and by the same one while a
-        // transaction is open.
+        // One server answers everything up to a Sync or a Query, and everything inside a transaction.
         let mut server = idle.remove(0);
         let mut open = true;
         while open {
@@ -121,20 +121,20 @@ fn serve(
             if is_silent() {
                 return io::copy(&mut client, &mut io::sink()).map(drop);
             }
-            let fate = fates();
-            match fate {
-                Fate::CutBefore => return server.write_all(&request[..request.len() / 2]),
-                Fate::Late(time) => thread::sleep(time),
-                Fate::Pass | Fate::CutAfter | Fate::Stall(_) => {}
+            let fault = faults();
+            match fault {
+                Fault::CutBefore => return server.write_all(&request[..request.len() / 2]),
+                Fault::Late(time) => thread::sleep(time),
+                Fault::Pass | Fault::CutAfter | Fault::Stall(_) => {}
             }
             server.write_all(&request)?;
             let (answer, status) = until_ready(&mut server)?;
-            match fate {
-                Fate::CutAfter => return Ok(()),
-                Fate::Stall(time) => thread::sleep(time),
-                Fate::Pass | Fate::CutBefore | Fate::Late(_) => {}
+            match fault {
+                Fault::CutAfter => return Ok(()),
+                Fault::Stall(time) => thread::sleep(time),
+                Fault::Pass | Fault::CutBefore | Fault::Late(_) => {}
             }
-            exchanges.fetch_add(1, Ordering::SeqCst);
+            round_trips.fetch_add(1, Ordering::SeqCst);
             client.write_all(&answer)?;
             open = status != b'I';
         }
@@ -142,7 +142,7 @@ fn serve(
     }
 }
 
-/// Messages of a client up to one that the server answers by being ready.
+/// Reads a client's messages up to one that the server answers with ReadyForQuery.
 fn request(client: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut all = Vec::new();
     loop {
@@ -153,7 +153,7 @@ fn request(client: &mut impl Read) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Messages of a server up to its being ready, and the state of its transaction.
+/// Reads a server's messages up to ReadyForQuery. Returns them and the transaction status.
 fn until_ready(server: &mut impl Read) -> io::Result<(Vec<u8>, u8)> {
     let mut all = Vec::new();
     loop {
@@ -164,7 +164,7 @@ fn until_ready(server: &mut impl Read) -> io::Result<(Vec<u8>, u8)> {
     }
 }
 
-/// Reads one message: its kind and its last byte.
+/// Reads one message. Returns its type and its last byte.
 fn message(from: &mut impl Read, all: &mut Vec<u8>) -> io::Result<(u8, u8)> {
     let mut head = [0; 5];
     from.read_exact(&mut head)?;

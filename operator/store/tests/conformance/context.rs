@@ -1,35 +1,35 @@
-//! A fresh store, and what cases make in it.
+//! The context of a case: a fresh store, and helpers that create runs and workers in it.
 
-#[path = "make.rs"]
-mod make;
+#[path = "fixtures.rs"]
+mod fixtures;
 
 use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, Usage};
+use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, RecordOp, Usage};
 use dalsegno_store::proof::check_run;
 use dalsegno_store::{
     AskedBy, CallFilter, Claim, Claimed, Class, Commit, Complete, Created, Digest, Dropped, FinishCall,
-    LookUp, NewRun, Result, RunId, RunRecord, Settle, SettledBy, Standing, Store, Then,
+    LookUp, NewRun, RecordBatch, Result, RunId, RunRecord, Settle, SettledBy, Standing, Store, Then,
 };
 use uuid::Uuid;
 
-pub use make::*;
+pub use fixtures::*;
 
-/// A fresh store, and whatever must live as long as it.
-pub struct World {
+/// A fresh store, and everything that must live as long as it.
+pub struct TestContext {
     pub store: Arc<dyn Store>,
-    /// Another gateway's; where only one may serve, the same.
-    pub other: Arc<dyn Store>,
-    /// Where others can reach the database; `None`: nobody can.
+    /// The store of a second gateway. The same store if the engine allows only one.
+    pub second_gateway: Arc<dyn Store>,
+    /// The URL of the database; `None` if no other connection can reach it.
     pub url: Option<String>,
     /// Whether payloads are sealed.
     pub sealed: bool,
     _keep: Box<dyn Any + Send + Sync>,
 }
 
-impl Deref for World {
+impl Deref for TestContext {
     type Target = dyn Store;
 
     fn deref(&self) -> &Self::Target {
@@ -37,7 +37,7 @@ impl Deref for World {
     }
 }
 
-/// A process that attached.
+/// An attached worker process.
 #[derive(Clone, Debug)]
 pub struct Worker {
     pub run: RunId,
@@ -47,62 +47,66 @@ pub struct Worker {
     pub capability: Digest,
 }
 
-impl World {
+impl TestContext {
     pub fn new(store: Arc<dyn Store>, keep: impl Any + Send + Sync) -> Self {
-        Self { other: Arc::clone(&store), store, url: None, sealed: false, _keep: Box::new(keep) }
+        Self { second_gateway: Arc::clone(&store), store, url: None, sealed: false, _keep: Box::new(keep) }
     }
 
-    /// A run's audit is whole, and the run is as it says.
-    pub async fn proves_itself(&self, run: RunId) {
+    /// Asserts that the run's audit is valid and that the run's rows match it.
+    pub async fn assert_audit_is_valid(&self, run: RunId) {
         let mut reading = self.reading().await.unwrap();
         let problems = check_run(&mut *reading, run).await.unwrap().problems;
         assert_eq!(problems, [], "{:?}", self.audit(run).await);
     }
 
-    /// A store in the database at this URL.
-    pub fn at(self, url: String) -> Self {
+    /// Sets the URL of the database.
+    pub fn with_url(self, url: String) -> Self {
         Self { url: Some(url), ..self }
     }
 
-    /// A store that another gateway serves, too.
-    pub fn beside(self, other: Arc<dyn Store>) -> Self {
-        Self { other, ..self }
+    /// Sets the store of a second gateway.
+    pub fn with_second_gateway(self, second_gateway: Arc<dyn Store>) -> Self {
+        Self { second_gateway, ..self }
     }
 
-    /// A store that has keys.
+    /// Marks the store's payloads as sealed.
     pub fn sealed(self) -> Self {
         Self { sealed: true, ..self }
     }
 
-    /// Takes a run up that nothing stands in the way of.
-    pub async fn take_up(&self, new: &NewRun) -> RunRecord {
+    pub fn is_sqlite(&self) -> bool {
+        self.url.as_deref().unwrap().starts_with("sqlite:")
+    }
+
+    /// Creates a run. Panics if a prior run prevents it.
+    pub async fn create(&self, new: &NewRun) -> RunRecord {
         match self.create_run(new).await.unwrap() {
             Created::Run(run) => *run,
-            Created::Prior(prior) => panic!("a prior run stands in the way: {prior:?}"),
+            Created::Prior(prior) => panic!("there is a prior run: {prior:?}"),
         }
     }
 
-    /// A new run.
+    /// Creates a run with a new name.
     pub async fn run(&self) -> RunRecord {
-        self.take_up(&new_run()).await
+        self.create(&new_run()).await
     }
 
-    /// Somebody wants it cancelled, and nobody knows who.
+    /// Requests a cancel without the requester's name.
     pub async fn request_cancel(&self, run: RunId) -> Result<RunRecord> {
         self.store.request_cancel(run, &AskedBy::default()).await
     }
 
-    /// Somebody grants a budget, and nobody knows who.
+    /// Grants a fresh budget without the requester's name.
     pub async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord> {
         self.store.reset_budget(run, observed, to, &AskedBy::default()).await
     }
 
-    /// Somebody has deleted it, and nobody knows who.
+    /// Marks the run as deleted without the requester's name.
     pub async fn mark_deleted(&self, object_uid: &str) -> Result<()> {
         self.store.mark_deleted(object_uid, &AskedBy::default()).await
     }
 
-    /// One step for the first run that is past its retention.
+    /// Runs one step for the first expired run.
     pub async fn drop_expired(&self, rows: u32) -> Result<Dropped> {
         match self.expired(RunId::nil()).await?.first() {
             Some(run) => self.store.drop_expired(*run, rows).await,
@@ -110,73 +114,73 @@ impl World {
         }
     }
 
-    /// The run's record.
-    pub async fn look(&self, object_uid: &str) -> RunRecord {
+    /// The record of the run of this object.
+    pub async fn run_by_uid(&self, object_uid: &str) -> RunRecord {
         match self.look_up(object_uid).await.unwrap() {
             LookUp::Found(run) => *run,
             LookUp::NotFound { .. } => panic!("there is no run of {object_uid}"),
         }
     }
 
-    /// The worker's run.
-    pub async fn of(&self, worker: &Worker) -> RunRecord {
-        self.look(&worker.object_uid).await
+    /// The record of the worker's run.
+    pub async fn run_of(&self, worker: &Worker) -> RunRecord {
+        self.run_by_uid(&worker.object_uid).await
     }
 
-    /// A pod for the run's current attempt, recorded, and a process in it, attached.
-    pub async fn work_on(&self, run: &RunRecord) -> Worker {
+    /// Records a pod for the run's current attempt and attaches a worker in it.
+    pub async fn start_worker(&self, run: &RunRecord) -> Worker {
         let pod = pod(run);
         let worker = Worker {
             run: run.id,
             object_uid: run.object_uid.clone(),
             attempt: run.attempt.number,
             pod_uid: pod.uid.clone(),
-            capability: random(),
+            capability: random_digest(),
         };
         recorded(self.record_pod(run.id, run.attempt.number, &pod).await.unwrap());
         attached(self.attach(run.id, &pod.uid, &worker.capability).await.unwrap());
         worker
     }
 
-    /// A new run with an attached worker.
+    /// Creates a run and attaches a worker.
     pub async fn worker(&self) -> Worker {
-        self.work_on(&self.run().await).await
+        self.start_worker(&self.run().await).await
     }
 
     /// Ends the worker's attempt and reserves the next one.
-    pub async fn lose(&self, worker: &Worker, class: Class) -> RunRecord {
+    pub async fn end_and_reserve(&self, worker: &Worker, class: Class) -> RunRecord {
         self.end_attempt(worker.run, &ending(worker.attempt, class), &Then::Reserve).await.unwrap()
     }
 
-    /// The worker of the next attempt, after a disruption.
-    pub async fn next(&self, worker: &Worker) -> Worker {
-        let run = self.lose(worker, Class::Disruption).await;
-        self.work_on(&run).await
+    /// Ends the worker's attempt with a disruption and attaches a worker in the next one.
+    pub async fn next_worker(&self, worker: &Worker) -> Worker {
+        let run = self.end_and_reserve(worker, Class::Disruption).await;
+        self.start_worker(&run).await
     }
 
-    /// Commits the result of a turn, which must be the next.
-    pub async fn turn(&self, worker: &Worker, turn: i32) -> Standing {
+    /// Commits the result of a turn. It must be the next turn.
+    pub async fn commit_turn(&self, worker: &Worker, turn: i32) -> Standing {
         ok(self.commit(&worker.result(turn)).await.unwrap())
     }
 
-    /// Commits the result of a turn whose state is noise of this length.
-    pub async fn heavy_turn(&self, worker: &Worker, turn: i32, length: usize) {
+    /// Commits the result of a turn whose state is this many characters of noise.
+    pub async fn commit_large_turn(&self, worker: &Worker, turn: i32, length: usize) {
         let ops = format!(r#"{{"set":{{"a":{{"json":"{}"}}}}}}"#, noise(turn.unsigned_abs().into(), length));
         let commit = Commit { ops: Some(ops.into()), full: false, ..worker.result(turn) };
         ok(self.commit(&commit).await.unwrap());
     }
 
-    /// The names of calls.
+    /// The ids of the run's calls.
     pub async fn call_ids(&self, run: RunId, which: CallFilter) -> Vec<String> {
         self.calls(run, which).await.unwrap().into_iter().map(|call| call.id).collect()
     }
 
-    /// Claims a call that must be done now.
+    /// Claims a call. Panics unless the answer is `Go`.
     pub async fn start_call(&self, worker: &Worker, id: &str, policy: Policy) -> Claim {
         let claim = worker.claim(id, policy);
         match self.claim(&claim).await.unwrap() {
             Claimed::Go(_) => claim,
-            other => panic!("the claim of {id} came to {other:?}"),
+            other => panic!("the claim of {id} was not accepted: {other:?}"),
         }
     }
 }
@@ -189,7 +193,7 @@ impl Worker {
             turn,
             boundary,
             commit_id: Uuid::new_v4(),
-            digest: random(),
+            digest: random_digest(),
             ops: Some(
                 format!(r#"{{"full":true,"set":{{"state":{{"json":{{"turn":{turn}}}}}}}}}"#).into_bytes(),
             ),
@@ -218,7 +222,7 @@ impl Worker {
             run: self.run,
             capability: self.capability,
             commit_id: Uuid::new_v4(),
-            digest: random(),
+            digest: random_digest(),
             finish: succeeded(),
         }
     }
@@ -244,6 +248,17 @@ impl Worker {
             claim_id: claim.claim_id,
             outcome: CompleteOutcome::Completed,
             result: Some(json(r#"{"done":  true}"#)),
+        }
+    }
+
+    /// A new batch of record operations.
+    pub fn record_batch(&self, operations: Vec<RecordOp>) -> RecordBatch {
+        RecordBatch {
+            run: self.run,
+            capability: self.capability,
+            batch_id: Uuid::new_v4(),
+            digest: random_digest(),
+            operations,
         }
     }
 

@@ -1,18 +1,18 @@
-//! A process of its own that is watched by the system calls that it makes: this test program again, told by its environment
-//! to be the child of the test of the same name.
+//! Runs a test again in a child process under `strace`, to see its system calls. An environment variable tells the test
+//! program that it is the child of the test of the same name.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where the child finds what it works on.
+/// The folder that the child works in.
 const FOLDER: &str = "DALSEGNO_TEST_CHILD";
 
-/// Set: this process is a child, and its database is in this folder.
+/// The child's folder; `None` if this process is not a child.
 pub fn folder() -> Option<PathBuf> {
     std::env::var_os(FOLDER).map(PathBuf::from)
 }
 
-/// A child of the test of this name, behind a wrapping command such as `strace`; its standard output is piped.
+/// The command that runs the test of this name as a child, behind a wrapper such as `strace`. Its standard output is piped.
 pub fn command(test: &str, folder: &Path, wrapper: &[&str]) -> Command {
     let program = std::env::current_exe().unwrap();
     let mut command = match wrapper {
@@ -27,14 +27,14 @@ pub fn command(test: &str, folder: &Path, wrapper: &[&str]) -> Command {
     command
 }
 
-/// One line, written by one call, past the buffer and past the test harness.
-pub fn say(line: &str) {
+/// Writes one line in one system call, past the buffer and the test harness.
+pub fn print_line(line: &str) {
     use std::io::Write as _;
     std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
     std::io::stdout().flush().unwrap();
 }
 
-/// The system calls of a child of this test.
+/// The system calls of a child of this test, as `strace` prints them.
 pub fn traced(test: &str, folder: &Path) -> String {
     let log = folder.join("trace");
     let wrapper = ["strace", "-f", "-e", "trace=fdatasync,fsync,write", "-o", log.to_str().unwrap()];
@@ -43,8 +43,7 @@ pub fn traced(test: &str, folder: &Path) -> String {
     std::fs::read_to_string(log).unwrap()
 }
 
-/// How many answers there were, each a line that begins with `ack`, if the disk was synced before each and after the one
-/// before it.
+/// The number of answers (lines that begin with `ack`), if the disk was synced before each answer and after the one before.
 pub fn synced_before_each_answer(trace: &str) -> Result<usize, String> {
     let (mut answers, mut early, mut synced) = (0, Vec::new(), false);
     for line in trace.lines() {

@@ -1,7 +1,5 @@
-//! The faces that every case runs on.
+//! The engines that every case runs on.
 
-#[path = "../support/pgbouncer.rs"]
-mod bouncer;
 #[path = "../support/forged.rs"]
 mod forged;
 #[allow(dead_code)]
@@ -9,6 +7,8 @@ mod forged;
 mod keys;
 #[path = "../support/pg.rs"]
 mod pg;
+#[path = "../support/pgbouncer.rs"]
+mod pgbouncer_server;
 
 use std::sync::Arc;
 
@@ -17,33 +17,33 @@ use dalsegno_store::sqlite::Sqlite;
 use dalsegno_store::{RunId, open_beside};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
 
-use crate::world::World;
+use crate::context::TestContext;
 
 /// SQLite in memory.
-pub async fn memory() -> World {
-    World::new(Arc::new(Sqlite::memory().await.unwrap()), ())
+pub async fn memory() -> TestContext {
+    TestContext::new(Arc::new(Sqlite::memory().await.unwrap()), ())
 }
 
-/// SQLite in a file, payloads sealed.
-pub async fn file() -> World {
+/// SQLite in a file, with sealed payloads.
+pub async fn file() -> TestContext {
     let (dir, folder) = (tempfile::tempdir().unwrap(), keys::folder());
     let path = dir.path().join("runs.db");
     Sqlite::migrate(&path).await.unwrap();
     let store = Sqlite::open(&path).await.unwrap().sealed_by(keys::shared(&folder));
-    World::new(Arc::new(store), (dir, folder)).at(format!("sqlite://{}", path.display())).sealed()
+    TestContext::new(Arc::new(store), (dir, folder)).with_url(format!("sqlite://{}", path.display())).sealed()
 }
 
-/// PostgreSQL, a database of its own, payloads sealed.
-pub async fn postgres() -> World {
+/// PostgreSQL with a database of its own and sealed payloads.
+pub async fn postgres() -> TestContext {
     let (url, folder) = (pg::database().await, keys::folder());
     let connect = async || Arc::new(Postgres::connect(&url).await.unwrap().sealed_by(keys::shared(&folder)));
     let (store, other) = (connect().await, connect().await);
-    World::new(store, folder).beside(other).at(url).sealed()
+    TestContext::new(store, folder).with_second_gateway(other).with_url(url).sealed()
 }
 
-/// Changes the database behind the store's back. How many rows that met.
-pub async fn tamper(world: &World, sql: &str) -> u64 {
-    let url = world.url.as_deref().unwrap();
+/// Runs a statement directly on the database, past the store. Returns the number of affected rows.
+pub async fn tamper(cx: &TestContext, sql: &str) -> u64 {
+    let url = cx.url.as_deref().unwrap();
     let sql = AssertSqlSafe(sql.to_owned());
     if url.starts_with("sqlite:") {
         let mut conn = SqliteConnection::connect(url).await.unwrap();
@@ -54,9 +54,9 @@ pub async fn tamper(world: &World, sql: &str) -> u64 {
     }
 }
 
-/// A number that the database tells behind the store's back.
-pub async fn count(world: &World, sql: &str) -> i64 {
-    let url = world.url.as_deref().unwrap();
+/// Reads one number directly from the database, past the store.
+pub async fn count(cx: &TestContext, sql: &str) -> i64 {
+    let url = cx.url.as_deref().unwrap();
     let sql = AssertSqlSafe(sql.to_owned());
     if url.starts_with("sqlite:") {
         let mut conn = SqliteConnection::connect(url).await.unwrap();
@@ -67,75 +67,75 @@ pub async fn count(world: &World, sql: &str) -> i64 {
     }
 }
 
-/// Puts a snapshot of a state that no boundary made after a turn of the only run, as who has no key can make it.
-pub async fn forge(world: &World, run: RunId, turn: i32, text: &str) {
-    let boundary = world.boundaries(run, turn, turn).await.unwrap().remove(0);
-    let is_postgres = world.url.as_deref().unwrap().starts_with("postgres");
+/// Stores a forged snapshot of the run after this turn: its state was made by no boundary. Making it needs no key.
+pub async fn forge_snapshot(cx: &TestContext, run: RunId, turn: i32, text: &str) {
+    let boundary = cx.boundaries(run, turn, turn).await.unwrap().remove(0);
+    let is_postgres = cx.url.as_deref().unwrap().starts_with("postgres");
     for sql in forged::snapshot(run, &boundary, text, is_postgres) {
-        tamper(world, &sql).await;
+        tamper(cx, &sql).await;
     }
 }
 
-/// The same database, as a process without keys has it.
-pub async fn plain(world: &World) -> World {
-    let url = world.url.clone().unwrap();
-    World::new(open_beside(&url, None).await.unwrap(), ()).at(url)
+/// A second store on the same database, opened without keys.
+pub async fn without_keys(cx: &TestContext) -> TestContext {
+    let url = cx.url.clone().unwrap();
+    TestContext::new(open_beside(&url, None).await.unwrap(), ()).with_url(url)
 }
 
-/// PostgreSQL behind pgbouncer in transaction mode, a database of its own.
-pub async fn pgbouncer() -> World {
+/// PostgreSQL behind pgbouncer in transaction mode, with a database of its own.
+pub async fn pgbouncer() -> TestContext {
     let url = pg::database().await;
-    let pooled = bouncer::before(&url);
+    let pooled = pgbouncer_server::url_through(&url);
     let connect = async || Arc::new(Postgres::connect(&pooled).await.unwrap());
-    World::new(connect().await, ()).beside(connect().await).at(url)
+    TestContext::new(connect().await, ()).with_second_gateway(connect().await).with_url(url)
 }
 
-/// Makes a test of each of these cases for each face.
-macro_rules! on_every_face {
+/// Makes a test of each case for each engine.
+macro_rules! on_every_engine {
     ($($case:ident),+ $(,)?) => {
         mod memory {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                super::$case(&crate::faces::memory().await).await;
+                super::$case(&crate::engines::memory().await).await;
             })+
         }
         mod file {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                super::$case(&crate::faces::file().await).await;
+                super::$case(&crate::engines::file().await).await;
             })+
         }
         mod postgres {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                super::$case(&crate::faces::postgres().await).await;
+                super::$case(&crate::engines::postgres().await).await;
             })+
         }
         mod pgbouncer {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                super::$case(&crate::faces::pgbouncer().await).await;
+                super::$case(&crate::engines::pgbouncer().await).await;
             })+
         }
     };
 }
-pub(crate) use on_every_face;
+pub(crate) use on_every_engine;
 
-/// Makes a test of each of these cases for each face that others can reach.
-macro_rules! on_every_lasting_face {
+/// Makes a test of each case for each engine whose database other connections can reach.
+macro_rules! on_every_persistent_engine {
     ($($case:ident),+ $(,)?) => {
-        mod lasting_file {
+        mod persistent_file {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                super::$case(&crate::faces::file().await).await;
+                super::$case(&crate::engines::file().await).await;
             })+
         }
-        mod lasting_postgres {
+        mod persistent_postgres {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                super::$case(&crate::faces::postgres().await).await;
+                super::$case(&crate::engines::postgres().await).await;
             })+
         }
     };
 }
-pub(crate) use on_every_lasting_face;
+pub(crate) use on_every_persistent_engine;
