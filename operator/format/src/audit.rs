@@ -45,7 +45,7 @@
 pub use dalsegno_model::audit::{actor, first_needed, kind, tells_of_loss};
 use dalsegno_model::{AuditRow, Digest, RunId};
 
-use crate::fields::Framed;
+use crate::fields::FramedHasher;
 use crate::header;
 
 /// First field of every audit row's hash.
@@ -53,7 +53,7 @@ pub const TAG: &[u8] = b"dalsegno/audit/v1";
 
 /// What is hashed of an audit row.
 #[derive(Clone, Copy, Debug)]
-pub struct Link<'a> {
+pub struct AuditHeader<'a> {
     /// Hash of the row before; [`crate::header::NO_PARENT`] for the first.
     pub parent_hash: &'a Digest,
     /// The run.
@@ -70,10 +70,10 @@ pub struct Link<'a> {
     pub detail: &'a str,
 }
 
-impl Link<'_> {
+impl AuditHeader<'_> {
     /// The row's hash.
     pub fn hash(&self) -> Digest {
-        let mut hash = Framed::new(TAG);
+        let mut hash = FramedHasher::new(TAG);
         hash.field(self.parent_hash);
         hash.field(self.run.as_bytes());
         hash.field(&self.seq.to_be_bytes());
@@ -102,13 +102,13 @@ pub fn pruned_to(row: &AuditRow) -> Option<(i64, Digest)> {
 /// What a row `pruned` says of calls that no row is left to tell the beginning of. With `f(x)` as in [`crate::header`], of
 /// their names in the order of their bytes: `SHA-256( f("dalsegno/call-names/v1") f(name, UTF-8) f(name, UTF-8) … )`.
 pub fn names_digest<'a>(names: impl Iterator<Item = &'a str>) -> Digest {
-    let mut hash = Framed::new(b"dalsegno/call-names/v1");
+    let mut hash = FramedHasher::new(b"dalsegno/call-names/v1");
     names.for_each(|name| hash.field(name.as_bytes()));
     hash.finish()
 }
 
 /// Why nothing is pruned of a run whose calls are not those of its audit.
-pub const OTHER_CALLS: &str =
+pub const CALLS_MISMATCH: &str =
     "of the calls that the audit tells of some are not there, or some are that nobody told of";
 
 #[cfg(test)]
@@ -135,7 +135,7 @@ mod tests {
             bytes.extend(field);
         }
         let by_hand: Digest = Sha256::digest(&bytes).into();
-        let link = Link {
+        let header = AuditHeader {
             parent_hash: &header::NO_PARENT,
             run: Uuid::nil(),
             seq: 1,
@@ -144,6 +144,6 @@ mod tests {
             actor: actor::OPERATOR,
             detail: r#"{"attempt":1}"#,
         };
-        assert_eq!(link.hash(), by_hand);
+        assert_eq!(header.hash(), by_hand);
     }
 }

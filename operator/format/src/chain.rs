@@ -5,16 +5,16 @@ use dalsegno_model::{BoundaryRow, Digest, Error, Gone, Kept, Place, Result, RunI
 use dalsegno_protocol::{Boundary, State};
 
 use crate::header::{Header, NO_PARENT};
-use crate::seal::{DigestKeyExt as _, Sealing, Spot, is_sealed};
+use crate::seal::{AadContext, DigestKeyExt as _, PayloadCipher, is_sealed};
 use crate::{codec, fold, header};
 
 /// What is wrong with a boundary that is kept.
-pub trait KeptExt {
+pub trait DecodedBoundaryExt {
     /// What is wrong with the row, whatever stands around it.
     fn fault(&self, run: RunId) -> Option<&'static str>;
 }
 
-impl KeptExt for Kept {
+impl DecodedBoundaryExt for Kept {
     fn fault(&self, run: RunId) -> Option<&'static str> {
         if content_hash(self, run) != self.row.content_hash {
             return Some("it does not have the hash it must have");
@@ -73,7 +73,7 @@ fn content_hash(kept: &Kept, run: RunId) -> Digest {
 
 /// A boundary as its row has it.
 #[derive(Clone, Debug)]
-pub struct Shelved {
+pub struct EncodedBoundary {
     /// Without its payloads.
     pub kept: Kept,
     /// `None`: they were not read.
@@ -82,7 +82,7 @@ pub struct Shelved {
     /// row says so: of one that lives and keeps all it is never so, whatever the boundary's row says.
     pub dropped: bool,
     /// A snapshot of the state after it, where one is to be used.
-    pub snapshot: Option<KeptSnapshot>,
+    pub snapshot: Option<EncodedSnapshot>,
 }
 
 /// Payloads as they are kept.
@@ -103,14 +103,14 @@ impl Payloads {
 
 /// A snapshot as it is kept, without its chunks.
 #[derive(Clone, Debug)]
-pub struct KeptSnapshot {
+pub struct EncodedSnapshot {
     /// Its document ([`crate::manifest`]).
     pub document: Vec<u8>,
     /// The digest of it, as its row has it.
     pub digest: Vec<u8>,
 }
 
-impl Shelved {
+impl EncodedBoundary {
     /// Whether its payloads can only be decoded after the state before it.
     pub fn is_patch(&self) -> bool {
         let payloads = self.payloads.as_ref();
@@ -124,12 +124,12 @@ impl Shelved {
     }
 
     /// Why its payloads are not there any more.
-    pub fn gone(&self, sealing: &Sealing) -> Option<Gone> {
+    pub fn gone(&self, cipher: &PayloadCipher) -> Option<Gone> {
         if self.dropped {
             return Some(Gone::Dropped);
         }
         let are_sealed = self.payloads.as_ref().is_some_and(Payloads::are_sealed);
-        (are_sealed && sealing.is_shredded()).then_some(Gone::Shredded)
+        (are_sealed && cipher.is_shredded()).then_some(Gone::Shredded)
     }
 
     /// Whether anything of it can only be read with the key of its run.
@@ -145,16 +145,16 @@ impl Shelved {
     }
 
     /// The boundary with its payloads, unless these are gone; `before` is the state before it, where that is known.
-    pub fn unpack(self, sealing: &Sealing, before: Option<&State>) -> Result<Kept> {
-        if self.gone(sealing).is_some() {
+    pub fn decode(self, cipher: &PayloadCipher, before: Option<&State>) -> Result<Kept> {
+        if self.gone(cipher).is_some() {
             return Ok(self.kept);
         }
         let payloads = self.payloads.ok_or_else(|| corrupt("its payloads were not read"))?;
         let BoundaryRow { turn, boundary, commit_id, .. } = self.kept.row;
         let digest_key =
-            payloads.are_sealed().then(|| sealing.digest_key(turn, boundary, commit_id)).flatten();
-        let open = |kept, spot| sealing.open(spot, kept);
-        let ops = payloads.ops.as_deref().map(|kept| open(kept, Spot::Ops(turn, boundary, commit_id)));
+            payloads.are_sealed().then(|| cipher.digest_key(turn, boundary, commit_id)).flatten();
+        let open = |kept, context| cipher.open(context, kept);
+        let ops = payloads.ops.as_deref().map(|kept| open(kept, AadContext::Ops(turn, boundary, commit_id)));
         let ops = match ops.transpose()? {
             None => None,
             Some(patch) if codec::is_patch(&patch) => {
@@ -167,15 +167,20 @@ impl Shelved {
         let ops = ops.map(String::from_utf8).transpose();
         let ops = ops.map_err(|_| corrupt("its channel operations are not UTF-8"))?;
         let events =
-            payloads.events.as_deref().map(|kept| open(kept, Spot::Events(turn, boundary, commit_id)));
+            payloads.events.as_deref().map(|kept| open(kept, AadContext::Events(turn, boundary, commit_id)));
         let events = codec::decode_events(events.transpose()?.as_deref(), codec::LIMIT)?;
         let row = BoundaryRow { ops, events, ..self.kept.row };
         Ok(Kept { row, digest_key, has_payloads: true, ..self.kept })
     }
 
     /// The boundary with its payloads, held to what it was committed as.
-    pub fn unpack_sound(self, run: RunId, sealing: &Sealing, before: Option<&State>) -> Result<BoundaryRow> {
-        let kept = self.unpack(sealing, before)?;
+    pub fn decode_verified(
+        self,
+        run: RunId,
+        cipher: &PayloadCipher,
+        before: Option<&State>,
+    ) -> Result<BoundaryRow> {
+        let kept = self.decode(cipher, before)?;
         match kept.fault(run) {
             Some(fault) => Err(corrupt(fault)),
             None => Ok(kept.row),
@@ -193,12 +198,16 @@ fn corrupt(what: &str) -> Error {
 /// # Errors
 ///
 /// What is wrong, and where.
-pub fn hold(run: RunId, head: &Digest, branch: &[Shelved]) -> std::result::Result<(), String> {
+pub fn verify_branch(
+    run: RunId,
+    head: &Digest,
+    branch: &[EncodedBoundary],
+) -> std::result::Result<(), String> {
     if branch.is_empty() {
         return Err("its head is not there".into());
     }
     let mut expected = *head;
-    for Shelved { kept, .. } in branch.iter().rev() {
+    for EncodedBoundary { kept, .. } in branch.iter().rev() {
         if kept.row.content_hash != expected {
             return Err(format!("{}: it is not the boundary that its successor names", kept.place()));
         }

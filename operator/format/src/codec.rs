@@ -47,12 +47,12 @@ thread_local! {
 pub fn encode(bytes: &[u8]) -> Vec<u8> {
     // Raw is always right; a compressor that fails costs only space.
     COMPRESSOR
-        .with_borrow_mut(|compressor| packed(compressor.as_mut()?, bytes))
+        .with_borrow_mut(|compressor| compress(compressor.as_mut()?, bytes))
         .unwrap_or_else(|| tagged(RAW, bytes))
 }
 
 /// One zstd frame behind its codec byte; `None` where that gains nothing.
-fn packed(compressor: &mut Compressor<'_>, bytes: &[u8]) -> Option<Vec<u8>> {
+fn compress(compressor: &mut Compressor<'_>, bytes: &[u8]) -> Option<Vec<u8>> {
     let mut payload = Vec::with_capacity(1 + zstd_safe::compress_bound(bytes.len()));
     payload.push(ZSTD);
     let mut behind = Cursor::new(payload);
@@ -68,7 +68,7 @@ pub fn decode(payload: &[u8], limit: usize) -> Result<Vec<u8>> {
     match *codec {
         RAW if bytes.len() > limit => Err(too_large(limit)),
         RAW => Ok(bytes.to_vec()),
-        ZSTD => unpack(b"", bytes, limit),
+        ZSTD => decompress(b"", bytes, limit),
         PATCH => Err(corrupt("it is a patch, and what it patches is not known")),
         other => Err(corrupt(format!("unknown codec {other}"))),
     }
@@ -103,7 +103,7 @@ pub fn is_patch(payload: &[u8]) -> bool {
 /// after is an error or other bytes: hold it to its digest.
 pub fn decode_after(before: &[u8], payload: &[u8], limit: usize) -> Result<Vec<u8>> {
     match payload.split_first() {
-        Some((&PATCH, frame)) => unpack(before, frame, limit),
+        Some((&PATCH, frame)) => decompress(before, frame, limit),
         _ => decode(payload, limit),
     }
 }
@@ -162,17 +162,17 @@ fn tagged(codec: u8, bytes: &[u8]) -> Vec<u8> {
 
 /// What a frame holds, where this stands before it. A frame says how long that is: what would be too large is not begun
 /// with, and what is not has all its memory, since it is its own window.
-fn unpack(before: &[u8], frame: &[u8], limit: usize) -> Result<Vec<u8>> {
+fn decompress(before: &[u8], frame: &[u8], limit: usize) -> Result<Vec<u8>> {
     let length = zstd_safe::get_frame_content_size(frame).ok().flatten();
     let length = length.ok_or_else(|| corrupt("zstd: its frame does not say how long it is"))?;
     let length = usize::try_from(length).ok().filter(|length| *length <= limit);
-    let mut unpacked = Vec::with_capacity(length.ok_or_else(|| too_large(limit))?);
+    let mut bytes = Vec::with_capacity(length.ok_or_else(|| too_large(limit))?);
     DECOMPRESSOR.with_borrow_mut(|decompressor| {
         let decompressor = decompressor.as_mut().ok_or_else(|| corrupt("zstd: there is no memory"))?;
-        let done = decompressor.decompress_using_dict(&mut unpacked, frame, before);
+        let done = decompressor.decompress_using_dict(&mut bytes, frame, before);
         done.map_err(|code| corrupt(format!("zstd: {}", zstd_safe::get_error_name(code))))
     })?;
-    Ok(unpacked)
+    Ok(bytes)
 }
 
 fn too_large(limit: usize) -> Error {
@@ -197,9 +197,9 @@ mod tests {
     #[test]
     fn raw_is_kept_where_it_is_smaller() {
         assert_eq!(encode(b"{}"), b"\0{}");
-        let packed = encode(&[b' '; 1_000]);
-        assert_eq!(packed[0], ZSTD);
-        assert!(packed.len() < 100);
+        let compressed = encode(&[b' '; 1_000]);
+        assert_eq!(compressed[0], ZSTD);
+        assert!(compressed.len() < 100);
     }
 
     /// Whatever a later encoder makes of it: these bytes stand in databases. (`zstd -d`, with `--patch-from` the second, says

@@ -6,9 +6,9 @@ use sha2::{Digest as _, Sha256};
 
 /// A hash over length-framed fields, so that no two sequences of fields have the same bytes.
 #[derive(Clone, Debug)]
-pub struct Framed(Sha256);
+pub struct FramedHasher(Sha256);
 
-impl Framed {
+impl FramedHasher {
     /// It begins with a tag, which says what is hashed.
     pub fn new(tag: &[u8]) -> Self {
         let mut framed = Self::bare();

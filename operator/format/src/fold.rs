@@ -12,7 +12,7 @@
 //!
 //! Within one boundary the order is that of the table. `full` starts from no channels at all.
 
-use dalsegno_model::{Error, Result, misread};
+use dalsegno_model::{Error, Result, redacted_json_error};
 use dalsegno_protocol::{Channel, ChannelOps, State};
 
 /// The state after these operations, each the JSON text of [`ChannelOps`], the oldest first. JSON payloads come back
@@ -27,7 +27,7 @@ pub fn fold<'a>(operations: impl IntoIterator<Item = &'a str>) -> Result<State> 
 
 /// Applies the operations of one boundary, the JSON text of [`ChannelOps`].
 pub fn step(state: &mut State, operations: &str) -> Result<()> {
-    let ops = serde_json::from_str(operations).map_err(|error| corrupt(misread(&error)))?;
+    let ops = serde_json::from_str(operations).map_err(|error| corrupt(redacted_json_error(&error)))?;
     apply(state, ops);
     Ok(())
 }
@@ -40,7 +40,7 @@ pub fn text(state: &State) -> Result<Vec<u8>> {
 
 /// The state of which this is the [`text`].
 pub fn state(text: &[u8]) -> Result<State> {
-    serde_json::from_slice(text).map_err(|error| corrupt(misread(&error)))
+    serde_json::from_slice(text).map_err(|error| corrupt(redacted_json_error(&error)))
 }
 
 fn apply(state: &mut State, ops: ChannelOps) {
@@ -165,9 +165,9 @@ mod tests {
     #[test]
     fn text_that_is_no_operations_is_corrupt() {
         for (text, expected) in [
-            (r#"{"canary":1}"#, "line 1 column 9 does not belong there"),
-            (r#"{"set":{"a":{"canary":1}}}"#, "does not belong there"),
-            (r#"{"full":"canary"}"#, "does not belong there"),
+            (r#"{"canary":1}"#, "unexpected value at line 1 column 9"),
+            (r#"{"set":{"a":{"canary":1}}}"#, "unexpected value"),
+            (r#"{"full":"canary"}"#, "unexpected value"),
             (r#"{"full":canary"#, "expected value"),
             ("{", "EOF"),
         ] {

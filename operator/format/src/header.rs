@@ -36,7 +36,7 @@ use dalsegno_protocol::{Boundary, RawValue, Usage};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use crate::fields::Framed;
+use crate::fields::FramedHasher;
 
 /// First field of every boundary's hash.
 pub const TAG: &[u8] = b"dalsegno/boundary/v1";
@@ -84,7 +84,7 @@ pub struct Header<'a> {
 impl Header<'_> {
     /// The boundary's content hash.
     pub fn content_hash(&self) -> Digest {
-        let mut hash = Framed::new(TAG);
+        let mut hash = FramedHasher::new(TAG);
         hash.field(&self.parent_hash);
         hash.field(self.run.as_bytes());
         hash.field(&self.turn.to_be_bytes());
@@ -118,7 +118,7 @@ pub fn events_digest(events: &[Box<RawValue>]) -> Option<Digest> {
     if events.is_empty() {
         return None;
     }
-    let mut hash = Framed::bare();
+    let mut hash = FramedHasher::bare();
     for event in events {
         hash.field(event.get().as_bytes());
     }

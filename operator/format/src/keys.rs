@@ -37,7 +37,7 @@ pub trait KeyProvider: Send + Sync + 'static {
 }
 
 /// Why a data key cannot be unwrapped, which concerns its run alone: it is damaged, or wrapped by a key that is not there.
-pub fn fault(unwrapped: Result<()>) -> Result<Option<String>> {
+pub fn unwrap_failure(unwrapped: Result<()>) -> Result<Option<String>> {
     match unwrapped {
         Ok(()) => Ok(None),
         Err(Error::Corrupt { detail: why, .. } | Error::Unfit(why)) => Ok(Some(why)),

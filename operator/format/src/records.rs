@@ -26,13 +26,13 @@
 
 use std::collections::BTreeMap;
 
-use dalsegno_model::{Digest, Error, RecordPage, RecordQuery, Result, misread};
+use dalsegno_model::{Digest, Error, RecordPage, RecordQuery, Result, redacted_json_error};
 use dalsegno_protocol::{Payload, Record, RecordOp};
 
 use crate::codec;
-use crate::fields::{Fields, Framed};
+use crate::fields::{Fields, FramedHasher};
 use crate::header::sha256;
-use crate::seal::{SHREDDED, Sealing, Spot, is_sealed};
+use crate::seal::{AadContext, PayloadCipher, SHREDDED, is_sealed};
 
 /// A change as it is kept.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,17 +64,17 @@ pub struct Changes {
 
 impl Changes {
     /// Of these operations, in the order in which they came.
-    pub fn of(operations: &[RecordOp], sealing: &Sealing) -> Result<Self> {
-        let changes = fold(operations).into_iter().map(|(op, operation)| change(op, operation, sealing));
-        let batch = batch(operations, sealing);
-        let digest = (!batch.is_empty()).then(|| sealing.digest(sha256(&batch)));
+    pub fn of(operations: &[RecordOp], cipher: &PayloadCipher) -> Result<Self> {
+        let changes = fold(operations).into_iter().map(|(op, operation)| change(op, operation, cipher));
+        let batch = batch(operations, cipher);
+        let digest = (!batch.is_empty()).then(|| cipher.digest(sha256(&batch)));
         Ok(Self { changes: changes.collect::<Result<_>>()?, batch, digest })
     }
 }
 
 /// The records digest after this batch; PostgreSQL makes it in its own statement.
 pub fn link(before: Option<Digest>, batch: &Digest) -> Digest {
-    let mut hash = Framed::bare();
+    let mut hash = FramedHasher::bare();
     hash.field(before.as_ref().map_or(&[], |before| before.as_slice()));
     hash.field(batch);
     hash.finish()
@@ -104,38 +104,39 @@ pub fn page(mut entries: Vec<(Record, i64)>, found: i64, query: &RecordQuery) ->
 const DOING: &str = "reading a record's value";
 
 /// A kept value. [`Error::Gone`] where it was shredded.
-pub fn payload(kept: &[u8], spot: Spot<'_>, sealing: &Sealing) -> Result<Payload> {
-    let text = kept_text(kept, spot, sealing)?;
+pub fn payload(kept: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -> Result<Payload> {
+    let text = kept_text(kept, context, cipher)?;
     let text = text.ok_or_else(|| Error::Gone { doing: DOING, detail: SHREDDED.into() })?;
-    serde_json::from_slice(&text).map_err(|error| Error::Corrupt { doing: DOING, detail: misread(&error) })
+    serde_json::from_slice(&text)
+        .map_err(|error| Error::Corrupt { doing: DOING, detail: redacted_json_error(&error) })
 }
 
 /// The digest of a kept value, as its batch has it; `None`: it was shredded. One that is not sealed has a plain digest: it was
 /// kept before the run had a key.
-pub fn kept_digest(kept: &[u8], spot: Spot<'_>, sealing: &Sealing) -> Result<Option<Digest>> {
-    let text = kept_text(kept, spot, sealing)?;
+pub fn kept_digest(kept: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -> Result<Option<Digest>> {
+    let text = kept_text(kept, context, cipher)?;
     Ok(text.map(|text| match sha256(&text) {
-        plain if is_sealed(kept) => sealing.digest(plain),
+        plain if is_sealed(kept) => cipher.digest(plain),
         plain => plain,
     }))
 }
 
-fn kept_text(kept: &[u8], spot: Spot<'_>, sealing: &Sealing) -> Result<Option<Vec<u8>>> {
-    let opened = sealing.open_if_kept(spot, kept)?;
+fn kept_text(kept: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -> Result<Option<Vec<u8>>> {
+    let opened = cipher.open_if_kept(context, kept)?;
     opened.map(|opened| codec::decode(&opened, codec::LIMIT)).transpose()
 }
 
 /// Whether a batch has this digest. Of a run that was shredded nobody knows.
-pub fn is_digest_of(digest: &Digest, batch: &[u8], sealing: &Sealing) -> bool {
+pub fn is_digest_of(digest: &Digest, batch: &[u8], cipher: &PayloadCipher) -> bool {
     let plain = sha256(batch);
-    sealing.is_shredded() || *digest == plain || *digest == sealing.digest(plain)
+    cipher.is_shredded() || *digest == plain || *digest == cipher.digest(plain)
 }
 
 /// A change as its batch lists it, its value by its digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct BatchEntry {
     /// Which operation.
-    pub word: String,
+    pub op: String,
     /// Its space.
     pub space: String,
     /// Its key.
@@ -147,29 +148,29 @@ pub struct Listed {
 }
 
 /// What a batch lists; `None`: it is none.
-pub fn listed(mut batch: &[u8]) -> Option<Vec<Listed>> {
+pub fn parse_batch(mut batch: &[u8]) -> Option<Vec<BatchEntry>> {
     let mut all = Vec::new();
     while !batch.is_empty() {
         let mut text = || String::from_utf8(unframed(&mut batch)?.to_vec()).ok();
-        let (word, space, key, entry_id) = (text()?, text()?, text()?, text()?);
+        let (op, space, key, entry_id) = (text()?, text()?, text()?, text()?);
         let value = match unframed(&mut batch)? {
             [] => None,
             digest => Some(digest.try_into().ok()?),
         };
-        all.push(Listed { word, space, key, entry_id, value });
+        all.push(BatchEntry { op, space, key, entry_id, value });
     }
     Some(all)
 }
 
-fn batch(operations: &[RecordOp], sealing: &Sealing) -> Vec<u8> {
+fn batch(operations: &[RecordOp], cipher: &PayloadCipher) -> Vec<u8> {
     let mut batch = Fields::default();
     for operation in operations {
         let (space, key) = operation.place();
         let (entry_id, value) = operation.entry();
-        for text in [word(operation), space, key, entry_id.unwrap_or_default()] {
+        for text in [op_name(operation), space, key, entry_id.unwrap_or_default()] {
             batch.field(text.as_bytes());
         }
-        let value = value.map(|value| sealing.digest(sha256(text(value).as_bytes())));
+        let value = value.map(|value| cipher.digest(sha256(text(value).as_bytes())));
         batch.field(value.as_ref().map_or(&[], Digest::as_slice));
     }
     batch.0
@@ -190,8 +191,8 @@ fn fold(operations: &[RecordOp]) -> Vec<(&'static str, &RecordOp)> {
     for operation in operations {
         let held = keys.entry(operation.place()).or_default();
         match operation {
-            RecordOp::Put { .. } | RecordOp::Delete { .. } => *held = vec![(word(operation), operation)],
-            RecordOp::PutIfAbsent { .. } if held.is_empty() => held.push((word(operation), operation)),
+            RecordOp::Put { .. } | RecordOp::Delete { .. } => *held = vec![(op_name(operation), operation)],
+            RecordOp::PutIfAbsent { .. } if held.is_empty() => held.push((op_name(operation), operation)),
             // What was deleted just before is absent.
             RecordOp::PutIfAbsent { .. } if matches!(held[..], [(DELETE, _)]) => {
                 *held = vec![(PUT, operation)];
@@ -199,7 +200,7 @@ fn fold(operations: &[RecordOp]) -> Vec<(&'static str, &RecordOp)> {
             RecordOp::PutIfAbsent { .. } => {}
             RecordOp::Append { entry_id, .. } => {
                 if held.iter().all(|(_, held)| held.entry().0 != Some(entry_id)) {
-                    held.push((word(operation), operation));
+                    held.push((op_name(operation), operation));
                 }
             }
         }
@@ -210,7 +211,7 @@ fn fold(operations: &[RecordOp]) -> Vec<(&'static str, &RecordOp)> {
 const PUT: &str = "put";
 const DELETE: &str = "delete";
 
-fn word(operation: &RecordOp) -> &'static str {
+fn op_name(operation: &RecordOp) -> &'static str {
     match operation {
         RecordOp::Put { .. } => PUT,
         RecordOp::PutIfAbsent { .. } => "putIfAbsent",
@@ -219,12 +220,12 @@ fn word(operation: &RecordOp) -> &'static str {
     }
 }
 
-fn change(op: &'static str, operation: &RecordOp, sealing: &Sealing) -> Result<Change> {
+fn change(op: &'static str, operation: &RecordOp, cipher: &PayloadCipher) -> Result<Change> {
     let (space, key) = operation.place();
     let (entry_id, value) = operation.entry();
     let text = value.map(text);
     let seal =
-        |text: &String| sealing.seal(Spot::Record(space, key, entry_id), codec::encode(text.as_bytes()));
+        |text: &String| cipher.seal(AadContext::Record(space, key, entry_id), codec::encode(text.as_bytes()));
     Ok(Change {
         op,
         space: space.to_owned(),
@@ -251,10 +252,10 @@ mod tests {
 
     use super::*;
 
-    const SPOT: Spot<'static> = Spot::Record("s", "k", None);
+    const CONTEXT: AadContext<'static> = AadContext::Record("s", "k", None);
 
-    fn plain() -> Sealing {
-        Sealing::default()
+    fn plain() -> PayloadCipher {
+        PayloadCipher::default()
     }
 
     fn json(text: &str) -> Payload {
@@ -297,7 +298,7 @@ mod tests {
                 .changes
                 .into_iter()
                 .map(|change| {
-                    (change.op, change.value.map(|value| text(&payload(&value, SPOT, &plain()).unwrap())))
+                    (change.op, change.value.map(|value| text(&payload(&value, CONTEXT, &plain()).unwrap())))
                 })
                 .collect();
             let expected: Vec<_> = expected
@@ -327,17 +328,17 @@ mod tests {
         assert_eq!(link(None, &[1; 32]), sha256(&framed(&[b"", &[1; 32]])));
         assert_eq!(link(Some([2; 32]), &[1; 32]), sha256(&framed(&[&[2; 32], &[1; 32]])));
 
-        let change = |word: &str, entry_id: &str, value| Listed {
-            word: word.into(),
+        let change = |op: &str, entry_id: &str, value| BatchEntry {
+            op: op.into(),
             space: "s".into(),
             key: "k".into(),
             entry_id: entry_id.into(),
             value,
         };
         let all = vec![change("append", "7", Some(value)), change("delete", "", None)];
-        assert_eq!(listed(&expected), Some(all));
+        assert_eq!(parse_batch(&expected), Some(all));
         for cut in 1..expected.len() {
-            assert!(listed(&expected[..cut]).is_none_or(|all| all.len() == 1), "{cut}");
+            assert!(parse_batch(&expected[..cut]).is_none_or(|all| all.len() == 1), "{cut}");
         }
     }
 
@@ -346,11 +347,11 @@ mod tests {
         for value in ["12345678901234567890.10", r#"{"z":1,  "a":[ 1e400 ]}"#, r#""\ud800""#, "null"] {
             let kept = codec::encode(text(&json(value)).as_bytes());
             assert!(
-                matches!(payload(&kept, SPOT, &plain()).unwrap(), Payload::Json(back) if back.get() == value)
+                matches!(payload(&kept, CONTEXT, &plain()).unwrap(), Payload::Json(back) if back.get() == value)
             );
         }
         let bytes = Payload::Bytes { media_type: "image/png".into(), base64: "iVBORw0KGgo=".into() };
-        let back = payload(&codec::encode(text(&bytes).as_bytes()), SPOT, &plain()).unwrap();
+        let back = payload(&codec::encode(text(&bytes).as_bytes()), CONTEXT, &plain()).unwrap();
         assert!(matches!(back, Payload::Bytes { media_type, base64 }
             if (media_type.as_str(), base64.as_str()) == ("image/png", "iVBORw0KGgo=")));
     }

@@ -18,8 +18,8 @@
 //! sealed needs a key too, so that nobody can try out what the payload may be. The payloads of a boundary, and a call, have a
 //! digest key of their own, so that a bundle can tell it, and with it nothing of what the bundle does not hold.
 
+mod aad;
 mod digests;
-mod spot;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -31,11 +31,11 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::{hkdf, hmac};
 use uuid::Uuid;
 
+pub use aad::AadContext;
+use aad::name;
 pub use dalsegno_model::{CallDigests, DigestKey, SHREDDED};
 use digests::sign;
 pub use digests::{BodyDigest, CallDigestsExt, DigestKeyExt};
-pub use spot::Spot;
-use spot::name;
 
 use crate::fields::Fields;
 
@@ -47,10 +47,10 @@ pub type DataKey = [u8; 32];
 
 /// How the payloads of one run are kept.
 #[derive(Clone, Default)]
-pub struct Sealing(Kind);
+pub struct PayloadCipher(CipherState);
 
 #[derive(Clone, Default)]
-enum Kind {
+enum CipherState {
     /// There are no keys.
     #[default]
     Plain,
@@ -68,7 +68,7 @@ struct RunKey {
     calls: hmac::Key,
 }
 
-impl Sealing {
+impl PayloadCipher {
     /// Payloads are sealed under this data key.
     pub fn under(run: RunId, data_key: &DataKey) -> Result<Self> {
         let prk = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(data_key);
@@ -82,27 +82,27 @@ impl Sealing {
         let digest = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/digest/v1")?);
         let boundaries = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/boundary-digests/v1")?);
         let calls = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/call-digests/v1")?);
-        Ok(Self(Kind::Sealed(Arc::new(RunKey { run, seal, digest, boundaries, calls }))))
+        Ok(Self(CipherState::Sealed(Arc::new(RunKey { run, seal, digest, boundaries, calls }))))
     }
 
     /// There are keys, and the run has none yet: nothing of it was sealed.
     pub fn unsealed() -> Self {
-        Self(Kind::Unsealed)
+        Self(CipherState::Unsealed)
     }
 
     /// The data key was deleted: what is sealed can be read by nobody.
     pub fn shredded() -> Self {
-        Self(Kind::Shredded)
+        Self(CipherState::Shredded)
     }
 
     /// Whether the process has keys, whatever became of this run's.
     pub fn has_keys(&self) -> bool {
-        !matches!(self.0, Kind::Plain)
+        !matches!(self.0, CipherState::Plain)
     }
 
     /// Whether the data key was deleted.
     pub fn is_shredded(&self) -> bool {
-        matches!(self.0, Kind::Shredded)
+        matches!(self.0, CipherState::Shredded)
     }
 
     /// An encoded payload as it is kept there.
@@ -110,18 +110,18 @@ impl Sealing {
     /// # Errors
     ///
     /// [`Error::Gone`] where the run's key was deleted: nothing is written for a run that was shredded.
-    pub fn seal(&self, spot: Spot<'_>, payload: Vec<u8>) -> Result<Vec<u8>> {
+    pub fn seal(&self, context: AadContext<'_>, payload: Vec<u8>) -> Result<Vec<u8>> {
         let key = match &self.0 {
-            Kind::Plain | Kind::Unsealed => return Ok(payload),
-            Kind::Shredded => return Err(gone()),
-            Kind::Sealed(key) => key,
+            CipherState::Plain | CipherState::Unsealed => return Ok(payload),
+            CipherState::Shredded => return Err(gone()),
+            CipherState::Sealed(key) => key,
         };
         let Some((codec, bytes)) = payload.split_first() else {
             return Err(corrupt("it has no codec byte"));
         };
         let nonce: [u8; NONCE_LEN] = random()?;
         let mut body = bytes.to_vec();
-        let aad = Aad::from(spot.aad(key.run, *codec));
+        let aad = Aad::from(context.aad(key.run, *codec));
         let sealed = key.seal.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut body);
         sealed.map_err(|_| unfit("a payload could not be sealed"))?;
         Ok([&[*codec | SEALED], nonce.as_slice(), &body].concat())
@@ -133,26 +133,28 @@ impl Sealing {
     ///
     /// [`Error::Corrupt`] where it was changed, cut, or written for another place, or the run's key was deleted;
     /// [`Error::Unfit`] where it is sealed and there are no keys.
-    pub fn open<'p>(&self, spot: Spot<'_>, payload: &'p [u8]) -> Result<Cow<'p, [u8]>> {
+    pub fn open<'p>(&self, context: AadContext<'_>, payload: &'p [u8]) -> Result<Cow<'p, [u8]>> {
         if !is_sealed(payload) {
             return Ok(Cow::Borrowed(payload));
         }
         let key = match &self.0 {
-            Kind::Plain => {
+            CipherState::Plain => {
                 return Err(unfit(
                     "a payload is sealed, and there are no keys: name their folder with --encryption-keys",
                 ));
             }
-            Kind::Unsealed => return Err(corrupt("it is sealed, and the data key of its run is not there")),
-            Kind::Shredded => return Err(corrupt(SHREDDED)),
-            Kind::Sealed(key) => key,
+            CipherState::Unsealed => {
+                return Err(corrupt("it is sealed, and the data key of its run is not there"));
+            }
+            CipherState::Shredded => return Err(corrupt(SHREDDED)),
+            CipherState::Sealed(key) => key,
         };
         let open = || {
             let (codec, rest) = payload.split_first()?;
             let (nonce, body) = rest.split_first_chunk::<NONCE_LEN>()?;
             let codec = codec & !SEALED;
             let mut body = body.to_vec();
-            let aad = Aad::from(spot.aad(key.run, codec));
+            let aad = Aad::from(context.aad(key.run, codec));
             let opened = key.seal.open_in_place(Nonce::assume_unique_for_key(*nonce), aad, &mut body).ok()?;
             Some([&[codec], &*opened].concat())
         };
@@ -160,18 +162,22 @@ impl Sealing {
     }
 
     /// As [`Self::open`]; `None`: it was shredded.
-    pub fn open_if_kept<'p>(&self, spot: Spot<'_>, payload: &'p [u8]) -> Result<Option<Cow<'p, [u8]>>> {
+    pub fn open_if_kept<'p>(
+        &self,
+        context: AadContext<'_>,
+        payload: &'p [u8],
+    ) -> Result<Option<Cow<'p, [u8]>>> {
         if is_sealed(payload) && self.is_shredded() {
             return Ok(None);
         }
-        self.open(spot, payload).map(Some)
+        self.open(context, payload).map(Some)
     }
 
     /// The digest that stands for what has this SHA-256: of a body, a batch of records, a state or a chunk of it.
     pub fn digest(&self, plain: Digest) -> Digest {
         match &self.0 {
-            Kind::Sealed(key) => sign(&key.digest, &plain),
-            Kind::Plain | Kind::Unsealed | Kind::Shredded => plain,
+            CipherState::Sealed(key) => sign(&key.digest, &plain),
+            CipherState::Plain | CipherState::Unsealed | CipherState::Shredded => plain,
         }
     }
 
@@ -182,7 +188,7 @@ impl Sealing {
 
     /// What the digests of a boundary's payloads are made with, where these are sealed; `None`: they are plain.
     pub fn digest_key(&self, turn: i32, boundary: Boundary, commit_id: Uuid) -> Option<DigestKey> {
-        let Kind::Sealed(key) = &self.0 else { return None };
+        let CipherState::Sealed(key) = &self.0 else { return None };
         let mut place = Fields::default();
         place.field(&turn.to_be_bytes());
         place.field(&[boundary_number(boundary)]);
@@ -193,9 +199,9 @@ impl Sealing {
     /// How the digests of the call of this name are made.
     pub fn call_digests(&self, id: &str) -> CallDigests {
         match &self.0 {
-            Kind::Plain | Kind::Unsealed => CallDigests::Plain,
-            Kind::Shredded => CallDigests::Lost,
-            Kind::Sealed(key) => {
+            CipherState::Plain | CipherState::Unsealed => CallDigests::Plain,
+            CipherState::Shredded => CallDigests::Lost,
+            CipherState::Sealed(key) => {
                 let mut place = Fields::default();
                 place.field(name(id).as_bytes());
                 CallDigests::Keyed(DigestKey(sign(&key.calls, &place.0)))
@@ -204,13 +210,13 @@ impl Sealing {
     }
 }
 
-impl std::fmt::Debug for Sealing {
+impl std::fmt::Debug for PayloadCipher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.0 {
-            Kind::Plain => "Plain",
-            Kind::Unsealed => "Unsealed",
-            Kind::Sealed(_) => "Sealed",
-            Kind::Shredded => "Shredded",
+            CipherState::Plain => "Plain",
+            CipherState::Unsealed => "Unsealed",
+            CipherState::Sealed(_) => "Sealed",
+            CipherState::Shredded => "Shredded",
         })
     }
 }
@@ -233,7 +239,7 @@ fn corrupt(detail: &str) -> Error {
 }
 
 fn gone() -> Error {
-    Error::Gone { doing: "sealing a payload", detail: SHREDDED.into() }
+    Error::Gone { doing: "cipher a payload", detail: SHREDDED.into() }
 }
 
 fn unfit(why: &str) -> Error {
@@ -248,86 +254,90 @@ mod tests {
     const RUN: RunId = RunId::from_u128(7);
     const ID: Uuid = Uuid::from_u128(9);
 
-    fn spots() -> Vec<Spot<'static>> {
+    fn contexts() -> Vec<AadContext<'static>> {
         vec![
-            Spot::Ops(3, Boundary::Result, ID),
-            Spot::Ops(4, Boundary::Result, ID),
-            Spot::Ops(3, Boundary::Plan, ID),
-            Spot::Ops(3, Boundary::Result, Uuid::from_u128(8)),
-            Spot::Events(3, Boundary::Result, ID),
-            Spot::Arguments("call"),
-            Spot::Result("call"),
-            Spot::Result("other"),
-            Spot::Record("space", "key", None),
-            Spot::Record("spacek", "ey", None),
-            Spot::Record("space", "key", Some("entry")),
-            Spot::Snapshot(&[1; 32]),
-            Spot::Chunk(&[1; 32]),
-            Spot::Chunk(&[2; 32]),
+            AadContext::Ops(3, Boundary::Result, ID),
+            AadContext::Ops(4, Boundary::Result, ID),
+            AadContext::Ops(3, Boundary::Plan, ID),
+            AadContext::Ops(3, Boundary::Result, Uuid::from_u128(8)),
+            AadContext::Events(3, Boundary::Result, ID),
+            AadContext::Arguments("call"),
+            AadContext::Result("call"),
+            AadContext::Result("other"),
+            AadContext::Record("space", "key", None),
+            AadContext::Record("spacek", "ey", None),
+            AadContext::Record("space", "key", Some("entry")),
+            AadContext::Snapshot(&[1; 32]),
+            AadContext::Chunk(&[1; 32]),
+            AadContext::Chunk(&[2; 32]),
         ]
     }
 
     #[test]
     fn what_is_sealed_in_one_place_is_opened_there_and_nowhere_else() {
-        let sealing = Sealing::under(RUN, &[5; 32]).unwrap();
-        for (number, spot) in spots().into_iter().enumerate() {
+        let cipher = PayloadCipher::under(RUN, &[5; 32]).unwrap();
+        for (number, context) in contexts().into_iter().enumerate() {
             let payload = codec::encode(b"a payload");
-            let sealed = sealing.seal(spot, payload.clone()).unwrap();
+            let sealed = cipher.seal(context, payload.clone()).unwrap();
             assert!(is_sealed(&sealed) && !is_sealed(&payload));
             assert!(!sealed.windows(9).any(|bytes| bytes == b"a payload"));
             assert_eq!(sealed.len(), payload.len() + 28);
-            for (other, place) in spots().into_iter().enumerate() {
-                let opened = sealing.open(place, &sealed);
-                assert_eq!(opened.is_ok(), number == other, "{spot:?} opened as {place:?}");
+            for (other, place) in contexts().into_iter().enumerate() {
+                let opened = cipher.open(place, &sealed);
+                assert_eq!(opened.is_ok(), number == other, "{context:?} opened as {place:?}");
             }
-            let again = sealing.seal(spot, payload).unwrap();
+            let again = cipher.seal(context, payload).unwrap();
             assert_ne!(again, sealed, "no two nonces are the same");
         }
     }
 
     #[test]
     fn not_a_bit_of_a_sealed_payload_can_be_changed_and_not_a_byte_be_cut() {
-        let sealing = Sealing::under(RUN, &[5; 32]).unwrap();
-        let spot = Spot::Result("call");
-        let sealed = sealing.seal(spot, codec::encode(b"a payload")).unwrap();
+        let cipher = PayloadCipher::under(RUN, &[5; 32]).unwrap();
+        let context = AadContext::Result("call");
+        let sealed = cipher.seal(context, codec::encode(b"a payload")).unwrap();
         for at in 0..sealed.len() * 8 {
             let mut bent = sealed.clone();
             bent[at / 8] ^= 1 << (at % 8);
             // Without its mark it passes as a payload that was never sealed; no digest fits it.
             if is_sealed(&bent) {
-                assert!(matches!(sealing.open(spot, &bent), Err(Error::Corrupt { .. })), "bit {at}");
+                assert!(matches!(cipher.open(context, &bent), Err(Error::Corrupt { .. })), "bit {at}");
             }
         }
         for length in 1..sealed.len() {
-            assert!(sealing.open(spot, &sealed[..length]).is_err(), "{length} bytes");
+            assert!(cipher.open(context, &sealed[..length]).is_err(), "{length} bytes");
         }
     }
 
     #[test]
     fn another_run_another_key_or_none_opens_nothing() {
-        let spot = Spot::Arguments("call");
-        let sealed = Sealing::under(RUN, &[5; 32]).unwrap().seal(spot, codec::encode(b"secret")).unwrap();
-        let other_run = Sealing::under(RunId::from_u128(8), &[5; 32]).unwrap();
-        let other_key = Sealing::under(RUN, &[6; 32]).unwrap();
-        for other in [other_run, other_key, Sealing::shredded()] {
-            assert!(matches!(other.open(spot, &sealed), Err(Error::Corrupt { .. })), "{other:?}");
+        let context = AadContext::Arguments("call");
+        let sealed =
+            PayloadCipher::under(RUN, &[5; 32]).unwrap().seal(context, codec::encode(b"secret")).unwrap();
+        let other_run = PayloadCipher::under(RunId::from_u128(8), &[5; 32]).unwrap();
+        let other_key = PayloadCipher::under(RUN, &[6; 32]).unwrap();
+        for other in [other_run, other_key, PayloadCipher::shredded()] {
+            assert!(matches!(other.open(context, &sealed), Err(Error::Corrupt { .. })), "{other:?}");
         }
-        assert!(matches!(Sealing::default().open(spot, &sealed), Err(Error::Unfit(_))), "no damage: no keys");
-        assert!(matches!(Sealing::unsealed().open(spot, &sealed), Err(Error::Corrupt { .. })));
-        assert_eq!(*Sealing::shredded().open(spot, b"\0plain").unwrap(), *b"\0plain");
+        assert!(
+            matches!(PayloadCipher::default().open(context, &sealed), Err(Error::Unfit(_))),
+            "no damage: no keys"
+        );
+        assert!(matches!(PayloadCipher::unsealed().open(context, &sealed), Err(Error::Corrupt { .. })));
+        assert_eq!(*PayloadCipher::shredded().open(context, b"\0plain").unwrap(), *b"\0plain");
     }
 
     #[test]
     fn a_digest_needs_the_key() {
-        let sealing = Sealing::under(RUN, &[5; 32]).unwrap();
-        assert_ne!(sealing.digest([1; 32]), [1; 32]);
-        assert_ne!(sealing.digest([1; 32]), Sealing::under(RUN, &[6; 32]).unwrap().digest([1; 32]));
-        assert_eq!(Sealing::default().digest([1; 32]), [1; 32]);
+        let cipher = PayloadCipher::under(RUN, &[5; 32]).unwrap();
+        assert_ne!(cipher.digest([1; 32]), [1; 32]);
+        assert_ne!(cipher.digest([1; 32]), PayloadCipher::under(RUN, &[6; 32]).unwrap().digest([1; 32]));
+        assert_eq!(PayloadCipher::default().digest([1; 32]), [1; 32]);
     }
 
     #[test]
     fn the_digest_key_of_one_boundary_is_that_of_no_other() {
-        let sealing = Sealing::under(RUN, &[5; 32]).unwrap();
+        let cipher = PayloadCipher::under(RUN, &[5; 32]).unwrap();
         let places = [
             (3, Boundary::Result, ID),
             (4, Boundary::Result, ID),
@@ -336,28 +346,28 @@ mod tests {
         ];
         let digests: std::collections::BTreeSet<_> = places
             .iter()
-            .map(|(turn, boundary, id)| sealing.digest_key(*turn, *boundary, *id).unwrap().digest([1; 32]))
-            .chain([sealing.digest([1; 32]), [1; 32]])
+            .map(|(turn, boundary, id)| cipher.digest_key(*turn, *boundary, *id).unwrap().digest([1; 32]))
+            .chain([cipher.digest([1; 32]), [1; 32]])
             .collect();
         assert_eq!(digests.len(), places.len() + 2);
-        assert_eq!(Sealing::unsealed().digest_key(3, Boundary::Result, ID), None);
+        assert_eq!(PayloadCipher::unsealed().digest_key(3, Boundary::Result, ID), None);
     }
 
     #[test]
     fn the_digests_of_one_call_are_those_of_no_other() {
-        let sealing = Sealing::under(RUN, &[5; 32]).unwrap();
+        let cipher = PayloadCipher::under(RUN, &[5; 32]).unwrap();
         let (pay, ship, plain) = (
-            sealing.call_digests("pay"),
-            sealing.call_digests("ship"),
-            Sealing::default().call_digests("pay"),
+            cipher.call_digests("pay"),
+            cipher.call_digests("ship"),
+            PayloadCipher::default().call_digests("pay"),
         );
         let digests: std::collections::BTreeSet<_> = [pay, ship, plain]
             .map(|it| it.of("text"))
             .into_iter()
-            .chain([sealing.digest(plain.of("text"))])
+            .chain([cipher.digest(plain.of("text"))])
             .collect();
         assert_eq!(digests.len(), 4);
         assert_ne!(pay.of("text"), pay.of("other"));
-        assert_eq!(Sealing::shredded().call_digests("pay"), CallDigests::Lost);
+        assert_eq!(PayloadCipher::shredded().call_digests("pay"), CallDigests::Lost);
     }
 }

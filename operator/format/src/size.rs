@@ -8,7 +8,7 @@
 use dalsegno_protocol::{Channel, ChannelOps, Limits, Payload, RawValue, State};
 
 /// What a channel or a value counts beyond its bytes: no less than its frame in the state's text, or its place in memory.
-const EACH: usize = 64;
+const OVERHEAD_BYTES: usize = 64;
 
 /// Bytes that a state counts. Its text is never longer.
 pub fn of_state(state: &State) -> usize {
@@ -31,14 +31,28 @@ pub fn of_json(json: Option<&RawValue>) -> i64 {
     json.map_or(0, |json| json.get().len() as i64)
 }
 
-/// Bytes that an open call counts. Those of a small result it counts from the beginning: there is room for one, whatever came
-/// meanwhile.
-pub fn of_call(id: &str, key: &str, arguments_bytes: i64, result_bytes: i64) -> i64 {
+/// What is counted of an open call.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenCall<'a> {
+    /// The call's id.
+    pub id: &'a str,
+    /// The idempotency key.
+    pub key: &'a str,
+    /// Bytes of the arguments as JSON text.
+    pub arguments_bytes: i64,
+    /// Bytes of the result as JSON text; 0 while there is none.
+    pub result_bytes: i64,
+}
+
+/// The size of an open call, in bytes. Every call counts at least a small result from the beginning, so that a small
+/// result can always be stored.
+pub fn of_call(call: OpenCall<'_>) -> i64 {
+    let OpenCall { id, key, arguments_bytes, result_bytes } = call;
     (id.len() + key.len()) as i64 + arguments_bytes + result_bytes.max(Limits::SMALL_RESULT_BYTES as i64)
 }
 
 fn of_channel<'p>(name: &str, payloads: impl IntoIterator<Item = &'p Payload>) -> usize {
-    EACH + name.len() + payloads.into_iter().map(of_payload).sum::<usize>()
+    OVERHEAD_BYTES + name.len() + payloads.into_iter().map(of_payload).sum::<usize>()
 }
 
 fn of_payload(payload: &Payload) -> usize {
@@ -47,7 +61,7 @@ fn of_payload(payload: &Payload) -> usize {
         // A quote in a media type is two in the text.
         Payload::Bytes { media_type, base64 } => 2 * media_type.len() + base64.len(),
     };
-    EACH + bytes
+    OVERHEAD_BYTES + bytes
 }
 
 #[cfg(test)]

@@ -1,31 +1,33 @@
-//! Whether a run can go on from its head; and if not, from where it could. `dalsegno_proof::verify` finds it out.
+//! Whether a run can continue from its head, and if not, from which boundary it could. `dalsegno_proof::verify`
+//! computes it.
 
 use crate::Place;
 
-/// Whether a run can go on from its head. A store that does not answer is an [`crate::Error`], and neither.
+/// Whether a run can continue from its head. If the store does not respond, the result is an [`crate::Error`]
+/// instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checkpoint {
-    /// The state at the head can be rebuilt, and every boundary that it is made of is what its hash says, or nothing was
-    /// ever committed; and the calls that the next attempt may be handed can be read.
+    /// The state at the head can be rebuilt, and every boundary behind it matches its hash; or nothing was ever
+    /// committed. The calls that the next attempt may receive can be read.
     Sound,
-    /// It cannot.
+    /// The run cannot continue from its head.
     Corrupt(Corruption),
 }
 
-/// Why a run cannot go on from its head.
+/// Why a run cannot continue from its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corruption {
     /// What is wrong, and where.
     pub detail: String,
-    /// The last boundary from which it could go on, if there is one, and going back there mends it.
+    /// The last boundary from which the run could continue. `None` if there is none, or if a rewind would not help.
     pub last_good: Option<LastGood>,
 }
 
-/// A boundary from which a run could go on, and what would then be done again.
+/// A boundary from which a run could continue, and what would then be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastGood {
-    /// Where it stands.
+    /// The boundary.
     pub place: Place,
-    /// Calls of the turns after it that may have changed something: begun, and not `readOnly`.
+    /// Calls of later turns that may have changed something: started, and not `readOnly`.
     pub effects: Vec<String>,
 }

@@ -2,25 +2,25 @@
 
 use crate::{Place, RunRecord};
 
-/// What to go back to, and why.
+/// A request to rewind a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rewind {
-    /// The epoch under which this was decided: what has happened since is not undone.
+    /// The epoch in which the rewind was decided. If the run has another epoch, nothing is undone.
     pub epoch: i64,
     /// The boundary that becomes the head.
     pub to: Place,
-    /// Why the boundaries after it are given up; kept in the audit.
+    /// Why the later boundaries are undone; stored in the audit.
     pub reason: String,
-    /// Who wants it: [`crate::audit::actor::OPERATOR`], or a person's name.
+    /// Who requested it: [`crate::audit::actor::OPERATOR`], or a person's name.
     pub actor: String,
 }
 
 /// The answer to [`crate::Operator::rewind`].
 #[derive(Clone, Debug)]
 pub enum Rewound {
-    /// The head is the boundary that was asked for, now or already.
+    /// The requested boundary is the head, now or from an earlier call.
     Done(Box<RunRecord>),
-    /// Nothing was changed: the run is over, has another epoch by now, or its live branch has no such boundary, or only the
-    /// header of it ([`RunRecord::dropped_to`]).
+    /// Nothing was changed: the run is over or has another epoch, or its live branch does not have this boundary, or
+    /// has only the boundary's header ([`RunRecord::dropped_to`]).
     Refused(Box<RunRecord>),
 }

@@ -14,7 +14,7 @@
 //!
 //! `signature` is the Ed25519 signature of these 32 bytes by the key `publicKey`.
 
-use dalsegno_format::fields::Framed;
+use dalsegno_format::fields::FramedHasher;
 use dalsegno_format::header::{NO_PARENT, boundary_number};
 use dalsegno_model::AnchorRow;
 use dalsegno_model::anchor::{Standing, Unanchored};
@@ -24,8 +24,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::encoding::{Bytes, Hash};
 use crate::signing::{PublicKey, Signer, is_signed};
-use crate::texts::{Bytes, Hash};
 
 /// First field of what is hashed.
 const TAG: &[u8] = b"dalsegno/anchor/v1";
@@ -176,7 +176,7 @@ impl Anchor {
     }
 
     fn digest(&self) -> Digest {
-        let mut hash = Framed::new(TAG);
+        let mut hash = FramedHasher::new(TAG);
         hash.field(&self.parent_hash.0);
         hash.field(self.store.as_bytes());
         hash.field(&self.seq.to_be_bytes());

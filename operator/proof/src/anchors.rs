@@ -6,7 +6,7 @@ use dalsegno_model::{Digest, RunId};
 use jiff::Timestamp;
 
 use super::anchor::Anchor;
-use super::marks::Marks;
+use super::anchor_index::AnchorIndex;
 use super::problem::Problem;
 use super::signing::PublicKey;
 
@@ -18,7 +18,7 @@ pub struct Anchors {
     keys: Vec<PublicKey>,
     /// Hash of the one before and their own, by their numbers.
     links: BTreeMap<i64, (Digest, Digest)>,
-    pub(super) marks: Marks,
+    pub(super) index: AnchorIndex,
 }
 
 impl Anchors {
@@ -54,13 +54,13 @@ impl Anchors {
         if self.links.insert(anchor.seq(), link).is_some_and(|before| before != link) {
             return Some(Problem::at(place, format!("there is another anchor {}", anchor.seq())));
         }
-        self.marks.take(&anchor);
+        self.index.take(&anchor);
         None
     }
 
     /// The last row of a run's audit that one of them named before this time, of those before row `seq`; and its hash.
     pub fn last_named(&self, run: RunId, before: Timestamp, seq: i64) -> Option<(i64, Digest)> {
-        self.marks.last(run, before.as_millisecond(), seq)
+        self.index.last(run, before.as_millisecond(), seq)
     }
 
     /// Where they do not follow from each other. One that is missing is a problem too if they must be `whole`, and then

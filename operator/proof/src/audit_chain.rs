@@ -1,6 +1,6 @@
 //! The audit of a run, row by row.
 
-use dalsegno_format::audit::{self, Link};
+use dalsegno_format::audit::{self, AuditHeader};
 use dalsegno_format::header::NO_PARENT;
 use dalsegno_model::{AuditRow, Digest, RunId};
 
@@ -15,13 +15,13 @@ pub struct AuditChain {
     /// The row before the first that is there, where that is not row 1.
     begins: Option<(i64, Digest)>,
     /// Up to where the last row says that rows were pruned.
-    told: Option<(i64, Digest)>,
+    pruned_to: Option<(i64, Digest)>,
 }
 
 impl AuditChain {
     /// Before the first row.
     pub fn new(run: RunId) -> Self {
-        Self { run, seq: 0, hash: NO_PARENT, begins: None, told: None }
+        Self { run, seq: 0, hash: NO_PARENT, begins: None, pruned_to: None }
     }
 
     /// Takes the next row.
@@ -31,10 +31,10 @@ impl AuditChain {
             (self.seq, self.hash) = (row.seq - 1, row.parent_hash);
             self.begins = Some((self.seq, self.hash));
         }
-        self.told = audit::pruned_to(row).or(self.told);
+        self.pruned_to = audit::pruned_to(row).or(self.pruned_to);
         let (before, parent) = (self.seq, self.hash);
         (self.seq, self.hash) = (row.seq, row.hash);
-        let link = Link {
+        let header = AuditHeader {
             parent_hash: &row.parent_hash,
             run: self.run,
             seq: row.seq,
@@ -50,7 +50,7 @@ impl AuditChain {
                 Some(seq) => format!("row {seq} was expected: rows are missing, or in another order"),
                 None => "no row can follow the one before".to_owned(),
             }
-        } else if row.hash != link.hash() {
+        } else if row.hash != header.hash() {
             "it was edited: it does not have the hash it must have".to_owned()
         } else if row.parent_hash != parent {
             "it does not follow from the row before".to_owned()
@@ -67,7 +67,7 @@ impl AuditChain {
     /// Some are missing, and no row says that just these were pruned.
     pub fn pruned(&self) -> Result<Option<(i64, Digest)>, Problem> {
         match self.begins {
-            Some((seq, _)) if self.begins != self.told => {
+            Some((seq, _)) if self.begins != self.pruned_to => {
                 Err(self.problem(seq + 1, "row 1 was expected: rows are missing, or in another order"))
             }
             begins => Ok(begins),

@@ -1,7 +1,7 @@
 //! The boundaries of a run, in the order of turn, boundary and epoch: each by itself, and each with the one before.
 
-use dalsegno_format::chain::KeptExt as _;
-use dalsegno_model::reading::{HeadMark, StoredBoundary};
+use dalsegno_format::chain::DecodedBoundaryExt as _;
+use dalsegno_model::read_transaction::{HeadRef, StoredBoundary};
 use dalsegno_model::{Digest, Place, RunId};
 use dalsegno_protocol::Boundary;
 
@@ -9,13 +9,13 @@ use super::problem::Problem;
 
 /// A boundary that may be the parent of those to come.
 #[derive(Clone, Debug)]
-struct Link {
+struct ParentCandidate {
     place: Place,
     hash: Digest,
     position: i64,
     undone: bool,
     /// Whether a boundary of the live branch follows from it.
-    followed: bool,
+    has_successor: bool,
 }
 
 /// Holds the boundaries of a run to each other as they come, and to the head that the run's row names. It keeps those
@@ -23,19 +23,19 @@ struct Link {
 #[derive(Clone, Debug)]
 pub struct BoundaryChain {
     run: RunId,
-    head: Option<HeadMark>,
+    head: Option<HeadRef>,
     head_found: bool,
     /// Boundaries of the last turn and the one before.
-    recent: Vec<Link>,
+    recent: Vec<ParentCandidate>,
     last: Option<Place>,
     highest: i64,
-    first_followed: bool,
+    has_first: bool,
     count: i64,
 }
 
 impl BoundaryChain {
     /// Before the first boundary of a run with this head.
-    pub fn new(run: RunId, head: Option<HeadMark>) -> Self {
+    pub fn new(run: RunId, head: Option<HeadRef>) -> Self {
         Self {
             run,
             head,
@@ -43,7 +43,7 @@ impl BoundaryChain {
             recent: Vec::new(),
             last: None,
             highest: 0,
-            first_followed: false,
+            has_first: false,
             count: 0,
         }
     }
@@ -58,13 +58,13 @@ impl BoundaryChain {
         self.count += 1;
         self.last = Some(place);
         self.highest = self.highest.max(row.position);
-        self.recent.retain(|link| link.place.turn >= row.turn.saturating_sub(1));
-        self.recent.push(Link {
+        self.recent.retain(|candidate| candidate.place.turn >= row.turn.saturating_sub(1));
+        self.recent.push(ParentCandidate {
             place,
             hash: row.content_hash,
             position: row.position,
             undone: boundary.undone,
-            followed: false,
+            has_successor: false,
         });
         what.map(|what| Problem::of(self.run, place.to_string(), what))
     }
@@ -114,7 +114,7 @@ impl BoundaryChain {
         if row.position < next || (row.position > next && events.is_some() && !rewound) {
             return Some("its position is not that of the one before and its own events");
         }
-        self.standing(boundary, place)
+        self.check_head(boundary, place)
     }
 
     /// Events before it.
@@ -124,27 +124,28 @@ impl BoundaryChain {
             if place.turn != 1 {
                 return Err("it names no place for the one before");
             }
-            if live && std::mem::replace(&mut self.first_followed, true) {
+            if live && std::mem::replace(&mut self.has_first, true) {
                 return Err("another boundary of the live branch is the first too");
             }
             return Ok(0);
         };
         let hash = boundary.kept.row.parent_hash;
-        let link = self.recent.iter_mut().find(|link| link.place == parent && link.hash == hash);
-        let link = link.ok_or("the one before is not there, or is another")?;
+        let candidate =
+            self.recent.iter_mut().find(|candidate| candidate.place == parent && candidate.hash == hash);
+        let candidate = candidate.ok_or("the one before is not there, or is another")?;
         if !follows(parent, place) {
             return Err("it is not the next boundary after the one before");
         }
-        if live && link.undone {
+        if live && candidate.undone {
             return Err("it is on the live branch, and the one before is not");
         }
-        if live && std::mem::replace(&mut link.followed, true) {
+        if live && std::mem::replace(&mut candidate.has_successor, true) {
             return Err("another boundary of the live branch follows from the same one");
         }
-        Ok(link.position)
+        Ok(candidate.position)
     }
 
-    fn standing(&mut self, boundary: &StoredBoundary, place: Place) -> Option<&'static str> {
+    fn check_head(&mut self, boundary: &StoredBoundary, place: Place) -> Option<&'static str> {
         let head = self.head.as_ref()?;
         if place == head.place {
             self.head_found = true;

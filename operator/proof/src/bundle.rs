@@ -12,12 +12,13 @@
 //!
 //! Version 1 is the same but for calls, of which its audit does not tell: there they are proved by the signature alone.
 
+mod convert;
 mod export;
 mod lines;
 mod replay;
 mod verify;
 
-use dalsegno_format::fields::Framed;
+use dalsegno_format::fields::FramedHasher;
 use dalsegno_model::Digest;
 
 pub use export::Export;
@@ -35,7 +36,7 @@ pub const TAG: &[u8] = b"dalsegno/bundle/v1";
 
 /// What is signed of a bundle whose lines have this digest.
 fn signed(sha256: &Digest) -> Digest {
-    let mut message = Framed::new(TAG);
+    let mut message = FramedHasher::new(TAG);
     message.field(sha256);
     message.finish()
 }

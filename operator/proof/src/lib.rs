@@ -4,24 +4,24 @@
 //! Every check goes on after a problem, from the row at which it stands, so that one edited row is one problem and
 //! not a thousand.
 
-mod account;
 mod anchor;
+mod anchor_index;
 mod anchors;
 mod audit_chain;
+mod audit_claims;
+mod audit_reconciler;
 mod boundary_chain;
 pub mod bundle;
 mod calls;
 mod check;
-mod marks;
+mod encoding;
 mod problem;
 mod records;
 mod retention;
-mod rows;
 mod run;
-mod said;
 mod signing;
+mod sorted_rows;
 mod survey;
-mod texts;
 pub mod verify;
 
 pub use dalsegno_model::anchor::{RUNS_PER_ANCHOR, Standing, Unanchored};

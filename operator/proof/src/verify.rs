@@ -30,9 +30,9 @@ pub async fn checkpoint(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint
     };
     let mut detail = detail;
     for damage in &findings.damage {
-        let told = damage.to_string();
-        if !detail.contains(&told) {
-            detail = format!("{detail}; {told}");
+        let reported = damage.to_string();
+        if !detail.contains(&reported) {
+            detail = format!("{detail}; {reported}");
         }
     }
     Ok(Checkpoint::Corrupt(Corruption { detail, last_good }))

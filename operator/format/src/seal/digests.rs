@@ -45,7 +45,7 @@ pub trait CallDigestsExt {
     fn of(&self, text: &str) -> Digest;
 
     /// The same as a row of the audit tells it.
-    fn told(&self, text: &str) -> String;
+    fn render(&self, text: &str) -> String;
 }
 
 impl CallDigestsExt for CallDigests {
@@ -54,7 +54,7 @@ impl CallDigestsExt for CallDigests {
         if let Self::Keyed(key) = self { key.digest(plain) } else { plain }
     }
 
-    fn told(&self, text: &str) -> String {
+    fn render(&self, text: &str) -> String {
         header::render(&self.of(text))
     }
 }

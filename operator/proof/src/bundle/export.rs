@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dalsegno_model::reading::{AuditKey, BoundaryKey, CallKey, RunHead, run_head};
+use dalsegno_model::read_transaction::{AuditKey, BoundaryKey, CallKey, RunHead, run_head};
 use dalsegno_model::{Digest, Error, Reading, Result, RunId};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::lines::{BundleLine, EndLine, Line, RunLine};
 use super::{VERSION, signed};
 use crate::Signer;
-use crate::texts::{Bytes, Hash};
+use crate::encoding::{Bytes, Hash};
 
 /// A run on its way out, as it stood at one moment.
 pub struct Export {

@@ -4,13 +4,13 @@ use std::io::{self, BufRead, Read as _};
 
 use dalsegno_format::codec::LIMIT;
 use dalsegno_model::Digest;
-use dalsegno_model::reading::RunHead;
+use dalsegno_model::read_transaction::RunHead;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::lines::{BundleLine, EndLine, Line};
 use super::{TELLS_OF_CALLS, VERSION, signed};
-use crate::account::Account;
+use crate::audit_reconciler::AuditReconciler;
 use crate::{AuditChain, BoundaryChain, Problem, PublicKey, is_signed};
 
 /// Longest line: the payloads of a boundary, each character of them escaped.
@@ -82,7 +82,7 @@ struct Check {
     head: Option<RunHead>,
     boundaries: BoundaryChain,
     audit: AuditChain,
-    account: Account,
+    reconciler: AuditReconciler,
     found: Verified,
 }
 
@@ -98,7 +98,7 @@ impl Check {
             head: None,
             boundaries: BoundaryChain::new(run, None),
             audit: AuditChain::new(run),
-            account: Account::default(),
+            reconciler: AuditReconciler::default(),
             found: Verified::default(),
         }
     }
@@ -135,18 +135,18 @@ impl Check {
                 self.found.events += boundary.events.len() as i64;
                 self.found.boundaries += 1;
                 let boundary = boundary.stored(self.run)?;
-                self.account.see_boundary(&boundary);
+                self.reconciler.add_boundary(&boundary);
                 let problem = self.boundaries.push(&boundary);
                 self.found.problems.extend(problem);
             }
             Line::Call(call) => {
                 self.found.calls += 1;
-                self.account.see_call(&call.stored()?);
+                self.reconciler.add_call(&call.stored()?);
             }
             Line::Audit(row) => {
                 self.found.audit += 1;
                 let row = row.row()?;
-                self.account.see_audit(&row);
+                self.reconciler.add_audit_row(&row);
                 let problem = self.audit.push(&row);
                 self.found.problems.extend(problem);
             }
@@ -194,8 +194,9 @@ impl Check {
                 "it counts other lines than there are",
             ),
         ];
-        let told = faults.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| Problem::at("end", what));
-        found.problems.extend(told);
+        let reported =
+            faults.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| Problem::at("end", what));
+        found.problems.extend(reported);
     }
 
     fn end(mut self) -> Verified {
@@ -203,14 +204,14 @@ impl Check {
             self.found.problems.push(Problem::at("end", "it is not there: the bundle is cut"));
         }
         self.found.problems.extend(self.boundaries.end());
-        self.found.shredded = self.account.is_shredded();
-        self.found.problems.extend(self.account.end(self.run));
+        self.found.shredded = self.reconciler.is_shredded();
+        self.found.problems.extend(self.reconciler.end(self.run));
         if let Some(run) = &self.head {
             self.found.problems.extend(self.audit.pruned().err());
             self.found.problems.extend(self.audit.end(run.audit_seq, &run.audit_hash));
-            self.found.problems.extend(self.account.end_run(run));
+            self.found.problems.extend(self.reconciler.end_run(run));
             if self.version >= TELLS_OF_CALLS {
-                self.found.problems.extend(self.account.end_calls(self.run));
+                self.found.problems.extend(self.reconciler.end_calls(self.run));
             }
         }
         self.found

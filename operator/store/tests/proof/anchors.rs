@@ -59,7 +59,7 @@ fn build_anew(rows: &mut Rows, run: RunId) {
         row.parent_hash = parent_hash;
         let (at, seq) = (row.at.as_millisecond(), row.seq);
         let (kind, actor, detail) = (&row.kind, &row.actor, &row.detail);
-        row.hash = audit::Link { parent_hash: &parent_hash, run, seq, at, kind, actor, detail }.hash();
+        row.hash = audit::AuditHeader { parent_hash: &parent_hash, run, seq, at, kind, actor, detail }.hash();
         parent_hash = row.hash;
     }
     rows.runs.iter_mut().find(|it| it.id == run).unwrap().audit_hash = parent_hash;

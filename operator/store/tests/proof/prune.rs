@@ -113,7 +113,7 @@ async fn a_start_that_only_the_stores_own_anchors_name_is_found_with_the_copy(fa
     let (mut sql, mut parent_hash) = (String::new(), last);
     for (seq, kind, detail) in [(41, "attached", "{}"), (42, "pruned", pruned.as_str())] {
         let (at, actor) = (1_000, "operator");
-        let hash = audit::Link { parent_hash: &parent_hash, run, seq, at, kind, actor, detail }.hash();
+        let hash = audit::AuditHeader { parent_hash: &parent_hash, run, seq, at, kind, actor, detail }.hash();
         let (parent, own, of) = (bytes(face, &parent_hash), bytes(face, &hash), id(face, run));
         sql += &format!(
             "INSERT INTO audit (run, seq, at, kind, actor, detail, parent_hash, hash) \

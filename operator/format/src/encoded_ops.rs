@@ -3,15 +3,15 @@
 use dalsegno_model::{Commit, Digest, Error, Result};
 use dalsegno_protocol::{Limits, State};
 
-use crate::seal::{Sealing, Spot};
+use crate::seal::{AadContext, PayloadCipher};
 use crate::{codec, fold, size};
 
 /// A patch this many times smaller than what it stands for is taken without asking how small a plain frame would be.
-const CLEARLY: usize = 32;
+const CLEARLY_SMALLER_FACTOR: usize = 32;
 
 /// A payload, and on which parent alone it may stand.
 #[derive(Clone, Debug)]
-pub struct Packed {
+pub struct EncodedOps {
     /// The operations; `None`: the state stays.
     pub ops: Option<Vec<u8>>,
     /// The content hash that the head must have; `None`: any.
@@ -20,32 +20,37 @@ pub struct Packed {
     pub size: i64,
 }
 
-impl Packed {
+impl EncodedOps {
     /// As small as it can be made. A patch says which head it needs: under another one it must not be kept.
-    pub fn smallest(commit: &Commit, sealing: &Sealing) -> Result<Self> {
+    pub fn smallest(commit: &Commit, cipher: &PayloadCipher) -> Result<Self> {
         let (Some(ops), Some(base), true) = (&commit.ops, &commit.base, commit.full) else {
-            return Self::plain(commit, sealing);
+            return Self::plain(commit, cipher);
         };
         let Some(patch) = codec::encode_after(&base.state, ops) else {
-            return Self::plain(commit, sealing);
+            return Self::plain(commit, cipher);
         };
-        if patch.len() > ops.len() / CLEARLY {
+        if patch.len() > ops.len() / CLEARLY_SMALLER_FACTOR {
             let plain = codec::encode(ops);
             if plain.len() <= patch.len() {
-                return Self::sealed(commit, sealing, Some(plain), None);
+                return Self::sealed(commit, cipher, Some(plain), None);
             }
         }
-        Self::sealed(commit, sealing, Some(patch), Some(base.content_hash))
+        Self::sealed(commit, cipher, Some(patch), Some(base.content_hash))
     }
 
     /// As it can stand on any head.
-    pub fn plain(commit: &Commit, sealing: &Sealing) -> Result<Self> {
-        Self::sealed(commit, sealing, commit.ops.as_deref().map(codec::encode), None)
+    pub fn plain(commit: &Commit, cipher: &PayloadCipher) -> Result<Self> {
+        Self::sealed(commit, cipher, commit.ops.as_deref().map(codec::encode), None)
     }
 
     /// As it can stand on the head alone that has this hash, with how large the state is after it; `state` is the state at
     /// that head. `None`: larger than it may be.
-    pub fn after(mut state: State, head: Digest, commit: &Commit, sealing: &Sealing) -> Result<Option<Self>> {
+    pub fn after(
+        mut state: State,
+        head: Digest,
+        commit: &Commit,
+        cipher: &PayloadCipher,
+    ) -> Result<Option<Self>> {
         if let Some(ops) = &commit.ops {
             let text = str::from_utf8(ops).map_err(|error| corrupt(&error))?;
             fold::step(&mut state, text)?;
@@ -54,18 +59,18 @@ impl Packed {
         if bytes > Limits::STATE_BYTES {
             return Ok(None);
         }
-        let plain = Self::plain(commit, sealing)?;
+        let plain = Self::plain(commit, cipher)?;
         Ok(Some(Self { base: Some(head), size: signed(bytes), ..plain }))
     }
 
     fn sealed(
         commit: &Commit,
-        sealing: &Sealing,
+        cipher: &PayloadCipher,
         ops: Option<Vec<u8>>,
         base: Option<Digest>,
     ) -> Result<Self> {
-        let spot = Spot::Ops(commit.turn, commit.boundary, commit.commit_id);
-        let ops = ops.map(|ops| sealing.seal(spot, ops)).transpose()?;
+        let context = AadContext::Ops(commit.turn, commit.boundary, commit.commit_id);
+        let ops = ops.map(|ops| cipher.seal(context, ops)).transpose()?;
         Ok(Self { ops, base, size: signed(commit.size) })
     }
 }

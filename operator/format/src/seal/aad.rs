@@ -10,7 +10,7 @@ const TAG: &[u8] = b"dalsegno/sealed/v1";
 
 /// Where a payload stands in its run.
 #[derive(Clone, Copy, Debug)]
-pub enum Spot<'a> {
+pub enum AadContext<'a> {
     /// Channel operations of a boundary: its turn, and the id of its commit.
     Ops(i32, Boundary, Uuid),
     /// Events of a boundary.
@@ -27,7 +27,7 @@ pub enum Spot<'a> {
     Chunk(&'a Digest),
 }
 
-impl Spot<'_> {
+impl AadContext<'_> {
     pub(super) fn aad(self, run: RunId, codec: u8) -> Vec<u8> {
         let mut aad = Fields::default();
         let mut field = |bytes: &[u8]| aad.field(bytes);

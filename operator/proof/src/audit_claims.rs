@@ -3,19 +3,19 @@
 use std::collections::BTreeSet;
 
 use dalsegno_model::audit::kind;
-use dalsegno_model::reading::{RunHead, StoredBoundary};
+use dalsegno_model::read_transaction::{RunHead, StoredBoundary};
 use dalsegno_model::{AuditRow, Digest, Lifecycle, Place, RunId, RunOutcome};
 use dalsegno_protocol::Boundary;
 use serde::{Deserialize, Deserializer};
 
+use super::encoding::Hash;
 use super::problem::Problem;
-use super::texts::Hash;
 
-/// What was said last, or, of boundaries that a rewind undid, ever. The fields are those of the rows' details, as
+/// What was claimed last, or, of boundaries that a rewind undid, ever. The fields are those of the rows' details, as
 /// far as they have them.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Said {
+pub(super) struct AuditClaims {
     tenant: Option<String>,
     namespace: Option<String>,
     name: Option<String>,
@@ -23,12 +23,12 @@ pub(super) struct Said {
     object_uid: Option<String>,
     lifecycle: Option<Lifecycle>,
     outcome: Option<RunOutcome>,
-    undone: BTreeSet<Point>,
+    undone: BTreeSet<UndoneBoundary>,
 }
 
 /// A boundary as a rewind tells of it. The hash has its epoch in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-pub(super) struct Point {
+pub(super) struct UndoneBoundary {
     turn: i32,
     boundary: Boundary,
     #[serde(deserialize_with = "digest")]
@@ -37,14 +37,14 @@ pub(super) struct Point {
 
 /// A change of hands.
 #[derive(Deserialize)]
-struct Handed {
+struct Transfer {
     to: String,
 }
 
-impl Said {
+impl AuditClaims {
     /// Takes a row; the later one counts. One whose words cannot be read tells of nothing.
-    pub fn see(&mut self, row: &AuditRow) {
-        let handed = || serde_json::from_str(&row.detail).ok().map(|Handed { to }| to);
+    pub fn add_row(&mut self, row: &AuditRow) {
+        let new_owner = || serde_json::from_str(&row.detail).ok().map(|Transfer { to }| to);
         match row.kind.as_str() {
             kind::CREATED => self.take(row, Some(Lifecycle::Live)),
             kind::REWOUND | kind::PRUNED => self.take(row, None),
@@ -54,15 +54,15 @@ impl Said {
             }
             kind::DELETED => self.lifecycle = Some(Lifecycle::Deleted),
             kind::ABANDONED => self.lifecycle = Some(Lifecycle::Abandoned),
-            kind::ADOPTED => self.object_uid = handed().or(self.object_uid.take()),
-            kind::NAMESPACE_ADOPTED => self.tenant = handed().or(self.tenant.take()),
+            kind::ADOPTED => self.object_uid = new_owner().or(self.object_uid.take()),
+            kind::NAMESPACE_ADOPTED => self.tenant = new_owner().or(self.tenant.take()),
             _ => {}
         }
     }
 
     fn take(&mut self, row: &AuditRow, becomes: Option<Lifecycle>) {
-        let Ok(said) = serde_json::from_str(&row.detail) else { return };
-        let Self { tenant, namespace, name, object_uid, lifecycle, outcome, undone } = said;
+        let Ok(claims) = serde_json::from_str(&row.detail) else { return };
+        let Self { tenant, namespace, name, object_uid, lifecycle, outcome, undone } = claims;
         self.tenant = tenant.or(self.tenant.take());
         self.namespace = namespace.or(self.namespace.take());
         self.name = name.or(self.name.take());
@@ -73,13 +73,13 @@ impl Said {
     }
 
     /// Where the boundaries that are marked as undone are not those that were told; of each kind the first.
-    pub fn undone(&self, run: RunId, marked: &BTreeSet<Point>) -> impl Iterator<Item = Problem> {
-        let problem = |point: &Point, what: &str| Problem::of(run, point.to_string(), what);
-        let untold = "it is marked as undone, and the audit does not say that a rewind undid it";
-        let untold = marked.difference(&self.undone).next().map(|point| problem(point, untold));
+    pub fn undone(&self, run: RunId, marked: &BTreeSet<UndoneBoundary>) -> impl Iterator<Item = Problem> {
+        let problem = |point: &UndoneBoundary, what: &str| Problem::of(run, point.to_string(), what);
+        let unaudited = "it is marked as undone, and the audit does not say that a rewind undid it";
+        let unaudited = marked.difference(&self.undone).next().map(|point| problem(point, unaudited));
         let unmarked = "the audit says that a rewind undid it, and it is not marked so, or not there";
         let unmarked = self.undone.difference(marked).next().map(|point| problem(point, unmarked));
-        untold.into_iter().chain(unmarked)
+        unaudited.into_iter().chain(unmarked)
     }
 
     /// Where the run's own row says something else.
@@ -90,9 +90,10 @@ impl Said {
             ("name", &self.name, &head.name),
             ("objectUID", &self.object_uid, &head.object_uid),
         ];
-        let others =
-            texts.into_iter().filter(|(_, said, kept)| said.as_ref().is_some_and(|said| said != *kept));
-        let ends = self.lifecycle.filter(|said| *said != head.lifecycle).map(|_| "lifecycle");
+        let others = texts
+            .into_iter()
+            .filter(|(_, claimed, kept)| claimed.as_ref().is_some_and(|claimed| claimed != *kept));
+        let ends = self.lifecycle.filter(|claimed| *claimed != head.lifecycle).map(|_| "lifecycle");
         let run = head.id;
         others.map(|(column, ..)| column).chain(ends).map(move |column| other(run, column))
     }
@@ -107,7 +108,7 @@ fn other(run: RunId, column: &str) -> Problem {
     Problem::of(run, "runs", format!("its {column} is not what the audit says"))
 }
 
-impl Point {
+impl UndoneBoundary {
     /// That of a boundary which is there.
     pub fn of(boundary: &StoredBoundary) -> Self {
         let row = &boundary.kept.row;
@@ -115,7 +116,7 @@ impl Point {
     }
 }
 
-impl std::fmt::Display for Point {
+impl std::fmt::Display for UndoneBoundary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { turn, boundary, hash: _ } = *self;
         Place { turn, boundary, epoch: 0 }.fmt(f)

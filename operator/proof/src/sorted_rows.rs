@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use dalsegno_model::reading::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, StoredBoundary};
+use dalsegno_model::read_transaction::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, StoredBoundary};
 use dalsegno_model::{AuditRow, Reading, Result, RunId};
 
 /// Holds one page of each.
-pub(super) struct Rows<'r> {
+pub(super) struct SortedRows<'r> {
     pub reading: &'r mut dyn Reading,
     to: RunId,
     audit: VecDeque<(RunId, AuditRow)>,
@@ -15,7 +15,7 @@ pub(super) struct Rows<'r> {
     boundaries_after: BoundaryKey,
 }
 
-impl<'r> Rows<'r> {
+impl<'r> SortedRows<'r> {
     /// Those of all runs, and of none.
     pub fn all(reading: &'r mut dyn Reading) -> Self {
         Self::between(reading, NO_RUN, EVERY_RUN)

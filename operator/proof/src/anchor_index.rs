@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use dalsegno_model::anchor::Standing;
-use dalsegno_model::reading::StoredBoundary;
+use dalsegno_model::read_transaction::StoredBoundary;
 use dalsegno_model::{AuditRow, Digest, Place, RunId};
 
 use super::anchor::Anchor;
@@ -12,57 +12,57 @@ use super::problem::Problem;
 /// All that anchors say of each run: a chain that was built anew is contradicted by the anchors from before, and not by
 /// those from after.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Marks(BTreeMap<RunId, Mark>);
+pub(super) struct AnchorIndex(BTreeMap<RunId, AnchoredRun>);
 
 /// Of one run. What is seen is taken away: what is left at the end is not there.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Mark {
-    audit: BTreeMap<(i64, Digest), Named>,
+pub(super) struct AnchoredRun {
+    audit: BTreeMap<(i64, Digest), AnchoredRow>,
     boundaries: BTreeSet<(Place, Digest)>,
 }
 
 /// A row of an audit that an anchor names.
 #[derive(Clone, Copy, Debug)]
-struct Named {
+struct AnchoredRow {
     /// When one first did.
     at: i64,
-    /// Whether it may stand for the rows up to it.
-    stands: bool,
+    /// Whether it may may_replace for the rows up to it.
+    may_replace: bool,
 }
 
-impl Marks {
+impl AnchorIndex {
     /// Takes what an anchor says.
     pub fn take(&mut self, anchor: &Anchor) {
         for Standing { run, audit_seq, audit_hash, head } in anchor.standings() {
-            let mark = self.0.entry(run).or_default();
+            let anchored = self.0.entry(run).or_default();
             if audit_seq > 0 {
-                let first = Named { at: anchor.at(), stands: true };
-                let named = mark.audit.entry((audit_seq, audit_hash)).or_insert(first);
-                named.at = named.at.min(first.at);
+                let first = AnchoredRow { at: anchor.at(), may_replace: true };
+                let row_info = anchored.audit.entry((audit_seq, audit_hash)).or_insert(first);
+                row_info.at = row_info.at.min(first.at);
             }
-            mark.boundaries.extend(head);
+            anchored.boundaries.extend(head);
         }
     }
 
-    /// Takes what others say too. `stand`: whether rows that only they name may stand for those up to them.
-    pub fn add(&mut self, others: Self, stand: bool) {
-        for (run, Mark { audit, boundaries }) in others.0 {
-            let mark = self.0.entry(run).or_default();
-            for (row, Named { at, stands: _ }) in audit {
-                mark.audit.entry(row).or_insert(Named { at, stands: stand });
+    /// Takes what others say too. `may_replace`: whether rows that only they name may may_replace for those up to them.
+    pub fn add(&mut self, others: Self, may_replace: bool) {
+        for (run, AnchoredRun { audit, boundaries }) in others.0 {
+            let anchored = self.0.entry(run).or_default();
+            for (row, AnchoredRow { at, may_replace: _ }) in audit {
+                anchored.audit.entry(row).or_insert(AnchoredRow { at, may_replace });
             }
-            mark.boundaries.extend(boundaries);
+            anchored.boundaries.extend(boundaries);
         }
     }
 
-    /// The last of a run's audit rows that was named before a time, in milliseconds, and stands before row `seq`.
+    /// The last of a run's audit rows that was row_info before a time, in milliseconds, and may_replace before row `seq`.
     pub fn last(&self, run: RunId, before: i64, seq: i64) -> Option<(i64, Digest)> {
-        let named = self.0.get(&run)?.audit.iter().rev();
-        named.filter(|((row, _), named)| *row < seq && named.at < before).map(|(row, _)| *row).next()
+        let row_info = self.0.get(&run)?.audit.iter().rev();
+        row_info.filter(|((row, _), row_info)| *row < seq && row_info.at < before).map(|(row, _)| *row).next()
     }
 
     /// What is said of a run, which is there.
-    pub fn of(&mut self, run: RunId) -> Mark {
+    pub fn of(&mut self, run: RunId) -> AnchoredRun {
         self.0.remove(&run).unwrap_or_default()
     }
 
@@ -72,17 +72,17 @@ impl Marks {
     }
 }
 
-impl Mark {
+impl AnchoredRun {
     /// A row of the run's audit is there.
-    pub fn see_audit(&mut self, row: &AuditRow) {
+    pub fn add_audit_row(&mut self, row: &AuditRow) {
         self.audit.remove(&(row.seq, row.hash));
     }
 
-    /// The rows up to this one were pruned, if an anchor stands for them: then none of those before it can be there. Where two
+    /// The rows up to this one were pruned, if an anchor may_replace for them: then none of those before it can be there. Where two
     /// anchors name one place differently, one names what was never pruned.
-    pub fn see_pruned(&mut self, run: RunId, last: (i64, Digest)) -> Option<Problem> {
+    pub fn check_pruned(&mut self, run: RunId, last: (i64, Digest)) -> Option<Problem> {
         let what = match self.audit.get(&last) {
-            Some(Named { stands: true, .. }) => {
+            Some(AnchoredRow { may_replace: true, .. }) => {
                 let mut before = None;
                 self.audit.retain(|row, _| {
                     let again = before.replace(row.0) == Some(row.0);
@@ -91,7 +91,7 @@ impl Mark {
                 return None;
             }
             Some(_) => {
-                self.audit.retain(|row, named| row.0 > last.0 || named.stands);
+                self.audit.retain(|row, row_info| row.0 > last.0 || row_info.may_replace);
                 "the rows up to it were pruned, and only the store's own anchors name it"
             }
             None => "the rows up to it were pruned, and no anchor names it",
@@ -100,7 +100,7 @@ impl Mark {
     }
 
     /// A boundary of the run is there.
-    pub fn see_boundary(&mut self, boundary: &StoredBoundary) {
+    pub fn add_boundary(&mut self, boundary: &StoredBoundary) {
         self.boundaries.remove(&(boundary.kept.place(), boundary.kept.row.content_hash));
     }
 

@@ -1,17 +1,17 @@
-//! Who asked for something, and why.
+//! Who requested a transition, and why.
 
-/// What is known of who asked for a transition that the operator carries out, and why: it stands in the detail of the
-/// audit's row.
+/// Who requested a transition that the operator carries out, and why, as far as it is known. It is stored in the
+/// detail of the audit row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AskedBy {
-    /// What the client called itself that wrote the wish: its field manager.
+    /// The field manager of the client that wrote the request.
     pub manager: Option<String>,
-    /// The reason that they wrote beside it.
+    /// The reason that was written with the request.
     pub reason: Option<String>,
 }
 
 impl AskedBy {
-    /// A row's detail, with what is known.
+    /// Adds what is known to the detail of an audit row.
     pub fn in_detail(self, mut detail: serde_json::Value) -> serde_json::Value {
         for (name, known) in [("manager", self.manager), ("reason", self.reason)] {
             if let Some(known) = known {
