@@ -32,7 +32,7 @@ pub struct Claim {
 /// | started, same claim | `Go` |
 /// | started by this attempt, another claim | `Uncertain` |
 /// | started, and its key refused | `Uncertain` |
-/// | started by an earlier attempt, `retrySameKey` or `readOnly` | `Go` with the stored key (this attempt's from now on) |
+/// | started by an earlier attempt, `retrySameKey` or `readOnly` | `Go` with the stored key, now of this attempt |
 /// | started by an earlier attempt, `probe` or `ask` | `Uncertain` |
 /// | completed or failed | `Done` |
 ///

@@ -1,4 +1,5 @@
-//! Data keys: deleting one makes its run unreadable; all of them can be wrapped with a new key.
+//! Data keys: deleting one makes its run unreadable; all of them can be wrapped with a new key. Also the keys of the
+//! digests of sealed payloads, which `dalsegno_format::seal` derives from data keys.
 
 use crate::{Error, RunId};
 
@@ -24,4 +25,26 @@ pub struct Rewrapped {
     pub count: u64,
     /// Runs whose data key could not be unwrapped, and why. Their keys are unchanged.
     pub failed: Vec<(RunId, Error)>,
+}
+
+/// The key of the digests of one boundary's payloads, or of one call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct DigestKey(pub [u8; 32]);
+
+/// Shows nothing of the key.
+impl std::fmt::Debug for DigestKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DigestKey")
+    }
+}
+
+/// How the digests of a call's key, arguments and result in the audit are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallDigests {
+    /// SHA-256: the run has no data key.
+    Plain,
+    /// With the call's own key. What was written before the run had a data key has a plain digest.
+    Keyed(DigestKey),
+    /// They cannot be computed any more: the run's data key was deleted.
+    Lost,
 }

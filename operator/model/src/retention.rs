@@ -1,5 +1,5 @@
 //! How long the data of a run is kept: all of it after the run's end, and the payloads of older boundaries at any
-//! time.
+//! time. And how much the store holds for each namespace.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,4 +44,14 @@ pub struct Dropped {
     pub rows: u64,
     /// Whether it was the last step of this run.
     pub done: bool,
+}
+
+/// What the store holds for the runs of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Name of the namespace; `None` for the sum of all namespaces that are not listed by name.
+    pub namespace: Option<String>,
+    /// Stored bytes of the operations and events of all boundaries. Snapshots (which are derived), calls and records
+    /// are not included.
+    pub bytes: i64,
 }
