@@ -1,4 +1,4 @@
-//! A boundary's channel operations as they go into the store: plain, or as a patch that only its parent can take.
+//! A boundary's channel operations as they are stored: plain, or as a patch against the parent's state.
 
 use dalsegno_model::{Commit, Digest, Error, Result};
 use dalsegno_protocol::{Limits, State};
@@ -6,22 +6,25 @@ use dalsegno_protocol::{Limits, State};
 use crate::seal::{AadContext, PayloadCipher};
 use crate::{codec, fold, size};
 
-/// A patch this many times smaller than what it stands for is taken without asking how small a plain frame would be.
+/// If a patch is at least this many times smaller than its input, it is used without encoding the plain form to
+/// compare.
 const CLEARLY_SMALLER_FACTOR: usize = 32;
 
-/// A payload, and on which parent alone it may stand.
+/// Encoded channel operations, and the parent that they need.
 #[derive(Clone, Debug)]
 pub struct EncodedOps {
-    /// The operations; `None`: the state stays.
+    /// The operations; `None` if the state does not change.
     pub ops: Option<Vec<u8>>,
-    /// The content hash that the head must have; `None`: any.
+    /// The content hash that the head must have; `None` if any head will do.
     pub base: Option<Digest>,
-    /// Bytes of the state after it, where they are the full state or have a base; else what they add to it at most.
+    /// If the operations are the full state, or `base` is set: the exact size of the state afterwards. Otherwise the
+    /// upper bound of what they add. In bytes.
     pub size: i64,
 }
 
 impl EncodedOps {
-    /// As small as it can be made. A patch says which head it needs: under another one it must not be kept.
+    /// The smallest encoding: a patch if that is smaller. A patch needs the head named in `base`; the store must not
+    /// accept it on another one.
     pub fn smallest(commit: &Commit, cipher: &PayloadCipher) -> Result<Self> {
         let (Some(ops), Some(base), true) = (&commit.ops, &commit.base, commit.full) else {
             return Self::plain(commit, cipher);
@@ -38,13 +41,13 @@ impl EncodedOps {
         Self::sealed(commit, cipher, Some(patch), Some(base.content_hash))
     }
 
-    /// As it can stand on any head.
+    /// The encoding that fits any head.
     pub fn plain(commit: &Commit, cipher: &PayloadCipher) -> Result<Self> {
         Self::sealed(commit, cipher, commit.ops.as_deref().map(codec::encode), None)
     }
 
-    /// As it can stand on the head alone that has this hash, with how large the state is after it; `state` is the state at
-    /// that head. `None`: larger than it may be.
+    /// The encoding for the head with this hash only, with the exact size of the state after it. `state` is the state
+    /// at that head. `None` if the new state would be too large.
     pub fn after(
         mut state: State,
         head: Digest,

@@ -1,5 +1,5 @@
-//! Bytes at rest: how payloads are encoded, sealed and framed, how boundaries and the audit are hashed and chained. Pure; no
-//! database. Each module says its format, with the version that is written.
+//! Bytes at rest: how payloads are encoded, sealed and framed, and how boundaries and the audit are hashed and
+//! chained. Pure, no database. Each module documents its format, with the version that is written.
 
 pub mod audit;
 pub mod chain;

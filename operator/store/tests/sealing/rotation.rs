@@ -81,7 +81,7 @@ async fn a_data_key_that_cannot_be_unwrapped_hides_no_other_run_from_the_proof(f
     assert_eq!(summary.runs, 3);
     for (run, place, what) in [
         (damaged, "data key", "it is not what \"k1\" wrapped for this run"),
-        (away, "data key", "\"k9\", which is not there: put it back"),
+        (away, "data key", "\"k9\", which is missing: restore it"),
         (edited, "call \"call-1\"", "policy"),
     ] {
         let mut of_run = told.iter().filter(|problem| problem.run == Some(run));
@@ -91,7 +91,7 @@ async fn a_data_key_that_cannot_be_unwrapped_hides_no_other_run_from_the_proof(f
     }
     assert!(matches!(export(&world, damaged).await.map(drop), Err(Error::Corrupt { .. })));
     assert!(
-        matches!(export(&world, away).await.map(drop), Err(Error::Unfit(why)) if why.contains("put it back"))
+        matches!(export(&world, away).await.map(drop), Err(Error::Unfit(why)) if why.contains("restore it"))
     );
     let mut reading = face.plain().await.reading().await.unwrap();
     let without_keys = check_store(&mut *reading, Anchors::default(), &mut |_| ()).await;
@@ -116,9 +116,9 @@ async fn a_wrong_or_missing_key_is_told_and_no_damage(face: &Face) {
     keys::put(&face.keys, "k2", 1);
     std::fs::write(face.keys.path().join("current"), "k2").unwrap();
     std::fs::remove_file(face.keys.path().join("k1")).unwrap();
-    told("\"k1\", which is not there").await;
+    told("\"k1\", which is missing").await;
     keys::put(&face.keys, "k1", 9);
-    told("is another key").await;
+    told("is not the key that wrapped").await;
     keys::put(&face.keys, "k1", 1);
     assert_eq!(face.sealed().await.rewrap_keys().await.unwrap().count, 1);
     read_all(&face.sealed().await, worker.run).await.unwrap();
