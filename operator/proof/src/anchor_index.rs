@@ -1,4 +1,4 @@
-//! What anchors say of each run, held to its rows.
+//! What anchors name, compared with the rows of each run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,43 +9,44 @@ use dalsegno_model::{AuditRow, Digest, Place, RunId};
 use super::anchor::Anchor;
 use super::problem::Problem;
 
-/// All that anchors say of each run: a chain that was built anew is contradicted by the anchors from before, and not by
-/// those from after.
+/// Everything that anchors name, by run. A rebuilt chain contradicts the anchors from before, but not those from
+/// after.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AnchorIndex(BTreeMap<RunId, AnchoredRun>);
 
-/// Of one run. What is seen is taken away: what is left at the end is not there.
+/// What anchors name of one run. Rows that are found are removed, so that whatever is left at the end is missing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AnchoredRun {
     audit: BTreeMap<(i64, Digest), AnchoredRow>,
     boundaries: BTreeSet<(Place, Digest)>,
 }
 
-/// A row of an audit that an anchor names.
+/// An audit row that an anchor names.
 #[derive(Clone, Copy, Debug)]
 struct AnchoredRow {
-    /// When one first did.
+    /// When an anchor first named it, in milliseconds since 1970.
     at: i64,
-    /// Whether it may may_replace for the rows up to it.
+    /// Whether it may replace the rows up to it, so that these may be pruned.
     may_replace: bool,
 }
 
 impl AnchorIndex {
-    /// Takes what an anchor says.
-    pub fn take(&mut self, anchor: &Anchor) {
+    /// Adds what an anchor names.
+    pub fn add(&mut self, anchor: &Anchor) {
         for Standing { run, audit_seq, audit_hash, head } in anchor.standings() {
             let anchored = self.0.entry(run).or_default();
             if audit_seq > 0 {
                 let first = AnchoredRow { at: anchor.at(), may_replace: true };
-                let row_info = anchored.audit.entry((audit_seq, audit_hash)).or_insert(first);
-                row_info.at = row_info.at.min(first.at);
+                let anchored_row = anchored.audit.entry((audit_seq, audit_hash)).or_insert(first);
+                anchored_row.at = anchored_row.at.min(first.at);
             }
             anchored.boundaries.extend(head);
         }
     }
 
-    /// Takes what others say too. `may_replace`: whether rows that only they name may may_replace for those up to them.
-    pub fn add(&mut self, others: Self, may_replace: bool) {
+    /// Adds what other anchors name. `may_replace`: whether rows that only the others name may replace the rows up to
+    /// them.
+    pub fn merge(&mut self, others: Self, may_replace: bool) {
         for (run, AnchoredRun { audit, boundaries }) in others.0 {
             let anchored = self.0.entry(run).or_default();
             for (row, AnchoredRow { at, may_replace: _ }) in audit {
@@ -55,31 +56,35 @@ impl AnchorIndex {
         }
     }
 
-    /// The last of a run's audit rows that was row_info before a time, in milliseconds, and may_replace before row `seq`.
+    /// The last audit row of a run with a number below `seq` that an anchor named before this time, in milliseconds
+    /// since 1970.
     pub fn last(&self, run: RunId, before: i64, seq: i64) -> Option<(i64, Digest)> {
-        let row_info = self.0.get(&run)?.audit.iter().rev();
-        row_info.filter(|((row, _), row_info)| *row < seq && row_info.at < before).map(|(row, _)| *row).next()
+        let rows = self.0.get(&run)?.audit.iter().rev();
+        rows.filter(|((row, _), anchored_row)| *row < seq && anchored_row.at < before)
+            .map(|(row, _)| *row)
+            .next()
     }
 
-    /// What is said of a run, which is there.
-    pub fn of(&mut self, run: RunId) -> AnchoredRun {
+    /// Removes and returns what anchors name of an existing run.
+    pub fn take_run(&mut self, run: RunId) -> AnchoredRun {
         self.0.remove(&run).unwrap_or_default()
     }
 
-    /// Runs that were not asked for.
-    pub fn rest(&self) -> impl Iterator<Item = Problem> + '_ {
-        self.0.keys().map(|run| Problem::of(*run, "runs", "anchors name the run, and it is not there"))
+    /// Runs that were never requested with [`Self::take_run`]: they are missing.
+    pub fn missing_runs(&self) -> impl Iterator<Item = Problem> + '_ {
+        self.0.keys().map(|run| Problem::of(*run, "runs", "anchors name the run, and it is missing"))
     }
 }
 
 impl AnchoredRun {
-    /// A row of the run's audit is there.
-    pub fn add_audit_row(&mut self, row: &AuditRow) {
+    /// An audit row exists: removes it from what is expected.
+    pub fn found_audit_row(&mut self, row: &AuditRow) {
         self.audit.remove(&(row.seq, row.hash));
     }
 
-    /// The rows up to this one were pruned, if an anchor may_replace for them: then none of those before it can be there. Where two
-    /// anchors name one place differently, one names what was never pruned.
+    /// Checks that an anchor allows that the rows up to this one were pruned. Then none of the rows before it is
+    /// expected any more. If two anchors name different rows with the same number, one of the two was never pruned
+    /// and stays expected.
     pub fn check_pruned(&mut self, run: RunId, last: (i64, Digest)) -> Option<Problem> {
         let what = match self.audit.get(&last) {
             Some(AnchoredRow { may_replace: true, .. }) => {
@@ -91,7 +96,7 @@ impl AnchoredRun {
                 return None;
             }
             Some(_) => {
-                self.audit.retain(|row, row_info| row.0 > last.0 || row_info.may_replace);
+                self.audit.retain(|row, anchored_row| row.0 > last.0 || anchored_row.may_replace);
                 "the rows up to it were pruned, and only the store's own anchors name it"
             }
             None => "the rows up to it were pruned, and no anchor names it",
@@ -99,16 +104,16 @@ impl AnchoredRun {
         Some(Problem::of(run, format!("audit row {}", last.0), what))
     }
 
-    /// A boundary of the run is there.
-    pub fn add_boundary(&mut self, boundary: &StoredBoundary) {
+    /// A boundary exists: removes it from what is expected.
+    pub fn found_boundary(&mut self, boundary: &StoredBoundary) {
         self.boundaries.remove(&(boundary.kept.place(), boundary.kept.row.content_hash));
     }
 
-    /// What was not there.
-    pub fn rest(&self, run: RunId) -> impl Iterator<Item = Problem> + '_ {
+    /// What is missing.
+    pub fn missing(&self, run: RunId) -> impl Iterator<Item = Problem> + '_ {
         let audit = self.audit.keys().map(|(seq, _)| format!("audit row {seq}"));
         let boundaries = self.boundaries.iter().map(|(place, _)| place.to_string());
-        let what = "an anchor names it, and it is not there, or is another";
+        let what = "an anchor names it, and it is missing or different";
         audit.chain(boundaries).map(move |place| Problem::of(run, place, what))
     }
 }

@@ -1,4 +1,4 @@
-//! The audit of a run, row by row.
+//! The audit chain of a run, checked row by row.
 
 use dalsegno_format::audit::{self, AuditHeader};
 use dalsegno_format::header::NO_PARENT;
@@ -6,28 +6,28 @@ use dalsegno_model::{AuditRow, Digest, RunId};
 
 use super::problem::Problem;
 
-/// Holds the rows of a run's audit to each other as they come, and the last one to what the run's row says.
+/// Checks each row of a run's audit against the row before, and the last one against the run's own row.
 #[derive(Clone, Debug)]
 pub struct AuditChain {
     run: RunId,
     seq: i64,
     hash: Digest,
-    /// The row before the first that is there, where that is not row 1.
+    /// Number and hash of the row before the first existing row, if that is not row 1.
     begins: Option<(i64, Digest)>,
-    /// Up to where the last row says that rows were pruned.
+    /// The last pruned row, according to the latest row that records a prune.
     pruned_to: Option<(i64, Digest)>,
 }
 
 impl AuditChain {
-    /// Before the first row.
+    /// An empty chain.
     pub fn new(run: RunId) -> Self {
         Self { run, seq: 0, hash: NO_PARENT, begins: None, pruned_to: None }
     }
 
-    /// Takes the next row.
+    /// Adds the next row.
     pub fn push(&mut self, row: &AuditRow) -> Option<Problem> {
         if self.seq == 0 && row.seq > 1 {
-            // Whether these were pruned a later row tells.
+            // A later row says whether the earlier rows were pruned.
             (self.seq, self.hash) = (row.seq - 1, row.parent_hash);
             self.begins = Some((self.seq, self.hash));
         }
@@ -43,7 +43,7 @@ impl AuditChain {
             actor: &row.actor,
             detail: &row.detail,
         };
-        // Foreign rows may have any number.
+        // A forged row may have any number.
         let expected = before.checked_add(1);
         let what = if expected != Some(row.seq) {
             match expected {
@@ -60,11 +60,11 @@ impl AuditChain {
         Some(self.problem(row.seq, what))
     }
 
-    /// After the last row: up to which row, with which hash, those before the first were pruned; none may be missing.
+    /// To be called after the last row: number and hash of the last pruned row; `None` if no row is missing.
     ///
     /// # Errors
     ///
-    /// Some are missing, and no row says that just these were pruned.
+    /// Rows are missing, and no row records exactly their prune.
     pub fn pruned(&self) -> Result<Option<(i64, Digest)>, Problem> {
         match self.begins {
             Some((seq, _)) if self.begins != self.pruned_to => {
@@ -74,10 +74,12 @@ impl AuditChain {
         }
     }
 
-    /// After the last row: what the run's row says of it.
+    /// To be called after the last row: checks it against the run's own row.
     pub fn end(&self, seq: i64, hash: &Digest) -> Option<Problem> {
         if self.seq != seq {
-            return Some(self.problem(self.seq, format!("it is the last row, and the run has {seq}")));
+            return Some(
+                self.problem(self.seq, format!("it is the last row, and the run's row names row {seq}")),
+            );
         }
         (self.hash != *hash).then(|| self.problem(self.seq, "it is not the last row that the run names"))
     }

@@ -1,4 +1,4 @@
-//! What the audit of a run says of its boundaries and of the run's own row.
+//! What the audit of a run says about its boundaries and the run's own row.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use serde::{Deserialize, Deserializer};
 use super::encoding::Hash;
 use super::problem::Problem;
 
-/// What was claimed last, or, of boundaries that a rewind undid, ever. The fields are those of the rows' details, as
-/// far as they have them.
+/// The latest value of each field in the audit; for undone boundaries all of them. The fields are those of the rows'
+/// details, as far as they contain them.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct AuditClaims {
@@ -26,7 +26,7 @@ pub(super) struct AuditClaims {
     undone: BTreeSet<UndoneBoundary>,
 }
 
-/// A boundary as a rewind tells of it. The hash has its epoch in it.
+/// A boundary as a rewind names it. The hash covers the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub(super) struct UndoneBoundary {
     turn: i32,
@@ -35,20 +35,20 @@ pub(super) struct UndoneBoundary {
     hash: Digest,
 }
 
-/// A change of hands.
+/// A transfer to another owner.
 #[derive(Deserialize)]
 struct Transfer {
     to: String,
 }
 
 impl AuditClaims {
-    /// Takes a row; the later one counts. One whose words cannot be read tells of nothing.
+    /// Adds a row. Later rows replace earlier ones. A row with an unreadable detail is ignored.
     pub fn add_row(&mut self, row: &AuditRow) {
         let new_owner = || serde_json::from_str(&row.detail).ok().map(|Transfer { to }| to);
         match row.kind.as_str() {
-            kind::CREATED => self.take(row, Some(Lifecycle::Live)),
-            kind::REWOUND | kind::PRUNED => self.take(row, None),
-            kind::FINISHED => self.take(row, Some(Lifecycle::Finished)),
+            kind::CREATED => self.merge(row, Some(Lifecycle::Live)),
+            kind::REWOUND | kind::PRUNED => self.merge(row, None),
+            kind::FINISHED => self.merge(row, Some(Lifecycle::Finished)),
             kind::CANCELLED => {
                 (self.lifecycle, self.outcome) = (Some(Lifecycle::Finished), Some(RunOutcome::Cancelled));
             }
@@ -60,7 +60,7 @@ impl AuditClaims {
         }
     }
 
-    fn take(&mut self, row: &AuditRow, becomes: Option<Lifecycle>) {
+    fn merge(&mut self, row: &AuditRow, becomes: Option<Lifecycle>) {
         let Ok(claims) = serde_json::from_str(&row.detail) else { return };
         let Self { tenant, namespace, name, object_uid, lifecycle, outcome, undone } = claims;
         self.tenant = tenant.or(self.tenant.take());
@@ -72,18 +72,18 @@ impl AuditClaims {
         self.undone.extend(undone);
     }
 
-    /// Where the boundaries that are marked as undone are not those that were told; of each kind the first.
+    /// Where the boundaries marked as undone differ from those in the audit; at most one problem in each direction.
     pub fn undone(&self, run: RunId, marked: &BTreeSet<UndoneBoundary>) -> impl Iterator<Item = Problem> {
-        let problem = |point: &UndoneBoundary, what: &str| Problem::of(run, point.to_string(), what);
+        let problem = |boundary: &UndoneBoundary, what: &str| Problem::of(run, boundary.to_string(), what);
         let unaudited = "it is marked as undone, and the audit does not say that a rewind undid it";
-        let unaudited = marked.difference(&self.undone).next().map(|point| problem(point, unaudited));
-        let unmarked = "the audit says that a rewind undid it, and it is not marked so, or not there";
-        let unmarked = self.undone.difference(marked).next().map(|point| problem(point, unmarked));
+        let unaudited = marked.difference(&self.undone).next().map(|boundary| problem(boundary, unaudited));
+        let unmarked = "the audit says that a rewind undid it, and it is not marked as undone, or is missing";
+        let unmarked = self.undone.difference(marked).next().map(|boundary| problem(boundary, unmarked));
         unaudited.into_iter().chain(unmarked)
     }
 
-    /// Where the run's own row says something else.
-    pub fn differs(&self, head: &RunHead) -> impl Iterator<Item = Problem> {
+    /// Where the run's own row differs from the audit.
+    pub fn mismatches(&self, head: &RunHead) -> impl Iterator<Item = Problem> {
         let texts = [
             ("tenant", &self.tenant, &head.tenant),
             ("namespace", &self.namespace, &head.namespace),
@@ -92,24 +92,24 @@ impl AuditClaims {
         ];
         let others = texts
             .into_iter()
-            .filter(|(_, claimed, kept)| claimed.as_ref().is_some_and(|claimed| claimed != *kept));
+            .filter(|(_, claimed, stored)| claimed.as_ref().is_some_and(|claimed| claimed != *stored));
         let ends = self.lifecycle.filter(|claimed| *claimed != head.lifecycle).map(|_| "lifecycle");
         let run = head.id;
-        others.map(|(column, ..)| column).chain(ends).map(move |column| other(run, column))
+        others.map(|(column, ..)| column).chain(ends).map(move |column| mismatch(run, column))
     }
 
-    /// Whether the run's own row says another outcome, or one where there is none.
-    pub fn outcome_differs(&self, head: &RunHead) -> Option<Problem> {
-        (self.lifecycle.is_some() && self.outcome != head.outcome).then(|| other(head.id, "outcome"))
+    /// Whether the outcome in the run's own row differs from the audit.
+    pub fn outcome_mismatch(&self, head: &RunHead) -> Option<Problem> {
+        (self.lifecycle.is_some() && self.outcome != head.outcome).then(|| mismatch(head.id, "outcome"))
     }
 }
 
-fn other(run: RunId, column: &str) -> Problem {
+fn mismatch(run: RunId, column: &str) -> Problem {
     Problem::of(run, "runs", format!("its {column} is not what the audit says"))
 }
 
 impl UndoneBoundary {
-    /// That of a boundary which is there.
+    /// An existing boundary.
     pub fn of(boundary: &StoredBoundary) -> Self {
         let row = &boundary.kept.row;
         Self { turn: row.turn, boundary: row.boundary, hash: row.content_hash }

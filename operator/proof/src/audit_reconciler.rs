@@ -1,4 +1,4 @@
-//! What a run's audit gives reconciler of: its own row, boundaries that a rewind undid, its calls, payloads that are gone.
+//! Reconciles a run with its audit: its own row, its undone boundaries, its calls, and its missing payloads.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::problem::Problem;
 use super::records::Records;
 use super::retention::Retention;
 
-/// What is seen of a run, whichever rows come first.
+/// Everything that is known about a run, added in any order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AuditReconciler {
     claims: AuditClaims,
@@ -25,7 +25,7 @@ pub(super) struct AuditReconciler {
 }
 
 impl AuditReconciler {
-    /// A row of the run's audit is there.
+    /// Adds a row of the run's audit.
     pub fn add_audit_row(&mut self, row: &AuditRow) {
         self.claims.add_row(row);
         self.calls.add_audit_row(row);
@@ -33,7 +33,7 @@ impl AuditReconciler {
         self.is_shredding_audited |= row.kind == kind::SHREDDED;
     }
 
-    /// A boundary of the run is there.
+    /// Adds a boundary of the run.
     pub fn add_boundary(&mut self, boundary: &StoredBoundary) {
         if boundary.undone {
             self.undone.insert(UndoneBoundary::of(boundary));
@@ -45,7 +45,7 @@ impl AuditReconciler {
         }
     }
 
-    /// A call of the run is there.
+    /// Adds a call of the run.
     pub fn add_call(&mut self, call: &StoredCall) {
         self.calls.add_call(call);
     }
@@ -55,7 +55,7 @@ impl AuditReconciler {
         self.first_shredded.is_some()
     }
 
-    /// After the last boundary and row.
+    /// To be called after the last boundary and audit row.
     pub fn end(&self, run: RunId) -> impl Iterator<Item = Problem> {
         let what = "nobody can read its payloads, and the audit does not say that they were shredded";
         let unaudited = self.first_shredded.filter(|_| !self.is_shredding_audited);
@@ -63,21 +63,22 @@ impl AuditReconciler {
         self.claims.undone(run, &self.undone).chain(self.retention.end(run)).chain(unaudited)
     }
 
-    /// After the last call and row.
+    /// To be called after the last call and audit row.
     pub fn end_calls(&self, run: RunId) -> impl Iterator<Item = Problem> {
-        // Of boundaries that nobody can read it is reported already.
-        let lost = self.calls.lost(run).filter(|_| !self.is_shredded());
+        // For a shredded run this is already reported for its boundaries.
+        let lost = self.calls.lost_digests(run).filter(|_| !self.is_shredded());
         lost.into_iter().chain(self.calls.end(run))
     }
 
-    /// After the last row: the run's own row, but for its outcome, which a bundle has not.
+    /// To be called after the last audit row: checks the run's own row except for its outcome, which a bundle does
+    /// not contain.
     pub fn end_run(&self, head: &RunHead) -> impl Iterator<Item = Problem> {
-        self.claims.differs(head)
+        self.claims.mismatches(head)
     }
 
-    /// After the last row and boundary of a run that a store keeps: sees its calls and snapshots, and tells all. Each snapshot
-    /// is rebuilt from the boundaries; where these were dropped, it is held to what the audit says. `head`: the run's own row,
-    /// unless that is gone. `key_fault`: why its data key cannot be unwrapped; then calls and snapshots are not looked at.
+    /// To be called after the last boundary and audit row of a run in a store. Reads the run's calls, snapshots and
+    /// records, and returns all problems. Each snapshot is compared with the state that the boundaries produce, or,
+    /// if these were dropped, with the audit.
     pub async fn check_stored_rows(
         mut self,
         reading: &mut dyn Reading,
@@ -87,7 +88,7 @@ impl AuditReconciler {
         let mut check = StoredRowsCheck { calls: 0, snapshots: 0, problems: Vec::new() };
         check.problems.extend(self.end(run));
         if let Some(head) = head {
-            check.problems.extend(self.end_run(head).chain(self.claims.outcome_differs(head)));
+            check.problems.extend(self.end_run(head).chain(self.claims.outcome_mismatch(head)));
         }
         if let Some(why) = key_fault {
             check.problems.push(Problem::of(run, "data key", why));
@@ -111,7 +112,7 @@ impl AuditReconciler {
                 .extend(fault.map(|fault| Problem::of(run, format!("snapshot after {place}"), fault)));
         }
         check.problems.extend(self.retention.end_snapshots(run));
-        // Those of a run that is past its retention go in any order.
+        // Records of a run that is past its retention are deleted in any order.
         if !self.retention.is_over() {
             check.problems.extend(self.check_records(reading, run, head).await?);
         }
@@ -156,10 +157,10 @@ pub(super) struct StoredRun<'r> {
 
 /// What [`AuditReconciler::check_stored_rows`] found.
 pub(super) struct StoredRowsCheck {
-    /// Calls.
+    /// Number of calls.
     pub calls: u64,
-    /// Snapshots.
+    /// Number of snapshots.
     pub snapshots: u64,
-    /// All that is wrong but for the chains.
+    /// All problems, except those of the chains.
     pub problems: Vec<Problem>,
 }

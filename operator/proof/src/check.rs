@@ -1,4 +1,4 @@
-//! Every run of a store: its audit, its boundaries, and rows that belong to no run.
+//! The check of a whole store: the audit and boundaries of every run, and rows of missing runs.
 
 use dalsegno_format::keys;
 use dalsegno_model::read_transaction::{EVERY_RUN, RunHead};
@@ -12,32 +12,34 @@ use super::boundary_chain::BoundaryChain;
 use super::problem::Problem;
 use super::sorted_rows::SortedRows;
 
-/// What was looked at.
+/// What was checked: the number of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Runs.
     pub runs: u64,
-    /// Rows of their audits.
+    /// Audit rows.
     pub audit: u64,
-    /// Their boundaries.
+    /// Boundaries.
     pub boundaries: u64,
-    /// Their calls.
+    /// Calls.
     pub calls: u64,
-    /// Anchors that the store keeps.
+    /// Anchors in the store.
     pub anchors: u64,
-    /// Their snapshots.
+    /// Snapshots.
     pub snapshots: u64,
-    /// Runs that were shredded: of them only the chains can be proved.
+    /// Runs that were shredded. Only their chains can be verified.
     pub shredded: u64,
-    /// Runs whose data key is wrapped by a key that is not there, or is another: a problem of each, and no damage, as far as
-    /// can be told. Nothing proves the rows of data keys: whoever changes one can bring this about.
+    /// Runs whose data key is wrapped with a key that is missing or has been replaced. This is reported as a problem
+    /// of each run. It is not necessarily damage, but the rows of data keys are not protected: anybody who changes
+    /// one can cause this.
     pub locked: u64,
-    /// Problems that were told.
+    /// Problems that were reported.
     pub problems: u64,
 }
 
-/// Walks all anchors and runs and tells every problem. Holds one page of each kind of row, what anchors say, and of one
-/// run what it has undone and which calls it made. `copy`: anchors that were kept outside; none of them: there is no copy.
+/// Checks all anchors and runs, and reports every problem. Holds one page of each kind of row, what anchors name, and
+/// the undone boundaries and the calls of one run. `copy`: anchors stored outside of the database; empty if there is
+/// no copy.
 pub async fn check_store(
     reading: &mut dyn Reading,
     copy: Anchors,
@@ -57,21 +59,21 @@ pub async fn check_store(
         }
     }
     checker.orphaned_rows(EVERY_RUN, &mut summary, report).await?;
-    for problem in checker.anchored.rest() {
+    for problem in checker.anchored.missing_runs() {
         summary.problems += 1;
         report(problem);
     }
     Ok(summary)
 }
 
-/// What the store's anchors and the copy of them say, once they are held to each other.
+/// Compares the store's anchors with the copy, and returns everything that both name.
 async fn anchors(
     reading: &mut dyn Reading,
     copy: Anchors,
     summary: &mut Summary,
     report: ReportFn<'_>,
 ) -> Result<AnchorIndex> {
-    let mut kept = Anchors::default();
+    let mut stored_anchors = Anchors::default();
     let mut after = i64::MIN;
     let mut problems = copy.breaks(false);
     loop {
@@ -79,22 +81,23 @@ async fn anchors(
         let Some((last, _)) = page.last() else { break };
         after = *last;
         for (seq, line) in &page {
-            problems.extend(kept.take_kept(&format!("anchor {seq}"), line));
+            problems.extend(stored_anchors.add_stored(&format!("anchor {seq}"), line));
         }
     }
-    problems.extend(kept.breaks(true));
-    problems.extend(copy.missing_from(&kept));
-    summary.anchors = kept.count() as u64;
+    problems.extend(stored_anchors.breaks(true));
+    problems.extend(copy.missing_from(&stored_anchors));
+    summary.anchors = stored_anchors.count() as u64;
     summary.problems += problems.len() as u64;
     problems.into_iter().for_each(report);
-    // Who can write to the store can name anything there: where there is a copy, the store's own anchors excuse nothing.
+    // Whoever can write to the store can create anchors for anything. If there is a copy, the store's own anchors do
+    // not justify missing rows.
     let may_replace = copy.count() == 0;
     let mut anchored = copy.index;
-    anchored.add(kept.index, may_replace);
+    anchored.merge(stored_anchors.index, may_replace);
     Ok(anchored)
 }
 
-/// Run after run.
+/// Checks one run after the other.
 struct RunChecker<'r> {
     rows: SortedRows<'r>,
     anchored: AnchorIndex,
@@ -105,13 +108,13 @@ type ReportFn<'t> = &'t mut (dyn FnMut(Problem) + Send);
 impl RunChecker<'_> {
     async fn run(&mut self, run: &RunHead, summary: &mut Summary, report: ReportFn<'_>) -> Result<()> {
         let mut problems = Vec::new();
-        let mut anchored_run = self.anchored.of(run.id);
+        let mut anchored_run = self.anchored.take_run(run.id);
         let mut chain = AuditChain::new(run.id);
         let mut reconciler = AuditReconciler::default();
         while let Some((_, row)) = self.rows.next_audit(|of| of == run.id).await? {
             reconciler.add_audit_row(&row);
             problems.extend(chain.push(&row));
-            anchored_run.add_audit_row(&row);
+            anchored_run.found_audit_row(&row);
             summary.audit += 1;
         }
         match chain.pruned() {
@@ -127,11 +130,11 @@ impl RunChecker<'_> {
             let problem = chain.push(&boundary);
             problems.extend(problem.filter(|it| key_fault.as_ref() != Some(&it.what)));
             reconciler.add_boundary(&boundary);
-            anchored_run.add_boundary(&boundary);
+            anchored_run.found_boundary(&boundary);
             summary.boundaries += 1;
         }
         problems.extend(chain.end());
-        problems.extend(anchored_run.rest(run.id));
+        problems.extend(anchored_run.missing(run.id));
         summary.shredded += u64::from(reconciler.is_shredded());
         let stored_run = StoredRun { id: run.id, head: Some(run), key_fault };
         let stored = reconciler.check_stored_rows(self.rows.reading, stored_run).await?;
@@ -144,7 +147,7 @@ impl RunChecker<'_> {
         Ok(())
     }
 
-    /// Rows before the next run are no run's.
+    /// Reports rows of runs before `next`: their own rows are missing.
     async fn orphaned_rows(
         &mut self,
         next: RunId,
@@ -156,7 +159,7 @@ impl RunChecker<'_> {
             if last_reported != Some(run) {
                 last_reported = Some(run);
                 summary.problems += 1;
-                report(Problem::of(run, "runs", "the run itself is not there, and rows of it are"));
+                report(Problem::of(run, "runs", "the run's own row is missing, and other rows of it exist"));
             }
         };
         while let Some((run, _)) = self.rows.next_audit(|of| of < next).await? {

@@ -1,8 +1,8 @@
-//! What can be proved of what is kept: chains, anchors, bundles, and whether a run can go on from its head. Pure but for
-//! [`check_store`], [`check_run`] and [`verify`], which read.
+//! Proofs about stored data: chains, anchors, bundles, and whether a run can continue from its head. Pure, except for
+//! [`check_store`], [`check_run`] and [`verify`], which read a store.
 //!
-//! Every check goes on after a problem, from the row at which it stands, so that one edited row is one problem and
-//! not a thousand.
+//! Every check continues after a problem, starting from the faulty row, so that one edited row is reported as one
+//! problem and not as a thousand.
 
 mod anchor;
 mod anchor_index;

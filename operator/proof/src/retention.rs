@@ -1,4 +1,5 @@
-//! Payloads that were dropped: the audit says so, and names the snapshot that stands for those of a run that goes on.
+//! Dropped payloads: the audit must record them, and name the snapshot that replaces the dropped payloads of a live
+//! run.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +12,19 @@ use serde::Deserialize;
 use super::encoding::Hash;
 use super::problem::Problem;
 
-/// What is seen of a run's retention, whichever rows come first.
+/// What is known about a run's retention, added in any order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retention {
-    /// Whether all may be gone.
+    /// Whether the run is past its retention, so that all payloads may be missing.
     is_over: bool,
-    /// What the last row says that tells of boundaries before the last.
+    /// The last dropped boundary of the live branch, according to the audit.
     dropped_up_to: Option<DroppedUpTo>,
     /// The last dropped boundary of each epoch.
     dropped: BTreeMap<i64, Place>,
     snapshots: Vec<(Place, Option<Digest>)>,
 }
 
-/// Up to where, and what stands for it.
+/// The last dropped boundary, and the digest of the snapshot that replaces the payloads.
 #[derive(Clone, Copy, Debug)]
 struct DroppedUpTo {
     to: Place,
@@ -44,12 +45,12 @@ struct To {
 }
 
 impl Retention {
-    /// Whether all may be gone.
+    /// Whether the run is past its retention, so that all payloads may be missing.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// A row of the run's audit is there. One whose words cannot be read tells of nothing.
+    /// Adds a row of the run's audit. A row with an unreadable detail is ignored.
     pub fn add_audit_row(&mut self, row: &AuditRow) {
         match row.kind.as_str() {
             kind::EXPIRED => self.is_over = true,
@@ -64,7 +65,7 @@ impl Retention {
         }
     }
 
-    /// A boundary of the run is there.
+    /// Adds a boundary of the run.
     pub fn add_boundary(&mut self, boundary: &StoredBoundary) {
         if boundary.gone == Some(Gone::Dropped) {
             let place = boundary.kept.place();
@@ -72,12 +73,12 @@ impl Retention {
         }
     }
 
-    /// A snapshot of the run is there.
+    /// Adds a snapshot of the run.
     pub fn add_snapshot(&mut self, snapshot: &StoredSnapshot) {
         self.snapshots.push((snapshot.place, snapshot.digest));
     }
 
-    /// After the last boundary and row.
+    /// To be called after the last boundary and audit row.
     pub fn end(&self, run: RunId) -> Option<Problem> {
         let is_audited = |place: &Place| {
             self.dropped_up_to.is_some_and(|DroppedUpTo { to, .. }| {
@@ -85,19 +86,19 @@ impl Retention {
             })
         };
         let place = self.dropped.values().find(|place| !self.is_over && !is_audited(place))?;
-        let what = "its payloads are gone, and the audit does not say that they were dropped";
+        let what = "its payloads are missing, and the audit does not say that they were dropped";
         Some(Problem::of(run, place.to_string(), what))
     }
 
-    /// After the last snapshot.
+    /// To be called after the last snapshot.
     pub fn end_snapshots(&self, run: RunId) -> Option<Problem> {
         let DroppedUpTo { to, snapshot } = self.dropped_up_to.filter(|_| !self.is_over)?;
         let what = match self.snapshots.iter().find(|(place, _)| *place == to) {
-            None => "it stands for what was dropped before it, and is not there",
-            // What is wrong with it is dropped_up_to already, or it was shredded.
+            None => "it replaces dropped payloads, and is missing",
+            // It is shredded, or its problem is reported already.
             Some((_, None)) => return None,
             Some((_, Some(digest))) if *digest == snapshot => return None,
-            Some(_) => "it is not the one that stood for what was dropped before it",
+            Some(_) => "it is not the snapshot that replaced the dropped payloads",
         };
         Some(Problem::of(run, format!("snapshot after {to}"), what))
     }

@@ -1,4 +1,4 @@
-//! One run, held to what its audit says.
+//! The check of one run against its audit.
 
 use dalsegno_format::keys;
 use dalsegno_model::read_transaction::run_head;
@@ -9,26 +9,26 @@ use super::audit_reconciler::{AuditReconciler, StoredRun};
 use super::problem::Problem;
 use super::sorted_rows::SortedRows;
 
-/// What was looked at of a run.
+/// The result of the check of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// Rows of its audit.
+    /// Number of audit rows.
     pub audit: u64,
-    /// Its calls.
+    /// Number of calls.
     pub calls: u64,
-    /// Its snapshots.
+    /// Number of snapshots.
     pub snapshots: u64,
-    /// What is wrong.
+    /// The problems that were found.
     pub problems: Vec<Problem>,
 }
 
-/// Holds the audit of a run to itself, and to it the run's own row, its calls, what was undone and what is gone; and rebuilds
-/// every snapshot from the boundaries, or, where these were dropped, holds it to what the audit says. Whether each boundary
-/// is what its hash says is for [`crate::verify::survey`] to find.
+/// Checks the audit of a run, and against it the run's own row, its calls, its undone boundaries and its missing
+/// payloads. Compares every snapshot with the state that the boundaries produce, or, if these were dropped, with the
+/// audit. Whether each boundary matches its hash is checked by [`crate::verify::survey`].
 ///
 /// # Errors
 ///
-/// The store does not answer.
+/// The store does not respond.
 pub async fn check_run(reading: &mut dyn Reading, run: RunId) -> Result<Checked> {
     let head = run_head(reading, run).await?;
     let mut rows = SortedRows::of(reading, run);

@@ -85,7 +85,7 @@ async fn a_payload_that_is_gone_without_a_word_in_the_audit_is_a_problem_of_its_
     assert_eq!(tamper(&place, mark).await, 1);
     for told in told(&place) {
         let what =
-            "turn 3 (result): its payloads are gone, and the audit does not say that they were dropped";
+            "turn 3 (result): its payloads are missing, and the audit does not say that they were dropped";
         assert!(told.contains(what), "{told}");
     }
 }

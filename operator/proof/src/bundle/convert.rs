@@ -1,4 +1,4 @@
-//! Between the lines of a bundle and the rows of a store.
+//! Converts between the lines of a bundle and the rows of a store.
 
 use dalsegno_format::seal::{CallDigests, DigestKey};
 use dalsegno_model::read_transaction::{HeadRef, RunHead, StoredBoundary, StoredCall};
@@ -33,7 +33,7 @@ impl From<&RunHead> for RunLine {
 }
 
 impl RunLine {
-    /// The run's own row, but for its outcome.
+    /// The run's own row, except for its outcome.
     pub fn stored(&self) -> Result<RunHead, String> {
         Ok(RunHead {
             id: self.id,
@@ -103,13 +103,13 @@ impl From<StoredBoundary> for BoundaryLine {
 }
 
 impl BoundaryLine {
-    /// Why its payloads are not there any more.
+    /// Why its payloads are missing on purpose, if they are.
     pub fn gone(&self) -> Option<Gone> {
         let dropped = self.dropped.then_some(Gone::Dropped);
         dropped.or_else(|| self.shredded.then_some(Gone::Shredded))
     }
 
-    /// The boundary as a store keeps it.
+    /// The boundary in the form of a store's row.
     pub fn stored(self, run: Uuid) -> Result<StoredBoundary, String> {
         let gone = self.gone();
         let events = self.events.into_iter().map(RawValue::from_string).collect::<Result<Vec<_>, _>>();
@@ -166,7 +166,7 @@ impl From<StoredCall> for CallLine {
 }
 
 impl CallLine {
-    /// The call as a store keeps it.
+    /// The call in the form of a store's row.
     pub fn stored(self) -> Result<StoredCall, String> {
         let Self { id, turn, policy, key, state, arguments, result, attempt, shredded, digest_key } = self;
         let json = |text: Option<String>| {
@@ -204,7 +204,7 @@ impl From<AuditRow> for AuditLine {
 }
 
 impl AuditLine {
-    /// The row as a store keeps it.
+    /// The audit row in the form of a store's row.
     pub fn row(self) -> Result<AuditRow, String> {
         let Self { seq, at, kind, actor, detail, parent_hash, hash } = self;
         Ok(AuditRow { seq, at: time(at)?, kind, actor, detail, parent_hash: parent_hash.0, hash: hash.0 })

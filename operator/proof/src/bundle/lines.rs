@@ -83,13 +83,13 @@ pub struct BoundaryLine {
     pub trigger: Option<String>,
     pub records_digest: Option<Hash>,
     pub undone: bool,
-    /// Its payloads were dropped, as the retention says.
+    /// Its payloads were dropped as the run's retention requires.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dropped: bool,
     /// Its payloads were shredded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shredded: bool,
-    /// What the digests of its payloads are made with, where these were sealed in the store.
+    /// The key of the digests of its payloads, if these were sealed in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest_key: Option<Bytes<32>>,
 }
@@ -104,13 +104,13 @@ pub struct CallLine {
     pub state: CallState,
     pub arguments: Option<String>,
     pub result: Option<String>,
-    /// The attempt that claimed it last. Version 1 has it not.
+    /// The attempt that claimed it last. Absent in version 1.
     #[serde(default)]
     pub attempt: Option<i32>,
-    /// Nobody can make its digests any more: the run's data key was deleted.
+    /// Its digests cannot be computed any more, because the run's data key was deleted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shredded: bool,
-    /// What its digests are made with, where the run has a data key.
+    /// The key of its digests, if the run has a data key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest_key: Option<Bytes<32>>,
 }

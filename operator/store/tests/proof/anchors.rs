@@ -93,7 +93,7 @@ async fn an_anchor_is_found_behind_whatever_a_collector_puts_before_it_and_the_s
 
     rows.anchors[0].1.insert(0, ' ');
     let found = problems(&mut rows, &[line]).await;
-    assert_eq!(found, ["anchor 1: the copy has it, and the store has not, or another"]);
+    assert_eq!(found, ["anchor 1: the copy has it, and it is missing or different in the store"]);
 }
 
 #[tokio::test]
@@ -121,11 +121,11 @@ async fn a_tail_that_was_cut_is_found_with_the_copy() {
     rows.audit.retain(|(of, row)| *of != run || row.seq < 8);
     let (_, last) = rows.audit.iter().rfind(|(of, _)| *of == run).unwrap().clone();
     (rows.runs[0].audit_seq, rows.runs[0].audit_hash) = (last.seq, last.hash);
-    let cut = format!("run {run}, audit row 8: an anchor names it, and it is not there, or is another");
+    let cut = format!("run {run}, audit row 8: an anchor names it, and it is missing or different");
     assert_eq!(problems(&mut rows, &[]).await, [cut.as_str()]);
     rows.anchors.clear();
     assert_eq!(problems(&mut rows, &[]).await, [""; 0], "the rows alone hide it");
-    let gone = "anchor 1: the copy has it, and the store has not, or another";
+    let gone = "anchor 1: the copy has it, and it is missing or different in the store";
     assert_eq!(problems(&mut rows, &copy).await, [gone.to_owned(), cut]);
 }
 
@@ -136,7 +136,7 @@ async fn a_run_that_was_taken_away_is_found_with_the_copy() {
     let run = rows.runs.remove(1).id;
     rows.audit.retain(|(of, _)| *of != run);
     rows.boundaries.retain(|it| it.run != run);
-    let gone = format!("run {run}, runs: anchors name the run, and it is not there");
+    let gone = format!("run {run}, runs: anchors name the run, and it is missing");
     assert_eq!(problems(&mut rows, &copy).await, [gone]);
 }
 
@@ -147,7 +147,7 @@ async fn a_chain_that_was_built_anew_is_found_even_when_it_was_anchored_since() 
     let run = rows.runs[0].id;
     build_anew(&mut rows, run);
     let copy = anchored(&mut rows, &signer);
-    let other = format!("run {run}, audit row 8: an anchor names it, and it is not there, or is another");
+    let other = format!("run {run}, audit row 8: an anchor names it, and it is missing or different");
     assert_eq!(problems(&mut rows, &copy).await, [other]);
 }
 
@@ -173,7 +173,7 @@ async fn a_chain_that_was_built_anew_is_found_even_when_what_contradicts_it_was_
         rows.tell(run, "pruned", &detail);
         copy.extend(anchored(&mut rows, &signer));
         let found = problems(&mut rows, &copy).await;
-        let other = format!("run {run}, audit row 8: an anchor names it, and it is not there, or is another");
+        let other = format!("run {run}, audit row 8: an anchor names it, and it is missing or different");
         assert_eq!(found, [other], "pruned up to {seq}");
     }
 }
@@ -193,7 +193,7 @@ async fn anchors_that_were_bent_are_found() {
     let copy: Vec<_> = sound.iter().map(|(_, line)| line.clone()).collect();
     rows.anchors.remove(1);
     let missing = "anchor 3: anchor 2 was expected: some are missing";
-    let gone = "anchor 2: the copy has it, and the store has not, or another";
+    let gone = "anchor 2: the copy has it, and it is missing or different in the store";
     assert_eq!(problems(&mut rows, &copy).await, [missing, gone]);
 
     rows.anchors = sound.clone();

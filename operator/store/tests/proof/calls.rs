@@ -164,14 +164,14 @@ async fn calls_that_are_gone_or_that_nobody_made_are_found(face: &Face) {
     let run = id(face, busy(face).await.run);
     face.execute("CREATE TABLE kept AS SELECT * FROM calls").await.unwrap();
     let gone = problem_after(face, &format!("DELETE FROM calls WHERE run = {run} AND id = 'asked'")).await;
-    assert_eq!(gone, "call \"asked\": the audit tells of it, and it is not there");
+    assert_eq!(gone, "call \"asked\": the audit records it, and it is missing");
     let invented = "UPDATE kept SET id = 'invented', arguments = NULL, result = NULL WHERE id = 'asked'";
     face.execute(invented).await.unwrap();
     restore(face).await;
     let problems = face.check().await.1;
     assert_eq!(problems.len(), 2, "{problems:?}");
     let invented = format!("{}: {}", problems[1].place, problems[1].what);
-    assert_eq!(invented, "call \"invented\": it is there, and the audit does not tell of it");
+    assert_eq!(invented, "call \"invented\": it exists, and the audit does not record it");
 }
 
 /// Before the first place that a call can have, and in that of the last call of a page.

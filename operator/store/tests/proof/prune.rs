@@ -136,8 +136,7 @@ async fn a_start_that_only_the_stores_own_anchors_name_is_found_with_the_copy(fa
     let anchor = Anchor::next(&moved, store.id().await.unwrap(), Timestamp::UNIX_EPOCH, &forger);
     assert!(store.put_anchor(&anchor.row().unwrap()).await.unwrap());
 
-    let named =
-        format!("audit row {}: an anchor names it, and it is not there, or is another", head.audit_seq);
+    let named = format!("audit row {}: an anchor names it, and it is missing or different", head.audit_seq);
     let mut found = problems_at(face, &copy).await;
     found.sort();
     let told = "audit row 40: the rows up to it were pruned, and only the store's own anchors name it";
@@ -240,8 +239,7 @@ async fn what_pruned_rows_told_of_calls_nobody_knows_and_what_is_left_counts(fac
     assert_eq!(after(&set("result = NULL", "again")).await, [other]);
     // Which calls these rows told of is known all the same.
     restore(face).await;
-    let names =
-        "calls: of those that pruned rows told of some are not there, or some are that nobody told of";
+    let names = "calls: calls of pruned rows are missing, or there are calls that no row records";
     assert_eq!(after(&format!("DELETE FROM calls WHERE run = {run} AND id = 'paid'")).await, [names]);
     restore(face).await;
     assert_eq!(after(&set("id = 'made-up', result = NULL, arguments = NULL", "paid")).await, [names]);
@@ -285,7 +283,7 @@ async fn what_pruned_rows_told_of_calls_nobody_knows_and_what_is_left_counts(fac
     assert!(matches!(face.world.prune_audit(&to(worker.run, &last)).await, Err(Error::Corrupt { .. })));
     restore(face).await;
     let told = format!("DELETE FROM calls WHERE run = {run} AND id = 'newest'");
-    let newest = "call \"newest\": the audit tells of it, and it is not there";
+    let newest = "call \"newest\": the audit records it, and it is missing";
     assert_eq!(after(&told).await, [newest], "the table was kept before it");
     assert!(matches!(face.world.prune_audit(&to(worker.run, &last)).await, Err(Error::Corrupt { .. })));
 }

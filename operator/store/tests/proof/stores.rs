@@ -169,7 +169,7 @@ async fn what_is_deleted_is_found(face: &Face) {
     if face.is_postgres() {
         one_problem_after(face, format!("DELETE FROM runs WHERE id = {run}")).await;
         let (_, problems) = face.check().await;
-        assert!(problems[0].to_string().contains("the run itself is not there"), "{problems:?}");
+        assert!(problems[0].to_string().contains("the run's own row is missing"), "{problems:?}");
     }
 }
 
@@ -227,7 +227,7 @@ async fn a_rewind_that_the_audit_does_not_tell_of_is_found(face: &Face) {
     let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
     face.world.rewind(worker.run, &rewind).await.unwrap();
     let unmarked =
-        "turn 3 (plan): the audit says that a rewind undid it, and it is not marked so, or not there";
+        "turn 3 (plan): the audit says that a rewind undid it, and it is not marked as undone, or is missing";
     found(face, &worker, &bend(4), unmarked).await;
 }
 
@@ -295,7 +295,7 @@ async fn a_run_past_its_retention_has_no_problem_and_payloads_that_just_vanish_a
     let over = face.world.worker().await;
     face.world.turn(&over, 1).await;
     face.world.finish(&over.finish()).await.unwrap();
-    let untold = "its payloads are gone, and the audit does not say that they were dropped";
+    let untold = "its payloads are missing, and the audit does not say that they were dropped";
     assert_eq!(vanish(over.run).await, [untold]);
     let live = face.world.worker().await;
     face.world.turn(&live, 1).await;

@@ -137,7 +137,7 @@ async fn a_batch_that_no_boundary_has_in_its_hash_is_found() {
     let mut reading = world.reading().await.unwrap();
     let found = check_run(&mut *reading, run).await.unwrap().problems;
     let shown: Vec<_> = found.iter().map(ToString::to_string).collect();
-    let bent = "records of turn 1 (result): they are not the batches that stand in its hash";
+    let bent = "records of turn 1 (result): they are not the batches in its hash";
     assert_eq!(shown, [format!("run {run}, {bent}")]);
 }
 
