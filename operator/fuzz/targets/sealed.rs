@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use dalsegno_protocol::{Boundary, Payload};
 use dalsegno_store::keys::{KeyProvider, MountedKeys, Wrapped};
-use dalsegno_store::seal::{is_sealed, Sealing, Spot};
+use dalsegno_store::seal::{is_sealed, PayloadCipher, AadContext};
 use dalsegno_store::{codec, RunId};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
@@ -19,7 +19,7 @@ const DATA_KEY: [u8; 32] = [5; 32];
 struct Context {
     runtime: Runtime,
     keys: MountedKeys,
-    sealing: Sealing,
+    sealing: PayloadCipher,
     wrapped: Wrapped,
 }
 
@@ -30,7 +30,7 @@ static CONTEXT: LazyLock<Context> = LazyLock::new(|| {
     let runtime = Runtime::new().unwrap();
     let keys = MountedKeys::open(&folder).unwrap();
     let wrapped = runtime.block_on(keys.wrap(RUN, &DATA_KEY)).unwrap();
-    Context { runtime, keys, sealing: Sealing::under(RUN, &DATA_KEY).unwrap(), wrapped }
+    Context { runtime, keys, sealing: PayloadCipher::under(RUN, &DATA_KEY).unwrap(), wrapped }
 });
 
 fuzz_target!(|data: &[u8]| {
@@ -39,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
     let (key_id, kept) = (String::from_utf8_lossy(&data[..end]).into_owned(), &data[end..]);
     let kept = kept.strip_prefix(b"\n").unwrap_or(kept);
 
-    let spot = Spot::Record("space", &key_id, None);
+    let spot = AadContext::Record("space", &key_id, None);
     match sealing.open(spot, kept) {
         Ok(open) => {
             assert!(!is_sealed(kept) && *open == *kept, "nobody but us can seal");
@@ -49,7 +49,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let sealed = sealing.seal(spot, codec::encode(kept)).unwrap();
     assert_eq!(codec::decode(&sealing.open(spot, &sealed).unwrap(), LIMIT).unwrap(), kept);
-    assert!(sealing.open(Spot::Ops(1, Boundary::Plan, RUN), &sealed).is_err());
+    assert!(sealing.open(AadContext::Ops(1, Boundary::Plan, RUN), &sealed).is_err());
     assert!(sealing.open(spot, &sealed[..sealed.len() - 1]).is_err());
 
     let foreign = Wrapped { key_id, bytes: kept.to_vec() };

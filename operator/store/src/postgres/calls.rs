@@ -9,7 +9,7 @@ use super::row::{call, json, looks_sealed, named, packed, text, word};
 use crate::audit::actor;
 use crate::calls::key_refused;
 use crate::fault::{Fault, Work};
-use crate::seal::{CallDigestsExt as _, Sealing, Spot};
+use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, SettledBy, size};
 
 const CLAIM: &str =
@@ -46,7 +46,7 @@ const MOST: i64 = Limits::OPEN_CALLS_BYTES as i64;
 impl Postgres {
     pub(super) async fn do_claim(&self, claim: &Claim) -> Work<Claimed> {
         let sealing = self.to_write(claim.run).await?;
-        let arguments = packed(claim.arguments.as_deref(), Spot::Arguments(&claim.id), &sealing)?;
+        let arguments = packed(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &sealing)?;
         let digests = sealing.call_digests(&claim.id);
         let query = sqlx::query(CLAIM)
             .bind(claim.run)
@@ -58,8 +58,8 @@ impl Postgres {
             .bind(arguments)
             .bind(size::of_json(claim.arguments.as_deref()))
             .bind(MOST)
-            .bind(claim.key.as_deref().map(|key| digests.told(&text(key))))
-            .bind(claim.arguments.as_deref().map(|json| digests.told(json.get())))
+            .bind(claim.key.as_deref().map(|key| digests.render(&text(key))))
+            .bind(claim.arguments.as_deref().map(|json| digests.render(json.get())))
             .bind(sealing.has_keys());
         let row = self.pool.of(claim.run).one(query).await?;
         let id = &claim.id;
@@ -83,7 +83,7 @@ impl Postgres {
 
     pub(super) async fn do_complete(&self, complete: &Complete) -> Work<Completed> {
         let sealing = self.to_write(complete.run).await?;
-        let result = packed(complete.result.as_deref(), Spot::Result(&complete.id), &sealing)?;
+        let result = packed(complete.result.as_deref(), AadContext::Result(&complete.id), &sealing)?;
         let query = sqlx::query(COMPLETE)
             .bind(complete.run)
             .bind(complete.capability.as_slice())
@@ -104,7 +104,7 @@ impl Postgres {
             SettledBy::Person(name) => (None, name.as_str()),
         };
         let sealing = self.to_write(settle.run).await?;
-        let result = packed(settle.result.as_deref(), Spot::Result(&settle.id), &sealing)?;
+        let result = packed(settle.result.as_deref(), AadContext::Result(&settle.id), &sealing)?;
         let query = sqlx::query(SETTLE)
             .bind(settle.run)
             .bind(capability)
@@ -137,8 +137,8 @@ impl Postgres {
     }
 }
 
-fn result_digest(id: &str, result: Option<&RawValue>, sealing: &Sealing) -> Option<String> {
-    result.map(|json| sealing.call_digests(id).told(json.get()))
+fn result_digest(id: &str, result: Option<&RawValue>, sealing: &PayloadCipher) -> Option<String> {
+    result.map(|json| sealing.call_digests(id).render(json.get()))
 }
 
 fn completed(
@@ -146,7 +146,7 @@ fn completed(
     id: &str,
     state: CallState,
     result: Option<&RawValue>,
-    sealing: &Sealing,
+    sealing: &PayloadCipher,
 ) -> Work<Completed> {
     let conflict = |why: String| Ok(Completed::Conflict(why));
     match row.try_get("verdict")? {
@@ -154,7 +154,7 @@ fn completed(
         "ended" => {
             let stands = named::<CallState>(row.try_get("state")?)?;
             let same = stands == state
-                && json(row, "result", Spot::Result(id), sealing)?.as_deref().map(RawValue::get)
+                && json(row, "result", AadContext::Result(id), sealing)?.as_deref().map(RawValue::get)
                     == result.map(RawValue::get);
             if same {
                 Ok(Completed::Duplicate)

@@ -15,11 +15,11 @@ use crate::keys::Keys;
 use crate::old::is_dropped;
 use crate::pages::Unread;
 use crate::reading::{
-    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, ReadCall as _, ReadRecord as _,
+    AuditKey, BoundaryKey, CallKey, HeadRef, PAGE_BYTES, PAGE_ROWS, ReadCall as _, ReadRecord as _,
     RecordKey, RunHead, StoredBatch, StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
 };
 use crate::records::is_digest_of;
-use crate::seal::Sealing;
+use crate::seal::PayloadCipher;
 use crate::{AuditRow, Place, Reading, Result, RunId, pages, snapshot_writer};
 
 const MAKE_KEY: &str =
@@ -135,7 +135,7 @@ impl Moment {
         &self,
         query: Query<'_, sqlx::Postgres, PgArguments>,
         run: RunId,
-        read: impl Fn(&PgRow, &Sealing) -> Work<T>,
+        read: impl Fn(&PgRow, &PayloadCipher) -> Work<T>,
     ) -> Work<Vec<T>> {
         let rows = self.all(query).await?;
         if rows.is_empty() {
@@ -218,7 +218,7 @@ impl Reading for Moment {
     }
 }
 
-fn stored_batch(row: &PgRow, sealing: &Sealing) -> Work<StoredBatch> {
+fn stored_batch(row: &PgRow, sealing: &PayloadCipher) -> Work<StoredBatch> {
     let (digest, batch) = (digest(row, "digest")?, row.try_get::<Vec<u8>, _>("batch")?);
     Ok(StoredBatch {
         seq: row.try_get("seq")?,
@@ -230,7 +230,7 @@ fn stored_batch(row: &PgRow, sealing: &Sealing) -> Work<StoredBatch> {
     })
 }
 
-fn stored_record(row: &PgRow, sealing: &Sealing) -> Work<StoredRecord> {
+fn stored_record(row: &PgRow, sealing: &PayloadCipher) -> Work<StoredRecord> {
     let stored = StoredRecord {
         at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
         entry_id: row.try_get("entry_id")?,
@@ -241,7 +241,7 @@ fn stored_record(row: &PgRow, sealing: &Sealing) -> Work<StoredRecord> {
     stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), sealing)
 }
 
-fn stored_call(row: &PgRow, sealing: &Sealing) -> Work<StoredCall> {
+fn stored_call(row: &PgRow, sealing: &PayloadCipher) -> Work<StoredCall> {
     let bare = bare_call(row)?;
     let stored = StoredCall {
         ordinal: row.try_get("ordinal")?,
@@ -257,7 +257,7 @@ fn stored_call(row: &PgRow, sealing: &Sealing) -> Work<StoredCall> {
 fn run_head(row: &PgRow) -> Work<RunHead> {
     let head = match (row.try_get("head_turn")?, boundary(row, "head_boundary")?, row.try_get("head_epoch")?)
     {
-        (Some(turn), Some(boundary), Some(epoch)) => Some(HeadMark {
+        (Some(turn), Some(boundary), Some(epoch)) => Some(HeadRef {
             place: Place { turn, boundary, epoch },
             content_hash: digest(row, "head_hash")?,
             position: row.try_get("head_position")?,

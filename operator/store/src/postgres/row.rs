@@ -8,8 +8,8 @@ use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
 use crate::calls::hold_together;
-use crate::fault::{Fault, Work, misread};
-use crate::seal::{Sealing, Spot, is_sealed};
+use crate::fault::{Fault, Work, redacted_json_error};
+use crate::seal::{AadContext, PayloadCipher, is_sealed};
 use crate::{Asked, Digest, Place, RunId, RunRecord, codec, header};
 
 /// A word, by the name that serde gives it.
@@ -23,7 +23,8 @@ pub(super) fn word(value: &impl Serialize) -> Work<String> {
 
 /// What a word stands for.
 pub(super) fn named<T: DeserializeOwned>(word: String) -> Work<T> {
-    serde_json::from_value(serde_json::Value::String(word)).map_err(|error| Fault::Corrupt(misread(&error)))
+    serde_json::from_value(serde_json::Value::String(word))
+        .map_err(|error| Fault::Corrupt(redacted_json_error(&error)))
 }
 
 /// A text as the database takes it: it has no NUL, which a log's last lines may well have.
@@ -91,14 +92,14 @@ pub(super) fn head(row: &PgRow) -> Work<Option<Head>> {
 }
 
 /// A call as everybody sees it, from its own columns.
-pub(super) fn call(row: &PgRow, sealing: &Sealing) -> Work<Call> {
+pub(super) fn call(row: &PgRow, sealing: &PayloadCipher) -> Work<Call> {
     let mut call = bare_call(row)?;
     hold_together(&call.id, named(row.try_get("state")?)?, row.try_get("key_refused")?)?;
     let payload = |column, spot| {
         json(row, column, spot, sealing).map_err(|fault| fault.of(format!("call {:?}", call.id)))
     };
-    let arguments = payload("arguments", Spot::Arguments(&call.id))?;
-    call.result = payload("result", Spot::Result(&call.id))?;
+    let arguments = payload("arguments", AadContext::Arguments(&call.id))?;
+    call.result = payload("result", AadContext::Result(&call.id))?;
     call.arguments = arguments;
     Ok(call)
 }
@@ -123,8 +124,8 @@ pub(super) fn bare_call(row: &PgRow) -> Work<Call> {
 pub(super) fn json(
     row: &PgRow,
     column: &str,
-    spot: Spot<'_>,
-    sealing: &Sealing,
+    spot: AadContext<'_>,
+    sealing: &PayloadCipher,
 ) -> Work<Option<Box<RawValue>>> {
     unpacked(row, column, spot, sealing)?
         .map(|text| codec::json(text).map_err(|why| Fault::Corrupt(format!("{column}: {why}"))))
@@ -132,7 +133,12 @@ pub(super) fn json(
 }
 
 /// A kept text as it came; none where it was shredded.
-fn unpacked(row: &PgRow, column: &str, spot: Spot<'_>, sealing: &Sealing) -> Work<Option<String>> {
+fn unpacked(
+    row: &PgRow,
+    column: &str,
+    spot: AadContext<'_>,
+    sealing: &PayloadCipher,
+) -> Work<Option<String>> {
     let kept = row.try_get::<Option<&[u8]>, _>(column)?;
     let opened = kept.map(|kept| sealing.open_if_kept(spot, kept)).transpose()?.flatten();
     opened
@@ -150,7 +156,11 @@ pub(super) fn looks_sealed(rows: &[PgRow], column: &str) -> bool {
 }
 
 /// A JSON payload as it is kept.
-pub(super) fn packed(json: Option<&RawValue>, spot: Spot<'_>, sealing: &Sealing) -> Work<Option<Vec<u8>>> {
+pub(super) fn packed(
+    json: Option<&RawValue>,
+    spot: AadContext<'_>,
+    sealing: &PayloadCipher,
+) -> Work<Option<Vec<u8>>> {
     Ok(json.map(|json| sealing.seal(spot, codec::encode(json.get().as_bytes()))).transpose()?)
 }
 

@@ -8,7 +8,7 @@ use super::attempt_row::AttemptRow;
 use super::columns::{Hash, Word};
 use super::judge;
 use super::row::RunRow;
-use crate::audit::{Link, actor, kind};
+use crate::audit::{AuditHeader, actor, kind};
 use crate::fault::Work;
 use crate::{AttemptState, Cause, Class, Counters, Digest, Ending, Lifecycle, NewFinish};
 
@@ -24,7 +24,8 @@ pub(super) async fn append(
     let detail = detail.to_string();
     let seq = row.audit_seq + 1;
     let parent = row.audit_hash;
-    let link = Link { parent_hash: &parent.0, run: row.id, seq, at: now, kind, actor, detail: &detail };
+    let link =
+        AuditHeader { parent_hash: &parent.0, run: row.id, seq, at: now, kind, actor, detail: &detail };
     let hash = Hash(link.hash());
     sqlx::query(
         "INSERT INTO audit (run, seq, at, kind, actor, detail, parent_hash, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",

@@ -17,11 +17,11 @@ use crate::keys::Keys;
 use crate::old::is_dropped;
 use crate::pages::Unread;
 use crate::reading::{
-    AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, ReadCall as _, ReadRecord as _,
+    AuditKey, BoundaryKey, CallKey, HeadRef, PAGE_BYTES, PAGE_ROWS, ReadCall as _, ReadRecord as _,
     RecordKey, RunHead, StoredBatch, StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
 };
 use crate::records::is_digest_of;
-use crate::seal::Sealing;
+use crate::seal::PayloadCipher;
 use crate::{AuditRow, Error, Place, Reading, Result, RunId, pages, snapshot_writer};
 
 const RUNS: &str = "SELECT * FROM runs WHERE ?1 IS NULL OR id > ?1 ORDER BY id LIMIT ?2";
@@ -196,7 +196,7 @@ impl Reading for Moment {
     }
 }
 
-fn stored_batch(row: &SqliteRow, sealing: &Sealing) -> Work<StoredBatch> {
+fn stored_batch(row: &SqliteRow, sealing: &PayloadCipher) -> Work<StoredBatch> {
     let (Hash(digest), batch) = (row.try_get("digest")?, row.try_get::<Vec<u8>, _>("batch")?);
     Ok(StoredBatch {
         seq: row.try_get("seq")?,
@@ -208,7 +208,7 @@ fn stored_batch(row: &SqliteRow, sealing: &Sealing) -> Work<StoredBatch> {
     })
 }
 
-fn stored_record(row: &SqliteRow, sealing: &Sealing) -> Work<StoredRecord> {
+fn stored_record(row: &SqliteRow, sealing: &PayloadCipher) -> Work<StoredRecord> {
     let stored = StoredRecord {
         at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
         entry_id: row.try_get("entry_id")?,
@@ -224,7 +224,7 @@ fn place(row: &SqliteRow) -> Work<Place> {
     Ok(Place { turn: row.try_get("turn")?, boundary, epoch: row.try_get("epoch")? })
 }
 
-fn stored_call(row: &CallRow, sealing: &Sealing) -> Work<StoredCall> {
+fn stored_call(row: &CallRow, sealing: &PayloadCipher) -> Work<StoredCall> {
     let stored = StoredCall {
         ordinal: row.ordinal,
         attempt: row.attempt,
@@ -241,7 +241,7 @@ async fn runs(conn: &mut SqliteConnection, after: Option<RunId>) -> Work<Vec<Run
     rows.iter()
         .map(|row| {
             let row = RunRow::read(row)?;
-            let head = row.head().map(|head| HeadMark {
+            let head = row.head().map(|head| HeadRef {
                 place: Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch },
                 content_hash: head.hash,
                 position: row.head_position,

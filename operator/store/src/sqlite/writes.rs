@@ -2,8 +2,8 @@
 
 use super::call_row::payload;
 use super::{Sqlite, boundary, calls, commit, in_time, records};
-use crate::packed::{self, Packed};
-use crate::seal::{CallDigestsExt as _, Sealing, Spot};
+use crate::packed::{self, EncodedOps};
+use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::{
     Claim, Claimed, Commit, Committed, Complete, Completed, Error, FinishCall, RecordBatch, Result, RunId,
     Settle, Written, size,
@@ -12,7 +12,7 @@ use crate::{
 impl Sqlite {
     pub(super) async fn do_commit(&self, commit: &Commit) -> Result<Committed> {
         let sealing = self.to_write(commit.run).await?;
-        for ops in [Packed::smallest, Packed::plain] {
+        for ops in [EncodedOps::smallest, EncodedOps::plain] {
             let prepared = boundary::Prepared::new(commit, ops(commit, &sealing)?, sealing.clone())?;
             let work = in_time("committing a boundary", self.writer()?.commit(prepared));
             match work.await? {
@@ -28,7 +28,7 @@ impl Sqlite {
     }
 
     /// The state at the head is counted; anew where the head has moved meanwhile.
-    async fn commit_counted(&self, commit: &Commit, sealing: Sealing) -> Result<Committed> {
+    async fn commit_counted(&self, commit: &Commit, sealing: PayloadCipher) -> Result<Committed> {
         while let Some(ops) = packed::counted(&self.rows(), commit, &sealing).await? {
             let prepared = boundary::Prepared::new(commit, ops, sealing.clone())?;
             let work = in_time("committing a boundary", self.writer()?.commit(prepared));
@@ -48,11 +48,11 @@ impl Sqlite {
             claim_id: claim.claim_id,
             policy: claim.policy,
             key: claim.key.clone(),
-            arguments: payload(claim.arguments.as_deref(), Spot::Arguments(&claim.id), &sealing)?,
+            arguments: payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &sealing)?,
             arguments_bytes: size::of_json(claim.arguments.as_deref()),
             arguments_digest: {
                 let digests = sealing.call_digests(&claim.id);
-                claim.arguments.as_deref().map(|json| digests.told(json.get()))
+                claim.arguments.as_deref().map(|json| digests.render(json.get()))
             },
             sealing,
         };

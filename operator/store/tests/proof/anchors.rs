@@ -59,7 +59,7 @@ fn rebuild_audit(rows: &mut Rows, run: RunId) {
         row.parent_hash = parent_hash;
         let (at, seq) = (row.at.as_millisecond(), row.seq);
         let (kind, actor, detail) = (&row.kind, &row.actor, &row.detail);
-        row.hash = audit::Link { parent_hash: &parent_hash, run, seq, at, kind, actor, detail }.hash();
+        row.hash = audit::AuditHeader { parent_hash: &parent_hash, run, seq, at, kind, actor, detail }.hash();
         parent_hash = row.hash;
     }
     rows.runs.iter_mut().find(|it| it.id == run).unwrap().audit_hash = parent_hash;
@@ -93,7 +93,7 @@ async fn an_anchor_is_found_behind_a_log_prefix_but_stored_without_one() {
 
     rows.anchors[0].1.insert(0, ' ');
     let found = problems(&mut rows, &[line]).await;
-    assert_eq!(found, ["anchor 1: the copy has it, and the store has not, or another"]);
+    assert_eq!(found, ["anchor 1: the copy has it, and it is missing or different in the store"]);
 }
 
 #[tokio::test]
@@ -121,11 +121,11 @@ async fn a_cut_tail_is_found_with_the_copy() {
     rows.audit.retain(|(of, row)| *of != run || row.seq < 8);
     let (_, last) = rows.audit.iter().rfind(|(of, _)| *of == run).unwrap().clone();
     (rows.runs[0].audit_seq, rows.runs[0].audit_hash) = (last.seq, last.hash);
-    let cut = format!("run {run}, audit row 8: an anchor names it, and it is not there, or is another");
+    let cut = format!("run {run}, audit row 8: an anchor names it, and it is missing or different");
     assert_eq!(problems(&mut rows, &[]).await, [cut.as_str()]);
     rows.anchors.clear();
     assert_eq!(problems(&mut rows, &[]).await, [""; 0], "the rows alone hide it");
-    let gone = "anchor 1: the copy has it, and the store has not, or another";
+    let gone = "anchor 1: the copy has it, and it is missing or different in the store";
     assert_eq!(problems(&mut rows, &copy).await, [gone.to_owned(), cut]);
 }
 
@@ -136,7 +136,7 @@ async fn a_deleted_run_is_found_with_the_copy() {
     let run = rows.runs.remove(1).id;
     rows.audit.retain(|(of, _)| *of != run);
     rows.boundaries.retain(|it| it.run != run);
-    let gone = format!("run {run}, runs: anchors name the run, and it is not there");
+    let gone = format!("run {run}, runs: anchors name the run, and it is missing");
     assert_eq!(problems(&mut rows, &copy).await, [gone]);
 }
 
@@ -147,7 +147,7 @@ async fn a_rebuilt_chain_is_found_even_if_it_was_anchored_again() {
     let run = rows.runs[0].id;
     rebuild_audit(&mut rows, run);
     let copy = anchored(&mut rows, &signer);
-    let other = format!("run {run}, audit row 8: an anchor names it, and it is not there, or is another");
+    let other = format!("run {run}, audit row 8: an anchor names it, and it is missing or different");
     assert_eq!(problems(&mut rows, &copy).await, [other]);
 }
 
@@ -173,7 +173,7 @@ async fn a_rebuilt_chain_is_found_even_if_the_contradiction_was_pruned() {
         rows.append_audit(run, "pruned", &detail);
         copy.extend(anchored(&mut rows, &signer));
         let found = problems(&mut rows, &copy).await;
-        let other = format!("run {run}, audit row 8: an anchor names it, and it is not there, or is another");
+        let other = format!("run {run}, audit row 8: an anchor names it, and it is missing or different");
         assert_eq!(found, [other], "pruned up to {seq}");
     }
 }
@@ -193,7 +193,7 @@ async fn edited_anchors_are_found() {
     let copy: Vec<_> = valid.iter().map(|(_, line)| line.clone()).collect();
     rows.anchors.remove(1);
     let missing = "anchor 3: anchor 2 was expected: some are missing";
-    let gone = "anchor 2: the copy has it, and the store has not, or another";
+    let gone = "anchor 2: the copy has it, and it is missing or different in the store";
     assert_eq!(problems(&mut rows, &copy).await, [missing, gone]);
 
     rows.anchors = valid.clone();

@@ -163,14 +163,14 @@ async fn deleted_and_forged_calls_are_found(engine: &Engine) {
     let run = id(engine, busy(engine).await.run);
     engine.execute("CREATE TABLE kept AS SELECT * FROM calls").await.unwrap();
     let gone = problem_after(engine, &format!("DELETE FROM calls WHERE run = {run} AND id = 'asked'")).await;
-    assert_eq!(gone, "call \"asked\": the audit tells of it, and it is not there");
+    assert_eq!(gone, "call \"asked\": the audit records it, and it is missing");
     let invented = "UPDATE kept SET id = 'invented', arguments = NULL, result = NULL WHERE id = 'asked'";
     engine.execute(invented).await.unwrap();
     restore(engine).await;
     let problems = engine.check().await.1;
     assert_eq!(problems.len(), 2, "{problems:?}");
     let invented = format!("{}: {}", problems[1].place, problems[1].what);
-    assert_eq!(invented, "call \"invented\": it is there, and the audit does not tell of it");
+    assert_eq!(invented, "call \"invented\": it exists, and the audit does not record it");
 }
 
 /// Before the first possible position of a call, and at the position of a page's last call.

@@ -113,7 +113,7 @@ async fn pruning_behind_a_forged_anchor_is_found_with_the_copy(engine: &Engine) 
     let (mut sql, mut parent_hash) = (String::new(), last);
     for (seq, kind, detail) in [(41, "attached", "{}"), (42, "pruned", pruned.as_str())] {
         let (at, actor) = (1_000, "operator");
-        let hash = audit::Link { parent_hash: &parent_hash, run, seq, at, kind, actor, detail }.hash();
+        let hash = audit::AuditHeader { parent_hash: &parent_hash, run, seq, at, kind, actor, detail }.hash();
         let (parent, own, of) = (bytes(engine, &parent_hash), bytes(engine, &hash), id(engine, run));
         sql += &format!(
             "INSERT INTO audit (run, seq, at, kind, actor, detail, parent_hash, hash) \
@@ -136,8 +136,7 @@ async fn pruning_behind_a_forged_anchor_is_found_with_the_copy(engine: &Engine) 
     let anchor = Anchor::next(&moved, store.id().await.unwrap(), Timestamp::UNIX_EPOCH, &forger);
     assert!(store.put_anchor(&anchor.row().unwrap()).await.unwrap());
 
-    let named =
-        format!("audit row {}: an anchor names it, and it is not there, or is another", head.audit_seq);
+    let named = format!("audit row {}: an anchor names it, and it is missing or different", head.audit_seq);
     let mut found = problems_at(engine, &copy).await;
     found.sort();
     let pruned = "audit row 40: the rows up to it were pruned, and only the store's own anchors name it";
@@ -242,8 +241,7 @@ async fn calls_are_checked_against_the_rows_left_after_pruning(engine: &Engine) 
     assert_eq!(after(&set("result = NULL", "again")).await, [other]);
     // The pruned rows' call names are still known.
     restore(engine).await;
-    let names =
-        "calls: of those that pruned rows told of some are not there, or some are that nobody told of";
+    let names = "calls: calls of pruned rows are missing, or there are calls that no row records";
     assert_eq!(after(&format!("DELETE FROM calls WHERE run = {run} AND id = 'paid'")).await, [names]);
     restore(engine).await;
     assert_eq!(after(&set("id = 'made-up', result = NULL, arguments = NULL", "paid")).await, [names]);
@@ -287,7 +285,7 @@ async fn calls_are_checked_against_the_rows_left_after_pruning(engine: &Engine) 
     assert!(matches!(engine.cx.prune_audit(&to(worker.run, &last)).await, Err(Error::Corrupt { .. })));
     restore(engine).await;
     let delete = format!("DELETE FROM calls WHERE run = {run} AND id = 'newest'");
-    let newest = "call \"newest\": the audit tells of it, and it is not there";
+    let newest = "call \"newest\": the audit records it, and it is missing";
     assert_eq!(after(&delete).await, [newest], "the copy of the table is older than the call");
     assert!(matches!(engine.cx.prune_audit(&to(worker.run, &last)).await, Err(Error::Corrupt { .. })));
 }

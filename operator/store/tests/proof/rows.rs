@@ -5,7 +5,7 @@ use dalsegno_protocol::{Boundary, Call, CallState, Policy, RawValue, Usage};
 use dalsegno_store::audit::{self, kind};
 use dalsegno_store::header::{self, Header, NO_PARENT, events_digest, ops_digest};
 use dalsegno_store::reading::{
-    AuditKey, BoundaryKey, CallKey, HeadMark, Reading, RecordKey, RunHead, StoredBatch, StoredBoundary,
+    AuditKey, BoundaryKey, CallKey, HeadRef, Reading, RecordKey, RunHead, StoredBatch, StoredBoundary,
     StoredCall, StoredRecord, StoredSnapshot,
 };
 use dalsegno_store::seal::{CallDigests, CallDigestsExt as _};
@@ -91,7 +91,7 @@ impl Rows {
             lifecycle: Lifecycle::Live,
             outcome: None,
             epoch: 2,
-            head: Some(HeadMark { place, content_hash, position }),
+            head: Some(HeadRef { place, content_hash, position }),
             audit_seq: 0,
             audit_hash: NO_PARENT,
             records_digest: None,
@@ -142,7 +142,8 @@ impl Rows {
         let (seq, parent_hash, actor, detail) =
             (head.audit_seq + 1, head.audit_hash, "operator", detail.to_string());
         let at = 1_000 * seq;
-        let link = audit::Link { parent_hash: &parent_hash, run, seq, at, kind, actor, detail: &detail };
+        let link =
+            audit::AuditHeader { parent_hash: &parent_hash, run, seq, at, kind, actor, detail: &detail };
         let hash = link.hash();
         (head.audit_seq, head.audit_hash) = (seq, hash);
         let at = Timestamp::from_millisecond(at).unwrap();

@@ -168,7 +168,7 @@ async fn deleted_rows_are_found(engine: &Engine) {
     if engine.is_postgres() {
         one_problem_after(engine, format!("DELETE FROM runs WHERE id = {run}")).await;
         let (_, problems) = engine.check().await;
-        assert!(problems[0].to_string().contains("the run itself is not there"), "{problems:?}");
+        assert!(problems[0].to_string().contains("the run's own row is missing"), "{problems:?}");
     }
 }
 
@@ -227,7 +227,7 @@ async fn an_unrecorded_rewind_is_found(engine: &Engine) {
     let rewind = rewind_to(epoch, to);
     engine.cx.rewind(worker.run, &rewind).await.unwrap();
     let unmarked =
-        "turn 3 (plan): the audit says that a rewind undid it, and it is not marked so, or not there";
+        "turn 3 (plan): the audit says that a rewind undid it, and it is not marked as undone, or is missing";
     found(engine, &worker, &flip(4), unmarked).await;
 }
 
@@ -296,7 +296,7 @@ async fn an_expired_run_has_no_problem_and_vanished_payloads_are_one(engine: &En
     let over = engine.cx.worker().await;
     engine.cx.commit_turn(&over, 1).await;
     engine.cx.finish(&over.finish()).await.unwrap();
-    let unrecorded = "its payloads are gone, and the audit does not say that they were dropped";
+    let unrecorded = "its payloads are missing, and the audit does not say that they were dropped";
     assert_eq!(vanish(over.run).await, [unrecorded]);
     let live = engine.cx.worker().await;
     engine.cx.commit_turn(&live, 1).await;

@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::Boundary;
 use dalsegno_store::keys::{KeyProvider as _, MountedKeys, Wrapped};
-use dalsegno_store::seal::{CallDigestsExt as _, DigestKeyExt as _, Sealing, Spot};
+use dalsegno_store::seal::{AadContext, CallDigestsExt as _, DigestKeyExt as _, PayloadCipher};
 use dalsegno_store::{Digest, RunId, codec};
 use serde_json::Value;
 use uuid::Uuid;
@@ -19,28 +19,28 @@ const HASH: Digest = [0x5a; 32];
 const TEXT: &[u8] = b"a payload, a payload, a payload, and once more a payload";
 
 /// One of each kind.
-const SPOTS: [Spot<'static>; 8] = [
-    Spot::Ops(3, Boundary::Plan, COMMIT),
-    Spot::Events(3, Boundary::Result, COMMIT),
-    Spot::Arguments("pay\0the bill"),
-    Spot::Result("pay"),
-    Spot::Record("space", "key", None),
-    Spot::Record("space", "key", Some("entry")),
-    Spot::Snapshot(&HASH),
-    Spot::Chunk(&HASH),
+const SPOTS: [AadContext<'static>; 8] = [
+    AadContext::Ops(3, Boundary::Plan, COMMIT),
+    AadContext::Events(3, Boundary::Result, COMMIT),
+    AadContext::Arguments("pay\0the bill"),
+    AadContext::Result("pay"),
+    AadContext::Record("space", "key", None),
+    AadContext::Record("space", "key", Some("entry")),
+    AadContext::Snapshot(&HASH),
+    AadContext::Chunk(&HASH),
 ];
 
 /// The name in the golden file. A new kind needs a golden payload.
-fn name(spot: Spot<'_>) -> &'static str {
+fn name(spot: AadContext<'_>) -> &'static str {
     match spot {
-        Spot::Ops(..) => "ops",
-        Spot::Events(..) => "events",
-        Spot::Arguments(_) => "arguments",
-        Spot::Result(_) => "result",
-        Spot::Record(_, _, None) => "record",
-        Spot::Record(_, _, Some(_)) => "entry",
-        Spot::Snapshot(_) => "snapshot",
-        Spot::Chunk(_) => "chunk",
+        AadContext::Ops(..) => "ops",
+        AadContext::Events(..) => "events",
+        AadContext::Arguments(_) => "arguments",
+        AadContext::Result(_) => "result",
+        AadContext::Record(_, _, None) => "record",
+        AadContext::Record(_, _, Some(_)) => "entry",
+        AadContext::Snapshot(_) => "snapshot",
+        AadContext::Chunk(_) => "chunk",
     }
 }
 
@@ -51,8 +51,8 @@ fn golden(name: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-fn sealing() -> Sealing {
-    Sealing::under(RUN, &golden("dataKey").try_into().unwrap()).unwrap()
+fn sealing() -> PayloadCipher {
+    PayloadCipher::under(RUN, &golden("dataKey").try_into().unwrap()).unwrap()
 }
 
 #[tokio::test]

@@ -130,7 +130,7 @@ async fn a_batch_missing_from_the_boundarys_hash_is_found() {
     let mut reading = cx.reading().await.unwrap();
     let found = check_run(&mut *reading, run).await.unwrap().problems;
     let shown: Vec<_> = found.iter().map(ToString::to_string).collect();
-    let edited = "records of turn 1 (result): they are not the batches that stand in its hash";
+    let edited = "records of turn 1 (result): they are not the batches in its hash";
     assert_eq!(shown, [format!("run {run}, {edited}")]);
 }
 

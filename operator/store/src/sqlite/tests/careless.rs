@@ -11,8 +11,8 @@ use traced::{folder, print_line, synced_before_each_answer, traced};
 use uuid::Uuid;
 
 use super::{Durability, Sqlite, new_run};
-use crate::packed::Packed;
-use crate::seal::Sealing;
+use crate::packed::EncodedOps;
+use crate::seal::PayloadCipher;
 use crate::sqlite::boundary::Prepared;
 use crate::sqlite::commit;
 use crate::{Commit, Created, Digest, Identity, Operator as _, PodRecord, RunId, Verdict, Worker as _};
@@ -69,8 +69,8 @@ async fn commit_turns(folder: &Path, durability: Durability) {
     let store = Sqlite::open(&path).await.unwrap();
     let run = attached(&store).await;
     for number in 1..=TURNS {
-        let (commit, sealing) = (turn(run, number as i32), Sealing::default());
-        let packed = Packed::plain(&commit, &sealing).unwrap();
+        let (commit, sealing) = (turn(run, number as i32), PayloadCipher::default());
+        let packed = EncodedOps::plain(&commit, &sealing).unwrap();
         let prepared = Prepared::new(&commit, packed, sealing).unwrap();
         let committed = store
             .submit(durability, "committing a boundary", |conn, now| {

@@ -1,4 +1,4 @@
-//! Bytes as text.
+//! Text encodings of bytes.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use dalsegno_format::header;
 use dalsegno_model::Digest;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A hash as people see it: `sha256:` and 64 hexadecimal digits.
+/// A hash in its text form: `sha256:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, Debug)]
 pub struct Hash(pub Digest);
 

@@ -1,7 +1,9 @@
-//! What a committer remembers of a run's state from one commit to the next, so that a full state can be kept as a patch.
+//! What a committer remembers of a run's state from one commit to the next, so that a full state can be stored as a
+//! patch.
 //!
-//! What is forgotten costs bytes, and what another committer has overtaken is noticed by the store: it patches the head's
-//! state or none. On one thing states rest: what is remembered under a boundary's hash is the state after that boundary.
+//! If the state is forgotten, the next one only takes more bytes. If another committer was faster, the store notices:
+//! it accepts a patch against the head's state only. Invariant: the state remembered under a boundary's hash is the
+//! state right after that boundary.
 
 use std::sync::Arc;
 
@@ -9,24 +11,24 @@ use dalsegno_model::{Base, Commit, Committed, PATCH_CHAIN, Standing};
 
 use crate::{fold, header};
 
-/// The state after the boundary that was committed last, as its committer knows it.
+/// The state after the last committed boundary, as its committer knows it.
 #[derive(Clone, Debug)]
 pub struct LastState {
     base: Base,
-    /// Boundaries since a full state that was kept plain.
+    /// Boundaries since the last full state that was stored plain.
     depth: i32,
 }
 
 impl LastState {
-    /// What is known once a commit is answered, where `last` was known before; `None`: nothing.
+    /// What is known after a commit has been answered. `last` is what was known before. `None` if nothing is known.
     pub fn after(last: Option<Self>, commit: &Commit, committed: &Committed) -> Option<Self> {
         let Committed::Ok(Standing { head: Some(head), parent, .. }) = committed else { return None };
         if commit.finish.is_some() {
-            // Nothing follows it: what the run has written is not held any longer than it must be.
+            // No commit follows: do not hold the run's data any longer than necessary.
             return None;
         }
         let content_hash = header::parse(&head.content_hash)?;
-        // It may be of another boundary than the one before: others commit too, and a rewind goes back.
+        // `last` may belong to another boundary than the parent: others commit too, and a rewind goes back.
         let before = last.filter(|last| Some(last.base.content_hash) == *parent);
         match &commit.ops {
             Some(ops) if commit.full => {
@@ -43,7 +45,8 @@ impl LastState {
         }
     }
 
-    /// What the next full state may be a patch of; `None`: so many are kept as patches that the next is to be plain.
+    /// The base for a patch of the next full state. `None` if the chain of patches has its full length, so that the
+    /// next state must be stored plain.
     pub fn base(&self) -> Option<Base> {
         (self.depth + 1 < PATCH_CHAIN).then(|| self.base.clone())
     }
@@ -92,44 +95,61 @@ mod tests {
 
     const FULL: &str = r#"{"full":true,"set":{"state":{"json":"x"}}}"#;
 
-    fn known(hash: u8) -> Option<LastState> {
+    fn delta_base_after_commit(hash: u8) -> Option<LastState> {
         LastState::after(None, &commit(Some(FULL), None), &Committed::Ok(standing(hash, None)))
     }
 
     #[test]
-    fn a_base_is_the_text_of_the_state_after_the_head() {
-        let base = known(1).unwrap().base().unwrap();
+    fn the_base_is_the_text_of_the_state_after_the_head() {
+        let base = delta_base_after_commit(1).unwrap().base().unwrap();
         assert_eq!(base.content_hash, [1; 32]);
         assert_eq!(base.state.as_slice(), br#"{"state":{"value":{"json":"x"}}}"#);
-        let stays = LastState::after(known(1), &commit(None, None), &Committed::Ok(standing(2, Some(1))));
+        let stays = LastState::after(
+            delta_base_after_commit(1),
+            &commit(None, None),
+            &Committed::Ok(standing(2, Some(1))),
+        );
         assert_eq!(stays.unwrap().base().unwrap().content_hash, [2; 32], "the state stayed, the head moved");
     }
 
     #[test]
-    fn a_state_that_stays_is_known_only_after_the_boundary_whose_state_is_known() {
+    fn an_unchanged_state_is_known_only_if_its_parent_state_is_known() {
         for parent in [Some(3), None] {
             let committed = Committed::Ok(standing(2, parent));
-            assert!(LastState::after(known(1), &commit(None, None), &committed).is_none(), "{parent:?}");
+            assert!(
+                LastState::after(delta_base_after_commit(1), &commit(None, None), &committed).is_none(),
+                "{parent:?}"
+            );
         }
     }
 
     #[test]
-    fn nothing_is_known_after_other_operations_or_another_answer() {
+    fn the_state_is_unknown_after_partial_operations_or_without_a_new_commit() {
         let append = commit(Some(r#"{"append":{"log":[{"json":1}]}}"#), None);
-        assert!(LastState::after(known(1), &append, &Committed::Ok(standing(2, Some(1)))).is_none());
+        assert!(
+            LastState::after(delta_base_after_commit(1), &append, &Committed::Ok(standing(2, Some(1))))
+                .is_none()
+        );
         for answer in [Committed::Duplicate(standing(2, None)), Committed::Fenced { committed: true }] {
-            assert!(LastState::after(known(1), &commit(Some(FULL), None), &answer).is_none(), "{answer:?}");
+            assert!(
+                LastState::after(delta_base_after_commit(1), &commit(Some(FULL), None), &answer).is_none(),
+                "{answer:?}"
+            );
         }
         let (outcome, reason, message) = (RunOutcome::Succeeded, "Completed".into(), String::new());
         let finish = Some(NewFinish { outcome, reason, message, output: None });
         let last = Commit { finish, ..commit(Some(FULL), None) };
-        assert!(LastState::after(known(1), &last, &Committed::Ok(standing(2, Some(1)))).is_none(), "the end");
+        assert!(
+            LastState::after(delta_base_after_commit(1), &last, &Committed::Ok(standing(2, Some(1))))
+                .is_none(),
+            "the end"
+        );
     }
 
     #[test]
-    fn a_chain_of_patches_has_an_end() {
+    fn a_chain_of_patches_has_a_maximum_length() {
         let committed = Committed::Ok(standing(1, Some(1)));
-        let mut last = known(1).unwrap();
+        let mut last = delta_base_after_commit(1).unwrap();
         let mut patches = 0;
         while let Some(base) = last.base() {
             last = LastState::after(Some(last), &commit(Some(FULL), Some(base)), &committed).unwrap();

@@ -1,12 +1,12 @@
-//! Rows of the audit and boundaries, as two streams that are sorted by run.
+//! Audit rows and boundaries as two streams, both sorted by run.
 
 use std::collections::VecDeque;
 
-use dalsegno_model::reading::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, StoredBoundary};
+use dalsegno_model::read_transaction::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, StoredBoundary};
 use dalsegno_model::{AuditRow, Reading, Result, RunId};
 
-/// Holds one page of each.
-pub(super) struct Rows<'r> {
+/// Holds one page of each stream.
+pub(super) struct SortedRows<'r> {
     pub reading: &'r mut dyn Reading,
     to: RunId,
     audit: VecDeque<(RunId, AuditRow)>,
@@ -15,13 +15,13 @@ pub(super) struct Rows<'r> {
     boundaries_after: BoundaryKey,
 }
 
-impl<'r> Rows<'r> {
-    /// Those of all runs, and of none.
+impl<'r> SortedRows<'r> {
+    /// The rows of all runs, and of missing runs.
     pub fn all(reading: &'r mut dyn Reading) -> Self {
         Self::between(reading, NO_RUN, EVERY_RUN)
     }
 
-    /// Those of one run.
+    /// The rows of one run.
     pub fn of(reading: &'r mut dyn Reading, run: RunId) -> Self {
         Self::between(reading, run, run)
     }
@@ -37,7 +37,7 @@ impl<'r> Rows<'r> {
         }
     }
 
-    /// The next row of the audit, if it is of such a run.
+    /// The next audit row, if its run satisfies the condition.
     pub async fn next_audit(
         &mut self,
         of: impl Fn(RunId) -> bool + Send,
@@ -51,7 +51,7 @@ impl<'r> Rows<'r> {
         Ok(self.audit.pop_front_if(|(run, _)| of(*run)))
     }
 
-    /// The next boundary, if it is of such a run.
+    /// The next boundary, if its run satisfies the condition.
     pub async fn next_boundary(
         &mut self,
         of: impl Fn(RunId) -> bool + Send,

@@ -1,17 +1,18 @@
-//! Where a boundary stands in its run, and why its payloads may not be there any more.
+//! The id of a boundary in its run, and why its payloads may be missing.
 
 use std::fmt;
 
 use dalsegno_protocol::Boundary;
 use serde::{Deserialize, Serialize};
 
-/// What nobody can read any more.
+/// The message for data that was shredded.
 pub const SHREDDED: &str = "it was shredded: the data key of its run is deleted, and nobody can read it";
 
-/// Why a boundary's payloads are not there any more, which is no damage; nobody can go on from it.
+/// Why a boundary's payloads are missing on purpose. This is not corruption, but no run can continue from such a
+/// boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
-    /// As the run's retention says.
+    /// They were dropped as the run's retention requires.
     Dropped,
     /// The data key of the run was deleted.
     Shredded,
@@ -26,7 +27,7 @@ impl fmt::Display for Gone {
     }
 }
 
-/// Where a boundary stands in its run: the key of its row.
+/// The id of a boundary in its run: the key of its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     /// Number of the turn.
@@ -47,7 +48,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// The number by which a boundary is stored and hashed: 1 plan, 2 result.
+/// The number that stands for a boundary in rows and hashes: 1 plan, 2 result.
 pub fn boundary_number(boundary: Boundary) -> u8 {
     match boundary {
         Boundary::Plan => 1,
@@ -55,7 +56,7 @@ pub fn boundary_number(boundary: Boundary) -> u8 {
     }
 }
 
-/// The boundary that a stored number stands for.
+/// The boundary for a stored number; `None` for any other number.
 pub fn boundary_of(number: i64) -> Option<Boundary> {
     match number {
         1 => Some(Boundary::Plan),

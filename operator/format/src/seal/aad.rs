@@ -1,4 +1,4 @@
-//! Where a payload stands, as it is bound to it.
+//! The position of a payload, to which the payload is bound as associated data (AAD).
 
 use dalsegno_model::{Digest, RunId, boundary_number};
 use dalsegno_protocol::Boundary;
@@ -8,26 +8,26 @@ use crate::fields::Fields;
 
 const TAG: &[u8] = b"dalsegno/sealed/v1";
 
-/// Where a payload stands in its run.
+/// The position of a payload in its run.
 #[derive(Clone, Copy, Debug)]
-pub enum Spot<'a> {
-    /// Channel operations of a boundary: its turn, and the id of its commit.
+pub enum AadContext<'a> {
+    /// Channel operations of a boundary: turn, boundary and commit id.
     Ops(i32, Boundary, Uuid),
-    /// Events of a boundary.
+    /// Events of a boundary: turn, boundary and commit id.
     Events(i32, Boundary, Uuid),
-    /// Arguments of the call of this name.
+    /// Arguments of the call with this id.
     Arguments(&'a str),
-    /// Result of the call of this name.
+    /// Result of the call with this id.
     Result(&'a str),
-    /// Value of a record: its space, its key, and its entry's id.
+    /// Value of a record: space, key and entry id.
     Record(&'a str, &'a str, Option<&'a str>),
     /// Document of the snapshot of the boundary with this content hash.
     Snapshot(&'a Digest),
-    /// Chunk of snapshots, by the hash under which it is kept.
+    /// Chunk of snapshots, by the hash under which it is stored.
     Chunk(&'a Digest),
 }
 
-impl Spot<'_> {
+impl AadContext<'_> {
     pub(super) fn aad(self, run: RunId, codec: u8) -> Vec<u8> {
         let mut aad = Fields::default();
         let mut field = |bytes: &[u8]| aad.field(bytes);
@@ -68,7 +68,7 @@ impl Spot<'_> {
     }
 }
 
-/// A name as every database keeps it: one of them takes no NUL.
+/// A name as it is stored in every database. PostgreSQL does not accept NUL.
 pub(super) fn name(name: &str) -> String {
     name.replace('\0', "\u{fffd}")
 }

@@ -1,56 +1,58 @@
-//! The whole store as it stood at one moment, row by row: for those who check it or carry a run out of it.
+//! A consistent view of the whole store, row by row: for checks of the store and for exports of a run.
 
 use async_trait::async_trait;
 use dalsegno_protocol::Call;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::place::boundary_number;
+use crate::boundary_id::boundary_number;
 use crate::{AuditRow, CallDigests, Digest, Gone, Kept, Lifecycle, Place, Result, RunId, RunOutcome};
 
-/// What one moment's look at the store answers. Rows come in pages, in a fixed order, each page after the last row of
-/// the one before; an empty page is the end. Nothing that is written meanwhile shows.
+/// Reads the store as it was at one moment. Rows are returned in pages, in a fixed order; each page continues after
+/// the last row of the one before, and an empty page is the end. Later writes are not visible.
 ///
-/// A store in memory is the exception: there each page is a moment of its own.
+/// Exception: with a store in memory, each page is a moment of its own.
 #[async_trait]
 pub trait Reading: Send {
     /// Runs by their ids.
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>>;
 
-    /// Whether the data key of a run, if it has one, can be unwrapped with the keys that are there: [`crate::Error::Corrupt`]
-    /// where it is damaged, [`crate::Error::Unfit`] where what wraps it is another key.
+    /// Checks that the run's data key, if it has one, can be unwrapped with the mounted keys. Errors:
+    /// [`crate::Error::Corrupt`] if the data key is damaged, [`crate::Error::Unfit`] if it is wrapped with another
+    /// key.
     async fn unwrap_data_key(&mut self, run: RunId) -> Result<()>;
 
-    /// Rows of the audit by run and number, of runs up to and with `to`.
+    /// Audit rows in the order of run and number, for runs up to and including `to`.
     async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>>;
 
-    /// Boundaries by run, turn, boundary and epoch, of runs up to and with `to`; those that were undone too. A parent
-    /// comes before its children.
+    /// Boundaries in the order of run, turn, boundary and epoch, for runs up to and including `to`; undone ones too.
+    /// A parent comes before its children.
     async fn boundaries(&mut self, after: BoundaryKey, to: RunId) -> Result<Vec<StoredBoundary>>;
 
-    /// Lines of anchors by their numbers, from the one after `after` on; each with its number.
+    /// Lines of anchors with a number higher than `after`, in order; each with its number.
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>>;
 
-    /// All snapshots of one run, in the order of places, each held to the state that is rebuilt from the boundaries, unless
-    /// these were dropped. To rebuild it, those before it are used, once they are found to be right.
+    /// All snapshots of one run, in the order of their boundaries. Each is compared with the state that is rebuilt
+    /// from the boundaries, unless these were dropped. Earlier snapshots that passed the check are used for the
+    /// rebuild.
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>>;
 
-    /// Calls of one run by turn, and inside it in the order in which they were first seen.
+    /// Calls of one run in the order of turns, and within a turn in the order in which they were first seen.
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>>;
 
-    /// Batches of records of one run in the order in which they came, from the one after `after` on; those that were undone too.
+    /// Batches of records of one run after number `after`, in the order of their arrival; undone ones too.
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>>;
 
-    /// What the keys of one run hold, by space, key and place in the key.
+    /// Records of one run in the order of space, key and number within the key.
     async fn records(&mut self, run: RunId, after: &RecordKey) -> Result<Vec<StoredRecord>>;
 }
 
-/// Where a row of the audit stands.
+/// The position of an audit row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AuditKey {
     /// The run.
     pub run: RunId,
-    /// Its number.
+    /// Number of the row.
     pub seq: i64,
 }
 
@@ -61,14 +63,14 @@ impl AuditKey {
     }
 }
 
-/// Where a boundary stands.
+/// The position of a boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BoundaryKey {
     /// The run.
     pub run: RunId,
     /// Its turn.
     pub turn: i32,
-    /// Which boundary of it, as [`boundary_number`] says; 0: before both.
+    /// Number of the boundary, see [`boundary_number`]; 0 is before both.
     pub boundary: i16,
     /// The epoch it was committed under.
     pub epoch: i64,
@@ -81,29 +83,29 @@ impl BoundaryKey {
     }
 }
 
-/// Where a call stands in its run.
+/// The position of a call in its run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallKey {
     /// The turn in which it was first seen.
     pub turn: i32,
-    /// Its place among the calls of the run.
+    /// Its number among the calls of the run.
     pub ordinal: i64,
-    /// Its name: who forges a row may give it any place.
+    /// Its id. It is part of the order because a forged row may have any number.
     pub id: String,
 }
 
-/// Where a record stands in its run.
+/// The position of a record in its run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordKey {
     /// Its space.
     pub space: String,
     /// Its key.
     pub key: String,
-    /// Its place in the key.
+    /// Its number within the key.
     pub seq: i64,
 }
 
-/// What a run's own row says of it.
+/// A run's own row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunHead {
     /// The run.
@@ -116,32 +118,32 @@ pub struct RunHead {
     pub name: String,
     /// UID of its AgentRun.
     pub object_uid: String,
-    /// When it was begun.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// Where it stands.
+    /// Its lifecycle state.
     pub lifecycle: Lifecycle,
-    /// How it ended, if it did.
+    /// How it ended; `None` while it is live.
     pub outcome: Option<RunOutcome>,
     /// Its epoch.
     pub epoch: i64,
-    /// Its latest boundary.
-    pub head: Option<HeadMark>,
+    /// Its head.
+    pub head: Option<HeadRef>,
     /// Number of the last row of its audit.
     pub audit_seq: i64,
     /// Hash of that row.
     pub audit_hash: Digest,
-    /// Of the changes of records since its latest boundary; a bundle has none.
+    /// Digest of the changes of records since its head. A bundle has none.
     pub records_digest: Option<Digest>,
 }
 
-/// The latest boundary of a run.
+/// The head of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeadMark {
-    /// Where it stands.
+pub struct HeadRef {
+    /// The boundary.
     pub place: Place,
-    /// Its hash.
+    /// The boundary's content hash.
     pub content_hash: Digest,
-    /// Events committed up to and with it.
+    /// Total number of events up to and including this boundary.
     pub position: i64,
 }
 
@@ -152,76 +154,76 @@ pub struct StoredBoundary {
     pub run: RunId,
     /// The boundary.
     pub kept: Kept,
-    /// Whether a rewind took it off the live branch.
+    /// Whether a rewind removed it from the live branch.
     pub undone: bool,
-    /// Why its payloads are not there any more, if they are not.
+    /// Why its payloads are missing on purpose, if they are.
     pub gone: Option<Gone>,
-    /// Why its payloads, which are not there then, cannot be decoded.
+    /// Why its payloads cannot be decoded. They are then absent.
     pub damage: Option<String>,
 }
 
-/// A call as it stands.
+/// A call as it is stored.
 #[derive(Clone, Debug)]
 pub struct StoredCall {
-    /// Its place among the calls of the run.
+    /// Its number among the calls of the run.
     pub ordinal: i64,
     /// The call.
     pub call: Call,
     /// The attempt that claimed it last.
     pub attempt: Option<i32>,
-    /// The turn that was open when it was planned, claimed or ended last; `None` where that is not kept.
+    /// The turn that was open when it was last planned, claimed or ended; `None` if that is not stored.
     pub touched: Option<i32>,
-    /// How its digests in the audit are made.
+    /// How its digests in the audit are computed.
     pub digests: CallDigests,
-    /// Why its payloads, which are not there then, cannot be decoded.
+    /// Why its payloads cannot be decoded. They are then absent.
     pub damage: Option<String>,
 }
 
-/// A snapshot, held to what it must be.
+/// A snapshot, and the result of its check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredSnapshot {
-    /// The boundary after which the state is to be this one.
+    /// The boundary whose state it holds.
     pub place: Place,
-    /// The digest of what it holds, where nothing is wrong with it and it was not shredded.
+    /// Digest of its contents; `None` if it is wrong or shredded.
     pub digest: Option<Digest>,
-    /// What is wrong with it: it is damaged, or another state than the one that the boundaries make.
+    /// What is wrong with it: it is damaged, or it differs from the state that the boundaries produce.
     pub fault: Option<String>,
 }
 
-/// A batch of records, each value by its digest, as `dalsegno_format::records` says.
+/// A batch of records with digests instead of values, as defined in `dalsegno_format::records`.
 #[derive(Clone, Debug)]
 pub struct StoredBatch {
-    /// Its place among the batches of the run.
+    /// Its number among the batches of the run.
     pub seq: i64,
-    /// Where it stands: no boundary of an earlier place has it in its hash.
+    /// The position on the branch from which it takes effect. No earlier boundary includes it in its hash.
     pub place: Place,
-    /// Whether a rewind hides it.
+    /// Whether a rewind undid it.
     pub undone: bool,
-    /// Its digest, as its row has it.
+    /// Its digest, according to its row.
     pub digest: Digest,
-    /// What it says.
+    /// The batch, encoded.
     pub batch: Vec<u8>,
-    /// Whether that has this digest.
+    /// Whether the batch has this digest.
     pub is_whole: bool,
 }
 
-/// A record that a key holds.
+/// A stored record.
 #[derive(Clone, Debug)]
 pub struct StoredRecord {
-    /// Where it is kept.
+    /// Its position.
     pub at: RecordKey,
-    /// Its id, where it was appended.
+    /// Its entry id, if it was appended.
     pub entry_id: Option<String>,
-    /// Where it was written.
+    /// The position on the branch at which it was written.
     pub place: Place,
-    /// The digest of its value; `None`: it was shredded, or is damaged.
+    /// The digest of its value; `None` if the value was shredded or is damaged.
     pub value: Option<Digest>,
     /// Why its value cannot be decoded.
     pub damage: Option<String>,
 }
 
 impl StoredBoundary {
-    /// Where it stands.
+    /// The boundary's position.
     pub fn key(&self) -> BoundaryKey {
         let Place { turn, boundary, epoch } = self.kept.place();
         let boundary = boundary_number(boundary).into();
@@ -230,19 +232,19 @@ impl StoredBoundary {
 }
 
 impl StoredCall {
-    /// Where it stands.
+    /// The call's position.
     pub fn key(&self) -> CallKey {
         CallKey { turn: self.call.turn, ordinal: self.ordinal, id: self.call.id.clone() }
     }
 }
 
-/// What a run's own row says, if it is there.
+/// A run's own row, if there is one.
 pub async fn run_head(reading: &mut dyn Reading, run: RunId) -> Result<Option<RunHead>> {
     let before = run.as_u128().checked_sub(1).map(Uuid::from_u128);
     Ok(reading.runs(before).await?.into_iter().next().filter(|found| found.id == run))
 }
 
-/// Before the first run.
+/// Smaller than the id of any run.
 pub const NO_RUN: RunId = Uuid::nil();
-/// After the last run.
+/// Larger than the id of any run.
 pub const EVERY_RUN: RunId = Uuid::max();
