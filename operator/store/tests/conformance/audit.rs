@@ -53,7 +53,7 @@ async fn every_transition_of_a_run_is_recorded_in_order(cx: &TestContext) {
     recorded(cx.record_pod(run.id, 1, &PodRecord { identity: None, ..pod(&run) }).await.unwrap());
     recorded(cx.record_scheduled(run.id, 1, "node-a").await.unwrap());
     recorded(cx.record_identity(run.id, 1, &identity(Verdict::Accepted)).await.unwrap());
-    let worker = Worker { ..cx.start_worker(&run).await };
+    let worker = cx.start_worker(&run).await;
     assert_eq!(transitions(cx, run.id).await, ATTACHED);
     cx.commit_turn(&worker, 1).await;
     let claim = cx.start_call(&worker, "pay", Policy::Probe).await;

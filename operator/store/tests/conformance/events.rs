@@ -75,9 +75,8 @@ async fn the_events_of_a_turn_begin_after_those_of_the_turn_before(cx: &TestCont
     assert_eq!(cx.first_event(Uuid::now_v7(), 1).await.unwrap(), None, "an unknown run");
 
     // An undone turn has no events any more, and positions continue after the highest one ever used.
-    let to = result_place(3);
     let epoch = cx.run_of(&worker).await.epoch;
-    let rewind = rewind_to(epoch, to);
+    let rewind = rewind_to(epoch, result_place(3));
     let Rewound::Done(run) = cx.rewind(worker.run, &rewind).await.unwrap() else { panic!("refused") };
     assert_eq!((first(3).await, first(4).await), (Some(5), None));
     let worker = cx.start_worker(&run).await;

@@ -137,8 +137,7 @@ async fn step(step: Step, cx: &TestContext, worker: &Worker) {
     let run = cx.run_of(worker).await;
     match step {
         Step::Rewind => {
-            let to = result_place(turns(step) - 1);
-            let rewind = rewind_to(run.epoch, to);
+            let rewind = rewind_to(run.epoch, result_place(turns(step) - 1));
             let rewound = cx.rewind(run.id, &rewind).await.unwrap();
             assert_eq!(matches!(rewound, Rewound::Done(_)), run.lifecycle == Lifecycle::Live, "{rewound:?}");
         }

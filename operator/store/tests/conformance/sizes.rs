@@ -92,8 +92,7 @@ async fn the_bytes_that_a_lookup_may_read_are_counted(cx: &TestContext) {
     assert!(cx.sizes(worker.run).await.unwrap().tail > small + 32_000);
     let back = async |turn| {
         let epoch = cx.run_of(&worker).await.epoch;
-        let to = result_place(turn);
-        let rewind = rewind_to(epoch, to);
+        let rewind = rewind_to(epoch, result_place(turn));
         done(cx.rewind(worker.run, &rewind).await.unwrap());
         cx.sizes(worker.run).await.unwrap().tail
     };
@@ -126,8 +125,7 @@ async fn a_rewind_restores_the_counted_size_of_its_target(cx: &TestContext) {
     cx.commit_turn(&worker, 3).await;
     let back = async |turn| {
         let run = cx.run_of(&worker).await;
-        let to = result_place(turn);
-        let rewind = rewind_to(run.epoch, to);
+        let rewind = rewind_to(run.epoch, result_place(turn));
         let run = done(cx.rewind(run.id, &rewind).await.unwrap());
         assert_eq!(cx.sizes(run.id).await.unwrap().state, None);
         cx.start_worker(&run).await

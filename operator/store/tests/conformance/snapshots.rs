@@ -150,8 +150,7 @@ async fn a_run_without_a_boundary_gets_no_snapshot(cx: &TestContext) {
 async fn a_snapshot_of_an_undone_branch_is_not_used_on_the_new_one(cx: &TestContext) {
     let worker = snapshotted(cx).await;
     let before = cx.run_of(&worker).await;
-    let to = result_place(12);
-    let rewind = rewind_to(before.epoch, to);
+    let rewind = rewind_to(before.epoch, result_place(12));
     assert!(matches!(cx.rewind(worker.run, &rewind).await.unwrap(), Rewound::Done(_)));
     let worker = cx.start_worker(&cx.run_of(&worker).await).await;
     assert_eq!(state(cx, &worker, None).await, grown(12), "the snapshot of turn 10 belongs to both branches");

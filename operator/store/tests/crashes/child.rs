@@ -95,8 +95,7 @@ pub async fn write_one_of_each(folder: &Path) {
     print_line("ack settle");
     cx.commit_turn(&worker, 2).await;
     print_line("ack commit");
-    let to = result_place(1);
-    let rewind = rewind_to(2, to);
+    let rewind = rewind_to(2, result_place(1));
     assert!(matches!(cx.rewind(run, &rewind).await.unwrap(), Rewound::Done(_)));
     print_line("ack rewind");
     let worker = begin(cx.run_of(&worker).await).await;

@@ -67,12 +67,12 @@ async fn all_turns(
 ) -> (Vec<Acknowledged>, Unanswered) {
     let done = join_all(workers.iter().map(|worker| turns(store, worker, last, pace))).await;
     let (acknowledged, unanswered): (Vec<_>, Vec<_>) = done.into_iter().unzip();
-    let answers = unanswered.iter().map(|unanswered| unanswered.answers).sum();
+    let errors = unanswered.iter().map(|unanswered| unanswered.errors).sum();
     let abandoned = unanswered.iter().map(|unanswered| unanswered.abandoned).sum();
     (
         acknowledged,
         Unanswered {
-            answers,
+            errors,
             duplicates: unanswered.iter().map(|unanswered| unanswered.duplicates).sum(),
             abandoned,
         },
@@ -111,7 +111,7 @@ async fn a_server_that_crashes_repeatedly_keeps_each_acknowledged_turn_once() {
     let _ = cx.id().await;
     assert_all_acknowledged(&*cx.store, &workers, &acknowledged).await;
     // Whether an unanswered commit was stored is chance here; the test with cut connections covers it.
-    assert!(crashes >= 3 && unanswered.answers >= crashes, "{crashes} crashes: {unanswered:?}");
+    assert!(crashes >= 3 && unanswered.errors >= crashes, "{crashes} crashes: {unanswered:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -166,7 +166,7 @@ async fn a_database_that_is_read_only_for_a_while_refuses_and_then_goes_on() {
         set_read_only("off").await;
     };
     let ((acknowledged, unanswered), ()) = join(working, restoring).await;
-    assert!(unanswered.answers > 0, "a write was refused");
+    assert!(unanswered.errors > 0, "a write was refused");
     assert_acknowledged(&*setup.store, &worker, &acknowledged).await;
 }
 

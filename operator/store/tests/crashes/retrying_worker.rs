@@ -32,8 +32,8 @@ pub type Acknowledged = Vec<String>;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unanswered {
     /// Calls with an error, so with an unknown outcome.
-    pub answers: usize,
-    /// Turns that were already committed when they were sent again: only the answer was unanswered.
+    pub errors: usize,
+    /// Turns that were already committed when they were sent again: only the answer was lost.
     pub duplicates: usize,
     /// Answers that the worker did not wait for: the call may still run when it is sent again.
     pub abandoned: usize,
@@ -54,7 +54,7 @@ pub async fn turns(store: &dyn Store, worker: &Worker, last: i32, pace: Pace) ->
                     unanswered.duplicates += 1;
                     break standing;
                 }
-                Ok(Err(Error::Unavailable { .. })) => unanswered.answers += 1,
+                Ok(Err(Error::Unavailable { .. })) => unanswered.errors += 1,
                 Err(_) => unanswered.abandoned += 1,
                 Ok(other) => panic!("unexpected answer to turn {turn}: {other:?}"),
             }
@@ -77,8 +77,8 @@ pub fn hash(standing: &Standing, turn: i32) -> String {
 /// Asserts that the live branch has exactly the acknowledged turns, each once, with the acknowledged hash.
 pub async fn assert_acknowledged(store: &dyn Store, worker: &Worker, acknowledged: &[String]) {
     let rows = store.boundaries(worker.run, 1, i32::MAX).await.unwrap();
-    let there: Vec<String> =
+    let stored: Vec<String> =
         rows.iter().map(|row| dalsegno_store::header::render(&row.content_hash)).collect();
-    assert_eq!(there, acknowledged, "exactly the acknowledged turns are stored");
+    assert_eq!(stored, acknowledged, "exactly the acknowledged turns are stored");
     assert!(rows.iter().zip(1..).all(|(row, turn)| row.turn == turn), "the turns have no gap");
 }

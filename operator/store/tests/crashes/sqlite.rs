@@ -144,7 +144,7 @@ async fn a_file_system_that_becomes_read_only_refuses_turns_and_accepts_them_lat
         let (acknowledged, unanswered) =
             turns(&store, &worker, 30, Pace::without_timeout(Duration::ZERO)).await;
         assert_acknowledged(&store, &worker, &acknowledged).await;
-        return print_line(&format!("lost {} {}", unanswered.answers, unanswered.duplicates));
+        return print_line(&format!("lost {} {}", unanswered.errors, unanswered.duplicates));
     }
     let folder = tempfile::tempdir().unwrap();
     let worker = prepare(folder.path()).await;

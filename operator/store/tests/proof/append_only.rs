@@ -69,8 +69,7 @@ async fn a_role_with_minimal_rights_can_do_everything_needed() {
         assert_eq!(engine.cx.write_records(&batch(&worker, key)).await.unwrap(), Written::Ok);
     }
     let before = engine.cx.run_of(&worker).await;
-    let to = result_place(2);
-    let rewind = rewind_to(before.epoch, to);
+    let rewind = rewind_to(before.epoch, result_place(2));
     let rewound = engine.cx.rewind(worker.run, &rewind).await.unwrap();
     assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");
     let run = engine.cx.run().await;

@@ -94,8 +94,7 @@ async fn a_snapshot_of_a_forged_state_is_found(engine: &Engine) {
 async fn snapshots_of_a_rewound_branch_have_no_problem(engine: &Engine) {
     let worker = snapshotted(engine).await;
     let before = engine.cx.run_of(&worker).await;
-    let to = result_place(10);
-    let rewind = rewind_to(before.epoch, to);
+    let rewind = rewind_to(before.epoch, result_place(10));
     engine.cx.rewind(worker.run, &rewind).await.unwrap();
     let worker = engine.cx.start_worker(&engine.cx.run_of(&worker).await).await;
     turns(engine, &worker, 11..=25, &mut None).await;

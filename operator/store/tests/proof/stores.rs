@@ -186,8 +186,7 @@ async fn a_reading_sees_one_point_in_time(engine: &Engine) {
 async fn a_rewound_run_has_no_problem(engine: &Engine) {
     let worker = used(engine).await;
     let before = engine.cx.run_of(&worker).await;
-    let to = result_place(2);
-    let rewind = rewind_to(before.epoch, to);
+    let rewind = rewind_to(before.epoch, result_place(2));
     engine.cx.rewind(worker.run, &rewind).await.unwrap();
     assert_eq!(engine.check().await.1, []);
     let worker = engine.cx.start_worker(&engine.cx.run_of(&worker).await).await;
@@ -223,8 +222,7 @@ async fn an_unrecorded_rewind_is_found(engine: &Engine) {
     assert_eq!(engine.check().await.1, []);
 
     let epoch = engine.cx.run_of(&worker).await.epoch;
-    let to = result_place(2);
-    let rewind = rewind_to(epoch, to);
+    let rewind = rewind_to(epoch, result_place(2));
     engine.cx.rewind(worker.run, &rewind).await.unwrap();
     let unmarked =
         "turn 3 (plan): the audit says that a rewind undid it, and it is not marked as undone, or is missing";

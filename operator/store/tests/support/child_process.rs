@@ -25,7 +25,7 @@ pub fn within(bytes: u64, time: Duration, test: &str, work: impl FnOnce()) {
     print!("{report}");
 }
 
-/// The peak_memory memory of this process, in bytes.
+/// The peak memory of this process, in bytes.
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

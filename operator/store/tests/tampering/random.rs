@@ -74,8 +74,7 @@ async fn has_problem(cx: &TestContext) -> bool {
 /// Eight turns, one of them with the full state, a rewind to turn 5, and two more turns.
 async fn subject(cx: &TestContext) -> RunRecord {
     let before = run(cx, "one", 8, &[3]).await;
-    let to = result_place(5);
-    let rewind = rewind_to(before.epoch, to);
+    let rewind = rewind_to(before.epoch, result_place(5));
     cx.rewind(before.id, &rewind).await.unwrap();
     let worker = cx.start_worker(&cx.run_by_uid(&before.object_uid).await).await;
     let plan = dalsegno_store::Commit { ops: None, full: false, ..worker.plan(6) };
