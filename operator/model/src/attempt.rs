@@ -74,8 +74,9 @@ pub enum AttemptState {
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttemptEnd {
-    /// Name of the cause, as the status shows it.
-    pub cause: String,
+    /// Why it ended.
+    #[serde(deserialize_with = "Cause::deserialize_stored")]
+    pub cause: Cause,
     /// What the end counted as. `CrashWithoutProgress` is already resolved to `Crash` or `Disruption`.
     pub class: Class,
     /// Whether it was charged to the recovery budget.

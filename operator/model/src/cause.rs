@@ -1,5 +1,7 @@
 //! Why an attempt ended.
 
+use serde::{Deserialize, Deserializer};
+
 use crate::string_enum::string_enum;
 
 string_enum! {
@@ -65,5 +67,37 @@ string_enum! {
         RunDeleted,
         /// The pod failed in another way; the message contains its reason.
         PodFailed,
+    }
+}
+
+impl Cause {
+    /// The cause that is stored as this text. A cause that a later version wrote, and this one does not know, is
+    /// [`Cause::PodFailed`]: its run stays readable after a step back.
+    pub fn stored(text: &str) -> Self {
+        text.parse().unwrap_or(Self::PodFailed)
+    }
+
+    /// The same, from JSON.
+    pub(crate) fn deserialize_stored<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Ok(Self::stored(&String::deserialize(from)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_stored_as_its_name() {
+        for cause in Cause::ALL {
+            assert_eq!(Cause::stored(cause.as_str()), *cause);
+            assert_eq!(serde_json::to_string(cause).unwrap(), format!("\"{cause}\""));
+        }
+    }
+
+    #[test]
+    fn a_cause_of_a_later_version_is_read_as_another_failure_of_the_pod() {
+        assert_eq!(Cause::stored("Unheard"), Cause::PodFailed);
+        assert!(serde_json::from_str::<Cause>("\"Unheard\"").is_err());
     }
 }

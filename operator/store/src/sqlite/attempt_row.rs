@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::columns::{Word, table};
 use super::row::RunRow;
 use crate::fault::{Fault, Work, timestamp};
-use crate::{Attempt, AttemptEnd, AttemptState, Class, Identity, RunId, Verdict};
+use crate::{Attempt, AttemptEnd, AttemptState, Cause, Class, Identity, RunId, Verdict};
 
 table! {
     /// One pod's life.
@@ -74,7 +74,7 @@ impl AttemptRow {
     pub fn record(&self) -> Work<Attempt> {
         let end = match (&self.cause, self.class) {
             (Some(cause), Some(Word(class))) => Some(AttemptEnd {
-                cause: cause.clone(),
+                cause: Cause::stored(cause),
                 class,
                 charged: self.charged.unwrap_or_default(),
                 progress: self.progress.unwrap_or_default(),

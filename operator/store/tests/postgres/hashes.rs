@@ -1,4 +1,4 @@
-//! SQL and Rust hash the same bytes.
+//! SQL and Rust compute the same hashes.
 
 use dalsegno_protocol::{Boundary, Usage};
 use dalsegno_store::audit::AuditHeader;
@@ -81,7 +81,7 @@ async fn an_audit_rows_hash_is_the_same_in_sql_and_in_rust() {
     }
 }
 
-/// Any text that PostgreSQL keeps.
+/// Any text that PostgreSQL can store.
 fn text() -> impl Strategy<Value = String> {
     any::<String>().prop_map(|text| text.replace('\0', ""))
 }

@@ -1,4 +1,4 @@
-//! How often a call waits for the wire, and that it works where each transaction is another server's.
+//! The number of round trips of each call, and that calls work if each transaction uses another server connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -9,129 +9,133 @@ use dalsegno_store::postgres::Postgres;
 use dalsegno_store::{Class, Commit, Committed, Completed};
 use futures::future::join_all;
 
-use crate::wire::{Fate, Wire};
-use crate::world::*;
+use crate::context::*;
+use crate::proxy::{Fault, Proxy};
 use crate::{fresh, keys, open};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_is_one_round_trip() {
     let (_, url) = fresh().await;
-    let wire = Wire::to(&url, 1);
-    let world = open(&wire.url()).await;
-    let worker = world.worker().await;
-    // Each statement is prepared once on each connection.
-    world.turn(&worker, 1).await;
+    let proxy = Proxy::new(&url, 1);
+    let cx = open(&proxy.url()).await;
+    let worker = cx.worker().await;
+    // Each statement is prepared once per connection.
+    cx.commit_turn(&worker, 1).await;
     for turn in 2..=21 {
-        let before = wire.exchanges();
-        world.turn(&worker, turn).await;
-        assert_eq!(wire.exchanges() - before, 1, "turn {turn}");
+        let before = proxy.round_trips();
+        cx.commit_turn(&worker, turn).await;
+        assert_eq!(proxy.round_trips() - before, 1, "turn {turn}");
     }
 }
 
-/// The first of them go at once; the others wait for these, and go together.
+/// The first commits are sent at once; the others wait for them and are sent together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commits_of_many_runs_share_round_trips() {
-    const CROWD: u64 = 32;
+    const WORKERS: u64 = 32;
     let (_, url) = fresh().await;
     let is_slow = Arc::<AtomicBool>::default();
     let slow = Arc::clone(&is_slow);
-    let wire = Wire::torn(&url, move || {
-        if slow.load(SeqCst) { Fate::Stall(Duration::from_millis(200)) } else { Fate::Pass }
+    let proxy = Proxy::with_faults(&url, move || {
+        if slow.load(SeqCst) { Fault::Stall(Duration::from_millis(200)) } else { Fault::Pass }
     });
-    let world = open(&wire.url()).await;
-    let crowd = join_all((0..CROWD).map(|_| world.worker())).await;
-    // Each statement is prepared once on each connection.
-    join_all(crowd.iter().map(|worker| world.turn(worker, 1))).await;
+    let cx = open(&proxy.url()).await;
+    let workers = join_all((0..WORKERS).map(|_| cx.worker())).await;
+    // Each statement is prepared once per connection.
+    join_all(workers.iter().map(|worker| cx.commit_turn(worker, 1))).await;
     is_slow.store(true, SeqCst);
-    let before = wire.exchanges();
-    join_all(crowd.iter().map(|worker| world.turn(worker, 2))).await;
-    let exchanges = wire.exchanges() - before;
-    assert!((1..=CROWD / 4).contains(&exchanges), "{exchanges} for {CROWD}");
+    let before = proxy.round_trips();
+    join_all(workers.iter().map(|worker| cx.commit_turn(worker, 2))).await;
+    let round_trips = proxy.round_trips() - before;
+    assert!((1..=WORKERS / 4).contains(&round_trips), "{round_trips} for {WORKERS}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_encrypted_commit_is_one_round_trip_once_the_runs_data_key_is_known() {
+async fn an_encrypted_commit_is_one_round_trip_with_a_cached_data_key() {
     let (direct, url) = fresh().await;
-    let wire = Wire::to(&url, 1);
+    let proxy = Proxy::new(&url, 1);
     let folder = keys::folder();
     let open = async || {
-        let store = Postgres::connect(&wire.url()).await.unwrap().sealed_by(keys::shared(&folder));
-        World::new(Arc::new(store), ())
+        let store = Postgres::connect(&proxy.url()).await.unwrap().sealed_by(keys::shared(&folder));
+        TestContext::new(Arc::new(store), ())
     };
-    let world = open().await;
-    // Each statement is prepared once on each connection.
-    world.turn(&world.worker().await, 1).await;
+    let cx = open().await;
+    // Each statement is prepared once per connection.
+    cx.commit_turn(&cx.worker().await, 1).await;
     let mut worker = direct.worker().await;
-    let again = open().await;
-    again.turn(&again.worker().await, 1).await;
-    for (world, turns) in [(world, 1..=5), (again, 6..=10)] {
+    let reopened = open().await;
+    reopened.commit_turn(&reopened.worker().await, 1).await;
+    for (cx, turns) in [(cx, 1..=5), (reopened, 6..=10)] {
         for turn in turns.clone() {
-            let before = wire.exchanges();
-            world.turn(&worker, turn).await;
+            let before = proxy.round_trips();
+            cx.commit_turn(&worker, turn).await;
             let first = turn == *turns.start();
-            assert_eq!(wire.exchanges() - before, if first { 2 } else { 1 }, "turn {turn}");
+            assert_eq!(proxy.round_trips() - before, if first { 2 } else { 1 }, "turn {turn}");
         }
-        worker = direct.next(&worker).await;
+        worker = direct.next_worker(&worker).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_other_call_is_one_round_trip_too() {
     let (_, url) = fresh().await;
-    let wire = Wire::to(&url, 1);
-    let world = open(&wire.url()).await;
-    let mut worker = world.worker().await;
-    world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
-    world.of(&worker).await;
-    worker = world.next(&worker).await;
-    let before = wire.exchanges();
-    world.of(&worker).await;
-    world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
-    world.lose(&worker, Class::Disruption).await;
-    assert_eq!(wire.exchanges() - before, 3);
+    let proxy = Proxy::new(&url, 1);
+    let cx = open(&proxy.url()).await;
+    let mut worker = cx.worker().await;
+    cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+    cx.run_of(&worker).await;
+    worker = cx.next_worker(&worker).await;
+    let before = proxy.round_trips();
+    cx.run_of(&worker).await;
+    cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+    cx.end_and_reserve(&worker, Class::Disruption).await;
+    assert_eq!(proxy.round_trips() - before, 3);
 }
 
-/// However many calls the turn has made, and in whichever turn: the first one of a turn counts what is open.
+/// However many calls the turn has, and in every turn: the turn's first call counts the open ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_is_one_round_trip_and_so_are_a_plan_and_a_result() {
+async fn claims_plans_and_results_are_one_round_trip_each() {
     let (_, url) = fresh().await;
-    let wire = Wire::to(&url, 1);
-    let world = open(&wire.url()).await;
-    let worker = world.worker().await;
+    let proxy = Proxy::new(&url, 1);
+    let cx = open(&proxy.url()).await;
+    let worker = cx.worker().await;
     for turn in 1..=4 {
-        let before = wire.exchanges();
+        let before = proxy.round_trips();
         let calls = vec![planned(&format!("planned-{turn}"), Policy::Probe)];
-        ok(world.commit(&Commit { calls, ..worker.plan(turn) }).await.unwrap());
+        ok(cx.commit(&Commit { calls, ..worker.plan(turn) }).await.unwrap());
         for name in ["planned", "claimed"] {
-            let claim = world.start_call(&worker, &format!("{name}-{turn}"), Policy::Probe).await;
-            let completed = world.complete(&worker.complete(&claim)).await.unwrap();
+            let claim = cx.start_call(&worker, &format!("{name}-{turn}"), Policy::Probe).await;
+            let completed = cx.complete(&worker.complete(&claim)).await.unwrap();
             assert!(matches!(completed, Completed::Ok), "{completed:?}");
         }
-        // Each statement is prepared once on each connection.
-        assert!(turn == 1 || wire.exchanges() - before == 5, "turn {turn}: {}", wire.exchanges() - before);
-        world.turn(&worker, turn).await;
+        // Each statement is prepared once per connection.
+        assert!(
+            turn == 1 || proxy.round_trips() - before == 5,
+            "turn {turn}: {}",
+            proxy.round_trips() - before
+        );
+        cx.commit_turn(&worker, turn).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pooler_may_give_each_transaction_another_server() {
+async fn calls_work_if_a_pooler_uses_another_server_for_each_transaction() {
     let (direct, url) = fresh().await;
-    let wire = Wire::to(&url, 3);
-    let world = open(&format!("{}&pgbouncer=true", wire.url())).await;
-    let mut worker = world.worker().await;
+    let proxy = Proxy::new(&url, 3);
+    let cx = open(&format!("{}&pgbouncer=true", proxy.url())).await;
+    let mut worker = cx.worker().await;
     for turn in 1..=10 {
         let commit = worker.result(turn);
-        ok(world.commit(&commit).await.unwrap());
-        assert!(matches!(world.commit(&commit).await.unwrap(), Committed::Duplicate(_)));
-        let before = wire.exchanges();
-        world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+        ok(cx.commit(&commit).await.unwrap());
+        assert!(matches!(cx.commit(&commit).await.unwrap(), Committed::Duplicate(_)));
+        let before = proxy.round_trips();
+        cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
         assert_eq!(
-            wire.exchanges() - before,
+            proxy.round_trips() - before,
             if turn == 1 { 5 } else { 4 },
             "the first one checks its settings"
         );
-        worker = world.next(&worker).await;
+        worker = cx.next_worker(&worker).await;
     }
-    assert_eq!(direct.of(&worker).await.attempt.number, 11);
+    assert_eq!(direct.run_of(&worker).await.attempt.number, 11);
     assert_eq!(direct.boundaries(worker.run, 1, 10).await.unwrap().len(), 10);
 }

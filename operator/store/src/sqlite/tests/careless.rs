@@ -1,13 +1,13 @@
 //! The test that a commit is on the disk before it is answered would fail if it were not: the store's own commit, by the
 //! store's own writer, and no more asked of the disk than of a heartbeat.
 
-#[path = "../../../tests/support/traced.rs"]
+#[path = "../../../tests/support/strace.rs"]
 mod traced;
 
 use std::path::Path;
 
 use dalsegno_protocol::{Boundary, Usage};
-use traced::{folder, say, synced_before_each_answer, traced};
+use traced::{folder, print_line, synced_before_each_answer, traced};
 use uuid::Uuid;
 
 use super::{Durability, Sqlite, new_run};
@@ -78,7 +78,7 @@ async fn commit_turns(folder: &Path, durability: Durability) {
             })
             .await;
         assert!(matches!(committed, Ok(Some(crate::Committed::Ok(_)))), "{committed:?}");
-        say(&format!("ack {number} -"));
+        print_line(&format!("ack {number} -"));
     }
 }
 
