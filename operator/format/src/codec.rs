@@ -205,8 +205,8 @@ mod tests {
         assert!(compressed.len() < 100);
     }
 
-    /// These bytes are in databases, whatever a later encoder produces. (`zstd -d` decodes the first, and the second with
-    /// `--patch-from`.)
+    /// These bytes are in databases, whatever a later encoder produces. `zstd -d` decodes the first; with `--patch-from`
+    /// it decodes the second.
     #[test]
     fn payloads_of_every_earlier_version_can_be_decoded() {
         let before = r#"{"log":{"list":[{"json":"one and another"},{"json":"one and another"}]}}"#;
