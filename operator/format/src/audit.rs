@@ -108,8 +108,11 @@ pub fn pruned_to(row: &AuditRow) -> Option<(i64, Digest)> {
 }
 
 /// The digest of call ids that a row `pruned` contains, for calls whose beginning is in no remaining row. With `f(x)`
-/// as in [`crate::header`], over the ids in byte order: `SHA-256( f("dalsegno/call-names/v1") f(id, UTF-8) f(id,
-/// UTF-8) … )`.
+/// as in [`crate::header`], over the ids in byte order:
+///
+/// ```text
+/// SHA-256( f("dalsegno/call-names/v1") f(id, UTF-8) f(id, UTF-8) … )
+/// ```
 pub fn names_digest<'a>(names: impl Iterator<Item = &'a str>) -> Digest {
     let mut hash = FramedHasher::new(b"dalsegno/call-names/v1");
     names.for_each(|name| hash.field(name.as_bytes()));

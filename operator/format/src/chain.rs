@@ -99,7 +99,7 @@ pub struct Payloads {
 impl Payloads {
     /// Whether they can only be read with the run's data key.
     fn are_sealed(&self) -> bool {
-        [&self.ops, &self.events].into_iter().flatten().any(|kept| is_sealed(kept))
+        [&self.ops, &self.events].into_iter().flatten().any(|payload| is_sealed(payload))
     }
 }
 

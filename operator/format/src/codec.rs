@@ -152,7 +152,7 @@ pub fn decode_events(payload: Option<&[u8]>, limit: usize) -> Result<Vec<Box<Raw
 pub fn json(text: String) -> std::result::Result<Box<RawValue>, String> {
     let length = text.len();
     let json = RawValue::from_string(text).map_err(|error| error.to_string())?;
-    if json.get().len() == length { Ok(json) } else { Err("there are bytes around it".into()) }
+    if json.get().len() == length { Ok(json) } else { Err("it has bytes around it".into()) }
 }
 
 fn tagged(codec: u8, bytes: &[u8]) -> Vec<u8> {
@@ -167,7 +167,7 @@ fn tagged(codec: u8, bytes: &[u8]) -> Vec<u8> {
 /// else is allocated.
 fn decompress(before: &[u8], frame: &[u8], limit: usize) -> Result<Vec<u8>> {
     let length = zstd_safe::get_frame_content_size(frame).ok().flatten();
-    let length = length.ok_or_else(|| corrupt("zstd: the frame does not state its length"))?;
+    let length = length.ok_or_else(|| corrupt("zstd: its frame does not say how long it is"))?;
     let length = usize::try_from(length).ok().filter(|length| *length <= limit);
     let mut bytes = Vec::with_capacity(length.ok_or_else(|| too_large(limit))?);
     DECOMPRESSOR.with_borrow_mut(|decompressor| {
@@ -205,8 +205,8 @@ mod tests {
         assert!(compressed.len() < 100);
     }
 
-    /// These bytes are in databases, whatever a later encoder produces. (`zstd -d` decodes the first, and the second with
-    /// `--patch-from`.)
+    /// These bytes are in databases, whatever a later encoder produces. `zstd -d` decodes the first; with `--patch-from`
+    /// it decodes the second.
     #[test]
     fn payloads_of_every_earlier_version_can_be_decoded() {
         let before = r#"{"log":{"list":[{"json":"one and another"},{"json":"one and another"}]}}"#;

@@ -105,8 +105,8 @@ pub fn page(mut entries: Vec<(Record, i64)>, found: i64, query: &RecordQuery) ->
 const DOING: &str = "reading a record's value";
 
 /// Decodes a stored value. [`Error::Gone`] if it was shredded.
-pub fn payload(kept: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -> Result<Payload> {
-    let text = kept_text(kept, context, cipher)?;
+pub fn payload(stored: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -> Result<Payload> {
+    let text = stored_text(stored, context, cipher)?;
     let text = text.ok_or_else(|| Error::Gone { doing: DOING, detail: SHREDDED.into() })?;
     serde_json::from_slice(&text)
         .map_err(|error| Error::Corrupt { doing: DOING, detail: redacted_json_error(&error) })
@@ -114,16 +114,20 @@ pub fn payload(kept: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -> 
 
 /// The digest of a stored value, as its batch has it; `None` if the value was shredded. A value that is not sealed
 /// has a plain digest, because it was written before the run had a key.
-pub fn kept_digest(kept: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -> Result<Option<Digest>> {
-    let text = kept_text(kept, context, cipher)?;
+pub fn stored_digest(
+    stored: &[u8],
+    context: AadContext<'_>,
+    cipher: &PayloadCipher,
+) -> Result<Option<Digest>> {
+    let text = stored_text(stored, context, cipher)?;
     Ok(text.map(|text| match sha256(&text) {
-        plain if is_sealed(kept) => cipher.digest(plain),
+        plain if is_sealed(stored) => cipher.digest(plain),
         plain => plain,
     }))
 }
 
-fn kept_text(kept: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -> Result<Option<Vec<u8>>> {
-    let opened = cipher.open_if_kept(context, kept)?;
+fn stored_text(stored: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -> Result<Option<Vec<u8>>> {
+    let opened = cipher.open_unless_shredded(context, stored)?;
     opened.map(|opened| codec::decode(&opened, codec::LIMIT)).transpose()
 }
 

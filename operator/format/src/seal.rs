@@ -163,7 +163,7 @@ impl PayloadCipher {
     }
 
     /// As [`Self::open`]; `None` if the payload was shredded.
-    pub fn open_if_kept<'p>(
+    pub fn open_unless_shredded<'p>(
         &self,
         context: AadContext<'_>,
         payload: &'p [u8],

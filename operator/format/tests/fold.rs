@@ -80,7 +80,7 @@ fn the_text_of_a_state_never_changes() {
     assert_eq!(
         String::from_utf8(written.clone()).unwrap(),
         kept,
-        "patches that are kept need these very bytes"
+        "stored patches depend on these exact bytes"
     );
     assert_eq!(text(&state(&written).unwrap()).unwrap(), written);
     assert_eq!(text(&State::new()).unwrap(), b"{}");

@@ -74,7 +74,7 @@ pub enum AttemptState {
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttemptEnd {
-    /// What ended it.
+    /// Why it ended.
     #[serde(deserialize_with = "Cause::deserialize_stored")]
     pub cause: Cause,
     /// What the end counted as. `CrashWithoutProgress` is already resolved to `Crash` or `Disruption`.

@@ -71,8 +71,8 @@ string_enum! {
 }
 
 impl Cause {
-    /// The cause that is stored as this text. A cause that a later version wrote, and this one does not know, is
-    /// [`Cause::PodFailed`]: its run stays readable after a step back.
+    /// Parses a stored cause. A cause that a later version wrote and this version does not know becomes
+    /// [`Cause::PodFailed`], so that the run can still be read after a downgrade.
     pub fn stored(text: &str) -> Self {
         text.parse().unwrap_or(Self::PodFailed)
     }

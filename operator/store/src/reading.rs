@@ -6,7 +6,7 @@ pub use dalsegno_model::read_transaction::*;
 
 use crate::Error;
 use crate::fault::{Fault, Work};
-use crate::records::kept_digest;
+use crate::records::stored_digest;
 use crate::seal::{AadContext, PayloadCipher};
 
 /// Bytes of kept payloads after which a page ends; its first row always comes.
@@ -23,7 +23,7 @@ pub(crate) trait ReadRecord: Sized {
 impl ReadRecord for StoredRecord {
     fn with(self, kept: &[u8], sealing: &PayloadCipher) -> Work<Self> {
         let RecordKey { space, key, seq: _ } = &self.at;
-        match kept_digest(kept, AadContext::Record(space, key, self.entry_id.as_deref()), sealing) {
+        match stored_digest(kept, AadContext::Record(space, key, self.entry_id.as_deref()), sealing) {
             Ok(value) => Ok(Self { value, ..self }),
             Err(Error::Corrupt { detail, .. }) => Ok(Self { damage: Some(detail), ..self }),
             Err(error) => Err(error.into()),

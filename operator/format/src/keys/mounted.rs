@@ -248,8 +248,8 @@ mod tests {
         for (files, says) in cases {
             let refused = MountedKeys::open(folder(files).path()).unwrap_err().to_string();
             assert!(refused.contains(says), "{refused}");
-            let tells = [secret.trim(), &short, "base64!"].iter().any(|text| refused.contains(*text));
-            assert!(!tells, "{refused}");
+            let reveals = [secret.trim(), &short, "base64!"].iter().any(|text| refused.contains(*text));
+            assert!(!reveals, "{refused}");
         }
         assert!(MountedKeys::open(Path::new("/nowhere/keys")).is_err());
     }

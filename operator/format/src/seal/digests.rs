@@ -17,8 +17,8 @@ pub struct BodyDigest {
 
 impl BodyDigest {
     /// Whether a stored digest belongs to this body.
-    pub fn is(&self, stands: &Digest) -> bool {
-        *stands == self.kept || *stands == self.plain
+    pub fn matches(&self, stored: &Digest) -> bool {
+        *stored == self.kept || *stored == self.plain
     }
 
     /// The digest that may be stored instead, from before the run had a key.

@@ -123,7 +123,7 @@ impl Postgres {
         Ok(match ruling {
             Some(Committed::Fenced { .. }) => {
                 let body = sealing.body(commit.digest);
-                let committed = self.standing(commit).await?.is_some_and(|stands| body.is(&stands));
+                let committed = self.standing(commit).await?.is_some_and(|stands| body.matches(&stands));
                 Some(Committed::Fenced { committed })
             }
             other => other,

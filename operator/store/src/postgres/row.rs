@@ -140,7 +140,7 @@ fn unpacked(
     sealing: &PayloadCipher,
 ) -> Work<Option<String>> {
     let kept = row.try_get::<Option<&[u8]>, _>(column)?;
-    let opened = kept.map(|kept| sealing.open_if_kept(spot, kept)).transpose()?.flatten();
+    let opened = kept.map(|kept| sealing.open_unless_shredded(spot, kept)).transpose()?.flatten();
     opened
         .map(|payload| {
             String::from_utf8(codec::decode(&payload, codec::LIMIT)?)

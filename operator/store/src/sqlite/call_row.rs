@@ -103,7 +103,7 @@ pub(super) fn unpacked(
     spot: AadContext<'_>,
     sealing: &PayloadCipher,
 ) -> Work<Option<Box<RawValue>>> {
-    let opened = payload.map(|payload| sealing.open_if_kept(spot, payload)).transpose()?.flatten();
+    let opened = payload.map(|payload| sealing.open_unless_shredded(spot, payload)).transpose()?.flatten();
     opened
         .map(|payload| {
             let text = String::from_utf8(codec::decode(&payload, codec::LIMIT)?)

@@ -75,7 +75,7 @@ pub(super) fn records(
 ) -> Ruling {
     if !holds(row, capability) {
         Ruling::Fenced
-    } else if before.is_some_and(|before| digest.is(&before.0)) {
+    } else if before.is_some_and(|before| digest.matches(&before.0)) {
         Ruling::Duplicate
     } else if row.lifecycle.0 != Lifecycle::Live {
         Ruling::Finished
@@ -90,13 +90,14 @@ pub(super) fn records(
 
 /// Whether these bytes are the run's finish.
 pub(super) fn is_finish(row: &RunRow, commit_id: Uuid, digest: &BodyDigest) -> bool {
-    row.finish_commit_id == Some(commit_id) && row.finish_digest.is_some_and(|stands| digest.is(&stands.0))
+    row.finish_commit_id == Some(commit_id)
+        && row.finish_digest.is_some_and(|stands| digest.matches(&stands.0))
 }
 
 fn is_head(row: &RunRow, proposal: &Proposal) -> bool {
     row.head().is_some_and(|head| {
         (head.turn, head.boundary, head.commit_id) == (proposal.turn, proposal.boundary, proposal.commit_id)
-            && proposal.digest.is(&head.digest)
+            && proposal.digest.matches(&head.digest)
     })
 }
 

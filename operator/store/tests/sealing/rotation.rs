@@ -83,7 +83,7 @@ async fn a_damaged_data_key_hides_no_other_run_from_the_check(engine: &Engine) {
     assert_eq!(summary.runs, 3);
     for (run, place, what) in [
         (damaged, "data key", "it is not what \"k1\" wrapped for this run"),
-        (away, "data key", "\"k9\", which is not there: put it back"),
+        (away, "data key", "\"k9\", which is missing: restore it"),
         (edited, "call \"call-1\"", "policy"),
     ] {
         let mut of_run = problems.iter().filter(|problem| problem.run == Some(run));
@@ -93,7 +93,7 @@ async fn a_damaged_data_key_hides_no_other_run_from_the_check(engine: &Engine) {
     }
     assert!(matches!(export(&cx, damaged).await.map(drop), Err(Error::Corrupt { .. })));
     assert!(
-        matches!(export(&cx, away).await.map(drop), Err(Error::Unfit(why)) if why.contains("put it back"))
+        matches!(export(&cx, away).await.map(drop), Err(Error::Unfit(why)) if why.contains("restore it"))
     );
     let mut reading = engine.plain().await.reading().await.unwrap();
     let without_keys = check_store(&mut *reading, Anchors::default(), &mut |_| ()).await;
@@ -118,9 +118,9 @@ async fn a_wrong_or_missing_key_is_reported_and_is_no_damage(engine: &Engine) {
     keys::put(&engine.keys, "k2", 1);
     std::fs::write(engine.keys.path().join("current"), "k2").unwrap();
     std::fs::remove_file(engine.keys.path().join("k1")).unwrap();
-    assert_refused("\"k1\", which is not there").await;
+    assert_refused("\"k1\", which is missing").await;
     keys::put(&engine.keys, "k1", 9);
-    assert_refused("is another key").await;
+    assert_refused("is not the key that wrapped").await;
     keys::put(&engine.keys, "k1", 1);
     assert_eq!(engine.sealed().await.rewrap_keys().await.unwrap().count, 1);
     read_all(&engine.sealed().await, worker.run).await.unwrap();
