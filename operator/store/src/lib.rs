@@ -54,6 +54,8 @@ mod pages;
 pub mod postgres;
 pub mod proof;
 pub mod reading;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod reads;
 mod records;
 pub mod seal;
 pub mod size;
@@ -62,6 +64,8 @@ mod snapshot;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod survey;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod transitions;
 pub mod verify;
 
 pub use base::LastState;

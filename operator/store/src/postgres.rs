@@ -21,6 +21,7 @@ mod anchors;
 mod answers;
 mod branch;
 mod calls;
+mod columns;
 mod commit;
 mod data_keys;
 mod events;
@@ -41,6 +42,7 @@ mod schema;
 mod snapshot;
 mod store;
 mod take_up;
+mod transitions;
 mod url;
 mod worker;
 

@@ -16,11 +16,9 @@
 
 mod anchors;
 mod attach;
-mod attempt_row;
 mod boundary;
 mod branch;
 mod by_size;
-mod call_row;
 mod calls;
 mod cancel;
 mod change;
@@ -51,6 +49,7 @@ mod snapshot;
 mod store;
 #[cfg(test)]
 mod tests;
+mod transitions;
 mod writer;
 mod writes;
 

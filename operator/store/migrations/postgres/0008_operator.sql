@@ -1,32 +1,6 @@
 -- What the operator asks. Each function locks the run's row by its primary key before it reads anything else, answers
 -- the record as it stands after, and changes nothing in a run that is not live.
 
--- `Store::end_attempt`. `_then`: reserve, nothing or finish.
-CREATE FUNCTION ds_end_attempt_v1(
-    _run uuid, _attempt integer, _cause text, _class text, _exit_code integer, _message text,
-    _then text, _outcome text, _reason text, _finish_message text, _output text
-) RETURNS jsonb
-LANGUAGE plpgsql AS $$
-DECLARE
-    now_ bigint;
-    row_ runs;
-BEGIN
-    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
-    now_ := ds_now_v1();
-    IF row_.lifecycle = 'live' AND row_.attempt = _attempt THEN
-        PERFORM ds_end_noted_v1(_run, _cause, _class, _exit_code, _message, now_);
-        IF _then = 'reserve' THEN
-            PERFORM ds_reserve_v1(_run, now_);
-        ELSIF _then = 'finish' THEN
-            PERFORM ds_close_run_v1(_run, _outcome, _reason, _finish_message, _output, NULL, NULL, now_);
-            PERFORM ds_audit_v1(_run, 'finished', 'operator',
-                jsonb_build_object('attempt', _attempt, 'outcome', _outcome, 'reason', _reason), now_);
-        END IF;
-    END IF;
-    RETURN ds_run_record_v1(_run);
-END
-$$;
-
 -- Notes what the worker's image turned out to be; only the first word counts. The caller holds the lock.
 CREATE FUNCTION ds_identify_v1(
     _run uuid, _image_digest text, _agent_version text, _verdict text, _remark text, _now bigint
@@ -100,45 +74,6 @@ BEGIN
         IF _verdict IS NOT NULL THEN
             PERFORM ds_identify_v1(_run, _image_digest, _agent_version, _verdict, _remark, now_);
         END IF;
-    END IF;
-    record := ds_run_record_v1(_run);
-END
-$$;
-
--- `Store::record_scheduled`.
-CREATE FUNCTION ds_record_scheduled_v1(
-    _run uuid, _attempt integer, _node text,
-    OUT done boolean, OUT record jsonb
-)
-LANGUAGE plpgsql AS $$
-DECLARE
-    now_ bigint;
-    row_ runs;
-BEGIN
-    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
-    now_ := ds_now_v1();
-    done := row_.attempt = _attempt;
-    IF done AND row_.lifecycle = 'live' AND row_.attempt_state <> 'ended' AND row_.scheduled_at IS NULL THEN
-        UPDATE runs SET scheduled_at = now_ WHERE id = _run;
-        UPDATE attempts SET scheduled_at = now_, node = _node WHERE run = _run AND number = _attempt;
-    END IF;
-    record := ds_run_record_v1(_run);
-END
-$$;
-
--- `Store::record_identity`.
-CREATE FUNCTION ds_record_identity_v1(
-    _run uuid, _attempt integer, _image_digest text, _agent_version text, _verdict text, _remark text,
-    OUT done boolean, OUT record jsonb
-)
-LANGUAGE plpgsql AS $$
-DECLARE
-    row_ runs;
-BEGIN
-    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
-    done := row_.attempt = _attempt;
-    IF done AND row_.lifecycle = 'live' AND row_.attempt_state <> 'ended' THEN
-        PERFORM ds_identify_v1(_run, _image_digest, _agent_version, _verdict, _remark, ds_now_v1());
     END IF;
     record := ds_run_record_v1(_run);
 END

@@ -5,20 +5,13 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 
 use super::Postgres;
-use super::commit::Words;
 use super::row::{record, text, word};
 use crate::fault::Work;
-use crate::{AskedBy, Deadlines, Ending, Identity, PodRecord, Recorded, RunId, RunRecord, Then};
-
-const END_ATTEMPT: &str = "SELECT ds_end_attempt_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AS record";
+use crate::{AskedBy, Deadlines, Identity, PodRecord, Recorded, RunId, RunRecord};
 
 const PUT_REVISION: &str = "SELECT * FROM ds_put_revision_v1($1, $2, $3, $4)";
 
 const RECORD_POD: &str = "SELECT * FROM ds_record_pod_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-
-const RECORD_SCHEDULED: &str = "SELECT * FROM ds_record_scheduled_v1($1, $2, $3)";
-
-const RECORD_IDENTITY: &str = "SELECT * FROM ds_record_identity_v1($1, $2, $3, $4, $5, $6)";
 
 const REQUEST_CANCEL: &str = "SELECT ds_request_cancel_v1($1, $2, $3) AS record";
 
@@ -27,29 +20,6 @@ const RESET_BUDGET: &str = "SELECT ds_reset_budget_v1($1, $2, $3, $4, $5) AS rec
 const SET_DEADLINES: &str = "SELECT ds_set_deadlines_v1($1, $2, $3, $4) AS record";
 
 impl Postgres {
-    pub(super) async fn do_end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Work<RunRecord> {
-        let Ending { attempt, cause, class, exit_code, message } = ending;
-        let (then, finish) = match then {
-            Then::Reserve => ("reserve", None),
-            Then::Nothing => ("nothing", None),
-            Then::Finish(finish) => ("finish", Some(finish)),
-        };
-        let finish = Words::of(finish)?;
-        let query = sqlx::query(END_ATTEMPT)
-            .bind(run)
-            .bind(attempt)
-            .bind(text(cause))
-            .bind(word(class)?)
-            .bind(exit_code)
-            .bind(text(message))
-            .bind(then)
-            .bind(finish.outcome)
-            .bind(finish.reason)
-            .bind(finish.message)
-            .bind(finish.output);
-        self.record(run, query).await
-    }
-
     pub(super) async fn do_put_revision(
         &self,
         run: RunId,
@@ -65,22 +35,6 @@ impl Postgres {
         let PodRecord { uid, name, revision, identity } = pod;
         let query = sqlx::query(RECORD_POD).bind(run).bind(attempt).bind(uid).bind(name).bind(revision);
         let row = self.pool.of(run).one(identified(query, identity.as_ref())?).await?;
-        recorded(&row, run)
-    }
-
-    pub(super) async fn do_record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Work<Recorded> {
-        let query = sqlx::query(RECORD_SCHEDULED).bind(run).bind(attempt).bind(node);
-        recorded(&self.pool.of(run).one(query).await?, run)
-    }
-
-    pub(super) async fn do_record_identity(
-        &self,
-        run: RunId,
-        attempt: i32,
-        identity: &Identity,
-    ) -> Work<Recorded> {
-        let query = sqlx::query(RECORD_IDENTITY).bind(run).bind(attempt);
-        let row = self.pool.of(run).one(identified(query, Some(identity))?).await?;
         recorded(&row, run)
     }
 

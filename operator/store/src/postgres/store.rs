@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::Postgres;
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
+use crate::transitions::{EndAttempt, RecordIdentity, RecordScheduled};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -43,7 +44,7 @@ impl Store for Postgres {
     }
 
     async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord> {
-        self.do_end_attempt(run, ending, then).await.map_err(|fault| fault.while_("ending an attempt"))
+        self.transition(run, EndAttempt { ending: ending.clone(), then: then.clone() }).await
     }
 
     async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded> {
@@ -51,15 +52,11 @@ impl Store for Postgres {
     }
 
     async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded> {
-        self.do_record_scheduled(run, attempt, node)
-            .await
-            .map_err(|fault| fault.while_("recording a pod's node"))
+        self.transition(run, RecordScheduled { attempt, node: node.to_owned() }).await
     }
 
     async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded> {
-        self.do_record_identity(run, attempt, identity)
-            .await
-            .map_err(|fault| fault.while_("recording an image's identity"))
+        self.transition(run, RecordIdentity { attempt, identity: identity.clone() }).await
     }
 
     async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord> {

@@ -2,7 +2,6 @@
 
 use sqlx::SqliteConnection;
 
-use super::attempt_row::AttemptRow;
 use super::cancel::tell;
 use super::change::append;
 use super::columns::{Hash, Word};
@@ -11,6 +10,7 @@ use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
+use crate::reads::AttemptRow;
 use crate::{Attached, AttemptState, BEAT_GAP_MS, Beat, Digest, Lifecycle, RunId};
 
 /// A worker's process takes its attempt.

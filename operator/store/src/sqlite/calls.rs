@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::call_row::{CallRow, payload, unpacked};
 use super::change::append;
 use super::columns::Word;
 use super::judge::{self, Claiming};
@@ -15,6 +14,7 @@ use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::keys::no_keys;
 use crate::model::key_refused;
+use crate::reads::{CallRow, payload, unpacked};
 use crate::seal::{Sealing, Spot};
 use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, SettledBy, size};
 

@@ -4,12 +4,12 @@ use dalsegno_protocol::Policy;
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::attempt_row::AttemptRow;
 use super::columns::{Hash, Word};
 use super::judge;
 use super::row::RunRow;
 use crate::audit::{Link, actor, kind};
 use crate::fault::Work;
+use crate::reads::AttemptRow;
 use crate::{AttemptState, Class, Counters, Digest, Ending, Lifecycle, NewFinish};
 
 /// Appends to the run's audit chain; the caller saves the row.
@@ -155,6 +155,7 @@ pub(super) fn reserved(run: Uuid, number: i32, epoch: i64, turn_at_start: i32, n
         pod_name: None,
         node: None,
         revision: None,
+        candidates: Vec::new(),
         image_digest: None,
         agent_version: None,
         verdict: None,

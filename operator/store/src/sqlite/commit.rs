@@ -8,7 +8,6 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::boundary::{self, Next, Prepared, may_be_too_large};
-use super::call_row::payload;
 use super::calls::next_ordinal;
 use super::cancel::tell;
 use super::change::{append, append_finish, close};
@@ -19,6 +18,7 @@ use super::records;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
+use crate::reads::payload;
 use crate::seal::{BodyDigest, Sealing, Spot};
 use crate::{Committed, Digest, FinishCall, NewFinish, RunId, Standing, size};
 

@@ -55,7 +55,7 @@ async fn prior_runs(conn: &mut SqliteConnection, new: &NewRun) -> Work<Vec<RunRo
     .bind(&new.name)
     .fetch_all(conn)
     .await?;
-    Ok(rows.iter().map(RunRow::read).collect::<sqlx::Result<_>>()?)
+    rows.iter().map(RunRow::read).collect()
 }
 
 async fn begin(conn: &mut SqliteConnection, now: i64, new: NewRun) -> Work<RunRow> {

@@ -3,9 +3,9 @@
 use dalsegno_protocol::{Boundary, CallState, Policy};
 use uuid::Uuid;
 
-use super::call_row::CallRow;
 use super::columns::Hash;
 use super::row::RunRow;
+use crate::reads::CallRow;
 use crate::seal::BodyDigest;
 use crate::{AttemptState, Class, Counters, Digest, Lifecycle, Verdict};
 

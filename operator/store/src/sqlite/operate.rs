@@ -2,42 +2,14 @@
 
 use sqlx::SqliteConnection;
 
-use super::attempt_row::AttemptRow;
-use super::change::{append, append_finish, close, counters, end_noted, reserve_next, set_counters};
+use super::change::{append, counters, set_counters};
 use super::columns::Word;
 use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
-use crate::{
-    AskedBy, AttemptState, Deadlines, Ending, Identity, Lifecycle, PodRecord, Recorded, RunId, RunRecord,
-    Then,
-};
-
-/// Ends an attempt, if it is the current one, and does what follows.
-pub(super) async fn end_attempt(
-    conn: &mut SqliteConnection,
-    now: i64,
-    run: RunId,
-    ending: Ending,
-    then: Then,
-) -> Work<RunRecord> {
-    let mut row = RunRow::expect(conn, run).await?;
-    if row.lifecycle.0 != Lifecycle::Live || row.attempt != ending.attempt {
-        return record(conn, now, row).await;
-    }
-    end_noted(conn, &mut row, now, &ending).await?;
-    match then {
-        Then::Reserve => reserve_next(conn, &mut row, now).await?,
-        Then::Nothing => {}
-        Then::Finish(finish) => {
-            close(&mut row, now, &finish, None);
-            append_finish(conn, &mut row, now, actor::OPERATOR, &finish).await?;
-        }
-    }
-    row.save(conn).await?;
-    record(conn, now, row).await
-}
+use crate::reads::AttemptRow;
+use crate::{AskedBy, AttemptState, Deadlines, Identity, Lifecycle, PodRecord, Recorded, RunId, RunRecord};
 
 /// `reserved → created`.
 pub(super) async fn record_pod(
@@ -74,50 +46,6 @@ pub(super) async fn record_pod(
     }
     attempt.save(conn).await?;
     row.save(conn).await?;
-    done(conn, now, row).await
-}
-
-/// The pod has a node.
-pub(super) async fn record_scheduled(
-    conn: &mut SqliteConnection,
-    now: i64,
-    run: RunId,
-    number: i32,
-    node: String,
-) -> Work<Recorded> {
-    let mut row = RunRow::expect(conn, run).await?;
-    if row.attempt != number {
-        return refused(conn, now, row).await;
-    }
-    if row.attempt_state.0 != AttemptState::Ended && row.scheduled_at.is_none() {
-        row.scheduled_at = Some(now);
-        let mut attempt = AttemptRow::current(conn, &row).await?;
-        attempt.scheduled_at = Some(now);
-        attempt.node = Some(node);
-        attempt.save(conn).await?;
-        row.save(conn).await?;
-    }
-    done(conn, now, row).await
-}
-
-/// What the worker's image turned out to be.
-pub(super) async fn record_identity(
-    conn: &mut SqliteConnection,
-    now: i64,
-    run: RunId,
-    number: i32,
-    identity: Identity,
-) -> Work<Recorded> {
-    let mut row = RunRow::expect(conn, run).await?;
-    if row.attempt != number {
-        return refused(conn, now, row).await;
-    }
-    if row.attempt_state.0 != AttemptState::Ended {
-        let mut attempt = AttemptRow::current(conn, &row).await?;
-        identify(conn, now, &mut row, &mut attempt, &identity).await?;
-        attempt.save(conn).await?;
-        row.save(conn).await?;
-    }
     done(conn, now, row).await
 }
 

@@ -6,7 +6,6 @@ use sqlx::{Row as _, Sqlite as Db, SqliteConnection, Transaction};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::call_row::CallRow;
 use super::columns::{Hash, Which};
 use super::row::RunRow;
 use super::snapshot::Rows;
@@ -20,6 +19,7 @@ use crate::reading::{
     AuditKey, BoundaryKey, CallKey, HeadMark, PAGE_BYTES, PAGE_ROWS, RecordKey, RunHead, StoredBatch,
     StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
 };
+use crate::reads::CallRow;
 use crate::records::is_digest_of;
 use crate::seal::Sealing;
 use crate::{AuditRow, Error, Place, Reading, Result, RunId, pages, snapshot};

@@ -3,7 +3,6 @@
 use dalsegno_protocol::Boundary;
 use sqlx::{Row as _, SqliteConnection};
 
-use super::attempt_row::AttemptRow;
 use super::change::{append, end_noted, fence, neutral, reserve_next};
 use super::columns::{Hash, Which};
 use super::read::record;
@@ -11,6 +10,7 @@ use super::records;
 use super::row::{HeadPoint, RunRow};
 use crate::audit::kind;
 use crate::fault::Work;
+use crate::reads::AttemptRow;
 use crate::{AttemptState, Lifecycle, Place, Rewind, Rewound, RunId, header};
 
 /// Of boundaries whose place is known, those after it, and those that stand in its place under another epoch.

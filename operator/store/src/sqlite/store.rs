@@ -11,6 +11,7 @@ use super::{
 };
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
+use crate::transitions::{EndAttempt, RecordIdentity, RecordScheduled};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -48,11 +49,7 @@ impl Store for Sqlite {
     }
 
     async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord> {
-        let (ending, then) = (ending.clone(), then.clone());
-        self.write("ending an attempt", move |conn, now| {
-            Box::pin(operate::end_attempt(conn, now, run, ending, then))
-        })
-        .await
+        self.transition(run, EndAttempt { ending: ending.clone(), then: then.clone() }).await
     }
 
     async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded> {
@@ -64,19 +61,11 @@ impl Store for Sqlite {
     }
 
     async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded> {
-        let node = node.to_owned();
-        self.write("recording a pod's node", move |conn, now| {
-            Box::pin(operate::record_scheduled(conn, now, run, attempt, node))
-        })
-        .await
+        self.transition(run, RecordScheduled { attempt, node: node.to_owned() }).await
     }
 
     async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded> {
-        let identity = identity.clone();
-        self.write("recording an image's identity", move |conn, now| {
-            Box::pin(operate::record_identity(conn, now, run, attempt, identity))
-        })
-        .await
+        self.transition(run, RecordIdentity { attempt, identity: identity.clone() }).await
     }
 
     async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord> {

@@ -1,8 +1,8 @@
 //! What a worker writes: digested and sealed before the writer gets it, so that this only compares and writes.
 
-use super::call_row::payload;
 use super::{Sqlite, boundary, calls, commit, in_time, records};
 use crate::packed::Packed;
+use crate::reads::payload;
 use crate::seal::{Sealing, Spot};
 use crate::{
     Claim, Claimed, Commit, Committed, Complete, Completed, Error, FinishCall, RecordBatch, Result, RunId,

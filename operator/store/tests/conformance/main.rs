@@ -20,6 +20,7 @@ mod interleavings;
 mod keep_last;
 mod open_calls;
 mod outcomes;
+mod over;
 mod patches;
 mod prior_runs;
 mod property;

@@ -6,7 +6,7 @@ use dalsegno_protocol::Policy;
 use dalsegno_store::{Beat, Claimed, Class, Committed, Error};
 use futures::FutureExt as _;
 use futures::future::{join, join_all};
-use sqlx::{Connection as _, Executor as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::time::timeout;
 
 use crate::wire::{Fate, Wire};
@@ -338,12 +338,19 @@ async fn a_template_that_is_found_just_before_it_would_be_dropped_stays() {
     assert!(world.get_revision("template").await.unwrap().is_some());
 }
 
-/// Ends the worker's attempt in an open transaction, which holds the run's row.
+/// Ends the worker's attempt and reserves the next in an open transaction, which holds the run's row.
 async fn end(conn: &mut PgConnection, worker: &Worker) {
-    let end = sqlx::query(
-        "SELECT ds_end_attempt_v1($1, $2, 'Evicted', 'Disruption', NULL, '', 'reserve', NULL, NULL, NULL, NULL)",
+    let Worker { run, attempt, .. } = worker;
+    let end = format!(
+        "UPDATE runs SET epoch = epoch + 1, capability = NULL, attempt = attempt + 1, attempt_state = 'reserved', \
+             pod_uid = NULL, verdict = NULL, attached_at = NULL, lease_renewed_at = NULL WHERE id = '{run}'; \
+         UPDATE attempts SET state = 'ended', ended_at = ds_now_v1(), turn_at_end = 0, cause = 'Evicted', \
+             class = 'Disruption', charged = false, progress = false, message = '' \
+         WHERE run = '{run}' AND number = {attempt}; \
+         INSERT INTO attempts (run, number, state, epoch, turn_at_start, reserved_at) \
+         VALUES ('{run}', {attempt} + 1, 'reserved', 2, 0, ds_now_v1())"
     );
-    conn.execute(end.bind(worker.run).bind(worker.attempt)).await.unwrap();
+    conn.execute(AssertSqlSafe(end)).await.unwrap();
 }
 
 /// Returns once somebody waits for a lock in this database.

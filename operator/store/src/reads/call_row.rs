@@ -1,14 +1,14 @@
-//! A call's row, and how JSON payloads stand in columns.
+//! A call's row.
 
 use dalsegno_protocol::{CallState, Policy, RawValue};
-use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::columns::{Word, table};
+use super::EnumText;
+use super::table::table;
 use crate::fault::{Fault, Work};
 use crate::model::hold_together;
 use crate::seal::{Sealing, Spot, is_sealed};
-use crate::{Result, RunId, codec, size};
+use crate::{Result, codec, size};
 
 table! {
     /// A tool call.
@@ -18,12 +18,12 @@ table! {
         id: String,
         ordinal: i64,
         turn: i32,
-        policy: Word<Policy>,
+        policy: EnumText<Policy>,
         key: String,
         created_at: i64,
     }
     moving {
-        state: Word<CallState>,
+        state: EnumText<CallState>,
         arguments: Option<Vec<u8>>,
         arguments_bytes: i64,
         attempt: Option<i32>,
@@ -37,19 +37,9 @@ table! {
         ended_at: Option<i64>,
         touched_turn: Option<i32>,
     }
-    where "run = ? AND id = ?" { run, id }
 }
 
 impl CallRow {
-    pub async fn load(conn: &mut SqliteConnection, run: RunId, id: &str) -> Work<Option<Self>> {
-        let row = sqlx::query("SELECT * FROM calls WHERE run = ? AND id = ?")
-            .bind(run)
-            .bind(id)
-            .fetch_optional(conn)
-            .await?;
-        Ok(row.as_ref().map(Self::read).transpose()?)
-    }
-
     /// Where it stands, as everybody sees it.
     pub fn stands(&self) -> CallState {
         if self.key_refused { CallState::KeyRefused } else { self.state.0 }
@@ -93,7 +83,7 @@ impl CallRow {
 }
 
 /// A kept JSON payload as it came; none where it was shredded.
-pub(super) fn unpacked(
+pub(crate) fn unpacked(
     payload: Option<&[u8]>,
     spot: Spot<'_>,
     sealing: &Sealing,
@@ -109,6 +99,6 @@ pub(super) fn unpacked(
 }
 
 /// A JSON payload as it is kept.
-pub(super) fn payload(json: Option<&RawValue>, spot: Spot<'_>, sealing: &Sealing) -> Result<Option<Vec<u8>>> {
+pub(crate) fn payload(json: Option<&RawValue>, spot: Spot<'_>, sealing: &Sealing) -> Result<Option<Vec<u8>>> {
     json.map(|json| sealing.seal(spot, codec::encode(json.get().as_bytes()))).transpose()
 }
