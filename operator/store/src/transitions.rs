@@ -14,24 +14,34 @@
 //!
 //! - Whoever writes to a run holds the lock of its row: while a rule decides, no row of the run changes.
 
+mod acknowledge_cancel;
 mod change;
 mod end;
 mod end_attempt;
 mod record_identity;
+mod record_pod;
 mod record_scheduled;
+mod request_cancel;
+mod reset_budget;
+mod settings;
 
 use std::collections::BTreeMap;
 
 use dalsegno_protocol::Policy;
 
+pub(crate) use acknowledge_cancel::AcknowledgeCancel;
 pub(crate) use change::{AuditEntry, Change, Decision, WriteSet};
 pub(crate) use end_attempt::EndAttempt;
 pub(crate) use record_identity::RecordIdentity;
+pub(crate) use record_pod::RecordPod;
 pub(crate) use record_scheduled::RecordScheduled;
+pub(crate) use request_cancel::RequestCancel;
+pub(crate) use reset_budget::ResetBudget;
+pub(crate) use settings::{SetDeadlines, SetRetention};
 
-use crate::RunId;
 use crate::fault::{Fault, Work};
-use crate::reads::RunRows;
+use crate::reads::{Hash, RunRow, RunRows};
+use crate::{AskedBy, Digest, RunId};
 
 /// One rule, with the facts that its caller brings.
 pub(crate) trait Transition: Send + Sync + 'static {
@@ -62,4 +72,34 @@ pub(crate) struct Rows {
 /// A text as both databases keep it: PostgreSQL's have no NUL, which a log's last lines may well have.
 fn text(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
+}
+
+/// Whether this capability is the current epoch's. Where nobody is attached, nobody's is.
+pub(crate) fn holds(run: &RunRow, capability: &Digest) -> bool {
+    run.capability == Some(Hash(*capability))
+}
+
+/// The detail of a row of the audit, with what is known of who asked for it and why.
+fn asked(by: &AskedBy, mut detail: serde_json::Value) -> serde_json::Value {
+    let AskedBy { manager, reason } = by;
+    for (name, known) in [("manager", manager), ("reason", reason)] {
+        if let Some(known) = known {
+            detail[name] = text(known).into();
+        }
+    }
+    detail
+}
+
+/// Why an attempt ended that the operator did not end for its own sake.
+mod cause {
+    /// Another object of the same name took the run over.
+    pub const ADOPTED: &str = "Adopted";
+    /// A later run of the same name was told to ignore it.
+    pub const ABANDONED: &str = "Abandoned";
+    /// Its worker acknowledged a cancel.
+    pub const CANCELLED: &str = "Cancelled";
+    /// Its AgentRun was deleted on purpose.
+    pub const DELETED: &str = "Deleted";
+    /// The run went back to an earlier boundary.
+    pub const REWOUND: &str = "Rewound";
 }

@@ -1,28 +1,6 @@
 -- What the operator asks. Each function locks the run's row by its primary key before it reads anything else, answers
 -- the record as it stands after, and changes nothing in a run that is not live.
 
--- Notes what the worker's image turned out to be; only the first word counts. The caller holds the lock.
-CREATE FUNCTION ds_identify_v1(
-    _run uuid, _image_digest text, _agent_version text, _verdict text, _remark text, _now bigint
-) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-    attempt_ integer;
-BEGIN
-    UPDATE runs SET verdict = _verdict, remark = _remark WHERE id = _run AND verdict IS NULL
-    RETURNING attempt INTO attempt_;
-    IF NOT FOUND THEN
-        RETURN;
-    END IF;
-    UPDATE attempts
-    SET image_digest = _image_digest, agent_version = _agent_version, verdict = _verdict, remark = _remark
-    WHERE run = _run AND number = attempt_;
-    PERFORM ds_audit_v1(_run, 'identity', 'operator', jsonb_build_object(
-        'attempt', attempt_, 'imageDigest', _image_digest, 'agentVersion', _agent_version, 'verdict', _verdict
-    ), _now);
-END
-$$;
-
 -- `Store::put_revision`. Whoever drops templates waits for the end of this transaction, and this one for theirs: what is
 -- found here is named before anybody looks for what nobody names.
 CREATE FUNCTION ds_put_revision_v1(
@@ -41,39 +19,6 @@ BEGIN
         ON CONFLICT (hash) DO NOTHING;
         UPDATE attempts SET candidates = (ARRAY[_hash] || array_remove(candidates, _hash))[1:8]
         WHERE run = _run AND number = _attempt AND candidates[1] IS DISTINCT FROM _hash;
-    END IF;
-    record := ds_run_record_v1(_run);
-END
-$$;
-
--- `Store::record_pod`. `_verdict` null: the identity is not known yet.
-CREATE FUNCTION ds_record_pod_v1(
-    _run uuid, _attempt integer, _uid text, _pod_name text, _revision text,
-    _image_digest text, _agent_version text, _verdict text, _remark text,
-    OUT done boolean, OUT record jsonb
-)
-LANGUAGE plpgsql AS $$
-DECLARE
-    now_ bigint;
-    row_ runs;
-BEGIN
-    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
-    now_ := ds_now_v1();
-    done := row_.attempt = _attempt
-        AND (row_.pod_uid IS NOT DISTINCT FROM _uid OR row_.attempt_state = 'reserved');
-    IF done AND row_.lifecycle = 'live' AND row_.attempt_state <> 'ended' THEN
-        IF row_.attempt_state = 'reserved' THEN
-            UPDATE runs SET attempt_state = 'created', pod_uid = _uid WHERE id = _run;
-            UPDATE attempts
-            SET state = 'created', pod_uid = _uid, pod_name = _pod_name, revision = _revision, created_at = now_
-            WHERE run = _run AND number = _attempt;
-            PERFORM ds_audit_v1(_run, 'pod', 'operator', jsonb_build_object(
-                'attempt', _attempt, 'pod', _pod_name, 'podUID', _uid, 'revision', _revision
-            ), now_);
-        END IF;
-        IF _verdict IS NOT NULL THEN
-            PERFORM ds_identify_v1(_run, _image_digest, _agent_version, _verdict, _remark, now_);
-        END IF;
     END IF;
     record := ds_run_record_v1(_run);
 END

@@ -11,8 +11,6 @@ use crate::{AskedBy, Deadlines, Identity, PodRecord, Recorded, RunId, RunRecord}
 
 const PUT_REVISION: &str = "SELECT * FROM ds_put_revision_v1($1, $2, $3, $4)";
 
-const RECORD_POD: &str = "SELECT * FROM ds_record_pod_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-
 const REQUEST_CANCEL: &str = "SELECT ds_request_cancel_v1($1, $2, $3) AS record";
 
 const RESET_BUDGET: &str = "SELECT ds_reset_budget_v1($1, $2, $3, $4, $5) AS record";
@@ -29,13 +27,6 @@ impl Postgres {
     ) -> Work<Recorded> {
         let query = sqlx::query(PUT_REVISION).bind(run).bind(attempt).bind(hash).bind(document);
         recorded(&self.pool.of(run).one(query).await?, run)
-    }
-
-    pub(super) async fn do_record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Work<Recorded> {
-        let PodRecord { uid, name, revision, identity } = pod;
-        let query = sqlx::query(RECORD_POD).bind(run).bind(attempt).bind(uid).bind(name).bind(revision);
-        let row = self.pool.of(run).one(identified(query, identity.as_ref())?).await?;
-        recorded(&row, run)
     }
 
     pub(super) async fn do_request_cancel(&self, run: RunId, asked: &AskedBy) -> Work<RunRecord> {
@@ -71,18 +62,6 @@ pub(super) fn asking<'q>(
 ) -> Query<'q, sqlx::Postgres, PgArguments> {
     let AskedBy { manager, reason } = asked;
     query.bind(manager.as_deref().map(text)).bind(reason.as_deref().map(text))
-}
-
-/// The last four parameters of what records an identity.
-fn identified<'q>(
-    query: Query<'q, sqlx::Postgres, PgArguments>,
-    identity: Option<&Identity>,
-) -> Work<Query<'q, sqlx::Postgres, PgArguments>> {
-    Ok(query
-        .bind(identity.map(|identity| text(&identity.image_digest)))
-        .bind(identity.map(|identity| text(&identity.agent_version)))
-        .bind(identity.map(|identity| word(&identity.verdict)).transpose()?)
-        .bind(identity.map(|identity| text(&identity.remark))))
 }
 
 fn recorded(row: &PgRow, run: RunId) -> Work<Recorded> {

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::Postgres;
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{EndAttempt, RecordIdentity, RecordScheduled};
+use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -48,7 +48,7 @@ impl Store for Postgres {
     }
 
     async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded> {
-        self.do_record_pod(run, attempt, pod).await.map_err(|fault| fault.while_("recording a pod"))
+        self.transition(run, RecordPod { attempt, pod: pod.clone() }).await
     }
 
     async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded> {

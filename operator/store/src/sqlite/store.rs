@@ -11,7 +11,7 @@ use super::{
 };
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{EndAttempt, RecordIdentity, RecordScheduled};
+use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -53,11 +53,7 @@ impl Store for Sqlite {
     }
 
     async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded> {
-        let pod = pod.clone();
-        self.write("recording a pod", move |conn, now| {
-            Box::pin(operate::record_pod(conn, now, run, attempt, pod))
-        })
-        .await
+        self.transition(run, RecordPod { attempt, pod: pod.clone() }).await
     }
 
     async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded> {

@@ -146,6 +146,12 @@ impl Change {
         self.rows.record().map(Box::new)
     }
 
+    /// What was changed, with the record as it is after.
+    pub fn with_record(self) -> Work<Decision<RunRecord>> {
+        let record = self.rows.record()?;
+        Ok(self.decide(record))
+    }
+
     /// The fact stands in the rows, now or before.
     pub fn recorded(self) -> Work<Decision<Recorded>> {
         let answer = Recorded::Done(self.record()?);

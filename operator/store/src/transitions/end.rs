@@ -61,6 +61,15 @@ pub(super) fn end_with_audit(change: &mut Change, ending: &Ending) -> Work<()> {
     Ok(())
 }
 
+/// Ends the current attempt for a reason that has nothing to do with it, and fences the run in any case.
+pub(super) fn fence_and_end(change: &mut Change, cause: &str) -> Work<()> {
+    let ending = neutral(change.row().attempt, cause);
+    if end(change, &ending)?.is_none() {
+        fence(change);
+    }
+    Ok(())
+}
+
 /// Takes the right to write from whoever has it.
 pub(super) fn fence(change: &mut Change) {
     let run = change.run();

@@ -28,7 +28,6 @@ impl Transition for EndAttempt {
                 Then::Finish(finish) => close_with_audit(&mut change, finish, None, actor::OPERATOR),
             }
         }
-        let record = *change.record()?;
-        Ok(change.decide(record))
+        change.with_record()
     }
 }
