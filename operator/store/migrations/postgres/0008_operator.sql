@@ -24,24 +24,6 @@ BEGIN
 END
 $$;
 
--- `Store::request_cancel`.
-CREATE FUNCTION ds_request_cancel_v1(_run uuid, _manager text, _reason text) RETURNS jsonb
-LANGUAGE plpgsql AS $$
-DECLARE
-    now_ bigint;
-    row_ runs;
-BEGIN
-    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
-    now_ := ds_now_v1();
-    IF row_.lifecycle = 'live' AND row_.cancel_requested_at IS NULL THEN
-        UPDATE runs SET cancel_requested_at = now_ WHERE id = _run;
-        PERFORM ds_audit_v1(_run, 'cancel-requested', 'operator',
-            jsonb_build_object('attempt', row_.attempt) || ds_asked_v1(_manager, _reason), now_);
-    END IF;
-    RETURN ds_run_record_v1(_run);
-END
-$$;
-
 -- `Store::reset_budget`, by compare and set.
 CREATE FUNCTION ds_reset_budget_v1(_run uuid, _observed bigint, _to bigint, _manager text, _reason text) RETURNS jsonb
 LANGUAGE plpgsql AS $$

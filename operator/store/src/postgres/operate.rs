@@ -11,8 +11,6 @@ use crate::{AskedBy, Deadlines, Identity, PodRecord, Recorded, RunId, RunRecord}
 
 const PUT_REVISION: &str = "SELECT * FROM ds_put_revision_v1($1, $2, $3, $4)";
 
-const REQUEST_CANCEL: &str = "SELECT ds_request_cancel_v1($1, $2, $3) AS record";
-
 const RESET_BUDGET: &str = "SELECT ds_reset_budget_v1($1, $2, $3, $4, $5) AS record";
 
 const SET_DEADLINES: &str = "SELECT ds_set_deadlines_v1($1, $2, $3, $4) AS record";
@@ -27,10 +25,6 @@ impl Postgres {
     ) -> Work<Recorded> {
         let query = sqlx::query(PUT_REVISION).bind(run).bind(attempt).bind(hash).bind(document);
         recorded(&self.pool.of(run).one(query).await?, run)
-    }
-
-    pub(super) async fn do_request_cancel(&self, run: RunId, asked: &AskedBy) -> Work<RunRecord> {
-        self.record(run, asking(sqlx::query(REQUEST_CANCEL).bind(run), asked)).await
     }
 
     pub(super) async fn do_reset_budget(

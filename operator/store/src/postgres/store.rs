@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::Postgres;
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled};
+use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -60,7 +60,7 @@ impl Store for Postgres {
     }
 
     async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord> {
-        self.do_request_cancel(run, asked).await.map_err(|fault| fault.while_("requesting a cancel"))
+        self.transition(run, RequestCancel { asked: asked.clone() }).await
     }
 
     async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord> {

@@ -11,23 +11,6 @@ use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::{Acknowledged, AskedBy, Digest, Lifecycle, NewFinish, RunId, RunOutcome, RunRecord};
 
-/// A person wants the run cancelled. Only the first call counts.
-pub(super) async fn request(
-    conn: &mut SqliteConnection,
-    now: i64,
-    run: RunId,
-    asked: AskedBy,
-) -> Work<RunRecord> {
-    let mut row = RunRow::expect(conn, run).await?;
-    if row.lifecycle.0 == Lifecycle::Live && row.cancel_requested_at.is_none() {
-        row.cancel_requested_at = Some(now);
-        let detail = asked.in_detail(serde_json::json!({ "attempt": row.attempt }));
-        append(conn, &mut row, now, kind::CANCEL_REQUESTED, actor::OPERATOR, detail).await?;
-        row.save(conn).await?;
-    }
-    record(conn, now, row).await
-}
-
 /// The worker's next answer tells it of a cancel, if there is one. Whether this is the first such answer, so that the
 /// row must be saved.
 pub(super) fn tell(row: &mut RunRow, now: i64) -> bool {

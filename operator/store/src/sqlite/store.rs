@@ -11,7 +11,7 @@ use super::{
 };
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled};
+use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -65,9 +65,7 @@ impl Store for Sqlite {
     }
 
     async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord> {
-        let asked = asked.clone();
-        self.write("requesting a cancel", move |conn, now| Box::pin(cancel::request(conn, now, run, asked)))
-            .await
+        self.transition(run, RequestCancel { asked: asked.clone() }).await
     }
 
     async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord> {
