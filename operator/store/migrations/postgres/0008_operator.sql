@@ -24,30 +24,6 @@ BEGIN
 END
 $$;
 
--- `Store::reset_budget`, by compare and set.
-CREATE FUNCTION ds_reset_budget_v1(_run uuid, _observed bigint, _to bigint, _manager text, _reason text) RETURNS jsonb
-LANGUAGE plpgsql AS $$
-DECLARE
-    row_ runs;
-BEGIN
-    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
-    IF row_.lifecycle = 'live' AND row_.observed_reset_generation = _observed AND _to > _observed THEN
-        UPDATE runs
-        -- What is forgiven has happened: how the current attempt will end counts again.
-        SET observed_reset_generation = _to,
-            reset_attempt = CASE WHEN attempt_state = 'ended' THEN attempt ELSE attempt - 1 END,
-            attempts_without_progress = 0, disruptions_without_progress = 0,
-            recovery_attempts_base = recovery_attempts, disruptions_base = disruptions
-        WHERE id = _run;
-        PERFORM ds_audit_v1(_run, 'reset', 'operator',
-            jsonb_build_object('from', _observed, 'to', _to, 'attempt', row_.attempt)
-                || ds_asked_v1(_manager, _reason),
-            ds_now_v1());
-    END IF;
-    RETURN ds_run_record_v1(_run);
-END
-$$;
-
 -- `Store::set_deadlines`.
 CREATE FUNCTION ds_set_deadlines_v1(_run uuid, _heartbeat_ms bigint, _start_ms bigint, _progress_ms bigint)
 RETURNS jsonb

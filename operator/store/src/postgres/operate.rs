@@ -11,8 +11,6 @@ use crate::{AskedBy, Deadlines, Identity, PodRecord, Recorded, RunId, RunRecord}
 
 const PUT_REVISION: &str = "SELECT * FROM ds_put_revision_v1($1, $2, $3, $4)";
 
-const RESET_BUDGET: &str = "SELECT ds_reset_budget_v1($1, $2, $3, $4, $5) AS record";
-
 const SET_DEADLINES: &str = "SELECT ds_set_deadlines_v1($1, $2, $3, $4) AS record";
 
 impl Postgres {
@@ -25,17 +23,6 @@ impl Postgres {
     ) -> Work<Recorded> {
         let query = sqlx::query(PUT_REVISION).bind(run).bind(attempt).bind(hash).bind(document);
         recorded(&self.pool.of(run).one(query).await?, run)
-    }
-
-    pub(super) async fn do_reset_budget(
-        &self,
-        run: RunId,
-        observed: i64,
-        to: i64,
-        asked: &AskedBy,
-    ) -> Work<RunRecord> {
-        let query = sqlx::query(RESET_BUDGET).bind(run).bind(observed).bind(to);
-        self.record(run, asking(query, asked)).await
     }
 
     pub(super) async fn do_set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Work<RunRecord> {

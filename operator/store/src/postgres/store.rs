@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::Postgres;
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel};
+use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -64,9 +64,7 @@ impl Store for Postgres {
     }
 
     async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord> {
-        self.do_reset_budget(run, observed, to, asked)
-            .await
-            .map_err(|fault| fault.while_("granting a fresh budget"))
+        self.transition(run, ResetBudget { observed, to, asked: asked.clone() }).await
     }
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel};
+use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -69,11 +69,7 @@ impl Store for Sqlite {
     }
 
     async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord> {
-        let asked = asked.clone();
-        self.write("granting a fresh budget", move |conn, now| {
-            Box::pin(operate::reset_budget(conn, now, run, (observed, to), asked))
-        })
-        .await
+        self.transition(run, ResetBudget { observed, to, asked: asked.clone() }).await
     }
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
