@@ -23,16 +23,3 @@ BEGIN
     record := ds_run_record_v1(_run);
 END
 $$;
-
--- `Store::set_deadlines`.
-CREATE FUNCTION ds_set_deadlines_v1(_run uuid, _heartbeat_ms bigint, _start_ms bigint, _progress_ms bigint)
-RETURNS jsonb
-LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE runs
-    SET heartbeat_ms = _heartbeat_ms, start_ms = _start_ms, progress_ms = _progress_ms
-    WHERE id = _run AND lifecycle = 'live'
-      AND (heartbeat_ms, start_ms, progress_ms) IS DISTINCT FROM (_heartbeat_ms, _start_ms, _progress_ms);
-    RETURN ds_run_record_v1(_run);
-END
-$$;

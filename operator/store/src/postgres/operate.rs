@@ -11,8 +11,6 @@ use crate::{AskedBy, Deadlines, Identity, PodRecord, Recorded, RunId, RunRecord}
 
 const PUT_REVISION: &str = "SELECT * FROM ds_put_revision_v1($1, $2, $3, $4)";
 
-const SET_DEADLINES: &str = "SELECT ds_set_deadlines_v1($1, $2, $3, $4) AS record";
-
 impl Postgres {
     pub(super) async fn do_put_revision(
         &self,
@@ -25,15 +23,6 @@ impl Postgres {
         recorded(&self.pool.of(run).one(query).await?, run)
     }
 
-    pub(super) async fn do_set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Work<RunRecord> {
-        let Deadlines { heartbeat_ms, start_ms, progress_ms } = deadlines;
-        let query = sqlx::query(SET_DEADLINES).bind(run).bind(heartbeat_ms).bind(start_ms).bind(progress_ms);
-        self.record(run, query).await
-    }
-
-    async fn record(&self, run: RunId, query: Query<'_, sqlx::Postgres, PgArguments>) -> Work<RunRecord> {
-        record(&self.pool.of(run).one(query).await?, run)
-    }
 }
 
 /// The last two parameters of what somebody has asked for.

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::Postgres;
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget};
+use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -68,11 +68,11 @@ impl Store for Postgres {
     }
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
-        self.do_set_deadlines(run, deadlines).await.map_err(|fault| fault.while_("setting deadlines"))
+        self.transition(run, SetDeadlines(*deadlines)).await
     }
 
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord> {
-        self.do_set_retention(run, retention).await.map_err(|fault| fault.while_("setting the retention"))
+        self.transition(run, SetRetention(*retention)).await
     }
 
     async fn expired(&self, after: RunId) -> Result<Vec<RunId>> {

@@ -11,23 +11,6 @@ use crate::fault::Work;
 use crate::reads::AttemptRow;
 use crate::{AskedBy, AttemptState, Deadlines, Identity, Lifecycle, PodRecord, Recorded, RunId, RunRecord};
 
-/// The lengths of the deadlines.
-pub(super) async fn set_deadlines(
-    conn: &mut SqliteConnection,
-    now: i64,
-    run: RunId,
-    deadlines: Deadlines,
-) -> Work<RunRecord> {
-    let mut row = RunRow::expect(conn, run).await?;
-    if row.lifecycle.0 == Lifecycle::Live {
-        row.heartbeat_ms = deadlines.heartbeat_ms;
-        row.start_ms = deadlines.start_ms;
-        row.progress_ms = deadlines.progress_ms;
-        row.save(conn).await?;
-    }
-    record(conn, now, row).await
-}
-
 pub(super) async fn done(conn: &mut SqliteConnection, now: i64, row: RunRow) -> Work<Recorded> {
     Ok(Recorded::Done(Box::new(record(conn, now, row).await?)))
 }

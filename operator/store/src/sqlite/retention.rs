@@ -89,19 +89,6 @@ const STEPS: [Step; 7] = [
     ),
 ];
 
-/// What is kept of a run.
-pub(super) async fn set(
-    conn: &mut SqliteConnection,
-    now: i64,
-    run: RunId,
-    retention: Retention,
-) -> Work<RunRecord> {
-    let mut row = RunRow::expect(conn, run).await?;
-    (row.retention_days, row.keep_last) = (retention.days, retention.keep_last);
-    row.save(conn).await?;
-    record(conn, now, row).await
-}
-
 /// Runs that are past their retention.
 pub(super) async fn expired(conn: &mut SqliteConnection, now: i64, after: RunId) -> Work<Vec<RunId>> {
     let sql = format!("SELECT id FROM runs WHERE id > ?1 AND {IS_EXPIRED} ORDER BY id LIMIT ?3");

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget};
+use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -73,16 +73,11 @@ impl Store for Sqlite {
     }
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
-        let deadlines = *deadlines;
-        self.write("setting deadlines", move |conn, now| {
-            Box::pin(operate::set_deadlines(conn, now, run, deadlines))
-        })
-        .await
+        self.transition(run, SetDeadlines(*deadlines)).await
     }
 
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord> {
-        let (doing, retention) = ("setting the retention", *retention);
-        self.write(doing, move |conn, now| Box::pin(retention::set(conn, now, run, retention))).await
+        self.transition(run, SetRetention(*retention)).await
     }
 
     async fn expired(&self, after: RunId) -> Result<Vec<RunId>> {
