@@ -93,29 +93,3 @@ BEGIN
     lease_ms := row_.heartbeat_ms;
 END
 $$;
-
--- `Store::acknowledge_cancel`. Only an acknowledgement sets the last capability, so that its retry is known.
-CREATE FUNCTION ds_acknowledge_cancel_v1(_run uuid, _capability bytea) RETURNS text
-LANGUAGE plpgsql AS $$
-DECLARE
-    now_ bigint;
-    row_ runs;
-    epoch_ bigint;
-BEGIN
-    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
-    IF row_.capability IS DISTINCT FROM _capability THEN
-        RETURN CASE WHEN row_.last_capability = _capability THEN 'cancelled' ELSE 'fenced' END;
-    ELSIF row_.lifecycle <> 'live' THEN
-        RETURN 'finished';
-    ELSIF row_.cancel_requested_at IS NULL THEN
-        RETURN 'not requested';
-    END IF;
-    now_ := ds_now_v1();
-    epoch_ := ds_cut_off_v1(_run, 'Cancelled', now_);
-    PERFORM ds_close_run_v1(_run, 'Cancelled', 'Cancelled', '', NULL, NULL, NULL, now_);
-    UPDATE runs SET last_capability = _capability, changed_at = now_ WHERE id = _run;
-    PERFORM ds_audit_v1(_run, 'cancelled', 'worker',
-        jsonb_build_object('attempt', row_.attempt, 'epoch', epoch_), now_);
-    RETURN 'cancelled';
-END
-$$;

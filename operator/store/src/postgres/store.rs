@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::Postgres;
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention};
+use crate::transitions::{AcknowledgeCancel, EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -166,9 +166,7 @@ impl Store for Postgres {
     }
 
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
-        self.do_acknowledge_cancel(run, capability)
-            .await
-            .map_err(|fault| fault.while_("acknowledging a cancel"))
+        self.transition(run, AcknowledgeCancel { capability: *capability }).await
     }
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {

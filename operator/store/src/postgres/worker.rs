@@ -9,8 +9,6 @@ use crate::{Acknowledged, Attached, Digest, RunId, SNAPSHOT_DUE, Sizes};
 
 const ATTACH: &str = "SELECT * FROM ds_attach_v1($1, $2, $3)";
 
-const ACKNOWLEDGE: &str = "SELECT ds_acknowledge_cancel_v1($1, $2) AS verdict";
-
 const SIZES: &str = "SELECT CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS state, ( \
          SELECT coalesce(sum(bytes), 0)::bigint FROM ( \
              SELECT coalesce(octet_length(ops), 0) + coalesce(octet_length(events), 0) AS bytes FROM boundaries \
@@ -37,17 +35,6 @@ impl Postgres {
             "fenced" => Attached::Fenced,
             "finished" => Attached::Finished,
             other => return Err(Fault::unknown("verdict on an attach", other)),
-        })
-    }
-
-    pub(super) async fn do_acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Work<Acknowledged> {
-        let query = sqlx::query(ACKNOWLEDGE).bind(run).bind(capability.as_slice());
-        Ok(match self.pool.of(run).one(query).await?.try_get("verdict")? {
-            "cancelled" => Acknowledged::Cancelled,
-            "not requested" => Acknowledged::NotRequested,
-            "finished" => Acknowledged::Finished,
-            "fenced" => Acknowledged::Fenced,
-            other => return Err(Fault::unknown("verdict on a cancel", other)),
         })
     }
 

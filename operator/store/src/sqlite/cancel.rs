@@ -21,39 +21,3 @@ pub(super) fn tell(row: &mut RunRow, now: i64) -> bool {
     first
 }
 
-/// The worker stops.
-pub(super) async fn acknowledge(
-    conn: &mut SqliteConnection,
-    now: i64,
-    run: RunId,
-    capability: Digest,
-) -> Work<Acknowledged> {
-    let Some(mut row) = RunRow::load(conn, run).await? else {
-        return Ok(Acknowledged::Fenced);
-    };
-    if !judge::holds(&row, &capability) {
-        // Only an acknowledgement sets the last capability: this is its retry.
-        let again = row.last_capability == Some(Hash(capability));
-        return Ok(if again { Acknowledged::Cancelled } else { Acknowledged::Fenced });
-    }
-    if row.lifecycle.0 != Lifecycle::Live {
-        return Ok(Acknowledged::Finished);
-    }
-    if row.cancel_requested_at.is_none() {
-        return Ok(Acknowledged::NotRequested);
-    }
-    row.last_capability = row.capability;
-    cut_off(conn, &mut row, now, "Cancelled").await?;
-    let finish = NewFinish {
-        outcome: RunOutcome::Cancelled,
-        reason: "Cancelled".into(),
-        message: String::new(),
-        output: None,
-    };
-    close(&mut row, now, &finish, None);
-    row.changed_at = now;
-    let detail = serde_json::json!({ "attempt": row.attempt, "epoch": row.epoch });
-    append(conn, &mut row, now, kind::CANCELLED, actor::WORKER, detail).await?;
-    row.save(conn).await?;
-    Ok(Acknowledged::Cancelled)
-}

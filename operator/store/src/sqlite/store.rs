@@ -11,7 +11,7 @@ use super::{
 };
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention};
+use crate::transitions::{AcknowledgeCancel, EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -191,11 +191,7 @@ impl Store for Sqlite {
     }
 
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
-        let capability = *capability;
-        self.write("acknowledging a cancel", move |conn, now| {
-            Box::pin(cancel::acknowledge(conn, now, run, capability))
-        })
-        .await
+        self.transition(run, AcknowledgeCancel { capability: *capability }).await
     }
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
