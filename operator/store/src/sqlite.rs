@@ -20,7 +20,6 @@ mod boundary;
 mod branch;
 mod by_size;
 mod calls;
-mod cancel;
 mod change;
 mod clock;
 mod columns;

@@ -18,12 +18,15 @@ mod acknowledge_cancel;
 mod change;
 mod end;
 mod end_attempt;
+mod finish;
+mod mark_deleted;
 mod record_identity;
 mod record_pod;
 mod record_scheduled;
 mod request_cancel;
 mod reset_budget;
 mod settings;
+mod worker;
 
 use std::collections::BTreeMap;
 
@@ -32,16 +35,19 @@ use dalsegno_protocol::Policy;
 pub(crate) use acknowledge_cancel::AcknowledgeCancel;
 pub(crate) use change::{AuditEntry, Change, Decision, WriteSet};
 pub(crate) use end_attempt::EndAttempt;
+pub(crate) use finish::Finish;
+pub(crate) use mark_deleted::MarkDeleted;
 pub(crate) use record_identity::RecordIdentity;
 pub(crate) use record_pod::RecordPod;
 pub(crate) use record_scheduled::RecordScheduled;
 pub(crate) use request_cancel::RequestCancel;
 pub(crate) use reset_budget::ResetBudget;
 pub(crate) use settings::{SetDeadlines, SetRetention};
+pub(crate) use worker::{has_unsettled, holds, is_finish, renew_lease, standing, tell_cancel};
 
 use crate::fault::{Fault, Work};
-use crate::reads::{Hash, RunRow, RunRows};
-use crate::{AskedBy, Digest, RunId};
+use crate::reads::RunRows;
+use crate::{AskedBy, RunId};
 
 /// One rule, with the facts that its caller brings.
 pub(crate) trait Transition: Send + Sync + 'static {
@@ -72,11 +78,6 @@ pub(crate) struct Rows {
 /// A text as both databases keep it: PostgreSQL's have no NUL, which a log's last lines may well have.
 fn text(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
-}
-
-/// Whether this capability is the current epoch's. Where nobody is attached, nobody's is.
-pub(crate) fn holds(run: &RunRow, capability: &Digest) -> bool {
-    run.capability == Some(Hash(*capability))
 }
 
 /// The detail of a row of the audit, with what is known of who asked for it and why.

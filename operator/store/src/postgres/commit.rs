@@ -14,6 +14,7 @@ use super::row::{asked, boundary, digest, head, number, optional_digest, packed,
 use crate::fault::{Fault, Work};
 use crate::packed::{Packed, SMALL};
 use crate::seal::{Sealing, Spot};
+use crate::transitions::Finish;
 use crate::{Commit, Committed, Digest, FinishCall, NewFinish, RunId, Standing, codec, header, size};
 
 /// Of any number of boundaries. It waits for whoever holds their runs' rows.
@@ -48,8 +49,6 @@ fn bare(sql: &str) -> String {
     let left: String = first.chain(rest).collect();
     left.replace("$21", "NULL::text").replace("$29", "NULL::bytea")
 }
-
-const FINISH: &str = "SELECT * FROM ds_finish_v1($1, $2, $3, $4, $5, $6, $7, $8)";
 
 /// The digest of the commit of this id on the live branch.
 const STANDS: &str = "SELECT digest FROM boundaries \
@@ -136,31 +135,11 @@ impl Postgres {
 
     pub(super) async fn do_finish(&self, call: &FinishCall) -> Work<Committed> {
         let body = self.to_write(call.run).await?.body(call.digest);
-        let committed = self.send_finish(call, body.kept).await?;
-        match (&committed, body.older()) {
-            // Perhaps it stands from before the run had a key. Of these answers no second try makes a finish.
-            (Committed::Finished | Committed::Fenced { committed: false }, Some(older)) => {
-                self.send_finish(call, older).await
-            }
-            (Committed::Finished | Committed::Fenced { committed: false }, None) => {
-                self.may_tell_apart(call.run).await.map(|()| committed)
-            }
-            _ => Ok(committed),
+        let committed = self.transact(call.run, &Finish::of(call, body)).await?;
+        if matches!(committed, Committed::Finished | Committed::Fenced { committed: false }) {
+            self.may_tell_apart(call.run).await?;
         }
-    }
-
-    async fn send_finish(&self, call: &FinishCall, digest: Digest) -> Work<Committed> {
-        let finish = Words::of(Some(&call.finish))?;
-        let query = sqlx::query(FINISH)
-            .bind(call.run)
-            .bind(call.capability.as_slice())
-            .bind(call.commit_id)
-            .bind(Vec::from(digest))
-            .bind(finish.outcome)
-            .bind(finish.reason)
-            .bind(finish.message)
-            .bind(finish.output);
-        committed(&self.pool.of(call.run).one(query).await?)
+        Ok(committed)
     }
 }
 

@@ -26,7 +26,7 @@ impl Postgres {
         self.transact(run, &rule).await.map_err(|fault| fault.while_(T::OPERATION))
     }
 
-    async fn transact<T: Transition>(&self, run: RunId, rule: &T) -> Work<T::Answer> {
+    pub(super) async fn transact<T: Transition>(&self, run: RunId, rule: &T) -> Work<T::Answer> {
         let place = self.pool.join(run);
         let work = async {
             let _served = place.served().await?;

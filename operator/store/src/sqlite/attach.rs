@@ -2,7 +2,6 @@
 
 use sqlx::SqliteConnection;
 
-use super::cancel::tell;
 use super::change::append;
 use super::columns::{Hash, Word};
 use super::judge::{self, Attaching};
@@ -10,6 +9,7 @@ use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
+use crate::transitions::tell_cancel;
 use crate::reads::AttemptRow;
 use crate::{Attached, AttemptState, BEAT_GAP_MS, Beat, Digest, Lifecycle, RunId};
 
@@ -37,7 +37,7 @@ pub(super) async fn attach(
             return Ok(Attached::Spent);
         }
         Attaching::Accept { again: true } => {
-            if tell(&mut row, now) {
+            if tell_cancel(&mut row, now) {
                 row.save(conn).await?;
             }
         }
@@ -52,7 +52,7 @@ pub(super) async fn attach(
             attempt.save(conn).await?;
             let detail = serde_json::json!({ "attempt": row.attempt, "podUID": pod_uid });
             append(conn, &mut row, now, kind::ATTACHED, actor::WORKER, detail).await?;
-            tell(&mut row, now);
+            tell_cancel(&mut row, now);
             row.save(conn).await?;
         }
     }
@@ -94,7 +94,7 @@ async fn heartbeat(conn: &mut SqliteConnection, now: i64, run: RunId, capability
     if row.lifecycle.0 != Lifecycle::Live {
         return Ok(Beat::Finished);
     }
-    tell(&mut row, now);
+    tell_cancel(&mut row, now);
     sqlx::query(
         "UPDATE runs SET lease_renewed_at = ?, lease_ms = heartbeat_ms, cancel_told_at = ? WHERE id = ?",
     )

@@ -7,6 +7,8 @@ use super::columns::Hash;
 use super::row::RunRow;
 use crate::reads::CallRow;
 use crate::seal::BodyDigest;
+use crate::transitions::has_unsettled;
+pub(super) use crate::transitions::holds;
 use crate::{AttemptState, Class, Counters, Digest, Lifecycle, Verdict};
 
 /// What identifies a boundary that a worker wants to commit.
@@ -18,7 +20,7 @@ pub(super) struct Proposal {
     pub digest: BodyDigest,
 }
 
-/// What becomes of a commit, a finish or a batch of records.
+/// What becomes of a commit or a batch of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ruling {
     Accept,
@@ -27,11 +29,6 @@ pub(super) enum Ruling {
     Finished,
     UnsettledCalls,
     Conflict,
-}
-
-/// Whether this capability is the current epoch's. Where nobody is attached, nobody's is.
-pub(super) fn holds(row: &RunRow, capability: &Digest) -> bool {
-    row.capability == Some(Hash(*capability))
 }
 
 /// A commit, in the order of judgement.
@@ -46,21 +43,6 @@ pub(super) fn commit(row: &RunRow, capability: &Digest, proposal: &Proposal) -> 
         Ruling::UnsettledCalls
     } else if !is_next(row, proposal) {
         Ruling::Conflict
-    } else {
-        Ruling::Accept
-    }
-}
-
-/// A finish without a boundary, in the order of judgement.
-pub(super) fn finish(row: &RunRow, capability: &Digest, commit_id: Uuid, digest: &BodyDigest) -> Ruling {
-    if !holds(row, capability) {
-        Ruling::Fenced
-    } else if is_finish(row, commit_id, digest) {
-        Ruling::Duplicate
-    } else if row.lifecycle.0 != Lifecycle::Live {
-        Ruling::Finished
-    } else if has_unsettled(row) {
-        Ruling::UnsettledCalls
     } else {
         Ruling::Accept
     }
@@ -88,11 +70,6 @@ pub(super) fn records(
     }
 }
 
-/// Whether these bytes are the run's finish.
-pub(super) fn is_finish(row: &RunRow, commit_id: Uuid, digest: &BodyDigest) -> bool {
-    row.finish_commit_id == Some(commit_id) && row.finish_digest.is_some_and(|stands| digest.is(&stands.0))
-}
-
 fn is_head(row: &RunRow, proposal: &Proposal) -> bool {
     row.head().is_some_and(|head| {
         (head.turn, head.boundary, head.commit_id) == (proposal.turn, proposal.boundary, proposal.commit_id)
@@ -108,11 +85,6 @@ fn is_next(row: &RunRow, proposal: &Proposal) -> bool {
         Some(head) => (head.turn + 1, false),
     };
     proposal.turn == turn && !(plan_is_there && proposal.boundary == Boundary::Plan)
-}
-
-/// An unknown outcome of a call that changes nothing stands in nobody's way.
-fn has_unsettled(row: &RunRow) -> bool {
-    row.unsettled_retry_same_key + row.unsettled_probe + row.unsettled_ask + row.keys_refused > 0
 }
 
 /// What becomes of an attach.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::{
-    Reads, Sqlite, anchors, attach, branch, cancel, create, data_keys, events, links, namespace, old,
+    Reads, Sqlite, anchors, attach, branch, create, data_keys, events, links, namespace, old,
     operate, prune, pulse, read, reading, retention, revisions, rewind,
 };
 use crate::keys::Rewrapped;

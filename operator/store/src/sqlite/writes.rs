@@ -2,6 +2,7 @@
 
 use super::{Sqlite, boundary, calls, commit, in_time, records};
 use crate::packed::Packed;
+use crate::transitions::Finish;
 use crate::reads::payload;
 use crate::seal::{Sealing, Spot};
 use crate::{
@@ -92,12 +93,9 @@ impl Sqlite {
     }
 
     pub(super) async fn do_finish(&self, finish: &FinishCall) -> Result<Committed> {
-        let FinishCall { run, capability, commit_id, digest, ref finish } = *finish;
-        let call = FinishCall { run, capability, commit_id, digest, finish: finish.clone() };
-        let body = self.to_write(run).await?.body(digest);
-        let work =
-            self.write("finishing a run", move |conn, now| Box::pin(commit::finish(conn, now, call, body)));
-        self.told_apart(run, work.await?).await
+        let body = self.to_write(finish.run).await?.body(finish.digest);
+        let committed = self.transition(finish.run, Finish::of(finish, body)).await?;
+        self.told_apart(finish.run, committed).await
     }
 
     /// The answer to a commit or a finish, unless it rests on a digest that cannot be made here.

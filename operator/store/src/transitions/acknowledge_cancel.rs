@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use super::end::{close, fence_and_end};
-use super::{Change, Decision, Rows, Transition, cause, holds};
+use super::worker::holds;
+use super::{Change, Decision, Rows, Transition, cause};
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::reads::{Hash, RunRow};
