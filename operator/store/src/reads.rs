@@ -10,5 +10,5 @@ mod table;
 pub(crate) use attempt_row::AttemptRow;
 pub(crate) use call_row::{CallRow, payload, unpacked};
 pub(crate) use columns::{Assignment, BoundaryColumn, Column, Columns, EnumText, Hash, Prefixed, Value};
-pub(crate) use record::{RunRows, StoreRow, record_sql};
+pub(crate) use record::{Found, RunRows, StoreRow, record_sql};
 pub(crate) use run_row::{HeadPoint, RunRow};

@@ -16,6 +16,7 @@
 
 mod acknowledge_cancel;
 mod change;
+mod create;
 mod end;
 mod end_attempt;
 mod finish;
@@ -34,6 +35,7 @@ use dalsegno_protocol::Policy;
 
 pub(crate) use acknowledge_cancel::AcknowledgeCancel;
 pub(crate) use change::{AuditEntry, Change, Decision, WriteSet};
+pub(crate) use create::{Abandon, Adopt, LOOK, NextStep, create, next_step};
 pub(crate) use end_attempt::EndAttempt;
 pub(crate) use finish::Finish;
 pub(crate) use mark_deleted::MarkDeleted;
@@ -43,7 +45,7 @@ pub(crate) use record_scheduled::RecordScheduled;
 pub(crate) use request_cancel::RequestCancel;
 pub(crate) use reset_budget::ResetBudget;
 pub(crate) use settings::{SetDeadlines, SetRetention};
-pub(crate) use worker::{has_unsettled, holds, is_finish, renew_lease, standing, tell_cancel};
+pub(crate) use worker::{has_unsettled, holds, renew_lease, standing, tell_cancel};
 
 use crate::fault::{Fault, Work};
 use crate::reads::RunRows;

@@ -5,9 +5,9 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 
 use super::Postgres;
-use super::row::{record, text, word};
+use super::row::{record, text};
 use crate::fault::Work;
-use crate::{AskedBy, Deadlines, Identity, PodRecord, Recorded, RunId, RunRecord};
+use crate::{AskedBy, Recorded, RunId};
 
 const PUT_REVISION: &str = "SELECT * FROM ds_put_revision_v1($1, $2, $3, $4)";
 
@@ -22,7 +22,6 @@ impl Postgres {
         let query = sqlx::query(PUT_REVISION).bind(run).bind(attempt).bind(hash).bind(document);
         recorded(&self.pool.of(run).one(query).await?, run)
     }
-
 }
 
 /// The last two parameters of what somebody has asked for.

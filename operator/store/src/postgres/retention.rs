@@ -3,10 +3,9 @@
 use sqlx::Row as _;
 
 use super::Postgres;
-use super::row::record;
 use crate::fault::Work;
 use crate::survey::{PAGE_BYTES, PAGE_ROWS};
-use crate::{Dropped, Retention, RunId, RunRecord};
+use crate::{Dropped, RunId};
 
 const EXPIRED: &str = "SELECT id FROM runs \
      WHERE id > $1 AND lifecycle <> 'live' AND NOT emptied \

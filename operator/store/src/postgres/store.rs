@@ -8,7 +8,10 @@ use uuid::Uuid;
 use super::Postgres;
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{AcknowledgeCancel, EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention};
+use crate::transitions::{
+    AcknowledgeCancel, Adopt, EndAttempt, MarkDeleted, RecordIdentity, RecordPod, RecordScheduled,
+    RequestCancel, ResetBudget, SetDeadlines, SetRetention, Transition as _,
+};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -36,7 +39,7 @@ impl Store for Postgres {
     }
 
     async fn create_run(&self, new: &NewRun) -> Result<Created> {
-        self.do_create_run(new).await.map_err(|fault| fault.while_("taking a run up"))
+        self.do_create_run(new).await.map_err(|fault| fault.while_(Adopt::OPERATION))
     }
 
     async fn look_up(&self, object_uid: &str) -> Result<LookUp> {
@@ -103,7 +106,7 @@ impl Store for Postgres {
     }
 
     async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
-        self.do_mark_deleted(object_uid, asked).await.map_err(|fault| fault.while_("closing a deleted run"))
+        self.do_mark_deleted(object_uid, asked).await.map_err(|fault| fault.while_(MarkDeleted::OPERATION))
     }
 
     async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {

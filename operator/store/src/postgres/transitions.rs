@@ -10,13 +10,16 @@
 //!   and the server ends one whose client has vanished.
 
 use dalsegno_protocol::Policy;
-use sqlx::AssertSqlSafe;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
 use super::columns::bind;
-use super::pool::Transaction;
+use super::pool::{Pool, Transaction};
+use super::read::NOW;
 use crate::fault::{Fault, Work};
-use crate::reads::{Assignment, AttemptRow, Column, EnumText, RunRow, RunRows, Value, record_sql};
+use crate::reads::{Assignment, AttemptRow, Column, EnumText, Found, RunRow, Value, record_sql};
 use crate::transitions::{AuditEntry, Decision, Rows, Transition, WriteSet};
 use crate::{Result, RunId};
 
@@ -48,8 +51,8 @@ impl Postgres {
     }
 
     /// Locks a run's row, and reads what rules need once it is locked.
-    async fn lock(&self, run: RunId) -> Work<(Transaction<'_>, Option<Rows>)> {
-        let record = record_sql(&format!("r.id = '{run}'"), "ds_now_v1()");
+    pub(super) async fn lock(&self, run: RunId) -> Work<(Transaction<'_>, Option<Rows>)> {
+        let record = record_sql(&format!("r.id = '{run}'"), NOW);
         let sql = format!(
             "SELECT FROM runs WHERE id = '{run}' FOR UPDATE; {record}; \
              SELECT policy, count(*) AS count FROM calls WHERE run = '{run}' AND state = 'started' GROUP BY policy"
@@ -58,8 +61,7 @@ impl Postgres {
         let [_, record, started] = &answers[..] else {
             return Err(Fault::Corrupt(format!("{} statements answered", answers.len())));
         };
-        let now = |row: &_| Column::read(row, "now");
-        let Some(of_run) = RunRows::read_all(record, now)?.pop() else { return Ok((transaction, None)) };
+        let Some(of_run) = Found::read(record, None)?.runs.pop() else { return Ok((transaction, None)) };
         let of_policy =
             |row: &_| Ok((EnumText::<Policy>::read(row, "policy")?.0, Column::read(row, "count")?));
         let started = started.iter().map(of_policy).collect::<Work<_>>()?;
@@ -67,10 +69,30 @@ impl Postgres {
     }
 }
 
-/// Writes what a transition has decided, in one statement.
-async fn apply(transaction: &mut Transaction<'_>, write: WriteSet) -> Work<()> {
-    let WriteSet { run, run_columns, is_change, attempt_columns, reserved, audit } = write;
+/// Writes what a transition has decided, in one statement of its transaction. False, and nothing is written: a run that
+/// was to be created is there.
+pub(super) async fn apply(transaction: &mut Transaction<'_>, set: WriteSet) -> Work<bool> {
+    let (sql, values) = statement(set).finish();
+    is_written(&transaction.all(bind_all(&sql, values)).await?)
+}
+
+/// The same of a run that is created, which has no lock.
+pub(super) async fn create(pool: &Pool, set: WriteSet) -> Work<bool> {
+    let (sql, values) = statement(set).finish();
+    is_written(&pool.all(bind_all(&sql, values)).await?)
+}
+
+fn is_written(rows: &[PgRow]) -> Work<bool> {
+    let row = rows.first().ok_or_else(|| Fault::Corrupt("a write answered nothing".into()))?;
+    Ok(row.try_get("is_written")?)
+}
+
+fn statement(set: WriteSet) -> Statement {
+    let WriteSet { run, created, run_columns, is_change, attempt_columns, reserved, audit } = set;
     let mut statement = Statement::default();
+    if let Some(created) = created {
+        statement.create(created.assignments());
+    }
     let mut columns = statement.set(run_columns);
     if is_change {
         columns.push("changed_at = ds_now_v1()".into());
@@ -87,7 +109,11 @@ async fn apply(transaction: &mut Transaction<'_>, write: WriteSet) -> Work<()> {
     for entry in audit {
         statement.insert(AuditEntry::TABLE, entry.assignments(run));
     }
-    statement.run(transaction).await
+    statement
+}
+
+fn bind_all(sql: &str, values: Vec<Value>) -> Query<'_, sqlx::Postgres, PgArguments> {
+    values.into_iter().fold(sqlx::query(AssertSqlSafe(sql)), bind)
 }
 
 /// A statement of several parts, each of which changes other rows.
@@ -95,6 +121,8 @@ async fn apply(transaction: &mut Transaction<'_>, write: WriteSet) -> Work<()> {
 struct Statement {
     parts: Vec<String>,
     values: Vec<Value>,
+    /// The first part creates a row, or finds that it is there; then the others write nothing.
+    creates: bool,
 }
 
 impl Statement {
@@ -117,23 +145,38 @@ impl Statement {
         self.parts.push(format!("UPDATE {table} SET {} WHERE {key}", columns.join(", ")));
     }
 
-    fn insert(&mut self, table: &str, row: Vec<Assignment>) {
-        let columns: Vec<_> = row.iter().map(|(column, _)| *column).collect();
-        let values: Vec<_> = row.into_iter().map(|(_, value)| self.parameter(value)).collect();
+    /// The row of a run, unless one stands in its way.
+    fn create(&mut self, row: Vec<Assignment>) {
+        let row = row.into_iter().filter(|(column, _)| *column != "changed_at").collect();
+        let (columns, values) = self.row(row);
+        self.creates = true;
         self.parts.push(format!(
-            "INSERT INTO {table} ({}) VALUES ({})",
-            columns.join(", "),
-            values.join(", ")
+            "INSERT INTO runs (changed_at, {columns}) SELECT ds_now_v1(), {values} ON CONFLICT DO NOTHING RETURNING id"
         ));
     }
 
-    async fn run(self, transaction: &mut Transaction<'_>) -> Work<()> {
-        let Self { parts, values } = self;
-        let parts: Vec<_> =
-            parts.iter().enumerate().map(|(number, part)| format!("part_{number} AS ({part})")).collect();
-        let sql = format!("WITH {} SELECT", parts.join(", "));
-        let query = values.into_iter().fold(sqlx::query(AssertSqlSafe(sql)), bind);
-        transaction.all(query).await?;
-        Ok(())
+    fn insert(&mut self, table: &str, row: Vec<Assignment>) {
+        let (columns, values) = self.row(row);
+        let guard = if self.creates { " WHERE EXISTS (SELECT FROM part_0)" } else { "" };
+        self.parts.push(format!("INSERT INTO {table} ({columns}) SELECT {values}{guard}"));
+    }
+
+    /// Columns, and what they are.
+    fn row(&mut self, row: Vec<Assignment>) -> (String, String) {
+        let columns: Vec<_> = row.iter().map(|(column, _)| *column).collect();
+        let values: Vec<_> = row.into_iter().map(|(_, value)| self.parameter(value)).collect();
+        (columns.join(", "), values.join(", "))
+    }
+
+    /// Its text and its parameters.
+    fn finish(self) -> (String, Vec<Value>) {
+        let parts: Vec<_> = self
+            .parts
+            .iter()
+            .enumerate()
+            .map(|(number, part)| format!("part_{number} AS ({part})"))
+            .collect();
+        let is_written = if self.creates { "EXISTS (SELECT FROM part_0)" } else { "true" };
+        (format!("WITH {} SELECT {is_written} AS is_written", parts.join(", ")), self.values)
     }
 }

@@ -5,7 +5,7 @@ use sqlx::Row as _;
 use super::Postgres;
 use super::row::record;
 use crate::fault::{Fault, Work};
-use crate::{Acknowledged, Attached, Digest, RunId, SNAPSHOT_DUE, Sizes};
+use crate::{Attached, Digest, RunId, SNAPSHOT_DUE, Sizes};
 
 const ATTACH: &str = "SELECT * FROM ds_attach_v1($1, $2, $3)";
 

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use dalsegno_protocol::{Policy, Usage};
 use uuid::Uuid;
 
-use super::{AttemptRow, Columns, Prefixed, RunRow};
+use super::{AttemptRow, Column, Columns, Prefixed, RunRow};
 use crate::fault::{Fault, Work, timestamp};
 use crate::{
-    Attempt, BeatRow, CallCounts, CancelRow, Deadlines, FinishRow, HeadRow, Retention, RunRecord, header,
+    Attempt, BeatRow, CallCounts, CancelRow, Deadlines, FinishRow, HeadRow, LookUp, Retention, RunRecord,
+    header,
 };
 
 /// Attempts in a record: the current one and those before it.
@@ -28,7 +29,6 @@ impl StoreRow {
     pub const COLUMNS: &'static [&'static str] = &["id", "created_at", "beat_last", "beat_since", "gap_from"];
 
     pub fn read(row: &impl Columns) -> Work<Self> {
-        use super::Column;
         Ok(Self {
             id: Column::read(row, "id")?,
             created_at: Column::read(row, "created_at")?,
@@ -44,7 +44,7 @@ impl StoreRow {
     }
 }
 
-/// What reads runs as [`RunRows`], each with its attempts: one statement, the same on both databases. `which`: a
+/// What finds runs as [`RunRows`], each with its attempts: one statement, the same on both databases. `which`: a
 /// condition on the row `r` of the run. `now`: the store's clock in SQL. Where no run is found, one row holds the
 /// store's columns alone.
 pub(crate) fn record_sql(which: &str, now: &str) -> String {
@@ -60,6 +60,45 @@ pub(crate) fn record_sql(which: &str, now: &str) -> String {
     )
 }
 
+/// What [`record_sql`] has found.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Found {
+    /// The store's clock.
+    pub now: i64,
+    pub store: StoreRow,
+    /// In the order of the statement.
+    pub runs: Vec<RunRows>,
+}
+
+impl Found {
+    /// `now`: the store's clock, where the database does not tell it.
+    pub fn read<R: Columns>(rows: &[R], now: Option<i64>) -> Work<Self> {
+        let first = rows.first().ok_or_else(|| Fault::Corrupt("the store's row is not there".into()))?;
+        let now = now.map_or_else(|| Column::read(first, "now"), Ok)?;
+        let store = StoreRow::read(&Prefixed { row: first, prefix: "s_" })?;
+        let mut runs: Vec<RunRows> = Vec::new();
+        for row in rows {
+            let (of_run, of_attempt) = (Prefixed { row, prefix: "r_" }, Prefixed { row, prefix: "a_" });
+            let Some(id) = of_run.uuid("id")? else { continue };
+            if runs.last().is_none_or(|last| last.run.id != id) {
+                runs.push(RunRows { now, store, run: RunRow::read(&of_run)?, attempts: Vec::new() });
+            }
+            if let (Some(last), Some(_)) = (runs.last_mut(), of_attempt.integer("number")?) {
+                last.attempts.push(AttemptRow::read(&of_attempt)?);
+            }
+        }
+        Ok(Self { now, store, runs })
+    }
+
+    /// The only run that may have been found, or none.
+    pub fn look_up(&self) -> Work<LookUp> {
+        match self.runs.first() {
+            Some(rows) => Ok(LookUp::Found(Box::new(rows.record()?))),
+            None => Ok(LookUp::NotFound { store_id: self.store.id, now: timestamp(self.now)? }),
+        }
+    }
+}
+
 /// The rows that tell everything about one run but its payloads, as they stand at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RunRows {
@@ -72,27 +111,6 @@ pub(crate) struct RunRows {
 }
 
 impl RunRows {
-    /// What [`record_sql`] has read: one for each run, in its order.
-    pub fn read_all<R: Columns>(rows: &[R], now: impl Fn(&R) -> Work<i64>) -> Work<Vec<Self>> {
-        let mut all: Vec<Self> = Vec::new();
-        for row in rows {
-            let (of_run, of_attempt) = (Prefixed { row, prefix: "r_" }, Prefixed { row, prefix: "a_" });
-            let Some(id) = of_run.uuid("id")? else { continue };
-            if all.last().is_none_or(|last| last.run.id != id) {
-                all.push(Self {
-                    now: now(row)?,
-                    store: StoreRow::read(&Prefixed { row, prefix: "s_" })?,
-                    run: RunRow::read(&of_run)?,
-                    attempts: Vec::new(),
-                });
-            }
-            if let (Some(last), Some(_)) = (all.last_mut(), of_attempt.integer("number")?) {
-                last.attempts.push(AttemptRow::read(&of_attempt)?);
-            }
-        }
-        Ok(all)
-    }
-
     /// The attempt of this number, if it is among them.
     pub fn attempt(&self, number: i32) -> Option<&AttemptRow> {
         self.attempts.iter().find(|attempt| attempt.number == number)

@@ -9,8 +9,8 @@ use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
-use crate::transitions::tell_cancel;
 use crate::reads::AttemptRow;
+use crate::transitions::tell_cancel;
 use crate::{Attached, AttemptState, BEAT_GAP_MS, Beat, Digest, Lifecycle, RunId};
 
 /// A worker's process takes its attempt.

@@ -2,14 +2,10 @@
 
 use sqlx::SqliteConnection;
 
-use super::change::{append, counters, set_counters};
-use super::columns::Word;
 use super::read::record;
 use super::row::RunRow;
-use crate::audit::{actor, kind};
+use crate::Recorded;
 use crate::fault::Work;
-use crate::reads::AttemptRow;
-use crate::{AskedBy, AttemptState, Deadlines, Identity, Lifecycle, PodRecord, Recorded, RunId, RunRecord};
 
 pub(super) async fn done(conn: &mut SqliteConnection, now: i64, row: RunRow) -> Work<Recorded> {
     Ok(Recorded::Done(Box::new(record(conn, now, row).await?)))

@@ -8,9 +8,10 @@ use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection};
 
 use super::open_calls;
 use super::row::RunRow;
-use crate::fault::{Fault, Work, timestamp};
-use crate::reads::{AttemptRow, RunRows, StoreRow, record_sql};
-use crate::{Attempt, CAPACITY, Digest, Held, LookUp, RunId, RunRecord, SNAPSHOT_DUE, Sizes};
+use crate::fault::{Fault, Work};
+use crate::reads::{AttemptRow, Found, RunRows, StoreRow, record_sql};
+use crate::transitions::LOOK;
+use crate::{Attempt, CAPACITY, Digest, Held, LookUp, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes};
 
 pub(super) async fn store_row(conn: &mut SqliteConnection) -> Work<StoreRow> {
     StoreRow::read(&sqlx::query("SELECT * FROM store").fetch_one(conn).await?)
@@ -26,15 +27,22 @@ macro_rules! record_of {
 
 /// The rows of the run with this id.
 pub(super) async fn rows_of(conn: &mut SqliteConnection, now: i64, run: RunId) -> Work<Option<RunRows>> {
-    Ok(all_rows(conn, now, record_of!("r.id = ?1").bind(run)).await?.pop())
+    Ok(found(conn, now, record_of!("r.id = ?1").bind(run)).await?.runs.pop())
 }
 
-async fn all_rows(
+async fn found(
     conn: &mut SqliteConnection,
     now: i64,
     query: Query<'_, Sqlite, SqliteArguments>,
-) -> Work<Vec<RunRows>> {
-    RunRows::read_all(&query.fetch_all(conn).await?, |_| Ok(now))
+) -> Work<Found> {
+    Found::read(&query.fetch_all(conn).await?, Some(now))
+}
+
+/// What a run that is to be created meets.
+pub(super) async fn look(conn: &mut SqliteConnection, now: i64, new: &NewRun) -> Work<Found> {
+    static SQL: LazyLock<String> = LazyLock::new(|| record_sql(LOOK, "NULL"));
+    let query = sqlx::query(AssertSqlSafe(SQL.as_str()));
+    found(conn, now, query.bind(&new.object_uid).bind(&new.namespace).bind(&new.name)).await
 }
 
 /// The run's record. In a transaction that writes, the row must be saved before.
@@ -45,10 +53,7 @@ pub(super) async fn record(conn: &mut SqliteConnection, now: i64, row: RunRow) -
 
 /// The run of an object.
 pub(super) async fn look_up(conn: &mut SqliteConnection, now: i64, object_uid: String) -> Work<LookUp> {
-    match all_rows(&mut *conn, now, record_of!("r.object_uid = ?1").bind(object_uid)).await?.pop() {
-        Some(rows) => Ok(LookUp::Found(Box::new(rows.record()?))),
-        None => Ok(LookUp::NotFound { store_id: store_row(conn).await?.id, now: timestamp(now)? }),
-    }
+    found(conn, now, record_of!("r.object_uid = ?1").bind(object_uid)).await?.look_up()
 }
 
 /// The run with this id.
@@ -75,7 +80,7 @@ pub(super) async fn find(
     name: String,
 ) -> Work<Vec<RunRecord>> {
     let query = record_of!("r.namespace = ?1 AND r.name = ?2").bind(namespace).bind(name);
-    all_rows(conn, now, query).await?.iter().map(RunRows::record).collect()
+    found(conn, now, query).await?.runs.iter().map(RunRows::record).collect()
 }
 
 /// Whether this capability is the current epoch's.

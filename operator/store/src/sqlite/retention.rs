@@ -3,12 +3,11 @@
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::change::append;
-use super::read::record;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::survey::{PAGE_BYTES, PAGE_ROWS};
-use crate::{Dropped, Retention, RunId, RunRecord};
+use crate::{Dropped, RunId};
 
 /// Whether a run is to be emptied, at this time.
 const IS_EXPIRED: &str = "lifecycle <> 'live' AND NOT emptied \

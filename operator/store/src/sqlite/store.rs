@@ -6,12 +6,15 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::{
-    Reads, Sqlite, anchors, attach, branch, create, data_keys, events, links, namespace, old,
-    operate, prune, pulse, read, reading, retention, revisions, rewind,
+    Reads, Sqlite, anchors, attach, branch, data_keys, events, links, namespace, old, prune, pulse, read,
+    reading, retention, revisions, rewind,
 };
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{AcknowledgeCancel, EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention};
+use crate::transitions::{
+    AcknowledgeCancel, EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget,
+    SetDeadlines, SetRetention,
+};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -39,8 +42,7 @@ impl Store for Sqlite {
     }
 
     async fn create_run(&self, new: &NewRun) -> Result<Created> {
-        let new = new.clone();
-        self.write("taking a run up", |conn, now| Box::pin(create::create_run(conn, now, new))).await
+        self.do_create_run(new).await
     }
 
     async fn look_up(&self, object_uid: &str) -> Result<LookUp> {
@@ -113,9 +115,7 @@ impl Store for Sqlite {
     }
 
     async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
-        let (uid, asked) = (object_uid.to_owned(), asked.clone());
-        self.write("closing a deleted run", |conn, now| Box::pin(create::mark_deleted(conn, now, uid, asked)))
-            .await
+        self.do_mark_deleted(object_uid, asked).await
     }
 
     async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {

@@ -40,7 +40,10 @@ pub(super) async fn transact<T: Transition>(
 
 /// Writes what a transition has decided.
 pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet) -> Work<()> {
-    let WriteSet { run, mut run_columns, is_change, attempt_columns, reserved, audit } = write;
+    let WriteSet { run, created, mut run_columns, is_change, attempt_columns, reserved, audit } = write;
+    if let Some(created) = created {
+        created.insert(conn).await?;
+    }
     if is_change {
         run_columns.push(("changed_at", now.value()));
     }

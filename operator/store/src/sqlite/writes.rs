@@ -1,10 +1,10 @@
 //! What a worker writes: digested and sealed before the writer gets it, so that this only compares and writes.
 
-use super::{Sqlite, boundary, calls, commit, in_time, records};
+use super::{Sqlite, boundary, calls, in_time, records};
 use crate::packed::Packed;
-use crate::transitions::Finish;
 use crate::reads::payload;
 use crate::seal::{Sealing, Spot};
+use crate::transitions::Finish;
 use crate::{
     Claim, Claimed, Commit, Committed, Complete, Completed, Error, FinishCall, RecordBatch, Result, RunId,
     Settle, Written, size,

@@ -15,6 +15,8 @@ use crate::{Digest, Lifecycle, Recorded, RunId, RunRecord};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct WriteSet {
     pub run: RunId,
+    /// The run's row, where it was not there.
+    pub created: Option<Box<RunRow>>,
     /// Columns of the run's row.
     pub run_columns: Vec<Assignment>,
     /// Whether the operator must see the run at once: the database sets `changed_at` by its clock as it writes.
@@ -28,6 +30,7 @@ pub(crate) struct WriteSet {
 }
 
 impl WriteSet {
+    /// Whether nothing is written.
     pub fn is_empty(&self) -> bool {
         *self == Self { run: self.run, ..Self::default() }
     }
@@ -74,7 +77,8 @@ pub(crate) struct Decision<A> {
 /// Rows that a rule changes. It is made of the rows as they stand, and knows them to its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
-    before: RunRows,
+    /// `None`: the run was not there.
+    before: Option<RunRows>,
     rows: RunRows,
     started: BTreeMap<Policy, i64>,
     is_change: bool,
@@ -84,7 +88,12 @@ pub(crate) struct Change {
 impl Change {
     pub fn of(rows: Rows) -> Self {
         let Rows { of_run, started } = rows;
-        Self { before: of_run.clone(), rows: of_run, started, is_change: false, audit: Vec::new() }
+        Self { before: Some(of_run.clone()), rows: of_run, started, is_change: false, audit: Vec::new() }
+    }
+
+    /// Of a run that is not there yet.
+    pub fn of_new(rows: RunRows) -> Self {
+        Self { before: None, rows, started: BTreeMap::new(), is_change: false, audit: Vec::new() }
     }
 
     /// The store's clock.
@@ -167,13 +176,12 @@ impl Change {
     /// What was changed, with the answer.
     pub fn decide<A>(self, answer: A) -> Decision<A> {
         let Self { before, rows, started: _, is_change, audit } = self;
-        let mut write = WriteSet {
-            run: rows.run.id,
-            run_columns: rows.run.changes(&before.run),
-            is_change,
-            audit,
-            ..WriteSet::default()
+        let mut write = WriteSet { run: rows.run.id, is_change, audit, ..WriteSet::default() };
+        let Some(before) = before else {
+            (write.created, write.reserved) = (Some(Box::new(rows.run)), rows.attempts);
+            return Decision { write, answer };
         };
+        write.run_columns = rows.run.changes(&before.run);
         for attempt in rows.attempts {
             let Some(stood) = before.attempt(attempt.number) else {
                 write.reserved.push(attempt);
