@@ -8,7 +8,7 @@ use super::transitions::{self, apply};
 use crate::fault::{Fault, Work};
 use crate::reads::Found;
 use crate::transitions::{
-    Abandon, Adopt, Decision, MarkDeleted, NextStep, Transition as _, create, next_step,
+    Abandon, Adopt, Decision, MarkDeleted, Needs, NextStep, Transition as _, create, next_step,
 };
 use crate::{AskedBy, Created, NewRun, RunId};
 
@@ -49,7 +49,7 @@ impl Postgres {
         let place = self.pool.join(prior);
         let work = async {
             let _served = place.served().await?;
-            let (mut transaction, rows) = self.lock(prior).await?;
+            let (mut transaction, rows) = self.lock(prior, Needs::Nothing).await?;
             let abandoned = rows.map(|rows| Abandon(new.clone()).decide(rows)).transpose()?;
             if let Some(Decision { write: abandoned, answer: true }) = abandoned {
                 apply(&mut transaction, abandoned).await?;

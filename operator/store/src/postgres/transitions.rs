@@ -18,10 +18,14 @@ use super::Postgres;
 use super::columns::bind;
 use super::pool::{Pool, Transaction};
 use super::read::NOW;
+use super::row::{number, text};
 use crate::fault::{Fault, Work};
-use crate::reads::{Assignment, AttemptRow, Column, EnumText, Found, RunRow, Value, record_sql};
-use crate::transitions::{AuditEntry, Decision, Rows, Transition, WriteSet};
-use crate::{Result, RunId};
+use crate::reads::{
+    Assignment, AttemptRow, BoundaryColumn, CallRow, Column, Columns, EnumText, Found, LIVE_BOUNDARIES,
+    LiveBoundary, RunRow, Value, record_sql,
+};
+use crate::transitions::{AuditEntry, Decision, Needs, Rows, Template, Transition, WriteSet};
+use crate::{Place, Result, RunId};
 
 impl Postgres {
     /// Does a transition of a run.
@@ -33,11 +37,12 @@ impl Postgres {
         let place = self.pool.join(run);
         let work = async {
             let _served = place.served().await?;
-            let (mut transaction, rows) = self.lock(run).await?;
-            let Some(rows) = rows else {
+            let (mut transaction, rows) = self.lock(run, rule.needs()).await?;
+            let Some(mut rows) = rows else {
                 transaction.roll_back().await?;
                 return rule.without_run(run);
             };
+            read_more(&mut transaction, rule.needs(), &mut rows).await?;
             let Decision { write, answer } = rule.decide(rows)?;
             if write.is_empty() {
                 transaction.roll_back().await?;
@@ -50,23 +55,67 @@ impl Postgres {
         self.pool.in_time(work).await
     }
 
-    /// Locks a run's row, and reads what rules need once it is locked.
-    pub(super) async fn lock(&self, run: RunId) -> Work<(Transaction<'_>, Option<Rows>)> {
+    /// Locks a run's row, and reads what every rule needs once it is locked.
+    pub(super) async fn lock(
+        &self,
+        run: RunId,
+        needs: Needs<'_>,
+    ) -> Work<(Transaction<'_>, Option<Rows>)> {
         let record = record_sql(&format!("r.id = '{run}'"), NOW);
+        let templates = match needs {
+            Needs::Templates => LOCK_TEMPLATES,
+            Needs::Nothing | Needs::BoundariesFrom(_) | Needs::Call(_) => "",
+        };
         let sql = format!(
             "SELECT FROM runs WHERE id = '{run}' FOR UPDATE; {record}; \
-             SELECT policy, count(*) AS count FROM calls WHERE run = '{run}' AND state = 'started' GROUP BY policy"
+             SELECT policy, count(*) AS count FROM calls WHERE run = '{run}' AND state = 'started' GROUP BY policy; \
+             {templates}"
         );
         let (transaction, answers) = self.pool.begin(&sql).await?;
-        let [_, record, started] = &answers[..] else {
+        let [_, record, started, ..] = &answers[..] else {
             return Err(Fault::Corrupt(format!("{} statements answered", answers.len())));
         };
         let Some(of_run) = Found::read(record, None)?.runs.pop() else { return Ok((transaction, None)) };
-        let of_policy =
-            |row: &_| Ok((EnumText::<Policy>::read(row, "policy")?.0, Column::read(row, "count")?));
+        let of_policy = |row: &_| {
+            Ok((EnumText::<Policy>::read(row, "policy")?.0, Column::read(row, "count")?))
+        };
         let started = started.iter().map(of_policy).collect::<Work<_>>()?;
-        Ok((transaction, Some(Rows { of_run, started })))
+        Ok((transaction, Some(Rows::new(of_run, started))))
     }
+}
+
+/// Whoever drops templates waits for the end of the transaction, and this one for theirs: what is found there is named
+/// before anybody looks for what nobody names.
+const LOCK_TEMPLATES: &str = "SELECT pg_advisory_xact_lock_shared(hashtextextended('templates', 0))";
+
+/// A call, and what the open calls of its run count.
+const CALL: &str = "SELECT calls.*, ds_open_calls_v1(runs) AS open_calls \
+     FROM runs LEFT JOIN calls ON calls.run = runs.id AND calls.id = $2 WHERE runs.id = $1";
+
+const ATTEMPT: &str = "SELECT * FROM attempts WHERE run = $1 AND number = $2";
+
+/// Reads what only some rules need.
+async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &mut Rows) -> Work<()> {
+    let run = rows.of_run.run.id;
+    match needs {
+        Needs::Nothing | Needs::Templates => {}
+        Needs::BoundariesFrom(place) => {
+            let query = sqlx::query(LIVE_BOUNDARIES).bind(run).bind(place.turn).bind(number(place.boundary));
+            let found = transaction.all(query).await?;
+            rows.boundaries = found.iter().map(LiveBoundary::read).collect::<Work<_>>()?;
+            if let Some(number) = rows.missing_attempt(place) {
+                let found = transaction.all(sqlx::query(ATTEMPT).bind(run).bind(number)).await?;
+                rows.of_run.attempts.extend(found.first().map(AttemptRow::read).transpose()?);
+            }
+        }
+        Needs::Call(id) => {
+            let found = transaction.all(sqlx::query(CALL).bind(run).bind(text(id))).await?;
+            let row = found.first().ok_or_else(|| Fault::Corrupt("a locked run is not there".into()))?;
+            rows.open_calls = Column::read(row, "open_calls")?;
+            rows.call = Columns::text(row, "id")?.map(|_| CallRow::read(row)).transpose()?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes what a transition has decided, in one statement of its transaction. False, and nothing is written: a run that
@@ -88,7 +137,18 @@ fn is_written(rows: &[PgRow]) -> Work<bool> {
 }
 
 fn statement(set: WriteSet) -> Statement {
-    let WriteSet { run, created, run_columns, is_change, attempt_columns, reserved, audit } = set;
+    let WriteSet {
+        run,
+        created,
+        run_columns,
+        is_change,
+        attempt_columns,
+        reserved,
+        call_columns,
+        undo_after,
+        template,
+        audit,
+    } = set;
     let mut statement = Statement::default();
     if let Some(created) = created {
         statement.create(created.assignments());
@@ -105,6 +165,16 @@ fn statement(set: WriteSet) -> Statement {
     }
     for attempt in reserved {
         statement.insert(AttemptRow::TABLE, attempt.assignments());
+    }
+    if let Some((id, columns)) = call_columns {
+        let columns = statement.set(columns);
+        statement.update(CallRow::TABLE, columns, vec![("run", run.value()), ("id", id.value())]);
+    }
+    if let Some(place) = undo_after {
+        statement.undo(run, place);
+    }
+    if let Some(template) = template {
+        statement.keep(template);
     }
     for entry in audit {
         statement.insert(AuditEntry::TABLE, entry.assignments(run));
@@ -159,6 +229,32 @@ impl Statement {
         let (columns, values) = self.row(row);
         let guard = if self.creates { " WHERE EXISTS (SELECT FROM part_0)" } else { "" };
         self.parts.push(format!("INSERT INTO {table} ({columns}) SELECT {values}{guard}"));
+    }
+
+    /// What came after a boundary is undone.
+    fn undo(&mut self, run: RunId, place: Place) {
+        let run = self.parameter(run.value());
+        let turn = self.parameter(place.turn.value());
+        let boundary = self.parameter(BoundaryColumn(place.boundary).value());
+        let epoch = self.parameter(place.epoch.value());
+        let (live, place) = (format!("run = {run} AND NOT undone"), format!("({turn}, {boundary})"));
+        self.parts.push(format!(
+            "UPDATE boundaries SET undone = true WHERE {live} \
+             AND ((turn, boundary) > {place} OR ((turn, boundary) = {place} AND epoch <> {epoch}))"
+        ));
+        for table in ["records", "record_batches", "record_changes"] {
+            self.parts.push(format!("UPDATE {table} SET undone = true WHERE {live} AND (turn, boundary) > {place}"));
+        }
+    }
+
+    /// A template, unless it is there.
+    fn keep(&mut self, template: Template) {
+        let Template { hash, document } = template;
+        let (hash, document) = (self.parameter(hash.value()), self.parameter(document.value()));
+        self.parts.push(format!(
+            "INSERT INTO revisions (hash, document, created_at) SELECT {hash}, {document}, ds_now_v1() \
+             ON CONFLICT (hash) DO NOTHING"
+        ));
     }
 
     /// Columns, and what they are.

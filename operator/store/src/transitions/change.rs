@@ -8,8 +8,8 @@ use serde_json::Value as Json;
 use super::Rows;
 use crate::audit::Link;
 use crate::fault::{Fault, Work};
-use crate::reads::{Assignment, AttemptRow, Column as _, Hash, RunRow, RunRows};
-use crate::{Digest, Lifecycle, Recorded, RunId, RunRecord};
+use crate::reads::{Assignment, AttemptRow, CallRow, Column as _, Hash, RunRow, RunRows};
+use crate::{Digest, Lifecycle, Place, Recorded, RunId, RunRecord};
 
 /// All that a transition writes. What it does not name stays as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,8 +25,22 @@ pub(crate) struct WriteSet {
     pub attempt_columns: Vec<(i32, Vec<Assignment>)>,
     /// Attempts that were not there.
     pub reserved: Vec<AttemptRow>,
+    /// Columns of a call, by its id.
+    pub call_columns: Option<(String, Vec<Assignment>)>,
+    /// Boundaries of the live branch after this one are undone, and so are those in its place under another epoch. The
+    /// records and batches of records that came after it are hidden.
+    pub undo_after: Option<Place>,
+    /// A template, unless it is there.
+    pub template: Option<Template>,
     /// Rows of the audit, in order.
     pub audit: Vec<AuditEntry>,
+}
+
+/// A template that makes pods, by the hash of its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Template {
+    pub hash: String,
+    pub document: String,
 }
 
 impl WriteSet {
@@ -81,19 +95,21 @@ pub(crate) struct Change {
     before: Option<RunRows>,
     rows: RunRows,
     started: BTreeMap<Policy, i64>,
-    is_change: bool,
-    audit: Vec<AuditEntry>,
+    /// What is written besides the differences of the rows.
+    write: WriteSet,
 }
 
 impl Change {
     pub fn of(rows: Rows) -> Self {
-        let Rows { of_run, started } = rows;
-        Self { before: Some(of_run.clone()), rows: of_run, started, is_change: false, audit: Vec::new() }
+        let Rows { of_run, started, .. } = rows;
+        let write = WriteSet { run: of_run.run.id, ..WriteSet::default() };
+        Self { before: Some(of_run.clone()), rows: of_run, started, write }
     }
 
     /// Of a run that is not there yet.
     pub fn of_new(rows: RunRows) -> Self {
-        Self { before: None, rows, started: BTreeMap::new(), is_change: false, audit: Vec::new() }
+        let write = WriteSet { run: rows.run.id, ..WriteSet::default() };
+        Self { before: None, rows, started: BTreeMap::new(), write }
     }
 
     /// The store's clock.
@@ -136,7 +152,22 @@ impl Change {
 
     /// The operator must see this at once.
     pub fn notify(&mut self) {
-        self.is_change = true;
+        self.write.is_change = true;
+    }
+
+    /// What came after this boundary is undone.
+    pub fn undo_after(&mut self, place: Place) {
+        self.write.undo_after = Some(place);
+    }
+
+    /// A call changes.
+    pub fn set_call(&mut self, before: &CallRow, after: &CallRow) {
+        self.write.call_columns = Some((after.id.clone(), after.changes(before)));
+    }
+
+    /// A template is kept.
+    pub fn keep(&mut self, template: Template) {
+        self.write.template = Some(template);
     }
 
     /// Appends to the run's audit.
@@ -147,7 +178,7 @@ impl Change {
         let hash = link.hash();
         self.rows.run.audit_seq = seq;
         self.rows.run.audit_hash = Hash(hash);
-        self.audit.push(AuditEntry { seq, at, kind, actor, detail, parent_hash, hash });
+        self.write.audit.push(AuditEntry { seq, at, kind, actor, detail, parent_hash, hash });
     }
 
     /// The run's record, as it is by now.
@@ -175,8 +206,7 @@ impl Change {
 
     /// What was changed, with the answer.
     pub fn decide<A>(self, answer: A) -> Decision<A> {
-        let Self { before, rows, started: _, is_change, audit } = self;
-        let mut write = WriteSet { run: rows.run.id, is_change, audit, ..WriteSet::default() };
+        let Self { before, rows, started: _, mut write } = self;
         let Some(before) = before else {
             (write.created, write.reserved) = (Some(Box::new(rows.run)), rows.attempts);
             return Decision { write, answer };
