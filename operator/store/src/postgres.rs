@@ -29,6 +29,7 @@ mod events;
 mod fitness;
 mod gather;
 mod grants;
+mod links;
 mod old;
 mod operate;
 mod pool;
@@ -38,7 +39,7 @@ mod read;
 mod reading;
 mod records;
 mod retention;
-mod rewind;
+
 mod row;
 mod schema;
 mod snapshot;

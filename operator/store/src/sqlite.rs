@@ -41,7 +41,6 @@ mod reading;
 mod records;
 mod retention;
 mod revisions;
-mod rewind;
 mod row;
 mod schema;
 mod snapshot;

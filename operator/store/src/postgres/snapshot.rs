@@ -5,7 +5,7 @@ use sqlx::Row as _;
 use super::answers::Answers;
 use super::pool::Pool;
 use super::row::{digest, number, place};
-use super::{branch, rewind};
+use super::{branch, links};
 use crate::branch::{Branch, Keeper, Shelf, Walk};
 use crate::chain::KeptSnapshot;
 use crate::fault::Work;
@@ -52,7 +52,7 @@ impl<A: Answers> Shelf for Rows<'_, A> {
     }
 
     async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
-        rewind::page(self.asked, run, after).await.map_err(|fault| fault.while_("surveying boundaries"))
+        links::page(self.asked, run, after).await.map_err(|fault| fault.while_("surveying boundaries"))
     }
 
     async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {

@@ -102,7 +102,7 @@ impl Store for Postgres {
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {
-        self.do_rewind(run, rewind).await.map_err(|fault| fault.while_("going back"))
+        self.transition(run, rewind.clone()).await
     }
 
     async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {

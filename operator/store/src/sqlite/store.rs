@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     Reads, Sqlite, anchors, attach, branch, data_keys, events, links, namespace, old, prune, pulse, read,
-    reading, retention, revisions, rewind,
+    reading, retention, revisions,
 };
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
@@ -110,8 +110,7 @@ impl Store for Sqlite {
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {
-        let rewind = rewind.clone();
-        self.write("going back", move |conn, now| Box::pin(rewind::rewind(conn, now, run, rewind))).await
+        self.transition(run, rewind.clone()).await
     }
 
     async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
