@@ -31,7 +31,6 @@ mod gather;
 mod grants;
 mod links;
 mod old;
-mod operate;
 mod pool;
 mod prune;
 mod pulse;

@@ -33,7 +33,6 @@ mod lock;
 mod namespace;
 mod old;
 mod open_calls;
-mod operate;
 mod prune;
 mod pulse;
 mod read;

@@ -33,7 +33,6 @@ fn migrator() -> Migrator {
         5 "0005_run_record",
         6 "0006_transitions",
         7 "0007_take_up",
-        8 "0008_operator",
         9 "0009_worker",
         10 "0010_calls",
         12 "0012_records",

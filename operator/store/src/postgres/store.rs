@@ -8,10 +8,7 @@ use uuid::Uuid;
 use super::Postgres;
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{
-    AcknowledgeCancel, Adopt, EndAttempt, MarkDeleted, RecordIdentity, RecordPod, RecordScheduled,
-    RequestCancel, ResetBudget, SetDeadlines, SetRetention, Transition as _,
-};
+use crate::transitions::{AcknowledgeCancel, Adopt, EndAttempt, MarkDeleted, PutRevision, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template, Transition as _};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -110,8 +107,8 @@ impl Store for Postgres {
     }
 
     async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {
-        let work = self.do_put_revision(run, attempt, hash, document).await;
-        work.map_err(|fault| fault.while_("keeping a template"))
+        let template = Template { hash: hash.to_owned(), document: document.to_owned() };
+        self.transition(run, PutRevision { attempt, template }).await
     }
 
     async fn get_revision(&self, hash: &str) -> Result<Option<String>> {

@@ -11,10 +11,7 @@ use super::{
 };
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{
-    AcknowledgeCancel, EndAttempt, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget,
-    SetDeadlines, SetRetention,
-};
+use crate::transitions::{AcknowledgeCancel, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -118,11 +115,8 @@ impl Store for Sqlite {
     }
 
     async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {
-        let (hash, document) = (hash.to_owned(), document.to_owned());
-        self.write("keeping a template", move |conn, now| {
-            Box::pin(revisions::put(conn, now, (run, attempt), hash, document))
-        })
-        .await
+        let template = Template { hash: hash.to_owned(), document: document.to_owned() };
+        self.transition(run, PutRevision { attempt, template }).await
     }
 
     async fn get_revision(&self, hash: &str) -> Result<Option<String>> {
