@@ -6,18 +6,16 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::row::{call, json, looks_sealed, named, packed, text, word};
-use crate::audit::actor;
 use crate::fault::{Fault, Work};
 use crate::model::key_refused;
 use crate::seal::{Sealing, Spot};
-use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, SettledBy, size};
+use crate::transitions::SettleCall;
+use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, size};
 
 const CLAIM: &str =
     "SELECT verdict, (call).* FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
 
 const COMPLETE: &str = "SELECT * FROM ds_complete_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-
-const SETTLE: &str = "SELECT * FROM ds_settle_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
 const ALL: &str = "SELECT * FROM calls WHERE run = $1 ORDER BY ordinal";
 
@@ -99,25 +97,8 @@ impl Postgres {
     }
 
     pub(super) async fn do_settle(&self, settle: &Settle) -> Work<Completed> {
-        let (capability, actor) = match &settle.by {
-            SettledBy::Worker(capability) => (Some(capability.as_slice()), actor::WORKER),
-            SettledBy::Person(name) => (None, name.as_str()),
-        };
         let sealing = self.to_write(settle.run).await?;
-        let result = packed(settle.result.as_deref(), Spot::Result(&settle.id), &sealing)?;
-        let query = sqlx::query(SETTLE)
-            .bind(settle.run)
-            .bind(capability)
-            .bind(text(actor))
-            .bind(text(&settle.id))
-            .bind(word(&settle.outcome)?)
-            .bind(result)
-            .bind(text(&settle.reason))
-            .bind(size::of_json(settle.result.as_deref()))
-            .bind(MOST)
-            .bind(result_digest(&settle.id, settle.result.as_deref(), &sealing));
-        let row = self.pool.of(settle.run).one(query).await?;
-        completed(&row, &settle.id, CallState::from(settle.outcome), settle.result.as_deref(), &sealing)
+        self.transact(settle.run, &SettleCall::of(settle, sealing)).await
     }
 
     pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> Work<Vec<Call>> {
@@ -169,8 +150,6 @@ fn completed(
         "no such call" => Ok(Completed::NoSuchCall),
         "not claimed" => conflict(format!("call {id:?} was never claimed")),
         "other claim" => conflict(format!("call {id:?} is not started under this claim")),
-        "a person's" => conflict(format!("only a person may settle call {id:?}")),
-        "the worker's" => conflict(format!("the current attempt may still complete call {id:?}")),
         "too large" => Ok(Completed::TooLarge),
         "fenced" => Ok(Completed::Fenced),
         "finished" => Ok(Completed::Finished),

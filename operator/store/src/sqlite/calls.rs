@@ -197,56 +197,6 @@ pub(super) async fn complete(
     Ok(Completed::Ok)
 }
 
-/// Says how a call of an attempt that is over ended, or one whose claim the current worker has lost.
-pub(super) async fn settle(
-    conn: &mut SqliteConnection,
-    now: i64,
-    by: SettledBy,
-    reason: String,
-    ending: Ending,
-) -> Work<Completed> {
-    let Some(mut row) = RunRow::load(conn, ending.run).await? else {
-        return Ok(Completed::NotFound);
-    };
-    if let SettledBy::Worker(capability) = &by
-        && !judge::holds(&row, capability)
-    {
-        return Ok(Completed::Fenced);
-    }
-    let mut call = match open_call(conn, &row, &ending).await? {
-        Ok(call) => call,
-        Err(answer) => return Ok(answer),
-    };
-    let unsettled = judge::is_unsettled(&row, &call);
-    let actor = match by {
-        SettledBy::Worker(_) if call.policy.0 == Policy::Ask || call.key_refused => {
-            return Ok(Completed::Conflict(format!("only a person may settle call {:?}", call.id)));
-        }
-        SettledBy::Worker(_) => actor::WORKER.to_owned(),
-        SettledBy::Person(_) if !unsettled && !call.key_refused => {
-            return Ok(Completed::Conflict(format!(
-                "the current attempt may still complete call {:?}",
-                call.id
-            )));
-        }
-        SettledBy::Person(name) => name,
-    };
-    if !keep_result(conn, &mut row, &mut call, &ending).await? {
-        return Ok(Completed::TooLarge);
-    }
-    if unsettled {
-        *row.unsettled(call.policy.0) -= 1;
-    }
-    call.settled_by = Some(actor.clone());
-    call.reason = Some(reason.clone());
-    end_call(conn, now, &mut row, &mut call, ending.state).await?;
-    row.changed_at = now;
-    let detail = told(&row, &ending, json!({ "call": call.id, "outcome": ending.state, "reason": reason }));
-    append(conn, &mut row, now, kind::SETTLED, &actor, detail).await?;
-    row.save(conn).await?;
-    Ok(Completed::Ok)
-}
-
 /// What the audit tells of an end, with the open turn, and the digest of the result if there is one.
 fn told(row: &RunRow, ending: &Ending, mut detail: Value) -> Value {
     detail["turn"] = row.open_turn().into();

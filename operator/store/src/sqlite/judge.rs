@@ -8,7 +8,7 @@ use super::row::RunRow;
 use crate::reads::CallRow;
 use crate::seal::BodyDigest;
 use crate::transitions::has_unsettled;
-pub(super) use crate::transitions::holds;
+pub(super) use crate::transitions::{holds, is_unsettled};
 use crate::{AttemptState, Class, Counters, Digest, Lifecycle, Verdict};
 
 /// What identifies a boundary that a worker wants to commit.
@@ -156,12 +156,6 @@ pub(super) fn claim(row: &RunRow, call: &CallRow, claim_id: Uuid) -> Claiming {
             Policy::Probe | Policy::Ask => Claiming::Uncertain,
         },
     }
-}
-
-/// Whether the call was started by an attempt that is over, and its outcome is unknown.
-pub(super) fn is_unsettled(row: &RunRow, call: &CallRow) -> bool {
-    call.state.0 == CallState::Started
-        && (call.attempt != Some(row.attempt) || row.attempt_state.0 == AttemptState::Ended)
 }
 
 /// Whether the current attempt has gained anything: a new highest turn, or a newly completed call.

@@ -4,7 +4,7 @@ use super::{Sqlite, boundary, calls, in_time, records};
 use crate::packed::Packed;
 use crate::reads::payload;
 use crate::seal::{Sealing, Spot};
-use crate::transitions::Finish;
+use crate::transitions::{Finish, SettleCall};
 use crate::{
     Claim, Claimed, Commit, Committed, Complete, Completed, Error, FinishCall, RecordBatch, Result, RunId,
     Settle, Written, size,
@@ -72,13 +72,8 @@ impl Sqlite {
     }
 
     pub(super) async fn do_settle(&self, settle: &Settle) -> Result<Completed> {
-        let Settle { run, ref by, ref id, outcome, ref result, ref reason } = *settle;
-        let sealing = self.to_write(run).await?;
-        let ending =
-            calls::Ending { run, id: id.clone(), state: outcome.into(), result: result.clone(), sealing };
-        let (by, reason) = (by.clone(), reason.clone());
-        self.write("settling a call", |conn, now| Box::pin(calls::settle(conn, now, by, reason, ending)))
-            .await
+        let sealing = self.to_write(settle.run).await?;
+        self.transition(settle.run, SettleCall::of(settle, sealing)).await
     }
 
     pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> Result<Written> {
