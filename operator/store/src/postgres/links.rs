@@ -6,12 +6,12 @@ use sqlx::postgres::PgRow;
 use super::Postgres;
 use super::answers::Answers;
 use super::branch::shelved;
-use super::row::{number, place, record, text};
+use super::row::{number, place};
 use crate::fault::{Fault, Work};
 use crate::old::is_dropped;
 use crate::pages::Found;
 use crate::survey::{PAGE_BYTES, PAGE_ROWS};
-use crate::{Place, Rewind, Rewound, RunId};
+use crate::{Place, RunId};
 
 /// At least one boundary, if there is one; no more than these bytes of payloads beyond it. Their lengths are known
 /// without reading them.

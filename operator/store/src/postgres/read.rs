@@ -33,8 +33,12 @@ impl Postgres {
     }
 
     pub(super) async fn do_get_run(&self, run: RunId) -> Work<Option<RunRecord>> {
-        let found = self.found(find!("r.id = $1").bind(run)).await?;
-        found.runs.first().map(RunRows::record).transpose()
+        self.rows_of(run).await?.map(|rows| rows.record()).transpose()
+    }
+
+    /// The rows of the run with this id.
+    pub(super) async fn rows_of(&self, run: RunId) -> Work<Option<RunRows>> {
+        Ok(self.found(find!("r.id = $1").bind(run)).await?.runs.pop())
     }
 
     pub(super) async fn do_find(&self, namespace: &str, name: &str) -> Work<Vec<RunRecord>> {

@@ -8,7 +8,10 @@ use uuid::Uuid;
 use super::Postgres;
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{AcknowledgeCancel, Adopt, EndAttempt, MarkDeleted, PutRevision, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template, Transition as _};
+use crate::transitions::{
+    AcknowledgeCancel, Adopt, Attach, EndAttempt, MarkDeleted, PutRevision, RecordIdentity, RecordPod,
+    RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template, Transition as _,
+};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -122,7 +125,8 @@ impl Store for Postgres {
     }
 
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {
-        self.do_attach(run, pod_uid, instance).await.map_err(|fault| fault.while_("attaching a worker"))
+        let rule = Attach { pod_uid: pod_uid.to_owned(), instance: *instance };
+        self.look_then_transact(run, &rule).await.map_err(|fault| fault.while_(Attach::OPERATION))
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Committed> {

@@ -9,6 +9,8 @@
 //! - A call that fails or is given up leaves no open transaction on a connection that is used again ([`Transaction`]),
 //!   and the server ends one whose client has vanished.
 
+use std::collections::BTreeMap;
+
 use dalsegno_protocol::Policy;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -55,12 +57,16 @@ impl Postgres {
         self.pool.in_time(work).await
     }
 
+    /// The same of a rule that mostly changes nothing, and needs nothing but the run and its attempts: one trip, and no
+    /// lock, where a look at them shows that it would not.
+    pub(super) async fn look_then_transact<T: Transition>(&self, run: RunId, rule: &T) -> Work<T::Answer> {
+        let Some(of_run) = self.rows_of(run).await? else { return rule.without_run(run) };
+        let Decision { write, answer } = rule.decide(Rows::new(of_run, BTreeMap::new()))?;
+        if write.is_empty() { Ok(answer) } else { self.transact(run, rule).await }
+    }
+
     /// Locks a run's row, and reads what every rule needs once it is locked.
-    pub(super) async fn lock(
-        &self,
-        run: RunId,
-        needs: Needs<'_>,
-    ) -> Work<(Transaction<'_>, Option<Rows>)> {
+    pub(super) async fn lock(&self, run: RunId, needs: Needs<'_>) -> Work<(Transaction<'_>, Option<Rows>)> {
         let record = record_sql(&format!("r.id = '{run}'"), NOW);
         let templates = match needs {
             Needs::Templates => LOCK_TEMPLATES,
@@ -76,9 +82,8 @@ impl Postgres {
             return Err(Fault::Corrupt(format!("{} statements answered", answers.len())));
         };
         let Some(of_run) = Found::read(record, None)?.runs.pop() else { return Ok((transaction, None)) };
-        let of_policy = |row: &_| {
-            Ok((EnumText::<Policy>::read(row, "policy")?.0, Column::read(row, "count")?))
-        };
+        let of_policy =
+            |row: &_| Ok((EnumText::<Policy>::read(row, "policy")?.0, Column::read(row, "count")?));
         let started = started.iter().map(of_policy).collect::<Work<_>>()?;
         Ok((transaction, Some(Rows::new(of_run, started))))
     }
@@ -243,7 +248,9 @@ impl Statement {
              AND ((turn, boundary) > {place} OR ((turn, boundary) = {place} AND epoch <> {epoch}))"
         ));
         for table in ["records", "record_batches", "record_changes"] {
-            self.parts.push(format!("UPDATE {table} SET undone = true WHERE {live} AND (turn, boundary) > {place}"));
+            self.parts.push(format!(
+                "UPDATE {table} SET undone = true WHERE {live} AND (turn, boundary) > {place}"
+            ));
         }
     }
 

@@ -16,7 +16,7 @@ use crate::keys::no_keys;
 use crate::model::key_refused;
 use crate::reads::{CallRow, payload, unpacked};
 use crate::seal::{Sealing, Spot};
-use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, SettledBy, size};
+use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, size};
 
 /// A claim with its payload ready to be kept.
 pub(super) struct Claim {

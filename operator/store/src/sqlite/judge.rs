@@ -9,7 +9,7 @@ use crate::reads::CallRow;
 use crate::seal::BodyDigest;
 use crate::transitions::has_unsettled;
 pub(super) use crate::transitions::{holds, is_unsettled};
-use crate::{AttemptState, Class, Counters, Digest, Lifecycle, Verdict};
+use crate::{Class, Counters, Digest, Lifecycle};
 
 /// What identifies a boundary that a worker wants to commit.
 #[derive(Clone, Copy, Debug)]
@@ -85,48 +85,6 @@ fn is_next(row: &RunRow, proposal: &Proposal) -> bool {
         Some(head) => (head.turn + 1, false),
     };
     proposal.turn == turn && !(plan_is_there && proposal.boundary == Boundary::Plan)
-}
-
-/// What becomes of an attach.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Attaching {
-    /// First, or again by the same instance.
-    Accept {
-        again: bool,
-    },
-    NotRecorded,
-    Fenced,
-    Finished,
-    VersionPending,
-    VersionIncompatible,
-    Spent,
-}
-
-/// An attach, in the order of judgement.
-pub(super) fn attach(row: &RunRow, pod_uid: &str, instance: &Digest) -> Attaching {
-    if row.pod_uid.as_deref() != Some(pod_uid) {
-        return match row.attempt_state.0 {
-            AttemptState::Reserved => Attaching::NotRecorded,
-            AttemptState::Created | AttemptState::Attached | AttemptState::Ended => Attaching::Fenced,
-        };
-    }
-    match (row.lifecycle.0, row.attempt_state.0) {
-        (Lifecycle::Finished, _) => return Attaching::Finished,
-        (Lifecycle::Deleted | Lifecycle::Abandoned, _) | (_, AttemptState::Ended) => {
-            return Attaching::Fenced;
-        }
-        (Lifecycle::Live, _) => {}
-    }
-    match row.verdict.map(|verdict| verdict.0) {
-        None => return Attaching::VersionPending,
-        Some(Verdict::Refused) => return Attaching::VersionIncompatible,
-        Some(Verdict::Accepted | Verdict::Allowed) => {}
-    }
-    match row.capability {
-        None => Attaching::Accept { again: false },
-        Some(Hash(attached)) if attached == *instance => Attaching::Accept { again: true },
-        Some(_) => Attaching::Spent,
-    }
 }
 
 /// What becomes of a claim of a call that is there.

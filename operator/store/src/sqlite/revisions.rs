@@ -1,12 +1,9 @@
 //! The templates that pods are made of, by their hash.
 
 use sqlx::SqliteConnection;
-use sqlx::types::Json;
 
-use super::row::RunRow;
 use crate::fault::Work;
 use crate::survey::PAGE_BYTES;
-use crate::{AttemptState, CANDIDATES, Lifecycle, Recorded, RunId};
 
 /// So many templates that no run needs, and none after those that hold so many bytes.
 const DROP: &str = "\

@@ -11,7 +11,10 @@ use super::{
 };
 use crate::keys::Rewrapped;
 use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{AcknowledgeCancel, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template};
+use crate::transitions::{
+    AcknowledgeCancel, Attach, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled,
+    RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template,
+};
 use crate::{
     Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
     Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
@@ -134,11 +137,7 @@ impl Store for Sqlite {
     }
 
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {
-        let (pod_uid, instance) = (pod_uid.to_owned(), *instance);
-        self.write("attaching a worker", move |conn, now| {
-            Box::pin(attach::attach(conn, now, run, pod_uid, instance))
-        })
-        .await
+        self.transition(run, Attach { pod_uid: pod_uid.to_owned(), instance: *instance }).await
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Committed> {

@@ -105,7 +105,8 @@ pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet
         query.execute(&mut *conn).await?;
     }
     if let Some(Template { hash, document }) = template {
-        let keep = "INSERT INTO revisions (hash, document, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING";
+        let keep =
+            "INSERT INTO revisions (hash, document, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING";
         sqlx::query(keep).bind(hash).bind(document).bind(now).execute(&mut *conn).await?;
     }
     for entry in audit {

@@ -20,7 +20,9 @@ pub(crate) struct Attach {
 /// What becomes of an attach.
 enum Admission {
     /// First, or again by the same instance.
-    Accepted { is_first: bool },
+    Accepted {
+        is_first: bool,
+    },
     /// Another process came under the attempt's number.
     Spent,
     Refused(Attached),

@@ -22,7 +22,8 @@ impl Transition for Rewind {
         let Self { epoch, to, reason, actor } = self;
         let boundaries = std::mem::take(&mut rows.boundaries);
         let mut change = Change::of(rows);
-        let target = boundaries.iter().find(|it| it.place == *to).map(LiveBoundary::head_point).transpose()?;
+        let target =
+            boundaries.iter().find(|it| it.place == *to).map(LiveBoundary::head_point).transpose()?;
         let (from, state) = (change.row().head(), change.row().attempt_state.0);
         let point = |head: HeadPoint| (head.turn, head.boundary, head.epoch, head.hash);
         if target.is_some() && from.map(point) == target.map(point) {
@@ -30,7 +31,8 @@ impl Transition for Rewind {
             return Ok(change.decide(answer));
         }
         let is_before = |head: HeadPoint| (to.turn, to.boundary) <= (head.turn, head.boundary);
-        let is_kept = change.row().dropped_to().is_none_or(|last| (to.turn, to.boundary) >= (last.turn, last.boundary));
+        let is_kept =
+            change.row().dropped_to().is_none_or(|last| (to.turn, to.boundary) >= (last.turn, last.boundary));
         let may = change.is_live() && change.row().epoch == *epoch && is_kept && from.is_none_or(is_before);
         let Some(target) = target.filter(|_| may) else {
             let answer = Rewound::Refused(change.record()?);

@@ -86,7 +86,9 @@ impl Transition for SettleCall {
         if let Some(answer) = self.refuses(change.row(), change.is_live(), call.as_ref())? {
             return Ok(change.decide(answer));
         }
-        let Some(before) = call else { return Err(Fault::Corrupt("a call is settled that is not there".into())) };
+        let Some(before) = call else {
+            return Err(Fault::Corrupt("a call is settled that is not there".into()));
+        };
 
         let (now, turn) = (change.now(), change.row().open_turn());
         let is_unsettled = is_unsettled(change.row(), &before);
