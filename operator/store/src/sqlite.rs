@@ -16,11 +16,11 @@
 
 mod anchors;
 mod attach;
+mod audit;
 mod boundary;
 mod branch;
 mod by_size;
 mod calls;
-mod change;
 mod clock;
 mod columns;
 mod commit;

@@ -41,6 +41,7 @@ pub(crate) use acknowledge_cancel::AcknowledgeCancel;
 pub(crate) use attach::Attach;
 pub(crate) use change::{AuditEntry, Change, Decision, Template, WriteSet};
 pub(crate) use create::{Abandon, Adopt, LOOK, NextStep, create, next_step};
+pub(crate) use end::{close, finish_detail};
 pub(crate) use end_attempt::EndAttempt;
 pub(crate) use finish::Finish;
 pub(crate) use mark_deleted::MarkDeleted;

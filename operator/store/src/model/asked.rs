@@ -9,16 +9,3 @@ pub struct AskedBy {
     /// The reason that they wrote beside it.
     pub reason: Option<String>,
 }
-
-impl AskedBy {
-    /// A row's detail, with what is known.
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn in_detail(self, mut detail: serde_json::Value) -> serde_json::Value {
-        for (name, known) in [("manager", self.manager), ("reason", self.reason)] {
-            if let Some(known) = known {
-                detail[name] = known.into();
-            }
-        }
-        detail
-    }
-}

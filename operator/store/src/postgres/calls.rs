@@ -5,9 +5,10 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use super::row::{call, json, looks_sealed, named, packed, text, word};
+use super::row::{named, text, word};
 use crate::fault::{Fault, Work};
 use crate::model::key_refused;
+use crate::reads::{CallRow, Columns, payload, unpacked};
 use crate::seal::{Sealing, Spot};
 use crate::transitions::SettleCall;
 use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, size};
@@ -44,7 +45,7 @@ const MOST: i64 = Limits::OPEN_CALLS_BYTES as i64;
 impl Postgres {
     pub(super) async fn do_claim(&self, claim: &Claim) -> Work<Claimed> {
         let sealing = self.to_write(claim.run).await?;
-        let arguments = packed(claim.arguments.as_deref(), Spot::Arguments(&claim.id), &sealing)?;
+        let arguments = payload(claim.arguments.as_deref(), Spot::Arguments(&claim.id), &sealing)?;
         let digests = sealing.call_digests(&claim.id);
         let query = sqlx::query(CLAIM)
             .bind(claim.run)
@@ -62,14 +63,14 @@ impl Postgres {
         let row = self.pool.of(claim.run).one(query).await?;
         let id = &claim.id;
         Ok(match row.try_get("verdict")? {
-            "go" => Claimed::Go(Box::new(call(&row, &sealing)?)),
-            "done" => Claimed::Done(Box::new(call(&row, &sealing)?)),
-            "uncertain" => Claimed::Uncertain(Box::new(call(&row, &sealing)?)),
+            "go" => Claimed::Go(Box::new(CallRow::read(&row)?.public(&sealing)?)),
+            "done" => Claimed::Done(Box::new(CallRow::read(&row)?.public(&sealing)?)),
+            "uncertain" => Claimed::Uncertain(Box::new(CallRow::read(&row)?.public(&sealing)?)),
             "no key" => Claimed::Invalid(format!("call {id:?} is new, and a new call needs a key")),
             "other key" => Claimed::Invalid(format!("call {id:?} has another key")),
             "other policy" => Claimed::Invalid(format!(
                 "call {id:?} has another policy: {:?}",
-                call(&row, &sealing)?.policy
+                CallRow::read(&row)?.policy.0
             )),
             "too large" => Claimed::TooLarge,
             "fenced" => Claimed::Fenced,
@@ -81,7 +82,7 @@ impl Postgres {
 
     pub(super) async fn do_complete(&self, complete: &Complete) -> Work<Completed> {
         let sealing = self.to_write(complete.run).await?;
-        let result = packed(complete.result.as_deref(), Spot::Result(&complete.id), &sealing)?;
+        let result = payload(complete.result.as_deref(), Spot::Result(&complete.id), &sealing)?;
         let query = sqlx::query(COMPLETE)
             .bind(complete.run)
             .bind(complete.capability.as_slice())
@@ -112,9 +113,9 @@ impl Postgres {
         let query = sqlx::query(sql).bind(run);
         let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
         let rows = self.pool.all(query).await?;
-        let looks_sealed = ["arguments", "result"].iter().any(|column| looks_sealed(&rows, column));
-        let sealing = self.to_read(run, looks_sealed).await?;
-        rows.iter().map(|row| call(row, &sealing)).collect()
+        let rows = rows.iter().map(CallRow::read).collect::<Work<Vec<_>>>()?;
+        let sealing = self.to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
+        rows.iter().map(|row| row.public(&sealing)).collect()
     }
 }
 
@@ -135,7 +136,9 @@ fn completed(
         "ended" => {
             let stands = named::<CallState>(row.try_get("state")?)?;
             let same = stands == state
-                && json(row, "result", Spot::Result(id), sealing)?.as_deref().map(RawValue::get)
+                && unpacked(Columns::bytes(row, "result")?.as_deref(), Spot::Result(id), sealing)?
+                    .as_deref()
+                    .map(RawValue::get)
                     == result.map(RawValue::get);
             if same {
                 Ok(Completed::Duplicate)

@@ -10,12 +10,13 @@ use uuid::Uuid;
 
 use super::Postgres;
 use super::records::Columns;
-use super::row::{asked, boundary, digest, head, number, optional_digest, packed, text, word};
+use super::row::{asked, boundary, digest, head, number, optional_digest, text, word};
 use crate::fault::{Fault, Work};
 use crate::packed::{Packed, SMALL};
+use crate::reads::payload;
 use crate::seal::{Sealing, Spot};
 use crate::transitions::Finish;
-use crate::{Commit, Committed, Digest, FinishCall, NewFinish, RunId, Standing, codec, header, size};
+use crate::{Commit, Committed, Digest, FinishCall, NewFinish, Result, RunId, Standing, codec, header, size};
 
 /// Of any number of boundaries. It waits for whoever holds their runs' rows.
 static COMMIT: LazyLock<String> = LazyLock::new(|| {
@@ -349,7 +350,7 @@ struct Planned {
 impl Planned {
     fn of(calls: &[PlannedCall], sealing: &Sealing) -> Work<Self> {
         let arguments =
-            |call: &PlannedCall| packed(call.arguments.as_deref(), Spot::Arguments(&call.id), sealing);
+            |call: &PlannedCall| payload(call.arguments.as_deref(), Spot::Arguments(&call.id), sealing);
         let told = |call: &PlannedCall| {
             let digests = sealing.call_digests(&call.id);
             (digests.told(&text(&call.key)), call.arguments.as_deref().map(|json| digests.told(json.get())))
@@ -361,7 +362,7 @@ impl Planned {
             ids: calls.iter().map(|call| text(&call.id)).collect(),
             policies: calls.iter().map(|call| word(&call.policy)).collect::<Work<_>>()?,
             keys: calls.iter().map(|call| text(&call.key)).collect(),
-            arguments: calls.iter().map(arguments).collect::<Work<_>>()?,
+            arguments: calls.iter().map(arguments).collect::<Result<_>>()?,
             arguments_bytes: calls.iter().map(|call| size::of_json(call.arguments.as_deref())).collect(),
         })
     }

@@ -9,13 +9,10 @@ use crate::{Attempt, AttemptEnd, AttemptState, Class, Identity, Verdict};
 
 table! {
     /// One pod's life.
-    AttemptRow in "attempts"
-    fixed {
+    AttemptRow in "attempts" {
         run: Uuid,
         number: i32,
         reserved_at: i64,
-    }
-    moving {
         epoch: i64,
         turn_at_start: i32,
         state: EnumText<AttemptState>,

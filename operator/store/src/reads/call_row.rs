@@ -7,13 +7,13 @@ use super::EnumText;
 use super::table::table;
 use crate::fault::{Fault, Work};
 use crate::model::hold_together;
+use crate::reading::StoredCall;
 use crate::seal::{Sealing, Spot, is_sealed};
 use crate::{Result, codec, size};
 
 table! {
     /// A tool call.
-    CallRow in "calls"
-    fixed {
+    CallRow in "calls" {
         run: Uuid,
         id: String,
         ordinal: i64,
@@ -21,8 +21,6 @@ table! {
         policy: EnumText<Policy>,
         key: String,
         created_at: i64,
-    }
-    moving {
         state: EnumText<CallState>,
         arguments: Option<Vec<u8>>,
         arguments_bytes: i64,
@@ -66,6 +64,19 @@ impl CallRow {
             result: payload(&self.result, Spot::Result(&self.id))?,
             ..self.bare()
         })
+    }
+
+    /// The same for those who check the store or carry a run out of it.
+    pub fn stored(&self, sealing: &Sealing) -> Work<StoredCall> {
+        let stored = StoredCall {
+            ordinal: self.ordinal,
+            attempt: self.attempt,
+            touched: self.touched_turn.or(Some(self.turn)),
+            digests: sealing.call_digests(&self.id),
+            call: self.bare(),
+            damage: None,
+        };
+        stored.with(self.public(sealing))
     }
 
     /// The same without its payloads.

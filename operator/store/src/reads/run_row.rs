@@ -5,20 +5,19 @@ use uuid::Uuid;
 
 use super::table::table;
 use super::{BoundaryColumn, EnumText, Hash};
+use crate::fault::{Work, timestamp};
+use crate::reading::{HeadMark, RunHead};
 use crate::{Asked, AttemptState, Counters, Digest, Lifecycle, Place, RunOutcome, Verdict, header};
 
 table! {
     /// All that a write to a run is judged by.
-    RunRow in "runs"
-    fixed {
+    RunRow in "runs" {
         id: Uuid,
         tenant: String,
         namespace: String,
         name: String,
         object_uid: String,
         created_at: i64,
-    }
-    moving {
         lifecycle: EnumText<Lifecycle>,
         epoch: i64,
         capability: Option<Hash>,
@@ -150,6 +149,30 @@ impl RunRow {
         self.head_hash = Some(Hash(hash));
         self.head_at = Some(at);
         self.head_position = position;
+    }
+
+    /// The run for those who check the store or carry a run out of it.
+    pub fn run_head(self) -> Work<RunHead> {
+        let head = self.head().map(|head| HeadMark {
+            place: Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch },
+            content_hash: head.hash,
+            position: self.head_position,
+        });
+        Ok(RunHead {
+            id: self.id,
+            head,
+            created_at: timestamp(self.created_at)?,
+            lifecycle: self.lifecycle.0,
+            outcome: self.finish_outcome.map(|outcome| outcome.0),
+            epoch: self.epoch,
+            audit_seq: self.audit_seq,
+            audit_hash: self.audit_hash.0,
+            records_digest: self.records_digest.map(|hash| hash.0),
+            tenant: self.tenant,
+            namespace: self.namespace,
+            name: self.name,
+            object_uid: self.object_uid,
+        })
     }
 
     /// The head as workers see it.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::change::append;
+use super::audit::append;
 use super::columns::Word;
 use super::judge::{self, Claiming};
 use super::row::RunRow;

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
+use super::audit::append;
 use super::boundary::{self, Next, Prepared, may_be_too_large};
 use super::calls::next_ordinal;
-use super::change::{append, append_finish, close};
 use super::columns::{Hash, Which, Word};
 use super::judge::{self, Proposal, Ruling};
 use super::open_calls;
@@ -19,7 +19,7 @@ use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::reads::payload;
 use crate::seal::{Sealing, Spot};
-use crate::transitions::{renew_lease, standing, tell_cancel};
+use crate::transitions::{close, finish_detail, renew_lease, standing, tell_cancel};
 use crate::{Committed, Digest, NewFinish, RunId, Standing, size};
 
 /// Judges a commit and, if it is the next boundary, writes it. `None`: it is the next, but cannot stand on this head.
@@ -171,7 +171,8 @@ async fn end_run(
 ) -> Work<()> {
     close(row, now, finish, Some(by));
     row.changed_at = now;
-    append_finish(conn, row, now, actor::WORKER, finish).await
+    let detail = finish_detail(row, finish);
+    append(conn, row, now, kind::FINISHED, actor::WORKER, detail).await
 }
 
 /// What stands is told again; so is a cancel.

@@ -9,7 +9,7 @@ use crate::reads::CallRow;
 use crate::seal::BodyDigest;
 use crate::transitions::has_unsettled;
 pub(super) use crate::transitions::{holds, is_unsettled};
-use crate::{Class, Counters, Digest, Lifecycle};
+use crate::{Digest, Lifecycle};
 
 /// What identifies a boundary that a worker wants to commit.
 #[derive(Clone, Copy, Debug)]
@@ -114,39 +114,4 @@ pub(super) fn claim(row: &RunRow, call: &CallRow, claim_id: Uuid) -> Claiming {
             Policy::Probe | Policy::Ask => Claiming::Uncertain,
         },
     }
-}
-
-/// Whether the current attempt has gained anything: a new highest turn, or a newly completed call.
-pub(super) fn progress(row: &RunRow) -> bool {
-    row.highest_turn > row.attempt_turn || row.completed_calls > row.attempt_completed
-}
-
-/// What an end counts as, once its progress is known.
-pub(super) fn resolve(class: Class, progress: bool) -> Class {
-    match (class, progress) {
-        (Class::CrashWithoutProgress, true) => Class::Disruption,
-        (Class::CrashWithoutProgress, false) => Class::Crash,
-        (Class::Crash | Class::Disruption | Class::Neutral, _) => class,
-    }
-}
-
-/// The counters after an end, by the table of [`Class`].
-pub(super) fn count(counters: Counters, class: Class, progress: bool) -> Counters {
-    let mut after = counters;
-    match resolve(class, progress) {
-        Class::Crash => {
-            after.recovery_attempts += 1;
-            after.attempts_without_progress += 1;
-        }
-        Class::Disruption => {
-            after.disruptions += 1;
-            after.disruptions_without_progress += 1;
-        }
-        Class::Neutral | Class::CrashWithoutProgress => {}
-    }
-    if progress {
-        after.attempts_without_progress = 0;
-        after.disruptions_without_progress = 0;
-    }
-    after
 }

@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection};
 
 use super::open_calls;
 use super::row::RunRow;
-use crate::fault::{Fault, Work};
+use crate::fault::Work;
 use crate::reads::{AttemptRow, Found, RunRows, StoreRow, record_sql};
 use crate::transitions::LOOK;
 use crate::{Attempt, CAPACITY, Digest, Held, LookUp, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes};
@@ -43,12 +43,6 @@ pub(super) async fn look(conn: &mut SqliteConnection, now: i64, new: &NewRun) ->
     static SQL: LazyLock<String> = LazyLock::new(|| record_sql(LOOK, "NULL"));
     let query = sqlx::query(AssertSqlSafe(SQL.as_str()));
     found(conn, now, query.bind(&new.object_uid).bind(&new.namespace).bind(&new.name)).await
-}
-
-/// The run's record. In a transaction that writes, the row must be saved before.
-pub(super) async fn record(conn: &mut SqliteConnection, now: i64, row: RunRow) -> Work<RunRecord> {
-    let rows = rows_of(conn, now, row.id).await?;
-    rows.ok_or_else(|| Fault::Corrupt(format!("there is no run {}", row.id)))?.record()
 }
 
 /// The run of an object.

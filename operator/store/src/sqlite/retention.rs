@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-use super::change::append;
+use super::audit::append;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;

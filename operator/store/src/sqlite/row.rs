@@ -8,8 +8,29 @@ use super::by_size::{BySize, by_size};
 use super::columns::{insert, update};
 use crate::RunId;
 use crate::fault::{Fault, Work};
-use crate::reads::{AttemptRow, CallRow, Column as _};
+use crate::reads::{Assignment, AttemptRow, CallRow, Column as _};
 pub(super) use crate::reads::{HeadPoint, RunRow};
+
+/// Columns that no write but a transition changes. They are in indexes: to set them to what they are costs as much as a
+/// change.
+const FIXED: [&str; 11] = [
+    "id",
+    "tenant",
+    "namespace",
+    "name",
+    "object_uid",
+    "created_at",
+    "run",
+    "ordinal",
+    "turn",
+    "policy",
+    "key",
+];
+
+fn moving(mut row: Vec<Assignment>) -> Vec<Assignment> {
+    row.retain(|(column, _)| !FIXED.contains(column));
+    row
+}
 
 impl RunRow {
     pub(super) async fn load(conn: &mut SqliteConnection, run: RunId) -> Work<Option<Self>> {
@@ -38,7 +59,7 @@ impl RunRow {
 
     /// Writes the moving columns of a row that is there.
     pub(super) async fn save(&self, conn: &mut SqliteConnection) -> Work<()> {
-        update(conn, Self::TABLE, self.moving(), vec![("id", self.id.value())]).await
+        update(conn, Self::TABLE, moving(self.assignments()), vec![("id", self.id.value())]).await
     }
 
     /// Writes a row that was not there.
@@ -55,19 +76,6 @@ impl AttemptRow {
             .fetch_optional(conn)
             .await?;
         row.as_ref().map(Self::read).transpose()
-    }
-
-    /// The row of the run's current attempt.
-    pub(super) async fn current(conn: &mut SqliteConnection, run: &RunRow) -> Work<Self> {
-        Self::load(conn, run.id, run.attempt)
-            .await?
-            .ok_or_else(|| Fault::Corrupt(format!("run {} has no attempt {}", run.id, run.attempt)))
-    }
-
-    /// Writes the moving columns of a row that is there.
-    pub(super) async fn save(&self, conn: &mut SqliteConnection) -> Work<()> {
-        let key = vec![("run", self.run.value()), ("number", self.number.value())];
-        update(conn, Self::TABLE, self.moving(), key).await
     }
 
     /// Writes a row that was not there.
@@ -88,8 +96,8 @@ impl CallRow {
 
     /// Writes the moving columns of a row that is there.
     pub(super) async fn save(&self, conn: &mut SqliteConnection) -> Work<()> {
-        update(conn, Self::TABLE, self.moving(), vec![("run", self.run.value()), ("id", self.id.value())])
-            .await
+        let key = vec![("run", self.run.value()), ("id", self.id.value())];
+        update(conn, Self::TABLE, moving(self.assignments()), key).await
     }
 
     /// Writes a row that was not there.

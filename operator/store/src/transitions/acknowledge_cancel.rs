@@ -42,7 +42,8 @@ impl Transition for AcknowledgeCancel {
             message: String::new(),
             output: None,
         };
-        close(&mut change, &finish, None);
+        let now = change.now();
+        close(change.run(), now, &finish, None);
         change.run().last_capability = Some(Hash(self.capability));
         change.notify();
         let RunRow { attempt, epoch, .. } = *change.row();

@@ -65,6 +65,16 @@ pub(crate) struct AuditEntry {
 impl AuditEntry {
     pub const TABLE: &'static str = "audit";
 
+    /// The next row of the run's chain, whose end the run's row names.
+    pub fn append(run: &mut RunRow, at: i64, kind: &'static str, actor: &str, detail: &Json) -> Self {
+        let RunRow { id, audit_seq, audit_hash: Hash(parent_hash), .. } = *run;
+        let (seq, actor, detail) = (audit_seq + 1, super::text(actor), detail.to_string());
+        let link = Link { parent_hash: &parent_hash, run: id, seq, at, kind, actor: &actor, detail: &detail };
+        let hash = link.hash();
+        (run.audit_seq, run.audit_hash) = (seq, Hash(hash));
+        Self { seq, at, kind, actor, detail, parent_hash, hash }
+    }
+
     /// All columns of the row.
     pub fn assignments(self, run: RunId) -> Vec<Assignment> {
         let Self { seq, at, kind, actor, detail, parent_hash, hash } = self;

@@ -1,7 +1,7 @@
 //! The steps that rules share: an attempt ends, the next is reserved, the run closes.
 
 use dalsegno_protocol::Policy;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use uuid::Uuid;
 
 use super::{Change, text};
@@ -131,12 +131,23 @@ pub(super) fn reserved(run: Uuid, number: i32, epoch: i64, turn_at_start: i32, n
     }
 }
 
+/// Closes the run and appends that to the audit.
+pub(super) fn close_with_audit(
+    change: &mut Change,
+    finish: &NewFinish,
+    by: Option<(Uuid, Digest)>,
+    actor: &str,
+) {
+    let now = change.now();
+    close(change.run(), now, finish, by);
+    let detail = finish_detail(change.row(), finish);
+    change.audit(kind::FINISHED, actor, detail);
+}
+
 /// Closes the run; its epoch and capability stay, so that a retry of its worker is known. `by`: commit id and digest of
 /// the worker's call, `None` where the operator closes it.
-pub(super) fn close(change: &mut Change, finish: &NewFinish, by: Option<(Uuid, Digest)>) {
+pub(crate) fn close(run: &mut RunRow, now: i64, finish: &NewFinish, by: Option<(Uuid, Digest)>) {
     let NewFinish { outcome, reason, message, output } = finish;
-    let now = change.now();
-    let run = change.run();
     run.lifecycle = EnumText(Lifecycle::Finished);
     run.finish_outcome = Some(EnumText(*outcome));
     run.finish_reason = Some(text(reason));
@@ -147,17 +158,9 @@ pub(super) fn close(change: &mut Change, finish: &NewFinish, by: Option<(Uuid, D
     run.finish_at = Some(now);
 }
 
-/// Closes the run and appends that to the audit.
-pub(super) fn close_with_audit(
-    change: &mut Change,
-    finish: &NewFinish,
-    by: Option<(Uuid, Digest)>,
-    actor: &str,
-) {
-    close(change, finish, by);
-    let attempt = change.row().attempt;
-    let detail = json!({ "attempt": attempt, "outcome": finish.outcome, "reason": text(&finish.reason) });
-    change.audit(kind::FINISHED, actor, detail);
+/// What the audit tells of the run's end.
+pub(crate) fn finish_detail(run: &RunRow, finish: &NewFinish) -> Json {
+    json!({ "attempt": run.attempt, "outcome": finish.outcome, "reason": text(&finish.reason) })
 }
 
 /// Whether the current attempt has gained anything: a new highest turn, or a newly completed call.
