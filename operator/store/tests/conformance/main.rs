@@ -31,6 +31,7 @@ mod reset;
 mod retention;
 mod revisions;
 mod rewinds;
+mod rewound_records;
 mod settles;
 mod sizes;
 mod snapshot_property;

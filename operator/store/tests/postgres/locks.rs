@@ -324,18 +324,41 @@ async fn a_template_that_is_found_just_before_it_would_be_dropped_stays() {
     let (before, run) = (world.run().await, world.run().await);
     recorded(world.put_revision(before.id, 1, "template", "{}").await.unwrap());
     world.mark_deleted(&before.object_uid).await.unwrap();
-    let mut operator = PgConnection::connect(&url).await.unwrap();
-    let mut transaction = operator.begin().await.unwrap();
-    let put = sqlx::query("SELECT ds_put_revision_v1($1, 1, 'template', '{}')");
-    transaction.execute(put.bind(run.id)).await.unwrap();
-    let (dropped, ()) = join(world.drop_revisions(500), async {
-        let waits = timeout(Duration::from_secs(10), waits(&url)).await;
-        waits.expect("it waits for whoever has found one");
-        transaction.commit().await.unwrap();
+    // Slow enough to be met between its first look and its write.
+    let wire = Wire::torn(&url, || Fate::Stall(Duration::from_millis(500)));
+    let slow = open(&wire.url()).await;
+    let (put, dropped) = join(slow.put_revision(run.id, 1, "template", "{}"), async {
+        let met = timeout(Duration::from_secs(30), async {
+            while advisory_locks(&url).await == 0 {
+                pause(5).await;
+            }
+        });
+        met.await.expect("whoever names a template holds a lock");
+        assert_eq!(candidates(&url).await, 1, "it has not written yet");
+        world.drop_revisions(500).await
     })
     .await;
+    recorded(put.unwrap());
     assert_eq!(dropped.unwrap(), 0);
     assert!(world.get_revision("template").await.unwrap().is_some());
+}
+
+/// Attempts that a template is kept for, as others see it.
+async fn candidates(url: &str) -> i64 {
+    number(url, "SELECT count(*) FROM attempts WHERE cardinality(candidates) > 0").await
+}
+
+async fn advisory_locks(url: &str) -> i64 {
+    let locks = "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
+                 WHERE d.datname = current_database() AND l.locktype = 'advisory'";
+    number(url, locks).await
+}
+
+async fn number(url: &str, sql: &'static str) -> i64 {
+    let mut conn = PgConnection::connect(url).await.unwrap();
+    let number = sqlx::query_scalar(sql).fetch_one(&mut conn).await.unwrap();
+    conn.close().await.unwrap();
+    number
 }
 
 /// Ends the worker's attempt and reserves the next in an open transaction, which holds the run's row.
@@ -361,13 +384,7 @@ async fn waits(url: &str) {
 }
 
 async fn waiting(url: &str) -> i64 {
-    let mut conn = PgConnection::connect(url).await.unwrap();
-    let waiting = sqlx::query_scalar(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
-    )
-    .fetch_one(&mut conn)
-    .await
-    .unwrap();
-    conn.close().await.unwrap();
-    waiting
+    let waiting =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    number(url, waiting).await
 }

@@ -12,6 +12,7 @@ mod wire;
 #[path = "../conformance/world.rs"]
 mod world;
 
+mod busy;
 mod grants;
 mod hashes;
 mod locks;

@@ -1,0 +1,106 @@
+//! Records that are written while their run goes back: whichever comes first, no record that was undone is there again.
+
+use dalsegno_protocol::{Boundary, Payload, RecordOp};
+use dalsegno_store::{
+    Commit, Committed, Place, RecordBatch, RecordQuery, Rewind, Rewound, RunId, Store as _, Written,
+};
+use futures::future::{join, join_all};
+use uuid::Uuid;
+
+use crate::faces::on_every_face;
+use crate::world::*;
+
+on_every_face! {
+    of_a_thousand_records_beside_a_rewind_none_comes_back,
+}
+
+/// Runs that go back at the same time, and how often each of them does.
+const RUNS: usize = 10;
+const REWINDS: usize = 100;
+
+async fn of_a_thousand_records_beside_a_rewind_none_comes_back(world: &World) {
+    let outcomes = join_all((0..RUNS).map(async |_| {
+        let mut worker = world.worker().await;
+        ok(world.commit(&with_record(&worker, 1, "kept")).await.unwrap());
+        let mut written = 0;
+        for number in 0..REWINDS {
+            written += usize::from(beside(world, &worker, number).await);
+            let run = world.of(&worker).await;
+            assert_eq!(keys(world, run.id).await, ["kept"], "rewind {number}");
+            worker = world.work_on(&run).await;
+        }
+        // The next boundary holds what was kept, and nothing of what was undone.
+        ok(world.commit(&with_record(&worker, 2, "later")).await.unwrap());
+        assert_eq!(keys(world, worker.run).await, ["kept", "later"]);
+        world.proves_itself(worker.run).await;
+        written
+    }))
+    .await;
+    let written: usize = outcomes.iter().sum();
+    assert!((1..RUNS * REWINDS).contains(&written), "{written} came before their rewind: no interleaving");
+}
+
+/// Writes a record while the run goes back to its first turn. Whether it came before the rewind; after it, it is refused.
+async fn beside(world: &World, worker: &Worker, number: usize) -> bool {
+    let key = format!("undone-{number}");
+    let epoch = world.of(worker).await.epoch;
+    let to = Place { turn: 1, boundary: Boundary::Result, epoch: 1 };
+    // A run whose head is the target does not go back: it has another turn by then.
+    world.turn(worker, 2).await;
+    let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
+    let going_back = async {
+        stagger(number % 3).await;
+        world.other.rewind(worker.run, &rewind).await.unwrap()
+    };
+    let writing = async {
+        stagger(2 - number % 3).await;
+        // Alone, and with a boundary.
+        if number % 2 == 0 {
+            match world.write_records(&batch(worker, &key)).await.unwrap() {
+                Written::Ok => true,
+                Written::Fenced => false,
+                other => panic!("{other:?}"),
+            }
+        } else {
+            match world.commit(&with_record(worker, 3, &key)).await.unwrap() {
+                Committed::Ok(_) => true,
+                Committed::Fenced { committed: false } => false,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let (rewound, written) = join(going_back, writing).await;
+    assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");
+    written
+}
+
+/// Lets others go first so many times.
+async fn stagger(times: usize) {
+    for _ in 0..times {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn put(key: &str) -> RecordOp {
+    RecordOp::Put { space: "s".into(), key: key.into(), value: Payload::Json(json("1")) }
+}
+
+fn batch(worker: &Worker, key: &str) -> RecordBatch {
+    RecordBatch {
+        run: worker.run,
+        capability: worker.capability,
+        batch_id: Uuid::new_v4(),
+        digest: random(),
+        operations: vec![put(key)],
+    }
+}
+
+fn with_record(worker: &Worker, turn: i32, key: &str) -> Commit {
+    Commit { records: vec![put(key)], ..worker.result(turn) }
+}
+
+async fn keys(world: &World, run: RunId) -> Vec<String> {
+    let query = RecordQuery { space: "s".into(), limit: 100, bytes: 1 << 20, ..RecordQuery::default() };
+    let page = world.read_records(run, &query).await.unwrap();
+    page.records.into_iter().map(|record| record.key).collect()
+}
