@@ -1,43 +1,43 @@
-# The few verbs that people type; CI types `make test`. What is longer than a line lives in hack/.
+# The commands that people type. CI runs `make test`. Anything longer than a line is a script in hack/.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test crash fuzz tamper bench lint generate images cluster cluster-down
 
-help: ## this list
+help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo 'Root and Debian are needed, for the cluster on this machine; what is missing is installed. With KUBECONFIG set'
-	@echo '`make demo` and `make images` use your own cluster; IMAGE_REGISTRY=host/prefix then says where its images go.'
+	@echo 'The cluster on this machine needs root and Debian; missing packages are installed. If KUBECONFIG is set, `make demo`'
+	@echo 'and `make images` use your own cluster, and IMAGE_REGISTRY=host/prefix names the registry for its images.'
 
-demo: ## one run, evicted for real, that goes on: on a cluster on this machine, or on that of KUBECONFIG
+demo: ## evict the pod of a run and watch the run resume, on a cluster on this machine or on that of KUBECONFIG
 	@hack/demo.sh
 
-test: ## everything, stories on the real cluster included; the last line is the sum
+test: ## run all tests, the end-to-end tests on a real cluster included; the last line is the sum
 	@hack/test.sh
 
-crash: ## the operator killed before and after every step of a recovery, evicted, deleted and silent
-	@DALSEGNO_E2E_CRASH_MATRIX=1 hack/stories.sh disasters operator_crash
+crash: ## let the operator die before and after every step of a recovery, for each kind of death
+	@DALSEGNO_E2E_CRASH_MATRIX=1 hack/scenarios.sh chaos operator_crash
 
-fuzz: ## looks for bytes that break a decoder, five minutes each
+fuzz: ## look for bytes that break a decoder, five minutes per target
 	@hack/fuzz.sh 300
 
-tamper: ## ten thousand random edits of each: rows in order, rows of a database, what is sealed there, bundles
+tamper: ## make ten thousand random edits of rows, databases and bundles, and check that each is detected
 	DALSEGNO_TAMPERINGS=10000 cargo test --locked -p dalsegno-store --test proof --test tampering random
 
-bench: ## the figures of docs/performance.md, as ratios to a floor measured in the same run
+bench: ## measure the figures of docs/reference/performance.md, as ratios to a floor in the same run
 	@hack/bench.sh
 
-lint: ## formats, lints, one TLS provider, the chart, the scripts
+lint: ## check formats, lints, types, the TLS provider, the chart and the scripts
 	@hack/lint.sh
 
-generate: ## writes the CustomResourceDefinitions from crds/src
+generate: ## write the CustomResourceDefinitions from crds/src
 	cargo run --quiet --package dalsegno-crds --bin generate-crds
 
-images: ## builds the programs and pushes their images
+images: ## build the programs and push their images
 	@hack/images.sh
 
-cluster: ## brings a real two-node Kubernetes up on this machine
+cluster: ## start a real two-node Kubernetes cluster on this machine
 	@hack/cluster.sh up
 
-cluster-down: ## takes it down and leaves nothing behind
+cluster-down: ## stop the cluster and remove everything it has changed on this machine
 	@hack/cluster.sh down

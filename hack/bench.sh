@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The figures of docs/performance.md, as ratios to a floor that is measured in the same run. Give it names to measure
-# only these: boundary turns slow reaction quiet memory lives.
+# Measures the figures of docs/reference/performance.md, as ratios to a floor that is measured in the same run. Without arguments
+# it runs all benches: boundary turns slow reaction quiet memory lives.
 source "$(dirname "$0")/lib.sh"
 
 wanted=" ${*:-boundary turns slow reaction quiet memory lives} "
-want() { [[ $wanted = *" $1 "* ]]; }
+is_wanted() { [[ $wanted = *" $1 "* ]]; }
 
 need_languages
 need openssl openssl
@@ -17,7 +17,7 @@ fi
 step 'Building for release (about 8 minutes the first time)'
 packages=(--package dalsegno --package dalsegno-gateway --package dalsegno-e2e)
 cargo build --locked --release "${packages[@]}" --bin dalsegno --bench boundary --bench turns --bench operator
-# program NAME: where cargo has put it.
+# program NAME: prints the path of the program that cargo has built.
 program() {
     cargo build --locked --release --quiet "${packages[@]}" --bin dalsegno --bench boundary --bench turns --bench operator \
         --message-format=json | python3 -c '
@@ -30,8 +30,8 @@ operator_bench=$(program operator)
 DALSEGNO_PROGRAM=$(program dalsegno)
 export DALSEGNO_PROGRAM
 
-if want boundary || want turns || want slow; then
-    # LangGraph's saver, in an environment of its own outside of the clone.
+if is_wanted boundary || is_wanted turns || is_wanted slow; then
+    # LangGraph's saver, in an environment of its own, outside of the clone.
     venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/langgraph
     python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
     if [[ ! -e $venv/complete ]]; then
@@ -42,19 +42,19 @@ if want boundary || want turns || want slow; then
     export DALSEGNO_BENCH_PYTHON=$venv/bin/python
 fi
 
-if want boundary; then
+if is_wanted boundary; then
     step 'Boundary commits'
     "$(program boundary)"
 fi
 
-if want turns; then
+if is_wanted turns; then
     step 'Many turns'
     "$(program turns)"
 fi
 
-if want slow; then
+if is_wanted slow; then
     need strace strace
-    # Every sync of whatever keeps the bytes, PostgreSQL and SQLite alike, returns 5 ms later.
+    # Every fdatasync and fsync, of PostgreSQL and of SQLite, returns 5 ms later.
     for bench in boundary turns; do
         step "$bench again, on a disk that takes 5 ms longer to sync"
         strace -f --seccomp-bpf -o /dev/null -e trace=fdatasync,fsync -e inject=fdatasync,fsync:delay_exit=5000 \
@@ -62,11 +62,11 @@ if want slow; then
     done
 fi
 
-# What needs no container: an API server of its own, and fake nodes.
-alone=()
-for name in reaction quiet memory; do ! want "$name" || alone+=("$name"); done
-if ((${#alone[@]} > 0)); then
-    step "On a control plane with fake nodes: ${alone[*]}"
+# These benches need no containers: they use a control plane of their own with fake nodes.
+fake_node_benches=()
+for name in reaction quiet memory; do ! is_wanted "$name" || fake_node_benches+=("$name"); done
+if ((${#fake_node_benches[@]} > 0)); then
+    step "On a control plane with fake nodes: ${fake_node_benches[*]}"
     kube=$(cluster build kube | grep -o '/.*/kube$')
     kwok=$(cluster build kwok | grep -o '/.*/kwok$')
     stages=$(mktemp)
@@ -76,10 +76,10 @@ if ((${#alone[@]} > 0)); then
         cat "$source/$stage.yaml"
         echo ---
     done >"$stages"
-    e2e/benches/with-control-plane.sh "$kube" "$kwok" "$stages" "$operator_bench" "${alone[@]}"
+    e2e/benches/with-control-plane.sh "$kube" "$kwok" "$stages" "$operator_bench" "${fake_node_benches[@]}"
 fi
 
-if want lives; then
+if is_wanted lives; then
     step 'Lives on the real cluster'
     use_cluster
     if ! kubectl --namespace dalsegno-system get deployment dalsegno >/dev/null 2>&1; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The cluster on this machine: `hack/cluster.sh up`, `hack/cluster.sh down`. See e2e/cluster/README.md.
+# Starts or stops the cluster on this machine: `hack/cluster.sh up`, `hack/cluster.sh down`. See e2e/cluster/README.md.
 source "$(dirname "$0")/lib.sh"
 
 command -v go >/dev/null || die "Please install Go 1.26 or later."

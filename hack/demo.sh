@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# One run of an agent whose pod is evicted for real, and which goes on where it was. Every claim that is printed is
-# checked; a claim that does not hold ends the demo with 1. It may be run again at any time.
+# The demo: one run of an agent whose pod is really evicted and that resumes where it was. It checks every claim that it
+# prints, and exits with 1 if one is wrong. It can be run again at any time.
 source "$(dirname "$0")/lib.sh"
 
 namespace=demo run=field-guide turns=20 evict_after=7
 work=$(mktemp -d)
 watchers=()
-tidy() {
+clean_up() {
     ((${#watchers[@]} == 0)) || kill "${watchers[@]}" 2>/dev/null || true
     rm -rf "$work"
 }
-trap tidy EXIT
+trap clean_up EXIT
 k() { kubectl --namespace "$namespace" "$@"; }
 failed() {
     echo
@@ -19,7 +19,7 @@ failed() {
     die "The demo failed: $*"
 }
 
-# until_true SECONDS WHAT COMMAND…
+# until_true SECONDS WHAT COMMAND…: waits until the command succeeds.
 until_true() {
     local end=$((SECONDS + $1)) what=$2
     shift 2
@@ -29,21 +29,21 @@ until_true() {
     done
 }
 
-# show PREFIX FILE COMMAND…: runs it beside us; its lines go to the screen and to the file.
+# show PREFIX FILE COMMAND…: runs the command in the background. Its lines go to the screen and to the file.
 show() {
     local prefix=$1 file=$2
     shift 2
     "$@" > >(tee -a "$file" | sed -u "s/^/$prefix/") 2>/dev/null &
     watchers+=($!)
 }
-follow() { # the log of an attempt
+follow() { # follow ATTEMPT: shows the log of the attempt's pod
     until_true 60 "attempt $1" k wait --for=jsonpath='{.status.phase}'=Running "pod/$run-$1" --timeout=1s
     show "  ${DIM}pod $run-$1 on $(k get pod "$run-$1" -o jsonpath='{.spec.nodeName}') │${PLAIN} " "$work/log-$1" \
         kubectl --namespace "$namespace" logs --follow "pod/$run-$1"
 }
 logged() { grep -q "$2" "$work/log-$1"; }
 
-# manifests: the examples, their images by digest, so that it is what was just built that runs.
+# manifests: prints the examples' manifests with the digests of the images that were just pushed.
 manifests() {
     local image reference script=()
     while read -r image reference; do
@@ -62,13 +62,13 @@ step 'helm upgrade --install dalsegno charts/dalsegno --namespace dalsegno-syste
 image=$(awk '$1 == "dalsegno" { print $2 }' "$TARGET_DIR/images/pushed")
 helm upgrade --install dalsegno charts/dalsegno --namespace dalsegno-system --create-namespace --wait --timeout 120s \
     --set image.repository="${image%@*}" --set image.digest="${image#*@}" >"$work/helm" 2>&1 ||
-    { cat "$work/helm"; failed "the chart does not install"; }
+    { cat "$work/helm"; failed "the chart cannot be installed"; }
 sed -n 's/^\(Store: [^.]*\.\).*/\1/p' "$work/helm"
 
 step "An agent that works for $turns turns, and a ledger that counts what it does"
 kubectl create namespace "$namespace" --dry-run=client -o yaml | kubectl apply -f - >/dev/null
-manifests | k delete --ignore-not-found --cascade=foreground --timeout 60s -f - >/dev/null 2>&1 || failed 'what an earlier demo left does not go'
-k wait --for delete pod --selector "dalsegno.dev/run=$run" --timeout 60s >/dev/null 2>&1 || failed 'the pod of an earlier demo does not go'
+manifests | k delete --ignore-not-found --cascade=foreground --timeout 60s -f - >/dev/null 2>&1 || failed 'the objects of an earlier demo cannot be deleted'
+k wait --for delete pod --selector "dalsegno.dev/run=$run" --timeout 60s >/dev/null 2>&1 || failed 'the pod of an earlier demo cannot be deleted'
 manifests | k apply -f - || failed 'the examples are refused'
 k rollout status deployment/ledger --timeout 60s >/dev/null || failed 'the ledger does not start'
 show "  ${GREEN}event${PLAIN} │ " "$work/events" kubectl --namespace "$namespace" get events --watch --no-headers \
@@ -86,25 +86,25 @@ pause=$((($(date +%s%N) - evicted) / 1000000))
 until_true 90 'the end of the run' k wait --for=condition=Finished "agentrun/$run" --timeout=1s
 sleep 1 # the last event, the last lines
 
-step 'What came of it'
+step 'The result'
 expect() { # expect WHAT COMMAND…
     local what=$1
     shift
-    "$@" || failed "not so: $what"
+    "$@" || failed "not true: $what"
     echo "  ${GREEN}✓${PLAIN} $what"
 }
 is() { [[ $1 = "$2" ]]; }
 status() { k get agentrun "$run" -o jsonpath="{.status.$1}"; }
 last=$(sed -n 's/^turn \([0-9]*\) of.*/\1/p' "$work/log-1" | tail -1)
 k get --raw "/api/v1/namespaces/$namespace/services/ledger:http/proxy/summary?run=$namespace/$run" >"$work/ledger"
-count() { python3 -c "import json; book = json.load(open('$work/ledger')); print($1)"; }
+count() { python3 -c "import json; ledger = json.load(open('$work/ledger')); print($1)"; }
 resumed=$(status attempt.resumedFromTurn)
 expect "the run succeeded" is "$(status summary)" Succeeded
-expect "attempt 2 went on after turn $resumed, which attempt 1 had committed" test "$resumed" -ge "$last"
-expect "no turn was committed twice, none is missing" is "$(cat "$work"/log-? | sed -n 's/^turn \([0-9]*\) of.*/\1/p' | sort -n | uniq | wc -l) $(cat "$work"/log-? | grep -c '^turn ')" "$turns $turns"
-expect "the eviction was counted as a disruption, and not charged as a crash" is "$(status recovery.disruptions) $(status recovery.recoveryAttempts)" '1 0'
-expect "the ledger has $turns entries, one for each turn" is "$(count "book['entries'], [t['entries'] for t in book['byTurn'].values()] == [1] * $turns")" "$turns True"
-echo "  the tool was asked $(count "book['deliveries']") times; $(count "book['deliveries'] - book['entries']") repeats were absorbed by their keys"
+expect "attempt 2 resumed after turn $resumed, which attempt 1 had committed" test "$resumed" -ge "$last"
+expect "no turn was committed twice and none is missing" is "$(cat "$work"/log-? | sed -n 's/^turn \([0-9]*\) of.*/\1/p' | sort -n | uniq | wc -l) $(cat "$work"/log-? | grep -c '^turn ')" "$turns $turns"
+expect "the eviction was counted as a disruption and not charged as a crash" is "$(status recovery.disruptions) $(status recovery.recoveryAttempts)" '1 0'
+expect "the ledger has $turns entries, one for each turn" is "$(count "ledger['entries'], [t['entries'] for t in ledger['byTurn'].values()] == [1] * $turns")" "$turns True"
+echo "  the tool was called $(count "ledger['deliveries']") times; the ledger recognised $(count "ledger['deliveries'] - ledger['entries']") repeats by their keys"
 echo "  from the eviction to the first new turn on another pod: $((pause / 1000)).$((pause % 1000 / 100)) s"
 
 step "kubectl get agentrun $run --namespace $namespace --output wide"
@@ -112,7 +112,7 @@ k get agentrun "$run" -o wide
 step "kubectl describe agentrun $run --namespace $namespace"
 k describe agentrun "$run"
 
-step 'What to try next'
+step 'Next steps'
 if own_cluster; then
     cat <<'NEXT'
   eval "$(go run -C e2e/cluster . env)"                  # kubectl and helm for this shell
@@ -125,5 +125,5 @@ cat <<'NEXT'
   kubectl -n dalsegno-system exec deployment/dalsegno -- /dalsegno show demo/field-guide --calls
   kubectl explain agentrun.spec.recovery
 NEXT
-own_cluster && echo '  make cluster-down                                      # leaves nothing behind'
+own_cluster && echo '  make cluster-down                                      # removes the cluster'
 true

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Builds the programs and pushes their images to the registry of the cluster on this machine or, with KUBECONFIG set, to
-# IMAGE_REGISTRY. What has not changed is neither built nor sent again, and keeps its digest. The references by digest
-# are left in target/images/pushed. SKIP_BUILD=1: the programs are built already.
+# Builds the programs and pushes their images to the registry of the cluster on this machine or, if KUBECONFIG is set,
+# to IMAGE_REGISTRY. What has not changed is neither built nor pushed again, and keeps its digest. The references by
+# digest are written to target/images/pushed. SKIP_BUILD=1 uses the programs that are already built.
 source "$(dirname "$0")/lib.sh"
 
 images=$TARGET_DIR/images
 registry=$CLUSTER_REGISTRY
-own_cluster || registry=${IMAGE_REGISTRY:?with KUBECONFIG set, IMAGE_REGISTRY=host/prefix says where the images go}
+own_cluster || registry=${IMAGE_REGISTRY:?if KUBECONFIG is set, set IMAGE_REGISTRY=host/prefix to the registry for the images}
 
-# stage IMAGE PROGRAM…: the root of an image that is nothing but these programs, without their debug information.
+# stage IMAGE PROGRAM…: puts these programs, without debug information, into the root directory of an image.
 stage() {
     local image=$1 program
     shift
@@ -18,38 +18,38 @@ stage() {
     done
 }
 
-# push IMAGE ENTRYPOINT DIRECTORY…: an image with one layer for each directory.
+# push IMAGE ENTRYPOINT DIRECTORY…: pushes an image with one layer per directory.
 push() {
     local image=$1 reference
     if own_cluster; then
-        reference=$(push_here "$@")
+        reference=$(push_to_cluster "$@")
     else
-        reference=$(push_there "$@")
+        reference=$(push_to_registry "$@")
     fi
     echo "$reference"
     echo "$image $reference" >>"$images/pushing"
 }
 
-push_here() {
+push_to_cluster() {
     local image=$1 entrypoint=$2 directory flags=()
     shift 2
     for directory in "$@"; do flags+=(--layer "$directory"); done
     cluster image push "$image:dev" "${flags[@]}" --entrypoint "$entrypoint" --user 65532
 }
 
-push_there() {
-    local image=$1 entrypoint=$2 work directory word flags=()
-    local made=(--history.created 1970-01-01T00:00:00Z --history.created_by hack/images.sh)
+push_to_registry() {
+    local image=$1 entrypoint=$2 work directory part flags=()
+    local history=(--history.created 1970-01-01T00:00:00Z --history.created_by hack/images.sh)
     shift 2
     work=$(mktemp -d)
     umoci init --layout "$work/image"
     umoci new --image "$work/image:dev"
     for directory in "$@"; do
         tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "$directory" -cf "$work/layer.tar" .
-        umoci raw add-layer "${made[@]}" --image "$work/image:dev" "$work/layer.tar" >&2
+        umoci raw add-layer "${history[@]}" --image "$work/image:dev" "$work/layer.tar" >&2
     done
-    for word in ${entrypoint//,/ }; do flags+=(--config.entrypoint "$word"); done
-    umoci config "${made[@]}" --created 1970-01-01T00:00:00Z --image "$work/image:dev" --config.user 65532 \
+    for part in ${entrypoint//,/ }; do flags+=(--config.entrypoint "$part"); done
+    umoci config "${history[@]}" --created 1970-01-01T00:00:00Z --image "$work/image:dev" --config.user 65532 \
         --config.env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${flags[@]}"
     flags=()
     [[ $registry != localhost* && $registry != 127.* ]] || flags=(--dest-tls-verify=false)
@@ -69,12 +69,16 @@ own_cluster || need skopeo skopeo umoci umoci
 
 step "Pushing the images to $registry"
 stage dalsegno dalsegno
-# The public CAs, for a PostgreSQL whose certificate is of one of them.
+# The public CAs, for a PostgreSQL server with a certificate of one of them.
 install -d -m 755 "$images"/dalsegno/etc{,/ssl,/ssl/certs}
 install -m 644 -t "$images/dalsegno/etc/ssl/certs" /etc/ssl/certs/ca-certificates.crt
 stage dalsegno-example-rust agent ledger
 stage dalsegno-e2e-agent e2e-agent
-install -D -m 644 -t "$images/dalsegno-example-python/app" deploy/examples/python-agent/agent.py sdk/python/dalsegno.py
+# The directory is made anew: a module that no longer exists must not stay in the image.
+app=$images/dalsegno-example-python/app
+rm -rf "$app"
+install -D -m 644 -t "$app" deploy/examples/python-agent/agent.py
+install -D -m 644 -t "$app/dalsegno" sdk/python/src/dalsegno/{*.py,py.typed}
 : >"$images/pushing"
 push dalsegno /dalsegno "$images/dalsegno"
 push dalsegno-example-rust /agent "$images/dalsegno-example-rust"

@@ -1,18 +1,18 @@
-# Shared by the scripts of this directory. Sourced, it moves to the root of the repository.
+# Functions for the scripts of this directory. Sourcing it changes to the root of the repository.
 # shellcheck shell=bash
 set -euo pipefail
-shopt -s inherit_errexit # a failure inside of $(…) is one, too
+shopt -s inherit_errexit # a failure inside $(…) ends the script too
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# Where the cluster on this machine lives, and where its images are.
+# The state directory of the cluster on this machine, and its registry.
 export DALSEGNO_CLUSTER_DIR=${DALSEGNO_CLUSTER_DIR:-/var/tmp/dalsegno-cluster}
 CLUSTER_REGISTRY=registry.dalsegno.test
 
-# What was built: one target for every build, see .cargo/config.toml.
+# The build's output. Every build has the same target, see .cargo/config.toml.
 TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
 PROGRAMS=$TARGET_DIR/x86_64-unknown-linux-gnu/debug
 
-# What the stories ask for: the program that breaks machines, and the scripted agent that they make images of.
+# For the end-to-end tests: the program that breaks machines, and the scripted agent's program for images of it.
 export DALSEGNO_CLUSTER_BIN=$DALSEGNO_CLUSTER_DIR/bin/cluster
 export DALSEGNO_E2E_AGENT=$TARGET_DIR/images/dalsegno-e2e-agent/e2e-agent
 
@@ -24,7 +24,7 @@ die() {
     exit 1
 }
 
-# need PROGRAM PACKAGE [PROGRAM PACKAGE]…: installs the Debian packages of the programs (or files) that are missing.
+# need PROGRAM PACKAGE [PROGRAM PACKAGE]…: installs the Debian packages of programs or files that are missing.
 need() {
     local packages=()
     while (($# > 0)); do
@@ -41,16 +41,17 @@ need() {
     apt-get install -qq --no-install-recommends "${packages[@]}" >/dev/null
 }
 
-# need_languages: what only the user can bring, and what linking takes.
+# need_languages: checks for the compilers, which only the user can install, and installs what the linker needs.
 need_languages() {
     local tool
     for tool in go cargo python3; do
-        command -v "$tool" >/dev/null || die "Please install $tool: Go 1.26, Rust 1.94 and Python 3.9 or later are needed."
+        command -v "$tool" >/dev/null || die "Please install $tool: Go 1.26, Rust 1.94 and Python 3.10 or later are needed."
     done
     need cc gcc ld binutils /usr/include/stdio.h libc6-dev
 }
 
-# need_postgres: its programs, in the path. The tests start servers of their own, so Debian's package shall start none.
+# need_postgres: puts PostgreSQL's programs into the path. The tests start their own servers, so Debian's package must
+# not start one.
 need_postgres() {
     if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then
         need pg_createcluster postgresql-common
@@ -63,28 +64,28 @@ need_postgres() {
     export PATH=$PATH:$bin
 }
 
-# The program of e2e/cluster. Paths given to it must be absolute.
+# cluster COMMAND…: runs the program of e2e/cluster. Paths must be absolute.
 cluster() { go run -C e2e/cluster . "$@"; }
 
-# own_cluster: whether the cluster on this machine is meant, and not one that the user has named by KUBECONFIG.
+# own_cluster: succeeds if the cluster on this machine is used, and not one that KUBECONFIG names.
 own_cluster() { [[ ${KUBECONFIG:-} = "" || $KUBECONFIG = "$DALSEGNO_CLUSTER_DIR/kubeconfig" ]]; }
 
-# use_cluster: from here on kubectl and helm speak to it. Ours is brought up first.
+# use_cluster: makes kubectl and helm use the cluster. The cluster on this machine is started if necessary.
 use_cluster() {
     if own_cluster; then
-        [[ $(id -u) = 0 ]] || die "The cluster on this machine needs root. With KUBECONFIG set, your own is used instead."
+        [[ $(id -u) = 0 ]] || die "The cluster on this machine needs root. Set KUBECONFIG to use your own cluster instead."
         need ip iproute2 curl curl
         cluster up
         eval "$(cluster env)"
     else
         local tool
         for tool in kubectl helm; do
-            command -v "$tool" >/dev/null || die "KUBECONFIG is set, so your own cluster is used; please install $tool."
+            command -v "$tool" >/dev/null || die "KUBECONFIG is set, so your own cluster is used. Please install $tool."
         done
         [[ -n ${IMAGE_REGISTRY:-} ]] || die "KUBECONFIG is set, so your own cluster is used: $KUBECONFIG
-Set IMAGE_REGISTRY=host/prefix to a registry that you may push to and that its nodes can pull from, for example
+Set IMAGE_REGISTRY=host/prefix to a registry that you may push to and that the nodes can pull from, for example
     make demo IMAGE_REGISTRY=ghcr.io/you/dalsegno        (log in first: skopeo login ghcr.io)
 or unset KUBECONFIG to use the cluster on this machine."
-        kubectl version >/dev/null || die "Nobody answers at the cluster of KUBECONFIG=$KUBECONFIG."
+        kubectl version >/dev/null || die "The cluster of KUBECONFIG=$KUBECONFIG does not answer."
     fi
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Everything that can be said of the sources without running them. Goes on after a complaint; fails if there was any.
+# Static checks of the sources. It runs all of them and fails if one fails.
 source "$(dirname "$0")/lib.sh"
 
 need_languages
 { cargo clippy --version && cargo fmt --version; } >/dev/null 2>&1 || rustup component add clippy rustfmt
-complaints=0
+failures=0
 check() {
     local name=$1
     shift
@@ -12,15 +12,22 @@ check() {
         echo "${GREEN}ok${PLAIN}      $name"
     else
         echo "${RED}FAILED${PLAIN}  $name"
-        complaints=$((complaints + 1))
+        failures=$((failures + 1))
     fi
 }
 
-# Two TLS providers in one graph make kube panic at its first connection.
+# With two TLS providers in one graph, kube panics at its first connection.
 one_tls_provider() {
     local found
     found=$(cargo tree --locked --workspace --target all --invert aws-lc-rs 2>/dev/null || true)
     [[ -z $found ]] || { echo "$found"; return 1; }
+}
+
+# The decision knows neither a database nor how bytes are sealed, compressed or cut.
+pure_decision() {
+    local tree
+    tree=$(cargo tree --locked --package dalsegno-core --edges normal --prefix none) || return 1
+    ! grep -E '^(sqlx|ring|zstd|fastcdc|dalsegno-(format|proof|store|gateway))([- ]|$)' <<<"$tree"
 }
 
 go_format() {
@@ -29,29 +36,30 @@ go_format() {
     [[ -z $found ]] || { echo "not formatted: $found"; return 1; }
 }
 
-# Helm from the path, or the one that the cluster is built with.
+# Checks the chart with Helm from the path, or with the cluster's Helm.
 chart() {
     local helm=helm
     if ! command -v helm >/dev/null; then
         helm=$(cluster build helm | grep -o '/.*/helm$') || return 1
     fi
     "$helm" lint --strict charts/dalsegno && "$helm" template dalsegno charts/dalsegno >/dev/null || return 1
-    # What would be ignored, or refused by the API server once half is installed, is refused here.
+    # The chart must refuse values that would be ignored, or that the API server would refuse after half the
+    # installation.
     local value
     for value in postgres.role=app postgres.migrationSecret.name=owner postgres.caSecret.name=ca \
         persistence.size=10g persistence.size=1m persistence.size=1K terminationGracePeriodSeconds=14; do
-        ! "$helm" template dalsegno charts/dalsegno --set "$value" >/dev/null 2>&1 || { echo "taken: $value"; return 1; }
+        ! "$helm" template dalsegno charts/dalsegno --set "$value" >/dev/null 2>&1 || { echo "accepted: $value"; return 1; }
     done
-    # With PostgreSQL what workers write is encrypted, or somebody has said that it is not to be.
+    # With PostgreSQL the chart must encrypt what workers write, unless encryption is disabled explicitly.
     local postgres=("$helm" template dalsegno charts/dalsegno --set postgres.existingSecret.name=dsn)
     [[ $("${postgres[@]}" --set encryption.existingSecret=keys) = *DALSEGNO_ENCRYPTION_KEYS* ]] &&
         "${postgres[@]}" --set encryption.enabled=false >/dev/null &&
         ! "${postgres[@]}" >/dev/null 2>&1 || return 1
     postgres+=(--set encryption.enabled=false)
-    # Everybody who connects knows the CA of the server: operator, gateway, and before each of them who migrates.
+    # Every container that connects must have the server's CA: operator, gateway, and the init container of each.
     [[ $("${postgres[@]}" --set postgres.caSecret.name=ca |
         grep -c -e 'name: SSL_CERT_FILE' -e 'mountPath: /etc/dalsegno/ca$') = 8 ]] || return 1
-    # The role that works and the one that owns the tables are named together.
+    # The chart must refuse the working role without the owner's Secret, and the other way round.
     local role=(--set postgres.role=app) owner=(--set postgres.migrationSecret.name=owner)
     [[ $("${postgres[@]}" "${role[@]}" "${owner[@]}") = *DALSEGNO_GRANT_TO* ]] &&
         ! "${postgres[@]}" "${role[@]}" >/dev/null 2>&1 && ! "${postgres[@]}" "${owner[@]}" >/dev/null 2>&1
@@ -64,26 +72,37 @@ scripts() {
 
 python_syntax() {
     local file
-    for file in sdk/python/*.py deploy/examples/python-agent/*.py; do
+    for file in sdk/python/src/dalsegno/*.py deploy/examples/python-agent/*.py; do
         python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' "$file" || return 1
     done
 }
 
-# The fuzz targets are a workspace of their own, whose lock must know what the store depends on.
+# mypy, and pytest for its types, live in an environment of their own, outside of the clone.
+python_types() {
+    local venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/mypy
+    python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
+    [[ -x $venv/bin/pip ]] || python3 -m venv "$venv" || return 1
+    # If these versions are installed already, no registry is asked.
+    "$venv/bin/pip" install --quiet --disable-pip-version-check mypy==2.4.1 pytest==9.2.0 || return 1
+    (cd sdk/python && "$venv/bin/mypy" --no-error-summary --cache-dir "$TARGET_DIR/mypy")
+}
+
+# The fuzz targets are a workspace of their own. Its Cargo.lock must contain the dependencies of the crates that it
+# uses.
 lock_of_fuzz() {
     cargo metadata --locked --format-version 1 --manifest-path operator/fuzz/Cargo.toml >/dev/null ||
-        { echo 'cargo metadata --manifest-path operator/fuzz/Cargo.toml mends it'; return 1; }
+        { echo 'cargo metadata --manifest-path operator/fuzz/Cargo.toml updates it'; return 1; }
 }
 
 check 'format of Rust' cargo fmt --all --check -- -l
 check 'format of Go' go_format
 check 'shell scripts' scripts
 check 'Python' python_syntax
+check 'mypy' python_types
 check 'one TLS provider' one_tls_provider
 check 'lock of the fuzz targets' lock_of_fuzz
 check 'go vet' go vet -C e2e/cluster ./...
 check 'chart' chart
-# As the decision alone has it.
-check 'the store without a database' cargo check --locked --quiet --package dalsegno-store --no-default-features
+check 'the decision has no database' pure_decision
 check 'clippy' cargo clippy --locked --quiet --workspace --all-targets -- --deny warnings
-((complaints == 0)) || die "$complaints of the checks failed"
+((failures == 0)) || die "$failures of the checks failed"

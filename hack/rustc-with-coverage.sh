@@ -1,7 +1,7 @@
 #!/bin/sh
-# rustc for the fuzz targets: what decodes is compiled with the coverage that libFuzzer is guided by, as its own compiler
-# flags would ask for it (all of these are stable). The rest, which is most of the build, goes without; and so does what
-# the build itself runs (macros), which is compiled without --target.
+# rustc for the fuzz targets. It compiles the decoders with the coverage that guides libFuzzer, with the flags that
+# libFuzzer's own compiler support would use; all of them are stable. The dependencies, which are most of the build, and
+# the build's own programs and macros, which Cargo compiles without --target, are compiled without coverage.
 case "$CARGO_PKG_NAME $* " in
     dalsegno*" --target "* | "serde_json "*" --target "*)
         exec "$@" -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

@@ -23,7 +23,8 @@ mod template;
 
 pub use agentdefinition::{Agent, AgentDefinition, AgentDefinitionSpec, AgentDefinitionStatus, RunDefaults};
 pub use agentrun::{AgentRef, AgentRun, AgentRunSpec, InputSource, KeyRef, OnPriorRun, OperatingMode};
-pub use conditions::{Cause, Class, ConditionType, RunOutcome, Summary, Truth, condition, find_condition};
+pub use conditions::{Class, ConditionType, RunOutcome, Summary, Truth, condition, find_condition};
+pub use dalsegno_model::Cause;
 pub use generate::{GeneratedFile, crds, generated_files};
 pub use policies::{
     Backoff, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, Recovery, Retention, VersionPolicy,

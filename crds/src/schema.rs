@@ -1,5 +1,6 @@
 //! Schemas that a derive cannot give: types of Kubernetes without their own schema, and any JSON.
 
+use dalsegno_model::Cause;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
@@ -11,6 +12,12 @@ pub(crate) fn any_json(_: &mut SchemaGenerator) -> Schema {
 /// A point in time, RFC 3339.
 pub(crate) fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "format": "date-time" })
+}
+
+/// What ended an attempt: the word that the store keeps.
+pub(crate) fn cause(_: &mut SchemaGenerator) -> Schema {
+    let causes: Vec<&str> = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
+    json_schema!({ "type": "string", "enum": causes })
 }
 
 /// A list of [`k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition`], one for each type.

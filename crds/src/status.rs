@@ -173,6 +173,7 @@ pub struct AttemptEnd {
     pub attempt: i32,
 
     /// What ended it.
+    #[schemars(schema_with = "schema::cause")]
     pub cause: Cause,
 
     /// Whose doing it was: `Crash` the agent's, `Disruption` not the agent's, `Neutral` nobody's.

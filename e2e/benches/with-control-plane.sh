@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Runs a command before a control plane of its own, on loopback: etcd, API server, controller manager, scheduler and
-# nodes whose pods run because kwok says so. It touches no other cluster, and goes with the command, its directory too.
+# Runs a command with a control plane of its own, on loopback: etcd, API server, controller manager, scheduler, and fake
+# nodes, whose pods kwok reports as running. It touches no other cluster. When the command ends, the control plane and
+# its directory are removed.
 #
 #   with-control-plane.sh KUBE KWOK STAGES COMMAND…
 #
-# The command finds it by KUBECONFIG, the log of every pod made and of every write of the user `operator` by
-# DALSEGNO_AUDIT_LOG, and its directory, with a kubeconfig of the users `operator` and `gateway`, by DALSEGNO_BENCH_DIR.
+# The command gets KUBECONFIG; DALSEGNO_AUDIT_LOG, the log of every pod creation and of every write of the user
+# `operator`; and DALSEGNO_BENCH_DIR, the directory with kubeconfigs of the users `operator` and `gateway`.
 set -euo pipefail
 
 kube=$1 kwok=$2 stages=$3
@@ -16,14 +17,14 @@ dir=$(mktemp -d "${TMPDIR:-/tmp}/dalsegno-bench.XXXXXX")
 chmod 755 "$dir"
 
 processes=()
-tidy() {
+clean_up() {
     ((${#processes[@]} == 0)) || kill -KILL "${processes[@]}" || true
     wait
     rm -rf "$dir"
 }
-trap '{ tidy; } 2>/dev/null' EXIT
+trap '{ clean_up; } 2>/dev/null' EXIT
 
-# launch NAME ARGUMENT…: one of the programs that are all in one.
+# launch NAME ARGUMENT…: starts a program of the kube binary in the background.
 launch() {
     local name=$1
     shift
@@ -32,6 +33,7 @@ launch() {
     processes+=($!)
 }
 
+# kubeconfig USER: writes a kubeconfig for the user, and the user's token.
 kubeconfig() {
     cat >"$dir/$1.kubeconfig" <<EOK
 apiVersion: v1
@@ -74,7 +76,7 @@ for ((tries = 0; ; tries++)); do
     sleep 0.5
 done
 
-# Only what is needed for pods to be made and to have a node.
+# Only the controllers that pods need to be created and scheduled.
 launch kube-controller-manager --kubeconfig="$KUBECONFIG" --leader-elect=false --secure-port=0 \
     --controllers=serviceaccount-controller,namespace-controller,node-lifecycle-controller \
     --kube-api-qps=500 --kube-api-burst=1000

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// api is a client for the few requests of the harness itself. It needs no library:
-// kubectl would cost a process start each time.
+// api is a client for the harness's own requests. It saves the start of a kubectl process
+// per request.
 type api struct{ http *http.Client }
 
 func (c *Cluster) api() (*api, error) {
@@ -37,7 +37,7 @@ func (c *Cluster) api() (*api, error) {
 // get reads an object into out; out may be nil.
 func (a *api) get(path string, out any) error { return a.do(http.MethodGet, path, nil, out) }
 
-// create makes an object; one that is already there is left as it is.
+// create creates an object. An existing one stays unchanged.
 func (a *api) create(path string, object any) error {
 	err := a.do(http.MethodPost, path, object, nil)
 	var status statusError
@@ -47,7 +47,7 @@ func (a *api) create(path string, object any) error {
 	return err
 }
 
-// statusError is an answer other than 2xx.
+// statusError is a response with a status other than 2xx.
 type statusError struct {
 	code int
 	text string
@@ -70,20 +70,20 @@ func (a *api) do(method, path string, in, out any) error {
 		return err
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
+	content, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return err
 	}
 	if resp.StatusCode/100 != 2 {
-		return statusError{resp.StatusCode, fmt.Sprintf("%s %s: %s: %s", method, path, resp.Status, answer)}
+		return statusError{resp.StatusCode, fmt.Sprintf("%s %s: %s: %s", method, path, resp.Status, content)}
 	}
 	if out == nil {
 		return nil
 	}
-	return json.Unmarshal(answer, out)
+	return json.Unmarshal(content, out)
 }
 
-// readyNodes are the names of the nodes whose condition Ready is True.
+// readyNodes returns the names of the nodes whose condition Ready is True.
 func (a *api) readyNodes() (map[string]bool, error) {
 	var list struct {
 		Items []struct {
@@ -107,7 +107,7 @@ func (a *api) readyNodes() (map[string]bool, error) {
 	return ready, nil
 }
 
-// leaseRenewed is when the node's kubelet last said that it lives.
+// leaseRenewed returns when the node's kubelet last renewed its lease.
 func (a *api) leaseRenewed(n Node) (time.Time, error) {
 	var lease struct {
 		Spec struct{ RenewTime time.Time }
@@ -116,20 +116,21 @@ func (a *api) leaseRenewed(n Node) (time.Time, error) {
 	return lease.Spec.RenewTime, err
 }
 
-// insecureProbe asks a component whose certificate it made itself and keeps in memory.
+// insecureProbe probes a component that has created its own certificate in memory, so
+// that no client can know it.
 func insecureProbe(url string) func(*Cluster) error {
 	client := http.Client{
 		Timeout:   2 * time.Second,
-		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, // on the loopback, and nothing is sent
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, // loopback only, and no data is sent
 	}
 	return func(*Cluster) error { return expectOK(client.Get(url)) }
 }
 
-// direct goes to the cluster itself, whatever proxy the environment names.
-var direct = &http.Transport{}
+// noProxyTransport ignores the environment's proxy.
+var noProxyTransport = &http.Transport{}
 
 func probe(url string) error {
-	client := http.Client{Timeout: 2 * time.Second, Transport: direct}
+	client := http.Client{Timeout: 2 * time.Second, Transport: noProxyTransport}
 	return expectOK(client.Get(url))
 }
 

@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// Program is one binary that is built from a Go module with pinned versions.
+// Program is a binary that is built from a Go module with pinned versions.
 type Program struct {
 	Name    string
-	module  string // its directory below the harness's sources
-	pkg     string // what to build, as `go build` takes it
+	module  string // the directory of its module below the harness's sources
+	pkg     string // the package to build, as an argument of `go build`
 	ldflags string
-	cost    string // said before a build, with an empty build cache on two cores
+	cost    string // printed before a build; measured with an empty build cache on two cores
 }
 
 const (
@@ -37,25 +37,25 @@ var programs = []Program{
 	{Name: "kwok", module: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok", cost: "about 2 minutes and 65 MB"},
 }
 
-// neededPrograms are built by `cluster up`; the others only when they are asked for.
+// neededPrograms are built by `cluster up`. Others are built only if they are named.
 var neededPrograms = []string{"kube", "helm", "pause"}
 
-func programNamed(name string) (Program, error) {
+func programByName(name string) (Program, error) {
 	i := slices.IndexFunc(programs, func(p Program) bool { return p.Name == name })
 	if i < 0 {
-		return Program{}, fmt.Errorf("nothing called %q is built here; there are kube, helm, pause and kwok", name)
+		return Program{}, fmt.Errorf("no program %q; there are kube, helm, pause and kwok", name)
 	}
 	return programs[i], nil
 }
 
-// cacheDir holds what is worth keeping when the clone and the cluster are gone.
+// cacheDir returns the directory for files that outlive the clone and the cluster.
 func cacheDir() (string, error) {
 	base, err := os.UserCacheDir() // XDG_CACHE_HOME, or ~/.cache
 	return filepath.Join(base, "dalsegno"), err
 }
 
-// binary is where a program lies in the cache. The directory is named after all that
-// goes into it, so any clone with the same inputs finds it.
+// binary returns the path of a program in the cache. The directory's name is a hash of
+// the build's inputs, so every clone with the same inputs finds it.
 func (c *Cluster) binary(p Program) (string, error) {
 	cache, err := cacheDir()
 	if err != nil {
@@ -97,7 +97,7 @@ func buildKey(dir string, p Program) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil))[:16], nil
 }
 
-// build makes the program unless it is in the cache, and returns its path.
+// build builds the program unless it is in the cache, and returns its path.
 func (c *Cluster) build(p Program) (string, error) {
 	out, err := c.binary(p)
 	if err != nil || exists(out) {
@@ -114,10 +114,10 @@ func (c *Cluster) build(p Program) (string, error) {
 		"-ldflags=-s -w "+p.ldflags, "-o", tmp, p.pkg)
 	cmd.Dir = filepath.Join(c.Src, p.module)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	var said strings.Builder
-	cmd.Stdout, cmd.Stderr = io.Discard, &said
+	var stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = io.Discard, &stderr
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("building %s: %w\n%s", p.Name, err, said.String())
+		return "", fmt.Errorf("building %s: %w\n%s", p.Name, err, stderr.String())
 	}
 	if err := os.Rename(tmp, out); err != nil {
 		return "", err
@@ -126,21 +126,22 @@ func (c *Cluster) build(p Program) (string, error) {
 	return out, nil
 }
 
-// buildAll is `cluster build`: one after the other, because each takes all cores.
+// buildAll is `cluster build`. The builds run one after the other, because each uses all
+// cores.
 func (c *Cluster) buildAll(names []string) error {
 	if len(names) == 0 {
 		names = neededPrograms
 	}
 	for _, name := range names {
-		p, err := programNamed(name)
+		p, err := programByName(name)
 		if err != nil {
 			return err
 		}
-		was, err := c.binary(p)
+		binary, err := c.binary(p)
 		if err != nil {
 			return err
 		}
-		cached := exists(was)
+		cached := exists(binary)
 		path, err := c.build(p)
 		if err != nil {
 			return err
@@ -152,15 +153,15 @@ func (c *Cluster) buildAll(names []string) error {
 	return nil
 }
 
-// kubePrograms are the names by which the kube binary is called.
+// kubePrograms are the names under which the kube binary is called.
 var kubePrograms = []string{"etcd", "coredns", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"}
 
-// installPrograms builds what is missing and links the programs into the state
-// directory: people's in bin/, the cluster's own in libexec/.
+// installPrograms builds missing programs and links all of them into the state
+// directory: those for people in bin/, the cluster's own in libexec/.
 func (c *Cluster) installPrograms() error {
 	paths := map[string]string{}
 	for _, name := range neededPrograms {
-		p, err := programNamed(name)
+		p, err := programByName(name)
 		if err != nil {
 			return err
 		}
@@ -181,7 +182,7 @@ func (c *Cluster) installPrograms() error {
 }
 
 func replaceLink(target, link string) error {
-	if now, err := os.Readlink(link); err == nil && now == target {
+	if current, err := os.Readlink(link); err == nil && current == target {
 		return nil
 	}
 	tmp := link + ".tmp"
@@ -194,14 +195,14 @@ func replaceLink(target, link string) error {
 	return os.Rename(tmp, link)
 }
 
-// installSelf copies this program to bin/cluster: calls from stories then cost no
-// `go run`, and the nodes' inits do not hang on a temporary file.
+// installSelf copies this program to bin/cluster. The tests then need no `go run`, and
+// the nodes' init processes do not depend on a temporary file.
 func (c *Cluster) installSelf() error {
 	self, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
 		return err
 	}
-	if now, err := os.ReadFile(c.path("bin/cluster")); err == nil && string(now) == string(self) {
+	if current, err := os.ReadFile(c.path("bin/cluster")); err == nil && string(current) == string(self) {
 		return nil
 	}
 	return writeFile(c.path("bin/cluster"), self, 0o755)

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// The cluster's addresses. They are fixed, so only one cluster runs on a machine;
-// see [claimBridge] for how two state directories are kept apart.
+// The cluster's addresses. They are fixed, so a machine runs one cluster only; see
+// [Cluster.claimBridge].
 const (
 	bridgeName  = "dalsegno0"
 	bridgeMAC   = "02:4b:43:00:00:01"
@@ -20,17 +20,17 @@ const (
 	podNetwork  = "10.44.0.0/16"
 	serviceNet  = "10.45.0.0/16"
 	apiServerIP = "10.45.0.1" // the first address of serviceNet: Service default/kubernetes
-	maxNodes    = 9           // node I has 172.30.0.(10+I), pods 10.44.I.0/24
+	maxNodes    = 9           // node I has the address 172.30.0.(10+I) and pods in 10.44.I.0/24
 )
 
-// Cluster is one cluster on this machine: everything about it lies under Dir, and
-// what runs is found again from the records in Dir/run.
+// Cluster is a cluster on this machine. Its whole state is in Dir. The records in
+// Dir/run identify its processes.
 type Cluster struct {
-	Dir string // state, absolute
-	Src string // this program's own sources: kube/, helm/, kwok/ and pause/ lie beside them
+	Dir string // state directory, absolute
+	Src string // directory of this program's sources, with kube/, helm/, kwok/ and pause/
 }
 
-// openCluster finds the state directory and the sources, and creates nothing.
+// openCluster finds the state directory and the sources. It creates nothing.
 func openCluster() (*Cluster, error) {
 	dir, err := filepath.Abs(cmp.Or(os.Getenv("DALSEGNO_CLUSTER_DIR"), "/var/tmp/dalsegno-cluster"))
 	if err != nil {
@@ -40,8 +40,9 @@ func openCluster() (*Cluster, error) {
 	return &Cluster{Dir: dir, Src: src}, err
 }
 
-// sources is the directory of this file: where it was compiled, or, for a binary
-// built with -trimpath, the clone around the working directory.
+// sources returns the directory of this program's sources: the one in which it was
+// compiled or, for a binary built with -trimpath, the one in the clone that contains the
+// working directory.
 func sources() (string, error) {
 	_, file, _, _ := runtime.Caller(0)
 	if isSources(filepath.Dir(file)) {
@@ -56,7 +57,7 @@ func sources() (string, error) {
 		}
 		dir = filepath.Dir(dir)
 	}
-	return "", fmt.Errorf("cannot find the sources of the cluster programs: run this inside a clone")
+	return "", fmt.Errorf("cannot find the sources of the cluster: run this program inside a clone")
 }
 
 func isSources(dir string) bool {
@@ -71,13 +72,13 @@ func (c *Cluster) path(elem ...string) string {
 func (c *Cluster) kubeconfig() string { return c.path("kubeconfig") }
 func (c *Cluster) auditLog() string   { return c.path("audit.log") }
 
-// program is the path of one of the kube binary's programs.
+// program returns the path of a program of the kube binary.
 func (c *Cluster) program(name string) string { return c.path("libexec", name) }
 
-// environment is what a shell needs to talk to the cluster, one export per line.
+// environment returns the exports that a shell needs to use the cluster, one per line.
 func (c *Cluster) environment() string {
 	var b strings.Builder
-	// Both spellings are in use. Whoever uses a proxy reaches the cluster without it.
+	// Programs read either spelling. The cluster is reached without a proxy.
 	direct := strings.Join([]string{bridgeNet, podNetwork, serviceNet}, ",")
 	for _, v := range [][2]string{
 		{"NO_PROXY", "${NO_PROXY:+$NO_PROXY,}" + direct},
@@ -86,7 +87,7 @@ func (c *Cluster) environment() string {
 		{"PATH", c.path("bin") + ":$PATH"},
 		{"DALSEGNO_CLUSTER_DIR", c.Dir},
 		{"DALSEGNO_AUDIT_LOG", c.auditLog()},
-		// Helm's own directories, so that a person's repositories and plugins stay out of it.
+		// Directories of Helm for this cluster, without the user's repositories and plugins.
 		{"HELM_CACHE_HOME", c.path("helm/cache")},
 		{"HELM_CONFIG_HOME", c.path("helm/config")},
 		{"HELM_DATA_HOME", c.path("helm/data")},
@@ -109,11 +110,11 @@ func (c *Cluster) node(i int) Node {
 	return Node{Name: name, Index: i, Dir: c.path("nodes", name)}
 }
 
-// nodeNamed is the existing node called nI.
-func (c *Cluster) nodeNamed(name string) (Node, error) {
+// nodeByName returns the existing node with this name.
+func (c *Cluster) nodeByName(name string) (Node, error) {
 	i, err := strconv.Atoi(strings.TrimPrefix(name, "n"))
 	if err != nil || i < 1 || i > maxNodes || c.node(i).Name != name {
-		return Node{}, fmt.Errorf("%q is not a node's name (n1, n2, …)", name)
+		return Node{}, fmt.Errorf("%q is not the name of a node (n1, n2, …)", name)
 	}
 	n := c.node(i)
 	if _, err := os.Stat(n.Dir); err != nil {
@@ -122,7 +123,7 @@ func (c *Cluster) nodeNamed(name string) (Node, error) {
 	return n, nil
 }
 
-// nodes are the nodes that the cluster was brought up with, in order.
+// nodes returns the cluster's nodes in order.
 func (c *Cluster) nodes() []Node {
 	var found []Node
 	for i := 1; i <= maxNodes; i++ {
@@ -143,16 +144,16 @@ func (n Node) IP() string { return fmt.Sprintf("172.30.0.%d", 10+n.Index) }
 // PodCIDR is the network of the node's pods.
 func (n Node) PodCIDR() string { return fmt.Sprintf("10.44.%d.0/24", n.Index) }
 
-// MAC is fixed, so that a node that comes back is not a stranger in its
-// neighbours' ARP tables.
+// MAC is fixed, so that the ARP entries of the other nodes stay valid when a node comes
+// back.
 func (n Node) MAC() string { return fmt.Sprintf("02:4b:43:00:01:%02x", n.Index) }
 
-// Link is the bridge's side of the node's veth pair, Cgroup the name of the root of
-// the node's control groups.
+// Link is the name of the bridge's side of the node's veth pair. Cgroup is the name of
+// the root of the node's control groups.
 func (n Node) Link() string   { return "dalsegno-" + n.Name }
 func (n Node) Cgroup() string { return "dalsegno-" + n.Name }
 
-// Socket is where the node's containerd listens.
+// Socket is the path of the socket of the node's containerd.
 func (n Node) Socket() string { return n.path("containerd.sock") }
 
 func exists(path string) bool {

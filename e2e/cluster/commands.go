@@ -6,27 +6,27 @@ import (
 	"strings"
 )
 
-// commands maps a name to what it does with the rest of the command line. One that
-// changes the cluster holds its lock.
+// commands maps the name of a command to its function, which gets the remaining
+// arguments. A command that changes the cluster holds the cluster's lock.
 var commands = map[string]struct {
 	changes bool
 	run     func(c *Cluster, args []string) error
 }{
 	"up":             {true, upCommand},
-	"down":           {true, exactly(0, func(c *Cluster, _ []string) error { return c.down() })},
-	"status":         {false, exactly(0, func(c *Cluster, _ []string) error { return c.status() })},
-	"env":            {false, exactly(0, envCommand)},
+	"down":           {true, withArgs(0, func(c *Cluster, _ []string) error { return c.down() })},
+	"status":         {false, withArgs(0, func(c *Cluster, _ []string) error { return c.status() })},
+	"env":            {false, withArgs(0, envCommand)},
 	"build":          {false, (*Cluster).buildAll},
 	"image":          {false, imageCommand},
-	"volume":         {true, exactly(1, volumeCommand)},
-	"stop":           {true, exactly(1, func(c *Cluster, args []string) error { return c.stopComponent(args[0]) })},
-	"start":          {true, exactly(1, startCommand)},
-	"node":           {true, exactly(2, nodeCommand)},
-	"link":           {true, exactly(2, linkCommand)},
-	"container-pids": {false, exactly(4, containerPidsCommand)},
+	"volume":         {true, withArgs(1, volumeCommand)},
+	"stop":           {true, withArgs(1, func(c *Cluster, args []string) error { return c.stopComponent(args[0]) })},
+	"start":          {true, withArgs(1, startCommand)},
+	"node":           {true, withArgs(2, nodeCommand)},
+	"link":           {true, withArgs(2, linkCommand)},
+	"container-pids": {false, withArgs(4, containerPidsCommand)},
 }
 
-func exactly(n int, run func(*Cluster, []string) error) func(*Cluster, []string) error {
+func withArgs(n int, run func(*Cluster, []string) error) func(*Cluster, []string) error {
 	return func(c *Cluster, args []string) error {
 		if len(args) != n {
 			return errUsage
@@ -37,7 +37,7 @@ func exactly(n int, run func(*Cluster, []string) error) func(*Cluster, []string)
 
 func upCommand(c *Cluster, args []string) error {
 	flags := flag.NewFlagSet("up", flag.ContinueOnError)
-	nodes := flags.Int("nodes", 2, "how many nodes, at least")
+	nodes := flags.Int("nodes", 2, "minimum number of nodes")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
 		return errUsage
 	}
@@ -66,7 +66,7 @@ func startCommand(c *Cluster, args []string) error {
 }
 
 func nodeCommand(c *Cluster, args []string) error {
-	n, err := c.nodeNamed(args[1])
+	n, err := c.nodeByName(args[1])
 	if err != nil {
 		return err
 	}
@@ -74,26 +74,26 @@ func nodeCommand(c *Cluster, args []string) error {
 	case "kill":
 		return c.killNode(n)
 	case "start":
-		return steps(
+		return sequence(
 			func() error { return c.startNode(n) },
 			func() error { return c.joinNode(n) },
-			func() error { return c.awaitNodes([]Node{n}, began) },
+			func() error { return c.awaitNodes([]Node{n}, startTime) },
 		)
 	case "restart-kubelet":
-		return steps(
+		return sequence(
 			func() error { return c.restartKubelet(n) },
-			func() error { return c.awaitNodes([]Node{n}, began) },
+			func() error { return c.awaitNodes([]Node{n}, startTime) },
 		)
 	}
 	return errUsage
 }
 
-// execCommand runs a command in a node and passes its exit code on.
+// execCommand runs a command in a node and returns its exit code.
 func (c *Cluster) execCommand(args []string) (int, error) {
 	if len(args) < 3 || args[1] != "--" {
 		return 0, errUsage
 	}
-	n, err := c.nodeNamed(args[0])
+	n, err := c.nodeByName(args[0])
 	if err != nil {
 		return 0, err
 	}
@@ -101,7 +101,7 @@ func (c *Cluster) execCommand(args []string) (int, error) {
 }
 
 func linkCommand(c *Cluster, args []string) error {
-	n, err := c.nodeNamed(args[1])
+	n, err := c.nodeByName(args[1])
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func linkCommand(c *Cluster, args []string) error {
 }
 
 func containerPidsCommand(c *Cluster, args []string) error {
-	n, err := c.nodeNamed(args[0])
+	n, err := c.nodeByName(args[0])
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func imageCommand(_ *Cluster, args []string) error {
 	return errUsage
 }
 
-// parsePush reads NAME:TAG and the flags, in any order of the two.
+// parsePush parses NAME:TAG and the flags, in any order.
 func parsePush(args []string) (string, ImageSpec, error) {
 	var spec ImageSpec
 	flags := flag.NewFlagSet("image push", flag.ContinueOnError)

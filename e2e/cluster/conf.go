@@ -8,8 +8,8 @@ import (
 	"text/template"
 )
 
-// The configuration files of the programs, as templates of what differs from one
-// state directory or node to another.
+// The programs' configuration files. They are templates, because they depend on the
+// state directory and the node.
 //
 //go:embed conf
 var confFiles embed.FS
@@ -19,16 +19,17 @@ var confTemplates = template.Must(template.New("conf").
 	Funcs(template.FuncMap{"base64": base64.StdEncoding.EncodeToString}).
 	ParseFS(confFiles, "conf/*"))
 
-// render writes conf/NAME, filled in, to path. Keys may be in it, so only root reads it.
-func render(name, path string, data any) error {
-	b, err := rendered(name, data)
+// renderFile fills in conf/NAME and writes it to path. Only root may read the file,
+// because it may contain keys.
+func renderFile(name, path string, data any) error {
+	b, err := renderTemplate(name, data)
 	if err != nil {
 		return err
 	}
 	return writeFile(path, b, 0o600)
 }
 
-func rendered(name string, data any) ([]byte, error) {
+func renderTemplate(name string, data any) ([]byte, error) {
 	var b bytes.Buffer
 	if err := confTemplates.ExecuteTemplate(&b, name, data); err != nil {
 		return nil, fmt.Errorf("filling in conf/%s: %w", name, err)
@@ -36,7 +37,7 @@ func rendered(name string, data any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// nodeConf is what a node's templates see.
+// nodeConf is the data of a node's templates.
 type nodeConf struct {
 	Node
 	State, BridgeIP, PodNetwork, Registry, RegistryURL, PauseImage string

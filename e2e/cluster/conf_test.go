@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-func TestTheAuditPolicyKeepsWritesToPodsAndRunsOnly(t *testing.T) {
+func TestAuditPolicyLogsOnlyWritesToPodsAndRuns(t *testing.T) {
 	var policy struct {
 		Kind       string   `json:"kind"`
 		OmitStages []string `json:"omitStages"`
@@ -23,7 +23,7 @@ func TestTheAuditPolicyKeepsWritesToPodsAndRunsOnly(t *testing.T) {
 			} `json:"resources"`
 		} `json:"rules"`
 	}
-	b, err := rendered("audit-policy.yaml", nil)
+	b, err := renderTemplate("audit-policy.yaml", nil)
 	must(t, err)
 	must(t, yaml.UnmarshalStrict(b, &struct {
 		APIVersion string `json:"apiVersion"`
@@ -33,7 +33,7 @@ func TestTheAuditPolicyKeepsWritesToPodsAndRunsOnly(t *testing.T) {
 	}{}))
 	must(t, yaml.Unmarshal(b, &policy))
 	if policy.Kind != "Policy" || len(policy.Rules) != 2 || !slices.Equal(policy.OmitStages, []string{"RequestReceived"}) {
-		t.Fatalf("not the policy that was meant: %+v", policy)
+		t.Fatalf("unexpected policy: %+v", policy)
 	}
 	writes, rest := policy.Rules[0], policy.Rules[1]
 	if writes.Level != "Metadata" || rest.Level != "None" || rest.Resources != nil {
@@ -50,14 +50,14 @@ func TestTheAuditPolicyKeepsWritesToPodsAndRunsOnly(t *testing.T) {
 		}
 	}
 	if own := writes.Resources[1]; own.Group != "dalsegno.dev" || own.Resources != nil {
-		t.Errorf("not all of the group's kinds are logged: %+v", own)
+		t.Errorf("not all kinds of the group are logged: %+v", own)
 	}
 }
 
-func TestEveryConfigurationFileOfANodeIsFilledInAndParses(t *testing.T) {
+func TestConfigurationFilesOfANodeAreFilledInAndValid(t *testing.T) {
 	c := &Cluster{Dir: "/state"}
 	for _, name := range []string{"kubelet.yaml", "kube-proxy.yaml", "containerd.toml", "hosts.toml", "pods.conflist"} {
-		b, err := rendered(name, c.nodeConf(c.node(2)))
+		b, err := renderTemplate(name, c.nodeConf(c.node(2)))
 		must(t, err)
 		switch {
 		case strings.HasSuffix(name, ".yaml"):
@@ -68,7 +68,7 @@ func TestEveryConfigurationFileOfANodeIsFilledInAndParses(t *testing.T) {
 			must(t, json.Unmarshal(b, &parsed))
 		}
 		if text := string(b); strings.Contains(text, "<no value>") || strings.Contains(text, "nodes/n1") {
-			t.Errorf("%s is not the one of n2:\n%s", name, text)
+			t.Errorf("%s is not the file of n2:\n%s", name, text)
 		}
 	}
 }
@@ -83,18 +83,18 @@ func TestVolumesAreOnN1AndOfTheDefaultClass(t *testing.T) {
 	}
 }
 
-func TestANodeGetsWhatControllersItsKubeletDemandsOfThoseThatAreThere(t *testing.T) {
+func TestNodeGetsTheAvailableControllersThatItsKubeletNeeds(t *testing.T) {
 	for available, enabled := range map[string]string{
 		"cpuset cpu io memory hugetlb pids rdma misc": "+cpuset +cpu +io +memory +hugetlb +pids",
 		"cpu memory pids\n":                           "+cpu +memory +pids",
 	} {
-		if got := enable(available); got != enabled {
+		if got := enableControllers(available); got != enabled {
 			t.Errorf("of %q: %q", available, got)
 		}
 	}
 }
 
-func TestTheClusterIsReachedWithoutAProxy(t *testing.T) {
+func TestEnvironmentExcludesTheClusterFromProxies(t *testing.T) {
 	exports := testCluster(t).environment()
 	out, err := exec.Command("bash", "-c", "unset no_proxy; NO_PROXY=mine; "+exports+`echo "$NO_PROXY" "$no_proxy"`).Output()
 	must(t, err)

@@ -12,14 +12,14 @@ import (
 
 const etcdURL = "http://127.0.0.1:12379"
 
-// Component is one program of the cluster that runs in the machine's own namespaces.
+// Component is a program of the cluster that runs in the machine's own namespaces.
 type Component struct {
 	Name  string
 	args  func(c *Cluster) []string
-	ready func(c *Cluster) error // nil while it cannot answer for itself
+	ready func(c *Cluster) error // returns nil when the component is ready
 }
 
-// components in the order in which they start.
+// components lists the components in the order in which they start.
 var components = []Component{
 	{"registry", registryArgs, func(*Cluster) error { return probe("http://" + registryAddress + "/v2/") }},
 	{"etcd", etcdArgs, func(*Cluster) error { return probe(etcdURL + "/health") }},
@@ -29,51 +29,52 @@ var components = []Component{
 	{"coredns", coreDNSArgs, func(*Cluster) error { return probe("http://" + bridgeIP + ":8181/ready") }},
 }
 
-func component(name string) (Component, error) {
-	i := slices.IndexFunc(components, func(one Component) bool { return one.Name == name })
+func componentByName(name string) (Component, error) {
+	i := slices.IndexFunc(components, func(component Component) bool { return component.Name == name })
 	if i < 0 {
 		var names []string
-		for _, one := range components {
-			names = append(names, one.Name)
+		for _, component := range components {
+			names = append(names, component.Name)
 		}
 		return Component{}, fmt.Errorf("no component %q; there are %s", name, strings.Join(names, ", "))
 	}
 	return components[i], nil
 }
 
-// startComponent starts it if it does not run; it does not wait until it answers.
+// startComponent starts a component unless it runs. It does not wait until the component
+// is ready.
 func (c *Cluster) startComponent(name string) error {
-	one, err := component(name)
+	component, err := componentByName(name)
 	if err != nil {
 		return err
 	}
-	return c.launch(name, one.args(c)...)
+	return c.launch(name, component.args(c)...)
 }
 
-// awaitComponent waits until it answers. A program that has ended is an error at
-// once, with the end of its log.
+// awaitComponent waits up to 60 s until a component is ready. If its process has ended,
+// it fails at once with the end of the log.
 func (c *Cluster) awaitComponent(name string) error {
-	one, err := component(name)
+	component, err := componentByName(name)
 	if err != nil {
 		return err
 	}
 	var last error
 	err = waitFor(60*time.Second, name, func() (bool, error) {
 		if _, ok := c.running(name); !ok {
-			return false, errors.New("it has ended")
+			return false, errors.New("the process has ended")
 		}
-		last = one.ready(c)
+		last = component.ready(c)
 		return last == nil, nil
 	})
 	if err != nil {
-		return fmt.Errorf("%w (%v); its log ends:\n%s", err, last, c.logTail(name))
+		return fmt.Errorf("%w (%v); the end of its log:\n%s", err, last, c.logTail(name))
 	}
 	return nil
 }
 
-// stopComponent is a crash: SIGKILL, and nothing is told about it.
+// stopComponent kills a component with SIGKILL, as a crash would.
 func (c *Cluster) stopComponent(name string) error {
-	if _, err := component(name); err != nil {
+	if _, err := componentByName(name); err != nil {
 		return err
 	}
 	r, err := c.record(name)
@@ -95,7 +96,7 @@ func (c *Cluster) apiServerReady() error {
 	return a.get("/readyz", nil)
 }
 
-// logTail is the end of a program's log, for an error message.
+// logTail returns the last lines of a program's log, for an error message.
 func (c *Cluster) logTail(name string) string {
 	b, err := os.ReadFile(c.logPath(name))
 	if err != nil {
@@ -113,7 +114,7 @@ func etcdArgs(c *Cluster) []string {
 	const peer = "http://127.0.0.1:12380"
 	return []string{c.program("etcd"),
 		"--data-dir=" + c.path("etcd"),
-		"--unsafe-no-fsync", // a crash of the process loses nothing, only one of the machine could
+		"--unsafe-no-fsync", // only a crash of the whole machine can lose data
 		"--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL,
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=default=" + peer,
 		"--log-level=warn",
@@ -137,9 +138,9 @@ func apiServerArgs(c *Cluster) []string {
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-username-headers=X-Remote-User",
 		"--proxy-client-cert-file=" + pki("front-proxy.crt"), "--proxy-client-key-file=" + pki("front-proxy.key"),
-		// Webhooks go to the pods' own addresses: no kube-proxy runs beside the API server.
+		// Webhooks are called at the pods' addresses, because no kube-proxy runs beside the API server.
 		"--enable-aggregator-routing=true",
-		// Five seconds instead of five minutes until the pods of a lost node are deleted.
+		// The pods of a lost node are deleted after five seconds instead of five minutes.
 		"--default-not-ready-toleration-seconds=5", "--default-unreachable-toleration-seconds=5",
 		"--audit-policy-file=" + c.path("audit-policy.yaml"), "--audit-log-path=" + c.auditLog(), "--audit-log-maxsize=1000",
 		"--allow-privileged=true", "--profiling=false",
@@ -156,7 +157,7 @@ func controllerManagerArgs(c *Cluster) []string {
 		"--node-monitor-period=1s", "--node-monitor-grace-period=10s", "--node-startup-grace-period=20s",
 		"--node-eviction-rate=10", "--kube-api-qps=500", "--kube-api-burst=1000",
 		"--terminated-pod-gc-threshold=1000", "--pvclaimbinder-sync-period=5s",
-		"--flex-volume-plugin-dir=" + c.path("volume-plugins"), // the default is made below /usr
+		"--flex-volume-plugin-dir=" + c.path("volume-plugins"), // the default would be created below /usr
 	}
 }
 

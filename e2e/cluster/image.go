@@ -19,19 +19,19 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// ImageSpec says what an image is made of.
+// ImageSpec describes an image.
 type ImageSpec struct {
-	Layers     []string // directories, the lowest first; each becomes one layer
+	Layers     []string // directories, the lowest layer first
 	Entrypoint []string
-	User       string // empty: root
+	User       string // empty means root
 	WorkDir    string
 }
 
-// buildImage makes an OCI image.
+// buildImage builds an OCI image.
 //
-// Guarantees: the same names, contents, modes and links give the same digest, on any
-// machine and at any time. Owners and times of the files do not count: everything
-// belongs to root and is from 1970.
+// Guarantees: the same names, contents, modes and links give the same digest on every
+// machine and at any time. The files' owners and times do not matter: all files belong
+// to root and have the time 1970.
 func buildImage(spec ImageSpec) (v1.Image, error) {
 	if len(spec.Layers) == 0 {
 		return nil, errors.New("an image needs at least one --rootfs or --layer")
@@ -62,8 +62,8 @@ func buildImage(spec ImageSpec) (v1.Image, error) {
 	return mutate.ConfigFile(image, file)
 }
 
-// layerOf packs a directory. The layer is not compressed: its digest then depends on
-// no compressor's version, and the way is from one disk to the same disk.
+// layerOf packs a directory. The layer is not compressed, so that its digest does not
+// depend on the version of a compressor. It is only copied on the same disk.
 func layerOf(dir string) (v1.Layer, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

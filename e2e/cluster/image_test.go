@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// tree writes a small root file system whose files are as old as given.
+// tree creates a small root file system whose files have this time.
 func tree(t *testing.T, when time.Time, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -38,7 +38,7 @@ func digestOf(t *testing.T, spec ImageSpec) string {
 	return digest.String()
 }
 
-func TestSameFilesGiveTheSameDigestWhateverTheirTimesAndOrder(t *testing.T) {
+func TestDigestDoesNotDependOnTimesAndOrderOfFiles(t *testing.T) {
 	one := ImageSpec{Layers: []string{tree(t, time.Unix(1, 0), "a", "b/c")}, Entrypoint: []string{"/a"}, User: "65532"}
 	two := ImageSpec{Layers: []string{tree(t, time.Now(), "b/c", "a")}, Entrypoint: []string{"/a"}, User: "65532"}
 	if a, b := digestOf(t, one), digestOf(t, two); a != b {
@@ -46,7 +46,7 @@ func TestSameFilesGiveTheSameDigestWhateverTheirTimesAndOrder(t *testing.T) {
 	}
 }
 
-func TestWhatAContainerCanSeeChangesTheDigest(t *testing.T) {
+func TestDigestDependsOnEverythingThatAContainerCanSee(t *testing.T) {
 	base := func() ImageSpec {
 		return ImageSpec{Layers: []string{tree(t, time.Now(), "a")}, Entrypoint: []string{"/a"}, User: "65532", WorkDir: "/"}
 	}
@@ -63,12 +63,12 @@ func TestWhatAContainerCanSeeChangesTheDigest(t *testing.T) {
 		spec := base()
 		change(&spec)
 		if digestOf(t, spec) == plain {
-			t.Errorf("another %s, but the same digest", name)
+			t.Errorf("another %s gives the same digest", name)
 		}
 	}
 }
 
-func TestLayersAreInTheOrderGivenAndUncompressed(t *testing.T) {
+func TestLayersAreInOrderAndUncompressed(t *testing.T) {
 	low, high := tree(t, time.Now(), "a"), tree(t, time.Now(), "a", "b")
 	image, err := buildImage(ImageSpec{Layers: []string{low, high}})
 	must(t, err)
@@ -92,7 +92,7 @@ func TestLayersAreInTheOrderGivenAndUncompressed(t *testing.T) {
 	}
 }
 
-func TestAnImageRefusesWhatIsNoFile(t *testing.T) {
+func TestImageRefusesSpecialFilesAndNoLayers(t *testing.T) {
 	dir := t.TempDir()
 	must(t, syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
 	if _, err := buildImage(ImageSpec{Layers: []string{dir}}); err == nil {
@@ -103,7 +103,7 @@ func TestAnImageRefusesWhatIsNoFile(t *testing.T) {
 	}
 }
 
-func TestImageNamesMayCarryTheRegistry(t *testing.T) {
+func TestImageNamesMayContainTheRegistry(t *testing.T) {
 	for _, image := range []string{"demo/agent:1", "registry.dalsegno.test/demo/agent:1"} {
 		repo, tag, err := repository(image)
 		if err != nil || repo != "demo/agent" || tag != "1" {
@@ -112,7 +112,7 @@ func TestImageNamesMayCarryTheRegistry(t *testing.T) {
 	}
 	for _, image := range []string{"agent", "agent:", ":1"} {
 		if _, _, err := repository(image); err == nil {
-			t.Errorf("%q is taken for NAME:TAG", image)
+			t.Errorf("%q is accepted as NAME:TAG", image)
 		}
 	}
 }

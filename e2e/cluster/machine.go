@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// What the cluster changes on the machine beyond processes and links, and how it is
-// put back. Each change is written down before it is made.
+// The cluster's changes of the machine, apart from processes and links, and how they are
+// reverted. Each change is recorded before it is made.
 
-// savedSysctls are the settings that a kubelet changes for the whole machine.
+// savedSysctls are the settings that a kubelet changes machine-wide.
 var savedSysctls = []string{
 	"kernel/keys/root_maxbytes", "kernel/keys/root_maxkeys", "kernel/panic", "kernel/panic_on_oops",
 	"vm/overcommit_memory", "vm/panic_on_oom",
 }
 
-// saveSysctls keeps the values that the machine had before the first kubelet.
+// saveSysctls records the values from before the first kubelet.
 func (c *Cluster) saveSysctls() error {
 	if exists(c.path("sysctls.json")) {
 		return nil
@@ -30,7 +30,7 @@ func (c *Cluster) saveSysctls() error {
 	for _, name := range savedSysctls {
 		b, err := os.ReadFile("/proc/sys/" + name)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // a kernel without it
+			continue // the kernel does not have this setting
 		}
 		if err != nil {
 			return err
@@ -62,10 +62,10 @@ func (c *Cluster) restoreSysctls() error {
 	return errors.Join(err, os.Remove(c.path("sysctls.json")))
 }
 
-// makeMountPoints makes the directories that a node mounts over, and remembers
-// every one that was not there, parents too.
-func (c *Cluster) makeMountPoints(dirs []string) error {
-	made, err := c.madeDirs()
+// createMountPoints creates the directories over which the nodes mount. It records those
+// that did not exist, parents included.
+func (c *Cluster) createMountPoints(dirs []string) error {
+	created, err := c.createdDirs()
 	if err != nil {
 		return err
 	}
@@ -75,13 +75,13 @@ func (c *Cluster) makeMountPoints(dirs []string) error {
 			missing = append(missing, d)
 		}
 		slices.Reverse(missing)
-		made = append(made, missing...)
+		created = append(created, missing...)
 	}
-	b, err := json.Marshal(made)
+	b, err := json.Marshal(created)
 	if err != nil {
 		return err
 	}
-	if err := writeFile(c.path("made-dirs.json"), b, 0o600); err != nil {
+	if err := writeFile(c.path("created-dirs.json"), b, 0o600); err != nil {
 		return err
 	}
 	for _, dir := range dirs {
@@ -92,35 +92,36 @@ func (c *Cluster) makeMountPoints(dirs []string) error {
 	return nil
 }
 
-func (c *Cluster) madeDirs() ([]string, error) {
-	var made []string
-	b, err := os.ReadFile(c.path("made-dirs.json"))
+func (c *Cluster) createdDirs() ([]string, error) {
+	var created []string
+	b, err := os.ReadFile(c.path("created-dirs.json"))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return made, json.Unmarshal(b, &made)
+	return created, json.Unmarshal(b, &created)
 }
 
-// removeMountPoints takes them away again, unless somebody else has put something in.
+// removeMountPoints removes the directories that createMountPoints has created, unless
+// they contain something.
 func (c *Cluster) removeMountPoints() error {
-	made, err := c.madeDirs()
+	created, err := c.createdDirs()
 	if err != nil {
 		return err
 	}
-	slices.Reverse(made)
-	for _, dir := range made {
-		_ = os.Remove(dir) // fails, as it should, if it is not empty
+	slices.Reverse(created)
+	for _, dir := range created {
+		_ = os.Remove(dir) // fails, as intended, if the directory is not empty
 	}
-	return os.RemoveAll(c.path("made-dirs.json"))
+	return os.RemoveAll(c.path("created-dirs.json"))
 }
 
 const cgroupBase = "/sys/fs/cgroup"
 
-// cgroupRoots are the roots of the control group hierarchies: one per controller
-// (version 1), or a single one (version 2).
+// cgroupRoots returns the roots of the control group hierarchies: one per controller in
+// version 1, a single one in version 2.
 func cgroupRoots() (roots []string, version2 bool, err error) {
 	if exists(cgroupBase + "/cgroup.controllers") {
 		return []string{cgroupBase}, true, nil
@@ -142,8 +143,8 @@ func cgroupMounts(fsTypes ...string) ([]string, error) {
 	return found, err
 }
 
-// makeCgroups makes the root of the node's control groups in every hierarchy.
-func makeCgroups(n Node) error {
+// createCgroups creates the root of the node's control groups in every hierarchy.
+func createCgroups(n Node) error {
 	roots, version2, err := cgroupRoots()
 	if err != nil {
 		return err
@@ -154,7 +155,7 @@ func makeCgroups(n Node) error {
 			return err
 		}
 		control := filepath.Join(roots[0], "cgroup.subtree_control")
-		if err := os.WriteFile(control, []byte(enable(string(available))), 0); err != nil {
+		if err := os.WriteFile(control, []byte(enableControllers(string(available))), 0); err != nil {
 			return err
 		}
 	}
@@ -163,7 +164,7 @@ func makeCgroups(n Node) error {
 		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		// A new cpuset is empty and takes no process until it has been told its share.
+		// A new cpuset accepts no process until its CPUs and memory nodes are set.
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 			share, err := os.ReadFile(filepath.Join(root, file))
 			if version2 || errors.Is(err, os.ErrNotExist) {
@@ -177,18 +178,19 @@ func makeCgroups(n Node) error {
 	return nil
 }
 
-// enable is what lets the children of a group have the controllers that a node needs.
-func enable(available string) string {
-	var words []string
-	for _, controller := range needed(available) {
-		words = append(words, "+"+controller)
+// enableControllers returns the content for cgroup.subtree_control that enables the
+// controllers that a node needs.
+func enableControllers(available string) string {
+	var entries []string
+	for _, controller := range neededControllers(available) {
+		entries = append(entries, "+"+controller)
 	}
-	return strings.Join(words, " ")
+	return strings.Join(entries, " ")
 }
 
-// needed are the controllers that a node needs, of those that are there. A kubelet
-// refuses a root without one that the machine has.
-func needed(available string) []string {
+// neededControllers returns the available controllers that a node needs. A kubelet
+// refuses a root that lacks a controller of the machine.
+func neededControllers(available string) []string {
 	var found []string
 	for _, controller := range strings.Fields(available) {
 		if slices.Contains([]string{"cpu", "cpuset", "hugetlb", "io", "memory", "pids"}, controller) {
@@ -198,12 +200,12 @@ func needed(available string) []string {
 	return found
 }
 
-// saveControllers keeps which controllers were off below the root of a version 2
-// hierarchy before the first node had them switched on.
+// saveControllers records which controllers were disabled below the root of a version 2
+// hierarchy before the first node enabled them.
 func (c *Cluster) saveControllers(root string) error {
 	available, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
 	if exists(c.path("controllers.json")) || errors.Is(err, os.ErrNotExist) {
-		return nil // version 1 has no such file
+		return nil // already recorded, or version 1
 	}
 	if err != nil {
 		return err
@@ -212,7 +214,7 @@ func (c *Cluster) saveControllers(root string) error {
 	if err != nil {
 		return err
 	}
-	off := slices.DeleteFunc(needed(string(available)), func(controller string) bool {
+	off := slices.DeleteFunc(neededControllers(string(available)), func(controller string) bool {
 		return slices.Contains(strings.Fields(string(on)), controller)
 	})
 	b, err := json.Marshal(off)
@@ -222,8 +224,8 @@ func (c *Cluster) saveControllers(root string) error {
 	return writeFile(c.path("controllers.json"), b, 0o600)
 }
 
-// restoreControllers switches them off again, but for one that somebody else's
-// groups have come to need: the kernel says that it is busy.
+// restoreControllers disables these controllers again. A controller that other groups
+// have begun to use stays enabled: the kernel returns EBUSY for it.
 func (c *Cluster) restoreControllers(root string) error {
 	b, err := os.ReadFile(c.path("controllers.json"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -243,14 +245,14 @@ func (c *Cluster) restoreControllers(root string) error {
 		}
 	}
 	if err != nil {
-		return err // the next down tries again
+		return err // the record stays, so the next down tries again
 	}
 	return os.Remove(c.path("controllers.json"))
 }
 
-// removeCgroups removes the node's control groups, the innermost first, also those
-// that runc makes in a version 2 hierarchy mounted beside version 1. The kernel needs
-// a moment after the last process until it lets go of them.
+// removeCgroups removes the node's control groups, the innermost first, including those
+// that runc creates in a version 2 hierarchy beside version 1. It retries, because the
+// kernel frees a group a moment after its last process.
 func removeCgroups(n Node) error {
 	roots, err := cgroupMounts("cgroup", "cgroup2")
 	if err != nil {
@@ -265,7 +267,8 @@ func removeCgroups(n Node) error {
 	})
 }
 
-// removeTree removes directories only: the files in a cgroup are not files.
+// removeTree removes a tree of directories. The files of a cgroup cannot be removed and
+// need not be.
 func removeTree(dir string) bool {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {

@@ -1,6 +1,6 @@
-// Command cluster brings up a real Kubernetes cluster on this machine, from the Go
-// modules and Debian packages that it is made of, breaks it on purpose, and takes it
-// down without a trace. The README beside it is the manual.
+// Command cluster starts a real Kubernetes cluster on this machine, built from Go modules
+// and Debian packages, breaks it on purpose, and removes it without a trace. The README
+// is the manual.
 package main
 
 import (
@@ -11,31 +11,31 @@ import (
 
 const usage = `usage: cluster COMMAND
 
-  up [--nodes 2]                   bring the cluster up, or repair it; print how to use it
-  down                             end it and put the machine back as it was
-  status                           one line per part
-  env                              shell exports: KUBECONFIG, PATH, DALSEGNO_CLUSTER_DIR, DALSEGNO_AUDIT_LOG
+  up [--nodes 2]                   start or repair the cluster; print how to use it
+  down                             stop the cluster and revert all changes of the machine
+  status                           print one line per part
+  env                              print shell exports: KUBECONFIG, PATH, DALSEGNO_CLUSTER_DIR, DALSEGNO_AUDIT_LOG
   build [kube|helm|pause|kwok]...  build what is not in the cache; print the paths
 
   image push NAME:TAG --rootfs DIR [--layer DIR]... [--entrypoint a,b] [--user UID] [--workdir DIR]
-                                   make an image, push it, print its reference by digest
-  image base python                make (once) the root of a minimal Python; print the directory
-  volume add                       one more PersistentVolume on n1; print its name
+                                   build an image, push it, print its reference by digest
+  image base python                build (once) the root of a minimal Python; print the directory
+  volume add                       add a PersistentVolume on n1; print its name
 
-  stop COMPONENT                   kill it: registry, etcd, apiserver, controller-manager, scheduler, coredns
-  start COMPONENT                  start it again and wait until it answers
-  node kill nI                     power loss
-  node start nI                    power on again
-  node restart-kubelet nI          kill the kubelet and start it; containers go on
+  stop COMPONENT                   kill a component: registry, etcd, apiserver, controller-manager, scheduler, coredns
+  start COMPONENT                  start a component and wait until it is ready
+  node kill nI                     cut the node's power
+  node start nI                    switch the node's power on
+  node restart-kubelet nI          kill and start the kubelet; containers keep running
   node exec nI -- CMD...           run a command in the node's namespaces
-  link down nI | link up nI        pull the node's network cable, plug it in
+  link down nI | link up nI        disconnect or connect the node's network cable
   container-pids nI NAMESPACE POD CONTAINER
-                                   the machine's pids of the container's processes
+                                   print the machine's pids of the container's processes
 
-The state lies in DALSEGNO_CLUSTER_DIR (/var/tmp/dalsegno-cluster), binaries in the user's cache.
+The state is in DALSEGNO_CLUSTER_DIR (/var/tmp/dalsegno-cluster), the binaries are in the user's cache.
 `
 
-// errUsage is a command line that means nothing.
+// errUsage is returned for an invalid command line.
 var errUsage = errors.New("usage")
 
 func main() {
@@ -51,7 +51,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run is the whole program; the exit code counts only without an error.
+// run executes the command line. The exit code is valid only without an error.
 func run(args []string) (int, error) {
 	if len(args) == 0 {
 		return 0, errUsage
@@ -60,7 +60,7 @@ func run(args []string) (int, error) {
 		return 0, err
 	}
 	name, args := args[0], args[1:]
-	switch name { // the two halves of starting a process need no cluster
+	switch name { // the commands of new processes need no cluster
 	case "internal-exec":
 		return 0, execRecorded(args)
 	case "internal-node-init":

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNode runs do on a thread that is in the node's mount and network namespaces and
-// whose children are born into its pid namespace.
+// inNode runs do on a thread in the node's mount and network namespaces. The thread's
+// children are created in the node's pid namespace.
 //
-// The thread is never used again: it is still locked when its goroutine ends, and
-// the runtime then throws it away.
+// The thread is not used again: it is still locked when its goroutine ends, so the
+// runtime discards it.
 func (c *Cluster) inNode(n Node, do func() error) error {
 	r, ok := c.running(n.Name)
 	if !ok {
@@ -37,8 +37,8 @@ func (c *Cluster) inNode(n Node, do func() error) error {
 }
 
 func enter(pid int) error {
-	// A thread shares its root and working directory with the process until it is
-	// told not to, and such a thread cannot change its mount namespace.
+	// A thread that shares its root and working directory with the process, as it does by
+	// default, cannot change its mount namespace.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func enter(pid int) error {
 		file string
 		kind int
 	}{{"pid", unix.CLONE_NEWPID}, {"net", unix.CLONE_NEWNET}, {"mnt", unix.CLONE_NEWNS}} {
-		// All are opened through the machine's own /proc: the mount namespace is last.
+		// All files are opened in the machine's own /proc, so the mount namespace is last.
 		f, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", pid, ns.file))
 		if err != nil {
 			return err
@@ -60,8 +60,8 @@ func enter(pid int) error {
 	return nil
 }
 
-// startInNode starts a program of a node in the background, unless it runs. No
-// record needs to be written ahead: whatever the node started dies with its init.
+// startInNode starts a program of a node in the background, unless it runs. Its record
+// can be written afterwards, because all processes of a node die with the node's init.
 func (c *Cluster) startInNode(n Node, program string, args ...string) error {
 	name := n.Name + "." + program
 	if _, ok := c.running(name); ok {
@@ -79,20 +79,20 @@ func (c *Cluster) startInNode(n Node, program string, args ...string) error {
 		return fmt.Errorf("starting %s: %w", name, err)
 	}
 	r, err := newRecord(name, cmd.Process.Pid, args)
-	go cmd.Wait() // reaps it if it ends before this program does
+	go cmd.Wait() // reaps the process if it ends before this program
 	if err != nil {
-		return fmt.Errorf("%s ended at once: %w; its log ends:\n%s", name, err, c.logTail(name))
+		return fmt.Errorf("%s ended at once: %w; the end of its log:\n%s", name, err, c.logTail(name))
 	}
 	return r.write(c.recordPath(name))
 }
 
-// nodeExec runs a command in the node with this process's terminal and returns its
-// exit code.
+// nodeExec runs a command in the node on this process's terminal and returns its exit
+// code.
 func (c *Cluster) nodeExec(n Node, args []string) (int, error) {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Dir = "/"
-	signal.Ignore(os.Interrupt) // the terminal sends it to the command too, which decides
+	signal.Ignore(os.Interrupt) // the terminal sends it to the command too, which handles it
 	err := c.inNode(n, cmd.Run)
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -104,9 +104,9 @@ func (c *Cluster) nodeExec(n Node, args []string) (int, error) {
 	return 0, err
 }
 
-// containerPids are the machine's pids of a container's processes. It asks the
-// node's containerd, not the API server, so it also finds the container of a pod
-// that was deleted by force while its node was cut off.
+// containerPids returns the pids of a container's processes, as the machine numbers them.
+// It asks the node's containerd and not the API server, so it also finds the container of
+// a pod that was deleted by force while its node was disconnected.
 func (c *Cluster) containerPids(n Node, namespace, pod, container string) ([]int, error) {
 	filter := fmt.Sprintf(`labels."io.kubernetes.pod.namespace"==%q,labels."io.kubernetes.pod.name"==%q,labels."io.kubernetes.container.name"==%q`,
 		namespace, pod, container)
@@ -122,7 +122,7 @@ func (c *Cluster) containerPids(n Node, namespace, pod, container string) ([]int
 	return pidsInCgroups(strings.Fields(string(out)))
 }
 
-// pidsInCgroups are the processes in a cgroup whose last path element is one of the
+// pidsInCgroups returns the processes in cgroups whose last path element is one of the
 // names.
 func pidsInCgroups(names []string) ([]int, error) {
 	var pids []int
@@ -130,7 +130,7 @@ func pidsInCgroups(names []string) ([]int, error) {
 	for _, file := range files {
 		b, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // the process has ended
 		}
 		for _, name := range names {
 			if strings.Contains(string(b), "/"+name+"\n") {

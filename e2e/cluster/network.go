@@ -8,28 +8,30 @@ import (
 	"strings"
 )
 
-// ensureBridge makes the bridge between the machine (the control plane) and the nodes.
+// ensureBridge creates the bridge between the machine (the control plane) and the nodes.
 //
-// Its MAC is fixed. A bridge otherwise takes the lowest of its ports' addresses and
-// changes it when a node goes; the other nodes would then lose the API server until
-// their ARP entries expire, and all nodes would be NotReady at once.
+// The bridge's MAC is fixed. Otherwise the bridge would take the lowest address of its
+// ports and change it when a node is lost. The other nodes would then lose the API server
+// until their ARP entries expire, and all nodes would be NotReady at once.
 func (c *Cluster) ensureBridge() error {
 	if err := c.claimBridge(); err != nil {
 		return err
 	}
 	if exists("/sys/class/net/" + bridgeName) {
-		return command("ip", "link", "set", bridgeName, "up")
+		return runProgram("ip", "link", "set", bridgeName, "up")
 	}
-	return steps(
-		func() error { return command("ip", "link", "add", bridgeName, "address", bridgeMAC, "type", "bridge") },
-		func() error { return command("ip", "link", "set", "dev", bridgeName, "alias", c.Dir) },
-		func() error { return command("ip", "address", "add", bridgeIP+"/24", "dev", bridgeName) },
-		func() error { return command("ip", "link", "set", bridgeName, "up") },
+	return sequence(
+		func() error {
+			return runProgram("ip", "link", "add", bridgeName, "address", bridgeMAC, "type", "bridge")
+		},
+		func() error { return runProgram("ip", "link", "set", "dev", bridgeName, "alias", c.Dir) },
+		func() error { return runProgram("ip", "address", "add", bridgeIP+"/24", "dev", bridgeName) },
+		func() error { return runProgram("ip", "link", "set", bridgeName, "up") },
 	)
 }
 
-// claimBridge refuses if the bridge belongs to a cluster with another state
-// directory: names, addresses and ports are the same for all, so only one can run.
+// claimBridge fails if the bridge belongs to a cluster with another state directory. All
+// clusters use the same names, addresses and ports, so only one can run.
 func (c *Cluster) claimBridge() error {
 	alias, err := os.ReadFile("/sys/class/net/" + bridgeName + "/ifalias")
 	if errors.Is(err, os.ErrNotExist) {
@@ -41,8 +43,8 @@ func (c *Cluster) claimBridge() error {
 	return err
 }
 
-// connectNode gives the running node its network: a veth pair to the bridge, and
-// routes to and from its pods.
+// connectNode connects a running node to the network: it creates a veth pair to the
+// bridge, and routes to and from the node's pods.
 func (c *Cluster) connectNode(n Node) error {
 	r, ok := c.running(n.Name)
 	if !ok {
@@ -51,18 +53,18 @@ func (c *Cluster) connectNode(n Node) error {
 	if exists("/sys/class/net/" + n.Link()) {
 		return setLink(n, true)
 	}
-	err := steps(
+	err := sequence(
 		func() error {
-			return command("ip", "link", "add", n.Link(), "type", "veth",
+			return runProgram("ip", "link", "add", n.Link(), "type", "veth",
 				"peer", "name", "eth0", "address", n.MAC(), "netns", fmt.Sprint(r.Pid))
 		},
-		func() error { return command("ip", "link", "set", n.Link(), "master", bridgeName, "up") },
-		func() error { return command("ip", "route", "replace", n.PodCIDR(), "via", n.IP()) },
+		func() error { return runProgram("ip", "link", "set", n.Link(), "master", bridgeName, "up") },
+		func() error { return runProgram("ip", "route", "replace", n.PodCIDR(), "via", n.IP()) },
 	)
 	if err != nil {
 		return err
 	}
-	// One ip process with a batch, because every node knows the way to all others' pods.
+	// One ip process with a batch, because every node has routes to the pods of all others.
 	batch := []string{
 		"link set lo up",
 		"address add " + n.IP() + "/24 dev eth0",
@@ -77,38 +79,38 @@ func (c *Cluster) connectNode(n Node) error {
 	cmd := exec.Command("ip", "-batch", "-")
 	cmd.Stdin = strings.NewReader(strings.Join(batch, "\n"))
 	return c.inNode(n, func() error {
-		if err := finish(cmd); err != nil {
+		if err := runCmd(cmd); err != nil {
 			return err
 		}
 		return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0)
 	})
 }
 
-// setLink plugs the node's cable in or out, on the bridge's side.
+// setLink connects or disconnects the node's cable on the bridge's side.
 func setLink(n Node, up bool) error {
 	state := "down"
 	if up {
 		state = "up"
 	}
-	return command("ip", "link", "set", n.Link(), state)
+	return runProgram("ip", "link", "set", n.Link(), state)
 }
 
-// disconnectNode removes what a node had in the machine's network. The kernel does
-// it too when the node's namespace goes, but later, and only for the veth.
+// disconnectNode removes the node's link. The kernel also removes it when the node's
+// namespace ends, but later.
 func disconnectNode(n Node) error {
 	if exists("/sys/class/net/" + n.Link()) {
-		// It may vanish by itself at this moment.
-		if err := command("ip", "link", "delete", n.Link()); err != nil && exists("/sys/class/net/"+n.Link()) {
+		// The kernel may remove it at the same moment.
+		if err := runProgram("ip", "link", "delete", n.Link()); err != nil && exists("/sys/class/net/"+n.Link()) {
 			return err
 		}
 	}
 	return nil
 }
 
-// removeBridge takes the bridge and the routes over it away.
+// removeBridge removes the bridge and, with it, the routes over it.
 func (c *Cluster) removeBridge() error {
 	if !exists("/sys/class/net/" + bridgeName) {
 		return nil
 	}
-	return command("ip", "link", "delete", bridgeName)
+	return runProgram("ip", "link", "delete", bridgeName)
 }

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// nodePrograms are what runs on every node, in the order in which it starts.
+// nodePrograms are the programs of every node, in the order in which they start.
 var nodePrograms = []string{"containerd", "kubelet", "kube-proxy"}
 
-// writeNodeFiles makes the node's directory and the configuration of its programs.
+// writeNodeFiles creates the node's directory and the configuration of its programs.
 func (c *Cluster) writeNodeFiles(n Node) error {
 	for _, dir := range []string{"cni", "logs", "manifests", "kubelet", "opt", "volume-plugins", "certs.d/" + registryHost} {
 		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {
@@ -29,26 +29,26 @@ func (c *Cluster) writeNodeFiles(n Node) error {
 		"kubelet.yaml":    "kubelet.yaml",
 		"kube-proxy.yaml": "kube-proxy.yaml",
 	} {
-		if err := render(name, n.path(file), conf); err != nil {
+		if err := renderFile(name, n.path(file), conf); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// startNode powers a node on, or starts what has died of it. It needs no API server.
+// startNode switches a node on, or starts its missing parts. It needs no API server.
 func (c *Cluster) startNode(n Node) error {
-	return steps(
+	return sequence(
 		func() error { return c.writeNodeFiles(n) },
-		func() error { return makeCgroups(n) },
+		func() error { return createCgroups(n) },
 		func() error { return c.powerOn(n) },
 		func() error { return c.connectNode(n) },
 		func() error { return c.startContainerd(n) },
 	)
 }
 
-// startContainerd starts it and waits for its socket: the kubelet would otherwise
-// first fail and back off.
+// startContainerd starts containerd and waits for its socket. Without the wait, the
+// kubelet would fail at first and back off.
 func (c *Cluster) startContainerd(n Node) error {
 	if err := c.startInNode(n, "containerd", "containerd", "--config", n.path("containerd.toml")); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (c *Cluster) startContainerd(n Node) error {
 	name := n.Name + ".containerd"
 	err := waitFor(30*time.Second, name, func() (bool, error) {
 		if _, ok := c.running(name); !ok {
-			return false, fmt.Errorf("it has ended; its log ends:\n%s", c.logTail(name))
+			return false, fmt.Errorf("the process has ended; the end of its log:\n%s", c.logTail(name))
 		}
 		return dial(n.Socket()) == nil, nil
 	})
@@ -69,9 +69,9 @@ func (c *Cluster) startKubelet(n Node) error {
 		"--root-dir="+n.path("kubelet"), "--hostname-override="+n.Name, "--node-ip="+n.IP())
 }
 
-// joinNode starts what of a node talks to the API server.
+// joinNode starts the node's clients of the API server.
 func (c *Cluster) joinNode(n Node) error {
-	return steps(
+	return sequence(
 		func() error { return c.startKubelet(n) },
 		func() error {
 			return c.startInNode(n, "kube-proxy", c.program("kube-proxy"), "--config="+n.path("kube-proxy.yaml"))
@@ -79,7 +79,7 @@ func (c *Cluster) joinNode(n Node) error {
 	)
 }
 
-// killNode is a power loss. Only the node's own disk, its directory, stays.
+// killNode cuts the node's power. Only the node's disk, its directory, stays.
 func (c *Cluster) killNode(n Node) error {
 	r, err := c.record(n.Name)
 	if err == nil {
@@ -91,7 +91,7 @@ func (c *Cluster) killNode(n Node) error {
 	return disconnectNode(n)
 }
 
-// restartKubelet kills the kubelet alone and starts it again; containers go on.
+// restartKubelet kills only the kubelet and starts it again. Containers keep running.
 func (c *Cluster) restartKubelet(n Node) error {
 	r, err := c.record(n.Name + ".kubelet")
 	if err == nil {
@@ -103,8 +103,8 @@ func (c *Cluster) restartKubelet(n Node) error {
 	return c.startKubelet(n)
 }
 
-// awaitNodes waits until the API server sees every one of the nodes Ready, by a lease
-// that was renewed after the given time: what it knew before may be an old story.
+// awaitNodes waits up to 60 s until the API server reports all nodes as Ready with a
+// lease renewed after the given time. A status from before that time may be outdated.
 func (c *Cluster) awaitNodes(nodes []Node, since time.Time) error {
 	a, err := c.api()
 	if err != nil {
@@ -113,11 +113,11 @@ func (c *Cluster) awaitNodes(nodes []Node, since time.Time) error {
 	return waitFor(60*time.Second, "nodes to be Ready", func() (bool, error) {
 		for _, n := range nodes {
 			if _, ok := c.running(n.Name + ".kubelet"); !ok {
-				return false, fmt.Errorf("the kubelet of %s has ended; its log ends:\n%s", n.Name, c.logTail(n.Name+".kubelet"))
+				return false, fmt.Errorf("the kubelet of %s has ended; the end of its log:\n%s", n.Name, c.logTail(n.Name+".kubelet"))
 			}
 			renewed, err := a.leaseRenewed(n)
 			if err != nil || !renewed.After(since) {
-				return false, nil // the API server may just be busy; the deadline decides
+				return false, nil // the API server may be busy; the limit decides
 			}
 		}
 		ready, err := a.readyNodes()

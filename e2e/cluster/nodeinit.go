@@ -13,22 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// privateDirs are paths that are built into the kubelet, containerd and the CNI
-// plugins. Two nodes would share them, so each node's init mounts its own directory
-// over every one of them, in its own mount namespace.
+// privateDirs are fixed paths of the kubelet, containerd and the CNI plugins. So that two
+// nodes do not share them, each node's init mounts a directory of the node over each of
+// them, in its own mount namespace.
 var privateDirs = []string{"/var/lib/kubelet", "/var/lib/cni", "/var/log/containers", "/run/containerd", "/run/netns"}
 
-// powerOn starts the node's init, the process that is the node: when it is killed,
-// the kernel takes every process of the node, all its mounts and its network along.
+// powerOn starts the node's init. If the init is killed, the kernel ends all processes of
+// the node and removes its mounts and its network.
 func (c *Cluster) powerOn(n Node) error {
 	if _, ok := c.running(n.Name); ok {
 		return nil
 	}
-	// It may be dying, and its link may still be there.
+	// The node may be ending, and its link may still exist.
 	if err := c.killNode(n); err != nil {
 		return err
 	}
-	// What a real machine loses with its power: the sockets and shims under /run.
+	// A real machine loses /run with its power.
 	if err := os.RemoveAll(n.path("run")); err != nil {
 		return err
 	}
@@ -42,8 +42,8 @@ func (c *Cluster) powerOn(n Node) error {
 	return c.startDetached(cmd, n.Name)
 }
 
-// privateDir is where a node's own version of a fixed path lies: below run/ if it
-// does not outlive a power loss.
+// privateDir returns the node's directory for a fixed path. A directory that does not
+// survive a power loss is below run/.
 func (n Node) privateDir(path string) string {
 	if rest, ok := cutPrefixDir(path, "/run"); ok {
 		return n.path("run/private", rest)
@@ -56,11 +56,11 @@ func cutPrefixDir(path, dir string) (string, bool) {
 	return rest, err == nil && filepath.IsLocal(rest)
 }
 
-// nodeInit is what `cluster internal-node-init RECORD NAME DIR` does, as process 1
-// of a new pid namespace: mount what the node needs, then reap orphans for ever.
+// nodeInit is `cluster internal-node-init RECORD NAME DIR`, process 1 of a new pid
+// namespace. It makes the node's mounts, then reaps orphans forever.
 func nodeInit(args []string) error {
 	path, n := args[0], Node{Name: args[1], Dir: args[2]}
-	// /proc is still the machine's, so this link names us as the machine does.
+	// /proc is still the machine's, so this link has the machine's pid of this process.
 	self, err := os.Readlink("/proc/self")
 	if err != nil {
 		return err
@@ -76,8 +76,8 @@ func nodeInit(args []string) error {
 	if err := mountNode(n); err != nil {
 		return err
 	}
-	// The record says that the node can be entered: it comes after the mounts. Whoever
-	// is killed before this line takes an empty namespace along.
+	// The record means that the node can be entered, so it is written after the mounts. If
+	// this process is killed before, it leaves nothing behind.
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
 	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
@@ -92,12 +92,12 @@ func nodeInit(args []string) error {
 }
 
 func mountNode(n Node) error {
-	// Nothing that is mounted here shows on the machine; what is mounted there later
-	// shows here.
+	// Mounts of the node do not appear on the machine, but later mounts of the machine
+	// appear in the node.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("making / a slave mount: %w", err)
 	}
-	// Containers with mount propagation want the node's own tree shared.
+	// Containers with mount propagation need a shared tree in the node.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("making / a shared mount: %w", err)
 	}
@@ -112,8 +112,8 @@ func mountNode(n Node) error {
 	return nil
 }
 
-// reap collects every child that has ended: containerd's shims are orphans, and so
-// becomes whatever a killed container leaves behind.
+// reap reaps every child that has ended: containerd's shims, and processes that a killed
+// container leaves behind.
 func reap() {
 	for {
 		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// packages maps a program that must be there to the Debian package that brings it.
+// packages maps a required program to its Debian package.
 var packages = map[string]string{
 	"containerd":       "containerd",
 	"runc":             "runc",
@@ -20,17 +20,17 @@ var packages = map[string]string{
 	"ip":               "iproute2",
 }
 
-// daemonEnv is the whole environment of the cluster's programs. Whatever else is set
-// in the caller's shell (a proxy, etcd's or a node's own variables) is not for them.
+// daemonEnv is the environment of the cluster's programs. They do not inherit the
+// caller's variables, for example a proxy or etcd's.
 var daemonEnv = []string{"PATH=" + os.Getenv("PATH") + adminPath, "HOME=/root"}
 
-// adminPath is where programs for root are, which not every root's PATH has.
+// adminPath has the directories of programs for root, which may be missing in PATH.
 const adminPath = ":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 
-// useAdminPath makes this program find them too.
+// useAdminPath adds adminPath to this program's PATH.
 func useAdminPath() error { return os.Setenv("PATH", os.Getenv("PATH")+adminPath) }
 
-// ensurePackages installs what is missing of the machine's own programs.
+// ensurePackages installs the Debian packages of missing programs.
 func ensurePackages() error {
 	missing := []string{"install", "--yes", "--no-install-recommends"}
 	for program, name := range packages {
@@ -46,8 +46,8 @@ func ensurePackages() error {
 		if aptGet(missing...) == nil {
 			return nil
 		}
-		// The package lists may be old or not there at all.
-		return steps(
+		// The package lists may be outdated or missing.
+		return sequence(
 			func() error { return aptGet("update") },
 			func() error { return aptGet(missing...) },
 		)
@@ -57,5 +57,5 @@ func ensurePackages() error {
 func aptGet(args ...string) error {
 	cmd := exec.Command("apt-get", args...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-	return finish(cmd)
+	return runCmd(cmd)
 }

@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// The certificates live for a year; `cluster down` and `up` make new ones.
+// certificateLife is the validity of the certificates. `cluster down` and `up` create new
+// ones.
 const certificateLife = 365 * 24 * time.Hour
 
 // authority is a certificate authority in a directory: NAME.crt and NAME.key.
@@ -26,8 +27,8 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// identity is whom a certificate speaks for. User and groups are what the API
-// server's RBAC sees of a client.
+// identity is the subject of a certificate. The API server's RBAC uses the user and the
+// groups of a client.
 type identity struct {
 	file   string
 	user   string
@@ -43,8 +44,8 @@ var (
 	both       = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
 )
 
-// clusterIdentities are the certificates signed by the cluster's authority, apart
-// from the nodes'. The built-in RBAC roles know the names of the components.
+// clusterIdentities are the identities that the cluster's authority certifies, apart from
+// the nodes'. The built-in RBAC roles are bound to the components' names.
 var clusterIdentities = []identity{
 	{file: "apiserver", user: "kube-apiserver", usages: serverOnly,
 		dns: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"},
@@ -57,13 +58,13 @@ var clusterIdentities = []identity{
 	{file: "kube-proxy", user: "system:kube-proxy", usages: clientOnly},
 }
 
-// nodeIdentity is the kubelet's, as client and as server.
+// nodeIdentity is the identity of a kubelet as client and as server.
 func nodeIdentity(n Node) identity {
 	return identity{file: n.Name, user: "system:node:" + n.Name, groups: []string{"system:nodes"},
 		usages: both, dns: []string{n.Name}, ips: []string{n.IP()}}
 }
 
-// ensurePKI makes what is missing of keys, certificates and kubeconfigs.
+// ensurePKI creates missing keys, certificates and kubeconfigs.
 func (c *Cluster) ensurePKI(nodes []Node) error {
 	dir := c.path("pki")
 	ca, err := openAuthority(dir, "ca")
@@ -86,7 +87,7 @@ func (c *Cluster) ensurePKI(nodes []Node) error {
 			return err
 		}
 	}
-	return steps(
+	return sequence(
 		func() error {
 			return front.issue(identity{file: "front-proxy", user: "front-proxy-client", usages: clientOnly})
 		},
@@ -95,7 +96,7 @@ func (c *Cluster) ensurePKI(nodes []Node) error {
 	)
 }
 
-// openAuthority reads the authority, or makes a new one.
+// openAuthority reads an authority, or creates it.
 func openAuthority(dir, name string) (*authority, error) {
 	file := filepath.Join(dir, name)
 	if !exists(file + ".crt") {
@@ -118,7 +119,7 @@ func openAuthority(dir, name string) (*authority, error) {
 	return &authority{dir, cert, key}, err
 }
 
-// issue writes a key and a signed certificate for id, unless they are there.
+// issue writes a key and a signed certificate for id, unless they exist.
 func (a *authority) issue(id identity) error {
 	file := filepath.Join(a.dir, id.file)
 	if exists(file + ".crt") {
@@ -140,17 +141,17 @@ func (a *authority) issue(id identity) error {
 }
 
 func certificate(commonName string) *x509.Certificate {
-	// A random serial number never fails: crypto/rand does not return errors.
+	// The error is always nil, because crypto/rand does not return errors.
 	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	return &x509.Certificate{
 		SerialNumber: serial,
 		Subject:      pkix.Name{CommonName: commonName},
-		NotBefore:    time.Now().Add(-time.Hour), // clocks may step back
+		NotBefore:    time.Now().Add(-time.Hour), // the clock may be set back
 		NotAfter:     time.Now().Add(certificateLife),
 	}
 }
 
-// writePair writes FILE.key, then FILE.crt: the certificate says that both are there.
+// writePair writes FILE.key, then FILE.crt, so that both exist if the certificate exists.
 func writePair(file string, template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) error {
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
 	if err != nil {
@@ -162,7 +163,7 @@ func writePair(file string, template, parent *x509.Certificate, key, signer *ecd
 	return writePEM(file+".crt", "CERTIFICATE", der, 0o644)
 }
 
-// ensureServiceAccountKey makes sa.key, which signs ServiceAccount tokens, and sa.pub.
+// ensureServiceAccountKey creates sa.key, which signs ServiceAccount tokens, and sa.pub.
 func ensureServiceAccountKey(dir string) error {
 	public := filepath.Join(dir, "sa.pub")
 	if exists(public) {
@@ -207,8 +208,8 @@ func readPEM[T any](path string, parse func([]byte) (T, error)) (T, error) {
 	return parse(block.Bytes)
 }
 
-// writeKubeconfig writes a kubeconfig that holds the identity's key itself, so that
-// the one file may be copied anywhere on this machine.
+// writeKubeconfig writes a kubeconfig that contains the identity's key, so that the file
+// can be copied anywhere on this machine.
 func (c *Cluster) writeKubeconfig(id, path string) error {
 	if exists(path) {
 		return nil
@@ -221,7 +222,7 @@ func (c *Cluster) writeKubeconfig(id, path string) error {
 		}
 		files[key] = b
 	}
-	return render("kubeconfig.yaml", path, struct {
+	return renderFile("kubeconfig.yaml", path, struct {
 		User  string
 		Files map[string][]byte
 	}{id, files})

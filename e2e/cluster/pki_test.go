@@ -15,11 +15,11 @@ func testCluster(t *testing.T) *Cluster {
 	src, err := sources()
 	must(t, err)
 	c := &Cluster{Dir: t.TempDir(), Src: src}
-	must(t, c.makeDirs())
+	must(t, c.createDirs())
 	return c
 }
 
-func TestEveryCertificateIsGoodForItsUseAndNoOther(t *testing.T) {
+func TestCertificatesAreValidForTheirUsagesOnly(t *testing.T) {
 	c := testCluster(t)
 	n := c.node(2)
 	must(t, c.ensurePKI([]Node{c.node(1), n}))
@@ -41,12 +41,12 @@ func TestEveryCertificateIsGoodForItsUseAndNoOther(t *testing.T) {
 			}
 		}
 		if cert.Subject.CommonName != id.user {
-			t.Errorf("%s speaks for %s", id.file, cert.Subject.CommonName)
+			t.Errorf("%s has the user %s", id.file, cert.Subject.CommonName)
 		}
 	}
 }
 
-func TestServersAreKnownByTheAddressesThatClientsUse(t *testing.T) {
+func TestServerCertificatesContainTheAddressesThatClientsUse(t *testing.T) {
 	c := testCluster(t)
 	n := c.node(1)
 	must(t, c.ensurePKI([]Node{n}))
@@ -58,14 +58,14 @@ func TestServersAreKnownByTheAddressesThatClientsUse(t *testing.T) {
 		must(t, err)
 		for _, name := range names {
 			if ip := net.ParseIP(name); ip != nil {
-				name = "[" + name + "]" // how VerifyHostname is told that it is an address
+				name = "[" + name + "]" // the form of an address for VerifyHostname
 			}
 			must(t, cert.VerifyHostname(name))
 		}
 	}
 }
 
-func TestASecondUpKeepsTheKeysAndAddsOnlyNewNodes(t *testing.T) {
+func TestSecondUpKeepsTheKeysAndAddsOnlyNewNodes(t *testing.T) {
 	c := testCluster(t)
 	must(t, c.ensurePKI([]Node{c.node(1)}))
 	before, err := os.ReadFile(c.path("pki/n1.key"))
@@ -74,14 +74,14 @@ func TestASecondUpKeepsTheKeysAndAddsOnlyNewNodes(t *testing.T) {
 	after, err := os.ReadFile(c.path("pki/n1.key"))
 	must(t, err)
 	if string(before) != string(after) {
-		t.Error("the key of n1 was made anew")
+		t.Error("the key of n1 was replaced")
 	}
 	if !exists(c.path("pki/n2.crt")) {
 		t.Error("n2 has no certificate")
 	}
 }
 
-func TestTheKubeconfigHoldsTheAdminsCertificateAndIsPrivate(t *testing.T) {
+func TestKubeconfigContainsTheAdminsCertificateAndIsPrivate(t *testing.T) {
 	c := testCluster(t)
 	must(t, c.ensurePKI(nil))
 	var config struct {

@@ -15,22 +15,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Record identifies one process that the cluster started. A pid alone does not:
-// the kernel uses it again. Pid, start time and boot together do.
+// Record identifies a process that the cluster has started by pid, start time and boot. A
+// pid alone is not enough, because the kernel reuses it.
 type Record struct {
 	Name  string   `json:"name"`
-	Pid   int      `json:"pid"`   // as seen by the machine, also for a node's processes
+	Pid   int      `json:"pid"`   // in the machine's pid namespace, also for a node's processes
 	Start uint64   `json:"start"` // clock ticks since boot, from /proc/PID/stat
 	Boot  string   `json:"boot"`
 	Args  []string `json:"args"`
 }
 
-// errGone says that a recorded process does not exist any more.
+// errGone is returned if a recorded process no longer exists.
 var errGone = errors.New("process is gone")
 
 func (c *Cluster) recordPath(name string) string { return c.path("run", name+".json") }
 
-// record reads who was last started under that name.
+// record reads the record of the process that was last started under this name.
 func (c *Cluster) record(name string) (Record, error) {
 	var r Record
 	b, err := os.ReadFile(c.recordPath(name))
@@ -43,7 +43,7 @@ func (c *Cluster) record(name string) (Record, error) {
 	return r, json.Unmarshal(b, &r)
 }
 
-// records are all processes that were ever started and not yet forgotten.
+// records returns all records.
 func (c *Cluster) records() ([]Record, error) {
 	files, err := filepath.Glob(c.path("run", "*.json"))
 	var all []Record
@@ -58,23 +58,23 @@ func (c *Cluster) records() ([]Record, error) {
 	return all, err
 }
 
-// running is the recorded process if it still lives.
+// running returns the record of a process and whether the process is alive.
 func (c *Cluster) running(name string) (Record, bool) {
 	r, err := c.record(name)
 	return r, err == nil && r.alive()
 }
 
-// alive says whether it is that very process and not about to end. The init of a
-// node that was killed stays for a while: the kernel first ends all that is in it.
+// alive reports whether the recorded process exists and is not ending. A killed init of a
+// node exists for a while, because the kernel first ends all processes of the node.
 func (r Record) alive() bool {
 	p, err := readProcess(r.Pid)
-	return err == nil && r.is(p) && p.state != 'Z' && p.state != 'X' && p.flags&flagExiting == 0
+	return err == nil && r.matches(p) && p.state != 'Z' && p.state != 'X' && p.flags&flagExiting == 0
 }
 
-func (r Record) is(p process) bool { return r.Start == p.start && r.Boot == bootID() }
+func (r Record) matches(p process) bool { return r.Start == p.start && r.Boot == bootID() }
 
-// kill sends SIGKILL and waits until the process has ended. The pidfd pins the
-// process before its start time is compared, so a reused pid is never hit.
+// kill sends SIGKILL and waits up to 20 s until the process has ended. The pidfd is opened
+// before the start time is compared, so a process with a reused pid is never killed.
 func (r Record) kill() error {
 	fd, err := unix.PidfdOpen(r.Pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -84,7 +84,7 @@ func (r Record) kill() error {
 		return fmt.Errorf("opening process %d (%s): %w", r.Pid, r.Name, err)
 	}
 	defer unix.Close(fd)
-	if p, err := readProcess(r.Pid); err != nil || !r.is(p) {
+	if p, err := readProcess(r.Pid); err != nil || !r.matches(p) {
 		return errGone
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -110,7 +110,7 @@ func waitExit(pidfd int, r Record) error {
 	}
 }
 
-// newRecord describes a living process.
+// newRecord returns the record of a running process.
 func newRecord(name string, pid int, args []string) (Record, error) {
 	p, err := readProcess(pid)
 	return Record{Name: name, Pid: pid, Start: p.start, Boot: bootID(), Args: args}, err
@@ -124,7 +124,7 @@ func (r Record) write(path string) error {
 	return writeFile(path, b, 0o600)
 }
 
-// process is what /proc/PID/stat says of one.
+// process holds fields of /proc/PID/stat.
 type process struct {
 	state byte
 	flags uint64
@@ -138,7 +138,7 @@ func readProcess(pid int) (process, error) {
 	if err != nil {
 		return process{}, err
 	}
-	// The second field is the program's name in parentheses and may hold anything.
+	// The second field is the program's name in parentheses and may contain any character.
 	_, rest, ok := cutLast(string(b), ") ")
 	fields := strings.Fields(rest)
 	if !ok || len(fields) < 20 {
@@ -164,9 +164,8 @@ func bootID() string {
 
 // launch starts a program of the control plane in the background, unless it runs.
 //
-// It goes through this binary's own [execRecorded]: the record is written by the
-// new process before it becomes the program, so that there is no moment at which
-// a killed harness leaves a program behind that nobody knows.
+// The new process first runs [execRecorded] of this binary, which writes the record before
+// it becomes the program. So a killed harness never leaves a program without a record.
 func (c *Cluster) launch(name string, args ...string) error {
 	if _, ok := c.running(name); ok {
 		return nil
@@ -176,8 +175,8 @@ func (c *Cluster) launch(name string, args ...string) error {
 }
 
 // startDetached starts cmd in its own session, with its output in the log and the
-// cluster's lock as file descriptor 3: the lock is free only when no child is
-// between its fork and its record.
+// cluster's lock as file descriptor 3. So the lock is not free while a child has not yet
+// written its record.
 func (c *Cluster) startDetached(cmd *exec.Cmd, name string) error {
 	log, err := c.openLog(name)
 	if err != nil {
@@ -200,19 +199,19 @@ func (c *Cluster) startDetached(cmd *exec.Cmd, name string) error {
 		return fmt.Errorf("starting %s: %w", name, err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // also reaps it if it ends before this program does
+	go func() { ended <- cmd.Wait() }() // also reaps the process if it ends before this program
 	return waitFor(10*time.Second, name+" to record itself", func() (bool, error) {
 		select {
 		case err := <-ended:
-			return false, fmt.Errorf("it has ended (%v); its log ends:\n%s", err, c.logTail(name))
+			return false, fmt.Errorf("the process has ended (%v); the end of its log:\n%s", err, c.logTail(name))
 		default:
 			return exists(c.recordPath(name)), nil
 		}
 	})
 }
 
-// execRecorded is what `cluster internal-exec RECORD NAME PROGRAM ARG…` does: write
-// the record of this process, then become the program. Pid and start time stay.
+// execRecorded is `cluster internal-exec RECORD NAME PROGRAM ARG…`. It writes the record
+// of this process and then becomes the program, which keeps its pid and start time.
 func execRecorded(args []string) error {
 	path, name, argv := args[0], args[1], args[2:]
 	unix.CloseOnExec(3)
@@ -236,7 +235,7 @@ func (c *Cluster) openLog(name string) (*os.File, error) {
 	return os.OpenFile(c.logPath(name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 }
 
-// writeFile replaces a file in one step.
+// writeFile replaces a file atomically.
 func writeFile(path string, b []byte, mode os.FileMode) error {
 	tmp := fmt.Sprintf("%s.%d.tmp", path, os.Getpid())
 	if err := os.WriteFile(tmp, b, mode); err != nil {

@@ -15,26 +15,26 @@ func sleeper(t *testing.T) *exec.Cmd {
 	cmd := exec.Command("sleep", "60")
 	must(t, cmd.Start())
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended, as the test wanted
+		_ = cmd.Process.Kill() // the test may have ended it
 		_ = cmd.Wait()
 	})
 	return cmd
 }
 
-func TestARecordedProcessIsKilled(t *testing.T) {
+func TestRecordedProcessIsKilled(t *testing.T) {
 	pid := sleeper(t).Process.Pid
 	r, err := newRecord("etcd", pid, nil)
 	must(t, err)
 	if !r.alive() {
-		t.Fatal("a running process is not alive")
+		t.Fatal("a running process is not reported as alive")
 	}
 	must(t, r.kill())
 	if r.alive() {
-		t.Error("it is alive after kill: not yet reaped does not count")
+		t.Error("a killed process that is not yet reaped is reported as alive")
 	}
 }
 
-func TestAReusedPidIsNeverKilled(t *testing.T) {
+func TestReusedPidIsNeverKilled(t *testing.T) {
 	pid := sleeper(t).Process.Pid
 	r, err := newRecord("etcd", pid, nil)
 	must(t, err)
@@ -43,18 +43,18 @@ func TestAReusedPidIsNeverKilled(t *testing.T) {
 		"an older boot":    {Name: r.Name, Pid: pid, Start: r.Start, Boot: "another"},
 	} {
 		if stale.alive() {
-			t.Errorf("%s is taken for alive", name)
+			t.Errorf("%s is reported as alive", name)
 		}
 		if err := stale.kill(); !errors.Is(err, errGone) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if !r.alive() {
-		t.Error("the innocent process was killed")
+		t.Error("the other process was killed")
 	}
 }
 
-func TestTeardownLeavesProcessesThatItDidNotStart(t *testing.T) {
+func TestTeardownDoesNotKillForeignProcesses(t *testing.T) {
 	c := testCluster(t)
 	mine, foreign := sleeper(t), sleeper(t)
 	r, err := newRecord("etcd", mine.Process.Pid, nil)
@@ -71,7 +71,7 @@ func TestTeardownLeavesProcessesThatItDidNotStart(t *testing.T) {
 	}
 }
 
-func TestABrokenRecordDoesNotHideTheOthers(t *testing.T) {
+func TestBrokenRecordDoesNotHideTheOthers(t *testing.T) {
 	c := testCluster(t)
 	pid := sleeper(t).Process.Pid
 	r, err := newRecord("etcd", pid, nil)
@@ -79,7 +79,7 @@ func TestABrokenRecordDoesNotHideTheOthers(t *testing.T) {
 	must(t, r.write(c.recordPath(r.Name)))
 	must(t, os.WriteFile(c.recordPath("apiserver"), []byte("{"), 0o600))
 	if err := c.killAll(); err == nil {
-		t.Error("a record that cannot be read is no error")
+		t.Error("an unreadable record is not reported")
 	}
 	if r.alive() {
 		t.Error("etcd still runs")
@@ -103,7 +103,7 @@ func TestNodesEndBeforeTheControlPlane(t *testing.T) {
 	}
 }
 
-func TestDownRemovesTheStateButTheLogs(t *testing.T) {
+func TestDownRemovesTheStateExceptTheLogs(t *testing.T) {
 	c := testCluster(t)
 	must(t, os.WriteFile(c.auditLog(), nil, 0o600))
 	must(t, os.WriteFile(c.logPath("etcd"), nil, 0o600))
@@ -115,29 +115,29 @@ func TestDownRemovesTheStateButTheLogs(t *testing.T) {
 	}
 }
 
-func TestMountPointsThatWereThereAreKept(t *testing.T) {
+func TestExistingMountPointsAreKept(t *testing.T) {
 	c := testCluster(t)
 	base := t.TempDir()
-	old, made, used := filepath.Join(base, "old"), filepath.Join(base, "new/deep"), filepath.Join(base, "used")
+	old, created, used := filepath.Join(base, "old"), filepath.Join(base, "new/deep"), filepath.Join(base, "used")
 	must(t, os.Mkdir(old, 0o755))
-	for range 2 { // a second up must not forget what the first one made
-		must(t, c.makeMountPoints([]string{old, made, used}))
+	for range 2 { // a second up must keep the record of the first one
+		must(t, c.createMountPoints([]string{old, created, used}))
 	}
 	must(t, os.WriteFile(filepath.Join(used, "somebody"), nil, 0o600))
 	must(t, c.removeMountPoints())
-	if !exists(old) || exists(filepath.Dir(made)) || !exists(used) {
-		t.Errorf("old: %v, made: %v, used: %v", exists(old), exists(filepath.Dir(made)), exists(used))
+	if !exists(old) || exists(filepath.Dir(created)) || !exists(used) {
+		t.Errorf("old: %v, created: %v, used: %v", exists(old), exists(filepath.Dir(created)), exists(used))
 	}
 }
 
-func TestControllersThatWereOffAreSwitchedOffAgainAndNoOther(t *testing.T) {
+func TestOnlyControllersThatWereDisabledAreDisabledAgain(t *testing.T) {
 	c := testCluster(t)
-	root := t.TempDir() // of files that keep what was written to them last
+	root := t.TempDir() // ordinary files, which contain the last write
 	control := filepath.Join(root, "cgroup.subtree_control")
 	must(t, c.saveControllers(root)) // version 1
 	must(t, os.WriteFile(filepath.Join(root, "cgroup.controllers"), []byte("cpuset cpu io memory pids rdma\n"), 0o600))
 	must(t, os.WriteFile(control, []byte("cpuset cpu memory pids\n"), 0o600))
-	for range 2 { // a second up must not forget what the first one found
+	for range 2 { // a second up must keep the record of the first one
 		must(t, c.saveControllers(root))
 		must(t, os.WriteFile(control, []byte("cpuset cpu io memory pids\n"), 0o600))
 	}
@@ -145,10 +145,10 @@ func TestControllersThatWereOffAreSwitchedOffAgainAndNoOther(t *testing.T) {
 	written, err := os.ReadFile(control)
 	must(t, err)
 	if string(written) != "-io" || exists(c.path("controllers.json")) {
-		t.Errorf("written: %q, remembered: %v", written, exists(c.path("controllers.json")))
+		t.Errorf("written: %q, recorded: %v", written, exists(c.path("controllers.json")))
 	}
 	must(t, os.Remove(control))
-	must(t, c.restoreControllers(root)) // there is nothing more to do
+	must(t, c.restoreControllers(root)) // nothing is recorded any more
 	if exists(control) {
 		t.Error("a second down writes again")
 	}

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// pythonPackages are Debian's packages of Python 3.11 with its whole standard library
-// and the libraries that it loads, and nothing else: no shell, no package manager.
+// pythonPackages are Debian's packages of Python 3.11 with its standard library and the
+// libraries that it loads. There is no shell and no package manager.
 var pythonPackages = []string{
 	"python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib",
 	"libc6", "libgcc-s1", "libcrypt1", "libexpat1", "zlib1g", "libssl3", "libbz2-1.0", "liblzma5", "libffi8",
@@ -20,17 +20,17 @@ var pythonPackages = []string{
 	"media-types",
 }
 
-// pythonFiles are what Debian's packages leave to their installation.
+// pythonFiles are files that Debian creates on the installation of packages.
 var pythonFiles = map[string]string{
 	"etc/passwd":        "root:x:0:0:root:/:/nonexistent\nnonroot:x:65532:65532:nonroot:/tmp:/nonexistent\n",
 	"etc/group":         "root:x:0:\nnonroot:x:65532:\n",
 	"etc/nsswitch.conf": "hosts: files dns\n",
 }
 
-// pythonRecipe changes when the steps below change what they make.
+// pythonRecipe must be changed if the functions below change their result.
 const pythonRecipe = "1"
 
-// pythonBase returns the root file system of a minimal Python, from the cache or made.
+// pythonBase returns the root file system of a minimal Python. It is built once and cached.
 func pythonBase() (string, error) {
 	cache, err := cacheDir()
 	if err != nil {
@@ -49,16 +49,16 @@ func pythonBase() (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(work)
-	made := filepath.Join(work, "root")
-	err = steps(
-		func() error { return unpackPackages(work, made, pythonPackages) },
-		func() error { return trimPython(made) },
-		func() error { return compilePython(made) },
+	newRoot := filepath.Join(work, "root")
+	err = sequence(
+		func() error { return unpackPackages(work, newRoot, pythonPackages) },
+		func() error { return trimPython(newRoot) },
+		func() error { return compilePython(newRoot) },
 	)
 	if err != nil {
 		return "", err
 	}
-	if err := os.Rename(made, root); err != nil && !exists(root) {
+	if err := os.Rename(newRoot, root); err != nil && !exists(root) {
 		return "", err
 	}
 	return root, nil
@@ -67,22 +67,22 @@ func pythonBase() (string, error) {
 func unpackPackages(work, root string, names []string) error {
 	cmd := exec.Command("apt-get", append([]string{"download", "-o", "APT::Sandbox::User=root"}, names...)...)
 	cmd.Dir = work
-	if first := finish(cmd); first != nil {
-		// The package lists may be old or not there at all.
-		again := exec.Command(cmd.Args[0], cmd.Args[1:]...)
-		again.Dir = work
-		if err := steps(func() error { return aptGet("update") }, func() error { return finish(again) }); err != nil {
+	if runCmd(cmd) != nil {
+		// The package lists may be outdated or missing.
+		retry := exec.Command(cmd.Args[0], cmd.Args[1:]...)
+		retry.Dir = work
+		if err := sequence(func() error { return aptGet("update") }, func() error { return runCmd(retry) }); err != nil {
 			return err
 		}
 	}
 	files, err := filepath.Glob(filepath.Join(work, "*.deb"))
 	for _, file := range files {
-		err = errors.Join(err, command("dpkg-deb", "--extract", file, root))
+		err = errors.Join(err, runProgram("dpkg-deb", "--extract", file, root))
 	}
 	return err
 }
 
-// trimPython drops what nobody reads in a container and adds what dpkg would have.
+// trimPython removes documentation and adds the files that dpkg would have created.
 func trimPython(root string) error {
 	for _, dir := range []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian"} {
 		if err := os.RemoveAll(filepath.Join(root, dir)); err != nil {
@@ -99,15 +99,16 @@ func trimPython(root string) error {
 		}
 	}
 	tmp := filepath.Join(root, "tmp")
-	return steps(
+	return sequence(
 		func() error { return os.MkdirAll(tmp, 0o755) },
 		func() error { return os.Chmod(tmp, os.ModeSticky|0o777) },
 		func() error { return os.Symlink("python3.11", filepath.Join(root, "usr/bin/python3")) },
 	)
 }
 
-// compilePython makes the byte code, which a pod that is not root could not keep.
-// Checked hashes would cost a read of every source at start; file times are all 0.
+// compilePython compiles the byte code, which a pod without root could not store. It uses
+// unchecked hashes: checked ones would read every source at start, and file times do not
+// work, because they are all 0.
 func compilePython(root string) error {
 	args := []string{"chroot", root, "/usr/bin/python3.11", "-m", "compileall", "-q",
 		"--invalidation-mode", "unchecked-hash", "/usr/lib/python3.11"}

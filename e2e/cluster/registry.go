@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// registryHost is the registry in image references. Only the nodes' containerd
-	// knows it, by its hosts.toml; there is no DNS entry.
+	// registryHost is the registry's name in image references. It has no DNS entry. The
+	// nodes' containerd resolves it by its hosts.toml.
 	registryHost    = "registry.dalsegno.test"
 	registryAddress = bridgeIP + ":5050"
 
 	pauseImage = registryHost + "/pause:1"
 )
 
-// repository is NAME:TAG as people write it, with or without the registry's name.
+// repository splits NAME:TAG, with or without the registry's name.
 func repository(image string) (repo, tag string, err error) {
 	repo, tag, ok := strings.Cut(strings.TrimPrefix(image, registryHost+"/"), ":")
 	if !ok || repo == "" || tag == "" {
@@ -28,8 +28,8 @@ func repository(image string) (repo, tag string, err error) {
 	return repo, tag, nil
 }
 
-// push builds the image, sends it to the cluster's registry and returns the
-// reference by digest that a pod can use.
+// push builds an image, pushes it to the cluster's registry and returns its reference by
+// digest for a pod.
 func push(image string, spec ImageSpec) (string, error) {
 	repo, tag, err := repository(image)
 	if err != nil {
@@ -43,14 +43,14 @@ func push(image string, spec ImageSpec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := remote.Write(ref, built, remote.WithTransport(direct)); err != nil {
+	if err := remote.Write(ref, built, remote.WithTransport(noProxyTransport)); err != nil {
 		return "", fmt.Errorf("pushing %s: %w", image, err)
 	}
 	digest, err := built.Digest()
 	return registryHost + "/" + repo + "@" + digest.String(), err
 }
 
-// pushPause puts the image of every pod's sandbox into the registry.
+// pushPause pushes the image of the pods' sandboxes.
 func (c *Cluster) pushPause() error {
 	root, err := os.MkdirTemp(c.Dir, "pause-")
 	if err != nil {

@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// health is what is known of one part of the cluster.
+// health is the state of a part of the cluster.
 type health struct {
 	part string
-	pid  int // 0: no process
+	pid  int // 0 if there is no process
 	err  error
 }
 
-// checks looks at every part, all at once.
+// checks checks all parts in parallel.
 func (c *Cluster) checks() []health {
 	nodes := c.nodes()
 	var ready map[string]bool
 	var readyErr error
 	results := make([]health, len(components)+len(nodes))
 	var all []func() error
-	for i, one := range components {
+	for i, component := range components {
 		all = append(all, func() error {
-			results[i] = c.checkComponent(one)
+			results[i] = c.checkComponent(component)
 			return nil
 		})
 	}
@@ -45,25 +45,25 @@ func (c *Cluster) checks() []health {
 	return results
 }
 
-func (c *Cluster) checkComponent(one Component) health {
-	r, ok := c.running(one.Name)
+func (c *Cluster) checkComponent(component Component) health {
+	r, ok := c.running(component.Name)
 	if !ok {
-		return health{one.Name, 0, errors.New("does not run")}
+		return health{component.Name, 0, errors.New("is not running")}
 	}
-	return health{one.Name, r.Pid, one.ready(c)}
+	return health{component.Name, r.Pid, component.ready(c)}
 }
 
 func (c *Cluster) checkNode(n Node, ready map[string]bool, readyErr error) health {
 	r, ok := c.running(n.Name)
 	if !ok {
-		return health{n.Name, 0, errors.New("has no power")}
+		return health{n.Name, 0, errors.New("is powered off")}
 	}
 	for _, program := range nodePrograms {
 		if _, ok := c.running(n.Name + "." + program); !ok {
-			return health{n.Name, r.Pid, fmt.Errorf("%s does not run", program)}
+			return health{n.Name, r.Pid, fmt.Errorf("%s is not running", program)}
 		}
 	}
-	// "unknown" is what the kernel says of a link whose other side it cannot judge.
+	// The kernel reports "unknown" for a link whose other side it cannot check.
 	state, err := os.ReadFile("/sys/class/net/" + n.Link() + "/operstate")
 	if link := strings.TrimSpace(string(state)); err == nil && link != "up" && link != "unknown" {
 		err = fmt.Errorf("its link is %s", link)
@@ -72,17 +72,17 @@ func (c *Cluster) checkNode(n Node, ready map[string]bool, readyErr error) healt
 		err = readyErr
 	}
 	if err == nil && !ready[n.Name] {
-		err = errors.New("the API server does not see it Ready")
+		err = errors.New("is not Ready according to the API server")
 	}
 	return health{n.Name, r.Pid, err}
 }
 
-// unhealthy is nil if every part is as it should be. A part that does not run is
-// found without asking the others, whose answers would then take their time.
+// unhealthy returns nil if all parts are healthy. It first looks for a part that is not
+// running, because the checks of the others would then take long.
 func (c *Cluster) unhealthy() error {
-	for _, one := range components {
-		if _, ok := c.running(one.Name); !ok {
-			return fmt.Errorf("%s does not run", one.Name)
+	for _, component := range components {
+		if _, ok := c.running(component.Name); !ok {
+			return fmt.Errorf("%s is not running", component.Name)
 		}
 	}
 	var err error
@@ -94,27 +94,27 @@ func (c *Cluster) unhealthy() error {
 	return err
 }
 
-// status prints one line per part, and fails if one is not well.
+// status prints one line per part, and fails if a part is not healthy.
 func (c *Cluster) status() error {
 	if !exists(c.path("pki")) {
 		return fmt.Errorf("no cluster in %s", c.Dir)
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "PART\tPID\tSTATE")
-	sick := 0
+	failing := 0
 	for _, h := range c.checks() {
 		state := "ok"
 		if h.err != nil {
 			state = h.err.Error()
-			sick++
+			failing++
 		}
 		fmt.Fprintf(w, "%s\t%d\t%s\n", h.part, h.pid, state)
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if sick > 0 {
-		return fmt.Errorf("%d parts of the cluster in %s are not well", sick, c.Dir)
+	if failing > 0 {
+		return fmt.Errorf("%d parts of the cluster in %s are not healthy", failing, c.Dir)
 	}
 	return nil
 }

@@ -5,13 +5,12 @@ import (
 	"os"
 )
 
-// leftovers are what `cluster down` leaves in the state directory on purpose: the
-// logs of the last cluster, and the lock that this command holds.
-var leftovers = map[string]bool{"log": true, "audit.log": true, "lock": true}
+// keptEntries are the entries of the state directory that `cluster down` keeps: the logs
+// of the last cluster, and the lock that this command holds.
+var keptEntries = map[string]bool{"log": true, "audit.log": true, "lock": true}
 
-// down ends everything that the records name and takes back every change to the
-// machine. It goes on after an error and reports all of them; what it could not do,
-// the next down does.
+// down ends all recorded processes and reverts all changes of the machine. It continues
+// after an error and reports all errors. The next down retries what has failed.
 func (c *Cluster) down() error {
 	if err := c.claimBridge(); err != nil {
 		return err
@@ -26,25 +25,25 @@ func (c *Cluster) down() error {
 			}
 			return errors.Join(err, c.removeBridge())
 		}),
-		step("control groups, settings and mount points put back", func() error {
+		step("control groups, settings and mount points restored", func() error {
 			var err error
 			for _, n := range nodes {
 				err = errors.Join(err, removeCgroups(n))
 			}
-			if err == nil { // groups of ours that are left would pass for somebody else's
+			if err == nil { // remaining groups of ours would count as groups of others
 				err = c.restoreControllers(cgroupBase)
 			}
 			return errors.Join(err, c.restoreSysctls(), c.removeMountPoints())
 		}),
 	)
 	if err != nil {
-		return err // the records and the nodes' directories stay, so that down can be tried again
+		return err // the records and the nodes' directories stay, so that down can be retried
 	}
 	return step("state removed", c.removeState)
 }
 
-// killAll ends the recorded processes: first the nodes, whose inits take everything
-// in them along, then the control plane in any order.
+// killAll ends the recorded processes: first the nodes' init processes, with which all
+// processes of the nodes end, then the control plane in any order.
 func (c *Cluster) killAll() error {
 	records, err := c.records()
 	nodes, rest := splitNodes(records)
@@ -64,7 +63,7 @@ func killEach(records []Record) error {
 	return parallel(all...)
 }
 
-// splitNodes tells the inits of nodes (n1) from everything else (etcd, n1.kubelet).
+// splitNodes separates the nodes' init processes (n1) from all others (etcd, n1.kubelet).
 func splitNodes(records []Record) (nodes, rest []Record) {
 	for _, r := range records {
 		if len(r.Name) == 2 && r.Name[0] == 'n' {
@@ -79,7 +78,7 @@ func splitNodes(records []Record) (nodes, rest []Record) {
 func (c *Cluster) removeState() error {
 	entries, err := os.ReadDir(c.Dir)
 	for _, entry := range entries {
-		if !leftovers[entry.Name()] {
+		if !keptEntries[entry.Name()] {
 			err = errors.Join(err, os.RemoveAll(c.path(entry.Name())))
 		}
 	}

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// up brings the cluster to life with at least so many nodes. It starts whatever does
-// not run; what lives on is left alone, so a half-dead cluster is repaired with its
-// data. If that fails, it is taken down and started from nothing, once.
+// up starts the cluster with at least this number of nodes. It starts only the parts that
+// are not running, so a partly dead cluster is repaired and keeps its data. If that fails,
+// the cluster is removed and started anew, once.
 func (c *Cluster) up(count int) error {
 	if count < 1 || count > maxNodes {
 		return fmt.Errorf("a cluster has 1 to %d nodes, not %d", maxNodes, count)
@@ -20,17 +20,17 @@ func (c *Cluster) up(count int) error {
 	used := exists(c.path("pki"))
 	if used && len(c.nodes()) >= count && c.unhealthy() == nil {
 		fmt.Printf("the cluster is up and healthy: %d nodes, %s\n", len(c.nodes()), c.Dir)
-		return steps(c.installSelf, c.hints)
+		return sequence(c.installSelf, c.printHints)
 	}
-	if err := steps(ensurePackages, c.makeDirs, c.installPrograms); err != nil {
+	if err := sequence(ensurePackages, c.createDirs, c.installPrograms); err != nil {
 		return err
 	}
 	err := c.start(max(count, len(c.nodes())))
 	if err != nil && used {
-		fmt.Printf("could not be repaired, starting again from nothing: %v\n", err)
-		err = steps(
+		fmt.Printf("the repair failed, starting a new cluster: %v\n", err)
+		err = sequence(
 			c.down,
-			c.makeDirs,
+			c.createDirs,
 			c.installPrograms,
 			func() error { return c.start(count) },
 		)
@@ -38,12 +38,12 @@ func (c *Cluster) up(count int) error {
 	if err != nil {
 		return err
 	}
-	return c.hints()
+	return c.printHints()
 }
 
-// makeDirs makes the directories of the state. A new cluster starts with empty logs:
-// whoever counts lines in the audit log counts those of this cluster.
-func (c *Cluster) makeDirs() error {
+// createDirs creates the state's directories. A new cluster starts with empty logs, so that
+// the audit log has only its own entries.
+func (c *Cluster) createDirs() error {
 	if !exists(c.path("pki")) {
 		if err := errors.Join(os.RemoveAll(c.path("log")), os.RemoveAll(c.auditLog())); err != nil {
 			return err
@@ -62,35 +62,35 @@ func (c *Cluster) makeDirs() error {
 	return nil
 }
 
-// start is the order of things: what takes long, the API server, starts first, and
-// the nodes boot beside it.
+// start starts all parts. The API server takes longest, so it starts first, and the nodes
+// boot in parallel.
 func (c *Cluster) start(count int) error {
 	var nodes []Node
 	for i := 1; i <= count; i++ {
 		nodes = append(nodes, c.node(i))
 	}
-	return steps(
+	return sequence(
 		func() error {
 			return step("keys, certificates, configuration and mount points", func() error {
-				return steps(
+				return sequence(
 					func() error { return c.ensurePKI(nodes) },
 					c.writeFiles,
 					c.saveSysctls,
 					func() error { return c.saveControllers(cgroupBase) },
-					// Once, before the nodes boot side by side: they share what is remembered of them.
-					func() error { return c.makeMountPoints(privateDirs) },
+					// Before the nodes boot in parallel, because they share the record of created directories.
+					func() error { return c.createMountPoints(privateDirs) },
 				)
 			})
 		},
 		func() error {
 			return step("bridge, etcd and API server started", func() error {
-				return steps(c.ensureBridge, c.begin("registry"), c.begin("etcd"), c.begin("apiserver"))
+				return sequence(c.ensureBridge, c.starterOf("registry"), c.starterOf("etcd"), c.starterOf("apiserver"))
 			})
 		},
 		func() error {
 			return step(fmt.Sprintf("%d nodes booted, pause image in the registry", count), func() error {
 				all := []func() error{func() error {
-					return steps(func() error { return c.awaitComponent("registry") }, c.pushPause)
+					return sequence(func() error { return c.awaitComponent("registry") }, c.pushPause)
 				}}
 				for _, n := range nodes {
 					all = append(all, func() error { return c.startNode(n) })
@@ -100,15 +100,15 @@ func (c *Cluster) start(count int) error {
 		},
 		func() error {
 			return step("API server ready", func() error {
-				return steps(func() error { return c.awaitComponent("etcd") }, func() error { return c.awaitComponent("apiserver") })
+				return sequence(func() error { return c.awaitComponent("etcd") }, func() error { return c.awaitComponent("apiserver") })
 			})
 		},
 		func() error {
-			return step("controllers, scheduler, DNS and kubelets started", func() error { return c.join(nodes) })
+			return step("controllers, scheduler, DNS and kubelets started", func() error { return c.startClients(nodes) })
 		},
 		func() error {
-			return step("nodes Ready, cluster answers", func() error {
-				return steps(
+			return step("nodes and control plane ready", func() error {
+				return sequence(
 					func() error { return c.awaitNodes(nodes, time.Now()) },
 					func() error { return c.awaitComponent("controller-manager") },
 					func() error { return c.awaitComponent("scheduler") },
@@ -120,33 +120,33 @@ func (c *Cluster) start(count int) error {
 	)
 }
 
-// begin starts a component without waiting for it.
-func (c *Cluster) begin(name string) func() error {
+// starterOf returns a function that starts a component without waiting for it.
+func (c *Cluster) starterOf(name string) func() error {
 	return func() error { return c.startComponent(name) }
 }
 
-// join starts everything that needs an API server.
-func (c *Cluster) join(nodes []Node) error {
-	all := []func() error{c.begin("controller-manager"), c.begin("scheduler"), c.begin("coredns")}
+// startClients starts everything that needs the API server.
+func (c *Cluster) startClients(nodes []Node) error {
+	all := []func() error{c.starterOf("controller-manager"), c.starterOf("scheduler"), c.starterOf("coredns")}
 	for _, n := range nodes {
 		all = append(all, func() error { return c.joinNode(n) })
 	}
-	return steps(append(all, c.ensureVolumes)...)
+	return sequence(append(all, c.ensureVolumes)...)
 }
 
-// writeFiles writes the configuration of what runs outside the nodes.
+// writeFiles writes the configuration of the programs outside the nodes.
 func (c *Cluster) writeFiles() error {
 	data := struct{ State, BridgeIP, RegistryAddress string }{c.Dir, bridgeIP, registryAddress}
 	for _, name := range []string{"registry.yaml", "Corefile", "audit-policy.yaml"} {
-		if err := render(name, c.path(name), data); err != nil {
+		if err := renderFile(name, c.path(name), data); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// hints prints how to use the cluster; the last line is meant for eval.
-func (c *Cluster) hints() error {
+// printHints prints how to use the cluster. The last line is for eval.
+func (c *Cluster) printHints() error {
 	fmt.Printf("kubectl, helm and cluster are in %s: export PATH=%s:$PATH\n", c.path("bin"), c.path("bin"))
 	fmt.Printf("export KUBECONFIG=%s\n", c.kubeconfig())
 	return nil

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// firstVolumes is how many PersistentVolumes a new cluster has. They are kept when
-// their claim goes (reclaim policy Retain), so each serves one claim only.
+// firstVolumes is the number of PersistentVolumes of a new cluster. A volume stays when its
+// claim is deleted (reclaim policy Retain), so each volume serves only one claim.
 const firstVolumes = 12
 
 type object map[string]any
 
-// ensureVolumes makes the default StorageClass and the first volumes on node n1.
+// ensureVolumes creates the default StorageClass and the first volumes on node n1.
 func (c *Cluster) ensureVolumes() error {
 	a, err := c.api()
 	if err != nil {
@@ -30,7 +30,7 @@ func (c *Cluster) ensureVolumes() error {
 	return nil
 }
 
-// addVolume makes one volume more and returns its name.
+// addVolume creates another volume and returns its name.
 func (c *Cluster) addVolume() (string, error) {
 	a, err := c.api()
 	if err != nil {
@@ -51,7 +51,7 @@ func (c *Cluster) createVolume(a *api, i int) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
 	}
-	// Images run as other users than root.
+	// Containers run as other users than root.
 	if err := os.Chmod(dir, 0o777); err != nil {
 		return err
 	}
@@ -68,13 +68,13 @@ func storageClass() object {
 		},
 		"provisioner":   "kubernetes.io/no-provisioner",
 		"reclaimPolicy": "Retain",
-		// A claim waits for its pod, which the scheduler then puts where the volume is.
+		// A claim is bound when its pod is scheduled, so that the pod is put on the volume's node.
 		"volumeBindingMode": "WaitForFirstConsumer",
 	}
 }
 
-// volume is a `local` volume rather than a `hostPath`: the kubelet applies a pod's
-// fsGroup to it. Its size is a promise that nobody enforces.
+// volume returns a `local` volume and not a `hostPath`, because the kubelet applies a pod's
+// fsGroup to it. Its size is not enforced.
 func volume(i int, dir string) object {
 	return object{
 		"apiVersion": "v1",
@@ -93,8 +93,8 @@ func volume(i int, dir string) object {
 	}
 }
 
-// awaitServiceAccount waits until pods can be made in the namespace default: without
-// its ServiceAccount they are refused.
+// awaitServiceAccount waits until pods can be created in the namespace default. Without its
+// ServiceAccount they are refused.
 func (c *Cluster) awaitServiceAccount() error {
 	a, err := c.api()
 	if err != nil {

@@ -1,15 +1,15 @@
-//! The agents of the stories: the scripted test agent of `e2e/agent`, in a run of its own or behind a definition.
+//! Builders for AgentRuns and AgentDefinitions of the scripted agent (`e2e/agent`).
 
 use serde_json::{Value, json};
 
 use crate::objects::merge;
 
-/// The scripted agent. Its script is the run's input; the README beside it tells the words.
+/// The image of the scripted agent. Its README describes the input.
 pub const IMAGE: &str = "registry.dalsegno.test/dalsegno-e2e-agent:dev";
 
-/// An AgentRun to be: what the scripted agent does, and what stands around it.
+/// A builder for an AgentRun of the scripted agent.
 ///
-/// Every part is JSON that is merged over what a story usually wants: short deadlines, small backoffs.
+/// Every part is JSON that is merged over the tests' defaults: short deadlines and short backoffs.
 #[derive(Clone, Debug)]
 pub struct Agent {
     script: Value,
@@ -19,7 +19,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent that does what `script` says, written out in its AgentRun.
+    /// A run with an inline agent. `script` is the agent's input.
     pub fn new(script: Value) -> Self {
         Self {
             script,
@@ -31,8 +31,8 @@ impl Agent {
         }
     }
 
-    /// The same, by reference to a definition that the story has made.
-    pub fn of(definition: &str, script: Value) -> Self {
+    /// A run of the AgentDefinition with this name. `script` is the agent's input.
+    pub fn from_definition(definition: &str, script: Value) -> Self {
         Self { reference: Some(definition.to_owned()), ..Self::new(script) }
     }
 
@@ -42,23 +42,23 @@ impl Agent {
         self
     }
 
-    /// Changes the inline agent.
-    pub fn with(mut self, change: impl FnOnce(Definition) -> Definition) -> Self {
+    /// Changes the inline agent's definition.
+    pub fn with_definition(mut self, change: impl FnOnce(Definition) -> Definition) -> Self {
         self.definition = change(self.definition);
         self
     }
 
     /// Merges this over the pod's `spec`.
     pub fn pod(self, pod: Value) -> Self {
-        self.with(|definition| definition.pod(pod))
+        self.with_definition(|definition| definition.pod(pod))
     }
 
     /// Merges this over the worker's container.
     pub fn container(self, container: Value) -> Self {
-        self.with(|definition| definition.container(container))
+        self.with_definition(|definition| definition.container(container))
     }
 
-    /// The AgentRun's manifest; the script learns where the ledger is.
+    /// The AgentRun's manifest. `ledger` is the ledger's URL, which is added to the input.
     pub fn manifest(&self, name: &str, ledger: &str) -> Value {
         let mut input = json!({ "ledger": ledger });
         merge(&mut input, &self.script);
@@ -72,7 +72,7 @@ impl Agent {
     }
 }
 
-/// What an agent is: a pod, and a version.
+/// A builder for an agent's definition, inline or as an AgentDefinition.
 #[derive(Clone, Debug)]
 pub struct Definition {
     container: Value,
@@ -87,13 +87,13 @@ impl Default for Definition {
 }
 
 impl Definition {
-    /// The scripted agent, as its image is now.
+    /// The scripted agent with its current image.
     pub fn new() -> Self {
         Self {
             container: json!({
                 "name": "agent",
                 "image": IMAGE,
-                // The tag is pushed again with every build.
+                // Each build pushes this tag again.
                 "imagePullPolicy": "Always",
                 "resources": {
                     "requests": { "cpu": "5m", "memory": "16Mi" },
@@ -117,18 +117,18 @@ impl Definition {
         self
     }
 
-    /// Merges this over what stands beside the template: `agentVersion`, `compatibleWith`, `defaults`.
+    /// Merges this over the fields beside the template: `agentVersion`, `compatibleWith`, `defaults`.
     pub fn spec(mut self, spec: Value) -> Self {
         merge(&mut self.spec, &spec);
         self
     }
 
-    /// An image of the scripted agent.
+    /// Sets the image of the worker's container.
     pub fn image(self, image: &str) -> Self {
         self.container(json!({ "image": image }))
     }
 
-    /// What stands in an AgentDefinition's `spec`, and in the `agent` of a run.
+    /// The `spec` of an AgentDefinition, which is also the `agent` of an AgentRun.
     pub fn agent(&self) -> Value {
         let mut pod = json!({ "containers": [self.container] });
         merge(&mut pod, &self.pod);
@@ -148,11 +148,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_bears_its_agent_or_its_name_and_never_both() {
+    fn a_run_has_an_inline_agent_or_a_reference_and_never_both() {
         let inline = Agent::new(json!({ "turns": 1 })).manifest("r", "http://ledger");
         assert!(inline["spec"]["agent"]["template"]["spec"]["containers"][0]["image"].is_string());
         assert_eq!(inline["spec"]["input"], json!({ "turns": 1, "ledger": "http://ledger" }));
-        let named = Agent::of("d", json!({})).manifest("r", "http://ledger");
+        let named = Agent::from_definition("d", json!({})).manifest("r", "http://ledger");
         assert_eq!(named["spec"]["agentRef"]["name"], "d");
         assert!(named["spec"]["agent"].is_null());
     }

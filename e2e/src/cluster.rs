@@ -1,4 +1,4 @@
-//! The machines under the cluster: power, network cables, components and processes, by the `cluster` program of
+//! The machines of the cluster: power, network cables, components and processes. It runs the `cluster` program of
 //! `e2e/cluster`.
 
 use std::path::PathBuf;
@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use anyhow::Context;
 
 use crate::Result;
-use crate::process::{self, Undo};
+use crate::process::{self, UndoGuard};
 
-/// Name of the environment variable with the path of the `cluster` program.
+/// The environment variable with the path of the `cluster` program.
 pub const PROGRAM: &str = "DALSEGNO_CLUSTER_BIN";
 
-/// The node on which the operator, the ledger and their volumes live. No story breaks it.
+/// The node of the operator, the ledger and their volumes. No test breaks it.
 pub const SAFE_NODE: &str = "n1";
 
-/// The node that the stories break.
+/// The node that the tests break.
 pub const FAULTY_NODE: &str = "n2";
 
 /// A handle on the machines.
@@ -24,11 +24,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The cluster whose `cluster` program [`PROGRAM`] names.
-    ///
-    /// # Errors
-    ///
-    /// The variable is not set: the stories were not started by `make`.
+    /// The cluster whose `cluster` program [`PROGRAM`] names. Fails if the variable is not set.
     pub fn from_env() -> Result<Self> {
         let program = std::env::var_os(PROGRAM).with_context(|| {
             format!("{PROGRAM} is not set: it names the program of e2e/cluster, as `make` does")
@@ -37,63 +33,39 @@ impl Cluster {
     }
 
     /// Runs one command of the `cluster` program.
-    ///
-    /// # Errors
-    ///
-    /// The command fails.
     pub async fn command(&self, args: &[&str]) -> Result<String> {
         process::run(&self.program, args).await
     }
 
-    /// Breaks something by `args`; `repair` undoes it, and waits until it works again.
-    async fn broken(&self, args: &[&str], repair: &[&str]) -> Result<Undo> {
+    /// Runs `args`, which break something. The guard runs `repair`, which also waits until it works again.
+    async fn break_with(&self, args: &[&str], repair: &[&str]) -> Result<UndoGuard> {
         let program = self.program.display().to_string();
-        let undo = Undo::by([program.as_str()].iter().chain(repair).copied());
+        let undo = UndoGuard::new([program.as_str()].iter().chain(repair).copied());
         self.command(args).await?;
         Ok(undo)
     }
 
-    /// Power loss of a node.
-    ///
-    /// # Errors
-    ///
-    /// The command fails.
-    pub async fn kill_node(&self, node: &str) -> Result<Undo> {
-        self.broken(&["node", "kill", node], &["node", "start", node]).await
+    /// Cuts the power of a node.
+    pub async fn kill_node(&self, node: &str) -> Result<UndoGuard> {
+        self.break_with(&["node", "kill", node], &["node", "start", node]).await
     }
 
-    /// Pulls the network cable of a node; its containers go on.
-    ///
-    /// # Errors
-    ///
-    /// The command fails.
-    pub async fn cut_link(&self, node: &str) -> Result<Undo> {
-        self.broken(&["link", "down", node], &["link", "up", node]).await
+    /// Pulls the network cable of a node. Its containers keep running.
+    pub async fn cut_link(&self, node: &str) -> Result<UndoGuard> {
+        self.break_with(&["link", "down", node], &["link", "up", node]).await
     }
 
     /// Kills a component: `apiserver`, `etcd`, `scheduler`, `controller-manager`, `registry`, `coredns`.
-    ///
-    /// # Errors
-    ///
-    /// The command fails.
-    pub async fn stop(&self, component: &str) -> Result<Undo> {
-        self.broken(&["stop", component], &["start", component]).await
+    pub async fn stop(&self, component: &str) -> Result<UndoGuard> {
+        self.break_with(&["stop", component], &["start", component]).await
     }
 
-    /// Kills the kubelet of a node and starts it again; its containers go on.
-    ///
-    /// # Errors
-    ///
-    /// The command fails.
+    /// Kills the kubelet of a node and starts it again. The node's containers keep running.
     pub async fn restart_kubelet(&self, node: &str) -> Result {
         self.command(&["node", "restart-kubelet", node]).await.map(drop)
     }
 
-    /// The machine's processes of a container.
-    ///
-    /// # Errors
-    ///
-    /// The container does not run.
+    /// The processes of a running container, as the machine numbers them.
     pub async fn processes(
         &self,
         node: &str,
@@ -113,33 +85,25 @@ pub struct Processes {
 }
 
 impl Processes {
-    fn signal(&self, signal: &str) -> Vec<String> {
+    fn kill_command(&self, signal: &str) -> Vec<String> {
         let mut command = vec!["kill".to_owned(), signal.to_owned(), "--".to_owned()];
         command.extend(self.pids.iter().cloned());
         command
     }
 
-    /// Stops them where they are: they hold their sockets and their memory, and do nothing. Undone, they go on.
-    ///
-    /// # Errors
-    ///
-    /// They are gone.
-    pub async fn freeze(&self) -> Result<Undo> {
-        let undo = Undo::by(self.signal("-CONT"));
-        Undo::by(self.signal("-STOP")).now().await?;
+    /// Stops the processes (SIGSTOP): they keep their sockets and memory. The guard resumes them.
+    pub async fn freeze(&self) -> Result<UndoGuard> {
+        let undo = UndoGuard::new(self.kill_command("-CONT"));
+        process::run_command(&self.kill_command("-STOP")).await?;
         Ok(undo)
     }
 
-    /// Kills them at once.
-    ///
-    /// # Errors
-    ///
-    /// They are gone.
+    /// Kills the processes (SIGKILL).
     pub async fn kill(&self) -> Result {
-        Undo::by(self.signal("-KILL")).now().await
+        process::run_command(&self.kill_command("-KILL")).await.map(drop)
     }
 
-    /// Whether any of them is still there (a zombie that nobody has waited for counts as gone).
+    /// Whether any of the processes exists. A process in state Z, which has ended, does not count.
     pub fn any_alive(&self) -> bool {
         self.pids.iter().any(|pid| {
             std::fs::read_to_string(format!("/proc/{pid}/stat"))

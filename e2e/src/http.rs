@@ -1,5 +1,5 @@
-//! Plain HTTP, for the ledger and the gateway: both are reached by pod IP, so that they answer while the API server
-//! is away.
+//! Plain HTTP to the ledger and the gateway. Both are reached by pod IP, so that they answer while the API server is
+//! unavailable.
 
 use std::time::Duration;
 
@@ -9,35 +9,32 @@ use serde::de::DeserializeOwned;
 
 use crate::Result;
 
-/// An answer, whatever its status.
+/// A response of any status.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct Response {
     /// The HTTP status.
     pub status: u16,
-    /// The body as it came.
+    /// The body.
     pub body: String,
 }
 
-impl Answer {
-    /// The body as JSON, of an answer 2xx.
-    ///
-    /// # Errors
-    ///
-    /// It is no 2xx, or no such JSON.
-    pub fn ok<T: DeserializeOwned>(&self) -> Result<T> {
-        anyhow::ensure!((200..300).contains(&self.status), "the answer is {}: {}", self.status, self.body);
-        serde_json::from_str(&self.body).with_context(|| format!("reading the answer {}", self.body))
+impl Response {
+    /// Reads the body as JSON. Fails if the status is not 2xx.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T> {
+        anyhow::ensure!((200..300).contains(&self.status), "the response is {}: {}", self.status, self.body);
+        serde_json::from_str(&self.body).with_context(|| format!("reading the response {}", self.body))
     }
 
-    /// The refusal that it is.
-    ///
-    /// # Errors
-    ///
-    /// It is no problem document.
+    /// Reads the body as a problem document. Fails if it is none.
     pub fn problem(&self) -> Result<Problem> {
-        let problem: Problem = serde_json::from_str(&self.body)
-            .with_context(|| format!("the answer {} is no problem document: {}", self.status, self.body))?;
-        anyhow::ensure!(problem.status == self.status, "answered {}, but says {problem:?}", self.status);
+        let problem: Problem = serde_json::from_str(&self.body).with_context(|| {
+            format!("the response {} is not a problem document: {}", self.status, self.body)
+        })?;
+        anyhow::ensure!(
+            problem.status == self.status,
+            "the status is {}, but the body has {problem:?}",
+            self.status
+        );
         Ok(problem)
     }
 }
@@ -47,41 +44,37 @@ impl Answer {
 pub struct Request {
     /// `GET` or `POST`.
     pub method: ureq::http::Method,
-    /// Where to.
+    /// The URL.
     pub url: String,
-    /// Bearer of the request.
+    /// The bearer token, if there is one.
     pub bearer: Option<String>,
-    /// Body, sent as `application/json`.
+    /// The body, sent as `application/json`.
     pub body: Vec<u8>,
 }
 
 impl Request {
-    /// Asks for something.
+    /// A GET request.
     pub fn get(url: impl Into<String>) -> Self {
         Self { method: ureq::http::Method::GET, url: url.into(), bearer: None, body: Vec::new() }
     }
 
-    /// Sends something.
+    /// A POST request.
     pub fn post(url: impl Into<String>, body: impl Into<Vec<u8>>) -> Self {
         Self { method: ureq::http::Method::POST, url: url.into(), bearer: None, body: body.into() }
     }
 
-    /// With this bearer.
+    /// Sets the bearer token.
     pub fn bearer(mut self, bearer: impl Into<String>) -> Self {
         self.bearer = Some(bearer.into());
         self
     }
 
-    /// Sends it, once.
-    ///
-    /// # Errors
-    ///
-    /// No answer came within thirty seconds.
-    pub async fn send(self) -> Result<Answer> {
+    /// Sends the request once, with a timeout of 30 s.
+    pub async fn send(self) -> Result<Response> {
         tokio::task::spawn_blocking(move || self.send_blocking()).await?
     }
 
-    fn send_blocking(self) -> Result<Answer> {
+    fn send_blocking(self) -> Result<Response> {
         let agent: ureq::Agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(Duration::from_secs(30)))
@@ -96,7 +89,7 @@ impl Request {
             request = request.header("authorization", format!("Bearer {bearer}"));
         }
         let mut response =
-            agent.run(request.body(self.body)?).with_context(|| format!("asking {}", self.url))?;
-        Ok(Answer { status: response.status().as_u16(), body: response.body_mut().read_to_string()? })
+            agent.run(request.body(self.body)?).with_context(|| format!("requesting {}", self.url))?;
+        Ok(Response { status: response.status().as_u16(), body: response.body_mut().read_to_string()? })
     }
 }

@@ -1,4 +1,4 @@
-//! Images of the scripted agent that differ in nothing but their digest.
+//! Images of the scripted agent that differ only in their digest.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -7,31 +7,27 @@ use anyhow::Context;
 
 use crate::{Cluster, Result};
 
-/// Name of the environment variable with the path of the scripted agent's program.
+/// The environment variable with the path of the scripted agent's program.
 const PROGRAM: &str = "DALSEGNO_E2E_AGENT";
 
 /// An image in the cluster's registry.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// By its tag, which may be pushed again.
+    /// The reference by tag. Another image may be pushed under the same tag.
     pub tagged: String,
-    /// By its digest, which stays.
+    /// The reference by digest.
     pub by_digest: String,
-    /// `sha256:…`.
+    /// The digest, `sha256:…`.
     pub digest: String,
 }
 
-/// Pushes the scripted agent as `name:tag`. Another `mark` gives another digest.
-///
-/// # Errors
-///
-/// The agent is not built, or the registry does not take it.
+/// Pushes the scripted agent as `name:tag`. A different `mark` gives a different digest.
 pub async fn push(cluster: &Cluster, name: &str, tag: &str, mark: &str) -> Result<Image> {
     let root = env::temp_dir().join(format!("{name}-{}", uuid::Uuid::new_v4().simple()));
-    let made = make_root(&root, mark);
+    let created = create_root(&root, mark);
     let root_arg = root.display().to_string();
     let tagged = format!("{name}:{tag}");
-    let pushed = match made {
+    let pushed = match created {
         Ok(()) => {
             let args = [
                 "image",
@@ -51,11 +47,11 @@ pub async fn push(cluster: &Cluster, name: &str, tag: &str, mark: &str) -> Resul
     fs::remove_dir_all(&root).context("removing the image's root")?;
     let by_digest = pushed?.trim().to_owned();
     let (repository, digest) =
-        by_digest.split_once('@').with_context(|| format!("{by_digest:?} is no reference by digest"))?;
+        by_digest.split_once('@').with_context(|| format!("{by_digest:?} is not a reference by digest"))?;
     Ok(Image { tagged: format!("{repository}:{tag}"), digest: digest.to_owned(), by_digest })
 }
 
-fn make_root(root: &std::path::Path, mark: &str) -> Result {
+fn create_root(root: &std::path::Path, mark: &str) -> Result {
     fs::create_dir_all(root)?;
     fs::write(root.join("mark"), mark)?;
     let program = program()?;
@@ -64,12 +60,12 @@ fn make_root(root: &std::path::Path, mark: &str) -> Result {
     Ok(())
 }
 
-/// The scripted agent's program: where the variable says, or beside the stories' own programs.
+/// The path of the scripted agent's program: the variable's value, or the directory of the test's own program.
 fn program() -> Result<PathBuf> {
     if let Some(path) = env::var_os(PROGRAM) {
         return Ok(path.into());
     }
-    let stories = env::current_exe()?;
-    let directory = stories.parent().and_then(|deps| deps.parent());
+    let test = env::current_exe()?;
+    let directory = test.parent().and_then(|deps| deps.parent());
     Ok(directory.context("a program without a directory")?.join("e2e-agent"))
 }

@@ -1,4 +1,4 @@
-//! What the stories need in the cluster: one Helm release of Dal Segno, and the ledger.
+//! Installs what the tests need in the cluster: one Helm release of Dal Segno, and the ledger.
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Service;
@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::cluster::SAFE_NODE;
 use crate::operator::{NAMESPACE, RELEASE};
-use crate::process::Undo;
-use crate::wait::{secs, until};
-use crate::{Operator, Result, objects};
+
+use crate::wait::{eventually, secs};
+use crate::{Operator, Result, objects, process};
 
 /// Namespace of the ledger.
 pub const TOOLS_NAMESPACE: &str = "dalsegno-e2e";
@@ -20,60 +20,52 @@ pub const TOOLS_NAMESPACE: &str = "dalsegno-e2e";
 /// Port of the ledger.
 pub const LEDGER_PORT: u16 = 8090;
 
-/// Image of the ledger: that of the Rust example, which brings it along.
+/// The image of the ledger: the Rust example's image contains it.
 const LEDGER_IMAGE: &str = "registry.dalsegno.test/dalsegno-example-rust:dev";
 
 /// Repository and tag of the operator's image.
 const IMAGE: (&str, &str) = ("registry.dalsegno.test/dalsegno", "dev");
 
-/// Installs or upgrades the release and the ledger, and waits until both work. It may be run again at any time.
-///
-/// # Errors
-///
-/// Helm fails, or something does not become ready.
+/// Installs or upgrades the release and the ledger, and waits until both are ready. It can be called again at any time.
 pub async fn set_up(client: &Client) -> Result {
     let values = values();
-    let (release, ledger) = tokio::join!(helm(client, &values), ensure_ledger(client));
+    let (release, ledger) = tokio::join!(helm_upgrade(client, &values), install_ledger(client));
     release.and(ledger)
 }
 
-/// The values of the release: the embedded store on the node that no story breaks.
+/// The values of the release: the embedded store, on the node that no test breaks.
 pub fn values() -> Value {
     json!({
         "image": { "repository": IMAGE.0, "tag": IMAGE.1, "pullPolicy": "Always" },
         "nodeSelector": { "kubernetes.io/hostname": SAFE_NODE },
-        // No larger volume is there.
+        // The cluster's volumes have this size.
         "persistence": { "size": "1Gi" },
-        // The tag may have been pushed again: a new pod pulls it.
+        // A changed annotation makes a new pod, which pulls the tag again.
         "podAnnotations": { "e2e/installed": jiff::Timestamp::now().to_string() },
     })
 }
 
 /// `helm upgrade --install --wait` with these values.
-///
-/// # Errors
-///
-/// Helm fails, or the release does not become ready.
-pub async fn helm(client: &Client, values: &Value) -> Result {
-    Undo::by(helm_command(values)).now().await?;
-    Operator::new(client).rolled_out().await
+pub async fn helm_upgrade(client: &Client, values: &Value) -> Result {
+    process::run_command(&helm_command(values)).await?;
+    Operator::new(client).wait_for_rollout().await
 }
 
-/// The command that brings the release to these values.
+/// The command line of `helm upgrade --install --wait` with these values.
 pub fn helm_command(values: &Value) -> Vec<String> {
     let chart = format!("{}/../charts/dalsegno", env!("CARGO_MANIFEST_DIR"));
     let fixed =
         ["helm", "upgrade", "--install", RELEASE, &chart, "--namespace", NAMESPACE, "--create-namespace"];
-    let patience = ["--wait", "--timeout", "100s"];
-    let mut command: Vec<String> = [&fixed[..], &patience].concat().into_iter().map(str::to_owned).collect();
+    let wait = ["--wait", "--timeout", "100s"];
+    let mut command: Vec<String> = [&fixed[..], &wait].concat().into_iter().map(str::to_owned).collect();
     for (key, value) in values.as_object().into_iter().flatten() {
         command.extend(["--set-json".to_owned(), format!("{key}={value}")]);
     }
     command
 }
 
-async fn ensure_ledger(client: &Client) -> Result {
-    objects::make_namespace(client, TOOLS_NAMESPACE, json!({})).await?;
+async fn install_ledger(client: &Client) -> Result {
+    objects::create_namespace(client, TOOLS_NAMESPACE, json!({})).await?;
     let labels = json!({ "app": "ledger" });
     apply::<Service>(
         client,
@@ -95,7 +87,7 @@ async fn ensure_ledger(client: &Client) -> Result {
                     "metadata": { "labels": labels },
                     "spec": {
                         "nodeSelector": { "kubernetes.io/hostname": SAFE_NODE },
-                        // The outside world is not evicted: it keeps all in memory, and stories know its address.
+                        // The ledger must not be evicted: it keeps everything in memory, and tests know its address.
                         "tolerations": [{ "operator": "Exists", "effect": "NoExecute" }],
                         "containers": [{
                             "name": "ledger",
@@ -114,7 +106,7 @@ async fn ensure_ledger(client: &Client) -> Result {
     )
     .await?;
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), TOOLS_NAMESPACE);
-    until("the ledger", secs(60), async || {
+    eventually("the ledger", secs(60), async || {
         let status = deployments.get("ledger").await?.status.unwrap_or_default();
         Ok((status.ready_replicas == Some(1) && status.unavailable_replicas.is_none()).then_some(()))
     })

@@ -1,5 +1,5 @@
-//! The ledger: the outside world of the stories. Each tool call of the scripted agent is one entry in it, under the
-//! call's idempotency key; a key that comes again is counted and takes no second effect.
+//! A client of the ledger, the external system of the tests. Each tool call of the scripted agent is one entry under
+//! the call's idempotency key. A repeated key is counted and has no second effect.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use kube::{Client, ResourceExt};
 use serde::Deserialize;
 
 use crate::http::Request;
-use crate::wait::{secs, until};
+use crate::wait::{eventually, secs};
 use crate::{Result, install};
 
-/// The one ledger of all stories.
+/// The ledger, which all tests share.
 #[derive(Clone, Debug)]
 pub struct Ledger {
-    /// By pod IP: the ledger answers while the API server is away.
+    /// The base URL with the pod's IP, which works while the API server is unavailable.
     base: String,
 }
 
@@ -26,28 +26,28 @@ pub struct Ledger {
 pub struct Entry {
     /// The idempotency key.
     pub key: String,
-    /// The turn whose call it was.
+    /// The turn of the call.
     pub turn: i32,
-    /// The attempt that asked for it first.
+    /// The attempt that requested it first.
     pub attempt: i32,
-    /// How often it was asked for.
+    /// How often it was requested.
     pub deliveries: u32,
-    /// The attempts that asked for it. Each may have asked several times, where an answer was lost.
+    /// The attempts that requested it. Each may have sent several requests if an answer was lost.
     pub attempts: Vec<i32>,
 }
 
-/// A remark of an agent, such as that it was fenced off.
+/// A note of an agent, for example that it was fenced.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Note {
-    /// The attempt that made it.
+    /// The attempt that wrote it.
     pub attempt: i32,
-    /// The remark.
+    /// The text.
     pub note: String,
 }
 
 impl Note {
-    /// Turn and content hash of a boundary that its agent was told to stand.
+    /// The turn and the content hash, if the note reports an acknowledged boundary.
     pub fn committed(&self) -> Option<(i32, &str)> {
         let (turn, content_hash) = self.note.strip_prefix("committed ")?.split_once(' ')?;
         Some((turn.parse().ok()?, content_hash))
@@ -55,15 +55,11 @@ impl Note {
 }
 
 impl Ledger {
-    /// Finds the ledger that the set-up has installed.
-    ///
-    /// # Errors
-    ///
-    /// It does not run.
+    /// Finds the ledger that [`install::set_up`] has installed.
     pub async fn find(client: &Client) -> Result<Self> {
         let pods: Api<Pod> = Api::namespaced(client.clone(), install::TOOLS_NAMESPACE);
         let selector = ListParams::default().labels("app=ledger");
-        let ip = until("the ledger's pod", secs(30), async || {
+        let ip = eventually("the ledger's pod", secs(30), async || {
             let pods = pods.list(&selector).await?;
             Ok(pods.into_iter().find_map(|pod| pod.status.clone()?.pod_ip.filter(|_| is_running(&pod))))
         })
@@ -71,47 +67,32 @@ impl Ledger {
         Ok(Self { base: format!("http://{ip}:{}", install::LEDGER_PORT) })
     }
 
-    /// Where agents find it.
+    /// The URL for agents.
     pub fn url(&self) -> String {
         format!("http://ledger.{}.svc.cluster.local:{}", install::TOOLS_NAMESPACE, install::LEDGER_PORT)
     }
 
     /// The side effects of a run (`namespace/name`), by turn.
-    ///
-    /// # Errors
-    ///
-    /// The ledger does not answer.
     pub async fn entries(&self, run: &str) -> Result<Vec<Entry>> {
         let answer = Request::get(format!("{}/entries?run={run}", self.base)).send().await?;
-        let mut entries: Vec<Entry> = answer.ok().context("reading the ledger")?;
+        let mut entries: Vec<Entry> = answer.json().context("reading the ledger")?;
         entries.sort_by_key(|entry| entry.turn);
         Ok(entries)
     }
 
-    /// What a run's agents remarked.
-    ///
-    /// # Errors
-    ///
-    /// The ledger does not answer.
+    /// The notes of a run's agents.
     pub async fn notes(&self, run: &str) -> Result<Vec<Note>> {
         let answer = Request::get(format!("{}/notes?run={run}", self.base)).send().await?;
-        answer.ok().context("reading the ledger's notes")
+        answer.json().context("reading the ledger's notes")
     }
 
     /// The highest turn that had an effect; 0 if none had.
-    ///
-    /// # Errors
-    ///
-    /// The ledger does not answer.
-    pub async fn turn(&self, run: &str) -> Result<i32> {
+    pub async fn highest_turn(&self, run: &str) -> Result<i32> {
         Ok(self.entries(run).await?.iter().map(|entry| entry.turn).max().unwrap_or(0))
     }
 
-    /// Judges a run: each turn 1..=`turns` had exactly one effect, and no other turn had any.
-    ///
-    /// # Errors
-    ///
-    /// It is not so; the error tells the turns that are missing or too many.
+    /// Checks a run: each turn 1..=`turns` had exactly one effect, and no other turn had any. The error lists the other
+    /// turns.
     pub async fn expect_turns(&self, run: &str, turns: i32) -> Result {
         let entries = self.entries(run).await?;
         let mut effects: BTreeMap<i32, usize> = (1..=turns).map(|turn| (turn, 0)).collect();
@@ -121,21 +102,22 @@ impl Ledger {
         effects.retain(|turn, count| *count != 1 || *turn > turns);
         anyhow::ensure!(
             effects.is_empty(),
-            "each of the {turns} turns of {run} should have had one effect; otherwise (turn: effects): {effects:?}"
+            "each of the {turns} turns of {run} should have one effect; turns with another number: {effects:?}"
         );
         Ok(())
     }
 }
 
-/// The turns that this attempt, the last one of a run of so many turns, went on from without having told of their
-/// boundary. The run's own last turn is none of them: a worker may be stopped once that is committed.
-pub(crate) fn untold(entries: &[Entry], notes: &[Note], attempt: i32, turns: i32) -> Vec<i32> {
-    let told = |turn: i32| {
-        let of_it = |note: &Note| note.attempt == attempt && note.committed().is_some_and(|it| it.0 == turn);
-        notes.iter().any(of_it)
+/// The turns of a run's last attempt that have no note of their acknowledged boundary. The run's last turn is left out,
+/// because a worker may be stopped as soon as it is committed.
+pub(crate) fn unreported_turns(entries: &[Entry], notes: &[Note], attempt: i32, turns: i32) -> Vec<i32> {
+    let is_reported = |turn: i32| {
+        let reports =
+            |note: &Note| note.attempt == attempt && note.committed().is_some_and(|it| it.0 == turn);
+        notes.iter().any(reports)
     };
-    let made = entries.iter().filter(|entry| entry.attempts.contains(&attempt)).map(|entry| entry.turn);
-    made.filter(|turn| *turn < turns && !told(*turn)).collect()
+    let turns_made = entries.iter().filter(|entry| entry.attempts.contains(&attempt)).map(|entry| entry.turn);
+    turns_made.filter(|turn| *turn < turns && !is_reported(*turn)).collect()
 }
 
 fn is_running(pod: &Pod) -> bool {
@@ -153,18 +135,18 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_went_on_from_a_turn_has_told_of_it() {
+    fn a_turn_of_the_last_attempt_without_its_own_note_is_unreported() {
         let entry = |(turn, attempts): (i32, &[i32])| {
             let attempts = attempts.to_vec();
             Entry { key: turn.to_string(), turn, attempt: attempts[0], deliveries: 1, attempts }
         };
-        // Turn 1 was made by an attempt that was killed, turn 3 by both, turn 5 by the last one, which ended with it.
-        let made: &[(i32, &[i32])] = &[(1, &[1]), (2, &[1]), (3, &[1, 2]), (4, &[2]), (5, &[2])];
-        let entries: Vec<Entry> = made.iter().copied().map(entry).collect();
+        // Attempt 1 was killed in turn 3. Attempt 2 made turn 3 again, and ended with turn 5, the run's last one.
+        let attempts_by_turn: &[(i32, &[i32])] = &[(1, &[1]), (2, &[1]), (3, &[1, 2]), (4, &[2]), (5, &[2])];
+        let entries: Vec<Entry> = attempts_by_turn.iter().copied().map(entry).collect();
         let mut notes =
             vec![note(1, "committed 2 sha256:2"), note(1, "committed 3 sha256:3"), note(2, "fenced")];
-        assert_eq!(untold(&entries, &notes, 2, 5), [3, 4]);
+        assert_eq!(unreported_turns(&entries, &notes, 2, 5), [3, 4]);
         notes.extend([note(2, "committed 3 sha256:3"), note(2, "committed 4 sha256:4")]);
-        assert!(untold(&entries, &notes, 2, 5).is_empty());
+        assert!(unreported_turns(&entries, &notes, 2, 5).is_empty());
     }
 }

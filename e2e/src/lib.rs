@@ -1,16 +1,19 @@
-//! The harness of the stories: what a person with `kubectl`, an agent and a hammer can do to Dal Segno, and the judges
-//! that tell what came of it.
+//! The harness of the end-to-end tests: what a person with `kubectl`, an agent or a failing machine can do to Dal
+//! Segno, and the checks of the result.
 //!
-//! It is a black box: it knows the kinds (`dalsegno-crds`), the worker's contract (`dalsegno-protocol`) and nothing of
-//! how they are kept. What it believes comes from four witnesses:
+//! The tests are a black box. They use the kinds (`dalsegno-crds`) and the worker's contract (`dalsegno-protocol`), and
+//! know nothing about the implementation. They check four sources:
 //!
-//! - the [`Ledger`]: which side effects took place, and how often they were asked for;
-//! - the API server's [`Audit`] log: which pods were ever made and deleted, and who wrote what;
+//! - the [`Ledger`]: which side effects took place, and how often each was requested;
+//! - the API server's [`AuditLog`]: which pods were created and deleted, and who wrote what;
 //! - the AgentRun's status, as a person reads it;
-//! - the gateway's answers to a [`Worker`] that the story itself plays.
+//! - the gateway's answers to a [`Worker`] that the test itself plays.
 //!
-//! The stories are in `tests/`: `stories` run side by side, `disasters` (they break nodes, the operator or the API
-//! server) one after the other.
+//! The tests are in `tests/`. `scenarios` run in parallel. `chaos` tests break nodes, the operator or the API server,
+//! so they run one after the other.
+//!
+//! *Errors.* Every function of the harness fails if a server or a program refuses the request or does not answer. A
+//! function that waits also fails when its limit passes. Only other errors are documented at the function.
 
 pub mod agent;
 pub mod audit;
@@ -23,24 +26,23 @@ pub mod ledger;
 pub mod nodes;
 pub mod objects;
 pub mod operator;
-mod people;
 pub mod postgres;
 pub mod process;
 pub mod run;
 pub mod status;
+pub mod test_context;
 pub mod wait;
 pub mod worker;
-pub mod world;
 
 pub use agent::{Agent, Definition};
-pub use audit::Audit;
+pub use audit::AuditLog;
 pub use cluster::Cluster;
 pub use ledger::Ledger;
 pub use operator::Operator;
 pub use run::Run;
 pub use status::StatusExt;
+pub use test_context::TestContext;
 pub use worker::Worker;
-pub use world::World;
 
-/// What every story returns; the error tells what was waited for and what was there instead.
+/// The result of every test. The error says what was expected and what was found.
 pub type Result<T = ()> = anyhow::Result<T>;

@@ -1,4 +1,4 @@
-//! Where a story's pods may be: on the node that it breaks first, and anywhere once they are there.
+//! Where a test's pods may run: first on the node that the test breaks, later on any node.
 
 use std::time::Duration;
 
@@ -7,58 +7,47 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::cluster::{FAULTY_NODE, SAFE_NODE};
-use crate::wait::{secs, until};
-use crate::{Agent, Result, World};
+use crate::wait::{eventually, secs};
+use crate::{Agent, Result, TestContext};
 
-/// Label of the nodes that take the pods of [`on_faulty_node`].
-const HOME: &str = "e2e-home";
+/// Label of the nodes that take the pods of [`with_placement`].
+const PLACEMENT_LABEL: &str = "e2e-placement";
 
-/// How long a node may take to be seen as it is.
-const SEEN: Duration = secs(60);
+/// Limit for the API server to notice that a node became ready or not ready.
+const NODE_STATUS_TIMEOUT: Duration = secs(60);
 
-/// An agent whose pods go only where [`World::only_faulty_node`] and [`World::any_node`] let them.
-pub fn on_faulty_node(agent: Agent) -> Agent {
-    agent.pod(json!({ "nodeSelector": { HOME: "yes" } }))
+/// Makes the agent's pods follow [`TestContext::schedule_on_faulty_node`] and [`TestContext::schedule_anywhere`].
+pub fn with_placement(agent: Agent) -> Agent {
+    agent.pod(json!({ "nodeSelector": { PLACEMENT_LABEL: "yes" } }))
 }
 
-impl World {
-    /// From now on pods of [`on_faulty_node`] go to the node that the story will break.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses it.
-    pub async fn only_faulty_node(&self) -> Result {
+impl TestContext {
+    /// From now on pods of [`with_placement`] are scheduled on the node that the test will break.
+    pub async fn schedule_on_faulty_node(&self) -> Result {
         self.label_node(SAFE_NODE, json!(null)).await?;
         self.label_node(FAULTY_NODE, json!("yes")).await
     }
 
-    /// From now on they go to any node: pods that are there stay.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses it.
-    pub async fn any_node(&self) -> Result {
+    /// From now on pods of [`with_placement`] are scheduled on any node. Running pods stay.
+    pub async fn schedule_anywhere(&self) -> Result {
         self.label_node(SAFE_NODE, json!("yes")).await
     }
 
     async fn label_node(&self, node: &str, value: Value) -> Result {
-        let change = json!({ "metadata": { "labels": { HOME: value } } });
+        let change = json!({ "metadata": { "labels": { PLACEMENT_LABEL: value } } });
         let nodes: Api<Node> = Api::all(self.client.clone());
         nodes.patch(node, &PatchParams::default(), &Patch::Merge(&change)).await?;
         Ok(())
     }
 
-    /// Waits until the API server sees a node Ready, or not.
-    ///
-    /// # Errors
-    ///
-    /// It does not within a minute.
-    pub async fn node_is_ready(&self, node: &str, ready: bool) -> Result {
+    /// Waits up to a minute until the API server reports the node as ready, or as not ready.
+    pub async fn wait_for_node_ready(&self, node: &str, ready: bool) -> Result {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        until(format!("node {node} to be seen ready: {ready}"), SEEN, async || {
+        eventually(format!("node {node} to have ready={ready}"), NODE_STATUS_TIMEOUT, async || {
             let conditions = nodes.get(node).await?.status.and_then(|status| status.conditions);
-            let seen = conditions.iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True");
-            Ok((seen == ready).then_some(()))
+            let reported =
+                conditions.iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True");
+            Ok((reported == ready).then_some(()))
         })
         .await
     }

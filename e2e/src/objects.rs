@@ -1,4 +1,4 @@
-//! Objects of the API server from and as JSON, so that a story can also write what no typed client would.
+//! Kubernetes objects as JSON, so that a test can also write what a typed client would not.
 
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::Result;
 
-/// Applies `patch` to `target` as RFC 7386 says, but joins lists instead of replacing them.
+/// Applies `patch` to `target` as a JSON merge patch (RFC 7386), but joins lists instead of replacing them.
 pub fn merge(target: &mut Value, patch: &Value) {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => {
@@ -26,7 +26,7 @@ pub fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// An API of kind `K` that takes any JSON.
+/// An API of kind `K` that accepts any JSON.
 pub fn untyped<K>(client: &Client, namespace: &str) -> Api<DynamicObject>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -34,11 +34,7 @@ where
     Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<K>(&()))
 }
 
-/// Creates an object of kind `K` from JSON, as it stands.
-///
-/// # Errors
-///
-/// The API server refuses it; see [`refusal`].
+/// Creates an object of kind `K` from exactly this JSON. See [`refusal`].
 pub async fn create<K>(client: &Client, namespace: &str, mut manifest: Value) -> kube::Result<DynamicObject>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -49,11 +45,7 @@ where
     untyped::<K>(client, namespace).create(&PostParams::default(), &object).await
 }
 
-/// Changes an object of kind `K` by a merge patch.
-///
-/// # Errors
-///
-/// The API server refuses it; see [`refusal`].
+/// Changes an object of kind `K` by a merge patch. See [`refusal`].
 pub async fn patch<K>(
     client: &Client,
     namespace: &str,
@@ -66,24 +58,16 @@ where
     untyped::<K>(client, namespace).patch(name, &PatchParams::default(), &Patch::Merge(change)).await
 }
 
-/// What the API server said when it refused a request.
-///
-/// # Errors
-///
-/// It did not refuse, or failed otherwise.
+/// The API server's message if it refused a request with 4xx. Fails if it accepted the request or failed otherwise.
 pub fn refusal<T>(answer: kube::Result<T>) -> Result<String> {
     match answer {
-        Ok(_) => anyhow::bail!("the API server accepted what it should refuse"),
+        Ok(_) => anyhow::bail!("the API server accepted a request that it should refuse"),
         Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => Ok(status.message),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The pods of a run, ended ones included, by attempt.
-///
-/// # Errors
-///
-/// The API server does not answer.
+/// The pods of a run, ended ones included, ordered by attempt.
 pub async fn pods_of(client: &Client, namespace: &str, run: &str) -> Result<Vec<Pod>> {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let selector = format!("{}={run}", dalsegno_crds::names::LABEL_RUN);
@@ -92,7 +76,7 @@ pub async fn pods_of(client: &Client, namespace: &str, run: &str) -> Result<Vec<
     Ok(pods)
 }
 
-/// The attempt that a pod is of.
+/// The attempt of a pod.
 pub fn attempt_of(pod: &Pod) -> Option<i32> {
     pod.labels().get(dalsegno_crds::names::LABEL_ATTEMPT)?.parse().ok()
 }
@@ -103,12 +87,8 @@ pub fn has_ended(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// Makes a namespace in which pods can be made at once.
-///
-/// # Errors
-///
-/// The API server refuses it, or its ServiceAccount does not come.
-pub async fn make_namespace(client: &Client, name: &str, labels: impl Serialize) -> Result {
+/// Creates a namespace, and waits for its ServiceAccount, without which pods are refused.
+pub async fn create_namespace(client: &Client, name: &str, labels: impl Serialize) -> Result {
     let manifest = serde_json::json!({ "metadata": { "name": name, "labels": labels } });
     let namespace: Namespace = serde_json::from_value(manifest)?;
     match Api::all(client.clone()).create(&PostParams::default(), &namespace).await {
@@ -116,18 +96,14 @@ pub async fn make_namespace(client: &Client, name: &str, labels: impl Serialize)
         answer => drop(answer?),
     }
     let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> = Api::namespaced(client.clone(), name);
-    crate::wait::until(format!("the ServiceAccount of {name}"), crate::wait::secs(30), async || {
+    crate::wait::eventually(format!("the ServiceAccount of {name}"), crate::wait::secs(30), async || {
         Ok(accounts.get_opt("default").await?)
     })
     .await
     .map(drop)
 }
 
-/// Deletes an object as `kubectl delete` does, without waiting.
-///
-/// # Errors
-///
-/// The API server refuses it.
+/// Deletes an object without waiting until it is gone.
 pub async fn delete<K>(client: &Client, namespace: &str, name: &str) -> Result
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,

@@ -1,4 +1,4 @@
-//! Dal Segno itself, as it is installed: its Deployment, its pod, its log.
+//! The installed Dal Segno: its Deployment, its pods, its log.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use kube::{Client, ResourceExt};
 
 use crate::Result;
 use crate::cluster::{Cluster, Processes};
-use crate::process::{self, Undo};
-use crate::wait::until;
+use crate::process::{self, UndoGuard};
+use crate::wait::eventually;
 
 /// Namespace of the release.
 pub const NAMESPACE: &str = "dalsegno-system";
@@ -19,7 +19,7 @@ pub const NAMESPACE: &str = "dalsegno-system";
 /// Name of the release and of its Deployment.
 pub const RELEASE: &str = "dalsegno";
 
-/// How long the operator may take to come or go.
+/// Limit for the operator's pods to become ready or to end.
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// The installed operator.
@@ -35,7 +35,7 @@ impl Operator {
         Self { client: client.clone(), name: RELEASE }
     }
 
-    /// Another Deployment of the release, such as the gateway's where it is one of its own.
+    /// Another Deployment of the release, for example the gateway's if it has its own.
     pub fn named(client: &Client, name: &'static str) -> Self {
         Self { client: client.clone(), name }
     }
@@ -48,11 +48,7 @@ impl Operator {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// Its pods, whatever their state.
-    ///
-    /// # Errors
-    ///
-    /// It is not installed.
+    /// Its pods in any state.
     pub async fn all_pods(&self) -> Result<Vec<Pod>> {
         let deployment = self.deployments().get(self.name).await?;
         let labels = deployment
@@ -63,44 +59,28 @@ impl Operator {
         Ok(self.pods().list(&ListParams::default().labels(&selector.join(","))).await?.items)
     }
 
-    /// Its pod, ready and alone.
-    ///
-    /// # Errors
-    ///
-    /// It does not become ready.
+    /// Its only pod, once it is ready and there is no other.
     pub async fn pod(&self) -> Result<Pod> {
-        until(format!("one ready pod of {}", self.name), LIMIT, async || {
+        eventually(format!("one ready pod of {}", self.name), LIMIT, async || {
             let mut pods = self.all_pods().await?;
-            let alone = pods.len() == 1;
-            Ok(pods.pop().filter(|pod| alone && is_ready(pod)))
+            let is_only = pods.len() == 1;
+            Ok(pods.pop().filter(|pod| is_only && is_ready(pod)))
         })
         .await
     }
 
-    /// How often the processes of its pods have been restarted.
-    ///
-    /// # Errors
-    ///
-    /// It is not installed.
+    /// How often the containers of its pods have been restarted.
     pub async fn restarts(&self) -> Result<i32> {
         let pods = self.all_pods().await?;
-        Ok(pods.iter().flat_map(statuses).map(|status| status.restart_count).sum())
+        Ok(pods.iter().flat_map(container_statuses).map(|status| status.restart_count).sum())
     }
 
-    /// Waits until it is installed, ready and alone.
-    ///
-    /// # Errors
-    ///
-    /// It does not become ready.
+    /// Waits until it has one ready pod and no other.
     pub async fn ready(&self) -> Result {
         self.pod().await.map(drop)
     }
 
-    /// The machine's processes of its container.
-    ///
-    /// # Errors
-    ///
-    /// It does not run.
+    /// The processes of its container, as the machine numbers them.
     pub async fn processes(&self, cluster: &Cluster) -> Result<Processes> {
         let pod = self.pod().await?;
         let spec = pod.spec.as_ref().context("a pod without a spec")?;
@@ -109,68 +89,52 @@ impl Operator {
         cluster.processes(node, NAMESPACE, &pod.name_any(), &container.name).await
     }
 
-    /// Takes it away: no pod of it is left when this returns.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses, or its pods do not go.
-    pub async fn away(&self) -> Result<Changed> {
+    /// Scales the Deployment to 0 and waits until it has no pod.
+    pub async fn scale_down(&self) -> Result<OperatorChange> {
         let replicas = self.deployments().get(self.name).await?.spec.and_then(|spec| spec.replicas);
-        let back = format!("--replicas={}", replicas.unwrap_or(1));
-        let changed = self.changed(&["scale"], "--replicas=0", &back).await?;
-        until(format!("no pod of {}", self.name), LIMIT, async || {
+        let original = format!("--replicas={}", replicas.unwrap_or(1));
+        let change = self.change(&["scale"], "--replicas=0", &original).await?;
+        eventually(format!("no pod of {}", self.name), LIMIT, async || {
             Ok(self.all_pods().await?.is_empty().then_some(()))
         })
         .await?;
-        Ok(changed)
+        Ok(change)
     }
 
-    /// Sets a variable of its environment and waits until the pod that has it is ready.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses, or the new pod does not become ready.
-    pub async fn with_env(&self, name: &str, value: &str) -> Result<Changed> {
-        let changed = self.changed(&["set", "env"], &format!("{name}={value}"), &format!("{name}-")).await?;
-        self.rolled_out().await?;
-        Ok(changed)
+    /// Sets an environment variable and waits for the rollout.
+    pub async fn with_env(&self, name: &str, value: &str) -> Result<OperatorChange> {
+        let change = self.change(&["set", "env"], &format!("{name}={value}"), &format!("{name}-")).await?;
+        self.wait_for_rollout().await?;
+        Ok(change)
     }
 
-    /// Changes the Deployment by `kubectl VERB … change`; `back` undoes it.
-    async fn changed(&self, verb: &[&str], change: &str, back: &str) -> Result<Changed> {
+    /// Changes the Deployment by `kubectl VERB … change`. The returned change runs the same command with `original`.
+    async fn change(&self, verb: &[&str], change: &str, original: &str) -> Result<OperatorChange> {
         let deployment = format!("deployment/{}", self.name);
-        let command = |change: &str| {
-            let object = ["-n", NAMESPACE, &deployment, change];
+        let command = |argument: &str| {
+            let object = ["-n", NAMESPACE, &deployment, argument];
             [&["kubectl"], verb, &object].concat().into_iter().map(str::to_owned).collect::<Vec<_>>()
         };
-        let undo = Undo::by(command(back));
-        Undo::by(command(change)).now().await?;
-        Ok(Changed { operator: self.clone(), undo })
+        let undo = UndoGuard::new(command(original));
+        process::run_command(&command(change)).await?;
+        Ok(OperatorChange { operator: self.clone(), undo })
     }
 
-    /// Waits until the Deployment is as it is written, with no pod of an earlier template.
-    ///
-    /// # Errors
-    ///
-    /// It is not within the limit.
-    pub async fn rolled_out(&self) -> Result {
-        until(format!("the rollout of {}", self.name), LIMIT, async || {
+    /// Waits until all pods of the Deployment are ready and of its current template.
+    pub async fn wait_for_rollout(&self) -> Result {
+        eventually(format!("the rollout of {}", self.name), LIMIT, async || {
             let deployment = self.deployments().get(self.name).await?;
             let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
-            let seen = deployment.status.clone().unwrap_or_default();
-            let current = seen.observed_generation >= deployment.metadata.generation;
-            let ready = seen.updated_replicas == Some(wanted) && seen.ready_replicas == Some(wanted);
-            let alone = seen.replicas == Some(wanted) && self.all_pods().await?.len() as i32 == wanted;
-            Ok((current && ready && alone).then_some(()))
+            let status = deployment.status.clone().unwrap_or_default();
+            let is_observed = status.observed_generation >= deployment.metadata.generation;
+            let are_ready = status.updated_replicas == Some(wanted) && status.ready_replicas == Some(wanted);
+            let no_others = status.replicas == Some(wanted) && self.all_pods().await?.len() as i32 == wanted;
+            Ok((is_observed && are_ready && no_others).then_some(()))
         })
         .await
     }
 
-    /// The end of its log.
-    ///
-    /// # Errors
-    ///
-    /// It has no pod.
+    /// The last lines of its pods' logs.
     pub async fn log_tail(&self, lines: i64) -> Result<String> {
         let mut log = String::new();
         for pod in self.all_pods().await? {
@@ -181,36 +145,24 @@ impl Operator {
     }
 }
 
-/// The operator is not as it was installed. Dropped, it is changed back.
-#[must_use = "dropping it changes the operator back at once"]
-pub struct Changed {
+/// A change of the operator's Deployment. Dropping it reverts the change.
+#[must_use = "dropping it reverts the change at once"]
+pub struct OperatorChange {
     operator: Operator,
-    undo: Undo,
+    undo: UndoGuard,
 }
 
-impl Changed {
-    /// Gives the variable of its environment another value, and waits until the pod that has it is ready.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses, or the new pod does not become ready.
-    pub async fn to(&self, name: &str, value: &str) -> Result {
-        self.operator.with_env(name, value).await?.keep();
+impl OperatorChange {
+    /// Sets the environment variable to another value, and waits for the rollout.
+    pub async fn set_env(&self, name: &str, value: &str) -> Result {
+        self.operator.with_env(name, value).await?.undo.disarm();
         Ok(())
     }
 
-    fn keep(self) {
-        self.undo.keep();
-    }
-
-    /// Changes it back and waits until it is ready.
-    ///
-    /// # Errors
-    ///
-    /// It does not become ready.
-    pub async fn back(self) -> Result {
-        self.undo.now().await?;
-        self.operator.rolled_out().await
+    /// Reverts the change and waits for the rollout.
+    pub async fn revert(self) -> Result {
+        self.undo.undo().await?;
+        self.operator.wait_for_rollout().await
     }
 }
 
@@ -220,16 +172,12 @@ fn is_ready(pod: &Pod) -> bool {
         && conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-fn statuses(pod: &Pod) -> &[ContainerStatus] {
+fn container_statuses(pod: &Pod) -> &[ContainerStatus] {
     let status = pod.status.as_ref();
     status.and_then(|status| status.container_statuses.as_deref()).unwrap_or_default()
 }
 
-/// Runs a command of the program in the operator's pod, as a person does: `show`, `settle`.
-///
-/// # Errors
-///
-/// The command fails; what it said is in the error.
+/// Runs a subcommand of `dalsegno` in the operator's pod, as a person does: `show`, `settle`.
 pub async fn run(args: &[&str]) -> Result<String> {
     let deployment = format!("deployment/{RELEASE}");
     let exec = ["exec", "-n", NAMESPACE, &deployment, "--", "/dalsegno"];

@@ -1,4 +1,4 @@
-//! A PostgreSQL server on this machine, and Dal Segno installed on it instead of on its embedded store.
+//! A PostgreSQL server on this machine, and Dal Segno installed with it instead of with the embedded store.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,24 +9,24 @@ use kube::Client;
 use serde_json::json;
 
 use crate::operator::{NAMESPACE, RELEASE};
-use crate::process::{self, Undo};
-use crate::world::config;
+use crate::process::{self, UndoGuard};
+use crate::test_context::config;
 use crate::{Operator, Result, install, objects};
 
-/// Where it listens; Debian's own servers are on other ports.
+/// The server's port. Debian's own servers use other ports.
 const PORT: &str = "15439";
 
-/// Name of the Secret with its address and its CA.
+/// The Secret with the server's address and CA.
 const SECRET: &str = "e2e-postgres";
 
-/// Name of the Secret with the key by which payloads are encrypted.
+/// The Secret with the key that encrypts payloads.
 const KEYS: &str = "e2e-encryption-keys";
 
-/// A key for these stories and nothing else.
+/// A key for these tests only.
 const KEY: &str = "ZTJlIHN0b3JpZXMgYW5kIG5vdGhpbmcgZWxzZSAtLS0=";
 
-/// A CA, and a certificate of it for the server's address.
-const CERTIFY: &str = r#"
+/// A script that creates a CA and a certificate for the server's address.
+const CREATE_CERTIFICATES: &str = r#"
     set -eu
     cd "$1"
     host=$2
@@ -36,89 +36,73 @@ const CERTIFY: &str = r#"
         -addext "subjectAltName=IP:$host" -keyout server.key -out server.crt
 "#;
 
-/// Name of the gateway's Deployment, which is one of its own where the store is PostgreSQL.
+/// The gateway's Deployment. With PostgreSQL the gateway has its own.
 pub const GATEWAY: &str = "dalsegno-gateway";
 
-/// Dal Segno on PostgreSQL. Removed or dropped, the embedded release comes back.
-#[must_use = "dropping it brings the embedded release back at once"]
+/// Dal Segno on PostgreSQL. Removing or dropping it installs the release with the embedded store again.
+#[must_use = "dropping it installs the release with the embedded store at once"]
 pub struct Postgres {
     client: Client,
     data: PathBuf,
-    // Undone in this order.
-    release: Undo,
-    server: Undo,
-    files: Undo,
+    // Guards, undone in this order.
+    release: UndoGuard,
+    server: UndoGuard,
+    files: UndoGuard,
     _watcher: Child,
 }
 
 impl Postgres {
-    /// Starts an empty server and moves the release onto it, with so many operators and the chart's gateways: there
-    /// are two, so that what a worker sends goes now to one, now to the other.
-    ///
-    /// # Errors
-    ///
-    /// PostgreSQL is not installed, or the release does not become ready.
+    /// Starts an empty server and installs the release with it, with this number of operators and the chart's two
+    /// gateways, so that the requests of a worker may go to either of them.
     pub async fn install(client: &Client, operators: u32) -> Result<Self> {
         let config = config().await?;
-        // The machine's own address in the cluster's network: pods reach it as they reach the API server.
+        // The machine's address in the cluster's network, at which pods also reach the API server.
         let host = config.cluster_url.host().context("a cluster without an address")?;
         let data = std::env::temp_dir().join(format!("e2e-postgres-{}", uuid::Uuid::new_v4().simple()));
-        let files = Undo::by(["rm", "-rf", &data.display().to_string()]);
-        let server = start(&data, host).await?;
-        let watcher = watch(&data)?;
+        let files = UndoGuard::new(["rm", "-rf", &data.display().to_string()]);
+        let server = start_server(&data, host).await?;
+        let watcher = stop_server_on_exit(&data)?;
         let dsn = format!("postgres://postgres@{host}:{PORT}/postgres?sslmode=verify-full");
         let ca = std::fs::read_to_string(data.join("ca.crt"))?;
         put_secret(client, SECRET, json!({ "dsn": dsn, "ca.crt": ca })).await?;
         put_secret(client, KEYS, json!({ "k1": KEY })).await?;
         let mut values = install::values();
-        let here = json!({
+        let postgres_values = json!({
             "postgres": { "existingSecret": { "name": SECRET }, "caSecret": { "name": SECRET } },
             "encryption": { "existingSecret": KEYS },
             "operator": { "replicas": operators },
         });
-        objects::merge(&mut values, &here);
-        let release = Undo::by(back_to_embedded());
-        install::helm(client, &values).await?;
-        Operator::named(client, GATEWAY).rolled_out().await?;
+        objects::merge(&mut values, &postgres_values);
+        let release = UndoGuard::new(reinstall_embedded_command());
+        install::helm_upgrade(client, &values).await?;
+        Operator::named(client, GATEWAY).wait_for_rollout().await?;
         Ok(Self { client: client.clone(), data, release, server, files, _watcher: watcher })
     }
 
-    /// Stops the server as a loss of power would; undone, it recovers and serves again.
-    ///
-    /// # Errors
-    ///
-    /// It does not stop.
-    pub async fn stop(&self) -> Result<Undo> {
-        let undo = Undo::by(control(&self.data, &["start", "-w"]));
-        Undo::by(control(&self.data, &["stop", "-m", "immediate"])).now().await?;
+    /// Stops the server at once, as a power loss would. The guard starts it again, and it recovers.
+    pub async fn stop(&self) -> Result<UndoGuard> {
+        let undo = UndoGuard::new(pg_ctl(&self.data, &["start", "-w"]));
+        process::run_command(&pg_ctl(&self.data, &["stop", "-m", "immediate"])).await?;
         Ok(undo)
     }
 
-    /// Carries out one statement as the owner of the tables.
-    ///
-    /// # Errors
-    ///
-    /// The server refuses it.
+    /// Executes one statement as the owner of the tables.
     pub async fn execute(&self, statement: &str) -> Result {
         let data = self.data.display().to_string();
         let psql = ["psql", "-qX", "-v", "ON_ERROR_STOP=1", "-h", &data, "-p", PORT, "-d", "postgres"];
-        Undo::by(as_postgres(&[&psql[..], &["-c", statement]].concat())).now().await
+        process::run_command(&as_postgres(&[&psql[..], &["-c", statement]].concat())).await.map(drop)
     }
 
-    /// Moves the release back onto its embedded store and removes the server.
-    ///
-    /// # Errors
-    ///
-    /// The release does not become ready.
+    /// Installs the release with the embedded store again, and removes the server.
     pub async fn remove(self) -> Result {
-        self.release.now().await?;
-        Operator::new(&self.client).rolled_out().await?;
-        self.server.now().await?;
-        self.files.now().await
+        self.release.undo().await?;
+        Operator::new(&self.client).wait_for_rollout().await?;
+        self.server.undo().await?;
+        self.files.undo().await
     }
 }
 
-/// A Secret of the release, new or in the place of an older one.
+/// Creates or replaces a Secret in the release's namespace.
 async fn put_secret(client: &Client, name: &str, data: serde_json::Value) -> Result {
     let secret = json!({ "metadata": { "name": name }, "stringData": data });
     match objects::create::<Secret>(client, NAMESPACE, secret.clone()).await {
@@ -130,8 +114,9 @@ async fn put_secret(client: &Client, name: &str, data: serde_json::Value) -> Res
     Ok(())
 }
 
-/// Helm makes the Deployments anew: one that changes its strategy in the middle of a rollout would stand still.
-fn back_to_embedded() -> Vec<String> {
+/// The command that installs the release with the embedded store. It deletes the Deployments first, because a
+/// Deployment that changes its strategy in the middle of a rollout gets stuck.
+fn reinstall_embedded_command() -> Vec<String> {
     let quoted: Vec<String> =
         install::helm_command(&install::values()).iter().map(|word| format!("'{word}'")).collect();
     let deployments = format!("{RELEASE} {GATEWAY}");
@@ -139,31 +124,32 @@ fn back_to_embedded() -> Vec<String> {
     ["sh".to_owned(), "-c".to_owned(), format!("{remove} && {}", quoted.join(" "))].into()
 }
 
-/// Makes a database cluster and starts its server, which is reached at this address by TLS alone.
-async fn start(data: &Path, host: &str) -> Result<Undo> {
+/// Creates a database cluster and starts its server, which accepts only TLS connections at this address.
+async fn start_server(data: &Path, host: &str) -> Result<UndoGuard> {
     let shown = data.display().to_string();
-    Undo::by(as_postgres(&["initdb", "--auth=trust", "--username=postgres", "-D", &shown])).now().await?;
-    Undo::by(as_postgres(&["sh", "-c", CERTIFY, "sh", &shown, host])).now().await?;
+    process::run_command(&as_postgres(&["initdb", "--auth=trust", "--username=postgres", "-D", &shown]))
+        .await?;
+    process::run_command(&as_postgres(&["sh", "-c", CREATE_CERTIFICATES, "sh", &shown, host])).await?;
     let access = data.join("pg_hba.conf");
-    // Nodes and pods, and nobody else.
-    let who =
+    // Only nodes and pods may connect.
+    let rules =
         "local all all trust\nhostssl all all 172.30.0.0/24 trust\nhostssl all all 10.44.0.0/16 trust\n";
-    std::fs::write(&access, who)?;
+    std::fs::write(&access, rules)?;
     let settings = format!(
         "listen_addresses = '{host}'\nport = {PORT}\nssl = on\nunix_socket_directories = '{shown}'\nmax_connections = 200\n"
     );
     std::fs::write(data.join("postgresql.auto.conf"), settings)?;
-    let undo = Undo::by(control(data, &["stop", "-m", "fast"]));
-    Undo::by(control(data, &["start", "-w"])).now().await?;
+    let undo = UndoGuard::new(pg_ctl(data, &["stop", "-m", "fast"]));
+    process::run_command(&pg_ctl(data, &["start", "-w"])).await?;
     Ok(undo)
 }
 
-/// Ends the server once this program has ended, however it did.
-fn watch(data: &Path) -> Result<Child> {
+/// Starts a process that stops the server when this process ends for any reason. It notices the end of its stdin.
+fn stop_server_on_exit(data: &Path) -> Result<Child> {
     let child = Command::new("setsid")
         .args(["sh", "-c", r#"cat; "$@"; rm -rf "$0""#])
         .arg(data)
-        .args(control(data, &["stop", "-m", "immediate"]))
+        .args(pg_ctl(data, &["stop", "-m", "immediate"]))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -171,16 +157,16 @@ fn watch(data: &Path) -> Result<Child> {
     child.context("starting setsid")
 }
 
-/// `pg_ctl` on this database cluster.
-fn control(data: &Path, args: &[&str]) -> Vec<String> {
+/// The command line of `pg_ctl` for this database cluster.
+fn pg_ctl(data: &Path, args: &[&str]) -> Vec<String> {
     let data = data.display().to_string();
     let log = format!("{data}/log");
     as_postgres(&[&["pg_ctl", "--silent", "-D", &data, "-l", &log], args].concat())
 }
 
-/// PostgreSQL refuses to run as root.
+/// The command line, run as the user `postgres` if this process is root. PostgreSQL refuses to run as root.
 fn as_postgres(command: &[&str]) -> Vec<String> {
     let is_root = process::run_blocking("id", ["-u"]).is_ok_and(|id| id.trim() == "0");
-    let other: &[&str] = if is_root { &["runuser", "-u", "postgres", "--"] } else { &[] };
-    [other, command].concat().into_iter().map(str::to_owned).collect()
+    let prefix: &[&str] = if is_root { &["runuser", "-u", "postgres", "--"] } else { &[] };
+    [prefix, command].concat().into_iter().map(str::to_owned).collect()
 }

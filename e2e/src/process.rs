@@ -1,4 +1,4 @@
-//! Programs that the stories start: `cluster`, `kubectl`, `helm`, `kill`.
+//! Programs that the tests run: `cluster`, `kubectl`, `helm`, `kill`.
 
 use std::ffi::OsStr;
 use std::process::{Output, Stdio};
@@ -8,14 +8,11 @@ use anyhow::{Context, bail};
 
 use crate::Result;
 
-/// Longer than any command of the harness takes, a node's start included.
-const LIMIT: Duration = Duration::from_secs(120);
+/// Timeout of a program. The slowest one, the start of a node, needs less.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Runs a program to its end and returns what it printed.
-///
-/// # Errors
-///
-/// It cannot be started, takes longer than two minutes (it is then killed) or fails; what it said is in the error.
+/// Runs a program and returns its stdout. It fails if the program exits with an error, or does not end within 120 s and
+/// is killed; the error contains what the program printed.
 pub async fn run<S: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     args: impl IntoIterator<Item = S>,
@@ -23,18 +20,20 @@ pub async fn run<S: AsRef<OsStr>>(
     let mut command = tokio::process::Command::new(program);
     command.args(args).stdin(Stdio::null()).kill_on_drop(true);
     let shown = format!("{:?}", command.as_std());
-    let output = tokio::time::timeout(LIMIT, command.output())
+    let output = tokio::time::timeout(TIMEOUT, command.output())
         .await
-        .with_context(|| format!("{shown}: not done within {LIMIT:?}"))?
+        .with_context(|| format!("{shown}: not done within {TIMEOUT:?}"))?
         .with_context(|| format!("{shown}: cannot be started"))?;
-    judge(&shown, &output)
+    stdout_of(&shown, &output)
 }
 
-/// The same where nothing can be awaited: in a `Drop`.
-///
-/// # Errors
-///
-/// It cannot be started or fails.
+/// Runs a command line: a program with its arguments.
+pub async fn run_command(command: &[String]) -> Result<String> {
+    let [program, args @ ..] = command else { bail!("an empty command") };
+    run(program, args).await
+}
+
+/// Like [`run`], without a timeout, for code that cannot be async, such as a `Drop`.
 pub fn run_blocking<S: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     args: impl IntoIterator<Item = S>,
@@ -43,67 +42,57 @@ pub fn run_blocking<S: AsRef<OsStr>>(
     command.args(args).stdin(Stdio::null());
     let shown = format!("{command:?}");
     let output = command.output().with_context(|| format!("{shown}: cannot be started"))?;
-    judge(&shown, &output)
+    stdout_of(&shown, &output)
 }
 
-/// `kubectl` with the KUBECONFIG of the story.
-///
-/// # Errors
-///
-/// As [`run`].
+/// Runs `kubectl` with the `KUBECONFIG` of the tests.
 pub async fn kubectl<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Result<String> {
     run("kubectl", args).await
 }
 
-/// Something that a story has broken, stopped or changed, with the command that undoes it. Dropped, it is undone, so
-/// that no story leaves it to the next.
+fn stdout_of(shown: &str, output: &Output) -> Result<String> {
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{shown}: {}: {stdout}{stderr}", output.status);
+    }
+    Ok(stdout)
+}
+
+/// A command that undoes what a test has broken, stopped or changed. It runs when the guard is dropped, so that a test
+/// that fails leaves nothing broken for the next one.
 #[derive(Debug)]
-#[must_use = "dropping it undoes at once what was done"]
-pub struct Undo {
+#[must_use = "dropping the guard undoes the change at once"]
+pub struct UndoGuard {
     command: Option<Vec<String>>,
 }
 
-impl Undo {
-    /// Undone by this program with these arguments.
-    pub fn by(command: impl IntoIterator<Item = impl Into<String>>) -> Self {
+impl UndoGuard {
+    /// A guard that runs this command line.
+    pub fn new(command: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { command: Some(command.into_iter().map(Into::into).collect()) }
     }
 
-    /// Undoes it.
-    ///
-    /// # Errors
-    ///
-    /// The command fails.
-    pub async fn now(mut self) -> Result {
-        match self.command.take().as_deref() {
-            Some([program, args @ ..]) => run(program, args).await.map(drop),
-            _ => Ok(()),
+    /// Runs the command now.
+    pub async fn undo(mut self) -> Result {
+        match self.command.take() {
+            Some(command) => run_command(&command).await.map(drop),
+            None => Ok(()),
         }
     }
-}
 
-impl Undo {
-    /// Leaves it as it is: somebody else undoes it.
-    pub fn keep(mut self) {
+    /// Drops the guard without running the command, because another guard undoes the change.
+    pub fn disarm(mut self) {
         self.command = None;
     }
 }
 
-impl Drop for Undo {
+impl Drop for UndoGuard {
     fn drop(&mut self) {
         if let Some([program, args @ ..]) = self.command.take().as_deref()
             && let Err(error) = run_blocking(program, args)
         {
-            println!("cannot undo what the story did: {error:#}");
+            println!("cannot undo the test's change: {error:#}");
         }
     }
-}
-
-fn judge(shown: &str, output: &Output) -> Result<String> {
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    if !output.status.success() {
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        bail!("{shown}: {}: {said}{complaint}", output.status);
-    }
-    Ok(said)
 }

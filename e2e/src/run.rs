@@ -1,4 +1,4 @@
-//! One AgentRun of a story: what it says, what happens to it, and how it is judged.
+//! One AgentRun of a test: its status, the operations on it, and the checks of its result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,65 +11,53 @@ use kube::api::{Api, DeleteParams, EvictParams};
 use serde_json::{Value, json};
 
 use crate::cluster::Processes;
-use crate::wait::{secs, until};
-use crate::{Result, StatusExt, World, ledger, objects};
+use crate::wait::{eventually, secs};
+use crate::{Result, StatusExt, TestContext, ledger, objects};
 
-/// How long a run of the stories may take to reach its end, once nothing more happens to it.
-const END: Duration = secs(60);
+/// Limit for a run to reach its end, or the next step towards it.
+const LIMIT: Duration = secs(60);
 
-/// An AgentRun, by name: what it says is always read anew.
+/// An AgentRun, by name. Each call reads it anew from the API server.
 #[derive(Clone)]
-pub struct Run<'w> {
-    world: &'w World,
-    /// Its name.
+pub struct Run<'c> {
+    ctx: &'c TestContext,
+    /// The run's name.
     pub name: String,
 }
 
-impl<'w> Run<'w> {
-    pub(crate) fn new(world: &'w World, name: &str) -> Self {
-        Self { world, name: name.to_owned() }
+impl<'c> Run<'c> {
+    pub(crate) fn new(ctx: &'c TestContext, name: &str) -> Self {
+        Self { ctx, name: name.to_owned() }
     }
 
-    /// `namespace/name`, as the ledger knows it.
+    /// `namespace/name`, the run's name in the ledger.
     pub fn key(&self) -> String {
-        format!("{}/{}", self.world.namespace, self.name)
+        format!("{}/{}", self.ctx.namespace, self.name)
     }
 
     fn api(&self) -> Api<AgentRun> {
-        self.world.api()
+        self.ctx.api()
     }
 
-    /// The AgentRun as it is now.
-    ///
-    /// # Errors
-    ///
-    /// There is none, or the API server does not answer.
+    /// The current AgentRun.
     pub async fn object(&self) -> Result<AgentRun> {
         Ok(self.api().get(&self.name).await?)
     }
 
-    /// Its status as it is now; empty if there is none yet.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::object`].
+    /// The current status; empty if there is none yet.
     pub async fn status(&self) -> Result<AgentRunStatus> {
         Ok(self.object().await?.status.unwrap_or_default())
     }
 
-    /// Waits until its status is so.
-    ///
-    /// # Errors
-    ///
-    /// It is not within the limit; the error shows the status.
-    pub async fn wait(
+    /// Waits until the status meets a condition. If the limit passes, the error shows the status.
+    pub async fn wait_until(
         &self,
         what: &str,
         limit: Duration,
-        is_so: impl Fn(&AgentRunStatus) -> bool,
+        is_met: impl Fn(&AgentRunStatus) -> bool,
     ) -> Result<AgentRunStatus> {
-        let found = until(format!("run {}: {what}", self.name), limit, async || {
-            Ok(Some(self.status().await?).filter(&is_so))
+        let found = eventually(format!("run {}: {what}", self.name), limit, async || {
+            Ok(Some(self.status().await?).filter(&is_met))
         })
         .await;
         match found {
@@ -84,56 +72,37 @@ impl<'w> Run<'w> {
         }
     }
 
-    /// Waits until it stands so.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::wait`].
-    pub async fn reaches(&self, summary: Summary, limit: Duration) -> Result<AgentRunStatus> {
-        self.wait(&format!("to be {summary}"), limit, |status| status.summary == Some(summary)).await
+    /// Waits for a summary.
+    pub async fn wait_for(&self, summary: Summary, limit: Duration) -> Result<AgentRunStatus> {
+        self.wait_until(&format!("to be {summary}"), limit, |status| status.summary == Some(summary)).await
     }
 
-    /// Waits until its agent has reached its goal.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::wait`].
-    pub async fn succeeds(&self) -> Result<AgentRunStatus> {
-        self.reaches(Summary::Succeeded, END).await
+    /// Waits up to a minute until the run has succeeded.
+    pub async fn wait_for_success(&self) -> Result<AgentRunStatus> {
+        self.wait_for(Summary::Succeeded, LIMIT).await
     }
 
-    /// Waits until an attempt of this number, or a later one, has a worker.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::wait`].
-    pub async fn attempt_runs(&self, number: i32, limit: Duration) -> Result<AgentRunStatus> {
-        let is_so = |status: &AgentRunStatus| {
+    /// Waits until this attempt, or a later one, has a ready worker.
+    pub async fn wait_for_attempt(&self, number: i32, limit: Duration) -> Result<AgentRunStatus> {
+        let is_met = |status: &AgentRunStatus| {
             status.attempt().number >= number && status.is_true(ConditionType::WorkerReady)
         };
-        self.wait(&format!("attempt {number} to have a worker"), limit, is_so).await
+        self.wait_until(&format!("attempt {number} to have a worker"), limit, is_met).await
     }
 
-    /// Waits until the effect of a turn is in the ledger: the fastest way to know that a run has come so far.
-    ///
-    /// # Errors
-    ///
-    /// It is not within a minute.
-    pub async fn passes_turn(&self, turn: i32) -> Result {
-        until(format!("turn {turn} of run {}", self.name), END, async || {
-            Ok((self.world.ledger.turn(&self.key()).await? >= turn).then_some(()))
+    /// Waits up to a minute until the effect of this turn, or of a later one, is in the ledger. The ledger shows it
+    /// earlier than the status.
+    pub async fn wait_for_turn(&self, turn: i32) -> Result {
+        eventually(format!("turn {turn} of run {}", self.name), LIMIT, async || {
+            Ok((self.ctx.ledger.highest_turn(&self.key()).await? >= turn).then_some(()))
         })
         .await
     }
 
-    /// The pod of its current attempt.
-    ///
-    /// # Errors
-    ///
-    /// There is none within a minute.
+    /// Waits up to a minute for the pod of the current attempt.
     pub async fn pod(&self) -> Result<Pod> {
-        let pods: Api<Pod> = self.world.api();
-        until(format!("a pod of run {}", self.name), END, async || {
+        let pods: Api<Pod> = self.ctx.api();
+        eventually(format!("a pod of run {}", self.name), LIMIT, async || {
             match self.status().await?.attempt().pod_name {
                 Some(name) => Ok(pods.get_opt(&name).await?),
                 None => Ok(None),
@@ -142,155 +111,109 @@ impl<'w> Run<'w> {
         .await
     }
 
-    /// All its pods, ended ones included, by attempt.
-    ///
-    /// # Errors
-    ///
-    /// The API server does not answer.
+    /// All pods of the run, ended ones included, ordered by attempt.
     pub async fn pods(&self) -> Result<Vec<Pod>> {
-        objects::pods_of(&self.world.client, &self.world.namespace, &self.name).await
+        objects::pods_of(&self.ctx.client, &self.ctx.namespace, &self.name).await
     }
 
-    /// Evicts its pod by the Eviction API, once.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses it.
+    /// Evicts the current pod through the Eviction API, without a retry.
     pub async fn evict(&self) -> Result<Pod> {
         let pod = self.pod().await?;
-        Api::<Pod>::namespaced(self.world.hasty.clone(), &self.world.namespace)
+        Api::<Pod>::namespaced(self.ctx.no_retry.clone(), &self.ctx.namespace)
             .evict(&pod.name_any(), &EvictParams::default())
             .await?;
         Ok(pod)
     }
 
-    /// Deletes its pod.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses it.
+    /// Deletes the current pod.
     pub async fn delete_pod(&self, params: &DeleteParams) -> Result<Pod> {
         let pod = self.pod().await?;
-        self.world.api::<Pod>().delete(&pod.name_any(), params).await?;
+        self.ctx.api::<Pod>().delete(&pod.name_any(), params).await?;
         Ok(pod)
     }
 
-    /// The machine's processes of its current worker.
-    ///
-    /// # Errors
-    ///
-    /// It has none.
+    /// The processes of the current worker, as the machine numbers them.
     pub async fn processes(&self) -> Result<Processes> {
         let pod = self.pod().await?;
         let spec = pod.spec.as_ref().context("a pod without a spec")?;
         let node = spec.node_name.as_deref().context("its pod has no node")?;
-        let cluster = self.world.cluster()?;
-        cluster.processes(node, &self.world.namespace, &pod.name_any(), "agent").await
+        let cluster = self.ctx.cluster()?;
+        cluster.processes(node, &self.ctx.namespace, &pod.name_any(), "agent").await
     }
 
-    /// Changes its `spec` by a merge patch.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses it.
-    pub async fn change(&self, spec: Value) -> Result {
-        self.try_change(spec).await?;
+    /// Changes the `spec` by a merge patch.
+    pub async fn patch_spec(&self, spec: Value) -> Result {
+        self.try_patch_spec(spec).await?;
         Ok(())
     }
 
-    /// The same, for changes that may be refused.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses it; see [`objects::refusal`].
-    pub async fn try_change(&self, spec: Value) -> kube::Result<()> {
+    /// Like [`Self::patch_spec`], for a change that may be refused. See [`objects::refusal`].
+    pub async fn try_patch_spec(&self, spec: Value) -> kube::Result<()> {
         let change = json!({ "spec": spec });
-        objects::patch::<AgentRun>(&self.world.client, &self.world.namespace, &self.name, &change)
-            .await
-            .map(drop)
+        objects::patch::<AgentRun>(&self.ctx.client, &self.ctx.namespace, &self.name, &change).await.map(drop)
     }
 
-    /// Cancels it.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses it.
+    /// Cancels the run.
     pub async fn cancel(&self) -> Result {
-        self.change(json!({ "operatingMode": "Cancelled" })).await
+        self.patch_spec(json!({ "operatingMode": "Cancelled" })).await
     }
 
-    /// Cancels it, and says why.
-    ///
-    /// # Errors
-    ///
-    /// The API server refuses it.
-    pub async fn cancel_because(&self, reason: &str) -> Result {
+    /// Cancels the run with a reason.
+    pub async fn cancel_with_reason(&self, reason: &str) -> Result {
         let annotations = json!({ names::ANNOTATION_REASON: reason });
         let change =
             json!({ "metadata": { "annotations": annotations }, "spec": { "operatingMode": "Cancelled" } });
-        objects::patch::<AgentRun>(&self.world.client, &self.world.namespace, &self.name, &change).await?;
+        objects::patch::<AgentRun>(&self.ctx.client, &self.ctx.namespace, &self.name, &change).await?;
         Ok(())
     }
 
-    /// Deletes it and waits until nothing of it is left: no AgentRun and no pod.
-    ///
-    /// # Errors
-    ///
-    /// Something is left after the limit.
+    /// Deletes the run and waits until neither the AgentRun nor a pod of it exists.
     pub async fn delete(&self, limit: Duration) -> Result {
-        objects::delete::<AgentRun>(&self.world.client, &self.world.namespace, &self.name).await?;
-        until(format!("run {} and its pods to be gone", self.name), limit, async || {
+        objects::delete::<AgentRun>(&self.ctx.client, &self.ctx.namespace, &self.name).await?;
+        eventually(format!("run {} and its pods to be gone", self.name), limit, async || {
             let gone = self.api().get_opt(&self.name).await?.is_none() && self.pods().await?.is_empty();
             Ok(gone.then_some(()))
         })
         .await
     }
 
-    /// The messages of its agents: what the ledger was told beside the effects and the turns that were answered.
-    ///
-    /// # Errors
-    ///
-    /// The ledger does not answer.
+    /// The notes of the run's agents, without the notes of acknowledged turns.
     pub async fn notes(&self) -> Result<Vec<ledger::Note>> {
-        let mut notes = self.world.ledger.notes(&self.key()).await?;
+        let mut notes = self.ctx.ledger.notes(&self.key()).await?;
         notes.retain(|note| note.committed().is_none());
         Ok(notes)
     }
 
-    /// Judges a run that has ended: it committed these turns and each had its effect once; no turn that its agents were
-    /// told to stand was committed anew; no turn that was committed when its attempt ended was ever tried again; and the
-    /// API server saw one pod for each attempt and no other.
+    /// Checks a run that has ended:
     ///
-    /// # Errors
-    ///
-    /// It is not so.
+    /// - It committed exactly these turns, and each had its effect once.
+    /// - No turn that was acknowledged was committed again.
+    /// - No turn that was committed when its attempt ended was tried again.
+    /// - Each attempt had one pod, and there was no other pod.
     pub async fn expect_nothing_lost_or_repeated(&self, turns: i32) -> Result {
         self.expect_each_effect_once(turns).await?;
-        self.expect_answers_to_stand_up_to(turns).await
+        self.expect_acknowledged_turns_kept(turns).await
     }
 
-    /// The same of a run that went back on purpose: what its agents were told of turns after this one need not stand.
-    ///
-    /// # Errors
-    ///
-    /// It is not so.
+    /// Like [`Self::expect_nothing_lost_or_repeated`], for a run that was taken back on purpose. Turns after `kept` may
+    /// have been committed again.
     pub async fn expect_nothing_lost_up_to(&self, kept: i32, turns: i32) -> Result {
         self.expect_each_effect_once(turns).await?;
-        self.expect_answers_to_stand_up_to(kept).await
+        self.expect_acknowledged_turns_kept(kept).await
     }
 
-    /// What its agents remember, which no store can take back: each turn was told to stand as one boundary alone. Asked once
-    /// they have told of it.
-    async fn expect_answers_to_stand_up_to(&self, last: i32) -> Result {
-        let notes = self.world.ledger.notes(&self.key()).await?;
-        let mut told = BTreeMap::<i32, BTreeSet<&str>>::new();
+    /// Checks the agents' notes, which no store can take back: each turn up to `last` was acknowledged with one content
+    /// hash.
+    async fn expect_acknowledged_turns_kept(&self, last: i32) -> Result {
+        let notes = self.ctx.ledger.notes(&self.key()).await?;
+        let mut acknowledged = BTreeMap::<i32, BTreeSet<&str>>::new();
         for (turn, content_hash) in notes.iter().filter_map(ledger::Note::committed) {
-            told.entry(turn).or_default().insert(content_hash);
+            acknowledged.entry(turn).or_default().insert(content_hash);
         }
-        told.retain(|turn, hashes| *turn <= last && hashes.len() > 1);
+        acknowledged.retain(|turn, hashes| *turn <= last && hashes.len() > 1);
         anyhow::ensure!(
-            told.is_empty(),
-            "turns of {} were acknowledged, and committed anew: {told:?}",
+            acknowledged.is_empty(),
+            "turns of {} were acknowledged and then committed again: {acknowledged:?}",
             self.name
         );
         Ok(())
@@ -300,29 +223,30 @@ impl<'w> Run<'w> {
         let status = self.status().await?;
         let committed = status.turn();
         anyhow::ensure!(committed == turns, "run {} committed {committed} turns, not {turns}", self.name);
-        self.world.ledger.expect_turns(&self.key(), turns).await?;
-        self.expect_no_turn_again(&status).await?;
-        self.expect_it_was_told(status.attempt().number, turns).await?;
-        self.world.audit.expect_pods(&self.name, 1..=status.attempt().number)
+        self.ctx.ledger.expect_turns(&self.key(), turns).await?;
+        self.expect_no_turn_retried(&status).await?;
+        self.expect_commit_notes(status.attempt().number, turns).await?;
+        self.ctx.audit.expect_pods(&self.name, 1..=status.attempt().number)
     }
 
-    /// There is something to judge by: a note at least, and one for each turn that the last attempt went on from. The note
-    /// of a run's last turn may be on its way.
-    async fn expect_it_was_told(&self, attempt: i32, turns: i32) -> Result {
-        until(format!("the notes of run {}", self.name), secs(10), async || {
-            let notes = self.world.ledger.notes(&self.key()).await?;
-            let entries = self.world.ledger.entries(&self.key()).await?;
-            let untold = ledger::untold(&entries, &notes, attempt, turns);
-            anyhow::ensure!(untold.is_empty(), "attempt {attempt} went on from turns {untold:?} untold");
+    /// Waits until the notes are complete: there is at least one, and one for each turn of the last attempt but the
+    /// run's last turn, whose note may arrive later.
+    async fn expect_commit_notes(&self, attempt: i32, turns: i32) -> Result {
+        eventually(format!("the notes of run {}", self.name), secs(10), async || {
+            let notes = self.ctx.ledger.notes(&self.key()).await?;
+            let entries = self.ctx.ledger.entries(&self.key()).await?;
+            let unreported = ledger::unreported_turns(&entries, &notes, attempt, turns);
+            anyhow::ensure!(unreported.is_empty(), "attempt {attempt} has no note of turns {unreported:?}");
             Ok(notes.iter().any(|note| note.committed().is_some()).then_some(()))
         })
         .await
     }
 
-    /// A turn was tried by one attempt, and before that by those that ended in the middle of it.
-    async fn expect_no_turn_again(&self, status: &AgentRunStatus) -> Result {
+    /// Checks that each turn was tried by one attempt, and before it only by attempts that ended in the middle of the
+    /// turn.
+    async fn expect_no_turn_retried(&self, status: &AgentRunStatus) -> Result {
         let history = status.recovery().history;
-        for entry in self.world.ledger.entries(&self.key()).await? {
+        for entry in self.ctx.ledger.entries(&self.key()).await? {
             let last = entry.attempts.iter().max();
             let ended_in_it = |attempt: &i32| {
                 let end = history.iter().find(|end| end.attempt == *attempt);
@@ -330,7 +254,7 @@ impl<'w> Run<'w> {
             };
             anyhow::ensure!(
                 entry.attempts.iter().filter(|attempt| Some(*attempt) != last).all(ended_in_it),
-                "turn {} of {} was tried by attempts {:?}, and not all but the last ended in it: {history:?}",
+                "turn {} of {} was tried by attempts {:?}, but an earlier one did not end in it: {history:?}",
                 entry.turn,
                 self.name,
                 entry.attempts

@@ -1,29 +1,25 @@
-//! What a run's status says, in few words.
+//! Short accessors for an AgentRun's status.
 
 use anyhow::Context;
 use dalsegno_crds::{AgentRunStatus, AttemptEnd, AttemptStatus, Cause, ConditionType, RecoveryStatus};
 
 use crate::Result;
 
-/// Short ways through an AgentRun's status.
+/// Short accessors for an AgentRun's status.
 pub trait StatusExt {
     /// The current attempt; number 0 if there is none yet.
     fn attempt(&self) -> AttemptStatus;
-    /// What recovery has cost.
+    /// The recovery counters and the history.
     fn recovery(&self) -> RecoveryStatus;
-    /// The committed turns.
+    /// The latest committed turn; 0 if there is none.
     fn turn(&self) -> i32;
     /// Whether a condition is True.
     fn is_true(&self, kind: ConditionType) -> bool;
-    /// Reason and message of a condition; empty if it is absent.
-    fn why(&self, kind: ConditionType) -> (String, String);
-    /// How an attempt ended.
-    ///
-    /// # Errors
-    ///
-    /// The history does not tell.
-    fn end_of(&self, attempt: i32) -> Result<AttemptEnd>;
-    /// Causes of the ended attempts, the earliest first.
+    /// The reason and the message of a condition; empty if it is absent.
+    fn reason_and_message(&self, kind: ConditionType) -> (String, String);
+    /// How an attempt ended. Fails if the history does not contain the attempt.
+    fn attempt_end(&self, attempt: i32) -> Result<AttemptEnd>;
+    /// The causes of the ended attempts, the earliest first.
     fn causes(&self) -> Vec<Cause>;
 }
 
@@ -45,16 +41,16 @@ impl StatusExt for AgentRunStatus {
             .is_some_and(|condition| condition.status == "True")
     }
 
-    fn why(&self, kind: ConditionType) -> (String, String) {
+    fn reason_and_message(&self, kind: ConditionType) -> (String, String) {
         dalsegno_crds::find_condition(&self.conditions, kind)
             .map(|condition| (condition.reason.clone(), condition.message.clone()))
             .unwrap_or_default()
     }
 
-    fn end_of(&self, attempt: i32) -> Result<AttemptEnd> {
+    fn attempt_end(&self, attempt: i32) -> Result<AttemptEnd> {
         let history = self.recovery().history;
         let found = history.iter().find(|end| end.attempt == attempt).cloned();
-        found.with_context(|| format!("the history does not tell how attempt {attempt} ended: {history:?}"))
+        found.with_context(|| format!("the history does not contain attempt {attempt}: {history:?}"))
     }
 
     fn causes(&self) -> Vec<Cause> {

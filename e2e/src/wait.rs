@@ -1,4 +1,4 @@
-//! Waiting: the only place where a story sleeps for something to become true.
+//! Polling. It is the only place where a test sleeps until something becomes true.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -7,53 +7,47 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::Result;
 
-/// Between two looks.
+/// The pause between two polls.
 const PERIOD: Duration = Duration::from_millis(150);
 
-/// What one look at the API server or the ledger may take.
-const LOOK: Duration = Duration::from_secs(10);
+/// Timeout of one poll.
+const POLL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Seconds, for short lines in stories.
+/// Seconds, for short lines in tests.
 pub const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// Looks again and again until `look` returns something. An error of `look` means "not yet": what it looks at may be
-/// away just now.
+/// Polls until `poll` returns a value. An error of `poll` counts as "not yet", because the polled server may be
+/// unavailable.
 ///
-/// # Errors
-///
-/// It was not so within `limit`; the error says what was waited for and what the last look saw.
-pub async fn until<T>(
+/// If the limit passes, the error names what was awaited and the last poll's error.
+pub async fn eventually<T>(
     what: impl Display,
     limit: Duration,
-    look: impl AsyncFn() -> Result<Option<T>>,
+    poll: impl AsyncFn() -> Result<Option<T>>,
 ) -> Result<T> {
     let deadline = Instant::now() + limit;
     loop {
-        let failure = match timeout(LOOK, look()).await {
+        let failure = match timeout(POLL_TIMEOUT, poll()).await {
             Ok(Ok(Some(found))) => return Ok(found),
             Ok(Ok(None)) => None,
             Ok(Err(error)) => Some(format!("{error:#}")),
-            Err(_) => Some(format!("no answer within {LOOK:?}")),
+            Err(_) => Some(format!("no answer within {POLL_TIMEOUT:?}")),
         };
         if Instant::now() >= deadline {
-            let failure = failure.map(|text| format!("; the last look: {text}")).unwrap_or_default();
-            anyhow::bail!("waited {limit:?} in vain for {what}{failure}");
+            let failure = failure.map(|text| format!("; the last poll failed: {text}")).unwrap_or_default();
+            anyhow::bail!("timed out after {limit:?} waiting for {what}{failure}");
         }
         sleep(PERIOD).await;
     }
 }
 
-/// Looks again and again for the whole time: `look` fails as soon as something is not as it must stay.
-///
-/// # Errors
-///
-/// The first error of `look`.
-pub async fn throughout(what: impl Display, time: Duration, look: impl AsyncFn() -> Result) -> Result {
+/// Polls for the whole time and fails at the first error of `poll`.
+pub async fn consistently(what: impl Display, time: Duration, poll: impl AsyncFn() -> Result) -> Result {
     let end = Instant::now() + time;
     while Instant::now() < end {
-        look().await.map_err(|error| error.context(format!("it should have stayed so: {what}")))?;
+        poll().await.map_err(|error| error.context(format!("did not stay true for {time:?}: {what}")))?;
         sleep(PERIOD).await;
     }
     Ok(())

@@ -1,5 +1,4 @@
-//! A worker that the story plays itself, over plain HTTP: what a hostile or clumsy agent would say to the gateway, and
-//! what it is answered.
+//! A worker that the test plays itself over plain HTTP, to send what a hostile or faulty agent would send.
 
 use anyhow::Context;
 use dalsegno_protocol::{AUDIENCE, AttachResponse, env};
@@ -11,132 +10,92 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::Result;
-use crate::http::{Answer, Request};
+use crate::http::{Request, Response};
 
-/// A worker by its two secrets: the token of a pod, and the instance that it has made up.
+/// A worker with its two secrets: the token of its pod, and the instance that it has chosen.
 #[derive(Clone, Debug)]
 pub struct Worker {
-    /// The run's base URL, by the gateway's pod IP.
+    /// The run's base URL with the IP of a gateway's pod.
     pub url: String,
     /// The pod's token.
     pub token: String,
-    /// Bearer of all calls but `attach`.
+    /// The bearer of all calls but `attach`.
     pub instance: String,
 }
 
 impl Worker {
-    /// The worker of this pod. (The pod's own worker must keep still: the script `neverAttach`.)
-    ///
-    /// # Errors
-    ///
-    /// The pod is no worker's, or the gateway has no endpoint.
-    pub async fn of(client: &Client, pod: &Pod) -> Result<Self> {
+    /// The worker of this pod. The pod's own agent must not attach: use `neverAttach` in its input.
+    pub async fn for_pod(client: &Client, pod: &Pod) -> Result<Self> {
         Ok(Self {
-            url: gateway_url(client, &variable(pod, env::URL)?).await?,
+            url: gateway_url(client, &env_value(pod, env::URL)?).await?,
             token: token(client, pod, AUDIENCE).await?,
-            instance: instance(),
+            instance: new_instance(),
         })
     }
 
-    /// Another process of the same pod: the same token, another instance.
-    pub fn restarted(&self) -> Self {
-        Self { instance: instance(), ..self.clone() }
+    /// Another process of the same pod: the same token with another instance.
+    pub fn with_new_instance(&self) -> Self {
+        Self { instance: new_instance(), ..self.clone() }
     }
 
     /// `POST attach`.
-    ///
-    /// # Errors
-    ///
-    /// No answer.
-    pub async fn attach(&self) -> Result<Answer> {
+    pub async fn attach(&self) -> Result<Response> {
         let body = json!({ "instance": self.instance }).to_string();
         Request::post(format!("{}/attach", self.url), body).bearer(&self.token).send().await
     }
 
-    /// `POST attach`, again while the pod or its version is not recorded yet.
-    ///
-    /// # Errors
-    ///
-    /// It is refused, or not answered within a minute.
-    pub async fn attached(&self) -> Result<AttachResponse> {
-        let answer = crate::wait::until("an attach that is heard", crate::wait::secs(60), async || {
+    /// `POST attach`. Retries for up to a minute while the pod or its version is not recorded yet.
+    pub async fn attach_when_ready(&self) -> Result<AttachResponse> {
+        let answer = crate::wait::eventually("an attach to be answered", crate::wait::secs(60), async || {
             let answer = self.attach().await?;
             Ok(Some(answer).filter(|answer| answer.status != 503))
         })
         .await?;
-        answer.ok()
+        answer.json()
     }
 
-    /// Any call of the contract, with the bytes as they stand.
-    ///
-    /// # Errors
-    ///
-    /// No answer.
-    pub async fn send(&self, path: &str, body: impl Into<Vec<u8>>) -> Result<Answer> {
+    /// Any POST of the contract with exactly these bytes.
+    pub async fn send(&self, path: &str, body: impl Into<Vec<u8>>) -> Result<Response> {
         Request::post(format!("{}/{path}", self.url), body).bearer(&self.instance).send().await
     }
 
-    /// Any call of the contract that has a JSON body.
-    ///
-    /// # Errors
-    ///
-    /// No answer.
-    pub async fn post(&self, path: &str, body: Value) -> Result<Answer> {
+    /// Any POST of the contract with a JSON body.
+    pub async fn post(&self, path: &str, body: Value) -> Result<Response> {
         self.send(path, body.to_string()).await
     }
 
-    /// Commits a turn with this state, under a fresh commit id.
-    ///
-    /// # Errors
-    ///
-    /// No answer.
-    pub async fn commit(&self, turn: i64, state: Value) -> Result<Answer> {
+    /// Commits a turn with this state under a new commit id.
+    pub async fn commit(&self, turn: i64, state: Value) -> Result<Response> {
         self.post(&format!("turns/{turn}"), commit(state)).await
     }
 
     /// `POST heartbeat`.
-    ///
-    /// # Errors
-    ///
-    /// No answer.
-    pub async fn beat(&self) -> Result<Answer> {
+    pub async fn heartbeat(&self) -> Result<Response> {
         self.send("heartbeat", "").await
     }
 
-    /// Where people read on the same gateway.
-    pub fn for_people(&self) -> String {
+    /// The base URL of the same gateway's API for people.
+    pub fn user_api_url(&self) -> String {
         self.url.split("/v1/").next().unwrap_or_default().to_owned() + "/v1/namespaces"
     }
 
     /// `GET state`.
-    ///
-    /// # Errors
-    ///
-    /// No answer.
-    pub async fn state(&self) -> Result<Answer> {
+    pub async fn state(&self) -> Result<Response> {
         self.get("state").await
     }
 
-    /// A call of the contract that reads.
-    ///
-    /// # Errors
-    ///
-    /// No answer.
-    pub async fn get(&self, path: &str) -> Result<Answer> {
+    /// Any GET of the contract.
+    pub async fn get(&self, path: &str) -> Result<Response> {
         Request::get(format!("{}/{path}", self.url)).bearer(&self.instance).send().await
     }
 }
 
-/// The body of a commit of this state, under a fresh commit id.
+/// The body of a commit of this state under a new commit id.
 pub fn commit(state: Value) -> Value {
     json!({ "commitId": uuid::Uuid::new_v4(), "state": state })
 }
 
-/// A token of a pod, as the kubelet would project it.
-///
-/// # Errors
-///
-/// The API server refuses it.
+/// A token of a pod, like the one that the kubelet projects.
 pub async fn token(client: &Client, pod: &Pod, audience: &str) -> Result<String> {
     let namespace = pod.namespace().context("a pod without a namespace")?;
     let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
@@ -160,22 +119,22 @@ pub async fn token(client: &Client, pod: &Pod, audience: &str) -> Result<String>
     answer.status.and_then(|status| status.token).context("a token request without a token")
 }
 
-/// The value of a variable of the worker in this pod.
-fn variable(pod: &Pod, name: &str) -> Result<String> {
+/// The value of an environment variable of this pod's containers.
+fn env_value(pod: &Pod, name: &str) -> Result<String> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut variables = containers.flat_map(|container| container.env.iter().flatten());
     let found = variables.find(|variable| variable.name == name).and_then(|variable| variable.value.clone());
     found.with_context(|| format!("pod {} has no {name}", pod.name_any()))
 }
 
-/// The same URL with the address of one of its Service's pods, which is routed to from outside the cluster too.
+/// The same URL with the IP of one of the Service's pods, which can also be reached from outside the cluster.
 async fn gateway_url(client: &Client, url: &str) -> Result<String> {
-    let rest = url.strip_prefix("http://").with_context(|| format!("{url} is no plain URL"))?;
+    let rest = url.strip_prefix("http://").with_context(|| format!("{url} is not an http URL"))?;
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let (host, port) = authority.split_once(':').unwrap_or((authority, "80"));
     let mut labels = host.split('.');
     let (Some(service), Some(namespace)) = (labels.next(), labels.next()) else {
-        anyhow::bail!("{url} names no Service and namespace");
+        anyhow::bail!("{url} does not name a Service and a namespace");
     };
     let services: Api<Service> = Api::namespaced(client.clone(), namespace);
     let ports = services.get(service).await?.spec.and_then(|spec| spec.ports).unwrap_or_default();
@@ -197,8 +156,8 @@ async fn gateway_url(client: &Client, url: &str) -> Result<String> {
     anyhow::bail!("Service {service} has no endpoint")
 }
 
-/// 256 bits, nearly all of them random, as 43 characters of base64url.
-fn instance() -> String {
+/// An instance: 256 bits, nearly all of them random, as 43 characters of base64url.
+fn new_instance() -> String {
     let random = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
     format!("{}A", &random[..42])
 }

@@ -1,4 +1,4 @@
-//! The parts that run until they are told to stop: operator, gateway, health.
+//! Runs the long-running parts of a process until a signal: operator, gateway, health.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,20 +7,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context as _;
 use dalsegno_gateway::{Config as GatewayConfig, Gateway, Room};
 use dalsegno_store::Store;
+use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::client;
-use crate::config::{GatewayArgs, HealthArgs, KeyArgs, OperatorArgs};
-use crate::crash::CrashPoint;
-use crate::operate::operate;
-use crate::telemetry::{Metrics, Ready, serve_health};
-use crate::tokens::TokenReviews;
+use crate::config::{GatewayArgs, HealthArgs, KeyArgs, OperatorArgs, StoreArgs};
+use crate::controller::failpoint::Failpoint;
+use crate::health::{Ready, serve_health};
+use crate::kube_client;
+use crate::manager::{Manager, run_manager};
+use crate::metrics::Metrics;
+use crate::token_review::TokenReviews;
 
-/// What one process runs.
+/// The parts of one process.
 pub struct Parts {
     /// The gateway.
     pub gateway: Option<GatewayArgs>,
@@ -28,85 +30,117 @@ pub struct Parts {
     pub operator: Option<OperatorArgs>,
     /// Health and metrics.
     pub health: HealthArgs,
-    /// What signs.
+    /// The signing key.
     pub key: KeyArgs,
-    /// Folder for what must outlive a container but not a pod.
-    pub folder: PathBuf,
+}
+
+/// What the parts share while they are started.
+struct Process {
+    store: Arc<dyn Store>,
+    client: Client,
+    stop: CancellationToken,
+    registry: Registry,
+    ready: Vec<Ready>,
+    tasks: JoinSet<anyhow::Result<()>>,
 }
 
 /// Runs the parts until SIGTERM, SIGINT or the end of one of them.
 ///
 /// # Errors
 ///
-/// What ended a part before its time.
-pub async fn serve(store: Arc<dyn Store>, parts: Parts) -> anyhow::Result<()> {
-    let client = client::connect().await.context("reaching the API server")?;
-    let stop = CancellationToken::new();
-    let mut registry = Registry::with_prefix("dalsegno");
-    let mut ready: Vec<Ready> = Vec::new();
-    let mut tasks: JoinSet<anyhow::Result<()>> = JoinSet::new();
+/// The store cannot be opened, or a part failed.
+pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
+    let Parts { gateway, operator, health, key } = parts;
+    let mut process = Process {
+        store: store_args.open().await?,
+        client: kube_client::connect().await.context("reaching the API server")?,
+        stop: CancellationToken::new(),
+        registry: Registry::with_prefix("dalsegno"),
+        ready: Vec::new(),
+        tasks: JoinSet::new(),
+    };
+    let mut state_reads = Room::default();
+    if let Some(args) = gateway {
+        state_reads = process.start_gateway(&args, &key).await?;
+    }
+    if let Some(args) = operator {
+        let failpoint =
+            Failpoint::new(args.crash_at.clone(), &failpoint_folder(store_args.url()), &args.pod_name);
+        process.start_operator(args, key, state_reads, failpoint);
+    }
+    process.run(health).await
+}
 
-    let mut resumes = Room::default();
-    if let Some(args) = parts.gateway {
+impl Process {
+    /// Starts the gateway. Returns its limiter of state reads.
+    async fn start_gateway(&mut self, args: &GatewayArgs, key: &KeyArgs) -> anyhow::Result<Room> {
         let gateway = Gateway::new(
-            store.clone(),
-            Arc::new(TokenReviews::new(client.clone())),
-            GatewayConfig { signing_key: parts.key.signing_key.clone(), ..GatewayConfig::default() },
+            self.store.clone(),
+            Arc::new(TokenReviews::new(self.client.clone())),
+            GatewayConfig { signing_key: key.signing_key.clone(), ..GatewayConfig::default() },
         );
-        gateway.register(&mut registry);
-        resumes = gateway.resumes();
+        gateway.register(&mut self.registry);
+        let state_reads = gateway.resumes();
         let listener = TcpListener::bind(args.gateway_listen).await.context("listening for workers")?;
-        ready.push(Arc::new({
+        self.ready.push(Arc::new({
             let gateway = gateway.clone();
             move || gateway.is_ready()
         }));
-        let stopped = stop.clone().cancelled_owned();
-        tasks.spawn(async move {
+        let stopped = self.stop.clone().cancelled_owned();
+        self.tasks.spawn(async move {
             dalsegno_gateway::serve(listener, gateway, stopped).await.context("serving workers")
         });
+        Ok(state_reads)
     }
-    if let Some(args) = parts.operator {
+
+    fn start_operator(&mut self, args: OperatorArgs, key: KeyArgs, state_reads: Room, failpoint: Failpoint) {
         let metrics = Metrics::default();
-        metrics.register(&mut registry);
+        metrics.register(&mut self.registry);
         let is_ready = Arc::new(AtomicBool::new(false));
-        ready.push(Arc::new({
+        self.ready.push(Arc::new({
             let is_ready = is_ready.clone();
             move || is_ready.load(Ordering::Relaxed)
         }));
-        let crash = CrashPoint::new(args.crash_at.clone(), &parts.folder, &args.pod_name);
-        tasks.spawn(operate(
-            client,
-            (store, resumes),
-            (args, parts.key),
+        let manager = Manager {
+            client: self.client.clone(),
+            store: self.store.clone(),
+            state_reads,
+            args,
+            signing_key: key.signing_key,
             metrics,
-            crash,
+            failpoint,
             is_ready,
-            stop.clone(),
-        ));
+        };
+        self.tasks.spawn(run_manager(manager, self.stop.clone()));
     }
-    let stopped = stop.clone().cancelled_owned();
-    tasks.spawn(async move {
-        serve_health(parts.health.health_listen, ready, registry, stopped).await.context("serving health")
-    });
 
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let first = tokio::select! {
-        _ = terminate.recv() => None,
-        _ = interrupt.recv() => None,
-        ended = tasks.join_next() => ended,
-    };
-    tracing::info!("stopping");
-    stop.cancel();
-    let mut outcome = first.map_or(Ok(()), |ended| ended.context("a part panicked").and_then(|it| it));
-    while let Some(ended) = tasks.join_next().await {
-        outcome = outcome.and(ended.context("a part panicked").and_then(|it| it));
+    /// Serves health, and waits for a signal or the end of a part. Then stops all parts.
+    async fn run(mut self, health: HealthArgs) -> anyhow::Result<()> {
+        let (ready, registry) = (self.ready, self.registry);
+        let stopped = self.stop.clone().cancelled_owned();
+        self.tasks.spawn(async move {
+            serve_health(health.health_listen, ready, registry, stopped).await.context("serving health")
+        });
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let first = tokio::select! {
+            _ = terminate.recv() => None,
+            _ = interrupt.recv() => None,
+            ended = self.tasks.join_next() => ended,
+        };
+        tracing::info!("stopping");
+        self.stop.cancel();
+        let mut outcome = first.map_or(Ok(()), |ended| ended.context("a part panicked").and_then(|it| it));
+        while let Some(ended) = self.tasks.join_next().await {
+            outcome = outcome.and(ended.context("a part panicked").and_then(|it| it));
+        }
+        outcome
     }
-    outcome
 }
 
-/// The folder of an embedded store's file, else the temporary one.
-pub fn folder_of(database_url: &str) -> PathBuf {
+/// Folder for the failpoint's marker, which must survive a container but not a pod: the folder of the embedded store's
+/// file, or the temporary folder.
+fn failpoint_folder(database_url: &str) -> PathBuf {
     database_url
         .strip_prefix("sqlite://")
         .and_then(|path| Path::new(path).parent())

@@ -6,24 +6,24 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{/* Labels that every pod of the release has, and no other. */}}
+{{/* Labels that all pods of the release have, and no other pods. */}}
 {{- define "dalsegno.selector" -}}
 app.kubernetes.io/name: dalsegno
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{/* "true" where the store is PostgreSQL. */}}
+{{/* "true" if the store is PostgreSQL. */}}
 {{- define "dalsegno.postgres" -}}
 {{- if .Values.postgres.existingSecret.name }}true{{ end }}
 {{- end }}
 
-{{/* "true" where what workers write is encrypted. */}}
+{{/* "true" if the store encrypts what workers write. */}}
 {{- define "dalsegno.encryption" -}}
 {{- $secret := .Values.encryption.existingSecret }}
 {{- $by_store := not (empty (or $secret (include "dalsegno.postgres" .))) }}
 {{- if ternary $by_store .Values.encryption.enabled (kindIs "invalid" .Values.encryption.enabled) }}
 {{- if not $secret }}
-{{- fail (printf "encryption of what workers write, which is on with PostgreSQL, needs a Secret with a key: run `kubectl create secret generic dalsegno-keys --namespace %s --from-literal=k1=\"$(openssl rand -base64 32)\"`, keep a copy of it in a safe place, and set encryption.existingSecret=dalsegno-keys; or set encryption.enabled=false" .Release.Namespace) }}
+{{- fail (printf "encryption, which is on by default with PostgreSQL, needs a Secret with a key: run `kubectl create secret generic dalsegno-keys --namespace %s --from-literal=k1=\"$(openssl rand -base64 32)\"`, keep a copy of the key in a safe place, and set encryption.existingSecret=dalsegno-keys; or set encryption.enabled=false" .Release.Namespace) }}
 {{- end }}true{{ end }}
 {{- end }}
 
@@ -41,12 +41,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $image }}
 {{- end }}
 
-{{/* Base URL by which workers reach the gateway. */}}
+{{/* The gateway's base URL for workers. */}}
 {{- define "dalsegno.gatewayURL" -}}
 http://dalsegno-gateway.{{ .Release.Namespace }}.svc{{ with .Values.clusterDomain }}.{{ . }}{{ end }}:8080
 {{- end }}
 
-{{/* Claim of the embedded store. */}}
+{{/* The claim of the embedded store. */}}
 {{- define "dalsegno.claim" -}}
 {{ .Values.persistence.existingClaim | default "dalsegno" }}
 {{- end }}
@@ -64,7 +64,7 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* What the specs of all pods share. */}}
+{{/* The fields that the specs of all pods share. */}}
 {{- define "dalsegno.podSpec" -}}
 automountServiceAccountToken: true
 enableServiceLinks: false
@@ -98,7 +98,7 @@ affinity:
 {{- end }}
 {{- end }}
 
-{{/* What all containers share. */}}
+{{/* The fields that all containers share. */}}
 {{- define "dalsegno.container" -}}
 image: {{ include "dalsegno.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
@@ -139,7 +139,7 @@ readinessProbe:
   {{- end }}
 {{- end }}
 
-{{/* Where the keys are, for whom reads and writes runs. */}}
+{{/* The encryption keys, for processes that read and write runs: environment, mount, volume. */}}
 {{- define "dalsegno.env.encryption" -}}
 - name: DALSEGNO_ENCRYPTION_KEYS
   value: /etc/dalsegno/keys
@@ -158,7 +158,7 @@ readinessProbe:
     defaultMode: 0440
 {{- end }}
 
-{{/* The key that signs anchors and bundles, as a file: its path, its mount, its volume. */}}
+{{/* The key that signs anchors and bundles: environment, mount, volume. */}}
 {{- define "dalsegno.signingKey.env" -}}
 {{- with .Values.signingKey.existingSecret }}
 {{- if .name }}
@@ -190,7 +190,7 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
-{{/* The CA of PostgreSQL's server, as a file. It takes the place of the public CAs; by PGSSLROOTCERT it would join them. */}}
+{{/* The CA of the PostgreSQL server: environment, mount, volume. SSL_CERT_FILE replaces the public CAs; PGSSLROOTCERT would add to them. */}}
 {{- define "dalsegno.ca.env" -}}
 {{- with .Values.postgres.caSecret }}
 {{- if .name }}
@@ -249,11 +249,11 @@ readinessProbe:
       fieldPath: metadata.name
 {{- end }}
 
-{{/* Who makes the tables: the role of the migrationSecret, else the one that works with them. */}}
+{{/* The environment of the migration. The role of the migrationSecret creates the tables, else that of existingSecret. */}}
 {{- define "dalsegno.env.migrate" -}}
 {{- with .Values.postgres.migrationSecret.name }}
 {{- if not $.Values.postgres.role }}
-{{- fail "postgres.migrationSecret needs postgres.role: the role of postgres.existingSecret, that the tables' owner grants its rights" }}
+{{- fail "postgres.migrationSecret needs postgres.role: the role of postgres.existingSecret, to which the owner of the tables grants its rights" }}
 {{- end }}
 - name: DALSEGNO_LOG
   value: {{ $.Values.log | quote }}
@@ -266,13 +266,13 @@ readinessProbe:
   value: {{ $.Values.postgres.role | quote }}
 {{- else }}
 {{- with .Values.postgres.role }}
-{{- fail (printf "postgres.role=%s needs postgres.migrationSecret: the Secret of the role that owns the tables and grants that one its rights; without it the role of postgres.existingSecret owns them, and can bend the audit" .) }}
+{{- fail (printf "postgres.role=%s needs postgres.migrationSecret: the Secret of the role that owns the tables and grants rights to postgres.role; without it the role of postgres.existingSecret owns the tables and can change the audit" .) }}
 {{- end }}
 {{- include "dalsegno.env.common" . }}
 {{- end }}
 {{- end }}
 
-{{/* Brings the schema of PostgreSQL up to this version; several at once wait for each other. */}}
+{{/* The init container that migrates PostgreSQL's schema to this version. Concurrent migrations wait for each other. */}}
 {{- define "dalsegno.migrate" -}}
 initContainers:
   - name: migrate

@@ -1,8 +1,9 @@
 """An example agent: it writes a field guide, one entry a turn, and outlives its pods.
 
-A turn is plan → tool call → result. The plan is committed before the tool runs, so that a pod that dies in between does
-not ask the model twice; the tool writes to the ledger under the call's key, so that a note that was sent twice stands
-there once. The input: {"goal", "turns", "turnSeconds", "ledger"}.
+A turn is plan → tool call → result. The plan is committed before the tool runs: if the pod dies in between, the model is
+not asked again. The tool writes to the ledger under the call's key: a note that is sent twice is stored once.
+
+The input: {"goal", "turns", "turnSeconds", "ledger"}.
 """
 
 import http.client
@@ -17,7 +18,7 @@ FACTS = ["how it finds its way", "where it winters", "what it eats on the way"]
 
 
 def think(state, seconds):
-    """Stands in for a model: the same state always gives the same plan, after a while."""
+    """A stand-in for a model: after some seconds it returns the plan, and the same plan for the same state."""
     time.sleep(seconds)
     done, read = len(state["notes"]), sum(len(message["content"]) for message in state["messages"])
     plan = f"{BIRDS[done % len(BIRDS)]}: {FACTS[done // len(BIRDS) % len(FACTS)]}"
@@ -25,7 +26,7 @@ def think(state, seconds):
 
 
 def write(ledger, entry):
-    """Writes one note into the ledger. The ledger honours the key, so a request without an answer is sent again."""
+    """Writes one note into the ledger. The ledger honours the key, so a request without an answer can be sent again."""
     request = urllib.request.Request(
         f"{ledger}/entries", json.dumps(entry).encode(), {"Content-Type": "application/json"}
     )
@@ -44,7 +45,7 @@ def main():
     for warning in run.warnings:
         print(f"warning {warning['code']}: {warning['message']}", flush=True)
     turns, pause = run.input.get("turns", 20), run.input.get("turnSeconds", 1)
-    # Everything that the next attempt needs. What is not in here dies with the pod.
+    # Everything that the next attempt needs. Anything else is lost with the pod.
     state = run.state or {"messages": [{"role": "user", "content": run.input["goal"]}], "notes": []}
     print(f"attempt {run.attempt} goes on at turn {run.turn} of {turns}", flush=True)
 

@@ -1,4 +1,4 @@
-//! What the agent is told to do; the README tells the words.
+//! The agent's input. The README describes the fields.
 
 use std::time::Duration;
 use std::{env, fs};
@@ -25,7 +25,7 @@ pub struct Input {
     pub finish_separately: bool,
     pub never_attach: bool,
     pub ignore_cancel: bool,
-    pub script: Vec<Line>,
+    pub script: Vec<ScriptEntry>,
 }
 
 impl Default for Input {
@@ -51,38 +51,38 @@ impl Default for Input {
 }
 
 impl Input {
-    /// Reads the file that the operator mounts: an agent that never attaches needs its input too.
+    /// Reads the mounted file instead of using the SDK, because an agent that never attaches needs its input too.
     pub fn read() -> anyhow::Result<Self> {
         let path = env::var(dalsegno_sdk::env::INPUT_FILE).context(dalsegno_sdk::env::INPUT_FILE)?;
         let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
         serde_json::from_str(&text).context("reading the run's input")
     }
 
-    /// What to do here, in the script's order.
-    pub fn acts(&self, attempt: i32, turn: i32, at: At) -> impl Iterator<Item = &Act> {
-        let here = move |line: &&Line| {
-            line.at == at
-                && line.attempt.is_none_or(|wanted| wanted == attempt)
-                && line.turn.is_none_or(|wanted| wanted == turn)
+    /// The actions at this point, in the script's order.
+    pub fn actions(&self, attempt: i32, turn: i32, at: TurnPoint) -> impl Iterator<Item = &Action> {
+        let applies = move |entry: &&ScriptEntry| {
+            entry.at == at
+                && entry.attempt.is_none_or(|wanted| wanted == attempt)
+                && entry.turn.is_none_or(|wanted| wanted == turn)
         };
-        self.script.iter().filter(here).map(|line| &line.act)
+        self.script.iter().filter(applies).map(|entry| &entry.action)
     }
 
-    /// How long a freeze of the script lasts, if it has any.
-    pub fn freeze(&self) -> Option<Duration> {
-        self.script.iter().find_map(|line| match line.act {
-            Act::Freeze(time) => Some(time),
+    /// How long the script's first freeze lasts, if there is one.
+    pub fn freeze_time(&self) -> Option<Duration> {
+        self.script.iter().find_map(|entry| match entry.action {
+            Action::Freeze(time) => Some(time),
             _ => None,
         })
     }
 
     /// Whether the script loses an answer.
     pub fn loses_answers(&self) -> bool {
-        self.script.iter().any(|line| matches!(line.act, Act::LoseAnswer))
+        self.script.iter().any(|entry| matches!(entry.action, Action::LoseAnswer))
     }
 }
 
-/// What SIGTERM does.
+/// How the agent handles SIGTERM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnTerm {
@@ -93,21 +93,21 @@ pub enum OnTerm {
     Commit,
 }
 
-/// One line of the script.
+/// One entry of the script. Without an attempt or a turn it applies to all of them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Line {
+pub struct ScriptEntry {
     attempt: Option<i32>,
     turn: Option<i32>,
-    at: At,
+    at: TurnPoint,
     #[serde(rename = "do")]
-    act: Act,
+    action: Action,
 }
 
 /// A point in a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum At {
+pub enum TurnPoint {
     Start,
     AfterClaim,
     AfterTool,
@@ -117,10 +117,10 @@ pub enum At {
     AfterFinish,
 }
 
-/// What happens there.
+/// What the agent does at a point of a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub enum Act {
+pub enum Action {
     Exit(i32),
     Oom,
     Hang,
@@ -130,7 +130,7 @@ pub enum Act {
     LoseAnswer,
 }
 
-impl TryFrom<String> for Act {
+impl TryFrom<String> for Action {
     type Error = anyhow::Error;
 
     fn try_from(text: String) -> anyhow::Result<Self> {
@@ -148,12 +148,12 @@ impl TryFrom<String> for Act {
                 let class = match class {
                     "crash" => Class::Crash,
                     "disruption" => Class::Disruption,
-                    _ => bail!("{class:?} is no class that a worker reports of itself"),
+                    _ => bail!("a worker cannot report the class {class:?}"),
                 };
                 Self::Report(class, message.to_owned())
             }
             ("loseAnswer", "") => Self::LoseAnswer,
-            _ => bail!("{text:?} is nothing that can be done"),
+            _ => bail!("{text:?} is not an action"),
         })
     }
 }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_attempt_or_turn_applies_to_all() {
+    fn an_entry_without_attempt_or_turn_applies_to_all() {
         let script = json!([
             {"attempt": 1, "turn": 3, "at": "afterCommit", "do": "exit:1"},
             {"turn": 3, "at": "afterCommit", "do": "fatal:no: more"},
@@ -177,21 +177,21 @@ mod tests {
             {"attempt": 9, "at": "start", "do": "selfReport:disruption:it: rains"},
         ]);
         let input = input(script).unwrap();
-        let acts = |attempt, turn, at| input.acts(attempt, turn, at).cloned().collect::<Vec<_>>();
-        let fatal = Act::Report(Class::Fatal, "no: more".to_owned());
-        assert_eq!(acts(1, 3, At::AfterCommit), [Act::Exit(1), fatal.clone()]);
-        assert_eq!(acts(2, 3, At::AfterCommit), [fatal]);
-        assert_eq!(acts(7, 9, At::Start), [Act::Freeze(Duration::from_secs(20))]);
-        assert_eq!(acts(1, 4, At::AfterCommit), []);
+        let actions = |attempt, turn, at| input.actions(attempt, turn, at).cloned().collect::<Vec<_>>();
+        let fatal = Action::Report(Class::Fatal, "no: more".to_owned());
+        assert_eq!(actions(1, 3, TurnPoint::AfterCommit), [Action::Exit(1), fatal.clone()]);
+        assert_eq!(actions(2, 3, TurnPoint::AfterCommit), [fatal]);
+        assert_eq!(actions(7, 9, TurnPoint::Start), [Action::Freeze(Duration::from_secs(20))]);
+        assert_eq!(actions(1, 4, TurnPoint::AfterCommit), []);
         let reports = [(Class::Crash, "reported by itself"), (Class::Disruption, "it: rains")];
-        let reports = reports.map(|(class, message)| Act::Report(class, message.to_owned()));
-        assert_eq!(acts(9, 1, At::Start)[1..], reports);
-        assert_eq!(input.freeze(), Some(Duration::from_secs(20)));
+        let reports = reports.map(|(class, message)| Action::Report(class, message.to_owned()));
+        assert_eq!(actions(9, 1, TurnPoint::Start)[1..], reports);
+        assert_eq!(input.freeze_time(), Some(Duration::from_secs(20)));
         assert!(!input.loses_answers());
     }
 
     #[test]
-    fn a_word_that_nobody_knows_is_an_error_and_not_a_quiet_agent() {
+    fn an_unknown_action_point_or_field_is_an_error() {
         assert!(input(json!([{"at": "start", "do": "explode"}])).is_err());
         assert!(input(json!([{"at": "start", "do": "exit:one"}])).is_err());
         assert!(input(json!([{"at": "start", "do": "selfReport:weather"}])).is_err());

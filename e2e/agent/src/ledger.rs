@@ -1,4 +1,4 @@
-//! The tool: one entry in the ledger, under the call's key.
+//! The agent's tool: it creates an entry in the ledger under the call's key.
 
 use std::thread;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// The ledger, and who writes to it.
+/// A client of the ledger for one run and one attempt.
 #[derive(Clone)]
 pub struct Ledger {
     agent: ureq::Agent,
@@ -15,7 +15,7 @@ pub struct Ledger {
     attempt: i32,
 }
 
-/// An entry, as the ledger answers and the call's result keeps it.
+/// An entry, as the ledger returns it and as the call's result stores it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entry {
     pub key: String,
@@ -29,8 +29,8 @@ impl Ledger {
         Self { agent: config.build().into(), url: url.to_owned(), run: run.to_owned(), attempt }
     }
 
-    /// Makes an entry, for as long as it takes: the ledger honours the key.
-    pub fn enter(&self, key: &str, turn: i32) -> Entry {
+    /// Creates an entry. It retries until the ledger answers; that is safe, because the ledger honours the key.
+    pub fn create_entry(&self, key: &str, turn: i32) -> Entry {
         let entry = json!({
             "key": key, "run": self.run, "turn": turn, "attempt": self.attempt, "note": format!("turn {turn}"),
         });
@@ -44,8 +44,8 @@ impl Ledger {
         }
     }
 
-    /// Whether a key has had its effect.
-    pub fn find(&self, key: &str) -> Option<Entry> {
+    /// The entry under this key, if there is one.
+    pub fn find_entry(&self, key: &str) -> Option<Entry> {
         loop {
             let answer = self.agent.get(format!("{}/entries", self.url)).query("run", &self.run).call();
             match answer.and_then(|mut answer| answer.body_mut().read_json::<Vec<Entry>>()) {
@@ -56,25 +56,26 @@ impl Ledger {
         }
     }
 
-    /// Tells of a boundary that was answered, for as long as it takes: who judges the run counts on it from the next turn on.
-    pub fn tell_committed(&self, turn: i32, content_hash: &str) {
-        while !self.leave(&format!("committed {turn} {content_hash}")) {
-            println!("the ledger does not take a note");
+    /// Notes a boundary that the gateway has acknowledged. It retries until the ledger answers, because the tests rely
+    /// on the note from the next turn on.
+    pub fn note_committed(&self, turn: i32, content_hash: &str) {
+        while !self.post_note(&format!("committed {turn} {content_hash}")) {
+            println!("the ledger does not accept the note");
             thread::sleep(Duration::from_millis(500));
         }
     }
 
-    /// Leaves a remark, if the ledger can be reached.
+    /// Adds a note. It gives up after five tries.
     pub fn note(&self, note: &str) {
         for _ in 0..5 {
-            if self.leave(note) {
+            if self.post_note(note) {
                 return;
             }
             thread::sleep(Duration::from_millis(200));
         }
     }
 
-    fn leave(&self, note: &str) -> bool {
+    fn post_note(&self, note: &str) -> bool {
         let note = json!({"run": self.run, "attempt": self.attempt, "note": note});
         self.agent.post(format!("{}/notes", self.url)).send_json(&note).is_ok()
     }

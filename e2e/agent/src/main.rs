@@ -1,9 +1,9 @@
-//! The agent of the stories: it does what its input says, also the worst. The README tells the words of the input.
+//! The scripted test agent. Its input says what it does, faults included; the README describes the fields.
 
-mod act;
+mod action;
 mod input;
 mod ledger;
-mod lossy;
+mod lossy_proxy;
 mod process;
 mod state;
 
@@ -11,16 +11,16 @@ use std::time::Duration;
 use std::{env, thread};
 
 use anyhow::Context;
-use dalsegno_sdk::{CallOutcome, Code, CommitResult, Error, Finish, Problem, Run, succeeded};
+use dalsegno_sdk::{CallOutcome, Code, CommitResult, Error, Finish, Problem, Run, ToolCall, succeeded};
 
-use crate::input::{At, Input, OnTerm};
+use crate::input::{Input, OnTerm, TurnPoint};
 use crate::ledger::{Entry, Ledger};
-use crate::lossy::Lossy;
+use crate::lossy_proxy::LossyProxy;
 use crate::state::State;
 
 fn main() -> anyhow::Result<()> {
     let input = Input::read()?;
-    match input.freeze() {
+    match input.freeze_time() {
         Some(time) if !process::is_child() => process::run_frozen(time, input.on_term),
         _ => work(input),
     }
@@ -30,34 +30,34 @@ fn work(input: Input) -> anyhow::Result<()> {
     process::handle_sigterm(input.on_term)?;
     let attempt: i32 = var(dalsegno_sdk::env::ATTEMPT)?.parse().context(dalsegno_sdk::env::ATTEMPT)?;
     if input.never_attach {
-        input.acts(attempt, 1, At::Start).for_each(|act| act::act(act, None));
+        input.actions(attempt, 1, TurnPoint::Start).for_each(|action| action::perform(action, None));
         loop {
             thread::sleep(Duration::from_secs(3600));
         }
     }
     let ledger = Ledger::new(&input.ledger, &var(dalsegno_sdk::env::RUN)?, attempt);
-    let lossy =
-        if input.loses_answers() { Some(Lossy::before(&var(dalsegno_sdk::env::URL)?)?) } else { None };
+    let proxy =
+        if input.loses_answers() { Some(LossyProxy::start(&var(dalsegno_sdk::env::URL)?)?) } else { None };
 
-    let witness = ledger.clone();
+    let hook_ledger = ledger.clone();
     let mut attach = Run::builder()
         .heartbeat(input.heartbeat)
         .sigterm(input.on_term == OnTerm::Commit)
-        .on_over(move |problem| leave(problem, &witness));
-    if let Some(lossy) = &lossy {
-        attach = attach.env(dalsegno_sdk::env::URL, lossy.url());
+        .on_ended(move |problem| exit_with_note(problem, &hook_ledger));
+    if let Some(proxy) = &proxy {
+        attach = attach.env(dalsegno_sdk::env::URL, proxy.url());
     }
     let run = attach.attach().context("attaching")?;
     println!("attached attempt={} turn={} decision={:?}", run.attempt(), run.turn(), run.decision());
-    Agent { input, ledger, lossy, run }.play()
+    Agent { input, ledger, proxy, run }.run_turns()
 }
 
 fn var(name: &str) -> anyhow::Result<String> {
     env::var(name).with_context(|| name.to_owned())
 }
 
-/// Says that nothing more is accepted, where the stories look for it, and exits.
-fn leave(problem: &Problem, ledger: &Ledger) {
+/// Logs the code and notes it in the ledger, where the tests look for it, and exits.
+fn exit_with_note(problem: &Problem, ledger: &Ledger) {
     println!("{}", problem.code);
     ledger.note(&problem.code.to_string().to_lowercase());
     std::process::exit(match problem.code {
@@ -69,45 +69,45 @@ fn leave(problem: &Problem, ledger: &Ledger) {
 struct Agent {
     input: Input,
     ledger: Ledger,
-    lossy: Option<Lossy>,
+    proxy: Option<LossyProxy>,
     run: Run,
 }
 
 impl Agent {
-    fn play(mut self) -> anyhow::Result<()> {
+    fn run_turns(mut self) -> anyhow::Result<()> {
         let mut state = State::resume(&self.run, self.input.channels)?;
         let mut finished = false;
         while self.run.turn() <= self.input.turns {
             let turn = self.run.turn();
-            self.heed()?;
-            self.reach(At::Start, turn);
+            self.handle_signals()?;
+            self.perform_actions(TurnPoint::Start, turn);
             thread::sleep(Duration::from_secs_f64(self.input.turn_seconds));
             let entry = self.call(turn)?;
-            self.reach(At::AfterCall, turn);
+            self.perform_actions(TurnPoint::AfterCall, turn);
 
             let mut commit = state.commit(turn, entry, &self.input)?;
             if turn == self.input.turns && !self.input.finish_separately {
-                commit = commit.finish(self.end());
+                commit = commit.finish(self.finish());
                 finished = true;
             }
-            self.reach(At::BeforeCommit, turn);
+            self.perform_actions(TurnPoint::BeforeCommit, turn);
             let answer = self.run.commit(commit)?;
-            let head = answer.head.context("an answer to a boundary without a head")?;
-            self.ledger.tell_committed(turn, &head.content_hash);
+            let head = answer.head.context("the answer to a commit has no head")?;
+            self.ledger.note_committed(turn, &head.content_hash);
             let repeated =
-                if answer.result == CommitResult::Duplicate { " (its answer had been lost)" } else { "" };
+                if answer.result == CommitResult::Duplicate { " (the answer had been lost)" } else { "" };
             println!("turn {turn} committed attempt={}{repeated}", self.run.attempt());
-            self.reach(At::AfterCommit, turn);
+            self.perform_actions(TurnPoint::AfterCommit, turn);
         }
         if !finished {
-            self.run.finish(self.end())?;
+            self.run.finish(self.finish())?;
         }
-        self.reach(At::AfterFinish, self.input.turns);
+        self.perform_actions(TurnPoint::AfterFinish, self.input.turns);
         Ok(())
     }
 
-    /// Listens to people and to SIGTERM, as far as the input lets it.
-    fn heed(&self) -> anyhow::Result<()> {
+    /// Exits on a cancel or on SIGTERM, unless the input says otherwise.
+    fn handle_signals(&self) -> anyhow::Result<()> {
         if self.run.cancelled() && !self.input.ignore_cancel {
             self.run.acknowledge_cancel()?;
             println!("cancelled");
@@ -119,14 +119,14 @@ impl Agent {
         Ok(())
     }
 
-    /// Does what the script says here.
-    fn reach(&self, at: At, turn: i32) {
-        for act in self.input.acts(self.run.attempt(), turn, at) {
-            act::act(act, self.lossy.as_ref());
+    /// Performs the script's actions for this point of the turn.
+    fn perform_actions(&self, at: TurnPoint, turn: i32) {
+        for action in self.input.actions(self.run.attempt(), turn, at) {
+            action::perform(action, self.proxy.as_ref());
         }
     }
 
-    /// The turn's call; where it was settled as failed, another one in its place.
+    /// Makes the turn's call. If the call was settled as failed, makes another one instead.
     fn call(&self, turn: i32) -> anyhow::Result<Entry> {
         let name = if self.input.one_call { "the-call".to_owned() } else { format!("turn-{turn}") };
         for number in 1.. {
@@ -135,15 +135,19 @@ impl Agent {
             let key = secret.map(|secret| format!("{secret}-{}", self.run.key(&id)));
             let arguments = (turn, self.input.secret.clone());
             let tool = |key: &str, (turn, _): (i32, String)| {
-                self.reach(At::AfterClaim, turn);
-                let entry = self.ledger.enter(key, turn);
-                self.reach(At::AfterTool, turn);
+                self.perform_actions(TurnPoint::AfterClaim, turn);
+                let entry = self.ledger.create_entry(key, turn);
+                self.perform_actions(TurnPoint::AfterTool, turn);
                 Ok(entry)
             };
-            match self.run.call(&id, self.input.call_policy, key.as_deref(), arguments, tool) {
+            let mut tool_call = ToolCall::new(&id, self.input.call_policy);
+            if let Some(key) = &key {
+                tool_call = tool_call.key(key);
+            }
+            match self.run.call(tool_call, arguments, tool) {
                 Ok(entry) => return Ok(entry),
                 Err(Error::CallFailed { .. }) => {}
-                Err(Error::Uncertain(call)) => match self.ledger.find(&call.key) {
+                Err(Error::Uncertain(call)) => match self.ledger.find_entry(&call.key) {
                     Some(entry) => {
                         self.run.settle(&id, CallOutcome::Completed, &entry, "its key is in the ledger")?;
                         return Ok(entry);
@@ -156,7 +160,7 @@ impl Agent {
         unreachable!("there is always another number")
     }
 
-    fn end(&self) -> Finish {
+    fn finish(&self) -> Finish {
         Finish { outcome: self.input.finish_outcome, reason: Some("Played".to_owned()), ..succeeded() }
     }
 }

@@ -1,4 +1,4 @@
-//! What the agent is as a process: whom SIGTERM reaches, and who thaws it.
+//! The agent as a process: its handling of SIGTERM, and the parent that resumes it after a freeze.
 
 use std::process::{Command, exit};
 use std::sync::Arc;
@@ -13,16 +13,17 @@ use signal_hook::iterator::Signals;
 
 use crate::input::OnTerm;
 
-/// Set for the child that [`run_frozen`] starts.
+/// Environment variable of the child process that [`run_frozen`] starts.
 const CHILD: &str = "E2E_AGENT_CHILD";
 
-/// Whether this process may stop itself.
+/// Whether this is the child process, which can stop itself.
 pub fn is_child() -> bool {
     env::var_os(CHILD).is_some()
 }
 
-/// Runs the agent as a child, wakes it `after` each of its stops, and ends as it ends. No process can stop itself as
-/// PID 1; neither does SIGTERM reach a PID 1 without a handler, so `Default` keeps it from the child too.
+/// Runs the agent as a child process, because a PID 1 cannot stop itself. Resumes the child `after` each stop, and
+/// exits with the child's exit code. A PID 1 without a handler ignores SIGTERM, so with [`OnTerm::Default`] the child
+/// does not get it.
 pub fn run_frozen(after: Duration, on_term: OnTerm) -> anyhow::Result<()> {
     let mut command = Command::new(env::current_exe().context("finding this program")?);
     let child = command.env(CHILD, "1").spawn().context("starting the agent as a child")?;
@@ -37,7 +38,7 @@ pub fn run_frozen(after: Duration, on_term: OnTerm) -> anyhow::Result<()> {
         };
         if status.stopped() {
             thread::sleep(after);
-            kill_process(pid, Signal::CONT).context("waking the agent")?;
+            kill_process(pid, Signal::CONT).context("resuming the agent")?;
         } else {
             exit(
                 status.exit_status().or(status.terminating_signal().map(|signal| 128 + signal)).unwrap_or(1),
@@ -46,7 +47,7 @@ pub fn run_frozen(after: Duration, on_term: OnTerm) -> anyhow::Result<()> {
     }
 }
 
-/// Installs what SIGTERM does, where it is not the SDK's part.
+/// Installs the handler of SIGTERM, unless the SDK installs it.
 pub fn handle_sigterm(on_term: OnTerm) -> anyhow::Result<()> {
     match on_term {
         OnTerm::Default | OnTerm::Commit => Ok(()),

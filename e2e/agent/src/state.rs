@@ -1,4 +1,4 @@
-//! What the agent remembers: one line for each turn, so that a turn that was lost or came twice is seen at once.
+//! The agent's state: one entry per turn, so that a lost or repeated turn is found at once.
 
 use anyhow::Context;
 use dalsegno_sdk::{Class, Commit, Run, terminate};
@@ -7,55 +7,57 @@ use serde::{Deserialize, Serialize};
 use crate::input::Input;
 use crate::ledger::Entry;
 
-/// The list channel, where the state goes by channels.
+/// The list channel of the turns, if the state is committed by channels.
 const TURNS: &str = "turns";
-/// The channel of the padding.
+/// The value channel of the padding.
 const PAD: &str = "pad";
 
-/// The state, and how it is committed.
+/// The state and the way it is committed: by channels or as a whole.
 pub struct State {
     channels: bool,
-    whole: Whole,
+    content: Content,
 }
 
 #[derive(Default, Serialize, Deserialize)]
-struct Whole {
+struct Content {
     turns: Vec<Entry>,
     pad: String,
 }
 
 impl State {
-    /// What the last attempt left. Ends the attempt as fatal where that is not every turn before the next one.
+    /// Reads the state that the last attempt committed. Ends the attempt as fatal if a turn is missing or there twice.
     pub fn resume(run: &Run, channels: bool) -> anyhow::Result<Self> {
-        let whole = if channels {
-            Whole { turns: run.list(TURNS)?, pad: run.value(PAD)?.unwrap_or_default() }
+        let content = if channels {
+            Content { turns: run.list(TURNS)?, pad: run.value(PAD)?.unwrap_or_default() }
         } else {
             run.state()?.unwrap_or_default()
         };
-        let turns: Vec<i32> = whole.turns.iter().map(|entry| entry.turn).collect();
+        let turns: Vec<i32> = content.turns.iter().map(|entry| entry.turn).collect();
         if !turns.iter().copied().eq(1..run.turn()) {
             terminate(
                 Class::Fatal,
                 &format!("turn {} is next, and the state has turns {turns:?}", run.turn()),
             );
         }
-        Ok(Self { channels, whole })
+        Ok(Self { channels, content })
     }
 
     /// The commit of a turn with this entry, padded as the input says.
     pub fn commit(&mut self, turn: i32, entry: Entry, input: &Input) -> anyhow::Result<Commit> {
-        // A call that all turns share was made in the first.
+        // With `oneCall` the entry is from turn 1.
         let entry = Entry { turn, ..entry };
-        self.whole.turns.push(entry.clone());
-        let padded = self.whole.pad.len() == input.state_bytes;
+        self.content.turns.push(entry.clone());
+        let padded = self.content.pad.len() == input.state_bytes;
         let filling = if input.secret.is_empty() { "0123456789abcdef" } else { &*input.secret };
-        self.whole.pad = filling.chars().cycle().take(input.state_bytes).collect();
+        self.content.pad = filling.chars().cycle().take(input.state_bytes).collect();
         let commit = Commit::new(turn);
         let commit = match (self.channels, padded) {
-            (false, _) => commit.state(&self.whole),
+            (false, _) => commit.state(&self.content),
             (true, true) => commit.append(TURNS, &entry),
-            (true, false) => commit.append(TURNS, &entry).and_then(|commit| commit.set(PAD, &self.whole.pad)),
+            (true, false) => {
+                commit.append(TURNS, &entry).and_then(|commit| commit.set(PAD, &self.content.pad))
+            }
         };
-        commit.context("putting the commit together")
+        commit.context("building the commit")
     }
 }

@@ -1,5 +1,5 @@
-//! The floors of a reaction: bare loops on kube. A pod that has ended or is gone is made again, under the next number,
-//! once one row is committed.
+//! The floors of the reaction bench: bare loops on kube. When a pod has ended or is gone, they commit one row and
+//! create the pod again under the next number.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -15,23 +15,23 @@ use kube::{Client, ResourceExt as _};
 
 use crate::floor::Floor;
 
-/// Bytes of the row: about what a row of an attempt has.
+/// The row. An attempt's row has about this size.
 const ROW: [u8; 256] = [7; 256];
 
-/// The label that a loop knows its objects by; its name is the value.
+/// The label of a loop's objects. Its value is the loop's name.
 const LABEL: &str = "bench";
 
 /// A loop on kube.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loop {
-    /// Acts on each event of its watch at once: two pods never at the same time, and what failed is not tried again.
+    /// Handles each event of its watch at once: one pod at a time, without retries.
     Watch,
-    /// kube's controller: events queue the name of what they are about, and each name is worked on alone.
+    /// kube's controller: events put names into a queue, and each name is reconciled alone.
     Controller,
 }
 
 impl Loop {
-    /// Its name, with which those of its pods begin.
+    /// The loop's name, which is the prefix of its pods' names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Watch => "watch",
@@ -39,13 +39,13 @@ impl Loop {
         }
     }
 
-    /// Makes the first pod of this name, like `model`, and what the controller is asked to look at.
+    /// Creates the first pod of this name as a copy of `model`, and the ConfigMap that the controller reconciles.
     pub async fn start(self, client: &Client, model: &Pod, name: &str) -> Result {
         let namespace = model.namespace().unwrap_or_default();
-        let pod = self.like(model, format!("{name}-1"));
+        let pod = self.copy_of(model, format!("{name}-1"));
         let metadata = ObjectMeta { name: Some(name.into()), ..pod.metadata.clone() };
-        let whole = ConfigMap { metadata, ..ConfigMap::default() };
-        Api::namespaced(client.clone(), &namespace).create(&PostParams::default(), &whole).await?;
+        let owner = ConfigMap { metadata, ..ConfigMap::default() };
+        Api::namespaced(client.clone(), &namespace).create(&PostParams::default(), &owner).await?;
         Api::namespaced(client.clone(), &namespace).create(&PostParams::default(), &pod).await?;
         Ok(())
     }
@@ -53,21 +53,23 @@ impl Loop {
     /// Loops until the watch fails.
     pub async fn run(self, client: Client, namespace: String, floor: Floor) -> Result {
         let pods = Api::namespaced(client.clone(), &namespace);
-        let repair = Repair { by: self, pods: pods.clone(), floor: floor.into(), waiting: Mutex::default() };
-        let repair = Arc::new(repair);
-        let mut lost = lost(watcher(pods, self.objects())).boxed();
+        let state =
+            LoopState { kind: self, pods: pods.clone(), floor: floor.into(), queue: Mutex::default() };
+        let state = Arc::new(state);
+        let mut lost_pods = lost_pods(watcher(pods, self.watch_config())).boxed();
         match self {
             Self::Watch => {
-                while let Some(pod) = lost.try_next().await? {
-                    repair.make_again(&pod).await?;
+                while let Some(pod) = lost_pods.try_next().await? {
+                    state.replace(&pod).await?;
                 }
             }
             Self::Controller => {
-                let queue = repair.clone();
-                let wakes = lost.filter_map(move |pod| future::ready(pod.ok().map(|pod| queue.queue(pod))));
-                Controller::new(Api::<ConfigMap>::namespaced(client, &namespace), self.objects())
-                    .reconcile_on(wakes)
-                    .run(Repair::reconcile, |_, _, _| Action::await_change(), repair)
+                let queue = state.clone();
+                let requests =
+                    lost_pods.filter_map(move |pod| future::ready(pod.ok().map(|pod| queue.enqueue(pod))));
+                Controller::new(Api::<ConfigMap>::namespaced(client, &namespace), self.watch_config())
+                    .reconcile_on(requests)
+                    .run(LoopState::reconcile, |_, _, _| Action::await_change(), state)
                     .for_each(|_| future::ready(()))
                     .await;
             }
@@ -75,12 +77,12 @@ impl Loop {
         Ok(())
     }
 
-    fn objects(self) -> watcher::Config {
+    fn watch_config(self) -> watcher::Config {
         watcher::Config::default().labels(&format!("{LABEL}={}", self.name()))
     }
 
-    /// A new pod of the loop like this one, on no node yet.
-    fn like(self, pod: &Pod, name: String) -> Pod {
+    /// A copy of a pod for this loop, not yet on a node.
+    fn copy_of(self, pod: &Pod, name: String) -> Pod {
         let mut spec = pod.spec.clone();
         if let Some(spec) = &mut spec {
             spec.node_name = None;
@@ -95,52 +97,54 @@ impl Loop {
     }
 }
 
-/// First pods that have ended or are gone.
-fn lost(events: impl Stream<Item = watcher::Result<Event<Pod>>>) -> impl Stream<Item = watcher::Result<Pod>> {
+/// The pods with number 1 that have ended or are gone.
+fn lost_pods(
+    events: impl Stream<Item = watcher::Result<Event<Pod>>>,
+) -> impl Stream<Item = watcher::Result<Pod>> {
     events.try_filter_map(|event| {
         future::ready(Ok(match event {
             Event::Apply(pod) if objects::has_ended(&pod) => Some(pod),
             Event::Delete(pod) => Some(pod),
             _ => None,
         }
-        .filter(|pod| whole(pod).is_some())))
+        .filter(|pod| base_name(pod).is_some())))
     })
 }
 
-/// What a first pod's name is made of.
-fn whole(pod: &Pod) -> Option<&str> {
+/// The name of a pod with number 1, without the number.
+fn base_name(pod: &Pod) -> Option<&str> {
     pod.metadata.name.as_deref()?.strip_suffix("-1")
 }
 
-/// What a loop needs to make a pod again.
-struct Repair {
-    by: Loop,
+/// The state of a loop.
+struct LoopState {
+    kind: Loop,
     pods: Api<Pod>,
     floor: tokio::sync::Mutex<Floor>,
-    /// Lost pods that wait for the controller's call, by what their names are made of.
-    waiting: Mutex<HashMap<String, Pod>>,
+    /// Lost pods that wait for the controller, by their base names.
+    queue: Mutex<HashMap<String, Pod>>,
 }
 
-impl Repair {
-    async fn make_again(&self, pod: &Pod) -> kube::Result<()> {
-        let name = format!("{}-2", whole(pod).unwrap_or_default());
+impl LoopState {
+    async fn replace(&self, pod: &Pod) -> kube::Result<()> {
+        let name = format!("{}-2", base_name(pod).unwrap_or_default());
         self.floor.lock().await.insert(&ROW).await;
-        self.pods.create(&PostParams::default(), &self.by.like(pod, name)).await?;
+        self.pods.create(&PostParams::default(), &self.kind.copy_of(pod, name)).await?;
         Ok(())
     }
 
-    /// Keeps the pod for [`Self::reconcile`] and says what to call it for.
-    fn queue(&self, pod: Pod) -> ObjectRef<ConfigMap> {
+    /// Stores the pod for [`Self::reconcile`] and returns the object to reconcile.
+    fn enqueue(&self, pod: Pod) -> ObjectRef<ConfigMap> {
         let (name, namespace) =
-            (whole(&pod).unwrap_or_default().to_owned(), pod.namespace().unwrap_or_default());
-        self.waiting.lock().unwrap().insert(name.clone(), pod);
+            (base_name(&pod).unwrap_or_default().to_owned(), pod.namespace().unwrap_or_default());
+        self.queue.lock().unwrap().insert(name.clone(), pod);
         ObjectRef::new(&name).within(&namespace)
     }
 
-    async fn reconcile(thing: Arc<ConfigMap>, repair: Arc<Self>) -> kube::Result<Action> {
-        let lost = repair.waiting.lock().unwrap().remove(&thing.name_any());
+    async fn reconcile(object: Arc<ConfigMap>, state: Arc<Self>) -> kube::Result<Action> {
+        let lost = state.queue.lock().unwrap().remove(&object.name_any());
         if let Some(pod) = lost {
-            repair.make_again(&pod).await?;
+            state.replace(&pod).await?;
         }
         Ok(Action::await_change())
     }

@@ -1,9 +1,9 @@
-//! Runs in numbers, whose pods stand on fake nodes and whose workers are played here.
+//! Many runs. Their pods are on fake nodes, and this program plays their workers.
 
 use anyhow::Context;
 use dalsegno_crds::{AgentRun, Summary};
-use dalsegno_e2e::wait::{secs, until};
-use dalsegno_e2e::{Result, Worker, objects, worker, world};
+use dalsegno_e2e::wait::{eventually, secs};
+use dalsegno_e2e::{Result, Worker, objects, test_context, worker};
 use dalsegno_protocol::{AUDIENCE, env};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -11,39 +11,39 @@ use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-/// Requests under way at once.
-const AT_ONCE: usize = 16;
+/// Concurrent requests.
+const CONCURRENCY: usize = 16;
 
-/// A namespace of runs before the operator of a bench.
+/// The runs of one bench, in a namespace of their own.
 pub struct Fleet {
-    /// The API server, as an administrator.
+    /// A client with an administrator's rights.
     pub client: Client,
     /// The runs' namespace.
     pub namespace: String,
-    /// Their workers, attached.
+    /// The runs' workers, attached.
     pub workers: Vec<Worker>,
 }
 
 impl Fleet {
-    /// No run yet, in a new namespace.
+    /// Creates a namespace without runs.
     pub async fn new(bench: &str) -> Result<Self> {
-        let (client, _) = world::clients().await?;
+        let (client, _) = test_context::clients().await?;
         let namespace = format!("bench-{bench}-{}", &uuid::Uuid::new_v4().simple().to_string()[..6]);
-        objects::make_namespace(&client, &namespace, json!({})).await?;
+        objects::create_namespace(&client, &namespace, json!({})).await?;
         Ok(Self { client, namespace, workers: Vec::new() })
     }
 
-    /// Pods of the namespace.
+    /// The API of the namespace's pods.
     pub fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Starts runs of these names, and attaches their workers.
+    /// Starts runs with these names and attaches their workers.
     pub async fn start(&mut self, names: impl IntoIterator<Item = String>) -> Result {
         let this = &*self;
         let workers: Vec<Worker> = stream::iter(names)
             .map(|name| this.start_one(name))
-            .buffer_unordered(AT_ONCE)
+            .buffer_unordered(CONCURRENCY)
             .try_collect()
             .await?;
         self.workers.extend(workers);
@@ -52,54 +52,55 @@ impl Fleet {
 
     async fn start_one(&self, name: String) -> Result<Worker> {
         objects::create::<AgentRun>(&self.client, &self.namespace, manifest(&name)).await?;
-        let pod = self.running(&format!("{name}-1")).await?;
+        let pod = self.wait_for_running(&format!("{name}-1")).await?;
         let worker = Worker {
-            url: variable(&pod, env::URL)?,
+            url: env_value(&pod, env::URL)?,
             token: worker::token(&self.client, &pod, AUDIENCE).await?,
             instance: format!("{:A<43}", uuid::Uuid::new_v4().simple().to_string()),
         };
-        worker.attached().await?;
+        worker.attach_when_ready().await?;
         Ok(worker)
     }
 
-    /// Creates runs of these names that are held before their first pod: their AgentDefinition is not there.
+    /// Creates runs with these names that are held before their first pod, because their AgentDefinition does not
+    /// exist.
     pub async fn hold(&self, names: impl IntoIterator<Item = String>) -> Result {
         let create = |name: String| async move {
             let spec = json!({ "agentRef": { "name": "nobody" }, "input": { "task": "wait" } });
             let held = json!({ "metadata": { "name": name }, "spec": spec });
             objects::create::<AgentRun>(&self.client, &self.namespace, held).await?;
             let runs: Api<AgentRun> = Api::namespaced(self.client.clone(), &self.namespace);
-            until(format!("run {name} to be held"), secs(60), async || {
+            eventually(format!("run {name} to be held"), secs(60), async || {
                 let summary = runs.get(&name).await?.status.and_then(|status| status.summary);
                 Ok((summary == Some(Summary::Held)).then_some(()))
             })
             .await
         };
-        stream::iter(names).map(create).buffer_unordered(AT_ONCE).try_collect().await
+        stream::iter(names).map(create).buffer_unordered(CONCURRENCY).try_collect().await
     }
 
-    /// The pod of this name, once it runs.
-    pub async fn running(&self, name: &str) -> Result<Pod> {
+    /// Waits until the pod with this name runs.
+    pub async fn wait_for_running(&self, name: &str) -> Result<Pod> {
         let pods = self.pods();
-        until(format!("pod {name} to run"), secs(60), async || {
+        eventually(format!("pod {name} to run"), secs(60), async || {
             let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
             Ok(pods.get_opt(name).await?.filter(|pod| phase(pod).as_deref() == Some("Running")))
         })
         .await
     }
 
-    /// Deletes every run and waits until nothing of them is left.
+    /// Deletes every run and waits until none is left.
     pub async fn end(self) -> Result {
         let runs = objects::untyped::<AgentRun>(&self.client, &self.namespace);
         runs.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
-        until("the runs to be gone", secs(120), async || {
+        eventually("the runs to be gone", secs(120), async || {
             Ok(runs.list(&ListParams::default().limit(1)).await?.items.is_empty().then_some(()))
         })
         .await
     }
 }
 
-/// A run with an inline agent. Its image is named by digest: nobody would tell the digest of an image on a fake node.
+/// A run with an inline agent. The image is named by digest, because a fake node does not report an image's digest.
 fn manifest(name: &str) -> Value {
     let container = json!({
         "name": "agent",
@@ -111,7 +112,7 @@ fn manifest(name: &str) -> Value {
     json!({ "metadata": { "name": name }, "spec": spec })
 }
 
-fn variable(pod: &Pod, name: &str) -> Result<String> {
+fn env_value(pod: &Pod, name: &str) -> Result<String> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut variables = containers.flat_map(|container| container.env.iter().flatten());
     let found = variables.find(|variable| variable.name == name).and_then(|variable| variable.value.clone());

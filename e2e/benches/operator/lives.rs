@@ -1,5 +1,6 @@
-//! How often the operator writes to the API server in a run's life, and in a recovery: on a real cluster, by its audit
-//! log. Statuses that tell of progress alone are counted apart: how many there are is a matter of time.
+//! How often the operator writes to the API server in a run's life and in a recovery, according to the audit log of a
+//! real cluster. Status writes that change only the progress are counted apart, because their number depends on the
+//! time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use dalsegno_crds::{AgentRun, AgentRunStatus};
 use dalsegno_e2e::audit::Entry;
-use dalsegno_e2e::{Agent, Result, World};
+use dalsegno_e2e::{Agent, Result, TestContext};
 use futures::StreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use serde_json::json;
@@ -17,32 +18,33 @@ use crate::figures::print_table;
 
 /// Lives of each kind.
 const LIVES: usize = 10;
-/// After the end of a run: what the operator still writes of it.
-const AFTERMATH: Duration = Duration::from_secs(4);
+/// The wait after a run's end for the operator's last writes.
+const LAST_WRITES: Duration = Duration::from_secs(4);
 
 /// What the operator wrote in one life.
 struct Life {
     writes: Vec<Entry>,
-    /// Statuses that told of progress alone.
-    mirrors: usize,
+    /// How many status writes changed only the progress.
+    progress_writes: usize,
 }
 
 /// Prints how many writes a life took, without a recovery and with one.
 pub async fn measure() -> Result {
-    let world = World::new("bench-lives").await?;
-    let (mut calm, mut evicted) = (Vec::new(), Vec::new());
+    let ctx = TestContext::new("bench-lives").await?;
+    let (mut undisturbed, mut evicted) = (Vec::new(), Vec::new());
     for i in 0..LIVES {
-        calm.push(live(&world, &format!("calm-{i}"), false).await?);
-        evicted.push(live(&world, &format!("evicted-{i}"), true).await?);
+        undisturbed.push(measure_life(&ctx, &format!("undisturbed-{i}"), false).await?);
+        evicted.push(measure_life(&ctx, &format!("evicted-{i}"), true).await?);
     }
-    world.end().await?;
-    let rows = [("a life", &calm), ("a life with one eviction", &evicted)].map(|(what, lives)| {
-        let apart = spread(lives, |life| life.writes.len() - life.mirrors);
-        [what.to_owned(), apart, spread(lives, |life| life.mirrors), kinds(&lives[LIVES / 2].writes)]
+    ctx.end().await?;
+    let rows = [("a life", &undisturbed), ("a life with one eviction", &evicted)].map(|(what, lives)| {
+        let others = spread(lives, |life| life.writes.len() - life.progress_writes);
+        let progress = spread(lives, |life| life.progress_writes);
+        [what.to_owned(), others, progress, kinds(&lives[LIVES / 2].writes)]
     });
     print_table(
         &format!("API writes of the operator, {LIVES} lives each: least / median / most"),
-        ["what", "but the mirror of progress", "the mirror", "all of one life"],
+        ["what", "without progress writes", "progress writes", "all writes of one life"],
         &rows,
     );
     Ok(())
@@ -54,35 +56,39 @@ fn spread(lives: &[Life], count: impl Fn(&Life) -> usize) -> String {
     [0, LIVES / 2, LIVES - 1].map(|rank| counts[rank].to_string()).join(" / ")
 }
 
-/// One life of twelve short turns.
-async fn live(world: &World, name: &str, evict: bool) -> Result<Life> {
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let watch = tokio::spawn(listen(world.api(), name.to_owned(), told.clone()));
-    // It exits when it is told to: one that went on would be done before it is killed.
+/// Runs one life of twelve short turns.
+async fn measure_life(ctx: &TestContext, name: &str, evict: bool) -> Result<Life> {
+    let statuses = Arc::new(Mutex::new(Vec::new()));
+    let watch = tokio::spawn(collect_statuses(ctx.api(), name.to_owned(), statuses.clone()));
+    // The worker exits on SIGTERM. If it continued, it would finish the run before it is killed.
     let agent = Agent::new(json!({ "turns": 12, "turnSeconds": 0.2, "onTerm": "exit143" }));
-    let run = world.start(name, &agent).await?;
+    let run = ctx.start(name, &agent).await?;
     if evict {
-        run.passes_turn(5).await?;
+        run.wait_for_turn(5).await?;
         run.evict().await?;
     }
-    run.succeeds().await?;
-    sleep(AFTERMATH).await;
+    run.wait_for_success().await?;
+    sleep(LAST_WRITES).await;
     watch.abort();
-    let mut told = std::mem::take(&mut *told.lock().unwrap());
-    // What else changes of the object is told with the status that stands.
-    told.dedup();
-    let told: Vec<_> = told.into_iter().map(without_progress).collect();
-    let mirrors = told.windows(2).filter(|two| two[0] == two[1]).count();
-    Ok(Life { writes: world.audit.operator_writes(name)?, mirrors })
+    let mut statuses = std::mem::take(&mut *statuses.lock().unwrap());
+    // A change of the object that is not one of its status repeats the status.
+    statuses.dedup();
+    let statuses: Vec<_> = statuses.into_iter().map(without_progress).collect();
+    let progress_writes = statuses.windows(2).filter(|pair| pair[0] == pair[1]).count();
+    Ok(Life { writes: ctx.audit.operator_writes(name)?, progress_writes })
 }
 
-/// Keeps each status that is told of this run.
-async fn listen(runs: kube::Api<AgentRun>, name: String, told: Arc<Mutex<Vec<AgentRunStatus>>>) {
+/// Collects every status of this run that the watch reports.
+async fn collect_statuses(
+    runs: kube::Api<AgentRun>,
+    name: String,
+    statuses: Arc<Mutex<Vec<AgentRunStatus>>>,
+) {
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut events = watcher(runs, config).boxed();
     while let Some(event) = events.next().await {
         if let Ok(Event::Apply(run) | Event::InitApply(run)) = event {
-            told.lock().unwrap().extend(run.status);
+            statuses.lock().unwrap().extend(run.status);
         }
     }
 }

@@ -1,8 +1,9 @@
-//! What the operator costs, and how fast it is: reaction to a disruption, writes to the API server and the store, memory.
+//! What the operator costs and how fast it is: its reaction to a disruption, its writes to the API server and to the
+//! store, its memory.
 //!
-//! `reaction`, `quiet` and `memory` run before a control plane of their own, whose pods run on fake nodes
-//! (`with-control-plane.sh`): the operator is `DALSEGNO_PROGRAM`, the workers are played here. `lives` counts on a real
-//! cluster, with the operator that is installed there.
+//! `reaction`, `quiet` and `memory` use a control plane of their own with fake nodes (`with-control-plane.sh`). The
+//! operator is `DALSEGNO_PROGRAM`, and this program plays the workers. `lives` uses a real cluster and the operator
+//! installed there.
 
 #![allow(clippy::unwrap_used, reason = "a bench may fail")]
 
@@ -17,19 +18,19 @@ mod reaction;
 #[path = "../../../operator/gateway/benches/figures.rs"]
 mod figures;
 #[path = "../../../operator/gateway/benches/floor.rs"]
-#[allow(dead_code, reason = "its other user needs the rest")]
+#[allow(dead_code, reason = "another bench uses the rest")]
 mod floor;
 #[path = "../../../operator/store/tests/support/pg.rs"]
-#[allow(dead_code, reason = "its other users need the rest")]
+#[allow(dead_code, reason = "tests use the rest")]
 mod pg;
 
 use dalsegno_e2e::Result;
 
 #[tokio::main]
 async fn main() -> Result {
-    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    for word in &words {
-        match word.as_str() {
+    let names: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
+    for name in &names {
+        match name.as_str() {
             "reaction" => reaction::measure().await?,
             "quiet" => quiet::measure().await?,
             "memory" => memory::measure().await?,
@@ -37,6 +38,6 @@ async fn main() -> Result {
             other => anyhow::bail!("there is no bench {other:?}: reaction, quiet, memory, lives"),
         }
     }
-    anyhow::ensure!(!words.is_empty(), "say what to measure: reaction, quiet, memory, lives");
+    anyhow::ensure!(!names.is_empty(), "name the benches to run: reaction, quiet, memory, lives");
     Ok(())
 }

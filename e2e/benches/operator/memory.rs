@@ -1,4 +1,4 @@
-//! What a run takes of the operator's memory while nothing happens in it.
+//! The operator's memory per idle run.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use crate::figures::print_table;
 use crate::fleet::Fleet;
 use crate::program::{Program, Role, free_port};
 
-/// At how many runs the memory is read.
+/// The numbers of runs at which the memory is measured.
 const STEPS: [usize; 4] = [0, 250, 500, 1_000];
-/// After the last start of a step: the runs are mirrored, and what that took is given back.
+/// The wait after a step's last start. By then the statuses are written and the memory for that is freed.
 const SETTLE: Duration = Duration::from_secs(20);
 
-/// What a run does while its memory is read.
+/// The state of the runs while the memory is measured.
 #[derive(Clone, Copy)]
 enum Idle {
-    /// It is held and has no pod.
+    /// The run is held and has no pod.
     Held,
-    /// Its pod runs, and its worker is attached and silent.
+    /// The run's pod runs, and its worker is attached and silent.
     Attached,
 }
 
-/// Prints the memory at each step, and what each run added, of both kinds of idle runs.
+/// Prints the memory at each step and per run, for both states.
 pub async fn measure() -> Result {
     for (idle, what) in [
         (Idle::Held, "every run held, without a pod"),
@@ -32,13 +32,13 @@ pub async fn measure() -> Result {
         print_table(
             &format!("Anonymous memory of operator and gateway in one process, SQLite; {what}"),
             ["runs", "memory", "per run beyond the base", "per run since the last line"],
-            &of(idle).await?,
+            &measure_steps(idle).await?,
         );
     }
     Ok(())
 }
 
-async fn of(idle: Idle) -> Result<Vec<[String; 4]>> {
+async fn measure_steps(idle: Idle) -> Result<Vec<[String; 4]>> {
     let folder = tempfile::tempdir()?;
     let database = format!("sqlite://{}", folder.path().join("runs.db").display());
     let role = Role { command: "all", user: "operator", database: &database, gateway: free_port()? };
@@ -53,7 +53,7 @@ async fn of(idle: Idle) -> Result<Vec<[String; 4]>> {
             Idle::Attached => fleet.start(names).await?,
         }
         sleep(SETTLE).await;
-        let bytes = program.own_memory()?;
+        let bytes = program.anonymous_memory()?;
         if runs == 0 {
             (base, before) = (bytes, (0, bytes));
         }

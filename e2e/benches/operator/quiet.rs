@@ -1,10 +1,10 @@
-//! What runs cost in which nothing happens: their workers are attached, beat, and commit nothing.
+//! The writes of quiet runs: their workers are attached and send heartbeats, but commit nothing.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use dalsegno_e2e::{Audit, Result, Worker};
+use dalsegno_e2e::{AuditLog, Result, Worker};
 use futures::future::try_join_all;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::time::{Instant, sleep};
@@ -14,16 +14,16 @@ use crate::fleet::Fleet;
 use crate::pg;
 use crate::program::{Program, Role, free_port};
 
-/// Runs that are quiet.
+/// The number of quiet runs.
 const RUNS: usize = 50;
-/// How long the writes are counted.
+/// How long writes are counted.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Between two heartbeats of a worker: a third of the timeout.
-const BEAT: Duration = Duration::from_secs(5);
-/// What follows the start of a run is over by then, the mirror of its progress included.
+/// The period of a worker's heartbeats: a third of the timeout.
+const HEARTBEAT_PERIOD: Duration = Duration::from_secs(5);
+/// The wait after the runs' start. By then all writes of the start are done, the status of the progress included.
 const SETTLE: Duration = Duration::from_secs(25);
 
-/// Prints what the operator wrote, and fails if it wrote anything.
+/// Prints the operator's writes, and fails if there is any.
 pub async fn measure() -> Result {
     let server = tokio::task::spawn_blocking(|| {
         pg::Server::start(&["-c", "log_statement=all", "-c", "log_line_prefix=%u "])
@@ -45,16 +45,16 @@ pub async fn measure() -> Result {
 
     let mut fleet = Fleet::new("quiet").await?;
     fleet.start((0..RUNS).map(|i| format!("quiet-{i}"))).await?;
-    beat_for(&fleet.workers, SETTLE).await?;
-    let (audit, log) = (Audit::from_now(&fleet.namespace)?, Log::from_now(&database)?);
-    let beats = beat_for(&fleet.workers, WINDOW).await?;
+    send_heartbeats(&fleet.workers, SETTLE).await?;
+    let (audit, log) = (AuditLog::from_now(&fleet.namespace)?, StatementLog::from_now(&database)?);
+    let heartbeats = send_heartbeats(&fleet.workers, WINDOW).await?;
     let api_writes = audit.entries()?.into_iter().filter(|entry| entry.user == "operator").count();
     let (reads, writes) = log.statements("operator")?;
 
     print_table(
         &format!("{RUNS} quiet runs, {} seconds, PostgreSQL", WINDOW.as_secs()),
-        ["heartbeats heard", "API writes of the operator", "its SQL reads", "its SQL writes"],
-        &[[beats, api_writes, reads, writes.len()].map(|count| count.to_string())],
+        ["heartbeats accepted", "API writes of the operator", "its SQL reads", "its SQL writes"],
+        &[[heartbeats, api_writes, reads, writes.len()].map(|count| count.to_string())],
     );
     fleet.end().await?;
     anyhow::ensure!(api_writes == 0, "the operator wrote to the API server");
@@ -62,27 +62,27 @@ pub async fn measure() -> Result {
     Ok(())
 }
 
-/// Has all workers beat for so long; how often they were heard.
-async fn beat_for(workers: &[Worker], time: Duration) -> Result<usize> {
-    let (end, mut heard) = (Instant::now() + time, 0);
+/// Sends the heartbeats of all workers for this time. Returns how many were accepted.
+async fn send_heartbeats(workers: &[Worker], time: Duration) -> Result<usize> {
+    let (end, mut accepted) = (Instant::now() + time, 0);
     while Instant::now() < end {
-        let next = Instant::now() + BEAT;
-        for answer in try_join_all(workers.iter().map(Worker::beat)).await? {
+        let next = Instant::now() + HEARTBEAT_PERIOD;
+        for answer in try_join_all(workers.iter().map(Worker::heartbeat)).await? {
             anyhow::ensure!(answer.status == 200, "a heartbeat was refused: {answer:?}");
-            heard += 1;
+            accepted += 1;
         }
         sleep(next - Instant::now()).await;
     }
-    Ok(heard)
+    Ok(accepted)
 }
 
-/// The server's log from some point on.
-struct Log {
+/// The lines of PostgreSQL's log from some time on.
+struct StatementLog {
     path: PathBuf,
     from: usize,
 }
 
-impl Log {
+impl StatementLog {
     fn from_now(url: &str) -> Result<Self> {
         let (_, directory) = url.split_once("host=").context("a URL without a socket")?;
         let path = PathBuf::from(directory).join("log");
@@ -90,14 +90,14 @@ impl Log {
         Ok(Self { path, from })
     }
 
-    /// How many statements of this user only read, and those that do more.
+    /// The number of this user's statements that only read, and its other statements.
     fn statements(&self, user: &str) -> Result<(usize, Vec<String>)> {
         let text = String::from_utf8_lossy(&std::fs::read(&self.path)?[self.from..]).into_owned();
-        let (mut statements, mut ours) = (Vec::<String>::new(), false);
+        let (mut statements, mut is_users) = (Vec::<String>::new(), false);
         for line in text.lines() {
-            // A statement's further lines begin with a tab.
+            // The further lines of a statement begin with a tab.
             if let Some(rest) = line.strip_prefix('\t') {
-                if let Some(statement) = statements.last_mut().filter(|_| ours)
+                if let Some(statement) = statements.last_mut().filter(|_| is_users)
                     && !rest.trim_start().starts_with("--")
                 {
                     statement.push('\n');
@@ -106,22 +106,23 @@ impl Log {
                 continue;
             }
             let executed = line.strip_prefix(user).and_then(|rest| rest.strip_prefix(" LOG:  "));
-            ours = executed.is_some();
+            is_users = executed.is_some();
             statements.extend(executed.map(str::to_owned));
         }
         let (writes, reads): (Vec<_>, Vec<_>) =
-            statements.into_iter().partition(|statement| writes(statement));
+            statements.into_iter().partition(|statement| may_write(statement));
         Ok((reads.len(), writes))
     }
 }
 
-/// Functions of the store that only read; `ds_expire`, once a minute for all runs, writes where a run is past its retention.
-const READ: [&str; 3] = ["ds_now_", "ds_run_record_", "ds_expire_"];
+/// Functions of the store that only read. `ds_expire`, called once a minute, writes only if a run is past its
+/// retention.
+const READ_FUNCTIONS: [&str; 3] = ["ds_now_", "ds_run_record_", "ds_expire_"];
 
-/// Whether a statement may write: it says so, or calls another function of the store.
-fn writes(statement: &str) -> bool {
-    let says_so =
+/// Whether a statement may write: it has a keyword that writes, or it calls another function of the store.
+fn may_write(statement: &str) -> bool {
+    let has_keyword =
         ["INSERT", "UPDATE", "DELETE", "CREATE", "ALTER"].iter().any(|word| statement.contains(word));
-    let calls = READ.iter().fold(statement.to_owned(), |rest, read| rest.replace(read, ""));
-    says_so || calls.contains("ds_")
+    let other_calls = READ_FUNCTIONS.iter().fold(statement.to_owned(), |rest, read| rest.replace(read, ""));
+    has_keyword || other_calls.contains("ds_")
 }

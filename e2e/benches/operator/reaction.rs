@@ -1,8 +1,8 @@
-//! From the watch event that shows a run's first disruption to the POST of the replacement's pod, against bare loops on
-//! kube: one on its watch, and one on its controller, whose queue waits for whole milliseconds.
+//! The time from the watch event of a run's first disruption to the POST of the replacement pod, compared with two bare
+//! loops on kube: one on a watch, and one on a controller, whose queue waits for whole milliseconds.
 //!
-//! One clock for both ends: the watch of this process says when the event came, the API server's audit log when the POST
-//! did, and both run on this machine.
+//! Both ends use this machine's clock: this process's watch gives the time of the event, and the API server's audit log
+//! the time of the POST.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use dalsegno_e2e::audit::Entry;
-use dalsegno_e2e::{Audit, Result, objects, world};
+use dalsegno_e2e::{AuditLog, Result, objects, test_context};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -28,21 +28,21 @@ use crate::floor::Floor;
 use crate::pg;
 use crate::program::{Program, Role, free_port};
 
-/// Disruptions of each kind, of the operator's runs and of the loop's pods.
+/// The number of disruptions of each kind, for the operator's runs and for each loop's pods.
 const SAMPLES: usize = 60;
-/// Between two disruptions: what follows one must not meet the next.
+/// The wait between two disruptions, so that the work after one does not delay the next.
 const PAUSE: Duration = Duration::from_millis(150);
 
 /// How a pod is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loss {
-    /// Its container ends after an eviction, as the kubelet reports it.
+    /// Its container ends after an eviction. The status says so.
     Evicted,
-    /// It is gone at once, and nobody saw its container end.
+    /// It is deleted at once, and its container's end is unknown.
     Deleted,
 }
 
-/// Prints the table of both stores.
+/// Prints the table for both stores.
 pub async fn measure() -> Result {
     let folder = tempfile::tempdir()?;
     let server = tokio::task::spawn_blocking(|| pg::Server::start(&[])).await?;
@@ -55,7 +55,7 @@ pub async fn measure() -> Result {
     let mut rows = Vec::new();
     for (store, url, floors) in [("SQLite", sqlite, sqlite_floors), ("PostgreSQL", postgres, postgres_floors)]
     {
-        for (event, [ours, watch, controller]) in on(&url, floors).await? {
+        for (event, [ours, watch, controller]) in measure_on(&url, floors).await? {
             let over = |floor: &Samples| [0.5, 0.99].map(|share| times(ours.over(floor, share))).join(" / ");
             rows.push([
                 store.to_owned(),
@@ -75,13 +75,13 @@ pub async fn measure() -> Result {
     Ok(())
 }
 
-/// Samples of the operator, of the loop on a watch and of the one on a controller, for each kind of loss.
-async fn on(database: &str, floors: [Floor; 2]) -> Result<Vec<(&'static str, [Samples; 3])>> {
+/// The samples of the operator, of the loop on a watch and of the loop on a controller, for each kind of loss.
+async fn measure_on(database: &str, floors: [Floor; 2]) -> Result<Vec<(&'static str, [Samples; 3])>> {
     let role = Role { command: "all", user: "operator", database, gateway: free_port()? };
     let program = Program::start(&role).await?;
     let mut fleet = Fleet::new("reaction").await?;
-    let audit = Audit::from_now(&fleet.namespace)?;
-    let sight = Sight::watch(&fleet).await?;
+    let audit = AuditLog::from_now(&fleet.namespace)?;
+    let watched = WatchedPods::start(&fleet).await?;
 
     let losses =
         [(Loss::Evicted, "evicted", "its container's end"), (Loss::Deleted, "deleted", "the pod is gone")];
@@ -99,7 +99,7 @@ async fn on(database: &str, floors: [Floor; 2]) -> Result<Vec<(&'static str, [Sa
         .try_collect::<Vec<_>>()
         .await?;
     for (bare, floor) in loops.into_iter().zip(floors) {
-        let (client, namespace) = (world::clients().await?.0, fleet.namespace.clone());
+        let (client, namespace) = (test_context::clients().await?.0, fleet.namespace.clone());
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(bare.run(client, namespace, floor)).unwrap();
@@ -111,7 +111,7 @@ async fn on(database: &str, floors: [Floor; 2]) -> Result<Vec<(&'static str, [Sa
         for name in names(kind) {
             for name in [format!("watch-{name}"), format!("controller-{name}"), name] {
                 lose(&fleet, loss, &format!("{name}-1")).await?;
-                sight.appears(&format!("{name}-2")).await?;
+                watched.wait_for(&format!("{name}-2")).await?;
                 sleep(PAUSE).await;
             }
         }
@@ -119,10 +119,10 @@ async fn on(database: &str, floors: [Floor; 2]) -> Result<Vec<(&'static str, [Sa
     let posts = posts(&audit)?;
     let samples = losses.map(|(_, kind, event)| {
         let of =
-            |prefix: &str| sight.samples(names(kind).iter().map(|name| format!("{prefix}{name}")), &posts);
+            |prefix: &str| watched.samples(names(kind).iter().map(|name| format!("{prefix}{name}")), &posts);
         Ok((event, [of("")?, of("watch-")?, of("controller-")?]))
     });
-    // Another bench's operator would look at what is left here.
+    // The next measurement's operator would reconcile what is left here.
     fleet.end().await?;
     drop(program);
     samples.into_iter().collect()
@@ -130,7 +130,7 @@ async fn on(database: &str, floors: [Floor; 2]) -> Result<Vec<(&'static str, [Sa
 
 async fn start_bare(fleet: &Fleet, model: &Pod, bare: Loop, name: String) -> Result {
     bare.start(&fleet.client, model, &name).await?;
-    fleet.running(&format!("{name}-1")).await?;
+    fleet.wait_for_running(&format!("{name}-1")).await?;
     Ok(())
 }
 
@@ -161,72 +161,73 @@ async fn lose(fleet: &Fleet, loss: Loss, pod: &str) -> Result {
     Ok(())
 }
 
-/// When each pod was made, by the audit log.
-fn posts(audit: &Audit) -> Result<HashMap<String, Timestamp>> {
-    let is_post = |entry: &Entry| entry.verb == "create" && entry.is_pod() && entry.done();
+/// The time of each pod's POST, from the audit log.
+fn posts(audit: &AuditLog) -> Result<HashMap<String, Timestamp>> {
+    let is_post = |entry: &Entry| entry.verb == "create" && entry.is_pod() && entry.succeeded();
     let entries = audit.entries()?;
     Ok(entries.into_iter().filter(is_post).map(|entry| (entry.name, entry.at)).collect())
 }
 
-/// What the watch of this process has shown.
+/// The pods that this process's watch has reported.
 #[derive(Clone, Default)]
-struct Sight(Arc<Mutex<Seen>>);
+struct WatchedPods(Arc<Mutex<PodEvents>>);
 
 #[derive(Default)]
-struct Seen {
-    /// When the end of each pod showed for the first time.
+struct PodEvents {
+    /// The time of the first event that reports the end of each pod.
     lost: HashMap<String, Timestamp>,
-    made: HashSet<String>,
+    created: HashSet<String>,
 }
 
-impl Sight {
-    /// Watches the pods of a namespace from now on.
-    async fn watch(fleet: &Fleet) -> Result<Self> {
-        let api: Api<Pod> = Api::namespaced(world::clients().await?.0, &fleet.namespace);
-        let sight = Self::default();
-        let watching = sight.clone();
+impl WatchedPods {
+    /// Starts to watch the pods of a namespace.
+    async fn start(fleet: &Fleet) -> Result<Self> {
+        let api: Api<Pod> = Api::namespaced(test_context::clients().await?.0, &fleet.namespace);
+        let watched = Self::default();
+        let recorder = watched.clone();
         tokio::spawn(async move {
             let mut events = Box::pin(watcher(api, watcher::Config::default()));
             while let Some(event) = events.next().await {
                 if let Ok(event) = event {
-                    watching.take(event, Timestamp::now());
+                    recorder.record(event, Timestamp::now());
                 }
             }
         });
-        Ok(sight)
+        Ok(watched)
     }
 
-    fn take(&self, event: Event<Pod>, now: Timestamp) {
-        let mut seen = self.0.lock().unwrap();
+    fn record(&self, event: Event<Pod>, now: Timestamp) {
+        let mut events = self.0.lock().unwrap();
         match event {
-            Event::Apply(pod) if !objects::has_ended(&pod) => drop(seen.made.insert(pod.name_any())),
+            Event::Apply(pod) if !objects::has_ended(&pod) => drop(events.created.insert(pod.name_any())),
             Event::Apply(pod) | Event::Delete(pod) => {
-                seen.lost.entry(pod.name_any()).or_insert(now);
+                events.lost.entry(pod.name_any()).or_insert(now);
             }
             Event::Init | Event::InitApply(_) | Event::InitDone => {}
         }
     }
 
-    /// Waits until the watch has shown this pod.
-    async fn appears(&self, pod: &str) -> Result {
+    /// Waits up to 30 s until the watch has reported this pod.
+    async fn wait_for(&self, pod: &str) -> Result {
         let limit = Instant::now() + Duration::from_secs(30);
-        while !self.0.lock().unwrap().made.contains(pod) {
-            anyhow::ensure!(Instant::now() < limit, "waited in vain for pod {pod}");
+        while !self.0.lock().unwrap().created.contains(pod) {
+            anyhow::ensure!(Instant::now() < limit, "timed out after 30 s waiting for pod {pod}");
             sleep(Duration::from_millis(10)).await;
         }
         Ok(())
     }
 
-    /// From the loss of each first pod to the POST of the second.
+    /// The time from the loss of each first pod to the POST of the second one.
     fn samples(
         &self,
         names: impl Iterator<Item = String>,
         posts: &HashMap<String, Timestamp>,
     ) -> Result<Samples> {
-        let seen = self.0.lock().unwrap();
+        let events = self.0.lock().unwrap();
         let mut samples = Samples::default();
         for name in names {
-            let lost = seen.lost.get(&format!("{name}-1")).with_context(|| format!("{name} was not lost"))?;
+            let lost =
+                events.lost.get(&format!("{name}-1")).with_context(|| format!("{name} was not lost"))?;
             let post = posts.get(&format!("{name}-2")).with_context(|| format!("{name} was not replaced"))?;
             samples.push(post.duration_since(*lost).unsigned_abs());
         }

@@ -1,5 +1,5 @@
 // Command pause is the first process of every pod: it holds the pod's namespaces,
-// reaps orphans if the pod shares its process namespace, and waits to be told to end.
+// reaps orphans if the pod shares its process namespace, and waits for SIGTERM.
 package main
 
 import (

@@ -3,7 +3,7 @@
 use dalsegno_crds::{
     AgentRun, AgentRunStatus, ConditionType as Is, Reason, Summary, Truth, condition, find_condition, names,
 };
-use dalsegno_store::{RunRecord, Verdict};
+use dalsegno_model::{RunRecord, Verdict};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 

@@ -1,9 +1,9 @@
 //! What is done when a run cannot go on from its head: never a pod, never turn 0.
 
 use dalsegno_crds::{OnCorruptCheckpoint, Reason};
-use dalsegno_store::audit::actor;
-use dalsegno_store::verify::{Checkpoint, Corruption, LastGood};
-use dalsegno_store::{CallCounts, Rewind, RunRecord};
+use dalsegno_model::audit::actor;
+use dalsegno_model::checkpoint::{Checkpoint, Corruption, LastGood};
+use dalsegno_model::{CallCounts, Rewind, RunRecord};
 
 use crate::HeadSight;
 use crate::recovery::Hold;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use dalsegno_crds::{AgentRun, Cause, OperatingMode, Reason, Summary, names};
-use dalsegno_protocol::Limits;
-use dalsegno_store::{
+use dalsegno_model::{
     AttemptState, Class, Deadline, Identity, NewFinish, PodRecord, RunOutcome, RunRecord, Then,
 };
+use dalsegno_protocol::Limits;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::corruption::{self, Footing};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dalsegno_crds::AgentRunStatus;
-use dalsegno_store::{
+use dalsegno_model::{
     Deadlines, Ending, Identity, OnPrior, PodRecord, Retention, Rewind, RunId, RunRecord, Then,
 };
 use k8s_openapi::api::core::v1::Pod;

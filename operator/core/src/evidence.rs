@@ -12,7 +12,7 @@
 //! silent, and a worker that is being evicted may well be.
 
 use dalsegno_crds::Cause;
-use dalsegno_store::{Attempt, AttemptState, BEAT_GAP_MS, BeatRow, Class, Ending, RunRecord, Verdict};
+use dalsegno_model::{Attempt, AttemptState, BEAT_GAP_MS, BeatRow, Class, Ending, RunRecord, Verdict};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use serde::Deserialize;
@@ -52,7 +52,7 @@ impl End {
     pub fn of(self, attempt: i32) -> Ending {
         let Self { cause, class, exit_code, message } = self;
         let message = text::tail(&message, text::END_BYTES);
-        Ending { attempt, cause: cause.as_str().to_owned(), class, exit_code, message }
+        Ending { attempt, cause, class, exit_code, message }
     }
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn known_end(attempt: &Attempt) -> Ending {
     let end = attempt.end.as_ref();
     Ending {
         attempt: attempt.number,
-        cause: end.map_or_else(|| Cause::Finished.as_str().to_owned(), |it| it.cause.clone()),
+        cause: end.map_or(Cause::Finished, |it| it.cause),
         class: end.map_or(Class::Neutral, |it| it.class),
         exit_code: end.and_then(|it| it.exit_code),
         message: end.map_or_else(String::new, |it| it.message.clone()),
@@ -226,12 +226,13 @@ fn exit(pod: &Pod, ended: &ContainerStateTerminated, attached: bool) -> End {
     let (cause, message) = match (ended.exit_code, attached) {
         (0, true) => (
             Cause::ExitedWithoutFinish,
-            "the worker exited with 0, but never committed a finish; see docs/worker-contract.md".to_owned(),
+            "the worker exited with 0, but never committed a finish; see docs/reference/contract.md"
+                .to_owned(),
         ),
         (0, false) => (
             Cause::NeverAttached,
             "the worker exited with 0 and never attached: its image does not speak the contract; see \
-             docs/worker-contract.md"
+             docs/reference/contract.md"
                 .to_owned(),
         ),
         (code, _) => {

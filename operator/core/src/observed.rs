@@ -1,8 +1,8 @@
 //! What was seen of a run, at one moment.
 
 use dalsegno_crds::{Agent, AgentRun, Reason, RunDefaults, names};
-use dalsegno_store::verify::Checkpoint;
-use dalsegno_store::{AttemptState, PriorRun, RunRecord};
+use dalsegno_model::checkpoint::Checkpoint;
+use dalsegno_model::{AttemptState, PriorRun, RunRecord};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use uuid::Uuid;

@@ -4,8 +4,8 @@
 //! so that a limit that is raised, a call that is settled or a budget that is granted lifts it at once.
 
 use dalsegno_crds::{Cause, OnExhausted, Reason};
+use dalsegno_model::{Attempt, Class, RunRecord};
 use dalsegno_protocol::{Limits, Policy, nesting};
-use dalsegno_store::{Attempt, Class, RunRecord};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::Refusal;
@@ -198,16 +198,16 @@ pub fn last_end(row: &RunRecord) -> String {
 pub fn cause_of_recovery(row: &RunRecord) -> Option<Reason> {
     let last = row.past.first()?;
     let Some(end) = &last.end else { return Some(Reason::Recovering) };
-    Some(match (end.cause.parse(), end.class) {
-        (Ok(Cause::OOMKilled), Class::Crash) => Reason::OutOfMemory,
-        (Ok(Cause::Silent), Class::Crash) => Reason::WorkerSilent,
-        (Ok(Cause::ProgressDeadline), Class::Crash) => Reason::NoProgress,
+    Some(match (end.cause, end.class) {
+        (Cause::OOMKilled, Class::Crash) => Reason::OutOfMemory,
+        (Cause::Silent, Class::Crash) => Reason::WorkerSilent,
+        (Cause::ProgressDeadline, Class::Crash) => Reason::NoProgress,
         (_, Class::Crash | Class::CrashWithoutProgress) => Reason::Crashed,
-        (Ok(Cause::NodeLost), Class::Disruption) => Reason::NodeLost,
+        (Cause::NodeLost, Class::Disruption) => Reason::NodeLost,
         (_, Class::Disruption) => Reason::Disrupted,
-        (Ok(Cause::StartDeadline | Cause::ImageUnavailable), Class::Neutral) => Reason::DidNotStart,
-        (Ok(Cause::VersionIncompatible), Class::Neutral) => Reason::VersionRefused,
-        (Ok(Cause::NameTaken), Class::Neutral) => Reason::NameTaken,
+        (Cause::StartDeadline | Cause::ImageUnavailable, Class::Neutral) => Reason::DidNotStart,
+        (Cause::VersionIncompatible, Class::Neutral) => Reason::VersionRefused,
+        (Cause::NameTaken, Class::Neutral) => Reason::NameTaken,
         (_, Class::Neutral) => Reason::Recovering,
     })
 }
@@ -238,7 +238,7 @@ fn in_a_row(row: &RunRecord, is: impl Fn(&Attempt) -> bool) -> usize {
 }
 
 fn ended_by(attempt: &Attempt, cause: Cause) -> bool {
-    attempt.end.as_ref().is_some_and(|end| end.cause == cause.as_str())
+    attempt.end.as_ref().is_some_and(|end| end.cause == cause)
 }
 
 fn is_start_failure(attempt: &Attempt) -> bool {

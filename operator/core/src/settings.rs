@@ -3,7 +3,7 @@
 use dalsegno_crds::{
     AgentRun, AgentRunSpec, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, RunDefaults,
 };
-use dalsegno_store::{Deadlines, OnPrior, Retention};
+use dalsegno_model::{Deadlines, OnPrior, Retention};
 use jiff::SignedDuration;
 
 use crate::AgentSight;

@@ -5,7 +5,7 @@
 //! read since, in which a late heartbeat or a longer deadline may stand.
 
 use dalsegno_crds::Cause;
-use dalsegno_store::{
+use dalsegno_model::{
     AttemptState, BEAT_GAP_MS, CANCEL_TOLD_MS, CANCEL_UNTOLD_MS, Class, Deadline, RunRecord,
 };
 use jiff::Timestamp;

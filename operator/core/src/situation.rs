@@ -1,7 +1,7 @@
 //! Where a run stands: what a decision comes to, and what the status is written from.
 
 use dalsegno_crds::{AgentRunStatus, Reason, Summary};
-use dalsegno_store::{AttemptState, FinishRow, RunOutcome, RunRecord};
+use dalsegno_model::{AttemptState, FinishRow, RunOutcome, RunRecord};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 

@@ -1,11 +1,11 @@
 //! What a person reads: the status of an AgentRun, which mirrors the store and decides nothing.
 
 use dalsegno_crds::{
-    AgentRun, AgentRunStatus, AttemptEnd, AttemptStatus, Cause, CheckpointStatus, RecoveryStatus,
-    ResultStatus, UsageStatus, names,
+    AgentRun, AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus,
+    UsageStatus, names,
 };
+use dalsegno_model::{Attempt, Class, FinishRow, RunOutcome, RunRecord};
 use dalsegno_protocol::{Limits, nesting::deeper_than};
-use dalsegno_store::{Attempt, Class, FinishRow, RunOutcome, RunRecord};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -107,7 +107,7 @@ fn ended(attempt: &Attempt) -> Option<AttemptEnd> {
     let end = attempt.end.as_ref()?;
     Some(AttemptEnd {
         attempt: attempt.number,
-        cause: end.cause.parse().unwrap_or(Cause::PodFailed),
+        cause: end.cause,
         class: match end.class {
             Class::Crash | Class::CrashWithoutProgress => dalsegno_crds::Class::Crash,
             Class::Disruption => dalsegno_crds::Class::Disruption,

@@ -1,7 +1,7 @@
 //! Pods that shall not be there: deleted by UID, but for ended ones that are kept to be read.
 
 use dalsegno_crds::AgentRun;
-use dalsegno_store::{AttemptState, RunRecord};
+use dalsegno_model::{AttemptState, RunRecord};
 use jiff::SignedDuration;
 
 use crate::situation::worker_knows;

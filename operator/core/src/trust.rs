@@ -2,7 +2,7 @@
 //! known of the run. If not, nothing is touched.
 
 use dalsegno_crds::{AgentRun, ConditionType, Reason, find_condition, names};
-use dalsegno_store::{Lifecycle, PriorRun, RunRecord};
+use dalsegno_model::{Lifecycle, PriorRun, RunRecord};
 use uuid::Uuid;
 
 use crate::pod::annotation;

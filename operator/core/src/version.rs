@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use dalsegno_crds::{Agent, Cause, OnMismatch};
-use dalsegno_store::{HeadRow, Identity, RunRecord, Verdict};
+use dalsegno_model::{HeadRow, Identity, RunRecord, Verdict};
 
 use crate::revision::{Document, digest_in};
 
@@ -128,6 +128,6 @@ fn known_version(run: &RunRecord, current: &Document) -> Option<String> {
         .filter(|it| it.number > run.reset_attempt)
         .find(|it| it.revision.as_deref() == Some(&revision) && it.identity.is_some())?;
     // A tag may have been pushed again since; only a refusal is fresh enough to be believed.
-    let refused = latest.end.as_ref().is_some_and(|end| end.cause == Cause::VersionIncompatible.as_str());
+    let refused = latest.end.as_ref().is_some_and(|end| end.cause == Cause::VersionIncompatible);
     latest.identity.as_ref().filter(|_| refused).map(|it| it.agent_version.clone())
 }

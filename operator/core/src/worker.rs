@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use dalsegno_crds::{AgentDefinition, AgentRun, AgentRunSpec, Cause, InputSource, names};
+use dalsegno_model::{RunId, RunRecord};
 use dalsegno_protocol::{AUDIENCE, env};
-use dalsegno_store::{RunId, RunRecord};
 use k8s_openapi::api::core::v1::{
     Affinity, ConfigMapProjection, Container, DownwardAPIProjection, DownwardAPIVolumeFile, EnvVar,
     KeyToPath, NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, ObjectFieldSelector, Pod,
@@ -242,8 +242,8 @@ fn volume(input: Option<&InputSource>) -> Volume {
 
 /// The scheduler learns of a dead node later than we do: prefer another one than those we have just lost.
 fn avoid_lost_nodes(affinity: &mut Option<Affinity>, row: &RunRecord) {
-    let lost_by = |cause: &str| [Cause::NodeLost, Cause::Silent].iter().any(|it| it.as_str() == cause);
-    let just_lost = row.past.iter().take_while(|it| it.end.as_ref().is_some_and(|end| lost_by(&end.cause)));
+    let lost_by = |cause: Cause| matches!(cause, Cause::NodeLost | Cause::Silent);
+    let just_lost = row.past.iter().take_while(|it| it.end.as_ref().is_some_and(|end| lost_by(end.cause)));
     let lost: BTreeSet<String> = just_lost.filter_map(|it| it.node.clone()).collect();
     if lost.is_empty() {
         return;

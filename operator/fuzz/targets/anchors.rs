@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use dalsegno_protocol::Boundary;
 use dalsegno_store::proof::{check_store, Anchor, Anchors, Signer, Standing, Unanchored};
 use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{Place, Store};
+use dalsegno_store::{Place, Read as _};
 use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;

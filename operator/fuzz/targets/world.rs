@@ -8,7 +8,9 @@ use axum::body::{to_bytes, Body};
 use axum::http::{Method, Request};
 use dalsegno_gateway::{router, AuthError, Authenticator, Config, Gateway, PodIdentity};
 use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{Deadlines, Identity, NewRun, OnPrior, PodRecord, RunId, Store, Verdict};
+use dalsegno_store::{
+    Deadlines, Identity, NewRun, OnPrior, Operator as _, PodRecord, RunId, Verdict,
+};
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
 use uuid::Uuid;

@@ -12,7 +12,8 @@ use async_trait::async_trait;
 use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, PodIdentity, serve};
 use dalsegno_store::sqlite::Sqlite;
 use dalsegno_store::{
-    Class, Created, Deadlines, Ending, Identity, NewRun, OnPrior, PodRecord, RunId, Store, Then, Verdict,
+    Cause, Class, Created, Deadlines, Ending, Identity, NewRun, OnPrior, PodRecord, RunId, Store, Then,
+    Verdict,
 };
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
@@ -101,7 +102,7 @@ async fn start(store: &dyn Store, run: RunId, attempt: i32) -> Outcome<String> {
 }
 
 async fn lose(store: &dyn Store, run: RunId, attempt: i32) -> Outcome<()> {
-    let (cause, message) = ("PodDeleted".into(), String::new());
+    let (cause, message) = (Cause::Deleted, String::new());
     let ending = Ending { attempt, cause, class: Class::Disruption, exit_code: None, message };
     store.end_attempt(run, &ending, &Then::Reserve).await?;
     Ok(())

@@ -179,7 +179,7 @@ fn complaint(error: &serde_json::Error) -> Refusal {
         serde_json::error::Category::Data => "the body is not what this call takes",
         _ => "the body is not JSON",
     };
-    Refusal::invalid(format!("{what}: {said}; see docs/worker-contract.md for its fields"))
+    Refusal::invalid(format!("{what}: {said}; see docs/reference/contract.md for its fields"))
 }
 
 /// What the head of the request says of the body's length; 0 where it does not.

@@ -1,4 +1,4 @@
-//! The gateway: the HTTP face of the store, and the worker's side of the contract (`docs/worker-contract.md`).
+//! The gateway: the HTTP face of the store, and the worker's side of the contract (`docs/reference/contract.md`).
 //!
 //! # Guarantees
 //!

@@ -1,4 +1,4 @@
-//! What is counted. Labels are few and fixed: a call, a code, an outcome, never a run. `docs/metrics.md` lists them; a
+//! What is counted. Labels are few and fixed: a call, a code, an outcome, never a run. `docs/reference/metrics.md` lists them; a
 //! test compares the two.
 
 use std::time::Duration;

@@ -102,6 +102,6 @@ pub(crate) fn name(route: &str) -> Option<&'static str> {
 async fn unknown() -> Refusal {
     Refusal::new(
         Code::NotFound,
-        "there is no such call; docs/worker-contract.md lists the paths below DALSEGNO_URL and their methods",
+        "there is no such call; docs/reference/contract.md lists the paths below DALSEGNO_URL and their methods",
     )
 }

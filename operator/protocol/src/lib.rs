@@ -1,7 +1,7 @@
 //! The worker's contract: what travels between an agent's worker and the gateway, and nothing else.
 //!
 //! A worker knows four things of Dal Segno: its own base URL, a token, its input and these types. The contract in
-//! words, with a walk-through by curl, is `docs/worker-contract.md`; changing a type here changes that contract.
+//! words, with a walk-through by curl, is `docs/reference/contract.md`; changing a type here changes that contract.
 //!
 //! Payloads (state, events, records, arguments, results) are [`RawValue`]s: the text that came is the text that is kept.
 

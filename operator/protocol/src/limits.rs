@@ -1,6 +1,6 @@
 //! The one table of limits.
 
-/// What the gateway takes. `docs/worker-contract.md` shows the same table; a test compares the two.
+/// What the gateway takes. `docs/reference/contract.md` shows the same table; a test compares the two.
 pub struct Limits;
 
 impl Limits {

@@ -1,4 +1,4 @@
-//! The kubelet of a laptop: makes a process of a pod, and tells of it as a kubelet tells of a container.
+//! A kubelet for one machine: starts a process for each pod, and reports it as a kubelet reports a container.
 
 use std::collections::HashMap;
 use std::fs;
@@ -22,65 +22,66 @@ use rustix::process::Signal;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::process::{self, Group, LeftBehind, Plan};
+use super::process::{self, Group, Orphans, ProcessSpec};
 use super::tokens::Tokens;
-use crate::sync::lock;
+use crate::mutex::lock;
 
-/// What stands for the node of every pod.
-pub const NODE: &str = "laptop";
-/// From SIGTERM to SIGKILL. A worker has ten seconds to commit, by the contract.
+/// Name of the node of every pod.
+const NODE: &str = "laptop";
+/// Time between SIGTERM and SIGKILL. By the contract, a worker has ten seconds to commit.
 pub const GRACE: Duration = Duration::from_secs(15);
-/// Longest termination message that is read, in bytes; a kubelet's limit.
-const MESSAGE_BYTES: usize = 4_096;
-/// Files in an attempt's folder, beside those of its process.
+/// Longest termination message that is read, in bytes. The limit of a kubelet.
+const MAX_MESSAGE_BYTES: usize = 4_096;
+/// Files in an attempt's folder, besides those of its process.
 const TOKEN: &str = "token";
 const INPUT: &str = "input";
 const MESSAGE: &str = "termination-log";
-/// Exit code of what could not be started, as in a shell.
-const NOT_STARTED: i32 = 127;
+/// Exit code of a program that could not be started, as in a shell.
+const NOT_STARTED_EXIT_CODE: i32 = 127;
 
-/// The pods of this laptop. Cheap to clone; all clones are the same.
+/// The pods of this machine. Clones share their content.
 #[derive(Clone)]
 pub struct Kubelet(Arc<Inner>);
 
 struct Inner {
-    /// Folder in which every attempt has one.
+    /// Folder with one folder per attempt.
     folder: PathBuf,
     tokens: Arc<Tokens>,
-    pods: Mutex<HashMap<String, Hosted>>,
+    pods: Mutex<HashMap<String, LocalPod>>,
     changed: Notify,
 }
 
-struct Hosted {
-    sight: PodSight,
-    /// `None` once it has ended.
+struct LocalPod {
+    observed: PodSight,
+    /// `None` once the process has ended.
     group: Option<Group>,
 }
 
 impl Kubelet {
-    /// With this folder, of which it ends and clears what an earlier one left behind. Answers what that was.
+    /// Uses this folder. Kills the workers that an earlier `dalsegno dev` left running, and removes their folders. Returns
+    /// what was still running.
     ///
     /// # Errors
     ///
     /// The folder cannot be written.
-    pub async fn new(folder: PathBuf, tokens: Arc<Tokens>) -> io::Result<(Self, Vec<LeftBehind>)> {
+    pub async fn new(folder: PathBuf, tokens: Arc<Tokens>) -> io::Result<(Self, Vec<Orphans>)> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-        let mut left_behind = Vec::new();
+        let mut orphans = Vec::new();
         for entry in fs::read_dir(&folder)? {
             let attempt = entry?.path();
-            left_behind.push(process::end_left_behind(&attempt).await?);
-            clear(&attempt);
+            orphans.push(process::kill_orphans(&attempt).await?);
+            remove_files(&attempt);
         }
         let inner = Inner { folder, tokens, pods: Mutex::default(), changed: Notify::new() };
-        Ok((Self(Arc::new(inner)), left_behind))
+        Ok((Self(Arc::new(inner)), orphans))
     }
 
-    /// Every pod whose end may still be evidence.
+    /// All pods that run or whose end may still be evidence.
     pub fn pods(&self) -> Vec<PodSight> {
-        lock(&self.0.pods).values().map(|it| it.sight.clone()).collect()
+        lock(&self.0.pods).values().map(|it| it.observed.clone()).collect()
     }
 
-    /// Whether a process runs.
+    /// Whether any process runs.
     pub fn is_busy(&self) -> bool {
         lock(&self.0.pods).values().any(|it| it.group.is_some())
     }
@@ -90,22 +91,22 @@ impl Kubelet {
         self.0.changed.notified().await;
     }
 
-    /// Begins the pod's process. One that cannot be started is a pod that fails at once.
+    /// Starts the pod's process. If the program cannot be started, the pod fails at once.
     ///
     /// # Errors
     ///
-    /// The attempt's folder cannot be made.
+    /// The attempt's folder cannot be created.
     pub fn run(&self, mut pod: Pod) -> io::Result<Pod> {
         let uid = Uuid::new_v4().to_string();
         let started = Timestamp::now();
         pod.metadata.uid = Some(uid.clone());
         pod.metadata.creation_timestamp = Some(Time(started));
         let folder = self.0.folder.join(pod.name_any());
-        self.furnish(&folder, &pod, &uid)?;
+        self.write_files(&folder, &pod, &uid)?;
         let spec = pod.spec.get_or_insert_default();
         spec.node_name = Some(NODE.to_owned());
-        let plan = plan(spec.containers.first().cloned().unwrap_or_default(), &folder);
-        match process::begin(&plan)? {
+        let spec = process_spec(spec.containers.first().cloned().unwrap_or_default(), &folder);
+        match process::start(&spec)? {
             Ok((child, group)) => {
                 let running = ContainerState {
                     running: Some(ContainerStateRunning { started_at: Some(Time(started)) }),
@@ -115,37 +116,37 @@ impl Kubelet {
                 self.put(&uid, pod.clone(), Some(group));
                 let (kubelet, uid) = (self.clone(), uid.clone());
                 tokio::spawn(async move {
-                    let (code, signal) = process::end_of(child, group).await;
+                    let (code, signal) = process::wait(child, group).await;
                     let message = read_message(&folder);
                     kubelet.ended(&uid, end(started, code, signal, message));
-                    clear(&folder);
+                    remove_files(&folder);
                 });
             }
             Err(error) => {
-                let message = format!("{} cannot be started: {error}", plan.command.join(" "));
+                let message = format!("{} cannot be started: {error}", spec.command.join(" "));
                 pod.status = Some(status("Pending", ContainerState::default()));
                 self.put(&uid, pod.clone(), None);
-                self.ended(&uid, end(started, NOT_STARTED, None, Some(message)));
-                clear(&folder);
+                self.ended(&uid, end(started, NOT_STARTED_EXIT_CODE, None, Some(message)));
+                remove_files(&folder);
             }
         }
         Ok(pod)
     }
 
-    /// Deletes a pod: SIGTERM, and SIGKILL after the grace period. One that has ended is forgotten.
+    /// Deletes a pod: SIGTERM, then SIGKILL after the grace period. A pod that has ended is removed.
     pub fn delete(&self, uid: &str) {
         let mut pods = lock(&self.0.pods);
-        let Some(hosted) = pods.get_mut(uid) else { return };
-        let Some(group) = hosted.group else {
+        let Some(pod) = pods.get_mut(uid) else { return };
+        let Some(group) = pod.group else {
             pods.remove(uid);
             return;
         };
-        let meta = &mut hosted.sight.pod.metadata;
+        let meta = &mut pod.observed.pod.metadata;
         let grace = i64::try_from(GRACE.as_secs()).unwrap_or_default();
         let at = Timestamp::now();
         meta.deletion_timestamp = at.checked_add(GRACE).ok().map(Time);
         meta.deletion_grace_period_seconds = Some(grace);
-        hosted.sight.disrupted_while_running = true;
+        pod.observed.disrupted_while_running = true;
         group.signal(Signal::TERM);
         let (kubelet, uid) = (self.clone(), uid.to_owned());
         tokio::spawn(async move {
@@ -154,10 +155,10 @@ impl Kubelet {
         });
     }
 
-    /// Makes every process that runs the target of a disruption, as an eviction does, and sends it this signal.
+    /// Marks every running pod as the target of a disruption, as an eviction does, and sends it this signal.
     pub fn disrupt(&self, reason: &str, message: &str, signal: Signal) {
-        for hosted in lock(&self.0.pods).values_mut() {
-            let Some(group) = hosted.group else { continue };
+        for pod in lock(&self.0.pods).values_mut() {
+            let Some(group) = pod.group else { continue };
             let target = PodCondition {
                 type_: "DisruptionTarget".to_owned(),
                 status: "True".to_owned(),
@@ -166,42 +167,42 @@ impl Kubelet {
                 last_transition_time: Some(Time(Timestamp::now())),
                 ..PodCondition::default()
             };
-            hosted.sight.pod.status.get_or_insert_default().conditions.get_or_insert_default().push(target);
-            hosted.sight.disrupted_while_running = true;
+            pod.observed.pod.status.get_or_insert_default().conditions.get_or_insert_default().push(target);
+            pod.observed.disrupted_while_running = true;
             group.signal(signal);
         }
     }
 
-    /// Sends a signal to the process of this pod, or to all.
+    /// Sends a signal to the process of this pod, or of all pods.
     pub fn signal(&self, uid: Option<&str>, signal: Signal) {
         let pods = lock(&self.0.pods);
-        let meant = pods.iter().filter(|(its, _)| uid.is_none_or(|uid| uid == its.as_str()));
-        meant.filter_map(|(_, hosted)| hosted.group).for_each(|group| group.signal(signal));
+        let selected = pods.iter().filter(|(key, _)| uid.is_none_or(|uid| uid == key.as_str()));
+        selected.filter_map(|(_, pod)| pod.group).for_each(|group| group.signal(signal));
     }
 
-    /// Forgets pods that have ended, but for this one.
-    pub fn forget_ended(&self, but: Option<&str>) {
-        lock(&self.0.pods).retain(|uid, hosted| hosted.group.is_some() || Some(uid.as_str()) == but);
+    /// Removes the pods that have ended, except for the one with the UID `but`.
+    pub fn remove_ended(&self, but: Option<&str>) {
+        lock(&self.0.pods).retain(|uid, pod| pod.group.is_some() || Some(uid.as_str()) == but);
     }
 
     fn put(&self, uid: &str, pod: Pod, group: Option<Group>) {
-        lock(&self.0.pods).insert(uid.to_owned(), Hosted { sight: PodSight::of(pod), group });
+        lock(&self.0.pods).insert(uid.to_owned(), LocalPod { observed: PodSight::of(pod), group });
     }
 
     fn ended(&self, uid: &str, state: ContainerState) {
         self.0.tokens.revoke(uid);
-        if let Some(hosted) = lock(&self.0.pods).get_mut(uid) {
+        if let Some(pod) = lock(&self.0.pods).get_mut(uid) {
             let succeeded = state.terminated.as_ref().is_some_and(|it| it.exit_code == 0);
             let phase = if succeeded { "Succeeded" } else { "Failed" };
-            let conditions = hosted.sight.pod.status.take().and_then(|it| it.conditions);
-            hosted.sight.pod.status = Some(PodStatus { conditions, ..status(phase, state) });
-            hosted.group = None;
+            let conditions = pod.observed.pod.status.take().and_then(|it| it.conditions);
+            pod.observed.pod.status = Some(PodStatus { conditions, ..status(phase, state) });
+            pod.group = None;
         }
         self.0.changed.notify_one();
     }
 
-    /// What the pod's volume shows its worker: token and input, readable by its user alone.
-    fn furnish(&self, folder: &Path, pod: &Pod, uid: &str) -> io::Result<()> {
+    /// Writes the files of the pod's volume: token and input. Only the user can read them.
+    fn write_files(&self, folder: &Path, pod: &Pod, uid: &str) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let token = self.0.tokens.issue(&pod.namespace().unwrap_or_default(), &pod.name_any(), uid);
         let input = pod.annotations().get(names::ANNOTATION_INPUT).map_or("null", String::as_str);
@@ -214,18 +215,18 @@ impl Kubelet {
     }
 }
 
-/// What a container is as a process: its volume is a folder, and so its variables name other paths.
-fn plan(container: Container, folder: &Path) -> Plan {
+/// The process of a container. Its volume is a folder, so its variables get other paths.
+fn process_spec(container: Container, folder: &Path) -> ProcessSpec {
     let mount = container.volume_mounts.unwrap_or_default().pop().map(|it| it.mount_path);
     let here = |value: String| match mount.as_deref().and_then(|mount| value.strip_prefix(mount)) {
         Some(rest) => format!("{}{rest}", folder.display()),
         None => value,
     };
     let message = (env::TERMINATION_LOG.to_owned(), folder.join(MESSAGE).display().to_string());
-    let theirs = container.env.unwrap_or_default().into_iter();
-    Plan {
+    let variables = container.env.unwrap_or_default().into_iter();
+    ProcessSpec {
         command: container.command.unwrap_or_default(),
-        env: theirs.map(|it| (it.name, here(it.value.unwrap_or_default()))).chain([message]).collect(),
+        env: variables.map(|it| (it.name, here(it.value.unwrap_or_default()))).chain([message]).collect(),
         folder: folder.to_path_buf(),
     }
 }
@@ -259,12 +260,12 @@ fn end(started: Timestamp, code: i32, signal: Option<i32>, message: Option<Strin
 
 fn read_message(folder: &Path) -> Option<String> {
     let bytes = fs::read(folder.join(MESSAGE)).ok().filter(|it| !it.is_empty())?;
-    let bytes = &bytes[..bytes.len().min(MESSAGE_BYTES)];
+    let bytes = &bytes[..bytes.len().min(MAX_MESSAGE_BYTES)];
     Some(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// Removes an attempt's folder, and nothing from it that is not ours. What is left is cleared by the next start.
-fn clear(folder: &Path) {
+/// Removes our files from an attempt's folder, and the folder if it is empty then. The next start removes what is left.
+fn remove_files(folder: &Path) {
     for name in [TOKEN, INPUT, MESSAGE, process::LOCK, process::GROUP] {
         let _ = fs::remove_file(folder.join(name));
     }

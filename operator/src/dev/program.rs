@@ -1,4 +1,4 @@
-//! Which program a command line is: what stands for the digest of an image.
+//! The program of a command line. The digest of its files takes the place of an image digest.
 
 use std::fs;
 use std::io::{self, Read};
@@ -12,21 +12,21 @@ use dalsegno_crds::{Agent, PodTemplate, names};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::sync::lock;
+use crate::mutex::lock;
 
-/// A command line.
+/// The program of a command line.
 pub struct Program {
     command: Vec<String>,
     files: Vec<PathBuf>,
-    /// The files as they were when they were last read, and the digest that came of it.
-    known: Mutex<Option<(Vec<Stamp>, String)>>,
+    /// The stamps of the files at the last read, and the digest.
+    cached: Mutex<Option<(Vec<Stamp>, String)>>,
 }
 
-/// Whether a file may have changed: its time and its length.
+/// Modification time and length of a file. A changed file has another stamp.
 type Stamp = Option<(SystemTime, u64)>;
 
 impl Program {
-    /// Of this command line. Reads its files, so that a large one delays nothing later.
+    /// Finds the program and reads its files once, so that a large file delays nothing later.
     ///
     /// # Errors
     ///
@@ -34,19 +34,19 @@ impl Program {
     pub fn new(command: Vec<String>) -> anyhow::Result<Self> {
         let program = command.first().context("there is no command")?;
         let program = find(program)?;
-        let named = command.iter().skip(1).map(PathBuf::from).filter(|it| it.is_file());
-        let files = std::iter::once(program).chain(named).collect();
-        let program = Self { command, files, known: Mutex::new(None) };
+        let arguments = command.iter().skip(1).map(PathBuf::from).filter(|it| it.is_file());
+        let files = std::iter::once(program).chain(arguments).collect();
+        let program = Self { command, files, cached: Mutex::new(None) };
         program.digest().context("reading the program")?;
         Ok(program)
     }
 
-    /// What a definition would say of it. A file that cannot be read is as it was: an editor that saves it may have taken it
-    /// away for a moment.
+    /// The agent, as a definition would describe it. If a file cannot be read, the last digest is used: an editor that saves
+    /// a file may remove it for a moment.
     ///
     /// # Errors
     ///
-    /// One of its files cannot be read, and none has been before.
+    /// A file cannot be read, and there is no last digest.
     pub fn agent(&self) -> io::Result<Agent> {
         let template = json!({ "spec": { "containers": [{
             "name": names::WORKER_CONTAINER,
@@ -58,16 +58,16 @@ impl Program {
         Ok(Agent { template, agent_version: None, compatible_with: Vec::new() })
     }
 
-    /// `sha256:…` of the command line, of the program's file, and of every file that the command line names.
+    /// SHA-256 of the command line, the program's file, and every file that the command line names: `sha256:…`.
     fn digest(&self) -> io::Result<String> {
         let stamps: Vec<Stamp> = self.files.iter().map(|it| stamp(it)).collect();
-        let mut known = lock(&self.known);
-        if let Some((_, digest)) = known.as_ref().filter(|(before, _)| *before == stamps) {
+        let mut cached = lock(&self.cached);
+        if let Some((_, digest)) = cached.as_ref().filter(|(before, _)| *before == stamps) {
             return Ok(digest.clone());
         }
-        match (self.read(), known.as_ref()) {
+        match (self.read(), cached.as_ref()) {
             (Ok(digest), _) => {
-                *known = Some((stamps, digest.clone()));
+                *cached = Some((stamps, digest.clone()));
                 Ok(digest)
             }
             (Err(_), Some((_, before))) => Ok(before.clone()),
@@ -109,7 +109,7 @@ fn stamp(file: &Path) -> Stamp {
     Some((about.modified().ok()?, about.len()))
 }
 
-/// The program's file: by its path, or in one of the folders of `PATH`.
+/// Finds the program's file by its path, or in a folder of `PATH`.
 fn find(program: &str) -> anyhow::Result<PathBuf> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let files: Vec<_> = if program.contains('/') {
@@ -125,7 +125,7 @@ fn find(program: &str) -> anyhow::Result<PathBuf> {
     }
     match files.iter().find(|it| it.is_file()) {
         Some(file) => bail!(
-            "{} is not executable: allow it (`chmod +x`), or begin the command with what runs it, as in `python3 {program}`",
+            "{} is not executable: allow it (`chmod +x`), or start the command with its interpreter, as in `python3 {program}`",
             file.display()
         ),
         None => bail!("there is no program {program:?}"),
@@ -137,36 +137,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_content_of_a_file_that_the_command_names_is_another_version() {
+    fn a_changed_file_of_the_command_line_is_another_version() {
         let folder = tempfile::tempdir().unwrap();
         let agent = folder.path().join("agent.sh");
-        let words = |last: &str| ["sh", agent.to_str().unwrap(), last].map(str::to_owned).to_vec();
+        let command = |last: &str| ["sh", agent.to_str().unwrap(), last].map(str::to_owned).to_vec();
         fs::write(&agent, "exit 0").unwrap();
-        let program = Program::new(words("x")).unwrap();
+        let program = Program::new(command("x")).unwrap();
         let first = program.digest().unwrap();
-        assert_eq!(first, Program::new(words("x")).unwrap().digest().unwrap());
-        assert_ne!(first, Program::new(words("y")).unwrap().digest().unwrap());
+        assert_eq!(first, Program::new(command("x")).unwrap().digest().unwrap());
+        assert_ne!(first, Program::new(command("y")).unwrap().digest().unwrap());
         fs::write(&agent, "exit 12").unwrap();
         let second = program.digest().unwrap();
         assert_ne!(first, second);
         fs::remove_file(&agent).unwrap();
-        assert_eq!(program.digest().unwrap(), second, "it is being saved");
+        assert_eq!(program.digest().unwrap(), second, "an editor is saving it");
         fs::write(&agent, "exit 0").unwrap();
         assert_eq!(program.digest().unwrap(), first);
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_named() {
-        let Err(error) = Program::new(vec!["no-such-program".to_owned()]) else { panic!("it is there") };
+    fn the_error_names_a_program_that_does_not_exist() {
+        let Err(error) = Program::new(vec!["no-such-program".to_owned()]) else { panic!("it exists") };
         assert!(error.to_string().contains("no-such-program"), "{error}");
     }
 
     #[test]
-    fn a_file_that_is_not_executable_is_told_from_one_that_is_not_there() {
+    fn a_file_that_is_not_executable_has_its_own_error() {
         let folder = tempfile::tempdir().unwrap();
         let agent = folder.path().join("agent.py");
         fs::write(&agent, "").unwrap();
-        let Err(error) = Program::new(vec![agent.display().to_string()]) else { panic!("it can be run") };
+        let Err(error) = Program::new(vec![agent.display().to_string()]) else { panic!("it is executable") };
         assert!(error.to_string().contains("agent.py is not executable: allow it (`chmod +x`)"), "{error}");
     }
 }

@@ -1,22 +1,22 @@
-//! Signals that tell us to stop.
+//! Signals that ask the program to stop.
 
 use std::{fs, future, io};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Which signal told us.
+/// A signal that asks the program to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// Ctrl-C.
+pub enum StopSignal {
+    /// SIGINT, as by Ctrl-C.
     Interrupt,
     /// SIGTERM.
     Terminate,
-    /// The terminal is gone.
+    /// SIGHUP: the terminal was closed.
     Hangup,
 }
 
-impl Told {
-    /// 128 and the signal's number, as in a shell.
+impl StopSignal {
+    /// 128 plus the number of the signal, as a shell reports it.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Interrupt => 130,
@@ -26,48 +26,48 @@ impl Told {
     }
 }
 
-/// Listens for them; from here on none of them ends us.
+/// Listens for the signals. While it exists, none of them ends the program by itself.
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// None where we were started so that it is ignored, as by `nohup`.
+    /// None if SIGHUP was ignored at the start, as under `nohup`.
     hangup: Option<Signal>,
 }
 
 impl Signals {
-    /// Begins to listen.
+    /// Starts to listen.
     ///
     /// # Errors
     ///
-    /// The system does not let us.
+    /// The operating system does not allow it.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
-            hangup: (!ignores_hangup()).then(|| signal(SignalKind::hangup())).transpose()?,
+            hangup: (!is_hangup_ignored()).then(|| signal(SignalKind::hangup())).transpose()?,
         })
     }
 
-    /// Waits for the next one.
-    pub async fn next(&mut self) -> Told {
+    /// Waits for the next signal.
+    pub async fn next(&mut self) -> StopSignal {
         tokio::select! {
-            _ = self.interrupt.recv() => Told::Interrupt,
-            _ = self.terminate.recv() => Told::Terminate,
-            () = told(self.hangup.as_mut()) => Told::Hangup,
+            _ = self.interrupt.recv() => StopSignal::Interrupt,
+            _ = self.terminate.recv() => StopSignal::Terminate,
+            () = received(self.hangup.as_mut()) => StopSignal::Hangup,
         }
     }
 }
 
-/// Waits for the next one of this kind; for ever, if it is none that we listen for.
-async fn told(signal: Option<&mut Signal>) {
+/// Waits for the next signal of this kind; for ever if it is ignored.
+async fn received(signal: Option<&mut Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
         None => future::pending().await,
     }
 }
 
-/// Whether SIGHUP is ignored, before anybody listens for it. Where there is no `/proc` nobody can tell, and it is not.
-fn ignores_hangup() -> bool {
+/// Whether SIGHUP is ignored. Must be asked before somebody listens for it. Without `/proc` it counts as not ignored.
+fn is_hangup_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

@@ -1,4 +1,4 @@
-//! Whose a worker's token is, where no API server can be asked: it was made here, for one attempt.
+//! Authentication of the gateway without an API server: tokens that were issued here, one per attempt.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -7,14 +7,14 @@ use async_trait::async_trait;
 use dalsegno_gateway::{AuthError, Authenticator, PodIdentity};
 use uuid::Uuid;
 
-use crate::sync::lock;
+use crate::mutex::lock;
 
-/// The tokens of the attempts whose processes run.
+/// Tokens of the attempts whose processes run, and their pods.
 #[derive(Default)]
 pub struct Tokens(Mutex<HashMap<String, PodIdentity>>);
 
 impl Tokens {
-    /// A new token for this pod, and for no other.
+    /// Issues a token for this pod.
     pub fn issue(&self, namespace: &str, pod_name: &str, pod_uid: &str) -> String {
         let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
         let pod = PodIdentity {
@@ -27,7 +27,7 @@ impl Tokens {
         token
     }
 
-    /// Takes the token of this pod back.
+    /// Revokes the token of this pod.
     pub fn revoke(&self, pod_uid: &str) {
         lock(&self.0).retain(|_, pod| pod.pod_uid != pod_uid);
     }
@@ -37,7 +37,7 @@ impl Tokens {
 impl Authenticator for Tokens {
     async fn review(&self, token: &str) -> Result<PodIdentity, AuthError> {
         let known = lock(&self.0).get(token).cloned();
-        known.ok_or_else(|| AuthError::Refused("it is not the token of an attempt that runs here".to_owned()))
+        known.ok_or_else(|| AuthError::Refused("it is not the token of a running attempt".to_owned()))
     }
 }
 
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_token_is_good_for_its_own_pod_until_that_has_ended() {
+    async fn a_token_is_valid_for_its_own_pod_until_the_pod_has_ended() {
         let tokens = Tokens::default();
         let (first, second) = (tokens.issue("dev", "tern-1", "u1"), tokens.issue("dev", "tern-2", "u2"));
         assert_ne!(first, second);

@@ -12,42 +12,14 @@
 
 use dalsegno_protocol::State;
 
-use crate::chain::{self, Gone, KeptSnapshot, Shelved};
-use crate::pages::Found;
+use crate::chain::{self, KeptSnapshot, Shelved};
 use crate::seal::{Sealing, is_sealed};
+use crate::shelf::{Branch, Shelf, Walk};
 use crate::snapshot;
-use crate::{BoundaryRow, Digest, Error, Place, Result, RunId, fold, size};
+use crate::{BoundaryRow, Digest, Error, Gone, Place, Result, RunId, fold, size};
 
 /// Damaged snapshots that are left aside one by one; after these, all are that a walk can do without.
 const REFUSALS: usize = 3;
-
-/// Which part of a live branch is read.
-#[derive(Clone, Debug)]
-pub(crate) struct Walk {
-    /// Where it starts, and the hash that must stand there; `None`: at the head.
-    pub start: Option<(Place, Digest)>,
-    /// Boundaries from this turn on are wanted themselves.
-    pub from: i32,
-    /// Payloads are read up to this turn; after it only what the links are held to.
-    pub last: i32,
-    /// Whether the state after turn `last` is wanted.
-    pub state: bool,
-    /// Snapshots not to be used, by the hash of their boundary.
-    pub refused: Vec<Digest>,
-    /// Whether a snapshot is used only where there is nothing else: the payloads up to its boundary were dropped.
-    pub sparing: bool,
-    /// Bytes, as [`size`] counts them, beyond which no state is made: the walk is given up.
-    pub most: Option<usize>,
-}
-
-/// What a walk found, the oldest first: it begins no later than what the wanted part needs.
-pub(crate) struct Branch {
-    pub head_turn: i32,
-    pub head_hash: Digest,
-    /// Whether the run has a data key, or had one.
-    pub has_data_key: bool,
-    pub shelved: Vec<Shelved>,
-}
 
 /// A state and the boundary after which it stands, without its payloads.
 pub(crate) struct Standpoint {
@@ -57,45 +29,6 @@ pub(crate) struct Standpoint {
     pub lag: i32,
     /// Chunks that are known to be whole.
     pub chunks: Vec<Digest>,
-}
-
-/// What boundaries and snapshots are read from.
-pub(crate) trait Shelf: Sync {
-    /// The live branch from its head down as far as the walk needs; `None`: nothing is committed.
-    fn walk(&self, run: RunId, walk: &Walk) -> impl Future<Output = Result<Option<Branch>>> + Send;
-
-    /// The next boundaries after a place, in its order and on whatever branch: some of them, none only after the last.
-    fn page(&self, run: RunId, after: Option<Place>) -> impl Future<Output = Result<Vec<Found>>> + Send;
-
-    /// These chunks, as far as they are there, in any order.
-    fn chunks(
-        &self,
-        run: RunId,
-        hashes: &[Digest],
-    ) -> impl Future<Output = Result<Vec<(Digest, Vec<u8>)>>> + Send;
-
-    /// The snapshot of a boundary.
-    fn snapshot(
-        &self,
-        run: RunId,
-        content_hash: &Digest,
-    ) -> impl Future<Output = Result<Option<KeptSnapshot>>> + Send;
-
-    /// How payloads of the run that look sealed are opened.
-    fn sealing(&self, run: RunId) -> impl Future<Output = Result<Sealing>> + Send;
-
-    /// Where snapshots stand and the hashes of their boundaries, in the order of places.
-    fn snapshots(&self, run: RunId) -> impl Future<Output = Result<Vec<(Place, Digest)>>> + Send;
-}
-
-/// A shelf that snapshots can be put on.
-pub(crate) trait Keeper: Shelf {
-    /// How the run's payloads are to be kept from now on. [`crate::Error::Unfit`]: they are sealed, and there are no keys.
-    fn sealing_to_write(&self, run: RunId) -> impl Future<Output = Result<Sealing>> + Send;
-
-    /// Keeps a snapshot and its chunks where they are not there; what is there and damaged is replaced. Nothing is taken
-    /// whose payloads were dropped, none whose other chunks are gone, and nothing plain where the run has a data key.
-    fn keep(&self, new: snapshot::New) -> impl Future<Output = Result<()>> + Send;
 }
 
 /// The state after a turn of the live branch, or after its head.

@@ -3,12 +3,8 @@
 use dalsegno_protocol::{Boundary, Event};
 use uuid::Uuid;
 
-use crate::seal::{Sealing, Spot, is_sealed};
+use crate::seal::{DigestKeyExt as _, Sealing, Spot, is_sealed};
 use crate::{Digest, Error, EventQuery, Result, codec, header};
-
-/// The position at which the events of a turn begin: of its first boundary on the live branch, whether it has any or not.
-pub(crate) const FIRST: &str = "SELECT position - event_count + 1 AS first FROM boundaries \
-     WHERE run = $1 AND turn = $2 AND NOT undone ORDER BY boundary LIMIT 1";
 
 /// The events of one boundary, as they are kept.
 pub(crate) struct Kept {

@@ -1,11 +1,12 @@
 //! Why work on a database failed, before it is known what the caller was doing.
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod said;
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
+
+pub(crate) use dalsegno_model::misread;
 
 use crate::Error;
 
@@ -62,15 +63,6 @@ impl From<Error> for Fault {
             Error::Gone { doing, detail } => Self::Gone(format!("{doing}: {detail}")),
             Error::Unfit(why) => Self::Unfit(why),
         }
-    }
-}
-
-/// Why a text is not what it must be, without a word of it: this ends in logs, and what a worker has sent does not.
-pub(crate) fn misread(error: &serde_json::Error) -> String {
-    match (error.is_data(), error.line()) {
-        (false, _) => error.to_string(),
-        (true, 0) => "it is none of the words that may stand there".into(),
-        (true, line) => format!("what stands at line {line} column {} does not belong there", error.column()),
     }
 }
 

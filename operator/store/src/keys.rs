@@ -1,17 +1,14 @@
-//! Data keys: one for each run, kept wrapped by a key that the store never holds.
-
-mod mounted;
+//! The data keys of a store's runs: where they are kept, and those that this process remembers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-
-pub use mounted::MountedKeys;
-
-use crate::seal::{DataKey, Sealing, random};
-use crate::{Error, Result, RunId};
+pub use dalsegno_format::keys::{KeyProvider, MountedKeys, Wrapped};
+pub(crate) use dalsegno_format::keys::{fault, no_keys};
+use dalsegno_format::seal::{Sealing, random};
+pub use dalsegno_model::Rewrapped;
+use dalsegno_model::{Error, Result, RunId};
 
 /// A data key that was looked up is not asked for again within this; after it, one that was deleted is gone here too.
 const FRESH: Duration = Duration::from_secs(60);
@@ -25,51 +22,8 @@ const RUNS: usize = 16_384;
 /// From one sweep of those that are not fresh any more to the next.
 const SWEEP: Duration = Duration::from_secs(15);
 
-/// How many payloads of the run `$1` stand there without the mark `$2` of those that are sealed.
-pub(crate) const UNSEALED: &str = "SELECT \
-     (SELECT count(*) FROM boundaries WHERE run = $1 AND (substr(ops, 1, 1) < $2 OR substr(events, 1, 1) < $2)) \
-     + (SELECT count(*) FROM calls WHERE run = $1 AND (substr(arguments, 1, 1) < $2 OR substr(result, 1, 1) < $2)) \
-     + (SELECT count(*) FROM records WHERE run = $1 AND substr(value, 1, 1) < $2) \
-     + (SELECT count(*) FROM snapshots WHERE run = $1 AND substr(document, 1, 1) < $2)";
-
 /// What a database says to a process without keys that would put plain text beside what is sealed.
 pub(crate) const PLAIN_REFUSED: &str = "the run has a data key: nothing plain is added to it";
-
-/// A data key as it is kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrapped {
-    /// Id of the key that wraps it.
-    pub key_id: String,
-    /// The data key, sealed by it.
-    pub bytes: Vec<u8>,
-}
-
-/// What became of data keys that were to be wrapped anew.
-#[derive(Debug, Default)]
-pub struct Rewrapped {
-    /// How many the current key wraps now, and another one did before.
-    pub count: u64,
-    /// Runs whose data key could not be unwrapped, and why; these are as they were.
-    pub failed: Vec<(RunId, Error)>,
-}
-
-/// Wraps data keys and unwraps them: keys that are mounted, or a key service.
-#[async_trait]
-pub trait KeyProvider: Send + Sync + 'static {
-    /// Id of the key by which data keys are wrapped now.
-    async fn current(&self) -> Result<String>;
-
-    /// Wraps the data key of a run by the current key.
-    async fn wrap(&self, run: RunId, data_key: &DataKey) -> Result<Wrapped>;
-
-    /// The data key of a run.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unfit`] where the key of this id is not there, or is another one than it was: no damage, and mended once
-    /// the right one is there. [`Error::Corrupt`] where it is, and these bytes are not what it wrapped for this run.
-    async fn unwrap(&self, run: RunId, wrapped: &Wrapped) -> Result<DataKey>;
-}
 
 /// What no shredding leaves behind.
 pub(crate) const LOST: &str = "the data key of the run is gone, and the run lives";
@@ -257,19 +211,6 @@ impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.provider.is_some() { "Keys" } else { "no keys" })
     }
-}
-
-/// Why a data key cannot be unwrapped, which concerns its run alone: it is damaged, or wrapped by a key that is not there.
-pub(crate) fn fault(unwrapped: Result<()>) -> Result<Option<String>> {
-    match unwrapped {
-        Ok(()) => Ok(None),
-        Err(Error::Corrupt { detail: why, .. } | Error::Unfit(why)) => Ok(Some(why)),
-        Err(error) => Err(error),
-    }
-}
-
-pub(crate) fn no_keys() -> Error {
-    Error::Unfit("there are no keys: name their folder with --encryption-keys".into())
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::branch::Keeper;
-use crate::snapshot::{self, ReadBack};
+use crate::shelf::Keeper;
+use crate::snapshot;
+use crate::snapshot_writer::{ReadBack, stand_for};
 use crate::{Digest, Dropped, Error, Place, Result, RunId};
 
 /// Whether the payloads of the boundary `b` were dropped: the row of its run says so, and not its own alone. That row is looked
@@ -130,7 +131,7 @@ pub(crate) async fn step(shelf: &impl Clearer, run: RunId, limit: u32) -> Result
         Next::Rest => return Ok(Dropped::default()),
         Next::Discard(content_hash) => shelf.discard(spent(shelf, run, content_hash).await?).await?,
         Next::Cut(place, content_hash) => {
-            match snapshot::stand_for(shelf, run, place, content_hash).await {
+            match stand_for(shelf, run, place, content_hash).await {
                 Ok(snapshot) => shelf.cut(Cut { run, place, content_hash, snapshot }).await?,
                 // Unless it is the next still, somebody else has been at it meanwhile.
                 Err(error @ (Error::Gone { .. } | Error::Corrupt { .. })) => {

@@ -2,20 +2,17 @@
 
 use dalsegno_protocol::State;
 
-use crate::branch::{self, Shelf, advance};
-use crate::chain::{Gone, Shelved};
+use crate::branch::{self, advance};
+use crate::chain::{KeptExt as _, Shelved};
 use crate::keys;
 use crate::reading::StoredBoundary;
 use crate::seal::Sealing;
-use crate::survey::{Link, Sound};
-use crate::{Digest, Error, Place, Result, RunId};
+use crate::shelf::{Found, Shelf};
+use crate::{Digest, Error, Gone, Link, Place, Result, RunId, Sound};
 
-/// A boundary of a page; or why its row cannot be read.
-pub(crate) struct Found {
-    pub place: Place,
-    pub undone: bool,
-    pub shelved: std::result::Result<Shelved, String>,
-}
+/// Boundaries that are read at a time, and bytes of their payloads as they are kept.
+pub(crate) const PAGE_ROWS: i64 = 256;
+pub(crate) const PAGE_BYTES: i64 = 8 << 20;
 
 /// A boundary of any run, as a reading finds it.
 pub(crate) struct Unread {

@@ -136,17 +136,3 @@ fn asked(by: &AskedBy, mut detail: serde_json::Value) -> serde_json::Value {
     }
     detail
 }
-
-/// Why an attempt ended that the operator did not end for its own sake.
-mod cause {
-    /// Another object of the same name took the run over.
-    pub const ADOPTED: &str = "Adopted";
-    /// A later run of the same name was told to ignore it.
-    pub const ABANDONED: &str = "Abandoned";
-    /// Its worker acknowledged a cancel.
-    pub const CANCELLED: &str = "Cancelled";
-    /// Its AgentRun was deleted on purpose.
-    pub const DELETED: &str = "Deleted";
-    /// The run went back to an earlier boundary.
-    pub const REWOUND: &str = "Rewound";
-}

@@ -8,7 +8,8 @@ use dalsegno_protocol::{Boundary, Usage};
 use dalsegno_store::sqlite::Sqlite;
 use dalsegno_store::{
     AskedBy, Attached, Commit, Committed, Created, Deadlines, Error, Identity, LookUp, NewRun, OnPrior,
-    PodRecord, RunId, RunRecord, Store, Verdict, migrate, open, open_beside, open_read_only,
+    Operator as _, PodRecord, Read as _, RunId, RunRecord, Store, Verdict, Worker as _, migrate, open,
+    open_beside, open_read_only,
 };
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
 use tempfile::TempDir;

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dalsegno import Run
 
-subprocess.Popen(["sleep", "300"])  # a helper that nobody else ends; it holds our output open
+subprocess.Popen(["sleep", "300"])  # a helper that holds our output open until it is killed
 run = Run.attach()
 script = run.input or {}
 if "daemon" in script and run.attempt == 1:
@@ -24,7 +24,7 @@ for warning in run.warnings:
 turns = run.state or []
 while run.turn <= script.get("turns", 3):
     run.check()
-    if run.turn == script.get("crashAt") and not Path(script["mended"]).exists():
+    if run.turn == script.get("crashAt") and not Path(script["fixed"]).exists():
         sys.exit(7)
     if run.turn == script.get("fatalAt"):
         run.fail("the key is revoked", fatal=True)
@@ -34,4 +34,4 @@ while run.turn <= script.get("turns", 3):
     turns.append(run.turn)
     run.commit(run.turn, state=turns)
     print("turn", turns[-1], flush=True)
-run.finish("succeeded", output=turns, message=script.get("word", "done"))
+run.finish("succeeded", output=turns, message=script.get("message", "done"))

@@ -1,13 +1,15 @@
-"""Each test has a scripted gateway of its own."""
+"""Each test has its own scripted gateway."""
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from gateway import Gateway
+from scripted_gateway import ScriptedGateway
 
 
 @pytest.fixture
-def gateway(tmp_path):
-    gateway = Gateway(tmp_path)
+def gateway(tmp_path: Path) -> Iterator[ScriptedGateway]:
+    gateway = ScriptedGateway(tmp_path)
     yield gateway
-    gateway.server.shutdown()
-    gateway.server.server_close()
+    gateway.close()

@@ -4,15 +4,16 @@ import json
 
 import pytest
 
-from gateway import Gateway, call, committed, ok, problem
+from scripted_gateway import NO_ANSWER, Answer, ScriptedGateway, claimed, ok, problem
 
 
-def test_a_new_call_runs_its_tool_with_the_key_the_store_knows(gateway):
-    gateway.script["calls/turn-1/claim"] = [call("go", arguments={"page": 1})]
+def test_a_new_call_runs_its_tool_with_the_stored_key(gateway: ScriptedGateway) -> None:
+    gateway.script["calls/turn-1/claim"] = [claimed("go", arguments={"page": 1})]
     gateway.script["calls/turn-1/complete"] = [ok()]
     code, out, err = gateway.run("""
         run = Run.attach()
-        print(run.call("turn-1", policy="retrySameKey", arguments={"page": 1}, tool=lambda key, args: [key, args["page"]]))
+        tool = lambda key, arguments: [key, arguments["page"]]
+        print(run.call("turn-1", policy="retrySameKey", arguments={"page": 1}, tool=tool))
     """)
     assert (code, out, err) == (0, "['k1', 1]\n", "")
     claim = json.loads(gateway.bodies("calls/turn-1/claim")[0])
@@ -21,14 +22,14 @@ def test_a_new_call_runs_its_tool_with_the_key_the_store_knows(gateway):
     assert done == {"claimId": claim["claimId"], "outcome": "completed", "result": ["k1", 1]}
 
 
-def test_a_call_that_is_done_is_not_made_again(gateway):
-    gateway.script["calls/turn-1/claim"] = [call("done", "completed", result="stored")]
+def test_a_call_that_is_done_is_not_made_again(gateway: ScriptedGateway) -> None:
+    gateway.script["calls/turn-1/claim"] = [claimed("done", "completed", result="stored")]
     code, out, _ = gateway.run("print(Run.attach().call('turn-1', policy='ask', tool=lambda *_: print('ran')))")
     assert (code, out) == (0, "stored\n")
 
 
-def test_an_uncertain_call_is_handed_to_the_agent_which_settles_it(gateway):
-    gateway.script["calls/turn-1/claim"] = [call("uncertain")]
+def test_an_uncertain_call_is_handed_to_the_agent_which_settles_it(gateway: ScriptedGateway) -> None:
+    gateway.script["calls/turn-1/claim"] = [claimed("uncertain")]
     gateway.script["calls/turn-1/settle"] = [ok()]
     code, out, _ = gateway.run("""
         run = Run.attach()
@@ -42,8 +43,8 @@ def test_an_uncertain_call_is_handed_to_the_agent_which_settles_it(gateway):
     assert settled == {"outcome": "completed", "reason": "found by key k1", "result": 7}
 
 
-def test_an_uncertain_call_that_nobody_catches_leaves_neither_key_nor_arguments_in_the_log(gateway):
-    gateway.script["calls/turn-1/claim"] = [call("uncertain", key="key-4711", arguments={"card": "4111"})]
+def test_an_uncertain_call_that_nobody_catches_logs_neither_its_key_nor_its_arguments(gateway: ScriptedGateway) -> None:
+    gateway.script["calls/turn-1/claim"] = [claimed("uncertain", key="key-4711", arguments={"card": "4111"})]
     code, _, err = gateway.run("""
         import copy, pickle
         try:
@@ -51,15 +52,15 @@ def test_an_uncertain_call_that_nobody_catches_leaves_neither_key_nor_arguments_
         except Uncertain as uncertain:
             for same in uncertain, copy.copy(uncertain), pickle.loads(pickle.dumps(uncertain)):
                 assert same.call["key"] == "key-4711"
-                print(repr(same), file=dalsegno.sys.stderr)
+                print(repr(same), file=sys.stderr)
             raise
     """)
     assert code == 1 and err.count("call 'turn-1' may have taken effect") == 4
     assert "4711" not in err and "4111" not in err
 
 
-def test_a_tool_that_raised_may_be_called_again_under_the_same_claim(gateway):
-    gateway.script["calls/turn-1/claim"] = [call("go")]
+def test_a_tool_that_raised_can_be_called_again_under_the_same_claim(gateway: ScriptedGateway) -> None:
+    gateway.script["calls/turn-1/claim"] = [claimed("go")]
     gateway.script["calls/turn-1/complete"] = [ok()]
     code, _, err = gateway.run("""
         run, tries = Run.attach(), []
@@ -76,8 +77,8 @@ def test_a_tool_that_raised_may_be_called_again_under_the_same_claim(gateway):
     assert first == second
 
 
-def test_a_claim_that_was_refused_is_mended_and_sent_under_the_same_id(gateway):
-    gateway.script["calls/turn-1/claim"] = [problem(400, "INVALID"), call("go")]
+def test_a_claim_that_was_refused_can_be_corrected_under_the_same_id(gateway: ScriptedGateway) -> None:
+    gateway.script["calls/turn-1/claim"] = [problem(400, "INVALID"), claimed("go")]
     gateway.script["calls/turn-1/complete"] = [ok()]
     code, out, err = gateway.run("""
         run = Run.attach()
@@ -92,8 +93,8 @@ def test_a_claim_that_was_refused_is_mended_and_sent_under_the_same_id(gateway):
     assert mended["arguments"] == 1 and mended["claimId"] != refused["claimId"]
 
 
-def test_a_refusal_that_comes_late_leaves_the_claim_of_another_thread(gateway):
-    gateway.script["calls/turn-1/claim"] = [problem(400, "INVALID"), call("go"), problem(400, "INVALID")]
+def test_a_late_refusal_does_not_drop_the_claim_of_another_thread(gateway: ScriptedGateway) -> None:
+    gateway.script["calls/turn-1/claim"] = [problem(400, "INVALID"), claimed("go"), problem(400, "INVALID")]
     gateway.script["calls/turn-1/complete"] = [problem(413, "TOO_LARGE"), ok()]
     code, out, err = gateway.run("""
         run = Run.attach(heartbeat=False)
@@ -102,13 +103,14 @@ def test_a_refusal_that_comes_late_leaves_the_claim_of_another_thread(gateway):
                 run.call("turn-1", policy="ask", arguments=page, tool=lambda *_: "made")
             except Refused as error:
                 print(error.code)
-        send = run._send
+        transport = run._transport
+        send = transport.send
         def late(*what):  # while this one is on its way, another thread mends the call
-            run._send = send
+            transport.send = send
             called(float("nan"))
             called(1)
             return send(*what)
-        run._send = late
+        transport.send = late
         called(float("nan"))
         run.complete("turn-1", "completed", "made")
     """)
@@ -119,14 +121,14 @@ def test_a_refusal_that_comes_late_leaves_the_claim_of_another_thread(gateway):
     assert json.loads(gateway.bodies("calls/turn-1/complete")[1])["claimId"] == claims[1]
 
 
-def test_a_claim_that_may_have_been_heard_is_sent_again_as_the_same_bytes(gateway):
-    gateway.script["calls/turn-1/claim"] = [problem(503, "UNAVAILABLE"), call("go")]
+def test_a_claim_that_the_gateway_may_have_heard_is_sent_again_as_the_same_bytes(gateway: ScriptedGateway) -> None:
+    gateway.script["calls/turn-1/claim"] = [problem(503, "UNAVAILABLE"), claimed("go")]
     gateway.script["calls/turn-1/complete"] = [ok()]
     code, out, _ = gateway.run("""
         run, pages = Run.attach(heartbeat=False), [1]
         def interrupted(seconds):
             raise InterruptedError
-        dalsegno.time.sleep = interrupted
+        time.sleep = interrupted
         try:
             run.call("turn-1", policy="retrySameKey", arguments=pages, tool=print)
         except InterruptedError:
@@ -139,9 +141,10 @@ def test_a_claim_that_may_have_been_heard_is_sent_again_as_the_same_bytes(gatewa
 
 
 @pytest.mark.parametrize("policy", ["retrySameKey", "ask"])
-def test_a_claim_that_another_than_the_gateway_refused_is_sent_again_as_the_same_bytes(gateway, policy):
-    refusals = [Gateway.CUT, (403, "somebody else's"), problem(401, "UNAUTHENTICATED")]
-    gateway.script["calls/turn-1/claim"] = [*refusals, call("go", policy=policy), problem(400, "INVALID"), call("go")]
+def test_a_claim_that_a_proxy_refused_is_sent_again_as_the_same_bytes(gateway: ScriptedGateway, policy: str) -> None:
+    refusals = [NO_ANSWER, Answer(403, "somebody else's"), problem(401, "UNAUTHENTICATED")]
+    go = claimed("go", policy=policy)
+    gateway.script["calls/turn-1/claim"] = [*refusals, go, problem(400, "INVALID"), claimed("go")]
     gateway.script["calls/turn-1/complete"] = [ok()]
     code, out, _ = gateway.run(f"""
         run = Run.attach(heartbeat=False)
@@ -157,8 +160,11 @@ def test_a_claim_that_another_than_the_gateway_refused_is_sent_again_as_the_same
 
 
 @pytest.mark.parametrize("policy", ["probe", "ask"])
-def test_a_result_that_cannot_be_recorded_is_recorded_in_another_form_and_its_tool_asked_no_more(gateway, policy):
-    gateway.script["calls/turn-1/claim"] = [call("go", policy=policy), (403, "somebody else's"), call("go", policy=policy)]
+def test_a_result_that_was_refused_can_be_completed_in_another_form_and_its_tool_runs_no_more(
+    gateway: ScriptedGateway, policy: str
+) -> None:
+    go = claimed("go", policy=policy)
+    gateway.script["calls/turn-1/claim"] = [go, Answer(403, "somebody else's"), go]
     gateway.script["calls/turn-1/complete"] = [problem(413, "TOO_LARGE"), ok()]
     code, out, err = gateway.run(f"""
         run, results = Run.attach(), ["a second time", "too long"]
@@ -175,8 +181,8 @@ def test_a_result_that_cannot_be_recorded_is_recorded_in_another_form_and_its_to
     assert completed == {"claimId": claim, "outcome": "completed", "result": "short"}
 
 
-def test_a_result_that_is_no_json_is_an_error_after_which_it_can_be_completed(gateway):
-    gateway.script["calls/turn-1/claim"] = [call("go", policy="ask")]
+def test_a_result_that_is_not_json_is_an_error_and_can_be_completed_afterwards(gateway: ScriptedGateway) -> None:
+    gateway.script["calls/turn-1/claim"] = [claimed("go", policy="ask")]
     gateway.script["calls/turn-1/complete"] = [ok()]
     code, _, err = gateway.run("""
         run = Run.attach()
@@ -189,44 +195,8 @@ def test_a_result_that_is_no_json_is_an_error_after_which_it_can_be_completed(ga
     assert json.loads(gateway.bodies("calls/turn-1/complete")[0])["result"] == "receipt 7"
 
 
-def test_a_refused_key_is_no_failed_call_after_which_an_agent_tries_another_key(gateway):
-    gateway.script["calls/pay-1/claim"] = [call("go")]
-    gateway.script["calls/pay-1/complete"] = [ok()]
-    code, _, err = gateway.run("""
-        run = Run.attach()
-        def tool(key, _):
-            raise KeyRefused("422")
-        try:
-            run.call("pay-1", policy="retrySameKey", tool=tool)
-        except CallFailed:
-            run.call("pay-2", policy="retrySameKey", tool=print)
-    """)
-    assert code == 1 and err.endswith("dalsegno.KeyRefused: 422\n")
-
-
-def test_an_id_that_is_none_is_the_gateways_to_refuse(gateway):
-    gateway.script["calls/pay%20%C3%A4%2F%0A1/claim"] = [problem(400, "INVALID")]
-    gateway.script["calls/pay%3F/settle"] = [problem(400, "INVALID")]
-    code, out, err = gateway.run("""
-        run = Run.attach()
-        for refused in (lambda: run.call("pay ä/\\n1", policy="ask", tool=print),
-                        lambda: run.settle("pay?", "failed", "looked")):
-            try:
-                refused()
-            except Refused as error:
-                print(error.code)
-    """)
-    assert (code, out, err) == (0, "INVALID\nINVALID\n", "")
-
-
-def test_what_cannot_be_sent_is_not_sent_again(gateway):
-    gateway.env["DALSEGNO_URL"] += " "
-    code, _, err = gateway.run("Run.attach()")
-    assert code == 1 and "InvalidURL" in err
-
-
-def test_a_tool_that_refused_is_recorded_as_failed(gateway):
-    gateway.script["calls/turn-1/claim"] = [call("go"), call("done", "failed", result="no such page")]
+def test_a_tool_that_refused_is_recorded_as_failed(gateway: ScriptedGateway) -> None:
+    gateway.script["calls/turn-1/claim"] = [claimed("go"), claimed("done", "failed", result="no such page")]
     gateway.script["calls/turn-1/complete"] = [ok()]
     code, out, _ = gateway.run("""
         run = Run.attach()
@@ -242,8 +212,8 @@ def test_a_tool_that_refused_is_recorded_as_failed(gateway):
     assert [json.loads(body)["outcome"] for body in gateway.bodies("calls/turn-1/complete")] == ["failed"]
 
 
-def test_a_tool_that_refused_its_key_is_recorded_so_and_asked_no_more(gateway):
-    gateway.script["calls/turn-1/claim"] = [call("go"), call("uncertain", "keyRefused", result="422")]
+def test_a_refused_key_is_recorded_and_its_tool_runs_no_more(gateway: ScriptedGateway) -> None:
+    gateway.script["calls/turn-1/claim"] = [claimed("go"), claimed("uncertain", "keyRefused", result="422")]
     gateway.script["calls/turn-1/complete"] = [ok()]
     code, out, _ = gateway.run("""
         run = Run.attach()
@@ -259,18 +229,31 @@ def test_a_tool_that_refused_its_key_is_recorded_so_and_asked_no_more(gateway):
     assert [json.loads(body)["outcome"] for body in gateway.bodies("calls/turn-1/complete")] == ["keyRefused"]
 
 
-def test_a_plan_names_its_calls_and_a_result_may_finish_the_run(gateway):
-    gateway.script["turns/1/plan"] = [committed(1, "plan")]
-    gateway.script["turns/1"] = [committed(1)]
-    code, out, _ = gateway.run("""
+def test_a_refused_key_is_not_a_failed_call_to_try_again_under_another_key(gateway: ScriptedGateway) -> None:
+    gateway.script["calls/pay-1/claim"] = [claimed("go")]
+    gateway.script["calls/pay-1/complete"] = [ok()]
+    code, _, err = gateway.run("""
         run = Run.attach()
-        run.commit(1, plan=True, calls=[{"id": "turn-1", "policy": "ask"}])
-        print(run.turn, run.planned)
-        run.commit(1, channels={"append": {"log": [1, None]}, "set": {"n": 2}}, finish={"outcome": "failed", "reason": "Stuck"})
-        print(run.turn, run.planned)
+        def tool(key, _):
+            raise KeyRefused("422")
+        try:
+            run.call("pay-1", policy="retrySameKey", tool=tool)
+        except CallFailed:
+            run.call("pay-2", policy="retrySameKey", tool=print)
     """)
-    assert (code, out) == (0, "1 True\n2 False\n")
-    plan, result = json.loads(gateway.bodies("turns/1/plan")[0]), json.loads(gateway.bodies("turns/1")[0])
-    assert plan["calls"] == [{"id": "turn-1", "policy": "ask", "key": "r1:turn-1"}]
-    assert result["channels"] == {"append": {"log": [{"json": 1}, {"json": None}]}, "set": {"n": {"json": 2}}}
-    assert result["outcome"] == {"finish": {"outcome": "failed", "reason": "Stuck"}}
+    assert code == 1 and err.endswith("dalsegno.KeyRefused: 422\n")
+
+
+def test_an_invalid_id_is_percent_encoded_and_left_for_the_gateway_to_refuse(gateway: ScriptedGateway) -> None:
+    gateway.script["calls/pay%20%C3%A4%2F%0A1/claim"] = [problem(400, "INVALID")]
+    gateway.script["calls/pay%3F/settle"] = [problem(400, "INVALID")]
+    code, out, err = gateway.run("""
+        run = Run.attach()
+        for refused in (lambda: run.call("pay ä/\\n1", policy="ask", tool=print),
+                        lambda: run.settle("pay?", "failed", "looked")):
+            try:
+                refused()
+            except Refused as error:
+                print(error.code)
+    """)
+    assert (code, out, err) == (0, "INVALID\nINVALID\n", "")

@@ -1,16 +1,18 @@
-"""Records: what an SDK that sits on them may rely on."""
+"""Records: what a framework that stores its state in them may rely on."""
 
 import json
 
-from gateway import Gateway, committed, problem
+from scripted_gateway import NO_ANSWER, Answer, ScriptedGateway, committed, problem
 
 
-def test_records_are_written_as_the_same_bytes_until_they_are_there(gateway):
-    gateway.script["records"] = [Gateway.CUT, problem(503, "UNAVAILABLE"), (200, {"result": "duplicate"})]
+def test_a_batch_of_records_is_sent_as_the_same_bytes_until_it_is_answered(gateway: ScriptedGateway) -> None:
+    gateway.script["records"] = [NO_ANSWER, problem(503, "UNAVAILABLE"), Answer(200, {"result": "duplicate"})]
     code, _, err = gateway.run("""
         Run.attach().write_records([
-            {"put": {"space": "s", "key": "k", "value": {"n": 1}}}, {"putIfAbsent": {"space": "s", "key": "k", "value": None}},
-            {"append": {"space": "s", "key": "log", "entryId": "e1", "value": "a"}}, {"delete": {"space": "s", "key": "old"}},
+            {"put": {"space": "s", "key": "k", "value": {"n": 1}}},
+            {"putIfAbsent": {"space": "s", "key": "k", "value": None}},
+            {"append": {"space": "s", "key": "log", "entryId": "e1", "value": "a"}},
+            {"delete": {"space": "s", "key": "old"}},
         ])
     """)
     assert (code, err) == (0, "")
@@ -26,7 +28,7 @@ def test_records_are_written_as_the_same_bytes_until_they_are_there(gateway):
     ]}
 
 
-def test_records_may_go_with_a_boundary(gateway):
+def test_records_can_be_written_with_a_boundary(gateway: ScriptedGateway) -> None:
     gateway.script["turns/1"] = [committed(1)]
     code, _, _ = gateway.run("""
         Run.attach().commit(1, state=1, records=[{"put": {"space": "s", "key": "k", "value": 2}}])
@@ -36,13 +38,14 @@ def test_records_may_go_with_a_boundary(gateway):
     assert records == [{"put": {"space": "s", "key": "k", "value": {"json": 2}}}]
 
 
-def test_records_are_read_page_by_page_and_only_as_far_as_one_reads(gateway):
+def test_records_are_read_page_by_page_and_only_as_far_as_needed(gateway: ScriptedGateway) -> None:
     query = "records?space=a%20b&prefix=%C3%A4%2B"
-    pages = [
-        {"records": [{"key": "ä+1", "value": {"json": 1}, "turn": 1}, {"key": "ä+2", "value": {"json": None}, "turn": 1}], "next": "1.ä+2"},
-        {"records": [{"key": "ä+3", "entryId": "e", "value": {"bytes": {"mediaType": "x/y", "base64": "AA=="}}, "turn": 2}]},
-    ]
-    gateway.script[query], gateway.script[f"{query}&after=1.%C3%A4%2B2"] = [(200, pages[0])], [(200, pages[1])]
+    one, two = ({"key": f"ä+{n}", "value": {"json": value}, "turn": 1} for n, value in ((1, 1), (2, None)))
+    image = {"bytes": {"mediaType": "x/y", "base64": "AA=="}}
+    three = {"key": "ä+3", "entryId": "e", "value": image, "turn": 2}
+    pages = [{"records": [one, two], "next": "1.ä+2"}, {"records": [three]}]
+    gateway.script[query] = [Answer(200, pages[0])]
+    gateway.script[f"{query}&after=1.%C3%A4%2B2"] = [Answer(200, pages[1])]
     code, out, err = gateway.run("""
         run = Run.attach()
         print(next(run.records("a b", "ä+")))
@@ -53,4 +56,5 @@ def test_records_are_read_page_by_page_and_only_as_far_as_one_reads(gateway):
         "{'key': 'ä+1', 'value': 1, 'turn': 1}",
         "[('ä+1', 1), ('ä+2', None), ('ä+3', {'mediaType': 'x/y', 'base64': 'AA=='})]",
     ]
-    assert [path for path, _, _ in gateway.seen if path.startswith("records")] == [query, query, f"{query}&after=1.%C3%A4%2B2"]
+    read = [path for path, _, _ in gateway.seen if path.startswith("records")]
+    assert read == [query, query, f"{query}&after=1.%C3%A4%2B2"]

@@ -1,4 +1,4 @@
-//! Taking a run over.
+//! Attaching to a run.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,65 +11,71 @@ use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
 use dalsegno_protocol::{AttachRequest, AttachResponse, Code, Flags, Problem, StateResponse, env};
 use ureq::unversioned::resolver::DefaultResolver;
 
-use crate::http::{Client, OnOver};
+use crate::http::{Client, OnEnded};
 use crate::json::to_bytes;
-use crate::watch::{Asked, beat, listen_for_sigterm};
-use crate::{Error, Result, Run, say};
+use crate::watch::{WorkerSignals, handle_sigterm, start_heartbeats};
+use crate::{Error, Result, Run, log_line};
 
-/// How to attach, where [`Run::attach`] is not what is wanted.
+/// Options of an attach, for an agent that needs others than [`Run::attach`] uses.
 pub struct Builder {
     heartbeat: bool,
     sigterm: bool,
     env: HashMap<String, String>,
-    on_over: OnOver,
+    on_ended: OnEnded,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { heartbeat: true, sigterm: true, env: HashMap::new(), on_over: Box::new(leave) }
+        Self { heartbeat: true, sigterm: true, env: HashMap::new(), on_ended: Box::new(exit_process) }
     }
 }
 
 impl Builder {
-    /// Whether a thread sends heartbeats (it does). Without them a hang is found late, by the progress deadline.
+    /// Whether a thread sends heartbeats; default `true`. Without heartbeats only the progress deadline finds a hang.
     pub fn heartbeat(mut self, yes: bool) -> Self {
         self.heartbeat = yes;
         self
     }
 
-    /// Whether SIGTERM is handled (it is). Without a handler the first process of a container never notices it.
+    /// Whether the SDK handles SIGTERM; default `true`. Process 1 of a container ignores SIGTERM if it has no handler.
     pub fn sigterm(mut self, yes: bool) -> Self {
         self.sigterm = yes;
         self
     }
 
-    /// A value in place of an environment variable ([`mod@env`]).
+    /// Sets a value that is used instead of the environment variable of this name ([`mod@env`]).
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.insert(name.to_owned(), value.to_owned());
         self
     }
 
-    /// What to do when nothing more is accepted of this process: it is fenced, spent, of the wrong version, or the
-    /// run is finished. Called once, on the thread that hears it first, which may be the heartbeat's. Unless set, it
-    /// says so on stderr and exits, 0 where the run is finished and else 1; where it returns, the call fails with
-    /// [`Error::Over`].
-    pub fn on_over(mut self, hook: impl Fn(&Problem) + Send + Sync + 'static) -> Self {
-        self.on_over = Box::new(hook);
+    /// Sets the hook that runs when the gateway accepts nothing more from this process: the process is fenced, spent or
+    /// of the wrong version, or the run is finished.
+    ///
+    /// The hook runs once, on the thread that gets the answer first, which may be the heartbeats' thread. The default
+    /// hook logs the problem to stderr and exits: with 0 if the run is finished, else with 1. If the hook returns, the
+    /// call fails with [`Error::Ended`].
+    pub fn on_ended(mut self, hook: impl Fn(&Problem) + Send + Sync + 'static) -> Self {
+        self.on_ended = Box::new(hook);
         self
     }
 
-    /// Takes the run over; waits for as long as the gateway does not let this pod in.
+    /// Attaches to the run. Waits for as long as the gateway does not accept this pod.
+    ///
+    /// # Errors
+    ///
+    /// The environment is not that of a worker, or the gateway refuses for good.
     pub fn attach(self) -> Result<Run> {
         let term = Arc::new(AtomicBool::new(false));
         if self.sigterm {
-            listen_for_sigterm(term.clone())?;
+            handle_sigterm(term.clone())?;
         }
         let input_file = PathBuf::from(self.get(env::INPUT_FILE)?);
         let input = fs::read(&input_file).map_err(|source| Error::File { path: input_file, source })?;
         let client = Client::new(
             &self.get(env::URL)?,
             self.get(env::TOKEN_FILE)?.into(),
-            self.on_over,
+            self.on_ended,
             DefaultResolver::default(),
         );
 
@@ -82,18 +88,18 @@ impl Builder {
             attached.state = Some(fetched.state);
         }
 
-        let asked = Arc::new(Asked::default());
-        asked.see(Flags {
+        let signals = Arc::new(WorkerSignals::default());
+        signals.update(Flags {
             suspend: attached.suspend,
             cancel: attached.cancel,
             lease_seconds: attached.lease_seconds,
         });
         let client = Arc::new(client);
-        let beats = self.heartbeat.then(|| {
-            let every = Duration::from_secs(attached.heartbeat_seconds.into());
-            beat(client.clone(), asked.clone(), every)
+        let heartbeats = self.heartbeat.then(|| {
+            let period = Duration::from_secs(attached.heartbeat_seconds.into());
+            start_heartbeats(client.clone(), signals.clone(), period)
         });
-        Ok(Run { client, asked, term, input, attached, claims: Mutex::default(), beats })
+        Ok(Run { client, signals, term, input, attached, claims: Mutex::default(), heartbeats })
     }
 
     fn get(&self, name: &'static str) -> Result<String> {
@@ -102,8 +108,8 @@ impl Builder {
     }
 }
 
-/// What an agent does that is told it is over, unless it brings a hook of its own.
-fn leave(problem: &Problem) {
-    say(&format!("{}: {}", problem.code, problem.detail));
+/// The default of [`Builder::on_ended`].
+fn exit_process(problem: &Problem) {
+    log_line(&format!("{}: {}", problem.code, problem.detail));
     process::exit(if problem.code == Code::Finished { 0 } else { 1 })
 }

@@ -1,4 +1,4 @@
-//! Tool calls with one key for ever.
+//! Tool calls. A call has one idempotency key in all attempts.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,22 +12,24 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use crate::http::{CALL, encoded};
+use crate::http::{CALL_TIMEOUT, percent_encode};
 use crate::json::{from_text, raw, to_bytes};
-use crate::{Error, Result, Run, ToolError};
+use crate::{Error, Result, Run, ToolCall, ToolError};
 
 impl Run {
-    /// Calls a tool as `tool(key, arguments)` unless it is known to be done; returns its result, now or from the store.
+    /// Runs `tool(key, arguments)` unless the call is already complete. Returns the tool's result, new or stored.
     ///
-    /// `policy` says what to do where the outcome is unknown. The key is for ever the same ([`Self::key`] unless
-    /// given); the tool gets the key and the arguments that the store knows. A result that is not recorded because
-    /// this process dies is an unknown outcome, and so is [`ToolError::Unknown`]. One that cannot be recorded as it is
-    /// (too large, no JSON) is an error: record what can be by [`Self::complete`].
+    /// The tool gets the stored key and arguments, which are the same in every attempt. If the process dies before the
+    /// result is recorded, or if the tool returns [`ToolError::Unknown`], the outcome is unknown and the call's policy
+    /// applies. If the result cannot be recorded (it is too large, or not JSON), this is an error: record a smaller
+    /// result with [`Self::complete`].
+    ///
+    /// # Errors
+    ///
+    /// The tool failed or refused, the outcome is uncertain, or the gateway refused the call.
     pub fn call<A, R>(
         &self,
-        id: &str,
-        policy: Policy,
-        key: Option<&str>,
+        call: ToolCall<'_>,
         arguments: A,
         tool: impl FnOnce(&str, A) -> std::result::Result<R, ToolError>,
     ) -> Result<R>
@@ -35,25 +37,28 @@ impl Run {
         A: Serialize + DeserializeOwned,
         R: Serialize + DeserializeOwned,
     {
-        let claim = self.claim(id, policy, key, &arguments)?;
-        let answer = self.client.call(&format!("calls/{}/claim", encoded(id)), Some(&claim.body));
+        let id = call.id;
+        let claim = self.claim(call, &arguments)?;
+        let answer = self.client.call(&format!("calls/{}/claim", percent_encode(id)), Some(&claim.body));
         if let Err(Error::Refused { problem, .. }) = &answer
             && matches!(problem.code, Code::Invalid | Code::TooLarge)
         {
-            // The gateway's own word on these bytes. After any other they may have been heard.
-            self.forget(id, claim.id);
+            // The gateway itself refused these bytes. After any other error the claim may have been accepted.
+            self.remove_claim(id, claim.id);
         }
         let ClaimResponse { verdict, call } = answer?;
         match verdict {
             ClaimVerdict::Done => drop(self.claims().remove(id)),
-            ClaimVerdict::Uncertain => self.forget(id, claim.id), // another one stands
+            ClaimVerdict::Uncertain => self.remove_claim(id, claim.id), // another claim holds the call
             ClaimVerdict::Go => {}
         }
         match (verdict, call.state) {
-            (_, CallState::KeyRefused) => Err(Error::KeyRefused { id: call.id, result: said(call.result) }),
+            (_, CallState::KeyRefused) => {
+                Err(Error::KeyRefused { id: call.id, result: or_null(call.result) })
+            }
             (ClaimVerdict::Uncertain, _) => Err(Error::Uncertain(Box::new(call))),
             (ClaimVerdict::Done, CallState::Failed) => {
-                Err(Error::CallFailed { id: call.id, result: said(call.result) })
+                Err(Error::CallFailed { id: call.id, result: or_null(call.result) })
             }
             (ClaimVerdict::Done, _) => {
                 let stored = call.result.as_deref().unwrap_or(RawValue::NULL);
@@ -69,20 +74,15 @@ impl Run {
                     None => arguments,
                 };
                 let outcome = tool(&call.key, arguments);
-                self.end(claim_id, call, outcome)
+                self.record_outcome(claim_id, call, outcome)
             }
         }
     }
 
-    /// The claim to send: the one that is kept where the tool may be called under it, else a new one. It is kept before
-    /// it is sent: whether it stands is unknown until it is answered.
-    fn claim(
-        &self,
-        id: &str,
-        policy: Policy,
-        key: Option<&str>,
-        arguments: &impl Serialize,
-    ) -> Result<Claim> {
+    /// The claim to send: the stored claim if the tool may run under it, else a new one. A claim is stored before it is
+    /// sent, because until the answer arrives it is unknown whether the gateway has accepted it.
+    fn claim(&self, call: ToolCall<'_>, arguments: &impl Serialize) -> Result<Claim> {
+        let ToolCall { id, policy, key } = call;
         let request = ClaimRequest {
             claim_id: Uuid::new_v4(),
             policy,
@@ -93,38 +93,37 @@ impl Run {
         let mut claims = self.claims();
         let open = claims.entry(id.to_owned()).or_insert_with(|| claim.clone());
         let begun = open.begun.load(Ordering::SeqCst);
-        let may_be_called = open.policy == policy && (repeatable(policy) || !begun);
-        Ok(if may_be_called { open.clone() } else { claim })
+        let may_run = open.policy == policy && (repeatable(policy) || !begun);
+        Ok(if may_run { open.clone() } else { claim })
     }
 
-    /// Whether the tool may run under this claim: where it must not run twice, another thread may have begun it, and
-    /// ended it too.
+    /// Marks the tool as begun. Returns `false` if the tool must not run twice and another thread has already begun it.
     fn begin(&self, id: &str, claim: Claim) -> bool {
         let begun = claim.begun.swap(true, Ordering::SeqCst);
-        let may = repeatable(claim.policy) || !begun;
-        if may {
+        let may_run = repeatable(claim.policy) || !begun;
+        if may_run {
             self.claims().insert(id.to_owned(), claim);
         }
-        may
+        may_run
     }
 
-    /// Nothing stands under this claim.
-    fn forget(&self, id: &str, claim: Uuid) {
+    /// Removes a claim that the gateway has not accepted.
+    fn remove_claim(&self, id: &str, claim: Uuid) {
         let mut claims = self.claims();
-        if claims.get(id).is_some_and(|kept| kept.id == claim) {
+        if claims.get(id).is_some_and(|stored| stored.id == claim) {
             claims.remove(id);
         }
     }
 
-    /// Records how the tool of a call ended where [`Self::call`] could not, as when its result was too large. The call is
-    /// one that this process claimed and that is not over yet.
+    /// Records the outcome of a call if [`Self::call`] could not, for example because the result was too large. This
+    /// process must have claimed the call, and the call must still be open.
     pub fn complete(&self, id: &str, outcome: CompleteOutcome, result: &impl Serialize) -> Result<()> {
         let claim = self.claims().get(id).map(|open| open.id);
         let claim = claim.ok_or_else(|| Error::NotClaimed { id: id.to_owned() })?;
         self.record(id, claim, outcome, result).map(drop)
     }
 
-    fn end<R: Serialize>(
+    fn record_outcome<R: Serialize>(
         &self,
         claim: Uuid,
         call: Call,
@@ -156,12 +155,16 @@ impl Run {
     ) -> Result<Box<RawValue>> {
         let result = raw("write a tool's result as JSON", result)?;
         let request = CompleteRequest { claim_id, outcome, result: Some(result.clone()) };
-        self.client.send(&format!("calls/{}/complete", encoded(id)), Some(&to_bytes(&request)?), CALL)?;
+        self.client.send(
+            &format!("calls/{}/complete", percent_encode(id)),
+            Some(&to_bytes(&request)?),
+            CALL_TIMEOUT,
+        )?;
         self.claims().remove(id);
         Ok(result)
     }
 
-    /// Records what a probe found out about an uncertain call, and how it was found.
+    /// Settles an uncertain call: records its outcome and how it was found out.
     pub fn settle(
         &self,
         id: &str,
@@ -171,7 +174,7 @@ impl Run {
     ) -> Result<()> {
         let result = Some(raw("write a call's result as JSON", result)?);
         let body = to_bytes(&SettleRequest { outcome, result, reason: reason.to_owned() })?;
-        self.client.send(&format!("calls/{}/settle", encoded(id)), Some(&body), CALL)?;
+        self.client.send(&format!("calls/{}/settle", percent_encode(id)), Some(&body), CALL_TIMEOUT)?;
         Ok(())
     }
 
@@ -180,12 +183,15 @@ impl Run {
     }
 }
 
-/// The arguments as the store knows them. An error says where they are not what the tool takes, and does not quote them.
+/// Reads the stored arguments. The error gives the position of the mismatch and does not quote the arguments.
 fn stored_arguments<A: DeserializeOwned>(text: &str) -> Result<A> {
     serde_json::from_str(text).map_err(|error| {
         let place =
             format!("another type than the tool takes, at line {} column {}", error.line(), error.column());
-        Error::Json { doing: "read the stored arguments of a call", source: serde::de::Error::custom(place) }
+        Error::Json {
+            operation: "read the stored arguments of a call",
+            source: serde::de::Error::custom(place),
+        }
     })
 }
 
@@ -193,17 +199,16 @@ fn repeatable(policy: Policy) -> bool {
     matches!(policy, Policy::RetrySameKey | Policy::ReadOnly)
 }
 
-/// What a tool said, or null.
-fn said(result: Option<Box<RawValue>>) -> Box<RawValue> {
+fn or_null(result: Option<Box<RawValue>>) -> Box<RawValue> {
     result.unwrap_or_else(|| RawValue::NULL.to_owned())
 }
 
-/// A claim, and the bytes that say so.
+/// A claim and the body of its request.
 #[derive(Clone)]
 pub(crate) struct Claim {
     id: Uuid,
     policy: Policy,
     body: Vec<u8>,
-    /// Whether its tool may have run, for all threads that sent it.
+    /// Whether the tool may have begun, shared by all threads that use this claim.
     begun: Arc<AtomicBool>,
 }

@@ -1,4 +1,4 @@
-//! A boundary, put together.
+//! Builders for a boundary and for a tool call.
 
 use dalsegno_protocol::{
     Boundary, ChannelOps, CommitRequest, Finish, FinishOutcome, Outcome, Payload, PlannedCall, Policy, Usage,
@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::Result;
 use crate::json::raw;
 
-/// A boundary to commit with [`crate::Run::commit`]. What it does not mention stays as it was.
+/// A boundary to commit with [`crate::Run::commit`]. Channels that it does not name stay unchanged.
 #[derive(Debug)]
 pub struct Commit {
     pub(crate) turn: i32,
@@ -20,15 +20,15 @@ pub struct Commit {
 impl Commit {
     /// The end of a turn.
     pub fn new(turn: i32) -> Self {
-        Self::of(turn, Boundary::Result)
+        Self::with_boundary(turn, Boundary::Result)
     }
 
     /// The plan of a turn, before its tools run.
     pub fn plan(turn: i32) -> Self {
-        Self::of(turn, Boundary::Plan)
+        Self::with_boundary(turn, Boundary::Plan)
     }
 
-    fn of(turn: i32, boundary: Boundary) -> Self {
+    fn with_boundary(turn: i32, boundary: Boundary) -> Self {
         let request = CommitRequest {
             commit_id: Uuid::new_v4(),
             state: None,
@@ -43,34 +43,38 @@ impl Commit {
         Self { turn, boundary, request }
     }
 
-    /// The whole state, in place of everything there was. Not together with channels. A NaN or an infinity is an error,
-    /// here and in all that this crate writes: JSON has none.
+    /// Replaces the whole state. Do not combine it with changes of channels.
+    ///
+    /// # Errors
+    ///
+    /// The value cannot be written as JSON. A NaN or an infinity is an error everywhere in this crate: JSON has
+    /// neither.
     pub fn state(mut self, state: &impl Serialize) -> Result<Self> {
         self.request.state = Some(raw("write the state as JSON", state)?);
         Ok(self)
     }
 
-    /// A channel that is replaced as a whole.
+    /// Sets a channel to this value, whatever it held.
     pub fn set(mut self, channel: &str, value: &impl Serialize) -> Result<Self> {
         let value = Payload::Json(raw("write a channel as JSON", value)?);
         self.channels().set.insert(channel.to_owned(), value);
         Ok(self)
     }
 
-    /// One more item at the end of a list.
+    /// Appends one item to a list channel.
     pub fn append(mut self, channel: &str, item: &impl Serialize) -> Result<Self> {
         let item = Payload::Json(raw("write an item of a channel as JSON", item)?);
         self.channels().append.entry(channel.to_owned()).or_default().push(item);
         Ok(self)
     }
 
-    /// A list cut to its first `length` items, before anything is appended.
+    /// Cuts a list channel to its first `length` items, before anything is appended.
     pub fn truncate(mut self, channel: &str, length: u32) -> Self {
         self.channels().truncate.insert(channel.to_owned(), length);
         self
     }
 
-    /// A channel that goes.
+    /// Removes a channel.
     pub fn remove(mut self, channel: &str) -> Self {
         self.channels().remove.push(channel.to_owned());
         self
@@ -80,33 +84,28 @@ impl Commit {
         self.request.channels.get_or_insert_default()
     }
 
-    /// Something that happened, for people.
+    /// Adds an event, which people can read.
     pub fn event(mut self, event: &impl Serialize) -> Result<Self> {
         self.request.events.push(raw("write an event as JSON", event)?);
         Ok(self)
     }
 
-    /// A call that the turn will make; it and its key (unless given: [`crate::Run::key`]) are durable with the plan.
-    pub fn call(
-        mut self,
-        id: &str,
-        policy: Policy,
-        key: Option<&str>,
-        arguments: &impl Serialize,
-    ) -> Result<Self> {
+    /// Adds a tool call that the turn will make. The call and its key become durable with the plan.
+    pub fn call(mut self, call: ToolCall<'_>, arguments: &impl Serialize) -> Result<Self> {
         let arguments = Some(raw("write a call's arguments as JSON", arguments)?);
+        let ToolCall { id, policy, key } = call;
         let (id, key) = (id.to_owned(), key.unwrap_or_default().to_owned());
         self.request.calls.push(PlannedCall { id, policy, key, arguments });
         Ok(self)
     }
 
-    /// What this boundary spent.
+    /// Sets what this boundary spent.
     pub fn usage(mut self, usage: Usage) -> Self {
         self.request.usage = usage;
         self
     }
 
-    /// Why the boundary was committed, in one word.
+    /// Sets why the boundary was committed, in one word.
     pub fn trigger(mut self, trigger: &str) -> Self {
         self.request.trigger = Some(trigger.to_owned());
         self
@@ -119,12 +118,34 @@ impl Commit {
     }
 }
 
-/// The end of a run that reached its goal. Say more by `Finish { reason: …, ..succeeded() }`.
+/// One tool call: its id, its policy and, if it is not the default one, its idempotency key.
+#[derive(Clone, Copy, Debug)]
+pub struct ToolCall<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) policy: Policy,
+    pub(crate) key: Option<&'a str>,
+}
+
+impl<'a> ToolCall<'a> {
+    /// A call with the default key, [`crate::Run::key`]. `id` is unique in the run; `policy` says what to do if the
+    /// outcome is unknown.
+    pub fn new(id: &'a str, policy: Policy) -> Self {
+        Self { id, policy, key: None }
+    }
+
+    /// Sets another idempotency key.
+    pub fn key(mut self, key: &'a str) -> Self {
+        self.key = Some(key);
+        self
+    }
+}
+
+/// The end of a run that reached its goal. Add details with `Finish { reason: …, ..succeeded() }`.
 pub fn succeeded() -> Finish {
     Finish { outcome: FinishOutcome::Succeeded, reason: None, message: None, output: None }
 }
 
-/// The end of a run that did not, and never will.
+/// The end of a run that did not reach its goal and never will.
 pub fn failed() -> Finish {
     Finish { outcome: FinishOutcome::Failed, ..succeeded() }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, in the agent's terms.
+//! Errors, in the agent's terms.
 
 use std::error::Error as StdError;
 use std::io;
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use dalsegno_protocol::{Call, Problem, RawValue};
 
-/// What every call of this crate answers with.
+/// The result of every call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a call of this crate failed. A gateway that does not answer is no error: the same bytes are sent again.
+/// Why a call of this crate failed. An unavailable gateway is not an error: the SDK sends the same bytes again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,103 +19,104 @@ pub enum Error {
     /// A file that the operator mounts cannot be read.
     #[error("cannot read {}", path.display())]
     File {
-        /// Which one.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A value cannot be written as JSON, or read from it as the type that was asked for.
-    #[error("cannot {doing}")]
+    /// A value cannot be written as JSON, or JSON cannot be read as the requested type.
+    #[error("cannot {operation}")]
     Json {
-        /// Which value, and which way.
-        doing: &'static str,
-        /// Why.
+        /// The value, and whether it was read or written.
+        operation: &'static str,
+        /// The cause.
         source: serde_json::Error,
     },
-    /// A channel holds something else than JSON: read it from [`crate::Run::channels`].
+    /// A channel holds another media type than JSON: read it with [`crate::Run::channels`].
     #[error("the channel holds {media_type}, not JSON")]
     NotJson {
-        /// What it holds.
+        /// The media type of the channel.
         media_type: String,
     },
     /// The handler of SIGTERM cannot be installed.
     #[error("cannot listen for SIGTERM")]
     Signal(#[source] io::Error),
-    /// It is no request that HTTP knows, or of a scheme that this crate does not speak: look at the environment.
+    /// The request is not valid HTTP, or its URL has a scheme that this crate does not support. Check the environment.
     #[error("{path}: cannot be sent")]
-    Unsendable {
-        /// The call, relative to the run, without an id in it and without its query.
+    InvalidRequest {
+        /// The call's path, relative to the run, without call ids and without the query.
         path: String,
-        /// Why.
+        /// The cause.
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// The gateway refused for good; `problem.code` is stable.
+    /// The gateway refused the request for good. `problem.code` is stable.
     #[error("{path}: {}: {}", problem.code, problem.detail)]
     Refused {
-        /// The call, relative to the run, without an id in it and without its query.
+        /// The call's path, relative to the run, without call ids and without the query.
         path: String,
-        /// Why.
+        /// The gateway's reason.
         problem: Problem,
     },
-    /// Somebody else answered.
-    #[error("{path}: answered {status}, and not as the contract says: {answer}")]
+    /// The answer is not one of the contract's: it probably came from a proxy.
+    #[error("{path}: status {status} with a body that is not from the gateway: {answer}")]
     Unexpected {
-        /// The call, relative to the run, without an id in it and without its query.
+        /// The call's path, relative to the run, without call ids and without the query.
         path: String,
         /// The HTTP status.
         status: u16,
-        /// The beginning of what came.
+        /// The first 512 characters of the body.
         answer: String,
     },
-    /// Nothing more is accepted of this process. Only seen where [`crate::Builder::on_over`] returns.
+    /// The gateway accepts nothing more from this process. Only returned if the hook of [`crate::Builder::on_ended`]
+    /// returns.
     #[error("{}: {}", .0.code, .0.detail)]
-    Over(Problem),
-    /// The call may have taken effect: find out by its key and [`crate::Run::settle`] it. Neither the key nor the arguments
-    /// are in the text of the error.
+    Ended(Problem),
+    /// The call may have taken effect: look it up by its key, then [`crate::Run::settle`] it. The error's text contains
+    /// neither the key nor the arguments.
     #[error("call {} may have taken effect", .0.id)]
     Uncertain(Box<Call>),
-    /// The tool refused, now or in an earlier attempt, and nothing took effect. What it said may end in a log.
+    /// The tool refused, now or in an earlier attempt, and nothing took effect. The tool's answer may appear in a log.
     #[error("the tool of call {id} refused: {result}")]
     CallFailed {
-        /// Which call.
+        /// The id of the call.
         id: String,
-        /// What the tool said; `null` where it said nothing.
+        /// The tool's answer, or `null`.
         result: Box<RawValue>,
     },
-    /// The tool refused the key of the call, now or before: nobody but a person can tell what took effect. Leave: no
-    /// boundary is accepted, and the run is held until the call is settled.
+    /// The tool refused the call's key, now or in an earlier attempt. Only a person can find out what took effect.
+    /// Exit: the gateway accepts no boundary, and the run is held until the call is settled.
     #[error("the tool of call {id} refused its key: {result}")]
     KeyRefused {
-        /// Which call.
+        /// The id of the call.
         id: String,
-        /// What the tool said; `null` where it said nothing.
+        /// The tool's answer, or `null`.
         result: Box<RawValue>,
     },
-    /// There is nothing to complete: this process did not claim the call, or it is over.
+    /// The call cannot be completed: this process did not claim it, or it is already complete.
     #[error("call {id} is not open in this process")]
     NotClaimed {
-        /// Which call.
+        /// The id of the call.
         id: String,
     },
-    /// The tool ended with an error, so nobody knows whether it took effect.
+    /// The tool returned an error, so it is unknown whether it took effect.
     #[error("the tool of call {id} left its outcome unknown")]
     Tool {
-        /// Which call.
+        /// The id of the call.
         id: String,
-        /// Why.
+        /// The tool's error.
         source: Box<dyn StdError + Send + Sync>,
     },
 }
 
-/// Why a tool gave no result. `?` makes any error [`ToolError::Unknown`], the one that is safe to assume.
+/// Why a tool gave no result. `?` turns any error into [`ToolError::Unknown`], which is the safe assumption.
 #[derive(Debug)]
 pub enum ToolError {
-    /// It refused and changed nothing. Recorded as the outcome of the call, which is not made again.
+    /// The tool refused and changed nothing. This is recorded as the outcome of the call, which is not made again.
     Refused(String),
-    /// It refused the key itself, as HTTP APIs do with 422, because it knows the key from another call. Recorded; a person
-    /// has to look.
+    /// The tool refused the key because another call has used it, as HTTP APIs do with 422. This is recorded; a person
+    /// has to settle the call.
     KeyRefused(String),
-    /// It may have taken effect. The call stays open, and its policy says what comes next.
+    /// The tool may have taken effect. The call stays open, and its policy decides what happens next.
     Unknown(Box<dyn StdError + Send + Sync>),
 }
 

@@ -1,4 +1,5 @@
-//! Numbers that JSON does not have: serde_json writes them as `null`, which is read back as another value, or as none.
+//! Refuses NaN and infinities, which JSON does not have. serde_json would write them as `null`, and the value would be
+//! lost.
 
 use std::fmt::Display;
 
@@ -6,19 +7,19 @@ use serde::Serialize;
 use serde::ser::{self, Error as _, Serializer};
 use serde_json::Error;
 
-/// Writes nothing, and fails where a value holds a NaN or an infinity.
+/// A serializer that writes nothing and fails if a value contains a NaN or an infinity.
 #[derive(Clone, Copy)]
 pub(crate) struct Finite;
 
-/// What holds no number of that kind.
-macro_rules! plain {
+/// Methods for values that contain no floating-point number.
+macro_rules! accept {
     ($($method:ident($($of:ty),*);)*) => {
         $(fn $method(self, $(_: $of),*) -> Result<(), Error> { Ok(()) })*
     };
 }
 
-/// What is told part by part.
-macro_rules! begins {
+/// Methods that begin a compound value.
+macro_rules! begin_compound {
     ($($method:ident($($of:ty),*);)*) => {
         $(fn $method(self, $(_: $of),*) -> Result<Self, Error> { Ok(self) })*
     };
@@ -40,7 +41,7 @@ impl Serializer for Finite {
     }
 
     fn serialize_f64(self, value: f64) -> Result<(), Error> {
-        if value.is_finite() { Ok(()) } else { Err(Error::custom(format!("{value} is no number of JSON"))) }
+        if value.is_finite() { Ok(()) } else { Err(Error::custom(format!("{value} is not a JSON number"))) }
     }
 
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), Error> {
@@ -69,7 +70,7 @@ impl Serializer for Finite {
         Ok(())
     }
 
-    plain! {
+    accept! {
         serialize_bool(bool);
         serialize_i8(i8);
         serialize_i16(i16);
@@ -90,7 +91,7 @@ impl Serializer for Finite {
         serialize_unit_variant(&'static str, u32, &'static str);
     }
 
-    begins! {
+    begin_compound! {
         serialize_seq(Option<usize>);
         serialize_tuple(usize);
         serialize_tuple_struct(&'static str, usize);
@@ -101,7 +102,7 @@ impl Serializer for Finite {
     }
 }
 
-macro_rules! parts {
+macro_rules! compound {
     ($($compound:ident: $($method:ident($($name:ty)?)),*;)*) => {$(
         impl ser::$compound for Finite {
             type Ok = ();
@@ -118,7 +119,7 @@ macro_rules! parts {
     )*};
 }
 
-parts! {
+compound! {
     SerializeSeq: serialize_element();
     SerializeTuple: serialize_element();
     SerializeTupleStruct: serialize_field();

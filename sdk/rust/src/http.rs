@@ -1,4 +1,4 @@
-//! The same bytes until they are answered.
+//! HTTP to the gateway: sends the same bytes until they are answered.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -12,71 +12,81 @@ use dalsegno_protocol::{Code, Limits, Problem};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use ureq::unversioned::resolver::Resolver;
 
-use crate::line::{Addresses, Line};
-use crate::{Error, Result, say};
+use crate::connection::{Addresses, Connection};
+use crate::{Error, Result, log_line};
 
-/// The deadline of one try of a call: above the 20 s for which an attach may wait for the version's verdict.
-pub(crate) const CALL: Duration = Duration::from_secs(30);
-/// The deadline of one try of a heartbeat: one that hangs must not outlast the lease.
-pub(crate) const BEAT: Duration = Duration::from_secs(5);
+/// Timeout of one try of a call. It is above the 20 s that an attach may wait for the version check.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout of one try of a heartbeat. A try that hangs must not outlast the lease.
+pub(crate) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(5);
 
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
 
-/// How long a connection is kept between two calls: less than the gateway keeps it.
-const KEPT: Duration = Duration::from_secs(55);
+/// How long an idle connection is kept. The gateway keeps it longer.
+const MAX_IDLE: Duration = Duration::from_secs(55);
 
-pub(crate) type OnOver = Box<dyn Fn(&Problem) + Send + Sync>;
+pub(crate) type OnEnded = Box<dyn Fn(&Problem) + Send + Sync>;
 
-/// The gateway's side of one run.
+/// The client of one run.
 pub(crate) struct Client {
-    /// For all but heartbeats: turns that stay on one connection stay with one gateway.
-    turns: Line,
-    beats: Line,
+    /// For everything but heartbeats. Turns on one connection stay with one gateway.
+    turns: Connection,
+    heartbeats: Connection,
     pub(crate) base: String,
     token_file: PathBuf,
-    /// The bearer once attached; until then it is the pod's token.
+    /// The bearer after the attach. Before it, the bearer is the pod's token.
     pub(crate) instance: OnceLock<String>,
-    /// Whether this process itself ended the run, so that a refused heartbeat is no news.
+    /// Whether this process has ended the run. A heartbeat that is refused afterwards is expected.
     pub(crate) ended_here: AtomicBool,
-    on_over: OnOver,
-    /// The loop and the heartbeat may both hear that it is over; one is enough.
-    told: Once,
+    on_ended: OnEnded,
+    /// The loop and the heartbeats may both get the answer that the run has ended. The hook runs once.
+    hook_called: Once,
 }
 
-/// What came back, whatever it says.
-struct Answer {
+/// One request. It is a GET if it has no body, else a POST.
+struct Request<'a> {
+    path: &'a str,
+    body: Option<&'a [u8]>,
+    /// Timeout of one try.
+    timeout: Duration,
+}
+
+/// A response of any status.
+struct Response {
     status: u16,
     retry_after: Duration,
     body: Vec<u8>,
 }
 
 impl Client {
-    pub(crate) fn new(base: &str, token_file: PathBuf, on_over: OnOver, lookup: impl Resolver) -> Self {
+    pub(crate) fn new(base: &str, token_file: PathBuf, on_ended: OnEnded, resolver: impl Resolver) -> Self {
         let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).max_redirects(0);
-        let config = config.max_idle_age(KEPT).build();
-        let addresses = Addresses::new(lookup);
+        let config = config.max_idle_age(MAX_IDLE).build();
+        let addresses = Addresses::new(resolver);
         Self {
-            turns: Line::new(config.clone(), addresses.clone()),
-            beats: Line::new(config, addresses),
+            turns: Connection::new(config.clone(), addresses.clone()),
+            heartbeats: Connection::new(config, addresses),
             base: base.trim_end_matches('/').to_owned(),
             token_file,
             instance: OnceLock::new(),
             ended_here: AtomicBool::new(false),
-            on_over,
-            told: Once::new(),
+            on_ended,
+            hook_called: Once::new(),
         }
     }
 
-    /// Calls the gateway (`body` absent: by GET) until it answers, and reads the answer.
+    /// Sends a request until it is answered, as [`Self::send`] does, and reads the answer. Without a `body` it is a
+    /// GET.
     pub(crate) fn call<T: DeserializeOwned>(&self, path: &str, body: Option<&[u8]>) -> Result<T> {
-        let answer = self.send(path, body, CALL)?;
+        let answer = self.send(path, body, CALL_TIMEOUT)?;
         serde_json::from_slice(&answer)
-            .map_err(|source| Error::Json { doing: "read the gateway's answer", source })
+            .map_err(|source| Error::Json { operation: "read the gateway's answer", source })
     }
 
-    /// Sends the same bytes until they are answered, for as long as the pod lives; returns the answer's body. No try and
-    /// no wait is longer than `timeout`. A body above the limit is refused here: what hangs up on it is never heard.
+    /// Sends the same bytes until they are answered, for as long as the pod lives, and returns the answer's body. No
+    /// try and no wait is longer than `timeout`. A body above the limit is refused here, because a gateway that closes
+    /// the connection in the middle of a body cannot say why.
     pub(crate) fn send(&self, path: &str, body: Option<&[u8]>, timeout: Duration) -> Result<Vec<u8>> {
         let length = body.map_or(0, <[u8]>::len);
         if length > Limits::BODY_BYTES {
@@ -85,40 +95,42 @@ impl Client {
                  elsewhere",
                 Limits::BODY_BYTES
             );
-            return Err(Error::Refused { path: named(path), problem: Problem::new(Code::TooLarge, detail) });
+            let problem = Problem::new(Code::TooLarge, detail);
+            return Err(Error::Refused { path: loggable(path), problem });
         }
-        let line = if path == "heartbeat" { &self.beats } else { &self.turns };
+        let connection = if path == "heartbeat" { &self.heartbeats } else { &self.turns };
+        let request = Request { path, body, timeout };
         let mut delay = FIRST_DELAY;
         loop {
             let bearer = self.bearer()?;
-            let (why, at_least) = match self.exchange(&line.agent(), path, &bearer, body, timeout) {
-                Ok(answer) if answer.status == 200 => {
-                    match serde_json::from_slice::<HashMap<String, IgnoredAny>>(&answer.body) {
-                        Ok(_) => return Ok(answer.body),
-                        // It was cut short, or is a page of somebody between here and the gateway.
+            let (reason, min_delay) = match self.exchange(&connection.agent(), &request, &bearer) {
+                Ok(response) if response.status == 200 => {
+                    match serde_json::from_slice::<HashMap<String, IgnoredAny>>(&response.body) {
+                        Ok(_) => return Ok(response.body),
+                        // The body was cut short, or it is the page of a proxy.
                         Err(error) => (error.to_string(), Duration::ZERO),
                     }
                 }
-                Ok(answer) if answer.status != 429 && answer.status < 500 => {
-                    return Err(self.refusal(path, answer));
+                Ok(response) if response.status != 429 && response.status < 500 => {
+                    return Err(self.refusal(path, response));
                 }
-                Ok(answer) => (answer.status.to_string(), answer.retry_after.min(timeout)),
-                Err(never @ (ureq::Error::Http(_) | ureq::Error::BadUri(_) | ureq::Error::TlsRequired)) => {
-                    return Err(Error::Unsendable { path: named(path), source: Box::new(never) });
+                Ok(response) => (response.status.to_string(), response.retry_after.min(timeout)),
+                Err(error @ (ureq::Error::Http(_) | ureq::Error::BadUri(_) | ureq::Error::TlsRequired)) => {
+                    return Err(Error::InvalidRequest { path: loggable(path), source: Box::new(error) });
                 }
-                // Whether it was heard is unknown; the gateway tells a repeat by its bytes.
+                // It is unknown whether the request arrived. The gateway recognises a repeat by its bytes.
                 Err(error) => (error.to_string(), Duration::ZERO),
             };
-            line.renew();
+            connection.renew();
             if delay == LONGEST_DELAY {
-                say(&format!("{}: no answer yet ({why}), sending it again", named(path)));
+                log_line(&format!("{}: no answer yet ({reason}), sending it again", loggable(path)));
             }
-            thread::sleep(delay.mul_f64(rand::random_range(0.5..1.0)).max(at_least));
+            thread::sleep(delay.mul_f64(rand::random_range(0.5..1.0)).max(min_delay));
             delay = (delay * 2).min(LONGEST_DELAY);
         }
     }
 
-    /// The token is read for each try: the kubelet renews it.
+    /// Reads the token anew for each try, because the kubelet renews it.
     fn bearer(&self) -> Result<String> {
         if let Some(instance) = self.instance.get() {
             return Ok(instance.clone());
@@ -131,22 +143,21 @@ impl Client {
     fn exchange(
         &self,
         agent: &ureq::Agent,
-        path: &str,
+        request: &Request<'_>,
         bearer: &str,
-        body: Option<&[u8]>,
-        timeout: Duration,
-    ) -> std::result::Result<Answer, ureq::Error> {
+    ) -> std::result::Result<Response, ureq::Error> {
+        let Request { path, body, timeout } = *request;
         let url = format!("{}/{path}", self.base);
         let bearer = format!("Bearer {bearer}");
-        // Half of the time is left to those addresses that are known, where no name server answers.
-        let lookup = Some(timeout / 2);
+        // If no name server answers, the second half of the time is left for the known addresses.
+        let resolve_timeout = Some(timeout / 2);
         let mut response = match body {
             None => agent
                 .get(&url)
                 .header("Authorization", bearer)
                 .config()
                 .timeout_global(Some(timeout))
-                .timeout_resolve(lookup)
+                .timeout_resolve(resolve_timeout)
                 .build()
                 .call(),
             Some(bytes) => agent
@@ -155,22 +166,22 @@ impl Client {
                 .header("Content-Type", "application/json")
                 .config()
                 .timeout_global(Some(timeout))
-                .timeout_resolve(lookup)
+                .timeout_resolve(resolve_timeout)
                 .build()
                 .send(bytes),
         }?;
         let retry_after =
             response.headers().get("Retry-After").and_then(|value| value.to_str().ok()?.parse().ok());
-        Ok(Answer {
+        Ok(Response {
             status: response.status().as_u16(),
             retry_after: Duration::from_secs(retry_after.unwrap_or(0)),
             body: response.body_mut().with_config().limit(u64::MAX).read_to_vec()?,
         })
     }
 
-    fn refusal(&self, path: &str, answer: Answer) -> Error {
-        let Answer { status, body, .. } = answer;
-        let path = named(path);
+    fn refusal(&self, path: &str, response: Response) -> Error {
+        let Response { status, body, retry_after: _ } = response;
+        let path = loggable(path);
         let Ok(problem) = serde_json::from_slice::<Problem>(&body) else {
             let answer = String::from_utf8_lossy(&body).chars().take(512).collect();
             return Error::Unexpected { path, status, answer };
@@ -181,19 +192,19 @@ impl Client {
             | Code::VersionIncompatible
             | Code::CheckpointCorrupt
             | Code::Finished => {
-                let known = problem.code == Code::Finished || self.ended_here.load(Ordering::SeqCst);
-                if !(path == "heartbeat" && known) {
-                    self.told.call_once(|| (self.on_over)(&problem));
+                let expected = problem.code == Code::Finished || self.ended_here.load(Ordering::SeqCst);
+                if !(path == "heartbeat" && expected) {
+                    self.hook_called.call_once(|| (self.on_ended)(&problem));
                 }
-                Error::Over(problem)
+                Error::Ended(problem)
             }
             _ => Error::Refused { path, problem },
         }
     }
 }
 
-/// A path as it may stand in a log: without the id of a call, and without what records are asked for.
-fn named(path: &str) -> String {
+/// A path without secrets, for logs and errors: without the id of a call and without the query.
+fn loggable(path: &str) -> String {
     let path = path.split('?').next().unwrap_or_default();
     match path.split('/').collect::<Vec<_>>()[..] {
         ["calls", _, verb] => format!("calls/*/{verb}"),
@@ -201,8 +212,8 @@ fn named(path: &str) -> String {
     }
 }
 
-/// Percent-encoded, so that it is one part of a path, or one value of a query.
-pub(crate) fn encoded(text: &str) -> String {
+/// Percent-encodes a text for use as one segment of a path or as one value of a query.
+pub(crate) fn percent_encode(text: &str) -> String {
     text.bytes().fold(String::new(), |mut encoded, byte| {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte.into()),

@@ -1,4 +1,4 @@
-//! Records: entries under keys, beside the state. They need no turn to be over, and are read key by key.
+//! Records: entries under keys, apart from the state. They can change in the middle of a turn and are read by key.
 
 use std::collections::VecDeque;
 
@@ -6,81 +6,81 @@ use dalsegno_protocol::{Payload, Record, RecordOp, RecordsRequest, RecordsRespon
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::http::{CALL, encoded};
+use crate::http::{CALL_TIMEOUT, percent_encode};
 use crate::json::{raw, to_bytes};
 use crate::{Commit, Result, Run};
 
-/// Changes of records, in order: all of them take effect, or none does.
+/// RecordChanges of records, in order. Either all of them take effect, or none does.
 #[derive(Clone, Debug, Default)]
-pub struct Changes(Vec<RecordOp>);
+pub struct RecordChanges(Vec<RecordOp>);
 
-impl Changes {
-    /// None yet.
+impl RecordChanges {
+    /// No changes yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The key holds this one entry, whatever it held.
+    /// Makes this the key's only entry.
     pub fn put(self, space: &str, key: &str, value: &impl Serialize) -> Result<Self> {
-        let value = entry(value)?;
-        Ok(self.and(RecordOp::Put { space: space.to_owned(), key: key.to_owned(), value }))
+        let value = payload(value)?;
+        Ok(self.push(RecordOp::Put { space: space.to_owned(), key: key.to_owned(), value }))
     }
 
-    /// The same, where the key holds nothing; else nothing happens.
+    /// Makes this the key's only entry if the key has none, else changes nothing.
     pub fn put_if_absent(self, space: &str, key: &str, value: &impl Serialize) -> Result<Self> {
-        let value = entry(value)?;
-        Ok(self.and(RecordOp::PutIfAbsent { space: space.to_owned(), key: key.to_owned(), value }))
+        let value = payload(value)?;
+        Ok(self.push(RecordOp::PutIfAbsent { space: space.to_owned(), key: key.to_owned(), value }))
     }
 
-    /// One entry more at the end of a key, unless it holds one of this id.
+    /// Appends an entry to a key, unless the key has an entry with this id.
     pub fn append(self, space: &str, key: &str, entry_id: &str, value: &impl Serialize) -> Result<Self> {
         let (space, key, entry_id) = (space.to_owned(), key.to_owned(), entry_id.to_owned());
-        let value = entry(value)?;
-        Ok(self.and(RecordOp::Append { space, key, entry_id, value }))
+        let value = payload(value)?;
+        Ok(self.push(RecordOp::Append { space, key, entry_id, value }))
     }
 
-    /// The key holds nothing.
+    /// Deletes all entries of the key.
     pub fn delete(self, space: &str, key: &str) -> Self {
-        self.and(RecordOp::Delete { space: space.to_owned(), key: key.to_owned() })
+        self.push(RecordOp::Delete { space: space.to_owned(), key: key.to_owned() })
     }
 
-    fn and(mut self, operation: RecordOp) -> Self {
+    fn push(mut self, operation: RecordOp) -> Self {
         self.0.push(operation);
         self
     }
 }
 
 impl Commit {
-    /// Records that change with the boundary, if it is committed.
-    pub fn records(mut self, changes: Changes) -> Self {
+    /// Adds changes of records. They take effect together with the boundary.
+    pub fn records(mut self, changes: RecordChanges) -> Self {
         self.request.records.extend(changes.0);
         self
     }
 }
 
 impl Run {
-    /// Changes records; returns once that is durable.
-    pub fn write_records(&self, changes: Changes) -> Result<()> {
+    /// RecordChanges records. Returns when the changes are durable.
+    pub fn write_records(&self, changes: RecordChanges) -> Result<()> {
         let body = to_bytes(&RecordsRequest { batch_id: Uuid::new_v4(), operations: changes.0 })?;
-        self.client.send("records", Some(&body), CALL)?;
+        self.client.send("records", Some(&body), CALL_TIMEOUT)?;
         Ok(())
     }
 
-    /// The entries of a space under keys that begin with `prefix`, in the order of the keys' bytes, those of a key as they
-    /// were added; fetched page by page.
+    /// The entries of a space under keys that begin with `prefix`, fetched page by page. Keys are ordered by their
+    /// bytes, the entries of a key by the time they were added.
     pub fn records(&self, space: &str, prefix: &str) -> Records<'_> {
-        let query = format!("records?space={}&prefix={}", encoded(space), encoded(prefix));
-        Records { run: self, query, page: VecDeque::new(), next: Some(String::new()) }
+        let query = format!("records?space={}&prefix={}", percent_encode(space), percent_encode(prefix));
+        Records { run: self, query, page: VecDeque::new(), next_query: Some(String::new()) }
     }
 }
 
-/// Entries, page by page. After an error it ends.
+/// An iterator over entries, which fetches them page by page. It ends after an error.
 pub struct Records<'a> {
     run: &'a Run,
     query: String,
     page: VecDeque<Record>,
-    /// What the next page is asked for with; `None`: this one was the last.
-    next: Option<String>,
+    /// The end of the next page's query, or `None` after the last page.
+    next_query: Option<String>,
 }
 
 impl Iterator for Records<'_> {
@@ -88,11 +88,11 @@ impl Iterator for Records<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.page.is_empty() {
-            let after = self.next.take()?;
+            let after = self.next_query.take()?;
             match self.run.client.call::<RecordsResponse>(&format!("{}{after}", self.query), None) {
                 Ok(answer) => {
                     self.page = answer.records.into();
-                    self.next = answer.next.map(|next| format!("&after={}", encoded(&next)));
+                    self.next_query = answer.next.map(|next| format!("&after={}", percent_encode(&next)));
                 }
                 Err(error) => return Some(Err(error)),
             }
@@ -101,6 +101,6 @@ impl Iterator for Records<'_> {
     }
 }
 
-fn entry(value: &impl Serialize) -> Result<Payload> {
+fn payload(value: &impl Serialize) -> Result<Payload> {
     Ok(Payload::Json(raw("write a record as JSON", value)?))
 }

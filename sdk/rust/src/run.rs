@@ -14,32 +14,32 @@ use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
 use crate::calls::Claim;
-use crate::http::{CALL, Client};
+use crate::http::{CALL_TIMEOUT, Client};
 use crate::json::{from_text, to_bytes};
-use crate::watch::Asked;
+use crate::watch::WorkerSignals;
 use crate::{Builder, Commit, Error, Result};
 
-/// One attempt at a run. One per process; dropping it stops the heartbeats.
+/// One attempt at a run. A process has one; dropping it stops the heartbeats.
 pub struct Run {
     pub(crate) client: Arc<Client>,
-    pub(crate) asked: Arc<Asked>,
+    pub(crate) signals: Arc<WorkerSignals>,
     pub(crate) term: Arc<AtomicBool>,
     pub(crate) input: Vec<u8>,
-    /// As the gateway answered, with the head moved on by each commit.
+    /// The gateway's answer to the attach. Each commit replaces its head.
     pub(crate) attached: AttachResponse,
-    /// Claims that were sent, or are about to be, and are not known to be over, by call.
+    /// Claims that have been or will be sent and are not known to be over, by call id.
     pub(crate) claims: Mutex<HashMap<String, Claim>>,
-    /// Tells the heartbeats which lease an answer told, in seconds; to drop it ends them.
-    pub(crate) beats: Option<Sender<u32>>,
+    /// Passes the length of the lease, in seconds, to the heartbeats. Dropping it ends them.
+    pub(crate) heartbeats: Option<Sender<u32>>,
 }
 
 impl Run {
-    /// Takes the run over as the environment says, with heartbeats and a handler of SIGTERM.
+    /// Attaches to the run that the environment names, with heartbeats and a handler of SIGTERM.
     pub fn attach() -> Result<Self> {
         Self::builder().attach()
     }
 
-    /// Attaches in another way.
+    /// Attaches with other options.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -59,7 +59,7 @@ impl Run {
         self.attached.decision
     }
 
-    /// What a careful worker logs.
+    /// The gateway's warnings. A careful worker logs them.
     pub fn warnings(&self) -> &[Warning] {
         &self.attached.warnings
     }
@@ -78,25 +78,25 @@ impl Run {
         }
     }
 
-    /// Whether [`Self::turn`] has its plan already.
+    /// Whether the plan of [`Self::turn`] is committed.
     pub fn planned(&self) -> bool {
         self.head().is_some_and(|head| head.boundary == Boundary::Plan)
     }
 
-    /// What the run was asked for; no input reads as `null`. One that is no JSON is the agent's to read itself, from
-    /// the file that [`crate::env::INPUT_FILE`] names.
+    /// The run's input; a missing input reads as `null`. If the input is not JSON, read the file that
+    /// [`crate::env::INPUT_FILE`] names instead.
     pub fn input<T: DeserializeOwned>(&self) -> Result<T> {
         let text = if self.input.trim_ascii().is_empty() { b"null" } else { &self.input[..] };
         serde_json::from_slice(text)
-            .map_err(|source| Error::Json { doing: "read the file of DALSEGNO_INPUT_FILE", source })
+            .map_err(|source| Error::Json { operation: "read the file of DALSEGNO_INPUT_FILE", source })
     }
 
-    /// What [`Commit::state`] held last, before this attempt; `None` on a fresh run.
+    /// The latest state committed with [`Commit::state`] before this attempt; `None` on a fresh run.
     pub fn state<T: DeserializeOwned>(&self) -> Result<Option<T>> {
         self.value(PLAIN)
     }
 
-    /// A channel that is replaced as a whole, as it stood at attach; `None` where there is none.
+    /// A value channel at the time of the attach; `None` if there is no such channel.
     pub fn value<T: DeserializeOwned>(&self, channel: &str) -> Result<Option<T>> {
         match self.channels().get(channel) {
             Some(Channel::Value(payload)) => decode(payload).map(Some),
@@ -104,7 +104,7 @@ impl Run {
         }
     }
 
-    /// The items of a list, as it stood at attach; empty where there is none.
+    /// The items of a list channel at the time of the attach; empty if there is no such channel.
     pub fn list<T: DeserializeOwned>(&self, channel: &str) -> Result<Vec<T>> {
         match self.channels().get(channel) {
             Some(Channel::List(items)) => items.iter().map(decode).collect(),
@@ -112,29 +112,29 @@ impl Run {
         }
     }
 
-    /// Every channel, as it stood at attach.
+    /// All channels at the time of the attach.
     pub fn channels(&self) -> &State {
         static NONE: State = BTreeMap::new();
         self.attached.state.as_ref().unwrap_or(&NONE)
     }
 
-    /// Calls that an earlier attempt claimed and whose outcome nobody knows.
+    /// Calls that an earlier attempt claimed and whose outcome is unknown.
     pub fn unsettled_calls(&self) -> &[Call] {
         &self.attached.unsettled_calls
     }
 
-    /// Calls of the open turn that were completed, or had failed, before this attempt.
+    /// Calls of the open turn that had completed or failed before this attempt.
     pub fn completed_calls(&self) -> &[Call] {
         &self.attached.completed_calls
     }
 
-    /// The idempotency key of a call that is given none: the run's own id and the call's, the same in every attempt.
+    /// The default idempotency key of a call: the run's id and the call's id. It is the same in every attempt.
     pub fn key(&self, id: &str) -> String {
         let run = self.client.base.rsplit('/').next().unwrap_or_default();
         format!("{run}:{id}")
     }
 
-    /// Commits a boundary; returns once it is durable.
+    /// Commits a boundary. Returns when the boundary is durable.
     pub fn commit(&mut self, commit: Commit) -> Result<CommitResponse> {
         let Commit { turn, boundary, mut request } = commit;
         for call in request.calls.iter_mut().filter(|call| call.key.is_empty()) {
@@ -145,49 +145,50 @@ impl Run {
             Boundary::Result => format!("turns/{turn}"),
         };
         let answer: CommitResponse = self.client.call(&path, Some(&to_bytes(&request)?))?;
-        self.asked.see(answer.flags);
-        if let Some(beats) = &self.beats {
-            // Where nobody listens the run is over.
-            let _ = beats.send(answer.flags.lease_seconds);
+        self.signals.update(answer.flags);
+        if let Some(heartbeats) = &self.heartbeats {
+            // The send fails only if the run has ended and with it the heartbeats.
+            let _ = heartbeats.send(answer.flags.lease_seconds);
         }
         self.attached.head = answer.head.clone();
         if request.outcome.is_some() {
-            self.ended();
+            self.mark_ended();
         }
         Ok(answer)
     }
 
-    /// Ends the run where there is no new state to commit.
+    /// Ends the run without committing a new state.
     pub fn finish(&mut self, finish: Finish) -> Result<()> {
         let body = to_bytes(&FinishRequest { commit_id: Uuid::new_v4(), finish })?;
         let _: CommitResponse = self.client.call("finish", Some(&body))?;
-        self.ended();
+        self.mark_ended();
         Ok(())
     }
 
-    /// Whether SIGTERM came: commit what is finished and leave with 143 within [`crate::GRACE`].
+    /// Whether the process received SIGTERM: commit what is finished, and exit with 143 within [`crate::GRACE`].
     pub fn stopping(&self) -> bool {
         self.term.load(Ordering::SeqCst)
     }
 
-    /// Whether a person cancelled the run: acknowledge and leave.
+    /// Whether a person has cancelled the run: acknowledge the cancel and exit.
     pub fn cancelled(&self) -> bool {
-        self.asked.cancel.load(Ordering::SeqCst)
+        self.signals.cancel.load(Ordering::SeqCst)
     }
 
-    /// Reserved: always false.
+    /// Reserved: always `false`.
     pub fn suspending(&self) -> bool {
-        self.asked.suspend.load(Ordering::SeqCst)
+        self.signals.suspend.load(Ordering::SeqCst)
     }
 
-    /// Tells the gateway that the cancel was heard. Nothing more is accepted after it: leave.
+    /// Acknowledges the cancel. The gateway accepts nothing more afterwards: exit.
     pub fn acknowledge_cancel(&self) -> Result<()> {
-        self.ended();
-        self.client.send("cancelled", Some(b""), CALL)?;
+        self.mark_ended();
+        self.client.send("cancelled", Some(b""), CALL_TIMEOUT)?;
         Ok(())
     }
 
-    /// Between two steps: acknowledges a cancel and exits 0, or exits 143 where the pod has to go.
+    /// Call this between two steps. If the run is cancelled, it acknowledges the cancel and exits with 0. If SIGTERM
+    /// was received, it exits with 143.
     pub fn check(&self) -> Result<()> {
         if self.cancelled() {
             self.acknowledge_cancel()?;
@@ -199,7 +200,7 @@ impl Run {
         Ok(())
     }
 
-    fn ended(&self) {
+    fn mark_ended(&self) {
         self.client.ended_here.store(true, Ordering::SeqCst);
     }
 }

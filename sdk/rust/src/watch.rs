@@ -1,4 +1,4 @@
-//! What goes on beside the loop: heartbeats, and SIGTERM.
+//! What runs beside the agent's loop: the heartbeats and the handler of SIGTERM.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,42 +10,49 @@ use dalsegno_protocol::Flags;
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
-use crate::http::{BEAT, Client};
-use crate::{Error, Result, say};
+use crate::http::{Client, HEARTBEAT_TIMEOUT};
+use crate::{Error, Result, log_line};
 
 /// From SIGTERM to the end of the process, whatever the loop is doing.
 pub const GRACE: Duration = Duration::from_secs(10);
 
-/// Two of them may be lost.
-const BEATS_PER_LEASE: u32 = 3;
+/// With three heartbeats per lease, two may be lost.
+const HEARTBEATS_PER_LEASE: u32 = 3;
 
-/// What a person asks for, as of the last answer.
+/// What a person has asked of the worker, according to the gateway's latest answer.
 #[derive(Default)]
-pub(crate) struct Asked {
+pub(crate) struct WorkerSignals {
     pub(crate) suspend: AtomicBool,
     pub(crate) cancel: AtomicBool,
 }
 
-impl Asked {
-    /// A cancel is final; an answer that was overtaken does not take it back.
-    pub(crate) fn see(&self, flags: Flags) {
+impl WorkerSignals {
+    /// Takes the flags of an answer. A cancel is final: an older answer that arrives late does not take it back.
+    pub(crate) fn update(&self, flags: Flags) {
         self.suspend.store(flags.suspend, Ordering::SeqCst);
         self.cancel.fetch_or(flags.cancel, Ordering::SeqCst);
     }
 }
 
-/// Beats, at once for the first time, which binds the lease, until the run is ended or the sender is dropped. What is sent
-/// is the length of the lease in seconds, as an answer to somebody else told it: a shorter one is beaten for sooner.
-pub(crate) fn beat(client: Arc<Client>, asked: Arc<Asked>, every: Duration) -> Sender<u32> {
-    let (tell, leases) = mpsc::channel();
-    let within = move |lease: u32| every.min(Duration::from_secs(lease.into()) / BEATS_PER_LEASE);
+/// Starts the heartbeats. They end when the run has ended or when the returned sender is dropped.
+///
+/// The first heartbeat is sent at once, because it binds the lease. The sender takes the length of the lease in
+/// seconds, as other answers report it: if the lease became shorter, the next heartbeat is sent sooner.
+pub(crate) fn start_heartbeats(
+    client: Arc<Client>,
+    signals: Arc<WorkerSignals>,
+    longest_period: Duration,
+) -> Sender<u32> {
+    let (sender, leases) = mpsc::channel();
+    let period_of =
+        move |lease: u32| longest_period.min(Duration::from_secs(lease.into()) / HEARTBEATS_PER_LEASE);
     thread::spawn(move || {
-        let mut period = every;
+        let mut period = longest_period;
         let mut due = Instant::now();
         loop {
             match leases.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(lease) => {
-                    due = due.min(Instant::now() + within(lease));
+                    due = due.min(Instant::now() + period_of(lease));
                     continue;
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -54,24 +61,24 @@ pub(crate) fn beat(client: Arc<Client>, asked: Arc<Asked>, every: Duration) -> S
             if client.ended_here.load(Ordering::SeqCst) {
                 return;
             }
-            match client.send("heartbeat", Some(b""), BEAT) {
+            match client.send("heartbeat", Some(b""), HEARTBEAT_TIMEOUT) {
                 Ok(answer) => {
                     if let Ok(flags) = serde_json::from_slice::<Flags>(&answer) {
-                        asked.see(flags);
-                        period = within(flags.lease_seconds);
+                        signals.update(flags);
+                        period = period_of(flags.lease_seconds);
                     }
                 }
-                Err(Error::Over(_)) => return,
-                Err(error) => say(&error.to_string()),
+                Err(Error::Ended(_)) => return,
+                Err(error) => log_line(&error.to_string()),
             }
             due = Instant::now() + period;
         }
     });
-    tell
+    sender
 }
 
-/// Raises the flag at SIGTERM, and ends the process [`GRACE`] later.
-pub(crate) fn listen_for_sigterm(term: Arc<AtomicBool>) -> Result<()> {
+/// Sets the flag on SIGTERM, and ends the process [`GRACE`] later.
+pub(crate) fn handle_sigterm(term: Arc<AtomicBool>) -> Result<()> {
     let mut signals = Signals::new([SIGTERM]).map_err(Error::Signal)?;
     thread::spawn(move || {
         if signals.forever().next().is_some() {

@@ -1,14 +1,14 @@
-//! An example agent: it writes a field guide, one entry a turn, and outlives its pods.
+//! An example agent. It writes a field guide, one note per turn, and its run outlives its pods.
 //!
-//! A turn is plan → tool call → result. The plan is committed before the tool runs, so that a pod that dies in between
-//! does not ask the model twice; the tool writes to the ledger under the call's key, so that a note that was sent twice
-//! stands there once. The input: `{"goal", "turns", "turnSeconds", "ledger"}`.
+//! A turn is plan → tool call → result. The plan is committed before the tool runs: if the pod dies in between, the
+//! next pod does not ask the model again. The tool writes to the ledger under the call's key: a note that is sent twice
+//! is stored once. The input: `{"goal", "turns", "turnSeconds", "ledger"}`.
 
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use dalsegno_sdk::{Commit, Finish, Policy, Run, ToolError, Usage, succeeded};
+use dalsegno_sdk::{Commit, Finish, Policy, Run, ToolCall, ToolError, Usage, succeeded};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -31,7 +31,7 @@ fn one() -> f64 {
     1.0
 }
 
-/// Everything that the next attempt needs. What is not in here dies with the pod.
+/// Everything that the next attempt needs. Anything else is lost with the pod.
 #[derive(Serialize, Deserialize)]
 struct State {
     messages: Vec<Message>,
@@ -55,11 +55,11 @@ enum Role {
 impl State {
     fn new(goal: &str) -> Self {
         let mut state = Self { messages: Vec::new(), notes: Vec::new() };
-        state.say(Role::User, goal.to_owned());
+        state.add_message(Role::User, goal.to_owned());
         state
     }
 
-    fn say(&mut self, role: Role, content: String) {
+    fn add_message(&mut self, role: Role, content: String) {
         self.messages.push(Message { role, content });
     }
 }
@@ -68,18 +68,19 @@ const BIRDS: [&str; 7] =
     ["arctic tern", "barn swallow", "crane", "curlew", "osprey", "redstart", "white stork"];
 const FACTS: [&str; 3] = ["how it finds its way", "where it winters", "what it eats on the way"];
 
-/// Stands in for a model: the same state always gives the same plan, after a while.
-fn think(state: &State, seconds: f64) -> (String, Usage) {
+/// A stand-in for a model: the same state always gives the same plan, after some seconds.
+fn make_plan(state: &State, seconds: f64) -> (String, Usage) {
     thread::sleep(Duration::from_secs_f64(seconds));
-    let (done, read) =
-        (state.notes.len(), state.messages.iter().map(|message| message.content.len()).sum::<usize>());
+    let done = state.notes.len();
+    let prompt_bytes = state.messages.iter().map(|message| message.content.len()).sum::<usize>();
     let plan = format!("{}: {}", BIRDS[done % BIRDS.len()], FACTS[done / BIRDS.len() % FACTS.len()]);
-    let usage = Usage { tokens_in: read as i64 / 4, tokens_out: plan.len() as i64 / 4, ..Usage::default() };
+    let usage =
+        Usage { tokens_in: prompt_bytes as i64 / 4, tokens_out: plan.len() as i64 / 4, ..Usage::default() };
     (plan, usage)
 }
 
-/// Writes one note into the ledger. The ledger honours the key, so a request without an answer is sent again.
-fn write(run: &Run, ledger: &str, key: &str, note: &str) -> Result<i32, ToolError> {
+/// Writes one note to the ledger. A retry is safe, because the ledger honours the key.
+fn write_note(run: &Run, ledger: &str, key: &str, note: &str) -> Result<i32, ToolError> {
     let entry = json!({
         "key": key, "run": run.name(), "turn": run.turn(), "attempt": run.attempt(), "note": note,
     });
@@ -100,23 +101,23 @@ fn main() -> anyhow::Result<()> {
     }
     let input: Input = run.input()?;
     let mut state: State = run.state()?.unwrap_or_else(|| State::new(&input.goal));
-    println!("attempt {} goes on at turn {} of {}", run.attempt(), run.turn(), input.turns);
+    println!("attempt {} continues at turn {} of {}", run.attempt(), run.turn(), input.turns);
 
     while run.turn() <= input.turns {
         run.check()?;
-        let (turn, call) = (run.turn(), format!("note-{}", run.turn()));
+        let turn = run.turn();
+        let id = format!("note-{turn}");
+        let tool_call = ToolCall::new(&id, Policy::RetrySameKey);
         if !run.planned() {
-            let (plan, usage) = think(&state, input.turn_seconds);
-            state.say(Role::Assistant, plan.clone());
+            let (plan, usage) = make_plan(&state, input.turn_seconds);
+            state.add_message(Role::Assistant, plan.clone());
             let commit = Commit::plan(turn).state(&state)?.usage(usage);
-            run.commit(
-                commit.call(&call, Policy::RetrySameKey, None, &plan)?.event(&json!({"plan": plan}))?,
-            )?;
+            run.commit(commit.call(tool_call, &plan)?.event(&json!({"plan": plan}))?)?;
         }
         let plan = state.messages.last().map(|message| message.content.clone()).unwrap_or_default();
-        let tool = |key: &str, note: String| write(&run, &input.ledger, key, &note);
-        let entry = run.call(&call, Policy::RetrySameKey, None, plan.clone(), tool)?;
-        state.say(Role::Tool, format!("written as note {entry}"));
+        let tool = |key: &str, note: String| write_note(&run, &input.ledger, key, &note);
+        let entry = run.call(tool_call, plan.clone(), tool)?;
+        state.add_message(Role::Tool, format!("written as note {entry}"));
         state.notes.push(plan);
 
         let usage = Usage { tool_calls: 1, ..Usage::default() };

@@ -1,17 +1,18 @@
-//! The ledger: the outside world of the example agents, where anybody can count that nothing was lost or done twice.
+//! The ledger: the external system of the example agents. Its entries show whether an effect was lost or happened
+//! twice.
 //!
-//! An entry is made under an idempotency key. A key that comes again makes no second entry: the stored one is returned
-//! and its `deliveries` go up, so repeats are seen, and have no effect.
+//! An entry is created under an idempotency key. A second request with the same key creates no entry: it returns the
+//! stored entry and increments its `deliveries`, so repeats are counted and have no effect.
 //!
 //! | call | answer |
 //! |---|---|
-//! | `POST /entries {key, run, turn, attempt, note}` | 201 the new entry; 200 the one that is there; 409 where the key is that of another effect |
-//! | `GET /entries?run=` | the entries of a run (of all, without `run`) in order |
+//! | `POST /entries {key, run, turn, attempt, note}` | 201 and the new entry; 200 and the stored entry; 409 if the key belongs to another effect |
+//! | `GET /entries?run=` | the entries of a run, or of all runs, in order |
 //! | `GET /summary?run=` | `{entries, deliveries, byTurn: {turn: {entries, deliveries}}}` |
-//! | `POST /notes {run, attempt, note}`, `GET /notes?run=` | remarks, as they come |
+//! | `POST /notes {run, attempt, note}`, `GET /notes?run=` | notes, in order |
 //! | `GET /healthz` | 200 |
 //!
-//! *Caveat.* It keeps everything in memory: it remembers for as long as its own pod lives.
+//! *Caveat.* It keeps everything in memory. When its pod ends, the entries are lost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// An effect as an agent asks for it.
+/// An effect that an agent requests.
 #[derive(Clone, Serialize, Deserialize)]
 struct Effect {
     key: String,
@@ -41,13 +42,13 @@ struct Effect {
 struct Entry {
     #[serde(flatten)]
     effect: Effect,
-    /// How often it was asked for.
+    /// How often it was requested.
     deliveries: u32,
-    /// The attempts that asked for it.
+    /// The attempts that requested it.
     attempts: BTreeSet<i32>,
 }
 
-/// A remark of an agent.
+/// A note of an agent.
 #[derive(Clone, Serialize, Deserialize)]
 struct Note {
     run: String,
@@ -56,42 +57,42 @@ struct Note {
 }
 
 #[derive(Default)]
-struct Book {
+struct Records {
     entries: Vec<Entry>,
-    /// Where the entry of a key stands.
+    /// The index of a key's entry.
     by_key: HashMap<String, usize>,
     notes: Vec<Note>,
 }
 
-/// The book, shared by all requests.
+/// The records, shared by all requests.
 #[derive(Clone, Default)]
-struct Ledger(Arc<Mutex<Book>>);
+struct Ledger(Arc<Mutex<Records>>);
 
 impl Ledger {
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn records(&self) -> MutexGuard<'_, Records> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Which run; without it, all.
+/// The run of a query, or all runs.
 #[derive(Deserialize)]
-struct Which {
+struct RunFilter {
     run: Option<String>,
 }
 
-impl Which {
-    fn is(&self, run: &str) -> bool {
-        self.run.as_deref().is_none_or(|which| which == run)
+impl RunFilter {
+    fn matches(&self, run: &str) -> bool {
+        self.run.as_deref().is_none_or(|wanted| wanted == run)
     }
 }
 
 #[derive(Default, Serialize)]
-struct Sum {
+struct Totals {
     entries: u32,
     deliveries: u32,
 }
 
-impl Sum {
+impl Totals {
     fn add(&mut self, entry: &Entry) {
         self.entries += 1;
         self.deliveries += entry.deliveries;
@@ -102,14 +103,14 @@ impl Sum {
 #[serde(rename_all = "camelCase")]
 struct Summary {
     #[serde(flatten)]
-    all: Sum,
-    by_turn: BTreeMap<i32, Sum>,
+    all: Totals,
+    by_turn: BTreeMap<i32, Totals>,
 }
 
-async fn enter(State(ledger): State<Ledger>, Json(effect): Json<Effect>) -> Response {
-    let mut book = ledger.book();
-    if let Some(&at) = book.by_key.get(&effect.key) {
-        let entry = &mut book.entries[at];
+async fn create_entry(State(ledger): State<Ledger>, Json(effect): Json<Effect>) -> Response {
+    let mut records = ledger.records();
+    if let Some(&at) = records.by_key.get(&effect.key) {
+        let entry = &mut records.entries[at];
         entry.deliveries += 1;
         entry.attempts.insert(effect.attempt);
         let same = (&entry.effect.run, entry.effect.turn, &entry.effect.note)
@@ -118,41 +119,41 @@ async fn enter(State(ledger): State<Ledger>, Json(effect): Json<Effect>) -> Resp
         return (status, Json(entry.clone())).into_response();
     }
     let entry = Entry { deliveries: 1, attempts: BTreeSet::from([effect.attempt]), effect };
-    let at = book.entries.len();
-    book.by_key.insert(entry.effect.key.clone(), at);
-    book.entries.push(entry.clone());
+    let at = records.entries.len();
+    records.by_key.insert(entry.effect.key.clone(), at);
+    records.entries.push(entry.clone());
     (StatusCode::CREATED, Json(entry)).into_response()
 }
 
-async fn entries(State(ledger): State<Ledger>, Query(which): Query<Which>) -> Json<Vec<Entry>> {
-    let book = ledger.book();
-    Json(book.entries.iter().filter(|entry| which.is(&entry.effect.run)).cloned().collect())
+async fn list_entries(State(ledger): State<Ledger>, Query(filter): Query<RunFilter>) -> Json<Vec<Entry>> {
+    let records = ledger.records();
+    Json(records.entries.iter().filter(|entry| filter.matches(&entry.effect.run)).cloned().collect())
 }
 
-async fn summary(State(ledger): State<Ledger>, Query(which): Query<Which>) -> Json<Summary> {
+async fn summary(State(ledger): State<Ledger>, Query(filter): Query<RunFilter>) -> Json<Summary> {
     let mut summary = Summary::default();
-    for entry in ledger.book().entries.iter().filter(|entry| which.is(&entry.effect.run)) {
+    for entry in ledger.records().entries.iter().filter(|entry| filter.matches(&entry.effect.run)) {
         summary.all.add(entry);
         summary.by_turn.entry(entry.effect.turn).or_default().add(entry);
     }
     Json(summary)
 }
 
-async fn note(State(ledger): State<Ledger>, Json(note): Json<Note>) -> StatusCode {
-    ledger.book().notes.push(note);
+async fn create_note(State(ledger): State<Ledger>, Json(note): Json<Note>) -> StatusCode {
+    ledger.records().notes.push(note);
     StatusCode::CREATED
 }
 
-async fn notes(State(ledger): State<Ledger>, Query(which): Query<Which>) -> Json<Vec<Note>> {
-    let book = ledger.book();
-    Json(book.notes.iter().filter(|note| which.is(&note.run)).cloned().collect())
+async fn list_notes(State(ledger): State<Ledger>, Query(filter): Query<RunFilter>) -> Json<Vec<Note>> {
+    let records = ledger.records();
+    Json(records.notes.iter().filter(|note| filter.matches(&note.run)).cloned().collect())
 }
 
 fn router() -> Router {
     Router::new()
-        .route("/entries", post(enter).get(entries))
+        .route("/entries", post(create_entry).get(list_entries))
         .route("/summary", get(summary))
-        .route("/notes", post(note).get(notes))
+        .route("/notes", post(create_note).get(list_notes))
         .route("/healthz", get(async || StatusCode::OK))
         .with_state(Ledger::default())
 }

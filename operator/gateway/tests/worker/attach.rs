@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use dalsegno_gateway::{Config, router};
-use dalsegno_store::{AskedBy, Store, Verdict};
+use dalsegno_store::{AskedBy, Operator as _, Verdict};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 

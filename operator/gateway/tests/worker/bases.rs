@@ -1,7 +1,7 @@
 //! What a gateway remembers of a run's state is one thing, what others commit another: states come back as they came.
 
 use dalsegno_protocol::Boundary;
-use dalsegno_store::{Place, Rewind, Rewound, Store};
+use dalsegno_store::{Operator as _, Place, Rewind, Rewound};
 use uuid::Uuid;
 
 use crate::world::*;

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dalsegno_protocol::Usage;
-use dalsegno_store::Store;
+use dalsegno_store::Read as _;
 use serde_json::json;
 use uuid::Uuid;
 

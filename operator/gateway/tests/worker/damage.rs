@@ -3,7 +3,7 @@
 use axum::body::{Body, to_bytes};
 use dalsegno_gateway::router;
 use dalsegno_protocol::Limits;
-use dalsegno_store::{Retention, Shredded, Store, migrate, open_beside};
+use dalsegno_store::{Admin as _, Operator as _, Retention, Shredded, migrate, open_beside};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};

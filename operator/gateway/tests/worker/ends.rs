@@ -1,7 +1,7 @@
 //! `POST finish`, `POST cancelled`, and a finish that comes with the last boundary.
 
 use dalsegno_protocol::Limits;
-use dalsegno_store::{AskedBy, RunOutcome, Store};
+use dalsegno_store::{AskedBy, Operator as _, RunOutcome};
 use serde_json::{Value, json};
 use uuid::Uuid;
 

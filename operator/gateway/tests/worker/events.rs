@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use dalsegno_gateway::{Config, router};
 use dalsegno_protocol::Boundary;
-use dalsegno_store::{Place, Rewind, Rewound, Store};
+use dalsegno_store::{Operator as _, Place, Rewind, Rewound};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;

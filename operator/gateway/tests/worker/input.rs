@@ -170,7 +170,7 @@ async fn a_path_or_a_method_that_is_not_in_the_contract_is_not_found() {
         let request = axum::http::Request::builder().method(method).uri(&path);
         let answer = world.send(request, "{}").await;
         assert_eq!((answer.status, answer.code().as_str()), (404, "NOT_FOUND"), "{method} {path}");
-        assert!(answer.detail().contains("worker-contract.md"));
+        assert!(answer.detail().contains("docs/reference/contract.md"));
     }
 }
 

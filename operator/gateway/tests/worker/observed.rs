@@ -4,7 +4,7 @@ use std::io::Write;
 use std::str::FromStr as _;
 use std::sync::{Mutex, Once};
 
-use dalsegno_store::{Store, migrate, open_beside};
+use dalsegno_store::{Read as _, migrate, open_beside};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ use crate::faults::Fault;
 use crate::forged;
 use crate::world::*;
 
-const METRICS: &str = include_str!("../../../../docs/metrics.md");
+const METRICS: &str = include_str!("../../../../docs/reference/metrics.md");
 const SOURCE: &str = include_str!("../../src/metrics.rs");
 
 /// What the gateways of all these tests have logged.

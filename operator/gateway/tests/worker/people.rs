@@ -3,7 +3,7 @@
 use axum::body::Body;
 use dalsegno_gateway::{Config, router};
 use dalsegno_store::proof::bundle::verify;
-use dalsegno_store::{AskedBy, Store};
+use dalsegno_store::{Admin as _, AskedBy, Operator as _};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 use uuid::Uuid;

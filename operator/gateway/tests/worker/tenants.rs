@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dalsegno_gateway::Config;
-use dalsegno_store::{AskedBy, CallFilter, RecordQuery, Store};
+use dalsegno_store::{AskedBy, CallFilter, Operator as _, Read as _, RecordQuery};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dalsegno_store::{Store, Verdict};
+use dalsegno_store::{Operator as _, Verdict};
 use serde_json::json;
 
 use crate::world::*;

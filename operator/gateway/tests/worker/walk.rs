@@ -1,4 +1,4 @@
-//! `docs/worker-contract.md` says what is true: its commands are run, its tables compared.
+//! `docs/reference/contract.md` says what is true: its commands are run, its tables compared.
 
 use std::fs;
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::world::*;
 
-const CONTRACT: &str = include_str!("../../../../docs/worker-contract.md");
+const CONTRACT: &str = include_str!("../../../../docs/reference/contract.md");
 const LIMITS: &str = include_str!("../../../protocol/src/limits.rs");
 /// Printed after each block, on a line of its own.
 const END: &str = "--- end of block ---";

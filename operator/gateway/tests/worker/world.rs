@@ -8,8 +8,8 @@ use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
 use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, Person, PodIdentity, router};
 use dalsegno_store::{
-    Class, Created, Deadlines, Ending, Identity, LookUp, NewRun, OnPrior, PodRecord, RunId, RunRecord, Store,
-    Then, Verdict,
+    Cause, Class, Created, Deadlines, Ending, Identity, LookUp, NewRun, OnPrior, Operator as _, PodRecord,
+    Read as _, RunId, RunRecord, Store, Then, Verdict,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -151,7 +151,7 @@ impl World {
     }
 
     pub async fn reserve_next(&self, attempt: i32) {
-        let (cause, message) = ("PodDeleted".into(), "deleted".into());
+        let (cause, message) = (Cause::Deleted, "deleted".into());
         let ending = Ending { attempt, cause, class: Class::Disruption, exit_code: None, message };
         self.store.end_attempt(self.run, &ending, &Then::Reserve).await.unwrap();
     }

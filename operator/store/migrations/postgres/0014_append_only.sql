@@ -1,5 +1,5 @@
 -- What is in the audit stays as it is: nobody edits or deletes a row, the owner of the table included. (An owner can take
--- the trigger away; docs/audit.md says what finds that.)
+-- the trigger away; docs/reference/audit.md says what finds that.)
 CREATE FUNCTION ds_refuse_v1() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -5,9 +5,9 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::row::{boundary, digest};
+use crate::Place;
+use crate::anchor::{AnchorRow, RUNS_PER_ANCHOR, Standing, Unanchored};
 use crate::fault::Work;
-use crate::proof::{Anchor, RUNS_PER_ANCHOR, Standing, Unanchored};
-use crate::{Digest, Place};
 
 const LAST: &str = "SELECT seq, hash FROM anchors ORDER BY seq DESC LIMIT 1";
 
@@ -35,15 +35,14 @@ impl Postgres {
         Ok(Unanchored { last, standings: moved.iter().map(standing).collect::<Work<_>>()? })
     }
 
-    pub(super) async fn do_put_anchor(&self, anchor: &Anchor, line: &str) -> Work<bool> {
+    pub(super) async fn do_put_anchor(&self, anchor: &AnchorRow) -> Work<bool> {
         let (mut runs, mut seqs, mut heads) = (Vec::new(), Vec::new(), Vec::new());
-        for Standing { run, audit_seq, audit_hash: _, head } in anchor.standings() {
+        for Standing { run, audit_seq, audit_hash: _, head } in &anchor.standings {
             runs.push(run);
             seqs.push(audit_seq);
             heads.push(head.map(|(_, hash)| hash.to_vec()));
         }
-        let hash: Digest = anchor.hash();
-        let put = sqlx::query(PUT).bind(anchor.seq()).bind(hash.as_slice()).bind(line);
+        let put = sqlx::query(PUT).bind(anchor.seq).bind(anchor.hash.as_slice()).bind(&anchor.line);
         Ok(self.pool.optional(put.bind(runs).bind(seqs).bind(heads)).await?.is_some())
     }
 }

@@ -7,11 +7,11 @@ use sqlx::postgres::PgRow;
 use super::Postgres;
 use super::answers::Answers;
 use super::row::{boundary, digest, number, optional_digest};
-use crate::branch::{Branch, Walk};
-use crate::chain::{Kept, KeptSnapshot, Payloads, Shelved};
+use crate::chain::{KeptSnapshot, Payloads, Shelved};
 use crate::fault::{Fault, Work, timestamp};
 use crate::old::is_dropped;
-use crate::{AuditRow, BoundaryRow, Digest, RunId};
+use crate::shelf::{Branch, Walk};
+use crate::{AuditRow, BoundaryRow, Digest, Kept, RunId};
 
 /// From the head, or from the boundary `$6` `$7` `$8`, down: to turn `$2`, and on as far as what is wanted needs a state before it. Of each boundary up to
 /// turn `$3` it is told what is `known` of the state around it: 1 it is a full state that is kept plain, 2 a snapshot

@@ -7,9 +7,9 @@ use sqlx::postgres::PgRow;
 use super::Postgres;
 use super::row::{named, text, word};
 use crate::fault::{Fault, Work};
-use crate::model::key_refused;
+use crate::calls::key_refused;
 use crate::reads::{CallRow, Columns, payload, unpacked};
-use crate::seal::{Sealing, Spot};
+use crate::seal::{CallDigestsExt as _, Sealing, Spot};
 use crate::transitions::SettleCall;
 use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, size};
 

@@ -12,9 +12,9 @@ use super::Postgres;
 use super::records::Columns;
 use super::row::{asked, boundary, digest, head, number, optional_digest, text, word};
 use crate::fault::{Fault, Work};
-use crate::packed::{Packed, SMALL};
+use crate::packed::{self, Packed, SMALL};
 use crate::reads::payload;
-use crate::seal::{Sealing, Spot};
+use crate::seal::{CallDigestsExt as _, DigestKeyExt as _, Sealing, Spot};
 use crate::transitions::Finish;
 use crate::{Commit, Committed, Digest, FinishCall, NewFinish, Result, RunId, Standing, codec, header, size};
 
@@ -89,7 +89,7 @@ impl Postgres {
 
     /// The state at the head is counted; anew where the head has moved meanwhile.
     async fn send_counted(&self, commit: &Commit, sealing: &Sealing) -> Work<Committed> {
-        while let Some(ops) = Packed::counted(&self.rows(), commit, sealing).await? {
+        while let Some(ops) = packed::counted(&self.rows(), commit, sealing).await? {
             if let Some(committed) = self.send(commit, ops, sealing, None).await? {
                 return Ok(committed);
             }

@@ -9,8 +9,9 @@ use super::pool::Pool;
 use super::row::text;
 use super::snapshot::Rows;
 use crate::fault::{Fault, Work};
-use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, UNSEALED, Wrapped};
+use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, Wrapped};
 use crate::seal::{SEALED, Sealing};
+use crate::statements::UNSEALED;
 use crate::{Result, RunId, Shredded};
 
 const READ: &str = "SELECT run, key_id, wrapped, lifecycle = 'live' AS lives \

@@ -5,9 +5,10 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::row::{optional_digest, the_boundary};
-use crate::events::{FIRST, Kept, page};
+use crate::events::{Kept, page};
 use crate::fault::Work;
 use crate::old::is_dropped;
+use crate::statements::FIRST;
 use crate::{EventPage, EventQuery, RunId};
 
 /// Boundaries with the events asked for, and in any case whether the run is over. A boundary has at least one event of

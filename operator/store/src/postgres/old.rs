@@ -8,8 +8,8 @@ use super::row::{digest, number, place};
 use super::snapshot::Rows;
 use crate::fault::Work;
 use crate::old::{self, Clearer, Cut, Next, Spent};
-use crate::snapshot::ReadBack;
-use crate::survey::{PAGE_BYTES, PAGE_ROWS};
+use crate::pages::{PAGE_BYTES, PAGE_ROWS};
+use crate::snapshot_writer::ReadBack;
 use crate::{Digest, Dropped, Result, RunId};
 
 impl Postgres {

@@ -8,9 +8,10 @@ use uuid::Uuid;
 use super::Postgres;
 use super::row::{asked, named};
 use crate::fault::{Fault, Work, timestamp};
+use crate::statements::CAPACITY;
 use crate::{
-    BEAT_GAP_MS, Beat, CANCEL_TOLD_MS, CANCEL_UNTOLD_MS, CAPACITY, Changed, Digest, Expired, Held, ObjectKey,
-    Pulse, RunId,
+    BEAT_GAP_MS, Beat, CANCEL_TOLD_MS, CANCEL_UNTOLD_MS, Changed, Digest, Expired, Held, ObjectKey, Pulse,
+    RunId,
 };
 
 /// A gateway serves. After a silence all clocks start anew. Where the server's own was put back the beats do, too; a clock that

@@ -15,13 +15,13 @@ use crate::keys::Keys;
 use crate::old::is_dropped;
 use crate::pages::Unread;
 use crate::reading::{
-    AuditKey, BoundaryKey, CallKey, PAGE_BYTES, PAGE_ROWS, RecordKey, RunHead, StoredBatch, StoredBoundary,
+    AuditKey, BoundaryKey, CallKey, PAGE_BYTES, PAGE_ROWS, ReadRecord as _, RecordKey, RunHead, StoredBatch, StoredBoundary,
     StoredCall, StoredRecord, StoredSnapshot,
 };
 use crate::reads::{CallRow, RunRow};
 use crate::records::is_digest_of;
 use crate::seal::Sealing;
-use crate::{AuditRow, Reading, Result, RunId, pages, snapshot};
+use crate::{AuditRow, Reading, Result, RunId, pages, snapshot_writer};
 
 const MAKE_KEY: &str =
     "INSERT INTO signing_key (pkcs8, created_at) VALUES ($1, ds_now_v1()) ON CONFLICT DO NOTHING";
@@ -184,7 +184,7 @@ impl Reading for Moment {
     }
 
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>> {
-        snapshot::judge(&Rows { asked: &*self, keys: &self.keys }, run).await
+        snapshot_writer::judge(&Rows { asked: &*self, keys: &self.keys }, run).await
     }
 
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {

@@ -4,7 +4,7 @@ use sqlx::Row as _;
 
 use super::Postgres;
 use crate::fault::Work;
-use crate::survey::{PAGE_BYTES, PAGE_ROWS};
+use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Dropped, RunId};
 
 const EXPIRED: &str = "SELECT id FROM runs \

@@ -6,13 +6,11 @@ use super::answers::Answers;
 use super::pool::Pool;
 use super::row::{digest, number, place};
 use super::{branch, links};
-use crate::branch::{Branch, Keeper, Shelf, Walk};
 use crate::chain::KeptSnapshot;
 use crate::fault::Work;
 use crate::keys::Keys;
-use crate::pages::Found;
+use crate::shelf::{Branch, Found, Keeper, New, Shelf, Walk};
 use crate::seal::{self, Sealing};
-use crate::snapshot::New;
 use crate::{Digest, Place, Result, RunId};
 
 const CHUNKS: &str = "SELECT hash, payload FROM chunks WHERE run = $1 AND hash = ANY ($2)";

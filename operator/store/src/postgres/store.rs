@@ -6,30 +6,19 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::Postgres;
-use crate::keys::Rewrapped;
-use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{
-    AcknowledgeCancel, Adopt, Attach, EndAttempt, MarkDeleted, PutRevision, RecordIdentity, RecordPod,
-    RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template, Transition as _,
-};
+
+use crate::transitions::{Adopt, MarkDeleted, Transition as _, AcknowledgeCancel, Attach, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template};
 use crate::{
-    Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
-    Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
-    EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Prune, Pulse, Reading,
-    RecordBatch, RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord,
-    Settle, Shredded, Sizes, Snapshotted, Store, Then, Written, branch, pages, snapshot,
+    Acknowledged, Admin, AnchorRow, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter,
+    Claim, Claimed, Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending,
+    EventPage, EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Operator, Place, PodRecord,
+    Prune, Pulse, Read, Reading, RecordBatch, RecordPage, RecordQuery, Recorded, Result, Retention, Rewind,
+    Rewound, Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes, Snapshotted, Then, Unanchored, Worker,
+    Written, branch, pages, snapshot_writer,
 };
 
 #[async_trait]
-impl Store for Postgres {
-    async fn id(&self) -> Result<Uuid> {
-        self.do_id().await.map_err(|fault| fault.while_("reading the store's id"))
-    }
-
-    async fn beat(&self) -> Result<()> {
-        self.do_beat().await.map_err(|fault| fault.while_("noting a beat"))
-    }
-
+impl Operator for Postgres {
     async fn pulse(&self, since: Timestamp) -> Result<Pulse> {
         self.do_pulse(since).await.map_err(|fault| fault.while_("looking at all runs"))
     }
@@ -118,10 +107,19 @@ impl Store for Postgres {
         self.do_get_revision(hash).await.map_err(|fault| fault.while_("fetching a template"))
     }
 
-    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64> {
-        self.do_adopt_namespace(old, new, actor, reason)
-            .await
-            .map_err(|fault| fault.while_("adopting a namespace"))
+    async fn unanchored(&self) -> Result<Unanchored> {
+        self.do_unanchored().await.map_err(|fault| fault.while_("looking for what has moved"))
+    }
+
+    async fn put_anchor(&self, anchor: &AnchorRow) -> Result<bool> {
+        self.do_put_anchor(anchor).await.map_err(|fault| fault.while_("keeping an anchor"))
+    }
+}
+
+#[async_trait]
+impl Worker for Postgres {
+    async fn beat(&self) -> Result<()> {
+        self.do_beat().await.map_err(|fault| fault.while_("noting a beat"))
     }
 
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {
@@ -153,6 +151,29 @@ impl Store for Postgres {
         self.do_write_records(batch).await.map_err(|fault| fault.while_("writing records"))
     }
 
+    async fn finish(&self, finish: &FinishCall) -> Result<Committed> {
+        self.do_finish(finish).await.map_err(|fault| fault.while_("finishing a run"))
+    }
+
+    async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
+        self.transition(run, AcknowledgeCancel { capability: *capability }).await
+    }
+
+    async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
+        snapshot_writer::make(&self.rows(), run).await
+    }
+
+    async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
+        self.do_is_current(run, capability).await.map_err(|fault| fault.while_("checking a capability"))
+    }
+}
+
+#[async_trait]
+impl Read for Postgres {
+    async fn id(&self) -> Result<Uuid> {
+        self.do_id().await.map_err(|fault| fault.while_("reading the store's id"))
+    }
+
     async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage> {
         self.do_read_records(run, query).await.map_err(|fault| fault.while_("reading records"))
     }
@@ -163,14 +184,6 @@ impl Store for Postgres {
 
     async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>> {
         self.do_first_event(run, turn).await.map_err(|fault| fault.while_("looking for a turn"))
-    }
-
-    async fn finish(&self, finish: &FinishCall) -> Result<Committed> {
-        self.do_finish(finish).await.map_err(|fault| fault.while_("finishing a run"))
-    }
-
-    async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
-        self.transition(run, AcknowledgeCancel { capability: *capability }).await
     }
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
@@ -185,20 +198,12 @@ impl Store for Postgres {
         self.do_sizes(run).await.map_err(|fault| fault.while_("asking how large the head is"))
     }
 
-    async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
-        snapshot::make(&self.rows(), run).await
-    }
-
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>> {
         self.do_calls(run, which).await.map_err(|fault| fault.while_("listing calls"))
     }
 
     async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>> {
         self.do_get_run(run).await.map_err(|fault| fault.while_("reading a run"))
-    }
-
-    async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
-        self.do_is_current(run, capability).await.map_err(|fault| fault.while_("checking a capability"))
     }
 
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>> {
@@ -225,6 +230,23 @@ impl Store for Postgres {
         self.do_audit(run).await.map_err(|fault| fault.while_("reading the audit chain"))
     }
 
+    async fn unsealed(&self, run: RunId) -> Result<u64> {
+        self.do_unsealed(run).await.map_err(|fault| fault.while_("counting plain payloads"))
+    }
+
+    async fn reading(&self) -> Result<Box<dyn Reading>> {
+        self.do_reading().await.map_err(|fault| fault.while_("beginning to read"))
+    }
+}
+
+#[async_trait]
+impl Admin for Postgres {
+    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64> {
+        self.do_adopt_namespace(old, new, actor, reason)
+            .await
+            .map_err(|fault| fault.while_("adopting a namespace"))
+    }
+
     async fn prune_audit(&self, prune: &Prune) -> Result<u64> {
         self.do_prune_audit(prune).await.map_err(|fault| fault.while_("pruning an audit"))
     }
@@ -233,28 +255,11 @@ impl Store for Postgres {
         self.do_signing_key(fresh).await.map_err(|fault| fault.while_("fetching the signing key"))
     }
 
-    async fn unanchored(&self) -> Result<Unanchored> {
-        self.do_unanchored().await.map_err(|fault| fault.while_("looking for what has moved"))
-    }
-
-    async fn put_anchor(&self, anchor: &Anchor) -> Result<bool> {
-        let line = anchor.line()?;
-        self.do_put_anchor(anchor, &line).await.map_err(|fault| fault.while_("keeping an anchor"))
-    }
-
     async fn rewrap_keys(&self) -> Result<Rewrapped> {
         self.keys.rewrap(&self.rows()).await
     }
 
     async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded> {
         self.do_shred(run, reason, actor).await.map_err(|fault| fault.while_("shredding a run"))
-    }
-
-    async fn unsealed(&self, run: RunId) -> Result<u64> {
-        self.do_unsealed(run).await.map_err(|fault| fault.while_("counting plain payloads"))
-    }
-
-    async fn reading(&self) -> Result<Box<dyn Reading>> {
-        self.do_reading().await.map_err(|fault| fault.while_("beginning to read"))
     }
 }

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::EnumText;
 use super::table::table;
 use crate::fault::{Work, timestamp};
-use crate::{Attempt, AttemptEnd, AttemptState, Class, Identity, Verdict};
+use crate::{Attempt, AttemptEnd, AttemptState, Cause, Class, Identity, Verdict};
 
 table! {
     /// One pod's life.
@@ -54,7 +54,7 @@ impl AttemptRow {
     pub fn record(&self) -> Work<Attempt> {
         let end = match (&self.cause, self.class) {
             (Some(cause), Some(EnumText(class))) => Some(AttemptEnd {
-                cause: cause.clone(),
+                cause: Cause::stored(cause),
                 class,
                 charged: self.charged.unwrap_or_default(),
                 progress: self.progress.unwrap_or_default(),

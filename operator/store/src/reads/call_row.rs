@@ -6,8 +6,8 @@ use uuid::Uuid;
 use super::EnumText;
 use super::table::table;
 use crate::fault::{Fault, Work};
-use crate::model::hold_together;
-use crate::reading::StoredCall;
+use crate::calls::hold_together;
+use crate::reading::{ReadCall as _, StoredCall};
 use crate::seal::{Sealing, Spot, is_sealed};
 use crate::{Result, codec, size};
 

@@ -5,8 +5,8 @@ use sqlx::{Row as _, SqliteConnection};
 use super::columns::Hash;
 use super::row::RunRow;
 use crate::Place;
+use crate::anchor::{AnchorRow, RUNS_PER_ANCHOR, Standing, Unanchored};
 use crate::fault::Work;
-use crate::proof::{Anchor, RUNS_PER_ANCHOR, Standing, Unanchored};
 
 const MOVED: &str = "SELECT runs.* FROM runs LEFT JOIN anchored ON anchored.run = runs.id \
      WHERE anchored.run IS NULL OR anchored.audit_seq <> runs.audit_seq \
@@ -35,28 +35,17 @@ pub(super) async fn unanchored(conn: &mut SqliteConnection) -> Work<Unanchored> 
     Ok(Unanchored { last, standings })
 }
 
-/// What is kept of an anchor.
-pub(super) struct Put {
-    pub seq: i64,
-    pub hash: crate::Digest,
-    pub line: String,
-    pub standings: Vec<Standing>,
-}
-
-impl Put {
-    pub fn of(anchor: &Anchor) -> crate::Result<Self> {
-        let (seq, hash, line) = (anchor.seq(), anchor.hash(), anchor.line()?);
-        Ok(Self { seq, hash, line, standings: anchor.standings().collect() })
-    }
-}
-
-pub(super) async fn put(conn: &mut SqliteConnection, put: Put) -> Work<bool> {
-    let added =
-        sqlx::query(PUT).bind(put.seq).bind(Hash(put.hash)).bind(put.line).execute(&mut *conn).await?;
+pub(super) async fn put(conn: &mut SqliteConnection, anchor: AnchorRow) -> Work<bool> {
+    let added = sqlx::query(PUT)
+        .bind(anchor.seq)
+        .bind(Hash(anchor.hash))
+        .bind(anchor.line)
+        .execute(&mut *conn)
+        .await?;
     if added.rows_affected() == 0 {
         return Ok(false);
     }
-    for Standing { run, audit_seq, audit_hash: _, head } in put.standings {
+    for Standing { run, audit_seq, audit_hash: _, head } in anchor.standings {
         sqlx::query(
             "INSERT INTO anchored (run, audit_seq, head_hash) VALUES (?, ?, ?) \
              ON CONFLICT (run) DO UPDATE SET audit_seq = excluded.audit_seq, head_hash = excluded.head_hash",

@@ -15,7 +15,7 @@ use crate::fault::Work;
 use crate::header::{self, Header, NO_PARENT};
 use crate::packed::{Packed, SMALL};
 use crate::records::{Changes, link};
-use crate::seal::{BodyDigest, Sealing, Spot};
+use crate::seal::{BodyDigest, DigestKeyExt as _, Sealing, Spot};
 use crate::{Commit, Digest, NewFinish, Result, RunId, codec};
 
 /// A commit with its payloads ready to be kept, so that the writer only compares and writes.

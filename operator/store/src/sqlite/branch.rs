@@ -8,11 +8,11 @@ use uuid::Uuid;
 use super::columns::{Hash, Which};
 use super::data_keys;
 use super::row::RunRow;
-use crate::branch::{Branch, Walk};
-use crate::chain::{Kept, KeptSnapshot, Payloads, Place, Shelved};
+use crate::chain::{KeptSnapshot, Payloads, Shelved};
 use crate::fault::{Work, timestamp};
 use crate::old::is_dropped;
-use crate::{AuditRow, BoundaryRow, RunId};
+use crate::shelf::{Branch, Walk};
+use crate::{AuditRow, BoundaryRow, Kept, Place, RunId};
 
 /// From the head, or another boundary (`?2`, `?3`, `?4`), down: to turn `?5`, and on as far as what is wanted needs a state before it. Of each
 /// boundary up to turn `?6` it is told what is `known` of the state around it: 1 it is a full state that is kept plain,

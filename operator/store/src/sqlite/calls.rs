@@ -13,9 +13,9 @@ use super::{Reads as _, Sqlite, data_keys, open_calls};
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::keys::no_keys;
-use crate::model::key_refused;
+use crate::calls::key_refused;
 use crate::reads::{CallRow, payload, unpacked};
-use crate::seal::{Sealing, Spot};
+use crate::seal::{CallDigestsExt as _, Sealing, Spot};
 use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, size};
 
 /// A claim with its payload ready to be kept.

@@ -18,7 +18,7 @@ use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::reads::payload;
-use crate::seal::{Sealing, Spot};
+use crate::seal::{CallDigestsExt as _, Sealing, Spot};
 use crate::transitions::{close, finish_detail, renew_lease, standing, tell_cancel};
 use crate::{Committed, Digest, NewFinish, RunId, Standing, size};
 

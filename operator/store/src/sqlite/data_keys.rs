@@ -9,8 +9,9 @@ use super::snapshot::Rows;
 use super::{Reads, Sqlite};
 use crate::audit::kind;
 use crate::fault::{Fault, Work};
-use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, UNSEALED, Wrapped};
+use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, Wrapped};
 use crate::seal::{SEALED, Sealing};
+use crate::statements::UNSEALED;
 use crate::{Lifecycle, Result, RunId, Shredded};
 
 impl<R: Reads> KeyShelf for Rows<'_, R> {

@@ -6,9 +6,10 @@ use sqlx::{Row as _, SqliteConnection};
 use super::columns::{Hash, Which};
 use super::row::RunRow;
 use super::{Reads as _, Sqlite};
-use crate::events::{FIRST, Kept, page};
+use crate::events::{Kept, page};
 use crate::fault::Work;
 use crate::old::is_dropped;
+use crate::statements::FIRST;
 use crate::{EventPage, EventQuery, Lifecycle, Result, RunId};
 
 /// Boundaries with the events asked for. A boundary has at least one event of those it is asked for.

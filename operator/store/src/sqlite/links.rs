@@ -6,8 +6,8 @@ use super::branch::shelved;
 use super::columns::Which;
 use crate::fault::{Fault, Work};
 use crate::old::is_dropped;
-use crate::pages::Found;
-use crate::survey::{PAGE_BYTES, PAGE_ROWS};
+use crate::pages::{PAGE_BYTES, PAGE_ROWS};
+use crate::shelf::Found;
 use crate::{Place, RunId};
 
 /// At least one boundary, if there is one; no more than these bytes of payloads beyond it.

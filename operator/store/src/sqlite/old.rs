@@ -10,7 +10,7 @@ use super::{Reads, Sqlite};
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::old::{self, Clearer, Cut, Next, Spent};
-use crate::survey::{PAGE_BYTES, PAGE_ROWS};
+use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Place, Result, RunId, header};
 
 const BYTES: &str = "SELECT coalesce(sum(coalesce(length(ops), 0) + coalesce(length(events), 0)), 0) FROM boundaries \

@@ -9,9 +9,10 @@ use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection};
 use super::open_calls;
 use super::row::RunRow;
 use crate::fault::Work;
+use crate::statements::CAPACITY;
 use crate::reads::{AttemptRow, Found, RunRows, StoreRow, record_sql};
 use crate::transitions::LOOK;
-use crate::{Attempt, CAPACITY, Digest, Held, LookUp, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes};
+use crate::{Attempt, Digest, Held, LookUp, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes};
 
 pub(super) async fn store_row(conn: &mut SqliteConnection) -> Work<StoreRow> {
     StoreRow::read(&sqlx::query("SELECT * FROM store").fetch_one(conn).await?)

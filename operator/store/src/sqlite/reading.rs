@@ -16,13 +16,13 @@ use crate::keys::Keys;
 use crate::old::is_dropped;
 use crate::pages::Unread;
 use crate::reading::{
-    AuditKey, BoundaryKey, CallKey, PAGE_BYTES, PAGE_ROWS, RecordKey, RunHead, StoredBatch, StoredBoundary,
+    AuditKey, BoundaryKey, CallKey, PAGE_BYTES, PAGE_ROWS, ReadRecord as _, RecordKey, RunHead, StoredBatch, StoredBoundary,
     StoredCall, StoredRecord, StoredSnapshot,
 };
 use crate::reads::CallRow;
 use crate::records::is_digest_of;
 use crate::seal::Sealing;
-use crate::{AuditRow, Error, Place, Reading, Result, RunId, pages, snapshot};
+use crate::{AuditRow, Error, Place, Reading, Result, RunId, pages, snapshot_writer};
 
 const RUNS: &str = "SELECT * FROM runs WHERE ?1 IS NULL OR id > ?1 ORDER BY id LIMIT ?2";
 
@@ -158,7 +158,7 @@ impl Reading for Moment {
     }
 
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>> {
-        snapshot::judge(&self.rows(), run).await
+        snapshot_writer::judge(&self.rows(), run).await
     }
 
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {

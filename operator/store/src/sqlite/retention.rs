@@ -6,7 +6,7 @@ use super::audit::append;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
-use crate::survey::{PAGE_BYTES, PAGE_ROWS};
+use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Dropped, RunId};
 
 /// Whether a run is to be emptied, at this time.

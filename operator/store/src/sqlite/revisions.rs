@@ -3,7 +3,7 @@
 use sqlx::SqliteConnection;
 
 use crate::fault::Work;
-use crate::survey::PAGE_BYTES;
+use crate::pages::PAGE_BYTES;
 
 /// So many templates that no run needs, and none after those that hold so many bytes.
 const DROP: &str = "\

@@ -4,13 +4,13 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::columns::{Hash, Which};
 use super::{Reads, Sqlite, branch, links};
-use crate::branch::{Branch, Keeper, Shelf, Walk};
 use crate::chain::KeptSnapshot;
 use crate::fault::Work;
 use crate::keys::Keys;
-use crate::pages::Found;
 use crate::seal::{self, Sealing};
-use crate::snapshot::New;
+use crate::shelf::Found;
+use crate::shelf::New;
+use crate::shelf::{Branch, Keeper, Shelf, Walk};
 use crate::{Digest, Place, Result, RunId};
 
 /// Chunks that are written in one piece of work: no commit waits behind a large snapshot.

@@ -6,33 +6,22 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::{
-    Reads, Sqlite, anchors, attach, branch, data_keys, events, links, namespace, old, prune, pulse, read,
-    reading, retention, revisions,
+    Reads, Sqlite, anchors, attach, branch, data_keys, events, links, namespace, old,
+    prune, pulse, read, reading, retention, revisions,
 };
-use crate::keys::Rewrapped;
-use crate::proof::{Anchor, Unanchored};
-use crate::transitions::{
-    AcknowledgeCancel, Attach, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled,
-    RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template,
-};
+
+use crate::transitions::{AcknowledgeCancel, Attach, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template};
 use crate::{
-    Acknowledged, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim, Claimed,
-    Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending, EventPage,
-    EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Place, PodRecord, Prune, Pulse, Reading,
-    RecordBatch, RecordPage, RecordQuery, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord,
-    Settle, Shredded, Sizes, Snapshotted, Store, Then, Written,
+    Acknowledged, Admin, AnchorRow, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter,
+    Claim, Claimed, Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending,
+    EventPage, EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Operator, Place, PodRecord,
+    Prune, Pulse, Read, Reading, RecordBatch, RecordPage, RecordQuery, Recorded, Result, Retention, Rewind,
+    Rewound, Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes, Snapshotted, Then, Unanchored, Worker,
+    Written,
 };
 
 #[async_trait]
-impl Store for Sqlite {
-    async fn id(&self) -> Result<Uuid> {
-        Ok(self.id)
-    }
-
-    async fn beat(&self) -> Result<()> {
-        self.write_passing("noting a beat", |conn, now| Box::pin(attach::beat(conn, now))).await
-    }
-
+impl Operator for Sqlite {
     async fn pulse(&self, since: Timestamp) -> Result<Pulse> {
         self.read("looking at all runs", move |conn, now| Box::pin(pulse::pulse(conn, now, since))).await
     }
@@ -127,13 +116,20 @@ impl Store for Sqlite {
         self.read("fetching a template", |conn, _| Box::pin(revisions::get(conn, hash))).await
     }
 
-    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64> {
-        let (tenants, actor, reason) =
-            ((old.to_owned(), new.to_owned()), actor.to_owned(), reason.to_owned());
-        self.write("adopting a namespace", |conn, now| {
-            Box::pin(namespace::adopt_namespace(conn, now, tenants, actor, reason))
-        })
-        .await
+    async fn unanchored(&self) -> Result<Unanchored> {
+        self.read("looking for what has moved", |conn, _| Box::pin(anchors::unanchored(conn))).await
+    }
+
+    async fn put_anchor(&self, anchor: &AnchorRow) -> Result<bool> {
+        let put = anchor.clone();
+        self.write("keeping an anchor", |conn, _| Box::pin(anchors::put(conn, put))).await
+    }
+}
+
+#[async_trait]
+impl Worker for Sqlite {
+    async fn beat(&self) -> Result<()> {
+        self.write_passing("noting a beat", |conn, now| Box::pin(attach::beat(conn, now))).await
     }
 
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {
@@ -166,6 +162,31 @@ impl Store for Sqlite {
         self.do_write_records(batch).await
     }
 
+    async fn finish(&self, finish: &FinishCall) -> Result<Committed> {
+        self.do_finish(finish).await
+    }
+
+    async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
+        self.transition(run, AcknowledgeCancel { capability: *capability }).await
+    }
+
+    async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
+        crate::snapshot_writer::make(&self.rows(), run).await
+    }
+
+    async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
+        let capability = *capability;
+        self.read("checking a capability", move |conn, _| Box::pin(read::is_current(conn, run, capability)))
+            .await
+    }
+}
+
+#[async_trait]
+impl Read for Sqlite {
+    async fn id(&self) -> Result<Uuid> {
+        Ok(self.id)
+    }
+
     async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage> {
         self.do_read_records(run, query.clone()).await
     }
@@ -176,14 +197,6 @@ impl Store for Sqlite {
 
     async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>> {
         self.read("looking for a turn", move |conn, _| Box::pin(events::first(conn, run, turn))).await
-    }
-
-    async fn finish(&self, finish: &FinishCall) -> Result<Committed> {
-        self.do_finish(finish).await
-    }
-
-    async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
-        self.transition(run, AcknowledgeCancel { capability: *capability }).await
     }
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
@@ -198,22 +211,12 @@ impl Store for Sqlite {
         self.read("asking how large the head is", move |conn, _| Box::pin(read::sizes(conn, run))).await
     }
 
-    async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
-        crate::snapshot::make(&self.rows(), run).await
-    }
-
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>> {
         self.do_calls(run, which).await
     }
 
     async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>> {
         self.read("reading a run", move |conn, now| Box::pin(read::get_run(conn, now, run))).await
-    }
-
-    async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
-        let capability = *capability;
-        self.read("checking a capability", move |conn, _| Box::pin(read::is_current(conn, run, capability)))
-            .await
     }
 
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>> {
@@ -241,6 +244,26 @@ impl Store for Sqlite {
         self.read("reading the audit chain", move |conn, _| Box::pin(branch::audit(conn, run))).await
     }
 
+    async fn unsealed(&self, run: RunId) -> Result<u64> {
+        self.read("counting plain payloads", move |conn, _| Box::pin(data_keys::unsealed(conn, run))).await
+    }
+
+    async fn reading(&self) -> Result<Box<dyn Reading>> {
+        self.begin_reading().await
+    }
+}
+
+#[async_trait]
+impl Admin for Sqlite {
+    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64> {
+        let (tenants, actor, reason) =
+            ((old.to_owned(), new.to_owned()), actor.to_owned(), reason.to_owned());
+        self.write("adopting a namespace", |conn, now| {
+            Box::pin(namespace::adopt_namespace(conn, now, tenants, actor, reason))
+        })
+        .await
+    }
+
     async fn prune_audit(&self, prune: &Prune) -> Result<u64> {
         let prune = prune.clone();
         self.write("pruning an audit", |conn, now| Box::pin(prune::prune(conn, now, prune))).await
@@ -250,15 +273,6 @@ impl Store for Sqlite {
         let fresh = fresh.to_vec();
         self.write("fetching the signing key", |conn, now| Box::pin(reading::signing_key(conn, now, fresh)))
             .await
-    }
-
-    async fn unanchored(&self) -> Result<Unanchored> {
-        self.read("looking for what has moved", |conn, _| Box::pin(anchors::unanchored(conn))).await
-    }
-
-    async fn put_anchor(&self, anchor: &Anchor) -> Result<bool> {
-        let put = anchors::Put::of(anchor)?;
-        self.write("keeping an anchor", |conn, _| Box::pin(anchors::put(conn, put))).await
     }
 
     async fn rewrap_keys(&self) -> Result<Rewrapped> {
@@ -273,13 +287,5 @@ impl Store for Sqlite {
         let answer = work.await;
         self.keys.forget(run);
         answer
-    }
-
-    async fn unsealed(&self, run: RunId) -> Result<u64> {
-        self.read("counting plain payloads", move |conn, _| Box::pin(data_keys::unsealed(conn, run))).await
-    }
-
-    async fn reading(&self) -> Result<Box<dyn Reading>> {
-        self.begin_reading().await
     }
 }

@@ -14,7 +14,7 @@ use super::calls::{NEXT_ORDINAL, listing};
 use super::open_calls::BYTES;
 use super::{Durability, Sqlite};
 use crate::fault::Fault;
-use crate::{CallFilter, Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Store as _};
+use crate::{CallFilter, Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Operator as _};
 
 async fn file() -> (tempfile::TempDir, Sqlite) {
     let dir = tempfile::tempdir().unwrap();

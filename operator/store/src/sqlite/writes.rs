@@ -1,9 +1,9 @@
 //! What a worker writes: digested and sealed before the writer gets it, so that this only compares and writes.
 
 use super::{Sqlite, boundary, calls, in_time, records};
-use crate::packed::Packed;
+use crate::packed::{self, Packed};
 use crate::reads::payload;
-use crate::seal::{Sealing, Spot};
+use crate::seal::{CallDigestsExt as _, Sealing, Spot};
 use crate::transitions::{Finish, SettleCall};
 use crate::{
     Claim, Claimed, Commit, Committed, Complete, Completed, Error, FinishCall, RecordBatch, Result, RunId,
@@ -30,7 +30,7 @@ impl Sqlite {
 
     /// The state at the head is counted; anew where the head has moved meanwhile.
     async fn commit_counted(&self, commit: &Commit, sealing: Sealing) -> Result<Committed> {
-        while let Some(ops) = Packed::counted(&self.rows(), commit, &sealing).await? {
+        while let Some(ops) = packed::counted(&self.rows(), commit, &sealing).await? {
             let prepared = boundary::Prepared::new(commit, ops, sealing.clone())?;
             let work = in_time("committing a boundary", self.writer()?.commit(prepared));
             if let Some(committed) = work.await? {

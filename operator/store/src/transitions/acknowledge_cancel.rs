@@ -4,11 +4,11 @@ use serde_json::json;
 
 use super::end::{close, fence_and_end};
 use super::worker::holds;
-use super::{Change, Decision, Rows, Transition, cause};
+use super::{Change, Decision, Rows, Transition};
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::reads::{Hash, RunRow};
-use crate::{Acknowledged, Digest, NewFinish, RunId, RunOutcome};
+use crate::{Cause, Acknowledged, Digest, NewFinish, RunId, RunOutcome};
 
 /// [`crate::Store::acknowledge_cancel`].
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ impl Transition for AcknowledgeCancel {
         if run.cancel_requested_at.is_none() {
             return Ok(change.decide(Acknowledged::NotRequested));
         }
-        fence_and_end(&mut change, cause::CANCELLED)?;
+        fence_and_end(&mut change, Cause::Cancelled)?;
         let finish = NewFinish {
             outcome: RunOutcome::Cancelled,
             reason: "Cancelled".into(),

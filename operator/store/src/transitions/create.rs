@@ -7,11 +7,11 @@ use serde_json::json;
 
 use super::end::{end_with_audit, fence_and_end, neutral, reserve_next};
 use super::settings::set_deadlines;
-use super::{Change, Decision, Rows, Transition, cause};
+use super::{Change, Decision, Rows, Transition};
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::reads::{EnumText, Found, Hash, RunRow, RunRows};
-use crate::{AttemptState, Created, Lifecycle, NewRun, OnPrior, PriorRun, RunId, RunRecord, header};
+use crate::{Cause, AttemptState, Created, Lifecycle, NewRun, OnPrior, PriorRun, RunId, RunRecord, header};
 
 /// The rows `r` that [`next_step`] is decided by: the object's own run, and the prior run of its name. Parameters: the
 /// object's UID, the namespace, the name.
@@ -79,9 +79,9 @@ impl Transition for Adopt {
         run.observed_reset_generation = run.observed_reset_generation.max(new.reset_generation);
         let (attempt, has_ended) = (run.attempt, run.attempt_state.0 == AttemptState::Ended);
         if change.is_live() && !has_ended {
-            end_with_audit(&mut change, &neutral(attempt, cause::ADOPTED))?;
+            end_with_audit(&mut change, &neutral(attempt, Cause::Adopted))?;
         } else {
-            fence_and_end(&mut change, cause::ADOPTED)?;
+            fence_and_end(&mut change, Cause::Adopted)?;
         }
         if change.is_live() {
             reserve_next(&mut change);
@@ -105,7 +105,7 @@ impl Transition for Abandon {
         if !is_prior(change.row(), new) {
             return Ok(change.decide(false));
         }
-        fence_and_end(&mut change, cause::ABANDONED)?;
+        fence_and_end(&mut change, Cause::Abandoned)?;
         let now = change.now();
         let run = change.run();
         (run.lifecycle, run.over_at) = (EnumText(Lifecycle::Abandoned), Some(now));

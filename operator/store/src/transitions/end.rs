@@ -8,11 +8,11 @@ use super::{Change, text};
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::reads::{AttemptRow, EnumText, Hash, RunRow};
-use crate::{AttemptState, Class, Counters, Digest, Ending, Lifecycle, NewFinish};
+use crate::{AttemptState, Cause, Class, Counters, Digest, Ending, Lifecycle, NewFinish};
 
 /// How an attempt ends that nobody's death ended.
-pub(super) fn neutral(attempt: i32, cause: &str) -> Ending {
-    Ending { attempt, cause: cause.into(), class: Class::Neutral, exit_code: None, message: String::new() }
+pub(super) fn neutral(attempt: i32, cause: Cause) -> Ending {
+    Ending { attempt, cause, class: Class::Neutral, exit_code: None, message: String::new() }
 }
 
 /// Ends the current attempt, unless it has ended: counts it, fences it, and counts what it had started and not completed
@@ -31,7 +31,7 @@ fn end(change: &mut Change, ending: &Ending) -> Work<Option<Class>> {
     attempt.ended_at = Some(now);
     attempt.lease_renewed_at = lease;
     attempt.turn_at_end = Some(turn);
-    attempt.cause = Some(text(&ending.cause));
+    attempt.cause = Some(ending.cause.to_string());
     attempt.class = Some(EnumText(class));
     attempt.charged = Some(class == Class::Crash);
     attempt.progress = Some(progress);
@@ -54,7 +54,7 @@ pub(super) fn end_with_audit(change: &mut Change, ending: &Ending) -> Work<()> {
     let Some(class) = end(change, ending)? else { return Ok(()) };
     let RunRow { attempt, epoch, .. } = *change.row();
     let detail = json!({
-        "attempt": attempt, "cause": text(&ending.cause), "class": class, "epoch": epoch,
+        "attempt": attempt, "cause": ending.cause, "class": class, "epoch": epoch,
         "exitCode": ending.exit_code, "message": text(&ending.message),
     });
     change.audit(kind::ENDED, actor::OPERATOR, detail);
@@ -62,7 +62,7 @@ pub(super) fn end_with_audit(change: &mut Change, ending: &Ending) -> Work<()> {
 }
 
 /// Ends the current attempt for a reason that has nothing to do with it, and fences the run in any case.
-pub(super) fn fence_and_end(change: &mut Change, cause: &str) -> Work<()> {
+pub(super) fn fence_and_end(change: &mut Change, cause: Cause) -> Work<()> {
     let ending = neutral(change.row().attempt, cause);
     if end(change, &ending)?.is_none() {
         fence(change);

@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::end::fence_and_end;
-use super::{Change, Decision, Rows, Transition, asked, cause};
+use super::{Change, Decision, Rows, Transition, asked};
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::reads::EnumText;
-use crate::{AskedBy, Lifecycle, RunId};
+use crate::{Cause, AskedBy, Lifecycle, RunId};
 
 /// [`crate::Store::mark_deleted`].
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ impl Transition for MarkDeleted {
         // Its row may have changed hands (adoption) while the lock was waited for: then it is no longer this object's.
         let is_its_own = change.row().object_uid == self.object_uid;
         if is_its_own && matches!(change.row().lifecycle.0, Lifecycle::Live | Lifecycle::Finished) {
-            fence_and_end(&mut change, cause::DELETED)?;
+            fence_and_end(&mut change, Cause::Deleted)?;
             let now = change.now();
             let run = change.run();
             (run.lifecycle, run.over_at) = (EnumText(Lifecycle::Deleted), Some(now));

@@ -4,11 +4,11 @@ use dalsegno_protocol::Boundary;
 use serde_json::{Value as Json, json};
 
 use super::end::{end_with_audit, fence, neutral, reserve_next};
-use super::{Change, Decision, Needs, Rows, Transition, cause, text};
+use super::{Change, Decision, Needs, Rows, Transition, text};
 use crate::audit::kind;
 use crate::fault::Work;
 use crate::reads::{HeadPoint, LiveBoundary};
-use crate::{AttemptState, Rewind, Rewound, header};
+use crate::{Cause, AttemptState, Rewind, Rewound, header};
 
 impl Transition for Rewind {
     type Answer = Rewound;
@@ -44,7 +44,7 @@ impl Transition for Rewind {
         change.undo_after(*to);
         let has_pod = matches!(state, AttemptState::Created | AttemptState::Attached);
         if has_pod {
-            let ending = neutral(change.row().attempt, cause::REWOUND);
+            let ending = neutral(change.row().attempt, Cause::Rewound);
             end_with_audit(&mut change, &ending)?;
         } else {
             fence(&mut change);

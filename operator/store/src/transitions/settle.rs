@@ -8,7 +8,7 @@ use super::{Change, Decision, Needs, Rows, Transition, text};
 use crate::audit::{actor, kind};
 use crate::fault::{Fault, Work};
 use crate::reads::{CallRow, EnumText, RunRow, payload, unpacked};
-use crate::seal::{Sealing, Spot};
+use crate::seal::{CallDigestsExt as _, Sealing, Spot};
 use crate::{AttemptState, Completed, RunId, Settle, SettledBy, size};
 
 /// [`crate::Store::settle`].

@@ -1,6 +1,6 @@
 //! An AgentRun that is deleted on purpose.
 
-use dalsegno_store::{AttemptState, Class, Lifecycle, Then};
+use dalsegno_store::{AttemptState, Cause, Class, Lifecycle, Then};
 
 use crate::faces::on_every_face;
 use crate::world::*;
@@ -55,7 +55,7 @@ async fn a_held_run_keeps_its_end(world: &World) {
     world.mark_deleted(&worker.object_uid).await.unwrap();
     let run = world.of(&worker).await;
     assert_eq!((run.lifecycle, run.epoch), (Lifecycle::Deleted, 3));
-    assert_eq!(run.attempt.end.unwrap().cause, "Evicted");
+    assert_eq!(run.attempt.end.unwrap().cause, Cause::Evicted);
 }
 
 async fn a_deleted_run_is_not_changed_any_more(world: &World) {

@@ -1,5 +1,5 @@
 //! Calls of a worker, delivered in every way, in between what else happens to a run. A case is played, told in words, and
-//! held to the table in `docs/checkpoints.md`.
+//! held to the table in `docs/reference/interleavings.md`.
 
 mod cases;
 mod line;

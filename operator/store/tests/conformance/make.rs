@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dalsegno_protocol::{CallOutcome, PlannedCall, Policy, RawValue};
 use dalsegno_store::{
-    Attached, BeatRow, Class, Commit, Committed, Deadlines, Digest, Ending, Identity, NewFinish, NewRun,
-    OnPrior, PodRecord, Recorded, RunId, RunOutcome, RunRecord, Settle, SettledBy, Standing, Verdict,
+    Attached, BeatRow, Cause, Class, Commit, Committed, Deadlines, Digest, Ending, Identity, NewFinish,
+    NewRun, OnPrior, PodRecord, Recorded, RunId, RunOutcome, RunRecord, Settle, SettledBy, Standing, Verdict,
 };
 use uuid::Uuid;
 
@@ -73,7 +73,7 @@ pub fn identity(verdict: Verdict) -> Identity {
 }
 
 pub fn ending(attempt: i32, class: Class) -> Ending {
-    Ending { attempt, cause: "Evicted".into(), class, exit_code: Some(137), message: "the last words".into() }
+    Ending { attempt, cause: Cause::Evicted, class, exit_code: Some(137), message: "the last words".into() }
 }
 
 pub fn succeeded() -> NewFinish {

@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::Policy;
 use dalsegno_store::{
-    AttemptState, Class, Created, Deadlines, Lifecycle, LookUp, NewRun, OnPrior, PriorRun, Then,
+    AttemptState, Cause, Class, Created, Deadlines, Lifecycle, LookUp, NewRun, OnPrior, PriorRun, Then,
 };
 
 use crate::faces::on_every_face;
@@ -195,7 +195,7 @@ async fn an_ignored_run_is_abandoned_and_another_begins(world: &World) {
     assert_eq!((run.id, run.attempt.number, run.head.clone()), (stranger.id, 1, None));
     let old = world.look(&new.object_uid).await;
     assert_eq!((old.lifecycle, old.epoch, old.attempt.state), (Lifecycle::Abandoned, 2, AttemptState::Ended));
-    assert_eq!(old.attempt.end.unwrap().cause, "Abandoned");
+    assert_eq!(old.attempt.end.unwrap().cause, Cause::Abandoned);
     assert_eq!(still(world.take_up(&stranger).await), still(run));
     let ids: Vec<_> =
         world.find(&new.namespace, &new.name).await.unwrap().into_iter().map(|run| run.id).collect();

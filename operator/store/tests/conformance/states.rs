@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use dalsegno_protocol::{Boundary, Usage};
 use dalsegno_store::reading::BoundaryKey;
-use dalsegno_store::seal::DigestKey;
+use dalsegno_store::seal::{DigestKey, DigestKeyExt as _};
 use dalsegno_store::{Class, Commit, Digest, RunId, header};
 use uuid::Uuid;
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
 use dalsegno_store::sqlite::Sqlite;
 use dalsegno_store::{
-    Acknowledged, Class, Commit, Committed, Completed, Place, RecordBatch, Rewind, Rewound, RunRecord, Store,
-    Written,
+    Acknowledged, Class, Commit, Committed, Completed, Place, Read as _, RecordBatch, Rewind, Rewound,
+    RunRecord, Worker as _, Written,
 };
 use uuid::Uuid;
 

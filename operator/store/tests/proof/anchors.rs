@@ -220,7 +220,7 @@ pub async fn anchor(face: &Face, signer: &Signer) -> Vec<RunId> {
         return Vec::new();
     }
     let anchor = Anchor::next(&moved, store.id().await.unwrap(), Timestamp::UNIX_EPOCH, signer);
-    assert!(store.put_anchor(&anchor).await.unwrap());
+    assert!(store.put_anchor(&anchor.row().unwrap()).await.unwrap());
     moved.standings.iter().map(|it| it.run).collect()
 }
 
@@ -243,7 +243,8 @@ async fn of_two_who_anchor_at_once_one_does(face: &Face) {
     let store = &face.world.store;
     let moved = store.unanchored().await.unwrap();
     let anchor = Anchor::next(&moved, STORE, Timestamp::UNIX_EPOCH, &signer);
-    let both = tokio::join!(store.put_anchor(&anchor), store.put_anchor(&anchor));
+    let row = anchor.row().unwrap();
+    let both = tokio::join!(store.put_anchor(&row), store.put_anchor(&row));
     assert_eq!([both.0.unwrap(), both.1.unwrap()].iter().filter(|put| **put).count(), 1);
     assert_eq!(face.check().await.0.anchors, 1);
 }

@@ -1,7 +1,7 @@
 //! Tool calls, held to what the audit tells of them.
 
 use dalsegno_protocol::{CallOutcome, CompleteOutcome, Policy};
-use dalsegno_store::seal::CallDigests;
+use dalsegno_store::seal::{CallDigests, CallDigestsExt as _};
 use dalsegno_store::{CallFilter, Claim, Claimed, Commit, Complete, Retention, Settle, header};
 
 use crate::stores::id;

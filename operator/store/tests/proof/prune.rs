@@ -31,7 +31,7 @@ async fn anchor(face: &Face, copy: &mut Vec<String>) {
     let signer = bundles::signer().await;
     let at = Timestamp::from_second(1_000 * (copy.len() as i64 + 1)).unwrap();
     let anchor = Anchor::next(&moved, store.id().await.unwrap(), at, &signer);
-    assert!(store.put_anchor(&anchor).await.unwrap());
+    assert!(store.put_anchor(&anchor.row().unwrap()).await.unwrap());
     copy.push(anchor.line().unwrap());
 }
 
@@ -134,7 +134,7 @@ async fn a_start_that_only_the_stores_own_anchors_name_is_found_with_the_copy(fa
     let moved = Unanchored { standings: vec![made_up], ..store.unanchored().await.unwrap() };
     let forger = Signer::load(&dalsegno_store::sqlite::Sqlite::memory().await.unwrap(), None).await.unwrap();
     let anchor = Anchor::next(&moved, store.id().await.unwrap(), Timestamp::UNIX_EPOCH, &forger);
-    assert!(store.put_anchor(&anchor).await.unwrap());
+    assert!(store.put_anchor(&anchor.row().unwrap()).await.unwrap());
 
     let named =
         format!("audit row {}: an anchor names it, and it is not there, or is another", head.audit_seq);

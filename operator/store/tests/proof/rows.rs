@@ -8,7 +8,7 @@ use dalsegno_store::reading::{
     AuditKey, BoundaryKey, CallKey, HeadMark, Reading, RecordKey, RunHead, StoredBatch, StoredBoundary,
     StoredCall, StoredRecord, StoredSnapshot,
 };
-use dalsegno_store::seal::CallDigests;
+use dalsegno_store::seal::{CallDigests, CallDigestsExt as _};
 use dalsegno_store::{AuditRow, BoundaryRow, Digest, Kept, Lifecycle, Place, Result, RunId};
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -1,13 +1,16 @@
 //! What stands in the database, and what opens it.
 
-use dalsegno_protocol::Policy;
+use dalsegno_protocol::{Payload, Policy, RecordOp};
 use dalsegno_store::proof::bundle;
 use dalsegno_store::verify::{self, Checkpoint};
-use dalsegno_store::{Class, Completed, Ending, Error, Settle, Then};
+use dalsegno_store::{
+    AskedBy, Class, Completed, Ending, Error, Identity, NewRun, PodRecord, RecordBatch, RunRecord, Settle,
+    SettledBy, Then, Verdict, Written,
+};
 use sha2::{Digest as _, Sha256};
 
-use crate::world::{ending, json};
-use crate::{CANARY, Face, check, on_both, read_all, turn, worked};
+use crate::world::{attached, ending, json, new_run, ok, random, recorded};
+use crate::{CANARY, Face, Worker, World, check, on_both, read_all, turn, worked};
 
 on_both! {
     nothing_that_a_worker_wrote_stands_there_in_clear,
@@ -67,31 +70,143 @@ async fn again(face: &Face) -> Face {
     if face.is_postgres() { Face::postgres().await } else { Face::file().await }
 }
 
-/// What docs/encryption.md says of it: last words, the reason of a settled call, and how the run ended.
+/// The columns that docs/reference/encryption.md lists as stored in clear, in order. The test writes the canary into each of them.
+const IN_CLEAR: [&str; 32] = [
+    "attempts.agent_version",
+    "attempts.candidates",
+    "attempts.image_digest",
+    "attempts.message",
+    "attempts.node",
+    "attempts.pod_name",
+    "attempts.pod_uid",
+    "attempts.remark",
+    "attempts.revision",
+    "audit.actor",
+    "audit.detail",
+    "boundaries.trigger_word",
+    "calls.id",
+    "calls.key",
+    "calls.reason",
+    "calls.settled_by",
+    "data_keys.key_id",
+    "record_changes.batch",
+    "records.entry_id",
+    "records.key",
+    "records.space",
+    "revisions.document",
+    "revisions.hash",
+    "runs.finish_message",
+    "runs.finish_output",
+    "runs.finish_reason",
+    "runs.name",
+    "runs.namespace",
+    "runs.object_uid",
+    "runs.pod_uid",
+    "runs.remark",
+    "runs.tenant",
+];
+
+/// The canary goes into every text that the store takes, from workers, operators and people. It can be read in the
+/// columns of [`IN_CLEAR`] and in no other column, also after the run's data key was shredded.
 async fn what_is_left_in_clear_stands_in_these_columns_and_in_no_other(face: &Face) {
+    crate::keys::put(&face.keys, CANARY, 2);
+    std::fs::write(face.keys.path().join("current"), CANARY).unwrap();
     let world = face.sealed().await;
-    let worker = worked(&world, 12).await;
-    world.start_call(&worker, "lost", Policy::Probe).await;
-    let last_words = Ending { message: CANARY.into(), ..ending(1, Class::Crash) };
-    let run = world.end_attempt(worker.run, &last_words, &Then::Reserve).await.unwrap();
-    let worker = world.work_on(&run).await;
-    let settle =
-        Settle { reason: CANARY.into(), result: Some(json(&format!("{CANARY:?}"))), ..worker.settle("lost") };
+    let run = world.take_up(&canary_run()).await;
+    let worker = canary_attempt(&world, &run).await;
+    canary_writes(&world, &worker).await;
+    world.start_call(&worker, &format!("{CANARY} lost"), Policy::Probe).await;
+
+    let ending = Ending { message: CANARY.into(), ..ending(1, Class::Crash) };
+    let run = world.end_attempt(run.id, &ending, &Then::Reserve).await.unwrap();
+    let asked = AskedBy { manager: Some(CANARY.into()), reason: Some(CANARY.into()) };
+    world.store.reset_budget(run.id, 0, 1, &asked).await.unwrap();
+    let worker = canary_attempt(&world, &run).await;
+    let settle = Settle {
+        by: SettledBy::Person(CANARY.into()),
+        reason: CANARY.into(),
+        result: Some(json(&format!("{CANARY:?}"))),
+        ..worker.settle(&format!("{CANARY} lost"))
+    };
     assert!(matches!(world.settle(&settle).await.unwrap(), Completed::Ok));
     let mut finish = worker.finish();
+    finish.finish.reason = CANARY.into();
     finish.finish.message = CANARY.into();
+    finish.finish.output = Some(format!("{CANARY:?}"));
     world.finish(&finish).await.unwrap();
-    let left = ["attempts.message", "audit.detail", "calls.reason", "runs.finish_message"];
-    assert_eq!(in_clear(face).await, left);
-    world.shred(worker.run, "its user asked for it", "somebody").await.unwrap();
-    assert_eq!(in_clear(face).await, left, "shredding does not reach them");
+
+    assert_eq!(in_clear(face).await, IN_CLEAR);
+    world.shred(worker.run, CANARY, CANARY).await.unwrap();
+    let left: Vec<_> = in_clear(face).await;
+    // The id of the key that wrapped the data key goes with the data key.
+    let after: Vec<_> = IN_CLEAR.into_iter().filter(|column| *column != "data_keys.key_id").collect();
+    assert_eq!(left, after, "shredding does not reach them");
+}
+
+/// A run whose every name holds the canary.
+fn canary_run() -> NewRun {
+    let new = new_run();
+    NewRun {
+        tenant: CANARY.into(),
+        namespace: CANARY.into(),
+        name: CANARY.into(),
+        object_uid: format!("{CANARY} {}", new.id),
+        ..new
+    }
+}
+
+/// A pod and a worker for the run's reserved attempt. Every name that the operator records holds the canary.
+async fn canary_attempt(world: &World, run: &RunRecord) -> Worker {
+    let number = run.attempt.number;
+    recorded(world.put_revision(run.id, number, CANARY, CANARY).await.unwrap());
+    let identity = Identity {
+        image_digest: CANARY.into(),
+        agent_version: CANARY.into(),
+        verdict: Verdict::Accepted,
+        remark: CANARY.into(),
+    };
+    let pod = PodRecord {
+        uid: format!("{CANARY} {number}"),
+        name: CANARY.into(),
+        revision: CANARY.into(),
+        identity: Some(identity),
+    };
+    recorded(world.record_pod(run.id, number, &pod).await.unwrap());
+    recorded(world.record_scheduled(run.id, number, CANARY).await.unwrap());
+    let capability = random();
+    attached(world.attach(run.id, &pod.uid, &capability).await.unwrap());
+    let (run, object_uid) = (run.id, run.object_uid.clone());
+    Worker { run, object_uid, attempt: number, pod_uid: pod.uid, capability }
+}
+
+/// Turns, calls and records of a worker, with the canary in each text, and a snapshot.
+async fn canary_writes(world: &World, worker: &Worker) {
+    for number in 1..=12 {
+        let mut commit = turn(worker, number);
+        commit.trigger = Some(CANARY.into());
+        commit.calls[0].id = format!("{CANARY} {number}");
+        commit.calls[0].key = format!("{CANARY} {number}");
+        ok(world.commit(&commit).await.unwrap());
+    }
+    let value = || Payload::Json(json(&format!("{CANARY:?}")));
+    let (space, key) = (String::from(CANARY), String::from(CANARY));
+    let operations = vec![
+        RecordOp::Put { space: space.clone(), key: key.clone(), value: value() },
+        RecordOp::Append { space, key, entry_id: CANARY.into(), value: value() },
+    ];
+    let batch = RecordBatch { operations, ..crate::batch(worker) };
+    assert_eq!(world.write_records(&batch).await.unwrap(), Written::Ok);
+    let claim = world.start_call(worker, &format!("{CANARY} claimed"), Policy::Probe).await;
+    world.complete(&worker.complete(&claim)).await.unwrap();
+    world.snapshot(worker.run).await.unwrap();
 }
 
 /// Every column of every table in which the canary can be read.
 async fn in_clear(face: &Face) -> Vec<String> {
     let columns = if face.is_postgres() {
         "SELECT string_agg(table_name || '.' || column_name, ' ' ORDER BY table_name, column_name) \
-         FROM information_schema.columns WHERE table_schema = current_schema()"
+         FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name) \
+         WHERE table_schema = current_schema() AND table_type = 'BASE TABLE'"
     } else {
         "SELECT group_concat(name, ' ') FROM (SELECT t.name || '.' || c.name AS name \
          FROM sqlite_schema t, pragma_table_info(t.name) c WHERE t.type = 'table' ORDER BY name)"

@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::Boundary;
 use dalsegno_store::keys::{KeyProvider as _, MountedKeys, Wrapped};
-use dalsegno_store::seal::{Sealing, Spot};
+use dalsegno_store::seal::{CallDigestsExt as _, DigestKeyExt as _, Sealing, Spot};
 use dalsegno_store::{Digest, RunId, codec};
 use serde_json::Value;
 use uuid::Uuid;

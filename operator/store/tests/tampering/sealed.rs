@@ -1,6 +1,6 @@
 //! Random edits of what is sealed, each in one place: what reads it refuses it, and nothing else is read in its stead.
 //!
-//! Left out is what can be done unseen, by design or by what docs/audit.md says is not proved:
+//! Left out is what can be done unseen, by design or by what docs/reference/audit.md says is not proved:
 //!
 //! - a value of a record in the place of another of the same key, to which it is bound as well; so no key is written twice;
 //! - rows of records, and snapshots, that are gone;

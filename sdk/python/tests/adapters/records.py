@@ -1,40 +1,48 @@
-"""What both adapters beside this file need of the records of a `dalsegno.Run`, and how they make keys: for tests only."""
+"""What both adapters in this directory need of a run's records, and how they make keys: for tests only."""
+
+from __future__ import annotations
 
 import urllib.parse
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dalsegno import Run
+
+Operation = dict[str, dict[str, Any]]
 
 
-def write(run, operations):
-    """Applies a list of operations; a thousand at a time are all done or none."""
+def write(run: Run, operations: Sequence[Operation]) -> None:
+    """Applies operations in batches of 1,000; each batch is applied whole or not at all."""
     for at in range(0, len(operations), 1_000):
-        run.write_records(operations[at:at + 1_000])
+        run.write_records(operations[at : at + 1_000])
 
 
-def read(run, space, prefix=""):
+def read(run: Run, space: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every entry under keys with this prefix: (key, value), in order."""
     return ((record["key"], record["value"]) for record in run.records(space, prefix))
 
 
-def put(space, key, value):
+def put(space: str, key: str, value: Any) -> Operation:
     return {"put": {"space": space, "key": key, "value": value}}
 
 
-def put_if_absent(space, key, value):
+def put_if_absent(space: str, key: str, value: Any) -> Operation:
     return {"putIfAbsent": {"space": space, "key": key, "value": value}}
 
 
-def append(space, key, entry_id, value):
+def append(space: str, key: str, entry_id: str, value: Any) -> Operation:
     return {"append": {"space": space, "key": key, "entryId": entry_id, "value": value}}
 
 
-def delete(space, key):
+def delete(space: str, key: str) -> Operation:
     return {"delete": {"space": space, "key": key}}
 
 
-def path(*parts):
-    """A key of these parts, none of which can be taken for another: each is followed by a slash, and has none."""
+def path(*parts: object) -> str:
+    """The key of these parts. Each is quoted and followed by a slash, so that two lists of parts never share a key."""
     return "".join(urllib.parse.quote(str(part), safe="") + "/" for part in parts)
 
 
-def parts(key):
+def parts(key: str) -> list[str]:
     """The parts of a key."""
     return [urllib.parse.unquote(part) for part in key.split("/")[:-1]]

@@ -2,11 +2,11 @@
 
 use dalsegno_core::{NodeSight, Refusal};
 use dalsegno_crds::Cause;
-use dalsegno_protocol::Policy;
-use dalsegno_store::{
+use dalsegno_model::{
     Attempt, AttemptEnd, AttemptState, BeatRow, CancelRow, Class, Counters, FinishRow, Identity, Lifecycle,
     RunOutcome, Verdict,
 };
+use dalsegno_protocol::Policy;
 use jiff::{SignedDuration, Timestamp};
 use proptest::collection::vec;
 use proptest::option::of;
@@ -168,9 +168,8 @@ fn past() -> impl Strategy<Value = Attempt> {
 }
 
 fn end() -> impl Strategy<Value = AttemptEnd> {
-    let causes = Cause::ALL.iter().map(|it| it.to_string()).chain(["Unheard".to_owned()]).collect::<Vec<_>>();
     let classes = vec![Class::Crash, Class::Disruption, Class::CrashWithoutProgress, Class::Neutral];
-    (select(causes), select(classes), any::<bool>(), of(any::<i32>()), text()).prop_map(
+    (select(Cause::ALL), select(classes), any::<bool>(), of(any::<i32>()), text()).prop_map(
         |(cause, class, progress, exit_code, message)| AttemptEnd {
             charged: class == Class::Crash,
             message: dalsegno_core::evidence::End::new(Cause::PodFailed, class, message).of(1).message,

@@ -5,8 +5,8 @@ mod any;
 use dalsegno_core::settings::Settings;
 use dalsegno_core::{Decision, Effect, Observed, PodSight, StoreSight, pod, recovery, worker};
 use dalsegno_crds::Summary;
-use dalsegno_store::verify::Checkpoint;
-use dalsegno_store::{AttemptState, RunRecord};
+use dalsegno_model::checkpoint::Checkpoint;
+use dalsegno_model::{AttemptState, RunRecord};
 use proptest::prelude::*;
 
 use crate::words::{Given, always, in_words};

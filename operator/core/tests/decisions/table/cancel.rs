@@ -2,7 +2,7 @@
 
 use dalsegno_crds::ConditionType::{Finished, Ready, Succeeded};
 use dalsegno_crds::{Cause, Reason, Summary};
-use dalsegno_store::RunOutcome;
+use dalsegno_model::RunOutcome;
 use serde_json::json;
 
 use crate::words::{Case, acts, case, crashed, pod, rests, run, try_all};

@@ -1,7 +1,7 @@
 //! Deaths as a real cluster shows them: each by its cause, and whose fault it is.
 
 use dalsegno_crds::Cause;
-use dalsegno_store::Class::{Crash, CrashWithoutProgress, Disruption, Neutral};
+use dalsegno_model::Class::{Crash, CrashWithoutProgress, Disruption, Neutral};
 
 use crate::words::{Case, Given, Seen, acts, case, ends, pod, run, try_all};
 
@@ -39,12 +39,12 @@ fn crashes() -> Vec<Case> {
         case(
             "a worker that exits with 0 and has not finished crashed",
             with(pod(3).terminated(0)),
-            ends(3, Cause::ExitedWithoutFinish, Crash).says("docs/worker-contract.md"),
+            ends(3, Cause::ExitedWithoutFinish, Crash).says("docs/reference/contract.md"),
         ),
         case(
             "a worker that exits with 0 and never attached does not speak the contract",
             run().created(3).pod(pod(3).terminated(0).phase("Succeeded")),
-            ends(3, Cause::NeverAttached, Crash).says("docs/worker-contract.md"),
+            ends(3, Cause::NeverAttached, Crash).says("docs/reference/contract.md"),
         ),
         case(
             "a worker that the kernel killed for its memory crashed",

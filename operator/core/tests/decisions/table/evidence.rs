@@ -1,7 +1,7 @@
 //! Evidence that contradicts itself: the order in which it is believed.
 
 use dalsegno_crds::{Cause, Reason, Summary};
-use dalsegno_store::Class::{Crash, CrashWithoutProgress, Disruption, Neutral};
+use dalsegno_model::Class::{Crash, CrashWithoutProgress, Disruption, Neutral};
 
 use crate::words::{Case, Given, Seen, case, ends, pod, rests, run, try_all};
 

@@ -2,7 +2,7 @@
 
 use dalsegno_crds::ConditionType::{Finished, Held, Ready, Stalled, Succeeded};
 use dalsegno_crds::{Reason, Summary};
-use dalsegno_store::RunOutcome::{Failed, Succeeded as Done};
+use dalsegno_model::RunOutcome::{Failed, Succeeded as Done};
 use serde_json::json;
 use uuid::Uuid;
 

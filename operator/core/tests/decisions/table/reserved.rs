@@ -2,7 +2,7 @@
 
 use dalsegno_crds::ConditionType::{Reconciling, WorkerReady};
 use dalsegno_crds::{Cause, Reason, Summary};
-use dalsegno_store::Class;
+use dalsegno_model::Class;
 use serde_json::json;
 
 use crate::words::{Case, Given, acts, by_digest, case, crashed, disrupted, ends, pod, rests, run, try_all};

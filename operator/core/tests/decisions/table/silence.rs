@@ -1,7 +1,7 @@
 //! Silence: deadlines that ran out, nodes that are not Ready, and whose silence it was.
 
 use dalsegno_crds::{Cause, Reason, Summary};
-use dalsegno_store::Class::{Crash, Disruption, Neutral};
+use dalsegno_model::Class::{Crash, Disruption, Neutral};
 use serde_json::json;
 
 use crate::words::{Case, Given, case, ends, pod, rests, run, try_all};

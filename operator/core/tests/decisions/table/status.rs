@@ -4,7 +4,7 @@ use dalsegno_crds::ConditionType::{
     CheckpointAvailable, Held, Ready, Reconciling, Stalled, VersionCompatible, WorkerReady,
 };
 use dalsegno_crds::{Cause, Reason, Summary, find_condition};
-use dalsegno_store::RunOutcome;
+use dalsegno_model::RunOutcome;
 use jiff::SignedDuration;
 use serde_json::json;
 

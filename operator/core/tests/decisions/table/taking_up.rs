@@ -3,7 +3,7 @@
 use dalsegno_core::Fact;
 use dalsegno_crds::ConditionType::{Finished, Held, Ready, Stalled, WorkerReady};
 use dalsegno_crds::{Reason, Summary};
-use dalsegno_store::{Lifecycle, RunOutcome};
+use dalsegno_model::{Lifecycle, RunOutcome};
 use serde_json::json;
 use uuid::Uuid;
 

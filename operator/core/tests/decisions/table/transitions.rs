@@ -2,7 +2,7 @@
 
 use dalsegno_core::Level;
 use dalsegno_crds::{Cause, Reason, Summary};
-use dalsegno_store::RunOutcome;
+use dalsegno_model::RunOutcome;
 use serde_json::json;
 
 use crate::words::{Given, case, crashed, disrupted, pod, rests, run, try_all};

@@ -2,7 +2,7 @@
 
 use dalsegno_core::evidence::End;
 use dalsegno_crds::Cause;
-use dalsegno_store::{Attempt, AttemptEnd, AttemptState, Class, Identity, Verdict};
+use dalsegno_model::{Attempt, AttemptEnd, AttemptState, Class, Identity, Verdict};
 
 use super::{ago, digest};
 
@@ -27,7 +27,7 @@ pub fn nobodys(number: i32, cause: Cause) -> Past {
 fn past(number: i32, cause: Cause, class: Class) -> Past {
     let message = End::new(cause, class, "last words").of(number).message;
     let end = AttemptEnd {
-        cause: cause.to_string(),
+        cause,
         class,
         charged: class == Class::Crash,
         progress: false,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use dalsegno_core::{Decision, Effect};
 use dalsegno_crds::{AgentRunStatus, Cause, ConditionType as Is, Reason, Summary, find_condition};
+use dalsegno_model::{Class, Retention, Then};
 use dalsegno_protocol::Limits;
-use dalsegno_store::{Class, Retention, Then};
 
 use super::Given;
 

@@ -6,9 +6,9 @@ use dalsegno_crds::{
     Agent, AgentRun, AgentRunSpec, AgentRunStatus, AttemptStatus, CheckpointStatus, ConditionType,
     PodTemplate, Reason, RunDefaults, Summary, condition,
 };
+use dalsegno_model::checkpoint::{Checkpoint, Corruption, LastGood};
+use dalsegno_model::{Place, PriorRun, RunRecord};
 use dalsegno_protocol::Boundary;
-use dalsegno_store::verify::{Checkpoint, Corruption, LastGood};
-use dalsegno_store::{Place, PriorRun, RunRecord};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 use uuid::Uuid;

@@ -1,11 +1,11 @@
 //! The store's row.
 
 use dalsegno_core::settings::Settings;
-use dalsegno_protocol::{Boundary, Policy, Usage};
-use dalsegno_store::{
-    Attempt, AttemptEnd, AttemptState, BeatRow, CallCounts, CancelRow, Class, Counters, FinishRow, HeadRow,
-    Lifecycle, Retention, RunOutcome, RunRecord, Verdict,
+use dalsegno_model::{
+    Attempt, AttemptEnd, AttemptState, BeatRow, CallCounts, CancelRow, Cause, Class, Counters, FinishRow,
+    HeadRow, Lifecycle, Retention, RunOutcome, RunRecord, Verdict,
 };
+use dalsegno_protocol::{Boundary, Policy, Usage};
 use uuid::Uuid;
 
 use super::ends::{identity, reserved};
@@ -255,7 +255,7 @@ impl Given {
 
     /// Its attempt's end is the run's.
     pub fn cancelled_end(mut self) -> Self {
-        self.row.attempt.end.as_mut().unwrap().cause = "Cancelled".into();
+        self.row.attempt.end.as_mut().unwrap().cause = Cause::Cancelled;
         self
     }
 
@@ -271,7 +271,7 @@ impl Given {
         self.row.attempt.state = AttemptState::Ended;
         self.row.attempt.ended_at = Some(now());
         self.row.attempt.end = Some(AttemptEnd {
-            cause: "Evicted".into(),
+            cause: Cause::Evicted,
             class: Class::Disruption,
             charged: false,
             progress: true,

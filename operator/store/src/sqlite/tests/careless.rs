@@ -15,7 +15,7 @@ use crate::packed::Packed;
 use crate::seal::Sealing;
 use crate::sqlite::boundary::Prepared;
 use crate::sqlite::commit;
-use crate::{Commit, Created, Digest, Identity, PodRecord, RunId, Store as _, Verdict};
+use crate::{Commit, Created, Digest, Identity, Operator as _, PodRecord, RunId, Verdict, Worker as _};
 
 const TURNS: usize = 20;
 

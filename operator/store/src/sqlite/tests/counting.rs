@@ -11,12 +11,12 @@ use tokio::time::timeout;
 
 use super::careless::{attached, turn};
 use super::{Sqlite, execute};
-use crate::branch::{self, Branch, Keeper, Shelf, Walk};
+use crate::branch;
 use crate::chain::KeptSnapshot;
-use crate::packed::Packed;
-use crate::pages::Found;
+use crate::packed;
 use crate::seal::Sealing;
-use crate::{Commit, Digest, Error, Place, Result, RunId, Snapshotted, Store as _, snapshot};
+use crate::shelf::{Branch, Found, Keeper, New, Shelf, Walk};
+use crate::{Commit, Digest, Error, Place, Result, RunId, Snapshotted, Worker as _, snapshot_writer};
 
 /// Longer than a small state takes.
 const LONG: Duration = Duration::from_secs(20);
@@ -76,7 +76,7 @@ impl<S: Keeper> Keeper for Slow<S> {
         self.shelf.sealing_to_write(run).await
     }
 
-    async fn keep(&self, new: snapshot::New) -> Result<()> {
+    async fn keep(&self, new: New) -> Result<()> {
         self.shelf.keep(new).await
     }
 }
@@ -105,7 +105,7 @@ async fn a_snapshot_that_is_dropped_while_it_is_read_back_is_no_damage_and_one_t
     let made_while = async |sql| {
         let run = worked(&store, 1).await;
         let shelf = Slow::new(store.rows(), run);
-        let (made, ()) = tokio::join!(snapshot::make(&shelf, run), async {
+        let (made, ()) = tokio::join!(snapshot_writer::make(&shelf, run), async {
             shelf.begun().await;
             execute(&store, sql).await;
             shelf.goes_on.close();
@@ -120,7 +120,7 @@ async fn a_snapshot_that_is_dropped_while_it_is_read_back_is_no_damage_and_one_t
 
 async fn count(shelf: &impl Shelf, run: RunId) -> bool {
     let commit = Commit { ops: Some(br#"{"append":{}}"#.to_vec()), full: false, ..turn(run, 12) };
-    Packed::counted(shelf, &commit, &Sealing::default()).await.unwrap().is_some()
+    packed::counted(shelf, &commit, &Sealing::default()).await.unwrap().is_some()
 }
 
 #[tokio::test]

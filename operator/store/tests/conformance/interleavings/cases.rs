@@ -1,9 +1,9 @@
 //! The cases: every combination of how a call is delivered, in which epoch, which call it is, and what comes before or
-//! after it. What each must come to stands in `docs/checkpoints.md`.
+//! after it. What each must come to stands in `docs/reference/interleavings.md`.
 
 use std::fmt;
 
-const PAGE: &str = include_str!("../../../../../docs/checkpoints.md");
+const PAGE: &str = include_str!("../../../../../docs/reference/interleavings.md");
 
 /// How a call reaches the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,11 @@
+//! Tests that break the cluster or Dal Segno itself. They run one after the other (`--test-threads=1`).
+
+mod corruption;
+mod healthy;
+mod nodes;
+mod operator_crash;
+mod operator_scaled_down;
+mod outages;
+mod postgres;
+mod prior_run;
+mod release;

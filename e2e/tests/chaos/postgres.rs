@@ -1,0 +1,74 @@
+//! Tests that need PostgreSQL: several operators, and outages of the store or the gateway alone.
+
+use dalsegno_crds::{ConditionType, Reason, Summary};
+use dalsegno_e2e::postgres::{GATEWAY, Postgres};
+use dalsegno_e2e::wait::{consistently, secs};
+use dalsegno_e2e::{Agent, Operator, Result, StatusExt, TestContext};
+use futures::future::try_join_all;
+use serde_json::json;
+
+use crate::healthy::Healthy;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_operators_without_leader_election_create_one_pod_per_attempt() -> Result {
+    let ctx = TestContext::new("two-operators").await?;
+    let postgres = Postgres::install(&ctx.client, 2).await?;
+    let no_election = ctx.operator.with_env("DALSEGNO_LEADER_ELECTION", "false").await?;
+    let hang = json!({ "attempt": 1, "turn": 3, "at": "start", "do": "hang" });
+    let crash = json!({ "attempt": 2, "turn": 5, "at": "start", "do": "exit:1" });
+    let script = json!({ "turns": 8, "turnSeconds": 0.2, "onTerm": "exit143", "script": [hang, crash] });
+    let agent = Agent::new(script);
+    let mut runs = Vec::new();
+    for n in 0..12 {
+        runs.push(ctx.start(&format!("run-{n}"), &agent).await?);
+    }
+    try_join_all(runs.iter().map(|run| run.wait_for_turn(2))).await?;
+    try_join_all(runs.iter().map(|run| run.evict())).await?;
+    for run in &runs {
+        let status = run.wait_for_success().await?;
+        assert_eq!(status.attempt().number, 3, "{}: {:?}", run.name, status.recovery());
+        let counted = (status.recovery().recovery_attempts, status.recovery().disruptions);
+        assert_eq!(counted, (1, 1), "{}: {:?}", run.name, status.recovery());
+        run.expect_nothing_lost_or_repeated(8).await?;
+        run.delete(secs(30)).await?;
+    }
+    no_election.revert().await?;
+    ctx.end().await?;
+    postgres.remove().await
+}
+
+/// Two outages with the same runs. Another run loses its pod while the store is unavailable.
+#[tokio::test(flavor = "multi_thread")]
+async fn outages_of_the_store_and_of_the_gateway_move_no_epoch_and_a_recovery_waits_for_the_store() -> Result
+{
+    let ctx = TestContext::new("store-outage").await?;
+    let postgres = Postgres::install(&ctx.client, 1).await?;
+    let healthy = Healthy::start(&ctx, 60).await?;
+    let evicted = ctx.start("evicted", &Agent::new(json!({ "turns": 12, "turnSeconds": 0.3 }))).await?;
+    evicted.wait_for_turn(3).await?;
+
+    let stopped = postgres.stop().await?;
+    evicted.evict().await?;
+    let is_unknown = |status: &dalsegno_crds::AgentRunStatus| {
+        status.reason_and_message(ConditionType::Ready).0 == Reason::StoreUnavailable.as_str()
+    };
+    evicted.wait_until("to report that the store is unavailable", secs(40), is_unknown).await?;
+    consistently("no second attempt", secs(40), async || ctx.audit.expect_pods(&evicted.name, [1])).await?;
+    tokio::time::sleep(secs(15)).await;
+    stopped.undo().await?;
+    let status = evicted.wait_for(Summary::Succeeded, secs(60)).await?;
+    assert_eq!((status.recovery().recovery_attempts, status.recovery().disruptions), (0, 1));
+    evicted.expect_nothing_lost_or_repeated(12).await?;
+    healthy.expect_first_attempts().await?;
+
+    let scaled_down = Operator::named(&ctx.client, GATEWAY).scale_down().await?;
+    tokio::time::sleep(secs(60)).await;
+    scaled_down.revert().await?;
+    healthy.expect_first_attempts().await?;
+    healthy.expect_success().await?;
+    for run in healthy.runs.iter().chain([&evicted]) {
+        run.delete(secs(30)).await?;
+    }
+    ctx.end().await?;
+    postgres.remove().await
+}

@@ -1,0 +1,19 @@
+//! Tests that run in parallel on one cluster. Each has its own namespace and does not disturb the pods of others.
+
+mod api_writes;
+mod authors;
+mod blocked_starts;
+mod calls;
+mod cancel;
+mod confidentiality;
+mod crashes;
+mod deletion;
+mod disruptions;
+mod finish;
+mod hostile_workers;
+mod inspection;
+mod invalid_manifests;
+mod liveness;
+mod loop_detector;
+mod retention;
+mod versions;

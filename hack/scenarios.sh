@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Runs some end-to-end tests on a cluster that stays up: `hack/scenarios.sh scenarios evicted`, `hack/scenarios.sh chaos
+# nodes`. The second argument is a part of the tests' names; without it all of them run. What has changed is built and
+# installed first.
+source "$(dirname "$0")/lib.sh"
+
+target=${1:?scenarios, which run in parallel, or chaos, one after the other}
+shift
+threads=3
+[[ $target != chaos ]] || threads=1
+
+need_languages
+need_postgres
+unset KUBECONFIG # the tests break machines, so they need the cluster on this machine
+use_cluster
+step 'Building everything'
+cargo build --locked --workspace --lib --bins --tests
+SKIP_BUILD=1 hack/images.sh
+step 'Installing what the tests need'
+"$PROGRAMS/e2e-setup"
+cargo test --locked --workspace --test "$target" -- --test-threads="$threads" "$@"

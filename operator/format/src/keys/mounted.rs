@@ -1,0 +1,258 @@
+//! Keys that are mounted.
+//!
+//! ```text
+//! wrapped = HMAC-SHA256(key, "dalsegno/key-check/v1") cut to 16 bytes, nonce (12 random bytes),
+//!           AES-256-GCM of the data key (32 bytes) with its tag (16 bytes)
+//! AAD     = "dalsegno/data-key/v1", the run's id (16 bytes), the key's id
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use dalsegno_model::{Error, Result, RunId};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hmac;
+
+use super::{KeyProvider, Wrapped};
+use crate::seal::{DataKey, random};
+
+const TAG: &[u8] = b"dalsegno/data-key/v1";
+
+/// What a key signs, so that another one under its id is known.
+const CHECK: &[u8] = b"dalsegno/key-check/v1";
+
+/// Keys in a folder, such as a Secret that is mounted: a file for each, named by its id, with 32 bytes in base64. Where
+/// there are several, the file `current` holds the id of the one that wraps from now on. Names that begin with a dot are
+/// the kubelet's. All of it is read again for each data key, so that an exchanged Secret needs no restart.
+#[derive(Clone, Debug)]
+pub struct MountedKeys {
+    folder: PathBuf,
+}
+
+/// The file that names the current key.
+const CURRENT: &str = "current";
+
+/// A key that wraps data keys.
+struct Key {
+    id: String,
+    /// What tells it from another one of the same id, and nothing else.
+    check: [u8; CHECK_LEN],
+    aead: LessSafeKey,
+}
+
+const CHECK_LEN: usize = 16;
+
+impl MountedKeys {
+    /// The keys in this folder, which is read once to see that they are sound.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let keys = Self { folder: folder.to_owned() };
+        keys.current_key()?;
+        Ok(keys)
+    }
+
+    /// The key that wraps.
+    fn current_key(&self) -> Result<Key> {
+        let mut keys = self.read()?;
+        let id = match keys.iter().position(|(id, _)| id == CURRENT) {
+            Some(at) => keys.swap_remove(at).1.trim().to_owned(),
+            None => match keys.as_slice() {
+                [] => return Err(self.fault("it holds no key: a file for each, with 32 bytes in base64")),
+                [(id, _)] => id.clone(),
+                _ => {
+                    let why = format!("it holds several keys, and no file {CURRENT:?} with the id of one");
+                    return Err(self.fault(&why));
+                }
+            },
+        };
+        let text = keys.into_iter().find(|(known, _)| *known == id).map(|(_, text)| text);
+        let text =
+            text.ok_or_else(|| self.fault(&format!("{CURRENT:?} names {id:?}, which is not there")))?;
+        self.key(id, &text)
+    }
+
+    /// The key of this id.
+    fn key_of(&self, id: &str) -> Result<Option<Key>> {
+        let found = self.read()?.into_iter().find(|(known, _)| known == id && known != CURRENT);
+        found.map(|(id, text)| self.key(id, &text)).transpose()
+    }
+
+    /// Names and texts of all files.
+    fn read(&self) -> Result<Vec<(String, String)>> {
+        let fault = |error: std::io::Error| self.fault(&error.to_string());
+        let mut files = Vec::new();
+        for file in std::fs::read_dir(&self.folder).map_err(fault)? {
+            let file = file.map_err(fault)?;
+            let Ok(name) = file.file_name().into_string() else { continue };
+            if !name.starts_with('.') {
+                let text = std::fs::read_to_string(file.path());
+                files.push((name.clone(), text.map_err(|error| self.fault(&format!("{name}: {error}")))?));
+            }
+        }
+        Ok(files)
+    }
+
+    /// What is wrong is told without what stands there.
+    fn key(&self, id: String, text: &str) -> Result<Key> {
+        let parse = || {
+            let bytes = STANDARD.decode(text.trim()).ok()?;
+            let mut check = [0; CHECK_LEN];
+            let digest = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &bytes), CHECK);
+            check.copy_from_slice(&digest.as_ref()[..CHECK_LEN]);
+            Some((check, LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &bytes).ok()?)))
+        };
+        match parse() {
+            Some((check, aead)) => Ok(Key { id, check, aead }),
+            None => Err(self.fault(&format!(
+                "{id:?} is not 32 bytes in base64, as `openssl rand -base64 32` makes them"
+            ))),
+        }
+    }
+
+    fn fault(&self, why: &str) -> Error {
+        Error::Unfit(format!("the encryption keys in {}: {why}", self.folder.display()))
+    }
+}
+
+#[async_trait]
+impl KeyProvider for MountedKeys {
+    async fn current(&self) -> Result<String> {
+        Ok(self.current_key()?.id)
+    }
+
+    async fn wrap(&self, run: RunId, data_key: &DataKey) -> Result<Wrapped> {
+        let Key { id: key_id, check, aead } = self.current_key()?;
+        let nonce: [u8; NONCE_LEN] = random()?;
+        let mut body = data_key.to_vec();
+        let aad = Aad::from(aad(run, &key_id));
+        let sealed = aead.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut body);
+        sealed.map_err(|_| Error::Unfit("a data key could not be wrapped".into()))?;
+        Ok(Wrapped { key_id, bytes: [&check, nonce.as_slice(), &body].concat() })
+    }
+
+    async fn unwrap(&self, run: RunId, wrapped: &Wrapped) -> Result<DataKey> {
+        let Wrapped { key_id, bytes } = wrapped;
+        let Some(key) = self.key_of(key_id)? else {
+            let why = format!(
+                "the data key of run {run} is wrapped by {key_id:?}, which is not there: put it back"
+            );
+            return Err(self.fault(&why));
+        };
+        let damaged = || Error::Corrupt {
+            doing: "unwrapping a data key",
+            detail: format!("run {run}: it is not what {key_id:?} wrapped for this run"),
+        };
+        let (check, sealed) = bytes.split_first_chunk::<CHECK_LEN>().ok_or_else(damaged)?;
+        if *check != key.check {
+            let why = format!(
+                "{key_id:?} is another key than wrapped the data key of run {run}: put that one back"
+            );
+            return Err(self.fault(&why));
+        }
+        let open = || {
+            let (nonce, body) = sealed.split_first_chunk::<NONCE_LEN>()?;
+            let mut body = body.to_vec();
+            let aad = Aad::from(aad(run, key_id));
+            let opened = key.aead.open_in_place(Nonce::assume_unique_for_key(*nonce), aad, &mut body).ok()?;
+            DataKey::try_from(&*opened).ok()
+        };
+        open().ok_or_else(damaged)
+    }
+}
+
+/// What wraps a data key is bound to its run and to the key's id.
+fn aad(run: RunId, key_id: &str) -> Vec<u8> {
+    [TAG, run.as_bytes(), key_id.as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUN: RunId = RunId::from_u128(1);
+
+    /// Files with these names and texts.
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        write(&folder, files);
+        folder
+    }
+
+    fn write(folder: &tempfile::TempDir, files: &[(&str, &str)]) {
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+    }
+
+    fn key(byte: u8) -> String {
+        format!("{}\n", STANDARD.encode([byte; 32]))
+    }
+
+    #[tokio::test]
+    async fn a_data_key_is_unwrapped_by_the_key_that_wrapped_it_whichever_is_current() {
+        let folder = folder(&[("old", &key(1)), ("..data", "the kubelet's")]);
+        let keys = MountedKeys::open(folder.path()).unwrap();
+        let wrapped = keys.wrap(RUN, &[7; 32]).await.unwrap();
+        assert_eq!(wrapped.key_id, "old");
+        write(&folder, &[("new", &key(2)), ("current", "new\n")]);
+        assert_eq!(keys.current().await.unwrap(), "new");
+        assert_eq!(keys.unwrap(RUN, &wrapped).await.unwrap(), [7; 32]);
+        assert_eq!(keys.wrap(RUN, &[7; 32]).await.unwrap().key_id, "new");
+    }
+
+    #[tokio::test]
+    async fn a_key_that_is_away_or_another_is_no_damage_and_the_error_says_what_to_do() {
+        let folder = folder(&[("k", &key(1))]);
+        let keys = MountedKeys::open(folder.path()).unwrap();
+        let wrapped = keys.wrap(RUN, &[7; 32]).await.unwrap();
+        let told = async |says: &str| match keys.unwrap(RUN, &wrapped).await {
+            Err(Error::Unfit(why)) => assert!(why.contains(says) && why.contains("put"), "{why}"),
+            other => panic!("{other:?}"),
+        };
+        write(&folder, &[("k", &key(2))]);
+        told("is another key").await;
+        std::fs::rename(folder.path().join("k"), folder.path().join("other")).unwrap();
+        told("which is not there").await;
+    }
+
+    #[tokio::test]
+    async fn a_data_key_of_one_run_is_not_that_of_another_and_none_may_be_changed() {
+        let folder = folder(&[("k", &key(1)), ("twin", &key(1)), ("current", "k")]);
+        let keys = MountedKeys::open(folder.path()).unwrap();
+        let wrapped = keys.wrap(RUN, &[7; 32]).await.unwrap();
+        let refused = async |run, wrapped: Wrapped| {
+            assert!(matches!(keys.unwrap(run, &wrapped).await, Err(Error::Corrupt { .. })), "{wrapped:?}");
+        };
+        refused(RunId::from_u128(2), wrapped.clone()).await;
+        refused(RUN, Wrapped { key_id: "twin".into(), ..wrapped.clone() }).await;
+        for at in CHECK_LEN..wrapped.bytes.len() {
+            let mut bent = wrapped.clone();
+            bent.bytes[at] ^= 1;
+            refused(RUN, bent).await;
+        }
+        refused(RUN, Wrapped { bytes: wrapped.bytes[..CHECK_LEN + 5].into(), ..wrapped.clone() }).await;
+        refused(RUN, Wrapped { bytes: Vec::new(), ..wrapped }).await;
+    }
+
+    #[test]
+    fn a_folder_without_a_sound_current_key_is_refused_without_telling_what_stands_there() {
+        let (secret, other) = (key(1), key(2));
+        let short = STANDARD.encode([1; 31]);
+        let cases: [(&[(&str, &str)], &str); 6] = [
+            (&[], "it holds no key"),
+            (&[("..data", &secret)], "it holds no key"),
+            (&[("k", "not-base64!")], "is not 32 bytes in base64"),
+            (&[("k", &short)], "is not 32 bytes in base64"),
+            (&[("a", &secret), ("b", &other)], "it holds several keys"),
+            (&[("a", &secret), ("current", "b")], "which is not there"),
+        ];
+        for (files, says) in cases {
+            let refused = MountedKeys::open(folder(files).path()).unwrap_err().to_string();
+            assert!(refused.contains(says), "{refused}");
+            let tells = [secret.trim(), &short, "base64!"].iter().any(|text| refused.contains(*text));
+            assert!(!tells, "{refused}");
+        }
+        assert!(MountedKeys::open(Path::new("/nowhere/keys")).is_err());
+    }
+}

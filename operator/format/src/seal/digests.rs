@@ -1,0 +1,67 @@
+//! Digests that nobody can make who has no key: of what is sealed they tell nothing.
+
+use dalsegno_model::{CallDigests, Digest, DigestKey};
+use ring::hmac;
+use sha2::{Digest as _, Sha256};
+
+use crate::header;
+
+/// The digest of a body: as it is kept, and as it was kept before its run had a key.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyDigest {
+    /// As it is kept.
+    pub kept: Digest,
+    /// SHA-256 of the body. Nothing keeps it where the run has a key.
+    pub plain: Digest,
+}
+
+impl BodyDigest {
+    /// Whether what stands there is of this body.
+    pub fn is(&self, stands: &Digest) -> bool {
+        *stands == self.kept || *stands == self.plain
+    }
+
+    /// The digest that may stand there too, from before the run had a key.
+    pub fn older(&self) -> Option<Digest> {
+        (self.plain != self.kept).then_some(self.plain)
+    }
+}
+
+/// Digests that need the key of a boundary or a call.
+pub trait DigestKeyExt {
+    /// The digest that stands for what has this SHA-256.
+    fn digest(&self, plain: Digest) -> Digest;
+}
+
+impl DigestKeyExt for DigestKey {
+    fn digest(&self, plain: Digest) -> Digest {
+        sign(&hmac::Key::new(hmac::HMAC_SHA256, &self.0), &plain)
+    }
+}
+
+/// Digests of a call's key, arguments and result.
+pub trait CallDigestsExt {
+    /// The digest of this text.
+    fn of(&self, text: &str) -> Digest;
+
+    /// The same as a row of the audit tells it.
+    fn told(&self, text: &str) -> String;
+}
+
+impl CallDigestsExt for CallDigests {
+    fn of(&self, text: &str) -> Digest {
+        let plain = Sha256::digest(text).into();
+        if let Self::Keyed(key) = self { key.digest(plain) } else { plain }
+    }
+
+    fn told(&self, text: &str) -> String {
+        header::render(&self.of(text))
+    }
+}
+
+/// HMAC-SHA256.
+pub(super) fn sign(key: &hmac::Key, bytes: &[u8]) -> Digest {
+    let mut digest = [0; 32];
+    digest.copy_from_slice(hmac::sign(key, bytes).as_ref());
+    digest
+}

@@ -1,0 +1,103 @@
+//! What ends an attempt.
+
+use serde::{Deserialize, Deserializer};
+
+use crate::string_enum::string_enum;
+
+string_enum! {
+    /// What ended an attempt.
+    pub enum Cause {
+        /// The worker exited with another code than 0.
+        ExitedWithError,
+        /// The worker exited with 0 and had not finished the run.
+        ExitedWithoutFinish,
+        /// The worker exited with 0 and had never attached.
+        NeverAttached,
+        /// The worker ran out of memory.
+        OOMKilled,
+        /// Another process of the same attempt tried to attach.
+        ProcessRestarted,
+        /// The worker's termination message says that no further attempt would help.
+        WorkerFatal,
+        /// The worker ended after a tool had refused the key of one of its calls.
+        KeyRefused,
+        /// The worker's termination message says which class it was.
+        WorkerReported,
+        /// The pod was evicted by the Eviction API, as `kubectl drain` does.
+        Evicted,
+        /// The pod made room for one of a higher priority.
+        Preempted,
+        /// A taint of the node evicted the pod.
+        TaintEvicted,
+        /// Somebody deleted the pod.
+        Deleted,
+        /// The node was shut down in order.
+        NodeShutdown,
+        /// The kubelet evicted the pod because the node ran short of something.
+        NodePressure,
+        /// The pod used more storage than its limit.
+        StorageLimitExceeded,
+        /// The node is not ready or gone.
+        NodeLost,
+        /// The pod is gone and nobody saw its end.
+        PodVanished,
+        /// The worker's heartbeats stopped while its node was ready.
+        Silent,
+        /// The worker lived and committed nothing for `progressDeadlineSeconds`.
+        ProgressDeadline,
+        /// The worker did not attach within `startDeadlineSeconds`.
+        StartDeadline,
+        /// The image cannot be pulled.
+        ImageUnavailable,
+        /// The pulled image is another version than the checkpoint's, and the policy does not allow it.
+        VersionIncompatible,
+        /// An object of somebody else has the pod's name.
+        NameTaken,
+        /// The run was cancelled.
+        Cancelled,
+        /// The run was finished.
+        Finished,
+        /// The run was adopted by another AgentRun.
+        Adopted,
+        /// The run went back to an earlier checkpoint.
+        Rewound,
+        /// A later run of the same name was told to ignore the run.
+        Abandoned,
+        /// The AgentRun was deleted.
+        RunDeleted,
+        /// The pod failed in another way; the message has its reason.
+        PodFailed,
+    }
+}
+
+impl Cause {
+    /// The cause that is stored as this text. A cause that a later version wrote, and this one does not know, is
+    /// [`Cause::PodFailed`]: its run stays readable after a step back.
+    pub fn stored(text: &str) -> Self {
+        text.parse().unwrap_or(Self::PodFailed)
+    }
+
+    /// The same, from JSON.
+    pub(crate) fn deserialize_stored<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Ok(Self::stored(&String::deserialize(from)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_stored_as_its_name() {
+        for cause in Cause::ALL {
+            assert_eq!(Cause::stored(cause.as_str()), *cause);
+            assert_eq!(serde_json::to_string(cause).unwrap(), format!("\"{cause}\""));
+        }
+    }
+
+    #[test]
+    fn a_cause_of_a_later_version_is_read_as_another_failure_of_the_pod() {
+        assert_eq!(Cause::stored("Unheard"), Cause::PodFailed);
+        assert!(serde_json::from_str::<Cause>("\"Unheard\"").is_err());
+    }
+}

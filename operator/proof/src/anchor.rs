@@ -1,0 +1,220 @@
+//! Anchors: where every run stood, told again and again, chained and signed. A copy of them kept outside the database
+//! proves what the rows alone cannot: that nobody has cut a chain's end, taken a run away, or built a chain anew.
+//!
+//! # Format, version 1
+//!
+//! One line of JSON, `{"anchor": {…}}`. It names the runs that have moved since the anchors before, so that all anchors
+//! together name every run. `hash` is the SHA-256 of these fields, with `f(x)` and integers as in [`dalsegno_format::header`]:
+//!
+//! ```text
+//! f("dalsegno/anchor/v1") f(parent hash, 32 bytes) f(store, 16 bytes) f(seq, i64) f(at, i64)
+//! and for each run: f(run, 16 bytes) f(audit seq, i64) f(audit hash, 32 bytes), then f("") if it has no head, else
+//! f(turn, i32) f(boundary, 1 byte) f(epoch, i64) f(content hash, 32 bytes)
+//! ```
+//!
+//! `signature` is the Ed25519 signature of these 32 bytes by the key `publicKey`.
+
+use dalsegno_format::fields::Framed;
+use dalsegno_format::header::{NO_PARENT, boundary_number};
+use dalsegno_model::AnchorRow;
+use dalsegno_model::anchor::{Standing, Unanchored};
+use dalsegno_model::{Digest, Error, Place, Result};
+use dalsegno_protocol::Boundary;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::signing::{PublicKey, Signer, is_signed};
+use crate::texts::{Bytes, Hash};
+
+/// First field of what is hashed.
+const TAG: &[u8] = b"dalsegno/anchor/v1";
+
+/// An anchor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Anchor {
+    version: u32,
+    store: Uuid,
+    seq: i64,
+    at: i64,
+    runs: Vec<Run>,
+    parent_hash: Hash,
+    hash: Hash,
+    public_key: Bytes<32>,
+    signature: Bytes<64>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Run {
+    id: Uuid,
+    audit_seq: i64,
+    audit_hash: Hash,
+    head: Option<Head>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Head {
+    turn: i32,
+    boundary: Boundary,
+    epoch: i64,
+    content_hash: Hash,
+}
+
+/// What stands in a line, and how it is recognised.
+#[derive(Serialize, Deserialize)]
+struct Line<A> {
+    anchor: A,
+}
+
+/// How every line begins. In another line of a log these bytes are part of a string, and its quotes escaped.
+const BEGINNING: &str = "{\"anchor\":{";
+
+impl Anchor {
+    /// The next one. `at`: when it is made.
+    pub fn next(moved: &Unanchored, store: Uuid, at: Timestamp, signer: &Signer) -> Self {
+        let (before, parent_hash) = moved.last.unwrap_or((0, NO_PARENT));
+        let mut anchor = Self {
+            version: 1,
+            store,
+            seq: before + 1,
+            at: at.as_millisecond(),
+            runs: moved.standings.iter().map(Run::from).collect(),
+            parent_hash: Hash(parent_hash),
+            hash: Hash(NO_PARENT),
+            public_key: Bytes(signer.public_key()),
+            signature: Bytes([0; 64]),
+        };
+        anchor.hash = Hash(anchor.digest());
+        anchor.signature = Bytes(signer.sign(&anchor.hash.0));
+        anchor
+    }
+
+    /// The anchor that a line of a log ends with, whatever a collector has put before it; `None`: there is none.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Anchor::parse`].
+    pub fn find(line: &str) -> Option<std::result::Result<Self, String>> {
+        Self::parse(&line[line.find(BEGINNING)?..])
+    }
+
+    /// The anchor that is this line; `None`: the line is something else.
+    ///
+    /// # Errors
+    ///
+    /// It is an anchor, and not as one was ever written.
+    pub fn parse(line: &str) -> Option<std::result::Result<Self, String>> {
+        line.starts_with(BEGINNING).then(|| {
+            let line: Line<Self> =
+                serde_json::from_str(line).map_err(|error| format!("it cannot be read: {error}"))?;
+            let anchor = line.anchor;
+            if anchor.version != 1 {
+                return Err(format!("it is of version {}, and this program reads 1", anchor.version));
+            }
+            if anchor.hash.0 != anchor.digest() {
+                return Err("it was edited: it does not have the hash it must have".into());
+            }
+            if !is_signed(&anchor.public_key.0, &anchor.hash.0, &anchor.signature.0) {
+                return Err("it is not signed by the key that it names".into());
+            }
+            Ok(anchor)
+        })
+    }
+
+    /// The line as it is kept and told.
+    pub fn line(&self) -> Result<String> {
+        serde_json::to_string(&Line { anchor: self })
+            .map_err(|error| Error::Corrupt { doing: "writing an anchor", detail: error.to_string() })
+    }
+
+    /// What the store keeps of it.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Anchor::line`].
+    pub fn row(&self) -> Result<AnchorRow> {
+        let (seq, hash, line) = (self.seq, self.hash.0, self.line()?);
+        Ok(AnchorRow { seq, hash, line, standings: self.standings().collect() })
+    }
+
+    /// Its number; the first is 1.
+    pub fn seq(&self) -> i64 {
+        self.seq
+    }
+
+    /// When it was made, in milliseconds since 1970.
+    pub fn at(&self) -> i64 {
+        self.at
+    }
+
+    /// Id of the store that it is of.
+    pub fn store(&self) -> Uuid {
+        self.store
+    }
+
+    /// Hash of the one before.
+    pub fn parent_hash(&self) -> Digest {
+        self.parent_hash.0
+    }
+
+    /// Its own hash.
+    pub fn hash(&self) -> Digest {
+        self.hash.0
+    }
+
+    /// Who signed it.
+    pub fn public_key(&self) -> PublicKey {
+        self.public_key.0
+    }
+
+    /// Where the runs stood that it names.
+    pub fn standings(&self) -> impl Iterator<Item = Standing> + '_ {
+        self.runs.iter().map(Run::standing)
+    }
+
+    fn digest(&self) -> Digest {
+        let mut hash = Framed::new(TAG);
+        hash.field(&self.parent_hash.0);
+        hash.field(self.store.as_bytes());
+        hash.field(&self.seq.to_be_bytes());
+        hash.field(&self.at.to_be_bytes());
+        for Run { id, audit_seq, audit_hash, head } in &self.runs {
+            hash.field(id.as_bytes());
+            hash.field(&audit_seq.to_be_bytes());
+            hash.field(&audit_hash.0);
+            let Some(Head { turn, boundary, epoch, content_hash }) = head else {
+                hash.field(&[]);
+                continue;
+            };
+            hash.field(&turn.to_be_bytes());
+            hash.field(&[boundary_number(*boundary)]);
+            hash.field(&epoch.to_be_bytes());
+            hash.field(&content_hash.0);
+        }
+        hash.finish()
+    }
+}
+
+impl From<&Standing> for Run {
+    fn from(Standing { run, audit_seq, audit_hash, head }: &Standing) -> Self {
+        let head = head.map(|(Place { turn, boundary, epoch }, hash)| Head {
+            turn,
+            boundary,
+            epoch,
+            content_hash: Hash(hash),
+        });
+        Self { id: *run, audit_seq: *audit_seq, audit_hash: Hash(*audit_hash), head }
+    }
+}
+
+impl Run {
+    fn standing(&self) -> Standing {
+        let head = self.head.as_ref().map(|&Head { turn, boundary, epoch, content_hash }| {
+            (Place { turn, boundary, epoch }, content_hash.0)
+        });
+        Standing { run: self.id, audit_seq: self.audit_seq, audit_hash: self.audit_hash.0, head }
+    }
+}

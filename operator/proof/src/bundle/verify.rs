@@ -1,0 +1,218 @@
+//! Reading a bundle, a line at a time; nothing else is needed.
+
+use std::io::{self, BufRead, Read as _};
+
+use dalsegno_format::codec::LIMIT;
+use dalsegno_model::Digest;
+use dalsegno_model::reading::RunHead;
+use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
+
+use super::lines::{BundleLine, EndLine, Line};
+use super::{TELLS_OF_CALLS, VERSION, signed};
+use crate::account::Account;
+use crate::{AuditChain, BoundaryChain, Problem, PublicKey, is_signed};
+
+/// Longest line: the payloads of a boundary, each character of them escaped.
+const LINE: u64 = 6 * 2 * LIMIT as u64;
+
+/// What was looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// `NAMESPACE/NAME` of the run.
+    pub run: String,
+    /// The key that signed it.
+    pub public_key: Option<PublicKey>,
+    /// Boundaries.
+    pub boundaries: i64,
+    /// Their events.
+    pub events: i64,
+    /// Calls.
+    pub calls: i64,
+    /// Rows of the audit.
+    pub audit: i64,
+    /// Whether the run was shredded before the bundle was made: only its chains can be proved.
+    pub shredded: bool,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+}
+
+/// Reads a bundle and holds it to its signature, its digest, its chains and its counts. `key`: whose signature it must
+/// be; without it, that of the key that the bundle names.
+///
+/// # Errors
+///
+/// The file cannot be read.
+pub fn verify(bundle: impl BufRead, key: Option<PublicKey>) -> io::Result<Verified> {
+    let mut check = Check::new(key);
+    let mut bundle = bundle;
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        if bundle.by_ref().take(LINE).read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+        let place = format!("line {number}");
+        if let Err(what) = check.line(&line) {
+            check.found.problems.push(Problem::at(place, what));
+            // What cannot be read tells nothing of what follows.
+            break;
+        }
+    }
+    Ok(check.end())
+}
+
+/// The kinds of lines, in their order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Nothing,
+    Bundle,
+    Boundary,
+    Call,
+    Audit,
+    End,
+}
+
+struct Check {
+    key: Option<PublicKey>,
+    last: Kind,
+    digest: Sha256,
+    run: Uuid,
+    version: u32,
+    head: Option<RunHead>,
+    boundaries: BoundaryChain,
+    audit: AuditChain,
+    account: Account,
+    found: Verified,
+}
+
+impl Check {
+    fn new(key: Option<PublicKey>) -> Self {
+        let run = Uuid::nil();
+        Self {
+            key,
+            last: Kind::Nothing,
+            digest: Sha256::new(),
+            run,
+            version: VERSION,
+            head: None,
+            boundaries: BoundaryChain::new(run, None),
+            audit: AuditChain::new(run),
+            account: Account::default(),
+            found: Verified::default(),
+        }
+    }
+
+    fn line(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let text = bytes.strip_suffix(b"\n").ok_or("it is cut")?;
+        let line: Line =
+            serde_json::from_slice(text).map_err(|error| format!("it cannot be read: {error}"))?;
+        let kind = match &line {
+            Line::Bundle(_) => Kind::Bundle,
+            Line::Boundary(_) => Kind::Boundary,
+            Line::Call(_) => Kind::Call,
+            Line::Audit(_) => Kind::Audit,
+            Line::End(_) => Kind::End,
+        };
+        let once = matches!(kind, Kind::Bundle | Kind::End);
+        let first = self.last == Kind::Nothing;
+        if kind < self.last || (once && kind == self.last) || first != (kind == Kind::Bundle) {
+            return Err("it is not in its place".into());
+        }
+        self.last = kind;
+        if let Line::End(end) = &line {
+            // No byte of the line that the digest does not cover is free.
+            if serde_json::to_vec(&line).map_err(|error| error.to_string())? != text {
+                return Err("it is not written as it must be".into());
+            }
+            self.take_end(end);
+            return Ok(());
+        }
+        self.digest.update(bytes);
+        match line {
+            Line::Bundle(bundle) => self.begin(&bundle)?,
+            Line::Boundary(boundary) => {
+                self.found.events += boundary.events.len() as i64;
+                self.found.boundaries += 1;
+                let boundary = boundary.stored(self.run)?;
+                self.account.see_boundary(&boundary);
+                let problem = self.boundaries.push(&boundary);
+                self.found.problems.extend(problem);
+            }
+            Line::Call(call) => {
+                self.found.calls += 1;
+                self.account.see_call(&call.stored()?);
+            }
+            Line::Audit(row) => {
+                self.found.audit += 1;
+                let row = row.row()?;
+                self.account.see_audit(&row);
+                let problem = self.audit.push(&row);
+                self.found.problems.extend(problem);
+            }
+            Line::End(_) => {}
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, bundle: &BundleLine) -> Result<(), String> {
+        if !(1..=VERSION).contains(&bundle.version) {
+            return Err(format!(
+                "it is of version {}, and this program reads 1 to {VERSION}",
+                bundle.version
+            ));
+        }
+        self.version = bundle.version;
+        let run = bundle.run.stored()?;
+        self.run = run.id;
+        self.boundaries = BoundaryChain::new(run.id, run.head);
+        self.audit = AuditChain::new(run.id);
+        self.found.run = format!("{}/{}", run.namespace, run.name);
+        self.head = Some(run);
+        self.found.public_key = Some(bundle.public_key.0);
+        if self.key.is_some_and(|key| key != bundle.public_key.0) {
+            self.found
+                .problems
+                .push(Problem::at("line 1", "it names another public key than it must be signed by"));
+        }
+        Ok(())
+    }
+
+    fn take_end(&mut self, end: &EndLine) {
+        let sha256: Digest = self.digest.clone().finalize().into();
+        let found = &mut self.found;
+        let key = self.key.or(found.public_key);
+        let counts = (end.boundaries, end.events, end.calls, end.audit);
+        let faults = [
+            (end.sha256.0 != sha256, "the lines before it have another digest"),
+            (
+                !key.is_some_and(|key| is_signed(&key, &signed(&end.sha256.0), &end.signature.0)),
+                "it is not signed by the key",
+            ),
+            (
+                counts != (found.boundaries, found.events, found.calls, found.audit),
+                "it counts other lines than there are",
+            ),
+        ];
+        let told = faults.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| Problem::at("end", what));
+        found.problems.extend(told);
+    }
+
+    fn end(mut self) -> Verified {
+        if self.last != Kind::End {
+            self.found.problems.push(Problem::at("end", "it is not there: the bundle is cut"));
+        }
+        self.found.problems.extend(self.boundaries.end());
+        self.found.shredded = self.account.is_shredded();
+        self.found.problems.extend(self.account.end(self.run));
+        if let Some(run) = &self.head {
+            self.found.problems.extend(self.audit.pruned().err());
+            self.found.problems.extend(self.audit.end(run.audit_seq, &run.audit_hash));
+            self.found.problems.extend(self.account.end_run(run));
+            if self.version >= TELLS_OF_CALLS {
+                self.found.problems.extend(self.account.end_calls(self.run));
+            }
+        }
+        self.found
+    }
+}

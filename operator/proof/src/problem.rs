@@ -1,0 +1,38 @@
+//! Something that a check has found.
+
+use std::fmt;
+
+use dalsegno_model::RunId;
+
+/// Something that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The run; `None`: of no run.
+    pub run: Option<RunId>,
+    /// Where, such as `audit row 7`.
+    pub place: String,
+    /// What is wrong there.
+    pub what: String,
+}
+
+impl Problem {
+    /// A problem of a run.
+    pub fn of(run: RunId, place: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { run: Some(run), place: place.into(), what: what.into() }
+    }
+
+    /// A problem of no run.
+    pub fn at(place: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { run: None, place: place.into(), what: what.into() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { run, place, what } = self;
+        match run {
+            Some(run) => write!(f, "run {run}, {place}: {what}"),
+            None => write!(f, "{place}: {what}"),
+        }
+    }
+}

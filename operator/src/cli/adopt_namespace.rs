@@ -1,0 +1,21 @@
+//! `dalsegno adopt-namespace`: moves the runs of a namespace that was deleted and created again.
+
+use anyhow::{Context as _, bail};
+
+use crate::config::{AdoptNamespaceArgs, Justification};
+use crate::output::print_line;
+
+/// Moves the runs of a namespace to the UID that it has now.
+///
+/// # Errors
+///
+/// The store is unavailable, or has no run of that namespace.
+pub async fn run(args: AdoptNamespaceArgs) -> anyhow::Result<()> {
+    let AdoptNamespaceArgs { store, old_uid, new_uid, justification: Justification { reason, by } } = args;
+    let store = store.open_beside().await?;
+    match store.adopt_namespace(&old_uid, &new_uid, &by, &reason).await.context("moving the runs")? {
+        0 => bail!("the store has no run of a namespace with UID {old_uid}"),
+        runs => print_line!("{runs} runs now belong to the namespace with UID {new_uid}"),
+    }
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! `dalsegno audit`: verifies the audit of all runs, and prunes its start once an anchor vouches for it.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, stdin};
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use dalsegno_store::proof::{Anchors, PublicKey, check_store};
+use dalsegno_store::reading::AuditKey;
+use dalsegno_store::{Prune, Reading, RunId, Store, audit};
+
+use crate::config::{Justification, PruneArgs, VerifyAuditArgs};
+use crate::output::print_line;
+
+/// Verifies all anchors and runs. Prints everything that differs from what was written, or from the copy of the anchors.
+///
+/// # Errors
+///
+/// Something differs, the copy cannot be read or contains no anchor, or the store is unavailable.
+pub async fn verify(args: VerifyAuditArgs) -> anyhow::Result<()> {
+    let store = args.store.open_read_only().await?;
+    check(store.as_ref(), args.anchors.as_deref(), args.public_key).await.map(|_| ())
+}
+
+/// Deletes the start of each run's audit, up to the last row that an anchor of the copy named before the given time.
+///
+/// # Errors
+///
+/// As for [`verify`]; then nothing was deleted. Or the database role may not delete audit rows.
+pub async fn prune(args: PruneArgs) -> anyhow::Result<()> {
+    let PruneArgs { store, before, anchors: copy, public_key, justification } = args;
+    let Justification { reason, by } = justification;
+    let store = store.open_beside().await?;
+    let anchors = check(store.as_ref(), Some(&copy), public_key).await.context("nothing was pruned")?;
+    let mut reading = store.reading().await.context("starting to read")?;
+    let (mut after, mut runs, mut rows) = (RunId::nil(), 0_u64, 0);
+    loop {
+        let page = store.run_ids(after).await.context("listing the runs")?;
+        let Some(last) = page.last() else { break };
+        after = *last;
+        for run in page {
+            let (first, needed) = first_rows(&mut *reading, run).await.context("reading an audit")?;
+            let last = anchors.last_named(run, before, needed);
+            // Pruning adds a row itself: it must remove more than one.
+            let Some((seq, hash)) = last.filter(|(seq, _)| *seq > first) else { continue };
+            let prune = Prune { run, seq, hash, actor: by.clone(), reason: reason.clone() };
+            rows += store.prune_audit(&prune).await.context("pruning an audit")?;
+            runs += 1;
+        }
+    }
+    print_line!("{rows} rows of {runs} runs were pruned");
+    Ok(())
+}
+
+/// Sequence numbers of a run's first audit row, and of the first row that is never pruned.
+async fn first_rows(reading: &mut dyn Reading, run: RunId) -> dalsegno_store::Result<(i64, i64)> {
+    let (mut after, mut first, mut permanent) = (AuditKey::before(run), None, Vec::new());
+    loop {
+        let page = reading.audit(after, run).await?;
+        let Some((_, last)) = page.last() else {
+            return Ok((first.unwrap_or(i64::MAX), audit::first_needed(&permanent)));
+        };
+        after.seq = last.seq;
+        for (_, row) in page {
+            first.get_or_insert(row.seq);
+            if audit::tells_of_loss(&row) {
+                permanent.push(row);
+            }
+        }
+    }
+}
+
+/// Verifies the store and prints every problem. Returns the anchors of the copy; with no copy there are none.
+async fn check(store: &dyn Store, copy: Option<&Path>, keys: Vec<PublicKey>) -> anyhow::Result<Anchors> {
+    let mut problems = 0;
+    let mut anchors = Anchors::signed_by(keys);
+    if let Some(path) = copy {
+        problems += read_copy(path, &mut anchors).with_context(|| format!("reading {}", path.display()))?;
+    }
+    let copied = anchors.count();
+    let mut reading = store.reading().await.context("starting to read")?;
+    let summary = check_store(&mut *reading, anchors.clone(), &mut |problem| print_line!("{problem}"))
+        .await
+        .context("reading the store")?;
+    problems += summary.problems;
+    print_line!(
+        "{} runs, {} audit rows, {} boundaries, {} calls, {} snapshots, {} anchors, {copied} in the copy: {problems} problems",
+        summary.runs,
+        summary.audit,
+        summary.boundaries,
+        summary.calls,
+        summary.snapshots,
+        summary.anchors
+    );
+    if summary.shredded > 0 {
+        print_line!("{} runs were shredded: only their chains could be verified", summary.shredded);
+    }
+    if problems > summary.locked {
+        bail!("the store differs from what was written");
+    }
+    if summary.locked > 0 {
+        bail!(
+            "keys are missing, or the rows of data keys were changed: of {} runs only the chains could be verified",
+            summary.locked
+        );
+    }
+    if copy.is_some() && copied == 0 {
+        bail!(
+            "the copy contains no anchor, so it proves nothing: pass the operator's log, in which an anchor is at the end of a \
+             line as {{\"anchor\":{{…}}}}, with its quotes not escaped"
+        );
+    }
+    Ok(anchors)
+}
+
+/// Reads the anchors of a file, or of standard input if the path is `-`. Returns how many problems it printed.
+fn read_copy(path: &Path, anchors: &mut Anchors) -> anyhow::Result<u64> {
+    let (name, log): (_, Box<dyn BufRead>) = match path.to_str() {
+        Some("-") => ("standard input".to_owned(), Box::new(stdin().lock())),
+        _ => (path.display().to_string(), Box::new(BufReader::new(File::open(path)?))),
+    };
+    let mut problems = 0;
+    for (line, number) in log.split(b'\n').zip(1..) {
+        let line = line?;
+        // Lines without an anchor may hold any bytes.
+        let line = String::from_utf8_lossy(&line);
+        if let Some(problem) = anchors.take(&format!("{name}, line {number}"), &line) {
+            print_line!("{problem}");
+            problems += 1;
+        }
+    }
+    Ok(problems)
+}

@@ -1,0 +1,64 @@
+//! `dalsegno export`: writes a run as a signed bundle.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use dalsegno_store::proof::Signer;
+use dalsegno_store::proof::bundle::Export;
+use jiff::Timestamp;
+
+use super::runs::find_last;
+use crate::config::ExportArgs;
+use crate::output::{Output, print_error};
+
+/// Writes the bundle of a run to a file that only its owner can read, or to standard output.
+///
+/// # Errors
+///
+/// There is no such run, the store is unavailable, or the file cannot be written.
+pub async fn run(args: ExportArgs) -> anyhow::Result<()> {
+    let ExportArgs { store, run, output, key } = args;
+    // Not read-only: the first use of the store's own key creates it.
+    let store = store.open_beside().await?;
+    let signer = Signer::load(store.as_ref(), key.signing_key.as_deref()).await;
+    let signer = Arc::new(signer.context("fetching the signing key")?);
+    let run = find_last(store.as_ref(), &run).await?;
+    let reading = store.reading().await.context("starting to read")?;
+    let export = Export::begin(reading, run.store_id, run.id, Timestamp::now(), signer.clone());
+    let export = export.await.context("starting the export")?;
+    let mut export = export.context("the store no longer has the run")?;
+    match output {
+        Some(path) => write_file(&mut export, &path).await?,
+        None => write(&mut export, &mut Output).await?,
+    }
+    print_error(&format!("signed by the public key {}", STANDARD.encode(signer.public_key())));
+    Ok(())
+}
+
+/// Writes a new file that only its owner can read. An incomplete file is removed: it proves nothing, and the next try
+/// could not create it.
+async fn write_file(export: &mut Export, path: &Path) -> anyhow::Result<()> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    let mut file = file.with_context(|| format!("creating {}", path.display()))?;
+    let written = write(export, &mut file).await;
+    if written.is_err()
+        && let Err(error) = std::fs::remove_file(path)
+    {
+        print_error(&format!("{} is incomplete, and cannot be removed: {error}", path.display()));
+    }
+    written
+}
+
+async fn write(export: &mut Export, sink: &mut dyn Write) -> anyhow::Result<()> {
+    while let Some(lines) = export.next().await.context("exporting the run")? {
+        sink.write_all(&lines).context("writing the bundle")?;
+    }
+    sink.flush().context("writing the bundle")
+}

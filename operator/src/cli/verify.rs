@@ -1,0 +1,115 @@
+//! `dalsegno verify`: verifies a run in the store, or a bundle.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use dalsegno_store::proof::{PublicKey, bundle, check_run};
+use dalsegno_store::{Gone, verify};
+
+use super::runs::find_last;
+use super::show::print_state;
+use crate::config::{DatabaseArgs, RunRef, StoreArgs, VerifyArgs, VerifyTarget};
+use crate::output::print_line;
+
+/// Verifies the target.
+///
+/// # Errors
+///
+/// It differs from what was written, it cannot be read, or a flag does not apply to it.
+pub async fn run(args: VerifyArgs) -> anyhow::Result<()> {
+    let VerifyArgs { target, database_url, encryption, turn, public_key } = args;
+    match target {
+        VerifyTarget::Bundle(path) => verify_bundle(&path, public_key, turn),
+        VerifyTarget::Run(run) => {
+            reject_bundle_flags(turn, public_key)?;
+            let database_url = database_url.context("to verify a run, name its store: --database-url")?;
+            let store = StoreArgs { database: DatabaseArgs { database_url }, encryption };
+            verify_run(&store, &run).await
+        }
+    }
+}
+
+/// Checks every boundary and audit row of a run against its hash and every call against its rows, rebuilds every
+/// snapshot, and prints the last boundary whose state can be rebuilt.
+async fn verify_run(store: &StoreArgs, run: &RunRef) -> anyhow::Result<()> {
+    let store = store.open_read_only().await?;
+    let run = find_last(store.as_ref(), run).await?;
+    let scan = verify::survey(store.as_ref(), &run).await.context("reading the boundaries")?;
+    let mut reading = store.reading().await.context("starting to read")?;
+    let report = check_run(&mut *reading, run.id).await.context("reading the run")?;
+    scan.damage.iter().for_each(|damage| print_line!("{damage}"));
+    report.problems.iter().for_each(|problem| print_line!("{}: {}", problem.place, problem.what));
+    if scan.dropped > 0 {
+        print_line!("{} boundaries: {}", scan.dropped, Gone::Dropped);
+    }
+    if scan.shredded > 0 {
+        print_line!("{} boundaries: {}", scan.shredded, Gone::Shredded);
+    }
+    let problems = (scan.damage.len() + report.problems.len()) as u64 + scan.further;
+    print_line!(
+        "run {}/{}: {} boundaries, {} calls, {} snapshots, {} audit rows: {problems} problems",
+        run.namespace,
+        run.name,
+        scan.boundaries,
+        report.calls,
+        report.snapshots,
+        report.audit
+    );
+    match scan.last_good {
+        Some(place) => print_line!("the state can be rebuilt up to {place}"),
+        None if scan.boundaries > 0 => print_line!("the state can be rebuilt at no boundary"),
+        None => {}
+    }
+    if problems > 0 {
+        bail!("the run differs from what was written");
+    }
+    Ok(())
+}
+
+/// Rejects the flags that apply only to a bundle.
+fn reject_bundle_flags(turn: Option<i32>, public_key: Option<PublicKey>) -> anyhow::Result<()> {
+    if turn.is_some() {
+        bail!(
+            "--turn is for a bundle that `dalsegno export` wrote; for a run in the store use `dalsegno show --turn`"
+        );
+    }
+    if public_key.is_some() {
+        bail!("--public-key is for a bundle that `dalsegno export` wrote: a run in the store is not signed");
+    }
+    Ok(())
+}
+
+/// Checks a bundle: signature, digest, chains and counts. Then prints the state after `turn`, if given.
+fn verify_bundle(path: &Path, key: Option<PublicKey>, turn: Option<i32>) -> anyhow::Result<()> {
+    let open = || std::fs::File::open(path).with_context(|| format!("opening {}", path.display()));
+    let report = bundle::verify(std::io::BufReader::new(open()?), key).context("reading the bundle")?;
+    for problem in &report.problems {
+        print_line!("{problem}");
+    }
+    print_line!(
+        "run {}: {} boundaries, {} events, {} calls, {} audit rows: {} problems",
+        report.run,
+        report.boundaries,
+        report.events,
+        report.calls,
+        report.audit,
+        report.problems.len()
+    );
+    if report.shredded {
+        print_line!("the run was shredded before it was exported: its payloads are not in the bundle");
+    }
+    if let Some(named) = report.public_key {
+        let trust = if key.is_some() { "" } else { " (named by the bundle itself: compare it)" };
+        print_line!("public key {}{trust}", STANDARD.encode(named));
+    }
+    if !report.problems.is_empty() {
+        bail!("the bundle differs from what was written");
+    }
+    if let Some(turn) = turn {
+        let state = bundle::state(std::io::BufReader::new(open()?), turn).context("rebuilding the state")?;
+        print_state(turn, state.with_context(|| format!("the bundle has no turn {turn}"))?);
+    }
+    Ok(())
+}

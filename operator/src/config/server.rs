@@ -1,0 +1,87 @@
+//! Arguments of the commands that run until they are stopped: operator, gateway, `dalsegno dev`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::values::{duration, run_name};
+
+/// The key that signs bundles and anchors.
+#[derive(Clone, Debug, Args)]
+pub struct KeyArgs {
+    /// File of the key that signs bundles and anchors: Ed25519 in PEM (PKCS#8). Unset: the store's own key, created when
+    /// it is first needed.
+    #[arg(long, env = "DALSEGNO_SIGNING_KEY", value_name = "FILE")]
+    pub signing_key: Option<PathBuf>,
+}
+
+/// Where the gateway listens.
+#[derive(Clone, Debug, Args)]
+pub struct GatewayArgs {
+    /// Address of the worker contract.
+    #[arg(long, env = "DALSEGNO_GATEWAY_LISTEN", default_value = "0.0.0.0:8080")]
+    pub gateway_listen: SocketAddr,
+}
+
+/// Settings of the operator.
+#[derive(Clone, Debug, Args)]
+pub struct OperatorArgs {
+    /// Base URL at which workers reach the gateway.
+    #[arg(long, env = "DALSEGNO_GATEWAY_URL")]
+    pub gateway_url: String,
+    /// Watch only this namespace. Unset: all namespaces.
+    #[arg(long, env = "DALSEGNO_WATCH_NAMESPACE")]
+    pub watch_namespace: Option<String>,
+    /// Let only one of several operators work at a time. This saves work; correctness does not depend on it.
+    #[arg(long, env = "DALSEGNO_LEADER_ELECTION", default_value_t = false, action = clap::ArgAction::Set)]
+    pub leader_election: bool,
+    /// Namespace of this program's own pod, for its Lease.
+    #[arg(long, env = "DALSEGNO_NAMESPACE", default_value = "default")]
+    pub namespace: String,
+    /// Name of this program's own pod.
+    #[arg(long, env = "DALSEGNO_POD_NAME", default_value = "dalsegno")]
+    pub pod_name: String,
+    /// Number of runs that are reconciled at the same time.
+    #[arg(long, env = "DALSEGNO_CONCURRENCY", default_value_t = 16)]
+    pub concurrency: u16,
+    /// Interval between anchors. An anchor is the signed heads of all runs that changed: it is stored, and printed on
+    /// standard output for `audit verify`.
+    #[arg(long, env = "DALSEGNO_ANCHOR_EVERY", default_value = "60s", value_name = "DURATION", value_parser = duration)]
+    pub anchor_every: Duration,
+    /// For tests of this program: abort once at a step of a recovery, given as before:EFFECT or after:EFFECT.
+    #[arg(long, env = "DALSEGNO_CRASH_AT", hide = true)]
+    pub crash_at: Option<String>,
+}
+
+/// Where health and metrics are served.
+#[derive(Clone, Debug, Args)]
+pub struct HealthArgs {
+    /// Address of /healthz, /readyz and /metrics.
+    #[arg(long, env = "DALSEGNO_HEALTH_LISTEN", default_value = "0.0.0.0:8081")]
+    pub health_listen: SocketAddr,
+}
+
+/// Arguments of `dalsegno dev`.
+#[derive(Clone, Debug, Args)]
+pub struct DevArgs {
+    /// File with the run's input: any JSON of at most 32 KiB and 64 levels. A run that continues keeps the input that it was started with.
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+    /// Kill the worker without warning at this interval, such as `10s`. Each kill is a disruption and is not charged.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub kill_every: Option<Duration>,
+    /// Folder of the store. Only one `dalsegno dev` can use it at a time.
+    #[arg(long, default_value = ".dalsegno")]
+    pub dir: PathBuf,
+    /// Name of the run: lower case letters, digits and dashes.
+    #[arg(long, default_value = "agent", value_parser = run_name)]
+    pub name: String,
+    /// Start a new run of this name. The old run stays in the store.
+    #[arg(long)]
+    pub fresh: bool,
+    /// The worker: a program and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}

@@ -1,0 +1,269 @@
+//! Act: performs the effects of a decision, one after the other. Makes no decision itself.
+
+use std::time::Duration;
+
+use dalsegno_core::{Decision, Effect, Fact, HeadSight, Notice};
+use dalsegno_crds::AgentRun;
+use dalsegno_store::verify::{self, Checkpoint};
+use dalsegno_store::{Created, Ending, NewRun, Recorded, Rewind, Rewound, RunId, RunRecord, Then};
+use kube::ResourceExt;
+use uuid::Uuid;
+
+use super::attribution::{self, Request};
+use super::error::{Error, Result};
+use super::worker_runtime::WorkerRuntime;
+
+/// Outcome of acting on a decision.
+pub enum ActOutcome {
+    /// An effect brought new facts: decide again.
+    NewFacts(Vec<Fact>),
+    /// Nothing is left to do.
+    Converged {
+        /// When to reconcile again, if nothing happens before.
+        requeue: Option<Duration>,
+    },
+}
+
+/// Performs the effects. If they bring new facts, returns those. Otherwise writes the status if it differs, and then
+/// publishes the events: those of this decision, and the `pending` ones of earlier rounds.
+///
+/// A pod that cannot be deleted does not delay the status: its error is returned after the events.
+pub async fn act(
+    runtime: &impl WorkerRuntime,
+    run: &AgentRun,
+    decision: Decision,
+    pending: &mut Vec<Notice>,
+) -> Result<ActOutcome> {
+    let (mut facts, mut cleanup_error) = (Vec::new(), None);
+    for effect in decision.effects {
+        let (name, is_cleanup) = (effect.name(), matches!(effect, Effect::StopWorker { .. }));
+        runtime.before_effect(name);
+        match perform(runtime, run, effect).await {
+            Ok(fact) => facts.extend(fact),
+            Err(error) if is_cleanup => {
+                cleanup_error = Some(error);
+                continue;
+            }
+            Err(error) => return Err(error),
+        }
+        runtime.after_effect(name);
+    }
+    pending.extend(decision.notices);
+    if !facts.is_empty() {
+        return Ok(ActOutcome::NewFacts(facts));
+    }
+    if run.status.as_ref() != Some(&decision.status) {
+        runtime.write_status(run, decision.status).await?;
+    }
+    runtime.publish_events(run, pending).await;
+    match cleanup_error {
+        Some(source) => Err(Error::PodCleanup { requeue: decision.requeue, source: Box::new(source) }),
+        None => Ok(ActOutcome::Converged { requeue: decision.requeue }),
+    }
+}
+
+/// Performs one effect. Returns the fact that it brought, if any.
+pub async fn perform(runtime: &impl WorkerRuntime, run: &AgentRun, effect: Effect) -> Result<Option<Fact>> {
+    let store = runtime.store();
+    match effect {
+        Effect::CreateRun { reset_generation, deadlines, on_prior } => {
+            let namespace = run.namespace().ok_or(Error::MissingMetadata("namespace"))?;
+            let new = NewRun {
+                id: Uuid::now_v7(),
+                tenant: runtime.namespace_uid(&namespace).await?,
+                namespace,
+                name: run.name_any(),
+                object_uid: run.uid().ok_or(Error::MissingMetadata("UID"))?,
+                reset_generation,
+                deadlines,
+                on_prior,
+            };
+            Ok(Some(match store.create_run(&new).await.map_err(Error::store("creating the run"))? {
+                Created::Run(row) => Fact::Row(row),
+                Created::Prior(prior) => Fact::Prior(prior),
+            }))
+        }
+        Effect::EndAttempt { run: id, ending, then } => end_attempt(runtime, id, &ending, &then).await,
+        Effect::ReadTemplate(revision) => {
+            let document = store.get_revision(&revision).await;
+            Ok(Some(Fact::Template(revision, document.map_err(Error::store("reading a template"))?)))
+        }
+        Effect::VerifyHead(row) => verify_head(runtime, run, *row).await,
+        Effect::Rewind(id, rewind) => rewind_run(runtime, id, &rewind).await,
+        Effect::CreateWorker { run: id, attempt, pod, revision, document } => {
+            // Stored before each pod, even if it was stored before: the attempt may be over by now, or the database may
+            // have been restored from a backup.
+            let stored = store.put_revision(id, attempt, &revision, &document).await;
+            Ok(Some(match stored.map_err(Error::store("storing the template"))? {
+                Recorded::Done(_) => runtime.create_worker(run, *pod, revision).await?,
+                // The row has changed since it was read.
+                Recorded::Refused(row) => Fact::Row(row),
+            }))
+        }
+        Effect::RecordPod { run: id, attempt, pod } => {
+            recorded(store.record_pod(id, attempt, &pod).await, "recording the pod")
+        }
+        Effect::RecordScheduled { run: id, attempt, node } => {
+            recorded(store.record_scheduled(id, attempt, &node).await, "recording the node")
+        }
+        Effect::RecordIdentity { run: id, attempt, identity } => {
+            recorded(store.record_identity(id, attempt, &identity).await, "recording the image")
+        }
+        Effect::RequestCancel(id) => {
+            let by = attribution::of(run, Request::Cancel);
+            updated(store.request_cancel(id, &by).await, "requesting the cancel")
+        }
+        Effect::ResetBudget { run: id, observed, to } => {
+            let by = attribution::of(run, Request::Reset);
+            updated(store.reset_budget(id, observed, to, &by).await, "granting a budget")
+        }
+        Effect::SetDeadlines(id, deadlines) => {
+            updated(store.set_deadlines(id, &deadlines).await, "setting the deadlines")
+        }
+        Effect::SetRetention(id, retention) => {
+            updated(store.set_retention(id, &retention).await, "setting the retention")
+        }
+        Effect::StopWorker { name, uid } => {
+            runtime.stop_worker(&run.namespace().unwrap_or_default(), &name, uid).await?;
+            Ok(None)
+        }
+        Effect::DeleteRun => {
+            runtime.delete_run(run).await?;
+            Ok(None)
+        }
+        Effect::MarkDeleted => {
+            let uid = run.uid().ok_or(Error::MissingMetadata("UID"))?;
+            let by = attribution::of(run, Request::Deletion);
+            store.mark_deleted(&uid, &by).await.map_err(Error::store("closing the row"))?;
+            Ok(None)
+        }
+    }
+}
+
+async fn end_attempt(
+    runtime: &impl WorkerRuntime,
+    run: RunId,
+    ending: &Ending,
+    then: &Then,
+) -> Result<Option<Fact>> {
+    tracing::info!(attempt = ending.attempt, cause = ending.cause.as_str(), class = ?ending.class, "ending the attempt");
+    let ended = runtime.store().end_attempt(run, ending, then).await;
+    let row = ended.map_err(Error::store("ending the attempt"))?;
+    runtime.attempt_ended(ending.cause.as_str());
+    Ok(Some(Fact::Row(Box::new(row))))
+}
+
+/// Verifies that the state at the head can be rebuilt, within the same memory limit as an attach of the gateway.
+async fn verify_head(runtime: &impl WorkerRuntime, run: &AgentRun, row: RunRecord) -> Result<Option<Fact>> {
+    let store = runtime.store();
+    let sizes = store.sizes(row.id).await.map_err(Error::store("reading the size of the head"))?;
+    let _permit = runtime.state_reads().take(&sizes).await;
+    let checked = verify::checkpoint(store.as_ref(), &row).await;
+    let head = HeadSight::of(&row, checked.map_err(Error::store("verifying the head"))?);
+    if let Checkpoint::Corrupt(corruption) = &head.found {
+        tracing::error!(detail = corruption.detail, "the run cannot continue from its head");
+        runtime.head_corrupt();
+    }
+    runtime.cache_head(run, &head);
+    Ok(Some(Fact::Head(head)))
+}
+
+async fn rewind_run(runtime: &impl WorkerRuntime, run: RunId, rewind: &Rewind) -> Result<Option<Fact>> {
+    tracing::warn!(to = %rewind.to, reason = rewind.reason, "rewinding the run");
+    match runtime.store().rewind(run, rewind).await.map_err(Error::store("rewinding the run"))? {
+        Rewound::Done(row) => Ok(Some(Fact::Row(row))),
+        // The row has changed since it was read.
+        Rewound::Refused(_) => Err(Error::Conflict),
+    }
+}
+
+fn updated(row: dalsegno_store::Result<RunRecord>, operation: &'static str) -> Result<Option<Fact>> {
+    Ok(Some(Fact::Row(Box::new(row.map_err(Error::store(operation))?))))
+}
+
+fn recorded(outcome: dalsegno_store::Result<Recorded>, operation: &'static str) -> Result<Option<Fact>> {
+    let (Recorded::Done(row) | Recorded::Refused(row)) = outcome.map_err(Error::store(operation))?;
+    Ok(Some(Fact::Row(row)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+    use std::time::Duration;
+
+    use dalsegno_store::{AskedBy, Sizes};
+    use futures::future::join_all;
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::api::ObjectMeta;
+    use serde_json::json;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::test_context::{Disk, TestContext, create_run, create_worked_run};
+
+    const NAME: &str = "nightly";
+
+    fn run() -> AgentRun {
+        let run = json!({
+            "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun",
+            "metadata": { "name": NAME, "namespace": "shop", "uid": NAME },
+            "spec": { "agentRef": { "name": "triage" } },
+        });
+        serde_json::from_value(run).unwrap()
+    }
+
+    /// The effect that creates the pod of the first attempt.
+    fn create_worker(run: RunId) -> Effect {
+        let metadata = ObjectMeta { name: Some(format!("{NAME}-1")), ..ObjectMeta::default() };
+        Effect::CreateWorker {
+            run,
+            attempt: 1,
+            pod: Box::new(Pod { metadata, ..Pod::default() }),
+            revision: "sha256:aa".into(),
+            document: "{}".into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_template_is_stored_before_each_pod_even_if_it_was_stored_before() {
+        let disk = Disk::new();
+        let runtime = TestContext::new(disk.store().await, Vec::new()).ctx;
+        let id = create_run(&*runtime.store, NAME).await;
+        for _ in 0..2 {
+            let fact = perform(&*runtime, &run(), create_worker(id)).await.unwrap();
+            assert!(matches!(fact, Some(Fact::Pod(_))), "{fact:?}");
+            let stored = runtime.store.get_revision("sha256:aa").await.unwrap();
+            assert_eq!(stored.as_deref(), Some("{}"));
+            // As after a restore of the database from a backup.
+            disk.execute("DELETE FROM revisions").await;
+        }
+    }
+
+    #[tokio::test]
+    async fn no_pod_is_created_for_an_attempt_that_is_over() {
+        let disk = Disk::new();
+        let TestContext { ctx: runtime, requests } = TestContext::new(disk.store().await, Vec::new());
+        let id = create_run(&*runtime.store, NAME).await;
+        runtime.store.mark_deleted(NAME, &AskedBy::default()).await.unwrap();
+        let fact = perform(&*runtime, &run(), create_worker(id)).await.unwrap();
+        assert!(matches!(fact, Some(Fact::Row(_))), "{fact:?}");
+        assert!(requests.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_head_is_verified_only_within_the_memory_limit_of_state_reads() {
+        let disk = Disk::new();
+        let runtime = TestContext::new(disk.store().await, Vec::new()).ctx;
+        let id = create_worked_run(&*runtime.store, NAME, 1).await;
+        let row = Box::new(runtime.store.get_run(id).await.unwrap().unwrap());
+        let run = run();
+        let small = Sizes { state: Some(1 << 20), ..Sizes::default() };
+        let others = join_all((0..16).map(|_| runtime.state_reads.take(&small))).await;
+        let mut verifying = Box::pin(perform(&*runtime, &run, Effect::VerifyHead(row)));
+        assert!(timeout(Duration::from_millis(300), &mut verifying).await.is_err(), "no permit is free");
+        drop(others);
+        let fact = verifying.await.unwrap();
+        assert!(matches!(fact, Some(Fact::Head(_))), "{fact:?}");
+    }
+}

@@ -1,0 +1,118 @@
+//! Who requested a change of a run, and why, as far as its AgentRun shows: the field manager of the changed field, and an
+//! annotation with the reason.
+
+use dalsegno_crds::names;
+use dalsegno_store::AskedBy;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
+use kube::ResourceExt;
+use serde_json::json;
+
+/// Longest reason that is recorded, in characters.
+pub const MAX_REASON_CHARS: usize = 512;
+
+/// What a user requests by writing to an AgentRun.
+#[derive(Clone, Copy)]
+pub enum Request {
+    /// Cancel the run.
+    Cancel,
+    /// Grant a fresh budget.
+    Reset,
+    /// Delete the AgentRun. The API server does not record who deletes an object.
+    Deletion,
+}
+
+impl Request {
+    /// Path of the field that carries the request, in the notation of managed fields.
+    fn field(self) -> Option<&'static str> {
+        match self {
+            Self::Cancel => Some("/f:spec/f:operatingMode"),
+            Self::Reset => Some("/f:spec/f:recovery/f:resetGeneration"),
+            Self::Deletion => None,
+        }
+    }
+
+    fn is_managed_by(self, entry: &ManagedFieldsEntry) -> bool {
+        let fields = entry.fields_v1.as_ref().map(|it| &it.0);
+        self.field().is_some_and(|field| fields.is_some_and(|it| it.pointer(field).is_some()))
+    }
+}
+
+/// Who made the request, and why. If several managers own the field, the one that wrote last.
+pub fn of(run: &impl ResourceExt, request: Request) -> AskedBy {
+    let managers = run.managed_fields().iter().filter(|entry| request.is_managed_by(entry));
+    let last = managers.max_by_key(|entry| entry.time.as_ref().map(|time| time.0));
+    let reason = run.annotations().get(names::ANNOTATION_REASON).map(|it| it.trim());
+    AskedBy {
+        manager: last.and_then(|entry| entry.manager.clone()),
+        reason: reason.filter(|it| !it.is_empty()).map(|it| it.chars().take(MAX_REASON_CHARS).collect()),
+    }
+}
+
+/// Reduces the managed fields of an AgentRun to those that [`of`] reads. Managed fields are long, and of thousands of runs
+/// few carry a request.
+pub fn trim(fields: &mut Vec<ManagedFieldsEntry>) {
+    fields.retain_mut(|entry| {
+        let kept = match (Request::Cancel.is_managed_by(entry), Request::Reset.is_managed_by(entry)) {
+            (false, false) => return false,
+            (true, false) => json!({ "f:operatingMode": {} }),
+            (false, true) => json!({ "f:recovery": { "f:resetGeneration": {} } }),
+            (true, true) => json!({ "f:operatingMode": {}, "f:recovery": { "f:resetGeneration": {} } }),
+        };
+        entry.fields_v1 = Some(FieldsV1(json!({ "f:spec": kept })));
+        true
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use dalsegno_crds::AgentRun;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn entry(manager: &str, time: &str, fields: Value) -> ManagedFieldsEntry {
+        let entry = json!({ "manager": manager, "operation": "Update", "time": time, "fieldsType": "FieldsV1",
+                            "apiVersion": "dalsegno.dev/v1alpha1", "fieldsV1": fields });
+        serde_json::from_value(entry).expect("an entry")
+    }
+
+    fn run(reason: &str) -> AgentRun {
+        let mut run = AgentRun::new("nightly", Default::default());
+        run.annotations_mut().insert(names::ANNOTATION_REASON.into(), reason.into());
+        let spec = |fields: Value| json!({ "f:spec": fields });
+        run.metadata.managed_fields = Some(vec![
+            entry("gitops", "2026-05-01T00:00:00Z", spec(json!({ "f:agentRef": {}, "f:operatingMode": {} }))),
+            entry("kubectl-edit", "2026-05-03T00:00:00Z", spec(json!({ "f:operatingMode": {} }))),
+            entry(
+                "k9s",
+                "2026-05-02T00:00:00Z",
+                spec(json!({ "f:recovery": { ".": {}, "f:resetGeneration": {} } })),
+            ),
+            entry("dalsegno", "2026-05-04T00:00:00Z", json!({ "f:status": { "f:summary": {} } })),
+        ]);
+        run
+    }
+
+    #[test]
+    fn the_manager_that_wrote_the_field_last_made_the_request() {
+        let mut run = run(" wrong input ");
+        for _ in 0..2 {
+            let requests =
+                [Request::Cancel, Request::Reset, Request::Deletion].map(|request| of(&run, request));
+            assert_eq!(requests.clone().map(|it| it.reason.unwrap_or_default()), ["wrong input"; 3]);
+            let managers = requests.map(|it| it.manager.unwrap_or_default());
+            assert_eq!(managers, ["kubectl-edit", "k9s", ""]);
+            // The trimmed fields give the same answer.
+            trim(run.managed_fields_mut());
+        }
+        assert_eq!(run.managed_fields().len(), 3, "a manager without a request is removed");
+    }
+
+    #[test]
+    fn a_request_without_a_manager_or_a_reason_has_no_attribution() {
+        assert_eq!(of(&AgentRun::new("nightly", Default::default()), Request::Cancel), AskedBy::default());
+        assert_eq!(of(&run("  "), Request::Deletion), AskedBy::default());
+        let long = of(&run(&"é".repeat(600)), Request::Deletion).reason.unwrap_or_default();
+        assert_eq!(long.chars().count(), MAX_REASON_CHARS);
+    }
+}

@@ -1,0 +1,103 @@
+//! What all reconciles of a cluster share: clients, caches, metrics.
+//!
+//! Caches may start work, but prove nothing: `observe` asks the API server before it believes that an object is gone.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dalsegno_core::{HeadSight, Refusal};
+use dalsegno_crds::AgentRun;
+use dalsegno_gateway::Room;
+use dalsegno_store::Store;
+use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::reflector::{ObjectRef, Store as Cache};
+use kube::{Api, Client, Resource as _};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::failpoint::Failpoint;
+use crate::cache::api_health::ApiHealth;
+use crate::cache::invalid_objects::InvalidObjects;
+use crate::cache::nodes::NodeCache;
+use crate::cache::pods::{Owner, PodCache, RunKey};
+use crate::cache::raw_object::{RawDefinition, RawRun};
+use crate::kube_client::with_timeout;
+use crate::metrics::Metrics;
+use crate::mutex::lock;
+
+/// Timeout of writing an event. It is short because the status has the same information.
+pub const EVENT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What all reconciles share.
+pub struct Context {
+    /// Client of the API server.
+    pub client: Client,
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// URL at which workers reach the gateway, without a trailing slash.
+    pub gateway_url: String,
+    /// All worker pods.
+    pub pods: PodCache,
+    /// All nodes.
+    pub nodes: NodeCache,
+    /// All AgentDefinitions.
+    pub definitions: Cache<RawDefinition>,
+    /// Objects that cannot be parsed now.
+    pub invalid_objects: InvalidObjects,
+    /// Since when the API server is available.
+    pub api: ApiHealth,
+    /// The last refusal of a pod by the API server, by UID of the AgentRun.
+    pub refusals: Mutex<HashMap<String, Refusal>>,
+    /// Results of verifying heads, by UID of the AgentRun, until the attempt has a pod.
+    pub heads: Mutex<HashMap<String, HeadSight>>,
+    /// Limits the memory of states that are read. In one process with a gateway, it is the gateway's.
+    pub state_reads: Room,
+    /// Number of consecutive failed reconciles, by UID of the AgentRun.
+    pub failures: Mutex<HashMap<String, u32>>,
+    /// Queue of runs to reconcile.
+    pub queue: UnboundedSender<ObjectRef<RawRun>>,
+    /// Reporter of events.
+    pub reporter: Reporter,
+    /// Metrics of the operator.
+    pub metrics: Metrics,
+    /// Aborts the process in tests.
+    pub failpoint: Failpoint,
+}
+
+impl Context {
+    /// AgentRuns of a namespace.
+    pub fn runs(&self, namespace: &str) -> Api<AgentRun> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Pods of a namespace.
+    pub fn pods_in(&self, namespace: &str) -> Api<k8s_openapi::api::core::v1::Pod> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// A recorder of events with a short timeout, since its caller holds the run's slot meanwhile. A new one each time: a
+    /// recorder remembers events for minutes to count repetitions, and ours are published once.
+    pub fn recorder(&self) -> Recorder {
+        Recorder::new(with_timeout(self.client.clone(), EVENT_TIMEOUT), self.reporter.clone())
+    }
+
+    /// Has the controller reconcile a run.
+    pub fn enqueue(&self, key: &RunKey) {
+        // It fails only if there is no controller.
+        let _ = self.queue.send(ObjectRef::new(&key.name).within(&key.namespace));
+    }
+
+    /// Removes everything cached about other runs than these, and about definitions and nodes that are gone. Done
+    /// periodically, not at a run's deletion: watch events of its pods may come later and would be cached again.
+    pub fn remove_all_but(&self, runs: &HashSet<Owner>) {
+        self.pods.remove_all_but(runs);
+        self.nodes.remove_gone(|node| !self.pods.runs_on(node).is_empty());
+        let definitions = self.definitions.state();
+        let definitions = definitions.iter().filter_map(|it| it.meta().uid.as_deref());
+        let existing: HashSet<&str> = runs.iter().map(|it| it.uid.as_str()).chain(definitions).collect();
+        self.invalid_objects.retain(|uid| existing.contains(uid), &self.metrics);
+        lock(&self.refusals).retain(|uid, _| existing.contains(uid.as_str()));
+        lock(&self.heads).retain(|uid, _| existing.contains(uid.as_str()));
+        lock(&self.failures).retain(|uid, _| existing.contains(uid.as_str()));
+    }
+}

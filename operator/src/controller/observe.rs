@@ -1,0 +1,204 @@
+//! Observe: reads everything that a decision needs to know of one run. Never writes.
+
+use dalsegno_core::version::Templates;
+use dalsegno_core::{AgentSight, NodeSight, Observed, PodSight, StoreSight};
+use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, AgentRun};
+use dalsegno_store::{AttemptState, LookUp, RunRecord};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
+
+use super::context::Context;
+use super::error::{Error, Result};
+use crate::cache::pods::Owner;
+use crate::cache::raw_object::RawDefinition;
+use crate::mutex::lock;
+
+/// Observes the store's row, the agent, the pods and the node.
+pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
+    let uid = run.uid().unwrap_or_default();
+    let store = observe_store(ctx, &uid).await;
+    let row = match &store {
+        StoreSight::Found(row) => Some(row.as_ref()),
+        _ => None,
+    };
+    let agent = observe_agent(ctx, run).await?;
+    let mut pods = ctx.pods.of(&Owner::of(run));
+    let mut node = None;
+    if let Some(row) = row {
+        confirm_current_pod(ctx, row, &mut pods).await?;
+        node = observe_node(ctx, row, &pods).await?;
+    }
+    Ok(Observed {
+        store,
+        agent,
+        pods,
+        node,
+        templates: Templates::new(),
+        head: lock(&ctx.heads).get(&uid).cloned(),
+        refusal: lock(&ctx.refusals).get(&uid).cloned(),
+        name_taken: false,
+        gateway_url: ctx.gateway_url.clone(),
+    })
+}
+
+/// The store's row. A failed lookup is an observation too.
+async fn observe_store(ctx: &Context, uid: &str) -> StoreSight {
+    let (store, result) = match ctx.store.look_up(uid).await {
+        Ok(LookUp::Found(row)) => (StoreSight::Found(row), "found"),
+        Ok(LookUp::NotFound { store_id, .. }) => (StoreSight::NotFound { store_id }, "not-found"),
+        Err(error) => {
+            ctx.metrics.count_store_error("run", &error);
+            (StoreSight::Unknown(error.to_string()), "unknown")
+        }
+    };
+    ctx.metrics.count_lookup(result);
+    store
+}
+
+/// The inline agent, or the definition. Only a live read proves that there is no definition.
+async fn observe_agent(ctx: &Context, run: &AgentRun) -> Result<AgentSight> {
+    if let Some(agent) = &run.spec.agent {
+        return Ok(AgentSight::Found { agent: Box::new(agent.clone()), defaults: Box::default() });
+    }
+    let (Some(reference), Some(namespace)) = (&run.spec.agent_ref, run.namespace()) else {
+        return Ok(AgentSight::NotFound);
+    };
+    let cached = ctx.definitions.get(&ObjectRef::new(&reference.name).within(&namespace));
+    if let Some(definition) = cached.and_then(|it| it.parse().ok()) {
+        return Ok(agent_of(definition));
+    }
+    let api: Api<RawDefinition> = Api::namespaced(ctx.client.clone(), &namespace);
+    let live = api.get_opt(&reference.name).await.map_err(Error::api("reading the AgentDefinition"))?;
+    Ok(match live.as_ref().map(RawDefinition::parse) {
+        Some(Ok(definition)) => agent_of(definition),
+        Some(Err(error)) => AgentSight::Malformed(error.to_string()),
+        None => AgentSight::NotFound,
+    })
+}
+
+fn agent_of(definition: AgentDefinition) -> AgentSight {
+    let AgentDefinitionSpec { agent, defaults } = definition.spec;
+    AgentSight::Found { agent: Box::new(agent), defaults: Box::new(defaults.unwrap_or_default()) }
+}
+
+/// Reads the current attempt's pod by name if the cache does not have it, or has it as gone. Only a live read proves that
+/// the pod is gone.
+async fn confirm_current_pod(ctx: &Context, row: &RunRecord, pods: &mut Vec<PodSight>) -> Result<()> {
+    let attempt = &row.attempt;
+    let (Some(uid), Some(name)) = (&attempt.pod_uid, &attempt.pod_name) else {
+        return Ok(());
+    };
+    if !has_active_pod(row) {
+        return Ok(());
+    }
+    let cached = pods.iter().position(|it| it.uid() == uid);
+    if cached.is_some_and(|index| !pods[index].gone) {
+        return Ok(());
+    }
+    let live =
+        ctx.pods_in(&row.namespace).get_opt(name).await.map_err(Error::api("reading the worker's pod"))?;
+    match (live.filter(|pod| pod.metadata.uid.as_ref() == Some(uid)), cached) {
+        (Some(pod), Some(index)) => {
+            pods[index].pod = pod;
+            pods[index].gone = false;
+        }
+        (Some(pod), None) => pods.push(PodSight::of(pod)),
+        (None, _) => {}
+    }
+    Ok(())
+}
+
+/// The node of the current attempt's pod. Only a live read proves that it is gone. The time that it was not Ready counts
+/// only while the API server was available.
+async fn observe_node(ctx: &Context, row: &RunRecord, pods: &[PodSight]) -> Result<Option<NodeSight>> {
+    let attempt = &row.attempt;
+    let of_pod = || {
+        let uid = attempt.pod_uid.as_ref()?;
+        pods.iter().find(|it| it.uid() == uid)?.pod.spec.as_ref()?.node_name.as_ref()
+    };
+    // The node of an attempt that has ended is no evidence.
+    let Some(name) = attempt.node.as_ref().or_else(of_pod).filter(|_| has_active_pod(row)) else {
+        return Ok(None);
+    };
+    let node = match ctx.nodes.watched(name) {
+        Some(node) => node,
+        None => {
+            let api: Api<Node> = Api::all(ctx.client.clone());
+            let live = api.get_opt(name).await.map_err(Error::api("reading the worker's node"))?;
+            ctx.nodes.record_read(name, live.as_ref(), Timestamp::now())
+        }
+    };
+    let available = ctx.api.available_since(Timestamp::now());
+    let since = if node.ready { node.since } else { node.since.max(available) };
+    Ok(Some(NodeSight { since, ..node }))
+}
+
+/// Whether the current attempt has a pod and has not ended.
+fn has_active_pod(row: &RunRecord) -> bool {
+    matches!(row.attempt.state, AttemptState::Created | AttemptState::Attached)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+    use std::sync::Arc;
+
+    use axum::http::Method;
+    use kube::runtime::watcher::Event;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::test_context::{Fault, Requests, TestContext, create_worked_run};
+
+    /// A worker on the node `n1`. The API server has these objects; no watch has shown the node.
+    async fn worker_on_node(objects: Vec<Value>) -> (Arc<Context>, RunRecord, Requests, Fault) {
+        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+        let fault = Fault::default();
+        let TestContext { ctx, requests } = TestContext::with_fault(store, objects, fault.clone());
+        let run = create_worked_run(ctx.store.as_ref(), "nightly", 1).await;
+        ctx.store.record_scheduled(run, 1, "n1").await.unwrap();
+        let row = ctx.store.get_run(run).await.unwrap().unwrap();
+        (ctx, row, requests, fault)
+    }
+
+    fn node(ready: &str) -> Value {
+        let condition =
+            json!({ "type": "Ready", "status": ready, "lastTransitionTime": "2026-05-01T00:00:00Z" });
+        json!({ "metadata": { "name": "n1" }, "status": { "conditions": [condition] } })
+    }
+
+    #[tokio::test]
+    async fn an_unwatched_node_is_ready_if_the_api_server_shows_it_ready() {
+        for (status, ready) in [("True", true), ("Unknown", false)] {
+            let (ctx, row, requests, _) = worker_on_node(vec![node(status)]).await;
+            let observed = observe_node(&ctx, &row, &[]).await.unwrap().unwrap();
+            assert_eq!(observed.ready, ready);
+            assert_eq!(requests.lock().unwrap()[0].1, "/api/v1/nodes/n1");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_is_gone_only_after_a_live_read_and_a_watched_node_is_not_read() {
+        let (ctx, row, requests, fault) = worker_on_node(vec![]).await;
+        ctx.api.record(true, Timestamp::UNIX_EPOCH);
+        for code in [Some(500), Some(403), None] {
+            *fault.lock().unwrap() = Some((Method::GET, "/nodes/n1", code));
+            let error = observe_node(&ctx, &row, &[]).await.unwrap_err();
+            assert!(error.to_string().contains("reading the worker's node"), "{error}");
+        }
+        *fault.lock().unwrap() = None;
+        let before = Timestamp::now();
+        let [first, second] = [observe_node(&ctx, &row, &[]).await, observe_node(&ctx, &row, &[]).await]
+            .map(|it| it.unwrap().unwrap());
+        assert!(!first.ready && first.since >= before, "failed reads do not count: {first:?}");
+        assert_eq!(first, second);
+
+        ctx.nodes.apply(Event::Apply(serde_json::from_value(node("True")).unwrap()), Timestamp::now());
+        requests.lock().unwrap().clear();
+        assert!(observe_node(&ctx, &row, &[]).await.unwrap().unwrap().ready);
+        assert!(requests.lock().unwrap().is_empty());
+    }
+}

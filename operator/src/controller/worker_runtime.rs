@@ -1,0 +1,66 @@
+//! Where workers run: a Kubernetes cluster, or one machine.
+
+use std::sync::Arc;
+
+use dalsegno_core::{Fact, HeadSight, Notice, Observed};
+use dalsegno_crds::{AgentRun, AgentRunStatus};
+use dalsegno_gateway::Room;
+use dalsegno_store::{RunRecord, Store};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::error::{Error, Result};
+
+/// What a reconcile needs besides the store. A runtime without pods presents its processes as pods.
+pub trait WorkerRuntime {
+    /// The store.
+    fn store(&self) -> &Arc<dyn Store>;
+
+    /// Limits the memory of states that are read. Shared with the gateway of the same process.
+    fn state_reads(&self) -> &Room;
+
+    /// Observes everything that a decision needs to know of the run. Only reads.
+    async fn observe(&self, run: &AgentRun) -> Result<Observed>;
+
+    /// UID of a namespace.
+    async fn namespace_uid(&self, namespace: &str) -> Result<String>;
+
+    /// Creates the pod of an attempt. `revision` is the hash of its template. If the pod exists already and is ours, the
+    /// result is that pod.
+    async fn create_worker(&self, run: &AgentRun, pod: Pod, revision: String) -> Result<Fact>;
+
+    /// Deletes the pod with this name and UID. Succeeds if the pod is gone or has another UID.
+    async fn stop_worker(&self, namespace: &str, name: &str, uid: String) -> Result<()>;
+
+    /// Deletes the AgentRun. Succeeds if it is gone; fails with [`Error::Conflict`] if it has changed since it was read.
+    async fn delete_run(&self, run: &AgentRun) -> Result<()>;
+
+    /// Writes the status. Fails with [`Error::Conflict`] if the object has changed since it was read.
+    async fn write_status(&self, run: &AgentRun, status: AgentRunStatus) -> Result<()>;
+
+    /// Publishes events, best effort: the status has the same information. Empties the list.
+    async fn publish_events(&self, run: &AgentRun, events: &mut Vec<Notice>);
+
+    /// Caches the result of verifying the run's head, so that `observe` returns it until the attempt has a pod. A result
+    /// that is lost is computed again.
+    fn cache_head(&self, run: &AgentRun, head: &HeadSight) {
+        let _ = (run, head);
+    }
+
+    /// An effect is about to be performed.
+    fn before_effect(&self, effect: &'static str);
+
+    /// An effect was performed.
+    fn after_effect(&self, effect: &'static str);
+
+    /// An attempt was ended for this cause.
+    fn attempt_ended(&self, cause: &str);
+
+    /// The run's head was verified, and the run cannot continue from it.
+    fn head_corrupt(&self);
+
+    /// The store answered a read, but failed to perform an effect.
+    fn store_unavailable(&self, error: &Error);
+
+    /// A reconcile converged on this row: cached evidence of earlier attempts can be dropped.
+    fn converged(&self, row: &RunRecord);
+}

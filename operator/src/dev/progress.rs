@@ -1,0 +1,97 @@
+//! Prints the progress of a run: one line per transition.
+
+use dalsegno_core::settings::Settings;
+use dalsegno_protocol::Boundary;
+use dalsegno_store::{Attempt, AttemptEnd, AttemptState, Class, RunRecord, Verdict};
+use jiff::Timestamp;
+
+/// Turns rows into lines, each transition once.
+pub struct ProgressPrinter {
+    settings: Settings,
+    /// Number of the last attempt whose start was printed.
+    started: i32,
+    /// Number of the last attempt whose end was printed.
+    ended: i32,
+    /// Number of the last attempt whose version was checked for a warning.
+    warned: i32,
+}
+
+impl ProgressPrinter {
+    /// Prints only transitions after this row, which is the run as it was found.
+    pub fn new(settings: Settings, found: Option<&RunRecord>) -> Self {
+        let last_ended = |row: &RunRecord| match row.attempt.state {
+            AttemptState::Ended => row.attempt.number,
+            _ => row.attempt.number - 1,
+        };
+        let ended = found.map_or(0, last_ended);
+        Self { settings, started: ended, ended, warned: ended }
+    }
+
+    /// The lines for all transitions since the last row, but not for the end of the run. `next`: start of the next attempt.
+    pub fn new_lines(&mut self, row: &RunRecord, next: Option<Timestamp>) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut ended: Vec<&Attempt> =
+            row.past.iter().filter(|it| it.number > self.ended && it.end.is_some()).collect();
+        ended.reverse();
+        for attempt in ended {
+            self.ended = attempt.number;
+            lines.extend(attempt.end.as_ref().map(|end| self.end_line(row, attempt, end, next)));
+        }
+        let attempt = &row.attempt;
+        if let Some(identity) = attempt.identity.as_ref().filter(|_| attempt.number > self.warned) {
+            self.warned = attempt.number;
+            if identity.verdict == Verdict::Allowed {
+                lines.push(format!("warning: {}", identity.remark));
+            }
+        }
+        let has_pod = matches!(attempt.state, AttemptState::Created | AttemptState::Attached);
+        let runs = has_pod && row.finish.is_none();
+        if runs && attempt.number > self.started {
+            self.started = attempt.number;
+            lines.push(match next_turn(row) {
+                1 => format!("attempt {} starts at turn 1", attempt.number),
+                turn => format!("attempt {} resumes at turn {turn}", attempt.number),
+            });
+        }
+        lines
+    }
+
+    fn end_line(
+        &self,
+        row: &RunRecord,
+        attempt: &Attempt,
+        end: &AttemptEnd,
+        next: Option<Timestamp>,
+    ) -> String {
+        let after = match attempt.turn_at_end.unwrap_or(attempt.turn_at_start) {
+            0 => "before turn 1".to_owned(),
+            turn => format!("after turn {turn}"),
+        };
+        let why = if end.message.is_empty() { end.cause.as_str() } else { &end.message };
+        let counters = &row.counters;
+        let charge = match end.class {
+            Class::Crash | Class::CrashWithoutProgress => format!(
+                "charged ({} of {}), {} of {} without progress",
+                counters.recovery_attempts - counters.recovery_attempts_base,
+                self.settings.max_recovery_attempts,
+                counters.attempts_without_progress,
+                self.settings.max_attempts_without_progress,
+            ),
+            Class::Disruption => "a disruption, not charged".to_owned(),
+            Class::Neutral => "not charged".to_owned(),
+        };
+        let then = next.map_or_else(String::new, |at| {
+            let seconds = at.duration_since(row.now).as_secs_f64();
+            format!("; attempt {} in {seconds:.1} s", row.attempt.number)
+        });
+        format!("attempt {} ended {after}: {why}: {charge}{then}", attempt.number)
+    }
+}
+
+/// The turn that the worker commits next.
+pub fn next_turn(row: &RunRecord) -> i32 {
+    row.head.as_ref().map_or(1, |head| match head.boundary {
+        Boundary::Plan => head.turn,
+        Boundary::Result => head.turn + 1,
+    })
+}

@@ -1,0 +1,222 @@
+//! The operator's manager: leader election, caches, controllers and background tasks.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use dalsegno_crds::names;
+use dalsegno_gateway::Room;
+use dalsegno_store::Store;
+use futures::{Stream, StreamExt as _};
+use kube::runtime::events::Reporter;
+use kube::runtime::reflector::{self, ObjectRef};
+use kube::runtime::utils::PredicateConfig;
+use kube::runtime::{Predicate as _, WatchStreamExt, predicates, watcher};
+use kube::{Api, Client};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::cache::api_health::ApiHealth;
+use crate::cache::invalid_objects::InvalidObjects;
+use crate::cache::nodes::NodeCache;
+use crate::cache::pods::PodCache;
+use crate::cache::raw_object::{RawDefinition, RawRun};
+use crate::config::OperatorArgs;
+use crate::controller::agent_runs::RunController;
+use crate::controller::context::Context;
+use crate::controller::definitions;
+use crate::controller::failpoint::Failpoint;
+use crate::metrics::Metrics;
+use crate::tasks::watches::{api_of, enqueue_runs_of, signal_when_listed, trim, watch_nodes, watch_pods};
+use crate::tasks::{anchors, cache_cleanup, capacity, deadline_poll, leader, retention, run_with_tasks};
+
+/// Time for reconciles to end after a stop. The next operator continues what they leave unfinished.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// Everything that the operator needs.
+pub struct Manager {
+    /// Client of the API server.
+    pub client: Client,
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// Limits the memory of states that are read.
+    pub state_reads: Room,
+    /// Settings.
+    pub args: OperatorArgs,
+    /// File of the key that signs anchors.
+    pub signing_key: Option<PathBuf>,
+    /// Metrics.
+    pub metrics: Metrics,
+    /// Aborts the process in tests.
+    pub failpoint: Failpoint,
+    /// Set once the operator is ready: it reconciles, or waits to become the leader.
+    pub is_ready: Arc<AtomicBool>,
+}
+
+/// Becomes the leader, fills all caches, and reconciles until `stop`. Then releases the leadership.
+///
+/// # Errors
+///
+/// A cache cannot be filled, or a background task ended before the stop.
+pub async fn run_manager(manager: Manager, stop: CancellationToken) -> anyhow::Result<()> {
+    let mut guard = None;
+    if manager.args.leader_election {
+        let (client, args) = (manager.client.clone(), &manager.args);
+        let candidate = leader::Candidate { client, namespace: &args.namespace, identity: &args.pod_name };
+        guard = candidate.lead(&manager.is_ready, stop.clone()).await;
+        if guard.is_none() {
+            return Ok(());
+        }
+    }
+    let ended = manager.reconcile_until(stop).await;
+    // Last: by now nothing of ours is under way that the store would not reject.
+    if let Some(guard) = guard {
+        guard.release().await;
+    }
+    ended
+}
+
+impl Manager {
+    /// Starts the watches, and waits until the caches of pods, nodes and definitions are filled: a reconcile must not take an
+    /// empty cache for an empty cluster. Then starts the background tasks, and reconciles runs until `stop`.
+    async fn reconcile_until(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let is_ready = self.is_ready.clone();
+        let (args, signing_key) = (self.args.clone(), self.signing_key.clone());
+        let (queue, queued) = mpsc::unbounded_channel::<ObjectRef<RawRun>>();
+        let (definitions, definition_writer) = reflector::store::<RawDefinition>();
+        let (runs, run_writer) = reflector::store::<RawRun>();
+        let ctx = Arc::new(self.context(queue, definitions.clone()));
+        let mut tasks = JoinSet::new();
+
+        let (pods_listed, wait_for_pods) = oneshot::channel();
+        tasks.spawn(watch_pods(ctx.clone(), api_of(&ctx.client, &args), pods_listed));
+        let (nodes_listed, wait_for_nodes) = oneshot::channel();
+        tasks.spawn(watch_nodes(ctx.clone(), nodes_listed));
+        let probing = ctx.clone();
+        tasks.spawn(async move { probing.api.probe(&probing.client).await });
+        let api = api_of(&ctx.client, &args);
+        let (changes, wait_for_definitions) =
+            definition_changes(ctx.clone(), api, definition_writer, runs.clone());
+        let stopped = stop.clone().cancelled_owned();
+        tasks.spawn(definitions::run(ctx.clone(), changes, definitions, stopped));
+
+        let filled = async {
+            wait_for_definitions.await.context("watching AgentDefinitions")?;
+            wait_for_pods.await.context("watching pods")?;
+            wait_for_nodes.await.context("watching nodes")
+        };
+        let Some(filled) = stop.run_until_cancelled(filled).await else { return Ok(()) };
+        filled?;
+        tasks.spawn(deadline_poll::run(ctx.clone(), stop.clone()));
+        tasks.spawn(anchors::run(ctx.store.clone(), args.anchor_every, signing_key, stop.clone()));
+        tasks.spawn(capacity::run(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
+        tasks.spawn(retention::run(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
+
+        let (runs_cached, wait_for_cache) = oneshot::channel();
+        tasks.spawn(cache_cleanup::run(ctx.clone(), runs.clone(), wait_for_cache));
+        let (runs_listed, wait_for_runs) = oneshot::channel();
+        let changes = watcher(api_of::<RawRun>(&ctx.client, &args), watcher::Config::default())
+            .default_backoff()
+            .inspect(signal_when_listed(runs_listed))
+            .modify(trim)
+            .reflect(run_writer)
+            .inspect(signal_when_listed(runs_cached))
+            .touched_objects()
+            .predicate_filter(
+                predicates::generation.combine(predicates::finalizers),
+                PredicateConfig::default(),
+            );
+        is_ready.store(true, Ordering::Relaxed);
+        tracing::info!("the operator has filled its caches and starts to reconcile");
+        let queue =
+            futures::stream::unfold(queued, |mut queued| async move { Some((queued.recv().await?, queued)) });
+        let controller = RunController { runs: changes, queue, cache: runs, concurrency: args.concurrency };
+        let reconciling = controller.run(ctx, stop.clone().cancelled_owned());
+        let reconciling = until_stopped(wait_for_runs, reconciling, &stop, STOP_GRACE);
+        run_with_tasks(reconciling, &mut tasks, &stop).await?;
+        tasks.shutdown().await;
+        Ok(())
+    }
+
+    fn context(
+        self,
+        queue: mpsc::UnboundedSender<ObjectRef<RawRun>>,
+        definitions: reflector::Store<RawDefinition>,
+    ) -> Context {
+        Context {
+            client: self.client,
+            store: self.store,
+            gateway_url: self.args.gateway_url.trim_end_matches('/').to_owned(),
+            pods: PodCache::default(),
+            nodes: NodeCache::default(),
+            definitions,
+            invalid_objects: InvalidObjects::default(),
+            api: ApiHealth::default(),
+            refusals: HashMap::new().into(),
+            heads: HashMap::new().into(),
+            state_reads: self.state_reads,
+            failures: HashMap::new().into(),
+            queue,
+            reporter: Reporter {
+                controller: names::FIELD_MANAGER.into(),
+                instance: Some(self.args.pod_name),
+            },
+            metrics: self.metrics,
+            failpoint: self.failpoint,
+        }
+    }
+}
+
+/// Watches AgentDefinitions: fills their cache, and has the runs of a changed definition reconciled. Returns the changes,
+/// and a receiver that is notified once the cache is filled.
+fn definition_changes(
+    ctx: Arc<Context>,
+    api: Api<RawDefinition>,
+    writer: reflector::store::Writer<RawDefinition>,
+    runs: reflector::Store<RawRun>,
+) -> (impl Stream<Item = watcher::Result<RawDefinition>> + Send + 'static, oneshot::Receiver<()>) {
+    let (listed, wait_for_list) = oneshot::channel();
+    let changes = watcher(api, watcher::Config::default())
+        .default_backoff()
+        // Not the cache's own `wait_until_ready`: it wakes one waiter only, and the controller is one.
+        .inspect(signal_when_listed(listed))
+        .modify(trim)
+        .reflect(writer)
+        .touched_objects()
+        .predicate_filter(predicates::generation, PredicateConfig::default())
+        .inspect(move |changed| {
+            if let Ok(definition) = changed {
+                enqueue_runs_of(&ctx, &runs, definition);
+            }
+        });
+    (changes, wait_for_list)
+}
+
+/// Runs the controller until `stop`, and then for at most `grace`. A controller whose cache is not filled has not started a
+/// reconcile, but would wait for the cache: it ends at once.
+async fn until_stopped(
+    filled: oneshot::Receiver<()>,
+    reconciling: impl Future<Output = ()>,
+    stop: &CancellationToken,
+    grace: Duration,
+) {
+    let reconciling = pin!(reconciling);
+    let stopped = async {
+        if let Some(Ok(())) = stop.run_until_cancelled(filled).await {
+            stop.cancelled().await;
+            tokio::time::sleep(grace).await;
+        }
+    };
+    tokio::select! {
+        () = reconciling => {}
+        () = stopped => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,324 @@
+//! The operator's Prometheus metrics.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dalsegno_store::Held;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use crate::mutex::lock;
+
+/// The operator's metrics. No label names a run; one names the few namespaces with the most stored bytes.
+#[derive(Clone, Default)]
+pub struct Metrics {
+    effects: Family<EffectLabel, Counter>,
+    attempts_ended: Family<CauseLabel, Counter>,
+    reconciles: Family<OutcomeLabel, Counter>,
+    reconcile_seconds: ReconcileSeconds,
+    deadline_polls: Family<OutcomeLabel, Counter>,
+    lookups: Family<ResultLabel, Counter>,
+    invalid_objects: Family<KindLabel, Gauge>,
+    damage: Family<PlaceLabel, Counter>,
+    active_runs: Gauge,
+    expired_runs: Counter,
+    expired_rows: Counter,
+    old_rows: Counter,
+    stored_bytes: Family<NamespaceLabel, Gauge>,
+    /// The namespaces that `stored_bytes` has now.
+    namespaces: Arc<Mutex<Vec<NamespaceLabel>>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NamespaceLabel {
+    namespace: String,
+}
+
+/// Label of all namespaces that have no series of their own. No namespace can have this name.
+const OTHER_NAMESPACES: &str = "(others)";
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EffectLabel {
+    effect: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CauseLabel {
+    cause: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabel {
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PlaceLabel {
+    place: &'static str,
+}
+
+/// Where damage can be found: when a head is verified, a run is looked up, or retention drops payloads.
+const DAMAGE_PLACES: [&str; 3] = ["head", "run", "retention"];
+
+/// Kinds whose objects can be invalid.
+const KINDS: [&str; 2] = ["AgentRun", "AgentDefinition"];
+
+#[derive(Clone)]
+struct ReconcileSeconds(Histogram);
+
+impl Default for ReconcileSeconds {
+    fn default() -> Self {
+        // 1 ms to 33 s.
+        Self(Histogram::new(exponential_buckets(0.001, 2.0, 16)))
+    }
+}
+
+fn outcome(ok: bool) -> OutcomeLabel {
+    OutcomeLabel { outcome: if ok { "ok" } else { "error" } }
+}
+
+impl Metrics {
+    /// Registers the metrics as `operator_…`, below the prefix of the registry.
+    pub fn register(&self, registry: &mut Registry) {
+        // Series that are alerted on exist from the start, so that `rate` sees their first increment.
+        for kind in KINDS {
+            drop(self.invalid_objects.get_or_create(&KindLabel { kind }));
+        }
+        for place in DAMAGE_PLACES {
+            drop(self.damage.get_or_create(&PlaceLabel { place }));
+        }
+        let registry = registry.sub_registry_with_prefix("operator");
+        registry.register("effects", "Effects performed, by effect", self.effects.clone());
+        registry.register("attempts_ended", "Attempts ended, by cause", self.attempts_ended.clone());
+        registry.register("reconciles", "Reconciles, by outcome", self.reconciles.clone());
+        registry.register("reconcile_seconds", "Duration of a reconcile", self.reconcile_seconds.0.clone());
+        registry.register(
+            "deadline_polls",
+            "Queries for expired deadlines and changed runs, by outcome",
+            self.deadline_polls.clone(),
+        );
+        registry.register("lookups", "Lookups of a run in the store, by result", self.lookups.clone());
+        registry.register(
+            "invalid_objects",
+            "Objects that this version cannot parse, by kind",
+            self.invalid_objects.clone(),
+        );
+        registry.register("damage", "Reads of the store that found damage, by place", self.damage.clone());
+        registry.register("active_runs", "Runs with an attached worker", self.active_runs.clone());
+        registry.register(
+            "expired_runs",
+            "Runs past their retention whose payloads were dropped",
+            self.expired_runs.clone(),
+        );
+        registry.register("expired_rows", "Rows dropped of such runs", self.expired_rows.clone());
+        registry.register(
+            "old_rows",
+            "Rows dropped before the last boundaries that a run keeps",
+            self.old_rows.clone(),
+        );
+        registry.register(
+            "stored_bytes",
+            "Bytes of states and events in boundaries (without snapshots, calls, records), by namespace: those with the \
+             most bytes, and all others together",
+            self.stored_bytes.clone(),
+        );
+    }
+
+    /// Counts an effect that was performed.
+    pub fn count_effect(&self, effect: &'static str) {
+        self.effects.get_or_create(&EffectLabel { effect }).inc();
+    }
+
+    /// Counts an attempt that was ended.
+    pub fn count_attempt_ended(&self, cause: &str) {
+        self.attempts_ended.get_or_create(&CauseLabel { cause: cause.to_owned() }).inc();
+    }
+
+    /// Records the outcome and the duration of a reconcile.
+    pub fn observe_reconcile(&self, duration: Duration, ok: bool) {
+        self.reconciles.get_or_create(&outcome(ok)).inc();
+        self.reconcile_seconds.0.observe(duration.as_secs_f64());
+    }
+
+    /// Creates the series of deadline polls at 0. Called by the leader only: a standby does not poll, and must not be
+    /// alerted on.
+    pub fn start_deadline_polls(&self) {
+        drop(self.deadline_polls.get_or_create(&outcome(true)));
+    }
+
+    /// Counts a deadline poll.
+    pub fn count_deadline_poll(&self, ok: bool) {
+        self.deadline_polls.get_or_create(&outcome(ok)).inc();
+    }
+
+    /// Counts a lookup of a run in the store: `found`, `not-found` or `unknown`.
+    pub fn count_lookup(&self, result: &'static str) {
+        self.lookups.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// Sets the number of invalid objects of each kind.
+    pub fn set_invalid_objects(&self, count: impl Fn(&str) -> usize) {
+        for kind in KINDS {
+            let objects = i64::try_from(count(kind)).unwrap_or(i64::MAX);
+            self.invalid_objects.get_or_create(&KindLabel { kind }).set(objects);
+        }
+    }
+
+    /// Counts damage in the store: a read found something else than was written.
+    pub fn count_damage(&self, place: &'static str) {
+        self.damage.get_or_create(&PlaceLabel { place }).inc();
+    }
+
+    /// Counts an error of the store, if it is damage.
+    pub fn count_store_error(&self, place: &'static str, error: &dalsegno_store::Error) {
+        if matches!(error, dalsegno_store::Error::Corrupt { .. }) {
+            self.count_damage(place);
+        }
+    }
+
+    /// Counts rows dropped of a run past its retention; `done`: they were the last ones.
+    pub fn count_expired_rows(&self, rows: u64, done: bool) {
+        self.expired_rows.inc_by(rows);
+        self.expired_runs.inc_by(done.into());
+    }
+
+    /// Counts rows dropped before the last boundaries that a run keeps.
+    pub fn count_old_rows(&self, rows: u64) {
+        self.old_rows.inc_by(rows);
+    }
+
+    /// Sets the stored bytes of namespaces, and removes the series of namespaces that are not listed any more.
+    pub fn set_stored_bytes(&self, usage: Vec<Held>) {
+        let mut namespaces = lock(&self.namespaces);
+        let before = std::mem::take(&mut *namespaces);
+        for Held { namespace, bytes } in usage {
+            let label =
+                NamespaceLabel { namespace: namespace.unwrap_or_else(|| OTHER_NAMESPACES.to_owned()) };
+            self.stored_bytes.get_or_create(&label).set(bytes);
+            namespaces.push(label);
+        }
+        for gone in before.iter().filter(|label| !namespaces.contains(label)) {
+            self.stored_bytes.remove(gone);
+        }
+    }
+
+    /// Sets the number of runs with an attached worker.
+    pub fn set_active_runs(&self, runs: i64) {
+        self.active_runs.set(runs);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    const PAGE: &str = include_str!("../../docs/reference/metrics.md");
+    const SOURCE: &str = include_str!("metrics.rs");
+
+    /// Name and type of every metric in a section of docs/reference/metrics.md.
+    fn documented(title: &str) -> Vec<(String, String)> {
+        let section = PAGE.split("\n## ").find(|section| section.starts_with(title)).unwrap_or_default();
+        let rows = section.lines().filter(|line| line.starts_with("| `"));
+        let mut found: Vec<_> = rows
+            .map(|row| {
+                let mut cells = row.trim_matches('|').split('|').map(|it| it.trim().replace('`', ""));
+                (cells.next().unwrap_or_default(), cells.next().unwrap_or_default())
+            })
+            .collect();
+        found.sort();
+        found
+    }
+
+    /// The text that `/metrics` serves.
+    fn rendered(metrics: &Metrics) -> String {
+        let (mut registry, mut text) = (Registry::with_prefix("dalsegno"), String::new());
+        metrics.register(&mut registry);
+        encode(&mut text, &registry).expect("metrics are text");
+        text
+    }
+
+    #[test]
+    fn series_that_are_alerted_on_start_at_0() {
+        let text = rendered(&Metrics::default());
+        for series in [
+            r#"invalid_objects{kind="AgentRun"}"#,
+            r#"invalid_objects{kind="AgentDefinition"}"#,
+            r#"damage_total{place="head"}"#,
+            r#"damage_total{place="run"}"#,
+            r#"damage_total{place="retention"}"#,
+        ] {
+            assert!(text.contains(&format!("\ndalsegno_operator_{series} 0\n")), "{series}\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_alert_on_the_duration_of_a_reconcile_is_within_the_buckets() {
+        let alert = PAGE.split("| time that a reconcile took | p99 over ").nth(1).unwrap_or_default();
+        let seconds = alert.split(' ').next().and_then(|it| it.parse().ok()).unwrap_or(f64::INFINITY);
+        let text = rendered(&Metrics::default());
+        let bounds = text.lines().filter_map(|line| {
+            line.strip_prefix("dalsegno_operator_reconcile_seconds_bucket{le=\"")?.split('"').next()
+        });
+        let largest =
+            bounds.filter_map(|it| it.parse().ok()).filter(|it: &f64| it.is_finite()).fold(0.0, f64::max);
+        assert!(seconds < largest, "{seconds} {largest}");
+    }
+
+    #[test]
+    fn a_namespace_has_a_series_while_it_is_among_those_with_the_most_bytes() {
+        let metrics = Metrics::default();
+        let usage = |namespace: Option<&str>, bytes| Held { namespace: namespace.map(str::to_owned), bytes };
+        metrics.set_stored_bytes(vec![usage(None, 3), usage(Some("bank"), 10), usage(Some("shop"), 20)]);
+        metrics.set_stored_bytes(vec![usage(None, 13), usage(Some("shop"), 25)]);
+        let text = rendered(&metrics);
+        let mut series: Vec<_> =
+            text.lines().filter(|line| line.starts_with("dalsegno_operator_stored_bytes{")).collect();
+        series.sort();
+        let expected = [
+            r#"dalsegno_operator_stored_bytes{namespace="(others)"} 13"#,
+            r#"dalsegno_operator_stored_bytes{namespace="shop"} 25"#,
+        ];
+        assert_eq!(series, expected);
+    }
+
+    #[test]
+    fn the_page_of_metrics_lists_exactly_the_registered_metrics() {
+        let metrics = Metrics::default();
+        metrics.count_effect("status");
+        metrics.count_attempt_ended("OOMKilled");
+        metrics.observe_reconcile(Duration::from_millis(5), true);
+        metrics.count_deadline_poll(true);
+        metrics.count_lookup("found");
+        metrics.set_stored_bytes(vec![Held { namespace: Some("shop".into()), bytes: 1 }]);
+        metrics.set_active_runs(1);
+        let text = rendered(&metrics);
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        let mut registered: Vec<_> = types
+            .map(|(name, kind)| {
+                let total = if kind == "counter" { "_total" } else { "" };
+                (format!("{name}{total}"), kind.to_owned())
+            })
+            .collect();
+        registered.sort();
+        // A metric that was never used is missing in the text.
+        let sources = SOURCE.split("#[cfg(test)]").next().unwrap_or_default();
+        assert_eq!(registered.len(), sources.matches("registry.register(").count(), "{registered:#?}");
+        assert_eq!(documented("Operator"), registered);
+    }
+}

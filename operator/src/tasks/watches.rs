@@ -1,0 +1,98 @@
+//! Watches of pods and nodes: fill the caches, and have the affected runs reconciled.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use dalsegno_crds::names;
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::runtime::reflector;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use tokio::sync::oneshot;
+
+use crate::cache::pods::{self, RunKey};
+use crate::cache::raw_object::{RawDefinition, RawRun};
+use crate::config::OperatorArgs;
+use crate::controller::attribution;
+use crate::controller::context::Context;
+
+/// Objects of the watched namespace, or of all namespaces.
+pub fn api_of<K>(client: &Client, args: &OperatorArgs) -> Api<K>
+where
+    K: Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+    K::DynamicType: Default,
+{
+    match &args.watch_namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+/// Removes metadata that is large and not needed.
+pub fn trim(object: &mut impl ResourceExt) {
+    attribution::trim(object.managed_fields_mut());
+    object.annotations_mut().remove("kubectl.kubernetes.io/last-applied-configuration");
+}
+
+/// Watches our pods, until cancelled. Notifies `listed` once the cache is filled.
+pub async fn watch_pods(ctx: Arc<Context>, api: Api<Pod>, listed: oneshot::Sender<()>) {
+    let selector = format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY);
+    let events = watcher(api, watcher::Config::default().labels(&selector)).default_backoff();
+    let mut changes = pin!(pods::watch(ctx.pods.clone(), events));
+    let mut listed = Some(listed);
+    while let Some(change) = changes.next().await {
+        change.runs.iter().for_each(|run| ctx.enqueue(run));
+        if change.is_listed {
+            notify(&mut listed);
+        }
+    }
+}
+
+/// Watches all nodes, until cancelled. Notifies `listed` once the cache is filled.
+pub async fn watch_nodes(ctx: Arc<Context>, listed: oneshot::Sender<()>) {
+    let api: Api<Node> = Api::all(ctx.client.clone());
+    let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
+    let mut listed = Some(listed);
+    while let Some(event) = events.next().await {
+        let Ok(event) = event else { continue };
+        let is_listed = matches!(event, watcher::Event::InitDone);
+        for node in ctx.nodes.apply(event, Timestamp::now()) {
+            ctx.pods.runs_on(&node).iter().for_each(|run| ctx.enqueue(run));
+        }
+        if is_listed {
+            notify(&mut listed);
+        }
+    }
+}
+
+/// Has the runs of a definition reconciled.
+pub fn enqueue_runs_of(ctx: &Context, runs: &reflector::Store<RawRun>, definition: &RawDefinition) {
+    let (name, namespace) = (definition.name_any(), definition.namespace());
+    for run in runs.state() {
+        if let Ok(run) = run.parse()
+            && run.namespace() == namespace
+            && run.spec.agent_ref.as_ref().is_some_and(|it| it.name == name)
+        {
+            ctx.enqueue(&RunKey { namespace: run.namespace().unwrap_or_default(), name: run.name_any() });
+        }
+    }
+}
+
+/// An inspector of a watch that notifies `listed` once the first list is complete.
+pub fn signal_when_listed<K>(listed: oneshot::Sender<()>) -> impl FnMut(&watcher::Result<watcher::Event<K>>) {
+    let mut listed = Some(listed);
+    move |event| {
+        if matches!(event, Ok(watcher::Event::InitDone)) {
+            notify(&mut listed);
+        }
+    }
+}
+
+/// Notifies at most once. It does not matter if the receiver is gone.
+fn notify(listed: &mut Option<oneshot::Sender<()>>) {
+    if let Some(listed) = listed.take() {
+        let _ = listed.send(());
+    }
+}

@@ -1,0 +1,15 @@
+//! The commands of a user: the real program on a real store.
+
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+mod export;
+mod keys;
+mod names;
+mod namespaces;
+#[path = "../../store/tests/support/pg.rs"]
+mod pg;
+mod prune;
+mod settle;
+mod snapshots;
+mod terminal;
+mod test_context;

@@ -1,0 +1,74 @@
+//! Other commands on the store of `dalsegno dev`, and its messages.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::test_context::TestContext;
+
+#[test]
+fn an_exported_run_is_verified_by_the_file_alone() {
+    let context = TestContext::new(&json!({ "turns": 3 }));
+    context.run_to_end(&[]).expect_output(0, &["Succeeded"]);
+    let url = context.url();
+    let verified = context.command(&["verify", "--database-url", &url, "dev/agent"]);
+    assert!(verified.contains(": 0 problems\nthe state can be rebuilt up to turn 3 (result)"), "{verified}");
+
+    let shown =
+        context.command(&["show", "--database-url", &url, "dev/agent", "--turn", "3", "--since", "1"]);
+    assert!(shown.contains(r#"from turn 1 to turn 3: {"added":{},"updated":{"#), "{shown}");
+
+    context.command(&["export", "--database-url", &url, "dev/agent", "--output", "run.jsonl"]);
+    let verified = context.command(&["verify", "run.jsonl"]);
+    assert!(
+        verified.contains("run dev/agent: 3 boundaries, ") && verified.contains(": 0 problems"),
+        "{verified}"
+    );
+    let key = verified.lines().find_map(|it| it.strip_prefix("public key ")?.split(' ').next()).unwrap();
+    let replayed = context.command(&["verify", "run.jsonl", "--public-key", key, "--turn", "2"]);
+    assert!(replayed.contains("state after turn 2") && replayed.contains("[1, 2]"), "{replayed}");
+
+    let bundle = fs::read_to_string(context.path().join("run.jsonl")).unwrap();
+    fs::write(context.path().join("changed.jsonl"), bundle.replacen("[1, 2]", "[1, 3]", 1)).unwrap();
+    let changed = context.failing_command(&["verify", "changed.jsonl"]);
+    assert!(changed.contains("turn 2 (result): it has another payload than was committed"), "{changed}");
+    let twice =
+        context.failing_command(&["export", "--database-url", &url, "dev/agent", "--output", "run.jsonl"]);
+    assert!(twice.contains("creating run.jsonl"), "{twice}");
+    assert!(context.failing_command(&["verify", "no.jsonl"]).contains("there is no file no.jsonl"));
+}
+
+#[test]
+fn a_command_whose_output_nobody_reads_exits_silently() {
+    let context = TestContext::new(&json!({ "turns": 3 }));
+    context.run_to_end(&[]).expect_output(0, &["Succeeded"]);
+    let url = context.url();
+    for verb in ["show", "verify", "export"] {
+        assert_eq!(
+            context.unread_command(&[verb, "--database-url", &url, "dev/agent"]),
+            (Some(141), String::new())
+        );
+    }
+    assert_eq!(context.unread_command(&["crds"]), (Some(141), String::new()));
+}
+
+#[test]
+fn a_call_with_an_unknown_outcome_is_settled_by_the_printed_command() {
+    let context = TestContext::new(&json!({ "turns": 2, "askAt": 2 }));
+    let held = context.run_to_end(&[]).expect_output(1, &["held: EffectUnknown", "dalsegno settle"]);
+    assert_eq!(held.turns(), [1]);
+    let url = held.stderr.split_whitespace().find(|it| it.starts_with("sqlite://")).unwrap();
+    let outcome = ["--outcome", "completed", "--reason", "it is in the books"];
+    context.command(&[&["settle", "--database-url", url, "dev/agent", "pay"][..], &outcome].concat());
+    assert_eq!(context.run_to_end(&[]).expect_output(0, &["Succeeded"]).turns(), [2]);
+}
+
+#[test]
+fn each_message_is_one_write() {
+    let context = TestContext::new(&json!({ "turns": 2 }));
+    let writes = context.stderr_writes(&["--input", "input.json"]);
+    assert!(writes.len() > 3, "{writes:?}");
+    for line in writes {
+        assert!(line.starts_with("dalsegno: ") && line.ends_with('\n'), "{line:?}");
+    }
+}

@@ -1,0 +1,49 @@
+//! A run that waits for the machine.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::test_context::TestContext;
+
+#[test]
+fn a_run_whose_store_cannot_be_written_says_so_once_and_continues_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixed = folder.path().join("fixed");
+    let context = TestContext::new(&json!({ "turns": 4, "seconds": 1, "crashAt": 3, "fixed": fixed }));
+    let mut dev = context.dev(&["--input", "input.json"]);
+    dev.wait_for("turn 1");
+    context.fill_disk();
+    dev.wait_for_stderr("waiting: the store failed while ending the attempt: ");
+    // The run is reconciled once a second.
+    thread::sleep(Duration::from_millis(2_500));
+    fs::write(fixed, "").unwrap();
+    context.free_space();
+    let ended = dev.end().expect_output(
+        0,
+        &["refused a row", "exit code 7: charged (1 of 20)", "attempt 2 resumes at turn 3"],
+    );
+    assert_eq!(ended.turns(), [1, 2, 3, 4]);
+    assert_eq!(ended.stderr.matches("waiting: ").count(), 1, "{}", ended.stderr);
+    assert_eq!(context.rows()[0].counters.recovery_attempts, 1);
+}
+
+#[test]
+fn a_run_whose_worker_cannot_be_started_says_so_once_and_continues_later() {
+    let context = TestContext::new(&json!({ "turns": 6, "seconds": 1 }));
+    let (attempts, away) = (context.path().join(".dalsegno/attempts"), context.path().join("away"));
+    let mut dev = context.dev(&["--input", "input.json", "--kill-every", "4s"]);
+    dev.wait_for("turn 1");
+    fs::rename(&attempts, &away).unwrap();
+    fs::write(&attempts, "no folder").unwrap();
+    dev.wait_for_stderr("waiting: this machine failed while starting a process: ");
+    thread::sleep(Duration::from_millis(2_500));
+    fs::remove_file(&attempts).unwrap();
+    fs::rename(&away, &attempts).unwrap();
+    let ended = dev.end().expect_output(0, &["the run is over after turn 6"]);
+    assert_eq!(ended.turns(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(ended.stderr.matches("waiting: ").count(), 1, "{}", ended.stderr);
+    assert_eq!(context.rows()[0].counters.recovery_attempts, 0);
+}

@@ -1,0 +1,12 @@
+"""Dal Segno for Python: an agent's run that outlives its process.
+
+`Run` is the whole interface. It needs the standard library only; README.md shows its loop.
+"""
+
+from dalsegno._env import TERMINATION_LOG
+from dalsegno._errors import CallFailed, KeyRefused, Refused, Uncertain
+from dalsegno._leave import GRACE_SECONDS
+from dalsegno._run import Run
+from dalsegno._wire import OVER
+
+__all__ = ["GRACE_SECONDS", "OVER", "TERMINATION_LOG", "CallFailed", "KeyRefused", "Refused", "Run", "Uncertain"]

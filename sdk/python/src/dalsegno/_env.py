@@ -1,0 +1,38 @@
+"""The environment of a worker: the variables that the operator, or `dalsegno dev`, sets for its process.
+
+`DALSEGNO_URL`, `DALSEGNO_TOKEN_FILE` and `DALSEGNO_INPUT_FILE` are read when they are needed; each function raises
+`KeyError` where its variable is not set. `DALSEGNO_TERMINATION_LOG` is optional and read at import.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+TERMINATION_LOG = Path(os.environ.get("DALSEGNO_TERMINATION_LOG", "/dev/termination-log"))
+"""The file for the termination message. Where it does not exist, no message is written."""
+
+
+def gateway_url() -> SplitResult:
+    """The run's own base URL at the gateway; the last segment of its path is the run's id."""
+    return urlsplit(os.environ["DALSEGNO_URL"])
+
+
+def read_token() -> str:
+    """The pod's token, which only attach needs. It is rotated, so it is read for each request.
+
+    Errors: `OSError` and `UnicodeDecodeError` from reading the file.
+    """
+    return Path(os.environ["DALSEGNO_TOKEN_FILE"]).read_text("ascii").strip()
+
+
+def read_input() -> Any:
+    """The run's input, decoded from JSON; `None` where the file is empty.
+
+    Errors: `OSError`, and `ValueError` where the input is not JSON.
+    """
+    text = Path(os.environ["DALSEGNO_INPUT_FILE"]).read_bytes().strip()
+    return json.loads(text or b"null")  # not JSON? Then read the file of DALSEGNO_INPUT_FILE yourself

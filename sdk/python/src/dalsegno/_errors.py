@@ -1,0 +1,74 @@
+"""The exceptions that an agent meets or raises."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+# Each class names the package as its module: that is what a traceback shows and what a pickle stores.
+
+
+class Refused(Exception):
+    """The gateway refused a request for good: sending it again would change nothing.
+
+    Its arguments are the code and a message for a person. The message names neither a call nor a record.
+    """
+
+    __module__ = "dalsegno"
+
+    @property
+    def code(self) -> str:
+        """A stable code: the gateway's own, as `CONFLICT`, or `HTTP_404` where the answer was not the gateway's."""
+        code: str = self.args[0]
+        return code
+
+
+class Uncertain(Exception):
+    """Nobody knows whether a tool call took effect: find out, then record the answer with `Run.settle`.
+
+    The text leaves out the call's key and arguments, because it may end in a log.
+    """
+
+    __module__ = "dalsegno"
+
+    @property
+    def call(self) -> dict[str, Any]:
+        """The call as the store has it: `id`, `key`, `policy`, `state`, `arguments` …"""
+        call: dict[str, Any] = self.args[0]
+        return call
+
+    def __str__(self) -> str:
+        return f"call {self.call['id']!r} may have taken effect: find out, then `Run.settle` it"
+
+    __repr__ = __str__
+
+
+class _ToolRefusal(Exception):
+    """What a tool raises when it refused; an optional argument is the result to record."""
+
+    outcome: ClassVar[str]
+
+    @property
+    def result(self) -> Any:
+        """What the tool said, as JSON; `None` where it said nothing. It is also the exception's text."""
+        return self.args[0] if self.args else None
+
+
+class CallFailed(_ToolRefusal):
+    """Raise it in a tool that refused and changed nothing.
+
+    `Run.call` records the failure and raises it, now and each time the same call is made again.
+    """
+
+    __module__ = "dalsegno"
+    outcome = "failed"
+
+
+class KeyRefused(_ToolRefusal):
+    """Raise it in a tool that refused the idempotency key itself (HTTP 422).
+
+    `Run.call` records it and raises it. Then exit: the run is held until a person has looked. It is not a `CallFailed`,
+    so that an agent which tries a failed call again under another key does not repeat the effect.
+    """
+
+    __module__ = "dalsegno"
+    outcome = "keyRefused"

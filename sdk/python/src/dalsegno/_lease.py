@@ -1,0 +1,43 @@
+"""The lease of this attempt, and the thread of heartbeats that keeps it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from dalsegno._errors import Refused
+
+
+class Lease:
+    """How long the gateway waits for the next heartbeat, as of the latest answer to any request.
+
+    Invariant: the thread waits no longer than a third of the lease between two heartbeats, and a lease that becomes
+    shorter ends its wait at once.
+    """
+
+    def __init__(self) -> None:
+        self.ended = False
+        """Whether this process has ended the run itself. Then heartbeats stop, and the refusal of one is no fence."""
+        self._seconds: float = 0  # 0 until an answer names it
+        self._shortened = threading.Semaphore(0)
+
+    def observe(self, answer: Mapping[str, Any]) -> None:
+        """Takes the lease from an answer of the gateway, if it names one."""
+        previous, self._seconds = self._seconds, answer.get("leaseSeconds", self._seconds)
+        if self._seconds < previous:
+            self._shortened.release()
+
+    def start(self, beat: Callable[[], object], interval: float) -> None:
+        """Starts the thread: `beat` sends a heartbeat, `interval` is the longest wait between two, in seconds.
+
+        A forked process has no such thread.
+        """
+        threading.Thread(target=self._keep, args=[beat, interval], daemon=True).start()
+
+    def _keep(self, beat: Callable[[], object], interval: float) -> None:
+        while not self.ended:  # the first heartbeat is sent at once: it binds the lease
+            with suppress(Refused):  # this process ended the run meanwhile
+                beat()
+            self._shortened.acquire(timeout=min(interval, self._seconds / 3 or interval))

@@ -1,0 +1,81 @@
+"""How this process ends: on SIGTERM, on a fence, or with a message why it failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any, NoReturn
+
+GRACE_SECONDS: float = 10
+"""From SIGTERM to the end of the process, in seconds, whatever its loop is doing."""
+
+SIGTERM_EXIT_CODE = 143  # 128 + 15, as a shell reports it
+MAX_MESSAGE_CHARACTERS = 512
+
+
+class Termination:
+    """Whether SIGTERM has come, and the hard end that follows it.
+
+    Invariant: once SIGTERM has come, the process ends within `dalsegno.GRACE_SECONDS`, whatever its loop is doing.
+    """
+
+    def __init__(self) -> None:
+        # SimpleQueue.put may be interrupted by another put: a second SIGTERM may interrupt the handler of the first.
+        self._received: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    @property
+    def requested(self) -> bool:
+        """Whether SIGTERM has come."""
+        return not self._received.empty()
+
+    def install(self) -> None:
+        """Installs the handler. Errors: `ValueError` outside of the main thread.
+
+        A forked process inherits the handler but not the thread that waits: SIGTERM ends it at once.
+        """
+        owner = os.getpid()
+
+        def on_sigterm(*_: object) -> None:
+            if os.getpid() != owner:
+                os._exit(SIGTERM_EXIT_CODE)
+            self._received.put(None)
+
+        threading.Thread(target=self._exit_after_grace, daemon=True).start()
+        signal.signal(signal.SIGTERM, on_sigterm)
+
+    def _exit_after_grace(self) -> NoReturn:
+        self._received.put(self._received.get())  # wait for the signal, and leave it there for `requested`
+        time.sleep(_setting("GRACE_SECONDS"))
+        os._exit(SIGTERM_EXIT_CODE)
+
+
+def say(text: str) -> None:
+    """Writes a line to stderr, past any buffer. Nothing depends on its being read: errors are ignored."""
+    with suppress(OSError):
+        os.write(2, f"dalsegno: {text}\n".encode("utf-8", "replace"))
+
+
+def exit_over(code: str, detail: str) -> NoReturn:
+    """Ends the process at once, without cleanup, with 0 where the run is finished, and with 1 otherwise."""
+    say(f"{code}: {detail}")
+    os._exit(0 if code == "FINISHED" else 1)
+
+
+def fail(message: str, fatal: bool) -> NoReturn:
+    """Writes the termination message, if there is a file for it, and raises `SystemExit` with code 1."""
+    log, kind = _setting("TERMINATION_LOG"), "fatal" if fatal else "crash"
+    if log.exists():
+        word = {"dalsegno": 1, "class": kind, "message": message[:MAX_MESSAGE_CHARACTERS]}
+        log.write_bytes(json.dumps(word, ensure_ascii=False).encode("utf-8", "replace"))
+    sys.exit(f"dalsegno: {kind}: {message}")
+
+
+def _setting(name: str) -> Any:
+    """A public constant, read from the package when it is needed: an agent may assign `dalsegno.GRACE_SECONDS`."""
+    return getattr(sys.modules["dalsegno"], name)

@@ -1,0 +1,107 @@
+"""Requests to the gateway, each sent as the same bytes until it is answered."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidURL
+from typing import Any
+from urllib.parse import SplitResult
+
+from dalsegno import _env, _wire
+from dalsegno._leave import say
+from dalsegno._wire import Again, Ok, Outcome, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """What came of one try, and the text of its `Retry-After` header."""
+
+    outcome: Outcome
+    retry_after: str = ""
+
+
+class _Connections(threading.local):
+    """The connections of one thread, by process id: a forked process must not write to its parent's."""
+
+    def __init__(self) -> None:
+        self.by_pid: dict[int, HTTPConnection] = {}
+
+
+class Transport:
+    """The way to the gateway of one run. Each thread of each process keeps a connection of its own.
+
+    `instance` is the secret of this process, the bearer of every request after attach. `on_answer` is called with each
+    answer. `on_refusal` is called with the request's name and its refusal; it raises, or returns to have the request
+    sent again.
+    """
+
+    def __init__(
+        self,
+        url: SplitResult,
+        instance: str,
+        *,
+        on_answer: Callable[[dict[str, Any]], None],
+        on_refusal: Callable[[str, Refusal], None],
+    ) -> None:
+        self._url = url
+        self._instance = instance
+        self._on_answer = on_answer
+        self._on_refusal = on_refusal
+        self._connections = _Connections()
+
+    def send(
+        self, path: str, fields: Mapping[str, Any] | None = None, method: str = "POST", timeout: float = 30
+    ) -> dict[str, Any]:
+        """Sends a request until it is answered, and returns the answer.
+
+        No try and no wait is longer than `timeout` seconds. The body is serialised once. After a failure the next try
+        uses a new connection, which may lead to another gateway.
+
+        Errors: `Refused`, `InvalidURL`, and whatever `encode` and reading the token raise.
+        """
+        name = _wire.log_name(path)
+        body = _wire.encode(name, fields)
+        connection = self._connection(timeout)
+        for delay in _wire.backoff():
+            reply = self._try(connection, method, path, body)
+            if isinstance(reply.outcome, Ok):
+                self._on_answer(reply.outcome.answer)
+                return reply.outcome.answer
+            if isinstance(reply.outcome, Refusal):
+                self._on_refusal(name, reply.outcome)
+            connection.close()
+            if delay == _wire.MAX_BACKOFF_SECONDS:
+                say(f"{name}: no answer yet ({_reason(reply.outcome)}), sending it again")
+            time.sleep(max(random.uniform(delay / 2, delay), _wire.retry_after(reply.retry_after, timeout)))
+        raise AssertionError("the backoff never ends")
+
+    def _try(self, connection: HTTPConnection, method: str, path: str, body: bytes | None) -> _Reply:
+        """Sends a request once. Errors: `InvalidURL`, because what was never sent needs no second try."""
+        headers = {"Authorization": f"Bearer {self._bearer(path)}", "Content-Type": "application/json"}
+        try:
+            connection.request(method, f"{self._url.path.rstrip('/')}/{path}", body, headers)
+            response = connection.getresponse()
+            text = response.read()
+            return _Reply(_wire.classify(response.status, text), response.headers.get("Retry-After", ""))
+        except InvalidURL:
+            raise
+        except (OSError, HTTPException, json.JSONDecodeError, UnicodeDecodeError) as error:
+            return _Reply(Again(str(error)))  # the gateway may have heard it
+
+    def _bearer(self, path: str) -> str:
+        return _env.read_token() if path == "attach" else self._instance
+
+    def _connection(self, timeout: float) -> HTTPConnection:
+        """This thread's connection in this process. It keeps the timeout of the thread's first request."""
+        kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
+        return self._connections.by_pid.setdefault(os.getpid(), kind(self._url.netloc, timeout=timeout))
+
+
+def _reason(outcome: Again | Refusal) -> str:
+    return outcome.reason if isinstance(outcome, Again) else str(outcome.status)

@@ -1,0 +1,116 @@
+"""The worker's HTTP contract as pure functions: no socket, no clock, no environment.
+
+`encode` makes the body of a request, `classify` says what an answer means, `react` what follows from a refusal.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from dalsegno._errors import Refused
+
+OVER = ("FENCED", "ATTEMPT_SPENT", "VERSION_INCOMPATIBLE", "CHECKPOINT_CORRUPT", "FINISHED")
+"""The codes after which the gateway accepts nothing more from this process."""
+
+MAX_BODY_BYTES = 16 << 20
+MAX_BACKOFF_SECONDS = 5
+MAX_DETAIL_BYTES = 512  # of an answer that is not the gateway's, quoted in an error
+
+
+@dataclass(frozen=True, slots=True)
+class Ok:
+    """The gateway has done what was asked."""
+
+    answer: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """There is no usable answer: send the same bytes again. The gateway recognises a repeated request by its bytes."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The request was refused. `code` is the gateway's own, or `HTTP_` and the status where something else answered."""
+
+    status: int
+    code: str
+    detail: str
+
+
+Outcome = Ok | Again | Refusal
+
+
+class Reaction(enum.Enum):
+    """What follows from a refusal."""
+
+    EXIT = "end the process"
+    RAISE = "raise Refused"
+    RETRY = "send the same bytes again"
+
+
+def log_name(path: str) -> str:
+    """The name of a request that may stand in a log: without a call's id, a record's space or a record's key."""
+    return re.sub("(?<=^calls/)[^/]+", "*", path.split("?")[0])
+
+
+def encode(name: str, fields: Mapping[str, Any] | None) -> bytes | None:
+    """The body of a request as JSON, without the fields that are `None`; `None` for a request without a body.
+
+    `name` is the request's `log_name`. Errors: `TypeError` or `ValueError` where a field is not JSON; `Refused` with
+    `TOO_LARGE` for a body over `MAX_BODY_BYTES`: the gateway refuses it too, but closes the connection on a long one.
+    """
+    if not fields:
+        return None
+    body = json.dumps({key: value for key, value in fields.items() if value is not None}).encode()
+    if len(body) > MAX_BODY_BYTES:
+        raise Refused("TOO_LARGE", f"{name}: a body of {len(body)} bytes: keep large things elsewhere")
+    return body
+
+
+def classify(status: int, body: bytes) -> Outcome:
+    """What an answer means. Success is 200 with a JSON object and nothing else; 429 and 5xx are worth another try.
+
+    Errors: `json.JSONDecodeError` and `UnicodeDecodeError` for a 200 whose body is garbled, which is no answer either.
+    """
+    if status == 200:
+        answer = json.loads(body)
+        return Ok(answer) if isinstance(answer, dict) else Again("200")
+    if status == 429 or status >= 500:
+        return Again(str(status))
+    code, detail = f"HTTP_{status}", str(body[:MAX_DETAIL_BYTES])
+    with suppress(ValueError, LookupError, TypeError):  # the body is not the gateway's
+        problem = json.loads(body)
+        code, detail = problem["code"], problem["detail"]
+    return Refusal(status, code, detail)
+
+
+def react(name: str, refusal: Refusal, ended: bool) -> Reaction:
+    """What follows from the refusal of the request `name`; `ended` says whether this process has ended the run itself.
+
+    A code of `OVER` ends the process, whatever the agent would catch. A heartbeat is the exception: its refusal is
+    expected after our own finish or cancel, and any other refusal of it is no answer, so that heartbeats go on.
+    """
+    heartbeat = name == "heartbeat"
+    if refusal.code in OVER:
+        return Reaction.RAISE if heartbeat and (refusal.code == "FINISHED" or ended) else Reaction.EXIT
+    return Reaction.RETRY if heartbeat else Reaction.RAISE
+
+
+def backoff() -> Iterator[float]:
+    """The longest wait before each next try, in seconds, without end; the transport draws from its upper half."""
+    return itertools.chain((0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2), itertools.repeat(MAX_BACKOFF_SECONDS))
+
+
+def retry_after(header: str, limit: float) -> float:
+    """The seconds of a `Retry-After` header, at most `limit`; 0 where it is missing or a date."""
+    return min(limit, int(header[:9])) if header.isdecimal() else 0

@@ -1,0 +1,140 @@
+"""A gateway that answers from a script, and agents that run against it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections import defaultdict
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+SOURCES = Path(__file__).parents[1] / "src"
+FLAGS = {"suspend": False, "cancel": False, "leaseSeconds": 15}
+HEAD = {"turn": 1, "boundary": "result", "position": 0, "contentHash": "sha256:00"}
+# Each agent runs in its own process, because most of what the client promises is how that process ends.
+PREAMBLE = "import os, pathlib, sys, threading, time, dalsegno\nfrom dalsegno import *\n"
+
+Agent = subprocess.Popen[str]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer; its body is sent as it is if it is bytes, and as JSON otherwise."""
+
+    status: int
+    body: Any
+    headers: dict[str, str] | None = None
+
+    def text(self) -> bytes:
+        return self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
+
+
+NO_ANSWER = Answer(0, b"")
+"""The connection is closed without an answer."""
+
+
+def attached(**more: Any) -> Answer:
+    fresh = {"run": "demo/first", "attempt": 1, "decision": "fresh", "unsettledCalls": [], "completedCalls": []}
+    return Answer(200, {**fresh, "approval": None, "warnings": [], "heartbeatSeconds": 60, **FLAGS, **more})
+
+
+def ok(**more: Any) -> Answer:
+    return Answer(200, {**FLAGS, **more})
+
+
+def committed(turn: int, boundary: str = "result") -> Answer:
+    return ok(result="ok", head={**HEAD, "turn": turn, "boundary": boundary})
+
+
+def problem(status: int, code: str, **headers: str) -> Answer:
+    """A refusal or a failure of the gateway; `Retry_After="1"` is a header."""
+    body = {"type": "about:blank", "status": status, "code": code, "detail": "because"}
+    return Answer(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+def claimed(verdict: str, state: str = "started", **more: Any) -> Answer:
+    call = {"id": "turn-1", "turn": 1, "policy": "retrySameKey", "key": "k1", "state": state, **more}
+    return Answer(200, {"verdict": verdict, "call": call})
+
+
+class ScriptedGateway:
+    """Answers from `script`: for each path its answers in order, the last one again and again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.script: dict[str, list[Answer]] = {"attach": [attached()], "heartbeat": [ok()]}
+        self.seen: list[tuple[str, str, bytes]] = []  # path, bearer and body of each request
+        self.ports: defaultdict[str, list[int]] = defaultdict(list)  # the client's, by path: one port is one connection
+        self.idle_seconds: float = 60  # then a connection is closed
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        threading.Thread(target=self.server.serve_forever, args=[0.01], daemon=True).start()
+        (directory / "token").write_text("pod-token\n")
+        (directory / "input").write_text('{"goal": "pages"}')
+        self.env = {
+            **os.environ,
+            "PYTHONPATH": str(SOURCES),
+            "DALSEGNO_URL": f"http://127.0.0.1:{self.server.server_port}/v1/runs/r1",
+            "DALSEGNO_TOKEN_FILE": str(directory / "token"),
+            "DALSEGNO_INPUT_FILE": str(directory / "input"),
+        }
+
+    def start(self, code: str) -> Agent:
+        """Starts an agent of these lines."""
+        command = [sys.executable, "-u", "-c", PREAMBLE + textwrap.dedent(code)]
+        return subprocess.Popen(command, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def run(self, code: str) -> tuple[int, str, str]:
+        """The exit code, standard output and standard error of an agent of these lines."""
+        agent = self.start(code)
+        out, err = agent.communicate(timeout=30)
+        return agent.returncode, out, err
+
+    def bodies(self, path: str) -> list[bytes]:
+        """The bodies of all requests for this path."""
+        return [body for seen, _, body in self.seen if seen == path]
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def _handler(gateway: ScriptedGateway) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            super().setup()
+            self.connection.settimeout(gateway.idle_seconds)
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            path = self.path.removeprefix("/v1/runs/r1/")
+            gateway.seen.append((path, self.headers["Authorization"], body))
+            gateway.ports[path].append(self.client_address[1])
+            answers = gateway.script[path]
+            answer = answers.pop(0) if len(answers) > 1 else answers[0]
+            if answer is NO_ANSWER:
+                self.close_connection = True
+            else:
+                self.write(answer)
+
+        do_GET = do_POST
+
+        def write(self, answer: Answer) -> None:
+            text = answer.text()
+            self.send_response(answer.status)
+            for name, value in (answer.headers or {}).items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Handler

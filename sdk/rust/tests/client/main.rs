@@ -1,0 +1,10 @@
+//! The SDK against a scripted gateway.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+mod calls;
+mod connections;
+mod gateway;
+mod heartbeats;
+mod records;
+mod run;
