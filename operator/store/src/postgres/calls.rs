@@ -6,8 +6,8 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::row::{named, text, word};
-use crate::fault::{Fault, Work};
 use crate::calls::key_refused;
+use crate::fault::{Fault, Work};
 use crate::reads::{CallRow, Columns, payload, unpacked};
 use crate::seal::{CallDigestsExt as _, Sealing, Spot};
 use crate::transitions::SettleCall;

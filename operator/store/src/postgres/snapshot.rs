@@ -9,8 +9,8 @@ use super::{branch, links};
 use crate::chain::KeptSnapshot;
 use crate::fault::Work;
 use crate::keys::Keys;
-use crate::shelf::{Branch, Found, Keeper, New, Shelf, Walk};
 use crate::seal::{self, Sealing};
+use crate::shelf::{Branch, Found, Keeper, New, Shelf, Walk};
 use crate::{Digest, Place, Result, RunId};
 
 const CHUNKS: &str = "SELECT hash, payload FROM chunks WHERE run = $1 AND hash = ANY ($2)";

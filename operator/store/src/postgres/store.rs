@@ -7,7 +7,10 @@ use uuid::Uuid;
 
 use super::Postgres;
 
-use crate::transitions::{Adopt, MarkDeleted, Transition as _, AcknowledgeCancel, Attach, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template};
+use crate::transitions::{
+    AcknowledgeCancel, Adopt, Attach, EndAttempt, MarkDeleted, PutRevision, RecordIdentity, RecordPod,
+    RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template, Transition as _,
+};
 use crate::{
     Acknowledged, Admin, AnchorRow, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter,
     Claim, Claimed, Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending,

@@ -5,8 +5,8 @@ use uuid::Uuid;
 
 use super::EnumText;
 use super::table::table;
-use crate::fault::{Fault, Work};
 use crate::calls::hold_together;
+use crate::fault::{Fault, Work};
 use crate::reading::{ReadCall as _, StoredCall};
 use crate::seal::{Sealing, Spot, is_sealed};
 use crate::{Result, codec, size};

@@ -9,8 +9,8 @@ use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection};
 use super::open_calls;
 use super::row::RunRow;
 use crate::fault::Work;
-use crate::statements::CAPACITY;
 use crate::reads::{AttemptRow, Found, RunRows, StoreRow, record_sql};
+use crate::statements::CAPACITY;
 use crate::transitions::LOOK;
 use crate::{Attempt, Digest, Held, LookUp, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes};
 

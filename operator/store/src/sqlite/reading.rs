@@ -16,8 +16,8 @@ use crate::keys::Keys;
 use crate::old::is_dropped;
 use crate::pages::Unread;
 use crate::reading::{
-    AuditKey, BoundaryKey, CallKey, PAGE_BYTES, PAGE_ROWS, ReadRecord as _, RecordKey, RunHead, StoredBatch, StoredBoundary,
-    StoredCall, StoredRecord, StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, PAGE_BYTES, PAGE_ROWS, ReadRecord as _, RecordKey, RunHead, StoredBatch,
+    StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
 };
 use crate::reads::CallRow;
 use crate::records::is_digest_of;

@@ -6,11 +6,14 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::{
-    Reads, Sqlite, anchors, attach, branch, data_keys, events, links, namespace, old,
-    prune, pulse, read, reading, retention, revisions,
+    Reads, Sqlite, anchors, attach, branch, data_keys, events, links, namespace, old, prune, pulse, read,
+    reading, retention, revisions,
 };
 
-use crate::transitions::{AcknowledgeCancel, Attach, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template};
+use crate::transitions::{
+    AcknowledgeCancel, Attach, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled,
+    RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template,
+};
 use crate::{
     Acknowledged, Admin, AnchorRow, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter,
     Claim, Claimed, Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending,

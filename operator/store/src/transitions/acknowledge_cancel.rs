@@ -8,7 +8,7 @@ use super::{Change, Decision, Rows, Transition};
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::reads::{Hash, RunRow};
-use crate::{Cause, Acknowledged, Digest, NewFinish, RunId, RunOutcome};
+use crate::{Acknowledged, Cause, Digest, NewFinish, RunId, RunOutcome};
 
 /// [`crate::Store::acknowledge_cancel`].
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ use super::{Change, Decision, Rows, Transition};
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::reads::{EnumText, Found, Hash, RunRow, RunRows};
-use crate::{Cause, AttemptState, Created, Lifecycle, NewRun, OnPrior, PriorRun, RunId, RunRecord, header};
+use crate::{AttemptState, Cause, Created, Lifecycle, NewRun, OnPrior, PriorRun, RunId, RunRecord, header};
 
 /// The rows `r` that [`next_step`] is decided by: the object's own run, and the prior run of its name. Parameters: the
 /// object's UID, the namespace, the name.

@@ -7,7 +7,7 @@ use super::{Change, Decision, Rows, Transition, asked};
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::reads::EnumText;
-use crate::{Cause, AskedBy, Lifecycle, RunId};
+use crate::{AskedBy, Cause, Lifecycle, RunId};
 
 /// [`crate::Store::mark_deleted`].
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use super::{Change, Decision, Needs, Rows, Transition, text};
 use crate::audit::kind;
 use crate::fault::Work;
 use crate::reads::{HeadPoint, LiveBoundary};
-use crate::{Cause, AttemptState, Rewind, Rewound, header};
+use crate::{AttemptState, Cause, Rewind, Rewound, header};
 
 impl Transition for Rewind {
     type Answer = Rewound;

@@ -2,8 +2,8 @@
 
 use dalsegno_protocol::{Boundary, Policy};
 use dalsegno_store::{
-    AskedBy, Class, Completed, Deadlines, Ending, Lifecycle, NewRun, OnPrior, Place, PodRecord, Recorded,
-    Rewind, Rewound, RunId, RunRecord, Then, Verdict,
+    AskedBy, Class, Completed, Deadlines, Lifecycle, NewRun, OnPrior, Place, PodRecord, Recorded, Rewind,
+    Rewound, RunId, RunRecord, Then, Verdict,
 };
 
 use crate::faces::{on_every_face, on_every_lasting_face, tamper};
@@ -76,7 +76,7 @@ async fn every_call(world: &World, new: &NewRun, worker: &Worker) -> Vec<(&'stat
     let record = |recorded| match recorded {
         Recorded::Done(run) | Recorded::Refused(run) => *run,
     };
-    let ending = |cause: &str| Ending { cause: cause.into(), ..ending(1, Class::Crash) };
+    let ending = ending(1, Class::Crash);
     let (pod, other) = (pod(&world.of(worker).await), PodRecord { uid: "another".into(), ..pod_of(run) });
     let asked = AskedBy { manager: Some("kubectl".into()), reason: Some("enough".into()) };
     let deadlines = Deadlines { heartbeat_ms: 1, start_ms: 2, progress_ms: 3 };
@@ -90,12 +90,9 @@ async fn every_call(world: &World, new: &NewRun, worker: &Worker) -> Vec<(&'stat
     assert!(matches!(settled, Completed::Finished), "{settled:?}");
     vec![
         ("take up again", world.take_up(new).await),
-        ("end, reserve", world.end_attempt(run, &ending("Evicted"), &Then::Reserve).await.unwrap()),
-        ("end, nothing", world.end_attempt(run, &ending("Evicted"), &Then::Nothing).await.unwrap()),
-        (
-            "end, finish",
-            world.end_attempt(run, &ending("Evicted"), &Then::Finish(succeeded())).await.unwrap(),
-        ),
+        ("end, reserve", world.end_attempt(run, &ending, &Then::Reserve).await.unwrap()),
+        ("end, nothing", world.end_attempt(run, &ending, &Then::Nothing).await.unwrap()),
+        ("end, finish", world.end_attempt(run, &ending, &Then::Finish(succeeded())).await.unwrap()),
         ("record the pod", record(world.record_pod(run, 1, &pod).await.unwrap())),
         ("record another pod", record(world.record_pod(run, 1, &other).await.unwrap())),
         ("record the node", record(world.record_scheduled(run, 1, "node-a").await.unwrap())),

@@ -1,9 +1,7 @@
 //! Records that are written while their run goes back: whichever comes first, no record that was undone is there again.
 
 use dalsegno_protocol::{Boundary, Payload, RecordOp};
-use dalsegno_store::{
-    Commit, Committed, Place, RecordBatch, RecordQuery, Rewind, Rewound, RunId, Store as _, Written,
-};
+use dalsegno_store::{Commit, Committed, Place, RecordBatch, RecordQuery, Rewind, Rewound, RunId, Written};
 use futures::future::{join, join_all};
 use uuid::Uuid;
 

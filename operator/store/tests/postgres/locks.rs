@@ -384,7 +384,6 @@ async fn waits(url: &str) {
 }
 
 async fn waiting(url: &str) -> i64 {
-    let waiting =
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
     number(url, waiting).await
 }
