@@ -31,6 +31,8 @@ mod reset_budget;
 mod rewind;
 mod settings;
 mod settle;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 use std::collections::BTreeMap;
