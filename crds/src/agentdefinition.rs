@@ -1,13 +1,15 @@
-//! `AgentDefinition`: what an agent is.
+//! `AgentDefinition`: the pod template, the version and the defaults of an agent.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Liveness, OnPriorRun, PodTemplate, Recovery, Retention, VersionPolicy, schema};
+use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, VersionPolicy};
+use crate::schema;
+use crate::template::PodTemplate;
 
-/// What an agent is: the pod it runs in, its version, and what its runs leave unset.
+/// An agent: its pod template, its version, and the defaults for its runs.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "dalsegno.dev",
@@ -16,9 +18,9 @@ use crate::{Liveness, OnPriorRun, PodTemplate, Recovery, Retention, VersionPolic
     namespaced,
     shortname = "adef",
     category = "dalsegno",
-    doc = "An AgentDefinition says what an agent is: the pod it runs in, its version, and the values of all that its \
-           runs leave unset. AgentRuns name it in spec.agentRef. Editing it never touches a running pod: a run takes \
-           the change up with its next attempt, as far as its version policy lets it.",
+    doc = "An AgentDefinition describes an agent: its pod template, its version, and the defaults for the fields that \
+           its runs leave unset. AgentRuns refer to it in spec.agentRef. An edit never changes a running pod. It \
+           applies from the next attempt of each run on, as far as the run's version policy allows.",
     status = "AgentDefinitionStatus",
     derive = "PartialEq",
     printcolumn(
@@ -31,75 +33,74 @@ use crate::{Liveness, OnPriorRun, PodTemplate, Recovery, Retention, VersionPolic
         name = "Version",
         type_ = "string",
         json_path = ".spec.agentVersion",
-        description = "The declared version of the agent."
+        description = "The declared agent version."
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AgentDefinitionSpec {
-    /// The agent itself.
+    /// The agent's pod template and version.
     #[serde(flatten)]
     pub agent: Agent,
 
-    /// What a run of this agent gets where the AgentRun leaves the field unset. A field unset here too has its built-in
-    /// value.
+    /// Values for the fields that an AgentRun leaves unset. A field that is unset here too has its built-in value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(
         validation = Rule::new("!has(self.recovery) || !has(self.recovery.resetGeneration)")
-            .message("resetGeneration belongs to one run: remove it here and set it in the AgentRun")
+            .message("resetGeneration belongs to one run: remove it here, and set it in the AgentRun")
             .field_path(".recovery.resetGeneration")
     )]
     pub defaults: Option<RunDefaults>,
 }
 
-/// The pod that an agent runs in, and the version of the agent in it.
+/// The pod template of an agent, and the agent's version.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Agent {
-    /// The pod that each attempt runs in: a pod template as in a Deployment. Its worker, the container that talks to
-    /// the gateway, is the one named `agent`, or the only one. The operator adds its own labels, environment, token and
-    /// input, and drops labels and annotations of the template that begin with `dalsegno.dev/`. All other fields are
-    /// checked by the API server, and the condition Ready says what it found.
+    /// The template of each attempt's pod, as in a Deployment. The worker is the container that calls the gateway: the
+    /// one named `agent`, or the only one. The operator adds its own labels, environment variables, token and input. It
+    /// drops the template's labels and annotations that begin with `dalsegno.dev/`. The API server checks all other
+    /// fields, and the condition Ready shows the result.
     pub template: PodTemplate,
 
-    /// Version of the agent, in any scheme, such as `1.4.2`. A checkpoint keeps the version that wrote it, and a run is
-    /// only resumed by the same version, by one that lists it in `compatibleWith`, or as the run's version policy
-    /// allows. Unset: the sha256 digest of the worker's image as it was pulled is the version, so that every new image
-    /// is another one.
+    /// The agent's version, in any scheme, such as `1.4.2`. Each checkpoint records the version that wrote it. Only the
+    /// same version may resume it, or a version that lists it in `compatibleWith`, or any version that the run's
+    /// version policy allows. Unset: the version is the sha256 digest of the worker's pulled image, so every new image
+    /// is a new version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub agent_version: Option<String>,
 
-    /// Earlier versions whose checkpoints this one can resume, each as it stands in the run's
-    /// `status.checkpoint.agentVersion`. Adding a version here moves the runs that hold its checkpoints to this template
-    /// at their next attempt. Unset: none.
+    /// Earlier versions whose checkpoints this version can resume, each spelled as in the run's
+    /// `status.checkpoint.agentVersion`. If you add a version here, the runs with checkpoints of that version use this
+    /// template from their next attempt on. Unset: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 128)), extend("x-kubernetes-list-type" = "set"))]
     pub compatible_with: Vec<String>,
 }
 
-/// Values for what a run leaves unset.
+/// Values for the fields that a run leaves unset.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunDefaults {
-    /// What happens when the latest checkpoint was written by another version of the agent.
+    /// What happens if another agent version wrote the latest checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version_policy: Option<VersionPolicy>,
 
-    /// How often and how patiently runs are recovered, and what happens after that.
+    /// Limits and delays of recovery, and what happens when recovery is exhausted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
 
-    /// How long workers may be silent or without a result before they are replaced.
+    /// How long workers may send no heartbeat or commit nothing before they are replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub liveness: Option<Liveness>,
 
-    /// What is kept of runs.
+    /// How long pods, payloads and AgentRuns are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
 
-    /// What happens when the store holds an earlier run of the same namespace and name that was not deleted on purpose:
-    /// `Hold` (built-in), `Adopt` or `Ignore`.
+    /// What happens if the store holds an earlier run of the same namespace and name that nobody deleted on purpose:
+    /// `Hold` (built-in), `Adopt` or `Ignore`. See the field of the same name in an AgentRun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_prior_run: Option<OnPriorRun>,
 }
@@ -108,13 +109,14 @@ pub struct RunDefaults {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentDefinitionStatus {
-    /// `Ready` is True while the API server accepts the template's pod, as a dry run showed. It is tried again by itself: a
-    /// minute after it changed, and more and more slowly, up to five minutes, while it stays as it is.
+    /// `Ready` is True while the API server accepts the template's pod in a dry run. The operator repeats the dry run
+    /// one minute after a change. While nothing changes, it repeats it less and less often, at least every five
+    /// minutes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// Generation of the spec that this status speaks of.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,

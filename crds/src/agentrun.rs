@@ -1,4 +1,4 @@
-//! `AgentRun`: one durable run.
+//! `AgentRun`: one durable run of an agent.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{CustomResource, KubeSchema, Resource};
@@ -6,7 +6,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Agent, AgentRunStatus, Liveness, Recovery, Retention, VersionPolicy, schema};
+use crate::agentdefinition::Agent;
+use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, VersionPolicy};
+use crate::schema;
+use crate::status::AgentRunStatus;
 
 /// One durable run of an agent.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -17,26 +20,26 @@ use crate::{Agent, AgentRunStatus, Liveness, Recovery, Retention, VersionPolicy,
     namespaced,
     shortname = "arun",
     category = "dalsegno",
-    doc = "An AgentRun is one durable run of an agent. Its worker lives in a pod; when the pod dies, the operator fences \
-           it off and starts the next attempt, which resumes at the turn after the latest checkpoint. What an AgentRun \
-           leaves unset is taken from its AgentDefinition's defaults, then from the built-in value.",
+    doc = "An AgentRun is one durable run of an agent. Its worker runs in a pod. If the pod dies, the operator fences the \
+           dead attempt off and starts the next attempt, which resumes at the turn after the latest checkpoint. A field \
+           that an AgentRun leaves unset has the AgentDefinition's default, or else the built-in value.",
     status = "AgentRunStatus",
     derive = "PartialEq",
     selectable = ".status.summary",
     validation = Rule::new("self.metadata.name.size() <= 52 && !self.metadata.name.contains('.')")
-        .message("use a DNS label of at most 52 characters, without dots: the names of the run's pods are made from it")
+        .message("use a DNS label of at most 52 characters, without dots: the names of the run's pods are derived from it")
         .field_path(".metadata.name"),
     printcolumn(
         name = "Summary",
         type_ = "string",
         json_path = ".status.summary",
-        description = "Where the run stands."
+        description = "State of the run."
     ),
     printcolumn(
         name = "Reason",
         type_ = "string",
         json_path = ".status.reason",
-        description = "Why, in one word; the conditions say it in a sentence."
+        description = "Why, in one word. The conditions explain it."
     ),
     printcolumn(
         name = "Turn",
@@ -48,13 +51,13 @@ use crate::{Agent, AgentRunStatus, Liveness, Recovery, Retention, VersionPolicy,
         name = "Recoveries",
         type_ = "integer",
         json_path = ".status.recovery.recoveryAttempts",
-        description = "Crashes that were charged."
+        description = "Charged crashes."
     ),
     printcolumn(
         name = "Disruptions",
         type_ = "integer",
         json_path = ".status.recovery.disruptions",
-        description = "Deaths that the agent did not cause."
+        description = "Ends of attempts that the agent did not cause."
     ),
     printcolumn(
         name = "Agent",
@@ -82,7 +85,7 @@ use crate::{Agent, AgentRunStatus, Liveness, Recovery, Retention, VersionPolicy,
         type_ = "string",
         json_path = ".status.attempt.agentVersion",
         priority = 1,
-        description = "Version of the agent in the current attempt."
+        description = "Agent version of the current attempt."
     ),
     printcolumn(
         name = "Pod",
@@ -95,14 +98,14 @@ use crate::{Agent, AgentRunStatus, Liveness, Recovery, Retention, VersionPolicy,
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("has(self.agentRef) != has(self.agent)")
-        .message("set exactly one of agentRef, which names an AgentDefinition, and agent, which is written out here"),
+        .message("set exactly one of agentRef (the name of an AgentDefinition) and agent (an inline definition)"),
     validation = Rule::new(
         "has(self.agentRef) == has(oldSelf.agentRef) && (!has(self.agentRef) || self.agentRef == oldSelf.agentRef)"
     )
         .message("agentRef cannot change: create a new AgentRun")
         .field_path(".agentRef"),
-    // CEL has no type for `input`, so that `dyn` is needed to see it. It can tell whether it is there, but not whether
-    // it is the same: `1.0` is stored as `1`. A ValidatingAdmissionPolicy of the chart can.
+    // CEL has no type for `input`, so the rule needs `dyn`. The rule can check whether `input` is set, but not whether
+    // it changed, because the API server stores `1.0` as `1`. A ValidatingAdmissionPolicy of the chart checks that.
     validation = Rule::new("!(has(dyn(self).input) && has(self.inputFrom))")
         .message("set at most one of input and inputFrom"),
     validation = Rule::new(
@@ -118,60 +121,61 @@ use crate::{Agent, AgentRunStatus, Liveness, Recovery, Retention, VersionPolicy,
         .field_path(".operatingMode")
 )]
 pub struct AgentRunSpec {
-    /// The AgentDefinition to run, in the same namespace. Exactly one of `agentRef` and `agent` is set. Immutable.
+    /// The AgentDefinition to run, in the same namespace. Set exactly one of `agentRef` and `agent`. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_ref: Option<AgentRef>,
 
-    /// An agent written out here, for a run that needs no AgentDefinition. Exactly one of `agentRef` and `agent` is set.
-    /// A change reaches the run with its next attempt.
+    /// An inline agent, for a run without an AgentDefinition. Set exactly one of `agentRef` and `agent`. A change
+    /// applies from the next attempt on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Agent>,
 
-    /// What the agent is to do: any JSON of at most 32 KiB and 64 levels, which the worker reads from a file. The API
-    /// server keeps the values and not the spelling: the order of keys may change, and `1.0` becomes `1`. At most one of
-    /// `input` and `inputFrom` is set; with neither, the input is `null`. Immutable.
+    /// The run's input: any JSON value of at most 32 KiB and 64 nesting levels. The worker reads it from a file. The
+    /// API server keeps the value but not its spelling: the order of keys may change, and `1.0` becomes `1`. Set at
+    /// most one of `input` and `inputFrom`. With neither, the input is `null`. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_json")]
     pub input: Option<Value>,
 
-    /// Where the input is read from: one key of a Secret or a ConfigMap of the same namespace, mounted by the kubelet;
-    /// the operator never reads it. What the SDKs call a run's input must be JSON; an agent may also read the file itself,
-    /// whatever it holds. Immutable.
+    /// The source of the input: one key of a Secret or a ConfigMap in the same namespace. The kubelet mounts it, and
+    /// the operator never reads it. The SDKs parse the input as JSON. An agent that reads the file itself may use any
+    /// format. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_from: Option<InputSource>,
 
-    /// What is wanted of the run: `Running` or `Cancelled`. Unset: Running. `Cancelled` is final: the worker is told at
-    /// its next commit or heartbeat, and stopped if it does not heed it. Leave it unset in manifests that are applied again
-    /// and again, so that they do not collide with a person's decision.
+    /// The desired state of the run: `Running` or `Cancelled`. Unset: `Running`. `Cancelled` is final. The worker
+    /// learns of it at its next commit or heartbeat, and the operator stops a worker that does not acknowledge it.
+    /// Leave the field unset in manifests that are applied repeatedly, so that they do not conflict with a person's
+    /// decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operating_mode: Option<OperatingMode>,
 
-    /// What happens when the latest checkpoint was written by another version of the agent.
+    /// What happens if another agent version wrote the latest checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version_policy: Option<VersionPolicy>,
 
-    /// How often and how patiently the run is recovered, and what happens after that.
+    /// Limits and delays of recovery, and what happens when recovery is exhausted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
 
-    /// How long a worker may be silent or without a result before it is replaced.
+    /// How long a worker may send no heartbeat or commit nothing before it is replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub liveness: Option<Liveness>,
 
-    /// What is kept of the run.
+    /// How long pods, payloads and the AgentRun are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
 
-    /// What happens when the store holds an earlier run of the same namespace and name that was not deleted on purpose,
-    /// as after a cluster was restored or Git created the object again. `Hold` (built-in): the run is held and says what
-    /// it found. `Adopt`: the earlier run goes on under this object, if the namespace is the same one. `Ignore`: the
-    /// earlier run is marked as abandoned, and this one begins at turn 1.
+    /// What happens if the store holds an earlier run of the same namespace and name that nobody deleted on purpose,
+    /// for example after a restore of the cluster, or after Git created the object again. `Hold` (built-in): the run is
+    /// held, and its message describes the earlier run. `Adopt`: this object continues the earlier run, if the
+    /// namespace has the same UID. `Ignore`: the earlier run is marked as abandoned, and this run starts at turn 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_prior_run: Option<OnPriorRun>,
 }
 
 impl AgentRun {
-    /// The owner reference of everything that is made for this run.
+    /// The owner reference for every object that is created for this run.
     pub fn owner_reference(&self) -> OwnerReference {
         OwnerReference {
             api_version: Self::api_version(&()).into_owned(),
@@ -179,22 +183,22 @@ impl AgentRun {
             name: self.metadata.name.clone().unwrap_or_default(),
             uid: self.metadata.uid.clone().unwrap_or_default(),
             controller: Some(true),
-            // A pod that is stuck on a dead node must not hold its run.
+            // A pod that is stuck on a dead node must not block the deletion of its run.
             block_owner_deletion: None,
         }
     }
 }
 
-/// Names an AgentDefinition.
+/// A reference to an AgentDefinition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentRef {
-    /// Name of an AgentDefinition in the run's namespace.
+    /// Name of the AgentDefinition, in the run's namespace.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }
 
-/// Where an input is read from. Exactly one member is set.
+/// The source of an input. Set exactly one field.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -202,7 +206,7 @@ pub struct AgentRef {
         .message("set exactly one of secretKeyRef and configMapKeyRef")
 )]
 pub struct InputSource {
-    /// One key of a Secret. Whoever creates the run must be allowed to `get` that Secret.
+    /// One key of a Secret. The user who creates the run must be allowed to `get` that Secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_key_ref: Option<KeyRef>,
 
@@ -219,29 +223,17 @@ pub struct KeyRef {
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 
-    /// Key in its data.
+    /// Key in the object's data.
     #[schemars(length(min = 1, max = 253))]
     pub key: String,
 }
 
-words! {
-    /// What is wanted of a run.
+string_enum! {
+    /// The desired state of a run.
     pub enum OperatingMode {
-        /// It runs; the same as unset.
+        /// The run runs. The same as unset.
         Running,
-        /// It ends, for good.
+        /// The run ends. This is final.
         Cancelled,
-    }
-}
-
-words! {
-    /// What happens when the store holds an earlier run of the same namespace and name.
-    pub enum OnPriorRun {
-        /// Touch nothing; the run is held.
-        Hold,
-        /// Fence it and go on with it.
-        Adopt,
-        /// Mark it as abandoned and begin anew.
-        Ignore,
     }
 }

@@ -1,120 +1,138 @@
-//! Conditions, the summary derived from them, and the causes by which attempts end.
+//! Conditions, the summary that is derived from them, and how attempts and runs end.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use crate::Reason;
+use crate::reasons::Reason;
 
-words! {
-    /// What a condition is about.
+string_enum! {
+    /// The type of a condition.
     pub enum ConditionType {
-        /// The run has reached an end, of whichever kind; the reason says which.
+        /// The run has ended. The reason says how.
         Finished,
-        /// The agent has reached its goal.
+        /// The agent reached its goal.
         Succeeded,
         /// A worker is attached and can commit.
         WorkerReady,
-        /// There is a checkpoint to resume from.
+        /// The next attempt has a checkpoint to resume from.
         CheckpointAvailable,
-        /// The agent that would resume fits the latest checkpoint.
+        /// The deployed agent version may resume the latest checkpoint.
         VersionCompatible,
-        /// The operator has stopped the run, and a person is needed.
+        /// The operator has stopped the run. A person must act.
         Held,
-        /// The run is under control: attached, recovering within its limits, or succeeded. On an AgentDefinition: the API
-        /// server accepts its pod.
+        /// On an AgentRun: a worker is attached, the run is recovering within its limits, or the run succeeded. On an
+        /// AgentDefinition: the API server accepts the template's pod.
         Ready,
-        /// The first attach of this generation is still to come; absent when False.
+        /// No worker has attached yet under this generation of the spec. Absent when False.
         Reconciling,
-        /// A person is needed; absent when False.
+        /// A person must act. Absent when False.
         Stalled,
     }
 }
 
-words! {
-    /// Where a run stands, derived from its conditions: for columns and field selectors.
+string_enum! {
+    /// The state of a run in one word, derived from its conditions, for columns and field selectors.
     pub enum Summary {
-        /// The attempt has no pod yet, or its pod waits for a node; the reason says why. Nothing of it counts towards a
-        /// deadline.
+        /// The attempt has no pod yet, or its pod has no node yet. The reason says why. No deadline runs.
         Pending,
-        /// The attempt's pod has a node, and its worker has not attached.
+        /// The attempt's pod has a node, and its worker has not attached yet.
         Starting,
         /// A worker is attached.
         Running,
-        /// The next attempt waits for its time.
+        /// The next attempt waits for its backoff to end.
         BackingOff,
-        /// The operator has stopped the run, and a person is needed.
+        /// The operator has stopped the run. A person must act.
         Held,
         /// The agent reached its goal.
         Succeeded,
-        /// The agent gave up, or recovery came to its end under `onExhausted: Fail`.
+        /// The agent gave up, or recovery was exhausted under `onExhausted: Fail`.
         Failed,
         /// A person cancelled the run.
         Cancelled,
     }
 }
 
-words! {
-    /// Who is to blame for the end of an attempt.
+string_enum! {
+    /// Who caused the end of an attempt.
     pub enum Class {
-        /// The agent: it is charged to the recovery budget.
+        /// The agent caused it. The end is charged to the recovery budget.
         Crash,
-        /// Not the agent: never charged.
+        /// Something else caused it. The end is never charged.
         Disruption,
-        /// Nobody: the attempt ended as it was meant to, or before it began; never charged.
+        /// Nobody is to blame: the attempt ended as intended, or before it started. The end is never charged.
         Neutral,
     }
 }
 
-words! {
-    /// The end of a run.
+string_enum! {
+    /// The reasons of Kubernetes events that are neither a [`Reason`] nor a [`Cause`](crate::Cause).
+    pub enum EventReason {
+        /// A person granted a fresh recovery budget.
+        BudgetReset,
+        /// The run went back to an earlier checkpoint.
+        Rewound,
+        /// The attempt's pod was created.
+        WorkerCreated,
+        /// The agent resumed a checkpoint of another version, because the version policy allows it.
+        VersionAllowed,
+    }
+}
+
+string_enum! {
+    /// How a run ended.
     pub enum RunOutcome {
         /// The agent reached its goal.
         Succeeded,
-        /// It did not.
+        /// The agent did not reach its goal.
         Failed,
-        /// A person cancelled it.
+        /// A person cancelled the run.
         Cancelled,
     }
 }
 
-words! {
+string_enum! {
     /// The status of a condition.
-    pub enum Truth {
-        /// It is so.
+    pub enum ConditionStatus {
+        /// The condition holds.
         True,
-        /// It is not so.
+        /// The condition does not hold.
         False,
-        /// Nobody can tell.
+        /// It is not known whether the condition holds.
         Unknown,
     }
 }
 
-impl From<bool> for Truth {
-    fn from(is_so: bool) -> Self {
-        if is_so { Self::True } else { Self::False }
+impl From<bool> for ConditionStatus {
+    fn from(holds: bool) -> Self {
+        if holds { Self::True } else { Self::False }
     }
 }
 
-/// Builds a condition. `since` is the time of its last transition: that of the condition before it, if its status is the
-/// same ([`find_condition`]), else now.
+/// Builds a condition with an empty message and no observed generation.
+///
+/// `since` is the time of the last transition. If the previous condition of this type ([`find_condition`]) has the same
+/// status, pass its time; otherwise pass the current time.
 pub fn condition(
     kind: ConditionType,
-    status: impl Into<Truth>,
+    status: impl Into<ConditionStatus>,
     reason: Reason,
-    message: impl Into<String>,
-    generation: Option<i64>,
     since: Time,
 ) -> Condition {
     Condition {
         type_: kind.as_str().to_owned(),
         status: status.into().as_str().to_owned(),
         reason: reason.as_str().to_owned(),
-        message: message.into(),
-        observed_generation: generation,
+        message: String::new(),
+        observed_generation: None,
         last_transition_time: since,
     }
 }
 
-/// The condition of a type.
+/// Returns the condition of the given type.
 pub fn find_condition(conditions: &[Condition], kind: ConditionType) -> Option<&Condition> {
     conditions.iter().find(|condition| condition.type_ == kind.as_str())
+}
+
+/// Whether a condition has this status.
+pub fn has_status(condition: &Condition, status: ConditionStatus) -> bool {
+    condition.status == status.as_str()
 }

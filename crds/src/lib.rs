@@ -1,14 +1,14 @@
 //! The Kubernetes contract of Dal Segno: the kinds `AgentDefinition` and `AgentRun`, their conditions and reasons, and
-//! every label, annotation and name that is written to the API server.
+//! every label, annotation and name that the operator writes to the API server.
 //!
-//! No client, no clock, no decision: types, their schemas and the words people read in a status. [`crds`] is what
-//! `make generate` writes and what `dalsegno crds` prints.
+//! This crate has types, schemas and texts only. It has no client, no clock and no decisions. `make generate` writes
+//! the definitions that [`crds`] returns, and `dalsegno crds` prints them.
 
-// Two columns of one type are no duplicate.
+// kube's derive takes several `printcolumn` attributes of the same type, which clippy reports as duplicates.
 #![allow(clippy::duplicated_attributes)]
 
 #[macro_use]
-mod words;
+mod string_enum;
 
 mod agentdefinition;
 mod agentrun;
@@ -22,16 +22,19 @@ mod status;
 mod template;
 
 pub use agentdefinition::{Agent, AgentDefinition, AgentDefinitionSpec, AgentDefinitionStatus, RunDefaults};
-pub use agentrun::{AgentRef, AgentRun, AgentRunSpec, InputSource, KeyRef, OnPriorRun, OperatingMode};
-pub use conditions::{Class, ConditionType, RunOutcome, Summary, Truth, condition, find_condition};
-pub use dalsegno_model::Cause;
+pub use agentrun::{AgentRef, AgentRun, AgentRunSpec, InputSource, KeyRef, OperatingMode};
+pub use conditions::{
+    Class, ConditionStatus, ConditionType, EventReason, RunOutcome, Summary, condition, find_condition,
+    has_status,
+};
+pub use dalsegno_model::{Cause, UnknownVariant};
 pub use generate::{GeneratedFile, crds, generated_files};
 pub use policies::{
-    Backoff, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, Recovery, Retention, VersionPolicy,
+    Backoff, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, Recovery, Retention,
+    VersionPolicy,
 };
 pub use reasons::Reason;
 pub use status::{
     AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, UsageStatus,
 };
 pub use template::PodTemplate;
-pub use words::UnknownWord;

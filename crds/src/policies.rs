@@ -1,25 +1,25 @@
-//! The policies that a definition's `defaults` and a run share. Every field may be unset: run, then definition, then the
-//! built-in value, which its description names.
+//! The policies that an AgentDefinition's `defaults` and an AgentRun share. Every field is optional. The run's value
+//! comes first, then the definition's, then the built-in value, which the description of the field states.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What happens when the latest checkpoint was written by another version of the agent than the one that would resume
-/// it. Versions are compared twice: the declared ones before a pod is made, and the pulled image's when its worker
-/// attaches.
+/// What happens if another agent version wrote the latest checkpoint than the one that would resume it. The operator
+/// compares versions twice: the declared version before it creates a pod, and the pulled image's version when the
+/// worker attaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VersionPolicy {
-    /// `Pin` (built-in): resume with the template that wrote the checkpoint, its image by digest; only resources and
-    /// placement are taken from the current template. `Block`: hold the run until a person decides. `Allow`: resume with
-    /// the current template all the same.
+    /// `Pin` (built-in): resume with the template that wrote the checkpoint, and name its image by digest. Only
+    /// resources and placement come from the current template. `Block`: hold the run until a person decides. `Allow`:
+    /// resume with the current template despite the mismatch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_mismatch: Option<OnMismatch>,
 }
 
-words! {
-    /// What happens on another version of the agent.
+string_enum! {
+    /// What happens if the agent version does not match the checkpoint's.
     pub enum OnMismatch {
         /// Resume with the version that wrote the checkpoint.
         Pin,
@@ -30,30 +30,31 @@ words! {
     }
 }
 
-/// How often and how patiently a run is recovered. A crash is a death that the agent caused, a disruption one that it
-/// did not, such as an eviction. Progress is a new highest turn or a newly completed tool call.
+/// Limits and delays of recovery. A crash is an end of an attempt that the agent caused. A disruption is an end that
+/// the agent did not cause, such as an eviction. Progress is a new highest turn or a newly completed tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Recovery {
-    /// Crashes in the whole run that are recovered; the next one ends recovery. Built-in: 20. With 0, the first crash
-    /// does.
+    /// Number of crashes in the whole run that are recovered. The next crash exhausts recovery. With 0, the first crash
+    /// does. Built-in: 20.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub max_recovery_attempts: Option<i32>,
 
-    /// Crashes in a row without progress at which recovery ends: the detector of recovery loops. Any progress begins the
-    /// count anew. Built-in: 3.
+    /// Number of consecutive crashes without progress that exhausts recovery. It detects recovery loops. Any progress
+    /// resets the count to 0. Built-in: 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_attempts_without_progress: Option<i32>,
 
-    /// Disruptions in a row without progress at which recovery ends. From the second on they wait as crashes do.
-    /// Built-in: 10.
+    /// Number of consecutive disruptions without progress that exhausts recovery. From the second one on, the next
+    /// attempt waits for the backoff, as after a crash. Built-in: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_disruptions_without_progress: Option<i32>,
 
-    /// Disruptions in the whole run that are recovered; the next one ends recovery. Built-in: unlimited.
+    /// Number of disruptions in the whole run that are recovered. The next disruption exhausts recovery. Built-in:
+    /// unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub max_disruptions: Option<i32>,
@@ -62,29 +63,29 @@ pub struct Recovery {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backoff: Option<Backoff>,
 
-    /// What happens when recovery has come to its end. `Hold` (built-in): the run is held, keeps all it has, and goes on
-    /// once a person raises `resetGeneration`. `Fail`: the run ends as failed.
+    /// What happens when recovery is exhausted. `Hold` (built-in): the run is held and keeps all its data. It continues
+    /// when a person raises `resetGeneration`. `Fail`: the run fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_exhausted: Option<OnExhausted>,
 
-    /// What happens when the state at the latest checkpoint cannot be rebuilt from the store: a hash or a payload is not
-    /// what was committed, or a row is missing. The run never resumes from it, and never begins anew. `Hold` (built-in):
-    /// the run is held. `LastGood`: it goes back to the last checkpoint that can be rebuilt, and the turns after it are
-    /// done again; it is held all the same where a tool call of those turns may have changed something (any policy but
-    /// `readOnly`), or where nothing can be rebuilt.
+    /// What happens if the state at the latest checkpoint cannot be rebuilt from the store, because a hash or a payload
+    /// differs from what was committed, or a row is missing. The run never resumes from such a checkpoint, and never
+    /// starts again at turn 1. `Hold` (built-in): the run is held. `LastGood`: the run goes back to the last checkpoint
+    /// that can be rebuilt, and repeats the turns after it. It is held nevertheless if a tool call of those turns may
+    /// have changed something (any policy but `readOnly`), or if no checkpoint can be rebuilt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_corrupt_checkpoint: Option<OnCorruptCheckpoint>,
 
-    /// Raise it above `status.recovery.observedResetGeneration` to grant one fresh budget: the counts in a row go to
-    /// zero, the totals count from here, and a hold is lifted; a hold whose cause still stands comes back. A lower number
-    /// does nothing, nor does the one that stood there when the run was created. Built-in: 0. Not allowed in a
-    /// definition's defaults.
+    /// To grant one fresh budget, raise this number above `status.recovery.observedResetGeneration`. The consecutive
+    /// counts become 0, the totals count from here, and a hold is lifted. If the cause of the hold persists, the run is
+    /// held again. A lower number has no effect, and neither has the number that was set when the run was created. Not
+    /// allowed in a definition's defaults. Built-in: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 9_007_199_254_740_991_i64))]
     pub reset_generation: Option<i64>,
 }
 
-/// How long the next attempt waits: it doubles with each crash in a row, with some jitter, and progress begins it anew.
+/// The delay before the next attempt. It doubles with each consecutive crash, with some jitter. Progress resets it.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -95,90 +96,105 @@ pub struct Recovery {
         .field_path(".initialSeconds")
 )]
 pub struct Backoff {
-    /// Wait after the first crash, in seconds. Built-in: 1.
+    /// Delay after the first crash, in seconds. Built-in: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86_400))]
     pub initial_seconds: Option<i32>,
 
-    /// Longest wait, in seconds. Built-in: 300.
+    /// Longest delay, in seconds. Built-in: 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86_400))]
     pub max_seconds: Option<i32>,
 }
 
-words! {
-    /// What happens when recovery has come to its end.
+string_enum! {
+    /// What happens when recovery is exhausted.
     pub enum OnExhausted {
         /// The run is held.
         Hold,
-        /// The run ends as failed.
+        /// The run fails.
         Fail,
     }
 }
 
-words! {
-    /// What happens when the latest checkpoint is damaged.
+string_enum! {
+    /// What happens if the latest checkpoint is corrupt.
     pub enum OnCorruptCheckpoint {
         /// The run is held.
         Hold,
-        /// It goes back to the last one that is not, if no call with an effect lies between.
+        /// The run goes back to the last good checkpoint, if no call with an effect would be repeated.
         LastGood,
     }
 }
 
-/// How long a worker may be silent or without a result before it is replaced. The clocks stand still while the store,
-/// the gateway or the API server is away.
+/// How long a worker may send no heartbeat or commit nothing before it is replaced. The deadlines do not run while the
+/// store, the gateway or the API server is unavailable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Liveness {
-    /// Longest time from the scheduling of a pod to the attach of its worker, image pull included, in seconds. Then the
-    /// pod is replaced, uncharged; after three in a row the run is held. Built-in: 600.
+    /// Longest time from the scheduling of a pod to the attach of its worker, in seconds. It includes the image pull.
+    /// When it expires, the pod is replaced and the run is not charged. After three times in a row the run is held.
+    /// Built-in: 600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 5, max = 604_800))]
     pub start_deadline_seconds: Option<i32>,
 
-    /// Silence after which a worker that sends heartbeats is replaced, in seconds. It binds an attempt from its first
-    /// heartbeat on; a worker that never sends any is judged by its pod, its node and `progressDeadlineSeconds`. A shorter
-    /// one binds from the next heartbeat on: a worker that is silent already keeps the time that it was promised.
-    /// Built-in: 15. At least 10, so that a restart of the gateway that is too short to be noticed costs no lease.
+    /// Longest time between two heartbeats, in seconds. When it expires, the worker is replaced. It applies from the
+    /// attempt's first heartbeat on. A worker that never sends one is judged by its pod, its node and
+    /// `progressDeadlineSeconds`. A shorter timeout applies from the next heartbeat on, so that a worker keeps the
+    /// timeout that its last heartbeat was answered with. At least 10, so that no lease expires during a restart of the
+    /// gateway that is too short to count as an outage. Built-in: 15.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 86_400))]
     pub heartbeat_timeout_seconds: Option<i32>,
 
-    /// Longest time without a commit while the worker is alive, in seconds; it must be longer than the longest turn.
-    /// Then the worker is replaced, which counts as a crash. Built-in: 1800.
+    /// Longest time without a commit while the worker is alive, in seconds. It must be longer than the longest turn.
+    /// When it expires, the worker is replaced, which counts as a crash. Built-in: 1800.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 5, max = 2_592_000))]
     pub progress_deadline_seconds: Option<i32>,
 }
 
-/// What is kept of a run.
+/// How long the pods, the payloads and the AgentRun of a run are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Retention {
-    /// How many pods that have ended, whichever way, stay for `kubectl logs`, the latest ones; they hold no resources of a
-    /// node. Built-in: 1.
+    /// Number of ended pods to keep for `kubectl logs`. The latest pods are kept, however they ended. They use no
+    /// resources of a node. Built-in: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10))]
     pub keep_pods: Option<i32>,
 
-    /// The last so many boundaries keep their states and events; what is older is dropped while the run lives, once a
-    /// snapshot stands for it. No run goes back further than that. Headers, calls, records and the audit stay. Built-in:
-    /// all are kept.
+    /// Number of latest boundaries that keep their states and events. Older ones are dropped while the run is live, as
+    /// soon as a snapshot replaces them. The run cannot be rewound further than that. Headers, calls, records and the
+    /// audit are kept. Built-in: all boundaries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub keep_last: Option<i32>,
 
-    /// So many days after the run has ended, whichever way, the store drops what its worker wrote: states, events, results
-    /// and records. Headers and the audit stay, so that what happened can still be proved. Nothing of a run that lives is
-    /// dropped for its age. Built-in: 30.
+    /// Number of days after the end of the run, however it ended, until the store drops what its worker wrote: states,
+    /// events, results and records. Headers and the audit are kept, so that the history can still be proved. Nothing of
+    /// a live run is dropped because of its age. Built-in: 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 36_500))]
     pub retention_days: Option<i32>,
 
-    /// The AgentRun is deleted this many seconds after the run has ended, whichever way; what the store holds of it
-    /// stays for its `retentionDays`. Built-in: never. Where Git creates what is missing, leave it unset: the run would begin again.
+    /// Number of seconds after the end of the run, however it ended, until the AgentRun is deleted. The store keeps the
+    /// run's data for `retentionDays`. If Git creates missing objects again, leave this field unset; otherwise the run
+    /// would start again. Built-in: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<i32>,
+}
+
+string_enum! {
+    /// What happens if the store holds an earlier run of the same namespace and name.
+    pub enum OnPriorRun {
+        /// The run is held, and the store is not changed.
+        Hold,
+        /// The earlier run is fenced, and this object continues it.
+        Adopt,
+        /// The earlier run is marked as abandoned, and this run starts at turn 1.
+        Ignore,
+    }
 }

@@ -1,39 +1,40 @@
-//! The reasons of conditions: what each means, and the way out.
+//! The reasons of conditions: what each one means, and what a person can do about it.
 
-/// Defines [`Reason`]: each variant with its meaning and its way out, which stand in its documentation and in messages.
+/// Defines [`Reason`]. Each variant has a meaning and a remediation, which the documentation and the messages of
+/// conditions show.
 macro_rules! reasons {
-    ($($variant:ident { $meaning:literal, $way_out:literal })+) => {
-        words! {
-            /// Why a condition is as it is. One word means the same wherever it stands.
+    ($($variant:ident { $meaning:literal, $remediation:literal })+) => {
+        string_enum! {
+            /// Why a condition has its status. A reason has the same meaning in every condition.
             pub enum Reason {
                 $(
                     #[doc = $meaning]
                     #[doc = ""]
-                    #[doc = concat!("Way out: ", $way_out)]
+                    #[doc = concat!("Remediation: ", $remediation)]
                     $variant,
                 )+
             }
         }
 
         impl Reason {
-            /// What the reason means, in a sentence.
+            /// What the reason means, in one or more sentences.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => $meaning,)+ }
             }
 
-            /// What a person can do about it, in a sentence; also where nothing needs to be done.
-            pub const fn way_out(self) -> &'static str {
-                match self { $(Self::$variant => $way_out,)+ }
+            /// What a person can do about it, in one or more sentences. It also says if nothing needs to be done.
+            pub const fn remediation(self) -> &'static str {
+                match self { $(Self::$variant => $remediation,)+ }
             }
         }
     };
 }
 
 reasons! {
-    // Held, and Stalled with it: the operator has stopped the run, and a person is needed.
+    // Condition Held, and Stalled with it: the operator has stopped the run, and a person must act.
     RecoveryLoop {
-        "Attempts crashed in a row without progress, up to recovery.maxAttemptsWithoutProgress.",
-        "Read status.recovery.history and the log of the kept pod, fix the agent or what it depends on, then raise \
+        "Attempts crashed in a row without progress, and reached the limit recovery.maxAttemptsWithoutProgress.",
+        "Read status.recovery.history and the log of the kept pod. Fix the agent or its dependencies, then raise \
          spec.recovery.resetGeneration."
     }
     RecoveryAttemptsExhausted {
@@ -43,273 +44,276 @@ reasons! {
     }
     DisruptionsExhausted {
         "The run was disrupted more often than recovery.maxDisruptions or recovery.maxDisruptionsWithoutProgress allows.",
-        "Give the run a calmer place (another node pool, a priority class), or raise the limit, then raise \
-         spec.recovery.resetGeneration."
+        "Move the run to nodes with fewer disruptions (another node pool, a priority class), or raise the limit. Then \
+         raise spec.recovery.resetGeneration."
     }
     CannotStart {
         "Three attempts in a row did not attach within liveness.startDeadlineSeconds.",
-        "Look at the events of the last pod: the image, its pull secret, the volumes, or the address of the gateway; then \
-         raise spec.recovery.resetGeneration."
+        "Look at the events of the last pod. Check the image, its pull secret, the volumes, and the address of the \
+         gateway. Then raise spec.recovery.resetGeneration."
     }
     EffectUnknown {
-        "A tool call of an earlier attempt may or may not have taken effect, and its policy is to ask.",
-        "Find out in the tool's own records, then say so by `dalsegno settle NAMESPACE/RUN CALL --outcome \
-         completed|failed --reason TEXT`."
+        "A tool call of an earlier attempt may or may not have taken effect, and the call's policy is `ask`.",
+        "Find out in the tool's own records whether the call took effect, then run `dalsegno settle NAMESPACE/RUN CALL \
+         --outcome completed|failed --reason TEXT`."
     }
     KeyRefused {
-        "A tool refused the idempotency key of a call (as HTTP APIs do with 422): it knows the key from a call that was \
-         another, so an effect may have happened twice, or not as it was meant.",
-        "See which call by `dalsegno show NAMESPACE/RUN --calls`, find out in the tool's own records, then say so by \
-         `dalsegno settle NAMESPACE/RUN CALL --outcome completed|failed --reason TEXT`."
+        "A tool refused the idempotency key of a call, as HTTP APIs do with status 422: the key belongs to a different \
+         earlier call. An effect may have happened twice, or not as intended.",
+        "Find the call with `dalsegno show NAMESPACE/RUN --calls`. Find out in the tool's own records what happened, then \
+         run `dalsegno settle NAMESPACE/RUN CALL --outcome completed|failed --reason TEXT`."
     }
     VersionBlocked {
-        "The latest checkpoint was written by another version of the agent, and the version policy does not let this one \
+        "Another agent version wrote the latest checkpoint, and the version policy does not allow the deployed version to \
          resume it.",
         "List the checkpoint's version in compatibleWith, deploy that version again, or set versionPolicy.onMismatch to \
-         Pin or Allow; then raise spec.recovery.resetGeneration."
+         Pin or Allow. Then raise spec.recovery.resetGeneration."
     }
     PinnedImageUnavailable {
         "The run is pinned to the image that wrote its checkpoint, and that image cannot be pulled.",
-        "Push the image again, or list the checkpoint's version in compatibleWith, or set versionPolicy.onMismatch to \
-         Allow; then raise spec.recovery.resetGeneration."
+        "Push the image again, list the checkpoint's version in compatibleWith, or set versionPolicy.onMismatch to Allow. \
+         Then raise spec.recovery.resetGeneration."
     }
     InputTooLarge {
         "spec.input is larger than 32 KiB, or nested deeper than 64 levels.",
-        "Create a new AgentRun that names a ConfigMap or a Secret in spec.inputFrom, or that passes a reference."
+        "Create a new AgentRun that refers to a ConfigMap or a Secret in spec.inputFrom, or whose input is a reference to \
+         the data."
     }
     CheckpointCorrupt {
-        "The state at the latest checkpoint cannot be rebuilt, or a call that the next attempt goes on with cannot be read: a \
+        "The state at the latest checkpoint cannot be rebuilt, or a call that the next attempt continues cannot be read: a \
          row of the store was damaged, changed or lost.",
-        "Restore the damaged rows from a copy of the store, then raise spec.recovery.resetGeneration; or set \
-         spec.recovery.onCorruptCheckpoint to LastGood, which goes back to the last good checkpoint where no call would \
-         take effect again; or delete the AgentRun and create it again."
+        "Restore the damaged rows from a copy of the store, then raise spec.recovery.resetGeneration. Or set \
+         spec.recovery.onCorruptCheckpoint to LastGood, which goes back to the last good checkpoint if no call would take \
+         effect again. Or delete the AgentRun and create it again."
     }
     PriorRunFound {
-        "The store holds an earlier run of the same namespace and name that was not deleted on purpose.",
-        "Set spec.onPriorRun to Adopt to go on with it, or to Ignore to begin anew; or choose another name."
+        "The store holds an earlier run of the same namespace and name that nobody deleted on purpose.",
+        "Set spec.onPriorRun to Adopt to continue the earlier run, or to Ignore to start at turn 1, or choose another name."
     }
     StoreChanged {
-        "The store is another one than the run was recorded in.",
+        "The operator is connected to a different store than the one that holds the run.",
         "Connect the operator to the store named in status.storeID, or delete the AgentRun and create it again."
     }
     StoreBehind {
-        "The store has no such run, or knows fewer turns than this status or a pod does: it was restored from an older \
-         copy, or it lost data.",
-        "Restore the newest copy of the store; to begin anew, delete the AgentRun and create it again."
+        "The store does not hold the run, or holds fewer turns than this status or a pod shows. It was restored from an \
+         older copy, or it lost data.",
+        "Restore the newest copy of the store. To start at turn 1, delete the AgentRun and create it again."
     }
     WorkerFatal {
-        "The worker said in its termination message that a further attempt would not help.",
-        "Read the message, remove what it names, then raise spec.recovery.resetGeneration."
+        "The worker's termination message says that a further attempt will not help.",
+        "Read the message, remove the cause that it names, then raise spec.recovery.resetGeneration."
     }
     AgentNotFound {
-        "spec.agentRef names an AgentDefinition that is not there.",
-        "Create the AgentDefinition in the run's namespace; the run then starts by itself. To name another one, create a \
-         new AgentRun."
+        "spec.agentRef refers to an AgentDefinition that does not exist.",
+        "Create the AgentDefinition in the run's namespace. The run then starts without further action. To use another \
+         AgentDefinition, create a new AgentRun."
     }
     Malformed {
-        "The AgentDefinition, or the AgentRun, is not what this version of the operator reads, as when it was stored under an \
-         older schema.",
-        "Correct the field that the message names, or apply the object again; the run then goes on by itself."
+        "This version of the operator cannot parse the AgentDefinition or the AgentRun, for example because it was stored \
+         under an older schema.",
+        "Correct the field that the message names, or apply the object again. The run then continues without further \
+         action."
     }
     TemplateInvalid {
-        "The API server refuses the template's pod as invalid.",
-        "Correct the template, or the policy that refuses it, as the message says; then it is tried again by itself."
+        "The API server rejects the template's pod as invalid.",
+        "Correct the template, or the policy that rejects it, as the message says. The operator then tries again."
     }
     NameCollision {
-        "Objects of somebody else have the names of ten attempts' pods in a row.",
-        "Delete or rename those pods, then raise spec.recovery.resetGeneration; or choose another name for the run."
+        "The pod names of ten attempts in a row are taken by pods of other owners.",
+        "Delete or rename those pods, then raise spec.recovery.resetGeneration. Or choose another name for the run."
     }
 
-    // Ready.
+    // Condition Ready.
     UnderControl {
-        "A worker is attached, and nothing is amiss.",
+        "A worker is attached.",
         "Nothing needs to be done."
     }
     Starting {
-        "The pod of the attempt was made, and its worker has not attached; the message says what the pod waits for.",
-        "Wait, or look at the pod's events if it takes long."
+        "The attempt's pod was created, and its worker has not attached yet. The message says what the pod waits for.",
+        "Wait. If it takes long, look at the events of the pod."
     }
 
-    // Ready, from the end of an attempt until the next one's worker has attached: what ended it.
+    // Condition Ready, from the end of an attempt until the worker of the next one has attached: what ended the
+    // attempt.
     Crashed {
-        "The agent's last attempt failed by its own doing, and the next one is on its way within the run's limits.",
-        "Read the message and the log of the kept pod; a run that keeps crashing without progress is held by itself."
+        "The agent caused the end of the last attempt. The next attempt starts within the run's limits.",
+        "Read the message and the log of the kept pod. If the run keeps crashing without progress, the operator holds it."
     }
     OutOfMemory {
-        "The worker of the last attempt used more memory than its limit, and the next one is on its way.",
-        "Raise the memory limit in the template, which reaches the run with its next attempt, or let the agent keep less."
+        "The worker of the last attempt exceeded its memory limit. The next attempt starts within the run's limits.",
+        "Raise the memory limit in the template, which applies from the next attempt on, or let the agent use less memory."
     }
     WorkerSilent {
-        "The worker of the last attempt stopped its heartbeats while its node was ready, and the next one is on its way.",
-        "See that the agent sends heartbeats from a thread of their own, or raise liveness.heartbeatTimeoutSeconds."
+        "The worker of the last attempt stopped its heartbeats while its node was Ready. The next attempt starts within the \
+         run's limits.",
+        "Check that the agent sends heartbeats from a separate thread, or raise liveness.heartbeatTimeoutSeconds."
     }
     NoProgress {
-        "The worker of the last attempt lived and committed nothing for liveness.progressDeadlineSeconds, and the next one \
-         is on its way.",
+        "The worker of the last attempt was alive and committed nothing for liveness.progressDeadlineSeconds. The next \
+         attempt starts within the run's limits.",
         "Find out what the agent waited for, or raise liveness.progressDeadlineSeconds."
     }
     Disrupted {
-        "The last attempt was ended by something that the agent did not cause, such as an eviction or a drained node, and \
-         the next one is on its way.",
-        "Nothing needs to be done; status.recovery.history says what it was."
+        "Something that the agent did not cause ended the last attempt, such as an eviction or a drained node. The next \
+         attempt starts within the run's limits.",
+        "Nothing needs to be done. status.recovery.history shows the cause."
     }
     NodeLost {
-        "The node of the last attempt is not ready or gone, and the next attempt is on its way elsewhere.",
-        "Nothing needs to be done for the run; the node needs somebody."
+        "The node of the last attempt is not Ready, or was removed. The next attempt prefers another node.",
+        "Nothing needs to be done for the run. Repair or remove the node."
     }
     DidNotStart {
         "The worker of the last attempt did not attach within liveness.startDeadlineSeconds, or its image could not be \
-         pulled, and the next attempt is on its way; after three in a row the run is held.",
-        "Look at the events of the last pod: the image, its pull secret, the volumes, or the address of the gateway."
+         pulled. After three such attempts in a row the run is held.",
+        "Look at the events of the last pod. Check the image, its pull secret, the volumes, and the address of the gateway."
     }
     VersionRefused {
-        "The image of the last attempt turned out to be another version than the checkpoint's, which the version policy does \
-         not let resume it; the next attempt is on its way.",
-        "Nothing needs to be done under Pin; else list the checkpoint's version in compatibleWith."
+        "The image of the last attempt is another version than the checkpoint's, and the version policy does not allow it \
+         to resume the checkpoint. The next attempt starts within the run's limits.",
+        "With onMismatch: Pin, nothing needs to be done. Otherwise list the checkpoint's version in compatibleWith."
     }
     NameTaken {
-        "An object of somebody else has the name of the last attempt's pod, and the next attempt takes the next name.",
+        "The name of the last attempt's pod is taken by a pod of another owner. The next attempt uses the next name.",
         "Nothing needs to be done, unless the run is held."
     }
     Recovering {
-        "An attempt ended and nobody is to blame, as when the run was adopted or the operator itself was away; the next one \
-         is on its way.",
-        "Nothing needs to be done; status.recovery.history says what happened."
+        "An attempt ended and nobody is to blame, for example because the run was adopted or the gateway was unavailable. \
+         The next attempt starts within the run's limits.",
+        "Nothing needs to be done. status.recovery.history shows the cause."
     }
 
-    // Ready, while something is awaited.
+    // Condition Ready, while the operator waits for something.
     Cancelling {
-        "The run was cancelled, and its worker has not acknowledged it.",
-        "Wait: a worker that does not acknowledge is stopped."
+        "The run was cancelled, and its worker has not acknowledged it yet.",
+        "Wait. The operator stops a worker that does not acknowledge the cancellation."
     }
     StoreUnavailable {
-        "The store does not answer, so that nothing is known for certain; nothing is charged and nothing replaced.",
-        "Bring the store back; the run goes on by itself."
+        "The store does not respond, so the state of the run is not known. Nothing is charged and no pod is replaced.",
+        "Make the store available again. The run then continues without further action."
     }
     NamespaceTerminating {
-        "The namespace is being deleted, so that no pod can be made.",
-        "Nothing needs to be done; the run goes with its namespace."
+        "The namespace is being deleted, so no pod can be created.",
+        "Nothing needs to be done. The run is deleted with its namespace."
     }
     Held {
-        "The run is held; the condition Held says why.",
+        "The run is held. The condition Held says why.",
         "Follow the message of the condition Held."
     }
     Failed {
-        "The run ended without reaching its goal.",
-        "Read status.result; create a new AgentRun to try again."
+        "The run ended, and the agent did not reach its goal.",
+        "Read status.result. To try again, create a new AgentRun."
     }
     Succeeded {
         "The agent reached its goal.",
-        "Nothing needs to be done; status.result holds the result."
+        "Nothing needs to be done. status.result holds the result."
     }
     Cancelled {
         "A person cancelled the run.",
-        "Nothing needs to be done; create a new AgentRun to begin again."
+        "Nothing needs to be done. To start again, create a new AgentRun."
     }
 
-    // WorkerReady.
+    // Condition WorkerReady.
     Attached {
         "A worker is attached and can commit.",
         "Nothing needs to be done."
     }
     BackingOff {
-        "The next attempt waits for its time.",
-        "Wait until status.recovery.nextAttemptTime; progress makes the waits short again."
+        "The next attempt waits for its backoff to end.",
+        "Wait until status.recovery.nextAttemptTime. Progress resets the backoff."
     }
     QuotaExceeded {
-        "The namespace's quota has no room for the pod; the same attempt is tried again.",
-        "Raise the quota or free some of it; the pod is then made by itself."
+        "The pod would exceed the namespace's quota. The operator tries the same attempt again.",
+        "Raise the quota or free some of it. The operator then creates the pod."
     }
     PodRefused {
-        "The API server does not make the pod for another reason than its quota, such as a policy, a missing ServiceAccount \
-         or a webhook that fails; the same attempt is tried again.",
-        "Do what the message says; the pod is then made by itself."
+        "The API server rejects the pod for a reason other than the quota, such as a policy, a missing ServiceAccount or a \
+         failing webhook. The operator tries the same attempt again.",
+        "Do what the message says. The operator then creates the pod."
     }
     Unschedulable {
-        "No node has room for the pod.",
-        "Add a node, or change the template's resources or placement; waiting for a node is not charged."
+        "No node can run the pod.",
+        "Add a node, or change the template's resources or placement. The time without a node is not charged."
     }
     ImagePullFailed {
         "The kubelet cannot pull the worker's image.",
-        "Check the image's name, its registry and imagePullSecrets; a change of the template is taken up with the next \
-         attempt."
+        "Check the image's name, its registry and imagePullSecrets. A change of the template applies from the next attempt \
+         on."
     }
     NoWorker {
-        "There is no worker, and none is on its way.",
-        "The conditions Held and Finished say why."
+        "The run has no worker, and none is starting.",
+        "Read the conditions Held and Finished."
     }
 
-    // CheckpointAvailable.
+    // Condition CheckpointAvailable.
     Committed {
         "At least one turn is committed.",
         "Nothing needs to be done."
     }
     NothingCommitted {
-        "No turn was committed yet; an attempt would begin at turn 1.",
+        "No turn is committed yet. An attempt would start at turn 1.",
         "Nothing needs to be done."
     }
 
-    // VersionCompatible.
+    // Condition VersionCompatible.
     Same {
-        "The agent is the version that wrote the latest checkpoint.",
+        "The deployed agent is the version that wrote the latest checkpoint.",
         "Nothing needs to be done."
     }
     Compatible {
-        "The agent lists the checkpoint's version in compatibleWith.",
+        "The deployed agent lists the checkpoint's version in compatibleWith.",
         "Nothing needs to be done."
     }
     Pinned {
-        "Another version is deployed; the run goes on with the one that wrote its checkpoint.",
-        "Nothing needs to be done; to move the run to the deployed version, list the checkpoint's version in \
+        "Another version is deployed, and the run continues with the version that wrote its checkpoint.",
+        "Nothing needs to be done. To move the run to the deployed version, list the checkpoint's version in \
          compatibleWith."
     }
     Allowed {
-        "The agent is another version than the checkpoint's, and the version policy allows it.",
-        "Nothing needs to be done; set versionPolicy.onMismatch to Pin or Block to be stricter."
+        "The deployed agent is another version than the checkpoint's, and the version policy allows it to resume.",
+        "Nothing needs to be done. To be stricter, set versionPolicy.onMismatch to Pin or Block."
     }
     Mismatch {
-        "The agent is another version than the checkpoint's, and the version policy does not allow it.",
+        "The deployed agent is another version than the checkpoint's, and the version policy does not allow it to resume.",
         "List the checkpoint's version in compatibleWith, deploy that version again, or change \
          versionPolicy.onMismatch."
     }
     NotYetKnown {
-        "The version of the agent is known only once its image is pulled, or nothing was committed yet.",
+        "The agent's version is known only after its image is pulled, or nothing is committed yet.",
         "Nothing needs to be done."
     }
 
-    // Finished and Succeeded.
+    // Conditions Finished and Succeeded.
     Completed {
         "The agent finished the run and reached its goal.",
-        "Nothing needs to be done; status.result holds the result."
+        "Nothing needs to be done. status.result holds the result."
     }
     AgentFailed {
         "The agent finished the run without reaching its goal.",
-        "Read status.result; create a new AgentRun to try again."
+        "Read status.result. To try again, create a new AgentRun."
     }
     RecoveryFailed {
-        "Recovery came to its end, and recovery.onExhausted is Fail.",
-        "Read status.recovery.history, fix the agent, and create a new AgentRun; with onExhausted: Hold a run can be \
-         taken up again."
+        "Recovery is exhausted, and recovery.onExhausted is Fail.",
+        "Read status.recovery.history, fix the agent, and create a new AgentRun. With onExhausted: Hold a run can be \
+         continued instead."
     }
     Running {
-        "The run has not reached an end.",
+        "The run has not ended.",
         "Nothing needs to be done."
     }
 
-    // Held, while it is False.
+    // Condition Held, while it is False.
     NotHeld {
-        "Nothing holds the run.",
+        "The run is not held.",
         "Nothing needs to be done."
     }
 
-    // Ready of an AgentDefinition.
+    // Condition Ready of an AgentDefinition.
     Accepted {
-        "The API server accepts the template's pod, as a dry run showed.",
+        "The API server accepts the template's pod in a dry run.",
         "Nothing needs to be done."
     }
     NotChecked {
-        "The API server could not be asked, or refused the dry run for a reason that is not the template's, such as a \
-         quota.",
-        "Wait, or do what the message says; it is tried again by itself."
+        "The API server could not be reached, or rejected the dry run for a reason outside the template, such as a quota.",
+        "Wait, or do what the message says. The operator tries again."
     }
 }

@@ -1,31 +1,37 @@
-//! The status of an `AgentRun`: a mirror of the store for people, never the truth that decisions rest on.
+//! The status of an `AgentRun`. It mirrors the store for people, and decisions are based on the store.
+//!
+//! The operator reads the status for two purposes only: to detect a store that knows less than the status, and to know
+//! which changes people have seen already.
 
+use dalsegno_model::Cause;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Cause, Class, Reason, RunOutcome, Summary, schema};
+use crate::conditions::{Class, RunOutcome, Summary};
+use crate::reasons::Reason;
+use crate::schema;
 
-/// Where a run stands.
+/// The state of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentRunStatus {
-    /// What is so and what is not, each with its reason. `Finished`: the run has reached an end, and the reason says
-    /// which. `Succeeded`: the agent reached its goal. `WorkerReady`: a worker is attached. `CheckpointAvailable`: there
-    /// is something to resume from. `VersionCompatible`: the agent fits the checkpoint. `Held`: a person is needed, and
-    /// the message says for what. `Ready`: the run is under control. `Reconciling` and `Stalled` are there only while they
-    /// are True: the first worker is still to attach, and a person is needed.
+    /// The conditions of the run, each with its reason. `Finished`: the run has ended, and the reason says how.
+    /// `Succeeded`: the agent reached its goal. `WorkerReady`: a worker is attached. `CheckpointAvailable`: there is a
+    /// checkpoint to resume from. `VersionCompatible`: the deployed agent version may resume the checkpoint. `Held`: a
+    /// person must act, and the message says how. `Ready`: the run is under control. `Reconciling` (no worker has
+    /// attached yet) and `Stalled` (a person must act) are present only while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 
-    /// Where the run stands, in one word derived from the conditions. `kubectl get arun -A --field-selector
+    /// The state of the run in one word, derived from the conditions. `kubectl get arun -A --field-selector
     /// status.summary=Held` lists the runs that need a person.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<Summary>,
 
-    /// Why, in one word: the reason of the condition that matters most.
+    /// Why the run is in this state: the reason of the most important condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
 
@@ -38,19 +44,19 @@ pub struct AgentRunStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptStatus>,
 
-    /// What recovery has cost so far, and what comes next.
+    /// The counters of recovery, and the time of the next attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<RecoveryStatus>,
 
-    /// The latest checkpoint, from which the next attempt would resume. It is mirrored every few seconds.
+    /// The latest checkpoint, from which the next attempt would resume. Updated every few seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
 
-    /// What the committed turns have spent.
+    /// Tokens, tool calls and cost of the committed turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<UsageStatus>,
 
-    /// How the run ended, in the agent's words.
+    /// The result of the run, as the agent reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<ResultStatus>,
 
@@ -59,112 +65,112 @@ pub struct AgentRunStatus {
     #[schemars(schema_with = "schema::time")]
     pub start_time: Option<Time>,
 
-    /// When the run reached its end.
+    /// When the run ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub completion_time: Option<Time>,
 
-    /// Id of the store that holds the run. If the operator finds another store than this one, it touches nothing.
+    /// Id of the store that holds the run. If the operator is connected to another store, it changes nothing.
     #[serde(default, rename = "storeID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub store_id: Option<String>,
 
-    /// Generation of the spec that this status speaks of.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,
 }
 
-/// One pod's life.
+/// One attempt: the life of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AttemptStatus {
-    /// Its number, from 1.
+    /// Number of the attempt, from 1.
     #[schemars(range(min = 1))]
     pub number: i32,
 
-    /// Name of its pod.
+    /// Name of the attempt's pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub pod_name: Option<String>,
 
-    /// UID of its pod.
+    /// UID of the attempt's pod.
     #[serde(default, rename = "podUID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub pod_uid: Option<String>,
 
-    /// Node of its pod.
+    /// Node of the attempt's pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node_name: Option<String>,
 
-    /// Digest of the worker's image as it was pulled.
+    /// Digest of the worker's pulled image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub image_digest: Option<String>,
 
-    /// Version of the agent: the declared one, else the image's digest.
+    /// Agent version: the declared version, or else the image's digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub agent_version: Option<String>,
 
-    /// Hash of the template that made the pod.
+    /// Hash of the template that the pod was created from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub revision: Option<String>,
 
-    /// Turn of the checkpoint that it resumes from; 0 at the beginning.
+    /// Turn of the checkpoint that the attempt resumes from. 0 without a checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub resumed_from_turn: Option<i32>,
 
-    /// When it was started.
+    /// When the attempt started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub start_time: Option<Time>,
 }
 
-/// What recovery has cost so far.
+/// The counters of recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RecoveryStatus {
-    /// Charged crashes in the whole run.
+    /// Number of charged crashes in the whole run.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub recovery_attempts: i32,
 
-    /// Charged crashes in a row without progress.
+    /// Number of consecutive charged crashes without progress.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub attempts_without_progress: i32,
 
-    /// Disruptions in the whole run.
+    /// Number of disruptions in the whole run.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub disruptions: i32,
 
-    /// Disruptions in a row without progress.
+    /// Number of consecutive disruptions without progress.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub disruptions_without_progress: i32,
 
-    /// When the next attempt starts, while the run backs off.
+    /// When the next attempt starts. Set only while the run is backing off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub next_attempt_time: Option<Time>,
 
-    /// The `spec.recovery.resetGeneration` that was granted last; a higher one grants a fresh budget.
+    /// The last `spec.recovery.resetGeneration` that was granted. A higher number grants a fresh budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub observed_reset_generation: Option<i64>,
 
-    /// How the last ten attempts ended, the latest first.
+    /// The ends of the last ten attempts, the latest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10), extend("x-kubernetes-list-type" = "atomic"))]
     pub history: Vec<AttemptEnd>,
 }
 
-/// How one attempt ended.
+/// The end of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AttemptEnd {
@@ -172,44 +178,44 @@ pub struct AttemptEnd {
     #[schemars(range(min = 1))]
     pub attempt: i32,
 
-    /// What ended it.
+    /// What ended the attempt.
     #[schemars(schema_with = "schema::cause")]
     pub cause: Cause,
 
-    /// Whose doing it was: `Crash` the agent's, `Disruption` not the agent's, `Neutral` nobody's.
+    /// Who caused the end. `Crash`: the agent. `Disruption`: something else. `Neutral`: nobody.
     pub class: Class,
 
-    /// Whether it counts against the recovery budget.
+    /// Whether the end is charged to the recovery budget.
     pub charged: bool,
 
     /// Exit code of the worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
 
-    /// What is known of it: the worker's termination message or last lines of its log, or what the pod's status says.
+    /// Details: the worker's termination message, the last lines of its log, or the message of the pod's status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub message: Option<String>,
 
-    /// Turn that it resumed from.
+    /// Turn that the attempt resumed from.
     #[schemars(range(min = 0))]
     pub turn_at_start: i32,
 
-    /// Turn that it had committed at its end.
+    /// Last committed turn at the end of the attempt.
     #[schemars(range(min = 0))]
     pub turn_at_end: i32,
 
-    /// Node of its pod.
+    /// Node of the attempt's pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node_name: Option<String>,
 
-    /// When it was started.
+    /// When the attempt started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub start_time: Option<Time>,
 
-    /// When it ended.
+    /// When the attempt ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub end_time: Option<Time>,
@@ -219,45 +225,45 @@ pub struct AttemptEnd {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckpointStatus {
-    /// Its turn.
+    /// Turn of the checkpoint.
     #[schemars(range(min = 0))]
     pub turn: i32,
 
-    /// Events committed up to it.
+    /// Number of events committed up to the checkpoint.
     #[schemars(range(min = 0))]
     pub event_position: i64,
 
-    /// Version of the agent that wrote it.
+    /// Agent version that wrote the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub agent_version: Option<String>,
 
-    /// Its hash, which covers all turns before it.
+    /// Hash of the checkpoint. It covers all earlier turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub content_hash: Option<String>,
 
-    /// When it was committed, by the store's clock.
+    /// When the checkpoint was committed, by the store's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub created_time: Option<Time>,
 }
 
-/// What the committed turns have spent, as their workers told.
+/// Tokens, tool calls and cost of the committed turns, as the workers reported them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageStatus {
-    /// Tokens sent to models.
+    /// Number of tokens sent to models.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub tokens_in: i64,
 
-    /// Tokens received from models.
+    /// Number of tokens received from models.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub tokens_out: i64,
 
-    /// Tool calls.
+    /// Number of tool calls.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub tool_calls: i64,
@@ -268,24 +274,24 @@ pub struct UsageStatus {
     pub cost_micro_usd: i64,
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResultStatus {
-    /// Which end it was.
+    /// How the run ended.
     pub outcome: RunOutcome,
 
-    /// Why, in one word of the agent's or the operator's.
+    /// Why the run ended, in one word of the agent or the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub reason: Option<String>,
 
-    /// Why, in a sentence.
+    /// Why the run ended, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
 
-    /// The result: any JSON of at most 4 KiB and 64 levels.
+    /// The agent's output: any JSON value of at most 4 KiB and 64 nesting levels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_json")]
     pub output: Option<Value>,

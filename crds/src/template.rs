@@ -1,4 +1,5 @@
-//! The pod template: a thin schema, so that rules can refuse what must be refused, over everything a pod may have.
+//! The pod template. Its schema lists only the fields that have validation rules, and preserves all other fields of a
+//! pod.
 
 use std::borrow::Cow;
 
@@ -8,18 +9,19 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// A pod template as it was written: fields that this program does not know are kept, so that its hash stays and the
-/// API server, which may be newer, gets to see them.
+/// A pod template as the user wrote it. Fields that this program does not know are kept. So the template's hash is
+/// stable, and an API server of a newer version receives them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PodTemplate(pub Map<String, Value>);
 
 impl PodTemplate {
-    /// The template as the type that this program knows.
+    /// Parses the template into the typed struct of this program's Kubernetes version.
     ///
     /// # Errors
     ///
-    /// The template is no `PodTemplateSpec`, such as one whose `image` is a number; the message names the place.
+    /// The template is not a valid `PodTemplateSpec`, for example because `image` is a number. The message names the
+    /// field.
     pub fn pod_template(&self) -> Result<PodTemplateSpec, serde_json::Error> {
         PodTemplateSpec::deserialize(Value::Object(self.0.clone()))
     }
@@ -61,16 +63,16 @@ impl JsonSchema for PodTemplate {
 fn metadata() -> Schema {
     json_schema!({
         "type": "object",
-        "description": "Labels and annotations of the pods. Their names are made by the operator.",
+        "description": "Labels and annotations of the pods. The operator sets their names.",
         "properties": {
             "labels": {
                 "type": "object", "maxProperties": 64,
-                "description": "Labels of the pods. Those that begin with `dalsegno.dev/` are dropped.",
+                "description": "Labels of the pods. The operator drops labels that begin with `dalsegno.dev/`.",
                 "additionalProperties": { "type": "string", "maxLength": 63 },
             },
             "annotations": {
                 "type": "object", "maxProperties": 64,
-                "description": "Annotations of the pods. Those that begin with `dalsegno.dev/` are dropped.",
+                "description": "Annotations of the pods. The operator drops annotations that begin with `dalsegno.dev/`.",
                 "additionalProperties": { "type": "string", "maxLength": 131_072 },
             },
         },
@@ -81,26 +83,25 @@ fn spec() -> Schema {
     let mut spec = json_schema!({
         "type": "object",
         "x-kubernetes-preserve-unknown-fields": true,
-        "description": "The pod's spec. Any field of a pod may stand here; those listed are the ones with rules of \
-                        their own.",
+        "description": "The pod's spec. All fields of a pod are allowed. The fields listed here have additional rules.",
         "required": ["containers"],
         "properties": {
             "restartPolicy": {
                 "type": "string", "maxLength": 32,
-                "description": "`Never`, which is also what it is when left out: a worker is replaced by a new pod and \
-                                never restarted in place.",
+                "description": "`Never`, which is also the default. A worker is replaced by a new pod, and never \
+                                restarted in place.",
             },
             "nodeName": {
                 "type": "string", "maxLength": 253,
-                "description": "Must be left out: it would go round the scheduler. Use `nodeSelector` or `affinity`.",
+                "description": "Must be unset, because it bypasses the scheduler. Use `nodeSelector` or `affinity`.",
             },
             "containers": containers(
-                "The containers of the pod: the worker, which is the one named `agent` or the only one, and helpers \
-                 that live as long as it does.",
+                "The containers of the pod. The worker is the one named `agent`, or the only one. The others are helpers \
+                 that run as long as the worker does.",
                 1,
             ),
             "initContainers": containers(
-                "Containers that run before the worker; with `restartPolicy: Always`, beside it.",
+                "Containers that run before the worker. With `restartPolicy: Always` they run beside it.",
                 0,
             ),
         },
@@ -111,22 +112,22 @@ fn spec() -> Schema {
     spec
 }
 
-/// The same in an AgentDefinition and in an AgentRun with an inline agent, since they stand in the template itself.
+/// The rules are part of the template's schema, so they are the same in an AgentDefinition and in an inline agent.
 fn rules() -> [Rule; 4] {
     [
         Rule::new("!has(self.restartPolicy) || self.restartPolicy == 'Never'")
-            .message("remove restartPolicy or set it to Never: a worker is replaced by a new pod, never restarted in place")
+            .message("remove restartPolicy or set it to Never: a worker is replaced by a new pod, and never restarted in place")
             .field_path(".restartPolicy"),
         Rule::new("!has(self.nodeName) || self.nodeName == ''")
-            .message("remove nodeName, which goes round the scheduler: use nodeSelector or affinity")
+            .message("remove nodeName, because it bypasses the scheduler: use nodeSelector or affinity")
             .field_path(".nodeName"),
         Rule::new("self.containers.size() == 1 || self.containers.exists(c, c.name == 'agent')")
-            .message("name the worker's container agent: with several containers, that name tells which one the worker is")
+            .message("name the worker's container agent: with several containers, this name identifies the worker")
             .field_path(".containers"),
         Rule::new("self.containers.all(c, !has(c.restartPolicy) && !has(c.restartPolicyRules))")
             .message(
                 "remove restartPolicy and restartPolicyRules from the containers: a worker is replaced by a new pod, and \
-                 only init containers may be restarted in place",
+                 only init containers can be restarted in place",
             )
             .field_path(".containers"),
     ]
@@ -143,7 +144,7 @@ fn containers(description: &str, at_least: usize) -> Schema {
         "items": {
             "type": "object",
             "x-kubernetes-preserve-unknown-fields": true,
-            "description": "A container. Any field of a container may stand here.",
+            "description": "A container. All fields of a container are allowed.",
             "required": ["name", "image"],
             "properties": {
                 "name": {
@@ -152,18 +153,18 @@ fn containers(description: &str, at_least: usize) -> Schema {
                 },
                 "image": {
                     "type": "string", "minLength": 1, "maxLength": 1024,
-                    "description": "Image of the container, best named by its digest.",
+                    "description": "Image of the container, preferably named by digest.",
                 },
                 "restartPolicy": {
                     "type": "string", "maxLength": 32,
-                    "description": "Only for init containers: `Always` makes one a sidecar.",
+                    "description": "Only for init containers. `Always` makes the container a sidecar.",
                 },
                 "restartPolicyRules": {
                     "type": "array", "maxItems": 20,
-                    "description": "Only for init containers: rules for restarting in place.",
+                    "description": "Only for init containers. Rules for restarts in place.",
                     "items": {
                         "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-                        "description": "A rule for restarting in place.",
+                        "description": "A rule for restarts in place.",
                     },
                 },
             },

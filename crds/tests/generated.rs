@@ -1,4 +1,4 @@
-//! The generated files are what the types say.
+//! The generated files match the types.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use dalsegno_crds::{crds, generated_files};
 
 #[test]
-fn generated_files_are_fresh() {
+fn generated_files_are_up_to_date() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     for file in generated_files() {
         let found = fs::read_to_string(root.join(&file.path)).unwrap_or_default();
@@ -15,7 +15,7 @@ fn generated_files_are_fresh() {
 }
 
 #[test]
-fn crds_fit_into_the_annotation_that_kubectl_apply_writes() {
+fn crds_fit_into_the_annotation_of_kubectl_apply() {
     for crd in crds() {
         let bytes = serde_json::to_vec(&crd).unwrap().len();
         assert!(bytes < 128 << 10, "{} has {bytes} bytes", crd.spec.names.plural);
@@ -23,7 +23,7 @@ fn crds_fit_into_the_annotation_that_kubectl_apply_writes() {
 }
 
 #[test]
-fn braces_in_a_description_do_not_reach_helm() {
+fn braces_in_descriptions_are_escaped_for_helm() {
     for file in generated_files().iter().filter(|file| file.path.starts_with("charts/")) {
         let allowed = [
             "{{- if .Values.crds.install }}",

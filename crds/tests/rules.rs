@@ -1,15 +1,15 @@
-//! Every refusal, with its message, by the same rules that the API server evaluates.
+//! Every validation rule, with its message. The tests evaluate the same CEL rules as the API server.
 
-#![allow(clippy::unwrap_used)] // a test's helpers may panic as the test itself
+#![allow(clippy::unwrap_used)] // helpers of tests may panic
 
 use dalsegno_crds::crds;
 use kube::core::cel::Validator;
 use serde_json::{Value, json};
 
-/// What the rules of `kind` say about `object`, as an update of `old` if there is one.
+/// Evaluates the rules of `kind` for `object`, as an update of `old` if it is given. Returns the error messages.
 ///
-/// Evaluation without the API server has no types, so that its `dyn(self)` is `self`.
-fn refusals(kind: &str, object: &Value, old: Option<&Value>) -> Vec<String> {
+/// Evaluation outside the API server has no types, so `dyn(self)` is replaced by `self`.
+fn violations(kind: &str, object: &Value, old: Option<&Value>) -> Vec<String> {
     let crd = crds().into_iter().find(|crd| crd.spec.names.kind == kind).unwrap();
     let schema =
         serde_json::to_string(&crd.spec.versions[0].schema.as_ref().unwrap().open_api_v3_schema).unwrap();
@@ -42,147 +42,153 @@ fn worker() -> Value {
 }
 
 #[track_caller]
-fn accepted(object: Value) {
-    assert_eq!(refusals("AgentRun", &object, None), Vec::<String>::new());
+fn assert_accepted(object: Value) {
+    assert_eq!(violations("AgentRun", &object, None), Vec::<String>::new());
 }
 
 #[track_caller]
-fn assert_refused(found: &[String], expected: &str) {
+fn assert_rejected(found: &[String], expected: &str) {
     assert!(found.len() == 1 && found[0].contains(expected), "expected {expected:?}, found {found:?}");
 }
 
 #[track_caller]
-fn refused(object: Value, expected: &str) {
-    assert_refused(&refusals("AgentRun", &object, None), expected);
+fn assert_run_rejected(object: Value, expected: &str) {
+    assert_rejected(&violations("AgentRun", &object, None), expected);
 }
 
 #[track_caller]
-fn may_become(old: Value, new: Value) {
-    assert_eq!(refusals("AgentRun", &new, Some(&old)), Vec::<String>::new());
+fn assert_update_accepted(old: Value, new: Value) {
+    assert_eq!(violations("AgentRun", &new, Some(&old)), Vec::<String>::new());
 }
 
 #[track_caller]
-fn may_not_become(old: Value, new: Value, expected: &str) {
-    assert_refused(&refusals("AgentRun", &new, Some(&old)), expected);
+fn assert_update_rejected(old: Value, new: Value, expected: &str) {
+    assert_rejected(&violations("AgentRun", &new, Some(&old)), expected);
 }
 
-/// The template is judged alike in a definition and in a run.
+/// The rules for a template are the same in a definition and in a run.
 #[track_caller]
-fn template_refused(spec: Value, expected: &str) {
-    refused(run(json!({ "agent": { "template": template(spec.clone()) } })), expected);
+fn assert_template_rejected(spec: Value, expected: &str) {
+    assert_run_rejected(run(json!({ "agent": { "template": template(spec.clone()) } })), expected);
     let definition = run(json!({ "template": template(spec) }));
-    assert_refused(&refusals("AgentDefinition", &definition, None), expected);
+    assert_rejected(&violations("AgentDefinition", &definition, None), expected);
 }
 
 #[track_caller]
-fn template_accepted(spec: Value) {
-    accepted(run(json!({ "agent": { "template": template(spec.clone()) } })));
+fn assert_template_accepted(spec: Value) {
+    assert_accepted(run(json!({ "agent": { "template": template(spec.clone()) } })));
     let definition = run(json!({ "template": template(spec) }));
-    assert_eq!(refusals("AgentDefinition", &definition, None), Vec::<String>::new());
+    assert_eq!(violations("AgentDefinition", &definition, None), Vec::<String>::new());
 }
 
 #[test]
-fn a_run_names_an_agent_or_writes_it_out() {
+fn a_run_has_either_an_agent_ref_or_an_inline_agent() {
     let agent = json!({ "template": template(json!({ "containers": [worker()] })) });
-    accepted(by_ref(json!({})));
-    accepted(run(json!({ "agent": agent })));
-    refused(run(json!({})), "set exactly one of agentRef");
-    refused(by_ref(json!({ "agent": agent })), "set exactly one of agentRef");
+    assert_accepted(by_ref(json!({})));
+    assert_accepted(run(json!({ "agent": agent })));
+    assert_run_rejected(run(json!({})), "set exactly one of agentRef");
+    assert_run_rejected(by_ref(json!({ "agent": agent })), "set exactly one of agentRef");
 }
 
 #[test]
-fn a_run_has_one_input_at_most() {
+fn a_run_has_at_most_one_input() {
     let from = json!({ "secretKeyRef": { "name": "task", "key": "input.json" } });
-    accepted(by_ref(json!({ "input": "any" })));
-    accepted(by_ref(json!({ "input": { "any": ["thing", 1] } })));
-    accepted(by_ref(json!({ "inputFrom": from })));
-    refused(by_ref(json!({ "input": 1, "inputFrom": from })), "set at most one of input and inputFrom");
+    assert_accepted(by_ref(json!({ "input": "any" })));
+    assert_accepted(by_ref(json!({ "input": { "any": ["thing", 1] } })));
+    assert_accepted(by_ref(json!({ "inputFrom": from })));
+    assert_run_rejected(
+        by_ref(json!({ "input": 1, "inputFrom": from })),
+        "set at most one of input and inputFrom",
+    );
 }
 
 #[test]
-fn an_input_has_one_source() {
+fn an_input_has_exactly_one_source() {
     let key = json!({ "name": "task", "key": "input.json" });
-    accepted(by_ref(json!({ "inputFrom": { "configMapKeyRef": key } })));
+    assert_accepted(by_ref(json!({ "inputFrom": { "configMapKeyRef": key } })));
     let expected = "set exactly one of secretKeyRef and configMapKeyRef";
-    refused(by_ref(json!({ "inputFrom": {} })), expected);
-    refused(by_ref(json!({ "inputFrom": { "configMapKeyRef": key, "secretKeyRef": key } })), expected);
+    assert_run_rejected(by_ref(json!({ "inputFrom": {} })), expected);
+    assert_run_rejected(
+        by_ref(json!({ "inputFrom": { "configMapKeyRef": key, "secretKeyRef": key } })),
+        expected,
+    );
 }
 
 #[test]
-fn a_runs_name_is_a_short_label() {
+fn the_name_of_a_run_is_a_short_dns_label() {
     let spec = json!({ "agentRef": { "name": "researcher" } });
-    accepted(run_named(&"n".repeat(52), spec.clone()));
-    refused(run_named(&"n".repeat(53), spec.clone()), "use a DNS label of at most 52 characters");
-    refused(run_named("nightly.1", spec), "use a DNS label of at most 52 characters");
+    assert_accepted(run_named(&"n".repeat(52), spec.clone()));
+    assert_run_rejected(run_named(&"n".repeat(53), spec.clone()), "use a DNS label of at most 52 characters");
+    assert_run_rejected(run_named("nightly.1", spec), "use a DNS label of at most 52 characters");
 }
 
 #[test]
-fn the_agent_of_a_run_cannot_be_exchanged() {
+fn the_agent_ref_of_a_run_is_immutable() {
     let agent = json!({ "template": template(json!({ "containers": [worker()] })) });
     let other = json!({ "template": template(json!({ "containers": [worker()] })), "agentVersion": "2" });
     let expected = "agentRef cannot change: create a new AgentRun";
-    may_become(by_ref(json!({})), by_ref(json!({ "recovery": { "resetGeneration": 1 } })));
-    may_become(run(json!({ "agent": agent })), run(json!({ "agent": other })));
-    may_not_become(by_ref(json!({})), run(json!({ "agentRef": { "name": "other" } })), expected);
-    may_not_become(by_ref(json!({})), run(json!({ "agent": agent })), expected);
-    may_not_become(run(json!({ "agent": agent })), by_ref(json!({})), expected);
+    assert_update_accepted(by_ref(json!({})), by_ref(json!({ "recovery": { "resetGeneration": 1 } })));
+    assert_update_accepted(run(json!({ "agent": agent })), run(json!({ "agent": other })));
+    assert_update_rejected(by_ref(json!({})), run(json!({ "agentRef": { "name": "other" } })), expected);
+    assert_update_rejected(by_ref(json!({})), run(json!({ "agent": agent })), expected);
+    assert_update_rejected(run(json!({ "agent": agent })), by_ref(json!({})), expected);
 }
 
 #[test]
-fn the_source_of_an_input_cannot_be_exchanged() {
+fn the_source_of_an_input_is_immutable() {
     let from =
         |key: &str| by_ref(json!({ "inputFrom": { "configMapKeyRef": { "name": "task", "key": key } } }));
     let expected = "inputFrom cannot change: create a new AgentRun";
-    may_become(from("a"), from("a"));
-    may_not_become(from("a"), from("b"), expected);
-    may_not_become(from("a"), by_ref(json!({})), expected);
-    may_not_become(by_ref(json!({})), from("a"), expected);
+    assert_update_accepted(from("a"), from("a"));
+    assert_update_rejected(from("a"), from("b"), expected);
+    assert_update_rejected(from("a"), by_ref(json!({})), expected);
+    assert_update_rejected(by_ref(json!({})), from("a"), expected);
 }
 
 #[test]
 fn a_cancelled_run_stays_cancelled() {
     let mode = |mode: &str| by_ref(json!({ "operatingMode": mode }));
     let expected = "a cancelled run stays cancelled";
-    may_become(by_ref(json!({})), mode("Cancelled"));
-    may_become(mode("Running"), mode("Cancelled"));
-    may_become(mode("Running"), by_ref(json!({})));
-    may_become(mode("Cancelled"), mode("Cancelled"));
-    may_not_become(mode("Cancelled"), mode("Running"), expected);
-    may_not_become(mode("Cancelled"), by_ref(json!({})), expected);
+    assert_update_accepted(by_ref(json!({})), mode("Cancelled"));
+    assert_update_accepted(mode("Running"), mode("Cancelled"));
+    assert_update_accepted(mode("Running"), by_ref(json!({})));
+    assert_update_accepted(mode("Cancelled"), mode("Cancelled"));
+    assert_update_rejected(mode("Cancelled"), mode("Running"), expected);
+    assert_update_rejected(mode("Cancelled"), by_ref(json!({})), expected);
 }
 
 #[test]
-fn the_first_wait_is_not_longer_than_the_longest() {
+fn the_first_delay_is_not_longer_than_the_longest() {
     let backoff = |backoff: Value| by_ref(json!({ "recovery": { "backoff": backoff } }));
-    accepted(backoff(json!({ "initialSeconds": 5 })));
-    accepted(backoff(json!({ "initialSeconds": 5, "maxSeconds": 5 })));
-    refused(
+    assert_accepted(backoff(json!({ "initialSeconds": 5 })));
+    assert_accepted(backoff(json!({ "initialSeconds": 5, "maxSeconds": 5 })));
+    assert_run_rejected(
         backoff(json!({ "initialSeconds": 6, "maxSeconds": 5 })),
         "initialSeconds must not be larger than maxSeconds",
     );
 }
 
 #[test]
-fn a_definition_grants_no_fresh_budget() {
+fn a_definition_cannot_grant_a_budget() {
     let definition = |recovery: Value| {
         let template = template(json!({ "containers": [worker()] }));
         run(json!({ "template": template, "defaults": { "recovery": recovery } }))
     };
     assert_eq!(
-        refusals("AgentDefinition", &definition(json!({ "maxRecoveryAttempts": 5 })), None),
+        violations("AgentDefinition", &definition(json!({ "maxRecoveryAttempts": 5 })), None),
         Vec::<String>::new()
     );
-    assert_refused(
-        &refusals("AgentDefinition", &definition(json!({ "resetGeneration": 5 })), None),
+    assert_rejected(
+        &violations("AgentDefinition", &definition(json!({ "resetGeneration": 5 })), None),
         "resetGeneration belongs to one run",
     );
 }
 
 #[test]
 fn a_worker_is_never_restarted_in_place() {
-    template_accepted(json!({ "containers": [worker()], "restartPolicy": "Never" }));
+    assert_template_accepted(json!({ "containers": [worker()], "restartPolicy": "Never" }));
     for policy in ["Always", "OnFailure"] {
-        template_refused(
+        assert_template_rejected(
             json!({ "containers": [worker()], "restartPolicy": policy }),
             "remove restartPolicy or set it to Never",
         );
@@ -193,31 +199,31 @@ fn a_worker_is_never_restarted_in_place() {
     with_rules["restartPolicyRules"] = json!([{ "action": "Restart" }]);
     for container in [with_policy, with_rules] {
         let expected = "remove restartPolicy and restartPolicyRules from the containers";
-        template_refused(json!({ "containers": [container] }), expected);
+        assert_template_rejected(json!({ "containers": [container] }), expected);
     }
 }
 
 #[test]
 fn an_init_container_may_be_a_sidecar() {
     let sidecar = json!({ "name": "proxy", "image": "registry.example/proxy:1", "restartPolicy": "Always" });
-    template_accepted(json!({ "containers": [worker()], "initContainers": [sidecar] }));
+    assert_template_accepted(json!({ "containers": [worker()], "initContainers": [sidecar] }));
 }
 
 #[test]
-fn a_template_does_not_go_round_the_scheduler() {
-    template_accepted(json!({ "containers": [worker()], "nodeName": "" }));
-    template_refused(
+fn a_template_cannot_bypass_the_scheduler() {
+    assert_template_accepted(json!({ "containers": [worker()], "nodeName": "" }));
+    assert_template_rejected(
         json!({ "containers": [worker()], "nodeName": "node-1" }),
-        "remove nodeName, which goes round the scheduler",
+        "remove nodeName, because it bypasses the scheduler",
     );
 }
 
 #[test]
 fn the_worker_is_the_only_container_or_the_one_named_agent() {
     let helper = |name: &str| json!({ "name": name, "image": "registry.example/helper:1" });
-    template_accepted(json!({ "containers": [helper("anything")] }));
-    template_accepted(json!({ "containers": [helper("helper"), worker()] }));
-    template_refused(
+    assert_template_accepted(json!({ "containers": [helper("anything")] }));
+    assert_template_accepted(json!({ "containers": [helper("helper"), worker()] }));
+    assert_template_rejected(
         json!({ "containers": [helper("one"), helper("two")] }),
         "name the worker's container agent",
     );

@@ -1,16 +1,16 @@
-//! What must hold of every field of every kind.
+//! Invariants of every field of every kind.
 
-#![allow(clippy::unwrap_used)] // a test's helpers may panic as the test itself
+#![allow(clippy::unwrap_used)] // helpers of tests may panic
 
 use dalsegno_crds::crds;
 use serde_json::Value;
 
-/// Calls `visit` with every schema below `schema` and its path.
+/// Calls `visit` for `schema` and every schema below it, with its path.
 fn walk(path: &str, schema: &Value, visit: &mut impl FnMut(&str, &Value)) {
     visit(path, schema);
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         if name == "metadata" && !path.contains('.') {
-            continue; // described and bounded by the API server
+            continue; // the API server describes and bounds it
         }
         walk(&format!("{path}.{name}"), property, visit);
     }
@@ -21,7 +21,7 @@ fn walk(path: &str, schema: &Value, visit: &mut impl FnMut(&str, &Value)) {
     }
 }
 
-/// Calls `visit` with every schema of every kind.
+/// Calls `visit` for every schema of every kind.
 fn each_schema(mut visit: impl FnMut(&str, &Value)) {
     let mut seen = 0;
     for crd in crds() {
@@ -41,7 +41,7 @@ fn every_field_is_described() {
     each_schema(|path, schema| {
         let is_member = path.ends_with("{}") || (path.ends_with("[]") && schema["type"] != "object");
         let description = schema["description"].as_str().unwrap_or_default();
-        assert!(is_member || description.ends_with('.'), "{path} has no sentence: {description:?}");
+        assert!(is_member || description.ends_with('.'), "{path} has no description: {description:?}");
     });
 }
 
@@ -64,7 +64,7 @@ fn every_string_and_list_is_bounded() {
             "{path} is unbounded"
         ),
         Some("integer") => {
-            assert!(schema["minimum"].is_number() || path.ends_with("exitCode"), "{path} may be negative")
+            assert!(schema["minimum"].is_number() || path.ends_with("exitCode"), "{path} has no minimum")
         }
         Some("boolean") => {}
         None => assert_eq!(schema["x-kubernetes-preserve-unknown-fields"], true, "{path} has no type"),
@@ -82,7 +82,7 @@ fn every_number_of_a_spec_has_an_upper_bound() {
 }
 
 #[test]
-fn formats_are_known_to_the_api_server() {
+fn the_api_server_knows_every_format() {
     each_schema(|path, schema| {
         if let Some(format) = schema["format"].as_str() {
             assert!(["int32", "int64", "date-time"].contains(&format), "{path}: {format}");
@@ -95,13 +95,13 @@ fn nothing_is_defaulted_or_nullable() {
     each_schema(|path, schema| {
         assert!(schema.get("default").is_none(), "{path} has a default");
         assert!(schema.get("nullable").is_none(), "{path} is nullable");
-        let words = schema["enum"].as_array().map_or(&[][..], Vec::as_slice);
-        assert!(words.iter().all(Value::is_string), "{path}: {words:?}");
+        let variants = schema["enum"].as_array().map_or(&[][..], Vec::as_slice);
+        assert!(variants.iter().all(Value::is_string), "{path}: {variants:?}");
     });
 }
 
 #[test]
-fn every_rule_says_what_to_do() {
+fn every_rule_has_a_message() {
     let mut rules = 0;
     each_schema(|path, schema| {
         for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
@@ -114,7 +114,7 @@ fn every_rule_says_what_to_do() {
 }
 
 #[test]
-fn kinds_are_found_by_the_names_people_type() {
+fn kinds_have_short_names_and_a_category() {
     let names: Vec<_> = crds()
         .iter()
         .map(|crd| {
@@ -149,7 +149,7 @@ fn columns_and_selectors_point_at_fields() {
 }
 
 #[test]
-fn a_damaged_checkpoint_has_two_answers_in_a_run_and_in_a_definitions_defaults() {
+fn on_corrupt_checkpoint_has_two_values_in_a_run_and_in_a_definition() {
     let mut found = 0;
     each_schema(|path, schema| {
         if path.ends_with("onCorruptCheckpoint") {

@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 
 use crate::Result;
 use crate::process::{self, UndoGuard};
@@ -65,15 +67,12 @@ impl Cluster {
         self.command(&["node", "restart-kubelet", node]).await.map(drop)
     }
 
-    /// The processes of a running container, as the machine numbers them.
-    pub async fn processes(
-        &self,
-        node: &str,
-        namespace: &str,
-        pod: &str,
-        container: &str,
-    ) -> Result<Processes> {
-        let printed = self.command(&["container-pids", node, namespace, pod, container]).await?;
+    /// The processes of this container of a running pod, as the machine numbers them.
+    pub async fn processes(&self, pod: &Pod, container: &str) -> Result<Processes> {
+        let spec = pod.spec.as_ref().context("a pod without a spec")?;
+        let node = spec.node_name.as_deref().context("a pod without a node")?;
+        let namespace = pod.namespace().context("a pod without a namespace")?;
+        let printed = self.command(&["container-pids", node, &namespace, &pod.name_any(), container]).await?;
         Ok(Processes { pids: printed.split_whitespace().map(str::to_owned).collect() })
     }
 }

@@ -5,7 +5,7 @@ use std::{env, fs};
 
 use anyhow::Context;
 
-use crate::{Cluster, Result};
+use crate::{Result, TestContext};
 
 /// The environment variable with the path of the scripted agent's program.
 const PROGRAM: &str = "DALSEGNO_E2E_AGENT";
@@ -21,34 +21,29 @@ pub struct Image {
     pub digest: String,
 }
 
-/// Pushes the scripted agent as `name:tag`. A different `mark` gives a different digest.
-pub async fn push(cluster: &Cluster, name: &str, tag: &str, mark: &str) -> Result<Image> {
-    let root = env::temp_dir().join(format!("{name}-{}", uuid::Uuid::new_v4().simple()));
-    let created = create_root(&root, mark);
-    let root_arg = root.display().to_string();
-    let tagged = format!("{name}:{tag}");
-    let pushed = match created {
-        Ok(()) => {
-            let args = [
-                "image",
-                "push",
-                &tagged,
-                "--rootfs",
-                &root_arg,
-                "--entrypoint",
-                "/e2e-agent",
-                "--user",
-                "65532",
-            ];
-            cluster.command(&args).await
-        }
-        Err(error) => Err(error),
-    };
-    fs::remove_dir_all(&root).context("removing the image's root")?;
-    let by_digest = pushed?.trim().to_owned();
-    let (repository, digest) =
-        by_digest.split_once('@').with_context(|| format!("{by_digest:?} is not a reference by digest"))?;
-    Ok(Image { tagged: format!("{repository}:{tag}"), digest: digest.to_owned(), by_digest })
+impl TestContext {
+    /// Pushes the scripted agent as `NAMESPACE:tag`. A different `mark` gives a different digest.
+    pub async fn push_image(&self, tag: &str, mark: &str) -> Result<Image> {
+        let (cluster, name) = (self.cluster()?, &self.namespace);
+        let root = env::temp_dir().join(format!("{name}-{}", uuid::Uuid::new_v4().simple()));
+        let created = create_root(&root, mark);
+        let rootfs = root.display().to_string();
+        let tagged = format!("{name}:{tag}");
+        let pushed = match created {
+            Ok(()) => {
+                let source = ["image", "push", &tagged, "--rootfs", &rootfs];
+                let config = ["--entrypoint", "/e2e-agent", "--user", "65532"];
+                cluster.command(&[&source[..], &config].concat()).await
+            }
+            Err(error) => Err(error),
+        };
+        fs::remove_dir_all(&root).context("removing the image's root")?;
+        let by_digest = pushed?.trim().to_owned();
+        let (repository, digest) = by_digest
+            .split_once('@')
+            .with_context(|| format!("{by_digest:?} is not a reference by digest"))?;
+        Ok(Image { tagged: format!("{repository}:{tag}"), digest: digest.to_owned(), by_digest })
+    }
 }
 
 fn create_root(root: &std::path::Path, mark: &str) -> Result {

@@ -84,9 +84,8 @@ impl Operator {
     pub async fn processes(&self, cluster: &Cluster) -> Result<Processes> {
         let pod = self.pod().await?;
         let spec = pod.spec.as_ref().context("a pod without a spec")?;
-        let node = spec.node_name.as_deref().context("a ready pod without a node")?;
         let container = spec.containers.first().context("a pod without a container")?;
-        cluster.processes(node, NAMESPACE, &pod.name_any(), &container.name).await
+        cluster.processes(&pod, &container.name).await
     }
 
     /// Scales the Deployment to 0 and waits until it has no pod.

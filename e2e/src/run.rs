@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::Context;
 use dalsegno_crds::{AgentRun, AgentRunStatus, ConditionType, Summary, names};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Processes;
 use crate::wait::{eventually, secs};
-use crate::{Result, StatusExt, TestContext, ledger, objects};
+use crate::{Agent, Result, StatusExt, TestContext, ledger, objects};
 
 /// Limit for a run to reach its end, or the next step towards it.
 const LIMIT: Duration = secs(60);
@@ -25,11 +24,20 @@ pub struct Run<'c> {
     pub name: String,
 }
 
-impl<'c> Run<'c> {
-    pub(crate) fn new(ctx: &'c TestContext, name: &str) -> Self {
-        Self { ctx, name: name.to_owned() }
+impl TestContext {
+    /// Creates an AgentRun of this name.
+    pub async fn start(&self, name: &str, agent: &Agent) -> Result<Run<'_>> {
+        self.create_run(agent.manifest(name, &self.ledger.url())).await?;
+        Ok(self.run(name))
     }
 
+    /// The run of this name.
+    pub fn run(&self, name: &str) -> Run<'_> {
+        Run { ctx: self, name: name.to_owned() }
+    }
+}
+
+impl Run<'_> {
     /// `namespace/name`, the run's name in the ledger.
     pub fn key(&self) -> String {
         format!("{}/{}", self.ctx.namespace, self.name)
@@ -135,10 +143,7 @@ impl<'c> Run<'c> {
     /// The processes of the current worker, as the machine numbers them.
     pub async fn processes(&self) -> Result<Processes> {
         let pod = self.pod().await?;
-        let spec = pod.spec.as_ref().context("a pod without a spec")?;
-        let node = spec.node_name.as_deref().context("its pod has no node")?;
-        let cluster = self.ctx.cluster()?;
-        cluster.processes(node, &self.ctx.namespace, &pod.name_any(), "agent").await
+        self.ctx.cluster()?.processes(&pod, "agent").await
     }
 
     /// Changes the `spec` by a merge patch.

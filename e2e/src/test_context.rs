@@ -10,7 +10,7 @@ use kube::config::{Config, KubeConfigOptions};
 use serde_json::json;
 
 use crate::cluster::Cluster;
-use crate::{Agent, AuditLog, Definition, Ledger, Operator, Result, Run, objects, process};
+use crate::{AuditLog, Definition, Ledger, Operator, Result, objects, process};
 
 /// If this variable is set, the namespaces of failed tests are kept.
 const KEEP: &str = "DALSEGNO_E2E_KEEP";
@@ -76,12 +76,6 @@ impl TestContext {
         Cluster::from_env()
     }
 
-    /// Creates an AgentRun of this name.
-    pub async fn start(&self, name: &str, agent: &Agent) -> Result<Run<'_>> {
-        self.create_run(agent.manifest(name, &self.ledger.url())).await?;
-        Ok(self.run(name))
-    }
-
     /// Creates an AgentRun from exactly this manifest. See [`objects::refusal`].
     pub async fn create_run(&self, manifest: serde_json::Value) -> kube::Result<()> {
         objects::create::<AgentRun>(&self.client, &self.namespace, manifest).await.map(drop)
@@ -98,11 +92,6 @@ impl TestContext {
         let change = json!({ "spec": definition.agent() });
         objects::patch::<AgentDefinition>(&self.client, &self.namespace, name, &change).await?;
         Ok(())
-    }
-
-    /// The run of this name.
-    pub fn run(&self, name: &str) -> Run<'_> {
-        Run::new(self, name)
     }
 
     /// An API of the test's namespace.

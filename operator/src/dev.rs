@@ -83,7 +83,7 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
     store.beat().await.context("starting to serve")?;
     let stop = CancellationToken::new();
     let gateway = Gateway::new(store.clone(), tokens, Config::default());
-    let state_reads = gateway.resumes();
+    let state_reads = gateway.resume_reads();
     let serving = tokio::spawn(dalsegno_gateway::serve(listener, gateway, stop.clone().cancelled_owned()));
     tokio::spawn(retention::run(store.clone(), Metrics::default(), stop.clone()));
     let settings = Settings::resolve(&run.spec, &local_runtime::defaults());

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use dalsegno_crds::names;
-use dalsegno_gateway::Room;
+use dalsegno_gateway::StateReadBudget;
 use dalsegno_store::Store;
 use futures::{Stream, StreamExt as _};
 use kube::runtime::events::Reporter;
@@ -45,7 +45,7 @@ pub struct Manager {
     /// The store.
     pub store: Arc<dyn Store>,
     /// Limits the memory of states that are read.
-    pub state_reads: Room,
+    pub state_reads: StateReadBudget,
     /// Settings.
     pub args: OperatorArgs,
     /// File of the key that signs anchors.

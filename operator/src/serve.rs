@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
-use dalsegno_gateway::{Config as GatewayConfig, Gateway, Room};
+use dalsegno_gateway::{Config as GatewayConfig, Gateway, StateReadBudget};
 use dalsegno_store::Store;
 use kube::Client;
 use prometheus_client::registry::Registry;
@@ -59,7 +59,7 @@ pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
         ready: Vec::new(),
         tasks: JoinSet::new(),
     };
-    let mut state_reads = Room::default();
+    let mut state_reads = StateReadBudget::default();
     if let Some(args) = gateway {
         state_reads = process.start_gateway(&args, &key).await?;
     }
@@ -73,14 +73,14 @@ pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
 
 impl Process {
     /// Starts the gateway. Returns its limiter of state reads.
-    async fn start_gateway(&mut self, args: &GatewayArgs, key: &KeyArgs) -> anyhow::Result<Room> {
+    async fn start_gateway(&mut self, args: &GatewayArgs, key: &KeyArgs) -> anyhow::Result<StateReadBudget> {
         let gateway = Gateway::new(
             self.store.clone(),
             Arc::new(TokenReviews::new(self.client.clone())),
             GatewayConfig { signing_key: key.signing_key.clone(), ..GatewayConfig::default() },
         );
         gateway.register(&mut self.registry);
-        let state_reads = gateway.resumes();
+        let state_reads = gateway.resume_reads();
         let listener = TcpListener::bind(args.gateway_listen).await.context("listening for workers")?;
         self.ready.push(Arc::new({
             let gateway = gateway.clone();
@@ -93,7 +93,13 @@ impl Process {
         Ok(state_reads)
     }
 
-    fn start_operator(&mut self, args: OperatorArgs, key: KeyArgs, state_reads: Room, failpoint: Failpoint) {
+    fn start_operator(
+        &mut self,
+        args: OperatorArgs,
+        key: KeyArgs,
+        state_reads: StateReadBudget,
+        failpoint: Failpoint,
+    ) {
         let metrics = Metrics::default();
         metrics.register(&mut self.registry);
         let is_ready = Arc::new(AtomicBool::new(false));

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use dalsegno_crds::{AgentRun, names};
-use dalsegno_gateway::{AuthError, Authenticator, Person, PodIdentity};
+use dalsegno_gateway::{AuthError, Authenticator, PodIdentity, RunName, User};
 use dalsegno_protocol::AUDIENCE;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
@@ -52,7 +52,8 @@ impl Authenticator for TokenReviews {
         pod_of(user).ok_or_else(|| AuthError::Refused("it is not bound to a pod".to_owned()))
     }
 
-    async fn may_read(&self, token: &str, namespace: &str, name: &str) -> Result<Person, AuthError> {
+    async fn may_read(&self, token: &str, run: &RunName) -> Result<User, AuthError> {
+        let RunName { namespace, name } = run;
         let UserInfo { username, uid, groups, extra } = self.user(token).await?;
         let person = username.clone().unwrap_or_default();
         let review = SubjectAccessReview {
@@ -85,7 +86,7 @@ impl Authenticator for TokenReviews {
             )));
         }
         let namespace = self.namespaces.get_metadata_opt(namespace).await.map_err(unavailable)?;
-        Ok(Person { name: person, tenant: namespace.and_then(|it| it.metadata.uid) })
+        Ok(User { name: person, tenant: namespace.and_then(|it| it.metadata.uid) })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Writes the generated files below the root of the repository, which is the first argument or the current directory.
+//! Writes the generated files. The root of the repository is the first argument, or the current directory.
 
 use std::path::PathBuf;
 use std::{env, fs, io};

@@ -2,15 +2,14 @@
 
 use dalsegno_crds::{AgentRunStatus, Cause, ConditionType, Reason, Summary};
 use dalsegno_e2e::StatusExt;
-use dalsegno_e2e::images::{self, Image};
+use dalsegno_e2e::images::Image;
 use dalsegno_e2e::wait::secs;
 use dalsegno_e2e::{Agent, Definition, Result, Run, TestContext, objects};
 use serde_json::{Value, json};
 
 /// Pushes two images of one agent.
 async fn push_two_images(ctx: &TestContext) -> Result<(Image, Image)> {
-    let (cluster, name) = (ctx.cluster()?, &ctx.namespace);
-    Ok((images::push(&cluster, name, "old", "old").await?, images::push(&cluster, name, "new", "new").await?))
+    Ok((ctx.push_image("old", "old").await?, ctx.push_image("new", "new").await?))
 }
 
 /// Turns of each run: enough to be evicted in the middle.
@@ -144,10 +143,9 @@ async fn compatible_with_moves_active_runs_to_the_new_image_at_their_next_attemp
 /// Starts a run whose definition names a tag, pushes another image under the tag, and evicts the run's pod. Each pod
 /// pulls the tag anew. The definition does not change.
 async fn push_tag_again<'c>(ctx: &'c TestContext, spec: Value) -> Result<(Run<'c>, Image, Image)> {
-    let (cluster, name) = (ctx.cluster()?, &ctx.namespace);
-    let old = images::push(&cluster, name, "live", "old").await?;
+    let old = ctx.push_image("live", "old").await?;
     let run = start_with(ctx, &old_definition(&old.tagged), spec).await?;
-    let new = images::push(&cluster, name, "live", "new").await?;
+    let new = ctx.push_image("live", "new").await?;
     assert_eq!(old.tagged, new.tagged);
     run.evict().await?;
     Ok((run, old, new))
@@ -192,13 +190,12 @@ async fn a_tag_that_was_pushed_again_is_used_with_the_policy_allow() -> Result {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_nodes_with_different_images_under_one_tag_do_not_mix_versions() -> Result {
     let ctx = TestContext::new("two-nodes").await?;
-    let (cluster, name) = (ctx.cluster()?, &ctx.namespace);
     let on = |image: &Image, node: &str| {
         old_definition(&image.tagged)
             .container(json!({ "imagePullPolicy": "IfNotPresent" }))
             .pod(json!({ "nodeSelector": { "kubernetes.io/hostname": node } }))
     };
-    let old = images::push(&cluster, name, "live", "old").await?;
+    let old = ctx.push_image("live", "old").await?;
     ctx.create_definition("agent", &on(&old, "n1")).await?;
     // The run must not end before the first run on the other node.
     let mut script = script();
@@ -206,7 +203,7 @@ async fn two_nodes_with_different_images_under_one_tag_do_not_mix_versions() -> 
     objects::merge(&mut script, &json!({ "script": [hang] }));
     let run = ctx.start("run", &Agent::from_definition("agent", script)).await?;
     run.wait_for_turn(5).await?;
-    let new = images::push(&cluster, name, "live", "new").await?;
+    let new = ctx.push_image("live", "new").await?;
     ctx.create_definition("elsewhere", &on(&new, "n2")).await?;
     let first = ctx.start("first", &Agent::from_definition("elsewhere", json!({ "turns": 1 }))).await?;
     assert_eq!(digest(&first.wait_for_success().await?), new.digest, "n2 should have the new image");

@@ -1,4 +1,4 @@
-//! What is to be done.
+//! The decision: what to do for a run.
 
 use std::time::Duration;
 
@@ -8,55 +8,54 @@ use dalsegno_model::{
 };
 use k8s_openapi::api::core::v1::Pod;
 
-/// What is to be done, in this order: the effects, then (once none of them taught anything new) the status, then the
-/// notices.
+/// What to do, in this order: the effects; then, if no effect returned a new result, the status; then the events.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    /// What to change.
+    /// The changes to make.
     pub effects: Vec<Effect>,
-    /// What a person shall read. Written only if it differs from what stands there; what stands there, while effects are
-    /// still to teach something.
+    /// The new status. It is written only if it differs from the current one. While results of effects are pending, it
+    /// equals the current one.
     pub status: AgentRunStatus,
-    /// What to tell once the status is written.
-    pub notices: Vec<Notice>,
-    /// Look again after this long, if nothing happens before.
+    /// The Kubernetes events to publish after the status is written.
+    pub events: Vec<EventSpec>,
+    /// Reconcile again after this long, if nothing happens before.
     pub requeue: Option<Duration>,
 }
 
-/// One change, safe to repeat.
+/// One change. It is safe to repeat.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Take the run up in the store; its first attempt is reserved by it.
+    /// Create the run in the store. This also reserves its first attempt.
     CreateRun {
-        /// `recovery.resetGeneration` as it stands at creation.
+        /// `recovery.resetGeneration` at the time of creation. It grants nothing.
         reset_generation: i64,
         /// Lengths of the deadlines.
         deadlines: Deadlines,
-        /// What becomes of a prior run.
+        /// What to do with a prior run of the same name.
         on_prior: OnPrior,
     },
-    /// End the attempt in the store, and with it the right of its worker to write.
+    /// End the attempt in the store. Its worker can no longer commit.
     EndAttempt {
-        /// Whose.
+        /// Id of the run.
         run: RunId,
-        /// How.
+        /// How the attempt ended.
         ending: Ending,
-        /// What follows.
+        /// What to do next in the same transaction.
         then: Then,
     },
-    /// Read a stored template by its hash. It changes nothing.
+    /// Read a stored template by its hash. Changes nothing.
     ReadTemplate(String),
-    /// Verify that the state at the head of this row can be rebuilt. It changes nothing.
+    /// Verify that the state at the head of this row can be rebuilt. Changes nothing.
     VerifyHead(Box<RunRecord>),
     /// Go back to an earlier boundary.
     Rewind(RunId, Rewind),
-    /// Keep the template, then create the attempt's pod from it.
+    /// Store the template, then create the attempt's pod from it.
     CreateWorker {
-        /// Whose.
+        /// Id of the run.
         run: RunId,
-        /// Of which attempt.
+        /// Number of the attempt.
         attempt: i32,
-        /// The pod.
+        /// The pod to create.
         pod: Box<Pod>,
         /// Hash of the template's document.
         revision: String,
@@ -65,61 +64,62 @@ pub enum Effect {
     },
     /// Record the pod of the reserved attempt.
     RecordPod {
-        /// Whose.
+        /// Id of the run.
         run: RunId,
-        /// Of which attempt.
+        /// Number of the attempt.
         attempt: i32,
-        /// Which.
+        /// The pod.
         pod: PodRecord,
     },
-    /// Record that the pod has a node.
+    /// Record that the pod was assigned to a node.
     RecordScheduled {
-        /// Whose.
+        /// Id of the run.
         run: RunId,
-        /// Of which attempt.
+        /// Number of the attempt.
         attempt: i32,
-        /// Which node.
+        /// Name of the node.
         node: String,
     },
-    /// Record what the image turned out to be, with its verdict.
+    /// Record the digest and the version of the worker's image, and whether that version may resume the checkpoint.
     RecordIdentity {
-        /// Whose.
+        /// Id of the run.
         run: RunId,
-        /// Of which attempt.
+        /// Number of the attempt.
         attempt: i32,
-        /// What.
+        /// The image's identity, with the verdict.
         identity: Identity,
     },
-    /// Tell the store of a cancel.
+    /// Record in the store that the run was cancelled.
     RequestCancel(RunId),
-    /// Grant one fresh budget.
+    /// Grant one fresh recovery budget.
     ResetBudget {
-        /// Whose.
+        /// Id of the run.
         run: RunId,
-        /// What was granted before.
+        /// The reset generation that was granted last.
         observed: i64,
-        /// What is granted now.
+        /// The reset generation to grant.
         to: i64,
     },
     /// Change the lengths of the deadlines.
     SetDeadlines(RunId, Deadlines),
-    /// Change what is kept of the run.
+    /// Change the retention settings of the run.
     SetRetention(RunId, Retention),
     /// Delete a pod, if it still has this UID.
     StopWorker {
-        /// Its name.
+        /// Name of the pod.
         name: String,
-        /// Its UID.
+        /// UID of the pod.
         uid: String,
     },
-    /// Delete the AgentRun, if it is still what was looked at: it has ended, and its time to live is over.
+    /// Delete the AgentRun, if it has not changed since it was observed. It has ended, and its time to live has
+    /// expired.
     DeleteRun,
-    /// Close the row for good: the AgentRun is being deleted.
+    /// Mark the row as deleted, because the AgentRun is being deleted. This is final.
     MarkDeleted,
 }
 
 impl Effect {
-    /// Its name, for logs, metrics and crash tests.
+    /// Name of the effect for logs, metrics and crash tests.
     pub fn name(&self) -> &'static str {
         match self {
             Self::CreateRun { .. } => "create-run",
@@ -142,24 +142,24 @@ impl Effect {
     }
 }
 
-/// Something to tell a person, as a Kubernetes event.
+/// A Kubernetes event to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// How bad it is.
-    pub level: Level,
-    /// One CamelCase word.
+pub struct EventSpec {
+    /// Type of the event.
+    pub level: EventLevel,
+    /// Reason, in one CamelCase word.
     pub reason: String,
-    /// What was done, to what: notices that differ in neither reason nor action are counted as one.
+    /// What was done to what. The API server counts events with the same reason and action as one series.
     pub action: String,
-    /// One sentence.
+    /// One sentence for people.
     pub note: String,
 }
 
-/// How bad a notice is.
+/// Type of a Kubernetes event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// As it should be.
+pub enum EventLevel {
+    /// Everything works as intended.
     Normal,
-    /// Somebody may want to look.
+    /// Somebody may want to look at it.
     Warning,
 }

@@ -1,44 +1,51 @@
-//! The decision: what is true of a run, and what to do about it.
+//! The decision: what the state of a run is, and what to do next.
 //!
-//! Pure and total. Nothing here waits, calls, reads a clock or an environment; what was observed comes in, what is to
-//! be done goes out, and bad news is a status. That is why every rule of the operator can be read and tried in one
-//! place: [`decide`].
+//! # Guarantees
 //!
-//! | module | one policy each |
+//! [`decide()`] is pure and total. This crate does not wait, call other systems, or read a clock or the environment. It
+//! takes what the operator observed and returns what to do. It reports problems in the run's status and never fails.
+//! The same input gives the same decision.
+//!
+//! | module | policy |
 //! |---|---|
-//! | [`mod@decide`] | all of them, in order |
-//! | `trust` | whether the store's answer is to be acted on |
-//! | [`settings`] | which value a field has: the run's, the definition's, or the built-in one |
-//! | [`evidence`], `silence` | why an attempt ended, and who caused it |
-//! | [`recovery`] | when a run is held, and how long it waits before the next attempt |
-//! | `corruption` | what is done when a run cannot go on from its head |
-//! | [`version`] | under which template a run goes on, and whether it may under this image |
-//! | [`revision`] | the templates that made pods, content-addressed |
+//! | [`mod@decide`] | the order of all rules |
+//! | `store_consistency` | whether to act on the store's answer |
+//! | [`settings`] | the value of each field: the run's, the definition's, or the built-in one |
+//! | [`evidence`] | why an attempt ended, and who caused it: the order of the evidence |
+//! | `pod_end`, [`termination_message`], `deadlines` | the evidence itself: the pod's status, the worker's message, expired deadlines |
+//! | [`recovery`] | when a run is held, and how long the next attempt waits |
+//! | `head_check` | what to do if the state at the head cannot be rebuilt |
+//! | [`version`] | which template the next attempt uses, and whether its image may resume the checkpoint |
+//! | [`revision`] | content-addressed templates of pods |
 //! | [`worker`] | the pod of an attempt |
-//! | `strays` | the pods that shall not be there |
-//! | `situation`, `status`, `conditions`, `notices` | what a person reads |
-//! | [`pod`] | what a pod's own status says |
+//! | `orphaned_pods` | pods to delete |
+//! | `run_stage`, `status` | the run's status and its Kubernetes events |
+//! | [`pod`] | how to read a pod's status |
 
-mod conditions;
-mod corruption;
+mod deadlines;
 pub mod decide;
 mod decision;
+pub mod end;
 pub mod evidence;
-mod notices;
+mod head_check;
 mod observed;
+mod orphaned_pods;
 pub mod pod;
+mod pod_end;
 pub mod recovery;
 pub mod revision;
+mod run_stage;
 pub mod settings;
-mod silence;
-mod situation;
 mod status;
-mod strays;
+mod store_consistency;
+pub mod termination_message;
 mod text;
-mod trust;
 pub mod version;
 pub mod worker;
 
 pub use decide::decide;
-pub use decision::{Decision, Effect, Level, Notice};
-pub use observed::{AgentSight, Fact, HeadSight, NodeSight, Observed, PodSight, Refusal, StoreSight};
+pub use decision::{Decision, Effect, EventLevel, EventSpec};
+pub use observed::{
+    EffectResult, Observed, ObservedAgent, ObservedHead, ObservedNode, ObservedPod, ObservedStore,
+    PodCreateError,
+};

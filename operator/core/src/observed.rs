@@ -1,4 +1,4 @@
-//! What was seen of a run, at one moment.
+//! What the operator observed of a run at one moment.
 
 use dalsegno_crds::{Agent, AgentRun, Reason, RunDefaults, names};
 use dalsegno_model::checkpoint::Checkpoint;
@@ -10,99 +10,103 @@ use uuid::Uuid;
 use crate::pod;
 use crate::version::Templates;
 
-/// What was seen of a run. Written by `observe`, and by [`Observed::learn`] as effects answer.
+/// What the operator observed of a run. The operator fills it in, and [`Observed::apply`] updates it with the results
+/// of effects.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// What the store said.
-    pub store: StoreSight,
-    /// What the run's agent is.
-    pub agent: AgentSight,
-    /// Every pod of its namespace that bears this AgentRun's UID, also deleted ones whose end is not recorded.
-    pub pods: Vec<PodSight>,
-    /// The node of the current attempt, where it has one.
-    pub node: Option<NodeSight>,
-    /// Stored templates that were read.
+    /// The store's answer.
+    pub store: ObservedStore,
+    /// The run's agent.
+    pub agent: ObservedAgent,
+    /// Every pod of the namespace whose label has this AgentRun's UID. It includes deleted pods whose end is not
+    /// recorded.
+    pub pods: Vec<ObservedPod>,
+    /// The node of the current attempt, if the attempt has one.
+    pub node: Option<ObservedNode>,
+    /// The stored templates that were read.
     pub templates: Templates,
-    /// What was found when the head was last looked at.
-    pub head: Option<HeadSight>,
-    /// The API server's last refusal to create the current attempt's pod.
-    pub refusal: Option<Refusal>,
-    /// A pod of somebody else that holds the current attempt's name.
+    /// The result of the last verification of the head.
+    pub head: Option<ObservedHead>,
+    /// The API server's last error when the current attempt's pod was created.
+    pub pod_create_error: Option<PodCreateError>,
+    /// Whether a pod of another owner has the name of the current attempt's pod.
     pub name_taken: bool,
-    /// Where workers reach the gateway, without a slash at the end.
+    /// Base URL of the gateway for workers, without a slash at the end.
     pub gateway_url: String,
 }
 
-/// What the store said: found, not found, or unknown.
+/// The store's answer.
 #[derive(Clone, Debug)]
-pub enum StoreSight {
-    /// It could not be asked, or did not take what was to be written. Nothing may be concluded.
+pub enum ObservedStore {
+    /// The store did not respond, or rejected a write. The state of the run is not known. Holds the error.
     Unknown(String),
-    /// It has no row for this object.
+    /// The store has no row for this object.
     NotFound {
-        /// The store's id.
+        /// Id of the store.
         store_id: Uuid,
     },
-    /// Another object's run of the same name stands there.
+    /// The store has a run of the same name that belongs to another object.
     Prior(PriorRun),
     /// The run's row.
     Found(Box<RunRecord>),
 }
 
-/// The definition, or the inline agent.
+/// The run's AgentDefinition, or its inline agent.
 #[derive(Clone, Debug)]
-pub enum AgentSight {
-    /// It is there.
+pub enum ObservedAgent {
+    /// The agent exists.
     Found {
-        /// What the agent is.
+        /// The agent.
         agent: Box<Agent>,
-        /// What the definition says where the run says nothing.
+        /// The definition's defaults for fields that the run leaves unset.
         defaults: Box<RunDefaults>,
     },
-    /// `agentRef` names nothing.
+    /// `agentRef` refers to an AgentDefinition that does not exist.
     NotFound,
-    /// It is there and cannot be read; why.
+    /// The AgentDefinition cannot be parsed. Holds the error.
     Malformed(String),
 }
 
-/// One pod, as last seen.
+/// A pod as it was last seen.
 #[derive(Clone, Debug)]
-pub struct PodSight {
-    /// Its last known state.
+pub struct ObservedPod {
+    /// Last known state of the pod.
     pub pod: Pod,
-    /// It is gone: a live GET by name found nothing, or another UID.
+    /// Whether the pod is gone: a live GET by its name found no pod, or a pod with another UID.
     pub gone: bool,
-    /// Its deletion or disruption was first seen while its worker still ran.
+    /// Whether its deletion or disruption was first seen while its worker was running.
     pub disrupted_while_running: bool,
 }
 
-/// A node, as last seen.
+/// A node as it was last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeSight {
-    /// The API server knows it, and it is Ready.
+pub struct ObservedNode {
+    /// Whether the node exists and is Ready.
     pub ready: bool,
-    /// Since when it is so. That it is not Ready counts only while the API server answered us.
+    /// Since when `ready` has this value, by the operator's clock. The time of a node that is not Ready counts only
+    /// while the API server responds.
     pub since: Timestamp,
 }
 
-/// What was found when a run's head was looked at.
+/// The result of a verification of a run's head.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeadSight {
-    /// Under which epoch: every attempt has its own, and so has every rewind.
+pub struct ObservedHead {
+    /// Epoch of the row that was verified. Every attempt and every rewind has its own epoch.
     pub epoch: i64,
-    /// After which grant of a budget: a person who mended the store grants one to have it looked at again.
+    /// Reset generation of the row that was verified. A person who repaired the store raises it to request another
+    /// verification.
     pub reset_generation: i64,
-    /// What was found.
+    /// The result.
     pub found: Checkpoint,
 }
 
-impl HeadSight {
-    /// What was just found of this row's head.
+impl ObservedHead {
+    /// The result of a verification of this row's head.
     pub fn of(row: &RunRecord, found: Checkpoint) -> Self {
         Self { epoch: row.epoch, reset_generation: row.observed_reset_generation, found }
     }
 
-    /// Whether it still says something of this row.
+    /// Whether the result is valid for this row.
     pub fn is_of(&self, row: &RunRecord) -> bool {
         (self.epoch, self.reset_generation) == (row.epoch, row.observed_reset_generation)
     }
@@ -110,22 +114,22 @@ impl HeadSight {
 
 /// The API server did not create a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// HTTP status of the answer.
+pub struct PodCreateError {
+    /// HTTP status code.
     pub code: u16,
-    /// The answer's message.
+    /// Message of the API server.
     pub message: String,
-    /// How many times in a row, for this attempt.
+    /// Number of consecutive errors for this attempt.
     pub times: u32,
-    /// When it last did.
+    /// Time of the last error, by the operator's clock.
     pub at: Timestamp,
-    /// What was refused: the template has changed since if its hash is another.
+    /// Hash of the template of the rejected pod. If the current template has another hash, the error is outdated.
     pub revision: String,
 }
 
-impl Refusal {
-    /// Why the API server refuses pods in the namespace, if this answer says nothing of the pod itself.
-    pub fn of_namespace(code: u16, message: &str) -> Option<Reason> {
+impl PodCreateError {
+    /// The reason, if the API server rejects the pod because of its namespace and not because of the pod itself.
+    pub fn namespace_reason(code: u16, message: &str) -> Option<Reason> {
         match code {
             403 if message.contains("exceeded quota") => Some(Reason::QuotaExceeded),
             403 if message.contains("because it is being terminated") => Some(Reason::NamespaceTerminating),
@@ -134,104 +138,104 @@ impl Refusal {
     }
 }
 
-/// What an effect taught.
+/// The result of an effect.
 #[derive(Clone, Debug)]
-pub enum Fact {
-    /// The row as it stands now.
+pub enum EffectResult {
+    /// The current row.
     Row(Box<RunRecord>),
-    /// Another object's run stands in the way.
+    /// The store has a run of the same name that belongs to another object.
     Prior(PriorRun),
-    /// The pod of the current attempt, just created or found under its name.
+    /// The pod of the current attempt, which was created now or existed already.
     Pod(Box<Pod>),
-    /// A stored template, by its hash; `None`: the store does not have it.
+    /// A stored template by its hash, or `None` if the store does not have it.
     Template(String, Option<String>),
-    /// Whether the head can be gone on from.
-    Head(HeadSight),
-    /// A pod of somebody else holds the name.
+    /// The result of a verification of the head.
+    Head(ObservedHead),
+    /// A pod of another owner has the name.
     NameTaken,
-    /// The API server refused the pod.
-    Refused(Refusal),
+    /// The API server did not create the pod.
+    PodNotCreated(PodCreateError),
 }
 
 impl Observed {
-    /// Takes in what an effect taught, so that the next decision knows it.
-    pub fn learn(&mut self, fact: Fact) {
-        match fact {
-            Fact::Row(row) => {
+    /// Updates the observation with the result of an effect, for the next decision.
+    pub fn apply(&mut self, result: EffectResult) {
+        match result {
+            EffectResult::Row(row) => {
                 let same = |old: &RunRecord| old.attempt.number == row.attempt.number;
-                if !matches!(&self.store, StoreSight::Found(old) if same(old)) {
+                if !matches!(&self.store, ObservedStore::Found(old) if same(old)) {
                     self.node = None;
-                    self.refusal = None;
+                    self.pod_create_error = None;
                     self.name_taken = false;
                 }
-                self.store = StoreSight::Found(row);
+                self.store = ObservedStore::Found(row);
             }
-            Fact::Prior(prior) => self.store = StoreSight::Prior(prior),
-            Fact::Pod(pod) => {
-                let mut seen = PodSight::of(*pod);
+            EffectResult::Prior(prior) => self.store = ObservedStore::Prior(prior),
+            EffectResult::Pod(pod) => {
+                let mut seen = ObservedPod::of(*pod);
                 if let Some(known) = self.pods.iter().position(|it| it.uid() == seen.uid()) {
                     seen.disrupted_while_running |= self.pods[known].disrupted_while_running;
                     self.pods.remove(known);
                 }
                 self.pods.push(seen);
-                self.refusal = None;
+                self.pod_create_error = None;
             }
-            Fact::Template(revision, document) => {
+            EffectResult::Template(revision, document) => {
                 self.templates.insert(revision, document);
             }
-            Fact::Head(seen) => self.head = Some(seen),
-            Fact::NameTaken => self.name_taken = true,
-            Fact::Refused(refusal) => self.refusal = Some(refusal),
+            EffectResult::Head(head) => self.head = Some(head),
+            EffectResult::NameTaken => self.name_taken = true,
+            EffectResult::PodNotCreated(error) => self.pod_create_error = Some(error),
         }
     }
 
-    /// Whether a row was learned whose pod was not looked for: another operator may have recorded it meanwhile, and
-    /// that it is gone must be proved first.
-    pub fn must_look_again(&self) -> bool {
-        let StoreSight::Found(row) = &self.store else { return false };
+    /// Whether the recorded pod was not found, so that the operator must observe again. Another operator may have
+    /// recorded the pod after this one listed the pods. Only a live request proves that the pod is gone.
+    pub fn must_observe_again(&self) -> bool {
+        let ObservedStore::Found(row) = &self.store else { return false };
         let (AttemptState::Created | AttemptState::Attached) = row.attempt.state else { return false };
         let pod = row.attempt.pod_uid.as_deref().and_then(|uid| self.pod(uid));
         pod.is_none_or(|seen| seen.gone)
     }
 
     /// The pod with this UID.
-    pub fn pod(&self, uid: &str) -> Option<&PodSight> {
+    pub fn pod(&self, uid: &str) -> Option<&ObservedPod> {
         self.pods.iter().find(|seen| seen.uid() == uid)
     }
 
-    /// The pods that this AgentRun controls. Anybody can put our labels on a pod of theirs, and name any owner in it: an
-    /// owner in another namespace is none.
-    pub fn own_pods<'a>(&'a self, run: &'a AgentRun) -> impl Iterator<Item = &'a PodSight> {
+    /// The pods whose controller is this AgentRun, in its own namespace. Labels are not sufficient, because anybody can
+    /// set them. Neither are owner references of pods in other namespaces.
+    pub fn own_pods<'a>(&'a self, run: &'a AgentRun) -> impl Iterator<Item = &'a ObservedPod> {
         self.pods.iter().filter(|seen| seen.is_controlled_by(run))
     }
 
-    /// The definition, or the inline agent, if it is there.
+    /// The run's agent, if it exists and can be parsed.
     pub fn agent(&self) -> Option<&Agent> {
         match &self.agent {
-            AgentSight::Found { agent, .. } => Some(agent),
-            AgentSight::NotFound | AgentSight::Malformed(_) => None,
+            ObservedAgent::Found { agent, .. } => Some(agent),
+            ObservedAgent::NotFound | ObservedAgent::Malformed(_) => None,
         }
     }
 }
 
-impl PodSight {
-    /// A pod as it was just seen.
+impl ObservedPod {
+    /// A pod that exists.
     pub fn of(pod: Pod) -> Self {
-        let disrupted_while_running = pod::is_disrupted(&pod) && !pod::has_ended(&pod);
+        let disrupted_while_running = pod::is_disrupted(&pod) && !pod::worker_has_ended(&pod);
         Self { pod, gone: false, disrupted_while_running }
     }
 
-    /// Its UID.
+    /// UID of the pod.
     pub fn uid(&self) -> &str {
         self.pod.metadata.uid.as_deref().unwrap_or_default()
     }
 
-    /// Its name.
+    /// Name of the pod.
     pub fn name(&self) -> &str {
         self.pod.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// The number of the attempt it was made for, by its label.
+    /// Number of the pod's attempt, from its label.
     pub fn attempt(&self) -> Option<i32> {
         let labels = self.pod.metadata.labels.as_ref()?;
         labels.get(names::LABEL_ATTEMPT)?.parse().ok()

@@ -1,4 +1,4 @@
-//! Reading a pod: which container is its worker, whether that has ended, and what it waits for.
+//! Reads a pod: which container is the worker, whether the worker has ended, and what it waits for.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::revision::digest_in;
 
-/// A condition of this type says who ended a pod.
+/// Type of the pod condition that says what disrupted a pod.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
-/// A condition of this type says whether a pod has a node.
+/// Type of the pod condition that says whether a pod has a node.
 pub(crate) const POD_SCHEDULED: &str = "PodScheduled";
 
-/// Of a pod only what is evidence, or says whose it is: thousands are held. No decision reads more of one.
+/// Removes every field that no decision reads, because the operator keeps thousands of pods in memory. What remains
+/// shows how the pod ended and whose pod it is.
 pub fn trimmed(pod: Pod) -> Pod {
     let Pod { metadata, spec, status } = pod;
     let is_ours = |key: &str| key.starts_with(names::PREFIX) && key != names::ANNOTATION_INPUT;
@@ -69,8 +70,8 @@ fn is_evidence(condition: &PodCondition) -> bool {
     matches!(condition.type_.as_str(), DISRUPTION_TARGET | POD_SCHEDULED)
 }
 
-/// Name of the worker's container: the one named `agent`, or the only one.
-pub fn worker_name(pod: &Pod) -> &str {
+/// Name of the worker's container: `agent`, or the name of the only container.
+pub fn worker_container_name(pod: &Pod) -> &str {
     let containers = pod.spec.as_ref().map(|it| it.containers.as_slice()).unwrap_or_default();
     match containers {
         [only] => &only.name,
@@ -78,61 +79,60 @@ pub fn worker_name(pod: &Pod) -> &str {
     }
 }
 
-/// Whether a worker can run in this pod no more.
-pub fn has_ended(pod: &Pod) -> bool {
-    is_over(pod) || worker_end(pod).is_some()
+/// Whether the pod's worker has ended and cannot run again.
+pub fn worker_has_ended(pod: &Pod) -> bool {
+    is_in_terminal_phase(pod) || worker_terminated(pod).is_some()
 }
 
-/// Whether nothing at all runs in this pod any more: a helper may outlive its worker.
-pub fn has_stopped(pod: &Pod) -> bool {
+/// Whether all containers of the pod have ended. A helper container may run longer than the worker.
+pub fn all_containers_ended(pod: &Pod) -> bool {
     let all_ended = |all: &[ContainerStatus]| {
         !all.is_empty() && all.iter().all(|it| it.state.as_ref().is_some_and(|it| it.terminated.is_some()))
     };
-    is_over(pod) || all_ended(own_statuses(pod))
+    is_in_terminal_phase(pod) || all_ended(container_statuses(pod))
 }
 
-/// Whether the pod's end was set in motion: it is being deleted, or is the target of a disruption.
+/// Whether the pod is being deleted, or is the target of a disruption.
 pub fn is_disrupted(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some() || disruption_target(pod).is_some()
 }
 
-/// The pod as a whole has come to an end.
-pub(crate) fn is_over(pod: &Pod) -> bool {
+/// Whether the pod's phase is `Failed` or `Succeeded`.
+fn is_in_terminal_phase(pod: &Pod) -> bool {
     let phase = status(pod).and_then(|it| it.phase.as_deref());
     matches!(phase, Some("Failed" | "Succeeded"))
 }
 
 /// How the worker's container ended.
-pub(crate) fn worker_end(pod: &Pod) -> Option<&ContainerStateTerminated> {
+pub(crate) fn worker_terminated(pod: &Pod) -> Option<&ContainerStateTerminated> {
     worker_status(pod)?.state.as_ref()?.terminated.as_ref()
 }
 
-/// A container that had to succeed before the worker could start, and did not: its name, and how it ended.
-pub(crate) fn failed_before(pod: &Pod) -> Option<(&str, &ContainerStateTerminated)> {
-    let before = status(pod)?.init_container_statuses.as_deref().unwrap_or_default();
-    before.iter().find_map(|it| {
-        let ended = it.state.as_ref()?.terminated.as_ref()?;
-        (ended.exit_code != 0).then_some((it.name.as_str(), ended))
+/// The init container that failed, so that the worker could not start: its name, and how it ended.
+pub(crate) fn failed_init_container(pod: &Pod) -> Option<(&str, &ContainerStateTerminated)> {
+    init_container_statuses(pod).iter().find_map(|it| {
+        let terminated = it.state.as_ref()?.terminated.as_ref()?;
+        (terminated.exit_code != 0).then_some((it.name.as_str(), terminated))
     })
 }
 
 /// When the worker's container ended.
 pub(crate) fn finished_at(pod: &Pod) -> Option<Timestamp> {
-    Some(worker_end(pod)?.finished_at.as_ref()?.0)
+    Some(worker_terminated(pod)?.finished_at.as_ref()?.0)
 }
 
-/// Why the worker's container, or one before it, waits, if it is for more than its turn: reason and message.
+/// Why a container of the pod cannot start, as the kubelet's reason and message. The normal steps of a start, such as
+/// `ContainerCreating`, do not count.
 pub(crate) fn waiting(pod: &Pod) -> Option<(&str, &str)> {
-    let before = status(pod)?.init_container_statuses.as_deref().unwrap_or_default();
-    before.iter().chain(own_statuses(pod)).find_map(|it| {
+    init_container_statuses(pod).iter().chain(container_statuses(pod)).find_map(|it| {
         let ContainerStateWaiting { reason, message } = it.state.as_ref()?.waiting.as_ref()?;
         let reason = reason.as_deref().unwrap_or_default();
-        let its_turn = matches!(reason, "" | "PodInitializing" | "ContainerCreating");
-        (!its_turn).then(|| (reason, message.as_deref().unwrap_or_default()))
+        let is_normal = matches!(reason, "" | "PodInitializing" | "ContainerCreating");
+        (!is_normal).then(|| (reason, message.as_deref().unwrap_or_default()))
     })
 }
 
-/// Whether a container waits because its image cannot be had.
+/// Whether a container waits because its image cannot be pulled, by the kubelet's reason.
 pub(crate) fn is_image_problem(reason: &str) -> bool {
     matches!(
         reason,
@@ -146,55 +146,59 @@ pub(crate) fn is_image_problem(reason: &str) -> bool {
     )
 }
 
-/// The disruption that the pod is the target of.
+/// The condition that names the pod as the target of a disruption, if it is True.
 pub(crate) fn disruption_target(pod: &Pod) -> Option<&PodCondition> {
     condition(pod, DISRUPTION_TARGET).filter(|it| it.status == "True")
 }
 
-/// A condition of the pod.
+/// The condition of this type.
 pub(crate) fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
     status(pod)?.conditions.as_ref()?.iter().find(|it| it.type_ == kind)
 }
 
-/// The reason of the pod as a whole.
+/// Reason of the pod as a whole.
 pub(crate) fn reason(pod: &Pod) -> &str {
     status(pod).and_then(|it| it.reason.as_deref()).unwrap_or_default()
 }
 
-/// The message of the pod as a whole.
+/// Message of the pod as a whole.
 pub(crate) fn message(pod: &Pod) -> &str {
     status(pod).and_then(|it| it.message.as_deref()).unwrap_or_default()
 }
 
-/// The node that it was given.
+/// Name of the node that the pod is assigned to.
 pub(crate) fn node(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
-/// An annotation.
+/// Value of an annotation.
 pub(crate) fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// The digest by which the worker's image is named.
+/// Digest in the name of the worker's image, if the image is named by digest.
 pub(crate) fn named_digest(pod: &Pod) -> Option<&str> {
-    let name = worker_name(pod);
+    let name = worker_container_name(pod);
     let containers = &pod.spec.as_ref()?.containers;
     digest_in(containers.iter().find(|it| it.name == name)?.image.as_deref()?)
 }
 
-/// The digest of the worker's image: the one it is named by, else the one that the kubelet shows.
+/// Digest of the worker's image: the one in its name, or else the one that the kubelet reports.
 pub(crate) fn digest(pod: &Pod) -> Option<&str> {
     named_digest(pod).or_else(|| digest_in(&worker_status(pod)?.image_id))
 }
 
 fn worker_status(pod: &Pod) -> Option<&ContainerStatus> {
-    let name = worker_name(pod);
-    own_statuses(pod).iter().find(|it| it.name == name)
+    let name = worker_container_name(pod);
+    container_statuses(pod).iter().find(|it| it.name == name)
 }
 
-fn own_statuses(pod: &Pod) -> &[ContainerStatus] {
+fn container_statuses(pod: &Pod) -> &[ContainerStatus] {
     status(pod).and_then(|it| it.container_statuses.as_deref()).unwrap_or_default()
+}
+
+fn init_container_statuses(pod: &Pod) -> &[ContainerStatus] {
+    status(pod).and_then(|it| it.init_container_statuses.as_deref()).unwrap_or_default()
 }
 
 fn status(pod: &Pod) -> Option<&PodStatus> {

@@ -1,4 +1,4 @@
-//! Which value a field has: the run's own, else the definition's default, else the built-in one.
+//! The value of each field: the run's, or else the definition's default, or else the built-in value.
 
 use dalsegno_crds::{
     AgentRun, AgentRunSpec, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, RunDefaults,
@@ -6,20 +6,20 @@ use dalsegno_crds::{
 use dalsegno_model::{Deadlines, OnPrior, Retention};
 use jiff::SignedDuration;
 
-use crate::AgentSight;
+use crate::observed::ObservedAgent;
 
-/// A run's settings, every one resolved.
+/// The resolved settings of a run. Square brackets show the built-in values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `versionPolicy.onMismatch` \[`Pin`\].
     pub on_mismatch: OnMismatch,
-    /// `recovery.maxRecoveryAttempts` \[20\]: that many crashes are recovered, the next one holds.
+    /// `recovery.maxRecoveryAttempts` \[20\]: number of crashes that are recovered. The next crash holds the run.
     pub max_recovery_attempts: i32,
-    /// `recovery.maxAttemptsWithoutProgress` \[3\]: held when the counter reaches it.
+    /// `recovery.maxAttemptsWithoutProgress` \[3\]: the run is held when the counter reaches this number.
     pub max_attempts_without_progress: i32,
-    /// `recovery.maxDisruptionsWithoutProgress` \[10\]: held when the counter reaches it.
+    /// `recovery.maxDisruptionsWithoutProgress` \[10\]: the run is held when the counter reaches this number.
     pub max_disruptions_without_progress: i32,
-    /// `recovery.maxDisruptions` \[unlimited\]: that many are recovered, the next one holds.
+    /// `recovery.maxDisruptions` \[unlimited\]: number of disruptions that are recovered. The next one holds the run.
     pub max_disruptions: Option<i32>,
     /// `recovery.backoff.initialSeconds` \[1\].
     pub backoff_initial_seconds: i32,
@@ -32,44 +32,44 @@ pub struct Settings {
     /// Lengths of the deadlines: `liveness.startDeadlineSeconds` \[600\], `heartbeatTimeoutSeconds` \[15\],
     /// `progressDeadlineSeconds` \[1800\].
     pub deadlines: Deadlines,
-    /// `retention.keepPods` \[1\]: so many ended pods stay to be read.
+    /// `retention.keepPods` \[1\]: number of ended pods to keep for their logs.
     pub keep_pods: usize,
-    /// `retention.ttlSecondsAfterFinished` \[never\]: the AgentRun is deleted this long after its end.
+    /// `retention.ttlSecondsAfterFinished` \[never\]: the AgentRun is deleted this long after the run's end.
     pub ttl_after_finished: Option<SignedDuration>,
-    /// `retention.retentionDays` \[30\]: the store drops a run's payloads so many days after its end;
-    /// `retention.keepLast` \[all\]: so many boundaries keep theirs until then.
+    /// `retention.retentionDays` \[30\]: days after the run's end until the store drops its payloads.
+    /// `retention.keepLast` \[all\]: number of latest boundaries that keep their payloads until then.
     pub retention: Retention,
     /// `onPriorRun` \[`Hold`\].
     pub on_prior: OnPrior,
 }
 
 impl Settings {
-    /// Those of a run, as far as its definition is there to be asked.
-    pub fn of(run: &AgentRun, agent: &AgentSight) -> Self {
+    /// Resolves the settings of a run. Without a definition the built-in values replace its defaults.
+    pub fn of(run: &AgentRun, agent: &ObservedAgent) -> Self {
         match agent {
-            AgentSight::Found { defaults, .. } => Self::resolve(&run.spec, defaults),
-            AgentSight::NotFound | AgentSight::Malformed(_) => {
+            ObservedAgent::Found { defaults, .. } => Self::resolve(&run.spec, defaults),
+            ObservedAgent::NotFound | ObservedAgent::Malformed(_) => {
                 Self::resolve(&run.spec, &RunDefaults::default())
             }
         }
     }
 
-    /// Resolves a run's spec over a definition's defaults.
+    /// Resolves a run's spec and a definition's defaults.
     pub fn resolve(spec: &AgentRunSpec, defaults: &RunDefaults) -> Self {
-        // One field, asked of the run first and of the definition then.
+        // A field of the run, or else of the definition's defaults.
         macro_rules! first {
             ($($part:ident).+) => {
-                first!(@ask spec, $($part).+).or_else(|| first!(@ask defaults, $($part).+))
+                first!(@get spec, $($part).+).or_else(|| first!(@get defaults, $($part).+))
             };
-            (@ask $of:ident, $field:ident) => { $of.$field };
-            (@ask $of:ident, $group:ident . $field:ident) => {
+            (@get $of:ident, $field:ident) => { $of.$field };
+            (@get $of:ident, $group:ident . $field:ident) => {
                 $of.$group.as_ref().and_then(|group| group.$field)
             };
-            (@ask $of:ident, $group:ident . $inner:ident . $field:ident) => {
+            (@get $of:ident, $group:ident . $inner:ident . $field:ident) => {
                 $of.$group.as_ref().and_then(|group| group.$inner.as_ref()).and_then(|inner| inner.$field)
             };
         }
-        let seconds = |value: Option<i32>, built_in: i32| i64::from(value.unwrap_or(built_in)) * 1_000;
+        let millis = |value: Option<i32>, built_in: i32| i64::from(value.unwrap_or(built_in)) * 1_000;
         Self {
             on_mismatch: first!(version_policy.on_mismatch).unwrap_or(OnMismatch::Pin),
             max_recovery_attempts: first!(recovery.max_recovery_attempts).unwrap_or(20),
@@ -82,9 +82,9 @@ impl Settings {
             on_corrupt_checkpoint: first!(recovery.on_corrupt_checkpoint)
                 .unwrap_or(OnCorruptCheckpoint::Hold),
             deadlines: Deadlines {
-                start_ms: seconds(first!(liveness.start_deadline_seconds), 600),
-                heartbeat_ms: seconds(first!(liveness.heartbeat_timeout_seconds), 15),
-                progress_ms: seconds(first!(liveness.progress_deadline_seconds), 1_800),
+                start_ms: millis(first!(liveness.start_deadline_seconds), 600),
+                heartbeat_ms: millis(first!(liveness.heartbeat_timeout_seconds), 15),
+                progress_ms: millis(first!(liveness.progress_deadline_seconds), 1_800),
             },
             keep_pods: usize::try_from(first!(retention.keep_pods).unwrap_or(1)).unwrap_or_default(),
             ttl_after_finished: first!(retention.ttl_seconds_after_finished)

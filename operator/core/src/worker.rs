@@ -1,4 +1,4 @@
-//! The pod of an attempt.
+//! Builds the pod of an attempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,28 +16,29 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::pod;
 use crate::revision::Document;
+use crate::version::ChosenTemplate;
 
-const VOLUME: &str = "dalsegno";
-const MOUNT: &str = "/var/run/dalsegno";
-const TOKEN: &str = "token";
-const INPUT: &str = "input";
+const VOLUME_NAME: &str = "dalsegno";
+const MOUNT_PATH: &str = "/var/run/dalsegno";
+const TOKEN_FILE: &str = "token";
+const INPUT_FILE: &str = "input";
 
-/// How long a worker's token lives; the kubelet renews it.
+/// Lifetime of a worker's token, in seconds. The kubelet renews it.
 const TOKEN_SECONDS: i64 = 3600;
 
-/// No pod can be made of a template.
+/// No pod can be built from a template.
 #[derive(Debug)]
 pub enum TemplateError {
-    /// It is no pod template; the source names the place.
+    /// The template is not a valid pod template. The source names the field.
     Malformed(serde_json::Error),
-    /// It has several containers, and none is named as the worker's must be.
+    /// The template has several containers, and none of them has the worker's name.
     NoWorker,
 }
 
 impl fmt::Display for TemplateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed(error) => write!(f, "the template is no pod template: {error}"),
+            Self::Malformed(error) => write!(f, "the template is not a valid pod template: {error}"),
             Self::NoWorker => {
                 write!(f, "none of the template's containers is named {}", names::WORKER_CONTAINER)
             }
@@ -59,25 +60,25 @@ pub fn pod_name(run: &str, attempt: i32) -> String {
     format!("{run}-{attempt}")
 }
 
-/// The pod of the current attempt, from this template.
+/// Builds the pod of the current attempt from a template.
 ///
-/// The template's labels and annotations under our prefix are dropped, `restartPolicy` becomes `Never`; environment,
-/// token and input are ours.
+/// Labels and annotations of the template with the reserved prefix are dropped. `restartPolicy` becomes `Never`. The
+/// worker gets its environment variables, token and input.
 ///
 /// # Errors
 ///
-/// The template is no pod template, or has no worker.
-pub fn pod_of(
+/// The template is not a valid pod template, or has no worker.
+pub fn build_pod(
     run: &AgentRun,
     row: &RunRecord,
-    document: &Document,
-    pinned: bool,
+    template: &ChosenTemplate,
     gateway_url: &str,
 ) -> Result<Pod, TemplateError> {
-    let head = row.head.as_ref().map_or((0, 0), |head| (head.turn, head.position));
-    let place = Place { run, id: row.id, attempt: row.attempt.number, head, gateway_url };
-    let mut pod = pod_at(&place, document)?;
-    if pinned {
+    let (turn, position) = row.head.as_ref().map_or((0, 0), |head| (head.turn, head.position));
+    let params = PodParams { run, id: row.id, attempt: row.attempt.number, turn, position, gateway_url };
+    let ChosenTemplate { document, pinned } = template;
+    let mut pod = build(&params, document)?;
+    if *pinned {
         let annotations = pod.metadata.annotations.get_or_insert_default();
         annotations.insert(names::ANNOTATION_PINNED.to_owned(), document.hash());
     }
@@ -85,59 +86,61 @@ pub fn pod_of(
     Ok(pod)
 }
 
-/// The pod that a definition's runs get, to be tried: of the first attempt of a run without input. The run has the
-/// definition's UID, also in its name.
+/// Builds the pod for a dry run of a definition's template: the pod of the first attempt of a run without input. The
+/// run's UID is the definition's UID, and so is the end of its name.
 ///
 /// # Errors
 ///
-/// The template is no pod template, or has no worker.
-pub fn trial_of(definition: &AgentDefinition, gateway_url: &str) -> Result<Pod, TemplateError> {
+/// The template is not a valid pod template, or has no worker.
+pub fn dry_run_pod(definition: &AgentDefinition, gateway_url: &str) -> Result<Pod, TemplateError> {
     let uid = definition.metadata.uid.clone().unwrap_or_default();
-    // A generated name would be another in each refusal that names the pod, and so the status.
+    // The name must not be random: error messages contain it, and the status would change with every dry run.
     let mut run = AgentRun::new(&format!("dry-run-{uid}"), AgentRunSpec::default());
     run.metadata.namespace.clone_from(&definition.metadata.namespace);
     run.metadata.uid = Some(uid);
-    let place = Place { run: &run, id: RunId::nil(), attempt: 1, head: (0, 0), gateway_url };
-    pod_at(&place, &Document::of(&definition.spec.agent))
+    let params = PodParams { run: &run, id: RunId::nil(), attempt: 1, turn: 0, position: 0, gateway_url };
+    build(&params, &Document::of(&definition.spec.agent))
 }
 
-/// The attempt that a pod is of.
-struct Place<'a> {
+/// The attempt that a pod is built for.
+struct PodParams<'a> {
     run: &'a AgentRun,
     id: RunId,
     attempt: i32,
-    /// Turn and position.
-    head: (i32, i64),
+    /// Turn that the attempt resumes from.
+    turn: i32,
+    /// Event position that the attempt resumes from.
+    position: i64,
     gateway_url: &'a str,
 }
 
-fn pod_at(place: &Place, document: &Document) -> Result<Pod, TemplateError> {
+fn build(params: &PodParams, document: &Document) -> Result<Pod, TemplateError> {
     let template = document.template.pod_template().map_err(TemplateError::Malformed)?;
     let mut pod = Pod {
-        metadata: metadata(place, template.metadata.unwrap_or_default(), document),
+        metadata: metadata(params, template.metadata.unwrap_or_default(), document),
         spec: template.spec,
         status: None,
     };
-    let worker = pod::worker_name(&pod).to_owned();
+    let worker = pod::worker_container_name(&pod).to_owned();
     let spec = pod.spec.get_or_insert_default();
     spec.restart_policy = Some("Never".to_owned());
-    spec.volumes.get_or_insert_default().push(volume(place.run.spec.input_from.as_ref()));
+    spec.volumes.get_or_insert_default().push(volume(params.run.spec.input_from.as_ref()));
     let container = spec.containers.iter_mut().find(|it| it.name == worker);
-    equip(container.ok_or(TemplateError::NoWorker)?, place);
+    configure_worker(container.ok_or(TemplateError::NoWorker)?, params);
     Ok(pod)
 }
 
-fn metadata(place: &Place, template: ObjectMeta, document: &Document) -> ObjectMeta {
-    let Place { run, attempt, head: (turn, position), .. } = place;
+fn metadata(params: &PodParams, template: ObjectMeta, document: &Document) -> ObjectMeta {
+    let PodParams { run, attempt, turn, position, .. } = params;
     let name = run.metadata.name.clone().unwrap_or_default();
-    let mut labels = ours_dropped(template.labels);
+    let mut labels = without_reserved_keys(template.labels);
     labels.extend([
         (names::LABEL_MANAGED_BY.to_owned(), names::MANAGED_BY.to_owned()),
         (names::LABEL_RUN.to_owned(), name.clone()),
         (names::LABEL_RUN_UID.to_owned(), run.metadata.uid.clone().unwrap_or_default()),
         (names::LABEL_ATTEMPT.to_owned(), attempt.to_string()),
     ]);
-    let mut annotations = ours_dropped(template.annotations);
+    let mut annotations = without_reserved_keys(template.annotations);
     annotations.extend([
         (names::ANNOTATION_REVISION.to_owned(), document.hash()),
         (names::ANNOTATION_TURN.to_owned(), format!("{turn}/{position}")),
@@ -158,47 +161,68 @@ fn metadata(place: &Place, template: ObjectMeta, document: &Document) -> ObjectM
     }
 }
 
-/// The inline input as the worker reads it: `null` where there is none.
+/// The inline input as the worker reads it. `null` if the run has none.
 pub fn input_text(run: &AgentRun) -> String {
     run.spec.input.as_ref().map_or_else(|| "null".to_owned(), ToString::to_string)
 }
 
-fn ours_dropped(map: Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
+fn without_reserved_keys(map: Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
     map.unwrap_or_default().into_iter().filter(|(key, _)| !key.starts_with(names::PREFIX)).collect()
 }
 
-fn equip(worker: &mut Container, place: &Place) {
-    let Place { run, id, attempt, gateway_url, .. } = place;
+/// Adds the environment variables and the mount of the worker's contract to the worker's container.
+fn configure_worker(worker: &mut Container, params: &PodParams) {
+    let PodParams { run, id, attempt, gateway_url, .. } = params;
     let (namespace, name) = (run.metadata.namespace.as_deref(), run.metadata.name.as_deref());
-    let ours = [
+    let contract = [
         (env::URL, format!("{gateway_url}/v1/runs/{id}")),
-        (env::TOKEN_FILE, format!("{MOUNT}/{TOKEN}")),
-        (env::INPUT_FILE, format!("{MOUNT}/{INPUT}")),
+        (env::TOKEN_FILE, format!("{MOUNT_PATH}/{TOKEN_FILE}")),
+        (env::INPUT_FILE, format!("{MOUNT_PATH}/{INPUT_FILE}")),
         (env::RUN, format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())),
         (env::ATTEMPT, attempt.to_string()),
     ];
-    // Ours come first, so that the template's own variables may refer to them.
-    let mut theirs = worker.env.take().unwrap_or_default();
-    theirs.retain(|it| ours.iter().all(|(name, _)| it.name != *name));
-    let ours =
-        ours.map(|(name, value)| EnvVar { name: name.to_owned(), value: Some(value), value_from: None });
-    worker.env = Some(ours.into_iter().chain(theirs).collect());
+    // The contract's variables come first, so that the template's variables can refer to them.
+    let mut template = worker.env.take().unwrap_or_default();
+    template.retain(|it| contract.iter().all(|(name, _)| it.name != *name));
+    let contract =
+        contract.map(|(name, value)| EnvVar { name: name.to_owned(), value: Some(value), value_from: None });
+    worker.env = Some(contract.into_iter().chain(template).collect());
     worker.volume_mounts.get_or_insert_default().push(VolumeMount {
-        name: VOLUME.to_owned(),
-        mount_path: MOUNT.to_owned(),
+        name: VOLUME_NAME.to_owned(),
+        mount_path: MOUNT_PATH.to_owned(),
         read_only: Some(true),
         ..VolumeMount::default()
     });
     worker.termination_message_policy.get_or_insert_with(|| "FallbackToLogsOnError".to_owned());
 }
 
+/// The volume with the worker's token and the run's input.
 fn volume(input: Option<&InputSource>) -> Volume {
-    let key_to_path = |key: &str| vec![KeyToPath { key: key.to_owned(), path: INPUT.to_owned(), mode: None }];
-    let input = match input {
+    let token = VolumeProjection {
+        service_account_token: Some(ServiceAccountTokenProjection {
+            audience: Some(AUDIENCE.to_owned()),
+            expiration_seconds: Some(TOKEN_SECONDS),
+            path: TOKEN_FILE.to_owned(),
+        }),
+        ..VolumeProjection::default()
+    };
+    let sources = Some(vec![token, input_projection(input)]);
+    Volume {
+        name: VOLUME_NAME.to_owned(),
+        projected: Some(ProjectedVolumeSource { default_mode: None, sources }),
+        ..Volume::default()
+    }
+}
+
+/// The input as a file: from a Secret, a ConfigMap, or the pod's own annotation.
+fn input_projection(input: Option<&InputSource>) -> VolumeProjection {
+    let items =
+        |key: &str| Some(vec![KeyToPath { key: key.to_owned(), path: INPUT_FILE.to_owned(), mode: None }]);
+    match input {
         Some(InputSource { secret_key_ref: Some(secret), .. }) => VolumeProjection {
             secret: Some(SecretProjection {
                 name: secret.name.clone(),
-                items: Some(key_to_path(&secret.key)),
+                items: items(&secret.key),
                 optional: None,
             }),
             ..VolumeProjection::default()
@@ -206,41 +230,31 @@ fn volume(input: Option<&InputSource>) -> Volume {
         Some(InputSource { config_map_key_ref: Some(map), .. }) => VolumeProjection {
             config_map: Some(ConfigMapProjection {
                 name: map.name.clone(),
-                items: Some(key_to_path(&map.key)),
+                items: items(&map.key),
                 optional: None,
             }),
             ..VolumeProjection::default()
         },
         _ => VolumeProjection {
-            downward_api: Some(DownwardAPIProjection {
-                items: Some(vec![DownwardAPIVolumeFile {
-                    path: INPUT.to_owned(),
-                    field_ref: Some(ObjectFieldSelector {
-                        field_path: format!("metadata.annotations['{}']", names::ANNOTATION_INPUT),
-                        ..ObjectFieldSelector::default()
-                    }),
-                    ..DownwardAPIVolumeFile::default()
-                }]),
-            }),
+            downward_api: Some(DownwardAPIProjection { items: Some(vec![annotation_file()]) }),
             ..VolumeProjection::default()
         },
-    };
-    let token = VolumeProjection {
-        service_account_token: Some(ServiceAccountTokenProjection {
-            audience: Some(AUDIENCE.to_owned()),
-            expiration_seconds: Some(TOKEN_SECONDS),
-            path: TOKEN.to_owned(),
-        }),
-        ..VolumeProjection::default()
-    };
-    Volume {
-        name: VOLUME.to_owned(),
-        projected: Some(ProjectedVolumeSource { default_mode: None, sources: Some(vec![token, input]) }),
-        ..Volume::default()
     }
 }
 
-/// The scheduler learns of a dead node later than we do: prefer another one than those we have just lost.
+fn annotation_file() -> DownwardAPIVolumeFile {
+    DownwardAPIVolumeFile {
+        path: INPUT_FILE.to_owned(),
+        field_ref: Some(ObjectFieldSelector {
+            field_path: format!("metadata.annotations['{}']", names::ANNOTATION_INPUT),
+            ..ObjectFieldSelector::default()
+        }),
+        ..DownwardAPIVolumeFile::default()
+    }
+}
+
+/// Prefers other nodes than those that the latest attempts were lost on. The scheduler learns of a dead node later than
+/// the operator.
 fn avoid_lost_nodes(affinity: &mut Option<Affinity>, row: &RunRecord) {
     let lost_by = |cause: Cause| matches!(cause, Cause::NodeLost | Cause::Silent);
     let just_lost = row.past.iter().take_while(|it| it.end.as_ref().is_some_and(|end| lost_by(end.cause)));
@@ -254,14 +268,14 @@ fn avoid_lost_nodes(affinity: &mut Option<Affinity>, row: &RunRecord) {
             weight: 100,
             preference: NodeSelectorTerm {
                 match_expressions: None,
-                match_fields: Some(lost.into_iter().map(not_this_node).collect()),
+                match_fields: Some(lost.into_iter().map(not_on_node).collect()),
             },
         },
     );
 }
 
-/// A requirement on a node's name takes one name only.
-fn not_this_node(node: String) -> NodeSelectorRequirement {
+/// Excludes one node. Kubernetes allows only one name in a requirement on `metadata.name`.
+fn not_on_node(node: String) -> NodeSelectorRequirement {
     NodeSelectorRequirement {
         key: "metadata.name".to_owned(),
         operator: "NotIn".to_owned(),

@@ -1,6 +1,6 @@
-//! The audit chain of a run: one row for each transition, each linked to the one before by its hash.
+//! The audit chain of a run: one row per transition, linked to the row before by a hash.
 //!
-//! Boundaries are not in it: a boundary's row is its own audit row ([`crate::header`]).
+//! Boundaries have no rows here, because a boundary's own row serves as its audit row ([`crate::header`]).
 //!
 //! # Format, version 1
 //!
@@ -11,49 +11,57 @@
 //!                 f(kind, UTF-8) f(actor, UTF-8) f(detail, UTF-8, as stored) )
 //! ```
 //!
-//! # What is appended, in this order
+//! # Rows of each transition, in this order
 //!
-//! | transition | rows (actor) |
-//! |---|---|
-//! | a run is taken up anew | `created` (operator), `reserved` (operator) |
-//! | … and a prior run is ignored | in the prior run's chain: `abandoned` (operator) |
-//! | a prior run is adopted | `adopted` (operator); then, unless it is finished, `ended` (operator) if its attempt was not, and `reserved` (operator) |
-//! | an attempt is ended | `ended` (operator), then by what follows: `reserved` (operator), nothing, `finished` (operator) |
-//! | a pod, an identity is recorded | `pod` (operator), `identity` (operator); both where they come together |
-//! | a worker attaches; another instance is refused | `attached` (worker); `spent` (worker), once |
-//! | a person's cancel is noted; a worker acknowledges it | `cancel-requested` (operator), with what is known of who asked and why ([`dalsegno_model::AskedBy`]); `cancelled` (worker) |
-//! | a worker finishes, with or without a boundary | `finished` (worker) |
-//! | a boundary plans calls | `planned` (worker), with each call that is new or of another turn before; before `finished` |
-//! | a call is claimed, for the first time or by another attempt | `claimed` (worker) |
-//! | a call is completed; its tool refuses it; its key | `completed`; `failed`; `key-refused` (worker) |
-//! | a call is settled | `settled` (worker, or the person's name) |
-//! | a budget is granted | `reset` (operator), with who asked and why |
-//! | a run goes back | `ended` (operator) if its attempt had a pod; `rewound` (operator, or the person's name) with what is undone; then `reserved` (operator) |
-//! | an AgentRun is deleted on purpose | `deleted` (operator), with why |
-//! | the payloads of a run that is over are past their retention | `expired` (operator), before the first is dropped |
-//! | a data key is deleted | `shredded` (the person's name) |
-//! | payloads before the last boundaries that a run keeps are dropped | `dropped` (operator), with up to where, and the digest of the snapshot that stands for them |
-//! | rows before one that an anchor names are pruned | `pruned` (the person's name), with why, the number and the hash of the last that went, and what they said of the run and of what was undone, and the number of the calls that no row is left to tell the beginning of, with a digest of their names |
-//! | a namespace is adopted | `namespace-adopted` (the person's name), with why, for each row |
+//! The actor is the operator, unless another one is named.
 //!
-//! Of the key, the arguments and the result of a call a row has digests, as [`CallDigests`](dalsegno_model::CallDigests) says: of the key and
-//! the arguments that row with which the call is first there, of arguments also the claim that brings them later. So how each
-//! call stands follows from the audit (`dalsegno_proof`).
+//! - A run is created: `created`, `reserved`. If a prior run is ignored, that run's chain gets `abandoned`.
+//! - A prior run is adopted: `adopted`. Unless the run is finished: `ended` if its attempt was not ended, and
+//!   `reserved`.
+//! - An attempt ends: `ended`; then, depending on what follows, `reserved`, nothing, or `finished`.
+//! - A pod or an identity is recorded: `pod` or `identity`; both if they are recorded together.
+//! - A worker attaches: `attached` (worker). Another instance is refused: `spent` (worker), once.
+//! - A cancel is requested: `cancel-requested`, with what is known about who requested it and why
+//!   ([`dalsegno_model::AskedBy`]). A worker acknowledges it: `cancelled` (worker).
+//! - A worker finishes the run, with or without a boundary: `finished` (worker).
+//! - A boundary plans calls: `planned` (worker), with each call that is new or was of another turn before; it comes
+//!   before `finished`.
+//! - A call is claimed for the first time, or by another attempt: `claimed` (worker).
+//! - A call is completed: `completed` (worker). Its tool fails: `failed` (worker). Its tool rejects the key:
+//!   `key-refused` (worker).
+//! - A call is settled: `settled` (worker, or the person's name).
+//! - A budget is granted: `reset`, with who requested it and why.
+//! - A run is rewound: `ended` if its attempt had a pod; `rewound` (operator, or the person's name) with what is
+//!   undone; then `reserved`.
+//! - An AgentRun is deleted on purpose: `deleted`, with the reason.
+//! - Payloads of a run that is over are past their retention: `expired`, before the first payload is deleted.
+//! - A data key is deleted: `shredded` (the person's name).
+//! - Payloads before the last boundaries that a run keeps are dropped: `dropped`, with the last dropped boundary, and
+//!   the digest of the snapshot that replaces the payloads.
+//! - Rows before one that an anchor names are pruned: `pruned` (the person's name), with the reason, the number and
+//!   hash of the last pruned row, and what the pruned rows said about the run and about undone boundaries. For calls
+//!   whose beginning is in no remaining row, it has their number and a digest of their ids.
+//! - A namespace is adopted: `namespace-adopted` (the person's name), with the reason; one row per run.
 //!
-//! What changes nothing (a retry, a refusal other than `spent`) appends nothing.
+//! Rows contain digests of a call's key, arguments and result, as defined by
+//! [`CallDigests`](dalsegno_model::CallDigests). The row in which the call first appears has those of the key and the
+//! arguments; a claim that brings the arguments later has theirs. So the state of each call follows from the audit
+//! (`dalsegno_proof`).
+//!
+//! A request that changes nothing (a retry, or a refusal other than `spent`) appends no row.
 
 pub use dalsegno_model::audit::{actor, first_needed, kind, tells_of_loss};
 use dalsegno_model::{AuditRow, Digest, RunId};
 
-use crate::fields::Framed;
+use crate::fields::FramedHasher;
 use crate::header;
 
 /// First field of every audit row's hash.
 pub const TAG: &[u8] = b"dalsegno/audit/v1";
 
-/// What is hashed of an audit row.
+/// The hashed fields of an audit row.
 #[derive(Clone, Copy, Debug)]
-pub struct Link<'a> {
+pub struct AuditHeader<'a> {
     /// Hash of the row before; [`crate::header::NO_PARENT`] for the first.
     pub parent_hash: &'a Digest,
     /// The run.
@@ -62,18 +70,18 @@ pub struct Link<'a> {
     pub seq: i64,
     /// When, in milliseconds since 1970.
     pub at: i64,
-    /// What: one of [`kind`].
+    /// The kind of transition: one of [`kind`].
     pub kind: &'a str,
-    /// Who.
+    /// The actor.
     pub actor: &'a str,
     /// Details, as JSON text.
     pub detail: &'a str,
 }
 
-impl Link<'_> {
+impl AuditHeader<'_> {
     /// The row's hash.
     pub fn hash(&self) -> Digest {
-        let mut hash = Framed::new(TAG);
+        let mut hash = FramedHasher::new(TAG);
         hash.field(self.parent_hash);
         hash.field(self.run.as_bytes());
         hash.field(&self.seq.to_be_bytes());
@@ -85,7 +93,7 @@ impl Link<'_> {
     }
 }
 
-/// Up to which row a row says that those before it were pruned, and that row's hash.
+/// Number and hash of the last pruned row, if this row records a prune.
 pub fn pruned_to(row: &AuditRow) -> Option<(i64, Digest)> {
     #[derive(serde::Deserialize)]
     struct Detail {
@@ -99,17 +107,17 @@ pub fn pruned_to(row: &AuditRow) -> Option<(i64, Digest)> {
     Some((to, header::parse(&hash)?))
 }
 
-/// What a row `pruned` says of calls that no row is left to tell the beginning of. With `f(x)` as in [`crate::header`], of
-/// their names in the order of their bytes: `SHA-256( f("dalsegno/call-names/v1") f(name, UTF-8) f(name, UTF-8) … )`.
+/// The digest of call ids that a row `pruned` contains, for calls whose beginning is in no remaining row. With `f(x)`
+/// as in [`crate::header`], over the ids in byte order: `SHA-256( f("dalsegno/call-names/v1") f(id, UTF-8) f(id,
+/// UTF-8) … )`.
 pub fn names_digest<'a>(names: impl Iterator<Item = &'a str>) -> Digest {
-    let mut hash = Framed::new(b"dalsegno/call-names/v1");
+    let mut hash = FramedHasher::new(b"dalsegno/call-names/v1");
     names.for_each(|name| hash.field(name.as_bytes()));
     hash.finish()
 }
 
-/// Why nothing is pruned of a run whose calls are not those of its audit.
-pub const OTHER_CALLS: &str =
-    "of the calls that the audit tells of some are not there, or some are that nobody told of";
+/// Why a run is not pruned if its calls are not those of its audit.
+pub const CALLS_MISMATCH: &str = "calls of the audit are missing, or there are calls that no row records";
 
 #[cfg(test)]
 mod tests {
@@ -135,7 +143,7 @@ mod tests {
             bytes.extend(field);
         }
         let by_hand: Digest = Sha256::digest(&bytes).into();
-        let link = Link {
+        let header = AuditHeader {
             parent_hash: &header::NO_PARENT,
             run: Uuid::nil(),
             seq: 1,
@@ -144,6 +152,6 @@ mod tests {
             actor: actor::OPERATOR,
             detail: r#"{"attempt":1}"#,
         };
-        assert_eq!(link.hash(), by_hand);
+        assert_eq!(header.hash(), by_hand);
     }
 }

@@ -1,20 +1,20 @@
-//! How a run's boundaries hang together: each by itself, and each with the one before. Pure; the databases only read the
-//! rows.
+//! The chain of a run's boundaries: each boundary checked on its own, and with the one before. Pure: the databases
+//! only read the rows.
 
 use dalsegno_model::{BoundaryRow, Digest, Error, Gone, Kept, Place, Result, RunId, Sound};
 use dalsegno_protocol::{Boundary, State};
 
 use crate::header::{Header, NO_PARENT};
-use crate::seal::{DigestKeyExt as _, Sealing, Spot, is_sealed};
+use crate::seal::{AadContext, DigestKeyExt as _, PayloadCipher, is_sealed};
 use crate::{codec, fold, header};
 
-/// What is wrong with a boundary that is kept.
-pub trait KeptExt {
-    /// What is wrong with the row, whatever stands around it.
+/// Checks of a decoded boundary.
+pub trait DecodedBoundaryExt {
+    /// What is wrong with the row, regardless of other rows; `None` if nothing is.
     fn fault(&self, run: RunId) -> Option<&'static str>;
 }
 
-impl KeptExt for Kept {
+impl DecodedBoundaryExt for Kept {
     fn fault(&self, run: RunId) -> Option<&'static str> {
         if content_hash(self, run) != self.row.content_hash {
             return Some("it does not have the hash it must have");
@@ -27,16 +27,17 @@ impl KeptExt for Kept {
             return Some("it has another payload than was committed");
         }
         if self.has_payloads && self.events() != Some(self.row.events.len() as i64) {
-            return Some("it counts other events than it has");
+            return Some("its row counts another number of events than it has");
         }
         if self.parent.is_none() != (self.row.parent_hash == NO_PARENT) {
-            return Some("its hash and its place disagree on whether it is the first");
+            return Some("its parent hash and its parent columns disagree on whether it is the first");
         }
         (!follows_closely(self)).then_some("it names a parent that is not the boundary before it")
     }
 }
 
-/// Turns have no gaps: before a result stands its plan, or the turn before; before a plan the turn before.
+/// Whether the parent is the boundary before. Turns have no gaps: a result follows its plan or the turn before; a
+/// plan follows the turn before.
 fn follows_closely(kept: &Kept) -> bool {
     let Place { turn, boundary, .. } = kept.place();
     match kept.parent {
@@ -71,90 +72,91 @@ fn content_hash(kept: &Kept, run: RunId) -> Digest {
     .content_hash()
 }
 
-/// A boundary as its row has it.
+/// A boundary as it is stored, before its payloads are decoded.
 #[derive(Clone, Debug)]
-pub struct Shelved {
-    /// Without its payloads.
+pub struct EncodedBoundary {
+    /// The boundary without its payloads.
     pub kept: Kept,
-    /// `None`: they were not read.
+    /// Its payloads; `None` if they were not read.
     pub payloads: Option<Payloads>,
-    /// They were dropped: the run is past its retention, or this boundary is before those that it keeps. The run's own
-    /// row says so: of one that lives and keeps all it is never so, whatever the boundary's row says.
+    /// Whether its payloads were dropped, because the run is past its retention or this boundary is older than those
+    /// that it keeps. The run's own row decides: in a live run that keeps everything no boundary is dropped, whatever
+    /// the boundary's row says.
     pub dropped: bool,
-    /// A snapshot of the state after it, where one is to be used.
-    pub snapshot: Option<KeptSnapshot>,
+    /// A snapshot of the state after it, if one is to be used.
+    pub snapshot: Option<EncodedSnapshot>,
 }
 
-/// Payloads as they are kept.
+/// Payloads as they are stored.
 #[derive(Clone, Debug)]
 pub struct Payloads {
     /// Channel operations.
     pub ops: Option<Vec<u8>>,
-    /// Events, all together.
+    /// All events, encoded together.
     pub events: Option<Vec<u8>>,
 }
 
 impl Payloads {
-    /// Whether they can only be read with the key of their run.
+    /// Whether they can only be read with the run's data key.
     fn are_sealed(&self) -> bool {
         [&self.ops, &self.events].into_iter().flatten().any(|kept| is_sealed(kept))
     }
 }
 
-/// A snapshot as it is kept, without its chunks.
+/// A snapshot as it is stored, without its chunks.
 #[derive(Clone, Debug)]
-pub struct KeptSnapshot {
+pub struct EncodedSnapshot {
     /// Its document ([`crate::manifest`]).
     pub document: Vec<u8>,
-    /// The digest of it, as its row has it.
+    /// The digest of the document, according to its row.
     pub digest: Vec<u8>,
 }
 
-impl Shelved {
-    /// Whether its payloads can only be decoded after the state before it.
+impl EncodedBoundary {
+    /// Whether its payloads can only be decoded with the state before it.
     pub fn is_patch(&self) -> bool {
         let payloads = self.payloads.as_ref();
         payloads.and_then(|payloads| payloads.ops.as_deref()).is_some_and(codec::is_patch)
     }
 
-    /// What it is linked by.
+    /// Its links.
     pub fn link(&self) -> Sound {
         let BoundaryRow { parent_hash, content_hash, full, position, .. } = self.kept.row;
         Sound { parent: self.kept.parent, parent_hash, content_hash, full, position, gone: None }
     }
 
-    /// Why its payloads are not there any more.
-    pub fn gone(&self, sealing: &Sealing) -> Option<Gone> {
+    /// Why its payloads are missing on purpose, if they are.
+    pub fn gone(&self, cipher: &PayloadCipher) -> Option<Gone> {
         if self.dropped {
             return Some(Gone::Dropped);
         }
         let are_sealed = self.payloads.as_ref().is_some_and(Payloads::are_sealed);
-        (are_sealed && sealing.is_shredded()).then_some(Gone::Shredded)
+        (are_sealed && cipher.is_shredded()).then_some(Gone::Shredded)
     }
 
-    /// Whether anything of it can only be read with the key of its run.
+    /// Whether any part of it can only be read with the run's data key.
     pub fn is_sealed(&self) -> bool {
         self.payloads.as_ref().is_some_and(Payloads::are_sealed)
             || self.snapshot.as_ref().is_some_and(|snapshot| is_sealed(&snapshot.document))
     }
 
-    /// Whether it has payloads, and they were kept as they were written.
+    /// Whether it has payloads, and they are not sealed.
     pub fn is_plain(&self) -> bool {
         let payloads = self.payloads.as_ref();
         payloads.is_some_and(|kept| (kept.ops.is_some() || kept.events.is_some()) && !kept.are_sealed())
     }
 
-    /// The boundary with its payloads, unless these are gone; `before` is the state before it, where that is known.
-    pub fn unpack(self, sealing: &Sealing, before: Option<&State>) -> Result<Kept> {
-        if self.gone(sealing).is_some() {
+    /// Decodes the payloads, unless they are missing on purpose. `before` is the state before the boundary, if known.
+    pub fn decode(self, cipher: &PayloadCipher, before: Option<&State>) -> Result<Kept> {
+        if self.gone(cipher).is_some() {
             return Ok(self.kept);
         }
         let payloads = self.payloads.ok_or_else(|| corrupt("its payloads were not read"))?;
         let BoundaryRow { turn, boundary, commit_id, .. } = self.kept.row;
         let digest_key =
-            payloads.are_sealed().then(|| sealing.digest_key(turn, boundary, commit_id)).flatten();
-        let open = |kept, spot| sealing.open(spot, kept);
-        let ops = payloads.ops.as_deref().map(|kept| open(kept, Spot::Ops(turn, boundary, commit_id)));
+            payloads.are_sealed().then(|| cipher.digest_key(turn, boundary, commit_id)).flatten();
+        let open = |kept, context| cipher.open(context, kept);
+        let ops = payloads.ops.as_deref().map(|kept| open(kept, AadContext::Ops(turn, boundary, commit_id)));
         let ops = match ops.transpose()? {
             None => None,
             Some(patch) if codec::is_patch(&patch) => {
@@ -167,15 +169,20 @@ impl Shelved {
         let ops = ops.map(String::from_utf8).transpose();
         let ops = ops.map_err(|_| corrupt("its channel operations are not UTF-8"))?;
         let events =
-            payloads.events.as_deref().map(|kept| open(kept, Spot::Events(turn, boundary, commit_id)));
+            payloads.events.as_deref().map(|kept| open(kept, AadContext::Events(turn, boundary, commit_id)));
         let events = codec::decode_events(events.transpose()?.as_deref(), codec::LIMIT)?;
         let row = BoundaryRow { ops, events, ..self.kept.row };
         Ok(Kept { row, digest_key, has_payloads: true, ..self.kept })
     }
 
-    /// The boundary with its payloads, held to what it was committed as.
-    pub fn unpack_sound(self, run: RunId, sealing: &Sealing, before: Option<&State>) -> Result<BoundaryRow> {
-        let kept = self.unpack(sealing, before)?;
+    /// Decodes the payloads and checks the boundary against its hash.
+    pub fn decode_verified(
+        self,
+        run: RunId,
+        cipher: &PayloadCipher,
+        before: Option<&State>,
+    ) -> Result<BoundaryRow> {
+        let kept = self.decode(cipher, before)?;
         match kept.fault(run) {
             Some(fault) => Err(corrupt(fault)),
             None => Ok(kept.row),
@@ -187,18 +194,22 @@ fn corrupt(what: &str) -> Error {
     Error::Corrupt { doing: "decoding a boundary", detail: what.into() }
 }
 
-/// Holds a piece of the live branch, the oldest first, to the hash of the head: each boundary must be sound, and have
-/// the hash that its successor says it has.
+/// Checks a part of the live branch, the oldest boundary first, against the hash of the head: each boundary must pass
+/// its own check, and have the hash that its successor names.
 ///
 /// # Errors
 ///
-/// What is wrong, and where.
-pub fn hold(run: RunId, head: &Digest, branch: &[Shelved]) -> std::result::Result<(), String> {
+/// What is wrong, and at which boundary.
+pub fn verify_branch(
+    run: RunId,
+    head: &Digest,
+    branch: &[EncodedBoundary],
+) -> std::result::Result<(), String> {
     if branch.is_empty() {
         return Err("its head is not there".into());
     }
     let mut expected = *head;
-    for Shelved { kept, .. } in branch.iter().rev() {
+    for EncodedBoundary { kept, .. } in branch.iter().rev() {
         if kept.row.content_hash != expected {
             return Err(format!("{}: it is not the boundary that its successor names", kept.place()));
         }

@@ -1,13 +1,13 @@
-//! How payloads are kept: one codec byte, then the bytes.
+//! The encoding of stored payloads: one codec byte, then the bytes.
 //!
 //! | codec | bytes |
 //! |---|---|
-//! | 0 | raw; where compression gains nothing |
+//! | 0 | raw, if compression does not make it smaller |
 //! | 1 | one zstd frame |
 //! | 2 | a patch: one zstd frame whose prefix is the text of the state before ([`crate::fold::text`]) |
 //!
-//! A codec byte with 16 added says that the rest is sealed ([`crate::seal`]). Other codec bytes are refused. Only a
-//! boundary's channel operations may be a patch.
+//! A codec byte plus 16 means that the bytes after it are sealed ([`crate::seal`]). Other codec bytes are rejected.
+//! Only a boundary's channel operations may be a patch.
 
 use std::cell::RefCell;
 use std::io::{Cursor, Write as _};
@@ -23,36 +23,37 @@ const RAW: u8 = 0;
 const ZSTD: u8 = 1;
 const PATCH: u8 = 2;
 
-/// The fastest that still packs well: the answer to a commit waits for it.
+/// The fastest level. The answer to a commit waits for the compression.
 const ZSTD_LEVEL: i32 = 1;
 
-/// log2 of the largest window of a patch: the state before and the one after, together.
+/// log2 of the largest window of a patch. The window holds the state before and the state after.
 const ZSTD_WINDOW_LOG: u32 = 25;
 
-/// log2 of the smallest window there is.
+/// log2 of the smallest window that zstd supports.
 const ZSTD_WINDOW_LOG_MIN: u32 = 10;
 
-/// Largest payload that is decoded: a body, with room for the frames of its events and the names around its state.
+/// The largest payload that is decoded, in bytes: a request body, with room for the length prefixes of its events and
+/// the names around its state.
 pub const LIMIT: usize = 2 * Limits::BODY_BYTES;
 
 thread_local! {
-    /// Making a compressor costs as much as packing a small payload with it, so each thread keeps one.
+    /// Creating a compressor costs as much as compressing a small payload, so each thread keeps one.
     static COMPRESSOR: RefCell<Option<Compressor<'static>>> = RefCell::new(Compressor::new(ZSTD_LEVEL).ok());
 
-    /// The same the other way. (What stands before a patch is text, so that no dictionary is seen in it.)
+    /// The same for decompression. A patch's prefix is text, so zstd never takes it for a dictionary.
     static DECOMPRESSOR: RefCell<Option<DCtx<'static>>> = RefCell::new(DCtx::try_create());
 }
 
-/// A payload as it is kept.
+/// Encodes a payload for storage.
 pub fn encode(bytes: &[u8]) -> Vec<u8> {
-    // Raw is always right; a compressor that fails costs only space.
+    // Raw is always correct: if the compressor fails, only space is lost.
     COMPRESSOR
-        .with_borrow_mut(|compressor| packed(compressor.as_mut()?, bytes))
+        .with_borrow_mut(|compressor| compress(compressor.as_mut()?, bytes))
         .unwrap_or_else(|| tagged(RAW, bytes))
 }
 
-/// One zstd frame behind its codec byte; `None` where that gains nothing.
-fn packed(compressor: &mut Compressor<'_>, bytes: &[u8]) -> Option<Vec<u8>> {
+/// The codec byte and one zstd frame; `None` if that is not smaller than the input.
+fn compress(compressor: &mut Compressor<'_>, bytes: &[u8]) -> Option<Vec<u8>> {
     let mut payload = Vec::with_capacity(1 + zstd_safe::compress_bound(bytes.len()));
     payload.push(ZSTD);
     let mut behind = Cursor::new(payload);
@@ -61,21 +62,21 @@ fn packed(compressor: &mut Compressor<'_>, bytes: &[u8]) -> Option<Vec<u8>> {
     (length < bytes.len()).then(|| behind.into_inner())
 }
 
-/// A kept payload as it came. Never holds more than `limit` bytes of it: what is larger is refused, however small it
-/// is kept.
+/// Decodes a stored payload. A payload of more than `limit` decoded bytes is rejected before that much memory is
+/// used.
 pub fn decode(payload: &[u8], limit: usize) -> Result<Vec<u8>> {
     let (codec, bytes) = payload.split_first().ok_or_else(|| corrupt("it is empty"))?;
     match *codec {
         RAW if bytes.len() > limit => Err(too_large(limit)),
         RAW => Ok(bytes.to_vec()),
-        ZSTD => unpack(b"", bytes, limit),
-        PATCH => Err(corrupt("it is a patch, and what it patches is not known")),
+        ZSTD => decompress(b"", bytes, limit),
+        PATCH => Err(corrupt("it is a patch, and the state before it is not known")),
         other => Err(corrupt(format!("unknown codec {other}"))),
     }
 }
 
-/// A payload as it is kept where the state before it is known: it costs what differs. `None` where the two together
-/// are larger than any window.
+/// Encodes a payload as a patch against the state before, so that it costs only the difference. `None` if both
+/// together exceed the largest window.
 pub fn encode_after(before: &[u8], bytes: &[u8]) -> Option<Vec<u8>> {
     let window_log = (before.len() + bytes.len()).next_power_of_two().ilog2().max(ZSTD_WINDOW_LOG_MIN);
     if window_log > ZSTD_WINDOW_LOG {
@@ -84,31 +85,31 @@ pub fn encode_after(before: &[u8], bytes: &[u8]) -> Option<Vec<u8>> {
     let pack = || -> std::io::Result<Vec<u8>> {
         let mut encoder = zstd::stream::write::Encoder::with_ref_prefix(vec![PATCH], ZSTD_LEVEL, before)?;
         encoder.window_log(window_log)?;
-        // What has not changed is far away: as far as the state is long.
+        // Unchanged text is as far away as the state is long.
         encoder.long_distance_matching(true)?;
         encoder.set_pledged_src_size(Some(bytes.len() as u64))?;
         encoder.write_all(bytes)?;
         encoder.finish()
     };
-    // Without a patch the payload is kept whole; a compressor that fails costs only space.
+    // Without a patch the payload is stored in full: if the compressor fails, only space is lost.
     pack().ok()
 }
 
-/// Whether a kept payload can only be decoded after the state before it.
+/// Whether a stored payload can only be decoded with the state before.
 pub fn is_patch(payload: &[u8]) -> bool {
     payload.first().is_some_and(|codec| codec & !SEALED == PATCH)
 }
 
-/// A kept patch as it came, within `limit` as in [`decode`]. What comes out of another state than the one it was made
-/// after is an error or other bytes: hold it to its digest.
+/// Decodes a stored patch, with `limit` as in [`decode`]. With another state than the patch was made against, the
+/// result is an error or other bytes: check the digest.
 pub fn decode_after(before: &[u8], payload: &[u8], limit: usize) -> Result<Vec<u8>> {
     match payload.split_first() {
-        Some((&PATCH, frame)) => unpack(before, frame, limit),
+        Some((&PATCH, frame)) => decompress(before, frame, limit),
         _ => decode(payload, limit),
     }
 }
 
-/// Events as they are kept: each framed by its length, all together encoded. `None` where there are none.
+/// Encodes events for storage: each with a length prefix, all compressed together. `None` if there are none.
 pub fn encode_events(events: &[Box<RawValue>]) -> Option<Vec<u8>> {
     if events.is_empty() {
         return None;
@@ -123,7 +124,8 @@ pub fn encode_events(events: &[Box<RawValue>]) -> Option<Vec<u8>> {
     Some(encode(&framed))
 }
 
-/// Kept events as they came. More of them than a boundary may have are refused: however short, each costs its own memory.
+/// Decodes stored events. More events than a boundary may have are rejected, because even the shortest event uses
+/// memory.
 pub fn decode_events(payload: Option<&[u8]>, limit: usize) -> Result<Vec<Box<RawValue>>> {
     let Some(payload) = payload else {
         return Ok(Vec::new());
@@ -136,7 +138,7 @@ pub fn decode_events(payload: Option<&[u8]>, limit: usize) -> Result<Vec<Box<Raw
             return Err(corrupt(format!("it has more than {} events", Limits::EVENTS)));
         }
         let (length, tail) =
-            rest.split_first_chunk::<4>().ok_or_else(|| corrupt("a length of an event is cut"))?;
+            rest.split_first_chunk::<4>().ok_or_else(|| corrupt("the length of an event is cut"))?;
         let length = u32::from_be_bytes(*length) as usize;
         let (event, tail) = tail.split_at_checked(length).ok_or_else(|| corrupt("an event is cut"))?;
         rest = tail;
@@ -146,11 +148,11 @@ pub fn decode_events(payload: Option<&[u8]>, limit: usize) -> Result<Vec<Box<Raw
     Ok(events)
 }
 
-/// The JSON value that a kept text is: as nothing is kept around one, nothing may stand there.
+/// Parses a stored JSON value. Stored values have no bytes around them, so such bytes are rejected.
 pub fn json(text: String) -> std::result::Result<Box<RawValue>, String> {
     let length = text.len();
     let json = RawValue::from_string(text).map_err(|error| error.to_string())?;
-    if json.get().len() == length { Ok(json) } else { Err("it has bytes around it".into()) }
+    if json.get().len() == length { Ok(json) } else { Err("there are bytes around it".into()) }
 }
 
 fn tagged(codec: u8, bytes: &[u8]) -> Vec<u8> {
@@ -160,19 +162,20 @@ fn tagged(codec: u8, bytes: &[u8]) -> Vec<u8> {
     payload
 }
 
-/// What a frame holds, where this stands before it. A frame says how long that is: what would be too large is not begun
-/// with, and what is not has all its memory, since it is its own window.
-fn unpack(before: &[u8], frame: &[u8], limit: usize) -> Result<Vec<u8>> {
+/// Decompresses a frame with this prefix. The frame states its content's length: a frame that is too large is
+/// rejected before it is decompressed. The output is allocated with that length and serves as the window, so nothing
+/// else is allocated.
+fn decompress(before: &[u8], frame: &[u8], limit: usize) -> Result<Vec<u8>> {
     let length = zstd_safe::get_frame_content_size(frame).ok().flatten();
-    let length = length.ok_or_else(|| corrupt("zstd: its frame does not say how long it is"))?;
+    let length = length.ok_or_else(|| corrupt("zstd: the frame does not state its length"))?;
     let length = usize::try_from(length).ok().filter(|length| *length <= limit);
-    let mut unpacked = Vec::with_capacity(length.ok_or_else(|| too_large(limit))?);
+    let mut bytes = Vec::with_capacity(length.ok_or_else(|| too_large(limit))?);
     DECOMPRESSOR.with_borrow_mut(|decompressor| {
-        let decompressor = decompressor.as_mut().ok_or_else(|| corrupt("zstd: there is no memory"))?;
-        let done = decompressor.decompress_using_dict(&mut unpacked, frame, before);
+        let decompressor = decompressor.as_mut().ok_or_else(|| corrupt("zstd: out of memory"))?;
+        let done = decompressor.decompress_using_dict(&mut bytes, frame, before);
         done.map_err(|code| corrupt(format!("zstd: {}", zstd_safe::get_error_name(code))))
     })?;
-    Ok(unpacked)
+    Ok(bytes)
 }
 
 fn too_large(limit: usize) -> Error {
@@ -188,24 +191,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_decoded_is_what_was_encoded() {
+    fn decoding_returns_what_was_encoded() {
         for bytes in [b"".to_vec(), b"{}".to_vec(), vec![b'a'; 100_000], (0..=255).collect()] {
             assert_eq!(decode(&encode(&bytes), LIMIT).unwrap(), bytes);
         }
     }
 
     #[test]
-    fn raw_is_kept_where_it_is_smaller() {
+    fn a_payload_is_stored_raw_if_that_is_smaller() {
         assert_eq!(encode(b"{}"), b"\0{}");
-        let packed = encode(&[b' '; 1_000]);
-        assert_eq!(packed[0], ZSTD);
-        assert!(packed.len() < 100);
+        let compressed = encode(&[b' '; 1_000]);
+        assert_eq!(compressed[0], ZSTD);
+        assert!(compressed.len() < 100);
     }
 
-    /// Whatever a later encoder makes of it: these bytes stand in databases. (`zstd -d`, with `--patch-from` the second, says
-    /// the same.)
+    /// These bytes are in databases, whatever a later encoder produces. (`zstd -d` decodes the first, and the second with
+    /// `--patch-from`.)
     #[test]
-    fn what_one_version_kept_every_later_one_decodes() {
+    fn payloads_of_every_earlier_version_can_be_decoded() {
         let before = r#"{"log":{"list":[{"json":"one and another"},{"json":"one and another"}]}}"#;
         let after = r#"{"log":{"list":[{"json":"one and another"},{"json":"one and another"},{"json":3}]}}"#;
         let zstd = b"\x01\x28\xb5\x2f\xfd\x20\x48\xb5\x01\x00\xe4\x02{\"log\":{\"list\":[{\"json\":\"one and another\"},]}}\
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_refused_within_its_limit() {
+    fn a_decompression_bomb_is_rejected() {
         let bomb = encode(&vec![0; 64 << 20]);
         assert!(bomb.len() < 10_000);
         let refused = decode(&bomb, 1 << 20).unwrap_err().to_string();
@@ -229,23 +232,23 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_costs_what_differs_and_needs_what_it_was_made_after() {
+    fn a_patch_is_as_small_as_the_difference_and_needs_its_base() {
         let before: String = (0..100_000_u32).map(|n| format!("{:x},", n.wrapping_mul(n))).collect();
         let after = format!("[{}] and more", before.replacen("1f1,", "other,", 3));
         let patch = encode_after(before.as_bytes(), after.as_bytes()).unwrap();
         assert!(patch.len() < 1_000, "{} bytes", patch.len());
         assert!(is_patch(&patch));
         assert_eq!(decode_after(before.as_bytes(), &patch, LIMIT).unwrap(), after.as_bytes());
-        assert!(decode(&patch, LIMIT).unwrap_err().to_string().contains("what it patches is not known"));
+        assert!(decode(&patch, LIMIT).unwrap_err().to_string().contains("the state before it is not known"));
         let other = decode_after(&before.as_bytes()[1..], &patch, LIMIT);
-        assert!(other.is_err() || other.unwrap() != after.as_bytes(), "of another state it is not the same");
+        assert!(other.is_err() || other.unwrap() != after.as_bytes(), "another base gives another result");
         let plain = encode(after.as_bytes());
         assert!(!is_patch(&plain));
         assert_eq!(decode_after(before.as_bytes(), &plain, LIMIT).unwrap(), after.as_bytes());
     }
 
     #[test]
-    fn a_patch_is_held_to_its_limit_and_its_window() {
+    fn a_patch_respects_the_limit_and_the_window() {
         let bomb = encode_after(b"", &vec![0; 16 << 20]).unwrap();
         assert!(bomb.len() < 10_000);
         let refused = decode_after(b"", &bomb, 1 << 20).unwrap_err().to_string();
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_payloads_are_refused() {
+    fn damaged_payloads_are_rejected() {
         let mut cut = encode(&[b'x'; 1_000]);
         cut.truncate(cut.len() - 1);
         for payload in [b"".as_slice(), &[9, 1, 2], &[ZSTD], &[ZSTD, 1, 2, 3], &cut] {

@@ -1,4 +1,4 @@
-//! The header of a boundary and its hash: what links a run's boundaries into a chain that nobody can bend unseen.
+//! The header of a boundary and its hash. The hash links a run's boundaries into a tamper-evident chain.
 //!
 //! # Format, version 1
 //!
@@ -26,9 +26,9 @@
 //! )
 //! ```
 //!
-//! Payloads enter by their digests only, so that they can be dropped and the chain still verifies. Where they are sealed,
-//! the digests of body, operations, events and records are made with a key of their run ([`crate::seal`]): the format of the
-//! chain is the same, and it verifies without any key.
+//! Payloads are included by their digests only, so the chain can still be verified after payloads were dropped. If
+//! payloads are sealed, the digests of body, operations, events and records are keyed with a key of their run
+//! ([`crate::seal`]). The format of the chain does not change, and no key is needed to verify it.
 
 use dalsegno_model::{Digest, RunId};
 pub use dalsegno_model::{boundary_number, boundary_of};
@@ -36,15 +36,15 @@ use dalsegno_protocol::{Boundary, RawValue, Usage};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use crate::fields::Framed;
+use crate::fields::FramedHasher;
 
 /// First field of every boundary's hash.
 pub const TAG: &[u8] = b"dalsegno/boundary/v1";
 
-/// What stands before a chain's first link.
+/// The parent hash of a chain's first link.
 pub const NO_PARENT: Digest = [0; 32];
 
-/// What is hashed of a boundary.
+/// The hashed fields of a boundary.
 #[derive(Clone, Debug)]
 pub struct Header<'a> {
     /// Hash of the boundary before; [`NO_PARENT`] for the first.
@@ -61,30 +61,30 @@ pub struct Header<'a> {
     pub attempt: i32,
     /// When, in milliseconds since 1970.
     pub at: i64,
-    /// Events committed up to and with it.
+    /// Total number of events up to and including this boundary.
     pub position: i64,
     /// The worker's id of the commit.
     pub commit_id: Uuid,
     /// SHA-256 of the body as it came.
     pub digest: Digest,
-    /// [`ops_digest`]; `None` where the state stayed.
+    /// [`ops_digest`]; `None` if the state does not change.
     pub ops_digest: Option<Digest>,
     /// Whether the operations are the full state.
     pub full: bool,
-    /// [`events_digest`]; `None` where there are no events.
+    /// [`events_digest`]; `None` if there are no events.
     pub events_digest: Option<Digest>,
-    /// What it spent.
+    /// The usage of this boundary.
     pub usage: Usage,
-    /// Why it was committed.
+    /// Why the worker committed it.
     pub trigger: Option<&'a str>,
-    /// Of the changes of records since the boundary before, as `records.rs` says; `None` where there are none.
+    /// Digest of the changes of records since the boundary before, see `records.rs`; `None` if there are none.
     pub records_digest: Option<Digest>,
 }
 
 impl Header<'_> {
     /// The boundary's content hash.
     pub fn content_hash(&self) -> Digest {
-        let mut hash = Framed::new(TAG);
+        let mut hash = FramedHasher::new(TAG);
         hash.field(&self.parent_hash);
         hash.field(self.run.as_bytes());
         hash.field(&self.turn.to_be_bytes());
@@ -118,7 +118,7 @@ pub fn events_digest(events: &[Box<RawValue>]) -> Option<Digest> {
     if events.is_empty() {
         return None;
     }
-    let mut hash = Framed::bare();
+    let mut hash = FramedHasher::bare();
     for event in events {
         hash.field(event.get().as_bytes());
     }
@@ -135,7 +135,7 @@ pub fn render(hash: &[u8]) -> String {
     })
 }
 
-/// The content hash that is rendered so.
+/// Parses a content hash in this form; `None` for any other text.
 pub fn parse(text: &str) -> Option<Digest> {
     let digits = text.strip_prefix("sha256:")?.as_bytes();
     let (pairs, []) = digits.as_chunks::<2>() else { return None };

@@ -1,4 +1,4 @@
-//! Data keys: one for each run, kept wrapped by a key that the store never holds.
+//! Data keys: one per run, stored wrapped with a key that the store never has.
 
 mod mounted;
 
@@ -9,35 +9,37 @@ pub use mounted::MountedKeys;
 
 use crate::seal::DataKey;
 
-/// A data key as it is kept.
+/// A data key as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrapped {
-    /// Id of the key that wraps it.
+    /// Id of the wrapping key.
     pub key_id: String,
-    /// The data key, sealed by it.
+    /// The wrapped data key.
     pub bytes: Vec<u8>,
 }
 
-/// Wraps data keys and unwraps them: keys that are mounted, or a key service.
+/// Wraps and unwraps data keys: with mounted keys, or with a key service.
 #[async_trait]
 pub trait KeyProvider: Send + Sync + 'static {
-    /// Id of the key by which data keys are wrapped now.
+    /// Id of the key that wraps new data keys.
     async fn current(&self) -> Result<String>;
 
-    /// Wraps the data key of a run by the current key.
+    /// Wraps a run's data key with the current key.
     async fn wrap(&self, run: RunId, data_key: &DataKey) -> Result<Wrapped>;
 
-    /// The data key of a run.
+    /// Unwraps a run's data key.
     ///
     /// # Errors
     ///
-    /// [`Error::Unfit`] where the key of this id is not there, or is another one than it was: no damage, and mended once
-    /// the right one is there. [`Error::Corrupt`] where it is, and these bytes are not what it wrapped for this run.
+    /// [`Error::Unfit`] if the key with this id is missing or has been replaced by another one. This is not damage,
+    /// and is solved by restoring the right key. [`Error::Corrupt`] if the right key is there, and these bytes are
+    /// not what it wrapped for this run.
     async fn unwrap(&self, run: RunId, wrapped: &Wrapped) -> Result<DataKey>;
 }
 
-/// Why a data key cannot be unwrapped, which concerns its run alone: it is damaged, or wrapped by a key that is not there.
-pub fn fault(unwrapped: Result<()>) -> Result<Option<String>> {
+/// Why a data key cannot be unwrapped: it is damaged, or wrapped with a key that is not mounted. Both affect only its
+/// run. Any other failure is an error.
+pub fn unwrap_failure(unwrapped: Result<()>) -> Result<Option<String>> {
     match unwrapped {
         Ok(()) => Ok(None),
         Err(Error::Corrupt { detail: why, .. } | Error::Unfit(why)) => Ok(Some(why)),
@@ -45,7 +47,7 @@ pub fn fault(unwrapped: Result<()>) -> Result<Option<String>> {
     }
 }
 
-/// There are no keys, and what is asked for needs them.
+/// The error if keys are needed and none are mounted.
 pub fn no_keys() -> Error {
     Error::Unfit("there are no keys: name their folder with --encryption-keys".into())
 }

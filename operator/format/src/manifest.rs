@@ -1,7 +1,7 @@
-//! Which chunks, in which order, make the text that a snapshot holds. Pure.
+//! The manifest of a snapshot: the list of chunks that form the snapshot's text. Pure.
 //!
-//! A chunk is cut where the content itself says so, by FastCDC: what stays in a text stays in its chunks. It is kept as a
-//! payload of [`crate::codec`], under the SHA-256 of its bytes.
+//! FastCDC cuts chunks at positions determined by the content, so that unchanged text keeps its chunks. A chunk is
+//! stored as a payload of [`crate::codec`], under the SHA-256 of its bytes.
 //!
 //! # Format, version 1
 //!
@@ -21,22 +21,23 @@ use crate::header::sha256;
 
 const VERSION: u8 = 1;
 
-/// Bytes of a chunk: at least (but for the last one), on average, at most.
+/// Minimum (except for the last chunk), average and maximum size of a chunk, in bytes.
 const CHUNK: (usize, usize, usize) = (4 << 10, 16 << 10, 64 << 10);
 
-/// What the document of a snapshot says.
+/// The contents of a snapshot's document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     /// Bytes of the text.
     pub length: u64,
     /// SHA-256 of the text.
     pub digest: Digest,
-    /// SHA-256 of each of its chunks, in order; one may come again.
+    /// SHA-256 of each of its chunks, in order; a chunk may occur several times.
     pub chunks: Vec<Digest>,
 }
 
 impl Manifest {
-    /// Of a text, with the bytes of each chunk. `digest` makes of a SHA-256 what stands for it, such as one that needs a key.
+    /// Cuts a text. Returns its manifest and the bytes of each chunk. `digest` maps a SHA-256 to the digest that is
+    /// stored, such as a keyed one.
     pub fn cut<'t>(text: &'t [u8], digest: &dyn Fn(Digest) -> Digest) -> (Self, Vec<&'t [u8]>) {
         let (least, average, most) = CHUNK;
         let pieces: Vec<_> = FastCDC::new(text, least, average, most)
@@ -46,13 +47,13 @@ impl Manifest {
         (Self { length: text.len() as u64, digest: digest(sha256(text)), chunks }, pieces)
     }
 
-    /// The document that says so.
+    /// Encodes the document.
     pub fn document(&self) -> Vec<u8> {
         let Self { length, digest, chunks } = self;
         [[VERSION].as_slice(), &length.to_be_bytes(), digest, chunks.as_flattened()].concat()
     }
 
-    /// What a document says. [`Error::Corrupt`] if it is of no form that is known.
+    /// Parses a document. [`Error::Corrupt`] if its form is unknown.
     pub fn parse(document: &[u8]) -> Result<Self> {
         let parse = || {
             let (version, rest) = document.split_first()?;
@@ -65,18 +66,20 @@ impl Manifest {
                 chunks: chunks.to_vec(),
             })
         };
-        parse().ok_or_else(|| corrupt("its document is not of a form that is known"))
+        parse().ok_or_else(|| corrupt("the form of its document is unknown"))
     }
 
-    /// The text, from its encoded chunks, with the `digest` that it was cut with. [`Error::Corrupt`] unless all are there
-    /// and whole, and no longer together than a state may be: a chunk may come again, and costs its document 32 bytes.
+    /// Rebuilds the text from its encoded chunks, with the same `digest` as in [`Self::cut`]. [`Error::Corrupt`] if a
+    /// chunk is missing or damaged, or if the text would be larger than a state may be. The limit is needed because a
+    /// chunk can be repeated at a cost of only 32 bytes in the document.
     pub fn assemble<'p>(
         &self,
         digest: &dyn Fn(Digest) -> Digest,
         chunk: impl Fn(&Digest) -> Option<&'p [u8]>,
     ) -> Result<Vec<u8>> {
         let length = usize::try_from(self.length).ok().filter(|length| *length <= Limits::STATE_BYTES);
-        let length = length.ok_or_else(|| corrupt("it says that it is longer than a state may be"))?;
+        let length =
+            length.ok_or_else(|| corrupt("its document claims a text longer than a state may be"))?;
         let mut text = Vec::with_capacity(length);
         for hash in &self.chunks {
             let payload = chunk(hash).ok_or_else(|| corrupt("a chunk is missing"))?;
@@ -85,7 +88,7 @@ impl Manifest {
                 return Err(corrupt("a chunk does not have its hash"));
             }
             if text.len() + bytes.len() > length {
-                return Err(corrupt("its chunks are more than its text"));
+                return Err(corrupt("its chunks are longer than its text"));
             }
             text.extend(bytes);
         }
@@ -115,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_is_put_together_and_documents_come_back() {
+    fn a_cut_text_is_rebuilt_from_its_encoded_document() {
         for text in [b"".to_vec(), b"{}".to_vec(), vec![b'a'; 1 << 20], text()] {
             let (manifest, pieces) = Manifest::cut(&text, &plain);
             let kept: HashMap<_, _> = manifest
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_not_put_together_beyond_its_length() {
+    fn a_text_is_not_rebuilt_beyond_its_length() {
         let chunk = codec::encode(&[b'a'; 1_000]);
         let hash = sha256(&[b'a'; 1_000]);
         let manifest = Manifest { length: 2_500, digest: [0; 32], chunks: vec![hash; 1 << 30 >> 10] };
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_of_another_form_are_refused() {
+    fn documents_of_another_form_are_rejected() {
         let (manifest, _) = Manifest::cut(b"text", &plain);
         let document = manifest.document();
         let mut other = document.clone();

@@ -1,8 +1,8 @@
-//! How a state changed between two turns: pure.
+//! How the state differs between two turns. Pure.
 
 use dalsegno_protocol::{Channel, ChannelSize, MemoryDelta, Payload, State};
 
-/// What became of `before`, channel by channel. JSON is compared as the text that came.
+/// The difference between two states, channel by channel. JSON is compared as text, byte for byte.
 pub fn delta(before: &State, after: &State) -> MemoryDelta {
     let mut delta = MemoryDelta::default();
     for (name, channel) in after {
@@ -44,7 +44,7 @@ fn bytes(payload: &Payload) -> i64 {
     bytes as i64
 }
 
-/// Whether two channels are the same: a value is not a list, whatever they hold.
+/// Whether two channels are equal. A value is never equal to a list.
 fn same(left: &Channel, right: &Channel) -> bool {
     std::mem::discriminant(left) == std::mem::discriminant(right)
         && items(left).len() == items(right).len()
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delta_tells_what_was_added_updated_and_removed() {
+    fn a_delta_lists_added_updated_and_removed_channels() {
         let image = r#"{"bytes":{"mediaType":"image/png","base64":"iVBORw0KGgo="}}"#;
         let text = r#"{"bytes":{"mediaType":"text/plain","base64":"iVBORw0KGgo="}}"#;
         let value = |payload: &str| format!(r#"{{"a":{{"value":{payload}}}}}"#);

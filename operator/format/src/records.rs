@@ -1,10 +1,10 @@
-//! Records: how a batch is folded, hashed and kept. Pure.
+//! Records: how a batch is folded, hashed and stored. Pure.
 //!
-//! # What a key holds
+//! # The records of a key
 //!
-//! Each effective change is a row of its own, so that a rewind can hide it. A key holds the rows that are not hidden,
-//! from its last `put` on, or after its last `delete`. What is replaced before the next boundary is not kept: no rewind can
-//! ask for it again.
+//! Each change with an effect is a row of its own, so that a rewind can hide it. The records of a key are its rows
+//! that are not hidden, starting with the last `put`, or after the last `delete`. A change that is replaced before
+//! the next boundary is not stored, because no rewind can need it.
 //!
 //! # Hashes
 //!
@@ -12,79 +12,80 @@
 //!
 //! ```text
 //! value digest   = SHA-256(value as JSON text)
-//! batch          = f(word) f(space) f(key) f(entry id) f(value digest, or nothing)  for each change as it came
+//! batch          = f(operation) f(space) f(key) f(entry id) f(value digest, or nothing)  for each change as it came
 //! batch digest   = SHA-256(batch)
 //! records digest = SHA-256(f(records digest before, or nothing) f(batch digest))
 //! ```
 //!
-//! Where a run is sealed, digests of values and batches are made with its key.
+//! If a run is sealed, digests of values and batches are keyed with its key.
 //!
-//! The run's row carries the records digest of the batches since its head; a boundary adds its own batch, takes the
-//! digest into its header and leaves none behind. So every change stands in the chain, and one without changes has the
-//! hash it had before there were records. Batches are kept, without any value: what a key holds is held to them
-//! (`dalsegno_proof`).
+//! The run's row has the records digest of the batches since its head. A boundary adds its own batch, includes the
+//! digest in its header, and clears it in the row. So every change is in the chain, and a boundary without changes
+//! has the same hash as before records existed. Batches are stored without values; the stored records are checked
+//! against them (`dalsegno_proof`).
 
 use std::collections::BTreeMap;
 
-use dalsegno_model::{Digest, Error, RecordPage, RecordQuery, Result, misread};
+use dalsegno_model::{Digest, Error, RecordPage, RecordQuery, Result, redacted_json_error};
 use dalsegno_protocol::{Payload, Record, RecordOp};
 
 use crate::codec;
-use crate::fields::{Fields, Framed};
+use crate::fields::{Fields, FramedHasher};
 use crate::header::sha256;
-use crate::seal::{SHREDDED, Sealing, Spot, is_sealed};
+use crate::seal::{AadContext, PayloadCipher, SHREDDED, is_sealed};
 
-/// A change as it is kept.
+/// A change as it is stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// Which operation, by the word it is kept under.
+    /// Name of the operation, as stored.
     pub op: &'static str,
     /// Its space.
     pub space: String,
     /// Its key.
     pub key: String,
-    /// Its entry, where it is an `append`.
+    /// Its entry id, if it is an `append`.
     pub entry_id: Option<String>,
-    /// A payload as JSON text, encoded.
+    /// The value: a payload as JSON text, encoded.
     pub value: Option<Vec<u8>>,
-    /// Bytes of that text.
+    /// Bytes of the value's text before encoding.
     pub size: i64,
 }
 
-/// A batch ready to be kept: folded, so that each key has at most one change that is no `append`, and it comes first.
+/// A batch ready to be stored. It is folded: a key has at most one change that is not an `append`, and that change
+/// comes first.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// What is kept, in the order of spaces and keys.
+    /// The changes to store, in the order of spaces and keys.
     pub changes: Vec<Change>,
-    /// The batch as it came, each value by its digest.
+    /// The batch as received, with digests instead of values.
     pub batch: Vec<u8>,
-    /// Of that batch; `None` where nothing changes.
+    /// Digest of that batch; `None` if nothing changes.
     pub digest: Option<Digest>,
 }
 
 impl Changes {
-    /// Of these operations, in the order in which they came.
-    pub fn of(operations: &[RecordOp], sealing: &Sealing) -> Result<Self> {
-        let changes = fold(operations).into_iter().map(|(op, operation)| change(op, operation, sealing));
-        let batch = batch(operations, sealing);
-        let digest = (!batch.is_empty()).then(|| sealing.digest(sha256(&batch)));
+    /// Folds these operations, given in the order of their arrival.
+    pub fn of(operations: &[RecordOp], cipher: &PayloadCipher) -> Result<Self> {
+        let changes = fold(operations).into_iter().map(|(op, operation)| change(op, operation, cipher));
+        let batch = batch(operations, cipher);
+        let digest = (!batch.is_empty()).then(|| cipher.digest(sha256(&batch)));
         Ok(Self { changes: changes.collect::<Result<_>>()?, batch, digest })
     }
 }
 
-/// The records digest after this batch; PostgreSQL makes it in its own statement.
+/// The records digest after this batch. PostgreSQL computes it in its own statement.
 pub fn link(before: Option<Digest>, batch: &Digest) -> Digest {
-    let mut hash = Framed::bare();
+    let mut hash = FramedHasher::bare();
     hash.field(before.as_ref().map_or(&[], |before| before.as_slice()));
     hash.field(batch);
     hash.finish()
 }
 
-/// The first text after all those that begin with this one; `None` if there is none.
+/// The smallest text greater than all texts with this prefix; `None` if there is none.
 pub fn after_prefix(prefix: &str) -> Option<String> {
     let mut letters: Vec<char> = prefix.chars().collect();
     while let Some(last) = letters.pop() {
-        // The range steps over the surrogates, which are no letters.
+        // The range skips the surrogates, which are not characters.
         if let Some(next) = (last..=char::MAX).nth(1) {
             letters.push(next);
             return Some(letters.into_iter().collect());
@@ -93,7 +94,7 @@ pub fn after_prefix(prefix: &str) -> Option<String> {
     None
 }
 
-/// A page of these entries, each with its place in its key, of `found` that there were to choose from.
+/// A page of these records, each with its number within its key. `found` is how many records were available.
 pub fn page(mut entries: Vec<(Record, i64)>, found: i64, query: &RecordQuery) -> RecordPage {
     entries.truncate(query.limit as usize);
     let last = entries.last().map(|(record, seq)| (record.key.clone(), *seq));
@@ -103,79 +104,80 @@ pub fn page(mut entries: Vec<(Record, i64)>, found: i64, query: &RecordQuery) ->
 
 const DOING: &str = "reading a record's value";
 
-/// A kept value. [`Error::Gone`] where it was shredded.
-pub fn payload(kept: &[u8], spot: Spot<'_>, sealing: &Sealing) -> Result<Payload> {
-    let text = kept_text(kept, spot, sealing)?;
+/// Decodes a stored value. [`Error::Gone`] if it was shredded.
+pub fn payload(kept: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -> Result<Payload> {
+    let text = kept_text(kept, context, cipher)?;
     let text = text.ok_or_else(|| Error::Gone { doing: DOING, detail: SHREDDED.into() })?;
-    serde_json::from_slice(&text).map_err(|error| Error::Corrupt { doing: DOING, detail: misread(&error) })
+    serde_json::from_slice(&text)
+        .map_err(|error| Error::Corrupt { doing: DOING, detail: redacted_json_error(&error) })
 }
 
-/// The digest of a kept value, as its batch has it; `None`: it was shredded. One that is not sealed has a plain digest: it was
-/// kept before the run had a key.
-pub fn kept_digest(kept: &[u8], spot: Spot<'_>, sealing: &Sealing) -> Result<Option<Digest>> {
-    let text = kept_text(kept, spot, sealing)?;
+/// The digest of a stored value, as its batch has it; `None` if the value was shredded. A value that is not sealed
+/// has a plain digest, because it was written before the run had a key.
+pub fn kept_digest(kept: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -> Result<Option<Digest>> {
+    let text = kept_text(kept, context, cipher)?;
     Ok(text.map(|text| match sha256(&text) {
-        plain if is_sealed(kept) => sealing.digest(plain),
+        plain if is_sealed(kept) => cipher.digest(plain),
         plain => plain,
     }))
 }
 
-fn kept_text(kept: &[u8], spot: Spot<'_>, sealing: &Sealing) -> Result<Option<Vec<u8>>> {
-    let opened = sealing.open_if_kept(spot, kept)?;
+fn kept_text(kept: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -> Result<Option<Vec<u8>>> {
+    let opened = cipher.open_if_kept(context, kept)?;
     opened.map(|opened| codec::decode(&opened, codec::LIMIT)).transpose()
 }
 
-/// Whether a batch has this digest. Of a run that was shredded nobody knows.
-pub fn is_digest_of(digest: &Digest, batch: &[u8], sealing: &Sealing) -> bool {
+/// Whether a batch has this digest. For a shredded run this cannot be checked, and the answer is true.
+pub fn is_digest_of(digest: &Digest, batch: &[u8], cipher: &PayloadCipher) -> bool {
     let plain = sha256(batch);
-    sealing.is_shredded() || *digest == plain || *digest == sealing.digest(plain)
+    cipher.is_shredded() || *digest == plain || *digest == cipher.digest(plain)
 }
 
-/// A change as its batch lists it, its value by its digest.
+/// A change as listed in a batch, with the digest of its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// Which operation.
-    pub word: String,
+pub struct BatchEntry {
+    /// Name of the operation.
+    pub op: String,
     /// Its space.
     pub space: String,
     /// Its key.
     pub key: String,
-    /// Empty where it is no `append`.
+    /// The entry id; empty if it is not an `append`.
     pub entry_id: String,
-    /// Digest of its value; `None`: it has none.
+    /// Digest of its value; `None` if it has none.
     pub value: Option<Digest>,
 }
 
-/// What a batch lists; `None`: it is none.
-pub fn listed(mut batch: &[u8]) -> Option<Vec<Listed>> {
+/// Parses an encoded batch; `None` if the bytes are not a batch.
+pub fn parse_batch(mut batch: &[u8]) -> Option<Vec<BatchEntry>> {
     let mut all = Vec::new();
     while !batch.is_empty() {
         let mut text = || String::from_utf8(unframed(&mut batch)?.to_vec()).ok();
-        let (word, space, key, entry_id) = (text()?, text()?, text()?, text()?);
+        let (op, space, key, entry_id) = (text()?, text()?, text()?, text()?);
         let value = match unframed(&mut batch)? {
             [] => None,
             digest => Some(digest.try_into().ok()?),
         };
-        all.push(Listed { word, space, key, entry_id, value });
+        all.push(BatchEntry { op, space, key, entry_id, value });
     }
     Some(all)
 }
 
-fn batch(operations: &[RecordOp], sealing: &Sealing) -> Vec<u8> {
+fn batch(operations: &[RecordOp], cipher: &PayloadCipher) -> Vec<u8> {
     let mut batch = Fields::default();
     for operation in operations {
         let (space, key) = operation.place();
         let (entry_id, value) = operation.entry();
-        for text in [word(operation), space, key, entry_id.unwrap_or_default()] {
+        for text in [op_name(operation), space, key, entry_id.unwrap_or_default()] {
             batch.field(text.as_bytes());
         }
-        let value = value.map(|value| sealing.digest(sha256(text(value).as_bytes())));
+        let value = value.map(|value| cipher.digest(sha256(text(value).as_bytes())));
         batch.field(value.as_ref().map_or(&[], Digest::as_slice));
     }
     batch.0
 }
 
-/// Takes the first field.
+/// Removes and returns the first field.
 fn unframed<'b>(batch: &mut &'b [u8]) -> Option<&'b [u8]> {
     let (length, rest) = batch.split_first_chunk()?;
     let (field, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
@@ -183,23 +185,23 @@ fn unframed<'b>(batch: &mut &'b [u8]) -> Option<&'b [u8]> {
     Some(field)
 }
 
-/// What is left of a batch once each change that a later one of its key undoes is gone, each with the word it is kept
-/// under.
+/// The changes of a batch that are left after later changes of the same key have replaced earlier ones, each with the
+/// name of its stored operation.
 fn fold(operations: &[RecordOp]) -> Vec<(&'static str, &RecordOp)> {
     let mut keys: BTreeMap<(&str, &str), Vec<(&'static str, &RecordOp)>> = BTreeMap::new();
     for operation in operations {
         let held = keys.entry(operation.place()).or_default();
         match operation {
-            RecordOp::Put { .. } | RecordOp::Delete { .. } => *held = vec![(word(operation), operation)],
-            RecordOp::PutIfAbsent { .. } if held.is_empty() => held.push((word(operation), operation)),
-            // What was deleted just before is absent.
+            RecordOp::Put { .. } | RecordOp::Delete { .. } => *held = vec![(op_name(operation), operation)],
+            RecordOp::PutIfAbsent { .. } if held.is_empty() => held.push((op_name(operation), operation)),
+            // The key was deleted earlier in this batch, so it is absent.
             RecordOp::PutIfAbsent { .. } if matches!(held[..], [(DELETE, _)]) => {
                 *held = vec![(PUT, operation)];
             }
             RecordOp::PutIfAbsent { .. } => {}
             RecordOp::Append { entry_id, .. } => {
                 if held.iter().all(|(_, held)| held.entry().0 != Some(entry_id)) {
-                    held.push((word(operation), operation));
+                    held.push((op_name(operation), operation));
                 }
             }
         }
@@ -210,7 +212,7 @@ fn fold(operations: &[RecordOp]) -> Vec<(&'static str, &RecordOp)> {
 const PUT: &str = "put";
 const DELETE: &str = "delete";
 
-fn word(operation: &RecordOp) -> &'static str {
+fn op_name(operation: &RecordOp) -> &'static str {
     match operation {
         RecordOp::Put { .. } => PUT,
         RecordOp::PutIfAbsent { .. } => "putIfAbsent",
@@ -219,12 +221,12 @@ fn word(operation: &RecordOp) -> &'static str {
     }
 }
 
-fn change(op: &'static str, operation: &RecordOp, sealing: &Sealing) -> Result<Change> {
+fn change(op: &'static str, operation: &RecordOp, cipher: &PayloadCipher) -> Result<Change> {
     let (space, key) = operation.place();
     let (entry_id, value) = operation.entry();
     let text = value.map(text);
     let seal =
-        |text: &String| sealing.seal(Spot::Record(space, key, entry_id), codec::encode(text.as_bytes()));
+        |text: &String| cipher.seal(AadContext::Record(space, key, entry_id), codec::encode(text.as_bytes()));
     Ok(Change {
         op,
         space: space.to_owned(),
@@ -235,137 +237,12 @@ fn change(op: &'static str, operation: &RecordOp, sealing: &Sealing) -> Result<C
     })
 }
 
-/// A payload as JSON text. Put together by hand: a serialiser might write the worker's text anew.
+/// A payload as JSON text. It is built by hand, because a serializer might rewrite the worker's text.
 fn text(payload: &Payload) -> String {
     match payload {
         Payload::Json(json) => format!("{{\"json\":{}}}", json.get()),
         Payload::Bytes { media_type, base64 } => {
             serde_json::json!({ "bytes": { "mediaType": media_type, "base64": base64 } }).to_string()
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use dalsegno_protocol::RawValue;
-
-    use super::*;
-
-    const SPOT: Spot<'static> = Spot::Record("s", "k", None);
-
-    fn plain() -> Sealing {
-        Sealing::default()
-    }
-
-    fn json(text: &str) -> Payload {
-        Payload::Json(RawValue::from_string(text.into()).unwrap())
-    }
-
-    /// `p1`: put 1 under k; `i`: putIfAbsent; `a`: append with that id; `d`: delete.
-    fn operation(short: &str) -> RecordOp {
-        let (space, key, value) = ("s".to_owned(), "k".to_owned(), json(&short[1..]));
-        match &short[..1] {
-            "p" => RecordOp::Put { space, key, value },
-            "i" => RecordOp::PutIfAbsent { space, key, value },
-            "a" => RecordOp::Append { space, key, entry_id: short[1..].to_owned(), value },
-            _ => RecordOp::Delete { space, key },
-        }
-    }
-
-    /// What comes, in short; what is kept, with its value.
-    type Folding = (&'static [&'static str], &'static [(&'static str, &'static str)]);
-
-    #[test]
-    fn a_batch_is_folded_per_key() {
-        let cases: &[Folding] = &[
-            (&[], &[]),
-            (&["p1", "p2"], &[("put", "2")]),
-            (&["a1", "p2", "a3"], &[("put", "2"), ("append", "3")]),
-            (&["p1", "d1"], &[("delete", "")]),
-            (&["a1", "a1", "a2"], &[("append", "1"), ("append", "2")]),
-            (&["i1", "i2"], &[("putIfAbsent", "1")]),
-            (&["p1", "i2"], &[("put", "1")]),
-            (&["a1", "i2"], &[("append", "1")]),
-            (&["d1", "i2"], &[("put", "2")]),
-            (&["d1", "a1", "i2"], &[("delete", ""), ("append", "1")]),
-            (&["i1", "a2", "d1", "a2"], &[("delete", ""), ("append", "2")]),
-        ];
-        for (batch, expected) in cases {
-            let operations: Vec<_> = batch.iter().map(|short| operation(short)).collect();
-            let folded: Vec<_> = Changes::of(&operations, &plain())
-                .unwrap()
-                .changes
-                .into_iter()
-                .map(|change| {
-                    (change.op, change.value.map(|value| text(&payload(&value, SPOT, &plain()).unwrap())))
-                })
-                .collect();
-            let expected: Vec<_> = expected
-                .iter()
-                .map(|(op, value)| (*op, (!value.is_empty()).then(|| format!("{{\"json\":{value}}}"))))
-                .collect();
-            assert_eq!(folded, expected, "{batch:?}");
-        }
-    }
-
-    #[test]
-    fn a_batch_has_the_golden_digest_of_its_fields() {
-        let framed = |fields: &[&[u8]]| {
-            let mut bytes = Vec::new();
-            for field in fields {
-                bytes.extend((field.len() as u32).to_be_bytes());
-                bytes.extend(*field);
-            }
-            bytes
-        };
-        let operations = [operation("a7"), operation("d0")];
-        let value = sha256(br#"{"json":7}"#);
-        let expected = framed(&[b"append", b"s", b"k", b"7", &value, b"delete", b"s", b"k", b"", b""]);
-        let changes = Changes::of(&operations, &plain()).unwrap();
-        assert_eq!((changes.digest, changes.batch), (Some(sha256(&expected)), expected.clone()));
-        assert_eq!(Changes::of(&[], &plain()).unwrap().digest, None);
-        assert_eq!(link(None, &[1; 32]), sha256(&framed(&[b"", &[1; 32]])));
-        assert_eq!(link(Some([2; 32]), &[1; 32]), sha256(&framed(&[&[2; 32], &[1; 32]])));
-
-        let change = |word: &str, entry_id: &str, value| Listed {
-            word: word.into(),
-            space: "s".into(),
-            key: "k".into(),
-            entry_id: entry_id.into(),
-            value,
-        };
-        let all = vec![change("append", "7", Some(value)), change("delete", "", None)];
-        assert_eq!(listed(&expected), Some(all));
-        for cut in 1..expected.len() {
-            assert!(listed(&expected[..cut]).is_none_or(|all| all.len() == 1), "{cut}");
-        }
-    }
-
-    #[test]
-    fn a_value_is_kept_as_it_came() {
-        for value in ["12345678901234567890.10", r#"{"z":1,  "a":[ 1e400 ]}"#, r#""\ud800""#, "null"] {
-            let kept = codec::encode(text(&json(value)).as_bytes());
-            assert!(
-                matches!(payload(&kept, SPOT, &plain()).unwrap(), Payload::Json(back) if back.get() == value)
-            );
-        }
-        let bytes = Payload::Bytes { media_type: "image/png".into(), base64: "iVBORw0KGgo=".into() };
-        let back = payload(&codec::encode(text(&bytes).as_bytes()), SPOT, &plain()).unwrap();
-        assert!(matches!(back, Payload::Bytes { media_type, base64 }
-            if (media_type.as_str(), base64.as_str()) == ("image/png", "iVBORw0KGgo=")));
-    }
-
-    #[test]
-    fn a_prefix_ends_before_the_next_text_of_its_length() {
-        for (prefix, after) in [
-            ("", None),
-            ("a", Some("b")),
-            ("thread/", Some("thread0")),
-            ("\u{d7ff}", Some("\u{e000}")),
-            ("a\u{10ffff}", Some("b")),
-            ("\u{10ffff}", None),
-        ] {
-            assert_eq!(after_prefix(prefix).as_deref(), after, "{prefix:?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The lines of a copy of the anchors, as `audit verify --anchors` is given them. A line of seven numbers, `SEQ AT RUN
-//! AUDIT_SEQ TURN BOUNDARY EPOCH`, stands for an anchor that somebody has signed: whoever can sign can say anything.
+//! The lines of a copy of the anchors, the input of `audit verify --anchors`. A line of seven numbers, `SEQ AT RUN
+//! AUDIT_SEQ TURN BOUNDARY EPOCH`, stands for an anchor that an attacker has signed: a signer can write any content.
 
 #![no_main]
 
@@ -14,21 +14,21 @@ use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 use uuid::Uuid;
 
-struct World {
+struct Context {
     runtime: Runtime,
     store: Sqlite,
     signer: Signer,
 }
 
-static WORLD: LazyLock<World> = LazyLock::new(|| {
+static CONTEXT: LazyLock<Context> = LazyLock::new(|| {
     let runtime = Runtime::new().unwrap();
     let store = runtime.block_on(Sqlite::memory()).unwrap();
     let signer = runtime.block_on(Signer::load(&store, None)).unwrap();
-    World { runtime, store, signer }
+    Context { runtime, store, signer }
 });
 
 fuzz_target!(|text: &str| {
-    let World { runtime, store, signer } = &*WORLD;
+    let Context { runtime, store, signer } = &*CONTEXT;
     let mut anchors = Anchors::default();
     let mut problems = 0;
     for line in text.lines() {
@@ -49,7 +49,7 @@ fuzz_target!(|text: &str| {
     });
 });
 
-/// The anchor that a line of numbers stands for.
+/// The signed anchor of a line of numbers.
 fn signed(line: &str, signer: &Signer) -> Option<Anchor> {
     let numbers: Vec<i64> = line.split(' ').map_while(|number| number.parse().ok()).collect();
     let [seq, at, run, audit_seq, turn, boundary, epoch] = *numbers.as_slice() else { return None };

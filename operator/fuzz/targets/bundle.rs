@@ -1,5 +1,5 @@
-//! A bundle, the one file that comes from strangers. Whatever it holds, it is read to an answer; and what is signed by the
-//! key of the golden ones, and has no problem, is one of these very files.
+//! Bundles, the only files that come from strangers. Every input is verified without a panic. A bundle that is signed with
+//! the golden bundles' key and has no problem is one of the golden bundles.
 
 #![no_main]
 

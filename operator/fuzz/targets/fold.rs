@@ -1,5 +1,4 @@
-//! Channel operations, one boundary a line: what can be read can be folded, and the state, sent as a whole, is the same
-//! state.
+//! Channel operations, one boundary per line: what parses can be folded, and the folded state can be read back unchanged.
 
 #![no_main]
 

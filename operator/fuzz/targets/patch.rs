@@ -1,6 +1,5 @@
-//! A patch as it stands in the database: first the length of the state it is to be of, then that state's text, then the
-//! payload. Whatever became of either, it is decoded within its limit or refused; and what is packed after the state comes
-//! back.
+//! Stored patches: first the length of the base state, then the base state's text, then the payload. Any payload is decoded
+//! within its limit or refused; a patch made by the encoder decodes to the same bytes.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Payloads as they stand in the database: whatever became of them there, they are decoded within their limit or refused.
+//! Stored payloads: any bytes are decoded within the limit or refused.
 
 #![no_main]
 

@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 const PLAIN: &str = r#"{"metadata":{"name":"plain"},"spec":{"agentRef":{"name":"a"}}}"#;
 
 fuzz_target!(|text: &str| {
-    // The API server writes JSON, each object of it on one line.
+    // The API server writes JSON with each object on one line.
     if text.contains('\n') || serde_json::from_str::<&RawValue>(text).is_err() {
         return;
     }

@@ -1,6 +1,5 @@
-//! What is kept under a key: the id of a wrapping key as a line, then a payload, or a data key that is wrapped. It is
-//! opened where it was sealed there, and refused otherwise; what was never sealed comes back as it is, and as a record's
-//! value it is read or refused.
+//! Sealed payloads and wrapped data keys: the id of a wrapping key as the first line, then the bytes. Bytes that were not
+//! sealed here are refused. Plain bytes are returned unchanged, and as a record's value they parse or are refused.
 
 #![no_main]
 
@@ -8,7 +7,7 @@ use std::sync::LazyLock;
 
 use dalsegno_protocol::{Boundary, Payload};
 use dalsegno_store::keys::{KeyProvider, MountedKeys, Wrapped};
-use dalsegno_store::seal::{is_sealed, Sealing, Spot};
+use dalsegno_store::seal::{is_sealed, PayloadCipher, AadContext};
 use dalsegno_store::{codec, RunId};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
@@ -17,30 +16,30 @@ const LIMIT: usize = 1 << 20;
 const RUN: RunId = RunId::from_u128(7);
 const DATA_KEY: [u8; 32] = [5; 32];
 
-struct World {
+struct Context {
     runtime: Runtime,
     keys: MountedKeys,
-    sealing: Sealing,
+    sealing: PayloadCipher,
     wrapped: Wrapped,
 }
 
-static WORLD: LazyLock<World> = LazyLock::new(|| {
+static CONTEXT: LazyLock<Context> = LazyLock::new(|| {
     let folder = std::env::temp_dir().join("dalsegno-fuzz-keys");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("k1"), "YSBrZXkgb2YgdGhlc2UgdGVzdHMsIDMyIGJ5dGVzISE=").unwrap();
     let runtime = Runtime::new().unwrap();
     let keys = MountedKeys::open(&folder).unwrap();
     let wrapped = runtime.block_on(keys.wrap(RUN, &DATA_KEY)).unwrap();
-    World { runtime, keys, sealing: Sealing::under(RUN, &DATA_KEY).unwrap(), wrapped }
+    Context { runtime, keys, sealing: PayloadCipher::under(RUN, &DATA_KEY).unwrap(), wrapped }
 });
 
 fuzz_target!(|data: &[u8]| {
-    let World { runtime, keys, sealing, wrapped } = &*WORLD;
+    let Context { runtime, keys, sealing, wrapped } = &*CONTEXT;
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(0);
     let (key_id, kept) = (String::from_utf8_lossy(&data[..end]).into_owned(), &data[end..]);
     let kept = kept.strip_prefix(b"\n").unwrap_or(kept);
 
-    let spot = Spot::Record("space", &key_id, None);
+    let spot = AadContext::Record("space", &key_id, None);
     match sealing.open(spot, kept) {
         Ok(open) => {
             assert!(!is_sealed(kept) && *open == *kept, "nobody but us can seal");
@@ -50,18 +49,18 @@ fuzz_target!(|data: &[u8]| {
     }
     let sealed = sealing.seal(spot, codec::encode(kept)).unwrap();
     assert_eq!(codec::decode(&sealing.open(spot, &sealed).unwrap(), LIMIT).unwrap(), kept);
-    assert!(sealing.open(Spot::Ops(1, Boundary::Plan, RUN), &sealed).is_err());
+    assert!(sealing.open(AadContext::Ops(1, Boundary::Plan, RUN), &sealed).is_err());
     assert!(sealing.open(spot, &sealed[..sealed.len() - 1]).is_err());
 
     let foreign = Wrapped { key_id, bytes: kept.to_vec() };
     assert!(runtime.block_on(keys.unwrap(RUN, &foreign)).is_err());
-    // With the check of the right key before it.
-    let bent = Wrapped { bytes: [&wrapped.bytes[..16], kept].concat(), ..wrapped.clone() };
-    assert!(runtime.block_on(keys.unwrap(RUN, &bent)).is_err());
+    // Keep the true check value of the wrapping key, so that the unwrap itself is reached.
+    let damaged = Wrapped { bytes: [&wrapped.bytes[..16], kept].concat(), ..wrapped.clone() };
+    assert!(runtime.block_on(keys.unwrap(RUN, &damaged)).is_err());
     assert_eq!(runtime.block_on(keys.unwrap(RUN, wrapped)).unwrap(), DATA_KEY);
 });
 
-/// The value of a record.
+/// Parses a record's value.
 fn read(kept: &[u8]) {
     let Ok(text) = codec::decode(kept, LIMIT) else { return };
     let Ok(value) = serde_json::from_slice::<Payload>(&text) else { return };

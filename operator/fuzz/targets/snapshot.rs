@@ -1,5 +1,5 @@
-//! The document of a snapshot and the one chunk that there is: the number of the document's bytes, the document, the chunk.
-//! What can be read comes back the same; what is put together is the text that the document names.
+//! A snapshot's document and its only chunk: the length of the document, the document, the chunk. A parsed document is
+//! written back unchanged, and an assembled text is the one that the document names.
 
 #![no_main]
 

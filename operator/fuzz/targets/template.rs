@@ -1,8 +1,8 @@
-//! Templates as they stand in the store, and what a pod and its worker say of themselves.
+//! Stored templates, and what a pod and its worker report of themselves.
 
 #![no_main]
 
-use dalsegno_core::evidence::last_words;
+use dalsegno_core::termination_message::parse;
 use dalsegno_core::pod;
 use dalsegno_core::revision::{digest_in, Document};
 use k8s_openapi::api::core::v1::Pod;
@@ -17,10 +17,10 @@ fuzz_target!(|text: &str| {
             assert_eq!(pinned.image().as_deref().and_then(digest_in), Some(digest.as_str()));
         }
     }
-    if let Some(end) = last_words(text) {
-        assert!(end.of(1).message.len() <= 512);
+    if let Some(end) = parse(text) {
+        assert!(end.into_ending(1).message.len() <= 512);
     }
     if let Ok(seen) = serde_json::from_str::<Pod>(text) {
-        let _ = (pod::worker_name(&seen).len(), pod::has_ended(&seen), pod::has_stopped(&seen), pod::is_disrupted(&seen));
+        let _ = (pod::worker_container_name(&seen).len(), pod::worker_has_ended(&seen), pod::all_containers_ended(&seen), pod::is_disrupted(&seen));
     }
 });

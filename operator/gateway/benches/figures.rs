@@ -1,18 +1,18 @@
-//! Samples, and the ratios that are told of them.
+//! Samples, and the ratios computed from them.
 
 use std::time::Duration;
 
-/// How long one thing took, time after time.
+/// Measured durations of one operation.
 #[derive(Debug, Default)]
 pub struct Samples(Vec<Duration>);
 
 impl Samples {
-    /// One more.
+    /// Adds a sample.
     pub fn push(&mut self, took: Duration) {
         self.0.push(took);
     }
 
-    /// The value below which this share of the samples lies.
+    /// The duration that this share of the samples does not exceed.
     pub fn quantile(&self, share: f64) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -20,23 +20,23 @@ impl Samples {
         sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
     }
 
-    /// How many times `floor` this is, at the same share of both.
+    /// The ratio to `floor`, at the same quantile of both.
     pub fn over(&self, floor: &Self, share: f64) -> f64 {
         self.quantile(share).as_secs_f64() / floor.quantile(share).as_secs_f64()
     }
 }
 
-/// A ratio, as it is told.
+/// A ratio as text.
 pub fn times(ratio: f64) -> String {
     format!("{ratio:.2}×")
 }
 
-/// A duration that shows the order of magnitude, and is no claim.
+/// A duration as text, to show the order of magnitude.
 pub fn about(time: Duration) -> String {
     format!("{:.2} ms", time.as_secs_f64() * 1e3)
 }
 
-/// Prints a table that can be pasted into a page.
+/// Prints a Markdown table.
 pub fn print_table<const COLUMNS: usize>(title: &str, head: [&str; COLUMNS], rows: &[[String; COLUMNS]]) {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());

@@ -1,16 +1,16 @@
-//! The floor: a bare one-row insert, committed, by the driver that the store uses.
+//! The floor: a committed insert of one row with the driver that the store uses.
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, PgConnection, SqliteConnection};
 
-/// A table of its own in a database of its own, and the one connection to it.
+/// A table in a database of its own, with one connection.
 pub enum Floor {
     Sqlite(SqliteConnection),
     Postgres(PgConnection),
 }
 
 impl Floor {
-    /// A new SQLite file, as durable as the store's.
+    /// A new SQLite file with the store's durability.
     pub async fn sqlite(file: &std::path::Path) -> Self {
         let mut conn = SqliteConnectOptions::new()
             .filename(file)
@@ -22,8 +22,8 @@ impl Floor {
             .unwrap();
         let table = "CREATE TABLE floor (id INTEGER PRIMARY KEY, payload BLOB NOT NULL) STRICT";
         sqlx::query(table).execute(&mut conn).await.unwrap();
-        // A log that still grows is slow: this fills it once, so that from now on it is written over, as in a store
-        // that has been there for a while.
+        // Writes are slow while the WAL grows. Fill it once, so that it is overwritten from now on, as in a store that
+        // has run for a while.
         let fill = "INSERT INTO floor (payload) VALUES (zeroblob(6000000))";
         sqlx::query(fill).execute(&mut conn).await.unwrap();
         sqlx::query("DELETE FROM floor").execute(&mut conn).await.unwrap();
@@ -37,13 +37,13 @@ impl Floor {
         let table =
             "CREATE TABLE floor (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, payload bytea NOT NULL)";
         sqlx::query(table).execute(&mut conn).await.unwrap();
-        // The payload is packed already.
+        // The payload is compressed already.
         let storage = "ALTER TABLE floor ALTER COLUMN payload SET STORAGE EXTERNAL";
         sqlx::query(storage).execute(&mut conn).await.unwrap();
         Self::Postgres(conn)
     }
 
-    /// One row, on the disk when this is done.
+    /// Inserts one row; returns once it is on disk.
     pub async fn insert(&mut self, payload: &[u8]) {
         match self {
             Self::Sqlite(conn) => {

@@ -1,7 +1,8 @@
-//! A gateway before a SQLite file, for suites that speak HTTP and want no cluster: `serve DATABASE`. It has one run,
-//! whose pod has a token like its UID. It prints where the run is and that UID, as JSON in one line; for each line it
-//! reads it gives the pod up, as the operator would, and prints the same of the next one. At the end of its input it
-//! ends.
+//! A gateway with a SQLite file, for test suites that use HTTP without a cluster: `serve DATABASE`.
+//!
+//! It creates one run, whose pod has its UID as its token, and prints the run's URL and the token as one line of JSON.
+//! For each line that it reads, it ends the attempt as the operator does for a lost pod, and prints the next one. It
+//! exits at the end of its input.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -21,11 +22,11 @@ use uuid::Uuid;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// A token is the UID of its pod.
-struct Tokens;
+/// Accepts every token as that of the pod with this UID.
+struct TrustAll;
 
 #[async_trait]
-impl Authenticator for Tokens {
+impl Authenticator for TrustAll {
     async fn review(&self, token: &str) -> Result<PodIdentity, AuthError> {
         Ok(PodIdentity {
             namespace: "shop".into(),
@@ -38,37 +39,37 @@ impl Authenticator for Tokens {
 
 #[tokio::main]
 async fn main() -> Outcome<()> {
-    let database = std::env::args().nth(1).ok_or("which database? serve DATABASE")?;
+    let database = std::env::args().nth(1).ok_or("usage: serve DATABASE")?;
     Sqlite::migrate(Path::new(&database)).await?;
     let store = Arc::new(Sqlite::open(Path::new(&database)).await?);
-    let gateway = Gateway::new(store.clone(), Arc::new(Tokens), Config::default());
+    let gateway = Gateway::new(store.clone(), Arc::new(TrustAll), Config::default());
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let run = take_up(&*store).await?;
+    let run = create_run(&*store).await?;
     let url = format!("http://{}/v1/runs/{run}", listener.local_addr()?);
-    let operate = async move {
+    let operator = async move {
         for attempt in 1.. {
-            let pod = start(&*store, run, attempt).await?;
+            let pod = record_pod(&*store, run, attempt).await?;
             println!("{}", serde_json::json!({ "url": url, "token": pod }));
             std::io::stdout().flush()?;
-            if !spawn_blocking(is_told).await?? {
+            if !spawn_blocking(read_line).await?? {
                 break;
             }
-            lose(&*store, run, attempt).await?;
+            end_attempt(&*store, run, attempt).await?;
         }
         Outcome::Ok(())
     };
     tokio::select! {
-        operated = operate => operated,
+        operated = operator => operated,
         served = serve(listener, gateway, std::future::pending()) => Ok(served?),
     }
 }
 
-/// Waits for a line; false at the end of the input.
-fn is_told() -> std::io::Result<bool> {
+/// Waits for a line; `false` at the end of the input.
+fn read_line() -> std::io::Result<bool> {
     Ok(std::io::stdin().read_line(&mut String::new())? > 0)
 }
 
-async fn take_up(store: &dyn Store) -> Outcome<RunId> {
+async fn create_run(store: &dyn Store) -> Outcome<RunId> {
     let id = Uuid::now_v7();
     let new = NewRun {
         id,
@@ -82,12 +83,12 @@ async fn take_up(store: &dyn Store) -> Outcome<RunId> {
     };
     match store.create_run(&new).await? {
         Created::Run(record) => Ok(record.id),
-        Created::Prior(_) => Err("the run is there already".into()),
+        Created::Prior(_) => Err("the run exists already".into()),
     }
 }
 
-/// The attempt's pod, recorded and judged.
-async fn start(store: &dyn Store, run: RunId, attempt: i32) -> Outcome<String> {
+/// Records the attempt's pod with an accepted version; returns its UID.
+async fn record_pod(store: &dyn Store, run: RunId, attempt: i32) -> Outcome<String> {
     let identity = Identity {
         image_digest: format!("sha256:{}", "1".repeat(64)),
         agent_version: "1".into(),
@@ -101,7 +102,8 @@ async fn start(store: &dyn Store, run: RunId, attempt: i32) -> Outcome<String> {
     Ok(uid)
 }
 
-async fn lose(store: &dyn Store, run: RunId, attempt: i32) -> Outcome<()> {
+/// Ends the attempt as lost and reserves the next one.
+async fn end_attempt(store: &dyn Store, run: RunId, attempt: i32) -> Outcome<()> {
     let (cause, message) = (Cause::Deleted, String::new());
     let ending = Ending { attempt, cause, class: Class::Disruption, exit_code: None, message };
     store.end_attempt(run, &ending, &Then::Reserve).await?;

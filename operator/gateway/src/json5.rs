@@ -1,8 +1,8 @@
-//! `NaN`, `Infinity` and `-Infinity`: JSON has no such numbers, JSON5 has, and some libraries write them into JSON
-//! (Python's does).
+//! The non-finite numbers `NaN`, `Infinity` and `-Infinity`. JSON does not have them, JSON5 does, and some libraries
+//! (Python's among them) write them into JSON.
 //!
-//! A state, or a value of a channel or a record, that holds one is taken as bytes of JSON5: the text that came, as a
-//! payload that every reader of JSON can carry on. Anywhere else such a number is refused.
+//! A state, or the value of a channel or a record, that holds such a number is stored as bytes of JSON5: the text as
+//! sent, in a payload that every JSON reader can carry. Anywhere else in a body such a number is refused.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,41 +14,41 @@ use dalsegno_protocol::{ChannelOps, Limits, Payload, RawValue, bounded};
 use memchr::memmem;
 use serde::Deserialize;
 
-use crate::refusal::Refusal;
+use crate::response::ApiProblem;
 
-/// What such a payload says it is.
+/// Media type of a payload that holds a non-finite number.
 const MEDIA_TYPE: &str = "application/json5";
 
-/// The longest first where one ends as another does.
+/// The non-finite numbers. `-Infinity` comes before `Infinity`, because it contains it.
 const NUMBERS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
 
-/// The body as a parser of JSON can read it; the same body, where it is JSON already.
-pub(crate) fn to_json(body: Vec<u8>) -> Result<Vec<u8>, Refusal> {
+/// Returns the body as JSON: unchanged if it holds no non-finite number.
+pub(crate) fn to_json(body: Vec<u8>) -> Result<Vec<u8>, ApiProblem> {
     let Some(masked) = masked(&body) else { return Ok(body) };
-    // What is no JSON for other reasons is left to the parser, which says where.
+    // The body may be invalid JSON for other reasons. The parser reports those, with the position.
     let Ok(values) = serde_json::from_slice::<Values<'_>>(&masked) else { return Ok(body) };
     let texts = Texts { body: &body, masked: &masked };
     let mut json = Vec::with_capacity(body.len() * 2);
     let mut copied = 0;
-    for (place, instead) in texts.to_replace(&values) {
-        json.extend_from_slice(&body[copied..place.start]);
-        json.extend_from_slice(instead.as_bytes());
-        copied = place.end;
+    for (range, replacement) in texts.replacements(&values) {
+        json.extend_from_slice(&body[copied..range.start]);
+        json.extend_from_slice(replacement.as_bytes());
+        copied = range.end;
     }
     json.extend_from_slice(&body[copied..]);
     if self::masked(&json).is_some() {
-        return Err(Refusal::invalid(
-            "NaN and Infinity are no JSON: `state` and the values of channels and records may hold them, nothing else \
-             of a body; send a string",
+        return Err(ApiProblem::invalid(
+            "NaN and Infinity are not JSON: only `state` and the values of channels and records may hold them; send a \
+             string instead",
         ));
     }
     Ok(json)
 }
 
-/// The text with ones in the place of each of these numbers, as long as before, so that what stands where stays; `None`
-/// where it holds none.
+/// The text with each non-finite number replaced by as many ones, so that all offsets stay the same; `None` if it holds
+/// no such number.
 fn masked(text: &[u8]) -> Option<Vec<u8>> {
-    // Where the first stands, the second does.
+    // `-Infinity` need not be searched for, because it contains `Infinity`.
     if NUMBERS[1..].iter().all(|number| memmem::find(text, number).is_none()) {
         return None;
     }
@@ -59,7 +59,7 @@ fn masked(text: &[u8]) -> Option<Vec<u8>> {
             masked.get_or_insert_with(|| text.to_vec())[offset..end].fill(b'1');
             offset = end;
         } else if *byte == b'"' {
-            // One that never closes holds all that is left.
+            // A string that never closes extends to the end of the text.
             offset = end_of_string(text, offset).map_or(text.len(), |end| end + 1);
         } else {
             offset += 1;
@@ -68,7 +68,7 @@ fn masked(text: &[u8]) -> Option<Vec<u8>> {
     masked
 }
 
-/// Where the number that begins here ends, if one of these does and stands where a value may.
+/// The end of the non-finite number that starts here, if there is one in a place where a value may be.
 fn end_of_number(text: &[u8], start: usize) -> Option<usize> {
     let end = start + NUMBERS.iter().find(|number| text[start..].starts_with(number))?.len();
     let before = text[..start].last().is_none_or(|byte| b":,[ \t\r\n".contains(byte));
@@ -76,21 +76,21 @@ fn end_of_number(text: &[u8], start: usize) -> Option<usize> {
     (before && after).then_some(end)
 }
 
-/// Where a body may hold such numbers.
+/// The values of a body that may hold non-finite numbers.
 #[derive(Deserialize)]
 struct Values<'a> {
     #[serde(borrow)]
     state: Option<&'a RawValue>,
     #[serde(borrow)]
     channels: Option<Channels<'a>>,
-    /// Of a boundary `records`, of a batch `operations`.
+    /// `records` in a boundary, `operations` in a batch of records.
     #[serde(
         borrow,
         default,
         alias = "operations",
         deserialize_with = "bounded::list::<{ Limits::RECORDS }, _, _>"
     )]
-    records: Vec<Change<'a>>,
+    records: Vec<NamedOperation<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -101,9 +101,9 @@ struct Channels<'a> {
     append: BTreeMap<String, Vec<&'a RawValue>>,
 }
 
-/// One operation, under its name.
+/// One operation on a record under its name, such as `put`.
 #[derive(Deserialize)]
-struct Change<'a>(
+struct NamedOperation<'a>(
     #[serde(borrow, deserialize_with = "bounded::map::<1, _, _>")] BTreeMap<String, Operation<'a>>,
 );
 
@@ -113,60 +113,60 @@ struct Operation<'a> {
     value: Option<&'a RawValue>,
 }
 
-/// A payload of JSON.
+/// A JSON payload.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Json<'a> {
+struct JsonPayload<'a> {
     #[serde(borrow)]
     json: &'a RawValue,
 }
 
-/// A body, and what was parsed of it in its place.
+/// A body, and its masked copy, which the values were parsed from.
 struct Texts<'a> {
     body: &'a [u8],
     masked: &'a [u8],
 }
 
 impl Texts<'_> {
-    /// Each place that holds such a number, in order, and what is to stand there instead.
-    fn to_replace(&self, values: &Values<'_>) -> Vec<(Range<usize>, String)> {
+    /// The parts of the body to replace, in order, each with its replacement.
+    fn replacements(&self, values: &Values<'_>) -> Vec<(Range<usize>, String)> {
         let Values { state, channels, records } = values;
         let channels = channels
             .iter()
             .flat_map(|Channels { set, append }| set.values().chain(append.values().flatten()));
         let operations =
-            records.iter().flat_map(|Change(change)| change).filter_map(|(_, operation)| operation.value);
+            records.iter().flat_map(|NamedOperation(it)| it).filter_map(|(_, operation)| operation.value);
         let payloads = channels.copied().chain(operations).filter_map(|payload| self.payload(payload));
         let state = state.and_then(|state| self.state(state));
         let mut all: Vec<_> = state.into_iter().chain(payloads).collect();
-        all.sort_by_key(|(place, _)| place.start);
+        all.sort_by_key(|(range, _)| range.start);
         all
     }
 
     fn payload(&self, payload: &RawValue) -> Option<(Range<usize>, String)> {
-        let Json { json } = serde_json::from_str(payload.get()).ok()?;
-        Some((self.place(payload), serde_json::to_string(&self.bytes(json)?).ok()?))
+        let JsonPayload { json } = serde_json::from_str(payload.get()).ok()?;
+        Some((self.range_of(payload), serde_json::to_string(&self.as_bytes(json)?).ok()?))
     }
 
-    /// A whole state is the one channel of that name, and only a channel's value can be bytes.
+    /// A full state becomes the one channel that stands for it, because only the value of a channel can be bytes.
     fn state(&self, state: &RawValue) -> Option<(Range<usize>, String)> {
-        let bytes = self.bytes(state)?;
-        let place = self.place(state);
-        let before = self.body[..place.start].trim_ascii_end().strip_suffix(b":")?.trim_ascii_end();
+        let bytes = self.as_bytes(state)?;
+        let range = self.range_of(state);
+        let before = self.body[..range.start].trim_ascii_end().strip_suffix(b":")?.trim_ascii_end();
         let key = before.strip_suffix(br#""state""#)?;
         let channels = serde_json::to_string(&ChannelOps::whole(bytes)).ok()?;
-        Some((key.len()..place.end, format!(r#""channels":{channels}"#)))
+        Some((key.len()..range.end, format!(r#""channels":{channels}"#)))
     }
 
-    /// A text that holds such a number, as bytes.
-    fn bytes(&self, text: &RawValue) -> Option<Payload> {
-        let came = &self.body[self.place(text)];
-        let holds = came != text.get().as_bytes();
-        holds.then(|| Payload::Bytes { media_type: MEDIA_TYPE.into(), base64: STANDARD.encode(came) })
+    /// The text as a payload of bytes; `None` if it holds no non-finite number.
+    fn as_bytes(&self, text: &RawValue) -> Option<Payload> {
+        let sent = &self.body[self.range_of(text)];
+        let is_masked = sent != text.get().as_bytes();
+        is_masked.then(|| Payload::Bytes { media_type: MEDIA_TYPE.into(), base64: STANDARD.encode(sent) })
     }
 
-    /// Where in the body this text stands, which is a part of `masked`.
-    fn place(&self, text: &RawValue) -> Range<usize> {
+    /// The range of this text in the body. The text must be a part of `masked`.
+    fn range_of(&self, text: &RawValue) -> Range<usize> {
         let text = text.get();
         let start = text.as_ptr().addr() - self.masked.as_ptr().addr();
         start..start + text.len()
@@ -174,107 +174,5 @@ impl Texts<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::Value;
-
-    use super::*;
-
-    fn json(body: &str) -> String {
-        match to_json(body.as_bytes().to_vec()) {
-            Ok(json) => String::from_utf8(json).unwrap(),
-            Err(refusal) => format!("{refusal:?}"),
-        }
-    }
-
-    /// Each payload of bytes as its text.
-    fn shown(body: &str) -> String {
-        fn show(value: &mut Value) {
-            match value {
-                Value::Object(fields) if fields.contains_key("base64") => {
-                    let bytes = STANDARD.decode(fields["base64"].as_str().unwrap()).unwrap();
-                    assert_eq!(fields["mediaType"], MEDIA_TYPE);
-                    *value = String::from_utf8(bytes).unwrap().into();
-                }
-                Value::Object(fields) => fields.values_mut().for_each(show),
-                Value::Array(items) => items.iter_mut().for_each(show),
-                _ => {}
-            }
-        }
-        let mut value = serde_json::from_str(&json(body)).unwrap();
-        show(&mut value);
-        value.to_string()
-    }
-
-    #[test]
-    fn json_is_left_as_it_is() {
-        for body in [
-            r#"{"state": {"a":1,  "NaN":"Infinity"}}"#,
-            r#"{"channels":{"set":{"NaN":{"json":"\"NaN"}}},"trigger":"-Infinity"}"#,
-            r#"{"state":"NaN"#,
-            r#"{"state":Nan,"x":infinity}"#,
-            "",
-        ] {
-            assert_eq!(json(body), body);
-        }
-    }
-
-    #[test]
-    fn a_value_with_such_a_number_becomes_bytes_of_its_text_and_nothing_else_changes() {
-        for (body, expected) in [
-            (
-                r#"{"commitId":"x", "state" : {"loss": [NaN,-Infinity , 1.0]} ,"trigger":"NaN"}"#,
-                r#"{"channels":{"full":true,"set":{"state":{"bytes":"{\"loss\": [NaN,-Infinity , 1.0]}"}}},"commitId":"x","trigger":"NaN"}"#,
-            ),
-            (
-                r#"{"channels":{"remove":["a"],"set":{"b":{"json":Infinity},"c":{"json":1}},"append":{"l":[{"json":0},{"json":[NaN]}]}}}"#,
-                r#"{"channels":{"append":{"l":[{"json":0},{"bytes":"[NaN]"}]},"remove":["a"],"set":{"b":{"bytes":"Infinity"},"c":{"json":1}}}}"#,
-            ),
-            (
-                r#"{"channels":{},"records":[{"put":{"space":"s","value":{"json":{"ü":NaN}}}},{"delete":{"space":"NaN"}}]}"#,
-                r#"{"channels":{},"records":[{"put":{"space":"s","value":{"bytes":"{\"ü\":NaN}"}}},{"delete":{"space":"NaN"}}]}"#,
-            ),
-            (
-                r#"{"operations":[{"append":{"value":{"json":-Infinity}}}]}"#,
-                r#"{"operations":[{"append":{"value":{"bytes":"-Infinity"}}}]}"#,
-            ),
-        ] {
-            assert_eq!(shown(body), expected);
-        }
-    }
-
-    #[test]
-    fn what_is_cut_or_broken_anywhere_is_refused_or_left_or_json() {
-        let body = r#"{"state":[NaN, -Infinity],"channels":{"set":{"a\"":{"json":Infinity}}},"records":[{"put":{"value":{"json":NaN}}}]}"#;
-        let cut = (0..body.len()).map(|end| body[..end].to_owned());
-        let broken = (0..body.len()).flat_map(|at| {
-            ["\"", "\\", "N", "1", " ", "{", "}", ",", ""].map(|other| {
-                let (before, after) = body.split_at(at);
-                format!("{before}{other}{}", &after[1..])
-            })
-        });
-        for body in cut.chain(broken) {
-            let said = json(&body);
-            let refused = said.contains("NaN and Infinity are no JSON");
-            let is_json = serde_json::from_str::<serde::de::IgnoredAny>(&said).is_ok();
-            assert!(said == body || refused || is_json, "{body}: {said}");
-        }
-    }
-
-    #[test]
-    fn anywhere_else_it_is_refused() {
-        for body in [
-            r#"{"events":[NaN]}"#,
-            r#"{"state":NaN,"usage":{"tokensIn":Infinity}}"#,
-            r#"{"result":{"a":-Infinity}}"#,
-            r#"{"channels":{"set":{"a":{"json":1,"more":NaN}}}}"#,
-            r#"{"channels":{"set":{"a":{"json":NaN},"a":{"json":1}}}}"#,
-            r#"{"st\u0061te":NaN}"#,
-            r#"{"state":{NaN:1,"b":NaN}}"#,
-            r#"{"state":[1NaN,NaN1,--Infinity,-NaN,NaN]}"#,
-        ] {
-            let said = json(body);
-            assert!(said.contains("NaN and Infinity are no JSON") || said == body, "{body}: {said}");
-            assert!(serde_json::from_str::<Value>(&said).is_err(), "{body}: {said}");
-        }
-    }
-}
+#[path = "../tests/unit/json5.rs"]
+mod tests;

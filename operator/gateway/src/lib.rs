@@ -1,54 +1,46 @@
-//! The gateway: the HTTP face of the store, and the worker's side of the contract (`docs/reference/contract.md`).
+//! The gateway: the worker's contract (`docs/reference/contract.md`) over HTTP, in front of the store.
 //!
 //! # Guarantees
 //!
-//! - A `200` is durable: it is sent after the store's answer and never before.
-//! - A payload is kept as the text that came. The gateway looks at its brackets and passes it on.
-//! - Every refusal is a [`dalsegno_protocol::Problem`], of an unknown path as of a lost store.
-//! - No token, capability, key or payload is ever logged.
+//! - A `200` is durable: the gateway sends it only after the store has answered.
+//! - Payloads are stored as the text that was sent. The gateway checks their nesting and does not rewrite them.
+//! - Every error is a [`dalsegno_protocol::Problem`], for an unknown path as for an unavailable store.
+//! - No token, capability, key or payload is logged.
 //!
 //! # Assumptions
 //!
-//! - Whoever may write is judged by the store, in the statement that writes. The gateway holds nothing that another
-//!   gateway would need: any number may serve the same runs.
+//! - The store decides who may write, in the statement that writes. A gateway holds no state that another gateway
+//!   needs, so any number of gateways may serve the same runs.
 //!
 //! # Caveats
 //!
-//! - A worker that got no answer does not know whether its call took effect; nor does the gateway. It sends the same
-//!   bytes again, and the store tells.
+//! - A worker that gets no answer does not know whether its call took effect, and the gateway does not know either. The
+//!   worker sends the same bytes again, and the store recognises them.
 
-mod attach;
-mod auth;
-mod bases;
-mod beat;
-mod body;
-mod boundary;
-mod budget;
-mod calls;
-mod check;
-mod end;
-mod events;
-mod export;
+mod authenticator;
+mod background;
+mod config;
+mod credentials;
+mod delta_base_cache;
+mod error_chain;
+mod extractors;
 mod gateway;
-mod heartbeat;
+mod handlers;
 mod json5;
+mod limits;
 mod metrics;
-mod observe;
-mod path;
-mod patience;
+mod middleware;
 mod query;
-mod read;
-mod readings;
-mod records;
-mod refusal;
-mod room;
+mod response;
 mod routes;
-mod serve;
-mod snapshots;
-mod stall;
+mod server;
+mod store_reads;
+mod store_retry;
+mod validation;
 
-pub use auth::{AuthError, Authenticator, Person, PodIdentity};
-pub use gateway::{Config, Gateway};
-pub use room::Room;
+pub use authenticator::{AuthError, Authenticator, PodIdentity, RunName, User};
+pub use config::Config;
+pub use gateway::Gateway;
+pub use limits::state_reads::StateReadBudget;
 pub use routes::router;
-pub use serve::serve;
+pub use server::serve;

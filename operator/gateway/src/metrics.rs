@@ -1,5 +1,5 @@
-//! What is counted. Labels are few and fixed: a call, a code, an outcome, never a run. `docs/reference/metrics.md` lists them; a
-//! test compares the two.
+//! The gateway's metrics. Labels have few and fixed values: a call, a code, an outcome, never a run. `docs/reference/metrics.md`
+//! lists them, and a test compares the two.
 
 use std::time::Duration;
 
@@ -11,43 +11,38 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::refusal::Refusal;
+use crate::response::ApiProblem;
 
-/// The gateway's metrics. All clones count together.
+/// All clones count together.
 #[derive(Clone)]
 pub(crate) struct Metrics {
-    requests: Family<Answered, Counter>,
-    commit_seconds: Family<Outcome, Histogram>,
-    commit_bytes: Family<Outcome, Histogram>,
-    store_failures: Family<Failure, Counter>,
+    requests: Family<RequestLabels, Counter>,
+    commit_seconds: Family<OutcomeLabel, Histogram>,
+    commit_bytes: Family<OutcomeLabel, Histogram>,
+    store_failures: Family<FailureLabel, Counter>,
     store_retries: Counter,
-    snapshots: Family<Made, Counter>,
+    snapshots: Family<OutcomeLabel, Counter>,
     snapshot_lag: Histogram,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Made {
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answered {
+struct RequestLabels {
     call: &'static str,
     code: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
+struct OutcomeLabel {
     outcome: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Failure {
+struct FailureLabel {
     failure: &'static str,
 }
 
-/// How the store may fail.
-const FAILURES: [&str; 5] = ["unavailable", "timeout", "corrupt", "crowded", "unfit"];
+/// How a store call can fail.
+const FAILURES: [&str; 5] = ["unavailable", "timeout", "corrupt", "rejected", "unusable"];
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -62,7 +57,7 @@ impl Default for Metrics {
             store_failures: Family::default(),
             store_retries: Counter::default(),
             snapshots: Family::default(),
-            // As of the boundary at which one is due, and of that above which it is overdue.
+            // Among them the lag at which a snapshot is due, and the lag above which it is overdue.
             snapshot_lag: Histogram::new([1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1_000.0]),
         }
     }
@@ -72,12 +67,12 @@ impl Metrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register(
             "gateway_requests",
-            "Calls of workers and people, by call and by the code of the answer (OK, or the problem's)",
+            "Calls of workers and users, by call and by the code of the answer (OK, or the problem's)",
             self.requests.clone(),
         );
         registry.register_with_unit(
             "gateway_commit",
-            "From a boundary's body being there to the store's answer, by outcome",
+            "From a boundary's complete body to the store's answer, by outcome",
             Unit::Seconds,
             self.commit_seconds.clone(),
         );
@@ -87,100 +82,104 @@ impl Metrics {
             Unit::Bytes,
             self.commit_bytes.clone(),
         );
-        // Failures and snapshots are there from the start, so that a rate can be taken of the first one too.
+        // Failures and snapshots start at 0, so that a rate includes the first one.
         for failure in FAILURES {
-            drop(self.store_failures.get_or_create(&Failure { failure }));
+            drop(self.store_failures.get_or_create(&FailureLabel { failure }));
         }
         registry.register(
             "gateway_store_failures",
-            "Calls that the store did not do, by what failed",
+            "Store calls that failed, by the kind of failure",
             self.store_failures.clone(),
         );
         registry.register(
             "gateway_store_retries",
-            "Calls that were made to the store again, since it could not be reached",
+            "Store calls repeated because the store could not be reached",
             self.store_retries.clone(),
         );
-        drop(self.snapshots.get_or_create(&Made { outcome: "made" }));
+        drop(self.snapshots.get_or_create(&OutcomeLabel { outcome: "made" }));
         registry.register(
             "gateway_snapshots",
-            "Snapshots asked for, by what became of it (made, not-due, failed)",
+            "Snapshots requested, by outcome (made, not-due, failed)",
             self.snapshots.clone(),
         );
         registry.register(
             "gateway_snapshot_lag_boundaries",
-            "At each commit, boundaries past what a lookup can begin with, as far as this gateway knows",
+            "At each commit, boundaries since the last one that a lookup can begin with, as far as this gateway knows",
             self.snapshot_lag.clone(),
         );
     }
 
-    /// One call was answered; without a code it was a success.
+    /// A call was answered; `code`: of the problem, `None` for a success.
     pub(crate) fn answered(&self, call: &'static str, code: Option<Code>) {
         let code = code.map_or_else(|| "OK".to_owned(), |code| code.to_string());
-        self.requests.get_or_create(&Answered { call, code }).inc();
+        self.requests.get_or_create(&RequestLabels { call, code }).inc();
     }
 
-    /// A boundary came to this end.
-    pub(crate) fn committed(&self, committed: &Result<Committed, Refusal>, bytes: usize, took: Duration) {
-        let outcome = Outcome {
-            outcome: match committed {
-                Ok(answer) => outcome(answer),
-                Err(Refusal(Problem { code: Code::CheckpointCorrupt, .. })) => "corrupt",
-                Err(_) => "unavailable",
-            },
+    /// A commit with a body of this size was answered after this time.
+    pub(crate) fn committed(
+        &self,
+        committed: &Result<Committed, ApiProblem>,
+        bytes: usize,
+        elapsed: Duration,
+    ) {
+        let outcome = match committed {
+            Ok(committed) => commit_outcome(committed),
+            Err(ApiProblem(Problem { code: Code::CheckpointCorrupt, .. })) => "corrupt",
+            Err(_) => "unavailable",
         };
-        self.commit_seconds.get_or_create(&outcome).observe(took.as_secs_f64());
+        let outcome = OutcomeLabel { outcome };
+        self.commit_seconds.get_or_create(&outcome).observe(elapsed.as_secs_f64());
         self.commit_bytes.get_or_create(&outcome).observe(bytes as f64);
     }
 
-    /// The store did not do a call.
-    pub(crate) fn store_failed(&self, error: &Error) {
-        self.failed(match error {
+    /// The store has answered a call with this error.
+    pub(crate) fn store_call_failed(&self, error: &Error) {
+        self.store_failure(match error {
             Error::Unavailable { .. } => "unavailable",
             Error::Corrupt { .. } => "corrupt",
-            Error::Unfit(_) => "unfit",
-            // An answer like another.
+            Error::Unfit(_) => "unusable",
+            // An ordinary answer: the data was deleted on purpose.
             Error::Gone { .. } => return,
         });
     }
 
-    /// The store did not answer within its deadline.
-    pub(crate) fn store_silent(&self) {
-        self.failed("timeout");
+    /// The store has not answered a call in time.
+    pub(crate) fn store_call_timed_out(&self) {
+        self.store_failure("timeout");
     }
 
-    /// So many calls wait for the store that one more was refused.
-    pub(crate) fn store_crowded(&self) {
-        self.failed("crowded");
+    /// A call was refused because too many calls wait for the store.
+    pub(crate) fn store_call_rejected(&self) {
+        self.store_failure("rejected");
     }
 
-    /// A call is made to the store again.
-    pub(crate) fn store_asked_again(&self) {
+    /// A call to the store is repeated.
+    pub(crate) fn store_call_retried(&self) {
         self.store_retries.inc();
     }
 
-    fn failed(&self, failure: &'static str) {
-        self.store_failures.get_or_create(&Failure { failure }).inc();
+    fn store_failure(&self, failure: &'static str) {
+        self.store_failures.get_or_create(&FailureLabel { failure }).inc();
     }
 
-    /// A boundary was committed this far past what a lookup can begin with.
-    pub(crate) fn lagging(&self, boundaries: i32) {
+    /// A boundary was committed, this many boundaries after the last one that a lookup can begin with.
+    pub(crate) fn snapshot_lag(&self, boundaries: i32) {
         self.snapshot_lag.observe(boundaries.into());
     }
 
-    /// A snapshot was asked for: whether one was made; `None` if that failed.
-    pub(crate) fn snapshotted(&self, made: Option<bool>) {
+    /// A snapshot was requested; `made`: whether it was due and was made, `None` if that failed.
+    pub(crate) fn snapshot_requested(&self, made: Option<bool>) {
         let outcome = match made {
             Some(true) => "made",
             Some(false) => "not-due",
             None => "failed",
         };
-        self.snapshots.get_or_create(&Made { outcome }).inc();
+        self.snapshots.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 }
 
-fn outcome(answer: &Committed) -> &'static str {
-    match answer {
+fn commit_outcome(committed: &Committed) -> &'static str {
+    match committed {
         Committed::Ok(_) => "ok",
         Committed::Duplicate(_) => "duplicate",
         Committed::Conflict { .. } => "conflict",

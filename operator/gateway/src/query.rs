@@ -1,55 +1,58 @@
-//! Parameters of a call, as they stand behind the `?`.
+//! Query parameters of a call.
 
 use std::collections::BTreeMap;
 
 use dalsegno_protocol::Limits;
 
-use crate::refusal::Refusal;
+use crate::response::ApiProblem;
 
-/// The parameters of a call, by name.
+/// The query parameters of a call, by name.
 pub(crate) struct Query(BTreeMap<String, String>);
 
 impl Query {
-    /// The parameters, none of which is unknown, not UTF-8, or there twice.
-    pub(crate) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Refusal> {
+    /// Refuses a parameter that is not in `known`, is not UTF-8, or occurs twice.
+    pub(crate) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, ApiProblem> {
         let mut parameters = BTreeMap::new();
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             if !known.contains(&name) {
-                return Err(Refusal::invalid(format!("this call takes the parameters {}", known.join(", "))));
+                return Err(ApiProblem::invalid(match known {
+                    [] => "this call takes no parameters".to_owned(),
+                    known => format!("this call takes the parameters {}", known.join(", ")),
+                }));
             }
-            let value = decoded(value)
-                .ok_or_else(|| Refusal::invalid(format!("`{name}` is not percent-encoded UTF-8")))?;
+            let value = percent_decoded(value)
+                .ok_or_else(|| ApiProblem::invalid(format!("`{name}` is not percent-encoded UTF-8")))?;
             if parameters.insert(name.to_owned(), value).is_some() {
-                return Err(Refusal::invalid(format!("`{name}` is there twice")));
+                return Err(ApiProblem::invalid(format!("`{name}` occurs twice in the query")));
             }
         }
         Ok(Self(parameters))
     }
 
-    /// A parameter, if it is there.
+    /// Removes and returns a parameter.
     pub(crate) fn take(&mut self, name: &str) -> Option<String> {
         self.0.remove(name)
     }
 
-    /// A whole number that is not less than `least`, if it is there.
-    pub(crate) fn number(&mut self, name: &str, least: i64) -> Result<Option<i64>, Refusal> {
+    /// Removes and returns a whole number that is at least `min`.
+    pub(crate) fn take_number(&mut self, name: &str, min: i64) -> Result<Option<i64>, ApiProblem> {
         let Some(text) = self.take(name) else { return Ok(None) };
-        match text.parse().ok().filter(|number| *number >= least) {
+        match text.parse().ok().filter(|number| *number >= min) {
             Some(number) => Ok(Some(number)),
-            None => Err(Refusal::invalid(format!("`{name}` must be a whole number, at least {least}"))),
+            None => Err(ApiProblem::invalid(format!("`{name}` must be a whole number, at least {min}"))),
         }
     }
 
-    /// How many a page may have at most.
-    pub(crate) fn limit(&mut self) -> Result<u32, Refusal> {
-        let limit = self.number("limit", 1)?.unwrap_or(i64::from(Limits::PAGE));
+    /// Removes `limit`: the number of items in a page, at most [`Limits::PAGE`].
+    pub(crate) fn take_limit(&mut self) -> Result<u32, ApiProblem> {
+        let limit = self.take_number("limit", 1)?.unwrap_or(i64::from(Limits::PAGE));
         Ok(u32::try_from(limit).unwrap_or(u32::MAX).min(Limits::PAGE))
     }
 }
 
-/// Undoes percent-encoding; a plus is a plus.
-fn decoded(text: &str) -> Option<String> {
+/// Decodes percent-encoding. A plus sign stays a plus sign.
+fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -70,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percent_encoding_is_undone() {
+    fn percent_encoding_is_decoded() {
         for (text, expected) in [
             ("", Some("")),
             ("a+b", Some("a+b")),
@@ -83,7 +86,7 @@ mod tests {
             ("%é", None),
             ("%C3", None),
         ] {
-            assert_eq!(decoded(text).as_deref(), expected, "{text}");
+            assert_eq!(percent_decoded(text).as_deref(), expected, "{text}");
         }
     }
 }

@@ -1,107 +1,105 @@
-//! Which call is answered where.
+//! The route table: each call's path, methods and handlers, and its name in metrics and logs.
+
+use std::collections::HashMap;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use dalsegno_protocol::Code;
 use tower_http::catch_panic::CatchPanicLayer;
 
+use crate::extractors::RUNS;
 use crate::gateway::Gateway;
-use crate::refusal::Refusal;
-use crate::{attach, boundary, calls, end, events, export, heartbeat, observe, read, records};
+use crate::handlers::{attach, calls, commit, events, export, finish, heartbeat, records, state};
+use crate::middleware::{self, Observer};
+use crate::response::ApiProblem;
 
-/// Where runs are found.
-pub(crate) const RUNS: &str = "/v1/runs/";
+/// A run as users name it, with namespace and name.
+const USER_RUN: &str = "/v1/namespaces/{namespace}/agentruns/{name}";
 
-/// The calls of the contract, by path and by the name that metrics and logs know them by.
-const ATTACH: (&str, &str) = ("/v1/runs/{run_id}/attach", "attach");
-const PLAN: (&str, &str) = ("/v1/runs/{run_id}/turns/{turn}/plan", "plan");
-const TURN: (&str, &str) = ("/v1/runs/{run_id}/turns/{turn}", "turn");
-const HEARTBEAT: (&str, &str) = ("/v1/runs/{run_id}/heartbeat", "heartbeat");
-const CLAIM: (&str, &str) = ("/v1/runs/{run_id}/calls/{call}/claim", "claim");
-const COMPLETE: (&str, &str) = ("/v1/runs/{run_id}/calls/{call}/complete", "complete");
-const SETTLE: (&str, &str) = ("/v1/runs/{run_id}/calls/{call}/settle", "settle");
-const FINISH: (&str, &str) = ("/v1/runs/{run_id}/finish", "finish");
-const CANCELLED: (&str, &str) = ("/v1/runs/{run_id}/cancelled", "cancelled");
-const STATE: (&str, &str) = ("/v1/runs/{run_id}/state", "state");
-const MEMORY_DELTA: (&str, &str) = ("/v1/runs/{run_id}/memory-delta", "memory-delta");
-const EVENTS: (&str, &str) = ("/v1/runs/{run_id}/events", "events");
-const EXPORT: (&str, &str) = ("/v1/runs/{run_id}/export", "export");
-const CHECKPOINT: (&str, &str) = ("/v1/runs/{run_id}/checkpoint", "checkpoint");
-const RECORDS: (&str, &str) = ("/v1/runs/{run_id}/records", "records");
+/// One call of the contract.
+struct Route {
+    /// The call's name in metrics and logs.
+    call: &'static str,
+    /// The path below the run.
+    path: &'static str,
+    /// What workers may do.
+    worker: MethodRouter<Gateway>,
+    /// What users may do; `None`: nothing.
+    user: Option<MethodRouter<Gateway>>,
+}
 
-/// The same for people, who name the run as `kubectl` does.
-const PEOPLES_STATE: (&str, &str) = ("/v1/namespaces/{namespace}/agentruns/{name}/state", "state");
-const PEOPLES_MEMORY_DELTA: (&str, &str) =
-    ("/v1/namespaces/{namespace}/agentruns/{name}/memory-delta", "memory-delta");
-const PEOPLES_EVENTS: (&str, &str) = ("/v1/namespaces/{namespace}/agentruns/{name}/events", "events");
-const PEOPLES_EXPORT: (&str, &str) = ("/v1/namespaces/{namespace}/agentruns/{name}/export", "export");
-const PEOPLES_CHECKPOINT: (&str, &str) =
-    ("/v1/namespaces/{namespace}/agentruns/{name}/checkpoint", "checkpoint");
-const PEOPLES_RECORDS: (&str, &str) = ("/v1/namespaces/{namespace}/agentruns/{name}/records", "records");
+/// Every call of the contract.
+fn route_table() -> Vec<Route> {
+    let worker = |call, path, worker| Route { call, path, worker, user: None };
+    let both = |call, methods: fn() -> MethodRouter<Gateway>| Route {
+        call,
+        path: call,
+        worker: methods(),
+        user: Some(methods()),
+    };
+    vec![
+        worker("attach", "attach", post(attach::attach)),
+        worker("plan", "turns/{turn}/plan", post(commit::plan)),
+        worker("turn", "turns/{turn}", post(commit::result)),
+        worker("heartbeat", "heartbeat", post(heartbeat::heartbeat)),
+        worker("claim", "calls/{call}/claim", post(calls::claim)),
+        worker("complete", "calls/{call}/complete", post(calls::complete)),
+        worker("settle", "calls/{call}/settle", post(calls::settle)),
+        worker("finish", "finish", post(finish::finish)),
+        worker("cancelled", "cancelled", post(finish::cancelled)),
+        both("state", || get(state::state)),
+        both("memory-delta", || get(state::memory_delta)),
+        both("checkpoint", || get(state::checkpoint)),
+        both("events", || get(events::events)),
+        both("export", || get(export::export)),
+        Route { worker: post(records::write).get(records::list), ..both("records", || get(records::list)) },
+    ]
+}
 
-/// The worker's contract over HTTP, and what people may read.
+/// The worker's contract over HTTP, and what users may read.
 pub fn router(gateway: Gateway) -> Router {
-    Router::new()
-        .route(ATTACH.0, post(attach::attach))
-        .route(PLAN.0, post(boundary::plan))
-        .route(TURN.0, post(boundary::result))
-        .route(HEARTBEAT.0, post(heartbeat::heartbeat))
-        .route(CLAIM.0, post(calls::claim))
-        .route(COMPLETE.0, post(calls::complete))
-        .route(SETTLE.0, post(calls::settle))
-        .route(FINISH.0, post(end::finish))
-        .route(CANCELLED.0, post(end::cancelled))
-        .route(STATE.0, get(read::state))
-        .route(MEMORY_DELTA.0, get(read::memory_delta))
-        .route(EVENTS.0, get(events::events))
-        .route(EXPORT.0, get(export::export))
-        .route(CHECKPOINT.0, get(read::checkpoint))
-        .route(PEOPLES_STATE.0, get(read::state))
-        .route(PEOPLES_MEMORY_DELTA.0, get(read::memory_delta))
-        .route(PEOPLES_EVENTS.0, get(events::events))
-        .route(PEOPLES_EXPORT.0, get(export::export))
-        .route(PEOPLES_CHECKPOINT.0, get(read::checkpoint))
-        .route(PEOPLES_RECORDS.0, get(records::list))
-        .route(RECORDS.0, post(records::write).get(records::list))
+    let mut router = Router::new();
+    let mut call_names = HashMap::new();
+    for Route { call, path, worker, user } in route_table() {
+        let worker = (format!("{RUNS}{{run_id}}/{path}"), Some(worker));
+        for (path, methods) in [worker, (format!("{USER_RUN}/{path}"), user)] {
+            let Some(methods) = methods else { continue };
+            router = router.route(&path, methods);
+            call_names.insert(path, call);
+        }
+    }
+    let observer = Observer::new(gateway.clone(), call_names);
+    router
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
-        .layer(CatchPanicLayer::custom(observe::panicked))
-        .layer(from_fn_with_state(gateway.clone(), observe::observe))
+        .layer(CatchPanicLayer::custom(middleware::panicked))
+        .layer(from_fn_with_state(observer, middleware::observe))
         .with_state(gateway)
 }
 
-/// The name of a route's call.
-pub(crate) fn name(route: &str) -> Option<&'static str> {
-    let routes = [
-        ATTACH,
-        PLAN,
-        TURN,
-        HEARTBEAT,
-        CLAIM,
-        COMPLETE,
-        SETTLE,
-        FINISH,
-        CANCELLED,
-        STATE,
-        MEMORY_DELTA,
-        EVENTS,
-        EXPORT,
-        CHECKPOINT,
-        RECORDS,
-        PEOPLES_STATE,
-        PEOPLES_MEMORY_DELTA,
-        PEOPLES_EVENTS,
-        PEOPLES_EXPORT,
-        PEOPLES_CHECKPOINT,
-        PEOPLES_RECORDS,
-    ];
-    routes.into_iter().find(|(path, _)| *path == route).map(|(_, name)| name)
-}
-
-async fn unknown() -> Refusal {
-    Refusal::new(
+async fn unknown() -> ApiProblem {
+    ApiProblem::new(
         Code::NotFound,
         "there is no such call; docs/reference/contract.md lists the paths below DALSEGNO_URL and their methods",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::route_table;
+
+    const METRICS: &str = include_str!("../../../docs/reference/metrics.md");
+
+    #[test]
+    fn the_page_of_metrics_lists_every_call() {
+        let (_, list) = METRICS.split_once("\n`call`: ").unwrap();
+        let (list, _) = list.split_once(" (").unwrap();
+        let mut documented: Vec<_> = list.split(',').map(|call| call.trim().trim_matches('`')).collect();
+        let mut calls: Vec<_> = route_table().iter().map(|route| route.call).collect();
+        calls.push("unknown");
+        documented.sort_unstable();
+        calls.sort_unstable();
+        assert_eq!(documented, calls);
+    }
 }

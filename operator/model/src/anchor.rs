@@ -1,41 +1,42 @@
-//! Anchors as the store keeps them. `dalsegno_proof` makes, signs and checks what their lines say.
+//! Anchors as the store keeps them. `dalsegno_proof` creates, signs and checks them.
 
 use crate::{Digest, Place, RunId};
 
-/// Runs that one anchor names at most: its line is shorter than 16 KiB, from where on container runtimes split lines.
+/// The most runs that one anchor names. With this limit its line stays shorter than 16 KiB, the length at which
+/// container runtimes split log lines.
 pub const RUNS_PER_ANCHOR: u32 = 48;
 
-/// Where a run stood.
+/// Where a run was when an anchor was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// The run.
     pub run: RunId,
-    /// Number of the last row of its audit.
+    /// Number of the last row of the run's audit.
     pub audit_seq: i64,
     /// Hash of that row.
     pub audit_hash: Digest,
-    /// Its head, and that boundary's hash.
+    /// The run's head, and the content hash of that boundary.
     pub head: Option<(Place, Digest)>,
 }
 
 /// The last anchor, and the runs that have moved since.
 #[derive(Clone, Debug)]
 pub struct Unanchored {
-    /// Number and hash of the last anchor.
+    /// Number and hash of the last anchor; `None` before the first.
     pub last: Option<(i64, Digest)>,
-    /// What moved; at most [`RUNS_PER_ANCHOR`].
+    /// Runs that have moved; at most [`RUNS_PER_ANCHOR`].
     pub standings: Vec<Standing>,
 }
 
-/// What is kept of an anchor.
+/// An anchor as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnchorRow {
     /// Its number; the first is 1.
     pub seq: i64,
     /// Its hash.
     pub hash: Digest,
-    /// The line of JSON that it is.
+    /// The anchor itself: one line of JSON.
     pub line: String,
-    /// Where the runs stood that it names.
+    /// The runs that the anchor names.
     pub standings: Vec<Standing>,
 }

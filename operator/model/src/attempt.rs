@@ -1,16 +1,16 @@
-//! One pod's life: its row, how it ends, what is recorded of its pod.
+//! An attempt: the life of one pod. Its row, its end, and what is recorded about its pod.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{Cause, NewFinish, millis};
 
-/// One pod's life.
+/// An attempt: the life of one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
     /// 1, 2, 3 …
     pub number: i32,
-    /// Where it stands.
+    /// Its lifecycle state.
     pub state: AttemptState,
     /// The epoch it was reserved under.
     pub epoch: i64,
@@ -20,15 +20,15 @@ pub struct Attempt {
     pub pod_name: Option<String>,
     /// Its node, once scheduled.
     pub node: Option<String>,
-    /// Hash of the template that made its pod, once recorded.
+    /// Hash of the pod template that created its pod, once recorded.
     pub revision: Option<String>,
-    /// What its image turned out to be.
+    /// The identity of its image, once observed.
     pub identity: Option<Identity>,
-    /// Another process of this attempt attached after the first.
+    /// Whether a second process of this attempt tried to attach.
     pub spent: bool,
-    /// The head's turn when it was reserved (0: none).
+    /// The head's turn when the attempt was reserved; 0 if there was no head.
     pub turn_at_start: i32,
-    /// The head's turn when it ended.
+    /// The head's turn when the attempt ended.
     pub turn_at_end: Option<i32>,
     /// When it was reserved.
     #[serde(with = "millis")]
@@ -36,13 +36,13 @@ pub struct Attempt {
     /// When its pod was recorded.
     #[serde(with = "millis::option")]
     pub created_at: Option<Timestamp>,
-    /// When its pod was seen to have a node.
+    /// When its pod was observed on a node.
     #[serde(with = "millis::option")]
     pub scheduled_at: Option<Timestamp>,
     /// When its worker attached.
     #[serde(with = "millis::option")]
     pub attached_at: Option<Timestamp>,
-    /// When its lease was last renewed; `None` until its first heartbeat binds one.
+    /// When its lease was last renewed; `None` until its first heartbeat starts the lease.
     #[serde(with = "millis::option")]
     pub lease_renewed_at: Option<Timestamp>,
     /// When it ended.
@@ -52,22 +52,22 @@ pub struct Attempt {
     pub end: Option<AttemptEnd>,
 }
 
-/// Of the templates that were kept for the pod of a reserved attempt the last so many stay. The one of a pod whose making got
-/// no answer, and that turns up later, is among them: each further one comes with a try to make a pod of the same name, which
-/// finds it.
+/// The number of pod templates that are kept for a reserved attempt; older ones are deleted. A pod whose creation got
+/// no response may appear later, and its template is still among these: each further template comes with a new try to
+/// create a pod of the same name, and that try finds the pod.
 pub const CANDIDATES: usize = 8;
 
-/// Where an attempt stands. Only ever moves down this list.
+/// The lifecycle state of an attempt. It only moves down this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttemptState {
-    /// It has a number and an epoch, and no pod that anybody recorded.
+    /// It has a number and an epoch, and no recorded pod.
     Reserved,
     /// Its pod is recorded.
     Created,
     /// Its worker attached and may write.
     Attached,
-    /// It is over; nothing it writes is accepted.
+    /// It is over. Its writes are rejected.
     Ended,
 }
 
@@ -77,19 +77,19 @@ pub struct AttemptEnd {
     /// What ended it.
     #[serde(deserialize_with = "Cause::deserialize_stored")]
     pub cause: Cause,
-    /// What it was counted as: `CrashWithoutProgress` is resolved to `Crash` or `Disruption`.
+    /// What the end counted as. `CrashWithoutProgress` is already resolved to `Crash` or `Disruption`.
     pub class: Class,
     /// Whether it was charged to the recovery budget.
     pub charged: bool,
-    /// Whether it had made progress: a new highest turn, or a newly completed call.
+    /// Whether the attempt made progress: a new highest turn, or a newly completed call.
     pub progress: bool,
-    /// The worker's exit code, where one is known.
+    /// The worker's exit code, if known.
     pub exit_code: Option<i32>,
-    /// For people.
+    /// A message for people.
     pub message: String,
 }
 
-/// What an end counts as.
+/// What the end of an attempt counts as.
 ///
 /// | class | `recovery_attempts` | `attempts_without_progress` | `disruptions` | `disruptions_without_progress` |
 /// |---|---|---|---|---|
@@ -99,32 +99,33 @@ pub struct AttemptEnd {
 /// | `Neutral` | | 0 on progress | | 0 on progress |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
-    /// The agent caused it. Charged.
+    /// The agent caused the end. It is charged.
     Crash,
-    /// The agent did not cause it.
+    /// The agent did not cause the end.
     Disruption,
-    /// The kubelet's own pressure: the agent caused it unless it had made progress.
+    /// The kubelet ended the pod under resource pressure. It counts as the agent's fault unless the attempt made
+    /// progress.
     CrashWithoutProgress,
-    /// Neither; never charged.
+    /// Neither a crash nor a disruption. Never charged.
     Neutral,
 }
 
-/// An attempt to end.
+/// A request to end an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ending {
-    /// Its number.
+    /// Number of the attempt.
     pub attempt: i32,
     /// What ended it.
     pub cause: Cause,
     /// What it counts as.
     pub class: Class,
-    /// The worker's exit code, where one is known.
+    /// The worker's exit code, if known.
     pub exit_code: Option<i32>,
-    /// For people; at most 512 bytes.
+    /// A message for people; at most 512 bytes.
     pub message: String,
 }
 
-/// What follows the end of an attempt.
+/// What happens after an attempt has ended.
 #[derive(Clone, Debug)]
 pub enum Then {
     /// Reserve the next attempt.
@@ -135,40 +136,40 @@ pub enum Then {
     Finish(NewFinish),
 }
 
-/// A pod that was created for an attempt.
+/// The pod that was created for an attempt.
 #[derive(Clone, Debug)]
 pub struct PodRecord {
     /// Its UID.
     pub uid: String,
     /// Its name.
     pub name: String,
-    /// Hash of the template that made it, read from the pod itself.
+    /// Hash of the pod template, read from the pod itself.
     pub revision: String,
-    /// Known at once where the image is named by digest.
+    /// The image's identity, if the image is named by digest and therefore known at once.
     pub identity: Option<Identity>,
 }
 
-/// What the worker of an attempt is, and whether the run may go on under it.
+/// The image of an attempt's worker, and whether the run may continue with it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Identity {
-    /// `sha256:…`, observed on the attempt's pod, or the digest by which the image is named.
+    /// `sha256:…`: observed on the attempt's pod, or the digest by which the image is named.
     pub image_digest: String,
-    /// The declared version, else the image digest.
+    /// The declared version, or the image digest if no version is declared.
     pub agent_version: String,
-    /// Whether the run may go on under it.
+    /// Whether the run may continue with this image.
     pub verdict: Verdict,
-    /// Why, for the worker's log and for people; may be empty.
+    /// The reason for the verdict, for people and for the worker's log; may be empty.
     pub remark: String,
 }
 
-/// Whether a run may go on under an image.
+/// Whether a run may continue with an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Same version, listed as compatible, or nothing to compare with.
+    /// The same version, a version listed as compatible, or nothing to compare with.
     Accepted,
-    /// Another version, and the policy allows it.
+    /// A different version, allowed by the policy.
     Allowed,
-    /// Another version, and the policy does not allow it.
+    /// A different version, not allowed by the policy.
     Refused,
 }

@@ -1,8 +1,9 @@
-//! The words of the audit: who did what, and which rows are never pruned. `dalsegno_format::audit` says how rows are linked.
+//! Constants of the audit: its actors, its kinds of rows, and which rows are never pruned. `dalsegno_format::audit`
+//! defines how rows are linked.
 
 use crate::AuditRow;
 
-/// Who did it, where it is not a person.
+/// Actors that are not people.
 pub mod actor {
     /// The operator.
     pub const OPERATOR: &str = "operator";
@@ -10,9 +11,9 @@ pub mod actor {
     pub const WORKER: &str = "worker";
 }
 
-/// The kinds of rows.
+/// Kinds of audit rows.
 pub mod kind {
-    /// A run was taken up.
+    /// A run was created.
     pub const CREATED: &str = "created";
     /// An attempt was reserved.
     pub const RESERVED: &str = "reserved";
@@ -28,51 +29,73 @@ pub mod kind {
     pub const SPENT: &str = "spent";
     /// An attempt was ended.
     pub const ENDED: &str = "ended";
-    /// A person wants the run cancelled.
+    /// A person requested that the run be cancelled.
     pub const CANCEL_REQUESTED: &str = "cancel-requested";
     /// A worker acknowledged the cancel.
     pub const CANCELLED: &str = "cancelled";
-    /// The run came to its end.
+    /// The run ended.
     pub const FINISHED: &str = "finished";
     /// A boundary planned calls.
     pub const PLANNED: &str = "planned";
     /// A call was claimed.
     pub const CLAIMED: &str = "claimed";
-    /// A tool did what a call asks for.
+    /// The tool of a call succeeded.
     pub const COMPLETED: &str = "completed";
-    /// A tool refused a call.
+    /// The tool of a call failed and changed nothing.
     pub const FAILED: &str = "failed";
-    /// A tool refused the key of a call.
+    /// The tool of a call rejected its idempotency key.
     pub const KEY_REFUSED: &str = "key-refused";
-    /// Somebody said how a call had ended.
+    /// The outcome of a call was settled by hand or by the worker's probe.
     pub const SETTLED: &str = "settled";
     /// A fresh recovery budget was granted.
     pub const RESET: &str = "reset";
-    /// The run went back to an earlier boundary.
+    /// The run was rewound to an earlier boundary.
     pub const REWOUND: &str = "rewound";
-    /// Another object of the same name took the run over.
+    /// Another object of the same name adopted the run.
     pub const ADOPTED: &str = "adopted";
-    /// A later run of the same name was told to ignore it.
+    /// A later run of the same name was created with the instruction to ignore this run.
     pub const ABANDONED: &str = "abandoned";
     /// The AgentRun was deleted on purpose.
     pub const DELETED: &str = "deleted";
-    /// What the run's worker wrote is being dropped: it is past its retention.
+    /// The run is past its retention, and the payloads that its worker wrote are being deleted.
     pub const EXPIRED: &str = "expired";
-    /// Payloads before the last boundaries that the run keeps were dropped.
+    /// Payloads of older boundaries, before the last ones that the run keeps, were deleted.
     pub const DROPPED: &str = "dropped";
-    /// The rows before, up to one that an anchor names, were pruned.
+    /// Earlier rows were pruned, up to one that an anchor names.
     pub const PRUNED: &str = "pruned";
-    /// The run's namespace was re-created and taken over by hand.
+    /// The run's namespace was re-created, and the run was adopted by hand.
     pub const NAMESPACE_ADOPTED: &str = "namespace-adopted";
 }
 
-/// Whether a row says of payloads that they were dropped or shredded.
+/// Who requested a transition that the operator carries out, and why, as far as it is known. It is stored in the
+/// detail of the audit row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AskedBy {
+    /// The field manager of the client that wrote the request.
+    pub manager: Option<String>,
+    /// The reason that was written with the request.
+    pub reason: Option<String>,
+}
+
+impl AskedBy {
+    /// Adds what is known to the detail of an audit row.
+    pub fn in_detail(self, mut detail: serde_json::Value) -> serde_json::Value {
+        for (name, known) in [("manager", self.manager), ("reason", self.reason)] {
+            if let Some(known) = known {
+                detail[name] = known.into();
+            }
+        }
+        detail
+    }
+}
+
+/// Whether a row records that payloads were dropped or shredded.
 pub fn tells_of_loss(row: &AuditRow) -> bool {
     [kind::EXPIRED, kind::SHREDDED, kind::DROPPED].contains(&&*row.kind)
 }
 
-/// Number of the first row that is never pruned: what it says of dropped or shredded payloads is said nowhere else. Of all
-/// rows, or of those that [tell of it](tells_of_loss).
+/// Number of the first row that must never be pruned, because no other row records which payloads were dropped or
+/// shredded. `rows` may be all rows, or only those that [record a loss](tells_of_loss).
 pub fn first_needed(rows: &[AuditRow]) -> i64 {
     let lost = rows.iter().find(|row| [kind::EXPIRED, kind::SHREDDED].contains(&&*row.kind));
     let dropped = rows.iter().rfind(|row| row.kind == kind::DROPPED);

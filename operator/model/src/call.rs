@@ -5,22 +5,22 @@ use uuid::Uuid;
 
 use crate::{Digest, RunId};
 
-/// A call to claim.
+/// A request to claim a call.
 #[derive(Debug)]
 pub struct Claim {
     /// Of which run.
     pub run: RunId,
     /// SHA-256 of the worker's instance.
     pub capability: Digest,
-    /// The call's name.
+    /// The call's id.
     pub id: String,
-    /// The worker's id of the claim.
+    /// The worker's id of this claim.
     pub claim_id: Uuid,
-    /// What to do about an unknown outcome.
+    /// What to do if the outcome is unknown after a crash.
     pub policy: Policy,
-    /// The idempotency key; needed unless the call was planned.
+    /// The idempotency key; required unless the call was planned.
     pub key: Option<String>,
-    /// What the tool is called with.
+    /// The arguments of the tool.
     pub arguments: Option<Box<RawValue>>,
 }
 
@@ -32,86 +32,86 @@ pub struct Claim {
 /// | started, same claim | `Go` |
 /// | started by this attempt, another claim | `Uncertain` |
 /// | started, and its key refused | `Uncertain` |
-/// | started by an earlier attempt, `retrySameKey` or `readOnly` | `Go` with the stored key (this attempt's from now on) |
+/// | started by an earlier attempt, `retrySameKey` or `readOnly` | `Go` with the stored key, now of this attempt |
 /// | started by an earlier attempt, `probe` or `ask` | `Uncertain` |
 /// | completed or failed | `Done` |
 ///
-/// What would go, and makes the open calls too large, is `TooLarge`.
+/// If `Go` would make the open calls too large, the verdict is `TooLarge`.
 #[derive(Clone, Debug)]
 pub enum Claimed {
     /// Call the tool, with the key in the call.
     Go(Box<dalsegno_protocol::Call>),
-    /// It was done.
+    /// The call has ended; its outcome is known.
     Done(Box<dalsegno_protocol::Call>),
-    /// Nobody knows.
+    /// The outcome of the call is unknown.
     Uncertain(Box<dalsegno_protocol::Call>),
-    /// The call is new and has no key, or another key or policy than it was planned or claimed with.
+    /// The call is new and has no key, or its key or policy differs from the one that it was planned or claimed with.
     Invalid(String),
-    /// The open calls would count more than they may ([`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`]).
+    /// The open calls would exceed [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`].
     TooLarge,
     /// The capability is not the current epoch's.
     Fenced,
     /// The run is over.
     Finished,
-    /// No run of this id.
+    /// There is no run with this id.
     NotFound,
 }
 
-/// The result of a call.
+/// A request to store the result of a call.
 #[derive(Debug)]
 pub struct Complete {
     /// Of which run.
     pub run: RunId,
     /// SHA-256 of the worker's instance.
     pub capability: Digest,
-    /// The call's name.
+    /// The call's id.
     pub id: String,
     /// The claim under which the tool was called.
     pub claim_id: Uuid,
     /// How it ended.
     pub outcome: CompleteOutcome,
-    /// What the tool answered.
+    /// The tool's result.
     pub result: Option<Box<RawValue>>,
 }
 
-/// Somebody's word on how a call ended.
+/// A request to settle a call whose outcome is unknown.
 #[derive(Debug)]
 pub struct Settle {
     /// Of which run.
     pub run: RunId,
-    /// Who says so.
+    /// Who settles it.
     pub by: SettledBy,
-    /// The call's name.
+    /// The call's id.
     pub id: String,
     /// How it ended.
     pub outcome: CallOutcome,
-    /// What the tool had answered, if known.
+    /// The tool's result, if known.
     pub result: Option<Box<RawValue>>,
-    /// How it was found out.
+    /// How the outcome was found out.
     pub reason: String,
 }
 
 /// Who settles a call.
 #[derive(Clone, Debug)]
 pub enum SettledBy {
-    /// The current worker, by its capability; only where the policy is `probe`, `retrySameKey` or `readOnly`, and the key
-    /// was not refused.
+    /// The current worker, by its capability. Allowed if the policy is `probe`, `retrySameKey` or `readOnly`, and the
+    /// key was not refused.
     Worker(Digest),
-    /// A person, by name, for the audit; any policy.
+    /// A person, by name, for the audit. Allowed with any policy.
     Person(String),
 }
 
 /// The answer to `complete` and `settle`.
 #[derive(Clone, Debug)]
 pub enum Completed {
-    /// Stored now.
+    /// It was stored now.
     Ok,
-    /// Stored before, with the same outcome and result.
+    /// It was stored before, with the same outcome and result.
     Duplicate,
-    /// It ended otherwise, was not claimed so, or is not this party's to settle; why.
+    /// The call has another outcome or another claim, or this party may not settle it; the text says which.
     Conflict(String),
-    /// With this result the open calls would count more than they may ([`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`]); with
-    /// a small one they do not.
+    /// With this result the open calls would exceed [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`]. A small result
+    /// always fits.
     TooLarge,
     /// The run has no such call.
     NoSuchCall,
@@ -119,21 +119,21 @@ pub enum Completed {
     Fenced,
     /// The run is over.
     Finished,
-    /// No run of this id.
+    /// There is no run with this id.
     NotFound,
 }
 
-/// Which calls of a run.
+/// A filter for the calls of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallFilter {
-    /// All.
+    /// All calls.
     All,
-    /// Planned, claimed or ended in this turn, or in one after it.
+    /// Planned, claimed or ended in this turn or a later one.
     TouchedSince(i32),
-    /// Not ended: planned for the turn that is open, started in any, or its key refused.
+    /// Not ended: planned for the open turn, or started in any turn, or with a refused key.
     Pending,
-    /// Started under an earlier attempt than the current one and not settled.
+    /// Started in an earlier attempt than the current one, and not settled.
     Unsettled,
-    /// Completed or failed in the turn that is open (the one after the last `result` boundary).
+    /// Completed or failed in the open turn (the turn after the last `result` boundary).
     OpenTurn,
 }

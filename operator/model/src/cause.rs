@@ -1,57 +1,57 @@
-//! What ends an attempt.
+//! Why an attempt ended.
 
 use serde::{Deserialize, Deserializer};
 
 use crate::string_enum::string_enum;
 
 string_enum! {
-    /// What ended an attempt.
+    /// Why an attempt ended.
     pub enum Cause {
-        /// The worker exited with another code than 0.
+        /// The worker exited with a code other than 0.
         ExitedWithError,
-        /// The worker exited with 0 and had not finished the run.
+        /// The worker exited with 0 without finishing the run.
         ExitedWithoutFinish,
-        /// The worker exited with 0 and had never attached.
+        /// The worker exited with 0 without ever attaching.
         NeverAttached,
         /// The worker ran out of memory.
         OOMKilled,
         /// Another process of the same attempt tried to attach.
         ProcessRestarted,
-        /// The worker's termination message says that no further attempt would help.
+        /// The worker's termination message says that no further attempt can succeed.
         WorkerFatal,
-        /// The worker ended after a tool had refused the key of one of its calls.
+        /// The worker ended after a tool rejected the key of one of its calls.
         KeyRefused,
-        /// The worker's termination message says which class it was.
+        /// The worker's termination message names the class of the end.
         WorkerReported,
         /// The pod was evicted by the Eviction API, as `kubectl drain` does.
         Evicted,
-        /// The pod made room for one of a higher priority.
+        /// The pod was preempted by one with a higher priority.
         Preempted,
         /// A taint of the node evicted the pod.
         TaintEvicted,
         /// Somebody deleted the pod.
         Deleted,
-        /// The node was shut down in order.
+        /// The node shut down gracefully.
         NodeShutdown,
-        /// The kubelet evicted the pod because the node ran short of something.
+        /// The kubelet evicted the pod because the node ran short of a resource.
         NodePressure,
-        /// The pod used more storage than its limit.
+        /// The pod exceeded its storage limit.
         StorageLimitExceeded,
-        /// The node is not ready or gone.
+        /// The node is not ready, or is gone.
         NodeLost,
-        /// The pod is gone and nobody saw its end.
+        /// The pod is gone, and its end was not observed.
         PodVanished,
         /// The worker's heartbeats stopped while its node was ready.
         Silent,
-        /// The worker lived and committed nothing for `progressDeadlineSeconds`.
+        /// The worker was alive, but committed nothing for `progressDeadlineSeconds`.
         ProgressDeadline,
         /// The worker did not attach within `startDeadlineSeconds`.
         StartDeadline,
         /// The image cannot be pulled.
         ImageUnavailable,
-        /// The pulled image is another version than the checkpoint's, and the policy does not allow it.
+        /// The pulled image has another version than the checkpoint, and the policy does not allow it.
         VersionIncompatible,
-        /// An object of somebody else has the pod's name.
+        /// An object of another owner has the pod's name.
         NameTaken,
         /// The run was cancelled.
         Cancelled,
@@ -59,13 +59,13 @@ string_enum! {
         Finished,
         /// The run was adopted by another AgentRun.
         Adopted,
-        /// The run went back to an earlier checkpoint.
+        /// The run was rewound to an earlier checkpoint.
         Rewound,
-        /// A later run of the same name was told to ignore the run.
+        /// A later run of the same name was created with the instruction to ignore this run.
         Abandoned,
         /// The AgentRun was deleted.
         RunDeleted,
-        /// The pod failed in another way; the message has its reason.
+        /// The pod failed in another way; the message contains its reason.
         PodFailed,
     }
 }

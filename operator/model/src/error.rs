@@ -1,46 +1,47 @@
-//! What can go wrong when the store is asked.
+//! Errors of the store.
 
-/// The outcome of the call is unknown, or the store is not fit for use.
+/// Either the outcome of the call is unknown, or the store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The database did not answer, in time or at all. Send the same call again.
+    /// The database did not respond, or not in time. Send the same call again.
     #[error("the store did not answer while {doing}")]
     Unavailable {
-        /// What we were doing.
+        /// The operation that failed.
         doing: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The database answered something that this code does not understand.
-    #[error("the store's answer makes no sense while {doing}: {detail}")]
+    /// The database returned data that this code cannot interpret.
+    #[error("unexpected store response while {doing}: {detail}")]
     Corrupt {
-        /// What we were doing.
+        /// The operation that failed.
         doing: &'static str,
         /// What was wrong.
         detail: String,
     },
-    /// What was asked for was there, and was dropped as the run's retention says, or shredded.
-    #[error("it is not there any more while {doing}: {detail}")]
+    /// The data existed, and was dropped as the run's retention requires, or shredded.
+    #[error("the data is no longer available while {doing}: {detail}")]
     Gone {
-        /// What we were doing.
+        /// The operation that failed.
         doing: &'static str,
-        /// What is gone.
+        /// What is missing.
         detail: String,
     },
-    /// The database is not as it must be; no retry helps.
+    /// The database or its configuration is not as required. A retry does not help.
     #[error("the store cannot be used: {0}")]
     Unfit(String),
 }
 
-/// A store's answer, or an unknown outcome.
+/// The store's answer, or an unknown outcome.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a text is not what it must be, without a word of it: this ends in logs, and what a worker has sent does not.
-pub fn misread(error: &serde_json::Error) -> String {
+/// Why a JSON text could not be parsed, without any part of the text: this goes into logs, and what a worker sent
+/// must not.
+pub fn redacted_json_error(error: &serde_json::Error) -> String {
     match (error.is_data(), error.line()) {
         (false, _) => error.to_string(),
-        (true, 0) => "it is none of the words that may stand there".into(),
-        (true, line) => format!("what stands at line {line} column {} does not belong there", error.column()),
+        (true, 0) => "it is not one of the allowed values".into(),
+        (true, line) => format!("unexpected value at line {line} column {}", error.column()),
     }
 }

@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::millis;
 
-/// The end of a run.
+/// A request to end a run.
 #[derive(Clone, Debug)]
 pub struct NewFinish {
-    /// Which.
+    /// The outcome.
     pub outcome: RunOutcome,
-    /// One CamelCase word.
+    /// The reason, one CamelCase word.
     pub reason: String,
-    /// For people.
+    /// A message for people.
     pub message: String,
     /// The result, as JSON text.
     pub output: Option<String>,
@@ -24,9 +24,9 @@ pub struct NewFinish {
 pub enum RunOutcome {
     /// The agent reached its goal.
     Succeeded,
-    /// It did not.
+    /// The agent did not reach its goal.
     Failed,
-    /// A person did not want it any more.
+    /// A person cancelled the run.
     Cancelled,
 }
 
@@ -42,11 +42,11 @@ impl From<FinishOutcome> for RunOutcome {
 /// How and when a run ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FinishRow {
-    /// Which end.
+    /// The outcome.
     pub outcome: RunOutcome,
-    /// One CamelCase word.
+    /// The reason, one CamelCase word.
     pub reason: String,
-    /// For people.
+    /// A message for people.
     pub message: String,
     /// The result, as JSON text.
     pub output: Option<String>,

@@ -1,4 +1,4 @@
-//! What a run has left behind, for people: boundaries and transitions.
+//! The history of a run: its boundaries and its transitions.
 
 use dalsegno_protocol::{Boundary, RawValue, Usage};
 use jiff::Timestamp;
@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::{Digest, Place};
 
-/// One boundary, payloads decoded.
+/// One boundary, with its payloads decoded.
 #[derive(Clone, Debug)]
 pub struct BoundaryRow {
     /// Number of the turn.
@@ -17,70 +17,71 @@ pub struct BoundaryRow {
     pub epoch: i64,
     /// The attempt that committed it.
     pub attempt: i32,
-    /// Events committed up to and with it.
+    /// Total number of events up to and including this boundary.
     pub position: i64,
     /// The worker's id of the commit.
     pub commit_id: Uuid,
     /// SHA-256 of the body as it came.
     pub digest: Digest,
-    /// Hash of the boundary before; zeroes for the first.
+    /// Hash of the boundary before; all zeroes for the first.
     pub parent_hash: Digest,
-    /// Hash of this one: `dalsegno_format::header`.
+    /// Hash of this boundary; see `dalsegno_format::header`.
     pub content_hash: Digest,
     /// When.
     pub at: Timestamp,
-    /// Channel operations as JSON text; `None`: the state stayed.
+    /// Channel operations as JSON text; `None` if the state did not change.
     pub ops: Option<String>,
-    /// Whether they are the full state.
+    /// Whether the operations are the full state.
     pub full: bool,
-    /// The events, each as it came.
+    /// The events, byte for byte as received.
     pub events: Vec<Box<RawValue>>,
-    /// What it spent.
+    /// The usage of this boundary.
     pub usage: Usage,
-    /// Why it was committed.
+    /// Why the worker committed it.
     pub trigger: Option<String>,
-    /// Of the changes of records since the boundary before; `None` where there are none.
+    /// Digest of the changes of records since the boundary before; `None` if there are none.
     pub records_digest: Option<Digest>,
 }
 
 impl BoundaryRow {
-    /// Where it stands.
+    /// The boundary's id.
     pub fn place(&self) -> Place {
         let Self { turn, boundary, epoch, .. } = *self;
         Place { turn, boundary, epoch }
     }
 }
 
-/// One transition of a run.
+/// One row of a run's audit: a transition of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditRow {
     /// 1, 2, 3 …
     pub seq: i64,
     /// When.
     pub at: Timestamp,
-    /// What: `created`, `reserved`, `pod`, `identity`, `attached`, `spent`, `ended`, `cancel-requested`, `cancelled`,
-    /// `finished`, `key-refused`, `settled`, `reset`, `rewound`, `adopted`, `abandoned`, `deleted`, `dropped`, `expired`,
-    /// `shredded`, `pruned`, `namespace-adopted`.
+    /// The kind of transition: `created`, `reserved`, `pod`, `identity`, `attached`, `spent`, `ended`,
+    /// `cancel-requested`, `cancelled`, `finished`, `key-refused`, `settled`, `reset`, `rewound`, `adopted`,
+    /// `abandoned`, `deleted`, `dropped`, `expired`, `shredded`, `pruned`, `namespace-adopted`.
     pub kind: String,
-    /// Who: `operator`, `worker`, or a person's name.
+    /// The actor: `operator`, `worker`, or a person's name.
     pub actor: String,
     /// Details, as JSON text.
     pub detail: String,
-    /// Hash of the row before; zeroes for the first.
+    /// Hash of the row before; all zeroes for the first.
     pub parent_hash: Digest,
-    /// Hash of this one: `dalsegno_format::audit`.
+    /// Hash of this row; see `dalsegno_format::audit`.
     pub hash: Digest,
 }
 
-/// How much a lookup of the head reads, in bytes; of an unknown run none.
+/// How many bytes a lookup of the head reads. All zero for an unknown run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// The state at most, as `dalsegno_format::size` counts. `None`: nobody knows without reading it.
+    /// Upper bound of the state's size, counted as in `dalsegno_format::size`. `None` if it cannot be known without
+    /// reading the state.
     pub state: Option<i64>,
-    /// What is kept of the latest boundaries, with whatever they say: of twice as many as a snapshot is due after. While
-    /// snapshots are made in time no more of them are read.
+    /// Stored bytes of the latest boundaries, twice as many as a snapshot is due after. No more than these are read,
+    /// as long as snapshots are made in time.
     pub tail: i64,
-    /// The open calls, as [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`] counts them: those that
-    /// [`crate::CallFilter::Pending`] and [`crate::CallFilter::OpenTurn`] tell.
+    /// The open calls ([`crate::CallFilter::Pending`] and [`crate::CallFilter::OpenTurn`]), counted as in
+    /// [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`].
     pub calls: i64,
 }

@@ -1,30 +1,26 @@
-//! What the store is asked and what it answers: rows, verdicts and causes as plain data, and the store's traits. No engine
-//! and no cryptography: what stands in these rows is encoded, sealed and hashed by `dalsegno-format`, and kept by
-//! `dalsegno-store`.
+//! The store's interface: rows, verdicts and causes as plain data, and the store's traits. This crate contains no
+//! database code and no cryptography: `dalsegno-format` encodes, seals and hashes what these rows hold, and
+//! `dalsegno-store` stores it.
 //!
-//! [`Store`] is what whoever has all of it holds; [`Operator`], [`Worker`], [`Read`] and [`Admin`] are its parts, by who asks.
+//! [`Store`] is the whole interface. Its parts, by caller, are [`Operator`], [`Worker`], [`Read`] and [`Admin`].
 
 pub mod anchor;
-mod asked;
 mod attempt;
 pub mod audit;
 mod boundary;
+mod boundary_id;
 mod call;
-mod capacity;
 mod cause;
 pub mod checkpoint;
 mod data_keys;
-mod digests;
+mod deadline_poll;
 mod error;
 mod finish;
 mod history;
 pub mod millis;
-mod place;
-mod pulse;
-pub mod reading;
+pub mod read_transaction;
 mod records;
 mod retention;
-mod rewind;
 mod run;
 mod snapshot;
 mod store;
@@ -32,23 +28,21 @@ mod string_enum;
 mod worker;
 
 pub use anchor::{AnchorRow, RUNS_PER_ANCHOR, Unanchored};
-pub use asked::*;
 pub use attempt::*;
+pub use audit::AskedBy;
 pub use boundary::*;
+pub use boundary_id::*;
 pub use call::*;
-pub use capacity::*;
 pub use cause::Cause;
+pub use checkpoint::{Rewind, Rewound};
 pub use data_keys::*;
-pub use digests::*;
-pub use error::{Error, Result, misread};
+pub use deadline_poll::*;
+pub use error::{Error, Result, redacted_json_error};
 pub use finish::*;
 pub use history::*;
-pub use place::*;
-pub use pulse::*;
-pub use reading::Reading;
+pub use read_transaction::Reading;
 pub use records::*;
 pub use retention::*;
-pub use rewind::*;
 pub use run::*;
 pub use snapshot::*;
 pub use store::{Admin, Operator, Read, Store, Worker};
@@ -57,8 +51,8 @@ pub use worker::*;
 
 use uuid::Uuid;
 
-/// A run's own id (UUIDv7); stays when an object is adopted by another of the same name.
+/// A run's own id (UUIDv7). It does not change when another object of the same name adopts the run.
 pub type RunId = Uuid;
 
-/// SHA-256.
+/// A SHA-256 digest.
 pub type Digest = [u8; 32];

@@ -1,4 +1,4 @@
-//! Times as milliseconds since 1970, as both databases keep them.
+//! Timestamps as milliseconds since 1970, the form in which both databases store them.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -13,7 +13,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::E
     Timestamp::from_millisecond(i64::deserialize(from)?).map_err(D::Error::custom)
 }
 
-/// The same where there may be none.
+/// The same for an optional timestamp.
 pub mod option {
     use jiff::Timestamp;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};

@@ -1,11 +1,11 @@
-//! Records and events: what SDKs keep and read beside the state.
+//! Records and events: data that SDKs store and read beside the state.
 
 use dalsegno_protocol::{Event, Record, RecordOp};
 use uuid::Uuid;
 
 use crate::{Digest, RunId};
 
-/// Changes of records outside of a boundary.
+/// A batch of changes of records, outside of a boundary.
 #[derive(Clone, Debug)]
 pub struct RecordBatch {
     /// Of which run.
@@ -23,11 +23,11 @@ pub struct RecordBatch {
 /// The answer to a batch of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// Written now.
+    /// The batch was written now.
     Ok,
-    /// Written before, with the same bytes.
+    /// The batch was written before, with the same bytes.
     Duplicate,
-    /// Written before, with other bytes.
+    /// A batch with this id was written before, with other bytes.
     Conflict,
     /// The capability is not the current epoch's.
     Fenced,
@@ -35,50 +35,51 @@ pub enum Written {
     Finished,
     /// Calls of an earlier attempt are unsettled.
     UnsettledCalls,
-    /// No run of this id.
+    /// There is no run with this id.
     NotFound,
 }
 
-/// Which entries to read.
+/// Which records to read.
 #[derive(Clone, Debug, Default)]
 pub struct RecordQuery {
     /// The space.
     pub space: String,
-    /// What the keys begin with.
+    /// The prefix of the keys.
     pub prefix: String,
-    /// The last entry that was read: its key, and its place there.
+    /// The last record of the page before: its key, and its number within the key.
     pub after: Option<(String, i64)>,
-    /// How many at most.
+    /// The most records to return.
     pub limit: u32,
-    /// Bytes of values after which the page ends early; one entry there is in any case.
+    /// The page ends early once its values have this many bytes. It contains at least one record.
     pub bytes: usize,
 }
 
 impl RecordQuery {
-    /// The entry after which to look. Places in a key are numbered from 1, and a prefix is the first key that begins with it.
+    /// The position after which the page starts. Numbers within a key start at 1, and the prefix itself is the
+    /// smallest key that starts with it.
     pub fn begin(&self) -> (&str, i64) {
         let first = (self.prefix.as_str(), 0);
         self.after.as_ref().map_or(first, |(key, place)| first.max((key, *place)))
     }
 }
 
-/// Entries in order, by the bytes of their keys, then as they were added.
+/// Records in the byte order of their keys, and within a key in the order in which they were added.
 #[derive(Clone, Debug, Default)]
 pub struct RecordPage {
-    /// The entries.
+    /// The records.
     pub records: Vec<Record>,
-    /// The last of them, if there may be more.
+    /// The position of the last record, if there may be more.
     pub next: Option<(String, i64)>,
 }
 
 /// Which events to read.
 #[derive(Clone, Copy, Debug)]
 pub struct EventQuery {
-    /// The position of the first one.
+    /// The position of the first event.
     pub from: i64,
-    /// How many at most.
+    /// The most events to return.
     pub limit: u32,
-    /// Bytes of events after which the page ends early; one event there is in any case.
+    /// The page ends early once its events have this many bytes. It contains at least one event.
     pub bytes: usize,
 }
 
@@ -87,6 +88,6 @@ pub struct EventQuery {
 pub struct EventPage {
     /// The events, in order.
     pub events: Vec<Event>,
-    /// Whether the run is over, so that these are the last where the page is not full.
+    /// Whether the run is over. If it is, and the page is not full, no more events will follow.
     pub over: bool,
 }

@@ -1,15 +1,16 @@
-//! What is left of a run: of one that is over, once its time is past; and of its older boundaries, at any time.
+//! How long the data of a run is kept: all of it after the run's end, and the payloads of older boundaries at any
+//! time. And how much the store holds for each namespace.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Digest, RunId};
 
-/// How much of a run is kept, and how long.
+/// How much of a run is kept, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {
-    /// How many days after its end its payloads stay.
+    /// Days that the payloads are kept after the run's end.
     pub days: i32,
-    /// How many of its last boundaries keep their payloads, at least 1; `None`: all.
+    /// The number of last boundaries whose payloads are kept, at least 1; `None` to keep all.
     pub keep_last: Option<i32>,
 }
 
@@ -19,28 +20,38 @@ impl Default for Retention {
     }
 }
 
-/// The start of a run's audit that is dropped.
+/// A request to prune the first rows of a run's audit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prune {
     /// The run.
     pub run: RunId,
-    /// Number of the last row that goes.
+    /// Number of the last row to prune.
     pub seq: i64,
     /// Hash of that row.
     pub hash: Digest,
-    /// Who wants it, for the audit.
+    /// Who requested it, for the audit.
     pub actor: String,
     /// Why, for the audit.
     pub reason: String,
 }
 
-/// What one step of [`crate::Operator::drop_expired`] or [`crate::Operator::drop_old`] did.
+/// The result of one step of [`crate::Operator::drop_expired`] or [`crate::Operator::drop_old`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// The run whose payloads were dropped; `None`: there was none left to drop.
+    /// The run whose payloads were dropped; `None` if there was nothing to drop.
     pub run: Option<RunId>,
     /// Rows that were deleted or emptied.
     pub rows: u64,
     /// Whether it was the last step of this run.
     pub done: bool,
+}
+
+/// What the store holds for the runs of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Name of the namespace; `None` for the sum of all namespaces that are not listed by name.
+    pub namespace: Option<String>,
+    /// Stored bytes of the operations and events of all boundaries. Snapshots (which are derived), calls and records
+    /// are not included.
+    pub bytes: i64,
 }

@@ -1,4 +1,4 @@
-//! A run as it is taken up, and all that its row says.
+//! A run: how it is created, and everything that its row holds.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use uuid::Uuid;
 
 use crate::{Attempt, FinishRow, Identity, Place, Retention, RunId, millis};
 
-/// A run to take up.
+/// A request to create a run.
 #[derive(Clone, Debug)]
 pub struct NewRun {
-    /// The id that the row gets if it is created.
+    /// The id of the row, if one is created.
     pub id: RunId,
     /// UID of the namespace.
     pub tenant: String,
@@ -22,22 +22,22 @@ pub struct NewRun {
     pub name: String,
     /// UID of the AgentRun.
     pub object_uid: String,
-    /// `recovery.resetGeneration` at creation; it grants nothing.
+    /// `recovery.resetGeneration` at creation. This value grants no budget.
     pub reset_generation: i64,
     /// Lengths of the deadlines.
     pub deadlines: Deadlines,
-    /// What becomes of a prior run.
+    /// What to do about a prior run.
     pub on_prior: OnPrior,
 }
 
-/// What becomes of a prior run of the same namespace and name.
+/// What to do about a prior run of the same namespace and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnPrior {
-    /// Touch nothing and say so.
+    /// Change nothing, and report the prior run.
     Hold,
-    /// Take its row over.
+    /// Adopt its row.
     Adopt,
-    /// Mark its row abandoned (fenced) and begin anew.
+    /// Mark its row as abandoned (this fences it), and create a new run.
     Ignore,
 }
 
@@ -46,11 +46,11 @@ pub enum OnPrior {
 pub enum Created {
     /// The run's row: new, its own, or adopted.
     Run(Box<RunRecord>),
-    /// Another object's run stands in the way.
+    /// A run of another object has the same namespace and name.
     Prior(PriorRun),
 }
 
-/// A run of the same namespace and name that is not this object's.
+/// A run with the same namespace and name, but of another object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PriorRun {
     /// Its own id.
@@ -59,18 +59,18 @@ pub struct PriorRun {
     pub object_uid: String,
     /// UID of the namespace it belongs to.
     pub tenant: String,
-    /// UID of the namespace as it is now: if it is another, the run cannot be adopted.
+    /// UID of the current namespace. If it differs from `tenant`, the run cannot be adopted.
     pub asked_by: String,
     /// Its latest turn.
     pub turn: i32,
 }
 
-/// The answer to [`crate::Operator::look_up`]; the third answer, Unknown, is an [`crate::Error`].
+/// The answer to [`crate::Operator::look_up`]. If the answer is unknown, an [`crate::Error`] is returned instead.
 #[derive(Clone, Debug)]
 pub enum LookUp {
     /// The run's row.
     Found(Box<RunRecord>),
-    /// The store with this id has no such run.
+    /// This store has no such run.
     NotFound {
         /// The store's id.
         store_id: Uuid,
@@ -79,7 +79,7 @@ pub enum LookUp {
     },
 }
 
-/// Everything about one run but its payloads. What PostgreSQL's `run_record` function and SQLite answer alike.
+/// Everything about one run except its payloads. PostgreSQL's `run_record` function and SQLite return the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
     /// The run's own id.
@@ -97,60 +97,60 @@ pub struct RunRecord {
     pub name: String,
     /// UID of the AgentRun.
     pub object_uid: String,
-    /// Whether it still runs.
+    /// The lifecycle state.
     pub lifecycle: Lifecycle,
     /// The fencing number.
     pub epoch: i64,
     /// The current attempt: the one with the highest number.
     pub attempt: Attempt,
-    /// Up to eleven attempts before it, the latest first.
+    /// Up to eleven earlier attempts, the latest first.
     pub past: Vec<Attempt>,
     /// The latest boundary.
     pub head: Option<HeadRow>,
-    /// The highest turn that was ever committed; above the head's once the run was rewound.
+    /// The highest turn that was ever committed. After a rewind it is above the head's turn.
     pub highest_turn: i32,
     /// The counters of recovery.
     pub counters: Counters,
-    /// The last `resetGeneration` that was granted, or stood there at creation.
+    /// The last `resetGeneration` that was granted, or the value at creation.
     pub observed_reset_generation: i64,
-    /// Attempts up to this number were forgiven: they are no evidence for a hold.
+    /// Attempts up to this number are forgiven: they are no evidence for a hold.
     pub reset_attempt: i32,
-    /// How the calls stand.
+    /// Counts of the run's calls.
     pub calls: CallCounts,
     /// Sum over all committed boundaries.
     pub usage: Usage,
-    /// When a cancel was asked for, and when the worker was told.
+    /// When a cancel was requested, and when the worker was notified.
     pub cancel: Option<CancelRow>,
     /// How it ended.
     pub finish: Option<FinishRow>,
     /// Lengths of the deadlines.
     pub deadlines: Deadlines,
-    /// Milliseconds that the lease has, as it was last renewed; 0 before. Only a heartbeat makes it shorter: until its worker
-    /// has one answered, it may have heard of nothing shorter.
+    /// The length of the lease in milliseconds, as of its last renewal; 0 before. Only a heartbeat makes it shorter:
+    /// until the worker has received the answer to one, the worker may not know of a shorter lease.
     pub lease_ms: i64,
-    /// When the gateways beat.
+    /// When the gateways sent their heartbeats.
     pub beat: BeatRow,
-    /// When the run was taken up.
+    /// When the run was created.
     #[serde(with = "millis")]
     pub created_at: Timestamp,
-    /// What is kept of it.
+    /// How long its data is kept.
     pub retention: Retention,
-    /// The last boundary of the live branch whose payloads were dropped while later ones stay; a snapshot stands for it
-    /// and all before it.
+    /// The last boundary of the live branch whose payloads were dropped while later ones are kept. A snapshot
+    /// replaces it and all boundaries before it.
     pub dropped_to: Option<Place>,
 }
 
-/// Whether a run still runs.
+/// The lifecycle state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Lifecycle {
-    /// It does.
+    /// It is running.
     Live,
     /// It reached an end.
     Finished,
     /// Its AgentRun was deleted on purpose.
     Deleted,
-    /// A later run of the same name was told to ignore it.
+    /// A later run of the same name was created with the instruction to ignore this run.
     Abandoned,
 }
 
@@ -165,7 +165,7 @@ pub struct HeadRow {
     pub epoch: i64,
     /// The attempt that committed it.
     pub attempt: i32,
-    /// Events committed so far.
+    /// Total number of events so far.
     pub position: i64,
     /// `sha256:…`.
     pub content_hash: String,
@@ -178,77 +178,77 @@ pub struct HeadRow {
     pub identity: Option<Identity>,
 }
 
-/// The counters of recovery. Totals never shrink; a reset moves their bases.
+/// Counters for recovery. Totals never decrease; a reset raises their bases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
     /// Charged crashes in the whole run.
     pub recovery_attempts: i32,
-    /// Of these, how many a reset has forgiven.
+    /// The part of these that resets have forgiven.
     pub recovery_attempts_base: i32,
-    /// Crashes in a row that gained nothing.
+    /// Consecutive crashes without progress.
     pub attempts_without_progress: i32,
     /// Disruptions in the whole run.
     pub disruptions: i32,
-    /// Of these, how many a reset has forgiven.
+    /// The part of these that resets have forgiven.
     pub disruptions_base: i32,
-    /// Disruptions in a row that gained nothing.
+    /// Consecutive disruptions without progress.
     pub disruptions_without_progress: i32,
 }
 
-/// How a run's calls stand.
+/// Counts of a run's calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CallCounts {
-    /// Completed or failed: their outcome is known.
+    /// Completed or failed: the outcome is known.
     pub completed: i64,
-    /// Started, and their key was refused: a person must tell how they ended.
+    /// Started, and the key was refused: a person must settle them.
     pub keys_refused: i64,
-    /// Started under an earlier attempt than the current one and not settled, by policy.
+    /// Started in an earlier attempt than the current one, and not settled; by policy.
     pub unsettled: BTreeMap<Policy, i64>,
 }
 
-/// A cancel.
+/// A cancel of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelRow {
-    /// When it was asked for.
+    /// When it was requested.
     #[serde(with = "millis")]
     pub requested_at: Timestamp,
-    /// When a worker was first told.
+    /// When a worker was first notified.
     #[serde(with = "millis::option")]
     pub told_at: Option<Timestamp>,
 }
 
-/// Lengths of a run's deadlines, in milliseconds.
+/// Deadlines of a run, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deadlines {
-    /// From the last heartbeat, once one was sent.
+    /// From the last heartbeat, once one was received.
     pub heartbeat_ms: i64,
-    /// From the pod's being scheduled to its worker's attach.
+    /// From the scheduling of the pod to the worker's attach.
     pub start_ms: i64,
-    /// From attach, or the last boundary, to the next boundary.
+    /// From the attach, or the last boundary, to the next boundary.
     pub progress_ms: i64,
 }
 
-/// When the gateways beat.
+/// The heartbeats of the gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BeatRow {
-    /// The last beat.
+    /// The last heartbeat.
     #[serde(with = "millis")]
     pub last: Timestamp,
-    /// Since when they have not been silent for more than [`crate::BEAT_GAP_MS`].
+    /// The start of the current period without a gap of more than [`crate::BEAT_GAP_MS`].
     #[serde(with = "millis")]
     pub since: Timestamp,
-    /// When the silence before that began.
+    /// When the gap before that period began.
     #[serde(with = "millis")]
     pub gap_from: Timestamp,
 }
 
-/// Whether a fact about an attempt was recorded.
+/// The answer when a fact about an attempt is recorded.
 #[derive(Clone, Debug)]
 pub enum Recorded {
-    /// It is (now, or before and the same). The row after.
+    /// It is recorded, now or before with the same value. The row afterwards.
     Done(Box<RunRecord>),
-    /// The attempt is not the current one, or has another pod. The row as it stands.
+    /// The attempt is not the current one, or has another pod. The unchanged row.
     Refused(Box<RunRecord>),
 }

@@ -1,35 +1,35 @@
-//! What keeps the cost of a lookup and of a boundary within bounds: snapshots, and the bases of patches.
+//! Snapshots and the bases of patches: they limit the cost of a lookup and the size of a boundary.
 
 use std::sync::Arc;
 
 use crate::Digest;
 
-/// A snapshot is due this many boundaries past what a lookup can begin with.
+/// A snapshot is due once a lookup must fold this many boundaries.
 pub const SNAPSHOT_DUE: i32 = 10;
 
-/// Above this many, a snapshot is overdue.
+/// A snapshot is overdue once a lookup must fold more boundaries than this.
 pub const SNAPSHOT_OVERDUE: i32 = 50;
 
-/// Boundaries from one full state that is kept plain to the next, at most: no chain of patches is longer.
+/// The most boundaries from one full state that is stored plain to the next. No chain of patches is longer.
 pub const PATCH_CHAIN: i32 = 50;
 
 /// The answer to [`crate::Worker::snapshot`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshotted {
-    /// Whether one was made now.
+    /// Whether a snapshot was made now.
     pub made: bool,
-    /// Turn of the head that this was judged by; 0: nothing is committed.
+    /// Turn of the head at which this was decided; 0 if nothing is committed.
     pub turn: i32,
-    /// Boundaries that a lookup of that head folds onto what it begins with: the nearest snapshot, full state that is
-    /// kept plain, or the run's beginning.
+    /// The boundaries that a lookup of that head must fold, from the nearest snapshot, the nearest full state that is
+    /// stored plain, or the run's beginning.
     pub lag: i32,
 }
 
-/// The state that a boundary comes after, as its committer knows it.
+/// The state after the boundary before, as the committer knows it.
 #[derive(Clone, Debug)]
 pub struct Base {
-    /// Of the boundary after which the state was this one.
+    /// Content hash of the boundary after which the run had this state.
     pub content_hash: Digest,
-    /// Its text: `dalsegno_format::fold::text`.
+    /// The state's text; see `dalsegno_format::fold::text`.
     pub state: Arc<Vec<u8>>,
 }

@@ -1,4 +1,4 @@
-//! The store's traits, one for each who asks.
+//! The store's traits, one per caller.
 
 mod admin;
 mod operator;
@@ -14,18 +14,18 @@ pub use worker::Worker;
 ///
 /// # Guarantees
 ///
-/// - Every method is atomic and, once it has answered, durable.
-/// - A write of a worker is judged against the run's row under its lock, in the same statement that writes: a capability
-///   that is not the current epoch's is refused, whoever holds it and however late it comes.
-/// - Every method may be sent again after an unknown outcome: it then changes nothing and tells what is there.
+/// - Every method is atomic. Once it has returned, its effect is durable.
+/// - A worker's write is checked against the run's row under its lock, in the same statement that writes. A
+///   capability that is not the current epoch's is rejected, no matter who holds it or how late it arrives.
+/// - Every method may be called again after an unknown outcome. It then changes nothing, and returns what is stored.
 ///
 /// # Assumptions
 ///
-/// - Times are the database's own; no caller's clock enters a decision here.
+/// - All times are the database's own. No caller's clock is used in a decision.
 ///
 /// # Caveats
 ///
-/// - An [`Error`](crate::Error) is an unknown outcome, never a "no". Only an answer is an answer.
+/// - An [`Error`](crate::Error) means that the outcome is unknown. It never means "no".
 pub trait Store: Operator + Worker + Read + Admin {}
 
 impl<S: Operator + Worker + Read + Admin + ?Sized> Store for S {}

@@ -1,16 +1,16 @@
-//! Enums whose variants are the strings that databases and APIs hold.
+//! Enums whose variants are stored as strings, in databases and in APIs.
 
-/// A string that no variant of an enum stands for.
+/// A string that is not the name of any variant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no {kind} {text:?}")]
 pub struct UnknownVariant {
     /// Name of the enum.
     pub kind: &'static str,
-    /// What was read.
+    /// The string.
     pub text: String,
 }
 
-/// An enum without data: each variant is written and read as its own name, by serde, `Display` and `FromStr` alike.
+/// Defines an enum without data. Serde, `Display` and `FromStr` all use the name of the variant.
 macro_rules! string_enum {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident,)+ }) => {
         $(#[$meta])*
@@ -21,7 +21,7 @@ macro_rules! string_enum {
             /// Every variant, in the order of definition.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The variant's name, which is what is stored.
+            /// The variant's name, as it is stored.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($variant),)+ }
             }

@@ -1,4 +1,4 @@
-//! What a worker asks of its run: attach, commit, heartbeat, finish, acknowledge a cancel.
+//! What a worker requests for its run: attach, commit, heartbeat, finish, acknowledge a cancel.
 
 use dalsegno_protocol::{Boundary, PlannedCall, RawValue, RecordOp, Usage};
 use uuid::Uuid;
@@ -8,19 +8,19 @@ use crate::{Base, Digest, NewFinish, RunId, RunRecord};
 /// The answer to an attach.
 #[derive(Clone, Debug)]
 pub enum Attached {
-    /// The worker may write. The row after.
+    /// The worker may write. The row afterwards.
     Ok(Box<RunRecord>),
-    /// No run of this id.
+    /// There is no run with this id.
     NotFound,
-    /// The attempt's pod is not recorded yet: ask again.
+    /// The attempt's pod is not recorded yet: try again.
     NotRecorded,
-    /// The image's verdict is not recorded yet: ask again.
+    /// The image's verdict is not recorded yet: try again.
     VersionPending,
-    /// The run does not go on under this image; why.
+    /// The run may not continue with this image; the text says why.
     VersionIncompatible(String),
-    /// Another process of this attempt attached before.
+    /// Another process of this attempt has already attached.
     Spent,
-    /// Not the pod of the current attempt.
+    /// The pod is not that of the current attempt.
     Fenced,
     /// The run is over.
     Finished,
@@ -41,71 +41,72 @@ pub struct Commit {
     pub commit_id: Uuid,
     /// SHA-256 of the body as it came.
     pub digest: Digest,
-    /// Channel operations, as the JSON text of [`dalsegno_protocol::ChannelOps`]; `None`: the state stays.
+    /// Channel operations, as the JSON text of [`dalsegno_protocol::ChannelOps`]; `None` if the state does not
+    /// change.
     pub ops: Option<Vec<u8>>,
     /// Whether `ops` is the full state.
     pub full: bool,
-    /// Bytes that `ops` add to the state at most (`dalsegno_format::size::of_ops`).
+    /// Upper bound of the bytes that `ops` add to the state (`dalsegno_format::size::of_ops`).
     pub size: usize,
-    /// A state, where the committer knows one: full operations may then be kept as a patch. If it is not the head's,
-    /// they are kept plain; of the boundary that it names it must be the state, which nobody holds it to.
+    /// A state, if the committer knows one: full operations may then be stored as a patch against it. If it is not
+    /// the head's state, they are stored plain. Invariant: it is the state after the boundary that it names; nobody
+    /// checks this.
     pub base: Option<Base>,
-    /// The events, each as it came.
+    /// The events, byte for byte as received.
     pub events: Vec<Box<RawValue>>,
-    /// Calls that the turn will make.
+    /// Calls that this turn plans to make.
     pub calls: Vec<PlannedCall>,
     /// Changes of records, applied with the boundary.
     pub records: Vec<RecordOp>,
-    /// What the boundary spent.
+    /// The usage of this boundary.
     pub usage: Usage,
-    /// Why it was committed.
+    /// Why the worker commits.
     pub trigger: Option<String>,
-    /// The run ends with it.
+    /// The end of the run, if it ends with this boundary.
     pub finish: Option<NewFinish>,
 }
 
 /// The answer to a commit or a finish.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Committed {
-    /// Committed now.
+    /// It was committed now.
     Ok(Standing),
-    /// Committed before, with the same bytes.
+    /// It was committed before, with the same bytes.
     Duplicate(Standing),
-    /// Not the next boundary, or there with other bytes.
+    /// It is not the next boundary, or a boundary with other bytes is already there.
     Conflict {
-        /// The head it was judged by; `None`: nothing is committed yet.
+        /// The head at the time of the check; `None` if nothing is committed yet.
         head: Option<(i32, Boundary)>,
     },
     /// The capability is not the current epoch's.
     Fenced {
-        /// Whether this very commit stands on the live branch.
+        /// Whether this same commit is on the live branch.
         committed: bool,
     },
     /// The run is over.
     Finished,
     /// Calls of an earlier attempt are unsettled.
     UnsettledCalls,
-    /// The state would be larger than it may be ([`dalsegno_protocol::Limits::STATE_BYTES`]).
+    /// The state would exceed [`dalsegno_protocol::Limits::STATE_BYTES`].
     TooLarge,
-    /// With the planned calls the open ones would count more than they may
-    /// ([`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`]).
+    /// With the planned calls the open calls would exceed [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`].
     CallsTooLarge,
-    /// No run of this id.
+    /// There is no run with this id.
     NotFound,
 }
 
-/// Where a run stands after a commit.
+/// The state of a run after a commit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
-    /// The head; `None` only after a finish of a run that never committed.
+    /// The head; `None` only if a run finishes that never committed.
     pub head: Option<dalsegno_protocol::Head>,
-    /// Content hash of the boundary before the head; told only of a boundary that was committed now and has one.
+    /// Content hash of the boundary before the head. Present only if the boundary was committed now and has a parent.
     pub parent: Option<Digest>,
-    /// What a person asks for.
+    /// What a person requests of the worker.
     pub asked: Asked,
 }
 
-/// What a person asks of a worker.
+/// What a person requests of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// Reserved: always false.
@@ -127,14 +128,14 @@ pub enum Beat {
     Fenced,
 }
 
-/// A finish without a boundary.
+/// A request to finish a run without a boundary.
 #[derive(Debug)]
 pub struct FinishCall {
     /// Of which run.
     pub run: RunId,
     /// SHA-256 of the worker's instance.
     pub capability: Digest,
-    /// The worker's id of it.
+    /// The worker's id of this request.
     pub commit_id: Uuid,
     /// SHA-256 of the body as it came.
     pub digest: Digest,
@@ -145,11 +146,11 @@ pub struct FinishCall {
 /// The answer to an acknowledged cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acknowledged {
-    /// The run is cancelled; now, or before by this very worker.
+    /// The run is cancelled, now or before by this same worker.
     Cancelled,
-    /// Nobody asked for it.
+    /// No cancel was requested.
     NotRequested,
-    /// The run had come to another end first.
+    /// The run ended in another way first.
     Finished,
     /// The capability is not the current epoch's, or there is no such run.
     Fenced,

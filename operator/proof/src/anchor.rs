@@ -1,10 +1,11 @@
-//! Anchors: where every run stood, told again and again, chained and signed. A copy of them kept outside the database
-//! proves what the rows alone cannot: that nobody has cut a chain's end, taken a run away, or built a chain anew.
+//! Anchors: chained and signed records of where every run was. A copy that is stored outside of the database proves
+//! what the rows alone cannot: that nobody has cut the end of a chain, removed a run, or rebuilt a chain.
 //!
 //! # Format, version 1
 //!
-//! One line of JSON, `{"anchor": {…}}`. It names the runs that have moved since the anchors before, so that all anchors
-//! together name every run. `hash` is the SHA-256 of these fields, with `f(x)` and integers as in [`dalsegno_format::header`]:
+//! An anchor is one line of JSON, `{"anchor": {…}}`. It names the runs that have moved since the anchors before it,
+//! so that all anchors together name every run. `hash` is the SHA-256 of these fields, with `f(x)` and integers as in
+//! [`dalsegno_format::header`]:
 //!
 //! ```text
 //! f("dalsegno/anchor/v1") f(parent hash, 32 bytes) f(store, 16 bytes) f(seq, i64) f(at, i64)
@@ -14,7 +15,7 @@
 //!
 //! `signature` is the Ed25519 signature of these 32 bytes by the key `publicKey`.
 
-use dalsegno_format::fields::Framed;
+use dalsegno_format::fields::FramedHasher;
 use dalsegno_format::header::{NO_PARENT, boundary_number};
 use dalsegno_model::AnchorRow;
 use dalsegno_model::anchor::{Standing, Unanchored};
@@ -24,10 +25,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::encoding::{Bytes, Hash};
 use crate::signing::{PublicKey, Signer, is_signed};
-use crate::texts::{Bytes, Hash};
 
-/// First field of what is hashed.
+/// First field of an anchor's hash.
 const TAG: &[u8] = b"dalsegno/anchor/v1";
 
 /// An anchor.
@@ -63,17 +64,18 @@ struct Head {
     content_hash: Hash,
 }
 
-/// What stands in a line, and how it is recognised.
+/// The line of an anchor.
 #[derive(Serialize, Deserialize)]
 struct Line<A> {
     anchor: A,
 }
 
-/// How every line begins. In another line of a log these bytes are part of a string, and its quotes escaped.
+/// The start of every anchor's line. In any other line of a log these bytes are part of a string, and their quotes
+/// are escaped.
 const BEGINNING: &str = "{\"anchor\":{";
 
 impl Anchor {
-    /// The next one. `at`: when it is made.
+    /// The next anchor. `at` is the time of its creation.
     pub fn next(moved: &Unanchored, store: Uuid, at: Timestamp, signer: &Signer) -> Self {
         let (before, parent_hash) = moved.last.unwrap_or((0, NO_PARENT));
         let mut anchor = Self {
@@ -92,20 +94,21 @@ impl Anchor {
         anchor
     }
 
-    /// The anchor that a line of a log ends with, whatever a collector has put before it; `None`: there is none.
+    /// Finds the anchor at the end of a log line, whatever a log collector has put before it. `None` if there is
+    /// none.
     ///
     /// # Errors
     ///
-    /// As of [`Anchor::parse`].
+    /// As for [`Anchor::parse`].
     pub fn find(line: &str) -> Option<std::result::Result<Self, String>> {
         Self::parse(&line[line.find(BEGINNING)?..])
     }
 
-    /// The anchor that is this line; `None`: the line is something else.
+    /// Parses a line that is an anchor. `None` if the line is something else.
     ///
     /// # Errors
     ///
-    /// It is an anchor, and not as one was ever written.
+    /// The line is an anchor, but not a valid one.
     pub fn parse(line: &str) -> Option<std::result::Result<Self, String>> {
         line.starts_with(BEGINNING).then(|| {
             let line: Line<Self> =
@@ -124,59 +127,59 @@ impl Anchor {
         })
     }
 
-    /// The line as it is kept and told.
+    /// The anchor as one line of JSON.
     pub fn line(&self) -> Result<String> {
         serde_json::to_string(&Line { anchor: self })
             .map_err(|error| Error::Corrupt { doing: "writing an anchor", detail: error.to_string() })
     }
 
-    /// What the store keeps of it.
+    /// The anchor as it is stored.
     ///
     /// # Errors
     ///
-    /// As of [`Anchor::line`].
+    /// As for [`Anchor::line`].
     pub fn row(&self) -> Result<AnchorRow> {
         let (seq, hash, line) = (self.seq, self.hash.0, self.line()?);
         Ok(AnchorRow { seq, hash, line, standings: self.standings().collect() })
     }
 
-    /// Its number; the first is 1.
+    /// The anchor's number; the first is 1.
     pub fn seq(&self) -> i64 {
         self.seq
     }
 
-    /// When it was made, in milliseconds since 1970.
+    /// When the anchor was created, in milliseconds since 1970.
     pub fn at(&self) -> i64 {
         self.at
     }
 
-    /// Id of the store that it is of.
+    /// Id of the anchor's store.
     pub fn store(&self) -> Uuid {
         self.store
     }
 
-    /// Hash of the one before.
+    /// Hash of the anchor before.
     pub fn parent_hash(&self) -> Digest {
         self.parent_hash.0
     }
 
-    /// Its own hash.
+    /// The anchor's hash.
     pub fn hash(&self) -> Digest {
         self.hash.0
     }
 
-    /// Who signed it.
+    /// The public key of the signer.
     pub fn public_key(&self) -> PublicKey {
         self.public_key.0
     }
 
-    /// Where the runs stood that it names.
+    /// The runs that the anchor names.
     pub fn standings(&self) -> impl Iterator<Item = Standing> + '_ {
         self.runs.iter().map(Run::standing)
     }
 
     fn digest(&self) -> Digest {
-        let mut hash = Framed::new(TAG);
+        let mut hash = FramedHasher::new(TAG);
         hash.field(&self.parent_hash.0);
         hash.field(self.store.as_bytes());
         hash.field(&self.seq.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Anchors together: those that the store keeps, or a copy of them from outside.
+//! A set of anchors: those that the store has, or a copy from outside.
 
 use std::collections::BTreeMap;
 
@@ -6,39 +6,39 @@ use dalsegno_model::{Digest, RunId};
 use jiff::Timestamp;
 
 use super::anchor::Anchor;
-use super::marks::Marks;
+use super::anchor_index::AnchorIndex;
 use super::problem::Problem;
 use super::signing::PublicKey;
 
-/// Anchors as they are found, in whatever order and among whatever lines: a log of the operator will do. Costs about
-/// 200 bytes for each time that one names a run.
+/// Anchors in any order, found among any other lines, for example in a log of the operator. Needs about 200 bytes for
+/// each time that an anchor names a run.
 #[derive(Clone, Debug, Default)]
 pub struct Anchors {
-    /// One of them must have signed each; none: whoever it names.
+    /// The keys that may have signed them. If empty, each anchor is checked with the key that it names.
     keys: Vec<PublicKey>,
-    /// Hash of the one before and their own, by their numbers.
+    /// The parent hash and the hash of each anchor, by number.
     links: BTreeMap<i64, (Digest, Digest)>,
-    pub(super) marks: Marks,
+    pub(super) index: AnchorIndex,
 }
 
 impl Anchors {
-    /// None yet. `keys`: one of them must have signed each; without any, whoever it names.
+    /// An empty set. Each anchor must be signed with one of `keys`; if that is empty, with the key that it names.
     pub fn signed_by(keys: Vec<PublicKey>) -> Self {
         Self { keys, ..Self::default() }
     }
 
-    /// How many there are.
+    /// The number of anchors.
     pub fn count(&self) -> usize {
         self.links.len()
     }
 
-    /// Takes the anchor in a line of a log; other lines are passed over. `place`: where the line stands, for people.
+    /// Adds the anchor in a line of a log; other lines are ignored. `place` is the line's position, for people.
     pub fn take(&mut self, place: &str, line: &str) -> Option<Problem> {
         self.add(place, Anchor::find(line)?)
     }
 
-    /// Takes the anchor that the store keeps as this line.
-    pub(super) fn take_kept(&mut self, place: &str, line: &str) -> Option<Problem> {
+    /// Adds an anchor from its line in the store.
+    pub(super) fn add_stored(&mut self, place: &str, line: &str) -> Option<Problem> {
         self.add(place, Anchor::parse(line)?)
     }
 
@@ -54,20 +54,20 @@ impl Anchors {
         if self.links.insert(anchor.seq(), link).is_some_and(|before| before != link) {
             return Some(Problem::at(place, format!("there is another anchor {}", anchor.seq())));
         }
-        self.marks.take(&anchor);
+        self.index.add(&anchor);
         None
     }
 
-    /// The last row of a run's audit that one of them named before this time, of those before row `seq`; and its hash.
+    /// The last audit row of a run below number `seq` that an anchor named before this time: its number and hash.
     pub fn last_named(&self, run: RunId, before: Timestamp, seq: i64) -> Option<(i64, Digest)> {
-        self.marks.last(run, before.as_millisecond(), seq)
+        self.index.last(run, before.as_millisecond(), seq)
     }
 
-    /// Where they do not follow from each other. One that is missing is a problem too if they must be `whole`, and then
-    /// they begin with 1.
+    /// Where anchors do not follow from each other. If the set must be `whole`, it must also begin with 1 and have no
+    /// gap.
     pub(super) fn breaks(&self, whole: bool) -> Vec<Problem> {
         let mut problems = Vec::new();
-        // What follows the last of all numbers is never there.
+        // No anchor follows the highest possible number.
         let (mut next, mut before) = (1, dalsegno_format::header::NO_PARENT);
         for (seq, (parent, hash)) in &self.links {
             if whole && *seq != next {
@@ -76,14 +76,15 @@ impl Anchors {
                     format!("anchor {next} was expected: some are missing"),
                 ));
             } else if *seq == next && *parent != before {
-                problems.push(Problem::at(format!("anchor {seq}"), "it does not follow from the one before"));
+                problems
+                    .push(Problem::at(format!("anchor {seq}"), "it does not follow from the anchor before"));
             }
             (next, before) = (seq.saturating_add(1), *hash);
         }
         problems
     }
 
-    /// Which of these, a copy from outside, the store does not keep.
+    /// Whether the store lacks any of these anchors, which are a copy from outside.
     pub(super) fn missing_from(&self, kept: &Self) -> Option<Problem> {
         let mut missing = self.links.iter().filter(|(seq, link)| kept.links.get(seq) != Some(link));
         let (first, _) = missing.next()?;
@@ -93,7 +94,7 @@ impl Anchors {
         };
         Some(Problem::at(
             format!("anchor {first}"),
-            format!("the copy has it, and the store has not, or another{more}"),
+            format!("the copy has it, and it is missing or different in the store{more}"),
         ))
     }
 }

@@ -1,40 +1,40 @@
-//! The audit of a run, row by row.
+//! The audit chain of a run, checked row by row.
 
-use dalsegno_format::audit::{self, Link};
+use dalsegno_format::audit::{self, AuditHeader};
 use dalsegno_format::header::NO_PARENT;
 use dalsegno_model::{AuditRow, Digest, RunId};
 
 use super::problem::Problem;
 
-/// Holds the rows of a run's audit to each other as they come, and the last one to what the run's row says.
+/// Checks each row of a run's audit against the row before, and the last one against the run's own row.
 #[derive(Clone, Debug)]
 pub struct AuditChain {
     run: RunId,
     seq: i64,
     hash: Digest,
-    /// The row before the first that is there, where that is not row 1.
+    /// Number and hash of the row before the first existing row, if that is not row 1.
     begins: Option<(i64, Digest)>,
-    /// Up to where the last row says that rows were pruned.
-    told: Option<(i64, Digest)>,
+    /// The last pruned row, according to the latest row that records a prune.
+    pruned_to: Option<(i64, Digest)>,
 }
 
 impl AuditChain {
-    /// Before the first row.
+    /// An empty chain.
     pub fn new(run: RunId) -> Self {
-        Self { run, seq: 0, hash: NO_PARENT, begins: None, told: None }
+        Self { run, seq: 0, hash: NO_PARENT, begins: None, pruned_to: None }
     }
 
-    /// Takes the next row.
+    /// Adds the next row.
     pub fn push(&mut self, row: &AuditRow) -> Option<Problem> {
         if self.seq == 0 && row.seq > 1 {
-            // Whether these were pruned a later row tells.
+            // A later row says whether the earlier rows were pruned.
             (self.seq, self.hash) = (row.seq - 1, row.parent_hash);
             self.begins = Some((self.seq, self.hash));
         }
-        self.told = audit::pruned_to(row).or(self.told);
+        self.pruned_to = audit::pruned_to(row).or(self.pruned_to);
         let (before, parent) = (self.seq, self.hash);
         (self.seq, self.hash) = (row.seq, row.hash);
-        let link = Link {
+        let header = AuditHeader {
             parent_hash: &row.parent_hash,
             run: self.run,
             seq: row.seq,
@@ -43,14 +43,14 @@ impl AuditChain {
             actor: &row.actor,
             detail: &row.detail,
         };
-        // Foreign rows may have any number.
+        // A forged row may have any number.
         let expected = before.checked_add(1);
         let what = if expected != Some(row.seq) {
             match expected {
                 Some(seq) => format!("row {seq} was expected: rows are missing, or in another order"),
                 None => "no row can follow the one before".to_owned(),
             }
-        } else if row.hash != link.hash() {
+        } else if row.hash != header.hash() {
             "it was edited: it does not have the hash it must have".to_owned()
         } else if row.parent_hash != parent {
             "it does not follow from the row before".to_owned()
@@ -60,24 +60,26 @@ impl AuditChain {
         Some(self.problem(row.seq, what))
     }
 
-    /// After the last row: up to which row, with which hash, those before the first were pruned; none may be missing.
+    /// To be called after the last row: number and hash of the last pruned row; `None` if no row is missing.
     ///
     /// # Errors
     ///
-    /// Some are missing, and no row says that just these were pruned.
+    /// Rows are missing, and no row records exactly their prune.
     pub fn pruned(&self) -> Result<Option<(i64, Digest)>, Problem> {
         match self.begins {
-            Some((seq, _)) if self.begins != self.told => {
+            Some((seq, _)) if self.begins != self.pruned_to => {
                 Err(self.problem(seq + 1, "row 1 was expected: rows are missing, or in another order"))
             }
             begins => Ok(begins),
         }
     }
 
-    /// After the last row: what the run's row says of it.
+    /// To be called after the last row: checks it against the run's own row.
     pub fn end(&self, seq: i64, hash: &Digest) -> Option<Problem> {
         if self.seq != seq {
-            return Some(self.problem(self.seq, format!("it is the last row, and the run has {seq}")));
+            return Some(
+                self.problem(self.seq, format!("it is the last row, and the run's row names row {seq}")),
+            );
         }
         (self.hash != *hash).then(|| self.problem(self.seq, "it is not the last row that the run names"))
     }

@@ -1,41 +1,42 @@
-//! The boundaries of a run, in the order of turn, boundary and epoch: each by itself, and each with the one before.
+//! The boundary chain of a run, in the order of turn, boundary and epoch: each boundary checked on its own, and with
+//! the one before.
 
-use dalsegno_format::chain::KeptExt as _;
-use dalsegno_model::reading::{HeadMark, StoredBoundary};
+use dalsegno_format::chain::DecodedBoundaryExt as _;
+use dalsegno_model::read_transaction::{HeadRef, StoredBoundary};
 use dalsegno_model::{Digest, Place, RunId};
 use dalsegno_protocol::Boundary;
 
 use super::problem::Problem;
 
-/// A boundary that may be the parent of those to come.
+/// A boundary that may be the parent of later ones.
 #[derive(Clone, Debug)]
-struct Link {
+struct ParentCandidate {
     place: Place,
     hash: Digest,
     position: i64,
     undone: bool,
-    /// Whether a boundary of the live branch follows from it.
-    followed: bool,
+    /// Whether it has a child on the live branch.
+    has_successor: bool,
 }
 
-/// Holds the boundaries of a run to each other as they come, and to the head that the run's row names. It keeps those
-/// of two turns.
+/// Checks each boundary of a run on its own and with its parent, and the last one against the head in the run's row.
+/// Holds the boundaries of two turns at a time.
 #[derive(Clone, Debug)]
 pub struct BoundaryChain {
     run: RunId,
-    head: Option<HeadMark>,
+    head: Option<HeadRef>,
     head_found: bool,
-    /// Boundaries of the last turn and the one before.
-    recent: Vec<Link>,
+    /// Boundaries of the last turn and of the turn before.
+    recent: Vec<ParentCandidate>,
     last: Option<Place>,
     highest: i64,
-    first_followed: bool,
+    has_first: bool,
     count: i64,
 }
 
 impl BoundaryChain {
-    /// Before the first boundary of a run with this head.
-    pub fn new(run: RunId, head: Option<HeadMark>) -> Self {
+    /// An empty chain of a run with this head.
+    pub fn new(run: RunId, head: Option<HeadRef>) -> Self {
         Self {
             run,
             head,
@@ -43,12 +44,12 @@ impl BoundaryChain {
             recent: Vec::new(),
             last: None,
             highest: 0,
-            first_followed: false,
+            has_first: false,
             count: 0,
         }
     }
 
-    /// Takes the next boundary.
+    /// Adds the next boundary.
     pub fn push(&mut self, boundary: &StoredBoundary) -> Option<Problem> {
         let (row, place) = (&boundary.kept.row, boundary.kept.place());
         let what = match self.fault(boundary, place) {
@@ -58,29 +59,27 @@ impl BoundaryChain {
         self.count += 1;
         self.last = Some(place);
         self.highest = self.highest.max(row.position);
-        self.recent.retain(|link| link.place.turn >= row.turn.saturating_sub(1));
-        self.recent.push(Link {
+        self.recent.retain(|candidate| candidate.place.turn >= row.turn.saturating_sub(1));
+        self.recent.push(ParentCandidate {
             place,
             hash: row.content_hash,
             position: row.position,
             undone: boundary.undone,
-            followed: false,
+            has_successor: false,
         });
         what.map(|what| Problem::of(self.run, place.to_string(), what))
     }
 
-    /// After the last boundary.
+    /// To be called after the last boundary.
     pub fn end(&self) -> Option<Problem> {
         match &self.head {
-            Some(head) if !self.head_found => Some(Problem::of(
-                self.run,
-                head.place.to_string(),
-                "it is the run's head, and it is not there",
-            )),
+            Some(head) if !self.head_found => {
+                Some(Problem::of(self.run, head.place.to_string(), "it is the run's head, and it is missing"))
+            }
             Some(head) if head.position != self.highest => Some(Problem::of(
                 self.run,
                 "boundaries",
-                format!("the run counts {} events, and they {}", head.position, self.highest),
+                format!("the run's row counts {} events, and the boundaries {}", head.position, self.highest),
             )),
             None if self.last.is_some() => {
                 Some(Problem::of(self.run, "boundaries", "the run has no head, and there are boundaries"))
@@ -89,62 +88,63 @@ impl BoundaryChain {
         }
     }
 
-    /// How many were taken.
+    /// The number of boundaries.
     pub fn count(&self) -> i64 {
         self.count
     }
 
     fn fault(&mut self, boundary: &StoredBoundary, place: Place) -> Option<&'static str> {
         if self.last.is_some_and(|last| last >= place) {
-            return Some("it is not in its place");
+            return Some("it is out of order");
         }
         if let Some(fault) = boundary.kept.fault(self.run) {
             return Some(fault);
         }
         let row = &boundary.kept.row;
-        // Of a bundle's payloads that were dropped nothing is known but that.
+        // A bundle does not say how many events a boundary had whose payloads were dropped.
         let events = boundary.kept.events();
         let before = match self.parent(boundary, place) {
             Ok(before) => before,
             Err(what) => return Some(what),
         };
-        // Positions never go back: after a rewind they go on from the highest.
+        // Positions never decrease: after a rewind they continue from the highest.
         let rewound = boundary.kept.parent.is_some_and(|parent| parent.epoch < place.epoch);
         let next = before.saturating_add(events.unwrap_or(0));
         if row.position < next || (row.position > next && events.is_some() && !rewound) {
-            return Some("its position is not that of the one before and its own events");
+            return Some("its position is not that of its parent plus its own events");
         }
-        self.standing(boundary, place)
+        self.check_head(boundary, place)
     }
 
-    /// Events before it.
+    /// The position of the parent, or 0.
     fn parent(&mut self, boundary: &StoredBoundary, place: Place) -> Result<i64, &'static str> {
         let live = !boundary.undone;
         let Some(parent) = boundary.kept.parent else {
             if place.turn != 1 {
-                return Err("it names no place for the one before");
+                return Err("it names no boundary before it");
             }
-            if live && std::mem::replace(&mut self.first_followed, true) {
-                return Err("another boundary of the live branch is the first too");
+            if live && std::mem::replace(&mut self.has_first, true) {
+                return Err("another boundary of the live branch is a first one too");
             }
             return Ok(0);
         };
         let hash = boundary.kept.row.parent_hash;
-        let link = self.recent.iter_mut().find(|link| link.place == parent && link.hash == hash);
-        let link = link.ok_or("the one before is not there, or is another")?;
+        let candidate =
+            self.recent.iter_mut().find(|candidate| candidate.place == parent && candidate.hash == hash);
+        let candidate = candidate.ok_or("the boundary before is missing or different")?;
         if !follows(parent, place) {
-            return Err("it is not the next boundary after the one before");
+            return Err("it is not the next boundary after its parent");
         }
-        if live && link.undone {
-            return Err("it is on the live branch, and the one before is not");
+        if live && candidate.undone {
+            return Err("it is on the live branch, and its parent is not");
         }
-        if live && std::mem::replace(&mut link.followed, true) {
-            return Err("another boundary of the live branch follows from the same one");
+        if live && std::mem::replace(&mut candidate.has_successor, true) {
+            return Err("another boundary of the live branch has the same parent");
         }
-        Ok(link.position)
+        Ok(candidate.position)
     }
 
-    fn standing(&mut self, boundary: &StoredBoundary, place: Place) -> Option<&'static str> {
+    fn check_head(&mut self, boundary: &StoredBoundary, place: Place) -> Option<&'static str> {
         let head = self.head.as_ref()?;
         if place == head.place {
             self.head_found = true;
@@ -159,7 +159,7 @@ impl BoundaryChain {
     }
 }
 
-/// A turn's plan follows the result of the turn before; its result follows its plan, or the result of the turn before.
+/// A plan follows the result of the turn before. A result follows its own plan, or the result of the turn before.
 fn follows(before: Place, next: Place) -> bool {
     let by_turn = match (before.boundary, next.boundary) {
         (Boundary::Plan, Boundary::Result) => next.turn == before.turn,

@@ -1,77 +1,79 @@
-//! Every run of a store: its audit, its boundaries, and rows that belong to no run.
+//! The check of a whole store: the audit and boundaries of every run, and rows of missing runs.
 
 use dalsegno_format::keys;
-use dalsegno_model::reading::{EVERY_RUN, RunHead};
+use dalsegno_model::read_transaction::{EVERY_RUN, RunHead};
 use dalsegno_model::{Error, Reading, Result, RunId};
 
-use super::account::Account;
+use super::anchor_index::AnchorIndex;
 use super::anchors::Anchors;
 use super::audit_chain::AuditChain;
+use super::audit_reconciler::{AuditReconciler, StoredRun};
 use super::boundary_chain::BoundaryChain;
-use super::marks::Marks;
 use super::problem::Problem;
-use super::rows::Rows;
+use super::sorted_rows::SortedRows;
 
-/// What was looked at.
+/// What was checked: the number of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Runs.
     pub runs: u64,
-    /// Rows of their audits.
+    /// Audit rows.
     pub audit: u64,
-    /// Their boundaries.
+    /// Boundaries.
     pub boundaries: u64,
-    /// Their calls.
+    /// Calls.
     pub calls: u64,
-    /// Anchors that the store keeps.
+    /// Anchors in the store.
     pub anchors: u64,
-    /// Their snapshots.
+    /// Snapshots.
     pub snapshots: u64,
-    /// Runs that were shredded: of them only the chains can be proved.
+    /// Runs that were shredded. Only their chains can be verified.
     pub shredded: u64,
-    /// Runs whose data key is wrapped by a key that is not there, or is another: a problem of each, and no damage, as far as
-    /// can be told. Nothing proves the rows of data keys: whoever changes one can bring this about.
+    /// Runs whose data key is wrapped with a key that is missing or has been replaced. This is reported as a problem
+    /// of each run. It is not necessarily damage, but the rows of data keys are not protected: anybody who changes
+    /// one can cause this.
     pub locked: u64,
-    /// Problems that were told.
+    /// Problems that were reported.
     pub problems: u64,
 }
 
-/// Walks all anchors and runs and tells every problem. Holds one page of each kind of row, what anchors say, and of one
-/// run what it has undone and which calls it made. `copy`: anchors that were kept outside; none of them: there is no copy.
+/// Checks all anchors and runs, and reports every problem. Holds one page of each kind of row, what anchors name, and
+/// the undone boundaries and the calls of one run. `copy`: anchors stored outside of the database; empty if there is
+/// no copy.
 pub async fn check_store(
     reading: &mut dyn Reading,
     copy: Anchors,
-    tell: &mut (dyn FnMut(Problem) + Send),
+    report: &mut (dyn FnMut(Problem) + Send),
 ) -> Result<Summary> {
     let mut summary = Summary::default();
-    let marks = anchors(reading, copy, &mut summary, tell).await?;
-    let mut walk = Walk { rows: Rows::all(reading), marks };
+    let anchored = anchors(reading, copy, &mut summary, report).await?;
+    let mut checker = RunChecker { rows: SortedRows::all(reading), anchored };
     let mut after = None;
     loop {
-        let page = walk.rows.reading.runs(after).await?;
+        let page = checker.rows.reading.runs(after).await?;
         let Some(last) = page.last() else { break };
         after = Some(last.id);
         for run in &page {
-            walk.strays(run.id, &mut summary, tell).await?;
-            walk.run(run, &mut summary, tell).await?;
+            checker.orphaned_rows(run.id, &mut summary, report).await?;
+            checker.run(run, &mut summary, report).await?;
         }
     }
-    walk.strays(EVERY_RUN, &mut summary, tell).await?;
-    for problem in walk.marks.rest() {
+    checker.orphaned_rows(EVERY_RUN, &mut summary, report).await?;
+    for problem in checker.anchored.missing_runs() {
         summary.problems += 1;
-        tell(problem);
+        report(problem);
     }
     Ok(summary)
 }
 
-/// What the store's anchors and the copy of them say, once they are held to each other.
+/// Compares the store's anchors with the copy, and returns everything that both name.
 async fn anchors(
     reading: &mut dyn Reading,
     copy: Anchors,
     summary: &mut Summary,
-    tell: Tell<'_>,
-) -> Result<Marks> {
-    let mut kept = Anchors::default();
+    report: ReportFn<'_>,
+) -> Result<AnchorIndex> {
+    let mut stored_anchors = Anchors::default();
     let mut after = i64::MIN;
     let mut problems = copy.breaks(false);
     loop {
@@ -79,85 +81,92 @@ async fn anchors(
         let Some((last, _)) = page.last() else { break };
         after = *last;
         for (seq, line) in &page {
-            problems.extend(kept.take_kept(&format!("anchor {seq}"), line));
+            problems.extend(stored_anchors.add_stored(&format!("anchor {seq}"), line));
         }
     }
-    problems.extend(kept.breaks(true));
-    problems.extend(copy.missing_from(&kept));
-    summary.anchors = kept.count() as u64;
+    problems.extend(stored_anchors.breaks(true));
+    problems.extend(copy.missing_from(&stored_anchors));
+    summary.anchors = stored_anchors.count() as u64;
     summary.problems += problems.len() as u64;
-    problems.into_iter().for_each(tell);
-    // Who can write to the store can name anything there: where there is a copy, the store's own anchors excuse nothing.
-    let stand = copy.count() == 0;
-    let mut marks = copy.marks;
-    marks.add(kept.marks, stand);
-    Ok(marks)
+    problems.into_iter().for_each(report);
+    // Whoever can write to the store can create anchors for anything. If there is a copy, the store's own anchors do
+    // not justify missing rows.
+    let may_replace = copy.count() == 0;
+    let mut anchored = copy.index;
+    anchored.merge(stored_anchors.index, may_replace);
+    Ok(anchored)
 }
 
-/// Run after run.
-struct Walk<'r> {
-    rows: Rows<'r>,
-    marks: Marks,
+/// Checks one run after the other.
+struct RunChecker<'r> {
+    rows: SortedRows<'r>,
+    anchored: AnchorIndex,
 }
 
-type Tell<'t> = &'t mut (dyn FnMut(Problem) + Send);
+type ReportFn<'t> = &'t mut (dyn FnMut(Problem) + Send);
 
-impl Walk<'_> {
-    async fn run(&mut self, run: &RunHead, summary: &mut Summary, tell: Tell<'_>) -> Result<()> {
+impl RunChecker<'_> {
+    async fn run(&mut self, run: &RunHead, summary: &mut Summary, report: ReportFn<'_>) -> Result<()> {
         let mut problems = Vec::new();
-        let mut mark = self.marks.of(run.id);
+        let mut anchored_run = self.anchored.take_run(run.id);
         let mut chain = AuditChain::new(run.id);
-        let mut account = Account::default();
+        let mut reconciler = AuditReconciler::default();
         while let Some((_, row)) = self.rows.next_audit(|of| of == run.id).await? {
-            account.see_audit(&row);
+            reconciler.add_audit_row(&row);
             problems.extend(chain.push(&row));
-            mark.see_audit(&row);
+            anchored_run.found_audit_row(&row);
             summary.audit += 1;
         }
         match chain.pruned() {
-            Ok(last) => problems.extend(last.and_then(|last| mark.see_pruned(run.id, last))),
+            Ok(last) => problems.extend(last.and_then(|last| anchored_run.check_pruned(run.id, last))),
             Err(problem) => problems.push(problem),
         }
         problems.extend(chain.end(run.audit_seq, &run.audit_hash));
         let unwrapped = self.rows.reading.unwrap_data_key(run.id).await;
         summary.locked += u64::from(matches!(unwrapped, Err(Error::Unfit(_))));
-        let key_fault = keys::fault(unwrapped)?;
+        let key_fault = keys::unwrap_failure(unwrapped)?;
         let mut chain = BoundaryChain::new(run.id, run.head);
         while let Some(boundary) = self.rows.next_boundary(|of| of == run.id).await? {
             let problem = chain.push(&boundary);
             problems.extend(problem.filter(|it| key_fault.as_ref() != Some(&it.what)));
-            account.see_boundary(&boundary);
-            mark.see_boundary(&boundary);
+            reconciler.add_boundary(&boundary);
+            anchored_run.found_boundary(&boundary);
             summary.boundaries += 1;
         }
         problems.extend(chain.end());
-        problems.extend(mark.rest(run.id));
-        summary.shredded += u64::from(account.is_shredded());
-        let closed = account.close(self.rows.reading, run.id, Some(run), key_fault).await?;
-        summary.calls += closed.calls;
-        summary.snapshots += closed.snapshots;
-        problems.extend(closed.problems);
+        problems.extend(anchored_run.missing(run.id));
+        summary.shredded += u64::from(reconciler.is_shredded());
+        let stored_run = StoredRun { id: run.id, head: Some(run), key_fault };
+        let stored = reconciler.check_stored_rows(self.rows.reading, stored_run).await?;
+        summary.calls += stored.calls;
+        summary.snapshots += stored.snapshots;
+        problems.extend(stored.problems);
         summary.runs += 1;
         summary.problems += problems.len() as u64;
-        problems.into_iter().for_each(tell);
+        problems.into_iter().for_each(report);
         Ok(())
     }
 
-    /// Rows before the next run are no run's.
-    async fn strays(&mut self, next: RunId, summary: &mut Summary, tell: Tell<'_>) -> Result<()> {
-        let mut told = None;
-        let mut stray = |run: RunId| {
-            if told != Some(run) {
-                told = Some(run);
+    /// Reports rows of runs before `next`: their own rows are missing.
+    async fn orphaned_rows(
+        &mut self,
+        next: RunId,
+        summary: &mut Summary,
+        report: ReportFn<'_>,
+    ) -> Result<()> {
+        let mut last_reported = None;
+        let mut report_orphan = |run: RunId| {
+            if last_reported != Some(run) {
+                last_reported = Some(run);
                 summary.problems += 1;
-                tell(Problem::of(run, "runs", "the run itself is not there, and rows of it are"));
+                report(Problem::of(run, "runs", "the run's own row is missing, and other rows of it exist"));
             }
         };
         while let Some((run, _)) = self.rows.next_audit(|of| of < next).await? {
-            stray(run);
+            report_orphan(run);
         }
         while let Some(boundary) = self.rows.next_boundary(|of| of < next).await? {
-            stray(boundary.run);
+            report_orphan(boundary.run);
         }
         Ok(())
     }

@@ -1,27 +1,27 @@
-//! What can be proved of what is kept: chains, anchors, bundles, and whether a run can go on from its head. Pure but for
-//! [`check_store`], [`check_run`] and [`verify`], which read.
+//! Proofs about stored data: chains, anchors, bundles, and whether a run can continue from its head. Pure, except for
+//! [`check_store`], [`check_run`] and [`verify`], which read a store.
 //!
-//! Every check goes on after a problem, from the row at which it stands, so that one edited row is one problem and
-//! not a thousand.
+//! Every check continues after a problem, starting from the faulty row, so that one edited row is reported as one
+//! problem and not as a thousand.
 
-mod account;
 mod anchor;
+mod anchor_index;
 mod anchors;
 mod audit_chain;
+mod audit_claims;
+mod audit_reconciler;
 mod boundary_chain;
 pub mod bundle;
 mod calls;
 mod check;
-mod marks;
+mod encoding;
 mod problem;
 mod records;
 mod retention;
-mod rows;
 mod run;
-mod said;
 mod signing;
+mod sorted_rows;
 mod survey;
-mod texts;
 pub mod verify;
 
 pub use dalsegno_model::anchor::{RUNS_PER_ANCHOR, Standing, Unanchored};

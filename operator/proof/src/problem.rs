@@ -1,4 +1,4 @@
-//! Something that a check has found.
+//! A problem that a check has found.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use dalsegno_model::RunId;
 /// Something that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The run; `None`: of no run.
+    /// The run; `None` if the problem belongs to no run.
     pub run: Option<RunId>,
-    /// Where, such as `audit row 7`.
+    /// Where it was found, for example `audit row 7`.
     pub place: String,
-    /// What is wrong there.
+    /// What is wrong.
     pub what: String,
 }
 
@@ -21,7 +21,7 @@ impl Problem {
         Self { run: Some(run), place: place.into(), what: what.into() }
     }
 
-    /// A problem of no run.
+    /// A problem that belongs to no run.
     pub fn at(place: impl Into<String>, what: impl Into<String>) -> Self {
         Self { run: None, place: place.into(), what: what.into() }
     }

@@ -1,140 +1,145 @@
-//! Records: what the keys of a run hold must be what its batches say, and these must stand in the hashes of its boundaries.
+//! Records: the stored records of a run must follow from its batches, and the batches must be in the hashes of its
+//! boundaries.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
-use dalsegno_format::records::{Listed, link, listed};
-use dalsegno_model::reading::{RunHead, StoredBatch, StoredBoundary, StoredRecord};
+use dalsegno_format::records::{BatchEntry, link, parse_batch};
+use dalsegno_model::read_transaction::{RunHead, StoredBatch, StoredBoundary, StoredRecord};
 use dalsegno_model::{Digest, Place, RunId};
 use dalsegno_protocol::Boundary;
 
 use super::problem::Problem;
 
-/// What the batches of a run say, and what is wrong with them and with what its keys hold.
+/// The records that follow from the batches of a run, and all problems of the batches and of the stored records.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Records {
-    /// Boundaries of the live branch that have records in their hash, those before which no batch has come yet.
+    /// Boundaries of the live branch with records in their hash that still wait for their batches.
     boundaries: VecDeque<(Place, Digest)>,
-    /// Of the batches since the boundary before.
+    /// Records digest of the batches since the boundary before.
     linked: Option<Digest>,
     keys: BTreeMap<(String, String), Key>,
-    /// Keys of which something is told already: of one that is wrong nothing that follows need be right.
+    /// Keys with a reported problem. Later records of such a key are not checked.
     wrong: BTreeSet<(String, String)>,
     problems: Vec<(String, String)>,
 }
 
-/// What a key holds, in order.
+/// The expected records of a key, in order.
 #[derive(Clone, Debug, Default)]
 struct Key {
     entries: VecDeque<Entry>,
-    /// A key may hold a long list.
+    /// Entry ids as a set, because a key may have a long list.
     ids: HashSet<String>,
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
-    /// Empty where it was not appended.
+    /// The entry id; empty if the record was not appended.
     id: String,
     place: Place,
     value: Option<Digest>,
 }
 
 impl Records {
-    /// A boundary is there; they come in the order of their places.
-    pub fn see_boundary(&mut self, boundary: &StoredBoundary) {
+    /// Adds a boundary; in the order of turn, boundary and epoch.
+    pub fn add_boundary(&mut self, boundary: &StoredBoundary) {
         if let (false, Some(digest)) = (boundary.undone, boundary.kept.row.records_digest) {
             self.boundaries.push_back((boundary.kept.place(), digest));
         }
     }
 
-    /// A batch is there, after all boundaries; they come in their order.
-    pub fn see_batch(&mut self, batch: StoredBatch) {
+    /// Adds a batch; after all boundaries, in the order of their numbers.
+    pub fn add_batch(&mut self, batch: StoredBatch) {
         let StoredBatch { seq, place, undone, digest, batch, is_whole } = batch;
         if undone {
             return;
         }
-        while let Some((boundary, digest)) = self.boundaries.pop_front_if(|(it, _)| point(it) < point(&place))
+        while let Some((boundary, digest)) =
+            self.boundaries.pop_front_if(|(it, _)| branch_order(it) < branch_order(&place))
         {
-            self.close(boundary, digest);
+            self.check_boundary(boundary, digest);
         }
         self.linked = Some(link(self.linked, &digest));
-        match listed(&batch).filter(|_| is_whole) {
+        match parse_batch(&batch).filter(|_| is_whole) {
             Some(all) => all.into_iter().for_each(|change| self.apply(place, change)),
-            None => self.tell(format!("batch {seq} of records"), "it does not have the digest it must have"),
+            None => {
+                self.report(format!("batch {seq} of records"), "it does not have the digest it must have")
+            }
         }
     }
 
-    /// After the last batch: all that is wrong with them. `head`: the run's own row, unless that is gone.
+    /// To be called after the last batch: completes the problems of batches. `head` is the run's own row; `None` if
+    /// that is missing.
     pub fn end_batches(&mut self, head: Option<&RunHead>) {
         while let Some((boundary, digest)) = self.boundaries.pop_front() {
-            self.close(boundary, digest);
+            self.check_boundary(boundary, digest);
         }
         if head.is_some_and(|head| head.records_digest != self.linked) {
-            self.tell("records".into(), "the run's row has other batches since its head than there are");
+            self.report("records".into(), "the run's row names other batches since its head than are stored");
         }
     }
 
-    /// A record is there, after all batches; they come in the order of their keys.
-    pub fn see_record(&mut self, record: StoredRecord) {
+    /// Adds a stored record; after all batches, in the order of the keys.
+    pub fn add_record(&mut self, record: StoredRecord) {
         let StoredRecord { at, entry_id, place, value, damage } = record;
         let key = (at.space, at.key);
         if self.wrong.contains(&key) {
             return;
         }
-        let held = self.keys.get_mut(&key).and_then(|key| key.entries.pop_front());
-        let is_it = held.is_some_and(|entry| {
-            // Of what was shredded nobody knows the value.
+        let expected = self.keys.get_mut(&key).and_then(|key| key.entries.pop_front());
+        let matches = expected.is_some_and(|entry| {
+            // The value of a shredded record is unknown.
             (entry.id.as_str(), entry.place) == (entry_id.as_deref().unwrap_or_default(), place)
                 && (value.is_none() || entry.value == value)
         });
-        if is_it && damage.is_none() {
+        if matches && damage.is_none() {
             return;
         }
-        let what = damage.as_deref().unwrap_or("it does not hold what the batches say");
-        self.tell(named(&key), what);
+        let what = damage.as_deref().unwrap_or("it differs from what the batches say");
+        self.report(key_place(&key), what);
         self.keys.remove(&key);
         self.wrong.insert(key);
     }
 
-    /// After the last record.
+    /// To be called after the last record.
     pub fn end(self, run: RunId) -> impl Iterator<Item = Problem> {
         let missing = self.keys.into_iter().filter(|(_, key)| !key.entries.is_empty());
-        let missing = missing.map(|(key, _)| (named(&key), "it lacks what the batches say".into()));
+        let missing = missing.map(|(key, _)| (key_place(&key), "records of its batches are missing".into()));
         self.problems.into_iter().chain(missing).map(move |(place, what)| Problem::of(run, place, what))
     }
 
-    /// No further batch is in the hash of this boundary.
-    fn close(&mut self, boundary: Place, digest: Digest) {
+    /// No further batch belongs to the hash of this boundary.
+    fn check_boundary(&mut self, boundary: Place, digest: Digest) {
         if self.linked.take() != Some(digest) {
-            self.tell(format!("records of {boundary}"), "they are not the batches that stand in its hash");
+            self.report(format!("records of {boundary}"), "they are not the batches in its hash");
         }
     }
 
-    fn apply(&mut self, place: Place, change: Listed) {
-        let Listed { word, space, key, entry_id, value } = change;
-        let held = self.keys.entry((space, key)).or_default();
-        let takes_effect = match word.as_str() {
-            "putIfAbsent" => held.entries.is_empty(),
-            "append" => held.ids.insert(entry_id.clone()),
+    fn apply(&mut self, place: Place, change: BatchEntry) {
+        let BatchEntry { op, space, key, entry_id, value } = change;
+        let expected = self.keys.entry((space, key)).or_default();
+        let takes_effect = match op.as_str() {
+            "putIfAbsent" => expected.entries.is_empty(),
+            "append" => expected.ids.insert(entry_id.clone()),
             _ => {
-                *held = Key::default();
-                word != "delete"
+                *expected = Key::default();
+                op != "delete"
             }
         };
         if takes_effect {
-            held.entries.push_back(Entry { id: entry_id, place, value });
+            expected.entries.push_back(Entry { id: entry_id, place, value });
         }
     }
 
-    fn tell(&mut self, place: String, what: &str) {
+    fn report(&mut self, place: String, what: &str) {
         self.problems.push((place, what.to_owned()));
     }
 }
 
-fn named((space, key): &(String, String)) -> String {
+fn key_place((space, key): &(String, String)) -> String {
     format!("records of {key:?} in {space:?}")
 }
 
-/// The order of places on one branch.
-fn point(place: &Place) -> (i32, Boundary) {
+/// The order of positions on one branch.
+fn branch_order(place: &Place) -> (i32, Boundary) {
     (place.turn, place.boundary)
 }

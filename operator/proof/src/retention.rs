@@ -1,31 +1,32 @@
-//! Payloads that were dropped: the audit says so, and names the snapshot that stands for those of a run that goes on.
+//! Dropped payloads: the audit must record them, and name the snapshot that replaces the dropped payloads of a live
+//! run.
 
 use std::collections::BTreeMap;
 
 use dalsegno_model::audit::kind;
-use dalsegno_model::reading::{StoredBoundary, StoredSnapshot};
+use dalsegno_model::read_transaction::{StoredBoundary, StoredSnapshot};
 use dalsegno_model::{AuditRow, Digest, Gone, Place, RunId};
 use dalsegno_protocol::Boundary;
 use serde::Deserialize;
 
+use super::encoding::Hash;
 use super::problem::Problem;
-use super::texts::Hash;
 
-/// What is seen of a run's retention, whichever rows come first.
+/// What is known about a run's retention, added in any order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retention {
-    /// Whether all may be gone.
+    /// Whether the run is past its retention, so that all payloads may be missing.
     is_over: bool,
-    /// What the last row says that tells of boundaries before the last.
-    told: Option<Told>,
+    /// The last dropped boundary of the live branch, according to the audit.
+    dropped_up_to: Option<DroppedUpTo>,
     /// The last dropped boundary of each epoch.
     dropped: BTreeMap<i64, Place>,
     snapshots: Vec<(Place, Option<Digest>)>,
 }
 
-/// Up to where, and what stands for it.
+/// The last dropped boundary, and the digest of the snapshot that replaces the payloads.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct DroppedUpTo {
     to: Place,
     snapshot: Digest,
 }
@@ -44,18 +45,18 @@ struct To {
 }
 
 impl Retention {
-    /// Whether all may be gone.
+    /// Whether the run is past its retention, so that all payloads may be missing.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// A row of the run's audit is there. One whose words cannot be read tells of nothing.
-    pub fn see_audit(&mut self, row: &AuditRow) {
+    /// Adds a row of the run's audit. A row with an unreadable detail is ignored.
+    pub fn add_audit_row(&mut self, row: &AuditRow) {
         match row.kind.as_str() {
             kind::EXPIRED => self.is_over = true,
             kind::DROPPED => {
                 let detail = serde_json::from_str(&row.detail).ok();
-                self.told = detail.map(|Detail { to, epoch, snapshot }| Told {
+                self.dropped_up_to = detail.map(|Detail { to, epoch, snapshot }| DroppedUpTo {
                     to: Place { turn: to.turn, boundary: to.boundary, epoch },
                     snapshot: snapshot.0,
                 });
@@ -64,40 +65,40 @@ impl Retention {
         }
     }
 
-    /// A boundary of the run is there.
-    pub fn see_boundary(&mut self, boundary: &StoredBoundary) {
+    /// Adds a boundary of the run.
+    pub fn add_boundary(&mut self, boundary: &StoredBoundary) {
         if boundary.gone == Some(Gone::Dropped) {
             let place = boundary.kept.place();
             self.dropped.insert(place.epoch, place);
         }
     }
 
-    /// A snapshot of the run is there.
-    pub fn see_snapshot(&mut self, snapshot: &StoredSnapshot) {
+    /// Adds a snapshot of the run.
+    pub fn add_snapshot(&mut self, snapshot: &StoredSnapshot) {
         self.snapshots.push((snapshot.place, snapshot.digest));
     }
 
-    /// After the last boundary and row.
+    /// To be called after the last boundary and audit row.
     pub fn end(&self, run: RunId) -> Option<Problem> {
-        let is_told = |place: &Place| {
-            self.told.is_some_and(|Told { to, .. }| {
+        let is_audited = |place: &Place| {
+            self.dropped_up_to.is_some_and(|DroppedUpTo { to, .. }| {
                 (place.turn, place.boundary) <= (to.turn, to.boundary) || place.epoch < to.epoch
             })
         };
-        let place = self.dropped.values().find(|place| !self.is_over && !is_told(place))?;
-        let what = "its payloads are gone, and the audit does not say that they were dropped";
+        let place = self.dropped.values().find(|place| !self.is_over && !is_audited(place))?;
+        let what = "its payloads are missing, and the audit does not say that they were dropped";
         Some(Problem::of(run, place.to_string(), what))
     }
 
-    /// After the last snapshot.
+    /// To be called after the last snapshot.
     pub fn end_snapshots(&self, run: RunId) -> Option<Problem> {
-        let Told { to, snapshot } = self.told.filter(|_| !self.is_over)?;
+        let DroppedUpTo { to, snapshot } = self.dropped_up_to.filter(|_| !self.is_over)?;
         let what = match self.snapshots.iter().find(|(place, _)| *place == to) {
-            None => "it stands for what was dropped before it, and is not there",
-            // What is wrong with it is told already, or it was shredded.
+            None => "it replaces dropped payloads, and is missing",
+            // It is shredded, or its problem is reported already.
             Some((_, None)) => return None,
             Some((_, Some(digest))) if *digest == snapshot => return None,
-            Some(_) => "it is not the one that stood for what was dropped before it",
+            Some(_) => "it is not the snapshot that replaced the dropped payloads",
         };
         Some(Problem::of(run, format!("snapshot after {to}"), what))
     }

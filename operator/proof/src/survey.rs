@@ -1,25 +1,25 @@
-//! A survey of a run's boundaries, in the order of their turns: what is damaged, and from where the run could still go
-//! on. Pure; holds two turns' hashes at a time, however long the run is.
+//! A scan of a run's boundaries in the order of their turns: what is damaged, and from which boundary the run could
+//! continue. Pure; holds the hashes of two turns at a time, however long the run is.
 //!
-//! A state can be rebuilt at a boundary (it is *good*) if the boundary is sound and either is the full state, or follows
-//! a good one. So damage before a full state costs what is between, and no more.
+//! A boundary is *good* if the state after it can be rebuilt: its own check passes, and it either is the full state
+//! or follows a good boundary. So damage affects only the boundaries up to the next full state.
 
 use dalsegno_format::header;
 use dalsegno_model::{Digest, Gone, HeadRow, Link, Place, RunRecord, Sound};
 
-/// Damages that a survey names; of further ones it keeps the number.
+/// The most damaged places that a scan lists. Further ones are only counted.
 const NAMED: usize = 16;
 
-/// What a survey found.
+/// The result of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Boundaries that were seen, undone ones too.
+    /// Boundaries that were read, undone ones too.
     pub boundaries: u64,
-    /// What is damaged, from the first turn on.
+    /// What is damaged, in the order of turns.
     pub damage: Vec<Damage>,
-    /// Damages beyond those.
+    /// The number of further damaged places that are not listed.
     pub further: u64,
-    /// Boundaries whose payloads were dropped, as the run's retention says.
+    /// Boundaries whose payloads were dropped as the run's retention requires.
     pub dropped: u64,
     /// Boundaries whose payloads were shredded.
     pub shredded: u64,
@@ -27,12 +27,12 @@ pub struct Findings {
     pub last_good: Option<Place>,
 }
 
-/// One damage.
+/// A damaged place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Where; `None`: in the run's own row.
+    /// The boundary; `None` for the run's own row.
     pub place: Option<Place>,
-    /// What.
+    /// What is wrong.
     pub detail: String,
 }
 
@@ -45,16 +45,17 @@ impl std::fmt::Display for Damage {
     }
 }
 
-/// A survey under way.
+/// A scan in progress.
 #[derive(Debug)]
 pub struct Survey {
     head: Option<HeadRow>,
     highest_turn: i32,
-    /// The boundaries of this turn and the one before, sound ones with their hash: a parent is never further away.
+    /// The boundaries of this turn and the one before, with their hash if their check passed. A parent is never
+    /// further away.
     recent: Vec<(Place, Option<Digest>)>,
-    /// The last boundary of the live branch, and whether it is good.
+    /// The last boundary of the live branch.
     tip: Option<Tip>,
-    /// Whether the live branch was seen to fork: what is live after that cannot be told.
+    /// Whether the live branch has forked. From there on it is unknown which boundaries are live.
     forked: bool,
     findings: Findings,
 }
@@ -69,7 +70,7 @@ struct Tip {
 }
 
 impl Survey {
-    /// Of the boundaries of this run.
+    /// A scan of this run's boundaries.
     pub fn new(run: &RunRecord) -> Self {
         Self {
             head: run.head.clone(),
@@ -81,7 +82,7 @@ impl Survey {
         }
     }
 
-    /// Takes the next boundary, in the order of [`Place`].
+    /// Adds the next boundary, in the order of [`Place`].
     pub fn take(&mut self, link: &Link) {
         self.findings.boundaries += 1;
         self.recent.retain(|(place, _)| place.turn >= link.place.turn.saturating_sub(1));
@@ -101,7 +102,7 @@ impl Survey {
         self.recent.push((link.place, link.sound.as_ref().ok().map(|sound| sound.content_hash)));
     }
 
-    /// What was found, once all boundaries are taken.
+    /// The result, after all boundaries were added.
     pub fn end(mut self) -> Findings {
         if let Some(detail) = self.head_fault() {
             self.note(Damage { place: None, detail });
@@ -109,7 +110,7 @@ impl Survey {
         self.findings
     }
 
-    /// The parent of an undone boundary is on any branch.
+    /// The parent of an undone boundary may be on any branch.
     fn follow_dead_branch(&mut self, place: Place, sound: &Sound) {
         let Some(parent) = sound.parent else { return };
         match self.recent.iter().find(|(place, _)| *place == parent) {
@@ -117,7 +118,7 @@ impl Survey {
                 self.damaged(place, format!("{parent} before it is not the boundary that it follows"));
             }
             Some(_) => {}
-            None => self.damaged(place, format!("{parent} before it is not there")),
+            None => self.damaged(place, format!("{parent} before it is missing")),
         }
     }
 
@@ -127,7 +128,7 @@ impl Survey {
         if before.is_some_and(|tip| (tip.place.turn, tip.place.boundary) == (place.turn, place.boundary)) {
             self.forked = true;
             self.findings.last_good = before.and_then(|tip| tip.good_before);
-            self.damaged(place, "it stands there twice, and neither is marked as undone".into());
+            self.damaged(place, "it exists twice, and neither is marked as undone".into());
         }
         let mut tip = Tip {
             place,
@@ -157,13 +158,13 @@ impl Survey {
         self.tip = Some(tip);
     }
 
-    /// What is wrong with the head, as the run's row has it.
+    /// What is wrong with the head in the run's row.
     fn head_fault(&self) -> Option<String> {
         match (&self.head, &self.tip) {
             (None, None) if self.highest_turn == 0 => None,
-            (None, None) => Some(format!("turn {} was reached, and nothing is there", self.highest_turn)),
-            (None, Some(tip)) => Some(format!("{} is there, and the run has no head", tip.place)),
-            (Some(head), None) => Some(format!("the head is turn {}, and nothing is there", head.turn)),
+            (None, None) => Some(format!("turn {} was reached, and there is no boundary", self.highest_turn)),
+            (None, Some(tip)) => Some(format!("{} exists, and the run has no head", tip.place)),
+            (Some(head), None) => Some(format!("the head is turn {}, and there is no boundary", head.turn)),
             (Some(head), Some(tip)) => {
                 let place = Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch };
                 if tip.place != place {
@@ -190,14 +191,15 @@ impl Survey {
     }
 }
 
-/// Why a sound boundary does not follow the one before it on the live branch. A damaged one before it was told of.
+/// Why a boundary does not follow the one before it on the live branch. If that one is damaged, this is reported
+/// already.
 fn gap(before: Option<Tip>, sound: &Sound) -> Option<String> {
     match (before, sound.parent) {
         (None, None) => None,
-        (None, Some(parent)) => Some(format!("{parent} before it is not there")),
-        (Some(tip), None) => Some(format!("it is a first boundary, and {} stands before it", tip.place)),
+        (None, Some(parent)) => Some(format!("{parent} before it is missing")),
+        (Some(tip), None) => Some(format!("it is a first boundary, and {} is before it", tip.place)),
         (Some(tip), Some(parent)) if parent != tip.place => {
-            Some(format!("it follows {parent}, which is not there or undone; {} stands before it", tip.place))
+            Some(format!("it follows {parent}, which is missing or undone; {} is before it", tip.place))
         }
         (Some(tip), Some(parent)) => tip
             .hash

@@ -1,4 +1,4 @@
-//! Whether a run can go on from its head; and if not, from where it could.
+//! Whether a run can continue from its head, and if not, from which boundary it could.
 
 pub use dalsegno_model::checkpoint::{Checkpoint, Corruption, LastGood};
 use dalsegno_model::{CallFilter, Error, Place, Result, RunRecord, Store};
@@ -6,20 +6,20 @@ use dalsegno_protocol::{Boundary, CallState, Policy};
 
 use crate::survey::{Findings, Survey};
 
-/// Verifies the state at the head, and the calls that whoever goes on from it is handed; only where the state cannot be
-/// rebuilt is every boundary of the run looked at.
+/// Verifies the state at the head, and the calls that the next attempt receives. Every boundary of the run is read
+/// only if the state cannot be rebuilt.
 ///
 /// # Errors
 ///
-/// The store did not answer: nothing may be concluded.
+/// The store did not respond: nothing is known.
 pub async fn checkpoint(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint> {
-    // The state goes before the calls are read.
+    // The state is dropped from memory before the calls are read.
     let detail = match store.state(run.id, None).await.map(|state| state.is_some()) {
         Ok(false) if run.highest_turn > 0 => {
             format!("turn {} was reached, and the run has no head", run.highest_turn)
         }
         Ok(_) => return calls(store, run).await,
-        // The head of a run that lives is kept, or a snapshot stands for it.
+        // A live run always has its head, or a snapshot of it, so a missing state means corruption.
         Err(Error::Corrupt { detail, .. } | Error::Gone { detail, .. }) => detail,
         Err(error) => return Err(error),
     };
@@ -30,15 +30,15 @@ pub async fn checkpoint(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint
     };
     let mut detail = detail;
     for damage in &findings.damage {
-        let told = damage.to_string();
-        if !detail.contains(&told) {
-            detail = format!("{detail}; {told}");
+        let reported = damage.to_string();
+        if !detail.contains(&reported) {
+            detail = format!("{detail}; {reported}");
         }
     }
     Ok(Checkpoint::Corrupt(Corruption { detail, last_good }))
 }
 
-/// A call outlives every rewind, so that going back mends none of them.
+/// Calls survive every rewind, so a rewind does not repair them.
 async fn calls(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint> {
     for which in [CallFilter::Pending, CallFilter::OpenTurn] {
         match store.calls(run.id, which).await {
@@ -52,11 +52,11 @@ async fn calls(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint> {
     Ok(Checkpoint::Sound)
 }
 
-/// Looks at every boundary of a run, undone ones too: a page at a time, whatever its length.
+/// Scans every boundary of a run, undone ones too, one page at a time.
 ///
 /// # Errors
 ///
-/// The store did not answer.
+/// The store did not respond.
 pub async fn survey(store: &dyn Store, run: &RunRecord) -> Result<Findings> {
     let mut survey = Survey::new(run);
     let mut after = None;
@@ -68,7 +68,7 @@ pub async fn survey(store: &dyn Store, run: &RunRecord) -> Result<Findings> {
     }
 }
 
-/// Whether it is the very head that was found wanting, and nothing that going back to it would mend.
+/// Whether this is the head itself, which has failed the check, and a rewind to it would repair nothing.
 fn is_sound_head(run: &RunRecord, place: Place, findings: &Findings) -> bool {
     let is_head = run.head.as_ref().is_some_and(|head| {
         (head.turn, head.boundary, head.epoch) == (place.turn, place.boundary, place.epoch)
@@ -76,8 +76,8 @@ fn is_sound_head(run: &RunRecord, place: Place, findings: &Findings) -> bool {
     is_head && findings.damage.iter().all(|damage| damage.place.is_some())
 }
 
-/// Calls that may have changed something in turns that going back to this boundary undoes. A turn whose result is undone
-/// is one of them.
+/// Calls that may have changed something in the turns that a rewind to this boundary undoes. A turn whose result is
+/// undone is one of these turns.
 async fn effects_after(store: &dyn Store, run: &RunRecord, place: Place) -> Result<Vec<String>> {
     let head = run.head.as_ref().map(|head| (head.turn, head.boundary));
     if head == Some((place.turn, place.boundary)) {

@@ -15,64 +15,64 @@ use crate::{Flags, Head, Limits, PLAIN, Payload, PlannedCall, RecordOp, bounded}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Boundary {
-    /// Before the turn's tools run; optional. It makes the turn's calls and their keys durable.
+    /// Before the turn's tools run; optional. Makes the turn's calls and their keys durable.
     Plan,
-    /// The turn's end.
+    /// The end of the turn.
     Result,
 }
 
-/// The body of a commit. Send the same bytes again until an answer comes.
+/// The body of a commit. To retry, send the same bytes again until an answer comes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CommitRequest {
-    /// Made once per boundary; the retry carries the same one.
+    /// Made once per boundary; a retry sends the same one.
     pub commit_id: Uuid,
-    /// The whole state as one JSON value: replaces everything. Exclusive with `channels`; with neither, the state
-    /// stays as it was. `null` is a value like any other.
+    /// The full state as one JSON value; replaces all channels. Excludes `channels`. With neither, the state does not
+    /// change. `null` is a value like any other.
     #[serde(default, deserialize_with = "even_null", skip_serializing_if = "Option::is_none")]
     pub state: Option<Box<RawValue>>,
-    /// What changed, channel by channel.
+    /// Changes of single channels.
     #[serde(default, deserialize_with = "channels", skip_serializing_if = "Option::is_none")]
     pub channels: Option<ChannelOps>,
-    /// What happened, in order, for people; stored and never interpreted.
+    /// Events in order, for people. They are stored and never interpreted.
     #[serde(
         default,
         deserialize_with = "bounded::list::<{ Limits::EVENTS }, _, _>",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub events: Vec<Box<RawValue>>,
-    /// Calls that the turn will make (plan boundary).
+    /// Calls that the turn will make. Only in a plan.
     #[serde(
         default,
         deserialize_with = "bounded::list::<{ Limits::CALLS }, _, _>",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub calls: Vec<PlannedCall>,
-    /// Records that change with the boundary, all of them or none.
+    /// Changes of records. They are committed with the boundary or not at all.
     #[serde(
         default,
         deserialize_with = "bounded::list::<{ Limits::RECORDS }, _, _>",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub records: Vec<RecordOp>,
-    /// What this boundary spent.
+    /// Usage of this boundary alone.
     #[serde(default, skip_serializing_if = "Usage::is_zero")]
     pub usage: Usage,
-    /// Why the boundary was committed, if the agent wants to say (`TASK_END`, `GUARD_EVAL`, …).
+    /// Why the boundary was committed, chosen by the agent (`TASK_END`, `GUARD_EVAL`, …).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<String>,
-    /// Ends the run in the same statement.
+    /// Ends the run together with this commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
 }
 
-/// Keeps a `null` that was sent apart from nothing sent.
+/// Tells a `null` that was sent from an absent field.
 fn even_null<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::<RawValue>::deserialize(from).map(Some)
 }
 
-/// Takes an object alone, and no more of each than a boundary may have: a derived reader takes an array of its fields too, and
-/// what was kept is read however much it is.
+/// Accepts only an object, within the limits of a boundary. The derived `Deserialize` of [`ChannelOps`] also accepts an
+/// array of its fields, and has no limits, because it reads stored operations too.
 fn channels<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ChannelOps>, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields, remote = "ChannelOps")]
@@ -114,31 +114,31 @@ fn channels<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ChannelOps>, D:
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChannelOps {
-    /// This is the full state: every channel not named in `set` or `append` is gone.
+    /// The operations are the full state: every channel that `set` and `append` do not name is removed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub full: bool,
-    /// Channels that go.
+    /// Channels to remove.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remove: Vec<String>,
-    /// Lists cut to at most this many items; none that `remove` or `full` takes away.
+    /// Lists to cut to at most this many items. Must not name a channel that `remove` or `full` removes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub truncate: BTreeMap<String, u32>,
-    /// Values replaced.
+    /// Values to replace.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub set: BTreeMap<String, Payload>,
-    /// Items added to the end of lists; a value of that name gives way to a new list.
+    /// Items to append to lists. A value of the same name is replaced by a new list.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub append: BTreeMap<String, Vec<Payload>>,
 }
 
 impl ChannelOps {
-    /// A whole state: the one channel [`PLAIN`], and nothing else.
+    /// A full state: the channel [`PLAIN`] and no other.
     pub fn whole(state: Payload) -> Self {
         Self { full: true, set: BTreeMap::from([(PLAIN.to_owned(), state)]), ..Self::default() }
     }
 }
 
-/// What was spent. Of one boundary in a commit; the sum over all committed boundaries in a run.
+/// What models and tools used: of one boundary in a commit, and the sum over all committed boundaries in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Usage {
@@ -154,7 +154,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Whether nothing was spent.
+    /// Whether all amounts are zero.
     pub fn is_zero(&self) -> bool {
         *self == Self::default()
     }
@@ -164,11 +164,11 @@ impl Usage {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
-    /// The run is over.
+    /// The run is finished.
     Finish(Finish),
 }
 
-/// The end of a run, in the agent's words.
+/// How the agent ends its run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Finish {
@@ -177,10 +177,10 @@ pub struct Finish {
     /// One CamelCase word, such as `GoalReached`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// For people; at most 1 KiB, of which [`crate::printable`] makes what is kept.
+    /// For people; at most 1 KiB. It is stored as [`crate::printable`] returns it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The result; at most 4 KiB of JSON, and 64 levels of it, shown in the AgentRun's status.
+    /// The result, shown in the AgentRun's status: JSON of at most 4 KiB and 64 levels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Box<RawValue>>,
 }
@@ -189,32 +189,32 @@ pub struct Finish {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FinishOutcome {
-    /// It did.
+    /// It reached its goal.
     Succeeded,
-    /// It did not, and more attempts would not help.
+    /// It did not reach its goal, and further attempts would not help.
     Failed,
 }
 
-/// `POST finish`: ends the run where there is no new state to commit.
+/// `POST finish`: ends the run without a new state.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FinishRequest {
-    /// Made once; the retry carries the same one.
+    /// Made once; a retry sends the same one.
     pub commit_id: Uuid,
-    /// How it ended.
+    /// How the run ended.
     pub finish: Finish,
 }
 
-/// The answer to a commit or a finish that stands.
+/// The answer to a commit or a finish that is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommitResponse {
-    /// `ok`, or `duplicate` where these very bytes were committed before.
+    /// `ok`, or `duplicate` if the same bytes were committed before.
     pub result: CommitResult,
-    /// The head after it; absent only after a finish of a run that never committed a boundary.
+    /// The head after the call; absent only after the finish of a run without a committed boundary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head: Option<Head>,
-    /// What a person asks for meanwhile.
+    /// What a person has requested.
     #[serde(flatten)]
     pub flags: Flags,
 }
@@ -223,15 +223,15 @@ pub struct CommitResponse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CommitResult {
-    /// Committed now.
+    /// Committed by this call.
     Ok,
-    /// Committed before, with the same bytes.
+    /// The same bytes were committed before.
     Duplicate,
 }
 
 /// The answer to `complete`, `settle` and `cancelled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acknowledgement {
-    /// `ok`, or `duplicate` where it was stored before and is the same. A cancel is always `ok`.
+    /// `ok`, or `duplicate` if the same was stored before. For `cancelled` always `ok`.
     pub result: CommitResult,
 }

@@ -1,5 +1,5 @@
-//! Lists and maps that are read no further than their limit: what is counted only once it was read has taken its memory by
-//! then, and two bytes of text may take fifty.
+//! Deserializes lists and maps with a limit and stops at it. A count after parsing would be too late: two bytes of text
+//! can take fifty bytes of memory.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -11,11 +11,11 @@ use serde::{Deserialize, Deserializer};
 
 use crate::Limits;
 
-/// A list of at most so many items.
+/// A list of at most `MOST` items.
 ///
 /// # Errors
 ///
-/// It is none, or has more.
+/// The input is not a list, or has more items.
 pub fn list<'de, const MOST: usize, T, D>(from: D) -> Result<Vec<T>, D::Error>
 where
     T: Deserialize<'de>,
@@ -24,11 +24,11 @@ where
     List { left: &Cell::new(MOST), most: MOST, of: PhantomData }.deserialize(from)
 }
 
-/// A map of at most so many entries.
+/// A map of at most `MOST` entries.
 ///
 /// # Errors
 ///
-/// It is none, or has more.
+/// The input is not a map, or has more entries.
 pub fn map<'de, const MOST: usize, T, D>(from: D) -> Result<BTreeMap<String, T>, D::Error>
 where
     T: Deserialize<'de>,
@@ -37,11 +37,11 @@ where
     from.deserialize_map(Map { most: MOST, value: PhantomData::<T> })
 }
 
-/// Lists by channel: at most [`Limits::CHANNELS`] of them, and [`Limits::ITEMS`] in all of them together.
+/// Lists by channel: at most [`Limits::CHANNELS`] lists with [`Limits::ITEMS`] items in total.
 ///
 /// # Errors
 ///
-/// They are none, or more.
+/// The input is not a map of lists, or has more lists or items.
 pub fn lists<'de, T, D>(from: D) -> Result<BTreeMap<String, Vec<T>>, D::Error>
 where
     T: Deserialize<'de>,
@@ -57,7 +57,7 @@ fn too_many<E: Error>(most: usize) -> E {
 }
 
 struct List<'a, T> {
-    /// Items that may still come, here or in another list.
+    /// Items that this list and all further lists may still have together.
     left: &'a Cell<usize>,
     most: usize,
     of: PhantomData<T>,
@@ -95,7 +95,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for List<'_, T> {
     }
 }
 
-/// Each value is read by a seed of this kind.
+/// `value` deserializes each value.
 struct Map<S> {
     most: usize,
     value: S,
@@ -111,7 +111,7 @@ impl<'de, S: DeserializeSeed<'de> + Clone> Visitor<'de> for Map<S> {
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
         let mut entries = BTreeMap::new();
         let mut left = self.most;
-        // Counted as they are written: a key that comes again and again takes no memory, and as long.
+        // Entries of the text are counted, not of the map: a repeated key takes no memory, but it takes time.
         while let Some(key) = from.next_key()? {
             left = left.checked_sub(1).ok_or_else(|| too_many(self.most))?;
             entries.insert(key, from.next_value_seed(self.value.clone())?);
@@ -127,8 +127,8 @@ mod tests {
 
     const ID: &str = r#""00000000-0000-0000-0000-000000000001""#;
 
-    /// What is said of a boundary with this field; empty: it is taken.
-    fn said(field: &str) -> String {
+    /// The parse error of a boundary with this field; empty if it is accepted.
+    fn parse_error(field: &str) -> String {
         let text = format!(r#"{{"commitId":{ID},{field}}}"#);
         serde_json::from_str::<CommitRequest>(&text).map_or_else(|error| error.to_string(), |_| String::new())
     }
@@ -137,16 +137,16 @@ mod tests {
         vec![item; count].join(",")
     }
 
-    /// Channels of lists, `of` together.
-    fn append(of: &[usize]) -> String {
+    /// `channels` with one list of each of these lengths.
+    fn append(lengths: &[usize]) -> String {
         let list =
             |(name, count): (usize, &usize)| format!(r#""l{name}":[{}]"#, repeated(r#"{"json":1}"#, *count));
-        let lists: Vec<_> = of.iter().enumerate().map(list).collect();
+        let lists: Vec<_> = lengths.iter().enumerate().map(list).collect();
         format!(r#""channels":{{"append":{{{}}}}}"#, lists.join(","))
     }
 
     #[test]
-    fn each_list_of_a_boundary_is_read_up_to_its_limit_and_not_one_further() {
+    fn each_list_of_a_boundary_is_accepted_up_to_its_limit() {
         let call = r#"{"id":"a","policy":"probe","key":"k"}"#;
         let record = r#"{"delete":{"space":"s","key":"k"}}"#;
         let named = |count: usize, value: &str| {
@@ -166,8 +166,8 @@ mod tests {
             (Limits::CHANNELS, &|count| format!(r#""channels":{{"truncate":{{{}}}}}"#, named(count, "1"))),
         ];
         for (most, field) in cases {
-            assert_eq!(said(&field(most)), "");
-            let refused = said(&field(most + 1));
+            assert_eq!(parse_error(&field(most)), "");
+            let refused = parse_error(&field(most + 1));
             assert!(refused.contains(&format!("more than {most} are too many")), "{refused}");
         }
         let batch = |count| format!(r#"{{"batchId":{ID},"operations":[{}]}}"#, repeated(record, count));
@@ -176,11 +176,11 @@ mod tests {
     }
 
     #[test]
-    fn items_are_counted_over_all_lists() {
+    fn the_limit_of_items_applies_to_all_lists_together() {
         let half = Limits::ITEMS / 2;
-        assert_eq!(said(&append(&[half, half])), "");
-        assert!(said(&append(&[half, 0, half + 1])).contains("more than 100000 are too many"));
-        assert_eq!(said(&append(&[1; Limits::CHANNELS])), "");
-        assert!(said(&append(&[0; Limits::CHANNELS + 1])).contains("more than 64 are too many"));
+        assert_eq!(parse_error(&append(&[half, half])), "");
+        assert!(parse_error(&append(&[half, 0, half + 1])).contains("more than 100000 are too many"));
+        assert_eq!(parse_error(&append(&[1; Limits::CHANNELS])), "");
+        assert!(parse_error(&append(&[0; Limits::CHANNELS + 1])).contains("more than 64 are too many"));
     }
 }

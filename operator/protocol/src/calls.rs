@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-/// What to do about a call whose outcome is unknown. There is no default: only the author of the tool knows.
+/// What to do about a call whose outcome is unknown. There is no default: only the author of the tool can decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Policy {
-    /// The tool honours the key: call it again with the same one.
+    /// The tool honours the key: run it again with the same key.
     RetrySameKey,
-    /// The worker can find out: it looks, then settles the call.
+    /// The worker can find out the outcome: it probes, then settles the call.
     Probe,
-    /// Only a person can tell: the run is held until somebody settles the call.
+    /// Only a person can find out the outcome: the run is held until a person settles the call.
     Ask,
-    /// The call changes nothing: call it again.
+    /// The tool changes nothing: run it again.
     ReadOnly,
 }
 
@@ -24,7 +24,7 @@ pub enum Policy {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PlannedCall {
-    /// Names one call in the whole run: 1 to 128 characters of `A-Z a-z 0-9 . _ : -`.
+    /// Id of the call, unique in the whole run: 1 to 128 characters of `A-Z a-z 0-9 . _ : -`.
     pub id: String,
     /// What to do about an unknown outcome.
     pub policy: Policy,
@@ -39,11 +39,11 @@ pub struct PlannedCall {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClaimRequest {
-    /// Made once per claim; the retry carries the same one.
+    /// Made once per claim; a retry sends the same one.
     pub claim_id: Uuid,
     /// What to do about an unknown outcome.
     pub policy: Policy,
-    /// The idempotency key; needed unless the call was planned.
+    /// The idempotency key. Required unless the call was planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// What the tool is called with.
@@ -51,25 +51,25 @@ pub struct ClaimRequest {
     pub arguments: Option<Box<RawValue>>,
 }
 
-/// What a worker that claimed a call does next.
+/// The answer to a claim: what the worker does next.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimResponse {
     /// The verdict.
     pub verdict: ClaimVerdict,
-    /// The call as it stands, with the key to use and, when it is completed, its result.
+    /// The call as stored, with the key to use and, if it is completed, its result.
     pub call: Call,
 }
 
-/// The answer to a claim.
+/// What the worker does about a claimed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClaimVerdict {
-    /// Call the tool, with the key in the answer.
+    /// Run the tool with the key in the answer.
     Go,
-    /// It is over: use the stored result, or, where it failed, try again as another call.
+    /// The call has ended: use the stored result, or, if it failed, try again as a new call.
     Done,
-    /// It may have been done: probe and settle, or wait for a person.
+    /// The tool may have run: probe and settle, or wait for a person.
     Uncertain,
 }
 
@@ -77,30 +77,31 @@ pub enum ClaimVerdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CallOutcome {
-    /// The tool did it.
+    /// The tool did its work.
     Completed,
     /// The tool refused, and nothing took effect.
     Failed,
 }
 
-/// What a tool answered to the process that called it.
+/// How a tool answered the process that ran it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CompleteOutcome {
-    /// It did it.
+    /// The tool did its work.
     Completed,
-    /// It refused, and nothing took effect.
+    /// The tool refused, and nothing took effect.
     Failed,
-    /// It refused the key, as HTTP APIs do with 422: it knows the key from a call that was another, so that nobody can
-    /// tell what took effect. No boundary is accepted any more until a person settles the call.
+    /// The tool refused the key, as HTTP APIs do with 422: it knows the key from a different call, so it is unknown
+    /// what took effect. No boundary is accepted until a person settles the call.
     KeyRefused,
 }
 
-/// `POST calls/{id}/complete`: the moment the result is known. The same outcome and result again are a duplicate.
+/// `POST calls/{id}/complete`: send it as soon as the result is known. The same outcome and result again are a
+/// duplicate.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CompleteRequest {
-    /// The claim under which the tool was called.
+    /// The claim under which the tool ran.
     pub claim_id: Uuid,
     /// How it ended.
     pub outcome: CompleteOutcome,
@@ -109,31 +110,31 @@ pub struct CompleteRequest {
     pub result: Option<Box<RawValue>>,
 }
 
-/// `POST calls/{id}/settle`: what a probe found out about a call that was begun, by whichever attempt. The same outcome and
+/// `POST calls/{id}/settle`: the outcome that a probe found of a claimed call of any attempt. The same outcome and
 /// result again are a duplicate.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SettleRequest {
     /// How it ended.
     pub outcome: CallOutcome,
-    /// What the tool had answered, if the probe tells.
+    /// What the tool had answered, if the probe found it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,
-    /// How it was found out.
+    /// How the outcome was found.
     pub reason: String,
 }
 
-/// Where a call stands.
+/// The state of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CallState {
-    /// Its key is durable; no tool ran.
+    /// Its key is durable; its tool has not run.
     Planned,
-    /// Claimed; its outcome is not known.
+    /// Claimed; its outcome is unknown.
     Started,
-    /// Claimed, and the tool refused its key: its outcome is a person's to tell.
+    /// Claimed, and the tool refused its key: a person must settle it.
     KeyRefused,
-    /// The tool did it.
+    /// The tool did its work.
     Completed,
     /// The tool refused, and nothing took effect.
     Failed,
@@ -158,11 +159,11 @@ impl From<CompleteOutcome> for CallState {
     }
 }
 
-/// A call as the store knows it.
+/// A call as stored.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Call {
-    /// Its name within the run.
+    /// Its id within the run.
     pub id: String,
     /// The turn in which it was planned or first claimed.
     pub turn: i32,
@@ -170,7 +171,7 @@ pub struct Call {
     pub policy: Policy,
     /// The idempotency key, for ever.
     pub key: String,
-    /// Where it stands.
+    /// Its state.
     pub state: CallState,
     /// What the tool is called with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,8 +181,7 @@ pub struct Call {
     pub result: Option<Box<RawValue>>,
 }
 
-/// Says which call, and where it stands: whoever has its key or its arguments could act under them, and an error that holds
-/// a call ends in a log.
+/// Leaves out key, arguments and result: they are secret, and an error that holds a call may be logged.
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, turn, policy, key: _, state, arguments: _, result: _ } = self;

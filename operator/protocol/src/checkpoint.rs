@@ -5,15 +5,15 @@ use serde_json::value::RawValue;
 
 use crate::{Boundary, Call, Payload, Usage};
 
-/// Version of the document that is written. A field that goes or changes its meaning needs another one; what was ever
-/// written stays readable.
+/// Version of the document. Removing a field or changing its meaning needs a new version. Every version ever written
+/// stays readable.
 pub const CHECKPOINT_VERSION: u32 = 1;
 
 /// Name of the channel whose items are a checkpoint's [`Checkpoint::memory_references`].
 pub const MEMORY_REFERENCES: &str = "memoryReferences";
 
-/// All that is known of one boundary but the state itself. `docs/schemas/checkpoint-v1.schema.json` describes it, and
-/// `content_hash` is what it hangs on: the document is a rendering of what was hashed, and is not hashed itself.
+/// Everything about one boundary except the state itself; `docs/schemas/checkpoint-v1.schema.json` is its schema. The
+/// document shows what `content_hash` was computed from; it is not hashed itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint {
@@ -25,32 +25,33 @@ pub struct Checkpoint {
     pub attempt: i32,
     /// Number of the turn, from 1.
     pub turn: i32,
-    /// Which boundary of it.
+    /// Which boundary of the turn.
     pub boundary: Boundary,
-    /// Events committed up to and with it.
+    /// Number of events committed up to and including this boundary.
     pub position: i64,
-    /// The agent's version in that attempt: the declared one, else the image digest.
+    /// The agent's version in that attempt: the declared version, else the image digest.
     pub agent_version: String,
-    /// `sha256:…` of the worker's image in that attempt, as it was observed.
+    /// Observed digest of the worker's image in that attempt, `sha256:…`.
     pub image_digest: String,
-    /// `sha256:…` of the boundary before; of zeroes for the first.
+    /// Content hash of the boundary before, `sha256:…`; zeroes for the first boundary.
     pub parent_hash: String,
-    /// `sha256:…` of this one.
+    /// Content hash of this boundary, `sha256:…`.
     pub content_hash: String,
-    /// Why it was committed, if the agent said so.
+    /// The commit's trigger, if the agent gave one.
     pub trigger: Option<String>,
-    /// What waits for a person's approval; `null` where nothing does.
+    /// The proposal that waits for a person's approval; `null` if none does.
     pub pending_proposal: Option<Box<RawValue>>,
-    /// The step that is planned and not done; `null` after a turn's result, since what comes next is the agent's to say.
-    /// Of the head alone: an earlier step is done.
+    /// The step that is planned and not done; `null` after a turn's result, because the agent decides what comes next.
+    /// Only for the head: earlier steps are done.
     pub pending_step: Option<Step>,
-    /// Calls that are planned or begun, and whose outcome is not known. Of the head alone, as they stand now.
+    /// Calls that are planned or claimed and whose outcome is unknown, as stored now. Only for the head.
     pub pending_calls: Vec<Call>,
-    /// What the agent keeps elsewhere and reads again before it goes on: the channel [`MEMORY_REFERENCES`].
+    /// References to what the agent stores elsewhere and reads again when it resumes: the channel
+    /// [`MEMORY_REFERENCES`].
     pub memory_references: Vec<Payload>,
-    /// What this boundary spent.
+    /// Usage of this boundary alone.
     pub usage: Usage,
-    /// When, by the store's clock: RFC 3339, UTC.
+    /// Time of the commit by the store's clock: RFC 3339, UTC.
     pub created_time: String,
 }
 

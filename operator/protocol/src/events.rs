@@ -1,4 +1,4 @@
-//! What a run left behind, for people and SDKs: `GET events` and `GET memory-delta`.
+//! A run's history for people and SDKs: `GET events` and `GET memory-delta`.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use serde_json::value::RawValue;
 /// One event of the live branch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Event {
-    /// Its place among all events of the run, from 1.
+    /// Its position among all events of the run, from 1.
     pub position: i64,
-    /// The turn whose boundary carried it.
+    /// The turn in whose boundary it was committed.
     pub turn: i32,
     /// The attempt that committed it.
     pub attempt: i32,
-    /// The event, as it came.
+    /// The event as sent.
     pub event: Box<RawValue>,
 }
 
@@ -23,26 +23,26 @@ pub struct Event {
 pub struct EventsResponse {
     /// Events in order.
     pub events: Vec<Event>,
-    /// The position after the last of them: ask for what comes then with `from=` this.
+    /// The position after the last event. Send it as `from` to get the events after it.
     pub next: i64,
 }
 
 /// The answer to `GET memory-delta`: how the state changed between two turns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryDelta {
-    /// Channels that the later state alone has.
+    /// Channels that only the later state has.
     pub added: BTreeMap<String, ChannelSize>,
-    /// Channels that both have, and that are not the same; what they grew by, which may be less than nothing.
+    /// Channels that both states have with different content, and by how much they grew; negative if they shrank.
     pub updated: BTreeMap<String, ChannelSize>,
-    /// Channels that the earlier state alone has; what they had.
+    /// Channels that only the earlier state has, and how large they were.
     pub removed: BTreeMap<String, ChannelSize>,
 }
 
-/// How large a channel is, or how much larger it became.
+/// The size of a channel, or a difference of sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChannelSize {
-    /// Bytes of its payloads: of JSON the text's, else those that the base64 stands for.
+    /// Bytes of its payloads: the text of JSON, the decoded bytes of base64.
     pub bytes: i64,
-    /// Its items; a value is one.
+    /// Number of items; 1 for a value.
     pub items: i64,
 }

@@ -1,9 +1,10 @@
-//! The worker's contract: what travels between an agent's worker and the gateway, and nothing else.
+//! The worker's contract: the types that an agent's worker and the gateway exchange.
 //!
-//! A worker knows four things of Dal Segno: its own base URL, a token, its input and these types. The contract in
-//! words, with a walk-through by curl, is `docs/reference/contract.md`; changing a type here changes that contract.
+//! A worker knows four things of Dal Segno: its own base URL, a token, its input and these types.
+//! `docs/reference/contract.md` describes the contract, with examples for curl. A change of a type here is a change of
+//! that contract.
 //!
-//! Payloads (state, events, records, arguments, results) are [`RawValue`]s: the text that came is the text that is kept.
+//! Payloads (state, events, records, arguments, results) are [`RawValue`]s: they are stored as the text that was sent.
 
 mod boundary;
 pub mod bounded;
@@ -32,37 +33,39 @@ use serde::{Deserialize, Serialize};
 
 /// Environment variables that the operator sets on a worker.
 pub mod env {
-    /// This run's own base URL; every path of the contract stands behind it and a `/`.
+    /// This run's own base URL. Append `/` and a path of the contract.
     pub const URL: &str = "DALSEGNO_URL";
-    /// File with the pod's projected ServiceAccount token (audience [`super::AUDIENCE`]); read it anew at each attach.
+    /// File with the pod's projected ServiceAccount token (audience [`super::AUDIENCE`]). Read it again for each
+    /// attach, because it is rotated.
     pub const TOKEN_FILE: &str = "DALSEGNO_TOKEN_FILE";
-    /// File with the run's input, `null` where it has none. Of an inline one the API server keeps the values, not their
-    /// spelling.
+    /// File with the run's input; `null` if the run has none. The API server keeps the values of an inline input, not
+    /// its formatting.
     pub const INPUT_FILE: &str = "DALSEGNO_INPUT_FILE";
     /// `namespace/name` of the run, for the worker's own logs.
     pub const RUN: &str = "DALSEGNO_RUN";
     /// Number of this attempt, from 1.
     pub const ATTEMPT: &str = "DALSEGNO_ATTEMPT";
-    /// File for the termination message, where it is not `/dev/termination-log`: set only where there is no pod.
+    /// File for the termination message if it is not `/dev/termination-log`. Set only outside of a pod, by `dalsegno
+    /// dev`.
     pub const TERMINATION_LOG: &str = "DALSEGNO_TERMINATION_LOG";
 }
 
-/// Audience of the token that a worker attaches with.
+/// Audience of the token with which a worker attaches.
 pub const AUDIENCE: &str = "dalsegno";
 
 /// `POST attach`, authenticated by the pod's token.
 ///
 /// Idempotent for one instance. Another instance of the same attempt is refused with [`Code::AttemptSpent`]: a
-/// process that lost its memory must not go on under the number of the one that had it.
+/// restarted process has lost its memory and must not continue under the attempt of the process before it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AttachRequest {
-    /// 256 random bits made by this process, base64url without padding (43 characters). Kept secret: it is the bearer
-    /// of every further call of the attempt.
+    /// 256 random bits made by this process, base64url without padding (43 characters). Keep it secret: it is the
+    /// bearer of every further call of the attempt.
     pub instance: String,
 }
 
-/// What a worker goes on from.
+/// The answer to an attach: where the worker continues.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AttachResponse {
@@ -70,26 +73,27 @@ pub struct AttachResponse {
     pub run: String,
     /// Number of the attempt.
     pub attempt: i32,
-    /// Whether anything was committed before.
+    /// Whether the run has a committed boundary.
     pub decision: Decision,
-    /// The head; absent on a fresh run. The next turn is `head.turn` while its boundary is `plan`, else one more.
+    /// The head; absent for a fresh run. The next turn is `head.turn` if the head's boundary is `plan`, else `head.turn
+    /// + 1`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head: Option<Head>,
-    /// The state after the head; absent on a fresh run, and when it is larger than [`Limits::INLINE_STATE_BYTES`]:
-    /// then fetch it with `GET state`.
+    /// The state after the head; absent for a fresh run, and if it is larger than [`Limits::INLINE_STATE_BYTES`]: then
+    /// fetch it with `GET state`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
-    /// Calls that an earlier attempt claimed and whose outcome nobody knows.
+    /// Calls that an earlier attempt claimed and whose outcome is unknown.
     pub unsettled_calls: Vec<Call>,
-    /// Calls of the open turn that are completed or failed, with their results: do not run them again.
+    /// Calls of the open turn that are completed or failed, with their results. Do not run them again.
     pub completed_calls: Vec<Call>,
-    /// The decision of a person on a pending proposal; `null` where none is pending.
+    /// A person's decision on a pending proposal; `null` if none is pending.
     pub approval: Option<Box<RawValue>>,
-    /// What a careful worker logs.
+    /// Warnings that the worker should log.
     pub warnings: Vec<Warning>,
-    /// Send a heartbeat this often, from a thread that a model call cannot block.
+    /// Interval of heartbeats. Send them from a thread that a model call cannot block.
     pub heartbeat_seconds: u32,
-    /// Once a heartbeat was sent: silence of this length has the attempt replaced.
+    /// After the first heartbeat: an attempt that sends none for this long is replaced.
     pub lease_seconds: u32,
     /// Reserved: always false.
     pub suspend: bool,
@@ -97,13 +101,13 @@ pub struct AttachResponse {
     pub cancel: bool,
 }
 
-/// Whether an attempt starts a run or goes on with it.
+/// Whether an attempt starts a run or resumes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decision {
-    /// Nothing was ever committed: begin at turn 1.
+    /// The run has no committed boundary: begin at turn 1.
     Fresh,
-    /// Go on after the head.
+    /// Continue after the head.
     Resume,
 }
 
@@ -113,9 +117,9 @@ pub enum Decision {
 pub struct Head {
     /// Number of the turn, from 1.
     pub turn: i32,
-    /// Which boundary of it.
+    /// Which boundary of the turn.
     pub boundary: Boundary,
-    /// Events committed so far; the next event gets this number plus one.
+    /// Number of events committed so far. The next event has the position `position + 1`.
     pub position: i64,
     /// `sha256:…` over the parent's hash and this boundary's header.
     pub content_hash: String,
@@ -124,54 +128,55 @@ pub struct Head {
 /// The answer to `GET state`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct StateResponse {
-    /// The channels as they were after the latest boundary of the turn that was asked for, else after the head.
+    /// The channels after the latest boundary of the requested turn; without a turn, after the head.
     pub state: State,
 }
 
-/// A run's state: its channels by name. The channel [`PLAIN`] is what a plain client sends as one JSON value.
+/// A run's state: its channels by name. The channel [`PLAIN`] holds the state of a plain client, which sends one JSON
+/// value.
 pub type State = BTreeMap<String, Channel>;
 
-/// Name of the channel that holds a plain client's whole state.
+/// Name of the channel that holds a plain client's full state.
 pub const PLAIN: &str = "state";
 
 /// One channel of a run's state.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Channel {
-    /// Replaced as a whole.
+    /// A value, which is replaced as a whole.
     Value(Payload),
-    /// Only ever appended to (or cut at its end by a `truncate`).
+    /// A list, which only grows at its end, or is cut there by `truncate`.
     List(Vec<Payload>),
 }
 
-/// Bytes with a media type. JSON travels as it is and comes back byte for byte.
+/// Bytes with a media type. JSON is sent as JSON and returned byte for byte.
 ///
-/// Strict also where it stands in an answer: it is what a worker has sent.
+/// Unknown fields are refused in answers too, because an answer holds what a worker has sent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Payload {
     /// Any JSON value; `application/json`.
     Json(Box<RawValue>),
-    /// Anything else.
+    /// Bytes of any other media type.
     #[serde(rename_all = "camelCase")]
     Bytes {
-        /// Such as `application/octet-stream`.
+        /// The media type, such as `application/octet-stream`.
         media_type: String,
         /// Standard base64 with padding.
         base64: String,
     },
 }
 
-/// A remark that changes nothing.
+/// A warning. It does not change what the worker may do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warning {
-    /// Stable word, such as `VERSION_ALLOWED`.
+    /// Stable code, such as `VERSION_ALLOWED`.
     pub code: String,
     /// One sentence for a person.
     pub message: String,
 }
 
-/// `POST heartbeat` takes no body; this is its answer, and a part of every commit's.
+/// The answer to `POST heartbeat`, which takes no body; also a part of the answer to every commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Flags {
@@ -179,6 +184,6 @@ pub struct Flags {
     pub suspend: bool,
     /// A person cancelled the run: acknowledge with `POST cancelled` and exit.
     pub cancel: bool,
-    /// Length of the lease that this call renewed, if a heartbeat has bound one.
+    /// Length of the lease that this call has renewed, in seconds. A lease applies only after the first heartbeat.
     pub lease_seconds: u32,
 }

@@ -1,8 +1,8 @@
-//! How deep a JSON text is nested, told from its bytes alone: no recursion, no allocation.
+//! How deeply a JSON text is nested. Scans the bytes without recursion or allocation.
 
-/// Where the text goes deeper than `limit` levels, as an offset in bytes; `None` if it never does.
+/// The offset in bytes at which the text is nested deeper than `limit` levels; `None` if it never is.
 ///
-/// The text need not be JSON. A parser judges that afterwards, and may then recurse.
+/// The text need not be JSON: a parser checks that afterwards, and can then recurse safely.
 pub fn deeper_than(limit: usize, text: &[u8]) -> Option<usize> {
     let mut depth = 0usize;
     let mut offset = 0;
@@ -23,7 +23,7 @@ pub fn deeper_than(limit: usize, text: &[u8]) -> Option<usize> {
     None
 }
 
-/// Where the string that opens here closes; `None` if it never does.
+/// The offset of the quote that closes the string opened at `open`; `None` if the string never closes.
 pub fn end_of_string(text: &[u8], open: usize) -> Option<usize> {
     let mut offset = open + 1;
     loop {
@@ -31,7 +31,7 @@ pub fn end_of_string(text: &[u8], open: usize) -> Option<usize> {
         if text[offset] == b'"' {
             return Some(offset);
         }
-        // What is escaped closes nothing.
+        // Skip the backslash and the character that it escapes.
         offset += 2;
     }
 }
@@ -54,12 +54,12 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_levels_are_seen_without_recursion() {
+    fn a_hundred_thousand_levels_are_found_without_recursion() {
         assert_eq!(deeper_than(128, "[".repeat(100_000).as_bytes()), Some(128));
     }
 
     #[test]
-    fn closing_brackets_that_nobody_opened_are_left_to_the_parser() {
+    fn unmatched_closing_brackets_are_left_to_the_parser() {
         assert_eq!(deeper_than(1, b"]]]][]"), None);
     }
 }

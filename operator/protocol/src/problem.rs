@@ -1,47 +1,48 @@
-//! Refusals: RFC 9457 problem documents with a stable code.
+//! Errors: RFC 9457 problem documents with a stable code.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a call was refused. Stable: a worker may switch on it.
+/// Why a call was refused. Codes are stable: a worker may branch on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Code {
-    /// 400: the body or the path is not what the contract says.
+    /// 400: the body or the path violates the contract.
     Invalid,
-    /// 401: no token, no capability, or not one for this run.
+    /// 401: the call has no valid token or capability.
     Unauthenticated,
-    /// 403: the token is real, and of a pod in another namespace than the run.
+    /// 403: the token is valid, and its pod is in another namespace than the run, or its user may not read the run.
     Forbidden,
-    /// 404: nothing of this name.
+    /// 404: there is no such run, turn, call or path, or its data was deleted.
     NotFound,
     /// 409: another attempt has taken over, or the run was cancelled or deleted: exit.
     Fenced,
-    /// 409: another process of this attempt attached before: exit.
+    /// 409: another process of this attempt has attached before: exit.
     AttemptSpent,
-    /// 409: the run does not go on under this image: exit.
+    /// 409: the run must not continue with this image's version: exit.
     VersionIncompatible,
-    /// 409: the state at the head cannot be rebuilt from the store; the run does not go on from it: exit.
+    /// 409: data that the call needs is damaged in the store; the run cannot continue from it: exit.
     CheckpointCorrupt,
-    /// 409: this turn is there already with other bytes, or is not the next one.
+    /// 409: this turn was committed with other bytes, or is not the next one.
     Conflict,
-    /// 409: a call of an earlier attempt is unsettled; claim or settle it first. Or the key of a call was refused: exit.
+    /// 409: a call of an earlier attempt is unsettled: claim or settle it first. Or a tool refused the key of a call:
+    /// exit.
     UnsettledCalls,
-    /// 409: the run is over.
+    /// 409: the run is finished.
     Finished,
-    /// 413: larger than the table of limits allows.
+    /// 413: above one of the [`Limits`](crate::Limits).
     TooLarge,
-    /// 429: too many calls of this run at once; send the same bytes again.
+    /// 429: too many calls of this run at once: send the same bytes again.
     TooManyRequests,
-    /// 503: the pod is not recorded yet; send the same bytes again.
+    /// 503: the operator has not recorded the pod yet: send the same bytes again.
     NotReady,
-    /// 503: the image's version is not judged yet; send the same bytes again.
+    /// 503: the operator has not checked the image's version yet: send the same bytes again.
     VersionPending,
-    /// 503: the store, or who reviews tokens, cannot be reached; the gateway is full or stopping, or lacks a key; the body did
-    /// not come whole. Send the same bytes again.
+    /// 503: the store or the token review is unavailable; the gateway is overloaded or stopping, or lacks a key; or the
+    /// body was incomplete. Send the same bytes again.
     Unavailable,
-    /// 500: a defect of the gateway; send the same bytes again.
+    /// 500: a defect of the gateway: send the same bytes again.
     Internal,
 }
 
@@ -67,7 +68,7 @@ impl Code {
         Self::Internal,
     ];
 
-    /// The HTTP status that goes with it.
+    /// The HTTP status of this code.
     pub fn status(self) -> u16 {
         match self {
             Self::Invalid => 400,
@@ -88,7 +89,7 @@ impl Code {
         }
     }
 
-    /// Whether sending the same bytes again can help.
+    /// Whether a retry with the same bytes can help.
     pub fn is_retryable(self) -> bool {
         self.status() == 429 || self.status() >= 500
     }
@@ -103,16 +104,16 @@ impl fmt::Display for Code {
 /// An RFC 9457 problem document, `application/problem+json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Problem {
-    /// Always `about:blank`; the code says which problem it is.
+    /// Always `about:blank`; `code` identifies the problem.
     #[serde(rename = "type", default = "about_blank")]
     pub kind: String,
     /// The HTTP status.
     pub status: u16,
     /// The stable code.
     pub code: Code,
-    /// What was wrong and what to do, for a person.
+    /// What is wrong and what to do, for people.
     pub detail: String,
-    /// With [`Code::Fenced`]: whether this commit stands on the live branch.
+    /// With [`Code::Fenced`]: whether this commit is on the live branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub committed: Option<bool>,
 }
@@ -122,7 +123,7 @@ fn about_blank() -> String {
 }
 
 impl Problem {
-    /// A problem of this code.
+    /// A problem with this code.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         Self { kind: about_blank(), status: code.status(), code, detail: detail.into(), committed: None }
     }

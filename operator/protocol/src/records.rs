@@ -1,15 +1,15 @@
-//! Records: a fenced keyed space for SDKs. `POST records`, `GET records`, and the `records` of a boundary.
+//! Records: a fenced key-value space for SDKs. `POST records`, `GET records`, and the `records` of a boundary.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{Limits, Payload, bounded};
 
-/// One change of a key. A key holds entries, in order; a plain value is a key with one entry.
+/// One change of a key. A key holds an ordered list of entries; a plain value is a key with one entry.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum RecordOp {
-    /// The key holds this one entry, whatever it held.
+    /// Replaces all entries of the key by this one.
     Put {
         /// The space of the key.
         space: String,
@@ -18,7 +18,7 @@ pub enum RecordOp {
         /// The entry.
         value: Payload,
     },
-    /// The same, where the key holds nothing; else nothing happens.
+    /// Adds this entry if the key has none; else does nothing.
     PutIfAbsent {
         /// The space of the key.
         space: String,
@@ -27,18 +27,18 @@ pub enum RecordOp {
         /// The entry.
         value: Payload,
     },
-    /// One entry more, behind those that are there; nothing happens where the key holds an entry of this id.
+    /// Adds this entry at the end; does nothing if the key has an entry of this id.
     Append {
         /// The space of the key.
         space: String,
         /// The key.
         key: String,
-        /// Names the entry within its key.
+        /// Id of the entry within its key.
         entry_id: String,
         /// The entry.
         value: Payload,
     },
-    /// The key holds nothing.
+    /// Deletes all entries of the key.
     Delete {
         /// The space of the key.
         space: String,
@@ -68,13 +68,14 @@ impl RecordOp {
     }
 }
 
-/// `POST records`: all of these changes, in order, or none. Send the same bytes again until an answer comes.
+/// `POST records`: applies all of these changes in order, or none. To retry, send the same bytes again until an answer
+/// comes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RecordsRequest {
-    /// Made once per batch; the retry carries the same one.
+    /// Made once per batch; a retry sends the same one.
     pub batch_id: Uuid,
-    /// What changes.
+    /// The changes.
     #[serde(deserialize_with = "bounded::list::<{ Limits::RECORDS }, _, _>")]
     pub operations: Vec<RecordOp>,
 }
@@ -85,21 +86,22 @@ pub struct RecordsRequest {
 pub struct Record {
     /// Its key.
     pub key: String,
-    /// Its name within the key, if it was appended.
+    /// Its id within the key, if it was appended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry_id: Option<String>,
-    /// What it holds, as it came.
+    /// Its value as sent.
     pub value: Payload,
-    /// The turn that was worked on when it was written.
+    /// The turn in progress when it was written.
     pub turn: i32,
 }
 
-/// The answer to `GET records`: entries of one space, by key in the order of its bytes, then as they were added.
+/// The answer to `GET records`: entries of one space, ordered by the bytes of the key, then in the order they were
+/// added.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RecordsResponse {
     /// The entries of this page.
     pub records: Vec<Record>,
-    /// Ask for what comes after with `after=` this; absent on the last page.
+    /// Send it as `after` to get the next page; absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }

@@ -1,7 +1,7 @@
-//! What a worker says to people.
+//! Texts of a worker that people read.
 
-/// The text with a blank for every control character but line breaks and tabs: what steers a terminal, or is no text to a
-/// database.
+/// Replaces every control character except line breaks and tabs by a space: such characters can control a terminal, and
+/// databases reject some of them.
 pub fn printable(text: &str) -> String {
     text.chars().map(|it| if it.is_control() && it != '\n' && it != '\t' { ' ' } else { it }).collect()
 }
@@ -11,7 +11,7 @@ mod tests {
     use super::printable;
 
     #[test]
-    fn what_steers_a_terminal_is_a_blank_and_lines_stay() {
+    fn control_characters_become_spaces_and_line_breaks_stay() {
         assert_eq!(printable("\u{1b}[2Jé\r\n\tb\u{0}c\u{7f}\u{9b}H"), " [2Jé \n\tb c  H");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use dalsegno_core::NodeSight;
+use dalsegno_core::ObservedNode;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -24,14 +24,14 @@ struct Nodes {
 
 #[derive(Debug)]
 struct CachedNode {
-    observed: NodeSight,
+    observed: ObservedNode,
     /// The watch shows the node. If false, the watch has never shown it, or it showed that the node is gone.
     watched: bool,
 }
 
 impl NodeCache {
     /// A node that the watch shows.
-    pub fn watched(&self, name: &str) -> Option<NodeSight> {
+    pub fn watched(&self, name: &str) -> Option<ObservedNode> {
         lock(&self.0).by_name.get(name).filter(|it| it.watched).map(|it| it.observed)
     }
 
@@ -40,14 +40,14 @@ impl NodeCache {
     ///
     /// The result is valid for one observation only, and the node stays unwatched: the watch may have shown its deletion
     /// while the read was under way, and would not show it again.
-    pub fn record_read(&self, name: &str, node: Option<&Node>, now: Timestamp) -> NodeSight {
+    pub fn record_read(&self, name: &str, node: Option<&Node>, now: Timestamp) -> ObservedNode {
         let mut nodes = lock(&self.0);
         let before = nodes.by_name.get(name);
         if let Some(cached) = before.filter(|it| it.watched) {
             return cached.observed;
         }
         let since = before.filter(|it| !it.observed.ready).map_or(now, |it| it.observed.since);
-        let observed = node.map_or(NodeSight { ready: false, since }, |node| readiness_of(node, since));
+        let observed = node.map_or(ObservedNode { ready: false, since }, |node| readiness_of(node, since));
         nodes.by_name.insert(name.to_owned(), CachedNode { observed, watched: false });
         observed
     }
@@ -93,7 +93,7 @@ impl Nodes {
         for (name, cached) in self.by_name.iter_mut().filter(|(name, _)| is_gone(name)) {
             cached.watched = false;
             if cached.observed.ready {
-                cached.observed = NodeSight { ready: false, since: now };
+                cached.observed = ObservedNode { ready: false, since: now };
                 changed.push(name.clone());
             }
         }
@@ -101,14 +101,14 @@ impl Nodes {
     }
 }
 
-fn readiness_of(node: &Node, now: Timestamp) -> NodeSight {
+fn readiness_of(node: &Node, now: Timestamp) -> ObservedNode {
     let conditions = node.status.as_ref().and_then(|it| it.conditions.as_deref()).unwrap_or_default();
     match conditions.iter().find(|it| it.type_ == "Ready") {
-        Some(ready) => NodeSight {
+        Some(ready) => ObservedNode {
             ready: ready.status == "True",
             since: ready.last_transition_time.as_ref().map_or(now, |it| it.0),
         },
-        None => NodeSight { ready: false, since: now },
+        None => ObservedNode { ready: false, since: now },
     }
 }
 
@@ -134,12 +134,12 @@ mod tests {
         .unwrap()
     }
 
-    fn ready(since: i64) -> NodeSight {
-        NodeSight { ready: true, since: at(since) }
+    fn ready(since: i64) -> ObservedNode {
+        ObservedNode { ready: true, since: at(since) }
     }
 
-    fn not_ready(since: i64) -> NodeSight {
-        NodeSight { ready: false, since: at(since) }
+    fn not_ready(since: i64) -> ObservedNode {
+        ObservedNode { ready: false, since: at(since) }
     }
 
     #[test]

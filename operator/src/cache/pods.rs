@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use dalsegno_core::{PodSight, pod};
+use dalsegno_core::{ObservedPod, pod};
 use dalsegno_crds::names;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
@@ -61,8 +61,8 @@ struct CachedPod {
 
 impl CachedPod {
     /// `None` if the pod cannot be serialized; it then counts as not seen. No such pod is known.
-    fn new(uid: String, observed: PodSight) -> Option<Self> {
-        let PodSight { mut pod, gone, disrupted_while_running } = observed;
+    fn new(uid: String, observed: ObservedPod) -> Option<Self> {
+        let ObservedPod { mut pod, gone, disrupted_while_running } = observed;
         let json = serde_json::to_vec(&pod).inspect_err(log_uncacheable).ok()?.into_boxed_slice();
         let node = pod.spec.take().and_then(|spec| spec.node_name);
         Some(Self { uid, node, json, gone, disrupted_while_running })
@@ -72,9 +72,9 @@ impl CachedPod {
         serde_json::from_slice(&self.json).inspect_err(log_uncacheable).ok()
     }
 
-    fn observed(&self) -> Option<PodSight> {
+    fn observed(&self) -> Option<ObservedPod> {
         let Self { gone, disrupted_while_running, .. } = *self;
-        Some(PodSight { pod: self.pod()?, gone, disrupted_while_running })
+        Some(ObservedPod { pod: self.pod()?, gone, disrupted_while_running })
     }
 
     fn key(&self) -> Option<RunKey> {
@@ -88,7 +88,7 @@ fn log_uncacheable(error: &serde_json::Error) {
 
 impl PodCache {
     /// All pods of this AgentRun.
-    pub fn of(&self, run: &Owner) -> Vec<PodSight> {
+    pub fn of(&self, run: &Owner) -> Vec<ObservedPod> {
         lock(&self.0).runs.get(run).into_iter().flatten().filter_map(CachedPod::observed).collect()
     }
 
@@ -154,7 +154,7 @@ impl PodCache {
 
     fn put(&self, pod: Pod, gone: bool) {
         let Some((run, uid)) = ids_of(&pod) else { return };
-        let mut observed = PodSight { gone, ..PodSight::of(pod::trimmed(pod)) };
+        let mut observed = ObservedPod { gone, ..ObservedPod::of(pod::trimmed(pod)) };
         let mut cache = lock(&self.0);
         let pods = cache.runs.entry(run).or_default();
         let before = pods.iter().position(|pod| pod.uid == uid).map(|at| pods.swap_remove(at));
@@ -279,7 +279,7 @@ mod tests {
             cache.apply(Event::Apply(foreign)),
             [RunKey { namespace: "elsewhere".into(), name: "nightly".into() }]
         );
-        assert_eq!(cache.of(&run(1)).iter().map(PodSight::uid).collect::<Vec<_>>(), ["a"]);
+        assert_eq!(cache.of(&run(1)).iter().map(ObservedPod::uid).collect::<Vec<_>>(), ["a"]);
     }
 
     #[test]

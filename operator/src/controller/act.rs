@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dalsegno_core::{Decision, Effect, Fact, HeadSight, Notice};
+use dalsegno_core::{Decision, Effect, EffectResult, EventSpec, ObservedHead};
 use dalsegno_crds::AgentRun;
 use dalsegno_store::verify::{self, Checkpoint};
 use dalsegno_store::{Created, Ending, NewRun, Recorded, Rewind, Rewound, RunId, RunRecord, Then};
@@ -16,7 +16,7 @@ use super::worker_runtime::WorkerRuntime;
 /// Outcome of acting on a decision.
 pub enum ActOutcome {
     /// An effect brought new facts: decide again.
-    NewFacts(Vec<Fact>),
+    NewFacts(Vec<EffectResult>),
     /// Nothing is left to do.
     Converged {
         /// When to reconcile again, if nothing happens before.
@@ -32,7 +32,7 @@ pub async fn act(
     runtime: &impl WorkerRuntime,
     run: &AgentRun,
     decision: Decision,
-    pending: &mut Vec<Notice>,
+    pending: &mut Vec<EventSpec>,
 ) -> Result<ActOutcome> {
     let (mut facts, mut cleanup_error) = (Vec::new(), None);
     for effect in decision.effects {
@@ -48,7 +48,7 @@ pub async fn act(
         }
         runtime.after_effect(name);
     }
-    pending.extend(decision.notices);
+    pending.extend(decision.events);
     if !facts.is_empty() {
         return Ok(ActOutcome::NewFacts(facts));
     }
@@ -63,7 +63,11 @@ pub async fn act(
 }
 
 /// Performs one effect. Returns the fact that it brought, if any.
-pub async fn perform(runtime: &impl WorkerRuntime, run: &AgentRun, effect: Effect) -> Result<Option<Fact>> {
+pub async fn perform(
+    runtime: &impl WorkerRuntime,
+    run: &AgentRun,
+    effect: Effect,
+) -> Result<Option<EffectResult>> {
     let store = runtime.store();
     match effect {
         Effect::CreateRun { reset_generation, deadlines, on_prior } => {
@@ -79,14 +83,14 @@ pub async fn perform(runtime: &impl WorkerRuntime, run: &AgentRun, effect: Effec
                 on_prior,
             };
             Ok(Some(match store.create_run(&new).await.map_err(Error::store("creating the run"))? {
-                Created::Run(row) => Fact::Row(row),
-                Created::Prior(prior) => Fact::Prior(prior),
+                Created::Run(row) => EffectResult::Row(row),
+                Created::Prior(prior) => EffectResult::Prior(prior),
             }))
         }
         Effect::EndAttempt { run: id, ending, then } => end_attempt(runtime, id, &ending, &then).await,
         Effect::ReadTemplate(revision) => {
             let document = store.get_revision(&revision).await;
-            Ok(Some(Fact::Template(revision, document.map_err(Error::store("reading a template"))?)))
+            Ok(Some(EffectResult::Template(revision, document.map_err(Error::store("reading a template"))?)))
         }
         Effect::VerifyHead(row) => verify_head(runtime, run, *row).await,
         Effect::Rewind(id, rewind) => rewind_run(runtime, id, &rewind).await,
@@ -97,7 +101,7 @@ pub async fn perform(runtime: &impl WorkerRuntime, run: &AgentRun, effect: Effec
             Ok(Some(match stored.map_err(Error::store("storing the template"))? {
                 Recorded::Done(_) => runtime.create_worker(run, *pod, revision).await?,
                 // The row has changed since it was read.
-                Recorded::Refused(row) => Fact::Row(row),
+                Recorded::Refused(row) => EffectResult::Row(row),
             }))
         }
         Effect::RecordPod { run: id, attempt, pod } => {
@@ -145,45 +149,56 @@ async fn end_attempt(
     run: RunId,
     ending: &Ending,
     then: &Then,
-) -> Result<Option<Fact>> {
+) -> Result<Option<EffectResult>> {
     tracing::info!(attempt = ending.attempt, cause = ending.cause.as_str(), class = ?ending.class, "ending the attempt");
     let ended = runtime.store().end_attempt(run, ending, then).await;
     let row = ended.map_err(Error::store("ending the attempt"))?;
     runtime.attempt_ended(ending.cause.as_str());
-    Ok(Some(Fact::Row(Box::new(row))))
+    Ok(Some(EffectResult::Row(Box::new(row))))
 }
 
 /// Verifies that the state at the head can be rebuilt, within the same memory limit as an attach of the gateway.
-async fn verify_head(runtime: &impl WorkerRuntime, run: &AgentRun, row: RunRecord) -> Result<Option<Fact>> {
+async fn verify_head(
+    runtime: &impl WorkerRuntime,
+    run: &AgentRun,
+    row: RunRecord,
+) -> Result<Option<EffectResult>> {
     let store = runtime.store();
     let sizes = store.sizes(row.id).await.map_err(Error::store("reading the size of the head"))?;
-    let _permit = runtime.state_reads().take(&sizes).await;
+    let _permit = runtime.state_reads().acquire(&sizes).await;
     let checked = verify::checkpoint(store.as_ref(), &row).await;
-    let head = HeadSight::of(&row, checked.map_err(Error::store("verifying the head"))?);
+    let head = ObservedHead::of(&row, checked.map_err(Error::store("verifying the head"))?);
     if let Checkpoint::Corrupt(corruption) = &head.found {
         tracing::error!(detail = corruption.detail, "the run cannot continue from its head");
         runtime.head_corrupt();
     }
     runtime.cache_head(run, &head);
-    Ok(Some(Fact::Head(head)))
+    Ok(Some(EffectResult::Head(head)))
 }
 
-async fn rewind_run(runtime: &impl WorkerRuntime, run: RunId, rewind: &Rewind) -> Result<Option<Fact>> {
+async fn rewind_run(
+    runtime: &impl WorkerRuntime,
+    run: RunId,
+    rewind: &Rewind,
+) -> Result<Option<EffectResult>> {
     tracing::warn!(to = %rewind.to, reason = rewind.reason, "rewinding the run");
     match runtime.store().rewind(run, rewind).await.map_err(Error::store("rewinding the run"))? {
-        Rewound::Done(row) => Ok(Some(Fact::Row(row))),
+        Rewound::Done(row) => Ok(Some(EffectResult::Row(row))),
         // The row has changed since it was read.
         Rewound::Refused(_) => Err(Error::Conflict),
     }
 }
 
-fn updated(row: dalsegno_store::Result<RunRecord>, operation: &'static str) -> Result<Option<Fact>> {
-    Ok(Some(Fact::Row(Box::new(row.map_err(Error::store(operation))?))))
+fn updated(row: dalsegno_store::Result<RunRecord>, operation: &'static str) -> Result<Option<EffectResult>> {
+    Ok(Some(EffectResult::Row(Box::new(row.map_err(Error::store(operation))?))))
 }
 
-fn recorded(outcome: dalsegno_store::Result<Recorded>, operation: &'static str) -> Result<Option<Fact>> {
+fn recorded(
+    outcome: dalsegno_store::Result<Recorded>,
+    operation: &'static str,
+) -> Result<Option<EffectResult>> {
     let (Recorded::Done(row) | Recorded::Refused(row)) = outcome.map_err(Error::store(operation))?;
-    Ok(Some(Fact::Row(row)))
+    Ok(Some(EffectResult::Row(row)))
 }
 
 #[cfg(test)]
@@ -232,7 +247,7 @@ mod tests {
         let id = create_run(&*runtime.store, NAME).await;
         for _ in 0..2 {
             let fact = perform(&*runtime, &run(), create_worker(id)).await.unwrap();
-            assert!(matches!(fact, Some(Fact::Pod(_))), "{fact:?}");
+            assert!(matches!(fact, Some(EffectResult::Pod(_))), "{fact:?}");
             let stored = runtime.store.get_revision("sha256:aa").await.unwrap();
             assert_eq!(stored.as_deref(), Some("{}"));
             // As after a restore of the database from a backup.
@@ -247,7 +262,7 @@ mod tests {
         let id = create_run(&*runtime.store, NAME).await;
         runtime.store.mark_deleted(NAME, &AskedBy::default()).await.unwrap();
         let fact = perform(&*runtime, &run(), create_worker(id)).await.unwrap();
-        assert!(matches!(fact, Some(Fact::Row(_))), "{fact:?}");
+        assert!(matches!(fact, Some(EffectResult::Row(_))), "{fact:?}");
         assert!(requests.lock().unwrap().is_empty());
     }
 
@@ -259,11 +274,11 @@ mod tests {
         let row = Box::new(runtime.store.get_run(id).await.unwrap().unwrap());
         let run = run();
         let small = Sizes { state: Some(1 << 20), ..Sizes::default() };
-        let others = join_all((0..16).map(|_| runtime.state_reads.take(&small))).await;
+        let others = join_all((0..16).map(|_| runtime.state_reads.acquire(&small))).await;
         let mut verifying = Box::pin(perform(&*runtime, &run, Effect::VerifyHead(row)));
         assert!(timeout(Duration::from_millis(300), &mut verifying).await.is_err(), "no permit is free");
         drop(others);
         let fact = verifying.await.unwrap();
-        assert!(matches!(fact, Some(Fact::Head(_))), "{fact:?}");
+        assert!(matches!(fact, Some(EffectResult::Head(_))), "{fact:?}");
     }
 }

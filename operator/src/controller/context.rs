@@ -6,9 +6,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dalsegno_core::{HeadSight, Refusal};
+use dalsegno_core::{ObservedHead, PodCreateError};
 use dalsegno_crds::AgentRun;
-use dalsegno_gateway::Room;
+use dalsegno_gateway::StateReadBudget;
 use dalsegno_store::Store;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store as Cache};
@@ -47,11 +47,11 @@ pub struct Context {
     /// Since when the API server is available.
     pub api: ApiHealth,
     /// The last refusal of a pod by the API server, by UID of the AgentRun.
-    pub refusals: Mutex<HashMap<String, Refusal>>,
+    pub refusals: Mutex<HashMap<String, PodCreateError>>,
     /// Results of verifying heads, by UID of the AgentRun, until the attempt has a pod.
-    pub heads: Mutex<HashMap<String, HeadSight>>,
+    pub heads: Mutex<HashMap<String, ObservedHead>>,
     /// Limits the memory of states that are read. In one process with a gateway, it is the gateway's.
-    pub state_reads: Room,
+    pub state_reads: StateReadBudget,
     /// Number of consecutive failed reconciles, by UID of the AgentRun.
     pub failures: Mutex<HashMap<String, u32>>,
     /// Queue of runs to reconcile.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_core::{Refusal, worker};
+use dalsegno_core::{PodCreateError, worker};
 use dalsegno_crds::{
     AgentDefinition, AgentDefinitionStatus, ConditionType, Reason, condition, find_condition, names,
 };
@@ -104,7 +104,8 @@ fn ready_condition(
     now: Timestamp,
 ) -> Condition {
     let Verdict { ready, reason, message } = verdict;
-    let mut new = condition(ConditionType::Ready, ready, reason, message, generation, Time(now));
+    let mut new = condition(ConditionType::Ready, ready, reason, Time(now));
+    (new.message, new.observed_generation) = (message, generation);
     if let Some(before) = before.filter(|it| it.status == new.status) {
         new.last_transition_time = before.last_transition_time.clone();
     }
@@ -149,7 +150,7 @@ async fn dry_run(
     was_accepted: bool,
 ) -> Result<Verdict> {
     let refused = |reason, message| Ok(Verdict { ready: false, reason, message });
-    let pod = match worker::trial_of(definition, &ctx.gateway_url) {
+    let pod = match worker::dry_run_pod(definition, &ctx.gateway_url) {
         Ok(pod) => pod,
         Err(error) => return refused(Reason::TemplateInvalid, error.to_string()),
     };
@@ -173,7 +174,7 @@ fn is_verdict(refusal: &Status) -> bool {
 }
 
 fn is_about_namespace(refusal: &Status) -> bool {
-    Refusal::of_namespace(refusal.code, &refusal.message).is_some()
+    PodCreateError::namespace_reason(refusal.code, &refusal.message).is_some()
 }
 
 #[cfg(test)]

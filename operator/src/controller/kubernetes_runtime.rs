@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use dalsegno_core::{Fact, HeadSight, Notice, Observed, Refusal};
+use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedHead, PodCreateError};
 use dalsegno_crds::{AgentRun, AgentRunStatus, names};
-use dalsegno_gateway::Room;
+use dalsegno_gateway::StateReadBudget;
 use dalsegno_store::{RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
@@ -29,7 +29,7 @@ impl WorkerRuntime for Context {
         &self.store
     }
 
-    fn state_reads(&self) -> &Room {
+    fn state_reads(&self) -> &StateReadBudget {
         &self.state_reads
     }
 
@@ -43,7 +43,7 @@ impl WorkerRuntime for Context {
         namespace.metadata.uid.ok_or(Error::MissingMetadata("namespace UID"))
     }
 
-    async fn create_worker(&self, run: &AgentRun, pod: Pod, revision: String) -> Result<Fact> {
+    async fn create_worker(&self, run: &AgentRun, pod: Pod, revision: String) -> Result<EffectResult> {
         let uid = run.uid().unwrap_or_default();
         let api = self.pods_in(&run.namespace().unwrap_or_default());
         let params =
@@ -52,7 +52,7 @@ impl WorkerRuntime for Context {
             Ok(pod) => {
                 lock(&self.refusals).remove(&uid);
                 lock(&self.heads).remove(&uid);
-                Ok(Fact::Pod(Box::new(pod)))
+                Ok(EffectResult::Pod(Box::new(pod)))
             }
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 let found =
@@ -64,10 +64,12 @@ impl WorkerRuntime for Context {
                     .owner_references()
                     .iter()
                     .any(|owner| owner.controller == Some(true) && owner.uid == uid);
-                Ok(if is_ours { Fact::Pod(Box::new(found)) } else { Fact::NameTaken })
+                Ok(if is_ours { EffectResult::Pod(Box::new(found)) } else { EffectResult::NameTaken })
             }
             // Also a fault, such as a broken webhook: the status must say why there is no pod.
-            Err(kube::Error::Api(status)) => Ok(Fact::Refused(self.record_refusal(uid, &status, revision))),
+            Err(kube::Error::Api(status)) => {
+                Ok(EffectResult::PodNotCreated(self.record_refusal(uid, &status, revision)))
+            }
             Err(error) => Err(Error::api("creating the worker's pod")(error)),
         }
     }
@@ -102,11 +104,11 @@ impl WorkerRuntime for Context {
         Ok(())
     }
 
-    async fn publish_events(&self, run: &AgentRun, events: &mut Vec<Notice>) {
+    async fn publish_events(&self, run: &AgentRun, events: &mut Vec<EventSpec>) {
         publish::publish_events(self, run, events).await;
     }
 
-    fn cache_head(&self, run: &AgentRun, head: &HeadSight) {
+    fn cache_head(&self, run: &AgentRun, head: &ObservedHead) {
         lock(&self.heads).insert(run.uid().unwrap_or_default(), head.clone());
     }
 
@@ -141,10 +143,10 @@ impl WorkerRuntime for Context {
 
 impl Context {
     /// Records that the API server refused a pod, and how often in a row for this template.
-    fn record_refusal(&self, uid: String, status: &Status, revision: String) -> Refusal {
+    fn record_refusal(&self, uid: String, status: &Status, revision: String) -> PodCreateError {
         let mut refusals = lock(&self.refusals);
         let before = refusals.get(&uid).filter(|it| it.revision == revision).map_or(0, |it| it.times);
-        let refusal = Refusal {
+        let refusal = PodCreateError {
             code: status.code,
             message: status.message.clone(),
             times: before + 1,

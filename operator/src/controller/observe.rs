@@ -1,7 +1,7 @@
 //! Observe: reads everything that a decision needs to know of one run. Never writes.
 
 use dalsegno_core::version::Templates;
-use dalsegno_core::{AgentSight, NodeSight, Observed, PodSight, StoreSight};
+use dalsegno_core::{Observed, ObservedAgent, ObservedNode, ObservedPod, ObservedStore};
 use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, AgentRun};
 use dalsegno_store::{AttemptState, LookUp, RunRecord};
 use jiff::Timestamp;
@@ -20,7 +20,7 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
     let uid = run.uid().unwrap_or_default();
     let store = observe_store(ctx, &uid).await;
     let row = match &store {
-        StoreSight::Found(row) => Some(row.as_ref()),
+        ObservedStore::Found(row) => Some(row.as_ref()),
         _ => None,
     };
     let agent = observe_agent(ctx, run).await?;
@@ -37,20 +37,20 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         node,
         templates: Templates::new(),
         head: lock(&ctx.heads).get(&uid).cloned(),
-        refusal: lock(&ctx.refusals).get(&uid).cloned(),
+        pod_create_error: lock(&ctx.refusals).get(&uid).cloned(),
         name_taken: false,
         gateway_url: ctx.gateway_url.clone(),
     })
 }
 
 /// The store's row. A failed lookup is an observation too.
-async fn observe_store(ctx: &Context, uid: &str) -> StoreSight {
+async fn observe_store(ctx: &Context, uid: &str) -> ObservedStore {
     let (store, result) = match ctx.store.look_up(uid).await {
-        Ok(LookUp::Found(row)) => (StoreSight::Found(row), "found"),
-        Ok(LookUp::NotFound { store_id, .. }) => (StoreSight::NotFound { store_id }, "not-found"),
+        Ok(LookUp::Found(row)) => (ObservedStore::Found(row), "found"),
+        Ok(LookUp::NotFound { store_id, .. }) => (ObservedStore::NotFound { store_id }, "not-found"),
         Err(error) => {
             ctx.metrics.count_store_error("run", &error);
-            (StoreSight::Unknown(error.to_string()), "unknown")
+            (ObservedStore::Unknown(error.to_string()), "unknown")
         }
     };
     ctx.metrics.count_lookup(result);
@@ -58,12 +58,12 @@ async fn observe_store(ctx: &Context, uid: &str) -> StoreSight {
 }
 
 /// The inline agent, or the definition. Only a live read proves that there is no definition.
-async fn observe_agent(ctx: &Context, run: &AgentRun) -> Result<AgentSight> {
+async fn observe_agent(ctx: &Context, run: &AgentRun) -> Result<ObservedAgent> {
     if let Some(agent) = &run.spec.agent {
-        return Ok(AgentSight::Found { agent: Box::new(agent.clone()), defaults: Box::default() });
+        return Ok(ObservedAgent::Found { agent: Box::new(agent.clone()), defaults: Box::default() });
     }
     let (Some(reference), Some(namespace)) = (&run.spec.agent_ref, run.namespace()) else {
-        return Ok(AgentSight::NotFound);
+        return Ok(ObservedAgent::NotFound);
     };
     let cached = ctx.definitions.get(&ObjectRef::new(&reference.name).within(&namespace));
     if let Some(definition) = cached.and_then(|it| it.parse().ok()) {
@@ -73,19 +73,19 @@ async fn observe_agent(ctx: &Context, run: &AgentRun) -> Result<AgentSight> {
     let live = api.get_opt(&reference.name).await.map_err(Error::api("reading the AgentDefinition"))?;
     Ok(match live.as_ref().map(RawDefinition::parse) {
         Some(Ok(definition)) => agent_of(definition),
-        Some(Err(error)) => AgentSight::Malformed(error.to_string()),
-        None => AgentSight::NotFound,
+        Some(Err(error)) => ObservedAgent::Malformed(error.to_string()),
+        None => ObservedAgent::NotFound,
     })
 }
 
-fn agent_of(definition: AgentDefinition) -> AgentSight {
+fn agent_of(definition: AgentDefinition) -> ObservedAgent {
     let AgentDefinitionSpec { agent, defaults } = definition.spec;
-    AgentSight::Found { agent: Box::new(agent), defaults: Box::new(defaults.unwrap_or_default()) }
+    ObservedAgent::Found { agent: Box::new(agent), defaults: Box::new(defaults.unwrap_or_default()) }
 }
 
 /// Reads the current attempt's pod by name if the cache does not have it, or has it as gone. Only a live read proves that
 /// the pod is gone.
-async fn confirm_current_pod(ctx: &Context, row: &RunRecord, pods: &mut Vec<PodSight>) -> Result<()> {
+async fn confirm_current_pod(ctx: &Context, row: &RunRecord, pods: &mut Vec<ObservedPod>) -> Result<()> {
     let attempt = &row.attempt;
     let (Some(uid), Some(name)) = (&attempt.pod_uid, &attempt.pod_name) else {
         return Ok(());
@@ -104,7 +104,7 @@ async fn confirm_current_pod(ctx: &Context, row: &RunRecord, pods: &mut Vec<PodS
             pods[index].pod = pod;
             pods[index].gone = false;
         }
-        (Some(pod), None) => pods.push(PodSight::of(pod)),
+        (Some(pod), None) => pods.push(ObservedPod::of(pod)),
         (None, _) => {}
     }
     Ok(())
@@ -112,7 +112,7 @@ async fn confirm_current_pod(ctx: &Context, row: &RunRecord, pods: &mut Vec<PodS
 
 /// The node of the current attempt's pod. Only a live read proves that it is gone. The time that it was not Ready counts
 /// only while the API server was available.
-async fn observe_node(ctx: &Context, row: &RunRecord, pods: &[PodSight]) -> Result<Option<NodeSight>> {
+async fn observe_node(ctx: &Context, row: &RunRecord, pods: &[ObservedPod]) -> Result<Option<ObservedNode>> {
     let attempt = &row.attempt;
     let of_pod = || {
         let uid = attempt.pod_uid.as_ref()?;
@@ -132,7 +132,7 @@ async fn observe_node(ctx: &Context, row: &RunRecord, pods: &[PodSight]) -> Resu
     };
     let available = ctx.api.available_since(Timestamp::now());
     let since = if node.ready { node.since } else { node.since.max(available) };
-    Ok(Some(NodeSight { since, ..node }))
+    Ok(Some(ObservedNode { since, ..node }))
 }
 
 /// Whether the current attempt has a pod and has not ended.

@@ -1,6 +1,6 @@
 //! Publishes what a reconcile decided: the status, and Kubernetes events.
 
-use dalsegno_core::{Level, Notice};
+use dalsegno_core::{EventLevel, EventSpec};
 use dalsegno_crds::{AgentRun, AgentRunStatus};
 use kube::api::PostParams;
 use kube::runtime::events::{Event, EventType};
@@ -27,7 +27,7 @@ pub async fn write_status(ctx: &Context, run: &AgentRun, status: AgentRunStatus)
 }
 
 /// Publishes events, best effort. After the first failure the others are only logged: each would wait for its own timeout.
-pub async fn publish_events(ctx: &Context, run: &AgentRun, events: &mut Vec<Notice>) {
+pub async fn publish_events(ctx: &Context, run: &AgentRun, events: &mut Vec<EventSpec>) {
     if events.is_empty() {
         return;
     }
@@ -41,8 +41,8 @@ pub async fn publish_events(ctx: &Context, run: &AgentRun, events: &mut Vec<Noti
         }
         let event = Event {
             type_: match notice.level {
-                Level::Normal => EventType::Normal,
-                Level::Warning => EventType::Warning,
+                EventLevel::Normal => EventType::Normal,
+                EventLevel::Warning => EventType::Warning,
             },
             reason: notice.reason.clone(),
             note: Some(truncate_note(notice.note)),
@@ -98,8 +98,8 @@ mod tests {
         let run = json!({ "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun", "spec": {},
                           "metadata": { "name": "nightly", "namespace": "shop", "uid": "uid-1" } });
         let run = serde_json::from_value(run).unwrap();
-        let event = |reason: &str| Notice {
-            level: Level::Normal,
+        let event = |reason: &str| EventSpec {
+            level: EventLevel::Normal,
             reason: reason.to_owned(),
             note: String::new(),
             action: "Watch".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dalsegno_core::{StoreSight, decide};
+use dalsegno_core::{ObservedStore, decide};
 use dalsegno_crds::AgentRun;
 use jiff::Timestamp;
 
@@ -23,13 +23,13 @@ pub async fn reconcile(run: &AgentRun, runtime: &impl WorkerRuntime) -> Result<O
         let decision = decide(run, &observed, Timestamp::now());
         match act(runtime, run, decision, &mut events).await {
             Ok(ActOutcome::NewFacts(facts)) => {
-                facts.into_iter().for_each(|fact| observed.learn(fact));
-                if observed.must_look_again() {
+                facts.into_iter().for_each(|fact| observed.apply(fact));
+                if observed.must_observe_again() {
                     observed = runtime.observe(run).await?;
                 }
             }
             Ok(ActOutcome::Converged { requeue }) => {
-                if let StoreSight::Found(row) = &observed.store {
+                if let ObservedStore::Found(row) = &observed.store {
                     runtime.converged(row);
                 }
                 return Ok(requeue);
@@ -37,7 +37,7 @@ pub async fn reconcile(run: &AgentRun, runtime: &impl WorkerRuntime) -> Result<O
             // A store that can be read but not written, as on a full disk, counts as unavailable: the run waits for it.
             Err(error) if error.is_store_unavailable() => {
                 runtime.store_unavailable(&error);
-                observed.store = StoreSight::Unknown(error_chain(&error));
+                observed.store = ObservedStore::Unknown(error_chain(&error));
             }
             Err(error) => return Err(error),
         }

@@ -1,7 +1,7 @@
 //! Reports objects that cannot be parsed. Such an object is left unchanged until it is corrected or deleted, and stops no
 //! other object.
 
-use dalsegno_core::decide::LOOK_AGAIN;
+use dalsegno_core::decide::RECHECK_INTERVAL;
 use dalsegno_crds::Reason;
 use kube::Resource;
 use kube::runtime::controller::Action;
@@ -43,7 +43,7 @@ pub async fn report<K: Resource<DynamicType = ()>>(ctx: &Context, object: &K, er
             Err(error) => tracing::warn!(%error, "an event could not be written"),
         }
     }
-    Action::requeue(LOOK_AGAIN)
+    Action::requeue(RECHECK_INTERVAL)
 }
 
 #[cfg(test)]

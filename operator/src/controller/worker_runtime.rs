@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use dalsegno_core::{Fact, HeadSight, Notice, Observed};
+use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedHead};
 use dalsegno_crds::{AgentRun, AgentRunStatus};
-use dalsegno_gateway::Room;
+use dalsegno_gateway::StateReadBudget;
 use dalsegno_store::{RunRecord, Store};
 use k8s_openapi::api::core::v1::Pod;
 
@@ -16,7 +16,7 @@ pub trait WorkerRuntime {
     fn store(&self) -> &Arc<dyn Store>;
 
     /// Limits the memory of states that are read. Shared with the gateway of the same process.
-    fn state_reads(&self) -> &Room;
+    fn state_reads(&self) -> &StateReadBudget;
 
     /// Observes everything that a decision needs to know of the run. Only reads.
     async fn observe(&self, run: &AgentRun) -> Result<Observed>;
@@ -26,7 +26,7 @@ pub trait WorkerRuntime {
 
     /// Creates the pod of an attempt. `revision` is the hash of its template. If the pod exists already and is ours, the
     /// result is that pod.
-    async fn create_worker(&self, run: &AgentRun, pod: Pod, revision: String) -> Result<Fact>;
+    async fn create_worker(&self, run: &AgentRun, pod: Pod, revision: String) -> Result<EffectResult>;
 
     /// Deletes the pod with this name and UID. Succeeds if the pod is gone or has another UID.
     async fn stop_worker(&self, namespace: &str, name: &str, uid: String) -> Result<()>;
@@ -38,11 +38,11 @@ pub trait WorkerRuntime {
     async fn write_status(&self, run: &AgentRun, status: AgentRunStatus) -> Result<()>;
 
     /// Publishes events, best effort: the status has the same information. Empties the list.
-    async fn publish_events(&self, run: &AgentRun, events: &mut Vec<Notice>);
+    async fn publish_events(&self, run: &AgentRun, events: &mut Vec<EventSpec>);
 
     /// Caches the result of verifying the run's head, so that `observe` returns it until the attempt has a pod. A result
     /// that is lost is computed again.
-    fn cache_head(&self, run: &AgentRun, head: &HeadSight) {
+    fn cache_head(&self, run: &AgentRun, head: &ObservedHead) {
         let _ = (run, head);
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dalsegno_core::PodSight;
+use dalsegno_core::ObservedPod;
 use dalsegno_crds::names;
 use dalsegno_protocol::env;
 use jiff::Timestamp;
@@ -52,7 +52,7 @@ struct Inner {
 }
 
 struct LocalPod {
-    observed: PodSight,
+    observed: ObservedPod,
     /// `None` once the process has ended.
     group: Option<Group>,
 }
@@ -77,7 +77,7 @@ impl Kubelet {
     }
 
     /// All pods that run or whose end may still be evidence.
-    pub fn pods(&self) -> Vec<PodSight> {
+    pub fn pods(&self) -> Vec<ObservedPod> {
         lock(&self.0.pods).values().map(|it| it.observed.clone()).collect()
     }
 
@@ -186,7 +186,7 @@ impl Kubelet {
     }
 
     fn put(&self, uid: &str, pod: Pod, group: Option<Group>) {
-        lock(&self.0.pods).insert(uid.to_owned(), LocalPod { observed: PodSight::of(pod), group });
+        lock(&self.0.pods).insert(uid.to_owned(), LocalPod { observed: ObservedPod::of(pod), group });
     }
 
     fn ended(&self, uid: &str, state: ContainerState) {

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use dalsegno_core::version::Templates;
-use dalsegno_core::{AgentSight, Fact, NodeSight, Notice, Observed, StoreSight};
+use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedAgent, ObservedNode, ObservedStore};
 use dalsegno_crds::{
     AgentRun, AgentRunStatus, OnMismatch, Reason, Retention, RunDefaults, VersionPolicy, names,
 };
-use dalsegno_gateway::Room;
+use dalsegno_gateway::StateReadBudget;
 use dalsegno_store::{LookUp, RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -32,7 +32,7 @@ pub struct LocalRuntime {
     /// URL of the store, quoted for a shell.
     pub url: String,
     /// The gateway's limiter of state reads.
-    pub state_reads: Room,
+    pub state_reads: StateReadBudget,
     /// URL at which workers reach the gateway.
     pub gateway_url: String,
     /// The processes.
@@ -60,9 +60,9 @@ pub fn defaults() -> RunDefaults {
 
 impl LocalRuntime {
     /// The program, as a definition would describe it.
-    fn agent(&self) -> Result<AgentSight> {
+    fn agent(&self) -> Result<ObservedAgent> {
         let agent = self.program.agent().map_err(Error::io("reading the program"))?;
-        Ok(AgentSight::Found { agent: Box::new(agent), defaults: Box::new(defaults()) })
+        Ok(ObservedAgent::Found { agent: Box::new(agent), defaults: Box::new(defaults()) })
     }
 
     /// Treats the time before this gateway served as an outage of the gateway, so that it does not count against a worker.
@@ -79,7 +79,7 @@ impl WorkerRuntime for LocalRuntime {
         &self.store
     }
 
-    fn state_reads(&self) -> &Room {
+    fn state_reads(&self) -> &StateReadBudget {
         &self.state_reads
     }
 
@@ -87,18 +87,18 @@ impl WorkerRuntime for LocalRuntime {
         // The processes first: if one ends while the row is read, the next observation shows both.
         let pods = self.kubelet.pods();
         let store = match self.store.look_up(&run.uid().unwrap_or_default()).await {
-            Ok(LookUp::Found(row)) => StoreSight::Found(Box::new(self.forgive_time_before_start(*row))),
-            Ok(LookUp::NotFound { store_id, .. }) => StoreSight::NotFound { store_id },
-            Err(error) => StoreSight::Unknown(error_chain(&error)),
+            Ok(LookUp::Found(row)) => ObservedStore::Found(Box::new(self.forgive_time_before_start(*row))),
+            Ok(LookUp::NotFound { store_id, .. }) => ObservedStore::NotFound { store_id },
+            Err(error) => ObservedStore::Unknown(error_chain(&error)),
         };
         Ok(Observed {
             store,
             agent: self.agent()?,
             pods,
-            node: Some(NodeSight { ready: true, since: self.serving_since }),
+            node: Some(ObservedNode { ready: true, since: self.serving_since }),
             templates: Templates::new(),
             head: None,
-            refusal: None,
+            pod_create_error: None,
             name_taken: false,
             gateway_url: self.gateway_url.clone(),
         })
@@ -108,10 +108,10 @@ impl WorkerRuntime for LocalRuntime {
         Ok(NAMESPACE_UID.to_owned())
     }
 
-    async fn create_worker(&self, _: &AgentRun, mut pod: Pod, _: String) -> Result<Fact> {
+    async fn create_worker(&self, _: &AgentRun, mut pod: Pod, _: String) -> Result<EffectResult> {
         pod.annotations_mut().insert(names::ANNOTATION_INPUT.to_owned(), self.input.clone());
         let pod = self.kubelet.run(pod).map_err(Error::io("starting a process"))?;
-        Ok(Fact::Pod(Box::new(pod)))
+        Ok(EffectResult::Pod(Box::new(pod)))
     }
 
     async fn stop_worker(&self, _: &str, _: &str, uid: String) -> Result<()> {
@@ -130,7 +130,7 @@ impl WorkerRuntime for LocalRuntime {
     }
 
     /// Prints only that the store is unavailable: everything else the progress printer reads from the row.
-    async fn publish_events(&self, _: &AgentRun, events: &mut Vec<Notice>) {
+    async fn publish_events(&self, _: &AgentRun, events: &mut Vec<EventSpec>) {
         for event in events.drain(..).filter(|it| it.reason == Reason::StoreUnavailable.as_str()) {
             print_message(&format!("waiting: {}", event.note));
         }

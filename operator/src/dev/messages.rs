@@ -35,7 +35,7 @@ pub fn print_held(store_url: &str, run: &AgentRun, status: &AgentRunStatus) {
     let Some(held) = find_condition(&status.conditions, ConditionType::Held) else { return };
     let reason: Option<Reason> = held.reason.parse().ok();
     // The condition ends with the remediation for a cluster.
-    let of_cluster = reason.map_or("", Reason::way_out);
+    let of_cluster = reason.map_or("", Reason::remediation);
     let message = held.message.strip_suffix(of_cluster).unwrap_or(&held.message).trim_end();
     print_message(&format!("held: {}: {message}", held.reason));
     print_message(&format!("what to do: {}", remediation(store_url, run, reason)));

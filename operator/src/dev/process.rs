@@ -162,7 +162,8 @@ fn open_lock(folder: &Path) -> io::Result<File> {
     File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(folder.join(LOCK))
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(target_os = "linux")]
+#[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 

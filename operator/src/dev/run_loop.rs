@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dalsegno_core::{Effect, StoreSight, decide};
+use dalsegno_core::{Effect, ObservedStore, decide};
 use dalsegno_crds::{AgentRun, Summary};
 use jiff::Timestamp;
 use rustix::process::Signal;
@@ -119,7 +119,7 @@ pub async fn shut_down(
             perform(runtime, run, effect).await?;
         }
     }
-    if let StoreSight::Found(row) = runtime.observe(run).await?.store {
+    if let ObservedStore::Found(row) = runtime.observe(run).await?.store {
         print_message(&match row.finish {
             Some(_) => "stopped; the run is over".to_owned(),
             None => format!("stopped; the same command continues at turn {}", next_turn(&row)),

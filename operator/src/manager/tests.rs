@@ -67,7 +67,7 @@ where
     let manager = Manager {
         client: Client::new(server, "shop"),
         store: Arc::new(Sqlite::memory().await.expect("a store")),
-        state_reads: Room::default(),
+        state_reads: StateReadBudget::default(),
         args,
         signing_key: None,
         metrics: Metrics::default(),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_core::decide::LOOK_AGAIN;
+use dalsegno_core::decide::RECHECK_INTERVAL;
 use dalsegno_store::{Changed, Expired, ObjectKey, Pulse};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::{MissedTickBehavior, interval};
@@ -63,7 +63,7 @@ impl PollState {
         let before = std::mem::take(&mut self.expired);
         for expired in expired {
             let recent =
-                before.get(&expired).filter(|at| now.duration_since(**at).unsigned_abs() < LOOK_AGAIN);
+                before.get(&expired).filter(|at| now.duration_since(**at).unsigned_abs() < RECHECK_INTERVAL);
             if recent.is_none() {
                 enqueue(ctx, &expired.object);
             }

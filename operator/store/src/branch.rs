@@ -12,8 +12,8 @@
 
 use dalsegno_protocol::State;
 
-use crate::chain::{self, KeptSnapshot, Shelved};
-use crate::seal::{Sealing, is_sealed};
+use crate::chain::{self, EncodedBoundary, EncodedSnapshot};
+use crate::seal::{PayloadCipher, is_sealed};
 use crate::shelf::{Branch, Shelf, Walk};
 use crate::snapshot;
 use crate::{BoundaryRow, Digest, Error, Gone, Place, Result, RunId, fold, size};
@@ -125,14 +125,14 @@ struct Unpacked {
 }
 
 async fn read(shelf: &impl Shelf, run: RunId, mut walk: Walk) -> Result<Option<Unpacked>> {
-    let mut sealing = Sealing::unsealed();
+    let mut sealing = PayloadCipher::unsealed();
     loop {
         let Some(branch) = shelf.walk(run, &walk).await? else {
             return Ok(None);
         };
         branch.hold(run, walk.from)?;
         // Asked for a snapshot that is refused, it still says why nothing stands for what was dropped.
-        if branch.shelved.iter().any(Shelved::is_sealed) {
+        if branch.shelved.iter().any(EncodedBoundary::is_sealed) {
             sealing = shelf.sealing(run).await?;
         }
         // Before it there may be boundaries that were dropped, and are wanted all the same.
@@ -184,7 +184,7 @@ impl Walk {
 impl Branch {
     /// The boundaries are those that the head stands for, and none that is wanted is missing.
     fn hold(&self, run: RunId, from: i32) -> Result<()> {
-        chain::hold(run, &self.head_hash, &self.shelved).map_err(|detail| corrupt(run, detail))?;
+        chain::verify_branch(run, &self.head_hash, &self.shelved).map_err(|detail| corrupt(run, detail))?;
         let parent = self.shelved.first().and_then(|first| first.kept.parent);
         if parent.is_some_and(|parent| parent.turn >= from) {
             return Err(corrupt(run, "its live branch ends before its first boundary"));
@@ -194,11 +194,11 @@ impl Branch {
 
     /// Whether the snapshot at this index is sealed or may be plain: there is no data key, or a boundary that came later was
     /// written without one, which its hash proves. Where the payloads up to it were dropped there is nothing else to read.
-    fn is_in_its_time(&self, index: usize, snapshot: &KeptSnapshot) -> bool {
+    fn is_in_its_time(&self, index: usize, snapshot: &EncodedSnapshot) -> bool {
         !self.has_data_key
             || is_sealed(&snapshot.document)
             || self.shelved[index].dropped
-            || self.shelved[index + 1..].iter().any(Shelved::is_plain)
+            || self.shelved[index + 1..].iter().any(EncodedBoundary::is_plain)
     }
 
     /// `opened`: the state after the boundary at this index, whose payloads were not read. `None`: it was given up.
@@ -207,9 +207,9 @@ impl Branch {
         run: RunId,
         walk: &Walk,
         mut opened: Option<(usize, snapshot::Opened)>,
-        sealing: &Sealing,
+        sealing: &PayloadCipher,
     ) -> Result<Option<Unpacked>> {
-        let folds = walk.state || self.shelved.iter().any(Shelved::is_patch);
+        let folds = walk.state || self.shelved.iter().any(EncodedBoundary::is_patch);
         let begins = self.shelved.first().is_some_and(|first| first.kept.parent.is_none());
         let snapshots = opened.is_some();
         let mut chunks = Vec::new();
@@ -244,8 +244,9 @@ impl Branch {
                 rows.push(shelved.kept.row);
                 continue;
             }
-            let mut row =
-                shelved.unpack_sound(run, sealing, state.as_ref()).map_err(|error| at(run, place, error))?;
+            let mut row = shelved
+                .decode_verified(run, sealing, state.as_ref())
+                .map_err(|error| at(run, place, error))?;
             if folds {
                 state = advance(state, &row)?;
             }

@@ -3,7 +3,7 @@
 use dalsegno_protocol::{Boundary, Event};
 use uuid::Uuid;
 
-use crate::seal::{DigestKeyExt as _, Sealing, Spot, is_sealed};
+use crate::seal::{AadContext, DigestKeyExt as _, PayloadCipher, is_sealed};
 use crate::{Digest, Error, EventQuery, Result, codec, header};
 
 /// The events of one boundary, as they are kept.
@@ -26,7 +26,7 @@ impl Kept {
 }
 
 /// The events that were asked for, of boundaries in order; those that were shredded are passed over.
-pub(crate) fn page(boundaries: Vec<Kept>, query: &EventQuery, sealing: &Sealing) -> Result<Vec<Event>> {
+pub(crate) fn page(boundaries: Vec<Kept>, query: &EventQuery, sealing: &PayloadCipher) -> Result<Vec<Event>> {
     let mut page = Vec::new();
     let mut room = query.bytes;
     for kept in boundaries {
@@ -35,7 +35,7 @@ pub(crate) fn page(boundaries: Vec<Kept>, query: &EventQuery, sealing: &Sealing)
         if sealed && sealing.is_shredded() {
             continue;
         }
-        let spot = Spot::Events(turn, boundary, commit_id);
+        let spot = AadContext::Events(turn, boundary, commit_id);
         let opened = payload.as_deref().map(|kept| sealing.open(spot, kept)).transpose()?;
         let events = codec::decode_events(opened.as_deref(), codec::LIMIT)?;
         let key = sealed.then(|| sealing.digest_key(turn, boundary, commit_id)).flatten();

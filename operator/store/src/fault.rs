@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-pub(crate) use dalsegno_model::misread;
+pub(crate) use dalsegno_model::redacted_json_error;
 
 use crate::Error;
 

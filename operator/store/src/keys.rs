@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use dalsegno_format::keys::{KeyProvider, MountedKeys, Wrapped};
-pub(crate) use dalsegno_format::keys::{fault, no_keys};
-use dalsegno_format::seal::{Sealing, random};
+pub(crate) use dalsegno_format::keys::{no_keys, unwrap_failure};
+use dalsegno_format::seal::{PayloadCipher, random};
 pub use dalsegno_model::Rewrapped;
 use dalsegno_model::{Error, Result, RunId};
 
@@ -69,19 +69,19 @@ pub(crate) struct Keys {
 /// Data keys that were looked up.
 #[derive(Default)]
 struct Known {
-    sealings: HashMap<RunId, (Instant, Sealing)>,
+    sealings: HashMap<RunId, (Instant, PayloadCipher)>,
     swept: Option<Instant>,
 }
 
 impl Known {
     /// One that is fresh.
-    fn get(&self, run: RunId, now: Instant) -> Option<Sealing> {
+    fn get(&self, run: RunId, now: Instant) -> Option<PayloadCipher> {
         let (_, sealing) = self.sealings.get(&run).filter(|(since, _)| now - *since < FRESH)?;
         Some(sealing.clone())
     }
 
     /// Remembers one, while there is room.
-    fn put(&mut self, run: RunId, sealing: Sealing, now: Instant) {
+    fn put(&mut self, run: RunId, sealing: PayloadCipher, now: Instant) {
         if self.swept.is_none_or(|at| now - at >= SWEEP) {
             self.sealings.retain(|_, (since, _)| now - *since < FRESH);
             self.swept = Some(now);
@@ -104,36 +104,41 @@ impl Keys {
 
     /// How payloads of a run are read. To be asked once they are read: a key may be made meanwhile. `looks_sealed`: whether
     /// any of them does; without keys it is out of reach, or damaged where the run has no data key.
-    pub async fn to_read(&self, shelf: &impl KeyShelf, run: RunId, looks_sealed: bool) -> Result<Sealing> {
+    pub async fn to_read(
+        &self,
+        shelf: &impl KeyShelf,
+        run: RunId,
+        looks_sealed: bool,
+    ) -> Result<PayloadCipher> {
         let Some(provider) = &self.provider else {
             let is_damaged = looks_sealed && shelf.data_key(run).await?.is_none();
-            return Ok(if is_damaged { Sealing::unsealed() } else { Sealing::default() });
+            return Ok(if is_damaged { PayloadCipher::unsealed() } else { PayloadCipher::default() });
         };
         if let Some(known) = self.known(run) {
             return Ok(known);
         }
         match shelf.data_key(run).await? {
             Some(standing) => self.learn(&**provider, run, standing).await,
-            None => Ok(Sealing::unsealed()),
+            None => Ok(PayloadCipher::unsealed()),
         }
     }
 
     /// How what stands of a run is held to digests that it was written with: not without keys, where it has a data key.
-    pub async fn to_prove(&self, shelf: &impl KeyShelf, run: RunId) -> Result<Sealing> {
+    pub async fn to_prove(&self, shelf: &impl KeyShelf, run: RunId) -> Result<PayloadCipher> {
         if self.provider.is_some() {
             return self.to_read(shelf, run, true).await;
         }
         match shelf.data_key(run).await? {
-            None => Ok(Sealing::unsealed()),
-            Some(Standing::Shredded) => Ok(Sealing::shredded()),
+            None => Ok(PayloadCipher::unsealed()),
+            Some(Standing::Shredded) => Ok(PayloadCipher::shredded()),
             Some(Standing::Wrapped(_)) => Err(no_keys()),
         }
     }
 
     /// How payloads of a run are written: sealed, as soon as there are keys. One round trip where it is not known yet. Without
     /// keys they are plain, which the database refuses of a run that has a data key.
-    pub async fn to_write(&self, shelf: &impl KeyKeeper, run: RunId) -> Result<Sealing> {
-        let Some(provider) = &self.provider else { return Ok(Sealing::default()) };
+    pub async fn to_write(&self, shelf: &impl KeyKeeper, run: RunId) -> Result<PayloadCipher> {
+        let Some(provider) = &self.provider else { return Ok(PayloadCipher::default()) };
         if let Some(known) = self.known(run) {
             return Ok(known);
         }
@@ -141,12 +146,12 @@ impl Keys {
         match shelf.keep_data_key(run, wrapped).await? {
             Some(standing) => self.learn(&**provider, run, standing).await,
             // The run is over and was never sealed, or is not there: what it is told rests on plain digests.
-            None => Ok(Sealing::unsealed()),
+            None => Ok(PayloadCipher::unsealed()),
         }
     }
 
     /// As [`Self::to_write`], of what is made of payloads that stand: nothing plain is put beside what is sealed.
-    pub async fn to_keep(&self, shelf: &impl KeyKeeper, run: RunId) -> Result<Sealing> {
+    pub async fn to_keep(&self, shelf: &impl KeyKeeper, run: RunId) -> Result<PayloadCipher> {
         self.may_tell_apart(shelf, run).await?;
         self.to_write(shelf, run).await
     }
@@ -184,16 +189,21 @@ impl Keys {
         }
     }
 
-    async fn learn(&self, provider: &dyn KeyProvider, run: RunId, standing: Standing) -> Result<Sealing> {
+    async fn learn(
+        &self,
+        provider: &dyn KeyProvider,
+        run: RunId,
+        standing: Standing,
+    ) -> Result<PayloadCipher> {
         let sealing = match standing {
-            Standing::Shredded => Sealing::shredded(),
-            Standing::Wrapped(wrapped) => Sealing::under(run, &provider.unwrap(run, &wrapped).await?)?,
+            Standing::Shredded => PayloadCipher::shredded(),
+            Standing::Wrapped(wrapped) => PayloadCipher::under(run, &provider.unwrap(run, &wrapped).await?)?,
         };
         self.lock().put(run, sealing.clone(), Instant::now());
         Ok(sealing)
     }
 
-    fn known(&self, run: RunId) -> Option<Sealing> {
+    fn known(&self, run: RunId) -> Option<PayloadCipher> {
         self.lock().get(run, Instant::now())
     }
 
@@ -222,7 +232,7 @@ mod tests {
         let (mut known, start) = (Known::default(), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
         let put = |known: &mut Known, run, seconds| {
-            known.put(RunId::from_u128(run), Sealing::unsealed(), after(seconds));
+            known.put(RunId::from_u128(run), PayloadCipher::unsealed(), after(seconds));
         };
         put(&mut known, 1, 0);
         assert!(known.get(RunId::from_u128(1), after(59)).is_some());
@@ -239,12 +249,12 @@ mod tests {
     fn no_more_are_remembered_than_there_is_room_for_and_old_ones_make_room() {
         let (mut known, start) = (Known::default(), Instant::now());
         for run in 0..=RUNS as u128 {
-            known.put(RunId::from_u128(run), Sealing::unsealed(), start);
+            known.put(RunId::from_u128(run), PayloadCipher::unsealed(), start);
         }
         let last = RunId::from_u128(RUNS as u128);
         assert_eq!((known.sealings.len(), known.get(last, start).is_some()), (RUNS, false));
         let later = start + FRESH;
-        known.put(last, Sealing::unsealed(), later);
+        known.put(last, PayloadCipher::unsealed(), later);
         assert_eq!((known.sealings.len(), known.get(last, later).is_some()), (1, true));
     }
 }

@@ -5,11 +5,11 @@ use std::sync::LazyLock;
 use dalsegno_protocol::Limits;
 use tokio::sync::Semaphore;
 
-pub(crate) use dalsegno_format::packed::Packed;
+pub(crate) use dalsegno_format::encoded_ops::EncodedOps;
 
 use crate::branch;
 use crate::lines::Lines;
-use crate::seal::Sealing;
+use crate::seal::PayloadCipher;
 use crate::shelf::Shelf;
 use crate::{Commit, Result};
 
@@ -33,18 +33,18 @@ static STATES: Semaphore = Semaphore::const_new(1);
 pub(crate) async fn counted(
     shelf: &impl Shelf,
     commit: &Commit,
-    sealing: &Sealing,
-) -> Result<Option<Packed>> {
+    sealing: &PayloadCipher,
+) -> Result<Option<EncodedOps>> {
     let line = COUNTING.join(commit.run);
     let _served = line.served().await;
     // None of these is ever closed.
     let small = SMALL_STATES.acquire().await;
     if let Some(at) = branch::small_state(shelf, commit.run, SMALL_STATE).await? {
-        return Packed::after(at.state, at.row.content_hash, commit, sealing);
+        return EncodedOps::after(at.state, at.row.content_hash, commit, sealing);
     }
     drop(small);
     let _large = STATES.acquire().await;
     // Before the first boundary it is known.
     let Some(at) = branch::state(shelf, commit.run, None).await? else { return Ok(None) };
-    Packed::after(at.state, at.row.content_hash, commit, sealing)
+    EncodedOps::after(at.state, at.row.content_hash, commit, sealing)
 }

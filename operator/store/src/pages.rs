@@ -3,10 +3,10 @@
 use dalsegno_protocol::State;
 
 use crate::branch::{self, advance};
-use crate::chain::{KeptExt as _, Shelved};
+use crate::chain::{DecodedBoundaryExt as _, EncodedBoundary};
 use crate::keys;
 use crate::reading::StoredBoundary;
-use crate::seal::Sealing;
+use crate::seal::PayloadCipher;
 use crate::shelf::{Found, Shelf};
 use crate::{Digest, Error, Gone, Link, Place, Result, RunId, Sound};
 
@@ -18,7 +18,7 @@ pub(crate) const PAGE_BYTES: i64 = 8 << 20;
 pub(crate) struct Unread {
     pub run: RunId,
     pub undone: bool,
-    pub shelved: Shelved,
+    pub shelved: EncodedBoundary,
 }
 
 /// A boundary, and the state after it.
@@ -27,7 +27,7 @@ type Known = Option<(Place, State)>;
 /// The next boundaries after a place, each judged.
 pub(crate) async fn links(shelf: &impl Shelf, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
     let page = shelf.page(run, after).await?;
-    let folds = page.iter().any(|found| found.shelved.as_ref().is_ok_and(Shelved::is_patch));
+    let folds = page.iter().any(|found| found.shelved.as_ref().is_ok_and(EncodedBoundary::is_patch));
     let is_dropped = |found: &Found| found.shelved.as_ref().is_ok_and(|shelved| shelved.dropped);
     let kept = if page.iter().any(is_dropped) { shelf.snapshots(run).await? } else { Vec::new() };
     let mut known = None;
@@ -54,7 +54,7 @@ pub(crate) async fn links(shelf: &impl Shelf, run: RunId, after: Option<Place>) 
 async fn judge_dropped(
     shelf: &impl Shelf,
     run: RunId,
-    shelved: Shelved,
+    shelved: EncodedBoundary,
     kept: &[(Place, Digest)],
     known: &mut Known,
 ) -> Result<std::result::Result<Sound, String>> {
@@ -78,7 +78,7 @@ async fn judge_dropped(
 async fn judge(
     shelf: &impl Shelf,
     run: RunId,
-    shelved: Shelved,
+    shelved: EncodedBoundary,
     folds: bool,
     known: &mut Known,
 ) -> Result<Sound> {
@@ -103,15 +103,15 @@ async fn judge(
         }
         (Some(_), _) => None,
     };
-    let row = shelved.unpack_sound(run, &sealing, before.as_ref())?;
+    let row = shelved.decode_verified(run, &sealing, before.as_ref())?;
     if folds {
         *known = advance(before, &row)?.map(|state| (place, state));
     }
     Ok(sound)
 }
 
-async fn sealing_of(shelf: &impl Shelf, run: RunId, shelved: &Shelved) -> Result<Sealing> {
-    if shelved.is_sealed() { shelf.sealing(run).await } else { Ok(Sealing::unsealed()) }
+async fn sealing_of(shelf: &impl Shelf, run: RunId, shelved: &EncodedBoundary) -> Result<PayloadCipher> {
+    if shelved.is_sealed() { shelf.sealing(run).await } else { Ok(PayloadCipher::unsealed()) }
 }
 
 /// Boundaries with their payloads. One whose payloads cannot be decoded goes without them, and says why.
@@ -124,7 +124,7 @@ pub(crate) async fn unpacked(shelf: &impl Shelf, page: Vec<Unread>) -> Result<Ve
         let sealing = match sealing_of(shelf, run, &shelved).await {
             Ok(sealing) => sealing,
             Err(error) => {
-                let damage = keys::fault(Err(error))?;
+                let damage = keys::unwrap_failure(Err(error))?;
                 boundaries.push(StoredBoundary { run, kept: header, undone, gone: None, damage });
                 continue;
             }
@@ -143,7 +143,7 @@ pub(crate) async fn unpacked(shelf: &impl Shelf, page: Vec<Unread>) -> Result<Ve
             (Some(_), _) => Ok(None),
         };
         let unpacked = before.and_then(|before| {
-            let kept = shelved.unpack(&sealing, before.as_ref())?;
+            let kept = shelved.decode(&sealing, before.as_ref())?;
             let after = if folds { advance(before, &kept.row)? } else { None };
             Ok((kept, after))
         });

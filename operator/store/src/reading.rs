@@ -2,12 +2,12 @@
 
 use dalsegno_protocol::Call;
 
-pub use dalsegno_model::reading::*;
+pub use dalsegno_model::read_transaction::*;
 
 use crate::Error;
 use crate::fault::{Fault, Work};
 use crate::records::kept_digest;
-use crate::seal::{Sealing, Spot};
+use crate::seal::{AadContext, PayloadCipher};
 
 /// Bytes of kept payloads after which a page ends; its first row always comes.
 pub(crate) const PAGE_BYTES: i64 = 1 << 20;
@@ -17,13 +17,13 @@ pub(crate) const PAGE_ROWS: i64 = 500;
 /// A record whose value was not read yet.
 pub(crate) trait ReadRecord: Sized {
     /// The same with the digest of its value, as far as that can be read.
-    fn with(self, kept: &[u8], sealing: &Sealing) -> Work<Self>;
+    fn with(self, kept: &[u8], sealing: &PayloadCipher) -> Work<Self>;
 }
 
 impl ReadRecord for StoredRecord {
-    fn with(self, kept: &[u8], sealing: &Sealing) -> Work<Self> {
+    fn with(self, kept: &[u8], sealing: &PayloadCipher) -> Work<Self> {
         let RecordKey { space, key, seq: _ } = &self.at;
-        match kept_digest(kept, Spot::Record(space, key, self.entry_id.as_deref()), sealing) {
+        match kept_digest(kept, AadContext::Record(space, key, self.entry_id.as_deref()), sealing) {
             Ok(value) => Ok(Self { value, ..self }),
             Err(Error::Corrupt { detail, .. }) => Ok(Self { damage: Some(detail), ..self }),
             Err(error) => Err(error.into()),

@@ -2,8 +2,8 @@
 
 use dalsegno_protocol::Boundary;
 
-use crate::chain::{KeptSnapshot, Shelved};
-use crate::seal::Sealing;
+use crate::chain::{EncodedBoundary, EncodedSnapshot};
+use crate::seal::PayloadCipher;
 use crate::{Digest, Place, Result, RunId};
 
 /// Which part of a live branch is read.
@@ -31,14 +31,14 @@ pub(crate) struct Branch {
     pub head_hash: Digest,
     /// Whether the run has a data key, or had one.
     pub has_data_key: bool,
-    pub shelved: Vec<Shelved>,
+    pub shelved: Vec<EncodedBoundary>,
 }
 
 /// A boundary of a page; or why its row cannot be read.
 pub(crate) struct Found {
     pub place: Place,
     pub undone: bool,
-    pub shelved: std::result::Result<Shelved, String>,
+    pub shelved: std::result::Result<EncodedBoundary, String>,
 }
 
 /// A snapshot to keep.
@@ -77,10 +77,10 @@ pub(crate) trait Shelf: Sync {
         &self,
         run: RunId,
         content_hash: &Digest,
-    ) -> impl Future<Output = Result<Option<KeptSnapshot>>> + Send;
+    ) -> impl Future<Output = Result<Option<EncodedSnapshot>>> + Send;
 
     /// How payloads of the run that look sealed are opened.
-    fn sealing(&self, run: RunId) -> impl Future<Output = Result<Sealing>> + Send;
+    fn sealing(&self, run: RunId) -> impl Future<Output = Result<PayloadCipher>> + Send;
 
     /// Where snapshots stand and the hashes of their boundaries, in the order of places.
     fn snapshots(&self, run: RunId) -> impl Future<Output = Result<Vec<(Place, Digest)>>> + Send;
@@ -89,7 +89,7 @@ pub(crate) trait Shelf: Sync {
 /// A shelf that snapshots can be put on.
 pub(crate) trait Keeper: Shelf {
     /// How the run's payloads are to be kept from now on. [`crate::Error::Unfit`]: they are sealed, and there are no keys.
-    fn sealing_to_write(&self, run: RunId) -> impl Future<Output = Result<Sealing>> + Send;
+    fn sealing_to_write(&self, run: RunId) -> impl Future<Output = Result<PayloadCipher>> + Send;
 
     /// Keeps a snapshot and its chunks where they are not there; what is there and damaged is replaced. Nothing is taken
     /// whose payloads were dropped, none whose other chunks are gone, and nothing plain where the run has a data key.

@@ -14,12 +14,12 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use dalsegno_format::fields::Framed;
+use dalsegno_format::fields::FramedHasher;
 use dalsegno_protocol::State;
 
-use crate::chain::KeptSnapshot;
+use crate::chain::EncodedSnapshot;
 use crate::manifest::Manifest;
-use crate::seal::{self, Sealing, Spot};
+use crate::seal::{self, AadContext, PayloadCipher};
 use crate::shelf::Shelf;
 use crate::{Digest, Error, Result, RunId, fold};
 
@@ -36,8 +36,8 @@ pub(crate) async fn open(
     shelf: &impl Shelf,
     run: RunId,
     content_hash: &Digest,
-    kept: &KeptSnapshot,
-    sealing: &Sealing,
+    kept: &EncodedSnapshot,
+    sealing: &PayloadCipher,
 ) -> Result<Opened> {
     let (text, manifest) = read(shelf, run, content_hash, kept, sealing).await?;
     Ok(Opened { state: fold::state(&text)?, chunks: manifest.chunks })
@@ -55,18 +55,22 @@ pub(crate) async fn chunks(shelf: &impl Shelf, run: RunId, content_hash: &Digest
 }
 
 /// How the chunks and the document of a snapshot are opened.
-pub(crate) async fn sealing_of(shelf: &impl Shelf, run: RunId, kept: &KeptSnapshot) -> Result<Sealing> {
-    if seal::is_sealed(&kept.document) { shelf.sealing(run).await } else { Ok(Sealing::unsealed()) }
+pub(crate) async fn sealing_of(
+    shelf: &impl Shelf,
+    run: RunId,
+    kept: &EncodedSnapshot,
+) -> Result<PayloadCipher> {
+    if seal::is_sealed(&kept.document) { shelf.sealing(run).await } else { Ok(PayloadCipher::unsealed()) }
 }
 
 /// Bytes of the text that a snapshot says it holds; 0 where its document is damaged.
-pub(crate) fn length(content_hash: &Digest, kept: &KeptSnapshot, sealing: &Sealing) -> usize {
+pub(crate) fn length(content_hash: &Digest, kept: &EncodedSnapshot, sealing: &PayloadCipher) -> usize {
     let length = manifest(content_hash, kept, sealing).map_or(0, |manifest| manifest.length);
     usize::try_from(length).unwrap_or(usize::MAX)
 }
 
-fn manifest(content_hash: &Digest, kept: &KeptSnapshot, sealing: &Sealing) -> Result<Manifest> {
-    Manifest::parse(&sealing.open(Spot::Snapshot(content_hash), &kept.document)?)
+fn manifest(content_hash: &Digest, kept: &EncodedSnapshot, sealing: &PayloadCipher) -> Result<Manifest> {
+    Manifest::parse(&sealing.open(AadContext::Snapshot(content_hash), &kept.document)?)
 }
 
 /// The text that a snapshot holds, and how it is cut.
@@ -74,22 +78,22 @@ pub(crate) async fn read(
     shelf: &impl Shelf,
     run: RunId,
     content_hash: &Digest,
-    kept: &KeptSnapshot,
-    sealing: &Sealing,
+    kept: &EncodedSnapshot,
+    sealing: &PayloadCipher,
 ) -> Result<(Vec<u8>, Manifest)> {
     if kept.digest != digest_of(run, content_hash, &kept.document) {
         return Err(corrupt("its document does not have its digest"));
     }
     let manifest = manifest(content_hash, kept, sealing)?;
     // With its document its chunks are sealed, or none of them is.
-    let sealing = if seal::is_sealed(&kept.document) { sealing.clone() } else { Sealing::unsealed() };
+    let sealing = if seal::is_sealed(&kept.document) { sealing.clone() } else { PayloadCipher::unsealed() };
     let mut wanted = manifest.chunks.clone();
     wanted.sort_unstable();
     wanted.dedup();
     let found: HashMap<_, _> = shelf.chunks(run, &wanted).await?.into_iter().collect();
     let mut payloads = HashMap::with_capacity(found.len());
     for (hash, kept) in &found {
-        payloads.insert(*hash, sealing.open(Spot::Chunk(hash), kept)?);
+        payloads.insert(*hash, sealing.open(AadContext::Chunk(hash), kept)?);
     }
     let text =
         manifest.assemble(&|digest| sealing.digest(digest), |hash| payloads.get(hash).map(Cow::as_ref))?;
@@ -98,7 +102,7 @@ pub(crate) async fn read(
 
 /// The digest of a snapshot, as its row has it.
 pub(crate) fn digest_of(run: RunId, content_hash: &Digest, document: &[u8]) -> Digest {
-    let mut hash = Framed::new(TAG);
+    let mut hash = FramedHasher::new(TAG);
     hash.field(run.as_bytes());
     hash.field(content_hash);
     hash.field(document);

@@ -6,7 +6,7 @@ use crate::branch::{self, Standpoint};
 use crate::header::sha256;
 use crate::manifest::Manifest;
 use crate::reading::StoredSnapshot;
-use crate::seal::{Sealing, Spot};
+use crate::seal::{AadContext, PayloadCipher};
 use crate::shelf::{Keeper, New, Shelf};
 use crate::snapshot::{corrupt, digest_of, read, sealing_of};
 use crate::{Digest, Error, Place, Result, RunId, SNAPSHOT_DUE, Snapshotted, codec, fold};
@@ -129,7 +129,7 @@ async fn judge_one(
 }
 
 /// Cuts a state into chunks, and leaves out those that are known to be there. With the digest of its text.
-fn prepare(run: RunId, at: Standpoint, sealing: &Sealing) -> Result<(New, Digest)> {
+fn prepare(run: RunId, at: Standpoint, sealing: &PayloadCipher) -> Result<(New, Digest)> {
     let text = fold::text(&at.state)?;
     let (manifest, pieces) = Manifest::cut(&text, &|digest| sealing.digest(digest));
     let (mut chunks, mut shared) = (BTreeMap::new(), BTreeSet::new());
@@ -137,10 +137,10 @@ fn prepare(run: RunId, at: Standpoint, sealing: &Sealing) -> Result<(New, Digest
         if at.chunks.contains(hash) {
             shared.insert(*hash);
         } else if !chunks.contains_key(hash) {
-            chunks.insert(*hash, sealing.seal(Spot::Chunk(hash), codec::encode(bytes))?);
+            chunks.insert(*hash, sealing.seal(AadContext::Chunk(hash), codec::encode(bytes))?);
         }
     }
-    let document = sealing.seal(Spot::Snapshot(&at.row.content_hash), manifest.document())?;
+    let document = sealing.seal(AadContext::Snapshot(&at.row.content_hash), manifest.document())?;
     let new = New {
         run,
         content_hash: at.row.content_hash,

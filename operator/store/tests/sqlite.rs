@@ -1,4 +1,4 @@
-//! What holds for SQLite alone: the file, its lock, its readers. What holds for every face is in `conformance`.
+//! What is specific to SQLite: the file, its lock, its readers. The cases of every engine are in `conformance`.
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use sqlx::{Connection as _, Executor as _, SqliteConnection};
 use tempfile::TempDir;
 use uuid::Uuid;
 
-/// A migrated database in a directory of its own.
+/// A migrated database in a new directory.
 async fn database() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("runs.db");
@@ -23,7 +23,7 @@ async fn database() -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// A run whose worker has attached.
+/// A run with an attached worker.
 async fn working_run(store: &dyn Store) -> RunId {
     let id = Uuid::now_v7();
     let new = NewRun {
@@ -75,7 +75,7 @@ async fn commit(store: &dyn Store, run: RunId, number: i32) {
     assert!(matches!(store.commit(&turn(run, number)).await.unwrap(), Committed::Ok(_)), "turn {number}");
 }
 
-async fn look(store: &dyn Store) -> RunRecord {
+async fn find_run(store: &dyn Store) -> RunRecord {
     match store.look_up("object").await.unwrap() {
         LookUp::Found(run) => *run,
         LookUp::NotFound { .. } => panic!("the run is gone"),
@@ -95,50 +95,54 @@ fn url(path: &Path) -> String {
 }
 
 #[tokio::test]
-async fn a_store_that_is_opened_again_shows_the_same() {
+async fn a_reopened_store_returns_the_same_rows() {
     let (_dir, path) = database().await;
     let store = Sqlite::open(&path).await.unwrap();
     let run = working_run(&store).await;
     for number in 1..=3 {
         commit(&store, run, number).await;
     }
-    let before = look(&store).await;
+    let before = find_run(&store).await;
     let (id, audit) = (store.id().await.unwrap(), store.audit(run).await.unwrap());
     store.close().await;
 
     let store = Sqlite::open(&path).await.unwrap();
-    let after = look(&store).await;
+    let after = find_run(&store).await;
     assert!(after.now >= before.now);
     assert_eq!(RunRecord { now: before.now, beat: before.beat, ..after }, before);
     assert_eq!((store.id().await.unwrap(), store.audit(run).await.unwrap()), (id, audit));
     assert_eq!(store.boundaries(run, 1, 9).await.unwrap().len(), 3);
-    assert!(matches!(store.commit(&turn(run, 4)).await.unwrap(), Committed::Ok(_)), "its worker goes on");
+    assert!(matches!(store.commit(&turn(run, 4)).await.unwrap(), Committed::Ok(_)), "its worker continues");
 }
 
 #[tokio::test]
-async fn a_process_that_starts_again_at_once_starts_every_clock_anew() {
+async fn a_restarted_process_restarts_every_clock() {
     let (_dir, path) = database().await;
     let store = Sqlite::open(&path).await.unwrap();
     working_run(&store).await;
     store.beat().await.unwrap();
-    let before = look(&store).await;
+    let before = find_run(&store).await;
     store.beat().await.unwrap();
-    assert_eq!(look(&store).await.beat.since, before.beat.since, "while it serves they run on");
+    assert_eq!(
+        find_run(&store).await.beat.since,
+        before.beat.since,
+        "the clocks continue while the process serves"
+    );
     store.close().await;
 
     let store = Sqlite::open(&path).await.unwrap();
-    let started = look(&store).await.beat;
+    let started = find_run(&store).await.beat;
     assert!(started.since >= before.now && started.since > before.beat.since, "{started:?}");
     assert!(started.gap_from >= before.beat.last && started.gap_from <= started.since, "{started:?}");
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_is_there_without_a_clean_end() {
+async fn acknowledged_commits_survive_a_kill() {
     let (_dir, path) = database().await;
     let store = Sqlite::open(&path).await.unwrap();
     let run = working_run(&store).await;
     commit(&store, run, 1).await;
-    // A copy of the files while the store is open is what a killed process leaves.
+    // A killed process leaves what a copy of the files of an open store contains.
     let crashed = tempfile::tempdir().unwrap();
     let copy = crashed.path().join("runs.db");
     for suffix in ["", "-wal"] {
@@ -146,11 +150,11 @@ async fn what_was_acknowledged_is_there_without_a_clean_end() {
         std::fs::copy(name(&path), name(&copy)).unwrap();
     }
     let recovered = Sqlite::open(&copy).await.unwrap();
-    assert_eq!(look(&recovered).await.head, look(&store).await.head);
+    assert_eq!(find_run(&recovered).await.head, find_run(&store).await.head);
 }
 
 #[tokio::test]
-async fn one_process_serves_at_a_time() {
+async fn only_one_process_serves_at_a_time() {
     let (_dir, path) = database().await;
     let first = Sqlite::open(&path).await.unwrap();
     let why = refusal(Sqlite::open(&path).await);
@@ -161,7 +165,7 @@ async fn one_process_serves_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_closed_store_is_unavailable_and_not_wrong() {
+async fn a_closed_store_is_unavailable() {
     let (_dir, path) = database().await;
     let store = Sqlite::open(&path).await.unwrap();
     store.close().await;
@@ -173,27 +177,27 @@ async fn a_closed_store_is_unavailable_and_not_wrong() {
 }
 
 #[tokio::test]
-async fn anybody_reads_while_one_writes_and_afterwards() {
+async fn readers_work_during_and_after_a_writer() {
     let (_dir, path) = database().await;
     let writer = Sqlite::open(&path).await.unwrap();
     let run = working_run(&writer).await;
     commit(&writer, run, 1).await;
     let reader = open_read_only(&url(&path), None).await.unwrap();
-    assert_eq!(look(&*reader).await.head.unwrap().turn, 1);
+    assert_eq!(find_run(&*reader).await.head.unwrap().turn, 1);
     commit(&writer, run, 2).await;
-    assert_eq!(look(&*reader).await.head.unwrap().turn, 2, "a reader sees what was committed since");
+    assert_eq!(find_run(&*reader).await.head.unwrap().turn, 2, "a reader sees what was committed since");
     assert!(reader.state(run, None).await.unwrap().is_some());
     let why = refusal(reader.commit(&turn(run, 3)).await);
     assert!(why.contains("reading only"), "{why}");
     refusal(reader.beat().await);
     writer.close().await;
-    assert_eq!(look(&*reader).await.head.unwrap().turn, 2);
+    assert_eq!(find_run(&*reader).await.head.unwrap().turn, 2);
     let late = open_read_only(&url(&path), None).await.unwrap();
-    assert_eq!(look(&*late).await.head.unwrap().turn, 2, "also where nobody writes");
+    assert_eq!(find_run(&*late).await.head.unwrap().turn, 2, "also without a writer");
 }
 
 #[tokio::test]
-async fn a_short_write_goes_beside_the_process_that_serves() {
+async fn a_short_write_works_while_another_process_serves() {
     let (_dir, path) = database().await;
     let serving = open(&url(&path), None).await.unwrap();
     let run = working_run(&*serving).await;
@@ -208,21 +212,17 @@ async fn a_short_write_goes_beside_the_process_that_serves() {
     );
     let () = commits;
     assert!(asked.unwrap().cancel.is_some());
-    let after = look(&*serving).await;
-    assert_eq!(
-        (after.head.unwrap().turn, after.cancel.is_some()),
-        (50, true),
-        "neither lost the other's write"
-    );
+    let after = find_run(&*serving).await;
+    assert_eq!((after.head.unwrap().turn, after.cancel.is_some()), (50, true), "both writes are stored");
 }
 
 #[tokio::test]
-async fn a_database_that_is_not_migrated_is_refused() {
+async fn an_unmigrated_database_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("runs.db");
     refusal(Sqlite::open(&path).await);
     refusal(Sqlite::open_read_only(&path).await);
-    assert!(!path.exists(), "a wrong path makes no database");
+    assert!(!path.exists(), "a wrong path creates no database");
     SqliteConnection::connect(&format!("sqlite://{}?mode=rwc", path.display()))
         .await
         .unwrap()
@@ -257,7 +257,7 @@ async fn a_schema_newer_than_the_binary_is_refused() {
 }
 
 #[tokio::test]
-async fn every_store_has_an_id_of_its_own() {
+async fn every_store_has_its_own_id() {
     let (_dir, path) = database().await;
     let first = Sqlite::open(&path).await.unwrap().id().await.unwrap();
     let second = Sqlite::memory().await.unwrap().id().await.unwrap();
@@ -266,8 +266,8 @@ async fn every_store_has_an_id_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_bent_chain_is_found_by_whoever_reads_it() {
-    let bends = [
+async fn every_read_finds_a_damaged_chain() {
+    let edits = [
         "UPDATE boundaries SET ops = x'007b7d' WHERE turn = 2",
         "UPDATE boundaries SET at = at + 1 WHERE turn = 2",
         "UPDATE boundaries SET tokens_in = 1 WHERE turn = 1",
@@ -278,7 +278,7 @@ async fn a_bent_chain_is_found_by_whoever_reads_it() {
         "DELETE FROM boundaries WHERE turn = 1",
         "UPDATE runs SET head_hash = zeroblob(32)",
     ];
-    for bend in bends {
+    for edit in edits {
         let (_dir, path) = database().await;
         let store = Sqlite::open(&path).await.unwrap();
         let run = working_run(&store).await;
@@ -289,16 +289,16 @@ async fn a_bent_chain_is_found_by_whoever_reads_it() {
         }
         assert!(store.state(run, None).await.unwrap().is_some());
         let mut conn = SqliteConnection::connect(&url(&path)).await.unwrap();
-        conn.execute(bend).await.unwrap();
+        conn.execute(edit).await.unwrap();
         let state = store.state(run, None).await;
-        assert!(matches!(state, Err(Error::Corrupt { .. })), "{bend}: {state:?}");
+        assert!(matches!(state, Err(Error::Corrupt { .. })), "{edit}: {state:?}");
         let rows = store.boundaries(run, 1, 3).await;
-        assert!(matches!(rows, Err(Error::Corrupt { .. })), "{bend}: {rows:?}");
+        assert!(matches!(rows, Err(Error::Corrupt { .. })), "{edit}: {rows:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_that_gives_up_does_not_stop_the_others() {
+async fn an_abandoned_call_does_not_stop_the_others() {
     let (_dir, path) = database().await;
     let store = Arc::new(Sqlite::open(&path).await.unwrap());
     let run = working_run(&*store).await;

@@ -85,7 +85,7 @@ async fn a_dropped_payload_without_an_audit_row_is_reported() {
     assert_eq!(tamper(&context, mark).await, 1);
     for text in verify_both(&context) {
         let what =
-            "turn 3 (result): its payloads are gone, and the audit does not say that they were dropped";
+            "turn 3 (result): its payloads are missing, and the audit does not say that they were dropped";
         assert!(text.contains(what), "{text}");
     }
 }

@@ -24,6 +24,18 @@ pub struct Builder {
     on_ended: OnEnded,
 }
 
+impl Run {
+    /// Attaches to the run that the environment names, with heartbeats and a handler of SIGTERM.
+    pub fn attach() -> Result<Self> {
+        Self::builder().attach()
+    }
+
+    /// Attaches with other options.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+}
+
 impl Default for Builder {
     fn default() -> Self {
         Self { heartbeat: true, sigterm: true, env: HashMap::new(), on_ended: Box::new(exit_process) }

@@ -1,7 +1,7 @@
 //! Tool calls. A call has one idempotency key in all attempts.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use dalsegno_protocol::{
@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use crate::http::{CALL_TIMEOUT, percent_encode};
 use crate::json::{from_text, raw, to_bytes};
+use crate::run::Claim;
 use crate::{Error, Result, Run, ToolCall, ToolError};
 
 impl Run {
@@ -201,14 +202,4 @@ fn repeatable(policy: Policy) -> bool {
 
 fn or_null(result: Option<Box<RawValue>>) -> Box<RawValue> {
     result.unwrap_or_else(|| RawValue::NULL.to_owned())
-}
-
-/// A claim and the body of its request.
-#[derive(Clone)]
-pub(crate) struct Claim {
-    id: Uuid,
-    policy: Policy,
-    body: Vec<u8>,
-    /// Whether the tool may have begun, shared by all threads that use this claim.
-    begun: Arc<AtomicBool>,
 }

@@ -34,7 +34,6 @@ mod calls;
 mod commit;
 mod connection;
 mod error;
-mod finite;
 mod http;
 mod json;
 

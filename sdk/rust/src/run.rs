@@ -8,16 +8,15 @@ use std::sync::{Arc, Mutex};
 
 use dalsegno_protocol::{
     AttachResponse, Boundary, Call, Channel, CommitResponse, Decision, Finish, FinishRequest, Head, PLAIN,
-    Payload, State, Warning,
+    Payload, Policy, State, Warning,
 };
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use crate::calls::Claim;
 use crate::http::{CALL_TIMEOUT, Client};
 use crate::json::{from_text, to_bytes};
 use crate::watch::WorkerSignals;
-use crate::{Builder, Commit, Error, Result};
+use crate::{Commit, Error, Result};
 
 /// One attempt at a run. A process has one; dropping it stops the heartbeats.
 pub struct Run {
@@ -33,17 +32,17 @@ pub struct Run {
     pub(crate) heartbeats: Option<Sender<u32>>,
 }
 
+/// A claim and the body of its request.
+#[derive(Clone)]
+pub(crate) struct Claim {
+    pub(crate) id: Uuid,
+    pub(crate) policy: Policy,
+    pub(crate) body: Vec<u8>,
+    /// Whether the tool may have begun, shared by all threads that use this claim.
+    pub(crate) begun: Arc<AtomicBool>,
+}
+
 impl Run {
-    /// Attaches to the run that the environment names, with heartbeats and a handler of SIGTERM.
-    pub fn attach() -> Result<Self> {
-        Self::builder().attach()
-    }
-
-    /// Attaches with other options.
-    pub fn builder() -> Builder {
-        Builder::default()
-    }
-
     /// `namespace/name` of the run.
     pub fn name(&self) -> &str {
         &self.attached.run

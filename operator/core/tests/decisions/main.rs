@@ -1,9 +1,9 @@
-//! The decision, as one big table in words, and what is true of every decision.
+//! Tests of the decision: tables of cases, and properties of every decision.
 //!
-//! A row is a sentence, a situation and what is expected of it. To add one, find its theme.
+//! A case is a sentence, the input of a decision, and what is expected of it. To add one, find the file of its topic.
 
-#![allow(clippy::unwrap_used, reason = "a situation that cannot be built is a defect of its row")]
+#![allow(clippy::unwrap_used, reason = "a fixture that cannot be built is a defect of its case")]
 
+mod fixtures;
 mod properties;
 mod table;
-mod words;

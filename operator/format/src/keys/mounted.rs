@@ -1,4 +1,4 @@
-//! Keys that are mounted.
+//! Wrapping keys that are mounted as files.
 //!
 //! ```text
 //! wrapped = HMAC-SHA256(key, "dalsegno/key-check/v1") cut to 16 bytes, nonce (12 random bytes),
@@ -20,12 +20,13 @@ use crate::seal::{DataKey, random};
 
 const TAG: &[u8] = b"dalsegno/data-key/v1";
 
-/// What a key signs, so that another one under its id is known.
+/// The message that each key signs, so that another key with the same id is detected.
 const CHECK: &[u8] = b"dalsegno/key-check/v1";
 
-/// Keys in a folder, such as a Secret that is mounted: a file for each, named by its id, with 32 bytes in base64. Where
-/// there are several, the file `current` holds the id of the one that wraps from now on. Names that begin with a dot are
-/// the kubelet's. All of it is read again for each data key, so that an exchanged Secret needs no restart.
+/// Keys in a folder, such as a mounted Secret: one file per key, named by the key's id, with 32 bytes in base64. If
+/// there are several keys, the file `current` contains the id of the one that wraps new data keys. Names that begin
+/// with a dot belong to the kubelet and are ignored. The folder is read again for each data key, so that a replaced
+/// Secret needs no restart.
 #[derive(Clone, Debug)]
 pub struct MountedKeys {
     folder: PathBuf,
@@ -37,7 +38,7 @@ const CURRENT: &str = "current";
 /// A key that wraps data keys.
 struct Key {
     id: String,
-    /// What tells it from another one of the same id, and nothing else.
+    /// Distinguishes the key from another one with the same id, and reveals nothing else.
     check: [u8; CHECK_LEN],
     aead: LessSafeKey,
 }
@@ -45,14 +46,14 @@ struct Key {
 const CHECK_LEN: usize = 16;
 
 impl MountedKeys {
-    /// The keys in this folder, which is read once to see that they are sound.
+    /// The keys in this folder. Reads the folder once, to check that the keys are valid.
     pub fn open(folder: &Path) -> Result<Self> {
         let keys = Self { folder: folder.to_owned() };
         keys.current_key()?;
         Ok(keys)
     }
 
-    /// The key that wraps.
+    /// The key that wraps new data keys.
     fn current_key(&self) -> Result<Key> {
         let mut keys = self.read()?;
         let id = match keys.iter().position(|(id, _)| id == CURRENT) {
@@ -67,18 +68,17 @@ impl MountedKeys {
             },
         };
         let text = keys.into_iter().find(|(known, _)| *known == id).map(|(_, text)| text);
-        let text =
-            text.ok_or_else(|| self.fault(&format!("{CURRENT:?} names {id:?}, which is not there")))?;
+        let text = text.ok_or_else(|| self.fault(&format!("{CURRENT:?} names {id:?}, which is missing")))?;
         self.key(id, &text)
     }
 
-    /// The key of this id.
+    /// The key with this id.
     fn key_of(&self, id: &str) -> Result<Option<Key>> {
         let found = self.read()?.into_iter().find(|(known, _)| known == id && known != CURRENT);
         found.map(|(id, text)| self.key(id, &text)).transpose()
     }
 
-    /// Names and texts of all files.
+    /// Names and contents of all files.
     fn read(&self) -> Result<Vec<(String, String)>> {
         let fault = |error: std::io::Error| self.fault(&error.to_string());
         let mut files = Vec::new();
@@ -93,7 +93,7 @@ impl MountedKeys {
         Ok(files)
     }
 
-    /// What is wrong is told without what stands there.
+    /// Parses a key. Errors do not contain the file's contents.
     fn key(&self, id: String, text: &str) -> Result<Key> {
         let parse = || {
             let bytes = STANDARD.decode(text.trim()).ok()?;
@@ -134,9 +134,8 @@ impl KeyProvider for MountedKeys {
     async fn unwrap(&self, run: RunId, wrapped: &Wrapped) -> Result<DataKey> {
         let Wrapped { key_id, bytes } = wrapped;
         let Some(key) = self.key_of(key_id)? else {
-            let why = format!(
-                "the data key of run {run} is wrapped by {key_id:?}, which is not there: put it back"
-            );
+            let why =
+                format!("the data key of run {run} is wrapped with {key_id:?}, which is missing: restore it");
             return Err(self.fault(&why));
         };
         let damaged = || Error::Corrupt {
@@ -145,9 +144,8 @@ impl KeyProvider for MountedKeys {
         };
         let (check, sealed) = bytes.split_first_chunk::<CHECK_LEN>().ok_or_else(damaged)?;
         if *check != key.check {
-            let why = format!(
-                "{key_id:?} is another key than wrapped the data key of run {run}: put that one back"
-            );
+            let why =
+                format!("{key_id:?} is not the key that wrapped the data key of run {run}: restore that key");
             return Err(self.fault(&why));
         }
         let open = || {
@@ -161,7 +159,7 @@ impl KeyProvider for MountedKeys {
     }
 }
 
-/// What wraps a data key is bound to its run and to the key's id.
+/// The wrapped data key is bound to its run and to the wrapping key's id.
 fn aad(run: RunId, key_id: &str) -> Vec<u8> {
     [TAG, run.as_bytes(), key_id.as_bytes()].concat()
 }
@@ -190,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_data_key_is_unwrapped_by_the_key_that_wrapped_it_whichever_is_current() {
+    async fn a_data_key_is_unwrapped_with_the_key_that_wrapped_it_even_if_another_is_current() {
         let folder = folder(&[("old", &key(1)), ("..data", "the kubelet's")]);
         let keys = MountedKeys::open(folder.path()).unwrap();
         let wrapped = keys.wrap(RUN, &[7; 32]).await.unwrap();
@@ -202,22 +200,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_key_that_is_away_or_another_is_no_damage_and_the_error_says_what_to_do() {
+    async fn a_missing_or_replaced_key_is_no_damage_and_the_error_says_what_to_do() {
         let folder = folder(&[("k", &key(1))]);
         let keys = MountedKeys::open(folder.path()).unwrap();
         let wrapped = keys.wrap(RUN, &[7; 32]).await.unwrap();
-        let told = async |says: &str| match keys.unwrap(RUN, &wrapped).await {
-            Err(Error::Unfit(why)) => assert!(why.contains(says) && why.contains("put"), "{why}"),
+        let fails = async |says: &str| match keys.unwrap(RUN, &wrapped).await {
+            Err(Error::Unfit(why)) => assert!(why.contains(says) && why.contains("restore"), "{why}"),
             other => panic!("{other:?}"),
         };
         write(&folder, &[("k", &key(2))]);
-        told("is another key").await;
+        fails("is not the key that wrapped").await;
         std::fs::rename(folder.path().join("k"), folder.path().join("other")).unwrap();
-        told("which is not there").await;
+        fails("which is missing").await;
     }
 
     #[tokio::test]
-    async fn a_data_key_of_one_run_is_not_that_of_another_and_none_may_be_changed() {
+    async fn a_data_key_moved_to_another_run_or_changed_is_corrupt() {
         let folder = folder(&[("k", &key(1)), ("twin", &key(1)), ("current", "k")]);
         let keys = MountedKeys::open(folder.path()).unwrap();
         let wrapped = keys.wrap(RUN, &[7; 32]).await.unwrap();
@@ -236,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_a_sound_current_key_is_refused_without_telling_what_stands_there() {
+    fn a_folder_without_a_valid_current_key_is_rejected_without_revealing_its_contents() {
         let (secret, other) = (key(1), key(2));
         let short = STANDARD.encode([1; 31]);
         let cases: [(&[(&str, &str)], &str); 6] = [
@@ -245,7 +243,7 @@ mod tests {
             (&[("k", "not-base64!")], "is not 32 bytes in base64"),
             (&[("k", &short)], "is not 32 bytes in base64"),
             (&[("a", &secret), ("b", &other)], "it holds several keys"),
-            (&[("a", &secret), ("current", "b")], "which is not there"),
+            (&[("a", &secret), ("current", "b")], "which is missing"),
         ];
         for (files, says) in cases {
             let refused = MountedKeys::open(folder(files).path()).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Digests that nobody can make who has no key: of what is sealed they tell nothing.
+//! Keyed digests: without the key they reveal nothing about sealed data.
 
 use dalsegno_model::{CallDigests, Digest, DigestKey};
 use ring::hmac;
@@ -6,30 +6,30 @@ use sha2::{Digest as _, Sha256};
 
 use crate::header;
 
-/// The digest of a body: as it is kept, and as it was kept before its run had a key.
+/// The digests of a body: as it is stored, and as it was stored before the run had a key.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyDigest {
-    /// As it is kept.
+    /// The digest to store.
     pub kept: Digest,
-    /// SHA-256 of the body. Nothing keeps it where the run has a key.
+    /// SHA-256 of the body. It is not stored if the run has a key.
     pub plain: Digest,
 }
 
 impl BodyDigest {
-    /// Whether what stands there is of this body.
+    /// Whether a stored digest belongs to this body.
     pub fn is(&self, stands: &Digest) -> bool {
         *stands == self.kept || *stands == self.plain
     }
 
-    /// The digest that may stand there too, from before the run had a key.
+    /// The digest that may be stored instead, from before the run had a key.
     pub fn older(&self) -> Option<Digest> {
         (self.plain != self.kept).then_some(self.plain)
     }
 }
 
-/// Digests that need the key of a boundary or a call.
+/// Digests with the key of a boundary or a call.
 pub trait DigestKeyExt {
-    /// The digest that stands for what has this SHA-256.
+    /// The keyed digest for data with this SHA-256.
     fn digest(&self, plain: Digest) -> Digest;
 }
 
@@ -44,8 +44,8 @@ pub trait CallDigestsExt {
     /// The digest of this text.
     fn of(&self, text: &str) -> Digest;
 
-    /// The same as a row of the audit tells it.
-    fn told(&self, text: &str) -> String;
+    /// The digest of this text in the form used in audit rows.
+    fn render(&self, text: &str) -> String;
 }
 
 impl CallDigestsExt for CallDigests {
@@ -54,7 +54,7 @@ impl CallDigestsExt for CallDigests {
         if let Self::Keyed(key) = self { key.digest(plain) } else { plain }
     }
 
-    fn told(&self, text: &str) -> String {
+    fn render(&self, text: &str) -> String {
         header::render(&self.of(text))
     }
 }

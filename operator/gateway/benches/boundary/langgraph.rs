@@ -6,7 +6,7 @@ use std::time::Duration;
 
 const STEP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/boundary/saver.py");
 
-/// A process that saves one step for each line it is sent; it ends with this value.
+/// A process that saves one step for each line it receives. It ends when this is dropped.
 pub struct Saver {
     /// Its database.
     pub url: String,
@@ -16,7 +16,7 @@ pub struct Saver {
 }
 
 impl Saver {
-    /// Starts it on an empty database; `None` where no Python for it is named.
+    /// Starts it with an empty database; `None` if `DALSEGNO_BENCH_PYTHON` is not set.
     pub fn start(url: &str) -> Option<Self> {
         let python = std::env::var_os("DALSEGNO_BENCH_PYTHON")?;
         let mut process = Command::new(python)
@@ -30,18 +30,18 @@ impl Saver {
         Some(Self { url: url.to_owned(), process, steps, times })
     }
 
-    /// Saves one step with this state; how long that took, by the process's own clock.
+    /// Saves one step with this state; returns the time it took by the process's own clock.
     pub fn step(&mut self, state: &str) -> Duration {
-        self.ask(state)
+        self.measure(state)
     }
 
-    /// The same of loading the latest checkpoint.
-    #[allow(dead_code, reason = "boundaries load none")]
+    /// Loads the latest checkpoint; returns the time it took.
+    #[allow(dead_code, reason = "the bench of boundaries loads none")]
     pub fn load(&mut self) -> Duration {
-        self.ask("")
+        self.measure("")
     }
 
-    fn ask(&mut self, line: &str) -> Duration {
+    fn measure(&mut self, line: &str) -> Duration {
         let steps = self.steps.as_mut().unwrap();
         writeln!(steps, "{line}").unwrap();
         let mut nanoseconds = String::new();
@@ -53,7 +53,7 @@ impl Saver {
 impl Drop for Saver {
     fn drop(&mut self) {
         drop(self.steps.take());
-        // It ends with its standard input; what it said before is what matters.
+        // It exits at the end of its input. Its exit status does not matter.
         let _ = self.process.wait();
     }
 }

@@ -1,9 +1,9 @@
-//! States as agents send them, and the bytes that are kept of them.
+//! States like those that agents send, and the bytes stored for them.
 
 use dalsegno_store::codec;
 use uuid::Uuid;
 
-/// What people and models say to each other; enough of it that no two messages are alike.
+/// Words of the messages. Enough that no two messages are equal.
 const WORDS: [&str; 48] = [
     "the",
     "invoice",
@@ -55,7 +55,7 @@ const WORDS: [&str; 48] = [
     "pending",
 ];
 
-/// A plain generator of numbers: the same states in every run of the bench.
+/// A pseudo-random generator: every run of the bench has the same states.
 struct Numbers(u64);
 
 impl Numbers {
@@ -67,7 +67,7 @@ impl Numbers {
     }
 }
 
-/// A conversation of `size` bytes as one JSON value; another one each round.
+/// A conversation of `size` bytes as one JSON value; a different one for each round.
 pub fn state(size: usize, round: usize) -> String {
     let mut numbers = Numbers(0x9E37_79B9_7F4A_7C15 ^ (round as u64 + 1));
     let mut text = format!(r#"{{"step":{round},"messages":["#);
@@ -88,19 +88,19 @@ pub fn state(size: usize, round: usize) -> String {
     text + end
 }
 
-/// The body of the commit of this round: the same bytes however often it is made.
+/// The body of this round's commit. The same round always gives the same bytes.
 pub fn commit(round: usize, state: &str) -> Vec<u8> {
     let (id, channels) = (Uuid::from_u128(round as u128 + 1), channels(state));
     format!(r#"{{"commitId":"{id}","channels":{channels}}}"#).into_bytes()
 }
 
-/// What the store keeps of it.
+/// The bytes that the store keeps of this state.
 pub fn kept(state: &str) -> Vec<u8> {
     codec::encode(channels(state).as_bytes())
 }
 
-/// All of the state in one channel. A whole `state` would be kept as a patch of the one before, and how small that is
-/// says nothing of these states, which have nothing in common.
+/// The state as one channel. A full `state` would be stored as a delta to the one before, and the size of that delta
+/// would not be realistic, because these states have nothing in common.
 fn channels(state: &str) -> String {
     format!(r#"{{"set":{{"state":{{"json":{state}}}}}}}"#)
 }

@@ -1,8 +1,8 @@
-"""Saves one step with LangGraph's PostgreSQL saver for each line of standard input, a state as JSON; an empty line has the
-latest checkpoint loaded.
+"""Saves steps with LangGraph's PostgreSQL saver and measures them.
 
-Does what a graph's loop does for a step that ends with a checkpoint: the writes of its one task under the checkpoint
-that the step began with, then the next checkpoint. Answers each line with the nanoseconds that took.
+Each line of standard input is a state as JSON, which is saved as one step; for an empty line the latest checkpoint is
+loaded. A step does what a graph's loop does: it stores the writes of its one task under the checkpoint that the step began
+with, then the next checkpoint. The answer to each line is the time in nanoseconds.
 """
 
 import json

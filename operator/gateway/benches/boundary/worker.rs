@@ -1,4 +1,4 @@
-//! A plain client: one connection that stays open, one request after the other.
+//! A plain client: one keep-alive connection, one request after the other.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use dalsegno_store::RunId;
 use serde_json::Value;
 
-/// The process that the bench plays.
+/// Instance of the worker.
 pub const INSTANCE: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 /// A worker of one run, on one connection.
@@ -15,7 +15,7 @@ pub struct Worker {
     pub run: RunId,
     stream: TcpStream,
     turn: i32,
-    /// The request under way, then its answer.
+    /// The current request, then its answer.
     buffer: Vec<u8>,
 }
 
@@ -27,7 +27,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// `ok` or `duplicate`; of a refusal its code.
+    /// `ok` or `duplicate`, or the code of the problem.
     pub fn result(&self) -> String {
         let body: Value = serde_json::from_str(&self.body).unwrap();
         let word = if self.status == 200 { &body["result"] } else { &body["code"] };
@@ -36,7 +36,7 @@ impl Answer {
 }
 
 impl Worker {
-    /// Connects, as the worker of this run that has committed nothing.
+    /// Connects as the worker of this run, which has no committed turn.
     pub fn connect(gateway: SocketAddr, run: RunId) -> Self {
         let stream = TcpStream::connect(gateway).unwrap();
         stream.set_nodelay(true).unwrap();

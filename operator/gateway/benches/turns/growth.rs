@@ -1,34 +1,35 @@
-//! A state that grows by a message each turn: the bytes that are kept, against those of the last state.
+//! A state that grows by one message per turn: the bytes stored, compared with the bytes of the last state.
 
 use uuid::Uuid;
 
+use crate::context::BenchContext;
 use crate::figures::times;
 use crate::payload;
-use crate::world::World;
 
-/// Turns, and what each adds.
+/// Number of turns.
 const TURNS: usize = 200;
+/// Bytes that each turn adds.
 const MESSAGE: usize = (1 << 20) / TURNS;
 
-/// What the worker sends of it.
+/// What the worker sends.
 #[derive(Clone, Copy)]
 pub enum Kind {
-    /// What changed, by channels.
+    /// The changed channels.
     Changes,
-    /// All of it, each turn.
+    /// The full state in each turn.
     Whole,
 }
 
-/// Both.
+/// All kinds.
 pub const KINDS: [Kind; 2] = [Kind::Changes, Kind::Whole];
 
 /// The row of the table.
-pub fn of(world: &World<'_>, kind: Kind) -> [String; 7] {
+pub fn of(ctx: &BenchContext<'_>, kind: Kind) -> [String; 7] {
     let (name, sends) = match kind {
         Kind::Changes => ("changes", "what changed"),
         Kind::Whole => ("whole", "its whole state"),
     };
-    let mut worker = world.worker(&format!("growth-{name}"));
+    let mut worker = ctx.worker(&format!("growth-{name}"));
     let mut sent = 0;
     let last = grow(|round, message, state| {
         let change = match kind {
@@ -39,10 +40,10 @@ pub fn of(world: &World<'_>, kind: Kind) -> [String; 7] {
         sent += body.len();
         assert_eq!(worker.commit(body.as_bytes()).result(), "ok");
     });
-    let [boundaries, snapshots, chunks] = world.bytes(&worker);
+    let [boundaries, snapshots, chunks] = ctx.bytes(&worker);
     let all = boundaries + snapshots + chunks;
     [
-        world.name.to_owned(),
+        ctx.name.to_owned(),
         sends.to_owned(),
         kilobytes(sent),
         kilobytes(boundaries),
@@ -52,17 +53,17 @@ pub fn of(world: &World<'_>, kind: Kind) -> [String; 7] {
     ]
 }
 
-/// The row of LangGraph's saver, where there is one: all that it keeps counts as boundaries.
-pub fn of_langgraph(world: &World<'_>) -> Option<[String; 7]> {
-    let mut saver = world.saver()?;
+/// The row of LangGraph's saver, if there is one. All its bytes count as boundaries.
+pub fn of_langgraph(ctx: &BenchContext<'_>) -> Option<[String; 7]> {
+    let mut saver = ctx.saver()?;
     let mut sent = 0;
     let last = grow(|_, _, state| {
         sent += state.len();
         saver.step(state);
     });
-    let all = world.bytes_of_saver(&saver);
+    let all = ctx.bytes_of_saver(&saver);
     Some([
-        format!("{}, LangGraph's saver", world.name),
+        format!("{}, LangGraph's saver", ctx.name),
         "its whole state".into(),
         kilobytes(sent),
         kilobytes(all),
@@ -72,7 +73,7 @@ pub fn of_langgraph(world: &World<'_>) -> Option<[String; 7]> {
     ])
 }
 
-/// Tells of each turn its message and the state with it. Bytes of the last state.
+/// Calls `turn` with the number, the message and the new state of each turn. Returns the bytes of the last state.
 fn grow(mut turn: impl FnMut(usize, &str, &str)) -> usize {
     let mut state = r#"{"messages":["#.to_owned();
     for round in 0..TURNS {

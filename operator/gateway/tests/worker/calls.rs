@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 use uuid::Uuid;
 
-use crate::world::*;
+use crate::context::*;
 
 fn claim(id: u128, policy: &str, key: Option<&str>) -> String {
     let mut body = json!({ "claimId": Uuid::from_u128(id), "policy": policy, "arguments": { "cents": 5 } });
@@ -25,9 +25,9 @@ fn settle(outcome: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_call_is_claimed_made_and_completed() {
-    let world = World::attached().await;
-    let go = world.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
+async fn a_call_is_claimed_and_completed() {
+    let ctx = TestContext::attached().await;
+    let go = ctx.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
     assert_eq!(
         go,
         json!({ "verdict": "go", "call": {
@@ -36,179 +36,179 @@ async fn a_call_is_claimed_made_and_completed() {
         }})
     );
     let body = complete(1, "completed", json!({ "receipt": 7 }));
-    assert_eq!(world.post("calls/pay/complete", body.clone()).await.ok(), json!({ "result": "ok" }));
-    assert_eq!(world.post("calls/pay/complete", body).await.ok(), json!({ "result": "duplicate" }));
-    let done = world.post("calls/pay/claim", claim(2, "retrySameKey", Some("k-1"))).await.ok();
+    assert_eq!(ctx.post("calls/pay/complete", body.clone()).await.ok(), json!({ "result": "ok" }));
+    assert_eq!(ctx.post("calls/pay/complete", body).await.ok(), json!({ "result": "duplicate" }));
+    let done = ctx.post("calls/pay/claim", claim(2, "retrySameKey", Some("k-1"))).await.ok();
     assert_eq!(done["verdict"], "done");
     assert_eq!(done["call"]["state"], "completed");
     assert_eq!(done["call"]["result"], json!({ "receipt": 7 }));
 }
 
-/// However much a turn's tools answer, its next attempt is told of it.
+/// An attach returns all results of the open turn, so they must fit into its response.
 #[tokio::test]
-async fn results_that_no_attach_could_carry_are_refused_while_smaller_ones_help() {
-    let world = World::attached().await.with(unhurried());
+async fn results_too_large_for_an_attach_are_refused_and_smaller_ones_accepted() {
+    let ctx = TestContext::attached().await.with_config(long_timeouts());
     let large = |id| complete(id, "completed", "x".repeat(14 << 20).into());
     for id in 1..=5 {
-        world.post(&format!("calls/c{id}/claim"), claim(id, "probe", Some("k"))).await.ok();
+        ctx.post(&format!("calls/c{id}/claim"), claim(id, "probe", Some("k"))).await.ok();
     }
     for id in 1..=4 {
-        world.post(&format!("calls/c{id}/complete"), large(id)).await.ok();
+        ctx.post(&format!("calls/c{id}/complete"), large(id)).await.ok();
     }
-    let refused = world.post("calls/c5/complete", large(5)).await;
+    let refused = ctx.post("calls/c5/complete", large(5)).await;
     assert_eq!((refused.status, refused.code().as_str()), (413, "TOO_LARGE"));
     assert!(refused.detail().contains("1024 bytes"), "{}", refused.detail());
     let planned = json!([{ "id": "c6", "policy": "probe", "key": "k", "arguments": "x".repeat(10 << 20) }]);
     let plan = json!({ "commitId": Uuid::from_u128(1), "calls": planned }).to_string();
-    assert_eq!(world.post("turns/1/plan", plan).await.code(), "TOO_LARGE");
-    world.post("calls/c5/complete", complete(5, "completed", json!({ "record": "c5" }))).await.ok();
-    world.lose_pod(1).await;
-    let told = world.attach("pod-2", SECOND).await.ok();
-    assert_eq!(told["completedCalls"].as_array().unwrap().len(), 5);
+    assert_eq!(ctx.post("turns/1/plan", plan).await.code(), "TOO_LARGE");
+    ctx.post("calls/c5/complete", complete(5, "completed", json!({ "record": "c5" }))).await.ok();
+    ctx.lose_pod(1).await;
+    let attached = ctx.attach("pod-2", SECOND).await.ok();
+    assert_eq!(attached["completedCalls"].as_array().unwrap().len(), 5);
 }
 
 #[tokio::test]
-async fn a_large_answer_to_a_claim_has_its_place_until_it_has_gone_out_and_a_small_one_needs_none() {
-    let world = World::attached().await;
+async fn a_large_response_to_a_claim_is_charged_until_it_is_sent_and_a_small_one_is_not() {
+    let ctx = TestContext::attached().await;
     let large = json!({ "claimId": Uuid::from_u128(1), "policy": "probe", "key": "k",
         "arguments": "x".repeat(5_000) });
-    let answer_budget = world.post("calls/large/claim", large.to_string()).await.text.len();
-    let world = world.with(Config { answer_budget, connections: 4, ..quick() });
-    let request = world.request("POST", "calls/large/claim");
+    let max_response_bytes = ctx.post("calls/large/claim", large.to_string()).await.text.len();
+    let ctx = ctx.with_config(Config { max_response_bytes, max_connections: 4, ..test_config() });
+    let request = ctx.request("POST", "calls/large/claim");
     let request = request.header("authorization", format!("Bearer {INSTANCE}"));
     let request = request.body(Body::from(large.to_string())).unwrap();
-    let held = router(world.gateway.clone()).oneshot(request).await.unwrap();
+    let held = router(ctx.gateway.clone()).oneshot(request).await.unwrap();
     assert_eq!(held.status(), 200);
-    let refused = world.post("calls/large/claim", large.to_string()).await;
+    let refused = ctx.post("calls/large/claim", large.to_string()).await;
     assert_eq!((refused.status, refused.code().as_str()), (503, "UNAVAILABLE"));
-    world.post("calls/small/claim", claim(2, "probe", Some("k"))).await.ok();
+    ctx.post("calls/small/claim", claim(2, "probe", Some("k"))).await.ok();
     drop(held);
-    assert_eq!(world.post("calls/large/claim", large.to_string()).await.ok()["verdict"], "go");
+    assert_eq!(ctx.post("calls/large/claim", large.to_string()).await.ok()["verdict"], "go");
 }
 
 #[tokio::test]
-async fn the_same_claim_may_go_again_and_another_is_uncertain() {
-    let world = World::attached().await;
-    world.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
-    let again = world.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
+async fn a_repeated_claim_is_go_and_another_claim_is_uncertain() {
+    let ctx = TestContext::attached().await;
+    ctx.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
+    let again = ctx.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
     assert_eq!(again["verdict"], "go");
-    let other = world.post("calls/pay/claim", claim(2, "retrySameKey", Some("k-1"))).await.ok();
+    let other = ctx.post("calls/pay/claim", claim(2, "retrySameKey", Some("k-1"))).await.ok();
     assert_eq!(other["verdict"], "uncertain");
 }
 
 #[tokio::test]
-async fn a_planned_call_is_claimed_without_a_key_and_goes_with_the_planned_one() {
-    let world = World::attached().await;
+async fn claiming_a_planned_call_without_a_key_returns_the_planned_key() {
+    let ctx = TestContext::attached().await;
     let call = json!({ "id": "pay", "policy": "probe", "key": "k-9", "arguments": [1] });
     let plan = json!({ "commitId": Uuid::from_u128(1), "calls": [call] }).to_string();
-    world.post("turns/1/plan", plan).await.ok();
+    ctx.post("turns/1/plan", plan).await.ok();
     let body = json!({ "claimId": Uuid::from_u128(1), "policy": "probe" }).to_string();
-    let go = world.post("calls/pay/claim", body).await.ok();
+    let go = ctx.post("calls/pay/claim", body).await.ok();
     assert_eq!((&go["verdict"], &go["call"]["key"]), (&json!("go"), &json!("k-9")));
     assert_eq!(go["call"]["arguments"], json!([1]));
 }
 
 #[tokio::test]
-async fn the_longest_id_has_its_key_as_the_sdks_make_it() {
-    let world = World::attached().await;
+async fn the_key_that_sdks_derive_from_the_longest_id_is_accepted() {
+    let ctx = TestContext::attached().await;
     let [planned, claimed] = ["plan", "pay:"].map(|id| format!("{id:x<128}"));
-    let key = |id: &str| format!("{}:{id}", world.run);
+    let key = |id: &str| format!("{}:{id}", ctx.run);
     let call = json!({ "id": planned, "policy": "probe", "key": key(&planned) });
     let plan = json!({ "commitId": Uuid::from_u128(1), "calls": [call] }).to_string();
-    world.post("turns/1/plan", plan).await.ok();
+    ctx.post("turns/1/plan", plan).await.ok();
     for (n, id) in [(1, planned), (2, claimed)] {
         let path = format!("calls/{}", id.replace(':', "%3A"));
-        let go = world.post(&format!("{path}/claim"), claim(n, "probe", Some(&key(&id)))).await.ok();
+        let go = ctx.post(&format!("{path}/claim"), claim(n, "probe", Some(&key(&id)))).await.ok();
         assert_eq!((&go["call"]["id"], &go["call"]["key"]), (&json!(id), &json!(key(&id))));
-        world.post(&format!("{path}/complete"), complete(n, "completed", json!(1))).await.ok();
+        ctx.post(&format!("{path}/complete"), complete(n, "completed", json!(1))).await.ok();
     }
 }
 
 #[tokio::test]
 async fn a_new_call_without_a_key_is_invalid() {
-    let world = World::attached().await;
-    let answer = world.post("calls/pay/claim", claim(1, "probe", None)).await;
+    let ctx = TestContext::attached().await;
+    let answer = ctx.post("calls/pay/claim", claim(1, "probe", None)).await;
     assert_eq!((answer.status, answer.code().as_str()), (400, "INVALID"));
 }
 
 #[tokio::test]
-async fn the_next_attempt_learns_what_is_unsettled_and_goes_again_with_the_stored_key() {
-    let world = World::attached().await;
-    world.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
-    world.post("calls/look/claim", claim(2, "readOnly", Some("k-2"))).await.ok();
-    world.post("calls/look/complete", complete(2, "completed", json!([1]))).await.ok();
-    world.lose_pod(1).await;
-    let attached = world.attach("pod-2", SECOND).await.ok();
+async fn the_next_attempt_claims_an_unsettled_call_with_the_stored_key() {
+    let ctx = TestContext::attached().await;
+    ctx.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
+    ctx.post("calls/search/claim", claim(2, "readOnly", Some("k-2"))).await.ok();
+    ctx.post("calls/search/complete", complete(2, "completed", json!([1]))).await.ok();
+    ctx.lose_pod(1).await;
+    let attached = ctx.attach("pod-2", SECOND).await.ok();
     assert_eq!(attached["unsettledCalls"][0]["id"], "pay");
     assert_eq!(attached["unsettledCalls"][0]["key"], "k-1");
     assert_eq!(attached["completedCalls"][0]["result"], json!([1]));
 
-    let refused = world.post_as(SECOND, "turns/1", commit(1, "1")).await;
+    let refused = ctx.post_as(SECOND, "turns/1", commit(1, "1")).await;
     assert_eq!((refused.status, refused.code().as_str()), (409, "UNSETTLED_CALLS"));
     assert!(refused.detail().contains("settle"));
 
-    let go = world.post_as(SECOND, "calls/pay/claim", claim(3, "retrySameKey", Some("k-1"))).await.ok();
+    let go = ctx.post_as(SECOND, "calls/pay/claim", claim(3, "retrySameKey", Some("k-1"))).await.ok();
     assert_eq!((&go["verdict"], &go["call"]["key"]), (&json!("go"), &json!("k-1")));
-    world.post_as(SECOND, "calls/pay/complete", complete(3, "completed", json!(1))).await.ok();
-    world.post_as(SECOND, "turns/1", commit(1, "1")).await.ok();
+    ctx.post_as(SECOND, "calls/pay/complete", complete(3, "completed", json!(1))).await.ok();
+    ctx.post_as(SECOND, "turns/1", commit(1, "1")).await.ok();
 }
 
 #[tokio::test]
-async fn a_probe_settles_what_an_earlier_attempt_left_open() {
-    let world = World::attached().await;
-    world.post("calls/pay/claim", claim(1, "probe", Some("k-1"))).await.ok();
-    world.lose_pod(1).await;
-    world.attach("pod-2", SECOND).await.ok();
-    let uncertain = world.post_as(SECOND, "calls/pay/claim", claim(2, "probe", Some("k-1"))).await.ok();
+async fn a_probe_settles_a_call_of_an_earlier_attempt() {
+    let ctx = TestContext::attached().await;
+    ctx.post("calls/pay/claim", claim(1, "probe", Some("k-1"))).await.ok();
+    ctx.lose_pod(1).await;
+    ctx.attach("pod-2", SECOND).await.ok();
+    let uncertain = ctx.post_as(SECOND, "calls/pay/claim", claim(2, "probe", Some("k-1"))).await.ok();
     assert_eq!(uncertain["verdict"], "uncertain");
-    let settled = world.post_as(SECOND, "calls/pay/settle", settle("completed")).await.ok();
+    let settled = ctx.post_as(SECOND, "calls/pay/settle", settle("completed")).await.ok();
     assert_eq!(settled, json!({ "result": "ok" }));
-    let again = world.post_as(SECOND, "calls/pay/settle", settle("completed")).await.ok();
+    let again = ctx.post_as(SECOND, "calls/pay/settle", settle("completed")).await.ok();
     assert_eq!(again, json!({ "result": "duplicate" }));
-    assert_eq!(world.post_as(SECOND, "calls/pay/settle", settle("failed")).await.code(), "CONFLICT");
-    let done = world.post_as(SECOND, "calls/pay/claim", claim(3, "probe", Some("k-1"))).await.ok();
+    assert_eq!(ctx.post_as(SECOND, "calls/pay/settle", settle("failed")).await.code(), "CONFLICT");
+    let done = ctx.post_as(SECOND, "calls/pay/claim", claim(3, "probe", Some("k-1"))).await.ok();
     assert_eq!((&done["verdict"], &done["call"]["result"]), (&json!("done"), &json!({ "receipt": 7 })));
 }
 
 #[tokio::test]
-async fn a_worker_cannot_settle_what_only_a_person_can_tell() {
-    let world = World::attached().await;
-    world.post("calls/pay/claim", claim(1, "ask", Some("k-1"))).await.ok();
-    world.lose_pod(1).await;
-    world.attach("pod-2", SECOND).await.ok();
-    assert_eq!(world.post_as(SECOND, "calls/pay/settle", settle("completed")).await.code(), "CONFLICT");
+async fn a_worker_cannot_settle_a_call_with_policy_ask() {
+    let ctx = TestContext::attached().await;
+    ctx.post("calls/pay/claim", claim(1, "ask", Some("k-1"))).await.ok();
+    ctx.lose_pod(1).await;
+    ctx.attach("pod-2", SECOND).await.ok();
+    assert_eq!(ctx.post_as(SECOND, "calls/pay/settle", settle("completed")).await.code(), "CONFLICT");
 }
 
 #[tokio::test]
-async fn a_result_without_its_claim_is_refused() {
-    let world = World::attached().await;
+async fn completing_a_call_without_its_claim_is_refused() {
+    let ctx = TestContext::attached().await;
     let body = complete(1, "completed", json!(1));
-    let answer = world.post("calls/pay/complete", body.clone()).await;
+    let answer = ctx.post("calls/pay/complete", body.clone()).await;
     assert_eq!((answer.status, answer.code().as_str()), (404, "NOT_FOUND"));
-    world.post("calls/pay/claim", claim(2, "probe", Some("k-1"))).await.ok();
-    assert_eq!(world.post("calls/pay/complete", body).await.code(), "CONFLICT");
-    world.post("calls/pay/complete", complete(2, "completed", json!(1))).await.ok();
-    assert_eq!(world.post("calls/pay/complete", complete(2, "failed", json!(1))).await.code(), "CONFLICT");
-    assert_eq!(world.post("calls/else/settle", settle("failed")).await.code(), "NOT_FOUND");
+    ctx.post("calls/pay/claim", claim(2, "probe", Some("k-1"))).await.ok();
+    assert_eq!(ctx.post("calls/pay/complete", body).await.code(), "CONFLICT");
+    ctx.post("calls/pay/complete", complete(2, "completed", json!(1))).await.ok();
+    assert_eq!(ctx.post("calls/pay/complete", complete(2, "failed", json!(1))).await.code(), "CONFLICT");
+    assert_eq!(ctx.post("calls/else/settle", settle("failed")).await.code(), "NOT_FOUND");
 }
 
 #[tokio::test]
 async fn a_fenced_worker_claims_completes_and_settles_nothing() {
-    let world = World::attached().await;
-    world.post("calls/pay/claim", claim(1, "probe", Some("k-1"))).await.ok();
-    world.lose_pod(1).await;
+    let ctx = TestContext::attached().await;
+    ctx.post("calls/pay/claim", claim(1, "probe", Some("k-1"))).await.ok();
+    ctx.lose_pod(1).await;
     for (call, body) in [
         ("claim", claim(1, "probe", Some("k-1"))),
         ("complete", complete(1, "completed", json!(1))),
         ("settle", settle("completed")),
     ] {
-        assert_eq!(world.post(&format!("calls/pay/{call}"), body).await.code(), "FENCED", "{call}");
+        assert_eq!(ctx.post(&format!("calls/pay/{call}"), body).await.code(), "FENCED", "{call}");
     }
 }
 
 #[tokio::test]
-async fn a_call_that_makes_no_sense_is_refused_with_a_reason() {
-    let world = World::attached().await;
+async fn an_invalid_call_is_refused_with_a_reason() {
+    let ctx = TestContext::attached().await;
     let long_key = claim(1, "probe", Some(&"k".repeat(257)));
     let claims = [
         ("a%20b", claim(1, "probe", Some("k")), "1 to 128 characters"),
@@ -222,29 +222,29 @@ async fn a_call_that_makes_no_sense_is_refused_with_a_reason() {
         ("pay", json!({ "claimId": Uuid::nil(), "key": "k" }).to_string(), "policy"),
     ];
     for (id, body, why) in claims {
-        let answer = world.post(&format!("calls/{id}/claim"), body.clone()).await;
+        let answer = ctx.post(&format!("calls/{id}/claim"), body.clone()).await;
         assert_eq!(answer.code(), "INVALID", "{body}");
         assert!(answer.detail().contains(why), "{body}: {}", answer.detail());
     }
     let no_reason = json!({ "outcome": "completed", "reason": "" }).to_string();
-    assert_eq!(world.post("calls/pay/settle", no_reason).await.code(), "INVALID");
+    assert_eq!(ctx.post("calls/pay/settle", no_reason).await.code(), "INVALID");
     let no_outcome = json!({ "claimId": Uuid::nil(), "outcome": "maybe" }).to_string();
-    assert_eq!(world.post("calls/pay/complete", no_outcome).await.code(), "INVALID");
+    assert_eq!(ctx.post("calls/pay/complete", no_outcome).await.code(), "INVALID");
 }
 
 #[tokio::test]
-async fn a_key_that_the_tool_refused_is_recorded_and_stops_the_run_until_a_person_says_how_the_call_ended() {
-    let world = World::attached().await;
-    world.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
+async fn a_refused_key_is_recorded_and_blocks_commits_until_a_person_settles_the_call() {
+    let ctx = TestContext::attached().await;
+    ctx.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
     let refused = complete(1, "keyRefused", json!({ "status": 422 }));
-    assert_eq!(world.post("calls/pay/complete", refused.clone()).await.ok(), json!({ "result": "ok" }));
-    assert_eq!(world.post("calls/pay/complete", refused).await.ok(), json!({ "result": "duplicate" }));
-    let claimed = world.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
+    assert_eq!(ctx.post("calls/pay/complete", refused.clone()).await.ok(), json!({ "result": "ok" }));
+    assert_eq!(ctx.post("calls/pay/complete", refused).await.ok(), json!({ "result": "duplicate" }));
+    let claimed = ctx.post("calls/pay/claim", claim(1, "retrySameKey", Some("k-1"))).await.ok();
     assert_eq!((&claimed["verdict"], &claimed["call"]["state"]), (&json!("uncertain"), &json!("keyRefused")));
-    assert_eq!(world.post("turns/1", commit(1, "1")).await.code(), "UNSETTLED_CALLS");
-    assert_eq!(world.post("calls/pay/complete", complete(1, "completed", json!(1))).await.code(), "CONFLICT");
-    let settled = world.post("calls/pay/settle", settle("completed")).await;
+    assert_eq!(ctx.post("turns/1", commit(1, "1")).await.code(), "UNSETTLED_CALLS");
+    assert_eq!(ctx.post("calls/pay/complete", complete(1, "completed", json!(1))).await.code(), "CONFLICT");
+    let settled = ctx.post("calls/pay/settle", settle("completed")).await;
     assert!(settled.code() == "CONFLICT" && settled.detail().contains("only a person"), "{}", settled.text);
-    assert_eq!(world.post("calls/pay/settle", settle("keyRefused")).await.code(), "INVALID");
-    assert_eq!(world.record().await.calls.keys_refused, 1);
+    assert_eq!(ctx.post("calls/pay/settle", settle("keyRefused")).await.code(), "INVALID");
+    assert_eq!(ctx.record().await.calls.keys_refused, 1);
 }

@@ -1,4 +1,4 @@
-//! `GET export`: the bundle of a run, for its own worker.
+//! `GET export`: the signed bundle of a run.
 
 use std::time::Duration;
 
@@ -9,108 +9,109 @@ use dalsegno_store::proof::bundle::verify;
 use futures::StreamExt;
 use tower::ServiceExt;
 
-use crate::world::*;
+use crate::context::*;
 
 #[tokio::test]
-async fn a_worker_gets_its_run_as_a_bundle_that_proves_itself() {
-    let world = World::attached().await;
+async fn a_worker_exports_a_bundle_that_verifies() {
+    let ctx = TestContext::attached().await;
     for turn in 1..=3 {
-        world.post(&format!("turns/{turn}"), commit(turn, r#"{"said":  "hello"}"#)).await.ok();
+        ctx.post(&format!("turns/{turn}"), commit(turn, r#"{"text":  "hello"}"#)).await.ok();
     }
-    let answer = world.get("export").await;
+    let answer = ctx.get("export").await;
     assert_eq!(
         (answer.status, &answer.headers["content-type"]),
         (200, &"application/x-ndjson".parse().unwrap())
     );
     let found = verify(answer.text.as_bytes(), None).unwrap();
     assert_eq!((found.run.as_str(), found.boundaries, found.problems), ("shop/nightly", 3, vec![]));
-    assert!(answer.text.contains(r#"{\"said\":  \"hello\"}"#), "payloads are in it as they came");
+    assert!(answer.text.contains(r#"{\"text\":  \"hello\"}"#), "payloads are unchanged");
 
-    let cut = &answer.text[..answer.text.len() / 2];
-    assert!(!verify(cut.as_bytes(), None).unwrap().problems.is_empty());
+    let truncated = &answer.text[..answer.text.len() / 2];
+    assert!(!verify(truncated.as_bytes(), None).unwrap().problems.is_empty());
 }
 
 #[tokio::test]
-async fn a_bundle_is_for_the_current_worker_only() {
-    let world = World::attached().await;
-    let beside = world.beside("bakery", SECOND).await;
-    world.lose_pod(1).await;
-    assert_eq!(world.get("export").await.code(), "FENCED");
-    let stranger = beside.request("GET", "export").header("authorization", format!("Bearer {INSTANCE}"));
-    assert_eq!(beside.send(stranger, "").await.code(), "FENCED");
-    assert_eq!(world.get("export?turn=1").await.code(), "INVALID");
+async fn only_the_current_worker_may_export() {
+    let ctx = TestContext::attached().await;
+    let other = ctx.other_run("bakery", SECOND).await;
+    ctx.lose_pod(1).await;
+    assert_eq!(ctx.get("export").await.code(), "FENCED");
+    let request = other.request("GET", "export").header("authorization", format!("Bearer {INSTANCE}"));
+    assert_eq!(other.send(request, "").await.code(), "FENCED");
+    assert_eq!(ctx.get("export?turn=1").await.code(), "INVALID");
 }
 
 #[tokio::test]
-async fn no_more_bundles_go_out_at_once_than_may() {
-    let world = World::attached().await.with(Config { exports: 0, ..quick() });
-    assert_eq!(world.get("export").await.code(), "UNAVAILABLE");
+async fn exports_beyond_the_total_are_refused() {
+    let ctx = TestContext::attached().await.with_config(Config { max_exports: 0, ..test_config() });
+    assert_eq!(ctx.get("export").await.code(), "UNAVAILABLE");
 }
 
-/// A bundle that has begun, and of which nothing was taken yet.
-async fn begin(world: &World, bearer: &str) -> Response {
-    let request = world.request("GET", "export").header("authorization", format!("Bearer {bearer}"));
-    router(world.gateway.clone()).oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+/// Starts an export whose body is not read yet.
+async fn begin(ctx: &TestContext, bearer: &str) -> Response {
+    let request = ctx.request("GET", "export").header("authorization", format!("Bearer {bearer}"));
+    router(ctx.gateway.clone()).oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
 }
 
-/// Whether it comes whole.
-async fn is_whole(bundle: Response) -> bool {
-    let pieces = bundle.into_body().into_data_stream();
-    pieces.all(async |piece| piece.is_ok()).await
-}
-
-#[tokio::test]
-async fn of_one_run_a_single_bundle_goes_out_at_once() {
-    let world = World::attached().await;
-    let beside = world.beside("bakery", SECOND).await;
-    let held = begin(&world, INSTANCE).await;
-    assert_eq!(world.get("export").await.code(), "TOO_MANY_REQUESTS");
-    let beside = begin(&beside, SECOND).await;
-    assert!(is_whole(held).await && is_whole(beside).await);
-    assert!(is_whole(begin(&world, INSTANCE).await).await);
+/// Reads the body; returns whether it is complete.
+async fn is_complete(bundle: Response) -> bool {
+    let chunks = bundle.into_body().into_data_stream();
+    chunks.all(async |chunk| chunk.is_ok()).await
 }
 
 #[tokio::test]
-async fn a_bundle_breaks_off_when_its_worker_is_fenced() {
-    let world = World::attached().await;
-    world.post("turns/1", commit(1, "1")).await.ok();
-    let bundle = begin(&world, INSTANCE).await;
-    world.lose_pod(1).await;
-    assert!(!is_whole(bundle).await);
+async fn a_run_has_one_export_at_a_time() {
+    let ctx = TestContext::attached().await;
+    let other = ctx.other_run("bakery", SECOND).await;
+    let held = begin(&ctx, INSTANCE).await;
+    assert_eq!(ctx.get("export").await.code(), "TOO_MANY_REQUESTS");
+    let other = begin(&other, SECOND).await;
+    assert!(is_complete(held).await && is_complete(other).await);
+    assert!(is_complete(begin(&ctx, INSTANCE).await).await);
 }
 
 #[tokio::test]
-async fn a_bundle_that_is_not_taken_in_time_breaks_off_and_gives_its_place_back() {
+async fn an_export_is_cut_off_when_its_worker_is_fenced() {
+    let ctx = TestContext::attached().await;
+    ctx.post("turns/1", commit(1, "1")).await.ok();
+    let bundle = begin(&ctx, INSTANCE).await;
+    ctx.lose_pod(1).await;
+    assert!(!is_complete(bundle).await);
+}
+
+#[tokio::test]
+async fn an_export_that_is_not_read_in_time_is_cut_off_and_frees_its_permit() {
     let limit = Duration::from_secs(1);
-    let world = World::attached().await.with(Config { follow_limit: limit, ..quick() });
-    let bundle = begin(&world, INSTANCE).await;
+    let ctx =
+        TestContext::attached().await.with_config(Config { max_response_duration: limit, ..test_config() });
+    let bundle = begin(&ctx, INSTANCE).await;
     tokio::time::sleep(2 * limit).await;
-    assert!(is_whole(begin(&world, INSTANCE).await).await);
-    assert!(!is_whole(bundle).await);
+    assert!(is_complete(begin(&ctx, INSTANCE).await).await);
+    assert!(!is_complete(bundle).await);
 }
 
 #[tokio::test]
-async fn what_a_bundle_has_not_sent_yet_takes_its_place_among_the_answers() {
-    let config = Config { answer_budget: 8_000, ..quick() };
-    let world = World::attached().await.with(config);
-    world.post("turns/1", commit(1, &format!("\"{}\"", "x".repeat(5_000)))).await.ok();
-    let bundle = begin(&world, INSTANCE).await;
-    let mut pieces = bundle.into_body().into_data_stream();
-    pieces.next().await.unwrap().unwrap();
-    pieces.next().await.unwrap().unwrap();
-    assert_eq!(world.get("state").await.code(), "UNAVAILABLE");
-    while let Some(piece) = pieces.next().await {
-        piece.unwrap();
+async fn the_unsent_part_of_an_export_is_charged_to_the_response_bytes() {
+    let config = Config { max_response_bytes: 8_000, ..test_config() };
+    let ctx = TestContext::attached().await.with_config(config);
+    ctx.post("turns/1", commit(1, &format!("\"{}\"", "x".repeat(5_000)))).await.ok();
+    let bundle = begin(&ctx, INSTANCE).await;
+    let mut chunks = bundle.into_body().into_data_stream();
+    chunks.next().await.unwrap().unwrap();
+    chunks.next().await.unwrap().unwrap();
+    assert_eq!(ctx.get("state").await.code(), "UNAVAILABLE");
+    while let Some(chunk) = chunks.next().await {
+        chunk.unwrap();
     }
-    world.get("state").await.ok();
+    ctx.get("state").await.ok();
 }
 
 #[tokio::test]
-async fn a_gateway_that_cannot_read_its_signing_key_says_that_and_does_not_blame_the_store() {
+async fn an_unusable_signing_key_is_reported_as_such_and_not_as_a_store_failure() {
     let missing = Some("/no/such/key.pem".into());
-    let world = World::attached().await.with(Config { signing_key: missing, ..quick() });
-    let refused = world.get("export").await;
+    let ctx = TestContext::attached().await.with_config(Config { signing_key: missing, ..test_config() });
+    let refused = ctx.get("export").await;
     assert_eq!(refused.code(), "UNAVAILABLE");
-    assert!(refused.detail().contains("key that signs bundles"), "{}", refused.detail());
+    assert!(refused.detail().contains("cannot use its signing key"), "{}", refused.detail());
     assert!(!refused.detail().contains("store"), "{}", refused.detail());
 }

@@ -1,19 +1,19 @@
-//! Requests that are not what the contract says.
+//! Requests that violate the contract.
 
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::world::*;
+use crate::context::*;
 
 const ID: &str = r#""commitId":"00000000-0000-0000-0000-000000000001""#;
 
 #[tokio::test]
-async fn a_turn_that_is_no_number_from_1_is_invalid() {
-    let world = World::attached().await;
+async fn a_turn_that_is_not_a_number_from_1_is_invalid() {
+    let ctx = TestContext::attached().await;
     for turn in ["-1", "0", "1000001", "99999999999999999999", "abc", "1.0", "+1", "%31%20", "1e3", "٣"] {
         for path in [format!("turns/{turn}"), format!("turns/{turn}/plan")] {
             let uri = path.replace('٣', "%D9%A3");
-            let answer = world.post(&uri, commit(1, "1")).await;
+            let answer = ctx.post(&uri, commit(1, "1")).await;
             assert_eq!((answer.status, answer.code().as_str()), (400, "INVALID"), "{path}");
             assert!(answer.detail().contains("turns are numbered 1, 2, 3"), "{}", answer.detail());
         }
@@ -21,8 +21,8 @@ async fn a_turn_that_is_no_number_from_1_is_invalid() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_what_the_call_takes_says_where() {
-    let world = World::attached().await;
+async fn a_malformed_body_is_refused_with_a_reason() {
+    let ctx = TestContext::attached().await;
     let events = format!("{{{ID},\"events\":[{}]}}", vec!["1"; 1_001].join(","));
     let call = |id: &str| json!({ "id": id, "policy": "ask", "key": "k" });
     let calls =
@@ -32,23 +32,26 @@ async fn a_body_that_is_not_what_the_call_takes_says_where() {
         ("{".into(), "not JSON: EOF while parsing an object at line 1 column 1"),
         ("{]".into(), "not JSON"),
         (format!("{{{ID}}} trailing"), "not JSON: trailing characters"),
-        ("[]".into(), "not what this call takes"),
-        ("null".into(), "not what this call takes"),
+        ("[]".into(), "must be a JSON object"),
+        ("null".into(), "must be a JSON object"),
         ("{}".into(), "missing field `commitId`"),
-        (r#"{"commitId":"7"}"#.into(), "not what this call takes"),
+        (r#"{"commitId":"7"}"#.into(), "does not have the fields of this call"),
         (format!("{{{ID},\n\"stat\":1}}"), "unknown field `stat`"),
         (format!("{{{ID},\n\"stat\":1}}"), "line 2"),
         (format!("{{{ID},{ID}}}"), "duplicate field"),
         (format!("{{{ID},\"state\":1,\"channels\":{{}}}}"), "exclude each other"),
         (format!("{{{ID},\"state\":\"\u{1}\"}}"), "not JSON"),
-        (format!("{{{ID},\"events\":[NaN]}}"), "NaN and Infinity are no JSON"),
-        (format!("{{{ID},\"state\":[NaN],\"usage\":{{\"tokensIn\":Infinity}}}}"), "nothing else of a body"),
+        (format!("{{{ID},\"events\":[NaN]}}"), "NaN and Infinity are not JSON"),
+        (format!("{{{ID},\"state\":[NaN],\"usage\":{{\"tokensIn\":Infinity}}}}"), "may hold them"),
         (format!("{{{ID},\"state\":[1NaN]}}"), "not JSON"),
         (format!("{{{ID},\"state\":NaN,\"state\":1}}"), "not JSON"),
         (format!("{{{ID},\"trigger\":\"\"}}"), "`trigger`"),
         (format!("{{{ID},\"usage\":{{\"tokensIn\":-1}}}}"), "`usage.tokensIn` is -1"),
         (format!("{{{ID},\"usage\":{{\"costMicroUSD\":1099511627777}}}}"), "`usage.costMicroUSD`"),
-        (format!("{{{ID},\"usage\":{{\"toolCalls\":99999999999999999999}}}}"), "not what this call takes"),
+        (
+            format!("{{{ID},\"usage\":{{\"toolCalls\":99999999999999999999}}}}"),
+            "does not have the fields of this call",
+        ),
         (format!("{{{ID},\"outcome\":{{\"suspend\":{{}}}}}}"), "unknown variant `suspend`"),
         (events, "more than 1000 are too many"),
         (calls(vec![call("a"), call("a")]), "two calls have the id \"a\""),
@@ -57,21 +60,21 @@ async fn a_body_that_is_not_what_the_call_takes_says_where() {
         (calls((0..101).map(|n| call(&format!("c{n}"))).collect()), "more than 100 are too many"),
     ];
     for (body, why) in bodies {
-        let answer = world.post("turns/1/plan", body.clone()).await;
+        let answer = ctx.post("turns/1/plan", body.clone()).await;
         assert_eq!((answer.status, answer.code().as_str()), (400, "INVALID"), "{body:.80}");
         assert!(answer.detail().contains(why), "{body:.80}: {}", answer.detail());
     }
-    let late = world.post("turns/1", calls(vec![call("a")])).await;
+    let late = ctx.post("turns/1", calls(vec![call("a")])).await;
     assert!(late.code() == "INVALID" && late.detail().contains("turns/{n}/plan"), "{}", late.text);
-    assert_eq!(world.record().await.head, None);
+    assert_eq!(ctx.record().await.head, None);
 }
 
-/// Where the objects of a body are, as JSON pointers, but for those that hold what is the worker's own.
+/// JSON pointers of the objects in a body, without those whose fields the worker chooses.
 fn objects(value: &Value, at: String) -> Vec<String> {
-    const THEIRS: [&str; 7] = ["state", "json", "truncate", "events", "arguments", "result", "output"];
+    const FREE_FORM: [&str; 7] = ["state", "json", "truncate", "events", "arguments", "result", "output"];
     match value {
         Value::Object(fields) => {
-            let inner = fields.iter().filter(|(name, _)| !THEIRS.contains(&name.as_str()));
+            let inner = fields.iter().filter(|(name, _)| !FREE_FORM.contains(&name.as_str()));
             let inner = inner.flat_map(|(name, value)| objects(value, format!("{at}/{name}")));
             inner.chain([at.clone()]).collect()
         }
@@ -83,8 +86,8 @@ fn objects(value: &Value, at: String) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_field_that_a_call_does_not_know_is_refused_wherever_it_stands() {
-    let world = World::new().await;
+async fn an_unknown_field_is_refused_at_every_level() {
+    let ctx = TestContext::new().await;
     let bytes = json!({ "bytes": { "mediaType": "a/b", "base64": "AA==" } });
     let entry = |of: Value| json!({ "space": "s", "key": "k", "value": of });
     let operations = json!([
@@ -108,8 +111,8 @@ async fn a_field_that_a_call_does_not_know_is_refused_wherever_it_stands() {
     let claim = json!({ "claimId": Uuid::from_u128(3), "policy": "probe", "key": "k2", "arguments": {} });
     let complete = json!({ "claimId": Uuid::from_u128(3), "outcome": "completed", "result": {} });
     let settle = json!({ "outcome": "failed", "reason": "seen", "result": {} });
-    // 409: as it must be, and out of place.
-    for (path, body, well) in [
+    // 409: a well-formed call at the wrong time.
+    for (path, body, status) in [
         ("attach", json!({ "instance": INSTANCE }), 200),
         ("turns/1/plan", boundary, 200),
         ("calls/pay/claim", claim, 200),
@@ -120,39 +123,39 @@ async fn a_field_that_a_call_does_not_know_is_refused_wherever_it_stands() {
         ("finish", json!({ "commitId": Uuid::from_u128(5), "finish": finish }), 409),
     ] {
         let bearer = if path == "attach" { "token-of-pod-1" } else { INSTANCE };
-        for place in objects(&body, String::new()) {
-            let mut bent = body.clone();
-            bent.pointer_mut(&place).unwrap()["misspelt"] = json!(1);
-            let answer = world.post_as(bearer, path, bent.to_string()).await;
-            assert_eq!(answer.status, 400, "{path} {bent}");
-            assert_eq!(answer.code(), "INVALID", "{path} {bent}");
+        for pointer in objects(&body, String::new()) {
+            let mut altered = body.clone();
+            altered.pointer_mut(&pointer).unwrap()["unknown"] = json!(1);
+            let answer = ctx.post_as(bearer, path, altered.to_string()).await;
+            assert_eq!(answer.status, 400, "{path} {altered}");
+            assert_eq!(answer.code(), "INVALID", "{path} {altered}");
         }
-        assert_eq!(world.post_as(bearer, path, body.to_string()).await.status, well, "{path} {body}");
+        assert_eq!(ctx.post_as(bearer, path, body.to_string()).await.status, status, "{path} {body}");
     }
 }
 
 #[tokio::test]
 async fn a_body_that_is_not_utf_8_is_invalid() {
-    let world = World::attached().await;
+    let ctx = TestContext::attached().await;
     let body = [b"{".as_slice(), ID.as_bytes(), b",\"state\":\"\xff\"}"].concat();
-    assert_eq!(world.post("turns/1", body).await.code(), "INVALID");
+    assert_eq!(ctx.post("turns/1", body).await.code(), "INVALID");
 }
 
 #[tokio::test]
-async fn the_deepest_allowed_nesting_is_kept_and_one_level_more_is_refused() {
-    let world = World::attached().await;
+async fn the_deepest_allowed_nesting_is_stored_and_one_level_more_is_refused() {
+    let ctx = TestContext::attached().await;
     let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
-    let answer = world.post("turns/1", commit(1, &deep(128))).await;
+    let answer = ctx.post("turns/1", commit(1, &deep(128))).await;
     assert_eq!(answer.code(), "INVALID");
     assert!(answer.detail().contains("deeper than 128 levels at byte"), "{}", answer.detail());
-    world.post("turns/1", commit(1, &deep(127))).await.ok();
-    assert!(world.get("state").await.text.contains(&deep(127)));
+    ctx.post("turns/1", commit(1, &deep(127))).await.ok();
+    assert!(ctx.get("state").await.text.contains(&deep(127)));
 }
 
 #[tokio::test]
-async fn a_path_or_a_method_that_is_not_in_the_contract_is_not_found() {
-    let world = World::attached().await;
-    let run = world.run;
+async fn an_unknown_path_or_method_is_not_found() {
+    let ctx = TestContext::attached().await;
+    let run = ctx.run;
     for (method, path) in [
         ("GET", "/".to_owned()),
         ("POST", "/v1/runs".into()),
@@ -168,15 +171,15 @@ async fn a_path_or_a_method_that_is_not_in_the_contract_is_not_found() {
         ("POST", format!("/v1/runs/{run}/state")),
     ] {
         let request = axum::http::Request::builder().method(method).uri(&path);
-        let answer = world.send(request, "{}").await;
+        let answer = ctx.send(request, "{}").await;
         assert_eq!((answer.status, answer.code().as_str()), (404, "NOT_FOUND"), "{method} {path}");
         assert!(answer.detail().contains("docs/reference/contract.md"));
     }
 }
 
 #[tokio::test]
-async fn a_null_character_in_a_text_of_the_contract_is_invalid_and_the_field_is_named() {
-    let world = World::attached().await;
+async fn a_null_character_is_invalid_and_the_problem_names_the_field() {
+    let ctx = TestContext::attached().await;
     let id = Uuid::nil();
     let planned =
         |call, key| json!({ "commitId": id, "calls": [{ "id": call, "policy": "ask", "key": key }] });
@@ -203,10 +206,10 @@ async fn a_null_character_in_a_text_of_the_contract_is_invalid_and_the_field_is_
         ("finish", finish("A\0"), "`reason`"),
     ];
     for (path, body, field) in cases {
-        let answer = world.post(path, body.to_string()).await;
+        let answer = ctx.post(path, body.to_string()).await;
         assert_eq!((answer.status, answer.code().as_str()), (400, "INVALID"), "{path} {body}");
         assert!(answer.detail().contains(field), "{path} {body}: {}", answer.detail());
     }
-    assert_eq!(world.attach("pod-1", &format!("{}\0", &INSTANCE[1..])).await.code(), "INVALID");
-    assert_eq!(world.record().await.head, None);
+    assert_eq!(ctx.attach("pod-1", &format!("{}\0", &INSTANCE[1..])).await.code(), "INVALID");
+    assert_eq!(ctx.record().await.head, None);
 }

@@ -1,40 +1,40 @@
-//! The worker's contract, judged from outside: requests in, answers out, the real store behind.
+//! The worker's contract over HTTP, tested as a black box with a real store.
 
-#![allow(clippy::unwrap_used, reason = "a helper of tests may fail the test")]
+#![allow(clippy::unwrap_used, reason = "a test helper may fail the test")]
 
-#[path = "../../../store/tests/support/alone.rs"]
+#[path = "../../../store/tests/support/child_process.rs"]
 mod alone;
 mod attach;
-mod bases;
 mod bodies;
-mod bombs;
 mod boundaries;
 mod calls;
 mod channels;
-mod damage;
-mod ends;
+mod context;
+mod contract_page;
+mod corruption;
+mod delta_bases;
 mod events;
 mod exports;
-mod faults;
+mod faulty_store;
+mod finish;
 #[path = "../../../store/tests/support/forged.rs"]
 mod forged;
 mod heartbeats;
-mod hurting;
 mod input;
 #[allow(dead_code)]
 #[path = "../../../store/tests/support/keys.rs"]
 mod keys;
-mod observed;
-mod outages;
-mod people;
+mod observability;
+mod oversized_input;
 #[allow(dead_code)]
 #[path = "../../../store/tests/support/pg.rs"]
 mod pg;
+mod postgres_outages;
 mod records;
-mod serving;
-mod sizes;
+mod server;
 mod snapshots;
-mod tenants;
+mod store_outages;
+mod stored_bytes;
+mod tenant_isolation;
+mod users;
 mod versions;
-mod walk;
-mod world;

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::faults::Fault;
-use crate::world::*;
+use crate::context::*;
+use crate::faulty_store::Fault;
 
 fn batch(id: u128, operations: &str) -> String {
     format!(r#"{{"batchId":"{}","operations":[{operations}]}}"#, Uuid::from_u128(id))
@@ -19,33 +19,33 @@ fn append(key: &str, entry: &str, value: &str) -> String {
 }
 
 #[tokio::test]
-async fn records_are_written_once_and_come_back_byte_for_byte() {
-    let world = World::attached().await;
+async fn records_are_written_once_and_returned_byte_for_byte() {
+    let ctx = TestContext::attached().await;
     let value = r#"{"z":1,  "a":12345678901234567890.10}"#;
     let operations = [put("a/1", value), append("log", "e1", "1"), append("log", "e2", "\"two\"")].join(",");
     let body = batch(1, &operations);
-    assert_eq!(world.post("records", body.clone()).await.ok(), json!({ "result": "ok" }));
-    assert_eq!(world.post("records", body).await.ok(), json!({ "result": "duplicate" }));
-    assert_eq!(world.post("records", batch(1, &put("a/1", "0"))).await.code(), "CONFLICT");
+    assert_eq!(ctx.post("records", body.clone()).await.ok(), json!({ "result": "ok" }));
+    assert_eq!(ctx.post("records", body).await.ok(), json!({ "result": "duplicate" }));
+    assert_eq!(ctx.post("records", batch(1, &put("a/1", "0"))).await.code(), "CONFLICT");
 
-    let answer = world.get("records?space=s").await;
+    let answer = ctx.get("records?space=s").await;
     assert!(answer.text.contains(value), "{}", answer.text);
     let log = json!([
         { "key": "log", "entryId": "e1", "value": { "json": 1 }, "turn": 1 },
         { "key": "log", "entryId": "e2", "value": { "json": "two" }, "turn": 1 },
     ]);
-    assert_eq!(world.get("records?space=s&prefix=lo").await.ok(), json!({ "records": log }));
-    assert_eq!(world.get("records?space=other").await.ok(), json!({ "records": [] }));
+    assert_eq!(ctx.get("records?space=s&prefix=lo").await.ok(), json!({ "records": log }));
+    assert_eq!(ctx.get("records?space=other").await.ok(), json!({ "records": [] }));
 }
 
 #[tokio::test]
-async fn records_come_in_pages() {
-    let world = World::attached().await;
+async fn records_are_paged() {
+    let ctx = TestContext::attached().await;
     let operations: Vec<_> = (0..5).map(|n| append("a&b=c %é.1", &n.to_string(), &n.to_string())).collect();
-    world.post("records", batch(1, &operations.join(","))).await.ok();
+    ctx.post("records", batch(1, &operations.join(","))).await.ok();
     let (mut values, mut after) = (Vec::new(), String::new());
     loop {
-        let page = world.get(&format!("records?space=s&limit=2{after}")).await.ok();
+        let page = ctx.get(&format!("records?space=s&limit=2{after}")).await.ok();
         values
             .extend(page["records"].as_array().unwrap().iter().map(|record| record["value"]["json"].clone()));
         let Some(next) = page["next"].as_str() else { break };
@@ -56,54 +56,54 @@ async fn records_come_in_pages() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_asked_for_again() {
-    let world = World::attached().await;
-    world.store.set(Fault::Hangs);
+async fn a_batch_whose_answer_was_lost_is_retried_without_effect() {
+    let ctx = TestContext::attached().await;
+    ctx.store.set(Fault::Hangs);
     let body = batch(1, &append("log", "e1", "1"));
-    let lost = world.beside_it(hasty()).post("records", body.clone()).await;
+    let lost = ctx.second_gateway(short_timeouts()).post("records", body.clone()).await;
     assert_eq!(lost.code(), "UNAVAILABLE");
-    world.store.set(Fault::None);
-    world.post("records", body.clone()).await.ok();
-    world.post("records", body).await.ok();
-    assert_eq!(world.get("records?space=s").await.ok()["records"].as_array().unwrap().len(), 1);
+    ctx.store.set(Fault::None);
+    ctx.post("records", body.clone()).await.ok();
+    ctx.post("records", body).await.ok();
+    assert_eq!(ctx.get("records?space=s").await.ok()["records"].as_array().unwrap().len(), 1);
 }
 
 #[tokio::test]
-async fn a_boundary_carries_its_records_or_neither_is_there() {
-    let world = World::attached().await;
+async fn a_boundary_and_its_records_are_committed_together_or_not_at_all() {
+    let ctx = TestContext::attached().await;
     let boundary = |id: u128, turn: i32| {
         let (id, put) = (Uuid::from_u128(id), put("k", &turn.to_string()));
         format!(r#"{{"commitId":"{id}","state":{turn},"records":[{put}]}}"#)
     };
     let body = boundary(1, 1);
-    assert_eq!(world.post("turns/1", body.clone()).await.ok()["result"], "ok");
-    assert_eq!(world.post("turns/1", body).await.ok()["result"], "duplicate");
-    assert_eq!(world.post("turns/3", boundary(2, 3)).await.code(), "CONFLICT");
+    assert_eq!(ctx.post("turns/1", body.clone()).await.ok()["result"], "ok");
+    assert_eq!(ctx.post("turns/1", body).await.ok()["result"], "duplicate");
+    assert_eq!(ctx.post("turns/3", boundary(2, 3)).await.code(), "CONFLICT");
     let record = json!({ "key": "k", "value": { "json": 1 }, "turn": 1 });
-    assert_eq!(world.get("records?space=s").await.ok(), json!({ "records": [record] }));
+    assert_eq!(ctx.get("records?space=s").await.ok(), json!({ "records": [record] }));
 }
 
 #[tokio::test]
 async fn a_fenced_worker_neither_writes_nor_reads_records() {
-    let world = World::attached().await;
+    let ctx = TestContext::attached().await;
     let body = batch(1, &put("k", "1"));
-    world.post("records", body.clone()).await.ok();
-    world.lose_pod(1).await;
-    assert_eq!(world.post("records", body).await.code(), "FENCED");
-    assert_eq!(world.get("records?space=s").await.code(), "FENCED");
+    ctx.post("records", body.clone()).await.ok();
+    ctx.lose_pod(1).await;
+    assert_eq!(ctx.post("records", body).await.code(), "FENCED");
+    assert_eq!(ctx.get("records?space=s").await.code(), "FENCED");
 }
 
 #[tokio::test]
-async fn a_finished_run_takes_no_records() {
-    let world = World::attached().await;
+async fn a_finished_run_accepts_no_records() {
+    let ctx = TestContext::attached().await;
     let finish = json!({ "commitId": Uuid::nil(), "finish": { "outcome": "succeeded" } });
-    world.post("finish", finish.to_string()).await.ok();
-    assert_eq!(world.post("records", batch(1, &put("k", "1"))).await.code(), "FINISHED");
+    ctx.post("finish", finish.to_string()).await.ok();
+    assert_eq!(ctx.post("records", batch(1, &put("k", "1"))).await.code(), "FINISHED");
 }
 
 #[tokio::test]
-async fn records_that_make_no_sense_are_refused_with_a_reason() {
-    let world = World::attached().await;
+async fn invalid_records_are_refused_with_a_reason() {
+    let ctx = TestContext::attached().await;
     let long = "k".repeat(513);
     let many = vec![put("k", "1"); 1_001].join(",");
     let bodies = [
@@ -124,7 +124,7 @@ async fn records_that_make_no_sense_are_refused_with_a_reason() {
         (batch(1, &put("k", &format!("\"{}\"", "x".repeat(4 << 20)))), "TOO_LARGE", "4194304"),
     ];
     for (body, code, why) in bodies {
-        let answer = world.post("records", body.clone()).await;
+        let answer = ctx.post("records", body.clone()).await;
         assert_eq!(answer.code(), code, "{}", &body[..body.len().min(200)]);
         assert!(answer.detail().contains(why), "{why}: {}", answer.detail());
     }
@@ -137,7 +137,7 @@ async fn records_that_make_no_sense_are_refused_with_a_reason() {
         ("?space=%zz", "percent-encoded"),
         ("?space=s&after=k", "`after`"),
     ] {
-        let answer = world.get(&format!("records{query}")).await;
+        let answer = ctx.get(&format!("records{query}")).await;
         assert_eq!(answer.code(), "INVALID", "{query}");
         assert!(answer.detail().contains(why), "{query}: {}", answer.detail());
     }

@@ -1,30 +1,33 @@
-//! What a person asks of the store, and the keys of the store itself.
+//! Requests of people, and the store's own keys.
 
 use async_trait::async_trait;
 
 use crate::{Prune, Result, Rewrapped, RunId, Shredded};
 
-/// What a person asks for by hand, and the store's own keys.
+/// What people request by hand, and the store's own keys.
 #[async_trait]
 pub trait Admin: Send + Sync + 'static {
-    /// Makes runs of a namespace that was re-created under another UID adoptable: moves every row of tenant `old` to
-    /// `new`, audited with `actor` and `reason`. Returns how many.
+    /// Makes the runs of a namespace adoptable after the namespace was re-created with another UID: changes the
+    /// tenant of every row from `old` to `new`. The audit records `actor` and `reason`. Returns the number of rows.
     async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64>;
 
-    /// Drops the start of a run's audit, up to and with the row that is named, and says so in the next one. How many rows
-    /// went; 0: the run has no such row. Nothing goes of a run whose calls are not those that its rows tell of
-    /// ([`crate::Error::Corrupt`]). PostgreSQL: only the role that owns the tables may ([`crate::Error::Unfit`]). Whether an
-    /// anchor names that row, and whether nobody needs those before ([`crate::audit::first_needed`]), is the caller's to know.
+    /// Deletes the first rows of a run's audit, up to and including the given row, and records it in the next one.
+    /// Returns the number of deleted rows; 0 if the run does not have the given row.
+    ///
+    /// Nothing is deleted if the run's calls are not those of its audit ([`crate::Error::Corrupt`]). On PostgreSQL,
+    /// only the role that owns the tables may prune ([`crate::Error::Unfit`]). The caller must check that an anchor
+    /// names the given row, and that no deleted row is still needed ([`crate::audit::first_needed`]).
     async fn prune_audit(&self, prune: &Prune) -> Result<u64>;
 
-    /// The store's own signing key, a PKCS#8 document: `fresh`, if it has none yet. Whoever can read the whole database
-    /// can read it; a key in a file keeps it apart.
+    /// The store's own signing key, a PKCS#8 document. If the store has none yet, `fresh` becomes its key. Anybody
+    /// who can read the whole database can read this key; keep the key in a file to separate the two.
     async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>>;
 
-    /// Wraps by the current key every data key that another one wraps; no payload is touched.
+    /// Wraps every data key that is wrapped with another key with the current one. No payload is changed.
     async fn rewrap_keys(&self) -> Result<Rewrapped>;
 
-    /// Deletes the data key of a run that is over: nobody can read its sealed payloads any more, and the audit says so. Of
-    /// those that are plain it touches none. Idempotent. A process that has looked the key up may read for another minute.
+    /// Deletes the data key of a run that is over. Its sealed payloads become unreadable for everybody, and the audit
+    /// records it. Plain payloads are not changed. Idempotent. A process that has read the key before may use it for
+    /// up to one more minute.
     async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded>;
 }

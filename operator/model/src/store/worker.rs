@@ -1,4 +1,4 @@
-//! What the gateway asks of the store on behalf of a worker.
+//! The gateway's calls to the store on behalf of a worker.
 
 use async_trait::async_trait;
 
@@ -7,57 +7,60 @@ use crate::{
     RecordBatch, Result, RunId, Settle, Snapshotted, Written,
 };
 
-/// What the gateway asks on behalf of a worker. Every write carries the worker's capability, and is refused unless that is
-/// the current epoch's.
+/// The gateway's calls on behalf of a worker. Every write carries the worker's capability, and is rejected unless the
+/// capability is the current epoch's.
 #[async_trait]
 pub trait Worker: Send + Sync + 'static {
-    /// A worker's process takes its attempt. Judged in this order: unknown run; not the recorded pod of the current
-    /// attempt (`NotRecorded` while the attempt is `reserved`, else `Fenced`); finished; no verdict yet; a verdict
-    /// against it; another instance attached before (`Spent`, which is recorded). The same instance again: `Ok`.
+    /// Attaches a worker's process to its attempt. Checks in this order: unknown run; not the recorded pod of the
+    /// current attempt (`NotRecorded` while the attempt is `reserved`, otherwise `Fenced`); finished; no verdict yet;
+    /// verdict refused; another instance attached before (`Spent`, which is recorded). The same instance again: `Ok`.
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached>;
 
-    /// Commits a boundary. Judged under the row's lock in this order: unknown run; fenced; duplicate (same id and
-    /// digest as the head); finished; unsettled calls of an earlier attempt; conflict (not the next boundary, or
-    /// another body for one that is there); too large (`dalsegno_format::size`): the state, then the open calls.
+    /// Commits a boundary. Checks under the row's lock, in this order: unknown run; fenced; duplicate (same id and
+    /// digest as the head); finished; unsettled calls of an earlier attempt; conflict (not the next boundary, or a
+    /// boundary with another body is there); too large (`dalsegno_format::size`), first the state, then the open
+    /// calls.
     ///
-    /// In the same statement: the boundary's row with its content hash, planned calls, records, usage added, the head moved,
-    /// a bound lease renewed, the finish.
+    /// The same statement writes the boundary's row with its content hash, planned calls, records and the finish,
+    /// adds the usage, moves the head, and renews the lease if there is one.
     async fn commit(&self, commit: &Commit) -> Result<Committed>;
 
-    /// Renews the leases of these workers, in one statement that need not be durable. One answer for each, in order.
+    /// Renews the leases of these workers in one statement, which need not be durable. Returns one answer per worker,
+    /// in order.
     async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>>;
 
-    /// Claims a call before its effect. See [`Claimed`] and `docs/reference/contract.md` for the verdicts.
+    /// Claims a call before its effect. [`Claimed`] and `docs/reference/contract.md` list the verdicts.
     async fn claim(&self, claim: &Claim) -> Result<Claimed>;
 
     /// Stores a call's result. Idempotent for the same outcome and result.
     async fn complete(&self, complete: &Complete) -> Result<Completed>;
 
-    /// Says how a call that was begun has ended: on the current worker's or a person's word ([`crate::SettledBy`]).
+    /// Settles a call that was started, as reported by the current worker or a person ([`crate::SettledBy`]).
     async fn settle(&self, settle: &Settle) -> Result<Completed>;
 
-    /// Applies a batch of changes of records, all of them or none. Judged like a commit: unknown run; fenced; duplicate
-    /// (same id and digest as a batch of the live branch); finished; unsettled calls of an earlier attempt; conflict
-    /// (same id, other digest). The changes enter the hash of the next boundary.
+    /// Applies a batch of changes of records: all of them or none. Checks as for a commit: unknown run; fenced;
+    /// duplicate (same id and digest as a batch of the live branch); finished; unsettled calls of an earlier attempt;
+    /// conflict (same id, other digest). The changes are included in the hash of the next boundary.
     async fn write_records(&self, batch: &RecordBatch) -> Result<Written>;
 
-    /// Closes the run where there is no new state. The epoch does not move.
+    /// Finishes the run without a new state. The epoch does not move.
     async fn finish(&self, finish: &FinishCall) -> Result<Committed>;
 
-    /// The worker has heard of the cancel and stops: moves the epoch and finishes the run as `Cancelled`. The same
-    /// worker's retry gets the same answer.
+    /// The worker acknowledges the cancel and stops: moves the epoch, and finishes the run as `Cancelled`. A retry by
+    /// the same worker gets the same answer.
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
 
-    /// Whether this capability is the current one (for reads).
+    /// Whether this capability is the current one. Used for reads.
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool>;
 
-    /// Makes a snapshot of the state at the head, if one is due: [`crate::SNAPSHOT_DUE`] boundaries past what a lookup can
-    /// begin with. Never touches the run's row; any number may try at once. What was made is read back and held to the
-    /// state before this answers.
+    /// Makes a snapshot of the state at the head if one is due, that is [`crate::SNAPSHOT_DUE`] boundaries after the
+    /// nearest starting point of a lookup. Never changes the run's row; several callers may try at once. Before this
+    /// returns, the snapshot is read back and compared with the state.
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted>;
 
-    /// A gateway says that it serves. The operator trusts no deadline unless somebody has said so lately. A longer silence
-    /// is a gap, after which every clock starts anew; so is, in an embedded store, the start of its process, however short
-    /// it was away: every worker has lost its connection, and may wait on a dead one for seconds.
+    /// Records that a gateway is serving. The operator trusts no deadline without a recent heartbeat of a gateway. A
+    /// longer silence is a gap, after which every deadline starts again. In an embedded store the start of its
+    /// process is a gap too, however short the outage was: every worker has lost its connection, and may wait for
+    /// seconds on a dead one.
     async fn beat(&self) -> Result<()>;
 }

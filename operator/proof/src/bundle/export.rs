@@ -1,8 +1,8 @@
-//! Writing a bundle, a page of rows at a time.
+//! Writes a bundle, one page of rows at a time.
 
 use std::sync::Arc;
 
-use dalsegno_model::reading::{AuditKey, BoundaryKey, CallKey, RunHead, run_head};
+use dalsegno_model::read_transaction::{AuditKey, BoundaryKey, CallKey, RunHead, run_head};
 use dalsegno_model::{Digest, Error, Reading, Result, RunId};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -11,9 +11,9 @@ use uuid::Uuid;
 use super::lines::{BundleLine, EndLine, Line, RunLine};
 use super::{VERSION, signed};
 use crate::Signer;
-use crate::texts::{Bytes, Hash};
+use crate::encoding::{Bytes, Hash};
 
-/// A run on its way out, as it stood at one moment.
+/// An export in progress: a run as it was at one moment.
 pub struct Export {
     reading: Box<dyn Reading>,
     store: Uuid,
@@ -28,7 +28,7 @@ pub struct Export {
     audit: i64,
 }
 
-/// What comes next.
+/// The part of the bundle that is written next.
 #[derive(Clone)]
 enum Stage {
     Head,
@@ -40,7 +40,7 @@ enum Stage {
 }
 
 impl Export {
-    /// Of the run with this id; `None`: the store has no such run. `at`: when it is made.
+    /// Starts an export of the run with this id; `None` if the store has no such run. `at` is the time of the export.
     pub async fn begin(
         mut reading: Box<dyn Reading>,
         store: Uuid,
@@ -65,7 +65,7 @@ impl Export {
         }))
     }
 
-    /// The next lines; `None` after the last.
+    /// The next lines, as bytes; `None` after the last.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
             let run = self.run.id;

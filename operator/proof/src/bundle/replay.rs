@@ -1,4 +1,4 @@
-//! The states of a run from its bundle alone.
+//! Rebuilds the states of a run from its bundle alone.
 
 use std::io::BufRead;
 
@@ -8,12 +8,12 @@ use dalsegno_protocol::State;
 
 use super::lines::Line;
 
-/// The state after a turn of the live branch; `None`: there is no such turn. Verify the bundle first.
+/// The state after a turn of the live branch; `None` if there is no such turn. Verify the bundle first.
 ///
 /// # Errors
 ///
-/// A line cannot be read, or is not what a bundle has; [`Error::Gone`]: payloads were dropped or shredded before the bundle
-/// was made, and no full state came after them.
+/// A line cannot be parsed. [`Error::Gone`]: payloads were dropped or shredded before the export, and no full state
+/// follows them.
 pub fn state(bundle: impl BufRead, turn: i32) -> Result<Option<State>> {
     let mut state = Ok(State::new());
     let mut last = 0;

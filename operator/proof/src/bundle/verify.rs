@@ -1,44 +1,44 @@
-//! Reading a bundle, a line at a time; nothing else is needed.
+//! Verifies a bundle line by line, without a store.
 
 use std::io::{self, BufRead, Read as _};
 
 use dalsegno_format::codec::LIMIT;
 use dalsegno_model::Digest;
-use dalsegno_model::reading::RunHead;
+use dalsegno_model::read_transaction::RunHead;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::lines::{BundleLine, EndLine, Line};
 use super::{TELLS_OF_CALLS, VERSION, signed};
-use crate::account::Account;
+use crate::audit_reconciler::AuditReconciler;
 use crate::{AuditChain, BoundaryChain, Problem, PublicKey, is_signed};
 
-/// Longest line: the payloads of a boundary, each character of them escaped.
+/// The longest line in bytes: the payloads of a boundary, with each character escaped.
 const LINE: u64 = 6 * 2 * LIMIT as u64;
 
-/// What was looked at.
+/// What was verified, and the result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// `NAMESPACE/NAME` of the run.
     pub run: String,
-    /// The key that signed it.
+    /// The public key that it names.
     pub public_key: Option<PublicKey>,
-    /// Boundaries.
+    /// Number of boundaries.
     pub boundaries: i64,
-    /// Their events.
+    /// Number of events.
     pub events: i64,
-    /// Calls.
+    /// Number of calls.
     pub calls: i64,
-    /// Rows of the audit.
+    /// Number of audit rows.
     pub audit: i64,
-    /// Whether the run was shredded before the bundle was made: only its chains can be proved.
+    /// Whether the run was shredded before the export. Only its chains can be verified then.
     pub shredded: bool,
-    /// What is wrong.
+    /// The problems that were found.
     pub problems: Vec<Problem>,
 }
 
-/// Reads a bundle and holds it to its signature, its digest, its chains and its counts. `key`: whose signature it must
-/// be; without it, that of the key that the bundle names.
+/// Verifies the signature, digest, chains and counts of a bundle. `key` is the key that must have signed it; without
+/// it, the key that the bundle names is used.
 ///
 /// # Errors
 ///
@@ -55,14 +55,14 @@ pub fn verify(bundle: impl BufRead, key: Option<PublicKey>) -> io::Result<Verifi
         let place = format!("line {number}");
         if let Err(what) = check.line(&line) {
             check.found.problems.push(Problem::at(place, what));
-            // What cannot be read tells nothing of what follows.
+            // After an unreadable line the rest cannot be interpreted.
             break;
         }
     }
     Ok(check.end())
 }
 
-/// The kinds of lines, in their order.
+/// The kinds of lines, in their required order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Nothing,
@@ -82,7 +82,7 @@ struct Check {
     head: Option<RunHead>,
     boundaries: BoundaryChain,
     audit: AuditChain,
-    account: Account,
+    reconciler: AuditReconciler,
     found: Verified,
 }
 
@@ -98,7 +98,7 @@ impl Check {
             head: None,
             boundaries: BoundaryChain::new(run, None),
             audit: AuditChain::new(run),
-            account: Account::default(),
+            reconciler: AuditReconciler::default(),
             found: Verified::default(),
         }
     }
@@ -117,13 +117,13 @@ impl Check {
         let once = matches!(kind, Kind::Bundle | Kind::End);
         let first = self.last == Kind::Nothing;
         if kind < self.last || (once && kind == self.last) || first != (kind == Kind::Bundle) {
-            return Err("it is not in its place".into());
+            return Err("it is out of order".into());
         }
         self.last = kind;
         if let Line::End(end) = &line {
-            // No byte of the line that the digest does not cover is free.
+            // The digest does not cover this line, so its form must be canonical.
             if serde_json::to_vec(&line).map_err(|error| error.to_string())? != text {
-                return Err("it is not written as it must be".into());
+                return Err("it is not in its canonical form".into());
             }
             self.take_end(end);
             return Ok(());
@@ -135,18 +135,18 @@ impl Check {
                 self.found.events += boundary.events.len() as i64;
                 self.found.boundaries += 1;
                 let boundary = boundary.stored(self.run)?;
-                self.account.see_boundary(&boundary);
+                self.reconciler.add_boundary(&boundary);
                 let problem = self.boundaries.push(&boundary);
                 self.found.problems.extend(problem);
             }
             Line::Call(call) => {
                 self.found.calls += 1;
-                self.account.see_call(&call.stored()?);
+                self.reconciler.add_call(&call.stored()?);
             }
             Line::Audit(row) => {
                 self.found.audit += 1;
                 let row = row.row()?;
-                self.account.see_audit(&row);
+                self.reconciler.add_audit_row(&row);
                 let problem = self.audit.push(&row);
                 self.found.problems.extend(problem);
             }
@@ -194,23 +194,24 @@ impl Check {
                 "it counts other lines than there are",
             ),
         ];
-        let told = faults.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| Problem::at("end", what));
-        found.problems.extend(told);
+        let reported =
+            faults.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| Problem::at("end", what));
+        found.problems.extend(reported);
     }
 
     fn end(mut self) -> Verified {
         if self.last != Kind::End {
-            self.found.problems.push(Problem::at("end", "it is not there: the bundle is cut"));
+            self.found.problems.push(Problem::at("end", "it is missing: the bundle is cut"));
         }
         self.found.problems.extend(self.boundaries.end());
-        self.found.shredded = self.account.is_shredded();
-        self.found.problems.extend(self.account.end(self.run));
+        self.found.shredded = self.reconciler.is_shredded();
+        self.found.problems.extend(self.reconciler.end(self.run));
         if let Some(run) = &self.head {
             self.found.problems.extend(self.audit.pruned().err());
             self.found.problems.extend(self.audit.end(run.audit_seq, &run.audit_hash));
-            self.found.problems.extend(self.account.end_run(run));
+            self.found.problems.extend(self.reconciler.end_run(run));
             if self.version >= TELLS_OF_CALLS {
-                self.found.problems.extend(self.account.end_calls(self.run));
+                self.found.problems.extend(self.reconciler.end_calls(self.run));
             }
         }
         self.found

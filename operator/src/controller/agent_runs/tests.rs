@@ -114,7 +114,7 @@ async fn a_run_waits_uncharged_and_says_why_while_its_store_cannot_be_written() 
     let (status, reason, message) = lost.ready();
     assert_eq!((status.as_str(), reason.as_str()), ("Unknown", "StoreUnavailable"));
     assert!(
-        message.contains("refused a row (code 1811); nothing is replaced and nothing is charged"),
+        message.contains("refused a row (code 1811); no pod is replaced and nothing is charged"),
         "{message}"
     );
     assert_eq!(lost.events(), ["StoreUnavailable"]);

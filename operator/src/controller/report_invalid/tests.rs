@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use axum::http::{Method, Request, Response};
-use dalsegno_core::AgentSight;
-use dalsegno_core::decide::LOOK_AGAIN;
+use dalsegno_core::ObservedAgent;
+use dalsegno_core::decide::RECHECK_INTERVAL;
 use dalsegno_crds::{AgentDefinition, AgentRun, names};
 use dalsegno_store::{Deadlines, Lifecycle, NewRun, OnPrior, RunId};
 use futures::{StreamExt, stream};
@@ -84,7 +84,7 @@ async fn an_invalid_definition_is_an_observation_and_no_error() {
     let (ctx, _) = context(object("AgentDefinition", json!({ "template": "a string" }))).await;
     let run = object("AgentRun", json!({ "agentRef": { "name": "nightly" } }));
     let run: AgentRun = serde_json::from_value(run).unwrap();
-    let AgentSight::Malformed(why) = observe(&ctx, &run).await.unwrap().agent else {
+    let ObservedAgent::Malformed(why) = observe(&ctx, &run).await.unwrap().agent else {
         panic!("it is invalid")
     };
     assert!(why.contains("a string"), "{why}");
@@ -98,7 +98,7 @@ async fn an_invalid_run_is_reported_once_per_generation() {
         run["metadata"]["generation"] = generation.into();
         let run: RawRun = serde_json::from_value(run).unwrap();
         let action = reconcile_with_finalizer(Arc::new(run), ctx.clone()).await.unwrap();
-        assert_eq!(action, Action::requeue(LOOK_AGAIN));
+        assert_eq!(action, Action::requeue(RECHECK_INTERVAL));
     };
     for _ in 0..3 {
         reconcile(1).await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sqlx::error::{BoxDynError, DatabaseError};
 
-use super::{Fault, misread};
+use super::{Fault, redacted_json_error};
 use crate::keys::{PLAIN_REFUSED, no_keys};
 
 impl Fault {
@@ -77,5 +77,5 @@ impl std::error::Error for Said {
 
 /// Why a column makes no sense, without what stands in it.
 fn undecoded(source: &BoxDynError) -> String {
-    source.downcast_ref().map_or_else(|| source.to_string(), misread)
+    source.downcast_ref().map_or_else(|| source.to_string(), redacted_json_error)
 }

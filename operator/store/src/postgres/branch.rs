@@ -7,7 +7,7 @@ use sqlx::postgres::PgRow;
 use super::Postgres;
 use super::answers::Answers;
 use super::row::{boundary, digest, number, optional_digest};
-use crate::chain::{KeptSnapshot, Payloads, Shelved};
+use crate::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
 use crate::fault::{Fault, Work, timestamp};
 use crate::old::is_dropped;
 use crate::shelf::{Branch, Walk};
@@ -136,7 +136,7 @@ pub(super) fn audit_row(row: &PgRow) -> Work<AuditRow> {
 }
 
 /// A boundary from its row.
-pub(super) fn shelved(row: &PgRow) -> Work<Shelved> {
+pub(super) fn shelved(row: &PgRow) -> Work<EncodedBoundary> {
     let parent = Kept::parent(
         row.try_get("parent_turn")?,
         boundary(row, "parent_boundary")?,
@@ -174,7 +174,7 @@ pub(super) fn shelved(row: &PgRow) -> Work<Shelved> {
         digest_key: None,
         has_payloads: false,
     };
-    Ok(Shelved {
+    Ok(EncodedBoundary {
         kept,
         payloads: row
             .try_get::<bool, _>("has_payloads")?
@@ -182,7 +182,7 @@ pub(super) fn shelved(row: &PgRow) -> Work<Shelved> {
             .transpose()?,
         dropped: row.try_get("is_dropped")?,
         snapshot: match (row.try_get("document")?, row.try_get("snapshot_digest")?) {
-            (Some(document), Some(digest)) => Some(KeptSnapshot { document, digest }),
+            (Some(document), Some(digest)) => Some(EncodedSnapshot { document, digest }),
             _ => None,
         },
     })

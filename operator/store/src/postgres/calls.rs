@@ -9,7 +9,7 @@ use super::row::{named, text, word};
 use crate::calls::key_refused;
 use crate::fault::{Fault, Work};
 use crate::reads::{CallRow, Columns, payload, unpacked};
-use crate::seal::{CallDigestsExt as _, Sealing, Spot};
+use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::transitions::SettleCall;
 use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, size};
 
@@ -45,7 +45,7 @@ const MOST: i64 = Limits::OPEN_CALLS_BYTES as i64;
 impl Postgres {
     pub(super) async fn do_claim(&self, claim: &Claim) -> Work<Claimed> {
         let sealing = self.to_write(claim.run).await?;
-        let arguments = payload(claim.arguments.as_deref(), Spot::Arguments(&claim.id), &sealing)?;
+        let arguments = payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &sealing)?;
         let digests = sealing.call_digests(&claim.id);
         let query = sqlx::query(CLAIM)
             .bind(claim.run)
@@ -57,8 +57,8 @@ impl Postgres {
             .bind(arguments)
             .bind(size::of_json(claim.arguments.as_deref()))
             .bind(MOST)
-            .bind(claim.key.as_deref().map(|key| digests.told(&text(key))))
-            .bind(claim.arguments.as_deref().map(|json| digests.told(json.get())))
+            .bind(claim.key.as_deref().map(|key| digests.render(&text(key))))
+            .bind(claim.arguments.as_deref().map(|json| digests.render(json.get())))
             .bind(sealing.has_keys());
         let row = self.pool.of(claim.run).one(query).await?;
         let id = &claim.id;
@@ -82,7 +82,7 @@ impl Postgres {
 
     pub(super) async fn do_complete(&self, complete: &Complete) -> Work<Completed> {
         let sealing = self.to_write(complete.run).await?;
-        let result = payload(complete.result.as_deref(), Spot::Result(&complete.id), &sealing)?;
+        let result = payload(complete.result.as_deref(), AadContext::Result(&complete.id), &sealing)?;
         let query = sqlx::query(COMPLETE)
             .bind(complete.run)
             .bind(complete.capability.as_slice())
@@ -119,8 +119,8 @@ impl Postgres {
     }
 }
 
-fn result_digest(id: &str, result: Option<&RawValue>, sealing: &Sealing) -> Option<String> {
-    result.map(|json| sealing.call_digests(id).told(json.get()))
+fn result_digest(id: &str, result: Option<&RawValue>, sealing: &PayloadCipher) -> Option<String> {
+    result.map(|json| sealing.call_digests(id).render(json.get()))
 }
 
 fn completed(
@@ -128,7 +128,7 @@ fn completed(
     id: &str,
     state: CallState,
     result: Option<&RawValue>,
-    sealing: &Sealing,
+    sealing: &PayloadCipher,
 ) -> Work<Completed> {
     let conflict = |why: String| Ok(Completed::Conflict(why));
     match row.try_get("verdict")? {
@@ -136,7 +136,7 @@ fn completed(
         "ended" => {
             let stands = named::<CallState>(row.try_get("state")?)?;
             let same = stands == state
-                && unpacked(Columns::bytes(row, "result")?.as_deref(), Spot::Result(id), sealing)?
+                && unpacked(Columns::bytes(row, "result")?.as_deref(), AadContext::Result(id), sealing)?
                     .as_deref()
                     .map(RawValue::get)
                     == result.map(RawValue::get);

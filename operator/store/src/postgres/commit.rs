@@ -12,9 +12,9 @@ use super::Postgres;
 use super::records::Columns;
 use super::row::{asked, boundary, digest, head, number, optional_digest, text, word};
 use crate::fault::{Fault, Work};
-use crate::packed::{self, Packed, SMALL};
+use crate::packed::{self, EncodedOps, SMALL};
 use crate::reads::payload;
-use crate::seal::{CallDigestsExt as _, DigestKeyExt as _, Sealing, Spot};
+use crate::seal::{AadContext, CallDigestsExt as _, DigestKeyExt as _, PayloadCipher};
 use crate::transitions::Finish;
 use crate::{Commit, Committed, Digest, FinishCall, NewFinish, Result, RunId, Standing, codec, header, size};
 
@@ -58,10 +58,11 @@ const STANDS: &str = "SELECT digest FROM boundaries \
 impl Postgres {
     pub(super) async fn do_commit(&self, commit: &Commit) -> Work<Committed> {
         let sealing = self.to_write(commit.run).await?;
-        let committed = match self.send(commit, Packed::smallest(commit, &sealing)?, &sealing, None).await? {
-            Some(committed) => committed,
-            None => self.send_plain(commit, &sealing, None).await?,
-        };
+        let committed =
+            match self.send(commit, EncodedOps::smallest(commit, &sealing)?, &sealing, None).await? {
+                Some(committed) => committed,
+                None => self.send_plain(commit, &sealing, None).await?,
+            };
         let committed = match committed {
             Committed::TooLarge if !commit.full => self.send_counted(commit, &sealing).await?,
             committed => committed,
@@ -82,13 +83,18 @@ impl Postgres {
     }
 
     /// As it can stand on any head.
-    async fn send_plain(&self, commit: &Commit, sealing: &Sealing, older: Option<Digest>) -> Work<Committed> {
-        let sent = self.send(commit, Packed::plain(commit, sealing)?, sealing, older).await?;
+    async fn send_plain(
+        &self,
+        commit: &Commit,
+        sealing: &PayloadCipher,
+        older: Option<Digest>,
+    ) -> Work<Committed> {
+        let sent = self.send(commit, EncodedOps::plain(commit, sealing)?, sealing, older).await?;
         sent.ok_or_else(|| Fault::Corrupt("a boundary that patches nothing was refused for its base".into()))
     }
 
     /// The state at the head is counted; anew where the head has moved meanwhile.
-    async fn send_counted(&self, commit: &Commit, sealing: &Sealing) -> Work<Committed> {
+    async fn send_counted(&self, commit: &Commit, sealing: &PayloadCipher) -> Work<Committed> {
         while let Some(ops) = packed::counted(&self.rows(), commit, sealing).await? {
             if let Some(committed) = self.send(commit, ops, sealing, None).await? {
                 return Ok(committed);
@@ -101,8 +107,8 @@ impl Postgres {
     async fn send(
         &self,
         commit: &Commit,
-        ops: Packed,
-        sealing: &Sealing,
+        ops: EncodedOps,
+        sealing: &PayloadCipher,
         older: Option<Digest>,
     ) -> Work<Option<Committed>> {
         let proposed = Proposed::new(commit, ops, sealing, older)?;
@@ -153,7 +159,7 @@ pub(super) struct Proposed {
     commit_id: Uuid,
     digest: Digest,
     older: Option<Digest>,
-    ops: Packed,
+    ops: EncodedOps,
     ops_digest: Option<Digest>,
     full: bool,
     events: Option<Vec<u8>>,
@@ -164,10 +170,10 @@ pub(super) struct Proposed {
 }
 
 impl Proposed {
-    fn new(commit: &Commit, ops: Packed, sealing: &Sealing, older: Option<Digest>) -> Work<Self> {
+    fn new(commit: &Commit, ops: EncodedOps, sealing: &PayloadCipher, older: Option<Digest>) -> Work<Self> {
         let Commit { run, capability, turn, boundary, commit_id, .. } = *commit;
         let events = codec::encode_events(&commit.events);
-        let spot = Spot::Events(turn, boundary, commit_id);
+        let spot = AadContext::Events(turn, boundary, commit_id);
         let digest_key = sealing.digest_key(turn, boundary, commit_id);
         let keyed = |plain: Digest| digest_key.map_or(plain, |key| key.digest(plain));
         Ok(Self {
@@ -204,7 +210,7 @@ pub(super) struct More {
 }
 
 impl More {
-    fn of(commit: &Commit, sealing: &Sealing) -> Work<Self> {
+    fn of(commit: &Commit, sealing: &PayloadCipher) -> Work<Self> {
         Ok(Self {
             finish: Words::of(commit.finish.as_ref())?,
             calls: Planned::of(&commit.calls, sealing)?,
@@ -348,12 +354,15 @@ struct Planned {
 }
 
 impl Planned {
-    fn of(calls: &[PlannedCall], sealing: &Sealing) -> Work<Self> {
+    fn of(calls: &[PlannedCall], sealing: &PayloadCipher) -> Work<Self> {
         let arguments =
-            |call: &PlannedCall| payload(call.arguments.as_deref(), Spot::Arguments(&call.id), sealing);
+            |call: &PlannedCall| payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), sealing);
         let told = |call: &PlannedCall| {
             let digests = sealing.call_digests(&call.id);
-            (digests.told(&text(&call.key)), call.arguments.as_deref().map(|json| digests.told(json.get())))
+            (
+                digests.render(&text(&call.key)),
+                call.arguments.as_deref().map(|json| digests.render(json.get())),
+            )
         };
         let (key_digests, arguments_digests) = calls.iter().map(told).unzip();
         Ok(Self {

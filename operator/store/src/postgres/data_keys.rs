@@ -10,7 +10,7 @@ use super::row::text;
 use super::snapshot::Rows;
 use crate::fault::{Fault, Work};
 use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, Wrapped};
-use crate::seal::{SEALED, Sealing};
+use crate::seal::{PayloadCipher, SEALED};
 use crate::statements::UNSEALED;
 use crate::{Result, RunId, Shredded};
 
@@ -59,12 +59,12 @@ impl KeyKeeper for Rows<'_, Pool> {
 
 impl Postgres {
     /// How a run's payloads are read, of which any looks sealed or none does.
-    pub(super) async fn to_read(&self, run: RunId, looks_sealed: bool) -> Work<Sealing> {
+    pub(super) async fn to_read(&self, run: RunId, looks_sealed: bool) -> Work<PayloadCipher> {
         Ok(self.keys.to_read(&self.rows(), run, looks_sealed).await?)
     }
 
     /// How a run's payloads are written.
-    pub(super) async fn to_write(&self, run: RunId) -> Work<Sealing> {
+    pub(super) async fn to_write(&self, run: RunId) -> Work<PayloadCipher> {
         Ok(self.keys.to_write(&self.rows(), run).await?)
     }
 

@@ -5,7 +5,7 @@ use sqlx::Row as _;
 use super::Postgres;
 use super::row::text;
 use crate::Prune;
-use crate::audit::OTHER_CALLS;
+use crate::audit::CALLS_MISMATCH;
 use crate::fault::{Fault, Work};
 
 const PRUNE: &str = "SELECT ds_prune_audit_v1($1, $2, $3, $4, $5) AS rows";
@@ -19,7 +19,7 @@ impl Postgres {
         let query = sqlx::query(PRUNE).bind(run).bind(seq).bind(hash.as_slice());
         let query = query.bind(text(actor)).bind(text(reason));
         let row = self.pool.one(query).await.map_err(refused)?;
-        u64::try_from(row.try_get::<i64, _>("rows")?).map_err(|_| Fault::Corrupt(OTHER_CALLS.into()))
+        u64::try_from(row.try_get::<i64, _>("rows")?).map_err(|_| Fault::Corrupt(CALLS_MISMATCH.into()))
     }
 }
 

@@ -20,7 +20,7 @@ use crate::reading::{
 };
 use crate::reads::{CallRow, RunRow};
 use crate::records::is_digest_of;
-use crate::seal::Sealing;
+use crate::seal::PayloadCipher;
 use crate::{AuditRow, Reading, Result, RunId, pages, snapshot_writer};
 
 const MAKE_KEY: &str =
@@ -134,7 +134,7 @@ impl Moment {
         &self,
         query: Query<'_, sqlx::Postgres, PgArguments>,
         run: RunId,
-        read: impl Fn(&PgRow, &Sealing) -> Work<T>,
+        read: impl Fn(&PgRow, &PayloadCipher) -> Work<T>,
     ) -> Work<Vec<T>> {
         let rows = self.all(query).await?;
         if rows.is_empty() {
@@ -220,7 +220,7 @@ impl Reading for Moment {
     }
 }
 
-fn stored_batch(row: &PgRow, sealing: &Sealing) -> Work<StoredBatch> {
+fn stored_batch(row: &PgRow, sealing: &PayloadCipher) -> Work<StoredBatch> {
     let (digest, batch) = (digest(row, "digest")?, row.try_get::<Vec<u8>, _>("batch")?);
     Ok(StoredBatch {
         seq: row.try_get("seq")?,
@@ -232,7 +232,7 @@ fn stored_batch(row: &PgRow, sealing: &Sealing) -> Work<StoredBatch> {
     })
 }
 
-fn stored_record(row: &PgRow, sealing: &Sealing) -> Work<StoredRecord> {
+fn stored_record(row: &PgRow, sealing: &PayloadCipher) -> Work<StoredRecord> {
     let stored = StoredRecord {
         at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
         entry_id: row.try_get("entry_id")?,

@@ -9,7 +9,7 @@ use super::Postgres;
 use super::row::{digest, looks_sealed, text};
 use crate::fault::{Fault, Work};
 use crate::records::{Changes, after_prefix, page, payload};
-use crate::seal::{Sealing, Spot};
+use crate::seal::{AadContext, PayloadCipher};
 use crate::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
 
 const WRITE: &str =
@@ -46,7 +46,7 @@ impl Postgres {
         }
     }
 
-    async fn send_records(&self, batch: &RecordBatch, sealing: &Sealing) -> Work<Written> {
+    async fn send_records(&self, batch: &RecordBatch, sealing: &PayloadCipher) -> Work<Written> {
         let columns = Columns::of(&batch.operations, sealing)?;
         let query = sqlx::query(WRITE)
             .bind(batch.run)
@@ -91,9 +91,9 @@ impl Postgres {
     }
 }
 
-fn entry(row: &PgRow, space: &str, sealing: &Sealing) -> Work<(Record, i64)> {
+fn entry(row: &PgRow, space: &str, sealing: &PayloadCipher) -> Work<(Record, i64)> {
     let (key, entry_id): (String, Option<String>) = (row.try_get("key")?, row.try_get("entry_id")?);
-    let spot = Spot::Record(space, &key, entry_id.as_deref());
+    let spot = AadContext::Record(space, &key, entry_id.as_deref());
     let value = payload(row.try_get("value")?, spot, sealing)?;
     let record = Record { key, entry_id, value, turn: row.try_get("turn")? };
     Ok((record, row.try_get("seq")?))
@@ -114,7 +114,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    pub fn of(operations: &[RecordOp], sealing: &Sealing) -> Work<Self> {
+    pub fn of(operations: &[RecordOp], sealing: &PayloadCipher) -> Work<Self> {
         let Changes { changes, batch, digest } = Changes::of(operations, sealing)?;
         let mut columns = Self { digest, batch, ..Self::default() };
         for change in changes {

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
-use crate::fault::{Fault, Work, misread};
+use crate::fault::{Fault, Work, redacted_json_error};
 use crate::seal::is_sealed;
 use crate::{Asked, Digest, Place, header};
 
@@ -21,7 +21,8 @@ pub(super) fn word(value: &impl Serialize) -> Work<String> {
 
 /// What a word stands for.
 pub(super) fn named<T: DeserializeOwned>(word: String) -> Work<T> {
-    serde_json::from_value(serde_json::Value::String(word)).map_err(|error| Fault::Corrupt(misread(&error)))
+    serde_json::from_value(serde_json::Value::String(word))
+        .map_err(|error| Fault::Corrupt(redacted_json_error(&error)))
 }
 
 /// A text as the database takes it: it has no NUL, which a log's last lines may well have.

@@ -6,10 +6,10 @@ use super::answers::Answers;
 use super::pool::Pool;
 use super::row::{digest, number, place};
 use super::{branch, links};
-use crate::chain::KeptSnapshot;
+use crate::chain::EncodedSnapshot;
 use crate::fault::Work;
 use crate::keys::Keys;
-use crate::seal::{self, Sealing};
+use crate::seal::{self, PayloadCipher};
 use crate::shelf::{Branch, Found, Keeper, New, Shelf, Walk};
 use crate::{Digest, Place, Result, RunId};
 
@@ -57,11 +57,11 @@ impl<A: Answers> Shelf for Rows<'_, A> {
         chunks(self.asked, run, hashes).await.map_err(|fault| fault.while_("reading chunks"))
     }
 
-    async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<KeptSnapshot>> {
+    async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<EncodedSnapshot>> {
         snapshot(self.asked, run, content_hash).await.map_err(|fault| fault.while_("reading a snapshot"))
     }
 
-    async fn sealing(&self, run: RunId) -> Result<Sealing> {
+    async fn sealing(&self, run: RunId) -> Result<PayloadCipher> {
         self.keys.to_read(self, run, true).await
     }
 
@@ -71,7 +71,7 @@ impl<A: Answers> Shelf for Rows<'_, A> {
 }
 
 impl Keeper for Rows<'_, Pool> {
-    async fn sealing_to_write(&self, run: RunId) -> Result<Sealing> {
+    async fn sealing_to_write(&self, run: RunId) -> Result<PayloadCipher> {
         self.keys.to_keep(self, run).await
     }
 
@@ -86,10 +86,10 @@ async fn chunks(rows: &impl Answers, run: RunId, hashes: &[Digest]) -> Work<Vec<
     found.iter().map(|row| Ok((digest(row, "hash")?, row.try_get("payload")?))).collect()
 }
 
-async fn snapshot(rows: &impl Answers, run: RunId, content_hash: &Digest) -> Work<Option<KeptSnapshot>> {
+async fn snapshot(rows: &impl Answers, run: RunId, content_hash: &Digest) -> Work<Option<EncodedSnapshot>> {
     let found = rows.all(sqlx::query(SNAPSHOT).bind(run).bind(content_hash.as_slice())).await?;
     let Some(row) = found.first() else { return Ok(None) };
-    Ok(Some(KeptSnapshot { document: row.try_get("document")?, digest: row.try_get("digest")? }))
+    Ok(Some(EncodedSnapshot { document: row.try_get("document")?, digest: row.try_get("digest")? }))
 }
 
 async fn marks(rows: &impl Answers, run: RunId) -> Work<Vec<(Place, Digest)>> {

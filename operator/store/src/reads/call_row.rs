@@ -8,7 +8,7 @@ use super::table::table;
 use crate::calls::hold_together;
 use crate::fault::{Fault, Work};
 use crate::reading::{ReadCall as _, StoredCall};
-use crate::seal::{Sealing, Spot, is_sealed};
+use crate::seal::{AadContext, PayloadCipher, is_sealed};
 use crate::{Result, codec, size};
 
 table! {
@@ -50,24 +50,29 @@ impl CallRow {
 
     /// Bytes that it counts while it is open.
     pub fn bytes(&self) -> i64 {
-        size::of_call(&self.id, &self.key, self.arguments_bytes, self.result_bytes)
+        size::of_call(size::OpenCall {
+            id: &self.id,
+            key: &self.key,
+            arguments_bytes: self.arguments_bytes,
+            result_bytes: self.result_bytes,
+        })
     }
 
     /// The call as everybody sees it.
-    pub fn public(&self, sealing: &Sealing) -> Work<dalsegno_protocol::Call> {
+    pub fn public(&self, sealing: &PayloadCipher) -> Work<dalsegno_protocol::Call> {
         hold_together(&self.id, self.state.0, self.key_refused)?;
         let payload = |kept: &Option<Vec<u8>>, spot| {
             unpacked(kept.as_deref(), spot, sealing).map_err(|fault| fault.of(format!("call {:?}", self.id)))
         };
         Ok(dalsegno_protocol::Call {
-            arguments: payload(&self.arguments, Spot::Arguments(&self.id))?,
-            result: payload(&self.result, Spot::Result(&self.id))?,
+            arguments: payload(&self.arguments, AadContext::Arguments(&self.id))?,
+            result: payload(&self.result, AadContext::Result(&self.id))?,
             ..self.bare()
         })
     }
 
     /// The same for those who check the store or carry a run out of it.
-    pub fn stored(&self, sealing: &Sealing) -> Work<StoredCall> {
+    pub fn stored(&self, sealing: &PayloadCipher) -> Work<StoredCall> {
         let stored = StoredCall {
             ordinal: self.ordinal,
             attempt: self.attempt,
@@ -96,8 +101,8 @@ impl CallRow {
 /// A kept JSON payload as it came; none where it was shredded.
 pub(crate) fn unpacked(
     payload: Option<&[u8]>,
-    spot: Spot<'_>,
-    sealing: &Sealing,
+    spot: AadContext<'_>,
+    sealing: &PayloadCipher,
 ) -> Work<Option<Box<RawValue>>> {
     let opened = payload.map(|payload| sealing.open_if_kept(spot, payload)).transpose()?.flatten();
     opened
@@ -110,6 +115,10 @@ pub(crate) fn unpacked(
 }
 
 /// A JSON payload as it is kept.
-pub(crate) fn payload(json: Option<&RawValue>, spot: Spot<'_>, sealing: &Sealing) -> Result<Option<Vec<u8>>> {
+pub(crate) fn payload(
+    json: Option<&RawValue>,
+    spot: AadContext<'_>,
+    sealing: &PayloadCipher,
+) -> Result<Option<Vec<u8>>> {
     json.map(|json| sealing.seal(spot, codec::encode(json.get().as_bytes()))).transpose()
 }

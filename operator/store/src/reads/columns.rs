@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use crate::fault::{Fault, Work, misread};
+use crate::fault::{Fault, Work, redacted_json_error};
 use crate::{Digest, header};
 
 /// A row of either database, by the names of its columns. NULL is `None`.
@@ -207,7 +207,9 @@ impl<T: Serialize + DeserializeOwned> NotNull for EnumText<T> {
     fn read(row: &impl Columns, column: &str) -> Work<Option<Self>> {
         let parse = |text| {
             let parsed = serde_json::from_value(serde_json::Value::String(text));
-            parsed.map(Self).map_err(|error| Fault::Corrupt(format!("column {column}: {}", misread(&error))))
+            parsed
+                .map(Self)
+                .map_err(|error| Fault::Corrupt(format!("column {column}: {}", redacted_json_error(&error))))
         };
         row.text(column)?.map(parse).transpose()
     }

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::table::table;
 use super::{BoundaryColumn, EnumText, Hash};
 use crate::fault::{Work, timestamp};
-use crate::reading::{HeadMark, RunHead};
+use crate::reading::{HeadRef, RunHead};
 use crate::{Asked, AttemptState, Counters, Digest, Lifecycle, Place, RunOutcome, Verdict, header};
 
 table! {
@@ -153,7 +153,7 @@ impl RunRow {
 
     /// The run for those who check the store or carry a run out of it.
     pub fn run_head(self) -> Work<RunHead> {
-        let head = self.head().map(|head| HeadMark {
+        let head = self.head().map(|head| HeadRef {
             place: Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch },
             content_hash: head.hash,
             position: self.head_position,

@@ -13,9 +13,9 @@ use super::judge::Proposal;
 use super::row::{HeadPoint, RunRow};
 use crate::fault::Work;
 use crate::header::{self, Header, NO_PARENT};
-use crate::packed::{Packed, SMALL};
+use crate::packed::{EncodedOps, SMALL};
 use crate::records::{Changes, link};
-use crate::seal::{BodyDigest, DigestKeyExt as _, Sealing, Spot};
+use crate::seal::{AadContext, BodyDigest, DigestKeyExt as _, PayloadCipher};
 use crate::{Commit, Digest, NewFinish, Result, RunId, codec};
 
 /// A commit with its payloads ready to be kept, so that the writer only compares and writes.
@@ -23,7 +23,7 @@ pub(super) struct Prepared {
     pub run: RunId,
     pub capability: Digest,
     pub proposal: Proposal,
-    pub ops: Packed,
+    pub ops: EncodedOps,
     pub ops_digest: Option<Digest>,
     pub full: bool,
     pub events: Option<Vec<u8>>,
@@ -34,14 +34,14 @@ pub(super) struct Prepared {
     pub usage: Usage,
     pub trigger: Option<String>,
     pub finish: Option<NewFinish>,
-    pub sealing: Sealing,
+    pub sealing: PayloadCipher,
 }
 
 impl Prepared {
-    pub fn new(commit: &Commit, ops: Packed, sealing: Sealing) -> Result<Self> {
+    pub fn new(commit: &Commit, ops: EncodedOps, sealing: PayloadCipher) -> Result<Self> {
         let events = codec::encode_events(&commit.events);
         let Commit { turn, boundary, commit_id, .. } = *commit;
-        let spot = Spot::Events(turn, boundary, commit_id);
+        let spot = AadContext::Events(turn, boundary, commit_id);
         let digest_key = sealing.digest_key(turn, boundary, commit_id);
         let keyed = |plain: Digest| digest_key.map_or(plain, |key| key.digest(plain));
         Ok(Self {
@@ -82,7 +82,7 @@ impl Prepared {
 
 /// How large the state is with this boundary at most; `None`: nobody knows.
 fn state_bytes(row: &RunRow, commit: &Prepared) -> Option<i64> {
-    let Packed { base, size, .. } = commit.ops;
+    let EncodedOps { base, size, .. } = commit.ops;
     if commit.full || base.is_some() { Some(size) } else { Some(row.known_state_bytes()? + size) }
 }
 

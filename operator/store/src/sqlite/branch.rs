@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::columns::{Hash, Which};
 use super::data_keys;
 use super::row::RunRow;
-use crate::chain::{KeptSnapshot, Payloads, Shelved};
+use crate::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
 use crate::fault::{Work, timestamp};
 use crate::old::is_dropped;
 use crate::shelf::{Branch, Walk};
@@ -91,7 +91,7 @@ pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) ->
 }
 
 /// A boundary from its row.
-pub(super) fn shelved(row: &SqliteRow) -> Work<Shelved> {
+pub(super) fn shelved(row: &SqliteRow) -> Work<EncodedBoundary> {
     let parent = Kept::parent(
         row.try_get("parent_turn")?,
         row.try_get::<Option<Which>, _>("parent_boundary")?.map(|Which(boundary)| boundary),
@@ -128,7 +128,7 @@ pub(super) fn shelved(row: &SqliteRow) -> Work<Shelved> {
         digest_key: None,
         has_payloads: false,
     };
-    Ok(Shelved {
+    Ok(EncodedBoundary {
         kept,
         payloads: row
             .try_get::<bool, _>("has_payloads")?
@@ -136,7 +136,7 @@ pub(super) fn shelved(row: &SqliteRow) -> Work<Shelved> {
             .transpose()?,
         dropped: row.try_get("is_dropped")?,
         snapshot: match (row.try_get("document")?, row.try_get("snapshot_digest")?) {
-            (Some(document), Some(digest)) => Some(KeptSnapshot { document, digest }),
+            (Some(document), Some(digest)) => Some(EncodedSnapshot { document, digest }),
             _ => None,
         },
     })

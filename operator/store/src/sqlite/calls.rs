@@ -15,7 +15,7 @@ use crate::calls::key_refused;
 use crate::fault::Work;
 use crate::keys::no_keys;
 use crate::reads::{CallRow, payload, unpacked};
-use crate::seal::{CallDigestsExt as _, Sealing, Spot};
+use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, size};
 
 /// A claim with its payload ready to be kept.
@@ -29,7 +29,7 @@ pub(super) struct Claim {
     pub arguments: Option<Vec<u8>>,
     pub arguments_bytes: i64,
     pub arguments_digest: Option<String>,
-    pub sealing: Sealing,
+    pub sealing: PayloadCipher,
 }
 
 /// Claims a call before its effect.
@@ -116,7 +116,7 @@ async fn first_claim(conn: &mut SqliteConnection, now: i64, mut row: RunRow, cla
     call.insert(conn).await?;
     let mut told = json!({
         "call": call.id, "attempt": row.attempt, "turn": call.turn, "policy": call.policy.0,
-        "key": claim.sealing.call_digests(&call.id).told(&call.key),
+        "key": claim.sealing.call_digests(&call.id).render(&call.key),
     });
     if let Some(digest) = claim.arguments_digest {
         told["arguments"] = digest.into();
@@ -151,7 +151,7 @@ pub(super) struct Ending {
     /// Not planned, nor started.
     pub state: CallState,
     pub result: Option<Box<RawValue>>,
-    pub sealing: Sealing,
+    pub sealing: PayloadCipher,
 }
 
 /// Stores a call's result.
@@ -201,7 +201,7 @@ pub(super) async fn complete(
 fn told(row: &RunRow, ending: &Ending, mut detail: Value) -> Value {
     detail["turn"] = row.open_turn().into();
     if let Some(result) = &ending.result {
-        detail["result"] = ending.sealing.call_digests(&ending.id).told(result.get()).into();
+        detail["result"] = ending.sealing.call_digests(&ending.id).render(result.get()).into();
     }
     detail
 }
@@ -215,7 +215,7 @@ async fn open_call(
     let call = CallRow::load(conn, row.id, &ending.id).await?;
     if let Some(call) = &call
         && call.stands() == ending.state
-        && unpacked(call.result.as_deref(), Spot::Result(&call.id), &ending.sealing)?
+        && unpacked(call.result.as_deref(), AadContext::Result(&call.id), &ending.sealing)?
             .as_deref()
             .map(RawValue::get)
             == ending.result.as_deref().map(RawValue::get)
@@ -245,7 +245,7 @@ async fn keep_result(
     ending: &Ending,
 ) -> Work<bool> {
     let counted = call.bytes();
-    call.result = payload(ending.result.as_deref(), Spot::Result(&ending.id), &ending.sealing)?;
+    call.result = payload(ending.result.as_deref(), AadContext::Result(&ending.id), &ending.sealing)?;
     call.result_bytes = size::of_json(ending.result.as_deref());
     // A call of an earlier turn is open until it has ended.
     let stays_open = ending.state == CallState::KeyRefused || call.turn == row.open_turn();

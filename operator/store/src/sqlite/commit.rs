@@ -18,7 +18,7 @@ use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::reads::payload;
-use crate::seal::{CallDigestsExt as _, Sealing, Spot};
+use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::transitions::{close, finish_detail, renew_lease, standing, tell_cancel};
 use crate::{Committed, Digest, NewFinish, RunId, Standing, size};
 
@@ -131,7 +131,7 @@ async fn plan(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, commit: &
         .bind(Word(call.policy))
         .bind(&call.key)
         .bind(Word(CallState::Planned))
-        .bind(payload(call.arguments.as_deref(), Spot::Arguments(&call.id), &commit.sealing)?)
+        .bind(payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), &commit.sealing)?)
         .bind(size::of_json(call.arguments.as_deref()))
         .bind(now)
         .fetch_optional(&mut *conn)
@@ -153,11 +153,11 @@ async fn plan(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, commit: &
 }
 
 /// What the audit tells of a call that is planned for the first time.
-fn first_told(call: &PlannedCall, sealing: &Sealing) -> Value {
+fn first_told(call: &PlannedCall, sealing: &PayloadCipher) -> Value {
     let digests = sealing.call_digests(&call.id);
-    let mut told = json!({ "call": call.id, "policy": call.policy, "key": digests.told(&call.key) });
+    let mut told = json!({ "call": call.id, "policy": call.policy, "key": digests.render(&call.key) });
     if let Some(arguments) = &call.arguments {
-        told["arguments"] = digests.told(arguments.get()).into();
+        told["arguments"] = digests.render(arguments.get()).into();
     }
     told
 }

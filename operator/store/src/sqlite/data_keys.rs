@@ -10,7 +10,7 @@ use super::{Reads, Sqlite};
 use crate::audit::kind;
 use crate::fault::{Fault, Work};
 use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, Wrapped};
-use crate::seal::{SEALED, Sealing};
+use crate::seal::{PayloadCipher, SEALED};
 use crate::statements::UNSEALED;
 use crate::{Lifecycle, Result, RunId, Shredded};
 
@@ -45,12 +45,12 @@ impl KeyKeeper for Rows<'_, Sqlite> {
 
 impl Sqlite {
     /// How a run's payloads are read, of which any looks sealed or none does.
-    pub(super) async fn to_read(&self, run: RunId, looks_sealed: bool) -> Result<Sealing> {
+    pub(super) async fn to_read(&self, run: RunId, looks_sealed: bool) -> Result<PayloadCipher> {
         self.keys.to_read(&self.rows(), run, looks_sealed).await
     }
 
     /// How a run's payloads are written.
-    pub(super) async fn to_write(&self, run: RunId) -> Result<Sealing> {
+    pub(super) async fn to_write(&self, run: RunId) -> Result<PayloadCipher> {
         self.keys.to_write(&self.rows(), run).await
     }
 

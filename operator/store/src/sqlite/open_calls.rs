@@ -57,7 +57,12 @@ pub(super) async fn planned(
     let mut added = 0;
     for call in calls {
         added += match CallRow::load(conn, run, &call.id).await? {
-            None => size::of_call(&call.id, &call.key, size::of_json(call.arguments.as_deref()), 0),
+            None => size::of_call(size::OpenCall {
+                id: &call.id,
+                key: &call.key,
+                arguments_bytes: size::of_json(call.arguments.as_deref()),
+                result_bytes: 0,
+            }),
             Some(there) if there.state.0 == CallState::Planned && there.turn != turn => there.bytes(),
             Some(_) => 0,
         };

@@ -6,8 +6,8 @@ use sqlx::SqliteConnection;
 use super::audit::append;
 use super::columns::Hash;
 use super::row::RunRow;
-use crate::audit::{self, OTHER_CALLS, kind};
-use crate::fault::{Fault, Work, misread};
+use crate::audit::{self, CALLS_MISMATCH, kind};
+use crate::fault::{Fault, Work, redacted_json_error};
 use crate::{Prune, RunId, header};
 
 /// What the rows that go say of boundaries that a rewind undid.
@@ -55,7 +55,8 @@ async fn are_told(conn: &mut SqliteConnection, run: RunId) -> Work<bool> {
 }
 
 fn parsed(text: &str) -> Work<Value> {
-    serde_json::from_str(text).map_err(|error| Fault::Corrupt(format!("an audit: {}", misread(&error))))
+    serde_json::from_str(text)
+        .map_err(|error| Fault::Corrupt(format!("an audit: {}", redacted_json_error(&error))))
 }
 
 /// Drops the rows and says so in the next one, which says again what they said of the run.
@@ -71,7 +72,7 @@ pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -
         return Ok(0);
     }
     if !are_told(conn, run).await? {
-        return Err(Fault::Corrupt(OTHER_CALLS.into()));
+        return Err(Fault::Corrupt(CALLS_MISMATCH.into()));
     }
     let mut row = RunRow::expect(conn, run).await?;
     let undone: String = sqlx::query_scalar(UNDONE).bind(run).bind(seq).fetch_one(&mut *conn).await?;

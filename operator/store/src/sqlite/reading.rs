@@ -21,7 +21,7 @@ use crate::reading::{
 };
 use crate::reads::CallRow;
 use crate::records::is_digest_of;
-use crate::seal::Sealing;
+use crate::seal::PayloadCipher;
 use crate::{AuditRow, Error, Place, Reading, Result, RunId, pages, snapshot_writer};
 
 const RUNS: &str = "SELECT * FROM runs WHERE ?1 IS NULL OR id > ?1 ORDER BY id LIMIT ?2";
@@ -196,7 +196,7 @@ impl Reading for Moment {
     }
 }
 
-fn stored_batch(row: &SqliteRow, sealing: &Sealing) -> Work<StoredBatch> {
+fn stored_batch(row: &SqliteRow, sealing: &PayloadCipher) -> Work<StoredBatch> {
     let (Hash(digest), batch) = (row.try_get("digest")?, row.try_get::<Vec<u8>, _>("batch")?);
     Ok(StoredBatch {
         seq: row.try_get("seq")?,
@@ -208,7 +208,7 @@ fn stored_batch(row: &SqliteRow, sealing: &Sealing) -> Work<StoredBatch> {
     })
 }
 
-fn stored_record(row: &SqliteRow, sealing: &Sealing) -> Work<StoredRecord> {
+fn stored_record(row: &SqliteRow, sealing: &PayloadCipher) -> Work<StoredRecord> {
     let stored = StoredRecord {
         at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
         entry_id: row.try_get("entry_id")?,

@@ -11,7 +11,7 @@ use super::row::RunRow;
 use super::{Reads as _, Sqlite};
 use crate::fault::Work;
 use crate::records::{Change, Changes, after_prefix, link, page, payload};
-use crate::seal::{BodyDigest, Sealing, Spot, is_sealed};
+use crate::seal::{AadContext, BodyDigest, PayloadCipher, is_sealed};
 use crate::{Digest, RecordBatch, RecordPage, RecordQuery, Result, RunId, Written};
 
 /// One entry more than the page has room for is looked for, so that it is known whether there is more. Values are read
@@ -48,7 +48,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    pub fn new(batch: &RecordBatch, sealing: &Sealing) -> Result<Self> {
+    pub fn new(batch: &RecordBatch, sealing: &PayloadCipher) -> Result<Self> {
         Ok(Self {
             run: batch.run,
             capability: batch.capability,
@@ -215,9 +215,9 @@ struct Entry {
 }
 
 impl Entry {
-    fn public(self, space: &str, sealing: &Sealing) -> Result<(Record, i64)> {
+    fn public(self, space: &str, sealing: &PayloadCipher) -> Result<(Record, i64)> {
         let Self { key, seq, entry_id, value, turn, found: _ } = self;
-        let value = payload(&value, Spot::Record(space, &key, entry_id.as_deref()), sealing)?;
+        let value = payload(&value, AadContext::Record(space, &key, entry_id.as_deref()), sealing)?;
         Ok((Record { key, entry_id, value, turn }, seq))
     }
 }

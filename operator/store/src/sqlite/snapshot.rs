@@ -4,10 +4,10 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::columns::{Hash, Which};
 use super::{Reads, Sqlite, branch, links};
-use crate::chain::KeptSnapshot;
+use crate::chain::EncodedSnapshot;
 use crate::fault::Work;
 use crate::keys::Keys;
-use crate::seal::{self, Sealing};
+use crate::seal::{self, PayloadCipher};
 use crate::shelf::Found;
 use crate::shelf::New;
 use crate::shelf::{Branch, Keeper, Shelf, Walk};
@@ -37,14 +37,14 @@ impl<R: Reads> Shelf for Rows<'_, R> {
         self.asked.read("reading chunks", move |conn, _| Box::pin(chunks(conn, run, hashes))).await
     }
 
-    async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<KeptSnapshot>> {
+    async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<EncodedSnapshot>> {
         let content_hash = *content_hash;
         self.asked
             .read("reading a snapshot", move |conn, _| Box::pin(snapshot(conn, run, content_hash)))
             .await
     }
 
-    async fn sealing(&self, run: RunId) -> Result<Sealing> {
+    async fn sealing(&self, run: RunId) -> Result<PayloadCipher> {
         self.keys.to_read(self, run, true).await
     }
 
@@ -54,7 +54,7 @@ impl<R: Reads> Shelf for Rows<'_, R> {
 }
 
 impl Keeper for Rows<'_, Sqlite> {
-    async fn sealing_to_write(&self, run: RunId) -> Result<Sealing> {
+    async fn sealing_to_write(&self, run: RunId) -> Result<PayloadCipher> {
         self.keys.to_keep(self, run).await
     }
 
@@ -106,13 +106,13 @@ async fn snapshot(
     conn: &mut SqliteConnection,
     run: RunId,
     content_hash: Digest,
-) -> Work<Option<KeptSnapshot>> {
+) -> Work<Option<EncodedSnapshot>> {
     let row = sqlx::query("SELECT document, digest FROM snapshots WHERE run = ? AND content_hash = ?")
         .bind(run)
         .bind(Hash(content_hash))
         .fetch_optional(conn)
         .await?;
-    row.map(|row| Ok(KeptSnapshot { document: row.try_get("document")?, digest: row.try_get("digest")? }))
+    row.map(|row| Ok(EncodedSnapshot { document: row.try_get("document")?, digest: row.try_get("digest")? }))
         .transpose()
 }
 

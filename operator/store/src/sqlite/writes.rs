@@ -1,9 +1,9 @@
 //! What a worker writes: digested and sealed before the writer gets it, so that this only compares and writes.
 
 use super::{Sqlite, boundary, calls, in_time, records};
-use crate::packed::{self, Packed};
+use crate::packed::{self, EncodedOps};
 use crate::reads::payload;
-use crate::seal::{CallDigestsExt as _, Sealing, Spot};
+use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::transitions::{Finish, SettleCall};
 use crate::{
     Claim, Claimed, Commit, Committed, Complete, Completed, Error, FinishCall, RecordBatch, Result, RunId,
@@ -13,7 +13,7 @@ use crate::{
 impl Sqlite {
     pub(super) async fn do_commit(&self, commit: &Commit) -> Result<Committed> {
         let sealing = self.to_write(commit.run).await?;
-        for ops in [Packed::smallest, Packed::plain] {
+        for ops in [EncodedOps::smallest, EncodedOps::plain] {
             let prepared = boundary::Prepared::new(commit, ops(commit, &sealing)?, sealing.clone())?;
             let work = in_time("committing a boundary", self.writer()?.commit(prepared));
             match work.await? {
@@ -29,7 +29,7 @@ impl Sqlite {
     }
 
     /// The state at the head is counted; anew where the head has moved meanwhile.
-    async fn commit_counted(&self, commit: &Commit, sealing: Sealing) -> Result<Committed> {
+    async fn commit_counted(&self, commit: &Commit, sealing: PayloadCipher) -> Result<Committed> {
         while let Some(ops) = packed::counted(&self.rows(), commit, &sealing).await? {
             let prepared = boundary::Prepared::new(commit, ops, sealing.clone())?;
             let work = in_time("committing a boundary", self.writer()?.commit(prepared));
@@ -49,11 +49,11 @@ impl Sqlite {
             claim_id: claim.claim_id,
             policy: claim.policy,
             key: claim.key.clone(),
-            arguments: payload(claim.arguments.as_deref(), Spot::Arguments(&claim.id), &sealing)?,
+            arguments: payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &sealing)?,
             arguments_bytes: size::of_json(claim.arguments.as_deref()),
             arguments_digest: {
                 let digests = sealing.call_digests(&claim.id);
-                claim.arguments.as_deref().map(|json| digests.told(json.get()))
+                claim.arguments.as_deref().map(|json| digests.render(json.get()))
             },
             sealing,
         };

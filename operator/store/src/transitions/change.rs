@@ -6,7 +6,7 @@ use dalsegno_protocol::Policy;
 use serde_json::Value as Json;
 
 use super::Rows;
-use crate::audit::Link;
+use crate::audit::AuditHeader;
 use crate::fault::{Fault, Work};
 use crate::reads::{Assignment, AttemptRow, CallRow, Column as _, Hash, RunRow, RunRows};
 use crate::{Digest, Lifecycle, Place, Recorded, RunId, RunRecord};
@@ -69,7 +69,8 @@ impl AuditEntry {
     pub fn append(run: &mut RunRow, at: i64, kind: &'static str, actor: &str, detail: &Json) -> Self {
         let RunRow { id, audit_seq, audit_hash: Hash(parent_hash), .. } = *run;
         let (seq, actor, detail) = (audit_seq + 1, super::text(actor), detail.to_string());
-        let link = Link { parent_hash: &parent_hash, run: id, seq, at, kind, actor: &actor, detail: &detail };
+        let link =
+            AuditHeader { parent_hash: &parent_hash, run: id, seq, at, kind, actor: &actor, detail: &detail };
         let hash = link.hash();
         (run.audit_seq, run.audit_hash) = (seq, Hash(hash));
         Self { seq, at, kind, actor, detail, parent_hash, hash }
@@ -184,7 +185,8 @@ impl Change {
     pub fn audit(&mut self, kind: &'static str, actor: &str, detail: Json) {
         let RunRow { id, audit_seq, audit_hash: Hash(parent_hash), .. } = self.rows.run;
         let (seq, at, actor, detail) = (audit_seq + 1, self.rows.now, super::text(actor), detail.to_string());
-        let link = Link { parent_hash: &parent_hash, run: id, seq, at, kind, actor: &actor, detail: &detail };
+        let link =
+            AuditHeader { parent_hash: &parent_hash, run: id, seq, at, kind, actor: &actor, detail: &detail };
         let hash = link.hash();
         self.rows.run.audit_seq = seq;
         self.rows.run.audit_hash = Hash(hash);

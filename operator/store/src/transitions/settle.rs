@@ -8,7 +8,7 @@ use super::{Change, Decision, Needs, Rows, Transition, text};
 use crate::audit::{actor, kind};
 use crate::fault::{Fault, Work};
 use crate::reads::{CallRow, EnumText, RunRow, payload, unpacked};
-use crate::seal::{CallDigestsExt as _, Sealing, Spot};
+use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::{AttemptState, Completed, RunId, Settle, SettledBy, size};
 
 /// [`crate::Store::settle`].
@@ -20,11 +20,11 @@ pub(crate) struct SettleCall {
     state: CallState,
     result: Option<Box<RawValue>>,
     reason: String,
-    sealing: Sealing,
+    sealing: PayloadCipher,
 }
 
 impl SettleCall {
-    pub fn of(settle: &Settle, sealing: Sealing) -> Self {
+    pub fn of(settle: &Settle, sealing: PayloadCipher) -> Self {
         let Settle { run: _, ref by, ref id, outcome, ref result, ref reason } = *settle;
         Self {
             by: by.clone(),
@@ -67,7 +67,7 @@ impl SettleCall {
     /// Whether the call's result is this one.
     fn is_result(&self, call: Option<&CallRow>) -> Work<bool> {
         let kept = call.and_then(|call| call.result.as_deref());
-        let stands = unpacked(kept, Spot::Result(&self.id), &self.sealing)?;
+        let stands = unpacked(kept, AadContext::Result(&self.id), &self.sealing)?;
         Ok(stands.as_deref().map(RawValue::get) == self.result.as_deref().map(RawValue::get))
     }
 }
@@ -99,7 +99,7 @@ impl Transition for SettleCall {
         let call = CallRow {
             state: EnumText(self.state),
             key_refused: false,
-            result: payload(self.result.as_deref(), Spot::Result(&before.id), &self.sealing)?,
+            result: payload(self.result.as_deref(), AadContext::Result(&before.id), &self.sealing)?,
             result_bytes: size::of_json(self.result.as_deref()),
             settled_by: Some(actor.clone()),
             reason: Some(self.reason.clone()),
@@ -125,7 +125,7 @@ impl Transition for SettleCall {
             "call": call.id, "turn": turn, "outcome": self.state, "reason": self.reason,
         });
         if let Some(result) = &self.result {
-            detail["result"] = self.sealing.call_digests(&call.id).told(result.get()).into();
+            detail["result"] = self.sealing.call_digests(&call.id).render(result.get()).into();
         }
         change.audit(kind::SETTLED, &actor, detail);
         change.set_call(&before, &call);

@@ -1,32 +1,32 @@
-//! Every transition appends one row to the run's chain, and nothing else does.
+//! Every transition appends one row to the run's audit chain, and nothing else does.
 
 use dalsegno_protocol::{CompleteOutcome, PlannedCall, Policy};
 use dalsegno_store::{AskedBy, Claimed, Class, Commit, Complete, OnPrior, PodRecord, RunId, Then, Verdict};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::faces::on_every_face;
-use crate::world::*;
+use crate::context::*;
+use crate::engines::on_every_engine;
 
-on_every_face! {
-    a_runs_life_is_told_in_order,
-    an_operators_finish_is_told,
-    a_cancel_is_told,
-    who_asked_and_why_is_told_as_far_as_it_is_known,
-    a_deletion_is_told_in_one_row,
-    an_adoption_is_told,
-    an_adoption_of_a_finished_run_is_told_in_one_row,
-    an_abandonment_is_told_in_the_chain_of_the_abandoned,
-    retries_and_refusals_are_not_told,
-    of_calls_every_step_is_told_once,
-    a_plan_that_ends_the_run_is_told_before_its_end,
+on_every_engine! {
+    every_transition_of_a_run_is_recorded_in_order,
+    an_operators_finish_is_recorded,
+    a_cancel_is_recorded,
+    the_requester_and_the_reason_are_recorded_if_known,
+    a_deletion_is_recorded_in_one_row,
+    an_adoption_is_recorded,
+    an_adoption_of_a_finished_run_is_recorded_in_one_row,
+    an_abandonment_is_recorded_in_the_abandoned_runs_chain,
+    retries_and_refusals_are_not_recorded,
+    every_step_of_a_call_is_recorded_once,
+    a_plan_that_finishes_the_run_is_recorded_before_the_finish,
     an_unknown_run_has_no_chain,
 }
 
-/// `kind by actor` of each row, after the chain was verified.
-async fn told(world: &World, run: RunId) -> Vec<String> {
-    let rows = world.audit(run).await.unwrap();
-    world.proves_itself(run).await;
+/// `kind by actor` of each audit row. Verifies the chain first.
+async fn transitions(cx: &TestContext, run: RunId) -> Vec<String> {
+    let rows = cx.audit(run).await.unwrap();
+    cx.assert_audit_is_valid(run).await;
     for row in &rows {
         assert!(
             serde_json::from_str::<serde_json::Value>(&row.detail).unwrap().is_object(),
@@ -38,8 +38,8 @@ async fn told(world: &World, run: RunId) -> Vec<String> {
     rows.into_iter().map(|row| format!("{} by {}", row.kind, row.actor)).collect()
 }
 
-const TAKEN_UP: [&str; 2] = ["created by operator", "reserved by operator"];
-const WORKING: [&str; 5] = [
+const CREATED: [&str; 2] = ["created by operator", "reserved by operator"];
+const ATTACHED: [&str; 5] = [
     "created by operator",
     "reserved by operator",
     "pod by operator",
@@ -47,28 +47,28 @@ const WORKING: [&str; 5] = [
     "attached by worker",
 ];
 
-async fn a_runs_life_is_told_in_order(world: &World) {
-    let run = world.run().await;
-    assert_eq!(told(world, run.id).await, TAKEN_UP);
-    recorded(world.record_pod(run.id, 1, &PodRecord { identity: None, ..pod(&run) }).await.unwrap());
-    recorded(world.record_scheduled(run.id, 1, "node-a").await.unwrap());
-    recorded(world.record_identity(run.id, 1, &identity(Verdict::Accepted)).await.unwrap());
-    let worker = Worker { ..world.work_on(&run).await };
-    assert_eq!(told(world, run.id).await, WORKING);
-    world.turn(&worker, 1).await;
-    let claim = world.start_call(&worker, "pay", Policy::Probe).await;
-    world.complete(&worker.complete(&claim)).await.unwrap();
-    world.start_call(&worker, "ship", Policy::Probe).await;
-    world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+async fn every_transition_of_a_run_is_recorded_in_order(cx: &TestContext) {
+    let run = cx.run().await;
+    assert_eq!(transitions(cx, run.id).await, CREATED);
+    recorded(cx.record_pod(run.id, 1, &PodRecord { identity: None, ..pod(&run) }).await.unwrap());
+    recorded(cx.record_scheduled(run.id, 1, "node-a").await.unwrap());
+    recorded(cx.record_identity(run.id, 1, &identity(Verdict::Accepted)).await.unwrap());
+    let worker = Worker { ..cx.start_worker(&run).await };
+    assert_eq!(transitions(cx, run.id).await, ATTACHED);
+    cx.commit_turn(&worker, 1).await;
+    let claim = cx.start_call(&worker, "pay", Policy::Probe).await;
+    cx.complete(&worker.complete(&claim)).await.unwrap();
+    cx.start_call(&worker, "ship", Policy::Probe).await;
+    cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
     let calls = ["claimed by worker", "completed by worker", "claimed by worker"];
-    let working = [WORKING.as_slice(), &calls].concat();
-    assert_eq!(told(world, run.id).await, working, "boundaries are not transitions");
-    world.attach(run.id, &worker.pod_uid, &random()).await.unwrap();
-    let worker = world.next(&worker).await;
-    world.settle(&worker.settle("ship")).await.unwrap();
-    world.reset_budget(run.id, 0, 1).await.unwrap();
-    world.set_deadlines(run.id, &LONG).await.unwrap();
-    ok(world.finish(&worker.finish()).await.unwrap());
+    let working = [ATTACHED.as_slice(), &calls].concat();
+    assert_eq!(transitions(cx, run.id).await, working, "boundaries are not transitions");
+    cx.attach(run.id, &worker.pod_uid, &random_digest()).await.unwrap();
+    let worker = cx.next_worker(&worker).await;
+    cx.settle(&worker.settle("ship")).await.unwrap();
+    cx.reset_budget(run.id, 0, 1).await.unwrap();
+    cx.set_deadlines(run.id, &LONG_DEADLINES).await.unwrap();
+    ok(cx.finish(&worker.finish()).await.unwrap());
     let rest = [
         "spent by worker",
         "ended by operator",
@@ -80,142 +80,142 @@ async fn a_runs_life_is_told_in_order(world: &World) {
         "reset by operator",
         "finished by worker",
     ];
-    assert_eq!(told(world, run.id).await, [working.as_slice(), &rest].concat());
+    assert_eq!(transitions(cx, run.id).await, [working.as_slice(), &rest].concat());
 }
 
-async fn an_operators_finish_is_told(world: &World) {
-    let run = world.run().await;
-    world.end_attempt(run.id, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
-    assert_eq!(told(world, run.id).await, [TAKEN_UP.as_slice(), &["ended by operator"]].concat());
-    world.end_attempt(run.id, &ending(1, Class::Crash), &Then::Finish(succeeded())).await.unwrap();
+async fn an_operators_finish_is_recorded(cx: &TestContext) {
+    let run = cx.run().await;
+    cx.end_attempt(run.id, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
+    assert_eq!(transitions(cx, run.id).await, [CREATED.as_slice(), &["ended by operator"]].concat());
+    cx.end_attempt(run.id, &ending(1, Class::Crash), &Then::Finish(succeeded())).await.unwrap();
     let rest = ["ended by operator", "finished by operator"];
-    assert_eq!(told(world, run.id).await, [TAKEN_UP.as_slice(), &rest].concat());
-    let ended = &world.audit(run.id).await.unwrap()[2];
+    assert_eq!(transitions(cx, run.id).await, [CREATED.as_slice(), &rest].concat());
+    let ended = &cx.audit(run.id).await.unwrap()[2];
     assert!(ended.detail.contains("Evicted"), "{}", ended.detail);
 }
 
-async fn a_cancel_is_told(world: &World) {
-    let worker = world.worker().await;
-    world.request_cancel(worker.run).await.unwrap();
-    world.acknowledge_cancel(worker.run, &worker.capability).await.unwrap();
+async fn a_cancel_is_recorded(cx: &TestContext) {
+    let worker = cx.worker().await;
+    cx.request_cancel(worker.run).await.unwrap();
+    cx.acknowledge_cancel(worker.run, &worker.capability).await.unwrap();
     let rest = ["cancel-requested by operator", "cancelled by worker"];
-    assert_eq!(told(world, worker.run).await, [WORKING.as_slice(), &rest].concat());
+    assert_eq!(transitions(cx, worker.run).await, [ATTACHED.as_slice(), &rest].concat());
 }
 
-async fn who_asked_and_why_is_told_as_far_as_it_is_known(world: &World) {
-    let worker = world.worker().await;
-    let asked = |reason: Option<&str>| AskedBy {
+async fn the_requester_and_the_reason_are_recorded_if_known(cx: &TestContext) {
+    let worker = cx.worker().await;
+    let requested_by = |reason: Option<&str>| AskedBy {
         manager: Some("kubectl-edit".into()),
         reason: reason.map(str::to_owned),
     };
     let last = async || {
-        let row = world.audit(worker.run).await.unwrap().pop().unwrap();
+        let row = cx.audit(worker.run).await.unwrap().pop().unwrap();
         let detail: serde_json::Value = serde_json::from_str(&row.detail).unwrap();
         (row.kind, detail["manager"].clone(), detail.get("reason").cloned())
     };
-    world.store.reset_budget(worker.run, 0, 1, &asked(Some("the tool is \"back\""))).await.unwrap();
+    cx.store.reset_budget(worker.run, 0, 1, &requested_by(Some("the tool is \"back\""))).await.unwrap();
     let reason = Some(json!("the tool is \"back\""));
     assert_eq!(last().await, ("reset".into(), json!("kubectl-edit"), reason));
-    world.store.request_cancel(worker.run, &asked(None)).await.unwrap();
+    cx.store.request_cancel(worker.run, &requested_by(None)).await.unwrap();
     assert_eq!(last().await, ("cancel-requested".into(), json!("kubectl-edit"), None));
     let unknown = AskedBy { manager: None, reason: Some("no more need\u{0}".into()) };
-    world.store.mark_deleted(&worker.object_uid, &unknown).await.unwrap();
+    cx.store.mark_deleted(&worker.object_uid, &unknown).await.unwrap();
     let (kind, manager, reason) = last().await;
     assert_eq!((kind.as_str(), manager), ("deleted", json!(null)));
     assert!(reason.unwrap().as_str().unwrap().starts_with("no more need"));
-    let told = told(world, worker.run).await;
+    let rows = transitions(cx, worker.run).await;
     assert_eq!(
-        told[told.len() - 3..],
+        rows[rows.len() - 3..],
         ["reset", "cancel-requested", "deleted"].map(|it| format!("{it} by operator"))
     );
 }
 
-async fn a_deletion_is_told_in_one_row(world: &World) {
-    let worker = world.worker().await;
-    world.mark_deleted(&worker.object_uid).await.unwrap();
-    assert_eq!(told(world, worker.run).await, [WORKING.as_slice(), &["deleted by operator"]].concat());
+async fn a_deletion_is_recorded_in_one_row(cx: &TestContext) {
+    let worker = cx.worker().await;
+    cx.mark_deleted(&worker.object_uid).await.unwrap();
+    assert_eq!(transitions(cx, worker.run).await, [ATTACHED.as_slice(), &["deleted by operator"]].concat());
 }
 
-async fn an_adoption_is_told(world: &World) {
+async fn an_adoption_is_recorded(cx: &TestContext) {
     let new = new_run();
-    let worker = world.work_on(&world.take_up(&new).await).await;
-    world.take_up(&namesake(&new, OnPrior::Adopt)).await;
+    let worker = cx.start_worker(&cx.create(&new).await).await;
+    cx.create(&namesake(&new, OnPrior::Adopt)).await;
     let rest = ["adopted by operator", "ended by operator", "reserved by operator"];
-    assert_eq!(told(world, worker.run).await, [WORKING.as_slice(), &rest].concat());
+    assert_eq!(transitions(cx, worker.run).await, [ATTACHED.as_slice(), &rest].concat());
 
     let new = new_run();
-    let run = world.take_up(&new).await;
-    world.end_attempt(run.id, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
-    world.take_up(&namesake(&new, OnPrior::Adopt)).await;
+    let run = cx.create(&new).await;
+    cx.end_attempt(run.id, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
+    cx.create(&namesake(&new, OnPrior::Adopt)).await;
     let rest = ["ended by operator", "adopted by operator", "reserved by operator"];
-    assert_eq!(told(world, run.id).await, [TAKEN_UP.as_slice(), &rest].concat());
+    assert_eq!(transitions(cx, run.id).await, [CREATED.as_slice(), &rest].concat());
 }
 
-async fn an_adoption_of_a_finished_run_is_told_in_one_row(world: &World) {
+async fn an_adoption_of_a_finished_run_is_recorded_in_one_row(cx: &TestContext) {
     let new = new_run();
-    let worker = world.work_on(&world.take_up(&new).await).await;
-    ok(world.finish(&worker.finish()).await.unwrap());
-    world.take_up(&namesake(&new, OnPrior::Adopt)).await;
+    let worker = cx.start_worker(&cx.create(&new).await).await;
+    ok(cx.finish(&worker.finish()).await.unwrap());
+    cx.create(&namesake(&new, OnPrior::Adopt)).await;
     let rest = ["finished by worker", "adopted by operator"];
-    assert_eq!(told(world, worker.run).await, [WORKING.as_slice(), &rest].concat());
+    assert_eq!(transitions(cx, worker.run).await, [ATTACHED.as_slice(), &rest].concat());
 }
 
-async fn an_abandonment_is_told_in_the_chain_of_the_abandoned(world: &World) {
+async fn an_abandonment_is_recorded_in_the_abandoned_runs_chain(cx: &TestContext) {
     let new = new_run();
-    let run = world.take_up(&new).await;
-    let later = world.take_up(&namesake(&new, OnPrior::Ignore)).await;
-    assert_eq!(told(world, run.id).await, [TAKEN_UP.as_slice(), &["abandoned by operator"]].concat());
-    assert_eq!(told(world, later.id).await, TAKEN_UP);
+    let run = cx.create(&new).await;
+    let later = cx.create(&namesake(&new, OnPrior::Ignore)).await;
+    assert_eq!(transitions(cx, run.id).await, [CREATED.as_slice(), &["abandoned by operator"]].concat());
+    assert_eq!(transitions(cx, later.id).await, CREATED);
 }
 
-async fn retries_and_refusals_are_not_told(world: &World) {
+async fn retries_and_refusals_are_not_recorded(cx: &TestContext) {
     let new = new_run();
-    let worker = world.work_on(&world.take_up(&new).await).await;
-    world.take_up(&new).await;
-    let run = world.of(&worker).await;
-    recorded(world.record_pod(run.id, 1, &pod(&run)).await.unwrap());
-    recorded(world.record_identity(run.id, 1, &identity(Verdict::Refused)).await.unwrap());
-    refused(world.record_pod(run.id, 1, &PodRecord { uid: "another".into(), ..pod(&run) }).await.unwrap());
-    attached(world.attach(run.id, &worker.pod_uid, &worker.capability).await.unwrap());
-    world.attach(run.id, "a look-alike", &random()).await.unwrap();
-    world.commit(&worker.result(7)).await.unwrap();
-    world.end_attempt(run.id, &ending(7, Class::Crash), &Then::Reserve).await.unwrap();
-    world.acknowledge_cancel(run.id, &worker.capability).await.unwrap();
-    world.create_run(&namesake(&new, OnPrior::Hold)).await.unwrap();
-    assert_eq!(told(world, run.id).await, WORKING);
+    let worker = cx.start_worker(&cx.create(&new).await).await;
+    cx.create(&new).await;
+    let run = cx.run_of(&worker).await;
+    recorded(cx.record_pod(run.id, 1, &pod(&run)).await.unwrap());
+    recorded(cx.record_identity(run.id, 1, &identity(Verdict::Refused)).await.unwrap());
+    refused(cx.record_pod(run.id, 1, &PodRecord { uid: "another".into(), ..pod(&run) }).await.unwrap());
+    attached(cx.attach(run.id, &worker.pod_uid, &worker.capability).await.unwrap());
+    cx.attach(run.id, "a look-alike", &random_digest()).await.unwrap();
+    cx.commit(&worker.result(7)).await.unwrap();
+    cx.end_attempt(run.id, &ending(7, Class::Crash), &Then::Reserve).await.unwrap();
+    cx.acknowledge_cancel(run.id, &worker.capability).await.unwrap();
+    cx.create_run(&namesake(&new, OnPrior::Hold)).await.unwrap();
+    assert_eq!(transitions(cx, run.id).await, ATTACHED);
 }
 
-async fn of_calls_every_step_is_told_once(world: &World) {
-    let worker = world.worker().await;
+async fn every_step_of_a_call_is_recorded_once(cx: &TestContext) {
+    let worker = cx.worker().await;
     let bare = PlannedCall { arguments: None, ..planned("bare", Policy::Probe) };
     let plan = Commit {
         calls: vec![planned("pay", Policy::Probe), bare, planned("late", Policy::Ask)],
         ..worker.plan(1)
     };
-    ok(world.commit(&plan).await.unwrap());
-    world.commit(&plan).await.unwrap();
+    ok(cx.commit(&plan).await.unwrap());
+    cx.commit(&plan).await.unwrap();
     let (pay, bare) = (worker.claim("pay", Policy::Probe), worker.claim("bare", Policy::Probe));
-    let fresh = world.start_call(&worker, "fresh", Policy::Ask).await;
+    let fresh = cx.start_call(&worker, "fresh", Policy::Ask).await;
     for claim in [&pay, &pay, &bare, &bare, &fresh] {
-        assert!(matches!(world.claim(claim).await.unwrap(), Claimed::Go(_)));
+        assert!(matches!(cx.claim(claim).await.unwrap(), Claimed::Go(_)));
     }
     let failed = Complete { outcome: CompleteOutcome::Failed, result: None, ..worker.complete(&bare) };
     for complete in [&worker.complete(&pay), &worker.complete(&pay), &failed, &failed] {
-        world.complete(complete).await.unwrap();
+        cx.complete(complete).await.unwrap();
     }
-    world.claim(&worker.claim("pay", Policy::Probe)).await.unwrap();
-    world.settle(&person_settles(worker.run, "pay")).await.unwrap();
-    ok(world.commit(&worker.result(1)).await.unwrap());
-    // One was planned for another turn, and the other has ended.
+    cx.claim(&worker.claim("pay", Policy::Probe)).await.unwrap();
+    cx.settle(&person_settles(worker.run, "pay")).await.unwrap();
+    ok(cx.commit(&worker.result(1)).await.unwrap());
+    // Of this plan's calls one was planned for an earlier turn and the other has ended: only `late` is new.
     let calls = vec![planned("pay", Policy::Probe), planned("late", Policy::Ask)];
     let plan = Commit { calls, ..worker.plan(2) };
-    ok(world.commit(&plan).await.unwrap());
+    ok(cx.commit(&plan).await.unwrap());
     let rest = ["planned", "claimed", "claimed", "claimed", "completed", "failed", "planned"];
     let rest = rest.map(|it| format!("{it} by worker"));
-    assert_eq!(told(world, worker.run).await[WORKING.len()..], rest);
-    let rows = world.audit(worker.run).await.unwrap();
+    assert_eq!(transitions(cx, worker.run).await[ATTACHED.len()..], rest);
+    let rows = cx.audit(worker.run).await.unwrap();
     let details: Vec<Value> =
-        rows[WORKING.len()..].iter().map(|row| serde_json::from_str(&row.detail).unwrap()).collect();
+        rows[ATTACHED.len()..].iter().map(|row| serde_json::from_str(&row.detail).unwrap()).collect();
     let fields =
         |value: &Value| value.as_object().unwrap().keys().map(String::as_str).collect::<Vec<_>>().join(" ");
     assert_eq!(
@@ -236,15 +236,15 @@ async fn of_calls_every_step_is_told_once(world: &World) {
     assert!(rows.iter().all(|row| !row.detail.contains("key-of-") && !row.detail.contains("amount")));
 }
 
-async fn a_plan_that_ends_the_run_is_told_before_its_end(world: &World) {
-    let worker = world.worker().await;
+async fn a_plan_that_finishes_the_run_is_recorded_before_the_finish(cx: &TestContext) {
+    let worker = cx.worker().await;
     let calls = vec![planned("pay", Policy::Probe)];
     let plan = Commit { calls, finish: Some(succeeded()), ..worker.plan(1) };
-    ok(world.commit(&plan).await.unwrap());
+    ok(cx.commit(&plan).await.unwrap());
     let rest = ["planned by worker", "finished by worker"];
-    assert_eq!(told(world, worker.run).await, [WORKING.as_slice(), &rest].concat());
+    assert_eq!(transitions(cx, worker.run).await, [ATTACHED.as_slice(), &rest].concat());
 }
 
-async fn an_unknown_run_has_no_chain(world: &World) {
-    assert!(world.audit(Uuid::now_v7()).await.unwrap().is_empty());
+async fn an_unknown_run_has_no_chain(cx: &TestContext) {
+    assert!(cx.audit(Uuid::now_v7()).await.unwrap().is_empty());
 }

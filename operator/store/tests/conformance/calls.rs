@@ -1,39 +1,39 @@
-//! Tool calls before their effect: the table of `Claimed`.
+//! Claims: tool calls before their effect. The cases follow the table of `Claimed`.
 
 use dalsegno_protocol::{CallState, CompleteOutcome, Policy};
 use dalsegno_store::{CallFilter, Claim, Claimed, Class, Commit, Complete, Completed, checkpoint};
 use uuid::Uuid;
 
-use crate::faces::{on_every_face, on_every_lasting_face, tamper};
-use crate::world::*;
+use crate::context::*;
+use crate::engines::{on_every_engine, on_every_persistent_engine, tamper};
 
-on_every_face! {
-    a_new_call_goes_under_the_key_of_its_claim,
+on_every_engine! {
+    a_new_call_uses_the_key_of_its_claim,
     a_new_call_needs_a_key,
-    a_planned_call_goes_under_its_planned_key,
+    a_planned_call_uses_its_planned_key,
     another_key_or_policy_is_invalid,
-    the_same_claim_again_goes,
+    the_same_claim_again_may_go,
     another_claim_in_the_same_attempt_is_uncertain,
-    in_a_later_attempt_the_policy_decides,
-    in_a_later_attempt_the_policy_decides_also_for_the_same_claim,
-    a_call_that_ended_is_done,
+    the_policy_decides_in_a_later_attempt,
+    the_policy_decides_in_a_later_attempt_for_the_same_claim_too,
+    an_ended_call_is_done,
     a_planned_call_keeps_its_first_key,
-    calls_are_listed_as_they_were_first_seen,
-    the_turn_of_a_claimed_call_is_the_open_one,
+    calls_are_listed_in_the_order_they_were_first_seen,
+    a_claimed_call_belongs_to_the_open_turn,
     a_claim_of_an_unknown_run_is_not_found,
 }
 
-on_every_lasting_face! {
-    a_lookup_reads_no_call_that_has_ended_in_an_earlier_turn,
+on_every_persistent_engine! {
+    a_lookup_reads_no_ended_call_of_an_earlier_turn,
 }
 
 const POLICIES: [Policy; 4] = [Policy::RetrySameKey, Policy::Probe, Policy::Ask, Policy::ReadOnly];
 
-async fn a_new_call_goes_under_the_key_of_its_claim(world: &World) {
-    let worker = world.worker().await;
+async fn a_new_call_uses_the_key_of_its_claim(cx: &TestContext) {
+    let worker = cx.worker().await;
     for policy in POLICIES {
         let claim = worker.claim(&format!("call-{policy:?}"), policy);
-        match world.claim(&claim).await.unwrap() {
+        match cx.claim(&claim).await.unwrap() {
             Claimed::Go(call) => {
                 assert_eq!((call.id, Some(call.key)), (claim.id, claim.key));
                 assert_eq!((call.policy, call.state, call.turn), (policy, CallState::Started, 1));
@@ -45,22 +45,22 @@ async fn a_new_call_goes_under_the_key_of_its_claim(world: &World) {
     }
 }
 
-async fn a_new_call_needs_a_key(world: &World) {
-    let worker = world.worker().await;
+async fn a_new_call_needs_a_key(cx: &TestContext) {
+    let worker = cx.worker().await;
     let keyless = Claim { key: None, ..worker.claim("pay", Policy::Probe) };
-    let answer = world.claim(&keyless).await.unwrap();
+    let answer = cx.claim(&keyless).await.unwrap();
     assert!(matches!(&answer, Claimed::Invalid(why) if why.contains("key")), "{answer:?}");
-    assert!(world.call_ids(worker.run, CallFilter::All).await.is_empty());
+    assert!(cx.call_ids(worker.run, CallFilter::All).await.is_empty());
 }
 
-async fn a_planned_call_goes_under_its_planned_key(world: &World) {
-    let worker = world.worker().await;
+async fn a_planned_call_uses_its_planned_key(cx: &TestContext) {
+    let worker = cx.worker().await;
     let plan = Commit { calls: vec![planned("pay", Policy::Probe)], ..worker.plan(1) };
-    ok(world.commit(&plan).await.unwrap());
-    let call = world.calls(worker.run, CallFilter::All).await.unwrap().remove(0);
+    ok(cx.commit(&plan).await.unwrap());
+    let call = cx.calls(worker.run, CallFilter::All).await.unwrap().remove(0);
     assert_eq!((call.state, call.key.as_str(), call.turn), (CallState::Planned, "key-of-pay", 1));
     let claim = Claim { key: None, arguments: None, ..worker.claim("pay", Policy::Probe) };
-    match world.claim(&claim).await.unwrap() {
+    match cx.claim(&claim).await.unwrap() {
         Claimed::Go(call) => {
             assert_eq!((call.state, call.key.as_str()), (CallState::Started, "key-of-pay"));
             assert_eq!(call.arguments.unwrap().get(), r#"{"amount":  1}"#);
@@ -69,64 +69,64 @@ async fn a_planned_call_goes_under_its_planned_key(world: &World) {
     }
 }
 
-async fn another_key_or_policy_is_invalid(world: &World) {
-    let worker = world.worker().await;
+async fn another_key_or_policy_is_invalid(cx: &TestContext) {
+    let worker = cx.worker().await;
     let plan = Commit { calls: vec![planned("pay", Policy::Probe)], ..worker.plan(1) };
-    ok(world.commit(&plan).await.unwrap());
+    ok(cx.commit(&plan).await.unwrap());
     let claim = worker.claim("pay", Policy::Probe);
     let other_key = || Claim { key: Some("another".into()), ..worker.claim("pay", Policy::Probe) };
     let other_policy = || worker.claim("pay", Policy::Ask);
     for stage in 0..3 {
         for wrong in [other_key(), other_policy()] {
-            let answer = world.claim(&wrong).await.unwrap();
+            let answer = cx.claim(&wrong).await.unwrap();
             assert!(matches!(answer, Claimed::Invalid(_)), "stage {stage}: {answer:?}");
         }
         match stage {
-            0 => assert!(matches!(world.claim(&claim).await.unwrap(), Claimed::Go(_))),
+            0 => assert!(matches!(cx.claim(&claim).await.unwrap(), Claimed::Go(_))),
             _ => {
-                world.complete(&worker.complete(&claim)).await.unwrap();
+                cx.complete(&worker.complete(&claim)).await.unwrap();
             }
         }
     }
 }
 
-async fn the_same_claim_again_goes(world: &World) {
-    let worker = world.worker().await;
+async fn the_same_claim_again_may_go(cx: &TestContext) {
+    let worker = cx.worker().await;
     for policy in POLICIES {
-        let claim = world.start_call(&worker, &format!("call-{policy:?}"), policy).await;
+        let claim = cx.start_call(&worker, &format!("call-{policy:?}"), policy).await;
         for _ in 0..2 {
-            let answer = world.claim(&claim).await.unwrap();
+            let answer = cx.claim(&claim).await.unwrap();
             assert!(matches!(answer, Claimed::Go(_)), "{policy:?}: {answer:?}");
         }
     }
 }
 
-async fn another_claim_in_the_same_attempt_is_uncertain(world: &World) {
-    let worker = world.worker().await;
+async fn another_claim_in_the_same_attempt_is_uncertain(cx: &TestContext) {
+    let worker = cx.worker().await;
     for policy in POLICIES {
         let id = format!("call-{policy:?}");
-        let first = world.start_call(&worker, &id, policy).await;
-        let answer = world.claim(&worker.claim(&id, policy)).await.unwrap();
+        let first = cx.start_call(&worker, &id, policy).await;
+        let answer = cx.claim(&worker.claim(&id, policy)).await.unwrap();
         assert!(matches!(answer, Claimed::Uncertain(_)), "{policy:?}: {answer:?}");
-        let answer = world.claim(&first).await.unwrap();
-        assert!(matches!(answer, Claimed::Go(_)), "the first claim stays the one that counts: {answer:?}");
+        let answer = cx.claim(&first).await.unwrap();
+        assert!(matches!(answer, Claimed::Go(_)), "the first claim still counts: {answer:?}");
     }
 }
 
-async fn in_a_later_attempt_the_policy_decides(world: &World) {
+async fn the_policy_decides_in_a_later_attempt(cx: &TestContext) {
     for policy in POLICIES {
-        let worker = world.worker().await;
-        let first = world.start_call(&worker, "pay", policy).await;
-        let worker = world.next(&worker).await;
+        let worker = cx.worker().await;
+        let first = cx.start_call(&worker, "pay", policy).await;
+        let worker = cx.next_worker(&worker).await;
         let second = Claim { key: None, arguments: Some(json("2")), ..worker.claim("pay", policy) };
-        match (policy, world.claim(&second).await.unwrap()) {
+        match (policy, cx.claim(&second).await.unwrap()) {
             (Policy::RetrySameKey | Policy::ReadOnly, Claimed::Go(call)) => {
                 assert_eq!(call.key, "key-of-pay");
                 assert_eq!(call.arguments.unwrap().get(), r#"{"amount":  1}"#, "the first arguments stay");
                 let stale = Complete { claim_id: first.claim_id, ..worker.complete(&second) };
-                let answer = world.complete(&stale).await.unwrap();
+                let answer = cx.complete(&stale).await.unwrap();
                 assert!(matches!(answer, Completed::Conflict(_)), "{answer:?}");
-                let answer = world.complete(&worker.complete(&second)).await.unwrap();
+                let answer = cx.complete(&worker.complete(&second)).await.unwrap();
                 assert!(matches!(answer, Completed::Ok), "{answer:?}");
             }
             (Policy::Probe | Policy::Ask, Claimed::Uncertain(call)) => {
@@ -137,15 +137,18 @@ async fn in_a_later_attempt_the_policy_decides(world: &World) {
     }
 }
 
-async fn in_a_later_attempt_the_policy_decides_also_for_the_same_claim(world: &World) {
+async fn the_policy_decides_in_a_later_attempt_for_the_same_claim_too(cx: &TestContext) {
     for policy in POLICIES {
-        let worker = world.worker().await;
-        let first = world.start_call(&worker, "pay", policy).await;
-        let worker = world.next(&worker).await;
+        let worker = cx.worker().await;
+        let first = cx.start_call(&worker, "pay", policy).await;
+        let worker = cx.next_worker(&worker).await;
         let same = Claim { claim_id: first.claim_id, ..worker.claim("pay", policy) };
-        match (policy, world.claim(&same).await.unwrap()) {
+        match (policy, cx.claim(&same).await.unwrap()) {
             (Policy::RetrySameKey | Policy::ReadOnly, Claimed::Go(_)) => {
-                assert!(world.of(&worker).await.calls.unsettled.is_empty(), "it is this attempt's now");
+                assert!(
+                    cx.run_of(&worker).await.calls.unsettled.is_empty(),
+                    "it now belongs to this attempt"
+                );
             }
             (Policy::Probe | Policy::Ask, Claimed::Uncertain(_)) => {}
             other => panic!("{other:?}"),
@@ -153,15 +156,15 @@ async fn in_a_later_attempt_the_policy_decides_also_for_the_same_claim(world: &W
     }
 }
 
-async fn a_call_that_ended_is_done(world: &World) {
+async fn an_ended_call_is_done(cx: &TestContext) {
     for outcome in [CompleteOutcome::Completed, CompleteOutcome::Failed] {
-        let worker = world.worker().await;
-        let claim = world.start_call(&worker, "pay", Policy::Ask).await;
+        let worker = cx.worker().await;
+        let claim = cx.start_call(&worker, "pay", Policy::Ask).await;
         let ends = Complete { outcome, ..worker.complete(&claim) };
-        assert!(matches!(world.complete(&ends).await.unwrap(), Completed::Ok));
-        let later = world.next(&worker).await;
+        assert!(matches!(cx.complete(&ends).await.unwrap(), Completed::Ok));
+        let later = cx.next_worker(&worker).await;
         for claim in [Claim { capability: later.capability, ..claim }, later.claim("pay", Policy::Ask)] {
-            match world.claim(&claim).await.unwrap() {
+            match cx.claim(&claim).await.unwrap() {
                 Claimed::Done(call) => assert_eq!(call.result.unwrap().get(), r#"{"done":  true}"#),
                 other => panic!("{other:?}"),
             }
@@ -169,75 +172,75 @@ async fn a_call_that_ended_is_done(world: &World) {
     }
 }
 
-async fn a_planned_call_keeps_its_first_key(world: &World) {
-    let worker = world.worker().await;
+async fn a_planned_call_keeps_its_first_key(cx: &TestContext) {
+    let worker = cx.worker().await;
     let plan = Commit { calls: vec![planned("pay", Policy::Probe)], ..worker.plan(1) };
-    ok(world.commit(&plan).await.unwrap());
-    world.turn(&worker, 1).await;
+    ok(cx.commit(&plan).await.unwrap());
+    cx.commit_turn(&worker, 1).await;
     let other = dalsegno_protocol::PlannedCall { key: "another".into(), ..planned("pay", Policy::Ask) };
     let plan = Commit { calls: vec![other, planned("ship", Policy::Ask)], ..worker.plan(2) };
-    ok(world.commit(&plan).await.unwrap());
-    let calls = world.calls(worker.run, CallFilter::All).await.unwrap();
+    ok(cx.commit(&plan).await.unwrap());
+    let calls = cx.calls(worker.run, CallFilter::All).await.unwrap();
     let seen: Vec<_> = calls.iter().map(|call| (call.id.as_str(), call.key.as_str(), call.turn)).collect();
     assert_eq!(seen, [("pay", "key-of-pay", 2), ("ship", "key-of-ship", 2)]);
     assert_eq!(calls[0].policy, Policy::Probe);
 }
 
-async fn calls_are_listed_as_they_were_first_seen(world: &World) {
-    let worker = world.worker().await;
-    world.start_call(&worker, "z", Policy::Probe).await;
+async fn calls_are_listed_in_the_order_they_were_first_seen(cx: &TestContext) {
+    let worker = cx.worker().await;
+    cx.start_call(&worker, "z", Policy::Probe).await;
     let calls = vec![planned("m", Policy::Probe), planned("a", Policy::Probe), planned("z", Policy::Probe)];
-    ok(world.commit(&Commit { calls, ..worker.plan(1) }).await.unwrap());
-    world.start_call(&worker, "b", Policy::Probe).await;
-    world.start_call(&worker, "a", Policy::Probe).await;
-    assert_eq!(world.call_ids(worker.run, CallFilter::All).await, ["z", "m", "a", "b"]);
-    assert!(world.calls(Uuid::now_v7(), CallFilter::All).await.unwrap().is_empty());
+    ok(cx.commit(&Commit { calls, ..worker.plan(1) }).await.unwrap());
+    cx.start_call(&worker, "b", Policy::Probe).await;
+    cx.start_call(&worker, "a", Policy::Probe).await;
+    assert_eq!(cx.call_ids(worker.run, CallFilter::All).await, ["z", "m", "a", "b"]);
+    assert!(cx.calls(Uuid::now_v7(), CallFilter::All).await.unwrap().is_empty());
 }
 
-async fn the_turn_of_a_claimed_call_is_the_open_one(world: &World) {
-    let worker = world.worker().await;
-    world.start_call(&worker, "before", Policy::Probe).await;
-    ok(world.commit(&worker.plan(1)).await.unwrap());
-    world.start_call(&worker, "within", Policy::Probe).await;
-    world.turn(&worker, 1).await;
-    world.start_call(&worker, "after", Policy::Probe).await;
+async fn a_claimed_call_belongs_to_the_open_turn(cx: &TestContext) {
+    let worker = cx.worker().await;
+    cx.start_call(&worker, "before", Policy::Probe).await;
+    ok(cx.commit(&worker.plan(1)).await.unwrap());
+    cx.start_call(&worker, "within", Policy::Probe).await;
+    cx.commit_turn(&worker, 1).await;
+    cx.start_call(&worker, "after", Policy::Probe).await;
     let turns: Vec<_> =
-        world.calls(worker.run, CallFilter::All).await.unwrap().iter().map(|call| call.turn).collect();
+        cx.calls(worker.run, CallFilter::All).await.unwrap().iter().map(|call| call.turn).collect();
     assert_eq!(turns, [1, 1, 2]);
 }
 
-async fn a_claim_of_an_unknown_run_is_not_found(world: &World) {
-    let worker = world.worker().await;
+async fn a_claim_of_an_unknown_run_is_not_found(cx: &TestContext) {
+    let worker = cx.worker().await;
     let nowhere = Claim { run: Uuid::now_v7(), ..worker.claim("pay", Policy::Ask) };
-    assert!(matches!(world.claim(&nowhere).await.unwrap(), Claimed::NotFound));
-    let stranger = Claim { capability: random(), ..worker.claim("pay", Policy::Ask) };
-    assert!(matches!(world.claim(&stranger).await.unwrap(), Claimed::Fenced));
+    assert!(matches!(cx.claim(&nowhere).await.unwrap(), Claimed::NotFound));
+    let stranger = Claim { capability: random_digest(), ..worker.claim("pay", Policy::Ask) };
+    assert!(matches!(cx.claim(&stranger).await.unwrap(), Claimed::Fenced));
 }
 
-/// What an attach is told of, and what a checkpoint names: with calls in every turn, it reads its own and no others.
-async fn a_lookup_reads_no_call_that_has_ended_in_an_earlier_turn(world: &World) {
-    let worker = world.worker().await;
+/// An attach and a checkpoint list open calls. With calls in every turn, they read only the open turn's.
+async fn a_lookup_reads_no_ended_call_of_an_earlier_turn(cx: &TestContext) {
+    let worker = cx.worker().await;
     for turn in 1..=30 {
         for name in ["a", "b", "c"] {
-            let claim = world.start_call(&worker, &format!("{name}{turn}"), Policy::Probe).await;
-            assert!(matches!(world.complete(&worker.complete(&claim)).await.unwrap(), Completed::Ok));
+            let claim = cx.start_call(&worker, &format!("{name}{turn}"), Policy::Probe).await;
+            assert!(matches!(cx.complete(&worker.complete(&claim)).await.unwrap(), Completed::Ok));
         }
-        world.turn(&worker, turn).await;
+        cx.commit_turn(&worker, turn).await;
     }
     let plan = Commit { calls: vec![planned("next", Policy::Probe)], ..worker.plan(31) };
-    ok(world.commit(&plan).await.unwrap());
-    let done = world.start_call(&worker, "done", Policy::Probe).await;
-    world.complete(&worker.complete(&done)).await.unwrap();
-    world.start_call(&worker, "open", Policy::Probe).await;
-    let run = world.lose(&worker, Class::Disruption).await;
-    let sqlite = world.url.as_deref().unwrap().starts_with("sqlite:");
-    // Rows that nobody can read any more.
+    ok(cx.commit(&plan).await.unwrap());
+    let done = cx.start_call(&worker, "done", Policy::Probe).await;
+    cx.complete(&worker.complete(&done)).await.unwrap();
+    cx.start_call(&worker, "open", Policy::Probe).await;
+    let run = cx.end_and_reserve(&worker, Class::Disruption).await;
+    let sqlite = cx.is_sqlite();
+    // Make the rows of the earlier turns unreadable.
     let spoil = if sqlite { "claim_id = x'00'" } else { r"arguments = '\xff'::bytea" };
-    assert_eq!(tamper(world, &format!("UPDATE calls SET {spoil} WHERE turn <= 30")).await, 90);
-    assert!(world.calls(worker.run, CallFilter::All).await.is_err());
-    assert_eq!(world.call_ids(worker.run, CallFilter::OpenTurn).await, ["done"]);
-    assert_eq!(world.call_ids(worker.run, CallFilter::Unsettled).await, ["open"]);
-    assert_eq!(world.call_ids(worker.run, CallFilter::Pending).await, ["next", "open"]);
-    let head = checkpoint(&*world.store, &run, None).await.unwrap().unwrap();
+    assert_eq!(tamper(cx, &format!("UPDATE calls SET {spoil} WHERE turn <= 30")).await, 90);
+    assert!(cx.calls(worker.run, CallFilter::All).await.is_err());
+    assert_eq!(cx.call_ids(worker.run, CallFilter::OpenTurn).await, ["done"]);
+    assert_eq!(cx.call_ids(worker.run, CallFilter::Unsettled).await, ["open"]);
+    assert_eq!(cx.call_ids(worker.run, CallFilter::Pending).await, ["next", "open"]);
+    let head = checkpoint(&*cx.store, &run, None).await.unwrap().unwrap();
     assert_eq!(head.pending_calls.iter().map(|call| &call.id).collect::<Vec<_>>(), ["next", "open"]);
 }

@@ -1,38 +1,38 @@
-//! Checkpoints as documents: what they tell, and that their schema and every version ever written stay what they are.
+//! Checkpoint documents: their content, their schema, and that version 1 is read and written unchanged.
 
 use dalsegno_protocol::{Checkpoint, Policy, Usage};
 use dalsegno_store::{Commit, checkpoint};
 use serde_json::{Value, json};
 
-use crate::faces::on_every_face;
-use crate::world::*;
+use crate::context::*;
+use crate::engines::on_every_engine;
 
-on_every_face! {
-    a_checkpoint_tells_all_of_its_boundary,
-    what_is_pending_is_told_of_the_head_alone,
-    a_checkpoint_names_the_attempt_that_committed_it_however_long_ago,
+on_every_engine! {
+    a_checkpoint_describes_its_boundary,
+    only_the_heads_checkpoint_lists_pending_work,
+    a_checkpoint_names_its_attempt_however_old,
 }
 
 const SCHEMA: &str = include_str!("../../../../docs/schemas/checkpoint-v1.schema.json");
 const GOLDEN: &str = include_str!("../golden/checkpoint-v1.json");
 
-/// A worker whose image has a digest as images have them.
-async fn worker(world: &World) -> Worker {
-    let run = world.run().await;
+/// A worker whose image digest has the real length.
+async fn worker(cx: &TestContext) -> Worker {
+    let run = cx.run().await;
     let mut pod = pod(&run);
     let image_digest = format!("sha256:{}", "1".repeat(64));
     pod.identity = pod.identity.map(|identity| dalsegno_store::Identity { image_digest, ..identity });
-    recorded(world.record_pod(run.id, 1, &pod).await.unwrap());
-    let capability = random();
-    attached(world.attach(run.id, &pod.uid, &capability).await.unwrap());
+    recorded(cx.record_pod(run.id, 1, &pod).await.unwrap());
+    let capability = random_digest();
+    attached(cx.attach(run.id, &pod.uid, &capability).await.unwrap());
     Worker { run: run.id, object_uid: run.object_uid, attempt: 1, pod_uid: pod.uid, capability }
 }
 
-/// The document after a turn, once it is what the schema says.
-async fn document(world: &World, worker: &Worker, turn: Option<i32>) -> Value {
-    let document = checkpoint(&*world.store, &world.of(worker).await, turn).await.unwrap().unwrap();
+/// The checkpoint document after a turn. Checks it against the schema.
+async fn document(cx: &TestContext, worker: &Worker, turn: Option<i32>) -> Value {
+    let document = checkpoint(&*cx.store, &cx.run_of(worker).await, turn).await.unwrap().unwrap();
     let document = serde_json::to_value(document).unwrap();
-    assert_eq!(complaints(&document), [""; 0], "{document:#}");
+    assert_eq!(schema_errors(&document), [""; 0], "{document:#}");
     document
 }
 
@@ -40,17 +40,17 @@ fn schema() -> Value {
     serde_json::from_str(SCHEMA).unwrap()
 }
 
-/// What the schema has against a document.
-fn complaints(document: &Value) -> Vec<String> {
+/// The schema's validation errors for a document.
+fn schema_errors(document: &Value) -> Vec<String> {
     let validator = jsonschema::options().should_validate_formats(true).build(&schema()).unwrap();
     validator.iter_errors(document).map(|error| error.to_string()).collect()
 }
 
-async fn a_checkpoint_tells_all_of_its_boundary(world: &World) {
-    let worker = worker(world).await;
-    assert!(checkpoint(&*world.store, &world.of(&worker).await, None).await.unwrap().is_none());
-    world.turn(&worker, 1).await;
-    let first = document(world, &worker, None).await;
+async fn a_checkpoint_describes_its_boundary(cx: &TestContext) {
+    let worker = worker(cx).await;
+    assert!(checkpoint(&*cx.store, &cx.run_of(&worker).await, None).await.unwrap().is_none());
+    cx.commit_turn(&worker, 1).await;
+    let first = document(cx, &worker, None).await;
     assert_eq!(first["parentHash"], format!("sha256:{}", "0".repeat(64)));
     let operations =
         r#"{"full":true,"set":{"state":{"json":2}},"append":{"memoryReferences":[{"json":"ep-7"}]}}"#;
@@ -62,11 +62,11 @@ async fn a_checkpoint_tells_all_of_its_boundary(world: &World) {
         usage,
         ..worker.result(2)
     };
-    let standing = ok(world.commit(&second).await.unwrap());
-    let run = world.of(&worker).await;
+    let standing = ok(cx.commit(&second).await.unwrap());
+    let run = cx.run_of(&worker).await;
     let head = run.head.unwrap();
     assert_eq!(
-        document(world, &worker, None).await,
+        document(cx, &worker, None).await,
         json!({
             "version": 1, "run": format!("{}/{}", run.namespace, run.name), "attempt": 1,
             "turn": 2, "boundary": "result", "position": 2,
@@ -79,15 +79,15 @@ async fn a_checkpoint_tells_all_of_its_boundary(world: &World) {
             "createdTime": head.at.to_string(),
         })
     );
-    assert!(checkpoint(&*world.store, &world.of(&worker).await, Some(3)).await.unwrap().is_none());
+    assert!(checkpoint(&*cx.store, &cx.run_of(&worker).await, Some(3)).await.unwrap().is_none());
 }
 
-async fn what_is_pending_is_told_of_the_head_alone(world: &World) {
-    let worker = worker(world).await;
+async fn only_the_heads_checkpoint_lists_pending_work(cx: &TestContext) {
+    let worker = worker(cx).await;
     let calls = vec![planned("pay", Policy::Probe), planned("tell", Policy::Ask)];
-    ok(world.commit(&Commit { calls, ..worker.plan(1) }).await.unwrap());
-    let claim = world.start_call(&worker, "pay", Policy::Probe).await;
-    let head = document(world, &worker, None).await;
+    ok(cx.commit(&Commit { calls, ..worker.plan(1) }).await.unwrap());
+    let claim = cx.start_call(&worker, "pay", Policy::Probe).await;
+    let head = document(cx, &worker, None).await;
     assert_eq!(head["pendingStep"], json!({ "turn": 1, "boundary": "result" }));
     let arguments = json!({ "amount": 1 });
     assert_eq!(
@@ -97,26 +97,26 @@ async fn what_is_pending_is_told_of_the_head_alone(world: &World) {
             { "id": "tell", "turn": 1, "policy": "ask", "key": "key-of-tell", "state": "planned", "arguments": arguments },
         ])
     );
-    world.complete(&worker.complete(&claim)).await.unwrap();
-    let pending = &document(world, &worker, None).await["pendingCalls"];
+    cx.complete(&worker.complete(&claim)).await.unwrap();
+    let pending = &document(cx, &worker, None).await["pendingCalls"];
     assert_eq!((pending.as_array().unwrap().len(), &pending[0]["id"]), (1, &json!("tell")));
-    world.turn(&worker, 1).await;
-    assert_eq!(document(world, &worker, None).await["pendingStep"], Value::Null);
-    world.turn(&worker, 2).await;
-    let earlier = document(world, &worker, Some(1)).await;
+    cx.commit_turn(&worker, 1).await;
+    assert_eq!(document(cx, &worker, None).await["pendingStep"], Value::Null);
+    cx.commit_turn(&worker, 2).await;
+    let earlier = document(cx, &worker, Some(1)).await;
     assert_eq!((&earlier["pendingStep"], &earlier["pendingCalls"]), (&Value::Null, &json!([])));
 }
 
-async fn a_checkpoint_names_the_attempt_that_committed_it_however_long_ago(world: &World) {
-    let first = worker(world).await;
-    world.turn(&first, 1).await;
+async fn a_checkpoint_names_its_attempt_however_old(cx: &TestContext) {
+    let first = worker(cx).await;
+    cx.commit_turn(&first, 1).await;
     let mut last = first.clone();
     for _ in 0..14 {
-        last = world.next(&last).await;
+        last = cx.next_worker(&last).await;
     }
-    let run = world.of(&last).await;
-    assert!(run.past.iter().all(|attempt| attempt.number > 1), "the run's own record has forgotten it");
-    let document = document(world, &last, Some(1)).await;
+    let run = cx.run_of(&last).await;
+    assert!(run.past.iter().all(|attempt| attempt.number > 1), "the run's record no longer lists it");
+    let document = document(cx, &last, Some(1)).await;
     assert_eq!((&document["attempt"], &document["agentVersion"]), (&json!(1), &json!("v1")));
 }
 
@@ -129,11 +129,11 @@ fn the_golden_checkpoint_of_version_1_is_read_and_written_as_it_was() {
         GOLDEN,
         "the format has changed: that needs a new version"
     );
-    assert_eq!(complaints(&serde_json::from_str(GOLDEN).unwrap()), [""; 0]);
+    assert_eq!(schema_errors(&serde_json::from_str(GOLDEN).unwrap()), [""; 0]);
 }
 
 #[test]
-fn the_schema_of_a_checkpoint_names_its_fields_and_no_others() {
+fn the_schema_lists_exactly_the_fields_of_a_checkpoint() {
     let schema = schema();
     let written: Value = serde_json::from_str(GOLDEN).unwrap();
     let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -145,7 +145,7 @@ fn the_schema_of_a_checkpoint_names_its_fields_and_no_others() {
 }
 
 #[test]
-fn a_document_that_is_not_what_the_schema_says_is_complained_about() {
+fn the_schema_refuses_invalid_documents() {
     let golden: Value = serde_json::from_str(GOLDEN).unwrap();
     let cases = [
         ("turn", json!(0)),
@@ -159,8 +159,8 @@ fn a_document_that_is_not_what_the_schema_says_is_complained_about() {
         ("version", json!(2)),
     ];
     for (field, value) in cases {
-        let mut bent = golden.clone();
-        bent[field] = value;
-        assert!(!complaints(&bent).is_empty(), "{field}");
+        let mut edited = golden.clone();
+        edited[field] = value;
+        assert!(!schema_errors(&edited).is_empty(), "{field}");
     }
 }

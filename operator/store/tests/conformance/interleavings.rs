@@ -1,202 +1,203 @@
-//! Calls of a worker, delivered in every way, in between what else happens to a run. A case is played, told in words, and
-//! held to the table in `docs/reference/interleavings.md`.
+//! Interleavings: each call of a worker, in every kind of delivery, before and after every other change of its run. A case
+//! is played, described in words, and compared with the table in `docs/reference/interleavings.md`.
 
 mod cases;
-mod line;
+mod lock_queue;
 mod request;
 
 use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
 use dalsegno_store::{
-    AttemptState, CallFilter, Class, Commit, Lifecycle, Place, RecordBatch, Retention, Rewind, Rewound,
-    RunRecord, SNAPSHOT_DUE, Store, Then, verify,
+    AttemptState, CallFilter, Class, Commit, Lifecycle, Retention, Rewound, RunRecord, SNAPSHOT_DUE, Store,
+    Then, verify,
 };
 use futures::FutureExt as _;
 use futures::stream::{self, StreamExt as _};
 use uuid::Uuid;
 
-use crate::faces::on_every_face;
-use crate::world::*;
+use crate::context::*;
+use crate::engines::on_every_engine;
 use cases::{Call, Case, Delivery, Epoch, Moment, Step};
 use request::Request;
 
-on_every_face! {
-    a_plan_comes_to_what_the_page_says,
-    a_result_comes_to_what_the_page_says,
-    a_claim_comes_to_what_the_page_says,
-    a_complete_comes_to_what_the_page_says,
-    a_settle_comes_to_what_the_page_says,
-    a_finish_comes_to_what_the_page_says,
-    records_come_to_what_the_page_says,
+on_every_engine! {
+    a_plan_has_the_documented_outcome,
+    a_result_has_the_documented_outcome,
+    a_claim_has_the_documented_outcome,
+    a_complete_has_the_documented_outcome,
+    a_settle_has_the_documented_outcome,
+    a_finish_has_the_documented_outcome,
+    records_have_the_documented_outcome,
 }
 
-async fn a_plan_comes_to_what_the_page_says(world: &World) {
-    every_case_of(Call::Plan, world).await;
+async fn a_plan_has_the_documented_outcome(cx: &TestContext) {
+    check_cases_of(Call::Plan, cx).await;
 }
 
-async fn a_result_comes_to_what_the_page_says(world: &World) {
-    every_case_of(Call::Result, world).await;
+async fn a_result_has_the_documented_outcome(cx: &TestContext) {
+    check_cases_of(Call::Result, cx).await;
 }
 
-async fn a_claim_comes_to_what_the_page_says(world: &World) {
-    every_case_of(Call::Claim, world).await;
+async fn a_claim_has_the_documented_outcome(cx: &TestContext) {
+    check_cases_of(Call::Claim, cx).await;
 }
 
-async fn a_complete_comes_to_what_the_page_says(world: &World) {
-    every_case_of(Call::Complete, world).await;
+async fn a_complete_has_the_documented_outcome(cx: &TestContext) {
+    check_cases_of(Call::Complete, cx).await;
 }
 
-async fn a_settle_comes_to_what_the_page_says(world: &World) {
-    every_case_of(Call::Settle, world).await;
+async fn a_settle_has_the_documented_outcome(cx: &TestContext) {
+    check_cases_of(Call::Settle, cx).await;
 }
 
-async fn a_finish_comes_to_what_the_page_says(world: &World) {
-    every_case_of(Call::Finish, world).await;
+async fn a_finish_has_the_documented_outcome(cx: &TestContext) {
+    check_cases_of(Call::Finish, cx).await;
 }
 
-async fn records_come_to_what_the_page_says(world: &World) {
-    every_case_of(Call::Records, world).await;
+async fn records_have_the_documented_outcome(cx: &TestContext) {
+    check_cases_of(Call::Records, cx).await;
 }
 
-/// Cases that are played at once, each with a run of its own: most of a case is waiting for the disk.
+/// How many cases run at the same time, each with its own run. A case mostly waits for the disk.
 const AT_ONCE: usize = 6;
 
-/// How often a case of twins is played until they come in its order. One after the other: those who wait for a row hold a
-/// connection each, of which pgbouncer has few.
+/// How often a concurrent case is played until its requests arrive in the right order. These cases run one after the other:
+/// each request that waits for a row lock holds a connection, and pgbouncer has few.
 const TRIES: usize = 25;
 
-async fn every_case_of(call: Call, world: &World) {
-    let (twins, others): (Vec<_>, Vec<_>) = cases::of(call).partition(|it| it.delivery == Delivery::Twins);
+async fn check_cases_of(call: Call, cx: &TestContext) {
+    let (concurrent, others): (Vec<_>, Vec<_>) =
+        cases::of(call).partition(|it| it.delivery == Delivery::Concurrent);
     let mut wrong = Vec::new();
-    for (cases, at_once) in [(twins, 1), (others, AT_ONCE)] {
-        let played = stream::iter(cases).map(async |case| (come_to(&case, world).await, case));
+    for (cases, at_once) in [(concurrent, 1), (others, AT_ONCE)] {
+        let played = stream::iter(cases).map(async |case| (outcome(&case, cx).await, case));
         let played: Vec<_> = played.buffered(at_once).collect().await;
         let others = played.into_iter().filter(|(found, case)| found != case.expected());
-        wrong.extend(others.map(|(found, case)| format!("{case}: it came to: {found}")));
+        wrong.extend(others.map(|(found, case)| format!("{case}: the outcome was: {found}")));
     }
-    assert!(wrong.is_empty(), "not what the page says:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "not the documented outcome:\n{}", wrong.join("\n"));
 }
 
-/// What a case comes to. As the first of three lets go of a row of PostgreSQL's, the third may overtake the second.
-async fn come_to(case: &Case, world: &World) -> String {
+/// The outcome of a case. When the first of three requests releases a PostgreSQL row, the third may overtake the second.
+async fn outcome(case: &Case, cx: &TestContext) -> String {
     for _ in 1..TRIES {
-        let found = play(case, world).await;
+        let found = play(case, cx).await;
         if found == case.expected() || case.overtaken().is_none_or(|other| found != other.expected()) {
             return found;
         }
     }
-    play(case, world).await
+    play(case, cx).await
 }
 
-/// Plays a case to its end, and tells the last answer and what stands then.
-async fn play(case: &Case, world: &World) -> String {
-    let mut worker = world.worker().await;
+/// Plays a case to its end. Returns the last answer and what is stored.
+async fn play(case: &Case, cx: &TestContext) -> String {
+    let mut worker = cx.worker().await;
     for turn in 1..=turns(case.step) {
-        ok(world.commit(&delta(&worker, turn, Boundary::Result)).await.unwrap());
+        ok(cx.commit(&delta(&worker, turn, Boundary::Result)).await.unwrap());
     }
     if case.moment == Moment::After {
-        step(case.step, world, &worker).await;
-        worker = current(world, &worker).await;
+        step(case.step, cx, &worker).await;
+        worker = current(cx, &worker).await;
     }
-    let (worker, request) = prepare(case.call, world, worker).await;
+    let (worker, request) = prepare(case.call, cx, worker).await;
     let answer = match (case.delivery, case.epoch) {
-        (Delivery::Twins, epoch) => twins(world, &worker, &request, epoch).await.join(" and "),
+        (Delivery::Concurrent, epoch) => send_twice(cx, &worker, &request, epoch).await.join(" and "),
         (delivery, epoch) => {
             if delivery == Delivery::Lost {
-                let lost = request.send(&*world.store).await;
+                let lost = request.send(&*cx.store).await;
                 assert!(matches!(lost, "ok" | "go"), "{case}: {lost}");
                 if case.moment == Moment::Before {
-                    step(case.step, world, &worker).await;
+                    step(case.step, cx, &worker).await;
                 }
             }
             if epoch == Epoch::Next {
-                replace(world, &worker).await;
+                replace(cx, &worker).await;
             }
-            request.send(&*world.store).await.to_owned()
+            request.send(&*cx.store).await.to_owned()
         }
     };
     if case.moment == Moment::Before && case.delivery != Delivery::Lost {
-        step(case.step, world, &worker).await;
+        step(case.step, cx, &worker).await;
     }
-    let stands = request.stands(world, worker.run).await;
-    goes_on(case, world, &worker).await;
-    format!("{answer}, {stands}")
+    let stored = request.stored(cx, worker.run).await;
+    assert_run_goes_on(case, cx, &worker).await;
+    format!("{answer}, {stored}")
 }
 
-/// So many that the step has something to do.
+/// The number of turns that the step needs.
 fn turns(step: Step) -> i32 {
     match step {
         Step::Rewind => 2,
         Step::Snapshot => SNAPSHOT_DUE,
-        // A run that lives keeps up to nine more than it was told to.
+        // A live run keeps up to nine boundaries more than `keepLast`.
         Step::Retention => 11,
     }
 }
 
-async fn step(step: Step, world: &World, worker: &Worker) {
-    let run = world.of(worker).await;
+async fn step(step: Step, cx: &TestContext, worker: &Worker) {
+    let run = cx.run_of(worker).await;
     match step {
         Step::Rewind => {
-            let to = Place { turn: turns(step) - 1, boundary: Boundary::Result, epoch: 1 };
-            let rewind =
-                Rewind { epoch: run.epoch, to, reason: "it went astray".into(), actor: "ada".into() };
-            let rewound = world.rewind(run.id, &rewind).await.unwrap();
+            let to = result_place(turns(step) - 1);
+            let rewind = rewind_to(run.epoch, to);
+            let rewound = cx.rewind(run.id, &rewind).await.unwrap();
             assert_eq!(matches!(rewound, Rewound::Done(_)), run.lifecycle == Lifecycle::Live, "{rewound:?}");
         }
-        Step::Snapshot => assert!(world.snapshot(run.id).await.unwrap().made),
+        Step::Snapshot => assert!(cx.snapshot(run.id).await.unwrap().made),
         Step::Retention => {
             let retention = Retention { keep_last: Some(1), ..Retention::default() };
-            world.set_retention(run.id, &retention).await.unwrap();
-            assert!(world.drop_old(run.id, 500).await.unwrap().rows >= 10);
+            cx.set_retention(run.id, &retention).await.unwrap();
+            assert!(cx.drop_old(run.id, 500).await.unwrap().rows >= 10);
         }
     }
 }
 
-/// Both at once, each by a gateway of its own, and with them the loss of their sender's attempt. Their answers, as they came.
-async fn twins(world: &World, worker: &Worker, request: &Request, epoch: Epoch) -> Vec<&'static str> {
-    let run = world.of(worker).await;
-    let mut all = vec![request.send(&*world.store).boxed(), request.send(&*world.other).boxed()];
-    let loss = match epoch {
+/// Sends the request twice at the same time, through two gateways, and ends the sender's attempt at the given place.
+/// Returns the answers in the order of the requests.
+async fn send_twice(cx: &TestContext, worker: &Worker, request: &Request, epoch: Epoch) -> Vec<&'static str> {
+    let run = cx.run_of(worker).await;
+    let mut all = vec![request.send(&*cx.store).boxed(), request.send(&*cx.second_gateway).boxed()];
+    let end = match epoch {
         Epoch::Same => None,
         Epoch::First => Some(0),
         Epoch::Between => Some(1),
         Epoch::Next | Epoch::Last => Some(2),
     };
-    if let Some(place) = loss {
-        all.insert(place, lose(&*world.other, &run).map(|()| LOST).boxed());
+    if let Some(place) = end {
+        all.insert(place, end_attempt(&*cx.second_gateway, &run).map(|()| ENDED).boxed());
     }
-    let mut answers = line::in_order(world, run.id, all).await;
-    answers.retain(|answer| *answer != LOST);
+    let mut answers = lock_queue::in_order(cx, run.id, all).await;
+    answers.retain(|answer| *answer != ENDED);
     answers
 }
 
-/// Who loses an attempt hears no answer of a twin's.
-const LOST: &str = "lost";
+/// The placeholder answer of the request that ends the attempt.
+const ENDED: &str = "ended";
 
-/// Ends the current attempt, if it has a pod; the next is reserved.
-async fn lose(store: &dyn Store, run: &RunRecord) {
+/// Ends the current attempt, if it has a pod, and reserves the next one.
+async fn end_attempt(store: &dyn Store, run: &RunRecord) {
     if matches!(run.attempt.state, AttemptState::Created | AttemptState::Attached) {
         let ending = ending(run.attempt.number, Class::Disruption);
         store.end_attempt(run.id, &ending, &Then::Reserve).await.unwrap();
     }
 }
 
-/// The worker's attempt is lost; another works on, unless the run is over.
-async fn replace(world: &World, worker: &Worker) {
-    lose(&*world.store, &world.of(worker).await).await;
-    if world.of(worker).await.lifecycle == Lifecycle::Live {
-        current(world, worker).await;
+/// Ends the worker's attempt; a new worker replaces it unless the run is over.
+async fn replace(cx: &TestContext, worker: &Worker) {
+    end_attempt(&*cx.store, &cx.run_of(worker).await).await;
+    if cx.run_of(worker).await.lifecycle == Lifecycle::Live {
+        current(cx, worker).await;
     }
 }
 
-/// The worker of the attempt that is reserved; else the one there is.
-async fn current(world: &World, worker: &Worker) -> Worker {
-    let run = world.of(worker).await;
-    if run.attempt.state == AttemptState::Reserved { world.work_on(&run).await } else { worker.clone() }
+/// A worker of the reserved attempt; if none is reserved, the current worker.
+async fn current(cx: &TestContext, worker: &Worker) -> Worker {
+    let run = cx.run_of(worker).await;
+    if run.attempt.state == AttemptState::Reserved { cx.start_worker(&run).await } else { worker.clone() }
 }
 
-/// What is sent, and by whom, once the way to it is made.
-async fn prepare(call: Call, world: &World, worker: Worker) -> (Worker, Request) {
-    let run = world.of(&worker).await;
+/// Brings the run to the point where the call is possible. Returns the request and its sender.
+async fn prepare(call: Call, cx: &TestContext, worker: Worker) -> (Worker, Request) {
+    let run = cx.run_of(&worker).await;
     let next = run.head.map_or(1, |head| head.turn + 1);
     let request = match call {
         Call::Plan => {
@@ -207,30 +208,24 @@ async fn prepare(call: Call, world: &World, worker: Worker) -> (Worker, Request)
         Call::Result => Request::Commit(Box::new(delta(&worker, next, Boundary::Result)), run.epoch),
         Call::Claim => Request::Claim(worker.claim(PAY, Policy::Probe)),
         Call::Complete => {
-            Request::Complete(worker.complete(&world.start_call(&worker, PAY, Policy::Probe).await))
+            Request::Complete(worker.complete(&cx.start_call(&worker, PAY, Policy::Probe).await))
         }
         Call::Settle => {
-            world.start_call(&worker, PAY, Policy::Probe).await;
-            let next = world.next(&worker).await;
+            cx.start_call(&worker, PAY, Policy::Probe).await;
+            let next = cx.next_worker(&worker).await;
             let settle = next.settle(PAY);
             return (next, Request::Settle(settle));
         }
         Call::Finish => Request::Finish(worker.finish()),
-        Call::Records => Request::Records(RecordBatch {
-            run: worker.run,
-            capability: worker.capability,
-            batch_id: Uuid::new_v4(),
-            digest: random(),
-            operations: vec![note()],
-        }),
+        Call::Records => Request::Records(worker.record_batch(vec![note()])),
     };
     (worker, request)
 }
 
-/// The one call of a case.
+/// The id of the case's only call.
 const PAY: &str = "pay";
 
-/// Appended twice it would be there twice: each has an id of its own.
+/// A record with an id of its own: a second append of it would show as a second entry.
 fn note() -> RecordOp {
     let (space, key, entry_id) = ("s".into(), "k".into(), Uuid::new_v4().to_string());
     RecordOp::Append { space, key, entry_id, value: Payload::Json(json("1")) }
@@ -241,25 +236,25 @@ fn delta(worker: &Worker, turn: i32, boundary: Boundary) -> Commit {
     Commit { ops: Some(ops), full: false, ..worker.commit(turn, boundary) }
 }
 
-/// Whatever happened: nothing is damaged, and the run goes on from where it stands, unless it is over.
-async fn goes_on(case: &Case, world: &World, worker: &Worker) {
-    let run = world.of(worker).await;
+/// Asserts that nothing is damaged and that the run continues from its head unless it is over.
+async fn assert_run_goes_on(case: &Case, cx: &TestContext, worker: &Worker) {
+    let run = cx.run_of(worker).await;
     if run.lifecycle == Lifecycle::Live {
-        lose(&*world.store, &run).await;
-        let worker = current(world, worker).await;
-        if !world.call_ids(run.id, CallFilter::Unsettled).await.is_empty() {
-            world.settle(&person_settles(run.id, PAY)).await.unwrap();
+        end_attempt(&*cx.store, &run).await;
+        let worker = current(cx, worker).await;
+        if !cx.call_ids(run.id, CallFilter::Unsettled).await.is_empty() {
+            cx.settle(&person_settles(run.id, PAY)).await.unwrap();
         }
         let next = match run.head.as_ref().map(|head| (head.turn, head.boundary)) {
             Some((turn, Boundary::Result)) => turn + 1,
             Some((turn, Boundary::Plan)) => turn,
             None => 1,
         };
-        ok(world.commit(&delta(&worker, next, Boundary::Result)).await.unwrap());
+        ok(cx.commit(&delta(&worker, next, Boundary::Result)).await.unwrap());
     }
-    let run = world.of(worker).await;
-    let damage = verify::survey(&*world.store, &run).await.unwrap().damage;
+    let run = cx.run_of(worker).await;
+    let damage = verify::survey(&*cx.store, &run).await.unwrap().damage;
     assert_eq!(damage, [], "{case}");
-    assert!(world.state(run.id, None).await.unwrap().is_some(), "{case}");
-    world.proves_itself(run.id).await;
+    assert!(cx.state(run.id, None).await.unwrap().is_some(), "{case}");
+    cx.assert_audit_is_valid(run.id).await;
 }

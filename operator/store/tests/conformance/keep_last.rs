@@ -1,31 +1,30 @@
-//! A run that keeps no more than its last boundaries: what is older is dropped, and nothing that anybody goes on from.
+//! `keepLast`: a run that keeps its last boundaries. Older payloads are dropped, and nothing that a resume needs.
 
 mod damaged;
 
-use dalsegno_protocol::Boundary;
 use dalsegno_store::proof::{Anchors, check_store};
 use dalsegno_store::verify::{self, Checkpoint};
-use dalsegno_store::{Commit, Dropped, Error, EventQuery, Place, Retention, Rewind, Rewound, RunId};
+use dalsegno_store::{Commit, Dropped, Error, EventQuery, Place, Retention, Rewound, RunId};
 
-use crate::faces::on_every_face;
+use crate::context::*;
+use crate::engines::on_every_engine;
 use crate::patches;
-use crate::world::*;
 
-on_every_face! {
+on_every_engine! {
     the_last_boundaries_keep_their_payloads_and_the_others_their_headers,
-    a_run_that_lives_goes_on_while_it_is_cleared,
-    nothing_is_dropped_of_a_run_that_keeps_all,
-    it_is_dropped_in_steps_of_so_many_boundaries,
-    no_step_reads_more_than_so_many_bytes,
-    what_was_undone_counts_among_the_bytes_of_a_step,
-    a_run_goes_back_as_far_as_it_is_kept_and_no_further,
-    what_was_undone_before_is_dropped_with_the_rest,
+    a_live_run_goes_on_while_it_is_compacted,
+    a_run_that_keeps_everything_loses_nothing,
+    a_step_drops_at_most_the_given_number_of_boundaries,
+    a_step_reads_a_limited_number_of_bytes,
+    undone_boundaries_count_among_the_bytes_of_a_step,
+    a_run_can_be_rewound_as_far_as_it_is_kept,
+    undone_boundaries_are_dropped_with_the_others,
     patches_are_decoded_after_the_snapshot,
-    two_operators_clear_a_run_at_once,
+    two_operators_compact_a_run_at_the_same_time,
 }
 
-/// Turns with an event each, appended to the list `log`.
-async fn grow(world: &World, worker: &Worker, turns: std::ops::RangeInclusive<i32>) {
+/// Commits turns with one event each; each appends its number to the list `log`.
+async fn grow(cx: &TestContext, worker: &Worker, turns: std::ops::RangeInclusive<i32>) {
     for turn in turns {
         let text = format!(r#"{{"append":{{"log":[{{"json":{turn}}}]}}}}"#);
         let commit = Commit {
@@ -34,20 +33,20 @@ async fn grow(world: &World, worker: &Worker, turns: std::ops::RangeInclusive<i3
             events: vec![json(&turn.to_string())],
             ..worker.result(turn)
         };
-        ok(world.commit(&commit).await.unwrap());
+        ok(cx.commit(&commit).await.unwrap());
     }
 }
 
-async fn keep_last(world: &World, run: RunId, boundaries: i32) {
+async fn keep_last(cx: &TestContext, run: RunId, boundaries: i32) {
     let retention = Retention { keep_last: Some(boundaries), ..Retention::default() };
-    assert_eq!(world.set_retention(run, &retention).await.unwrap().retention, retention);
+    assert_eq!(cx.set_retention(run, &retention).await.unwrap().retention, retention);
 }
 
-/// Until there is nothing left to drop; how many rows.
-async fn clear(world: &World, run: RunId) -> u64 {
+/// Compacts until nothing is left to drop. Returns the number of rows.
+async fn compact(cx: &TestContext, run: RunId) -> u64 {
     let mut rows = 0;
     loop {
-        let dropped = world.drop_old(run, 500).await.unwrap();
+        let dropped = cx.drop_old(run, 500).await.unwrap();
         if dropped.run.is_none() {
             return rows;
         }
@@ -55,17 +54,17 @@ async fn clear(world: &World, run: RunId) -> u64 {
     }
 }
 
-/// A run of so many turns that lives, and keeps its last five.
-async fn cleared(world: &World, turns: i32) -> Worker {
-    let worker = world.worker().await;
-    grow(world, &worker, 1..=turns).await;
-    keep_last(world, worker.run, 5).await;
-    clear(world, worker.run).await;
+/// A live run of this number of turns that keeps its last five.
+async fn compacted(cx: &TestContext, turns: i32) -> Worker {
+    let worker = cx.worker().await;
+    grow(cx, &worker, 1..=turns).await;
+    keep_last(cx, worker.run, 5).await;
+    compact(cx, worker.run).await;
     worker
 }
 
-async fn state(world: &World, run: RunId, turn: Option<i32>) -> String {
-    serde_json::to_string(&world.state(run, turn).await.unwrap().unwrap()).unwrap()
+async fn state(cx: &TestContext, run: RunId, turn: Option<i32>) -> String {
+    serde_json::to_string(&cx.state(run, turn).await.unwrap().unwrap()).unwrap()
 }
 
 fn grown(turns: i32) -> String {
@@ -73,219 +72,221 @@ fn grown(turns: i32) -> String {
     format!(r#"{{"log":{{"list":[{}]}}}}"#, items.join(","))
 }
 
-/// Nothing is damaged, and everything that is gone is told of.
-async fn assert_whole(world: &World, worker: &Worker) {
-    let run = world.of(worker).await;
-    assert_eq!(verify::checkpoint(&*world.store, &run).await.unwrap(), Checkpoint::Sound);
-    let found = verify::survey(&*world.store, &run).await.unwrap();
+/// Asserts that nothing is damaged and that the audit reports everything that was dropped.
+async fn assert_valid(cx: &TestContext, worker: &Worker) {
+    let run = cx.run_of(worker).await;
+    assert_eq!(verify::checkpoint(&*cx.store, &run).await.unwrap(), Checkpoint::Sound);
+    let found = verify::survey(&*cx.store, &run).await.unwrap();
     assert_eq!(found.damage, []);
     let head = run.head.unwrap();
     let last = Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch };
     assert_eq!(found.last_good, Some(last));
-    world.proves_itself(run.id).await;
-    assert_eq!(problems(world).await, [""; 0]);
+    cx.assert_audit_is_valid(run.id).await;
+    assert_eq!(problems(cx).await, [""; 0]);
 }
 
-async fn problems(world: &World) -> Vec<String> {
-    let mut told = Vec::new();
-    let mut reading = world.reading().await.unwrap();
+async fn problems(cx: &TestContext) -> Vec<String> {
+    let mut reported = Vec::new();
+    let mut reading = cx.reading().await.unwrap();
     let summary =
-        check_store(&mut *reading, Anchors::default(), &mut |problem| told.push(problem.to_string())).await;
+        check_store(&mut *reading, Anchors::default(), &mut |problem| reported.push(problem.to_string()))
+            .await;
     summary.unwrap();
-    told
+    reported
 }
 
-fn back_to(epoch: i64, turn: i32, of_epoch: i64) -> Rewind {
-    let to = Place { turn, boundary: Boundary::Result, epoch: of_epoch };
-    Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() }
-}
-
-async fn the_last_boundaries_keep_their_payloads_and_the_others_their_headers(world: &World) {
-    let worker = world.worker().await;
-    grow(world, &worker, 1..=12).await;
-    ok(world.finish(&worker.finish()).await.unwrap());
-    keep_last(world, worker.run, 5).await;
-    assert_eq!(world.keepers(RunId::nil()).await.unwrap(), [worker.run]);
-    let held = world.capacity(1).await.unwrap()[0].bytes;
-    assert_eq!(clear(world, worker.run).await, 7, "exactly so many, once it is over");
-    let left = world.capacity(1).await.unwrap()[0].bytes;
+async fn the_last_boundaries_keep_their_payloads_and_the_others_their_headers(cx: &TestContext) {
+    let worker = cx.worker().await;
+    grow(cx, &worker, 1..=12).await;
+    ok(cx.finish(&worker.finish()).await.unwrap());
+    keep_last(cx, worker.run, 5).await;
+    assert_eq!(cx.keepers(RunId::nil()).await.unwrap(), [worker.run]);
+    let held = cx.capacity(1).await.unwrap()[0].bytes;
+    assert_eq!(compact(cx, worker.run).await, 7, "exactly keepLast after the finish");
+    let left = cx.capacity(1).await.unwrap()[0].bytes;
     assert!(left > 0 && left < held / 2, "{left} of {held} bytes");
 
-    let rows = world.boundaries(worker.run, 1, 12).await.unwrap();
+    let rows = cx.boundaries(worker.run, 1, 12).await.unwrap();
     let kept: Vec<_> = rows.iter().filter(|row| row.ops.is_some()).map(|row| row.turn).collect();
     assert_eq!((rows.len(), kept), (12, vec![8, 9, 10, 11, 12]));
     for turn in 7..=12 {
-        assert_eq!(state(world, worker.run, Some(turn)).await, grown(turn), "the snapshot stands for turn 7");
+        assert_eq!(state(cx, worker.run, Some(turn)).await, grown(turn), "a snapshot replaces turn 7");
     }
     for turn in 1..=6 {
-        let gone = world.state(worker.run, Some(turn)).await;
+        let gone = cx.state(worker.run, Some(turn)).await;
         assert!(matches!(gone, Err(Error::Gone { .. })), "turn {turn}: {gone:?}");
     }
-    assert!(world.state(worker.run, Some(13)).await.unwrap().is_none());
-    let events = world.events(worker.run, EventQuery { from: 1, limit: 99, bytes: 999 }).await.unwrap();
+    assert!(cx.state(worker.run, Some(13)).await.unwrap().is_none());
+    let events = cx.events(worker.run, EventQuery { from: 1, limit: 99, bytes: 999 }).await.unwrap();
     let positions: Vec<_> = events.events.iter().map(|event| event.position).collect();
     assert_eq!(positions, [8, 9, 10, 11, 12]);
-    let told = world.audit(worker.run).await.unwrap().pop().unwrap();
-    assert_eq!((told.kind.as_str(), told.actor.as_str()), ("dropped", "operator"));
-    assert!(told.detail.contains(r#""turn": 7"#) || told.detail.contains(r#""turn":7"#), "{}", told.detail);
-    let run = world.of(&worker).await;
+    let reported = cx.audit(worker.run).await.unwrap().pop().unwrap();
+    assert_eq!((reported.kind.as_str(), reported.actor.as_str()), ("dropped", "operator"));
+    assert!(
+        reported.detail.contains(r#""turn": 7"#) || reported.detail.contains(r#""turn":7"#),
+        "{}",
+        reported.detail
+    );
+    let run = cx.run_of(&worker).await;
     assert_eq!(run.dropped_to.map(|place| place.turn), Some(7));
-    assert_eq!(verify::survey(&*world.store, &run).await.unwrap().dropped, 7);
-    assert_whole(world, &worker).await;
+    assert_eq!(verify::survey(&*cx.store, &run).await.unwrap().dropped, 7);
+    assert_valid(cx, &worker).await;
 }
 
-async fn a_run_that_lives_goes_on_while_it_is_cleared(world: &World) {
-    let mut worker = world.worker().await;
-    keep_last(world, worker.run, 5).await;
+async fn a_live_run_goes_on_while_it_is_compacted(cx: &TestContext) {
+    let mut worker = cx.worker().await;
+    keep_last(cx, worker.run, 5).await;
     for turn in 1..=60 {
-        grow(world, &worker, turn..=turn).await;
-        clear(world, worker.run).await;
-        let kept = world.boundaries(worker.run, 1, turn).await.unwrap();
+        grow(cx, &worker, turn..=turn).await;
+        compact(cx, worker.run).await;
+        let kept = cx.boundaries(worker.run, 1, turn).await.unwrap();
         let kept = kept.iter().filter(|row| row.ops.is_some()).count() as i32;
         assert!(kept >= turn.min(5) && kept <= 14, "turn {turn}: {kept}");
-        assert_eq!(state(world, worker.run, None).await, grown(turn));
+        assert_eq!(state(cx, worker.run, None).await, grown(turn));
         if turn % 20 == 0 {
-            assert_whole(world, &worker).await;
-            worker = world.next(&worker).await;
+            assert_valid(cx, &worker).await;
+            worker = cx.next_worker(&worker).await;
         }
         if turn % 7 == 0 {
-            world.snapshot(worker.run).await.unwrap();
+            cx.snapshot(worker.run).await.unwrap();
         }
     }
 }
 
-async fn nothing_is_dropped_of_a_run_that_keeps_all(world: &World) {
-    let worker = world.worker().await;
-    grow(world, &worker, 1..=30).await;
-    assert!(world.keepers(RunId::nil()).await.unwrap().is_empty());
-    assert_eq!(world.drop_old(worker.run, 500).await.unwrap(), Dropped::default());
-    keep_last(world, worker.run, 25).await;
-    assert_eq!(clear(world, worker.run).await, 0, "up to nine more, while it lives");
+async fn a_run_that_keeps_everything_loses_nothing(cx: &TestContext) {
+    let worker = cx.worker().await;
+    grow(cx, &worker, 1..=30).await;
+    assert!(cx.keepers(RunId::nil()).await.unwrap().is_empty());
+    assert_eq!(cx.drop_old(worker.run, 500).await.unwrap(), Dropped::default());
+    keep_last(cx, worker.run, 25).await;
+    assert_eq!(compact(cx, worker.run).await, 0, "a live run keeps up to nine more");
 }
 
-async fn it_is_dropped_in_steps_of_so_many_boundaries(world: &World) {
-    let worker = world.worker().await;
-    grow(world, &worker, 1..=30).await;
-    ok(world.finish(&worker.finish()).await.unwrap());
-    keep_last(world, worker.run, 3).await;
+async fn a_step_drops_at_most_the_given_number_of_boundaries(cx: &TestContext) {
+    let worker = cx.worker().await;
+    grow(cx, &worker, 1..=30).await;
+    ok(cx.finish(&worker.finish()).await.unwrap());
+    keep_last(cx, worker.run, 3).await;
     let mut cuts = Vec::new();
-    while let Some(cut) = step(world, worker.run, 10).await {
-        assert_eq!(state(world, worker.run, None).await, grown(30), "after each step");
-        assert_whole(world, &worker).await;
+    while let Some(cut) = step(cx, worker.run, 10).await {
+        assert_eq!(state(cx, worker.run, None).await, grown(30), "after each step");
+        assert_valid(cx, &worker).await;
         cuts.push(cut);
     }
     cuts.dedup();
     assert_eq!(cuts, [10, 20, 27]);
 }
 
-/// One step: up to which turn all is dropped after it, if there was anything to do.
-async fn step(world: &World, run: RunId, rows: u32) -> Option<i32> {
-    let run = world.drop_old(run, rows).await.unwrap().run?;
-    Some(world.get_run(run).await.unwrap().unwrap().dropped_to.unwrap().turn)
+/// One step of compaction. Returns the turn up to which everything is dropped; `None` if there was nothing to do.
+async fn step(cx: &TestContext, run: RunId, rows: u32) -> Option<i32> {
+    let run = cx.drop_old(run, rows).await.unwrap().run?;
+    Some(cx.get_run(run).await.unwrap().unwrap().dropped_to.unwrap().turn)
 }
 
-async fn no_step_reads_more_than_so_many_bytes(world: &World) {
-    let worker = world.worker().await;
+async fn a_step_reads_a_limited_number_of_bytes(cx: &TestContext) {
+    let worker = cx.worker().await;
     for turn in 1..=7 {
-        world.heavy_turn(&worker, turn, 3 << 20).await;
+        cx.commit_large_turn(&worker, turn, 3 << 20).await;
     }
-    ok(world.finish(&worker.finish()).await.unwrap());
-    keep_last(world, worker.run, 1).await;
-    assert!(world.capacity(1).await.unwrap()[0].bytes > 10 << 20);
-    let first = step(world, worker.run, 500).await.unwrap();
+    ok(cx.finish(&worker.finish()).await.unwrap());
+    keep_last(cx, worker.run, 1).await;
+    assert!(cx.capacity(1).await.unwrap()[0].bytes > 10 << 20);
+    let first = step(cx, worker.run, 500).await.unwrap();
     assert!((2..6).contains(&first), "up to turn {first}");
-    clear(world, worker.run).await;
-    assert_eq!(world.of(&worker).await.dropped_to.unwrap().turn, 6);
+    compact(cx, worker.run).await;
+    assert_eq!(cx.run_of(&worker).await.dropped_to.unwrap().turn, 6);
 }
 
-async fn what_was_undone_counts_among_the_bytes_of_a_step(world: &World) {
-    let worker = world.worker().await;
+async fn undone_boundaries_count_among_the_bytes_of_a_step(cx: &TestContext) {
+    let worker = cx.worker().await;
     for turn in 1..=4 {
-        world.heavy_turn(&worker, turn, 3 << 20).await;
+        cx.commit_large_turn(&worker, turn, 3 << 20).await;
     }
-    let epoch = world.of(&worker).await.epoch;
-    assert!(matches!(world.rewind(worker.run, &back_to(epoch, 1, 1)).await.unwrap(), Rewound::Done(_)));
-    let worker = world.work_on(&world.of(&worker).await).await;
+    let epoch = cx.run_of(&worker).await.epoch;
+    assert!(matches!(
+        cx.rewind(worker.run, &rewind_to(epoch, result_place(1))).await.unwrap(),
+        Rewound::Done(_)
+    ));
+    let worker = cx.start_worker(&cx.run_of(&worker).await).await;
     for turn in 2..=6 {
-        world.heavy_turn(&worker, turn, 3 << 20).await;
+        cx.commit_large_turn(&worker, turn, 3 << 20).await;
     }
-    ok(world.finish(&worker.finish()).await.unwrap());
-    keep_last(world, worker.run, 1).await;
-    assert_eq!(step(world, worker.run, 500).await, Some(3), "five boundaries of 1.5 MiB");
-    clear(world, worker.run).await;
-    assert_eq!(world.of(&worker).await.dropped_to.unwrap().turn, 5);
-    assert_whole(world, &worker).await;
+    ok(cx.finish(&worker.finish()).await.unwrap());
+    keep_last(cx, worker.run, 1).await;
+    assert_eq!(step(cx, worker.run, 500).await, Some(3), "five boundaries of 1.5 MiB");
+    compact(cx, worker.run).await;
+    assert_eq!(cx.run_of(&worker).await.dropped_to.unwrap().turn, 5);
+    assert_valid(cx, &worker).await;
 }
 
-async fn a_run_goes_back_as_far_as_it_is_kept_and_no_further(world: &World) {
-    let worker = cleared(world, 20).await;
-    let epoch = world.of(&worker).await.epoch;
+async fn a_run_can_be_rewound_as_far_as_it_is_kept(cx: &TestContext) {
+    let worker = compacted(cx, 20).await;
+    let epoch = cx.run_of(&worker).await.epoch;
     for turn in [1, 14] {
-        let refused = world.rewind(worker.run, &back_to(epoch, turn, 1)).await.unwrap();
+        let refused = cx.rewind(worker.run, &rewind_to(epoch, result_place(turn))).await.unwrap();
         let Rewound::Refused(run) = refused else { panic!("turn {turn}: {refused:?}") };
-        assert_eq!(run.dropped_to.unwrap().turn, 15, "and it says why");
+        assert_eq!(run.dropped_to.unwrap().turn, 15, "the record has the reason");
     }
-    let done = world.rewind(worker.run, &back_to(epoch, 15, 1)).await.unwrap();
-    assert!(matches!(done, Rewound::Done(_)), "a snapshot stands for turn 15: {done:?}");
-    assert_eq!(state(world, worker.run, None).await, grown(15));
-    let worker = world.work_on(&world.of(&worker).await).await;
-    grow(world, &worker, 16..=40).await;
-    clear(world, worker.run).await;
-    assert_eq!(state(world, worker.run, None).await, grown(40));
-    assert_whole(world, &worker).await;
+    let done = cx.rewind(worker.run, &rewind_to(epoch, result_place(15))).await.unwrap();
+    assert!(matches!(done, Rewound::Done(_)), "a snapshot replaces turn 15: {done:?}");
+    assert_eq!(state(cx, worker.run, None).await, grown(15));
+    let worker = cx.start_worker(&cx.run_of(&worker).await).await;
+    grow(cx, &worker, 16..=40).await;
+    compact(cx, worker.run).await;
+    assert_eq!(state(cx, worker.run, None).await, grown(40));
+    assert_valid(cx, &worker).await;
 }
 
-async fn what_was_undone_before_is_dropped_with_the_rest(world: &World) {
-    let worker = world.worker().await;
-    grow(world, &worker, 1..=30).await;
-    let epoch = world.of(&worker).await.epoch;
-    assert!(matches!(world.rewind(worker.run, &back_to(epoch, 4, 1)).await.unwrap(), Rewound::Done(_)));
-    let worker = world.work_on(&world.of(&worker).await).await;
-    grow(world, &worker, 5..=20).await;
-    keep_last(world, worker.run, 5).await;
-    clear(world, worker.run).await;
-    assert_whole(world, &worker).await;
-    // Undone turns after the cut come from before it: their states are gone as well.
-    grow(world, &worker, 21..=60).await;
-    clear(world, worker.run).await;
-    assert_whole(world, &worker).await;
+async fn undone_boundaries_are_dropped_with_the_others(cx: &TestContext) {
+    let worker = cx.worker().await;
+    grow(cx, &worker, 1..=30).await;
+    let epoch = cx.run_of(&worker).await.epoch;
+    assert!(matches!(
+        cx.rewind(worker.run, &rewind_to(epoch, result_place(4))).await.unwrap(),
+        Rewound::Done(_)
+    ));
+    let worker = cx.start_worker(&cx.run_of(&worker).await).await;
+    grow(cx, &worker, 5..=20).await;
+    keep_last(cx, worker.run, 5).await;
+    compact(cx, worker.run).await;
+    assert_valid(cx, &worker).await;
+    // Undone turns after the cut derive from turns before it, so their states are gone too.
+    grow(cx, &worker, 21..=60).await;
+    compact(cx, worker.run).await;
+    assert_valid(cx, &worker).await;
 }
 
-async fn patches_are_decoded_after_the_snapshot(world: &World) {
-    let worker = world.worker().await;
+async fn patches_are_decoded_after_the_snapshot(cx: &TestContext) {
+    let worker = cx.worker().await;
     let mut base = None;
     let filling = "much the same in each turn ".repeat(40);
     for turn in 1..=30 {
         let ops = format!(r#"{{"full":true,"set":{{"a":{{"json":"{filling}{turn}"}}}}}}"#);
         let commit = Commit { ops: Some(ops.clone().into()), base, ..worker.result(turn) };
-        let head = ok(world.commit(&commit).await.unwrap()).head.unwrap();
+        let head = ok(cx.commit(&commit).await.unwrap()).head.unwrap();
         base = Some(patches::base(&head.content_hash, &ops));
     }
-    keep_last(world, worker.run, 5).await;
-    clear(world, worker.run).await;
-    let rows = world.boundaries(worker.run, 1, 30).await.unwrap();
-    assert_eq!(
-        rows.iter().filter(|row| row.ops.is_some()).count(),
-        5,
-        "also where dropped ones are asked for"
-    );
-    assert!(state(world, worker.run, Some(27)).await.contains(&format!("{filling}27")));
-    assert_whole(world, &worker).await;
+    keep_last(cx, worker.run, 5).await;
+    compact(cx, worker.run).await;
+    let rows = cx.boundaries(worker.run, 1, 30).await.unwrap();
+    assert_eq!(rows.iter().filter(|row| row.ops.is_some()).count(), 5, "also in a range with dropped ones");
+    assert!(state(cx, worker.run, Some(27)).await.contains(&format!("{filling}27")));
+    assert_valid(cx, &worker).await;
 }
 
-async fn two_operators_clear_a_run_at_once(world: &World) {
-    let worker = world.worker().await;
+async fn two_operators_compact_a_run_at_the_same_time(cx: &TestContext) {
+    let worker = cx.worker().await;
     for round in 0..4 {
-        grow(world, &worker, round * 25 + 1..=round * 25 + 25).await;
-        keep_last(world, worker.run, 5).await;
+        grow(cx, &worker, round * 25 + 1..=round * 25 + 25).await;
+        keep_last(cx, worker.run, 5).await;
         let operator = async || {
             for _ in 0..8 {
-                let _: Dropped = world.drop_old(worker.run, 7).await.unwrap();
+                let _: Dropped = cx.drop_old(worker.run, 7).await.unwrap();
             }
         };
         tokio::join!(operator(), operator());
-        clear(world, worker.run).await;
-        assert_eq!(state(world, worker.run, None).await, grown(round * 25 + 25));
-        assert_whole(world, &worker).await;
+        compact(cx, worker.run).await;
+        assert_eq!(state(cx, worker.run, None).await, grown(round * 25 + 25));
+        assert_valid(cx, &worker).await;
     }
 }

@@ -1,4 +1,4 @@
-//! One suite, every face of the store. `README.md` beside this file says what it holds them to.
+//! One suite for every engine of the store. `README.md` beside this file lists what the cases require.
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
 mod attach;
@@ -6,25 +6,28 @@ mod attempts;
 mod audit;
 mod calls;
 mod cancel;
-mod capacity;
 mod checkpoints;
 mod commits;
-mod counting;
-mod crowds;
+mod concurrent_calls;
+mod concurrent_commits;
+mod context;
+mod counters;
+mod deadline_poll;
 mod deadlines;
 mod deletion;
+mod engines;
 mod events;
-mod faces;
-mod finishes;
+mod fenced_workers;
+mod finish;
 mod interleavings;
 mod keep_last;
+mod namespace_usage;
 mod open_calls;
 mod outcomes;
 mod over;
 mod patches;
 mod prior_runs;
 mod property;
-mod pulse;
 mod records;
 mod refused_keys;
 mod reset;
@@ -32,11 +35,8 @@ mod retention;
 mod revisions;
 mod rewinds;
 mod rewound_records;
-mod settles;
+mod settle;
 mod sizes;
 mod snapshot_property;
 mod snapshots;
 mod states;
-mod twins;
-mod world;
-mod zombies;

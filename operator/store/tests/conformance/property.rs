@@ -1,333 +1,53 @@
-//! Whatever two writers over two gateways, a snapshotter that comes late, whoever goes back and whoever clears up do, in
-//! whatever order: turns stay gap-free and hash-linked, each committed once, and every state is the fold of what was
-//! accepted, byte for byte.
+//! Property: two writers over two gateways, a slow snapshotter, rewinds and compaction act in any order. Turns stay
+//! gap-free and hash-linked, each is committed once, and every state is the fold of the accepted operations, byte for byte.
 
+mod model;
 mod step;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use dalsegno_protocol::{Boundary, Payload, RecordOp};
-use dalsegno_store::{
-    Commit, Committed, Error, LastState, Place, RecordBatch, Result, Retention, Rewind, Rewound, RunId,
-    RunRecord, Snapshotted, Then, fold, header, verify,
-};
 use proptest::collection::vec;
 use proptest::test_runner::{Config, TestRunner};
-use tokio::task::JoinHandle;
-use uuid::Uuid;
 
-use crate::faces::on_every_face;
-use crate::world::*;
-use step::{Change, Step, Way};
+use crate::context::*;
+use crate::engines::on_every_engine;
+use model::run_steps;
 
-on_every_face! {
+on_every_engine! {
     any_sequence_of_two_writers_keeps_turns_gap_free_and_linked,
 }
 
-/// Sequences that are tried on each face.
+/// The number of sequences in one round, on each engine.
 const CASES: u32 = 24;
 
-/// How often so many are tried until each outcome was met.
+/// The maximum number of rounds. The property ends when every outcome was seen.
 const ROUNDS: usize = 50;
 
-/// What comes of commits, rewinds, snapshotters and clearing up.
+/// The outcomes of commits, rewinds, snapshots and compaction.
 const OUTCOMES: [&str; 8] =
-    ["ok", "duplicate", "fenced", "fenced, committed", "conflict", "rewound", "snapshot", "cleared"];
+    ["ok", "duplicate", "fenced", "fenced, committed", "conflict", "rewound", "snapshot", "compacted"];
 
-/// The outcomes that were met.
-type Met = RefCell<BTreeSet<&'static str>>;
+/// The outcomes seen so far.
+type Seen = RefCell<BTreeSet<&'static str>>;
 
-/// A writer, what it believes, and what it last sent.
-#[derive(Default)]
-struct Writer {
-    worker: Option<Worker>,
-    next_turn: i32,
-    last: Option<Commit>,
-}
-
-async fn any_sequence_of_two_writers_keeps_turns_gap_free_and_linked(world: &World) {
+async fn any_sequence_of_two_writers_keeps_turns_gap_free_and_linked(cx: &TestContext) {
     let steps = vec(step::step(), 1..40);
     let runtime = tokio::runtime::Handle::current();
-    let met = Met::default();
+    let seen = Seen::default();
     for _ in 0..ROUNDS {
-        // One that has had its cases tries no more.
+        // A test runner that has run its cases runs no more.
         let mut runner = TestRunner::new(Config { cases: CASES, ..Config::default() });
         let outcome = tokio::task::block_in_place(|| {
             runner.run(&steps, |steps| {
-                runtime.block_on(play(world, &met, steps));
+                runtime.block_on(run_steps(cx, &seen, steps));
                 Ok(())
             })
         });
         outcome.unwrap();
-        if met.borrow().len() == OUTCOMES.len() {
+        if seen.borrow().len() == OUTCOMES.len() {
             break;
         }
     }
-    assert_eq!(met.into_inner(), BTreeSet::from(OUTCOMES));
-}
-
-/// Changes of records, at least one.
-fn records(id: Uuid) -> Vec<RecordOp> {
-    let bytes = id.into_bytes();
-    let change = |of: &u8| {
-        let (space, key) = ("s".to_owned(), format!("k{}", of % 3));
-        let value = || Payload::Json(json(&of.to_string()));
-        match of % 5 {
-            0 => RecordOp::Put { value: value(), space, key },
-            1 => RecordOp::PutIfAbsent { value: value(), space, key },
-            2 => RecordOp::Delete { space, key },
-            _ => RecordOp::Append { value: value(), space, key, entry_id: (of % 7).to_string() },
-        }
-    };
-    bytes[..4].iter().map(change).collect()
-}
-
-fn next(run: &RunRecord) -> i32 {
-    run.head.as_ref().map_or(1, |head| match head.boundary {
-        Boundary::Plan => head.turn,
-        Boundary::Result => head.turn + 1,
-    })
-}
-
-/// What must stand in the store.
-struct Play<'a> {
-    world: &'a World,
-    met: &'a Met,
-    run: RunId,
-    object_uid: String,
-    writers: [Writer; 2],
-    /// What each gateway remembers of the run's state.
-    gateways: [Option<LastState>; 2],
-    /// Every commit that was ever sent: what a whole state tells of.
-    told: Vec<String>,
-    /// The live branch: where each boundary stands, its commit and its operations.
-    live: Vec<(Place, Uuid, Option<String>)>,
-    snapshotters: Vec<JoinHandle<Result<Snapshotted>>>,
-}
-
-async fn play(world: &World, met: &Met, steps: Vec<Step>) {
-    let run = world.run().await;
-    let mut play = Play {
-        world,
-        met,
-        run: run.id,
-        object_uid: run.object_uid,
-        writers: Default::default(),
-        gateways: Default::default(),
-        told: Vec::new(),
-        live: Vec::new(),
-        snapshotters: Vec::new(),
-    };
-    play.attach(0, world.look(&play.object_uid).await).await;
-    for step in steps {
-        let now = world.look(&play.object_uid).await;
-        play.step(step, now).await;
-    }
-    play.end().await;
-}
-
-impl Play<'_> {
-    fn meet(&self, outcome: &'static str) {
-        self.met.borrow_mut().insert(outcome);
-    }
-
-    async fn step(&mut self, step: Step, now: RunRecord) {
-        match step {
-            Step::Attach(who) => self.attach(who, now).await,
-            Step::Commit(who, way, change, boundary, distance) => {
-                self.commit(who, way, change, boundary, distance).await;
-            }
-            Step::Work(who, gateway, turns) => {
-                let has_it = |writer: &Writer| {
-                    writer.worker.as_ref().is_some_and(|worker| worker.attempt == now.attempt.number)
-                };
-                let who = match self.writers.iter().position(has_it) {
-                    Some(who) => who,
-                    None => {
-                        self.attach(who, now).await;
-                        who
-                    }
-                };
-                for (heard, change) in turns {
-                    self.commit(who, Way { gateway, heard }, change, Boundary::Result, 0).await;
-                }
-            }
-            Step::Retry(who, way) => {
-                if let Some(last) = self.writers[who].last.take() {
-                    self.writers[who].last = Some(self.send(last, way).await);
-                }
-            }
-            Step::Record(who) => {
-                if let Some(Worker { run, capability, .. }) = self.writers[who].worker {
-                    let operations = records(Uuid::new_v4());
-                    let batch = RecordBatch {
-                        run,
-                        capability,
-                        batch_id: Uuid::new_v4(),
-                        digest: random(),
-                        operations,
-                    };
-                    self.world.write_records(&batch).await.unwrap();
-                }
-            }
-            Step::Look(who) => self.writers[who].next_turn = next(&now),
-            Step::End(class, reserve) => {
-                let then = if reserve { Then::Reserve } else { Then::Nothing };
-                let ending = ending(now.attempt.number, class);
-                let after = self.world.end_attempt(self.run, &ending, &then).await.unwrap();
-                assert!(after.epoch >= now.epoch);
-            }
-            Step::Rewind(boundaries) => self.rewind(boundaries, now).await,
-            Step::Snapshot => {
-                let (store, run) = (Arc::clone(&self.world.store), self.run);
-                self.snapshotters.push(tokio::spawn(async move { store.snapshot(run).await }));
-            }
-            Step::Clear(keep_last) => {
-                let retention = Retention { keep_last: Some(keep_last), ..Retention::default() };
-                self.world.set_retention(self.run, &retention).await.unwrap();
-                while self.world.drop_old(self.run, 7).await.unwrap().run.is_some() {
-                    self.meet("cleared");
-                }
-            }
-        }
-    }
-
-    async fn attach(&mut self, who: usize, now: RunRecord) {
-        let pod = pod(&now);
-        let _ = self.world.record_pod(self.run, now.attempt.number, &pod).await.unwrap();
-        // A process has one instance for as long as it lives.
-        let same = self.writers[who].worker.take().filter(|worker| worker.attempt == now.attempt.number);
-        let worker = same.unwrap_or_else(|| Worker {
-            run: self.run,
-            object_uid: self.object_uid.clone(),
-            attempt: now.attempt.number,
-            pod_uid: pod.uid,
-            capability: random(),
-        });
-        let _ = self.world.attach(self.run, &worker.pod_uid, &worker.capability).await.unwrap();
-        self.writers[who].worker = Some(worker);
-        self.writers[who].next_turn = next(&now);
-    }
-
-    async fn commit(&mut self, who: usize, way: Way, change: Change, boundary: Boundary, distance: i32) {
-        let Some(worker) = &self.writers[who].worker else { return };
-        let turn = self.writers[who].next_turn + distance;
-        let commit = worker.commit(turn, boundary);
-        let id = commit.commit_id;
-        self.told.push(id.to_string());
-        let ops = match change {
-            Change::Stays => None,
-            Change::Grows => Some(format!(r#"{{"append":{{"log":[{{"json":"{id}"}}]}}}}"#)),
-            // Far larger than what differs from the state before, which stands elsewhere in each.
-            Change::Whole => {
-                let told = self.told.join(" ");
-                Some(format!(r#"{{"full":true,"set":{{"state":{{"json":"{told}"}}}}}}"#))
-            }
-        };
-        let full = matches!(change, Change::Whole);
-        let commit = Commit { ops: ops.map(Into::into), full, records: records(id), ..commit };
-        let commit = self.send(commit, way).await;
-        if boundary == Boundary::Result && distance == 0 {
-            self.writers[who].next_turn += 1;
-        }
-        self.writers[who].last = Some(commit);
-    }
-
-    /// As a gateway sends it: after the state that it remembers.
-    async fn send(&mut self, commit: Commit, Way { gateway, heard }: Way) -> Commit {
-        let last = self.gateways[gateway].take();
-        let base = last.as_ref().filter(|_| commit.full).and_then(LastState::base);
-        let commit = Commit { base, ..commit };
-        let committed = self.world.commit(&commit).await.unwrap();
-        self.gateways[gateway] = if heard { LastState::after(last, &commit, &committed) } else { last };
-        self.hold(&commit, committed).await;
-        commit
-    }
-
-    /// A commit is accepted once, and told apart from what does not stand.
-    async fn hold(&mut self, commit: &Commit, committed: Committed) {
-        let stands = self.live.iter().any(|(_, id, _)| *id == commit.commit_id);
-        match committed {
-            Committed::Ok(_) => {
-                self.meet("ok");
-                assert!(!stands, "accepted twice");
-                let epoch = self.world.look(&self.object_uid).await.epoch;
-                let place = Place { turn: commit.turn, boundary: commit.boundary, epoch };
-                let ops = commit.ops.as_ref().map(|ops| String::from_utf8(ops.clone()).unwrap());
-                self.live.push((place, commit.commit_id, ops));
-            }
-            Committed::Duplicate(_) => {
-                self.meet("duplicate");
-                assert!(stands, "a duplicate of nothing");
-            }
-            Committed::Fenced { committed } => {
-                self.meet(if committed { "fenced, committed" } else { "fenced" });
-                assert_eq!(committed, stands);
-            }
-            Committed::Conflict { .. } => {
-                self.meet("conflict");
-                assert!(!stands, "what stands is in nothing's way");
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    async fn rewind(&mut self, boundaries: usize, now: RunRecord) {
-        let Some(left) = self.live.len().checked_sub(boundaries).filter(|left| *left > 0) else { return };
-        let to = self.live[left - 1].0;
-        let rewind = Rewind { epoch: now.epoch, to, reason: "it went astray".into(), actor: "ada".into() };
-        match self.world.rewind(self.run, &rewind).await.unwrap() {
-            Rewound::Done(_) => {
-                self.meet("rewound");
-                self.live.truncate(left);
-            }
-            Rewound::Refused(run) => assert!(run.dropped_to.is_some_and(|last| to < last), "{to}"),
-        }
-    }
-
-    /// All that stands is what was accepted and not given up; of what was dropped the headers are there.
-    async fn end(mut self) {
-        for snapshotter in std::mem::take(&mut self.snapshotters) {
-            match snapshotter.await.unwrap() {
-                Ok(Snapshotted { made: true, .. }) => self.meet("snapshot"),
-                Ok(Snapshotted { made: false, .. }) | Err(Error::Gone { .. }) => {}
-                Err(error) => panic!("{error:?}"),
-            }
-        }
-        let run = self.world.look(&self.object_uid).await;
-        let rows = self.world.boundaries(self.run, 1, i32::MAX).await.unwrap();
-        let kept: Vec<_> = rows.iter().map(|row| (row.place(), row.commit_id)).collect();
-        let accepted: Vec<_> = self.live.iter().map(|(place, id, _)| (*place, *id)).collect();
-        assert_eq!(kept, accepted, "what was acknowledged is there, once, and nothing else");
-        assert!(rows.first().is_none_or(|row| row.turn == 1 && row.parent_hash == header::NO_PARENT));
-        for pair in rows.windows(2) {
-            let (before, row) = (&pair[0], &pair[1]);
-            let follows = match before.boundary {
-                Boundary::Plan => (row.turn, row.boundary) == (before.turn, Boundary::Result),
-                Boundary::Result => row.turn == before.turn + 1,
-            };
-            assert!(
-                follows && row.parent_hash == before.content_hash,
-                "{} after {}",
-                row.place(),
-                before.place()
-            );
-        }
-        for turn in 1..=run.head.as_ref().map_or(0, |head| head.turn) {
-            let before = self.live.iter().filter(|(place, ..)| place.turn <= turn);
-            let last = before.clone().next_back().map(|(place, ..)| *place);
-            match self.world.state(self.run, Some(turn)).await {
-                Err(Error::Gone { .. }) => assert!(last < run.dropped_to, "turn {turn}"),
-                state => {
-                    let folded = fold::fold(before.filter_map(|(.., ops)| ops.as_deref())).unwrap();
-                    let state = state.unwrap().unwrap();
-                    assert_eq!(fold::text(&state).unwrap(), fold::text(&folded).unwrap(), "turn {turn}");
-                }
-            }
-        }
-        assert_eq!(verify::survey(&*self.world.store, &run).await.unwrap().damage, []);
-        self.world.proves_itself(self.run).await;
-    }
+    assert_eq!(seen.into_inner(), BTreeSet::from(OUTCOMES));
 }

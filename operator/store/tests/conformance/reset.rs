@@ -1,22 +1,22 @@
-//! Fresh budgets and new deadlines.
+//! Fresh recovery budgets and changed deadlines.
 
 use dalsegno_store::{Class, Counters, Deadlines};
 
-use crate::faces::on_every_face;
-use crate::world::*;
+use crate::context::*;
+use crate::engines::on_every_engine;
 
-on_every_face! {
-    a_fresh_budget_forgives_the_past_and_keeps_the_totals,
+on_every_engine! {
+    a_fresh_budget_resets_the_counters_and_keeps_the_totals,
     a_budget_is_granted_once,
     a_lower_generation_grants_nothing,
-    new_deadlines_are_obeyed_at_once,
+    new_deadlines_apply_at_once,
 }
 
-async fn a_fresh_budget_forgives_the_past_and_keeps_the_totals(world: &World) {
-    let run = world.run().await;
-    let run = world.lose(&world.work_on(&run).await, Class::Crash).await;
-    let run = world.lose(&world.work_on(&run).await, Class::Disruption).await;
-    let after = world.reset_budget(run.id, 0, 4).await.unwrap();
+async fn a_fresh_budget_resets_the_counters_and_keeps_the_totals(cx: &TestContext) {
+    let run = cx.run().await;
+    let run = cx.end_and_reserve(&cx.start_worker(&run).await, Class::Crash).await;
+    let run = cx.end_and_reserve(&cx.start_worker(&run).await, Class::Disruption).await;
+    let after = cx.reset_budget(run.id, 0, 4).await.unwrap();
     let expected = Counters {
         recovery_attempts: 1,
         recovery_attempts_base: 1,
@@ -27,34 +27,37 @@ async fn a_fresh_budget_forgives_the_past_and_keeps_the_totals(world: &World) {
     };
     assert_eq!(after.counters, expected);
     assert_eq!((after.observed_reset_generation, after.reset_attempt), (4, 2));
-    assert_eq!((after.epoch, after.attempt.number), (run.epoch, 3), "a budget moves nothing else");
+    assert_eq!((after.epoch, after.attempt.number), (run.epoch, 3), "nothing else changes");
 }
 
-async fn a_budget_is_granted_once(world: &World) {
-    let run = world.run().await;
-    let run = world.lose(&world.work_on(&run).await, Class::Crash).await;
-    world.reset_budget(run.id, 0, 1).await.unwrap();
-    let run = world.lose(&world.work_on(&run).await, Class::Crash).await;
-    let again = world.reset_budget(run.id, 0, 1).await.unwrap();
-    assert_eq!(still(again), still(run), "the second call finds another generation there");
+async fn a_budget_is_granted_once(cx: &TestContext) {
+    let run = cx.run().await;
+    let run = cx.end_and_reserve(&cx.start_worker(&run).await, Class::Crash).await;
+    cx.reset_budget(run.id, 0, 1).await.unwrap();
+    let run = cx.end_and_reserve(&cx.start_worker(&run).await, Class::Crash).await;
+    let again = cx.reset_budget(run.id, 0, 1).await.unwrap();
+    assert_eq!(without_times(again), without_times(run), "the second call finds a newer generation");
 }
 
-async fn a_lower_generation_grants_nothing(world: &World) {
+async fn a_lower_generation_grants_nothing(cx: &TestContext) {
     let new = dalsegno_store::NewRun { reset_generation: 5, ..new_run() };
-    let before = world.take_up(&new).await;
+    let before = cx.create(&new).await;
     for to in [4, 5] {
-        assert_eq!(still(world.reset_budget(before.id, 5, to).await.unwrap()), still(before.clone()));
+        assert_eq!(
+            without_times(cx.reset_budget(before.id, 5, to).await.unwrap()),
+            without_times(before.clone())
+        );
     }
 }
 
-async fn new_deadlines_are_obeyed_at_once(world: &World) {
-    let worker = world.worker().await;
+async fn new_deadlines_apply_at_once(cx: &TestContext) {
+    let worker = cx.worker().await;
     let deadlines = Deadlines { heartbeat_ms: 7_000, start_ms: 8_000, progress_ms: 9_000 };
-    let run = world.set_deadlines(worker.run, &deadlines).await.unwrap();
+    let run = cx.set_deadlines(worker.run, &deadlines).await.unwrap();
     assert_eq!(run.deadlines, deadlines);
-    assert_eq!(world.turn(&worker, 1).await.asked.lease_ms, 7_000);
+    assert_eq!(cx.commit_turn(&worker, 1).await.asked.lease_ms, 7_000);
     assert_eq!(
-        still(world.set_deadlines(worker.run, &deadlines).await.unwrap()),
-        still(world.of(&worker).await)
+        without_times(cx.set_deadlines(worker.run, &deadlines).await.unwrap()),
+        without_times(cx.run_of(&worker).await)
     );
 }

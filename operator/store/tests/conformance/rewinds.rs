@@ -1,40 +1,40 @@
-//! Going back to an earlier boundary: what comes after it is undone, and stays to be read.
+//! Rewinds: going back to an earlier boundary undoes the later ones, which stay readable.
 
 use dalsegno_protocol::{Boundary, Policy};
 use dalsegno_store::{
     AttemptState, Claimed, Class, Commit, Committed, Place, Rewind, Rewound, RunRecord, Then, verify,
 };
 
-use crate::faces::on_every_face;
-use crate::world::*;
+use crate::context::*;
+use crate::engines::on_every_engine;
 
-on_every_face! {
-    the_run_goes_on_from_the_boundary_it_went_back_to,
+on_every_engine! {
+    the_run_continues_from_the_rewinds_target,
     the_same_rewind_again_changes_nothing,
-    what_came_after_a_rewind_was_decided_is_not_undone,
-    only_a_boundary_of_the_live_branch_can_be_gone_back_to,
-    a_worker_is_fenced_by_a_rewind,
-    an_ended_attempt_stays_ended,
-    a_plan_can_be_gone_back_to,
-    a_rewind_is_told_with_what_it_undid,
+    a_boundary_committed_after_the_decision_is_not_undone,
+    only_a_boundary_of_the_live_branch_can_be_a_target,
+    a_rewind_fences_the_worker,
+    a_rewind_leaves_an_ended_attempt_ended,
+    a_plan_can_be_the_target,
+    a_rewind_is_recorded_with_the_undone_boundaries,
     a_call_of_an_undone_turn_keeps_its_result,
     every_run_is_listed_once,
-    a_survey_reads_every_boundary_once,
+    a_scan_reads_every_boundary_once,
 }
 
-/// A run of so many turns, each with one event, whose next attempt is reserved.
-async fn run_of(world: &World, turns: i32) -> (Worker, RunRecord) {
-    let worker = world.worker().await;
+/// A run of this number of turns, each with one event. Its next attempt is reserved.
+async fn run_of(cx: &TestContext, turns: i32) -> (Worker, RunRecord) {
+    let worker = cx.worker().await;
     for turn in 1..=turns {
         let commit = Commit { events: vec![json("1")], ..worker.result(turn) };
-        ok(world.commit(&commit).await.unwrap());
+        ok(cx.commit(&commit).await.unwrap());
     }
-    let run = world.lose(&worker, Class::Disruption).await;
+    let run = cx.end_and_reserve(&worker, Class::Disruption).await;
     (worker, run)
 }
 
 fn back(run: &RunRecord, turn: i32) -> Rewind {
-    let to = Place { turn, boundary: Boundary::Result, epoch: 1 };
+    let to = result_place(turn);
     Rewind { epoch: run.epoch, to, reason: "turn 3 is damaged".into(), actor: "ada".into() }
 }
 
@@ -54,9 +54,9 @@ fn refused(rewound: Rewound) -> RunRecord {
     }
 }
 
-async fn the_run_goes_on_from_the_boundary_it_went_back_to(world: &World) {
-    let (_, before) = run_of(world, 3).await;
-    let run = done(world.rewind(before.id, &back(&before, 1)).await.unwrap());
+async fn the_run_continues_from_the_rewinds_target(cx: &TestContext) {
+    let (_, before) = run_of(cx, 3).await;
+    let run = done(cx.rewind(before.id, &back(&before, 1)).await.unwrap());
     let head = run.head.clone().unwrap();
     assert_eq!((head.turn, head.boundary, head.epoch, head.attempt), (1, Boundary::Result, 1, 1));
     assert_eq!(head.position, 3, "positions never go back");
@@ -64,54 +64,54 @@ async fn the_run_goes_on_from_the_boundary_it_went_back_to(world: &World) {
     assert_eq!((run.attempt.number, run.attempt.state), (2, AttemptState::Reserved));
     assert_eq!((run.attempt.epoch, run.attempt.turn_at_start), (run.epoch, 1));
     assert_eq!((run.counters, run.usage), (before.counters, before.usage));
-    assert_eq!(run, world.look(&run.object_uid).await.clone_at(run.now), "what is answered is what stands");
+    assert_eq!(run, cx.run_by_uid(&run.object_uid).await.read_at(run.now), "the answer is the stored row");
 
-    let worker = world.work_on(&run).await;
-    let standing = ok(world.commit(&Commit { events: vec![json("1")], ..worker.result(2) }).await.unwrap());
+    let worker = cx.start_worker(&run).await;
+    let standing = ok(cx.commit(&Commit { events: vec![json("1")], ..worker.result(2) }).await.unwrap());
     assert_eq!(standing.head.unwrap().position, 4);
-    let rows = world.boundaries(run.id, 1, 9).await.unwrap();
+    let rows = cx.boundaries(run.id, 1, 9).await.unwrap();
     let live: Vec<_> = rows.iter().map(|row| (row.turn, row.epoch)).collect();
     assert_eq!(live, [(1, 1), (2, run.epoch)]);
-    assert!(world.state(run.id, Some(2)).await.unwrap().is_some());
-    assert!(world.state(run.id, Some(3)).await.unwrap().is_none());
-    let found = verify::survey(&*world.store, &world.of(&worker).await).await.unwrap();
+    assert!(cx.state(run.id, Some(2)).await.unwrap().is_some());
+    assert!(cx.state(run.id, Some(3)).await.unwrap().is_none());
+    let found = verify::survey(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
     assert_eq!((found.boundaries, found.damage), (4, vec![]));
 }
 
-trait CloneAt {
-    fn clone_at(self, now: jiff::Timestamp) -> Self;
+trait ReadAt {
+    fn read_at(self, now: jiff::Timestamp) -> Self;
 }
 
-impl CloneAt for RunRecord {
-    fn clone_at(self, now: jiff::Timestamp) -> Self {
+impl ReadAt for RunRecord {
+    fn read_at(self, now: jiff::Timestamp) -> Self {
         Self { now, ..self }
     }
 }
 
-async fn the_same_rewind_again_changes_nothing(world: &World) {
-    let (_, before) = run_of(world, 3).await;
+async fn the_same_rewind_again_changes_nothing(cx: &TestContext) {
+    let (_, before) = run_of(cx, 3).await;
     let rewind = back(&before, 2);
-    let run = done(world.rewind(before.id, &rewind).await.unwrap());
-    let again = done(world.rewind(before.id, &rewind).await.unwrap());
-    assert_eq!(still(run.clone()), still(again));
-    let to_the_head = done(world.rewind(before.id, &Rewind { epoch: run.epoch, ..rewind }).await.unwrap());
-    assert_eq!(still(run), still(to_the_head));
+    let run = done(cx.rewind(before.id, &rewind).await.unwrap());
+    let again = done(cx.rewind(before.id, &rewind).await.unwrap());
+    assert_eq!(without_times(run.clone()), without_times(again));
+    let to_the_head = done(cx.rewind(before.id, &Rewind { epoch: run.epoch, ..rewind }).await.unwrap());
+    assert_eq!(without_times(run), without_times(to_the_head));
 }
 
-async fn what_came_after_a_rewind_was_decided_is_not_undone(world: &World) {
-    let (_, before) = run_of(world, 3).await;
+async fn a_boundary_committed_after_the_decision_is_not_undone(cx: &TestContext) {
+    let (_, before) = run_of(cx, 3).await;
     let rewind = back(&before, 2);
-    let run = done(world.rewind(before.id, &rewind).await.unwrap());
-    let worker = world.work_on(&run).await;
-    world.turn(&worker, 3).await;
-    let run = refused(world.rewind(before.id, &rewind).await.unwrap());
+    let run = done(cx.rewind(before.id, &rewind).await.unwrap());
+    let worker = cx.start_worker(&run).await;
+    cx.commit_turn(&worker, 3).await;
+    let run = refused(cx.rewind(before.id, &rewind).await.unwrap());
     assert_eq!(run.head.unwrap().turn, 3);
-    world.turn(&worker, 4).await;
+    cx.commit_turn(&worker, 4).await;
 }
 
-async fn only_a_boundary_of_the_live_branch_can_be_gone_back_to(world: &World) {
-    let (_, before) = run_of(world, 3).await;
-    let run = done(world.rewind(before.id, &back(&before, 2)).await.unwrap());
+async fn only_a_boundary_of_the_live_branch_can_be_a_target(cx: &TestContext) {
+    let (_, before) = run_of(cx, 3).await;
+    let run = done(cx.rewind(before.id, &back(&before, 2)).await.unwrap());
     let place = |turn, boundary, epoch| Place { turn, boundary, epoch };
     for to in [
         place(3, Boundary::Result, 1),
@@ -120,26 +120,26 @@ async fn only_a_boundary_of_the_live_branch_can_be_gone_back_to(world: &World) {
         place(1, Boundary::Plan, 1),
         place(1, Boundary::Result, 2),
     ] {
-        let answer = world.rewind(run.id, &Rewind { to, ..back(&run, 1) }).await.unwrap();
-        assert_eq!(still(refused(answer)), still(run.clone()), "{to:?}");
+        let answer = cx.rewind(run.id, &Rewind { to, ..back(&run, 1) }).await.unwrap();
+        assert_eq!(without_times(refused(answer)), without_times(run.clone()), "{to:?}");
     }
-    let worker = world.work_on(&run).await;
-    ok(world.finish(&worker.finish()).await.unwrap());
-    let over = world.of(&worker).await;
-    let answer = world.rewind(over.id, &back(&over, 1)).await.unwrap();
-    assert_eq!(still(refused(answer)), still(over), "a finished run is never changed");
+    let worker = cx.start_worker(&run).await;
+    ok(cx.finish(&worker.finish()).await.unwrap());
+    let over = cx.run_of(&worker).await;
+    let answer = cx.rewind(over.id, &back(&over, 1)).await.unwrap();
+    assert_eq!(without_times(refused(answer)), without_times(over), "a finished run is never changed");
 }
 
-async fn a_worker_is_fenced_by_a_rewind(world: &World) {
-    let worker = world.worker().await;
-    let first = ok(world.commit(&worker.result(1)).await.unwrap());
+async fn a_rewind_fences_the_worker(cx: &TestContext) {
+    let worker = cx.worker().await;
+    let first = ok(cx.commit(&worker.result(1)).await.unwrap());
     let second = worker.result(2);
-    ok(world.commit(&second).await.unwrap());
-    let before = world.of(&worker).await;
-    let run = done(world.rewind(worker.run, &back(&before, 1)).await.unwrap());
-    let late = world.commit(&worker.result(3)).await.unwrap();
+    ok(cx.commit(&second).await.unwrap());
+    let before = cx.run_of(&worker).await;
+    let run = done(cx.rewind(worker.run, &back(&before, 1)).await.unwrap());
+    let late = cx.commit(&worker.result(3)).await.unwrap();
     assert!(matches!(late, Committed::Fenced { committed: false }), "{late:?}");
-    let undone = world.commit(&second).await.unwrap();
+    let undone = cx.commit(&second).await.unwrap();
     assert!(matches!(undone, Committed::Fenced { committed: false }), "{undone:?}");
     assert_eq!((run.attempt.number, run.attempt.state), (2, AttemptState::Reserved));
     assert_eq!((run.attempt.epoch, run.attempt.turn_at_start), (run.epoch, 1));
@@ -149,36 +149,36 @@ async fn a_worker_is_fenced_by_a_rewind(world: &World) {
     assert_eq!(run.head.unwrap().content_hash, first.head.unwrap().content_hash);
 }
 
-async fn an_ended_attempt_stays_ended(world: &World) {
-    let worker = world.worker().await;
-    world.turn(&worker, 1).await;
-    world.turn(&worker, 2).await;
-    let ended = world.end_attempt(worker.run, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
-    let run = done(world.rewind(worker.run, &back(&ended, 1)).await.unwrap());
+async fn a_rewind_leaves_an_ended_attempt_ended(cx: &TestContext) {
+    let worker = cx.worker().await;
+    cx.commit_turn(&worker, 1).await;
+    cx.commit_turn(&worker, 2).await;
+    let ended = cx.end_attempt(worker.run, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
+    let run = done(cx.rewind(worker.run, &back(&ended, 1)).await.unwrap());
     assert_eq!((run.attempt.number, run.attempt.state), (1, AttemptState::Ended));
     assert_eq!((run.head.unwrap().turn, run.epoch), (1, ended.epoch + 1));
 }
 
-async fn a_plan_can_be_gone_back_to(world: &World) {
-    let worker = world.worker().await;
-    ok(world.commit(&worker.plan(1)).await.unwrap());
-    ok(world.commit(&worker.result(1)).await.unwrap());
-    let run = world.lose(&worker, Class::Disruption).await;
+async fn a_plan_can_be_the_target(cx: &TestContext) {
+    let worker = cx.worker().await;
+    ok(cx.commit(&worker.plan(1)).await.unwrap());
+    ok(cx.commit(&worker.result(1)).await.unwrap());
+    let run = cx.end_and_reserve(&worker, Class::Disruption).await;
     let to = Place { turn: 1, boundary: Boundary::Plan, epoch: 1 };
-    let run = done(world.rewind(run.id, &Rewind { to, ..back(&run, 1) }).await.unwrap());
+    let run = done(cx.rewind(run.id, &Rewind { to, ..back(&run, 1) }).await.unwrap());
     assert_eq!(run.head.clone().unwrap().boundary, Boundary::Plan);
-    let worker = world.work_on(&run).await;
-    ok(world.commit(&worker.result(1)).await.unwrap());
-    let found = verify::survey(&*world.store, &world.of(&worker).await).await.unwrap();
+    let worker = cx.start_worker(&run).await;
+    ok(cx.commit(&worker.result(1)).await.unwrap());
+    let found = verify::survey(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
     assert_eq!((found.boundaries, found.damage), (3, vec![]));
 }
 
-async fn a_rewind_is_told_with_what_it_undid(world: &World) {
-    let (worker, before) = run_of(world, 3).await;
-    let rows = world.boundaries(worker.run, 2, 3).await.unwrap();
-    done(world.rewind(worker.run, &back(&before, 1)).await.unwrap());
-    let chain = world.audit(worker.run).await.unwrap();
-    world.proves_itself(worker.run).await;
+async fn a_rewind_is_recorded_with_the_undone_boundaries(cx: &TestContext) {
+    let (worker, before) = run_of(cx, 3).await;
+    let rows = cx.boundaries(worker.run, 2, 3).await.unwrap();
+    done(cx.rewind(worker.run, &back(&before, 1)).await.unwrap());
+    let chain = cx.audit(worker.run).await.unwrap();
+    cx.assert_audit_is_valid(worker.run).await;
     let last = chain.last().unwrap();
     assert_eq!((last.kind.as_str(), last.actor.as_str()), ("rewound", "ada"));
     let detail: serde_json::Value = serde_json::from_str(&last.detail).unwrap();
@@ -193,37 +193,37 @@ async fn a_rewind_is_told_with_what_it_undid(world: &World) {
         .collect();
     assert_eq!(detail["undone"], serde_json::Value::from(undone));
 
-    let worker = world.work_on(&world.of(&worker).await).await;
-    world.turn(&worker, 2).await;
-    let run = world.of(&worker).await;
-    done(world.rewind(worker.run, &back(&run, 1)).await.unwrap());
-    let kinds: Vec<_> = world.audit(worker.run).await.unwrap().into_iter().map(|row| row.kind).collect();
+    let worker = cx.start_worker(&cx.run_of(&worker).await).await;
+    cx.commit_turn(&worker, 2).await;
+    let run = cx.run_of(&worker).await;
+    done(cx.rewind(worker.run, &back(&run, 1)).await.unwrap());
+    let kinds: Vec<_> = cx.audit(worker.run).await.unwrap().into_iter().map(|row| row.kind).collect();
     assert_eq!(kinds[kinds.len() - 3..], ["ended", "rewound", "reserved"]);
 }
 
-async fn a_call_of_an_undone_turn_keeps_its_result(world: &World) {
-    let worker = world.worker().await;
-    world.turn(&worker, 1).await;
-    let claim = world.start_call(&worker, "pay", Policy::RetrySameKey).await;
-    world.complete(&worker.complete(&claim)).await.unwrap();
-    world.turn(&worker, 2).await;
-    let run = world.lose(&worker, Class::Disruption).await;
-    let run = done(world.rewind(run.id, &back(&run, 1)).await.unwrap());
-    let worker = world.work_on(&run).await;
-    let claimed = world.claim(&worker.claim("pay", Policy::RetrySameKey)).await.unwrap();
+async fn a_call_of_an_undone_turn_keeps_its_result(cx: &TestContext) {
+    let worker = cx.worker().await;
+    cx.commit_turn(&worker, 1).await;
+    let claim = cx.start_call(&worker, "pay", Policy::RetrySameKey).await;
+    cx.complete(&worker.complete(&claim)).await.unwrap();
+    cx.commit_turn(&worker, 2).await;
+    let run = cx.end_and_reserve(&worker, Class::Disruption).await;
+    let run = done(cx.rewind(run.id, &back(&run, 1)).await.unwrap());
+    let worker = cx.start_worker(&run).await;
+    let claimed = cx.claim(&worker.claim("pay", Policy::RetrySameKey)).await.unwrap();
     assert!(matches!(claimed, Claimed::Done { .. }), "{claimed:?}");
 }
 
-async fn every_run_is_listed_once(world: &World) {
+async fn every_run_is_listed_once(cx: &TestContext) {
     let mut expected = Vec::new();
     for _ in 0..3 {
-        expected.push(world.run().await.id);
+        expected.push(cx.run().await.id);
     }
     expected.sort();
     let mut found = Vec::new();
     let mut after = uuid::Uuid::nil();
     loop {
-        let page = world.run_ids(after).await.unwrap();
+        let page = cx.run_ids(after).await.unwrap();
         let Some(last) = page.last() else { break };
         after = *last;
         found.extend(page);
@@ -231,18 +231,18 @@ async fn every_run_is_listed_once(world: &World) {
     assert_eq!(found, expected);
 }
 
-async fn a_survey_reads_every_boundary_once(world: &World) {
-    let (worker, run) = run_of(world, 300).await;
+async fn a_scan_reads_every_boundary_once(cx: &TestContext) {
+    let (worker, run) = run_of(cx, 300).await;
     let mut after = None;
     let mut places = Vec::new();
     loop {
-        let page = world.links(worker.run, after).await.unwrap();
+        let page = cx.links(worker.run, after).await.unwrap();
         let Some(last) = page.last() else { break };
         after = Some(last.place);
         places.extend(page.iter().map(|link| link.place.turn));
         assert!(page.iter().all(|link| link.sound.is_ok() && !link.undone));
     }
     assert_eq!(places, (1..=300).collect::<Vec<_>>());
-    let found = verify::survey(&*world.store, &run).await.unwrap();
+    let found = verify::survey(&*cx.store, &run).await.unwrap();
     assert_eq!((found.boundaries, found.last_good.unwrap().turn), (300, 300));
 }

@@ -5,10 +5,10 @@ use dalsegno_store::{Commit, Committed, Place, RecordBatch, RecordQuery, Rewind,
 use futures::future::{join, join_all};
 use uuid::Uuid;
 
-use crate::faces::on_every_face;
-use crate::world::*;
+use crate::context::*;
+use crate::engines::on_every_engine;
 
-on_every_face! {
+on_every_engine! {
     of_a_thousand_records_beside_a_rewind_none_comes_back,
 }
 
@@ -16,21 +16,21 @@ on_every_face! {
 const RUNS: usize = 10;
 const REWINDS: usize = 100;
 
-async fn of_a_thousand_records_beside_a_rewind_none_comes_back(world: &World) {
+async fn of_a_thousand_records_beside_a_rewind_none_comes_back(cx: &TestContext) {
     let outcomes = join_all((0..RUNS).map(async |_| {
-        let mut worker = world.worker().await;
-        ok(world.commit(&with_record(&worker, 1, "kept")).await.unwrap());
+        let mut worker = cx.worker().await;
+        ok(cx.commit(&with_record(&worker, 1, "kept")).await.unwrap());
         let mut written = 0;
         for number in 0..REWINDS {
-            written += usize::from(beside(world, &worker, number).await);
-            let run = world.of(&worker).await;
-            assert_eq!(keys(world, run.id).await, ["kept"], "rewind {number}");
-            worker = world.work_on(&run).await;
+            written += usize::from(beside(cx, &worker, number).await);
+            let run = cx.run_of(&worker).await;
+            assert_eq!(keys(cx, run.id).await, ["kept"], "rewind {number}");
+            worker = cx.start_worker(&run).await;
         }
         // The next boundary holds what was kept, and nothing of what was undone.
-        ok(world.commit(&with_record(&worker, 2, "later")).await.unwrap());
-        assert_eq!(keys(world, worker.run).await, ["kept", "later"]);
-        world.proves_itself(worker.run).await;
+        ok(cx.commit(&with_record(&worker, 2, "later")).await.unwrap());
+        assert_eq!(keys(cx, worker.run).await, ["kept", "later"]);
+        cx.assert_audit_is_valid(worker.run).await;
         written
     }))
     .await;
@@ -39,28 +39,28 @@ async fn of_a_thousand_records_beside_a_rewind_none_comes_back(world: &World) {
 }
 
 /// Writes a record while the run goes back to its first turn. Whether it came before the rewind; after it, it is refused.
-async fn beside(world: &World, worker: &Worker, number: usize) -> bool {
+async fn beside(cx: &TestContext, worker: &Worker, number: usize) -> bool {
     let key = format!("undone-{number}");
-    let epoch = world.of(worker).await.epoch;
+    let epoch = cx.run_of(worker).await.epoch;
     let to = Place { turn: 1, boundary: Boundary::Result, epoch: 1 };
     // A run whose head is the target does not go back: it has another turn by then.
-    world.turn(worker, 2).await;
+    cx.commit_turn(worker, 2).await;
     let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
     let going_back = async {
         stagger(number % 3).await;
-        world.other.rewind(worker.run, &rewind).await.unwrap()
+        cx.second_gateway.rewind(worker.run, &rewind).await.unwrap()
     };
     let writing = async {
         stagger(2 - number % 3).await;
         // Alone, and with a boundary.
         if number % 2 == 0 {
-            match world.write_records(&batch(worker, &key)).await.unwrap() {
+            match cx.write_records(&batch(worker, &key)).await.unwrap() {
                 Written::Ok => true,
                 Written::Fenced => false,
                 other => panic!("{other:?}"),
             }
         } else {
-            match world.commit(&with_record(worker, 3, &key)).await.unwrap() {
+            match cx.commit(&with_record(worker, 3, &key)).await.unwrap() {
                 Committed::Ok(_) => true,
                 Committed::Fenced { committed: false } => false,
                 other => panic!("{other:?}"),
@@ -88,7 +88,7 @@ fn batch(worker: &Worker, key: &str) -> RecordBatch {
         run: worker.run,
         capability: worker.capability,
         batch_id: Uuid::new_v4(),
-        digest: random(),
+        digest: random_digest(),
         operations: vec![put(key)],
     }
 }
@@ -97,8 +97,8 @@ fn with_record(worker: &Worker, turn: i32, key: &str) -> Commit {
     Commit { records: vec![put(key)], ..worker.result(turn) }
 }
 
-async fn keys(world: &World, run: RunId) -> Vec<String> {
+async fn keys(cx: &TestContext, run: RunId) -> Vec<String> {
     let query = RecordQuery { space: "s".into(), limit: 100, bytes: 1 << 20, ..RecordQuery::default() };
-    let page = world.read_records(run, &query).await.unwrap();
+    let page = cx.read_records(run, &query).await.unwrap();
     page.records.into_iter().map(|record| record.key).collect()
 }

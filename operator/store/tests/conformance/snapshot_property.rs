@@ -1,30 +1,30 @@
-//! Whatever is done to channels, with whatever snapshots, patches and lost workers in between: each turn's state is the
-//! fold of what was accepted, byte for byte.
+//! Property: whatever operations are applied to channels, with snapshots, patches and lost workers in between, the state
+//! of each turn is the fold of the accepted operations, byte for byte.
 
 use dalsegno_protocol::Boundary;
 use dalsegno_store::{Commit, Committed, LastState, fold};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::faces::on_every_face;
-use crate::world::*;
+use crate::context::*;
+use crate::engines::on_every_engine;
 
-on_every_face! {
-    any_sequence_of_operations_comes_back_with_and_without_snapshots,
+on_every_engine! {
+    any_sequence_of_operations_is_read_back_with_and_without_snapshots,
 }
 
-/// Sequences that are tried on each face.
+/// The number of sequences on each engine.
 const CASES: u32 = 24;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A boundary with these operations, the plan first or not.
+    /// A boundary with these operations, with a plan before it or not.
     Commit { ops: String, plan: bool },
     /// A boundary that leaves the state.
     Bare,
-    /// The snapshotter gets to it, and perhaps its twin.
-    Snapshot { twin: bool },
-    /// The worker is lost; what it sends later is refused.
+    /// A snapshotter runs, and perhaps a second one at the same time.
+    Snapshot { concurrent: bool },
+    /// The worker's attempt ends; its later commits are refused.
     Lose,
 }
 
@@ -62,20 +62,20 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => (ops(), any::<bool>()).prop_map(|(ops, plan)| Step::Commit { ops, plan }),
         2 => Just(Step::Bare),
-        2 => any::<bool>().prop_map(|twin| Step::Snapshot { twin }),
+        2 => any::<bool>().prop_map(|concurrent| Step::Snapshot { concurrent }),
         1 => Just(Step::Lose),
     ]
 }
 
-async fn any_sequence_of_operations_comes_back_with_and_without_snapshots(world: &World) {
+async fn any_sequence_of_operations_is_read_back_with_and_without_snapshots(cx: &TestContext) {
     let mut runner = TestRunner::new(Config { cases: CASES, max_shrink_iters: 200, ..Config::default() });
     let steps = proptest::collection::vec(step(), 1..70);
     let runtime = tokio::runtime::Handle::current();
     let outcome = tokio::task::block_in_place(|| {
         runner.run(&steps, |steps| {
             runtime.block_on(async {
-                let with = play(world, &steps, true).await;
-                let without = play(world, &steps, false).await;
+                let with = play(cx, &steps, true).await;
+                let without = play(cx, &steps, false).await;
                 assert_eq!(with, without);
             });
             Ok(())
@@ -84,13 +84,13 @@ async fn any_sequence_of_operations_comes_back_with_and_without_snapshots(world:
     outcome.unwrap();
 }
 
-/// What was done so far.
+/// The run so far.
 struct Play<'a> {
-    world: &'a World,
+    cx: &'a TestContext,
     worker: Worker,
     /// The operations of each boundary, with its turn.
     accepted: Vec<(i32, Option<String>)>,
-    /// The state after the head, while the "gateway" knows it.
+    /// The state after the head, while the "gateway" has it cached.
     last: Option<LastState>,
     turn: i32,
 }
@@ -104,7 +104,7 @@ impl Play<'_> {
             base: self.last.as_ref().and_then(LastState::base),
             ..self.worker.commit(self.turn, boundary)
         };
-        let committed = self.world.commit(&commit).await.unwrap();
+        let committed = self.cx.commit(&commit).await.unwrap();
         self.last = LastState::after(self.last.take(), &commit, &committed);
         ok(committed);
         self.accepted.push((self.turn, ops.map(Into::into)));
@@ -117,10 +117,10 @@ impl Play<'_> {
     }
 }
 
-/// Plays the steps in a new run, and holds every turn's state to the fold. The states.
-async fn play(world: &World, steps: &[Step], snapshots: bool) -> Vec<String> {
-    let worker = world.worker().await;
-    let mut play = Play { world, worker, accepted: Vec::new(), last: None, turn: 1 };
+/// Plays the steps in a new run, and compares the state of every turn with the fold. Returns the states.
+async fn play(cx: &TestContext, steps: &[Step], snapshots: bool) -> Vec<String> {
+    let worker = cx.worker().await;
+    let mut play = Play { cx, worker, accepted: Vec::new(), last: None, turn: 1 };
     for step in steps {
         match step {
             Step::Commit { ops, plan } => {
@@ -134,30 +134,31 @@ async fn play(world: &World, steps: &[Step], snapshots: bool) -> Vec<String> {
                 play.commit(Boundary::Result, None).await;
                 play.turn += 1;
             }
-            Step::Snapshot { twin } if snapshots => {
-                let other = async { if *twin { Some(world.snapshot(play.worker.run).await) } else { None } };
-                let (one, other) = tokio::join!(world.snapshot(play.worker.run), other);
+            Step::Snapshot { concurrent } if snapshots => {
+                let other =
+                    async { if *concurrent { Some(cx.snapshot(play.worker.run).await) } else { None } };
+                let (one, other) = tokio::join!(cx.snapshot(play.worker.run), other);
                 one.unwrap();
                 other.transpose().unwrap();
             }
             Step::Snapshot { .. } => {}
             Step::Lose => {
-                let next = world.next(&play.worker).await;
-                let zombie = std::mem::replace(&mut play.worker, next);
+                let next = cx.next_worker(&play.worker).await;
+                let old_worker = std::mem::replace(&mut play.worker, next);
                 let base = play.last.as_ref().and_then(LastState::base);
-                let late = Commit { base, ..zombie.commit(play.turn, Boundary::Result) };
-                let refused = world.commit(&late).await.unwrap();
+                let late = Commit { base, ..old_worker.commit(play.turn, Boundary::Result) };
+                let refused = cx.commit(&late).await.unwrap();
                 assert_eq!(refused, Committed::Fenced { committed: false });
             }
         }
     }
     let mut states = Vec::new();
     for turn in 1..play.turn {
-        let state = world.state(play.worker.run, Some(turn)).await.unwrap().unwrap();
+        let state = cx.state(play.worker.run, Some(turn)).await.unwrap().unwrap();
         let state = serde_json::to_string(&state).unwrap();
         assert_eq!(state, play.folded(turn), "turn {turn}, snapshots: {snapshots}");
         states.push(state);
     }
-    world.assert_linked(&play.worker).await;
+    cx.assert_linked(&play.worker).await;
     states
 }

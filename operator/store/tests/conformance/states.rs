@@ -1,4 +1,4 @@
-//! What was committed comes back, byte for byte, at any turn.
+//! Committed states are read back byte for byte, at any turn.
 
 use std::collections::HashMap;
 
@@ -8,22 +8,22 @@ use dalsegno_store::seal::{DigestKey, DigestKeyExt as _};
 use dalsegno_store::{Class, Commit, Digest, RunId, header};
 use uuid::Uuid;
 
-use crate::faces::on_every_face;
-use crate::world::*;
+use crate::context::*;
+use crate::engines::on_every_engine;
 
-on_every_face! {
+on_every_engine! {
     a_run_without_a_boundary_has_no_state,
-    a_plain_clients_state_is_its_latest,
+    a_full_state_replaces_the_one_before,
     channels_are_folded_from_the_last_full_state,
-    a_boundary_without_operations_leaves_the_state,
+    a_boundary_without_operations_keeps_the_state,
     a_state_is_found_at_every_turn,
     the_state_of_a_turn_is_that_of_its_latest_boundary,
-    json_comes_back_byte_for_byte,
-    an_operation_that_finds_another_kind_of_channel_locks_nobody_out,
-    boundaries_come_back_as_they_were_committed,
+    json_is_read_back_byte_for_byte,
+    an_operation_on_another_kind_of_channel_replaces_it,
+    boundaries_are_read_back_as_committed,
     boundaries_are_linked_by_their_hashes_across_attempts,
-    a_range_of_boundaries_may_be_asked_for,
-    large_payloads_come_back,
+    a_range_of_boundaries_can_be_read,
+    large_payloads_are_read_back,
 }
 
 /// A commit of these channel operations.
@@ -32,32 +32,32 @@ fn ops(worker: &Worker, turn: i32, boundary: Boundary, text: &str) -> Commit {
     Commit { ops: Some(text.into()), full, ..worker.commit(turn, boundary) }
 }
 
-async fn state(world: &World, worker: &Worker, turn: Option<i32>) -> Option<String> {
-    let state = world.state(worker.run, turn).await.unwrap();
+async fn state(cx: &TestContext, worker: &Worker, turn: Option<i32>) -> Option<String> {
+    let state = cx.state(worker.run, turn).await.unwrap();
     state.map(|state| serde_json::to_string(&state).unwrap())
 }
 
-async fn a_run_without_a_boundary_has_no_state(world: &World) {
-    let worker = world.worker().await;
+async fn a_run_without_a_boundary_has_no_state(cx: &TestContext) {
+    let worker = cx.worker().await;
     for turn in [None, Some(0), Some(1), Some(-1)] {
-        assert_eq!(state(world, &worker, turn).await, None);
+        assert_eq!(state(cx, &worker, turn).await, None);
     }
-    assert!(world.state(Uuid::now_v7(), None).await.unwrap().is_none());
-    assert!(world.boundaries(worker.run, 1, 10).await.unwrap().is_empty());
+    assert!(cx.state(Uuid::now_v7(), None).await.unwrap().is_none());
+    assert!(cx.boundaries(worker.run, 1, 10).await.unwrap().is_empty());
 }
 
-async fn a_plain_clients_state_is_its_latest(world: &World) {
-    let worker = world.worker().await;
+async fn a_full_state_replaces_the_one_before(cx: &TestContext) {
+    let worker = cx.worker().await;
     for turn in 1..=3 {
-        world.turn(&worker, turn).await;
+        cx.commit_turn(&worker, turn).await;
     }
-    let worker = world.next(&worker).await;
+    let worker = cx.next_worker(&worker).await;
     let expected = r#"{"state":{"value":{"json":{"turn":3}}}}"#;
-    assert_eq!(state(world, &worker, None).await.as_deref(), Some(expected));
+    assert_eq!(state(cx, &worker, None).await.as_deref(), Some(expected));
 }
 
-async fn channels_are_folded_from_the_last_full_state(world: &World) {
-    let worker = world.worker().await;
+async fn channels_are_folded_from_the_last_full_state(cx: &TestContext) {
+    let worker = cx.worker().await;
     let turns = [
         r#"{"set":{"gone":{"json":0}},"append":{"log":[{"json":"a"}]}}"#,
         r#"{"full":true,"set":{"note":{"json":1}},"append":{"log":[{"json":"b"}]}}"#,
@@ -65,55 +65,55 @@ async fn channels_are_folded_from_the_last_full_state(world: &World) {
         r#"{"truncate":{"log":2},"set":{"note":{"json":2}},"append":{"log":[{"json":"e"}]}}"#,
     ];
     for (text, turn) in turns.iter().zip(1..) {
-        ok(world.commit(&ops(&worker, turn, Boundary::Result, text)).await.unwrap());
+        ok(cx.commit(&ops(&worker, turn, Boundary::Result, text)).await.unwrap());
     }
     let expected = r#"{"log":{"list":[{"json":"b"},{"json":"c"},{"json":"e"}]},"note":{"value":{"json":2}}}"#;
-    assert_eq!(state(world, &worker, None).await.as_deref(), Some(expected));
+    assert_eq!(state(cx, &worker, None).await.as_deref(), Some(expected));
 }
 
-async fn a_boundary_without_operations_leaves_the_state(world: &World) {
-    let worker = world.worker().await;
-    ok(world.commit(&Commit { ops: None, full: false, ..worker.plan(1) }).await.unwrap());
-    assert_eq!(state(world, &worker, None).await.as_deref(), Some("{}"), "committed, and empty");
-    world.turn(&worker, 1).await;
-    ok(world.commit(&Commit { ops: None, full: false, ..worker.result(2) }).await.unwrap());
+async fn a_boundary_without_operations_keeps_the_state(cx: &TestContext) {
+    let worker = cx.worker().await;
+    ok(cx.commit(&Commit { ops: None, full: false, ..worker.plan(1) }).await.unwrap());
+    assert_eq!(state(cx, &worker, None).await.as_deref(), Some("{}"), "committed and empty");
+    cx.commit_turn(&worker, 1).await;
+    ok(cx.commit(&Commit { ops: None, full: false, ..worker.result(2) }).await.unwrap());
     let expected = r#"{"state":{"value":{"json":{"turn":1}}}}"#;
-    assert_eq!(state(world, &worker, None).await.as_deref(), Some(expected));
-    assert_eq!(world.boundaries(worker.run, 2, 2).await.unwrap()[0].ops, None);
+    assert_eq!(state(cx, &worker, None).await.as_deref(), Some(expected));
+    assert_eq!(cx.boundaries(worker.run, 2, 2).await.unwrap()[0].ops, None);
 }
 
-async fn a_state_is_found_at_every_turn(world: &World) {
-    let worker = world.worker().await;
+async fn a_state_is_found_at_every_turn(cx: &TestContext) {
+    let worker = cx.worker().await;
     for turn in 1..=6 {
         let text = match turn {
             1 | 4 => format!(r#"{{"full":true,"append":{{"log":[{{"json":{turn}}}]}}}}"#),
             _ => format!(r#"{{"append":{{"log":[{{"json":{turn}}}]}}}}"#),
         };
-        ok(world.commit(&ops(&worker, turn, Boundary::Result, &text)).await.unwrap());
+        ok(cx.commit(&ops(&worker, turn, Boundary::Result, &text)).await.unwrap());
     }
     for (turn, items) in [(1, "1"), (2, "1 2"), (3, "1 2 3"), (4, "4"), (5, "4 5"), (6, "4 5 6")] {
         let items: Vec<_> = items.split(' ').map(|item| format!(r#"{{"json":{item}}}"#)).collect();
         let expected = format!(r#"{{"log":{{"list":[{}]}}}}"#, items.join(","));
-        assert_eq!(state(world, &worker, Some(turn)).await, Some(expected), "turn {turn}");
+        assert_eq!(state(cx, &worker, Some(turn)).await, Some(expected), "turn {turn}");
     }
     for turn in [0, -1, 7, i32::MAX, i32::MIN] {
-        assert_eq!(state(world, &worker, Some(turn)).await, None, "turn {turn}");
+        assert_eq!(state(cx, &worker, Some(turn)).await, None, "turn {turn}");
     }
 }
 
-async fn the_state_of_a_turn_is_that_of_its_latest_boundary(world: &World) {
-    let worker = world.worker().await;
+async fn the_state_of_a_turn_is_that_of_its_latest_boundary(cx: &TestContext) {
+    let worker = cx.worker().await;
     let set = |value: i32| format!(r#"{{"set":{{"a":{{"json":{value}}}}}}}"#);
-    ok(world.commit(&ops(&worker, 1, Boundary::Plan, &set(1))).await.unwrap());
-    ok(world.commit(&ops(&worker, 1, Boundary::Result, &set(2))).await.unwrap());
-    ok(world.commit(&ops(&worker, 2, Boundary::Plan, &set(3))).await.unwrap());
+    ok(cx.commit(&ops(&worker, 1, Boundary::Plan, &set(1))).await.unwrap());
+    ok(cx.commit(&ops(&worker, 1, Boundary::Result, &set(2))).await.unwrap());
+    ok(cx.commit(&ops(&worker, 2, Boundary::Plan, &set(3))).await.unwrap());
     let at = |value: i32| Some(format!(r#"{{"a":{{"value":{{"json":{value}}}}}}}"#));
-    assert_eq!(state(world, &worker, Some(1)).await, at(2));
-    assert_eq!(state(world, &worker, Some(2)).await, at(3));
+    assert_eq!(state(cx, &worker, Some(1)).await, at(2));
+    assert_eq!(state(cx, &worker, Some(2)).await, at(3));
 }
 
-async fn json_comes_back_byte_for_byte(world: &World) {
-    let worker = world.worker().await;
+async fn json_is_read_back_byte_for_byte(cx: &TestContext) {
+    let worker = cx.worker().await;
     for (text, turn) in [
         r#"{"z":1,  "a":[ 1e400, 12345678901234567890123456789.10 ]}"#,
         r#""\ud800 \u00e9 é \u0000""#,
@@ -125,66 +125,67 @@ async fn json_comes_back_byte_for_byte(world: &World) {
     {
         let operations = format!(r#"{{"full":true,"set":{{"state":{{"json":{text}}}}}}}"#);
         let commit = Commit { events: vec![json(text)], ..ops(&worker, turn, Boundary::Result, &operations) };
-        ok(world.commit(&commit).await.unwrap());
+        ok(cx.commit(&commit).await.unwrap());
         let expected = format!(r#"{{"state":{{"value":{{"json":{text}}}}}}}"#);
-        assert_eq!(state(world, &worker, None).await, Some(expected));
-        let row = world.boundaries(worker.run, turn, turn).await.unwrap().remove(0);
+        assert_eq!(state(cx, &worker, None).await, Some(expected));
+        let row = cx.boundaries(worker.run, turn, turn).await.unwrap().remove(0);
         assert_eq!(row.ops.as_deref(), Some(operations.as_str()));
         assert_eq!(row.events[0].get(), *text);
     }
 }
 
-async fn an_operation_that_finds_another_kind_of_channel_locks_nobody_out(world: &World) {
-    let worker = world.worker().await;
-    ok(world.commit(&ops(&worker, 1, Boundary::Result, r#"{"set":{"note":{"json":1}}}"#)).await.unwrap());
+async fn an_operation_on_another_kind_of_channel_replaces_it(cx: &TestContext) {
+    let worker = cx.worker().await;
+    ok(cx.commit(&ops(&worker, 1, Boundary::Result, r#"{"set":{"note":{"json":1}}}"#)).await.unwrap());
     let strange = r#"{"truncate":{"none":3},"append":{"note":[{"json":2}]}}"#;
-    ok(world.commit(&ops(&worker, 2, Boundary::Result, strange)).await.unwrap());
-    assert_eq!(state(world, &worker, None).await.as_deref(), Some(r#"{"note":{"list":[{"json":2}]}}"#));
-    assert!(state(world, &worker, Some(1)).await.is_some(), "the turn before is whole");
+    ok(cx.commit(&ops(&worker, 2, Boundary::Result, strange)).await.unwrap());
+    assert_eq!(state(cx, &worker, None).await.as_deref(), Some(r#"{"note":{"list":[{"json":2}]}}"#));
+    assert!(state(cx, &worker, Some(1)).await.is_some(), "the turn before is intact");
 }
 
-async fn boundaries_come_back_as_they_were_committed(world: &World) {
-    let worker = world.worker().await;
+async fn boundaries_are_read_back_as_committed(cx: &TestContext) {
+    let worker = cx.worker().await;
     let commit = Commit {
         events: vec![json("1"), json(r#"{"a":  2}"#)],
         usage: Usage { tokens_in: 1, tokens_out: 2, tool_calls: 3, cost_micro_usd: 4 },
         trigger: Some("TASK_END".into()),
         ..worker.plan(1)
     };
-    let head = ok(world.commit(&commit).await.unwrap()).head.unwrap();
-    let row = world.boundaries(worker.run, 1, 1).await.unwrap().remove(0);
+    let head = ok(cx.commit(&commit).await.unwrap()).head.unwrap();
+    let row = cx.boundaries(worker.run, 1, 1).await.unwrap().remove(0);
     assert_eq!((row.turn, row.boundary, row.epoch, row.attempt), (1, Boundary::Plan, 1, 1));
     assert_eq!((row.position, row.commit_id), (2, commit.commit_id));
-    assert_eq!(row.digest == commit.digest, !world.sealed, "a plain digest would tell what a short body is");
+    assert_eq!(row.digest == commit.digest, !cx.sealed, "a plain digest would reveal a short body");
     assert_eq!((row.ops, row.full), (commit.ops.map(|ops| String::from_utf8(ops).unwrap()), true));
     let events: Vec<_> = row.events.iter().map(|event| event.get()).collect();
     assert_eq!(events, ["1", r#"{"a":  2}"#]);
     assert_eq!((row.usage, row.trigger.as_deref()), (commit.usage, Some("TASK_END")));
     assert_eq!(header::render(&row.content_hash), head.content_hash);
-    assert_eq!(row.at, world.of(&worker).await.head.unwrap().at);
+    assert_eq!(row.at, cx.run_of(&worker).await.head.unwrap().at);
 }
 
-async fn boundaries_are_linked_by_their_hashes_across_attempts(world: &World) {
-    let mut worker = world.worker().await;
+async fn boundaries_are_linked_by_their_hashes_across_attempts(cx: &TestContext) {
+    let mut worker = cx.worker().await;
     for turn in 1..=6 {
         let events = (0..turn % 3).map(|number| json(&number.to_string())).collect();
-        ok(world.commit(&Commit { events, ..worker.plan(turn) }).await.unwrap());
+        ok(cx.commit(&Commit { events, ..worker.plan(turn) }).await.unwrap());
         let bare = Commit { ops: None, full: false, trigger: Some("é".into()), ..worker.result(turn) };
-        ok(world.commit(&bare).await.unwrap());
+        ok(cx.commit(&bare).await.unwrap());
         if turn % 2 == 0 {
-            worker = world.work_on(&world.lose(&worker, Class::Disruption).await).await;
+            worker = cx.start_worker(&cx.end_and_reserve(&worker, Class::Disruption).await).await;
         }
     }
-    world.assert_linked(&worker).await;
-    let rows = world.boundaries(worker.run, 1, 6).await.unwrap();
+    cx.assert_linked(&worker).await;
+    let rows = cx.boundaries(worker.run, 1, 6).await.unwrap();
     assert_eq!(rows.len(), 12);
     assert_eq!((rows[11].epoch, rows[11].attempt), (3, 3));
 }
 
-impl World {
-    /// The live branch has every turn from 1, gap-free, each boundary with the hash that its header and its parent give.
+impl TestContext {
+    /// Asserts that the live branch has every turn from 1 without gaps, and that each boundary's hash matches its header
+    /// and its parent.
     pub async fn assert_linked(&self, worker: &Worker) {
-        let run = self.of(worker).await;
+        let run = self.run_of(worker).await;
         let Some(head) = run.head else { return };
         let rows = self.boundaries(worker.run, 1, head.turn).await.unwrap();
         let digest_keys = self.digest_keys(worker.run).await;
@@ -228,7 +229,7 @@ impl World {
         assert_eq!((last, header::render(&parent)), ((head.turn, head.boundary), head.content_hash));
     }
 
-    /// What the payloads' digests of each boundary of the run are made with, by its hash.
+    /// The key for the payload digests of each boundary of the run, by the boundary's hash.
     async fn digest_keys(&self, run: RunId) -> HashMap<Digest, Option<DigestKey>> {
         let mut reading = self.reading().await.unwrap();
         let (mut after, mut found) = (BoundaryKey::before(run), HashMap::new());
@@ -241,10 +242,10 @@ impl World {
     }
 }
 
-async fn a_range_of_boundaries_may_be_asked_for(world: &World) {
-    let worker = world.worker().await;
+async fn a_range_of_boundaries_can_be_read(cx: &TestContext) {
+    let worker = cx.worker().await;
     for turn in 1..=5 {
-        world.turn(&worker, turn).await;
+        cx.commit_turn(&worker, turn).await;
     }
     for (from, to, expected) in [
         (2, 4, "2 3 4"),
@@ -255,22 +256,22 @@ async fn a_range_of_boundaries_may_be_asked_for(world: &World) {
         (6, 9, ""),
         (4, 2, ""),
     ] {
-        let rows = world.boundaries(worker.run, from, to).await.unwrap();
+        let rows = cx.boundaries(worker.run, from, to).await.unwrap();
         let turns: Vec<_> = rows.iter().map(|row| row.turn.to_string()).collect();
         assert_eq!(turns.join(" "), expected, "{from}..={to}");
     }
 }
 
-async fn large_payloads_come_back(world: &World) {
-    let worker = world.worker().await;
+async fn large_payloads_are_read_back(cx: &TestContext) {
+    let worker = cx.worker().await;
     let text: String = (0..200_000).map(|number| format!("{number:x},")).collect();
     let operations = format!(r#"{{"full":true,"set":{{"state":{{"json":"{text}"}}}}}}"#);
     let commit = Commit {
         events: vec![json(&format!("\"{text}\""))],
         ..ops(&worker, 1, Boundary::Result, &operations)
     };
-    ok(world.commit(&commit).await.unwrap());
-    let row = world.boundaries(worker.run, 1, 1).await.unwrap().remove(0);
+    ok(cx.commit(&commit).await.unwrap());
+    let row = cx.boundaries(worker.run, 1, 1).await.unwrap().remove(0);
     assert_eq!(row.ops.unwrap(), operations);
     assert_eq!(row.events[0].get().len(), text.len() + 2);
 }

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::world::*;
+use crate::context::*;
 use crate::{fresh, open};
 
 /// Each of a process of its own, so that nothing but the row's lock puts their calls in order.
@@ -27,13 +27,13 @@ const QUEUE: u64 = 4 * CONNECTIONS as u64;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_worker_that_never_pauses_does_not_keep_the_operator_from_its_run() {
-    let (world, url) = fresh().await;
+    let (cx, url) = fresh().await;
     let operator = open(&url).await;
     let processes = join_all((0..CONNECTIONS).map(|_| open(&url))).await;
     let processes: Vec<_> = processes.into_iter().map(Arc::new).collect();
-    let mut worker = world.worker().await;
+    let mut worker = cx.worker().await;
     for turn in 1..=2 {
-        world.turn(&worker, turn).await;
+        cx.commit_turn(&worker, turn).await;
     }
     let mut behind = Vec::new();
     for _ in 0..ROUNDS {
@@ -44,28 +44,28 @@ async fn a_worker_that_never_pauses_does_not_keep_the_operator_from_its_run() {
                 match call {
                     "cancel" => drop(operator.request_cancel(worker.run).await.unwrap()),
                     "rewind" => go_back(&operator, &worker).await,
-                    _ => drop(operator.lose(&worker, Class::Disruption).await),
+                    _ => drop(operator.end_and_reserve(&worker, Class::Disruption).await),
                 }
             };
             timeout(Duration::from_secs(30), work).await.expect("the operator has its answer");
             behind.push((call, crowd.done() - before));
             crowd.stop().await;
-            let run = world.of(&worker).await;
+            let run = cx.run_of(&worker).await;
             if call != "cancel" {
-                worker = world.work_on(&run).await;
+                worker = cx.start_worker(&run).await;
             }
             if call == "rewind" {
-                world.turn(&worker, 2).await;
+                cx.commit_turn(&worker, 2).await;
             }
         }
     }
     assert!(behind.iter().all(|(_, calls)| *calls <= QUEUE), "{behind:?}");
-    world.proves_itself(worker.run).await;
+    cx.assert_audit_is_valid(worker.run).await;
 }
 
 /// To the first turn, whatever the epoch of it is.
-async fn go_back(operator: &World, worker: &Worker) {
-    let epoch = operator.of(worker).await.epoch;
+async fn go_back(operator: &TestContext, worker: &Worker) {
+    let epoch = operator.run_of(worker).await.epoch;
     let to = Place { turn: 1, boundary: Boundary::Result, epoch: 1 };
     let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
     let rewound = operator.rewind(worker.run, &rewind).await.unwrap();
@@ -81,7 +81,7 @@ struct Crowd {
 
 impl Crowd {
     /// Returns once all of them are busy.
-    async fn start(processes: &[Arc<World>], worker: &Worker) -> Self {
+    async fn start(processes: &[Arc<TestContext>], worker: &Worker) -> Self {
         let (done, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let tasks = processes.iter().map(|process| {
             let (process, worker) = (Arc::clone(process), worker.clone());
@@ -94,7 +94,7 @@ impl Crowd {
         });
         let crowd = Self { tasks: tasks.collect(), done, stop };
         while crowd.done() < QUEUE {
-            pause(5).await;
+            sleep_ms(5).await;
         }
         crowd
     }
@@ -112,11 +112,11 @@ impl Crowd {
 }
 
 /// One call from its claim to its end, and a record of it. Whoever is fenced goes on, as who is hostile does.
-async fn work(world: &World, worker: &Worker, done: &AtomicU64) {
+async fn work(cx: &TestContext, worker: &Worker, done: &AtomicU64) {
     let claim = worker.claim(&Uuid::new_v4().to_string(), Policy::ReadOnly);
-    world.claim(&claim).await.unwrap();
+    cx.claim(&claim).await.unwrap();
     done.fetch_add(1, SeqCst);
-    let completed = world.complete(&worker.complete(&claim)).await.unwrap();
+    let completed = cx.complete(&worker.complete(&claim)).await.unwrap();
     assert!(matches!(completed, Completed::Ok | Completed::Fenced), "{completed:?}");
     done.fetch_add(1, SeqCst);
     let (space, key) = ("s".into(), claim.id.clone());
@@ -124,10 +124,10 @@ async fn work(world: &World, worker: &Worker, done: &AtomicU64) {
         run: worker.run,
         capability: worker.capability,
         batch_id: Uuid::new_v4(),
-        digest: random(),
+        digest: random_digest(),
         operations: vec![RecordOp::Put { space, key, value: Payload::Json(json("1")) }],
     };
-    let written = world.write_records(&batch).await.unwrap();
+    let written = cx.write_records(&batch).await.unwrap();
     assert!(matches!(written, Written::Ok | Written::Fenced), "{written:?}");
     done.fetch_add(1, SeqCst);
 }

@@ -1,4 +1,4 @@
-//! Rights are given to another role than the one that migrates: to all that is migrated, and to nothing else.
+//! Rights for a role other than the migrating one: on everything that is migrated, and on nothing else.
 
 use dalsegno_store::postgres::Postgres;
 use dalsegno_store::{Error, grant};
@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use crate::pg;
 
-/// Runs statements, one after the other.
+/// Runs statements in order.
 async fn execute(url: &str, statements: &[&str]) {
     let mut conn = PgConnection::connect(url).await.unwrap();
     for sql in statements {
@@ -21,20 +21,20 @@ async fn ask(url: &str, sql: &'static str) -> Option<String> {
     sqlx::query_scalar(sql).fetch_one(&mut conn).await.unwrap()
 }
 
-/// The same database, as this role reaches it.
+/// The URL of the same database for this role.
 fn as_role(url: &str, role: &str) -> String {
     url.replacen("postgres@", &format!("{role}@"), 1)
 }
 
 async fn refused(url: &str, role: &str, why: &str) {
     match grant(url, role).await {
-        Err(Error::Unfit(told)) => assert!(told.contains(why), "{told}"),
+        Err(Error::Unfit(message)) => assert!(message.contains(why), "{message}"),
         other => panic!("{role}, {why}: {other:?}"),
     }
 }
 
 #[tokio::test]
-async fn all_that_is_migrated_can_be_read_and_nothing_else() {
+async fn a_granted_role_reads_migrated_tables_and_nothing_else() {
     let url = pg::database().await;
     execute(
         &url,
@@ -52,7 +52,7 @@ async fn all_that_is_migrated_can_be_read_and_nothing_else() {
          WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'f') \
            AND NOT has_table_privilege('narrow', oid, 'SELECT')";
     assert_eq!(ask(&url, closed).await.unwrap(), "payroll strange");
-    // Of a sequence that a column was declared with nobody needs a right.
+    // The sequence of an identity column needs no right of its own.
     let sequences = "SELECT string_agg(relname, ' ') FROM pg_class c \
          WHERE relkind = 'S' AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'i')";
     assert_eq!(ask(&url, sequences).await, None);
@@ -62,7 +62,7 @@ async fn all_that_is_migrated_can_be_read_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_may_grant_at_once() {
+async fn concurrent_grants_all_succeed() {
     let url = pg::database().await;
     execute(&url, &["CREATE ROLE crowded"]).await;
     for granted in join_all((0..8).map(|_| grant(&url, "crowded"))).await {
@@ -70,21 +70,21 @@ async fn many_may_grant_at_once() {
     }
 }
 
-/// Up to PostgreSQL 14 everybody may create in the schema `public`, and an upgrade keeps that.
+/// Up to PostgreSQL 14 everybody may create objects in the schema `public`, and an upgrade keeps that.
 #[tokio::test]
-async fn who_works_plants_no_function_that_the_owner_would_run() {
+async fn a_granted_role_cannot_create_a_function_that_the_owner_would_run() {
     let url = pg::database().await;
     execute(&url, &["GRANT CREATE ON SCHEMA public TO PUBLIC", "CREATE ROLE planter LOGIN"]).await;
     grant(&url, "planter").await.unwrap();
     let mut conn = PgConnection::connect(&as_role(&url, "planter")).await.unwrap();
     let plant =
         "CREATE FUNCTION jsonb_build_object(text, bigint) RETURNS jsonb LANGUAGE sql AS 'SELECT NULL::jsonb'";
-    let told = conn.execute(plant).await.unwrap_err().to_string();
-    assert!(told.contains("permission denied for schema public"), "{told}");
+    let message = conn.execute(plant).await.unwrap_err().to_string();
+    assert!(message.contains("permission denied for schema public"), "{message}");
 }
 
 #[tokio::test]
-async fn rights_are_refused_to_who_may_create_what_the_owner_would_run() {
+async fn a_grant_is_refused_to_a_role_that_may_create_in_the_schema() {
     let url = pg::empty_database().await;
     let owner = as_role(&url, "migrates");
     let database = ask(&url, "SELECT current_database()::text").await.unwrap();
@@ -99,7 +99,7 @@ async fn rights_are_refused_to_who_may_create_what_the_owner_would_run() {
     )
     .await;
     Postgres::migrate(&owner).await.unwrap();
-    // The schema is not its own: it can take nothing away.
+    // `migrates` does not own the schema, so it cannot revoke the right.
     refused(&owner, "works", "as works it may create").await;
     execute(
         &url,
@@ -119,7 +119,7 @@ async fn rights_are_refused_to_who_may_create_what_the_owner_would_run() {
 }
 
 #[tokio::test]
-async fn rights_are_refused_to_who_may_act_as_the_owner() {
+async fn a_grant_is_refused_to_a_role_that_may_act_as_the_owner() {
     let url = pg::database().await;
     execute(
         &url,

@@ -1,7 +1,7 @@
-//! SQL and Rust hash the same bytes.
+//! SQL and Rust compute the same hashes.
 
 use dalsegno_protocol::{Boundary, Usage};
-use dalsegno_store::audit::Link;
+use dalsegno_store::audit::AuditHeader;
 use dalsegno_store::header::{Header, NO_PARENT};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -57,7 +57,7 @@ async fn an_audit_rows_hash_is_the_same_in_sql_and_in_rust() {
     let rows = (any::<[u8; 32]>(), any::<u128>(), any::<i64>(), any::<i64>(), text(), text(), text());
     for _ in 0..CASES {
         let (parent_hash, run, seq, at, kind, actor, detail) = rows.new_tree(&mut runner).unwrap().current();
-        let link = Link {
+        let link = AuditHeader {
             parent_hash: &parent_hash,
             run: Uuid::from_u128(run),
             seq,
@@ -81,7 +81,7 @@ async fn an_audit_rows_hash_is_the_same_in_sql_and_in_rust() {
     }
 }
 
-/// Any text that PostgreSQL keeps.
+/// Any text that PostgreSQL can store.
 fn text() -> impl Strategy<Value = String> {
     any::<String>().prop_map(|text| text.replace('\0', ""))
 }

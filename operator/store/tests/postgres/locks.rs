@@ -1,4 +1,4 @@
-//! Two at once: whoever waits for a run's row judges by what the one before has written.
+//! Concurrency: a call that waits for a run's row is judged by what the call before it has written.
 
 use std::time::{Duration, Instant};
 
@@ -9,19 +9,19 @@ use futures::future::{join, join_all};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::time::timeout;
 
-use crate::wire::{Fate, Wire};
-use crate::world::*;
+use crate::context::*;
+use crate::proxy::{Fault, Proxy};
 use crate::{fresh, open};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_thousand_pairs_of_twins_each_is_one_ok_and_one_duplicate() {
-    let (world, url) = fresh().await;
+async fn a_thousand_concurrent_pairs_are_each_one_ok_and_one_duplicate() {
+    let (cx, url) = fresh().await;
     let other = open(&url).await;
     let runs = join_all((0..10).map(|_| async {
-        let worker = world.worker().await;
+        let worker = cx.worker().await;
         for turn in 1..=100 {
             let commit = worker.result(turn);
-            match join(world.commit(&commit), other.commit(&commit)).await {
+            match join(cx.commit(&commit), other.commit(&commit)).await {
                 (Ok(Committed::Ok(one)), Ok(Committed::Duplicate(two)))
                 | (Ok(Committed::Duplicate(two)), Ok(Committed::Ok(one))) => assert_eq!(one.head, two.head),
                 pair => panic!("turn {turn}: {pair:?}"),
@@ -31,41 +31,41 @@ async fn of_a_thousand_pairs_of_twins_each_is_one_ok_and_one_duplicate() {
     }))
     .await;
     for worker in runs {
-        assert_eq!(world.of(&worker).await.head.map(|head| head.turn), Some(100));
-        assert_eq!(world.boundaries(worker.run, 1, 100).await.unwrap().len(), 100);
+        assert_eq!(cx.run_of(&worker).await.head.map(|head| head.turn), Some(100));
+        assert_eq!(cx.boundaries(worker.run, 1, 100).await.unwrap().len(), 100);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_waits_for_the_end_of_its_attempt_is_fenced() {
-    let (world, url) = fresh().await;
-    let worker = world.worker().await;
+    let (cx, url) = fresh().await;
+    let worker = cx.worker().await;
     let mut operator = PgConnection::connect(&url).await.unwrap();
     let mut transaction = operator.begin().await.unwrap();
     end(&mut transaction, &worker).await;
     let commit = worker.result(1);
-    let zombie = async {
-        let answer = world.commit(&commit).await.unwrap();
+    let old_worker = async {
+        let answer = cx.commit(&commit).await.unwrap();
         assert_eq!(answer, Committed::Fenced { committed: false });
     };
     let operator = async {
-        waits(&url).await;
+        wait_for_lock_wait(&url).await;
         transaction.commit().await.unwrap();
     };
-    join(zombie, operator).await;
-    assert_eq!(world.of(&worker).await.head, None);
+    join(old_worker, operator).await;
+    assert_eq!(cx.run_of(&worker).await.head, None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_that_waits_for_an_end_that_is_taken_back_stands() {
-    let (world, url) = fresh().await;
-    let worker = world.worker().await;
+async fn a_commit_that_waits_for_an_end_that_is_rolled_back_is_accepted() {
+    let (cx, url) = fresh().await;
+    let worker = cx.worker().await;
     let mut operator = PgConnection::connect(&url).await.unwrap();
     let mut transaction = operator.begin().await.unwrap();
     end(&mut transaction, &worker).await;
     let commit = worker.result(1);
-    let (answer, ()) = join(world.commit(&commit), async {
-        waits(&url).await;
+    let (answer, ()) = join(cx.commit(&commit), async {
+        wait_for_lock_wait(&url).await;
         transaction.rollback().await.unwrap();
     })
     .await;
@@ -74,9 +74,9 @@ async fn a_commit_that_waits_for_an_end_that_is_taken_back_stands() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_end_that_waits_for_a_commit_counts_it_as_progress() {
-    let (world, url) = fresh().await;
-    let worker = world.worker().await;
-    // Holds the row as a commit does, and commits a turn under it.
+    let (cx, url) = fresh().await;
+    let worker = cx.worker().await;
+    // Hold the row as a commit does, until a commit and an end wait for it.
     let mut holder = PgConnection::connect(&url).await.unwrap();
     let mut transaction = holder.begin().await.unwrap();
     sqlx::query("SELECT FROM runs WHERE id = $1 FOR UPDATE")
@@ -87,68 +87,68 @@ async fn an_end_that_waits_for_a_commit_counts_it_as_progress() {
     let operator = open(&url).await;
     let commit = worker.result(1);
     let (committed, run, ()) = futures::join!(
-        world.commit(&commit),
+        cx.commit(&commit),
         async {
-            waits(&url).await;
-            operator.lose(&worker, Class::Crash).await
+            wait_for_lock_wait(&url).await;
+            operator.end_and_reserve(&worker, Class::Crash).await
         },
         async {
             while waiting(&url).await < 2 {
-                pause(5).await;
+                sleep_ms(5).await;
             }
             transaction.rollback().await.unwrap();
         },
     );
-    // The lock goes to whoever came first.
+    // The lock is granted in the order of the requests.
     ok(committed.unwrap());
     assert_eq!(run.past[0].end.as_ref().map(|end| end.progress), Some(true));
     assert_eq!(run.counters.attempts_without_progress, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_heartbeat_waits_for_no_lock() {
-    let (world, url) = fresh().await;
-    let (busy, idle) = (world.worker().await, world.worker().await);
+async fn a_heartbeat_does_not_wait_for_a_lock() {
+    let (cx, url) = fresh().await;
+    let (busy, idle) = (cx.worker().await, cx.worker().await);
     let mut holder = PgConnection::connect(&url).await.unwrap();
     let mut transaction = holder.begin().await.unwrap();
     end(&mut transaction, &busy).await;
     let started = Instant::now();
-    let beats = world.heartbeats(&[(busy.run, busy.capability), (idle.run, idle.capability)]).await.unwrap();
+    let beats = cx.heartbeats(&[(busy.run, busy.capability), (idle.run, idle.capability)]).await.unwrap();
     assert!(started.elapsed() < Duration::from_secs(2));
     assert!(matches!(beats[..], [Beat::Ok(_), Beat::Ok(_)]), "{beats:?}");
     transaction.commit().await.unwrap();
-    assert_eq!(world.of(&busy).await.past[0].lease_renewed_at, None, "its row was skipped");
-    assert!(world.of(&idle).await.attempt.lease_renewed_at.is_some());
-    let beats = world.heartbeats(&[(busy.run, busy.capability)]).await.unwrap();
+    assert_eq!(cx.run_of(&busy).await.past[0].lease_renewed_at, None, "its row was skipped");
+    assert!(cx.run_of(&idle).await.attempt.lease_renewed_at.is_some());
+    let beats = cx.heartbeats(&[(busy.run, busy.capability)]).await.unwrap();
     assert_eq!(beats, [Beat::Fenced]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_waits_for_no_lock_of_another_run() {
-    let (world, url) = fresh().await;
-    let crowd = join_all((0..20).map(|_| world.worker())).await;
+async fn a_commit_does_not_wait_for_another_runs_lock() {
+    let (cx, url) = fresh().await;
+    let workers = join_all((0..20).map(|_| cx.worker())).await;
     let mut holder = PgConnection::connect(&url).await.unwrap();
     let mut transaction = holder.begin().await.unwrap();
-    // More than there are lanes.
-    let (held, free) = crowd.split_at(5);
+    // More workers than commit slots.
+    let (held, free) = workers.split_at(5);
     for worker in held {
         end(&mut transaction, worker).await;
     }
     let waiting = join_all(held.iter().map(|worker| {
-        let (store, commit) = (world.store.clone(), worker.result(1));
+        let (store, commit) = (cx.store.clone(), worker.result(1));
         tokio::spawn(async move { store.commit(&commit).await }).map(|answer| {
             let answer = answer.unwrap();
-            // A statement waits no longer than five seconds.
+            // A statement waits up to 5 s.
             let waited =
                 matches!(answer, Ok(Committed::Fenced { committed: false }) | Err(Error::Unavailable { .. }));
             assert!(waited, "{answer:?}");
         })
     }));
     let going = async {
-        waits(&url).await;
-        // Whoever waited for those that are held would wait for the end of this, and fail.
+        wait_for_lock_wait(&url).await;
+        // A commit that waited for the held runs would wait for the end of this block, and fail.
         for turn in 1..=5 {
-            join_all(free.iter().map(|worker| world.turn(worker, turn))).await;
+            join_all(free.iter().map(|worker| cx.commit_turn(worker, turn))).await;
         }
         transaction.commit().await.unwrap();
     };
@@ -156,29 +156,29 @@ async fn a_commit_waits_for_no_lock_of_another_run() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn beats_and_heartbeats_wait_behind_no_call() {
-    let (world, url) = fresh().await;
-    let crowd = join_all((0..20).map(|_| world.worker())).await;
+async fn heartbeats_do_not_wait_behind_calls() {
+    let (cx, url) = fresh().await;
+    let workers = join_all((0..20).map(|_| cx.worker())).await;
     let mut holder = PgConnection::connect(&url).await.unwrap();
     let mut transaction = holder.begin().await.unwrap();
-    for worker in &crowd {
+    for worker in &workers {
         end(&mut transaction, worker).await;
     }
-    let claims: Vec<_> = crowd.iter().map(|worker| worker.claim("call", Policy::Probe)).collect();
-    // Their connections are there.
-    world.heartbeats(&[]).await.unwrap();
-    world.beat().await.unwrap();
-    let claiming = join_all(claims.iter().map(|claim| world.claim(claim)));
+    let claims: Vec<_> = workers.iter().map(|worker| worker.claim("call", Policy::Probe)).collect();
+    // Open their connections first.
+    cx.heartbeats(&[]).await.unwrap();
+    cx.beat().await.unwrap();
+    let claiming = join_all(claims.iter().map(|claim| cx.claim(claim)));
     let beating = async {
         while waiting(&url).await < 16 {
-            pause(5).await;
+            sleep_ms(5).await;
         }
-        let beating: Vec<_> = crowd.iter().map(|worker| (worker.run, worker.capability)).collect();
+        let beating: Vec<_> = workers.iter().map(|worker| (worker.run, worker.capability)).collect();
         let mut took = Vec::new();
         for _ in 0..5 {
             let started = Instant::now();
-            world.heartbeats(&beating).await.unwrap();
-            world.beat().await.unwrap();
+            cx.heartbeats(&beating).await.unwrap();
+            cx.beat().await.unwrap();
             took.push(started.elapsed());
         }
         took.sort_unstable();
@@ -191,42 +191,42 @@ async fn beats_and_heartbeats_wait_behind_no_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_behind_the_calls_of_another_run() {
-    let (world, url) = fresh().await;
-    let (held, free) = (world.worker().await, world.worker().await);
+async fn calls_do_not_wait_behind_those_of_another_run() {
+    let (cx, url) = fresh().await;
+    let (held, free) = (cx.worker().await, cx.worker().await);
     let mut holder = PgConnection::connect(&url).await.unwrap();
     let mut transaction = holder.begin().await.unwrap();
     end(&mut transaction, &held).await;
-    // More than there are connections, again and again: nobody waits long, and everybody asks once more.
+    // More callers than connections, several times over: each gives up soon and asks again.
     let waiting = join_all((0..32).map(|number| {
-        let (store, held) = (world.store.clone(), held.clone());
+        let (store, held) = (cx.store.clone(), held.clone());
         tokio::spawn(async move {
             for round in 0..3 {
                 let claim = held.claim(&format!("call-{number}"), Policy::Probe);
-                let (commit, patience) = (held.result(1), Duration::from_millis(700));
+                let (commit, limit) = (held.result(1), Duration::from_millis(700));
                 match (number + round) % 2 {
-                    0 => drop(timeout(patience, store.claim(&claim)).await),
-                    _ => drop(timeout(patience, store.commit(&commit)).await),
+                    0 => drop(timeout(limit, store.claim(&claim)).await),
+                    _ => drop(timeout(limit, store.commit(&commit)).await),
                 }
             }
         })
     }));
     let going = async {
-        waits(&url).await;
+        wait_for_lock_wait(&url).await;
         let mut took = Vec::new();
         for turn in 1..=10 {
-            pause(150).await;
+            sleep_ms(150).await;
             let claim = free.claim(&format!("call-{turn}"), Policy::Probe);
             let beating = [(free.run, free.capability), (held.run, held.capability)];
             let started = Instant::now();
-            world.turn(&free, turn).await;
-            world.claim(&claim).await.unwrap();
-            world.complete(&free.complete(&claim)).await.unwrap();
-            world.heartbeats(&beating).await.unwrap();
-            world.beat().await.unwrap();
+            cx.commit_turn(&free, turn).await;
+            cx.claim(&claim).await.unwrap();
+            cx.complete(&free.complete(&claim)).await.unwrap();
+            cx.heartbeats(&beating).await.unwrap();
+            cx.beat().await.unwrap();
             took.push(started.elapsed());
         }
-        // Whoever waits here waits nearly always; a busy machine is slow now and then.
+        // A call that is blocked here is slow nearly always; on a busy machine one is slow now and then.
         took.sort_unstable();
         assert!(took[5] < Duration::from_millis(500), "{took:?}");
     };
@@ -236,46 +236,46 @@ async fn nobody_waits_behind_the_calls_of_another_run() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_waits_too_long_is_an_unknown_outcome() {
-    let (world, url) = fresh().await;
-    let worker = world.worker().await;
+    let (cx, url) = fresh().await;
+    let worker = cx.worker().await;
     let mut holder = PgConnection::connect(&url).await.unwrap();
     let mut transaction = holder.begin().await.unwrap();
     end(&mut transaction, &worker).await;
     let commit = worker.result(1);
-    let error = world.commit(&commit).await.unwrap_err();
+    let error = cx.commit(&commit).await.unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     transaction.rollback().await.unwrap();
-    ok(world.commit(&commit).await.unwrap());
+    ok(cx.commit(&commit).await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn through_a_pooler_a_statement_waits_no_longer_either() {
+async fn a_statement_through_a_pooler_has_the_same_timeout() {
     let (direct, url) = fresh().await;
-    let wire = Wire::to(&url, 1);
-    let world = open(&format!("{}&pgbouncer=true", wire.url())).await;
+    let proxy = Proxy::new(&url, 1);
+    let cx = open(&format!("{}&pgbouncer=true", proxy.url())).await;
     let worker = direct.worker().await;
-    let mut reading = world.reading().await.unwrap();
+    let mut reading = cx.reading().await.unwrap();
     let mut holder = PgConnection::connect(&url).await.unwrap();
     let mut transaction = holder.begin().await.unwrap();
     end(&mut transaction, &worker).await;
     transaction.execute("LOCK TABLE anchors IN ACCESS EXCLUSIVE MODE").await.unwrap();
     let commit = worker.result(1);
-    let (commit, read) = join(world.commit(&commit), reading.anchors(0)).await;
+    let (commit, read) = join(cx.commit(&commit), reading.anchors(0)).await;
     assert!(matches!(commit, Err(Error::Unavailable { .. })), "{commit:?}");
     assert!(matches!(read, Err(Error::Unavailable { .. })), "{read:?}");
     assert_eq!(waiting(&url).await, 0);
 }
 
-/// The pooler lives, and the server is told nothing.
+/// The pooler keeps its connection, so the server does not notice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_vanishes_behind_a_pooler_leaves_no_run_locked() {
+async fn a_client_lost_behind_a_pooler_leaves_no_run_locked() {
     let (direct, url) = fresh().await;
-    // Slow enough to be met between a statement and its commit.
-    let wire = Wire::torn(&url, || Fate::Stall(Duration::from_millis(500)));
-    let world = open(&format!("{}&pgbouncer=true", wire.url())).await;
+    // Slow enough to fall between a statement and its commit.
+    let proxy = Proxy::with_faults(&url, || Fault::Stall(Duration::from_millis(500)));
+    let cx = open(&format!("{}&pgbouncer=true", proxy.url())).await;
     let worker = direct.worker().await;
     let claim = worker.claim("call", Policy::Probe);
-    let vanishing = tokio::spawn(async move { world.claim(&claim).await });
+    let vanishing = tokio::spawn(async move { cx.claim(&claim).await });
     let mut conn = PgConnection::connect(&url).await.unwrap();
     let mut is_locked = async || {
         let free = sqlx::query("SELECT FROM runs WHERE id = $1 FOR UPDATE SKIP LOCKED").bind(worker.run);
@@ -283,22 +283,22 @@ async fn a_client_that_vanishes_behind_a_pooler_leaves_no_run_locked() {
     };
     let met = async {
         while !is_locked().await {
-            pause(5).await;
+            sleep_ms(5).await;
         }
     };
     timeout(Duration::from_secs(60), met).await.expect("the claim locks the row");
-    wire.fall_silent();
-    direct.lose(&worker, Class::Disruption).await;
+    proxy.go_silent();
+    direct.end_and_reserve(&worker, Class::Disruption).await;
     assert!(vanishing.await.unwrap().is_err());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commits_and_heartbeats_move_the_runs_row_inside_its_page() {
-    let (world, url) = fresh().await;
-    let worker = world.worker().await;
+async fn commits_and_heartbeats_are_hot_updates() {
+    let (cx, url) = fresh().await;
+    let worker = cx.worker().await;
     for turn in 1..=200 {
-        world.turn(&worker, turn).await;
-        world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+        cx.commit_turn(&worker, turn).await;
+        cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
     }
     let mut conn = PgConnection::connect(&url).await.unwrap();
     let mut counts = (0, 0);
@@ -311,36 +311,36 @@ async fn commits_and_heartbeats_move_the_runs_row_inside_its_page() {
         if counts.0 >= 400 {
             break;
         }
-        pause(100).await;
+        sleep_ms(100).await;
     }
     let (all, inside): (i64, i64) = counts;
-    // Now and then the page is full of versions that somebody may still look at.
+    // Now and then the page is full of row versions that a transaction may still see.
     assert!(all >= 400 && inside * 100 >= all * 75, "{inside} of {all}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_template_that_is_found_just_before_it_would_be_dropped_stays() {
-    let (world, url) = fresh().await;
-    let (before, run) = (world.run().await, world.run().await);
-    recorded(world.put_revision(before.id, 1, "template", "{}").await.unwrap());
-    world.mark_deleted(&before.object_uid).await.unwrap();
+    let (cx, url) = fresh().await;
+    let (before, run) = (cx.run().await, cx.run().await);
+    recorded(cx.put_revision(before.id, 1, "template", "{}").await.unwrap());
+    cx.mark_deleted(&before.object_uid).await.unwrap();
     // Slow enough to be met between its first look and its write.
-    let wire = Wire::torn(&url, || Fate::Stall(Duration::from_millis(500)));
-    let slow = open(&wire.url()).await;
+    let proxy = Proxy::with_faults(&url, || Fault::Stall(Duration::from_millis(500)));
+    let slow = open(&proxy.url()).await;
     let (put, dropped) = join(slow.put_revision(run.id, 1, "template", "{}"), async {
         let met = timeout(Duration::from_secs(30), async {
             while advisory_locks(&url).await == 0 {
-                pause(5).await;
+                sleep_ms(5).await;
             }
         });
         met.await.expect("whoever names a template holds a lock");
         assert_eq!(candidates(&url).await, 1, "it has not written yet");
-        world.drop_revisions(500).await
+        cx.drop_revisions(500).await
     })
     .await;
     recorded(put.unwrap());
     assert_eq!(dropped.unwrap(), 0);
-    assert!(world.get_revision("template").await.unwrap().is_some());
+    assert!(cx.get_revision("template").await.unwrap().is_some());
 }
 
 /// Attempts that a template is kept for, as others see it.
@@ -376,10 +376,10 @@ async fn end(conn: &mut PgConnection, worker: &Worker) {
     conn.execute(AssertSqlSafe(end)).await.unwrap();
 }
 
-/// Returns once somebody waits for a lock in this database.
-async fn waits(url: &str) {
+/// Waits until a connection to this database waits for a lock.
+async fn wait_for_lock_wait(url: &str) {
     while waiting(url).await == 0 {
-        pause(5).await;
+        sleep_ms(5).await;
     }
 }
 

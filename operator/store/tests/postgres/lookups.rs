@@ -1,45 +1,44 @@
-//! What a lookup reads: as much late in a run as at its beginning.
+//! The cost of a lookup: the same late in a run as at its beginning.
 
 use dalsegno_protocol::{Payload, RecordOp};
-use dalsegno_store::{Commit, RecordBatch, RecordQuery, Written};
+use dalsegno_store::{Commit, RecordQuery, Written};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
-use uuid::Uuid;
 
+use crate::context::*;
 use crate::pg::Server;
-use crate::world::*;
 use crate::{fresh, open};
 
 const TURNS: i32 = 300;
 const LOOKUPS: i64 = 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lookup_reads_few_rows_however_long_the_run_is() {
-    let (world, url) = fresh().await;
-    let worker = world.worker().await;
+async fn a_lookup_reads_few_rows_in_a_long_run() {
+    let (cx, url) = fresh().await;
+    let worker = cx.worker().await;
     for turn in 1..=TURNS {
         let ops = Some(format!(r#"{{"append":{{"log":[{{"json":{turn}}}]}}}}"#).into_bytes());
-        ok(world.commit(&Commit { ops, full: false, ..worker.result(turn) }).await.unwrap());
+        ok(cx.commit(&Commit { ops, full: false, ..worker.result(turn) }).await.unwrap());
         if turn % 10 == 0 {
-            assert!(world.snapshot(worker.run).await.unwrap().made, "turn {turn}");
+            assert!(cx.snapshot(worker.run).await.unwrap().made, "turn {turn}");
         }
     }
-    look_up(&world, &worker).await;
+    look_up(&cx, &worker).await;
     let before = rows_read(&url, "'boundaries', 'snapshots'").await;
-    look_up(&world, &worker).await;
+    look_up(&cx, &worker).await;
     let read = rows_read(&url, "'boundaries', 'snapshots'").await - before;
     assert!((1..=LOOKUPS * 20).contains(&read), "{LOOKUPS} lookups read {read} rows");
 }
 
-/// To plan the walk takes longer than to execute it. A server plans a statement anew five times, and from then on only where it
-/// believes that a plan for these very values is worth that.
+/// Planning the walk takes longer than executing it. A server plans a prepared statement anew five times, and then uses a
+/// generic plan unless a plan for the given values looks cheaper.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lookup_is_planned_once() {
     let server = Server::start(&["-c", "track_activity_query_size=16kB"]);
     let url = server.database().await;
-    let world = open(&url).await;
-    let worker = world.worker().await;
-    ok(world.commit(&worker.result(1)).await.unwrap());
-    assert!(world.state(worker.run, None).await.unwrap().is_some());
+    let cx = open(&url).await;
+    let worker = cx.worker().await;
+    ok(cx.commit(&worker.result(1)).await.unwrap());
+    assert!(cx.state(worker.run, None).await.unwrap().is_some());
 
     let mut conn = PgConnection::connect(&url).await.unwrap();
     let asked = "SELECT query FROM pg_stat_activity WHERE query LIKE 'WITH RECURSIVE run AS%'";
@@ -57,13 +56,13 @@ async fn a_lookup_is_planned_once() {
     assert_eq!(kept, 5);
 }
 
-/// A server that knows nothing yet of what its tables hold holds each version to all later ones, unless it cannot.
+/// Without statistics, a server would compare each version with all later ones if the query allowed it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_was_put_in_each_of_many_turns_is_read_as_any_other() {
-    let (world, url) = fresh().await;
-    let worker = world.worker().await;
+async fn a_key_with_many_versions_is_read_in_time() {
+    let (cx, url) = fresh().await;
+    let worker = cx.worker().await;
     let run = worker.run;
-    let write = async |operation| write(&world, &worker, operation).await;
+    let write = async |operation| write(&cx, &worker, operation).await;
     let (space, key) = ("s".to_owned(), "latest".to_owned());
     write(RecordOp::Put { space: space.clone(), key: key.clone(), value: Payload::Json(json("1")) }).await;
     let versions = "INSERT INTO records SELECT run, space, key, seq + n, op, entry_id, value, size, turn, boundary, epoch, at \
@@ -71,54 +70,48 @@ async fn a_key_that_was_put_in_each_of_many_turns_is_read_as_any_other() {
     PgConnection::connect(&url).await.unwrap().execute(versions).await.unwrap();
 
     let query = RecordQuery { space: "s".into(), limit: 10, bytes: 1 << 20, ..RecordQuery::default() };
-    let page = world.read_records(run, &query).await.unwrap();
+    let page = cx.read_records(run, &query).await.unwrap();
     assert_eq!((page.records.len(), page.next), (1, None));
     write(RecordOp::Delete { space, key }).await;
-    assert!(world.read_records(run, &query).await.unwrap().records.is_empty());
+    assert!(cx.read_records(run, &query).await.unwrap().records.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_put_reads_few_rows_however_often_its_key_was_put_before() {
-    let (world, url) = fresh().await;
-    let worker = world.worker().await;
+async fn a_put_to_a_key_with_many_versions_reads_few_rows() {
+    let (cx, url) = fresh().await;
+    let worker = cx.worker().await;
     let put =
         |key: &str| RecordOp::Put { space: "s".into(), key: key.into(), value: Payload::Json(json("1")) };
-    write(&world, &worker, put("latest")).await;
+    write(&cx, &worker, put("latest")).await;
     let versions = "INSERT INTO records SELECT run, space, key, seq + n, op, entry_id, value, size, turn - n, boundary, epoch, at \
          FROM records, generate_series(1, 30000) AS n";
     let mut conn = PgConnection::connect(&url).await.unwrap();
     conn.execute(versions).await.unwrap();
-    // A server that knows that one key has nearly all rows.
+    // Statistics that say that one key has nearly all rows.
     conn.execute("ANALYZE records").await.unwrap();
-    pause(1_100).await;
+    sleep_ms(1_100).await;
     let before = rows_read(&url, "'records'").await;
     for round in 0..LOOKUPS {
-        write(&world, &worker, put(if round % 2 == 0 { "latest" } else { "other" })).await;
-        pause(60).await;
+        write(&cx, &worker, put(if round % 2 == 0 { "latest" } else { "other" })).await;
+        sleep_ms(60).await;
     }
-    pause(1_100).await;
-    write(&world, &worker, put("other")).await;
+    sleep_ms(1_100).await;
+    write(&cx, &worker, put("other")).await;
     let read = rows_read(&url, "'records'").await - before;
     assert!((1..=LOOKUPS * 20).contains(&read), "{LOOKUPS} puts read {read} rows");
 }
 
-async fn write(world: &World, worker: &Worker, operation: RecordOp) {
-    let Worker { run, capability, .. } = *worker;
-    let batch = RecordBatch {
-        run,
-        capability,
-        batch_id: Uuid::new_v4(),
-        digest: random(),
-        operations: vec![operation],
-    };
-    assert_eq!(world.write_records(&batch).await.unwrap(), Written::Ok);
+async fn write(cx: &TestContext, worker: &Worker, operation: RecordOp) {
+    let Worker { run: _, capability: _, .. } = *worker;
+    let batch = worker.record_batch(vec![operation]);
+    assert_eq!(cx.write_records(&batch).await.unwrap(), Written::Ok);
 }
 
-/// Again and again for longer than a second: so often the server adds up what a connection has read.
-async fn look_up(world: &World, worker: &Worker) {
+/// Repeats lookups for more than a second: the server updates a connection's statistics once per second.
+async fn look_up(cx: &TestContext, worker: &Worker) {
     for _ in 0..LOOKUPS {
-        assert!(world.state(worker.run, None).await.unwrap().is_some());
-        pause(60).await;
+        assert!(cx.state(worker.run, None).await.unwrap().is_some());
+        sleep_ms(60).await;
     }
 }
 

@@ -1,16 +1,16 @@
-//! What holds for PostgreSQL alone. What holds for every face is in `conformance`.
+//! What is specific to PostgreSQL. The cases of every engine are in `conformance`.
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
+#[allow(dead_code)]
+#[path = "../conformance/context.rs"]
+mod context;
 #[allow(dead_code)]
 #[path = "../support/keys.rs"]
 mod keys;
 #[path = "../support/pg.rs"]
 mod pg;
-#[path = "../support/wire.rs"]
-mod wire;
-#[allow(dead_code)]
-#[path = "../conformance/world.rs"]
-mod world;
+#[path = "../support/proxy.rs"]
+mod proxy;
 
 mod busy;
 mod grants;
@@ -25,16 +25,16 @@ mod tls;
 
 use std::sync::Arc;
 
+use context::TestContext;
 use dalsegno_store::postgres::Postgres;
-use world::World;
 
-/// A fresh database and its URL.
-async fn fresh() -> (World, String) {
+/// A new database and its URL.
+async fn fresh() -> (TestContext, String) {
     let url = pg::database().await;
     (open(&url).await, url)
 }
 
-/// Another process on the same database.
-async fn open(url: &str) -> World {
-    World::new(Arc::new(Postgres::connect(url).await.unwrap()), ())
+/// The store of another process on the same database.
+async fn open(url: &str) -> TestContext {
+    TestContext::new(Arc::new(Postgres::connect(url).await.unwrap()), ())
 }

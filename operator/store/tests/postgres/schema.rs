@@ -1,4 +1,4 @@
-//! Migrations, and schemas that are not this binary's.
+//! Migrations, and schemas of another version.
 
 use dalsegno_store::postgres::Postgres;
 use dalsegno_store::{Error, Read as _};
@@ -8,7 +8,7 @@ use sqlx::{Connection as _, Executor as _, PgConnection};
 use crate::pg;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_may_migrate_at_once() {
+async fn concurrent_migrations_all_succeed() {
     let url = pg::empty_database().await;
     for migrated in join_all((0..5).map(|_| Postgres::migrate(&url))).await {
         migrated.unwrap();
@@ -16,26 +16,26 @@ async fn many_may_migrate_at_once() {
     let store = Postgres::connect(&url).await.unwrap();
     let id = store.id().await.unwrap();
     Postgres::migrate(&url).await.unwrap();
-    assert_eq!(Postgres::connect(&url).await.unwrap().id().await.unwrap(), id, "the id is made once");
+    assert_eq!(Postgres::connect(&url).await.unwrap().id().await.unwrap(), id, "the id is created once");
 }
 
 #[tokio::test]
-async fn another_database_at_the_same_address_is_told_by_its_id() {
+async fn another_database_at_the_same_address_has_another_id() {
     let url = pg::database().await;
     let store = Postgres::connect(&url).await.unwrap();
     let before = store.id().await.unwrap();
     execute(&url, "UPDATE store SET id = gen_random_uuid()").await;
-    assert_ne!(store.id().await.unwrap(), before, "an anchor would be signed for a store that it is not of");
+    assert_ne!(store.id().await.unwrap(), before, "an anchor must not be signed for another store");
 }
 
 #[tokio::test]
-async fn a_database_that_is_not_migrated_is_refused() {
+async fn an_unmigrated_database_is_refused() {
     let url = pg::empty_database().await;
     refused(&url, "run `dalsegno migrate`").await;
 }
 
 #[tokio::test]
-async fn a_schema_behind_this_binarys_is_refused_until_it_is_migrated() {
+async fn an_older_schema_is_refused_until_it_is_migrated() {
     let url = pg::database().await;
     execute(&url, "DELETE FROM _sqlx_migrations WHERE version = (SELECT max(version) FROM _sqlx_migrations)")
         .await;
@@ -57,7 +57,7 @@ async fn a_newer_schema_is_refused() {
 }
 
 #[tokio::test]
-async fn a_migration_that_was_edited_is_refused() {
+async fn an_edited_migration_is_refused() {
     let url = pg::database().await;
     execute(&url, "UPDATE _sqlx_migrations SET checksum = '' WHERE version = 1").await;
     let error = Postgres::migrate(&url).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! A server that may lose what it acknowledges is refused.
+//! A server that may lose acknowledged commits is refused.
 
 use dalsegno_store::Error;
 use dalsegno_store::postgres::Postgres;
@@ -21,7 +21,7 @@ async fn a_database_that_commits_asynchronously_is_refused() {
 }
 
 #[tokio::test]
-async fn any_isolation_but_read_committed_is_refused() {
+async fn every_isolation_level_but_read_committed_is_refused() {
     refused(
         &with("default_transaction_isolation = 'repeatable read'").await,
         "default_transaction_isolation = repeatable read",
@@ -35,11 +35,11 @@ async fn any_isolation_but_read_committed_is_refused() {
 }
 
 #[tokio::test]
-async fn tables_are_not_made_and_rights_not_granted_by_way_of_pgbouncer() {
+async fn migrate_and_grant_through_pgbouncer_are_refused() {
     let url = format!("{}&pgbouncer=true", pg::empty_database().await);
     for refused in [Postgres::migrate(&url).await, Postgres::grant(&url, "narrow").await] {
-        let Err(Error::Unfit(told)) = refused else { panic!("{refused:?}") };
-        assert!(told.contains("postgres.migrationSecret"), "{told}");
+        let Err(Error::Unfit(message)) = refused else { panic!("{refused:?}") };
+        assert!(message.contains("postgres.migrationSecret"), "{message}");
     }
 }
 

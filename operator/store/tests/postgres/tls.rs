@@ -1,4 +1,4 @@
-//! With `sslmode=verify-full` a server is held to its certificate.
+//! TLS: with `sslmode=verify-full` the server's certificate is verified.
 
 use std::fs::Permissions;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::pg::{self, Server};
 
-/// A CA, a certificate of it for 127.0.0.1, and another CA.
+/// Makes a CA, its certificate for 127.0.0.1, and another CA.
 const CERTIFY: &str = r#"
     set -eu
     cd "$1"
@@ -21,7 +21,7 @@ const CERTIFY: &str = r#"
     openssl req -x509 "$@" -subj /CN=other -keyout other.key -out other.crt
 "#;
 
-/// A folder with the certificates, made by the server's user, since nobody else may own its key.
+/// A folder with the certificates. The server's user makes them, because a key must belong to it.
 fn certificates() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
@@ -31,7 +31,7 @@ fn certificates() -> TempDir {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_is_taken_for_its_host_and_its_ca_and_for_no_other() {
+async fn a_server_is_accepted_only_with_its_host_name_and_its_ca() {
     let folder = certificates();
     let file = |name| folder.path().join(name).display().to_string();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -49,8 +49,8 @@ async fn a_server_is_taken_for_its_host_and_its_ca_and_for_no_other() {
     {
         let url = url(host, ca);
         for refused in [Postgres::migrate(&url).await, Postgres::connect(&url).await.map(drop)] {
-            let Err(Error::Unfit(told)) = refused else { panic!("{host}, {ca}: {refused:?}") };
-            assert!(told.contains(why) && told.contains("postgres.caSecret"), "{told}");
+            let Err(Error::Unfit(message)) = refused else { panic!("{host}, {ca}: {refused:?}") };
+            assert!(message.contains(why) && message.contains("postgres.caSecret"), "{message}");
         }
     }
 }

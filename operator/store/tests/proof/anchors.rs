@@ -1,4 +1,4 @@
-//! Anchors: with a copy of them from outside it shows what the rows alone hide.
+//! Anchors: an external copy of them reveals what the rows alone hide.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use uuid::Uuid;
 
 use crate::bundles::signer;
 use crate::rows::Rows;
-use crate::stores::worked_with;
-use crate::{Face, on_both};
+use crate::stores::used;
+use crate::{Engine, on_both_databases};
 
-on_both! {
-    each_run_that_has_moved_is_named_once,
-    of_two_who_anchor_at_once_one_does,
-    a_run_taken_away_whole_is_found_by_its_anchor,
+on_both_databases! {
+    each_changed_run_is_anchored_once,
+    one_of_two_concurrent_anchors_is_stored,
+    a_wholly_deleted_run_is_found_by_its_anchor,
 }
 
 const STORE: Uuid = Uuid::from_u128(7);
 
-/// Anchors the rows as they stand; the lines are a copy from outside.
+/// Anchors the rows in their current state. The returned lines are an external copy.
 fn anchored(rows: &mut Rows, signer: &Signer) -> Vec<String> {
     let last = rows.anchors.last().map(|(_, line)| Anchor::parse(line).unwrap().unwrap());
     let standing = |run: &dalsegno_store::reading::RunHead| Standing {
@@ -42,43 +42,43 @@ fn anchored(rows: &mut Rows, signer: &Signer) -> Vec<String> {
 }
 
 async fn problems(rows: &mut Rows, copy: &[String]) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut found = Vec::new();
     let mut anchors = Anchors::default();
     for (number, line) in copy.iter().enumerate() {
-        told.extend(anchors.take(&format!("line {}", number + 1), line).map(|it| it.to_string()));
+        found.extend(anchors.take(&format!("line {}", number + 1), line).map(|it| it.to_string()));
     }
-    check_store(rows, anchors, &mut |problem| told.push(problem.to_string())).await.unwrap();
-    told
+    check_store(rows, anchors, &mut |problem| found.push(problem.to_string())).await.unwrap();
+    found
 }
 
-/// Builds the audit of a run anew, so that its rows are sound.
-fn build_anew(rows: &mut Rows, run: RunId) {
+/// Rebuilds the audit of a run, so that its rows are valid again.
+fn rebuild_audit(rows: &mut Rows, run: RunId) {
     let mut parent_hash = NO_PARENT;
     for (_, row) in rows.audit.iter_mut().filter(|(of, _)| *of == run) {
         row.actor = "somebody else".into();
         row.parent_hash = parent_hash;
         let (at, seq) = (row.at.as_millisecond(), row.seq);
         let (kind, actor, detail) = (&row.kind, &row.actor, &row.detail);
-        row.hash = audit::Link { parent_hash: &parent_hash, run, seq, at, kind, actor, detail }.hash();
+        row.hash = audit::AuditHeader { parent_hash: &parent_hash, run, seq, at, kind, actor, detail }.hash();
         parent_hash = row.hash;
     }
     rows.runs.iter_mut().find(|it| it.id == run).unwrap().audit_hash = parent_hash;
 }
 
 #[tokio::test]
-async fn what_nobody_touched_agrees_with_its_anchors() {
-    let (mut rows, signer) = (Rows::sound(), signer().await);
+async fn untouched_rows_match_their_anchors() {
+    let (mut rows, signer) = (Rows::valid(), signer().await);
     anchored(&mut rows, &signer);
     let copy = anchored(&mut rows, &signer);
     assert_eq!(problems(&mut rows, &copy).await, [""; 0]);
-    assert_eq!(problems(&mut rows, &copy[1..]).await, [""; 0], "a copy may begin late");
+    assert_eq!(problems(&mut rows, &copy[1..]).await, [""; 0], "a copy may start later");
     let log = [r#"{"level":"INFO"}"#.to_owned(), copy[1].clone(), copy[1].clone()];
-    assert_eq!(problems(&mut rows, &log).await, [""; 0], "and be a log");
+    assert_eq!(problems(&mut rows, &log).await, [""; 0], "a copy may be a log");
 }
 
 #[tokio::test]
-async fn an_anchor_is_found_behind_whatever_a_collector_puts_before_it_and_the_store_keeps_it_bare() {
-    let (mut rows, signer) = (Rows::sound(), signer().await);
+async fn an_anchor_is_found_behind_a_log_prefix_but_stored_without_one() {
+    let (mut rows, signer) = (Rows::valid(), signer().await);
     let line = anchored(&mut rows, &signer).remove(0);
     for before in
         ["2027-01-31T12:00:00.123456789Z stdout F ", "[pod/dalsegno-0/dalsegno] 2027-01-31T12:00:00Z "]
@@ -89,15 +89,15 @@ async fn an_anchor_is_found_behind_whatever_a_collector_puts_before_it_and_the_s
         assert!(copy.take("line 2", &edited).unwrap().to_string().contains("it was edited"));
     }
     let quoted = serde_json::to_string(&json!({ "message": line })).unwrap();
-    assert_eq!(Anchors::default().take("line 1", &quoted), None, "where it is quoted it is none");
+    assert_eq!(Anchors::default().take("line 1", &quoted), None, "a quoted anchor does not count");
 
     rows.anchors[0].1.insert(0, ' ');
     let found = problems(&mut rows, &[line]).await;
-    assert_eq!(found, ["anchor 1: the copy has it, and the store has not, or another"]);
+    assert_eq!(found, ["anchor 1: the copy has it, and it is missing or different in the store"]);
 }
 
 #[tokio::test]
-async fn an_anchor_of_as_many_runs_as_it_may_name_is_a_line_that_no_container_runtime_splits() {
+async fn an_anchor_of_the_maximum_number_of_runs_fits_into_one_log_line() {
     let place = Place { turn: i32::MAX, boundary: Boundary::Result, epoch: i64::MAX };
     let standing = Standing {
         run: Uuid::max(),
@@ -114,51 +114,51 @@ async fn an_anchor_of_as_many_runs_as_it_may_name_is_a_line_that_no_container_ru
 }
 
 #[tokio::test]
-async fn a_tail_that_was_cut_is_found_with_the_copy() {
-    let (mut rows, signer) = (Rows::sound(), signer().await);
+async fn a_cut_tail_is_found_with_the_copy() {
+    let (mut rows, signer) = (Rows::valid(), signer().await);
     let copy = anchored(&mut rows, &signer);
     let run = rows.runs[0].id;
     rows.audit.retain(|(of, row)| *of != run || row.seq < 8);
     let (_, last) = rows.audit.iter().rfind(|(of, _)| *of == run).unwrap().clone();
     (rows.runs[0].audit_seq, rows.runs[0].audit_hash) = (last.seq, last.hash);
-    let cut = format!("run {run}, audit row 8: an anchor names it, and it is not there, or is another");
+    let cut = format!("run {run}, audit row 8: an anchor names it, and it is missing or different");
     assert_eq!(problems(&mut rows, &[]).await, [cut.as_str()]);
     rows.anchors.clear();
     assert_eq!(problems(&mut rows, &[]).await, [""; 0], "the rows alone hide it");
-    let gone = "anchor 1: the copy has it, and the store has not, or another";
+    let gone = "anchor 1: the copy has it, and it is missing or different in the store";
     assert_eq!(problems(&mut rows, &copy).await, [gone.to_owned(), cut]);
 }
 
 #[tokio::test]
-async fn a_run_that_was_taken_away_is_found_with_the_copy() {
-    let (mut rows, signer) = (Rows::sound(), signer().await);
+async fn a_deleted_run_is_found_with_the_copy() {
+    let (mut rows, signer) = (Rows::valid(), signer().await);
     let copy = anchored(&mut rows, &signer);
     let run = rows.runs.remove(1).id;
     rows.audit.retain(|(of, _)| *of != run);
     rows.boundaries.retain(|it| it.run != run);
-    let gone = format!("run {run}, runs: anchors name the run, and it is not there");
+    let gone = format!("run {run}, runs: anchors name the run, and it is missing");
     assert_eq!(problems(&mut rows, &copy).await, [gone]);
 }
 
 #[tokio::test]
-async fn a_chain_that_was_built_anew_is_found_even_when_it_was_anchored_since() {
-    let (mut rows, signer) = (Rows::sound(), signer().await);
+async fn a_rebuilt_chain_is_found_even_if_it_was_anchored_again() {
+    let (mut rows, signer) = (Rows::valid(), signer().await);
     anchored(&mut rows, &signer);
     let run = rows.runs[0].id;
-    build_anew(&mut rows, run);
+    rebuild_audit(&mut rows, run);
     let copy = anchored(&mut rows, &signer);
-    let other = format!("run {run}, audit row 8: an anchor names it, and it is not there, or is another");
+    let other = format!("run {run}, audit row 8: an anchor names it, and it is missing or different");
     assert_eq!(problems(&mut rows, &copy).await, [other]);
 }
 
 #[tokio::test]
-async fn a_chain_that_was_built_anew_is_found_even_when_what_contradicts_it_was_pruned() {
-    let (mut rows, signer) = (Rows::sound(), signer().await);
+async fn a_rebuilt_chain_is_found_even_if_the_contradiction_was_pruned() {
+    let (mut rows, signer) = (Rows::valid(), signer().await);
     let run = rows.runs[0].id;
     anchored(&mut rows, &signer);
-    build_anew(&mut rows, run);
+    rebuild_audit(&mut rows, run);
     anchored(&mut rows, &signer);
-    rows.tell(run, "reserved", &json!({}));
+    rows.append_audit(run, "reserved", &json!({}));
     let mut copy = anchored(&mut rows, &signer);
     for seq in [8, 9] {
         let last = rows.audit.iter().find(|(of, row)| *of == run && row.seq == seq).unwrap().1.hash;
@@ -170,39 +170,39 @@ async fn a_chain_that_was_built_anew_is_found_even_when_what_contradicts_it_was_
         let detail = json!({
             "to": seq, "hash": header::render(&last), "undone": undone, "earlierCalls": earlier
         });
-        rows.tell(run, "pruned", &detail);
+        rows.append_audit(run, "pruned", &detail);
         copy.extend(anchored(&mut rows, &signer));
         let found = problems(&mut rows, &copy).await;
-        let other = format!("run {run}, audit row 8: an anchor names it, and it is not there, or is another");
+        let other = format!("run {run}, audit row 8: an anchor names it, and it is missing or different");
         assert_eq!(found, [other], "pruned up to {seq}");
     }
 }
 
-/// A boundary as the audit tells of it.
+/// A boundary as the audit describes it.
 fn place(row: &BoundaryRow) -> Value {
     json!({ "turn": row.turn, "boundary": row.boundary, "hash": header::render(&row.content_hash) })
 }
 
 #[tokio::test]
-async fn anchors_that_were_bent_are_found() {
-    let (mut rows, signer) = (Rows::sound(), signer().await);
+async fn edited_anchors_are_found() {
+    let (mut rows, signer) = (Rows::valid(), signer().await);
     for _ in 0..3 {
         anchored(&mut rows, &signer);
     }
-    let sound = rows.anchors.clone();
-    let copy: Vec<_> = sound.iter().map(|(_, line)| line.clone()).collect();
+    let valid = rows.anchors.clone();
+    let copy: Vec<_> = valid.iter().map(|(_, line)| line.clone()).collect();
     rows.anchors.remove(1);
     let missing = "anchor 3: anchor 2 was expected: some are missing";
-    let gone = "anchor 2: the copy has it, and the store has not, or another";
+    let gone = "anchor 2: the copy has it, and it is missing or different in the store";
     assert_eq!(problems(&mut rows, &copy).await, [missing, gone]);
 
-    rows.anchors = sound.clone();
+    rows.anchors = valid.clone();
     rows.anchors[1].1 = copy[1].replace(r#""auditSeq":8"#, r#""auditSeq":7"#);
     let edited = "anchor 2: it was edited: it does not have the hash it must have";
     assert!(problems(&mut rows, &[]).await.contains(&edited.to_owned()));
 
     let forged = Signer::load(&dalsegno_store::sqlite::Sqlite::memory().await.unwrap(), None).await.unwrap();
-    let mut others = Rows::sound();
+    let mut others = Rows::valid();
     let line = anchored(&mut others, &forged).remove(0);
     let mut anchors = Anchors::signed_by(vec![signer.public_key()]);
     let found = anchors.take("line 1", &line).unwrap().to_string();
@@ -212,9 +212,9 @@ async fn anchors_that_were_bent_are_found() {
     assert_eq!([either.take("line 1", &line), either.take("line 2", &copy[1])], [None, None]);
 }
 
-/// Anchors what has moved; answers the runs that were named.
-pub async fn anchor(face: &Face, signer: &Signer) -> Vec<RunId> {
-    let store = &face.world.store;
+/// Anchors what has changed. Returns the runs in the anchor.
+pub async fn anchor(engine: &Engine, signer: &Signer) -> Vec<RunId> {
+    let store = &engine.cx.store;
     let moved = store.unanchored().await.unwrap();
     if moved.standings.is_empty() {
         return Vec::new();
@@ -224,39 +224,39 @@ pub async fn anchor(face: &Face, signer: &Signer) -> Vec<RunId> {
     moved.standings.iter().map(|it| it.run).collect()
 }
 
-async fn each_run_that_has_moved_is_named_once(face: &Face) {
+async fn each_changed_run_is_anchored_once(engine: &Engine) {
     let signer = signer().await;
-    let worker = worked_with(face).await;
-    assert_eq!(anchor(face, &signer).await.len(), 2);
-    assert!(anchor(face, &signer).await.is_empty());
-    face.world.turn(&worker, 5).await;
-    assert_eq!(anchor(face, &signer).await, [worker.run]);
-    face.world.request_cancel(worker.run).await.unwrap();
-    assert_eq!(anchor(face, &signer).await, [worker.run]);
-    let (summary, problems) = face.check().await;
+    let worker = used(engine).await;
+    assert_eq!(anchor(engine, &signer).await.len(), 2);
+    assert!(anchor(engine, &signer).await.is_empty());
+    engine.cx.commit_turn(&worker, 5).await;
+    assert_eq!(anchor(engine, &signer).await, [worker.run]);
+    engine.cx.request_cancel(worker.run).await.unwrap();
+    assert_eq!(anchor(engine, &signer).await, [worker.run]);
+    let (summary, problems) = engine.check().await;
     assert_eq!((summary.anchors, problems), (3, vec![]));
 }
 
-async fn of_two_who_anchor_at_once_one_does(face: &Face) {
+async fn one_of_two_concurrent_anchors_is_stored(engine: &Engine) {
     let signer = signer().await;
-    worked_with(face).await;
-    let store = &face.world.store;
+    used(engine).await;
+    let store = &engine.cx.store;
     let moved = store.unanchored().await.unwrap();
     let anchor = Anchor::next(&moved, STORE, Timestamp::UNIX_EPOCH, &signer);
     let row = anchor.row().unwrap();
     let both = tokio::join!(store.put_anchor(&row), store.put_anchor(&row));
     assert_eq!([both.0.unwrap(), both.1.unwrap()].iter().filter(|put| **put).count(), 1);
-    assert_eq!(face.check().await.0.anchors, 1);
+    assert_eq!(engine.check().await.0.anchors, 1);
 }
 
-async fn a_run_taken_away_whole_is_found_by_its_anchor(face: &Face) {
+async fn a_wholly_deleted_run_is_found_by_its_anchor(engine: &Engine) {
     let signer: Arc<Signer> = signer().await;
-    worked_with(face).await;
-    anchor(face, &signer).await;
-    face.unlock().await;
-    let alone = if face.is_postgres() { "" } else { "PRAGMA foreign_keys = OFF;" };
+    used(engine).await;
+    anchor(engine, &signer).await;
+    engine.unlock().await;
+    let alone = if engine.is_postgres() { "" } else { "PRAGMA foreign_keys = OFF;" };
     let delete = format!("{alone} DELETE FROM audit; DELETE FROM boundaries; DELETE FROM runs");
-    face.execute(&delete).await.unwrap();
-    let (summary, problems) = face.check().await;
+    engine.execute(&delete).await.unwrap();
+    let (summary, problems) = engine.check().await;
     assert_eq!((summary.runs, problems.len()), (0, 2), "{problems:?}");
 }

@@ -1,35 +1,35 @@
-//! The audit is only added to, and the role of operator and gateway has no more rights than it needs.
+//! The audit is append-only, and the role of operator and gateway has only the rights that it needs.
 
-use dalsegno_protocol::{Boundary, Policy};
+use dalsegno_protocol::Policy;
 use dalsegno_store::postgres::Postgres;
-use dalsegno_store::{Error, Place, Rewind, Rewound, Written, grant};
+use dalsegno_store::{Error, Rewound, Written, grant};
 use std::sync::Arc;
 
 use crate::anchors::anchor;
 use crate::bundles::signer;
-use crate::stores::{batch, worked_with};
-use crate::world::{World, recorded};
-use crate::{Face, on_both};
+use crate::context::{TestContext, recorded, result_place, rewind_to};
+use crate::stores::{batch, used};
+use crate::{Engine, on_both_databases};
 
-on_both! {
-    nobody_edits_or_deletes_a_row_of_the_audit,
+on_both_databases! {
+    audit_rows_cannot_be_edited_or_deleted,
 }
 
-async fn nobody_edits_or_deletes_a_row_of_the_audit(face: &Face) {
-    worked_with(face).await;
+async fn audit_rows_cannot_be_edited_or_deleted(engine: &Engine) {
+    used(engine).await;
     for sql in ["UPDATE audit SET actor = 'nobody'", "DELETE FROM audit", "DELETE FROM audit WHERE seq = 2"] {
-        let refused = face.execute(sql).await.unwrap_err().to_string();
+        let refused = engine.execute(sql).await.unwrap_err().to_string();
         assert!(refused.contains("its rows are only ever added"), "{sql}: {refused}");
     }
-    assert_eq!(face.check().await.1, []);
+    assert_eq!(engine.check().await.1, []);
 }
 
-/// SQLite alone has statements that delete unseen what stands in their way.
+/// Only SQLite has statements that delete conflicting rows without naming them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_replaces_a_row_of_the_audit_or_an_anchor() {
-    let face = Face::file().await;
-    worked_with(&face).await;
-    anchor(&face, &*signer().await).await;
+async fn audit_rows_and_anchors_cannot_be_replaced() {
+    let engine = Engine::file().await;
+    used(&engine).await;
+    anchor(&engine, &*signer().await).await;
     let columns = "at, kind, 'nobody', detail, parent_hash, hash FROM audit WHERE seq = 2";
     for sql in [
         format!("REPLACE INTO audit SELECT run, seq, {columns}"),
@@ -40,53 +40,53 @@ async fn nobody_replaces_a_row_of_the_audit_or_an_anchor() {
         "REPLACE INTO anchors SELECT seq, hash, '' FROM anchors".into(),
         "UPDATE OR REPLACE anchors SET line = ''".into(),
     ] {
-        let refused = face.execute(&sql).await.unwrap_err().to_string();
+        let refused = engine.execute(&sql).await.unwrap_err().to_string();
         assert!(refused.contains("its rows are only ever added"), "{sql}: {refused}");
     }
-    assert_eq!(face.check().await.1, []);
+    assert_eq!(engine.check().await.1, []);
 }
 
-/// A face whose tables belong to another role than the one that it is opened as.
-pub async fn with_a_role(name: &str) -> Face {
-    let face = Face::postgres().await;
-    face.execute(&format!("CREATE ROLE \"{name}\" LOGIN")).await.unwrap();
-    grant(&face.url, name).await.unwrap();
-    let url = face.url.replacen("postgres@", &format!("{}@", name.replace(' ', "%20")), 1);
+/// A database whose tables belong to another role than the one that opens it.
+pub async fn with_a_role(name: &str) -> Engine {
+    let engine = Engine::postgres().await;
+    engine.execute(&format!("CREATE ROLE \"{name}\" LOGIN")).await.unwrap();
+    grant(&engine.url, name).await.unwrap();
+    let url = engine.url.replacen("postgres@", &format!("{}@", name.replace(' ', "%20")), 1);
     let store = Arc::new(Postgres::connect(&url).await.unwrap());
-    Face { world: World::new(store, ()), url }
+    Engine { cx: TestContext::new(store, ()), url }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_role_with_the_least_rights_does_all_the_work() {
-    let face = with_a_role("an app").await;
-    let worker = worked_with(&face).await;
-    let claim = face.world.start_call(&worker, "pay", Policy::Probe).await;
-    face.world.complete(&worker.complete(&claim)).await.unwrap();
-    face.world.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
-    face.world.beat().await.unwrap();
-    // Written twice before a boundary: the first row is replaced, and gone.
+async fn a_role_with_minimal_rights_can_do_everything_needed() {
+    let engine = with_a_role("an app").await;
+    let worker = used(&engine).await;
+    let claim = engine.cx.start_call(&worker, "pay", Policy::Probe).await;
+    engine.cx.complete(&worker.complete(&claim)).await.unwrap();
+    engine.cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+    engine.cx.beat().await.unwrap();
+    // Written twice before a boundary: the second write replaces the first one's row.
     for key in ["note", "note"] {
-        assert_eq!(face.world.write_records(&batch(&worker, key)).await.unwrap(), Written::Ok);
+        assert_eq!(engine.cx.write_records(&batch(&worker, key)).await.unwrap(), Written::Ok);
     }
-    let before = face.world.of(&worker).await;
-    let to = Place { turn: 2, boundary: Boundary::Result, epoch: 1 };
-    let rewind = Rewind { epoch: before.epoch, to, reason: "it went astray".into(), actor: "ada".into() };
-    let rewound = face.world.rewind(worker.run, &rewind).await.unwrap();
+    let before = engine.cx.run_of(&worker).await;
+    let to = result_place(2);
+    let rewind = rewind_to(before.epoch, to);
+    let rewound = engine.cx.rewind(worker.run, &rewind).await.unwrap();
     assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");
-    let run = face.world.run().await;
-    recorded(face.world.put_revision(run.id, 1, "hash", "document").await.unwrap());
-    face.world.mark_deleted(&run.object_uid).await.unwrap();
-    assert_eq!(face.world.drop_revisions(9).await.unwrap(), 1);
-    face.world.adopt_namespace("tenant-1", "tenant-2", "ada", "restored").await.unwrap();
-    face.world.request_cancel(worker.run).await.unwrap();
-    face.world.mark_deleted(&worker.object_uid).await.unwrap();
-    assert_eq!(face.check().await.1, []);
+    let run = engine.cx.run().await;
+    recorded(engine.cx.put_revision(run.id, 1, "hash", "document").await.unwrap());
+    engine.cx.mark_deleted(&run.object_uid).await.unwrap();
+    assert_eq!(engine.cx.drop_revisions(9).await.unwrap(), 1);
+    engine.cx.adopt_namespace("tenant-1", "tenant-2", "ada", "restored").await.unwrap();
+    engine.cx.request_cancel(worker.run).await.unwrap();
+    engine.cx.mark_deleted(&worker.object_uid).await.unwrap();
+    assert_eq!(engine.check().await.1, []);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_role_with_the_least_rights_bends_nothing() {
-    let face = with_a_role("app").await;
-    worked_with(&face).await;
+async fn a_role_with_minimal_rights_cannot_tamper() {
+    let engine = with_a_role("app").await;
+    used(&engine).await;
     for sql in [
         "UPDATE audit SET actor = 'nobody'",
         "DELETE FROM audit",
@@ -101,18 +101,18 @@ async fn a_role_with_the_least_rights_bends_nothing() {
         "UPDATE _sqlx_migrations SET success = false",
         "CREATE OR REPLACE FUNCTION ds_refuse_v1() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
     ] {
-        let refused = face.execute(sql).await.unwrap_err();
+        let refused = engine.execute(sql).await.unwrap_err();
         let code = refused.as_database_error().unwrap().code().unwrap();
         assert_eq!(code, "42501", "{sql}: {refused}");
     }
 }
 
 #[tokio::test]
-async fn rights_are_not_granted_to_the_owner_and_not_in_sqlite() {
-    let face = Face::postgres().await;
-    let refused = grant(&face.url, "postgres").await.unwrap_err();
+async fn rights_are_not_granted_to_the_owner_or_in_sqlite() {
+    let engine = Engine::postgres().await;
+    let refused = grant(&engine.url, "postgres").await.unwrap_err();
     assert!(matches!(&refused, Error::Unfit(why) if why.contains("for another role")), "{refused}");
-    let refused = grant(&face.url, "nobody knows it").await.unwrap_err();
+    let refused = grant(&engine.url, "nobody knows it").await.unwrap_err();
     assert!(matches!(refused, Error::Unfit(_)), "{refused}");
     assert!(grant("sqlite:///runs.db", "app").await.is_err());
 }

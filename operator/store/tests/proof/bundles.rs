@@ -1,4 +1,4 @@
-//! Bundles: what is written is read anywhere, what was bent is found, and today's version stays readable.
+//! Bundles: written ones can be verified anywhere, tampering is found, and older versions stay readable.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::rows::Rows;
-use crate::stores::worked_with;
+use crate::stores::used;
 use crate::tamperings;
-use crate::{Face, on_both};
+use crate::{Engine, on_both_databases};
 
-on_both! {
+on_both_databases! {
     a_run_is_exported_and_verified_without_the_store,
     every_state_is_rebuilt_from_the_bundle_alone,
     random_tamperings_of_a_bundle_are_all_found,
-    the_stores_own_key_is_made_once,
+    the_stores_own_key_is_created_once,
 }
 
-/// A file beside the tests, or in the repository's docs.
+/// A file beside the tests or in the repository's docs.
 fn file(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// A key for tests and nothing else.
+/// A signing key for tests.
 pub async fn signer() -> Arc<Signer> {
     let store = dalsegno_store::sqlite::Sqlite::memory().await.unwrap();
     Arc::new(Signer::load(&store, Some(&file("tests/golden/test-key.pem"))).await.unwrap())
@@ -48,9 +48,9 @@ pub async fn bundle(reading: Box<dyn Reading>, run: RunId, signer: Arc<Signer>) 
     bytes
 }
 
-/// The bundle of a run by hand.
+/// The bundle of a hand-made run.
 async fn by_hand() -> (Vec<u8>, PublicKey) {
-    // No bundle has the batches: any digest will do, and the golden ones have this.
+    // A bundle does not contain the batches, so any digest will do; the golden bundles use this one.
     let (rows, signer) = (Rows::with([7; 32]), signer().await);
     let (run, key) = (rows.runs[0].id, signer.public_key());
     (bundle(Box::new(rows), run, signer).await, key)
@@ -61,7 +61,7 @@ fn checked(bytes: &[u8], key: Option<PublicKey>) -> Verified {
 }
 
 #[tokio::test]
-async fn the_golden_bundle_of_version_2_is_written_and_every_golden_one_verified() {
+async fn the_golden_bundle_of_version_2_is_reproduced_and_all_golden_bundles_verify() {
     let (bytes, key) = by_hand().await;
     assert!(bytes == golden("v2"), "the format has changed: that needs a new version");
     for (name, counts) in [("v1", (14, 14, 1, 8)), ("v2", (14, 14, 1, 8)), ("v2-sealed", (7, 7, 4, 27))] {
@@ -71,10 +71,10 @@ async fn the_golden_bundle_of_version_2_is_written_and_every_golden_one_verified
     }
 }
 
-/// Its run was begun without encryption: all that came later is proved by keys that no other bundle has, so that this one was
-/// exported once.
+/// The golden sealed bundle: its run began without encryption. The digest keys of its later parts are random, so this
+/// bundle cannot be generated again.
 #[test]
-fn the_golden_bundle_of_a_sealed_run_holds_keys_and_each_of_its_states() {
+fn the_golden_bundle_of_a_sealed_run_has_digest_keys_and_every_state() {
     let bytes = golden("v2-sealed");
     let text = std::str::from_utf8(&bytes).unwrap();
     let keyed = |kind: &str| {
@@ -88,22 +88,22 @@ fn the_golden_bundle_of_a_sealed_run_holds_keys_and_each_of_its_states() {
     }
 }
 
-/// Of this version; `v2-sealed`: of version 2, of a run with a data key.
+/// The golden bundle of this version. `v2-sealed` is version 2, of a run with a data key.
 fn golden(name: &str) -> Vec<u8> {
     std::fs::read(file(&format!("tests/golden/bundle-{name}.jsonl"))).unwrap()
 }
 
-async fn random_tamperings_of_a_bundle_are_all_found(face: &Face) {
-    let worker = worked_with(face).await;
-    let sound = bundle(face.world.store.reading().await.unwrap(), worker.run, signer().await).await;
-    assert_eq!(checked(&sound, None).problems, []);
-    let lines: Vec<&[u8]> = sound.split_inclusive(|byte| *byte == b'\n').collect();
-    let mut dice = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-    let mut below = |end: usize| (dice.next_u64() % end as u64) as usize;
+async fn random_tamperings_of_a_bundle_are_all_found(engine: &Engine) {
+    let worker = used(engine).await;
+    let valid = bundle(engine.cx.store.reading().await.unwrap(), worker.run, signer().await).await;
+    assert_eq!(checked(&valid, None).problems, []);
+    let lines: Vec<&[u8]> = valid.split_inclusive(|byte| *byte == b'\n').collect();
+    let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut below = |end: usize| (random.next_u64() % end as u64) as usize;
     for number in 0..tamperings() {
-        let (bent, how) = match below(5) {
+        let (edited, how) = match below(5) {
             0 | 1 => {
-                let mut bytes = sound.clone();
+                let mut bytes = valid.clone();
                 let at = below(bytes.len());
                 bytes[at] ^= 1 << below(8);
                 (bytes, format!("a bit of byte {at}"))
@@ -122,17 +122,17 @@ async fn random_tamperings_of_a_bundle_are_all_found(face: &Face) {
                 (lines.concat(), format!("lines {at} and {other} swapped"))
             }
             _ => {
-                let length = below(sound.len());
-                (sound[..length].to_vec(), format!("cut after {length} bytes"))
+                let length = below(valid.len());
+                (valid[..length].to_vec(), format!("cut after {length} bytes"))
             }
         };
-        assert!(!checked(&bent, None).problems.is_empty(), "tampering {number} was not found: {how}");
+        assert!(!checked(&edited, None).problems.is_empty(), "tampering {number} was not found: {how}");
     }
 }
 
-async fn every_state_is_rebuilt_from_the_bundle_alone(face: &Face) {
-    let worker = worked_with(face).await;
-    let store = &face.world.store;
+async fn every_state_is_rebuilt_from_the_bundle_alone(engine: &Engine) {
+    let worker = used(engine).await;
+    let store = &engine.cx.store;
     let bytes = bundle(store.reading().await.unwrap(), worker.run, signer().await).await;
     let shown = |state: &Option<dalsegno_protocol::State>| serde_json::to_string(state).unwrap();
     for turn in 1..=4 {
@@ -144,27 +144,27 @@ async fn every_state_is_rebuilt_from_the_bundle_alone(face: &Face) {
 }
 
 #[tokio::test]
-async fn of_a_run_that_was_rewound_only_the_live_branch_is_rebuilt() {
+async fn only_the_live_branch_of_a_rewound_run_is_rebuilt() {
     let (bytes, _) = by_hand().await;
     let last = state(&bytes[..], 6).unwrap();
     assert_eq!(serde_json::to_string(&last).unwrap(), r#"{"state":{"value":{"json":{"turn":6,"of":2}}}}"#);
 }
 
 #[tokio::test]
-async fn a_bundle_signed_by_another_key_is_found_by_who_knows_the_key() {
+async fn a_bundle_signed_by_another_key_is_found_if_the_key_is_known() {
     let (_, key) = by_hand().await;
     let store = dalsegno_store::sqlite::Sqlite::memory().await.unwrap();
     let another = Arc::new(Signer::load(&store, None).await.unwrap());
-    let rows = Rows::sound();
+    let rows = Rows::valid();
     let run = rows.runs[0].id;
     let forged = bundle(Box::new(rows), run, another).await;
-    assert_eq!(checked(&forged, None).problems, [], "it is whole by itself");
+    assert_eq!(checked(&forged, None).problems, [], "it is valid by itself");
     assert_eq!(checked(&forged, Some(key)).problems.len(), 2);
 }
 
 #[tokio::test]
-async fn a_bent_row_that_was_signed_is_found_all_the_same() {
-    let mut rows = Rows::sound();
+async fn an_edited_row_is_found_even_if_it_was_signed() {
+    let mut rows = Rows::valid();
     rows.boundaries[2].kept.row.usage.tokens_in += 1;
     let run = rows.runs[0].id;
     let bytes = bundle(Box::new(rows), run, signer().await).await;
@@ -174,14 +174,17 @@ async fn a_bent_row_that_was_signed_is_found_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_run_that_went_back_without_a_word_or_bears_another_name_is_found_though_it_was_signed() {
-    let run = Rows::sound().runs[0].id;
-    let (mut back, mut other) = (Rows::sound(), Rows::sound());
-    back.go_back(run, 3);
+async fn an_unrecorded_rewind_or_a_wrong_name_is_found_even_if_it_was_signed() {
+    let run = Rows::valid().runs[0].id;
+    let (mut back, mut other) = (Rows::valid(), Rows::valid());
+    back.rewind_silently(run, 3);
     (other.runs[0].namespace, other.runs[0].name) = ("other".into(), "payroll".into());
-    let untold = "turn 4 (plan): it is marked as undone, and the audit does not say that a rewind undid it";
-    let told = |column: &str| format!("runs: its {column} is not what the audit says");
-    for (rows, whys) in [(back, vec![untold.to_owned()]), (other, vec![told("namespace"), told("name")])] {
+    let unrecorded =
+        "turn 4 (plan): it is marked as undone, and the audit does not say that a rewind undid it";
+    let mismatch = |column: &str| format!("runs: its {column} is not what the audit says");
+    for (rows, whys) in
+        [(back, vec![unrecorded.to_owned()]), (other, vec![mismatch("namespace"), mismatch("name")])]
+    {
         let bytes = bundle(Box::new(rows), run, signer().await).await;
         let whys: Vec<_> = whys.iter().map(|why| format!("run {run}, {why}")).collect();
         let found: Vec<_> = checked(&bytes, None).problems.iter().map(ToString::to_string).collect();
@@ -190,8 +193,8 @@ async fn a_run_that_went_back_without_a_word_or_bears_another_name_is_found_thou
 }
 
 #[tokio::test]
-async fn the_last_of_all_numbers_is_followed_by_none_and_nothing_breaks() {
-    let (run, row) = Rows::sound().audit[0].clone();
+async fn the_largest_numbers_have_no_successor_and_do_not_overflow() {
+    let (run, row) = Rows::valid().audit[0].clone();
     let last = AuditRow { seq: i64::MAX, ..row };
     let mut chain = AuditChain::new(run);
     chain.push(&last);
@@ -207,7 +210,7 @@ async fn the_last_of_all_numbers_is_followed_by_none_and_nothing_breaks() {
     let mut copy = Anchors::default();
     assert_eq!(copy.take("line 1", &line), None);
     let summary = check_store(&mut Rows::default(), copy, &mut |_| ()).await.unwrap();
-    assert_eq!(summary.problems, 1, "the store has it not");
+    assert_eq!(summary.problems, 1, "the store does not have the anchor");
 }
 
 fn schema(version: u32) -> Value {
@@ -215,8 +218,8 @@ fn schema(version: u32) -> Value {
     serde_json::from_slice(&std::fs::read(schema).unwrap()).unwrap()
 }
 
-/// What the schema has against the lines of a bundle.
-fn complaints(version: u32, bundle: &str) -> Vec<String> {
+/// The schema's validation errors for the lines of a bundle.
+fn schema_errors(version: u32, bundle: &str) -> Vec<String> {
     let validator = jsonschema::validator_for(&schema(version)).unwrap();
     let lines = bundle.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let all =
@@ -225,7 +228,7 @@ fn complaints(version: u32, bundle: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_line_of_the_golden_bundles_is_what_the_schema_says() {
+fn every_line_of_the_golden_bundles_matches_the_schema() {
     for (version, name) in [(1, "v1"), (2, "v2"), (2, "v2-sealed")] {
         lines_are_what_the_schema_says(version, &golden(name));
     }
@@ -234,12 +237,12 @@ fn every_line_of_the_golden_bundles_is_what_the_schema_says() {
 fn lines_are_what_the_schema_says(version: u32, golden: &[u8]) {
     let schema = schema(version);
     let golden = std::str::from_utf8(golden).unwrap();
-    assert_eq!(complaints(version, golden), [""; 0]);
+    assert_eq!(schema_errors(version, golden), [""; 0]);
     for line in golden.lines() {
         let line: Value = serde_json::from_str(line).unwrap();
         let (kind, fields) = line.as_object().unwrap().iter().next().unwrap();
         let described = &schema["properties"][kind];
-        // What only some boundaries and calls have.
+        // Fields that only some boundaries and calls have.
         let some = ["digestKey", "dropped", "shredded"];
         let names = |value: &Value| {
             let names = value.as_object().unwrap().keys().cloned();
@@ -257,33 +260,33 @@ fn lines_are_what_the_schema_says(version: u32, golden: &[u8]) {
     }
 }
 
-async fn a_run_is_exported_and_verified_without_the_store(face: &Face) {
-    let worker = worked_with(face).await;
-    let claim = face.world.start_call(&worker, "pay", dalsegno_protocol::Policy::Probe).await;
-    face.world.complete(&worker.complete(&claim)).await.unwrap();
-    let claim = face.world.start_call(&worker, "ship", dalsegno_protocol::Policy::RetrySameKey).await;
+async fn a_run_is_exported_and_verified_without_the_store(engine: &Engine) {
+    let worker = used(engine).await;
+    let claim = engine.cx.start_call(&worker, "pay", dalsegno_protocol::Policy::Probe).await;
+    engine.cx.complete(&worker.complete(&claim)).await.unwrap();
+    let claim = engine.cx.start_call(&worker, "ship", dalsegno_protocol::Policy::RetrySameKey).await;
     let outcome = dalsegno_protocol::CompleteOutcome::KeyRefused;
-    face.world.complete(&Complete { outcome, ..worker.complete(&claim) }).await.unwrap();
-    let signer = Arc::new(Signer::load(&*face.world.store, None).await.unwrap());
+    engine.cx.complete(&Complete { outcome, ..worker.complete(&claim) }).await.unwrap();
+    let signer = Arc::new(Signer::load(&*engine.cx.store, None).await.unwrap());
     let key = signer.public_key();
-    let bytes = bundle(face.world.reading().await.unwrap(), worker.run, signer).await;
+    let bytes = bundle(engine.cx.reading().await.unwrap(), worker.run, signer).await;
     let verified = checked(&bytes, Some(key));
     assert_eq!(verified.problems, []);
     assert_eq!((verified.boundaries, verified.events, verified.calls), (7, 6, 2));
-    let rows = face.world.audit(worker.run).await.unwrap();
+    let rows = engine.cx.audit(worker.run).await.unwrap();
     assert_eq!(verified.audit, rows.len() as i64);
     let text = String::from_utf8(bytes).unwrap();
-    assert_eq!(complaints(2, &text), [""; 0], "what is written today is what the schema says");
+    assert_eq!(schema_errors(2, &text), [""; 0], "a new bundle matches the schema");
     assert!(text.contains(r#"{\"event\":  2}"#), "events are exported byte for byte");
-    let reading = face.world.reading().await.unwrap();
-    let signer = Arc::new(Signer::load(&*face.world.store, None).await.unwrap());
+    let reading = engine.cx.reading().await.unwrap();
+    let signer = Arc::new(Signer::load(&*engine.cx.store, None).await.unwrap());
     let nobody =
         Export::begin(reading, Uuid::nil(), Uuid::max(), Timestamp::UNIX_EPOCH, signer).await.unwrap();
     assert!(nobody.is_none());
 }
 
-async fn the_stores_own_key_is_made_once(face: &Face) {
-    let store = &*face.world.store;
+async fn the_stores_own_key_is_created_once(engine: &Engine) {
+    let store = &*engine.cx.store;
     let key = Signer::load(store, None).await.unwrap().public_key();
     assert_eq!(Signer::load(store, None).await.unwrap().public_key(), key);
     assert!(Signer::load(store, Some(&file("Cargo.toml"))).await.is_err());

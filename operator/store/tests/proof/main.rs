@@ -1,8 +1,11 @@
-//! What was edited, deleted or reordered is found: in rows by hand, and in the databases.
+//! The proof finds edited, deleted and reordered rows: in hand-made rows and in the databases.
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
-#[path = "../support/both.rs"]
-mod both;
+#[path = "../support/both_databases.rs"]
+mod both_databases;
+#[allow(dead_code)]
+#[path = "../conformance/context.rs"]
+mod context;
 #[path = "../support/forged.rs"]
 mod forged;
 #[allow(dead_code)]
@@ -11,25 +14,22 @@ mod keys;
 #[allow(dead_code)]
 #[path = "../support/pg.rs"]
 mod pg;
-#[allow(dead_code)]
-#[path = "../conformance/world.rs"]
-mod world;
 
 mod anchors;
 mod append_only;
 mod bundles;
 mod calls;
-mod faces;
+mod engines;
 mod prune;
 mod rows;
 mod snapshots;
 mod stores;
 mod tamper;
 
-use both::on_both;
-use faces::Face;
+use both_databases::on_both_databases;
+use engines::Engine;
 
-/// How many random tamperings are tried: a slice, unless `make tamper` wants them all.
+/// The number of random tamperings; `make tamper` sets a larger one.
 fn tamperings() -> usize {
     std::env::var("DALSEGNO_TAMPERINGS").map_or(1_000, |number| number.parse().unwrap())
 }

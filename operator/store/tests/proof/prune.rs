@@ -1,32 +1,32 @@
-//! The start of an audit is pruned behind an anchor, by who owns the tables, and never unnoticed.
+//! Pruning: the owner of the tables removes the start of an audit behind an anchor. It never goes unnoticed.
 
-use dalsegno_protocol::{Boundary, Policy};
+use dalsegno_protocol::Policy;
 use dalsegno_store::proof::bundle::verify;
 use dalsegno_store::proof::{Anchor, Anchors, Problem, Signer, Standing, Unanchored, check_store};
 use dalsegno_store::reading::RunHead;
-use dalsegno_store::{AuditRow, Commit, Error, Place, Prune, Retention, Rewind, RunId, audit, header};
+use dalsegno_store::{AuditRow, Commit, Error, Prune, Retention, RunId, audit, header};
 use jiff::Timestamp;
 
 use crate::append_only::with_a_role;
 use crate::bundles;
 use crate::calls::{busy, restore};
-use crate::stores::{id, worked_with};
-use crate::world::{ok, person_settles, planned};
-use crate::{Face, on_both};
+use crate::context::{ok, person_settles, planned, result_place, rewind_to};
+use crate::stores::{id, used};
+use crate::{Engine, on_both_databases};
 
-on_both! {
-    a_start_that_an_anchor_names_is_pruned_and_the_rest_still_verifies,
-    a_start_that_no_anchor_names_is_found,
-    a_start_that_only_the_stores_own_anchors_name_is_found_with_the_copy,
-    a_start_that_is_missing_without_a_word_is_found,
-    what_the_rows_that_went_said_of_the_run_is_said_again,
-    what_tells_of_dropped_payloads_is_needed,
-    what_pruned_rows_told_of_calls_nobody_knows_and_what_is_left_counts,
+on_both_databases! {
+    an_anchored_start_is_pruned_and_the_rest_still_verifies,
+    pruning_without_an_anchor_is_found,
+    pruning_behind_a_forged_anchor_is_found_with_the_copy,
+    a_start_deleted_without_an_audit_row_is_found,
+    the_pruned_row_repeats_the_pruned_facts_about_the_run,
+    audit_rows_about_dropped_payloads_are_never_pruned,
+    calls_are_checked_against_the_rows_left_after_pruning,
 }
 
-/// Anchors the store as it stands; the copy has one more line each time.
-async fn anchor(face: &Face, copy: &mut Vec<String>) {
-    let store = &face.world.store;
+/// Anchors the store in its current state and appends the line to the copy.
+async fn anchor(engine: &Engine, copy: &mut Vec<String>) {
+    let store = &engine.cx.store;
     let moved = store.unanchored().await.unwrap();
     let signer = bundles::signer().await;
     let at = Timestamp::from_second(1_000 * (copy.len() as i64 + 1)).unwrap();
@@ -41,80 +41,80 @@ fn anchors(copy: &[String]) -> Anchors {
     anchors
 }
 
-async fn problems(face: &Face, copy: &[String]) -> Vec<String> {
-    let told = problems_at(face, copy).await;
-    told.iter().map(|told| told.split_once(": ").unwrap().1.to_owned()).collect()
+async fn problems(engine: &Engine, copy: &[String]) -> Vec<String> {
+    let all = problems_at(engine, copy).await;
+    all.iter().map(|problem| problem.split_once(": ").unwrap().1.to_owned()).collect()
 }
 
-/// Problems with their places.
-async fn problems_at(face: &Face, copy: &[String]) -> Vec<String> {
-    let mut told = Vec::new();
-    let mut tell = |problem: Problem| told.push(format!("{}: {}", problem.place, problem.what));
-    let mut reading = face.world.reading().await.unwrap();
-    check_store(&mut *reading, anchors(copy), &mut tell).await.unwrap();
-    told
+/// The problems with their places.
+async fn problems_at(engine: &Engine, copy: &[String]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut report = |problem: Problem| problems.push(format!("{}: {}", problem.place, problem.what));
+    let mut reading = engine.cx.reading().await.unwrap();
+    check_store(&mut *reading, anchors(copy), &mut report).await.unwrap();
+    problems
 }
 
 fn to(run: RunId, row: &AuditRow) -> Prune {
     Prune { run, seq: row.seq, hash: row.hash, actor: "ada".into(), reason: "it is archived".into() }
 }
 
-async fn a_start_that_an_anchor_names_is_pruned_and_the_rest_still_verifies(face: &Face) {
-    let (worker, mut copy) = (worked_with(face).await, Vec::new());
-    anchor(face, &mut copy).await;
-    let before = face.world.audit(worker.run).await.unwrap();
+async fn an_anchored_start_is_pruned_and_the_rest_still_verifies(engine: &Engine) {
+    let (worker, mut copy) = (used(engine).await, Vec::new());
+    anchor(engine, &mut copy).await;
+    let before = engine.cx.audit(worker.run).await.unwrap();
     let early = Timestamp::from_second(1_500).unwrap();
-    face.world.request_cancel(worker.run).await.unwrap();
-    anchor(face, &mut copy).await;
+    engine.cx.request_cancel(worker.run).await.unwrap();
+    anchor(engine, &mut copy).await;
 
     let named = anchors(&copy).last_named(worker.run, early, i64::MAX);
     let last = before.last().unwrap();
-    assert_eq!(named, Some((last.seq, last.hash)), "later anchors are not asked");
+    assert_eq!(named, Some((last.seq, last.hash)), "later anchors do not count");
     assert_eq!(anchors(&copy).last_named(worker.run, Timestamp::from_second(1_000).unwrap(), i64::MAX), None);
-    assert_eq!(face.world.prune_audit(&to(worker.run, last)).await.unwrap(), before.len() as u64);
-    assert_eq!(face.world.prune_audit(&to(worker.run, last)).await.unwrap(), 0, "once");
+    assert_eq!(engine.cx.prune_audit(&to(worker.run, last)).await.unwrap(), before.len() as u64);
+    assert_eq!(engine.cx.prune_audit(&to(worker.run, last)).await.unwrap(), 0, "once");
 
-    let rows = face.world.audit(worker.run).await.unwrap();
+    let rows = engine.cx.audit(worker.run).await.unwrap();
     assert_eq!(rows[0].seq, last.seq + 1);
-    let told = rows.last().unwrap();
-    assert_eq!((told.kind.as_str(), told.actor.as_str()), ("pruned", "ada"));
-    assert_eq!(audit::pruned_to(told), Some((last.seq, last.hash)));
+    let pruned = rows.last().unwrap();
+    assert_eq!((pruned.kind.as_str(), pruned.actor.as_str()), ("pruned", "ada"));
+    assert_eq!(audit::pruned_to(pruned), Some((last.seq, last.hash)));
     for copy in [&copy[..], &copy[..1], &[]] {
-        assert_eq!(problems(face, copy).await, [""; 0], "the store's own anchors name it as well");
+        assert_eq!(problems(engine, copy).await, [""; 0], "the store's own anchors name it too");
     }
-    let reading = face.world.reading().await.unwrap();
+    let reading = engine.cx.reading().await.unwrap();
     let bundle = bundles::bundle(reading, worker.run, bundles::signer().await).await;
     assert_eq!(verify(&bundle[..], None).unwrap().problems, []);
 
-    anchor(face, &mut copy).await;
-    let second = face.world.audit(worker.run).await.unwrap().pop().unwrap();
-    assert_eq!(face.world.prune_audit(&to(worker.run, &second)).await.unwrap(), rows.len() as u64);
-    assert_eq!(problems(face, &copy).await, [""; 0], "and again");
+    anchor(engine, &mut copy).await;
+    let second = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
+    assert_eq!(engine.cx.prune_audit(&to(worker.run, &second)).await.unwrap(), rows.len() as u64);
+    assert_eq!(problems(engine, &copy).await, [""; 0], "a second prune");
 }
 
-async fn a_start_that_no_anchor_names_is_found(face: &Face) {
-    let (worker, mut copy) = (worked_with(face).await, Vec::new());
-    anchor(face, &mut copy).await;
-    let rows = face.world.audit(worker.run).await.unwrap();
-    face.world.prune_audit(&to(worker.run, &rows[2])).await.unwrap();
+async fn pruning_without_an_anchor_is_found(engine: &Engine) {
+    let (worker, mut copy) = (used(engine).await, Vec::new());
+    anchor(engine, &mut copy).await;
+    let rows = engine.cx.audit(worker.run).await.unwrap();
+    engine.cx.prune_audit(&to(worker.run, &rows[2])).await.unwrap();
     let found = "the rows up to it were pruned, and no anchor names it";
-    assert_eq!(problems(face, &copy).await, [found]);
-    assert_eq!(problems(face, &[]).await, [found]);
+    assert_eq!(problems(engine, &copy).await, [found]);
+    assert_eq!(problems(engine, &[]).await, [found]);
 }
 
-/// Rows that somebody made up, as if those before them had been pruned, and an anchor to it that they have signed themselves.
-async fn a_start_that_only_the_stores_own_anchors_name_is_found_with_the_copy(face: &Face) {
-    let (worker, mut copy) = (worked_with(face).await, Vec::new());
-    anchor(face, &mut copy).await;
+/// Forges rows as if those before them had been pruned, and an anchor for the start that is signed with another key.
+async fn pruning_behind_a_forged_anchor_is_found_with_the_copy(engine: &Engine) {
+    let (worker, mut copy) = (used(engine).await, Vec::new());
+    anchor(engine, &mut copy).await;
     let run = worker.run;
-    let head = runs(face).await.into_iter().find(|it| it.id == run).unwrap();
+    let head = runs(engine).await.into_iter().find(|it| it.id == run).unwrap();
     let last = [0xab; 32];
     let pruned = serde_json::json!({ "to": 40, "hash": header::render(&last) }).to_string();
     let (mut sql, mut parent_hash) = (String::new(), last);
     for (seq, kind, detail) in [(41, "attached", "{}"), (42, "pruned", pruned.as_str())] {
         let (at, actor) = (1_000, "operator");
-        let hash = audit::Link { parent_hash: &parent_hash, run, seq, at, kind, actor, detail }.hash();
-        let (parent, own, of) = (bytes(face, &parent_hash), bytes(face, &hash), id(face, run));
+        let hash = audit::AuditHeader { parent_hash: &parent_hash, run, seq, at, kind, actor, detail }.hash();
+        let (parent, own, of) = (bytes(engine, &parent_hash), bytes(engine, &hash), id(engine, run));
         sql += &format!(
             "INSERT INTO audit (run, seq, at, kind, actor, detail, parent_hash, hash) \
              VALUES ({of}, {seq}, {at}, '{kind}', '{actor}', '{detail}', {parent}, {own}); \
@@ -122,170 +122,170 @@ async fn a_start_that_only_the_stores_own_anchors_name_is_found_with_the_copy(fa
         );
         parent_hash = hash;
     }
-    face.unlock().await;
-    face.execute(&format!("DELETE FROM audit WHERE run = {}; {sql}", id(face, run))).await.unwrap();
+    engine.unlock().await;
+    engine.execute(&format!("DELETE FROM audit WHERE run = {}; {sql}", id(engine, run))).await.unwrap();
     let made_up = Standing {
         run,
         audit_seq: 40,
         audit_hash: last,
         head: head.head.map(|head| (head.place, head.content_hash)),
     };
-    let store = &face.world.store;
+    let store = &engine.cx.store;
     let moved = Unanchored { standings: vec![made_up], ..store.unanchored().await.unwrap() };
     let forger = Signer::load(&dalsegno_store::sqlite::Sqlite::memory().await.unwrap(), None).await.unwrap();
     let anchor = Anchor::next(&moved, store.id().await.unwrap(), Timestamp::UNIX_EPOCH, &forger);
     assert!(store.put_anchor(&anchor.row().unwrap()).await.unwrap());
 
-    let named =
-        format!("audit row {}: an anchor names it, and it is not there, or is another", head.audit_seq);
-    let mut found = problems_at(face, &copy).await;
+    let named = format!("audit row {}: an anchor names it, and it is missing or different", head.audit_seq);
+    let mut found = problems_at(engine, &copy).await;
     found.sort();
-    let told = "audit row 40: the rows up to it were pruned, and only the store's own anchors name it";
-    assert_eq!(found, [named, told.to_owned()]);
+    let pruned = "audit row 40: the rows up to it were pruned, and only the store's own anchors name it";
+    assert_eq!(found, [named, pruned.to_owned()]);
 }
 
-async fn runs(face: &Face) -> Vec<RunHead> {
-    face.world.reading().await.unwrap().runs(None).await.unwrap()
+async fn runs(engine: &Engine) -> Vec<RunHead> {
+    engine.cx.reading().await.unwrap().runs(None).await.unwrap()
 }
 
-/// How bytes are written in the database's own SQL.
-fn bytes(face: &Face, bytes: &[u8; 32]) -> String {
+/// The bytes as a literal in the database's SQL.
+fn bytes(engine: &Engine, bytes: &[u8; 32]) -> String {
     let hex = header::render(bytes).replace("sha256:", "");
-    if face.is_postgres() { format!("'\\x{hex}'") } else { format!("x'{hex}'") }
+    if engine.is_postgres() { format!("'\\x{hex}'") } else { format!("x'{hex}'") }
 }
 
-async fn a_start_that_is_missing_without_a_word_is_found(face: &Face) {
-    let (worker, mut copy) = (worked_with(face).await, Vec::new());
-    anchor(face, &mut copy).await;
-    let last = face.world.audit(worker.run).await.unwrap().pop().unwrap();
-    face.world.request_cancel(worker.run).await.unwrap();
-    face.unlock().await;
-    let run = id(face, worker.run);
-    face.execute(&format!("DELETE FROM audit WHERE run = {run} AND seq <= {}", last.seq)).await.unwrap();
-    let found = problems(face, &copy).await;
+async fn a_start_deleted_without_an_audit_row_is_found(engine: &Engine) {
+    let (worker, mut copy) = (used(engine).await, Vec::new());
+    anchor(engine, &mut copy).await;
+    let last = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
+    engine.cx.request_cancel(worker.run).await.unwrap();
+    engine.unlock().await;
+    let run = id(engine, worker.run);
+    engine.execute(&format!("DELETE FROM audit WHERE run = {run} AND seq <= {}", last.seq)).await.unwrap();
+    let found = problems(engine, &copy).await;
     assert!(found.contains(&"row 1 was expected: rows are missing, or in another order".into()), "{found:?}");
 }
 
-async fn what_the_rows_that_went_said_of_the_run_is_said_again(face: &Face) {
-    let (worker, mut copy) = (worked_with(face).await, Vec::new());
+async fn the_pruned_row_repeats_the_pruned_facts_about_the_run(engine: &Engine) {
+    let (worker, mut copy) = (used(engine).await, Vec::new());
     for turn in [3, 2] {
-        let (epoch, reason, actor) =
-            (face.world.of(&worker).await.epoch, "it went astray".into(), "ada".into());
-        let back = Rewind { epoch, to: Place { turn, boundary: Boundary::Result, epoch: 1 }, reason, actor };
-        face.world.rewind(worker.run, &back).await.unwrap();
-        anchor(face, &mut copy).await;
-        let last = face.world.audit(worker.run).await.unwrap().pop().unwrap();
-        assert!(face.world.prune_audit(&to(worker.run, &last)).await.unwrap() > 0);
-        let rows = face.world.audit(worker.run).await.unwrap();
+        let epoch = engine.cx.run_of(&worker).await.epoch;
+        let back = rewind_to(epoch, result_place(turn));
+        engine.cx.rewind(worker.run, &back).await.unwrap();
+        anchor(engine, &mut copy).await;
+        let last = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
+        assert!(engine.cx.prune_audit(&to(worker.run, &last)).await.unwrap() > 0);
+        let rows = engine.cx.audit(worker.run).await.unwrap();
         assert_eq!(rows.iter().map(|row| row.kind.as_str()).collect::<Vec<_>>(), ["pruned"]);
-        assert_eq!(problems(face, &copy).await, [""; 0]);
+        assert_eq!(problems(engine, &copy).await, [""; 0]);
     }
-    let run = id(face, worker.run);
+    let run = id(engine, worker.run);
     for turn in [3, 4] {
         let turn = format!("UPDATE boundaries SET undone = NOT undone WHERE run = {run} AND turn = {turn}");
-        face.execute(&turn).await.unwrap();
-        assert!(problems(face, &copy).await.iter().any(|told| told.contains("a rewind undid it")), "{turn}");
-        face.execute(&turn).await.unwrap();
-        assert_eq!(problems(face, &copy).await, [""; 0]);
+        engine.execute(&turn).await.unwrap();
+        assert!(
+            problems(engine, &copy).await.iter().any(|problem| problem.contains("a rewind undid it")),
+            "{turn}"
+        );
+        engine.execute(&turn).await.unwrap();
+        assert_eq!(problems(engine, &copy).await, [""; 0]);
     }
     let other = format!("UPDATE runs SET name = 'x', lifecycle = 'finished' WHERE id = {run}");
-    face.execute(&other).await.unwrap();
-    let told = ["name", "lifecycle"].map(|column| format!("its {column} is not what the audit says"));
-    assert_eq!(problems(face, &copy).await, told);
+    engine.execute(&other).await.unwrap();
+    let expected = ["name", "lifecycle"].map(|column| format!("its {column} is not what the audit says"));
+    assert_eq!(problems(engine, &copy).await, expected);
 }
 
-async fn what_tells_of_dropped_payloads_is_needed(face: &Face) {
-    let worker = worked_with(face).await;
-    assert_eq!(audit::first_needed(&face.world.audit(worker.run).await.unwrap()), i64::MAX);
-    face.world.finish(&worker.finish()).await.unwrap();
-    face.world.set_retention(worker.run, &Retention { days: 0, keep_last: Some(1) }).await.unwrap();
-    while face.world.drop_old(worker.run, 500).await.unwrap().run.is_some() {}
-    let dropped = face.world.audit(worker.run).await.unwrap().pop().unwrap();
-    while face.world.drop_expired(500).await.unwrap().run.is_some() {}
-    let rows = face.world.audit(worker.run).await.unwrap();
+async fn audit_rows_about_dropped_payloads_are_never_pruned(engine: &Engine) {
+    let worker = used(engine).await;
+    assert_eq!(audit::first_needed(&engine.cx.audit(worker.run).await.unwrap()), i64::MAX);
+    engine.cx.finish(&worker.finish()).await.unwrap();
+    engine.cx.set_retention(worker.run, &Retention { days: 0, keep_last: Some(1) }).await.unwrap();
+    while engine.cx.drop_old(worker.run, 500).await.unwrap().run.is_some() {}
+    let dropped = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
+    while engine.cx.drop_expired(500).await.unwrap().run.is_some() {}
+    let rows = engine.cx.audit(worker.run).await.unwrap();
     assert_eq!((audit::first_needed(&rows), dropped.kind.as_str()), (dropped.seq, "dropped"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_role_of_operator_and_gateway_prunes_nothing() {
-    let face = with_a_role("an app that prunes").await;
-    let worker = worked_with(&face).await;
-    let rows = face.world.audit(worker.run).await.unwrap();
-    let refused = face.world.prune_audit(&to(worker.run, &rows[2])).await;
+async fn the_role_of_operator_and_gateway_cannot_prune() {
+    let engine = with_a_role("an app that prunes").await;
+    let worker = used(&engine).await;
+    let rows = engine.cx.audit(worker.run).await.unwrap();
+    let refused = engine.cx.prune_audit(&to(worker.run, &rows[2])).await;
     assert!(matches!(&refused, Err(Error::Unfit(why)) if why.contains("owns its tables")), "{refused:?}");
-    let by_hand = face.execute("SET dalsegno.prunes = 'yes'; DELETE FROM audit").await.unwrap_err();
+    let by_hand = engine.execute("SET dalsegno.prunes = 'yes'; DELETE FROM audit").await.unwrap_err();
     assert_eq!(by_hand.as_database_error().unwrap().code().unwrap(), "42501");
-    assert_eq!(face.world.audit(worker.run).await.unwrap(), rows);
-    assert_eq!(face.check().await.1, []);
+    assert_eq!(engine.cx.audit(worker.run).await.unwrap(), rows);
+    assert_eq!(engine.check().await.1, []);
 }
 
-async fn what_pruned_rows_told_of_calls_nobody_knows_and_what_is_left_counts(face: &Face) {
-    let (worker, mut copy) = (busy(face).await, Vec::new());
-    anchor(face, &mut copy).await;
-    let rows = face.world.audit(worker.run).await.unwrap();
-    // The call `again` was claimed before it, and again after.
+async fn calls_are_checked_against_the_rows_left_after_pruning(engine: &Engine) {
+    let (worker, mut copy) = (busy(engine).await, Vec::new());
+    anchor(engine, &mut copy).await;
+    let rows = engine.cx.audit(worker.run).await.unwrap();
+    // The call `again` was claimed once before this row and once after it.
     let last = rows.iter().find(|row| row.kind == audit::kind::ENDED).unwrap();
-    face.world.prune_audit(&to(worker.run, last)).await.unwrap();
-    let run = id(face, worker.run);
+    engine.cx.prune_audit(&to(worker.run, last)).await.unwrap();
+    let run = id(engine, worker.run);
     let after = async |sql: &str| {
-        face.execute(sql).await.unwrap();
-        let found = problems_at(face, &copy).await.into_iter();
-        // That no anchor names the row up to which they were pruned is told too.
+        engine.execute(sql).await.unwrap();
+        let found = problems_at(engine, &copy).await.into_iter();
+        // The problem that no anchor names the row is left out.
         found.filter(|problem| problem.starts_with("call")).collect::<Vec<_>>()
     };
     let set = |set: &str, call: &str| format!("UPDATE calls SET {set} WHERE run = {run} AND id = '{call}'");
     assert_eq!(after("CREATE TABLE kept AS SELECT * FROM calls").await, [""; 0]);
-    assert_eq!(after(&set("key = 'another'", "again")).await, [""; 0], "only a row that went told of it");
+    assert_eq!(after(&set("key = 'another'", "again")).await, [""; 0], "only a pruned row named the key");
     let other = "call \"again\": its result is not what the audit says";
     assert_eq!(after(&set("result = NULL", "again")).await, [other]);
-    // Which calls these rows told of is known all the same.
-    restore(face).await;
-    let names =
-        "calls: of those that pruned rows told of some are not there, or some are that nobody told of";
+    // The pruned rows' call names are still known.
+    restore(engine).await;
+    let names = "calls: calls of pruned rows are missing, or there are calls that no row records";
     assert_eq!(after(&format!("DELETE FROM calls WHERE run = {run} AND id = 'paid'")).await, [names]);
-    restore(face).await;
+    restore(engine).await;
     assert_eq!(after(&set("id = 'made-up', result = NULL, arguments = NULL", "paid")).await, [names]);
-    restore(face).await;
-    // What is not as the rows tell is not vouched for by another.
-    let last = face.world.audit(worker.run).await.unwrap().pop().unwrap();
-    let refused = async || face.world.prune_audit(&to(worker.run, &last)).await;
+    restore(engine).await;
+    // A prune refuses to vouch for calls that do not match the rows.
+    let last = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
+    let refused = async || engine.cx.prune_audit(&to(worker.run, &last)).await;
     for edit in [
         set("id = 'made-up', result = NULL, arguments = NULL", "paid"),
         format!("DELETE FROM calls WHERE run = {run}"),
     ] {
-        face.execute(&edit).await.unwrap();
+        engine.execute(&edit).await.unwrap();
         assert!(matches!(refused().await, Err(Error::Corrupt { .. })), "{edit}");
-        restore(face).await;
+        restore(engine).await;
     }
-    // A second row says it again, of more calls. Their order is that of their bytes, whatever the database's is.
-    face.execute("DROP TABLE kept").await.unwrap();
+    // A second `pruned` row covers more calls. Their order is by bytes, independent of the database's collation.
+    engine.execute("DROP TABLE kept").await.unwrap();
     for name in ["b", "B", "a-2", "a.1", "A:3", "late"] {
-        face.world.start_call(&worker, name, Policy::ReadOnly).await;
+        engine.cx.start_call(&worker, name, Policy::ReadOnly).await;
     }
-    face.world.settle(&person_settles(worker.run, "refused")).await.unwrap();
-    ok(face.world.commit(&worker.result(2)).await.unwrap());
+    engine.cx.settle(&person_settles(worker.run, "refused")).await.unwrap();
+    ok(engine.cx.commit(&worker.result(2)).await.unwrap());
     let calls = vec![planned("z", Policy::Ask), planned("Y", Policy::Ask)];
-    ok(face.world.commit(&Commit { calls, ..worker.plan(3) }).await.unwrap());
-    let rows = face.world.audit(worker.run).await.unwrap();
+    ok(engine.cx.commit(&Commit { calls, ..worker.plan(3) }).await.unwrap());
+    let rows = engine.cx.audit(worker.run).await.unwrap();
     let [.., before, plan] = rows.as_slice() else { panic!("{rows:?}") };
     assert_eq!(plan.kind, audit::kind::PLANNED);
-    face.world.prune_audit(&to(worker.run, before)).await.unwrap();
+    engine.cx.prune_audit(&to(worker.run, before)).await.unwrap();
     assert_eq!(after("CREATE TABLE kept AS SELECT * FROM calls").await, [""; 0]);
-    face.world.start_call(&worker, "z", Policy::Ask).await;
-    ok(face.world.commit(&worker.result(3)).await.unwrap());
+    engine.cx.start_call(&worker, "z", Policy::Ask).await;
+    ok(engine.cx.commit(&worker.result(3)).await.unwrap());
     let calls = vec![planned("Y", Policy::Ask)];
-    ok(face.world.commit(&Commit { calls, ..worker.plan(4) }).await.unwrap());
+    ok(engine.cx.commit(&Commit { calls, ..worker.plan(4) }).await.unwrap());
     assert_eq!(after("DROP TABLE kept").await, [""; 0]);
-    let last = face.world.audit(worker.run).await.unwrap().pop().unwrap();
-    face.world.prune_audit(&to(worker.run, &last)).await.unwrap();
+    let last = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
+    engine.cx.prune_audit(&to(worker.run, &last)).await.unwrap();
     assert_eq!(after("CREATE TABLE kept AS SELECT * FROM calls").await, [""; 0]);
-    face.execute(&format!("DELETE FROM calls WHERE run = {run} AND id = 'a-2'")).await.unwrap();
-    face.world.start_call(&worker, "newest", Policy::ReadOnly).await;
-    let last = face.world.audit(worker.run).await.unwrap().pop().unwrap();
-    assert!(matches!(face.world.prune_audit(&to(worker.run, &last)).await, Err(Error::Corrupt { .. })));
-    restore(face).await;
-    let told = format!("DELETE FROM calls WHERE run = {run} AND id = 'newest'");
-    let newest = "call \"newest\": the audit tells of it, and it is not there";
-    assert_eq!(after(&told).await, [newest], "the table was kept before it");
-    assert!(matches!(face.world.prune_audit(&to(worker.run, &last)).await, Err(Error::Corrupt { .. })));
+    engine.execute(&format!("DELETE FROM calls WHERE run = {run} AND id = 'a-2'")).await.unwrap();
+    engine.cx.start_call(&worker, "newest", Policy::ReadOnly).await;
+    let last = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
+    assert!(matches!(engine.cx.prune_audit(&to(worker.run, &last)).await, Err(Error::Corrupt { .. })));
+    restore(engine).await;
+    let delete = format!("DELETE FROM calls WHERE run = {run} AND id = 'newest'");
+    let newest = "call \"newest\": the audit records it, and it is missing";
+    assert_eq!(after(&delete).await, [newest], "the copy of the table is older than the call");
+    assert!(matches!(engine.cx.prune_audit(&to(worker.run, &last)).await, Err(Error::Corrupt { .. })));
 }

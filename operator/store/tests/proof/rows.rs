@@ -1,11 +1,11 @@
-//! Rows by hand: two runs, rewound, and a reading of them as a database would give it.
+//! Hand-made rows: two rewound runs, and a reading that returns them as a database would.
 
 use async_trait::async_trait;
 use dalsegno_protocol::{Boundary, Call, CallState, Policy, RawValue, Usage};
 use dalsegno_store::audit::{self, kind};
 use dalsegno_store::header::{self, Header, NO_PARENT, events_digest, ops_digest};
 use dalsegno_store::reading::{
-    AuditKey, BoundaryKey, CallKey, HeadMark, Reading, RecordKey, RunHead, StoredBatch, StoredBoundary,
+    AuditKey, BoundaryKey, CallKey, HeadRef, Reading, RecordKey, RunHead, StoredBatch, StoredBoundary,
     StoredCall, StoredRecord, StoredSnapshot,
 };
 use dalsegno_store::seal::{CallDigests, CallDigestsExt as _};
@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-/// Rows of a page; small, so that pages end in the middle of runs.
+/// Rows per page. Few, so that pages end in the middle of a run.
 const PAGE: usize = 4;
 
-/// Digest of a batch of records.
+/// The digest of a batch of records.
 const BATCH: Digest = [7; 32];
 
-/// The digest of the changes since the boundary before, where that is one batch: `f(x)` as in header.rs.
+/// The digest of one batch of changes since the boundary before: `f(x)` in `header.rs`.
 fn of_one_batch() -> Digest {
     Sha256::digest([&0_u32.to_be_bytes(), &32_u32.to_be_bytes(), &BATCH[..]].concat()).into()
 }
@@ -34,17 +34,17 @@ pub struct Rows {
     pub boundaries: Vec<StoredBoundary>,
     pub calls: Vec<(RunId, StoredCall)>,
     pub anchors: Vec<(i64, String)>,
-    /// What each boundary has in its hash.
+    /// The records digest in each boundary's hash.
     records_digest: Digest,
 }
 
 impl Rows {
-    /// Two runs.
-    pub fn sound() -> Self {
+    /// Two valid runs.
+    pub fn valid() -> Self {
         Self::with(of_one_batch())
     }
 
-    /// The same, each boundary with this digest of its records.
+    /// Two runs whose boundaries have this records digest.
     pub fn with(records_digest: Digest) -> Self {
         let mut rows = Self { records_digest, ..Self::default() };
         for number in 1..=2 {
@@ -53,14 +53,14 @@ impl Rows {
         rows
     }
 
-    /// As a database orders them.
+    /// Sorts the rows as a database does.
     pub fn sort(&mut self) {
         self.runs.sort_by_key(|run| run.id);
         self.audit.sort_by_key(|(run, row)| (*run, row.seq));
         self.boundaries.sort_by_key(StoredBoundary::key);
     }
 
-    /// A run with six turns, the last two of them committed twice: after turn 4 it was rewound once.
+    /// Adds a run of six turns. After turn 6 it was rewound to turn 4, and turns 5 and 6 were committed again.
     fn add(&mut self, run: RunId) {
         let mut parent = None;
         for turn in 1..=4 {
@@ -91,31 +91,35 @@ impl Rows {
             lifecycle: Lifecycle::Live,
             outcome: None,
             epoch: 2,
-            head: Some(HeadMark { place, content_hash, position }),
+            head: Some(HeadRef { place, content_hash, position }),
             audit_seq: 0,
             audit_hash: NO_PARENT,
             records_digest: None,
         });
         let created = json!({ "namespace": namespace, "name": name, "objectUID": object_uid });
-        self.tell(run, kind::CREATED, &created);
-        self.tell(run, kind::RESERVED, &json!({ "attempt": 1 }));
-        self.tell(run, kind::RESERVED, &json!({ "attempt": 2 }));
+        self.append_audit(run, kind::CREATED, &created);
+        self.append_audit(run, kind::RESERVED, &json!({ "attempt": 1 }));
+        self.append_audit(run, kind::RESERVED, &json!({ "attempt": 2 }));
         self.call(run);
-        self.tell(run, kind::REWOUND, &json!({ "undone": undone }));
-        self.tell(run, kind::RESERVED, &json!({ "attempt": 3 }));
+        self.append_audit(run, kind::REWOUND, &json!({ "undone": undone }));
+        self.append_audit(run, kind::RESERVED, &json!({ "attempt": 3 }));
         self.sort();
     }
 
-    /// A call that was planned, claimed and completed.
+    /// Adds a call that was planned, claimed and completed.
     fn call(&mut self, run: RunId) {
         let (key, arguments, result) = ("key-of-pay", r#"{"amount":  1}"#, r#"{"done":  true}"#);
         let digest = |text: &str| header::render(&CallDigests::Plain.of(text));
         let planned = json!({
             "call": "pay", "policy": "probe", "key": digest(key), "arguments": digest(arguments)
         });
-        self.tell(run, kind::PLANNED, &json!({ "turn": 2, "calls": [planned] }));
-        self.tell(run, kind::CLAIMED, &json!({ "call": "pay", "attempt": 2, "turn": 2 }));
-        self.tell(run, kind::COMPLETED, &json!({ "call": "pay", "turn": 2, "result": digest(result) }));
+        self.append_audit(run, kind::PLANNED, &json!({ "turn": 2, "calls": [planned] }));
+        self.append_audit(run, kind::CLAIMED, &json!({ "call": "pay", "attempt": 2, "turn": 2 }));
+        self.append_audit(
+            run,
+            kind::COMPLETED,
+            &json!({ "call": "pay", "turn": 2, "result": digest(result) }),
+        );
         let json = |text: &str| RawValue::from_string(text.into()).ok();
         let call = Call {
             id: "pay".into(),
@@ -132,13 +136,14 @@ impl Rows {
         self.calls.push((run, stored));
     }
 
-    /// Appends to the audit of a run.
-    pub fn tell(&mut self, run: RunId, kind: &str, detail: &Value) {
+    /// Appends a row to the run's audit.
+    pub fn append_audit(&mut self, run: RunId, kind: &str, detail: &Value) {
         let head = self.runs.iter_mut().find(|it| it.id == run).unwrap();
         let (seq, parent_hash, actor, detail) =
             (head.audit_seq + 1, head.audit_hash, "operator", detail.to_string());
         let at = 1_000 * seq;
-        let link = audit::Link { parent_hash: &parent_hash, run, seq, at, kind, actor, detail: &detail };
+        let link =
+            audit::AuditHeader { parent_hash: &parent_hash, run, seq, at, kind, actor, detail: &detail };
         let hash = link.hash();
         (head.audit_seq, head.audit_hash) = (seq, hash);
         let at = Timestamp::from_millisecond(at).unwrap();
@@ -147,14 +152,14 @@ impl Rows {
         self.sort();
     }
 
-    /// Goes back to the result of a turn, and does not say so.
-    pub fn go_back(&mut self, run: RunId, turn: i32) {
+    /// Rewinds the run to the result of a turn without an audit row.
+    pub fn rewind_silently(&mut self, run: RunId, turn: i32) {
         let later = self.boundaries.iter_mut().filter(|it| it.run == run && it.kept.row.turn > turn);
         later.for_each(|it| it.undone = true);
         self.set_head(run);
     }
 
-    /// Makes the last boundary of the live branch the head. Positions never go back.
+    /// Makes the last boundary of the live branch the head. The position stays: positions never go back.
     pub fn set_head(&mut self, run: RunId) {
         let live = self.boundaries.iter().filter(|it| it.run == run && !it.undone);
         let last = live.max_by_key(|it| it.kept.place()).unwrap();
@@ -264,7 +269,7 @@ impl Reading for Rows {
         Ok(rest.take(PAGE).map(|(_, call)| call.clone()).collect())
     }
 
-    /// Each boundary brought one, which changed nothing.
+    /// One batch per boundary, with no changes.
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
         let all = (1..).zip(self.boundaries.iter().filter(|it| it.run == run));
         let batches = all.map(|(seq, of)| StoredBatch {

@@ -1,4 +1,4 @@
-//! Many ways to bend a store.
+//! Many kinds of tampering with rows.
 
 use dalsegno_protocol::{Boundary, RawValue};
 use dalsegno_store::proof::{Anchors, Problem, check_store};
@@ -13,28 +13,28 @@ use crate::tamperings;
 
 /// Every problem of these rows.
 async fn problems(rows: &mut Rows) -> Vec<Problem> {
-    let mut told = Vec::new();
-    let summary = check_store(rows, Anchors::default(), &mut |problem| told.push(problem)).await.unwrap();
-    assert_eq!(summary.problems, told.len() as u64);
-    told
+    let mut found = Vec::new();
+    let summary = check_store(rows, Anchors::default(), &mut |problem| found.push(problem)).await.unwrap();
+    assert_eq!(summary.problems, found.len() as u64);
+    found
 }
 
 #[tokio::test]
-async fn what_nobody_touched_has_no_problem() {
-    assert_eq!(problems(&mut Rows::sound()).await, []);
+async fn untouched_rows_have_no_problem() {
+    assert_eq!(problems(&mut Rows::valid()).await, []);
 }
 
 #[tokio::test]
 async fn random_tamperings_of_rows_are_all_found() {
-    let sound = Rows::sound();
-    let mut dice = Dice(TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    let valid = Rows::valid();
+    let mut tampering = Tampering(TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     for number in 0..tamperings() {
-        let mut rows = sound.clone();
-        let what = match dice.below(4) {
-            0 => dice.tamper_run(&mut rows),
-            1 => dice.tamper_audit(&mut rows),
-            2 => dice.tamper_branch(&mut rows),
-            _ => dice.tamper_boundary(&mut rows),
+        let mut rows = valid.clone();
+        let what = match tampering.below(4) {
+            0 => tampering.tamper_run(&mut rows),
+            1 => tampering.tamper_audit(&mut rows),
+            2 => tampering.tamper_branch(&mut rows),
+            _ => tampering.tamper_boundary(&mut rows),
         };
         rows.sort();
         assert!(!problems(&mut rows).await.is_empty(), "tampering {number} was not found: {what}");
@@ -42,15 +42,15 @@ async fn random_tamperings_of_rows_are_all_found() {
 }
 
 #[tokio::test]
-async fn one_edited_row_is_one_problem_and_says_where() {
-    let mut rows = Rows::sound();
+async fn one_edited_row_is_one_problem_with_its_place() {
+    let mut rows = Rows::valid();
     let run = rows.runs[1].id;
     let row = rows.audit.iter_mut().find(|(of, row)| *of == run && row.seq == 5).unwrap();
     row.1.actor = "nobody".into();
     let edited = "audit row 5: it was edited: it does not have the hash it must have";
     assert_eq!(shown(&problems(&mut rows).await), [format!("run {run}, {edited}")]);
 
-    let mut rows = Rows::sound();
+    let mut rows = Rows::valid();
     let row = rows.boundaries.iter_mut().find(|it| it.run == run && it.kept.row.turn == 3).unwrap();
     row.kept.row.ops = Some("{}".into());
     let edited = "turn 3 (plan): it has another payload than was committed";
@@ -58,17 +58,17 @@ async fn one_edited_row_is_one_problem_and_says_where() {
 }
 
 #[tokio::test]
-async fn rows_of_no_run_are_one_problem_for_each_run() {
-    let mut rows = Rows::sound();
+async fn orphaned_rows_are_one_problem_per_run() {
+    let mut rows = Rows::valid();
     let run = rows.runs.remove(1).id;
-    let stray = "runs: the run itself is not there, and rows of it are";
+    let stray = "runs: the run's own row is missing, and other rows of it exist";
     assert_eq!(shown(&problems(&mut rows).await), [format!("run {run}, {stray}")]);
 }
 
-/// What the rows themselves cannot tell: for this there are anchors.
+/// The rows alone cannot show this; anchors can.
 #[tokio::test]
-async fn a_tail_cut_with_the_head_beside_it_is_not_found_in_the_rows() {
-    let mut rows = Rows::sound();
+async fn a_tail_cut_together_with_its_head_is_not_found_in_the_rows() {
+    let mut rows = Rows::valid();
     let run = rows.runs[0].id;
     rows.audit.retain(|(of, row)| *of != run || row.seq < 8);
     let (_, last) = rows.audit.iter().rfind(|(of, _)| *of == run).unwrap().clone();
@@ -80,25 +80,25 @@ fn shown(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
-/// Chance, the same in every run of the tests.
-struct Dice(TestRng);
+/// A random generator with a fixed seed.
+struct Tampering(TestRng);
 
-impl Dice {
+impl Tampering {
     fn below(&mut self, end: usize) -> usize {
         (self.0.next_u64() % end as u64) as usize
     }
 
-    /// Never the number itself.
+    /// A number other than the given one.
     fn other<N: TryFrom<i64> + Into<i64>>(&mut self, number: N) -> N
     where
         N::Error: std::fmt::Debug,
     {
         let (number, by) = (number.into(), 1 + self.below(1_000) as i64);
-        let bent = if self.below(2) == 0 && number > by { number - by } else { number + by };
-        N::try_from(bent).unwrap()
+        let changed = if self.below(2) == 0 && number > by { number - by } else { number + by };
+        N::try_from(changed).unwrap()
     }
 
-    fn bend(&mut self, digest: &mut Digest) {
+    fn flip_bit(&mut self, digest: &mut Digest) {
         digest[self.below(32)] ^= 1 << self.below(8);
     }
 
@@ -107,9 +107,9 @@ impl Dice {
         let run = &mut rows.runs[index];
         let head = run.head.as_mut().unwrap();
         match self.below(12) {
-            0 => self.bend(&mut run.audit_hash),
+            0 => self.flip_bit(&mut run.audit_hash),
             1 => run.audit_seq = self.other(run.audit_seq),
-            2 => self.bend(&mut head.content_hash),
+            2 => self.flip_bit(&mut head.content_hash),
             3 => head.place.turn = self.other(head.place.turn),
             4 => head.position = self.other(head.position),
             5 => run.head = None,
@@ -125,14 +125,14 @@ impl Dice {
         "a run's row"
     }
 
-    /// Rows that agree with each other: a rewind that nobody asked for, or one that is taken back.
+    /// Tampering that leaves the rows consistent with each other: a rewind nobody requested, or one that is taken back.
     fn tamper_branch(&mut self, rows: &mut Rows) -> &'static str {
         let index = self.below(rows.runs.len());
         let run = rows.runs[index].id;
         if self.below(2) == 0 {
             let turn = 1 + self.below(5) as i32;
-            rows.go_back(run, turn);
-            return "a rewind that nobody asked for";
+            rows.rewind_silently(run, turn);
+            return "a rewind that was not requested";
         }
         rows.boundaries.iter_mut().filter(|it| it.run == run && it.kept.row.turn > 4).for_each(|it| {
             it.undone = !it.undone;
@@ -150,8 +150,8 @@ impl Dice {
             2 => row.kind.push('x'),
             3 => row.actor = "somebody".into(),
             4 => row.detail = row.detail.replace(':', ": "),
-            5 => self.bend(&mut row.parent_hash),
-            6 => self.bend(&mut row.hash),
+            5 => self.flip_bit(&mut row.parent_hash),
+            6 => self.flip_bit(&mut row.hash),
             7 => *run = Uuid::from_u128(self.0.next_u64().into()),
             8 => {
                 rows.audit.remove(index);
@@ -186,9 +186,9 @@ impl Dice {
             3 => row.attempt = self.other(row.attempt),
             4 => row.position = self.other(row.position),
             5 => row.commit_id = Uuid::from_u128(self.0.next_u64().into()),
-            6 => self.bend(&mut row.digest),
-            7 => self.bend(&mut row.parent_hash),
-            8 => self.bend(&mut row.content_hash),
+            6 => self.flip_bit(&mut row.digest),
+            7 => self.flip_bit(&mut row.parent_hash),
+            8 => self.flip_bit(&mut row.content_hash),
             9 => row.at = Timestamp::from_millisecond(self.other(row.at.as_millisecond())).unwrap(),
             10 => row.ops = row.ops.as_ref().map(|ops| ops.replace("turn", "torn")),
             11 => row.ops = None,
@@ -199,7 +199,7 @@ impl Dice {
             16 => row.trigger = None,
             17 => kept.parent = kept.parent.map_or(Some(place_of_nothing()), |_| None),
             18 => kept.ops_digest = None,
-            19 => self.bend(kept.events_digest.as_mut().unwrap()),
+            19 => self.flip_bit(kept.events_digest.as_mut().unwrap()),
             20 => boundary.undone = !boundary.undone,
             _ => {
                 rows.boundaries.remove(index);

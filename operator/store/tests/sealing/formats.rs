@@ -1,16 +1,16 @@
-//! The formats, byte for byte: what an earlier version sealed and wrapped is read for good.
+//! The sealed formats, byte for byte: sealed and wrapped bytes of an earlier version must stay readable.
 
 use dalsegno_protocol::Boundary;
 use dalsegno_store::keys::{KeyProvider as _, MountedKeys, Wrapped};
-use dalsegno_store::seal::{CallDigestsExt as _, DigestKeyExt as _, Sealing, Spot};
+use dalsegno_store::seal::{AadContext, CallDigestsExt as _, DigestKeyExt as _, PayloadCipher};
 use dalsegno_store::{Digest, RunId, codec};
 use serde_json::Value;
 use uuid::Uuid;
 
 use crate::keys;
 
-/// Made once after what `src/seal.rs` and `src/keys/mounted.rs` say, by other code than theirs. Where a byte of it would have to
-/// change, that is another format, and this one is still read.
+/// Made once, by other code than this crate's, from the descriptions in `src/seal.rs` and `src/keys/mounted.rs`. A change
+/// of any byte is a new format; this one must stay readable.
 const GOLDEN: &str = include_str!("../golden/sealed-v1.json");
 
 const RUN: RunId = RunId::from_u128(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10);
@@ -19,28 +19,28 @@ const HASH: Digest = [0x5a; 32];
 const TEXT: &[u8] = b"a payload, a payload, a payload, and once more a payload";
 
 /// One of each kind.
-const SPOTS: [Spot<'static>; 8] = [
-    Spot::Ops(3, Boundary::Plan, COMMIT),
-    Spot::Events(3, Boundary::Result, COMMIT),
-    Spot::Arguments("pay\0the bill"),
-    Spot::Result("pay"),
-    Spot::Record("space", "key", None),
-    Spot::Record("space", "key", Some("entry")),
-    Spot::Snapshot(&HASH),
-    Spot::Chunk(&HASH),
+const SPOTS: [AadContext<'static>; 8] = [
+    AadContext::Ops(3, Boundary::Plan, COMMIT),
+    AadContext::Events(3, Boundary::Result, COMMIT),
+    AadContext::Arguments("pay\0the bill"),
+    AadContext::Result("pay"),
+    AadContext::Record("space", "key", None),
+    AadContext::Record("space", "key", Some("entry")),
+    AadContext::Snapshot(&HASH),
+    AadContext::Chunk(&HASH),
 ];
 
-/// What it is called in the golden file: a new kind needs a golden payload, too.
-fn name(spot: Spot<'_>) -> &'static str {
+/// The name in the golden file. A new kind needs a golden payload.
+fn name(spot: AadContext<'_>) -> &'static str {
     match spot {
-        Spot::Ops(..) => "ops",
-        Spot::Events(..) => "events",
-        Spot::Arguments(_) => "arguments",
-        Spot::Result(_) => "result",
-        Spot::Record(_, _, None) => "record",
-        Spot::Record(_, _, Some(_)) => "entry",
-        Spot::Snapshot(_) => "snapshot",
-        Spot::Chunk(_) => "chunk",
+        AadContext::Ops(..) => "ops",
+        AadContext::Events(..) => "events",
+        AadContext::Arguments(_) => "arguments",
+        AadContext::Result(_) => "result",
+        AadContext::Record(_, _, None) => "record",
+        AadContext::Record(_, _, Some(_)) => "entry",
+        AadContext::Snapshot(_) => "snapshot",
+        AadContext::Chunk(_) => "chunk",
     }
 }
 
@@ -51,12 +51,12 @@ fn golden(name: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-fn sealing() -> Sealing {
-    Sealing::under(RUN, &golden("dataKey").try_into().unwrap()).unwrap()
+fn sealing() -> PayloadCipher {
+    PayloadCipher::under(RUN, &golden("dataKey").try_into().unwrap()).unwrap()
 }
 
 #[tokio::test]
-async fn a_data_key_that_was_wrapped_once_is_unwrapped_for_good() {
+async fn a_golden_wrapped_data_key_is_unwrapped() {
     let folder = keys::folder();
     let wrapped = Wrapped { key_id: "k1".into(), bytes: golden("wrapped") };
     let data_key = MountedKeys::open(folder.path()).unwrap().unwrap(RUN, &wrapped).await.unwrap();
@@ -64,7 +64,7 @@ async fn a_data_key_that_was_wrapped_once_is_unwrapped_for_good() {
 }
 
 #[test]
-fn what_was_sealed_once_in_each_kind_of_place_is_opened_for_good() {
+fn a_golden_payload_of_each_kind_is_opened() {
     for spot in SPOTS {
         let sealed = golden(name(spot));
         let opened = sealing().open(spot, &sealed).unwrap_or_else(|error| panic!("{}: {error}", name(spot)));
@@ -73,7 +73,7 @@ fn what_was_sealed_once_in_each_kind_of_place_is_opened_for_good() {
 }
 
 #[test]
-fn a_digest_is_the_same_for_good() {
+fn golden_digests_are_reproduced() {
     let sealing = sealing();
     let of_boundary = sealing.digest_key(3, Boundary::Plan, COMMIT).unwrap();
     assert_eq!(sealing.digest(HASH).as_slice(), golden("digest"));

@@ -1,151 +1,149 @@
-//! Sealed runs that keep no more than their last boundaries.
+//! Sealed runs that keep only their last boundaries.
 
 use dalsegno_store::proof::bundle;
 use dalsegno_store::{Commit, Dropped, Error, Retention, RunId, verify};
 
-use crate::{CANARY, Face, Worker, World, check, ok, on_both, patched, work, worked};
+use crate::{CANARY, Engine, TestContext, Worker, check, ok, on_both_databases, patched, work, worked};
 
-on_both! {
-    what_was_dropped_and_what_was_shredded_are_told_apart,
-    what_is_plain_after_a_snapshot_that_was_shredded_is_no_damage,
+on_both_databases! {
+    dropped_and_shredded_payloads_are_distinguished,
+    plain_boundaries_after_a_shredded_snapshot_are_no_damage,
     nothing_more_is_dropped_of_a_shredded_run,
-    a_snapshot_that_is_sealed_anew_is_the_same_to_the_audit,
-    spent_chunks_go_by_the_hashes_under_which_they_are_kept,
-    nobody_drops_anything_without_the_keys,
+    a_snapshot_sealed_again_still_matches_the_audit,
+    obsolete_chunks_are_dropped_whether_sealed_or_not,
+    nothing_is_dropped_without_the_keys,
 }
 
-async fn keep_last(world: &World, run: RunId, boundaries: i32) {
+async fn keep_last(cx: &TestContext, run: RunId, boundaries: i32) {
     let retention = Retention { keep_last: Some(boundaries), ..Retention::default() };
-    world.set_retention(run, &retention).await.unwrap();
+    cx.set_retention(run, &retention).await.unwrap();
 }
 
-/// Until there is nothing left to drop.
-async fn clear(world: &World, run: RunId) {
-    while world.drop_old(run, 500).await.unwrap().run.is_some() {}
+/// Compacts until nothing is left to drop.
+async fn clear(cx: &TestContext, run: RunId) {
+    while cx.drop_old(run, 500).await.unwrap().run.is_some() {}
 }
 
-async fn state(world: &World, run: RunId, turn: Option<i32>) -> String {
-    serde_json::to_string(&world.state(run, turn).await.unwrap().unwrap()).unwrap()
+async fn state(cx: &TestContext, run: RunId, turn: Option<i32>) -> String {
+    serde_json::to_string(&cx.state(run, turn).await.unwrap().unwrap()).unwrap()
 }
 
-/// A run of twenty turns of which the last five are kept; it is over, and shredded.
-async fn shredded(world: &World) -> Worker {
-    let worker = worked(world, 20).await;
-    keep_last(world, worker.run, 5).await;
-    clear(world, worker.run).await;
-    world.finish(&worker.finish()).await.unwrap();
-    world.shred(worker.run, "its user asked for it", "somebody").await.unwrap();
+/// A finished and shredded run of twenty turns, of which the last five were kept.
+async fn shredded(cx: &TestContext) -> Worker {
+    let worker = worked(cx, 20).await;
+    keep_last(cx, worker.run, 5).await;
+    clear(cx, worker.run).await;
+    cx.finish(&worker.finish()).await.unwrap();
+    cx.shred(worker.run, "its user asked for it", "somebody").await.unwrap();
     worker
 }
 
-async fn what_was_dropped_and_what_was_shredded_are_told_apart(face: &Face) {
-    let worker = shredded(&face.sealed().await).await;
-    let world = face.sealed().await;
-    let found = verify::survey(&*world.store, &world.of(&worker).await).await.unwrap();
+async fn dropped_and_shredded_payloads_are_distinguished(engine: &Engine) {
+    let worker = shredded(&engine.sealed().await).await;
+    let cx = engine.sealed().await;
+    let found = verify::survey(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
     assert_eq!((found.damage, found.dropped, found.shredded, found.last_good), (vec![], 15, 5, None));
-    let (summary, problems) = check(&world).await;
+    let (summary, problems) = check(&cx).await;
     assert_eq!((problems, summary.shredded), (vec![], 1));
     for turn in [1, 15, 16, 20] {
-        let gone = world.state(worker.run, Some(turn)).await;
+        let gone = cx.state(worker.run, Some(turn)).await;
         assert!(matches!(gone, Err(Error::Gone { .. })), "turn {turn}: {gone:?}");
     }
 }
 
-/// Encryption was switched on before the first were dropped, so that only the snapshot which stands for these is sealed.
-async fn what_is_plain_after_a_snapshot_that_was_shredded_is_no_damage(face: &Face) {
-    let plain = face.plain().await;
+/// Encryption was switched on before the first boundaries were dropped, so only the snapshot that replaces them is sealed.
+async fn plain_boundaries_after_a_shredded_snapshot_are_no_damage(engine: &Engine) {
+    let plain = engine.plain().await;
     let (deltas, patches) = (plain.worker().await, plain.worker().await);
     for tens in 0..4 {
         work(&plain, &deltas, 10 * tens + 1..=10 * tens + 10).await;
     }
     patched(&plain, &patches, 1..=40).await;
-    let world = face.sealed().await;
+    let cx = engine.sealed().await;
     for worker in [&deltas, &patches] {
-        keep_last(&world, worker.run, 25).await;
-        clear(&world, worker.run).await;
-        assert!(world.of(worker).await.dropped_to.is_some());
-        world.finish(&worker.finish()).await.unwrap();
-        world.shred(worker.run, "its user asked for it", "somebody").await.unwrap();
+        keep_last(&cx, worker.run, 25).await;
+        clear(&cx, worker.run).await;
+        assert!(cx.run_of(worker).await.dropped_to.is_some());
+        cx.finish(&worker.finish()).await.unwrap();
+        cx.shred(worker.run, "its user asked for it", "somebody").await.unwrap();
     }
-    let world = face.sealed().await;
-    assert_eq!(check(&world).await.1, []);
+    let cx = engine.sealed().await;
+    assert_eq!(check(&cx).await.1, []);
     for worker in [&deltas, &patches] {
-        let gone = world.state(worker.run, Some(19)).await;
+        let gone = cx.state(worker.run, Some(19)).await;
         assert!(matches!(gone, Err(Error::Gone { .. })), "{gone:?}");
-        let verified = bundle::verify(&*crate::bundle(&world, worker.run).await, None).unwrap();
+        let verified = bundle::verify(&*crate::bundle(&cx, worker.run).await, None).unwrap();
         assert_eq!(verified.problems, []);
     }
-    world.boundaries(patches.run, 1, 40).await.unwrap();
+    cx.boundaries(patches.run, 1, 40).await.unwrap();
 }
 
-async fn nothing_more_is_dropped_of_a_shredded_run(face: &Face) {
-    let worker = shredded(&face.sealed().await).await;
-    let world = face.sealed().await;
-    keep_last(&world, worker.run, 2).await;
-    assert!(world.keepers(RunId::nil()).await.unwrap().is_empty());
-    assert_eq!(world.drop_old(worker.run, 500).await.unwrap(), Dropped::default());
-    assert_eq!(check(&world).await.1, []);
+async fn nothing_more_is_dropped_of_a_shredded_run(engine: &Engine) {
+    let worker = shredded(&engine.sealed().await).await;
+    let cx = engine.sealed().await;
+    keep_last(&cx, worker.run, 2).await;
+    assert!(cx.keepers(RunId::nil()).await.unwrap().is_empty());
+    assert_eq!(cx.drop_old(worker.run, 500).await.unwrap(), Dropped::default());
+    assert_eq!(check(&cx).await.1, []);
 }
 
-/// Two may make the same snapshot, and the later one may stand: no two that are sealed have the same bytes.
-async fn a_snapshot_that_is_sealed_anew_is_the_same_to_the_audit(face: &Face) {
-    let world = face.sealed().await;
-    let worker = worked(&world, 20).await;
-    face.edit("CREATE TABLE late AS SELECT * FROM snapshots; UPDATE late SET turn = turn").await;
-    work(&world, &worker, 21..=25).await;
-    keep_last(&world, worker.run, 5).await;
-    clear(&world, worker.run).await;
-    assert_eq!(world.of(&worker).await.dropped_to.unwrap().turn, 20, "where the first one stood");
+/// Two operators may make the same snapshot, and either may be stored. Their sealed bytes differ.
+async fn a_snapshot_sealed_again_still_matches_the_audit(engine: &Engine) {
+    let cx = engine.sealed().await;
+    let worker = worked(&cx, 20).await;
+    engine.edit("CREATE TABLE late AS SELECT * FROM snapshots; UPDATE late SET turn = turn").await;
+    work(&cx, &worker, 21..=25).await;
+    keep_last(&cx, worker.run, 5).await;
+    clear(&cx, worker.run).await;
+    assert_eq!(cx.run_of(&worker).await.dropped_to.unwrap().turn, 20, "at the first snapshot");
     let anew = "SELECT CAST(count(*) AS text) FROM snapshots JOIN late USING (content_hash, digest)";
-    assert_eq!(face.ask(anew).await, "0");
-    face.edit(
-        "UPDATE snapshots SET document = (SELECT document FROM late), digest = (SELECT digest FROM late) \
+    assert_eq!(engine.ask(anew).await, "0");
+    engine
+        .edit(
+            "UPDATE snapshots SET document = (SELECT document FROM late), digest = (SELECT digest FROM late) \
          WHERE turn = 20",
-    )
-    .await;
-    assert_eq!(check(&world).await.1, []);
-    assert_eq!(state(&world, worker.run, Some(20)).await.matches(CANARY).count(), 20);
+        )
+        .await;
+    assert_eq!(check(&cx).await.1, []);
+    assert_eq!(state(&cx, worker.run, Some(20)).await.matches(CANARY).count(), 20);
 }
 
-/// Turns with a large state each, that has nothing in common with the one before, and snapshots of them.
-async fn large(world: &World, worker: &Worker, turns: std::ops::RangeInclusive<i32>) {
+/// Turns with a large state each, with nothing in common with the one before, and a snapshot of each that is due.
+async fn large(cx: &TestContext, worker: &Worker, turns: std::ops::RangeInclusive<i32>) {
     for turn in turns {
         let item: String = (0..6_000).map(|n: i32| format!("{:x} ", n.wrapping_mul(turn * 7_919))).collect();
         let text = format!(r#"{{"set":{{"a":{{"json":"{item}"}}}}}}"#);
-        ok(world
-            .commit(&Commit { ops: Some(text.into()), full: false, ..worker.result(turn) })
-            .await
-            .unwrap());
-        world.snapshot(worker.run).await.unwrap();
+        ok(cx.commit(&Commit { ops: Some(text.into()), full: false, ..worker.result(turn) }).await.unwrap());
+        cx.snapshot(worker.run).await.unwrap();
     }
 }
 
-async fn spent_chunks_go_by_the_hashes_under_which_they_are_kept(face: &Face) {
-    let plain = face.plain().await;
+async fn obsolete_chunks_are_dropped_whether_sealed_or_not(engine: &Engine) {
+    let plain = engine.plain().await;
     let worker = plain.worker().await;
     large(&plain, &worker, 1..=12).await;
-    assert_ne!(face.ask("SELECT CAST(count(*) AS text) FROM chunks").await, "0");
-    let world = face.sealed().await;
-    large(&world, &worker, 13..=32).await;
-    let before = state(&world, worker.run, None).await;
-    keep_last(&world, worker.run, 5).await;
-    clear(&world, worker.run).await;
-    let count = async |of: &str| face.ask(of).await.parse::<i64>().unwrap();
+    assert_ne!(engine.ask("SELECT CAST(count(*) AS text) FROM chunks").await, "0");
+    let cx = engine.sealed().await;
+    large(&cx, &worker, 13..=32).await;
+    let before = state(&cx, worker.run, None).await;
+    keep_last(&cx, worker.run, 5).await;
+    clear(&cx, worker.run).await;
+    let count = async |of: &str| engine.ask(of).await.parse::<i64>().unwrap();
     assert_eq!(count("SELECT CAST(count(*) AS text) FROM snapshots").await, 2, "turns 27 and 32");
     let chunks = count("SELECT CAST(count(*) AS text) FROM chunks").await;
     assert!((2..=24).contains(&chunks), "{chunks} chunks of two states of about 50 KiB");
-    let low = if face.is_postgres() { "'\\x10'::bytea" } else { "x'10'" };
+    let low = if engine.is_postgres() { "'\\x10'::bytea" } else { "x'10'" };
     let unsealed = format!("SELECT CAST(count(*) AS text) FROM chunks WHERE substr(payload, 1, 1) < {low}");
-    assert_eq!(count(&unsealed).await, 0, "those from before encryption went too");
-    assert_eq!(state(&world, worker.run, None).await, before);
-    assert_eq!(check(&world).await.1, []);
+    assert_eq!(count(&unsealed).await, 0, "plain chunks are dropped too");
+    assert_eq!(state(&cx, worker.run, None).await, before);
+    assert_eq!(check(&cx).await.1, []);
 }
 
-async fn nobody_drops_anything_without_the_keys(face: &Face) {
-    let world = face.sealed().await;
-    let worker = worked(&world, 20).await;
-    keep_last(&world, worker.run, 5).await;
-    let refused = face.plain().await.drop_old(worker.run, 500).await;
+async fn nothing_is_dropped_without_the_keys(engine: &Engine) {
+    let cx = engine.sealed().await;
+    let worker = worked(&cx, 20).await;
+    keep_last(&cx, worker.run, 5).await;
+    let refused = engine.plain().await.drop_old(worker.run, 500).await;
     assert!(matches!(refused, Err(Error::Unfit(_))), "{refused:?}");
-    assert_eq!(world.of(&worker).await.dropped_to, None);
+    assert_eq!(cx.run_of(&worker).await.dropped_to, None);
 }

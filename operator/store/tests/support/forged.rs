@@ -1,9 +1,10 @@
-//! A snapshot that is whole, and says what no boundary made.
+//! A forged snapshot: valid in form, with a state that no boundary made.
 
 use dalsegno_store::{BoundaryRow, RunId, codec};
 use sha2::{Digest as _, Sha256};
 
-/// What puts it after that boundary, the only one of its turn: chunk, hash and digest as anybody can make them, without a key.
+/// The SQL that stores a forged snapshot after this boundary, which must be the only one of its turn. Anybody can compute
+/// the chunk, the hash and the digest without a key.
 pub fn snapshot(run: RunId, after: &BoundaryRow, text: &str, is_postgres: bool) -> [String; 2] {
     let chunk = Sha256::digest(text);
     let length = (text.len() as u64).to_be_bytes();

@@ -1,4 +1,4 @@
-//! A real PostgreSQL for tests: one server for the test process, a database of its own for each test.
+//! A real PostgreSQL for tests: one server for the test process, and a database of its own for each test.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -11,9 +11,9 @@ use dalsegno_store::postgres::Postgres;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::sync::OnceCell;
 
-/// Makes a server in a directory of its own and serves until standard input ends: when the test process is gone, however
-/// it went. Then stops the server that it started and removes the directory. A line on standard input ends the server as
-/// `pg_ctl stop -m immediate` does, without a clean end, and starts it anew.
+/// Creates a server in a new directory and serves until standard input ends, which it does when the test process ends,
+/// even by a signal. Then stops the server and removes the directory. A line on standard input stops the server like
+/// `pg_ctl stop -m immediate`, without a clean shutdown, and starts it again.
 const SERVE: &str = r#"
     set -eu
     PATH="$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin)"
@@ -37,15 +37,15 @@ const SERVE: &str = r#"
     done
 "#;
 
-/// A server of its own; it ends with this value.
+/// A server of its own. It stops when this value is dropped.
 pub struct Server {
     socket: PathBuf,
     databases: AtomicU32,
     template: OnceCell<()>,
     child: Child,
-    /// A line for each start.
+    /// Yields a line after each start.
     started: BufReader<ChildStdout>,
-    /// The server lives as long as this is open.
+    /// The server runs as long as this is open.
     alive: Option<ChildStdin>,
 }
 
@@ -55,7 +55,7 @@ impl Server {
         Self::serve(&mut shell(), arguments)
     }
 
-    /// The same, and it listens on this port of 127.0.0.1 too.
+    /// Starts a server that also listens on this port of 127.0.0.1.
     #[allow(dead_code)]
     pub fn start_at(port: u16, arguments: &[&str]) -> Self {
         let arguments = [&["-c", "listen_addresses=127.0.0.1"], arguments].concat();
@@ -67,7 +67,7 @@ impl Server {
             .args(["-c", SERVE, "sh"])
             .args(arguments)
             .current_dir("/")
-            // An interrupt at the terminal is for the test process; the server follows it.
+            // An interrupt from the terminal goes to the test process only; the server stops with it.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -87,7 +87,7 @@ impl Server {
         }
     }
 
-    /// Ends the server in the middle of whatever it does, and waits until it is back.
+    /// Stops the server without a clean shutdown, and waits until it has started again.
     #[allow(dead_code)]
     pub fn crash(&mut self) {
         let mut back = String::new();
@@ -96,12 +96,12 @@ impl Server {
         assert!(!back.is_empty(), "PostgreSQL did not come back");
     }
 
-    /// The URL of one of its databases.
+    /// The URL of a database of this server.
     pub fn url(&self, database: &str) -> String {
         format!("postgres://postgres@localhost/{database}?host={}", self.socket.display())
     }
 
-    /// A new database with nothing in it.
+    /// Creates an empty database.
     #[allow(dead_code)]
     pub async fn empty_database(&self) -> String {
         let name = self.next();
@@ -109,7 +109,7 @@ impl Server {
         self.url(&name)
     }
 
-    /// A new, migrated database.
+    /// Creates a migrated database.
     pub async fn database(&self) -> String {
         self.template
             .get_or_init(|| async {
@@ -137,17 +137,17 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.alive.take());
-        // Where this is the end of a failed test, the failure is what matters.
+        // If a failed test ends here, report the test's failure and not this one.
         let _ = self.child.wait();
     }
 }
 
-/// A new, migrated database on the server that this process shares.
+/// Creates a migrated database on the shared server of this process.
 pub async fn database() -> String {
     shared().database().await
 }
 
-/// A new database with nothing in it on the server that this process shares.
+/// Creates an empty database on the shared server of this process.
 #[allow(dead_code)]
 pub async fn empty_database() -> String {
     shared().empty_database().await
@@ -158,7 +158,7 @@ fn shared() -> &'static Server {
     SHARED.get_or_init(|| Server::start(&[]))
 }
 
-/// A shell of the user that runs the server. PostgreSQL refuses to run as root: then it is the user `postgres`.
+/// A shell of the user that runs the server: PostgreSQL refuses to run as root, so root uses the user `postgres`.
 pub fn shell() -> Command {
     let id = Command::new("id").arg("-u").output().expect("id");
     if id.stdout != b"0\n" {

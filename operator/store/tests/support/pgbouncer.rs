@@ -1,12 +1,12 @@
-//! Debian's pgbouncer in transaction mode, before the server that this process shares: each transaction of a client may
-//! go to another connection of the server.
+//! Debian's pgbouncer in transaction mode, in front of the shared server of this process: each transaction of a client may
+//! use another server connection.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 
-/// Serves from a directory of its own until standard input ends.
+/// Serves from a new directory until standard input ends.
 const SERVE: &str = r#"
     set -eu
     PATH="$PATH:/usr/sbin:/sbin"
@@ -38,16 +38,16 @@ END
     wait "$server" || true
 "#;
 
-/// A running pgbouncer; it ends with this process.
+/// A running pgbouncer. It stops when this process ends.
 struct Bouncer {
     directory: String,
-    /// It lives as long as this is open.
+    /// pgbouncer runs as long as this is open.
     _alive: Option<ChildStdin>,
     _child: Child,
 }
 
-/// The URL of the same database by way of pgbouncer, as a person writes it.
-pub fn before(url: &str) -> String {
+/// The URL of the same database through pgbouncer, as a user would write it.
+pub fn url_through(url: &str) -> String {
     static SHARED: OnceLock<Bouncer> = OnceLock::new();
     let (rest, socket) = url.split_once("?host=").expect("the server listens on a socket");
     let directory = &SHARED.get_or_init(|| start(socket)).directory;
@@ -55,7 +55,7 @@ pub fn before(url: &str) -> String {
     format!("{rest}?host={directory}&pgbouncer=true")
 }
 
-/// Starts one. It refuses to run as root: then it runs as the user `postgres`.
+/// Starts pgbouncer. It refuses to run as root, so root uses the user `postgres`.
 fn start(socket: &str) -> Bouncer {
     let mut command = if Command::new("id").arg("-u").output().expect("id").stdout == b"0\n" {
         let mut command = Command::new("setpriv");

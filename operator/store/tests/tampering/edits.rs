@@ -1,28 +1,26 @@
-//! Each kind of damage, on both databases: found, and gone back from to the last good boundary.
+//! Each kind of damage, on both databases: it is found, and the run can be rewound to the last good boundary.
 
 use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
 use dalsegno_store::proof::check_run;
 use dalsegno_store::verify::{self, Checkpoint, Corruption};
-use dalsegno_store::{
-    CallFilter, Class, Commit, Error, EventQuery, NewRun, RecordQuery, Rewind, Rewound, RunRecord,
-};
+use dalsegno_store::{CallFilter, Class, Commit, Error, EventQuery, NewRun, Rewind, Rewound, RunRecord};
 
-use crate::world::*;
-use crate::{Face, on_both};
+use crate::context::*;
+use crate::{Engine, on_both_databases};
 
-on_both! {
-    an_untouched_run_is_sound,
-    damage_is_found_and_gone_back_from,
-    a_run_of_which_nothing_is_good_has_nothing_to_go_back_to,
-    a_head_that_was_lost_is_not_taken_for_a_fresh_run,
-    damage_before_the_last_full_state_stops_nobody_and_is_told,
-    effects_of_undone_turns_are_named,
+on_both_databases! {
+    an_untouched_run_is_valid,
+    damage_is_found_and_the_run_is_rewound,
+    a_wholly_damaged_run_has_no_last_good_boundary,
+    a_run_with_a_lost_head_is_not_taken_for_a_fresh_one,
+    damage_before_the_last_full_state_is_reported_and_does_not_stop_the_run,
+    effects_of_undone_turns_are_listed,
     records_of_undone_turns_are_hidden,
     an_edited_audit_row_is_found,
-    a_store_that_is_away_is_not_corrupt,
+    an_unavailable_store_is_not_corrupt,
 }
 
-/// Which turns are the full state.
+/// The operations of a turn, and whether they are the full state.
 fn full_at(turn: i32, full: &[i32]) -> (String, bool) {
     let full = full.contains(&turn);
     let start = if full { r#""full":true,"# } else { "" };
@@ -33,9 +31,9 @@ fn put(key: &str) -> RecordOp {
     RecordOp::Put { space: "s".into(), key: key.into(), value: Payload::Json(json("1")) }
 }
 
-/// A run with this name and so many turns, each with an event and a record; its next attempt is reserved.
-pub async fn run(world: &World, name: &str, turns: i32, full: &[i32]) -> RunRecord {
-    let worker = world.work_on(&world.take_up(&NewRun { name: name.into(), ..new_run() }).await).await;
+/// A run with this name and this number of turns, each with an event and a record. Its next attempt is reserved.
+pub async fn run(cx: &TestContext, name: &str, turns: i32, full: &[i32]) -> RunRecord {
+    let worker = cx.start_worker(&cx.create(&NewRun { name: name.into(), ..new_run() }).await).await;
     for turn in 1..=turns {
         let (ops, full) = full_at(turn, full);
         let commit = Commit {
@@ -46,44 +44,44 @@ pub async fn run(world: &World, name: &str, turns: i32, full: &[i32]) -> RunReco
             trigger: (turn % 2 == 0).then(|| "TASK_END".into()),
             ..worker.result(turn)
         };
-        ok(world.commit(&commit).await.unwrap());
+        ok(cx.commit(&commit).await.unwrap());
     }
-    world.lose(&worker, Class::Disruption).await
+    cx.end_and_reserve(&worker, Class::Disruption).await
 }
 
-async fn corruption(world: &World, run: &RunRecord) -> Corruption {
-    match verify::checkpoint(&*world.store, run).await.unwrap() {
+async fn corruption(cx: &TestContext, run: &RunRecord) -> Corruption {
+    match verify::checkpoint(&*cx.store, run).await.unwrap() {
         Checkpoint::Corrupt(corruption) => corruption,
-        Checkpoint::Sound => panic!("it was found to be sound"),
+        Checkpoint::Sound => panic!("the checkpoint is valid"),
     }
 }
 
-async fn state(world: &World, run: &RunRecord) -> String {
-    serde_json::to_string(&world.state(run.id, None).await.unwrap()).unwrap()
+async fn state(cx: &TestContext, run: &RunRecord) -> String {
+    serde_json::to_string(&cx.state(run.id, None).await.unwrap()).unwrap()
 }
 
-/// Goes back to what is good, as the operator does.
-async fn go_back(world: &World, run: &RunRecord, found: &Corruption) -> RunRecord {
+/// Rewinds to the last good boundary, as the operator does.
+async fn rewind_to_last_good(cx: &TestContext, run: &RunRecord, found: &Corruption) -> RunRecord {
     let to = found.last_good.as_ref().unwrap().place;
     let rewind = Rewind { epoch: run.epoch, to, reason: found.detail.clone(), actor: "operator".into() };
-    match world.rewind(run.id, &rewind).await.unwrap() {
+    match cx.rewind(run.id, &rewind).await.unwrap() {
         Rewound::Done(run) => *run,
         Rewound::Refused(run) => panic!("refused, with {:?}", run.head),
     }
 }
 
-async fn an_untouched_run_is_sound(face: &Face) {
-    let world = &face.world;
-    let run = run(world, "one", 6, &[]).await;
-    assert_eq!(verify::checkpoint(&*world.store, &run).await.unwrap(), Checkpoint::Sound);
-    let found = verify::survey(&*world.store, &run).await.unwrap();
+async fn an_untouched_run_is_valid(engine: &Engine) {
+    let cx = &engine.cx;
+    let run = run(cx, "one", 6, &[]).await;
+    assert_eq!(verify::checkpoint(&*cx.store, &run).await.unwrap(), Checkpoint::Sound);
+    let found = verify::survey(&*cx.store, &run).await.unwrap();
     assert_eq!((found.boundaries, found.damage, found.last_good.unwrap().turn), (6, vec![], 6));
-    let fresh = world.run().await;
-    assert_eq!(verify::checkpoint(&*world.store, &fresh).await.unwrap(), Checkpoint::Sound);
-    assert_eq!(verify::survey(&*world.store, &fresh).await.unwrap(), Default::default());
+    let fresh = cx.run().await;
+    assert_eq!(verify::checkpoint(&*cx.store, &fresh).await.unwrap(), Checkpoint::Sound);
+    assert_eq!(verify::survey(&*cx.store, &fresh).await.unwrap(), Default::default());
 }
 
-/// Damage to the run `one` of six turns, none the full state; and the last good turn after it.
+/// Damage to the run `one`, which has six turns and no full state, and the last good turn after the damage.
 const EDITS: &[(i32, &str)] = &[
     // A wrong hash or digest.
     (3, "UPDATE boundaries SET content_hash = digest WHERE turn = 4"),
@@ -91,11 +89,11 @@ const EDITS: &[(i32, &str)] = &[
     (3, "UPDATE boundaries SET ops_digest = digest WHERE turn = 4"),
     (3, "UPDATE boundaries SET events_digest = NULL WHERE turn = 4"),
     (3, "UPDATE boundaries SET ops_digest = NULL, ops = NULL WHERE turn = 4"),
-    // A row that is not there.
+    // A missing row.
     (5, "DELETE FROM boundaries WHERE turn = 6"),
     (2, "DELETE FROM boundaries WHERE turn = 3"),
     (2, "DELETE FROM boundaries WHERE turn IN (3, 5)"),
-    // A parent that leads nowhere, back, or to itself.
+    // A parent that does not exist, is later, or is the row itself.
     (3, "UPDATE boundaries SET parent_turn = 4 WHERE turn = 4"),
     (2, "UPDATE boundaries SET parent_turn = 6 WHERE turn = 3"),
     (3, "UPDATE boundaries SET parent_epoch = 9 WHERE turn = 4"),
@@ -103,7 +101,7 @@ const EDITS: &[(i32, &str)] = &[
         3,
         "UPDATE boundaries SET parent_turn = NULL, parent_boundary = NULL, parent_epoch = NULL WHERE turn = 4",
     ),
-    // A payload that is cut, or of another boundary.
+    // A payload that is cut, or belongs to another boundary.
     (4, "UPDATE boundaries SET ops = substr(ops, 1, length(ops) - 1) WHERE turn = 5"),
     (4, "UPDATE boundaries SET events = substr(events, 1, 3) WHERE turn = 5"),
     (
@@ -116,7 +114,7 @@ const EDITS: &[(i32, &str)] = &[
         "UPDATE boundaries SET ops = (SELECT o.ops FROM boundaries o JOIN runs r ON r.id = o.run \
          WHERE r.name = 'two' AND o.turn = 3) WHERE turn = 2",
     ),
-    // A row of another run.
+    // A hash of another run's row.
     (
         1,
         "UPDATE boundaries SET content_hash = (SELECT o.content_hash FROM boundaries o JOIN runs r ON r.id = o.run \
@@ -135,28 +133,28 @@ const EDITS: &[(i32, &str)] = &[
     (3, "UPDATE boundaries SET cost_micro_usd = 1 WHERE turn = 4"),
     (3, "UPDATE boundaries SET trigger_word = NULL WHERE turn = 4"),
     (3, "UPDATE boundaries SET records_digest = NULL WHERE turn = 4"),
-    // A head that no boundary has the hash of.
+    // A head that matches no boundary's hash.
     (6, "UPDATE runs SET head_hash = audit_hash WHERE TRUE"),
     (6, "UPDATE runs SET head_epoch = 9 WHERE TRUE"),
 ];
 
-async fn damage_is_found_and_gone_back_from(face: &Face) {
-    let world = &face.world;
+async fn damage_is_found_and_the_run_is_rewound(engine: &Engine) {
+    let cx = &engine.cx;
     for (number, (last_good, edit)) in EDITS.iter().enumerate() {
-        let one = run(world, "one", 6, &[]).await;
-        let two = run(world, "two", 6, &[]).await;
-        // Only this run's rows: those of the cases before are damaged already.
+        let one = run(cx, "one", 6, &[]).await;
+        let two = run(cx, "two", 6, &[]).await;
+        // Edit only this run's rows: earlier cases have left damaged ones.
         let edit = if edit.contains("boundaries") {
             format!("{edit} AND run = (SELECT id FROM runs WHERE object_uid = '{}')", one.object_uid)
         } else {
             format!("{edit} AND id = (SELECT id FROM runs WHERE object_uid = '{}')", one.object_uid)
         };
-        face.edit(&edit.replace("r.name = 'two'", &format!("r.object_uid = '{}'", two.object_uid))).await;
+        engine.edit(&edit.replace("r.name = 'two'", &format!("r.object_uid = '{}'", two.object_uid))).await;
 
-        let one = world.look(&one.object_uid).await;
-        let state_there = world.state(one.id, None).await;
+        let one = cx.run_by_uid(&one.object_uid).await;
+        let state_there = cx.state(one.id, None).await;
         assert!(matches!(state_there, Err(Error::Corrupt { .. })), "{number}: {edit}: {state_there:?}");
-        let found = corruption(world, &one).await;
+        let found = corruption(cx, &one).await;
         let good = found.last_good.as_ref().unwrap_or_else(|| panic!("{edit}: {}", found.detail));
         assert_eq!(
             (good.place.turn, good.place.boundary),
@@ -165,118 +163,119 @@ async fn damage_is_found_and_gone_back_from(face: &Face) {
         );
         assert!(good.effects.is_empty());
 
-        let mended = go_back(world, &one, &found).await;
-        assert_eq!(mended.head.as_ref().unwrap().turn, *last_good);
-        assert_eq!(mended.highest_turn, 6);
-        let sound = verify::checkpoint(&*world.store, &mended).await.unwrap();
+        let rewound = rewind_to_last_good(cx, &one, &found).await;
+        assert_eq!(rewound.head.as_ref().unwrap().turn, *last_good);
+        assert_eq!(rewound.highest_turn, 6);
+        let sound = verify::checkpoint(&*cx.store, &rewound).await.unwrap();
         assert_eq!(sound, Checkpoint::Sound, "{edit}");
         let log: Vec<_> = (1..=*last_good).map(|turn| format!(r#"{{"json":{turn}}}"#)).collect();
-        assert_eq!(state(world, &mended).await, format!(r#"{{"log":{{"list":[{}]}}}}"#, log.join(",")));
-        let worker = world.work_on(&mended).await;
-        world.turn(&worker, last_good + 1).await;
+        assert_eq!(state(cx, &rewound).await, format!(r#"{{"log":{{"list":[{}]}}}}"#, log.join(",")));
+        let worker = cx.start_worker(&rewound).await;
+        cx.commit_turn(&worker, last_good + 1).await;
         assert_eq!(
-            verify::checkpoint(&*world.store, &world.of(&worker).await).await.unwrap(),
+            verify::checkpoint(&*cx.store, &cx.run_of(&worker).await).await.unwrap(),
             Checkpoint::Sound
         );
-        let untouched = verify::survey(&*world.store, &two).await.unwrap();
-        assert_eq!(untouched.damage, vec![], "the other run is as it was");
-        // Their names are free for the next case.
+        let untouched = verify::survey(&*cx.store, &two).await.unwrap();
+        assert_eq!(untouched.damage, vec![], "the other run is unchanged");
+        // Free the names for the next case.
         for done in [&one, &two] {
-            world.mark_deleted(&done.object_uid).await.unwrap();
+            cx.mark_deleted(&done.object_uid).await.unwrap();
         }
     }
 }
 
-async fn a_run_of_which_nothing_is_good_has_nothing_to_go_back_to(face: &Face) {
-    let world = &face.world;
+async fn a_wholly_damaged_run_has_no_last_good_boundary(engine: &Engine) {
+    let cx = &engine.cx;
     for edit in [
         "DELETE FROM boundaries WHERE turn = 1",
         "DELETE FROM boundaries WHERE turn > 0",
         "UPDATE boundaries SET ops = substr(ops, 1, length(ops) - 1) WHERE turn > 0",
     ] {
-        let one = run(world, &new_run().name, 3, &[]).await;
-        face.edit(&format!("{edit} AND run = (SELECT id FROM runs WHERE object_uid = '{}')", one.object_uid))
+        let one = run(cx, &new_run().name, 3, &[]).await;
+        engine
+            .edit(&format!("{edit} AND run = (SELECT id FROM runs WHERE object_uid = '{}')", one.object_uid))
             .await;
-        let found = corruption(world, &one).await;
+        let found = corruption(cx, &one).await;
         assert_eq!(found.last_good, None, "{edit}: {}", found.detail);
     }
 }
 
-async fn a_head_that_was_lost_is_not_taken_for_a_fresh_run(face: &Face) {
-    let world = &face.world;
-    let one = run(world, "one", 3, &[]).await;
-    face.edit("UPDATE runs SET head_turn = NULL, head_boundary = NULL, head_epoch = NULL, head_hash = NULL")
+async fn a_run_with_a_lost_head_is_not_taken_for_a_fresh_one(engine: &Engine) {
+    let cx = &engine.cx;
+    let one = run(cx, "one", 3, &[]).await;
+    engine
+        .edit("UPDATE runs SET head_turn = NULL, head_boundary = NULL, head_epoch = NULL, head_hash = NULL")
         .await;
-    let one = world.look(&one.object_uid).await;
+    let one = cx.run_by_uid(&one.object_uid).await;
     assert_eq!((one.head.clone(), one.highest_turn), (None, 3));
-    let found = corruption(world, &one).await;
+    let found = corruption(cx, &one).await;
     assert!(found.detail.contains("turn 3 was reached"), "{}", found.detail);
 }
 
-async fn damage_before_the_last_full_state_stops_nobody_and_is_told(face: &Face) {
-    let world = &face.world;
-    let one = run(world, "one", 6, &[1, 4]).await;
-    face.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 2").await;
-    assert_eq!(verify::checkpoint(&*world.store, &one).await.unwrap(), Checkpoint::Sound);
-    let found = verify::survey(&*world.store, &one).await.unwrap();
+async fn damage_before_the_last_full_state_is_reported_and_does_not_stop_the_run(engine: &Engine) {
+    let cx = &engine.cx;
+    let one = run(cx, "one", 6, &[1, 4]).await;
+    engine.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 2").await;
+    assert_eq!(verify::checkpoint(&*cx.store, &one).await.unwrap(), Checkpoint::Sound);
+    let found = verify::survey(&*cx.store, &one).await.unwrap();
     assert_eq!(found.damage.len(), 1);
     assert!(found.damage[0].to_string().starts_with("turn 2 (result): "), "{}", found.damage[0]);
     assert_eq!(found.last_good.unwrap().turn, 6);
 
-    face.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 6").await;
-    let found = corruption(world, &one).await;
+    engine.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 6").await;
+    let found = corruption(cx, &one).await;
     assert_eq!(found.last_good.as_ref().unwrap().place.turn, 5, "the state is whole from turn 4 on");
     assert_eq!(
-        state(world, &go_back(world, &one, &found).await).await,
+        state(cx, &rewind_to_last_good(cx, &one, &found).await).await,
         r#"{"log":{"list":[{"json":4},{"json":5}]}}"#
     );
 }
 
-async fn effects_of_undone_turns_are_named(face: &Face) {
-    let world = &face.world;
-    let worker = world.worker().await;
-    // Planned in a turn that stands, and claimed or ended in one that does not.
+async fn effects_of_undone_turns_are_listed(engine: &Engine) {
+    let cx = &engine.cx;
+    let worker = cx.worker().await;
+    // `late` and `slow` are planned or started in a turn that stays, and claimed or completed in an undone one.
     let calls = vec![planned("late", Policy::Probe), planned("never", Policy::Probe)];
-    ok(world.commit(&Commit { calls, ..worker.plan(1) }).await.unwrap());
-    let slow = world.start_call(&worker, "slow", Policy::Probe).await;
+    ok(cx.commit(&Commit { calls, ..worker.plan(1) }).await.unwrap());
+    let slow = cx.start_call(&worker, "slow", Policy::Probe).await;
     for (turn, id, policy) in
         [(1, "before", Policy::RetrySameKey), (2, "looked", Policy::ReadOnly), (3, "paid", Policy::Probe)]
     {
         if turn == 3 {
-            world.start_call(&worker, "late", Policy::Probe).await;
-            world.complete(&worker.complete(&slow)).await.unwrap();
+            cx.start_call(&worker, "late", Policy::Probe).await;
+            cx.complete(&worker.complete(&slow)).await.unwrap();
         }
-        let claim = world.start_call(&worker, id, policy).await;
-        world.complete(&worker.complete(&claim)).await.unwrap();
-        world.turn(&worker, turn).await;
+        let claim = cx.start_call(&worker, id, policy).await;
+        cx.complete(&worker.complete(&claim)).await.unwrap();
+        cx.commit_turn(&worker, turn).await;
     }
-    world.start_call(&worker, "begun", Policy::RetrySameKey).await;
-    world.start_call(&worker, "looking", Policy::ReadOnly).await;
-    let run = world.lose(&worker, Class::Disruption).await;
-    face.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 3").await;
-    // Each turn is the full state here: only the head is lost.
-    let good = corruption(world, &run).await.last_good.unwrap();
+    cx.start_call(&worker, "begun", Policy::RetrySameKey).await;
+    cx.start_call(&worker, "looking", Policy::ReadOnly).await;
+    let run = cx.end_and_reserve(&worker, Class::Disruption).await;
+    engine.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 3").await;
+    // Each turn has the full state, so only the head is lost.
+    let good = corruption(cx, &run).await.last_good.unwrap();
     assert_eq!((good.place.turn, good.effects.join(" ").as_str()), (2, "late slow paid begun"));
 }
 
-async fn records_of_undone_turns_are_hidden(face: &Face) {
-    let world = &face.world;
-    let one = run(world, "one", 3, &[]).await;
-    face.edit("UPDATE boundaries SET records_digest = digest WHERE turn = 2").await;
-    let found = corruption(world, &one).await;
-    go_back(world, &one, &found).await;
-    let query =
-        RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 9, bytes: 1 << 20 };
-    let page = world.read_records(one.id, &query).await.unwrap();
+async fn records_of_undone_turns_are_hidden(engine: &Engine) {
+    let cx = &engine.cx;
+    let one = run(cx, "one", 3, &[]).await;
+    engine.edit("UPDATE boundaries SET records_digest = digest WHERE turn = 2").await;
+    let found = corruption(cx, &one).await;
+    rewind_to_last_good(cx, &one, &found).await;
+    let query = all_records();
+    let page = cx.read_records(one.id, &query).await.unwrap();
     assert_eq!(page.records.iter().map(|record| &*record.key).collect::<Vec<_>>(), ["k1"]);
 }
 
-async fn an_edited_audit_row_is_found(face: &Face) {
-    let world = &face.world;
-    let one = run(world, "one", 1, &[]).await;
-    face.disarm().await;
-    face.edit("UPDATE audit SET actor = 'nobody' WHERE seq = 3").await;
-    let mut reading = world.reading().await.unwrap();
+async fn an_edited_audit_row_is_found(engine: &Engine) {
+    let cx = &engine.cx;
+    let one = run(cx, "one", 1, &[]).await;
+    engine.drop_audit_triggers().await;
+    engine.edit("UPDATE audit SET actor = 'nobody' WHERE seq = 3").await;
+    let mut reading = cx.reading().await.unwrap();
     let problems = check_run(&mut *reading, one.id).await.unwrap().problems;
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(
@@ -286,39 +285,41 @@ async fn an_edited_audit_row_is_found(face: &Face) {
     );
 }
 
-async fn a_store_that_is_away_is_not_corrupt(face: &Face) {
-    let world = &face.world;
-    let one = run(world, "one", 3, &[]).await;
-    face.edit("ALTER TABLE boundaries RENAME TO gone; UPDATE runs SET name = name").await;
-    let answer = verify::checkpoint(&*world.store, &one).await;
+async fn an_unavailable_store_is_not_corrupt(engine: &Engine) {
+    let cx = &engine.cx;
+    let one = run(cx, "one", 3, &[]).await;
+    engine.edit("ALTER TABLE boundaries RENAME TO gone; UPDATE runs SET name = name").await;
+    let answer = verify::checkpoint(&*cx.store, &one).await;
     assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
 }
 
-/// And not out of reach until somebody names keys, which there are none of.
+/// Such a row is damaged. It is not reported as unreadable without keys: this store has no keys.
 #[tokio::test]
-async fn what_looks_sealed_where_nothing_is_is_damage() {
-    let face = Face::file().await;
-    let world = &face.world;
-    let worker = world.worker().await;
+async fn a_seal_mark_in_a_plain_store_is_damage() {
+    let engine = Engine::file().await;
+    let cx = &engine.cx;
+    let worker = cx.worker().await;
     let commit = Commit { events: vec![json("1")], records: vec![put("k")], ..worker.result(1) };
-    ok(world.commit(&commit).await.unwrap());
-    let claim = world.start_call(&worker, "pay", Policy::Probe).await;
-    world.complete(&worker.complete(&claim)).await.unwrap();
+    ok(cx.commit(&commit).await.unwrap());
+    let claim = cx.start_call(&worker, "pay", Policy::Probe).await;
+    cx.complete(&worker.complete(&claim)).await.unwrap();
     for (table, column) in
         [("calls", "arguments"), ("calls", "result"), ("boundaries", "events"), ("records", "value")]
     {
-        face.edit(&format!("UPDATE {table} SET {column} = CAST(x'10' || substr({column}, 2) AS BLOB)")).await;
+        engine
+            .edit(&format!("UPDATE {table} SET {column} = CAST(x'10' || substr({column}, 2) AS BLOB)"))
+            .await;
     }
     let query = EventQuery { from: 1, limit: 9, bytes: 1 << 20 };
-    assert!(matches!(world.events(worker.run, query).await, Err(Error::Corrupt { .. })));
-    let query =
-        RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 9, bytes: 1 << 20 };
-    assert!(matches!(world.read_records(worker.run, &query).await, Err(Error::Corrupt { .. })));
-    assert!(matches!(world.calls(worker.run, CallFilter::All).await, Err(Error::Corrupt { .. })));
-    let other = world.worker().await;
-    world.start_call(&other, "ship", Policy::Probe).await;
-    face.edit("UPDATE calls SET arguments = CAST(x'10' || substr(arguments, 2) AS BLOB) WHERE id = 'ship'")
+    assert!(matches!(cx.events(worker.run, query).await, Err(Error::Corrupt { .. })));
+    let query = all_records();
+    assert!(matches!(cx.read_records(worker.run, &query).await, Err(Error::Corrupt { .. })));
+    assert!(matches!(cx.calls(worker.run, CallFilter::All).await, Err(Error::Corrupt { .. })));
+    let other = cx.worker().await;
+    cx.start_call(&other, "ship", Policy::Probe).await;
+    engine
+        .edit("UPDATE calls SET arguments = CAST(x'10' || substr(arguments, 2) AS BLOB) WHERE id = 'ship'")
         .await;
-    let held = corruption(world, &world.lose(&other, Class::Disruption).await).await;
+    let held = corruption(cx, &cx.end_and_reserve(&other, Class::Disruption).await).await;
     assert!(held.detail.contains("ship"), "{}", held.detail);
 }

@@ -1,8 +1,11 @@
-//! Rows that were edited behind the store's back: nothing goes on from them, and what is still good is found.
+//! Tampering with rows past the store: a damaged run does not go on, and the last good boundary is found.
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
-#[path = "../support/both.rs"]
-mod both;
+#[path = "../support/both_databases.rs"]
+mod both_databases;
+#[allow(dead_code)]
+#[path = "../conformance/context.rs"]
+mod context;
 #[path = "../support/forged.rs"]
 mod forged;
 #[allow(dead_code)]
@@ -10,9 +13,6 @@ mod forged;
 mod keys;
 #[path = "../support/pg.rs"]
 mod pg;
-#[allow(dead_code)]
-#[path = "../conformance/world.rs"]
-mod world;
 
 mod edits;
 mod random;
@@ -21,16 +21,16 @@ mod sealed;
 
 use std::path::PathBuf;
 
-use both::on_both;
+use both_databases::on_both_databases;
+use context::TestContext;
 use dalsegno_store::postgres::Postgres;
 use dalsegno_store::sqlite::Sqlite;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
 use std::sync::Arc;
-use world::World;
 
-/// A store, and a way to its rows that it knows nothing of.
-pub struct Face {
-    world: World,
+/// A store, and direct access to its rows.
+pub struct Engine {
+    cx: TestContext,
     rows: Rows,
 }
 
@@ -39,25 +39,25 @@ enum Rows {
     Postgres(String),
 }
 
-impl Face {
+impl Engine {
     async fn file() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("runs.db");
         Sqlite::migrate(&path).await.unwrap();
-        let world = World::new(Arc::new(Sqlite::open(&path).await.unwrap()), dir);
-        Self { world, rows: Rows::Sqlite(path) }
+        let cx = TestContext::new(Arc::new(Sqlite::open(&path).await.unwrap()), dir);
+        Self { cx, rows: Rows::Sqlite(path) }
     }
 
-    /// Payloads are sealed here: what is damaged there is damaged here too.
+    /// With sealed payloads: damage must be found in them as well.
     async fn postgres() -> Self {
         let (url, folder) = (pg::database().await, keys::folder());
         let store = Postgres::connect(&url).await.unwrap().sealed_by(keys::shared(&folder));
-        let world = World::new(Arc::new(store), folder);
-        Self { world, rows: Rows::Postgres(url) }
+        let cx = TestContext::new(Arc::new(store), folder);
+        Self { cx, rows: Rows::Postgres(url) }
     }
 
-    /// Takes the triggers of the audit away, as whoever owns the tables or can write the file may do.
-    async fn disarm(&self) {
+    /// Drops the audit's triggers, as an owner of the tables or a writer of the file could.
+    async fn drop_audit_triggers(&self) {
         let drop = match &self.rows {
             Rows::Sqlite(_) => "DROP TRIGGER audit_is_not_edited; DROP TRIGGER audit_is_not_deleted",
             Rows::Postgres(_) => "DROP TRIGGER audit_is_append_only ON audit",
@@ -65,12 +65,12 @@ impl Face {
         self.execute(drop).await;
     }
 
-    /// Edits rows; at least one must be hit.
+    /// Edits rows. At least one row must be affected.
     async fn edit(&self, sql: &str) {
         assert!(self.execute(sql).await > 0);
     }
 
-    /// How many rows were hit.
+    /// Runs a statement. Returns the number of affected rows.
     async fn execute(&self, sql: &str) -> u64 {
         let sql = AssertSqlSafe(sql.to_owned());
         match &self.rows {

@@ -1,17 +1,17 @@
-//! Random edits of one column of one row: each is found, but for those of columns that nobody goes by.
+//! Random edits of one column of one row: each is found, except in columns that nothing depends on.
 
 use std::fmt::Write as _;
 
-use dalsegno_protocol::{Boundary, CompleteOutcome, Policy};
+use dalsegno_protocol::{CompleteOutcome, Policy};
 use dalsegno_store::proof::{Anchors, check_store};
-use dalsegno_store::{Complete, Error, EventQuery, Place, Rewind, RunId, RunRecord, verify};
+use dalsegno_store::{Complete, Error, EventQuery, RunId, RunRecord, verify};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _, SqliteConnection};
 
+use crate::context::{TestContext, ok, planned, result_place, rewind_to};
 use crate::edits::run;
-use crate::world::{World, ok, planned};
-use crate::{Face, Rows};
+use crate::{Engine, Rows};
 
-/// A generator that gives the same numbers each time.
+/// A random generator with a fixed seed.
 pub struct Numbers(u64);
 
 impl From<u64> for Numbers {
@@ -29,18 +29,18 @@ impl Numbers {
     }
 }
 
-/// Every state of the run, and its boundaries, or that they cannot be read.
-async fn read(world: &World, run: RunId, turns: i32) -> Vec<Result<String, ()>> {
+/// Every state of the run, and its boundaries; `Err` if they cannot be read.
+async fn read(cx: &TestContext, run: RunId, turns: i32) -> Vec<Result<String, ()>> {
     let mut all = Vec::new();
     for turn in std::iter::once(None).chain((1..=turns).map(Some)) {
-        all.push(seen(world.state(run, turn).await));
+        all.push(seen(cx.state(run, turn).await));
     }
-    all.push(seen(world.boundaries(run, 1, turns).await));
+    all.push(seen(cx.boundaries(run, 1, turns).await));
     all
 }
 
-async fn events(world: &World, run: RunId) -> Result<String, ()> {
-    seen(world.events(run, EventQuery { from: 1, limit: 99, bytes: 9_999 }).await)
+async fn events(cx: &TestContext, run: RunId) -> Result<String, ()> {
+    seen(cx.events(run, EventQuery { from: 1, limit: 99, bytes: 9_999 }).await)
 }
 
 fn seen<T: std::fmt::Debug>(answer: Result<T, Error>) -> Result<String, ()> {
@@ -51,19 +51,19 @@ fn seen<T: std::fmt::Debug>(answer: Result<T, Error>) -> Result<String, ()> {
     }
 }
 
-/// Whether a survey finds damage; a row that cannot be read at all is damage.
-async fn is_found(world: &World, run: &RunRecord) -> bool {
-    match verify::survey(&*world.store, run).await {
+/// Whether a scan finds damage. A row that cannot be read counts as damage.
+async fn is_found(cx: &TestContext, run: &RunRecord) -> bool {
+    match verify::survey(&*cx.store, run).await {
         Ok(findings) => !findings.damage.is_empty(),
         Err(Error::Corrupt { .. }) => true,
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Whether a check of the whole store finds a problem; a row that cannot be read at all is one.
-async fn is_proved_wrong(world: &World) -> bool {
+/// Whether a check of the whole store finds a problem. A row that cannot be read counts as one.
+async fn has_problem(cx: &TestContext) -> bool {
     let mut problems = 0;
-    let mut reading = world.reading().await.unwrap();
+    let mut reading = cx.reading().await.unwrap();
     match check_store(&mut *reading, Anchors::default(), &mut |_| problems += 1).await {
         Ok(_) => problems > 0,
         Err(Error::Corrupt { .. }) => true,
@@ -71,24 +71,24 @@ async fn is_proved_wrong(world: &World) -> bool {
     }
 }
 
-/// Eight turns, of which one is the full state, a rewind to turn 5, and two more turns.
-async fn subject(world: &World) -> RunRecord {
-    let before = run(world, "one", 8, &[3]).await;
-    let to = Place { turn: 5, boundary: Boundary::Result, epoch: 1 };
-    let rewind = Rewind { epoch: before.epoch, to, reason: "to try".into(), actor: "ada".into() };
-    world.rewind(before.id, &rewind).await.unwrap();
-    let worker = world.work_on(&world.look(&before.object_uid).await).await;
+/// Eight turns, one of them with the full state, a rewind to turn 5, and two more turns.
+async fn subject(cx: &TestContext) -> RunRecord {
+    let before = run(cx, "one", 8, &[3]).await;
+    let to = result_place(5);
+    let rewind = rewind_to(before.epoch, to);
+    cx.rewind(before.id, &rewind).await.unwrap();
+    let worker = cx.start_worker(&cx.run_by_uid(&before.object_uid).await).await;
     let plan = dalsegno_store::Commit { ops: None, full: false, ..worker.plan(6) };
-    world.commit(&plan).await.unwrap();
+    cx.commit(&plan).await.unwrap();
     for turn in 6..=7 {
         let delta = format!(r#"{{"append":{{"log":[{{"json":{turn}}}]}}}}"#);
         let commit = dalsegno_store::Commit { ops: Some(delta.into()), full: false, ..worker.result(turn) };
-        world.commit(&commit).await.unwrap();
+        cx.commit(&commit).await.unwrap();
     }
-    world.of(&worker).await
+    cx.run_of(&worker).await
 }
 
-/// Bytes as SQL has them.
+/// The bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").unwrap();
@@ -96,13 +96,13 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Columns that are true or false.
+/// Boolean columns.
 const FLAGS: [&str; 5] = ["is_full", "finish", "undone", "dropped", "key_refused"];
 
-/// Columns that nobody goes by: how a run ended, and that nothing of it was dropped, its own row and its audit say.
+/// Columns that nothing depends on: the run's own row and its audit say how it ended and that nothing was dropped.
 const HARMLESS: [&str; 2] = ["finish", "dropped"];
 
-/// One edit of this column, as SQL.
+/// One random edit of this column, as SQL.
 pub fn edit(numbers: &mut Numbers, kind: &str, column: &str, old: Option<&[u8]>) -> String {
     match (kind, old) {
         _ if FLAGS.contains(&column) => format!("{column} = NOT {column}"),
@@ -138,10 +138,10 @@ pub fn edit(numbers: &mut Numbers, kind: &str, column: &str, old: Option<&[u8]>)
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_edits_are_found() {
-    let face = Face::file().await;
-    let world = &face.world;
-    let run = subject(world).await;
-    let Rows::Sqlite(path) = &face.rows else { unreachable!() };
+    let engine = Engine::file().await;
+    let cx = &engine.cx;
+    let run = subject(cx).await;
+    let Rows::Sqlite(path) = &engine.rows else { unreachable!() };
     let mut conn = SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap();
     for statement in ["PRAGMA synchronous = OFF", "CREATE TABLE backup AS SELECT * FROM boundaries"] {
         conn.execute(statement).await.unwrap();
@@ -149,9 +149,9 @@ async fn random_edits_are_found() {
     let columns = columns(&mut conn, "boundaries").await;
     let rows = run_rows(&mut conn).await as usize;
     assert_eq!(rows, 11);
-    assert!(!is_found(world, &run).await && !is_proved_wrong(world).await, "nothing is damaged yet");
-    let before = read(world, run.id, 7).await;
-    let events_before = events(world, run.id).await;
+    assert!(!is_found(cx, &run).await && !has_problem(cx).await, "nothing is damaged yet");
+    let before = read(cx, run.id, 7).await;
+    let events_before = events(cx, run.id).await;
     assert!(before.iter().chain([&events_before]).all(Result::is_ok));
 
     let mut numbers = Numbers::from(0x0dd_ba11);
@@ -169,30 +169,30 @@ async fn random_edits_are_found() {
             let edit = edit(&mut numbers, kind, column, old.as_deref());
             format!("UPDATE boundaries SET {edit} WHERE rowid = {target}")
         };
-        // What the table itself refuses is no edit, nor is what says the same.
-        if conn.execute(AssertSqlSafe(sql.clone())).await.is_err() || is_as_it_was(&mut conn).await {
+        // Skip edits that the table refuses or that change nothing.
+        if conn.execute(AssertSqlSafe(sql.clone())).await.is_err() || is_unchanged(&mut conn).await {
             continue;
         }
         edits += 1;
         let harms = deletes || !HARMLESS.contains(&column.as_str());
-        assert_eq!(is_proved_wrong(world).await, harms, "{sql}");
-        // Nothing follows the last that was undone: that it was there the audit alone says.
-        assert_eq!(is_found(world, &run).await, harms && !(deletes && row + 1 == rows), "{sql}");
-        let after = read(world, run.id, 7).await;
+        assert_eq!(has_problem(cx).await, harms, "{sql}");
+        // No boundary follows the last undone one: only the audit shows that it existed.
+        assert_eq!(is_found(cx, &run).await, harms && !(deletes && row + 1 == rows), "{sql}");
+        let after = read(cx, run.id, 7).await;
         for (after, before) in after.iter().zip(&before) {
-            assert!(after == before || harms && after.is_err(), "something else was read: {sql}");
+            assert!(after == before || harms && after.is_err(), "a wrong value was read: {sql}");
         }
-        let after = events(world, run.id).await;
+        let after = events(cx, run.id).await;
         assert!(harms || after == events_before, "other events were read: {sql}");
         conn.execute("DELETE FROM boundaries").await.unwrap();
         conn.execute("INSERT INTO boundaries SELECT * FROM backup").await.unwrap();
     }
-    assert!(!is_found(world, &run).await && !is_proved_wrong(world).await, "all edits were taken back");
+    assert!(!is_found(cx, &run).await && !has_problem(cx).await, "all edits were taken back");
 }
 
-/// Columns of a call that nobody goes by, or that the audit does not tell: when it was claimed and ended, its claim, who
-/// settled it and why, which the row `settled` tells, and what it counts.
-const UNTOLD: [&str; 9] = [
+/// Columns of a call that nothing depends on, or that the audit does not record: the times of claim and end, the claim
+/// id, who settled the call and why (the audit row `settled` has it), and the counted bytes.
+const UNRECORDED: [&str; 9] = [
     "ordinal",
     "created_at",
     "started_at",
@@ -206,17 +206,17 @@ const UNTOLD: [&str; 9] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_edits_of_calls_are_found() {
-    let face = Face::file().await;
-    let world = &face.world;
-    calls(world).await;
-    let Rows::Sqlite(path) = &face.rows else { unreachable!() };
+    let engine = Engine::file().await;
+    let cx = &engine.cx;
+    calls(cx).await;
+    let Rows::Sqlite(path) = &engine.rows else { unreachable!() };
     let mut conn = SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap();
     for statement in ["PRAGMA synchronous = OFF", "CREATE TABLE backup AS SELECT * FROM calls"] {
         conn.execute(statement).await.unwrap();
     }
     let columns = columns(&mut conn, "calls").await;
-    assert!(UNTOLD.iter().all(|untold| columns.iter().any(|(column, _)| column == untold)));
-    assert!(!is_proved_wrong(world).await, "nothing is damaged yet");
+    assert!(UNRECORDED.iter().all(|unrecorded| columns.iter().any(|(column, _)| column == unrecorded)));
+    assert!(!has_problem(cx).await, "nothing is damaged yet");
     let mut numbers = Numbers::from(0xca11);
     let mut edits = 0;
     while edits < tamperings() {
@@ -231,7 +231,7 @@ async fn random_edits_of_calls_are_found() {
             let edit = edit(&mut numbers, kind, column, old.as_deref());
             format!("UPDATE calls SET {edit} WHERE rowid = {target}")
         };
-        // Without the turn in which it was touched last it is its own.
+        // Without a last touched turn, the call's own turn counts.
         let columns = if column == "touched_turn" { "id, coalesce(touched_turn, turn)" } else { "*" };
         let changed = AssertSqlSafe(format!(
             "SELECT EXISTS (SELECT {columns} FROM backup EXCEPT SELECT {columns} FROM calls)"
@@ -243,13 +243,13 @@ async fn random_edits_of_calls_are_found() {
             continue;
         }
         edits += 1;
-        let is_told = deletes || !UNTOLD.contains(&column.as_str());
-        let is_found = is_proved_wrong(world).await;
-        // Bytes that are no id cannot be read.
-        assert!(is_found == is_told || is_found && column == "claim_id", "{sql}");
+        let is_recorded = deletes || !UNRECORDED.contains(&column.as_str());
+        let is_found = has_problem(cx).await;
+        // Bytes that are not an id cannot be read.
+        assert!(is_found == is_recorded || is_found && column == "claim_id", "{sql}");
         put_back(&mut conn).await;
     }
-    assert!(!is_proved_wrong(world).await, "all edits were taken back");
+    assert!(!has_problem(cx).await, "all edits were taken back");
 }
 
 async fn put_back(conn: &mut SqliteConnection) {
@@ -258,38 +258,38 @@ async fn put_back(conn: &mut SqliteConnection) {
 }
 
 /// Five calls: planned, started, refused, failed, completed.
-async fn calls(world: &World) {
-    let worker = world.worker().await;
+async fn calls(cx: &TestContext) {
+    let worker = cx.worker().await;
     let plan = dalsegno_store::Commit { calls: vec![planned("planned", Policy::Probe)], ..worker.plan(1) };
-    ok(world.commit(&plan).await.unwrap());
+    ok(cx.commit(&plan).await.unwrap());
     for (id, outcome) in [
         ("started", None),
         ("refused", Some(CompleteOutcome::KeyRefused)),
         ("failed", Some(CompleteOutcome::Failed)),
         ("completed", Some(CompleteOutcome::Completed)),
     ] {
-        let claim = world.start_call(&worker, id, Policy::Ask).await;
+        let claim = cx.start_call(&worker, id, Policy::Ask).await;
         if let Some(outcome) = outcome {
-            world.complete(&Complete { outcome, ..worker.complete(&claim) }).await.unwrap();
+            cx.complete(&Complete { outcome, ..worker.complete(&claim) }).await.unwrap();
         }
     }
 }
 
-/// Names and types of a table's columns, but for the run.
+/// Names and types of a table's columns except `run`.
 pub async fn columns(conn: &mut SqliteConnection, table: &str) -> Vec<(String, String)> {
     let sql = "SELECT name, type FROM pragma_table_info(?) WHERE name <> 'run'";
     let rows = sqlx::query(sql).bind(table).fetch_all(conn).await.unwrap();
     rows.iter().map(|row| (row.get(0), row.get(1))).collect()
 }
 
-/// A column of a row, as bytes.
+/// The column of a row, as bytes.
 async fn value(conn: &mut SqliteConnection, table: &str, column: &str, row: &str) -> Option<Vec<u8>> {
     let sql = format!("SELECT CAST({column} AS BLOB) FROM {table} WHERE rowid = {row}");
     sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(conn).await.unwrap()
 }
 
-/// Whether the boundaries are those that were kept aside.
-async fn is_as_it_was(conn: &mut SqliteConnection) -> bool {
+/// Whether the boundaries equal the backup.
+async fn is_unchanged(conn: &mut SqliteConnection) -> bool {
     let changed = "SELECT EXISTS (SELECT * FROM backup EXCEPT SELECT * FROM boundaries)";
     !sqlx::query_scalar::<_, bool>(changed).fetch_one(conn).await.unwrap()
 }
@@ -298,7 +298,7 @@ async fn run_rows(conn: &mut SqliteConnection) -> i64 {
     sqlx::query_scalar("SELECT count(*) FROM boundaries").fetch_one(conn).await.unwrap()
 }
 
-/// How many edits are tried: a slice, unless `make tamper` wants them all.
+/// The number of random edits; `make tamper` sets a larger one.
 pub fn tamperings() -> usize {
     std::env::var("DALSEGNO_TAMPERINGS").map_or(1_000, |number| number.parse().unwrap())
 }

@@ -1,16 +1,15 @@
-//! Edits of records, and of what their batches say: nobody reads another record than was written and is told of nothing.
+//! Edits of records and their batches: no wrong record is read without an error or a reported problem.
 
 use dalsegno_protocol::{Payload, RecordOp};
 use dalsegno_store::proof::check_run;
-use dalsegno_store::{Commit, Error, RecordBatch, RecordQuery, RunId};
+use dalsegno_store::{Commit, Error, RunId};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, SqliteConnection};
-use uuid::Uuid;
 
+use crate::context::{TestContext, Worker, all_records, json, ok};
 use crate::random::{Numbers, columns, edit, tamperings};
-use crate::world::{Worker, World, json, ok, random};
-use crate::{Face, Rows, on_both};
+use crate::{Engine, Rows, on_both_databases};
 
-on_both! {
+on_both_databases! {
     each_kind_of_edit_is_found,
 }
 
@@ -23,47 +22,41 @@ fn append(key: &str, id: i32) -> RecordOp {
     RecordOp::Append { space, key: key.into(), entry_id: id.to_string(), value }
 }
 
-/// Records of four turns: some with a boundary, some between two, the last after the head; one is replaced, one deleted.
-async fn written(world: &World) -> Worker {
-    written_with(world, 1).await
+/// Records of four turns: some are written by a boundary, some between two boundaries, and the last after the head. One is
+/// replaced and one is deleted.
+async fn written(cx: &TestContext) -> Worker {
+    written_with(cx, 1).await
 }
 
-/// The same with this under `k1`.
-async fn written_with(world: &World, first: i32) -> Worker {
-    let worker = world.worker().await;
+/// The same records, with this value under `k1`.
+async fn written_with(cx: &TestContext, first: i32) -> Worker {
+    let worker = cx.worker().await;
     for turn in 1..=4 {
         let (key, value) = (format!("k{turn}"), if turn == 1 { first } else { turn });
         let operations = vec![put(&key, value), append("log", turn), put("old", turn)];
-        let batch = RecordBatch {
-            run: worker.run,
-            capability: worker.capability,
-            batch_id: Uuid::new_v4(),
-            digest: random(),
-            operations,
-        };
-        world.write_records(&batch).await.unwrap();
+        let batch = worker.record_batch(operations);
+        cx.write_records(&batch).await.unwrap();
         if turn < 4 {
             let records = vec![append("log", 10 * turn), put(&format!("r{turn}"), turn)];
-            ok(world.commit(&Commit { records, ..worker.result(turn) }).await.unwrap());
+            ok(cx.commit(&Commit { records, ..worker.result(turn) }).await.unwrap());
         }
     }
     worker
 }
 
-/// What is read of them, or that it cannot be.
-async fn read(world: &World, run: RunId) -> Option<String> {
-    let query =
-        RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 99, bytes: 1 << 20 };
-    match world.read_records(run, &query).await {
+/// The records as they are read; `None` if they are corrupt.
+async fn read(cx: &TestContext, run: RunId) -> Option<String> {
+    let query = all_records();
+    match cx.read_records(run, &query).await {
         Ok(page) => Some(format!("{:?}", page.records)),
         Err(Error::Corrupt { .. }) => None,
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Problems that a check of the run finds; a row that cannot be read at all is one.
-async fn problems(world: &World, run: RunId) -> usize {
-    let mut reading = world.reading().await.unwrap();
+/// The number of problems that a check of the run finds. A row that cannot be read counts as one.
+async fn problems(cx: &TestContext, run: RunId) -> usize {
+    let mut reading = cx.reading().await.unwrap();
     match check_run(&mut *reading, run).await {
         Ok(checked) => checked.problems.len(),
         Err(Error::Corrupt { .. }) => 1,
@@ -71,14 +64,14 @@ async fn problems(world: &World, run: RunId) -> usize {
     }
 }
 
-async fn is_found(world: &World, run: RunId) -> bool {
-    problems(world, run).await > 0
+async fn is_found(cx: &TestContext, run: RunId) -> bool {
+    problems(cx, run).await > 0
 }
 
-async fn each_kind_of_edit_is_found(face: &Face) {
-    let world = &face.world;
+async fn each_kind_of_edit_is_found(engine: &Engine) {
+    let cx = &engine.cx;
     for edit in [
-        // Gone, back again, in another's place, older than what replaced it, of another turn.
+        // Deleted, restored, moved to another key, older than its replacement, of another turn.
         "DELETE FROM records WHERE key = 'k1'",
         "DELETE FROM records WHERE key = 'log' AND entry_id = '2'",
         "UPDATE records SET undone = NOT undone WHERE key = 'k2'",
@@ -91,7 +84,7 @@ async fn each_kind_of_edit_is_found(face: &Face) {
         "UPDATE records SET turn = 1 WHERE key = 'k2'",
         "INSERT INTO records (run, space, key, seq, op, value, size, turn, boundary, epoch, at) \
          SELECT run, space, 'new', 1, 'put', value, size, turn, boundary, epoch, at FROM records WHERE key = 'k2'",
-        // What the batches say.
+        // Edits of the batches.
         "DELETE FROM record_changes WHERE seq = 1",
         "DELETE FROM record_changes WHERE seq = 7",
         "UPDATE record_changes SET undone = NOT undone WHERE seq = 2",
@@ -102,54 +95,54 @@ async fn each_kind_of_edit_is_found(face: &Face) {
          WHERE o.run = record_changes.run AND o.seq = 2) WHERE seq = 1",
         "UPDATE runs SET records_digest = NULL WHERE records_digest IS NOT NULL",
     ] {
-        let run = written(world).await.run;
-        assert!(!is_found(world, run).await, "nothing is damaged yet");
-        // Only this run's rows.
+        let run = written(cx).await.run;
+        assert!(!is_found(cx, run).await, "nothing is damaged yet");
+        // Edit only this run's rows.
         let id = run.simple();
-        let run_is = match (&face.rows, edit.starts_with("UPDATE runs")) {
+        let run_is = match (&engine.rows, edit.starts_with("UPDATE runs")) {
             (Rows::Sqlite(_), false) => format!("run = x'{id}'"),
             (Rows::Sqlite(_), true) => format!("id = x'{id}'"),
             (Rows::Postgres(_), false) => format!("run = '{run}'"),
             (Rows::Postgres(_), true) => format!("id = '{run}'"),
         };
-        face.edit(&format!("{edit} AND {run_is}")).await;
-        // One for each key: nothing that follows in its list need be right.
+        engine.edit(&format!("{edit} AND {run_is}")).await;
+        // One problem per key: after it, the rest of its list is not checked.
         let most = if edit.contains(" records ") { 2 } else { usize::MAX };
-        let found = problems(world, run).await;
+        let found = problems(cx, run).await;
         assert!((1..=most).contains(&found), "{found} after {edit}");
     }
 }
 
-/// Whoever bends a record may bend its batch as well, so that the two agree: the hash of the boundary does not.
+/// An attacker may edit a record and its batch consistently; the boundary's hash still shows it.
 #[tokio::test]
-async fn a_batch_that_no_boundary_has_in_its_hash_is_found() {
-    let face = Face::file().await;
-    let world = &face.world;
-    let (run, other) = (written(world).await.run, written_with(world, 7).await.run);
+async fn a_batch_missing_from_the_boundarys_hash_is_found() {
+    let engine = Engine::file().await;
+    let cx = &engine.cx;
+    let (run, other) = (written(cx).await.run, written_with(cx, 7).await.run);
     let of = |run: RunId| format!("run = x'{}'", run.simple());
     let (mine, theirs) = (of(run), format!("o.{}", of(other)));
-    face.edit(&format!(
+    engine.edit(&format!(
         "UPDATE records SET value = (SELECT value FROM records o WHERE {theirs} AND key = 'k1') WHERE {mine} AND key = 'k1'; \
          UPDATE record_changes SET (digest, batch) = \
          (SELECT digest, batch FROM record_changes o WHERE {theirs} AND seq = 1) WHERE {mine} AND seq = 1"
     ))
     .await;
-    let mut reading = world.reading().await.unwrap();
+    let mut reading = cx.reading().await.unwrap();
     let found = check_run(&mut *reading, run).await.unwrap().problems;
     let shown: Vec<_> = found.iter().map(ToString::to_string).collect();
-    let bent = "records of turn 1 (result): they are not the batches that stand in its hash";
-    assert_eq!(shown, [format!("run {run}, {bent}")]);
+    let edited = "records of turn 1 (result): they are not the batches in its hash";
+    assert_eq!(shown, [format!("run {run}, {edited}")]);
 }
 
-/// Columns that nobody goes by: how a record came to be, and when.
-const UNTOLD: [&str; 3] = ["op", "size", "at"];
+/// Columns that nothing depends on: how a record was written, its size, and when.
+const UNRECORDED: [&str; 3] = ["op", "size", "at"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_edits_of_records_are_found() {
-    let face = Face::file().await;
-    let world = &face.world;
-    let run = written(world).await.run;
-    let Rows::Sqlite(path) = &face.rows else { unreachable!() };
+    let engine = Engine::file().await;
+    let cx = &engine.cx;
+    let run = written(cx).await.run;
+    let Rows::Sqlite(path) = &engine.rows else { unreachable!() };
     let mut conn = SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap();
     conn.execute("PRAGMA synchronous = OFF").await.unwrap();
     let tables = [("records", "space, key, seq", 18), ("record_changes", "seq", 7)];
@@ -166,8 +159,8 @@ async fn random_edits_of_records_are_found() {
         let columns = columns(&mut conn, table).await;
         all.extend(columns.into_iter().map(|column| (table, key, rows as usize, column)));
     }
-    let before = read(world, run).await;
-    assert!(before.is_some() && !is_found(world, run).await, "nothing is damaged yet");
+    let before = read(cx, run).await;
+    assert!(before.is_some() && !is_found(cx, run).await, "nothing is damaged yet");
     let mut numbers = Numbers::from(0x5ec0_4ded);
     let (mut edits, mut found) = (0, 0);
     while edits < tamperings() {
@@ -185,17 +178,17 @@ async fn random_edits_of_records_are_found() {
             format!("UPDATE {table} SET {edit} WHERE {target}")
         };
         let changed = format!("SELECT EXISTS (SELECT * FROM backup_of_{table} EXCEPT SELECT * FROM {table})");
-        // What the table itself refuses is no edit, nor is what says the same.
+        // Skip edits that the table refuses or that change nothing.
         if conn.execute(AssertSqlSafe(sql.clone())).await.is_err()
             || !sqlx::query_scalar::<_, bool>(AssertSqlSafe(changed)).fetch_one(&mut conn).await.unwrap()
         {
             continue;
         }
         edits += 1;
-        let (is_found, after) = (is_found(world, run).await, read(world, run).await);
-        assert!(is_found || after == before, "something else was read, and nobody is told: {sql}");
-        // Of what was replaced, and of the order of numbers, nothing is read.
-        let is_held = deletes || !UNTOLD.contains(&column.as_str()) && column != "seq";
+        let (is_found, after) = (is_found(cx, run).await, read(cx, run).await);
+        assert!(is_found || after == before, "a wrong value was read without a problem: {sql}");
+        // Replaced records and sequence numbers are not read.
+        let is_held = deletes || !UNRECORDED.contains(&column.as_str()) && column != "seq";
         let says = *table == "record_changes" && is_held;
         assert!(is_found || !says, "{sql}");
         found += usize::from(is_found);
@@ -205,5 +198,5 @@ async fn random_edits_of_records_are_found() {
             .unwrap();
     }
     assert!(found > edits / 2, "{found} of {edits}");
-    assert!(!is_found(world, run).await && read(world, run).await == before, "all edits were taken back");
+    assert!(!is_found(cx, run).await && read(cx, run).await == before, "all edits were taken back");
 }

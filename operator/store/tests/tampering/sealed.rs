@@ -1,12 +1,12 @@
-//! Random edits of what is sealed, each in one place: what reads it refuses it, and nothing else is read in its stead.
+//! Random edits of sealed payloads: every reader refuses the edited payload and returns no other in its place.
 //!
-//! Left out is what can be done unseen, by design or by what docs/reference/audit.md says is not proved:
+//! Some edits go unnoticed by design, or because docs/reference/audit.md does not promise to prove them. They are left out:
 //!
-//! - a value of a record in the place of another of the same key, to which it is bound as well; so no key is written twice;
-//! - rows of records, and snapshots, that are gone;
-//! - a value of a record in plain for one that was sealed.
+//! - a record's value replaced by another value of the same key (both are bound to that key), so no key is written twice;
+//! - deleted rows of records, and deleted snapshots;
+//! - a plain value of a record in place of a sealed one.
 //!
-//! That a call, or the key of a record, holds something else, or nothing, a check finds.
+//! A check of the store finds changed or missing call payloads and record keys.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use std::sync::Arc;
 use dalsegno_protocol::{Payload, PlannedCall, Policy, RecordOp};
 use dalsegno_store::proof::{Anchors, Problem, check_store};
 use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{CallFilter, Commit, Error, RecordQuery, Result, RunId, open_beside, verify};
+use dalsegno_store::{CallFilter, Commit, Error, Result, RunId, open_beside, verify};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _, SqliteConnection};
 use tempfile::TempDir;
 
+use crate::context::{TestContext, all_records, json, ok};
 use crate::random::{Numbers, hex, tamperings};
-use crate::world::{World, json, ok};
 use crate::{forged, keys};
 
-/// Where ciphertexts stand, and what names the place that each is bound to; of records the last value is the one that is read.
+/// The sealed columns, and what identifies the row that each ciphertext is bound to.
 const SEALED: &[(&str, &str, &str)] = &[
     ("boundaries", "ops", "turn"),
     ("boundaries", "events", "turn"),
@@ -34,7 +34,7 @@ const SEALED: &[(&str, &str, &str)] = &[
     ("data_keys", "wrapped", "hex(run)"),
 ];
 
-/// What stands in one.
+/// One ciphertext and its place.
 struct Ciphertext {
     table: &'static str,
     column: &'static str,
@@ -42,12 +42,12 @@ struct Ciphertext {
     bytes: Vec<u8>,
 }
 
-/// A run with ciphertexts in every place, and those that somebody reads.
+/// A run with a ciphertext in every sealed column, and the list of those that are read.
 struct Subject {
     url: String,
     keys: TempDir,
     run: RunId,
-    world: World,
+    cx: TestContext,
     conn: SqliteConnection,
     ciphertexts: Vec<Ciphertext>,
 }
@@ -58,12 +58,12 @@ impl Subject {
         let path = dir.path().join("runs.db");
         Sqlite::migrate(&path).await.unwrap();
         let store = Sqlite::open(&path).await.unwrap().sealed_by(keys::shared(&keys));
-        let world = World::new(Arc::new(store), dir);
-        let run = work(&world).await;
+        let cx = TestContext::new(Arc::new(store), dir);
+        let run = work(&cx).await;
         let url = url(&path);
         let mut conn = SqliteConnection::connect(&url).await.unwrap();
         conn.execute("PRAGMA synchronous = OFF").await.unwrap();
-        // Who has the file takes its rules away.
+        // An attacker with the file can drop its triggers.
         conn.execute("DROP TRIGGER results_are_sealed").await.unwrap();
         let mut ciphertexts = Vec::new();
         for (table, column, place) in SEALED {
@@ -78,7 +78,7 @@ impl Subject {
                 bytes: row.get(1),
             }));
         }
-        Self { url, keys, run, world, conn, ciphertexts }
+        Self { url, keys, run, cx, conn, ciphertexts }
     }
 
     async fn put(&mut self, at: usize, bytes: &[u8]) {
@@ -92,45 +92,39 @@ impl Subject {
         assert_eq!(done.rows_affected(), 1);
     }
 
-    /// What a lookup reads.
+    /// The state as a lookup reads it.
     async fn state(&self) -> Result<String> {
-        self.world.state(self.run, None).await.map(|state| serde_json::to_string(&state).unwrap())
+        self.cx.state(self.run, None).await.map(|state| serde_json::to_string(&state).unwrap())
     }
 
-    /// What a check of the store tells.
+    /// The problems that a check of the store reports.
     async fn problems(&self) -> Vec<String> {
-        let mut told = Vec::new();
-        let mut reading = self.world.reading().await.unwrap();
-        let mut tell = |problem: Problem| told.push(problem.to_string());
-        check_store(&mut *reading, Anchors::default(), &mut tell).await.unwrap();
-        told
+        let mut problems = Vec::new();
+        let mut reading = self.cx.reading().await.unwrap();
+        let mut report = |problem: Problem| problems.push(problem.to_string());
+        check_store(&mut *reading, Anchors::default(), &mut report).await.unwrap();
+        problems
     }
 
-    /// Whether what reads this table refuses what stands there.
+    /// Whether a reader of this table refuses its content.
     async fn is_refused(&self, table: &str) -> bool {
         match table {
             "boundaries" => {
-                let run = self.world.get_run(self.run).await.unwrap().unwrap();
-                let survey = verify::survey(&*self.world.store, &run).await;
+                let run = self.cx.get_run(self.run).await.unwrap().unwrap();
+                let survey = verify::survey(&*self.cx.store, &run).await;
                 refused(survey.as_ref()) || !survey.unwrap().damage.is_empty()
             }
             "snapshots" | "chunks" => !self.problems().await.is_empty(),
             "calls" => {
-                let answer = self.world.calls(self.run, CallFilter::All).await;
+                let answer = self.cx.calls(self.run, CallFilter::All).await;
                 assert_eq!(refused(answer.as_ref()), !self.problems().await.is_empty());
                 refused(answer.as_ref())
             }
             "records" => {
-                let query = RecordQuery {
-                    space: "s".into(),
-                    prefix: String::new(),
-                    after: None,
-                    limit: 99,
-                    bytes: 1 << 20,
-                };
-                refused(self.world.read_records(self.run, &query).await.as_ref())
+                let query = all_records();
+                refused(self.cx.read_records(self.run, &query).await.as_ref())
             }
-            // Another process, which does not remember it.
+            // Open another process's store, which has no cached data key.
             "data_keys" => {
                 let store = open_beside(&self.url, keys::shared(&self.keys)).await.unwrap();
                 refused_with_its_key(store.state(self.run, None).await.as_ref())
@@ -152,14 +146,14 @@ fn refused<T>(answer: std::result::Result<&T, &Error>) -> bool {
     }
 }
 
-/// The same of what needs the data key: what is checked first may also be the mark of another key.
+/// The same for content that needs the data key. A damaged wrapped key may also look like one of another wrapping key.
 fn refused_with_its_key<T>(answer: std::result::Result<&T, &Error>) -> bool {
     matches!(answer, Err(Error::Unfit(_))) || refused(answer)
 }
 
-/// Twelve turns of which each adds two kilobytes, with events, calls and records, and a snapshot of the last.
-async fn work(world: &World) -> RunId {
-    let worker = world.worker().await;
+/// Twelve turns that each add two kilobytes, with events, calls and records, and a snapshot at the end.
+async fn work(cx: &TestContext) -> RunId {
+    let worker = cx.worker().await;
     for turn in 1..=12 {
         let item: String = (0..300).map(|n: i32| format!("{:x} ", n.wrapping_mul(turn * 7_919))).collect();
         let planned = PlannedCall {
@@ -176,13 +170,13 @@ async fn work(world: &World) -> RunId {
             records: vec![put(&format!("k{turn}"))],
             ..worker.result(turn)
         };
-        ok(world.commit(&commit).await.unwrap());
+        ok(cx.commit(&commit).await.unwrap());
     }
     for id in ["pay", "ship"] {
-        let claim = world.start_call(&worker, id, Policy::Probe).await;
-        world.complete(&worker.complete(&claim)).await.unwrap();
+        let claim = cx.start_call(&worker, id, Policy::Probe).await;
+        cx.complete(&worker.complete(&claim)).await.unwrap();
     }
-    assert!(world.snapshot(worker.run).await.unwrap().made);
+    assert!(cx.snapshot(worker.run).await.unwrap().made);
     worker.run
 }
 
@@ -190,27 +184,27 @@ fn put(key: &str) -> RecordOp {
     RecordOp::Put { space: "s".into(), key: key.into(), value: Payload::Json(json(r#""a value""#)) }
 }
 
-/// These bytes, bent; and how.
-fn bend(numbers: &mut Numbers, ciphertexts: &[Ciphertext], at: usize) -> (Vec<u8>, String) {
+/// The edited ciphertext, and a description of the edit.
+fn edit_bytes(numbers: &mut Numbers, ciphertexts: &[Ciphertext], at: usize) -> (Vec<u8>, String) {
     let Ciphertext { table, column, place, bytes, .. } = &ciphertexts[at];
-    let mut bent = bytes.clone();
+    let mut edited = bytes.clone();
     let how = match numbers.below(6) {
         0 | 1 => {
             let bit = numbers.below(bytes.len() * 8);
-            bent[bit / 8] ^= 1 << (bit % 8);
+            edited[bit / 8] ^= 1 << (bit % 8);
             format!("bit {bit} flipped")
         }
         2 => {
-            bent.truncate(numbers.below(bytes.len()));
-            format!("cut to {} bytes", bent.len())
+            edited.truncate(numbers.below(bytes.len()));
+            format!("cut to {} bytes", edited.len())
         }
         3 => {
             let many = 1 + numbers.below(20);
-            bent.extend((0..many).map(|_| numbers.below(256) as u8));
+            edited.extend((0..many).map(|_| numbers.below(256) as u8));
             format!("{many} bytes more")
         }
         4 => {
-            bent.iter_mut().skip(1).for_each(|byte| *byte = numbers.below(256) as u8);
+            edited.iter_mut().skip(1).for_each(|byte| *byte = numbers.below(256) as u8);
             "other bytes".to_owned()
         }
         _ => {
@@ -219,15 +213,15 @@ fn bend(numbers: &mut Numbers, ciphertexts: &[Ciphertext], at: usize) -> (Vec<u8
                 .filter(|it| (it.table, it.column, &it.place) != (*table, *column, place))
                 .collect();
             let other = others[numbers.below(others.len())];
-            bent = other.bytes.clone();
+            edited = other.bytes.clone();
             format!("that of {}.{} {}", other.table, other.column, other.place)
         }
     };
-    (bent, format!("{table}.{column} {place}: {how}"))
+    (edited, format!("{table}.{column} {place}: {how}"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_edits_of_what_is_sealed_are_all_refused() {
+async fn random_edits_of_sealed_payloads_are_all_refused() {
     let mut subject = Subject::new().await;
     let before = subject.state().await.unwrap();
     for (table, ..) in SEALED {
@@ -235,56 +229,57 @@ async fn random_edits_of_what_is_sealed_are_all_refused() {
     }
     let mut numbers = Numbers::from(0x05ea_1ed0);
     for number in 0..tamperings() {
-        // Each column as often as the others, however many rows it has.
+        // Edit each column equally often, however many rows it has.
         let (table, column, _) = SEALED[number % SEALED.len()];
         let rows: Vec<usize> = (0..subject.ciphertexts.len())
             .filter(|at| (subject.ciphertexts[*at].table, subject.ciphertexts[*at].column) == (table, column))
             .collect();
         let at = rows[numbers.below(rows.len())];
-        let (bent, how) = bend(&mut numbers, &subject.ciphertexts, at);
-        let whole = subject.ciphertexts[at].bytes.clone();
-        if bent == whole {
+        let (edited, how) = edit_bytes(&mut numbers, &subject.ciphertexts, at);
+        let original = subject.ciphertexts[at].bytes.clone();
+        if edited == original {
             continue;
         }
-        subject.put(at, &bent).await;
+        subject.put(at, &edited).await;
         assert!(subject.is_refused(table).await, "edit {number} was not found: {how}");
-        // This process remembers a data key for a minute only: a long batch reads it again in the midst of an edit.
+        // A process caches a data key for one minute only, so a long test may read it during an edit.
         let state = subject.state().await;
         let is_refused = match table {
             "data_keys" => refused_with_its_key(state.as_ref()),
             _ => refused(state.as_ref()),
         };
         assert!(is_refused || state.unwrap() == before, "another state was read: {how}");
-        subject.put(at, &whole).await;
+        subject.put(at, &original).await;
     }
     for (table, ..) in SEALED {
         assert!(!subject.is_refused(table).await, "all edits were taken back: {table}");
     }
 }
 
-/// Who has no key can make it whole, with every digest that it needs; but for the time before encryption it passes for nothing.
+/// Anybody can forge a plain snapshot without a key. In a run with a data key, it is only used if it dates from before
+/// encryption.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_in_plain_is_not_used_beside_a_data_key() {
+async fn a_plain_snapshot_of_a_run_with_a_data_key_is_not_used() {
     let mut subject = Subject::new().await;
     let before = subject.state().await.unwrap();
     let forged = r#"{"log":{"list":[{"json":"forged"}]}}"#;
     for turn in [5, 12] {
-        let boundary = subject.world.boundaries(subject.run, turn, turn).await.unwrap().remove(0);
+        let boundary = subject.cx.boundaries(subject.run, turn, turn).await.unwrap().remove(0);
         for sql in forged::snapshot(subject.run, &boundary, forged, false) {
             subject.conn.execute(AssertSqlSafe(sql)).await.unwrap();
         }
         assert_eq!(subject.state().await.unwrap(), before, "turn {turn}");
     }
-    assert!(subject.is_refused("snapshots").await, "and who checks the store is told");
-    // Nor where its own boundary, which it spares a lookup, is said to be of that time.
+    assert!(subject.is_refused("snapshots").await, "a check of the store reports it");
+    // It is also refused if its own boundary is forged as plain. A lookup does not read that boundary.
     let plain = "UPDATE boundaries SET ops = x'00', events = NULL WHERE turn = 12";
     subject.conn.execute(AssertSqlSafe(plain.to_owned())).await.unwrap();
     assert!(refused(subject.state().await.as_ref()));
 }
 
-/// It opens, as what was written before encryption does; but the audit tells of another, or of one that is there.
+/// A plain payload opens like one from before encryption, but the audit has another digest, or has one where it is missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_call_holds_in_plain_or_not_at_all_is_found_beside_the_audit() {
+async fn a_plain_or_missing_call_payload_is_found_by_the_audit() {
     let mut subject = Subject::new().await;
     let plain = format!("x'{}'", hex(&dalsegno_store::codec::encode(br#"{"forged":1}"#)));
     for (column, value) in
@@ -292,14 +287,14 @@ async fn what_a_call_holds_in_plain_or_not_at_all_is_found_beside_the_audit() {
     {
         let at =
             subject.ciphertexts.iter().position(|it| (it.table, it.column) == ("calls", column)).unwrap();
-        let (id, whole) = (subject.ciphertexts[at].place.clone(), subject.ciphertexts[at].bytes.clone());
+        let (id, original) = (subject.ciphertexts[at].place.clone(), subject.ciphertexts[at].bytes.clone());
         let sql = format!("UPDATE calls SET {column} = {value} WHERE id = '{id}'");
         subject.conn.execute(AssertSqlSafe(sql)).await.unwrap();
-        subject.world.calls(subject.run, CallFilter::All).await.unwrap();
+        subject.cx.calls(subject.run, CallFilter::All).await.unwrap();
         let problems = subject.problems().await;
         let expected = format!("call {id:?}: its {column} is not what the audit says");
         assert!(problems.len() == 1 && problems[0].ends_with(&expected), "{problems:?}");
-        subject.put(at, &whole).await;
+        subject.put(at, &original).await;
         assert_eq!(subject.problems().await, [""; 0]);
     }
 }

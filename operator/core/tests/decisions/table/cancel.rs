@@ -1,96 +1,111 @@
-//! A person does not want the run any more.
+//! Cancelled runs.
 
 use dalsegno_crds::ConditionType::{Finished, Ready, Succeeded};
 use dalsegno_crds::{Cause, Reason, Summary};
 use dalsegno_model::RunOutcome;
 use serde_json::json;
 
-use crate::words::{Case, acts, case, crashed, pod, rests, run, try_all};
+use crate::fixtures::{
+    Case, Expect, case, check_all, crashed, expect_effect, expect_finish, expect_status, pod, run,
+};
 
 pub fn cases() -> Vec<Case> {
     [before_any_worker(), with_a_worker(), ends()].into_iter().flatten().collect()
 }
 
 #[test]
-fn a_cancelled_run_comes_to_its_end_wherever_it_stands() {
-    try_all(cases());
+fn a_cancelled_run_ends_in_every_stage() {
+    check_all(cases());
 }
 
-fn end(attempt: i32) -> crate::words::Expect {
-    acts(format!("end {attempt}: Cancelled, Neutral, then finish Cancelled Cancelled"))
+fn end(attempt: i32) -> Expect {
+    expect_finish(attempt, Cause::Cancelled, RunOutcome::Cancelled, Reason::Cancelled)
 }
 
 fn before_any_worker() -> Vec<Case> {
     let reserved = || run().cancelled().cancel(1, None);
     vec![
-        case("the store is told first", run().cancelled(), acts("request cancel")),
+        case("the cancel is recorded in the store first", run().cancelled(), expect_effect("request cancel")),
         case(
-            "whatever the run is doing",
+            "the cancel is recorded even if the worker has just ended",
             run().attached(3).pod(pod(3).oom()).cancelled(),
-            acts("request cancel"),
+            expect_effect("request cancel"),
         ),
-        case("an attempt without a pod is ended", reserved(), end(1).says("before it had a worker")),
         case(
-            "so is one that waits for its time",
+            "an attempt without a pod is ended",
+            reserved(),
+            end(1).message_contains("before it had a worker"),
+        ),
+        case(
+            "an attempt that is backing off is ended",
             reserved().reserved(4).crashes(2, 2).after(crashed(3, Cause::OOMKilled).ago(0)),
             end(4),
         ),
-        case("so is one that is held", reserved().reserved(4).crashes(3, 3), end(4)),
-        case("so is one whose definition is missing", reserved().no_definition(), end(1)),
+        case("an attempt of a held run is ended", reserved().reserved(4).crashes(3, 3), end(4)),
+        case("an attempt without a definition is ended", reserved().no_definition(), end(1)),
         case(
-            "so is one that the API server refuses",
-            reserved().refused(403, "exceeded quota", 1, 0),
+            "an attempt whose pod the API server rejects is ended",
+            reserved().pod_rejected(403, "exceeded quota", 1, 0),
             end(1),
         ),
         case(
-            "a pod that was made and not recorded is recorded before",
+            "an existing pod that is not recorded is recorded first",
             reserved().pod(pod(1)),
-            acts("record pod pod-1 of attempt 1"),
+            expect_effect("record pod pod-1 of attempt 1"),
         ),
         case(
             "an attempt whose worker has not attached is ended",
             run().created(3).pod(pod(3)).cancelled().cancel(1, None),
-            end(3).says("before its worker attached"),
+            end(3).message_contains("before its worker attached"),
         ),
     ]
 }
 
 fn with_a_worker() -> Vec<Case> {
-    let told = |requested: i64, told: Option<i64>| {
-        run().attached(3).head(7).heartbeat(2).pod(pod(3)).cancelled().cancel(requested, told)
+    let cancelled = |requested: i64, learned: Option<i64>| {
+        run().attached(3).head(7).heartbeat(2).pod(pod(3)).cancelled().cancel(requested, learned)
     };
-    let waits = || rests(Summary::Running, Reason::Cancelling).is(Ready, "True", Reason::Cancelling);
+    let waits =
+        || expect_status(Summary::Running, Reason::Cancelling).condition(Ready, "True", Reason::Cancelling);
     vec![
-        case("a worker that was told has 30 s", told(60, Some(30)), waits()),
-        case("then it is fenced", told(60, Some(31)), end(3).says("its worker did not acknowledge it")),
-        case("a worker that was not told has 90 s", told(90, None), waits()),
-        case("then it is fenced, too", told(91, None), end(3)),
-        case("an outage of ours gives it its time anew", told(600, Some(600)).gap(600, 30), waits()),
+        case("a worker that learned of the cancel has 30 s", cancelled(60, Some(30)), waits()),
         case(
-            "a worker that crashed meanwhile is not charged",
-            run().attached(3).head(7).pod(pod(3).terminated(1)).cancelled().cancel(5, None),
-            end(3).says("and its worker ended: ExitedWithError: exit code 1"),
+            "after 30 s it is fenced",
+            cancelled(60, Some(31)),
+            end(3).message_contains("its worker did not acknowledge the cancel"),
+        ),
+        case("a worker that has not learned of the cancel has 90 s", cancelled(90, None), waits()),
+        case("after 90 s it is fenced", cancelled(91, None), end(3)),
+        case(
+            "the time starts again after an outage of the gateways",
+            cancelled(600, Some(600)).gateway_outage(600, 30),
+            waits(),
         ),
         case(
-            "however much it says, the run's end is one that its status can show",
+            "a worker that crashes after the cancel is not charged",
+            run().attached(3).head(7).pod(pod(3).terminated(1)).cancelled().cancel(5, None),
+            end(3).message_contains("and its worker ended: ExitedWithError: exit code 1"),
+        ),
+        case(
+            "a long termination message does not make the run's end too long for the status",
             run()
                 .attached(3)
                 .head(7)
-                .pod(pod(3).terminated(1).said(&last_words()))
+                .pod(pod(3).terminated(1).message(&long_termination_message()))
                 .cancelled()
                 .cancel(5, None),
             end(3),
         ),
         case(
-            "a worker whose pod is gone is not waited for",
+            "the operator does not wait for a worker whose pod is gone",
             run().attached(3).head(7).cancelled().cancel(5, None),
-            end(3).says("PodVanished"),
+            end(3).message_contains("PodVanished"),
         ),
     ]
 }
 
-/// As long as the kubelet takes them.
-fn last_words() -> String {
+/// A termination message of about the size that the kubelet allows.
+fn long_termination_message() -> String {
     let message = "é\0".repeat(400);
     json!({ "dalsegno": 1, "class": "crash", "message": message }).to_string()
 }
@@ -98,32 +113,36 @@ fn last_words() -> String {
 fn ends() -> Vec<Case> {
     vec![
         case(
-            "a finish that came first stands",
+            "a finish that was committed before the cancel is kept",
             run().attached(3).head(7).pod(pod(3)).cancelled().finished(RunOutcome::Succeeded, 5),
-            rests(Summary::Succeeded, Reason::Completed).is(Succeeded, "True", Reason::Completed),
+            expect_status(Summary::Succeeded, Reason::Completed).condition(
+                Succeeded,
+                "True",
+                Reason::Completed,
+            ),
         ),
         case(
-            "a run that was cancelled is as it was asked to be",
+            "a cancelled run is Ready",
             run().attached(3).cancelled().ended_by_operator(RunOutcome::Cancelled, 5),
-            rests(Summary::Cancelled, Reason::Cancelled)
-                .is(Finished, "True", Reason::Cancelled)
-                .is(Succeeded, "False", Reason::Cancelled)
-                .is(Ready, "True", Reason::Cancelled),
+            expect_status(Summary::Cancelled, Reason::Cancelled)
+                .condition(Finished, "True", Reason::Cancelled)
+                .condition(Succeeded, "False", Reason::Cancelled)
+                .condition(Ready, "True", Reason::Cancelled),
         ),
         case(
-            "a worker that did not heed its cancel is deleted at once",
+            "a worker that did not acknowledge the cancel is deleted at once",
             run().attached(3).pod(pod(3)).cancelled().ended_by_operator(RunOutcome::Cancelled, 1),
-            rests(Summary::Cancelled, Reason::Cancelled).stops("triage-3"),
+            expect_status(Summary::Cancelled, Reason::Cancelled).deletes_pod("triage-3"),
         ),
         case(
-            "a worker that acknowledged it may exit by itself",
+            "a worker that acknowledged the cancel has time to exit",
             run().attached(3).pod(pod(3)).cancelled().acknowledged(10),
-            rests(Summary::Cancelled, Reason::Cancelled).again(20),
+            expect_status(Summary::Cancelled, Reason::Cancelled).requeue_after(20),
         ),
         case(
-            "for 30 s",
+            "after 30 s it is deleted",
             run().attached(3).pod(pod(3)).cancelled().acknowledged(30),
-            rests(Summary::Cancelled, Reason::Cancelled).stops("triage-3"),
+            expect_status(Summary::Cancelled, Reason::Cancelled).deletes_pod("triage-3"),
         ),
     ]
 }

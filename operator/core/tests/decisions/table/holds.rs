@@ -1,27 +1,31 @@
-//! When a run gets no further pod until a person does something, and what lifts a hold.
+//! When a run is held until a person acts, and what lifts a hold.
 
 use dalsegno_crds::ConditionType::{Held, Ready, Stalled};
 use dalsegno_crds::{Cause, Reason, Summary};
+use dalsegno_model::RunOutcome;
 use dalsegno_protocol::Policy;
 use serde_json::json;
 
-use crate::words::{Case, Given, acts, case, crashed, disrupted, nobodys, pod, rests, run, try_all};
+use crate::fixtures::{
+    Case, Given, case, check_all, crashed, disrupted, expect_effect, expect_finish, expect_status, neutral,
+    pod, run,
+};
 
 pub fn cases() -> Vec<Case> {
-    [budgets(), what_lifts_them(), other_reasons(), order()].into_iter().flatten().collect()
+    [budgets(), lifted_holds(), other_reasons(), start_failures(), order()].into_iter().flatten().collect()
 }
 
 #[test]
-fn a_run_is_held_at_its_limits_and_says_the_way_out() {
-    try_all(cases());
+fn a_run_is_held_at_its_limits_with_a_remediation() {
+    check_all(cases());
 }
 
-/// Attempt 4 is reserved after turn 7; the last one crashed long enough ago.
+/// Attempt 4 is reserved after turn 7. The last attempt crashed, and its backoff is over.
 fn after_crash() -> Given {
     run()
         .reserved(4)
         .head(7)
-        .after(crashed(3, Cause::ExitedWithError).after_turn(7).said("exit code 1: boom").ago(900))
+        .after(crashed(3, Cause::ExitedWithError).after_turn(7).message("exit code 1: boom").ago(900))
 }
 
 fn after_eviction() -> Given {
@@ -31,136 +35,135 @@ fn after_eviction() -> Given {
 fn budgets() -> Vec<Case> {
     let fail = || after_crash().recovery(json!({ "onExhausted": "Fail" }));
     vec![
-        case("two crashes in a row without progress are recovered", after_crash().crashes(2, 2), acts("create triage-4")),
+        case("two crashes in a row without progress are recovered", after_crash().crashes(2, 2), expect_effect("create triage-4")),
         case(
-            "the third is a recovery loop: cause, turn, last lines and way out are told",
+            "the third is a recovery loop, and the message has the cause, the turn, the last lines of the log and the remediation",
             after_crash().crashes(3, 3),
-            rests(Summary::Held, Reason::RecoveryLoop)
-                .says("3 attempt(s) in a row gained nothing after turn 7")
-                .says("attempt 3 ended after turn 7: ExitedWithError: exit code 1: boom. Read status.recovery.history")
-                .says("raise spec.recovery.resetGeneration")
-                .is(Held, "True", Reason::RecoveryLoop)
-                .is(Stalled, "True", Reason::RecoveryLoop)
-                .is(Ready, "False", Reason::Held),
+            expect_status(Summary::Held, Reason::RecoveryLoop)
+                .message_contains("3 attempt(s) in a row made no progress after turn 7")
+                .message_contains("attempt 3 ended after turn 7: ExitedWithError: exit code 1: boom. Read status.recovery.history")
+                .message_contains("raise spec.recovery.resetGeneration")
+                .condition(Held, "True", Reason::RecoveryLoop)
+                .condition(Stalled, "True", Reason::RecoveryLoop)
+                .condition(Ready, "False", Reason::Held),
         ),
         case(
-            "a limit of 1 holds at the first",
+            "a limit of 1 holds the run at the first crash",
             after_crash().crashes(1, 1).recovery(json!({ "maxAttemptsWithoutProgress": 1 })),
-            rests(Summary::Held, Reason::RecoveryLoop),
+            expect_status(Summary::Held, Reason::RecoveryLoop),
         ),
-        case("20 crashes with progress are recovered", after_crash().crashes(20, 0), acts("create triage-4")),
+        case("20 crashes with progress are recovered", after_crash().crashes(20, 0), expect_effect("create triage-4")),
         case(
-            "the 21st is one too many",
+            "the 21st crash holds the run",
             after_crash().crashes(21, 0),
-            rests(Summary::Held, Reason::RecoveryAttemptsExhausted).says("21 crash(es), 20 are recovered; attempt 3"),
+            expect_status(Summary::Held, Reason::RecoveryAttemptsExhausted).message_contains("21 crash(es), and at most 20 are recovered; attempt 3"),
         ),
         case(
-            "with a limit of 0 the first crash is one too many",
+            "with a limit of 0 the first crash holds the run",
             after_crash().crashes(1, 0).recovery(json!({ "maxRecoveryAttempts": 0 })),
-            rests(Summary::Held, Reason::RecoveryAttemptsExhausted),
+            expect_status(Summary::Held, Reason::RecoveryAttemptsExhausted),
         ),
-        case("nine disruptions in a row are recovered", after_eviction().disruptions(9, 9), acts("create triage-4")),
+        case("nine disruptions in a row are recovered", after_eviction().disruptions(9, 9), expect_effect("create triage-4")),
         case(
-            "the tenth is one too many",
+            "the tenth disruption in a row holds the run",
             after_eviction().disruptions(10, 10),
-            rests(Summary::Held, Reason::DisruptionsExhausted).says("10 disruption(s) in a row").says("Evicted: last words"),
+            expect_status(Summary::Held, Reason::DisruptionsExhausted).message_contains("10 disruption(s) in a row").message_contains("Evicted: last words"),
         ),
-        case("disruptions with progress are not limited", after_eviction().disruptions(900, 0), acts("create triage-4")),
+        case("disruptions with progress are not limited", after_eviction().disruptions(900, 0), expect_effect("create triage-4")),
         case(
-            "unless a limit is set",
+            "with a limit, disruptions with progress hold the run",
             after_eviction().disruptions(6, 0).recovery(json!({ "maxDisruptions": 5 })),
-            rests(Summary::Held, Reason::DisruptionsExhausted).says("6 disruption(s), 5 are recovered"),
+            expect_status(Summary::Held, Reason::DisruptionsExhausted).message_contains("6 disruption(s), and at most 5 are recovered"),
         ),
         case(
-            "up to that limit they are recovered",
+            "up to that limit disruptions are recovered",
             after_eviction().disruptions(5, 0).recovery(json!({ "maxDisruptions": 5 })),
-            acts("create triage-4"),
+            expect_effect("create triage-4"),
         ),
         case(
-            "a run that shall fail when its budget is spent does so",
+            "with onExhausted: Fail a recovery loop fails the run",
             fail().crashes(3, 3),
-            acts("end 4: Finished, Neutral, then finish Failed RecoveryLoop"),
+            expect_finish(4, Cause::Finished, RunOutcome::Failed, Reason::RecoveryLoop),
         ),
         case(
-            "and when its disruptions are",
+            "with onExhausted: Fail too many disruptions fail the run",
             fail().disruptions(10, 10),
-            acts("end 4: Finished, Neutral, then finish Failed DisruptionsExhausted"),
+            expect_finish(4, Cause::Finished, RunOutcome::Failed, Reason::DisruptionsExhausted),
         ),
     ]
 }
 
-fn what_lifts_them() -> Vec<Case> {
+fn lifted_holds() -> Vec<Case> {
     let held = || after_crash().crashes(3, 3);
     vec![
         case(
             "a raised limit lifts the hold at once",
             held().recovery(json!({ "maxAttemptsWithoutProgress": 4 })),
-            acts("create triage-4"),
+            expect_effect("create triage-4"),
         ),
         case(
-            "so does a limit that is raised in the definition",
+            "a limit that is raised in the definition lifts the hold",
             held().defaults(json!({ "recovery": { "maxAttemptsWithoutProgress": 4 } })),
-            acts("create triage-4"),
+            expect_effect("create triage-4"),
         ),
         case(
             "a raised reset generation is granted once",
             held().recovery(json!({ "resetGeneration": 1 })),
-            acts("reset budget 0 to 1"),
+            expect_effect("reset budget 0 to 1"),
         ),
         case(
-            "the same number grants nothing more",
-            held().reset(1, 0).recovery(json!({ "resetGeneration": 1 })),
-            rests(Summary::Held, Reason::RecoveryLoop),
+            "the same reset generation grants nothing",
+            held().budget_reset(1, 0).recovery(json!({ "resetGeneration": 1 })),
+            expect_status(Summary::Held, Reason::RecoveryLoop),
         ),
         case(
-            "a lower one, as Git may write it back, does nothing",
-            held().reset(5, 0).recovery(json!({ "resetGeneration": 4 })),
-            rests(Summary::Held, Reason::RecoveryLoop),
+            "a lower reset generation, for example from Git, grants nothing",
+            held().budget_reset(5, 0).recovery(json!({ "resetGeneration": 4 })),
+            expect_status(Summary::Held, Reason::RecoveryLoop),
         ),
         case(
-            "a granted budget forgives the totals",
-            after_crash().crashes(30, 0).reset(1, 4),
-            acts("create triage-4"),
+            "a granted budget resets the totals",
+            after_crash().crashes(30, 0).budget_reset(1, 4),
+            expect_effect("create triage-4"),
         ),
         case(
-            "and is spent again",
+            "a granted budget can be exhausted",
             {
-                let mut it = after_crash().crashes(9, 0).reset(1, 3);
+                let mut it = after_crash().crashes(9, 0).budget_reset(1, 3);
                 it.row.counters.recovery_attempts = 30;
                 it
             },
-            rests(Summary::Held, Reason::RecoveryAttemptsExhausted).says("21 crash(es)"),
+            expect_status(Summary::Held, Reason::RecoveryAttemptsExhausted).message_contains("21 crash(es)"),
         ),
         case(
-            "a running attempt is not touched by a limit",
+            "a limit does not stop a running attempt",
             run().attached(3).head(7).crashes(30, 5).pod(pod(3)),
-            rests(Summary::Running, Reason::UnderControl),
+            expect_status(Summary::Running, Reason::UnderControl),
         ),
         case(
-            "without the definition that may hold the limits none is judged",
+            "no limit is checked without the definition",
             held().no_definition().recovery(json!({ "onExhausted": "Fail" })),
-            rests(Summary::Held, Reason::AgentNotFound).again(60),
+            expect_status(Summary::Held, Reason::AgentNotFound).requeue_after(60),
         ),
         case(
-            "nor is any with one that cannot be read",
+            "no limit is checked with a definition that cannot be parsed",
             held().malformed_definition("no image").recovery(json!({ "onExhausted": "Fail" })),
-            rests(Summary::Held, Reason::Malformed).again(60),
+            expect_status(Summary::Held, Reason::Malformed).requeue_after(60),
         ),
         case(
-            "a worker that is attached works on, whatever became of its definition",
+            "an attached worker is not affected by a definition that cannot be parsed",
             run().attached(3).head(7).pod(pod(3)).malformed_definition("no image"),
-            rests(Summary::Running, Reason::UnderControl),
+            expect_status(Summary::Running, Reason::UnderControl),
         ),
     ]
 }
 
 fn other_reasons() -> Vec<Case> {
     let fatal = || {
-        run().reserved(4).head(7).after(crashed(3, Cause::WorkerFatal).said("no such customer").after_turn(7))
-    };
-    let never = |n: i32, cause: Cause| nobodys(n, cause).ago(9_000);
-    let started = |causes: [Cause; 3]| {
-        causes.into_iter().zip([3, 2, 1]).fold(run().reserved(4), |it, (cause, n)| it.after(never(n, cause)))
+        run()
+            .reserved(4)
+            .head(7)
+            .after(crashed(3, Cause::WorkerFatal).message("no such customer").after_turn(7))
     };
     let input = |bytes: usize| run().spec(json!({ "input": "x".repeat(bytes - 2) }));
     let nested = |levels: usize| {
@@ -169,75 +172,90 @@ fn other_reasons() -> Vec<Case> {
     };
     vec![
         case(
-            "a worker that said that nothing helps is not tried again",
+            "a run is held after a fatal error",
             fatal(),
-            rests(Summary::Held, Reason::WorkerFatal)
-                .says("attempt 3 ended after turn 7: WorkerFatal: no such customer"),
+            expect_status(Summary::Held, Reason::WorkerFatal)
+                .message_contains("attempt 3 ended after turn 7: WorkerFatal: no such customer"),
         ),
-        case("until a budget is granted", fatal().reset(1, 3), acts("create triage-4")),
         case(
-            "a call whose outcome only a person can find out holds the run before any pod",
+            "a granted budget lifts the hold after a fatal error",
+            fatal().budget_reset(1, 3),
+            expect_effect("create triage-4"),
+        ),
+        case(
+            "an unsettled call with policy `ask` holds the run before its pod is created",
             after_eviction().unsettled(Policy::Ask, 2),
-            rests(Summary::Held, Reason::EffectUnknown)
-                .says("2 call(s) with policy `ask`")
-                .says("dalsegno settle"),
+            expect_status(Summary::Held, Reason::EffectUnknown)
+                .message_contains("2 call(s) with policy `ask`")
+                .message_contains("dalsegno settle"),
         ),
         case(
-            "calls with another policy do not",
+            "unsettled calls with other policies do not hold the run",
             after_eviction()
                 .unsettled(Policy::Probe, 2)
                 .unsettled(Policy::RetrySameKey, 1)
                 .unsettled(Policy::ReadOnly, 1),
-            acts("create triage-4"),
+            expect_effect("create triage-4"),
         ),
         case(
-            "a key that a tool refused holds the run, whatever the call's policy",
+            "a refused key holds the run, whatever the call's policy",
             after_eviction().keys_refused(1).unsettled(Policy::Ask, 1),
-            rests(Summary::Held, Reason::KeyRefused)
-                .says("the idempotency key of 1 call(s) was refused")
-                .says("dalsegno settle"),
+            expect_status(Summary::Held, Reason::KeyRefused)
+                .message_contains("a tool refused the idempotency key of 1 call(s)")
+                .message_contains("dalsegno settle"),
         ),
-        case("an input of 32 KiB is carried", input(32 << 10), acts("create triage-1")),
+        case("an input of 32 KiB is allowed", input(32 << 10), expect_effect("create triage-1")),
         case(
-            "a larger one is held before the first pod",
+            "a larger input holds the run before its first pod",
             input((32 << 10) + 1),
-            rests(Summary::Held, Reason::InputTooLarge).says("32769 bytes, at most 32768"),
+            expect_status(Summary::Held, Reason::InputTooLarge)
+                .message_contains("32769 bytes, and at most 32768"),
         ),
-        case("an input of 64 levels is carried", nested(64), acts("create triage-1")),
+        case("an input of 64 levels is allowed", nested(64), expect_effect("create triage-1")),
         case(
-            "a deeper one is held before the first pod",
+            "a deeper input holds the run before its first pod",
             nested(65),
-            rests(Summary::Held, Reason::InputTooLarge).says("deeper than 64 levels"),
+            expect_status(Summary::Held, Reason::InputTooLarge).message_contains("deeper than 64 levels"),
+        ),
+    ]
+}
+
+fn start_failures() -> Vec<Case> {
+    let ended = |n: i32, cause: Cause| neutral(n, cause).ago(9_000);
+    let after = |causes: [Cause; 3]| {
+        causes.into_iter().zip([3, 2, 1]).fold(run().reserved(4), |it, (cause, n)| it.after(ended(n, cause)))
+    };
+    vec![
+        case(
+            "three attempts in a row that never attached hold the run",
+            after([Cause::StartDeadline; 3]),
+            expect_status(Summary::Held, Reason::CannotStart)
+                .message_contains("3 attempts in a row never attached; attempt 3"),
         ),
         case(
-            "three attempts in a row that never attached are held",
-            started([Cause::StartDeadline; 3]),
-            rests(Summary::Held, Reason::CannotStart).says("3 attempts in a row never attached; attempt 3"),
+            "their causes may differ",
+            after([Cause::ImageUnavailable, Cause::StartDeadline, Cause::ImageUnavailable]),
+            expect_status(Summary::Held, Reason::CannotStart),
         ),
         case(
-            "whatever kept each of them from it",
-            started([Cause::ImageUnavailable, Cause::StartDeadline, Cause::ImageUnavailable]),
-            rests(Summary::Held, Reason::CannotStart),
+            "an attempt that attached resets the count",
+            after([Cause::StartDeadline, Cause::Evicted, Cause::StartDeadline]),
+            expect_effect("create triage-4"),
         ),
         case(
-            "one that attached begins the count anew",
-            started([Cause::StartDeadline, Cause::Evicted, Cause::StartDeadline]),
-            acts("create triage-4"),
+            "a granted budget resets the count",
+            after([Cause::StartDeadline; 3]).budget_reset(1, 3),
+            expect_effect("create triage-4"),
         ),
         case(
-            "and so does a granted budget",
-            started([Cause::StartDeadline; 3]).reset(1, 3),
-            acts("create triage-4"),
+            "ten taken names in a row hold the run",
+            (2..12).rev().fold(run().reserved(12), |it, n| it.after(neutral(n, Cause::NameTaken))),
+            expect_status(Summary::Held, Reason::NameCollision),
         ),
         case(
-            "ten names in a row that are taken are held",
-            (2..12).rev().fold(run().reserved(12), |it, n| it.after(nobodys(n, Cause::NameTaken))),
-            rests(Summary::Held, Reason::NameCollision),
-        ),
-        case(
-            "after nine the next is tried",
-            (2..11).rev().fold(run().reserved(11), |it, n| it.after(nobodys(n, Cause::NameTaken))),
-            acts("create triage-11"),
+            "after nine taken names the next name is tried",
+            (2..11).rev().fold(run().reserved(11), |it, n| it.after(neutral(n, Cause::NameTaken))),
+            expect_effect("create triage-11"),
         ),
     ]
 }
@@ -245,28 +263,29 @@ fn other_reasons() -> Vec<Case> {
 fn order() -> Vec<Case> {
     vec![
         case(
-            "what no budget helps against is told before what one does",
+            "a reason that no budget lifts comes first",
             after_crash().crashes(21, 3).unsettled(Policy::Ask, 1),
-            rests(Summary::Held, Reason::EffectUnknown),
+            expect_status(Summary::Held, Reason::EffectUnknown),
         ),
         case(
-            "a loop is told before a total",
+            "a recovery loop comes before a total",
             after_crash().crashes(21, 3),
-            rests(Summary::Held, Reason::RecoveryLoop),
+            expect_status(Summary::Held, Reason::RecoveryLoop),
         ),
         case(
-            "a held run waits for no time",
+            "a hold comes before the backoff",
             run().reserved(4).head(7).crashes(3, 3).after(crashed(3, Cause::OOMKilled).ago(0)),
-            rests(Summary::Held, Reason::RecoveryLoop).says("OOMKilled"),
+            expect_status(Summary::Held, Reason::RecoveryLoop).message_contains("OOMKilled"),
         ),
         case(
-            "a loop tells of the last crash, not of a later disruption",
+            "the message of a recovery loop describes the last crash, not a later disruption",
             run()
                 .reserved(5)
                 .crashes(3, 3)
                 .after(disrupted(4, Cause::Evicted))
                 .after(crashed(3, Cause::OOMKilled)),
-            rests(Summary::Held, Reason::RecoveryLoop).says("attempt 3 ended after turn 0: OOMKilled"),
+            expect_status(Summary::Held, Reason::RecoveryLoop)
+                .message_contains("attempt 3 ended after turn 0: OOMKilled"),
         ),
     ]
 }

@@ -1,41 +1,41 @@
-//! One big table, by theme.
+//! Tables of cases, by topic.
 
+mod backoff;
 mod cancel;
 mod corruption;
-mod deaths;
+mod create_run;
+mod deadlines;
+mod events;
 mod evidence;
+mod finished;
 mod holds;
-mod over;
+mod pod_ends;
 mod reserved;
-mod silence;
 mod starting;
 mod status;
-mod taking_up;
-mod transitions;
 mod versions;
-mod waits;
 mod worker_pod;
 
 use dalsegno_crds::Cause;
 
-use crate::words::Case;
+use crate::fixtures::Case;
 
 #[test]
-fn every_cause_that_the_operator_can_find_is_in_the_table() {
-    let themes = [
-        deaths::cases(),
+fn every_cause_that_the_operator_can_find_has_a_case() {
+    let topics = [
+        pod_ends::cases(),
         evidence::cases(),
-        silence::cases(),
+        deadlines::cases(),
         cancel::cases(),
         reserved::cases(),
         holds::cases(),
     ];
-    let expected: Vec<String> = themes.iter().flatten().flat_map(Case::effects).collect();
-    // These are the store's.
-    let by_the_store = |cause: &Cause| {
+    let expected: Vec<String> = topics.iter().flatten().flat_map(Case::effects).collect();
+    // The store sets these causes.
+    let set_by_store = |cause: &Cause| {
         matches!(cause, Cause::Adopted | Cause::Rewound | Cause::Abandoned | Cause::RunDeleted)
     };
     let missing = |cause: &&Cause| !expected.iter().any(|it| it.contains(&format!(": {cause},")));
-    let missing: Vec<_> = Cause::ALL.iter().filter(|it| !by_the_store(it)).filter(missing).collect();
+    let missing: Vec<_> = Cause::ALL.iter().filter(|it| !set_by_store(it)).filter(missing).collect();
     assert!(missing.is_empty(), "no case ends with {missing:?}");
 }

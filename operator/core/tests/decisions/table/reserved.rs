@@ -1,136 +1,161 @@
-//! An attempt with a number and no recorded pod.
+//! A reserved attempt: it has a number and no recorded pod.
 
 use dalsegno_crds::ConditionType::{Reconciling, WorkerReady};
 use dalsegno_crds::{Cause, Reason, Summary};
 use dalsegno_model::Class;
 use serde_json::json;
 
-use crate::words::{Case, Given, acts, by_digest, case, crashed, disrupted, ends, pod, rests, run, try_all};
+use crate::fixtures::{
+    Case, Expect, Given, case, check_all, crashed, disrupted, expect_effect, expect_end, expect_status,
+    image_by_digest, pod, run,
+};
 
 pub fn cases() -> Vec<Case> {
-    [pods_that_are_there(), refusals(), templates()].into_iter().flatten().collect()
+    [existing_pods(), create_errors(), rejections(), templates()].into_iter().flatten().collect()
 }
 
 #[test]
-fn an_attempt_gets_one_pod_and_whatever_was_made_is_recorded_first() {
-    try_all(cases());
+fn an_attempt_gets_one_pod_and_an_existing_pod_is_recorded_first() {
+    check_all(cases());
 }
 
-fn pods_that_are_there() -> Vec<Case> {
-    let recorded = || acts("record pod pod-3 of attempt 3");
+fn existing_pods() -> Vec<Case> {
+    let recorded = || expect_effect("record pod pod-3 of attempt 3");
     let reserved = || run().reserved(3).head(7);
     vec![
-        case("a pod that runs is recorded", reserved().pod(pod(3)), recorded()),
+        case("a running pod is recorded", reserved().pod(pod(3)), recorded()),
         case("a pod that is being deleted is recorded", reserved().pod(pod(3).deleted(1)), recorded()),
-        case("a pod that has ended is recorded, and judged then", reserved().pod(pod(3).oom()), recorded()),
+        case("an ended pod is recorded before its end is judged", reserved().pod(pod(3).oom()), recorded()),
         case(
-            "a pod that is gone already is recorded: it was a life",
+            "a pod that is gone is recorded, because it was an attempt",
             reserved().pod(pod(3).gone()),
             recorded(),
         ),
-        case("even though the run would be held", reserved().crashes(3, 3).pod(pod(3)), recorded()),
+        case("a pod of a run at its limit is recorded", reserved().crashes(3, 3).pod(pod(3)), recorded()),
         case(
-            "even though its time has not come",
+            "a pod is recorded during the backoff",
             reserved().after(crashed(2, Cause::OOMKilled).ago(0)).pod(pod(3)),
             recorded(),
         ),
         case(
-            "with its verdict, where its image is named by digest",
-            reserved().pod(pod(3).named_by('a')),
-            acts("record pod pod-3 of attempt 3, Accepted"),
+            "a pod whose image is named by digest is recorded with the verdict",
+            reserved().pod(pod(3).named_by_digest('a')),
+            expect_effect("record pod pod-3 of attempt 3, Accepted"),
         ),
         case(
-            "a verdict against it is recorded too",
-            reserved().pod(pod(3).named_by('b')),
-            acts("record pod pod-3 of attempt 3, Refused"),
+            "a refusal of the version is recorded with the pod",
+            reserved().pod(pod(3).named_by_digest('b')),
+            expect_effect("record pod pod-3 of attempt 3, Refused"),
         ),
         case(
-            "an earlier attempt's pod is not taken for it",
+            "a pod of an earlier attempt is not recorded",
             reserved().pod(pod(2).oom()),
-            acts("create triage-3"),
+            expect_effect("create triage-3"),
         ),
         case(
-            "a look-alike of another owner is not recorded, though it has the name and the labels",
-            reserved().pod(pod(3).of_somebody_else()),
-            acts("create triage-3"),
+            "a pod of another owner with the same name and labels is not recorded",
+            reserved().pod(pod(3).of_other_owner()),
+            expect_effect("create triage-3"),
         ),
         case(
-            "a pod of another namespace is not recorded, though it names the run as its owner",
+            "a pod of another namespace with an owner reference to the run is not recorded",
             reserved().pod(pod(3).of_another_namespace()),
-            acts("create triage-3"),
+            expect_effect("create triage-3"),
         ),
         case(
-            "a name that is taken takes the next number, uncharged",
+            "if the name is taken, the next number is used without a charge",
             reserved().name_taken(),
-            ends(3, Cause::NameTaken, Class::Neutral)
-                .says("a pod named triage-3 is there that is not this run's"),
+            expect_end(3, Cause::NameTaken, Class::Neutral)
+                .message_contains("a pod of another owner has the name triage-3"),
         ),
     ]
 }
 
-fn refusals() -> Vec<Case> {
-    let quota = "pods \"triage-1\" is forbidden: exceeded quota: none, requested: pods=1, used: pods=0";
-    let terminating = "unable to create new content in namespace prod because it is being terminated";
-    let pausing = |times: u32| run().refused(403, quota, times, 0);
-    let pending = |reason: Reason| rests(Summary::Pending, reason);
+/// The API server's message for a pod over quota.
+const QUOTA: &str = "pods \"triage-1\" is forbidden: exceeded quota: none, requested: pods=1, used: pods=0";
+
+fn pending(reason: Reason) -> Expect {
+    expect_status(Summary::Pending, reason)
+}
+
+fn create_errors() -> Vec<Case> {
+    let over_quota = |times: u32| run().pod_rejected(403, QUOTA, times, 0);
     vec![
         case(
-            "a pod over quota is tried again, and no attempt is spent on it",
-            pausing(1),
+            "a pod over quota is tried again with the same attempt",
+            over_quota(1),
             pending(Reason::QuotaExceeded)
-                .again(2)
-                .is(WorkerReady, "False", Reason::QuotaExceeded)
-                .is(Reconciling, "True", Reason::QuotaExceeded)
-                .says(quota),
+                .requeue_after(2)
+                .condition(WorkerReady, "False", Reason::QuotaExceeded)
+                .condition(Reconciling, "True", Reason::QuotaExceeded)
+                .message_contains(QUOTA),
         ),
-        case("the pause doubles", pausing(3), pending(Reason::QuotaExceeded).again(8)),
-        case("up to a minute", pausing(40), pending(Reason::QuotaExceeded).again(60)),
+        case("the delay doubles", over_quota(3), pending(Reason::QuotaExceeded).requeue_after(8)),
         case(
-            "what has passed of it counts",
-            run().refused(403, quota, 3, 5),
-            pending(Reason::QuotaExceeded).again(3),
-        ),
-        case("then it is tried again", run().refused(403, quota, 3, 8), acts("create triage-1")),
-        case(
-            "a template that the API server finds invalid is told",
-            run().refused(422, "spec.containers[0].image: Required value", 1, 0),
-            rests(Summary::Held, Reason::TemplateInvalid)
-                .again(2)
-                .says("image: Required value. Correct the template"),
+            "the longest delay is one minute",
+            over_quota(40),
+            pending(Reason::QuotaExceeded).requeue_after(60),
         ),
         case(
-            "one that was changed since is tried at once",
-            run().refused(422, "invalid", 9, 0).image(&by_digest('b')),
-            acts("create triage-1"),
+            "the time since the error counts",
+            run().pod_rejected(403, QUOTA, 3, 5),
+            pending(Reason::QuotaExceeded).requeue_after(3),
         ),
+        case(
+            "after the delay the pod is created",
+            run().pod_rejected(403, QUOTA, 3, 8),
+            expect_effect("create triage-1"),
+        ),
+        case(
+            "a template that the API server rejects as invalid holds the run",
+            run().pod_rejected(422, "spec.containers[0].image: Required value", 1, 0),
+            expect_status(Summary::Held, Reason::TemplateInvalid)
+                .requeue_after(2)
+                .message_contains("image: Required value. Correct the template"),
+        ),
+        case(
+            "a changed template is tried at once",
+            run().pod_rejected(422, "invalid", 9, 0).image(&image_by_digest('b')),
+            expect_effect("create triage-1"),
+        ),
+    ]
+}
+
+fn rejections() -> Vec<Case> {
+    let terminating = "unable to create new content in namespace prod because it is being terminated";
+    vec![
         case(
             "a namespace that is being deleted",
-            run().refused(403, terminating, 1, 0),
+            run().pod_rejected(403, terminating, 1, 0),
             pending(Reason::NamespaceTerminating),
         ),
         case(
-            "a policy that refuses the pod",
-            run().refused(403, "violates PodSecurity \"restricted\"", 1, 0),
-            pending(Reason::PodRefused).again(2).says("PodSecurity"),
+            "a policy that rejects the pod",
+            run().pod_rejected(403, "violates PodSecurity \"restricted\"", 1, 0),
+            pending(Reason::PodRefused).requeue_after(2).message_contains("PodSecurity"),
         ),
         case(
-            "a ServiceAccount that is missing",
-            run().refused(404, "serviceaccount not found", 1, 0),
+            "a missing ServiceAccount",
+            run().pod_rejected(404, "serviceaccount not found", 1, 0),
             pending(Reason::PodRefused),
         ),
         case(
-            "an API server that fails at it, as by a webhook that is broken",
-            run().refused(500, "failed calling webhook \"pods.example.com\"", 1, 0),
-            pending(Reason::PodRefused).again(2).says("failed calling webhook"),
+            "a failing webhook",
+            run().pod_rejected(500, "failed calling webhook \"pods.example.com\"", 1, 0),
+            pending(Reason::PodRefused).requeue_after(2).message_contains("failed calling webhook"),
         ),
         case(
-            "a run that was under way is told why it recovers",
+            "the condition Ready of a recovering run keeps the cause of its recovery",
             {
-                let attached = run().attached(1).pod(pod(1)).written();
+                let attached = run().attached(1).pod(pod(1)).status_written();
                 let past = disrupted(1, Cause::Evicted).attached(50);
-                Given { seen: run().seen, ..attached }.reserved(2).after(past).refused(403, quota, 1, 0)
+                Given { seen: run().seen, ..attached }.reserved(2).after(past).pod_rejected(403, QUOTA, 1, 0)
             },
-            pending(Reason::QuotaExceeded).is(dalsegno_crds::ConditionType::Ready, "True", Reason::Disrupted),
+            pending(Reason::QuotaExceeded).condition(
+                dalsegno_crds::ConditionType::Ready,
+                "True",
+                Reason::Disrupted,
+            ),
         ),
     ]
 }
@@ -140,20 +165,21 @@ fn templates() -> Vec<Case> {
         json!({ "spec": { "containers": [{ "name": "a", "image": "x" }, { "name": "b", "image": "y" }] } });
     vec![
         case(
-            "a template that is none is told",
+            "an invalid template holds the run",
             run().agent(json!({ "spec": { "containers": [{ "name": "agent", "image": 7 }] } })),
-            rests(Summary::Held, Reason::TemplateInvalid).says("the template is no pod template"),
+            expect_status(Summary::Held, Reason::TemplateInvalid)
+                .message_contains("the template is not a valid pod template"),
         ),
         case(
-            "a template without a worker is told",
+            "a template without a worker holds the run",
             run().agent(two),
-            rests(Summary::Held, Reason::TemplateInvalid)
-                .says("none of the template's containers is named agent"),
+            expect_status(Summary::Held, Reason::TemplateInvalid)
+                .message_contains("none of the template's containers is named agent"),
         ),
         case(
-            "a definition that is missing is told",
+            "a missing definition holds the run",
             run().no_definition(),
-            rests(Summary::Held, Reason::AgentNotFound).again(60),
+            expect_status(Summary::Held, Reason::AgentNotFound).requeue_after(60),
         ),
     ]
 }

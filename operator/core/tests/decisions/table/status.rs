@@ -1,27 +1,27 @@
-//! What a person reads: conditions by the rules of kstatus, and a status that stands once it is written.
+//! The status: conditions that follow the rules of kstatus, and fields that do not change without reason.
 
 use dalsegno_crds::ConditionType::{
     CheckpointAvailable, Held, Ready, Reconciling, Stalled, VersionCompatible, WorkerReady,
 };
-use dalsegno_crds::{Cause, Reason, Summary, find_condition};
+use dalsegno_crds::{Cause, EventReason, Reason, Summary, find_condition};
 use dalsegno_model::RunOutcome;
 use jiff::SignedDuration;
 use serde_json::json;
 
-use crate::words::{Case, Given, ago, case, crashed, disrupted, now, pod, rests, run, try_all};
+use crate::fixtures::{Case, Given, ago, case, check_all, crashed, disrupted, expect_status, now, pod, run};
 
 #[test]
-fn conditions_are_true_and_mean_what_kstatus_takes_them_for() {
-    try_all(ready());
-    try_all(versions());
+fn conditions_follow_the_rules_of_kstatus() {
+    check_all(ready());
+    check_all(versions());
 }
 
-/// Attempt 1 attached, and that was written.
-fn begun() -> Given {
-    run().attached(1).head(7).pod(pod(1)).written()
+/// Attempt 1 is attached, and the status shows it.
+fn attached() -> Given {
+    run().attached(1).head(7).pod(pod(1)).status_written()
 }
 
-/// It died 0 s ago, and the next one waits.
+/// The attempt crashed 0 s ago, and the next one is backing off.
 fn backing_off(given: Given) -> Given {
     let mut given = given.reserved(2).crashes(1, 1).after(crashed(1, Cause::OOMKilled).attached(50).ago(0));
     given.seen.pods.clear();
@@ -34,129 +34,133 @@ fn ready() -> Vec<Case> {
         case(
             "a run is reconciling until its first attach",
             starting(),
-            rests(Summary::Starting, Reason::Starting)
-                .is(Ready, "False", Reason::Starting)
-                .is(Reconciling, "True", Reason::Starting)
-                .lacks(Stalled),
+            expect_status(Summary::Starting, Reason::Starting)
+                .condition(Ready, "False", Reason::Starting)
+                .condition(Reconciling, "True", Reason::Starting)
+                .no_condition(Stalled),
         ),
         case(
-            "then it is ready",
-            begun(),
-            rests(Summary::Running, Reason::UnderControl)
-                .is(Ready, "True", Reason::UnderControl)
-                .is(WorkerReady, "True", Reason::Attached)
-                .is(CheckpointAvailable, "True", Reason::Committed)
-                .is(Held, "False", Reason::NotHeld)
-                .lacks(Reconciling)
-                .lacks(Stalled),
+            "after the first attach the run is Ready",
+            attached(),
+            expect_status(Summary::Running, Reason::UnderControl)
+                .condition(Ready, "True", Reason::UnderControl)
+                .condition(WorkerReady, "True", Reason::Attached)
+                .condition(CheckpointAvailable, "True", Reason::Committed)
+                .condition(Held, "False", Reason::NotHeld)
+                .no_condition(Reconciling)
+                .no_condition(Stalled),
         ),
         case(
-            "and stays so while it recovers",
-            backing_off(begun()),
-            rests(Summary::BackingOff, Reason::OutOfMemory)
-                .is(Ready, "True", Reason::OutOfMemory)
-                .says("Ready: attempt 1 ended after turn 0: OOMKilled: last words; attempt 2 starts at 2026-11-20T12:00:0")
-                .lacks(Reconciling),
+            "a recovering run stays Ready",
+            backing_off(attached()),
+            expect_status(Summary::BackingOff, Reason::OutOfMemory)
+                .condition(Ready, "True", Reason::OutOfMemory)
+                .message_contains("Ready: attempt 1 ended after turn 0: OOMKilled: last words; attempt 2 starts at 2026-11-20T12:00:0")
+                .no_condition(Reconciling),
         ),
         case(
-            "an edit of a run that recovers is reconciling until the next attach",
-            backing_off(begun()).edited(),
-            rests(Summary::BackingOff, Reason::OutOfMemory).is(Ready, "False", Reason::OutOfMemory).is(
+            "an edited run that recovers is reconciling until the next attach",
+            backing_off(attached()).edited(),
+            expect_status(Summary::BackingOff, Reason::OutOfMemory).condition(Ready, "False", Reason::OutOfMemory).condition(
                 Reconciling,
                 "True",
                 Reason::OutOfMemory,
             ),
         ),
         case(
-            "and still is when it is looked at again",
-            backing_off(begun()).edited().written(),
-            rests(Summary::BackingOff, Reason::OutOfMemory).is(Reconciling, "True", Reason::OutOfMemory),
+            "the next decision does not change that",
+            backing_off(attached()).edited().status_written(),
+            expect_status(Summary::BackingOff, Reason::OutOfMemory).condition(Reconciling, "True", Reason::OutOfMemory),
         ),
         case(
-            "an edit of a run whose worker is attached changes nothing for it",
-            begun().edited(),
-            rests(Summary::Running, Reason::UnderControl)
-                .is(Ready, "True", Reason::UnderControl)
-                .lacks(Reconciling),
+            "an edit does not change the conditions of an attached run",
+            attached().edited(),
+            expect_status(Summary::Running, Reason::UnderControl)
+                .condition(Ready, "True", Reason::UnderControl)
+                .no_condition(Reconciling),
         ),
         case(
-            "attempts that never attached do not end it",
-            backing_off(starting().written()).edited(),
-            rests(Summary::BackingOff, Reason::OutOfMemory).is(Reconciling, "True", Reason::OutOfMemory),
+            "attempts that never attached do not end the reconciling",
+            backing_off(starting().status_written()).edited(),
+            expect_status(Summary::BackingOff, Reason::OutOfMemory).condition(Reconciling, "True", Reason::OutOfMemory),
         ),
         case(
-            "a run that is held needs a person",
-            run().reserved(4).crashes(3, 3).written(),
-            rests(Summary::Held, Reason::RecoveryLoop)
-                .is(Stalled, "True", Reason::RecoveryLoop)
-                .is(WorkerReady, "False", Reason::NoWorker)
-                .lacks(Reconciling),
+            "a held run is stalled",
+            run().reserved(4).crashes(3, 3).status_written(),
+            expect_status(Summary::Held, Reason::RecoveryLoop)
+                .condition(Stalled, "True", Reason::RecoveryLoop)
+                .condition(WorkerReady, "False", Reason::NoWorker)
+                .no_condition(Reconciling),
         ),
         case(
-            "a store that is away changes one condition",
-            backing_off(begun()).written().store_unknown(),
-            rests(Summary::BackingOff, Reason::StoreUnavailable)
-                .is(Ready, "Unknown", Reason::StoreUnavailable)
-                .is(WorkerReady, "False", Reason::BackingOff)
-                .is(CheckpointAvailable, "True", Reason::Committed),
+            "an unavailable store changes only Ready",
+            backing_off(attached()).status_written().store_unavailable(),
+            expect_status(Summary::BackingOff, Reason::StoreUnavailable)
+                .condition(Ready, "Unknown", Reason::StoreUnavailable)
+                .condition(WorkerReady, "False", Reason::BackingOff)
+                .condition(CheckpointAvailable, "True", Reason::Committed),
         ),
     ]
 }
 
 fn versions() -> Vec<Case> {
-    let running = || rests(Summary::Running, Reason::UnderControl);
+    let running = || expect_status(Summary::Running, Reason::UnderControl);
     vec![
-        case("the same version", begun(), running().is(VersionCompatible, "True", Reason::Same)),
+        case("the same version", attached(), running().condition(VersionCompatible, "True", Reason::Same)),
         case(
-            "a compatible one says so",
+            "a compatible version",
             {
-                let mut it = begun();
+                let mut it = attached();
                 it.row.attempt.identity.as_mut().unwrap().remark = "listed".into();
                 it
             },
-            running().is(VersionCompatible, "True", Reason::Compatible),
+            running().condition(VersionCompatible, "True", Reason::Compatible),
         ),
         case(
-            "an allowed one says so, and is told",
+            "an allowed version, with an event",
             run().attached(1).allowed_version().head(7).pod(pod(1)),
-            running().is(VersionCompatible, "True", Reason::Allowed).tells(&[
-                "WorkerCreated",
-                "VersionAllowed",
-                "Attached",
+            running().condition(VersionCompatible, "True", Reason::Allowed).events(&[
+                &EventReason::WorkerCreated,
+                &EventReason::VersionAllowed,
+                &Reason::Attached,
             ]),
         ),
         case(
-            "a pinned one says so",
+            "a pinned version",
             run().attached(2).head(7).pod(pod(2).pinned()),
-            running().is(VersionCompatible, "True", Reason::Pinned),
+            running().condition(VersionCompatible, "True", Reason::Pinned),
         ),
         case(
-            "and still does when its pod is gone",
+            "a pinned version whose pod is gone",
             {
-                let pinned = run().attached(2).head(7).pod(pod(2).pinned()).written();
+                let pinned = run().attached(2).head(7).pod(pod(2).pinned()).status_written();
                 let mut done = pinned.finished(RunOutcome::Succeeded, 60);
                 done.seen.pods.clear();
                 done
             },
-            rests(Summary::Succeeded, Reason::Completed).is(VersionCompatible, "True", Reason::Pinned),
+            expect_status(Summary::Succeeded, Reason::Completed).condition(
+                VersionCompatible,
+                "True",
+                Reason::Pinned,
+            ),
         ),
     ]
 }
 
 #[test]
-fn the_time_of_a_condition_is_that_of_its_last_change() {
-    let mut given = begun();
+fn a_condition_has_the_time_of_its_last_transition() {
+    let mut given = attached();
     for condition in &mut given.status().conditions {
         condition.last_transition_time.0 = ago(500);
     }
     let status = backing_off(given).decide().status;
     let since = |kind| find_condition(&status.conditions, kind).unwrap().last_transition_time.0;
-    assert_eq!(since(Ready), ago(500), "it was True, and still is");
-    assert_eq!(since(WorkerReady), now(), "it was True, and is no longer");
+    assert_eq!(since(Ready), ago(500), "it was True, and is True");
+    assert_eq!(since(WorkerReady), now(), "it was True, and is False");
 }
 
 #[test]
-fn times_are_whole_seconds_as_the_api_server_keeps_them() {
+fn times_are_whole_seconds_as_in_the_api_server() {
     let mut given = run().attached(1).head(7).pod(pod(1));
     given.row.head.as_mut().unwrap().at = now() - SignedDuration::from_millis(1_234);
     let status = given.decide().status;
@@ -164,25 +168,25 @@ fn times_are_whole_seconds_as_the_api_server_keeps_them() {
 }
 
 #[test]
-fn a_run_has_started_when_its_first_worker_attached_and_that_stays_so() {
+fn the_start_time_is_that_of_the_first_attach_and_does_not_change() {
     assert_eq!(run().created(1).pod(pod(1)).decide().status.start_time, None);
-    let status = begun().decide().status;
+    let status = attached().decide().status;
     assert_eq!(status.start_time.map(|it| it.0), Some(ago(50)));
-    let mut later = backing_off(begun());
+    let mut later = backing_off(attached());
     later.row.past[0].attached_at = Some(ago(10));
     assert_eq!(later.decide().status.start_time.map(|it| it.0), Some(ago(50)));
 }
 
 #[test]
-fn an_output_is_written_once_however_the_api_server_spells_it() {
-    let mut given = run().attached(1).head(7).finished(RunOutcome::Succeeded, 60).written();
+fn an_output_is_written_once_even_if_the_api_server_spells_it_differently() {
+    let mut given = run().attached(1).head(7).finished(RunOutcome::Succeeded, 60).status_written();
     assert_eq!(given.decide().status.result.unwrap().output, Some(json!({ "answer": 1.0 })));
     given.status().result.as_mut().unwrap().output = Some(json!({ "answer": 1 }));
     assert_eq!(Some(given.decide().status), given.run.status);
 }
 
 #[test]
-fn an_output_too_deep_to_be_shown_is_left_out() {
+fn an_output_with_too_many_levels_is_omitted() {
     let mut given = run().attached(1).head(7).finished(RunOutcome::Succeeded, 60);
     let mut output = |levels: usize| {
         given.row.finish.as_mut().unwrap().output = Some("[".repeat(levels) + &"]".repeat(levels));
@@ -193,7 +197,7 @@ fn an_output_too_deep_to_be_shown_is_left_out() {
 }
 
 #[test]
-fn the_history_has_the_last_ten_ends_and_the_operators_own() {
+fn the_history_has_the_last_ten_ends() {
     let past = (1..12)
         .rev()
         .fold(run().reserved(12), |it, n| it.after(disrupted(n, Cause::Evicted)))

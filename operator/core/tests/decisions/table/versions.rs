@@ -1,181 +1,205 @@
-//! The deployed image against the version that wrote the checkpoint: before the pod, and at its attach.
+//! The check of the deployed version against the checkpoint's version, before the pod is created and before the attach.
 
 use dalsegno_core::revision::Document;
 use dalsegno_crds::ConditionType::VersionCompatible;
 use dalsegno_crds::{Cause, Reason, Summary};
 use serde_json::json;
 
-use crate::words::{
-    Case, Given, TAGGED, acts, by_digest, case, digest, disrupted, nobodys, pod, rests, run, try_all,
+use crate::fixtures::{
+    Case, Given, IMAGE_BY_TAG, case, check_all, digest, disrupted, expect_effect, expect_status,
+    image_by_digest, neutral, pod, run,
 };
 
 #[test]
-fn a_run_goes_on_only_under_a_version_that_fits_its_checkpoint() {
-    try_all(before_the_pod());
-    try_all(pinning());
-    try_all(refused_at_attach());
-    try_all(at_attach());
+fn a_run_resumes_only_with_a_compatible_version() {
+    check_all(before_the_pod());
+    check_all(pinning());
+    check_all(refused_at_attach());
+    check_all(at_attach());
 }
 
-/// The template that wrote the head: image `a`, by its tag, and nothing declared.
+/// The template that wrote the head: image `a`, named by tag, without a declared version.
 fn old() -> Document {
     run().document()
 }
 
-/// Attempt 3 is reserved after turn 7, which image `a` wrote; the template that did is in the store.
+/// Attempt 3 is reserved after turn 7. Image `a` wrote the turn, and its template is in the store.
 fn after_a() -> Given {
-    run().reserved(3).head(7).after(disrupted(2, Cause::Evicted)).stored(&old()).head_made_from(&old().hash())
+    run()
+        .reserved(3)
+        .head(7)
+        .after(disrupted(2, Cause::Evicted))
+        .template_stored(&old())
+        .head_revision(&old().hash())
 }
 
-/// The table of what is known before the pod.
+/// Checks before the pod is created.
 fn before_the_pod() -> Vec<Case> {
-    let same_digest = || after_a().image(&by_digest('a'));
-    let other_digest = || after_a().image(&by_digest('b'));
-    let same_declared = || after_a().head_declared("1.0").image(&by_digest('b')).declares("1.0");
-    let other_declared = || after_a().head_declared("1.0").image(&by_digest('a')).declares("2.0");
+    let same_digest = || after_a().image(&image_by_digest('a'));
+    let other_digest = || after_a().image(&image_by_digest('b'));
+    let same_declared = || after_a().head_version("1.0").image(&image_by_digest('b')).declares("1.0");
+    let other_declared = || after_a().head_version("1.0").image(&image_by_digest('a')).declares("2.0");
     let compatible = || other_declared().compatible_with("1.0");
     let compatible_digest = || other_digest().compatible_with(&digest('a'));
     let unknown = || after_a().image("registry.test:5000/agent:2");
-    let current = || acts("create triage-3");
-    let pinned = || acts("create triage-3, pinned");
-    let held = || rests(Summary::Held, Reason::VersionBlocked);
+    let current = || expect_effect("create triage-3");
+    let pinned = || expect_effect("create triage-3, pinned");
+    let held = || expect_status(Summary::Held, Reason::VersionBlocked);
     let mut cases = Vec::new();
     for policy in ["Pin", "Block", "Allow"] {
         cases.extend([
             case("the same digest", same_digest().on_mismatch(policy), current()),
             case(
-                "the same declared version, whatever the image",
+                "the same declared version with another image",
                 same_declared().on_mismatch(policy),
                 current(),
             ),
             case("a compatible declared version", compatible().on_mismatch(policy), current()),
             case("a compatible digest", compatible_digest().on_mismatch(policy), current()),
-            case("a tag of which nothing is known", unknown().on_mismatch(policy), current()),
+            case("a tag whose version is not known", unknown().on_mismatch(policy), current()),
         ]);
     }
     cases.extend([
         case("another digest under Pin", other_digest().on_mismatch("Pin"), pinned()),
         case("another declared version under Pin", other_declared().on_mismatch("Pin"), pinned()),
-        case("Pin is built in", other_digest(), pinned()),
+        case("Pin is the built-in policy", other_digest(), pinned()),
         case(
             "another digest under Block",
             other_digest().on_mismatch("Block"),
             held()
-                .says("turn 7 was written by agent version ".to_owned() + &digest('a'))
-                .says("the deployed image is ".to_owned() + &digest('b'))
-                .says("compatibleWith")
-                .is(VersionCompatible, "False", Reason::Mismatch),
+                .message_contains("turn 7 was written by agent version ".to_owned() + &digest('a'))
+                .message_contains("the deployed version is ".to_owned() + &digest('b'))
+                .message_contains("compatibleWith")
+                .condition(VersionCompatible, "False", Reason::Mismatch),
         ),
         case(
             "another declared version under Block",
             other_declared().on_mismatch("Block"),
-            held().says("agent version 1.0, the deployed image is 2.0"),
+            held().message_contains("agent version 1.0, and the deployed version is 2.0"),
         ),
         case("another digest under Allow", other_digest().on_mismatch("Allow"), current()),
         case("another declared version under Allow", other_declared().on_mismatch("Allow"), current()),
         case(
-            "a run without a checkpoint fits any version",
-            run().image(&by_digest('b')).on_mismatch("Block"),
-            acts("create triage-1"),
+            "any version may start a run without a checkpoint",
+            run().image(&image_by_digest('b')).on_mismatch("Block"),
+            expect_effect("create triage-1"),
         ),
     ]);
     cases
 }
 
 fn pinning() -> Vec<Case> {
-    let other = || run().reserved(3).head(7).image(&by_digest('b')).head_made_from(&old().hash());
-    let failed = |n: i32| nobodys(n, Cause::ImageUnavailable).said("ErrImagePull: gone").ago(9_000);
+    let other = || run().reserved(3).head(7).image(&image_by_digest('b')).head_revision(&old().hash());
+    let failed = |n: i32| neutral(n, Cause::ImageUnavailable).message("ErrImagePull: gone").ago(9_000);
     vec![
         case(
-            "the template that wrote the checkpoint is read from the store when it is needed",
+            "the template that wrote the checkpoint is read from the store",
             other(),
-            acts(format!("read template {}", old().hash())),
+            expect_effect(format!("read template {}", old().hash())),
         ),
         case(
-            "one that the store has lost leaves the decision to a person",
-            other().lost(&old().hash()),
-            rests(Summary::Held, Reason::VersionBlocked)
-                .says("the template that wrote it is not in the store"),
+            "a template that the store lost holds the run",
+            other().template_missing(&old().hash()),
+            expect_status(Summary::Held, Reason::VersionBlocked)
+                .message_contains("the template that wrote the checkpoint is not in the store"),
         ),
         case(
-            "another template than the head's, read before the head moved, is not taken for it",
-            other().stored(&run().declares("0.9").document()),
-            acts(format!("read template {}", old().hash())),
+            "a template that was read before the head moved is not used",
+            other().template_stored(&run().declares("0.9").document()),
+            expect_effect(format!("read template {}", old().hash())),
         ),
         case(
-            "a pinned image that cannot be had is tried three times, then told as such",
-            [5, 4, 3].into_iter().fold(other().stored(&old()).reserved(6), |it, n| it.after(failed(n))),
-            rests(Summary::Held, Reason::PinnedImageUnavailable)
-                .says("ErrImagePull: gone")
-                .says("Push the image again"),
+            "a pinned image that cannot be pulled three times holds the run",
+            [5, 4, 3]
+                .into_iter()
+                .fold(other().template_stored(&old()).reserved(6), |it, n| it.after(failed(n))),
+            expect_status(Summary::Held, Reason::PinnedImageUnavailable)
+                .message_contains("ErrImagePull: gone")
+                .message_contains("Push the image again"),
         ),
         case(
-            "the current image that cannot be had is told otherwise",
+            "a current image that cannot be pulled has another reason",
             [5, 4, 3].into_iter().fold(run().reserved(6).head(7), |it, n| it.after(failed(n))),
-            rests(Summary::Held, Reason::CannotStart),
+            expect_status(Summary::Held, Reason::CannotStart),
         ),
     ]
 }
 
-/// A tag that was pushed again: the template is the same, and the image `b`.
+/// A tag that was pushed again: the same template has image `b` now.
 fn refused_at_attach() -> Vec<Case> {
-    let refused =
-        |n: i32| nobodys(n, Cause::VersionIncompatible).said("the versions differ").was(&old().hash(), 'b');
-    let once = || run().reserved(4).head(7).head_made_from(&old().hash()).stored(&old()).after(refused(3));
+    let refused = |n: i32| {
+        neutral(n, Cause::VersionIncompatible)
+            .message("the versions differ")
+            .used_template(&old().hash(), 'b')
+    };
+    let once =
+        || run().reserved(4).head(7).head_revision(&old().hash()).template_stored(&old()).after(refused(3));
     vec![
         case(
-            "a tag that was refused is known, and Pin goes back by digest",
+            "after a refusal Pin uses the old image by digest",
             once(),
-            acts("create triage-4, pinned"),
+            expect_effect("create triage-4, pinned"),
         ),
         case(
-            "Block holds, and names both versions",
+            "after a refusal Block holds the run, and the message names both versions",
             once().on_mismatch("Block"),
-            rests(Summary::Held, Reason::VersionBlocked).says(digest('a')).says(digest('b')),
+            expect_status(Summary::Held, Reason::VersionBlocked)
+                .message_contains(digest('a'))
+                .message_contains(digest('b')),
         ),
-        case("Allow lets the tag go on", once().on_mismatch("Allow"), acts("create triage-4")),
-        case("a granted budget forgets it", once().reset(1, 3), acts("create triage-4")),
         case(
-            "another template is not known by it",
+            "after a refusal Allow uses the tag",
+            once().on_mismatch("Allow"),
+            expect_effect("create triage-4"),
+        ),
+        case(
+            "after a granted budget the refusal does not count",
+            once().budget_reset(1, 3),
+            expect_effect("create triage-4"),
+        ),
+        case(
+            "the refusal does not apply to another template",
             once().image("registry.test:5000/agent:3"),
-            acts("create triage-4"),
+            expect_effect("create triage-4"),
         ),
         case(
-            "it stays known when the pinned attempt was disrupted",
+            "the refusal still applies after the pinned attempt was disrupted",
             run()
                 .reserved(5)
                 .head(7)
-                .head_made_from(&old().hash())
-                .stored(&old())
-                .after(disrupted(4, Cause::Evicted).was("sha256:pinned", 'a'))
+                .head_revision(&old().hash())
+                .template_stored(&old())
+                .after(disrupted(4, Cause::Evicted).used_template("sha256:pinned", 'a'))
                 .after(refused(3)),
-            acts("create triage-5, pinned"),
+            expect_effect("create triage-5, pinned"),
         ),
         case(
-            "a tag that was accepted may have been pushed again since: it is not known",
+            "an accepted version does not count later, because the tag may have been pushed again",
             run()
                 .reserved(4)
                 .head(7)
                 .on_mismatch("Block")
-                .after(disrupted(3, Cause::Evicted).was(&old().hash(), 'b')),
-            acts("create triage-4"),
+                .after(disrupted(3, Cause::Evicted).used_template(&old().hash(), 'b')),
+            expect_effect("create triage-4"),
         ),
         case(
-            "two refusals in a row are held",
+            "two refusals in a row hold the run",
             run().reserved(5).head(7).after(refused(4)).after(refused(3)),
-            rests(Summary::Held, Reason::VersionBlocked).says("refused 2 times in a row; attempt 4"),
+            expect_status(Summary::Held, Reason::VersionBlocked)
+                .message_contains("the version was refused 2 times in a row; attempt 4"),
         ),
     ]
 }
 
 fn at_attach() -> Vec<Case> {
-    let shows = |image: char| run().created(3).head(7).pod(pod(3).shows(image));
-    let verdict = |version: &str, verdict: &str| acts(format!("identify {version}: {verdict}"));
-    let other = || shows('b').image(TAGGED);
+    let shows = |image: char| run().created(3).head(7).pod(pod(3).kubelet_shows(image));
+    let verdict =
+        |version: &str, verdict: &str| expect_effect(format!("record identity {version}: {verdict}"));
+    let other = || shows('b').image(IMAGE_BY_TAG);
     vec![
         case(
             "the first image of a run is accepted",
-            run().created(1).pod(pod(1).shows('b')),
+            run().created(1).pod(pod(1).kubelet_shows('b')),
             verdict(&digest('b'), "Accepted"),
         ),
         case("the checkpoint's image is accepted", shows('a'), verdict(&digest('a'), "Accepted")),
@@ -196,39 +220,43 @@ fn at_attach() -> Vec<Case> {
             verdict(&digest('b'), "Accepted"),
         ),
         case(
-            "the declared version is what the pod's own template declared, not today's",
+            "the declared version comes from the pod's own template, not from the current one",
             run()
                 .created(3)
                 .head(7)
-                .head_declared("1.0")
+                .head_version("1.0")
                 .declares("2.0")
-                .pod(pod(3).shows('b').declares("1.0")),
+                .pod(pod(3).kubelet_shows('b').declares("1.0")),
             verdict("1.0", "Accepted"),
         ),
         case(
-            "an image named by digest has that digest, whatever the kubelet shows",
-            run().created(3).head(7).pod(pod(3).named_by('a').shows('b')),
+            "the digest in the image's name wins over the one that the kubelet reports",
+            run().created(3).head(7).pod(pod(3).named_by_digest('a').kubelet_shows('b')),
             verdict(&digest('a'), "Accepted"),
         ),
         case(
-            "an image that is not shown yet is waited for",
+            "the check waits until the kubelet reports the digest",
             run().created(3).head(7).pod(pod(3)),
-            rests(Summary::Starting, Reason::Starting).is(VersionCompatible, "Unknown", Reason::NotYetKnown),
+            expect_status(Summary::Starting, Reason::Starting).condition(
+                VersionCompatible,
+                "Unknown",
+                Reason::NotYetKnown,
+            ),
         ),
         case(
-            "a definition that is missing is not taken for a refusal",
+            "a missing definition is not a refusal",
             other().no_definition(),
-            rests(Summary::Starting, Reason::Starting),
+            expect_status(Summary::Starting, Reason::Starting),
         ),
         case(
-            "the checkpoint's own image needs no definition to be accepted",
+            "the checkpoint's image is accepted without a definition",
             shows('a').no_definition(),
             verdict(&digest('a'), "Accepted"),
         ),
         case(
-            "a verdict is given once",
-            other().is('b').spec(json!({})),
-            rests(Summary::Starting, Reason::Starting),
+            "the image is checked once",
+            other().image_is('b').spec(json!({})),
+            expect_status(Summary::Starting, Reason::Starting),
         ),
     ]
 }

@@ -1,19 +1,19 @@
-//! The pod of an attempt, from its template.
+//! The pod of an attempt.
 
 use dalsegno_core::{Effect, worker};
 use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, Cause, names};
 use k8s_openapi::api::core::v1::{EnvVar, Pod};
 use serde_json::{Value, json};
 
-use crate::words::{Given, RUN, UID, by_digest, case, crashed, digest, disrupted, run, try_all};
+use crate::fixtures::{Given, RUN, UID, case, check_all, crashed, digest, disrupted, image_by_digest, run};
 
-/// The pod that is created.
+/// The pod that the decision creates.
 fn created(given: &Given) -> (Pod, Value) {
     let effect = given.decide().effects.remove(0);
     let Effect::CreateWorker { pod, revision, document, .. } = effect else {
         panic!("no pod is created: {effect:?}")
     };
-    assert_eq!(revision, dalsegno_core::revision::hash_of(&document), "a template is kept under its hash");
+    assert_eq!(revision, dalsegno_core::revision::hash_of(&document), "a template is stored under its hash");
     let json = serde_json::to_value(&pod).unwrap();
     (*pod, json)
 }
@@ -33,24 +33,28 @@ fn a_pod_is_named_after_its_attempt_and_belongs_to_its_run() {
     assert_eq!(pod.metadata.namespace.as_deref(), Some("prod"));
     let labels = pod.metadata.labels.as_ref().unwrap();
     for (key, value) in [
-        (names::LABEL_RUN, RUN),
-        (names::LABEL_RUN_UID, UID),
-        (names::LABEL_ATTEMPT, "4"),
-        (names::LABEL_MANAGED_BY, names::MANAGED_BY),
+        ("dalsegno.dev/run", RUN),
+        ("dalsegno.dev/run-uid", UID),
+        ("dalsegno.dev/attempt", "4"),
+        ("app.kubernetes.io/managed-by", "dalsegno"),
     ] {
         assert_eq!(labels.get(key).map(String::as_str), Some(value), "{key}");
     }
     assert_eq!(json["metadata"]["ownerReferences"][0]["uid"], UID);
     assert_eq!(json["metadata"]["ownerReferences"][0]["controller"], true);
-    assert_eq!(json["metadata"]["finalizers"], Value::Null, "a dead operator must not hold a node");
+    assert_eq!(
+        json["metadata"]["finalizers"],
+        Value::Null,
+        "a dead operator must not block a pod's deletion"
+    );
     assert_eq!(json["spec"]["restartPolicy"], "Never");
     assert_eq!(annotation(&pod, names::ANNOTATION_TURN).as_deref(), Some("7/70"));
 }
 
 #[test]
-fn a_worker_is_told_where_its_gateway_its_token_and_its_input_are() {
+fn a_worker_gets_the_location_of_its_gateway_token_and_input() {
     let (pod, json) = created(&run().reserved(4));
-    let told: Vec<(String, String)> =
+    let variables: Vec<(String, String)> =
         env(&pod, 0).into_iter().map(|it| (it.name, it.value.unwrap_or_default())).collect();
     let expected = [
         ("DALSEGNO_URL", "http://gateway/v1/runs/01940000-0000-7000-8000-000000000001"),
@@ -59,7 +63,7 @@ fn a_worker_is_told_where_its_gateway_its_token_and_its_input_are() {
         ("DALSEGNO_RUN", "prod/triage"),
         ("DALSEGNO_ATTEMPT", "4"),
     ];
-    assert_eq!(told, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    assert_eq!(variables, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
     let token = &json["spec"]["volumes"][0]["projected"]["sources"][0]["serviceAccountToken"];
     assert_eq!(token, &json!({ "audience": "dalsegno", "expirationSeconds": 3600, "path": "token" }));
     let mount = &json["spec"]["containers"][0]["volumeMounts"][0];
@@ -67,7 +71,7 @@ fn a_worker_is_told_where_its_gateway_its_token_and_its_input_are() {
 }
 
 #[test]
-fn an_input_comes_by_annotation_or_is_mounted_from_where_it_is() {
+fn an_input_comes_from_an_annotation_a_secret_or_a_config_map() {
     let source = |given: &Given| created(given).1["spec"]["volumes"][0]["projected"]["sources"][1].clone();
     let inline = run().spec(json!({ "input": { "ticket": 7 } }));
     let (pod, _) = created(&inline);
@@ -77,7 +81,7 @@ fn an_input_comes_by_annotation_or_is_mounted_from_where_it_is() {
     assert_eq!(
         annotation(&created(&run()).0, names::ANNOTATION_INPUT).as_deref(),
         Some("null"),
-        "none is null"
+        "a missing input is null"
     );
 
     let items = json!([{ "key": "k", "path": "input" }]);
@@ -86,14 +90,14 @@ fn an_input_comes_by_annotation_or_is_mounted_from_where_it_is() {
     assert_eq!(
         annotation(&created(&secret).0, names::ANNOTATION_INPUT),
         None,
-        "the operator reads no Secret"
+        "the operator does not read Secrets"
     );
     let map = run().spec(json!({ "inputFrom": { "configMapKeyRef": { "name": "c", "key": "k" } } }));
     assert_eq!(source(&map), json!({ "configMap": { "name": "c", "items": items } }));
 }
 
 #[test]
-fn what_a_template_says_in_our_name_is_dropped_and_the_rest_is_kept() {
+fn reserved_names_in_a_template_are_dropped_and_the_rest_is_kept() {
     let (pod, json) = created(&run().agent(json!({
         "metadata": {
             "labels": { "team": "support", "dalsegno.dev/run-uid": "forged", "dalsegno.dev/other": "x" },
@@ -118,20 +122,27 @@ fn what_a_template_says_in_our_name_is_dropped_and_the_rest_is_kept() {
     assert_eq!(json["spec"]["restartPolicy"], "Never");
     assert_eq!(json["spec"]["tolerations"][0]["key"], "spot");
     assert_eq!(json["spec"]["volumes"][0]["name"], "scratch");
-    assert_eq!(json["spec"]["containers"][0]["terminationMessagePolicy"], "File", "what was chosen stays");
+    assert_eq!(
+        json["spec"]["containers"][0]["terminationMessagePolicy"], "File",
+        "the template's policy is kept"
+    );
     let vars: Vec<String> = env(&pod, 0).into_iter().map(|it| it.name).collect();
     assert_eq!(vars.iter().filter(|it| *it == "DALSEGNO_URL").count(), 1);
-    assert_eq!(vars.last().map(String::as_str), Some("MODE"), "a template's own variables may refer to ours");
+    assert_eq!(
+        vars.last().map(String::as_str),
+        Some("MODE"),
+        "the template's variables can refer to the contract's"
+    );
 }
 
 #[test]
-fn the_last_lines_of_a_log_are_kept_unless_the_template_says_otherwise() {
+fn the_last_lines_of_the_log_are_the_default_termination_message() {
     let (_, json) = created(&run());
     assert_eq!(json["spec"]["containers"][0]["terminationMessagePolicy"], "FallbackToLogsOnError");
 }
 
 #[test]
-fn of_several_containers_the_one_named_agent_is_the_worker_and_of_one_that_one() {
+fn the_worker_is_the_container_named_agent_or_the_only_one() {
     let (pod, _) = created(&run().agent(json!({
         "spec": { "containers": [{ "name": "helper", "image": "h" }, { "name": "agent", "image": "a" }] },
     })));
@@ -142,7 +153,7 @@ fn of_several_containers_the_one_named_agent_is_the_worker_and_of_one_that_one()
 }
 
 #[test]
-fn nodes_that_were_just_lost_are_avoided_and_no_others() {
+fn only_the_nodes_that_were_just_lost_are_avoided() {
     let avoided = |given: &Given| {
         let (_, json) = created(given);
         let terms =
@@ -153,14 +164,17 @@ fn nodes_that_were_just_lost_are_avoided_and_no_others() {
     let lost = |n: i32, node: &str| disrupted(n, Cause::NodeLost).on(node).ago(900);
     assert_eq!(avoided(&run().reserved(3).after(lost(2, "n2")).after(lost(1, "n1"))), ["n1", "n2"]);
     assert_eq!(avoided(&run().reserved(3).after(lost(2, "n1")).after(lost(1, "n1"))), ["n1"]);
-    let silent = crashed(2, Cause::Silent).on("n4").ago(900);
-    assert_eq!(avoided(&run().reserved(3).after(silent)), ["n4"]);
+    let missed_heartbeat = crashed(2, Cause::Silent).on("n4").ago(900);
+    assert_eq!(avoided(&run().reserved(3).after(missed_heartbeat)), ["n4"]);
     let evicted = disrupted(2, Cause::Evicted).on("n3").ago(900);
-    assert!(avoided(&run().reserved(3).after(evicted).after(lost(1, "n1"))).is_empty(), "that was long ago");
+    assert!(
+        avoided(&run().reserved(3).after(evicted).after(lost(1, "n1"))).is_empty(),
+        "an eviction happened since the node was lost"
+    );
 }
 
 #[test]
-fn a_pinned_pod_has_the_old_image_by_digest_the_old_environment_and_todays_resources_and_place() {
+fn a_pinned_pod_has_the_old_image_and_environment_and_the_current_resources_and_placement() {
     let container = |image: &str, mode: &str, memory: &str| {
         json!({ "name": "agent", "image": image, "env": [{ "name": "MODE", "value": mode }],
                 "resources": { "limits": { "memory": memory } } })
@@ -169,30 +183,31 @@ fn a_pinned_pod_has_the_old_image_by_digest_the_old_environment_and_todays_resou
         "spec": { "containers": [container("registry.test:5000/agent:1", "old", "64Mi")], "nodeSelector": { "old": "yes" } },
     }));
     let new = old.document();
-    let (pod, json) =
-        created(&old.reserved(3).head(7).head_made_from(&new.hash()).stored(&new).agent(json!({ "spec": {
-                "containers": [container(&by_digest('b'), "new", "96Mi")],
+    let (pod, json) = created(
+        &old.reserved(3).head(7).head_revision(&new.hash()).template_stored(&new).agent(json!({ "spec": {
+                "containers": [container(&image_by_digest('b'), "new", "96Mi")],
                 "tolerations": [{ "key": "spot" }], "hostNetwork": true,
-            } })));
+            } })),
+    );
     let worker = &json["spec"]["containers"][0];
     assert_eq!(worker["image"], format!("registry.test:5000/agent@{}", digest('a')));
     assert_eq!(env(&pod, 0).last().and_then(|it| it.value.clone()).as_deref(), Some("old"));
     assert_eq!(worker["resources"]["limits"]["memory"], "96Mi");
     assert_eq!(json["spec"]["nodeSelector"], Value::Null, "placement follows the current template");
     assert_eq!(json["spec"]["tolerations"][0]["key"], "spot");
-    assert_eq!(json["spec"]["hostNetwork"], Value::Null, "the rest does not");
+    assert_eq!(json["spec"]["hostNetwork"], Value::Null, "other fields do not follow it");
     assert!(annotation(&pod, names::ANNOTATION_PINNED).is_some());
 }
 
 #[test]
-fn the_pod_by_which_a_definition_is_tried_is_that_of_a_first_attempt_but_for_its_names() {
+fn the_pod_of_a_dry_run_equals_the_first_attempts_pod_except_for_its_names() {
     let given = run().declares("1.4");
     let (_, json) = created(&given);
     let agent = given.seen.agent().unwrap().clone();
     let mut definition = AgentDefinition::new("agent", AgentDefinitionSpec { agent, defaults: None });
     definition.metadata.namespace = Some("prod".into());
     definition.metadata.uid = Some("definition-uid".into());
-    let tried = worker::trial_of(&definition, &given.seen.gateway_url).unwrap();
+    let tried = worker::dry_run_pod(&definition, &given.seen.gateway_url).unwrap();
     let renamed = json!(tried)
         .to_string()
         .replace("dry-run-definition-uid", RUN)
@@ -202,18 +217,18 @@ fn the_pod_by_which_a_definition_is_tried_is_that_of_a_first_attempt_but_for_its
 }
 
 #[test]
-fn a_declared_version_is_noted_on_the_pod() {
+fn a_declared_version_is_an_annotation_of_the_pod() {
     let (pod, _) = created(&run().declares("1.4"));
     assert_eq!(annotation(&pod, names::ANNOTATION_AGENT_VERSION).as_deref(), Some("1.4"));
-    try_all(vec![case(
-        "and it is the template's",
+    check_all(vec![case(
+        "a declared version does not prevent the pod",
         run().declares("1.4"),
-        crate::words::acts("create triage-1"),
+        crate::fixtures::expect_effect("create triage-1"),
     )]);
 }
 
 #[test]
-fn a_revision_is_the_same_however_a_template_is_spelt() {
+fn a_revision_does_not_depend_on_the_order_of_keys() {
     let one =
         run().agent(json!({ "spec": { "containers": [{ "name": "a", "image": "b" }], "x": 1, "y": 2 } }));
     let two: Value =

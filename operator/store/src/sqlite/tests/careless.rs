@@ -1,18 +1,18 @@
 //! The test that a commit is on the disk before it is answered would fail if it were not: the store's own commit, by the
 //! store's own writer, and no more asked of the disk than of a heartbeat.
 
-#[path = "../../../tests/support/traced.rs"]
+#[path = "../../../tests/support/strace.rs"]
 mod traced;
 
 use std::path::Path;
 
 use dalsegno_protocol::{Boundary, Usage};
-use traced::{folder, say, synced_before_each_answer, traced};
+use traced::{folder, print_line, synced_before_each_answer, traced};
 use uuid::Uuid;
 
 use super::{Durability, Sqlite, new_run};
-use crate::packed::Packed;
-use crate::seal::Sealing;
+use crate::packed::EncodedOps;
+use crate::seal::PayloadCipher;
 use crate::sqlite::boundary::Prepared;
 use crate::sqlite::commit;
 use crate::{Commit, Created, Digest, Identity, Operator as _, PodRecord, RunId, Verdict, Worker as _};
@@ -69,8 +69,8 @@ async fn commit_turns(folder: &Path, durability: Durability) {
     let store = Sqlite::open(&path).await.unwrap();
     let run = attached(&store).await;
     for number in 1..=TURNS {
-        let (commit, sealing) = (turn(run, number as i32), Sealing::default());
-        let packed = Packed::plain(&commit, &sealing).unwrap();
+        let (commit, sealing) = (turn(run, number as i32), PayloadCipher::default());
+        let packed = EncodedOps::plain(&commit, &sealing).unwrap();
         let prepared = Prepared::new(&commit, packed, sealing).unwrap();
         let committed = store
             .submit(durability, "committing a boundary", |conn, now| {
@@ -78,7 +78,7 @@ async fn commit_turns(folder: &Path, durability: Durability) {
             })
             .await;
         assert!(matches!(committed, Ok(Some(crate::Committed::Ok(_)))), "{committed:?}");
-        say(&format!("ack {number} -"));
+        print_line(&format!("ack {number} -"));
     }
 }
 

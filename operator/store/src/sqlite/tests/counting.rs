@@ -12,9 +12,9 @@ use tokio::time::timeout;
 use super::careless::{attached, turn};
 use super::{Sqlite, execute};
 use crate::branch;
-use crate::chain::KeptSnapshot;
+use crate::chain::EncodedSnapshot;
 use crate::packed;
-use crate::seal::Sealing;
+use crate::seal::PayloadCipher;
 use crate::shelf::{Branch, Found, Keeper, New, Shelf, Walk};
 use crate::{Commit, Digest, Error, Place, Result, RunId, Snapshotted, Worker as _, snapshot_writer};
 
@@ -58,11 +58,11 @@ impl<S: Shelf> Shelf for Slow<S> {
         self.shelf.chunks(run, hashes).await
     }
 
-    async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<KeptSnapshot>> {
+    async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<EncodedSnapshot>> {
         self.shelf.snapshot(run, content_hash).await
     }
 
-    async fn sealing(&self, run: RunId) -> Result<Sealing> {
+    async fn sealing(&self, run: RunId) -> Result<PayloadCipher> {
         self.shelf.sealing(run).await
     }
 
@@ -72,7 +72,7 @@ impl<S: Shelf> Shelf for Slow<S> {
 }
 
 impl<S: Keeper> Keeper for Slow<S> {
-    async fn sealing_to_write(&self, run: RunId) -> Result<Sealing> {
+    async fn sealing_to_write(&self, run: RunId) -> Result<PayloadCipher> {
         self.shelf.sealing_to_write(run).await
     }
 
@@ -120,7 +120,7 @@ async fn a_snapshot_that_is_dropped_while_it_is_read_back_is_no_damage_and_one_t
 
 async fn count(shelf: &impl Shelf, run: RunId) -> bool {
     let commit = Commit { ops: Some(br#"{"append":{}}"#.to_vec()), full: false, ..turn(run, 12) };
-    packed::counted(shelf, &commit, &Sealing::default()).await.unwrap().is_some()
+    packed::counted(shelf, &commit, &PayloadCipher::default()).await.unwrap().is_some()
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use dalsegno_protocol::{CallOutcome, CallState, Policy};
 use super::*;
 use crate::audit::kind;
 use crate::reads::CallRow;
-use crate::seal::{BodyDigest, Sealing};
+use crate::seal::{BodyDigest, PayloadCipher};
 use crate::{Acknowledged, Attached, Committed, Completed, Created, Settle, SettledBy};
 
 #[test]
@@ -124,7 +124,7 @@ fn settles(by: SettledBy, call: Option<CallRow>, rows: Rows) -> Decision<Complet
         result: None,
         reason: "seen".into(),
     };
-    decide(&SettleCall::of(&settle, Sealing::default()), &Rows { call, ..rows })
+    decide(&SettleCall::of(&settle, PayloadCipher::default()), &Rows { call, ..rows })
 }
 
 #[test]

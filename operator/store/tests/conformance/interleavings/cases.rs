@@ -1,5 +1,5 @@
-//! The cases: every combination of how a call is delivered, in which epoch, which call it is, and what comes before or
-//! after it. What each must come to stands in `docs/reference/interleavings.md`.
+//! The cases: every combination of call, delivery, epoch, and what happens before or after the call. The table in
+//! `docs/reference/interleavings.md` has the expected outcome of each.
 
 use std::fmt;
 
@@ -8,29 +8,29 @@ const PAGE: &str = include_str!("../../../../../docs/reference/interleavings.md"
 /// How a call reaches the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// Once, and its answer arrives.
+    /// The call is sent once and its answer arrives.
     Ok,
-    /// Its answer is lost, and the same bytes come again.
+    /// The answer is lost, and the same bytes are sent again.
     Lost,
-    /// Two of the same at once.
-    Twins,
+    /// The same bytes are sent twice at the same time.
+    Concurrent,
 }
 
-/// Whether the sender's attempt is lost.
+/// Whether and when the sender's attempt ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Epoch {
     Same,
-    /// Before the call, or between the two of a lost answer.
+    /// Before the call, or between the two sends of a lost answer.
     Next,
-    /// While twins are under way, and before both.
+    /// While both copies are in flight, before the first.
     First,
-    /// Between them.
+    /// Between the two copies.
     Between,
-    /// After both.
+    /// After both copies.
     Last,
 }
 
-/// What is sent.
+/// The call that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     Plan,
@@ -42,24 +42,24 @@ pub enum Call {
     Records,
 }
 
-/// Whether the step comes after the call is first sent, or before.
+/// Whether the call is first sent before the step or after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     Before,
     After,
 }
 
-/// What happens to the run beside its worker.
+/// What else happens to the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Rewind,
-    /// Of the state at the head.
+    /// A snapshot of the state at the head.
     Snapshot,
-    /// All payloads are dropped but the head's.
+    /// Retention drops all payloads but the head's.
     Retention,
 }
 
-/// One of each.
+/// One combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     pub call: Call,
@@ -71,11 +71,11 @@ pub struct Case {
 
 const CALLS: [Call; 7] =
     [Call::Plan, Call::Result, Call::Claim, Call::Complete, Call::Settle, Call::Finish, Call::Records];
-const DELIVERIES: [Delivery; 3] = [Delivery::Ok, Delivery::Lost, Delivery::Twins];
+const DELIVERIES: [Delivery; 3] = [Delivery::Ok, Delivery::Lost, Delivery::Concurrent];
 const STEPS: [Step; 3] = [Step::Rewind, Step::Snapshot, Step::Retention];
 const MOMENTS: [Moment; 2] = [Moment::Before, Moment::After];
 
-/// Every case of a call, in the order of the page.
+/// Every case of a call, in the order of the page's table.
 pub fn of(call: Call) -> impl Iterator<Item = Case> {
     let columns = STEPS.into_iter().flat_map(|step| MOMENTS.map(|moment| (moment, step)));
     let rows =
@@ -88,12 +88,12 @@ pub fn of(call: Call) -> impl Iterator<Item = Case> {
 fn epochs(delivery: Delivery) -> &'static [Epoch] {
     match delivery {
         Delivery::Ok | Delivery::Lost => &[Epoch::Same, Epoch::Next],
-        Delivery::Twins => &[Epoch::Same, Epoch::First, Epoch::Between, Epoch::Last],
+        Delivery::Concurrent => &[Epoch::Same, Epoch::First, Epoch::Between, Epoch::Last],
     }
 }
 
 impl Case {
-    /// What it must come to.
+    /// The expected outcome.
     pub fn expected(&self) -> &'static str {
         let (row, column) = (self.row(), self.column());
         let mut table = table();
@@ -102,7 +102,7 @@ impl Case {
         cells[at.unwrap_or_else(|| panic!("no column for {self}"))]
     }
 
-    /// What it is where the second and the third who wait for the run's row change places.
+    /// The case whose outcome is also possible when the second and the third waiter for the run's row change places.
     pub fn overtaken(self) -> Option<Self> {
         match self.epoch {
             Epoch::Between => Some(Self { epoch: Epoch::Last, ..self }),
@@ -124,7 +124,7 @@ impl Case {
         let delivery = match self.delivery {
             Delivery::Ok => "ok",
             Delivery::Lost => "answer lost",
-            Delivery::Twins => "twins",
+            Delivery::Concurrent => "twins",
         };
         let epoch = match self.epoch {
             Epoch::Same => "same",
@@ -157,7 +157,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// The page's table: its head, then its rows.
+/// The rows of the page's table; the first is its head.
 fn table() -> impl Iterator<Item = Vec<&'static str>> {
     let section = PAGE.split("\n## ").find(|section| section.starts_with("Interleavings")).unwrap();
     let lines = section.lines().filter(|line| line.starts_with("| ")).take_while(|line| !line.is_empty());
@@ -165,7 +165,7 @@ fn table() -> impl Iterator<Item = Vec<&'static str>> {
 }
 
 #[test]
-fn the_page_lists_the_cases_and_no_others() {
+fn the_page_lists_exactly_these_cases() {
     let mut table = table();
     let head = table.next().unwrap();
     let columns: Vec<_> =

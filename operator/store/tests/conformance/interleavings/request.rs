@@ -1,17 +1,17 @@
-//! What a case sends, and what stands of it.
+//! The request of a case, and what is stored of it.
 
 use dalsegno_protocol::CallState;
 use dalsegno_store::{
     CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, FinishCall, Place, RecordBatch,
-    RecordQuery, RunId, Settle, Store, Written,
+    RunId, Settle, Store, Written,
 };
 
 use super::PAY;
-use crate::world::*;
+use crate::context::*;
 
-/// The bytes that are sent, as often as it takes.
+/// The bytes that are sent, once or twice.
 pub enum Request {
-    /// And the epoch that it is meant for.
+    /// A commit and the epoch that it is sent in.
     Commit(Box<Commit>, i64),
     Claim(Claim),
     Complete(Complete),
@@ -21,7 +21,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The answer, in the page's words.
+    /// Sends the request. Returns the answer in the page's words.
     pub async fn send(&self, store: &dyn Store) -> &'static str {
         match self {
             Self::Commit(commit, _) => committed(store.commit(commit).await.unwrap()),
@@ -42,21 +42,21 @@ impl Request {
         }
     }
 
-    /// What is there of it.
-    pub async fn stands(&self, world: &World, run: RunId) -> &'static str {
+    /// What is stored of the request, in the page's words.
+    pub async fn stored(&self, cx: &TestContext, run: RunId) -> &'static str {
         match self {
             Self::Commit(commit, epoch) => {
                 let Commit { turn, boundary, .. } = &**commit;
                 let place = Place { turn: *turn, boundary: *boundary, epoch: *epoch };
-                let links = world.links(run, None).await.unwrap();
+                let links = cx.links(run, None).await.unwrap();
                 let found = links.iter().find(|link| link.place == place);
-                let stands = found.map_or("nothing", |link| if link.undone { "undone" } else { "stands" });
-                hold_with(commit, stands, world, run).await;
-                stands
+                let stored = found.map_or("nothing", |link| if link.undone { "undone" } else { "stands" });
+                check_contents(commit, stored, cx, run).await;
+                stored
             }
             Self::Claim(_) | Self::Complete(_) | Self::Settle(_) => {
-                let calls = world.calls(run, CallFilter::All).await.unwrap();
-                let unsettled = world.call_ids(run, CallFilter::Unsettled).await;
+                let calls = cx.calls(run, CallFilter::All).await.unwrap();
+                let unsettled = cx.call_ids(run, CallFilter::Unsettled).await;
                 match calls.iter().find(|call| call.id == PAY).map(|call| call.state) {
                     None => "nothing",
                     Some(CallState::Started) if unsettled.is_empty() => "started",
@@ -66,10 +66,10 @@ impl Request {
                 }
             }
             Self::Finish(_) => {
-                let run = world.get_run(run).await.unwrap().unwrap();
+                let run = cx.get_run(run).await.unwrap().unwrap();
                 if run.finish.is_some() { "stands" } else { "nothing" }
             }
-            Self::Records(_) => match entries(world, run).await {
+            Self::Records(_) => match entries(cx, run).await {
                 0 => "nothing",
                 1 => "stands",
                 more => panic!("{more} entries"),
@@ -78,21 +78,21 @@ impl Request {
     }
 }
 
-/// What a boundary brought stands or falls with it: each planned call is there once with its key, which a rewind leaves to
-/// it, and each record once, which a rewind hides.
-async fn hold_with(commit: &Commit, stands: &str, world: &World, run: RunId) {
-    let calls = world.calls(run, CallFilter::All).await.unwrap();
+/// Asserts that a boundary's calls and records are stored exactly once together with it. A rewind keeps the planned calls
+/// and hides the records.
+async fn check_contents(commit: &Commit, stored: &str, cx: &TestContext, run: RunId) {
+    let calls = cx.calls(run, CallFilter::All).await.unwrap();
     let calls: Vec<_> = calls.iter().map(|call| (&call.id, call.state, &call.key)).collect();
-    let planned = commit.calls.iter().filter(|_| stands != "nothing");
+    let planned = commit.calls.iter().filter(|_| stored != "nothing");
     let planned: Vec<_> = planned.map(|call| (&call.id, CallState::Planned, &call.key)).collect();
-    assert_eq!(calls, planned, "where the boundary came to: {stands}");
-    let kept = if stands == "stands" { commit.records.len() } else { 0 };
-    assert_eq!(entries(world, run).await, kept, "where the boundary came to: {stands}");
+    assert_eq!(calls, planned, "the boundary is: {stored}");
+    let kept = if stored == "stands" { commit.records.len() } else { 0 };
+    assert_eq!(entries(cx, run).await, kept, "the boundary is: {stored}");
 }
 
-async fn entries(world: &World, run: RunId) -> usize {
-    let query = RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 9, bytes: 999 };
-    world.read_records(run, &query).await.unwrap().records.len()
+async fn entries(cx: &TestContext, run: RunId) -> usize {
+    let query = all_records();
+    cx.read_records(run, &query).await.unwrap().records.len()
 }
 
 fn committed(answer: Committed) -> &'static str {

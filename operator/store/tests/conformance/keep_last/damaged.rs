@@ -1,135 +1,135 @@
-//! What is damaged, exchanged or spent of a run that keeps no more than its last boundaries.
+//! Damaged, exchanged and obsolete rows of a run that keeps only its last boundaries.
 
 use dalsegno_store::verify::{self, Checkpoint};
 use dalsegno_store::{Commit, Error, Rewind, Rewound};
 
-use super::{assert_whole, back_to, clear, cleared, grow, grown, keep_last, problems, state};
-use crate::faces::{count, forge, on_every_lasting_face, plain, tamper};
-use crate::world::*;
+use super::{assert_valid, compact, compacted, grow, grown, keep_last, problems, state};
+use crate::context::*;
+use crate::engines::{count, forge_snapshot, on_every_persistent_engine, tamper, without_keys};
 
-on_every_lasting_face! {
-    nothing_is_dropped_whose_state_cannot_be_rebuilt,
-    a_damaged_snapshot_is_made_anew_before_anything_is_dropped,
-    no_snapshot_that_was_there_before_is_trusted_by_what_drops,
-    damaged_snapshots_are_read_past_back_to_the_one_that_stands_for_what_was_dropped,
-    the_last_good_checkpoint_may_be_the_snapshot,
-    a_snapshot_that_was_exchanged_is_found,
-    a_run_that_keeps_all_has_nothing_dropped_whatever_its_rows_say,
-    spent_snapshots_and_their_chunks_are_dropped,
+on_every_persistent_engine! {
+    nothing_is_dropped_if_its_state_cannot_be_rebuilt,
+    a_damaged_snapshot_is_replaced_before_anything_is_dropped,
+    compaction_does_not_trust_an_existing_snapshot,
+    damaged_snapshots_are_skipped_back_to_the_one_of_the_dropped_boundaries,
+    the_last_good_checkpoint_can_be_the_snapshot,
+    an_exchanged_snapshot_is_detected,
+    dropped_marks_on_a_run_that_keeps_everything_are_corrupt,
+    obsolete_snapshots_and_their_chunks_are_dropped,
 }
 
-async fn nothing_is_dropped_whose_state_cannot_be_rebuilt(world: &World) {
-    let worker = world.worker().await;
-    grow(world, &worker, 1..=30).await;
-    tamper(world, "UPDATE boundaries SET ops = NULL WHERE turn = 3").await;
-    keep_last(world, worker.run, 5).await;
-    let refused = world.drop_old(worker.run, 500).await;
+async fn nothing_is_dropped_if_its_state_cannot_be_rebuilt(cx: &TestContext) {
+    let worker = cx.worker().await;
+    grow(cx, &worker, 1..=30).await;
+    tamper(cx, "UPDATE boundaries SET ops = NULL WHERE turn = 3").await;
+    keep_last(cx, worker.run, 5).await;
+    let refused = cx.drop_old(worker.run, 500).await;
     assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
-    assert_eq!(count(world, "SELECT count(*) FROM boundaries WHERE ops IS NULL").await, 1);
-    assert_eq!(world.of(&worker).await.dropped_to, None);
+    assert_eq!(count(cx, "SELECT count(*) FROM boundaries WHERE ops IS NULL").await, 1);
+    assert_eq!(cx.run_of(&worker).await.dropped_to, None);
 }
 
-async fn a_damaged_snapshot_is_made_anew_before_anything_is_dropped(world: &World) {
-    let worker = world.worker().await;
-    grow(world, &worker, 1..=25).await;
-    assert!(world.snapshot(worker.run).await.unwrap().made);
-    tamper(world, "UPDATE chunks SET payload = hash").await;
-    tamper(world, "UPDATE snapshots SET document = digest").await;
-    grow(world, &worker, 26..=30).await;
-    keep_last(world, worker.run, 5).await;
-    clear(world, worker.run).await;
-    assert_eq!(world.of(&worker).await.dropped_to.unwrap().turn, 25, "where the damaged one stands");
-    assert_eq!(state(world, worker.run, None).await, grown(30));
-    assert_whole(world, &worker).await;
+async fn a_damaged_snapshot_is_replaced_before_anything_is_dropped(cx: &TestContext) {
+    let worker = cx.worker().await;
+    grow(cx, &worker, 1..=25).await;
+    assert!(cx.snapshot(worker.run).await.unwrap().made);
+    tamper(cx, "UPDATE chunks SET payload = hash").await;
+    tamper(cx, "UPDATE snapshots SET document = digest").await;
+    grow(cx, &worker, 26..=30).await;
+    keep_last(cx, worker.run, 5).await;
+    compact(cx, worker.run).await;
+    assert_eq!(cx.run_of(&worker).await.dropped_to.unwrap().turn, 25, "at the damaged snapshot");
+    assert_eq!(state(cx, worker.run, None).await, grown(30));
+    assert_valid(cx, &worker).await;
 }
 
-async fn no_snapshot_that_was_there_before_is_trusted_by_what_drops(world: &World) {
-    let world = plain(world).await;
-    let worker = world.worker().await;
-    grow(&world, &worker, 1..=30).await;
+async fn compaction_does_not_trust_an_existing_snapshot(cx: &TestContext) {
+    let cx = without_keys(cx).await;
+    let worker = cx.worker().await;
+    grow(&cx, &worker, 1..=30).await;
     let wrong = r#"{"log":{"list":[{"json":"forged"}]}}"#;
     for turn in [10, 24] {
-        forge(&world, worker.run, turn, wrong).await;
+        forge_snapshot(&cx, worker.run, turn, wrong).await;
     }
-    assert!(state(&world, worker.run, None).await.contains("forged"), "a lookup believes it");
-    keep_last(&world, worker.run, 5).await;
-    clear(&world, worker.run).await;
-    assert_eq!(world.of(&worker).await.dropped_to.unwrap().turn, 25);
-    assert_eq!(state(&world, worker.run, None).await, grown(30));
-    assert_whole(&world, &worker).await;
+    assert!(state(&cx, worker.run, None).await.contains("forged"), "a lookup trusts it");
+    keep_last(&cx, worker.run, 5).await;
+    compact(&cx, worker.run).await;
+    assert_eq!(cx.run_of(&worker).await.dropped_to.unwrap().turn, 25);
+    assert_eq!(state(&cx, worker.run, None).await, grown(30));
+    assert_valid(&cx, &worker).await;
 }
 
-async fn damaged_snapshots_are_read_past_back_to_the_one_that_stands_for_what_was_dropped(world: &World) {
-    let worker = cleared(world, 20).await;
+async fn damaged_snapshots_are_skipped_back_to_the_one_of_the_dropped_boundaries(cx: &TestContext) {
+    let worker = compacted(cx, 20).await;
     for turn in 21..=70 {
-        grow(world, &worker, turn..=turn).await;
-        world.snapshot(worker.run).await.unwrap();
+        grow(cx, &worker, turn..=turn).await;
+        cx.snapshot(worker.run).await.unwrap();
     }
-    assert!(tamper(world, "UPDATE snapshots SET document = digest WHERE turn > 15").await > 4);
-    assert_eq!(state(world, worker.run, None).await, grown(70));
-    clear(world, worker.run).await;
-    assert_eq!(state(world, worker.run, None).await, grown(70));
-    assert_whole(world, &worker).await;
+    assert!(tamper(cx, "UPDATE snapshots SET document = digest WHERE turn > 15").await > 4);
+    assert_eq!(state(cx, worker.run, None).await, grown(70));
+    compact(cx, worker.run).await;
+    assert_eq!(state(cx, worker.run, None).await, grown(70));
+    assert_valid(cx, &worker).await;
 }
 
-async fn the_last_good_checkpoint_may_be_the_snapshot(world: &World) {
-    let worker = cleared(world, 20).await;
-    tamper(world, "UPDATE boundaries SET ops = NULL WHERE turn = 16").await;
-    let run = world.lose(&worker, dalsegno_store::Class::Disruption).await;
-    let Checkpoint::Corrupt(found) = verify::checkpoint(&*world.store, &run).await.unwrap() else {
+async fn the_last_good_checkpoint_can_be_the_snapshot(cx: &TestContext) {
+    let worker = compacted(cx, 20).await;
+    tamper(cx, "UPDATE boundaries SET ops = NULL WHERE turn = 16").await;
+    let run = cx.end_and_reserve(&worker, dalsegno_store::Class::Disruption).await;
+    let Checkpoint::Corrupt(found) = verify::checkpoint(&*cx.store, &run).await.unwrap() else {
         panic!("turn 16 is damaged")
     };
     let place = found.last_good.unwrap().place;
     assert_eq!(place.turn, 15);
     assert!(!found.detail.contains("retention"), "what was dropped is no damage: {}", found.detail);
-    let rewind = Rewind { to: place, ..back_to(run.epoch, 15, 1) };
-    assert!(matches!(world.rewind(run.id, &rewind).await.unwrap(), Rewound::Done(_)));
-    assert_eq!(state(world, run.id, None).await, grown(15));
+    let rewind = Rewind { to: place, ..rewind_to(run.epoch, result_place(15)) };
+    assert!(matches!(cx.rewind(run.id, &rewind).await.unwrap(), Rewound::Done(_)));
+    assert_eq!(state(cx, run.id, None).await, grown(15));
 
-    // The snapshot is all there is of turn 15.
-    tamper(world, "DELETE FROM snapshots").await;
-    let run = world.of(&worker).await;
-    let Checkpoint::Corrupt(found) = verify::checkpoint(&*world.store, &run).await.unwrap() else {
+    // The snapshot is the only copy of the state of turn 15.
+    tamper(cx, "DELETE FROM snapshots").await;
+    let run = cx.run_of(&worker).await;
+    let Checkpoint::Corrupt(found) = verify::checkpoint(&*cx.store, &run).await.unwrap() else {
         panic!("the snapshot is gone")
     };
     assert_eq!(found.last_good, None);
-    assert!(problems(world).await.iter().any(|told| told.contains("snapshot after turn 15 (result)")));
+    assert!(problems(cx).await.iter().any(|problem| problem.contains("snapshot after turn 15 (result)")));
 }
 
-async fn a_snapshot_that_was_exchanged_is_found(world: &World) {
-    let forged = cleared(world, 20).await;
-    tamper(world, "UPDATE snapshots SET turn = 14").await;
-    assert!(!problems(world).await.is_empty());
-    tamper(world, "UPDATE snapshots SET turn = 15").await;
-    assert_whole(world, &forged).await;
-    // As if another state had been put under its name, with a digest to match: nothing but the audit tells.
-    let told = "UPDATE runs SET dropped_turn = 16";
-    tamper(world, told).await;
-    assert!(!problems(world).await.is_empty(), "more is said to be dropped than the audit tells");
+async fn an_exchanged_snapshot_is_detected(cx: &TestContext) {
+    let forged = compacted(cx, 20).await;
+    tamper(cx, "UPDATE snapshots SET turn = 14").await;
+    assert!(!problems(cx).await.is_empty());
+    tamper(cx, "UPDATE snapshots SET turn = 15").await;
+    assert_valid(cx, &forged).await;
+    // Only the audit shows this: the state could be another one under the same name, with a matching digest.
+    let edit = "UPDATE runs SET dropped_turn = 16";
+    tamper(cx, edit).await;
+    assert!(!problems(cx).await.is_empty(), "the run row claims more than the audit records");
 }
 
-async fn a_run_that_keeps_all_has_nothing_dropped_whatever_its_rows_say(world: &World) {
-    let worker = world.worker().await;
-    grow(world, &worker, 1..=12).await;
-    tamper(world, "UPDATE boundaries SET ops = NULL, events = NULL, dropped = true WHERE turn <= 4").await;
-    let state = world.state(worker.run, None).await;
+async fn dropped_marks_on_a_run_that_keeps_everything_are_corrupt(cx: &TestContext) {
+    let worker = cx.worker().await;
+    grow(cx, &worker, 1..=12).await;
+    tamper(cx, "UPDATE boundaries SET ops = NULL, events = NULL, dropped = true WHERE turn <= 4").await;
+    let state = cx.state(worker.run, None).await;
     assert!(matches!(state, Err(Error::Corrupt { .. })), "{state:?}");
-    assert!(!problems(world).await.is_empty());
+    assert!(!problems(cx).await.is_empty());
 }
 
-async fn spent_snapshots_and_their_chunks_are_dropped(world: &World) {
-    let worker = world.worker().await;
-    keep_last(world, worker.run, 5).await;
+async fn obsolete_snapshots_and_their_chunks_are_dropped(cx: &TestContext) {
+    let worker = cx.worker().await;
+    keep_last(cx, worker.run, 5).await;
     for turn in 1..=60 {
         let item: String = (0..6_000).map(|n: i32| format!("{:x} ", n.wrapping_mul(turn * 7_919))).collect();
         let text = format!(r#"{{"set":{{"a":{{"json":"{item}"}}}}}}"#);
         let commit = Commit { ops: Some(text.into()), full: false, ..worker.result(turn) };
-        ok(world.commit(&commit).await.unwrap());
-        world.snapshot(worker.run).await.unwrap();
-        clear(world, worker.run).await;
+        ok(cx.commit(&commit).await.unwrap());
+        cx.snapshot(worker.run).await.unwrap();
+        compact(cx, worker.run).await;
     }
-    assert!(count(world, "SELECT count(*) FROM snapshots").await <= 3);
-    let chunks = count(world, "SELECT count(*) FROM chunks").await;
+    assert!(count(cx, "SELECT count(*) FROM snapshots").await <= 3);
+    let chunks = count(cx, "SELECT count(*) FROM chunks").await;
     assert!(chunks <= 30, "{chunks} chunks of states of about 50 KiB that have nothing in common");
-    assert_whole(world, &worker).await;
+    assert_valid(cx, &worker).await;
 }

@@ -1,0 +1,111 @@
+//! Decides the state of a run and what to do next. Read it from the top: the first rule that applies decides.
+
+mod finish;
+mod plan;
+mod reserved;
+mod supervise;
+
+use dalsegno_crds::{AgentRun, OperatingMode};
+use dalsegno_model::{AttemptState, RunRecord, Then};
+use jiff::Timestamp;
+
+use crate::decision::{Decision, Effect};
+use crate::end::recorded_end;
+use crate::observed::Observed;
+use crate::orphaned_pods;
+use crate::run_stage::RunStage;
+use crate::settings::Settings;
+use crate::status::{self, StatusInput, events};
+use crate::store_consistency::{self, StoreConsistency};
+
+pub use plan::RECHECK_INTERVAL;
+use plan::{Context, Plan, STORE_RETRY, missing_agent};
+
+/// Decides. Pure and total: the same run, observation and time give the same decision.
+pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
+    let consistency = store_consistency::check(run, observed);
+    let row = consistency.row();
+    let Plan { mut effects, stage, requeue } = plan(run, observed, &consistency, now);
+    if let Some(row) = row.filter(|_| stage != RunStage::EffectsPending) {
+        // The definition may say how many pods to keep. Without it, no ended pod is deleted.
+        let keep = match observed.agent() {
+            Some(_) => Settings::of(run, &observed.agent).keep_pods,
+            None => usize::MAX,
+        };
+        effects.extend(orphaned_pods::deletions(run, row, observed, keep));
+    }
+    let pod = row.and_then(|row| observed.pod(row.attempt.pod_uid.as_deref()?));
+    let status = status::of(&StatusInput { run, row, pod, stage: &stage, now });
+    let events = events::of(run.status.as_ref(), &status);
+    Decision { effects, status, events, requeue }
+}
+
+fn plan(run: &AgentRun, observed: &Observed, consistency: &StoreConsistency<'_>, now: Timestamp) -> Plan {
+    match consistency {
+        StoreConsistency::Unknown(error) => {
+            Plan::wait(RunStage::StoreUnavailable((*error).to_owned())).requeue_after(STORE_RETRY)
+        }
+        StoreConsistency::NewRun => create_run(run, observed),
+        StoreConsistency::Row(row) => {
+            let settings = Settings::of(run, &observed.agent);
+            continue_run(&Context { run, observed, row, settings: &settings, now })
+        }
+        StoreConsistency::Hold(hold) => Plan::hold(hold.clone()).requeue_after(RECHECK_INTERVAL),
+        StoreConsistency::OrphanedTerminal => {
+            Plan::wait(RunStage::OrphanedTerminal).requeue_after(RECHECK_INTERVAL)
+        }
+    }
+}
+
+/// The store does not have the run. A cancelled run is created too, so that it can end.
+fn create_run(run: &AgentRun, observed: &Observed) -> Plan {
+    if observed.agent().is_none() && !is_cancelled(run) {
+        return Plan::hold(missing_agent(run, observed)).requeue_after(RECHECK_INTERVAL);
+    }
+    let settings = Settings::of(run, &observed.agent);
+    Plan::act(Effect::CreateRun {
+        reset_generation: reset_generation(run).unwrap_or_default(),
+        deadlines: settings.deadlines,
+        on_prior: settings.on_prior,
+    })
+}
+
+/// The store has the run. Changes of the spec come first.
+fn continue_run(ctx: &Context<'_>) -> Plan {
+    let Context { run, observed, row, settings, .. } = *ctx;
+    // Without the definition its defaults are not known, so no setting is changed.
+    let has_agent = observed.agent().is_some();
+    if row.retention != settings.retention && has_agent {
+        return Plan::act(Effect::SetRetention(row.id, settings.retention));
+    }
+    if row.finish.is_some() {
+        return finish::finished_run(ctx);
+    }
+    if let Some(to) = reset_generation(run).filter(|to| *to > row.observed_reset_generation) {
+        return Plan::act(Effect::ResetBudget { run: row.id, observed: row.observed_reset_generation, to });
+    }
+    if row.deadlines != settings.deadlines && has_agent {
+        return Plan::act(Effect::SetDeadlines(row.id, settings.deadlines));
+    }
+    if is_cancelled(run) && row.cancel.is_none() {
+        return Plan::act(Effect::RequestCancel(row.id));
+    }
+    match row.attempt.state {
+        AttemptState::Reserved => reserved::plan(ctx),
+        AttemptState::Created | AttemptState::Attached => supervise::plan(ctx),
+        AttemptState::Ended => reserve_successor(row),
+    }
+}
+
+/// The attempt has ended and was counted, but its successor was not reserved.
+fn reserve_successor(row: &RunRecord) -> Plan {
+    Plan::act(Effect::EndAttempt { run: row.id, ending: recorded_end(&row.attempt), then: Then::Reserve })
+}
+
+fn is_cancelled(run: &AgentRun) -> bool {
+    run.spec.operating_mode == Some(OperatingMode::Cancelled)
+}
+
+fn reset_generation(run: &AgentRun) -> Option<i64> {
+    run.spec.recovery.as_ref()?.reset_generation
+}

@@ -1,0 +1,92 @@
+//! A reserved attempt: it has a number and no recorded pod.
+
+use dalsegno_crds::{Cause, Reason, names};
+use dalsegno_model::{Class, PodRecord, Then};
+
+use super::finish::{cancelled, failed};
+use super::plan::{Context, Plan, RECHECK_INTERVAL, missing_agent};
+use crate::decision::Effect;
+use crate::end::End;
+use crate::head_check::{self, HeadCheck};
+use crate::observed::ObservedPod;
+use crate::orphaned_pods;
+use crate::pod::{self, annotation};
+use crate::recovery::{self, Hold};
+use crate::run_stage::RunStage;
+use crate::version::{self, Choice, ChosenTemplate};
+use crate::worker;
+
+pub(super) fn plan(ctx: &Context<'_>) -> Plan {
+    let Context { run, observed, row, settings, .. } = *ctx;
+    // An existing pod of this attempt is recorded first, even if it has ended. The next decision judges it.
+    if let Some(seen) = observed.own_pods(run).find(|it| orphaned_pods::is_current(row, it)) {
+        return Plan::act(record_pod(ctx, seen));
+    }
+    if row.cancel.is_some() {
+        return cancelled(row, "before it had a worker");
+    }
+    // The definition's defaults may set the limits, so no limit is checked without them.
+    let Some(agent) = observed.agent() else {
+        return Plan::hold(missing_agent(run, observed)).requeue_after(RECHECK_INTERVAL);
+    };
+    if let Some(hold) = recovery::find_hold(row, settings, &worker::input_text(run)) {
+        return if hold.is_final(settings) { failed(row, hold) } else { Plan::hold(hold) };
+    }
+    let template = match version::choose_template(row, agent, settings.on_mismatch, &observed.templates) {
+        Choice::Use(template) => template,
+        Choice::NeedsTemplate(revision) => return Plan::act(Effect::ReadTemplate(revision)),
+        Choice::Blocked(mismatch) => return Plan::hold(Hold::new(Reason::VersionBlocked, mismatch)),
+    };
+    if let Some(hold) = recovery::find_start_hold(row, template.pinned) {
+        return Plan::hold(hold);
+    }
+    if let Some(at) = recovery::next_attempt_time(row, settings).filter(|at| *at > row.now) {
+        return Plan::wait(RunStage::BackingOff(at)).requeue_when_left(at.duration_since(row.now));
+    }
+    match head_check::check(row, observed.head.as_ref(), settings.on_corrupt_checkpoint) {
+        HeadCheck::Valid => create_pod(ctx, &template),
+        HeadCheck::Unverified => Plan::act(Effect::VerifyHead(Box::new(row.clone()))),
+        HeadCheck::Hold(hold) => Plan::hold(hold),
+        HeadCheck::RewindTo(rewind) => Plan::act(Effect::Rewind(row.id, rewind)),
+    }
+}
+
+fn create_pod(ctx: &Context<'_>, template: &ChosenTemplate) -> Plan {
+    let Context { run, observed, row, now, .. } = *ctx;
+    if observed.name_taken {
+        let name = worker::pod_name(&row.name, row.attempt.number);
+        let message = format!("a pod of another owner has the name {name}");
+        return Plan::end(row, End::new(Cause::NameTaken, Class::Neutral, message), Then::Reserve);
+    }
+    let revision = template.document.hash();
+    if let Some(error) = observed.pod_create_error.as_ref().filter(|it| it.revision == revision)
+        && let Some(left) = recovery::create_retry_delay(error, now)
+    {
+        return Plan::wait(RunStage::of_create_error(error)).requeue_when_left(left);
+    }
+    match worker::build_pod(run, row, template, &observed.gateway_url) {
+        Ok(pod) => Plan::act(Effect::CreateWorker {
+            run: row.id,
+            attempt: row.attempt.number,
+            pod: Box::new(pod),
+            revision,
+            document: template.document.text(),
+        }),
+        Err(error) => Plan::hold(Hold::new(Reason::TemplateInvalid, error.to_string())),
+    }
+}
+
+fn record_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Effect {
+    // A digest in the image's name is certain, so the image can be checked before the kubelet reports it.
+    let digest = pod::named_digest(&seen.pod);
+    Effect::RecordPod {
+        run: ctx.row.id,
+        attempt: ctx.row.attempt.number,
+        pod: PodRecord {
+            uid: seen.uid().to_owned(),
+            name: seen.name().to_owned(),
+            revision: annotation(&seen.pod, names::ANNOTATION_REVISION).unwrap_or_default().to_owned(),
+            identity: digest.and_then(|digest| ctx.check_image(seen, digest)),
+        },
+    }
+}

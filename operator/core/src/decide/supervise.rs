@@ -1,0 +1,90 @@
+//! An attempt with a recorded pod.
+
+use std::time::Duration;
+
+use dalsegno_crds::{AgentRun, Reason, Summary};
+use dalsegno_model::{AttemptState, Deadline, RunRecord, Then};
+use jiff::SignedDuration;
+
+use super::finish::cancelled;
+use super::plan::{Context, Plan};
+use crate::deadlines;
+use crate::decision::Effect;
+use crate::end::End;
+use crate::evidence;
+use crate::observed::ObservedPod;
+use crate::pod;
+use crate::run_stage::RunStage;
+
+/// Delay until a node that is not Ready is checked again.
+const NODE_RECHECK: Duration = Duration::from_secs(2);
+/// Steps of a start that are less than this apart go into one status write.
+const START_STEP_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
+
+pub(super) fn plan(ctx: &Context<'_>) -> Plan {
+    let Context { observed, row, now, .. } = *ctx;
+    let seen = row.attempt.pod_uid.as_deref().and_then(|uid| observed.pod(uid));
+    let end = evidence::end_of(row, seen, observed.node, now);
+    if row.cancel.is_some() {
+        if let Some(plan) = end_cancelled(row, end) {
+            return plan;
+        }
+    } else if let Some(end) = end {
+        return Plan::end(row, end, Then::Reserve);
+    }
+    match seen {
+        Some(seen) => supervise_pod(ctx, seen),
+        // Never reached: an attempt whose pod was not seen has ended.
+        None => Plan::wait(RunStage::Running),
+    }
+}
+
+/// Ends a cancelled run, unless its attached worker still has time to acknowledge the cancel.
+fn end_cancelled(row: &RunRecord, end: Option<End>) -> Option<Plan> {
+    if row.attempt.state != AttemptState::Attached {
+        return Some(cancelled(row, "before its worker attached"));
+    }
+    if let Some(end) = end {
+        return Some(cancelled(row, &format!("and its worker ended: {}: {}", end.cause, end.message)));
+    }
+    deadlines::is_expired(row, Deadline::Cancel)
+        .then(|| cancelled(row, "and its worker did not acknowledge the cancel"))
+}
+
+fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
+    let Context { run, observed, row, .. } = *ctx;
+    let attempt = &row.attempt;
+    if let Some(node) = pod::node(&seen.pod).filter(|_| attempt.scheduled_at.is_none()) {
+        let node = node.to_owned();
+        return Plan::act(Effect::RecordScheduled { run: row.id, attempt: attempt.number, node });
+    }
+    if let Some(digest) = pod::digest(&seen.pod).filter(|_| attempt.identity.is_none())
+        && let Some(identity) = ctx.check_image(seen, digest)
+    {
+        return Plan::act(Effect::RecordIdentity { run: row.id, attempt: attempt.number, identity });
+    }
+    let stage = RunStage::of_starting_pod(&seen.pod);
+    let plan = match (attempt.state, stage, next_status_write(run, row)) {
+        (AttemptState::Attached, ..) => Plan::wait(RunStage::Running),
+        (_, RunStage::Starting(Reason::Starting, _), Some(left)) => {
+            Plan::wait(RunStage::StartInProgress).requeue_when_left(left)
+        }
+        (_, starting, _) => Plan::wait(starting),
+    };
+    // Without a lease the node is the only evidence, and no deadline poll wakes the operator.
+    match observed.node {
+        Some(node) if !node.ready && attempt.lease_renewed_at.is_none() => plan.requeue_after(NODE_RECHECK),
+        _ => plan,
+    }
+}
+
+/// Remaining time until the steps of a start are written to the status, if the status shows this attempt already and
+/// the last step was less than [`START_STEP_INTERVAL`] ago.
+fn next_status_write(run: &AgentRun, row: &RunRecord) -> Option<SignedDuration> {
+    let status = run.status.as_ref()?;
+    let shows_start = status.attempt.as_ref().is_some_and(|it| it.number == row.attempt.number)
+        && matches!(status.summary, Some(Summary::BackingOff | Summary::Pending | Summary::Starting));
+    let last_step = row.attempt.created_at.max(row.attempt.scheduled_at)?;
+    let left = START_STEP_INTERVAL - row.now.duration_since(last_step);
+    (shows_start && left.is_positive()).then_some(left)
+}

@@ -1,0 +1,127 @@
+//! The stage of a run: the part of a decision that the status is written from.
+
+use dalsegno_crds::{AgentRunStatus, Reason, Summary};
+use dalsegno_model::{AttemptState, FinishRow, RunOutcome, RunRecord};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::observed::PodCreateError;
+use crate::pod;
+use crate::recovery::{Hold, recovery_reason};
+use crate::text::reason_and_message;
+
+/// The stage of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum RunStage {
+    /// The store did not respond. Holds the error.
+    StoreUnavailable(String),
+    /// A person must act.
+    Held(Hold),
+    /// The next attempt waits until this time.
+    BackingOff(Timestamp),
+    /// The current attempt's worker has not attached. Holds why, as a reason and a message.
+    Starting(Reason, String),
+    /// The status shows this start already, and its next step follows within seconds. The status is not changed yet.
+    StartInProgress,
+    /// A worker is attached.
+    Running,
+    /// The run has ended.
+    Terminal,
+    /// The status says that the run has ended, and the connected store does not know of it. The status is not changed.
+    OrphanedTerminal,
+    /// Effects are pending, and the next decision depends on their results. The status is not changed yet.
+    EffectsPending,
+}
+
+impl RunStage {
+    /// The stage of an attempt whose pod exists and whose worker has not attached.
+    pub(crate) fn of_starting_pod(pod: &Pod) -> Self {
+        let unscheduled = pod::condition(pod, pod::POD_SCHEDULED).filter(|it| it.status == "False");
+        match (pod::waiting(pod), unscheduled) {
+            (Some((reason, message)), _) if pod::is_image_problem(reason) => {
+                Self::Starting(Reason::ImagePullFailed, reason_and_message(reason, message))
+            }
+            (Some((reason, message)), _) => {
+                Self::Starting(Reason::Starting, reason_and_message(reason, message))
+            }
+            (None, Some(it)) => Self::Starting(Reason::Unschedulable, it.message.clone().unwrap_or_default()),
+            (None, None) => Self::Starting(Reason::Starting, "the worker has not attached yet".to_owned()),
+        }
+    }
+
+    /// The stage of an attempt whose pod the API server did not create.
+    pub(crate) fn of_create_error(error: &PodCreateError) -> Self {
+        let message = error.message.clone();
+        if let Some(reason) = PodCreateError::namespace_reason(error.code, &message) {
+            return Self::Starting(reason, message);
+        }
+        match error.code {
+            400 | 422 => Self::Held(Hold::new(Reason::TemplateInvalid, message)),
+            _ => Self::Starting(Reason::PodRefused, message),
+        }
+    }
+
+    /// Whether the status is not changed. A held run stays held while the store is unavailable.
+    pub(crate) fn keeps_status(&self, old: &AgentRunStatus) -> bool {
+        match self {
+            Self::OrphanedTerminal | Self::EffectsPending | Self::StartInProgress => true,
+            Self::StoreUnavailable(_) => old.summary == Some(Summary::Held),
+            Self::Held(_) | Self::BackingOff(_) | Self::Starting(..) | Self::Running | Self::Terminal => {
+                false
+            }
+        }
+    }
+
+    /// The status fields `summary` and `reason`, which `kubectl get` shows.
+    pub(crate) fn summary_and_reason(
+        &self,
+        row: Option<&RunRecord>,
+        old: &AgentRunStatus,
+    ) -> (Summary, Reason) {
+        let unchanged = old.summary.unwrap_or(Summary::Pending);
+        match self {
+            Self::Held(hold) => (Summary::Held, hold.reason),
+            Self::StoreUnavailable(_) => (unchanged, Reason::StoreUnavailable),
+            Self::BackingOff(_) => {
+                (Summary::BackingOff, row.and_then(recovery_reason).unwrap_or(Reason::BackingOff))
+            }
+            Self::Starting(reason, _) => {
+                let scheduled = row.is_some_and(|row| row.attempt.scheduled_at.is_some());
+                let summary = if scheduled { Summary::Starting } else { Summary::Pending };
+                // A problem of this start is more important than the end of the last attempt.
+                let why = row.filter(|_| *reason == Reason::Starting).and_then(recovery_reason);
+                (summary, why.unwrap_or(*reason))
+            }
+            Self::Running if row.is_some_and(|row| row.cancel.is_some()) => {
+                (Summary::Running, Reason::Cancelling)
+            }
+            Self::Running => (Summary::Running, Reason::UnderControl),
+            Self::Terminal => row.map_or((Summary::Failed, Reason::Failed), end_of),
+            Self::OrphanedTerminal | Self::EffectsPending | Self::StartInProgress => {
+                (unchanged, old.reason.unwrap_or(Reason::Starting))
+            }
+        }
+    }
+}
+
+/// How a finished run ended, as `summary` and `reason`.
+pub(crate) fn end_of(row: &RunRecord) -> (Summary, Reason) {
+    let failed = if ended_by_operator(row) { Reason::RecoveryFailed } else { Reason::AgentFailed };
+    match row.finish.as_ref().map(|finish| finish.outcome) {
+        Some(RunOutcome::Succeeded) => (Summary::Succeeded, Reason::Completed),
+        Some(RunOutcome::Cancelled) => (Summary::Cancelled, Reason::Cancelled),
+        Some(RunOutcome::Failed) | None => (Summary::Failed, failed),
+    }
+}
+
+/// Whether the operator ended the run. It ends the attempt with the run; a worker's finish does not.
+fn ended_by_operator(row: &RunRecord) -> bool {
+    row.attempt.state == AttemptState::Ended
+}
+
+/// Whether the worker knows that the run has ended, so that it can exit on its own. It knows if it finished the run or
+/// acknowledged the cancel. The store records an acknowledged cancel with an empty message.
+pub(crate) fn worker_knows_end(row: &RunRecord, finish: &FinishRow) -> bool {
+    let acknowledged = finish.outcome == RunOutcome::Cancelled && finish.message.is_empty();
+    acknowledged || !ended_by_operator(row)
+}

@@ -1,0 +1,249 @@
+//! The conditions of an AgentRun. The status fields `summary` and `reason` are derived from the same stage.
+
+use dalsegno_crds::{AgentRun, AgentRunStatus, ConditionStatus, ConditionType, Reason, Summary, names};
+use dalsegno_model::{RunRecord, Verdict};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::builder::ConditionsBuilder;
+use super::mirror::{attempts, time};
+use crate::observed::ObservedPod;
+use crate::pod::annotation;
+use crate::recovery::{Hold, describe_last_end, describe_recovery, recovery_reason};
+use crate::run_stage::{RunStage, end_of};
+use crate::text;
+
+/// What a status is computed from.
+pub(crate) struct StatusInput<'a> {
+    /// The AgentRun, with its current status.
+    pub run: &'a AgentRun,
+    /// The store's row, if the store is consistent.
+    pub row: Option<&'a RunRecord>,
+    /// The current attempt's pod, if it was seen.
+    pub pod: Option<&'a ObservedPod>,
+    /// The stage of the run.
+    pub stage: &'a RunStage,
+    /// The time, by the operator's clock.
+    pub now: Timestamp,
+}
+
+/// Computes the new conditions.
+pub(super) fn of(input: &StatusInput<'_>) -> Vec<Condition> {
+    let StatusInput { run, row, pod, stage, now } = *input;
+    let none = AgentRunStatus::default();
+    let old = run.status.as_ref().unwrap_or(&none);
+    let mut builder = ConditionsBuilder { old, new: Vec::new(), generation: run.metadata.generation, now };
+    match (stage, row) {
+        (RunStage::StoreUnavailable(error), _) => builder.store_unavailable(error),
+        (RunStage::Held(hold), None) => builder.held_without_row(hold),
+        (_, None) => {}
+        (_, Some(row)) => {
+            builder.end(row);
+            builder.worker_ready(row, stage);
+            builder.checkpoint(row, stage);
+            builder.version(row, pod, stage);
+            builder.control(row, stage);
+        }
+    }
+    builder.new
+}
+
+impl ConditionsBuilder<'_> {
+    /// The store is unavailable: Ready becomes Unknown, and the other conditions are kept.
+    fn store_unavailable(&mut self, error: &str) {
+        for kind in [
+            ConditionType::Finished,
+            ConditionType::Succeeded,
+            ConditionType::WorkerReady,
+            ConditionType::CheckpointAvailable,
+        ] {
+            self.keep(kind, Reason::StoreUnavailable);
+        }
+        self.keep(ConditionType::VersionCompatible, Reason::StoreUnavailable);
+        self.keep(ConditionType::Held, Reason::StoreUnavailable);
+        let message = format!("{error}; no pod is replaced and nothing is charged in the meantime");
+        self.set_once(ConditionType::Ready, ConditionStatus::Unknown, Reason::StoreUnavailable, &message);
+        let reconciling = self.before(ConditionType::Reconciling).cloned();
+        self.new.extend(reconciling);
+    }
+
+    /// The run is held and has no row, because the store is not consistent or the run was not created in it.
+    fn held_without_row(&mut self, hold: &Hold) {
+        self.set(ConditionType::Finished, false, Reason::Running, "");
+        self.set(ConditionType::Succeeded, ConditionStatus::Unknown, Reason::Running, "");
+        if matches!(hold.reason, Reason::AgentNotFound | Reason::Malformed) {
+            self.set(ConditionType::WorkerReady, false, Reason::NoWorker, "");
+            self.set(ConditionType::CheckpointAvailable, false, Reason::NothingCommitted, "");
+            self.set(ConditionType::VersionCompatible, ConditionStatus::Unknown, Reason::NotYetKnown, "");
+        } else {
+            self.set(ConditionType::WorkerReady, ConditionStatus::Unknown, hold.reason, "");
+            self.keep(ConditionType::CheckpointAvailable, hold.reason);
+            self.keep(ConditionType::VersionCompatible, hold.reason);
+        }
+        self.held(hold);
+    }
+
+    fn end(&mut self, row: &RunRecord) {
+        let Some(finish) = &row.finish else {
+            self.set(ConditionType::Finished, false, Reason::Running, "");
+            return self.set(ConditionType::Succeeded, ConditionStatus::Unknown, Reason::Running, "");
+        };
+        let (summary, reason) = end_of(row);
+        self.set(ConditionType::Finished, true, reason, &finish.message);
+        self.set(ConditionType::Succeeded, summary == Summary::Succeeded, reason, &finish.message);
+    }
+
+    fn worker_ready(&mut self, row: &RunRecord, stage: &RunStage) {
+        match stage {
+            RunStage::Running => self.set(ConditionType::WorkerReady, true, Reason::Attached, ""),
+            // The kubelet alternates between several messages for the same failed pull.
+            RunStage::Starting(Reason::ImagePullFailed, message) if self.is_same_attempt(row) => {
+                self.set_once(ConditionType::WorkerReady, false, Reason::ImagePullFailed, message);
+            }
+            RunStage::Starting(reason, message) => {
+                self.set(ConditionType::WorkerReady, false, *reason, message)
+            }
+            RunStage::BackingOff(at) => {
+                self.set(ConditionType::WorkerReady, false, Reason::BackingOff, &waits_until(row, *at));
+            }
+            RunStage::Held(_)
+            | RunStage::Terminal
+            | RunStage::StoreUnavailable(_)
+            | RunStage::OrphanedTerminal
+            | RunStage::EffectsPending
+            | RunStage::StartInProgress => self.set(ConditionType::WorkerReady, false, Reason::NoWorker, ""),
+        }
+    }
+
+    fn checkpoint(&mut self, row: &RunRecord, stage: &RunStage) {
+        if let RunStage::Held(hold) = stage
+            && hold.reason == Reason::CheckpointCorrupt
+        {
+            return self.set(ConditionType::CheckpointAvailable, false, hold.reason, &hold.message);
+        }
+        match &row.head {
+            Some(head) => {
+                self.set(
+                    ConditionType::CheckpointAvailable,
+                    true,
+                    Reason::Committed,
+                    &format!("turn {}", head.turn),
+                );
+            }
+            None => self.set(ConditionType::CheckpointAvailable, false, Reason::NothingCommitted, ""),
+        }
+    }
+
+    fn version(&mut self, row: &RunRecord, pod: Option<&ObservedPod>, stage: &RunStage) {
+        let kind = ConditionType::VersionCompatible;
+        if let RunStage::Held(hold) = stage
+            && hold.reason == Reason::VersionBlocked
+        {
+            return self.set(kind, false, Reason::Mismatch, &hold.message);
+        }
+        let Some(identity) = &row.attempt.identity else {
+            return self.set(kind, ConditionStatus::Unknown, Reason::NotYetKnown, "");
+        };
+        let (remark, digest) = (&identity.remark, &identity.image_digest);
+        match identity.verdict {
+            Verdict::Refused => self.set(kind, false, Reason::Mismatch, remark),
+            Verdict::Allowed => self.set(kind, true, Reason::Allowed, remark),
+            Verdict::Accepted if self.is_pinned(row, pod) => {
+                let message = format!("the run continues with the image that wrote its checkpoint, {digest}");
+                self.set(kind, true, Reason::Pinned, &message);
+            }
+            Verdict::Accepted if remark.is_empty() => self.set(kind, true, Reason::Same, ""),
+            Verdict::Accepted => self.set(kind, true, Reason::Compatible, remark),
+        }
+    }
+
+    /// Whether the current attempt is pinned to an older template. The pod's annotation says so, or, after the pod is
+    /// gone, the old status.
+    fn is_pinned(&self, row: &RunRecord, pod: Option<&ObservedPod>) -> bool {
+        let was_pinned = || {
+            let before = self.before(ConditionType::VersionCompatible);
+            before.is_some_and(|it| it.reason == Reason::Pinned.as_str())
+        };
+        match pod {
+            Some(seen) => annotation(&seen.pod, names::ANNOTATION_PINNED).is_some(),
+            None => self.is_same_attempt(row) && was_pinned(),
+        }
+    }
+
+    /// Held, Ready, Reconciling and Stalled: whether the run is under control, and whether a person must act.
+    fn control(&mut self, row: &RunRecord, stage: &RunStage) {
+        match stage {
+            RunStage::Held(hold) => return self.held(hold),
+            RunStage::Terminal => return self.terminal(row),
+            _ => self.set(ConditionType::Held, false, Reason::NotHeld, ""),
+        }
+        if matches!(stage, RunStage::Running) {
+            let (_, reason) = stage.summary_and_reason(Some(row), self.old);
+            return self.set(ConditionType::Ready, true, reason, "");
+        }
+        let why = recovery_reason(row);
+        if self.was_attached(row) {
+            let message = match stage {
+                RunStage::BackingOff(at) => waits_until(row, *at),
+                _ => describe_recovery(row, "is starting"),
+            };
+            return self.set(ConditionType::Ready, true, why.unwrap_or(Reason::Recovering), &message);
+        }
+        let (reason, message) = match (stage, why) {
+            (RunStage::Starting(Reason::Starting, message), Some(why)) => {
+                (why, describe_recovery(row, &format!("is starting: {message}")))
+            }
+            (RunStage::Starting(reason, message), _) => (*reason, message.clone()),
+            (RunStage::BackingOff(at), why) => (why.unwrap_or(Reason::BackingOff), waits_until(row, *at)),
+            _ => (Reason::BackingOff, describe_last_end(row)),
+        };
+        for (kind, status) in [(ConditionType::Ready, false), (ConditionType::Reconciling, true)] {
+            if reason == Reason::ImagePullFailed && self.is_same_attempt(row) {
+                self.set_once(kind, status, reason, &message);
+            } else {
+                self.set(kind, status, reason, &message);
+            }
+        }
+    }
+
+    fn held(&mut self, hold: &Hold) {
+        let what = text::keep_start(&hold.message, text::CONDITION_MESSAGE_BYTES / 2);
+        let message = format!("{}. {}", what.trim_end_matches('.'), hold.reason.remediation());
+        self.set(ConditionType::Held, true, hold.reason, &message);
+        self.set(ConditionType::Ready, false, Reason::Held, &message);
+        self.set(ConditionType::Stalled, true, hold.reason, &message);
+    }
+
+    fn terminal(&mut self, row: &RunRecord) {
+        let message = row.finish.as_ref().map_or("", |it| it.message.as_str());
+        let (summary, _) = end_of(row);
+        let (ready, reason) = match summary {
+            Summary::Succeeded => (true, Reason::Succeeded),
+            Summary::Cancelled => (true, Reason::Cancelled),
+            _ => (false, Reason::Failed),
+        };
+        self.set(ConditionType::Held, false, Reason::NotHeld, "");
+        self.set(ConditionType::Ready, ready, reason, message);
+        if !ready {
+            self.set(ConditionType::Stalled, true, reason, message);
+        }
+    }
+
+    /// Whether a worker has attached under this generation of the spec. From then on the run is recovering, and no
+    /// longer reconciling the spec.
+    fn was_attached(&self, row: &RunRecord) -> bool {
+        let reconciling_since = self.before(ConditionType::Reconciling).map(|it| it.last_transition_time.0);
+        let mut attached = attempts(row).filter_map(|it| it.attached_at);
+        self.old.observed_generation == self.generation
+            && attached.any(|at| reconciling_since.is_none_or(|since| at >= since))
+    }
+
+    fn is_same_attempt(&self, row: &RunRecord) -> bool {
+        self.old.attempt.as_ref().is_some_and(|it| it.number == row.attempt.number)
+    }
+}
+
+/// Describes the end of the last attempt, and when the next one starts.
+fn waits_until(row: &RunRecord, at: Timestamp) -> String {
+    describe_recovery(row, &format!("starts at {}", time(at).0))
+}

@@ -1,0 +1,189 @@
+//! Kubernetes events for the change from the old status to the new one.
+//!
+//! Events describe changes of the status only. So there is no event for a failed try, and no event is lost if an
+//! operator dies between a change and the status write: the operator that writes the status publishes the events.
+
+use dalsegno_crds::{
+    AgentRunStatus, AttemptEnd, AttemptStatus, Cause, Class, ConditionStatus, ConditionType, EventReason,
+    Reason, RecoveryStatus, find_condition, has_status,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::decision::{EventLevel, EventSpec};
+
+/// The events for the change from `old` to `new`.
+pub(crate) fn of(old: Option<&AgentRunStatus>, new: &AgentRunStatus) -> Vec<EventSpec> {
+    let change = Change { old, new };
+    let attempt = new.attempt.as_ref();
+    let mut events = change.attempts_ended();
+    events.extend(change.budget_reset());
+    events.extend(change.rewound());
+    if let Some(attempt) = attempt {
+        events.extend(change.pod_created(attempt));
+        events.extend(change.version_allowed(attempt));
+        events.extend(change.worker_attached(attempt));
+    }
+    let number = attempt.map_or(0, |it| it.number);
+    events.extend(change.store_unavailable(number));
+    events.extend(change.held(number));
+    events.extend(change.run_finished(number));
+    events
+}
+
+struct Change<'a> {
+    old: Option<&'a AgentRunStatus>,
+    new: &'a AgentRunStatus,
+}
+
+impl Change<'_> {
+    fn before(&self, kind: ConditionType) -> Option<&Condition> {
+        find_condition(&self.old?.conditions, kind)
+    }
+
+    fn after(&self, kind: ConditionType) -> Option<&Condition> {
+        find_condition(&self.new.conditions, kind)
+    }
+
+    /// A condition that became True, or whose reason changed while it was True.
+    fn became_true(&self, kind: ConditionType) -> Option<&Condition> {
+        let is_true = |it: &&Condition| has_status(it, ConditionStatus::True);
+        let was = self.before(kind).filter(is_true);
+        self.after(kind).filter(is_true).filter(|now| was.is_none_or(|was| was.reason != now.reason))
+    }
+
+    fn old_attempt(&self) -> Option<&AttemptStatus> {
+        self.old?.attempt.as_ref()
+    }
+
+    fn is_another_attempt(&self, attempt: &AttemptStatus) -> bool {
+        self.old_attempt().is_none_or(|old| old.number != attempt.number)
+    }
+
+    /// The attempts that have ended since the old status, the earliest first. A status that is rebuilt from the store
+    /// has no events for old attempts.
+    fn attempts_ended(&self) -> Vec<EventSpec> {
+        let Some(since) = self.old_attempt() else { return Vec::new() };
+        let known = history(self.old);
+        let is_new = |end: &&AttemptEnd| {
+            end.attempt >= since.number && known.iter().all(|it| it.attempt != end.attempt)
+        };
+        let ended_with_run = |end: &&AttemptEnd| matches!(end.cause, Cause::Finished | Cause::Cancelled);
+        let new = history(Some(self.new)).iter().filter(is_new).filter(|it| !ended_with_run(it));
+        new.rev().map(attempt_ended).collect()
+    }
+
+    fn budget_reset(&self) -> Option<EventSpec> {
+        let granted = |status: Option<&AgentRunStatus>| recovery(status)?.observed_reset_generation;
+        let (was, is) = (granted(self.old)?, granted(Some(self.new))?);
+        (is > was).then(|| {
+            let note = format!("recovery.resetGeneration {is} grants one fresh budget");
+            event(EventLevel::Normal, EventReason::BudgetReset.as_str(), format!("Reset{is}"), note)
+        })
+    }
+
+    /// The head went back to an earlier turn.
+    fn rewound(&self) -> Option<EventSpec> {
+        let turn = |status: Option<&AgentRunStatus>| Some(status?.checkpoint.as_ref()?.turn);
+        let (was, is) = (turn(self.old)?, turn(Some(self.new))?);
+        (is < was).then(|| {
+            let note =
+                format!("the run was rewound from turn {was} to turn {is}; the later turns are discarded");
+            event(EventLevel::Warning, EventReason::Rewound.as_str(), format!("Rewind{is}"), note)
+        })
+    }
+
+    fn pod_created(&self, attempt: &AttemptStatus) -> Option<EventSpec> {
+        let pod = attempt.pod_name.as_deref()?;
+        let known = self.old_attempt().is_some_and(|old| old.pod_uid == attempt.pod_uid);
+        let rebuilt = self.old.is_none() && attempt.number > 1;
+        let turn = attempt.resumed_from_turn.unwrap_or_default();
+        (!known && !rebuilt).then(|| {
+            let note = format!("created pod {pod} to continue after turn {turn}");
+            event(
+                EventLevel::Normal,
+                EventReason::WorkerCreated.as_str(),
+                format!("Create{}", attempt.number),
+                note,
+            )
+        })
+    }
+
+    fn version_allowed(&self, attempt: &AttemptStatus) -> Option<EventSpec> {
+        let is_allowed = |it: &&Condition| has_status_and_reason(it, ConditionStatus::True, Reason::Allowed);
+        let allowed = self.after(ConditionType::VersionCompatible).filter(is_allowed)?;
+        let was_allowed = self.before(ConditionType::VersionCompatible).filter(is_allowed).is_some();
+        (!was_allowed || self.is_another_attempt(attempt)).then(|| {
+            event(
+                EventLevel::Warning,
+                EventReason::VersionAllowed.as_str(),
+                format!("Allow{}", attempt.number),
+                allowed.message.clone(),
+            )
+        })
+    }
+
+    /// The worker attached. `Unknown` while the store was unavailable does not count as detached.
+    fn worker_attached(&self, attempt: &AttemptStatus) -> Option<EventSpec> {
+        let ready =
+            self.after(ConditionType::WorkerReady).filter(|it| has_status(it, ConditionStatus::True))?;
+        let before = self.before(ConditionType::WorkerReady);
+        let was_attached = before.is_some_and(|was| !has_status(was, ConditionStatus::False));
+        let turn = attempt.resumed_from_turn.unwrap_or_default();
+        (!was_attached || self.is_another_attempt(attempt)).then(|| {
+            let note = format!("attempt {} continues after turn {turn}", attempt.number);
+            event(EventLevel::Normal, &ready.reason, format!("Attach{}", attempt.number), note)
+        })
+    }
+
+    /// The store became unavailable.
+    fn store_unavailable(&self, attempt: i32) -> Option<EventSpec> {
+        let is_unavailable =
+            |it: &&Condition| has_status_and_reason(it, ConditionStatus::Unknown, Reason::StoreUnavailable);
+        let ready = self.after(ConditionType::Ready).filter(is_unavailable)?;
+        let was_unavailable = self.before(ConditionType::Ready).filter(is_unavailable).is_some();
+        (!was_unavailable).then(|| {
+            event(EventLevel::Warning, &ready.reason, format!("Wait{attempt}"), ready.message.clone())
+        })
+    }
+
+    fn held(&self, attempt: i32) -> Option<EventSpec> {
+        let held = self.became_true(ConditionType::Held)?;
+        Some(event(EventLevel::Warning, &held.reason, format!("Hold{attempt}"), held.message.clone()))
+    }
+
+    fn run_finished(&self, attempt: i32) -> Option<EventSpec> {
+        let finished = self.became_true(ConditionType::Finished)?;
+        let failed = self.after(ConditionType::Stalled).is_some();
+        let level = if failed { EventLevel::Warning } else { EventLevel::Normal };
+        let note = format!("the run has ended. {}", finished.message);
+        Some(event(level, &finished.reason, format!("Finish{attempt}"), note.trim_end().to_owned()))
+    }
+}
+
+fn attempt_ended(end: &AttemptEnd) -> EventSpec {
+    let level = if end.class == Class::Crash { EventLevel::Warning } else { EventLevel::Normal };
+    let charged = if end.charged { "charged" } else { "not charged" };
+    let message = end.message.as_deref().unwrap_or_default();
+    let note = format!(
+        "attempt {} ended after turn {} and is fenced, {charged}. {message}",
+        end.attempt, end.turn_at_end
+    );
+    let action = format!("EndAttempt{}", end.attempt);
+    event(level, end.cause.as_str(), action, note.trim_end().to_owned())
+}
+
+fn has_status_and_reason(condition: &Condition, status: ConditionStatus, reason: Reason) -> bool {
+    has_status(condition, status) && condition.reason == reason.as_str()
+}
+
+fn recovery(status: Option<&AgentRunStatus>) -> Option<&RecoveryStatus> {
+    status?.recovery.as_ref()
+}
+
+fn history(status: Option<&AgentRunStatus>) -> &[AttemptEnd] {
+    recovery(status).map(|it| it.history.as_slice()).unwrap_or_default()
+}
+
+fn event(level: EventLevel, reason: &str, action: String, note: String) -> EventSpec {
+    EventSpec { level, reason: reason.to_owned(), action, note }
+}

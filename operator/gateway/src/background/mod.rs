@@ -1,0 +1,6 @@
+//! Tasks that run beside the calls.
+
+pub(crate) mod gateway_heartbeat;
+pub(crate) mod heartbeat_batcher;
+pub(crate) mod snapshot_schedule;
+pub(crate) mod snapshot_writer;

@@ -1,0 +1,105 @@
+//! Time-outs, intervals and limits of one gateway process.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use dalsegno_protocol::Limits;
+
+/// One run, or one user, may hold at most one of this many equal shares of the bytes in memory.
+pub(crate) const SHARES: usize = 4;
+
+/// Time-outs, intervals and limits of one gateway process.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// A call to the store or to the authenticator that takes longer fails with `UNAVAILABLE`.
+    pub store_timeout: Duration,
+    /// How long an attach waits until the operator has recorded its pod; then it fails with `NOT_READY`.
+    pub pod_record_timeout: Duration,
+    /// How long an attach waits until the operator has checked its image's version; then it fails with
+    /// `VERSION_PENDING`.
+    pub version_verdict_timeout: Duration,
+    /// How often a waiting attach looks into the store again, and a waiting export tries again to charge its bytes.
+    pub poll_interval: Duration,
+    /// A connection is closed if the head of its next request is not complete after this time. The time starts when the
+    /// request before it is answered.
+    pub header_read_timeout: Duration,
+    /// A request body that is not complete after this time is refused.
+    pub body_read_timeout: Duration,
+    /// Connections open at once. Further connections wait until they are accepted.
+    pub max_connections: usize,
+    /// Bytes of request bodies in memory at once.
+    pub max_request_bytes: usize,
+    /// Bytes of responses in memory at once; small responses are not counted. Request bodies have a limit of their own,
+    /// so that a client that does not read its response stops no worker from committing.
+    pub max_response_bytes: usize,
+    /// A connection is closed if its peer reads next to nothing of a response for this long.
+    pub write_timeout: Duration,
+    /// Event streams open at once.
+    pub max_event_streams: usize,
+    /// How often an event stream looks into the store for new events.
+    pub stream_poll_interval: Duration,
+    /// After this long without an event, a stream sends a keep-alive.
+    pub stream_keepalive_interval: Duration,
+    /// An event stream ends after this time, and its client opens a new one. A bundle or another large response that is
+    /// not sent by then is cut off.
+    pub max_response_duration: Duration,
+    /// How often an export checks that its worker may still read.
+    pub reauthorize_interval: Duration,
+    /// Calls of users at once, event streams included. The limit keeps users from taking all of the gateway.
+    pub max_user_calls: usize,
+    /// Bytes of full states kept in memory, so that the next full state of the run can be stored as a delta.
+    pub max_delta_base_bytes: usize,
+    /// Calls of one worker at once; heartbeats are not counted.
+    pub max_calls_per_run: usize,
+    /// Calls that wait for the store at once; heartbeats are not counted. Further calls are refused at once.
+    pub max_store_calls: usize,
+    /// Exports at once, at most one for each run. Each one holds a database connection.
+    pub max_exports: usize,
+    /// File with the Ed25519 key, PEM (PKCS#8), that signs exports; `None`: the key in the store.
+    pub signing_key: Option<PathBuf>,
+    /// Heartbeats that arrive within this time after a batch wait for the next batch.
+    pub heartbeat_batch_window: Duration,
+    /// How often the gateway records in the store that it serves.
+    pub gateway_heartbeat_interval: Duration,
+    /// How long calls may take to end once the gateway is stopping.
+    pub shutdown_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            store_timeout: Duration::from_secs(5),
+            pod_record_timeout: Duration::from_secs(5),
+            version_verdict_timeout: Duration::from_secs(20),
+            poll_interval: Duration::from_millis(100),
+            header_read_timeout: Duration::from_secs(60),
+            body_read_timeout: Duration::from_secs(30),
+            max_connections: 4_096,
+            max_request_bytes: Limits::PROCESS_BYTES,
+            max_response_bytes: Limits::ANSWERS_BYTES,
+            write_timeout: Duration::from_secs(30),
+            max_event_streams: 64,
+            stream_poll_interval: Duration::from_millis(500),
+            stream_keepalive_interval: Duration::from_secs(15),
+            max_response_duration: Duration::from_secs(600),
+            reauthorize_interval: Duration::from_secs(10),
+            max_user_calls: 32,
+            max_delta_base_bytes: 64 << 20,
+            max_calls_per_run: 16,
+            max_store_calls: 512,
+            max_exports: 2,
+            signing_key: None,
+            heartbeat_batch_window: Duration::from_millis(200),
+            gateway_heartbeat_interval: Duration::from_secs(1),
+            shutdown_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Config {
+    /// Largest response in bytes that is not counted against `max_response_bytes`. One such response on every
+    /// connection takes at most one share.
+    pub(crate) fn small_response_bytes(&self) -> usize {
+        self.max_response_bytes / SHARES / self.max_connections.max(1)
+    }
+}

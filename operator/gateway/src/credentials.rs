@@ -1,0 +1,101 @@
+//! Who sends a call: a pod with its token (attach), a worker with its capability (all further calls), or a user with a
+//! token (reads).
+
+use axum::http::{HeaderMap, header};
+use dalsegno_protocol::{AUDIENCE, Code};
+use dalsegno_store::Digest;
+use sha2::{Digest as _, Sha256};
+
+use crate::authenticator::{AuthError, PodIdentity, RunName, User};
+use crate::error_chain::error_chain;
+use crate::gateway::Gateway;
+use crate::response::ApiProblem;
+
+/// Characters of an instance: 256 bits in base64url without padding.
+const INSTANCE_CHARS: usize = 43;
+
+/// Whether the text has the form of an instance.
+pub(crate) fn is_instance(text: &str) -> bool {
+    text.len() == INSTANCE_CHARS && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+}
+
+/// The hash that the store keeps of an instance.
+pub(crate) fn capability(instance: &str) -> Digest {
+    Sha256::digest(instance.as_bytes()).into()
+}
+
+/// The capability of a worker's call after attach. The store decides whether it is the current one.
+pub(crate) fn bearer_capability(headers: &HeaderMap) -> Result<Digest, ApiProblem> {
+    let bearer = bearer(headers)?;
+    if is_instance(bearer) {
+        return Ok(capability(bearer));
+    }
+    Err(unauthenticated(
+        "the bearer of this call must be the instance that was sent with attach (43 characters of base64url), not the \
+         pod's token",
+    ))
+}
+
+/// Returns the pod that calls attach.
+pub(crate) async fn authenticate_pod(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+) -> Result<PodIdentity, ApiProblem> {
+    let review = gateway.authenticator.review(bearer(headers)?);
+    within_timeout(gateway, review, "the content of the file in DALSEGNO_TOKEN_FILE").await
+}
+
+/// Returns the user who reads this run.
+pub(crate) async fn authenticate_user(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+    run: &RunName,
+) -> Result<User, ApiProblem> {
+    let review = gateway.authenticator.may_read(bearer(headers)?, run);
+    within_timeout(gateway, review, "your own token").await
+}
+
+/// Waits up to `store_timeout` for a review. `expected` names the token to send if this one is refused.
+async fn within_timeout<T>(
+    gateway: &Gateway,
+    review: impl Future<Output = Result<T, AuthError>>,
+    expected: &str,
+) -> Result<T, ApiProblem> {
+    match tokio::time::timeout(gateway.config.store_timeout, review).await {
+        Ok(Ok(identity)) => Ok(identity),
+        Ok(Err(AuthError::Refused(why))) => Err(unauthenticated(format!(
+            "the token is refused: {why}. Send {expected} (audience {AUDIENCE:?}), read anew"
+        ))),
+        Ok(Err(AuthError::Denied(why))) => Err(ApiProblem::new(Code::Forbidden, why)),
+        Ok(Err(error @ AuthError::Unavailable(_))) => {
+            tracing::warn!(error = error_chain(&error), "token review failed");
+            Err(review_unavailable())
+        }
+        Err(_) => {
+            tracing::warn!("token review timed out");
+            Err(review_unavailable())
+        }
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Result<&str, ApiProblem> {
+    headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim())
+        .filter(|token| !token.is_empty())
+        .ok_or_else(|| unauthenticated("the call needs a header `Authorization: Bearer …`"))
+}
+
+fn unauthenticated(detail: impl Into<String>) -> ApiProblem {
+    ApiProblem::new(Code::Unauthenticated, detail)
+}
+
+fn review_unavailable() -> ApiProblem {
+    ApiProblem::new(
+        Code::Unavailable,
+        "the token cannot be reviewed at the moment; send the same bytes again",
+    )
+}

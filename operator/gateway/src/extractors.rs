@@ -1,0 +1,145 @@
+//! What a call's path and headers hold: the run, the turn, the call's id, and the caller.
+
+use axum::extract::{FromRequestParts, RawPathParams};
+use axum::http::request::Parts;
+use dalsegno_protocol::{Code, Limits};
+use dalsegno_store::{Digest, RunId};
+
+use crate::authenticator::RunName;
+use crate::credentials;
+use crate::gateway::Gateway;
+use crate::limits::shared_limit::{LimitOwner, LimitPermit};
+use crate::response::ApiProblem;
+use crate::validation::TextField;
+
+/// Prefix of the paths that workers call; the run's id follows. Users call other paths.
+pub(crate) const RUNS: &str = "/v1/runs/";
+
+/// The run of a call.
+pub(crate) struct Run(pub(crate) RunId);
+
+/// A worker that has attached, as it names itself. Its capability is not verified: the store does that.
+pub(crate) struct Worker {
+    pub(crate) run: RunId,
+    pub(crate) capability: Digest,
+    /// Counts among the calls under way.
+    _call: LimitPermit,
+}
+
+/// Who reads a run: its worker, with a capability that is not verified yet; or a user, who is authorized.
+pub(crate) struct Reader {
+    pub(crate) run: RunId,
+    /// `None`: a user.
+    pub(crate) capability: Option<Digest>,
+    /// Who is charged for the response. For a worker this holds only once its capability is verified.
+    pub(crate) owner: LimitOwner,
+    /// Counts among the calls under way.
+    _call: LimitPermit,
+}
+
+/// Number of a turn.
+pub(crate) struct Turn(pub(crate) i32);
+
+/// Id of a tool call.
+pub(crate) struct CallId(pub(crate) String);
+
+impl FromRequestParts<Gateway> for Run {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, ApiProblem> {
+        let run = path_parameter(parts, gateway, "run_id").await?;
+        run.parse().map(Self).map_err(|_| ApiProblem::no_such_run())
+    }
+}
+
+impl FromRequestParts<Gateway> for Worker {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, ApiProblem> {
+        let Run(run) = Run::from_request_parts(parts, gateway).await?;
+        let capability = credentials::bearer_capability(&parts.headers)?;
+        let call = gateway.worker_calls.acquire(LimitOwner::Worker(run, capability), 1)?;
+        Ok(Self { run, capability, _call: call })
+    }
+}
+
+impl FromRequestParts<Gateway> for Reader {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, ApiProblem> {
+        if parts.uri.path().starts_with(RUNS) {
+            let Worker { run, capability, _call } = Worker::from_request_parts(parts, gateway).await?;
+            return Ok(Self { run, capability: Some(capability), owner: LimitOwner::Run(run), _call });
+        }
+        let mut call = gateway.user_calls.acquire(LimitOwner::UnverifiedPeer, 1)?;
+        let namespace = path_parameter(parts, gateway, "namespace").await?;
+        let name = path_parameter(parts, gateway, "name").await?;
+        let name = RunName { namespace, name };
+        let user = credentials::authenticate_user(gateway, &parts.headers, &name).await?;
+        let owner = LimitOwner::User(user.name.clone());
+        call.transfer_to(owner.clone())?;
+        let run = find_run(gateway, &name, user.tenant.as_deref()).await?;
+        tracing::Span::current().record("run", tracing::field::display(run));
+        tracing::info!(user = user.name, "a user reads a run");
+        Ok(Self { run, capability: None, owner, _call: call })
+    }
+}
+
+/// The run of this name whose namespace has the UID `tenant`.
+async fn find_run(gateway: &Gateway, name: &RunName, tenant: Option<&str>) -> Result<RunId, ApiProblem> {
+    let RunName { namespace, name } = name;
+    let find = || gateway.store.find(namespace, name);
+    let runs = gateway.call_with_retry("finding a run by name", find).await?;
+    let run = runs.iter().find(|run| Some(run.tenant.as_str()) == tenant);
+    run.map(|run| run.id).ok_or_else(|| {
+        ApiProblem::new(
+            Code::NotFound,
+            format!(
+                "the store has no run {namespace}/{name} of the namespace that has this name now; runs of an earlier \
+                 namespace of the same name are not shown"
+            ),
+        )
+    })
+}
+
+impl FromRequestParts<Gateway> for Turn {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, ApiProblem> {
+        parse_turn(&path_parameter(parts, gateway, "turn").await?).map(Self)
+    }
+}
+
+impl FromRequestParts<Gateway> for CallId {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, ApiProblem> {
+        let id = path_parameter(parts, gateway, "call").await?;
+        TextField { label: "the call's id", text: &id }.check_name()?;
+        Ok(Self(id))
+    }
+}
+
+/// Number of a turn, from a path or a query.
+pub(crate) fn parse_turn(text: &str) -> Result<i32, ApiProblem> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|turn| digits && (1..=Limits::TURNS).contains(turn));
+    number.ok_or_else(|| {
+        let shown: String = text.chars().take(20).collect();
+        ApiProblem::invalid(format!(
+            "{shown:?} is not the number of a turn: turns are numbered 1, 2, 3 … up to {}",
+            Limits::TURNS
+        ))
+    })
+}
+
+async fn path_parameter(parts: &mut Parts, gateway: &Gateway, name: &str) -> Result<String, ApiProblem> {
+    let parameters = RawPathParams::from_request_parts(parts, gateway)
+        .await
+        .map_err(|_| ApiProblem::invalid("the path is not UTF-8"))?;
+    parameters
+        .iter()
+        .find(|(key, _)| *key == name)
+        .map(|(_, value)| value.to_owned())
+        .ok_or_else(|| ApiProblem::invalid("the path is not one of the contract's"))
+}

@@ -1,0 +1,108 @@
+//! Tool calls with idempotency keys: `POST calls/{id}/claim`, `complete`, `settle`.
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use dalsegno_protocol::{
+    Acknowledgement, ClaimRequest, ClaimResponse, ClaimVerdict, Code, CommitResult, CompleteRequest,
+    SettleRequest,
+};
+use dalsegno_store::{Claim, Claimed, Complete, Completed, Settle, SettledBy};
+
+use crate::extractors::{CallId, Worker};
+use crate::gateway::Gateway;
+use crate::limits::request_body;
+use crate::limits::response_body::json_response;
+use crate::limits::shared_limit::LimitOwner;
+use crate::response::{self, ApiProblem};
+use crate::validation::{TextField, check_claim};
+
+pub(crate) async fn claim(
+    State(gateway): State<Gateway>,
+    worker: Worker,
+    CallId(id): CallId,
+    request: Request,
+) -> Result<Response, ApiProblem> {
+    let body = request_body::read(&gateway, &worker, request).await?;
+    let request: ClaimRequest = body.parse()?;
+    check_claim(&request)?;
+    let claim = Claim {
+        run: worker.run,
+        capability: worker.capability,
+        id,
+        claim_id: request.claim_id,
+        policy: request.policy,
+        key: request.key,
+        arguments: request.arguments,
+    };
+    let claimed = gateway.call_with_retry("claiming a call", || gateway.store.claim(&claim)).await?;
+    let (verdict, call) = match claimed {
+        Claimed::Go(call) => (ClaimVerdict::Go, call),
+        Claimed::Done(call) => (ClaimVerdict::Done, call),
+        Claimed::Uncertain(call) => (ClaimVerdict::Uncertain, call),
+        Claimed::Invalid(why) => return Err(ApiProblem::invalid(why)),
+        Claimed::TooLarge => return Err(ApiProblem::calls_too_large()),
+        Claimed::Fenced => return Err(ApiProblem::fenced()),
+        Claimed::Finished => return Err(ApiProblem::finished()),
+        Claimed::NotFound => return Err(ApiProblem::no_such_run()),
+    };
+    json_response(&gateway, &LimitOwner::Run(worker.run), &ClaimResponse { verdict, call: *call })
+}
+
+pub(crate) async fn complete(
+    State(gateway): State<Gateway>,
+    worker: Worker,
+    CallId(id): CallId,
+    request: Request,
+) -> Result<Response, ApiProblem> {
+    let body = request_body::read(&gateway, &worker, request).await?;
+    let request: CompleteRequest = body.parse()?;
+    let complete = Complete {
+        run: worker.run,
+        capability: worker.capability,
+        id,
+        claim_id: request.claim_id,
+        outcome: request.outcome,
+        result: request.result,
+    };
+    acknowledge(gateway.call_with_retry("completing a call", || gateway.store.complete(&complete)).await?)
+}
+
+pub(crate) async fn settle(
+    State(gateway): State<Gateway>,
+    worker: Worker,
+    CallId(id): CallId,
+    request: Request,
+) -> Result<Response, ApiProblem> {
+    let body = request_body::read(&gateway, &worker, request).await?;
+    let request: SettleRequest = body.parse()?;
+    TextField { label: "`reason`", text: &request.reason }.check_short()?;
+    let settle = Settle {
+        run: worker.run,
+        by: SettledBy::Worker(worker.capability),
+        id,
+        outcome: request.outcome,
+        result: request.result,
+        reason: request.reason,
+    };
+    acknowledge(gateway.call_with_retry("settling a call", || gateway.store.settle(&settle)).await?)
+}
+
+/// The answer to `complete` and `settle`.
+fn acknowledge(completed: Completed) -> Result<Response, ApiProblem> {
+    let result = match completed {
+        Completed::Ok => CommitResult::Ok,
+        Completed::Duplicate => CommitResult::Duplicate,
+        Completed::Conflict(why) => return Err(ApiProblem::new(Code::Conflict, why)),
+        Completed::NoSuchCall => {
+            return Err(ApiProblem::new(
+                Code::NotFound,
+                "the run has no call of this id; claim it before its tool runs",
+            ));
+        }
+        Completed::TooLarge => return Err(ApiProblem::calls_too_large()),
+        Completed::Fenced => return Err(ApiProblem::fenced()),
+        Completed::Finished => return Err(ApiProblem::finished()),
+        Completed::NotFound => return Err(ApiProblem::no_such_run()),
+    };
+    response::ok(&Acknowledgement { result })
+}

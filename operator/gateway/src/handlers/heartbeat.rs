@@ -1,0 +1,26 @@
+//! `POST heartbeat`.
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use dalsegno_store::Beat;
+
+use crate::credentials;
+use crate::extractors::Run;
+use crate::gateway::Gateway;
+use crate::response::{self, ApiProblem};
+
+/// Does not count among the run's calls under way: a run that is busy with other calls is not silent.
+pub(crate) async fn heartbeat(
+    State(gateway): State<Gateway>,
+    Run(run): Run,
+    headers: HeaderMap,
+) -> Result<Response, ApiProblem> {
+    let capability = credentials::bearer_capability(&headers)?;
+    match gateway.heartbeat_batcher.send(run, capability).await {
+        Some(Beat::Ok(asked)) => response::ok(&response::flags(asked)),
+        Some(Beat::Finished) => Err(ApiProblem::finished()),
+        Some(Beat::Fenced) => Err(ApiProblem::fenced()),
+        None => Err(ApiProblem::store_unavailable()),
+    }
+}

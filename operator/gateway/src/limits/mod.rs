@@ -1,0 +1,7 @@
+//! Limits on what one caller, and all callers together, may hold at once, and for how long.
+
+pub(crate) mod request_body;
+pub(crate) mod response_body;
+pub(crate) mod shared_limit;
+pub(crate) mod state_reads;
+pub(crate) mod write_timeout;

@@ -1,0 +1,147 @@
+//! Limits on reading states. A read holds its state in memory several times over, so the bytes read at once are
+//! limited, and each owner reads one state at a time.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dalsegno_protocol::Limits;
+use dalsegno_store::Sizes;
+use quick_cache::sync::Cache;
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+use crate::limits::shared_limit::{LimitExceeded, LimitOwner};
+
+/// Bytes of two of the largest states.
+pub(crate) const TWO_STATES: usize = 2 * Limits::STATE_BYTES;
+
+/// Largest small state in bytes. Small states have a budget of their own and never wait behind a large one. Most states
+/// are small.
+pub(crate) const SMALL_STATE: usize = Limits::INLINE_STATE_BYTES;
+
+/// Bytes of small states read at once.
+const SMALL_STATES: usize = 16 * SMALL_STATE;
+
+/// Owners whose queue is remembered. An owner that is forgotten can read twice at once.
+const OWNERS: usize = 16_384;
+
+/// Bytes of states that are read at once: two of the largest and 16 small ones. Clones share one budget.
+#[derive(Clone, Debug)]
+pub struct StateReadBudget {
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+}
+
+impl Default for StateReadBudget {
+    fn default() -> Self {
+        Self { small: Arc::new(Semaphore::new(SMALL_STATES)), large: Arc::new(Semaphore::new(TWO_STATES)) }
+    }
+}
+
+impl StateReadBudget {
+    /// Waits until a head of these sizes can be read. The permit gives the bytes back on drop. `None` only if the
+    /// budget was closed, which never happens.
+    pub async fn acquire(&self, sizes: &Sizes) -> Option<OwnedSemaphorePermit> {
+        self.acquire_bytes(read_bytes(sizes)).await
+    }
+
+    /// Waits for this many bytes, or for the whole budget if that is less.
+    pub(crate) async fn acquire_bytes(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = bytes.min(TWO_STATES);
+        let budget = if bytes <= SMALL_STATE { &self.small } else { &self.large };
+        budget.clone().acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX)).await.ok()
+    }
+}
+
+/// Bytes that reading a head takes: its state, the boundaries it is rebuilt from, and the open calls. A state of
+/// unknown size counts as the largest.
+pub(crate) fn read_bytes(sizes: &Sizes) -> usize {
+    let state = sizes.state.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(Limits::STATE_BYTES);
+    let beside = usize::try_from(sizes.tail.saturating_add(sizes.calls)).unwrap_or_default();
+    state.saturating_add(beside)
+}
+
+/// A budget with one queue for all owners, FIFO with one place per owner: nobody waits behind more than one read of
+/// each other owner.
+pub(crate) struct StateReadLimiter {
+    budget: StateReadBudget,
+    owners: Cache<LimitOwner, Arc<Mutex<()>>>,
+    timeout: Duration,
+}
+
+/// A state may be read until this is dropped.
+#[derive(Debug)]
+pub(crate) struct StateReadPermit {
+    _owner: OwnedMutexGuard<()>,
+    _bytes: OwnedSemaphorePermit,
+}
+
+impl StateReadLimiter {
+    /// A limiter whose callers wait up to `timeout`.
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self { budget: StateReadBudget::default(), owners: Cache::new(OWNERS), timeout }
+    }
+
+    /// The bytes that all owners share.
+    pub(crate) fn budget(&self) -> &StateReadBudget {
+        &self.budget
+    }
+
+    /// Waits until this owner may read this many bytes.
+    pub(crate) async fn acquire(
+        &self,
+        owner: &LimitOwner,
+        bytes: usize,
+    ) -> Result<StateReadPermit, LimitExceeded> {
+        let until = Instant::now() + self.timeout;
+        let Ok(owner) = self.owners.get_or_insert_with(owner, || Ok::<_, Infallible>(Arc::default()));
+        let owner = timeout_at(until, owner.lock_owned()).await.map_err(|_| LimitExceeded::Owner)?;
+        let bytes = timeout_at(until, self.budget.acquire_bytes(bytes)).await;
+        Ok(StateReadPermit { _owner: owner, _bytes: bytes.ok().flatten().ok_or(LimitExceeded::Total)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dalsegno_store::RunId;
+
+    use super::*;
+
+    const ONE: LimitOwner = LimitOwner::Run(RunId::from_u128(1));
+    const OTHER: LimitOwner = LimitOwner::Run(RunId::from_u128(2));
+
+    fn limiter() -> StateReadLimiter {
+        StateReadLimiter::new(Duration::from_millis(300))
+    }
+
+    #[tokio::test]
+    async fn two_of_the_largest_states_are_read_at_once_and_the_next_one_waits() {
+        let limiter = limiter();
+        let read = async |bytes| {
+            let owner = LimitOwner::User(uuid::Uuid::new_v4().to_string());
+            limiter.acquire(&owner, bytes).await
+        };
+        let first = read(Limits::STATE_BYTES).await.unwrap();
+        let _second = read(Limits::STATE_BYTES).await.unwrap();
+        assert_eq!(read(SMALL_STATE + 1).await.unwrap_err(), LimitExceeded::Total);
+        assert!(read(SMALL_STATE).await.is_ok(), "a small state waits for none of them");
+        drop(first);
+        assert!(read(TWO_STATES).await.is_err());
+        assert!(read(Limits::STATE_BYTES).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_owner_waits_for_its_own_read_and_others_do_not() {
+        let limiter = limiter();
+        let read = async |owner| limiter.acquire(owner, Limits::STATE_BYTES).await;
+        let first = read(&ONE).await.unwrap();
+        assert_eq!(read(&ONE).await.unwrap_err(), LimitExceeded::Owner);
+        let (second, other) = tokio::join!(read(&ONE), async {
+            let other = read(&OTHER).await.map(drop);
+            drop(first);
+            other
+        });
+        assert!(second.is_ok() && other.is_ok(), "{second:?} {other:?}");
+    }
+}

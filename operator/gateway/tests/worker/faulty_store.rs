@@ -1,0 +1,256 @@
+//! A real store with injected faults.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use dalsegno_protocol::{Call, State};
+use dalsegno_store::*;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+/// The fault of the next calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    Fails,
+    Hangs,
+    Panics,
+    /// Only reading a state fails, as for a damaged one.
+    Corrupt,
+}
+
+/// A store whose calls can be made to fail, hang or panic.
+pub struct FaultyStore {
+    inner: Arc<dyn Store>,
+    fault: Mutex<Fault>,
+    released: Notify,
+    /// Batches of heartbeats.
+    pub batches: AtomicUsize,
+    pub gateway_heartbeats: AtomicUsize,
+    /// Queries that only check a capability.
+    pub capability_checks: AtomicUsize,
+    /// The fault of snapshots alone.
+    snapshots: Mutex<Fault>,
+    /// The fault of reads of earlier turns alone.
+    turn_reads: Mutex<Fault>,
+    /// Runs once after the next read of a boundary or a state.
+    after_read: Mutex<Option<BoxFuture<'static, ()>>>,
+    /// Calls that hang now.
+    pub waiting: AtomicUsize,
+}
+
+impl FaultyStore {
+    pub fn new(inner: Arc<dyn Store>) -> Self {
+        let (fault, released) = (Mutex::new(Fault::None), Notify::new());
+        let (batches, gateway_heartbeats, capability_checks, waiting) = Default::default();
+        let [snapshots, turn_reads] = [const { Mutex::new(Fault::None) }; 2];
+        let after_read = Mutex::default();
+        Self {
+            inner,
+            fault,
+            released,
+            batches,
+            gateway_heartbeats,
+            capability_checks,
+            snapshots,
+            turn_reads,
+            after_read,
+            waiting,
+        }
+    }
+
+    pub fn set(&self, fault: Fault) {
+        *self.fault.lock().unwrap() = fault;
+        self.released.notify_waiters();
+    }
+
+    /// As [`Self::set`], for snapshots alone.
+    pub fn set_snapshots(&self, fault: Fault) {
+        *self.snapshots.lock().unwrap() = fault;
+        self.released.notify_waiters();
+    }
+
+    /// As [`Self::set`], for reads of earlier turns alone.
+    pub fn set_turn_reads(&self, fault: Fault) {
+        *self.turn_reads.lock().unwrap() = fault;
+        self.released.notify_waiters();
+    }
+
+    /// Runs this future once, after the next read of a boundary or a state.
+    pub fn run_after_next_read(&self, action: impl Future<Output = ()> + Send + 'static) {
+        *self.after_read.lock().unwrap() = Some(Box::pin(action));
+    }
+
+    async fn read<T>(&self, answer: Result<T>) -> Result<T> {
+        let action = self.after_read.lock().unwrap().take();
+        if let Some(action) = action {
+            action.await;
+        }
+        answer
+    }
+
+    async fn inject_common(&self) -> Result<()> {
+        self.inject(&self.fault).await
+    }
+
+    async fn inject(&self, fault: &Mutex<Fault>) -> Result<()> {
+        loop {
+            let released = self.released.notified();
+            let fault = *fault.lock().unwrap();
+            match fault {
+                Fault::None | Fault::Corrupt => return Ok(()),
+                Fault::Panics => panic!("a defect"),
+                Fault::Fails => {
+                    return Err(Error::Unavailable {
+                        doing: "injecting a fault",
+                        source: "no route to host".into(),
+                    });
+                }
+                Fault::Hangs => {
+                    self.waiting.fetch_add(1, Ordering::SeqCst);
+                    released.await;
+                }
+            }
+        }
+    }
+}
+
+macro_rules! forward {
+    (
+        impl $face:ident { $($own:tt)* }
+        pass { $(async fn $name:ident(&$this:ident $(, $argument:ident: $kind:ty)*) -> $answer:ty;)* }
+    ) => {
+        #[async_trait]
+        impl $face for FaultyStore {
+            $($own)*
+
+            $(async fn $name(&$this $(, $argument: $kind)*) -> $answer {
+                $this.inject_common().await?;
+                $this.inner.$name($($argument),*).await
+            })*
+        }
+    };
+}
+
+forward! {
+    impl Operator {}
+    pass {
+        async fn pulse(&self, since: Timestamp) -> Result<Pulse>;
+        async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>>;
+        async fn create_run(&self, new: &NewRun) -> Result<Created>;
+        async fn look_up(&self, object_uid: &str) -> Result<LookUp>;
+        async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord>;
+        async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded>;
+        async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded>;
+        async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded>;
+        async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord>;
+        async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord>;
+        async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
+        async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
+        async fn keepers(&self, after: RunId) -> Result<Vec<RunId>>;
+        async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped>;
+        async fn expired(&self, after: RunId) -> Result<Vec<RunId>>;
+        async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped>;
+        async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound>;
+        async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()>;
+        async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded>;
+        async fn drop_revisions(&self, rows: u32) -> Result<u64>;
+        async fn get_revision(&self, hash: &str) -> Result<Option<String>>;
+        async fn unanchored(&self) -> Result<Unanchored>;
+        async fn put_anchor(&self, anchor: &AnchorRow) -> Result<bool>;
+    }
+}
+
+forward! {
+    impl Worker {
+        async fn beat(&self) -> Result<()> {
+            self.gateway_heartbeats.fetch_add(1, Ordering::SeqCst);
+            self.inject_common().await?;
+            self.inner.beat().await
+        }
+
+        async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
+            self.batches.fetch_add(1, Ordering::SeqCst);
+            self.inject_common().await?;
+            self.inner.heartbeats(workers).await
+        }
+
+        async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
+            self.capability_checks.fetch_add(1, Ordering::SeqCst);
+            self.inject_common().await?;
+            self.inner.is_current(run, capability).await
+        }
+
+        async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
+            self.inject_common().await?;
+            self.inject(&self.snapshots).await?;
+            self.inner.snapshot(run).await
+        }
+    }
+    pass {
+        async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached>;
+        async fn commit(&self, commit: &Commit) -> Result<Committed>;
+        async fn claim(&self, claim: &Claim) -> Result<Claimed>;
+        async fn complete(&self, complete: &Complete) -> Result<Completed>;
+        async fn settle(&self, settle: &Settle) -> Result<Completed>;
+        async fn write_records(&self, batch: &RecordBatch) -> Result<Written>;
+        async fn finish(&self, finish: &FinishCall) -> Result<Committed>;
+        async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
+    }
+}
+
+forward! {
+    impl Read {
+        async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
+            self.inject_common().await?;
+            if *self.fault.lock().unwrap() == Fault::Corrupt {
+                let detail = "turn 1 (result): its hash does not match".into();
+                return Err(Error::Corrupt { doing: "rebuilding a state", detail });
+            }
+            if turn.is_some() {
+                self.inject(&self.turn_reads).await?;
+            }
+            self.read(self.inner.state(run, turn).await).await
+        }
+
+        async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
+            self.inject_common().await?;
+            self.read(self.inner.boundaries(run, from, to).await).await
+        }
+
+        async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>> {
+            self.inject_common().await?;
+            self.read(self.inner.boundary(run, turn).await).await
+        }
+    }
+    pass {
+        async fn sizes(&self, run: RunId) -> Result<Sizes>;
+        async fn unsealed(&self, run: RunId) -> Result<u64>;
+        async fn id(&self) -> Result<Uuid>;
+        async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>>;
+        async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
+        async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage>;
+        async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage>;
+        async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>>;
+        async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;
+        async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>>;
+        async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>>;
+        async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>>;
+        async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
+        async fn reading(&self) -> Result<Box<dyn Reading>>;
+    }
+}
+
+forward! {
+    impl Admin {}
+    pass {
+        async fn rewrap_keys(&self) -> Result<Rewrapped>;
+        async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded>;
+        async fn prune_audit(&self, prune: &Prune) -> Result<u64>;
+        async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64>;
+        async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>>;
+    }
+}

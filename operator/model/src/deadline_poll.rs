@@ -1,0 +1,78 @@
+//! The result of one query over all runs: expired deadlines, and runs that have changed.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// If no gateway has sent a heartbeat for longer than this, every deadline starts again. In milliseconds.
+pub const BEAT_GAP_MS: i64 = 3_000;
+
+/// How long a worker that knows of a cancel has to acknowledge it. In milliseconds.
+pub const CANCEL_TOLD_MS: i64 = 30_000;
+
+/// How long a cancel waits for a worker that does not know of it yet. In milliseconds.
+pub const CANCEL_UNTOLD_MS: i64 = 90_000;
+
+/// What one query over all runs returned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pulse {
+    /// The store's clock. The next call uses it as `since`, less a margin for statements that are still running.
+    pub now: Timestamp,
+    /// The store's id.
+    pub store_id: Uuid,
+    /// Expired deadlines.
+    pub expired: Vec<Expired>,
+    /// Runs in which something changed.
+    pub changed: Vec<Changed>,
+    /// Live runs with an attached attempt.
+    pub active: i64,
+}
+
+/// An expired deadline.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Expired {
+    /// The AgentRun.
+    pub object: ObjectKey,
+    /// Number of the attempt.
+    pub attempt: i32,
+    /// Which deadline.
+    pub deadline: Deadline,
+}
+
+/// The deadlines of an attempt. If several have expired, the first of this list is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Deadline {
+    /// A cancel was not acknowledged: [`CANCEL_TOLD_MS`] after the worker was notified, or [`CANCEL_UNTOLD_MS`] after
+    /// the request.
+    Cancel,
+    /// No heartbeat arrived, from an attempt that has sent one before.
+    Lease,
+    /// The pod was scheduled, and its worker has not attached.
+    Start,
+    /// The worker attached, and has committed no new boundary.
+    Progress,
+}
+
+/// A run in which something changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// The AgentRun.
+    pub object: ObjectKey,
+    /// True: its worker attached, was refused as spent, finished or acknowledged a cancel, or a call was settled;
+    /// reconcile at once. False: only its head moved.
+    pub transition: bool,
+    /// When it last had a transition. Two polls overlap, so the same change may be reported twice.
+    pub transition_at: Timestamp,
+}
+
+/// The identity of an AgentRun.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ObjectKey {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}

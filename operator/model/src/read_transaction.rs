@@ -1,0 +1,250 @@
+//! A consistent view of the whole store, row by row: for checks of the store and for exports of a run.
+
+use async_trait::async_trait;
+use dalsegno_protocol::Call;
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::boundary_id::boundary_number;
+use crate::{AuditRow, CallDigests, Digest, Gone, Kept, Lifecycle, Place, Result, RunId, RunOutcome};
+
+/// Reads the store as it was at one moment. Rows are returned in pages, in a fixed order; each page continues after
+/// the last row of the one before, and an empty page is the end. Later writes are not visible.
+///
+/// Exception: with a store in memory, each page is a moment of its own.
+#[async_trait]
+pub trait Reading: Send {
+    /// Runs by their ids.
+    async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>>;
+
+    /// Checks that the run's data key, if it has one, can be unwrapped with the mounted keys. Errors:
+    /// [`crate::Error::Corrupt`] if the data key is damaged, [`crate::Error::Unfit`] if it is wrapped with another
+    /// key.
+    async fn unwrap_data_key(&mut self, run: RunId) -> Result<()>;
+
+    /// Audit rows in the order of run and number, for runs up to and including `to`.
+    async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>>;
+
+    /// Boundaries in the order of run, turn, boundary and epoch, for runs up to and including `to`; undone ones too.
+    /// A parent comes before its children.
+    async fn boundaries(&mut self, after: BoundaryKey, to: RunId) -> Result<Vec<StoredBoundary>>;
+
+    /// Lines of anchors with a number higher than `after`, in order; each with its number.
+    async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>>;
+
+    /// All snapshots of one run, in the order of their boundaries. Each is compared with the state that is rebuilt
+    /// from the boundaries, unless these were dropped. Earlier snapshots that passed the check are used for the
+    /// rebuild.
+    async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>>;
+
+    /// Calls of one run in the order of turns, and within a turn in the order in which they were first seen.
+    async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>>;
+
+    /// Batches of records of one run after number `after`, in the order of their arrival; undone ones too.
+    async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>>;
+
+    /// Records of one run in the order of space, key and number within the key.
+    async fn records(&mut self, run: RunId, after: &RecordKey) -> Result<Vec<StoredRecord>>;
+}
+
+/// The position of an audit row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AuditKey {
+    /// The run.
+    pub run: RunId,
+    /// Number of the row.
+    pub seq: i64,
+}
+
+impl AuditKey {
+    /// Before all rows of a run.
+    pub fn before(run: RunId) -> Self {
+        Self { run, seq: i64::MIN }
+    }
+}
+
+/// The position of a boundary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BoundaryKey {
+    /// The run.
+    pub run: RunId,
+    /// Its turn.
+    pub turn: i32,
+    /// Number of the boundary, see [`boundary_number`]; 0 is before both.
+    pub boundary: i16,
+    /// The epoch it was committed under.
+    pub epoch: i64,
+}
+
+impl BoundaryKey {
+    /// Before all boundaries of a run.
+    pub fn before(run: RunId) -> Self {
+        Self { run, turn: i32::MIN, boundary: 0, epoch: i64::MIN }
+    }
+}
+
+/// The position of a call in its run.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CallKey {
+    /// The turn in which it was first seen.
+    pub turn: i32,
+    /// Its number among the calls of the run.
+    pub ordinal: i64,
+    /// Its id. It is part of the order because a forged row may have any number.
+    pub id: String,
+}
+
+/// The position of a record in its run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RecordKey {
+    /// Its space.
+    pub space: String,
+    /// Its key.
+    pub key: String,
+    /// Its number within the key.
+    pub seq: i64,
+}
+
+/// A run's own row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunHead {
+    /// The run.
+    pub id: RunId,
+    /// UID of its namespace.
+    pub tenant: String,
+    /// Name of its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// UID of its AgentRun.
+    pub object_uid: String,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Its lifecycle state.
+    pub lifecycle: Lifecycle,
+    /// How it ended; `None` while it is live.
+    pub outcome: Option<RunOutcome>,
+    /// Its epoch.
+    pub epoch: i64,
+    /// Its head.
+    pub head: Option<HeadRef>,
+    /// Number of the last row of its audit.
+    pub audit_seq: i64,
+    /// Hash of that row.
+    pub audit_hash: Digest,
+    /// Digest of the changes of records since its head. A bundle has none.
+    pub records_digest: Option<Digest>,
+}
+
+/// The head of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadRef {
+    /// The boundary.
+    pub place: Place,
+    /// The boundary's content hash.
+    pub content_hash: Digest,
+    /// Total number of events up to and including this boundary.
+    pub position: i64,
+}
+
+/// A boundary of any branch.
+#[derive(Clone, Debug)]
+pub struct StoredBoundary {
+    /// The run.
+    pub run: RunId,
+    /// The boundary.
+    pub kept: Kept,
+    /// Whether a rewind removed it from the live branch.
+    pub undone: bool,
+    /// Why its payloads are missing on purpose, if they are.
+    pub gone: Option<Gone>,
+    /// Why its payloads cannot be decoded. They are then absent.
+    pub damage: Option<String>,
+}
+
+/// A call as it is stored.
+#[derive(Clone, Debug)]
+pub struct StoredCall {
+    /// Its number among the calls of the run.
+    pub ordinal: i64,
+    /// The call.
+    pub call: Call,
+    /// The attempt that claimed it last.
+    pub attempt: Option<i32>,
+    /// The turn that was open when it was last planned, claimed or ended; `None` if that is not stored.
+    pub touched: Option<i32>,
+    /// How its digests in the audit are computed.
+    pub digests: CallDigests,
+    /// Why its payloads cannot be decoded. They are then absent.
+    pub damage: Option<String>,
+}
+
+/// A snapshot, and the result of its check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredSnapshot {
+    /// The boundary whose state it holds.
+    pub place: Place,
+    /// Digest of its contents; `None` if it is wrong or shredded.
+    pub digest: Option<Digest>,
+    /// What is wrong with it: it is damaged, or it differs from the state that the boundaries produce.
+    pub fault: Option<String>,
+}
+
+/// A batch of records with digests instead of values, as defined in `dalsegno_format::records`.
+#[derive(Clone, Debug)]
+pub struct StoredBatch {
+    /// Its number among the batches of the run.
+    pub seq: i64,
+    /// The position on the branch from which it takes effect. No earlier boundary includes it in its hash.
+    pub place: Place,
+    /// Whether a rewind undid it.
+    pub undone: bool,
+    /// Its digest, according to its row.
+    pub digest: Digest,
+    /// The batch, encoded.
+    pub batch: Vec<u8>,
+    /// Whether the batch has this digest.
+    pub is_whole: bool,
+}
+
+/// A stored record.
+#[derive(Clone, Debug)]
+pub struct StoredRecord {
+    /// Its position.
+    pub at: RecordKey,
+    /// Its entry id, if it was appended.
+    pub entry_id: Option<String>,
+    /// The position on the branch at which it was written.
+    pub place: Place,
+    /// The digest of its value; `None` if the value was shredded or is damaged.
+    pub value: Option<Digest>,
+    /// Why its value cannot be decoded.
+    pub damage: Option<String>,
+}
+
+impl StoredBoundary {
+    /// The boundary's position.
+    pub fn key(&self) -> BoundaryKey {
+        let Place { turn, boundary, epoch } = self.kept.place();
+        let boundary = boundary_number(boundary).into();
+        BoundaryKey { run: self.run, turn, boundary, epoch }
+    }
+}
+
+impl StoredCall {
+    /// The call's position.
+    pub fn key(&self) -> CallKey {
+        CallKey { turn: self.call.turn, ordinal: self.ordinal, id: self.call.id.clone() }
+    }
+}
+
+/// A run's own row, if there is one.
+pub async fn run_head(reading: &mut dyn Reading, run: RunId) -> Result<Option<RunHead>> {
+    let before = run.as_u128().checked_sub(1).map(Uuid::from_u128);
+    Ok(reading.runs(before).await?.into_iter().next().filter(|found| found.id == run))
+}
+
+/// Smaller than the id of any run.
+pub const NO_RUN: RunId = Uuid::nil();
+/// Larger than the id of any run.
+pub const EVERY_RUN: RunId = Uuid::max();

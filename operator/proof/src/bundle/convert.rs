@@ -1,0 +1,216 @@
+//! Converts between the lines of a bundle and the rows of a store.
+
+use dalsegno_format::seal::{CallDigests, DigestKey};
+use dalsegno_model::read_transaction::{HeadRef, RunHead, StoredBoundary, StoredCall};
+use dalsegno_model::{AuditRow, BoundaryRow, Gone, Kept, Place};
+use dalsegno_protocol::{Call, RawValue};
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::lines::{AuditLine, BoundaryLine, CallLine, HeadLine, PlaceLine, RunLine};
+use crate::encoding::{Bytes, Hash};
+
+impl From<&RunHead> for RunLine {
+    fn from(run: &RunHead) -> Self {
+        Self {
+            id: run.id,
+            tenant: run.tenant.clone(),
+            namespace: run.namespace.clone(),
+            name: run.name.clone(),
+            object_uid: run.object_uid.clone(),
+            created_at: run.created_at.as_millisecond(),
+            lifecycle: run.lifecycle,
+            epoch: run.epoch,
+            head: run.head.map(|head| HeadLine {
+                place: head.place.into(),
+                content_hash: Hash(head.content_hash),
+                position: head.position,
+            }),
+            audit_seq: run.audit_seq,
+            audit_hash: Hash(run.audit_hash),
+        }
+    }
+}
+
+impl RunLine {
+    /// The run's own row, except for its outcome.
+    pub fn stored(&self) -> Result<RunHead, String> {
+        Ok(RunHead {
+            id: self.id,
+            tenant: self.tenant.clone(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            object_uid: self.object_uid.clone(),
+            created_at: time(self.created_at)?,
+            lifecycle: self.lifecycle,
+            outcome: None,
+            epoch: self.epoch,
+            head: self.head.as_ref().map(|head| HeadRef {
+                place: head.place.place(),
+                content_hash: head.content_hash.0,
+                position: head.position,
+            }),
+            audit_seq: self.audit_seq,
+            audit_hash: self.audit_hash.0,
+            records_digest: None,
+        })
+    }
+}
+
+impl From<Place> for PlaceLine {
+    fn from(Place { turn, boundary, epoch }: Place) -> Self {
+        Self { turn, boundary, epoch }
+    }
+}
+
+impl PlaceLine {
+    fn place(&self) -> Place {
+        Place { turn: self.turn, boundary: self.boundary, epoch: self.epoch }
+    }
+}
+
+impl From<StoredBoundary> for BoundaryLine {
+    fn from(boundary: StoredBoundary) -> Self {
+        let StoredBoundary { run: _, kept, undone, gone, damage: _ } = boundary;
+        let Kept { row, parent, ops_digest, events_digest, event_count: _, digest_key, has_payloads: _ } =
+            kept;
+        Self {
+            turn: row.turn,
+            boundary: row.boundary,
+            epoch: row.epoch,
+            attempt: row.attempt,
+            at: row.at.as_millisecond(),
+            position: row.position,
+            commit_id: row.commit_id,
+            body_digest: Hash(row.digest),
+            parent: parent.map(PlaceLine::from),
+            parent_hash: Hash(row.parent_hash),
+            content_hash: Hash(row.content_hash),
+            ops: row.ops,
+            ops_digest: ops_digest.map(Hash),
+            full: row.full,
+            events: row.events.iter().map(|event| event.get().to_owned()).collect(),
+            events_digest: events_digest.map(Hash),
+            usage: row.usage,
+            trigger: row.trigger,
+            records_digest: row.records_digest.map(Hash),
+            undone,
+            dropped: gone == Some(Gone::Dropped),
+            shredded: gone == Some(Gone::Shredded),
+            digest_key: digest_key.map(|key| Bytes(key.0)),
+        }
+    }
+}
+
+impl BoundaryLine {
+    /// Why its payloads are missing on purpose, if they are.
+    pub fn gone(&self) -> Option<Gone> {
+        let dropped = self.dropped.then_some(Gone::Dropped);
+        dropped.or_else(|| self.shredded.then_some(Gone::Shredded))
+    }
+
+    /// The boundary in the form of a store's row.
+    pub fn stored(self, run: Uuid) -> Result<StoredBoundary, String> {
+        let gone = self.gone();
+        let events = self.events.into_iter().map(RawValue::from_string).collect::<Result<Vec<_>, _>>();
+        let row = BoundaryRow {
+            turn: self.turn,
+            boundary: self.boundary,
+            epoch: self.epoch,
+            attempt: self.attempt,
+            position: self.position,
+            commit_id: self.commit_id,
+            digest: self.body_digest.0,
+            parent_hash: self.parent_hash.0,
+            content_hash: self.content_hash.0,
+            at: time(self.at)?,
+            ops: self.ops,
+            full: self.full,
+            events: events.map_err(|error| format!("an event is not JSON: {error}"))?,
+            usage: self.usage,
+            trigger: self.trigger,
+            records_digest: self.records_digest.map(|hash| hash.0),
+        };
+        let kept = Kept {
+            row,
+            parent: self.parent.map(|parent| parent.place()),
+            ops_digest: self.ops_digest.map(|hash| hash.0),
+            events_digest: self.events_digest.map(|hash| hash.0),
+            event_count: None,
+            digest_key: self.digest_key.map(|key| DigestKey(key.0)),
+            has_payloads: gone.is_none(),
+        };
+        Ok(StoredBoundary { run, kept, undone: self.undone, gone, damage: None })
+    }
+}
+
+impl From<StoredCall> for CallLine {
+    fn from(StoredCall { ordinal: _, call, attempt, touched: _, digests, damage: _ }: StoredCall) -> Self {
+        let text = |json: Option<Box<RawValue>>| json.map(|json| json.get().to_owned());
+        Self {
+            id: call.id,
+            turn: call.turn,
+            policy: call.policy,
+            key: call.key,
+            state: call.state,
+            arguments: text(call.arguments),
+            result: text(call.result),
+            attempt,
+            shredded: digests == CallDigests::Lost,
+            digest_key: match digests {
+                CallDigests::Keyed(key) => Some(Bytes(key.0)),
+                CallDigests::Plain | CallDigests::Lost => None,
+            },
+        }
+    }
+}
+
+impl CallLine {
+    /// The call in the form of a store's row.
+    pub fn stored(self) -> Result<StoredCall, String> {
+        let Self { id, turn, policy, key, state, arguments, result, attempt, shredded, digest_key } = self;
+        let json = |text: Option<String>| {
+            let json = text.map(RawValue::from_string).transpose();
+            json.map_err(|error| format!("a payload of call {id:?} is not JSON: {error}"))
+        };
+        let (arguments, result) = (json(arguments)?, json(result)?);
+        Ok(StoredCall {
+            ordinal: 0,
+            call: Call { id, turn, policy, key, state, arguments, result },
+            attempt,
+            touched: None,
+            digests: match digest_key {
+                _ if shredded => CallDigests::Lost,
+                Some(key) => CallDigests::Keyed(DigestKey(key.0)),
+                None => CallDigests::Plain,
+            },
+            damage: None,
+        })
+    }
+}
+
+impl From<AuditRow> for AuditLine {
+    fn from(row: AuditRow) -> Self {
+        Self {
+            seq: row.seq,
+            at: row.at.as_millisecond(),
+            kind: row.kind,
+            actor: row.actor,
+            detail: row.detail,
+            parent_hash: Hash(row.parent_hash),
+            hash: Hash(row.hash),
+        }
+    }
+}
+
+impl AuditLine {
+    /// The audit row in the form of a store's row.
+    pub fn row(self) -> Result<AuditRow, String> {
+        let Self { seq, at, kind, actor, detail, parent_hash, hash } = self;
+        Ok(AuditRow { seq, at: time(at)?, kind, actor, detail, parent_hash: parent_hash.0, hash: hash.0 })
+    }
+}
+
+fn time(ms: i64) -> Result<Timestamp, String> {
+    Timestamp::from_millisecond(ms).map_err(|error| error.to_string())
+}
