@@ -3,6 +3,7 @@
 mod attempt_row;
 mod call_row;
 mod columns;
+mod deadlines;
 mod live_boundary;
 mod record;
 mod run_row;
@@ -11,6 +12,7 @@ mod table;
 pub(crate) use attempt_row::AttemptRow;
 pub(crate) use call_row::{CallRow, payload, unpacked};
 pub(crate) use columns::{Assignment, BoundaryColumn, Column, Columns, EnumText, Hash, Prefixed, Value};
+pub(crate) use deadlines::ClockSql;
 pub(crate) use live_boundary::{LIVE_BOUNDARIES, LiveBoundary};
 pub(crate) use record::{Found, RunRows, StoreRow, record_sql};
 pub(crate) use run_row::{HeadPoint, RunRow};

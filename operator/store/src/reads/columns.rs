@@ -203,6 +203,16 @@ impl NotNull for Hash {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EnumText<T>(pub T);
 
+impl<T: Serialize> EnumText<T> {
+    /// The variant's name. Only enums without data are stored so: both databases refuse any other text.
+    pub fn text(&self) -> String {
+        match serde_json::to_value(&self.0) {
+            Ok(serde_json::Value::String(text)) => text,
+            other => format!("{other:?}"),
+        }
+    }
+}
+
 impl<T: Serialize + DeserializeOwned> NotNull for EnumText<T> {
     fn read(row: &impl Columns, column: &str) -> Work<Option<Self>> {
         let parse = |text| {
@@ -215,12 +225,7 @@ impl<T: Serialize + DeserializeOwned> NotNull for EnumText<T> {
     }
 
     fn value(this: Option<&Self>) -> Value {
-        let text = |value: &Self| match serde_json::to_value(&value.0) {
-            Ok(serde_json::Value::String(text)) => text,
-            // Only enums without data are kept so: both databases refuse any other text.
-            other => format!("{other:?}"),
-        };
-        Value::Text(this.map(text))
+        Value::Text(this.map(Self::text))
     }
 }
 

@@ -13,6 +13,7 @@ mod concurrent_commits;
 mod context;
 mod counters;
 mod deadline_poll;
+mod deadline_rule;
 mod deadlines;
 mod deletion;
 mod engines;
