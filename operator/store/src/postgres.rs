@@ -2,9 +2,10 @@
 //!
 //! # Guarantees
 //!
-//! - Every method is one statement, committed and flushed before it answers; only heartbeats are not flushed, and only
+//! - Hot calls are one statement each, committed and flushed before it answers; only heartbeats are not flushed, and only
 //!   a fenced commit asks once more, whether it stands. The fence is in the statement: it locks the run's row and
 //!   judges by that row. Commits of many runs share statements ([`gather`]).
+//! - Every other change of a run is a transition under the lock of its row ([`transitions`]).
 //! - Every method answers within its deadline, or fails.
 //! - However long a run's row is locked, its calls take few connections ([`crate::lines`]); beats and heartbeats have their own.
 //!
