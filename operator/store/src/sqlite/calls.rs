@@ -275,7 +275,7 @@ async fn end_call(
     call.ended_at = Some(now);
     call.touched_turn = Some(row.open_turn());
     row.completed_calls += 1;
-    Ok(call.save(conn).await?)
+    call.save(conn).await
 }
 
 impl Sqlite {
@@ -292,7 +292,7 @@ async fn list(conn: &mut SqliteConnection, run: RunId, which: CallFilter) -> Wor
     let query = sqlx::query(listing(which)).bind(run);
     let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
     let rows = query.fetch_all(conn).await?;
-    Ok(rows.iter().map(CallRow::read).collect::<Result<_, _>>()?)
+    rows.iter().map(CallRow::read).collect()
 }
 
 /// What lists calls. But for all of them, and those touched since, it costs what it finds, however many calls the run has made.

@@ -53,7 +53,7 @@ async fn beside(cx: &TestContext, worker: &Worker, number: usize) -> bool {
     let writing = async {
         stagger(2 - number % 3).await;
         // Alone, and with a boundary.
-        if number % 2 == 0 {
+        if number.is_multiple_of(2) {
             match cx.write_records(&batch(worker, &key)).await.unwrap() {
                 Written::Ok => true,
                 Written::Fenced => false,

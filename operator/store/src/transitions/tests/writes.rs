@@ -4,10 +4,16 @@ use super::*;
 use crate::audit::kind;
 use crate::{Cause, Class, Ending, Place, Retention, Rewind, Then};
 
-/// What a rule writes of the run's row, of its attempts, and to the audit.
-fn parts(write: &WriteSet) -> (Vec<&'static str>, Vec<(i32, Vec<&'static str>)>, Vec<&'static str>) {
-    let attempts = write.attempt_columns.iter().map(|(number, columns)| (*number, names(columns)));
-    (names(&write.run_columns), attempts.collect(), kinds(write))
+type Names = Vec<&'static str>;
+
+/// What a rule writes of the run's row, of the first attempt, and to the audit.
+fn parts(write: &WriteSet) -> (Names, Names, Names) {
+    let of_attempt = match &write.attempt_columns[..] {
+        [] => Vec::new(),
+        [(1, columns)] => names(columns),
+        others => panic!("{others:?}"),
+    };
+    (names(&write.run_columns), of_attempt, kinds(write))
 }
 
 const AUDIT: [&str; 2] = ["audit_seq", "audit_hash"];
@@ -21,17 +27,17 @@ fn each_fact_of_an_attempt_sets_its_columns_alone() {
     let pod = RecordPod { attempt: 1, pod: pod() };
     let write = decide(&pod, &reserved()).write;
     let attempt = vec!["state", "pod_uid", "pod_name", "revision", "created_at"];
-    let expected = (with_audit(&["attempt_state", "pod_uid"]), vec![(1, attempt)], vec![kind::POD]);
+    let expected = (with_audit(&["attempt_state", "pod_uid"]), attempt, vec![kind::POD]);
     assert_eq!(parts(&write), expected);
 
     let node = RecordScheduled { attempt: 1, node: "node-a".into() };
     let write = decide(&node, &reserved()).write;
-    assert_eq!(parts(&write), (vec!["scheduled_at"], vec![(1, vec!["node", "scheduled_at"])], vec![]));
+    assert_eq!(parts(&write), (vec!["scheduled_at"], vec!["node", "scheduled_at"], vec![]));
 
     let image = RecordIdentity { attempt: 1, identity: identity() };
     let write = decide(&image, &reserved()).write;
     let attempt = vec!["image_digest", "agent_version", "verdict", "remark"];
-    let expected = (with_audit(&["verdict", "remark"]), vec![(1, attempt)], vec![kind::IDENTITY]);
+    let expected = (with_audit(&["verdict", "remark"]), attempt, vec![kind::IDENTITY]);
     assert_eq!(parts(&write), expected);
 }
 
