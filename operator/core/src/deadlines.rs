@@ -9,9 +9,7 @@
 //! that: a late heartbeat or a longer deadline may have changed it.
 
 use dalsegno_crds::Cause;
-use dalsegno_model::{
-    AttemptState, BEAT_GAP_MS, CANCEL_TOLD_MS, CANCEL_UNTOLD_MS, Class, Deadline, RunRecord,
-};
+use dalsegno_model::{Class, Deadline, RunRecord};
 use jiff::Timestamp;
 
 use crate::end::End;
@@ -27,11 +25,11 @@ pub(crate) fn end_of(
     node: Option<ObservedNode>,
     now: Timestamp,
 ) -> Option<End> {
-    let end = if is_expired(run, Deadline::Lease) {
+    let end = if run.is_expired(Deadline::Lease) {
         missed_heartbeat(run, node)
-    } else if is_expired(run, Deadline::Start) {
+    } else if run.is_expired(Deadline::Start) {
         missed_start(seen)
-    } else if is_expired(run, Deadline::Progress) {
+    } else if run.is_expired(Deadline::Progress) {
         let message = "alive, but no boundary was committed within liveness.progressDeadlineSeconds";
         End::new(Cause::ProgressDeadline, Class::Crash, message)
     } else if node_is_lost(run, node, now) {
@@ -45,34 +43,6 @@ pub(crate) fn end_of(
     Some(disruption(seen).unwrap_or(end))
 }
 
-/// Whether this deadline of the run has expired. The store's deadline poll follows the same rule.
-pub(crate) fn is_expired(run: &RunRecord, deadline: Deadline) -> bool {
-    let attempt = &run.attempt;
-    let elapsed = |from: Option<Timestamp>, ms: i64| from.is_some_and(|from| has_elapsed(run, from, ms));
-    match deadline {
-        Deadline::Cancel => run.cancel.as_ref().is_some_and(|cancel| {
-            elapsed(cancel.told_at, CANCEL_TOLD_MS) || elapsed(Some(cancel.requested_at), CANCEL_UNTOLD_MS)
-        }),
-        Deadline::Lease => {
-            attempt.state == AttemptState::Attached
-                && elapsed(attempt.lease_renewed_at, run.deadlines.heartbeat_ms.max(run.lease_ms))
-        }
-        Deadline::Start => {
-            attempt.state == AttemptState::Created && elapsed(attempt.scheduled_at, run.deadlines.start_ms)
-        }
-        Deadline::Progress => {
-            let last = attempt.attached_at.max(last_boundary(run));
-            attempt.state == AttemptState::Attached && elapsed(last, run.deadlines.progress_ms)
-        }
-    }
-}
-
-/// Whether more than `ms` milliseconds have passed since `from`, without an outage of the gateways in between.
-fn has_elapsed(run: &RunRecord, from: Timestamp, ms: i64) -> bool {
-    let gateways_beat = millis(run.beat.last, run.now).abs() <= BEAT_GAP_MS;
-    gateways_beat && millis(from.max(run.beat.since), run.now) > ms
-}
-
 /// Whether the node of a worker without a lease has not been Ready for the heartbeat timeout. Without a lease the node
 /// is the only evidence.
 ///
@@ -83,7 +53,7 @@ fn node_is_lost(run: &RunRecord, node: Option<ObservedNode>, now: Timestamp) -> 
     let Some(node) = node.filter(|it| !it.ready && attempt.lease_renewed_at.is_none()) else { return false };
     let timeout = run.deadlines.heartbeat_ms;
     let last = attempt.created_at.max(attempt.attached_at).max(last_boundary(run));
-    millis(node.since, now) > timeout && has_elapsed(run, last.unwrap_or(run.created_at), timeout)
+    millis(node.since, now) > timeout && run.has_elapsed(last.unwrap_or(run.created_at), timeout)
 }
 
 /// A worker that stops its heartbeats on a Ready node has crashed. If the node was not Ready in between, the node may

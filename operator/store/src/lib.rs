@@ -5,11 +5,12 @@
 //!
 //! # Guarantees
 //!
-//! - Every method is atomic and, once it has answered, durable. Every method is one round trip to the database; a
-//!   commit that finds its run locked, and a lookup that begins with a snapshot, are two; making a snapshot, and a commit
-//!   for which the state must be counted ([`size`]), are a few.
+//! - Every method is atomic and, once it has answered, durable. A commit, a call, a heartbeat and a lookup are one round
+//!   trip to the database; a commit that finds its run locked, and a lookup that begins with a snapshot, are two. A
+//!   transition is three to five (`transitions`); making a snapshot, and a commit for which the state must be counted
+//!   ([`size`]), are a few.
 //!   Commits of many runs that come at once share a round trip, and each is judged as if it came alone.
-//! - A write of a worker is judged against the run's row under its lock, in the same statement that writes: a
+//! - A write of a worker is judged against the run's row under its lock, which is held until the write is committed: a
 //!   capability that is not the current epoch's is refused, whoever holds it and however late it comes.
 //! - Every method may be sent again after an unknown outcome: it then changes nothing and tells what is there.
 //!
@@ -39,12 +40,14 @@ mod pages;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod reading;
+mod reads;
 mod shelf;
 mod snapshot;
 mod snapshot_writer;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod statements;
+mod transitions;
 
 pub use checkpoint_document::checkpoint;
 pub use open::{grant, migrate, open, open_beside, open_read_only};

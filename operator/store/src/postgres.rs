@@ -2,9 +2,10 @@
 //!
 //! # Guarantees
 //!
-//! - Every method is one statement, committed and flushed before it answers; only heartbeats are not flushed, and only
+//! - Hot calls are one statement each, committed and flushed before it answers; only heartbeats are not flushed, and only
 //!   a fenced commit asks once more, whether it stands. The fence is in the statement: it locks the run's row and
 //!   judges by that row. Commits of many runs share statements ([`gather`]).
+//! - Every other change of a run is a transition under the lock of its row ([`transitions`]).
 //! - Every method answers within its deadline, or fails.
 //! - However long a run's row is locked, its calls take few connections ([`crate::lines`]); beats and heartbeats have their own.
 //!
@@ -21,26 +22,29 @@ mod anchors;
 mod answers;
 mod branch;
 mod calls;
+mod columns;
 mod commit;
+mod create;
 mod data_keys;
 mod events;
 mod fitness;
 mod gather;
 mod grants;
+mod links;
 mod old;
-mod operate;
 mod pool;
 mod prune;
 mod pulse;
+mod read;
 mod reading;
 mod records;
 mod retention;
-mod rewind;
+
 mod row;
 mod schema;
 mod snapshot;
 mod store;
-mod take_up;
+mod transitions;
 mod url;
 mod worker;
 

@@ -16,14 +16,11 @@
 
 mod anchors;
 mod attach;
-mod attempt_row;
+mod audit;
 mod boundary;
 mod branch;
 mod by_size;
-mod call_row;
 mod calls;
-mod cancel;
-mod change;
 mod clock;
 mod columns;
 mod commit;
@@ -36,7 +33,6 @@ mod lock;
 mod namespace;
 mod old;
 mod open_calls;
-mod operate;
 mod prune;
 mod pulse;
 mod read;
@@ -44,13 +40,13 @@ mod reading;
 mod records;
 mod retention;
 mod revisions;
-mod rewind;
 mod row;
 mod schema;
 mod snapshot;
 mod store;
 #[cfg(test)]
 mod tests;
+mod transitions;
 mod writer;
 mod writes;
 

@@ -8,7 +8,6 @@ use jiff::SignedDuration;
 
 use super::finish::cancelled;
 use super::plan::{Context, Plan};
-use crate::deadlines;
 use crate::decision::Effect;
 use crate::end::End;
 use crate::evidence;
@@ -47,8 +46,7 @@ fn end_cancelled(row: &RunRecord, end: Option<End>) -> Option<Plan> {
     if let Some(end) = end {
         return Some(cancelled(row, &format!("and its worker ended: {}: {}", end.cause, end.message)));
     }
-    deadlines::is_expired(row, Deadline::Cancel)
-        .then(|| cancelled(row, "and its worker did not acknowledge the cancel"))
+    row.is_expired(Deadline::Cancel).then(|| cancelled(row, "and its worker did not acknowledge the cancel"))
 }
 
 fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {

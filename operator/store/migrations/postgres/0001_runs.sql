@@ -103,6 +103,8 @@ CREATE TABLE runs (
 ) WITH (fillfactor = 80);
 
 CREATE INDEX runs_by_name ON runs (namespace, name);
+-- Of the runs of one name at most one is not closed.
+CREATE UNIQUE INDEX runs_open_by_name ON runs (namespace, name) WHERE lifecycle IN ('live', 'finished');
 -- What the pulse reads: both change only when a run ends.
 CREATE INDEX runs_live ON runs (id) WHERE lifecycle = 'live';
 CREATE INDEX runs_finished ON runs (finish_at) WHERE lifecycle = 'finished';

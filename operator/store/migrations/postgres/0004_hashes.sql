@@ -74,9 +74,3 @@ BEGIN
     WHERE runs.id = link.run;
 END
 $$;
-
--- What is known of who asked for a transition, and why, as it stands in its row of the audit.
-CREATE FUNCTION ds_asked_v1(_manager text, _reason text) RETURNS jsonb
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT jsonb_strip_nulls(jsonb_build_object('manager', _manager, 'reason', _reason))
-$$;

@@ -1,4 +1,4 @@
--- Tool calls: claimed before their effect, completed after it, settled where nobody knows. Each function locks the
+-- Tool calls: claimed before their effect, completed after it. Each function locks the
 -- run's row by its primary key before it reads a call, and adds to what the open calls count (0071_open_calls), of which
 -- `_most` are taken. What takes away, or adds nothing, is never too large. `_…_digest`: as the audit tells of it.
 
@@ -110,15 +110,13 @@ $$;
 
 -- Ends a started call. The caller holds the lock and has judged.
 CREATE FUNCTION ds_end_call_v1(
-    _run uuid, _id text, _outcome text, _result bytea, _result_bytes bigint, _open bigint, _by text, _reason text,
-    _now bigint
+    _run uuid, _id text, _outcome text, _result bytea, _result_bytes bigint, _open bigint, _now bigint
 )
 RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE calls
-    SET state = _outcome, key_refused = false, result = _result, result_bytes = _result_bytes, settled_by = _by,
-        reason = _reason, ended_at = _now
+    SET state = _outcome, result = _result, result_bytes = _result_bytes, ended_at = _now
     WHERE run = _run AND id = _id;
     UPDATE runs r
     SET completed_calls = completed_calls + 1, open_calls_bytes = _open, open_calls_turn = ds_open_turn_v1(r)
@@ -183,65 +181,11 @@ BEGIN
     IF _outcome = 'keyRefused' THEN
         PERFORM ds_refuse_key_v1(_run, _id, _result, _result_bytes, open_, now_);
     ELSE
-        PERFORM ds_end_call_v1(_run, _id, _outcome, _result, _result_bytes, open_, NULL, NULL, now_);
+        PERFORM ds_end_call_v1(_run, _id, _outcome, _result, _result_bytes, open_, now_);
     END IF;
     PERFORM ds_audit_v1(_run, CASE _outcome WHEN 'keyRefused' THEN 'key-refused' ELSE _outcome END, 'worker',
         jsonb_strip_nulls(jsonb_build_object(
             'call', _id, 'turn', ds_open_turn_v1(row_), 'result', _result_digest
         )), now_);
-END
-$$;
-
--- `Store::settle`. `_capability` null: it is a person's word, `_actor`'s. `ended` as in `ds_complete_v1`.
-CREATE FUNCTION ds_settle_v1(
-    _run uuid, _capability bytea, _actor text, _id text, _outcome text, _result bytea, _reason text,
-    _result_bytes bigint, _most bigint, _result_digest text,
-    OUT verdict text, OUT state text, OUT result bytea, OUT live boolean
-)
-LANGUAGE plpgsql AS $$
-DECLARE
-    now_ bigint;
-    row_ runs;
-    call_ calls;
-    unsettled_ boolean;
-    counted_ bigint;
-    counts_ bigint;
-    open_ bigint;
-BEGIN
-    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
-    SELECT * INTO call_ FROM calls WHERE run = _run AND id = _id;
-    now_ := ds_now_v1();
-    state := call_.state;
-    result := call_.result;
-    live := row_.lifecycle = 'live';
-    unsettled_ := call_.attempt <> row_.attempt OR row_.attempt_state = 'ended';
-    counted_ := ds_call_bytes_v1(_id, call_.key, call_.arguments_bytes, call_.result_bytes);
-    counts_ := CASE WHEN call_.turn = ds_open_turn_v1(row_)
-        THEN ds_call_bytes_v1(_id, call_.key, call_.arguments_bytes, _result_bytes) ELSE 0 END;
-    open_ := ds_open_calls_v1(row_) + counts_ - counted_;
-    verdict := CASE
-        WHEN row_.id IS NULL THEN 'not found'
-        WHEN _capability IS NOT NULL AND row_.capability IS DISTINCT FROM _capability THEN 'fenced'
-        WHEN call_.state IN ('completed', 'failed') THEN 'ended'
-        WHEN NOT live THEN 'finished'
-        WHEN call_.id IS NULL THEN 'no such call'
-        WHEN call_.state = 'planned' THEN 'not claimed'
-        WHEN _capability IS NOT NULL AND (call_.policy = 'ask' OR call_.key_refused) THEN 'a person''s'
-        WHEN _capability IS NULL AND NOT unsettled_ AND NOT call_.key_refused THEN 'the worker''s'
-        WHEN counts_ > counted_ AND open_ > _most THEN 'too large'
-        ELSE 'ok'
-    END;
-    IF verdict = 'ok' THEN
-        IF unsettled_ THEN
-            PERFORM ds_settled_v1(_run, call_.policy);
-        END IF;
-        PERFORM ds_end_call_v1(_run, _id, _outcome, _result, _result_bytes, open_, _actor, _reason, now_);
-        UPDATE runs
-        SET changed_at = now_, keys_refused = keys_refused - call_.key_refused::integer
-        WHERE id = _run;
-        PERFORM ds_audit_v1(_run, 'settled', _actor, jsonb_strip_nulls(jsonb_build_object(
-            'call', _id, 'turn', ds_open_turn_v1(row_), 'outcome', _outcome, 'reason', _reason, 'result', _result_digest
-        )), now_);
-    END IF;
 END
 $$;

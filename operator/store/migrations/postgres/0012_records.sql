@@ -179,19 +179,5 @@ BEGIN
 END
 $$;
 
--- Hides what was written after a boundary that the run goes back to. The caller holds the lock.
-CREATE FUNCTION ds_hide_records_v1(_run uuid, _turn integer, _boundary smallint) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE records SET undone = true
-    WHERE run = _run AND (turn, boundary) > (_turn, _boundary) AND NOT undone;
-    UPDATE record_batches SET undone = true
-    WHERE run = _run AND (turn, boundary) > (_turn, _boundary) AND NOT undone;
-    UPDATE record_changes SET undone = true
-    WHERE run = _run AND (turn, boundary) > (_turn, _boundary) AND NOT undone;
-    UPDATE runs SET records_digest = NULL WHERE id = _run;
-END
-$$;
-
 -- Events are read by position.
 CREATE INDEX boundaries_with_events ON boundaries (run, position) WHERE event_count > 0;

@@ -11,15 +11,6 @@ ALTER TABLE boundaries ADD COLUMN dropped boolean NOT NULL DEFAULT false;
 
 CREATE INDEX runs_to_empty ON runs (id) WHERE lifecycle <> 'live' AND NOT emptied;
 
--- `Store::set_retention`.
-CREATE FUNCTION ds_set_retention_v1(_run uuid, _days integer) RETURNS jsonb
-LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE runs SET retention_days = _days WHERE id = _run AND retention_days <> _days;
-    RETURN ds_run_record_v1(_run);
-END
-$$;
-
 -- `Store::drop_expired`. That payloads are being dropped stands in the audit before the first of them is. With the last of
 -- them goes the data key, which only opens copies of them that are kept elsewhere.
 CREATE FUNCTION ds_expire_v1(_run uuid, _limit bigint, _bytes bigint, OUT expired uuid, OUT touched bigint, OUT done boolean)

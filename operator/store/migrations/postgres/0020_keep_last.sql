@@ -10,18 +10,6 @@ ALTER TABLE runs
 
 CREATE INDEX runs_to_clear ON runs (id) WHERE keep_last IS NOT NULL AND expired_at IS NULL;
 
--- `Store::set_retention`.
-CREATE FUNCTION ds_set_retention_v2(_run uuid, _days integer, _keep_last integer) RETURNS jsonb
-LANGUAGE plpgsql AS $$
-BEGIN
-    UPDATE runs SET retention_days = _days, keep_last = _keep_last
-    WHERE id = _run AND (retention_days, keep_last) IS DISTINCT FROM (_days, _keep_last);
-    RETURN ds_run_record_v1(_run);
-END
-$$;
-
-DROP FUNCTION ds_set_retention_v1(uuid, integer);
-
 -- The second half of a step of `Store::drop_old`: what was looked at is judged under the run's lock. How many boundaries
 -- were emptied; 0: it is not as it was looked at. `_snapshot`: the digest of the snapshot's row; `_text`: of what it holds.
 CREATE FUNCTION ds_cut_v1(

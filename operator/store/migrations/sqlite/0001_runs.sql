@@ -101,6 +101,8 @@ CREATE TABLE runs (
 ) STRICT;
 
 CREATE INDEX runs_by_name ON runs (namespace, name);
+-- Of the runs of one name at most one is not closed.
+CREATE UNIQUE INDEX runs_open_by_name ON runs (namespace, name) WHERE lifecycle IN ('live', 'finished');
 
 CREATE TABLE attempts (
     run              BLOB NOT NULL REFERENCES runs (id),

@@ -5,19 +5,18 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use super::row::{call, json, looks_sealed, named, packed, text, word};
-use crate::audit::actor;
+use super::row::{named, text, word};
 use crate::calls::key_refused;
 use crate::fault::{Fault, Work};
+use crate::reads::{CallRow, Columns, payload, unpacked};
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
-use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, SettledBy, size};
+use crate::transitions::SettleCall;
+use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, size};
 
 const CLAIM: &str =
     "SELECT verdict, (call).* FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
 
 const COMPLETE: &str = "SELECT * FROM ds_complete_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-
-const SETTLE: &str = "SELECT * FROM ds_settle_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
 const ALL: &str = "SELECT * FROM calls WHERE run = $1 ORDER BY ordinal";
 
@@ -46,7 +45,7 @@ const MOST: i64 = Limits::OPEN_CALLS_BYTES as i64;
 impl Postgres {
     pub(super) async fn do_claim(&self, claim: &Claim) -> Work<Claimed> {
         let sealing = self.to_write(claim.run).await?;
-        let arguments = packed(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &sealing)?;
+        let arguments = payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &sealing)?;
         let digests = sealing.call_digests(&claim.id);
         let query = sqlx::query(CLAIM)
             .bind(claim.run)
@@ -64,14 +63,14 @@ impl Postgres {
         let row = self.pool.of(claim.run).one(query).await?;
         let id = &claim.id;
         Ok(match row.try_get("verdict")? {
-            "go" => Claimed::Go(Box::new(call(&row, &sealing)?)),
-            "done" => Claimed::Done(Box::new(call(&row, &sealing)?)),
-            "uncertain" => Claimed::Uncertain(Box::new(call(&row, &sealing)?)),
+            "go" => Claimed::Go(Box::new(CallRow::read(&row)?.public(&sealing)?)),
+            "done" => Claimed::Done(Box::new(CallRow::read(&row)?.public(&sealing)?)),
+            "uncertain" => Claimed::Uncertain(Box::new(CallRow::read(&row)?.public(&sealing)?)),
             "no key" => Claimed::Invalid(format!("call {id:?} is new, and a new call needs a key")),
             "other key" => Claimed::Invalid(format!("call {id:?} has another key")),
             "other policy" => Claimed::Invalid(format!(
                 "call {id:?} has another policy: {:?}",
-                call(&row, &sealing)?.policy
+                CallRow::read(&row)?.policy.0
             )),
             "too large" => Claimed::TooLarge,
             "fenced" => Claimed::Fenced,
@@ -83,7 +82,7 @@ impl Postgres {
 
     pub(super) async fn do_complete(&self, complete: &Complete) -> Work<Completed> {
         let sealing = self.to_write(complete.run).await?;
-        let result = packed(complete.result.as_deref(), AadContext::Result(&complete.id), &sealing)?;
+        let result = payload(complete.result.as_deref(), AadContext::Result(&complete.id), &sealing)?;
         let query = sqlx::query(COMPLETE)
             .bind(complete.run)
             .bind(complete.capability.as_slice())
@@ -99,25 +98,8 @@ impl Postgres {
     }
 
     pub(super) async fn do_settle(&self, settle: &Settle) -> Work<Completed> {
-        let (capability, actor) = match &settle.by {
-            SettledBy::Worker(capability) => (Some(capability.as_slice()), actor::WORKER),
-            SettledBy::Person(name) => (None, name.as_str()),
-        };
         let sealing = self.to_write(settle.run).await?;
-        let result = packed(settle.result.as_deref(), AadContext::Result(&settle.id), &sealing)?;
-        let query = sqlx::query(SETTLE)
-            .bind(settle.run)
-            .bind(capability)
-            .bind(text(actor))
-            .bind(text(&settle.id))
-            .bind(word(&settle.outcome)?)
-            .bind(result)
-            .bind(text(&settle.reason))
-            .bind(size::of_json(settle.result.as_deref()))
-            .bind(MOST)
-            .bind(result_digest(&settle.id, settle.result.as_deref(), &sealing));
-        let row = self.pool.of(settle.run).one(query).await?;
-        completed(&row, &settle.id, CallState::from(settle.outcome), settle.result.as_deref(), &sealing)
+        self.transact(settle.run, &SettleCall::of(settle, sealing)).await
     }
 
     pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> Work<Vec<Call>> {
@@ -131,9 +113,9 @@ impl Postgres {
         let query = sqlx::query(sql).bind(run);
         let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
         let rows = self.pool.all(query).await?;
-        let looks_sealed = ["arguments", "result"].iter().any(|column| looks_sealed(&rows, column));
-        let sealing = self.to_read(run, looks_sealed).await?;
-        rows.iter().map(|row| call(row, &sealing)).collect()
+        let rows = rows.iter().map(CallRow::read).collect::<Work<Vec<_>>>()?;
+        let sealing = self.to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
+        rows.iter().map(|row| row.public(&sealing)).collect()
     }
 }
 
@@ -154,7 +136,9 @@ fn completed(
         "ended" => {
             let stands = named::<CallState>(row.try_get("state")?)?;
             let same = stands == state
-                && json(row, "result", AadContext::Result(id), sealing)?.as_deref().map(RawValue::get)
+                && unpacked(Columns::bytes(row, "result")?.as_deref(), AadContext::Result(id), sealing)?
+                    .as_deref()
+                    .map(RawValue::get)
                     == result.map(RawValue::get);
             if same {
                 Ok(Completed::Duplicate)
@@ -169,8 +153,6 @@ fn completed(
         "no such call" => Ok(Completed::NoSuchCall),
         "not claimed" => conflict(format!("call {id:?} was never claimed")),
         "other claim" => conflict(format!("call {id:?} is not started under this claim")),
-        "a person's" => conflict(format!("only a person may settle call {id:?}")),
-        "the worker's" => conflict(format!("the current attempt may still complete call {id:?}")),
         "too large" => Ok(Completed::TooLarge),
         "fenced" => Ok(Completed::Fenced),
         "finished" => Ok(Completed::Finished),

@@ -10,11 +10,13 @@ use uuid::Uuid;
 
 use super::Postgres;
 use super::records::Columns;
-use super::row::{asked, boundary, digest, head, number, optional_digest, packed, text, word};
+use super::row::{asked, boundary, digest, head, number, optional_digest, text, word};
 use crate::fault::{Fault, Work};
 use crate::packed::{self, EncodedOps, SMALL};
+use crate::reads::payload;
 use crate::seal::{AadContext, CallDigestsExt as _, DigestKeyExt as _, PayloadCipher};
-use crate::{Commit, Committed, Digest, FinishCall, NewFinish, RunId, Standing, codec, header, size};
+use crate::transitions::Finish;
+use crate::{Commit, Committed, Digest, FinishCall, NewFinish, Result, RunId, Standing, codec, header, size};
 
 /// Of any number of boundaries. It waits for whoever holds their runs' rows.
 static COMMIT: LazyLock<String> = LazyLock::new(|| {
@@ -48,8 +50,6 @@ fn bare(sql: &str) -> String {
     let left: String = first.chain(rest).collect();
     left.replace("$21", "NULL::text").replace("$29", "NULL::bytea")
 }
-
-const FINISH: &str = "SELECT * FROM ds_finish_v1($1, $2, $3, $4, $5, $6, $7, $8)";
 
 /// The digest of the commit of this id on the live branch.
 const STANDS: &str = "SELECT digest FROM boundaries \
@@ -142,31 +142,11 @@ impl Postgres {
 
     pub(super) async fn do_finish(&self, call: &FinishCall) -> Work<Committed> {
         let body = self.to_write(call.run).await?.body(call.digest);
-        let committed = self.send_finish(call, body.kept).await?;
-        match (&committed, body.older()) {
-            // Perhaps it stands from before the run had a key. Of these answers no second try makes a finish.
-            (Committed::Finished | Committed::Fenced { committed: false }, Some(older)) => {
-                self.send_finish(call, older).await
-            }
-            (Committed::Finished | Committed::Fenced { committed: false }, None) => {
-                self.may_tell_apart(call.run).await.map(|()| committed)
-            }
-            _ => Ok(committed),
+        let committed = self.transact(call.run, &Finish::of(call, body)).await?;
+        if matches!(committed, Committed::Finished | Committed::Fenced { committed: false }) {
+            self.may_tell_apart(call.run).await?;
         }
-    }
-
-    async fn send_finish(&self, call: &FinishCall, digest: Digest) -> Work<Committed> {
-        let finish = Words::of(Some(&call.finish))?;
-        let query = sqlx::query(FINISH)
-            .bind(call.run)
-            .bind(call.capability.as_slice())
-            .bind(call.commit_id)
-            .bind(Vec::from(digest))
-            .bind(finish.outcome)
-            .bind(finish.reason)
-            .bind(finish.message)
-            .bind(finish.output);
-        committed(&self.pool.of(call.run).one(query).await?)
+        Ok(committed)
     }
 }
 
@@ -376,7 +356,7 @@ struct Planned {
 impl Planned {
     fn of(calls: &[PlannedCall], sealing: &PayloadCipher) -> Work<Self> {
         let arguments =
-            |call: &PlannedCall| packed(call.arguments.as_deref(), AadContext::Arguments(&call.id), sealing);
+            |call: &PlannedCall| payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), sealing);
         let told = |call: &PlannedCall| {
             let digests = sealing.call_digests(&call.id);
             (
@@ -391,7 +371,7 @@ impl Planned {
             ids: calls.iter().map(|call| text(&call.id)).collect(),
             policies: calls.iter().map(|call| word(&call.policy)).collect::<Work<_>>()?,
             keys: calls.iter().map(|call| text(&call.key)).collect(),
-            arguments: calls.iter().map(arguments).collect::<Work<_>>()?,
+            arguments: calls.iter().map(arguments).collect::<Result<_>>()?,
             arguments_bytes: calls.iter().map(|call| size::of_json(call.arguments.as_deref())).collect(),
         })
     }

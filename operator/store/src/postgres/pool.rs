@@ -9,17 +9,18 @@ use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures::TryStreamExt as _;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
 use sqlx::query::Query;
-use sqlx::{Connection as _, PgConnection, Postgres};
-use tokio::sync::Semaphore;
+use sqlx::{AssertSqlSafe, Connection as _, Either, PgConnection, Postgres};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::fitness;
 use super::url::{Target, connect};
 use crate::RunId;
 use crate::fault::{Fault, Work};
-use crate::lines::Lines;
+use crate::lines::{Lines, Standing};
 
 /// Longest time a statement may take on the server.
 const STATEMENT_TIMEOUT: &str = "5s";
@@ -114,8 +115,29 @@ impl Pool {
         .await
     }
 
-    /// What a statement answers, within a call's deadline.
-    async fn in_time(&self, work: impl Future<Output = Work<Vec<PgRow>>>) -> Work<Vec<PgRow>> {
+    /// A place in the line of those that may wait for this run's row.
+    pub fn join(&self, run: RunId) -> Standing<'_> {
+        self.lines.join(run)
+    }
+
+    /// Begins a transaction with these statements, all in one trip: what each of them answers. `sql` is sent as it is, and
+    /// holds no value but ids of runs.
+    pub async fn begin(&self, sql: &str) -> Work<(Transaction<'_>, Vec<Vec<PgRow>>)> {
+        let permit = self.permits.acquire().await.map_err(Fault::unavailable)?;
+        let conn = match self.take() {
+            Some(conn) => conn,
+            None => self.connect().await?,
+        };
+        let mut transaction = Transaction { pool: self, conn, _permit: permit };
+        let begun = transaction.run_simple(format!("{BEGIN}; {sql}")).await;
+        let mut answers = begun.map_err(|error| self.failed(error))?;
+        // The transaction's own beginning.
+        answers.drain(..BEGIN.split(';').count());
+        Ok((transaction, answers))
+    }
+
+    /// What a call answers, within its deadline.
+    pub async fn in_time<T>(&self, work: impl Future<Output = Work<T>>) -> Work<T> {
         let mut work = pin!(work);
         if let Ok(done) = timeout(SILENCE, &mut work).await {
             return done;
@@ -142,14 +164,17 @@ impl Pool {
                 self.give_back(conn);
                 Ok(rows)
             }
-            Err(error) => {
-                let fault = error.into();
-                if !is_the_statements(&fault) {
-                    self.forget_idle(Duration::ZERO);
-                }
-                Err(fault)
-            }
+            Err(error) => Err(self.failed(error)),
         }
+    }
+
+    /// Why a statement failed. Where the server or the way to it is lost, the idle connections go with it.
+    fn failed(&self, error: sqlx::Error) -> Fault {
+        let fault = error.into();
+        if !is_the_statements(&fault) {
+            self.forget_idle(Duration::ZERO);
+        }
+        fault
     }
 
     async fn fetch(
@@ -193,6 +218,53 @@ impl Pool {
 
     fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A transaction on a connection of its own, which holds the lock of a run's row. Dropped before its end it takes the
+/// connection along, and the server rolls it back: no connection with an open transaction is ever used again.
+#[derive(Debug)]
+pub(super) struct Transaction<'a> {
+    pool: &'a Pool,
+    conn: PgConnection,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Transaction<'_> {
+    /// All rows of one statement.
+    pub async fn all(&mut self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
+        let query = query.persistent(!self.pool.transaction_pooling);
+        query.fetch_all(&mut self.conn).await.map_err(|error| self.pool.failed(error))
+    }
+
+    /// Ends it: what was written stands.
+    pub async fn commit(self) -> Work<()> {
+        self.end("COMMIT").await
+    }
+
+    /// Ends it where nothing was written.
+    pub async fn roll_back(self) -> Work<()> {
+        self.end("ROLLBACK").await
+    }
+
+    async fn end(mut self, how: &str) -> Work<()> {
+        self.run_simple(how.to_owned()).await.map_err(|error| self.pool.failed(error))?;
+        let Self { pool, conn, _permit } = self;
+        pool.give_back(conn);
+        Ok(())
+    }
+
+    /// Several statements in one trip, and what each of them answers.
+    async fn run_simple(&mut self, sql: String) -> sqlx::Result<Vec<Vec<PgRow>>> {
+        let mut stream = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_many(&mut self.conn);
+        let (mut answers, mut rows) = (Vec::new(), Vec::new());
+        while let Some(next) = stream.try_next().await? {
+            match next {
+                Either::Right(row) => rows.push(row),
+                Either::Left(_) => answers.push(std::mem::take(&mut rows)),
+            }
+        }
+        Ok(answers)
     }
 }
 

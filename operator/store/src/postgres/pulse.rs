@@ -1,18 +1,18 @@
 //! Who lives: the gateways' beat, the workers' heartbeats, and one look at all runs.
 
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
-use sqlx::Row as _;
 use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, Row as _};
 use uuid::Uuid;
 
 use super::Postgres;
 use super::row::{asked, named};
 use crate::fault::{Fault, Work, timestamp};
+use crate::reads::ClockSql;
 use crate::statements::CAPACITY;
-use crate::{
-    BEAT_GAP_MS, Beat, CANCEL_TOLD_MS, CANCEL_UNTOLD_MS, Changed, Digest, Expired, Held, ObjectKey, Pulse,
-    RunId,
-};
+use crate::{BEAT_GAP_MS, Beat, Changed, Digest, Expired, Held, ObjectKey, Pulse, RunId};
 
 /// A gateway serves. After a silence all clocks start anew. Where the server's own was put back the beats do, too; a clock that
 /// was started before then stands still until it has caught up. `$1`: the longest gap that is none.
@@ -24,7 +24,10 @@ const BEAT: &str = "UPDATE store \
 
 const HEARTBEATS: &str = include_str!("heartbeats.sql");
 
-const PULSE: &str = include_str!("pulse.sql");
+static PULSE: LazyLock<String> = LazyLock::new(|| {
+    let clocks = ClockSql { greatest: "greatest", now: "now", beat_since: "beat_since" };
+    include_str!("pulse.sql").replace("{first_expired}", &clocks.first_expired())
+});
 
 impl Postgres {
     pub(super) async fn do_capacity(&self, namespaces: u32) -> Work<Vec<Held>> {
@@ -63,11 +66,7 @@ impl Postgres {
     }
 
     pub(super) async fn do_pulse(&self, since: Timestamp) -> Work<Pulse> {
-        let query = sqlx::query(PULSE)
-            .bind(since.as_millisecond())
-            .bind(BEAT_GAP_MS)
-            .bind(CANCEL_TOLD_MS)
-            .bind(CANCEL_UNTOLD_MS);
+        let query = sqlx::query(AssertSqlSafe(PULSE.as_str())).bind(since.as_millisecond()).bind(BEAT_GAP_MS);
         let rows = self.pool.all(query).await?;
         let store = rows.first().ok_or_else(|| Fault::Corrupt("the store's row is not there".into()))?;
         let mut pulse = Pulse {

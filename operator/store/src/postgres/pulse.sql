@@ -1,10 +1,9 @@
 -- One look at all runs. The first row is the store's; then one for each run that has a deadline that has run out, or
 -- in which something changed.
 --
--- A deadline counts only while the gateways beat, and each had its full length since the beats began. `greatest` passes
--- over nulls, so whether a clock runs at all is asked apart.
+-- A deadline counts only while the gateways beat. `{first_expired}`: the deadline rule (reads/deadlines.rs).
 --
--- $1 since  $2 longest gap between beats  $3 $4 lengths of a cancel that was told, and one that was not
+-- $1 since  $2 longest gap between beats
 WITH clock AS MATERIALIZED (
     SELECT id, beat_since, now, abs(now - beat_last) <= $2 AS fresh
     FROM store, ds_now_v1() AS now
@@ -12,22 +11,7 @@ WITH clock AS MATERIALIZED (
 ),
 live AS MATERIALIZED (
     SELECT namespace, name, object_uid, attempt, attempt_state, changed_at, head_at,
-           CASE
-               WHEN NOT fresh THEN NULL
-               WHEN (cancel_told_at IS NOT NULL AND greatest(cancel_told_at, beat_since) + $3 < now)
-                 OR (cancel_requested_at IS NOT NULL AND greatest(cancel_requested_at, beat_since) + $4 < now)
-                   THEN 'cancel'
-               WHEN attempt_state = 'attached' AND lease_renewed_at IS NOT NULL
-                AND greatest(lease_renewed_at, beat_since) + greatest(lease_ms, heartbeat_ms) < now
-                   THEN 'lease'
-               WHEN attempt_state IN ('reserved', 'created') AND scheduled_at IS NOT NULL
-                AND greatest(scheduled_at, beat_since) + start_ms < now
-                   THEN 'start'
-               WHEN attempt_state = 'attached'
-                AND greatest(attached_at, CASE WHEN head_attempt = attempt THEN head_at END, beat_since)
-                    + progress_ms < now
-                   THEN 'progress'
-           END AS deadline
+           CASE WHEN fresh THEN {first_expired} END AS deadline
     FROM runs, clock
     WHERE lifecycle = 'live'
 ),

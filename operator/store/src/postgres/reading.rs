@@ -7,27 +7,26 @@ use sqlx::{PgConnection, Row as _};
 use tokio::sync::Mutex;
 
 use super::answers::Answers;
-use super::row::{bare_call, boundary, call, digest, named, optional_digest, place};
+use super::row::{digest, place};
 use super::snapshot::Rows;
 use super::{Postgres, branch};
-use crate::fault::{Work, timestamp};
+use crate::fault::Work;
 use crate::keys::Keys;
 use crate::old::is_dropped;
 use crate::pages::Unread;
 use crate::reading::{
-    AuditKey, BoundaryKey, CallKey, HeadRef, PAGE_BYTES, PAGE_ROWS, ReadCall as _, ReadRecord as _,
-    RecordKey, RunHead, StoredBatch, StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, PAGE_BYTES, PAGE_ROWS, ReadRecord as _, RecordKey, RunHead, StoredBatch,
+    StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
 };
+use crate::reads::{CallRow, RunRow};
 use crate::records::is_digest_of;
 use crate::seal::PayloadCipher;
-use crate::{AuditRow, Place, Reading, Result, RunId, pages, snapshot_writer};
+use crate::{AuditRow, Reading, Result, RunId, pages, snapshot_writer};
 
 const MAKE_KEY: &str =
     "INSERT INTO signing_key (pkcs8, created_at) VALUES ($1, ds_now_v1()) ON CONFLICT DO NOTHING";
 
-const RUNS: &str = "SELECT id, tenant, namespace, name, object_uid, created_at, lifecycle, finish_outcome, epoch, \
-            head_turn, head_boundary, head_epoch, head_hash, head_position, audit_seq, audit_hash, records_digest \
-     FROM runs WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2";
+const RUNS: &str = "SELECT * FROM runs WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2";
 
 const AUDIT: &str = "SELECT * FROM ( \
          SELECT *, sum(octet_length(detail)) \
@@ -150,7 +149,9 @@ impl Moment {
 impl Reading for Moment {
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
         let query = sqlx::query(RUNS).bind(after).bind(PAGE_ROWS);
-        self.list(query, run_head).await.map_err(|fault| fault.while_("reading the runs"))
+        self.list(query, |row| RunRow::read(row)?.run_head())
+            .await
+            .map_err(|fault| fault.while_("reading the runs"))
     }
 
     async fn unwrap_data_key(&mut self, run: RunId) -> Result<()> {
@@ -201,7 +202,8 @@ impl Reading for Moment {
             Some(CallKey { turn, ordinal, id }) => query.bind(turn).bind(ordinal).bind(id),
             None => query,
         };
-        self.proved(query, run, stored_call).await.map_err(|fault| fault.while_("reading the calls"))
+        let read = |row: &_, sealing: &_| CallRow::read(row)?.stored(sealing);
+        self.proved(query, run, read).await.map_err(|fault| fault.while_("reading the calls"))
     }
 
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
@@ -239,46 +241,6 @@ fn stored_record(row: &PgRow, sealing: &PayloadCipher) -> Work<StoredRecord> {
         damage: None,
     };
     stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), sealing)
-}
-
-fn stored_call(row: &PgRow, sealing: &PayloadCipher) -> Work<StoredCall> {
-    let bare = bare_call(row)?;
-    let stored = StoredCall {
-        ordinal: row.try_get("ordinal")?,
-        attempt: row.try_get("attempt")?,
-        touched: row.try_get::<Option<i32>, _>("touched_turn")?.or(Some(bare.turn)),
-        digests: sealing.call_digests(&bare.id),
-        call: bare,
-        damage: None,
-    };
-    stored.with(call(row, sealing))
-}
-
-fn run_head(row: &PgRow) -> Work<RunHead> {
-    let head = match (row.try_get("head_turn")?, boundary(row, "head_boundary")?, row.try_get("head_epoch")?)
-    {
-        (Some(turn), Some(boundary), Some(epoch)) => Some(HeadRef {
-            place: Place { turn, boundary, epoch },
-            content_hash: digest(row, "head_hash")?,
-            position: row.try_get("head_position")?,
-        }),
-        _ => None,
-    };
-    Ok(RunHead {
-        id: row.try_get("id")?,
-        tenant: row.try_get("tenant")?,
-        namespace: row.try_get("namespace")?,
-        name: row.try_get("name")?,
-        object_uid: row.try_get("object_uid")?,
-        created_at: timestamp(row.try_get("created_at")?)?,
-        lifecycle: named(row.try_get("lifecycle")?)?,
-        outcome: row.try_get::<Option<String>, _>("finish_outcome")?.map(named).transpose()?,
-        epoch: row.try_get("epoch")?,
-        head,
-        audit_seq: row.try_get("audit_seq")?,
-        audit_hash: digest(row, "audit_hash")?,
-        records_digest: optional_digest(row, "records_digest")?,
-    })
 }
 
 fn unread(row: &PgRow) -> Work<Unread> {

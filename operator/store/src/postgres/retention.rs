@@ -3,12 +3,9 @@
 use sqlx::Row as _;
 
 use super::Postgres;
-use super::row::record;
 use crate::fault::Work;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
-use crate::{Dropped, Retention, RunId, RunRecord};
-
-const SET: &str = "SELECT ds_set_retention_v2($1, $2, $3) AS record";
+use crate::{Dropped, RunId};
 
 const EXPIRED: &str = "SELECT id FROM runs \
      WHERE id > $1 AND lifecycle <> 'live' AND NOT emptied \
@@ -21,11 +18,6 @@ const DROP_REVISIONS: &str = "SELECT ds_drop_revisions_v1($1, $2) AS rows";
 const EXPIRE: &str = "SELECT * FROM ds_expire_v1($1, $2, $3)";
 
 impl Postgres {
-    pub(super) async fn do_set_retention(&self, run: RunId, retention: &Retention) -> Work<RunRecord> {
-        let Retention { days, keep_last } = retention;
-        record(&self.pool.of(run).one(sqlx::query(SET).bind(run).bind(days).bind(keep_last)).await?, run)
-    }
-
     pub(super) async fn do_expired(&self, after: RunId) -> Work<Vec<RunId>> {
         let rows = self.pool.all(sqlx::query(EXPIRED).bind(after).bind(PAGE_ROWS)).await?;
         rows.iter().map(|row| Ok(row.try_get("id")?)).collect()

@@ -1,16 +1,14 @@
 //! How values stand in columns and answers.
 
-use dalsegno_protocol::{Boundary, Call, CallState, Head, RawValue};
+use dalsegno_protocol::{Boundary, Head};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
-use sqlx::types::Json;
 
-use crate::calls::hold_together;
 use crate::fault::{Fault, Work, redacted_json_error};
-use crate::seal::{AadContext, PayloadCipher, is_sealed};
-use crate::{Asked, Digest, Place, RunId, RunRecord, codec, header};
+use crate::seal::is_sealed;
+use crate::{Asked, Digest, Place, header};
 
 /// A word, by the name that serde gives it.
 pub(super) fn word(value: &impl Serialize) -> Work<String> {
@@ -59,16 +57,6 @@ pub(super) fn number(boundary: Boundary) -> i16 {
     header::boundary_number(boundary).into()
 }
 
-/// The run's record in the column `record`. A run that the caller holds a record of must be there.
-pub(super) fn record(row: &PgRow, run: RunId) -> Work<RunRecord> {
-    optional_record(row)?.ok_or_else(|| Fault::Corrupt(format!("there is no run {run}")))
-}
-
-/// The run's record, if there is one.
-pub(super) fn optional_record(row: &PgRow) -> Work<Option<RunRecord>> {
-    Ok(row.try_get::<Option<Json<RunRecord>>, _>("record")?.map(|json| json.0))
-}
-
 /// What a person asks for, as commits and heartbeats answer it.
 pub(super) fn asked(row: &PgRow) -> Work<Asked> {
     Ok(Asked {
@@ -91,77 +79,10 @@ pub(super) fn head(row: &PgRow) -> Work<Option<Head>> {
     }))
 }
 
-/// A call as everybody sees it, from its own columns.
-pub(super) fn call(row: &PgRow, sealing: &PayloadCipher) -> Work<Call> {
-    let mut call = bare_call(row)?;
-    hold_together(&call.id, named(row.try_get("state")?)?, row.try_get("key_refused")?)?;
-    let payload = |column, spot| {
-        json(row, column, spot, sealing).map_err(|fault| fault.of(format!("call {:?}", call.id)))
-    };
-    let arguments = payload("arguments", AadContext::Arguments(&call.id))?;
-    call.result = payload("result", AadContext::Result(&call.id))?;
-    call.arguments = arguments;
-    Ok(call)
-}
-
-/// The same without its payloads.
-pub(super) fn bare_call(row: &PgRow) -> Work<Call> {
-    Ok(Call {
-        id: row.try_get("id")?,
-        turn: row.try_get("turn")?,
-        policy: named(row.try_get("policy")?)?,
-        key: row.try_get("key")?,
-        state: match row.try_get("key_refused")? {
-            true => CallState::KeyRefused,
-            false => named(row.try_get("state")?)?,
-        },
-        arguments: None,
-        result: None,
-    })
-}
-
-/// A kept JSON payload as it came; none where it was shredded.
-pub(super) fn json(
-    row: &PgRow,
-    column: &str,
-    spot: AadContext<'_>,
-    sealing: &PayloadCipher,
-) -> Work<Option<Box<RawValue>>> {
-    unpacked(row, column, spot, sealing)?
-        .map(|text| codec::json(text).map_err(|why| Fault::Corrupt(format!("{column}: {why}"))))
-        .transpose()
-}
-
-/// A kept text as it came; none where it was shredded.
-fn unpacked(
-    row: &PgRow,
-    column: &str,
-    spot: AadContext<'_>,
-    sealing: &PayloadCipher,
-) -> Work<Option<String>> {
-    let kept = row.try_get::<Option<&[u8]>, _>(column)?;
-    let opened = kept.map(|kept| sealing.open_unless_shredded(spot, kept)).transpose()?.flatten();
-    opened
-        .map(|payload| {
-            String::from_utf8(codec::decode(&payload, codec::LIMIT)?)
-                .map_err(|_| Fault::Corrupt(format!("{column} is not UTF-8")))
-        })
-        .transpose()
-}
-
 /// Whether any of the payloads in this column does.
 pub(super) fn looks_sealed(rows: &[PgRow], column: &str) -> bool {
     let kept = rows.iter().filter_map(|row| row.try_get::<Option<&[u8]>, _>(column).ok()?);
     kept.into_iter().any(is_sealed)
-}
-
-/// A JSON payload as it is kept.
-pub(super) fn packed(
-    json: Option<&RawValue>,
-    spot: AadContext<'_>,
-    sealing: &PayloadCipher,
-) -> Work<Option<Vec<u8>>> {
-    Ok(json.map(|json| sealing.seal(spot, codec::encode(json.get().as_bytes()))).transpose()?)
 }
 
 /// Where a boundary stands.

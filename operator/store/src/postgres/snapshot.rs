@@ -5,14 +5,12 @@ use sqlx::Row as _;
 use super::answers::Answers;
 use super::pool::Pool;
 use super::row::{digest, number, place};
-use super::{branch, rewind};
+use super::{branch, links};
 use crate::chain::EncodedSnapshot;
 use crate::fault::Work;
 use crate::keys::Keys;
 use crate::seal::{self, PayloadCipher};
-use crate::shelf::Found;
-use crate::shelf::New;
-use crate::shelf::{Branch, Keeper, Shelf, Walk};
+use crate::shelf::{Branch, Found, Keeper, New, Shelf, Walk};
 use crate::{Digest, Place, Result, RunId};
 
 const CHUNKS: &str = "SELECT hash, payload FROM chunks WHERE run = $1 AND hash = ANY ($2)";
@@ -52,7 +50,7 @@ impl<A: Answers> Shelf for Rows<'_, A> {
     }
 
     async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
-        rewind::page(self.asked, run, after).await.map_err(|fault| fault.while_("surveying boundaries"))
+        links::page(self.asked, run, after).await.map_err(|fault| fault.while_("surveying boundaries"))
     }
 
     async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {

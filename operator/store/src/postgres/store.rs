@@ -7,6 +7,10 @@ use uuid::Uuid;
 
 use super::Postgres;
 
+use crate::transitions::{
+    AcknowledgeCancel, Adopt, Attach, EndAttempt, MarkDeleted, PutRevision, RecordIdentity, RecordPod,
+    RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template, Transition as _,
+};
 use crate::{
     Acknowledged, Admin, AnchorRow, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter,
     Claim, Claimed, Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending,
@@ -27,7 +31,7 @@ impl Operator for Postgres {
     }
 
     async fn create_run(&self, new: &NewRun) -> Result<Created> {
-        self.do_create_run(new).await.map_err(|fault| fault.while_("taking a run up"))
+        self.do_create_run(new).await.map_err(|fault| fault.while_(Adopt::OPERATION))
     }
 
     async fn look_up(&self, object_uid: &str) -> Result<LookUp> {
@@ -35,41 +39,35 @@ impl Operator for Postgres {
     }
 
     async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord> {
-        self.do_end_attempt(run, ending, then).await.map_err(|fault| fault.while_("ending an attempt"))
+        self.transition(run, EndAttempt { ending: ending.clone(), then: then.clone() }).await
     }
 
     async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded> {
-        self.do_record_pod(run, attempt, pod).await.map_err(|fault| fault.while_("recording a pod"))
+        self.transition(run, RecordPod { attempt, pod: pod.clone() }).await
     }
 
     async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded> {
-        self.do_record_scheduled(run, attempt, node)
-            .await
-            .map_err(|fault| fault.while_("recording a pod's node"))
+        self.transition(run, RecordScheduled { attempt, node: node.to_owned() }).await
     }
 
     async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded> {
-        self.do_record_identity(run, attempt, identity)
-            .await
-            .map_err(|fault| fault.while_("recording an image's identity"))
+        self.transition(run, RecordIdentity { attempt, identity: identity.clone() }).await
     }
 
     async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord> {
-        self.do_request_cancel(run, asked).await.map_err(|fault| fault.while_("requesting a cancel"))
+        self.transition(run, RequestCancel { asked: asked.clone() }).await
     }
 
     async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord> {
-        self.do_reset_budget(run, observed, to, asked)
-            .await
-            .map_err(|fault| fault.while_("granting a fresh budget"))
+        self.transition(run, ResetBudget { observed, to, asked: asked.clone() }).await
     }
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
-        self.do_set_deadlines(run, deadlines).await.map_err(|fault| fault.while_("setting deadlines"))
+        self.transition(run, SetDeadlines(*deadlines)).await
     }
 
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord> {
-        self.do_set_retention(run, retention).await.map_err(|fault| fault.while_("setting the retention"))
+        self.transition(run, SetRetention(*retention)).await
     }
 
     async fn expired(&self, after: RunId) -> Result<Vec<RunId>> {
@@ -96,16 +94,16 @@ impl Operator for Postgres {
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {
-        self.do_rewind(run, rewind).await.map_err(|fault| fault.while_("going back"))
+        self.transition(run, rewind.clone()).await
     }
 
     async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
-        self.do_mark_deleted(object_uid, asked).await.map_err(|fault| fault.while_("closing a deleted run"))
+        self.do_mark_deleted(object_uid, asked).await.map_err(|fault| fault.while_(MarkDeleted::OPERATION))
     }
 
     async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {
-        let work = self.do_put_revision(run, attempt, hash, document).await;
-        work.map_err(|fault| fault.while_("keeping a template"))
+        let template = Template { hash: hash.to_owned(), document: document.to_owned() };
+        self.transition(run, PutRevision { attempt, template }).await
     }
 
     async fn get_revision(&self, hash: &str) -> Result<Option<String>> {
@@ -128,7 +126,8 @@ impl Worker for Postgres {
     }
 
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {
-        self.do_attach(run, pod_uid, instance).await.map_err(|fault| fault.while_("attaching a worker"))
+        let rule = Attach { pod_uid: pod_uid.to_owned(), instance: *instance };
+        self.look_then_transact(run, &rule).await.map_err(|fault| fault.while_(Attach::OPERATION))
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Committed> {
@@ -160,9 +159,7 @@ impl Worker for Postgres {
     }
 
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
-        self.do_acknowledge_cancel(run, capability)
-            .await
-            .map_err(|fault| fault.while_("acknowledging a cancel"))
+        self.transition(run, AcknowledgeCancel { capability: *capability }).await
     }
 
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {

@@ -3,13 +3,8 @@
 use sqlx::Row as _;
 
 use super::Postgres;
-use super::row::record;
-use crate::fault::{Fault, Work};
-use crate::{Acknowledged, Attached, Digest, RunId, SNAPSHOT_DUE, Sizes};
-
-const ATTACH: &str = "SELECT * FROM ds_attach_v1($1, $2, $3)";
-
-const ACKNOWLEDGE: &str = "SELECT ds_acknowledge_cancel_v1($1, $2) AS verdict";
+use crate::fault::Work;
+use crate::{Digest, RunId, SNAPSHOT_DUE, Sizes};
 
 const SIZES: &str = "SELECT CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS state, ( \
          SELECT coalesce(sum(bytes), 0)::bigint FROM ( \
@@ -22,35 +17,6 @@ const SIZES: &str = "SELECT CASE WHEN state_hash IS NOT DISTINCT FROM head_hash 
 const IS_CURRENT: &str = "SELECT EXISTS (SELECT FROM runs WHERE id = $1 AND capability = $2) AS is_current";
 
 impl Postgres {
-    pub(super) async fn do_attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Work<Attached> {
-        let query = sqlx::query(ATTACH).bind(run).bind(pod_uid).bind(instance.as_slice());
-        let row = self.pool.of(run).one(query).await?;
-        Ok(match row.try_get("verdict")? {
-            "ok" => Attached::Ok(Box::new(record(&row, run)?)),
-            "not found" => Attached::NotFound,
-            "not recorded" => Attached::NotRecorded,
-            "version pending" => Attached::VersionPending,
-            "version incompatible" => {
-                Attached::VersionIncompatible(row.try_get::<Option<_>, _>("detail")?.unwrap_or_default())
-            }
-            "spent" => Attached::Spent,
-            "fenced" => Attached::Fenced,
-            "finished" => Attached::Finished,
-            other => return Err(Fault::unknown("verdict on an attach", other)),
-        })
-    }
-
-    pub(super) async fn do_acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Work<Acknowledged> {
-        let query = sqlx::query(ACKNOWLEDGE).bind(run).bind(capability.as_slice());
-        Ok(match self.pool.of(run).one(query).await?.try_get("verdict")? {
-            "cancelled" => Acknowledged::Cancelled,
-            "not requested" => Acknowledged::NotRequested,
-            "finished" => Acknowledged::Finished,
-            "fenced" => Acknowledged::Fenced,
-            other => return Err(Fault::unknown("verdict on a cancel", other)),
-        })
-    }
-
     pub(super) async fn do_sizes(&self, run: RunId) -> Work<Sizes> {
         let query = sqlx::query(SIZES).bind(run).bind(i64::from(SNAPSHOT_DUE) * 2);
         let Some(row) = self.pool.optional(query).await? else { return Ok(Sizes::default()) };

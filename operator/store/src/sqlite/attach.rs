@@ -2,77 +2,11 @@
 
 use sqlx::SqliteConnection;
 
-use super::attempt_row::AttemptRow;
-use super::cancel::tell;
-use super::change::append;
-use super::columns::{Hash, Word};
-use super::judge::{self, Attaching};
-use super::read::record;
+use super::judge;
 use super::row::RunRow;
-use crate::audit::{actor, kind};
 use crate::fault::Work;
-use crate::{Attached, AttemptState, BEAT_GAP_MS, Beat, Digest, Lifecycle, RunId};
-
-/// A worker's process takes its attempt.
-pub(super) async fn attach(
-    conn: &mut SqliteConnection,
-    now: i64,
-    run: RunId,
-    pod_uid: String,
-    instance: Digest,
-) -> Work<Attached> {
-    let Some(mut row) = RunRow::load(conn, run).await? else {
-        return Ok(Attached::NotFound);
-    };
-    match judge::attach(&row, &pod_uid, &instance) {
-        Attaching::NotRecorded => return Ok(Attached::NotRecorded),
-        Attaching::Fenced => return Ok(Attached::Fenced),
-        Attaching::Finished => return Ok(Attached::Finished),
-        Attaching::VersionPending => return Ok(Attached::VersionPending),
-        Attaching::VersionIncompatible => {
-            return Ok(Attached::VersionIncompatible(row.remark.unwrap_or_default()));
-        }
-        Attaching::Spent => {
-            spend(conn, now, &mut row).await?;
-            return Ok(Attached::Spent);
-        }
-        Attaching::Accept { again: true } => {
-            if tell(&mut row, now) {
-                row.save(conn).await?;
-            }
-        }
-        Attaching::Accept { again: false } => {
-            row.attempt_state = Word(AttemptState::Attached);
-            row.attached_at = Some(now);
-            row.capability = Some(Hash(instance));
-            row.changed_at = now;
-            let mut attempt = AttemptRow::current(conn, &row).await?;
-            attempt.state = row.attempt_state;
-            attempt.attached_at = row.attached_at;
-            attempt.save(conn).await?;
-            let detail = serde_json::json!({ "attempt": row.attempt, "podUID": pod_uid });
-            append(conn, &mut row, now, kind::ATTACHED, actor::WORKER, detail).await?;
-            tell(&mut row, now);
-            row.save(conn).await?;
-        }
-    }
-    Ok(Attached::Ok(Box::new(record(conn, now, row).await?)))
-}
-
-/// Another process came under the attempt's number: recorded once.
-async fn spend(conn: &mut SqliteConnection, now: i64, row: &mut RunRow) -> Work<()> {
-    if row.spent {
-        return Ok(());
-    }
-    row.spent = true;
-    row.changed_at = now;
-    let mut attempt = AttemptRow::current(conn, row).await?;
-    attempt.spent = true;
-    attempt.save(conn).await?;
-    let detail = serde_json::json!({ "attempt": row.attempt });
-    append(conn, row, now, kind::SPENT, actor::WORKER, detail).await?;
-    Ok(row.save(conn).await?)
-}
+use crate::transitions::tell_cancel;
+use crate::{BEAT_GAP_MS, Beat, Digest, Lifecycle, RunId};
 
 /// Renews leases; binds those that a first heartbeat asks for.
 pub(super) async fn heartbeats(
@@ -94,7 +28,7 @@ async fn heartbeat(conn: &mut SqliteConnection, now: i64, run: RunId, capability
     if row.lifecycle.0 != Lifecycle::Live {
         return Ok(Beat::Finished);
     }
-    tell(&mut row, now);
+    tell_cancel(&mut row, now);
     sqlx::query(
         "UPDATE runs SET lease_renewed_at = ?, lease_ms = heartbeat_ms, cancel_told_at = ? WHERE id = ?",
     )

@@ -5,8 +5,7 @@ use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::call_row::{CallRow, payload, unpacked};
-use super::change::append;
+use super::audit::append;
 use super::columns::Word;
 use super::judge::{self, Claiming};
 use super::row::RunRow;
@@ -15,8 +14,9 @@ use crate::audit::{actor, kind};
 use crate::calls::key_refused;
 use crate::fault::Work;
 use crate::keys::no_keys;
+use crate::reads::{CallRow, payload, unpacked};
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
-use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, SettledBy, size};
+use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, size};
 
 /// A claim with its payload ready to be kept.
 pub(super) struct Claim {
@@ -197,56 +197,6 @@ pub(super) async fn complete(
     Ok(Completed::Ok)
 }
 
-/// Says how a call of an attempt that is over ended, or one whose claim the current worker has lost.
-pub(super) async fn settle(
-    conn: &mut SqliteConnection,
-    now: i64,
-    by: SettledBy,
-    reason: String,
-    ending: Ending,
-) -> Work<Completed> {
-    let Some(mut row) = RunRow::load(conn, ending.run).await? else {
-        return Ok(Completed::NotFound);
-    };
-    if let SettledBy::Worker(capability) = &by
-        && !judge::holds(&row, capability)
-    {
-        return Ok(Completed::Fenced);
-    }
-    let mut call = match open_call(conn, &row, &ending).await? {
-        Ok(call) => call,
-        Err(answer) => return Ok(answer),
-    };
-    let unsettled = judge::is_unsettled(&row, &call);
-    let actor = match by {
-        SettledBy::Worker(_) if call.policy.0 == Policy::Ask || call.key_refused => {
-            return Ok(Completed::Conflict(format!("only a person may settle call {:?}", call.id)));
-        }
-        SettledBy::Worker(_) => actor::WORKER.to_owned(),
-        SettledBy::Person(_) if !unsettled && !call.key_refused => {
-            return Ok(Completed::Conflict(format!(
-                "the current attempt may still complete call {:?}",
-                call.id
-            )));
-        }
-        SettledBy::Person(name) => name,
-    };
-    if !keep_result(conn, &mut row, &mut call, &ending).await? {
-        return Ok(Completed::TooLarge);
-    }
-    if unsettled {
-        *row.unsettled(call.policy.0) -= 1;
-    }
-    call.settled_by = Some(actor.clone());
-    call.reason = Some(reason.clone());
-    end_call(conn, now, &mut row, &mut call, ending.state).await?;
-    row.changed_at = now;
-    let detail = told(&row, &ending, json!({ "call": call.id, "outcome": ending.state, "reason": reason }));
-    append(conn, &mut row, now, kind::SETTLED, &actor, detail).await?;
-    row.save(conn).await?;
-    Ok(Completed::Ok)
-}
-
 /// What the audit tells of an end, with the open turn, and the digest of the result if there is one.
 fn told(row: &RunRow, ending: &Ending, mut detail: Value) -> Value {
     detail["turn"] = row.open_turn().into();
@@ -325,7 +275,7 @@ async fn end_call(
     call.ended_at = Some(now);
     call.touched_turn = Some(row.open_turn());
     row.completed_calls += 1;
-    Ok(call.save(conn).await?)
+    call.save(conn).await
 }
 
 impl Sqlite {
@@ -342,7 +292,7 @@ async fn list(conn: &mut SqliteConnection, run: RunId, which: CallFilter) -> Wor
     let query = sqlx::query(listing(which)).bind(run);
     let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
     let rows = query.fetch_all(conn).await?;
-    Ok(rows.iter().map(CallRow::read).collect::<Result<_, _>>()?)
+    rows.iter().map(CallRow::read).collect()
 }
 
 /// What lists calls. But for all of them, and those touched since, it costs what it finds, however many calls the run has made.

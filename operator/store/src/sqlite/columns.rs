@@ -1,17 +1,86 @@
-//! Rows as structs: how values stand in columns, and the statements that move a whole row.
+//! SQLite's rows and statements by the shared types of columns.
 
-use dalsegno_protocol::Boundary;
 use serde::{Serialize, de::DeserializeOwned};
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
-use sqlx::sqlite::{SqliteArgumentsBuffer, SqliteTypeInfo, SqliteValueRef};
-use sqlx::{Decode, Encode, Sqlite, Type};
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteArgumentsBuffer, SqliteRow, SqliteTypeInfo, SqliteValueRef};
+use sqlx::types::Json;
+use sqlx::{AssertSqlSafe, Decode, Encode, Row as _, Sqlite, SqliteConnection, Type};
+use uuid::Uuid;
 
-use crate::{Digest, header};
+use crate::fault::Work;
+use crate::header;
+use crate::reads::{Assignment, Columns, Value};
+pub(super) use crate::reads::{BoundaryColumn as Which, EnumText as Word, Hash};
 
-/// A hash, a digest or a capability: 32 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hash(pub Digest);
+impl Columns for SqliteRow {
+    fn integer(&self, column: &str) -> Work<Option<i64>> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn boolean(&self, column: &str) -> Work<Option<bool>> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn text(&self, column: &str) -> Work<Option<String>> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn bytes(&self, column: &str) -> Work<Option<Vec<u8>>> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn uuid(&self, column: &str) -> Work<Option<Uuid>> {
+        Ok(self.try_get(column)?)
+    }
+
+    fn texts(&self, column: &str) -> Work<Option<Vec<String>>> {
+        Ok(self.try_get::<Option<Json<_>>, _>(column)?.map(|json| json.0))
+    }
+}
+
+/// A statement with this value as its next parameter.
+fn bind(query: Query<'_, Sqlite, SqliteArguments>, value: Value) -> Query<'_, Sqlite, SqliteArguments> {
+    match value {
+        Value::Integer(value) => query.bind(value),
+        Value::Boolean(value) => query.bind(value),
+        Value::Text(value) => query.bind(value),
+        Value::Bytes(value) => query.bind(value),
+        Value::Uuid(value) => query.bind(value),
+        Value::Texts(value) => query.bind(value.map(Json)),
+    }
+}
+
+/// Writes a row that was not there.
+pub(super) async fn insert(conn: &mut SqliteConnection, table: &str, row: Vec<Assignment>) -> Work<()> {
+    let columns: Vec<_> = row.iter().map(|(column, _)| *column).collect();
+    let marks = vec!["?"; row.len()].join(", ");
+    let sql = format!("INSERT INTO {table} ({}) VALUES ({marks})", columns.join(", "));
+    let query = row.into_iter().fold(sqlx::query(AssertSqlSafe(sql)), |query, (_, value)| bind(query, value));
+    query.execute(conn).await?;
+    Ok(())
+}
+
+/// Sets columns of a row that is there.
+pub(super) async fn update(
+    conn: &mut SqliteConnection,
+    table: &str,
+    changes: Vec<Assignment>,
+    key: Vec<Assignment>,
+) -> Work<()> {
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let list = |all: &[Assignment], by| {
+        all.iter().map(|(column, _)| format!("{column} = ?")).collect::<Vec<_>>().join(by)
+    };
+    let sql = format!("UPDATE {table} SET {} WHERE {}", list(&changes, ", "), list(&key, " AND "));
+    let values = changes.into_iter().chain(key);
+    let query = values.fold(sqlx::query(AssertSqlSafe(sql)), |query, (_, value)| bind(query, value));
+    query.execute(conn).await?;
+    Ok(())
+}
 
 impl Type<Sqlite> for Hash {
     fn type_info() -> SqliteTypeInfo {
@@ -30,10 +99,6 @@ impl<'r> Decode<'r, Sqlite> for Hash {
         Ok(Self(<&[u8] as Decode<Sqlite>>::decode(value)?.try_into()?))
     }
 }
-
-/// A word, by the name that serde gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Word<T>(pub T);
 
 impl<T> Type<Sqlite> for Word<T> {
     fn type_info() -> SqliteTypeInfo {
@@ -57,10 +122,6 @@ impl<'r, T: DeserializeOwned> Decode<'r, Sqlite> for Word<T> {
     }
 }
 
-/// Which boundary of a turn, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Which(pub Boundary);
-
 impl Type<Sqlite> for Which {
     fn type_info() -> SqliteTypeInfo {
         <i64 as Type<Sqlite>>::type_info()
@@ -79,70 +140,3 @@ impl<'r> Decode<'r, Sqlite> for Which {
         Ok(Self(header::boundary_of(number).ok_or_else(|| format!("no boundary has the number {number}"))?))
     }
 }
-
-/// A table's row: the struct, and how it is read, inserted and saved. `fixed` columns are written once.
-macro_rules! table {
-    (
-        $(#[$doc:meta])*
-        $name:ident in $table:literal
-        fixed { $($fixed:ident: $fixed_type:ty,)+ }
-        moving { $first:ident: $first_type:ty, $($moving:ident: $moving_type:ty,)* }
-        where $key:literal { $($key_column:ident),+ }
-    ) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug)]
-        pub(super) struct $name {
-            $(pub $fixed: $fixed_type,)+
-            pub $first: $first_type,
-            $(pub $moving: $moving_type,)*
-        }
-
-        impl $name {
-            /// The row, all columns of it.
-            pub fn read(row: &::sqlx::sqlite::SqliteRow) -> ::sqlx::Result<Self> {
-                use ::sqlx::Row as _;
-                Ok(Self {
-                    $($fixed: row.try_get(stringify!($fixed))?,)+
-                    $first: row.try_get(stringify!($first))?,
-                    $($moving: row.try_get(stringify!($moving))?,)*
-                })
-            }
-
-            /// Writes a row that was not there.
-            pub async fn insert(&self, conn: &mut ::sqlx::SqliteConnection) -> ::sqlx::Result<()> {
-                ::sqlx::query(concat!(
-                    "INSERT INTO ", $table, " (",
-                    stringify!($first), $(", ", stringify!($moving),)* $(", ", stringify!($fixed),)+
-                    ") VALUES (",
-                    "?", $($crate::sqlite::columns::table!(@mark $moving),)* $($crate::sqlite::columns::table!(@mark $fixed),)+
-                    ")"
-                ))
-                .bind(self.$first.clone())
-                $(.bind(self.$moving.clone()))*
-                $(.bind(self.$fixed.clone()))+
-                .execute(conn)
-                .await?;
-                Ok(())
-            }
-
-            /// Writes the moving columns of a row that is there.
-            pub async fn save(&self, conn: &mut ::sqlx::SqliteConnection) -> ::sqlx::Result<()> {
-                ::sqlx::query(concat!(
-                    "UPDATE ", $table, " SET (",
-                    stringify!($first), $(", ", stringify!($moving),)*
-                    ") = (",
-                    "?", $($crate::sqlite::columns::table!(@mark $moving),)*
-                    ") WHERE ", $key
-                ))
-                .bind(self.$first.clone())
-                $(.bind(self.$moving.clone()))*
-                $(.bind(self.$key_column.clone()))+
-                .execute(conn)
-                .await?;
-                Ok(())
-            }
-        }
-    };
-    (@mark $column:ident) => { ", ?" };
-}
-pub(super) use table;

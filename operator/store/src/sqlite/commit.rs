@@ -7,11 +7,9 @@ use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
+use super::audit::append;
 use super::boundary::{self, Next, Prepared, may_be_too_large};
-use super::call_row::payload;
 use super::calls::next_ordinal;
-use super::cancel::tell;
-use super::change::{append, append_finish, close};
 use super::columns::{Hash, Which, Word};
 use super::judge::{self, Proposal, Ruling};
 use super::open_calls;
@@ -19,8 +17,10 @@ use super::records;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
-use crate::seal::{AadContext, BodyDigest, CallDigestsExt as _, PayloadCipher};
-use crate::{Committed, Digest, FinishCall, NewFinish, RunId, Standing, size};
+use crate::reads::payload;
+use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
+use crate::transitions::{close, finish_detail, renew_lease, standing, tell_cancel};
+use crate::{Committed, Digest, NewFinish, RunId, Standing, size};
 
 /// Judges a commit and, if it is the next boundary, writes it. `None`: it is the next, but cannot stand on this head.
 pub(super) async fn commit(
@@ -75,8 +75,8 @@ fn fits(row: &RunRow, commit: &Prepared) -> bool {
 }
 
 fn next(now: i64, mut row: RunRow, commit: &Prepared) -> Next<'_> {
-    renew(&mut row, now);
-    tell(&mut row, now);
+    renew_lease(&mut row, now);
+    tell_cancel(&mut row, now);
     Next::new(now, row, commit)
 }
 
@@ -108,33 +108,6 @@ async fn write(
         next.row.save(conn).await?;
     }
     Ok(Some(kept(&next)))
-}
-
-/// Judges a finish and, if it stands, closes the run.
-pub(super) async fn finish(
-    conn: &mut SqliteConnection,
-    now: i64,
-    call: FinishCall,
-    digest: BodyDigest,
-) -> Work<Committed> {
-    let FinishCall { run, capability, commit_id, digest: _, finish } = call;
-    let Some(mut row) = RunRow::load(conn, run).await? else {
-        return Ok(Committed::NotFound);
-    };
-    match judge::finish(&row, &capability, commit_id, &digest) {
-        Ruling::Accept => {}
-        Ruling::Duplicate => return duplicate(conn, now, row).await,
-        Ruling::Fenced => {
-            return Ok(Committed::Fenced { committed: judge::is_finish(&row, commit_id, &digest) });
-        }
-        Ruling::Finished | Ruling::Conflict => return Ok(Committed::Finished),
-        Ruling::UnsettledCalls => return Ok(Committed::UnsettledCalls),
-    }
-    renew(&mut row, now);
-    tell(&mut row, now);
-    end_run(conn, now, &mut row, &finish, (commit_id, digest.kept)).await?;
-    row.save(conn).await?;
-    Ok(Committed::Ok(standing(&row)))
 }
 
 /// Makes the turn's calls and their keys durable. A call that is there keeps its first key; one that nobody has claimed is of
@@ -189,15 +162,6 @@ fn first_told(call: &PlannedCall, sealing: &PayloadCipher) -> Value {
     told
 }
 
-/// A boundary shows that its worker lives; it renews a lease that a heartbeat has bound, and binds none. It makes none
-/// shorter: its worker may wait for the answer that would tell of it longer than the shorter one lasts.
-fn renew(row: &mut RunRow, now: i64) {
-    if row.lease_renewed_at.is_some() {
-        row.lease_renewed_at = Some(now);
-        row.lease_ms = row.lease_ms.max(row.heartbeat_ms);
-    }
-}
-
 async fn end_run(
     conn: &mut SqliteConnection,
     now: i64,
@@ -207,19 +171,16 @@ async fn end_run(
 ) -> Work<()> {
     close(row, now, finish, Some(by));
     row.changed_at = now;
-    append_finish(conn, row, now, actor::WORKER, finish).await
+    let detail = finish_detail(row, finish);
+    append(conn, row, now, kind::FINISHED, actor::WORKER, detail).await
 }
 
 /// What stands is told again; so is a cancel.
 async fn duplicate(conn: &mut SqliteConnection, now: i64, mut row: RunRow) -> Work<Committed> {
-    if tell(&mut row, now) {
+    if tell_cancel(&mut row, now) {
         row.save(conn).await?;
     }
     Ok(Committed::Duplicate(standing(&row)))
-}
-
-fn standing(row: &RunRow) -> Standing {
-    Standing { head: row.public_head(), parent: None, asked: row.asked() }
 }
 
 /// Whether this very commit stands on the live branch.

@@ -3,7 +3,7 @@
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 
-use super::change::append;
+use super::audit::append;
 use super::row::RunRow;
 use super::snapshot::Rows;
 use super::{Reads, Sqlite};

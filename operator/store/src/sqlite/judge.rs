@@ -3,11 +3,13 @@
 use dalsegno_protocol::{Boundary, CallState, Policy};
 use uuid::Uuid;
 
-use super::call_row::CallRow;
 use super::columns::Hash;
 use super::row::RunRow;
+use crate::reads::CallRow;
 use crate::seal::BodyDigest;
-use crate::{AttemptState, Class, Counters, Digest, Lifecycle, Verdict};
+use crate::transitions::has_unsettled;
+pub(super) use crate::transitions::{holds, is_unsettled};
+use crate::{Digest, Lifecycle};
 
 /// What identifies a boundary that a worker wants to commit.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +20,7 @@ pub(super) struct Proposal {
     pub digest: BodyDigest,
 }
 
-/// What becomes of a commit, a finish or a batch of records.
+/// What becomes of a commit or a batch of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ruling {
     Accept,
@@ -27,11 +29,6 @@ pub(super) enum Ruling {
     Finished,
     UnsettledCalls,
     Conflict,
-}
-
-/// Whether this capability is the current epoch's. Where nobody is attached, nobody's is.
-pub(super) fn holds(row: &RunRow, capability: &Digest) -> bool {
-    row.capability == Some(Hash(*capability))
 }
 
 /// A commit, in the order of judgement.
@@ -46,21 +43,6 @@ pub(super) fn commit(row: &RunRow, capability: &Digest, proposal: &Proposal) -> 
         Ruling::UnsettledCalls
     } else if !is_next(row, proposal) {
         Ruling::Conflict
-    } else {
-        Ruling::Accept
-    }
-}
-
-/// A finish without a boundary, in the order of judgement.
-pub(super) fn finish(row: &RunRow, capability: &Digest, commit_id: Uuid, digest: &BodyDigest) -> Ruling {
-    if !holds(row, capability) {
-        Ruling::Fenced
-    } else if is_finish(row, commit_id, digest) {
-        Ruling::Duplicate
-    } else if row.lifecycle.0 != Lifecycle::Live {
-        Ruling::Finished
-    } else if has_unsettled(row) {
-        Ruling::UnsettledCalls
     } else {
         Ruling::Accept
     }
@@ -88,12 +70,6 @@ pub(super) fn records(
     }
 }
 
-/// Whether these bytes are the run's finish.
-pub(super) fn is_finish(row: &RunRow, commit_id: Uuid, digest: &BodyDigest) -> bool {
-    row.finish_commit_id == Some(commit_id)
-        && row.finish_digest.is_some_and(|stands| digest.matches(&stands.0))
-}
-
 fn is_head(row: &RunRow, proposal: &Proposal) -> bool {
     row.head().is_some_and(|head| {
         (head.turn, head.boundary, head.commit_id) == (proposal.turn, proposal.boundary, proposal.commit_id)
@@ -109,53 +85,6 @@ fn is_next(row: &RunRow, proposal: &Proposal) -> bool {
         Some(head) => (head.turn + 1, false),
     };
     proposal.turn == turn && !(plan_is_there && proposal.boundary == Boundary::Plan)
-}
-
-/// An unknown outcome of a call that changes nothing stands in nobody's way.
-fn has_unsettled(row: &RunRow) -> bool {
-    row.unsettled_retry_same_key + row.unsettled_probe + row.unsettled_ask + row.keys_refused > 0
-}
-
-/// What becomes of an attach.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Attaching {
-    /// First, or again by the same instance.
-    Accept {
-        again: bool,
-    },
-    NotRecorded,
-    Fenced,
-    Finished,
-    VersionPending,
-    VersionIncompatible,
-    Spent,
-}
-
-/// An attach, in the order of judgement.
-pub(super) fn attach(row: &RunRow, pod_uid: &str, instance: &Digest) -> Attaching {
-    if row.pod_uid.as_deref() != Some(pod_uid) {
-        return match row.attempt_state.0 {
-            AttemptState::Reserved => Attaching::NotRecorded,
-            AttemptState::Created | AttemptState::Attached | AttemptState::Ended => Attaching::Fenced,
-        };
-    }
-    match (row.lifecycle.0, row.attempt_state.0) {
-        (Lifecycle::Finished, _) => return Attaching::Finished,
-        (Lifecycle::Deleted | Lifecycle::Abandoned, _) | (_, AttemptState::Ended) => {
-            return Attaching::Fenced;
-        }
-        (Lifecycle::Live, _) => {}
-    }
-    match row.verdict.map(|verdict| verdict.0) {
-        None => return Attaching::VersionPending,
-        Some(Verdict::Refused) => return Attaching::VersionIncompatible,
-        Some(Verdict::Accepted | Verdict::Allowed) => {}
-    }
-    match row.capability {
-        None => Attaching::Accept { again: false },
-        Some(Hash(attached)) if attached == *instance => Attaching::Accept { again: true },
-        Some(_) => Attaching::Spent,
-    }
 }
 
 /// What becomes of a claim of a call that is there.
@@ -185,45 +114,4 @@ pub(super) fn claim(row: &RunRow, call: &CallRow, claim_id: Uuid) -> Claiming {
             Policy::Probe | Policy::Ask => Claiming::Uncertain,
         },
     }
-}
-
-/// Whether the call was started by an attempt that is over, and its outcome is unknown.
-pub(super) fn is_unsettled(row: &RunRow, call: &CallRow) -> bool {
-    call.state.0 == CallState::Started
-        && (call.attempt != Some(row.attempt) || row.attempt_state.0 == AttemptState::Ended)
-}
-
-/// Whether the current attempt has gained anything: a new highest turn, or a newly completed call.
-pub(super) fn progress(row: &RunRow) -> bool {
-    row.highest_turn > row.attempt_turn || row.completed_calls > row.attempt_completed
-}
-
-/// What an end counts as, once its progress is known.
-pub(super) fn resolve(class: Class, progress: bool) -> Class {
-    match (class, progress) {
-        (Class::CrashWithoutProgress, true) => Class::Disruption,
-        (Class::CrashWithoutProgress, false) => Class::Crash,
-        (Class::Crash | Class::Disruption | Class::Neutral, _) => class,
-    }
-}
-
-/// The counters after an end, by the table of [`Class`].
-pub(super) fn count(counters: Counters, class: Class, progress: bool) -> Counters {
-    let mut after = counters;
-    match resolve(class, progress) {
-        Class::Crash => {
-            after.recovery_attempts += 1;
-            after.attempts_without_progress += 1;
-        }
-        Class::Disruption => {
-            after.disruptions += 1;
-            after.disruptions_without_progress += 1;
-        }
-        Class::Neutral | Class::CrashWithoutProgress => {}
-    }
-    if progress {
-        after.attempts_without_progress = 0;
-        after.disruptions_without_progress = 0;
-    }
-    after
 }

@@ -2,7 +2,7 @@
 
 use sqlx::SqliteConnection;
 
-use super::change::append;
+use super::audit::append;
 use super::row::RunRow;
 use crate::audit::kind;
 use crate::fault::Work;

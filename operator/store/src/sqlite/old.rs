@@ -2,7 +2,7 @@
 
 use sqlx::{Row as _, SqliteConnection};
 
-use super::change::append;
+use super::audit::append;
 use super::columns::{Hash, Which};
 use super::row::RunRow;
 use super::snapshot::Rows;

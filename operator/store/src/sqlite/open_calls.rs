@@ -3,9 +3,9 @@
 use dalsegno_protocol::{CallState, Limits, PlannedCall};
 use sqlx::SqliteConnection;
 
-use super::call_row::CallRow;
 use super::row::RunRow;
 use crate::fault::Work;
+use crate::reads::CallRow;
 use crate::{RunId, size};
 
 /// What they count, each half by an index of its own.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 
-use super::change::append;
+use super::audit::append;
 use super::columns::Hash;
 use super::row::RunRow;
 use crate::audit::{self, CALLS_MISMATCH, kind};

@@ -1,188 +1,59 @@
 //! Everything about one run but its payloads.
 
-use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
-use dalsegno_protocol::{Policy, Usage};
-use sqlx::{Row as _, SqliteConnection};
-use uuid::Uuid;
+use sqlx::query::Query;
+use sqlx::sqlite::SqliteArguments;
+use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection};
 
-use super::attempt_row::AttemptRow;
-use super::change::counters;
 use super::open_calls;
 use super::row::RunRow;
-use crate::fault::{Fault, Work, timestamp};
+use crate::fault::Work;
+use crate::reads::{AttemptRow, Found, RunRows, StoreRow, record_sql};
 use crate::statements::CAPACITY;
-use crate::{
-    Attempt, BeatRow, CallCounts, CancelRow, Deadlines, Digest, FinishRow, HeadRow, Held, LookUp, Retention,
-    RunId, RunRecord, SNAPSHOT_DUE, Sizes, header,
-};
-
-/// Attempts in a record: the current one and those before it.
-const ATTEMPTS: i64 = 12;
-
-/// The store's own row.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StoreRow {
-    pub id: Uuid,
-    created_at: i64,
-    pub beat_last: i64,
-    pub beat_since: i64,
-    pub gap_from: i64,
-}
-
-impl StoreRow {
-    /// The latest time that it knows.
-    pub fn latest(&self) -> i64 {
-        self.created_at.max(self.beat_last).max(self.beat_since).max(self.gap_from)
-    }
-}
+use crate::transitions::LOOK;
+use crate::{Attempt, Digest, Held, LookUp, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes};
 
 pub(super) async fn store_row(conn: &mut SqliteConnection) -> Work<StoreRow> {
-    let row = sqlx::query("SELECT id, created_at, beat_last, beat_since, gap_from FROM store")
-        .fetch_one(conn)
-        .await?;
-    Ok(StoreRow {
-        id: row.try_get("id")?,
-        created_at: row.try_get("created_at")?,
-        beat_last: row.try_get("beat_last")?,
-        beat_since: row.try_get("beat_since")?,
-        gap_from: row.try_get("gap_from")?,
-    })
+    StoreRow::read(&sqlx::query("SELECT * FROM store").fetch_one(conn).await?)
 }
 
-/// The run's record. In a transaction that writes, the row must be saved before.
-pub(super) async fn record(conn: &mut SqliteConnection, now: i64, row: RunRow) -> Work<RunRecord> {
-    let store = store_row(conn).await?;
-    let rows = sqlx::query("SELECT * FROM attempts WHERE run = ? ORDER BY number DESC LIMIT ?")
-        .bind(row.id)
-        .bind(ATTEMPTS)
-        .fetch_all(&mut *conn)
-        .await?;
-    let attempts = rows.iter().map(AttemptRow::read).collect::<sqlx::Result<Vec<_>>>()?;
-    let head = head(conn, &row, &attempts).await?;
-    let mut past = attempts.iter().map(AttemptRow::record).collect::<Work<Vec<_>>>()?.into_iter();
-    let mut attempt =
-        past.next().ok_or_else(|| Fault::Corrupt(format!("run {} has no attempt at all", row.id)))?;
-    // Heartbeats touch the run's row alone.
-    attempt.lease_renewed_at = optional(row.lease_renewed_at)?;
-    Ok(RunRecord {
-        id: row.id,
-        store_id: store.id,
-        now: timestamp(now)?,
-        attempt,
-        past: past.collect(),
-        head,
-        highest_turn: row.highest_turn,
-        counters: counters(&row),
-        calls: call_counts(&row),
-        usage: Usage {
-            tokens_in: row.tokens_in,
-            tokens_out: row.tokens_out,
-            tool_calls: row.tool_calls,
-            cost_micro_usd: row.cost_micro_usd,
-        },
-        cancel: cancel(&row)?,
-        finish: finish(&row)?,
-        deadlines: Deadlines {
-            heartbeat_ms: row.heartbeat_ms,
-            start_ms: row.start_ms,
-            progress_ms: row.progress_ms,
-        },
-        lease_ms: row.lease_ms,
-        beat: BeatRow {
-            last: timestamp(store.beat_last)?,
-            since: timestamp(store.beat_since)?,
-            gap_from: timestamp(store.gap_from)?,
-        },
-        created_at: timestamp(row.created_at)?,
-        retention: Retention { days: row.retention_days, keep_last: row.keep_last },
-        dropped_to: row.dropped_to(),
-        lifecycle: row.lifecycle.0,
-        epoch: row.epoch,
-        observed_reset_generation: row.observed_reset_generation,
-        reset_attempt: row.reset_attempt,
-        tenant: row.tenant,
-        namespace: row.namespace,
-        name: row.name,
-        object_uid: row.object_uid,
-    })
+/// Where a run is found: a condition on its row `r`, with one parameter, or two.
+macro_rules! record_of {
+    ($which:literal) => {{
+        static SQL: LazyLock<String> = LazyLock::new(|| record_sql($which, "NULL"));
+        sqlx::query(AssertSqlSafe(SQL.as_str()))
+    }};
 }
 
-/// The head, with the identity of the attempt that committed it, however long ago that was.
-async fn head(conn: &mut SqliteConnection, row: &RunRow, attempts: &[AttemptRow]) -> Work<Option<HeadRow>> {
-    let Some(head) = row.head() else { return Ok(None) };
-    let committer = match attempts.iter().find(|attempt| attempt.number == head.attempt) {
-        Some(attempt) => Some(attempt.clone()),
-        None => AttemptRow::load(conn, row.id, head.attempt).await?,
-    };
-    Ok(Some(HeadRow {
-        turn: head.turn,
-        boundary: head.boundary,
-        epoch: head.epoch,
-        attempt: head.attempt,
-        position: row.head_position,
-        content_hash: header::render(&head.hash),
-        at: timestamp(head.at)?,
-        revision: committer.as_ref().and_then(|attempt| attempt.revision.clone()),
-        identity: committer.as_ref().and_then(AttemptRow::identity),
-    }))
+/// The rows of the run with this id.
+pub(super) async fn rows_of(conn: &mut SqliteConnection, now: i64, run: RunId) -> Work<Option<RunRows>> {
+    Ok(found(conn, now, record_of!("r.id = ?1").bind(run)).await?.runs.pop())
 }
 
-/// Policies without an unsettled call are not listed.
-fn call_counts(row: &RunRow) -> CallCounts {
-    let unsettled: BTreeMap<_, _> = [
-        (Policy::RetrySameKey, row.unsettled_retry_same_key),
-        (Policy::Probe, row.unsettled_probe),
-        (Policy::Ask, row.unsettled_ask),
-        (Policy::ReadOnly, row.unsettled_read_only),
-    ]
-    .into_iter()
-    .filter(|(_, count)| *count > 0)
-    .collect();
-    CallCounts { completed: row.completed_calls, keys_refused: row.keys_refused, unsettled }
+async fn found(
+    conn: &mut SqliteConnection,
+    now: i64,
+    query: Query<'_, Sqlite, SqliteArguments>,
+) -> Work<Found> {
+    Found::read(&query.fetch_all(conn).await?, Some(now))
 }
 
-fn cancel(row: &RunRow) -> Work<Option<CancelRow>> {
-    row.cancel_requested_at
-        .map(|at| Ok(CancelRow { requested_at: timestamp(at)?, told_at: optional(row.cancel_told_at)? }))
-        .transpose()
-}
-
-fn finish(row: &RunRow) -> Work<Option<FinishRow>> {
-    let (Some(outcome), Some(at)) = (row.finish_outcome, row.finish_at) else {
-        return Ok(None);
-    };
-    Ok(Some(FinishRow {
-        outcome: outcome.0,
-        reason: row.finish_reason.clone().unwrap_or_default(),
-        message: row.finish_message.clone().unwrap_or_default(),
-        output: row.finish_output.clone(),
-        at: timestamp(at)?,
-    }))
-}
-
-fn optional(at: Option<i64>) -> Work<Option<jiff::Timestamp>> {
-    at.map(timestamp).transpose()
+/// What a run that is to be created meets.
+pub(super) async fn look(conn: &mut SqliteConnection, now: i64, new: &NewRun) -> Work<Found> {
+    static SQL: LazyLock<String> = LazyLock::new(|| record_sql(LOOK, "NULL"));
+    let query = sqlx::query(AssertSqlSafe(SQL.as_str()));
+    found(conn, now, query.bind(&new.object_uid).bind(&new.namespace).bind(&new.name)).await
 }
 
 /// The run of an object.
 pub(super) async fn look_up(conn: &mut SqliteConnection, now: i64, object_uid: String) -> Work<LookUp> {
-    let found = sqlx::query("SELECT * FROM runs WHERE object_uid = ?")
-        .bind(object_uid)
-        .fetch_optional(&mut *conn)
-        .await?;
-    match found.as_ref().map(RunRow::read).transpose()? {
-        Some(row) => Ok(LookUp::Found(Box::new(record(conn, now, row).await?))),
-        None => Ok(LookUp::NotFound { store_id: store_row(conn).await?.id, now: timestamp(now)? }),
-    }
+    found(conn, now, record_of!("r.object_uid = ?1").bind(object_uid)).await?.look_up()
 }
 
 /// The run with this id.
 pub(super) async fn get_run(conn: &mut SqliteConnection, now: i64, run: RunId) -> Work<Option<RunRecord>> {
-    match RunRow::load(conn, run).await? {
-        Some(row) => Ok(Some(record(conn, now, row).await?)),
-        None => Ok(None),
-    }
+    rows_of(conn, now, run).await?.map(|rows| rows.record()).transpose()
 }
 
 /// Which namespaces hold most.
@@ -203,17 +74,8 @@ pub(super) async fn find(
     namespace: String,
     name: String,
 ) -> Work<Vec<RunRecord>> {
-    let rows =
-        sqlx::query("SELECT * FROM runs WHERE namespace = ? AND name = ? ORDER BY created_at DESC, id DESC")
-            .bind(namespace)
-            .bind(name)
-            .fetch_all(&mut *conn)
-            .await?;
-    let mut records = Vec::with_capacity(rows.len());
-    for row in &rows {
-        records.push(record(conn, now, RunRow::read(row)?).await?);
-    }
-    Ok(records)
+    let query = record_of!("r.namespace = ?1 AND r.name = ?2").bind(namespace).bind(name);
+    found(conn, now, query).await?.runs.iter().map(RunRows::record).collect()
 }
 
 /// Whether this capability is the current epoch's.

@@ -6,20 +6,20 @@ use sqlx::{Row as _, Sqlite as Db, SqliteConnection, Transaction};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::call_row::CallRow;
 use super::columns::{Hash, Which};
 use super::row::RunRow;
 use super::snapshot::Rows;
 use super::writer::{Doing, Durability, Writer};
 use super::{Reads, Sqlite, branch, in_time};
-use crate::fault::{Work, timestamp};
+use crate::fault::Work;
 use crate::keys::Keys;
 use crate::old::is_dropped;
 use crate::pages::Unread;
 use crate::reading::{
-    AuditKey, BoundaryKey, CallKey, HeadRef, PAGE_BYTES, PAGE_ROWS, ReadCall as _, ReadRecord as _,
-    RecordKey, RunHead, StoredBatch, StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, PAGE_BYTES, PAGE_ROWS, ReadRecord as _, RecordKey, RunHead, StoredBatch,
+    StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
 };
+use crate::reads::CallRow;
 use crate::records::is_digest_of;
 use crate::seal::PayloadCipher;
 use crate::{AuditRow, Error, Place, Reading, Result, RunId, pages, snapshot_writer};
@@ -172,7 +172,7 @@ impl Reading for Moment {
             return Ok(Vec::new());
         }
         let sealing = self.keys.to_prove(&self.rows(), run).await?;
-        rows.iter().map(|row| stored_call(row, &sealing).map_err(|fault| fault.while_(doing))).collect()
+        rows.iter().map(|row| row.stored(&sealing).map_err(|fault| fault.while_(doing))).collect()
     }
 
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
@@ -224,45 +224,9 @@ fn place(row: &SqliteRow) -> Work<Place> {
     Ok(Place { turn: row.try_get("turn")?, boundary, epoch: row.try_get("epoch")? })
 }
 
-fn stored_call(row: &CallRow, sealing: &PayloadCipher) -> Work<StoredCall> {
-    let stored = StoredCall {
-        ordinal: row.ordinal,
-        attempt: row.attempt,
-        touched: row.touched_turn.or(Some(row.turn)),
-        digests: sealing.call_digests(&row.id),
-        call: row.bare(),
-        damage: None,
-    };
-    stored.with(row.public(sealing))
-}
-
 async fn runs(conn: &mut SqliteConnection, after: Option<RunId>) -> Work<Vec<RunHead>> {
     let rows = sqlx::query(RUNS).bind(after).bind(PAGE_ROWS).fetch_all(conn).await?;
-    rows.iter()
-        .map(|row| {
-            let row = RunRow::read(row)?;
-            let head = row.head().map(|head| HeadRef {
-                place: Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch },
-                content_hash: head.hash,
-                position: row.head_position,
-            });
-            Ok(RunHead {
-                id: row.id,
-                head,
-                created_at: timestamp(row.created_at)?,
-                lifecycle: row.lifecycle.0,
-                outcome: row.finish_outcome.map(|outcome| outcome.0),
-                epoch: row.epoch,
-                audit_seq: row.audit_seq,
-                audit_hash: row.audit_hash.0,
-                records_digest: row.records_digest.map(|hash| hash.0),
-                tenant: row.tenant,
-                namespace: row.namespace,
-                name: row.name,
-                object_uid: row.object_uid,
-            })
-        })
-        .collect()
+    rows.iter().map(|row| RunRow::read(row)?.run_head()).collect()
 }
 
 async fn audit(conn: &mut SqliteConnection, after: AuditKey, to: RunId) -> Work<Vec<(RunId, AuditRow)>> {
@@ -307,7 +271,7 @@ async fn calls(conn: &mut SqliteConnection, run: RunId, after: Option<CallKey>) 
         None => query,
     };
     let rows = query.fetch_all(conn).await?;
-    rows.iter().map(|row| Ok(CallRow::read(row)?)).collect()
+    rows.iter().map(CallRow::read).collect()
 }
 
 async fn record_changes(conn: &mut SqliteConnection, run: RunId, after: i64) -> Work<Vec<SqliteRow>> {

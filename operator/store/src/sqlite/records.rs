@@ -193,19 +193,6 @@ async fn insert(conn: &mut SqliteConnection, now: i64, row: &RunRow, at: At, cha
     Ok(())
 }
 
-/// Hides what was written after a boundary that the run goes back to; the caller saves the row.
-pub(super) async fn hide(conn: &mut SqliteConnection, row: &mut RunRow, to: At) -> Work<()> {
-    for hide in [
-        "UPDATE records SET undone = 1 WHERE run = ? AND (turn, boundary) > (?, ?) AND NOT undone",
-        "UPDATE record_batches SET undone = 1 WHERE run = ? AND (turn, boundary) > (?, ?) AND NOT undone",
-        "UPDATE record_changes SET undone = 1 WHERE run = ? AND (turn, boundary) > (?, ?) AND NOT undone",
-    ] {
-        sqlx::query(hide).bind(row.id).bind(to.0).bind(Which(to.1)).execute(&mut *conn).await?;
-    }
-    row.records_digest = None;
-    Ok(())
-}
-
 impl Sqlite {
     pub(super) async fn do_read_records(&self, run: RunId, query: RecordQuery) -> Result<RecordPage> {
         let asked = query.clone();

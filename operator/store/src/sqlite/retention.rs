@@ -2,13 +2,12 @@
 
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-use super::change::append;
-use super::read::record;
+use super::audit::append;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
-use crate::{Dropped, Retention, RunId, RunRecord};
+use crate::{Dropped, RunId};
 
 /// Whether a run is to be emptied, at this time.
 const IS_EXPIRED: &str = "lifecycle <> 'live' AND NOT emptied \
@@ -88,19 +87,6 @@ const STEPS: [Step; 7] = [
         "coalesce(length(arguments), 0) + coalesce(length(result), 0)"
     ),
 ];
-
-/// What is kept of a run.
-pub(super) async fn set(
-    conn: &mut SqliteConnection,
-    now: i64,
-    run: RunId,
-    retention: Retention,
-) -> Work<RunRecord> {
-    let mut row = RunRow::expect(conn, run).await?;
-    (row.retention_days, row.keep_last) = (retention.days, retention.keep_last);
-    row.save(conn).await?;
-    record(conn, now, row).await
-}
 
 /// Runs that are past their retention.
 pub(super) async fn expired(conn: &mut SqliteConnection, now: i64, after: RunId) -> Work<Vec<RunId>> {

@@ -1,127 +1,45 @@
-//! A run's row.
+//! Rows of runs, attempts and calls: how they are loaded and saved.
 
 use std::sync::LazyLock;
 
-use dalsegno_protocol::{Boundary, Policy, Usage};
 use sqlx::SqliteConnection;
-use uuid::Uuid;
 
 use super::by_size::{BySize, by_size};
-use super::columns::{Hash, Which, Word, table};
+use super::columns::{insert, update};
+use crate::RunId;
 use crate::fault::{Fault, Work};
-use crate::{Asked, AttemptState, Digest, Lifecycle, Place, RunId, RunOutcome, Verdict, header};
+use crate::reads::{Assignment, AttemptRow, CallRow, Column as _};
+pub(super) use crate::reads::{HeadPoint, RunRow};
 
-table! {
-    /// All that a write to a run is judged by.
-    RunRow in "runs"
-    fixed {
-        id: Uuid,
-        tenant: String,
-        namespace: String,
-        name: String,
-        object_uid: String,
-        created_at: i64,
-    }
-    moving {
-        lifecycle: Word<Lifecycle>,
-        epoch: i64,
-        capability: Option<Hash>,
-        last_capability: Option<Hash>,
-        attempt: i32,
-        attempt_state: Word<AttemptState>,
-        pod_uid: Option<String>,
-        attempt_turn: i32,
-        attempt_completed: i64,
-        verdict: Option<Word<Verdict>>,
-        remark: Option<String>,
-        scheduled_at: Option<i64>,
-        attached_at: Option<i64>,
-        lease_renewed_at: Option<i64>,
-        lease_ms: i64,
-        spent: bool,
-        head_turn: Option<i32>,
-        head_boundary: Option<Which>,
-        head_epoch: Option<i64>,
-        head_attempt: Option<i32>,
-        head_commit_id: Option<Uuid>,
-        head_digest: Option<Hash>,
-        head_hash: Option<Hash>,
-        head_position: i64,
-        head_at: Option<i64>,
-        highest_turn: i32,
-        completed_calls: i64,
-        unsettled_retry_same_key: i64,
-        unsettled_probe: i64,
-        unsettled_ask: i64,
-        unsettled_read_only: i64,
-        keys_refused: i64,
-        recovery_attempts: i32,
-        recovery_attempts_base: i32,
-        attempts_without_progress: i32,
-        disruptions: i32,
-        disruptions_base: i32,
-        disruptions_without_progress: i32,
-        observed_reset_generation: i64,
-        reset_attempt: i32,
-        stored_bytes: i64,
-        tokens_in: i64,
-        tokens_out: i64,
-        tool_calls: i64,
-        cost_micro_usd: i64,
-        cancel_requested_at: Option<i64>,
-        cancel_told_at: Option<i64>,
-        suspend: bool,
-        heartbeat_ms: i64,
-        start_ms: i64,
-        progress_ms: i64,
-        finish_outcome: Option<Word<RunOutcome>>,
-        finish_reason: Option<String>,
-        finish_message: Option<String>,
-        finish_output: Option<String>,
-        finish_commit_id: Option<Uuid>,
-        finish_digest: Option<Hash>,
-        finish_at: Option<i64>,
-        changed_at: i64,
-        audit_seq: i64,
-        audit_hash: Hash,
-        records_digest: Option<Hash>,
-        retention_days: i32,
-        expired_at: Option<i64>,
-        emptied: bool,
-        keep_last: Option<i32>,
-        dropped_turn: Option<i32>,
-        dropped_boundary: Option<Which>,
-        dropped_epoch: Option<i64>,
-        over_at: Option<i64>,
-        state_bytes: Option<i64>,
-        state_hash: Option<Hash>,
-        open_calls_bytes: Option<i64>,
-        open_calls_turn: Option<i32>,
-    }
-    where "id = ?" { id }
-}
+/// Columns that no write but a transition changes. They are in indexes: to set them to what they are costs as much as a
+/// change.
+const FIXED: [&str; 11] = [
+    "id",
+    "tenant",
+    "namespace",
+    "name",
+    "object_uid",
+    "created_at",
+    "run",
+    "ordinal",
+    "turn",
+    "policy",
+    "key",
+];
 
-/// The latest boundary, as the run's row has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HeadPoint {
-    pub turn: i32,
-    pub boundary: Boundary,
-    pub epoch: i64,
-    pub attempt: i32,
-    pub commit_id: Uuid,
-    pub digest: Digest,
-    pub hash: Digest,
-    pub at: i64,
+fn moving(mut row: Vec<Assignment>) -> Vec<Assignment> {
+    row.retain(|(column, _)| !FIXED.contains(column));
+    row
 }
 
 impl RunRow {
-    pub async fn load(conn: &mut SqliteConnection, run: RunId) -> Work<Option<Self>> {
+    pub(super) async fn load(conn: &mut SqliteConnection, run: RunId) -> Work<Option<Self>> {
         let row = sqlx::query("SELECT * FROM runs WHERE id = ?").bind(run).fetch_optional(conn).await?;
-        Ok(row.as_ref().map(Self::read).transpose()?)
+        row.as_ref().map(Self::read).transpose()
     }
 
     /// Those of these runs that are there, in any order.
-    pub async fn load_all(conn: &mut SqliteConnection, runs: &[RunId]) -> Work<Vec<Self>> {
+    pub(super) async fn load_all(conn: &mut SqliteConnection, runs: &[RunId]) -> Work<Vec<Self>> {
         static LOAD: LazyLock<BySize> = LazyLock::new(|| {
             BySize::new(|runs| format!("SELECT * FROM runs WHERE id IN ({})", vec!["?"; runs].join(", ")))
         });
@@ -129,102 +47,61 @@ impl RunRow {
         for some in by_size(runs) {
             let query = sqlx::query(LOAD.text(some.len()));
             let found = some.iter().fold(query, |query, run| query.bind(run)).fetch_all(&mut *conn).await?;
-            rows.extend(found.iter().map(Self::read).collect::<sqlx::Result<Vec<_>>>()?);
+            rows.extend(found.iter().map(Self::read).collect::<Work<Vec<_>>>()?);
         }
         Ok(rows)
     }
 
     /// The row of a run that the operator holds a record of, and which therefore must be there.
-    pub async fn expect(conn: &mut SqliteConnection, run: RunId) -> Work<Self> {
+    pub(super) async fn expect(conn: &mut SqliteConnection, run: RunId) -> Work<Self> {
         Self::load(conn, run).await?.ok_or_else(|| Fault::Corrupt(format!("there is no run {run}")))
     }
 
-    /// The latest boundary, if anything is committed.
-    pub fn head(&self) -> Option<HeadPoint> {
-        Some(HeadPoint {
-            turn: self.head_turn?,
-            boundary: self.head_boundary?.0,
-            epoch: self.head_epoch?,
-            attempt: self.head_attempt?,
-            commit_id: self.head_commit_id?,
-            digest: self.head_digest?.0,
-            hash: self.head_hash?.0,
-            at: self.head_at?,
-        })
+    /// Writes the moving columns of a row that is there.
+    pub(super) async fn save(&self, conn: &mut SqliteConnection) -> Work<()> {
+        update(conn, Self::TABLE, moving(self.assignments()), vec![("id", self.id.value())]).await
     }
 
-    /// The last boundary of the live branch whose payloads were dropped while later ones stay.
-    pub fn dropped_to(&self) -> Option<Place> {
-        Some(Place {
-            turn: self.dropped_turn?,
-            boundary: self.dropped_boundary?.0,
-            epoch: self.dropped_epoch?,
-        })
+    /// Writes a row that was not there.
+    pub(super) async fn insert(&self, conn: &mut SqliteConnection) -> Work<()> {
+        insert(conn, Self::TABLE, self.assignments()).await
+    }
+}
+
+impl AttemptRow {
+    pub(super) async fn load(conn: &mut SqliteConnection, run: RunId, number: i32) -> Work<Option<Self>> {
+        let row = sqlx::query("SELECT * FROM attempts WHERE run = ? AND number = ?")
+            .bind(run)
+            .bind(number)
+            .fetch_optional(conn)
+            .await?;
+        row.as_ref().map(Self::read).transpose()
     }
 
-    /// How large the state at the head is at most. It is not known where the head was moved and nobody has counted.
-    pub fn known_state_bytes(&self) -> Option<i64> {
-        self.state_bytes.filter(|_| self.state_hash == self.head_hash)
+    /// Writes a row that was not there.
+    pub(super) async fn insert(&self, conn: &mut SqliteConnection) -> Work<()> {
+        insert(conn, Self::TABLE, self.assignments()).await
+    }
+}
+
+impl CallRow {
+    pub(super) async fn load(conn: &mut SqliteConnection, run: RunId, id: &str) -> Work<Option<Self>> {
+        let row = sqlx::query("SELECT * FROM calls WHERE run = ? AND id = ?")
+            .bind(run)
+            .bind(id)
+            .fetch_optional(conn)
+            .await?;
+        row.as_ref().map(Self::read).transpose()
     }
 
-    /// Moves the head.
-    pub fn set_head(&mut self, head: HeadPoint, position: i64) {
-        let HeadPoint { turn, boundary, epoch, attempt, commit_id, digest, hash, at } = head;
-        self.head_turn = Some(turn);
-        self.head_boundary = Some(Which(boundary));
-        self.head_epoch = Some(epoch);
-        self.head_attempt = Some(attempt);
-        self.head_commit_id = Some(commit_id);
-        self.head_digest = Some(Hash(digest));
-        self.head_hash = Some(Hash(hash));
-        self.head_at = Some(at);
-        self.head_position = position;
+    /// Writes the moving columns of a row that is there.
+    pub(super) async fn save(&self, conn: &mut SqliteConnection) -> Work<()> {
+        let key = vec![("run", self.run.value()), ("id", self.id.value())];
+        update(conn, Self::TABLE, moving(self.assignments()), key).await
     }
 
-    /// The head as workers see it.
-    pub fn public_head(&self) -> Option<dalsegno_protocol::Head> {
-        self.head().map(|head| dalsegno_protocol::Head {
-            turn: head.turn,
-            boundary: head.boundary,
-            position: self.head_position,
-            content_hash: header::render(&head.hash),
-        })
-    }
-
-    /// The turn that is worked on: the head's while its boundary is `plan`, else one more.
-    pub fn open_turn(&self) -> i32 {
-        match self.head() {
-            None => 1,
-            Some(HeadPoint { turn, boundary: Boundary::Plan, .. }) => turn,
-            Some(HeadPoint { turn, boundary: Boundary::Result, .. }) => turn + 1,
-        }
-    }
-
-    /// What a person asks of the worker.
-    pub fn asked(&self) -> Asked {
-        Asked {
-            suspend: self.suspend,
-            cancel: self.cancel_requested_at.is_some(),
-            lease_ms: self.heartbeat_ms,
-        }
-    }
-
-    /// Calls with this policy that an earlier attempt started and nobody settled.
-    pub fn unsettled(&mut self, policy: Policy) -> &mut i64 {
-        match policy {
-            Policy::RetrySameKey => &mut self.unsettled_retry_same_key,
-            Policy::Probe => &mut self.unsettled_probe,
-            Policy::Ask => &mut self.unsettled_ask,
-            Policy::ReadOnly => &mut self.unsettled_read_only,
-        }
-    }
-
-    /// Adds what a boundary spent.
-    pub fn spend(&mut self, usage: &Usage) {
-        let Usage { tokens_in, tokens_out, tool_calls, cost_micro_usd } = *usage;
-        self.tokens_in = self.tokens_in.saturating_add(tokens_in);
-        self.tokens_out = self.tokens_out.saturating_add(tokens_out);
-        self.tool_calls = self.tool_calls.saturating_add(tool_calls);
-        self.cost_micro_usd = self.cost_micro_usd.saturating_add(cost_micro_usd);
+    /// Writes a row that was not there.
+    pub(super) async fn insert(&self, conn: &mut SqliteConnection) -> Work<()> {
+        insert(conn, Self::TABLE, self.assignments()).await
     }
 }

@@ -6,10 +6,14 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::{
-    Reads, Sqlite, anchors, attach, branch, cancel, create, data_keys, events, links, namespace, old,
-    operate, prune, pulse, read, reading, retention, revisions, rewind,
+    Reads, Sqlite, anchors, attach, branch, data_keys, events, links, namespace, old, prune, pulse, read,
+    reading, retention, revisions,
 };
 
+use crate::transitions::{
+    AcknowledgeCancel, Attach, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled,
+    RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template,
+};
 use crate::{
     Acknowledged, Admin, AnchorRow, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter,
     Claim, Claimed, Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending,
@@ -30,8 +34,7 @@ impl Operator for Sqlite {
     }
 
     async fn create_run(&self, new: &NewRun) -> Result<Created> {
-        let new = new.clone();
-        self.write("taking a run up", |conn, now| Box::pin(create::create_run(conn, now, new))).await
+        self.do_create_run(new).await
     }
 
     async fn look_up(&self, object_uid: &str) -> Result<LookUp> {
@@ -40,62 +43,35 @@ impl Operator for Sqlite {
     }
 
     async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord> {
-        let (ending, then) = (ending.clone(), then.clone());
-        self.write("ending an attempt", move |conn, now| {
-            Box::pin(operate::end_attempt(conn, now, run, ending, then))
-        })
-        .await
+        self.transition(run, EndAttempt { ending: ending.clone(), then: then.clone() }).await
     }
 
     async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded> {
-        let pod = pod.clone();
-        self.write("recording a pod", move |conn, now| {
-            Box::pin(operate::record_pod(conn, now, run, attempt, pod))
-        })
-        .await
+        self.transition(run, RecordPod { attempt, pod: pod.clone() }).await
     }
 
     async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded> {
-        let node = node.to_owned();
-        self.write("recording a pod's node", move |conn, now| {
-            Box::pin(operate::record_scheduled(conn, now, run, attempt, node))
-        })
-        .await
+        self.transition(run, RecordScheduled { attempt, node: node.to_owned() }).await
     }
 
     async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded> {
-        let identity = identity.clone();
-        self.write("recording an image's identity", move |conn, now| {
-            Box::pin(operate::record_identity(conn, now, run, attempt, identity))
-        })
-        .await
+        self.transition(run, RecordIdentity { attempt, identity: identity.clone() }).await
     }
 
     async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord> {
-        let asked = asked.clone();
-        self.write("requesting a cancel", move |conn, now| Box::pin(cancel::request(conn, now, run, asked)))
-            .await
+        self.transition(run, RequestCancel { asked: asked.clone() }).await
     }
 
     async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord> {
-        let asked = asked.clone();
-        self.write("granting a fresh budget", move |conn, now| {
-            Box::pin(operate::reset_budget(conn, now, run, (observed, to), asked))
-        })
-        .await
+        self.transition(run, ResetBudget { observed, to, asked: asked.clone() }).await
     }
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
-        let deadlines = *deadlines;
-        self.write("setting deadlines", move |conn, now| {
-            Box::pin(operate::set_deadlines(conn, now, run, deadlines))
-        })
-        .await
+        self.transition(run, SetDeadlines(*deadlines)).await
     }
 
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord> {
-        let (doing, retention) = ("setting the retention", *retention);
-        self.write(doing, move |conn, now| Box::pin(retention::set(conn, now, run, retention))).await
+        self.transition(run, SetRetention(*retention)).await
     }
 
     async fn expired(&self, after: RunId) -> Result<Vec<RunId>> {
@@ -126,22 +102,16 @@ impl Operator for Sqlite {
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {
-        let rewind = rewind.clone();
-        self.write("going back", move |conn, now| Box::pin(rewind::rewind(conn, now, run, rewind))).await
+        self.transition(run, rewind.clone()).await
     }
 
     async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
-        let (uid, asked) = (object_uid.to_owned(), asked.clone());
-        self.write("closing a deleted run", |conn, now| Box::pin(create::mark_deleted(conn, now, uid, asked)))
-            .await
+        self.do_mark_deleted(object_uid, asked).await
     }
 
     async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {
-        let (hash, document) = (hash.to_owned(), document.to_owned());
-        self.write("keeping a template", move |conn, now| {
-            Box::pin(revisions::put(conn, now, (run, attempt), hash, document))
-        })
-        .await
+        let template = Template { hash: hash.to_owned(), document: document.to_owned() };
+        self.transition(run, PutRevision { attempt, template }).await
     }
 
     async fn get_revision(&self, hash: &str) -> Result<Option<String>> {
@@ -166,11 +136,7 @@ impl Worker for Sqlite {
     }
 
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {
-        let (pod_uid, instance) = (pod_uid.to_owned(), *instance);
-        self.write("attaching a worker", move |conn, now| {
-            Box::pin(attach::attach(conn, now, run, pod_uid, instance))
-        })
-        .await
+        self.transition(run, Attach { pod_uid: pod_uid.to_owned(), instance: *instance }).await
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Committed> {
@@ -204,11 +170,7 @@ impl Worker for Sqlite {
     }
 
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
-        let capability = *capability;
-        self.write("acknowledging a cancel", move |conn, now| {
-            Box::pin(cancel::acknowledge(conn, now, run, capability))
-        })
-        .await
+        self.transition(run, AcknowledgeCancel { capability: *capability }).await
     }
 
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {

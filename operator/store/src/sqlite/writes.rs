@@ -1,9 +1,10 @@
 //! What a worker writes: digested and sealed before the writer gets it, so that this only compares and writes.
 
-use super::call_row::payload;
-use super::{Sqlite, boundary, calls, commit, in_time, records};
+use super::{Sqlite, boundary, calls, in_time, records};
 use crate::packed::{self, EncodedOps};
+use crate::reads::payload;
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
+use crate::transitions::{Finish, SettleCall};
 use crate::{
     Claim, Claimed, Commit, Committed, Complete, Completed, Error, FinishCall, RecordBatch, Result, RunId,
     Settle, Written, size,
@@ -71,13 +72,8 @@ impl Sqlite {
     }
 
     pub(super) async fn do_settle(&self, settle: &Settle) -> Result<Completed> {
-        let Settle { run, ref by, ref id, outcome, ref result, ref reason } = *settle;
-        let sealing = self.to_write(run).await?;
-        let ending =
-            calls::Ending { run, id: id.clone(), state: outcome.into(), result: result.clone(), sealing };
-        let (by, reason) = (by.clone(), reason.clone());
-        self.write("settling a call", |conn, now| Box::pin(calls::settle(conn, now, by, reason, ending)))
-            .await
+        let sealing = self.to_write(settle.run).await?;
+        self.transition(settle.run, SettleCall::of(settle, sealing)).await
     }
 
     pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> Result<Written> {
@@ -92,12 +88,9 @@ impl Sqlite {
     }
 
     pub(super) async fn do_finish(&self, finish: &FinishCall) -> Result<Committed> {
-        let FinishCall { run, capability, commit_id, digest, ref finish } = *finish;
-        let call = FinishCall { run, capability, commit_id, digest, finish: finish.clone() };
-        let body = self.to_write(run).await?.body(digest);
-        let work =
-            self.write("finishing a run", move |conn, now| Box::pin(commit::finish(conn, now, call, body)));
-        self.told_apart(run, work.await?).await
+        let body = self.to_write(finish.run).await?.body(finish.digest);
+        let committed = self.transition(finish.run, Finish::of(finish, body)).await?;
+        self.told_apart(finish.run, committed).await
     }
 
     /// The answer to a commit or a finish, unless it rests on a digest that cannot be made here.

@@ -6,7 +6,7 @@ use dalsegno_protocol::Policy;
 use dalsegno_store::{Beat, Claimed, Class, Committed, Error};
 use futures::FutureExt as _;
 use futures::future::{join, join_all};
-use sqlx::{Connection as _, Executor as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::time::timeout;
 
 use crate::context::*;
@@ -319,31 +319,61 @@ async fn commits_and_heartbeats_are_hot_updates() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_template_reused_just_before_it_would_be_dropped_stays() {
+async fn a_template_that_is_found_just_before_it_would_be_dropped_stays() {
     let (cx, url) = fresh().await;
     let (before, run) = (cx.run().await, cx.run().await);
     recorded(cx.put_revision(before.id, 1, "template", "{}").await.unwrap());
     cx.mark_deleted(&before.object_uid).await.unwrap();
-    let mut operator = PgConnection::connect(&url).await.unwrap();
-    let mut transaction = operator.begin().await.unwrap();
-    let put = sqlx::query("SELECT ds_put_revision_v1($1, 1, 'template', '{}')");
-    transaction.execute(put.bind(run.id)).await.unwrap();
-    let (dropped, ()) = join(cx.drop_revisions(500), async {
-        let waits = timeout(Duration::from_secs(10), wait_for_lock_wait(&url)).await;
-        waits.expect("the drop waits for the put");
-        transaction.commit().await.unwrap();
+    // Slow enough to be met between its first look and its write.
+    let proxy = Proxy::with_faults(&url, || Fault::Stall(Duration::from_millis(500)));
+    let slow = open(&proxy.url()).await;
+    let (put, dropped) = join(slow.put_revision(run.id, 1, "template", "{}"), async {
+        let met = timeout(Duration::from_secs(30), async {
+            while advisory_locks(&url).await == 0 {
+                sleep_ms(5).await;
+            }
+        });
+        met.await.expect("whoever names a template holds a lock");
+        assert_eq!(candidates(&url).await, 1, "it has not written yet");
+        cx.drop_revisions(500).await
     })
     .await;
+    recorded(put.unwrap());
     assert_eq!(dropped.unwrap(), 0);
     assert!(cx.get_revision("template").await.unwrap().is_some());
 }
 
-/// Ends the worker's attempt in an open transaction, which locks the run's row.
+/// Attempts that a template is kept for, as others see it.
+async fn candidates(url: &str) -> i64 {
+    number(url, "SELECT count(*) FROM attempts WHERE cardinality(candidates) > 0").await
+}
+
+async fn advisory_locks(url: &str) -> i64 {
+    let locks = "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
+                 WHERE d.datname = current_database() AND l.locktype = 'advisory'";
+    number(url, locks).await
+}
+
+async fn number(url: &str, sql: &'static str) -> i64 {
+    let mut conn = PgConnection::connect(url).await.unwrap();
+    let number = sqlx::query_scalar(sql).fetch_one(&mut conn).await.unwrap();
+    conn.close().await.unwrap();
+    number
+}
+
+/// Ends the worker's attempt and reserves the next in an open transaction, which holds the run's row.
 async fn end(conn: &mut PgConnection, worker: &Worker) {
-    let end = sqlx::query(
-        "SELECT ds_end_attempt_v1($1, $2, 'Evicted', 'Disruption', NULL, '', 'reserve', NULL, NULL, NULL, NULL)",
+    let Worker { run, attempt, .. } = worker;
+    let end = format!(
+        "UPDATE runs SET epoch = epoch + 1, capability = NULL, attempt = attempt + 1, attempt_state = 'reserved', \
+             pod_uid = NULL, verdict = NULL, attached_at = NULL, lease_renewed_at = NULL WHERE id = '{run}'; \
+         UPDATE attempts SET state = 'ended', ended_at = ds_now_v1(), turn_at_end = 0, cause = 'Evicted', \
+             class = 'Disruption', charged = false, progress = false, message = '' \
+         WHERE run = '{run}' AND number = {attempt}; \
+         INSERT INTO attempts (run, number, state, epoch, turn_at_start, reserved_at) \
+         VALUES ('{run}', {attempt} + 1, 'reserved', 2, 0, ds_now_v1())"
     );
-    conn.execute(end.bind(worker.run).bind(worker.attempt)).await.unwrap();
+    conn.execute(AssertSqlSafe(end)).await.unwrap();
 }
 
 /// Waits until a connection to this database waits for a lock.
@@ -354,13 +384,6 @@ async fn wait_for_lock_wait(url: &str) {
 }
 
 async fn waiting(url: &str) -> i64 {
-    let mut conn = PgConnection::connect(url).await.unwrap();
-    let waiting = sqlx::query_scalar(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
-    )
-    .fetch_one(&mut conn)
-    .await
-    .unwrap();
-    conn.close().await.unwrap();
-    waiting
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    number(url, waiting).await
 }

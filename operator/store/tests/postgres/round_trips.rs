@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use dalsegno_protocol::Policy;
+use dalsegno_protocol::{Boundary, Policy};
 use dalsegno_store::postgres::Postgres;
-use dalsegno_store::{Class, Commit, Committed, Completed};
+use dalsegno_store::{
+    Attached, Class, Commit, Committed, Completed, Deadlines, OnPrior, Place, Retention, Rewind, Rewound,
+};
 use futures::future::join_all;
 
 use crate::context::*;
@@ -76,19 +78,133 @@ async fn an_encrypted_commit_is_one_round_trip_with_a_cached_data_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_other_call_is_one_round_trip_too() {
+async fn lookups_and_heartbeats_are_one_round_trip() {
     let (_, url) = fresh().await;
     let proxy = Proxy::new(&url, 1);
     let cx = open(&proxy.url()).await;
-    let mut worker = cx.worker().await;
-    cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
-    cx.run_of(&worker).await;
-    worker = cx.next_worker(&worker).await;
+    let worker = cx.worker().await;
+    let calls = async || {
+        let run = cx.run_of(&worker).await;
+        cx.get_run(run.id).await.unwrap().unwrap();
+        cx.find(&run.namespace, &run.name).await.unwrap();
+        cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+    };
+    // Each statement is prepared once on each connection.
+    calls().await;
     let before = proxy.round_trips();
-    cx.run_of(&worker).await;
-    cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+    calls().await;
+    assert_eq!(proxy.round_trips() - before, 4);
+}
+
+/// A transition locks and reads in the first trip, writes in the second, commits in the third. One that changes nothing is
+/// over with the second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transition_is_three_round_trips_and_two_where_nothing_changes() {
+    let (_, url) = fresh().await;
+    let proxy = Proxy::new(&url, 1);
+    let cx = open(&proxy.url()).await;
+    // Each statement is prepared once on each connection.
+    life(&cx, &proxy).await;
+    let trips = life(&cx, &proxy).await;
+    let expected = [
+        ("create: a look, and one statement", 2),
+        ("create again: a look", 1),
+        ("keep a template", 3),
+        ("attach, not recorded: a look", 1),
+        ("record the pod", 3),
+        ("record the pod again", 2),
+        ("record the node", 3),
+        ("attach: a look, and a transition", 4),
+        ("attach again: a look", 1),
+        ("set deadlines", 3),
+        ("set the same deadlines", 2),
+        ("set the retention", 3),
+        ("grant a budget", 3),
+        ("rewind: it reads boundaries too", 4),
+        ("rewind again", 3),
+        ("end and reserve", 3),
+        ("end again", 2),
+        ("settle: it reads the call too", 4),
+        ("request a cancel", 3),
+        ("finish", 3),
+        ("adopt: looks before and after", 5),
+        ("delete: a look, and a transition", 4),
+    ];
+    assert_eq!(trips, expected);
+}
+
+/// A run from its beginning to its end, and how many trips each call of it took.
+async fn life(cx: &TestContext, proxy: &Proxy) -> Vec<(&'static str, u64)> {
+    let mut trips = Vec::new();
+    let mut last = proxy.round_trips();
+    let mut count = |call: Option<&'static str>| {
+        let now = proxy.round_trips();
+        trips.extend(call.map(|call| (call, now - last)));
+        last = now;
+    };
+    let new = new_run();
+    count(None);
+    let run = cx.create(&new).await;
+    count(Some("create: a look, and one statement"));
+    cx.create(&new).await;
+    count(Some("create again: a look"));
+    recorded(cx.put_revision(run.id, 1, &format!("template of {}", run.id), "{}").await.unwrap());
+    count(Some("keep a template"));
+    let (pod, capability) = (pod(&run), random_digest());
+    assert!(matches!(cx.attach(run.id, &pod.uid, &capability).await.unwrap(), Attached::NotRecorded));
+    count(Some("attach, not recorded: a look"));
+    recorded(cx.record_pod(run.id, 1, &pod).await.unwrap());
+    count(Some("record the pod"));
+    recorded(cx.record_pod(run.id, 1, &pod).await.unwrap());
+    count(Some("record the pod again"));
+    recorded(cx.record_scheduled(run.id, 1, "node-a").await.unwrap());
+    count(Some("record the node"));
+    attached(cx.attach(run.id, &pod.uid, &capability).await.unwrap());
+    count(Some("attach: a look, and a transition"));
+    attached(cx.attach(run.id, &pod.uid, &capability).await.unwrap());
+    count(Some("attach again: a look"));
+    let deadlines = Deadlines { start_ms: LONG_DEADLINES.start_ms + 1, ..LONG_DEADLINES };
+    cx.set_deadlines(run.id, &deadlines).await.unwrap();
+    count(Some("set deadlines"));
+    cx.set_deadlines(run.id, &deadlines).await.unwrap();
+    count(Some("set the same deadlines"));
+    cx.set_retention(run.id, &Retention { days: 7, keep_last: None }).await.unwrap();
+    count(Some("set the retention"));
+    cx.reset_budget(run.id, 0, 1).await.unwrap();
+    count(Some("grant a budget"));
+    let object_uid = run.object_uid.clone();
+    let worker = Worker { run: run.id, object_uid, attempt: 1, pod_uid: pod.uid, capability };
+    cx.commit_turn(&worker, 1).await;
+    cx.commit_turn(&worker, 2).await;
+    let to = Place { turn: 1, boundary: Boundary::Result, epoch: 1 };
+    let rewind = Rewind { epoch: 1, to, reason: "it went astray".into(), actor: "ada".into() };
+    count(None);
+    for call in ["rewind: it reads boundaries too", "rewind again"] {
+        let rewound = cx.rewind(run.id, &rewind).await.unwrap();
+        count(Some(call));
+        assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");
+    }
+    let worker = cx.start_worker(&cx.run_by_uid(&new.object_uid).await).await;
+    cx.start_call(&worker, "pay", Policy::Ask).await;
+    count(None);
     cx.end_and_reserve(&worker, Class::Disruption).await;
-    assert_eq!(proxy.round_trips() - before, 3);
+    count(Some("end and reserve"));
+    cx.end_and_reserve(&worker, Class::Disruption).await;
+    count(Some("end again"));
+    cx.settle(&person_settles(run.id, "pay")).await.unwrap();
+    count(Some("settle: it reads the call too"));
+    cx.request_cancel(run.id).await.unwrap();
+    count(Some("request a cancel"));
+    let worker = cx.start_worker(&cx.run_by_uid(&new.object_uid).await).await;
+    count(None);
+    ok(cx.finish(&worker.finish()).await.unwrap());
+    count(Some("finish"));
+    let later = namesake(&new, OnPrior::Adopt);
+    cx.create(&later).await;
+    count(Some("adopt: looks before and after"));
+    cx.mark_deleted(&later.object_uid).await.unwrap();
+    count(Some("delete: a look, and a transition"));
+    trips
 }
 
 /// However many calls the turn has, and in every turn: the turn's first call counts the open ones.

@@ -1,29 +1,27 @@
-//! A call's row, and how JSON payloads stand in columns.
+//! A call's row.
 
 use dalsegno_protocol::{CallState, Policy, RawValue};
-use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::columns::{Word, table};
+use super::EnumText;
+use super::table::table;
 use crate::calls::hold_together;
 use crate::fault::{Fault, Work};
+use crate::reading::{ReadCall as _, StoredCall};
 use crate::seal::{AadContext, PayloadCipher, is_sealed};
-use crate::{Result, RunId, codec, size};
+use crate::{Result, codec, size};
 
 table! {
     /// A tool call.
-    CallRow in "calls"
-    fixed {
+    CallRow in "calls" {
         run: Uuid,
         id: String,
         ordinal: i64,
         turn: i32,
-        policy: Word<Policy>,
+        policy: EnumText<Policy>,
         key: String,
         created_at: i64,
-    }
-    moving {
-        state: Word<CallState>,
+        state: EnumText<CallState>,
         arguments: Option<Vec<u8>>,
         arguments_bytes: i64,
         attempt: Option<i32>,
@@ -37,19 +35,9 @@ table! {
         ended_at: Option<i64>,
         touched_turn: Option<i32>,
     }
-    where "run = ? AND id = ?" { run, id }
 }
 
 impl CallRow {
-    pub async fn load(conn: &mut SqliteConnection, run: RunId, id: &str) -> Work<Option<Self>> {
-        let row = sqlx::query("SELECT * FROM calls WHERE run = ? AND id = ?")
-            .bind(run)
-            .bind(id)
-            .fetch_optional(conn)
-            .await?;
-        Ok(row.as_ref().map(Self::read).transpose()?)
-    }
-
     /// Where it stands, as everybody sees it.
     pub fn stands(&self) -> CallState {
         if self.key_refused { CallState::KeyRefused } else { self.state.0 }
@@ -83,6 +71,19 @@ impl CallRow {
         })
     }
 
+    /// The same for those who check the store or carry a run out of it.
+    pub fn stored(&self, sealing: &PayloadCipher) -> Work<StoredCall> {
+        let stored = StoredCall {
+            ordinal: self.ordinal,
+            attempt: self.attempt,
+            touched: self.touched_turn.or(Some(self.turn)),
+            digests: sealing.call_digests(&self.id),
+            call: self.bare(),
+            damage: None,
+        };
+        stored.with(self.public(sealing))
+    }
+
     /// The same without its payloads.
     pub fn bare(&self) -> dalsegno_protocol::Call {
         dalsegno_protocol::Call {
@@ -98,7 +99,7 @@ impl CallRow {
 }
 
 /// A kept JSON payload as it came; none where it was shredded.
-pub(super) fn unpacked(
+pub(crate) fn unpacked(
     payload: Option<&[u8]>,
     spot: AadContext<'_>,
     sealing: &PayloadCipher,
@@ -114,7 +115,7 @@ pub(super) fn unpacked(
 }
 
 /// A JSON payload as it is kept.
-pub(super) fn payload(
+pub(crate) fn payload(
     json: Option<&RawValue>,
     spot: AadContext<'_>,
     sealing: &PayloadCipher,

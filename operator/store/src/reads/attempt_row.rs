@@ -1,32 +1,29 @@
 //! An attempt's row.
 
-use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::columns::{Word, table};
-use super::row::RunRow;
-use crate::fault::{Fault, Work, timestamp};
-use crate::{Attempt, AttemptEnd, AttemptState, Cause, Class, Identity, RunId, Verdict};
+use super::EnumText;
+use super::table::table;
+use crate::fault::{Work, timestamp};
+use crate::{Attempt, AttemptEnd, AttemptState, Cause, Class, Identity, Verdict};
 
 table! {
     /// One pod's life.
-    AttemptRow in "attempts"
-    fixed {
+    AttemptRow in "attempts" {
         run: Uuid,
         number: i32,
         reserved_at: i64,
-    }
-    moving {
         epoch: i64,
         turn_at_start: i32,
-        state: Word<AttemptState>,
+        state: EnumText<AttemptState>,
         pod_uid: Option<String>,
         pod_name: Option<String>,
         node: Option<String>,
         revision: Option<String>,
+        candidates: Vec<String>,
         image_digest: Option<String>,
         agent_version: Option<String>,
-        verdict: Option<Word<Verdict>>,
+        verdict: Option<EnumText<Verdict>>,
         remark: Option<String>,
         spent: bool,
         turn_at_end: Option<i32>,
@@ -36,32 +33,15 @@ table! {
         lease_renewed_at: Option<i64>,
         ended_at: Option<i64>,
         cause: Option<String>,
-        class: Option<Word<Class>>,
+        class: Option<EnumText<Class>>,
         charged: Option<bool>,
         progress: Option<bool>,
         exit_code: Option<i32>,
         message: Option<String>,
     }
-    where "run = ? AND number = ?" { run, number }
 }
 
 impl AttemptRow {
-    pub async fn load(conn: &mut SqliteConnection, run: RunId, number: i32) -> Work<Option<Self>> {
-        let row = sqlx::query("SELECT * FROM attempts WHERE run = ? AND number = ?")
-            .bind(run)
-            .bind(number)
-            .fetch_optional(conn)
-            .await?;
-        Ok(row.as_ref().map(Self::read).transpose()?)
-    }
-
-    /// The row of the run's current attempt.
-    pub async fn current(conn: &mut SqliteConnection, run: &RunRow) -> Work<Self> {
-        Self::load(conn, run.id, run.attempt)
-            .await?
-            .ok_or_else(|| Fault::Corrupt(format!("run {} has no attempt {}", run.id, run.attempt)))
-    }
-
     pub fn identity(&self) -> Option<Identity> {
         Some(Identity {
             image_digest: self.image_digest.clone()?,
@@ -73,7 +53,7 @@ impl AttemptRow {
 
     pub fn record(&self) -> Work<Attempt> {
         let end = match (&self.cause, self.class) {
-            (Some(cause), Some(Word(class))) => Some(AttemptEnd {
+            (Some(cause), Some(EnumText(class))) => Some(AttemptEnd {
                 cause: Cause::stored(cause),
                 class,
                 charged: self.charged.unwrap_or_default(),

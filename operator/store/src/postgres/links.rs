@@ -1,4 +1,4 @@
-//! Going back to an earlier boundary, the pages of a survey, and the ids of all runs.
+//! The pages of a survey, and the ids of all runs.
 
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
@@ -6,14 +6,12 @@ use sqlx::postgres::PgRow;
 use super::Postgres;
 use super::answers::Answers;
 use super::branch::shelved;
-use super::row::{number, place, record, text};
+use super::row::{number, place};
 use crate::fault::{Fault, Work};
 use crate::old::is_dropped;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::shelf::Found;
-use crate::{Place, Rewind, Rewound, RunId};
-
-const REWIND: &str = "SELECT * FROM ds_rewind_v1($1, $2, $3, $4, $5, $6, $7)";
+use crate::{Place, RunId};
 
 /// At least one boundary, if there is one; no more than these bytes of payloads beyond it. Their lengths are known
 /// without reading them.
@@ -46,21 +44,6 @@ const PAGE: &str = concat!(
 const RUN_IDS: &str = "SELECT id FROM runs WHERE id > $1 ORDER BY id LIMIT $2";
 
 impl Postgres {
-    pub(super) async fn do_rewind(&self, run: RunId, rewind: &Rewind) -> Work<Rewound> {
-        let Rewind { epoch, to, reason, actor } = rewind;
-        let query = sqlx::query(REWIND)
-            .bind(run)
-            .bind(epoch)
-            .bind(to.turn)
-            .bind(number(to.boundary))
-            .bind(to.epoch)
-            .bind(text(reason))
-            .bind(text(actor));
-        let row = self.pool.of(run).one(query).await?;
-        let record = Box::new(record(&row, run)?);
-        Ok(if row.try_get("done")? { Rewound::Done(record) } else { Rewound::Refused(record) })
-    }
-
     pub(super) async fn do_run_ids(&self, after: RunId) -> Work<Vec<RunId>> {
         let rows = self.pool.all(sqlx::query(RUN_IDS).bind(after).bind(PAGE_ROWS)).await?;
         rows.iter().map(|row| Ok(row.try_get("id")?)).collect()

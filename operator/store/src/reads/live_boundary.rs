@@ -1,0 +1,58 @@
+//! Boundaries of the live branch, without their payloads.
+
+use uuid::Uuid;
+
+use super::{BoundaryColumn, Column as _, Columns, HeadPoint};
+use crate::fault::{Fault, Work};
+use crate::{Digest, Place};
+
+/// Boundaries of the run `$1` that were not undone, from the turn `$2` and its boundary `$3` on, in order.
+pub(crate) const LIVE_BOUNDARIES: &str = "\
+    SELECT turn, boundary, epoch, attempt, commit_id, digest, content_hash, at FROM boundaries \
+    WHERE run = $1 AND NOT undone AND (turn, boundary) >= ($2, $3) ORDER BY turn, boundary, content_hash";
+
+/// A boundary of the live branch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LiveBoundary {
+    pub place: Place,
+    pub attempt: i32,
+    pub commit_id: Uuid,
+    pub digest: Vec<u8>,
+    pub hash: Vec<u8>,
+    pub at: i64,
+}
+
+impl LiveBoundary {
+    pub fn read(row: &impl Columns) -> Work<Self> {
+        Ok(Self {
+            place: Place {
+                turn: i32::read(row, "turn")?,
+                boundary: BoundaryColumn::read(row, "boundary")?.0,
+                epoch: i64::read(row, "epoch")?,
+            },
+            attempt: i32::read(row, "attempt")?,
+            commit_id: Uuid::read(row, "commit_id")?,
+            digest: Vec::read(row, "digest")?,
+            hash: Vec::read(row, "content_hash")?,
+            at: i64::read(row, "at")?,
+        })
+    }
+
+    /// The same as a head.
+    pub fn head_point(&self) -> Work<HeadPoint> {
+        let digest = |bytes: &[u8]| -> Work<Digest> {
+            bytes.try_into().map_err(|_| Fault::Corrupt("a boundary's hash is not 32 bytes".into()))
+        };
+        let Place { turn, boundary, epoch } = self.place;
+        Ok(HeadPoint {
+            turn,
+            boundary,
+            epoch,
+            attempt: self.attempt,
+            commit_id: self.commit_id,
+            digest: digest(&self.digest)?,
+            hash: digest(&self.hash)?,
+            at: self.at,
+        })
+    }
+}

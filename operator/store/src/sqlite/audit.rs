@@ -1,0 +1,22 @@
+//! Rows of the audit that belong to writes which are no transitions.
+
+use serde_json::Value;
+use sqlx::SqliteConnection;
+
+use super::columns::insert;
+use super::row::RunRow;
+use crate::fault::Work;
+use crate::transitions::AuditEntry;
+
+/// Appends to the run's audit chain; the caller saves the row.
+pub(super) async fn append(
+    conn: &mut SqliteConnection,
+    row: &mut RunRow,
+    now: i64,
+    kind: &'static str,
+    actor: &str,
+    detail: Value,
+) -> Work<()> {
+    let entry = AuditEntry::append(row, now, kind, actor, &detail);
+    insert(conn, AuditEntry::TABLE, entry.assignments(row.id)).await
+}

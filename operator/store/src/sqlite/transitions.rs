@@ -1,0 +1,116 @@
+//! Transitions in the writer's transaction.
+
+use dalsegno_protocol::Policy;
+use sqlx::SqliteConnection;
+
+use super::columns::{Which, Word, insert, update};
+use super::read::rows_of;
+use super::{Sqlite, open_calls};
+use crate::fault::Work;
+use crate::reads::{AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, RunRow};
+use crate::transitions::{AuditEntry, Decision, Needs, Rows, Template, Transition, WriteSet};
+use crate::{Place, Result, RunId};
+
+impl Sqlite {
+    /// Does a transition of a run.
+    pub(super) async fn transition<T: Transition>(&self, run: RunId, rule: T) -> Result<T::Answer> {
+        self.write(T::OPERATION, move |conn, now| Box::pin(transact(conn, now, run, rule))).await
+    }
+}
+
+/// Reads the run's rows, decides, and writes.
+pub(super) async fn transact<T: Transition>(
+    conn: &mut SqliteConnection,
+    now: i64,
+    run: RunId,
+    rule: T,
+) -> Work<T::Answer> {
+    let Some(of_run) = rows_of(conn, now, run).await? else { return rule.without_run(run) };
+    let started: Vec<(Word<Policy>, i64)> = sqlx::query_as(
+        "SELECT policy, count(*) FROM calls WHERE run = ? AND state = 'started' GROUP BY policy",
+    )
+    .bind(run)
+    .fetch_all(&mut *conn)
+    .await?;
+    let started = started.into_iter().map(|(policy, count)| (policy.0, count)).collect();
+    let mut rows = Rows::new(of_run, started);
+    match rule.needs() {
+        Needs::Nothing | Needs::Templates => {}
+        Needs::BoundariesFrom(place) => boundaries(conn, place, &mut rows).await?,
+        Needs::Call(id) => {
+            rows.call = CallRow::load(conn, run, id).await?;
+            rows.open_calls = open_calls::bytes(conn, &rows.of_run.run).await?;
+        }
+    }
+    let Decision { write, answer } = rule.decide(rows)?;
+    apply(conn, now, write).await?;
+    Ok(answer)
+}
+
+/// The boundaries from this one on, and the attempt that committed it.
+async fn boundaries(conn: &mut SqliteConnection, place: Place, rows: &mut Rows) -> Work<()> {
+    let run = rows.of_run.run.id;
+    let query = sqlx::query(LIVE_BOUNDARIES).bind(run).bind(place.turn).bind(Which(place.boundary));
+    let found = query.fetch_all(&mut *conn).await?;
+    rows.boundaries = found.iter().map(LiveBoundary::read).collect::<Work<_>>()?;
+    if let Some(number) = rows.missing_attempt(place) {
+        rows.of_run.attempts.extend(AttemptRow::load(conn, run, number).await?);
+    }
+    Ok(())
+}
+
+/// What came after a boundary is undone: the parameters are the run, and the boundary's turn and number.
+const UNDO: [&str; 4] = [
+    "UPDATE boundaries SET undone = 1 WHERE run = ?1 AND NOT undone \
+     AND ((turn, boundary) > (?2, ?3) OR ((turn, boundary) = (?2, ?3) AND epoch <> ?4))",
+    "UPDATE records SET undone = 1 WHERE run = ?1 AND (turn, boundary) > (?2, ?3) AND NOT undone",
+    "UPDATE record_batches SET undone = 1 WHERE run = ?1 AND (turn, boundary) > (?2, ?3) AND NOT undone",
+    "UPDATE record_changes SET undone = 1 WHERE run = ?1 AND (turn, boundary) > (?2, ?3) AND NOT undone",
+];
+
+/// Writes what a transition has decided.
+pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet) -> Work<()> {
+    let WriteSet {
+        run,
+        created,
+        mut run_columns,
+        is_change,
+        attempt_columns,
+        reserved,
+        call_columns,
+        undo_after,
+        template,
+        audit,
+    } = write;
+    if let Some(created) = created {
+        created.insert(conn).await?;
+    }
+    if is_change {
+        run_columns.push(("changed_at", now.value()));
+    }
+    update(conn, RunRow::TABLE, run_columns, vec![("id", run.value())]).await?;
+    for (number, columns) in attempt_columns {
+        let key = vec![("run", run.value()), ("number", number.value())];
+        update(conn, AttemptRow::TABLE, columns, key).await?;
+    }
+    for attempt in reserved {
+        attempt.insert(conn).await?;
+    }
+    if let Some((id, columns)) = call_columns {
+        update(conn, CallRow::TABLE, columns, vec![("run", run.value()), ("id", id.value())]).await?;
+    }
+    for undo in undo_after.iter().flat_map(|place| UNDO.map(|undo| (undo, place))) {
+        let (undo, Place { turn, boundary, epoch }) = undo;
+        let query = sqlx::query(undo).bind(run).bind(turn).bind(Which(*boundary)).bind(epoch);
+        query.execute(&mut *conn).await?;
+    }
+    if let Some(Template { hash, document }) = template {
+        let keep =
+            "INSERT INTO revisions (hash, document, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING";
+        sqlx::query(keep).bind(hash).bind(document).bind(now).execute(&mut *conn).await?;
+    }
+    for entry in audit {
+        insert(conn, AuditEntry::TABLE, entry.assignments(run)).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! The worker has been told of the cancel, and stops.
+
+use serde_json::json;
+
+use super::end::{close, fence_and_end};
+use super::worker::holds;
+use super::{Change, Decision, Rows, Transition};
+use crate::audit::{actor, kind};
+use crate::fault::Work;
+use crate::reads::{Hash, RunRow};
+use crate::{Acknowledged, Cause, Digest, NewFinish, RunId, RunOutcome};
+
+/// [`crate::Store::acknowledge_cancel`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AcknowledgeCancel {
+    pub capability: Digest,
+}
+
+impl Transition for AcknowledgeCancel {
+    type Answer = Acknowledged;
+    const OPERATION: &'static str = "acknowledging a cancel";
+
+    fn decide(&self, rows: Rows) -> Work<Decision<Acknowledged>> {
+        let mut change = Change::of(rows);
+        let run = change.row();
+        if !holds(run, &self.capability) {
+            // Only an acknowledgement sets the last capability: this is its retry.
+            let is_retry = run.last_capability == Some(Hash(self.capability));
+            let answer = if is_retry { Acknowledged::Cancelled } else { Acknowledged::Fenced };
+            return Ok(change.decide(answer));
+        }
+        if !change.is_live() {
+            return Ok(change.decide(Acknowledged::Finished));
+        }
+        if run.cancel_requested_at.is_none() {
+            return Ok(change.decide(Acknowledged::NotRequested));
+        }
+        fence_and_end(&mut change, Cause::Cancelled)?;
+        let finish = NewFinish {
+            outcome: RunOutcome::Cancelled,
+            reason: "Cancelled".into(),
+            message: String::new(),
+            output: None,
+        };
+        let now = change.now();
+        close(change.run(), now, &finish, None);
+        change.run().last_capability = Some(Hash(self.capability));
+        change.notify();
+        let RunRow { attempt, epoch, .. } = *change.row();
+        change.audit(kind::CANCELLED, actor::WORKER, json!({ "attempt": attempt, "epoch": epoch }));
+        Ok(change.decide(Acknowledged::Cancelled))
+    }
+
+    fn without_run(&self, _: RunId) -> Work<Acknowledged> {
+        Ok(Acknowledged::Fenced)
+    }
+}

@@ -1,0 +1,214 @@
+//! A run is created, or a prior run of its name is adopted or abandoned.
+//!
+//! At most one run of a namespace and name is not closed: a partial unique index holds it to that. So whoever meets another
+//! creator looks again.
+
+use serde_json::json;
+
+use super::end::{end_with_audit, fence_and_end, neutral, reserve_next};
+use super::settings::set_deadlines;
+use super::{Change, Decision, Rows, Transition};
+use crate::audit::{actor, kind};
+use crate::fault::Work;
+use crate::reads::{EnumText, Found, Hash, RunRow, RunRows};
+use crate::{AttemptState, Cause, Created, Lifecycle, NewRun, OnPrior, PriorRun, RunId, RunRecord, header};
+
+/// The rows `r` that [`next_step`] is decided by: the object's own run, and the prior run of its name. Parameters: the
+/// object's UID, the namespace, the name.
+pub(crate) const LOOK: &str = "r.object_uid = $1 \
+     OR (r.namespace = $2 AND r.name = $3 AND r.lifecycle IN ('live', 'finished'))";
+
+/// What comes next on the way to [`crate::Store::create_run`]'s answer.
+#[derive(Debug)]
+pub(crate) enum NextStep {
+    /// Nothing: this is the answer.
+    Answer(Created),
+    /// [`Adopt`] this run, then look again.
+    Adopt(RunId),
+    /// [`Abandon`] this run and [`create`] the other, in one transaction.
+    Replace(RunId),
+    /// [`create`].
+    Create,
+}
+
+/// What comes next, by what was found. No row is locked: each step looks at its rows once more.
+pub(crate) fn next_step(found: &Found, new: &NewRun) -> Work<NextStep> {
+    if let Some(own) = found.runs.iter().find(|rows| rows.run.object_uid == new.object_uid) {
+        return Ok(NextStep::Answer(Created::Run(Box::new(own.record()?))));
+    }
+    let Some(RunRows { run: prior, .. }) = found.runs.first() else { return Ok(NextStep::Create) };
+    Ok(match new.on_prior {
+        OnPrior::Ignore => NextStep::Replace(prior.id),
+        OnPrior::Adopt if prior.tenant == new.tenant => NextStep::Adopt(prior.id),
+        OnPrior::Hold | OnPrior::Adopt => NextStep::Answer(Created::Prior(PriorRun {
+            id: prior.id,
+            object_uid: prior.object_uid.clone(),
+            tenant: prior.tenant.clone(),
+            asked_by: new.tenant.clone(),
+            turn: prior.head_turn.unwrap_or_default(),
+        })),
+    })
+}
+
+/// Whether the run is a prior run of this object.
+fn is_prior(run: &RunRow, new: &NewRun) -> bool {
+    (&run.namespace, &run.name) == (&new.namespace, &new.name)
+        && run.object_uid != new.object_uid
+        && matches!(run.lifecycle.0, Lifecycle::Live | Lifecycle::Finished)
+}
+
+/// Gives a prior run's row to the new object, under a new epoch. A finished run stays finished.
+#[derive(Clone, Debug)]
+pub(crate) struct Adopt(pub NewRun);
+
+impl Transition for Adopt {
+    type Answer = ();
+    const OPERATION: &'static str = "creating a run";
+
+    fn decide(&self, rows: Rows) -> Work<Decision<()>> {
+        let Self(new) = self;
+        let mut change = Change::of(rows);
+        if !is_prior(change.row(), new) || change.row().tenant != new.tenant {
+            return Ok(change.decide(()));
+        }
+        let detail = json!({ "from": change.row().object_uid, "to": new.object_uid });
+        change.audit(kind::ADOPTED, actor::OPERATOR, detail);
+        set_deadlines(&mut change, &new.deadlines);
+        let run = change.run();
+        run.object_uid = new.object_uid.clone();
+        run.observed_reset_generation = run.observed_reset_generation.max(new.reset_generation);
+        let (attempt, has_ended) = (run.attempt, run.attempt_state.0 == AttemptState::Ended);
+        if change.is_live() && !has_ended {
+            end_with_audit(&mut change, &neutral(attempt, Cause::Adopted))?;
+        } else {
+            fence_and_end(&mut change, Cause::Adopted)?;
+        }
+        if change.is_live() {
+            reserve_next(&mut change);
+        }
+        Ok(change.decide(()))
+    }
+}
+
+/// Closes a prior run for good: a later run of its name ignores it.
+#[derive(Clone, Debug)]
+pub(crate) struct Abandon(pub NewRun);
+
+impl Transition for Abandon {
+    /// False: it is no prior run any more.
+    type Answer = bool;
+    const OPERATION: &'static str = Adopt::OPERATION;
+
+    fn decide(&self, rows: Rows) -> Work<Decision<bool>> {
+        let Self(new) = self;
+        let mut change = Change::of(rows);
+        if !is_prior(change.row(), new) {
+            return Ok(change.decide(false));
+        }
+        fence_and_end(&mut change, Cause::Abandoned)?;
+        let now = change.now();
+        let run = change.run();
+        (run.lifecycle, run.over_at) = (EnumText(Lifecycle::Abandoned), Some(now));
+        let detail = json!({ "by": new.object_uid, "epoch": run.epoch });
+        change.audit(kind::ABANDONED, actor::OPERATOR, detail);
+        Ok(change.decide(true))
+    }
+}
+
+/// Creates a run with attempt 1 reserved. To be written only where no run of this object is there, and none of its name
+/// that is not closed. `found`: what a look has found, for the store's row and its clock.
+pub(crate) fn create(found: &Found, new: &NewRun) -> Work<Decision<RunRecord>> {
+    let Found { now, store, .. } = *found;
+    let mut change = Change::of_new(RunRows { now, store, run: empty(now, new), attempts: Vec::new() });
+    let NewRun { tenant, namespace, name, object_uid, .. } = new;
+    let detail = json!({ "tenant": tenant, "namespace": namespace, "name": name, "objectUID": object_uid });
+    change.audit(kind::CREATED, actor::OPERATOR, detail);
+    reserve_next(&mut change);
+    change.with_record()
+}
+
+/// A run that nothing has happened to. Attempt 0 is nobody's: the first that is reserved has number 1.
+fn empty(now: i64, new: &NewRun) -> RunRow {
+    RunRow {
+        id: new.id,
+        tenant: new.tenant.clone(),
+        namespace: new.namespace.clone(),
+        name: new.name.clone(),
+        object_uid: new.object_uid.clone(),
+        created_at: now,
+        lifecycle: EnumText(Lifecycle::Live),
+        epoch: 1,
+        capability: None,
+        last_capability: None,
+        attempt: 0,
+        attempt_state: EnumText(AttemptState::Ended),
+        pod_uid: None,
+        attempt_turn: 0,
+        attempt_completed: 0,
+        verdict: None,
+        remark: None,
+        scheduled_at: None,
+        attached_at: None,
+        lease_renewed_at: None,
+        lease_ms: 0,
+        spent: false,
+        head_turn: None,
+        head_boundary: None,
+        head_epoch: None,
+        head_attempt: None,
+        head_commit_id: None,
+        head_digest: None,
+        head_hash: None,
+        head_position: 0,
+        head_at: None,
+        highest_turn: 0,
+        completed_calls: 0,
+        unsettled_retry_same_key: 0,
+        unsettled_probe: 0,
+        unsettled_ask: 0,
+        unsettled_read_only: 0,
+        keys_refused: 0,
+        recovery_attempts: 0,
+        recovery_attempts_base: 0,
+        attempts_without_progress: 0,
+        disruptions: 0,
+        disruptions_base: 0,
+        disruptions_without_progress: 0,
+        observed_reset_generation: new.reset_generation,
+        reset_attempt: 0,
+        stored_bytes: 0,
+        tokens_in: 0,
+        tokens_out: 0,
+        tool_calls: 0,
+        cost_micro_usd: 0,
+        cancel_requested_at: None,
+        cancel_told_at: None,
+        suspend: false,
+        heartbeat_ms: new.deadlines.heartbeat_ms,
+        start_ms: new.deadlines.start_ms,
+        progress_ms: new.deadlines.progress_ms,
+        finish_outcome: None,
+        finish_reason: None,
+        finish_message: None,
+        finish_output: None,
+        finish_commit_id: None,
+        finish_digest: None,
+        finish_at: None,
+        changed_at: now,
+        audit_seq: 0,
+        audit_hash: Hash(header::NO_PARENT),
+        records_digest: None,
+        retention_days: 30,
+        expired_at: None,
+        emptied: false,
+        keep_last: None,
+        dropped_turn: None,
+        dropped_boundary: None,
+        dropped_epoch: None,
+        over_at: None,
+        state_bytes: Some(0),
+        state_hash: None,
+        open_calls_bytes: None,
+        open_calls_turn: None,
+    }
+}

@@ -1,0 +1,199 @@
+//! The steps that rules share: an attempt ends, the next is reserved, the run closes.
+
+use dalsegno_protocol::Policy;
+use serde_json::{Value as Json, json};
+use uuid::Uuid;
+
+use super::{Change, text};
+use crate::audit::{actor, kind};
+use crate::fault::Work;
+use crate::reads::{AttemptRow, EnumText, Hash, RunRow};
+use crate::{AttemptState, Cause, Class, Counters, Digest, Ending, Lifecycle, NewFinish};
+
+/// How an attempt ends that nobody's death ended.
+pub(super) fn neutral(attempt: i32, cause: Cause) -> Ending {
+    Ending { attempt, cause, class: Class::Neutral, exit_code: None, message: String::new() }
+}
+
+/// Ends the current attempt, unless it has ended: counts it, fences it, and counts what it had started and not completed
+/// as unsettled. What the end was counted as; `None`: it had ended before.
+fn end(change: &mut Change, ending: &Ending) -> Work<Option<Class>> {
+    let run = change.row();
+    if run.attempt_state.0 == AttemptState::Ended {
+        return Ok(None);
+    }
+    let progress = has_progress(run);
+    let class = resolve(ending.class, progress);
+    let (now, turn, lease) = (change.now(), run.head_turn.unwrap_or_default(), run.lease_renewed_at);
+
+    let attempt = change.attempt()?;
+    attempt.state = EnumText(AttemptState::Ended);
+    attempt.ended_at = Some(now);
+    attempt.lease_renewed_at = lease;
+    attempt.turn_at_end = Some(turn);
+    attempt.cause = Some(ending.cause.to_string());
+    attempt.class = Some(EnumText(class));
+    attempt.charged = Some(class == Class::Crash);
+    attempt.progress = Some(progress);
+    attempt.exit_code = ending.exit_code;
+    attempt.message = Some(text(&ending.message));
+
+    // Every call that is started now is one of an attempt that is over.
+    for policy in [Policy::RetrySameKey, Policy::Probe, Policy::Ask, Policy::ReadOnly] {
+        *change.run().unsettled(policy) = change.started(policy);
+    }
+    let run = change.run();
+    run.attempt_state = EnumText(AttemptState::Ended);
+    run.set_counters(count(run.counters(), class, progress));
+    fence(change);
+    Ok(Some(class))
+}
+
+/// Ends the current attempt and appends that to the audit, unless it has ended.
+pub(super) fn end_with_audit(change: &mut Change, ending: &Ending) -> Work<()> {
+    let Some(class) = end(change, ending)? else { return Ok(()) };
+    let RunRow { attempt, epoch, .. } = *change.row();
+    let detail = json!({
+        "attempt": attempt, "cause": ending.cause, "class": class, "epoch": epoch,
+        "exitCode": ending.exit_code, "message": text(&ending.message),
+    });
+    change.audit(kind::ENDED, actor::OPERATOR, detail);
+    Ok(())
+}
+
+/// Ends the current attempt for a reason that has nothing to do with it, and fences the run in any case.
+pub(super) fn fence_and_end(change: &mut Change, cause: Cause) -> Work<()> {
+    let ending = neutral(change.row().attempt, cause);
+    if end(change, &ending)?.is_none() {
+        fence(change);
+    }
+    Ok(())
+}
+
+/// Takes the right to write from whoever has it.
+pub(super) fn fence(change: &mut Change) {
+    let run = change.run();
+    run.epoch += 1;
+    run.capability = None;
+}
+
+/// Reserves the attempt after the current one, under the epoch that the current one's end has left.
+pub(super) fn reserve_next(change: &mut Change) {
+    let run = change.run();
+    run.attempt += 1;
+    run.attempt_state = EnumText(AttemptState::Reserved);
+    run.pod_uid = None;
+    run.attempt_turn = run.highest_turn;
+    run.attempt_completed = run.completed_calls;
+    run.verdict = None;
+    run.remark = None;
+    run.scheduled_at = None;
+    run.attached_at = None;
+    run.lease_renewed_at = None;
+    run.spent = false;
+    let RunRow { id, attempt, epoch, head_turn, .. } = *run;
+    let reserved = reserved(id, attempt, epoch, head_turn.unwrap_or_default(), change.now());
+    change.reserve(reserved);
+    change.audit(kind::RESERVED, actor::OPERATOR, json!({ "attempt": attempt, "epoch": epoch }));
+}
+
+/// An attempt that nothing has happened to.
+pub(super) fn reserved(run: Uuid, number: i32, epoch: i64, turn_at_start: i32, now: i64) -> AttemptRow {
+    AttemptRow {
+        run,
+        number,
+        epoch,
+        turn_at_start,
+        reserved_at: now,
+        state: EnumText(AttemptState::Reserved),
+        pod_uid: None,
+        pod_name: None,
+        node: None,
+        revision: None,
+        candidates: Vec::new(),
+        image_digest: None,
+        agent_version: None,
+        verdict: None,
+        remark: None,
+        spent: false,
+        turn_at_end: None,
+        created_at: None,
+        scheduled_at: None,
+        attached_at: None,
+        lease_renewed_at: None,
+        ended_at: None,
+        cause: None,
+        class: None,
+        charged: None,
+        progress: None,
+        exit_code: None,
+        message: None,
+    }
+}
+
+/// Closes the run and appends that to the audit.
+pub(super) fn close_with_audit(
+    change: &mut Change,
+    finish: &NewFinish,
+    by: Option<(Uuid, Digest)>,
+    actor: &str,
+) {
+    let now = change.now();
+    close(change.run(), now, finish, by);
+    let detail = finish_detail(change.row(), finish);
+    change.audit(kind::FINISHED, actor, detail);
+}
+
+/// Closes the run; its epoch and capability stay, so that a retry of its worker is known. `by`: commit id and digest of
+/// the worker's call, `None` where the operator closes it.
+pub(crate) fn close(run: &mut RunRow, now: i64, finish: &NewFinish, by: Option<(Uuid, Digest)>) {
+    let NewFinish { outcome, reason, message, output } = finish;
+    run.lifecycle = EnumText(Lifecycle::Finished);
+    run.finish_outcome = Some(EnumText(*outcome));
+    run.finish_reason = Some(text(reason));
+    run.finish_message = Some(text(message));
+    run.finish_output = output.as_deref().map(text);
+    run.finish_commit_id = by.map(|(commit_id, _)| commit_id);
+    run.finish_digest = by.map(|(_, digest)| Hash(digest));
+    run.finish_at = Some(now);
+}
+
+/// What the audit tells of the run's end.
+pub(crate) fn finish_detail(run: &RunRow, finish: &NewFinish) -> Json {
+    json!({ "attempt": run.attempt, "outcome": finish.outcome, "reason": text(&finish.reason) })
+}
+
+/// Whether the current attempt has gained anything: a new highest turn, or a newly completed call.
+fn has_progress(run: &RunRow) -> bool {
+    run.highest_turn > run.attempt_turn || run.completed_calls > run.attempt_completed
+}
+
+/// What an end counts as, once its progress is known.
+fn resolve(class: Class, progress: bool) -> Class {
+    match (class, progress) {
+        (Class::CrashWithoutProgress, true) => Class::Disruption,
+        (Class::CrashWithoutProgress, false) => Class::Crash,
+        (Class::Crash | Class::Disruption | Class::Neutral, _) => class,
+    }
+}
+
+/// The counters after an end, by the table of [`Class`].
+fn count(counters: Counters, class: Class, progress: bool) -> Counters {
+    let mut after = counters;
+    match resolve(class, progress) {
+        Class::Crash => {
+            after.recovery_attempts += 1;
+            after.attempts_without_progress += 1;
+        }
+        Class::Disruption => {
+            after.disruptions += 1;
+            after.disruptions_without_progress += 1;
+        }
+        Class::Neutral | Class::CrashWithoutProgress => {}
+    }
+    if progress {
+        after.attempts_without_progress = 0;
+        after.disruptions_without_progress = 0;
+    }
+    after
+}

@@ -1,0 +1,64 @@
+//! The worker closes the run where there is no new state.
+
+use uuid::Uuid;
+
+use super::end::close_with_audit;
+use super::worker::{has_unsettled, holds, is_finish, renew_lease, standing, tell_cancel};
+use super::{Change, Decision, Rows, Transition};
+use crate::audit::actor;
+use crate::fault::Work;
+use crate::seal::BodyDigest;
+use crate::{Committed, Digest, FinishCall, NewFinish, RunId};
+
+/// [`crate::Store::finish`]. The epoch does not move.
+#[derive(Clone, Debug)]
+pub(crate) struct Finish {
+    pub capability: Digest,
+    pub commit_id: Uuid,
+    pub digest: BodyDigest,
+    pub finish: NewFinish,
+}
+
+impl Finish {
+    pub fn of(call: &FinishCall, digest: BodyDigest) -> Self {
+        let FinishCall { run: _, capability, commit_id, digest: _, ref finish } = *call;
+        Self { capability, commit_id, digest, finish: finish.clone() }
+    }
+}
+
+impl Transition for Finish {
+    type Answer = Committed;
+    const OPERATION: &'static str = "finishing a run";
+
+    fn decide(&self, rows: Rows) -> Work<Decision<Committed>> {
+        let mut change = Change::of(rows);
+        let (now, run) = (change.now(), change.row());
+        let is_finish = is_finish(run, self.commit_id, &self.digest);
+        let refused = if !holds(run, &self.capability) {
+            Some(Committed::Fenced { committed: is_finish })
+        } else if is_finish {
+            tell_cancel(change.run(), now);
+            Some(Committed::Duplicate(standing(change.row())))
+        } else if !change.is_live() {
+            Some(Committed::Finished)
+        } else if has_unsettled(run) {
+            Some(Committed::UnsettledCalls)
+        } else {
+            None
+        };
+        if let Some(answer) = refused {
+            return Ok(change.decide(answer));
+        }
+        renew_lease(change.run(), now);
+        tell_cancel(change.run(), now);
+        let by = (self.commit_id, self.digest.kept);
+        close_with_audit(&mut change, &self.finish, Some(by), actor::WORKER);
+        change.notify();
+        let answer = Committed::Ok(standing(change.row()));
+        Ok(change.decide(answer))
+    }
+
+    fn without_run(&self, _: RunId) -> Work<Committed> {
+        Ok(Committed::NotFound)
+    }
+}

@@ -1,0 +1,56 @@
+//! What the worker's image turned out to be, and whether the run may go on under it.
+
+use serde_json::json;
+
+use super::{Change, Decision, Rows, Transition, text};
+use crate::audit::{actor, kind};
+use crate::fault::Work;
+use crate::reads::EnumText;
+use crate::{AttemptState, Identity, Recorded};
+
+/// [`crate::Store::record_identity`].
+#[derive(Clone, Debug)]
+pub(crate) struct RecordIdentity {
+    pub attempt: i32,
+    pub identity: Identity,
+}
+
+impl Transition for RecordIdentity {
+    type Answer = Recorded;
+    const OPERATION: &'static str = "recording an image's identity";
+
+    fn decide(&self, rows: Rows) -> Work<Decision<Recorded>> {
+        let mut change = Change::of(rows);
+        if change.row().attempt != self.attempt {
+            return change.refused();
+        }
+        if change.is_live() && change.row().attempt_state.0 != AttemptState::Ended {
+            identify(&mut change, &self.identity)?;
+        }
+        change.recorded()
+    }
+}
+
+/// Only the first identity of an attempt counts.
+pub(super) fn identify(change: &mut Change, identity: &Identity) -> Work<()> {
+    if change.row().verdict.is_some() {
+        return Ok(());
+    }
+    let Identity { image_digest, agent_version, verdict, remark } = identity;
+    let (image_digest, agent_version) = (text(image_digest), text(agent_version));
+    let (verdict, remark) = (Some(EnumText(*verdict)), Some(text(remark)));
+    let run = change.run();
+    (run.verdict, run.remark) = (verdict, remark.clone());
+    let attempt = change.attempt()?;
+    (attempt.verdict, attempt.remark) = (verdict, remark);
+    attempt.image_digest = Some(image_digest.clone());
+    attempt.agent_version = Some(agent_version.clone());
+    let detail = json!({
+        "attempt": attempt.number,
+        "imageDigest": image_digest,
+        "agentVersion": agent_version,
+        "verdict": identity.verdict,
+    });
+    change.audit(kind::IDENTITY, actor::OPERATOR, detail);
+    Ok(())
+}

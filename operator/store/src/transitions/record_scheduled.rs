@@ -1,0 +1,34 @@
+//! The pod of an attempt has a node: the start deadline begins to run.
+
+use super::{Change, Decision, Rows, Transition};
+use crate::fault::Work;
+use crate::{AttemptState, Recorded};
+
+/// [`crate::Store::record_scheduled`].
+#[derive(Clone, Debug)]
+pub(crate) struct RecordScheduled {
+    pub attempt: i32,
+    pub node: String,
+}
+
+impl Transition for RecordScheduled {
+    type Answer = Recorded;
+    const OPERATION: &'static str = "recording a pod's node";
+
+    fn decide(&self, rows: Rows) -> Work<Decision<Recorded>> {
+        let mut change = Change::of(rows);
+        let run = change.row();
+        if run.attempt != self.attempt {
+            return change.refused();
+        }
+        let has_ended = run.attempt_state.0 == AttemptState::Ended;
+        if change.is_live() && !has_ended && run.scheduled_at.is_none() {
+            let now = change.now();
+            change.run().scheduled_at = Some(now);
+            let attempt = change.attempt()?;
+            attempt.scheduled_at = Some(now);
+            attempt.node = Some(self.node.clone());
+        }
+        change.recorded()
+    }
+}

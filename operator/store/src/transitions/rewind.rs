@@ -1,0 +1,85 @@
+//! The run goes back to an earlier boundary of its live branch.
+
+use dalsegno_protocol::Boundary;
+use serde_json::{Value as Json, json};
+
+use super::end::{end_with_audit, fence, neutral, reserve_next};
+use super::{Change, Decision, Needs, Rows, Transition, text};
+use crate::audit::kind;
+use crate::fault::Work;
+use crate::reads::{HeadPoint, LiveBoundary};
+use crate::{AttemptState, Cause, Rewind, Rewound, header};
+
+impl Transition for Rewind {
+    type Answer = Rewound;
+    const OPERATION: &'static str = "going back";
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::BoundariesFrom(self.to)
+    }
+
+    fn decide(&self, mut rows: Rows) -> Work<Decision<Rewound>> {
+        let Self { epoch, to, reason, actor } = self;
+        let boundaries = std::mem::take(&mut rows.boundaries);
+        let mut change = Change::of(rows);
+        let target =
+            boundaries.iter().find(|it| it.place == *to).map(LiveBoundary::head_point).transpose()?;
+        let (from, state) = (change.row().head(), change.row().attempt_state.0);
+        let point = |head: HeadPoint| (head.turn, head.boundary, head.epoch, head.hash);
+        if target.is_some() && from.map(point) == target.map(point) {
+            let answer = Rewound::Done(change.record()?);
+            return Ok(change.decide(answer));
+        }
+        let is_before = |head: HeadPoint| (to.turn, to.boundary) <= (head.turn, head.boundary);
+        let is_kept =
+            change.row().dropped_to().is_none_or(|last| (to.turn, to.boundary) >= (last.turn, last.boundary));
+        let may = change.is_live() && change.row().epoch == *epoch && is_kept && from.is_none_or(is_before);
+        let Some(target) = target.filter(|_| may) else {
+            let answer = Rewound::Refused(change.record()?);
+            return Ok(change.decide(answer));
+        };
+
+        // Also what stands in the target's place under another epoch.
+        let undone: Vec<_> = boundaries.iter().filter(|it| it.place != *to).map(in_audit).collect();
+        change.undo_after(*to);
+        let has_pod = matches!(state, AttemptState::Created | AttemptState::Attached);
+        if has_pod {
+            let ending = neutral(change.row().attempt, Cause::Rewound);
+            end_with_audit(&mut change, &ending)?;
+        } else {
+            fence(&mut change);
+        }
+        if state == AttemptState::Reserved {
+            let epoch = change.row().epoch;
+            let attempt = change.attempt()?;
+            (attempt.epoch, attempt.turn_at_start) = (epoch, to.turn);
+        }
+        // Positions never go back.
+        let position = change.row().head_position;
+        change.run().set_head(target, position);
+        change.run().records_digest = None;
+        change.notify();
+        let detail = json!({
+            "from": from.map(|from| place(from.turn, from.boundary, &from.hash)),
+            "to": place(to.turn, to.boundary, &target.hash),
+            "epoch": change.row().epoch,
+            "reason": text(reason),
+            "undone": undone,
+        });
+        change.audit(kind::REWOUND, actor, detail);
+        if has_pod {
+            reserve_next(&mut change);
+        }
+        let answer = Rewound::Done(change.record()?);
+        Ok(change.decide(answer))
+    }
+}
+
+/// A boundary as the audit tells of it. Its hash is told as it stands there, whatever it is.
+fn in_audit(boundary: &LiveBoundary) -> Json {
+    place(boundary.place.turn, boundary.place.boundary, &boundary.hash)
+}
+
+fn place(turn: i32, boundary: Boundary, hash: &[u8]) -> Json {
+    json!({ "turn": turn, "boundary": boundary, "hash": header::render(hash) })
+}

@@ -1,0 +1,45 @@
+//! Settings of a run: the lengths of its deadlines, and what is kept of it. They are not in the audit.
+
+use super::{Change, Decision, Rows, Transition};
+use crate::fault::Work;
+use crate::{Deadlines, Retention, RunRecord};
+
+/// [`crate::Store::set_deadlines`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SetDeadlines(pub Deadlines);
+
+impl Transition for SetDeadlines {
+    type Answer = RunRecord;
+    const OPERATION: &'static str = "setting deadlines";
+
+    fn decide(&self, rows: Rows) -> Work<Decision<RunRecord>> {
+        let mut change = Change::of(rows);
+        if change.is_live() {
+            set_deadlines(&mut change, &self.0);
+        }
+        change.with_record()
+    }
+}
+
+pub(super) fn set_deadlines(change: &mut Change, deadlines: &Deadlines) {
+    let Deadlines { heartbeat_ms, start_ms, progress_ms } = *deadlines;
+    let run = change.run();
+    (run.heartbeat_ms, run.start_ms, run.progress_ms) = (heartbeat_ms, start_ms, progress_ms);
+}
+
+/// [`crate::Store::set_retention`]. A run that has ended obeys it too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SetRetention(pub Retention);
+
+impl Transition for SetRetention {
+    type Answer = RunRecord;
+    const OPERATION: &'static str = "setting the retention";
+
+    fn decide(&self, rows: Rows) -> Work<Decision<RunRecord>> {
+        let mut change = Change::of(rows);
+        let Retention { days, keep_last } = self.0;
+        let run = change.run();
+        (run.retention_days, run.keep_last) = (days, keep_last);
+        change.with_record()
+    }
+}

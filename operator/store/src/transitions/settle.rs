@@ -1,0 +1,144 @@
+//! Somebody says how a call of an attempt that is over ended, or one whose claim the current worker has lost.
+
+use dalsegno_protocol::{CallState, Limits, Policy, RawValue};
+use serde_json::json;
+
+use super::worker::holds;
+use super::{Change, Decision, Needs, Rows, Transition, text};
+use crate::audit::{actor, kind};
+use crate::fault::{Fault, Work};
+use crate::reads::{CallRow, EnumText, RunRow, payload, unpacked};
+use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
+use crate::{AttemptState, Completed, RunId, Settle, SettledBy, size};
+
+/// [`crate::Store::settle`].
+#[derive(Clone)]
+pub(crate) struct SettleCall {
+    by: SettledBy,
+    id: String,
+    /// Completed, or failed.
+    state: CallState,
+    result: Option<Box<RawValue>>,
+    reason: String,
+    sealing: PayloadCipher,
+}
+
+impl SettleCall {
+    pub fn of(settle: &Settle, sealing: PayloadCipher) -> Self {
+        let Settle { run: _, ref by, ref id, outcome, ref result, ref reason } = *settle;
+        Self {
+            by: by.clone(),
+            id: id.clone(),
+            state: outcome.into(),
+            result: result.clone(),
+            reason: text(reason),
+            sealing,
+        }
+    }
+
+    /// The answer, where the call is not settled now.
+    fn refuses(&self, run: &RunRow, is_live: bool, call: Option<&CallRow>) -> Work<Option<Completed>> {
+        if let SettledBy::Worker(capability) = &self.by
+            && !holds(run, capability)
+        {
+            return Ok(Some(Completed::Fenced));
+        }
+        if call.is_some_and(|call| call.stands() == self.state) && self.is_result(call)? {
+            return Ok(Some(Completed::Duplicate));
+        }
+        let Some(call) = call.filter(|_| is_live) else {
+            return Ok(Some(if is_live { Completed::NoSuchCall } else { Completed::Finished }));
+        };
+        let id = &call.id;
+        let conflict = match (call.state.0, &self.by) {
+            (CallState::Planned, _) => Some(format!("call {id:?} was never claimed")),
+            (CallState::Completed | CallState::Failed, _) => Some(format!("call {id:?} has ended otherwise")),
+            (_, SettledBy::Worker(_)) if call.policy.0 == Policy::Ask || call.key_refused => {
+                Some(format!("only a person may settle call {id:?}"))
+            }
+            (_, SettledBy::Person(_)) if !is_unsettled(run, call) && !call.key_refused => {
+                Some(format!("the current attempt may still complete call {id:?}"))
+            }
+            (CallState::Started | CallState::KeyRefused, _) => None,
+        };
+        Ok(conflict.map(Completed::Conflict))
+    }
+
+    /// Whether the call's result is this one.
+    fn is_result(&self, call: Option<&CallRow>) -> Work<bool> {
+        let kept = call.and_then(|call| call.result.as_deref());
+        let stands = unpacked(kept, AadContext::Result(&self.id), &self.sealing)?;
+        Ok(stands.as_deref().map(RawValue::get) == self.result.as_deref().map(RawValue::get))
+    }
+}
+
+impl Transition for SettleCall {
+    type Answer = Completed;
+    const OPERATION: &'static str = "settling a call";
+
+    fn needs(&self) -> Needs<'_> {
+        Needs::Call(&self.id)
+    }
+
+    fn decide(&self, mut rows: Rows) -> Work<Decision<Completed>> {
+        let (call, open_calls) = (rows.call.take(), rows.open_calls);
+        let mut change = Change::of(rows);
+        if let Some(answer) = self.refuses(change.row(), change.is_live(), call.as_ref())? {
+            return Ok(change.decide(answer));
+        }
+        let Some(before) = call else {
+            return Err(Fault::Corrupt("a call is settled that is not there".into()));
+        };
+
+        let (now, turn) = (change.now(), change.row().open_turn());
+        let is_unsettled = is_unsettled(change.row(), &before);
+        let actor = match &self.by {
+            SettledBy::Worker(_) => actor::WORKER.to_owned(),
+            SettledBy::Person(name) => text(name),
+        };
+        let call = CallRow {
+            state: EnumText(self.state),
+            key_refused: false,
+            result: payload(self.result.as_deref(), AadContext::Result(&before.id), &self.sealing)?,
+            result_bytes: size::of_json(self.result.as_deref()),
+            settled_by: Some(actor.clone()),
+            reason: Some(self.reason.clone()),
+            ended_at: Some(now),
+            touched_turn: Some(turn),
+            ..before.clone()
+        };
+        // A call of an earlier turn is open until it has ended.
+        let stays_open = call.turn == turn;
+        let growth = if stays_open { call.bytes() } else { 0 } - before.bytes();
+        if growth > 0 && open_calls + growth > Limits::OPEN_CALLS_BYTES as i64 {
+            return Ok(change.decide(Completed::TooLarge));
+        }
+        let run = change.run();
+        (run.open_calls_bytes, run.open_calls_turn) = (Some(open_calls + growth), Some(turn));
+        run.completed_calls += 1;
+        run.keys_refused -= i64::from(before.key_refused);
+        if is_unsettled {
+            *run.unsettled(before.policy.0) -= 1;
+        }
+        change.notify();
+        let mut detail = json!({
+            "call": call.id, "turn": turn, "outcome": self.state, "reason": self.reason,
+        });
+        if let Some(result) = &self.result {
+            detail["result"] = self.sealing.call_digests(&call.id).render(result.get()).into();
+        }
+        change.audit(kind::SETTLED, &actor, detail);
+        change.set_call(&before, &call);
+        Ok(change.decide(Completed::Ok))
+    }
+
+    fn without_run(&self, _: RunId) -> Work<Completed> {
+        Ok(Completed::NotFound)
+    }
+}
+
+/// Whether the call was started by an attempt that is over, and its outcome is unknown.
+pub(crate) fn is_unsettled(run: &RunRow, call: &CallRow) -> bool {
+    call.state.0 == CallState::Started
+        && (call.attempt != Some(run.attempt) || run.attempt_state.0 == AttemptState::Ended)
+}

@@ -1,0 +1,219 @@
+//! In which order a worker's call, and a run that is to be created, are judged.
+
+use dalsegno_protocol::{CallOutcome, CallState, Policy};
+
+use super::*;
+use crate::audit::kind;
+use crate::reads::CallRow;
+use crate::seal::{BodyDigest, PayloadCipher};
+use crate::{Acknowledged, Attached, Committed, Completed, Created, Settle, SettledBy};
+
+#[test]
+fn an_attach_is_judged_in_its_order() {
+    let attach = Attach { pod_uid: "pod".into(), instance: INSTANCE };
+    let refused = |run: &mut RunRow| run.verdict = Some(EnumText(Verdict::Refused));
+    let created = || with_attempt(AttemptState::Created);
+    let cases = [
+        (reserved(), "NotRecorded"),
+        (changed(created(), |run| run.pod_uid = Some("another".into())), "Fenced"),
+        (of(Lifecycle::Finished, attached()), "Finished"),
+        (of(Lifecycle::Deleted, attached()), "Fenced"),
+        (with_attempt(AttemptState::Ended), "Fenced"),
+        (changed(created(), |run| run.verdict = None), "VersionPending"),
+        (changed(created(), refused), "VersionIncompatible(\"\")"),
+        (changed(attached(), |run| run.capability = Some(Hash([8; 32]))), "Spent"),
+    ];
+    for (rows, expected) in cases {
+        assert_eq!(format!("{:?}", decide(&attach, &rows).answer), expected);
+    }
+    for accepted in [created(), attached()] {
+        assert!(matches!(decide(&attach, &accepted).answer, Attached::Ok(_)));
+    }
+    assert!(matches!(attach.without_run(Uuid::nil()).unwrap(), Attached::NotFound));
+}
+
+#[test]
+fn a_finish_is_judged_in_its_order() {
+    let digest = BodyDigest { kept: [3; 32], plain: [4; 32] };
+    let finish = Finish { capability: INSTANCE, commit_id: Uuid::from_u128(5), digest, finish: succeeded() };
+    let stranger = Finish { capability: [8; 32], ..finish.clone() };
+    let finished = |digest| {
+        of(
+            Lifecycle::Finished,
+            changed(attached(), |run| {
+                run.finish_commit_id = Some(Uuid::from_u128(5));
+                run.finish_digest = Some(Hash(digest));
+            }),
+        )
+    };
+    assert_eq!(decide(&stranger, &attached()).answer, Committed::Fenced { committed: false });
+    assert_eq!(decide(&stranger, &finished([3; 32])).answer, Committed::Fenced { committed: true });
+    for before_and_after_the_key in [[3; 32], [4; 32]] {
+        let answer = decide(&finish, &finished(before_and_after_the_key)).answer;
+        assert!(matches!(answer, Committed::Duplicate(_)), "{answer:?}");
+    }
+    assert_eq!(decide(&finish, &finished([9; 32])).answer, Committed::Finished);
+    let unsettled = changed(attached(), |run| run.unsettled_ask = 1);
+    assert_eq!(decide(&finish, &unsettled).answer, Committed::UnsettledCalls);
+    let harmless = changed(attached(), |run| run.unsettled_read_only = 1);
+    let Decision { write, answer } = decide(&finish, &harmless);
+    assert!(matches!(answer, Committed::Ok(_)), "{answer:?}");
+    assert_eq!((kinds(&write), write.is_change), (vec![kind::FINISHED], true));
+    assert_eq!(value(&write, "epoch"), None, "a finish moves no epoch");
+    assert_eq!(value(&write, "lease_renewed_at"), None, "it binds no lease");
+}
+
+#[test]
+fn a_cancel_is_acknowledged_by_its_worker_and_again_by_the_same() {
+    let acknowledge = AcknowledgeCancel { capability: INSTANCE };
+    let requested = changed(attached(), |run| run.cancel_requested_at = Some(1));
+    let Decision { write, answer } = decide(&acknowledge, &requested);
+    assert_eq!(
+        (answer, kinds(&write), write.is_change),
+        (Acknowledged::Cancelled, vec![kind::CANCELLED], true)
+    );
+    assert_eq!(value(&write, "last_capability"), Some(&Value::Bytes(Some(INSTANCE.to_vec()))));
+    let after = changed(requested.clone(), |run| {
+        (run.capability, run.last_capability) = (None, Some(Hash(INSTANCE)));
+    });
+    let cases = [
+        (attached(), Acknowledged::NotRequested),
+        (of(Lifecycle::Finished, requested), Acknowledged::Finished),
+        (changed(attached(), |run| run.capability = None), Acknowledged::Fenced),
+        (of(Lifecycle::Finished, after), Acknowledged::Cancelled),
+    ];
+    for (rows, expected) in cases {
+        let Decision { write, answer } = decide(&acknowledge, &rows);
+        assert_eq!(answer, expected);
+        assert!(write.is_empty());
+    }
+}
+
+/// A started call of the current attempt, which a worker may complete.
+fn call() -> CallRow {
+    CallRow {
+        run: Uuid::from_u128(1),
+        id: "pay".into(),
+        ordinal: 1,
+        turn: 2,
+        policy: EnumText(Policy::Probe),
+        key: "key".into(),
+        created_at: 1_000,
+        state: EnumText(CallState::Started),
+        arguments: None,
+        arguments_bytes: 0,
+        attempt: Some(1),
+        claim_id: Some(Uuid::nil()),
+        result: None,
+        result_bytes: 0,
+        key_refused: false,
+        settled_by: None,
+        reason: None,
+        started_at: Some(1_000),
+        ended_at: None,
+        touched_turn: None,
+    }
+}
+
+fn settles(by: SettledBy, call: Option<CallRow>, rows: Rows) -> Decision<Completed> {
+    let settle = Settle {
+        run: Uuid::from_u128(1),
+        by,
+        id: "pay".into(),
+        outcome: CallOutcome::Completed,
+        result: None,
+        reason: "seen".into(),
+    };
+    decide(&SettleCall::of(&settle, PayloadCipher::default()), &Rows { call, ..rows })
+}
+
+#[test]
+fn a_settled_call_is_judged_in_its_order() {
+    let person = || SettledBy::Person("ada".into());
+    let worker = || SettledBy::Worker(INSTANCE);
+    let ended = |state| CallRow { state: EnumText(state), ..call() };
+    let earlier = || CallRow { attempt: Some(0), ..call() };
+    let cases = [
+        (SettledBy::Worker([8; 32]), Some(earlier()), attached(), "Fenced"),
+        (worker(), Some(ended(CallState::Completed)), of(Lifecycle::Finished, attached()), "Duplicate"),
+        (person(), Some(earlier()), of(Lifecycle::Finished, attached()), "Finished"),
+        (person(), None, attached(), "NoSuchCall"),
+        (person(), Some(ended(CallState::Planned)), attached(), "never claimed"),
+        (person(), Some(ended(CallState::Failed)), attached(), "ended otherwise"),
+        (worker(), Some(CallRow { policy: EnumText(Policy::Ask), ..earlier() }), attached(), "only a person"),
+        (worker(), Some(CallRow { key_refused: true, ..earlier() }), attached(), "only a person"),
+        (person(), Some(call()), attached(), "may still complete"),
+        (person(), Some(earlier()), attached(), "Ok"),
+        (worker(), Some(call()), attached(), "Ok"),
+    ];
+    for (by, call, rows, expected) in cases {
+        let Decision { write, answer } = settles(by, call, rows);
+        let told = format!("{answer:?}");
+        assert!(told.contains(expected), "{told}, and not {expected}");
+        assert_eq!(write.is_empty(), expected != "Ok", "{told}");
+    }
+}
+
+#[test]
+fn a_settled_call_is_one_less_that_is_unsettled() {
+    let rows = changed(attached(), |run| (run.unsettled_probe, run.keys_refused) = (2, 1));
+    let refused = CallRow { attempt: Some(0), key_refused: true, ..call() };
+    let write = settles(SettledBy::Person("ada".into()), Some(refused), rows).write;
+    for (column, expected) in [("unsettled_probe", 1), ("keys_refused", 0), ("completed_calls", 1)] {
+        assert_eq!(value(&write, column), Some(&Value::Integer(Some(expected))), "{column}");
+    }
+    let (id, columns) = write.call_columns.clone().unwrap();
+    assert_eq!(id, "pay");
+    let expected = ["state", "key_refused", "settled_by", "reason", "ended_at", "touched_turn"];
+    assert_eq!(names(&columns), expected);
+    assert_eq!((kinds(&write), write.audit[0].actor.as_str()), (vec![kind::SETTLED], "ada"));
+    assert!(write.is_change);
+}
+
+#[test]
+fn what_a_run_that_is_to_be_created_meets_says_what_comes_next() {
+    let new = |on_prior| NewRun { object_uid: "another".into(), on_prior, ..new_run() };
+    let stranger = NewRun { tenant: "elsewhere".into(), ..new(OnPrior::Adopt) };
+    let met = |new: &NewRun, runs| match next_step(&found(runs), new).unwrap() {
+        NextStep::Answer(Created::Run(_)) => "its own row",
+        NextStep::Answer(Created::Prior(_)) => "a prior run",
+        NextStep::Adopt(_) => "adopt",
+        NextStep::Replace(_) => "replace",
+        NextStep::Create => "create",
+    };
+    let prior = || vec![reserved().of_run];
+    let cases = [
+        (new_run(), vec![], "create"),
+        (new_run(), prior(), "its own row"),
+        (new(OnPrior::Hold), prior(), "a prior run"),
+        (new(OnPrior::Adopt), prior(), "adopt"),
+        (new(OnPrior::Ignore), prior(), "replace"),
+        (stranger, prior(), "a prior run"),
+    ];
+    for (new, runs, expected) in cases {
+        assert_eq!(met(&new, runs), expected, "{new:?}");
+    }
+}
+
+#[test]
+fn an_adopted_run_has_a_new_owner_and_a_new_epoch_and_stays_finished() {
+    let new = NewRun { object_uid: "another".into(), reset_generation: 3, ..new_run() };
+    let adopt = Adopt(new.clone());
+    let cases = [
+        (attached(), vec![kind::ADOPTED, kind::ENDED, kind::RESERVED]),
+        (with_attempt(AttemptState::Ended), vec![kind::ADOPTED, kind::RESERVED]),
+        (of(Lifecycle::Finished, attached()), vec![kind::ADOPTED]),
+    ];
+    for (rows, expected) in cases {
+        let write = decide(&adopt, &rows).write;
+        assert_eq!(kinds(&write), expected);
+        assert_eq!(value(&write, "object_uid"), Some(&Value::Text(Some("another".into()))));
+        assert_eq!(value(&write, "observed_reset_generation"), Some(&Value::Integer(Some(3))));
+        assert_eq!(value(&write, "epoch"), Some(&Value::Integer(Some(2))));
+        assert_eq!(value(&write, "lifecycle"), None);
+    }
+    let stranger = Adopt(NewRun { tenant: "elsewhere".into(), ..new });
+    for none in [decide(&stranger, &attached()), decide(&adopt, &of(Lifecycle::Deleted, attached()))] {
+        assert!(none.write.is_empty());
+    }
+}

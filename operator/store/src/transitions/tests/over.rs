@@ -1,0 +1,95 @@
+//! A run that is over: no rule of the operator changes it, but for what is said of it here.
+
+use dalsegno_protocol::Boundary;
+
+use super::*;
+use crate::{Cause, Class, Ending, Place, Retention, Rewind, Then};
+
+const OVER: [Lifecycle; 3] = [Lifecycle::Finished, Lifecycle::Deleted, Lifecycle::Abandoned];
+
+const STATES: [AttemptState; 4] =
+    [AttemptState::Reserved, AttemptState::Created, AttemptState::Attached, AttemptState::Ended];
+
+/// What every rule of the operator writes to this run.
+fn every_rule(rows: &Rows) -> Vec<(&'static str, WriteSet)> {
+    let ending = |then| EndAttempt {
+        ending: Ending {
+            attempt: 1,
+            cause: Cause::Evicted,
+            class: Class::Crash,
+            exit_code: None,
+            message: String::new(),
+        },
+        then,
+    };
+    let to = Place { turn: 1, boundary: Boundary::Result, epoch: 1 };
+    let rewind = Rewind { epoch: 1, to, reason: String::new(), actor: "ada".into() };
+    let identified = PodRecord { identity: Some(identity()), ..pod() };
+    let template = Template { hash: "hash".into(), document: "{}".into() };
+    let deadlines = Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1 };
+    vec![
+        ("end, reserve", decide(&ending(Then::Reserve), rows).write),
+        ("end, nothing", decide(&ending(Then::Nothing), rows).write),
+        ("end, finish", decide(&ending(Then::Finish(succeeded())), rows).write),
+        ("record a pod", decide(&RecordPod { attempt: 1, pod: identified }, rows).write),
+        ("record a node", decide(&RecordScheduled { attempt: 1, node: "node".into() }, rows).write),
+        ("record an identity", decide(&RecordIdentity { attempt: 1, identity: identity() }, rows).write),
+        ("request a cancel", decide(&RequestCancel { asked: AskedBy::default() }, rows).write),
+        ("reset", decide(&ResetBudget { observed: 0, to: 1, asked: AskedBy::default() }, rows).write),
+        ("set deadlines", decide(&SetDeadlines(deadlines), rows).write),
+        ("keep a template", decide(&PutRevision { attempt: 1, template }, rows).write),
+        ("go back", decide(&rewind, rows).write),
+    ]
+}
+
+#[test]
+fn every_rule_of_the_operator_leaves_a_run_that_is_over_as_it_is() {
+    for lifecycle in OVER {
+        for state in STATES {
+            let mut rows = of(lifecycle, with_attempt(state));
+            rows.of_run.run.verdict = None;
+            for (rule, write) in every_rule(&rows) {
+                assert!(write.is_empty(), "{lifecycle:?}, {state:?}: {rule}: {write:?}");
+            }
+        }
+    }
+}
+
+/// So that the case above says something.
+#[test]
+fn every_rule_of_the_operator_but_a_rewind_to_the_head_changes_a_run_that_lives() {
+    for (rule, write) in every_rule(&reserved()) {
+        assert_eq!(write.is_empty(), rule == "go back", "{rule}");
+    }
+}
+
+#[test]
+fn retention_is_obeyed_by_a_run_that_is_over() {
+    for lifecycle in OVER {
+        let set = SetRetention(Retention { days: 1, keep_last: Some(2) });
+        let write = decide(&set, &of(lifecycle, attached())).write;
+        assert_eq!(names(&write.run_columns), ["retention_days", "keep_last"]);
+    }
+}
+
+#[test]
+fn a_finished_run_is_deleted_or_abandoned_and_a_closed_one_stays_as_it_is() {
+    let deleted = MarkDeleted { object_uid: "object".into(), asked: AskedBy::default() };
+    let abandoned = Abandon(NewRun { object_uid: "another".into(), ..new_run() });
+    for lifecycle in [Lifecycle::Live, Lifecycle::Finished] {
+        let rows = of(lifecycle, attached());
+        let writes = [decide(&deleted, &rows).write, decide(&abandoned, &rows).write];
+        for (write, word) in writes.iter().zip(["deleted", "abandoned"]) {
+            assert_eq!(value(write, "lifecycle"), Some(&Value::Text(Some(word.into()))));
+            assert_eq!(value(write, "over_at"), Some(&Value::Integer(Some(NOW))));
+            assert_eq!(value(write, "epoch"), Some(&Value::Integer(Some(2))), "it is fenced");
+        }
+    }
+    for lifecycle in [Lifecycle::Deleted, Lifecycle::Abandoned] {
+        let rows = of(lifecycle, attached());
+        assert!(decide(&deleted, &rows).write.is_empty());
+        assert!(decide(&abandoned, &rows).write.is_empty());
+    }
+    let stranger = MarkDeleted { object_uid: "another".into(), ..deleted };
+    assert!(decide(&stranger, &attached()).write.is_empty(), "the row has changed hands");
+}

@@ -1,0 +1,104 @@
+//! Records that are written while their run goes back: whichever comes first, no record that was undone is there again.
+
+use dalsegno_protocol::{Boundary, Payload, RecordOp};
+use dalsegno_store::{Commit, Committed, Place, RecordBatch, RecordQuery, Rewind, Rewound, RunId, Written};
+use futures::future::{join, join_all};
+use uuid::Uuid;
+
+use crate::context::*;
+use crate::engines::on_every_engine;
+
+on_every_engine! {
+    of_a_thousand_records_beside_a_rewind_none_comes_back,
+}
+
+/// Runs that go back at the same time, and how often each of them does.
+const RUNS: usize = 10;
+const REWINDS: usize = 100;
+
+async fn of_a_thousand_records_beside_a_rewind_none_comes_back(cx: &TestContext) {
+    let outcomes = join_all((0..RUNS).map(async |_| {
+        let mut worker = cx.worker().await;
+        ok(cx.commit(&with_record(&worker, 1, "kept")).await.unwrap());
+        let mut written = 0;
+        for number in 0..REWINDS {
+            written += usize::from(beside(cx, &worker, number).await);
+            let run = cx.run_of(&worker).await;
+            assert_eq!(keys(cx, run.id).await, ["kept"], "rewind {number}");
+            worker = cx.start_worker(&run).await;
+        }
+        // The next boundary holds what was kept, and nothing of what was undone.
+        ok(cx.commit(&with_record(&worker, 2, "later")).await.unwrap());
+        assert_eq!(keys(cx, worker.run).await, ["kept", "later"]);
+        cx.assert_audit_is_valid(worker.run).await;
+        written
+    }))
+    .await;
+    let written: usize = outcomes.iter().sum();
+    assert!((1..RUNS * REWINDS).contains(&written), "{written} came before their rewind: no interleaving");
+}
+
+/// Writes a record while the run goes back to its first turn. Whether it came before the rewind; after it, it is refused.
+async fn beside(cx: &TestContext, worker: &Worker, number: usize) -> bool {
+    let key = format!("undone-{number}");
+    let epoch = cx.run_of(worker).await.epoch;
+    let to = Place { turn: 1, boundary: Boundary::Result, epoch: 1 };
+    // A run whose head is the target does not go back: it has another turn by then.
+    cx.commit_turn(worker, 2).await;
+    let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
+    let going_back = async {
+        stagger(number % 3).await;
+        cx.second_gateway.rewind(worker.run, &rewind).await.unwrap()
+    };
+    let writing = async {
+        stagger(2 - number % 3).await;
+        // Alone, and with a boundary.
+        if number.is_multiple_of(2) {
+            match cx.write_records(&batch(worker, &key)).await.unwrap() {
+                Written::Ok => true,
+                Written::Fenced => false,
+                other => panic!("{other:?}"),
+            }
+        } else {
+            match cx.commit(&with_record(worker, 3, &key)).await.unwrap() {
+                Committed::Ok(_) => true,
+                Committed::Fenced { committed: false } => false,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let (rewound, written) = join(going_back, writing).await;
+    assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");
+    written
+}
+
+/// Lets others go first so many times.
+async fn stagger(times: usize) {
+    for _ in 0..times {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn put(key: &str) -> RecordOp {
+    RecordOp::Put { space: "s".into(), key: key.into(), value: Payload::Json(json("1")) }
+}
+
+fn batch(worker: &Worker, key: &str) -> RecordBatch {
+    RecordBatch {
+        run: worker.run,
+        capability: worker.capability,
+        batch_id: Uuid::new_v4(),
+        digest: random_digest(),
+        operations: vec![put(key)],
+    }
+}
+
+fn with_record(worker: &Worker, turn: i32, key: &str) -> Commit {
+    Commit { records: vec![put(key)], ..worker.result(turn) }
+}
+
+async fn keys(cx: &TestContext, run: RunId) -> Vec<String> {
+    let query = RecordQuery { space: "s".into(), limit: 100, bytes: 1 << 20, ..RecordQuery::default() };
+    let page = cx.read_records(run, &query).await.unwrap();
+    page.records.into_iter().map(|record| record.key).collect()
+}
