@@ -41,6 +41,7 @@ mod pages;
 pub mod postgres;
 pub mod reading;
 mod reads;
+mod schema;
 mod shelf;
 mod snapshot;
 mod snapshot_writer;

@@ -86,11 +86,11 @@ impl Postgres {
     async fn open(target: Target) -> Work<Self> {
         let beats = Pool::new(target.clone(), BEATS);
         let pool = Arc::new(Pool::new(target, CONNECTIONS));
-        let version = match pool.optional(sqlx::query(schema::IS_MIGRATED)).await? {
-            Some(_) => pool.one(sqlx::query(schema::VERSION)).await?.try_get("version")?,
-            None => 0,
+        let applied = match pool.optional(sqlx::query(schema::IS_MIGRATED)).await? {
+            Some(_) => Some(pool.one(sqlx::query(schema::APPLIED)).await?),
+            None => None,
         };
-        schema::check(version)?;
+        schema::check(applied.as_ref())?;
         let gather = Gather::new(Arc::clone(&pool));
         Ok(Self { pool, beats, gather, keys: Arc::default() })
     }

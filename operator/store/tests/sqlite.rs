@@ -257,6 +257,22 @@ async fn a_schema_newer_than_the_binary_is_refused() {
 }
 
 #[tokio::test]
+async fn a_store_of_an_earlier_development_build_is_refused() {
+    let (_dir, path) = database().await;
+    let mut conn = SqliteConnection::connect(&url(&path)).await.unwrap();
+    conn.execute("UPDATE _sqlx_migrations SET description = 'runs'").await.unwrap();
+    conn.close().await.unwrap();
+    for why in [
+        refusal(Sqlite::open(&path).await),
+        refusal(Sqlite::open_read_only(&path).await),
+        refusal(Sqlite::migrate(&path).await),
+    ] {
+        assert!(why.contains("an earlier development build"), "{why}");
+        assert!(why.contains("start with an empty database"), "{why}");
+    }
+}
+
+#[tokio::test]
 async fn every_store_has_its_own_id() {
     let (_dir, path) = database().await;
     let first = Sqlite::open(&path).await.unwrap().id().await.unwrap();

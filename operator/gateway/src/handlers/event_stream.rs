@@ -12,7 +12,7 @@ use futures::stream;
 
 use crate::extractors::Reader;
 use crate::gateway::Gateway;
-use crate::limits::response_body::cut_off;
+use crate::limits::response_body::abort_error;
 use crate::limits::shared_limit::{LimitExceeded, LimitPermit};
 use crate::response::ApiProblem;
 
@@ -122,7 +122,7 @@ impl EventStream {
         let media_type = self.format.media_type();
         let first = Some(self.write(page)?);
         let chunks = stream::try_unfold((self, first), |(mut events, first)| async move {
-            let text = events.next(first).await.map_err(cut_off)?;
+            let text = events.next(first).await.map_err(abort_error)?;
             Ok::<_, io::Error>(text.map(|text| (text, (events, None))))
         });
         let head = [(header::CONTENT_TYPE, media_type), (header::CACHE_CONTROL, "no-cache")];

@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use crate::error_chain::error_chain;
 use crate::extractors::Reader;
 use crate::gateway::Gateway;
-use crate::limits::response_body::cut_off;
+use crate::limits::response_body::abort_error;
 use crate::limits::shared_limit::{LimitOwner, LimitPermit};
 use crate::query::Query;
 use crate::response::ApiProblem;
@@ -100,7 +100,7 @@ impl Export {
         let mut authorized = Instant::now();
         while let Some(lines) = self.bundle.next().await.map_err(|error| self.store_failed(error))? {
             if authorized.elapsed() >= self.gateway.config.reauthorize_interval {
-                self.gateway.authorize_reader(&self.reader).await.map_err(cut_off)?;
+                self.gateway.authorize_reader(&self.reader).await.map_err(abort_error)?;
                 authorized = Instant::now();
             }
             let permit = response_permit(&self.gateway, &self.reader.owner, lines.len()).await?;
@@ -123,7 +123,7 @@ async fn response_permit(gateway: &Gateway, owner: &LimitOwner, bytes: usize) ->
     loop {
         match gateway.response_bytes.acquire(owner.clone(), bytes) {
             Err(_) if since.elapsed() < READ_TIMEOUT => sleep(gateway.config.poll_interval).await,
-            acquired => return acquired.map_err(|exceeded| cut_off(exceeded.into())),
+            acquired => return acquired.map_err(|exceeded| abort_error(exceeded.into())),
         }
     }
 }

@@ -37,8 +37,8 @@ pub(crate) fn json_response(
     Ok((head, chunked_body(text, permit, until)).into_response())
 }
 
-/// The error that cuts off a response whose head is already sent. The client sees only that the body is incomplete.
-pub(crate) fn cut_off(problem: ApiProblem) -> io::Error {
+/// The error that aborts a response whose head is already sent. The client sees only that the body is incomplete.
+pub(crate) fn abort_error(problem: ApiProblem) -> io::Error {
     io::Error::other(problem.0.detail)
 }
 

@@ -1,5 +1,6 @@
-//! The shape of the whole workspace, held by what Cargo knows of it and by its sources: no crate uses one that stands above
-//! it, and no files inside a crate import one another in a circle. It is here because this crate builds in seconds.
+//! The shape of the whole workspace, checked by what Cargo knows of it and by its sources: no crate uses a crate of a higher
+//! floor, no files inside a crate import one another in a circle, and no private word is back as a name. The test is in
+//! this crate because the crate builds in seconds.
 
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
@@ -7,6 +8,7 @@ mod circles;
 mod crate_files;
 mod floors;
 mod paths;
+mod private_words;
 mod source;
 
 use std::path::{Path, PathBuf};

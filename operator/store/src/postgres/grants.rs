@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use crate::fault::{Fault, Work};
 
 /// Everything that is migrated and has rows. Others may keep tables beside these.
-const TABLES: &str = "_sqlx_migrations, anchored, anchors, approvals, attempts, audit, boundaries, calls, chunks, data_keys, \
+const TABLES: &str = "_sqlx_migrations, anchored, anchors, attempts, audit, boundaries, calls, chunks, data_keys, \
      held_records, record_batches, record_changes, records, revisions, runs, signing_key, snapshots, store";
 
 /// The rights, `{role}`, `{schema}` and `{tables}` to be filled in. What only ever grows is added to and read; only what

@@ -1,38 +1,25 @@
 //! Migrations: numbered, forward only.
 
 use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::{SqlSafeStr, SqliteConnection};
+use sqlx::{SqlSafeStr as _, SqliteConnection};
 
+use crate::schema::{AppliedMigrations, BASELINE};
 use crate::{Error, Result};
 
+/// The schema of the first release.
+const BASELINE_SQL: &str = concat!(
+    include_str!("../../migrations/sqlite/0001_baseline/1_tables.sql"),
+    include_str!("../../migrations/sqlite/0001_baseline/2_guards.sql"),
+);
+
 fn migrator() -> Migrator {
-    let migration = |version, name: &'static str, sql: &'static str| {
-        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
-    };
-    Migrator::with_migrations(vec![
-        migration(1, "runs", include_str!("../../migrations/sqlite/0001_runs.sql")),
-        migration(2, "boundaries", include_str!("../../migrations/sqlite/0002_boundaries.sql")),
-        migration(3, "contents", include_str!("../../migrations/sqlite/0003_contents.sql")),
-        migration(5, "records", include_str!("../../migrations/sqlite/0005_records.sql")),
-        migration(7, "append_only", include_str!("../../migrations/sqlite/0007_append_only.sql")),
-        migration(8, "signing_key", include_str!("../../migrations/sqlite/0008_signing_key.sql")),
-        migration(9, "anchors", include_str!("../../migrations/sqlite/0009_anchors.sql")),
-        migration(10, "retention", include_str!("../../migrations/sqlite/0010_retention.sql")),
-        migration(11, "data_keys", include_str!("../../migrations/sqlite/0011_data_keys.sql")),
-        migration(14, "keep_last", include_str!("../../migrations/sqlite/0014_keep_last.sql")),
-        migration(15, "prune_audit", include_str!("../../migrations/sqlite/0015_prune_audit.sql")),
-        migration(35, "lookups_of_calls", include_str!("../../migrations/sqlite/0035_lookups_of_calls.sql")),
-        migration(50, "over_at", include_str!("../../migrations/sqlite/0050_over_at.sql")),
-        migration(52, "touched_calls", include_str!("../../migrations/sqlite/0052_touched_calls.sql")),
-        migration(70, "state_bytes", include_str!("../../migrations/sqlite/0070_state_bytes.sql")),
-        migration(71, "open_calls", include_str!("../../migrations/sqlite/0071_open_calls.sql")),
-        migration(80, "record_changes", include_str!("../../migrations/sqlite/0080_record_changes.sql")),
-    ])
+    let sql = BASELINE_SQL.into_sql_str();
+    Migrator::with_migrations(vec![Migration::new(1, BASELINE.into(), MigrationType::Simple, sql, false)])
 }
 
-/// Brings the schema up to this binary's.
+/// Migrates the schema to this binary's.
 pub(super) async fn migrate(conn: &mut SqliteConnection) -> Result<()> {
-    refuse_newer(conn).await?;
+    applied(conn).await?.can_be_migrated(latest()).map_err(Error::Unfit)?;
     migrator()
         .run_direct(None, conn, false)
         .await
@@ -41,41 +28,28 @@ pub(super) async fn migrate(conn: &mut SqliteConnection) -> Result<()> {
 
 /// Refuses a schema that is not this binary's.
 pub(super) async fn check(conn: &mut SqliteConnection) -> Result<()> {
-    refuse_newer(conn).await?;
-    let (found, known) = (version(conn).await?, latest());
-    if found < known {
-        return Err(Error::Unfit(format!(
-            "the database's schema is {found}, this binary's is {known}: run `dalsegno migrate`"
-        )));
-    }
-    Ok(())
+    applied(conn).await?.is_current(latest()).map_err(Error::Unfit)
 }
 
-async fn refuse_newer(conn: &mut SqliteConnection) -> Result<()> {
-    let (found, known) = (version(conn).await?, latest());
-    if found > known {
-        return Err(Error::Unfit(format!(
-            "the database's schema is {found}, newer than this binary's ({known}): a newer dalsegno has used it"
-        )));
-    }
-    Ok(())
-}
-
-/// The last migration that was applied; 0: none.
-async fn version(conn: &mut SqliteConnection) -> Result<i64> {
+/// The migrations that were applied.
+async fn applied(conn: &mut SqliteConnection) -> Result<AppliedMigrations> {
     let unreadable = |error: sqlx::Error| Error::Unfit(format!("cannot read the database: {error}"));
-    let migrated: bool =
+    let is_migrated: bool =
         sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")
             .fetch_one(&mut *conn)
             .await
             .map_err(unreadable)?;
-    if !migrated {
-        return Ok(0);
+    if !is_migrated {
+        return Ok(AppliedMigrations::default());
     }
-    sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM _sqlx_migrations WHERE success")
-        .fetch_one(conn)
-        .await
-        .map_err(unreadable)
+    let (latest, first) = sqlx::query_as(
+        "SELECT coalesce(max(version), 0), max(description) FILTER (WHERE version = 1) \
+         FROM _sqlx_migrations WHERE success",
+    )
+    .fetch_one(conn)
+    .await
+    .map_err(unreadable)?;
+    Ok(AppliedMigrations { latest, first })
 }
 
 fn latest() -> i64 {

@@ -57,6 +57,21 @@ async fn a_newer_schema_is_refused() {
 }
 
 #[tokio::test]
+async fn a_store_of_an_earlier_development_build_is_refused() {
+    let url = pg::database().await;
+    execute(&url, "UPDATE _sqlx_migrations SET description = 'runs'").await;
+    execute(
+        &url,
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
+         VALUES (71, 'open_calls', true, '', 0)",
+    )
+    .await;
+    refused(&url, "an earlier development build").await;
+    let error = Postgres::migrate(&url).await.unwrap_err();
+    assert!(error.to_string().contains("start with an empty database"), "{error}");
+}
+
+#[tokio::test]
 async fn an_edited_migration_is_refused() {
     let url = pg::database().await;
     execute(&url, "UPDATE _sqlx_migrations SET checksum = '' WHERE version = 1").await;

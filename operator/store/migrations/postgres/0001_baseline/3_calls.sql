@@ -1,8 +1,77 @@
--- Tool calls: claimed before their effect, completed after it. Each function locks the
--- run's row by its primary key before it reads a call, and adds to what the open calls count (0071_open_calls), of which
--- `_most` are taken. What takes away, or adds nothing, is never too large. `_…_digest`: as the audit tells of it.
+-- Tool calls: claimed before their effect, completed after it.
+--
+-- Each function locks the run's row by its primary key before it reads a call. It adds to the bytes of the open calls,
+-- and refuses what would exceed `_most`. What takes bytes away, or adds none, is never too large. Parameters
+-- `_…_digest` are digests for the audit.
 
--- One call less of this policy is unsettled. The caller holds the lock.
+-- The turn that is open: the head's turn after its `plan`, else the next one.
+CREATE FUNCTION ds_open_turn_v1(_row runs) RETURNS integer
+LANGUAGE sql IMMUTABLE
+RETURN CASE (_row).head_boundary WHEN 1 THEN (_row).head_turn ELSE coalesce((_row).head_turn, 0) + 1 END;
+
+-- Bytes that an open call counts. A result counts at least 1 KiB (`Limits::SMALL_RESULT_BYTES`), so that a small result
+-- is always accepted.
+CREATE FUNCTION ds_call_bytes_v1(_id text, _key text, _arguments_bytes bigint, _result_bytes bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE
+RETURN octet_length(_id) + octet_length(_key) + _arguments_bytes + greatest(_result_bytes, 1024);
+
+-- Bytes of the open calls of a run: all started calls, and the planned and ended calls of the open turn. An attach
+-- returns all of them, hence the limit. VOLATILE: it sees what was written before the caller had the lock.
+CREATE FUNCTION ds_open_calls_v1(_row runs) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    turn_ integer := ds_open_turn_v1(_row);
+BEGIN
+    IF _row.open_calls_turn = turn_ THEN
+        RETURN _row.open_calls_bytes;
+    END IF;
+    RETURN (
+        SELECT coalesce(sum(ds_call_bytes_v1(id, key, arguments_bytes, result_bytes)), 0)
+        FROM (
+            SELECT id, key, arguments_bytes, result_bytes FROM calls WHERE run = _row.id AND state = 'started'
+            UNION ALL
+            SELECT id, key, arguments_bytes, result_bytes FROM calls
+            WHERE run = _row.id AND turn = turn_ AND state <> 'started'
+        ) AS open
+    );
+END
+$$;
+
+-- The same after these calls are planned for this turn, which is the open one. Null: they add nothing.
+CREATE FUNCTION ds_open_calls_planned_v1(_run uuid, _turn integer, _ids text[], _keys text[], _arguments_bytes bigint[])
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    row_ runs;
+    added_ bigint;
+BEGIN
+    SELECT sum(CASE WHEN there.id IS NULL
+        THEN ds_call_bytes_v1(planned.id, planned.key, planned.arguments_bytes, 0)
+        ELSE ds_call_bytes_v1(there.id, there.key, there.arguments_bytes, there.result_bytes)
+    END)
+    INTO added_
+    FROM unnest(_ids, _keys, _arguments_bytes) AS planned (id, key, arguments_bytes)
+    LEFT JOIN calls there ON there.run = _run AND there.id = planned.id
+    WHERE there.id IS NULL OR (there.state = 'planned' AND there.turn <> _turn);
+    SELECT * INTO row_ FROM runs WHERE id = _run;
+    RETURN ds_open_calls_v1(row_) + added_;
+END
+$$;
+
+-- Notes the turn in which a call was last claimed or ended. The caller holds the lock of the run's row.
+CREATE FUNCTION ds_touched_v1() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT CASE head_boundary WHEN 1 THEN head_turn ELSE coalesce(head_turn, 0) + 1 END INTO NEW.touched_turn
+    FROM runs WHERE id = NEW.run;
+    RETURN NEW;
+END
+$$;
+
+CREATE TRIGGER calls_are_touched BEFORE UPDATE OF state, key_refused ON calls
+FOR EACH ROW EXECUTE FUNCTION ds_touched_v1();
+
+-- Counts one unsettled call of this policy less. The caller holds the lock.
 CREATE FUNCTION ds_settled_v1(_run uuid, _policy text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -15,7 +84,7 @@ BEGIN
 END
 $$;
 
--- `Store::claim`, by the table of `Claimed` in model.rs. `call` is the call as it stands after.
+-- `Worker::claim`: the table of verdicts is at `Claimed` in operator/model. `call` is the call after the claim.
 CREATE FUNCTION ds_claim_v1(
     _run uuid, _capability bytea, _id text, _claim_id uuid, _policy text, _key text, _arguments bytea,
     _arguments_bytes bigint, _most bigint, _key_digest text, _arguments_digest text, _has_keys boolean,
@@ -108,7 +177,7 @@ BEGIN
 END
 $$;
 
--- Ends a started call. The caller holds the lock and has judged.
+-- Ends a started call. The caller holds the lock and has checked that it may end.
 CREATE FUNCTION ds_end_call_v1(
     _run uuid, _id text, _outcome text, _result bytea, _result_bytes bigint, _open bigint, _now bigint
 )
@@ -124,8 +193,7 @@ BEGIN
 END
 $$;
 
--- The tool has refused the key of a started call: its outcome is a person's to tell. The caller holds the lock and has
--- judged.
+-- Notes that the tool refused the key of a started call. The caller holds the lock and has checked that it may.
 CREATE FUNCTION ds_refuse_key_v1(_run uuid, _id text, _result bytea, _result_bytes bigint, _open bigint, _now bigint)
 RETURNS void
 LANGUAGE plpgsql AS $$
@@ -137,8 +205,8 @@ BEGIN
 END
 $$;
 
--- `Store::complete`. A call that has ended is answered with `ended`, how it ended and whether the run is live, and so is
--- one whose key was refused: whether these are the same bytes is for the caller to see, since payloads are compressed.
+-- `Worker::complete`. A call that has ended, or whose key was refused, is answered with `ended`, its state and whether
+-- the run is live. The caller compares the bytes, since payloads are compressed.
 CREATE FUNCTION ds_complete_v1(
     _run uuid, _capability bytea, _id text, _claim_id uuid, _outcome text, _result bytea,
     _result_bytes bigint, _most bigint, _result_digest text,

@@ -1,6 +1,9 @@
--- Clock and hashes. The formats are those of header.rs and audit.rs; a test compares the two.
+-- The clock, the hashes and the audit.
+--
+-- Hot statements compute hashes where the lock is held. Their formats are those of operator/format (header.rs,
+-- audit.rs, records.rs); tests compare both.
 
--- The store's clock, read when it is called and not when its transaction began.
+-- The store's clock. It is read when it is called, not when the transaction began.
 CREATE FUNCTION ds_now_v1() RETURNS bigint
 LANGUAGE sql VOLATILE
 RETURN floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
@@ -10,6 +13,7 @@ CREATE FUNCTION ds_frame_v1(_field bytea) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN int4send(octet_length(_field)) || _field;
 
+-- The content hash of a boundary.
 CREATE FUNCTION ds_content_hash_v1(
     _parent_hash bytea, _run uuid, _turn integer, _boundary smallint, _epoch bigint, _attempt integer, _at bigint,
     _position bigint, _commit_id uuid, _digest bytea, _ops_digest bytea, _full boolean, _events_digest bytea,
@@ -40,6 +44,12 @@ RETURN sha256(
     || ds_frame_v1(coalesce(_records_digest, ''))
 );
 
+-- The records digest after one more batch.
+CREATE FUNCTION ds_records_link_v1(_before bytea, _batch bytea) RETURNS bytea
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN sha256(ds_frame_v1(coalesce(_before, '')) || ds_frame_v1(_batch));
+
+-- The hash of a row of the audit.
 CREATE FUNCTION ds_audit_hash_v1(
     _parent_hash bytea, _run uuid, _seq bigint, _at bigint, _kind text, _actor text, _detail text
 ) RETURNS bytea
@@ -55,8 +65,8 @@ RETURN sha256(
     || ds_frame_v1(convert_to(_detail, 'UTF8'))
 );
 
--- Appends a transition to the run's chain. The caller holds the lock of the run's row. (PL/pgSQL keeps its plans, where
--- a function in SQL that is not inlined is planned at each call.)
+-- Appends a row to the run's audit. The caller holds the lock of the run's row. PL/pgSQL, because it keeps its plans;
+-- a function in SQL that is not inlined is planned at each call.
 CREATE FUNCTION ds_audit_v1(_run uuid, _kind text, _actor text, _detail jsonb, _now bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -74,3 +84,12 @@ BEGIN
     WHERE runs.id = link.run;
 END
 $$;
+
+-- A boundary as the audit names it.
+CREATE FUNCTION ds_told_v1(_turn integer, _boundary smallint, _hash bytea) RETURNS jsonb
+LANGUAGE sql IMMUTABLE
+RETURN jsonb_build_object(
+    'turn', _turn,
+    'boundary', CASE _boundary WHEN 1 THEN 'plan' ELSE 'result' END,
+    'hash', 'sha256:' || encode(_hash, 'hex')
+);

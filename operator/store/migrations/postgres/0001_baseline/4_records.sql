@@ -1,47 +1,7 @@
--- Records. Rust folds, digests and encodes (records.rs); here is what must be judged and written under the lock.
+-- Records. Rust folds, digests and encodes them (operator/format/src/records.rs). These functions judge and write under
+-- the lock of the run's row.
 
--- Nothing was ever written to the table that stood here. Spaces and keys are ordered by their bytes.
-DROP TABLE records;
-
--- Each effective change is a row of its own, so that a rewind can hide it. `size`: bytes of the value before encoding.
--- `boundary`: 2 after the plan of its turn, else 1.
-CREATE TABLE records (
-    run      uuid    NOT NULL,
-    space    text    NOT NULL COLLATE "C",
-    key      text    NOT NULL COLLATE "C",
-    seq      bigint  NOT NULL,
-    op       text    NOT NULL CHECK (op IN ('put', 'putIfAbsent', 'append', 'delete')),
-    entry_id text             COLLATE "C",
-    value    bytea,
-    size     bigint  NOT NULL,
-    turn     integer NOT NULL,
-    boundary smallint NOT NULL CHECK (boundary IN (1, 2)),
-    epoch    bigint  NOT NULL,
-    at       bigint  NOT NULL,
-    undone   boolean NOT NULL DEFAULT false,
-    PRIMARY KEY (run, space, key, seq)
-);
-
-ALTER TABLE records ALTER COLUMN value SET STORAGE EXTERNAL;
-
--- A key may hold a long list, and may have been put in each of many turns: what it holds, whether an entry is among it, and
--- what was written to it since the last boundary are found without walking it.
-CREATE INDEX records_that_replace ON records (run, space, key, seq) WHERE op IN ('put', 'delete') AND NOT undone;
-CREATE INDEX records_by_entry ON records (run, space, key, entry_id) WHERE entry_id IS NOT NULL AND NOT undone;
-CREATE INDEX records_by_boundary ON records (run, turn, boundary, space, key) WHERE NOT undone;
-
--- What keys hold: the rows from a key's last `put` on, or after its last `delete`.
-CREATE VIEW held_records AS
-SELECT record.*
-FROM records record
-WHERE NOT undone AND op <> 'delete'
-  AND seq >= coalesce((
-      SELECT max(other.seq) FROM records other
-      WHERE other.run = record.run AND other.space = record.space AND other.key = record.key
-        AND other.op IN ('put', 'delete') AND NOT other.undone
-  ), 0);
-
--- Whether a key holds anything: what came last says so, however much was there before.
+-- Whether a key holds anything. Its last change decides that, however many there are.
 CREATE FUNCTION ds_holds_v1(_run uuid, _space text, _key text) RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN coalesce((
@@ -50,44 +10,8 @@ RETURN coalesce((
     ORDER BY seq DESC LIMIT 1
 ), false);
 
--- Batches that came outside of a boundary, so that a retry is known. A rewind hides them with what they wrote.
-CREATE TABLE record_batches (
-    run            uuid    NOT NULL,
-    id             uuid    NOT NULL,
-    digest         bytea   NOT NULL,
-    turn           integer NOT NULL,
-    boundary       smallint NOT NULL CHECK (boundary IN (1, 2)),
-    epoch          bigint  NOT NULL,
-    at             bigint  NOT NULL,
-    undone         boolean NOT NULL DEFAULT false,
-    PRIMARY KEY (run, id, epoch)
-);
-
--- What batches say, each value by its digest (records.rs), in the order in which they came; also those that a boundary brought.
--- `digest` is what stands in the boundary's hash.
-CREATE TABLE record_changes (
-    run      uuid    NOT NULL,
-    seq      bigint  NOT NULL,
-    turn     integer NOT NULL,
-    boundary smallint NOT NULL CHECK (boundary IN (1, 2)),
-    epoch    bigint  NOT NULL,
-    undone   boolean NOT NULL DEFAULT false,
-    digest   bytea   NOT NULL,
-    batch    bytea   NOT NULL,
-    PRIMARY KEY (run, seq)
-);
-
--- The records digest of the batches since the head; null: none.
-ALTER TABLE runs ADD COLUMN records_digest bytea;
-ALTER TABLE boundaries ADD COLUMN records_digest bytea;
-
--- The records digest after a batch.
-CREATE FUNCTION ds_records_link_v1(_before bytea, _batch bytea) RETURNS bytea
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN sha256(ds_frame_v1(coalesce(_before, '')) || ds_frame_v1(_batch));
-
--- Writes a batch, as it came and folded, and says how many rows of it took effect. The caller holds the lock of the run's row
--- and has judged. (VOLATILE: it sees what was written while the caller waited for the lock.)
+-- Writes a batch, both as it came and folded. Returns how many rows took effect. The caller holds the lock of the run's
+-- row and has judged the batch. VOLATILE: it sees what was written while the caller waited for the lock.
 CREATE FUNCTION ds_apply_records_v1(
     _run uuid, _turn integer, _boundary smallint, _epoch bigint, _at bigint, _digest bytea,
     _ops text[], _spaces text[], _keys text[], _entries text[], _values bytea[], _sizes bigint[], _batch bytea
@@ -138,7 +62,7 @@ BEGIN
 END
 $$;
 
--- `Store::write_records`.
+-- `Worker::write_records`.
 CREATE FUNCTION ds_write_records_v1(
     _run uuid, _capability bytea, _batch uuid, _digest bytea, _records_digest bytea,
     _ops text[], _spaces text[], _keys text[], _entries text[], _values bytea[], _sizes bigint[], _changes bytea
@@ -178,6 +102,3 @@ BEGIN
     RETURN verdict_;
 END
 $$;
-
--- Events are read by position.
-CREATE INDEX boundaries_with_events ON boundaries (run, position) WHERE event_count > 0;

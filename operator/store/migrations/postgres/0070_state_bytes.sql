@@ -1,3 +1,0 @@
--- How large the state at the head is at most, and of which boundary that was said: what moves the head otherwise, or an older
--- binary, leaves it behind, and it counts for nothing.
-ALTER TABLE runs ADD COLUMN state_bytes bigint DEFAULT 0, ADD COLUMN state_hash bytea;
