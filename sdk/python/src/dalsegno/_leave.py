@@ -37,7 +37,8 @@ class Termination:
     def install(self) -> None:
         """Installs the handler. Errors: `ValueError` outside of the main thread.
 
-        A forked process inherits the handler but not the thread that waits: SIGTERM ends it at once.
+        A forked process has no thread that waits: SIGTERM ends it at once. It gets the default handler back, because a
+        handler in Python does not run while the process blocks in C, and a signal just before that is not seen in time.
         """
         owner = os.getpid()
 
@@ -48,6 +49,12 @@ class Termination:
 
         threading.Thread(target=self._exit_after_grace, daemon=True).start()
         signal.signal(signal.SIGTERM, on_sigterm)
+
+        def restore_default() -> None:
+            if signal.getsignal(signal.SIGTERM) is on_sigterm:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+        os.register_at_fork(after_in_child=restore_default)
 
     def _exit_after_grace(self) -> NoReturn:
         self._received.put(self._received.get())  # wait for the signal, and leave it there for `requested`
