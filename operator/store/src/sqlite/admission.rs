@@ -1,4 +1,5 @@
-//! Whether a worker's write is admitted: pure functions of the run's row. The PostgreSQL engine has the same rules in SQL.
+//! Whether a worker's write is admitted: pure functions of the run's row. The PostgreSQL engine has the same rules in
+//! SQL.
 
 use dalsegno_protocol::{Boundary, CallState, Policy};
 use uuid::Uuid;
@@ -47,7 +48,8 @@ pub(super) fn admit_commit(row: &RunRow, capability: &Digest, proposal: &Proposa
     }
 }
 
-/// Decides on a batch of records. The first condition that holds decides. `stored`: digest of the batch with the same id.
+/// Decides on a batch of records. The first condition that holds decides. `stored`: digest of the batch with the same
+/// id.
 pub(super) fn admit_records(
     row: &RunRow,
     capability: &Digest,
@@ -76,8 +78,8 @@ fn is_head(row: &RunRow, proposal: &Proposal) -> bool {
     })
 }
 
-/// A `plan` is followed by the `result` of the same turn. A `result`, and the start, are followed by either boundary of the next
-/// turn.
+/// A `plan` is followed by the `result` of the same turn. A `result`, and the start, are followed by either boundary of
+/// the next turn.
 fn is_next(row: &RunRow, proposal: &Proposal) -> bool {
     let (turn, is_planned) = match row.head() {
         None => (1, false),

@@ -14,7 +14,8 @@ const CHANGED: &str = "SELECT runs.* FROM runs LEFT JOIN anchored ON anchored.ru
         OR anchored.head_hash IS NOT runs.head_hash \
      ORDER BY runs.id LIMIT ?";
 
-/// Inserts an anchor if there is none with its number. `ON CONFLICT` cannot be used, because a trigger rejects the conflict.
+/// Inserts an anchor if there is none with its number. `ON CONFLICT` cannot be used, because a trigger rejects the
+/// conflict.
 const PUT: &str = "INSERT INTO anchors (seq, hash, line) \
      SELECT ?1, ?2, ?3 WHERE NOT EXISTS (SELECT 1 FROM anchors WHERE seq = ?1)";
 

@@ -86,7 +86,8 @@ fn state_bytes(row: &RunRow, commit: &PreparedCommit) -> Option<i64> {
     if commit.full || base.is_some() { Some(size) } else { Some(row.known_state_bytes()? + size) }
 }
 
-/// Returns whether the state after this boundary may exceed the limit. A boundary that adds nothing to the state never does.
+/// Returns whether the state after this boundary may exceed the limit. A boundary that adds nothing to the state never
+/// does.
 pub(super) fn may_be_too_large(row: &RunRow, commit: &PreparedCommit) -> bool {
     commit.ops.size > 0 && state_bytes(row, commit).is_none_or(|bytes| bytes > Limits::STATE_BYTES as i64)
 }
@@ -222,7 +223,8 @@ static INSERT: LazyLock<BatchStatements> = LazyLock::new(|| {
     })
 });
 
-/// Inserts boundaries, each of another run. A statement handles many, because each statement switches to the connection's thread.
+/// Inserts boundaries, each of another run. A statement handles many, because each statement switches to the
+/// connection's thread.
 pub(super) async fn insert(conn: &mut SqliteConnection, all: &[AcceptedBoundary<'_>]) -> Work<()> {
     for some in batches(all) {
         let query = sqlx::query(INSERT.text(some.len()));

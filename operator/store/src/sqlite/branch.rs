@@ -14,8 +14,8 @@ use crate::old::is_dropped;
 use crate::shelf::{Branch, Walk};
 use crate::{AuditRow, BoundaryRow, Kept, Place, RunId};
 
-/// Walks from the head, or another boundary (`?2`, `?3`, `?4`), to its parents: to turn `?5`, and further as long as the result
-/// needs the state before a boundary.
+/// Walks from the head, or another boundary (`?2`, `?3`, `?4`), to its parents: to turn `?5`, and further as long as
+/// the result needs the state before a boundary.
 ///
 /// `known` says what is known of the state at a boundary up to turn `?6`:
 ///
@@ -27,11 +27,11 @@ use crate::{AuditRow, BoundaryRow, Kept, Place, RunId};
 /// | 3 | the boundary holds a full state as a delta, and is requested itself |
 /// | 4 | the boundary's payloads were dropped |
 ///
-/// `needed` says whether the state after the boundary is needed; it begins as `?7`. Snapshots of boundaries whose hashes are in
-/// `?8` are not used. If `?9` is true, a snapshot is used only if its boundary's payloads were dropped.
+/// `needed` says whether the state after the boundary is needed; it begins as `?7`. Snapshots of boundaries whose
+/// hashes are in `?8` are not used. If `?9` is true, a snapshot is used only if its boundary's payloads were dropped.
 ///
-/// The walk reads keys only, and the rows are joined afterwards. A parent must come before its child, so the walk ends even if
-/// damaged rows form a cycle.
+/// The walk reads keys only, and the rows are joined afterwards. A parent must come before its child, so the walk ends
+/// even if damaged rows form a cycle.
 const WALK: &str = concat!(
     "WITH RECURSIVE live AS ( \
          SELECT 2147483647 AS turn, 2 AS boundary, 0 AS epoch, ?2 AS parent_turn, ?3 AS parent_boundary, \
@@ -64,7 +64,8 @@ const WALK: &str = concat!(
      ) \
      SELECT b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.parent_hash, \
             b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
-            b.events_digest, b.event_count, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
+            b.events_digest, b.event_count, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, \
+            b.trigger_word, b.records_digest, \
             ",
     is_dropped!(),
     " AS is_dropped, \

@@ -213,8 +213,8 @@ fn with_result(row: &RunRow, end: &CallEnd, mut detail: Value) -> Value {
     detail
 }
 
-/// Returns the call if it is started. If not, returns the result of the completion: a duplicate of the stored end, the end of
-/// the run, or a conflict.
+/// Returns the call if it is started. If not, returns the result of the completion: a duplicate of the stored end, the
+/// end of the run, or a conflict.
 async fn started_call(
     conn: &mut SqliteConnection,
     row: &RunRow,
@@ -294,8 +294,8 @@ pub(super) async fn list(conn: &mut SqliteConnection, run: RunId, which: CallFil
     rows.iter().map(CallRow::read).collect()
 }
 
-/// The query that lists calls. Its cost depends on the calls that it returns, not on those that the run has made, except for
-/// [`CallFilter::All`] and [`CallFilter::TouchedSince`].
+/// The query that lists calls. Its cost depends on the calls that it returns, not on those that the run has made,
+/// except for [`CallFilter::All`] and [`CallFilter::TouchedSince`].
 pub(super) fn list_sql(which: CallFilter) -> &'static str {
     match which {
         CallFilter::All => "SELECT * FROM calls WHERE run = ? ORDER BY ordinal",

@@ -1,5 +1,5 @@
-//! The clock of an embedded store: the process's wall clock, made monotonic. If the wall clock is set back, the clock runs on
-//! from its last reading at half speed, until the wall clock has caught up. So no deadline stops.
+//! The clock of an embedded store: the process's wall clock, made monotonic. If the wall clock is set back, the clock
+//! runs on from its last reading at half speed, until the wall clock has caught up. So no deadline stops.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -8,11 +8,11 @@ use jiff::Timestamp;
 
 /// Milliseconds since 1970, never less than before.
 #[derive(Debug)]
-pub(super) struct Clock(Mutex<Reading>);
+pub(super) struct Clock(Mutex<WallTime>);
 
 /// The last reading of the wall clock that was later than all before.
 #[derive(Debug)]
-struct Reading {
+struct WallTime {
     ms: i64,
     at: Instant,
 }
@@ -20,7 +20,7 @@ struct Reading {
 impl Clock {
     /// A clock that never shows a time before `floor`, the latest time in the store.
     pub fn at_least(floor: i64) -> Self {
-        Self(Mutex::new(Reading { ms: floor, at: Instant::now() }))
+        Self(Mutex::new(WallTime { ms: floor, at: Instant::now() }))
     }
 
     pub fn now(&self) -> i64 {
@@ -34,7 +34,7 @@ impl Clock {
         if wall <= slowed {
             return slowed;
         }
-        *last = Reading { ms: wall, at };
+        *last = WallTime { ms: wall, at };
         wall
     }
 }

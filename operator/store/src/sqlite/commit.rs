@@ -22,8 +22,8 @@ use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::transitions::{close, finish_detail, renew_lease, standing, tell_cancel};
 use crate::{Committed, Digest, NewFinish, RunId, Standing, size};
 
-/// Checks whether a commit is admitted and, if it is the next boundary, writes it. Returns `None` if it is the next boundary but
-/// was encoded for another head.
+/// Checks whether a commit is admitted and, if it is the next boundary, writes it. Returns `None` if it is the next
+/// boundary but was encoded for another head.
 pub(super) async fn commit(
     conn: &mut SqliteConnection,
     now: i64,
@@ -51,8 +51,8 @@ pub(super) async fn commit(
     }
 }
 
-/// Writes those of these commits that are the next boundary of their run, all at once, and returns a result for each of them.
-/// The others are left for [`commit`]. Each commit is of another run, and has a boundary only.
+/// Writes those of these commits that are the next boundary of their run, all at once, and returns a result for each of
+/// them. The others are left for [`commit`]. Each commit is of another run, and has a boundary only.
 pub(super) async fn commit_together(
     conn: &mut SqliteConnection,
     now: i64,
@@ -114,8 +114,8 @@ async fn write(
     Ok(Some(receipt(&accepted)))
 }
 
-/// Inserts the turn's planned calls with their keys. A call that exists keeps its first key. If it is not claimed yet, it moves
-/// to the turn that plans it again.
+/// Inserts the turn's planned calls with their keys. A call that exists keeps its first key. If it is not claimed yet,
+/// it moves to the turn that plans it again.
 async fn plan_calls(
     conn: &mut SqliteConnection,
     now: i64,

@@ -25,7 +25,6 @@ const COUNT_AFTER: &str =
     "SELECT count(*) FROM boundaries WHERE run = ? AND (turn, boundary) > (?, ?) AND NOT undone";
 
 impl Clearer for SnapshotStore<'_, Sqlite> {
-    /// Returns the next step of the compaction of a run.
     async fn next(&self, run: RunId, rows: u32) -> Result<Next> {
         let operation = "looking for payloads to drop";
         self.executor.read(operation, move |conn, _| Box::pin(next(conn, run, rows))).await
@@ -65,7 +64,8 @@ async fn next(conn: &mut SqliteConnection, run: RunId, rows: u32) -> Work<Next> 
     Ok(Next::Cut(place, row.try_get::<Hash, _>("content_hash")?.0))
 }
 
-/// Drops the payloads up to a boundary, if the conditions that were read before still hold. Returns the number of boundaries.
+/// Drops the payloads up to a boundary, if the conditions that were read before still hold. Returns the number of
+/// boundaries.
 async fn drop_payloads(conn: &mut SqliteConnection, now: i64, cut: Cut) -> Work<u64> {
     let mut row = RunRow::expect(conn, cut.run).await?;
     let Place { turn, boundary, epoch } = cut.place;
@@ -109,8 +109,8 @@ async fn drop_payloads(conn: &mut SqliteConnection, now: i64, cut: Cut) -> Work<
     Ok(dropped.rows_affected())
 }
 
-/// Returns whether the boundary is still on the live branch with enough boundaries after it, and its snapshot is the one that was
-/// read, with all its chunks.
+/// Returns whether the boundary is still on the live branch with enough boundaries after it, and its snapshot is the
+/// one that was read, with all its chunks.
 async fn can_drop(conn: &mut SqliteConnection, cut: &Cut, keep_last: i32) -> Work<bool> {
     let Cut { run, place, content_hash, snapshot } = cut;
     let Place { turn, boundary, epoch } = *place;
@@ -146,8 +146,8 @@ async fn can_drop(conn: &mut SqliteConnection, cut: &Cut, keep_last: i32) -> Wor
     Ok(found == 1 && count_after >= keep_last.into())
 }
 
-/// Deletes an obsolete snapshot, and its chunks that no other snapshot has. Returns the number of deleted rows; 0 if there are
-/// snapshots now that were not read.
+/// Deletes an obsolete snapshot, and its chunks that no other snapshot has. Returns the number of deleted rows; 0 if
+/// there are snapshots now that were not read.
 async fn delete_snapshot(conn: &mut SqliteConnection, spent: Spent) -> Work<u64> {
     let Spent { run, content_hash, chunks, others } = spent;
     let stored: Vec<Hash> = sqlx::query_scalar("SELECT content_hash FROM snapshots WHERE run = ?")

@@ -35,8 +35,8 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the database for writing and locks it. The schema must be this binary's. The time before counts as an outage
-    /// of the gateways, however short it was: every worker has lost its connection.
+    /// Opens the database for writing and locks it. The schema must be this binary's. The time before counts as an
+    /// outage of the gateways, however short it was: every worker has lost its connection.
     pub async fn open(path: &Path) -> Result<Self> {
         let lock = Lock::take(path)?;
         let mut conn = connect(&file(path).create_if_missing(false), path).await?;
@@ -58,8 +58,8 @@ impl Sqlite {
         Ok(Self { id, clock, writer: None, readers: Some(readers(path)), keys: Arc::default() })
     }
 
-    /// Opens the database for a short write while another process holds the lock. SQLite's own locking serializes the two,
-    /// and neither caches anything between two requests.
+    /// Opens the database for a short write while another process holds the lock. SQLite's own locking serializes the
+    /// two, and neither caches anything between two requests.
     pub async fn open_beside(path: &Path) -> Result<Self> {
         let mut conn = connect(&file(path).create_if_missing(false), path).await?;
         schema::check(&mut conn).await?;
@@ -160,8 +160,8 @@ impl QueryExecutor for Sqlite {
         };
         let query = async {
             let mut transaction = readers.begin().await?;
-            // The first read takes the snapshot, and the clock is read before it. So the snapshot holds every change that
-            // is older than the time that `work` gets.
+            // The first read takes the snapshot, and the clock is read before it. So the snapshot holds every change
+            // that is older than the time that `work` gets.
             let result = work(&mut transaction, self.clock.now()).await;
             transaction.rollback().await?;
             result

@@ -11,8 +11,8 @@ use crate::old::is_dropped;
 use crate::statements::FIRST;
 use crate::{EventQuery, Lifecycle, RunId};
 
-/// The boundaries with events at positions from `?2` on: at most `?3`, because each has at least one event, and no further
-/// one once `?4` bytes are read.
+/// The boundaries with events at positions from `?2` on: at most `?3`, because each has at least one event, and no
+/// further one once `?4` bytes are read.
 const READ: &str = concat!(
     "SELECT * FROM ( \
          SELECT *, sum(length(events)) OVER (ORDER BY position) - length(events) AS before \

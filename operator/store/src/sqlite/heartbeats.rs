@@ -45,7 +45,7 @@ pub(super) async fn begin_serving(conn: &mut SqliteConnection, now: i64) -> Work
     Ok(())
 }
 
-/// Records that a gateway is serving. If no gateway was for [`BEAT_GAP_MS`], all deadlines count from now on.
+/// Records that a gateway is serving. If none was serving for [`BEAT_GAP_MS`], all deadlines count from now on.
 pub(super) async fn gateway_heartbeat(conn: &mut SqliteConnection, now: i64) -> Work<()> {
     sqlx::query(
         "UPDATE store SET \

@@ -35,8 +35,8 @@ impl Lock {
 }
 
 impl Drop for Lock {
-    /// Releases the lock now. Closing the file might not: a program that another thread is just starting has a copy of the
-    /// file, and the lock with it, until its `exec`.
+    /// Releases the lock now. Closing the file might not: a program that another thread is just starting has a copy of
+    /// the file, and the lock with it, until its `exec`.
     fn drop(&mut self) {
         let _ = flock(&self.0, FlockOperation::Unlock);
     }

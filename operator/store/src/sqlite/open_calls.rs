@@ -29,8 +29,8 @@ pub(super) async fn bytes(conn: &mut SqliteConnection, row: &RunRow) -> Work<i64
         .await?)
 }
 
-/// Adds bytes to the size of the open calls. Returns false, and changes nothing, if the sum would exceed the limit. A negative
-/// number is always accepted.
+/// Adds bytes to the size of the open calls. Returns false, and changes nothing, if the sum would exceed the limit. A
+/// number that is not positive is always accepted.
 pub(super) async fn add(conn: &mut SqliteConnection, row: &mut RunRow, added: i64) -> Work<bool> {
     let bytes = bytes(conn, row).await? + added;
     if added > 0 && bytes > Limits::OPEN_CALLS_BYTES as i64 {

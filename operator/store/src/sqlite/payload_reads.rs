@@ -1,5 +1,5 @@
-//! Reads of encrypted payloads: events, calls and records. Each reads the rows first and then gets the cipher, because a
-//! data key may be made in between.
+//! Reads of encrypted payloads: events, calls and records. Each reads the rows first and then gets the cipher, because
+//! a data key may be made in between.
 
 use dalsegno_protocol::Call;
 

@@ -1,4 +1,5 @@
-//! Writes of payloads: they are digested, encoded and encrypted here, so that the writer's task only compares and writes.
+//! Writes of payloads: they are digested, encoded and encrypted here, so that the writer's task only compares and
+//! writes.
 
 use super::database::{Sqlite, with_timeout};
 use super::{boundary, calls, records};
@@ -29,7 +30,8 @@ impl Sqlite {
         Err(Error::Corrupt { doing: "committing a boundary", detail })
     }
 
-    /// Commits a boundary for which the state at the head must be measured. Measures again if the head has moved in between.
+    /// Commits a boundary for which the state at the head must be measured. Measures again if the head has moved in
+    /// between.
     async fn commit_counted(&self, commit: &Commit, sealing: PayloadCipher) -> Result<Committed> {
         while let Some(ops) = packed::counted(&self.snapshot_store(), commit, &sealing).await? {
             let prepared = boundary::PreparedCommit::new(commit, ops, sealing.clone())?;

@@ -37,7 +37,8 @@ const IS_CALL_MISSING: &str = concat!(
 );
 
 /// The summary of earlier calls in the last entry of a prune.
-const LAST_SUMMARY: &str = "SELECT detail -> '$.earlierCalls' FROM audit WHERE run = ? AND kind = 'pruned' ORDER BY seq DESC LIMIT 1";
+const LAST_SUMMARY: &str = "SELECT detail -> '$.earlierCalls' FROM audit \
+     WHERE run = ? AND kind = 'pruned' ORDER BY seq DESC LIMIT 1";
 
 /// Returns the summary of earlier calls: their count, and the digest of their ids.
 async fn earlier_calls(conn: &mut SqliteConnection, run: RunId) -> Work<Value> {
@@ -63,8 +64,8 @@ fn parse(text: &str) -> Work<Value> {
         .map_err(|error| Fault::Corrupt(format!("an audit: {}", redacted_json_error(&error))))
 }
 
-/// Deletes the entries, and appends one that repeats what they say of the run. Returns the number of deleted entries; 0 if the
-/// entry `seq` does not have this hash.
+/// Deletes the entries, and appends one that repeats what they say of the run. Returns the number of deleted entries; 0
+/// if the entry `seq` does not have this hash.
 pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -> Work<u64> {
     let Prune { run, seq, hash, actor, reason } = prune;
     let found: i64 = sqlx::query_scalar("SELECT count(*) FROM audit WHERE run = ? AND seq = ? AND hash = ?")

@@ -40,7 +40,8 @@ async fn fetch(
     Found::read(&query.fetch_all(conn).await?, Some(now))
 }
 
-/// Returns the runs that matter to the creation of a run: those of its object and those of its name.
+/// Returns the runs that matter to the creation of a run: that of its object, and those of its name that are not
+/// closed.
 pub(super) async fn find_existing(conn: &mut SqliteConnection, now: i64, new: &NewRun) -> Work<Found> {
     static SQL: LazyLock<String> = LazyLock::new(|| record_sql(LOOK, "NULL"));
     let query = sqlx::query(AssertSqlSafe(SQL.as_str()));

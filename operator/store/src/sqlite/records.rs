@@ -13,8 +13,8 @@ use crate::records::{Change, Changes, after_prefix, link, payload};
 use crate::seal::{AadContext, BodyDigest, PayloadCipher};
 use crate::{Digest, RecordBatch, RecordQuery, Result, RunId, Written};
 
-/// Reads one entry more than fits on the page, to find out whether there is another page. Reads values only of the entries
-/// that fit.
+/// Reads one entry more than fits on the page, to find out whether there is another page. Reads values only of the
+/// entries that fit.
 const READ: &str = "SELECT key, seq, entry_id, value, turn, found FROM ( \
          SELECT key, seq, count(*) OVER () AS found, sum(size) OVER (ORDER BY key, seq) - size AS before \
          FROM ( \
@@ -141,8 +141,8 @@ pub(super) async fn apply(
     Ok(())
 }
 
-/// Deletes the earlier changes of the key under the same boundary: no rewind can make them visible again. Reads the rows of
-/// this boundary only, however often the key was changed before.
+/// Deletes the earlier changes of the key under the same boundary: no rewind can make them visible again. Reads the
+/// rows of this boundary only, however often the key was changed before.
 async fn delete_replaced(conn: &mut SqliteConnection, run: RunId, at: At, change: &Change) -> Work<()> {
     sqlx::query(
         "DELETE FROM records INDEXED BY records_by_boundary \

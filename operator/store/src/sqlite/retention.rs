@@ -56,8 +56,9 @@ macro_rules! selected {
     };
 }
 
-/// The order keeps the remaining payloads readable. The last boundaries are deleted first, because a delta needs the state before
-/// it. Snapshots are deleted after all boundaries, because the first boundaries may need the snapshot of those dropped before.
+/// The order keeps the remaining payloads readable. The last boundaries are deleted first, because a delta needs the
+/// state before it. Snapshots are deleted after all boundaries, because the first boundaries may need the snapshot of
+/// those dropped before.
 const STEPS: [Step; 7] = [
     step!(
         "UPDATE boundaries SET ops = NULL, events = NULL, dropped = 1",

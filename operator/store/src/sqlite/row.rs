@@ -11,8 +11,8 @@ use crate::fault::{Fault, Work};
 use crate::reads::{Assignment, AttemptRow, CallRow, Column as _};
 pub(super) use crate::reads::{HeadPoint, RunRow};
 
-/// Columns that only a transition changes. They are indexed, and setting an indexed column to its own value costs as much as a
-/// change.
+/// Columns that only a transition changes. They are indexed, and setting an indexed column to its own value costs as
+/// much as a change.
 const TRANSITION_COLUMNS: [&str; 11] = [
     "id",
     "tenant",

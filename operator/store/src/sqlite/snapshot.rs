@@ -62,8 +62,9 @@ pub(super) async fn list(conn: &mut SqliteConnection, run: RunId) -> Work<Vec<(P
         .collect()
 }
 
-/// Returns whether a part of a snapshot may be stored: not if the run's payloads are being deleted, nothing in plain text if
-/// the run has a data key, and nothing of a snapshot at `place` if that is before the last boundary that was dropped.
+/// Returns whether a part of a snapshot may be stored: not if the run's payloads are being deleted, nothing in plain
+/// text if the run has a data key, and nothing of a snapshot at `place` if that is before the last boundary that was
+/// dropped.
 pub(super) async fn is_accepted(
     conn: &mut SqliteConnection,
     run: RunId,
@@ -110,8 +111,8 @@ pub(super) async fn put_chunks(
     Ok(())
 }
 
-/// Stores a snapshot if all its chunks are stored. An encrypted snapshot is never replaced with one in plain text, which a
-/// process without keys may have made.
+/// Stores a snapshot if all its chunks are stored. An encrypted snapshot is never replaced with one in plain text,
+/// which a process without keys may have made.
 pub(super) async fn put(conn: &mut SqliteConnection, now: i64, new: New) -> Work<()> {
     if !is_accepted(conn, new.run, None, seal::is_sealed(&new.document)).await? {
         return Ok(());

@@ -61,9 +61,9 @@ impl Keeper for SnapshotStore<'_, Sqlite> {
         self.keys.to_keep(self, run).await
     }
 
-    /// The writes are unsynced: if a power failure undoes them, another snapshot is made. If the boundary is dropped between
-    /// two of the writes, the rest is stored all the same, and compaction deletes it as obsolete. If the run expires then,
-    /// the rest is not stored.
+    /// The writes are unsynced: if a power failure undoes them, another snapshot is made. If the boundary is dropped
+    /// between two of the writes, the rest is stored all the same, and compaction deletes it as obsolete. If the run
+    /// expires then, the rest is not stored.
     async fn keep(&self, mut new: New) -> Result<()> {
         let run = new.run;
         let place = Place { turn: new.turn, boundary: new.boundary, epoch: new.epoch };

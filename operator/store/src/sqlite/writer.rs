@@ -1,8 +1,8 @@
 //! The one task that writes to an embedded store.
 //!
 //! The task owns the only connection that writes. It takes all operations that wait, performs them in one transaction,
-//! and replies after the commit, so many callers share one fsync. Boundaries of different runs are checked with one read
-//! and stored with one write. Every other operation has its own savepoint.
+//! and replies after the commit, so many callers share one fsync. Boundaries of different runs are checked with one
+//! read and stored with one write. Every other operation has its own savepoint.
 //!
 //! # Guarantees
 //!
@@ -51,7 +51,8 @@ pub(super) struct Writer {
     queue: mpsc::Sender<Message>,
 }
 
-/// An operation that waits. Its caller owns it: if the caller is cancelled, the operation is dropped and is not performed.
+/// An operation that waits. Its caller owns it: if the caller is cancelled, the operation is dropped and is not
+/// performed.
 type Pending = Mutex<Option<Box<dyn WriteOp>>>;
 
 #[derive(Debug)]
@@ -270,8 +271,8 @@ async fn transact(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<d
     outcome
 }
 
-/// Performs each operation, and undoes the writes of one that fails. Returns whether there is anything to commit. An error
-/// means that the whole transaction is lost.
+/// Performs each operation, and undoes the writes of one that fails. Returns whether there is anything to commit. An
+/// error means that the whole transaction is lost.
 async fn perform(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<dyn WriteOp>]) -> Work<bool> {
     if let [only] = batch {
         // One operation needs no savepoint besides the transaction.
@@ -293,8 +294,8 @@ async fn perform(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<dy
     Ok(true)
 }
 
-/// Stores the boundaries of a batch together, before the other operations of its transaction. The boundaries that cannot
-/// be stored together are left, and each is then performed by itself.
+/// Stores the boundaries of a batch together, before the other operations of its transaction. The boundaries that
+/// cannot be stored together are left, and each is then performed by itself.
 async fn commit_boundaries(
     conn: &mut SqliteConnection,
     clock: &Clock,

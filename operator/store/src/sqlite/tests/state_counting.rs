@@ -1,5 +1,5 @@
-//! Which states are measured at the same time: a run whose state is measured again and again does not delay the commits of other
-//! runs. And what may be deleted while a state is read.
+//! Which states are measured at the same time: a run whose state is measured again and again does not delay the commits
+//! of other runs. And what may be deleted while a state is read.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -173,5 +173,5 @@ async fn a_state_above_the_limit_is_built_neither_from_boundaries_nor_from_a_sna
     assert_eq!((found(bytes - 1).await, found(bytes).await), (false, true));
     let before = slow.reads.load(Ordering::SeqCst);
     assert!(!found(10).await);
-    assert_eq!((before, slow.reads.load(Ordering::SeqCst)), (2, 2), "the chunks of a state above the limit must not be read");
+    assert_eq!((before, slow.reads.load(Ordering::SeqCst)), (2, 2), "its chunks must not be read");
 }

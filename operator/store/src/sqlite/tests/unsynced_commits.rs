@@ -1,5 +1,5 @@
-//! Shows that the test of synced commits can fail: the same commit, by the same writer, but as unsynced as a heartbeat, does not
-//! pass it.
+//! Shows that the test of synced commits can fail: the same commit, by the same writer, but as unsynced as a heartbeat,
+//! does not pass it.
 
 #[path = "../../../tests/support/strace.rs"]
 mod traced;
