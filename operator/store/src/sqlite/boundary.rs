@@ -34,25 +34,25 @@ pub(super) struct PreparedCommit {
     pub usage: Usage,
     pub trigger: Option<String>,
     pub finish: Option<NewFinish>,
-    pub sealing: PayloadCipher,
+    pub cipher: PayloadCipher,
 }
 
 impl PreparedCommit {
-    pub fn new(commit: &Commit, ops: EncodedOps, sealing: PayloadCipher) -> Result<Self> {
+    pub fn new(commit: &Commit, ops: EncodedOps, cipher: PayloadCipher) -> Result<Self> {
         let events = codec::encode_events(&commit.events);
         let Commit { turn, boundary, commit_id, .. } = *commit;
         let context = AadContext::Events(turn, boundary, commit_id);
-        let digest_key = sealing.digest_key(turn, boundary, commit_id);
+        let digest_key = cipher.digest_key(turn, boundary, commit_id);
         let keyed = |plain: Digest| digest_key.map_or(plain, |key| key.digest(plain));
         Ok(Self {
-            events: events.map(|events| sealing.seal(context, events)).transpose()?,
+            events: events.map(|events| cipher.seal(context, events)).transpose()?,
             run: commit.run,
             capability: commit.capability,
             proposal: Proposal {
                 turn: commit.turn,
                 boundary: commit.boundary,
                 commit_id: commit.commit_id,
-                digest: sealing.body(commit.digest),
+                digest: cipher.body(commit.digest),
             },
             ops,
             ops_digest: header::ops_digest(commit.ops.as_deref()).map(keyed),
@@ -60,11 +60,11 @@ impl PreparedCommit {
             events_digest: header::events_digest(&commit.events).map(keyed),
             event_count: commit.events.len() as i64,
             calls: commit.calls.clone(),
-            records: Changes::of(&commit.records, &sealing)?,
+            records: Changes::of(&commit.records, &cipher)?,
             usage: commit.usage,
             trigger: commit.trigger.clone(),
             finish: commit.finish.clone(),
-            sealing,
+            cipher,
         })
     }
 

@@ -30,7 +30,7 @@ pub(super) struct PreparedClaim {
     pub arguments: Option<Vec<u8>>,
     pub arguments_bytes: i64,
     pub arguments_digest: Option<String>,
-    pub sealing: PayloadCipher,
+    pub cipher: PayloadCipher,
 }
 
 /// Claims a call before its effect.
@@ -45,7 +45,7 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Prepared
         return Ok(Claimed::Finished);
     }
     // Without keys this process could neither read the call nor store its result, so the effect must not begin.
-    if !claim.sealing.has_keys() && data_keys::has_data_key(conn, claim.run).await? {
+    if !claim.cipher.has_keys() && data_keys::has_data_key(conn, claim.run).await? {
         return Err(no_keys().into());
     }
     let Some(mut call) = CallRow::load(conn, claim.run, &claim.id).await? else {
@@ -55,8 +55,8 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Prepared
         return Ok(Claimed::Invalid(reason));
     }
     match admission::decide_claim(&row, &call, claim.claim_id) {
-        ClaimDecision::Done => Ok(Claimed::Done(Box::new(call.public(&claim.sealing)?))),
-        ClaimDecision::Uncertain => Ok(Claimed::Uncertain(Box::new(call.public(&claim.sealing)?))),
+        ClaimDecision::Done => Ok(Claimed::Done(Box::new(call.public(&claim.cipher)?))),
+        ClaimDecision::Uncertain => Ok(Claimed::Uncertain(Box::new(call.public(&claim.cipher)?))),
         ClaimDecision::Go => {
             if call.state.0 != CallState::Started || call.attempt != Some(row.attempt) {
                 let before = open_calls::open_bytes(&row, &call);
@@ -80,7 +80,7 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Prepared
                 append(conn, &mut row, now, kind::CLAIMED, actor::WORKER, detail).await?;
                 row.save(conn).await?;
             }
-            Ok(Claimed::Go(Box::new(call.public(&claim.sealing)?)))
+            Ok(Claimed::Go(Box::new(call.public(&claim.cipher)?)))
         }
     }
 }
@@ -122,14 +122,14 @@ async fn first_claim(
     call.insert(conn).await?;
     let mut detail = json!({
         "call": call.id, "attempt": row.attempt, "turn": call.turn, "policy": call.policy.0,
-        "key": claim.sealing.call_digests(&call.id).render(&call.key),
+        "key": claim.cipher.call_digests(&call.id).render(&call.key),
     });
     if let Some(digest) = claim.arguments_digest {
         detail["arguments"] = digest.into();
     }
     append(conn, &mut row, now, kind::CLAIMED, actor::WORKER, detail).await?;
     row.save(conn).await?;
-    Ok(Claimed::Go(Box::new(call.public(&claim.sealing)?)))
+    Ok(Claimed::Go(Box::new(call.public(&claim.cipher)?)))
 }
 
 /// Returns how a claim contradicts the stored call.
@@ -158,7 +158,7 @@ pub(super) struct CallEnd {
     /// Neither planned nor started.
     pub state: CallState,
     pub result: Option<Box<RawValue>>,
-    pub sealing: PayloadCipher,
+    pub cipher: PayloadCipher,
 }
 
 /// Completes a call and stores its result.
@@ -208,7 +208,7 @@ pub(super) async fn complete(
 fn with_result(row: &RunRow, end: &CallEnd, mut detail: Value) -> Value {
     detail["turn"] = row.open_turn().into();
     if let Some(result) = &end.result {
-        detail["result"] = end.sealing.call_digests(&end.id).render(result.get()).into();
+        detail["result"] = end.cipher.call_digests(&end.id).render(result.get()).into();
     }
     detail
 }
@@ -223,7 +223,7 @@ async fn started_call(
     let call = CallRow::load(conn, row.id, &end.id).await?;
     if let Some(call) = &call
         && call.stands() == end.state
-        && unpacked(call.result.as_deref(), AadContext::Result(&call.id), &end.sealing)?
+        && unpacked(call.result.as_deref(), AadContext::Result(&call.id), &end.cipher)?
             .as_deref()
             .map(RawValue::get)
             == end.result.as_deref().map(RawValue::get)
@@ -253,7 +253,7 @@ async fn store_result(
     end: &CallEnd,
 ) -> Work<bool> {
     let before = call.bytes();
-    call.result = payload(end.result.as_deref(), AadContext::Result(&end.id), &end.sealing)?;
+    call.result = payload(end.result.as_deref(), AadContext::Result(&end.id), &end.cipher)?;
     call.result_bytes = size::of_json(end.result.as_deref());
     // A call of an earlier turn is open only until it ends.
     let stays_open = end.state == CallState::KeyRefused || call.turn == row.open_turn();

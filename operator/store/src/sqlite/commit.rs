@@ -140,7 +140,7 @@ async fn plan_calls(
         .bind(EnumText(call.policy))
         .bind(&call.key)
         .bind(EnumText(CallState::Planned))
-        .bind(payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), &commit.sealing)?)
+        .bind(payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), &commit.cipher)?)
         .bind(size::of_json(call.arguments.as_deref()))
         .bind(now)
         .fetch_optional(&mut *conn)
@@ -148,7 +148,7 @@ async fn plan_calls(
         match planned {
             Some(planned) if planned == ordinal => {
                 ordinal += 1;
-                entries.push(planned_entry(call, &commit.sealing));
+                entries.push(planned_entry(call, &commit.cipher));
             }
             Some(_) => entries.push(json!({ "call": call.id })),
             None => {}
@@ -162,8 +162,8 @@ async fn plan_calls(
 }
 
 /// Returns the audit's entry of a call that is planned for the first time.
-fn planned_entry(call: &PlannedCall, sealing: &PayloadCipher) -> Value {
-    let digests = sealing.call_digests(&call.id);
+fn planned_entry(call: &PlannedCall, cipher: &PayloadCipher) -> Value {
+    let digests = cipher.call_digests(&call.id);
     let mut entry = json!({ "call": call.id, "policy": call.policy, "key": digests.render(&call.key) });
     if let Some(arguments) = &call.arguments {
         entry["arguments"] = digests.render(arguments.get()).into();

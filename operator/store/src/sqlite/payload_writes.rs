@@ -14,13 +14,13 @@ use crate::{
 
 impl Sqlite {
     pub(super) async fn commit_boundary(&self, commit: &Commit) -> Result<Committed> {
-        let sealing = self.cipher_to_write(commit.run).await?;
+        let cipher = self.cipher_to_write(commit.run).await?;
         for ops in [EncodedOps::smallest, EncodedOps::plain] {
-            let prepared = boundary::PreparedCommit::new(commit, ops(commit, &sealing)?, sealing.clone())?;
+            let prepared = boundary::PreparedCommit::new(commit, ops(commit, &cipher)?, cipher.clone())?;
             let work = with_timeout("committing a boundary", self.writer()?.commit(prepared));
             match work.await? {
                 Some(Committed::TooLarge) if !commit.full => {
-                    return self.commit_counted(commit, sealing).await;
+                    return self.commit_counted(commit, cipher).await;
                 }
                 Some(committed) => return self.check_comparison(commit.run, committed).await,
                 None => {}
@@ -32,9 +32,9 @@ impl Sqlite {
 
     /// Commits a boundary for which the state at the head must be measured. Measures again if the head has moved in
     /// between.
-    async fn commit_counted(&self, commit: &Commit, sealing: PayloadCipher) -> Result<Committed> {
-        while let Some(ops) = packed::counted(&self.snapshot_store(), commit, &sealing).await? {
-            let prepared = boundary::PreparedCommit::new(commit, ops, sealing.clone())?;
+    async fn commit_counted(&self, commit: &Commit, cipher: PayloadCipher) -> Result<Committed> {
+        while let Some(ops) = packed::counted(&self.snapshot_store(), commit, &cipher).await? {
+            let prepared = boundary::PreparedCommit::new(commit, ops, cipher.clone())?;
             let work = with_timeout("committing a boundary", self.writer()?.commit(prepared));
             if let Some(committed) = work.await? {
                 return self.check_comparison(commit.run, committed).await;
@@ -44,7 +44,7 @@ impl Sqlite {
     }
 
     pub(super) async fn claim_call(&self, claim: &Claim) -> Result<Claimed> {
-        let sealing = self.cipher_to_write(claim.run).await?;
+        let cipher = self.cipher_to_write(claim.run).await?;
         let claim = calls::PreparedClaim {
             run: claim.run,
             capability: claim.capability,
@@ -52,22 +52,22 @@ impl Sqlite {
             claim_id: claim.claim_id,
             policy: claim.policy,
             key: claim.key.clone(),
-            arguments: payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &sealing)?,
+            arguments: payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?,
             arguments_bytes: size::of_json(claim.arguments.as_deref()),
             arguments_digest: {
-                let digests = sealing.call_digests(&claim.id);
+                let digests = cipher.call_digests(&claim.id);
                 claim.arguments.as_deref().map(|json| digests.render(json.get()))
             },
-            sealing,
+            cipher,
         };
         self.write("claiming a call", |conn, now| Box::pin(calls::claim(conn, now, claim))).await
     }
 
     pub(super) async fn complete_call(&self, complete: &Complete) -> Result<Completed> {
         let Complete { run, capability, ref id, claim_id, outcome, ref result } = *complete;
-        let sealing = self.cipher_to_write(run).await?;
+        let cipher = self.cipher_to_write(run).await?;
         let end =
-            calls::CallEnd { run, id: id.clone(), state: outcome.into(), result: result.clone(), sealing };
+            calls::CallEnd { run, id: id.clone(), state: outcome.into(), result: result.clone(), cipher };
         self.write("completing a call", move |conn, now| {
             Box::pin(calls::complete(conn, now, capability, claim_id, end))
         })
@@ -75,8 +75,8 @@ impl Sqlite {
     }
 
     pub(super) async fn settle_call(&self, settle: &Settle) -> Result<Completed> {
-        let sealing = self.cipher_to_write(settle.run).await?;
-        self.transition(settle.run, SettleCall::of(settle, sealing)).await
+        let cipher = self.cipher_to_write(settle.run).await?;
+        self.transition(settle.run, SettleCall::of(settle, cipher)).await
     }
 
     pub(super) async fn write_record_batch(&self, batch: &RecordBatch) -> Result<Written> {

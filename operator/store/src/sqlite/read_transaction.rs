@@ -174,8 +174,8 @@ impl Reading for SqliteReadTransaction {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let sealing = self.keys.to_prove(&self.snapshot_store(), run).await?;
-        rows.iter().map(|row| row.stored(&sealing).map_err(|fault| fault.while_(operation))).collect()
+        let cipher = self.keys.to_prove(&self.snapshot_store(), run).await?;
+        rows.iter().map(|row| row.stored(&cipher).map_err(|fault| fault.while_(operation))).collect()
     }
 
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
@@ -184,8 +184,8 @@ impl Reading for SqliteReadTransaction {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let sealing = self.keys.to_prove(&self.snapshot_store(), run).await?;
-        rows.iter().map(|row| stored_batch(row, &sealing).map_err(|fault| fault.while_(operation))).collect()
+        let cipher = self.keys.to_prove(&self.snapshot_store(), run).await?;
+        rows.iter().map(|row| stored_batch(row, &cipher).map_err(|fault| fault.while_(operation))).collect()
     }
 
     async fn records(&mut self, run: RunId, after: &RecordKey) -> Result<Vec<StoredRecord>> {
@@ -194,24 +194,24 @@ impl Reading for SqliteReadTransaction {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let sealing = self.keys.to_prove(&self.snapshot_store(), run).await?;
-        rows.iter().map(|row| stored_record(row, &sealing).map_err(|fault| fault.while_(operation))).collect()
+        let cipher = self.keys.to_prove(&self.snapshot_store(), run).await?;
+        rows.iter().map(|row| stored_record(row, &cipher).map_err(|fault| fault.while_(operation))).collect()
     }
 }
 
-fn stored_batch(row: &SqliteRow, sealing: &PayloadCipher) -> Work<StoredBatch> {
+fn stored_batch(row: &SqliteRow, cipher: &PayloadCipher) -> Work<StoredBatch> {
     let (Hash(digest), batch) = (row.try_get("digest")?, row.try_get::<Vec<u8>, _>("batch")?);
     Ok(StoredBatch {
         seq: row.try_get("seq")?,
         place: place(row)?,
         undone: row.try_get("undone")?,
-        is_whole: is_digest_of(&digest, &batch, sealing),
+        is_whole: is_digest_of(&digest, &batch, cipher),
         digest,
         batch,
     })
 }
 
-fn stored_record(row: &SqliteRow, sealing: &PayloadCipher) -> Work<StoredRecord> {
+fn stored_record(row: &SqliteRow, cipher: &PayloadCipher) -> Work<StoredRecord> {
     let stored = StoredRecord {
         at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
         entry_id: row.try_get("entry_id")?,
@@ -219,7 +219,7 @@ fn stored_record(row: &SqliteRow, sealing: &PayloadCipher) -> Work<StoredRecord>
         value: None,
         damage: None,
     };
-    stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), sealing)
+    stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), cipher)
 }
 
 fn place(row: &SqliteRow) -> Work<Place> {

@@ -47,13 +47,13 @@ pub(super) struct PreparedBatch {
 }
 
 impl PreparedBatch {
-    pub fn new(batch: &RecordBatch, sealing: &PayloadCipher) -> Result<Self> {
+    pub fn new(batch: &RecordBatch, cipher: &PayloadCipher) -> Result<Self> {
         Ok(Self {
             run: batch.run,
             capability: batch.capability,
             id: batch.batch_id,
-            digest: sealing.body(batch.digest),
-            changes: Changes::of(&batch.operations, sealing)?,
+            digest: cipher.body(batch.digest),
+            changes: Changes::of(&batch.operations, cipher)?,
         })
     }
 }
@@ -203,9 +203,9 @@ pub(super) struct Entry {
 
 impl Entry {
     /// Returns the record and its number among the changes of its key.
-    pub fn decrypt(self, space: &str, sealing: &PayloadCipher) -> Result<(Record, i64)> {
+    pub fn decrypt(self, space: &str, cipher: &PayloadCipher) -> Result<(Record, i64)> {
         let Self { key, seq, entry_id, value, turn, found: _ } = self;
-        let value = payload(&value, AadContext::Record(space, &key, entry_id.as_deref()), sealing)?;
+        let value = payload(&value, AadContext::Record(space, &key, entry_id.as_deref()), cipher)?;
         Ok((Record { key, entry_id, value, turn }, seq))
     }
 }

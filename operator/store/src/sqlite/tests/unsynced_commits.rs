@@ -69,9 +69,9 @@ async fn commit_turns(folder: &Path, durability: Durability) {
     let store = Sqlite::open(&path).await.unwrap();
     let run = attached(&store).await;
     for number in 1..=TURNS {
-        let (commit, sealing) = (turn(run, number as i32), PayloadCipher::default());
-        let ops = EncodedOps::plain(&commit, &sealing).unwrap();
-        let prepared = PreparedCommit::new(&commit, ops, sealing).unwrap();
+        let (commit, cipher) = (turn(run, number as i32), PayloadCipher::default());
+        let ops = EncodedOps::plain(&commit, &cipher).unwrap();
+        let prepared = PreparedCommit::new(&commit, ops, cipher).unwrap();
         let committed = store
             .submit(durability, "committing a boundary", |conn, now| {
                 Box::pin(async move { commit::commit(conn, now, &prepared).await })
