@@ -11,20 +11,6 @@ use super::paths::Segments;
 /// become shorter: a circle that is gone must leave the list.
 const KNOWN: &[(&str, &[&str])] = &[
     ("dalsegno-store", &["postgres", "postgres::commit", "postgres::gather", "postgres::records"]),
-    (
-        "dalsegno-store",
-        &[
-            "sqlite",
-            "sqlite::branch",
-            "sqlite::calls",
-            "sqlite::commit",
-            "sqlite::data_keys",
-            "sqlite::links",
-            "sqlite::records",
-            "sqlite::snapshot",
-            "sqlite::writer",
-        ],
-    ),
 ];
 
 #[test]

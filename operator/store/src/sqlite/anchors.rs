@@ -1,29 +1,32 @@
-//! Anchors: which runs have moved since they were anchored, and the anchors themselves.
+//! Statements of anchors.
 
 use sqlx::{Row as _, SqliteConnection};
 
-use super::columns::Hash;
 use super::row::RunRow;
+use super::sqlx_types::Hash;
 use crate::Place;
 use crate::anchor::{AnchorRow, RUNS_PER_ANCHOR, Standing, Unanchored};
 use crate::fault::Work;
 
-const MOVED: &str = "SELECT runs.* FROM runs LEFT JOIN anchored ON anchored.run = runs.id \
+/// Runs that have changed since they were anchored.
+const CHANGED: &str = "SELECT runs.* FROM runs LEFT JOIN anchored ON anchored.run = runs.id \
      WHERE anchored.run IS NULL OR anchored.audit_seq <> runs.audit_seq \
         OR anchored.head_hash IS NOT runs.head_hash \
      ORDER BY runs.id LIMIT ?";
 
-/// It asks first: what conflicts, a trigger refuses.
+/// Inserts an anchor if there is none with its number. `ON CONFLICT` cannot be used, because a trigger rejects the
+/// conflict.
 const PUT: &str = "INSERT INTO anchors (seq, hash, line) \
      SELECT ?1, ?2, ?3 WHERE NOT EXISTS (SELECT 1 FROM anchors WHERE seq = ?1)";
 
-pub(super) async fn unanchored(conn: &mut SqliteConnection) -> Work<Unanchored> {
+/// Returns the last anchor, and the heads of runs that have changed since they were anchored.
+pub(super) async fn heads_to_anchor(conn: &mut SqliteConnection) -> Work<Unanchored> {
     let last = sqlx::query("SELECT seq, hash FROM anchors ORDER BY seq DESC LIMIT 1");
     let last = last.fetch_optional(&mut *conn).await?;
     let last =
         last.map(|row| Work::Ok((row.try_get("seq")?, row.try_get::<Hash, _>("hash")?.0))).transpose()?;
-    let moved = sqlx::query(MOVED).bind(RUNS_PER_ANCHOR).fetch_all(conn).await?;
-    let standing = |row: &RunRow| Standing {
+    let changed = sqlx::query(CHANGED).bind(RUNS_PER_ANCHOR).fetch_all(conn).await?;
+    let anchored_head = |row: &RunRow| Standing {
         run: row.id,
         audit_seq: row.audit_seq,
         audit_hash: row.audit_hash.0,
@@ -31,10 +34,11 @@ pub(super) async fn unanchored(conn: &mut SqliteConnection) -> Work<Unanchored> 
             .head()
             .map(|head| (Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch }, head.hash)),
     };
-    let standings = moved.iter().map(|row| Ok(standing(&RunRow::read(row)?))).collect::<Work<_>>()?;
+    let standings = changed.iter().map(|row| Ok(anchored_head(&RunRow::read(row)?))).collect::<Work<_>>()?;
     Ok(Unanchored { last, standings })
 }
 
+/// Stores an anchor. Returns false if there is one with its number.
 pub(super) async fn put(conn: &mut SqliteConnection, anchor: AnchorRow) -> Work<bool> {
     let added = sqlx::query(PUT)
         .bind(anchor.seq)

@@ -1,14 +1,14 @@
-//! Rows of the audit that belong to writes which are no transitions.
+//! Audit entries of writes that are not transitions.
 
 use serde_json::Value;
 use sqlx::SqliteConnection;
 
-use super::columns::insert;
 use super::row::RunRow;
+use super::sqlx_types::insert;
 use crate::fault::Work;
 use crate::transitions::AuditEntry;
 
-/// Appends to the run's audit chain; the caller saves the row.
+/// Appends an entry to the run's audit chain. The caller saves the run's row.
 pub(super) async fn append(
     conn: &mut SqliteConnection,
     row: &mut RunRow,

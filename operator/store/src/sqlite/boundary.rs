@@ -1,4 +1,4 @@
-//! A boundary on its way into its row.
+//! The statement that stores a boundary, and its preparation.
 
 use std::sync::LazyLock;
 
@@ -7,10 +7,10 @@ use sqlx::SqliteConnection;
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite as Database, SqliteArguments};
 
-use super::by_size::{BySize, by_size};
-use super::columns::{Hash, Which};
-use super::judge::Proposal;
+use super::admission::Proposal;
+use super::batch_statements::{BatchStatements, batches};
 use super::row::{HeadPoint, RunRow};
+use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::fault::Work;
 use crate::header::{self, Header, NO_PARENT};
 use crate::packed::{EncodedOps, SMALL};
@@ -18,8 +18,8 @@ use crate::records::{Changes, link};
 use crate::seal::{AadContext, BodyDigest, DigestKeyExt as _, PayloadCipher};
 use crate::{Commit, Digest, NewFinish, Result, RunId, codec};
 
-/// A commit with its payloads ready to be kept, so that the writer only compares and writes.
-pub(super) struct Prepared {
+/// A commit whose payloads are encoded, so that the writer only compares and writes.
+pub(super) struct PreparedCommit {
     pub run: RunId,
     pub capability: Digest,
     pub proposal: Proposal,
@@ -34,25 +34,25 @@ pub(super) struct Prepared {
     pub usage: Usage,
     pub trigger: Option<String>,
     pub finish: Option<NewFinish>,
-    pub sealing: PayloadCipher,
+    pub cipher: PayloadCipher,
 }
 
-impl Prepared {
-    pub fn new(commit: &Commit, ops: EncodedOps, sealing: PayloadCipher) -> Result<Self> {
+impl PreparedCommit {
+    pub fn new(commit: &Commit, ops: EncodedOps, cipher: PayloadCipher) -> Result<Self> {
         let events = codec::encode_events(&commit.events);
         let Commit { turn, boundary, commit_id, .. } = *commit;
-        let spot = AadContext::Events(turn, boundary, commit_id);
-        let digest_key = sealing.digest_key(turn, boundary, commit_id);
+        let context = AadContext::Events(turn, boundary, commit_id);
+        let digest_key = cipher.digest_key(turn, boundary, commit_id);
         let keyed = |plain: Digest| digest_key.map_or(plain, |key| key.digest(plain));
         Ok(Self {
-            events: events.map(|events| sealing.seal(spot, events)).transpose()?,
+            events: events.map(|events| cipher.seal(context, events)).transpose()?,
             run: commit.run,
             capability: commit.capability,
             proposal: Proposal {
                 turn: commit.turn,
                 boundary: commit.boundary,
                 commit_id: commit.commit_id,
-                digest: sealing.body(commit.digest),
+                digest: cipher.body(commit.digest),
             },
             ops,
             ops_digest: header::ops_digest(commit.ops.as_deref()).map(keyed),
@@ -60,54 +60,55 @@ impl Prepared {
             events_digest: header::events_digest(&commit.events).map(keyed),
             event_count: commit.events.len() as i64,
             calls: commit.calls.clone(),
-            records: Changes::of(&commit.records, &sealing)?,
+            records: Changes::of(&commit.records, &cipher)?,
             usage: commit.usage,
             trigger: commit.trigger.clone(),
             finish: commit.finish.clone(),
-            sealing,
+            cipher,
         })
     }
 
-    /// Whether it may be kept together with others: it is small, and brings no calls, no records and no finish.
-    pub fn goes_with_others(&self) -> bool {
-        let brings_more = !self.calls.is_empty() || self.records.digest.is_some() || self.finish.is_some();
-        !brings_more && self.size() <= SMALL
+    /// Returns whether one statement may store it together with others: it is small, and has a boundary only.
+    pub fn is_batchable(&self) -> bool {
+        let has_more = !self.calls.is_empty() || self.records.digest.is_some() || self.finish.is_some();
+        !has_more && self.size() <= SMALL
     }
 
-    /// Bytes of its payloads.
+    /// Bytes of its encoded payloads.
     fn size(&self) -> usize {
         [&self.ops.ops, &self.events].into_iter().flatten().map(Vec::len).sum()
     }
 }
 
-/// How large the state is with this boundary at most; `None`: nobody knows.
-fn state_bytes(row: &RunRow, commit: &Prepared) -> Option<i64> {
+/// Returns an upper bound for the bytes of the state after this boundary; `None` if the size is unknown.
+fn state_bytes(row: &RunRow, commit: &PreparedCommit) -> Option<i64> {
     let EncodedOps { base, size, .. } = commit.ops;
     if commit.full || base.is_some() { Some(size) } else { Some(row.known_state_bytes()? + size) }
 }
 
-/// Whether the state with this boundary may be larger than the limit. What adds nothing to it is never refused.
-pub(super) fn may_be_too_large(row: &RunRow, commit: &Prepared) -> bool {
+/// Returns whether the state after this boundary may exceed the limit. A boundary that adds nothing to the state never
+/// does.
+pub(super) fn may_be_too_large(row: &RunRow, commit: &PreparedCommit) -> bool {
     commit.ops.size > 0 && state_bytes(row, commit).is_none_or(|bytes| bytes > Limits::STATE_BYTES as i64)
 }
 
-/// The next boundary of a run, judged: what is left is to keep it.
-pub(super) struct Next<'a> {
-    commit: &'a Prepared,
-    /// The run, with this boundary as its head.
+/// An admitted boundary, ready to be stored.
+pub(super) struct AcceptedBoundary<'a> {
+    commit: &'a PreparedCommit,
+    /// The run with this boundary as its head.
     pub row: RunRow,
     pub parent: Option<HeadPoint>,
     records_digest: Option<Digest>,
 }
 
-impl<'a> Next<'a> {
-    pub fn new(now: i64, mut row: RunRow, commit: &'a Prepared) -> Self {
+impl<'a> AcceptedBoundary<'a> {
+    pub fn new(now: i64, mut row: RunRow, commit: &'a PreparedCommit) -> Self {
         let Proposal { turn, boundary, commit_id, digest: BodyDigest { kept: digest, .. } } = commit.proposal;
         let parent = row.head();
         let position = row.head_position + commit.event_count;
-        // What stands in a boundary's hash is told.
-        let told = row.records_digest.take().map(|hash| hash.0);
-        let records_digest = commit.records.digest.map_or(told, |batch| Some(link(told, &batch)));
+        // The boundary's hash covers the batches of records since the last boundary.
+        let pending = row.records_digest.take().map(|hash| hash.0);
+        let records_digest = commit.records.digest.map_or(pending, |batch| Some(link(pending, &batch)));
         let hash = Header {
             parent_hash: parent_hash(parent),
             run: row.id,
@@ -146,17 +147,17 @@ impl<'a> Next<'a> {
         Self { commit, row, parent, records_digest }
     }
 
-    /// As the parameters that come next.
+    /// Binds the next parameters of [`INSERT`].
     fn bind<'q>(&self, query: Query<'q, Database, SqliteArguments>) -> Query<'q, Database, SqliteArguments> {
         let Self { commit, row, parent, records_digest } = self;
         let Proposal { turn, boundary, commit_id, digest: BodyDigest { kept: digest, .. } } = commit.proposal;
         query
             .bind(row.id)
             .bind(turn)
-            .bind(Which(boundary))
+            .bind(BoundaryColumn(boundary))
             .bind(row.epoch)
             .bind(parent.map(|parent| parent.turn))
-            .bind(parent.map(|parent| Which(parent.boundary)))
+            .bind(parent.map(|parent| BoundaryColumn(parent.boundary)))
             .bind(parent.map(|parent| parent.epoch))
             .bind(Hash(parent_hash(*parent)))
             .bind(row.head_hash)
@@ -179,7 +180,7 @@ impl<'a> Next<'a> {
             .bind(commit.finish.is_some())
             .bind(records_digest.map(Hash))
             .bind(turn)
-            .bind(Which(boundary))
+            .bind(BoundaryColumn(boundary))
             .bind(row.epoch)
             .bind(row.attempt)
             .bind(commit_id)
@@ -206,9 +207,9 @@ fn parent_hash(parent: Option<HeadPoint>) -> Digest {
     parent.map_or(NO_PARENT, |parent| parent.hash)
 }
 
-/// Keeps a boundary and moves the run's head to it.
-static KEEP: LazyLock<BySize> = LazyLock::new(|| {
-    BySize::new(|boundaries| {
+/// Inserts boundaries, and makes each the head of its run.
+static INSERT: LazyLock<BatchStatements> = LazyLock::new(|| {
+    BatchStatements::new(|boundaries| {
         "INSERT INTO boundaries (run, turn, boundary, epoch, parent_turn, parent_boundary, parent_epoch, parent_hash, \
          content_hash, attempt, position, commit_id, digest, at, ops, ops_digest, is_full, events, events_digest, \
          event_count, tokens_in, tokens_out, tool_calls, cost_micro_usd, trigger_word, finish, \
@@ -222,11 +223,12 @@ static KEEP: LazyLock<BySize> = LazyLock::new(|| {
     })
 });
 
-/// Keeps boundaries, each of another run: few hand-overs to the thread that the connection lives on.
-pub(super) async fn keep(conn: &mut SqliteConnection, all: &[Next<'_>]) -> Work<()> {
-    for some in by_size(all) {
-        let query = sqlx::query(KEEP.text(some.len()));
-        some.iter().fold(query, |query, next| next.bind(query)).execute(&mut *conn).await?;
+/// Inserts boundaries, each of another run. A statement handles many, because each statement switches to the
+/// connection's thread.
+pub(super) async fn insert(conn: &mut SqliteConnection, all: &[AcceptedBoundary<'_>]) -> Work<()> {
+    for some in batches(all) {
+        let query = sqlx::query(INSERT.text(some.len()));
+        some.iter().fold(query, |query, boundary| boundary.bind(query)).execute(&mut *conn).await?;
     }
     Ok(())
 }

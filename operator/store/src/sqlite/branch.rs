@@ -1,24 +1,37 @@
-//! The live branch: boundaries found by walking parents from the head.
+//! The query of the live branch, from the head to the parents; and the rows of boundaries and audit entries.
 
 use dalsegno_protocol::Usage;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
-use super::columns::{Hash, Which};
 use super::data_keys;
 use super::row::RunRow;
+use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
 use crate::fault::{Work, timestamp};
 use crate::old::is_dropped;
 use crate::shelf::{Branch, Walk};
 use crate::{AuditRow, BoundaryRow, Kept, Place, RunId};
 
-/// From the head, or another boundary (`?2`, `?3`, `?4`), down: to turn `?5`, and on as far as what is wanted needs a state before it. Of each
-/// boundary up to turn `?6` it is told what is `known` of the state around it: 1 it is a full state that is kept plain,
-/// 2 a snapshot holds it, 3 it is a patch that is wanted itself, 4 its payloads were dropped; and whether the state after it is `needed`, `?7` at
-/// first. Snapshots of the boundaries whose hashes stand in `?8` are not used, and where `?9` says so, none of a boundary that
-/// keeps its payloads. Keys are walked first, and rows joined after. The parent of each must stand before it, so that no cycle is walked.
+/// Walks from the head, or another boundary (`?2`, `?3`, `?4`), to its parents: to turn `?5`, and further as long as
+/// the result needs the state before a boundary.
+///
+/// `known` says what is known of the state at a boundary up to turn `?6`:
+///
+/// | `known` | meaning |
+/// |---|---|
+/// | 0 | nothing |
+/// | 1 | the boundary holds a full state that is not a delta |
+/// | 2 | a snapshot holds the state |
+/// | 3 | the boundary holds a full state as a delta, and is requested itself |
+/// | 4 | the boundary's payloads were dropped |
+///
+/// `needed` says whether the state after the boundary is needed; it begins as `?7`. Snapshots of boundaries whose
+/// hashes are in `?8` are not used. If `?9` is true, a snapshot is used only if its boundary's payloads were dropped.
+///
+/// The walk reads keys only, and the rows are joined afterwards. A parent must come before its child, so the walk ends
+/// even if damaged rows form a cycle.
 const WALK: &str = concat!(
     "WITH RECURSIVE live AS ( \
          SELECT 2147483647 AS turn, 2 AS boundary, 0 AS epoch, ?2 AS parent_turn, ?3 AS parent_boundary, \
@@ -51,7 +64,8 @@ const WALK: &str = concat!(
      ) \
      SELECT b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.parent_hash, \
             b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
-            b.events_digest, b.event_count, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
+            b.events_digest, b.event_count, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, \
+            b.trigger_word, b.records_digest, \
             ",
     is_dropped!(),
     " AS is_dropped, \
@@ -65,19 +79,19 @@ const WALK: &str = concat!(
      ORDER BY b.turn, b.boundary"
 );
 
-/// The live branch as far as the walk needs it.
+/// Returns the live branch as far as the walk needs it; `None` if nothing is committed.
 pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) -> Work<Option<Branch>> {
     let Some(row) = RunRow::load(conn, run).await? else {
         return Ok(None);
     };
     let Some(head) = row.head() else { return Ok(None) };
-    let has_data_key = data_keys::has_one(conn, run).await?;
+    let has_data_key = data_keys::has_data_key(conn, run).await?;
     let top = Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch };
     let (start, head_hash) = walk.start.unwrap_or((top, head.hash));
     let found = sqlx::query(WALK)
         .bind(run)
         .bind(start.turn)
-        .bind(Which(start.boundary))
+        .bind(BoundaryColumn(start.boundary))
         .bind(start.epoch)
         .bind(walk.from)
         .bind(walk.last)
@@ -86,21 +100,21 @@ pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) ->
         .bind(walk.sparing)
         .fetch_all(conn)
         .await?;
-    let shelved = found.iter().map(shelved).collect::<Work<_>>()?;
+    let shelved = found.iter().map(encoded_boundary).collect::<Work<_>>()?;
     Ok(Some(Branch { head_turn: head.turn, head_hash, has_data_key, shelved }))
 }
 
-/// A boundary from its row.
-pub(super) fn shelved(row: &SqliteRow) -> Work<EncodedBoundary> {
+/// Reads a boundary from its row.
+pub(super) fn encoded_boundary(row: &SqliteRow) -> Work<EncodedBoundary> {
     let parent = Kept::parent(
         row.try_get("parent_turn")?,
-        row.try_get::<Option<Which>, _>("parent_boundary")?.map(|Which(boundary)| boundary),
+        row.try_get::<Option<BoundaryColumn>, _>("parent_boundary")?.map(|BoundaryColumn(boundary)| boundary),
         row.try_get("parent_epoch")?,
     );
     let kept = Kept {
         row: BoundaryRow {
             turn: row.try_get("turn")?,
-            boundary: row.try_get::<Which, _>("boundary")?.0,
+            boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
             epoch: row.try_get("epoch")?,
             attempt: row.try_get("attempt")?,
             position: row.try_get("position")?,
@@ -142,14 +156,14 @@ pub(super) fn shelved(row: &SqliteRow) -> Work<EncodedBoundary> {
     })
 }
 
-/// The audit chain of a run, in order.
+/// Returns the audit chain of a run, in order.
 pub(super) async fn audit(conn: &mut SqliteConnection, run: RunId) -> Work<Vec<AuditRow>> {
     let rows =
         sqlx::query("SELECT * FROM audit WHERE run = ? ORDER BY seq").bind(run).fetch_all(conn).await?;
     rows.iter().map(audit_row).collect()
 }
 
-/// A row of the audit.
+/// Reads an audit entry from its row.
 pub(super) fn audit_row(row: &SqliteRow) -> Work<AuditRow> {
     Ok(AuditRow {
         seq: row.try_get("seq")?,

@@ -1,25 +1,26 @@
-//! Tool calls: claimed before their effect, completed after it, settled where nobody knows.
+//! Statements of tool calls: claimed before their effect, completed after it.
 
-use dalsegno_protocol::{Call, CallState, Policy, RawValue};
+use dalsegno_protocol::{CallState, Policy, RawValue};
 use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
+use super::admission::{self, ClaimDecision};
 use super::audit::append;
-use super::columns::Word;
-use super::judge::{self, Claiming};
 use super::row::RunRow;
-use super::{Reads as _, Sqlite, data_keys, open_calls};
+use super::sqlx_types::EnumText;
+use super::{data_keys, open_calls};
 use crate::audit::{actor, kind};
 use crate::calls::key_refused;
 use crate::fault::Work;
 use crate::keys::no_keys;
 use crate::reads::{CallRow, payload, unpacked};
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
+use crate::transitions::{holds, is_unsettled};
 use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, size};
 
-/// A claim with its payload ready to be kept.
-pub(super) struct Claim {
+/// A claim whose payload is encoded.
+pub(super) struct PreparedClaim {
     pub run: RunId,
     pub capability: Digest,
     pub id: String,
@@ -29,62 +30,67 @@ pub(super) struct Claim {
     pub arguments: Option<Vec<u8>>,
     pub arguments_bytes: i64,
     pub arguments_digest: Option<String>,
-    pub sealing: PayloadCipher,
+    pub cipher: PayloadCipher,
 }
 
 /// Claims a call before its effect.
-pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Claim) -> Work<Claimed> {
+pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: PreparedClaim) -> Work<Claimed> {
     let Some(mut row) = RunRow::load(conn, claim.run).await? else {
         return Ok(Claimed::NotFound);
     };
-    if !judge::holds(&row, &claim.capability) {
+    if !holds(&row, &claim.capability) {
         return Ok(Claimed::Fenced);
     }
     if row.lifecycle.0 != Lifecycle::Live {
         return Ok(Claimed::Finished);
     }
-    // No effect is begun by a process that could neither read the call nor keep what comes of it.
-    if !claim.sealing.has_keys() && data_keys::has_one(conn, claim.run).await? {
+    // Without keys this process could neither read the call nor store its result, so the effect must not begin.
+    if !claim.cipher.has_keys() && data_keys::has_data_key(conn, claim.run).await? {
         return Err(no_keys().into());
     }
     let Some(mut call) = CallRow::load(conn, claim.run, &claim.id).await? else {
         return first_claim(conn, now, row, claim).await;
     };
-    if let Some(why) = differs(&call, &claim) {
-        return Ok(Claimed::Invalid(why));
+    if let Some(reason) = mismatch(&call, &claim) {
+        return Ok(Claimed::Invalid(reason));
     }
-    match judge::claim(&row, &call, claim.claim_id) {
-        Claiming::Done => Ok(Claimed::Done(Box::new(call.public(&claim.sealing)?))),
-        Claiming::Uncertain => Ok(Claimed::Uncertain(Box::new(call.public(&claim.sealing)?))),
-        Claiming::Go => {
+    match admission::decide_claim(&row, &call, claim.claim_id) {
+        ClaimDecision::Done => Ok(Claimed::Done(Box::new(call.public(&claim.cipher)?))),
+        ClaimDecision::Uncertain => Ok(Claimed::Uncertain(Box::new(call.public(&claim.cipher)?))),
+        ClaimDecision::Go => {
             if call.state.0 != CallState::Started || call.attempt != Some(row.attempt) {
-                let counted = open_calls::counted(&row, &call);
-                if judge::is_unsettled(&row, &call) {
+                let before = open_calls::open_bytes(&row, &call);
+                if is_unsettled(&row, &call) {
                     *row.unsettled(call.policy.0) -= 1;
                 }
-                call.state = Word(CallState::Started);
+                call.state = EnumText(CallState::Started);
                 call.attempt = Some(row.attempt);
                 call.claim_id = Some(claim.claim_id);
                 call.started_at = Some(now);
                 call.touched_turn = Some(row.open_turn());
-                let mut told = json!({ "call": call.id, "attempt": row.attempt, "turn": row.open_turn() });
+                let mut detail = json!({ "call": call.id, "attempt": row.attempt, "turn": row.open_turn() });
                 if call.arguments.is_none() && claim.arguments.is_some() {
                     (call.arguments, call.arguments_bytes) = (claim.arguments, claim.arguments_bytes);
-                    told["arguments"] = claim.arguments_digest.into();
+                    detail["arguments"] = claim.arguments_digest.into();
                 }
-                if !open_calls::grow(conn, &mut row, call.bytes() - counted).await? {
+                if !open_calls::add(conn, &mut row, call.bytes() - before).await? {
                     return Ok(Claimed::TooLarge);
                 }
                 call.save(conn).await?;
-                append(conn, &mut row, now, kind::CLAIMED, actor::WORKER, told).await?;
+                append(conn, &mut row, now, kind::CLAIMED, actor::WORKER, detail).await?;
                 row.save(conn).await?;
             }
-            Ok(Claimed::Go(Box::new(call.public(&claim.sealing)?)))
+            Ok(Claimed::Go(Box::new(call.public(&claim.cipher)?)))
         }
     }
 }
 
-async fn first_claim(conn: &mut SqliteConnection, now: i64, mut row: RunRow, claim: Claim) -> Work<Claimed> {
+async fn first_claim(
+    conn: &mut SqliteConnection,
+    now: i64,
+    mut row: RunRow,
+    claim: PreparedClaim,
+) -> Work<Claimed> {
     let Some(key) = claim.key else {
         return Ok(Claimed::Invalid(format!("call {:?} is new, and a new call needs a key", claim.id)));
     };
@@ -93,10 +99,10 @@ async fn first_claim(conn: &mut SqliteConnection, now: i64, mut row: RunRow, cla
         id: claim.id,
         ordinal: next_ordinal(conn, claim.run).await?,
         turn: row.open_turn(),
-        policy: Word(claim.policy),
+        policy: EnumText(claim.policy),
         key,
         created_at: now,
-        state: Word(CallState::Started),
+        state: EnumText(CallState::Started),
         arguments: claim.arguments,
         arguments_bytes: claim.arguments_bytes,
         attempt: Some(row.attempt),
@@ -110,23 +116,24 @@ async fn first_claim(conn: &mut SqliteConnection, now: i64, mut row: RunRow, cla
         ended_at: None,
         touched_turn: None,
     };
-    if !open_calls::grow(conn, &mut row, call.bytes()).await? {
+    if !open_calls::add(conn, &mut row, call.bytes()).await? {
         return Ok(Claimed::TooLarge);
     }
     call.insert(conn).await?;
-    let mut told = json!({
+    let mut detail = json!({
         "call": call.id, "attempt": row.attempt, "turn": call.turn, "policy": call.policy.0,
-        "key": claim.sealing.call_digests(&call.id).render(&call.key),
+        "key": claim.cipher.call_digests(&call.id).render(&call.key),
     });
     if let Some(digest) = claim.arguments_digest {
-        told["arguments"] = digest.into();
+        detail["arguments"] = digest.into();
     }
-    append(conn, &mut row, now, kind::CLAIMED, actor::WORKER, told).await?;
+    append(conn, &mut row, now, kind::CLAIMED, actor::WORKER, detail).await?;
     row.save(conn).await?;
-    Ok(Claimed::Go(Box::new(call.public(&claim.sealing)?)))
+    Ok(Claimed::Go(Box::new(call.public(&claim.cipher)?)))
 }
 
-fn differs(call: &CallRow, claim: &Claim) -> Option<String> {
+/// Returns how a claim contradicts the stored call.
+fn mismatch(call: &CallRow, claim: &PreparedClaim) -> Option<String> {
     if claim.key.as_ref().is_some_and(|key| *key != call.key) {
         Some(format!("call {:?} has another key", call.id))
     } else if call.policy.0 != claim.policy {
@@ -136,39 +143,39 @@ fn differs(call: &CallRow, claim: &Claim) -> Option<String> {
     }
 }
 
-/// The end of an index is read, and no more.
+/// Reads only the last entry of an index.
 pub(super) const NEXT_ORDINAL: &str = "SELECT coalesce(max(ordinal), 0) + 1 FROM calls WHERE run = ?";
 
-/// The place of a call that is first seen now.
+/// Returns the ordinal of a call that is new.
 pub(super) async fn next_ordinal(conn: &mut SqliteConnection, run: RunId) -> Work<i64> {
     Ok(sqlx::query_scalar(NEXT_ORDINAL).bind(run).fetch_one(conn).await?)
 }
 
-/// How a call stands now, on whose word ever.
-pub(super) struct Ending {
+/// How a call ended.
+pub(super) struct CallEnd {
     pub run: RunId,
     pub id: String,
-    /// Not planned, nor started.
+    /// Neither planned nor started.
     pub state: CallState,
     pub result: Option<Box<RawValue>>,
-    pub sealing: PayloadCipher,
+    pub cipher: PayloadCipher,
 }
 
-/// Stores a call's result.
+/// Completes a call and stores its result.
 pub(super) async fn complete(
     conn: &mut SqliteConnection,
     now: i64,
     capability: Digest,
     claim_id: Uuid,
-    ending: Ending,
+    end: CallEnd,
 ) -> Work<Completed> {
-    let Some(mut row) = RunRow::load(conn, ending.run).await? else {
+    let Some(mut row) = RunRow::load(conn, end.run).await? else {
         return Ok(Completed::NotFound);
     };
-    if !judge::holds(&row, &capability) {
+    if !holds(&row, &capability) {
         return Ok(Completed::Fenced);
     }
-    let mut call = match open_call(conn, &row, &ending).await? {
+    let mut call = match started_call(conn, &row, &end).await? {
         Ok(call) => call,
         Err(answer) => return Ok(answer),
     };
@@ -178,47 +185,48 @@ pub(super) async fn complete(
     if call.claim_id != Some(claim_id) || call.attempt != Some(row.attempt) {
         return Ok(Completed::Conflict(format!("call {:?} is not started under this claim", call.id)));
     }
-    if !keep_result(conn, &mut row, &mut call, &ending).await? {
+    if !store_result(conn, &mut row, &mut call, &end).await? {
         return Ok(Completed::TooLarge);
     }
-    let kind = match ending.state {
+    let kind = match end.state {
         CallState::KeyRefused => kind::KEY_REFUSED,
         CallState::Failed => kind::FAILED,
         _ => kind::COMPLETED,
     };
-    if ending.state == CallState::KeyRefused {
+    if end.state == CallState::KeyRefused {
         refuse_key(conn, now, &mut row, &mut call).await?;
     } else {
-        end_call(conn, now, &mut row, &mut call, ending.state).await?;
+        end_call(conn, now, &mut row, &mut call, end.state).await?;
     }
-    let detail = told(&row, &ending, json!({ "call": call.id }));
+    let detail = with_result(&row, &end, json!({ "call": call.id }));
     append(conn, &mut row, now, kind, actor::WORKER, detail).await?;
     row.save(conn).await?;
     Ok(Completed::Ok)
 }
 
-/// What the audit tells of an end, with the open turn, and the digest of the result if there is one.
-fn told(row: &RunRow, ending: &Ending, mut detail: Value) -> Value {
+/// Adds the open turn to an audit entry's detail, and the digest of the result if there is one.
+fn with_result(row: &RunRow, end: &CallEnd, mut detail: Value) -> Value {
     detail["turn"] = row.open_turn().into();
-    if let Some(result) = &ending.result {
-        detail["result"] = ending.sealing.call_digests(&ending.id).render(result.get()).into();
+    if let Some(result) = &end.result {
+        detail["result"] = end.cipher.call_digests(&end.id).render(result.get()).into();
     }
     detail
 }
 
-/// The call if it is started; else the answer: a duplicate of what stands, the run's end, or why not.
-async fn open_call(
+/// Returns the call if it is started. If not, returns the result of the completion: a duplicate of the stored end, the
+/// end of the run, or a conflict.
+async fn started_call(
     conn: &mut SqliteConnection,
     row: &RunRow,
-    ending: &Ending,
+    end: &CallEnd,
 ) -> Work<Result<CallRow, Completed>> {
-    let call = CallRow::load(conn, row.id, &ending.id).await?;
+    let call = CallRow::load(conn, row.id, &end.id).await?;
     if let Some(call) = &call
-        && call.stands() == ending.state
-        && unpacked(call.result.as_deref(), AadContext::Result(&call.id), &ending.sealing)?
+        && call.stands() == end.state
+        && unpacked(call.result.as_deref(), AadContext::Result(&call.id), &end.cipher)?
             .as_deref()
             .map(RawValue::get)
-            == ending.result.as_deref().map(RawValue::get)
+            == end.result.as_deref().map(RawValue::get)
     {
         return Ok(Err(Completed::Duplicate));
     }
@@ -237,22 +245,22 @@ async fn open_call(
     })
 }
 
-/// A started call gets its result. False: with it the open calls would be too large.
-async fn keep_result(
+/// Sets the result of a started call. Returns false if the open calls would then be too large.
+async fn store_result(
     conn: &mut SqliteConnection,
     row: &mut RunRow,
     call: &mut CallRow,
-    ending: &Ending,
+    end: &CallEnd,
 ) -> Work<bool> {
-    let counted = call.bytes();
-    call.result = payload(ending.result.as_deref(), AadContext::Result(&ending.id), &ending.sealing)?;
-    call.result_bytes = size::of_json(ending.result.as_deref());
-    // A call of an earlier turn is open until it has ended.
-    let stays_open = ending.state == CallState::KeyRefused || call.turn == row.open_turn();
-    open_calls::grow(conn, row, if stays_open { call.bytes() } else { 0 } - counted).await
+    let before = call.bytes();
+    call.result = payload(end.result.as_deref(), AadContext::Result(&end.id), &end.cipher)?;
+    call.result_bytes = size::of_json(end.result.as_deref());
+    // A call of an earlier turn is open only until it ends.
+    let stays_open = end.state == CallState::KeyRefused || call.turn == row.open_turn();
+    open_calls::add(conn, row, if stays_open { call.bytes() } else { 0 } - before).await
 }
 
-/// The tool has refused the key of a started call: its outcome is a person's to tell.
+/// Marks a started call whose key the tool refused. Only a person may settle it.
 async fn refuse_key(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, call: &mut CallRow) -> Work<()> {
     call.key_refused = true;
     call.touched_turn = Some(row.open_turn());
@@ -271,32 +279,24 @@ async fn end_call(
 ) -> Work<()> {
     row.keys_refused -= i64::from(call.key_refused);
     call.key_refused = false;
-    call.state = Word(state);
+    call.state = EnumText(state);
     call.ended_at = Some(now);
     call.touched_turn = Some(row.open_turn());
     row.completed_calls += 1;
     call.save(conn).await
 }
 
-impl Sqlite {
-    pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> crate::Result<Vec<Call>> {
-        let doing = "listing calls";
-        let rows = self.read(doing, move |conn, _| Box::pin(list(conn, run, which))).await?;
-        let sealing = self.to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
-        rows.iter().map(|row| row.public(&sealing).map_err(|fault| fault.while_(doing))).collect()
-    }
-}
-
-/// Calls of a run in the order in which they were first seen.
-async fn list(conn: &mut SqliteConnection, run: RunId, which: CallFilter) -> Work<Vec<CallRow>> {
-    let query = sqlx::query(listing(which)).bind(run);
+/// Lists calls of a run by their ordinals.
+pub(super) async fn list(conn: &mut SqliteConnection, run: RunId, which: CallFilter) -> Work<Vec<CallRow>> {
+    let query = sqlx::query(list_sql(which)).bind(run);
     let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
     let rows = query.fetch_all(conn).await?;
     rows.iter().map(CallRow::read).collect()
 }
 
-/// What lists calls. But for all of them, and those touched since, it costs what it finds, however many calls the run has made.
-pub(super) fn listing(which: CallFilter) -> &'static str {
+/// The query that lists calls. Its cost depends on the calls that it returns, not on those that the run has made,
+/// except for [`CallFilter::All`] and [`CallFilter::TouchedSince`].
+pub(super) fn list_sql(which: CallFilter) -> &'static str {
     match which {
         CallFilter::All => "SELECT * FROM calls WHERE run = ? ORDER BY ordinal",
         CallFilter::TouchedSince(_) => {
@@ -314,7 +314,7 @@ pub(super) fn listing(which: CallFilter) -> &'static str {
                AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended') \
              ORDER BY calls.ordinal"
         }
-        // The turn that is worked on: the head's while its boundary is `plan`, else one more.
+        // The open turn is the head's if the head is a `plan` boundary, and the next one if not.
         CallFilter::OpenTurn => {
             "SELECT calls.* FROM runs JOIN calls ON calls.run = runs.id \
              WHERE runs.id = ? AND calls.state IN ('completed', 'failed') \

@@ -1,4 +1,4 @@
-//! Boundaries and finishes.
+//! The commit of a boundary, with its calls, its records and the run's finish.
 
 use std::collections::HashMap;
 
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
+use super::admission::{self, Admission, Proposal};
 use super::audit::append;
-use super::boundary::{self, Next, Prepared, may_be_too_large};
+use super::boundary::{self, AcceptedBoundary, PreparedCommit, may_be_too_large};
 use super::calls::next_ordinal;
-use super::columns::{Hash, Which, Word};
-use super::judge::{self, Proposal, Ruling};
 use super::open_calls;
 use super::records;
 use super::row::RunRow;
+use super::sqlx_types::{BoundaryColumn, EnumText, Hash};
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::reads::payload;
@@ -22,102 +22,111 @@ use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::transitions::{close, finish_detail, renew_lease, standing, tell_cancel};
 use crate::{Committed, Digest, NewFinish, RunId, Standing, size};
 
-/// Judges a commit and, if it is the next boundary, writes it. `None`: it is the next, but cannot stand on this head.
+/// Checks whether a commit is admitted and, if it is the next boundary, writes it. Returns `None` if it is the next
+/// boundary but was encoded for another head.
 pub(super) async fn commit(
     conn: &mut SqliteConnection,
     now: i64,
-    commit: &Prepared,
+    commit: &PreparedCommit,
 ) -> Work<Option<Committed>> {
     let Some(row) = RunRow::load(conn, commit.run).await? else {
         return Ok(Some(Committed::NotFound));
     };
-    match judge::commit(&row, &commit.capability, &commit.proposal) {
-        Ruling::Accept if !fits(&row, commit) => Ok(None),
-        Ruling::Accept if may_be_too_large(&row, commit) => Ok(Some(Committed::TooLarge)),
-        Ruling::Accept => Ok(Some(write(conn, now, row, commit).await?.unwrap_or(Committed::CallsTooLarge))),
-        Ruling::Duplicate => duplicate(conn, now, row).await.map(Some),
-        Ruling::Fenced => {
-            let committed = stands(conn, commit.run, &commit.proposal).await?;
+    match admission::admit_commit(&row, &commit.capability, &commit.proposal) {
+        Admission::Accept if !matches_base(&row, commit) => Ok(None),
+        Admission::Accept if may_be_too_large(&row, commit) => Ok(Some(Committed::TooLarge)),
+        Admission::Accept => {
+            Ok(Some(write(conn, now, row, commit).await?.unwrap_or(Committed::CallsTooLarge)))
+        }
+        Admission::Duplicate => duplicate(conn, now, row).await.map(Some),
+        Admission::Fenced => {
+            let committed = is_on_live_branch(conn, commit.run, &commit.proposal).await?;
             Ok(Some(Committed::Fenced { committed }))
         }
-        Ruling::Finished => Ok(Some(Committed::Finished)),
-        Ruling::UnsettledCalls => Ok(Some(Committed::UnsettledCalls)),
-        Ruling::Conflict => {
+        Admission::Finished => Ok(Some(Committed::Finished)),
+        Admission::UnsettledCalls => Ok(Some(Committed::UnsettledCalls)),
+        Admission::Conflict => {
             Ok(Some(Committed::Conflict { head: row.head().map(|head| (head.turn, head.boundary)) }))
         }
     }
 }
 
-/// Judges commits, each of another run, and writes those that are the next boundary and nothing else: all at once. The
-/// answer to each of these; the others are for [`commit`].
+/// Writes those of these commits that are the next boundary of their run, all at once, and returns a result for each of
+/// them. The others are left for [`commit`]. Each commit is of another run, and has a boundary only.
 pub(super) async fn commit_together(
     conn: &mut SqliteConnection,
     now: i64,
-    commits: &[&Prepared],
+    commits: &[&PreparedCommit],
 ) -> Work<HashMap<RunId, Committed>> {
     let commits: HashMap<_, _> = commits.iter().map(|&commit| (commit.run, commit)).collect();
     let runs: Vec<_> = commits.keys().copied().collect();
     let mut accepted = Vec::with_capacity(runs.len());
     for row in RunRow::load_all(conn, &runs).await? {
         let commit = commits[&row.id];
-        let ruling = judge::commit(&row, &commit.capability, &commit.proposal);
-        if ruling == Ruling::Accept && fits(&row, commit) && !may_be_too_large(&row, commit) {
-            accepted.push(next(now, row, commit));
+        let admitted = admission::admit_commit(&row, &commit.capability, &commit.proposal);
+        if admitted == Admission::Accept && matches_base(&row, commit) && !may_be_too_large(&row, commit) {
+            accepted.push(accept(now, row, commit));
         }
     }
-    boundary::keep(conn, &accepted).await?;
-    Ok(accepted.iter().map(|next| (next.row.id, kept(next))).collect())
+    boundary::insert(conn, &accepted).await?;
+    Ok(accepted.iter().map(|boundary| (boundary.row.id, receipt(boundary))).collect())
 }
 
-/// Whether it can stand on this head: a patch, and what was counted, stand on their base alone.
-fn fits(row: &RunRow, commit: &Prepared) -> bool {
+/// Returns whether a commit was encoded for this head. A delta, and a counted size, are valid for one head only.
+fn matches_base(row: &RunRow, commit: &PreparedCommit) -> bool {
     commit.ops.base.is_none_or(|base| row.head().is_some_and(|head| head.hash == base))
 }
 
-fn next(now: i64, mut row: RunRow, commit: &Prepared) -> Next<'_> {
+/// Makes an admitted commit the head of its run. It is also a heartbeat, and reports a cancel request.
+fn accept(now: i64, mut row: RunRow, commit: &PreparedCommit) -> AcceptedBoundary<'_> {
     renew_lease(&mut row, now);
     tell_cancel(&mut row, now);
-    Next::new(now, row, commit)
+    AcceptedBoundary::new(now, row, commit)
 }
 
-fn kept(next: &Next<'_>) -> Committed {
-    Committed::Ok(Standing { parent: next.parent.map(|parent| parent.hash), ..standing(&next.row) })
+fn receipt(boundary: &AcceptedBoundary<'_>) -> Committed {
+    Committed::Ok(Standing { parent: boundary.parent.map(|parent| parent.hash), ..standing(&boundary.row) })
 }
 
-/// `None`, and nothing is written: its calls are too large beside those that are open.
+/// Writes an admitted commit. Returns `None`, and writes nothing, if the open calls would be too large with its calls.
 async fn write(
     conn: &mut SqliteConnection,
     now: i64,
     mut row: RunRow,
-    commit: &Prepared,
+    commit: &PreparedCommit,
 ) -> Work<Option<Committed>> {
     let Proposal { turn, boundary, .. } = commit.proposal;
-    let added = open_calls::planned(conn, row.id, turn, &commit.calls).await?;
-    if !commit.calls.is_empty() && !open_calls::grow(conn, &mut row, added).await? {
+    let added = open_calls::planned_bytes(conn, row.id, turn, &commit.calls).await?;
+    if !commit.calls.is_empty() && !open_calls::add(conn, &mut row, added).await? {
         return Ok(None);
     }
-    let mut next = next(now, row, commit);
-    boundary::keep(conn, std::slice::from_ref(&next)).await?;
-    plan(conn, now, &mut next.row, commit).await?;
-    records::apply(conn, now, &next.row, (turn, boundary), &commit.records).await?;
+    let mut accepted = accept(now, row, commit);
+    boundary::insert(conn, std::slice::from_ref(&accepted)).await?;
+    plan_calls(conn, now, &mut accepted.row, commit).await?;
+    records::apply(conn, now, &accepted.row, (turn, boundary), &commit.records).await?;
     if let Some(finish) = &commit.finish {
         let by = (commit.proposal.commit_id, commit.proposal.digest.kept);
-        end_run(conn, now, &mut next.row, finish, by).await?;
+        end_run(conn, now, &mut accepted.row, finish, by).await?;
     }
     if commit.finish.is_some() || !commit.calls.is_empty() {
-        next.row.save(conn).await?;
+        accepted.row.save(conn).await?;
     }
-    Ok(Some(kept(&next)))
+    Ok(Some(receipt(&accepted)))
 }
 
-/// Makes the turn's calls and their keys durable. A call that is there keeps its first key; one that nobody has claimed is of
-/// the turn that plans it anew.
-async fn plan(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, commit: &Prepared) -> Work<()> {
+/// Inserts the turn's planned calls with their keys. A call that exists keeps its first key. If it is not claimed yet,
+/// it moves to the turn that plans it again.
+async fn plan_calls(
+    conn: &mut SqliteConnection,
+    now: i64,
+    row: &mut RunRow,
+    commit: &PreparedCommit,
+) -> Work<()> {
     if commit.calls.is_empty() {
         return Ok(());
     }
     let mut ordinal = next_ordinal(conn, commit.run).await?;
-    let mut told = Vec::new();
+    let mut entries = Vec::new();
     for call in &commit.calls {
         let planned: Option<i64> = sqlx::query_scalar(
             "INSERT INTO calls (run, id, ordinal, turn, policy, key, state, arguments, arguments_bytes, created_at) \
@@ -128,10 +137,10 @@ async fn plan(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, commit: &
         .bind(&call.id)
         .bind(ordinal)
         .bind(commit.proposal.turn)
-        .bind(Word(call.policy))
+        .bind(EnumText(call.policy))
         .bind(&call.key)
-        .bind(Word(CallState::Planned))
-        .bind(payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), &commit.sealing)?)
+        .bind(EnumText(CallState::Planned))
+        .bind(payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), &commit.cipher)?)
         .bind(size::of_json(call.arguments.as_deref()))
         .bind(now)
         .fetch_optional(&mut *conn)
@@ -139,27 +148,27 @@ async fn plan(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, commit: &
         match planned {
             Some(planned) if planned == ordinal => {
                 ordinal += 1;
-                told.push(first_told(call, &commit.sealing));
+                entries.push(planned_entry(call, &commit.cipher));
             }
-            Some(_) => told.push(json!({ "call": call.id })),
+            Some(_) => entries.push(json!({ "call": call.id })),
             None => {}
         }
     }
-    if told.is_empty() {
+    if entries.is_empty() {
         return Ok(());
     }
-    let detail = json!({ "turn": commit.proposal.turn, "calls": told });
+    let detail = json!({ "turn": commit.proposal.turn, "calls": entries });
     append(conn, row, now, kind::PLANNED, actor::WORKER, detail).await
 }
 
-/// What the audit tells of a call that is planned for the first time.
-fn first_told(call: &PlannedCall, sealing: &PayloadCipher) -> Value {
-    let digests = sealing.call_digests(&call.id);
-    let mut told = json!({ "call": call.id, "policy": call.policy, "key": digests.render(&call.key) });
+/// Returns the audit's entry of a call that is planned for the first time.
+fn planned_entry(call: &PlannedCall, cipher: &PayloadCipher) -> Value {
+    let digests = cipher.call_digests(&call.id);
+    let mut entry = json!({ "call": call.id, "policy": call.policy, "key": digests.render(&call.key) });
     if let Some(arguments) = &call.arguments {
-        told["arguments"] = digests.render(arguments.get()).into();
+        entry["arguments"] = digests.render(arguments.get()).into();
     }
-    told
+    entry
 }
 
 async fn end_run(
@@ -175,7 +184,7 @@ async fn end_run(
     append(conn, row, now, kind::FINISHED, actor::WORKER, detail).await
 }
 
-/// What stands is told again; so is a cancel.
+/// Returns the receipt of the stored head again, and reports a cancel request.
 async fn duplicate(conn: &mut SqliteConnection, now: i64, mut row: RunRow) -> Work<Committed> {
     if tell_cancel(&mut row, now) {
         row.save(conn).await?;
@@ -183,15 +192,15 @@ async fn duplicate(conn: &mut SqliteConnection, now: i64, mut row: RunRow) -> Wo
     Ok(Committed::Duplicate(standing(&row)))
 }
 
-/// Whether this very commit stands on the live branch.
-async fn stands(conn: &mut SqliteConnection, run: RunId, proposal: &Proposal) -> Work<bool> {
+/// Returns whether this very commit is on the live branch.
+async fn is_on_live_branch(conn: &mut SqliteConnection, run: RunId, proposal: &Proposal) -> Work<bool> {
     Ok(sqlx::query_scalar(
         "SELECT count(*) FROM boundaries \
          WHERE run = ? AND turn = ? AND boundary = ? AND commit_id = ? AND digest IN (?, ?) AND NOT undone",
     )
     .bind(run)
     .bind(proposal.turn)
-    .bind(Which(proposal.boundary))
+    .bind(BoundaryColumn(proposal.boundary))
     .bind(proposal.commit_id)
     .bind(Hash(proposal.digest.kept))
     .bind(Hash(proposal.digest.plain))

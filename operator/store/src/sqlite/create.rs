@@ -1,9 +1,9 @@
-//! Runs are created, or closed with their AgentRun.
+//! Transitions that first have to find their run: creation, and the deletion of the AgentRun.
 
 use sqlx::SqliteConnection;
 
-use super::Sqlite;
-use super::read::look;
+use super::database::Sqlite;
+use super::read::find_existing;
 use super::transitions::{apply, transact};
 use crate::fault::Work;
 use crate::transitions::{
@@ -12,21 +12,21 @@ use crate::transitions::{
 use crate::{AskedBy, Created, NewRun, Result};
 
 impl Sqlite {
-    pub(super) async fn do_create_run(&self, new: &NewRun) -> Result<Created> {
+    pub(super) async fn create(&self, new: &NewRun) -> Result<Created> {
         let new = new.clone();
         self.write(Adopt::OPERATION, |conn, now| Box::pin(create_run(conn, now, new))).await
     }
 
-    pub(super) async fn do_mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
+    pub(super) async fn mark_object_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
         let rule = MarkDeleted { object_uid: object_uid.to_owned(), asked: asked.clone() };
         self.write(MarkDeleted::OPERATION, |conn, now| Box::pin(mark_deleted(conn, now, rule))).await
     }
 }
 
-/// Nobody else writes meanwhile: each step finds what the look has found.
+/// All steps run in one transaction of the only writer, so no other write comes between them.
 async fn create_run(conn: &mut SqliteConnection, now: i64, new: NewRun) -> Work<Created> {
     loop {
-        let found = look(conn, now, &new).await?;
+        let found = find_existing(conn, now, &new).await?;
         match next_step(&found, &new)? {
             NextStep::Answer(answer) => return Ok(answer),
             NextStep::Adopt(prior) => transact(conn, now, prior, Adopt(new.clone())).await?,

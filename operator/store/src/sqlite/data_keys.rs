@@ -1,71 +1,19 @@
-//! The data keys of runs, as they are kept: wrapped.
+//! Statements of data keys: each is stored wrapped.
 
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 
 use super::audit::append;
 use super::row::RunRow;
-use super::snapshot::Rows;
-use super::{Reads, Sqlite};
 use crate::audit::kind;
 use crate::fault::{Fault, Work};
-use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, Wrapped};
-use crate::seal::{PayloadCipher, SEALED};
+use crate::keys::{LOST, PAGE_ROWS, Standing, Wrapped};
+use crate::seal::SEALED;
 use crate::statements::UNSEALED;
-use crate::{Lifecycle, Result, RunId, Shredded};
+use crate::{Lifecycle, RunId, Shredded};
 
-impl<R: Reads> KeyShelf for Rows<'_, R> {
-    async fn data_key(&self, run: RunId) -> Result<Option<Standing>> {
-        self.asked.read("reading a data key", move |conn, _| Box::pin(read(conn, run))).await
-    }
-}
-
-impl KeyKeeper for Rows<'_, Sqlite> {
-    /// Looks before it writes: each write costs the disk a sync.
-    async fn keep_data_key(&self, run: RunId, wrapped: Wrapped) -> Result<Option<Standing>> {
-        if let standing @ Some(_) = self.data_key(run).await? {
-            return Ok(standing);
-        }
-        let keep =
-            self.asked.write("keeping a data key", move |conn, now| Box::pin(keep(conn, now, run, wrapped)));
-        keep.await
-    }
-
-    async fn data_keys(&self, after: RunId) -> Result<Vec<(RunId, Wrapped)>> {
-        self.asked.read("listing data keys", move |conn, _| Box::pin(list(conn, after))).await
-    }
-
-    async fn rewrap(&self, run: RunId, old: Wrapped, new: Wrapped) -> Result<()> {
-        let work = self
-            .asked
-            .write("wrapping a data key anew", move |conn, _| Box::pin(rewrap(conn, run, old, new)));
-        work.await
-    }
-}
-
-impl Sqlite {
-    /// How a run's payloads are read, of which any looks sealed or none does.
-    pub(super) async fn to_read(&self, run: RunId, looks_sealed: bool) -> Result<PayloadCipher> {
-        self.keys.to_read(&self.rows(), run, looks_sealed).await
-    }
-
-    /// How a run's payloads are written.
-    pub(super) async fn to_write(&self, run: RunId) -> Result<PayloadCipher> {
-        self.keys.to_write(&self.rows(), run).await
-    }
-
-    /// Whether it may be said that a body is another than the one that stands.
-    pub(super) async fn may_tell_apart(&self, run: RunId) -> Result<()> {
-        self.keys.may_tell_apart(&self.rows(), run).await
-    }
-
-    /// Where boundaries, snapshots and data keys stand.
-    pub(super) fn rows(&self) -> Rows<'_, Self> {
-        Rows { asked: self, keys: &self.keys }
-    }
-}
-
-async fn read(conn: &mut SqliteConnection, run: RunId) -> Work<Option<Standing>> {
+/// Returns the data key of a run.
+pub(super) async fn get(conn: &mut SqliteConnection, run: RunId) -> Work<Option<Standing>> {
     let row = sqlx::query(
         "SELECT key_id, wrapped, lifecycle = 'live' AS lives FROM data_keys JOIN runs ON runs.id = run WHERE run = ?",
     )
@@ -80,7 +28,13 @@ async fn read(conn: &mut SqliteConnection, run: RunId) -> Work<Option<Standing>>
     }
 }
 
-async fn keep(conn: &mut SqliteConnection, now: i64, run: RunId, new: Wrapped) -> Work<Option<Standing>> {
+/// Stores the first data key of a run that is live. Returns the stored one, which another process may have made.
+pub(super) async fn put_first(
+    conn: &mut SqliteConnection,
+    now: i64,
+    run: RunId,
+    new: Wrapped,
+) -> Work<Option<Standing>> {
     sqlx::query(
         "INSERT INTO data_keys (run, key_id, wrapped, created_at) SELECT id, ?, ?, ? FROM runs \
          WHERE id = ? AND lifecycle = 'live' ON CONFLICT (run) DO NOTHING",
@@ -91,10 +45,11 @@ async fn keep(conn: &mut SqliteConnection, now: i64, run: RunId, new: Wrapped) -
     .bind(run)
     .execute(&mut *conn)
     .await?;
-    read(conn, run).await
+    get(conn, run).await
 }
 
-async fn list(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<(RunId, Wrapped)>> {
+/// Lists the wrapped data keys of the runs after this one, in order.
+pub(super) async fn list(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<(RunId, Wrapped)>> {
     let rows = sqlx::query(
         "SELECT run, key_id, wrapped FROM data_keys WHERE run > ? AND wrapped IS NOT NULL ORDER BY run LIMIT ?",
     )
@@ -107,7 +62,8 @@ async fn list(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<(RunId, Wra
     rows.iter().filter_map(|row| key(row).and_then(Option::transpose).transpose()).collect()
 }
 
-async fn rewrap(conn: &mut SqliteConnection, run: RunId, old: Wrapped, new: Wrapped) -> Work<()> {
+/// Replaces the wrapped data key of a run, if `old` is still the stored one.
+pub(super) async fn replace(conn: &mut SqliteConnection, run: RunId, old: Wrapped, new: Wrapped) -> Work<()> {
     sqlx::query("UPDATE data_keys SET key_id = ?, wrapped = ? WHERE run = ? AND wrapped = ?")
         .bind(new.key_id)
         .bind(new.bytes)
@@ -118,19 +74,19 @@ async fn rewrap(conn: &mut SqliteConnection, run: RunId, old: Wrapped, new: Wrap
     Ok(())
 }
 
-/// How many payloads of a run are plain.
-pub(super) async fn unsealed(conn: &mut SqliteConnection, run: RunId) -> Work<u64> {
+/// Counts the payloads of a run that are stored in plain text.
+pub(super) async fn count_unsealed(conn: &mut SqliteConnection, run: RunId) -> Work<u64> {
     let count: i64 = sqlx::query_scalar(UNSEALED).bind(run).bind([SEALED].as_slice()).fetch_one(conn).await?;
     Ok(count.unsigned_abs())
 }
 
-/// Whether the run has a data key, or had one.
-pub(super) async fn has_one(conn: &mut SqliteConnection, run: RunId) -> Work<bool> {
-    let has_one = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM data_keys WHERE run = ?)");
-    Ok(has_one.bind(run).fetch_one(conn).await?)
+/// Returns whether the run has a data key or had one.
+pub(super) async fn has_data_key(conn: &mut SqliteConnection, run: RunId) -> Work<bool> {
+    let exists = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM data_keys WHERE run = ?)");
+    Ok(exists.bind(run).fetch_one(conn).await?)
 }
 
-/// Deletes the data key of a run that is over.
+/// Deletes the data key of a run that has ended.
 pub(super) async fn shred(
     conn: &mut SqliteConnection,
     now: i64,
@@ -144,7 +100,7 @@ pub(super) async fn shred(
     if row.lifecycle.0 == Lifecycle::Live {
         return Ok(Shredded::Live);
     }
-    if !has_one(conn, run).await? {
+    if !has_data_key(conn, run).await? {
         return Ok(Shredded::NeverSealed);
     }
     let deleted = sqlx::query(

@@ -1,18 +1,18 @@
-//! Events of the live branch, by position.
+//! Statements of the events on the live branch.
 
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 
-use super::columns::{Hash, Which};
 use super::row::RunRow;
-use super::{Reads as _, Sqlite};
-use crate::events::{Kept, page};
+use super::sqlx_types::{BoundaryColumn, Hash};
+use crate::events::Kept;
 use crate::fault::Work;
 use crate::old::is_dropped;
 use crate::statements::FIRST;
-use crate::{EventPage, EventQuery, Lifecycle, Result, RunId};
+use crate::{EventQuery, Lifecycle, RunId};
 
-/// Boundaries with the events asked for. A boundary has at least one event of those it is asked for.
+/// The boundaries with events at positions from `?2` on: at most `?3`, because each has at least one event, and no
+/// further one once `?4` bytes are read.
 const READ: &str = concat!(
     "SELECT * FROM ( \
          SELECT *, sum(length(events)) OVER (ORDER BY position) - length(events) AS before \
@@ -26,22 +26,17 @@ const READ: &str = concat!(
      ) WHERE before < ?4 ORDER BY position"
 );
 
-impl Sqlite {
-    pub(super) async fn do_events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
-        let found = self.read("reading events", move |conn, _| Box::pin(read(conn, run, query)));
-        let (found, over) = found.await?;
-        let sealing = self.to_read(run, found.iter().any(Kept::looks_sealed)).await?;
-        Ok(EventPage { events: page(found, &query, &sealing)?, over })
-    }
-}
-
-/// Where the events of a turn begin.
+/// Returns the position of the first event of a turn.
 pub(super) async fn first(conn: &mut SqliteConnection, run: RunId, turn: i32) -> Work<Option<i64>> {
     Ok(sqlx::query_scalar(FIRST).bind(run).bind(turn).fetch_optional(conn).await?)
 }
 
-/// The boundaries with the events, and whether the run is over.
-async fn read(conn: &mut SqliteConnection, run: RunId, query: EventQuery) -> Work<(Vec<Kept>, bool)> {
+/// Returns the boundaries with the events, and whether the run has ended.
+pub(super) async fn read(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    query: EventQuery,
+) -> Work<(Vec<Kept>, bool)> {
     let Some(row) = RunRow::load(conn, run).await? else {
         return Ok((Vec::new(), true));
     };
@@ -52,14 +47,14 @@ async fn read(conn: &mut SqliteConnection, run: RunId, query: EventQuery) -> Wor
         .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX))
         .fetch_all(conn)
         .await?;
-    let found = rows.iter().map(kept).collect::<Work<_>>()?;
+    let found = rows.iter().map(stored_events).collect::<Work<_>>()?;
     Ok((found, row.lifecycle.0 != Lifecycle::Live))
 }
 
-fn kept(row: &SqliteRow) -> Work<Kept> {
+fn stored_events(row: &SqliteRow) -> Work<Kept> {
     Ok(Kept {
         turn: row.try_get("turn")?,
-        boundary: row.try_get::<Which, _>("boundary")?.0,
+        boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
         commit_id: row.try_get("commit_id")?,
         attempt: row.try_get("attempt")?,
         position: row.try_get("position")?,

@@ -7,14 +7,14 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::Error;
 
-/// Holds the lock until it is dropped, or its process ends in whatever way.
+/// The lock. It is held until this is dropped or the process ends.
 #[derive(Debug)]
 pub(super) struct Lock(File);
 
 impl Lock {
-    /// Locks a file beside the database; SQLite's own locks stay free for readers.
+    /// Locks a file next to the database. SQLite's own locks stay available to readers.
     pub fn take(database: &Path) -> Result<Self, Error> {
-        let path = beside(database);
+        let path = lock_path(database);
         let file = File::options()
             .create(true)
             .truncate(false)
@@ -35,14 +35,14 @@ impl Lock {
 }
 
 impl Drop for Lock {
-    /// Lets go at once. To close the file would not: a program that is just being started by another thread holds a
-    /// copy of it until its `exec`, and the lock with it.
+    /// Releases the lock now. Closing the file might not: a program that another thread is just starting has a copy of
+    /// the file, and the lock with it, until its `exec`.
     fn drop(&mut self) {
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 
-fn beside(database: &Path) -> PathBuf {
+fn lock_path(database: &Path) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(".lock");
     name.into()
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_writer_is_told_who_may_hold_the_lock() {
+    fn the_error_of_a_second_writer_says_who_may_hold_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let database = dir.path().join("runs.db");
         let first = Lock::take(&database).unwrap();
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_the_file_does_not_keep_the_lock() {
+    fn the_lock_is_released_despite_a_copy_of_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let database = dir.path().join("runs.db");
         let first = Lock::take(&database).unwrap();

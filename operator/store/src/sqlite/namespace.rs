@@ -1,4 +1,4 @@
-//! Namespaces that were re-created.
+//! The statement that gives a re-created namespace the runs of its predecessor.
 
 use sqlx::SqliteConnection;
 
@@ -7,7 +7,7 @@ use super::row::RunRow;
 use crate::audit::kind;
 use crate::fault::Work;
 
-/// Moves every row of one tenant to another.
+/// Moves all runs of one tenant to another. Returns their number.
 pub(super) async fn adopt_namespace(
     conn: &mut SqliteConnection,
     now: i64,

@@ -1,4 +1,4 @@
-//! How much the open calls of a run are: those that are started, and those of the open turn that are planned or have ended.
+//! The size of a run's open calls: those that are started, and those of the open turn that are planned or have ended.
 
 use dalsegno_protocol::{CallState, Limits, PlannedCall};
 use sqlx::SqliteConnection;
@@ -8,14 +8,14 @@ use crate::fault::Work;
 use crate::reads::CallRow;
 use crate::{RunId, size};
 
-/// What they count, each half by an index of its own.
+/// Bytes of the open calls. Each half uses its own index.
 pub(super) const BYTES: &str = "SELECT coalesce(sum(octet_length(id) + octet_length(key) + arguments_bytes \
      + max(result_bytes, ?3)), 0) FROM ( \
          SELECT id, key, arguments_bytes, result_bytes FROM calls WHERE run = ?1 AND state = 'started' \
          UNION ALL SELECT id, key, arguments_bytes, result_bytes FROM calls \
          WHERE run = ?1 AND turn = ?2 AND state <> 'started')";
 
-/// What the open calls of this run count.
+/// Returns the bytes of the run's open calls.
 pub(super) async fn bytes(conn: &mut SqliteConnection, row: &RunRow) -> Work<i64> {
     let turn = row.open_turn();
     if let Some(bytes) = row.open_calls_bytes.filter(|_| row.open_calls_turn == Some(turn)) {
@@ -29,11 +29,11 @@ pub(super) async fn bytes(conn: &mut SqliteConnection, row: &RunRow) -> Work<i64
         .await?)
 }
 
-/// Adds to what they count, or takes away, which is never too large. False, and nothing is changed: it would be more than
-/// they may.
-pub(super) async fn grow(conn: &mut SqliteConnection, row: &mut RunRow, by: i64) -> Work<bool> {
-    let bytes = bytes(conn, row).await? + by;
-    if by > 0 && bytes > Limits::OPEN_CALLS_BYTES as i64 {
+/// Adds bytes to the size of the open calls. Returns false, and changes nothing, if the sum would exceed the limit. A
+/// number that is not positive is always accepted.
+pub(super) async fn add(conn: &mut SqliteConnection, row: &mut RunRow, added: i64) -> Work<bool> {
+    let bytes = bytes(conn, row).await? + added;
+    if added > 0 && bytes > Limits::OPEN_CALLS_BYTES as i64 {
         return Ok(false);
     }
     row.open_calls_bytes = Some(bytes);
@@ -41,14 +41,14 @@ pub(super) async fn grow(conn: &mut SqliteConnection, row: &mut RunRow, by: i64)
     Ok(true)
 }
 
-/// What a call counts as it stands.
-pub(super) fn counted(row: &RunRow, call: &CallRow) -> i64 {
+/// Returns the bytes that a call adds to the open calls in its present state.
+pub(super) fn open_bytes(row: &RunRow, call: &CallRow) -> i64 {
     let is_open = call.state.0 == CallState::Started || call.turn == row.open_turn();
     if is_open { call.bytes() } else { 0 }
 }
 
-/// What calls add that are planned for this turn, which is about to be the open one.
-pub(super) async fn planned(
+/// Returns the bytes that planned calls add to the open calls. `turn` is the turn that opens with them.
+pub(super) async fn planned_bytes(
     conn: &mut SqliteConnection,
     run: RunId,
     turn: i32,
@@ -63,7 +63,7 @@ pub(super) async fn planned(
                 arguments_bytes: size::of_json(call.arguments.as_deref()),
                 result_bytes: 0,
             }),
-            Some(there) if there.state.0 == CallState::Planned && there.turn != turn => there.bytes(),
+            Some(call) if call.state.0 == CallState::Planned && call.turn != turn => call.bytes(),
             Some(_) => 0,
         };
     }

@@ -1,21 +1,21 @@
-//! The start of a run's audit, which an anchor names the end of.
+//! Statements that delete the start of a run's audit, up to an entry that an anchor contains.
 
 use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 
 use super::audit::append;
-use super::columns::Hash;
 use super::row::RunRow;
+use super::sqlx_types::Hash;
 use crate::audit::{self, CALLS_MISMATCH, kind};
 use crate::fault::{Fault, Work, redacted_json_error};
 use crate::{Prune, RunId, header};
 
-/// What the rows that go say of boundaries that a rewind undid.
+/// The undone boundaries that the deleted entries list.
 const UNDONE: &str = "SELECT json_group_array(json(value)) FROM audit, json_each(detail, '$.undone') \
      WHERE run = ? AND seq <= ? AND kind IN ('rewound', 'pruned')";
 
-/// Names of calls of which a row tells how they began.
-macro_rules! told {
+/// Ids of the calls whose start is in the audit.
+macro_rules! calls_in_audit {
     () => {
         "SELECT detail ->> '$.call' FROM audit \
          WHERE run = ?1 AND kind = 'claimed' AND detail ->> '$.key' IS NOT NULL \
@@ -25,41 +25,47 @@ macro_rules! told {
     };
 }
 
-/// Calls of which none does.
-const EARLIER: &str =
-    concat!("SELECT id FROM calls WHERE run = ?1 AND id NOT IN (", told!(), ") ORDER BY id");
+/// Calls whose start is not in the audit: an earlier prune deleted its entry.
+const EARLIER_CALLS: &str =
+    concat!("SELECT id FROM calls WHERE run = ?1 AND id NOT IN (", calls_in_audit!(), ") ORDER BY id");
 
-/// Whether any of those is not there.
-const IS_GONE: &str =
-    concat!("SELECT EXISTS (SELECT * FROM (", told!(), ") EXCEPT SELECT id FROM calls WHERE run = ?1)");
+/// Whether a call that is in the audit is missing.
+const IS_CALL_MISSING: &str = concat!(
+    "SELECT EXISTS (SELECT * FROM (",
+    calls_in_audit!(),
+    ") EXCEPT SELECT id FROM calls WHERE run = ?1)"
+);
 
-/// What the last row says that tells of others that were pruned.
-const LAST: &str = "SELECT detail -> '$.earlierCalls' FROM audit WHERE run = ? AND kind = 'pruned' ORDER BY seq DESC LIMIT 1";
+/// The summary of earlier calls in the last entry of a prune.
+const LAST_SUMMARY: &str = "SELECT detail -> '$.earlierCalls' FROM audit \
+     WHERE run = ? AND kind = 'pruned' ORDER BY seq DESC LIMIT 1";
 
-/// What a row that tells of pruned ones says of calls.
-async fn earlier(conn: &mut SqliteConnection, run: RunId) -> Work<Value> {
-    let calls: Vec<String> = sqlx::query_scalar(EARLIER).bind(run).fetch_all(conn).await?;
+/// Returns the summary of earlier calls: their count, and the digest of their ids.
+async fn earlier_calls(conn: &mut SqliteConnection, run: RunId) -> Work<Value> {
+    let calls: Vec<String> = sqlx::query_scalar(EARLIER_CALLS).bind(run).fetch_all(conn).await?;
     let names = audit::names_digest(calls.iter().map(String::as_str));
     Ok(json!({ "count": calls.len(), "names": header::render(&names) }))
 }
 
-/// Whether the calls are those that the rows tell of.
-async fn are_told(conn: &mut SqliteConnection, run: RunId) -> Work<bool> {
-    let stands = earlier(conn, run).await?;
-    let last: Option<Option<String>> = sqlx::query_scalar(LAST).bind(run).fetch_optional(&mut *conn).await?;
+/// Returns whether the calls are those that the audit lists.
+async fn calls_match_audit(conn: &mut SqliteConnection, run: RunId) -> Work<bool> {
+    let found = earlier_calls(conn, run).await?;
+    let last: Option<Option<String>> =
+        sqlx::query_scalar(LAST_SUMMARY).bind(run).fetch_optional(&mut *conn).await?;
     let same = match last.flatten() {
-        Some(told) => parsed(&told)? == stands,
-        None => stands["count"] == 0,
+        Some(summary) => parse(&summary)? == found,
+        None => found["count"] == 0,
     };
-    Ok(same && !sqlx::query_scalar::<_, bool>(IS_GONE).bind(run).fetch_one(conn).await?)
+    Ok(same && !sqlx::query_scalar::<_, bool>(IS_CALL_MISSING).bind(run).fetch_one(conn).await?)
 }
 
-fn parsed(text: &str) -> Work<Value> {
+fn parse(text: &str) -> Work<Value> {
     serde_json::from_str(text)
         .map_err(|error| Fault::Corrupt(format!("an audit: {}", redacted_json_error(&error))))
 }
 
-/// Drops the rows and says so in the next one, which says again what they said of the run.
+/// Deletes the entries, and appends one that repeats what they say of the run. Returns the number of deleted entries; 0
+/// if the entry `seq` does not have this hash.
 pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -> Work<u64> {
     let Prune { run, seq, hash, actor, reason } = prune;
     let found: i64 = sqlx::query_scalar("SELECT count(*) FROM audit WHERE run = ? AND seq = ? AND hash = ?")
@@ -71,18 +77,18 @@ pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -
     if found == 0 {
         return Ok(0);
     }
-    if !are_told(conn, run).await? {
+    if !calls_match_audit(conn, run).await? {
         return Err(Fault::Corrupt(CALLS_MISMATCH.into()));
     }
     let mut row = RunRow::expect(conn, run).await?;
     let undone: String = sqlx::query_scalar(UNDONE).bind(run).bind(seq).fetch_one(&mut *conn).await?;
-    let undone = parsed(&undone)?;
+    let undone = parse(&undone)?;
     sqlx::query("INSERT INTO audit_prunes (run, to_seq) VALUES (?, ?)")
         .bind(run)
         .bind(seq)
         .execute(&mut *conn)
         .await?;
-    let gone = sqlx::query("DELETE FROM audit WHERE run = ? AND seq <= ?")
+    let deleted = sqlx::query("DELETE FROM audit WHERE run = ? AND seq <= ?")
         .bind(run)
         .bind(seq)
         .execute(&mut *conn)
@@ -90,12 +96,12 @@ pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -
         .rows_affected();
     sqlx::query("DELETE FROM audit_prunes WHERE run = ?").bind(run).execute(&mut *conn).await?;
     let detail = json!({
-        "to": seq, "hash": header::render(&hash), "rows": gone, "reason": reason,
+        "to": seq, "hash": header::render(&hash), "rows": deleted, "reason": reason,
         "tenant": row.tenant, "namespace": row.namespace, "name": row.name, "objectUID": row.object_uid,
         "lifecycle": row.lifecycle.0, "outcome": row.finish_outcome.map(|outcome| outcome.0), "undone": undone,
-        "earlierCalls": earlier(conn, run).await?,
+        "earlierCalls": earlier_calls(conn, run).await?,
     });
     append(conn, &mut row, now, kind::PRUNED, &actor, detail).await?;
     row.save(conn).await?;
-    Ok(gone)
+    Ok(deleted)
 }

@@ -1,4 +1,4 @@
-//! Everything about one run but its payloads.
+//! Statements that read a run, without its payloads.
 
 use std::sync::LazyLock;
 
@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection};
 
 use super::open_calls;
 use super::row::RunRow;
+use super::sqlx_types::Hash;
 use crate::fault::Work;
 use crate::reads::{AttemptRow, Found, RunRows, StoreRow, record_sql};
 use crate::statements::CAPACITY;
@@ -18,20 +19,20 @@ pub(super) async fn store_row(conn: &mut SqliteConnection) -> Work<StoreRow> {
     StoreRow::read(&sqlx::query("SELECT * FROM store").fetch_one(conn).await?)
 }
 
-/// Where a run is found: a condition on its row `r`, with one parameter, or two.
-macro_rules! record_of {
-    ($which:literal) => {{
-        static SQL: LazyLock<String> = LazyLock::new(|| record_sql($which, "NULL"));
+/// The query of the runs that meet a condition on the row `r`, which has one parameter or two.
+macro_rules! runs_where {
+    ($condition:literal) => {{
+        static SQL: LazyLock<String> = LazyLock::new(|| record_sql($condition, "NULL"));
         sqlx::query(AssertSqlSafe(SQL.as_str()))
     }};
 }
 
-/// The rows of the run with this id.
-pub(super) async fn rows_of(conn: &mut SqliteConnection, now: i64, run: RunId) -> Work<Option<RunRows>> {
-    Ok(found(conn, now, record_of!("r.id = ?1").bind(run)).await?.runs.pop())
+/// Returns the rows of a run.
+pub(super) async fn run_rows(conn: &mut SqliteConnection, now: i64, run: RunId) -> Work<Option<RunRows>> {
+    Ok(fetch(conn, now, runs_where!("r.id = ?1").bind(run)).await?.runs.pop())
 }
 
-async fn found(
+async fn fetch(
     conn: &mut SqliteConnection,
     now: i64,
     query: Query<'_, Sqlite, SqliteArguments>,
@@ -39,55 +40,60 @@ async fn found(
     Found::read(&query.fetch_all(conn).await?, Some(now))
 }
 
-/// What a run that is to be created meets.
-pub(super) async fn look(conn: &mut SqliteConnection, now: i64, new: &NewRun) -> Work<Found> {
+/// Returns the runs that matter to the creation of a run: that of its object, and those of its name that are not
+/// closed.
+pub(super) async fn find_existing(conn: &mut SqliteConnection, now: i64, new: &NewRun) -> Work<Found> {
     static SQL: LazyLock<String> = LazyLock::new(|| record_sql(LOOK, "NULL"));
     let query = sqlx::query(AssertSqlSafe(SQL.as_str()));
-    found(conn, now, query.bind(&new.object_uid).bind(&new.namespace).bind(&new.name)).await
+    fetch(conn, now, query.bind(&new.object_uid).bind(&new.namespace).bind(&new.name)).await
 }
 
-/// The run of an object.
-pub(super) async fn look_up(conn: &mut SqliteConnection, now: i64, object_uid: String) -> Work<LookUp> {
-    found(conn, now, record_of!("r.object_uid = ?1").bind(object_uid)).await?.look_up()
+/// Returns the run of an object.
+pub(super) async fn find_by_object(
+    conn: &mut SqliteConnection,
+    now: i64,
+    object_uid: String,
+) -> Work<LookUp> {
+    fetch(conn, now, runs_where!("r.object_uid = ?1").bind(object_uid)).await?.look_up()
 }
 
-/// The run with this id.
+/// Returns a run.
 pub(super) async fn get_run(conn: &mut SqliteConnection, now: i64, run: RunId) -> Work<Option<RunRecord>> {
-    rows_of(conn, now, run).await?.map(|rows| rows.record()).transpose()
+    run_rows(conn, now, run).await?.map(|rows| rows.record()).transpose()
 }
 
-/// Which namespaces hold most.
-pub(super) async fn capacity(conn: &mut SqliteConnection, namespaces: u32) -> Work<Vec<Held>> {
+/// Returns the stored bytes of the largest namespaces, and the sum of all others.
+pub(super) async fn namespace_usage(conn: &mut SqliteConnection, namespaces: u32) -> Work<Vec<Held>> {
     let rows = sqlx::query_as(CAPACITY).bind(namespaces).fetch_all(conn).await?;
     Ok(rows.into_iter().map(|(namespace, bytes)| Held { namespace, bytes }).collect())
 }
 
-/// One of its attempts.
+/// Returns an attempt of a run.
 pub(super) async fn attempt(conn: &mut SqliteConnection, run: RunId, number: i32) -> Work<Option<Attempt>> {
     AttemptRow::load(conn, run, number).await?.map(|row| row.record()).transpose()
 }
 
-/// Every run that ever bore the name, the newest first.
+/// Returns all runs that ever had this name, the newest first.
 pub(super) async fn find(
     conn: &mut SqliteConnection,
     now: i64,
     namespace: String,
     name: String,
 ) -> Work<Vec<RunRecord>> {
-    let query = record_of!("r.namespace = ?1 AND r.name = ?2").bind(namespace).bind(name);
-    found(conn, now, query).await?.runs.iter().map(RunRows::record).collect()
+    let query = runs_where!("r.namespace = ?1 AND r.name = ?2").bind(namespace).bind(name);
+    fetch(conn, now, query).await?.runs.iter().map(RunRows::record).collect()
 }
 
-/// Whether this capability is the current epoch's.
+/// Returns whether this capability belongs to the current epoch.
 pub(super) async fn is_current(conn: &mut SqliteConnection, run: RunId, capability: Digest) -> Work<bool> {
     Ok(sqlx::query_scalar("SELECT count(*) FROM runs WHERE id = ? AND capability = ?")
         .bind(run)
-        .bind(super::columns::Hash(capability))
+        .bind(Hash(capability))
         .fetch_one(conn)
         .await?)
 }
 
-/// How much a lookup of the head reads.
+/// Returns the bytes that a read of the head returns.
 pub(super) async fn sizes(conn: &mut SqliteConnection, run: RunId) -> Work<Sizes> {
     let Some(row) = RunRow::load(conn, run).await? else { return Ok(Sizes::default()) };
     let tail = sqlx::query_scalar(

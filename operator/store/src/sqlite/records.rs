@@ -1,21 +1,20 @@
-//! Records: a fenced keyed space for SDKs.
+//! Statements of records: a keyed space for SDKs, which only the current epoch may write.
 
 use dalsegno_protocol::{Boundary, Record};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
-use super::columns::{Hash, Which};
-use super::judge::{self, Ruling};
+use super::admission::{self, Admission};
 use super::row::RunRow;
-use super::{Reads as _, Sqlite};
+use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::fault::Work;
-use crate::records::{Change, Changes, after_prefix, link, page, payload};
-use crate::seal::{AadContext, BodyDigest, PayloadCipher, is_sealed};
-use crate::{Digest, RecordBatch, RecordPage, RecordQuery, Result, RunId, Written};
+use crate::records::{Change, Changes, after_prefix, link, payload};
+use crate::seal::{AadContext, BodyDigest, PayloadCipher};
+use crate::{Digest, RecordBatch, RecordQuery, Result, RunId, Written};
 
-/// One entry more than the page has room for is looked for, so that it is known whether there is more. Values are read
-/// only of those that have room.
+/// Reads one entry more than fits on the page, to find out whether there is another page. Reads values only of the
+/// entries that fit.
 const READ: &str = "SELECT key, seq, entry_id, value, turn, found FROM ( \
          SELECT key, seq, count(*) OVER () AS found, sum(size) OVER (ORDER BY key, seq) - size AS before \
          FROM ( \
@@ -26,20 +25,20 @@ const READ: &str = "SELECT key, seq, entry_id, value, turn, found FROM ( \
      ) CROSS JOIN records USING (key, seq) \
      WHERE run = ?1 AND space = ?2 AND before < ?7 ORDER BY key, seq";
 
-/// Whether a key holds anything: what came last says so, however much was there before.
-const HOLDS: &str = "SELECT coalesce(( \
+/// Whether a key has a value or entries: its last change tells, so this reads one row.
+const HAS_VALUE: &str = "SELECT coalesce(( \
          SELECT op <> 'delete' FROM records WHERE run = ? AND space = ? AND key = ? AND NOT undone \
          ORDER BY seq DESC LIMIT 1 \
      ), 0)";
 
-/// Whether an entry is among what a key holds.
-const HOLDS_ENTRY: &str = "SELECT EXISTS ( \
+/// Whether a key has the entry with this id.
+const HAS_ENTRY: &str = "SELECT EXISTS ( \
          SELECT 1 FROM records INDEXED BY records_by_entry CROSS JOIN held_records USING (run, space, key, seq) \
          WHERE run = ? AND space = ? AND key = ? AND records.entry_id = ? AND NOT records.undone \
      )";
 
-/// A batch with its payloads ready to be kept.
-pub(super) struct Batch {
+/// A batch whose payloads are encoded, so that the writer only compares and writes.
+pub(super) struct PreparedBatch {
     run: RunId,
     capability: Digest,
     id: Uuid,
@@ -47,36 +46,36 @@ pub(super) struct Batch {
     changes: Changes,
 }
 
-impl Batch {
-    pub fn new(batch: &RecordBatch, sealing: &PayloadCipher) -> Result<Self> {
+impl PreparedBatch {
+    pub fn new(batch: &RecordBatch, cipher: &PayloadCipher) -> Result<Self> {
         Ok(Self {
             run: batch.run,
             capability: batch.capability,
             id: batch.batch_id,
-            digest: sealing.body(batch.digest),
-            changes: Changes::of(&batch.operations, sealing)?,
+            digest: cipher.body(batch.digest),
+            changes: Changes::of(&batch.operations, cipher)?,
         })
     }
 }
 
-/// Judges a batch and, if it may, writes it.
-pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Batch) -> Work<Written> {
+/// Checks whether a batch is admitted and, if so, writes it.
+pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: PreparedBatch) -> Work<Written> {
     let Some(mut row) = RunRow::load(conn, batch.run).await? else {
         return Ok(Written::NotFound);
     };
-    let before: Option<Hash> =
+    let stored: Option<Hash> =
         sqlx::query_scalar("SELECT digest FROM record_batches WHERE run = ? AND id = ? AND NOT undone")
             .bind(batch.run)
             .bind(batch.id)
             .fetch_optional(&mut *conn)
             .await?;
-    match judge::records(&row, &batch.capability, before, &batch.digest) {
-        Ruling::Accept => {}
-        Ruling::Duplicate => return Ok(Written::Duplicate),
-        Ruling::Fenced => return Ok(Written::Fenced),
-        Ruling::Finished => return Ok(Written::Finished),
-        Ruling::UnsettledCalls => return Ok(Written::UnsettledCalls),
-        Ruling::Conflict => return Ok(Written::Conflict),
+    match admission::admit_records(&row, &batch.capability, stored, &batch.digest) {
+        Admission::Accept => {}
+        Admission::Duplicate => return Ok(Written::Duplicate),
+        Admission::Fenced => return Ok(Written::Fenced),
+        Admission::Finished => return Ok(Written::Finished),
+        Admission::UnsettledCalls => return Ok(Written::UnsettledCalls),
+        Admission::Conflict => return Ok(Written::Conflict),
     }
     let after_plan = row.head().is_some_and(|head| head.boundary == Boundary::Plan);
     let at = (row.open_turn(), if after_plan { Boundary::Result } else { Boundary::Plan });
@@ -87,7 +86,7 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Batch) -
     .bind(batch.id)
     .bind(Hash(batch.digest.kept))
     .bind(at.0)
-    .bind(Which(at.1))
+    .bind(BoundaryColumn(at.1))
     .bind(row.epoch)
     .bind(now)
     .execute(&mut *conn)
@@ -100,10 +99,10 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Batch) -
     Ok(Written::Ok)
 }
 
-/// Where a change is written: in which turn, and whether after its plan.
+/// Turn and boundary that a change is stored under. A rewind to a boundary undoes the changes stored under later ones.
 type At = (i32, Boundary);
 
-/// Writes a batch, as it came and folded.
+/// Writes a batch twice: as it was sent, and each change that takes effect under its key.
 pub(super) async fn apply(
     conn: &mut SqliteConnection,
     now: i64,
@@ -118,7 +117,7 @@ pub(super) async fn apply(
     )
     .bind(row.id)
     .bind(at.0)
-    .bind(Which(at.1))
+    .bind(BoundaryColumn(at.1))
     .bind(row.epoch)
     .bind(Hash(*digest))
     .bind(batch)
@@ -126,14 +125,14 @@ pub(super) async fn apply(
     .await?;
     for change in changes {
         if matches!(change.op, "put" | "delete") {
-            replace(conn, row.id, at, change).await?;
+            delete_replaced(conn, row.id, at, change).await?;
         }
         let takes_effect = match change.op {
             "put" => true,
-            "putIfAbsent" => !holds(conn, row.id, change).await?,
-            "append" => !holds_entry(conn, row.id, change).await?,
-            // A key that holds nothing needs no row that says so.
-            _ => holds(conn, row.id, change).await?,
+            "putIfAbsent" => !has_value(conn, row.id, change).await?,
+            "append" => !has_entry(conn, row.id, change).await?,
+            // A delete of a key without a value has no effect.
+            _ => has_value(conn, row.id, change).await?,
         };
         if takes_effect {
             insert(conn, now, row, at, change).await?;
@@ -142,9 +141,9 @@ pub(super) async fn apply(
     Ok(())
 }
 
-/// What is replaced before the next boundary goes: no rewind can ask for it again. However often a key was put, no other
-/// boundary's rows are read for it.
-async fn replace(conn: &mut SqliteConnection, run: RunId, at: At, change: &Change) -> Work<()> {
+/// Deletes the earlier changes of the key under the same boundary: no rewind can make them visible again. Reads the
+/// rows of this boundary only, however often the key was changed before.
+async fn delete_replaced(conn: &mut SqliteConnection, run: RunId, at: At, change: &Change) -> Work<()> {
     sqlx::query(
         "DELETE FROM records INDEXED BY records_by_boundary \
          WHERE run = ? AND space = ? AND key = ? AND turn = ? AND boundary = ? AND NOT undone",
@@ -153,20 +152,18 @@ async fn replace(conn: &mut SqliteConnection, run: RunId, at: At, change: &Chang
     .bind(&change.space)
     .bind(&change.key)
     .bind(at.0)
-    .bind(Which(at.1))
+    .bind(BoundaryColumn(at.1))
     .execute(conn)
     .await?;
     Ok(())
 }
 
-/// Whether the change's key holds anything.
-async fn holds(conn: &mut SqliteConnection, run: RunId, change: &Change) -> Work<bool> {
-    Ok(sqlx::query_scalar(HOLDS).bind(run).bind(&change.space).bind(&change.key).fetch_one(conn).await?)
+async fn has_value(conn: &mut SqliteConnection, run: RunId, change: &Change) -> Work<bool> {
+    Ok(sqlx::query_scalar(HAS_VALUE).bind(run).bind(&change.space).bind(&change.key).fetch_one(conn).await?)
 }
 
-/// Whether the change's key holds its entry.
-async fn holds_entry(conn: &mut SqliteConnection, run: RunId, change: &Change) -> Work<bool> {
-    let query = sqlx::query_scalar(HOLDS_ENTRY).bind(run).bind(&change.space).bind(&change.key);
+async fn has_entry(conn: &mut SqliteConnection, run: RunId, change: &Change) -> Work<bool> {
+    let query = sqlx::query_scalar(HAS_ENTRY).bind(run).bind(&change.space).bind(&change.key);
     Ok(query.bind(&change.entry_id).fetch_one(conn).await?)
 }
 
@@ -185,7 +182,7 @@ async fn insert(conn: &mut SqliteConnection, now: i64, row: &RunRow, at: At, cha
     .bind(&change.value)
     .bind(change.size)
     .bind(at.0)
-    .bind(Which(at.1))
+    .bind(BoundaryColumn(at.1))
     .bind(row.epoch)
     .bind(now)
     .execute(conn)
@@ -193,36 +190,28 @@ async fn insert(conn: &mut SqliteConnection, now: i64, row: &RunRow, at: At, cha
     Ok(())
 }
 
-impl Sqlite {
-    pub(super) async fn do_read_records(&self, run: RunId, query: RecordQuery) -> Result<RecordPage> {
-        let asked = query.clone();
-        let rows = self.read("reading records", move |conn, _| Box::pin(read(conn, run, asked))).await?;
-        let sealing = self.to_read(run, rows.iter().any(|row| is_sealed(&row.value))).await?;
-        let found = rows.first().map_or(0, |row| row.found);
-        let entries = rows.into_iter().map(|row| row.public(&query.space, &sealing));
-        Ok(page(entries.collect::<Result<_>>()?, found, &query))
-    }
-}
-
-/// A change that a key holds, as it is kept.
-struct Entry {
+/// A value or an entry of a key, as it is stored.
+pub(super) struct Entry {
     key: String,
     seq: i64,
     entry_id: Option<String>,
-    value: Vec<u8>,
+    pub value: Vec<u8>,
     turn: i32,
-    found: i64,
+    /// Entries that the query found, those without room on the page included.
+    pub found: i64,
 }
 
 impl Entry {
-    fn public(self, space: &str, sealing: &PayloadCipher) -> Result<(Record, i64)> {
+    /// Returns the record and its number among the changes of its key.
+    pub fn decrypt(self, space: &str, cipher: &PayloadCipher) -> Result<(Record, i64)> {
         let Self { key, seq, entry_id, value, turn, found: _ } = self;
-        let value = payload(&value, AadContext::Record(space, &key, entry_id.as_deref()), sealing)?;
+        let value = payload(&value, AadContext::Record(space, &key, entry_id.as_deref()), cipher)?;
         Ok((Record { key, entry_id, value, turn }, seq))
     }
 }
 
-async fn read(conn: &mut SqliteConnection, run: RunId, query: RecordQuery) -> Work<Vec<Entry>> {
+/// Returns the entries of a page.
+pub(super) async fn read(conn: &mut SqliteConnection, run: RunId, query: RecordQuery) -> Work<Vec<Entry>> {
     let (after_key, after_seq) = query.begin();
     let rows = sqlx::query(READ)
         .bind(run)
@@ -234,10 +223,10 @@ async fn read(conn: &mut SqliteConnection, run: RunId, query: RecordQuery) -> Wo
         .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX))
         .fetch_all(conn)
         .await?;
-    rows.iter().map(entry).collect()
+    rows.iter().map(read_entry).collect()
 }
 
-fn entry(row: &SqliteRow) -> Work<Entry> {
+fn read_entry(row: &SqliteRow) -> Work<Entry> {
     Ok(Entry {
         key: row.try_get("key")?,
         seq: row.try_get("seq")?,

@@ -1,4 +1,4 @@
-//! Payloads that are past their retention.
+//! Statements that delete the payloads of runs that are past their retention.
 
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
@@ -9,40 +9,40 @@ use crate::fault::Work;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Dropped, RunId};
 
-/// Whether a run is to be emptied, at this time.
+/// Whether a run has payloads to delete at the time `?2`.
 const IS_EXPIRED: &str = "lifecycle <> 'live' AND NOT emptied \
      AND (expired_at IS NOT NULL OR coalesce(finish_at, over_at) + retention_days * 86400000 <= ?2)";
 
-/// What is dropped of a run from one table: `?2` rows at the most, and none after those that hold `?3` bytes.
+/// The deletion from one table: at most `?2` rows of the run `?1`, and no further row once `?3` bytes are reached.
 struct Step {
-    /// How many rows these are, and their bytes.
-    weigh: &'static str,
-    drop: &'static str,
+    /// Returns the number of rows to delete, and their bytes.
+    measure: &'static str,
+    delete: &'static str,
 }
 
 macro_rules! step {
-    ($drop:literal, $from:literal, $key:literal, $bytes:literal) => {
+    ($delete:literal, $from:literal, $key:literal, $bytes:literal) => {
         Step {
-            weigh: concat!(
+            measure: concat!(
                 "SELECT count(*), coalesce(sum(bytes), 0) FROM (",
-                going!($from, $key, $bytes),
+                selected!($from, $key, $bytes),
                 ")"
             ),
-            drop: concat!(
-                $drop,
+            delete: concat!(
+                $delete,
                 " WHERE run = ?1 AND (",
                 $key,
                 ") IN (SELECT ",
                 $key,
                 " FROM (",
-                going!($from, $key, $bytes),
+                selected!($from, $key, $bytes),
                 "))"
             ),
         }
     };
 }
 
-macro_rules! going {
+macro_rules! selected {
     ($from:literal, $key:literal, $bytes:literal) => {
         concat!(
             "SELECT * FROM (SELECT *, sum(bytes) OVER (ROWS UNBOUNDED PRECEDING) - bytes AS before FROM (SELECT ",
@@ -56,8 +56,9 @@ macro_rules! going {
     };
 }
 
-/// Boundaries go first, and of them the last first: what is left can be decoded, since a patch needs the state before it,
-/// and the first that were not dropped before need the snapshot that stands for these.
+/// The order keeps the remaining payloads readable. The last boundaries are deleted first, because a delta needs the
+/// state before it. Snapshots are deleted after all boundaries, because the first boundaries may need the snapshot of
+/// those dropped before.
 const STEPS: [Step; 7] = [
     step!(
         "UPDATE boundaries SET ops = NULL, events = NULL, dropped = 1",
@@ -88,14 +89,14 @@ const STEPS: [Step; 7] = [
     ),
 ];
 
-/// Runs that are past their retention.
-pub(super) async fn expired(conn: &mut SqliteConnection, now: i64, after: RunId) -> Work<Vec<RunId>> {
+/// Lists runs that have payloads past their retention.
+pub(super) async fn runs_to_expire(conn: &mut SqliteConnection, now: i64, after: RunId) -> Work<Vec<RunId>> {
     let sql = format!("SELECT id FROM runs WHERE id > ?1 AND {IS_EXPIRED} ORDER BY id LIMIT ?3");
     let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(after).bind(now).bind(PAGE_ROWS);
     Ok(query.fetch_all(conn).await?)
 }
 
-/// Drops so many rows of a run that is past its retention. That it does stands in the audit before.
+/// Deletes at most `rows` rows of a run that is past its retention. The audit says so before the first row is deleted.
 pub(super) async fn expire(conn: &mut SqliteConnection, now: i64, run: RunId, rows: u32) -> Work<Dropped> {
     let sql = format!("SELECT count(*) FROM runs WHERE id = ?1 AND {IS_EXPIRED}");
     let due: i64 = sqlx::query_scalar(AssertSqlSafe(sql)).bind(run).bind(now).fetch_one(&mut *conn).await?;
@@ -110,17 +111,17 @@ pub(super) async fn expire(conn: &mut SqliteConnection, now: i64, run: RunId, ro
     }
     let limit = i64::from(rows);
     let (mut left, mut room) = (limit, PAGE_BYTES);
-    for Step { weigh, drop } in STEPS {
-        let query = sqlx::query_as(weigh).bind(run).bind(left).bind(room);
+    for Step { measure, delete } in STEPS {
+        let query = sqlx::query_as(measure).bind(run).bind(left).bind(room);
         let (count, bytes): (i64, i64) = query.fetch_one(&mut *conn).await?;
-        sqlx::query(drop).bind(run).bind(left).bind(room).execute(&mut *conn).await?;
+        sqlx::query(delete).bind(run).bind(left).bind(room).execute(&mut *conn).await?;
         (left, room) = (left - count, room - bytes);
     }
     let done = left > 0 && room > 0;
     row.emptied = done;
     if done {
         row.stored_bytes = 0;
-        // It opens nothing any more but copies that are kept elsewhere.
+        // No payload of the database needs the key any more. Copies elsewhere must not stay readable.
         sqlx::query(
             "UPDATE data_keys SET key_id = NULL, wrapped = NULL, shredded_at = ? WHERE run = ? AND wrapped IS NOT NULL",
         )

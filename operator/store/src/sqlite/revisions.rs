@@ -1,12 +1,12 @@
-//! The templates that pods are made of, by their hash.
+//! Statements of pod templates. The key of a template is its hash.
 
 use sqlx::SqliteConnection;
 
 use crate::fault::Work;
 use crate::pages::PAGE_BYTES;
 
-/// So many templates that no run needs, and none after those that hold so many bytes.
-const DROP: &str = "\
+/// Deletes at most `?1` templates that no run needs, and no further one once `?2` bytes are reached.
+const DELETE_UNUSED: &str = "\
     DELETE FROM revisions WHERE hash IN ( \
         SELECT hash FROM ( \
             SELECT hash, sum(bytes) OVER (ORDER BY hash ROWS UNBOUNDED PRECEDING) - bytes AS before FROM ( \
@@ -20,7 +20,7 @@ const DROP: &str = "\
                 ORDER BY hash LIMIT ?1)) \
         WHERE before < ?2)";
 
-/// A template by its hash.
+/// Returns the template with this hash.
 pub(super) async fn get(conn: &mut SqliteConnection, hash: String) -> Work<Option<String>> {
     Ok(sqlx::query_scalar("SELECT document FROM revisions WHERE hash = ?")
         .bind(hash)
@@ -28,8 +28,8 @@ pub(super) async fn get(conn: &mut SqliteConnection, hash: String) -> Work<Optio
         .await?)
 }
 
-/// Drops templates that no run needs.
-pub(super) async fn drop_unneeded(conn: &mut SqliteConnection, rows: u32) -> Work<u64> {
-    let dropped = sqlx::query(DROP).bind(rows).bind(PAGE_BYTES).execute(conn).await?;
-    Ok(dropped.rows_affected())
+/// Deletes at most `rows` templates that no run needs.
+pub(super) async fn delete_unused(conn: &mut SqliteConnection, rows: u32) -> Work<u64> {
+    let deleted = sqlx::query(DELETE_UNUSED).bind(rows).bind(PAGE_BYTES).execute(conn).await?;
+    Ok(deleted.rows_affected())
 }

@@ -1,19 +1,19 @@
-//! Rows of runs, attempts and calls: how they are loaded and saved.
+//! How the rows of runs, attempts and calls are loaded and saved.
 
 use std::sync::LazyLock;
 
 use sqlx::SqliteConnection;
 
-use super::by_size::{BySize, by_size};
-use super::columns::{insert, update};
+use super::batch_statements::{BatchStatements, batches};
+use super::sqlx_types::{insert, update};
 use crate::RunId;
 use crate::fault::{Fault, Work};
 use crate::reads::{Assignment, AttemptRow, CallRow, Column as _};
 pub(super) use crate::reads::{HeadPoint, RunRow};
 
-/// Columns that no write but a transition changes. They are in indexes: to set them to what they are costs as much as a
-/// change.
-const FIXED: [&str; 11] = [
+/// Columns that only a transition changes. They are indexed, and setting an indexed column to its own value costs as
+/// much as a change.
+const TRANSITION_COLUMNS: [&str; 11] = [
     "id",
     "tenant",
     "namespace",
@@ -27,8 +27,9 @@ const FIXED: [&str; 11] = [
     "key",
 ];
 
-fn moving(mut row: Vec<Assignment>) -> Vec<Assignment> {
-    row.retain(|(column, _)| !FIXED.contains(column));
+/// Returns the columns that [`RunRow::save`] and [`CallRow::save`] write.
+fn saved_columns(mut row: Vec<Assignment>) -> Vec<Assignment> {
+    row.retain(|(column, _)| !TRANSITION_COLUMNS.contains(column));
     row
 }
 
@@ -38,31 +39,33 @@ impl RunRow {
         row.as_ref().map(Self::read).transpose()
     }
 
-    /// Those of these runs that are there, in any order.
+    /// Loads those of these runs that exist, in any order.
     pub(super) async fn load_all(conn: &mut SqliteConnection, runs: &[RunId]) -> Work<Vec<Self>> {
-        static LOAD: LazyLock<BySize> = LazyLock::new(|| {
-            BySize::new(|runs| format!("SELECT * FROM runs WHERE id IN ({})", vec!["?"; runs].join(", ")))
+        static LOAD_ALL: LazyLock<BatchStatements> = LazyLock::new(|| {
+            BatchStatements::new(|runs| {
+                format!("SELECT * FROM runs WHERE id IN ({})", vec!["?"; runs].join(", "))
+            })
         });
         let mut rows = Vec::with_capacity(runs.len());
-        for some in by_size(runs) {
-            let query = sqlx::query(LOAD.text(some.len()));
+        for some in batches(runs) {
+            let query = sqlx::query(LOAD_ALL.text(some.len()));
             let found = some.iter().fold(query, |query, run| query.bind(run)).fetch_all(&mut *conn).await?;
             rows.extend(found.iter().map(Self::read).collect::<Work<Vec<_>>>()?);
         }
         Ok(rows)
     }
 
-    /// The row of a run that the operator holds a record of, and which therefore must be there.
+    /// Loads a run that must exist, because the caller got its id from the store.
     pub(super) async fn expect(conn: &mut SqliteConnection, run: RunId) -> Work<Self> {
         Self::load(conn, run).await?.ok_or_else(|| Fault::Corrupt(format!("there is no run {run}")))
     }
 
-    /// Writes the moving columns of a row that is there.
+    /// Updates the row.
     pub(super) async fn save(&self, conn: &mut SqliteConnection) -> Work<()> {
-        update(conn, Self::TABLE, moving(self.assignments()), vec![("id", self.id.value())]).await
+        update(conn, Self::TABLE, saved_columns(self.assignments()), vec![("id", self.id.value())]).await
     }
 
-    /// Writes a row that was not there.
+    /// Inserts the row.
     pub(super) async fn insert(&self, conn: &mut SqliteConnection) -> Work<()> {
         insert(conn, Self::TABLE, self.assignments()).await
     }
@@ -78,7 +81,7 @@ impl AttemptRow {
         row.as_ref().map(Self::read).transpose()
     }
 
-    /// Writes a row that was not there.
+    /// Inserts the row.
     pub(super) async fn insert(&self, conn: &mut SqliteConnection) -> Work<()> {
         insert(conn, Self::TABLE, self.assignments()).await
     }
@@ -94,13 +97,13 @@ impl CallRow {
         row.as_ref().map(Self::read).transpose()
     }
 
-    /// Writes the moving columns of a row that is there.
+    /// Updates the row.
     pub(super) async fn save(&self, conn: &mut SqliteConnection) -> Work<()> {
         let key = vec![("run", self.run.value()), ("id", self.id.value())];
-        update(conn, Self::TABLE, moving(self.assignments()), key).await
+        update(conn, Self::TABLE, saved_columns(self.assignments()), key).await
     }
 
-    /// Writes a row that was not there.
+    /// Inserts the row.
     pub(super) async fn insert(&self, conn: &mut SqliteConnection) -> Work<()> {
         insert(conn, Self::TABLE, self.assignments()).await
     }

@@ -1,91 +1,16 @@
-//! Snapshots and their chunks.
+//! Statements of snapshots and their chunks.
 
 use sqlx::{Row as _, SqliteConnection};
 
-use super::columns::{Hash, Which};
-use super::{Reads, Sqlite, branch, links};
+use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::chain::EncodedSnapshot;
 use crate::fault::Work;
-use crate::keys::Keys;
-use crate::seal::{self, PayloadCipher};
-use crate::shelf::Found;
+use crate::seal;
 use crate::shelf::New;
-use crate::shelf::{Branch, Keeper, Shelf, Walk};
-use crate::{Digest, Place, Result, RunId};
+use crate::{Digest, Place, RunId};
 
-/// Chunks that are written in one piece of work: no commit waits behind a large snapshot.
-const LOT: usize = 32;
-
-/// Where the boundaries and the snapshots stand.
-pub(super) struct Rows<'a, R> {
-    pub asked: &'a R,
-    pub keys: &'a Keys,
-}
-
-impl<R: Reads> Shelf for Rows<'_, R> {
-    async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
-        let walk = walk.clone();
-        self.asked.read("reading a live branch", move |conn, _| Box::pin(branch::walk(conn, run, walk))).await
-    }
-
-    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
-        self.asked.read("surveying boundaries", move |conn, _| Box::pin(links::page(conn, run, after))).await
-    }
-
-    async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {
-        let hashes = hashes.to_vec();
-        self.asked.read("reading chunks", move |conn, _| Box::pin(chunks(conn, run, hashes))).await
-    }
-
-    async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<EncodedSnapshot>> {
-        let content_hash = *content_hash;
-        self.asked
-            .read("reading a snapshot", move |conn, _| Box::pin(snapshot(conn, run, content_hash)))
-            .await
-    }
-
-    async fn sealing(&self, run: RunId) -> Result<PayloadCipher> {
-        self.keys.to_read(self, run, true).await
-    }
-
-    async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
-        self.asked.read("listing snapshots", move |conn, _| Box::pin(marks(conn, run))).await
-    }
-}
-
-impl Keeper for Rows<'_, Sqlite> {
-    async fn sealing_to_write(&self, run: RunId) -> Result<PayloadCipher> {
-        self.keys.to_keep(self, run).await
-    }
-
-    /// A power cut may take it back: then another is made. Of one whose boundary is dropped between two of its pieces the rest
-    /// comes too, and is spent; one whose run expires then is dropped with the run, and the rest is not taken.
-    async fn keep(&self, mut new: New) -> Result<()> {
-        let run = new.run;
-        let place = Place { turn: new.turn, boundary: new.boundary, epoch: new.epoch };
-        let sealed = seal::is_sealed(&new.document);
-        let judging = self
-            .asked
-            .read("judging a snapshot", move |conn, _| Box::pin(is_taken(conn, run, Some(place), sealed)));
-        if !judging.await? {
-            return Ok(());
-        }
-        // Between two of its pieces they may go with another snapshot that has them.
-        new.shared.extend(new.chunks.iter().map(|(hash, _)| *hash));
-        let mut chunks = std::mem::take(&mut new.chunks).into_iter();
-        while !chunks.as_slice().is_empty() {
-            let lot: Vec<_> = chunks.by_ref().take(LOT).collect();
-            self.asked
-                .write_passing("keeping chunks", move |conn, now| {
-                    Box::pin(keep_chunks(conn, now, run, lot, sealed))
-                })
-                .await?;
-        }
-        self.asked.write_passing("keeping a snapshot", |conn, now| Box::pin(keep(conn, now, new))).await
-    }
-}
-
-async fn chunks(
+/// Returns those of these chunks that are stored, with their hashes.
+pub(super) async fn chunks(
     conn: &mut SqliteConnection,
     run: RunId,
     hashes: Vec<Digest>,
@@ -102,7 +27,8 @@ async fn chunks(
     Ok(found)
 }
 
-async fn snapshot(
+/// Returns the snapshot of the boundary with this hash.
+pub(super) async fn get(
     conn: &mut SqliteConnection,
     run: RunId,
     content_hash: Digest,
@@ -116,7 +42,8 @@ async fn snapshot(
         .transpose()
 }
 
-async fn marks(conn: &mut SqliteConnection, run: RunId) -> Work<Vec<(Place, Digest)>> {
+/// Lists the boundaries that have a snapshot, with their hashes, in order.
+pub(super) async fn list(conn: &mut SqliteConnection, run: RunId) -> Work<Vec<(Place, Digest)>> {
     let rows = sqlx::query(
         "SELECT turn, boundary, epoch, content_hash FROM snapshots WHERE run = ? ORDER BY turn, boundary, epoch",
     )
@@ -127,7 +54,7 @@ async fn marks(conn: &mut SqliteConnection, run: RunId) -> Work<Vec<(Place, Dige
         .map(|row| {
             let place = Place {
                 turn: row.try_get("turn")?,
-                boundary: row.try_get::<Which, _>("boundary")?.0,
+                boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
                 epoch: row.try_get("epoch")?,
             };
             Ok((place, row.try_get::<Hash, _>("content_hash")?.0))
@@ -135,31 +62,37 @@ async fn marks(conn: &mut SqliteConnection, run: RunId) -> Work<Vec<(Place, Dige
         .collect()
 }
 
-/// Whether anything of a snapshot is taken: not of a run whose payloads are being dropped, nothing plain beside its data key,
-/// and not one of a boundary before the last that was dropped, where that is asked.
-async fn is_taken(conn: &mut SqliteConnection, run: RunId, place: Option<Place>, sealed: bool) -> Work<bool> {
-    let taken = sqlx::query_scalar(
+/// Returns whether a part of a snapshot may be stored: not if the run's payloads are being deleted, nothing in plain
+/// text if the run has a data key, and nothing of a snapshot at `place` if that is before the last boundary that was
+/// dropped.
+pub(super) async fn is_accepted(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    place: Option<Place>,
+    sealed: bool,
+) -> Work<bool> {
+    let is_accepted = sqlx::query_scalar(
         "SELECT EXISTS (SELECT 1 FROM runs WHERE id = ?1 AND expired_at IS NULL \
          AND ((?2, ?3) < (dropped_turn, dropped_boundary) OR ?4 < dropped_epoch) IS NOT TRUE \
          AND (?5 OR NOT EXISTS (SELECT 1 FROM data_keys WHERE run = ?1)))",
     )
     .bind(run)
     .bind(place.map(|place| place.turn))
-    .bind(place.map(|place| Which(place.boundary)))
+    .bind(place.map(|place| BoundaryColumn(place.boundary)))
     .bind(place.map(|place| place.epoch))
     .bind(sealed);
-    Ok(taken.fetch_one(conn).await?)
+    Ok(is_accepted.fetch_one(conn).await?)
 }
 
-/// What is there already is whole, or is made so.
-async fn keep_chunks(
+/// Stores chunks. A chunk that is stored with other bytes is damaged, and is replaced.
+pub(super) async fn put_chunks(
     conn: &mut SqliteConnection,
     now: i64,
     run: RunId,
     chunks: Vec<(Digest, Vec<u8>)>,
     sealed: bool,
 ) -> Work<()> {
-    if !is_taken(conn, run, None, sealed).await? {
+    if !is_accepted(conn, run, None, sealed).await? {
         return Ok(());
     }
     for (hash, payload) in chunks {
@@ -178,14 +111,15 @@ async fn keep_chunks(
     Ok(())
 }
 
-/// One that is sealed gives way to no plain one, of a process that has no keys yet.
-async fn keep(conn: &mut SqliteConnection, now: i64, new: New) -> Work<()> {
-    if !is_taken(conn, new.run, None, seal::is_sealed(&new.document)).await? {
+/// Stores a snapshot if all its chunks are stored. An encrypted snapshot is never replaced with one in plain text,
+/// which a process without keys may have made.
+pub(super) async fn put(conn: &mut SqliteConnection, now: i64, new: New) -> Work<()> {
+    if !is_accepted(conn, new.run, None, seal::is_sealed(&new.document)).await? {
         return Ok(());
     }
     for chunk in new.shared {
-        let is_there = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM chunks WHERE run = ? AND hash = ?)");
-        if !is_there.bind(new.run).bind(Hash(chunk)).fetch_one(&mut *conn).await? {
+        let is_stored = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM chunks WHERE run = ? AND hash = ?)");
+        if !is_stored.bind(new.run).bind(Hash(chunk)).fetch_one(&mut *conn).await? {
             return Ok(());
         }
     }
@@ -200,7 +134,7 @@ async fn keep(conn: &mut SqliteConnection, now: i64, new: New) -> Work<()> {
     .bind(new.run)
     .bind(Hash(new.content_hash))
     .bind(new.turn)
-    .bind(Which(new.boundary))
+    .bind(BoundaryColumn(new.boundary))
     .bind(new.epoch)
     .bind(new.document)
     .bind(Hash(new.digest))

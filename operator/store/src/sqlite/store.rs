@@ -1,15 +1,15 @@
-//! The trait: each method hands one piece of work to the writer or to a reader.
+//! The traits of the store: each method gives one operation to the writer or to a reader.
 
 use async_trait::async_trait;
 use dalsegno_protocol::{Call, State};
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use super::database::{QueryExecutor as _, Sqlite};
 use super::{
-    Reads, Sqlite, anchors, attach, branch, data_keys, events, links, namespace, old, prune, pulse, read,
-    reading, retention, revisions,
+    anchors, boundary_pages, branch, compaction, data_keys, deadline_poll, events, heartbeats, namespace,
+    prune, read, read_transaction, retention, revisions,
 };
-
 use crate::transitions::{
     AcknowledgeCancel, Attach, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled,
     RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template,
@@ -26,20 +26,21 @@ use crate::{
 #[async_trait]
 impl Operator for Sqlite {
     async fn pulse(&self, since: Timestamp) -> Result<Pulse> {
-        self.read("looking at all runs", move |conn, now| Box::pin(pulse::pulse(conn, now, since))).await
+        self.read("polling the runs", move |conn, now| Box::pin(deadline_poll::poll(conn, now, since))).await
     }
 
     async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>> {
-        self.read("summing up what is kept", move |conn, _| Box::pin(read::capacity(conn, namespaces))).await
+        self.read("adding up stored bytes", move |conn, _| Box::pin(read::namespace_usage(conn, namespaces)))
+            .await
     }
 
     async fn create_run(&self, new: &NewRun) -> Result<Created> {
-        self.do_create_run(new).await
+        self.create(new).await
     }
 
     async fn look_up(&self, object_uid: &str) -> Result<LookUp> {
         let uid = object_uid.to_owned();
-        self.read("looking a run up", |conn, now| Box::pin(read::look_up(conn, now, uid))).await
+        self.read("finding a run", |conn, now| Box::pin(read::find_by_object(conn, now, uid))).await
     }
 
     async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord> {
@@ -75,30 +76,30 @@ impl Operator for Sqlite {
     }
 
     async fn expired(&self, after: RunId) -> Result<Vec<RunId>> {
-        let doing = "looking for what is past its retention";
-        self.read(doing, move |conn, now| Box::pin(retention::expired(conn, now, after))).await
+        let operation = "listing runs past their retention";
+        self.read(operation, move |conn, now| Box::pin(retention::runs_to_expire(conn, now, after))).await
     }
 
     async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped> {
-        let doing = "dropping what is past its retention";
-        let work = self.write(doing, move |conn, now| Box::pin(retention::expire(conn, now, run, rows)));
+        let operation = "deleting payloads past their retention";
+        let work = self.write(operation, move |conn, now| Box::pin(retention::expire(conn, now, run, rows)));
         let dropped = work.await?;
         dropped.run.inspect(|run| self.keys.forget(*run));
         Ok(dropped)
     }
 
     async fn drop_revisions(&self, rows: u32) -> Result<u64> {
-        let doing = "dropping templates that no run needs";
-        self.write(doing, move |conn, _| Box::pin(revisions::drop_unneeded(conn, rows))).await
+        let operation = "deleting unused templates";
+        self.write(operation, move |conn, _| Box::pin(revisions::delete_unused(conn, rows))).await
     }
 
     async fn keepers(&self, after: RunId) -> Result<Vec<RunId>> {
-        let doing = "looking for runs with old payloads";
-        self.read(doing, move |conn, _| Box::pin(old::keepers(conn, after))).await
+        let operation = "listing runs with old payloads";
+        self.read(operation, move |conn, _| Box::pin(compaction::runs_to_compact(conn, after))).await
     }
 
     async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped> {
-        crate::old::step(&self.rows(), run, rows).await
+        crate::old::step(&self.snapshot_store(), run, rows).await
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {
@@ -106,7 +107,7 @@ impl Operator for Sqlite {
     }
 
     async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
-        self.do_mark_deleted(object_uid, asked).await
+        self.mark_object_deleted(object_uid, asked).await
     }
 
     async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {
@@ -120,19 +121,22 @@ impl Operator for Sqlite {
     }
 
     async fn unanchored(&self) -> Result<Unanchored> {
-        self.read("looking for what has moved", |conn, _| Box::pin(anchors::unanchored(conn))).await
+        self.read("reading heads to anchor", |conn, _| Box::pin(anchors::heads_to_anchor(conn))).await
     }
 
     async fn put_anchor(&self, anchor: &AnchorRow) -> Result<bool> {
         let put = anchor.clone();
-        self.write("keeping an anchor", |conn, _| Box::pin(anchors::put(conn, put))).await
+        self.write("storing an anchor", |conn, _| Box::pin(anchors::put(conn, put))).await
     }
 }
 
 #[async_trait]
 impl Worker for Sqlite {
     async fn beat(&self) -> Result<()> {
-        self.write_passing("noting a beat", |conn, now| Box::pin(attach::beat(conn, now))).await
+        self.write_unsynced("recording a gateway heartbeat", |conn, now| {
+            Box::pin(heartbeats::gateway_heartbeat(conn, now))
+        })
+        .await
     }
 
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {
@@ -140,33 +144,35 @@ impl Worker for Sqlite {
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Committed> {
-        self.do_commit(commit).await
+        self.commit_boundary(commit).await
     }
 
     async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
         let workers = workers.to_vec();
-        self.write_passing("renewing leases", |conn, now| Box::pin(attach::heartbeats(conn, now, workers)))
-            .await
+        self.write_unsynced("renewing leases", |conn, now| {
+            Box::pin(heartbeats::heartbeats(conn, now, workers))
+        })
+        .await
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        self.do_claim(claim).await
+        self.claim_call(claim).await
     }
 
     async fn complete(&self, complete: &Complete) -> Result<Completed> {
-        self.do_complete(complete).await
+        self.complete_call(complete).await
     }
 
     async fn settle(&self, settle: &Settle) -> Result<Completed> {
-        self.do_settle(settle).await
+        self.settle_call(settle).await
     }
 
     async fn write_records(&self, batch: &RecordBatch) -> Result<Written> {
-        self.do_write_records(batch).await
+        self.write_record_batch(batch).await
     }
 
     async fn finish(&self, finish: &FinishCall) -> Result<Committed> {
-        self.do_finish(finish).await
+        self.finish_run(finish).await
     }
 
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
@@ -174,7 +180,7 @@ impl Worker for Sqlite {
     }
 
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
-        crate::snapshot_writer::make(&self.rows(), run).await
+        crate::snapshot_writer::make(&self.snapshot_store(), run).await
     }
 
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
@@ -191,31 +197,31 @@ impl Read for Sqlite {
     }
 
     async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage> {
-        self.do_read_records(run, query.clone()).await
+        self.read_record_page(run, query.clone()).await
     }
 
     async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
-        self.do_events(run, query).await
+        self.read_event_page(run, query).await
     }
 
     async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>> {
-        self.read("looking for a turn", move |conn, _| Box::pin(events::first(conn, run, turn))).await
+        self.read("finding a turn", move |conn, _| Box::pin(events::first(conn, run, turn))).await
     }
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
-        Ok(crate::branch::state(&self.rows(), run, turn).await?.map(|at| at.state))
+        Ok(crate::branch::state(&self.snapshot_store(), run, turn).await?.map(|at| at.state))
     }
 
     async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>> {
-        Ok(crate::branch::state(&self.rows(), run, Some(turn)).await?.map(|at| (at.row, at.state)))
+        Ok(crate::branch::state(&self.snapshot_store(), run, Some(turn)).await?.map(|at| (at.row, at.state)))
     }
 
     async fn sizes(&self, run: RunId) -> Result<Sizes> {
-        self.read("asking how large the head is", move |conn, _| Box::pin(read::sizes(conn, run))).await
+        self.read("reading the size of the head", move |conn, _| Box::pin(read::sizes(conn, run))).await
     }
 
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>> {
-        self.do_calls(run, which).await
+        self.list_calls(run, which).await
     }
 
     async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>> {
@@ -232,15 +238,15 @@ impl Read for Sqlite {
     }
 
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
-        crate::branch::boundaries(&self.rows(), run, from, to).await
+        crate::branch::boundaries(&self.snapshot_store(), run, from, to).await
     }
 
     async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
-        crate::pages::links(&self.rows(), run, after).await
+        crate::pages::links(&self.snapshot_store(), run, after).await
     }
 
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>> {
-        self.read("listing runs", move |conn, _| Box::pin(links::run_ids(conn, after))).await
+        self.read("listing runs", move |conn, _| Box::pin(boundary_pages::run_ids(conn, after))).await
     }
 
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>> {
@@ -248,11 +254,14 @@ impl Read for Sqlite {
     }
 
     async fn unsealed(&self, run: RunId) -> Result<u64> {
-        self.read("counting plain payloads", move |conn, _| Box::pin(data_keys::unsealed(conn, run))).await
+        self.read("counting payloads in plain text", move |conn, _| {
+            Box::pin(data_keys::count_unsealed(conn, run))
+        })
+        .await
     }
 
     async fn reading(&self) -> Result<Box<dyn Reading>> {
-        self.begin_reading().await
+        self.begin_read_transaction().await
     }
 }
 
@@ -274,12 +283,14 @@ impl Admin for Sqlite {
 
     async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>> {
         let fresh = fresh.to_vec();
-        self.write("fetching the signing key", |conn, now| Box::pin(reading::signing_key(conn, now, fresh)))
-            .await
+        self.write("fetching the signing key", |conn, now| {
+            Box::pin(read_transaction::signing_key(conn, now, fresh))
+        })
+        .await
     }
 
     async fn rewrap_keys(&self) -> Result<Rewrapped> {
-        self.keys.rewrap(&self.rows()).await
+        self.keys.rewrap(&self.snapshot_store()).await
     }
 
     async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded> {

@@ -1,7 +1,7 @@
-//! What can be seen only from within: the writer's transactions, a full disk, deadlines that are minutes away.
+//! Tests that need the store's internals: the writer's transactions, a full disk, deadlines that are minutes away.
 
-mod careless;
-mod counting;
+mod state_counting;
+mod unsynced_commits;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,9 +10,10 @@ use std::time::Duration;
 use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
-use super::calls::{NEXT_ORDINAL, listing};
+use super::calls::{NEXT_ORDINAL, list_sql};
+use super::database::Sqlite;
 use super::open_calls::BYTES;
-use super::{Durability, Sqlite};
+use super::writer::Durability;
 use crate::fault::Fault;
 use crate::{CallFilter, Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Operator as _};
 
@@ -55,35 +56,35 @@ async fn pragma(conn: &mut SqliteConnection, sql: &'static str) -> Result<i64, F
 }
 
 #[tokio::test]
-async fn only_what_need_not_last_is_committed_without_a_sync() {
+async fn only_unsynced_writes_are_committed_without_a_sync() {
     let (_dir, store) = file().await;
     const NORMAL: i64 = 1;
     const FULL: i64 = 2;
     for (durability, expected) in [
-        (Durability::Lasting, FULL),
-        (Durability::Passing, NORMAL),
-        (Durability::Passing, NORMAL),
-        (Durability::Lasting, FULL),
+        (Durability::Synced, FULL),
+        (Durability::Unsynced, NORMAL),
+        (Durability::Unsynced, NORMAL),
+        (Durability::Synced, FULL),
     ] {
         let synchronous = store
-            .submit(durability, "looking", |conn, _| Box::pin(pragma(conn, "PRAGMA synchronous")))
+            .submit(durability, "reading", |conn, _| Box::pin(pragma(conn, "PRAGMA synchronous")))
             .await
             .unwrap();
         assert_eq!(synchronous, expected, "{durability:?}");
     }
     let journal: String = store
-        .write("looking", |conn, _| {
+        .write("reading", |conn, _| {
             Box::pin(async { Ok(sqlx::query_scalar("PRAGMA journal_mode").fetch_one(conn).await?) })
         })
         .await
         .unwrap();
     assert_eq!(journal, "wal");
-    let keys = store.write("looking", |conn, _| Box::pin(pragma(conn, "PRAGMA foreign_keys"))).await.unwrap();
+    let keys = store.write("reading", |conn, _| Box::pin(pragma(conn, "PRAGMA foreign_keys"))).await.unwrap();
     assert_eq!(keys, 1);
 }
 
 #[tokio::test]
-async fn a_piece_that_fails_takes_nothing_of_the_others_with_it() {
+async fn an_operation_that_fails_does_not_affect_the_others_of_its_transaction() {
     let (_dir, store) = file().await;
     let broken = || {
         store.write("failing", |conn, now| {
@@ -102,7 +103,7 @@ async fn a_piece_that_fails_takes_nothing_of_the_others_with_it() {
     store.create_run(&other).await.unwrap();
     let alone = broken().await;
     assert!(matches!(alone, Err(Error::Unavailable { .. })), "{alone:?}");
-    // Handed in together, so that they share a transaction.
+    // Submitted together, so that they share a transaction.
     let (first, failed, second) = tokio::join!(
         store.put_revision(run.id, 1, "first", "1"),
         broken(),
@@ -113,26 +114,30 @@ async fn a_piece_that_fails_takes_nothing_of_the_others_with_it() {
     second.unwrap();
     assert_eq!(store.get_revision("first").await.unwrap().as_deref(), Some("1"));
     assert_eq!(store.get_revision("second").await.unwrap().as_deref(), Some("2"));
-    assert_eq!(store.get_revision("broken").await.unwrap(), None, "what it had written is undone");
+    assert_eq!(
+        store.get_revision("broken").await.unwrap(),
+        None,
+        "the writes of the failed operation are undone"
+    );
 }
 
 #[tokio::test]
-async fn whoever_gives_up_while_the_disk_hangs_takes_the_piece_along() {
+async fn a_write_whose_caller_is_cancelled_while_the_disk_hangs_is_not_performed() {
     let (_dir, store) = file().await;
-    let (begins, begun) = tokio::sync::oneshot::channel();
-    let (goes_on, hangs) = tokio::sync::oneshot::channel();
+    let (begin, begun) = tokio::sync::oneshot::channel();
+    let (resume, resumed) = tokio::sync::oneshot::channel();
     let hanging = store.write("hanging", |_, _| {
         Box::pin(async {
-            begins.send(()).unwrap();
-            let _: () = hangs.await.unwrap();
+            begin.send(()).unwrap();
+            let _: () = resumed.await.unwrap();
             Ok(())
         })
     });
     let payload = Arc::new(());
-    let held = Arc::clone(&payload);
-    let given_up = store.write("waiting", move |conn, _| {
+    let in_operation = Arc::clone(&payload);
+    let cancelled = store.write("waiting", move |conn, _| {
         Box::pin(async move {
-            let _held = held;
+            let _in_operation = in_operation;
             sqlx::query("INSERT INTO revisions (hash, document, created_at) VALUES ('late', '', 0)")
                 .execute(conn)
                 .await?;
@@ -141,9 +146,9 @@ async fn whoever_gives_up_while_the_disk_hangs_takes_the_piece_along() {
     });
     let meanwhile = async {
         begun.await.unwrap();
-        tokio::time::timeout(Duration::from_millis(50), given_up).await.unwrap_err();
-        assert_eq!(Arc::strong_count(&payload), 1, "nothing is kept of it");
-        goes_on.send(()).unwrap();
+        tokio::time::timeout(Duration::from_millis(50), cancelled).await.unwrap_err();
+        assert_eq!(Arc::strong_count(&payload), 1, "the operation's memory is freed");
+        resume.send(()).unwrap();
     };
     let (hung, ()) = tokio::join!(hanging, meanwhile);
     hung.unwrap();
@@ -152,12 +157,12 @@ async fn whoever_gives_up_while_the_disk_hangs_takes_the_piece_along() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_refused_cleanly_and_nothing_is_torn() {
+async fn a_full_disk_refuses_writes_and_leaves_the_database_intact() {
     let (_dir, store) = file().await;
     let run = new_run();
     store.create_run(&run).await.unwrap();
-    let pages = store.write("looking", |conn, _| Box::pin(pragma(conn, "PRAGMA page_count"))).await.unwrap();
-    // As many pages as there are, and a few more.
+    let pages = store.write("reading", |conn, _| Box::pin(pragma(conn, "PRAGMA page_count"))).await.unwrap();
+    // Room for a few pages more.
     let limit = sqlx::AssertSqlSafe(format!("PRAGMA max_page_count = {}", pages + 4));
     store
         .write("filling the disk", move |conn, _| {
@@ -182,18 +187,18 @@ async fn a_full_disk_is_refused_cleanly_and_nothing_is_torn() {
     execute(&store, "PRAGMA max_page_count = 1000000").await;
     store.put_revision(run.id, 1, "large", &document).await.unwrap();
     assert_eq!(store.get_revision("large").await.unwrap().as_deref(), Some(document.as_str()));
-    let whole: String = store
+    let integrity: String = store
         .write("checking", |conn, _| {
             Box::pin(async { Ok(sqlx::query_scalar("PRAGMA integrity_check").fetch_one(conn).await?) })
         })
         .await
         .unwrap();
-    assert_eq!(whole, "ok");
+    assert_eq!(integrity, "ok");
 }
 
 #[tokio::test]
-async fn a_cancel_runs_out_after_it_was_told_or_after_it_was_asked_for() {
-    // Seconds since the request, since it was told, since the beats began; whether it has run out.
+async fn a_cancel_expires_after_it_was_reported_or_after_it_was_requested() {
+    // Seconds since the request, since its report to the worker, since a gateway is serving; whether it has expired.
     let cases = [
         (89, None, 100, false),
         (91, None, 100, true),
@@ -203,7 +208,7 @@ async fn a_cancel_runs_out_after_it_was_told_or_after_it_was_asked_for() {
         (40, Some(31), 25, false),
         (91, Some(5), 100, true),
     ];
-    for (requested, told, beats, expected) in cases {
+    for (requested, reported, serving, expected) in cases {
         let store = Sqlite::memory().await.unwrap();
         let run = new_run();
         store.create_run(&run).await.unwrap();
@@ -212,11 +217,11 @@ async fn a_cancel_runs_out_after_it_was_told_or_after_it_was_asked_for() {
                 Box::pin(async move {
                     sqlx::query("UPDATE runs SET cancel_requested_at = ?, cancel_told_at = ?")
                         .bind(now - 1_000 * requested)
-                        .bind(told.map(|seconds: i64| now - 1_000 * seconds))
+                        .bind(reported.map(|seconds: i64| now - 1_000 * seconds))
                         .execute(&mut *conn)
                         .await?;
                     sqlx::query("UPDATE store SET beat_since = ?, beat_last = ?")
-                        .bind(now - 1_000 * beats)
+                        .bind(now - 1_000 * serving)
                         .bind(now)
                         .execute(conn)
                         .await?;
@@ -229,13 +234,13 @@ async fn a_cancel_runs_out_after_it_was_told_or_after_it_was_asked_for() {
         let found = expired.iter().any(|expired| expired.deadline == Deadline::Cancel);
         assert_eq!(
             found, expected,
-            "requested {requested} s ago, told {told:?} s ago, beats since {beats} s"
+            "requested {requested} s ago, reported {reported:?} s ago, serving for {serving} s"
         );
     }
 }
 
 #[tokio::test]
-async fn the_clock_does_not_go_behind_the_store() {
+async fn the_clock_is_not_behind_the_store() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("runs.db");
     Sqlite::migrate(&path).await.unwrap();
@@ -247,7 +252,7 @@ async fn the_clock_does_not_go_behind_the_store() {
 }
 
 #[tokio::test]
-async fn a_path_with_odd_letters_is_a_path() {
+async fn a_path_may_have_any_characters() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a b?c=d#é%20.db");
     Sqlite::migrate(Path::new(&path)).await.unwrap();
@@ -255,28 +260,28 @@ async fn a_path_with_odd_letters_is_a_path() {
     Sqlite::open(&path).await.unwrap();
 }
 
-/// How it is found tells what it costs, with however few rows.
+/// Checks the query plans: they show the cost without many rows.
 #[tokio::test]
-async fn what_is_asked_of_calls_is_found_by_an_index() {
+async fn calls_are_found_by_an_index() {
     let (_dir, store) = file().await;
-    for (sql, means) in [
-        (listing(CallFilter::Pending), &["calls_by_turn (run=? AND turn=?)", "calls_started (run=?)"][..]),
+    for (sql, indexes) in [
+        (list_sql(CallFilter::Pending), &["calls_by_turn (run=? AND turn=?)", "calls_started (run=?)"][..]),
         (BYTES, &["calls_started (run=?)", "calls_by_turn (run=? AND turn=?)"]),
-        (listing(CallFilter::Unsettled), &["calls_started (run=?)"]),
-        (listing(CallFilter::OpenTurn), &["calls_by_turn (run=? AND turn=?)"]),
+        (list_sql(CallFilter::Unsettled), &["calls_started (run=?)"]),
+        (list_sql(CallFilter::OpenTurn), &["calls_by_turn (run=? AND turn=?)"]),
         (NEXT_ORDINAL, &["COVERING INDEX sqlite_autoindex_calls_2 (run=?)"]),
     ] {
         let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
         let steps = store
-            .write("looking", |conn, _| {
+            .write("reading", |conn, _| {
                 Box::pin(async move { Ok(sqlx::query(explain).bind(Uuid::nil()).fetch_all(conn).await?) })
             })
             .await
             .unwrap();
         let steps: Vec<String> = steps.iter().map(|step| step.get("detail")).collect();
         let calls: Vec<_> = steps.iter().filter(|step| step.starts_with("SEARCH calls")).collect();
-        let found = calls.iter().zip(means).all(|(step, index)| step.ends_with(index));
+        let found = calls.iter().zip(indexes).all(|(step, index)| step.ends_with(index));
         let sorts = steps.iter().any(|step| step.contains("TEMP B-TREE"));
-        assert!(found && calls.len() == means.len() && !sorts, "{sql}: {steps:#?}");
+        assert!(found && calls.len() == indexes.len() && !sorts, "{sql}: {steps:#?}");
     }
 }

@@ -1,18 +1,19 @@
-//! Transitions in the writer's transaction.
+//! How the rules of a run are applied: in the writer's transaction.
 
 use dalsegno_protocol::Policy;
 use sqlx::SqliteConnection;
 
-use super::columns::{Which, Word, insert, update};
-use super::read::rows_of;
-use super::{Sqlite, open_calls};
+use super::database::Sqlite;
+use super::open_calls;
+use super::read::run_rows;
+use super::sqlx_types::{BoundaryColumn, EnumText, insert, update};
 use crate::fault::Work;
 use crate::reads::{AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, RunRow};
 use crate::transitions::{AuditEntry, Decision, Needs, Rows, Template, Transition, WriteSet};
 use crate::{Place, Result, RunId};
 
 impl Sqlite {
-    /// Does a transition of a run.
+    /// Performs a transition of a run.
     pub(super) async fn transition<T: Transition>(&self, run: RunId, rule: T) -> Result<T::Answer> {
         self.write(T::OPERATION, move |conn, now| Box::pin(transact(conn, now, run, rule))).await
     }
@@ -25,8 +26,8 @@ pub(super) async fn transact<T: Transition>(
     run: RunId,
     rule: T,
 ) -> Work<T::Answer> {
-    let Some(of_run) = rows_of(conn, now, run).await? else { return rule.without_run(run) };
-    let started: Vec<(Word<Policy>, i64)> = sqlx::query_as(
+    let Some(of_run) = run_rows(conn, now, run).await? else { return rule.without_run(run) };
+    let started: Vec<(EnumText<Policy>, i64)> = sqlx::query_as(
         "SELECT policy, count(*) FROM calls WHERE run = ? AND state = 'started' GROUP BY policy",
     )
     .bind(run)
@@ -36,7 +37,7 @@ pub(super) async fn transact<T: Transition>(
     let mut rows = Rows::new(of_run, started);
     match rule.needs() {
         Needs::Nothing | Needs::Templates => {}
-        Needs::BoundariesFrom(place) => boundaries(conn, place, &mut rows).await?,
+        Needs::BoundariesFrom(place) => load_boundaries(conn, place, &mut rows).await?,
         Needs::Call(id) => {
             rows.call = CallRow::load(conn, run, id).await?;
             rows.open_calls = open_calls::bytes(conn, &rows.of_run.run).await?;
@@ -47,10 +48,10 @@ pub(super) async fn transact<T: Transition>(
     Ok(answer)
 }
 
-/// The boundaries from this one on, and the attempt that committed it.
-async fn boundaries(conn: &mut SqliteConnection, place: Place, rows: &mut Rows) -> Work<()> {
+/// Loads the boundaries from this one on, and the attempt that committed it.
+async fn load_boundaries(conn: &mut SqliteConnection, place: Place, rows: &mut Rows) -> Work<()> {
     let run = rows.of_run.run.id;
-    let query = sqlx::query(LIVE_BOUNDARIES).bind(run).bind(place.turn).bind(Which(place.boundary));
+    let query = sqlx::query(LIVE_BOUNDARIES).bind(run).bind(place.turn).bind(BoundaryColumn(place.boundary));
     let found = query.fetch_all(&mut *conn).await?;
     rows.boundaries = found.iter().map(LiveBoundary::read).collect::<Work<_>>()?;
     if let Some(number) = rows.missing_attempt(place) {
@@ -59,7 +60,7 @@ async fn boundaries(conn: &mut SqliteConnection, place: Place, rows: &mut Rows) 
     Ok(())
 }
 
-/// What came after a boundary is undone: the parameters are the run, and the boundary's turn and number.
+/// Marks as undone what came after a boundary. The parameters are the run, and the boundary's turn, number and epoch.
 const UNDO: [&str; 4] = [
     "UPDATE boundaries SET undone = 1 WHERE run = ?1 AND NOT undone \
      AND ((turn, boundary) > (?2, ?3) OR ((turn, boundary) = (?2, ?3) AND epoch <> ?4))",
@@ -68,7 +69,7 @@ const UNDO: [&str; 4] = [
     "UPDATE record_changes SET undone = 1 WHERE run = ?1 AND (turn, boundary) > (?2, ?3) AND NOT undone",
 ];
 
-/// Writes what a transition has decided.
+/// Writes the decision of a transition.
 pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet) -> Work<()> {
     let WriteSet {
         run,
@@ -101,7 +102,7 @@ pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet
     }
     for undo in undo_after.iter().flat_map(|place| UNDO.map(|undo| (undo, place))) {
         let (undo, Place { turn, boundary, epoch }) = undo;
-        let query = sqlx::query(undo).bind(run).bind(turn).bind(Which(*boundary)).bind(epoch);
+        let query = sqlx::query(undo).bind(run).bind(turn).bind(BoundaryColumn(*boundary)).bind(epoch);
         query.execute(&mut *conn).await?;
     }
     if let Some(Template { hash, document }) = template {

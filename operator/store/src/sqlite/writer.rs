@@ -1,15 +1,16 @@
-//! The one writer of an embedded store.
+//! The one task that writes to an embedded store.
 //!
-//! A task owns the only connection that writes. It takes everything that waits, does it in one transaction, and answers
-//! after the commit: many callers share one fsync. Boundaries of many runs are judged by one read and kept by one write;
-//! every other piece is done under its own savepoint.
+//! The task owns the only connection that writes. It takes all operations that wait, performs them in one transaction,
+//! and replies after the commit, so many callers share one fsync. Boundaries of different runs are checked with one
+//! read and stored with one write. Every other operation has its own savepoint.
 //!
 //! # Guarantees
 //!
-//! - Nobody is answered before what they were told is on the disk; heartbeats and beats, which need not last, are the
-//!   exception: where only such wait, the commit does not sync.
-//! - A piece that fails takes nothing of the others with it; a transaction that fails takes all, and all are told.
-//! - Whoever gives up before a piece is begun takes it along: no memory, and no later write, is left of it.
+//! - An operation is on the disk before its caller gets the result. The exception is an operation that is
+//!   [`Durability::Unsynced`], such as a heartbeat: a commit of these alone does not sync.
+//! - An operation that fails does not affect the others of its transaction. If the transaction fails, all of them fail,
+//!   and each caller gets the error.
+//! - If a caller is cancelled before its operation begins, the operation is not performed, and its memory is freed.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -19,221 +20,217 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 
-use super::boundary::Prepared;
+use super::boundary::PreparedCommit;
 use super::clock::Clock;
 use super::commit;
 use super::lock::Lock;
 use crate::Committed;
 use crate::fault::{Fault, Work};
 
-/// A future of work on a connection.
-pub(super) type Doing<'c, T> = Pin<Box<dyn Future<Output = Work<T>> + Send + 'c>>;
+/// A future that borrows a connection.
+pub(super) type BoxFuture<'c, T> = Pin<Box<dyn Future<Output = T> + Send + 'c>>;
 
-/// Pieces of work in one transaction.
+/// Operations in one transaction at most.
 const BATCH: usize = 256;
 
-/// Pieces of work that wait before callers do.
+/// Operations in the queue at most. Further callers wait until there is room.
 const QUEUE: usize = 1024;
 
-/// Whether an answer must outlive a power cut.
+/// Whether a write must survive a power failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Durability {
-    Lasting,
-    Passing,
+    /// It must: its commit waits for the disk.
+    Synced,
+    /// It need not: a commit of such writes alone does not sync.
+    Unsynced,
 }
 
-/// Where work is handed in.
+/// A handle to the writer's task. Clones share the task.
 #[derive(Clone, Debug)]
 pub(super) struct Writer {
     queue: mpsc::Sender<Message>,
 }
 
-/// A piece that waits. Its caller holds it: one that is given up is gone at once, and is not done.
-type Waiting = Mutex<Option<Box<dyn Piece>>>;
+/// An operation that waits. Its caller owns it: if the caller is cancelled, the operation is dropped and is not
+/// performed.
+type Pending = Mutex<Option<Box<dyn WriteOp>>>;
 
 #[derive(Debug)]
 enum Message {
-    Work(Durability, Weak<Waiting>),
-    /// Close the database, then say so.
+    Perform(Durability, Weak<Pending>),
+    /// Close the database, then notify the sender.
     Close(oneshot::Sender<()>),
 }
 
 impl Writer {
-    /// Starts the writer. It ends, and lets the lock go, when told to close or when nobody can hand in work any more.
+    /// Starts the task. It ends, and releases the lock, on [`Self::close`] or when the last handle is dropped.
     pub fn start(conn: SqliteConnection, clock: Arc<Clock>, lock: Option<Lock>) -> Self {
-        let (queue, waiting) = mpsc::channel(QUEUE);
-        tokio::spawn(run(conn, clock, waiting, lock));
+        let (queue, messages) = mpsc::channel(QUEUE);
+        tokio::spawn(run(conn, clock, messages, lock));
         Self { queue }
     }
 
-    /// Does a piece of work, in a transaction with whatever else waits.
+    /// Performs an operation, in one transaction with all others that wait.
     pub async fn submit<T, F>(&self, durability: Durability, work: F) -> Work<T>
     where
         T: Send + 'static,
-        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> Doing<'c, T> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send + 'static,
     {
-        let (reply, answer) = oneshot::channel();
-        self.hand_in(durability, Box::new(Job { work: Some(work), done: None, reply }), answer).await
+        let (reply, result) = oneshot::channel();
+        self.enqueue(durability, Box::new(ClosureOp { work: Some(work), result: None, reply }), result).await
     }
 
-    /// Commits a boundary, together with whatever others wait.
-    pub async fn commit(&self, commit: Prepared) -> Work<Option<Committed>> {
-        let (reply, answer) = oneshot::channel();
-        let piece = Committing { commit, done: None, reply };
-        self.hand_in(Durability::Lasting, Box::new(piece), answer).await
+    /// Commits a boundary, in one transaction with all others that wait.
+    pub async fn commit(&self, commit: PreparedCommit) -> Work<Option<Committed>> {
+        let (reply, result) = oneshot::channel();
+        let op = CommitOp { commit, result: None, reply };
+        self.enqueue(Durability::Synced, Box::new(op), result).await
     }
 
-    async fn hand_in<T>(
+    async fn enqueue<T>(
         &self,
         durability: Durability,
-        piece: Box<dyn Piece>,
-        answer: oneshot::Receiver<Work<T>>,
+        op: Box<dyn WriteOp>,
+        result: oneshot::Receiver<Work<T>>,
     ) -> Work<T> {
-        let gone = || Fault::unavailable("the store is closed");
-        let waiting = Arc::new(Mutex::new(Some(piece)));
-        self.queue.send(Message::Work(durability, Arc::downgrade(&waiting))).await.map_err(|_| gone())?;
+        let closed = || Fault::unavailable("the store is closed");
+        let pending = Arc::new(Mutex::new(Some(op)));
+        self.queue
+            .send(Message::Perform(durability, Arc::downgrade(&pending)))
+            .await
+            .map_err(|_| closed())?;
         tokio::select! {
+            // A result that has arrived comes first: the queue may close after it was sent.
             biased;
-            answer = answer => answer.map_err(|_| gone())?,
-            // The writer has ended: what it answered is there already, and what waits here is done by nobody.
-            () = self.queue.closed() => Err(gone()),
+            result = result => result.map_err(|_| closed())?,
+            // The task has ended, and nobody performs the operations that still wait.
+            () = self.queue.closed() => Err(closed()),
         }
     }
 
-    /// Waits until all that was handed in is done and the database is closed.
+    /// Waits until all submitted operations are performed and the database is closed.
     pub async fn close(&self) {
         let (closed, done) = oneshot::channel();
         if self.queue.send(Message::Close(closed)).await.is_ok() {
-            // An error means that the writer has ended, which is what we wait for.
+            // An error means that the task has ended, which is what we wait for.
             let _ = done.await;
         }
     }
 }
 
-/// A piece of work, whatever its answer is.
-trait Piece: Send {
-    /// Does it. True: it succeeded, and may be committed.
-    fn perform<'c>(
-        &'c mut self,
-        conn: &'c mut SqliteConnection,
-        now: i64,
-    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>>;
+/// An operation of the writer, whatever the type of its result.
+trait WriteOp: Send {
+    /// Performs the operation. Returns whether it succeeded: only then may its writes be committed.
+    fn perform<'c>(&'c mut self, conn: &'c mut SqliteConnection, now: i64) -> BoxFuture<'c, bool>;
 
-    fn is_done(&self) -> bool;
+    fn is_performed(&self) -> bool;
 
-    /// Answers: what was done, or why the transaction around it failed.
-    fn answer(self: Box<Self>, transaction: Work<()>);
+    /// Sends the result to the caller: the operation's own, or the error of the transaction around it.
+    fn reply(self: Box<Self>, transaction: Work<()>);
 
-    /// Itself, where it is a boundary that may be kept together with others.
-    fn as_boundary(&mut self) -> Option<&mut Committing> {
+    /// Returns this operation as a commit that may be stored together with others, if it is one.
+    fn as_batchable_commit(&mut self) -> Option<&mut CommitOp> {
         None
     }
 }
 
-impl std::fmt::Debug for dyn Piece {
+impl std::fmt::Debug for dyn WriteOp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Piece")
+        f.write_str("WriteOp")
     }
 }
 
-struct Job<T, F> {
+/// Any write, as a closure.
+struct ClosureOp<T, F> {
     work: Option<F>,
-    done: Option<Work<T>>,
+    result: Option<Work<T>>,
     reply: oneshot::Sender<Work<T>>,
 }
 
-impl<T, F> Piece for Job<T, F>
+impl<T, F> WriteOp for ClosureOp<T, F>
 where
     T: Send,
-    F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> Doing<'c, T> + Send,
+    F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send,
 {
-    fn perform<'c>(
-        &'c mut self,
-        conn: &'c mut SqliteConnection,
-        now: i64,
-    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>> {
+    fn perform<'c>(&'c mut self, conn: &'c mut SqliteConnection, now: i64) -> BoxFuture<'c, bool> {
         Box::pin(async move {
             if let Some(work) = self.work.take() {
-                self.done = Some(work(conn, now).await);
+                self.result = Some(work(conn, now).await);
             }
-            matches!(self.done, Some(Ok(_)))
+            matches!(self.result, Some(Ok(_)))
         })
     }
 
-    fn is_done(&self) -> bool {
-        self.done.is_some()
+    fn is_performed(&self) -> bool {
+        self.result.is_some()
     }
 
-    fn answer(self: Box<Self>, transaction: Work<()>) {
-        answer(self.reply, self.done, transaction);
+    fn reply(self: Box<Self>, transaction: Work<()>) {
+        send_result(self.reply, self.result, transaction);
     }
 }
 
-/// A commit.
-struct Committing {
-    commit: Prepared,
-    done: Option<Work<Option<Committed>>>,
+/// A commit of a boundary.
+struct CommitOp {
+    commit: PreparedCommit,
+    result: Option<Work<Option<Committed>>>,
     reply: oneshot::Sender<Work<Option<Committed>>>,
 }
 
-impl Piece for Committing {
-    fn perform<'c>(
-        &'c mut self,
-        conn: &'c mut SqliteConnection,
-        now: i64,
-    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>> {
+impl WriteOp for CommitOp {
+    fn perform<'c>(&'c mut self, conn: &'c mut SqliteConnection, now: i64) -> BoxFuture<'c, bool> {
         Box::pin(async move {
-            let done = self.done.insert(commit::commit(conn, now, &self.commit).await);
-            done.is_ok()
+            let result = self.result.insert(commit::commit(conn, now, &self.commit).await);
+            result.is_ok()
         })
     }
 
-    fn is_done(&self) -> bool {
-        self.done.is_some()
+    fn is_performed(&self) -> bool {
+        self.result.is_some()
     }
 
-    fn answer(self: Box<Self>, transaction: Work<()>) {
-        answer(self.reply, self.done, transaction);
+    fn reply(self: Box<Self>, transaction: Work<()>) {
+        send_result(self.reply, self.result, transaction);
     }
 
-    fn as_boundary(&mut self) -> Option<&mut Committing> {
-        self.commit.goes_with_others().then_some(self)
+    fn as_batchable_commit(&mut self) -> Option<&mut CommitOp> {
+        self.commit.is_batchable().then_some(self)
     }
 }
 
-fn answer<T>(reply: oneshot::Sender<Work<T>>, done: Option<Work<T>>, transaction: Work<()>) {
-    let answer = match (done, transaction) {
+fn send_result<T>(reply: oneshot::Sender<Work<T>>, result: Option<Work<T>>, transaction: Work<()>) {
+    let result = match (result, transaction) {
         (Some(Err(own)), _) => Err(own),
         (_, Err(shared)) => Err(shared),
-        (Some(done), Ok(())) => done,
-        (None, Ok(())) => Err(Fault::unavailable("the writer did not get to it")),
+        (Some(result), Ok(())) => result,
+        (None, Ok(())) => Err(Fault::unavailable("the writer did not perform the operation")),
     };
-    // Nobody listens any more if the caller gave up; then the outcome is unknown to it, as it must expect.
-    let _ = reply.send(answer);
+    // If the caller was cancelled, nobody receives the result. Such a caller does not know the outcome.
+    let _ = reply.send(result);
 }
 
 async fn run(
     mut conn: SqliteConnection,
     clock: Arc<Clock>,
-    mut waiting: mpsc::Receiver<Message>,
+    mut queue: mpsc::Receiver<Message>,
     lock: Option<Lock>,
 ) {
     let mut messages = Vec::new();
-    let mut closers = Vec::new();
-    let mut sync = Sync(Durability::Lasting);
-    while closers.is_empty() && waiting.recv_many(&mut messages, BATCH).await > 0 {
+    let mut close_requests = Vec::new();
+    let mut sync = SyncMode(Durability::Synced);
+    while close_requests.is_empty() && queue.recv_many(&mut messages, BATCH).await > 0 {
         let mut batch = Vec::with_capacity(messages.len());
-        let mut needs = Durability::Passing;
+        let mut needs = Durability::Unsynced;
         for message in messages.drain(..) {
             match message {
-                Message::Work(durability, waiting) => {
-                    let Some(waiting) = waiting.upgrade() else { continue };
-                    batch.extend(waiting.lock().unwrap_or_else(PoisonError::into_inner).take());
-                    if durability == Durability::Lasting {
-                        needs = Durability::Lasting;
+                Message::Perform(durability, pending) => {
+                    let Some(pending) = pending.upgrade() else { continue };
+                    batch.extend(pending.lock().unwrap_or_else(PoisonError::into_inner).take());
+                    if durability == Durability::Synced {
+                        needs = Durability::Synced;
                     }
                 }
-                Message::Close(closed) => closers.push(closed),
+                Message::Close(closed) => close_requests.push(closed),
             }
         }
         if batch.is_empty() {
@@ -244,25 +241,25 @@ async fn run(
             Err(fault) => Err(fault),
         };
         if let Err(fault) = &transaction {
-            tracing::warn!(error = ?fault, pieces = batch.len(), "a transaction of the embedded store failed");
+            tracing::warn!(error = ?fault, operations = batch.len(), "a transaction of the embedded store failed");
         }
-        for piece in batch {
-            piece.answer(transaction.clone());
+        for op in batch {
+            op.reply(transaction.clone());
         }
     }
     if let Err(error) = conn.close().await {
         tracing::warn!(error = &error as &dyn std::error::Error, "the embedded store did not close cleanly");
     }
     drop(lock);
-    for closed in closers {
+    for closed in close_requests {
         let _ = closed.send(());
     }
 }
 
-/// Does a batch in one transaction.
-async fn transact(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<dyn Piece>]) -> Work<()> {
+/// Performs a batch in one transaction.
+async fn transact(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<dyn WriteOp>]) -> Work<()> {
     sqlx::query("BEGIN IMMEDIATE").execute(&mut *conn).await?;
-    let done = match perform(conn, clock, batch).await {
+    let outcome = match perform(conn, clock, batch).await {
         Ok(true) => match sqlx::query("COMMIT").execute(&mut *conn).await {
             Ok(_) => return Ok(()),
             Err(error) => Err(error.into()),
@@ -271,54 +268,54 @@ async fn transact(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<d
         Err(fault) => Err(fault),
     };
     roll_back(conn).await;
-    done
+    outcome
 }
 
-/// Does each piece; what a failed one wrote is undone. False: there is nothing to commit. An error: the whole transaction
-/// is lost.
-async fn perform(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<dyn Piece>]) -> Work<bool> {
+/// Performs each operation, and undoes the writes of one that fails. Returns whether there is anything to commit. An
+/// error means that the whole transaction is lost.
+async fn perform(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<dyn WriteOp>]) -> Work<bool> {
     if let [only] = batch {
-        // The transaction is its savepoint.
+        // One operation needs no savepoint besides the transaction.
         return Ok(only.perform(conn, clock.now()).await);
     }
-    keep_boundaries(conn, clock, batch).await?;
-    let rest: Vec<_> = batch.iter_mut().filter(|piece| !piece.is_done()).collect();
+    commit_boundaries(conn, clock, batch).await?;
+    let rest: Vec<_> = batch.iter_mut().filter(|op| !op.is_performed()).collect();
     if !rest.is_empty() {
-        sqlx::query("SAVEPOINT piece").execute(&mut *conn).await?;
+        sqlx::query("SAVEPOINT operation").execute(&mut *conn).await?;
     }
-    for piece in rest {
-        let next = if piece.perform(&mut *conn, clock.now()).await {
-            "RELEASE piece; SAVEPOINT piece"
+    for op in rest {
+        let next = if op.perform(&mut *conn, clock.now()).await {
+            "RELEASE operation; SAVEPOINT operation"
         } else {
-            "ROLLBACK TO piece"
+            "ROLLBACK TO operation"
         };
         sqlx::query(next).execute(&mut *conn).await?;
     }
     Ok(true)
 }
 
-/// Keeps the boundaries of a batch together, as the first that is done in its transaction. Those that cannot be kept so,
-/// whyever, are left to be done alone.
-async fn keep_boundaries(
+/// Stores the boundaries of a batch together, before the other operations of its transaction. The boundaries that
+/// cannot be stored together are left, and each is then performed by itself.
+async fn commit_boundaries(
     conn: &mut SqliteConnection,
     clock: &Clock,
-    batch: &mut [Box<dyn Piece>],
+    batch: &mut [Box<dyn WriteOp>],
 ) -> Work<()> {
     let mut runs = HashSet::new();
-    let mut boundaries: Vec<_> = batch.iter_mut().filter_map(|piece| piece.as_boundary()).collect();
-    boundaries.retain(|boundary| runs.insert(boundary.commit.run));
-    if boundaries.len() < 2 {
+    let mut ops: Vec<_> = batch.iter_mut().filter_map(|op| op.as_batchable_commit()).collect();
+    ops.retain(|op| runs.insert(op.commit.run));
+    if ops.len() < 2 {
         return Ok(());
     }
-    let commits: Vec<_> = boundaries.iter().map(|boundary| &boundary.commit).collect();
+    let commits: Vec<_> = ops.iter().map(|op| &op.commit).collect();
     match commit::commit_together(&mut *conn, clock.now(), &commits).await {
-        Ok(mut kept) => {
-            for boundary in boundaries {
-                boundary.done = kept.remove(&boundary.commit.run).map(|committed| Ok(Some(committed)));
+        Ok(mut committed) => {
+            for op in ops {
+                op.result = committed.remove(&op.commit.run).map(|committed| Ok(Some(committed)));
             }
         }
         Err(fault) => {
-            tracing::debug!(error = ?fault, boundaries = commits.len(), "boundaries are kept one by one");
+            tracing::debug!(error = ?fault, boundaries = commits.len(), "committing boundaries one by one");
             roll_back(conn).await;
             sqlx::query("BEGIN IMMEDIATE").execute(conn).await?;
         }
@@ -327,19 +324,19 @@ async fn keep_boundaries(
 }
 
 async fn roll_back(conn: &mut SqliteConnection) {
-    // SQLite may have rolled back by itself (a full disk); then there is nothing to roll back, and that is fine.
+    // This fails if SQLite has rolled back by itself, for example because the disk is full.
     let _ = sqlx::query("ROLLBACK").execute(conn).await;
 }
 
-/// How the connection syncs now.
-struct Sync(Durability);
+/// The connection's present `PRAGMA synchronous`.
+struct SyncMode(Durability);
 
-impl Sync {
+impl SyncMode {
     async fn set(&mut self, conn: &mut SqliteConnection, needs: Durability) -> Work<()> {
         if self.0 != needs {
             let pragma = match needs {
-                Durability::Lasting => "PRAGMA synchronous = FULL",
-                Durability::Passing => "PRAGMA synchronous = NORMAL",
+                Durability::Synced => "PRAGMA synchronous = FULL",
+                Durability::Unsynced => "PRAGMA synchronous = NORMAL",
             };
             sqlx::query(pragma).execute(conn).await?;
             self.0 = needs;

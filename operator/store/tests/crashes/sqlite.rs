@@ -76,7 +76,7 @@ fn kill(child: &mut Child) {
 }
 
 /// A kill cannot show this: the kernel keeps what a dead process has written, and a power cut does not. The tests in
-/// `src/sqlite/tests/careless.rs` show that this check fails if the store does not wait for the disk.
+/// `src/sqlite/tests/unsynced_commits.rs` show that this check fails if the store does not wait for the disk.
 #[tokio::test]
 async fn a_commit_is_synced_before_it_is_answered() {
     const THIS: &str = "sqlite::a_commit_is_synced_before_it_is_answered";

@@ -1,5 +1,5 @@
-//! The test that a commit is on the disk before it is answered would fail if it were not: the store's own commit, by the
-//! store's own writer, and no more asked of the disk than of a heartbeat.
+//! Shows that the test of synced commits can fail: the same commit, by the same writer, but as unsynced as a heartbeat,
+//! does not pass it.
 
 #[path = "../../../tests/support/strace.rs"]
 mod traced;
@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::{Durability, Sqlite, new_run};
 use crate::packed::EncodedOps;
 use crate::seal::PayloadCipher;
-use crate::sqlite::boundary::Prepared;
+use crate::sqlite::boundary::PreparedCommit;
 use crate::sqlite::commit;
 use crate::{Commit, Created, Digest, Identity, Operator as _, PodRecord, RunId, Verdict, Worker as _};
 
@@ -21,7 +21,7 @@ const TURNS: usize = 20;
 
 const CAPABILITY: Digest = [7; 32];
 
-/// A run whose worker has attached.
+/// Creates a run whose worker has attached.
 pub(super) async fn attached(store: &Sqlite) -> RunId {
     let Created::Run(run) = store.create_run(&new_run()).await.unwrap() else { panic!("a prior run") };
     let identity = Identity {
@@ -62,16 +62,16 @@ pub(super) fn turn(run: RunId, turn: i32) -> Commit {
     }
 }
 
-/// What a child does: commits, and says so as soon as it is answered.
+/// The child process: commits turns, and prints a line as soon as each is acknowledged.
 async fn commit_turns(folder: &Path, durability: Durability) {
     let path = folder.join("runs.db");
     Sqlite::migrate(&path).await.unwrap();
     let store = Sqlite::open(&path).await.unwrap();
     let run = attached(&store).await;
     for number in 1..=TURNS {
-        let (commit, sealing) = (turn(run, number as i32), PayloadCipher::default());
-        let packed = EncodedOps::plain(&commit, &sealing).unwrap();
-        let prepared = Prepared::new(&commit, packed, sealing).unwrap();
+        let (commit, cipher) = (turn(run, number as i32), PayloadCipher::default());
+        let ops = EncodedOps::plain(&commit, &cipher).unwrap();
+        let prepared = PreparedCommit::new(&commit, ops, cipher).unwrap();
         let committed = store
             .submit(durability, "committing a boundary", |conn, now| {
                 Box::pin(async move { commit::commit(conn, now, &prepared).await })
@@ -82,8 +82,8 @@ async fn commit_turns(folder: &Path, durability: Durability) {
     }
 }
 
-/// How it is judged where commits are to be so durable.
-async fn judged(test: &str, durability: Durability) -> Option<Result<usize, String>> {
+/// Returns the verdict on commits of this durability; `None` in the child process.
+async fn verdict(test: &str, durability: Durability) -> Option<Result<usize, String>> {
     if let Some(folder) = folder() {
         commit_turns(&folder, durability).await;
         return None;
@@ -93,17 +93,18 @@ async fn judged(test: &str, durability: Durability) -> Option<Result<usize, Stri
 }
 
 #[tokio::test]
-async fn a_commit_that_is_to_last_is_on_the_disk_before_its_answer() {
-    const THIS: &str = "sqlite::tests::careless::a_commit_that_is_to_last_is_on_the_disk_before_its_answer";
-    if let Some(judged) = judged(THIS, Durability::Lasting).await {
-        assert_eq!(judged, Ok(TURNS));
+async fn a_synced_commit_is_on_the_disk_before_it_is_acknowledged() {
+    const THIS: &str =
+        "sqlite::tests::unsynced_commits::a_synced_commit_is_on_the_disk_before_it_is_acknowledged";
+    if let Some(verdict) = verdict(THIS, Durability::Synced).await {
+        assert_eq!(verdict, Ok(TURNS));
     }
 }
 
 #[tokio::test]
-async fn a_commit_that_need_not_last_is_found_out() {
-    const THIS: &str = "sqlite::tests::careless::a_commit_that_need_not_last_is_found_out";
-    if let Some(judged) = judged(THIS, Durability::Passing).await {
-        assert!(judged.as_ref().is_err_and(|why| why.contains("no sync")), "{judged:?}");
+async fn an_unsynced_commit_is_detected() {
+    const THIS: &str = "sqlite::tests::unsynced_commits::an_unsynced_commit_is_detected";
+    if let Some(verdict) = verdict(THIS, Durability::Unsynced).await {
+        assert!(verdict.as_ref().is_err_and(|why| why.contains("no sync")), "{verdict:?}");
     }
 }

@@ -1,47 +1,52 @@
-//! What stands before the last boundaries that a run keeps.
+//! Statements of compaction: the payloads before the last boundaries that a run keeps.
 
 use sqlx::{Row as _, SqliteConnection};
 
 use super::audit::append;
-use super::columns::{Hash, Which};
+use super::database::{QueryExecutor as _, Sqlite};
 use super::row::RunRow;
-use super::snapshot::Rows;
-use super::{Reads, Sqlite};
+use super::snapshot_store::SnapshotStore;
+use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::audit::{actor, kind};
 use crate::fault::Work;
 use crate::old::{self, Clearer, Cut, Next, Spent};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Place, Result, RunId, header};
 
+/// Bytes of the payloads that [`DROP_PAYLOADS`] drops.
 const BYTES: &str = "SELECT coalesce(sum(coalesce(length(ops), 0) + coalesce(length(events), 0)), 0) FROM boundaries \
      WHERE run = ?1 AND NOT dropped AND (turn, boundary) <= (?2, ?3) AND (turn, boundary) > (?4, ?5)";
 
-const EMPTY: &str = "UPDATE boundaries SET ops = NULL, events = NULL, dropped = 1 \
+const DROP_PAYLOADS: &str = "UPDATE boundaries SET ops = NULL, events = NULL, dropped = 1 \
      WHERE run = ?1 AND NOT dropped AND (turn, boundary) <= (?2, ?3) AND (turn, boundary) > (?4, ?5)";
 
-const KEPT: &str =
+/// Boundaries of the live branch after a boundary.
+const COUNT_AFTER: &str =
     "SELECT count(*) FROM boundaries WHERE run = ? AND (turn, boundary) > (?, ?) AND NOT undone";
 
-impl Clearer for Rows<'_, Sqlite> {
+impl Clearer for SnapshotStore<'_, Sqlite> {
     async fn next(&self, run: RunId, rows: u32) -> Result<Next> {
-        let doing = "looking for what can be dropped";
-        self.asked.read(doing, move |conn, _| Box::pin(next(conn, run, rows))).await
+        let operation = "looking for payloads to drop";
+        self.executor.read(operation, move |conn, _| Box::pin(next(conn, run, rows))).await
     }
 
     async fn cut(&self, cut: Cut) -> Result<u64> {
-        self.asked.write("dropping old payloads", |conn, now| Box::pin(self::cut(conn, now, cut))).await
+        self.executor
+            .write("dropping old payloads", |conn, now| Box::pin(drop_payloads(conn, now, cut)))
+            .await
     }
 
     async fn discard(&self, spent: Spent) -> Result<u64> {
-        self.asked.write("dropping a snapshot", |conn, _| Box::pin(discard(conn, spent))).await
+        self.executor.write("deleting a snapshot", |conn, _| Box::pin(delete_snapshot(conn, spent))).await
     }
 }
 
-/// Runs that may have boundaries to drop.
-pub(super) async fn keepers(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<RunId>> {
+/// Lists runs that may have payloads to drop.
+pub(super) async fn runs_to_compact(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<RunId>> {
     Ok(sqlx::query_scalar(old::KEEPERS).bind(after).bind(PAGE_ROWS).fetch_all(conn).await?)
 }
 
+/// Returns the next step of the compaction of a run.
 async fn next(conn: &mut SqliteConnection, run: RunId, rows: u32) -> Work<Next> {
     let spent: Option<Hash> = sqlx::query_scalar(old::SPENT).bind(run).fetch_optional(&mut *conn).await?;
     if let Some(Hash(spent)) = spent {
@@ -53,22 +58,24 @@ async fn next(conn: &mut SqliteConnection, run: RunId, rows: u32) -> Work<Next> 
     };
     let place = Place {
         turn: row.try_get("turn")?,
-        boundary: row.try_get::<Which, _>("boundary")?.0,
+        boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
         epoch: row.try_get("epoch")?,
     };
     Ok(Next::Cut(place, row.try_get::<Hash, _>("content_hash")?.0))
 }
 
-/// What was looked at is judged again. How many boundaries were emptied.
-async fn cut(conn: &mut SqliteConnection, now: i64, cut: Cut) -> Work<u64> {
+/// Drops the payloads up to a boundary, if the conditions that were read before still hold. Returns the number of
+/// boundaries.
+async fn drop_payloads(conn: &mut SqliteConnection, now: i64, cut: Cut) -> Work<u64> {
     let mut row = RunRow::expect(conn, cut.run).await?;
     let Place { turn, boundary, epoch } = cut.place;
+    // Payloads up to this boundary are dropped already.
     let before = (
         row.dropped_turn.unwrap_or(0),
-        row.dropped_boundary.map_or(0, |Which(it)| header::boundary_number(it)),
+        row.dropped_boundary.map_or(0, |BoundaryColumn(it)| header::boundary_number(it)),
     );
     let Some(keep_last) = row.keep_last.filter(|_| row.expired_at.is_none()) else { return Ok(0) };
-    if (turn, header::boundary_number(boundary)) <= before || !stands(conn, &cut, keep_last).await? {
+    if (turn, header::boundary_number(boundary)) <= before || !can_drop(conn, &cut, keep_last).await? {
         return Ok(0);
     }
     let detail = serde_json::json!({
@@ -81,29 +88,30 @@ async fn cut(conn: &mut SqliteConnection, now: i64, cut: Cut) -> Work<u64> {
     let bytes: i64 = sqlx::query_scalar(BYTES)
         .bind(cut.run)
         .bind(turn)
-        .bind(Which(boundary))
+        .bind(BoundaryColumn(boundary))
         .bind(before.0)
         .bind(before.1)
         .fetch_one(&mut *conn)
         .await?;
     row.stored_bytes -= bytes;
-    let emptied = sqlx::query(EMPTY)
+    let dropped = sqlx::query(DROP_PAYLOADS)
         .bind(cut.run)
         .bind(turn)
-        .bind(Which(boundary))
+        .bind(BoundaryColumn(boundary))
         .bind(before.0)
         .bind(before.1)
         .execute(&mut *conn)
         .await?;
     row.dropped_turn = Some(turn);
-    row.dropped_boundary = Some(Which(boundary));
+    row.dropped_boundary = Some(BoundaryColumn(boundary));
     row.dropped_epoch = Some(epoch);
     row.save(conn).await?;
-    Ok(emptied.rows_affected())
+    Ok(dropped.rows_affected())
 }
 
-/// Whether the boundary is of the live branch, with as many after it, and its snapshot is the one that was read.
-async fn stands(conn: &mut SqliteConnection, cut: &Cut, keep_last: i32) -> Work<bool> {
+/// Returns whether the boundary is still on the live branch with enough boundaries after it, and its snapshot is the
+/// one that was read, with all its chunks.
+async fn can_drop(conn: &mut SqliteConnection, cut: &Cut, keep_last: i32) -> Work<bool> {
     let Cut { run, place, content_hash, snapshot } = cut;
     let Place { turn, boundary, epoch } = *place;
     let found: i64 = sqlx::query_scalar(
@@ -113,37 +121,42 @@ async fn stands(conn: &mut SqliteConnection, cut: &Cut, keep_last: i32) -> Work<
     )
     .bind(run)
     .bind(turn)
-    .bind(Which(boundary))
+    .bind(BoundaryColumn(boundary))
     .bind(epoch)
     .bind(Hash(*content_hash))
     .bind(&snapshot.digest)
     .fetch_one(&mut *conn)
     .await?;
-    let kept: i64 =
-        sqlx::query_scalar(KEPT).bind(run).bind(turn).bind(Which(boundary)).fetch_one(&mut *conn).await?;
+    let count_after: i64 = sqlx::query_scalar(COUNT_AFTER)
+        .bind(run)
+        .bind(turn)
+        .bind(BoundaryColumn(boundary))
+        .fetch_one(&mut *conn)
+        .await?;
     for chunk in &snapshot.chunks {
-        let there: i64 = sqlx::query_scalar("SELECT count(*) FROM chunks WHERE run = ? AND hash = ?")
+        let exists: i64 = sqlx::query_scalar("SELECT count(*) FROM chunks WHERE run = ? AND hash = ?")
             .bind(run)
             .bind(Hash(*chunk))
             .fetch_one(&mut *conn)
             .await?;
-        if there == 0 {
+        if exists == 0 {
             return Ok(false);
         }
     }
-    Ok(found == 1 && kept >= keep_last.into())
+    Ok(found == 1 && count_after >= keep_last.into())
 }
 
-/// A snapshot that nothing is rebuilt with any more, and chunks that no other has. How many rows went.
-async fn discard(conn: &mut SqliteConnection, spent: Spent) -> Work<u64> {
+/// Deletes an obsolete snapshot, and its chunks that no other snapshot has. Returns the number of deleted rows; 0 if
+/// there are snapshots now that were not read.
+async fn delete_snapshot(conn: &mut SqliteConnection, spent: Spent) -> Work<u64> {
     let Spent { run, content_hash, chunks, others } = spent;
-    let there: Vec<Hash> = sqlx::query_scalar("SELECT content_hash FROM snapshots WHERE run = ?")
+    let stored: Vec<Hash> = sqlx::query_scalar("SELECT content_hash FROM snapshots WHERE run = ?")
         .bind(run)
         .fetch_all(&mut *conn)
         .await?;
     let is_spent: Option<Hash> = sqlx::query_scalar(old::SPENT).bind(run).fetch_optional(&mut *conn).await?;
     let is_known = |Hash(hash): &Hash| *hash == content_hash || others.contains(hash);
-    if is_spent != Some(Hash(content_hash)) || !there.iter().all(is_known) {
+    if is_spent != Some(Hash(content_hash)) || !stored.iter().all(is_known) {
         return Ok(0);
     }
     let mut rows = sqlx::query("DELETE FROM snapshots WHERE run = ? AND content_hash = ?")
@@ -153,12 +166,12 @@ async fn discard(conn: &mut SqliteConnection, spent: Spent) -> Work<u64> {
         .await?
         .rows_affected();
     for chunk in chunks {
-        let gone = sqlx::query("DELETE FROM chunks WHERE run = ? AND hash = ?")
+        let deleted = sqlx::query("DELETE FROM chunks WHERE run = ? AND hash = ?")
             .bind(run)
             .bind(Hash(chunk))
             .execute(&mut *conn)
             .await?;
-        rows += gone.rows_affected();
+        rows += deleted.rows_affected();
     }
     Ok(rows)
 }

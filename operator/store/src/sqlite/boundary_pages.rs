@@ -1,16 +1,16 @@
-//! The pages of a survey, and the ids of all runs.
+//! The queries of an integrity scan: pages of boundaries, and the ids of all runs.
 
 use sqlx::{Row as _, SqliteConnection};
 
-use super::branch::shelved;
-use super::columns::Which;
+use super::branch::encoded_boundary;
+use super::sqlx_types::BoundaryColumn;
 use crate::fault::{Fault, Work};
 use crate::old::is_dropped;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::shelf::Found;
 use crate::{Place, RunId};
 
-/// At least one boundary, if there is one; no more than these bytes of payloads beyond it.
+/// Returns at least one boundary if there is one, and no further one once `?6` bytes of payloads are read.
 const PAGE: &str = concat!(
     "SELECT b.*, true AS has_payloads, \
             ",
@@ -33,7 +33,7 @@ const PAGE: &str = concat!(
      ORDER BY b.turn, b.boundary, b.epoch"
 );
 
-/// The next boundaries.
+/// Returns the boundaries after a place, of all branches, in order.
 pub(super) async fn page(conn: &mut SqliteConnection, run: RunId, after: Option<Place>) -> Work<Vec<Found>> {
     let rows = sqlx::query(PAGE)
         .bind(run)
@@ -48,12 +48,12 @@ pub(super) async fn page(conn: &mut SqliteConnection, run: RunId, after: Option<
         .map(|row| {
             let place = Place {
                 turn: row.try_get("turn")?,
-                boundary: row.try_get::<Which, _>("boundary")?.0,
+                boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
                 epoch: row.try_get("epoch")?,
             };
-            let shelved = match shelved(row) {
+            let shelved = match encoded_boundary(row) {
                 Ok(shelved) => Ok(shelved),
-                // What cannot be read is told of, and the survey goes on.
+                // An unreadable row is reported, and the scan continues.
                 Err(Fault::Corrupt(detail)) => Err(detail),
                 Err(fault) => return Err(fault),
             };
@@ -62,7 +62,7 @@ pub(super) async fn page(conn: &mut SqliteConnection, run: RunId, after: Option<
         .collect()
 }
 
-/// The ids after this one, in order.
+/// Returns the ids of runs after this one, in order.
 pub(super) async fn run_ids(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<RunId>> {
     Ok(sqlx::query_scalar("SELECT id FROM runs WHERE id > ? ORDER BY id LIMIT ?")
         .bind(after)

@@ -1,4 +1,4 @@
-//! One look at all runs: deadlines that have run out, and what changed.
+//! The poll of all runs: expired deadlines and changed runs.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use crate::fault::{Work, timestamp};
 use crate::reads::{ClockSql, Column as _, EnumText};
 use crate::{BEAT_GAP_MS, Changed, Expired, ObjectKey, Pulse};
 
-/// ?1 now, ?2 the beats began.
+/// `?1` is the time now, `?2` the time since which a gateway has been serving without a gap.
 static EXPIRED: LazyLock<String> = LazyLock::new(|| {
     let clocks = ClockSql { greatest: "max", now: "?1", beat_since: "?2" };
     let deadline = clocks.first_expired();
@@ -25,10 +25,11 @@ static EXPIRED: LazyLock<String> = LazyLock::new(|| {
 const CHANGED: &str = "SELECT namespace, name, object_uid, changed_at >= ?1 AS transition, changed_at FROM runs \
      WHERE lifecycle IN ('live', 'finished') AND (changed_at >= ?1 OR head_at >= ?1) ORDER BY namespace, name";
 
-pub(super) async fn pulse(conn: &mut SqliteConnection, now: i64, since: Timestamp) -> Work<Pulse> {
+/// Returns expired deadlines, and the runs that changed since `since`. If no gateway is serving, no deadline expires.
+pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: Timestamp) -> Work<Pulse> {
     let store = store_row(conn).await?;
-    let fresh = (now - store.beat_last).abs() <= BEAT_GAP_MS;
-    let expired = if fresh {
+    let is_gateway_serving = (now - store.beat_last).abs() <= BEAT_GAP_MS;
+    let expired = if is_gateway_serving {
         let query = sqlx::query(AssertSqlSafe(EXPIRED.as_str())).bind(now).bind(store.beat_since);
         query.fetch_all(&mut *conn).await?
     } else {

@@ -1,4 +1,4 @@
-//! One moment's look at the database: a transaction of a reader.
+//! A read of the whole database as it is at one moment: a transaction of a reader.
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
@@ -6,11 +6,12 @@ use sqlx::{Row as _, Sqlite as Db, SqliteConnection, Transaction};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::columns::{Hash, Which};
+use super::branch;
+use super::database::{QueryExecutor, Sqlite, with_timeout};
 use super::row::RunRow;
-use super::snapshot::Rows;
-use super::writer::{Doing, Durability, Writer};
-use super::{Reads, Sqlite, branch, in_time};
+use super::snapshot_store::SnapshotStore;
+use super::sqlx_types::{BoundaryColumn, Hash};
+use super::writer::{BoxFuture, Durability, Writer};
 use crate::fault::Work;
 use crate::keys::Keys;
 use crate::old::is_dropped;
@@ -51,8 +52,8 @@ const BOUNDARIES: &str = concat!(
      WHERE coalesce(page.before, 0) < ? ORDER BY run, turn, boundary, epoch"
 );
 
-/// Calls of the run `?1` after the one before, if that is named.
-macro_rules! calls {
+/// Calls of the run `?1`, and a condition on where the page begins.
+macro_rules! calls_page {
     ($after:literal) => {
         concat!(
             "WITH page AS ( \
@@ -70,9 +71,9 @@ macro_rules! calls {
     };
 }
 
-const FIRST_CALLS: &str = calls!("");
+const FIRST_CALLS: &str = calls_page!("");
 
-const CALLS: &str = calls!("AND (turn, ordinal, id) > (?4, ?5, ?6)");
+const CALLS: &str = calls_page!("AND (turn, ordinal, id) > (?4, ?5, ?6)");
 
 const BATCHES: &str = "SELECT * FROM ( \
          SELECT *, sum(length(batch)) OVER (ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
@@ -90,61 +91,63 @@ const RECORDS: &str = "WITH page AS ( \
      WHERE r.run = ?1 AND coalesce(page.before, 0) < ?6 ORDER BY space, key, seq";
 
 impl Sqlite {
-    pub(super) async fn begin_reading(&self) -> Result<Box<dyn Reading>> {
+    pub(super) async fn begin_read_transaction(&self) -> Result<Box<dyn Reading>> {
         let source = match (&self.readers, &self.writer) {
             (Some(readers), _) => {
-                let begun = async { Ok(readers.begin().await?) };
-                Source::Snapshot(Mutex::new(in_time("beginning to read", begun).await?))
+                let transaction = async { Ok(readers.begin().await?) };
+                Source::Snapshot(Mutex::new(with_timeout("beginning to read", transaction).await?))
             }
             (None, Some(writer)) => Source::Shared(writer.clone()),
-            (None, None) => return Err(Error::Unfit("it has no connection to read by".into())),
+            (None, None) => return Err(Error::Unfit("it has no connection for reading".into())),
         };
-        Ok(Box::new(Moment { source, keys: self.keys.of_a_moment() }))
+        Ok(Box::new(SqliteReadTransaction { source, keys: self.keys.of_a_moment() }))
     }
 }
 
-struct Moment {
+struct SqliteReadTransaction {
     source: Source,
     keys: Keys,
 }
 
 enum Source {
-    /// Sees what was committed when it first read.
+    /// Its first read takes the snapshot that all reads see.
     Snapshot(Mutex<Transaction<'static, Db>>),
-    /// In memory there is one connection, and it is the writer's.
+    /// A database in memory has one connection, the writer's.
     Shared(Writer),
 }
 
-impl Moment {
-    fn rows(&self) -> Rows<'_, Self> {
-        Rows { asked: self, keys: &self.keys }
+impl SqliteReadTransaction {
+    fn snapshot_store(&self) -> SnapshotStore<'_, Self> {
+        SnapshotStore { executor: self, keys: &self.keys }
     }
 }
 
-impl Reads for Moment {
-    async fn read<T, F>(&self, doing: &'static str, work: F) -> Result<T>
+impl QueryExecutor for SqliteReadTransaction {
+    async fn read<T, F>(&self, operation: &'static str, work: F) -> Result<T>
     where
         T: Send + 'static,
-        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> Doing<'c, T> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send + 'static,
     {
         match &self.source {
             Source::Snapshot(transaction) => {
                 let mut transaction = transaction.lock().await;
-                in_time(doing, work(&mut transaction, 0)).await
+                with_timeout(operation, work(&mut transaction, 0)).await
             }
-            Source::Shared(writer) => in_time(doing, writer.submit(Durability::Passing, work)).await,
+            Source::Shared(writer) => {
+                with_timeout(operation, writer.submit(Durability::Unsynced, work)).await
+            }
         }
     }
 }
 
 #[async_trait]
-impl Reading for Moment {
+impl Reading for SqliteReadTransaction {
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
         self.read("reading the runs", move |conn, _| Box::pin(runs(conn, after))).await
     }
 
     async fn unwrap_data_key(&mut self, run: RunId) -> Result<()> {
-        self.keys.to_read(&self.rows(), run, false).await.map(drop)
+        self.keys.to_read(&self.snapshot_store(), run, false).await.map(drop)
     }
 
     async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
@@ -154,11 +157,11 @@ impl Reading for Moment {
     async fn boundaries(&mut self, after: BoundaryKey, to: RunId) -> Result<Vec<StoredBoundary>> {
         let page =
             self.read("reading the boundaries", move |conn, _| Box::pin(boundaries(conn, after, to))).await?;
-        pages::unpacked(&self.rows(), page).await
+        pages::unpacked(&self.snapshot_store(), page).await
     }
 
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>> {
-        snapshot_writer::judge(&self.rows(), run).await
+        snapshot_writer::judge(&self.snapshot_store(), run).await
     }
 
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
@@ -166,49 +169,49 @@ impl Reading for Moment {
     }
 
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
-        let doing = "reading the calls";
-        let rows = self.read(doing, move |conn, _| Box::pin(calls(conn, run, after))).await?;
+        let operation = "reading the calls";
+        let rows = self.read(operation, move |conn, _| Box::pin(calls(conn, run, after))).await?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let sealing = self.keys.to_prove(&self.rows(), run).await?;
-        rows.iter().map(|row| row.stored(&sealing).map_err(|fault| fault.while_(doing))).collect()
+        let cipher = self.keys.to_prove(&self.snapshot_store(), run).await?;
+        rows.iter().map(|row| row.stored(&cipher).map_err(|fault| fault.while_(operation))).collect()
     }
 
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
-        let doing = "reading the batches of records";
-        let rows = self.read(doing, move |conn, _| Box::pin(record_changes(conn, run, after))).await?;
+        let operation = "reading the batches of records";
+        let rows = self.read(operation, move |conn, _| Box::pin(record_changes(conn, run, after))).await?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let sealing = self.keys.to_prove(&self.rows(), run).await?;
-        rows.iter().map(|row| stored_batch(row, &sealing).map_err(|fault| fault.while_(doing))).collect()
+        let cipher = self.keys.to_prove(&self.snapshot_store(), run).await?;
+        rows.iter().map(|row| stored_batch(row, &cipher).map_err(|fault| fault.while_(operation))).collect()
     }
 
     async fn records(&mut self, run: RunId, after: &RecordKey) -> Result<Vec<StoredRecord>> {
         let (doing, after) = ("reading the records", after.clone());
-        let rows = self.read(doing, move |conn, _| Box::pin(records(conn, run, after))).await?;
+        let rows = self.read(operation, move |conn, _| Box::pin(records(conn, run, after))).await?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let sealing = self.keys.to_prove(&self.rows(), run).await?;
-        rows.iter().map(|row| stored_record(row, &sealing).map_err(|fault| fault.while_(doing))).collect()
+        let cipher = self.keys.to_prove(&self.snapshot_store(), run).await?;
+        rows.iter().map(|row| stored_record(row, &cipher).map_err(|fault| fault.while_(operation))).collect()
     }
 }
 
-fn stored_batch(row: &SqliteRow, sealing: &PayloadCipher) -> Work<StoredBatch> {
+fn stored_batch(row: &SqliteRow, cipher: &PayloadCipher) -> Work<StoredBatch> {
     let (Hash(digest), batch) = (row.try_get("digest")?, row.try_get::<Vec<u8>, _>("batch")?);
     Ok(StoredBatch {
         seq: row.try_get("seq")?,
         place: place(row)?,
         undone: row.try_get("undone")?,
-        is_whole: is_digest_of(&digest, &batch, sealing),
+        is_whole: is_digest_of(&digest, &batch, cipher),
         digest,
         batch,
     })
 }
 
-fn stored_record(row: &SqliteRow, sealing: &PayloadCipher) -> Work<StoredRecord> {
+fn stored_record(row: &SqliteRow, cipher: &PayloadCipher) -> Work<StoredRecord> {
     let stored = StoredRecord {
         at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
         entry_id: row.try_get("entry_id")?,
@@ -216,11 +219,11 @@ fn stored_record(row: &SqliteRow, sealing: &PayloadCipher) -> Work<StoredRecord>
         value: None,
         damage: None,
     };
-    stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), sealing)
+    stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), cipher)
 }
 
 fn place(row: &SqliteRow) -> Work<Place> {
-    let Which(boundary) = row.try_get("boundary")?;
+    let BoundaryColumn(boundary) = row.try_get("boundary")?;
     Ok(Place { turn: row.try_get("turn")?, boundary, epoch: row.try_get("epoch")? })
 }
 
@@ -259,7 +262,7 @@ fn unread(row: &SqliteRow) -> Work<Unread> {
     Ok(Unread {
         run: row.try_get::<Uuid, _>("run")?,
         undone: row.try_get("undone")?,
-        shelved: branch::shelved(row)?,
+        shelved: branch::encoded_boundary(row)?,
     })
 }
 
@@ -285,7 +288,7 @@ async fn records(conn: &mut SqliteConnection, run: RunId, after: RecordKey) -> W
     Ok(query.bind(PAGE_ROWS).bind(PAGE_BYTES).fetch_all(conn).await?)
 }
 
-/// The store's own key, made if there is none.
+/// Returns the store's signing key. Stores `fresh` as the key if there is none.
 pub(super) async fn signing_key(conn: &mut SqliteConnection, now: i64, fresh: Vec<u8>) -> Work<Vec<u8>> {
     sqlx::query("INSERT OR IGNORE INTO signing_key (only_row, pkcs8, created_at) VALUES (1, ?, ?)")
         .bind(fresh)

@@ -1,4 +1,4 @@
-//! SQLite's rows and statements by the shared types of columns.
+//! The shared column types as types of sqlx for SQLite.
 
 use serde::{Serialize, de::DeserializeOwned};
 use sqlx::encode::IsNull;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::fault::Work;
 use crate::header;
 use crate::reads::{Assignment, Columns, Value};
-pub(super) use crate::reads::{BoundaryColumn as Which, EnumText as Word, Hash};
+pub(super) use crate::reads::{BoundaryColumn, EnumText, Hash};
 
 impl Columns for SqliteRow {
     fn integer(&self, column: &str) -> Work<Option<i64>> {
@@ -40,7 +40,7 @@ impl Columns for SqliteRow {
     }
 }
 
-/// A statement with this value as its next parameter.
+/// Binds the next parameter of a statement.
 fn bind(query: Query<'_, Sqlite, SqliteArguments>, value: Value) -> Query<'_, Sqlite, SqliteArguments> {
     match value {
         Value::Integer(value) => query.bind(value),
@@ -52,17 +52,17 @@ fn bind(query: Query<'_, Sqlite, SqliteArguments>, value: Value) -> Query<'_, Sq
     }
 }
 
-/// Writes a row that was not there.
+/// Inserts a row.
 pub(super) async fn insert(conn: &mut SqliteConnection, table: &str, row: Vec<Assignment>) -> Work<()> {
     let columns: Vec<_> = row.iter().map(|(column, _)| *column).collect();
-    let marks = vec!["?"; row.len()].join(", ");
-    let sql = format!("INSERT INTO {table} ({}) VALUES ({marks})", columns.join(", "));
+    let placeholders = vec!["?"; row.len()].join(", ");
+    let sql = format!("INSERT INTO {table} ({}) VALUES ({placeholders})", columns.join(", "));
     let query = row.into_iter().fold(sqlx::query(AssertSqlSafe(sql)), |query, (_, value)| bind(query, value));
     query.execute(conn).await?;
     Ok(())
 }
 
-/// Sets columns of a row that is there.
+/// Updates columns of the row with this key. Does nothing if there are no columns.
 pub(super) async fn update(
     conn: &mut SqliteConnection,
     table: &str,
@@ -100,41 +100,41 @@ impl<'r> Decode<'r, Sqlite> for Hash {
     }
 }
 
-impl<T> Type<Sqlite> for Word<T> {
+impl<T> Type<Sqlite> for EnumText<T> {
     fn type_info() -> SqliteTypeInfo {
         <str as Type<Sqlite>>::type_info()
     }
 }
 
-impl<T: Serialize> Encode<'_, Sqlite> for Word<T> {
+impl<T: Serialize> Encode<'_, Sqlite> for EnumText<T> {
     fn encode_by_ref(&self, args: &mut SqliteArgumentsBuffer) -> Result<IsNull, BoxDynError> {
         match serde_json::to_value(&self.0)? {
-            serde_json::Value::String(word) => Encode::<Sqlite>::encode(word, args),
-            other => Err(format!("{other} is not a word").into()),
+            serde_json::Value::String(text) => Encode::<Sqlite>::encode(text, args),
+            other => Err(format!("{other} is not a string").into()),
         }
     }
 }
 
-impl<'r, T: DeserializeOwned> Decode<'r, Sqlite> for Word<T> {
+impl<'r, T: DeserializeOwned> Decode<'r, Sqlite> for EnumText<T> {
     fn decode(value: SqliteValueRef<'r>) -> Result<Self, BoxDynError> {
-        let word = <String as Decode<Sqlite>>::decode(value)?;
-        Ok(Self(serde_json::from_value(serde_json::Value::String(word))?))
+        let text = <String as Decode<Sqlite>>::decode(value)?;
+        Ok(Self(serde_json::from_value(serde_json::Value::String(text))?))
     }
 }
 
-impl Type<Sqlite> for Which {
+impl Type<Sqlite> for BoundaryColumn {
     fn type_info() -> SqliteTypeInfo {
         <i64 as Type<Sqlite>>::type_info()
     }
 }
 
-impl Encode<'_, Sqlite> for Which {
+impl Encode<'_, Sqlite> for BoundaryColumn {
     fn encode_by_ref(&self, args: &mut SqliteArgumentsBuffer) -> Result<IsNull, BoxDynError> {
         Encode::<Sqlite>::encode(i64::from(header::boundary_number(self.0)), args)
     }
 }
 
-impl<'r> Decode<'r, Sqlite> for Which {
+impl<'r> Decode<'r, Sqlite> for BoundaryColumn {
     fn decode(value: SqliteValueRef<'r>) -> Result<Self, BoxDynError> {
         let number = <i64 as Decode<Sqlite>>::decode(value)?;
         Ok(Self(header::boundary_of(number).ok_or_else(|| format!("no boundary has the number {number}"))?))

@@ -1,28 +1,27 @@
-//! Workers come and show that they live; so do the gateways.
+//! Statements of heartbeats: those of the workers, and those of the gateways.
 
 use sqlx::SqliteConnection;
 
-use super::judge;
 use super::row::RunRow;
 use crate::fault::Work;
-use crate::transitions::tell_cancel;
+use crate::transitions::{holds, tell_cancel};
 use crate::{BEAT_GAP_MS, Beat, Digest, Lifecycle, RunId};
 
-/// Renews leases; binds those that a first heartbeat asks for.
+/// Renews the leases of workers, and reports cancel requests.
 pub(super) async fn heartbeats(
     conn: &mut SqliteConnection,
     now: i64,
     workers: Vec<(RunId, Digest)>,
 ) -> Work<Vec<Beat>> {
-    let mut beats = Vec::with_capacity(workers.len());
+    let mut results = Vec::with_capacity(workers.len());
     for (run, capability) in workers {
-        beats.push(heartbeat(conn, now, run, &capability).await?);
+        results.push(heartbeat(conn, now, run, &capability).await?);
     }
-    Ok(beats)
+    Ok(results)
 }
 
 async fn heartbeat(conn: &mut SqliteConnection, now: i64, run: RunId, capability: &Digest) -> Work<Beat> {
-    let Some(mut row) = RunRow::load(conn, run).await?.filter(|row| judge::holds(row, capability)) else {
+    let Some(mut row) = RunRow::load(conn, run).await?.filter(|row| holds(row, capability)) else {
         return Ok(Beat::Fenced);
     };
     if row.lifecycle.0 != Lifecycle::Live {
@@ -40,14 +39,14 @@ async fn heartbeat(conn: &mut SqliteConnection, now: i64, run: RunId, capability
     Ok(Beat::Ok(row.asked()))
 }
 
-/// The process starts: all clocks start anew with it.
-pub(super) async fn begin_to_serve(conn: &mut SqliteConnection, now: i64) -> Work<()> {
+/// Records that the process starts: all deadlines count from now on.
+pub(super) async fn begin_serving(conn: &mut SqliteConnection, now: i64) -> Work<()> {
     sqlx::query("UPDATE store SET gap_from = beat_last, beat_since = ?").bind(now).execute(conn).await?;
     Ok(())
 }
 
-/// A gateway serves. After a silence all clocks start anew.
-pub(super) async fn beat(conn: &mut SqliteConnection, now: i64) -> Work<()> {
+/// Records that a gateway is serving. If none was serving for [`BEAT_GAP_MS`], all deadlines count from now on.
+pub(super) async fn gateway_heartbeat(conn: &mut SqliteConnection, now: i64) -> Work<()> {
     sqlx::query(
         "UPDATE store SET \
          gap_from = CASE WHEN ?1 - beat_last > ?2 THEN beat_last ELSE gap_from END, \

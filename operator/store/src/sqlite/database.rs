@@ -1,0 +1,213 @@
+//! The database's connections, and how an operation gets to one of them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection, SqlitePool};
+use uuid::Uuid;
+
+use super::clock::Clock;
+use super::lock::Lock;
+use super::writer::{BoxFuture, Durability, Writer};
+use super::{heartbeats, read, schema};
+use crate::fault::{Fault, Work};
+use crate::keys::{KeyProvider, Keys};
+use crate::{Error, Result};
+
+/// Limit of one operation. Each takes far less on a disk that works.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connections for reading.
+const READERS: u32 = 4;
+
+/// A store in SQLite.
+#[derive(Debug)]
+pub struct Sqlite {
+    pub(super) id: Uuid,
+    clock: Arc<Clock>,
+    /// `None`: the database is open for reading only.
+    pub(super) writer: Option<Writer>,
+    /// `None`: the database is in memory, where the writer's connection is the only one.
+    pub(super) readers: Option<SqlitePool>,
+    pub(super) keys: Arc<Keys>,
+}
+
+impl Sqlite {
+    /// Opens the database for writing and locks it. The schema must be this binary's. The time before counts as an
+    /// outage of the gateways, however short it was: every worker has lost its connection.
+    pub async fn open(path: &Path) -> Result<Self> {
+        let lock = Lock::take(path)?;
+        let mut conn = connect(&file(path).create_if_missing(false), path).await?;
+        schema::check(&mut conn).await?;
+        let (id, clock) = id_and_clock(&mut conn).await?;
+        heartbeats::begin_serving(&mut conn, clock.now())
+            .await
+            .map_err(|fault| fault.while_("beginning to serve"))?;
+        let readers = readers(path);
+        let writer = Writer::start(conn, Arc::clone(&clock), Some(lock));
+        Ok(Self { id, clock, writer: Some(writer), readers: Some(readers), keys: Arc::default() })
+    }
+
+    /// Opens the database for reading. Another process may write at the same time.
+    pub async fn open_read_only(path: &Path) -> Result<Self> {
+        let mut conn = connect(&SqliteConnectOptions::new().filename(path).read_only(true), path).await?;
+        schema::check(&mut conn).await?;
+        let (id, clock) = id_and_clock(&mut conn).await?;
+        Ok(Self { id, clock, writer: None, readers: Some(readers(path)), keys: Arc::default() })
+    }
+
+    /// Opens the database for a short write while another process holds the lock. SQLite's own locking serializes the
+    /// two, and neither caches anything between two requests.
+    pub async fn open_beside(path: &Path) -> Result<Self> {
+        let mut conn = connect(&file(path).create_if_missing(false), path).await?;
+        schema::check(&mut conn).await?;
+        let (id, clock) = id_and_clock(&mut conn).await?;
+        let writer = Writer::start(conn, Arc::clone(&clock), None);
+        Ok(Self { id, clock, writer: Some(writer), readers: Some(readers(path)), keys: Arc::default() })
+    }
+
+    /// Creates a store in memory. It ends when it is dropped.
+    pub async fn memory() -> Result<Self> {
+        let path = Path::new(":memory:");
+        let mut conn = connect(&SqliteConnectOptions::new().in_memory(true).foreign_keys(true), path).await?;
+        schema::migrate(&mut conn).await?;
+        let (id, clock) = id_and_clock(&mut conn).await?;
+        let writer = Writer::start(conn, Arc::clone(&clock), None);
+        Ok(Self { id, clock, writer: Some(writer), readers: None, keys: Arc::default() })
+    }
+
+    /// Returns the same store with these keys. From now on it encrypts payloads: those of each run with a data key that
+    /// these keys wrap.
+    pub fn sealed_by(self, keys: Option<Arc<dyn KeyProvider>>) -> Self {
+        Self { keys: Arc::new(Keys::of(keys)), ..self }
+    }
+
+    /// Migrates the schema to this binary's, under the lock. Creates the database if there is none.
+    pub async fn migrate(path: &Path) -> Result<()> {
+        let _lock = Lock::take(path)?;
+        let mut conn = connect(&file(path).create_if_missing(true), path).await?;
+        schema::migrate(&mut conn).await?;
+        conn.close().await.map_err(|error| unusable(path, error))
+    }
+
+    /// Completes all submitted writes, closes the database and releases the lock.
+    pub async fn close(&self) {
+        if let Some(readers) = &self.readers {
+            readers.close().await;
+        }
+        if let Some(writer) = &self.writer {
+            writer.close().await;
+        }
+    }
+
+    /// Performs a write and waits for the sync of its commit.
+    pub(super) async fn write<T, F>(&self, operation: &'static str, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send + 'static,
+    {
+        self.submit(Durability::Synced, operation, work).await
+    }
+
+    /// Performs a write that a power failure may undo.
+    pub(super) async fn write_unsynced<T, F>(&self, operation: &'static str, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send + 'static,
+    {
+        self.submit(Durability::Unsynced, operation, work).await
+    }
+
+    /// Performs a write. `work` gets the writer's connection and the store's time in milliseconds.
+    pub(super) async fn submit<T, F>(
+        &self,
+        durability: Durability,
+        operation: &'static str,
+        work: F,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send + 'static,
+    {
+        with_timeout(operation, self.writer()?.submit(durability, work)).await
+    }
+
+    pub(super) fn writer(&self) -> Result<&Writer> {
+        self.writer.as_ref().ok_or_else(|| Error::Unfit("it was opened for reading only".into()))
+    }
+}
+
+/// Runs queries.
+pub(super) trait QueryExecutor: Sync {
+    /// Runs a query. `work` gets a connection and the store's time in milliseconds.
+    fn read<T, F>(&self, operation: &'static str, work: F) -> impl Future<Output = Result<T>> + Send
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send + 'static;
+}
+
+impl QueryExecutor for Sqlite {
+    /// All statements of `work` see the same snapshot of the database.
+    async fn read<T, F>(&self, operation: &'static str, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send + 'static,
+    {
+        let Some(readers) = &self.readers else {
+            return self.submit(Durability::Unsynced, operation, work).await;
+        };
+        let query = async {
+            let mut transaction = readers.begin().await?;
+            // The first read takes the snapshot, and the clock is read before it. So the snapshot holds every change
+            // that is older than the time that `work` gets.
+            let result = work(&mut transaction, self.clock.now()).await;
+            transaction.rollback().await?;
+            result
+        };
+        with_timeout(operation, query).await
+    }
+}
+
+/// Waits for an operation, at most [`TIMEOUT`]. An error names the operation.
+pub(super) async fn with_timeout<T>(
+    operation: &'static str,
+    work: impl Future<Output = Work<T>>,
+) -> Result<T> {
+    match tokio::time::timeout(TIMEOUT, work).await {
+        Ok(done) => done.map_err(|fault| fault.while_(operation)),
+        Err(elapsed) => Err(Fault::unavailable(elapsed).while_(operation)),
+    }
+}
+
+fn file(path: &Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true)
+        .busy_timeout(TIMEOUT)
+}
+
+fn readers(path: &Path) -> SqlitePool {
+    SqlitePoolOptions::new()
+        .max_connections(READERS)
+        .test_before_acquire(false)
+        .acquire_timeout(TIMEOUT)
+        .connect_lazy_with(SqliteConnectOptions::new().filename(path).read_only(true).busy_timeout(TIMEOUT))
+}
+
+async fn connect(options: &SqliteConnectOptions, path: &Path) -> Result<SqliteConnection> {
+    options.connect().await.map_err(|error| unusable(path, error))
+}
+
+fn unusable(path: &Path, error: sqlx::Error) -> Error {
+    Error::Unfit(format!("cannot open the database {}: {error}", path.display()))
+}
+
+/// Returns the store's id, and a clock that is not behind any time in the store.
+async fn id_and_clock(conn: &mut SqliteConnection) -> Result<(Uuid, Arc<Clock>)> {
+    let row = read::store_row(conn).await.map_err(|fault| fault.while_("opening the store"))?;
+    Ok((row.id, Arc::new(Clock::at_least(row.latest()))))
+}

@@ -1,0 +1,143 @@
+//! Snapshots, boundaries and data keys of the database, as the code that both engines share uses them.
+
+use super::database::{QueryExecutor, Sqlite};
+use super::{boundary_pages, branch, data_keys, snapshot};
+use crate::chain::EncodedSnapshot;
+use crate::keys::{KeyKeeper, KeyShelf, Keys, Standing, Wrapped};
+use crate::seal::{self, PayloadCipher};
+use crate::shelf::{Branch, Found, Keeper, New, Shelf, Walk};
+use crate::{Digest, Place, Result, RunId};
+
+/// Chunks that one write stores. Between two of these writes the commits of other runs get their turn.
+const CHUNK_BATCH: usize = 32;
+
+/// Reads through an executor, and writes too if the executor is the store.
+pub(super) struct SnapshotStore<'a, E> {
+    pub executor: &'a E,
+    pub keys: &'a Keys,
+}
+
+impl<E: QueryExecutor> Shelf for SnapshotStore<'_, E> {
+    async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
+        let walk = walk.clone();
+        let read = self
+            .executor
+            .read("reading a live branch", move |conn, _| Box::pin(branch::walk(conn, run, walk)));
+        read.await
+    }
+
+    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
+        let read = self
+            .executor
+            .read("reading boundaries", move |conn, _| Box::pin(boundary_pages::page(conn, run, after)));
+        read.await
+    }
+
+    async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {
+        let hashes = hashes.to_vec();
+        self.executor
+            .read("reading chunks", move |conn, _| Box::pin(snapshot::chunks(conn, run, hashes)))
+            .await
+    }
+
+    async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<EncodedSnapshot>> {
+        let content_hash = *content_hash;
+        self.executor
+            .read("reading a snapshot", move |conn, _| Box::pin(snapshot::get(conn, run, content_hash)))
+            .await
+    }
+
+    async fn sealing(&self, run: RunId) -> Result<PayloadCipher> {
+        self.keys.to_read(self, run, true).await
+    }
+
+    async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
+        self.executor.read("listing snapshots", move |conn, _| Box::pin(snapshot::list(conn, run))).await
+    }
+}
+
+impl Keeper for SnapshotStore<'_, Sqlite> {
+    async fn sealing_to_write(&self, run: RunId) -> Result<PayloadCipher> {
+        self.keys.to_keep(self, run).await
+    }
+
+    /// The writes are unsynced: if a power failure undoes them, another snapshot is made. If the boundary is dropped
+    /// between two of the writes, the rest is stored all the same, and compaction deletes it as obsolete. If the run
+    /// expires then, the rest is not stored.
+    async fn keep(&self, mut new: New) -> Result<()> {
+        let run = new.run;
+        let place = Place { turn: new.turn, boundary: new.boundary, epoch: new.epoch };
+        let sealed = seal::is_sealed(&new.document);
+        let is_accepted = self.executor.read("checking a new snapshot", move |conn, _| {
+            Box::pin(snapshot::is_accepted(conn, run, Some(place), sealed))
+        });
+        if !is_accepted.await? {
+            return Ok(());
+        }
+        // Between two writes, chunks that another snapshot shares may be deleted with that snapshot.
+        new.shared.extend(new.chunks.iter().map(|(hash, _)| *hash));
+        let mut chunks = std::mem::take(&mut new.chunks).into_iter();
+        while !chunks.as_slice().is_empty() {
+            let batch: Vec<_> = chunks.by_ref().take(CHUNK_BATCH).collect();
+            self.executor
+                .write_unsynced("storing chunks", move |conn, now| {
+                    Box::pin(snapshot::put_chunks(conn, now, run, batch, sealed))
+                })
+                .await?;
+        }
+        self.executor
+            .write_unsynced("storing a snapshot", |conn, now| Box::pin(snapshot::put(conn, now, new)))
+            .await
+    }
+}
+
+impl<E: QueryExecutor> KeyShelf for SnapshotStore<'_, E> {
+    async fn data_key(&self, run: RunId) -> Result<Option<Standing>> {
+        self.executor.read("reading a data key", move |conn, _| Box::pin(data_keys::get(conn, run))).await
+    }
+}
+
+impl KeyKeeper for SnapshotStore<'_, Sqlite> {
+    /// Reads before it writes, because each write waits for a sync.
+    async fn keep_data_key(&self, run: RunId, wrapped: Wrapped) -> Result<Option<Standing>> {
+        if let stored @ Some(_) = self.data_key(run).await? {
+            return Ok(stored);
+        }
+        let put = self.executor.write("storing a data key", move |conn, now| {
+            Box::pin(data_keys::put_first(conn, now, run, wrapped))
+        });
+        put.await
+    }
+
+    async fn data_keys(&self, after: RunId) -> Result<Vec<(RunId, Wrapped)>> {
+        self.executor.read("listing data keys", move |conn, _| Box::pin(data_keys::list(conn, after))).await
+    }
+
+    async fn rewrap(&self, run: RunId, old: Wrapped, new: Wrapped) -> Result<()> {
+        let replace = self.executor.write("replacing a wrapped data key", move |conn, _| {
+            Box::pin(data_keys::replace(conn, run, old, new))
+        });
+        replace.await
+    }
+}
+
+impl Sqlite {
+    pub(super) fn snapshot_store(&self) -> SnapshotStore<'_, Self> {
+        SnapshotStore { executor: self, keys: &self.keys }
+    }
+
+    /// Returns the cipher that reads a run's payloads. `looks_sealed`: whether any of them looks encrypted.
+    pub(super) async fn cipher_to_read(&self, run: RunId, looks_sealed: bool) -> Result<PayloadCipher> {
+        self.keys.to_read(&self.snapshot_store(), run, looks_sealed).await
+    }
+
+    /// Returns the cipher that writes a run's payloads.
+    pub(super) async fn cipher_to_write(&self, run: RunId) -> Result<PayloadCipher> {
+        self.keys.to_write(&self.snapshot_store(), run).await
+    }
+
+    /// Fails if this process cannot compare a body with a stored digest: the run has a data key, and there are no keys.
+    pub(super) async fn check_can_compare(&self, run: RunId) -> Result<()> {
+        self.keys.may_tell_apart(&self.snapshot_store(), run).await
+    }
+}

@@ -1,0 +1,177 @@
+//! Which states are measured at the same time: a run whose state is measured again and again does not delay the commits
+//! of other runs. And what may be deleted while a state is read.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dalsegno_protocol::Limits;
+use futures::future::join_all;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::unsynced_commits::{attached, turn};
+use super::{Sqlite, execute};
+use crate::branch;
+use crate::chain::EncodedSnapshot;
+use crate::packed;
+use crate::seal::PayloadCipher;
+use crate::shelf::{Branch, Found, Keeper, New, Shelf, Walk};
+use crate::{Commit, Digest, Error, Place, Result, RunId, Snapshotted, Worker as _, snapshot_writer};
+
+/// Far more than the read of a small state takes.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A store that holds back the chunks of one run until `resume` is closed.
+struct SlowStore<S> {
+    inner: S,
+    run: RunId,
+    /// Reads of chunks that have begun.
+    reads: AtomicUsize,
+    resume: Semaphore,
+}
+
+impl<S: Shelf> SlowStore<S> {
+    fn new(inner: S, run: RunId) -> Self {
+        Self { inner, run, reads: AtomicUsize::new(0), resume: Semaphore::new(0) }
+    }
+
+    async fn wait_for_read(&self) {
+        while self.reads.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl<S: Shelf> Shelf for SlowStore<S> {
+    async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
+        self.inner.walk(run, walk).await
+    }
+
+    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
+        self.inner.page(run, after).await
+    }
+
+    async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {
+        if run == self.run {
+            self.reads.fetch_add(1, Ordering::SeqCst);
+            let _ = self.resume.acquire().await;
+        }
+        self.inner.chunks(run, hashes).await
+    }
+
+    async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<EncodedSnapshot>> {
+        self.inner.snapshot(run, content_hash).await
+    }
+
+    async fn sealing(&self, run: RunId) -> Result<PayloadCipher> {
+        self.inner.sealing(run).await
+    }
+
+    async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
+        self.inner.snapshots(run).await
+    }
+}
+
+impl<S: Keeper> Keeper for SlowStore<S> {
+    async fn sealing_to_write(&self, run: RunId) -> Result<PayloadCipher> {
+        self.inner.sealing_to_write(run).await
+    }
+
+    async fn keep(&self, new: New) -> Result<()> {
+        self.inner.keep(new).await
+    }
+}
+
+/// Creates a run with a snapshot of a state of this size.
+async fn run_with_snapshot(store: &Sqlite, bytes: usize) -> RunId {
+    let run = run_with_boundaries(store, bytes).await;
+    assert!(store.snapshot(run).await.unwrap().made);
+    run
+}
+
+/// Creates a run with a state of this size, of which a snapshot is due.
+async fn run_with_boundaries(store: &Sqlite, bytes: usize) -> RunId {
+    let run = attached(store).await;
+    let text = format!(r#"{{"append":{{"log":[{{"json":"{}"}}]}}}}"#, "x".repeat(bytes));
+    for number in 1..=11 {
+        let ops = Some(if number == 1 { text.clone().into() } else { br#"{"append":{}}"#.to_vec() });
+        store.commit(&Commit { ops, full: false, ..turn(run, number) }).await.unwrap();
+    }
+    run
+}
+
+#[tokio::test]
+async fn a_snapshot_deleted_while_it_is_read_back_is_no_corruption_but_one_without_its_chunks_is() {
+    let store = Sqlite::memory().await.unwrap();
+    let made_while = async |sql| {
+        let run = run_with_boundaries(&store, 1).await;
+        let slow = SlowStore::new(store.snapshot_store(), run);
+        let (made, ()) = tokio::join!(snapshot_writer::make(&slow, run), async {
+            slow.wait_for_read().await;
+            execute(&store, sql).await;
+            slow.resume.close();
+        });
+        made
+    };
+    let dropped = made_while("DELETE FROM snapshots; DELETE FROM chunks").await;
+    assert!(matches!(dropped, Ok(Snapshotted { made: false, .. })), "{dropped:?}");
+    let lost = made_while("DELETE FROM chunks").await;
+    assert!(matches!(lost, Err(Error::Corrupt { .. })), "{lost:?}");
+}
+
+async fn measure(store: &impl Shelf, run: RunId) -> bool {
+    let commit = Commit { ops: Some(br#"{"append":{}}"#.to_vec()), full: false, ..turn(run, 12) };
+    packed::counted(store, &commit, &PayloadCipher::default()).await.unwrap().is_some()
+}
+
+#[tokio::test]
+async fn one_state_of_a_run_is_measured_at_a_time_and_other_runs_do_not_wait_for_the_rest() {
+    let store = Sqlite::memory().await.unwrap();
+    let (busy, other) = (run_with_snapshot(&store, 1).await, run_with_snapshot(&store, 1).await);
+    let slow = SlowStore::new(store.snapshot_store(), busy);
+    let busy = join_all((0..16).map(|_| measure(&slow, busy)));
+    let (busy, counted) = tokio::join!(busy, async {
+        slow.wait_for_read().await;
+        let counted = timeout(TIMEOUT, measure(&slow, other)).await;
+        slow.resume.close();
+        counted
+    });
+    assert!(busy.iter().all(|counted| *counted));
+    assert_eq!(counted, Ok(true));
+}
+
+#[tokio::test]
+async fn a_small_state_is_measured_while_a_large_one_is() {
+    let store = Sqlite::memory().await.unwrap();
+    let (large, small) =
+        (run_with_snapshot(&store, Limits::STATE_BYTES / 6).await, run_with_snapshot(&store, 1).await);
+    let slow = SlowStore::new(store.snapshot_store(), large);
+    let (large, counted) = tokio::join!(measure(&slow, large), async {
+        slow.wait_for_read().await;
+        let counted = timeout(TIMEOUT, measure(&slow, small)).await;
+        slow.resume.close();
+        counted
+    });
+    assert!(large);
+    assert_eq!(counted, Ok(true));
+}
+
+#[tokio::test]
+async fn a_state_above_the_limit_is_built_neither_from_boundaries_nor_from_a_snapshot() {
+    let store = Sqlite::memory().await.unwrap();
+    let run = attached(&store).await;
+    let slow = SlowStore::new(store.snapshot_store(), run);
+    slow.resume.close();
+    let found = async |most| branch::small_state(&slow, run, most).await.unwrap().is_some();
+    for number in 1..=11 {
+        let ops = Some(br#"{"append":{"log":[{"json":1}]}}"#.to_vec());
+        store.commit(&Commit { ops, full: false, ..turn(run, number) }).await.unwrap();
+    }
+    let bytes = 64 + 3 + 11 * 65;
+    assert_eq!((found(bytes - 1).await, found(bytes).await), (false, true));
+    assert!(store.snapshot(run).await.unwrap().made);
+    assert_eq!((found(bytes - 1).await, found(bytes).await), (false, true));
+    let before = slow.reads.load(Ordering::SeqCst);
+    assert!(!found(10).await);
+    assert_eq!((before, slow.reads.load(Ordering::SeqCst)), (2, 2), "its chunks must not be read");
+}
