@@ -1,4 +1,4 @@
-//! Migrations: numbered, forward only.
+//! Migrations: numbered and forward-only.
 
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{PgConnection, SqlSafeStr as _};
@@ -8,7 +8,7 @@ use crate::fault::{Fault, Work};
 /// One row, if migrations were ever applied.
 pub(super) const IS_MIGRATED: &str = "SELECT 1 WHERE to_regclass('_sqlx_migrations') IS NOT NULL";
 
-/// The last migration that was applied; 0: none.
+/// The last migration that was applied; 0 if there is none.
 pub(super) const VERSION: &str =
     "SELECT coalesce(max(version), 0) AS version FROM _sqlx_migrations WHERE success";
 
@@ -49,8 +49,8 @@ fn migrator() -> Migrator {
     })
 }
 
-/// Brings the schema up to this binary's. The migrator holds an advisory lock of the session, also after it failed:
-/// the caller closes the connection.
+/// Migrates the schema to the version of this binary. The migrator takes a session-level advisory lock and keeps it if it
+/// fails: the caller must close the connection.
 pub(super) async fn migrate(conn: &mut PgConnection) -> Work<()> {
     refuse_newer(version(conn).await?)?;
     migrator()
@@ -59,7 +59,7 @@ pub(super) async fn migrate(conn: &mut PgConnection) -> Work<()> {
         .map_err(|error| Fault::Unfit(format!("cannot migrate the database: {error}")))
 }
 
-/// Refuses a schema that is not this binary's.
+/// Refuses a schema of another version than this binary's.
 pub(super) fn check(found: i64) -> Work<()> {
     refuse_newer(found)?;
     let known = latest();
@@ -75,7 +75,7 @@ fn refuse_newer(found: i64) -> Work<()> {
     let known = latest();
     if found > known {
         return Err(Fault::Unfit(format!(
-            "the database's schema is {found}, newer than this binary's ({known}): a newer dalsegno has used it"
+            "the database's schema is {found}, newer than this binary's ({known}): a newer dalsegno has migrated it"
         )));
     }
     Ok(())
