@@ -4,22 +4,22 @@
 //!
 //! - Each call on the hot path is one statement, which is committed and flushed to disk before the call returns. Two
 //!   exceptions: heartbeats are not flushed, and a fenced commit sends a second statement to learn whether the boundary
-//!   is stored. The fence is in the statement, which locks the run's row and checks that row. Commits of many runs share
-//!   statements ([`commit_batcher`]).
+//!   is stored. The fence is in the statement, which locks the run's row and checks that row. Commits of many runs
+//!   share statements ([`commit_batcher`]).
 //! - Every other change of a run is a transition under the lock of its row ([`transitions`]).
 //! - Every method returns or fails within its deadline.
-//! - However long a run's row is locked, the calls of that run occupy few connections ([`crate::lines`]). Heartbeats have
-//!   connections of their own.
+//! - However long a run's row is locked, the calls of that run occupy few connections ([`crate::lines`]). Heartbeats
+//!   have connections of their own.
 //!
 //! # Assumptions
 //!
-//! - `fsync` and `synchronous_commit` are on, and the isolation level is read committed ([`server_settings`] checks them
-//!   on every new connection).
+//! - `fsync` and `synchronous_commit` are on, and the isolation level is read committed ([`server_settings`] checks
+//!   them on every new connection).
 //!
 //! # Caveats
 //!
-//! - Through pgbouncer in transaction mode (`?pgbouncer=true`) a call takes four round trips. Migrations need a URL of the
-//!   server itself.
+//! - Through pgbouncer in transaction mode (`?pgbouncer=true`) a call takes four round trips. Migrations need a URL of
+//!   the server itself.
 
 mod anchors;
 mod audit;
@@ -80,7 +80,8 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Connects to a database. `url` is a libpq URL, with `pgbouncer=true` if it leads to pgbouncer in transaction mode.
+    /// Connects to a database. `url` is a libpq URL, with `pgbouncer=true` if it leads to pgbouncer in transaction
+    /// mode.
     ///
     /// [`crate::Error::Unfit`]: the database is not migrated, or the server has unsafe settings.
     pub async fn connect(url: &str) -> Result<Self> {
@@ -125,8 +126,8 @@ impl Postgres {
         migrated.await.map_err(|fault: Fault| fault.while_("migrating the store"))
     }
 
-    /// Grants `role` the least rights that operator and gateway need, and revokes all others on the store's tables. `url`
-    /// must lead to the server itself, with the role that migrated.
+    /// Grants `role` the least rights that operator and gateway need, and revokes all others on the store's tables.
+    /// `url` must lead to the server itself, with the role that migrated.
     pub async fn grant(url: &str, role: &str) -> Result<()> {
         let options = Target::parse_direct(url)?;
         let granted = async {

@@ -11,7 +11,8 @@ use crate::fault::Work;
 
 const LAST_ANCHOR: &str = "SELECT seq, hash FROM anchors ORDER BY seq DESC LIMIT 1";
 
-const CHANGED_RUNS: &str = "SELECT runs.id, runs.audit_seq, runs.audit_hash, head_turn, head_boundary, head_epoch, runs.head_hash \
+const CHANGED_RUNS: &str = "SELECT runs.id, runs.audit_seq, runs.audit_hash, \
+            head_turn, head_boundary, head_epoch, runs.head_hash \
      FROM runs LEFT JOIN anchored ON anchored.run = runs.id \
      WHERE anchored.run IS NULL OR anchored.audit_seq <> runs.audit_seq \
         OR anchored.head_hash IS DISTINCT FROM runs.head_hash \
@@ -22,7 +23,8 @@ const INSERT_ANCHOR: &str = "WITH inserted AS ( \
          INSERT INTO anchors (seq, hash, line) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING RETURNING seq \
      ), anchored_runs AS ( \
          INSERT INTO anchored (run, audit_seq, head_hash) \
-         SELECT heads.* FROM inserted, unnest($4::uuid[], $5::bigint[], $6::bytea[]) AS heads (run, audit_seq, head_hash) \
+         SELECT heads.* \
+         FROM inserted, unnest($4::uuid[], $5::bigint[], $6::bytea[]) AS heads (run, audit_seq, head_hash) \
          ON CONFLICT (run) DO UPDATE SET audit_seq = excluded.audit_seq, head_hash = excluded.head_hash \
      ) SELECT seq FROM inserted";
 
@@ -43,13 +45,15 @@ impl Postgres {
             seqs.push(audit_seq);
             heads.push(head.map(|(_, hash)| hash.to_vec()));
         }
-        let query = sqlx::query(INSERT_ANCHOR).bind(anchor.seq).bind(anchor.hash.as_slice()).bind(&anchor.line);
+        let query =
+            sqlx::query(INSERT_ANCHOR).bind(anchor.seq).bind(anchor.hash.as_slice()).bind(&anchor.line);
         Ok(self.pool.optional(query.bind(runs).bind(seqs).bind(heads)).await?.is_some())
     }
 }
 
 fn anchored_head(row: &PgRow) -> Work<Standing> {
-    let columns = (row.try_get("head_turn")?, optional_boundary(row, "head_boundary")?, row.try_get("head_epoch")?);
+    let columns =
+        (row.try_get("head_turn")?, optional_boundary(row, "head_boundary")?, row.try_get("head_epoch")?);
     let head = match columns {
         (Some(turn), Some(boundary), Some(epoch)) => {
             Some((Place { turn, boundary, epoch }, digest(row, "head_hash")?))

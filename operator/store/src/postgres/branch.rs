@@ -19,14 +19,14 @@ use crate::{BoundaryRow, Digest, Kept, RunId};
 ///   state, stored without a patch. 2: a snapshot holds the state after it. 3: its full state is stored as a patch, and
 ///   the boundary itself is wanted. 4: its payloads were dropped. 0: none of these.
 /// - `needed` says whether the state after the boundary is needed; it starts as `$4`.
-/// - Snapshots of the boundaries with the content hashes `$5` are not used. If `$9` is true, a snapshot is used only for
-///   a boundary whose payloads were dropped.
+/// - Snapshots of the boundaries with the content hashes `$5` are not used. If `$9` is true, a snapshot is used only
+///   for a boundary whose payloads were dropped.
 /// - The parent of a boundary must have a lower turn or boundary, so that the walk ends even if parents form a cycle.
 /// - The result has at least one row if the run exists; that row has the head of the run.
 ///
-/// The recursion walks keys only; payloads are joined afterwards. Each boundary and each snapshot is found by its key in
-/// a lateral query with LIMIT 1: the planner does not know the length of a run, and for a plain join it would choose a
-/// plan that reads all rows of the run.
+/// The recursion walks keys only; payloads are joined afterwards. Each boundary and each snapshot is found by its key
+/// in a lateral query with LIMIT 1: the planner does not know the length of a run, and for a plain join it would choose
+/// a plan that reads all rows of the run.
 const WALK: &str = concat!(
     "WITH RECURSIVE run AS MATERIALIZED ( \
          SELECT id, head_turn, head_boundary, head_epoch, head_hash, \
@@ -60,7 +60,8 @@ const WALK: &str = concat!(
                 END \
          FROM run CROSS JOIN live CROSS JOIN LATERAL ( \
              SELECT * FROM boundaries \
-             WHERE run = $1 AND turn = live.parent_turn AND boundary = live.parent_boundary AND epoch = live.parent_epoch \
+             WHERE run = $1 AND turn = live.parent_turn AND boundary = live.parent_boundary \
+               AND epoch = live.parent_epoch \
              LIMIT 1 \
          ) b \
          WHERE (b.turn, b.boundary) < (live.turn, live.boundary) \
@@ -69,8 +70,8 @@ const WALK: &str = concat!(
      SELECT run.head_turn, run.head_hash, run.has_data_key, \
             b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.parent_hash, \
             b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
-            b.events_digest, b.event_count, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
-            ",
+            b.events_digest, b.event_count, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, \
+            b.trigger_word, b.records_digest, ",
     is_dropped!("run"),
     " AS is_dropped, \
             b.has_payloads, CASE WHEN b.has_payloads THEN b.ops END AS ops, \

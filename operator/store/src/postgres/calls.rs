@@ -94,7 +94,13 @@ impl Postgres {
             .bind(OPEN_CALLS_LIMIT)
             .bind(result_digest(&complete.id, complete.result.as_deref(), &cipher));
         let row = self.pool.for_run(complete.run).one(query).await?;
-        parse_completed(&row, &complete.id, CallState::from(complete.outcome), complete.result.as_deref(), &cipher)
+        parse_completed(
+            &row,
+            &complete.id,
+            CallState::from(complete.outcome),
+            complete.result.as_deref(),
+            &cipher,
+        )
     }
 
     pub(super) async fn do_settle(&self, settle: &Settle) -> Work<Completed> {

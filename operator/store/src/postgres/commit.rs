@@ -16,18 +16,18 @@ const STORED_DIGEST: &str = "SELECT digest FROM boundaries \
 impl Postgres {
     pub(super) async fn do_commit(&self, commit: &Commit) -> Work<Committed> {
         let cipher = self.write_cipher(commit.run).await?;
-        let committed =
-            match self.send(commit, EncodedOps::smallest(commit, &cipher)?, &cipher, None).await? {
-                Some(committed) => committed,
-                None => self.send_plain(commit, &cipher, None).await?,
-            };
+        let committed = match self.send(commit, EncodedOps::smallest(commit, &cipher)?, &cipher, None).await?
+        {
+            Some(committed) => committed,
+            None => self.send_plain(commit, &cipher, None).await?,
+        };
         let committed = match committed {
             Committed::TooLarge if !commit.full => self.send_counted(commit, &cipher).await?,
             committed => committed,
         };
         match (&committed, cipher.body(commit.digest).older()) {
-            // The same body was stored before the run had a key: it is a duplicate and is not stored again. Only in this
-            // case is the unkeyed digest sent to the database, whose log may contain it.
+            // The same body was stored before the run had a key: it is a duplicate and is not stored again. Only in
+            // this case is the unkeyed digest sent to the database, whose log may contain it.
             (
                 Committed::Conflict { .. } | Committed::Finished | Committed::UnsettledCalls,
                 unkeyed @ Some(_),

@@ -24,7 +24,8 @@ WITH head AS MATERIALIZED (
     SELECT id, array_position($1, id) AS idx, lifecycle, epoch, capability, attempt,
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
            unsettled_retry_same_key + unsettled_probe + unsettled_ask + keys_refused AS unsettled,
-           cancel_requested_at, cancel_told_at, suspend, heartbeat_ms, audit_seq, audit_hash, records_digest AS records_before,
+           cancel_requested_at, cancel_told_at, suspend, heartbeat_ms, audit_seq, audit_hash,
+           records_digest AS records_before,
            -- Whatever else moves the head does not update state_hash: then the size is unknown.
            CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS bytes_before
     FROM runs
@@ -36,7 +37,7 @@ proposed AS (
            $2[idx] AS proposed_capability, $3[idx] AS turn, $4[idx] AS boundary, $5[idx] AS commit_id,
            $6[idx] AS digest, $8[idx] AS ops_digest, $9[idx] AS is_full, $11[idx] AS events_digest,
            $12[idx] AS event_count, $13[idx] AS tokens_in, $14[idx] AS tokens_out, $15[idx] AS tool_calls,
-           $16[idx] AS cost_micro_usd, $17[idx] AS trigger_word, $18[idx] AS base, $19[idx] AS older_digest,
+           $16[idx] AS cost_micro_usd, $17[idx] AS trigger_word, $18[idx] AS base, $19[idx] AS unkeyed_digest,
            $20[idx] AS size,
            CASE WHEN $9[idx] OR $18[idx] IS NOT NULL THEN $20[idx] ELSE bytes_before + $20[idx] END AS state_bytes,
            ds_now_v1() AS now,
@@ -49,7 +50,7 @@ proposed AS (
                AS records_digest
     FROM head
 ),
-judged AS MATERIALIZED (
+checked AS MATERIALIZED (
     SELECT proposed.*,
            ds_content_hash_v1(
                parent_hash, id, turn, boundary, epoch, attempt, now, position, commit_id, digest,
@@ -60,11 +61,11 @@ judged AS MATERIALIZED (
                -- A proposed capability is never null.
                WHEN capability IS DISTINCT FROM proposed_capability THEN 'fenced'
                WHEN (head_turn, head_boundary, head_commit_id) = (turn, boundary, commit_id)
-                AND (head_digest = digest OR head_digest = older_digest)
+                AND (head_digest = digest OR head_digest = unkeyed_digest)
                    THEN 'duplicate'
                WHEN lifecycle <> 'live' THEN 'finished'
                WHEN unsettled > 0 THEN 'unsettled'
-               -- After a plan comes its result. After a result, or at the start, comes either boundary of the next turn.
+               -- After a plan comes its result; after a result, or at the start, either boundary of the next turn.
                WHEN NOT CASE
                    WHEN head_boundary = 1 THEN turn = head_turn AND boundary = 2
                    ELSE turn = coalesce(head_turn, 0) + 1
@@ -80,8 +81,8 @@ judged AS MATERIALIZED (
            END AS verdict
     FROM proposed
 ),
-next AS NOT MATERIALIZED (
-    SELECT * FROM judged WHERE verdict = 'ok'
+accepted AS NOT MATERIALIZED (
+    SELECT * FROM checked WHERE verdict = 'ok'
 ),
 inserted_boundaries AS (
     INSERT INTO boundaries (
@@ -92,14 +93,15 @@ inserted_boundaries AS (
     SELECT id, turn, boundary, epoch, head_turn, head_boundary, head_epoch, parent_hash, content_hash, attempt,
            position, commit_id, digest, now, $7[idx], ops_digest, is_full, $10[idx], events_digest, event_count,
            tokens_in, tokens_out, tool_calls, cost_micro_usd, trigger_word, $21 IS NOT NULL, records_digest
-    FROM next
+    FROM accepted
 ),
 -- extras {
 planned AS (
     -- An existing call keeps its first key. If it is not claimed yet, it moves to the turn that plans it again.
     INSERT INTO calls (run, id, turn, policy, key, state, arguments, arguments_bytes, created_at)
-    SELECT next.id, call.id, next.turn, call.policy, call.key, 'planned', call.arguments, call.bytes, next.now
-    FROM next, unnest($25, $26, $27, $28, $37) WITH ORDINALITY AS call (id, policy, key, arguments, bytes, idx)
+    SELECT accepted.id, call.id, accepted.turn, call.policy, call.key, 'planned', call.arguments, call.bytes,
+           accepted.now
+    FROM accepted, unnest($25, $26, $27, $28, $37) WITH ORDINALITY AS call (id, policy, key, arguments, bytes, idx)
     ORDER BY call.idx
     ON CONFLICT (run, id) DO UPDATE SET turn = excluded.turn
     WHERE calls.state = 'planned' AND calls.turn <> excluded.turn
@@ -108,10 +110,10 @@ planned AS (
 ),
 audited_plan AS (
     INSERT INTO audit (run, seq, at, kind, actor, detail, parent_hash, hash)
-    SELECT next.id, audit_seq + 1, now, 'planned', 'worker', detail, audit_hash,
-           ds_audit_hash_v1(audit_hash, next.id, audit_seq + 1, now, 'planned', 'worker', detail)
-    FROM next, LATERAL (
-        SELECT jsonb_build_object('turn', next.turn, 'calls', jsonb_agg(
+    SELECT accepted.id, audit_seq + 1, now, 'planned', 'worker', detail, audit_hash,
+           ds_audit_hash_v1(audit_hash, accepted.id, audit_seq + 1, now, 'planned', 'worker', detail)
+    FROM accepted, LATERAL (
+        SELECT jsonb_build_object('turn', accepted.turn, 'calls', jsonb_agg(
             CASE WHEN planned.is_new
                 THEN jsonb_strip_nulls(jsonb_build_object(
                     'call', call.id, 'policy', call.policy, 'key', call.key, 'arguments', call.arguments))
@@ -127,16 +129,18 @@ audited_plan AS (
 ),
 recorded AS MATERIALIZED (
     SELECT id, ds_apply_records_v1(id, turn, boundary, epoch, now, $29, $30, $31, $32, $33, $34, $35, $36) AS count
-    FROM next
+    FROM accepted
     WHERE $29 IS NOT NULL
 ),
 audited AS (
     INSERT INTO audit (run, seq, at, kind, actor, detail, parent_hash, hash)
     SELECT id, last.seq + 1, now, 'finished', 'worker', detail, last.hash,
            ds_audit_hash_v1(last.hash, id, last.seq + 1, now, 'finished', 'worker', detail)
-    FROM next
-    LEFT JOIN audited_plan ON audited_plan.run = next.id,
-    LATERAL (SELECT coalesce(audited_plan.seq, audit_seq) AS seq, coalesce(audited_plan.hash, audit_hash) AS hash) AS last,
+    FROM accepted
+    LEFT JOIN audited_plan ON audited_plan.run = accepted.id,
+    LATERAL (
+        SELECT coalesce(audited_plan.seq, audit_seq) AS seq, coalesce(audited_plan.hash, audit_hash) AS hash
+    ) AS last,
     LATERAL (SELECT jsonb_build_object('attempt', attempt, 'outcome', $21, 'reason', $22)::text AS detail) AS text
     WHERE $21 IS NOT NULL
     RETURNING run, seq, hash
@@ -144,49 +148,56 @@ audited AS (
 -- }
 updated_runs AS (
     UPDATE runs
-    SET head_turn = next.turn, head_boundary = next.boundary, head_epoch = next.epoch, head_attempt = next.attempt,
-        head_commit_id = next.commit_id, head_digest = next.digest, head_hash = next.content_hash,
-        head_position = next.position, head_at = next.now,
-        highest_turn = greatest(runs.highest_turn, next.turn),
+    SET head_turn = accepted.turn, head_boundary = accepted.boundary, head_epoch = accepted.epoch,
+        head_attempt = accepted.attempt,
+        head_commit_id = accepted.commit_id, head_digest = accepted.digest, head_hash = accepted.content_hash,
+        head_position = accepted.position, head_at = accepted.now,
+        highest_turn = greatest(runs.highest_turn, accepted.turn),
         -- The boundary's content hash covers these records from now on.
         records_digest = NULL,
-        state_bytes = next.state_bytes, state_hash = next.content_hash,
-        tokens_in = runs.tokens_in + next.tokens_in, tokens_out = runs.tokens_out + next.tokens_out,
-        tool_calls = runs.tool_calls + next.tool_calls, cost_micro_usd = runs.cost_micro_usd + next.cost_micro_usd,
+        state_bytes = accepted.state_bytes, state_hash = accepted.content_hash,
+        tokens_in = runs.tokens_in + accepted.tokens_in, tokens_out = runs.tokens_out + accepted.tokens_out,
+        tool_calls = runs.tool_calls + accepted.tool_calls,
+        cost_micro_usd = runs.cost_micro_usd + accepted.cost_micro_usd,
         stored_bytes = stored_bytes + coalesce(octet_length($7[idx]), 0) + coalesce(octet_length($10[idx]), 0),
         -- extras {
-        open_calls_bytes = coalesce(next.open_calls, open_calls_bytes),
-        open_calls_turn = CASE WHEN next.open_calls IS NULL THEN open_calls_turn ELSE next.turn END,
+        open_calls_bytes = coalesce(accepted.open_calls, open_calls_bytes),
+        open_calls_turn = CASE WHEN accepted.open_calls IS NULL THEN open_calls_turn ELSE accepted.turn END,
         lifecycle = CASE WHEN $21 IS NULL THEN 'live' ELSE 'finished' END,
         finish_outcome = $21, finish_reason = $22, finish_message = $23, finish_output = $24,
-        finish_commit_id = CASE WHEN $21 IS NOT NULL THEN next.commit_id END,
-        finish_digest = CASE WHEN $21 IS NOT NULL THEN next.digest END,
-        finish_at = CASE WHEN $21 IS NOT NULL THEN next.now END,
-        changed_at = CASE WHEN $21 IS NULL THEN changed_at ELSE next.now END,
+        finish_commit_id = CASE WHEN $21 IS NOT NULL THEN accepted.commit_id END,
+        finish_digest = CASE WHEN $21 IS NOT NULL THEN accepted.digest END,
+        finish_at = CASE WHEN $21 IS NOT NULL THEN accepted.now END,
+        changed_at = CASE WHEN $21 IS NULL THEN changed_at ELSE accepted.now END,
         audit_seq = coalesce(audited.seq, audited_plan.seq, runs.audit_seq),
         audit_hash = coalesce(audited.hash, audited_plan.hash, runs.audit_hash),
         -- }
-        -- A boundary renews a lease that a heartbeat began; it begins none. It never shortens one: the worker would learn
-        -- of the shorter lease only from the response, which may arrive after that lease has expired.
-        lease_renewed_at = CASE WHEN lease_renewed_at IS NOT NULL THEN next.now END,
-        lease_ms = CASE WHEN lease_renewed_at IS NULL THEN runs.lease_ms ELSE greatest(runs.lease_ms, runs.heartbeat_ms) END,
-        cancel_told_at = CASE WHEN next.cancel_requested_at IS NOT NULL THEN coalesce(next.cancel_told_at, next.now) END
-    FROM next
+        -- A boundary renews a lease that a heartbeat began; it begins none. It never shortens one: the worker would
+        -- learn of the shorter lease only from the response, which may arrive after that lease has expired.
+        lease_renewed_at = CASE WHEN lease_renewed_at IS NOT NULL THEN accepted.now END,
+        lease_ms = CASE
+            WHEN lease_renewed_at IS NULL THEN runs.lease_ms
+            ELSE greatest(runs.lease_ms, runs.heartbeat_ms)
+        END,
+        cancel_told_at = CASE
+            WHEN accepted.cancel_requested_at IS NOT NULL THEN coalesce(accepted.cancel_told_at, accepted.now)
+        END
+    FROM accepted
     -- extras {
-    LEFT JOIN audited_plan ON audited_plan.run = next.id
-    LEFT JOIN audited ON audited.run = next.id
+    LEFT JOIN audited_plan ON audited_plan.run = accepted.id
+    LEFT JOIN audited ON audited.run = accepted.id
     -- }
-    WHERE runs.id = next.id
+    WHERE runs.id = accepted.id
 ),
 reported_cancels AS (
     -- The response to a duplicate reports a cancel request too.
     UPDATE runs
-    SET cancel_told_at = judged.now
-    FROM judged
-    WHERE runs.id = judged.id AND judged.verdict = 'duplicate'
-      AND judged.cancel_requested_at IS NOT NULL AND judged.cancel_told_at IS NULL
+    SET cancel_told_at = checked.now
+    FROM checked
+    WHERE runs.id = checked.id AND checked.verdict = 'duplicate'
+      AND checked.cancel_requested_at IS NOT NULL AND checked.cancel_told_at IS NULL
 )
-SELECT judged.id AS run,
+SELECT checked.id AS run,
        verdict,
        false AS committed,
        CASE verdict WHEN 'ok' THEN turn ELSE head_turn END AS turn,
@@ -201,7 +212,7 @@ SELECT judged.id AS run,
        recorded.count AS recorded,
        -- }
        heartbeat_ms AS lease_ms
-FROM judged
+FROM checked
 -- extras {
-LEFT JOIN recorded ON recorded.id = judged.id
+LEFT JOIN recorded ON recorded.id = checked.id
 -- }

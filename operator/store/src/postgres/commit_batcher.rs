@@ -5,8 +5,8 @@
 //!
 //! # Guarantees
 //!
-//! - Each boundary of a statement is of another run. A run whose row is locked is skipped, and its commit is sent alone,
-//!   outside the slots: no commit waits for the lock of another run.
+//! - Each boundary of a statement is of another run. A run whose row is locked is skipped, and its commit is sent
+//!   alone, outside the slots: no commit waits for the lock of another run.
 //! - If the database refuses a statement, each of its boundaries is sent alone.
 //! - A caller that gives up cancels no commit but its own.
 

@@ -72,7 +72,8 @@ pub(super) struct Proposed {
 }
 
 impl Proposed {
-    /// `unkeyed_digest`: the digest that the body had before the run had a key; a boundary stored under it is a duplicate.
+    /// `unkeyed_digest`: the digest that the body had before the run had a key; a boundary stored under it is a
+    /// duplicate.
     pub fn new(
         commit: &Commit,
         ops: EncodedOps,
@@ -143,8 +144,8 @@ pub(super) fn commit_one(one: &Proposed, extras: Extras) -> Query<'_, Postgres, 
     records.bind(query).bind(calls.arguments_bytes).bind(calls.key_digests).bind(calls.arguments_digests)
 }
 
-/// The statement for boundaries without extras, each of another run. It waits for no lock. No row: the row of the run is
-/// locked, or there is no such run.
+/// The statement for boundaries without extras, each of another run. It waits for no lock. No row: the row of the run
+/// is locked, or there is no such run.
 pub(super) fn commit_batch<'q>(batch: &[&'q Proposed]) -> Query<'q, Postgres, PgArguments> {
     bind(if batch.len() == 1 { &COMMIT_ONE_PLAIN } else { &COMMIT_PLAIN }, batch)
 }
@@ -194,9 +195,8 @@ where
 
 /// The result for one boundary. `None`: its turn is the next one, but it was encoded against another head.
 pub(super) fn parse_committed(row: &PgRow) -> Work<Option<Committed>> {
-    let receipt = |parent| -> Work<Standing> {
-        Ok(Standing { head: head(row)?, parent, asked: worker_signals(row)? })
-    };
+    let receipt =
+        |parent| -> Work<Standing> { Ok(Standing { head: head(row)?, parent, asked: worker_signals(row)? }) };
     Ok(Some(match row.try_get("verdict")? {
         "ok" => Committed::Ok(receipt(optional_digest(row, "parent_hash")?)?),
         "duplicate" => Committed::Duplicate(receipt(None)?),

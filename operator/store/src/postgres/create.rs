@@ -45,8 +45,8 @@ impl Postgres {
         Ok(is_written.then(|| Created::Run(Box::new(answer))))
     }
 
-    /// Abandons the prior run and creates the new one, in one transaction. `None`: the store has changed since `found` was
-    /// read.
+    /// Abandons the prior run and creates the new one, in one transaction. `None`: the store has changed since `found`
+    /// was read.
     async fn replace(&self, prior: RunId, found: &Found, new: &NewRun) -> Work<Option<Created>> {
         let queued = self.pool.join(prior);
         let work = async {

@@ -4,8 +4,8 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use super::query::QueryExecutor;
 use super::pool::Pool;
+use super::query::QueryExecutor;
 use super::row::without_nul;
 use super::snapshot::RowAccess;
 use crate::fault::{Fault, Work};
@@ -74,13 +74,14 @@ impl Postgres {
     }
 
     /// The rows of boundaries, snapshots and data keys.
-    pub(super) fn rows(&self) -> Rows<'_, Pool> {
+    pub(super) fn row_access(&self) -> RowAccess<'_, Pool> {
         RowAccess { executor: &self.pool, keys: &self.keys }
     }
 
     pub(super) async fn do_shred(&self, run: RunId, reason: &str, actor: &str) -> Work<Shredded> {
         let query = sqlx::query("SELECT ds_shred_v1($1, $2, $3) AS verdict").bind(run);
-        let row = self.pool.for_run(run).one(query.bind(without_nul(reason)).bind(without_nul(actor))).await?;
+        let row =
+            self.pool.for_run(run).one(query.bind(without_nul(reason)).bind(without_nul(actor))).await?;
         self.keys.forget(run);
         match row.try_get("verdict")? {
             "shredded" => Ok(Shredded::Done),

@@ -5,12 +5,13 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use crate::fault::{Fault, Work};
 
 /// All tables and views that the migrations create. The schema may contain tables of others.
-const TABLES: &str = "_sqlx_migrations, anchored, anchors, approvals, attempts, audit, boundaries, calls, chunks, data_keys, \
-     held_records, record_batches, record_changes, records, revisions, runs, signing_key, snapshots, store";
+const TABLES: &str = "\
+    _sqlx_migrations, anchored, anchors, approvals, attempts, audit, boundaries, calls, chunks, data_keys, \
+    held_records, record_batches, record_changes, records, revisions, runs, signing_key, snapshots, store";
 
-/// The statements, with placeholders `{role}`, `{schema}` and `{tables}`. Append-only tables get INSERT and SELECT alone.
-/// DELETE is granted only on tables that can be rebuilt or belong to workers. The advisory lock serializes concurrent
-/// grants.
+/// The statements, with placeholders `{role}`, `{schema}` and `{tables}`. Append-only tables get INSERT and SELECT
+/// alone. DELETE is granted only on tables that can be rebuilt or belong to workers. The advisory lock serializes
+/// concurrent grants.
 const RIGHTS: &str = "\
     SELECT pg_advisory_xact_lock(hashtextextended('dalsegno/rights', 0));
     REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC, {role};
@@ -28,8 +29,8 @@ const NAMES: &str = "\
         SELECT FROM pg_roles \
         WHERE rolname = $1 AND (pg_has_role(oid, current_user, 'MEMBER') OR rolcreaterole))";
 
-/// The role through which `$1` may create functions that the owner's statements would call: these name functions without
-/// their schema, and a function with exactly matching argument types wins over one of the server.
+/// The role through which `$1` may create functions that the owner's statements would call: these name functions
+/// without their schema, and a function with exactly matching argument types wins over one of the server.
 const CREATOR: &str = "\
     SELECT rolname::text FROM pg_roles \
     WHERE pg_has_role($1, oid, 'MEMBER') \
@@ -43,8 +44,8 @@ pub(super) async fn grant(conn: &mut PgConnection, role: &str) -> Work<()> {
         sqlx::query_as(NAMES).bind(role).fetch_one(&mut *conn).await?;
     if is_owner {
         return Err(Fault::Unfit(format!(
-            "the role {role} owns the tables, or may act as their owner: the rights are for another role, which operator \
-             and gateway connect as"
+            "the role {role} owns the tables, or may act as their owner: the rights are for another role, which \
+             operator and gateway connect as"
         )));
     }
     let mut transaction = conn.begin().await?;
@@ -53,12 +54,13 @@ pub(super) async fn grant(conn: &mut PgConnection, role: &str) -> Work<()> {
         .execute(&mut *transaction)
         .await
         .map_err(|error| Fault::Unfit(format!("cannot grant rights to the role {role}: {error}")))?;
-    let creator: Option<String> = sqlx::query_scalar(CREATOR).bind(role).fetch_optional(&mut *transaction).await?;
+    let creator: Option<String> =
+        sqlx::query_scalar(CREATOR).bind(role).fetch_optional(&mut *transaction).await?;
     if let Some(creator) = creator {
         return Err(Fault::Unfit(format!(
-            "the role {role} could falsify the audit: as {creator} it may create functions in the schema {schema}, or schemas, \
-             that the owner's statements would call; the owner of the schema and the database must REVOKE CREATE on \
-             both from PUBLIC and {creator}"
+            "the role {role} could falsify the audit: as {creator} it may create functions in the schema {schema}, or \
+             schemas, that the owner's statements would call; the owner of the schema and the database must REVOKE CREATE \
+             on both from PUBLIC and {creator}"
         )));
     }
     Ok(transaction.commit().await?)

@@ -8,9 +8,9 @@ use super::row::worker_signals;
 use crate::fault::{Fault, Work};
 use crate::{BEAT_GAP_MS, Beat, Digest, RunId};
 
-/// Records that a gateway serves. After a gap longer than `$1` ms all deadlines start anew. If the server's clock was set
-/// back, the time between two heartbeats counts as a gap too; a deadline that began before then does not advance until
-/// the clock has caught up.
+/// Records that a gateway serves. After a gap longer than `$1` ms all deadlines start anew. If the server's clock was
+/// set back, the time between two heartbeats counts as a gap too; a deadline that began before then does not advance
+/// until the clock has caught up.
 const GATEWAY_HEARTBEAT: &str = "UPDATE store \
      SET gap_from = CASE WHEN abs(now - beat_last) > $1 THEN least(beat_last, now) ELSE gap_from END, \
          beat_since = CASE WHEN abs(now - beat_last) > $1 THEN now ELSE beat_since END, \

@@ -51,7 +51,11 @@ impl Postgres {
 }
 
 /// The next boundaries of a run, on every branch.
-pub(super) async fn page(executor: &impl QueryExecutor, run: RunId, after: Option<Place>) -> Work<Vec<Found>> {
+pub(super) async fn page(
+    executor: &impl QueryExecutor,
+    run: RunId,
+    after: Option<Place>,
+) -> Work<Vec<Found>> {
     let query = sqlx::query(PAGE)
         .bind(run)
         .bind(after.map_or(i32::MIN, |place| place.turn))

@@ -1,8 +1,8 @@
 //! The connection pool: one statement, one round trip and one deadline for each call.
 //!
-//! sqlx's own pool pings a connection each time it is returned, and by default each time it is taken: a second round trip
-//! for every commit. This pool never pings. When a connection fails, it is dropped together with all idle connections,
-//! which have probably lost the same server. A server that does not respond at all causes no error: after
+//! sqlx's own pool pings a connection each time it is returned, and by default each time it is taken: a second round
+//! trip for every commit. This pool never pings. When a connection fails, it is dropped together with all idle
+//! connections, which have probably lost the same server. A server that does not respond at all causes no error: after
 //! [`SUSPECT_AFTER`] the connections that have been idle for that long are dropped as well.
 
 use std::pin::pin;
@@ -25,27 +25,27 @@ use crate::lines::{Lines, Standing};
 /// Longest time that a statement may take on the server.
 const STATEMENT_TIMEOUT: &str = "5s";
 
-/// Through a pooler no setting stays on a session, so each transaction sets its own timeouts. A pooler does not report a
-/// dead client to the server: the idle timeout releases its locks. It is shorter than the statement timeout, so that a
-/// call that waits for these locks still succeeds.
+/// Through a pooler no setting stays on a session, so each transaction sets its own timeouts. A pooler does not report
+/// a dead client to the server: the idle timeout releases its locks. It is shorter than the statement timeout, so that
+/// a call that waits for these locks still succeeds.
 const BEGIN: &str =
     "BEGIN; SET LOCAL statement_timeout = '5s'; SET LOCAL idle_in_transaction_session_timeout = '3s'";
 
-/// Begins a read transaction. Its reader may pause between reads. If the reader has died, the server keeps old row versions
-/// for it no longer than the idle timeout.
+/// Begins a read transaction. Its reader may pause between reads. If the reader has died, the server keeps old row
+/// versions for it no longer than the idle timeout.
 const BEGIN_READ_ONLY: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '5s'; \
                              SET LOCAL idle_in_transaction_session_timeout = '10min'";
 
 /// Longest time that a call may take: to wait for a connection, to open one, and to run the statement.
 pub(super) const DEADLINE: Duration = Duration::from_secs(8);
 
-/// A call that takes longer than this waits for a lock, or its server is lost. Connections that have been idle for as long
-/// may be lost too and are dropped; connections that were used since then are kept. Shorter than [`DEADLINE`], so that
-/// the next call finds no lost connection.
+/// A call that takes longer than this waits for a lock, or its server is lost. Connections that have been idle for as
+/// long may be lost too and are dropped; connections that were used since then are kept. Shorter than [`DEADLINE`], so
+/// that the next call finds no lost connection.
 const SUSPECT_AFTER: Duration = Duration::from_secs(2);
 
-/// Connections for statements of one run that may wait for the lock of its row: one for the statement that holds the lock,
-/// and one for the next. A statement that waits keeps its connection from other runs.
+/// Connections for statements of one run that may wait for the lock of its row: one for the statement that holds the
+/// lock, and one for the next. A statement that waits keeps its connection from other runs.
 const CONNECTIONS_PER_RUN: usize = 2;
 
 /// A connection that has been idle for longer is closed: a NAT or firewall in between may have dropped it.
@@ -303,8 +303,8 @@ pub(super) async fn with_deadline<T>(work: impl Future<Output = Work<T>>) -> Wor
     timeout(DEADLINE, work).await.unwrap_or_else(|elapsed| Err(Fault::unavailable(elapsed)))
 }
 
-/// Whether the statement failed rather than the server or the connection. SQLSTATE 57P…: the server shuts down or ends the
-/// session.
+/// Whether the statement failed rather than the server or the connection. SQLSTATE 57P…: the server shuts down or ends
+/// the session.
 pub(super) fn is_statement_error(fault: &Fault) -> bool {
     matches!(fault, Fault::Unfit(_)) || fault.code().is_some_and(|code| !code.starts_with("57P"))
 }

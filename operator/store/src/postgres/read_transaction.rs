@@ -6,13 +6,13 @@ use sqlx::query::Query;
 use sqlx::{PgConnection, Row as _};
 use tokio::sync::Mutex;
 
+use super::Postgres;
 use super::audit::audit_row;
 use super::branch::encoded_boundary;
 use super::pool::with_deadline;
 use super::query::QueryExecutor;
 use super::row::{boundary_id, digest};
 use super::snapshot::RowAccess;
-use super::Postgres;
 use crate::fault::Work;
 use crate::keys::Keys;
 use crate::old::is_dropped;
@@ -53,7 +53,8 @@ const BOUNDARIES: &str = concat!(
             ",
     is_dropped!(),
     " AS is_dropped, \
-             NULL::bytea AS document, NULL::bytea AS snapshot_digest FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
+             NULL::bytea AS document, NULL::bytea AS snapshot_digest \
+     FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
      WHERE coalesce(page.before, 0) < $7 ORDER BY run, turn, boundary, epoch"
 );
 
@@ -81,7 +82,8 @@ const FIRST_CALLS: &str = calls_sql!("");
 const CALLS: &str = calls_sql!("AND (turn, ordinal, id) > ($4, $5, $6)");
 
 const BATCHES: &str = "SELECT * FROM ( \
-         SELECT *, sum(octet_length(batch)) OVER (ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+         SELECT *, sum(octet_length(batch)) \
+             OVER (ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
          FROM (SELECT * FROM record_changes WHERE run = $1 AND seq > $2 ORDER BY seq LIMIT $3) AS next \
      ) AS page \
      WHERE coalesce(before, 0) < $4 ORDER BY seq";

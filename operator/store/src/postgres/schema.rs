@@ -49,8 +49,8 @@ fn migrator() -> Migrator {
     })
 }
 
-/// Migrates the schema to the version of this binary. The migrator takes a session-level advisory lock and keeps it if it
-/// fails: the caller must close the connection.
+/// Migrates the schema to the version of this binary. The migrator takes a session-level advisory lock and keeps it if
+/// it fails: the caller must close the connection.
 pub(super) async fn migrate(conn: &mut PgConnection) -> Work<()> {
     refuse_newer(version(conn).await?)?;
     migrator()

@@ -20,8 +20,8 @@ const SNAPSHOT: &str = "SELECT document, digest FROM snapshots WHERE run = $1 AN
 const SNAPSHOTS: &str = "SELECT turn, boundary, epoch, content_hash FROM snapshots WHERE run = $1 \
      ORDER BY turn, boundary, epoch";
 
-/// Inserts a snapshot and its chunks, both or neither. An existing row that differs is damaged and is replaced. A sealed
-/// snapshot is never replaced by a plain one, which a process without keys could send.
+/// Inserts a snapshot and its chunks, both or neither. An existing row that differs is damaged and is replaced. A
+/// sealed snapshot is never replaced by a plain one, which a process without keys could send.
 const INSERT: &str = "WITH run AS MATERIALIZED ( \
          SELECT ds_takes_snapshot_v1($1, $3, $4, $5, $10, $11) AS takes \
      ), inserted_chunks AS ( \
@@ -50,7 +50,8 @@ impl<A: QueryExecutor> Shelf for RowAccess<'_, A> {
     }
 
     async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
-        integrity_scan::page(self.executor, run, after).await.map_err(|fault| fault.while_("reading boundaries for a scan"))
+        let page = integrity_scan::page(self.executor, run, after).await;
+        page.map_err(|fault| fault.while_("reading boundaries for a scan"))
     }
 
     async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {
@@ -80,13 +81,21 @@ impl Keeper for RowAccess<'_, Pool> {
     }
 }
 
-async fn chunks(executor: &impl QueryExecutor, run: RunId, hashes: &[Digest]) -> Work<Vec<(Digest, Vec<u8>)>> {
+async fn chunks(
+    executor: &impl QueryExecutor,
+    run: RunId,
+    hashes: &[Digest],
+) -> Work<Vec<(Digest, Vec<u8>)>> {
     let hashes: Vec<_> = hashes.iter().map(Digest::as_slice).collect();
     let found = executor.all(sqlx::query(CHUNKS).bind(run).bind(hashes)).await?;
     found.iter().map(|row| Ok((digest(row, "hash")?, row.try_get("payload")?))).collect()
 }
 
-async fn snapshot(executor: &impl QueryExecutor, run: RunId, content_hash: &Digest) -> Work<Option<EncodedSnapshot>> {
+async fn snapshot(
+    executor: &impl QueryExecutor,
+    run: RunId,
+    content_hash: &Digest,
+) -> Work<Option<EncodedSnapshot>> {
     let found = executor.all(sqlx::query(SNAPSHOT).bind(run).bind(content_hash.as_slice())).await?;
     let Some(row) = found.first() else { return Ok(None) };
     Ok(Some(EncodedSnapshot { document: row.try_get("document")?, digest: row.try_get("digest")? }))

@@ -27,7 +27,8 @@ impl Operator for Postgres {
     }
 
     async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>> {
-        self.do_namespace_usage(namespaces).await.map_err(|fault| fault.while_("summing up the stored bytes of namespaces"))
+        let usage = self.do_namespace_usage(namespaces).await;
+        usage.map_err(|fault| fault.while_("summing up the stored bytes of namespaces"))
     }
 
     async fn create_run(&self, new: &NewRun) -> Result<Created> {
@@ -54,12 +55,12 @@ impl Operator for Postgres {
         self.transition(run, RecordIdentity { attempt, identity: identity.clone() }).await
     }
 
-    async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord> {
-        self.transition(run, RequestCancel { asked: asked.clone() }).await
+    async fn request_cancel(&self, run: RunId, by: &AskedBy) -> Result<RunRecord> {
+        self.transition(run, RequestCancel { asked: by.clone() }).await
     }
 
-    async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord> {
-        self.transition(run, ResetBudget { observed, to, asked: asked.clone() }).await
+    async fn reset_budget(&self, run: RunId, observed: i64, to: i64, by: &AskedBy) -> Result<RunRecord> {
+        self.transition(run, ResetBudget { observed, to, asked: by.clone() }).await
     }
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
@@ -75,14 +76,12 @@ impl Operator for Postgres {
     }
 
     async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped> {
-        self.do_expire(run, rows)
-            .await
-            .map_err(|fault| fault.while_("deleting expired payloads"))
+        self.do_expire(run, rows).await.map_err(|fault| fault.while_("deleting expired payloads"))
     }
 
     async fn drop_revisions(&self, rows: u32) -> Result<u64> {
-        let work = self.do_drop_revisions(rows).await;
-        work.map_err(|fault| fault.while_("deleting unused templates"))
+        let deleted = self.do_drop_revisions(rows).await;
+        deleted.map_err(|fault| fault.while_("deleting unused templates"))
     }
 
     async fn keepers(&self, after: RunId) -> Result<Vec<RunId>> {
@@ -97,8 +96,8 @@ impl Operator for Postgres {
         self.transition(run, rewind.clone()).await
     }
 
-    async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
-        self.do_mark_deleted(object_uid, asked).await.map_err(|fault| fault.while_(MarkDeleted::OPERATION))
+    async fn mark_deleted(&self, object_uid: &str, by: &AskedBy) -> Result<()> {
+        self.do_mark_deleted(object_uid, by).await.map_err(|fault| fault.while_(MarkDeleted::OPERATION))
     }
 
     async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {
@@ -186,7 +185,9 @@ impl Read for Postgres {
     }
 
     async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>> {
-        self.do_first_event(run, turn).await.map_err(|fault| fault.while_("finding the first event of a turn"))
+        self.do_first_event(run, turn)
+            .await
+            .map_err(|fault| fault.while_("finding the first event of a turn"))
     }
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {

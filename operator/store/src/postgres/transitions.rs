@@ -2,9 +2,9 @@
 //!
 //! # Guarantees
 //!
-//! - A transition takes three round trips, or two if it writes nothing. The first begins the transaction, locks the run's
-//!   row and then reads the rows that every rule needs. The rule decides. The second writes, in one statement. The third
-//!   commits. A rule that needs more rows takes one or two round trips more to read them.
+//! - A transition takes three round trips, or two if it writes nothing. The first begins the transaction, locks the
+//!   run's row and then reads the rows that every rule needs. The rule decides. The second writes, in one statement.
+//!   The third commits. A rule that needs more rows takes one or two round trips more to read them.
 //! - The lock is granted in the order of requests: on a busy run, too, a transition waits only for those before it.
 //! - A call that fails or is cancelled leaves no open transaction on a pooled connection ([`Transaction`]). The server
 //!   ends the transaction of a client that has died.
@@ -17,10 +17,10 @@ use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
-use super::sqlx_types::bind;
 use super::pool::{Pool, Transaction};
 use super::read::NOW;
 use super::row::{boundary_number, without_nul};
+use super::sqlx_types::bind;
 use crate::fault::{Fault, Work};
 use crate::reads::{
     Assignment, AttemptRow, BoundaryColumn, CallRow, Column, Columns, EnumText, Found, LIVE_BOUNDARIES,
@@ -106,7 +106,8 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
     match needs {
         Needs::Nothing | Needs::Templates => {}
         Needs::BoundariesFrom(place) => {
-            let query = sqlx::query(LIVE_BOUNDARIES).bind(run).bind(place.turn).bind(boundary_number(place.boundary));
+            let query =
+                sqlx::query(LIVE_BOUNDARIES).bind(run).bind(place.turn).bind(boundary_number(place.boundary));
             let found = transaction.all(query).await?;
             rows.boundaries = found.iter().map(LiveBoundary::read).collect::<Work<_>>()?;
             if let Some(number) = rows.missing_attempt(place) {
@@ -124,8 +125,8 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
     Ok(())
 }
 
-/// Writes the changes of a transition, in one statement of its transaction. Returns false, and writes nothing, if the run
-/// to be created exists already.
+/// Writes the changes of a transition, in one statement of its transaction. Returns false, and writes nothing, if the
+/// run to be created exists already.
 pub(super) async fn apply(transaction: &mut Transaction<'_>, set: WriteSet) -> Work<bool> {
     let (sql, values) = statement(set).finish();
     is_written(&transaction.all(bind_all(&sql, values)).await?)
