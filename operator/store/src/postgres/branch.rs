@@ -96,11 +96,11 @@ const WALK: &str = concat!(
 pub(super) async fn walk(executor: &impl QueryExecutor, run: RunId, walk: &Walk) -> Work<Option<Branch>> {
     let refused: Vec<_> = walk.refused.iter().map(Digest::as_slice).collect();
     let query = sqlx::query(WALK).bind(run).bind(walk.from).bind(walk.last).bind(walk.state).bind(refused);
-    let start = walk.start.map(|(place, _)| place);
+    let start = walk.start.map(|(id, _)| id);
     let query = query
-        .bind(start.map(|place| place.turn))
-        .bind(start.map(|place| boundary_number(place.boundary)))
-        .bind(start.map(|place| place.epoch))
+        .bind(start.map(|id| id.turn))
+        .bind(start.map(|id| boundary_number(id.boundary)))
+        .bind(start.map(|id| id.epoch))
         .bind(walk.sparing);
     let found = executor.all(query).await?;
     let Some(first) = found.first() else { return Ok(None) };

@@ -28,7 +28,7 @@ const PENDING: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.ru
      WHERE calls.run = $1 AND calls.state = 'planned' AND calls.turn = ds_open_turn_v1(runs) \
      UNION ALL SELECT * FROM calls WHERE run = $1 AND state = 'started' ORDER BY ordinal";
 
-/// Calls that an attempt started which has ended since.
+/// Started calls whose attempt is over.
 const UNSETTLED: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.run \
      WHERE calls.run = $1 AND calls.state = 'started' \
        AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended') \

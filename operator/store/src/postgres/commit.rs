@@ -19,7 +19,7 @@ impl Postgres {
         let committed = match self.send(commit, EncodedOps::smallest(commit, &cipher)?, &cipher, None).await?
         {
             Some(committed) => committed,
-            None => self.send_plain(commit, &cipher, None).await?,
+            None => self.send_without_base(commit, &cipher, None).await?,
         };
         let committed = match committed {
             Committed::TooLarge if !commit.full => self.send_counted(commit, &cipher).await?,
@@ -32,7 +32,7 @@ impl Postgres {
                 Committed::Conflict { .. } | Committed::Finished | Committed::UnsettledCalls,
                 unkeyed @ Some(_),
             ) if self.stored_digest(commit).await? == unkeyed => {
-                self.send_plain(commit, &cipher, unkeyed).await
+                self.send_without_base(commit, &cipher, unkeyed).await
             }
             (
                 Committed::Conflict { .. } | Committed::Finished | Committed::Fenced { committed: false },
@@ -42,8 +42,8 @@ impl Postgres {
         }
     }
 
-    /// Sends the ops without a delta, which are valid on any head.
-    async fn send_plain(
+    /// Sends the ops without a base, which are valid on any head.
+    async fn send_without_base(
         &self,
         commit: &Commit,
         cipher: &PayloadCipher,

@@ -29,10 +29,10 @@ static COMMIT: LazyLock<String> = LazyLock::new(|| {
 static COMMIT_ONE: LazyLock<String> = LazyLock::new(|| for_one(&COMMIT));
 
 /// Commits boundaries without extras and waits for no lock: a run whose row is locked has no row in the result.
-static COMMIT_PLAIN: LazyLock<String> = LazyLock::new(|| skip_locked(&without_extras(&COMMIT)));
+static COMMIT_WITHOUT_EXTRAS: LazyLock<String> = LazyLock::new(|| skip_locked(&without_extras(&COMMIT)));
 
 /// Commits one boundary without extras and waits for no lock.
-static COMMIT_ONE_PLAIN: LazyLock<String> = LazyLock::new(|| for_one(&COMMIT_PLAIN));
+static COMMIT_ONE_WITHOUT_EXTRAS: LazyLock<String> = LazyLock::new(|| for_one(&COMMIT_WITHOUT_EXTRAS));
 
 fn for_one(sql: &str) -> String {
     sql.replace("array_position($1, id)", "1").replace("ANY ($1)", "$1").replace("[idx]", "")
@@ -147,7 +147,7 @@ pub(super) fn commit_one(one: &Proposed, extras: Extras) -> Query<'_, Postgres, 
 /// The statement for boundaries without extras, each of another run. It waits for no lock. No row: the row of the run
 /// is locked, or there is no such run.
 pub(super) fn commit_batch<'q>(batch: &[&'q Proposed]) -> Query<'q, Postgres, PgArguments> {
-    bind(if batch.len() == 1 { &COMMIT_ONE_PLAIN } else { &COMMIT_PLAIN }, batch)
+    bind(if batch.len() == 1 { &COMMIT_ONE_WITHOUT_EXTRAS } else { &COMMIT_WITHOUT_EXTRAS }, batch)
 }
 
 fn bind<'q>(sql: &'static str, batch: &[&'q Proposed]) -> Query<'q, Postgres, PgArguments> {

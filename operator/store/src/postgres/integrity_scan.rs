@@ -58,9 +58,9 @@ pub(super) async fn page(
 ) -> Work<Vec<Found>> {
     let query = sqlx::query(PAGE)
         .bind(run)
-        .bind(after.map_or(i32::MIN, |place| place.turn))
-        .bind(after.map_or(0, |place| boundary_number(place.boundary)))
-        .bind(after.map_or(0, |place| place.epoch))
+        .bind(after.map_or(i32::MIN, |id| id.turn))
+        .bind(after.map_or(0, |id| boundary_number(id.boundary)))
+        .bind(after.map_or(0, |id| id.epoch))
         .bind(PAGE_ROWS)
         .bind(PAGE_BYTES);
     executor.all(query).await?.iter().map(found).collect()

@@ -105,12 +105,12 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
     let run = rows.of_run.run.id;
     match needs {
         Needs::Nothing | Needs::Templates => {}
-        Needs::BoundariesFrom(place) => {
+        Needs::BoundariesFrom(first) => {
             let query =
-                sqlx::query(LIVE_BOUNDARIES).bind(run).bind(place.turn).bind(boundary_number(place.boundary));
+                sqlx::query(LIVE_BOUNDARIES).bind(run).bind(first.turn).bind(boundary_number(first.boundary));
             let found = transaction.all(query).await?;
             rows.boundaries = found.iter().map(LiveBoundary::read).collect::<Work<_>>()?;
-            if let Some(number) = rows.missing_attempt(place) {
+            if let Some(number) = rows.missing_attempt(first) {
                 let found = transaction.all(sqlx::query(ATTEMPT).bind(run).bind(number)).await?;
                 rows.of_run.attempts.extend(found.first().map(AttemptRow::read).transpose()?);
             }
@@ -177,8 +177,8 @@ fn statement(set: WriteSet) -> Statement {
         let columns = statement.assignments(columns);
         statement.update(CallRow::TABLE, columns, vec![("run", run.value()), ("id", id.value())]);
     }
-    if let Some(place) = undo_after {
-        statement.undo(run, place);
+    if let Some(last) = undo_after {
+        statement.undo_after(run, last);
     }
     if let Some(template) = template {
         statement.insert_template(template);
@@ -239,20 +239,19 @@ impl Statement {
     }
 
     /// Marks everything after a boundary as undone.
-    fn undo(&mut self, run: RunId, place: Place) {
+    fn undo_after(&mut self, run: RunId, last: Place) {
         let run = self.parameter(run.value());
-        let turn = self.parameter(place.turn.value());
-        let boundary = self.parameter(BoundaryColumn(place.boundary).value());
-        let epoch = self.parameter(place.epoch.value());
-        let (live, place) = (format!("run = {run} AND NOT undone"), format!("({turn}, {boundary})"));
+        let turn = self.parameter(last.turn.value());
+        let boundary = self.parameter(BoundaryColumn(last.boundary).value());
+        let epoch = self.parameter(last.epoch.value());
+        let (live, last) = (format!("run = {run} AND NOT undone"), format!("({turn}, {boundary})"));
         self.parts.push(format!(
             "UPDATE boundaries SET undone = true WHERE {live} \
-             AND ((turn, boundary) > {place} OR ((turn, boundary) = {place} AND epoch <> {epoch}))"
+             AND ((turn, boundary) > {last} OR ((turn, boundary) = {last} AND epoch <> {epoch}))"
         ));
         for table in ["records", "record_batches", "record_changes"] {
-            self.parts.push(format!(
-                "UPDATE {table} SET undone = true WHERE {live} AND (turn, boundary) > {place}"
-            ));
+            self.parts
+                .push(format!("UPDATE {table} SET undone = true WHERE {live} AND (turn, boundary) > {last}"));
         }
     }
 
