@@ -23,6 +23,7 @@
 
 mod anchors;
 mod audit;
+mod boundary_pages;
 mod branch;
 mod calls;
 mod commit;
@@ -35,7 +36,6 @@ mod deadline_poll;
 mod events;
 mod grants;
 mod heartbeats;
-mod integrity_scan;
 mod pool;
 mod query;
 mod read;

@@ -44,7 +44,7 @@ const OPEN_CALLS_LIMIT: i64 = Limits::OPEN_CALLS_BYTES as i64;
 
 impl Postgres {
     pub(super) async fn do_claim(&self, claim: &Claim) -> Work<Claimed> {
-        let cipher = self.write_cipher(claim.run).await?;
+        let cipher = self.cipher_to_write(claim.run).await?;
         let arguments = payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?;
         let digests = cipher.call_digests(&claim.id);
         let query = sqlx::query(CLAIM)
@@ -81,7 +81,7 @@ impl Postgres {
     }
 
     pub(super) async fn do_complete(&self, complete: &Complete) -> Work<Completed> {
-        let cipher = self.write_cipher(complete.run).await?;
+        let cipher = self.cipher_to_write(complete.run).await?;
         let result = payload(complete.result.as_deref(), AadContext::Result(&complete.id), &cipher)?;
         let query = sqlx::query(COMPLETE)
             .bind(complete.run)
@@ -104,7 +104,7 @@ impl Postgres {
     }
 
     pub(super) async fn do_settle(&self, settle: &Settle) -> Work<Completed> {
-        let cipher = self.write_cipher(settle.run).await?;
+        let cipher = self.cipher_to_write(settle.run).await?;
         self.transact(settle.run, &SettleCall::of(settle, cipher)).await
     }
 
@@ -120,7 +120,7 @@ impl Postgres {
         let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
         let rows = self.pool.all(query).await?;
         let rows = rows.iter().map(CallRow::read).collect::<Work<Vec<_>>>()?;
-        let cipher = self.read_cipher(run, rows.iter().any(CallRow::looks_sealed)).await?;
+        let cipher = self.cipher_to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
         rows.iter().map(|row| row.public(&cipher)).collect()
     }
 }

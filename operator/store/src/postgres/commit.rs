@@ -15,7 +15,7 @@ const STORED_DIGEST: &str = "SELECT digest FROM boundaries \
 
 impl Postgres {
     pub(super) async fn do_commit(&self, commit: &Commit) -> Work<Committed> {
-        let cipher = self.write_cipher(commit.run).await?;
+        let cipher = self.cipher_to_write(commit.run).await?;
         let committed = match self.send(commit, EncodedOps::smallest(commit, &cipher)?, &cipher, None).await?
         {
             Some(committed) => committed,
@@ -37,7 +37,7 @@ impl Postgres {
             (
                 Committed::Conflict { .. } | Committed::Finished | Committed::Fenced { committed: false },
                 None,
-            ) => self.require_comparable(commit.run).await.map(|()| committed),
+            ) => self.ensure_comparable(commit.run).await.map(|()| committed),
             _ => Ok(committed),
         }
     }
@@ -56,7 +56,7 @@ impl Postgres {
 
     /// Measures the state at the head and sends the ops that fit it; starts over if the head has moved in between.
     async fn send_counted(&self, commit: &Commit, cipher: &PayloadCipher) -> Work<Committed> {
-        while let Some(ops) = packed::counted(&self.row_access(), commit, cipher).await? {
+        while let Some(ops) = packed::counted(&self.snapshot_store(), commit, cipher).await? {
             if let Some(committed) = self.send(commit, ops, cipher, None).await? {
                 return Ok(committed);
             }
@@ -103,10 +103,10 @@ impl Postgres {
     }
 
     pub(super) async fn do_finish(&self, call: &FinishCall) -> Work<Committed> {
-        let body = self.write_cipher(call.run).await?.body(call.digest);
+        let body = self.cipher_to_write(call.run).await?.body(call.digest);
         let committed = self.transact(call.run, &Finish::of(call, body)).await?;
         if matches!(committed, Committed::Finished | Committed::Fenced { committed: false }) {
-            self.require_comparable(call.run).await?;
+            self.ensure_comparable(call.run).await?;
         }
         Ok(committed)
     }

@@ -5,7 +5,7 @@ use sqlx::Row as _;
 use super::Postgres;
 use super::pool::Pool;
 use super::row::{boundary_id, boundary_number, digest};
-use super::snapshot::RowAccess;
+use super::snapshot::SnapshotStore;
 use crate::fault::Work;
 use crate::old::{self, Clearer, Cut, Next, Spent};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
@@ -19,11 +19,11 @@ impl Postgres {
     }
 
     pub(super) async fn do_compact(&self, run: RunId, rows: u32) -> Result<Dropped> {
-        old::step(&self.row_access(), run, rows).await
+        old::step(&self.snapshot_store(), run, rows).await
     }
 }
 
-impl Clearer for RowAccess<'_, Pool> {
+impl Clearer for SnapshotStore<'_, Pool> {
     async fn next(&self, run: RunId, rows: u32) -> Result<Next> {
         next(self.executor, run, rows).await.map_err(|fault| fault.while_("looking for payloads to drop"))
     }
@@ -33,7 +33,7 @@ impl Clearer for RowAccess<'_, Pool> {
     }
 
     async fn discard(&self, spent: Spent) -> Result<u64> {
-        discard(self.executor, spent).await.map_err(|fault| fault.while_("dropping a snapshot"))
+        discard(self.executor, spent).await.map_err(|fault| fault.while_("deleting a snapshot"))
     }
 }
 

@@ -64,7 +64,7 @@ impl Postgres {
             transaction.rollback().await?;
             Ok(None)
         };
-        self.pool.with_deadline(work).await
+        self.pool.with_timeout(work).await
     }
 
     /// Another object may adopt the run while this waits for its lock: the rule checks the object again under the lock.

@@ -7,7 +7,7 @@ use super::Postgres;
 use super::pool::Pool;
 use super::query::QueryExecutor;
 use super::row::without_nul;
-use super::snapshot::RowAccess;
+use super::snapshot::SnapshotStore;
 use crate::fault::{Fault, Work};
 use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, Wrapped};
 use crate::seal::{PayloadCipher, SEALED};
@@ -35,13 +35,13 @@ const LIST: &str = "SELECT run, key_id, wrapped FROM data_keys WHERE run > $1 AN
 
 const REWRAP: &str = "UPDATE data_keys SET key_id = $2, wrapped = $3 WHERE run = $1 AND wrapped = $4";
 
-impl<A: QueryExecutor> KeyShelf for RowAccess<'_, A> {
+impl<A: QueryExecutor> KeyShelf for SnapshotStore<'_, A> {
     async fn data_key(&self, run: RunId) -> Result<Option<Standing>> {
         read(self.executor, run).await.map_err(|fault| fault.while_("reading a data key"))
     }
 }
 
-impl KeyKeeper for RowAccess<'_, Pool> {
+impl KeyKeeper for SnapshotStore<'_, Pool> {
     async fn keep_data_key(&self, run: RunId, wrapped: Wrapped) -> Result<Option<Standing>> {
         insert(self.executor, run, wrapped).await.map_err(|fault| fault.while_("storing a data key"))
     }
@@ -59,23 +59,23 @@ impl KeyKeeper for RowAccess<'_, Pool> {
 
 impl Postgres {
     /// The cipher that reads a run's payloads. `looks_sealed`: whether any of these payloads looks sealed.
-    pub(super) async fn read_cipher(&self, run: RunId, looks_sealed: bool) -> Work<PayloadCipher> {
-        Ok(self.keys.to_read(&self.row_access(), run, looks_sealed).await?)
+    pub(super) async fn cipher_to_read(&self, run: RunId, looks_sealed: bool) -> Work<PayloadCipher> {
+        Ok(self.keys.to_read(&self.snapshot_store(), run, looks_sealed).await?)
     }
 
     /// The cipher that writes a run's payloads.
-    pub(super) async fn write_cipher(&self, run: RunId) -> Work<PayloadCipher> {
-        Ok(self.keys.to_write(&self.row_access(), run).await?)
+    pub(super) async fn cipher_to_write(&self, run: RunId) -> Work<PayloadCipher> {
+        Ok(self.keys.to_write(&self.snapshot_store(), run).await?)
     }
 
     /// Fails where this process has no keys and cannot tell whether a body equals the stored one.
-    pub(super) async fn require_comparable(&self, run: RunId) -> Work<()> {
-        Ok(self.keys.may_tell_apart(&self.row_access(), run).await?)
+    pub(super) async fn ensure_comparable(&self, run: RunId) -> Work<()> {
+        Ok(self.keys.may_tell_apart(&self.snapshot_store(), run).await?)
     }
 
     /// The rows of boundaries, snapshots and data keys.
-    pub(super) fn row_access(&self) -> RowAccess<'_, Pool> {
-        RowAccess { executor: &self.pool, keys: &self.keys }
+    pub(super) fn snapshot_store(&self) -> SnapshotStore<'_, Pool> {
+        SnapshotStore { executor: &self.pool, keys: &self.keys }
     }
 
     pub(super) async fn do_shred(&self, run: RunId, reason: &str, actor: &str) -> Work<Shredded> {

@@ -38,7 +38,7 @@ impl Postgres {
         let rows = self.pool.all(read).await?;
         let over = rows.first().map_or(Ok(true), |row| row.try_get("over"))?;
         let found = rows.iter().filter_map(|row| stored_events(row).transpose()).collect::<Work<Vec<_>>>()?;
-        let cipher = self.read_cipher(run, found.iter().any(Kept::looks_sealed)).await?;
+        let cipher = self.cipher_to_read(run, found.iter().any(Kept::looks_sealed)).await?;
         Ok(EventPage { events: page(found, &query, &cipher)?, over })
     }
 

@@ -59,8 +59,8 @@ pub(super) async fn grant(conn: &mut PgConnection, role: &str) -> Work<()> {
     if let Some(creator) = creator {
         return Err(Fault::Unfit(format!(
             "the role {role} could falsify the audit: as {creator} it may create functions in the schema {schema}, or \
-             schemas, that the owner's statements would call; the owner of the schema and the database must REVOKE CREATE \
-             on both from PUBLIC and {creator}"
+             schemas, that the owner's statements would call; the owner of the schema and the database must REVOKE \
+             CREATE on both from PUBLIC and {creator}"
         )));
     }
     Ok(transaction.commit().await?)

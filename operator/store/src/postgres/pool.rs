@@ -85,7 +85,7 @@ impl Pool {
 
     /// All rows of one statement, after it is committed. If the call fails or times out, its outcome is unknown.
     pub async fn all(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
-        self.with_deadline(self.run(query)).await
+        self.with_timeout(self.run(query)).await
     }
 
     /// The one row of a statement that has exactly one.
@@ -110,7 +110,7 @@ impl Pool {
 
     /// A new connection outside the pool, in a transaction that sees what is committed now and nothing later.
     pub async fn begin_read_only(&self) -> Work<PgConnection> {
-        with_deadline(async {
+        with_timeout(async {
             let mut conn = connect(&self.options).await?;
             sqlx::raw_sql(BEGIN_READ_ONLY).execute(&mut conn).await?;
             Ok(conn)
@@ -140,7 +140,7 @@ impl Pool {
     }
 
     /// Runs a call with its deadline.
-    pub async fn with_deadline<T>(&self, work: impl Future<Output = Work<T>>) -> Work<T> {
+    pub async fn with_timeout<T>(&self, work: impl Future<Output = Work<T>>) -> Work<T> {
         let mut work = pin!(work);
         if let Ok(done) = timeout(SUSPECT_AFTER, &mut work).await {
             return done;
@@ -290,7 +290,7 @@ impl RunExecutor<'_> {
             let _served = queued.served().await?;
             self.pool.run(query).await
         };
-        Ok(self.pool.with_deadline(work).await?.into_iter().next())
+        Ok(self.pool.with_timeout(work).await?.into_iter().next())
     }
 }
 
@@ -299,7 +299,7 @@ fn exactly_one(row: Option<PgRow>) -> Work<PgRow> {
 }
 
 /// Runs a future with the deadline of a call.
-pub(super) async fn with_deadline<T>(work: impl Future<Output = Work<T>>) -> Work<T> {
+pub(super) async fn with_timeout<T>(work: impl Future<Output = Work<T>>) -> Work<T> {
     timeout(DEADLINE, work).await.unwrap_or_else(|elapsed| Err(Fault::unavailable(elapsed)))
 }
 

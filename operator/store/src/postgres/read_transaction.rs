@@ -9,10 +9,10 @@ use tokio::sync::Mutex;
 use super::Postgres;
 use super::audit::audit_row;
 use super::branch::encoded_boundary;
-use super::pool::with_deadline;
+use super::pool::with_timeout;
 use super::query::QueryExecutor;
 use super::row::{boundary_id, digest};
-use super::snapshot::RowAccess;
+use super::snapshot::SnapshotStore;
 use crate::fault::Work;
 use crate::keys::Keys;
 use crate::old::is_dropped;
@@ -123,7 +123,7 @@ impl QueryExecutor for PgReadTransaction {
     async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> Work<Vec<PgRow>> {
         let mut conn = self.conn.lock().await;
         let query = query.persistent(self.persistent);
-        with_deadline(async { Ok(query.fetch_all(&mut *conn).await?) }).await
+        with_timeout(async { Ok(query.fetch_all(&mut *conn).await?) }).await
     }
 }
 
@@ -147,7 +147,7 @@ impl PgReadTransaction {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let cipher = self.keys.to_prove(&RowAccess { executor: self, keys: &self.keys }, run).await?;
+        let cipher = self.keys.to_prove(&SnapshotStore { executor: self, keys: &self.keys }, run).await?;
         rows.iter().map(|row| read(row, &cipher)).collect()
     }
 }
@@ -162,7 +162,7 @@ impl Reading for PgReadTransaction {
     }
 
     async fn unwrap_data_key(&mut self, run: RunId) -> Result<()> {
-        self.keys.to_read(&RowAccess { executor: &*self, keys: &self.keys }, run, false).await.map(drop)
+        self.keys.to_read(&SnapshotStore { executor: &*self, keys: &self.keys }, run, false).await.map(drop)
     }
 
     async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
@@ -184,14 +184,14 @@ impl Reading for PgReadTransaction {
             .bind(PAGE_BYTES);
         let page = self.list(query, unread_boundary).await;
         pages::unpacked(
-            &RowAccess { executor: &*self, keys: &self.keys },
+            &SnapshotStore { executor: &*self, keys: &self.keys },
             page.map_err(|fault| fault.while_("reading the boundaries"))?,
         )
         .await
     }
 
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>> {
-        snapshot_writer::judge(&RowAccess { executor: &*self, keys: &self.keys }, run).await
+        snapshot_writer::judge(&SnapshotStore { executor: &*self, keys: &self.keys }, run).await
     }
 
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {

@@ -30,7 +30,7 @@ const READ: &str = "SELECT * FROM ( \
 
 impl Postgres {
     pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> Work<Written> {
-        let cipher = self.write_cipher(batch.run).await?;
+        let cipher = self.cipher_to_write(batch.run).await?;
         let written = self.send_records(batch, &cipher).await?;
         match (&written, cipher.body(batch.digest).older()) {
             // The same batch was stored before the run had a key.
@@ -40,7 +40,7 @@ impl Postgres {
                 Ok(Written::Duplicate)
             }
             (Written::Conflict | Written::Finished, None) => {
-                self.require_comparable(batch.run).await.map(|()| written)
+                self.ensure_comparable(batch.run).await.map(|()| written)
             }
             _ => Ok(written),
         }
@@ -85,7 +85,7 @@ impl Postgres {
             .bind(bytes);
         let rows = self.pool.all(rows).await?;
         let found = rows.first().map_or(Ok(0), |row| row.try_get("found"))?;
-        let cipher = self.read_cipher(run, any_sealed(&rows, "value")).await?;
+        let cipher = self.cipher_to_read(run, any_sealed(&rows, "value")).await?;
         let entries = rows.iter().map(|row| entry(row, &query.space, &cipher));
         Ok(page(entries.collect::<Work<_>>()?, found, query))
     }

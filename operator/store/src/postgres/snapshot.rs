@@ -5,7 +5,7 @@ use sqlx::Row as _;
 use super::pool::Pool;
 use super::query::QueryExecutor;
 use super::row::{boundary_id, boundary_number, digest};
-use super::{branch, integrity_scan};
+use super::{boundary_pages, branch};
 use crate::chain::EncodedSnapshot;
 use crate::fault::Work;
 use crate::keys::Keys;
@@ -39,19 +39,20 @@ const INSERT: &str = "WITH run AS MATERIALIZED ( \
               OR encode(substr(snapshots.document, 1, 1), 'hex') !~ '^[13579bdf]')";
 
 /// Access to the rows of boundaries, snapshots and data keys, in the pool or in a read transaction.
-pub(super) struct RowAccess<'a, A> {
+pub(super) struct SnapshotStore<'a, A> {
     pub executor: &'a A,
     pub keys: &'a Keys,
 }
 
-impl<A: QueryExecutor> Shelf for RowAccess<'_, A> {
+impl<A: QueryExecutor> Shelf for SnapshotStore<'_, A> {
     async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
         branch::walk(self.executor, run, walk).await.map_err(|fault| fault.while_("reading a live branch"))
     }
 
     async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
-        let page = integrity_scan::page(self.executor, run, after).await;
-        page.map_err(|fault| fault.while_("reading boundaries for a scan"))
+        boundary_pages::page(self.executor, run, after)
+            .await
+            .map_err(|fault| fault.while_("reading boundaries"))
     }
 
     async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {
@@ -71,7 +72,7 @@ impl<A: QueryExecutor> Shelf for RowAccess<'_, A> {
     }
 }
 
-impl Keeper for RowAccess<'_, Pool> {
+impl Keeper for SnapshotStore<'_, Pool> {
     async fn sealing_to_write(&self, run: RunId) -> Result<PayloadCipher> {
         self.keys.to_keep(self, run).await
     }

@@ -23,12 +23,11 @@ use crate::{
 #[async_trait]
 impl Operator for Postgres {
     async fn pulse(&self, since: Timestamp) -> Result<Pulse> {
-        self.do_poll_deadlines(since).await.map_err(|fault| fault.while_("polling deadlines"))
+        self.do_poll_deadlines(since).await.map_err(|fault| fault.while_("polling the runs"))
     }
 
     async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>> {
-        let usage = self.do_namespace_usage(namespaces).await;
-        usage.map_err(|fault| fault.while_("summing up the stored bytes of namespaces"))
+        self.do_namespace_usage(namespaces).await.map_err(|fault| fault.while_("adding up stored bytes"))
     }
 
     async fn create_run(&self, new: &NewRun) -> Result<Created> {
@@ -36,7 +35,7 @@ impl Operator for Postgres {
     }
 
     async fn look_up(&self, object_uid: &str) -> Result<LookUp> {
-        self.do_find_by_object(object_uid).await.map_err(|fault| fault.while_("finding the run of an object"))
+        self.do_find_by_object(object_uid).await.map_err(|fault| fault.while_("finding a run"))
     }
 
     async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord> {
@@ -72,20 +71,21 @@ impl Operator for Postgres {
     }
 
     async fn expired(&self, after: RunId) -> Result<Vec<RunId>> {
-        self.do_runs_to_expire(after).await.map_err(|fault| fault.while_("listing expired runs"))
+        self.do_runs_to_expire(after).await.map_err(|fault| fault.while_("listing runs past their retention"))
     }
 
     async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped> {
-        self.do_expire(run, rows).await.map_err(|fault| fault.while_("deleting expired payloads"))
+        self.do_expire(run, rows)
+            .await
+            .map_err(|fault| fault.while_("deleting payloads past their retention"))
     }
 
     async fn drop_revisions(&self, rows: u32) -> Result<u64> {
-        let deleted = self.do_drop_revisions(rows).await;
-        deleted.map_err(|fault| fault.while_("deleting unused templates"))
+        self.do_drop_revisions(rows).await.map_err(|fault| fault.while_("deleting unused templates"))
     }
 
     async fn keepers(&self, after: RunId) -> Result<Vec<RunId>> {
-        self.do_runs_to_compact(after).await.map_err(|fault| fault.while_("listing runs to compact"))
+        self.do_runs_to_compact(after).await.map_err(|fault| fault.while_("listing runs with old payloads"))
     }
 
     async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped> {
@@ -106,11 +106,11 @@ impl Operator for Postgres {
     }
 
     async fn get_revision(&self, hash: &str) -> Result<Option<String>> {
-        self.do_get_revision(hash).await.map_err(|fault| fault.while_("reading a template"))
+        self.do_get_revision(hash).await.map_err(|fault| fault.while_("fetching a template"))
     }
 
     async fn unanchored(&self) -> Result<Unanchored> {
-        self.do_heads_to_anchor().await.map_err(|fault| fault.while_("listing heads to anchor"))
+        self.do_heads_to_anchor().await.map_err(|fault| fault.while_("reading heads to anchor"))
     }
 
     async fn put_anchor(&self, anchor: &AnchorRow) -> Result<bool> {
@@ -162,7 +162,7 @@ impl Worker for Postgres {
     }
 
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
-        snapshot_writer::make(&self.row_access(), run).await
+        snapshot_writer::make(&self.snapshot_store(), run).await
     }
 
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
@@ -185,17 +185,15 @@ impl Read for Postgres {
     }
 
     async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>> {
-        self.do_first_event(run, turn)
-            .await
-            .map_err(|fault| fault.while_("finding the first event of a turn"))
+        self.do_first_event(run, turn).await.map_err(|fault| fault.while_("finding a turn"))
     }
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
-        Ok(branch::state(&self.row_access(), run, turn).await?.map(|at| at.state))
+        Ok(branch::state(&self.snapshot_store(), run, turn).await?.map(|at| at.state))
     }
 
     async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>> {
-        Ok(branch::state(&self.row_access(), run, Some(turn)).await?.map(|at| (at.row, at.state)))
+        Ok(branch::state(&self.snapshot_store(), run, Some(turn)).await?.map(|at| (at.row, at.state)))
     }
 
     async fn sizes(&self, run: RunId) -> Result<Sizes> {
@@ -219,11 +217,11 @@ impl Read for Postgres {
     }
 
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
-        branch::boundaries(&self.row_access(), run, from, to).await
+        branch::boundaries(&self.snapshot_store(), run, from, to).await
     }
 
     async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
-        pages::links(&self.row_access(), run, after).await
+        pages::links(&self.snapshot_store(), run, after).await
     }
 
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>> {
@@ -235,7 +233,7 @@ impl Read for Postgres {
     }
 
     async fn unsealed(&self, run: RunId) -> Result<u64> {
-        self.do_count_unsealed(run).await.map_err(|fault| fault.while_("counting plain payloads"))
+        self.do_count_unsealed(run).await.map_err(|fault| fault.while_("counting payloads in plain text"))
     }
 
     async fn reading(&self) -> Result<Box<dyn Reading>> {
@@ -256,11 +254,11 @@ impl Admin for Postgres {
     }
 
     async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>> {
-        self.do_signing_key(fresh).await.map_err(|fault| fault.while_("reading the signing key"))
+        self.do_signing_key(fresh).await.map_err(|fault| fault.while_("fetching the signing key"))
     }
 
     async fn rewrap_keys(&self) -> Result<Rewrapped> {
-        self.keys.rewrap(&self.row_access()).await
+        self.keys.rewrap(&self.snapshot_store()).await
     }
 
     async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded> {

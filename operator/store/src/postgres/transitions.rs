@@ -55,7 +55,7 @@ impl Postgres {
             }
             Ok(answer)
         };
-        self.pool.with_deadline(work).await
+        self.pool.with_timeout(work).await
     }
 
     /// Runs a transition that rarely writes, and whose rule needs only the run and its attempts. If the rule writes

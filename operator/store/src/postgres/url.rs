@@ -36,8 +36,8 @@ impl Target {
             Self { options, transaction_pooling: false } => Ok(options),
             Self { transaction_pooling: true, .. } => Err(Error::Unfit(
                 "the URL leads to pgbouncer (pgbouncer=true), but migrations and grants need the server itself: use a \
-                 URL of the server, with the role that owns the tables (in the chart: postgres.migrationSecret, with the \
-                 other role as postgres.role)"
+                 URL of the server, with the role that owns the tables (in the chart: postgres.migrationSecret, with \
+                 the other role as postgres.role)"
                     .into(),
             )),
         }
@@ -48,8 +48,8 @@ impl Target {
 pub(super) async fn connect(options: &PgConnectOptions) -> Work<PgConnection> {
     options.connect().await.map_err(|error| match certificate_error(&error) {
         Some(why) => Fault::Unfit(format!(
-            "the certificate of the PostgreSQL server is refused ({why}): it must be for the host in the URL and signed \
-             by a trusted CA; trust a private CA with sslrootcert or PGSSLROOTCERT (in the chart: postgres.caSecret)"
+            "the certificate of the PostgreSQL server is refused ({why}): it must be for the host in the URL and \
+             signed by a trusted CA; trust a private CA with sslrootcert or PGSSLROOTCERT (in the chart: postgres.caSecret)"
         )),
         None => error.into(),
     })
