@@ -35,7 +35,7 @@ const LIST: &str = "SELECT run, key_id, wrapped FROM data_keys WHERE run > $1 AN
 
 const REWRAP: &str = "UPDATE data_keys SET key_id = $2, wrapped = $3 WHERE run = $1 AND wrapped = $4";
 
-impl<A: QueryExecutor> KeyShelf for SnapshotStore<'_, A> {
+impl<E: QueryExecutor> KeyShelf for SnapshotStore<'_, E> {
     async fn data_key(&self, run: RunId) -> Result<Option<Standing>> {
         read(self.executor, run).await.map_err(|fault| fault.while_("reading a data key"))
     }

@@ -39,12 +39,12 @@ const INSERT: &str = "WITH run AS MATERIALIZED ( \
               OR encode(substr(snapshots.document, 1, 1), 'hex') !~ '^[13579bdf]')";
 
 /// Access to the rows of boundaries, snapshots and data keys, in the pool or in a read transaction.
-pub(super) struct SnapshotStore<'a, A> {
-    pub executor: &'a A,
+pub(super) struct SnapshotStore<'a, E> {
+    pub executor: &'a E,
     pub keys: &'a Keys,
 }
 
-impl<A: QueryExecutor> Shelf for SnapshotStore<'_, A> {
+impl<E: QueryExecutor> Shelf for SnapshotStore<'_, E> {
     async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
         branch::walk(self.executor, run, walk).await.map_err(|fault| fault.while_("reading a live branch"))
     }

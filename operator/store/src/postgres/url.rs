@@ -49,7 +49,8 @@ pub(super) async fn connect(options: &PgConnectOptions) -> Work<PgConnection> {
     options.connect().await.map_err(|error| match certificate_error(&error) {
         Some(why) => Fault::Unfit(format!(
             "the certificate of the PostgreSQL server is refused ({why}): it must be for the host in the URL and \
-             signed by a trusted CA; trust a private CA with sslrootcert or PGSSLROOTCERT (in the chart: postgres.caSecret)"
+             signed by a trusted CA; trust a private CA with sslrootcert or PGSSLROOTCERT (in the chart: \
+             postgres.caSecret)"
         )),
         None => error.into(),
     })
