@@ -2,51 +2,55 @@
 //!
 //! # Guarantees
 //!
-//! - Hot calls are one statement each, committed and flushed before it answers; only heartbeats are not flushed, and only
-//!   a fenced commit asks once more, whether it stands. The fence is in the statement: it locks the run's row and
-//!   judges by that row. Commits of many runs share statements ([`gather`]).
+//! - Each call on the hot path is one statement, which is committed and flushed to disk before the call returns. Two
+//!   exceptions: heartbeats are not flushed, and a fenced commit sends a second statement to learn whether the boundary
+//!   is stored. The fence is in the statement, which locks the run's row and checks that row. Commits of many runs
+//!   share statements ([`commit_batcher`]).
 //! - Every other change of a run is a transition under the lock of its row ([`transitions`]).
-//! - Every method answers within its deadline, or fails.
-//! - However long a run's row is locked, its calls take few connections ([`crate::lines`]); beats and heartbeats have their own.
+//! - Every method returns or fails within its deadline.
+//! - However long a run's row is locked, the calls of that run occupy few connections ([`crate::lines`]). Heartbeats
+//!   have connections of their own.
 //!
 //! # Assumptions
 //!
-//! - `fsync` and `synchronous_commit` are on, transactions are read committed: checked on every new connection.
+//! - `fsync` and `synchronous_commit` are on, and the isolation level is read committed ([`server_settings`] checks
+//!   them on every new connection).
 //!
 //! # Caveats
 //!
-//! - Through pgbouncer in transaction mode (`?pgbouncer=true`) a call takes four round trips, and migrations need a URL that
-//!   leads to the server.
+//! - Through pgbouncer in transaction mode (`?pgbouncer=true`) a call takes four round trips. Migrations need a URL of
+//!   the server itself.
 
 mod anchors;
-mod answers;
+mod audit;
+mod boundary_pages;
 mod branch;
 mod calls;
-mod columns;
 mod commit;
+mod commit_batcher;
+mod commit_statement;
+mod compaction;
 mod create;
 mod data_keys;
+mod deadline_poll;
 mod events;
-mod fitness;
-mod gather;
 mod grants;
-mod links;
-mod old;
+mod heartbeats;
 mod pool;
-mod prune;
-mod pulse;
+mod query;
 mod read;
-mod reading;
+mod read_transaction;
+mod record_columns;
 mod records;
 mod retention;
-
 mod row;
 mod schema;
+mod server_settings;
 mod snapshot;
+mod sqlx_types;
 mod store;
 mod transitions;
 mod url;
-mod worker;
 
 use std::sync::Arc;
 
@@ -56,79 +60,81 @@ use uuid::Uuid;
 use crate::Result;
 use crate::fault::{Fault, Work};
 use crate::keys::{KeyProvider, Keys};
-use gather::Gather;
+use commit_batcher::CommitBatcher;
 use pool::Pool;
 use url::{Target, connect};
 
-/// Connections of one process.
-const CONNECTIONS: usize = 16;
+/// Most connections of one process, besides those for heartbeats.
+const MAX_CONNECTIONS: usize = 16;
 
-/// And those that are kept for its beat and a batch of heartbeats, which must not wait behind any other call.
-const BEATS: usize = 2;
+/// Connections for the gateway's own heartbeat and a batch of worker heartbeats, which must not wait for other calls.
+const HEARTBEAT_CONNECTIONS: usize = 2;
 
 /// A store in PostgreSQL.
 #[derive(Debug)]
 pub struct Postgres {
     pool: Arc<Pool>,
-    beats: Pool,
-    gather: Arc<Gather>,
+    heartbeat_pool: Pool,
+    batcher: Arc<CommitBatcher>,
     keys: Arc<Keys>,
 }
 
 impl Postgres {
-    /// Connects to a database that is migrated and may be trusted ([`crate::Error::Unfit`] otherwise). `url` as libpq
-    /// reads it; with `pgbouncer=true` where it leads to pgbouncer in transaction mode.
+    /// Connects to a database. `url` is a libpq URL, with `pgbouncer=true` if it leads to pgbouncer in transaction
+    /// mode.
+    ///
+    /// [`crate::Error::Unfit`]: the database is not migrated, or the server has unsafe settings.
     pub async fn connect(url: &str) -> Result<Self> {
         let target = Target::parse(url)?;
         Self::open(target).await.map_err(|fault| fault.while_("opening the store"))
     }
 
     async fn open(target: Target) -> Work<Self> {
-        let beats = Pool::new(target.clone(), BEATS);
-        let pool = Arc::new(Pool::new(target, CONNECTIONS));
+        let heartbeat_pool = Pool::new(target.clone(), HEARTBEAT_CONNECTIONS);
+        let pool = Arc::new(Pool::new(target, MAX_CONNECTIONS));
         let applied = match pool.optional(sqlx::query(schema::IS_MIGRATED)).await? {
             Some(_) => Some(pool.one(sqlx::query(schema::APPLIED)).await?),
             None => None,
         };
         schema::check(applied.as_ref())?;
-        let gather = Gather::new(Arc::clone(&pool));
-        Ok(Self { pool, beats, gather, keys: Arc::default() })
+        let batcher = CommitBatcher::new(Arc::clone(&pool));
+        Ok(Self { pool, heartbeat_pool, batcher, keys: Arc::default() })
     }
 
-    /// Asked anew each time: another database may stand at this address by now.
+    /// Read each time: this address may lead to another database by now.
     async fn do_id(&self) -> Work<Uuid> {
         Ok(self.pool.one(sqlx::query("SELECT id FROM store")).await?.try_get("id")?)
     }
 
-    /// With keys: payloads are sealed from now on, each run's under a data key that these wrap.
+    /// With keys, payloads are sealed from now on: those of each run with its own data key, which the provider wraps.
     pub fn sealed_by(self, keys: Option<Arc<dyn KeyProvider>>) -> Self {
         Self { keys: Arc::new(Keys::of(keys)), ..self }
     }
 
-    /// Brings the database's schema up to this binary's, under an advisory lock. `url` must lead to the server itself.
+    /// Migrates the schema to the version of this binary, under an advisory lock. `url` must lead to the server itself.
     pub async fn migrate(url: &str) -> Result<()> {
         let options = Target::parse_direct(url)?;
-        let work = async {
+        let migrated = async {
             let mut conn = connect(&options).await?;
-            fitness::check_settings(&mut conn).await?;
+            server_settings::check_settings(&mut conn).await?;
             let done = schema::migrate(&mut conn).await;
-            // Closing it lets the lock go, whatever happened.
+            // Closing the connection releases the lock, also after an error.
             let closed = conn.close().await;
             done?;
             Ok(closed?)
         };
-        work.await.map_err(|fault: Fault| fault.while_("migrating the store"))
+        migrated.await.map_err(|fault: Fault| fault.while_("migrating the store"))
     }
 
-    /// Gives `role` the least rights that operator and gateway need, and takes all others on these tables from it.
-    /// `url` must lead to the server itself, as the role that migrated.
+    /// Grants `role` the least rights that operator and gateway need, and revokes all others on the store's tables.
+    /// `url` must lead to the server itself, with the role that migrated.
     pub async fn grant(url: &str, role: &str) -> Result<()> {
         let options = Target::parse_direct(url)?;
-        let work = async {
+        let granted = async {
             let mut conn = connect(&options).await?;
             grants::grant(&mut conn, role).await?;
             Ok(conn.close().await?)
         };
-        work.await.map_err(|fault: Fault| fault.while_("granting rights"))
+        granted.await.map_err(|fault: Fault| fault.while_("granting rights"))
     }
 }

@@ -1,38 +1,41 @@
-//! Anchors: which runs have moved since they were anchored, and the anchors themselves.
+//! Anchors: the runs whose head or audit has changed since their last anchor, and the anchors themselves.
 
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use super::row::{boundary, digest};
+use super::row::{digest, optional_boundary};
 use crate::Place;
 use crate::anchor::{AnchorRow, RUNS_PER_ANCHOR, Standing, Unanchored};
 use crate::fault::Work;
 
-const LAST: &str = "SELECT seq, hash FROM anchors ORDER BY seq DESC LIMIT 1";
+const LAST_ANCHOR: &str = "SELECT seq, hash FROM anchors ORDER BY seq DESC LIMIT 1";
 
-const MOVED: &str = "SELECT runs.id, runs.audit_seq, runs.audit_hash, head_turn, head_boundary, head_epoch, runs.head_hash \
+const CHANGED_RUNS: &str = "SELECT runs.id, runs.audit_seq, runs.audit_hash, \
+            head_turn, head_boundary, head_epoch, runs.head_hash \
      FROM runs LEFT JOIN anchored ON anchored.run = runs.id \
      WHERE anchored.run IS NULL OR anchored.audit_seq <> runs.audit_seq \
         OR anchored.head_hash IS DISTINCT FROM runs.head_hash \
      ORDER BY runs.id LIMIT $1";
 
-/// Of two who are the next at once, one is.
-const PUT: &str = "WITH put AS ( \
+/// Of two processes that add the same anchor number at once, one adds it; the other gets no row.
+const INSERT_ANCHOR: &str = "WITH inserted AS ( \
          INSERT INTO anchors (seq, hash, line) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING RETURNING seq \
-     ), told AS ( \
+     ), anchored_runs AS ( \
          INSERT INTO anchored (run, audit_seq, head_hash) \
-         SELECT moved.* FROM put, unnest($4::uuid[], $5::bigint[], $6::bytea[]) AS moved (run, audit_seq, head_hash) \
+         SELECT heads.* \
+         FROM inserted, unnest($4::uuid[], $5::bigint[], $6::bytea[]) AS heads (run, audit_seq, head_hash) \
          ON CONFLICT (run) DO UPDATE SET audit_seq = excluded.audit_seq, head_hash = excluded.head_hash \
-     ) SELECT seq FROM put";
+     ) SELECT seq FROM inserted";
 
 impl Postgres {
-    /// The last anchor is read first: one that comes between takes the number that is next after it.
-    pub(super) async fn do_unanchored(&self) -> Work<Unanchored> {
-        let last = self.pool.optional(sqlx::query(LAST)).await?;
+    /// The last anchor is read first: if another process adds one between the two queries, it takes the number after
+    /// this one, and the anchor made from this answer is refused.
+    pub(super) async fn do_heads_to_anchor(&self) -> Work<Unanchored> {
+        let last = self.pool.optional(sqlx::query(LAST_ANCHOR)).await?;
         let last = last.map(|row| Work::Ok((row.try_get("seq")?, digest(&row, "hash")?))).transpose()?;
-        let moved = self.pool.all(sqlx::query(MOVED).bind(i64::from(RUNS_PER_ANCHOR))).await?;
-        Ok(Unanchored { last, standings: moved.iter().map(standing).collect::<Work<_>>()? })
+        let changed = self.pool.all(sqlx::query(CHANGED_RUNS).bind(i64::from(RUNS_PER_ANCHOR))).await?;
+        Ok(Unanchored { last, standings: changed.iter().map(anchored_head).collect::<Work<_>>()? })
     }
 
     pub(super) async fn do_put_anchor(&self, anchor: &AnchorRow) -> Work<bool> {
@@ -42,14 +45,16 @@ impl Postgres {
             seqs.push(audit_seq);
             heads.push(head.map(|(_, hash)| hash.to_vec()));
         }
-        let put = sqlx::query(PUT).bind(anchor.seq).bind(anchor.hash.as_slice()).bind(&anchor.line);
-        Ok(self.pool.optional(put.bind(runs).bind(seqs).bind(heads)).await?.is_some())
+        let query =
+            sqlx::query(INSERT_ANCHOR).bind(anchor.seq).bind(anchor.hash.as_slice()).bind(&anchor.line);
+        Ok(self.pool.optional(query.bind(runs).bind(seqs).bind(heads)).await?.is_some())
     }
 }
 
-fn standing(row: &PgRow) -> Work<Standing> {
-    let place = (row.try_get("head_turn")?, boundary(row, "head_boundary")?, row.try_get("head_epoch")?);
-    let head = match place {
+fn anchored_head(row: &PgRow) -> Work<Standing> {
+    let columns =
+        (row.try_get("head_turn")?, optional_boundary(row, "head_boundary")?, row.try_get("head_epoch")?);
+    let head = match columns {
         (Some(turn), Some(boundary), Some(epoch)) => {
             Some((Place { turn, boundary, epoch }, digest(row, "head_hash")?))
         }

@@ -1,27 +1,32 @@
-//! The live branch: boundaries found by walking parents from the head.
+//! The live branch: the boundaries that a walk from the head along their parents finds.
 
 use dalsegno_protocol::Usage;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
-use super::Postgres;
-use super::answers::Answers;
-use super::row::{boundary, digest, number, optional_digest};
+use super::query::QueryExecutor;
+use super::row::{boundary, boundary_number, digest, optional_boundary, optional_digest};
 use crate::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
-use crate::fault::{Fault, Work, timestamp};
+use crate::fault::{Work, timestamp};
 use crate::old::is_dropped;
 use crate::shelf::{Branch, Walk};
-use crate::{AuditRow, BoundaryRow, Digest, Kept, RunId};
+use crate::{BoundaryRow, Digest, Kept, RunId};
 
-/// From the head, or from the boundary `$6` `$7` `$8`, down: to turn `$2`, and on as far as what is wanted needs a state before it. Of each boundary up to
-/// turn `$3` it is told what is `known` of the state around it: 1 it is a full state that is kept plain, 2 a snapshot
-/// holds it, 3 it is a patch that is wanted itself, 4 its payloads were dropped; and whether the state after it is `needed`, `$4` at first.
-/// Snapshots of the boundaries `$5` are not used, and where `$9` says so, none of a boundary that keeps its payloads. Keys are
-/// walked first, and rows joined after. The parent of each must stand before it, so that no cycle is walked. The run's row is there in any
-/// case, with the head that was walked from.
+/// Walks from the head, or from the boundary `$6` `$7` `$8`, along the parents: down to turn `$2`, and further while a
+/// wanted boundary needs the state before it.
 ///
-/// Each boundary and each snapshot is found by its key, by a query of its own: of a plain join the planner, which knows
-/// nothing of how long a run is, makes one that reads all rows of the run.
+/// - `known`, for each boundary up to turn `$3`, says where the state around it comes from. 1: its ops are the full
+///   state, stored without a patch. 2: a snapshot holds the state after it. 3: its full state is stored as a patch, and
+///   the boundary itself is wanted. 4: its payloads were dropped. 0: none of these.
+/// - `needed` says whether the state after the boundary is needed; it starts as `$4`.
+/// - Snapshots of the boundaries with the content hashes `$5` are not used. If `$9` is true, a snapshot is used only
+///   for a boundary whose payloads were dropped.
+/// - The parent of a boundary must have a lower turn or boundary, so that the walk ends even if parents form a cycle.
+/// - The result has at least one row if the run exists; that row has the head of the run.
+///
+/// The recursion walks keys only; payloads are joined afterwards. Each boundary and each snapshot is found by its key
+/// in a lateral query with LIMIT 1: the planner does not know the length of a run, and for a plain join it would choose
+/// a plan that reads all rows of the run.
 const WALK: &str = concat!(
     "WITH RECURSIVE run AS MATERIALIZED ( \
          SELECT id, head_turn, head_boundary, head_epoch, head_hash, \
@@ -55,7 +60,8 @@ const WALK: &str = concat!(
                 END \
          FROM run CROSS JOIN live CROSS JOIN LATERAL ( \
              SELECT * FROM boundaries \
-             WHERE run = $1 AND turn = live.parent_turn AND boundary = live.parent_boundary AND epoch = live.parent_epoch \
+             WHERE run = $1 AND turn = live.parent_turn AND boundary = live.parent_boundary \
+               AND epoch = live.parent_epoch \
              LIMIT 1 \
          ) b \
          WHERE (b.turn, b.boundary) < (live.turn, live.boundary) \
@@ -64,8 +70,8 @@ const WALK: &str = concat!(
      SELECT run.head_turn, run.head_hash, run.has_data_key, \
             b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.parent_hash, \
             b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
-            b.events_digest, b.event_count, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, b.trigger_word, b.records_digest, \
-            ",
+            b.events_digest, b.event_count, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, \
+            b.trigger_word, b.records_digest, ",
     is_dropped!("run"),
     " AS is_dropped, \
             b.has_payloads, CASE WHEN b.has_payloads THEN b.ops END AS ops, \
@@ -86,19 +92,17 @@ const WALK: &str = concat!(
      ORDER BY b.turn, b.boundary"
 );
 
-const AUDIT: &str = "SELECT * FROM audit WHERE run = $1 ORDER BY seq";
-
-/// The live branch as far as the walk needs it.
-pub(super) async fn walk(rows: &impl Answers, run: RunId, walk: &Walk) -> Work<Option<Branch>> {
+/// The live branch, as far as the walk needs it. `None`: nothing is committed.
+pub(super) async fn walk(executor: &impl QueryExecutor, run: RunId, walk: &Walk) -> Work<Option<Branch>> {
     let refused: Vec<_> = walk.refused.iter().map(Digest::as_slice).collect();
     let query = sqlx::query(WALK).bind(run).bind(walk.from).bind(walk.last).bind(walk.state).bind(refused);
-    let start = walk.start.map(|(place, _)| place);
+    let start = walk.start.map(|(id, _)| id);
     let query = query
-        .bind(start.map(|place| place.turn))
-        .bind(start.map(|place| number(place.boundary)))
-        .bind(start.map(|place| place.epoch))
+        .bind(start.map(|id| id.turn))
+        .bind(start.map(|id| boundary_number(id.boundary)))
+        .bind(start.map(|id| id.epoch))
         .bind(walk.sparing);
-    let found = rows.all(query).await?;
+    let found = executor.all(query).await?;
     let Some(first) = found.first() else { return Ok(None) };
     let Some(head_turn) = first.try_get("head_turn")? else {
         return Ok(None);
@@ -109,44 +113,23 @@ pub(super) async fn walk(rows: &impl Answers, run: RunId, walk: &Walk) -> Work<O
     };
     let has_data_key = first.try_get("has_data_key")?;
     let shelved = match first.try_get::<Option<i32>, _>("turn")? {
-        Some(_) => found.iter().map(shelved).collect::<Work<_>>()?,
+        Some(_) => found.iter().map(encoded_boundary).collect::<Work<_>>()?,
         None => Vec::new(),
     };
     Ok(Some(Branch { head_turn, head_hash, has_data_key, shelved }))
 }
 
-impl Postgres {
-    pub(super) async fn do_audit(&self, run: RunId) -> Work<Vec<AuditRow>> {
-        let rows = self.pool.all(sqlx::query(AUDIT).bind(run)).await?;
-        rows.iter().map(audit_row).collect()
-    }
-}
-
-/// A row of the audit.
-pub(super) fn audit_row(row: &PgRow) -> Work<AuditRow> {
-    Ok(AuditRow {
-        seq: row.try_get("seq")?,
-        at: timestamp(row.try_get("at")?)?,
-        kind: row.try_get("kind")?,
-        actor: row.try_get("actor")?,
-        detail: row.try_get("detail")?,
-        parent_hash: digest(row, "parent_hash")?,
-        hash: digest(row, "hash")?,
-    })
-}
-
-/// A boundary from its row.
-pub(super) fn shelved(row: &PgRow) -> Work<EncodedBoundary> {
+/// A boundary as its row has it, with its payloads still encoded.
+pub(super) fn encoded_boundary(row: &PgRow) -> Work<EncodedBoundary> {
     let parent = Kept::parent(
         row.try_get("parent_turn")?,
-        boundary(row, "parent_boundary")?,
+        optional_boundary(row, "parent_boundary")?,
         row.try_get("parent_epoch")?,
     );
     let kept = Kept {
         row: BoundaryRow {
             turn: row.try_get("turn")?,
-            boundary: boundary(row, "boundary")?
-                .ok_or_else(|| Fault::Corrupt("a boundary is neither plan nor result".into()))?,
+            boundary: boundary(row)?,
             epoch: row.try_get("epoch")?,
             attempt: row.try_get("attempt")?,
             position: row.try_get("position")?,

@@ -1,11 +1,11 @@
-//! Tool calls: claimed before their effect, completed after it, settled where nobody knows.
+//! Tool calls: claimed before their effect, completed after it, settled where the effect is unknown.
 
 use dalsegno_protocol::{Call, CallState, Limits, RawValue};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use super::row::{named, text, word};
+use super::row::{enum_str, parse_enum, without_nul};
 use crate::calls::key_refused;
 use crate::fault::{Fault, Work};
 use crate::reads::{CallRow, Columns, payload, unpacked};
@@ -23,12 +23,12 @@ const ALL: &str = "SELECT * FROM calls WHERE run = $1 ORDER BY ordinal";
 const TOUCHED_SINCE: &str =
     "SELECT * FROM calls WHERE run = $1 AND coalesce(touched_turn, turn) >= $2 ORDER BY ordinal";
 
-/// Each half by an index of its own.
+/// Two halves, so that each can use its own index.
 const PENDING: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.run \
      WHERE calls.run = $1 AND calls.state = 'planned' AND calls.turn = ds_open_turn_v1(runs) \
      UNION ALL SELECT * FROM calls WHERE run = $1 AND state = 'started' ORDER BY ordinal";
 
-/// Started by an attempt that is over.
+/// Started calls whose attempt is over.
 const UNSETTLED: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.run \
      WHERE calls.run = $1 AND calls.state = 'started' \
        AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended') \
@@ -39,33 +39,33 @@ const OPEN_TURN: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.
        AND calls.turn = ds_open_turn_v1(runs) \
      ORDER BY calls.ordinal";
 
-/// Bytes that the open calls of a run may count.
-const MOST: i64 = Limits::OPEN_CALLS_BYTES as i64;
+/// Largest sum of the open calls of a run, in bytes.
+const OPEN_CALLS_LIMIT: i64 = Limits::OPEN_CALLS_BYTES as i64;
 
 impl Postgres {
     pub(super) async fn do_claim(&self, claim: &Claim) -> Work<Claimed> {
-        let sealing = self.to_write(claim.run).await?;
-        let arguments = payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &sealing)?;
-        let digests = sealing.call_digests(&claim.id);
+        let cipher = self.cipher_to_write(claim.run).await?;
+        let arguments = payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?;
+        let digests = cipher.call_digests(&claim.id);
         let query = sqlx::query(CLAIM)
             .bind(claim.run)
             .bind(claim.capability.as_slice())
-            .bind(text(&claim.id))
+            .bind(without_nul(&claim.id))
             .bind(claim.claim_id)
-            .bind(word(&claim.policy)?)
-            .bind(claim.key.as_deref().map(text))
+            .bind(enum_str(&claim.policy)?)
+            .bind(claim.key.as_deref().map(without_nul))
             .bind(arguments)
             .bind(size::of_json(claim.arguments.as_deref()))
-            .bind(MOST)
-            .bind(claim.key.as_deref().map(|key| digests.render(&text(key))))
+            .bind(OPEN_CALLS_LIMIT)
+            .bind(claim.key.as_deref().map(|key| digests.render(&without_nul(key))))
             .bind(claim.arguments.as_deref().map(|json| digests.render(json.get())))
-            .bind(sealing.has_keys());
-        let row = self.pool.of(claim.run).one(query).await?;
+            .bind(cipher.has_keys());
+        let row = self.pool.for_run(claim.run).one(query).await?;
         let id = &claim.id;
         Ok(match row.try_get("verdict")? {
-            "go" => Claimed::Go(Box::new(CallRow::read(&row)?.public(&sealing)?)),
-            "done" => Claimed::Done(Box::new(CallRow::read(&row)?.public(&sealing)?)),
-            "uncertain" => Claimed::Uncertain(Box::new(CallRow::read(&row)?.public(&sealing)?)),
+            "go" => Claimed::Go(Box::new(CallRow::read(&row)?.public(&cipher)?)),
+            "done" => Claimed::Done(Box::new(CallRow::read(&row)?.public(&cipher)?)),
+            "uncertain" => Claimed::Uncertain(Box::new(CallRow::read(&row)?.public(&cipher)?)),
             "no key" => Claimed::Invalid(format!("call {id:?} is new, and a new call needs a key")),
             "other key" => Claimed::Invalid(format!("call {id:?} has another key")),
             "other policy" => Claimed::Invalid(format!(
@@ -81,25 +81,31 @@ impl Postgres {
     }
 
     pub(super) async fn do_complete(&self, complete: &Complete) -> Work<Completed> {
-        let sealing = self.to_write(complete.run).await?;
-        let result = payload(complete.result.as_deref(), AadContext::Result(&complete.id), &sealing)?;
+        let cipher = self.cipher_to_write(complete.run).await?;
+        let result = payload(complete.result.as_deref(), AadContext::Result(&complete.id), &cipher)?;
         let query = sqlx::query(COMPLETE)
             .bind(complete.run)
             .bind(complete.capability.as_slice())
-            .bind(text(&complete.id))
+            .bind(without_nul(&complete.id))
             .bind(complete.claim_id)
-            .bind(word(&complete.outcome)?)
+            .bind(enum_str(&complete.outcome)?)
             .bind(result)
             .bind(size::of_json(complete.result.as_deref()))
-            .bind(MOST)
-            .bind(result_digest(&complete.id, complete.result.as_deref(), &sealing));
-        let row = self.pool.of(complete.run).one(query).await?;
-        completed(&row, &complete.id, CallState::from(complete.outcome), complete.result.as_deref(), &sealing)
+            .bind(OPEN_CALLS_LIMIT)
+            .bind(result_digest(&complete.id, complete.result.as_deref(), &cipher));
+        let row = self.pool.for_run(complete.run).one(query).await?;
+        parse_completed(
+            &row,
+            &complete.id,
+            CallState::from(complete.outcome),
+            complete.result.as_deref(),
+            &cipher,
+        )
     }
 
     pub(super) async fn do_settle(&self, settle: &Settle) -> Work<Completed> {
-        let sealing = self.to_write(settle.run).await?;
-        self.transact(settle.run, &SettleCall::of(settle, sealing)).await
+        let cipher = self.cipher_to_write(settle.run).await?;
+        self.transact(settle.run, &SettleCall::of(settle, cipher)).await
     }
 
     pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> Work<Vec<Call>> {
@@ -114,35 +120,35 @@ impl Postgres {
         let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
         let rows = self.pool.all(query).await?;
         let rows = rows.iter().map(CallRow::read).collect::<Work<Vec<_>>>()?;
-        let sealing = self.to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
-        rows.iter().map(|row| row.public(&sealing)).collect()
+        let cipher = self.cipher_to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
+        rows.iter().map(|row| row.public(&cipher)).collect()
     }
 }
 
-fn result_digest(id: &str, result: Option<&RawValue>, sealing: &PayloadCipher) -> Option<String> {
-    result.map(|json| sealing.call_digests(id).render(json.get()))
+fn result_digest(id: &str, result: Option<&RawValue>, cipher: &PayloadCipher) -> Option<String> {
+    result.map(|json| cipher.call_digests(id).render(json.get()))
 }
 
-fn completed(
+fn parse_completed(
     row: &PgRow,
     id: &str,
     state: CallState,
     result: Option<&RawValue>,
-    sealing: &PayloadCipher,
+    cipher: &PayloadCipher,
 ) -> Work<Completed> {
     let conflict = |why: String| Ok(Completed::Conflict(why));
     match row.try_get("verdict")? {
         "ok" => Ok(Completed::Ok),
         "ended" => {
-            let stands = named::<CallState>(row.try_get("state")?)?;
-            let same = stands == state
-                && unpacked(Columns::bytes(row, "result")?.as_deref(), AadContext::Result(id), sealing)?
+            let stored = parse_enum::<CallState>(row.try_get("state")?)?;
+            let is_same = stored == state
+                && unpacked(Columns::bytes(row, "result")?.as_deref(), AadContext::Result(id), cipher)?
                     .as_deref()
                     .map(RawValue::get)
                     == result.map(RawValue::get);
-            if same {
+            if is_same {
                 Ok(Completed::Duplicate)
-            } else if row.try_get("live")? && stands == CallState::KeyRefused {
+            } else if row.try_get("live")? && stored == CallState::KeyRefused {
                 conflict(key_refused(id))
             } else if row.try_get("live")? {
                 conflict(format!("call {id:?} has ended otherwise"))

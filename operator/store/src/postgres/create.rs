@@ -1,10 +1,10 @@
-//! Runs are created, adopted, or closed with their AgentRun.
+//! Creates and adopts runs, and closes the run of an AgentRun that was deleted.
 
 use sqlx::Row as _;
 
 use super::Postgres;
-use super::row::text;
-use super::transitions::{self, apply};
+use super::row::without_nul;
+use super::transitions::{apply, apply_create};
 use crate::fault::{Fault, Work};
 use crate::reads::Found;
 use crate::transitions::{
@@ -12,15 +12,16 @@ use crate::transitions::{
 };
 use crate::{AskedBy, Created, NewRun, RunId};
 
-/// How often a creator looks again that has met another one. Each of them has then done something for good.
-const LOOKS: usize = 8;
+/// How often a create reads the existing runs again after another create got in between. Progress is guaranteed: each
+/// time, the other one has committed.
+const MAX_ROUNDS: usize = 8;
 
 const ADOPT_NAMESPACE: &str = "SELECT ds_adopt_namespace_v1($1, $2, $3, $4) AS moved";
 
 impl Postgres {
     pub(super) async fn do_create_run(&self, new: &NewRun) -> Work<Created> {
-        for _ in 0..LOOKS {
-            let found = self.look(new).await?;
+        for _ in 0..MAX_ROUNDS {
+            let found = self.find_existing(new).await?;
             let created = match next_step(&found, new)? {
                 NextStep::Answer(answer) => Some(answer),
                 NextStep::Create => self.create(&found, new).await?,
@@ -34,21 +35,22 @@ impl Postgres {
                 return Ok(created);
             }
         }
-        Err(Fault::unavailable("others create runs of this name"))
+        Err(Fault::unavailable("other processes are creating runs of this name"))
     }
 
-    /// `None`: another one has created a run of this object or this name meanwhile.
+    /// `None`: another process has created a run of this object or name since `found` was read.
     async fn create(&self, found: &Found, new: &NewRun) -> Work<Option<Created>> {
         let Decision { write: set, answer } = create(found, new)?;
-        let is_written = transitions::create(&self.pool, set).await?;
+        let is_written = apply_create(&self.pool, set).await?;
         Ok(is_written.then(|| Created::Run(Box::new(answer))))
     }
 
-    /// Both in one transaction. `None`: what was found is no more so.
+    /// Abandons the prior run and creates the new one, in one transaction. `None`: the store has changed since `found`
+    /// was read.
     async fn replace(&self, prior: RunId, found: &Found, new: &NewRun) -> Work<Option<Created>> {
-        let place = self.pool.join(prior);
+        let queued = self.pool.join(prior);
         let work = async {
-            let _served = place.served().await?;
+            let _served = queued.served().await?;
             let (mut transaction, rows) = self.lock(prior, Needs::Nothing).await?;
             let abandoned = rows.map(|rows| Abandon(new.clone()).decide(rows)).transpose()?;
             if let Some(Decision { write: abandoned, answer: true }) = abandoned {
@@ -59,17 +61,17 @@ impl Postgres {
                     return Ok(Some(Created::Run(Box::new(answer))));
                 }
             }
-            transaction.roll_back().await?;
+            transaction.rollback().await?;
             Ok(None)
         };
-        self.pool.in_time(work).await
+        self.pool.with_timeout(work).await
     }
 
-    /// An object's row may change hands while its lock is waited for: the rule looks once more.
-    pub(super) async fn do_mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Work<()> {
+    /// Another object may adopt the run while this waits for its lock: the rule checks the object again under the lock.
+    pub(super) async fn do_mark_deleted(&self, object_uid: &str, by: &AskedBy) -> Work<()> {
         let query = sqlx::query("SELECT id FROM runs WHERE object_uid = $1").bind(object_uid);
         let Some(row) = self.pool.optional(query).await? else { return Ok(()) };
-        let rule = MarkDeleted { object_uid: object_uid.to_owned(), asked: asked.clone() };
+        let rule = MarkDeleted { object_uid: object_uid.to_owned(), asked: by.clone() };
         self.transact(row.try_get("id")?, &rule).await
     }
 
@@ -80,7 +82,8 @@ impl Postgres {
         actor: &str,
         reason: &str,
     ) -> Work<u64> {
-        let query = sqlx::query(ADOPT_NAMESPACE).bind(old).bind(new).bind(text(actor)).bind(text(reason));
+        let query = sqlx::query(ADOPT_NAMESPACE).bind(old).bind(new);
+        let query = query.bind(without_nul(actor)).bind(without_nul(reason));
         let moved: i64 = self.pool.one(query).await?.try_get("moved")?;
         Ok(moved.unsigned_abs())
     }

@@ -1,32 +1,32 @@
-//! The data keys of runs, as they are kept: wrapped.
+//! The data keys of runs, stored wrapped.
 
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use super::answers::Answers;
 use super::pool::Pool;
-use super::row::text;
-use super::snapshot::Rows;
+use super::query::QueryExecutor;
+use super::row::without_nul;
+use super::snapshot::SnapshotStore;
 use crate::fault::{Fault, Work};
 use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, Wrapped};
 use crate::seal::{PayloadCipher, SEALED};
 use crate::statements::UNSEALED;
 use crate::{Result, RunId, Shredded};
 
-const READ: &str = "SELECT run, key_id, wrapped, lifecycle = 'live' AS lives \
+const READ: &str = "SELECT run, key_id, wrapped, lifecycle = 'live' AS is_live \
      FROM data_keys JOIN runs ON runs.id = run WHERE run = $1";
 
-/// The one that stands already, or this one, of a run that lives once its row is not another's. Two that come at once: the
-/// second sees neither, and looks again.
-const KEEP: &str = "WITH kept AS ( \
+/// Inserts this key if the run is live and has none, once no other transaction holds the lock of its row, and returns
+/// the key that is stored. Of two that insert at once the second gets no row: it must read again.
+const INSERT: &str = "WITH inserted AS ( \
          INSERT INTO data_keys (run, key_id, wrapped, created_at) \
          SELECT id, $2, $3, ds_now_v1() FROM runs \
          WHERE id = $1 AND lifecycle = 'live' AND NOT EXISTS (SELECT FROM data_keys WHERE run = $1) \
          FOR SHARE OF runs \
          ON CONFLICT (run) DO NOTHING RETURNING run, key_id, wrapped \
      ) \
-     SELECT run, key_id, wrapped, true AS lives FROM kept \
+     SELECT run, key_id, wrapped, true AS is_live FROM inserted \
      UNION ALL \
      SELECT run, key_id, wrapped, lifecycle = 'live' FROM data_keys JOIN runs ON runs.id = run WHERE run = $1";
 
@@ -35,52 +35,53 @@ const LIST: &str = "SELECT run, key_id, wrapped FROM data_keys WHERE run > $1 AN
 
 const REWRAP: &str = "UPDATE data_keys SET key_id = $2, wrapped = $3 WHERE run = $1 AND wrapped = $4";
 
-impl<A: Answers> KeyShelf for Rows<'_, A> {
+impl<E: QueryExecutor> KeyShelf for SnapshotStore<'_, E> {
     async fn data_key(&self, run: RunId) -> Result<Option<Standing>> {
-        read(self.asked, run).await.map_err(|fault| fault.while_("reading a data key"))
+        read(self.executor, run).await.map_err(|fault| fault.while_("reading a data key"))
     }
 }
 
-impl KeyKeeper for Rows<'_, Pool> {
+impl KeyKeeper for SnapshotStore<'_, Pool> {
     async fn keep_data_key(&self, run: RunId, wrapped: Wrapped) -> Result<Option<Standing>> {
-        keep(self.asked, run, wrapped).await.map_err(|fault| fault.while_("keeping a data key"))
+        insert(self.executor, run, wrapped).await.map_err(|fault| fault.while_("storing a data key"))
     }
 
     async fn data_keys(&self, after: RunId) -> Result<Vec<(RunId, Wrapped)>> {
-        list(self.asked, after).await.map_err(|fault| fault.while_("listing data keys"))
+        list(self.executor, after).await.map_err(|fault| fault.while_("listing data keys"))
     }
 
     async fn rewrap(&self, run: RunId, old: Wrapped, new: Wrapped) -> Result<()> {
         let query = sqlx::query(REWRAP).bind(run).bind(new.key_id).bind(new.bytes).bind(old.bytes);
-        self.asked.all(query).await.map_err(|fault| fault.while_("wrapping a data key anew"))?;
+        self.executor.all(query).await.map_err(|fault| fault.while_("rewrapping a data key"))?;
         Ok(())
     }
 }
 
 impl Postgres {
-    /// How a run's payloads are read, of which any looks sealed or none does.
-    pub(super) async fn to_read(&self, run: RunId, looks_sealed: bool) -> Work<PayloadCipher> {
-        Ok(self.keys.to_read(&self.rows(), run, looks_sealed).await?)
+    /// The cipher that reads a run's payloads. `looks_sealed`: whether any of these payloads looks sealed.
+    pub(super) async fn cipher_to_read(&self, run: RunId, looks_sealed: bool) -> Work<PayloadCipher> {
+        Ok(self.keys.to_read(&self.snapshot_store(), run, looks_sealed).await?)
     }
 
-    /// How a run's payloads are written.
-    pub(super) async fn to_write(&self, run: RunId) -> Work<PayloadCipher> {
-        Ok(self.keys.to_write(&self.rows(), run).await?)
+    /// The cipher that writes a run's payloads.
+    pub(super) async fn cipher_to_write(&self, run: RunId) -> Work<PayloadCipher> {
+        Ok(self.keys.to_write(&self.snapshot_store(), run).await?)
     }
 
-    /// Whether it may be said that a body is another than the one that stands.
-    pub(super) async fn may_tell_apart(&self, run: RunId) -> Work<()> {
-        Ok(self.keys.may_tell_apart(&self.rows(), run).await?)
+    /// Fails where this process has no keys and cannot tell whether a body equals the stored one.
+    pub(super) async fn ensure_comparable(&self, run: RunId) -> Work<()> {
+        Ok(self.keys.may_tell_apart(&self.snapshot_store(), run).await?)
     }
 
-    /// Where boundaries, snapshots and data keys stand.
-    pub(super) fn rows(&self) -> Rows<'_, Pool> {
-        Rows { asked: &self.pool, keys: &self.keys }
+    /// The rows of boundaries, snapshots and data keys.
+    pub(super) fn snapshot_store(&self) -> SnapshotStore<'_, Pool> {
+        SnapshotStore { executor: &self.pool, keys: &self.keys }
     }
 
     pub(super) async fn do_shred(&self, run: RunId, reason: &str, actor: &str) -> Work<Shredded> {
         let query = sqlx::query("SELECT ds_shred_v1($1, $2, $3) AS verdict").bind(run);
-        let row = self.pool.of(run).one(query.bind(text(reason)).bind(text(actor))).await?;
+        let row =
+            self.pool.for_run(run).one(query.bind(without_nul(reason)).bind(without_nul(actor))).await?;
         self.keys.forget(run);
         match row.try_get("verdict")? {
             "shredded" => Ok(Shredded::Done),
@@ -92,21 +93,21 @@ impl Postgres {
         }
     }
 
-    pub(super) async fn do_unsealed(&self, run: RunId) -> Work<u64> {
+    pub(super) async fn do_count_unsealed(&self, run: RunId) -> Work<u64> {
         let row = self.pool.one(sqlx::query(UNSEALED).bind(run).bind([SEALED].as_slice())).await?;
         Ok(row.try_get::<i64, _>(0)?.unsigned_abs())
     }
 }
 
-async fn read(rows: &impl Answers, run: RunId) -> Work<Option<Standing>> {
-    let found = rows.all(sqlx::query(READ).bind(run)).await?;
-    found.first().map(standing).transpose()
+async fn read(executor: &impl QueryExecutor, run: RunId) -> Work<Option<Standing>> {
+    let found = executor.all(sqlx::query(READ).bind(run)).await?;
+    found.first().map(key_state).transpose()
 }
 
-async fn keep(pool: &Pool, run: RunId, new: Wrapped) -> Work<Option<Standing>> {
-    let query = sqlx::query(KEEP).bind(run).bind(new.key_id).bind(new.bytes);
-    match pool.of(run).optional(query).await? {
-        Some(row) => standing(&row).map(Some),
+async fn insert(pool: &Pool, run: RunId, new: Wrapped) -> Work<Option<Standing>> {
+    let query = sqlx::query(INSERT).bind(run).bind(new.key_id).bind(new.bytes);
+    match pool.for_run(run).optional(query).await? {
+        Some(row) => key_state(&row).map(Some),
         None => read(pool, run).await,
     }
 }
@@ -117,10 +118,10 @@ async fn list(pool: &Pool, after: RunId) -> Work<Vec<(RunId, Wrapped)>> {
     rows.iter().filter_map(|row| key(row).and_then(Option::transpose).transpose()).collect()
 }
 
-fn standing(row: &PgRow) -> Work<Standing> {
+fn key_state(row: &PgRow) -> Work<Standing> {
     match wrapped(row)? {
         Some(wrapped) => Ok(Standing::Wrapped(wrapped)),
-        None if row.try_get("lives")? => Err(Fault::Corrupt(LOST.into())),
+        None if row.try_get("is_live")? => Err(Fault::Corrupt(LOST.into())),
         None => Ok(Standing::Shredded),
     }
 }

@@ -4,17 +4,17 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use super::row::{optional_digest, the_boundary};
+use super::row::{boundary, optional_digest};
 use crate::events::{Kept, page};
 use crate::fault::Work;
 use crate::old::is_dropped;
 use crate::statements::FIRST;
 use crate::{EventPage, EventQuery, RunId};
 
-/// Boundaries with the events asked for, and in any case whether the run is over. A boundary has at least one event of
-/// those it is asked for.
+/// The boundaries that contain the requested events, and whether the run is over: if there are no such boundaries, one
+/// row says that alone. Each of these boundaries has at least one of the events.
 const READ: &str = concat!(
-    "SELECT runs.lifecycle <> 'live' AS over, kept.* \
+    "SELECT runs.lifecycle <> 'live' AS over, page.* \
      FROM runs LEFT JOIN ( \
          SELECT *, sum(octet_length(events)) OVER (ORDER BY position) - octet_length(events) AS before \
          FROM ( \
@@ -24,22 +24,22 @@ const READ: &str = concat!(
     is_dropped!(),
     " ORDER BY b.position LIMIT $3 \
          ) AS found \
-     ) AS kept ON kept.before < $4 \
-     WHERE runs.id = $1 ORDER BY kept.position"
+     ) AS page ON page.before < $4 \
+     WHERE runs.id = $1 ORDER BY page.position"
 );
 
 impl Postgres {
     pub(super) async fn do_events(&self, run: RunId, query: EventQuery) -> Work<EventPage> {
-        let rows = sqlx::query(READ)
+        let read = sqlx::query(READ)
             .bind(run)
             .bind(query.from)
             .bind(i64::from(query.limit))
             .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX));
-        let rows = self.pool.all(rows).await?;
+        let rows = self.pool.all(read).await?;
         let over = rows.first().map_or(Ok(true), |row| row.try_get("over"))?;
-        let found = rows.iter().filter_map(|row| kept(row).transpose()).collect::<Work<Vec<_>>>()?;
-        let sealing = self.to_read(run, found.iter().any(Kept::looks_sealed)).await?;
-        Ok(EventPage { events: page(found, &query, &sealing)?, over })
+        let found = rows.iter().filter_map(|row| stored_events(row).transpose()).collect::<Work<Vec<_>>>()?;
+        let cipher = self.cipher_to_read(run, found.iter().any(Kept::looks_sealed)).await?;
+        Ok(EventPage { events: page(found, &query, &cipher)?, over })
     }
 
     pub(super) async fn do_first_event(&self, run: RunId, turn: i32) -> Work<Option<i64>> {
@@ -48,13 +48,13 @@ impl Postgres {
     }
 }
 
-fn kept(row: &PgRow) -> Work<Option<Kept>> {
+fn stored_events(row: &PgRow) -> Work<Option<Kept>> {
     let Some(turn) = row.try_get("turn")? else {
         return Ok(None);
     };
     Ok(Some(Kept {
         turn,
-        boundary: the_boundary(row)?,
+        boundary: boundary(row)?,
         commit_id: row.try_get("commit_id")?,
         attempt: row.try_get("attempt")?,
         position: row.try_get("position")?,

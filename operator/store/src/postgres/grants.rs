@@ -1,15 +1,17 @@
-//! What the role that operator and gateway connect as may do, where it does not own the tables.
+//! The rights of the role that operator and gateway connect as, if another role owns the tables.
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use crate::fault::{Fault, Work};
 
-/// Everything that is migrated and has rows. Others may keep tables beside these.
-const TABLES: &str = "_sqlx_migrations, anchored, anchors, attempts, audit, boundaries, calls, chunks, data_keys, \
-     held_records, record_batches, record_changes, records, revisions, runs, signing_key, snapshots, store";
+/// All tables and views that the migrations create. The schema may contain tables of others.
+const TABLES: &str = "\
+    _sqlx_migrations, anchored, anchors, attempts, audit, boundaries, calls, chunks, data_keys, \
+    held_records, record_batches, record_changes, records, revisions, runs, signing_key, snapshots, store";
 
-/// The rights, `{role}`, `{schema}` and `{tables}` to be filled in. What only ever grows is added to and read; only what
-/// can be rebuilt or belongs to workers is deleted. Of those who grant at the same time one waits for the other.
+/// The statements, with placeholders `{role}`, `{schema}` and `{tables}`. Append-only tables get INSERT and SELECT
+/// alone. DELETE is granted only on tables that can be rebuilt or belong to workers. The advisory lock serializes
+/// concurrent grants.
 const RIGHTS: &str = "\
     SELECT pg_advisory_xact_lock(hashtextextended('dalsegno/rights', 0));
     REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC, {role};
@@ -21,44 +23,45 @@ const RIGHTS: &str = "\
     REVOKE INSERT, UPDATE ON _sqlx_migrations, held_records FROM {role};
     REVOKE INSERT ON store FROM {role};";
 
-/// The role and the schema as they are quoted, and whether the role is the one that asks, or may make itself that.
-const WHO: &str = "\
+/// The quoted names of the role and the schema, and whether the role is the current one or may become it.
+const NAMES: &str = "\
     SELECT quote_ident($1), quote_ident(current_schema()), EXISTS ( \
         SELECT FROM pg_roles \
         WHERE rolname = $1 AND (pg_has_role(oid, current_user, 'MEMBER') OR rolcreaterole))";
 
-/// As whom the role may create what the owner's statements would find: they name functions without their schema, and one that
-/// takes the very types comes before the server's own.
-const MAKER: &str = "\
+/// The role through which `$1` may create functions that the owner's statements would call: these name functions
+/// without their schema, and a function with exactly matching argument types wins over one of the server.
+const CREATOR: &str = "\
     SELECT rolname::text FROM pg_roles \
     WHERE pg_has_role($1, oid, 'MEMBER') \
       AND (has_schema_privilege(oid, current_schema(), 'CREATE') \
            OR has_database_privilege(oid, current_database(), 'CREATE')) \
     ORDER BY rolname <> $1 LIMIT 1";
 
-/// Gives a role the least rights that the work needs, and takes all others from it.
+/// Grants a role the least rights that operator and gateway need, and revokes all others.
 pub(super) async fn grant(conn: &mut PgConnection, role: &str) -> Work<()> {
-    let (name, schema, owns): (String, String, bool) =
-        sqlx::query_as(WHO).bind(role).fetch_one(&mut *conn).await?;
-    if owns {
+    let (name, schema, is_owner): (String, String, bool) =
+        sqlx::query_as(NAMES).bind(role).fetch_one(&mut *conn).await?;
+    if is_owner {
         return Err(Fault::Unfit(format!(
-            "the role {role} migrates, or may act as the one that does, and owns the tables: the rights are for another \
-             role, that operator and gateway connect as"
+            "the role {role} owns the tables, or may act as their owner: the rights are for another role, which \
+             operator and gateway connect as"
         )));
     }
-    let mut work = conn.begin().await?;
+    let mut transaction = conn.begin().await?;
     let sql = RIGHTS.replace("{role}", &name).replace("{schema}", &schema).replace("{tables}", TABLES);
     sqlx::raw_sql(AssertSqlSafe(sql))
-        .execute(&mut *work)
+        .execute(&mut *transaction)
         .await
-        .map_err(|error| Fault::Unfit(format!("cannot grant the role {role} its rights: {error}")))?;
-    let maker: Option<String> = sqlx::query_scalar(MAKER).bind(role).fetch_optional(&mut *work).await?;
-    if let Some(maker) = maker {
+        .map_err(|error| Fault::Unfit(format!("cannot grant rights to the role {role}: {error}")))?;
+    let creator: Option<String> =
+        sqlx::query_scalar(CREATOR).bind(role).fetch_optional(&mut *transaction).await?;
+    if let Some(creator) = creator {
         return Err(Fault::Unfit(format!(
-            "the role {role} could bend the audit: as {maker} it may create functions in the schema {schema}, or schemas, that \
-             its owner would run; whoever owns them must REVOKE CREATE ON SCHEMA {schema}, and on the database, from PUBLIC \
-             and {maker}"
+            "the role {role} could falsify the audit: as {creator} it may create functions in the schema {schema}, or \
+             schemas, that the owner's statements would call; the owner of the schema and the database must REVOKE \
+             CREATE on both from PUBLIC and {creator}"
         )));
     }
-    Ok(work.commit().await?)
+    Ok(transaction.commit().await?)
 }

@@ -1,13 +1,14 @@
--- Renews the leases of many workers, without waiting for the disk: what a crash of the database takes back is a lease
--- that the next heartbeat renews.
+-- Renews the leases of many workers, without waiting for the disk: a crash of the database loses at most renewals, and
+-- the next heartbeat renews again.
 --
--- A row that is locked is skipped, so that no worker waits for another's commit, and answered as it stands: while its
--- own worker holds the lock that worker is alive, and whoever takes its right to write shows with the next heartbeat.
+-- A row that is locked is skipped, so that no worker waits for another worker's commit, and its current values are
+-- returned. If its own worker holds the lock, that worker is alive; if another attempt is taking over the right to
+-- write, the next heartbeat returns that.
 --
 -- $1 runs  $2 the capability of each
-WITH asked AS MATERIALIZED (
-    SELECT run, capability, place
-    FROM unnest($1, $2) WITH ORDINALITY AS worker (run, capability, place)
+WITH workers AS MATERIALIZED (
+    SELECT run, capability, idx
+    FROM unnest($1, $2) WITH ORDINALITY AS worker (run, capability, idx)
 ),
 locked AS MATERIALIZED (
     SELECT id, lifecycle, capability, suspend, cancel_requested_at, heartbeat_ms
@@ -19,7 +20,7 @@ alive AS MATERIALIZED (
     SELECT id, ds_now_v1() AS now
     FROM locked
     WHERE lifecycle = 'live'
-      AND EXISTS (SELECT FROM asked WHERE asked.run = locked.id AND asked.capability = locked.capability)
+      AND EXISTS (SELECT FROM workers WHERE workers.run = locked.id AND workers.capability = locked.capability)
 ),
 renewed AS (
     UPDATE runs
@@ -29,7 +30,7 @@ renewed AS (
     FROM alive
     WHERE runs.id = alive.id
 ),
-standing AS (
+latest AS (
     SELECT * FROM locked
     UNION ALL
     SELECT id, lifecycle, capability, suspend, cancel_requested_at, heartbeat_ms
@@ -37,14 +38,14 @@ standing AS (
     WHERE id = ANY ($1) AND NOT EXISTS (SELECT FROM locked WHERE locked.id = runs.id)
 )
 SELECT CASE
-           WHEN standing.capability IS DISTINCT FROM asked.capability THEN 'fenced'
-           WHEN standing.lifecycle <> 'live' THEN 'finished'
+           WHEN latest.capability IS DISTINCT FROM workers.capability THEN 'fenced'
+           WHEN latest.lifecycle <> 'live' THEN 'finished'
            ELSE 'ok'
        END AS verdict,
-       coalesce(standing.suspend, false) AS suspend,
-       standing.cancel_requested_at IS NOT NULL AS cancel,
-       coalesce(standing.heartbeat_ms, 0) AS lease_ms
+       coalesce(latest.suspend, false) AS suspend,
+       latest.cancel_requested_at IS NOT NULL AS cancel,
+       coalesce(latest.heartbeat_ms, 0) AS lease_ms
 FROM (SELECT set_config('synchronous_commit', 'off', true)) AS durability
-CROSS JOIN asked
-LEFT JOIN standing ON standing.id = asked.run
-ORDER BY asked.place
+CROSS JOIN workers
+LEFT JOIN latest ON latest.id = workers.run
+ORDER BY workers.idx

@@ -1,9 +1,9 @@
-//! Connections, and the one way in which a call uses one: one statement, one round trip, one deadline.
+//! The connection pool: one statement, one round trip and one deadline for each call.
 //!
-//! sqlx's own pool asks a connection whether it lives each time it is given back (and by default each time it is
-//! taken): a second round trip for every commit. Here a connection that failed is dropped, and with it all that were
-//! idle, since they are likely to have lost the same server. Where a server is silent nothing says that it is lost:
-//! then those go that have been idle as long.
+//! sqlx's own pool pings a connection each time it is returned, and by default each time it is taken: a second round
+//! trip for every commit. This pool never pings. When a connection fails, it is dropped together with all idle
+//! connections, which have probably lost the same server. A server that does not respond at all causes no error: after
+//! [`SUSPECT_AFTER`] the connections that have been idle for that long are dropped as well.
 
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,46 +16,49 @@ use sqlx::{AssertSqlSafe, Connection as _, Either, PgConnection, Postgres};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
-use super::fitness;
+use super::server_settings;
 use super::url::{Target, connect};
 use crate::RunId;
 use crate::fault::{Fault, Work};
 use crate::lines::{Lines, Standing};
 
-/// Longest time a statement may take on the server.
+/// Longest time that a statement may take on the server.
 const STATEMENT_TIMEOUT: &str = "5s";
 
-/// Where nothing is kept in a session each transaction says so itself. Of one whose client is gone nobody tells the server,
-/// since the pooler lives: it ends while whoever waits for its locks still waits.
+/// Through a pooler no setting stays on a session, so each transaction sets its own timeouts. A pooler does not report
+/// a dead client to the server: the idle timeout releases its locks. It is shorter than the statement timeout, so that
+/// a call that waits for these locks still succeeds.
 const BEGIN: &str =
     "BEGIN; SET LOCAL statement_timeout = '5s'; SET LOCAL idle_in_transaction_session_timeout = '3s'";
 
-/// Its reader may take its time. Where it has vanished, the server keeps old rows for it no longer than this.
-const BEGIN_READING: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '5s'; \
+/// Begins a read transaction. Its reader may pause between reads. If the reader has died, the server keeps old row
+/// versions for it no longer than the idle timeout.
+const BEGIN_READ_ONLY: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '5s'; \
                              SET LOCAL idle_in_transaction_session_timeout = '10min'";
 
-/// Longest time a call may take: waiting for a connection, making one, and the statement.
+/// Longest time that a call may take: to wait for a connection, to open one, and to run the statement.
 pub(super) const DEADLINE: Duration = Duration::from_secs(8);
 
-/// A call that has waited so long waits for a lock, or has lost its server. Connections that have been idle as long may be lost
-/// as well; those that were used since are not. A caller waits longer than this, and the next one finds none that is lost.
-const SILENCE: Duration = Duration::from_secs(2);
+/// A call that takes longer than this waits for a lock, or its server is lost. Connections that have been idle for as
+/// long may be lost too and are dropped; connections that were used since then are kept. Shorter than [`DEADLINE`], so
+/// that the next call finds no lost connection.
+const SUSPECT_AFTER: Duration = Duration::from_secs(2);
 
-/// Statements of one run that have a connection, where they may wait for its row: one that has the row, and one that takes it
-/// next. Whatever waits on a connection keeps it from other runs.
-const OF_ONE_RUN: usize = 2;
+/// Connections for statements of one run that may wait for the lock of its row: one for the statement that holds the
+/// lock, and one for the next. A statement that waits keeps its connection from other runs.
+const CONNECTIONS_PER_RUN: usize = 2;
 
-/// An idle connection older than this is closed: something on the way may have forgotten it.
-const IDLE: Duration = Duration::from_secs(300);
+/// A connection that has been idle for longer is closed: a NAT or firewall in between may have dropped it.
+const MAX_IDLE: Duration = Duration::from_secs(300);
 
 /// Connections to one database.
 #[derive(Debug)]
 pub(super) struct Pool {
     options: PgConnectOptions,
-    /// Whether another pooler hands us another server connection for each transaction.
+    /// Whether the server is a pooler that may use another connection for each transaction.
     transaction_pooling: bool,
     permits: Semaphore,
-    lines: Lines,
+    per_run: Lines,
     idle: Mutex<Vec<Idle>>,
 }
 
@@ -66,23 +69,23 @@ struct Idle {
 }
 
 impl Pool {
-    /// With at most so many connections.
-    pub fn new(target: Target, connections: usize) -> Self {
+    /// A pool of at most `max_connections`.
+    pub fn new(target: Target, max_connections: usize) -> Self {
         let Target { options, transaction_pooling } = target;
         let options = if transaction_pooling {
             options.statement_cache_capacity(0).extra_float_digits(None)
         } else {
-            // No statement here lives long enough to be worth compiling.
+            // No statement runs long enough for JIT compilation to pay off.
             options.options([("statement_timeout", STATEMENT_TIMEOUT), ("jit", "off")])
         };
-        let permits = Semaphore::new(connections);
-        let lines = Lines::new(OF_ONE_RUN);
-        Self { options, transaction_pooling, permits, lines, idle: Mutex::default() }
+        let permits = Semaphore::new(max_connections);
+        let per_run = Lines::new(CONNECTIONS_PER_RUN);
+        Self { options, transaction_pooling, permits, per_run, idle: Mutex::default() }
     }
 
-    /// All rows of one statement, once it is committed. Without an answer in time its outcome is unknown.
+    /// All rows of one statement, after it is committed. If the call fails or times out, its outcome is unknown.
     pub async fn all(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
-        self.in_time(self.run(query)).await
+        self.with_timeout(self.run(query)).await
     }
 
     /// The one row of a statement that has exactly one.
@@ -95,33 +98,33 @@ impl Pool {
         Ok(self.all(query).await?.into_iter().next())
     }
 
-    /// For statements that may wait for this run's row.
-    pub fn of(&self, run: RunId) -> OfRun<'_> {
-        OfRun { pool: self, run }
+    /// For statements that may wait for the lock of this run's row.
+    pub fn for_run(&self, run: RunId) -> RunExecutor<'_> {
+        RunExecutor { pool: self, run }
     }
 
-    /// Whether another pooler hands us another server connection for each transaction.
+    /// Whether the server is a pooler that may use another connection for each transaction.
     pub fn transaction_pooling(&self) -> bool {
         self.transaction_pooling
     }
 
-    /// A connection of its own, in a transaction that sees what is committed now and nothing that comes after.
-    pub async fn moment(&self) -> Work<PgConnection> {
-        in_time(async {
+    /// A new connection outside the pool, in a transaction that sees what is committed now and nothing later.
+    pub async fn begin_read_only(&self) -> Work<PgConnection> {
+        with_timeout(async {
             let mut conn = connect(&self.options).await?;
-            sqlx::raw_sql(BEGIN_READING).execute(&mut conn).await?;
+            sqlx::raw_sql(BEGIN_READ_ONLY).execute(&mut conn).await?;
             Ok(conn)
         })
         .await
     }
 
-    /// A place in the line of those that may wait for this run's row.
+    /// Joins the queue of the calls that may wait for the lock of this run's row.
     pub fn join(&self, run: RunId) -> Standing<'_> {
-        self.lines.join(run)
+        self.per_run.join(run)
     }
 
-    /// Begins a transaction with these statements, all in one trip: what each of them answers. `sql` is sent as it is, and
-    /// holds no value but ids of runs.
+    /// Begins a transaction with these statements, in one round trip, and returns the rows of each. `sql` is sent as it
+    /// is: it must contain no values except run ids.
     pub async fn begin(&self, sql: &str) -> Work<(Transaction<'_>, Vec<Vec<PgRow>>)> {
         let permit = self.permits.acquire().await.map_err(Fault::unavailable)?;
         let conn = match self.take() {
@@ -130,23 +133,23 @@ impl Pool {
         };
         let mut transaction = Transaction { pool: self, conn, _permit: permit };
         let begun = transaction.run_simple(format!("{BEGIN}; {sql}")).await;
-        let mut answers = begun.map_err(|error| self.failed(error))?;
-        // The transaction's own beginning.
-        answers.drain(..BEGIN.split(';').count());
-        Ok((transaction, answers))
+        let mut results = begun.map_err(|error| self.to_fault(error))?;
+        // The results of BEGIN itself.
+        results.drain(..BEGIN.split(';').count());
+        Ok((transaction, results))
     }
 
-    /// What a call answers, within its deadline.
-    pub async fn in_time<T>(&self, work: impl Future<Output = Work<T>>) -> Work<T> {
+    /// Runs a call with its deadline.
+    pub async fn with_timeout<T>(&self, work: impl Future<Output = Work<T>>) -> Work<T> {
         let mut work = pin!(work);
-        if let Ok(done) = timeout(SILENCE, &mut work).await {
+        if let Ok(done) = timeout(SUSPECT_AFTER, &mut work).await {
             return done;
         }
-        self.forget_idle(SILENCE);
-        match timeout(DEADLINE - SILENCE, work).await {
+        self.close_idle(SUSPECT_AFTER);
+        match timeout(DEADLINE - SUSPECT_AFTER, work).await {
             Ok(done) => done,
             Err(elapsed) => {
-                self.forget_idle(Duration::ZERO);
+                self.close_idle(Duration::ZERO);
                 Err(Fault::unavailable(elapsed))
             }
         }
@@ -158,21 +161,21 @@ impl Pool {
             Some(conn) => conn,
             None => self.connect().await?,
         };
-        // A call that is given up drops its connection: what the server still sends on it belongs to nobody.
+        // A call that is cancelled drops its connection, on which the server may still send rows.
         match self.fetch(&mut conn, query).await {
             Ok(rows) => {
                 self.give_back(conn);
                 Ok(rows)
             }
-            Err(error) => Err(self.failed(error)),
+            Err(error) => Err(self.to_fault(error)),
         }
     }
 
-    /// Why a statement failed. Where the server or the way to it is lost, the idle connections go with it.
-    fn failed(&self, error: sqlx::Error) -> Fault {
+    /// Why a statement failed. If the server or the connection is lost, the idle connections are closed too.
+    fn to_fault(&self, error: sqlx::Error) -> Fault {
         let fault = error.into();
-        if !is_the_statements(&fault) {
-            self.forget_idle(Duration::ZERO);
+        if !is_statement_error(&fault) {
+            self.close_idle(Duration::ZERO);
         }
         fault
     }
@@ -185,8 +188,8 @@ impl Pool {
         if !self.transaction_pooling {
             return query.fetch_all(conn).await;
         }
-        // A statement is prepared in one exchange and executed in the next: the transaction keeps both on one server
-        // connection, and no name is left there for the next client to fall over.
+        // A statement is prepared in one round trip and executed in the next. The transaction keeps both on one server
+        // connection, and an unnamed statement cannot conflict with one of the next client.
         let mut transaction = conn.begin_with(BEGIN).await?;
         let rows = query.persistent(false).fetch_all(&mut *transaction).await?;
         transaction.commit().await?;
@@ -195,14 +198,14 @@ impl Pool {
 
     async fn connect(&self) -> Work<PgConnection> {
         let mut conn = connect(&self.options).await?;
-        fitness::check_settings(&mut conn).await?;
+        server_settings::check_settings(&mut conn).await?;
         Ok(conn)
     }
 
-    /// The connection that was used last, so that those beyond need grow old.
+    /// The most recently used idle connection, so that surplus connections reach [`MAX_IDLE`].
     fn take(&self) -> Option<PgConnection> {
         let mut idle = self.idle();
-        idle.retain(|idle| idle.since.elapsed() < IDLE);
+        idle.retain(|idle| idle.since.elapsed() < MAX_IDLE);
         idle.pop().map(|idle| idle.conn)
     }
 
@@ -211,8 +214,8 @@ impl Pool {
         self.idle().push(Idle { conn, since });
     }
 
-    /// Closes the connections that have been idle so long.
-    fn forget_idle(&self, limit: Duration) {
+    /// Closes the connections that have been idle for at least this long.
+    fn close_idle(&self, limit: Duration) {
         self.idle().retain(|idle| idle.since.elapsed() < limit);
     }
 
@@ -221,8 +224,8 @@ impl Pool {
     }
 }
 
-/// A transaction on a connection of its own, which holds the lock of a run's row. Dropped before its end it takes the
-/// connection along, and the server rolls it back: no connection with an open transaction is ever used again.
+/// A transaction that holds the lock of a run's row. If it is dropped before its end, its connection is closed and the
+/// server rolls it back: no connection with an open transaction returns to the pool.
 #[derive(Debug)]
 pub(super) struct Transaction<'a> {
     pool: &'a Pool,
@@ -234,47 +237,47 @@ impl Transaction<'_> {
     /// All rows of one statement.
     pub async fn all(&mut self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
         let query = query.persistent(!self.pool.transaction_pooling);
-        query.fetch_all(&mut self.conn).await.map_err(|error| self.pool.failed(error))
+        query.fetch_all(&mut self.conn).await.map_err(|error| self.pool.to_fault(error))
     }
 
-    /// Ends it: what was written stands.
+    /// Commits.
     pub async fn commit(self) -> Work<()> {
         self.end("COMMIT").await
     }
 
-    /// Ends it where nothing was written.
-    pub async fn roll_back(self) -> Work<()> {
+    /// Rolls back.
+    pub async fn rollback(self) -> Work<()> {
         self.end("ROLLBACK").await
     }
 
-    async fn end(mut self, how: &str) -> Work<()> {
-        self.run_simple(how.to_owned()).await.map_err(|error| self.pool.failed(error))?;
+    async fn end(mut self, statement: &str) -> Work<()> {
+        self.run_simple(statement.to_owned()).await.map_err(|error| self.pool.to_fault(error))?;
         let Self { pool, conn, _permit } = self;
         pool.give_back(conn);
         Ok(())
     }
 
-    /// Several statements in one trip, and what each of them answers.
+    /// Runs several statements in one round trip, by the simple query protocol, and returns the rows of each.
     async fn run_simple(&mut self, sql: String) -> sqlx::Result<Vec<Vec<PgRow>>> {
         let mut stream = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_many(&mut self.conn);
-        let (mut answers, mut rows) = (Vec::new(), Vec::new());
+        let (mut results, mut rows) = (Vec::new(), Vec::new());
         while let Some(next) = stream.try_next().await? {
             match next {
                 Either::Right(row) => rows.push(row),
-                Either::Left(_) => answers.push(std::mem::take(&mut rows)),
+                Either::Left(_) => results.push(std::mem::take(&mut rows)),
             }
         }
-        Ok(answers)
+        Ok(results)
     }
 }
 
-/// Asks as the pool does, and takes a connection when its turn has come.
-pub(super) struct OfRun<'a> {
+/// Runs statements of one run: each waits in the run's queue before it takes a connection.
+pub(super) struct RunExecutor<'a> {
     pool: &'a Pool,
     run: RunId,
 }
 
-impl OfRun<'_> {
+impl RunExecutor<'_> {
     /// The one row of a statement that has exactly one.
     pub async fn one(&self, query: Query<'_, Postgres, PgArguments>) -> Work<PgRow> {
         exactly_one(self.optional(query).await?)
@@ -282,25 +285,26 @@ impl OfRun<'_> {
 
     /// The row of a statement that has at most one.
     pub async fn optional(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Option<PgRow>> {
-        let standing = self.pool.lines.join(self.run);
+        let queued = self.pool.per_run.join(self.run);
         let work = async {
-            let _served = standing.served().await?;
+            let _served = queued.served().await?;
             self.pool.run(query).await
         };
-        Ok(self.pool.in_time(work).await?.into_iter().next())
+        Ok(self.pool.with_timeout(work).await?.into_iter().next())
     }
 }
 
 fn exactly_one(row: Option<PgRow>) -> Work<PgRow> {
-    row.ok_or_else(|| Fault::Corrupt("the statement answered no row".into()))
+    row.ok_or_else(|| Fault::Corrupt("the statement returned no row".into()))
 }
 
-/// What the database answers, within a call's deadline.
-pub(super) async fn in_time<T>(work: impl Future<Output = Work<T>>) -> Work<T> {
+/// Runs a future with the deadline of a call.
+pub(super) async fn with_timeout<T>(work: impl Future<Output = Work<T>>) -> Work<T> {
     timeout(DEADLINE, work).await.unwrap_or_else(|elapsed| Err(Fault::unavailable(elapsed)))
 }
 
-/// Whether a statement failed, and not the server or the way to it: class 57P is the server's own end.
-pub(super) fn is_the_statements(fault: &Fault) -> bool {
+/// Whether the statement failed rather than the server or the connection. SQLSTATE 57P…: the server shuts down or ends
+/// the session.
+pub(super) fn is_statement_error(fault: &Fault) -> bool {
     matches!(fault, Fault::Unfit(_)) || fault.code().is_some_and(|code| !code.starts_with("57P"))
 }

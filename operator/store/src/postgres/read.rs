@@ -1,4 +1,4 @@
-//! Runs, attempts and templates are looked up.
+//! Reads of runs, attempts, templates, sizes and usage.
 
 use std::sync::LazyLock;
 
@@ -9,8 +9,9 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::Postgres;
 use crate::fault::Work;
 use crate::reads::{AttemptRow, Found, RunRows, record_sql};
+use crate::statements::CAPACITY;
 use crate::transitions::LOOK;
-use crate::{Attempt, LookUp, NewRun, RunId, RunRecord};
+use crate::{Attempt, Digest, Held, LookUp, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes};
 
 /// The store's clock.
 pub(super) const NOW: &str = "ds_now_v1()";
@@ -19,36 +20,46 @@ const ATTEMPT: &str = "SELECT * FROM attempts WHERE run = $1 AND number = $2";
 
 const GET_REVISION: &str = "SELECT document FROM revisions WHERE hash = $1";
 
+const SIZES: &str = "SELECT CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS state, ( \
+         SELECT coalesce(sum(bytes), 0)::bigint FROM ( \
+             SELECT coalesce(octet_length(ops), 0) + coalesce(octet_length(events), 0) AS bytes FROM boundaries \
+             WHERE run = runs.id AND turn <= runs.head_turn AND NOT undone \
+             ORDER BY turn DESC, boundary DESC LIMIT $2 \
+         ) AS latest \
+     ) AS tail, ds_open_calls_v1(runs) AS calls FROM runs WHERE id = $1";
+
+const IS_CURRENT: &str = "SELECT EXISTS (SELECT FROM runs WHERE id = $1 AND capability = $2) AS is_current";
+
 /// The statement that finds runs by a condition on their row `r`.
-macro_rules! find {
-    ($which:expr) => {{
-        static SQL: LazyLock<String> = LazyLock::new(|| record_sql($which, NOW));
+macro_rules! find_sql {
+    ($condition:expr) => {{
+        static SQL: LazyLock<String> = LazyLock::new(|| record_sql($condition, NOW));
         sqlx::query(AssertSqlSafe(SQL.as_str()))
     }};
 }
 
 impl Postgres {
-    pub(super) async fn do_look_up(&self, object_uid: &str) -> Work<LookUp> {
-        self.found(find!("r.object_uid = $1").bind(object_uid)).await?.look_up()
+    pub(super) async fn do_find_by_object(&self, object_uid: &str) -> Work<LookUp> {
+        self.found(find_sql!("r.object_uid = $1").bind(object_uid)).await?.look_up()
     }
 
     pub(super) async fn do_get_run(&self, run: RunId) -> Work<Option<RunRecord>> {
-        self.rows_of(run).await?.map(|rows| rows.record()).transpose()
+        self.run_rows(run).await?.map(|rows| rows.record()).transpose()
     }
 
     /// The rows of the run with this id.
-    pub(super) async fn rows_of(&self, run: RunId) -> Work<Option<RunRows>> {
-        Ok(self.found(find!("r.id = $1").bind(run)).await?.runs.pop())
+    pub(super) async fn run_rows(&self, run: RunId) -> Work<Option<RunRows>> {
+        Ok(self.found(find_sql!("r.id = $1").bind(run)).await?.runs.pop())
     }
 
     pub(super) async fn do_find(&self, namespace: &str, name: &str) -> Work<Vec<RunRecord>> {
-        let query = find!("r.namespace = $1 AND r.name = $2").bind(namespace).bind(name);
+        let query = find_sql!("r.namespace = $1 AND r.name = $2").bind(namespace).bind(name);
         self.found(query).await?.runs.iter().map(RunRows::record).collect()
     }
 
-    /// What a run that is to be created meets.
-    pub(super) async fn look(&self, new: &NewRun) -> Work<Found> {
-        self.found(find!(LOOK).bind(&new.object_uid).bind(&new.namespace).bind(&new.name)).await
+    /// The runs that a new run could conflict with: those of its object or its name.
+    pub(super) async fn find_existing(&self, new: &NewRun) -> Work<Found> {
+        self.found(find_sql!(LOOK).bind(&new.object_uid).bind(&new.namespace).bind(&new.name)).await
     }
 
     async fn found(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> Work<Found> {
@@ -63,5 +74,23 @@ impl Postgres {
     pub(super) async fn do_get_revision(&self, hash: &str) -> Work<Option<String>> {
         let row = self.pool.optional(sqlx::query(GET_REVISION).bind(hash)).await?;
         Ok(row.map(|row| row.try_get("document")).transpose()?)
+    }
+
+    pub(super) async fn do_sizes(&self, run: RunId) -> Work<Sizes> {
+        let query = sqlx::query(SIZES).bind(run).bind(i64::from(SNAPSHOT_DUE) * 2);
+        let Some(row) = self.pool.optional(query).await? else { return Ok(Sizes::default()) };
+        Ok(Sizes { state: row.try_get("state")?, tail: row.try_get("tail")?, calls: row.try_get("calls")? })
+    }
+
+    pub(super) async fn do_is_current(&self, run: RunId, capability: &Digest) -> Work<bool> {
+        let query = sqlx::query(IS_CURRENT).bind(run).bind(capability.as_slice());
+        Ok(self.pool.one(query).await?.try_get("is_current")?)
+    }
+
+    pub(super) async fn do_namespace_usage(&self, namespaces: u32) -> Work<Vec<Held>> {
+        let rows = self.pool.all(sqlx::query(CAPACITY).bind(i64::from(namespaces))).await?;
+        rows.iter()
+            .map(|row| Ok(Held { namespace: row.try_get("namespace")?, bytes: row.try_get("bytes")? }))
+            .collect()
     }
 }

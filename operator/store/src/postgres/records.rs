@@ -1,23 +1,23 @@
-//! Records: a fenced keyed space for SDKs.
+//! Records: fenced key-value spaces of a run, for SDKs.
 
-use dalsegno_protocol::{Record, RecordOp};
+use dalsegno_protocol::Record;
 use sqlx::Row as _;
-use sqlx::postgres::{PgArguments, PgRow, Postgres as Database};
-use sqlx::query::Query;
+use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use super::row::{digest, looks_sealed, text};
+use super::record_columns::RecordColumns;
+use super::row::{any_sealed, digest, without_nul};
 use crate::fault::{Fault, Work};
-use crate::records::{Changes, after_prefix, page, payload};
+use crate::records::{after_prefix, page, payload};
 use crate::seal::{AadContext, PayloadCipher};
 use crate::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
 
 const WRITE: &str =
     "SELECT ds_write_records_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS verdict";
 
-const STANDS: &str = "SELECT digest FROM record_batches WHERE run = $1 AND id = $2 AND NOT undone";
+const STORED_DIGEST: &str = "SELECT digest FROM record_batches WHERE run = $1 AND id = $2 AND NOT undone";
 
-/// One entry more than the page has room for is looked for, so that it is known whether there is more.
+/// Reads up to one entry more than the page holds, to know whether more entries follow.
 const READ: &str = "SELECT * FROM ( \
          SELECT key, seq, entry_id, value, turn, count(*) OVER () AS found, \
                 sum(size) OVER (ORDER BY key, seq) - size AS before \
@@ -30,31 +30,31 @@ const READ: &str = "SELECT * FROM ( \
 
 impl Postgres {
     pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> Work<Written> {
-        let sealing = self.to_write(batch.run).await?;
-        let written = self.send_records(batch, &sealing).await?;
-        match (&written, sealing.body(batch.digest).older()) {
-            // It stands from before the run had a key.
+        let cipher = self.cipher_to_write(batch.run).await?;
+        let written = self.send_records(batch, &cipher).await?;
+        match (&written, cipher.body(batch.digest).older()) {
+            // The same batch was stored before the run had a key.
             (Written::Conflict | Written::Finished | Written::UnsettledCalls, older @ Some(_))
-                if self.standing_batch(batch).await? == older =>
+                if self.stored_digest_of_batch(batch).await? == older =>
             {
                 Ok(Written::Duplicate)
             }
             (Written::Conflict | Written::Finished, None) => {
-                self.may_tell_apart(batch.run).await.map(|()| written)
+                self.ensure_comparable(batch.run).await.map(|()| written)
             }
             _ => Ok(written),
         }
     }
 
-    async fn send_records(&self, batch: &RecordBatch, sealing: &PayloadCipher) -> Work<Written> {
-        let columns = Columns::of(&batch.operations, sealing)?;
+    async fn send_records(&self, batch: &RecordBatch, cipher: &PayloadCipher) -> Work<Written> {
+        let columns = RecordColumns::of(&batch.operations, cipher)?;
         let query = sqlx::query(WRITE)
             .bind(batch.run)
             .bind(batch.capability.as_slice())
             .bind(batch.batch_id)
-            .bind(Vec::from(sealing.digest(batch.digest)))
+            .bind(Vec::from(cipher.digest(batch.digest)))
             .bind(columns.digest.unwrap_or_default().to_vec());
-        Ok(match self.pool.of(batch.run).one(columns.bind(query)).await?.try_get("verdict")? {
+        Ok(match self.pool.for_run(batch.run).one(columns.bind(query)).await?.try_get("verdict")? {
             "ok" => Written::Ok,
             "duplicate" => Written::Duplicate,
             "conflict" => Written::Conflict,
@@ -66,9 +66,9 @@ impl Postgres {
         })
     }
 
-    /// The digest of what stands under its id.
-    async fn standing_batch(&self, batch: &RecordBatch) -> Work<Option<Digest>> {
-        let query = sqlx::query(STANDS).bind(batch.run).bind(batch.batch_id);
+    /// The digest of the batch that is stored under this id on the live branch.
+    async fn stored_digest_of_batch(&self, batch: &RecordBatch) -> Work<Option<Digest>> {
+        let query = sqlx::query(STORED_DIGEST).bind(batch.run).bind(batch.batch_id);
         self.pool.optional(query).await?.map(|row| digest(&row, "digest")).transpose()
     }
 
@@ -77,66 +77,24 @@ impl Postgres {
         let bytes = i64::try_from(query.bytes).unwrap_or(i64::MAX);
         let rows = sqlx::query(READ)
             .bind(run)
-            .bind(text(&query.space))
-            .bind(text(after_key))
+            .bind(without_nul(&query.space))
+            .bind(without_nul(after_key))
             .bind(after_seq)
             .bind(after_prefix(&query.prefix))
             .bind(i64::from(query.limit) + 1)
             .bind(bytes);
         let rows = self.pool.all(rows).await?;
         let found = rows.first().map_or(Ok(0), |row| row.try_get("found"))?;
-        let sealing = self.to_read(run, looks_sealed(&rows, "value")).await?;
-        let entries = rows.iter().map(|row| entry(row, &query.space, &sealing));
+        let cipher = self.cipher_to_read(run, any_sealed(&rows, "value")).await?;
+        let entries = rows.iter().map(|row| entry(row, &query.space, &cipher));
         Ok(page(entries.collect::<Work<_>>()?, found, query))
     }
 }
 
-fn entry(row: &PgRow, space: &str, sealing: &PayloadCipher) -> Work<(Record, i64)> {
+fn entry(row: &PgRow, space: &str, cipher: &PayloadCipher) -> Work<(Record, i64)> {
     let (key, entry_id): (String, Option<String>) = (row.try_get("key")?, row.try_get("entry_id")?);
-    let spot = AadContext::Record(space, &key, entry_id.as_deref());
-    let value = payload(row.try_get("value")?, spot, sealing)?;
+    let aad = AadContext::Record(space, &key, entry_id.as_deref());
+    let value = payload(row.try_get("value")?, aad, cipher)?;
     let record = Record { key, entry_id, value, turn: row.try_get("turn")? };
     Ok((record, row.try_get("seq")?))
-}
-
-/// A folded batch, column by column.
-#[derive(Default)]
-pub(super) struct Columns {
-    /// Digest of the batch; `None` where nothing changes.
-    pub digest: Option<Digest>,
-    ops: Vec<&'static str>,
-    spaces: Vec<String>,
-    keys: Vec<String>,
-    entries: Vec<Option<String>>,
-    values: Vec<Option<Vec<u8>>>,
-    sizes: Vec<i64>,
-    batch: Vec<u8>,
-}
-
-impl Columns {
-    pub fn of(operations: &[RecordOp], sealing: &PayloadCipher) -> Work<Self> {
-        let Changes { changes, batch, digest } = Changes::of(operations, sealing)?;
-        let mut columns = Self { digest, batch, ..Self::default() };
-        for change in changes {
-            columns.ops.push(change.op);
-            columns.spaces.push(text(&change.space));
-            columns.keys.push(text(&change.key));
-            columns.entries.push(change.entry_id.as_deref().map(text));
-            columns.values.push(change.value);
-            columns.sizes.push(change.size);
-        }
-        Ok(columns)
-    }
-
-    /// As seven parameters.
-    pub fn bind<'q>(self, query: Query<'q, Database, PgArguments>) -> Query<'q, Database, PgArguments> {
-        query
-            .bind(self.ops)
-            .bind(self.spaces)
-            .bind(self.keys)
-            .bind(self.entries)
-            .bind(self.values)
-            .bind(self.sizes)
-            .bind(self.batch)
-    }
 }

@@ -1,4 +1,4 @@
-//! Payloads that are past their retention, and templates that no run needs.
+//! Retention: deletes the payloads of runs that have expired, and templates that no run uses.
 
 use sqlx::Row as _;
 
@@ -18,12 +18,12 @@ const DROP_REVISIONS: &str = "SELECT ds_drop_revisions_v1($1, $2) AS rows";
 const EXPIRE: &str = "SELECT * FROM ds_expire_v1($1, $2, $3)";
 
 impl Postgres {
-    pub(super) async fn do_expired(&self, after: RunId) -> Work<Vec<RunId>> {
+    pub(super) async fn do_runs_to_expire(&self, after: RunId) -> Work<Vec<RunId>> {
         let rows = self.pool.all(sqlx::query(EXPIRED).bind(after).bind(PAGE_ROWS)).await?;
         rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
     }
 
-    pub(super) async fn do_drop_expired(&self, run: RunId, rows: u32) -> Work<Dropped> {
+    pub(super) async fn do_expire(&self, run: RunId, rows: u32) -> Work<Dropped> {
         let query = sqlx::query(EXPIRE).bind(run).bind(i64::from(rows)).bind(PAGE_BYTES);
         let row = self.pool.one(query).await?;
         let run: Option<RunId> = row.try_get("expired")?;

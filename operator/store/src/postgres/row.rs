@@ -1,4 +1,4 @@
-//! How values stand in columns and answers.
+//! How single values are stored in columns, and the values that several statements return.
 
 use dalsegno_protocol::{Boundary, Head};
 use serde::Serialize;
@@ -10,40 +10,40 @@ use crate::fault::{Fault, Work, redacted_json_error};
 use crate::seal::is_sealed;
 use crate::{Asked, Digest, Place, header};
 
-/// A word, by the name that serde gives it.
-pub(super) fn word(value: &impl Serialize) -> Work<String> {
+/// An enum as it is stored: by the name that serde gives its variant.
+pub(super) fn enum_str(value: &impl Serialize) -> Work<String> {
     match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(word)) => Ok(word),
-        Ok(other) => Err(Fault::Corrupt(format!("{other} is not a word"))),
+        Ok(serde_json::Value::String(name)) => Ok(name),
+        Ok(other) => Err(Fault::Corrupt(format!("{other} is not a string"))),
         Err(error) => Err(Fault::Corrupt(error.to_string())),
     }
 }
 
-/// What a word stands for.
-pub(super) fn named<T: DeserializeOwned>(word: String) -> Work<T> {
-    serde_json::from_value(serde_json::Value::String(word))
+/// The variant with this name.
+pub(super) fn parse_enum<T: DeserializeOwned>(name: String) -> Work<T> {
+    serde_json::from_value(serde_json::Value::String(name))
         .map_err(|error| Fault::Corrupt(redacted_json_error(&error)))
 }
 
-/// A text as the database takes it: it has no NUL, which a log's last lines may well have.
-pub(super) fn text(text: &str) -> String {
+/// A text that PostgreSQL accepts: each NUL becomes U+FFFD. The last lines of a log may contain NULs.
+pub(super) fn without_nul(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
-/// 32 bytes in a column.
+/// The 32 bytes in a column that is not null.
 pub(super) fn digest(row: &PgRow, column: &str) -> Work<Digest> {
     optional_digest(row, column)?.ok_or_else(|| Fault::Corrupt(format!("{column} is null")))
 }
 
-/// 32 bytes, or none, in a column.
+/// The 32 bytes in a column that may be null.
 pub(super) fn optional_digest(row: &PgRow, column: &str) -> Work<Option<Digest>> {
     row.try_get::<Option<&[u8]>, _>(column)?
         .map(|bytes| bytes.try_into().map_err(|_| Fault::Corrupt(format!("{column} is not 32 bytes"))))
         .transpose()
 }
 
-/// A boundary's number in a column.
-pub(super) fn boundary(row: &PgRow, column: &str) -> Work<Option<Boundary>> {
+/// The boundary whose number is in a column that may be null.
+pub(super) fn optional_boundary(row: &PgRow, column: &str) -> Work<Option<Boundary>> {
     row.try_get::<Option<i16>, _>(column)?
         .map(|number| {
             header::boundary_of(number.into())
@@ -52,13 +52,24 @@ pub(super) fn boundary(row: &PgRow, column: &str) -> Work<Option<Boundary>> {
         .transpose()
 }
 
-/// The number of a boundary.
-pub(super) fn number(boundary: Boundary) -> i16 {
+/// The boundary in the column `boundary`.
+pub(super) fn boundary(row: &PgRow) -> Work<Boundary> {
+    optional_boundary(row, "boundary")?
+        .ok_or_else(|| Fault::Corrupt("a boundary is neither plan nor result".into()))
+}
+
+/// The number of a boundary in its columns.
+pub(super) fn boundary_number(boundary: Boundary) -> i16 {
     header::boundary_number(boundary).into()
 }
 
-/// What a person asks for, as commits and heartbeats answer it.
-pub(super) fn asked(row: &PgRow) -> Work<Asked> {
+/// The turn, boundary and epoch in a row.
+pub(super) fn boundary_id(row: &PgRow) -> Work<Place> {
+    Ok(Place { turn: row.try_get("turn")?, boundary: boundary(row)?, epoch: row.try_get("epoch")? })
+}
+
+/// The requests for a worker that commits and heartbeats return.
+pub(super) fn worker_signals(row: &PgRow) -> Work<Asked> {
     Ok(Asked {
         suspend: row.try_get("suspend")?,
         cancel: row.try_get("cancel")?,
@@ -66,9 +77,9 @@ pub(super) fn asked(row: &PgRow) -> Work<Asked> {
     })
 }
 
-/// The head, as commits answer it.
+/// The head that commits return.
 pub(super) fn head(row: &PgRow) -> Work<Option<Head>> {
-    let (Some(turn), Some(boundary)) = (row.try_get("turn")?, boundary(row, "boundary")?) else {
+    let (Some(turn), Some(boundary)) = (row.try_get("turn")?, optional_boundary(row, "boundary")?) else {
         return Ok(None);
     };
     Ok(Some(Head {
@@ -79,20 +90,9 @@ pub(super) fn head(row: &PgRow) -> Work<Option<Head>> {
     }))
 }
 
-/// Whether any of the payloads in this column does.
-pub(super) fn looks_sealed(rows: &[PgRow], column: &str) -> bool {
-    let kept = rows.iter().filter_map(|row| row.try_get::<Option<&[u8]>, _>(column).ok()?);
-    kept.into_iter().any(is_sealed)
-}
-
-/// Where a boundary stands.
-pub(super) fn place(row: &PgRow) -> Work<Place> {
-    Ok(Place { turn: row.try_get("turn")?, boundary: the_boundary(row)?, epoch: row.try_get("epoch")? })
-}
-
-/// Which boundary a row is of.
-pub(super) fn the_boundary(row: &PgRow) -> Work<Boundary> {
-    boundary(row, "boundary")?.ok_or_else(|| Fault::Corrupt("a boundary is neither plan nor result".into()))
+/// Whether any payload in this column looks sealed.
+pub(super) fn any_sealed(rows: &[PgRow], column: &str) -> bool {
+    rows.iter().filter_map(|row| row.try_get::<Option<&[u8]>, _>(column).ok()?).any(is_sealed)
 }
 
 #[cfg(test)]
@@ -102,14 +102,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_stands_for_what_it_names() {
-        assert_eq!(word(&Policy::RetrySameKey).unwrap(), "retrySameKey");
-        assert_eq!(named::<Policy>("readOnly".into()).unwrap(), Policy::ReadOnly);
-        assert!(named::<Policy>("whatever".into()).is_err());
+    fn an_enum_is_stored_by_its_name() {
+        assert_eq!(enum_str(&Policy::RetrySameKey).unwrap(), "retrySameKey");
+        assert_eq!(parse_enum::<Policy>("readOnly".into()).unwrap(), Policy::ReadOnly);
+        assert!(parse_enum::<Policy>("whatever".into()).is_err());
     }
 
     #[test]
-    fn a_text_has_no_nul() {
-        assert_eq!(text("a\0b"), "a\u{fffd}b");
+    fn a_stored_text_has_no_nul() {
+        assert_eq!(without_nul("a\0b"), "a\u{fffd}b");
     }
 }

@@ -2,10 +2,10 @@
 
 use sqlx::Row as _;
 
-use super::answers::Answers;
 use super::pool::Pool;
-use super::row::{digest, number, place};
-use super::{branch, links};
+use super::query::QueryExecutor;
+use super::row::{boundary_id, boundary_number, digest};
+use super::{boundary_pages, branch};
 use crate::chain::EncodedSnapshot;
 use crate::fault::Work;
 use crate::keys::Keys;
@@ -17,14 +17,14 @@ const CHUNKS: &str = "SELECT hash, payload FROM chunks WHERE run = $1 AND hash =
 
 const SNAPSHOT: &str = "SELECT document, digest FROM snapshots WHERE run = $1 AND content_hash = $2";
 
-const MARKS: &str = "SELECT turn, boundary, epoch, content_hash FROM snapshots WHERE run = $1 \
+const SNAPSHOTS: &str = "SELECT turn, boundary, epoch, content_hash FROM snapshots WHERE run = $1 \
      ORDER BY turn, boundary, epoch";
 
-/// The chunks and their snapshot, together or not at all. What is there already is whole, or is made so; but one that is
-/// sealed gives way to no plain one, of a process that has no keys yet.
-const KEEP: &str = "WITH run AS MATERIALIZED ( \
+/// Inserts a snapshot and its chunks, both or neither. An existing row that differs is damaged and is replaced. A
+/// sealed snapshot is never replaced by a plain one, which a process without keys could send.
+const INSERT: &str = "WITH run AS MATERIALIZED ( \
          SELECT ds_takes_snapshot_v1($1, $3, $4, $5, $10, $11) AS takes \
-     ), kept AS ( \
+     ), inserted_chunks AS ( \
          INSERT INTO chunks (run, hash, payload, created_at) \
          SELECT $1, chunk.hash, chunk.payload, ds_now_v1() FROM unnest($8, $9) AS chunk (hash, payload) \
          WHERE (SELECT takes FROM run) \
@@ -38,27 +38,29 @@ const KEEP: &str = "WITH run AS MATERIALIZED ( \
          AND (encode(substr(excluded.document, 1, 1), 'hex') ~ '^[13579bdf]' \
               OR encode(substr(snapshots.document, 1, 1), 'hex') !~ '^[13579bdf]')";
 
-/// Where the boundaries and the snapshots stand.
-pub(super) struct Rows<'a, A> {
-    pub asked: &'a A,
+/// Access to the rows of boundaries, snapshots and data keys, in the pool or in a read transaction.
+pub(super) struct SnapshotStore<'a, E> {
+    pub executor: &'a E,
     pub keys: &'a Keys,
 }
 
-impl<A: Answers> Shelf for Rows<'_, A> {
+impl<E: QueryExecutor> Shelf for SnapshotStore<'_, E> {
     async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
-        branch::walk(self.asked, run, walk).await.map_err(|fault| fault.while_("reading a live branch"))
+        branch::walk(self.executor, run, walk).await.map_err(|fault| fault.while_("reading a live branch"))
     }
 
     async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
-        links::page(self.asked, run, after).await.map_err(|fault| fault.while_("surveying boundaries"))
+        boundary_pages::page(self.executor, run, after)
+            .await
+            .map_err(|fault| fault.while_("reading boundaries"))
     }
 
     async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {
-        chunks(self.asked, run, hashes).await.map_err(|fault| fault.while_("reading chunks"))
+        chunks(self.executor, run, hashes).await.map_err(|fault| fault.while_("reading chunks"))
     }
 
     async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<EncodedSnapshot>> {
-        snapshot(self.asked, run, content_hash).await.map_err(|fault| fault.while_("reading a snapshot"))
+        snapshot(self.executor, run, content_hash).await.map_err(|fault| fault.while_("reading a snapshot"))
     }
 
     async fn sealing(&self, run: RunId) -> Result<PayloadCipher> {
@@ -66,47 +68,55 @@ impl<A: Answers> Shelf for Rows<'_, A> {
     }
 
     async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
-        marks(self.asked, run).await.map_err(|fault| fault.while_("listing snapshots"))
+        snapshots(self.executor, run).await.map_err(|fault| fault.while_("listing snapshots"))
     }
 }
 
-impl Keeper for Rows<'_, Pool> {
+impl Keeper for SnapshotStore<'_, Pool> {
     async fn sealing_to_write(&self, run: RunId) -> Result<PayloadCipher> {
         self.keys.to_keep(self, run).await
     }
 
     async fn keep(&self, new: New) -> Result<()> {
-        keep(self.asked, new).await.map_err(|fault| fault.while_("keeping a snapshot"))
+        insert(self.executor, new).await.map_err(|fault| fault.while_("storing a snapshot"))
     }
 }
 
-async fn chunks(rows: &impl Answers, run: RunId, hashes: &[Digest]) -> Work<Vec<(Digest, Vec<u8>)>> {
+async fn chunks(
+    executor: &impl QueryExecutor,
+    run: RunId,
+    hashes: &[Digest],
+) -> Work<Vec<(Digest, Vec<u8>)>> {
     let hashes: Vec<_> = hashes.iter().map(Digest::as_slice).collect();
-    let found = rows.all(sqlx::query(CHUNKS).bind(run).bind(hashes)).await?;
+    let found = executor.all(sqlx::query(CHUNKS).bind(run).bind(hashes)).await?;
     found.iter().map(|row| Ok((digest(row, "hash")?, row.try_get("payload")?))).collect()
 }
 
-async fn snapshot(rows: &impl Answers, run: RunId, content_hash: &Digest) -> Work<Option<EncodedSnapshot>> {
-    let found = rows.all(sqlx::query(SNAPSHOT).bind(run).bind(content_hash.as_slice())).await?;
+async fn snapshot(
+    executor: &impl QueryExecutor,
+    run: RunId,
+    content_hash: &Digest,
+) -> Work<Option<EncodedSnapshot>> {
+    let found = executor.all(sqlx::query(SNAPSHOT).bind(run).bind(content_hash.as_slice())).await?;
     let Some(row) = found.first() else { return Ok(None) };
     Ok(Some(EncodedSnapshot { document: row.try_get("document")?, digest: row.try_get("digest")? }))
 }
 
-async fn marks(rows: &impl Answers, run: RunId) -> Work<Vec<(Place, Digest)>> {
-    let found = rows.all(sqlx::query(MARKS).bind(run)).await?;
-    found.iter().map(|row| Ok((place(row)?, digest(row, "content_hash")?))).collect()
+async fn snapshots(executor: &impl QueryExecutor, run: RunId) -> Work<Vec<(Place, Digest)>> {
+    let found = executor.all(sqlx::query(SNAPSHOTS).bind(run)).await?;
+    found.iter().map(|row| Ok((boundary_id(row)?, digest(row, "content_hash")?))).collect()
 }
 
-async fn keep(pool: &Pool, new: New) -> Work<()> {
+async fn insert(pool: &Pool, new: New) -> Work<()> {
     let New { run, content_hash, turn, boundary, epoch, document, digest, chunks, shared } = new;
     let (hashes, payloads): (Vec<_>, Vec<_>) =
         chunks.into_iter().map(|(hash, payload)| (Vec::from(hash), payload)).unzip();
     let sealed = seal::is_sealed(&document);
-    let query = sqlx::query(KEEP)
+    let query = sqlx::query(INSERT)
         .bind(run)
         .bind(Vec::from(content_hash))
         .bind(turn)
-        .bind(number(boundary))
+        .bind(boundary_number(boundary))
         .bind(epoch)
         .bind(document)
         .bind(Vec::from(digest))

@@ -1,4 +1,4 @@
-//! The trait: each method is one statement of the module that owns it, and says what it was doing when it fails.
+//! The store's traits: each method calls the file that owns its statement, and adds the operation to its errors.
 
 use async_trait::async_trait;
 use dalsegno_protocol::{Call, State};
@@ -23,11 +23,11 @@ use crate::{
 #[async_trait]
 impl Operator for Postgres {
     async fn pulse(&self, since: Timestamp) -> Result<Pulse> {
-        self.do_pulse(since).await.map_err(|fault| fault.while_("looking at all runs"))
+        self.do_poll_deadlines(since).await.map_err(|fault| fault.while_("polling the runs"))
     }
 
     async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>> {
-        self.do_capacity(namespaces).await.map_err(|fault| fault.while_("summing up what is kept"))
+        self.do_namespace_usage(namespaces).await.map_err(|fault| fault.while_("adding up stored bytes"))
     }
 
     async fn create_run(&self, new: &NewRun) -> Result<Created> {
@@ -35,7 +35,7 @@ impl Operator for Postgres {
     }
 
     async fn look_up(&self, object_uid: &str) -> Result<LookUp> {
-        self.do_look_up(object_uid).await.map_err(|fault| fault.while_("looking a run up"))
+        self.do_find_by_object(object_uid).await.map_err(|fault| fault.while_("finding a run"))
     }
 
     async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord> {
@@ -54,12 +54,12 @@ impl Operator for Postgres {
         self.transition(run, RecordIdentity { attempt, identity: identity.clone() }).await
     }
 
-    async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord> {
-        self.transition(run, RequestCancel { asked: asked.clone() }).await
+    async fn request_cancel(&self, run: RunId, by: &AskedBy) -> Result<RunRecord> {
+        self.transition(run, RequestCancel { asked: by.clone() }).await
     }
 
-    async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord> {
-        self.transition(run, ResetBudget { observed, to, asked: asked.clone() }).await
+    async fn reset_budget(&self, run: RunId, observed: i64, to: i64, by: &AskedBy) -> Result<RunRecord> {
+        self.transition(run, ResetBudget { observed, to, asked: by.clone() }).await
     }
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
@@ -71,34 +71,33 @@ impl Operator for Postgres {
     }
 
     async fn expired(&self, after: RunId) -> Result<Vec<RunId>> {
-        self.do_expired(after).await.map_err(|fault| fault.while_("looking for what is past its retention"))
+        self.do_runs_to_expire(after).await.map_err(|fault| fault.while_("listing runs past their retention"))
     }
 
     async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped> {
-        self.do_drop_expired(run, rows)
+        self.do_expire(run, rows)
             .await
-            .map_err(|fault| fault.while_("dropping what is past its retention"))
+            .map_err(|fault| fault.while_("deleting payloads past their retention"))
     }
 
     async fn drop_revisions(&self, rows: u32) -> Result<u64> {
-        let work = self.do_drop_revisions(rows).await;
-        work.map_err(|fault| fault.while_("dropping templates that no run needs"))
+        self.do_drop_revisions(rows).await.map_err(|fault| fault.while_("deleting unused templates"))
     }
 
     async fn keepers(&self, after: RunId) -> Result<Vec<RunId>> {
-        self.do_keepers(after).await.map_err(|fault| fault.while_("looking for runs with old payloads"))
+        self.do_runs_to_compact(after).await.map_err(|fault| fault.while_("listing runs with old payloads"))
     }
 
     async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped> {
-        self.do_drop_old(run, rows).await
+        self.do_compact(run, rows).await
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {
         self.transition(run, rewind.clone()).await
     }
 
-    async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
-        self.do_mark_deleted(object_uid, asked).await.map_err(|fault| fault.while_(MarkDeleted::OPERATION))
+    async fn mark_deleted(&self, object_uid: &str, by: &AskedBy) -> Result<()> {
+        self.do_mark_deleted(object_uid, by).await.map_err(|fault| fault.while_(MarkDeleted::OPERATION))
     }
 
     async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {
@@ -111,23 +110,23 @@ impl Operator for Postgres {
     }
 
     async fn unanchored(&self) -> Result<Unanchored> {
-        self.do_unanchored().await.map_err(|fault| fault.while_("looking for what has moved"))
+        self.do_heads_to_anchor().await.map_err(|fault| fault.while_("reading heads to anchor"))
     }
 
     async fn put_anchor(&self, anchor: &AnchorRow) -> Result<bool> {
-        self.do_put_anchor(anchor).await.map_err(|fault| fault.while_("keeping an anchor"))
+        self.do_put_anchor(anchor).await.map_err(|fault| fault.while_("storing an anchor"))
     }
 }
 
 #[async_trait]
 impl Worker for Postgres {
     async fn beat(&self) -> Result<()> {
-        self.do_beat().await.map_err(|fault| fault.while_("noting a beat"))
+        self.do_gateway_heartbeat().await.map_err(|fault| fault.while_("recording a gateway heartbeat"))
     }
 
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {
         let rule = Attach { pod_uid: pod_uid.to_owned(), instance: *instance };
-        self.look_then_transact(run, &rule).await.map_err(|fault| fault.while_(Attach::OPERATION))
+        self.read_then_transact(run, &rule).await.map_err(|fault| fault.while_(Attach::OPERATION))
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Committed> {
@@ -163,7 +162,7 @@ impl Worker for Postgres {
     }
 
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
-        snapshot_writer::make(&self.rows(), run).await
+        snapshot_writer::make(&self.snapshot_store(), run).await
     }
 
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
@@ -186,19 +185,19 @@ impl Read for Postgres {
     }
 
     async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>> {
-        self.do_first_event(run, turn).await.map_err(|fault| fault.while_("looking for a turn"))
+        self.do_first_event(run, turn).await.map_err(|fault| fault.while_("finding a turn"))
     }
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
-        Ok(branch::state(&self.rows(), run, turn).await?.map(|at| at.state))
+        Ok(branch::state(&self.snapshot_store(), run, turn).await?.map(|at| at.state))
     }
 
     async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>> {
-        Ok(branch::state(&self.rows(), run, Some(turn)).await?.map(|at| (at.row, at.state)))
+        Ok(branch::state(&self.snapshot_store(), run, Some(turn)).await?.map(|at| (at.row, at.state)))
     }
 
     async fn sizes(&self, run: RunId) -> Result<Sizes> {
-        self.do_sizes(run).await.map_err(|fault| fault.while_("asking how large the head is"))
+        self.do_sizes(run).await.map_err(|fault| fault.while_("reading the size of the head"))
     }
 
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>> {
@@ -218,11 +217,11 @@ impl Read for Postgres {
     }
 
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
-        branch::boundaries(&self.rows(), run, from, to).await
+        branch::boundaries(&self.snapshot_store(), run, from, to).await
     }
 
     async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
-        pages::links(&self.rows(), run, after).await
+        pages::links(&self.snapshot_store(), run, after).await
     }
 
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>> {
@@ -234,11 +233,11 @@ impl Read for Postgres {
     }
 
     async fn unsealed(&self, run: RunId) -> Result<u64> {
-        self.do_unsealed(run).await.map_err(|fault| fault.while_("counting plain payloads"))
+        self.do_count_unsealed(run).await.map_err(|fault| fault.while_("counting payloads in plain text"))
     }
 
     async fn reading(&self) -> Result<Box<dyn Reading>> {
-        self.do_reading().await.map_err(|fault| fault.while_("beginning to read"))
+        self.do_begin_read().await.map_err(|fault| fault.while_("beginning a read transaction"))
     }
 }
 
@@ -259,7 +258,7 @@ impl Admin for Postgres {
     }
 
     async fn rewrap_keys(&self) -> Result<Rewrapped> {
-        self.keys.rewrap(&self.rows()).await
+        self.keys.rewrap(&self.snapshot_store()).await
     }
 
     async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded> {

@@ -2,12 +2,12 @@
 //!
 //! # Guarantees
 //!
-//! - Three trips where something is written, two where nothing is. The first begins the transaction, locks the run's row
-//!   and then reads all that the rule needs; between the first and the second the rule decides; the second writes, in one
-//!   statement; the third commits.
-//! - The lock keeps its order: whoever waits for the row is served before those that come later, however busy the run is.
-//! - A call that fails or is given up leaves no open transaction on a connection that is used again ([`Transaction`]),
-//!   and the server ends one whose client has vanished.
+//! - A transition takes three round trips, or two if it writes nothing. The first begins the transaction, locks the
+//!   run's row and then reads the rows that every rule needs. The rule decides. The second writes, in one statement.
+//!   The third commits. A rule that needs more rows takes one or two round trips more to read them.
+//! - The lock is granted in the order of requests: on a busy run, too, a transition waits only for those before it.
+//! - A call that fails or is cancelled leaves no open transaction on a pooled connection ([`Transaction`]). The server
+//!   ends the transaction of a client that has died.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
-use super::columns::bind;
 use super::pool::{Pool, Transaction};
 use super::read::NOW;
-use super::row::{number, text};
+use super::row::{boundary_number, without_nul};
+use super::sqlx_types::bind;
 use crate::fault::{Fault, Work};
 use crate::reads::{
     Assignment, AttemptRow, BoundaryColumn, CallRow, Column, Columns, EnumText, Found, LIVE_BOUNDARIES,
@@ -30,42 +30,43 @@ use crate::transitions::{AuditEntry, Decision, Needs, Rows, Template, Transition
 use crate::{Place, Result, RunId};
 
 impl Postgres {
-    /// Does a transition of a run.
+    /// Runs a transition of a run; an error names the operation.
     pub(super) async fn transition<T: Transition>(&self, run: RunId, rule: T) -> Result<T::Answer> {
         self.transact(run, &rule).await.map_err(|fault| fault.while_(T::OPERATION))
     }
 
+    /// Runs a transition of a run under the lock of its row.
     pub(super) async fn transact<T: Transition>(&self, run: RunId, rule: &T) -> Work<T::Answer> {
-        let place = self.pool.join(run);
+        let queued = self.pool.join(run);
         let work = async {
-            let _served = place.served().await?;
+            let _served = queued.served().await?;
             let (mut transaction, rows) = self.lock(run, rule.needs()).await?;
             let Some(mut rows) = rows else {
-                transaction.roll_back().await?;
+                transaction.rollback().await?;
                 return rule.without_run(run);
             };
             read_more(&mut transaction, rule.needs(), &mut rows).await?;
             let Decision { write, answer } = rule.decide(rows)?;
             if write.is_empty() {
-                transaction.roll_back().await?;
+                transaction.rollback().await?;
             } else {
                 apply(&mut transaction, write).await?;
                 transaction.commit().await?;
             }
             Ok(answer)
         };
-        self.pool.in_time(work).await
+        self.pool.with_timeout(work).await
     }
 
-    /// The same of a rule that mostly changes nothing, and needs nothing but the run and its attempts: one trip, and no
-    /// lock, where a look at them shows that it would not.
-    pub(super) async fn look_then_transact<T: Transition>(&self, run: RunId, rule: &T) -> Work<T::Answer> {
-        let Some(of_run) = self.rows_of(run).await? else { return rule.without_run(run) };
+    /// Runs a transition that rarely writes, and whose rule needs only the run and its attempts. If the rule writes
+    /// nothing on the rows as they are without the lock, this takes one round trip and no lock.
+    pub(super) async fn read_then_transact<T: Transition>(&self, run: RunId, rule: &T) -> Work<T::Answer> {
+        let Some(of_run) = self.run_rows(run).await? else { return rule.without_run(run) };
         let Decision { write, answer } = rule.decide(Rows::new(of_run, BTreeMap::new()))?;
         if write.is_empty() { Ok(answer) } else { self.transact(run, rule).await }
     }
 
-    /// Locks a run's row, and reads what every rule needs once it is locked.
+    /// Begins a transaction, locks a run's row, and then reads what every rule needs. `None`: there is no such run.
     pub(super) async fn lock(&self, run: RunId, needs: Needs<'_>) -> Work<(Transaction<'_>, Option<Rows>)> {
         let record = record_sql(&format!("r.id = '{run}'"), NOW);
         let templates = match needs {
@@ -77,45 +78,46 @@ impl Postgres {
              SELECT policy, count(*) AS count FROM calls WHERE run = '{run}' AND state = 'started' GROUP BY policy; \
              {templates}"
         );
-        let (transaction, answers) = self.pool.begin(&sql).await?;
-        let [_, record, started, ..] = &answers[..] else {
-            return Err(Fault::Corrupt(format!("{} statements answered", answers.len())));
+        let (transaction, results) = self.pool.begin(&sql).await?;
+        let [_, record, started, ..] = &results[..] else {
+            return Err(Fault::Corrupt(format!("{} statements returned a result", results.len())));
         };
         let Some(of_run) = Found::read(record, None)?.runs.pop() else { return Ok((transaction, None)) };
-        let of_policy =
+        let count_of_policy =
             |row: &_| Ok((EnumText::<Policy>::read(row, "policy")?.0, Column::read(row, "count")?));
-        let started = started.iter().map(of_policy).collect::<Work<_>>()?;
+        let started = started.iter().map(count_of_policy).collect::<Work<_>>()?;
         Ok((transaction, Some(Rows::new(of_run, started))))
     }
 }
 
-/// Whoever drops templates waits for the end of the transaction, and this one for theirs: what is found there is named
-/// before anybody looks for what nobody names.
+/// Excludes the transactions that delete unused templates, which take the same lock exclusively: a template that this
+/// transaction finds is referenced before anything can delete it as unused.
 const LOCK_TEMPLATES: &str = "SELECT pg_advisory_xact_lock_shared(hashtextextended('templates', 0))";
 
-/// A call, and what the open calls of its run count.
+/// A call, and the sum of the open calls of its run in bytes.
 const CALL: &str = "SELECT calls.*, ds_open_calls_v1(runs) AS open_calls \
      FROM runs LEFT JOIN calls ON calls.run = runs.id AND calls.id = $2 WHERE runs.id = $1";
 
 const ATTEMPT: &str = "SELECT * FROM attempts WHERE run = $1 AND number = $2";
 
-/// Reads what only some rules need.
+/// Reads the rows that only some rules need.
 async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &mut Rows) -> Work<()> {
     let run = rows.of_run.run.id;
     match needs {
         Needs::Nothing | Needs::Templates => {}
-        Needs::BoundariesFrom(place) => {
-            let query = sqlx::query(LIVE_BOUNDARIES).bind(run).bind(place.turn).bind(number(place.boundary));
+        Needs::BoundariesFrom(first) => {
+            let query =
+                sqlx::query(LIVE_BOUNDARIES).bind(run).bind(first.turn).bind(boundary_number(first.boundary));
             let found = transaction.all(query).await?;
             rows.boundaries = found.iter().map(LiveBoundary::read).collect::<Work<_>>()?;
-            if let Some(number) = rows.missing_attempt(place) {
+            if let Some(number) = rows.missing_attempt(first) {
                 let found = transaction.all(sqlx::query(ATTEMPT).bind(run).bind(number)).await?;
                 rows.of_run.attempts.extend(found.first().map(AttemptRow::read).transpose()?);
             }
         }
         Needs::Call(id) => {
-            let found = transaction.all(sqlx::query(CALL).bind(run).bind(text(id))).await?;
-            let row = found.first().ok_or_else(|| Fault::Corrupt("a locked run is not there".into()))?;
+            let found = transaction.all(sqlx::query(CALL).bind(run).bind(without_nul(id))).await?;
+            let row = found.first().ok_or_else(|| Fault::Corrupt("a locked run does not exist".into()))?;
             rows.open_calls = Column::read(row, "open_calls")?;
             rows.call = Columns::text(row, "id")?.map(|_| CallRow::read(row)).transpose()?;
         }
@@ -123,21 +125,21 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
     Ok(())
 }
 
-/// Writes what a transition has decided, in one statement of its transaction. False, and nothing is written: a run that
-/// was to be created is there.
+/// Writes the changes of a transition, in one statement of its transaction. Returns false, and writes nothing, if the
+/// run to be created exists already.
 pub(super) async fn apply(transaction: &mut Transaction<'_>, set: WriteSet) -> Work<bool> {
     let (sql, values) = statement(set).finish();
     is_written(&transaction.all(bind_all(&sql, values)).await?)
 }
 
-/// The same of a run that is created, which has no lock.
-pub(super) async fn create(pool: &Pool, set: WriteSet) -> Work<bool> {
+/// Creates a run, outside a transaction: there is no row to lock yet. Returns as [`apply`].
+pub(super) async fn apply_create(pool: &Pool, set: WriteSet) -> Work<bool> {
     let (sql, values) = statement(set).finish();
     is_written(&pool.all(bind_all(&sql, values)).await?)
 }
 
 fn is_written(rows: &[PgRow]) -> Work<bool> {
-    let row = rows.first().ok_or_else(|| Fault::Corrupt("a write answered nothing".into()))?;
+    let row = rows.first().ok_or_else(|| Fault::Corrupt("a write returned no row".into()))?;
     Ok(row.try_get("is_written")?)
 }
 
@@ -158,13 +160,13 @@ fn statement(set: WriteSet) -> Statement {
     if let Some(created) = created {
         statement.create(created.assignments());
     }
-    let mut columns = statement.set(run_columns);
+    let mut columns = statement.assignments(run_columns);
     if is_change {
         columns.push("changed_at = ds_now_v1()".into());
     }
     statement.update(RunRow::TABLE, columns, vec![("id", run.value())]);
     for (number, columns) in attempt_columns {
-        let columns = statement.set(columns);
+        let columns = statement.assignments(columns);
         let key = vec![("run", run.value()), ("number", number.value())];
         statement.update(AttemptRow::TABLE, columns, key);
     }
@@ -172,14 +174,14 @@ fn statement(set: WriteSet) -> Statement {
         statement.insert(AttemptRow::TABLE, attempt.assignments());
     }
     if let Some((id, columns)) = call_columns {
-        let columns = statement.set(columns);
+        let columns = statement.assignments(columns);
         statement.update(CallRow::TABLE, columns, vec![("run", run.value()), ("id", id.value())]);
     }
-    if let Some(place) = undo_after {
-        statement.undo(run, place);
+    if let Some(last) = undo_after {
+        statement.undo_after(run, last);
     }
     if let Some(template) = template {
-        statement.keep(template);
+        statement.insert_template(template);
     }
     for entry in audit {
         statement.insert(AuditEntry::TABLE, entry.assignments(run));
@@ -191,24 +193,24 @@ fn bind_all(sql: &str, values: Vec<Value>) -> Query<'_, sqlx::Postgres, PgArgume
     values.into_iter().fold(sqlx::query(AssertSqlSafe(sql)), bind)
 }
 
-/// A statement of several parts, each of which changes other rows.
+/// A statement of several parts. No two parts change the same row.
 #[derive(Default)]
 struct Statement {
     parts: Vec<String>,
     values: Vec<Value>,
-    /// The first part creates a row, or finds that it is there; then the others write nothing.
+    /// Whether the first part creates the run. If the run exists already, the other parts write nothing.
     creates: bool,
 }
 
 impl Statement {
-    /// The next parameter's name.
+    /// Adds a parameter and returns its name.
     fn parameter(&mut self, value: Value) -> String {
         self.values.push(value);
         format!("${}", self.values.len())
     }
 
-    /// Columns with what they are set to.
-    fn set(&mut self, columns: Vec<Assignment>) -> Vec<String> {
+    /// `column = parameter` for each assignment.
+    fn assignments(&mut self, columns: Vec<Assignment>) -> Vec<String> {
         columns.into_iter().map(|(column, value)| format!("{column} = {}", self.parameter(value))).collect()
     }
 
@@ -216,14 +218,14 @@ impl Statement {
         if columns.is_empty() {
             return;
         }
-        let key = self.set(key).join(" AND ");
+        let key = self.assignments(key).join(" AND ");
         self.parts.push(format!("UPDATE {table} SET {} WHERE {key}", columns.join(", ")));
     }
 
-    /// The row of a run, unless one stands in its way.
+    /// Inserts the row of a run unless it conflicts with an existing one.
     fn create(&mut self, row: Vec<Assignment>) {
         let row = row.into_iter().filter(|(column, _)| *column != "changed_at").collect();
-        let (columns, values) = self.row(row);
+        let (columns, values) = self.columns_and_values(row);
         self.creates = true;
         self.parts.push(format!(
             "INSERT INTO runs (changed_at, {columns}) SELECT ds_now_v1(), {values} ON CONFLICT DO NOTHING RETURNING id"
@@ -231,31 +233,30 @@ impl Statement {
     }
 
     fn insert(&mut self, table: &str, row: Vec<Assignment>) {
-        let (columns, values) = self.row(row);
+        let (columns, values) = self.columns_and_values(row);
         let guard = if self.creates { " WHERE EXISTS (SELECT FROM part_0)" } else { "" };
         self.parts.push(format!("INSERT INTO {table} ({columns}) SELECT {values}{guard}"));
     }
 
-    /// What came after a boundary is undone.
-    fn undo(&mut self, run: RunId, place: Place) {
+    /// Marks everything after a boundary as undone.
+    fn undo_after(&mut self, run: RunId, last: Place) {
         let run = self.parameter(run.value());
-        let turn = self.parameter(place.turn.value());
-        let boundary = self.parameter(BoundaryColumn(place.boundary).value());
-        let epoch = self.parameter(place.epoch.value());
-        let (live, place) = (format!("run = {run} AND NOT undone"), format!("({turn}, {boundary})"));
+        let turn = self.parameter(last.turn.value());
+        let boundary = self.parameter(BoundaryColumn(last.boundary).value());
+        let epoch = self.parameter(last.epoch.value());
+        let (live, last) = (format!("run = {run} AND NOT undone"), format!("({turn}, {boundary})"));
         self.parts.push(format!(
             "UPDATE boundaries SET undone = true WHERE {live} \
-             AND ((turn, boundary) > {place} OR ((turn, boundary) = {place} AND epoch <> {epoch}))"
+             AND ((turn, boundary) > {last} OR ((turn, boundary) = {last} AND epoch <> {epoch}))"
         ));
         for table in ["records", "record_batches", "record_changes"] {
-            self.parts.push(format!(
-                "UPDATE {table} SET undone = true WHERE {live} AND (turn, boundary) > {place}"
-            ));
+            self.parts
+                .push(format!("UPDATE {table} SET undone = true WHERE {live} AND (turn, boundary) > {last}"));
         }
     }
 
-    /// A template, unless it is there.
-    fn keep(&mut self, template: Template) {
+    /// Inserts a template unless it exists.
+    fn insert_template(&mut self, template: Template) {
         let Template { hash, document } = template;
         let (hash, document) = (self.parameter(hash.value()), self.parameter(document.value()));
         self.parts.push(format!(
@@ -264,14 +265,14 @@ impl Statement {
         ));
     }
 
-    /// Columns, and what they are.
-    fn row(&mut self, row: Vec<Assignment>) -> (String, String) {
+    /// The columns of a row, and their parameters.
+    fn columns_and_values(&mut self, row: Vec<Assignment>) -> (String, String) {
         let columns: Vec<_> = row.iter().map(|(column, _)| *column).collect();
         let values: Vec<_> = row.into_iter().map(|(_, value)| self.parameter(value)).collect();
         (columns.join(", "), values.join(", "))
     }
 
-    /// Its text and its parameters.
+    /// The text and the parameters.
     fn finish(self) -> (String, Vec<Value>) {
         let parts: Vec<_> = self
             .parts

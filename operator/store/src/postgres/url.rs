@@ -1,4 +1,4 @@
-//! What a database URL says.
+//! Database URLs, and connections to the database of a URL.
 
 use std::str::FromStr as _;
 
@@ -8,35 +8,35 @@ use sqlx::{ConnectOptions as _, PgConnection};
 use crate::fault::{Fault, Work};
 use crate::{Error, Result};
 
-/// The parameter by which a URL says that it leads to pgbouncer in transaction mode.
-const PGBOUNCER: &str = "pgbouncer=true";
+/// The URL parameter that says that the server is pgbouncer in transaction mode.
+const PGBOUNCER_PARAMETER: &str = "pgbouncer=true";
 
-/// Where to connect, and how.
+/// The server of a URL, and how to connect to it.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub options: PgConnectOptions,
+    /// Whether the server is a pooler that may use another connection for each transaction.
     pub transaction_pooling: bool,
 }
 
 impl Target {
-    /// Reads `postgres://user:password@host:port/database?…`, with libpq's parameters and `pgbouncer=true`: then
-    /// nothing is kept in the session.
+    /// Parses `postgres://user:password@host:port/database?…`, with libpq's parameters and `pgbouncer=true`.
     pub fn parse(url: &str) -> Result<Self> {
-        let (url, transaction_pooling) = split(url);
-        // The URL may hold a password: it is not repeated.
+        let (url, transaction_pooling) = split_pgbouncer(url);
+        // The error must not contain the URL, which may contain a password.
         let options = PgConnectOptions::from_str(&url)
-            .map_err(|error| Error::Unfit(format!("cannot read the database's URL: {error}")))?
+            .map_err(|error| Error::Unfit(format!("the database URL is not valid: {error}")))?
             .application_name("dalsegno");
         Ok(Self { options, transaction_pooling })
     }
 
-    /// The same of a URL that must lead to the server itself: [`Error::Unfit`] if it leads to pgbouncer.
+    /// Parses a URL that must lead to the server itself. [`Error::Unfit`] if it leads to pgbouncer.
     pub fn parse_direct(url: &str) -> Result<PgConnectOptions> {
         match Self::parse(url)? {
             Self { options, transaction_pooling: false } => Ok(options),
             Self { transaction_pooling: true, .. } => Err(Error::Unfit(
-                "the URL leads to pgbouncer (pgbouncer=true), and tables are made, and rights granted, on the server itself: \
-                 give a URL that leads there, of the role that owns the tables (in the chart: postgres.migrationSecret, with \
+                "the URL leads to pgbouncer (pgbouncer=true), but migrations and grants need the server itself: use a \
+                 URL of the server, with the role that owns the tables (in the chart: postgres.migrationSecret, with \
                  the other role as postgres.role)"
                     .into(),
             )),
@@ -44,20 +44,20 @@ impl Target {
     }
 }
 
-/// Makes a connection.
+/// Opens a connection.
 pub(super) async fn connect(options: &PgConnectOptions) -> Work<PgConnection> {
-    options.connect().await.map_err(|error| match distrusted(&error) {
+    options.connect().await.map_err(|error| match certificate_error(&error) {
         Some(why) => Fault::Unfit(format!(
-            "the certificate of PostgreSQL's server is refused ({why}): it must be for the host that the URL names, and be \
-             signed by a CA that is known here; a private one is made known by sslrootcert or PGSSLROOTCERT (in the chart: \
+            "the certificate of the PostgreSQL server is refused ({why}): it must be for the host in the URL and \
+             signed by a trusted CA; trust a private CA with sslrootcert or PGSSLROOTCERT (in the chart: \
              postgres.caSecret)"
         )),
         None => error.into(),
     })
 }
 
-/// What is wrong with the server's certificate, where that is the error.
-fn distrusted(error: &sqlx::Error) -> Option<&rustls::CertificateError> {
+/// What is wrong with the server's certificate; `None` if the error is another one.
+fn certificate_error(error: &sqlx::Error) -> Option<&rustls::CertificateError> {
     let sqlx::Error::Io(error) = error else { return None };
     match error.get_ref()?.downcast_ref()? {
         rustls::Error::InvalidCertificate(why) => Some(why),
@@ -65,12 +65,12 @@ fn distrusted(error: &sqlx::Error) -> Option<&rustls::CertificateError> {
     }
 }
 
-/// The URL without our own parameter, and whether it was there.
-fn split(url: &str) -> (String, bool) {
+/// The URL without the pgbouncer parameter, and whether it had it.
+fn split_pgbouncer(url: &str) -> (String, bool) {
     let Some((base, query)) = url.split_once('?') else {
         return (url.to_owned(), false);
     };
-    let rest: Vec<_> = query.split('&').filter(|part| *part != PGBOUNCER).collect();
+    let rest: Vec<_> = query.split('&').filter(|part| *part != PGBOUNCER_PARAMETER).collect();
     let found = rest.len() < query.split('&').count();
     let url = if rest.is_empty() { base.to_owned() } else { format!("{base}?{}", rest.join("&")) };
     (url, found)
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parameter_for_pgbouncer_is_taken_out_of_the_url() {
+    fn the_pgbouncer_parameter_is_removed_from_the_url() {
         let cases = [
             ("postgres://h/d", "postgres://h/d", false),
             ("postgres://h/d?pgbouncer=true", "postgres://h/d", true),
@@ -89,7 +89,7 @@ mod tests {
             ("postgres://h/d?pgbouncer=false", "postgres://h/d?pgbouncer=false", false),
         ];
         for (url, rest, pooling) in cases {
-            assert_eq!(split(url), (rest.to_owned(), pooling), "{url}");
+            assert_eq!(split_pgbouncer(url), (rest.to_owned(), pooling), "{url}");
         }
     }
 }

@@ -1,17 +1,17 @@
-//! PostgreSQL's rows and statements by the shared types of columns.
+//! The shared column types, read from PostgreSQL rows and bound to PostgreSQL statements.
 
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{Postgres, Row as _};
 use uuid::Uuid;
 
-use super::row::text;
+use super::row::without_nul;
 use crate::fault::Work;
 use crate::reads::{Columns, Value};
 
-/// Also of what the simple protocol answers, whose values are texts.
+/// Also reads rows of the simple query protocol, whose values are texts.
 impl Columns for PgRow {
-    /// Unchecked: an integer of any width is read as the widest.
+    /// Unchecked, so that an integer column of any width is read as `i64`.
     fn integer(&self, column: &str) -> Work<Option<i64>> {
         Ok(self.try_get_unchecked(column)?)
     }
@@ -37,7 +37,7 @@ impl Columns for PgRow {
     }
 }
 
-/// A statement with this value as its next parameter.
+/// Binds a value as the next parameter of a statement.
 pub(super) fn bind(
     query: Query<'_, Postgres, PgArguments>,
     value: Value,
@@ -45,7 +45,7 @@ pub(super) fn bind(
     match value {
         Value::Integer(value) => query.bind(value),
         Value::Boolean(value) => query.bind(value),
-        Value::Text(value) => query.bind(value.as_deref().map(text)),
+        Value::Text(value) => query.bind(value.as_deref().map(without_nul)),
         Value::Bytes(value) => query.bind(value),
         Value::Uuid(value) => query.bind(value),
         Value::Texts(value) => query.bind(value),

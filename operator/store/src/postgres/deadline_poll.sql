@@ -1,9 +1,9 @@
--- One look at all runs. The first row is the store's; then one for each run that has a deadline that has run out, or
--- in which something changed.
+-- Reads all runs once. The first row carries the store's columns. There is one row for each run whose deadline has
+-- expired or which has changed since $1; if there is none, one row has the store's columns alone.
 --
--- A deadline counts only while the gateways beat. `{first_expired}`: the deadline rule (reads/deadlines.rs).
+-- A deadline counts only while the gateways send heartbeats. `{first_expired}`: the deadline rule (reads/deadlines.rs).
 --
--- $1 since  $2 longest gap between beats
+-- $1 since  $2 longest gap between two gateway heartbeats, in milliseconds
 WITH clock AS MATERIALIZED (
     SELECT id, beat_since, now, abs(now - beat_last) <= $2 AS fresh
     FROM store, ds_now_v1() AS now
@@ -15,7 +15,7 @@ live AS MATERIALIZED (
     FROM runs, clock
     WHERE lifecycle = 'live'
 ),
--- Nothing happens to a run after its end.
+-- A run does not change after its end, so an older end need not be read.
 finished AS (
     SELECT namespace, name, object_uid, attempt, changed_at, head_at
     FROM runs

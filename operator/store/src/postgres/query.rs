@@ -1,4 +1,4 @@
-//! What statements are asked of: the pool, or the connection of one moment.
+//! What runs the statements that only read: the pool, or the connection of a read transaction.
 
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -6,8 +6,8 @@ use sqlx::query::Query;
 use super::pool::Pool;
 use crate::fault::Work;
 
-/// Answers statements that read.
-pub(super) trait Answers: Sync {
+/// Runs statements that only read.
+pub(super) trait QueryExecutor: Sync {
     /// All rows of one statement.
     fn all(
         &self,
@@ -15,7 +15,7 @@ pub(super) trait Answers: Sync {
     ) -> impl Future<Output = Work<Vec<PgRow>>> + Send;
 }
 
-impl Answers for Pool {
+impl QueryExecutor for Pool {
     async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> Work<Vec<PgRow>> {
         Self::all(self, query).await
     }

@@ -1,4 +1,4 @@
-//! One moment's look at the database: a transaction of its own, on a connection of its own.
+//! A read transaction: all its reads see the database as it was when it began. It has a connection of its own.
 
 use async_trait::async_trait;
 use sqlx::postgres::{PgArguments, PgRow};
@@ -6,10 +6,13 @@ use sqlx::query::Query;
 use sqlx::{PgConnection, Row as _};
 use tokio::sync::Mutex;
 
-use super::answers::Answers;
-use super::row::{digest, place};
-use super::snapshot::Rows;
-use super::{Postgres, branch};
+use super::Postgres;
+use super::audit::audit_row;
+use super::branch::encoded_boundary;
+use super::pool::with_timeout;
+use super::query::QueryExecutor;
+use super::row::{boundary_id, digest};
+use super::snapshot::SnapshotStore;
 use crate::fault::Work;
 use crate::keys::Keys;
 use crate::old::is_dropped;
@@ -23,7 +26,7 @@ use crate::records::is_digest_of;
 use crate::seal::PayloadCipher;
 use crate::{AuditRow, Reading, Result, RunId, pages, snapshot_writer};
 
-const MAKE_KEY: &str =
+const INSERT_KEY: &str =
     "INSERT INTO signing_key (pkcs8, created_at) VALUES ($1, ds_now_v1()) ON CONFLICT DO NOTHING";
 
 const RUNS: &str = "SELECT * FROM runs WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2";
@@ -35,7 +38,7 @@ const AUDIT: &str = "SELECT * FROM ( \
      ) AS page \
      WHERE coalesce(before, 0) < $5 ORDER BY run, seq";
 
-/// The sizes are known without the payloads being read.
+/// A page of boundaries. `octet_length` of a payload reads its size without the payload.
 const BOUNDARIES: &str = concat!(
     "WITH page AS ( \
          SELECT run, turn, boundary, epoch, \
@@ -50,12 +53,13 @@ const BOUNDARIES: &str = concat!(
             ",
     is_dropped!(),
     " AS is_dropped, \
-             NULL::bytea AS document, NULL::bytea AS snapshot_digest FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
+             NULL::bytea AS document, NULL::bytea AS snapshot_digest \
+     FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
      WHERE coalesce(page.before, 0) < $7 ORDER BY run, turn, boundary, epoch"
 );
 
-/// Calls of the run `$1` after the one before, if that is named.
-macro_rules! calls {
+/// A page of calls of the run `$1`. `$after`: a condition that excludes the earlier pages.
+macro_rules! calls_sql {
     ($after:literal) => {
         concat!(
             "WITH page AS ( \
@@ -73,12 +77,13 @@ macro_rules! calls {
     };
 }
 
-const FIRST_CALLS: &str = calls!("");
+const FIRST_CALLS: &str = calls_sql!("");
 
-const CALLS: &str = calls!("AND (turn, ordinal, id) > ($4, $5, $6)");
+const CALLS: &str = calls_sql!("AND (turn, ordinal, id) > ($4, $5, $6)");
 
 const BATCHES: &str = "SELECT * FROM ( \
-         SELECT *, sum(octet_length(batch)) OVER (ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+         SELECT *, sum(octet_length(batch)) \
+             OVER (ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
          FROM (SELECT * FROM record_changes WHERE run = $1 AND seq > $2 ORDER BY seq LIMIT $3) AS next \
      ) AS page \
      WHERE coalesce(before, 0) < $4 ORDER BY seq";
@@ -93,34 +98,36 @@ const RECORDS: &str = "WITH page AS ( \
      WHERE r.run = $1 AND coalesce(page.before, 0) < $6 ORDER BY space, key, seq";
 
 impl Postgres {
-    /// Two statements, so that of two who make it at once both have the same.
+    /// Two statements: two processes that insert a key at once then both read the same one.
     pub(super) async fn do_signing_key(&self, fresh: &[u8]) -> Work<Vec<u8>> {
-        self.pool.all(sqlx::query(MAKE_KEY).bind(fresh)).await?;
+        self.pool.all(sqlx::query(INSERT_KEY).bind(fresh)).await?;
         Ok(self.pool.one(sqlx::query("SELECT pkcs8 FROM signing_key")).await?.try_get("pkcs8")?)
     }
 
-    pub(super) async fn do_reading(&self) -> Work<Box<dyn Reading>> {
-        let conn = Mutex::new(self.pool.moment().await?);
-        Ok(Box::new(Moment { conn, kept: !self.pool.transaction_pooling(), keys: self.keys.of_a_moment() }))
+    pub(super) async fn do_begin_read(&self) -> Work<Box<dyn Reading>> {
+        let conn = Mutex::new(self.pool.begin_read_only().await?);
+        let persistent = !self.pool.transaction_pooling();
+        Ok(Box::new(PgReadTransaction { conn, persistent, keys: self.keys.of_a_moment() }))
     }
 }
 
-/// A transaction that sees what was committed when it began. It ends with its connection.
-struct Moment {
+/// A transaction that sees what was committed when it began. It ends when its connection is dropped.
+struct PgReadTransaction {
     conn: Mutex<PgConnection>,
-    /// Whether prepared statements may be kept.
-    kept: bool,
+    /// Whether prepared statements may stay on the connection.
+    persistent: bool,
     keys: Keys,
 }
 
-impl Answers for Moment {
+impl QueryExecutor for PgReadTransaction {
     async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> Work<Vec<PgRow>> {
         let mut conn = self.conn.lock().await;
-        super::pool::in_time(async { Ok(query.persistent(self.kept).fetch_all(&mut *conn).await?) }).await
+        let query = query.persistent(self.persistent);
+        with_timeout(async { Ok(query.fetch_all(&mut *conn).await?) }).await
     }
 }
 
-impl Moment {
+impl PgReadTransaction {
     async fn list<T>(
         &self,
         query: Query<'_, sqlx::Postgres, PgArguments>,
@@ -129,8 +136,8 @@ impl Moment {
         self.all(query).await?.iter().map(read).collect()
     }
 
-    /// Rows of one run, with what its digests are made with.
-    async fn proved<T>(
+    /// Reads rows of one run. `read` gets the cipher that its digests were made with.
+    async fn list_with_cipher<T>(
         &self,
         query: Query<'_, sqlx::Postgres, PgArguments>,
         run: RunId,
@@ -140,13 +147,13 @@ impl Moment {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let sealing = self.keys.to_prove(&Rows { asked: self, keys: &self.keys }, run).await?;
-        rows.iter().map(|row| read(row, &sealing)).collect()
+        let cipher = self.keys.to_prove(&SnapshotStore { executor: self, keys: &self.keys }, run).await?;
+        rows.iter().map(|row| read(row, &cipher)).collect()
     }
 }
 
 #[async_trait]
-impl Reading for Moment {
+impl Reading for PgReadTransaction {
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
         let query = sqlx::query(RUNS).bind(after).bind(PAGE_ROWS);
         self.list(query, |row| RunRow::read(row)?.run_head())
@@ -155,13 +162,13 @@ impl Reading for Moment {
     }
 
     async fn unwrap_data_key(&mut self, run: RunId) -> Result<()> {
-        self.keys.to_read(&Rows { asked: &*self, keys: &self.keys }, run, false).await.map(drop)
+        self.keys.to_read(&SnapshotStore { executor: &*self, keys: &self.keys }, run, false).await.map(drop)
     }
 
     async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
         let query =
             sqlx::query(AUDIT).bind(after.run).bind(after.seq).bind(to).bind(PAGE_ROWS).bind(PAGE_BYTES);
-        let read = |row: &PgRow| Ok((row.try_get("run")?, branch::audit_row(row)?));
+        let read = |row: &PgRow| Ok((row.try_get("run")?, audit_row(row)?));
         self.list(query, read).await.map_err(|fault| fault.while_("reading the audit"))
     }
 
@@ -175,16 +182,16 @@ impl Reading for Moment {
             .bind(to)
             .bind(PAGE_ROWS)
             .bind(PAGE_BYTES);
-        let page = self.list(query, unread).await;
+        let page = self.list(query, unread_boundary).await;
         pages::unpacked(
-            &Rows { asked: &*self, keys: &self.keys },
+            &SnapshotStore { executor: &*self, keys: &self.keys },
             page.map_err(|fault| fault.while_("reading the boundaries"))?,
         )
         .await
     }
 
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>> {
-        snapshot_writer::judge(&Rows { asked: &*self, keys: &self.keys }, run).await
+        snapshot_writer::judge(&SnapshotStore { executor: &*self, keys: &self.keys }, run).await
     }
 
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
@@ -202,47 +209,47 @@ impl Reading for Moment {
             Some(CallKey { turn, ordinal, id }) => query.bind(turn).bind(ordinal).bind(id),
             None => query,
         };
-        let read = |row: &_, sealing: &_| CallRow::read(row)?.stored(sealing);
-        self.proved(query, run, read).await.map_err(|fault| fault.while_("reading the calls"))
+        let read = |row: &_, cipher: &_| CallRow::read(row)?.stored(cipher);
+        self.list_with_cipher(query, run, read).await.map_err(|fault| fault.while_("reading the calls"))
     }
 
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
         let query = sqlx::query(BATCHES).bind(run).bind(after).bind(PAGE_ROWS).bind(PAGE_BYTES);
-        let page = self.proved(query, run, stored_batch).await;
+        let page = self.list_with_cipher(query, run, stored_batch).await;
         page.map_err(|fault| fault.while_("reading the batches of records"))
     }
 
     async fn records(&mut self, run: RunId, after: &RecordKey) -> Result<Vec<StoredRecord>> {
         let RecordKey { space, key, seq } = after;
         let query = sqlx::query(RECORDS).bind(run).bind(space).bind(key).bind(seq);
-        let page = self.proved(query.bind(PAGE_ROWS).bind(PAGE_BYTES), run, stored_record).await;
+        let page = self.list_with_cipher(query.bind(PAGE_ROWS).bind(PAGE_BYTES), run, stored_record).await;
         page.map_err(|fault| fault.while_("reading the records"))
     }
 }
 
-fn stored_batch(row: &PgRow, sealing: &PayloadCipher) -> Work<StoredBatch> {
+fn stored_batch(row: &PgRow, cipher: &PayloadCipher) -> Work<StoredBatch> {
     let (digest, batch) = (digest(row, "digest")?, row.try_get::<Vec<u8>, _>("batch")?);
     Ok(StoredBatch {
         seq: row.try_get("seq")?,
-        place: place(row)?,
+        place: boundary_id(row)?,
         undone: row.try_get("undone")?,
-        is_whole: is_digest_of(&digest, &batch, sealing),
+        is_whole: is_digest_of(&digest, &batch, cipher),
         digest,
         batch,
     })
 }
 
-fn stored_record(row: &PgRow, sealing: &PayloadCipher) -> Work<StoredRecord> {
+fn stored_record(row: &PgRow, cipher: &PayloadCipher) -> Work<StoredRecord> {
     let stored = StoredRecord {
         at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
         entry_id: row.try_get("entry_id")?,
-        place: place(row)?,
+        place: boundary_id(row)?,
         value: None,
         damage: None,
     };
-    stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), sealing)
+    stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), cipher)
 }
 
-fn unread(row: &PgRow) -> Work<Unread> {
-    Ok(Unread { run: row.try_get("run")?, undone: row.try_get("undone")?, shelved: branch::shelved(row)? })
+fn unread_boundary(row: &PgRow) -> Work<Unread> {
+    Ok(Unread { run: row.try_get("run")?, undone: row.try_get("undone")?, shelved: encoded_boundary(row)? })
 }

@@ -1,16 +1,16 @@
-//! Whether a database may be trusted with what it acknowledges.
+//! The settings of a server that the store relies on.
 
 use sqlx::{PgConnection, Row as _};
 
 use crate::fault::{Fault, Work};
 
-/// The oldest server that has all that the migrations use.
-const OLDEST: i32 = 140_000;
+/// The oldest version with everything that the migrations use, as `server_version_num`.
+const OLDEST_VERSION: i32 = 140_000;
 
-/// Refuses a server that may lose what it has acknowledged, or whose transactions would be judged otherwise than they
-/// are written. Asked on every new connection: a failover may lead to a server with other settings.
+/// Refuses a server that may lose writes it has acknowledged, or whose isolation level is not the one that the
+/// statements assume. Checked on every new connection: after a failover the server may have other settings.
 pub(super) async fn check_settings(conn: &mut PgConnection) -> Work<()> {
-    // As a simple query: one round trip, and nothing that a pooler would have to keep.
+    // A simple query: one round trip, and no prepared statement that a pooler would have to keep.
     let row = sqlx::raw_sql(
         "SELECT current_setting('fsync') AS fsync, \
                 current_setting('synchronous_commit') AS synchronous_commit, \
@@ -22,20 +22,20 @@ pub(super) async fn check_settings(conn: &mut PgConnection) -> Work<()> {
     .fetch_one(conn)
     .await?;
     if row.try_get::<bool, _>("standby")? {
-        // What a failover leaves behind for a while.
-        return Err(Fault::unavailable("the server is a standby and takes no writes"));
+        // Temporary: after a failover the address may still lead to the old server.
+        return Err(Fault::unavailable("the server is a standby and accepts no writes"));
     }
     let version: i32 = row.try_get("version")?;
-    if version < OLDEST {
+    if version < OLDEST_VERSION {
         return Err(Fault::Unfit(format!(
-            "the server's version is {version}, and {OLDEST} is the oldest that will do"
+            "the server has version {version}; {OLDEST_VERSION} or newer is required"
         )));
     }
     if row.try_get::<&str, _>("fsync")? == "off" {
-        return wrong("fsync", "off", "a power cut would lose turns that were acknowledged");
+        return refused("fsync", "off", "a power failure would lose turns that were acknowledged");
     }
     if row.try_get::<&str, _>("synchronous_commit")? == "off" {
-        return wrong(
+        return refused(
             "synchronous_commit",
             "off",
             "a crash would lose turns that were acknowledged; set it to on for this role or database",
@@ -44,19 +44,19 @@ pub(super) async fn check_settings(conn: &mut PgConnection) -> Work<()> {
     match row.try_get("isolation")? {
         "read committed" => {}
         other => {
-            return wrong(
+            return refused(
                 "default_transaction_isolation",
                 other,
-                "a write is judged by the row as it stands under its lock, and that needs read committed",
+                "writes check a row after they have locked it, which requires read committed",
             );
         }
     }
     match row.try_get("encoding")? {
         "UTF8" => Ok(()),
-        other => wrong("server_encoding", other, "texts are hashed and kept as UTF8"),
+        other => refused("server_encoding", other, "texts are hashed and stored as UTF8"),
     }
 }
 
-fn wrong(setting: &str, value: &str, why: &str) -> Work<()> {
+fn refused(setting: &str, value: &str, why: &str) -> Work<()> {
     Err(Fault::Unfit(format!("the server has {setting} = {value}: {why}")))
 }

@@ -1,11 +1,11 @@
-//! What stands before the last boundaries that a run keeps.
+//! Compaction: drops the payloads before the last boundaries that a run keeps, and the snapshots that are obsolete.
 
 use sqlx::Row as _;
 
 use super::Postgres;
 use super::pool::Pool;
-use super::row::{digest, number, place};
-use super::snapshot::Rows;
+use super::row::{boundary_id, boundary_number, digest};
+use super::snapshot::SnapshotStore;
 use crate::fault::Work;
 use crate::old::{self, Clearer, Cut, Next, Spent};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
@@ -13,27 +13,27 @@ use crate::snapshot_writer::ReadBack;
 use crate::{Digest, Dropped, Result, RunId};
 
 impl Postgres {
-    pub(super) async fn do_keepers(&self, after: RunId) -> Work<Vec<RunId>> {
+    pub(super) async fn do_runs_to_compact(&self, after: RunId) -> Work<Vec<RunId>> {
         let rows = self.pool.all(sqlx::query(old::KEEPERS).bind(after).bind(PAGE_ROWS)).await?;
         rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
     }
 
-    pub(super) async fn do_drop_old(&self, run: RunId, rows: u32) -> Result<Dropped> {
-        old::step(&self.rows(), run, rows).await
+    pub(super) async fn do_compact(&self, run: RunId, rows: u32) -> Result<Dropped> {
+        old::step(&self.snapshot_store(), run, rows).await
     }
 }
 
-impl Clearer for Rows<'_, Pool> {
+impl Clearer for SnapshotStore<'_, Pool> {
     async fn next(&self, run: RunId, rows: u32) -> Result<Next> {
-        next(self.asked, run, rows).await.map_err(|fault| fault.while_("looking for what can be dropped"))
+        next(self.executor, run, rows).await.map_err(|fault| fault.while_("looking for payloads to drop"))
     }
 
     async fn cut(&self, cut: Cut) -> Result<u64> {
-        self::cut(self.asked, cut).await.map_err(|fault| fault.while_("dropping old payloads"))
+        self::cut(self.executor, cut).await.map_err(|fault| fault.while_("dropping old payloads"))
     }
 
     async fn discard(&self, spent: Spent) -> Result<u64> {
-        discard(self.asked, spent).await.map_err(|fault| fault.while_("dropping a snapshot"))
+        discard(self.executor, spent).await.map_err(|fault| fault.while_("deleting a snapshot"))
     }
 }
 
@@ -43,7 +43,7 @@ async fn next(pool: &Pool, run: RunId, rows: u32) -> Work<Next> {
     }
     let cut = sqlx::query(old::CUT).bind(run).bind(i64::from(rows)).bind(PAGE_BYTES);
     let row = pool.optional(cut).await?;
-    row.map_or(Ok(Next::Rest), |row| Ok(Next::Cut(place(&row)?, digest(&row, "content_hash")?)))
+    row.map_or(Ok(Next::Rest), |row| Ok(Next::Cut(boundary_id(&row)?, digest(&row, "content_hash")?)))
 }
 
 async fn cut(pool: &Pool, cut: Cut) -> Work<u64> {
@@ -51,13 +51,13 @@ async fn cut(pool: &Pool, cut: Cut) -> Work<u64> {
     let query = sqlx::query("SELECT ds_cut_v1($1, $2, $3, $4, $5, $6, $7, $8) AS rows")
         .bind(run)
         .bind(place.turn)
-        .bind(number(place.boundary))
+        .bind(boundary_number(place.boundary))
         .bind(place.epoch)
         .bind(Vec::from(content_hash))
         .bind(digest)
         .bind(Vec::from(text))
-        .bind(many(&chunks));
-    Ok(pool.of(run).one(query).await?.try_get::<i64, _>("rows")?.unsigned_abs())
+        .bind(byte_arrays(&chunks));
+    Ok(pool.for_run(run).one(query).await?.try_get::<i64, _>("rows")?.unsigned_abs())
 }
 
 async fn discard(pool: &Pool, spent: Spent) -> Work<u64> {
@@ -65,11 +65,11 @@ async fn discard(pool: &Pool, spent: Spent) -> Work<u64> {
     let query = sqlx::query("SELECT ds_discard_v1($1, $2, $3, $4) AS rows")
         .bind(run)
         .bind(Vec::from(content_hash))
-        .bind(many(&chunks))
-        .bind(many(&others));
-    Ok(pool.of(run).one(query).await?.try_get::<i64, _>("rows")?.unsigned_abs())
+        .bind(byte_arrays(&chunks))
+        .bind(byte_arrays(&others));
+    Ok(pool.for_run(run).one(query).await?.try_get::<i64, _>("rows")?.unsigned_abs())
 }
 
-fn many(hashes: &[Digest]) -> Vec<&[u8]> {
+fn byte_arrays(hashes: &[Digest]) -> Vec<&[u8]> {
     hashes.iter().map(Digest::as_slice).collect()
 }

@@ -1,20 +1,20 @@
-//! The pages of a survey, and the ids of all runs.
+//! What an integrity scan reads: the ids of all runs, and the boundaries of one run, page by page.
 
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use super::answers::Answers;
-use super::branch::shelved;
-use super::row::{number, place};
+use super::branch::encoded_boundary;
+use super::query::QueryExecutor;
+use super::row::{boundary_id, boundary_number};
 use crate::fault::{Fault, Work};
 use crate::old::is_dropped;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::shelf::Found;
 use crate::{Place, RunId};
 
-/// At least one boundary, if there is one; no more than these bytes of payloads beyond it. Their lengths are known
-/// without reading them.
+/// The boundaries after one: the first in any case, the next while the payloads before them are less than `$6` bytes.
+/// `octet_length` of a payload reads its size without the payload.
 const PAGE: &str = concat!(
     "SELECT b.*, true AS has_payloads, \
             ",
@@ -50,23 +50,27 @@ impl Postgres {
     }
 }
 
-/// The next boundaries.
-pub(super) async fn page(rows: &impl Answers, run: RunId, after: Option<Place>) -> Work<Vec<Found>> {
+/// The next boundaries of a run, on every branch.
+pub(super) async fn page(
+    executor: &impl QueryExecutor,
+    run: RunId,
+    after: Option<Place>,
+) -> Work<Vec<Found>> {
     let query = sqlx::query(PAGE)
         .bind(run)
-        .bind(after.map_or(i32::MIN, |place| place.turn))
-        .bind(after.map_or(0, |place| number(place.boundary)))
-        .bind(after.map_or(0, |place| place.epoch))
+        .bind(after.map_or(i32::MIN, |id| id.turn))
+        .bind(after.map_or(0, |id| boundary_number(id.boundary)))
+        .bind(after.map_or(0, |id| id.epoch))
         .bind(PAGE_ROWS)
         .bind(PAGE_BYTES);
-    rows.all(query).await?.iter().map(found).collect()
+    executor.all(query).await?.iter().map(found).collect()
 }
 
 fn found(row: &PgRow) -> Work<Found> {
-    let place = place(row)?;
-    let shelved = match shelved(row) {
-        Ok(shelved) => Ok(shelved),
-        // What cannot be read is told of, and the survey goes on.
+    let place = boundary_id(row)?;
+    let shelved = match encoded_boundary(row) {
+        Ok(boundary) => Ok(boundary),
+        // A row that cannot be read is reported, and the scan continues.
         Err(Fault::Corrupt(detail)) => Err(detail),
         Err(fault) => return Err(fault),
     };

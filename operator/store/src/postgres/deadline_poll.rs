@@ -1,0 +1,59 @@
+//! The deadline poll: one query over all runs, for deadlines that have expired and runs that have changed.
+
+use std::sync::LazyLock;
+
+use jiff::Timestamp;
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::Postgres;
+use super::row::parse_enum;
+use crate::fault::{Fault, Work, timestamp};
+use crate::reads::ClockSql;
+use crate::{BEAT_GAP_MS, Changed, Expired, ObjectKey, Pulse};
+
+static POLL: LazyLock<String> = LazyLock::new(|| {
+    let clocks = ClockSql { greatest: "greatest", now: "now", beat_since: "beat_since" };
+    include_str!("deadline_poll.sql").replace("{first_expired}", &clocks.first_expired())
+});
+
+impl Postgres {
+    pub(super) async fn do_poll_deadlines(&self, since: Timestamp) -> Work<Pulse> {
+        let query = sqlx::query(AssertSqlSafe(POLL.as_str())).bind(since.as_millisecond()).bind(BEAT_GAP_MS);
+        let rows = self.pool.all(query).await?;
+        let store = rows.first().ok_or_else(|| Fault::Corrupt("the store's row is missing".into()))?;
+        let mut poll = Pulse {
+            now: timestamp(store.try_get("now")?)?,
+            store_id: store.try_get("store_id")?,
+            expired: Vec::new(),
+            changed: Vec::new(),
+            active: store.try_get("active")?,
+        };
+        for row in &rows {
+            let Some(object) = object(row)? else { continue };
+            if row.try_get("changed")? {
+                poll.changed.push(Changed {
+                    object: object.clone(),
+                    transition: row.try_get("transition")?,
+                    transition_at: timestamp(row.try_get("changed_at")?)?,
+                });
+            }
+            if let Some(deadline) = row.try_get::<Option<String>, _>("deadline")? {
+                poll.expired.push(Expired {
+                    object,
+                    attempt: row.try_get("attempt")?,
+                    deadline: parse_enum(deadline)?,
+                });
+            }
+        }
+        Ok(poll)
+    }
+}
+
+/// The object of a row's run; `None` for the row that has the store's columns alone.
+fn object(row: &PgRow) -> Work<Option<ObjectKey>> {
+    let Some(uid) = row.try_get("object_uid")? else {
+        return Ok(None);
+    };
+    Ok(Some(ObjectKey { namespace: row.try_get("namespace")?, name: row.try_get("name")?, uid }))
+}
