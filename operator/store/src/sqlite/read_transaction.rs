@@ -189,7 +189,7 @@ impl Reading for SqliteReadTransaction {
     }
 
     async fn records(&mut self, run: RunId, after: &RecordKey) -> Result<Vec<StoredRecord>> {
-        let (doing, after) = ("reading the records", after.clone());
+        let (operation, after) = ("reading the records", after.clone());
         let rows = self.read(operation, move |conn, _| Box::pin(records(conn, run, after))).await?;
         if rows.is_empty() {
             return Ok(Vec::new());
