@@ -7,7 +7,7 @@
 //!   judges by that row. Commits of many runs share statements ([`gather`]).
 //! - Every other change of a run is a transition under the lock of its row ([`transitions`]).
 //! - Every method answers within its deadline, or fails.
-//! - However long a run's row is locked, its calls take few connections ([`crate::lines`]); beats and heartbeats have their own.
+//! - However long a run's row is locked, its calls take few connections ([`crate::per_run_limiter`]); beats and heartbeats have their own.
 //!
 //! # Assumptions
 //!
@@ -54,7 +54,7 @@ use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
 
 use crate::Result;
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::keys::{KeyProvider, Keys};
 use gather::Gather;
 use pool::Pool;
@@ -80,10 +80,10 @@ impl Postgres {
     /// reads it; with `pgbouncer=true` where it leads to pgbouncer in transaction mode.
     pub async fn connect(url: &str) -> Result<Self> {
         let target = Target::parse(url)?;
-        Self::open(target).await.map_err(|fault| fault.while_("opening the store"))
+        Self::open(target).await.map_err(|fault| fault.with_context("opening the store"))
     }
 
-    async fn open(target: Target) -> Work<Self> {
+    async fn open(target: Target) -> DbResult<Self> {
         let beats = Pool::new(target.clone(), BEATS);
         let pool = Arc::new(Pool::new(target, CONNECTIONS));
         let version = match pool.optional(sqlx::query(schema::IS_MIGRATED)).await? {
@@ -96,7 +96,7 @@ impl Postgres {
     }
 
     /// Asked anew each time: another database may stand at this address by now.
-    async fn do_id(&self) -> Work<Uuid> {
+    async fn do_id(&self) -> DbResult<Uuid> {
         Ok(self.pool.one(sqlx::query("SELECT id FROM store")).await?.try_get("id")?)
     }
 
@@ -117,7 +117,7 @@ impl Postgres {
             done?;
             Ok(closed?)
         };
-        work.await.map_err(|fault: Fault| fault.while_("migrating the store"))
+        work.await.map_err(|fault: DbError| fault.with_context("migrating the store"))
     }
 
     /// Gives `role` the least rights that operator and gateway need, and takes all others on these tables from it.
@@ -129,6 +129,6 @@ impl Postgres {
             grants::grant(&mut conn, role).await?;
             Ok(conn.close().await?)
         };
-        work.await.map_err(|fault: Fault| fault.while_("granting rights"))
+        work.await.map_err(|fault: DbError| fault.with_context("granting rights"))
     }
 }

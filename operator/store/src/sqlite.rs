@@ -58,7 +58,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection, SqlitePool};
 use uuid::Uuid;
 
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::keys::{KeyProvider, Keys};
 use crate::{Error, Result};
 use clock::Clock;
@@ -93,7 +93,7 @@ impl Sqlite {
         let (id, clock) = facts(&mut conn).await?;
         attach::begin_to_serve(&mut conn, clock.now())
             .await
-            .map_err(|fault| fault.while_("beginning to serve"))?;
+            .map_err(|fault| fault.with_context("beginning to serve"))?;
         let readers = readers(path);
         let writer = Writer::start(conn, Arc::clone(&clock), Some(lock));
         Ok(Self { id, clock, writer: Some(writer), readers: Some(readers), keys: Arc::default() })
@@ -211,10 +211,10 @@ impl Reads for Sqlite {
     }
 }
 
-async fn in_time<T>(doing: &'static str, work: impl Future<Output = Work<T>>) -> Result<T> {
+async fn in_time<T>(doing: &'static str, work: impl Future<Output = DbResult<T>>) -> Result<T> {
     match tokio::time::timeout(DEADLINE, work).await {
-        Ok(done) => done.map_err(|fault| fault.while_(doing)),
-        Err(elapsed) => Err(Fault::unavailable(elapsed).while_(doing)),
+        Ok(done) => done.map_err(|fault| fault.with_context(doing)),
+        Err(elapsed) => Err(DbError::unavailable(elapsed).with_context(doing)),
     }
 }
 
@@ -245,6 +245,6 @@ fn unfit(path: &Path, error: sqlx::Error) -> Error {
 
 /// The store's id, and a clock that is not behind it.
 async fn facts(conn: &mut SqliteConnection) -> Result<(Uuid, Arc<Clock>)> {
-    let row = read::store_row(conn).await.map_err(|fault| fault.while_("opening the store"))?;
+    let row = read::store_row(conn).await.map_err(|fault| fault.with_context("opening the store"))?;
     Ok((row.id, Arc::new(Clock::at_least(row.latest()))))
 }

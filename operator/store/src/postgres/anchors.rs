@@ -7,7 +7,7 @@ use super::Postgres;
 use super::row::{boundary, digest};
 use crate::Place;
 use crate::anchor::{AnchorRow, RUNS_PER_ANCHOR, Standing, Unanchored};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 
 const LAST: &str = "SELECT seq, hash FROM anchors ORDER BY seq DESC LIMIT 1";
 
@@ -28,14 +28,14 @@ const PUT: &str = "WITH put AS ( \
 
 impl Postgres {
     /// The last anchor is read first: one that comes between takes the number that is next after it.
-    pub(super) async fn do_unanchored(&self) -> Work<Unanchored> {
+    pub(super) async fn do_unanchored(&self) -> DbResult<Unanchored> {
         let last = self.pool.optional(sqlx::query(LAST)).await?;
-        let last = last.map(|row| Work::Ok((row.try_get("seq")?, digest(&row, "hash")?))).transpose()?;
+        let last = last.map(|row| DbResult::Ok((row.try_get("seq")?, digest(&row, "hash")?))).transpose()?;
         let moved = self.pool.all(sqlx::query(MOVED).bind(i64::from(RUNS_PER_ANCHOR))).await?;
-        Ok(Unanchored { last, standings: moved.iter().map(standing).collect::<Work<_>>()? })
+        Ok(Unanchored { last, standings: moved.iter().map(standing).collect::<DbResult<_>>()? })
     }
 
-    pub(super) async fn do_put_anchor(&self, anchor: &AnchorRow) -> Work<bool> {
+    pub(super) async fn do_put_anchor(&self, anchor: &AnchorRow) -> DbResult<bool> {
         let (mut runs, mut seqs, mut heads) = (Vec::new(), Vec::new(), Vec::new());
         for Standing { run, audit_seq, audit_hash: _, head } in &anchor.standings {
             runs.push(run);
@@ -47,7 +47,7 @@ impl Postgres {
     }
 }
 
-fn standing(row: &PgRow) -> Work<Standing> {
+fn standing(row: &PgRow) -> DbResult<Standing> {
     let place = (row.try_get("head_turn")?, boundary(row, "head_boundary")?, row.try_get("head_epoch")?);
     let head = match place {
         (Some(turn), Some(boundary), Some(epoch)) => {

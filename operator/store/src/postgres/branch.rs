@@ -8,9 +8,9 @@ use super::Postgres;
 use super::answers::Answers;
 use super::row::{boundary, digest, number, optional_digest};
 use crate::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
-use crate::fault::{Fault, Work, timestamp};
-use crate::old::is_dropped;
-use crate::shelf::{Branch, Walk};
+use crate::db_error::{DbError, DbResult, timestamp};
+use crate::compaction::is_dropped;
+use crate::snapshot_io::{Branch, Walk};
 use crate::{AuditRow, BoundaryRow, Digest, Kept, RunId};
 
 /// From the head, or from the boundary `$6` `$7` `$8`, down: to turn `$2`, and on as far as what is wanted needs a state before it. Of each boundary up to
@@ -89,15 +89,15 @@ const WALK: &str = concat!(
 const AUDIT: &str = "SELECT * FROM audit WHERE run = $1 ORDER BY seq";
 
 /// The live branch as far as the walk needs it.
-pub(super) async fn walk(rows: &impl Answers, run: RunId, walk: &Walk) -> Work<Option<Branch>> {
-    let refused: Vec<_> = walk.refused.iter().map(Digest::as_slice).collect();
-    let query = sqlx::query(WALK).bind(run).bind(walk.from).bind(walk.last).bind(walk.state).bind(refused);
+pub(super) async fn walk(rows: &impl Answers, run: RunId, walk: &Walk) -> DbResult<Option<Branch>> {
+    let refused: Vec<_> = walk.excluded_snapshots.iter().map(Digest::as_slice).collect();
+    let query = sqlx::query(WALK).bind(run).bind(walk.from).bind(walk.to).bind(walk.with_state).bind(refused);
     let start = walk.start.map(|(place, _)| place);
     let query = query
         .bind(start.map(|place| place.turn))
         .bind(start.map(|place| number(place.boundary)))
         .bind(start.map(|place| place.epoch))
-        .bind(walk.sparing);
+        .bind(walk.avoid_snapshots);
     let found = rows.all(query).await?;
     let Some(first) = found.first() else { return Ok(None) };
     let Some(head_turn) = first.try_get("head_turn")? else {
@@ -108,22 +108,22 @@ pub(super) async fn walk(rows: &impl Answers, run: RunId, walk: &Walk) -> Work<O
         None => digest(first, "head_hash")?,
     };
     let has_data_key = first.try_get("has_data_key")?;
-    let shelved = match first.try_get::<Option<i32>, _>("turn")? {
-        Some(_) => found.iter().map(shelved).collect::<Work<_>>()?,
+    let encoded = match first.try_get::<Option<i32>, _>("turn")? {
+        Some(_) => found.iter().map(encoded).collect::<DbResult<_>>()?,
         None => Vec::new(),
     };
-    Ok(Some(Branch { head_turn, head_hash, has_data_key, shelved }))
+    Ok(Some(Branch { head_turn, head_hash, has_data_key, encoded }))
 }
 
 impl Postgres {
-    pub(super) async fn do_audit(&self, run: RunId) -> Work<Vec<AuditRow>> {
+    pub(super) async fn do_audit(&self, run: RunId) -> DbResult<Vec<AuditRow>> {
         let rows = self.pool.all(sqlx::query(AUDIT).bind(run)).await?;
         rows.iter().map(audit_row).collect()
     }
 }
 
 /// A row of the audit.
-pub(super) fn audit_row(row: &PgRow) -> Work<AuditRow> {
+pub(super) fn audit_row(row: &PgRow) -> DbResult<AuditRow> {
     Ok(AuditRow {
         seq: row.try_get("seq")?,
         at: timestamp(row.try_get("at")?)?,
@@ -136,7 +136,7 @@ pub(super) fn audit_row(row: &PgRow) -> Work<AuditRow> {
 }
 
 /// A boundary from its row.
-pub(super) fn shelved(row: &PgRow) -> Work<EncodedBoundary> {
+pub(super) fn encoded(row: &PgRow) -> DbResult<EncodedBoundary> {
     let parent = Kept::parent(
         row.try_get("parent_turn")?,
         boundary(row, "parent_boundary")?,
@@ -146,7 +146,7 @@ pub(super) fn shelved(row: &PgRow) -> Work<EncodedBoundary> {
         row: BoundaryRow {
             turn: row.try_get("turn")?,
             boundary: boundary(row, "boundary")?
-                .ok_or_else(|| Fault::Corrupt("a boundary is neither plan nor result".into()))?,
+                .ok_or_else(|| DbError::Corrupt("a boundary is neither plan nor result".into()))?,
             epoch: row.try_get("epoch")?,
             attempt: row.try_get("attempt")?,
             position: row.try_get("position")?,
@@ -178,7 +178,7 @@ pub(super) fn shelved(row: &PgRow) -> Work<EncodedBoundary> {
         kept,
         payloads: row
             .try_get::<bool, _>("has_payloads")?
-            .then(|| Work::Ok(Payloads { ops: row.try_get("ops")?, events: row.try_get("events")? }))
+            .then(|| DbResult::Ok(Payloads { ops: row.try_get("ops")?, events: row.try_get("events")? }))
             .transpose()?,
         dropped: row.try_get("is_dropped")?,
         snapshot: match (row.try_get("document")?, row.try_get("snapshot_digest")?) {

@@ -6,9 +6,9 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::row::{named, text, word};
-use crate::calls::key_refused;
-use crate::fault::{Fault, Work};
-use crate::reads::{CallRow, Columns, payload, unpacked};
+use crate::reads::key_refused_message;
+use crate::db_error::{DbError, DbResult};
+use crate::reads::{CallRow, Columns, encode_payload, decode_payload};
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::transitions::SettleCall;
 use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, size};
@@ -43,10 +43,10 @@ const OPEN_TURN: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.
 const MOST: i64 = Limits::OPEN_CALLS_BYTES as i64;
 
 impl Postgres {
-    pub(super) async fn do_claim(&self, claim: &Claim) -> Work<Claimed> {
-        let sealing = self.to_write(claim.run).await?;
-        let arguments = payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &sealing)?;
-        let digests = sealing.call_digests(&claim.id);
+    pub(super) async fn do_claim(&self, claim: &Claim) -> DbResult<Claimed> {
+        let cipher = self.cipher_to_write(claim.run).await?;
+        let arguments = encode_payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?;
+        let digests = cipher.call_digests(&claim.id);
         let query = sqlx::query(CLAIM)
             .bind(claim.run)
             .bind(claim.capability.as_slice())
@@ -59,13 +59,13 @@ impl Postgres {
             .bind(MOST)
             .bind(claim.key.as_deref().map(|key| digests.render(&text(key))))
             .bind(claim.arguments.as_deref().map(|json| digests.render(json.get())))
-            .bind(sealing.has_keys());
+            .bind(cipher.has_keys());
         let row = self.pool.of(claim.run).one(query).await?;
         let id = &claim.id;
         Ok(match row.try_get("verdict")? {
-            "go" => Claimed::Go(Box::new(CallRow::read(&row)?.public(&sealing)?)),
-            "done" => Claimed::Done(Box::new(CallRow::read(&row)?.public(&sealing)?)),
-            "uncertain" => Claimed::Uncertain(Box::new(CallRow::read(&row)?.public(&sealing)?)),
+            "go" => Claimed::Go(Box::new(CallRow::read(&row)?.public(&cipher)?)),
+            "done" => Claimed::Done(Box::new(CallRow::read(&row)?.public(&cipher)?)),
+            "uncertain" => Claimed::Uncertain(Box::new(CallRow::read(&row)?.public(&cipher)?)),
             "no key" => Claimed::Invalid(format!("call {id:?} is new, and a new call needs a key")),
             "other key" => Claimed::Invalid(format!("call {id:?} has another key")),
             "other policy" => Claimed::Invalid(format!(
@@ -76,13 +76,13 @@ impl Postgres {
             "fenced" => Claimed::Fenced,
             "finished" => Claimed::Finished,
             "not found" => Claimed::NotFound,
-            other => return Err(Fault::unknown("verdict on a claim", other)),
+            other => return Err(DbError::unknown_value("verdict on a claim", other)),
         })
     }
 
-    pub(super) async fn do_complete(&self, complete: &Complete) -> Work<Completed> {
-        let sealing = self.to_write(complete.run).await?;
-        let result = payload(complete.result.as_deref(), AadContext::Result(&complete.id), &sealing)?;
+    pub(super) async fn do_complete(&self, complete: &Complete) -> DbResult<Completed> {
+        let cipher = self.cipher_to_write(complete.run).await?;
+        let result = encode_payload(complete.result.as_deref(), AadContext::Result(&complete.id), &cipher)?;
         let query = sqlx::query(COMPLETE)
             .bind(complete.run)
             .bind(complete.capability.as_slice())
@@ -92,17 +92,17 @@ impl Postgres {
             .bind(result)
             .bind(size::of_json(complete.result.as_deref()))
             .bind(MOST)
-            .bind(result_digest(&complete.id, complete.result.as_deref(), &sealing));
+            .bind(result_digest(&complete.id, complete.result.as_deref(), &cipher));
         let row = self.pool.of(complete.run).one(query).await?;
-        completed(&row, &complete.id, CallState::from(complete.outcome), complete.result.as_deref(), &sealing)
+        completed(&row, &complete.id, CallState::from(complete.outcome), complete.result.as_deref(), &cipher)
     }
 
-    pub(super) async fn do_settle(&self, settle: &Settle) -> Work<Completed> {
-        let sealing = self.to_write(settle.run).await?;
-        self.transact(settle.run, &SettleCall::of(settle, sealing)).await
+    pub(super) async fn do_settle(&self, settle: &Settle) -> DbResult<Completed> {
+        let cipher = self.cipher_to_write(settle.run).await?;
+        self.transact(settle.run, &SettleCall::of(settle, cipher)).await
     }
 
-    pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> Work<Vec<Call>> {
+    pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> DbResult<Vec<Call>> {
         let sql = match which {
             CallFilter::All => ALL,
             CallFilter::TouchedSince(_) => TOUCHED_SINCE,
@@ -113,14 +113,14 @@ impl Postgres {
         let query = sqlx::query(sql).bind(run);
         let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
         let rows = self.pool.all(query).await?;
-        let rows = rows.iter().map(CallRow::read).collect::<Work<Vec<_>>>()?;
-        let sealing = self.to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
-        rows.iter().map(|row| row.public(&sealing)).collect()
+        let rows = rows.iter().map(CallRow::read).collect::<DbResult<Vec<_>>>()?;
+        let cipher = self.cipher_to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
+        rows.iter().map(|row| row.public(&cipher)).collect()
     }
 }
 
-fn result_digest(id: &str, result: Option<&RawValue>, sealing: &PayloadCipher) -> Option<String> {
-    result.map(|json| sealing.call_digests(id).render(json.get()))
+fn result_digest(id: &str, result: Option<&RawValue>, cipher: &PayloadCipher) -> Option<String> {
+    result.map(|json| cipher.call_digests(id).render(json.get()))
 }
 
 fn completed(
@@ -128,22 +128,22 @@ fn completed(
     id: &str,
     state: CallState,
     result: Option<&RawValue>,
-    sealing: &PayloadCipher,
-) -> Work<Completed> {
+    cipher: &PayloadCipher,
+) -> DbResult<Completed> {
     let conflict = |why: String| Ok(Completed::Conflict(why));
     match row.try_get("verdict")? {
         "ok" => Ok(Completed::Ok),
         "ended" => {
             let stands = named::<CallState>(row.try_get("state")?)?;
             let same = stands == state
-                && unpacked(Columns::bytes(row, "result")?.as_deref(), AadContext::Result(id), sealing)?
+                && decode_payload(Columns::bytes(row, "result")?.as_deref(), AadContext::Result(id), cipher)?
                     .as_deref()
                     .map(RawValue::get)
                     == result.map(RawValue::get);
             if same {
                 Ok(Completed::Duplicate)
             } else if row.try_get("live")? && stands == CallState::KeyRefused {
-                conflict(key_refused(id))
+                conflict(key_refused_message(id))
             } else if row.try_get("live")? {
                 conflict(format!("call {id:?} has ended otherwise"))
             } else {
@@ -157,6 +157,6 @@ fn completed(
         "fenced" => Ok(Completed::Fenced),
         "finished" => Ok(Completed::Finished),
         "not found" => Ok(Completed::NotFound),
-        other => Err(Fault::unknown("verdict on a call", other)),
+        other => Err(DbError::unknown_value("verdict on a call", other)),
     }
 }

@@ -11,9 +11,9 @@ use uuid::Uuid;
 use super::Postgres;
 use super::records::Columns;
 use super::row::{asked, boundary, digest, head, number, optional_digest, text, word};
-use crate::fault::{Fault, Work};
-use crate::packed::{self, EncodedOps, SMALL};
-use crate::reads::payload;
+use crate::db_error::{DbError, DbResult};
+use crate::encoded_ops::{self, EncodedOps, MAX_BATCHED_BYTES};
+use crate::reads::encode_payload;
 use crate::seal::{AadContext, CallDigestsExt as _, DigestKeyExt as _, PayloadCipher};
 use crate::transitions::Finish;
 use crate::{Commit, Committed, Digest, FinishCall, NewFinish, Result, RunId, Standing, codec, header, size};
@@ -56,28 +56,28 @@ const STANDS: &str = "SELECT digest FROM boundaries \
      WHERE run = $1 AND turn = $2 AND boundary = $3 AND commit_id = $4 AND NOT undone";
 
 impl Postgres {
-    pub(super) async fn do_commit(&self, commit: &Commit) -> Work<Committed> {
-        let sealing = self.to_write(commit.run).await?;
+    pub(super) async fn do_commit(&self, commit: &Commit) -> DbResult<Committed> {
+        let cipher = self.cipher_to_write(commit.run).await?;
         let committed =
-            match self.send(commit, EncodedOps::smallest(commit, &sealing)?, &sealing, None).await? {
+            match self.send(commit, EncodedOps::smallest(commit, &cipher)?, &cipher, None).await? {
                 Some(committed) => committed,
-                None => self.send_plain(commit, &sealing, None).await?,
+                None => self.send_plain(commit, &cipher, None).await?,
             };
         let committed = match committed {
-            Committed::TooLarge if !commit.full => self.send_counted(commit, &sealing).await?,
+            Committed::TooLarge if !commit.full => self.send_counted(commit, &cipher).await?,
             committed => committed,
         };
-        match (&committed, sealing.body(commit.digest).older()) {
+        match (&committed, cipher.body(commit.digest).older()) {
             // It stands from before the run had a key: no second try writes it anew. Only then is the plain digest told to
             // the database, whose log may keep it.
             (
                 Committed::Conflict { .. } | Committed::Finished | Committed::UnsettledCalls,
                 older @ Some(_),
-            ) if self.standing(commit).await? == older => self.send_plain(commit, &sealing, older).await,
+            ) if self.standing(commit).await? == older => self.send_plain(commit, &cipher, older).await,
             (
                 Committed::Conflict { .. } | Committed::Finished | Committed::Fenced { committed: false },
                 None,
-            ) => self.may_tell_apart(commit.run).await.map(|()| committed),
+            ) => self.ensure_comparable(commit.run).await.map(|()| committed),
             _ => Ok(committed),
         }
     }
@@ -86,17 +86,17 @@ impl Postgres {
     async fn send_plain(
         &self,
         commit: &Commit,
-        sealing: &PayloadCipher,
+        cipher: &PayloadCipher,
         older: Option<Digest>,
-    ) -> Work<Committed> {
-        let sent = self.send(commit, EncodedOps::plain(commit, sealing)?, sealing, older).await?;
-        sent.ok_or_else(|| Fault::Corrupt("a boundary that patches nothing was refused for its base".into()))
+    ) -> DbResult<Committed> {
+        let sent = self.send(commit, EncodedOps::plain(commit, cipher)?, cipher, older).await?;
+        sent.ok_or_else(|| DbError::Corrupt("a boundary that patches nothing was refused for its base".into()))
     }
 
     /// The state at the head is counted; anew where the head has moved meanwhile.
-    async fn send_counted(&self, commit: &Commit, sealing: &PayloadCipher) -> Work<Committed> {
-        while let Some(ops) = packed::counted(&self.rows(), commit, sealing).await? {
-            if let Some(committed) = self.send(commit, ops, sealing, None).await? {
+    async fn send_counted(&self, commit: &Commit, cipher: &PayloadCipher) -> DbResult<Committed> {
+        while let Some(ops) = encoded_ops::encode_with_state_size(&self.rows(), commit, cipher).await? {
+            if let Some(committed) = self.send(commit, ops, cipher, None).await? {
                 return Ok(committed);
             }
         }
@@ -108,21 +108,21 @@ impl Postgres {
         &self,
         commit: &Commit,
         ops: EncodedOps,
-        sealing: &PayloadCipher,
+        cipher: &PayloadCipher,
         older: Option<Digest>,
-    ) -> Work<Option<Committed>> {
-        let proposed = Proposed::new(commit, ops, sealing, older)?;
+    ) -> DbResult<Option<Committed>> {
+        let proposed = Proposed::new(commit, ops, cipher, older)?;
         let brings_more = !commit.calls.is_empty() || !commit.records.is_empty() || commit.finish.is_some();
-        let ruling = if !brings_more && proposed.size() <= SMALL {
+        let ruling = if !brings_more && proposed.size() <= MAX_BATCHED_BYTES {
             self.gather.commit(proposed).await?
         } else {
-            let more = More::of(commit, sealing)?;
+            let more = More::of(commit, cipher)?;
             let row = self.pool.of(commit.run).optional(alone(&proposed, more)).await?;
             row.as_ref().map_or(Ok(Some(Committed::NotFound)), ruling)?
         };
         Ok(match ruling {
             Some(Committed::Fenced { .. }) => {
-                let body = sealing.body(commit.digest);
+                let body = cipher.body(commit.digest);
                 let committed = self.standing(commit).await?.is_some_and(|stands| body.matches(&stands));
                 Some(Committed::Fenced { committed })
             }
@@ -131,7 +131,7 @@ impl Postgres {
     }
 
     /// The digest of what stands under its id.
-    async fn standing(&self, commit: &Commit) -> Work<Option<Digest>> {
+    async fn standing(&self, commit: &Commit) -> DbResult<Option<Digest>> {
         let query = sqlx::query(STANDS)
             .bind(commit.run)
             .bind(commit.turn)
@@ -140,11 +140,11 @@ impl Postgres {
         self.pool.optional(query).await?.map(|row| digest(&row, "digest")).transpose()
     }
 
-    pub(super) async fn do_finish(&self, call: &FinishCall) -> Work<Committed> {
-        let body = self.to_write(call.run).await?.body(call.digest);
+    pub(super) async fn do_finish(&self, call: &FinishCall) -> DbResult<Committed> {
+        let body = self.cipher_to_write(call.run).await?.body(call.digest);
         let committed = self.transact(call.run, &Finish::of(call, body)).await?;
         if matches!(committed, Committed::Finished | Committed::Fenced { committed: false }) {
-            self.may_tell_apart(call.run).await?;
+            self.ensure_comparable(call.run).await?;
         }
         Ok(committed)
     }
@@ -170,20 +170,20 @@ pub(super) struct Proposed {
 }
 
 impl Proposed {
-    fn new(commit: &Commit, ops: EncodedOps, sealing: &PayloadCipher, older: Option<Digest>) -> Work<Self> {
+    fn new(commit: &Commit, ops: EncodedOps, cipher: &PayloadCipher, older: Option<Digest>) -> DbResult<Self> {
         let Commit { run, capability, turn, boundary, commit_id, .. } = *commit;
         let events = codec::encode_events(&commit.events);
         let spot = AadContext::Events(turn, boundary, commit_id);
-        let digest_key = sealing.digest_key(turn, boundary, commit_id);
+        let digest_key = cipher.digest_key(turn, boundary, commit_id);
         let keyed = |plain: Digest| digest_key.map_or(plain, |key| key.digest(plain));
         Ok(Self {
-            events: events.map(|events| sealing.seal(spot, events)).transpose()?,
+            events: events.map(|events| cipher.seal(spot, events)).transpose()?,
             run,
             capability,
             turn,
             boundary: number(boundary),
             commit_id,
-            digest: sealing.body(commit.digest).kept,
+            digest: cipher.body(commit.digest).kept,
             older,
             ops,
             ops_digest: header::ops_digest(commit.ops.as_deref()).map(keyed),
@@ -210,11 +210,11 @@ pub(super) struct More {
 }
 
 impl More {
-    fn of(commit: &Commit, sealing: &PayloadCipher) -> Work<Self> {
+    fn of(commit: &Commit, cipher: &PayloadCipher) -> DbResult<Self> {
         Ok(Self {
             finish: Words::of(commit.finish.as_ref())?,
-            calls: Planned::of(&commit.calls, sealing)?,
-            records: Columns::of(&commit.records, sealing)?,
+            calls: Planned::of(&commit.calls, cipher)?,
+            records: Columns::of(&commit.records, cipher)?,
         })
     }
 }
@@ -285,7 +285,7 @@ where
 }
 
 /// What a statement says of a boundary. `None`: it is the next, but cannot stand on this head.
-pub(super) fn ruling(row: &PgRow) -> Work<Option<Committed>> {
+pub(super) fn ruling(row: &PgRow) -> DbResult<Option<Committed>> {
     if row.try_get::<&str, _>("verdict")? == "other base" {
         return Ok(None);
     }
@@ -297,9 +297,9 @@ pub(super) fn ruling(row: &PgRow) -> Work<Option<Committed>> {
     }))
 }
 
-fn committed(row: &PgRow) -> Work<Committed> {
+fn committed(row: &PgRow) -> DbResult<Committed> {
     let standing =
-        || -> Work<Standing> { Ok(Standing { head: head(row)?, parent: None, asked: asked(row)? }) };
+        || -> DbResult<Standing> { Ok(Standing { head: head(row)?, parent: None, asked: asked(row)? }) };
     Ok(match row.try_get("verdict")? {
         "ok" => Committed::Ok(standing()?),
         "duplicate" => Committed::Duplicate(standing()?),
@@ -314,7 +314,7 @@ fn committed(row: &PgRow) -> Work<Committed> {
         "too large" => Committed::TooLarge,
         "calls too large" => Committed::CallsTooLarge,
         "not found" => Committed::NotFound,
-        other => return Err(Fault::unknown("verdict on a commit", other)),
+        other => return Err(DbError::unknown_value("verdict on a commit", other)),
     })
 }
 
@@ -328,7 +328,7 @@ pub(super) struct Words {
 }
 
 impl Words {
-    pub fn of(finish: Option<&NewFinish>) -> Work<Self> {
+    pub fn of(finish: Option<&NewFinish>) -> DbResult<Self> {
         let Some(NewFinish { outcome, reason, message, output }) = finish else {
             return Ok(Self::default());
         };
@@ -354,11 +354,11 @@ struct Planned {
 }
 
 impl Planned {
-    fn of(calls: &[PlannedCall], sealing: &PayloadCipher) -> Work<Self> {
+    fn of(calls: &[PlannedCall], cipher: &PayloadCipher) -> DbResult<Self> {
         let arguments =
-            |call: &PlannedCall| payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), sealing);
+            |call: &PlannedCall| encode_payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), cipher);
         let told = |call: &PlannedCall| {
-            let digests = sealing.call_digests(&call.id);
+            let digests = cipher.call_digests(&call.id);
             (
                 digests.render(&text(&call.key)),
                 call.arguments.as_deref().map(|json| digests.render(json.get())),
@@ -369,7 +369,7 @@ impl Planned {
             key_digests,
             arguments_digests,
             ids: calls.iter().map(|call| text(&call.id)).collect(),
-            policies: calls.iter().map(|call| word(&call.policy)).collect::<Work<_>>()?,
+            policies: calls.iter().map(|call| word(&call.policy)).collect::<DbResult<_>>()?,
             keys: calls.iter().map(|call| text(&call.key)).collect(),
             arguments: calls.iter().map(arguments).collect::<Result<_>>()?,
             arguments_bytes: calls.iter().map(|call| size::of_json(call.arguments.as_deref())).collect(),

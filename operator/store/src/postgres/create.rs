@@ -5,10 +5,10 @@ use sqlx::Row as _;
 use super::Postgres;
 use super::row::text;
 use super::transitions::{self, apply};
-use crate::fault::{Fault, Work};
-use crate::reads::Found;
+use crate::db_error::{DbError, DbResult};
+use crate::reads::FoundRuns;
 use crate::transitions::{
-    Abandon, Adopt, Decision, MarkDeleted, Needs, NextStep, Transition as _, create, next_step,
+    Abandon, Adopt, Decision, MarkDeleted, Needs, CreateStep, Transition as _, create, next_create_step,
 };
 use crate::{AskedBy, Created, NewRun, RunId};
 
@@ -18,14 +18,14 @@ const LOOKS: usize = 8;
 const ADOPT_NAMESPACE: &str = "SELECT ds_adopt_namespace_v1($1, $2, $3, $4) AS moved";
 
 impl Postgres {
-    pub(super) async fn do_create_run(&self, new: &NewRun) -> Work<Created> {
+    pub(super) async fn do_create_run(&self, new: &NewRun) -> DbResult<Created> {
         for _ in 0..LOOKS {
             let found = self.look(new).await?;
-            let created = match next_step(&found, new)? {
-                NextStep::Answer(answer) => Some(answer),
-                NextStep::Create => self.create(&found, new).await?,
-                NextStep::Replace(prior) => self.replace(prior, &found, new).await?,
-                NextStep::Adopt(prior) => {
+            let created = match next_create_step(&found, new)? {
+                CreateStep::Answer(answer) => Some(answer),
+                CreateStep::Create => self.create(&found, new).await?,
+                CreateStep::Replace(prior) => self.replace(prior, &found, new).await?,
+                CreateStep::Adopt(prior) => {
                     self.transact(prior, &Adopt(new.clone())).await?;
                     None
                 }
@@ -34,21 +34,21 @@ impl Postgres {
                 return Ok(created);
             }
         }
-        Err(Fault::unavailable("others create runs of this name"))
+        Err(DbError::unavailable("others create runs of this name"))
     }
 
     /// `None`: another one has created a run of this object or this name meanwhile.
-    async fn create(&self, found: &Found, new: &NewRun) -> Work<Option<Created>> {
+    async fn create(&self, found: &FoundRuns, new: &NewRun) -> DbResult<Option<Created>> {
         let Decision { write: set, answer } = create(found, new)?;
         let is_written = transitions::create(&self.pool, set).await?;
         Ok(is_written.then(|| Created::Run(Box::new(answer))))
     }
 
     /// Both in one transaction. `None`: what was found is no more so.
-    async fn replace(&self, prior: RunId, found: &Found, new: &NewRun) -> Work<Option<Created>> {
+    async fn replace(&self, prior: RunId, found: &FoundRuns, new: &NewRun) -> DbResult<Option<Created>> {
         let place = self.pool.join(prior);
         let work = async {
-            let _served = place.served().await?;
+            let _served = place.acquire().await?;
             let (mut transaction, rows) = self.lock(prior, Needs::Nothing).await?;
             let abandoned = rows.map(|rows| Abandon(new.clone()).decide(rows)).transpose()?;
             if let Some(Decision { write: abandoned, answer: true }) = abandoned {
@@ -66,7 +66,7 @@ impl Postgres {
     }
 
     /// An object's row may change hands while its lock is waited for: the rule looks once more.
-    pub(super) async fn do_mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Work<()> {
+    pub(super) async fn do_mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> DbResult<()> {
         let query = sqlx::query("SELECT id FROM runs WHERE object_uid = $1").bind(object_uid);
         let Some(row) = self.pool.optional(query).await? else { return Ok(()) };
         let rule = MarkDeleted { object_uid: object_uid.to_owned(), asked: asked.clone() };
@@ -79,7 +79,7 @@ impl Postgres {
         new: &str,
         actor: &str,
         reason: &str,
-    ) -> Work<u64> {
+    ) -> DbResult<u64> {
         let query = sqlx::query(ADOPT_NAMESPACE).bind(old).bind(new).bind(text(actor)).bind(text(reason));
         let moved: i64 = self.pool.one(query).await?.try_get("moved")?;
         Ok(moved.unsigned_abs())

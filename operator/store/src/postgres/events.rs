@@ -5,10 +5,10 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::row::{optional_digest, the_boundary};
-use crate::events::{Kept, page};
-use crate::fault::Work;
-use crate::old::is_dropped;
-use crate::statements::FIRST;
+use crate::events::{StoredEvents, page};
+use crate::db_error::DbResult;
+use crate::compaction::is_dropped;
+use crate::statements::FIRST_POSITION;
 use crate::{EventPage, EventQuery, RunId};
 
 /// Boundaries with the events asked for, and in any case whether the run is over. A boundary has at least one event of
@@ -29,7 +29,7 @@ const READ: &str = concat!(
 );
 
 impl Postgres {
-    pub(super) async fn do_events(&self, run: RunId, query: EventQuery) -> Work<EventPage> {
+    pub(super) async fn do_events(&self, run: RunId, query: EventQuery) -> DbResult<EventPage> {
         let rows = sqlx::query(READ)
             .bind(run)
             .bind(query.from)
@@ -37,22 +37,22 @@ impl Postgres {
             .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX));
         let rows = self.pool.all(rows).await?;
         let over = rows.first().map_or(Ok(true), |row| row.try_get("over"))?;
-        let found = rows.iter().filter_map(|row| kept(row).transpose()).collect::<Work<Vec<_>>>()?;
-        let sealing = self.to_read(run, found.iter().any(Kept::looks_sealed)).await?;
-        Ok(EventPage { events: page(found, &query, &sealing)?, over })
+        let found = rows.iter().filter_map(|row| kept(row).transpose()).collect::<DbResult<Vec<_>>>()?;
+        let cipher = self.cipher_to_read(run, found.iter().any(StoredEvents::looks_sealed)).await?;
+        Ok(EventPage { events: page(found, &query, &cipher)?, over })
     }
 
-    pub(super) async fn do_first_event(&self, run: RunId, turn: i32) -> Work<Option<i64>> {
-        let row = self.pool.optional(sqlx::query(FIRST).bind(run).bind(turn)).await?;
+    pub(super) async fn do_first_event(&self, run: RunId, turn: i32) -> DbResult<Option<i64>> {
+        let row = self.pool.optional(sqlx::query(FIRST_POSITION).bind(run).bind(turn)).await?;
         Ok(row.map(|row| row.try_get("first")).transpose()?)
     }
 }
 
-fn kept(row: &PgRow) -> Work<Option<Kept>> {
+fn kept(row: &PgRow) -> DbResult<Option<StoredEvents>> {
     let Some(turn) = row.try_get("turn")? else {
         return Ok(None);
     };
-    Ok(Some(Kept {
+    Ok(Some(StoredEvents {
         turn,
         boundary: the_boundary(row)?,
         commit_id: row.try_get("commit_id")?,

@@ -2,14 +2,14 @@
 
 use sqlx::{PgConnection, Row as _};
 
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 
 /// The oldest server that has all that the migrations use.
 const OLDEST: i32 = 140_000;
 
 /// Refuses a server that may lose what it has acknowledged, or whose transactions would be judged otherwise than they
 /// are written. Asked on every new connection: a failover may lead to a server with other settings.
-pub(super) async fn check_settings(conn: &mut PgConnection) -> Work<()> {
+pub(super) async fn check_settings(conn: &mut PgConnection) -> DbResult<()> {
     // As a simple query: one round trip, and nothing that a pooler would have to keep.
     let row = sqlx::raw_sql(
         "SELECT current_setting('fsync') AS fsync, \
@@ -23,11 +23,11 @@ pub(super) async fn check_settings(conn: &mut PgConnection) -> Work<()> {
     .await?;
     if row.try_get::<bool, _>("standby")? {
         // What a failover leaves behind for a while.
-        return Err(Fault::unavailable("the server is a standby and takes no writes"));
+        return Err(DbError::unavailable("the server is a standby and takes no writes"));
     }
     let version: i32 = row.try_get("version")?;
     if version < OLDEST {
-        return Err(Fault::Unfit(format!(
+        return Err(DbError::Unusable(format!(
             "the server's version is {version}, and {OLDEST} is the oldest that will do"
         )));
     }
@@ -57,6 +57,6 @@ pub(super) async fn check_settings(conn: &mut PgConnection) -> Work<()> {
     }
 }
 
-fn wrong(setting: &str, value: &str, why: &str) -> Work<()> {
-    Err(Fault::Unfit(format!("the server has {setting} = {value}: {why}")))
+fn wrong(setting: &str, value: &str, why: &str) -> DbResult<()> {
+    Err(DbError::Unusable(format!("the server has {setting} = {value}: {why}")))
 }

@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::commit::{More, Proposed, alone, ruling, together};
 use super::pool::{DEADLINE, Pool, is_the_statements};
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::{Committed, RunId};
 
 /// Statements under way at once.
@@ -44,7 +44,7 @@ struct Waiting {
 
 /// What becomes of one that waits.
 enum Answer {
-    Said(Work<Option<Committed>>),
+    Said(DbResult<Option<Committed>>),
     /// It goes alone, from where it came.
     Alone(Box<Proposed>),
 }
@@ -56,7 +56,7 @@ impl fmt::Debug for Waiting {
 }
 
 impl Waiting {
-    fn tell(self, said: Work<Option<Committed>>) {
+    fn tell(self, said: DbResult<Option<Committed>>) {
         // Who has given up needs no answer.
         let _ = self.answer.send(Answer::Said(said));
     }
@@ -73,17 +73,17 @@ impl Gather {
     }
 
     /// `None`: it is the next boundary, but as a patch it cannot stand on this head.
-    pub async fn commit(self: &Arc<Self>, proposed: Proposed) -> Work<Option<Committed>> {
+    pub async fn commit(self: &Arc<Self>, proposed: Proposed) -> DbResult<Option<Committed>> {
         let said = async {
             match self.enter(proposed) {
                 Ok((lane, proposed)) => self.at_once(lane, &proposed).await,
-                Err(answered) => match answered.await.map_err(Fault::unavailable)? {
+                Err(answered) => match answered.await.map_err(DbError::unavailable)? {
                     Answer::Said(said) => said,
                     Answer::Alone(proposed) => self.alone(&proposed).await,
                 },
             }
         };
-        tokio::time::timeout(DEADLINE, said).await.unwrap_or_else(|elapsed| Err(Fault::unavailable(elapsed)))
+        tokio::time::timeout(DEADLINE, said).await.unwrap_or_else(|elapsed| Err(DbError::unavailable(elapsed)))
     }
 
     /// A lane that is free, or else where the answer will come from.
@@ -98,7 +98,7 @@ impl Gather {
     }
 
     /// Nobody waits that could go along, and no other task need be woken.
-    async fn at_once(&self, lane: Lane, proposed: &Proposed) -> Work<Option<Committed>> {
+    async fn at_once(&self, lane: Lane, proposed: &Proposed) -> DbResult<Option<Committed>> {
         let said = self.pool.optional(together(&[proposed])).await;
         drop(lane);
         match said {
@@ -132,7 +132,7 @@ impl Gather {
         }
     }
 
-    async fn alone(&self, proposed: &Proposed) -> Work<Option<Committed>> {
+    async fn alone(&self, proposed: &Proposed) -> DbResult<Option<Committed>> {
         let row = self.pool.of(proposed.run).optional(alone(proposed, More::default())).await?;
         row.as_ref().map_or(Ok(Some(Committed::NotFound)), ruling)
     }

@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 
 /// Everything that is migrated and has rows. Others may keep tables beside these.
 const TABLES: &str = "_sqlx_migrations, anchored, anchors, approvals, attempts, audit, boundaries, calls, chunks, data_keys, \
@@ -37,11 +37,11 @@ const MAKER: &str = "\
     ORDER BY rolname <> $1 LIMIT 1";
 
 /// Gives a role the least rights that the work needs, and takes all others from it.
-pub(super) async fn grant(conn: &mut PgConnection, role: &str) -> Work<()> {
+pub(super) async fn grant(conn: &mut PgConnection, role: &str) -> DbResult<()> {
     let (name, schema, owns): (String, String, bool) =
         sqlx::query_as(WHO).bind(role).fetch_one(&mut *conn).await?;
     if owns {
-        return Err(Fault::Unfit(format!(
+        return Err(DbError::Unusable(format!(
             "the role {role} migrates, or may act as the one that does, and owns the tables: the rights are for another \
              role, that operator and gateway connect as"
         )));
@@ -51,10 +51,10 @@ pub(super) async fn grant(conn: &mut PgConnection, role: &str) -> Work<()> {
     sqlx::raw_sql(AssertSqlSafe(sql))
         .execute(&mut *work)
         .await
-        .map_err(|error| Fault::Unfit(format!("cannot grant the role {role} its rights: {error}")))?;
+        .map_err(|error| DbError::Unusable(format!("cannot grant the role {role} its rights: {error}")))?;
     let maker: Option<String> = sqlx::query_scalar(MAKER).bind(role).fetch_optional(&mut *work).await?;
     if let Some(maker) = maker {
-        return Err(Fault::Unfit(format!(
+        return Err(DbError::Unusable(format!(
             "the role {role} could bend the audit: as {maker} it may create functions in the schema {schema}, or schemas, that \
              its owner would run; whoever owns them must REVOKE CREATE ON SCHEMA {schema}, and on the database, from PUBLIC \
              and {maker}"

@@ -5,12 +5,12 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::answers::Answers;
-use super::branch::shelved;
+use super::branch::encoded;
 use super::row::{number, place};
-use crate::fault::{Fault, Work};
-use crate::old::is_dropped;
+use crate::db_error::{DbError, DbResult};
+use crate::compaction::is_dropped;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
-use crate::shelf::Found;
+use crate::snapshot_io::PageEntry;
 use crate::{Place, RunId};
 
 /// At least one boundary, if there is one; no more than these bytes of payloads beyond it. Their lengths are known
@@ -44,14 +44,14 @@ const PAGE: &str = concat!(
 const RUN_IDS: &str = "SELECT id FROM runs WHERE id > $1 ORDER BY id LIMIT $2";
 
 impl Postgres {
-    pub(super) async fn do_run_ids(&self, after: RunId) -> Work<Vec<RunId>> {
+    pub(super) async fn do_run_ids(&self, after: RunId) -> DbResult<Vec<RunId>> {
         let rows = self.pool.all(sqlx::query(RUN_IDS).bind(after).bind(PAGE_ROWS)).await?;
         rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
     }
 }
 
 /// The next boundaries.
-pub(super) async fn page(rows: &impl Answers, run: RunId, after: Option<Place>) -> Work<Vec<Found>> {
+pub(super) async fn page(rows: &impl Answers, run: RunId, after: Option<Place>) -> DbResult<Vec<PageEntry>> {
     let query = sqlx::query(PAGE)
         .bind(run)
         .bind(after.map_or(i32::MIN, |place| place.turn))
@@ -62,13 +62,13 @@ pub(super) async fn page(rows: &impl Answers, run: RunId, after: Option<Place>) 
     rows.all(query).await?.iter().map(found).collect()
 }
 
-fn found(row: &PgRow) -> Work<Found> {
+fn found(row: &PgRow) -> DbResult<PageEntry> {
     let place = place(row)?;
-    let shelved = match shelved(row) {
-        Ok(shelved) => Ok(shelved),
+    let encoded = match encoded(row) {
+        Ok(encoded) => Ok(encoded),
         // What cannot be read is told of, and the survey goes on.
-        Err(Fault::Corrupt(detail)) => Err(detail),
+        Err(DbError::Corrupt(detail)) => Err(detail),
         Err(fault) => return Err(fault),
     };
-    Ok(Found { place, undone: row.try_get("undone")?, shelved })
+    Ok(PageEntry { place, undone: row.try_get("undone")?, encoded })
 }

@@ -19,8 +19,8 @@ use tokio::time::timeout;
 use super::fitness;
 use super::url::{Target, connect};
 use crate::RunId;
-use crate::fault::{Fault, Work};
-use crate::lines::{Lines, Standing};
+use crate::db_error::{DbError, DbResult};
+use crate::per_run_limiter::{PerRunLimiter, QueueGuard};
 
 /// Longest time a statement may take on the server.
 const STATEMENT_TIMEOUT: &str = "5s";
@@ -55,7 +55,7 @@ pub(super) struct Pool {
     /// Whether another pooler hands us another server connection for each transaction.
     transaction_pooling: bool,
     permits: Semaphore,
-    lines: Lines,
+    lines: PerRunLimiter,
     idle: Mutex<Vec<Idle>>,
 }
 
@@ -76,22 +76,22 @@ impl Pool {
             options.options([("statement_timeout", STATEMENT_TIMEOUT), ("jit", "off")])
         };
         let permits = Semaphore::new(connections);
-        let lines = Lines::new(OF_ONE_RUN);
+        let lines = PerRunLimiter::new(OF_ONE_RUN);
         Self { options, transaction_pooling, permits, lines, idle: Mutex::default() }
     }
 
     /// All rows of one statement, once it is committed. Without an answer in time its outcome is unknown.
-    pub async fn all(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
+    pub async fn all(&self, query: Query<'_, Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
         self.in_time(self.run(query)).await
     }
 
     /// The one row of a statement that has exactly one.
-    pub async fn one(&self, query: Query<'_, Postgres, PgArguments>) -> Work<PgRow> {
+    pub async fn one(&self, query: Query<'_, Postgres, PgArguments>) -> DbResult<PgRow> {
         exactly_one(self.optional(query).await?)
     }
 
     /// The row of a statement that has at most one.
-    pub async fn optional(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Option<PgRow>> {
+    pub async fn optional(&self, query: Query<'_, Postgres, PgArguments>) -> DbResult<Option<PgRow>> {
         Ok(self.all(query).await?.into_iter().next())
     }
 
@@ -106,7 +106,7 @@ impl Pool {
     }
 
     /// A connection of its own, in a transaction that sees what is committed now and nothing that comes after.
-    pub async fn moment(&self) -> Work<PgConnection> {
+    pub async fn moment(&self) -> DbResult<PgConnection> {
         in_time(async {
             let mut conn = connect(&self.options).await?;
             sqlx::raw_sql(BEGIN_READING).execute(&mut conn).await?;
@@ -116,14 +116,14 @@ impl Pool {
     }
 
     /// A place in the line of those that may wait for this run's row.
-    pub fn join(&self, run: RunId) -> Standing<'_> {
+    pub fn join(&self, run: RunId) -> QueueGuard<'_> {
         self.lines.join(run)
     }
 
     /// Begins a transaction with these statements, all in one trip: what each of them answers. `sql` is sent as it is, and
     /// holds no value but ids of runs.
-    pub async fn begin(&self, sql: &str) -> Work<(Transaction<'_>, Vec<Vec<PgRow>>)> {
-        let permit = self.permits.acquire().await.map_err(Fault::unavailable)?;
+    pub async fn begin(&self, sql: &str) -> DbResult<(Transaction<'_>, Vec<Vec<PgRow>>)> {
+        let permit = self.permits.acquire().await.map_err(DbError::unavailable)?;
         let conn = match self.take() {
             Some(conn) => conn,
             None => self.connect().await?,
@@ -137,7 +137,7 @@ impl Pool {
     }
 
     /// What a call answers, within its deadline.
-    pub async fn in_time<T>(&self, work: impl Future<Output = Work<T>>) -> Work<T> {
+    pub async fn in_time<T>(&self, work: impl Future<Output = DbResult<T>>) -> DbResult<T> {
         let mut work = pin!(work);
         if let Ok(done) = timeout(SILENCE, &mut work).await {
             return done;
@@ -147,13 +147,13 @@ impl Pool {
             Ok(done) => done,
             Err(elapsed) => {
                 self.forget_idle(Duration::ZERO);
-                Err(Fault::unavailable(elapsed))
+                Err(DbError::unavailable(elapsed))
             }
         }
     }
 
-    async fn run(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
-        let _permit = self.permits.acquire().await.map_err(Fault::unavailable)?;
+    async fn run(&self, query: Query<'_, Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
+        let _permit = self.permits.acquire().await.map_err(DbError::unavailable)?;
         let mut conn = match self.take() {
             Some(conn) => conn,
             None => self.connect().await?,
@@ -169,7 +169,7 @@ impl Pool {
     }
 
     /// Why a statement failed. Where the server or the way to it is lost, the idle connections go with it.
-    fn failed(&self, error: sqlx::Error) -> Fault {
+    fn failed(&self, error: sqlx::Error) -> DbError {
         let fault = error.into();
         if !is_the_statements(&fault) {
             self.forget_idle(Duration::ZERO);
@@ -193,7 +193,7 @@ impl Pool {
         Ok(rows)
     }
 
-    async fn connect(&self) -> Work<PgConnection> {
+    async fn connect(&self) -> DbResult<PgConnection> {
         let mut conn = connect(&self.options).await?;
         fitness::check_settings(&mut conn).await?;
         Ok(conn)
@@ -232,22 +232,22 @@ pub(super) struct Transaction<'a> {
 
 impl Transaction<'_> {
     /// All rows of one statement.
-    pub async fn all(&mut self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
+    pub async fn all(&mut self, query: Query<'_, Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
         let query = query.persistent(!self.pool.transaction_pooling);
         query.fetch_all(&mut self.conn).await.map_err(|error| self.pool.failed(error))
     }
 
     /// Ends it: what was written stands.
-    pub async fn commit(self) -> Work<()> {
+    pub async fn commit(self) -> DbResult<()> {
         self.end("COMMIT").await
     }
 
     /// Ends it where nothing was written.
-    pub async fn roll_back(self) -> Work<()> {
+    pub async fn roll_back(self) -> DbResult<()> {
         self.end("ROLLBACK").await
     }
 
-    async fn end(mut self, how: &str) -> Work<()> {
+    async fn end(mut self, how: &str) -> DbResult<()> {
         self.run_simple(how.to_owned()).await.map_err(|error| self.pool.failed(error))?;
         let Self { pool, conn, _permit } = self;
         pool.give_back(conn);
@@ -276,31 +276,31 @@ pub(super) struct OfRun<'a> {
 
 impl OfRun<'_> {
     /// The one row of a statement that has exactly one.
-    pub async fn one(&self, query: Query<'_, Postgres, PgArguments>) -> Work<PgRow> {
+    pub async fn one(&self, query: Query<'_, Postgres, PgArguments>) -> DbResult<PgRow> {
         exactly_one(self.optional(query).await?)
     }
 
     /// The row of a statement that has at most one.
-    pub async fn optional(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Option<PgRow>> {
+    pub async fn optional(&self, query: Query<'_, Postgres, PgArguments>) -> DbResult<Option<PgRow>> {
         let standing = self.pool.lines.join(self.run);
         let work = async {
-            let _served = standing.served().await?;
+            let _served = standing.acquire().await?;
             self.pool.run(query).await
         };
         Ok(self.pool.in_time(work).await?.into_iter().next())
     }
 }
 
-fn exactly_one(row: Option<PgRow>) -> Work<PgRow> {
-    row.ok_or_else(|| Fault::Corrupt("the statement answered no row".into()))
+fn exactly_one(row: Option<PgRow>) -> DbResult<PgRow> {
+    row.ok_or_else(|| DbError::Corrupt("the statement answered no row".into()))
 }
 
 /// What the database answers, within a call's deadline.
-pub(super) async fn in_time<T>(work: impl Future<Output = Work<T>>) -> Work<T> {
-    timeout(DEADLINE, work).await.unwrap_or_else(|elapsed| Err(Fault::unavailable(elapsed)))
+pub(super) async fn in_time<T>(work: impl Future<Output = DbResult<T>>) -> DbResult<T> {
+    timeout(DEADLINE, work).await.unwrap_or_else(|elapsed| Err(DbError::unavailable(elapsed)))
 }
 
 /// Whether a statement failed, and not the server or the way to it: class 57P is the server's own end.
-pub(super) fn is_the_statements(fault: &Fault) -> bool {
-    matches!(fault, Fault::Unfit(_)) || fault.code().is_some_and(|code| !code.starts_with("57P"))
+pub(super) fn is_the_statements(fault: &DbError) -> bool {
+    matches!(fault, DbError::Unusable(_)) || fault.code().is_some_and(|code| !code.starts_with("57P"))
 }

@@ -6,7 +6,7 @@ use super::Postgres;
 use super::row::text;
 use crate::Prune;
 use crate::audit::CALLS_MISMATCH;
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 
 const PRUNE: &str = "SELECT ds_prune_audit_v1($1, $2, $3, $4, $5) AS rows";
 
@@ -14,20 +14,20 @@ const PRUNE: &str = "SELECT ds_prune_audit_v1($1, $2, $3, $4, $5) AS rows";
 const NO_RIGHT: &str = "42501";
 
 impl Postgres {
-    pub(super) async fn do_prune_audit(&self, prune: &Prune) -> Work<u64> {
+    pub(super) async fn do_prune_audit(&self, prune: &Prune) -> DbResult<u64> {
         let Prune { run, seq, hash, actor, reason } = prune;
         let query = sqlx::query(PRUNE).bind(run).bind(seq).bind(hash.as_slice());
         let query = query.bind(text(actor)).bind(text(reason));
         let row = self.pool.one(query).await.map_err(refused)?;
-        u64::try_from(row.try_get::<i64, _>("rows")?).map_err(|_| Fault::Corrupt(CALLS_MISMATCH.into()))
+        u64::try_from(row.try_get::<i64, _>("rows")?).map_err(|_| DbError::Corrupt(CALLS_MISMATCH.into()))
     }
 }
 
-fn refused(fault: Fault) -> Fault {
+fn refused(fault: DbError) -> DbError {
     if fault.code().as_deref() == Some(NO_RIGHT) {
         let why = "the audit is pruned by the role that owns its tables, and this is another: connect as the one that \
                    `dalsegno migrate` ran as";
-        return Fault::Unfit(why.into());
+        return DbError::Unusable(why.into());
     }
     fault
 }

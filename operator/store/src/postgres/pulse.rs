@@ -9,9 +9,9 @@ use uuid::Uuid;
 
 use super::Postgres;
 use super::row::{asked, named};
-use crate::fault::{Fault, Work, timestamp};
+use crate::db_error::{DbError, DbResult, timestamp};
 use crate::reads::ClockSql;
-use crate::statements::CAPACITY;
+use crate::statements::NAMESPACE_USAGE;
 use crate::{BEAT_GAP_MS, Beat, Changed, Digest, Expired, Held, ObjectKey, Pulse, RunId};
 
 /// A gateway serves. After a silence all clocks start anew. Where the server's own was put back the beats do, too; a clock that
@@ -30,24 +30,24 @@ static PULSE: LazyLock<String> = LazyLock::new(|| {
 });
 
 impl Postgres {
-    pub(super) async fn do_capacity(&self, namespaces: u32) -> Work<Vec<Held>> {
-        let rows = self.pool.all(sqlx::query(CAPACITY).bind(i64::from(namespaces))).await?;
+    pub(super) async fn do_capacity(&self, namespaces: u32) -> DbResult<Vec<Held>> {
+        let rows = self.pool.all(sqlx::query(NAMESPACE_USAGE).bind(i64::from(namespaces))).await?;
         rows.iter()
             .map(|row| Ok(Held { namespace: row.try_get("namespace")?, bytes: row.try_get("bytes")? }))
             .collect()
     }
 
-    pub(super) async fn do_beat(&self) -> Work<()> {
+    pub(super) async fn do_beat(&self) -> DbResult<()> {
         self.beats.all(sqlx::query(BEAT).bind(BEAT_GAP_MS)).await?;
         Ok(())
     }
 
-    pub(super) async fn do_heartbeats(&self, workers: &[(RunId, Digest)]) -> Work<Vec<Beat>> {
+    pub(super) async fn do_heartbeats(&self, workers: &[(RunId, Digest)]) -> DbResult<Vec<Beat>> {
         let (runs, capabilities): (Vec<Uuid>, Vec<Vec<u8>>) =
             workers.iter().map(|(run, capability)| (*run, capability.to_vec())).unzip();
         let rows = self.beats.all(sqlx::query(HEARTBEATS).bind(runs).bind(capabilities)).await?;
         if rows.len() != workers.len() {
-            return Err(Fault::Corrupt(format!(
+            return Err(DbError::Corrupt(format!(
                 "{} workers asked, {} were answered",
                 workers.len(),
                 rows.len()
@@ -59,16 +59,16 @@ impl Postgres {
                     "ok" => Beat::Ok(asked(row)?),
                     "finished" => Beat::Finished,
                     "fenced" => Beat::Fenced,
-                    other => return Err(Fault::unknown("verdict on a heartbeat", other)),
+                    other => return Err(DbError::unknown_value("verdict on a heartbeat", other)),
                 })
             })
             .collect()
     }
 
-    pub(super) async fn do_pulse(&self, since: Timestamp) -> Work<Pulse> {
+    pub(super) async fn do_pulse(&self, since: Timestamp) -> DbResult<Pulse> {
         let query = sqlx::query(AssertSqlSafe(PULSE.as_str())).bind(since.as_millisecond()).bind(BEAT_GAP_MS);
         let rows = self.pool.all(query).await?;
-        let store = rows.first().ok_or_else(|| Fault::Corrupt("the store's row is not there".into()))?;
+        let store = rows.first().ok_or_else(|| DbError::Corrupt("the store's row is not there".into()))?;
         let mut pulse = Pulse {
             now: timestamp(store.try_get("now")?)?,
             store_id: store.try_get("store_id")?,
@@ -98,7 +98,7 @@ impl Postgres {
 }
 
 /// Whose row it is; none's, where no run has anything to say.
-fn object(row: &PgRow) -> Work<Option<ObjectKey>> {
+fn object(row: &PgRow) -> DbResult<Option<ObjectKey>> {
     let Some(uid) = row.try_get("object_uid")? else {
         return Ok(None);
     };

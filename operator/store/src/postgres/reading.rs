@@ -10,10 +10,10 @@ use super::answers::Answers;
 use super::row::{digest, place};
 use super::snapshot::Rows;
 use super::{Postgres, branch};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::keys::Keys;
-use crate::old::is_dropped;
-use crate::pages::Unread;
+use crate::compaction::is_dropped;
+use crate::pages::UndecodedBoundary;
 use crate::reading::{
     AuditKey, BoundaryKey, CallKey, PAGE_BYTES, PAGE_ROWS, ReadRecord as _, RecordKey, RunHead, StoredBatch,
     StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
@@ -94,14 +94,14 @@ const RECORDS: &str = "WITH page AS ( \
 
 impl Postgres {
     /// Two statements, so that of two who make it at once both have the same.
-    pub(super) async fn do_signing_key(&self, fresh: &[u8]) -> Work<Vec<u8>> {
+    pub(super) async fn do_signing_key(&self, fresh: &[u8]) -> DbResult<Vec<u8>> {
         self.pool.all(sqlx::query(MAKE_KEY).bind(fresh)).await?;
         Ok(self.pool.one(sqlx::query("SELECT pkcs8 FROM signing_key")).await?.try_get("pkcs8")?)
     }
 
-    pub(super) async fn do_reading(&self) -> Work<Box<dyn Reading>> {
+    pub(super) async fn do_reading(&self) -> DbResult<Box<dyn Reading>> {
         let conn = Mutex::new(self.pool.moment().await?);
-        Ok(Box::new(Moment { conn, kept: !self.pool.transaction_pooling(), keys: self.keys.of_a_moment() }))
+        Ok(Box::new(Moment { conn, kept: !self.pool.transaction_pooling(), keys: self.keys.without_cache() }))
     }
 }
 
@@ -114,7 +114,7 @@ struct Moment {
 }
 
 impl Answers for Moment {
-    async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> Work<Vec<PgRow>> {
+    async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
         let mut conn = self.conn.lock().await;
         super::pool::in_time(async { Ok(query.persistent(self.kept).fetch_all(&mut *conn).await?) }).await
     }
@@ -124,8 +124,8 @@ impl Moment {
     async fn list<T>(
         &self,
         query: Query<'_, sqlx::Postgres, PgArguments>,
-        read: impl Fn(&PgRow) -> Work<T>,
-    ) -> Work<Vec<T>> {
+        read: impl Fn(&PgRow) -> DbResult<T>,
+    ) -> DbResult<Vec<T>> {
         self.all(query).await?.iter().map(read).collect()
     }
 
@@ -134,14 +134,14 @@ impl Moment {
         &self,
         query: Query<'_, sqlx::Postgres, PgArguments>,
         run: RunId,
-        read: impl Fn(&PgRow, &PayloadCipher) -> Work<T>,
-    ) -> Work<Vec<T>> {
+        read: impl Fn(&PgRow, &PayloadCipher) -> DbResult<T>,
+    ) -> DbResult<Vec<T>> {
         let rows = self.all(query).await?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let sealing = self.keys.to_prove(&Rows { asked: self, keys: &self.keys }, run).await?;
-        rows.iter().map(|row| read(row, &sealing)).collect()
+        let cipher = self.keys.cipher_to_verify(&Rows { asked: self, keys: &self.keys }, run).await?;
+        rows.iter().map(|row| read(row, &cipher)).collect()
     }
 }
 
@@ -151,18 +151,18 @@ impl Reading for Moment {
         let query = sqlx::query(RUNS).bind(after).bind(PAGE_ROWS);
         self.list(query, |row| RunRow::read(row)?.run_head())
             .await
-            .map_err(|fault| fault.while_("reading the runs"))
+            .map_err(|fault| fault.with_context("reading the runs"))
     }
 
     async fn unwrap_data_key(&mut self, run: RunId) -> Result<()> {
-        self.keys.to_read(&Rows { asked: &*self, keys: &self.keys }, run, false).await.map(drop)
+        self.keys.cipher_to_read(&Rows { asked: &*self, keys: &self.keys }, run, false).await.map(drop)
     }
 
     async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
         let query =
             sqlx::query(AUDIT).bind(after.run).bind(after.seq).bind(to).bind(PAGE_ROWS).bind(PAGE_BYTES);
         let read = |row: &PgRow| Ok((row.try_get("run")?, branch::audit_row(row)?));
-        self.list(query, read).await.map_err(|fault| fault.while_("reading the audit"))
+        self.list(query, read).await.map_err(|fault| fault.with_context("reading the audit"))
     }
 
     async fn boundaries(&mut self, after: BoundaryKey, to: RunId) -> Result<Vec<StoredBoundary>> {
@@ -176,15 +176,15 @@ impl Reading for Moment {
             .bind(PAGE_ROWS)
             .bind(PAGE_BYTES);
         let page = self.list(query, unread).await;
-        pages::unpacked(
+        pages::decode(
             &Rows { asked: &*self, keys: &self.keys },
-            page.map_err(|fault| fault.while_("reading the boundaries"))?,
+            page.map_err(|fault| fault.with_context("reading the boundaries"))?,
         )
         .await
     }
 
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>> {
-        snapshot_writer::judge(&Rows { asked: &*self, keys: &self.keys }, run).await
+        snapshot_writer::check_all(&Rows { asked: &*self, keys: &self.keys }, run).await
     }
 
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
@@ -192,7 +192,7 @@ impl Reading for Moment {
         let read = |row: &PgRow| Ok((row.try_get("seq")?, row.try_get("line")?));
         self.list(query.bind(after).bind(PAGE_ROWS), read)
             .await
-            .map_err(|fault| fault.while_("reading the anchors"))
+            .map_err(|fault| fault.with_context("reading the anchors"))
     }
 
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
@@ -202,37 +202,37 @@ impl Reading for Moment {
             Some(CallKey { turn, ordinal, id }) => query.bind(turn).bind(ordinal).bind(id),
             None => query,
         };
-        let read = |row: &_, sealing: &_| CallRow::read(row)?.stored(sealing);
-        self.proved(query, run, read).await.map_err(|fault| fault.while_("reading the calls"))
+        let read = |row: &_, cipher: &_| CallRow::read(row)?.stored(cipher);
+        self.proved(query, run, read).await.map_err(|fault| fault.with_context("reading the calls"))
     }
 
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
         let query = sqlx::query(BATCHES).bind(run).bind(after).bind(PAGE_ROWS).bind(PAGE_BYTES);
         let page = self.proved(query, run, stored_batch).await;
-        page.map_err(|fault| fault.while_("reading the batches of records"))
+        page.map_err(|fault| fault.with_context("reading the batches of records"))
     }
 
     async fn records(&mut self, run: RunId, after: &RecordKey) -> Result<Vec<StoredRecord>> {
         let RecordKey { space, key, seq } = after;
         let query = sqlx::query(RECORDS).bind(run).bind(space).bind(key).bind(seq);
         let page = self.proved(query.bind(PAGE_ROWS).bind(PAGE_BYTES), run, stored_record).await;
-        page.map_err(|fault| fault.while_("reading the records"))
+        page.map_err(|fault| fault.with_context("reading the records"))
     }
 }
 
-fn stored_batch(row: &PgRow, sealing: &PayloadCipher) -> Work<StoredBatch> {
+fn stored_batch(row: &PgRow, cipher: &PayloadCipher) -> DbResult<StoredBatch> {
     let (digest, batch) = (digest(row, "digest")?, row.try_get::<Vec<u8>, _>("batch")?);
     Ok(StoredBatch {
         seq: row.try_get("seq")?,
         place: place(row)?,
         undone: row.try_get("undone")?,
-        is_whole: is_digest_of(&digest, &batch, sealing),
+        is_whole: is_digest_of(&digest, &batch, cipher),
         digest,
         batch,
     })
 }
 
-fn stored_record(row: &PgRow, sealing: &PayloadCipher) -> Work<StoredRecord> {
+fn stored_record(row: &PgRow, cipher: &PayloadCipher) -> DbResult<StoredRecord> {
     let stored = StoredRecord {
         at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
         entry_id: row.try_get("entry_id")?,
@@ -240,9 +240,9 @@ fn stored_record(row: &PgRow, sealing: &PayloadCipher) -> Work<StoredRecord> {
         value: None,
         damage: None,
     };
-    stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), sealing)
+    stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), cipher)
 }
 
-fn unread(row: &PgRow) -> Work<Unread> {
-    Ok(Unread { run: row.try_get("run")?, undone: row.try_get("undone")?, shelved: branch::shelved(row)? })
+fn unread(row: &PgRow) -> DbResult<UndecodedBoundary> {
+    Ok(UndecodedBoundary { run: row.try_get("run")?, undone: row.try_get("undone")?, encoded: branch::encoded(row)? })
 }

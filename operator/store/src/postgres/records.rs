@@ -7,7 +7,7 @@ use sqlx::query::Query;
 
 use super::Postgres;
 use super::row::{digest, looks_sealed, text};
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::records::{Changes, after_prefix, page, payload};
 use crate::seal::{AadContext, PayloadCipher};
 use crate::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
@@ -29,10 +29,10 @@ const READ: &str = "SELECT * FROM ( \
      ) AS page WHERE before < $7 ORDER BY key, seq";
 
 impl Postgres {
-    pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> Work<Written> {
-        let sealing = self.to_write(batch.run).await?;
-        let written = self.send_records(batch, &sealing).await?;
-        match (&written, sealing.body(batch.digest).older()) {
+    pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> DbResult<Written> {
+        let cipher = self.cipher_to_write(batch.run).await?;
+        let written = self.send_records(batch, &cipher).await?;
+        match (&written, cipher.body(batch.digest).older()) {
             // It stands from before the run had a key.
             (Written::Conflict | Written::Finished | Written::UnsettledCalls, older @ Some(_))
                 if self.standing_batch(batch).await? == older =>
@@ -40,19 +40,19 @@ impl Postgres {
                 Ok(Written::Duplicate)
             }
             (Written::Conflict | Written::Finished, None) => {
-                self.may_tell_apart(batch.run).await.map(|()| written)
+                self.ensure_comparable(batch.run).await.map(|()| written)
             }
             _ => Ok(written),
         }
     }
 
-    async fn send_records(&self, batch: &RecordBatch, sealing: &PayloadCipher) -> Work<Written> {
-        let columns = Columns::of(&batch.operations, sealing)?;
+    async fn send_records(&self, batch: &RecordBatch, cipher: &PayloadCipher) -> DbResult<Written> {
+        let columns = Columns::of(&batch.operations, cipher)?;
         let query = sqlx::query(WRITE)
             .bind(batch.run)
             .bind(batch.capability.as_slice())
             .bind(batch.batch_id)
-            .bind(Vec::from(sealing.digest(batch.digest)))
+            .bind(Vec::from(cipher.digest(batch.digest)))
             .bind(columns.digest.unwrap_or_default().to_vec());
         Ok(match self.pool.of(batch.run).one(columns.bind(query)).await?.try_get("verdict")? {
             "ok" => Written::Ok,
@@ -62,17 +62,17 @@ impl Postgres {
             "finished" => Written::Finished,
             "unsettled" => Written::UnsettledCalls,
             "not found" => Written::NotFound,
-            other => return Err(Fault::unknown("verdict on records", other)),
+            other => return Err(DbError::unknown_value("verdict on records", other)),
         })
     }
 
     /// The digest of what stands under its id.
-    async fn standing_batch(&self, batch: &RecordBatch) -> Work<Option<Digest>> {
+    async fn standing_batch(&self, batch: &RecordBatch) -> DbResult<Option<Digest>> {
         let query = sqlx::query(STANDS).bind(batch.run).bind(batch.batch_id);
         self.pool.optional(query).await?.map(|row| digest(&row, "digest")).transpose()
     }
 
-    pub(super) async fn do_read_records(&self, run: RunId, query: &RecordQuery) -> Work<RecordPage> {
+    pub(super) async fn do_read_records(&self, run: RunId, query: &RecordQuery) -> DbResult<RecordPage> {
         let (after_key, after_seq) = query.begin();
         let bytes = i64::try_from(query.bytes).unwrap_or(i64::MAX);
         let rows = sqlx::query(READ)
@@ -85,16 +85,16 @@ impl Postgres {
             .bind(bytes);
         let rows = self.pool.all(rows).await?;
         let found = rows.first().map_or(Ok(0), |row| row.try_get("found"))?;
-        let sealing = self.to_read(run, looks_sealed(&rows, "value")).await?;
-        let entries = rows.iter().map(|row| entry(row, &query.space, &sealing));
-        Ok(page(entries.collect::<Work<_>>()?, found, query))
+        let cipher = self.cipher_to_read(run, looks_sealed(&rows, "value")).await?;
+        let entries = rows.iter().map(|row| entry(row, &query.space, &cipher));
+        Ok(page(entries.collect::<DbResult<_>>()?, found, query))
     }
 }
 
-fn entry(row: &PgRow, space: &str, sealing: &PayloadCipher) -> Work<(Record, i64)> {
+fn entry(row: &PgRow, space: &str, cipher: &PayloadCipher) -> DbResult<(Record, i64)> {
     let (key, entry_id): (String, Option<String>) = (row.try_get("key")?, row.try_get("entry_id")?);
     let spot = AadContext::Record(space, &key, entry_id.as_deref());
-    let value = payload(row.try_get("value")?, spot, sealing)?;
+    let value = payload(row.try_get("value")?, spot, cipher)?;
     let record = Record { key, entry_id, value, turn: row.try_get("turn")? };
     Ok((record, row.try_get("seq")?))
 }
@@ -114,8 +114,8 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    pub fn of(operations: &[RecordOp], sealing: &PayloadCipher) -> Work<Self> {
-        let Changes { changes, batch, digest } = Changes::of(operations, sealing)?;
+    pub fn of(operations: &[RecordOp], cipher: &PayloadCipher) -> DbResult<Self> {
+        let Changes { changes, batch, digest } = Changes::of(operations, cipher)?;
         let mut columns = Self { digest, batch, ..Self::default() };
         for change in changes {
             columns.ops.push(change.op);

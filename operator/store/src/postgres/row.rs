@@ -6,23 +6,23 @@ use serde::de::DeserializeOwned;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
-use crate::fault::{Fault, Work, redacted_json_error};
+use crate::db_error::{DbError, DbResult, redacted_json_error};
 use crate::seal::is_sealed;
 use crate::{Asked, Digest, Place, header};
 
 /// A word, by the name that serde gives it.
-pub(super) fn word(value: &impl Serialize) -> Work<String> {
+pub(super) fn word(value: &impl Serialize) -> DbResult<String> {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => Ok(word),
-        Ok(other) => Err(Fault::Corrupt(format!("{other} is not a word"))),
-        Err(error) => Err(Fault::Corrupt(error.to_string())),
+        Ok(other) => Err(DbError::Corrupt(format!("{other} is not a word"))),
+        Err(error) => Err(DbError::Corrupt(error.to_string())),
     }
 }
 
 /// What a word stands for.
-pub(super) fn named<T: DeserializeOwned>(word: String) -> Work<T> {
+pub(super) fn named<T: DeserializeOwned>(word: String) -> DbResult<T> {
     serde_json::from_value(serde_json::Value::String(word))
-        .map_err(|error| Fault::Corrupt(redacted_json_error(&error)))
+        .map_err(|error| DbError::Corrupt(redacted_json_error(&error)))
 }
 
 /// A text as the database takes it: it has no NUL, which a log's last lines may well have.
@@ -31,23 +31,23 @@ pub(super) fn text(text: &str) -> String {
 }
 
 /// 32 bytes in a column.
-pub(super) fn digest(row: &PgRow, column: &str) -> Work<Digest> {
-    optional_digest(row, column)?.ok_or_else(|| Fault::Corrupt(format!("{column} is null")))
+pub(super) fn digest(row: &PgRow, column: &str) -> DbResult<Digest> {
+    optional_digest(row, column)?.ok_or_else(|| DbError::Corrupt(format!("{column} is null")))
 }
 
 /// 32 bytes, or none, in a column.
-pub(super) fn optional_digest(row: &PgRow, column: &str) -> Work<Option<Digest>> {
+pub(super) fn optional_digest(row: &PgRow, column: &str) -> DbResult<Option<Digest>> {
     row.try_get::<Option<&[u8]>, _>(column)?
-        .map(|bytes| bytes.try_into().map_err(|_| Fault::Corrupt(format!("{column} is not 32 bytes"))))
+        .map(|bytes| bytes.try_into().map_err(|_| DbError::Corrupt(format!("{column} is not 32 bytes"))))
         .transpose()
 }
 
 /// A boundary's number in a column.
-pub(super) fn boundary(row: &PgRow, column: &str) -> Work<Option<Boundary>> {
+pub(super) fn boundary(row: &PgRow, column: &str) -> DbResult<Option<Boundary>> {
     row.try_get::<Option<i16>, _>(column)?
         .map(|number| {
             header::boundary_of(number.into())
-                .ok_or_else(|| Fault::Corrupt(format!("no boundary has the number {number}")))
+                .ok_or_else(|| DbError::Corrupt(format!("no boundary has the number {number}")))
         })
         .transpose()
 }
@@ -58,7 +58,7 @@ pub(super) fn number(boundary: Boundary) -> i16 {
 }
 
 /// What a person asks for, as commits and heartbeats answer it.
-pub(super) fn asked(row: &PgRow) -> Work<Asked> {
+pub(super) fn asked(row: &PgRow) -> DbResult<Asked> {
     Ok(Asked {
         suspend: row.try_get("suspend")?,
         cancel: row.try_get("cancel")?,
@@ -67,7 +67,7 @@ pub(super) fn asked(row: &PgRow) -> Work<Asked> {
 }
 
 /// The head, as commits answer it.
-pub(super) fn head(row: &PgRow) -> Work<Option<Head>> {
+pub(super) fn head(row: &PgRow) -> DbResult<Option<Head>> {
     let (Some(turn), Some(boundary)) = (row.try_get("turn")?, boundary(row, "boundary")?) else {
         return Ok(None);
     };
@@ -86,13 +86,13 @@ pub(super) fn looks_sealed(rows: &[PgRow], column: &str) -> bool {
 }
 
 /// Where a boundary stands.
-pub(super) fn place(row: &PgRow) -> Work<Place> {
+pub(super) fn place(row: &PgRow) -> DbResult<Place> {
     Ok(Place { turn: row.try_get("turn")?, boundary: the_boundary(row)?, epoch: row.try_get("epoch")? })
 }
 
 /// Which boundary a row is of.
-pub(super) fn the_boundary(row: &PgRow) -> Work<Boundary> {
-    boundary(row, "boundary")?.ok_or_else(|| Fault::Corrupt("a boundary is neither plan nor result".into()))
+pub(super) fn the_boundary(row: &PgRow) -> DbResult<Boundary> {
+    boundary(row, "boundary")?.ok_or_else(|| DbError::Corrupt("a boundary is neither plan nor result".into()))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{PgConnection, SqlSafeStr as _};
 
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 
 /// One row, if migrations were ever applied.
 pub(super) const IS_MIGRATED: &str = "SELECT 1 WHERE to_regclass('_sqlx_migrations') IS NOT NULL";
@@ -51,37 +51,37 @@ fn migrator() -> Migrator {
 
 /// Brings the schema up to this binary's. The migrator holds an advisory lock of the session, also after it failed:
 /// the caller closes the connection.
-pub(super) async fn migrate(conn: &mut PgConnection) -> Work<()> {
+pub(super) async fn migrate(conn: &mut PgConnection) -> DbResult<()> {
     refuse_newer(version(conn).await?)?;
     migrator()
         .run_direct(None, conn, false)
         .await
-        .map_err(|error| Fault::Unfit(format!("cannot migrate the database: {error}")))
+        .map_err(|error| DbError::Unusable(format!("cannot migrate the database: {error}")))
 }
 
 /// Refuses a schema that is not this binary's.
-pub(super) fn check(found: i64) -> Work<()> {
+pub(super) fn check(found: i64) -> DbResult<()> {
     refuse_newer(found)?;
     let known = latest();
     if found < known {
-        return Err(Fault::Unfit(format!(
+        return Err(DbError::Unusable(format!(
             "the database's schema is {found}, this binary's is {known}: run `dalsegno migrate`"
         )));
     }
     Ok(())
 }
 
-fn refuse_newer(found: i64) -> Work<()> {
+fn refuse_newer(found: i64) -> DbResult<()> {
     let known = latest();
     if found > known {
-        return Err(Fault::Unfit(format!(
+        return Err(DbError::Unusable(format!(
             "the database's schema is {found}, newer than this binary's ({known}): a newer dalsegno has used it"
         )));
     }
     Ok(())
 }
 
-async fn version(conn: &mut PgConnection) -> Work<i64> {
+async fn version(conn: &mut PgConnection) -> DbResult<i64> {
     if sqlx::query(IS_MIGRATED).fetch_optional(&mut *conn).await?.is_none() {
         return Ok(0);
     }

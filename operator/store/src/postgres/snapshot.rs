@@ -7,10 +7,10 @@ use super::pool::Pool;
 use super::row::{digest, number, place};
 use super::{branch, links};
 use crate::chain::EncodedSnapshot;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::seal::{self, PayloadCipher};
-use crate::shelf::{Branch, Found, Keeper, New, Shelf, Walk};
+use crate::snapshot_io::{Branch, PageEntry, SnapshotWriter, NewSnapshot, SnapshotReader, Walk};
 use crate::{Digest, Place, Result, RunId};
 
 const CHUNKS: &str = "SELECT hash, payload FROM chunks WHERE run = $1 AND hash = ANY ($2)";
@@ -44,61 +44,61 @@ pub(super) struct Rows<'a, A> {
     pub keys: &'a Keys,
 }
 
-impl<A: Answers> Shelf for Rows<'_, A> {
+impl<A: Answers> SnapshotReader for Rows<'_, A> {
     async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
-        branch::walk(self.asked, run, walk).await.map_err(|fault| fault.while_("reading a live branch"))
+        branch::walk(self.asked, run, walk).await.map_err(|fault| fault.with_context("reading a live branch"))
     }
 
-    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
-        links::page(self.asked, run, after).await.map_err(|fault| fault.while_("surveying boundaries"))
+    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<PageEntry>> {
+        links::page(self.asked, run, after).await.map_err(|fault| fault.with_context("surveying boundaries"))
     }
 
     async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {
-        chunks(self.asked, run, hashes).await.map_err(|fault| fault.while_("reading chunks"))
+        chunks(self.asked, run, hashes).await.map_err(|fault| fault.with_context("reading chunks"))
     }
 
     async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<EncodedSnapshot>> {
-        snapshot(self.asked, run, content_hash).await.map_err(|fault| fault.while_("reading a snapshot"))
+        snapshot(self.asked, run, content_hash).await.map_err(|fault| fault.with_context("reading a snapshot"))
     }
 
-    async fn sealing(&self, run: RunId) -> Result<PayloadCipher> {
-        self.keys.to_read(self, run, true).await
+    async fn cipher(&self, run: RunId) -> Result<PayloadCipher> {
+        self.keys.cipher_to_read(self, run, true).await
     }
 
     async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
-        marks(self.asked, run).await.map_err(|fault| fault.while_("listing snapshots"))
+        marks(self.asked, run).await.map_err(|fault| fault.with_context("listing snapshots"))
     }
 }
 
-impl Keeper for Rows<'_, Pool> {
-    async fn sealing_to_write(&self, run: RunId) -> Result<PayloadCipher> {
-        self.keys.to_keep(self, run).await
+impl SnapshotWriter for Rows<'_, Pool> {
+    async fn cipher_to_write(&self, run: RunId) -> Result<PayloadCipher> {
+        self.keys.cipher_to_snapshot(self, run).await
     }
 
-    async fn keep(&self, new: New) -> Result<()> {
-        keep(self.asked, new).await.map_err(|fault| fault.while_("keeping a snapshot"))
+    async fn store_snapshot(&self, new: NewSnapshot) -> Result<()> {
+        keep(self.asked, new).await.map_err(|fault| fault.with_context("keeping a snapshot"))
     }
 }
 
-async fn chunks(rows: &impl Answers, run: RunId, hashes: &[Digest]) -> Work<Vec<(Digest, Vec<u8>)>> {
+async fn chunks(rows: &impl Answers, run: RunId, hashes: &[Digest]) -> DbResult<Vec<(Digest, Vec<u8>)>> {
     let hashes: Vec<_> = hashes.iter().map(Digest::as_slice).collect();
     let found = rows.all(sqlx::query(CHUNKS).bind(run).bind(hashes)).await?;
     found.iter().map(|row| Ok((digest(row, "hash")?, row.try_get("payload")?))).collect()
 }
 
-async fn snapshot(rows: &impl Answers, run: RunId, content_hash: &Digest) -> Work<Option<EncodedSnapshot>> {
+async fn snapshot(rows: &impl Answers, run: RunId, content_hash: &Digest) -> DbResult<Option<EncodedSnapshot>> {
     let found = rows.all(sqlx::query(SNAPSHOT).bind(run).bind(content_hash.as_slice())).await?;
     let Some(row) = found.first() else { return Ok(None) };
     Ok(Some(EncodedSnapshot { document: row.try_get("document")?, digest: row.try_get("digest")? }))
 }
 
-async fn marks(rows: &impl Answers, run: RunId) -> Work<Vec<(Place, Digest)>> {
+async fn marks(rows: &impl Answers, run: RunId) -> DbResult<Vec<(Place, Digest)>> {
     let found = rows.all(sqlx::query(MARKS).bind(run)).await?;
     found.iter().map(|row| Ok((place(row)?, digest(row, "content_hash")?))).collect()
 }
 
-async fn keep(pool: &Pool, new: New) -> Work<()> {
-    let New { run, content_hash, turn, boundary, epoch, document, digest, chunks, shared } = new;
+async fn keep(pool: &Pool, new: NewSnapshot) -> DbResult<()> {
+    let NewSnapshot { run, content_hash, turn, boundary, epoch, document, digest, chunks, shared } = new;
     let (hashes, payloads): (Vec<_>, Vec<_>) =
         chunks.into_iter().map(|(hash, payload)| (Vec::from(hash), payload)).unzip();
     let sealed = seal::is_sealed(&document);

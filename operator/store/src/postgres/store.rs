@@ -23,19 +23,19 @@ use crate::{
 #[async_trait]
 impl Operator for Postgres {
     async fn pulse(&self, since: Timestamp) -> Result<Pulse> {
-        self.do_pulse(since).await.map_err(|fault| fault.while_("looking at all runs"))
+        self.do_pulse(since).await.map_err(|fault| fault.with_context("looking at all runs"))
     }
 
     async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>> {
-        self.do_capacity(namespaces).await.map_err(|fault| fault.while_("summing up what is kept"))
+        self.do_capacity(namespaces).await.map_err(|fault| fault.with_context("summing up what is kept"))
     }
 
     async fn create_run(&self, new: &NewRun) -> Result<Created> {
-        self.do_create_run(new).await.map_err(|fault| fault.while_(Adopt::OPERATION))
+        self.do_create_run(new).await.map_err(|fault| fault.with_context(Adopt::OPERATION))
     }
 
     async fn look_up(&self, object_uid: &str) -> Result<LookUp> {
-        self.do_look_up(object_uid).await.map_err(|fault| fault.while_("looking a run up"))
+        self.do_look_up(object_uid).await.map_err(|fault| fault.with_context("looking a run up"))
     }
 
     async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord> {
@@ -71,22 +71,22 @@ impl Operator for Postgres {
     }
 
     async fn expired(&self, after: RunId) -> Result<Vec<RunId>> {
-        self.do_expired(after).await.map_err(|fault| fault.while_("looking for what is past its retention"))
+        self.do_expired(after).await.map_err(|fault| fault.with_context("looking for what is past its retention"))
     }
 
     async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped> {
         self.do_drop_expired(run, rows)
             .await
-            .map_err(|fault| fault.while_("dropping what is past its retention"))
+            .map_err(|fault| fault.with_context("dropping what is past its retention"))
     }
 
     async fn drop_revisions(&self, rows: u32) -> Result<u64> {
         let work = self.do_drop_revisions(rows).await;
-        work.map_err(|fault| fault.while_("dropping templates that no run needs"))
+        work.map_err(|fault| fault.with_context("dropping templates that no run needs"))
     }
 
     async fn keepers(&self, after: RunId) -> Result<Vec<RunId>> {
-        self.do_keepers(after).await.map_err(|fault| fault.while_("looking for runs with old payloads"))
+        self.do_keepers(after).await.map_err(|fault| fault.with_context("looking for runs with old payloads"))
     }
 
     async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped> {
@@ -98,7 +98,7 @@ impl Operator for Postgres {
     }
 
     async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
-        self.do_mark_deleted(object_uid, asked).await.map_err(|fault| fault.while_(MarkDeleted::OPERATION))
+        self.do_mark_deleted(object_uid, asked).await.map_err(|fault| fault.with_context(MarkDeleted::OPERATION))
     }
 
     async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {
@@ -107,55 +107,55 @@ impl Operator for Postgres {
     }
 
     async fn get_revision(&self, hash: &str) -> Result<Option<String>> {
-        self.do_get_revision(hash).await.map_err(|fault| fault.while_("fetching a template"))
+        self.do_get_revision(hash).await.map_err(|fault| fault.with_context("fetching a template"))
     }
 
     async fn unanchored(&self) -> Result<Unanchored> {
-        self.do_unanchored().await.map_err(|fault| fault.while_("looking for what has moved"))
+        self.do_unanchored().await.map_err(|fault| fault.with_context("looking for what has moved"))
     }
 
     async fn put_anchor(&self, anchor: &AnchorRow) -> Result<bool> {
-        self.do_put_anchor(anchor).await.map_err(|fault| fault.while_("keeping an anchor"))
+        self.do_put_anchor(anchor).await.map_err(|fault| fault.with_context("keeping an anchor"))
     }
 }
 
 #[async_trait]
 impl Worker for Postgres {
     async fn beat(&self) -> Result<()> {
-        self.do_beat().await.map_err(|fault| fault.while_("noting a beat"))
+        self.do_beat().await.map_err(|fault| fault.with_context("noting a beat"))
     }
 
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {
         let rule = Attach { pod_uid: pod_uid.to_owned(), instance: *instance };
-        self.look_then_transact(run, &rule).await.map_err(|fault| fault.while_(Attach::OPERATION))
+        self.look_then_transact(run, &rule).await.map_err(|fault| fault.with_context(Attach::OPERATION))
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Committed> {
-        self.do_commit(commit).await.map_err(|fault| fault.while_("committing a boundary"))
+        self.do_commit(commit).await.map_err(|fault| fault.with_context("committing a boundary"))
     }
 
     async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
-        self.do_heartbeats(workers).await.map_err(|fault| fault.while_("renewing leases"))
+        self.do_heartbeats(workers).await.map_err(|fault| fault.with_context("renewing leases"))
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        self.do_claim(claim).await.map_err(|fault| fault.while_("claiming a call"))
+        self.do_claim(claim).await.map_err(|fault| fault.with_context("claiming a call"))
     }
 
     async fn complete(&self, complete: &Complete) -> Result<Completed> {
-        self.do_complete(complete).await.map_err(|fault| fault.while_("completing a call"))
+        self.do_complete(complete).await.map_err(|fault| fault.with_context("completing a call"))
     }
 
     async fn settle(&self, settle: &Settle) -> Result<Completed> {
-        self.do_settle(settle).await.map_err(|fault| fault.while_("settling a call"))
+        self.do_settle(settle).await.map_err(|fault| fault.with_context("settling a call"))
     }
 
     async fn write_records(&self, batch: &RecordBatch) -> Result<Written> {
-        self.do_write_records(batch).await.map_err(|fault| fault.while_("writing records"))
+        self.do_write_records(batch).await.map_err(|fault| fault.with_context("writing records"))
     }
 
     async fn finish(&self, finish: &FinishCall) -> Result<Committed> {
-        self.do_finish(finish).await.map_err(|fault| fault.while_("finishing a run"))
+        self.do_finish(finish).await.map_err(|fault| fault.with_context("finishing a run"))
     }
 
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
@@ -167,26 +167,26 @@ impl Worker for Postgres {
     }
 
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
-        self.do_is_current(run, capability).await.map_err(|fault| fault.while_("checking a capability"))
+        self.do_is_current(run, capability).await.map_err(|fault| fault.with_context("checking a capability"))
     }
 }
 
 #[async_trait]
 impl Read for Postgres {
     async fn id(&self) -> Result<Uuid> {
-        self.do_id().await.map_err(|fault| fault.while_("reading the store's id"))
+        self.do_id().await.map_err(|fault| fault.with_context("reading the store's id"))
     }
 
     async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage> {
-        self.do_read_records(run, query).await.map_err(|fault| fault.while_("reading records"))
+        self.do_read_records(run, query).await.map_err(|fault| fault.with_context("reading records"))
     }
 
     async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
-        self.do_events(run, query).await.map_err(|fault| fault.while_("reading events"))
+        self.do_events(run, query).await.map_err(|fault| fault.with_context("reading events"))
     }
 
     async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>> {
-        self.do_first_event(run, turn).await.map_err(|fault| fault.while_("looking for a turn"))
+        self.do_first_event(run, turn).await.map_err(|fault| fault.with_context("looking for a turn"))
     }
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
@@ -198,23 +198,23 @@ impl Read for Postgres {
     }
 
     async fn sizes(&self, run: RunId) -> Result<Sizes> {
-        self.do_sizes(run).await.map_err(|fault| fault.while_("asking how large the head is"))
+        self.do_sizes(run).await.map_err(|fault| fault.with_context("asking how large the head is"))
     }
 
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>> {
-        self.do_calls(run, which).await.map_err(|fault| fault.while_("listing calls"))
+        self.do_calls(run, which).await.map_err(|fault| fault.with_context("listing calls"))
     }
 
     async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>> {
-        self.do_get_run(run).await.map_err(|fault| fault.while_("reading a run"))
+        self.do_get_run(run).await.map_err(|fault| fault.with_context("reading a run"))
     }
 
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>> {
-        self.do_find(namespace, name).await.map_err(|fault| fault.while_("finding runs by name"))
+        self.do_find(namespace, name).await.map_err(|fault| fault.with_context("finding runs by name"))
     }
 
     async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>> {
-        self.do_attempt(run, number).await.map_err(|fault| fault.while_("reading an attempt"))
+        self.do_attempt(run, number).await.map_err(|fault| fault.with_context("reading an attempt"))
     }
 
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
@@ -222,23 +222,23 @@ impl Read for Postgres {
     }
 
     async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
-        pages::links(&self.rows(), run, after).await
+        pages::check(&self.rows(), run, after).await
     }
 
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>> {
-        self.do_run_ids(after).await.map_err(|fault| fault.while_("listing runs"))
+        self.do_run_ids(after).await.map_err(|fault| fault.with_context("listing runs"))
     }
 
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>> {
-        self.do_audit(run).await.map_err(|fault| fault.while_("reading the audit chain"))
+        self.do_audit(run).await.map_err(|fault| fault.with_context("reading the audit chain"))
     }
 
     async fn unsealed(&self, run: RunId) -> Result<u64> {
-        self.do_unsealed(run).await.map_err(|fault| fault.while_("counting plain payloads"))
+        self.do_unsealed(run).await.map_err(|fault| fault.with_context("counting plain payloads"))
     }
 
     async fn reading(&self) -> Result<Box<dyn Reading>> {
-        self.do_reading().await.map_err(|fault| fault.while_("beginning to read"))
+        self.do_reading().await.map_err(|fault| fault.with_context("beginning to read"))
     }
 }
 
@@ -247,15 +247,15 @@ impl Admin for Postgres {
     async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64> {
         self.do_adopt_namespace(old, new, actor, reason)
             .await
-            .map_err(|fault| fault.while_("adopting a namespace"))
+            .map_err(|fault| fault.with_context("adopting a namespace"))
     }
 
     async fn prune_audit(&self, prune: &Prune) -> Result<u64> {
-        self.do_prune_audit(prune).await.map_err(|fault| fault.while_("pruning an audit"))
+        self.do_prune_audit(prune).await.map_err(|fault| fault.with_context("pruning an audit"))
     }
 
     async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>> {
-        self.do_signing_key(fresh).await.map_err(|fault| fault.while_("fetching the signing key"))
+        self.do_signing_key(fresh).await.map_err(|fault| fault.with_context("fetching the signing key"))
     }
 
     async fn rewrap_keys(&self) -> Result<Rewrapped> {
@@ -263,6 +263,6 @@ impl Admin for Postgres {
     }
 
     async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded> {
-        self.do_shred(run, reason, actor).await.map_err(|fault| fault.while_("shredding a run"))
+        self.do_shred(run, reason, actor).await.map_err(|fault| fault.with_context("shredding a run"))
     }
 }

@@ -21,9 +21,9 @@ use super::columns::bind;
 use super::pool::{Pool, Transaction};
 use super::read::NOW;
 use super::row::{number, text};
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::reads::{
-    Assignment, AttemptRow, BoundaryColumn, CallRow, Column, Columns, EnumText, Found, LIVE_BOUNDARIES,
+    Assignment, AttemptRow, BoundaryColumn, CallRow, Column, Columns, EnumText, FoundRuns, LIVE_BOUNDARIES,
     LiveBoundary, RunRow, Value, record_sql,
 };
 use crate::transitions::{AuditEntry, Decision, Needs, Rows, Template, Transition, WriteSet};
@@ -32,13 +32,13 @@ use crate::{Place, Result, RunId};
 impl Postgres {
     /// Does a transition of a run.
     pub(super) async fn transition<T: Transition>(&self, run: RunId, rule: T) -> Result<T::Answer> {
-        self.transact(run, &rule).await.map_err(|fault| fault.while_(T::OPERATION))
+        self.transact(run, &rule).await.map_err(|fault| fault.with_context(T::OPERATION))
     }
 
-    pub(super) async fn transact<T: Transition>(&self, run: RunId, rule: &T) -> Work<T::Answer> {
+    pub(super) async fn transact<T: Transition>(&self, run: RunId, rule: &T) -> DbResult<T::Answer> {
         let place = self.pool.join(run);
         let work = async {
-            let _served = place.served().await?;
+            let _served = place.acquire().await?;
             let (mut transaction, rows) = self.lock(run, rule.needs()).await?;
             let Some(mut rows) = rows else {
                 transaction.roll_back().await?;
@@ -59,14 +59,14 @@ impl Postgres {
 
     /// The same of a rule that mostly changes nothing, and needs nothing but the run and its attempts: one trip, and no
     /// lock, where a look at them shows that it would not.
-    pub(super) async fn look_then_transact<T: Transition>(&self, run: RunId, rule: &T) -> Work<T::Answer> {
+    pub(super) async fn look_then_transact<T: Transition>(&self, run: RunId, rule: &T) -> DbResult<T::Answer> {
         let Some(of_run) = self.rows_of(run).await? else { return rule.without_run(run) };
         let Decision { write, answer } = rule.decide(Rows::new(of_run, BTreeMap::new()))?;
         if write.is_empty() { Ok(answer) } else { self.transact(run, rule).await }
     }
 
     /// Locks a run's row, and reads what every rule needs once it is locked.
-    pub(super) async fn lock(&self, run: RunId, needs: Needs<'_>) -> Work<(Transaction<'_>, Option<Rows>)> {
+    pub(super) async fn lock(&self, run: RunId, needs: Needs<'_>) -> DbResult<(Transaction<'_>, Option<Rows>)> {
         let record = record_sql(&format!("r.id = '{run}'"), NOW);
         let templates = match needs {
             Needs::Templates => LOCK_TEMPLATES,
@@ -79,12 +79,12 @@ impl Postgres {
         );
         let (transaction, answers) = self.pool.begin(&sql).await?;
         let [_, record, started, ..] = &answers[..] else {
-            return Err(Fault::Corrupt(format!("{} statements answered", answers.len())));
+            return Err(DbError::Corrupt(format!("{} statements answered", answers.len())));
         };
-        let Some(of_run) = Found::read(record, None)?.runs.pop() else { return Ok((transaction, None)) };
+        let Some(of_run) = FoundRuns::read(record, None)?.runs.pop() else { return Ok((transaction, None)) };
         let of_policy =
             |row: &_| Ok((EnumText::<Policy>::read(row, "policy")?.0, Column::read(row, "count")?));
-        let started = started.iter().map(of_policy).collect::<Work<_>>()?;
+        let started = started.iter().map(of_policy).collect::<DbResult<_>>()?;
         Ok((transaction, Some(Rows::new(of_run, started))))
     }
 }
@@ -100,14 +100,14 @@ const CALL: &str = "SELECT calls.*, ds_open_calls_v1(runs) AS open_calls \
 const ATTEMPT: &str = "SELECT * FROM attempts WHERE run = $1 AND number = $2";
 
 /// Reads what only some rules need.
-async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &mut Rows) -> Work<()> {
+async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &mut Rows) -> DbResult<()> {
     let run = rows.of_run.run.id;
     match needs {
         Needs::Nothing | Needs::Templates => {}
         Needs::BoundariesFrom(place) => {
             let query = sqlx::query(LIVE_BOUNDARIES).bind(run).bind(place.turn).bind(number(place.boundary));
             let found = transaction.all(query).await?;
-            rows.boundaries = found.iter().map(LiveBoundary::read).collect::<Work<_>>()?;
+            rows.boundaries = found.iter().map(LiveBoundary::read).collect::<DbResult<_>>()?;
             if let Some(number) = rows.missing_attempt(place) {
                 let found = transaction.all(sqlx::query(ATTEMPT).bind(run).bind(number)).await?;
                 rows.of_run.attempts.extend(found.first().map(AttemptRow::read).transpose()?);
@@ -115,7 +115,7 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
         }
         Needs::Call(id) => {
             let found = transaction.all(sqlx::query(CALL).bind(run).bind(text(id))).await?;
-            let row = found.first().ok_or_else(|| Fault::Corrupt("a locked run is not there".into()))?;
+            let row = found.first().ok_or_else(|| DbError::Corrupt("a locked run is not there".into()))?;
             rows.open_calls = Column::read(row, "open_calls")?;
             rows.call = Columns::text(row, "id")?.map(|_| CallRow::read(row)).transpose()?;
         }
@@ -125,19 +125,19 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
 
 /// Writes what a transition has decided, in one statement of its transaction. False, and nothing is written: a run that
 /// was to be created is there.
-pub(super) async fn apply(transaction: &mut Transaction<'_>, set: WriteSet) -> Work<bool> {
+pub(super) async fn apply(transaction: &mut Transaction<'_>, set: WriteSet) -> DbResult<bool> {
     let (sql, values) = statement(set).finish();
     is_written(&transaction.all(bind_all(&sql, values)).await?)
 }
 
 /// The same of a run that is created, which has no lock.
-pub(super) async fn create(pool: &Pool, set: WriteSet) -> Work<bool> {
+pub(super) async fn create(pool: &Pool, set: WriteSet) -> DbResult<bool> {
     let (sql, values) = statement(set).finish();
     is_written(&pool.all(bind_all(&sql, values)).await?)
 }
 
-fn is_written(rows: &[PgRow]) -> Work<bool> {
-    let row = rows.first().ok_or_else(|| Fault::Corrupt("a write answered nothing".into()))?;
+fn is_written(rows: &[PgRow]) -> DbResult<bool> {
+    let row = rows.first().ok_or_else(|| DbError::Corrupt("a write answered nothing".into()))?;
     Ok(row.try_get("is_written")?)
 }
 

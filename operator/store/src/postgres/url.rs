@@ -5,7 +5,7 @@ use std::str::FromStr as _;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, PgConnection};
 
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::{Error, Result};
 
 /// The parameter by which a URL says that it leads to pgbouncer in transaction mode.
@@ -45,9 +45,9 @@ impl Target {
 }
 
 /// Makes a connection.
-pub(super) async fn connect(options: &PgConnectOptions) -> Work<PgConnection> {
+pub(super) async fn connect(options: &PgConnectOptions) -> DbResult<PgConnection> {
     options.connect().await.map_err(|error| match distrusted(&error) {
-        Some(why) => Fault::Unfit(format!(
+        Some(why) => DbError::Unusable(format!(
             "the certificate of PostgreSQL's server is refused ({why}): it must be for the host that the URL names, and be \
              signed by a CA that is known here; a private one is made known by sslrootcert or PGSSLROOTCERT (in the chart: \
              postgres.caSecret)"

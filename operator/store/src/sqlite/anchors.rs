@@ -6,7 +6,7 @@ use super::columns::Hash;
 use super::row::RunRow;
 use crate::Place;
 use crate::anchor::{AnchorRow, RUNS_PER_ANCHOR, Standing, Unanchored};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 
 const MOVED: &str = "SELECT runs.* FROM runs LEFT JOIN anchored ON anchored.run = runs.id \
      WHERE anchored.run IS NULL OR anchored.audit_seq <> runs.audit_seq \
@@ -17,11 +17,11 @@ const MOVED: &str = "SELECT runs.* FROM runs LEFT JOIN anchored ON anchored.run 
 const PUT: &str = "INSERT INTO anchors (seq, hash, line) \
      SELECT ?1, ?2, ?3 WHERE NOT EXISTS (SELECT 1 FROM anchors WHERE seq = ?1)";
 
-pub(super) async fn unanchored(conn: &mut SqliteConnection) -> Work<Unanchored> {
+pub(super) async fn unanchored(conn: &mut SqliteConnection) -> DbResult<Unanchored> {
     let last = sqlx::query("SELECT seq, hash FROM anchors ORDER BY seq DESC LIMIT 1");
     let last = last.fetch_optional(&mut *conn).await?;
     let last =
-        last.map(|row| Work::Ok((row.try_get("seq")?, row.try_get::<Hash, _>("hash")?.0))).transpose()?;
+        last.map(|row| DbResult::Ok((row.try_get("seq")?, row.try_get::<Hash, _>("hash")?.0))).transpose()?;
     let moved = sqlx::query(MOVED).bind(RUNS_PER_ANCHOR).fetch_all(conn).await?;
     let standing = |row: &RunRow| Standing {
         run: row.id,
@@ -31,11 +31,11 @@ pub(super) async fn unanchored(conn: &mut SqliteConnection) -> Work<Unanchored> 
             .head()
             .map(|head| (Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch }, head.hash)),
     };
-    let standings = moved.iter().map(|row| Ok(standing(&RunRow::read(row)?))).collect::<Work<_>>()?;
+    let standings = moved.iter().map(|row| Ok(standing(&RunRow::read(row)?))).collect::<DbResult<_>>()?;
     Ok(Unanchored { last, standings })
 }
 
-pub(super) async fn put(conn: &mut SqliteConnection, anchor: AnchorRow) -> Work<bool> {
+pub(super) async fn put(conn: &mut SqliteConnection, anchor: AnchorRow) -> DbResult<bool> {
     let added = sqlx::query(PUT)
         .bind(anchor.seq)
         .bind(Hash(anchor.hash))

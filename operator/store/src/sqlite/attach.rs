@@ -4,8 +4,8 @@ use sqlx::SqliteConnection;
 
 use super::judge;
 use super::row::RunRow;
-use crate::fault::Work;
-use crate::transitions::tell_cancel;
+use crate::db_error::DbResult;
+use crate::transitions::report_cancel;
 use crate::{BEAT_GAP_MS, Beat, Digest, Lifecycle, RunId};
 
 /// Renews leases; binds those that a first heartbeat asks for.
@@ -13,7 +13,7 @@ pub(super) async fn heartbeats(
     conn: &mut SqliteConnection,
     now: i64,
     workers: Vec<(RunId, Digest)>,
-) -> Work<Vec<Beat>> {
+) -> DbResult<Vec<Beat>> {
     let mut beats = Vec::with_capacity(workers.len());
     for (run, capability) in workers {
         beats.push(heartbeat(conn, now, run, &capability).await?);
@@ -21,14 +21,14 @@ pub(super) async fn heartbeats(
     Ok(beats)
 }
 
-async fn heartbeat(conn: &mut SqliteConnection, now: i64, run: RunId, capability: &Digest) -> Work<Beat> {
-    let Some(mut row) = RunRow::load(conn, run).await?.filter(|row| judge::holds(row, capability)) else {
+async fn heartbeat(conn: &mut SqliteConnection, now: i64, run: RunId, capability: &Digest) -> DbResult<Beat> {
+    let Some(mut row) = RunRow::load(conn, run).await?.filter(|row| judge::has_capability(row, capability)) else {
         return Ok(Beat::Fenced);
     };
     if row.lifecycle.0 != Lifecycle::Live {
         return Ok(Beat::Finished);
     }
-    tell_cancel(&mut row, now);
+    report_cancel(&mut row, now);
     sqlx::query(
         "UPDATE runs SET lease_renewed_at = ?, lease_ms = heartbeat_ms, cancel_told_at = ? WHERE id = ?",
     )
@@ -37,17 +37,17 @@ async fn heartbeat(conn: &mut SqliteConnection, now: i64, run: RunId, capability
     .bind(run)
     .execute(conn)
     .await?;
-    Ok(Beat::Ok(row.asked()))
+    Ok(Beat::Ok(row.worker_signals()))
 }
 
 /// The process starts: all clocks start anew with it.
-pub(super) async fn begin_to_serve(conn: &mut SqliteConnection, now: i64) -> Work<()> {
+pub(super) async fn begin_to_serve(conn: &mut SqliteConnection, now: i64) -> DbResult<()> {
     sqlx::query("UPDATE store SET gap_from = beat_last, beat_since = ?").bind(now).execute(conn).await?;
     Ok(())
 }
 
 /// A gateway serves. After a silence all clocks start anew.
-pub(super) async fn beat(conn: &mut SqliteConnection, now: i64) -> Work<()> {
+pub(super) async fn beat(conn: &mut SqliteConnection, now: i64) -> DbResult<()> {
     sqlx::query(
         "UPDATE store SET \
          gap_from = CASE WHEN ?1 - beat_last > ?2 THEN beat_last ELSE gap_from END, \

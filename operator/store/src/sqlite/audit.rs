@@ -5,7 +5,7 @@ use sqlx::SqliteConnection;
 
 use super::columns::insert;
 use super::row::RunRow;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::transitions::AuditEntry;
 
 /// Appends to the run's audit chain; the caller saves the row.
@@ -16,7 +16,7 @@ pub(super) async fn append(
     kind: &'static str,
     actor: &str,
     detail: Value,
-) -> Work<()> {
+) -> DbResult<()> {
     let entry = AuditEntry::append(row, now, kind, actor, &detail);
     insert(conn, AuditEntry::TABLE, entry.assignments(row.id)).await
 }

@@ -11,9 +11,9 @@ use super::by_size::{BySize, by_size};
 use super::columns::{Hash, Which};
 use super::judge::Proposal;
 use super::row::{HeadPoint, RunRow};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::header::{self, Header, NO_PARENT};
-use crate::packed::{EncodedOps, SMALL};
+use crate::encoded_ops::{EncodedOps, MAX_BATCHED_BYTES};
 use crate::records::{Changes, link};
 use crate::seal::{AadContext, BodyDigest, DigestKeyExt as _, PayloadCipher};
 use crate::{Commit, Digest, NewFinish, Result, RunId, codec};
@@ -34,25 +34,25 @@ pub(super) struct Prepared {
     pub usage: Usage,
     pub trigger: Option<String>,
     pub finish: Option<NewFinish>,
-    pub sealing: PayloadCipher,
+    pub cipher: PayloadCipher,
 }
 
 impl Prepared {
-    pub fn new(commit: &Commit, ops: EncodedOps, sealing: PayloadCipher) -> Result<Self> {
+    pub fn new(commit: &Commit, ops: EncodedOps, cipher: PayloadCipher) -> Result<Self> {
         let events = codec::encode_events(&commit.events);
         let Commit { turn, boundary, commit_id, .. } = *commit;
         let spot = AadContext::Events(turn, boundary, commit_id);
-        let digest_key = sealing.digest_key(turn, boundary, commit_id);
+        let digest_key = cipher.digest_key(turn, boundary, commit_id);
         let keyed = |plain: Digest| digest_key.map_or(plain, |key| key.digest(plain));
         Ok(Self {
-            events: events.map(|events| sealing.seal(spot, events)).transpose()?,
+            events: events.map(|events| cipher.seal(spot, events)).transpose()?,
             run: commit.run,
             capability: commit.capability,
             proposal: Proposal {
                 turn: commit.turn,
                 boundary: commit.boundary,
                 commit_id: commit.commit_id,
-                digest: sealing.body(commit.digest),
+                digest: cipher.body(commit.digest),
             },
             ops,
             ops_digest: header::ops_digest(commit.ops.as_deref()).map(keyed),
@@ -60,18 +60,18 @@ impl Prepared {
             events_digest: header::events_digest(&commit.events).map(keyed),
             event_count: commit.events.len() as i64,
             calls: commit.calls.clone(),
-            records: Changes::of(&commit.records, &sealing)?,
+            records: Changes::of(&commit.records, &cipher)?,
             usage: commit.usage,
             trigger: commit.trigger.clone(),
             finish: commit.finish.clone(),
-            sealing,
+            cipher,
         })
     }
 
     /// Whether it may be kept together with others: it is small, and brings no calls, no records and no finish.
     pub fn goes_with_others(&self) -> bool {
         let brings_more = !self.calls.is_empty() || self.records.digest.is_some() || self.finish.is_some();
-        !brings_more && self.size() <= SMALL
+        !brings_more && self.size() <= MAX_BATCHED_BYTES
     }
 
     /// Bytes of its payloads.
@@ -223,7 +223,7 @@ static KEEP: LazyLock<BySize> = LazyLock::new(|| {
 });
 
 /// Keeps boundaries, each of another run: few hand-overs to the thread that the connection lives on.
-pub(super) async fn keep(conn: &mut SqliteConnection, all: &[Next<'_>]) -> Work<()> {
+pub(super) async fn keep(conn: &mut SqliteConnection, all: &[Next<'_>]) -> DbResult<()> {
     for some in by_size(all) {
         let query = sqlx::query(KEEP.text(some.len()));
         some.iter().fold(query, |query, next| next.bind(query)).execute(&mut *conn).await?;

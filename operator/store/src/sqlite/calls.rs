@@ -11,10 +11,10 @@ use super::judge::{self, Claiming};
 use super::row::RunRow;
 use super::{Reads as _, Sqlite, data_keys, open_calls};
 use crate::audit::{actor, kind};
-use crate::calls::key_refused;
-use crate::fault::Work;
+use crate::reads::key_refused_message;
+use crate::db_error::DbResult;
 use crate::keys::no_keys;
-use crate::reads::{CallRow, payload, unpacked};
+use crate::reads::{CallRow, encode_payload, decode_payload};
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, size};
 
@@ -29,22 +29,22 @@ pub(super) struct Claim {
     pub arguments: Option<Vec<u8>>,
     pub arguments_bytes: i64,
     pub arguments_digest: Option<String>,
-    pub sealing: PayloadCipher,
+    pub cipher: PayloadCipher,
 }
 
 /// Claims a call before its effect.
-pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Claim) -> Work<Claimed> {
+pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Claim) -> DbResult<Claimed> {
     let Some(mut row) = RunRow::load(conn, claim.run).await? else {
         return Ok(Claimed::NotFound);
     };
-    if !judge::holds(&row, &claim.capability) {
+    if !judge::has_capability(&row, &claim.capability) {
         return Ok(Claimed::Fenced);
     }
     if row.lifecycle.0 != Lifecycle::Live {
         return Ok(Claimed::Finished);
     }
     // No effect is begun by a process that could neither read the call nor keep what comes of it.
-    if !claim.sealing.has_keys() && data_keys::has_one(conn, claim.run).await? {
+    if !claim.cipher.has_keys() && data_keys::has_one(conn, claim.run).await? {
         return Err(no_keys().into());
     }
     let Some(mut call) = CallRow::load(conn, claim.run, &claim.id).await? else {
@@ -54,8 +54,8 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Claim) -
         return Ok(Claimed::Invalid(why));
     }
     match judge::claim(&row, &call, claim.claim_id) {
-        Claiming::Done => Ok(Claimed::Done(Box::new(call.public(&claim.sealing)?))),
-        Claiming::Uncertain => Ok(Claimed::Uncertain(Box::new(call.public(&claim.sealing)?))),
+        Claiming::Done => Ok(Claimed::Done(Box::new(call.public(&claim.cipher)?))),
+        Claiming::Uncertain => Ok(Claimed::Uncertain(Box::new(call.public(&claim.cipher)?))),
         Claiming::Go => {
             if call.state.0 != CallState::Started || call.attempt != Some(row.attempt) {
                 let counted = open_calls::counted(&row, &call);
@@ -79,12 +79,12 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Claim) -
                 append(conn, &mut row, now, kind::CLAIMED, actor::WORKER, told).await?;
                 row.save(conn).await?;
             }
-            Ok(Claimed::Go(Box::new(call.public(&claim.sealing)?)))
+            Ok(Claimed::Go(Box::new(call.public(&claim.cipher)?)))
         }
     }
 }
 
-async fn first_claim(conn: &mut SqliteConnection, now: i64, mut row: RunRow, claim: Claim) -> Work<Claimed> {
+async fn first_claim(conn: &mut SqliteConnection, now: i64, mut row: RunRow, claim: Claim) -> DbResult<Claimed> {
     let Some(key) = claim.key else {
         return Ok(Claimed::Invalid(format!("call {:?} is new, and a new call needs a key", claim.id)));
     };
@@ -116,14 +116,14 @@ async fn first_claim(conn: &mut SqliteConnection, now: i64, mut row: RunRow, cla
     call.insert(conn).await?;
     let mut told = json!({
         "call": call.id, "attempt": row.attempt, "turn": call.turn, "policy": call.policy.0,
-        "key": claim.sealing.call_digests(&call.id).render(&call.key),
+        "key": claim.cipher.call_digests(&call.id).render(&call.key),
     });
     if let Some(digest) = claim.arguments_digest {
         told["arguments"] = digest.into();
     }
     append(conn, &mut row, now, kind::CLAIMED, actor::WORKER, told).await?;
     row.save(conn).await?;
-    Ok(Claimed::Go(Box::new(call.public(&claim.sealing)?)))
+    Ok(Claimed::Go(Box::new(call.public(&claim.cipher)?)))
 }
 
 fn differs(call: &CallRow, claim: &Claim) -> Option<String> {
@@ -140,7 +140,7 @@ fn differs(call: &CallRow, claim: &Claim) -> Option<String> {
 pub(super) const NEXT_ORDINAL: &str = "SELECT coalesce(max(ordinal), 0) + 1 FROM calls WHERE run = ?";
 
 /// The place of a call that is first seen now.
-pub(super) async fn next_ordinal(conn: &mut SqliteConnection, run: RunId) -> Work<i64> {
+pub(super) async fn next_ordinal(conn: &mut SqliteConnection, run: RunId) -> DbResult<i64> {
     Ok(sqlx::query_scalar(NEXT_ORDINAL).bind(run).fetch_one(conn).await?)
 }
 
@@ -151,7 +151,7 @@ pub(super) struct Ending {
     /// Not planned, nor started.
     pub state: CallState,
     pub result: Option<Box<RawValue>>,
-    pub sealing: PayloadCipher,
+    pub cipher: PayloadCipher,
 }
 
 /// Stores a call's result.
@@ -161,11 +161,11 @@ pub(super) async fn complete(
     capability: Digest,
     claim_id: Uuid,
     ending: Ending,
-) -> Work<Completed> {
+) -> DbResult<Completed> {
     let Some(mut row) = RunRow::load(conn, ending.run).await? else {
         return Ok(Completed::NotFound);
     };
-    if !judge::holds(&row, &capability) {
+    if !judge::has_capability(&row, &capability) {
         return Ok(Completed::Fenced);
     }
     let mut call = match open_call(conn, &row, &ending).await? {
@@ -173,7 +173,7 @@ pub(super) async fn complete(
         Err(answer) => return Ok(answer),
     };
     if call.key_refused {
-        return Ok(Completed::Conflict(key_refused(&call.id)));
+        return Ok(Completed::Conflict(key_refused_message(&call.id)));
     }
     if call.claim_id != Some(claim_id) || call.attempt != Some(row.attempt) {
         return Ok(Completed::Conflict(format!("call {:?} is not started under this claim", call.id)));
@@ -201,7 +201,7 @@ pub(super) async fn complete(
 fn told(row: &RunRow, ending: &Ending, mut detail: Value) -> Value {
     detail["turn"] = row.open_turn().into();
     if let Some(result) = &ending.result {
-        detail["result"] = ending.sealing.call_digests(&ending.id).render(result.get()).into();
+        detail["result"] = ending.cipher.call_digests(&ending.id).render(result.get()).into();
     }
     detail
 }
@@ -211,11 +211,11 @@ async fn open_call(
     conn: &mut SqliteConnection,
     row: &RunRow,
     ending: &Ending,
-) -> Work<Result<CallRow, Completed>> {
+) -> DbResult<Result<CallRow, Completed>> {
     let call = CallRow::load(conn, row.id, &ending.id).await?;
     if let Some(call) = &call
-        && call.stands() == ending.state
-        && unpacked(call.result.as_deref(), AadContext::Result(&call.id), &ending.sealing)?
+        && call.public_state() == ending.state
+        && decode_payload(call.result.as_deref(), AadContext::Result(&call.id), &ending.cipher)?
             .as_deref()
             .map(RawValue::get)
             == ending.result.as_deref().map(RawValue::get)
@@ -243,9 +243,9 @@ async fn keep_result(
     row: &mut RunRow,
     call: &mut CallRow,
     ending: &Ending,
-) -> Work<bool> {
+) -> DbResult<bool> {
     let counted = call.bytes();
-    call.result = payload(ending.result.as_deref(), AadContext::Result(&ending.id), &ending.sealing)?;
+    call.result = encode_payload(ending.result.as_deref(), AadContext::Result(&ending.id), &ending.cipher)?;
     call.result_bytes = size::of_json(ending.result.as_deref());
     // A call of an earlier turn is open until it has ended.
     let stays_open = ending.state == CallState::KeyRefused || call.turn == row.open_turn();
@@ -253,7 +253,7 @@ async fn keep_result(
 }
 
 /// The tool has refused the key of a started call: its outcome is a person's to tell.
-async fn refuse_key(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, call: &mut CallRow) -> Work<()> {
+async fn refuse_key(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, call: &mut CallRow) -> DbResult<()> {
     call.key_refused = true;
     call.touched_turn = Some(row.open_turn());
     call.save(conn).await?;
@@ -268,7 +268,7 @@ async fn end_call(
     row: &mut RunRow,
     call: &mut CallRow,
     state: CallState,
-) -> Work<()> {
+) -> DbResult<()> {
     row.keys_refused -= i64::from(call.key_refused);
     call.key_refused = false;
     call.state = Word(state);
@@ -282,13 +282,13 @@ impl Sqlite {
     pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> crate::Result<Vec<Call>> {
         let doing = "listing calls";
         let rows = self.read(doing, move |conn, _| Box::pin(list(conn, run, which))).await?;
-        let sealing = self.to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
-        rows.iter().map(|row| row.public(&sealing).map_err(|fault| fault.while_(doing))).collect()
+        let cipher = self.cipher_to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
+        rows.iter().map(|row| row.public(&cipher).map_err(|fault| fault.with_context(doing))).collect()
     }
 }
 
 /// Calls of a run in the order in which they were first seen.
-async fn list(conn: &mut SqliteConnection, run: RunId, which: CallFilter) -> Work<Vec<CallRow>> {
+async fn list(conn: &mut SqliteConnection, run: RunId, which: CallFilter) -> DbResult<Vec<CallRow>> {
     let query = sqlx::query(listing(which)).bind(run);
     let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
     let rows = query.fetch_all(conn).await?;

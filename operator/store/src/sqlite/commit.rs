@@ -16,10 +16,10 @@ use super::open_calls;
 use super::records;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
-use crate::fault::Work;
-use crate::reads::payload;
+use crate::db_error::DbResult;
+use crate::reads::encode_payload;
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
-use crate::transitions::{close, finish_detail, renew_lease, standing, tell_cancel};
+use crate::transitions::{close, finish_detail, renew_lease, commit_receipt, report_cancel};
 use crate::{Committed, Digest, NewFinish, RunId, Standing, size};
 
 /// Judges a commit and, if it is the next boundary, writes it. `None`: it is the next, but cannot stand on this head.
@@ -27,7 +27,7 @@ pub(super) async fn commit(
     conn: &mut SqliteConnection,
     now: i64,
     commit: &Prepared,
-) -> Work<Option<Committed>> {
+) -> DbResult<Option<Committed>> {
     let Some(row) = RunRow::load(conn, commit.run).await? else {
         return Ok(Some(Committed::NotFound));
     };
@@ -54,7 +54,7 @@ pub(super) async fn commit_together(
     conn: &mut SqliteConnection,
     now: i64,
     commits: &[&Prepared],
-) -> Work<HashMap<RunId, Committed>> {
+) -> DbResult<HashMap<RunId, Committed>> {
     let commits: HashMap<_, _> = commits.iter().map(|&commit| (commit.run, commit)).collect();
     let runs: Vec<_> = commits.keys().copied().collect();
     let mut accepted = Vec::with_capacity(runs.len());
@@ -76,12 +76,12 @@ fn fits(row: &RunRow, commit: &Prepared) -> bool {
 
 fn next(now: i64, mut row: RunRow, commit: &Prepared) -> Next<'_> {
     renew_lease(&mut row, now);
-    tell_cancel(&mut row, now);
+    report_cancel(&mut row, now);
     Next::new(now, row, commit)
 }
 
 fn kept(next: &Next<'_>) -> Committed {
-    Committed::Ok(Standing { parent: next.parent.map(|parent| parent.hash), ..standing(&next.row) })
+    Committed::Ok(Standing { parent: next.parent.map(|parent| parent.hash), ..commit_receipt(&next.row) })
 }
 
 /// `None`, and nothing is written: its calls are too large beside those that are open.
@@ -90,7 +90,7 @@ async fn write(
     now: i64,
     mut row: RunRow,
     commit: &Prepared,
-) -> Work<Option<Committed>> {
+) -> DbResult<Option<Committed>> {
     let Proposal { turn, boundary, .. } = commit.proposal;
     let added = open_calls::planned(conn, row.id, turn, &commit.calls).await?;
     if !commit.calls.is_empty() && !open_calls::grow(conn, &mut row, added).await? {
@@ -112,7 +112,7 @@ async fn write(
 
 /// Makes the turn's calls and their keys durable. A call that is there keeps its first key; one that nobody has claimed is of
 /// the turn that plans it anew.
-async fn plan(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, commit: &Prepared) -> Work<()> {
+async fn plan(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, commit: &Prepared) -> DbResult<()> {
     if commit.calls.is_empty() {
         return Ok(());
     }
@@ -131,7 +131,7 @@ async fn plan(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, commit: &
         .bind(Word(call.policy))
         .bind(&call.key)
         .bind(Word(CallState::Planned))
-        .bind(payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), &commit.sealing)?)
+        .bind(encode_payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), &commit.cipher)?)
         .bind(size::of_json(call.arguments.as_deref()))
         .bind(now)
         .fetch_optional(&mut *conn)
@@ -139,7 +139,7 @@ async fn plan(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, commit: &
         match planned {
             Some(planned) if planned == ordinal => {
                 ordinal += 1;
-                told.push(first_told(call, &commit.sealing));
+                told.push(first_told(call, &commit.cipher));
             }
             Some(_) => told.push(json!({ "call": call.id })),
             None => {}
@@ -153,8 +153,8 @@ async fn plan(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, commit: &
 }
 
 /// What the audit tells of a call that is planned for the first time.
-fn first_told(call: &PlannedCall, sealing: &PayloadCipher) -> Value {
-    let digests = sealing.call_digests(&call.id);
+fn first_told(call: &PlannedCall, cipher: &PayloadCipher) -> Value {
+    let digests = cipher.call_digests(&call.id);
     let mut told = json!({ "call": call.id, "policy": call.policy, "key": digests.render(&call.key) });
     if let Some(arguments) = &call.arguments {
         told["arguments"] = digests.render(arguments.get()).into();
@@ -168,7 +168,7 @@ async fn end_run(
     row: &mut RunRow,
     finish: &NewFinish,
     by: (Uuid, Digest),
-) -> Work<()> {
+) -> DbResult<()> {
     close(row, now, finish, Some(by));
     row.changed_at = now;
     let detail = finish_detail(row, finish);
@@ -176,15 +176,15 @@ async fn end_run(
 }
 
 /// What stands is told again; so is a cancel.
-async fn duplicate(conn: &mut SqliteConnection, now: i64, mut row: RunRow) -> Work<Committed> {
-    if tell_cancel(&mut row, now) {
+async fn duplicate(conn: &mut SqliteConnection, now: i64, mut row: RunRow) -> DbResult<Committed> {
+    if report_cancel(&mut row, now) {
         row.save(conn).await?;
     }
-    Ok(Committed::Duplicate(standing(&row)))
+    Ok(Committed::Duplicate(commit_receipt(&row)))
 }
 
 /// Whether this very commit stands on the live branch.
-async fn stands(conn: &mut SqliteConnection, run: RunId, proposal: &Proposal) -> Work<bool> {
+async fn stands(conn: &mut SqliteConnection, run: RunId, proposal: &Proposal) -> DbResult<bool> {
     Ok(sqlx::query_scalar(
         "SELECT count(*) FROM boundaries \
          WHERE run = ? AND turn = ? AND boundary = ? AND commit_id = ? AND digest IN (?, ?) AND NOT undone",

@@ -8,21 +8,21 @@ use super::row::RunRow;
 use super::snapshot::Rows;
 use super::{Reads, Sqlite};
 use crate::audit::kind;
-use crate::fault::{Fault, Work};
-use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, Wrapped};
+use crate::db_error::{DbError, DbResult};
+use crate::keys::{KeyWriter, KeyReader, DATA_KEY_LOST, PAGE_ROWS, KeyState, Wrapped};
 use crate::seal::{PayloadCipher, SEALED};
-use crate::statements::UNSEALED;
+use crate::statements::COUNT_UNSEALED;
 use crate::{Lifecycle, Result, RunId, Shredded};
 
-impl<R: Reads> KeyShelf for Rows<'_, R> {
-    async fn data_key(&self, run: RunId) -> Result<Option<Standing>> {
+impl<R: Reads> KeyReader for Rows<'_, R> {
+    async fn data_key(&self, run: RunId) -> Result<Option<KeyState>> {
         self.asked.read("reading a data key", move |conn, _| Box::pin(read(conn, run))).await
     }
 }
 
-impl KeyKeeper for Rows<'_, Sqlite> {
+impl KeyWriter for Rows<'_, Sqlite> {
     /// Looks before it writes: each write costs the disk a sync.
-    async fn keep_data_key(&self, run: RunId, wrapped: Wrapped) -> Result<Option<Standing>> {
+    async fn store_data_key(&self, run: RunId, wrapped: Wrapped) -> Result<Option<KeyState>> {
         if let standing @ Some(_) = self.data_key(run).await? {
             return Ok(standing);
         }
@@ -45,18 +45,18 @@ impl KeyKeeper for Rows<'_, Sqlite> {
 
 impl Sqlite {
     /// How a run's payloads are read, of which any looks sealed or none does.
-    pub(super) async fn to_read(&self, run: RunId, looks_sealed: bool) -> Result<PayloadCipher> {
-        self.keys.to_read(&self.rows(), run, looks_sealed).await
+    pub(super) async fn cipher_to_read(&self, run: RunId, looks_sealed: bool) -> Result<PayloadCipher> {
+        self.keys.cipher_to_read(&self.rows(), run, looks_sealed).await
     }
 
     /// How a run's payloads are written.
-    pub(super) async fn to_write(&self, run: RunId) -> Result<PayloadCipher> {
-        self.keys.to_write(&self.rows(), run).await
+    pub(super) async fn cipher_to_write(&self, run: RunId) -> Result<PayloadCipher> {
+        self.keys.cipher_to_write(&self.rows(), run).await
     }
 
     /// Whether it may be said that a body is another than the one that stands.
-    pub(super) async fn may_tell_apart(&self, run: RunId) -> Result<()> {
-        self.keys.may_tell_apart(&self.rows(), run).await
+    pub(super) async fn ensure_comparable(&self, run: RunId) -> Result<()> {
+        self.keys.ensure_comparable(&self.rows(), run).await
     }
 
     /// Where boundaries, snapshots and data keys stand.
@@ -65,7 +65,7 @@ impl Sqlite {
     }
 }
 
-async fn read(conn: &mut SqliteConnection, run: RunId) -> Work<Option<Standing>> {
+async fn read(conn: &mut SqliteConnection, run: RunId) -> DbResult<Option<KeyState>> {
     let row = sqlx::query(
         "SELECT key_id, wrapped, lifecycle = 'live' AS lives FROM data_keys JOIN runs ON runs.id = run WHERE run = ?",
     )
@@ -74,13 +74,13 @@ async fn read(conn: &mut SqliteConnection, run: RunId) -> Work<Option<Standing>>
     .await?;
     let Some(row) = row else { return Ok(None) };
     match wrapped(&row)? {
-        Some(wrapped) => Ok(Some(Standing::Wrapped(wrapped))),
-        None if row.try_get("lives")? => Err(Fault::Corrupt(LOST.into())),
-        None => Ok(Some(Standing::Shredded)),
+        Some(wrapped) => Ok(Some(KeyState::Wrapped(wrapped))),
+        None if row.try_get("lives")? => Err(DbError::Corrupt(DATA_KEY_LOST.into())),
+        None => Ok(Some(KeyState::Shredded)),
     }
 }
 
-async fn keep(conn: &mut SqliteConnection, now: i64, run: RunId, new: Wrapped) -> Work<Option<Standing>> {
+async fn keep(conn: &mut SqliteConnection, now: i64, run: RunId, new: Wrapped) -> DbResult<Option<KeyState>> {
     sqlx::query(
         "INSERT INTO data_keys (run, key_id, wrapped, created_at) SELECT id, ?, ?, ? FROM runs \
          WHERE id = ? AND lifecycle = 'live' ON CONFLICT (run) DO NOTHING",
@@ -94,7 +94,7 @@ async fn keep(conn: &mut SqliteConnection, now: i64, run: RunId, new: Wrapped) -
     read(conn, run).await
 }
 
-async fn list(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<(RunId, Wrapped)>> {
+async fn list(conn: &mut SqliteConnection, after: RunId) -> DbResult<Vec<(RunId, Wrapped)>> {
     let rows = sqlx::query(
         "SELECT run, key_id, wrapped FROM data_keys WHERE run > ? AND wrapped IS NOT NULL ORDER BY run LIMIT ?",
     )
@@ -103,11 +103,11 @@ async fn list(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<(RunId, Wra
     .fetch_all(conn)
     .await?;
     let key =
-        |row: &SqliteRow| Work::Ok(wrapped(row)?.map(|wrapped| Work::Ok((row.try_get("run")?, wrapped))));
+        |row: &SqliteRow| DbResult::Ok(wrapped(row)?.map(|wrapped| DbResult::Ok((row.try_get("run")?, wrapped))));
     rows.iter().filter_map(|row| key(row).and_then(Option::transpose).transpose()).collect()
 }
 
-async fn rewrap(conn: &mut SqliteConnection, run: RunId, old: Wrapped, new: Wrapped) -> Work<()> {
+async fn rewrap(conn: &mut SqliteConnection, run: RunId, old: Wrapped, new: Wrapped) -> DbResult<()> {
     sqlx::query("UPDATE data_keys SET key_id = ?, wrapped = ? WHERE run = ? AND wrapped = ?")
         .bind(new.key_id)
         .bind(new.bytes)
@@ -119,13 +119,13 @@ async fn rewrap(conn: &mut SqliteConnection, run: RunId, old: Wrapped, new: Wrap
 }
 
 /// How many payloads of a run are plain.
-pub(super) async fn unsealed(conn: &mut SqliteConnection, run: RunId) -> Work<u64> {
-    let count: i64 = sqlx::query_scalar(UNSEALED).bind(run).bind([SEALED].as_slice()).fetch_one(conn).await?;
+pub(super) async fn unsealed(conn: &mut SqliteConnection, run: RunId) -> DbResult<u64> {
+    let count: i64 = sqlx::query_scalar(COUNT_UNSEALED).bind(run).bind([SEALED].as_slice()).fetch_one(conn).await?;
     Ok(count.unsigned_abs())
 }
 
 /// Whether the run has a data key, or had one.
-pub(super) async fn has_one(conn: &mut SqliteConnection, run: RunId) -> Work<bool> {
+pub(super) async fn has_one(conn: &mut SqliteConnection, run: RunId) -> DbResult<bool> {
     let has_one = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM data_keys WHERE run = ?)");
     Ok(has_one.bind(run).fetch_one(conn).await?)
 }
@@ -137,7 +137,7 @@ pub(super) async fn shred(
     run: RunId,
     reason: String,
     actor: String,
-) -> Work<Shredded> {
+) -> DbResult<Shredded> {
     let Some(mut row) = RunRow::load(conn, run).await? else {
         return Ok(Shredded::NotFound);
     };
@@ -162,7 +162,7 @@ pub(super) async fn shred(
     Ok(Shredded::Done)
 }
 
-fn wrapped(row: &SqliteRow) -> Work<Option<Wrapped>> {
+fn wrapped(row: &SqliteRow) -> DbResult<Option<Wrapped>> {
     let (key_id, bytes): (Option<String>, Option<Vec<u8>>) =
         (row.try_get("key_id")?, row.try_get("wrapped")?);
     Ok(key_id.zip(bytes).map(|(key_id, bytes)| Wrapped { key_id, bytes }))

@@ -6,10 +6,10 @@ use sqlx::{Row as _, SqliteConnection};
 use super::columns::{Hash, Which};
 use super::row::RunRow;
 use super::{Reads as _, Sqlite};
-use crate::events::{Kept, page};
-use crate::fault::Work;
-use crate::old::is_dropped;
-use crate::statements::FIRST;
+use crate::events::{StoredEvents, page};
+use crate::db_error::DbResult;
+use crate::compaction::is_dropped;
+use crate::statements::FIRST_POSITION;
 use crate::{EventPage, EventQuery, Lifecycle, Result, RunId};
 
 /// Boundaries with the events asked for. A boundary has at least one event of those it is asked for.
@@ -30,18 +30,18 @@ impl Sqlite {
     pub(super) async fn do_events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
         let found = self.read("reading events", move |conn, _| Box::pin(read(conn, run, query)));
         let (found, over) = found.await?;
-        let sealing = self.to_read(run, found.iter().any(Kept::looks_sealed)).await?;
-        Ok(EventPage { events: page(found, &query, &sealing)?, over })
+        let cipher = self.cipher_to_read(run, found.iter().any(StoredEvents::looks_sealed)).await?;
+        Ok(EventPage { events: page(found, &query, &cipher)?, over })
     }
 }
 
 /// Where the events of a turn begin.
-pub(super) async fn first(conn: &mut SqliteConnection, run: RunId, turn: i32) -> Work<Option<i64>> {
-    Ok(sqlx::query_scalar(FIRST).bind(run).bind(turn).fetch_optional(conn).await?)
+pub(super) async fn first(conn: &mut SqliteConnection, run: RunId, turn: i32) -> DbResult<Option<i64>> {
+    Ok(sqlx::query_scalar(FIRST_POSITION).bind(run).bind(turn).fetch_optional(conn).await?)
 }
 
 /// The boundaries with the events, and whether the run is over.
-async fn read(conn: &mut SqliteConnection, run: RunId, query: EventQuery) -> Work<(Vec<Kept>, bool)> {
+async fn read(conn: &mut SqliteConnection, run: RunId, query: EventQuery) -> DbResult<(Vec<StoredEvents>, bool)> {
     let Some(row) = RunRow::load(conn, run).await? else {
         return Ok((Vec::new(), true));
     };
@@ -52,12 +52,12 @@ async fn read(conn: &mut SqliteConnection, run: RunId, query: EventQuery) -> Wor
         .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX))
         .fetch_all(conn)
         .await?;
-    let found = rows.iter().map(kept).collect::<Work<_>>()?;
+    let found = rows.iter().map(kept).collect::<DbResult<_>>()?;
     Ok((found, row.lifecycle.0 != Lifecycle::Live))
 }
 
-fn kept(row: &SqliteRow) -> Work<Kept> {
-    Ok(Kept {
+fn kept(row: &SqliteRow) -> DbResult<StoredEvents> {
+    Ok(StoredEvents {
         turn: row.try_get("turn")?,
         boundary: row.try_get::<Which, _>("boundary")?.0,
         commit_id: row.try_get("commit_id")?,

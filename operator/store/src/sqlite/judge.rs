@@ -8,7 +8,7 @@ use super::row::RunRow;
 use crate::reads::CallRow;
 use crate::seal::BodyDigest;
 use crate::transitions::has_unsettled;
-pub(super) use crate::transitions::{holds, is_unsettled};
+pub(super) use crate::transitions::{has_capability, is_unsettled};
 use crate::{Digest, Lifecycle};
 
 /// What identifies a boundary that a worker wants to commit.
@@ -33,7 +33,7 @@ pub(super) enum Ruling {
 
 /// A commit, in the order of judgement.
 pub(super) fn commit(row: &RunRow, capability: &Digest, proposal: &Proposal) -> Ruling {
-    if !holds(row, capability) {
+    if !has_capability(row, capability) {
         Ruling::Fenced
     } else if is_head(row, proposal) {
         Ruling::Duplicate
@@ -55,7 +55,7 @@ pub(super) fn records(
     before: Option<Hash>,
     digest: &BodyDigest,
 ) -> Ruling {
-    if !holds(row, capability) {
+    if !has_capability(row, capability) {
         Ruling::Fenced
     } else if before.is_some_and(|before| digest.matches(&before.0)) {
         Ruling::Duplicate
@@ -98,7 +98,7 @@ pub(super) enum Claiming {
 
 /// A claim, by the table of [`crate::Claimed`].
 pub(super) fn claim(row: &RunRow, call: &CallRow, claim_id: Uuid) -> Claiming {
-    match call.stands() {
+    match call.public_state() {
         CallState::Completed | CallState::Failed => Claiming::Done,
         CallState::Planned => Claiming::Go,
         CallState::KeyRefused => Claiming::Uncertain,

@@ -2,12 +2,12 @@
 
 use sqlx::{Row as _, SqliteConnection};
 
-use super::branch::shelved;
+use super::branch::encoded;
 use super::columns::Which;
-use crate::fault::{Fault, Work};
-use crate::old::is_dropped;
+use crate::db_error::{DbError, DbResult};
+use crate::compaction::is_dropped;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
-use crate::shelf::Found;
+use crate::snapshot_io::PageEntry;
 use crate::{Place, RunId};
 
 /// At least one boundary, if there is one; no more than these bytes of payloads beyond it.
@@ -34,7 +34,7 @@ const PAGE: &str = concat!(
 );
 
 /// The next boundaries.
-pub(super) async fn page(conn: &mut SqliteConnection, run: RunId, after: Option<Place>) -> Work<Vec<Found>> {
+pub(super) async fn page(conn: &mut SqliteConnection, run: RunId, after: Option<Place>) -> DbResult<Vec<PageEntry>> {
     let rows = sqlx::query(PAGE)
         .bind(run)
         .bind(after.map_or(i32::MIN, |place| place.turn))
@@ -51,19 +51,19 @@ pub(super) async fn page(conn: &mut SqliteConnection, run: RunId, after: Option<
                 boundary: row.try_get::<Which, _>("boundary")?.0,
                 epoch: row.try_get("epoch")?,
             };
-            let shelved = match shelved(row) {
-                Ok(shelved) => Ok(shelved),
+            let encoded = match encoded(row) {
+                Ok(encoded) => Ok(encoded),
                 // What cannot be read is told of, and the survey goes on.
-                Err(Fault::Corrupt(detail)) => Err(detail),
+                Err(DbError::Corrupt(detail)) => Err(detail),
                 Err(fault) => return Err(fault),
             };
-            Ok(Found { place, undone: row.try_get("undone")?, shelved })
+            Ok(PageEntry { place, undone: row.try_get("undone")?, encoded })
         })
         .collect()
 }
 
 /// The ids after this one, in order.
-pub(super) async fn run_ids(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<RunId>> {
+pub(super) async fn run_ids(conn: &mut SqliteConnection, after: RunId) -> DbResult<Vec<RunId>> {
     Ok(sqlx::query_scalar("SELECT id FROM runs WHERE id > ? ORDER BY id LIMIT ?")
         .bind(after)
         .bind(PAGE_ROWS)

@@ -8,8 +8,8 @@ use super::row::RunRow;
 use super::snapshot::Rows;
 use super::{Reads, Sqlite};
 use crate::audit::{actor, kind};
-use crate::fault::Work;
-use crate::old::{self, Clearer, Cut, Next, Spent};
+use crate::db_error::DbResult;
+use crate::compaction::{self, SnapshotGc, TruncateTo, CompactionStep, ObsoleteSnapshot};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Place, Result, RunId, header};
 
@@ -22,45 +22,45 @@ const EMPTY: &str = "UPDATE boundaries SET ops = NULL, events = NULL, dropped = 
 const KEPT: &str =
     "SELECT count(*) FROM boundaries WHERE run = ? AND (turn, boundary) > (?, ?) AND NOT undone";
 
-impl Clearer for Rows<'_, Sqlite> {
-    async fn next(&self, run: RunId, rows: u32) -> Result<Next> {
+impl SnapshotGc for Rows<'_, Sqlite> {
+    async fn next(&self, run: RunId, rows: u32) -> Result<CompactionStep> {
         let doing = "looking for what can be dropped";
         self.asked.read(doing, move |conn, _| Box::pin(next(conn, run, rows))).await
     }
 
-    async fn cut(&self, cut: Cut) -> Result<u64> {
+    async fn truncate(&self, cut: TruncateTo) -> Result<u64> {
         self.asked.write("dropping old payloads", |conn, now| Box::pin(self::cut(conn, now, cut))).await
     }
 
-    async fn discard(&self, spent: Spent) -> Result<u64> {
+    async fn discard(&self, spent: ObsoleteSnapshot) -> Result<u64> {
         self.asked.write("dropping a snapshot", |conn, _| Box::pin(discard(conn, spent))).await
     }
 }
 
 /// Runs that may have boundaries to drop.
-pub(super) async fn keepers(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<RunId>> {
-    Ok(sqlx::query_scalar(old::KEEPERS).bind(after).bind(PAGE_ROWS).fetch_all(conn).await?)
+pub(super) async fn keepers(conn: &mut SqliteConnection, after: RunId) -> DbResult<Vec<RunId>> {
+    Ok(sqlx::query_scalar(compaction::RUNS_TO_COMPACT).bind(after).bind(PAGE_ROWS).fetch_all(conn).await?)
 }
 
-async fn next(conn: &mut SqliteConnection, run: RunId, rows: u32) -> Work<Next> {
-    let spent: Option<Hash> = sqlx::query_scalar(old::SPENT).bind(run).fetch_optional(&mut *conn).await?;
+async fn next(conn: &mut SqliteConnection, run: RunId, rows: u32) -> DbResult<CompactionStep> {
+    let spent: Option<Hash> = sqlx::query_scalar(compaction::OBSOLETE_SNAPSHOT).bind(run).fetch_optional(&mut *conn).await?;
     if let Some(Hash(spent)) = spent {
-        return Ok(Next::Discard(spent));
+        return Ok(CompactionStep::Discard(spent));
     }
-    let Some(row) = sqlx::query(old::CUT).bind(run).bind(rows).bind(PAGE_BYTES).fetch_optional(conn).await?
+    let Some(row) = sqlx::query(compaction::TRUNCATION_POINT).bind(run).bind(rows).bind(PAGE_BYTES).fetch_optional(conn).await?
     else {
-        return Ok(Next::Rest);
+        return Ok(CompactionStep::Idle);
     };
     let place = Place {
         turn: row.try_get("turn")?,
         boundary: row.try_get::<Which, _>("boundary")?.0,
         epoch: row.try_get("epoch")?,
     };
-    Ok(Next::Cut(place, row.try_get::<Hash, _>("content_hash")?.0))
+    Ok(CompactionStep::Truncate(place, row.try_get::<Hash, _>("content_hash")?.0))
 }
 
 /// What was looked at is judged again. How many boundaries were emptied.
-async fn cut(conn: &mut SqliteConnection, now: i64, cut: Cut) -> Work<u64> {
+async fn cut(conn: &mut SqliteConnection, now: i64, cut: TruncateTo) -> DbResult<u64> {
     let mut row = RunRow::expect(conn, cut.run).await?;
     let Place { turn, boundary, epoch } = cut.place;
     let before = (
@@ -103,8 +103,8 @@ async fn cut(conn: &mut SqliteConnection, now: i64, cut: Cut) -> Work<u64> {
 }
 
 /// Whether the boundary is of the live branch, with as many after it, and its snapshot is the one that was read.
-async fn stands(conn: &mut SqliteConnection, cut: &Cut, keep_last: i32) -> Work<bool> {
-    let Cut { run, place, content_hash, snapshot } = cut;
+async fn stands(conn: &mut SqliteConnection, cut: &TruncateTo, keep_last: i32) -> DbResult<bool> {
+    let TruncateTo { run, place, content_hash, snapshot } = cut;
     let Place { turn, boundary, epoch } = *place;
     let found: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM boundaries b JOIN snapshots s ON s.run = b.run AND s.content_hash = b.content_hash \
@@ -135,13 +135,13 @@ async fn stands(conn: &mut SqliteConnection, cut: &Cut, keep_last: i32) -> Work<
 }
 
 /// A snapshot that nothing is rebuilt with any more, and chunks that no other has. How many rows went.
-async fn discard(conn: &mut SqliteConnection, spent: Spent) -> Work<u64> {
-    let Spent { run, content_hash, chunks, others } = spent;
+async fn discard(conn: &mut SqliteConnection, spent: ObsoleteSnapshot) -> DbResult<u64> {
+    let ObsoleteSnapshot { run, content_hash, chunks, others } = spent;
     let there: Vec<Hash> = sqlx::query_scalar("SELECT content_hash FROM snapshots WHERE run = ?")
         .bind(run)
         .fetch_all(&mut *conn)
         .await?;
-    let is_spent: Option<Hash> = sqlx::query_scalar(old::SPENT).bind(run).fetch_optional(&mut *conn).await?;
+    let is_spent: Option<Hash> = sqlx::query_scalar(compaction::OBSOLETE_SNAPSHOT).bind(run).fetch_optional(&mut *conn).await?;
     let is_known = |Hash(hash): &Hash| *hash == content_hash || others.contains(hash);
     if is_spent != Some(Hash(content_hash)) || !there.iter().all(is_known) {
         return Ok(0);

@@ -7,7 +7,7 @@ use super::audit::append;
 use super::columns::Hash;
 use super::row::RunRow;
 use crate::audit::{self, CALLS_MISMATCH, kind};
-use crate::fault::{Fault, Work, redacted_json_error};
+use crate::db_error::{DbError, DbResult, redacted_json_error};
 use crate::{Prune, RunId, header};
 
 /// What the rows that go say of boundaries that a rewind undid.
@@ -37,14 +37,14 @@ const IS_GONE: &str =
 const LAST: &str = "SELECT detail -> '$.earlierCalls' FROM audit WHERE run = ? AND kind = 'pruned' ORDER BY seq DESC LIMIT 1";
 
 /// What a row that tells of pruned ones says of calls.
-async fn earlier(conn: &mut SqliteConnection, run: RunId) -> Work<Value> {
+async fn earlier(conn: &mut SqliteConnection, run: RunId) -> DbResult<Value> {
     let calls: Vec<String> = sqlx::query_scalar(EARLIER).bind(run).fetch_all(conn).await?;
     let names = audit::names_digest(calls.iter().map(String::as_str));
     Ok(json!({ "count": calls.len(), "names": header::render(&names) }))
 }
 
 /// Whether the calls are those that the rows tell of.
-async fn are_told(conn: &mut SqliteConnection, run: RunId) -> Work<bool> {
+async fn are_told(conn: &mut SqliteConnection, run: RunId) -> DbResult<bool> {
     let stands = earlier(conn, run).await?;
     let last: Option<Option<String>> = sqlx::query_scalar(LAST).bind(run).fetch_optional(&mut *conn).await?;
     let same = match last.flatten() {
@@ -54,13 +54,13 @@ async fn are_told(conn: &mut SqliteConnection, run: RunId) -> Work<bool> {
     Ok(same && !sqlx::query_scalar::<_, bool>(IS_GONE).bind(run).fetch_one(conn).await?)
 }
 
-fn parsed(text: &str) -> Work<Value> {
+fn parsed(text: &str) -> DbResult<Value> {
     serde_json::from_str(text)
-        .map_err(|error| Fault::Corrupt(format!("an audit: {}", redacted_json_error(&error))))
+        .map_err(|error| DbError::Corrupt(format!("an audit: {}", redacted_json_error(&error))))
 }
 
 /// Drops the rows and says so in the next one, which says again what they said of the run.
-pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -> Work<u64> {
+pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -> DbResult<u64> {
     let Prune { run, seq, hash, actor, reason } = prune;
     let found: i64 = sqlx::query_scalar("SELECT count(*) FROM audit WHERE run = ? AND seq = ? AND hash = ?")
         .bind(run)
@@ -72,7 +72,7 @@ pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -
         return Ok(0);
     }
     if !are_told(conn, run).await? {
-        return Err(Fault::Corrupt(CALLS_MISMATCH.into()));
+        return Err(DbError::Corrupt(CALLS_MISMATCH.into()));
     }
     let mut row = RunRow::expect(conn, run).await?;
     let undone: String = sqlx::query_scalar(UNDONE).bind(run).bind(seq).fetch_one(&mut *conn).await?;

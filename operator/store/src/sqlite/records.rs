@@ -9,7 +9,7 @@ use super::columns::{Hash, Which};
 use super::judge::{self, Ruling};
 use super::row::RunRow;
 use super::{Reads as _, Sqlite};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::records::{Change, Changes, after_prefix, link, page, payload};
 use crate::seal::{AadContext, BodyDigest, PayloadCipher, is_sealed};
 use crate::{Digest, RecordBatch, RecordPage, RecordQuery, Result, RunId, Written};
@@ -48,19 +48,19 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    pub fn new(batch: &RecordBatch, sealing: &PayloadCipher) -> Result<Self> {
+    pub fn new(batch: &RecordBatch, cipher: &PayloadCipher) -> Result<Self> {
         Ok(Self {
             run: batch.run,
             capability: batch.capability,
             id: batch.batch_id,
-            digest: sealing.body(batch.digest),
-            changes: Changes::of(&batch.operations, sealing)?,
+            digest: cipher.body(batch.digest),
+            changes: Changes::of(&batch.operations, cipher)?,
         })
     }
 }
 
 /// Judges a batch and, if it may, writes it.
-pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Batch) -> Work<Written> {
+pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Batch) -> DbResult<Written> {
     let Some(mut row) = RunRow::load(conn, batch.run).await? else {
         return Ok(Written::NotFound);
     };
@@ -110,7 +110,7 @@ pub(super) async fn apply(
     row: &RunRow,
     at: At,
     Changes { changes, batch, digest }: &Changes,
-) -> Work<()> {
+) -> DbResult<()> {
     let Some(digest) = digest else { return Ok(()) };
     sqlx::query(
         "INSERT INTO record_changes (run, seq, turn, boundary, epoch, digest, batch) \
@@ -144,7 +144,7 @@ pub(super) async fn apply(
 
 /// What is replaced before the next boundary goes: no rewind can ask for it again. However often a key was put, no other
 /// boundary's rows are read for it.
-async fn replace(conn: &mut SqliteConnection, run: RunId, at: At, change: &Change) -> Work<()> {
+async fn replace(conn: &mut SqliteConnection, run: RunId, at: At, change: &Change) -> DbResult<()> {
     sqlx::query(
         "DELETE FROM records INDEXED BY records_by_boundary \
          WHERE run = ? AND space = ? AND key = ? AND turn = ? AND boundary = ? AND NOT undone",
@@ -160,17 +160,17 @@ async fn replace(conn: &mut SqliteConnection, run: RunId, at: At, change: &Chang
 }
 
 /// Whether the change's key holds anything.
-async fn holds(conn: &mut SqliteConnection, run: RunId, change: &Change) -> Work<bool> {
+async fn holds(conn: &mut SqliteConnection, run: RunId, change: &Change) -> DbResult<bool> {
     Ok(sqlx::query_scalar(HOLDS).bind(run).bind(&change.space).bind(&change.key).fetch_one(conn).await?)
 }
 
 /// Whether the change's key holds its entry.
-async fn holds_entry(conn: &mut SqliteConnection, run: RunId, change: &Change) -> Work<bool> {
+async fn holds_entry(conn: &mut SqliteConnection, run: RunId, change: &Change) -> DbResult<bool> {
     let query = sqlx::query_scalar(HOLDS_ENTRY).bind(run).bind(&change.space).bind(&change.key);
     Ok(query.bind(&change.entry_id).fetch_one(conn).await?)
 }
 
-async fn insert(conn: &mut SqliteConnection, now: i64, row: &RunRow, at: At, change: &Change) -> Work<()> {
+async fn insert(conn: &mut SqliteConnection, now: i64, row: &RunRow, at: At, change: &Change) -> DbResult<()> {
     sqlx::query(
         "INSERT INTO records (run, space, key, seq, op, entry_id, value, size, turn, boundary, epoch, at) \
          VALUES (?1, ?2, ?3, \
@@ -197,9 +197,9 @@ impl Sqlite {
     pub(super) async fn do_read_records(&self, run: RunId, query: RecordQuery) -> Result<RecordPage> {
         let asked = query.clone();
         let rows = self.read("reading records", move |conn, _| Box::pin(read(conn, run, asked))).await?;
-        let sealing = self.to_read(run, rows.iter().any(|row| is_sealed(&row.value))).await?;
+        let cipher = self.cipher_to_read(run, rows.iter().any(|row| is_sealed(&row.value))).await?;
         let found = rows.first().map_or(0, |row| row.found);
-        let entries = rows.into_iter().map(|row| row.public(&query.space, &sealing));
+        let entries = rows.into_iter().map(|row| row.public(&query.space, &cipher));
         Ok(page(entries.collect::<Result<_>>()?, found, &query))
     }
 }
@@ -215,14 +215,14 @@ struct Entry {
 }
 
 impl Entry {
-    fn public(self, space: &str, sealing: &PayloadCipher) -> Result<(Record, i64)> {
+    fn public(self, space: &str, cipher: &PayloadCipher) -> Result<(Record, i64)> {
         let Self { key, seq, entry_id, value, turn, found: _ } = self;
-        let value = payload(&value, AadContext::Record(space, &key, entry_id.as_deref()), sealing)?;
+        let value = payload(&value, AadContext::Record(space, &key, entry_id.as_deref()), cipher)?;
         Ok((Record { key, entry_id, value, turn }, seq))
     }
 }
 
-async fn read(conn: &mut SqliteConnection, run: RunId, query: RecordQuery) -> Work<Vec<Entry>> {
+async fn read(conn: &mut SqliteConnection, run: RunId, query: RecordQuery) -> DbResult<Vec<Entry>> {
     let (after_key, after_seq) = query.begin();
     let rows = sqlx::query(READ)
         .bind(run)
@@ -237,7 +237,7 @@ async fn read(conn: &mut SqliteConnection, run: RunId, query: RecordQuery) -> Wo
     rows.iter().map(entry).collect()
 }
 
-fn entry(row: &SqliteRow) -> Work<Entry> {
+fn entry(row: &SqliteRow) -> DbResult<Entry> {
     Ok(Entry {
         key: row.try_get("key")?,
         seq: row.try_get("seq")?,

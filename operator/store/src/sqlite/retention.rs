@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use super::audit::append;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Dropped, RunId};
 
@@ -89,14 +89,14 @@ const STEPS: [Step; 7] = [
 ];
 
 /// Runs that are past their retention.
-pub(super) async fn expired(conn: &mut SqliteConnection, now: i64, after: RunId) -> Work<Vec<RunId>> {
+pub(super) async fn expired(conn: &mut SqliteConnection, now: i64, after: RunId) -> DbResult<Vec<RunId>> {
     let sql = format!("SELECT id FROM runs WHERE id > ?1 AND {IS_EXPIRED} ORDER BY id LIMIT ?3");
     let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(after).bind(now).bind(PAGE_ROWS);
     Ok(query.fetch_all(conn).await?)
 }
 
 /// Drops so many rows of a run that is past its retention. That it does stands in the audit before.
-pub(super) async fn expire(conn: &mut SqliteConnection, now: i64, run: RunId, rows: u32) -> Work<Dropped> {
+pub(super) async fn expire(conn: &mut SqliteConnection, now: i64, run: RunId, rows: u32) -> DbResult<Dropped> {
     let sql = format!("SELECT count(*) FROM runs WHERE id = ?1 AND {IS_EXPIRED}");
     let due: i64 = sqlx::query_scalar(AssertSqlSafe(sql)).bind(run).bind(now).fetch_one(&mut *conn).await?;
     if due == 0 {

@@ -2,7 +2,7 @@
 
 use sqlx::SqliteConnection;
 
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::pages::PAGE_BYTES;
 
 /// So many templates that no run needs, and none after those that hold so many bytes.
@@ -21,7 +21,7 @@ const DROP: &str = "\
         WHERE before < ?2)";
 
 /// A template by its hash.
-pub(super) async fn get(conn: &mut SqliteConnection, hash: String) -> Work<Option<String>> {
+pub(super) async fn get(conn: &mut SqliteConnection, hash: String) -> DbResult<Option<String>> {
     Ok(sqlx::query_scalar("SELECT document FROM revisions WHERE hash = ?")
         .bind(hash)
         .fetch_optional(conn)
@@ -29,7 +29,7 @@ pub(super) async fn get(conn: &mut SqliteConnection, hash: String) -> Work<Optio
 }
 
 /// Drops templates that no run needs.
-pub(super) async fn drop_unneeded(conn: &mut SqliteConnection, rows: u32) -> Work<u64> {
+pub(super) async fn drop_unneeded(conn: &mut SqliteConnection, rows: u32) -> DbResult<u64> {
     let dropped = sqlx::query(DROP).bind(rows).bind(PAGE_BYTES).execute(conn).await?;
     Ok(dropped.rows_affected())
 }

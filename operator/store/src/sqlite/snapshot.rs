@@ -5,12 +5,12 @@ use sqlx::{Row as _, SqliteConnection};
 use super::columns::{Hash, Which};
 use super::{Reads, Sqlite, branch, links};
 use crate::chain::EncodedSnapshot;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::seal::{self, PayloadCipher};
-use crate::shelf::Found;
-use crate::shelf::New;
-use crate::shelf::{Branch, Keeper, Shelf, Walk};
+use crate::snapshot_io::PageEntry;
+use crate::snapshot_io::NewSnapshot;
+use crate::snapshot_io::{Branch, SnapshotWriter, SnapshotReader, Walk};
 use crate::{Digest, Place, Result, RunId};
 
 /// Chunks that are written in one piece of work: no commit waits behind a large snapshot.
@@ -22,13 +22,13 @@ pub(super) struct Rows<'a, R> {
     pub keys: &'a Keys,
 }
 
-impl<R: Reads> Shelf for Rows<'_, R> {
+impl<R: Reads> SnapshotReader for Rows<'_, R> {
     async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
         let walk = walk.clone();
         self.asked.read("reading a live branch", move |conn, _| Box::pin(branch::walk(conn, run, walk))).await
     }
 
-    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
+    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<PageEntry>> {
         self.asked.read("surveying boundaries", move |conn, _| Box::pin(links::page(conn, run, after))).await
     }
 
@@ -44,8 +44,8 @@ impl<R: Reads> Shelf for Rows<'_, R> {
             .await
     }
 
-    async fn sealing(&self, run: RunId) -> Result<PayloadCipher> {
-        self.keys.to_read(self, run, true).await
+    async fn cipher(&self, run: RunId) -> Result<PayloadCipher> {
+        self.keys.cipher_to_read(self, run, true).await
     }
 
     async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
@@ -53,14 +53,14 @@ impl<R: Reads> Shelf for Rows<'_, R> {
     }
 }
 
-impl Keeper for Rows<'_, Sqlite> {
-    async fn sealing_to_write(&self, run: RunId) -> Result<PayloadCipher> {
-        self.keys.to_keep(self, run).await
+impl SnapshotWriter for Rows<'_, Sqlite> {
+    async fn cipher_to_write(&self, run: RunId) -> Result<PayloadCipher> {
+        self.keys.cipher_to_snapshot(self, run).await
     }
 
     /// A power cut may take it back: then another is made. Of one whose boundary is dropped between two of its pieces the rest
     /// comes too, and is spent; one whose run expires then is dropped with the run, and the rest is not taken.
-    async fn keep(&self, mut new: New) -> Result<()> {
+    async fn store_snapshot(&self, mut new: NewSnapshot) -> Result<()> {
         let run = new.run;
         let place = Place { turn: new.turn, boundary: new.boundary, epoch: new.epoch };
         let sealed = seal::is_sealed(&new.document);
@@ -89,7 +89,7 @@ async fn chunks(
     conn: &mut SqliteConnection,
     run: RunId,
     hashes: Vec<Digest>,
-) -> Work<Vec<(Digest, Vec<u8>)>> {
+) -> DbResult<Vec<(Digest, Vec<u8>)>> {
     let mut found = Vec::with_capacity(hashes.len());
     for hash in hashes {
         let payload = sqlx::query_scalar("SELECT payload FROM chunks WHERE run = ? AND hash = ?")
@@ -106,7 +106,7 @@ async fn snapshot(
     conn: &mut SqliteConnection,
     run: RunId,
     content_hash: Digest,
-) -> Work<Option<EncodedSnapshot>> {
+) -> DbResult<Option<EncodedSnapshot>> {
     let row = sqlx::query("SELECT document, digest FROM snapshots WHERE run = ? AND content_hash = ?")
         .bind(run)
         .bind(Hash(content_hash))
@@ -116,7 +116,7 @@ async fn snapshot(
         .transpose()
 }
 
-async fn marks(conn: &mut SqliteConnection, run: RunId) -> Work<Vec<(Place, Digest)>> {
+async fn marks(conn: &mut SqliteConnection, run: RunId) -> DbResult<Vec<(Place, Digest)>> {
     let rows = sqlx::query(
         "SELECT turn, boundary, epoch, content_hash FROM snapshots WHERE run = ? ORDER BY turn, boundary, epoch",
     )
@@ -137,7 +137,7 @@ async fn marks(conn: &mut SqliteConnection, run: RunId) -> Work<Vec<(Place, Dige
 
 /// Whether anything of a snapshot is taken: not of a run whose payloads are being dropped, nothing plain beside its data key,
 /// and not one of a boundary before the last that was dropped, where that is asked.
-async fn is_taken(conn: &mut SqliteConnection, run: RunId, place: Option<Place>, sealed: bool) -> Work<bool> {
+async fn is_taken(conn: &mut SqliteConnection, run: RunId, place: Option<Place>, sealed: bool) -> DbResult<bool> {
     let taken = sqlx::query_scalar(
         "SELECT EXISTS (SELECT 1 FROM runs WHERE id = ?1 AND expired_at IS NULL \
          AND ((?2, ?3) < (dropped_turn, dropped_boundary) OR ?4 < dropped_epoch) IS NOT TRUE \
@@ -158,7 +158,7 @@ async fn keep_chunks(
     run: RunId,
     chunks: Vec<(Digest, Vec<u8>)>,
     sealed: bool,
-) -> Work<()> {
+) -> DbResult<()> {
     if !is_taken(conn, run, None, sealed).await? {
         return Ok(());
     }
@@ -179,7 +179,7 @@ async fn keep_chunks(
 }
 
 /// One that is sealed gives way to no plain one, of a process that has no keys yet.
-async fn keep(conn: &mut SqliteConnection, now: i64, new: New) -> Work<()> {
+async fn keep(conn: &mut SqliteConnection, now: i64, new: NewSnapshot) -> DbResult<()> {
     if !is_taken(conn, new.run, None, seal::is_sealed(&new.document)).await? {
         return Ok(());
     }

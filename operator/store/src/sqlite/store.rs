@@ -98,7 +98,7 @@ impl Operator for Sqlite {
     }
 
     async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped> {
-        crate::old::step(&self.rows(), run, rows).await
+        crate::compaction::step(&self.rows(), run, rows).await
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {
@@ -236,7 +236,7 @@ impl Read for Sqlite {
     }
 
     async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
-        crate::pages::links(&self.rows(), run, after).await
+        crate::pages::check(&self.rows(), run, after).await
     }
 
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>> {

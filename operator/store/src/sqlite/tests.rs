@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::calls::{NEXT_ORDINAL, listing};
 use super::open_calls::BYTES;
 use super::{Durability, Sqlite};
-use crate::fault::Fault;
+use crate::db_error::DbError;
 use crate::{CallFilter, Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Operator as _};
 
 async fn file() -> (tempfile::TempDir, Sqlite) {
@@ -50,7 +50,7 @@ async fn execute(store: &Sqlite, sql: &'static str) {
         .unwrap();
 }
 
-async fn pragma(conn: &mut SqliteConnection, sql: &'static str) -> Result<i64, Fault> {
+async fn pragma(conn: &mut SqliteConnection, sql: &'static str) -> Result<i64, DbError> {
     Ok(sqlx::query(sql).fetch_one(conn).await?.try_get(0)?)
 }
 

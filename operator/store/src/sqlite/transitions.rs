@@ -6,7 +6,7 @@ use sqlx::SqliteConnection;
 use super::columns::{Which, Word, insert, update};
 use super::read::rows_of;
 use super::{Sqlite, open_calls};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, RunRow};
 use crate::transitions::{AuditEntry, Decision, Needs, Rows, Template, Transition, WriteSet};
 use crate::{Place, Result, RunId};
@@ -24,7 +24,7 @@ pub(super) async fn transact<T: Transition>(
     now: i64,
     run: RunId,
     rule: T,
-) -> Work<T::Answer> {
+) -> DbResult<T::Answer> {
     let Some(of_run) = rows_of(conn, now, run).await? else { return rule.without_run(run) };
     let started: Vec<(Word<Policy>, i64)> = sqlx::query_as(
         "SELECT policy, count(*) FROM calls WHERE run = ? AND state = 'started' GROUP BY policy",
@@ -48,11 +48,11 @@ pub(super) async fn transact<T: Transition>(
 }
 
 /// The boundaries from this one on, and the attempt that committed it.
-async fn boundaries(conn: &mut SqliteConnection, place: Place, rows: &mut Rows) -> Work<()> {
+async fn boundaries(conn: &mut SqliteConnection, place: Place, rows: &mut Rows) -> DbResult<()> {
     let run = rows.of_run.run.id;
     let query = sqlx::query(LIVE_BOUNDARIES).bind(run).bind(place.turn).bind(Which(place.boundary));
     let found = query.fetch_all(&mut *conn).await?;
-    rows.boundaries = found.iter().map(LiveBoundary::read).collect::<Work<_>>()?;
+    rows.boundaries = found.iter().map(LiveBoundary::read).collect::<DbResult<_>>()?;
     if let Some(number) = rows.missing_attempt(place) {
         rows.of_run.attempts.extend(AttemptRow::load(conn, run, number).await?);
     }
@@ -69,7 +69,7 @@ const UNDO: [&str; 4] = [
 ];
 
 /// Writes what a transition has decided.
-pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet) -> Work<()> {
+pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet) -> DbResult<()> {
     let WriteSet {
         run,
         created,

@@ -24,10 +24,10 @@ use super::clock::Clock;
 use super::commit;
 use super::lock::Lock;
 use crate::Committed;
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 
 /// A future of work on a connection.
-pub(super) type Doing<'c, T> = Pin<Box<dyn Future<Output = Work<T>> + Send + 'c>>;
+pub(super) type Doing<'c, T> = Pin<Box<dyn Future<Output = DbResult<T>> + Send + 'c>>;
 
 /// Pieces of work in one transaction.
 const BATCH: usize = 256;
@@ -67,7 +67,7 @@ impl Writer {
     }
 
     /// Does a piece of work, in a transaction with whatever else waits.
-    pub async fn submit<T, F>(&self, durability: Durability, work: F) -> Work<T>
+    pub async fn submit<T, F>(&self, durability: Durability, work: F) -> DbResult<T>
     where
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> Doing<'c, T> + Send + 'static,
@@ -77,7 +77,7 @@ impl Writer {
     }
 
     /// Commits a boundary, together with whatever others wait.
-    pub async fn commit(&self, commit: Prepared) -> Work<Option<Committed>> {
+    pub async fn commit(&self, commit: Prepared) -> DbResult<Option<Committed>> {
         let (reply, answer) = oneshot::channel();
         let piece = Committing { commit, done: None, reply };
         self.hand_in(Durability::Lasting, Box::new(piece), answer).await
@@ -87,9 +87,9 @@ impl Writer {
         &self,
         durability: Durability,
         piece: Box<dyn Piece>,
-        answer: oneshot::Receiver<Work<T>>,
-    ) -> Work<T> {
-        let gone = || Fault::unavailable("the store is closed");
+        answer: oneshot::Receiver<DbResult<T>>,
+    ) -> DbResult<T> {
+        let gone = || DbError::unavailable("the store is closed");
         let waiting = Arc::new(Mutex::new(Some(piece)));
         self.queue.send(Message::Work(durability, Arc::downgrade(&waiting))).await.map_err(|_| gone())?;
         tokio::select! {
@@ -122,7 +122,7 @@ trait Piece: Send {
     fn is_done(&self) -> bool;
 
     /// Answers: what was done, or why the transaction around it failed.
-    fn answer(self: Box<Self>, transaction: Work<()>);
+    fn answer(self: Box<Self>, transaction: DbResult<()>);
 
     /// Itself, where it is a boundary that may be kept together with others.
     fn as_boundary(&mut self) -> Option<&mut Committing> {
@@ -138,8 +138,8 @@ impl std::fmt::Debug for dyn Piece {
 
 struct Job<T, F> {
     work: Option<F>,
-    done: Option<Work<T>>,
-    reply: oneshot::Sender<Work<T>>,
+    done: Option<DbResult<T>>,
+    reply: oneshot::Sender<DbResult<T>>,
 }
 
 impl<T, F> Piece for Job<T, F>
@@ -164,7 +164,7 @@ where
         self.done.is_some()
     }
 
-    fn answer(self: Box<Self>, transaction: Work<()>) {
+    fn answer(self: Box<Self>, transaction: DbResult<()>) {
         answer(self.reply, self.done, transaction);
     }
 }
@@ -172,8 +172,8 @@ where
 /// A commit.
 struct Committing {
     commit: Prepared,
-    done: Option<Work<Option<Committed>>>,
-    reply: oneshot::Sender<Work<Option<Committed>>>,
+    done: Option<DbResult<Option<Committed>>>,
+    reply: oneshot::Sender<DbResult<Option<Committed>>>,
 }
 
 impl Piece for Committing {
@@ -192,7 +192,7 @@ impl Piece for Committing {
         self.done.is_some()
     }
 
-    fn answer(self: Box<Self>, transaction: Work<()>) {
+    fn answer(self: Box<Self>, transaction: DbResult<()>) {
         answer(self.reply, self.done, transaction);
     }
 
@@ -201,12 +201,12 @@ impl Piece for Committing {
     }
 }
 
-fn answer<T>(reply: oneshot::Sender<Work<T>>, done: Option<Work<T>>, transaction: Work<()>) {
+fn answer<T>(reply: oneshot::Sender<DbResult<T>>, done: Option<DbResult<T>>, transaction: DbResult<()>) {
     let answer = match (done, transaction) {
         (Some(Err(own)), _) => Err(own),
         (_, Err(shared)) => Err(shared),
         (Some(done), Ok(())) => done,
-        (None, Ok(())) => Err(Fault::unavailable("the writer did not get to it")),
+        (None, Ok(())) => Err(DbError::unavailable("the writer did not get to it")),
     };
     // Nobody listens any more if the caller gave up; then the outcome is unknown to it, as it must expect.
     let _ = reply.send(answer);
@@ -260,7 +260,7 @@ async fn run(
 }
 
 /// Does a batch in one transaction.
-async fn transact(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<dyn Piece>]) -> Work<()> {
+async fn transact(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<dyn Piece>]) -> DbResult<()> {
     sqlx::query("BEGIN IMMEDIATE").execute(&mut *conn).await?;
     let done = match perform(conn, clock, batch).await {
         Ok(true) => match sqlx::query("COMMIT").execute(&mut *conn).await {
@@ -276,7 +276,7 @@ async fn transact(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<d
 
 /// Does each piece; what a failed one wrote is undone. False: there is nothing to commit. An error: the whole transaction
 /// is lost.
-async fn perform(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<dyn Piece>]) -> Work<bool> {
+async fn perform(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<dyn Piece>]) -> DbResult<bool> {
     if let [only] = batch {
         // The transaction is its savepoint.
         return Ok(only.perform(conn, clock.now()).await);
@@ -303,7 +303,7 @@ async fn keep_boundaries(
     conn: &mut SqliteConnection,
     clock: &Clock,
     batch: &mut [Box<dyn Piece>],
-) -> Work<()> {
+) -> DbResult<()> {
     let mut runs = HashSet::new();
     let mut boundaries: Vec<_> = batch.iter_mut().filter_map(|piece| piece.as_boundary()).collect();
     boundaries.retain(|boundary| runs.insert(boundary.commit.run));
@@ -335,7 +335,7 @@ async fn roll_back(conn: &mut SqliteConnection) {
 struct Sync(Durability);
 
 impl Sync {
-    async fn set(&mut self, conn: &mut SqliteConnection, needs: Durability) -> Work<()> {
+    async fn set(&mut self, conn: &mut SqliteConnection, needs: Durability) -> DbResult<()> {
         if self.0 != needs {
             let pragma = match needs {
                 Durability::Lasting => "PRAGMA synchronous = FULL",

@@ -1,8 +1,8 @@
 //! What a worker writes: digested and sealed before the writer gets it, so that this only compares and writes.
 
 use super::{Sqlite, boundary, calls, in_time, records};
-use crate::packed::{self, EncodedOps};
-use crate::reads::payload;
+use crate::encoded_ops::{self, EncodedOps};
+use crate::reads::encode_payload;
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::transitions::{Finish, SettleCall};
 use crate::{
@@ -12,13 +12,13 @@ use crate::{
 
 impl Sqlite {
     pub(super) async fn do_commit(&self, commit: &Commit) -> Result<Committed> {
-        let sealing = self.to_write(commit.run).await?;
+        let cipher = self.cipher_to_write(commit.run).await?;
         for ops in [EncodedOps::smallest, EncodedOps::plain] {
-            let prepared = boundary::Prepared::new(commit, ops(commit, &sealing)?, sealing.clone())?;
+            let prepared = boundary::Prepared::new(commit, ops(commit, &cipher)?, cipher.clone())?;
             let work = in_time("committing a boundary", self.writer()?.commit(prepared));
             match work.await? {
                 Some(Committed::TooLarge) if !commit.full => {
-                    return self.commit_counted(commit, sealing).await;
+                    return self.commit_counted(commit, cipher).await;
                 }
                 Some(committed) => return self.told_apart(commit.run, committed).await,
                 None => {}
@@ -29,9 +29,9 @@ impl Sqlite {
     }
 
     /// The state at the head is counted; anew where the head has moved meanwhile.
-    async fn commit_counted(&self, commit: &Commit, sealing: PayloadCipher) -> Result<Committed> {
-        while let Some(ops) = packed::counted(&self.rows(), commit, &sealing).await? {
-            let prepared = boundary::Prepared::new(commit, ops, sealing.clone())?;
+    async fn commit_counted(&self, commit: &Commit, cipher: PayloadCipher) -> Result<Committed> {
+        while let Some(ops) = encoded_ops::encode_with_state_size(&self.rows(), commit, &cipher).await? {
+            let prepared = boundary::Prepared::new(commit, ops, cipher.clone())?;
             let work = in_time("committing a boundary", self.writer()?.commit(prepared));
             if let Some(committed) = work.await? {
                 return self.told_apart(commit.run, committed).await;
@@ -41,7 +41,7 @@ impl Sqlite {
     }
 
     pub(super) async fn do_claim(&self, claim: &Claim) -> Result<Claimed> {
-        let sealing = self.to_write(claim.run).await?;
+        let cipher = self.cipher_to_write(claim.run).await?;
         let claim = calls::Claim {
             run: claim.run,
             capability: claim.capability,
@@ -49,22 +49,22 @@ impl Sqlite {
             claim_id: claim.claim_id,
             policy: claim.policy,
             key: claim.key.clone(),
-            arguments: payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &sealing)?,
+            arguments: encode_payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?,
             arguments_bytes: size::of_json(claim.arguments.as_deref()),
             arguments_digest: {
-                let digests = sealing.call_digests(&claim.id);
+                let digests = cipher.call_digests(&claim.id);
                 claim.arguments.as_deref().map(|json| digests.render(json.get()))
             },
-            sealing,
+            cipher,
         };
         self.write("claiming a call", |conn, now| Box::pin(calls::claim(conn, now, claim))).await
     }
 
     pub(super) async fn do_complete(&self, complete: &Complete) -> Result<Completed> {
         let Complete { run, capability, ref id, claim_id, outcome, ref result } = *complete;
-        let sealing = self.to_write(run).await?;
+        let cipher = self.cipher_to_write(run).await?;
         let ending =
-            calls::Ending { run, id: id.clone(), state: outcome.into(), result: result.clone(), sealing };
+            calls::Ending { run, id: id.clone(), state: outcome.into(), result: result.clone(), cipher };
         self.write("completing a call", move |conn, now| {
             Box::pin(calls::complete(conn, now, capability, claim_id, ending))
         })
@@ -72,23 +72,23 @@ impl Sqlite {
     }
 
     pub(super) async fn do_settle(&self, settle: &Settle) -> Result<Completed> {
-        let sealing = self.to_write(settle.run).await?;
-        self.transition(settle.run, SettleCall::of(settle, sealing)).await
+        let cipher = self.cipher_to_write(settle.run).await?;
+        self.transition(settle.run, SettleCall::of(settle, cipher)).await
     }
 
     pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> Result<Written> {
         let run = batch.run;
-        let batch = records::Batch::new(batch, &self.to_write(run).await?)?;
+        let batch = records::Batch::new(batch, &self.cipher_to_write(run).await?)?;
         let written =
             self.write("writing records", |conn, now| Box::pin(records::write(conn, now, batch))).await?;
         if matches!(written, Written::Conflict | Written::Finished) {
-            self.may_tell_apart(run).await?;
+            self.ensure_comparable(run).await?;
         }
         Ok(written)
     }
 
     pub(super) async fn do_finish(&self, finish: &FinishCall) -> Result<Committed> {
-        let body = self.to_write(finish.run).await?.body(finish.digest);
+        let body = self.cipher_to_write(finish.run).await?.body(finish.digest);
         let committed = self.transition(finish.run, Finish::of(finish, body)).await?;
         self.told_apart(finish.run, committed).await
     }
@@ -97,7 +97,7 @@ impl Sqlite {
     async fn told_apart(&self, run: RunId, committed: Committed) -> Result<Committed> {
         match &committed {
             Committed::Conflict { .. } | Committed::Finished | Committed::Fenced { committed: false } => {
-                self.may_tell_apart(run).await?;
+                self.ensure_comparable(run).await?;
             }
             _ => {}
         }

@@ -11,7 +11,7 @@ use traced::{folder, print_line, synced_before_each_answer, traced};
 use uuid::Uuid;
 
 use super::{Durability, Sqlite, new_run};
-use crate::packed::EncodedOps;
+use crate::encoded_ops::EncodedOps;
 use crate::seal::PayloadCipher;
 use crate::sqlite::boundary::Prepared;
 use crate::sqlite::commit;
@@ -69,9 +69,9 @@ async fn commit_turns(folder: &Path, durability: Durability) {
     let store = Sqlite::open(&path).await.unwrap();
     let run = attached(&store).await;
     for number in 1..=TURNS {
-        let (commit, sealing) = (turn(run, number as i32), PayloadCipher::default());
-        let packed = EncodedOps::plain(&commit, &sealing).unwrap();
-        let prepared = Prepared::new(&commit, packed, sealing).unwrap();
+        let (commit, cipher) = (turn(run, number as i32), PayloadCipher::default());
+        let packed = EncodedOps::plain(&commit, &cipher).unwrap();
+        let prepared = Prepared::new(&commit, packed, cipher).unwrap();
         let committed = store
             .submit(durability, "committing a boundary", |conn, now| {
                 Box::pin(async move { commit::commit(conn, now, &prepared).await })

@@ -13,9 +13,9 @@ use super::careless::{attached, turn};
 use super::{Sqlite, execute};
 use crate::branch;
 use crate::chain::EncodedSnapshot;
-use crate::packed;
+use crate::encoded_ops;
 use crate::seal::PayloadCipher;
-use crate::shelf::{Branch, Found, Keeper, New, Shelf, Walk};
+use crate::snapshot_io::{Branch, PageEntry, SnapshotWriter, NewSnapshot, SnapshotReader, Walk};
 use crate::{Commit, Digest, Error, Place, Result, RunId, Snapshotted, Worker as _, snapshot_writer};
 
 /// Longer than a small state takes.
@@ -29,7 +29,7 @@ struct Slow<S> {
     goes_on: Semaphore,
 }
 
-impl<S: Shelf> Slow<S> {
+impl<S: SnapshotReader> Slow<S> {
     fn new(shelf: S, run: RunId) -> Self {
         Self { shelf, run, begun: AtomicUsize::new(0), goes_on: Semaphore::new(0) }
     }
@@ -41,12 +41,12 @@ impl<S: Shelf> Slow<S> {
     }
 }
 
-impl<S: Shelf> Shelf for Slow<S> {
+impl<S: SnapshotReader> SnapshotReader for Slow<S> {
     async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
         self.shelf.walk(run, walk).await
     }
 
-    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
+    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<PageEntry>> {
         self.shelf.page(run, after).await
     }
 
@@ -62,8 +62,8 @@ impl<S: Shelf> Shelf for Slow<S> {
         self.shelf.snapshot(run, content_hash).await
     }
 
-    async fn sealing(&self, run: RunId) -> Result<PayloadCipher> {
-        self.shelf.sealing(run).await
+    async fn cipher(&self, run: RunId) -> Result<PayloadCipher> {
+        self.shelf.cipher(run).await
     }
 
     async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
@@ -71,13 +71,13 @@ impl<S: Shelf> Shelf for Slow<S> {
     }
 }
 
-impl<S: Keeper> Keeper for Slow<S> {
-    async fn sealing_to_write(&self, run: RunId) -> Result<PayloadCipher> {
-        self.shelf.sealing_to_write(run).await
+impl<S: SnapshotWriter> SnapshotWriter for Slow<S> {
+    async fn cipher_to_write(&self, run: RunId) -> Result<PayloadCipher> {
+        self.shelf.cipher_to_write(run).await
     }
 
-    async fn keep(&self, new: New) -> Result<()> {
-        self.shelf.keep(new).await
+    async fn store_snapshot(&self, new: NewSnapshot) -> Result<()> {
+        self.shelf.store_snapshot(new).await
     }
 }
 
@@ -118,9 +118,9 @@ async fn a_snapshot_that_is_dropped_while_it_is_read_back_is_no_damage_and_one_t
     assert!(matches!(lost, Err(Error::Corrupt { .. })), "{lost:?}");
 }
 
-async fn count(shelf: &impl Shelf, run: RunId) -> bool {
+async fn count(shelf: &impl SnapshotReader, run: RunId) -> bool {
     let commit = Commit { ops: Some(br#"{"append":{}}"#.to_vec()), full: false, ..turn(run, 12) };
-    packed::counted(shelf, &commit, &PayloadCipher::default()).await.unwrap().is_some()
+    encoded_ops::encode_with_state_size(shelf, &commit, &PayloadCipher::default()).await.unwrap().is_some()
 }
 
 #[tokio::test]
