@@ -80,7 +80,8 @@ async fn check_dropped(
 }
 
 /// Checks a boundary whose payloads exist. A patch is checked together with the state before it. If that state is damaged,
-/// the damage is reported where it is, and the patch passes as one that needs an intact boundary before it.
+/// the damage is reported where it is, and the patch passes as one that needs an intact boundary before it. A boundary that
+/// is not a patch is checked by itself.
 async fn check_one(
     reader: &impl SnapshotReader,
     run: RunId,

@@ -69,7 +69,7 @@ impl Postgres {
     pub(super) async fn do_mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> DbResult<()> {
         let query = sqlx::query("SELECT id FROM runs WHERE object_uid = $1").bind(object_uid);
         let Some(row) = self.pool.optional(query).await? else { return Ok(()) };
-        let rule = MarkDeleted { object_uid: object_uid.to_owned(), asked: asked.clone() };
+        let rule = MarkDeleted { object_uid: object_uid.to_owned(), requested_by: asked.clone() };
         self.transact(row.try_get("id")?, &rule).await
     }
 

@@ -19,7 +19,7 @@ use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
 use crate::reads::encode_payload;
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
-use crate::transitions::{close, finish_detail, renew_lease, commit_receipt, report_cancel};
+use crate::transitions::{set_finished, finish_detail, renew_lease, commit_receipt, report_cancel};
 use crate::{Committed, Digest, NewFinish, RunId, Standing, size};
 
 /// Judges a commit and, if it is the next boundary, writes it. `None`: it is the next, but cannot stand on this head.
@@ -169,7 +169,7 @@ async fn end_run(
     finish: &NewFinish,
     by: (Uuid, Digest),
 ) -> DbResult<()> {
-    close(row, now, finish, Some(by));
+    set_finished(row, now, finish, Some(by));
     row.changed_at = now;
     let detail = finish_detail(row, finish);
     append(conn, row, now, kind::FINISHED, actor::WORKER, detail).await

@@ -18,7 +18,7 @@ impl Sqlite {
     }
 
     pub(super) async fn do_mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
-        let rule = MarkDeleted { object_uid: object_uid.to_owned(), asked: asked.clone() };
+        let rule = MarkDeleted { object_uid: object_uid.to_owned(), requested_by: asked.clone() };
         self.write(MarkDeleted::OPERATION, |conn, now| Box::pin(mark_deleted(conn, now, rule))).await
     }
 }

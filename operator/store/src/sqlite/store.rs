@@ -59,11 +59,11 @@ impl Operator for Sqlite {
     }
 
     async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord> {
-        self.transition(run, RequestCancel { asked: asked.clone() }).await
+        self.transition(run, RequestCancel { requested_by: asked.clone() }).await
     }
 
     async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord> {
-        self.transition(run, ResetBudget { observed, to, asked: asked.clone() }).await
+        self.transition(run, ResetBudget { observed, to, requested_by: asked.clone() }).await
     }
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
