@@ -1,13 +1,13 @@
-//! The live branch, for both engines: the links are verified by their hashes, payloads are decoded in order, and states are
-//! built from the nearest boundary that does not depend on an earlier one.
+//! The live branch, for both engines: the links are verified by their hashes, payloads are decoded in order, and
+//! states are built from the nearest boundary that does not depend on an earlier one.
 //!
 //! # Guarantees
 //!
-//! - Every result follows from the run's head: each boundary has the hash that its successor, or the run's row, states, and
-//!   each payload has its digest.
-//! - A damaged snapshot is skipped, and earlier boundaries are read instead: this takes longer, and the result is the same.
-//!   A plain snapshot of a run that has a data key is skipped too, unless a later boundary was written plain, or the
-//!   payloads before the snapshot were dropped.
+//! - Every result follows from the run's head: each boundary has the hash that its successor, or the run's row,
+//!   states, and each payload has its digest.
+//! - A damaged snapshot is skipped, and earlier boundaries are read instead: this takes longer, and the result is the
+//!   same. A plain snapshot of a run that has a data key is skipped too, unless a later boundary was written plain,
+//!   or the payloads before the snapshot were dropped.
 //! - If a wanted payload was dropped or shredded, the result is [`Error::Gone`].
 //! - Any other damage or loss is [`Error::Corrupt`].
 
@@ -63,7 +63,8 @@ pub(crate) async fn state_after(
     Ok(existing_state(reader, run, place, walk).await?.state)
 }
 
-/// The state after a boundary, built from boundaries alone; from a snapshot only if the payloads before it were dropped.
+/// The state after a boundary, built from boundaries alone; from a snapshot only if the payloads before it were
+/// dropped.
 pub(crate) async fn state_without_snapshots(
     reader: &impl SnapshotReader,
     run: RunId,
@@ -140,11 +141,7 @@ struct DecodedBranch {
     from_snapshot: bool,
 }
 
-async fn read(
-    reader: &impl SnapshotReader,
-    run: RunId,
-    mut walk: Walk,
-) -> Result<Option<DecodedBranch>> {
+async fn read(reader: &impl SnapshotReader, run: RunId, mut walk: Walk) -> Result<Option<DecodedBranch>> {
     let mut cipher = PayloadCipher::unsealed();
     loop {
         let Some(branch) = reader.walk(run, &walk).await? else {
@@ -220,9 +217,9 @@ impl Branch {
         Ok(())
     }
 
-    /// Whether the snapshot at this index may be used. A plain one may be used if the run has no data key, or if a later
-    /// boundary was written without one, which its hash proves. It is also used if the payloads up to it were dropped:
-    /// then there is nothing else to read.
+    /// Whether the snapshot at this index may be used. A plain one may be used if the run has no data key, or if a
+    /// later boundary was written without one, which its hash proves. It is also used if the payloads up to it were
+    /// dropped: then there is nothing else to read.
     fn may_use(&self, index: usize, snapshot: &EncodedSnapshot) -> bool {
         !self.has_data_key
             || is_sealed(&snapshot.document)
@@ -230,8 +227,8 @@ impl Branch {
             || self.encoded[index + 1..].iter().any(EncodedBoundary::is_plain)
     }
 
-    /// Decodes the boundaries up to the last wanted turn. `opened`: the index of a boundary whose payloads were not read,
-    /// and the snapshot of the state after it. `None`: a state is larger than the walk allows.
+    /// Decodes the boundaries up to the last wanted turn. `opened`: the index of a boundary whose payloads were not
+    /// read, and the snapshot of the state after it. `None`: a state is larger than the walk allows.
     fn decode(
         self,
         run: RunId,

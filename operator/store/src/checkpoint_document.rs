@@ -6,8 +6,8 @@ use crate::{CallFilter, Error, Result, RunRecord, Store, header};
 
 /// The checkpoint at the latest boundary of a turn of the live branch, or at the head; `None` if there is none.
 ///
-/// It is made from several reads that are not in one transaction: while the run goes on, the calls may be newer than the
-/// boundary.
+/// It is made from several reads that are not in one transaction: while the run goes on, the calls may be newer than
+/// the boundary.
 ///
 /// # Errors
 ///

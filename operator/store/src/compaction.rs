@@ -1,12 +1,12 @@
-//! Compaction of runs that keep their last boundaries only: the payloads of older boundaries are dropped once a snapshot
-//! replaces them.
+//! Compaction of runs that keep their last boundaries only: the payloads of older boundaries are dropped once a
+//! snapshot replaces them.
 //!
 //! # Guarantees
 //!
-//! - Payloads are dropped only after the snapshot at the last dropped boundary was read back and found equal to the state
-//!   that the boundaries make.
-//! - All conditions are checked again under the lock of the run's row: the boundary is on the live branch, enough boundaries
-//!   follow it, its snapshot is the one that was read back, and all chunks of the snapshot exist.
+//! - Payloads are dropped only after the snapshot at the last dropped boundary was read back and found equal to the
+//!   state that the boundaries make.
+//! - All conditions are checked again under the lock of the run's row: the boundary is on the live branch, enough
+//!   boundaries follow it, its snapshot is the one that was read back, and all chunks of the snapshot exist.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ use crate::snapshot_io::SnapshotWriter;
 use crate::snapshot_writer::{ReadBack, snapshot_boundary};
 use crate::{Digest, Dropped, Error, Place, Result, RunId};
 
-/// SQL: whether the payloads of the boundary `b` were dropped. The row of its run decides, not the boundary's row alone.
-/// Without an argument the run's row is looked up; the argument is the name under which it is joined.
+/// SQL: whether the payloads of the boundary `b` were dropped. The row of its run decides, not the boundary's row
+/// alone. Without an argument the run's row is looked up; the argument is the name under which it is joined.
 macro_rules! is_dropped {
     () => {
         concat!("coalesce((SELECT ", is_dropped!("r"), " FROM runs r WHERE r.id = b.run), false)")
@@ -37,8 +37,8 @@ macro_rules! is_dropped {
 }
 pub(crate) use is_dropped;
 
-/// SQL: whether the run `r` keeps its last boundaries only, and can be compacted. A shredded run cannot: nobody can make a
-/// snapshot of it.
+/// SQL: whether the run `r` keeps its last boundaries only, and can be compacted. A shredded run cannot: nobody can
+/// make a snapshot of it.
 macro_rules! is_compactable {
     () => {
         "r.keep_last IS NOT NULL AND r.expired_at IS NULL \
@@ -46,7 +46,8 @@ macro_rules! is_compactable {
     };
 }
 
-/// Runs that may have boundaries or snapshots to drop, after the run `$1`, at most `$2`. A turn has at most two boundaries.
+/// Runs that may have boundaries or snapshots to drop, after the run `$1`, at most `$2`. A turn has at most two
+/// boundaries.
 pub(crate) const RUNS_TO_COMPACT: &str = concat!(
     "SELECT r.id FROM runs r WHERE r.id > $1 AND ",
     is_compactable!(),
@@ -62,8 +63,8 @@ pub(crate) const OBSOLETE_SNAPSHOT: &str = concat!(
 );
 
 /// The boundary of the live branch up to which payloads are dropped in one step. None, unless enough boundaries have
-/// accumulated: while the run is live, ten more than it keeps. Of two boundaries or more, a step drops at most `$2` rows,
-/// undone ones included, and `$3` bytes of payloads.
+/// accumulated: while the run is live, ten more than it keeps. Of two boundaries or more, a step drops at most `$2`
+/// rows, undone ones included, and `$3` bytes of payloads.
 pub(crate) const TRUNCATION_POINT: &str = concat!(
     "WITH run AS ( \
          SELECT r.keep_last, r.lifecycle, coalesce(r.dropped_turn, 0) AS turn, \
@@ -121,7 +122,8 @@ pub(crate) trait SnapshotGc: SnapshotWriter {
     /// The run's next step. `rows`: the most boundaries that it may drop.
     fn next(&self, run: RunId, rows: u32) -> impl Future<Output = Result<CompactionStep>> + Send;
 
-    /// Drops the payloads of all boundaries up to this one. Returns the number of rows; 0 if a condition is no longer met.
+    /// Drops the payloads of all boundaries up to this one. Returns the number of rows; 0 if a condition is no longer
+    /// met.
     fn truncate(&self, to: TruncateTo) -> impl Future<Output = Result<u64>> + Send;
 
     /// Deletes a snapshot and its chunks. Returns the number of rows; 0 if a condition is no longer met.

@@ -105,8 +105,8 @@ impl Keys {
     }
 
     /// The cipher that opens a run's payloads. Call it after the payloads were read, since a data key may be made
-    /// meanwhile. `looks_sealed`: whether any of the payloads does. Without keys, sealed payloads are unreadable; if the
-    /// run has no data key either, they are damaged.
+    /// meanwhile. `looks_sealed`: whether any of the payloads does. Without keys, sealed payloads are unreadable; if
+    /// the run has no data key either, they are damaged.
     pub async fn cipher_to_read(
         &self,
         reader: &impl KeyReader,
@@ -138,9 +138,9 @@ impl Keys {
         }
     }
 
-    /// The cipher for new payloads of a run. With keys they are sealed, and the run gets a data key if it has none: one
-    /// round trip, unless it is cached. Without keys they are plain, and the database refuses them if the run has a data
-    /// key.
+    /// The cipher for new payloads of a run. With keys they are sealed, and the run gets a data key if it has none:
+    /// one round trip, unless it is cached. Without keys they are plain, and the database refuses them if the run has
+    /// a data key.
     pub async fn cipher_to_write(&self, writer: &impl KeyWriter, run: RunId) -> Result<PayloadCipher> {
         let Some(provider) = &self.provider else { return Ok(PayloadCipher::default()) };
         if let Some(cached) = self.cached(run) {
@@ -170,8 +170,8 @@ impl Keys {
         }
     }
 
-    /// Wraps with the current key every data key that is wrapped with another. One that cannot be unwrapped is reported,
-    /// and the others are still rewrapped.
+    /// Wraps with the current key every data key that is wrapped with another. One that cannot be unwrapped is
+    /// reported, and the others are still rewrapped.
     pub async fn rewrap(&self, writer: &impl KeyWriter) -> Result<Rewrapped> {
         let provider = self.provider.as_deref().ok_or_else(no_keys)?;
         let current = provider.current().await?;

@@ -8,12 +8,12 @@
 //! - Every method is atomic, and durable once it has returned.
 //! - A worker's write is checked against the run's row. The row's lock is held from the check until the write is
 //!   committed. So a capability of an earlier epoch is refused, whoever sends it and however late it arrives.
-//! - After an unknown outcome every method may be called again. If the first call took effect, the second changes nothing
-//!   and returns the stored result.
-//! - Round trips to the database: one for a commit, a call, a heartbeat and a lookup; two for a commit whose run is locked,
-//!   and for a lookup that begins with a snapshot; three to five for a transition (`transitions`); several for making a
-//!   snapshot, and for a commit whose state must be measured ([`size`]). Concurrent commits of many runs share a round
-//!   trip, and each is checked by itself.
+//! - After an unknown outcome every method may be called again. If the first call took effect, the second changes
+//!   nothing and returns the stored result.
+//! - Round trips to the database: one for a commit, a call, a heartbeat and a lookup; two for a commit whose run is
+//!   locked, and for a lookup that begins with a snapshot; three to five for a transition (`transitions`); several
+//!   for making a snapshot, and for a commit whose state must be measured ([`size`]). Concurrent commits of many runs
+//!   share a round trip, and each is checked by itself.
 //!
 //! # Assumptions
 //!

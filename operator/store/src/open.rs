@@ -1,7 +1,7 @@
 //! Opens and migrates the store that a URL names.
 //!
-//! The argument `keys` wraps the data keys of the store's runs. Without it nothing is sealed, and sealed payloads cannot
-//! be read.
+//! The argument `keys` wraps the data keys of the store's runs. Without it nothing is sealed, and sealed payloads
+//! cannot be read.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,9 @@ enum StoreUrl<'a> {
 pub async fn open(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<dyn Store>> {
     match parse(url)? {
         #[cfg(feature = "postgres")]
-        StoreUrl::Postgres(url) => Ok(Arc::new(crate::postgres::Postgres::connect(url).await?.sealed_by(keys))),
+        StoreUrl::Postgres(url) => {
+            Ok(Arc::new(crate::postgres::Postgres::connect(url).await?.sealed_by(keys)))
+        }
         #[cfg(feature = "sqlite")]
         StoreUrl::File(path) => Ok(Arc::new(crate::sqlite::Sqlite::open(path).await?.sealed_by(keys))),
         #[cfg(feature = "sqlite")]
@@ -35,15 +37,21 @@ pub async fn open(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<d
     }
 }
 
-/// Opens the store that `url` names for reading. A SQLite file can be opened while another process writes to it; writes to
-/// a SQLite file that was opened so are refused.
+/// Opens the store that `url` names for reading. A SQLite file can be opened while another process writes to it;
+/// writes to a SQLite file that was opened so are refused.
 pub async fn open_read_only(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<dyn Store>> {
     match parse(url)? {
         #[cfg(feature = "postgres")]
-        StoreUrl::Postgres(url) => Ok(Arc::new(crate::postgres::Postgres::connect(url).await?.sealed_by(keys))),
+        StoreUrl::Postgres(url) => {
+            Ok(Arc::new(crate::postgres::Postgres::connect(url).await?.sealed_by(keys)))
+        }
         #[cfg(feature = "sqlite")]
-        StoreUrl::File(path) => Ok(Arc::new(crate::sqlite::Sqlite::open_read_only(path).await?.sealed_by(keys))),
-        StoreUrl::Memory => Err(Error::Unfit("a store in memory is empty when it is opened: there is nothing to read".into())),
+        StoreUrl::File(path) => {
+            Ok(Arc::new(crate::sqlite::Sqlite::open_read_only(path).await?.sealed_by(keys)))
+        }
+        StoreUrl::Memory => {
+            Err(Error::Unfit("a store in memory cannot be opened for reading: it is empty".into()))
+        }
         #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
         other => Err(not_built_in(&other)),
     }
@@ -72,13 +80,15 @@ pub async fn migrate(url: &str) -> Result<()> {
     }
 }
 
-/// Grants a PostgreSQL role the rights that operator and gateway need, and no others. `url` must connect as the role that
-/// migrated the database. Error for SQLite, which has no roles.
+/// Grants a PostgreSQL role the rights that operator and gateway need, and no others. `url` must connect as the role
+/// that migrated the database. Error for SQLite, which has no roles.
 pub async fn grant(url: &str, role: &str) -> Result<()> {
     match parse(url)? {
         #[cfg(feature = "postgres")]
         StoreUrl::Postgres(url) => crate::postgres::Postgres::grant(url, role).await,
-        _ => Err(Error::Unfit(format!("cannot grant rights to the role {role:?}: only PostgreSQL has roles"))),
+        _ => {
+            Err(Error::Unfit(format!("cannot grant rights to the role {role:?}: only PostgreSQL has roles")))
+        }
     }
 }
 
@@ -116,7 +126,10 @@ mod tests {
     fn a_url_names_its_store() {
         assert_eq!(parse("postgres://u:p@h/db").unwrap(), StoreUrl::Postgres("postgres://u:p@h/db"));
         assert_eq!(parse("postgresql://h/db").unwrap(), StoreUrl::Postgres("postgresql://h/db"));
-        assert_eq!(parse("sqlite:///var/lib/runs.db").unwrap(), StoreUrl::File(Path::new("/var/lib/runs.db")));
+        assert_eq!(
+            parse("sqlite:///var/lib/runs.db").unwrap(),
+            StoreUrl::File(Path::new("/var/lib/runs.db"))
+        );
         assert_eq!(parse("sqlite::memory:").unwrap(), StoreUrl::Memory);
         for wrong in
             ["", "sqlite:", "sqlite://", "sqlite:///", "sqlite:runs.db", "sqlite://runs.db", "mysql://h/db"]

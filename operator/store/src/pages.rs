@@ -34,8 +34,7 @@ pub(crate) async fn check(
     let page = reader.page(run, after).await?;
     let folds = page.iter().any(|entry| entry.encoded.as_ref().is_ok_and(EncodedBoundary::is_patch));
     let is_dropped = |entry: &PageEntry| entry.encoded.as_ref().is_ok_and(|encoded| encoded.dropped);
-    let snapshots =
-        if page.iter().any(is_dropped) { reader.snapshots(run).await? } else { Vec::new() };
+    let snapshots = if page.iter().any(is_dropped) { reader.snapshots(run).await? } else { Vec::new() };
     let mut known = None;
     let mut checked = Vec::with_capacity(page.len());
     for entry in page {
@@ -79,9 +78,9 @@ async fn check_dropped(
     Ok(Ok(Sound { full: known.is_some(), gone: Some(Gone::Dropped), ..valid }))
 }
 
-/// Checks a boundary whose payloads exist. A patch is checked together with the state before it. If that state is damaged,
-/// the damage is reported where it is, and the patch passes as one that needs an intact boundary before it. A boundary that
-/// is not a patch is checked by itself.
+/// Checks a boundary whose payloads exist. A patch is checked together with the state before it. If that state is
+/// damaged, the damage is reported where it is, and the patch passes as one that needs an intact boundary before it.
+/// A boundary that is not a patch is checked by itself.
 async fn check_one(
     reader: &impl SnapshotReader,
     run: RunId,

@@ -50,8 +50,8 @@ pub(crate) async fn snapshot_boundary(
     write(writer, run, at).await
 }
 
-/// Writes a snapshot, reads the stored one back, and compares it with the state. The stored one may be another process's
-/// snapshot of the same state. So texts are compared: the bytes of two sealed snapshots always differ.
+/// Writes a snapshot, reads the stored one back, and compares it with the state. The stored one may be another
+/// process's snapshot of the same state. So texts are compared: the bytes of two sealed snapshots always differ.
 async fn write(writer: &impl SnapshotWriter, run: RunId, at: StateAt) -> Result<ReadBack> {
     let content_hash = at.row.content_hash;
     let cipher = writer.cipher_to_write(run).await?;

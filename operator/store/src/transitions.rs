@@ -1,8 +1,8 @@
 //! The rules of a run, each written once: what a transition checks, what it changes, and what it returns.
 //!
-//! A rule is a pure function. Its input is the rows of one run, read under the run's lock, the facts from its caller and
-//! the store's clock. Its output is a [`WriteSet`] that names every column to set, and an answer. The engines hold the
-//! lock, read the rows and write the set; they contain no rule.
+//! A rule is a pure function. Its input is the rows of one run, read under the run's lock, the facts from its caller
+//! and the store's clock. Its output is a [`WriteSet`] that names every column to set, and an answer. The engines
+//! hold the lock, read the rows and write the set; they contain no rule.
 //!
 //! # Guarantees
 //!
@@ -42,8 +42,8 @@ use dalsegno_protocol::Policy;
 pub(crate) use acknowledge_cancel::AcknowledgeCancel;
 pub(crate) use attach::Attach;
 pub(crate) use change::{AuditEntry, Change, Decision, Template, WriteSet};
-pub(crate) use create::{Abandon, Adopt, OWN_OR_PRIOR_RUN, CreateStep, create, next_create_step};
-pub(crate) use end::{set_finished, finish_detail};
+pub(crate) use create::{Abandon, Adopt, CreateStep, OWN_OR_PRIOR_RUN, create, next_create_step};
+pub(crate) use end::{finish_detail, set_finished};
 pub(crate) use end_attempt::EndAttempt;
 pub(crate) use finish::Finish;
 pub(crate) use mark_deleted::MarkDeleted;
@@ -55,7 +55,7 @@ pub(crate) use request_cancel::RequestCancel;
 pub(crate) use reset_budget::ResetBudget;
 pub(crate) use settings::{SetDeadlines, SetRetention};
 pub(crate) use settle::{SettleCall, is_unsettled};
-pub(crate) use worker::{has_unsettled, has_capability, renew_lease, commit_receipt, report_cancel};
+pub(crate) use worker::{commit_receipt, has_capability, has_unsettled, renew_lease, report_cancel};
 
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{CallRow, LiveBoundary, RunRows};

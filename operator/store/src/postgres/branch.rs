@@ -8,8 +8,8 @@ use super::Postgres;
 use super::answers::Answers;
 use super::row::{boundary, digest, number, optional_digest};
 use crate::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
-use crate::db_error::{DbError, DbResult, timestamp};
 use crate::compaction::is_dropped;
+use crate::db_error::{DbError, DbResult, timestamp};
 use crate::snapshot_io::{Branch, Walk};
 use crate::{AuditRow, BoundaryRow, Digest, Kept, RunId};
 

@@ -6,9 +6,9 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::row::{named, text, word};
-use crate::reads::key_refused_message;
 use crate::db_error::{DbError, DbResult};
-use crate::reads::{CallRow, Columns, encode_payload, decode_payload};
+use crate::reads::key_refused_message;
+use crate::reads::{CallRow, Columns, decode_payload, encode_payload};
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::transitions::SettleCall;
 use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, size};
@@ -45,7 +45,8 @@ const MOST: i64 = Limits::OPEN_CALLS_BYTES as i64;
 impl Postgres {
     pub(super) async fn do_claim(&self, claim: &Claim) -> DbResult<Claimed> {
         let cipher = self.cipher_to_write(claim.run).await?;
-        let arguments = encode_payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?;
+        let arguments =
+            encode_payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?;
         let digests = cipher.call_digests(&claim.id);
         let query = sqlx::query(CLAIM)
             .bind(claim.run)

@@ -58,11 +58,11 @@ const STANDS: &str = "SELECT digest FROM boundaries \
 impl Postgres {
     pub(super) async fn do_commit(&self, commit: &Commit) -> DbResult<Committed> {
         let cipher = self.cipher_to_write(commit.run).await?;
-        let committed =
-            match self.send(commit, EncodedOps::smallest(commit, &cipher)?, &cipher, None).await? {
-                Some(committed) => committed,
-                None => self.send_plain(commit, &cipher, None).await?,
-            };
+        let committed = match self.send(commit, EncodedOps::smallest(commit, &cipher)?, &cipher, None).await?
+        {
+            Some(committed) => committed,
+            None => self.send_plain(commit, &cipher, None).await?,
+        };
         let committed = match committed {
             Committed::TooLarge if !commit.full => self.send_counted(commit, &cipher).await?,
             committed => committed,
@@ -90,7 +90,9 @@ impl Postgres {
         older: Option<Digest>,
     ) -> DbResult<Committed> {
         let sent = self.send(commit, EncodedOps::plain(commit, cipher)?, cipher, older).await?;
-        sent.ok_or_else(|| DbError::Corrupt("a boundary that patches nothing was refused for its base".into()))
+        sent.ok_or_else(|| {
+            DbError::Corrupt("a boundary that patches nothing was refused for its base".into())
+        })
     }
 
     /// The state at the head is counted; anew where the head has moved meanwhile.
@@ -170,7 +172,12 @@ pub(super) struct Proposed {
 }
 
 impl Proposed {
-    fn new(commit: &Commit, ops: EncodedOps, cipher: &PayloadCipher, older: Option<Digest>) -> DbResult<Self> {
+    fn new(
+        commit: &Commit,
+        ops: EncodedOps,
+        cipher: &PayloadCipher,
+        older: Option<Digest>,
+    ) -> DbResult<Self> {
         let Commit { run, capability, turn, boundary, commit_id, .. } = *commit;
         let events = codec::encode_events(&commit.events);
         let spot = AadContext::Events(turn, boundary, commit_id);
@@ -355,8 +362,9 @@ struct Planned {
 
 impl Planned {
     fn of(calls: &[PlannedCall], cipher: &PayloadCipher) -> DbResult<Self> {
-        let arguments =
-            |call: &PlannedCall| encode_payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), cipher);
+        let arguments = |call: &PlannedCall| {
+            encode_payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), cipher)
+        };
         let told = |call: &PlannedCall| {
             let digests = cipher.call_digests(&call.id);
             (

@@ -8,7 +8,7 @@ use super::transitions::{self, apply};
 use crate::db_error::{DbError, DbResult};
 use crate::reads::FoundRuns;
 use crate::transitions::{
-    Abandon, Adopt, Decision, MarkDeleted, Needs, CreateStep, Transition as _, create, next_create_step,
+    Abandon, Adopt, CreateStep, Decision, MarkDeleted, Needs, Transition as _, create, next_create_step,
 };
 use crate::{AskedBy, Created, NewRun, RunId};
 

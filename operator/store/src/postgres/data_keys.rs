@@ -9,7 +9,7 @@ use super::pool::Pool;
 use super::row::text;
 use super::snapshot::Rows;
 use crate::db_error::{DbError, DbResult};
-use crate::keys::{KeyWriter, KeyReader, DATA_KEY_LOST, PAGE_ROWS, KeyState, Wrapped};
+use crate::keys::{DATA_KEY_LOST, KeyReader, KeyState, KeyWriter, PAGE_ROWS, Wrapped};
 use crate::seal::{PayloadCipher, SEALED};
 use crate::statements::COUNT_UNSEALED;
 use crate::{Result, RunId, Shredded};

@@ -5,9 +5,9 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::row::{optional_digest, the_boundary};
-use crate::events::{StoredEvents, page};
-use crate::db_error::DbResult;
 use crate::compaction::is_dropped;
+use crate::db_error::DbResult;
+use crate::events::{StoredEvents, page};
 use crate::statements::FIRST_POSITION;
 use crate::{EventPage, EventQuery, RunId};
 

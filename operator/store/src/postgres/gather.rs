@@ -83,7 +83,9 @@ impl Gather {
                 },
             }
         };
-        tokio::time::timeout(DEADLINE, said).await.unwrap_or_else(|elapsed| Err(DbError::unavailable(elapsed)))
+        tokio::time::timeout(DEADLINE, said)
+            .await
+            .unwrap_or_else(|elapsed| Err(DbError::unavailable(elapsed)))
     }
 
     /// A lane that is free, or else where the answer will come from.

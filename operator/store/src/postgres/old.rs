@@ -6,15 +6,16 @@ use super::Postgres;
 use super::pool::Pool;
 use super::row::{digest, number, place};
 use super::snapshot::Rows;
+use crate::compaction::{self, CompactionStep, ObsoleteSnapshot, SnapshotGc, TruncateTo};
 use crate::db_error::DbResult;
-use crate::compaction::{self, SnapshotGc, TruncateTo, CompactionStep, ObsoleteSnapshot};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::snapshot_writer::ReadBack;
 use crate::{Digest, Dropped, Result, RunId};
 
 impl Postgres {
     pub(super) async fn do_keepers(&self, after: RunId) -> DbResult<Vec<RunId>> {
-        let rows = self.pool.all(sqlx::query(compaction::RUNS_TO_COMPACT).bind(after).bind(PAGE_ROWS)).await?;
+        let rows =
+            self.pool.all(sqlx::query(compaction::RUNS_TO_COMPACT).bind(after).bind(PAGE_ROWS)).await?;
         rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
     }
 
@@ -25,7 +26,9 @@ impl Postgres {
 
 impl SnapshotGc for Rows<'_, Pool> {
     async fn next(&self, run: RunId, rows: u32) -> Result<CompactionStep> {
-        next(self.asked, run, rows).await.map_err(|fault| fault.with_context("looking for what can be dropped"))
+        next(self.asked, run, rows)
+            .await
+            .map_err(|fault| fault.with_context("looking for what can be dropped"))
     }
 
     async fn truncate(&self, cut: TruncateTo) -> Result<u64> {
@@ -43,7 +46,9 @@ async fn next(pool: &Pool, run: RunId, rows: u32) -> DbResult<CompactionStep> {
     }
     let cut = sqlx::query(compaction::TRUNCATION_POINT).bind(run).bind(i64::from(rows)).bind(PAGE_BYTES);
     let row = pool.optional(cut).await?;
-    row.map_or(Ok(CompactionStep::Idle), |row| Ok(CompactionStep::Truncate(place(&row)?, digest(&row, "content_hash")?)))
+    row.map_or(Ok(CompactionStep::Idle), |row| {
+        Ok(CompactionStep::Truncate(place(&row)?, digest(&row, "content_hash")?))
+    })
 }
 
 async fn cut(pool: &Pool, cut: TruncateTo) -> DbResult<u64> {

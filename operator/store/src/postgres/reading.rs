@@ -10,9 +10,9 @@ use super::answers::Answers;
 use super::row::{digest, place};
 use super::snapshot::Rows;
 use super::{Postgres, branch};
+use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
-use crate::compaction::is_dropped;
 use crate::pages::UndecodedBoundary;
 use crate::reading::{
     AuditKey, BoundaryKey, CallKey, PAGE_BYTES, PAGE_ROWS, ReadRecord as _, RecordKey, RunHead, StoredBatch,
@@ -244,5 +244,9 @@ fn stored_record(row: &PgRow, cipher: &PayloadCipher) -> DbResult<StoredRecord> 
 }
 
 fn unread(row: &PgRow) -> DbResult<UndecodedBoundary> {
-    Ok(UndecodedBoundary { run: row.try_get("run")?, undone: row.try_get("undone")?, encoded: branch::encoded(row)? })
+    Ok(UndecodedBoundary {
+        run: row.try_get("run")?,
+        undone: row.try_get("undone")?,
+        encoded: branch::encoded(row)?,
+    })
 }

@@ -10,7 +10,7 @@ use crate::chain::EncodedSnapshot;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::seal::{self, PayloadCipher};
-use crate::snapshot_io::{Branch, PageEntry, SnapshotWriter, NewSnapshot, SnapshotReader, Walk};
+use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
 use crate::{Digest, Place, Result, RunId};
 
 const CHUNKS: &str = "SELECT hash, payload FROM chunks WHERE run = $1 AND hash = ANY ($2)";
@@ -58,7 +58,9 @@ impl<A: Answers> SnapshotReader for Rows<'_, A> {
     }
 
     async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<EncodedSnapshot>> {
-        snapshot(self.asked, run, content_hash).await.map_err(|fault| fault.with_context("reading a snapshot"))
+        snapshot(self.asked, run, content_hash)
+            .await
+            .map_err(|fault| fault.with_context("reading a snapshot"))
     }
 
     async fn cipher(&self, run: RunId) -> Result<PayloadCipher> {
@@ -86,7 +88,11 @@ async fn chunks(rows: &impl Answers, run: RunId, hashes: &[Digest]) -> DbResult<
     found.iter().map(|row| Ok((digest(row, "hash")?, row.try_get("payload")?))).collect()
 }
 
-async fn snapshot(rows: &impl Answers, run: RunId, content_hash: &Digest) -> DbResult<Option<EncodedSnapshot>> {
+async fn snapshot(
+    rows: &impl Answers,
+    run: RunId,
+    content_hash: &Digest,
+) -> DbResult<Option<EncodedSnapshot>> {
     let found = rows.all(sqlx::query(SNAPSHOT).bind(run).bind(content_hash.as_slice())).await?;
     let Some(row) = found.first() else { return Ok(None) };
     Ok(Some(EncodedSnapshot { document: row.try_get("document")?, digest: row.try_get("digest")? }))

@@ -71,7 +71,9 @@ impl Operator for Postgres {
     }
 
     async fn expired(&self, after: RunId) -> Result<Vec<RunId>> {
-        self.do_expired(after).await.map_err(|fault| fault.with_context("looking for what is past its retention"))
+        self.do_expired(after)
+            .await
+            .map_err(|fault| fault.with_context("looking for what is past its retention"))
     }
 
     async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped> {
@@ -98,7 +100,9 @@ impl Operator for Postgres {
     }
 
     async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
-        self.do_mark_deleted(object_uid, asked).await.map_err(|fault| fault.with_context(MarkDeleted::OPERATION))
+        self.do_mark_deleted(object_uid, asked)
+            .await
+            .map_err(|fault| fault.with_context(MarkDeleted::OPERATION))
     }
 
     async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {

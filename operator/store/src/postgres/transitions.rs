@@ -59,14 +59,22 @@ impl Postgres {
 
     /// The same of a rule that mostly changes nothing, and needs nothing but the run and its attempts: one trip, and no
     /// lock, where a look at them shows that it would not.
-    pub(super) async fn look_then_transact<T: Transition>(&self, run: RunId, rule: &T) -> DbResult<T::Answer> {
+    pub(super) async fn look_then_transact<T: Transition>(
+        &self,
+        run: RunId,
+        rule: &T,
+    ) -> DbResult<T::Answer> {
         let Some(of_run) = self.rows_of(run).await? else { return rule.without_run(run) };
         let Decision { write, answer } = rule.decide(Rows::new(of_run, BTreeMap::new()))?;
         if write.is_empty() { Ok(answer) } else { self.transact(run, rule).await }
     }
 
     /// Locks a run's row, and reads what every rule needs once it is locked.
-    pub(super) async fn lock(&self, run: RunId, needs: Needs<'_>) -> DbResult<(Transaction<'_>, Option<Rows>)> {
+    pub(super) async fn lock(
+        &self,
+        run: RunId,
+        needs: Needs<'_>,
+    ) -> DbResult<(Transaction<'_>, Option<Rows>)> {
         let record = record_sql(&format!("r.id = '{run}'"), NOW);
         let templates = match needs {
             Needs::Templates => LOCK_TEMPLATES,

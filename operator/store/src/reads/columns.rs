@@ -188,7 +188,8 @@ pub(crate) struct Hash(pub Digest);
 impl NotNull for Hash {
     fn read(row: &impl Columns, column: &str) -> DbResult<Option<Self>> {
         let hash = |bytes: Vec<u8>| {
-            let digest = bytes.try_into().map_err(|_| DbError::Corrupt(format!("{column} is not 32 bytes")))?;
+            let digest =
+                bytes.try_into().map_err(|_| DbError::Corrupt(format!("{column} is not 32 bytes")))?;
             Ok(Self(digest))
         };
         row.bytes(column)?.map(hash).transpose()
@@ -204,7 +205,8 @@ impl NotNull for Hash {
 pub(crate) struct EnumText<T>(pub T);
 
 impl<T: Serialize> EnumText<T> {
-    /// The variant's name. Only for enums whose variants have no data: other texts violate a constraint of both databases.
+    /// The variant's name. Only for enums whose variants have no data: other texts violate a constraint of both
+    /// databases.
     pub fn text(&self) -> String {
         match serde_json::to_value(&self.0) {
             Ok(serde_json::Value::String(text)) => text,
@@ -217,9 +219,9 @@ impl<T: Serialize + DeserializeOwned> NotNull for EnumText<T> {
     fn read(row: &impl Columns, column: &str) -> DbResult<Option<Self>> {
         let parse = |text| {
             let parsed = serde_json::from_value(serde_json::Value::String(text));
-            parsed
-                .map(Self)
-                .map_err(|error| DbError::Corrupt(format!("column {column}: {}", redacted_json_error(&error))))
+            parsed.map(Self).map_err(|error| {
+                DbError::Corrupt(format!("column {column}: {}", redacted_json_error(&error)))
+            })
         };
         row.text(column)?.map(parse).transpose()
     }

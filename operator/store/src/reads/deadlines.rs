@@ -16,8 +16,8 @@ pub(crate) struct ClockSql {
 }
 
 impl ClockSql {
-    /// SQL for a row of `runs`: the name of the first deadline that has expired, or NULL. It does not check that a gateway
-    /// is alive: the statement around it must.
+    /// SQL for a row of `runs`: the name of the first deadline that has expired, or NULL. It does not check that a
+    /// gateway is alive: the statement around it must.
     pub fn first_expired(&self) -> String {
         let arms = CLOCKS.iter().map(|clock| self.arm(clock)).collect::<String>();
         format!("CASE{arms} END")
@@ -27,7 +27,8 @@ impl ClockSql {
         let Self { greatest, now, beat_since } = self;
         let states = clock.states.iter().map(|state| literal(*state)).collect::<Vec<_>>().join(", ");
         let starts: Vec<_> = clock.starts.iter().map(|start| column(*start)).collect();
-        let is_running = starts.iter().map(|start| format!("{start} IS NOT NULL")).collect::<Vec<_>>().join(" OR ");
+        let is_running =
+            starts.iter().map(|start| format!("{start} IS NOT NULL")).collect::<Vec<_>>().join(" OR ");
         // NULL counts as 0: with a NULL argument, SQLite's `max` returns NULL, and PostgreSQL's `greatest` ignores it.
         let latest = starts.iter().map(|start| format!("coalesce({start}, 0), ")).collect::<String>();
         let (length, deadline) = (self.length(clock.length), literal(clock.deadline));

@@ -73,7 +73,8 @@ pub(crate) struct FoundRuns {
 impl FoundRuns {
     /// `now`: the store's clock, if the statement does not return it.
     pub fn read<R: Columns>(rows: &[R], now: Option<i64>) -> DbResult<Self> {
-        let first = rows.first().ok_or_else(|| DbError::Corrupt("the store has no row in its own table".into()))?;
+        let first =
+            rows.first().ok_or_else(|| DbError::Corrupt("the store has no row in its own table".into()))?;
         let now = now.map_or_else(|| Column::read(first, "now"), Ok)?;
         let store = StoreRow::read(&Prefixed { row: first, prefix: "s_" })?;
         let mut runs: Vec<RunRows> = Vec::new();

@@ -132,7 +132,8 @@ impl RunRow {
         })
     }
 
-    /// An upper limit of the size of the state at the head, in bytes. `None` if the head has moved since it was measured.
+    /// An upper limit of the size of the state at the head, in bytes. `None` if the head has moved since it was
+    /// measured.
     pub fn known_state_bytes(&self) -> Option<i64> {
         self.state_bytes.filter(|_| self.state_hash == self.head_hash)
     }

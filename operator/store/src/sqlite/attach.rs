@@ -22,7 +22,8 @@ pub(super) async fn heartbeats(
 }
 
 async fn heartbeat(conn: &mut SqliteConnection, now: i64, run: RunId, capability: &Digest) -> DbResult<Beat> {
-    let Some(mut row) = RunRow::load(conn, run).await?.filter(|row| judge::has_capability(row, capability)) else {
+    let Some(mut row) = RunRow::load(conn, run).await?.filter(|row| judge::has_capability(row, capability))
+    else {
         return Ok(Beat::Fenced);
     };
     if row.lifecycle.0 != Lifecycle::Live {

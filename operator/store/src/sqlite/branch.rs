@@ -9,8 +9,8 @@ use super::columns::{Hash, Which};
 use super::data_keys;
 use super::row::RunRow;
 use crate::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
-use crate::db_error::{DbResult, timestamp};
 use crate::compaction::is_dropped;
+use crate::db_error::{DbResult, timestamp};
 use crate::snapshot_io::{Branch, Walk};
 use crate::{AuditRow, BoundaryRow, Kept, Place, RunId};
 

@@ -11,10 +11,10 @@ use super::judge::{self, Claiming};
 use super::row::RunRow;
 use super::{Reads as _, Sqlite, data_keys, open_calls};
 use crate::audit::{actor, kind};
-use crate::reads::key_refused_message;
 use crate::db_error::DbResult;
 use crate::keys::no_keys;
-use crate::reads::{CallRow, encode_payload, decode_payload};
+use crate::reads::key_refused_message;
+use crate::reads::{CallRow, decode_payload, encode_payload};
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, size};
 
@@ -84,7 +84,12 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Claim) -
     }
 }
 
-async fn first_claim(conn: &mut SqliteConnection, now: i64, mut row: RunRow, claim: Claim) -> DbResult<Claimed> {
+async fn first_claim(
+    conn: &mut SqliteConnection,
+    now: i64,
+    mut row: RunRow,
+    claim: Claim,
+) -> DbResult<Claimed> {
     let Some(key) = claim.key else {
         return Ok(Claimed::Invalid(format!("call {:?} is new, and a new call needs a key", claim.id)));
     };
@@ -253,7 +258,12 @@ async fn keep_result(
 }
 
 /// The tool has refused the key of a started call: its outcome is a person's to tell.
-async fn refuse_key(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, call: &mut CallRow) -> DbResult<()> {
+async fn refuse_key(
+    conn: &mut SqliteConnection,
+    now: i64,
+    row: &mut RunRow,
+    call: &mut CallRow,
+) -> DbResult<()> {
     call.key_refused = true;
     call.touched_turn = Some(row.open_turn());
     call.save(conn).await?;

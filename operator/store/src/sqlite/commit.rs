@@ -19,7 +19,7 @@ use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
 use crate::reads::encode_payload;
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
-use crate::transitions::{set_finished, finish_detail, renew_lease, commit_receipt, report_cancel};
+use crate::transitions::{commit_receipt, finish_detail, renew_lease, report_cancel, set_finished};
 use crate::{Committed, Digest, NewFinish, RunId, Standing, size};
 
 /// Judges a commit and, if it is the next boundary, writes it. `None`: it is the next, but cannot stand on this head.

@@ -7,7 +7,7 @@ use super::read::look;
 use super::transitions::{apply, transact};
 use crate::db_error::DbResult;
 use crate::transitions::{
-    Abandon, Adopt, Decision, MarkDeleted, CreateStep, Transition as _, create, next_create_step,
+    Abandon, Adopt, CreateStep, Decision, MarkDeleted, Transition as _, create, next_create_step,
 };
 use crate::{AskedBy, Created, NewRun, Result};
 

@@ -9,7 +9,7 @@ use super::snapshot::Rows;
 use super::{Reads, Sqlite};
 use crate::audit::kind;
 use crate::db_error::{DbError, DbResult};
-use crate::keys::{KeyWriter, KeyReader, DATA_KEY_LOST, PAGE_ROWS, KeyState, Wrapped};
+use crate::keys::{DATA_KEY_LOST, KeyReader, KeyState, KeyWriter, PAGE_ROWS, Wrapped};
 use crate::seal::{PayloadCipher, SEALED};
 use crate::statements::COUNT_UNSEALED;
 use crate::{Lifecycle, Result, RunId, Shredded};
@@ -102,8 +102,9 @@ async fn list(conn: &mut SqliteConnection, after: RunId) -> DbResult<Vec<(RunId,
     .bind(PAGE_ROWS)
     .fetch_all(conn)
     .await?;
-    let key =
-        |row: &SqliteRow| DbResult::Ok(wrapped(row)?.map(|wrapped| DbResult::Ok((row.try_get("run")?, wrapped))));
+    let key = |row: &SqliteRow| {
+        DbResult::Ok(wrapped(row)?.map(|wrapped| DbResult::Ok((row.try_get("run")?, wrapped))))
+    };
     rows.iter().filter_map(|row| key(row).and_then(Option::transpose).transpose()).collect()
 }
 
@@ -120,7 +121,8 @@ async fn rewrap(conn: &mut SqliteConnection, run: RunId, old: Wrapped, new: Wrap
 
 /// How many payloads of a run are plain.
 pub(super) async fn unsealed(conn: &mut SqliteConnection, run: RunId) -> DbResult<u64> {
-    let count: i64 = sqlx::query_scalar(COUNT_UNSEALED).bind(run).bind([SEALED].as_slice()).fetch_one(conn).await?;
+    let count: i64 =
+        sqlx::query_scalar(COUNT_UNSEALED).bind(run).bind([SEALED].as_slice()).fetch_one(conn).await?;
     Ok(count.unsigned_abs())
 }
 

@@ -6,9 +6,9 @@ use sqlx::{Row as _, SqliteConnection};
 use super::columns::{Hash, Which};
 use super::row::RunRow;
 use super::{Reads as _, Sqlite};
-use crate::events::{StoredEvents, page};
-use crate::db_error::DbResult;
 use crate::compaction::is_dropped;
+use crate::db_error::DbResult;
+use crate::events::{StoredEvents, page};
 use crate::statements::FIRST_POSITION;
 use crate::{EventPage, EventQuery, Lifecycle, Result, RunId};
 
@@ -41,7 +41,11 @@ pub(super) async fn first(conn: &mut SqliteConnection, run: RunId, turn: i32) ->
 }
 
 /// The boundaries with the events, and whether the run is over.
-async fn read(conn: &mut SqliteConnection, run: RunId, query: EventQuery) -> DbResult<(Vec<StoredEvents>, bool)> {
+async fn read(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    query: EventQuery,
+) -> DbResult<(Vec<StoredEvents>, bool)> {
     let Some(row) = RunRow::load(conn, run).await? else {
         return Ok((Vec::new(), true));
     };

@@ -4,8 +4,8 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::branch::encoded;
 use super::columns::Which;
-use crate::db_error::{DbError, DbResult};
 use crate::compaction::is_dropped;
+use crate::db_error::{DbError, DbResult};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::snapshot_io::PageEntry;
 use crate::{Place, RunId};
@@ -34,7 +34,11 @@ const PAGE: &str = concat!(
 );
 
 /// The next boundaries.
-pub(super) async fn page(conn: &mut SqliteConnection, run: RunId, after: Option<Place>) -> DbResult<Vec<PageEntry>> {
+pub(super) async fn page(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    after: Option<Place>,
+) -> DbResult<Vec<PageEntry>> {
     let rows = sqlx::query(PAGE)
         .bind(run)
         .bind(after.map_or(i32::MIN, |place| place.turn))

@@ -8,8 +8,8 @@ use super::row::RunRow;
 use super::snapshot::Rows;
 use super::{Reads, Sqlite};
 use crate::audit::{actor, kind};
+use crate::compaction::{self, CompactionStep, ObsoleteSnapshot, SnapshotGc, TruncateTo};
 use crate::db_error::DbResult;
-use crate::compaction::{self, SnapshotGc, TruncateTo, CompactionStep, ObsoleteSnapshot};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Place, Result, RunId, header};
 
@@ -43,11 +43,17 @@ pub(super) async fn keepers(conn: &mut SqliteConnection, after: RunId) -> DbResu
 }
 
 async fn next(conn: &mut SqliteConnection, run: RunId, rows: u32) -> DbResult<CompactionStep> {
-    let spent: Option<Hash> = sqlx::query_scalar(compaction::OBSOLETE_SNAPSHOT).bind(run).fetch_optional(&mut *conn).await?;
+    let spent: Option<Hash> =
+        sqlx::query_scalar(compaction::OBSOLETE_SNAPSHOT).bind(run).fetch_optional(&mut *conn).await?;
     if let Some(Hash(spent)) = spent {
         return Ok(CompactionStep::Discard(spent));
     }
-    let Some(row) = sqlx::query(compaction::TRUNCATION_POINT).bind(run).bind(rows).bind(PAGE_BYTES).fetch_optional(conn).await?
+    let Some(row) = sqlx::query(compaction::TRUNCATION_POINT)
+        .bind(run)
+        .bind(rows)
+        .bind(PAGE_BYTES)
+        .fetch_optional(conn)
+        .await?
     else {
         return Ok(CompactionStep::Idle);
     };
@@ -141,7 +147,8 @@ async fn discard(conn: &mut SqliteConnection, spent: ObsoleteSnapshot) -> DbResu
         .bind(run)
         .fetch_all(&mut *conn)
         .await?;
-    let is_spent: Option<Hash> = sqlx::query_scalar(compaction::OBSOLETE_SNAPSHOT).bind(run).fetch_optional(&mut *conn).await?;
+    let is_spent: Option<Hash> =
+        sqlx::query_scalar(compaction::OBSOLETE_SNAPSHOT).bind(run).fetch_optional(&mut *conn).await?;
     let is_known = |Hash(hash): &Hash| *hash == content_hash || others.contains(hash);
     if is_spent != Some(Hash(content_hash)) || !there.iter().all(is_known) {
         return Ok(0);

@@ -52,7 +52,11 @@ pub(super) async fn look_up(conn: &mut SqliteConnection, now: i64, object_uid: S
 }
 
 /// The run with this id.
-pub(super) async fn get_run(conn: &mut SqliteConnection, now: i64, run: RunId) -> DbResult<Option<RunRecord>> {
+pub(super) async fn get_run(
+    conn: &mut SqliteConnection,
+    now: i64,
+    run: RunId,
+) -> DbResult<Option<RunRecord>> {
     rows_of(conn, now, run).await?.map(|rows| rows.record()).transpose()
 }
 
@@ -63,7 +67,11 @@ pub(super) async fn capacity(conn: &mut SqliteConnection, namespaces: u32) -> Db
 }
 
 /// One of its attempts.
-pub(super) async fn attempt(conn: &mut SqliteConnection, run: RunId, number: i32) -> DbResult<Option<Attempt>> {
+pub(super) async fn attempt(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    number: i32,
+) -> DbResult<Option<Attempt>> {
     AttemptRow::load(conn, run, number).await?.map(|row| row.record()).transpose()
 }
 
@@ -79,7 +87,11 @@ pub(super) async fn find(
 }
 
 /// Whether this capability is the current epoch's.
-pub(super) async fn is_current(conn: &mut SqliteConnection, run: RunId, capability: Digest) -> DbResult<bool> {
+pub(super) async fn is_current(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    capability: Digest,
+) -> DbResult<bool> {
     Ok(sqlx::query_scalar("SELECT count(*) FROM runs WHERE id = ? AND capability = ?")
         .bind(run)
         .bind(super::columns::Hash(capability))

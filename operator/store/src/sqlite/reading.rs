@@ -11,9 +11,9 @@ use super::row::RunRow;
 use super::snapshot::Rows;
 use super::writer::{Doing, Durability, Writer};
 use super::{Reads, Sqlite, branch, in_time};
+use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
-use crate::compaction::is_dropped;
 use crate::pages::UndecodedBoundary;
 use crate::reading::{
     AuditKey, BoundaryKey, CallKey, PAGE_BYTES, PAGE_ROWS, ReadRecord as _, RecordKey, RunHead, StoredBatch,
@@ -192,7 +192,9 @@ impl Reading for Moment {
             return Ok(Vec::new());
         }
         let cipher = self.keys.cipher_to_verify(&self.rows(), run).await?;
-        rows.iter().map(|row| stored_record(row, &cipher).map_err(|fault| fault.with_context(doing))).collect()
+        rows.iter()
+            .map(|row| stored_record(row, &cipher).map_err(|fault| fault.with_context(doing)))
+            .collect()
     }
 }
 
@@ -241,7 +243,11 @@ async fn anchors(conn: &mut SqliteConnection, after: i64) -> DbResult<Vec<(i64, 
     Ok(query.bind(after).bind(PAGE_ROWS).fetch_all(conn).await?)
 }
 
-async fn boundaries(conn: &mut SqliteConnection, after: BoundaryKey, to: RunId) -> DbResult<Vec<UndecodedBoundary>> {
+async fn boundaries(
+    conn: &mut SqliteConnection,
+    after: BoundaryKey,
+    to: RunId,
+) -> DbResult<Vec<UndecodedBoundary>> {
     let BoundaryKey { run, turn, boundary, epoch } = after;
     let query = sqlx::query(BOUNDARIES)
         .bind(run)

@@ -170,7 +170,13 @@ async fn holds_entry(conn: &mut SqliteConnection, run: RunId, change: &Change) -
     Ok(query.bind(&change.entry_id).fetch_one(conn).await?)
 }
 
-async fn insert(conn: &mut SqliteConnection, now: i64, row: &RunRow, at: At, change: &Change) -> DbResult<()> {
+async fn insert(
+    conn: &mut SqliteConnection,
+    now: i64,
+    row: &RunRow,
+    at: At,
+    change: &Change,
+) -> DbResult<()> {
     sqlx::query(
         "INSERT INTO records (run, space, key, seq, op, entry_id, value, size, turn, boundary, epoch, at) \
          VALUES (?1, ?2, ?3, \

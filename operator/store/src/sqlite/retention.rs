@@ -96,7 +96,12 @@ pub(super) async fn expired(conn: &mut SqliteConnection, now: i64, after: RunId)
 }
 
 /// Drops so many rows of a run that is past its retention. That it does stands in the audit before.
-pub(super) async fn expire(conn: &mut SqliteConnection, now: i64, run: RunId, rows: u32) -> DbResult<Dropped> {
+pub(super) async fn expire(
+    conn: &mut SqliteConnection,
+    now: i64,
+    run: RunId,
+    rows: u32,
+) -> DbResult<Dropped> {
     let sql = format!("SELECT count(*) FROM runs WHERE id = ?1 AND {IS_EXPIRED}");
     let due: i64 = sqlx::query_scalar(AssertSqlSafe(sql)).bind(run).bind(now).fetch_one(&mut *conn).await?;
     if due == 0 {

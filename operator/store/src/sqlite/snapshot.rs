@@ -8,9 +8,9 @@ use crate::chain::EncodedSnapshot;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::seal::{self, PayloadCipher};
-use crate::snapshot_io::PageEntry;
 use crate::snapshot_io::NewSnapshot;
-use crate::snapshot_io::{Branch, SnapshotWriter, SnapshotReader, Walk};
+use crate::snapshot_io::PageEntry;
+use crate::snapshot_io::{Branch, SnapshotReader, SnapshotWriter, Walk};
 use crate::{Digest, Place, Result, RunId};
 
 /// Chunks that are written in one piece of work: no commit waits behind a large snapshot.
@@ -137,7 +137,12 @@ async fn marks(conn: &mut SqliteConnection, run: RunId) -> DbResult<Vec<(Place, 
 
 /// Whether anything of a snapshot is taken: not of a run whose payloads are being dropped, nothing plain beside its data key,
 /// and not one of a boundary before the last that was dropped, where that is asked.
-async fn is_taken(conn: &mut SqliteConnection, run: RunId, place: Option<Place>, sealed: bool) -> DbResult<bool> {
+async fn is_taken(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    place: Option<Place>,
+    sealed: bool,
+) -> DbResult<bool> {
     let taken = sqlx::query_scalar(
         "SELECT EXISTS (SELECT 1 FROM runs WHERE id = ?1 AND expired_at IS NULL \
          AND ((?2, ?3) < (dropped_turn, dropped_boundary) OR ?4 < dropped_epoch) IS NOT TRUE \

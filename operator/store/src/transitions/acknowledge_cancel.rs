@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::end::{set_finished, fence_and_end};
+use super::end::{fence_and_end, set_finished};
 use super::worker::has_capability;
 use super::{Change, Decision, Rows, Transition};
 use crate::audit::{actor, kind};

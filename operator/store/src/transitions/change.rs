@@ -27,8 +27,8 @@ pub(crate) struct WriteSet {
     pub reserved: Vec<AttemptRow>,
     /// The id of a call, and its columns.
     pub call_columns: Option<(String, Vec<Assignment>)>,
-    /// Undoes the boundaries of the live branch after this one, and those with its turn and boundary under another epoch.
-    /// Hides the records and batches of records that came after it.
+    /// Undoes the boundaries of the live branch after this one, and those with its turn and boundary under another
+    /// epoch. Hides the records and batches of records that came after it.
     pub undo_after: Option<Place>,
     /// A template to insert, unless it exists.
     pub template: Option<Template>,

@@ -1,7 +1,7 @@
 //! A run is created, or a prior run of its name is adopted or abandoned.
 //!
-//! Invariant: at most one run of a namespace and name is not closed; a partial unique index enforces it. So a creator whose
-//! write conflicts with another creator's looks again.
+//! Invariant: at most one run of a namespace and name is not closed; a partial unique index enforces it. So a creator
+//! whose write conflicts with another creator's looks again.
 
 use serde_json::json;
 
@@ -13,8 +13,8 @@ use crate::db_error::DbResult;
 use crate::reads::{EnumText, FoundRuns, Hash, RunRow, RunRows};
 use crate::{AttemptState, Cause, Created, Lifecycle, NewRun, OnPrior, PriorRun, RunId, RunRecord, header};
 
-/// SQL: the rows `r` that [`next_create_step`] needs: the object's own run, and the prior run of its name. Parameters: the
-/// object's UID, the namespace, the name.
+/// SQL: the rows `r` that [`next_create_step`] needs: the object's own run, and the prior run of its name.
+/// Parameters: the object's UID, the namespace, the name.
 pub(crate) const OWN_OR_PRIOR_RUN: &str = "r.object_uid = $1 \
      OR (r.namespace = $2 AND r.name = $3 AND r.lifecycle IN ('live', 'finished'))";
 
@@ -115,8 +115,8 @@ impl Transition for Abandon {
     }
 }
 
-/// Creates a run with attempt 1 reserved. It must be written only if there is no run of this object, and no open run of its
-/// name. `found`: for the store's row and its clock.
+/// Creates a run with attempt 1 reserved. It must be written only if there is no run of this object, and no open run
+/// of its name. `found`: for the store's row and its clock.
 pub(crate) fn create(found: &FoundRuns, new: &NewRun) -> DbResult<Decision<RunRecord>> {
     let FoundRuns { now, store, .. } = *found;
     let mut change = Change::of_new(RunRows { now, store, run: empty(now, new), attempts: Vec::new() });

@@ -15,8 +15,9 @@ pub(super) fn neutral_ending(attempt: i32, cause: Cause) -> Ending {
     Ending { attempt, cause, class: Class::Neutral, exit_code: None, message: String::new() }
 }
 
-/// Ends the current attempt, unless it has ended: counts the end, counts the calls that were started and not completed as
-/// unsettled, and fences the run. Returns the class that the end was counted as; `None`: the attempt had ended before.
+/// Ends the current attempt, unless it has ended: counts the end, counts the calls that were started and not
+/// completed as unsettled, and fences the run. Returns the class that the end was counted as; `None`: the attempt had
+/// ended before.
 fn end(change: &mut Change, ending: &Ending) -> DbResult<Option<Class>> {
     let run = change.row();
     if run.attempt_state.0 == AttemptState::Ended {
@@ -144,8 +145,8 @@ pub(super) fn finish_with_audit(
     change.audit(kind::FINISHED, actor, detail);
 }
 
-/// Finishes the run. Its epoch and capability stay, so that a retry of its worker is recognized. `by`: commit id and digest
-/// of the worker's call; `None` if the operator finishes the run.
+/// Finishes the run. Its epoch and capability stay, so that a retry of its worker is recognized. `by`: commit id and
+/// digest of the worker's call; `None` if the operator finishes the run.
 pub(crate) fn set_finished(run: &mut RunRow, now: i64, finish: &NewFinish, by: Option<(Uuid, Digest)>) {
     let NewFinish { outcome, reason, message, output } = finish;
     run.lifecycle = EnumText(Lifecycle::Finished);

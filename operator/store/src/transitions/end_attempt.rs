@@ -1,6 +1,6 @@
 //! An attempt ends, and its worker may no longer write.
 
-use super::end::{finish_with_audit, end_with_audit, reserve_next};
+use super::end::{end_with_audit, finish_with_audit, reserve_next};
 use super::{Change, Decision, Rows, Transition};
 use crate::audit::actor;
 use crate::db_error::DbResult;

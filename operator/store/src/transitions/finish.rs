@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::end::finish_with_audit;
-use super::worker::{has_unsettled, has_capability, is_finish, renew_lease, commit_receipt, report_cancel};
+use super::worker::{commit_receipt, has_capability, has_unsettled, is_finish, renew_lease, report_cancel};
 use super::{Change, Decision, Rows, Transition};
 use crate::audit::actor;
 use crate::db_error::DbResult;

@@ -23,7 +23,11 @@ impl Transition for RequestCancel {
         if change.is_live() && change.row().cancel_requested_at.is_none() {
             change.run().cancel_requested_at = Some(change.now());
             let detail = json!({ "attempt": change.row().attempt });
-            change.audit(kind::CANCEL_REQUESTED, actor::OPERATOR, with_attribution(&self.requested_by, detail));
+            change.audit(
+                kind::CANCEL_REQUESTED,
+                actor::OPERATOR,
+                with_attribution(&self.requested_by, detail),
+            );
         }
         change.with_record()
     }

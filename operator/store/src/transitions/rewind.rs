@@ -33,7 +33,8 @@ impl Transition for Rewind {
         let is_before = |head: HeadPoint| (to.turn, to.boundary) <= (head.turn, head.boundary);
         let has_payloads =
             change.row().dropped_to().is_none_or(|last| (to.turn, to.boundary) >= (last.turn, last.boundary));
-        let is_allowed = change.is_live() && change.row().epoch == *epoch && has_payloads && from.is_none_or(is_before);
+        let is_allowed =
+            change.is_live() && change.row().epoch == *epoch && has_payloads && from.is_none_or(is_before);
         let Some(target) = target.filter(|_| is_allowed) else {
             let answer = Rewound::Refused(change.record()?);
             return Ok(change.decide(answer));

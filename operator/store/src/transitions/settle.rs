@@ -8,7 +8,7 @@ use super::worker::has_capability;
 use super::{Change, Decision, Needs, Rows, Transition, text};
 use crate::audit::{actor, kind};
 use crate::db_error::{DbError, DbResult};
-use crate::reads::{CallRow, EnumText, RunRow, encode_payload, decode_payload};
+use crate::reads::{CallRow, EnumText, RunRow, decode_payload, encode_payload};
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::{AttemptState, Completed, RunId, Settle, SettledBy, size};
 

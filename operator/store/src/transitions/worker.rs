@@ -22,8 +22,8 @@ pub(crate) fn is_finish(run: &RunRow, commit_id: Uuid, digest: &BodyDigest) -> b
         && run.finish_digest.is_some_and(|stored| digest.matches(&stored.0))
 }
 
-/// Renews the worker's lease, if a heartbeat has started one: a write proves that the worker is alive. The lease never gets
-/// shorter here: the worker may wait for the answer, which has the new length, longer than the new length.
+/// Renews the worker's lease, if a heartbeat has started one: a write proves that the worker is alive. The lease
+/// never gets shorter here: the worker may wait for the answer, which has the new length, longer than the new length.
 pub(crate) fn renew_lease(run: &mut RunRow, now: i64) {
     if run.lease_renewed_at.is_some() {
         run.lease_renewed_at = Some(now);
@@ -31,8 +31,8 @@ pub(crate) fn renew_lease(run: &mut RunRow, now: i64) {
     }
 }
 
-/// Records that the answer reports a requested cancel to the worker. Returns whether it is the first such answer, so that
-/// the row changes.
+/// Records that the answer reports a requested cancel to the worker. Returns whether it is the first such answer, so
+/// that the row changes.
 pub(crate) fn report_cancel(run: &mut RunRow, now: i64) -> bool {
     let is_first = run.cancel_requested_at.is_some() && run.cancel_told_at.is_none();
     if is_first {

@@ -15,7 +15,7 @@ use crate::branch;
 use crate::chain::EncodedSnapshot;
 use crate::encoded_ops;
 use crate::seal::PayloadCipher;
-use crate::snapshot_io::{Branch, PageEntry, SnapshotWriter, NewSnapshot, SnapshotReader, Walk};
+use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
 use crate::{Commit, Digest, Error, Place, Result, RunId, Snapshotted, Worker as _, snapshot_writer};
 
 /// Longer than a small state takes.

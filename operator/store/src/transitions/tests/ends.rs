@@ -12,8 +12,8 @@ fn end(class: Class, then: Then) -> EndAttempt {
     EndAttempt { ending, then }
 }
 
-/// The table of [`Class`]. Columns: the class; whether there was progress; recovery attempts, attempts without progress,
-/// disruptions, disruptions without progress; the class that the end is counted as.
+/// The table of [`Class`]. Columns: the class; whether there was progress; recovery attempts, attempts without
+/// progress, disruptions, disruptions without progress; the class that the end is counted as.
 #[test]
 fn an_end_is_counted_by_its_class_and_its_progress() {
     let cases = [
@@ -71,7 +71,11 @@ fn an_end_fences_the_run_and_leaves_its_started_calls_unsettled() {
     let Decision { write, answer } = decide(&end(Class::Disruption, Then::Nothing), &rows);
     assert_eq!(value(&write, "capability"), Some(&Value::Bytes(None)));
     assert_eq!(answer.epoch, 2);
-    assert_eq!(answer.calls.unsettled, [(Policy::Ask, 2), (Policy::ReadOnly, 1)].into(), "they are counted again");
+    assert_eq!(
+        answer.calls.unsettled,
+        [(Policy::Ask, 2), (Policy::ReadOnly, 1)].into(),
+        "they are counted again"
+    );
 }
 
 #[test]
@@ -90,7 +94,10 @@ fn the_next_step_after_an_end_is_done_once() {
         assert_eq!(kinds(&decide(&end(Class::Crash, then.clone()), &ended).write), of_ended, "{then:?}");
         let mut later = changed(attached(), |run| run.attempt = 2);
         later.of_run.attempts[0].number = 2;
-        assert!(decide(&end(Class::Crash, then), &later).write.is_empty(), "the ended attempt is an earlier one");
+        assert!(
+            decide(&end(Class::Crash, then), &later).write.is_empty(),
+            "the ended attempt is an earlier one"
+        );
     }
 }
 
