@@ -1,162 +1,180 @@
-//! The live branch, whichever database keeps it: links held to their hashes, payloads decoded in their order, states
-//! found from the nearest boundary that needs nothing before it.
+//! The live branch, for both engines: the links are verified by their hashes, payloads are decoded in order, and
+//! states are built from the nearest boundary that does not depend on an earlier one.
 //!
 //! # Guarantees
 //!
-//! - What is answered follows from the run's head: every boundary read has the hash that its successor, or the run's
-//!   row, says it has, and every payload its digest.
-//! - A damaged snapshot costs time and no answer: it is left aside, and the boundaries before it are read. So is one that is
-//!   plain and stands beside a data key, unless a boundary after it was written plain too, or there is nothing else.
-//! - Payloads that were dropped or shredded are [`Error::Gone`] to whoever asks for them.
-//! - Anything else that is damaged or gone is [`Error::Corrupt`].
+//! - Every result follows from the run's head: each boundary has the hash that its successor, or the run's row,
+//!   states, and each payload has its digest.
+//! - A damaged snapshot is skipped, and earlier boundaries are read instead: this takes longer, and the result is the
+//!   same. A plain snapshot of a run that has a data key is skipped too, unless a later boundary was written plain,
+//!   or the payloads before the snapshot were dropped.
+//! - If a wanted payload was dropped or shredded, the result is [`Error::Gone`].
+//! - Any other damage or loss is [`Error::Corrupt`].
 
 use dalsegno_protocol::State;
 
 use crate::chain::{self, EncodedBoundary, EncodedSnapshot};
 use crate::seal::{PayloadCipher, is_sealed};
-use crate::shelf::{Branch, Shelf, Walk};
-use crate::snapshot;
+use crate::snapshot::{self, OpenedSnapshot};
+use crate::snapshot_io::{Branch, SnapshotReader, Walk};
 use crate::{BoundaryRow, Digest, Error, Gone, Place, Result, RunId, fold, size};
 
-/// Damaged snapshots that are left aside one by one; after these, all are that a walk can do without.
-const REFUSALS: usize = 3;
+/// Damaged snapshots that a walk skips one by one. After these, it uses a snapshot only where there is no other way.
+const MAX_SKIPPED: usize = 3;
 
-/// A state and the boundary after which it stands, without its payloads.
-pub(crate) struct Standpoint {
+/// The state after a boundary, and that boundary without its payloads.
+pub(crate) struct StateAt {
     pub state: State,
     pub row: BoundaryRow,
     /// Boundaries that were folded onto the nearest snapshot, plain full state or beginning.
     pub lag: i32,
-    /// Chunks that are known to be whole.
+    /// Chunks that are stored and were verified.
     pub chunks: Vec<Digest>,
 }
 
 /// The state after a turn of the live branch, or after its head.
-pub(crate) async fn state(shelf: &impl Shelf, run: RunId, turn: Option<i32>) -> Result<Option<Standpoint>> {
-    standpoint(shelf, run, Walk::to_state(None), turn).await
+pub(crate) async fn state(
+    reader: &impl SnapshotReader,
+    run: RunId,
+    turn: Option<i32>,
+) -> Result<Option<StateAt>> {
+    read_state(reader, run, Walk::to_state(None), turn).await
 }
 
-/// The state after the head, unless it or one before it counts more than so many bytes, as [`size`] does; then nothing.
-pub(crate) async fn small_state(shelf: &impl Shelf, run: RunId, most: usize) -> Result<Option<Standpoint>> {
-    standpoint(shelf, run, Walk { most: Some(most), ..Walk::to_state(None) }, None).await
+/// The state after the head. `None` if this state, or an earlier one on the way to it, is larger than `max_bytes`, as
+/// [`size`] counts them.
+pub(crate) async fn small_state(
+    reader: &impl SnapshotReader,
+    run: RunId,
+    max_bytes: usize,
+) -> Result<Option<StateAt>> {
+    read_state(reader, run, Walk { max_state_bytes: Some(max_bytes), ..Walk::to_state(None) }, None).await
 }
 
-/// The state after a boundary, on whatever branch it stands. The snapshots of the `refused` boundaries are not used.
-pub(crate) async fn after(
-    shelf: &impl Shelf,
+/// The state after a boundary of any branch. The snapshots of the `excluded` boundaries are not used.
+pub(crate) async fn state_after(
+    reader: &impl SnapshotReader,
     run: RunId,
     place: Place,
     content_hash: Digest,
-    refused: Vec<Digest>,
+    excluded: Vec<Digest>,
 ) -> Result<State> {
-    let walk = Walk { refused, ..Walk::to_state(Some((place, content_hash))) };
-    Ok(standing(shelf, run, place, walk).await?.state)
+    let walk = Walk { excluded_snapshots: excluded, ..Walk::to_state(Some((place, content_hash))) };
+    Ok(existing_state(reader, run, place, walk).await?.state)
 }
 
-/// The state after a boundary, of boundaries alone: of no snapshot but the one for which those before it were dropped.
-pub(crate) async fn rebuilt(
-    shelf: &impl Shelf,
+/// The state after a boundary, built from boundaries alone; from a snapshot only if the payloads before it were
+/// dropped.
+pub(crate) async fn state_without_snapshots(
+    reader: &impl SnapshotReader,
     run: RunId,
     place: Place,
     content_hash: Digest,
-) -> Result<Standpoint> {
-    let walk = Walk { sparing: true, ..Walk::to_state(Some((place, content_hash))) };
-    standing(shelf, run, place, walk).await
+) -> Result<StateAt> {
+    let walk = Walk { avoid_snapshots: true, ..Walk::to_state(Some((place, content_hash))) };
+    existing_state(reader, run, place, walk).await
 }
 
-async fn standing(shelf: &impl Shelf, run: RunId, place: Place, walk: Walk) -> Result<Standpoint> {
-    let found = standpoint(shelf, run, walk, None).await?;
-    found.ok_or_else(|| corrupt(run, format!("{place}: it is not there")))
+async fn existing_state(
+    reader: &impl SnapshotReader,
+    run: RunId,
+    place: Place,
+    walk: Walk,
+) -> Result<StateAt> {
+    let found = read_state(reader, run, walk, None).await?;
+    found.ok_or_else(|| corrupt(run, format!("{place}: it does not exist")))
 }
 
-async fn standpoint(
-    shelf: &impl Shelf,
+async fn read_state(
+    reader: &impl SnapshotReader,
     run: RunId,
     walk: Walk,
     turn: Option<i32>,
-) -> Result<Option<Standpoint>> {
-    let last = turn.map_or(walk.last, |turn| turn.min(walk.last));
-    if last < 1 {
+) -> Result<Option<StateAt>> {
+    let to = turn.map_or(walk.to, |turn| turn.min(walk.to));
+    if to < 1 {
         return Ok(None);
     }
-    let walk = Walk { last, ..walk };
-    let Some(Unpacked { mut rows, state, head_turn, chunks, snapshots }) = read(shelf, run, walk).await?
+    let walk = Walk { to, ..walk };
+    let Some(DecodedBranch { mut rows, state, head_turn, chunks, from_snapshot }) =
+        read(reader, run, walk).await?
     else {
         return Ok(None);
     };
     if turn.is_some_and(|turn| turn > head_turn) {
         return Ok(None);
     }
-    // A full state that is kept plain needs nothing before it, as a snapshot does not.
-    let needs_nothing = snapshots || rows.first().is_some_and(|first| first.full);
-    let lag = i32::try_from(rows.len()).unwrap_or(i32::MAX) - i32::from(needs_nothing);
+    // A plain full state, like a snapshot, does not depend on an earlier boundary.
+    let is_independent = from_snapshot || rows.first().is_some_and(|first| first.full);
+    let lag = i32::try_from(rows.len()).unwrap_or(i32::MAX) - i32::from(is_independent);
     let (Some(state), Some(row)) = (state, rows.pop()) else {
         return Err(corrupt(run, "its live branch ends before a full state or the first boundary"));
     };
-    Ok(Some(Standpoint { state, row, lag, chunks }))
+    Ok(Some(StateAt { state, row, lag, chunks }))
 }
 
-/// Boundaries of some turns of the live branch, in order, payloads decoded.
+/// The boundaries of a range of turns of the live branch, in order, with decoded payloads.
 pub(crate) async fn boundaries(
-    shelf: &impl Shelf,
+    reader: &impl SnapshotReader,
     run: RunId,
     from: i32,
     to: i32,
 ) -> Result<Vec<BoundaryRow>> {
-    let (from, last) = (from.max(1), to.min(i32::MAX - 1));
-    if from > last {
+    let (from, to) = (from.max(1), to.min(i32::MAX - 1));
+    if from > to {
         return Ok(Vec::new());
     }
-    let walk = Walk { from, last, state: false, ..Walk::to_state(None) };
-    let Some(unpacked) = read(shelf, run, walk).await? else {
+    let walk = Walk { from, to, with_state: false, ..Walk::to_state(None) };
+    let Some(decoded) = read(reader, run, walk).await? else {
         return Ok(Vec::new());
     };
-    Ok(unpacked.rows.into_iter().filter(|row| row.turn >= from).collect())
+    Ok(decoded.rows.into_iter().filter(|row| row.turn >= from).collect())
 }
 
-/// Boundaries up to the last wanted turn with their payloads, and what became of the state.
-struct Unpacked {
+/// Decoded boundaries up to the last wanted turn, and the state after them.
+struct DecodedBranch {
     rows: Vec<BoundaryRow>,
     state: Option<State>,
     head_turn: i32,
     chunks: Vec<Digest>,
-    /// Whether the first row's state is that of a snapshot.
-    snapshots: bool,
+    /// Whether the state after the first row is that of a snapshot.
+    from_snapshot: bool,
 }
 
-async fn read(shelf: &impl Shelf, run: RunId, mut walk: Walk) -> Result<Option<Unpacked>> {
-    let mut sealing = PayloadCipher::unsealed();
+async fn read(reader: &impl SnapshotReader, run: RunId, mut walk: Walk) -> Result<Option<DecodedBranch>> {
+    let mut cipher = PayloadCipher::unsealed();
     loop {
-        let Some(branch) = shelf.walk(run, &walk).await? else {
+        let Some(branch) = reader.walk(run, &walk).await? else {
             return Ok(None);
         };
-        branch.hold(run, walk.from)?;
-        // Asked for a snapshot that is refused, it still says why nothing stands for what was dropped.
-        if branch.shelved.iter().any(EncodedBoundary::is_sealed) {
-            sealing = shelf.sealing(run).await?;
+        branch.verify(run, walk.from)?;
+        // Needed even if no snapshot is used: the cipher decides whether missing payloads are gone or damaged.
+        if branch.encoded.iter().any(EncodedBoundary::is_sealed) {
+            cipher = reader.cipher(run).await?;
         }
-        // Before it there may be boundaries that were dropped, and are wanted all the same.
-        let snapshot = branch.shelved.iter().enumerate().rev();
+        // The latest snapshot. Earlier boundaries may be in the walk too: wanted ones whose payloads were dropped.
+        let snapshot = branch.encoded.iter().enumerate().rev();
         let mut snapshot =
-            snapshot.filter_map(|(index, shelved)| Some((index, shelved, shelved.snapshot.as_ref()?)));
-        let Some((index, shelved, snapshot)) = snapshot.next() else {
-            return branch.unpack(run, &walk, None, &sealing);
+            snapshot.filter_map(|(index, encoded)| Some((index, encoded, encoded.snapshot.as_ref()?)));
+        let Some((index, encoded, snapshot)) = snapshot.next() else {
+            return branch.decode(run, &walk, None, &cipher);
         };
-        let content_hash = shelved.kept.row.content_hash;
-        if walk.gives_up_at(|| snapshot::length(&content_hash, snapshot, &sealing)) {
+        let content_hash = encoded.kept.row.content_hash;
+        if walk.is_too_large(|| snapshot::length(&content_hash, snapshot, &cipher)) {
             return Ok(None);
         }
-        let opened = match branch.is_in_its_time(index, snapshot) {
-            true => snapshot::open(shelf, run, &content_hash, snapshot, &sealing).await,
-            false => {
-                Err(corrupt(run, "it is plain, and so is nothing after it, though the run has a data key"))
-            }
+        let opened = match branch.may_use(index, snapshot) {
+            true => snapshot::open(reader, run, &content_hash, snapshot, &cipher).await,
+            false => Err(corrupt(
+                run,
+                "it is plain although the run has a data key, and no boundary after it is plain",
+            )),
         };
         match opened {
-            Ok(opened) => return branch.unpack(run, &walk, Some((index, opened)), &sealing),
+            Ok(opened) => return branch.decode(run, &walk, Some((index, opened)), &cipher),
             Err(Error::Corrupt { detail, .. }) => {
                 tracing::warn!(%run, detail, "a snapshot was not used");
-                walk.refuse(content_hash);
+                walk.exclude(content_hash);
             }
             Err(other) => return Err(other),
         }
@@ -166,73 +184,83 @@ async fn read(shelf: &impl Shelf, run: RunId, mut walk: Walk) -> Result<Option<U
 impl Walk {
     /// To the state after a boundary, or after the head.
     fn to_state(start: Option<(Place, Digest)>) -> Self {
-        let (from, last) = (i32::MAX, i32::MAX - 1);
-        Self { start, from, last, state: true, refused: Vec::new(), sparing: false, most: None }
+        Self {
+            start,
+            from: i32::MAX,
+            to: i32::MAX - 1,
+            with_state: true,
+            excluded_snapshots: Vec::new(),
+            avoid_snapshots: false,
+            max_state_bytes: None,
+        }
     }
 
-    /// Whether a state of so many bytes is not made.
-    fn gives_up_at(&self, bytes: impl FnOnce() -> usize) -> bool {
-        self.most.is_some_and(|most| bytes() > most)
+    /// Whether a state of this size is larger than the walk allows. The size is computed only if there is a limit.
+    fn is_too_large(&self, bytes: impl FnOnce() -> usize) -> bool {
+        self.max_state_bytes.is_some_and(|max| bytes() > max)
     }
 
-    fn refuse(&mut self, content_hash: Digest) {
-        self.sparing |= self.refused.len() >= REFUSALS;
-        self.refused.push(content_hash);
+    fn exclude(&mut self, content_hash: Digest) {
+        self.avoid_snapshots |= self.excluded_snapshots.len() >= MAX_SKIPPED;
+        self.excluded_snapshots.push(content_hash);
     }
 }
 
 impl Branch {
-    /// The boundaries are those that the head stands for, and none that is wanted is missing.
-    fn hold(&self, run: RunId, from: i32) -> Result<()> {
-        chain::verify_branch(run, &self.head_hash, &self.shelved).map_err(|detail| corrupt(run, detail))?;
-        let parent = self.shelved.first().and_then(|first| first.kept.parent);
+    /// Verifies that the boundaries are those that the head's hash covers, and that no wanted one is missing.
+    fn verify(&self, run: RunId, from: i32) -> Result<()> {
+        chain::verify_branch(run, &self.head_hash, &self.encoded).map_err(|detail| corrupt(run, detail))?;
+        let parent = self.encoded.first().and_then(|first| first.kept.parent);
         if parent.is_some_and(|parent| parent.turn >= from) {
             return Err(corrupt(run, "its live branch ends before its first boundary"));
         }
         Ok(())
     }
 
-    /// Whether the snapshot at this index is sealed or may be plain: there is no data key, or a boundary that came later was
-    /// written without one, which its hash proves. Where the payloads up to it were dropped there is nothing else to read.
-    fn is_in_its_time(&self, index: usize, snapshot: &EncodedSnapshot) -> bool {
+    /// Whether the snapshot at this index may be used. A plain one may be used if the run has no data key, or if a
+    /// later boundary was written without one, which its hash proves. It is also used if the payloads up to it were
+    /// dropped: then there is nothing else to read.
+    fn may_use(&self, index: usize, snapshot: &EncodedSnapshot) -> bool {
         !self.has_data_key
             || is_sealed(&snapshot.document)
-            || self.shelved[index].dropped
-            || self.shelved[index + 1..].iter().any(EncodedBoundary::is_plain)
+            || self.encoded[index].dropped
+            || self.encoded[index + 1..].iter().any(EncodedBoundary::is_plain)
     }
 
-    /// `opened`: the state after the boundary at this index, whose payloads were not read. `None`: it was given up.
-    fn unpack(
+    /// Decodes the boundaries up to the last wanted turn. `opened`: the index of a boundary whose payloads were not
+    /// read, and the snapshot of the state after it. `None`: a state is larger than the walk allows.
+    fn decode(
         self,
         run: RunId,
         walk: &Walk,
-        mut opened: Option<(usize, snapshot::Opened)>,
-        sealing: &PayloadCipher,
-    ) -> Result<Option<Unpacked>> {
-        let folds = walk.state || self.shelved.iter().any(EncodedBoundary::is_patch);
-        let begins = self.shelved.first().is_some_and(|first| first.kept.parent.is_none());
-        let snapshots = opened.is_some();
+        mut opened: Option<(usize, OpenedSnapshot)>,
+        cipher: &PayloadCipher,
+    ) -> Result<Option<DecodedBranch>> {
+        let folds = walk.with_state || self.encoded.iter().any(EncodedBoundary::is_patch);
+        let has_beginning = self.encoded.first().is_some_and(|first| first.kept.parent.is_none());
+        let from_snapshot = opened.is_some();
         let mut chunks = Vec::new();
-        let mut state = begins.then(State::new);
-        let mut rows = Vec::with_capacity(self.shelved.len());
-        let mut wanted = self.shelved;
-        wanted.retain(|shelved| shelved.kept.row.turn <= walk.last);
-        // Where the run was shredded, what is plain may follow from what nobody can read.
-        let is_gone = sealing.is_shredded() || wanted.last().is_some_and(|last| last.gone(sealing).is_some());
-        let outgrown = |state: &Option<State>| walk.gives_up_at(|| state.as_ref().map_or(0, size::of_state));
-        for (index, shelved) in wanted.into_iter().enumerate() {
-            if outgrown(&state) {
+        let mut state = has_beginning.then(State::new);
+        let mut rows = Vec::with_capacity(self.encoded.len());
+        let mut wanted = self.encoded;
+        wanted.retain(|encoded| encoded.kept.row.turn <= walk.to);
+        // In a shredded run, a plain boundary may depend on one that nobody can read.
+        let is_gone = cipher.is_shredded() || wanted.last().is_some_and(|last| last.gone(cipher).is_some());
+        let is_too_large =
+            |state: &Option<State>| walk.is_too_large(|| state.as_ref().map_or(0, size::of_state));
+        for (index, encoded) in wanted.into_iter().enumerate() {
+            if is_too_large(&state) {
                 return Ok(None);
             }
-            let place = shelved.kept.place();
+            let place = encoded.kept.place();
             if let Some((_, opened)) = opened.take_if(|(at, _)| *at == index) {
                 (state, chunks) = (Some(opened.state), opened.chunks);
-                rows.push(shelved.kept.row);
+                rows.push(encoded.kept.row);
                 continue;
             }
-            let lost = shelved.is_patch() && state.is_none() && sealing.is_shredded();
-            if let Some(gone) = shelved.gone(sealing).or(lost.then_some(Gone::Shredded)) {
-                if walk.state {
+            let is_lost = encoded.is_patch() && state.is_none() && cipher.is_shredded();
+            if let Some(gone) = encoded.gone(cipher).or(is_lost.then_some(Gone::Shredded)) {
+                if walk.with_state {
                     let (doing, detail) = ("reading a live branch", format!("run {run}: {place}: {gone}"));
                     return Err(if is_gone {
                         Error::Gone { doing, detail }
@@ -241,29 +269,29 @@ impl Branch {
                     });
                 }
                 state = None;
-                rows.push(shelved.kept.row);
+                rows.push(encoded.kept.row);
                 continue;
             }
-            let mut row = shelved
-                .decode_verified(run, sealing, state.as_ref())
+            let mut row = encoded
+                .decode_verified(run, cipher, state.as_ref())
                 .map_err(|error| at(run, place, error))?;
             if folds {
                 state = advance(state, &row)?;
             }
-            // What was read for the state alone is done with: unpacked it may be large at each of many boundaries.
+            // Free the payloads that only the state needed: decoded, those of many boundaries may be large together.
             if row.turn < walk.from {
                 (row.ops, row.events) = (None, Vec::new());
             }
             rows.push(row);
         }
-        if outgrown(&state) {
+        if is_too_large(&state) {
             return Ok(None);
         }
-        Ok(Some(Unpacked { rows, state, head_turn: self.head_turn, chunks, snapshots }))
+        Ok(Some(DecodedBranch { rows, state, head_turn: self.head_turn, chunks, from_snapshot }))
     }
 }
 
-/// The state after a boundary, from the state before it; `None`: not known.
+/// The state after a boundary, from the state before it; `None`: the state before it is needed and unknown.
 pub(crate) fn advance(before: Option<State>, row: &BoundaryRow) -> Result<Option<State>> {
     let Some(ops) = &row.ops else { return Ok(before) };
     let Some(mut state) = (if row.full { Some(State::new()) } else { before }) else {

@@ -1,17 +1,17 @@
-//! A checkpoint as the document that people and workers read.
+//! A checkpoint as the document that users and workers read.
 
 use dalsegno_protocol::{Boundary, CHECKPOINT_VERSION, Channel, Checkpoint, MEMORY_REFERENCES, Step};
 
 use crate::{CallFilter, Error, Result, RunRecord, Store, header};
 
-/// The checkpoint after a turn of the live branch (its latest boundary), or the head; `None` where there is none.
+/// The checkpoint at the latest boundary of a turn of the live branch, or at the head; `None` if there is none.
 ///
-/// It is put together by a few reads, each of its own moment: while the run goes on, calls may be told as they stood a
-/// moment after the boundary.
+/// It is made from several reads that are not in one transaction: while the run goes on, the calls may be newer than
+/// the boundary.
 ///
 /// # Errors
 ///
-/// The store does not answer, or what it has is damaged or dropped.
+/// The store does not respond, or the stored data is damaged or was dropped.
 pub async fn checkpoint(store: &dyn Store, run: &RunRecord, turn: Option<i32>) -> Result<Option<Checkpoint>> {
     let Some(head) = &run.head else { return Ok(None) };
     let turn = turn.unwrap_or(head.turn);
@@ -19,7 +19,7 @@ pub async fn checkpoint(store: &dyn Store, run: &RunRecord, turn: Option<i32>) -
     let attempt = store.attempt(run.id, row.attempt).await?;
     let identity = attempt.and_then(|attempt| attempt.identity).ok_or_else(|| Error::Corrupt {
         doing: "reading a checkpoint",
-        detail: format!("nothing is known of attempt {}, which committed it", row.attempt),
+        detail: format!("attempt {}, which committed it, has no identity", row.attempt),
     })?;
     let content_hash = header::render(&row.content_hash);
     let (mut pending_step, mut pending_calls) = (None, Vec::new());

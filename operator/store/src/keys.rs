@@ -1,4 +1,4 @@
-//! The data keys of a store's runs: where they are kept, and those that this process remembers.
+//! The data keys of a store's runs: how an engine stores them, and the cache of this process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,168 +10,174 @@ use dalsegno_format::seal::{PayloadCipher, random};
 pub use dalsegno_model::Rewrapped;
 use dalsegno_model::{Error, Result, RunId};
 
-/// A data key that was looked up is not asked for again within this; after it, one that was deleted is gone here too.
-const FRESH: Duration = Duration::from_secs(60);
+/// How long a cached data key is used. So after this time no process uses a data key that was deleted.
+const CACHE_TTL: Duration = Duration::from_secs(60);
 
-/// Data keys that are listed at a time.
+/// Data keys in one page.
 pub(crate) const PAGE_ROWS: i64 = 500;
 
-/// Runs whose data keys are remembered.
-const RUNS: usize = 16_384;
+/// Runs whose data keys are cached.
+const CACHE_CAPACITY: usize = 16_384;
 
-/// From one sweep of those that are not fresh any more to the next.
-const SWEEP: Duration = Duration::from_secs(15);
+/// Time between two removals of expired entries.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(15);
 
-/// What a database says to a process without keys that would put plain text beside what is sealed.
+/// The database's error if a process without keys writes plain payloads to a run that has a data key. The triggers of
+/// both databases raise exactly this text.
 pub(crate) const PLAIN_REFUSED: &str = "the run has a data key: nothing plain is added to it";
 
-/// What no shredding leaves behind.
-pub(crate) const LOST: &str = "the data key of the run is gone, and the run lives";
+/// The error if a data key was deleted in another way than by shredding, which is only possible after the run's end.
+pub(crate) const DATA_KEY_LOST: &str = "the data key of the run was deleted, although the run is live";
 
-/// What stands of a run's data key.
+/// The state of a run's data key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum KeyState {
     Wrapped(Wrapped),
-    /// It was deleted, after the run was over.
+    /// It was deleted after the run's end.
     Shredded,
 }
 
-/// Where data keys are kept.
-pub(crate) trait KeyShelf: Sync {
-    /// A run's data key.
-    fn data_key(&self, run: RunId) -> impl Future<Output = Result<Option<Standing>>> + Send;
+/// Reads data keys.
+pub(crate) trait KeyReader: Sync {
+    /// A run's data key; `None`: it never had one.
+    fn data_key(&self, run: RunId) -> impl Future<Output = Result<Option<KeyState>>> + Send;
 }
 
-/// A shelf that data keys can be put on.
-pub(crate) trait KeyKeeper: KeyShelf {
-    /// Keeps the first data key of a run that lives. What then stands, which may be another's; `None`: the run is over and
-    /// has none, or there is no such run.
-    fn keep_data_key(
+/// Writes data keys.
+pub(crate) trait KeyWriter: KeyReader {
+    /// Stores a live run's first data key, and returns the stored one: another process may have been first. `None`: the
+    /// run does not exist, or it is over and has no data key.
+    fn store_data_key(
         &self,
         run: RunId,
         wrapped: Wrapped,
-    ) -> impl Future<Output = Result<Option<Standing>>> + Send;
+    ) -> impl Future<Output = Result<Option<KeyState>>> + Send;
 
-    /// Data keys of runs after this one, in order: some of them, none only after the last.
+    /// One page of data keys, ordered by run, after this run. An empty page is the end.
     fn data_keys(&self, after: RunId) -> impl Future<Output = Result<Vec<(RunId, Wrapped)>>> + Send;
 
-    /// Puts another wrapping in the place of this one, if that still stands.
+    /// Replaces a wrapping by another, if the old one is still stored.
     fn rewrap(&self, run: RunId, old: Wrapped, new: Wrapped) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// The data keys of a store's runs, as far as this process has looked them up.
+/// The ciphers of a store's runs, made from their data keys.
 #[derive(Default)]
 pub(crate) struct Keys {
     provider: Option<Arc<dyn KeyProvider>>,
-    known: Mutex<Known>,
+    cache: Mutex<CipherCache>,
 }
 
-/// Data keys that were looked up.
+/// Ciphers by run, with the time at which the data key was read.
 #[derive(Default)]
-struct Known {
-    sealings: HashMap<RunId, (Instant, PayloadCipher)>,
+struct CipherCache {
+    ciphers: HashMap<RunId, (Instant, PayloadCipher)>,
     swept: Option<Instant>,
 }
 
-impl Known {
-    /// One that is fresh.
+impl CipherCache {
+    /// The run's cipher, unless it has expired.
     fn get(&self, run: RunId, now: Instant) -> Option<PayloadCipher> {
-        let (_, sealing) = self.sealings.get(&run).filter(|(since, _)| now - *since < FRESH)?;
-        Some(sealing.clone())
+        let (_, cipher) = self.ciphers.get(&run).filter(|(since, _)| now - *since < CACHE_TTL)?;
+        Some(cipher.clone())
     }
 
-    /// Remembers one, while there is room.
-    fn put(&mut self, run: RunId, sealing: PayloadCipher, now: Instant) {
-        if self.swept.is_none_or(|at| now - at >= SWEEP) {
-            self.sealings.retain(|_, (since, _)| now - *since < FRESH);
+    /// Adds a cipher, unless the cache is full.
+    fn put(&mut self, run: RunId, cipher: PayloadCipher, now: Instant) {
+        if self.swept.is_none_or(|at| now - at >= SWEEP_INTERVAL) {
+            self.ciphers.retain(|_, (since, _)| now - *since < CACHE_TTL);
             self.swept = Some(now);
         }
-        if self.sealings.len() < RUNS || self.sealings.contains_key(&run) {
-            self.sealings.insert(run, (now, sealing));
+        if self.ciphers.len() < CACHE_CAPACITY || self.ciphers.contains_key(&run) {
+            self.ciphers.insert(run, (now, cipher));
         }
     }
 }
 
 impl Keys {
     pub fn of(provider: Option<Arc<dyn KeyProvider>>) -> Self {
-        Self { provider, known: Mutex::default() }
+        Self { provider, cache: Mutex::default() }
     }
 
-    /// The same keys with nothing looked up: what one moment tells of a run's data key holds for that moment alone.
-    pub fn of_a_moment(&self) -> Self {
+    /// The same keys with an empty cache of their own, for a read transaction: a data key that it sees is valid for its
+    /// snapshot only.
+    pub fn without_cache(&self) -> Self {
         Self::of(self.provider.clone())
     }
 
-    /// How payloads of a run are read. To be asked once they are read: a key may be made meanwhile. `looks_sealed`: whether
-    /// any of them does; without keys it is out of reach, or damaged where the run has no data key.
-    pub async fn to_read(
+    /// The cipher that opens a run's payloads. Call it after the payloads were read, since a data key may be made
+    /// meanwhile. `looks_sealed`: whether any of the payloads does. Without keys, sealed payloads are unreadable; if
+    /// the run has no data key either, they are damaged.
+    pub async fn cipher_to_read(
         &self,
-        shelf: &impl KeyShelf,
+        reader: &impl KeyReader,
         run: RunId,
         looks_sealed: bool,
     ) -> Result<PayloadCipher> {
         let Some(provider) = &self.provider else {
-            let is_damaged = looks_sealed && shelf.data_key(run).await?.is_none();
+            let is_damaged = looks_sealed && reader.data_key(run).await?.is_none();
             return Ok(if is_damaged { PayloadCipher::unsealed() } else { PayloadCipher::default() });
         };
-        if let Some(known) = self.known(run) {
-            return Ok(known);
+        if let Some(cached) = self.cached(run) {
+            return Ok(cached);
         }
-        match shelf.data_key(run).await? {
-            Some(standing) => self.learn(&**provider, run, standing).await,
+        match reader.data_key(run).await? {
+            Some(key) => self.unwrap_and_cache(&**provider, run, key).await,
             None => Ok(PayloadCipher::unsealed()),
         }
     }
 
-    /// How what stands of a run is held to digests that it was written with: not without keys, where it has a data key.
-    pub async fn to_prove(&self, shelf: &impl KeyShelf, run: RunId) -> Result<PayloadCipher> {
+    /// The cipher that verifies a run's payloads against their digests. Error without keys, if the run has a data key.
+    pub async fn cipher_to_verify(&self, reader: &impl KeyReader, run: RunId) -> Result<PayloadCipher> {
         if self.provider.is_some() {
-            return self.to_read(shelf, run, true).await;
+            return self.cipher_to_read(reader, run, true).await;
         }
-        match shelf.data_key(run).await? {
+        match reader.data_key(run).await? {
             None => Ok(PayloadCipher::unsealed()),
-            Some(Standing::Shredded) => Ok(PayloadCipher::shredded()),
-            Some(Standing::Wrapped(_)) => Err(no_keys()),
+            Some(KeyState::Shredded) => Ok(PayloadCipher::shredded()),
+            Some(KeyState::Wrapped(_)) => Err(no_keys()),
         }
     }
 
-    /// How payloads of a run are written: sealed, as soon as there are keys. One round trip where it is not known yet. Without
-    /// keys they are plain, which the database refuses of a run that has a data key.
-    pub async fn to_write(&self, shelf: &impl KeyKeeper, run: RunId) -> Result<PayloadCipher> {
+    /// The cipher for new payloads of a run. With keys they are sealed, and the run gets a data key if it has none:
+    /// one round trip, unless it is cached. Without keys they are plain, and the database refuses them if the run has
+    /// a data key.
+    pub async fn cipher_to_write(&self, writer: &impl KeyWriter, run: RunId) -> Result<PayloadCipher> {
         let Some(provider) = &self.provider else { return Ok(PayloadCipher::default()) };
-        if let Some(known) = self.known(run) {
-            return Ok(known);
+        if let Some(cached) = self.cached(run) {
+            return Ok(cached);
         }
         let wrapped = provider.wrap(run, &random()?).await?;
-        match shelf.keep_data_key(run, wrapped).await? {
-            Some(standing) => self.learn(&**provider, run, standing).await,
-            // The run is over and was never sealed, or is not there: what it is told rests on plain digests.
+        match writer.store_data_key(run, wrapped).await? {
+            Some(key) => self.unwrap_and_cache(&**provider, run, key).await,
+            // The run does not exist, or it is over and was never sealed. The answer to the worker uses plain digests.
             None => Ok(PayloadCipher::unsealed()),
         }
     }
 
-    /// As [`Self::to_write`], of what is made of payloads that stand: nothing plain is put beside what is sealed.
-    pub async fn to_keep(&self, shelf: &impl KeyKeeper, run: RunId) -> Result<PayloadCipher> {
-        self.may_tell_apart(shelf, run).await?;
-        self.to_write(shelf, run).await
+    /// As [`Self::cipher_to_write`], for a snapshot of stored payloads. Error without keys, if the run has a data key:
+    /// what was sealed must not be stored plain.
+    pub async fn cipher_to_snapshot(&self, writer: &impl KeyWriter, run: RunId) -> Result<PayloadCipher> {
+        self.ensure_comparable(writer, run).await?;
+        self.cipher_to_write(writer, run).await
     }
 
-    /// Whether a process may say that a body is another than the one that stands: not without keys, where the run has a
-    /// data key, since it cannot make the digest that stands there.
-    pub async fn may_tell_apart(&self, shelf: &impl KeyShelf, run: RunId) -> Result<()> {
+    /// Error without keys, if the run has a data key: then this process cannot make the stored digests, so it must not
+    /// report that a body differs from the stored one.
+    pub async fn ensure_comparable(&self, reader: &impl KeyReader, run: RunId) -> Result<()> {
         match &self.provider {
-            None if shelf.data_key(run).await?.is_some() => Err(no_keys()),
+            None if reader.data_key(run).await?.is_some() => Err(no_keys()),
             _ => Ok(()),
         }
     }
 
-    /// Wraps by the current key every data key that another one wraps. One that cannot be unwrapped stops no other.
-    pub async fn rewrap(&self, shelf: &impl KeyKeeper) -> Result<Rewrapped> {
+    /// Wraps with the current key every data key that is wrapped with another. One that cannot be unwrapped is
+    /// reported, and the others are still rewrapped.
+    pub async fn rewrap(&self, writer: &impl KeyWriter) -> Result<Rewrapped> {
         let provider = self.provider.as_deref().ok_or_else(no_keys)?;
         let current = provider.current().await?;
         let (mut after, mut done) = (RunId::nil(), Rewrapped::default());
         loop {
-            let page = shelf.data_keys(after).await?;
+            let page = writer.data_keys(after).await?;
             let Some((last, _)) = page.last() else { return Ok(done) };
             after = *last;
             for (run, old) in page.into_iter().filter(|(_, wrapped)| wrapped.key_id != current) {
@@ -183,37 +189,37 @@ impl Keys {
                     }
                     Err(error) => return Err(error),
                 };
-                shelf.rewrap(run, old, provider.wrap(run, &data_key).await?).await?;
+                writer.rewrap(run, old, provider.wrap(run, &data_key).await?).await?;
                 done.count += 1;
             }
         }
     }
 
-    async fn learn(
+    async fn unwrap_and_cache(
         &self,
         provider: &dyn KeyProvider,
         run: RunId,
-        standing: Standing,
+        key: KeyState,
     ) -> Result<PayloadCipher> {
-        let sealing = match standing {
-            Standing::Shredded => PayloadCipher::shredded(),
-            Standing::Wrapped(wrapped) => PayloadCipher::under(run, &provider.unwrap(run, &wrapped).await?)?,
+        let cipher = match key {
+            KeyState::Shredded => PayloadCipher::shredded(),
+            KeyState::Wrapped(wrapped) => PayloadCipher::under(run, &provider.unwrap(run, &wrapped).await?)?,
         };
-        self.lock().put(run, sealing.clone(), Instant::now());
-        Ok(sealing)
+        self.lock().put(run, cipher.clone(), Instant::now());
+        Ok(cipher)
     }
 
-    fn known(&self, run: RunId) -> Option<PayloadCipher> {
+    fn cached(&self, run: RunId) -> Option<PayloadCipher> {
         self.lock().get(run, Instant::now())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, CipherCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A run's data key may have been deleted by this process.
+    /// Removes a run's cipher from the cache. To be called after this process may have deleted its data key.
     pub fn forget(&self, run: RunId) {
-        self.lock().sealings.remove(&run);
+        self.lock().ciphers.remove(&run);
     }
 }
 
@@ -228,33 +234,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_data_key_is_asked_for_again_a_minute_later_and_swept_a_little_after() {
-        let (mut known, start) = (Known::default(), Instant::now());
+    fn a_cached_data_key_expires_after_a_minute_and_is_removed_by_a_later_sweep() {
+        let (mut cache, start) = (CipherCache::default(), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
-        let put = |known: &mut Known, run, seconds| {
-            known.put(RunId::from_u128(run), PayloadCipher::unsealed(), after(seconds));
+        let put = |cache: &mut CipherCache, run, seconds| {
+            cache.put(RunId::from_u128(run), PayloadCipher::unsealed(), after(seconds));
         };
-        put(&mut known, 1, 0);
-        assert!(known.get(RunId::from_u128(1), after(59)).is_some());
-        assert!(known.get(RunId::from_u128(1), after(60)).is_none());
-        put(&mut known, 2, 50);
-        put(&mut known, 3, 64);
-        assert_eq!(known.sealings.len(), 3, "nothing is swept so soon after");
-        put(&mut known, 4, 65);
-        assert_eq!(known.sealings.len(), 3, "the first one is gone");
-        assert!(known.get(RunId::from_u128(2), after(65)).is_some());
+        put(&mut cache, 1, 0);
+        assert!(cache.get(RunId::from_u128(1), after(59)).is_some());
+        assert!(cache.get(RunId::from_u128(1), after(60)).is_none());
+        put(&mut cache, 2, 50);
+        put(&mut cache, 3, 64);
+        assert_eq!(cache.ciphers.len(), 3, "the next sweep is not due");
+        put(&mut cache, 4, 65);
+        assert_eq!(cache.ciphers.len(), 3, "the first one was removed");
+        assert!(cache.get(RunId::from_u128(2), after(65)).is_some());
     }
 
     #[test]
-    fn no_more_are_remembered_than_there_is_room_for_and_old_ones_make_room() {
-        let (mut known, start) = (Known::default(), Instant::now());
-        for run in 0..=RUNS as u128 {
-            known.put(RunId::from_u128(run), PayloadCipher::unsealed(), start);
+    fn a_full_cache_accepts_new_entries_after_old_ones_have_expired() {
+        let (mut cache, start) = (CipherCache::default(), Instant::now());
+        for run in 0..=CACHE_CAPACITY as u128 {
+            cache.put(RunId::from_u128(run), PayloadCipher::unsealed(), start);
         }
-        let last = RunId::from_u128(RUNS as u128);
-        assert_eq!((known.sealings.len(), known.get(last, start).is_some()), (RUNS, false));
-        let later = start + FRESH;
-        known.put(last, PayloadCipher::unsealed(), later);
-        assert_eq!((known.sealings.len(), known.get(last, later).is_some()), (1, true));
+        let last = RunId::from_u128(CACHE_CAPACITY as u128);
+        assert_eq!((cache.ciphers.len(), cache.get(last, start).is_some()), (CACHE_CAPACITY, false));
+        let later = start + CACHE_TTL;
+        cache.put(last, PayloadCipher::unsealed(), later);
+        assert_eq!((cache.ciphers.len(), cache.get(last, later).is_some()), (1, true));
     }
 }

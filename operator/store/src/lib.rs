@@ -1,49 +1,49 @@
 //! The store: what a run has committed, which attempt may write, and nothing that can be derived from these.
 //!
-//! One trait, [`Store`], with three faces: PostgreSQL, SQLite in a file, SQLite in memory. One conformance suite runs
-//! on all of them.
+//! There is one trait, [`Store`], and three kinds of store: PostgreSQL, SQLite in a file, and SQLite in memory. One
+//! conformance suite runs on all three.
 //!
 //! # Guarantees
 //!
-//! - Every method is atomic and, once it has answered, durable. A commit, a call, a heartbeat and a lookup are one round
-//!   trip to the database; a commit that finds its run locked, and a lookup that begins with a snapshot, are two. A
-//!   transition is three to five (`transitions`); making a snapshot, and a commit for which the state must be counted
-//!   ([`size`]), are a few.
-//!   Commits of many runs that come at once share a round trip, and each is judged as if it came alone.
-//! - A write of a worker is judged against the run's row under its lock, which is held until the write is committed: a
-//!   capability that is not the current epoch's is refused, whoever holds it and however late it comes.
-//! - Every method may be sent again after an unknown outcome: it then changes nothing and tells what is there.
+//! - Every method is atomic, and durable once it has returned.
+//! - A worker's write is checked against the run's row. The row's lock is held from the check until the write is
+//!   committed. So a capability of an earlier epoch is refused, whoever sends it and however late it arrives.
+//! - After an unknown outcome every method may be called again. If the first call took effect, the second changes
+//!   nothing and returns the stored result.
+//! - Round trips to the database: one for a commit, a call, a heartbeat and a lookup; two for a commit whose run is
+//!   locked, and for a lookup that begins with a snapshot; three to five for a transition (`transitions`); several
+//!   for making a snapshot, and for a commit whose state must be measured ([`size`]). Concurrent commits of many runs
+//!   share a round trip, and each is checked by itself.
 //!
 //! # Assumptions
 //!
-//! - The database keeps what it has acknowledged (`fsync` on; refused otherwise at start).
-//! - Times are the database's own; no caller's clock enters a decision here.
+//! - The database does not lose what it has acknowledged (`fsync` is on; otherwise the store does not open).
+//! - All times come from the store's clock. No caller's clock is used in a decision.
 //!
 //! # Caveats
 //!
-//! - An [`Error`] is an unknown outcome, never a "no". Only an answer is an answer.
+//! - An [`Error`] means that the outcome is unknown. It is never a refusal: refusals are return values.
 
-// Without a database there are the words alone, which is what the decision needs.
+// Without an engine, only the shared types are used.
 #![cfg_attr(not(any(feature = "postgres", feature = "sqlite")), allow(unused))]
 
 mod branch;
-mod calls;
 mod checkpoint_document;
+mod compaction;
+mod db_error;
+mod encoded_ops;
 mod events;
-mod fault;
 pub mod keys;
-mod lines;
-mod old;
 mod open;
-mod packed;
 mod pages;
+mod per_run_limiter;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod reading;
 mod reads;
 mod schema;
-mod shelf;
 mod snapshot;
+mod snapshot_io;
 mod snapshot_writer;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
@@ -53,7 +53,7 @@ mod transitions;
 pub use checkpoint_document::checkpoint;
 pub use open::{grant, migrate, open, open_beside, open_read_only};
 
-// Until all who use them name the crates themselves.
+// For crates that do not depend on format, model and proof directly.
 pub use dalsegno_format::{
     LastState, audit, chain, codec, fold, header, manifest, memory, records, seal, size,
 };

@@ -1,4 +1,6 @@
-//! Which store a URL names. `keys`: what wraps the data keys of its runs; without them nothing is sealed, and what is sealed
+//! Opens and migrates the store that a URL names.
+//!
+//! The argument `keys` wraps the data keys of the store's runs. Without it nothing is sealed, and sealed payloads
 //! cannot be read.
 
 use std::path::Path;
@@ -7,9 +9,9 @@ use std::sync::Arc;
 use crate::keys::KeyProvider;
 use crate::{Error, Result, Store};
 
-/// What a URL names.
+/// A store's URL, parsed.
 #[derive(Debug, PartialEq, Eq)]
-enum Place<'a> {
+enum StoreUrl<'a> {
     /// A PostgreSQL database, by the whole URL.
     Postgres(&'a str),
     /// A SQLite file.
@@ -18,79 +20,89 @@ enum Place<'a> {
     Memory,
 }
 
-/// Opens the store that `url` names: `postgres://…`, `sqlite:///path/to/file.db`, or `sqlite::memory:`. Refuses a
-/// schema newer than this binary, and one that is not migrated. A SQLite file is locked: one process writes.
+/// Opens the store that `url` names: `postgres://…`, `sqlite:///path/to/file.db`, or `sqlite::memory:`. Error if the
+/// schema is newer than this binary, or not migrated. A SQLite file is locked: only one process writes.
 pub async fn open(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<dyn Store>> {
-    match place(url)? {
+    match parse(url)? {
         #[cfg(feature = "postgres")]
-        Place::Postgres(url) => Ok(Arc::new(crate::postgres::Postgres::connect(url).await?.sealed_by(keys))),
+        StoreUrl::Postgres(url) => {
+            Ok(Arc::new(crate::postgres::Postgres::connect(url).await?.sealed_by(keys)))
+        }
         #[cfg(feature = "sqlite")]
-        Place::File(path) => Ok(Arc::new(crate::sqlite::Sqlite::open(path).await?.sealed_by(keys))),
+        StoreUrl::File(path) => Ok(Arc::new(crate::sqlite::Sqlite::open(path).await?.sealed_by(keys))),
         #[cfg(feature = "sqlite")]
-        Place::Memory => Ok(Arc::new(crate::sqlite::Sqlite::memory().await?.sealed_by(keys))),
+        StoreUrl::Memory => Ok(Arc::new(crate::sqlite::Sqlite::memory().await?.sealed_by(keys))),
         #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
         other => Err(not_built_in(&other)),
     }
 }
 
-/// Opens the store that `url` names for a look: a SQLite file also while another process writes to it, and there what
-/// writes is refused.
+/// Opens the store that `url` names for reading. A SQLite file can be opened while another process writes to it;
+/// writes to a SQLite file that was opened so are refused.
 pub async fn open_read_only(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<dyn Store>> {
-    match place(url)? {
+    match parse(url)? {
         #[cfg(feature = "postgres")]
-        Place::Postgres(url) => Ok(Arc::new(crate::postgres::Postgres::connect(url).await?.sealed_by(keys))),
+        StoreUrl::Postgres(url) => {
+            Ok(Arc::new(crate::postgres::Postgres::connect(url).await?.sealed_by(keys)))
+        }
         #[cfg(feature = "sqlite")]
-        Place::File(path) => Ok(Arc::new(crate::sqlite::Sqlite::open_read_only(path).await?.sealed_by(keys))),
-        Place::Memory => Err(Error::Unfit("a store in memory has nothing to look at".into())),
+        StoreUrl::File(path) => {
+            Ok(Arc::new(crate::sqlite::Sqlite::open_read_only(path).await?.sealed_by(keys)))
+        }
+        StoreUrl::Memory => {
+            Err(Error::Unfit("a store in memory cannot be opened for reading: it is empty".into()))
+        }
         #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
         other => Err(not_built_in(&other)),
     }
 }
 
-/// Opens the store that `url` names for one person's short write, also while another process works on it.
+/// Opens the store that `url` names for a short write of a command-line tool, also while another process serves it.
 pub async fn open_beside(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<dyn Store>> {
-    match place(url)? {
+    match parse(url)? {
         #[cfg(feature = "sqlite")]
-        Place::File(path) => Ok(Arc::new(crate::sqlite::Sqlite::open_beside(path).await?.sealed_by(keys))),
+        StoreUrl::File(path) => Ok(Arc::new(crate::sqlite::Sqlite::open_beside(path).await?.sealed_by(keys))),
         _ => open(url, keys).await,
     }
 }
 
-/// Brings the schema of the store that `url` names up to this binary's. A store in memory is always up to date.
+/// Migrates the schema of the store that `url` names to this binary's version. A store in memory is always up to date.
 pub async fn migrate(url: &str) -> Result<()> {
-    match place(url)? {
+    match parse(url)? {
         #[cfg(feature = "postgres")]
-        Place::Postgres(url) => crate::postgres::Postgres::migrate(url).await,
+        StoreUrl::Postgres(url) => crate::postgres::Postgres::migrate(url).await,
         #[cfg(feature = "sqlite")]
-        Place::File(path) => crate::sqlite::Sqlite::migrate(path).await,
+        StoreUrl::File(path) => crate::sqlite::Sqlite::migrate(path).await,
         #[cfg(feature = "sqlite")]
-        Place::Memory => Ok(()),
+        StoreUrl::Memory => Ok(()),
         #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
         other => Err(not_built_in(&other)),
     }
 }
 
-/// Gives a role of PostgreSQL the least rights that operator and gateway need; `url` must connect as the role that
-/// migrated. SQLite has no roles: refused.
+/// Grants a PostgreSQL role the rights that operator and gateway need, and no others. `url` must connect as the role
+/// that migrated the database. Error for SQLite, which has no roles.
 pub async fn grant(url: &str, role: &str) -> Result<()> {
-    match place(url)? {
+    match parse(url)? {
         #[cfg(feature = "postgres")]
-        Place::Postgres(url) => crate::postgres::Postgres::grant(url, role).await,
-        _ => Err(Error::Unfit(format!("only PostgreSQL has roles to grant {role:?} rights among"))),
+        StoreUrl::Postgres(url) => crate::postgres::Postgres::grant(url, role).await,
+        _ => {
+            Err(Error::Unfit(format!("cannot grant rights to the role {role:?}: only PostgreSQL has roles")))
+        }
     }
 }
 
-fn place(url: &str) -> Result<Place<'_>> {
+fn parse(url: &str) -> Result<StoreUrl<'_>> {
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-        return Ok(Place::Postgres(url));
+        return Ok(StoreUrl::Postgres(url));
     }
     match url.strip_prefix("sqlite:") {
-        Some(":memory:") => Ok(Place::Memory),
+        Some(":memory:") => Ok(StoreUrl::Memory),
         Some(rest) => match rest.strip_prefix("//") {
-            Some(path) if path.starts_with('/') && path.len() > 1 => Ok(Place::File(Path::new(path))),
+            Some(path) if path.starts_with('/') && path.len() > 1 => Ok(StoreUrl::File(Path::new(path))),
             _ => Err(Error::Unfit(format!("{url:?} names no file: write sqlite:///path/to/file.db"))),
         },
-        // The URL itself may hold a password.
+        // The URL may contain a password, so the error does not show it.
         None => Err(Error::Unfit(
             "the URL names no store: write postgres://…, sqlite:///path/to/file.db or sqlite::memory:".into(),
         )),
@@ -98,10 +110,10 @@ fn place(url: &str) -> Result<Place<'_>> {
 }
 
 #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
-fn not_built_in(place: &Place<'_>) -> Error {
-    let kind = match place {
-        Place::Postgres(_) => "PostgreSQL",
-        Place::File(_) | Place::Memory => "SQLite",
+fn not_built_in(url: &StoreUrl<'_>) -> Error {
+    let kind = match url {
+        StoreUrl::Postgres(_) => "PostgreSQL",
+        StoreUrl::File(_) | StoreUrl::Memory => "SQLite",
     };
     Error::Unfit(format!("this binary is built without {kind}"))
 }
@@ -112,20 +124,23 @@ mod tests {
 
     #[test]
     fn a_url_names_its_store() {
-        assert_eq!(place("postgres://u:p@h/db").unwrap(), Place::Postgres("postgres://u:p@h/db"));
-        assert_eq!(place("postgresql://h/db").unwrap(), Place::Postgres("postgresql://h/db"));
-        assert_eq!(place("sqlite:///var/lib/runs.db").unwrap(), Place::File(Path::new("/var/lib/runs.db")));
-        assert_eq!(place("sqlite::memory:").unwrap(), Place::Memory);
+        assert_eq!(parse("postgres://u:p@h/db").unwrap(), StoreUrl::Postgres("postgres://u:p@h/db"));
+        assert_eq!(parse("postgresql://h/db").unwrap(), StoreUrl::Postgres("postgresql://h/db"));
+        assert_eq!(
+            parse("sqlite:///var/lib/runs.db").unwrap(),
+            StoreUrl::File(Path::new("/var/lib/runs.db"))
+        );
+        assert_eq!(parse("sqlite::memory:").unwrap(), StoreUrl::Memory);
         for wrong in
             ["", "sqlite:", "sqlite://", "sqlite:///", "sqlite:runs.db", "sqlite://runs.db", "mysql://h/db"]
         {
-            assert!(place(wrong).is_err(), "{wrong}");
+            assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn an_error_never_shows_a_password() {
-        let error = place("mysql://user:secret@host/db").unwrap_err().to_string();
+        let error = parse("mysql://user:secret@host/db").unwrap_err().to_string();
         assert!(!error.contains("secret"), "{error}");
     }
 }

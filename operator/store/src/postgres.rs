@@ -8,7 +8,7 @@
 //!   share statements ([`commit_batcher`]).
 //! - Every other change of a run is a transition under the lock of its row ([`transitions`]).
 //! - Every method returns or fails within its deadline.
-//! - However long a run's row is locked, the calls of that run occupy few connections ([`crate::lines`]). Heartbeats
+//! - However long a run's row is locked, the calls of that run occupy few connections ([`crate::per_run_limiter`]). Heartbeats
 //!   have connections of their own.
 //!
 //! # Assumptions
@@ -58,7 +58,7 @@ use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
 
 use crate::Result;
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::keys::{KeyProvider, Keys};
 use commit_batcher::CommitBatcher;
 use pool::Pool;
@@ -86,10 +86,10 @@ impl Postgres {
     /// [`crate::Error::Unfit`]: the database is not migrated, or the server has unsafe settings.
     pub async fn connect(url: &str) -> Result<Self> {
         let target = Target::parse(url)?;
-        Self::open(target).await.map_err(|fault| fault.while_("opening the store"))
+        Self::open(target).await.map_err(|fault| fault.with_context("opening the store"))
     }
 
-    async fn open(target: Target) -> Work<Self> {
+    async fn open(target: Target) -> DbResult<Self> {
         let heartbeat_pool = Pool::new(target.clone(), HEARTBEAT_CONNECTIONS);
         let pool = Arc::new(Pool::new(target, MAX_CONNECTIONS));
         let applied = match pool.optional(sqlx::query(schema::IS_MIGRATED)).await? {
@@ -102,7 +102,7 @@ impl Postgres {
     }
 
     /// Read each time: this address may lead to another database by now.
-    async fn do_id(&self) -> Work<Uuid> {
+    async fn do_id(&self) -> DbResult<Uuid> {
         Ok(self.pool.one(sqlx::query("SELECT id FROM store")).await?.try_get("id")?)
     }
 
@@ -123,7 +123,7 @@ impl Postgres {
             done?;
             Ok(closed?)
         };
-        migrated.await.map_err(|fault: Fault| fault.while_("migrating the store"))
+        migrated.await.map_err(|fault: DbError| fault.with_context("migrating the store"))
     }
 
     /// Grants `role` the least rights that operator and gateway need, and revokes all others on the store's tables.
@@ -135,6 +135,6 @@ impl Postgres {
             grants::grant(&mut conn, role).await?;
             Ok(conn.close().await?)
         };
-        granted.await.map_err(|fault: Fault| fault.while_("granting rights"))
+        granted.await.map_err(|fault: DbError| fault.with_context("granting rights"))
     }
 }

@@ -1,29 +1,29 @@
-//! The whole store as it stood at one moment: how the rows of both databases become those of [`crate::Reading`].
+//! Payloads of the rows that a [`crate::Reading`] returns: how both databases decode them.
 
 use dalsegno_protocol::Call;
 
 pub use dalsegno_model::read_transaction::*;
 
 use crate::Error;
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::records::stored_digest;
 use crate::seal::{AadContext, PayloadCipher};
 
-/// Bytes of kept payloads after which a page ends; its first row always comes.
+/// A page ends after this many bytes of stored payloads. It always has its first row.
 pub(crate) const PAGE_BYTES: i64 = 1 << 20;
 /// Rows of a page.
 pub(crate) const PAGE_ROWS: i64 = 500;
 
-/// A record whose value was not read yet.
+/// A record without the digest of its value.
 pub(crate) trait ReadRecord: Sized {
-    /// The same with the digest of its value, as far as that can be read.
-    fn with(self, kept: &[u8], sealing: &PayloadCipher) -> Work<Self>;
+    /// Adds the digest of the stored value, or the reason why it cannot be read.
+    fn with(self, stored: &[u8], cipher: &PayloadCipher) -> DbResult<Self>;
 }
 
 impl ReadRecord for StoredRecord {
-    fn with(self, kept: &[u8], sealing: &PayloadCipher) -> Work<Self> {
+    fn with(self, stored: &[u8], cipher: &PayloadCipher) -> DbResult<Self> {
         let RecordKey { space, key, seq: _ } = &self.at;
-        match stored_digest(kept, AadContext::Record(space, key, self.entry_id.as_deref()), sealing) {
+        match stored_digest(stored, AadContext::Record(space, key, self.entry_id.as_deref()), cipher) {
             Ok(value) => Ok(Self { value, ..self }),
             Err(Error::Corrupt { detail, .. }) => Ok(Self { damage: Some(detail), ..self }),
             Err(error) => Err(error.into()),
@@ -31,18 +31,18 @@ impl ReadRecord for StoredRecord {
     }
 }
 
-/// A call whose payloads were not read yet.
+/// A call without its payloads.
 pub(crate) trait ReadCall: Sized {
-    /// The same with its payloads, as far as these can be read.
-    fn with(self, read: Work<Call>) -> Work<Self>;
+    /// Adds the decoded call, or the reason why its payloads cannot be read.
+    fn with(self, decoded: DbResult<Call>) -> DbResult<Self>;
 }
 
 impl ReadCall for StoredCall {
-    fn with(self, read: Work<Call>) -> Work<Self> {
-        match read {
+    fn with(self, decoded: DbResult<Call>) -> DbResult<Self> {
+        match decoded {
             Ok(call) => Ok(Self { call, ..self }),
-            Err(Fault::Corrupt(damage)) => Ok(Self { damage: Some(damage), ..self }),
-            Err(fault) => Err(fault),
+            Err(DbError::Corrupt(damage)) => Ok(Self { damage: Some(damage), ..self }),
+            Err(error) => Err(error),
         }
     }
 }

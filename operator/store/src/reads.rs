@@ -1,4 +1,4 @@
-//! Rows as structs, and what is read of a run: once, over the rows of both databases.
+//! Rows as structs, and the reads of a run: written once, over the rows of both databases.
 
 mod attempt_row;
 mod call_row;
@@ -10,9 +10,9 @@ mod run_row;
 mod table;
 
 pub(crate) use attempt_row::AttemptRow;
-pub(crate) use call_row::{CallRow, payload, unpacked};
+pub(crate) use call_row::{CallRow, decode_payload, encode_payload, key_refused_message};
 pub(crate) use columns::{Assignment, BoundaryColumn, Column, Columns, EnumText, Hash, Prefixed, Value};
 pub(crate) use deadlines::ClockSql;
 pub(crate) use live_boundary::{LIVE_BOUNDARIES, LiveBoundary};
-pub(crate) use record::{Found, RunRows, StoreRow, record_sql};
+pub(crate) use record::{FoundRuns, RunRows, StoreRow, record_sql};
 pub(crate) use run_row::{HeadPoint, RunRow};

@@ -1,7 +1,7 @@
-//! Snapshots: states written down ahead of a lookup, in chunks that snapshots of one run share.
+//! Snapshots: states that are stored in advance of a lookup, in chunks that the snapshots of one run share.
 //!
-//! A snapshot is the text of a state ([`fold::text`]), cut where its content says so ([`crate::manifest`]): snapshots of a
-//! growing state cost what it grew by.
+//! A snapshot is the text of a state ([`fold::text`]), cut into chunks at places that its content determines
+//! ([`crate::manifest`]): the snapshots of a growing state cost only what the state grew by.
 //!
 //! # Format, version 1
 //!
@@ -20,83 +20,87 @@ use dalsegno_protocol::State;
 use crate::chain::EncodedSnapshot;
 use crate::manifest::Manifest;
 use crate::seal::{self, AadContext, PayloadCipher};
-use crate::shelf::Shelf;
+use crate::snapshot_io::SnapshotReader;
 use crate::{Digest, Error, Result, RunId, fold};
 
 const TAG: &[u8] = b"dalsegno/snapshot/v1";
 
-/// A snapshot that was found whole.
-pub(crate) struct Opened {
+/// A complete snapshot that was verified.
+pub(crate) struct OpenedSnapshot {
     pub state: State,
     pub chunks: Vec<Digest>,
 }
 
-/// The state that a snapshot holds. [`Error::Corrupt`] unless it is whole and that boundary's.
+/// The state of a snapshot. [`Error::Corrupt`] if the snapshot is incomplete, or is not that boundary's.
 pub(crate) async fn open(
-    shelf: &impl Shelf,
+    reader: &impl SnapshotReader,
     run: RunId,
     content_hash: &Digest,
-    kept: &EncodedSnapshot,
-    sealing: &PayloadCipher,
-) -> Result<Opened> {
-    let (text, manifest) = read(shelf, run, content_hash, kept, sealing).await?;
-    Ok(Opened { state: fold::state(&text)?, chunks: manifest.chunks })
+    stored: &EncodedSnapshot,
+    cipher: &PayloadCipher,
+) -> Result<OpenedSnapshot> {
+    let (text, manifest) = read(reader, run, content_hash, stored, cipher).await?;
+    Ok(OpenedSnapshot { state: fold::state(&text)?, chunks: manifest.chunks })
 }
 
-/// The chunks of a snapshot, by the hashes under which they are kept; none where its document is damaged or shredded.
-pub(crate) async fn chunks(shelf: &impl Shelf, run: RunId, content_hash: &Digest) -> Result<Vec<Digest>> {
-    let Some(kept) = shelf.snapshot(run, content_hash).await? else { return Ok(Vec::new()) };
-    let sealing = sealing_of(shelf, run, &kept).await?;
-    match manifest(content_hash, &kept, &sealing) {
+/// The chunks of a snapshot, by the hashes under which they are stored. None if its document is damaged or shredded.
+pub(crate) async fn chunks(
+    reader: &impl SnapshotReader,
+    run: RunId,
+    content_hash: &Digest,
+) -> Result<Vec<Digest>> {
+    let Some(stored) = reader.snapshot(run, content_hash).await? else { return Ok(Vec::new()) };
+    let cipher = cipher_of(reader, run, &stored).await?;
+    match manifest(content_hash, &stored, &cipher) {
         Ok(manifest) => Ok(manifest.chunks),
         Err(Error::Corrupt { .. }) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
 
-/// How the chunks and the document of a snapshot are opened.
-pub(crate) async fn sealing_of(
-    shelf: &impl Shelf,
+/// The cipher that opens the document and the chunks of a snapshot.
+pub(crate) async fn cipher_of(
+    reader: &impl SnapshotReader,
     run: RunId,
-    kept: &EncodedSnapshot,
+    stored: &EncodedSnapshot,
 ) -> Result<PayloadCipher> {
-    if seal::is_sealed(&kept.document) { shelf.sealing(run).await } else { Ok(PayloadCipher::unsealed()) }
+    if seal::is_sealed(&stored.document) { reader.cipher(run).await } else { Ok(PayloadCipher::unsealed()) }
 }
 
-/// Bytes of the text that a snapshot says it holds; 0 where its document is damaged.
-pub(crate) fn length(content_hash: &Digest, kept: &EncodedSnapshot, sealing: &PayloadCipher) -> usize {
-    let length = manifest(content_hash, kept, sealing).map_or(0, |manifest| manifest.length);
+/// Bytes of a snapshot's text, as its document states them; 0 if the document is damaged.
+pub(crate) fn length(content_hash: &Digest, stored: &EncodedSnapshot, cipher: &PayloadCipher) -> usize {
+    let length = manifest(content_hash, stored, cipher).map_or(0, |manifest| manifest.length);
     usize::try_from(length).unwrap_or(usize::MAX)
 }
 
-fn manifest(content_hash: &Digest, kept: &EncodedSnapshot, sealing: &PayloadCipher) -> Result<Manifest> {
-    Manifest::parse(&sealing.open(AadContext::Snapshot(content_hash), &kept.document)?)
+fn manifest(content_hash: &Digest, stored: &EncodedSnapshot, cipher: &PayloadCipher) -> Result<Manifest> {
+    Manifest::parse(&cipher.open(AadContext::Snapshot(content_hash), &stored.document)?)
 }
 
-/// The text that a snapshot holds, and how it is cut.
+/// The text of a snapshot, and its list of chunks.
 pub(crate) async fn read(
-    shelf: &impl Shelf,
+    reader: &impl SnapshotReader,
     run: RunId,
     content_hash: &Digest,
-    kept: &EncodedSnapshot,
-    sealing: &PayloadCipher,
+    stored: &EncodedSnapshot,
+    cipher: &PayloadCipher,
 ) -> Result<(Vec<u8>, Manifest)> {
-    if kept.digest != digest_of(run, content_hash, &kept.document) {
+    if stored.digest != digest_of(run, content_hash, &stored.document) {
         return Err(corrupt("its document does not have its digest"));
     }
-    let manifest = manifest(content_hash, kept, sealing)?;
-    // With its document its chunks are sealed, or none of them is.
-    let sealing = if seal::is_sealed(&kept.document) { sealing.clone() } else { PayloadCipher::unsealed() };
+    let manifest = manifest(content_hash, stored, cipher)?;
+    // The document and all its chunks are sealed, or none of them is.
+    let cipher = if seal::is_sealed(&stored.document) { cipher.clone() } else { PayloadCipher::unsealed() };
     let mut wanted = manifest.chunks.clone();
     wanted.sort_unstable();
     wanted.dedup();
-    let found: HashMap<_, _> = shelf.chunks(run, &wanted).await?.into_iter().collect();
+    let found: HashMap<_, _> = reader.chunks(run, &wanted).await?.into_iter().collect();
     let mut payloads = HashMap::with_capacity(found.len());
-    for (hash, kept) in &found {
-        payloads.insert(*hash, sealing.open(AadContext::Chunk(hash), kept)?);
+    for (hash, chunk) in &found {
+        payloads.insert(*hash, cipher.open(AadContext::Chunk(hash), chunk)?);
     }
     let text =
-        manifest.assemble(&|digest| sealing.digest(digest), |hash| payloads.get(hash).map(Cow::as_ref))?;
+        manifest.assemble(&|digest| cipher.digest(digest), |hash| payloads.get(hash).map(Cow::as_ref))?;
     Ok((text, manifest))
 }
 

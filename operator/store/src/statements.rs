@@ -1,21 +1,22 @@
-//! Statements that are the same on both databases.
+//! Statements that both databases share.
 
-/// Answers [`crate::Operator::capacity`], on both databases.
-pub(crate) const CAPACITY: &str = "WITH sums AS ( \
+/// For [`crate::Operator::capacity`]: bytes of the `$1` largest namespaces, and the sum of all others under NULL.
+pub(crate) const NAMESPACE_USAGE: &str = "WITH sums AS ( \
          SELECT namespace, CAST(sum(stored_bytes) AS bigint) AS bytes FROM runs GROUP BY namespace \
      ), ranked AS ( \
          SELECT namespace, bytes, row_number() OVER (ORDER BY bytes DESC, namespace) AS place FROM sums \
-     ), told AS ( \
+     ), listed AS ( \
          SELECT CASE WHEN place <= $1 THEN namespace END AS namespace, bytes FROM ranked \
      ) \
-     SELECT namespace, CAST(sum(bytes) AS bigint) AS bytes FROM told GROUP BY namespace ORDER BY namespace";
+     SELECT namespace, CAST(sum(bytes) AS bigint) AS bytes FROM listed GROUP BY namespace ORDER BY namespace";
 
-/// The position at which the events of a turn begin: of its first boundary on the live branch, whether it has any or not.
-pub(crate) const FIRST: &str = "SELECT position - event_count + 1 AS first FROM boundaries \
+/// The position of the first event of a turn: of the first boundary of the turn on the live branch, even if that
+/// boundary carries no events.
+pub(crate) const FIRST_POSITION: &str = "SELECT position - event_count + 1 AS first FROM boundaries \
      WHERE run = $1 AND turn = $2 AND NOT undone ORDER BY boundary LIMIT 1";
 
-/// How many payloads of the run `$1` stand there without the mark `$2` of those that are sealed.
-pub(crate) const UNSEALED: &str = "SELECT \
+/// The number of plain payloads of the run `$1`. A sealed payload begins with the byte `$2` or a higher one.
+pub(crate) const COUNT_UNSEALED: &str = "SELECT \
      (SELECT count(*) FROM boundaries WHERE run = $1 AND (substr(ops, 1, 1) < $2 OR substr(events, 1, 1) < $2)) \
      + (SELECT count(*) FROM calls WHERE run = $1 AND (substr(arguments, 1, 1) < $2 OR substr(result, 1, 1) < $2)) \
      + (SELECT count(*) FROM records WHERE run = $1 AND substr(value, 1, 1) < $2) \

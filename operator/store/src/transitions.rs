@@ -1,18 +1,18 @@
-//! The rules of a run, each written once: what a transition checks, what it changes, what it answers.
+//! The rules of a run, each written once: what a transition checks, what it changes, and what it returns.
 //!
-//! A rule is pure. It is given the rows of one run as they stand under the run's lock, the facts that its caller brings
-//! and the store's clock, and it returns a [`WriteSet`] that names every column it sets. Each database holds the lock,
-//! reads the rows and writes the set; it knows no rule.
+//! A rule is a pure function. Its input is the rows of one run, read under the run's lock, the facts from its caller
+//! and the store's clock. Its output is a [`WriteSet`] that names every column to set, and an answer. The engines
+//! hold the lock, read the rows and write the set; they contain no rule.
 //!
 //! # Guarantees
 //!
 //! - A rule that changes nothing returns an empty set, and nothing is written.
-//! - Whatever a rule changes in the run's row, its attempts or its calls it appends to the audit, but for what the list
-//!   in [`crate::audit`] leaves out.
+//! - Every change of the run's row, its attempts or its calls is appended to the audit, except for the changes that
+//!   [`crate::audit`] lists as left out.
 //!
 //! # Assumptions
 //!
-//! - Whoever writes to a run holds the lock of its row: while a rule decides, no row of the run changes.
+//! - Every write to a run holds the lock of its row: no row of the run changes while a rule decides.
 
 mod acknowledge_cancel;
 mod attach;
@@ -42,8 +42,8 @@ use dalsegno_protocol::Policy;
 pub(crate) use acknowledge_cancel::AcknowledgeCancel;
 pub(crate) use attach::Attach;
 pub(crate) use change::{AuditEntry, Change, Decision, Template, WriteSet};
-pub(crate) use create::{Abandon, Adopt, LOOK, NextStep, create, next_step};
-pub(crate) use end::{close, finish_detail};
+pub(crate) use create::{Abandon, Adopt, CreateStep, OWN_OR_PRIOR_RUN, create, next_create_step};
+pub(crate) use end::{finish_detail, set_finished};
 pub(crate) use end_attempt::EndAttempt;
 pub(crate) use finish::Finish;
 pub(crate) use mark_deleted::MarkDeleted;
@@ -55,31 +55,31 @@ pub(crate) use request_cancel::RequestCancel;
 pub(crate) use reset_budget::ResetBudget;
 pub(crate) use settings::{SetDeadlines, SetRetention};
 pub(crate) use settle::{SettleCall, is_unsettled};
-pub(crate) use worker::{has_unsettled, holds, renew_lease, standing, tell_cancel};
+pub(crate) use worker::{commit_receipt, has_capability, has_unsettled, renew_lease, report_cancel};
 
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::reads::{CallRow, LiveBoundary, RunRows};
 use crate::{AskedBy, Place, RunId};
 
-/// One rule, with the facts that its caller brings.
+/// One rule, with the facts from its caller.
 pub(crate) trait Transition: Send + Sync + 'static {
-    /// What the caller is told.
+    /// What the caller gets.
     type Answer: Send + 'static;
 
-    /// What is done, as an error says it.
+    /// The operation, for the text of an error.
     const OPERATION: &'static str;
 
-    /// What is read besides the run and its attempts.
+    /// What the rule reads besides the run, its attempts and its started calls.
     fn needs(&self) -> Needs<'_> {
         Needs::Nothing
     }
 
-    /// What is written, and the answer.
-    fn decide(&self, rows: Rows) -> Work<Decision<Self::Answer>>;
+    /// Returns what to write, and the answer.
+    fn decide(&self, rows: Rows) -> DbResult<Decision<Self::Answer>>;
 
-    /// The answer where there is no such run. An error, unless a worker may ask for any run.
-    fn without_run(&self, run: RunId) -> Work<Self::Answer> {
-        Err(Fault::Corrupt(format!("there is no run {run}")))
+    /// The answer if the run does not exist. An error, except for calls of workers, which may name any run.
+    fn without_run(&self, run: RunId) -> DbResult<Self::Answer> {
+        Err(DbError::Corrupt(format!("there is no run {run}")))
     }
 }
 
@@ -87,50 +87,50 @@ pub(crate) trait Transition: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Needs<'a> {
     Nothing,
-    /// Boundaries of the live branch from this one on.
+    /// The boundaries of the live branch, beginning at this one.
     BoundariesFrom(Place),
-    /// A call, and how much the open calls are.
+    /// A call, and the bytes of all open calls.
     Call(&'a str),
-    /// Nothing; but while the rule decides and writes, nobody drops templates.
+    /// Nothing more. But no template may be dropped while the rule decides and writes.
     Templates,
 }
 
-/// The rows of one run as they stand under its lock.
+/// The rows of one run, read under its lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Rows {
-    /// The run and its attempts. The store's clock was read once the lock was held.
+    /// The run and its attempts. The store's clock was read after the lock was taken.
     pub of_run: RunRows,
-    /// Calls that are started, by their policy.
+    /// The number of started calls, by policy.
     pub started: BTreeMap<Policy, i64>,
-    /// For [`Needs::BoundariesFrom`]; and the attempts of the run include the one that committed the first.
+    /// For [`Needs::BoundariesFrom`]. Then the attempts include the one that committed the first of these boundaries.
     pub boundaries: Vec<LiveBoundary>,
     /// For [`Needs::Call`].
     pub call: Option<CallRow>,
-    /// Bytes that the open calls count, for [`Needs::Call`].
+    /// Bytes of all open calls, for [`Needs::Call`].
     pub open_calls: i64,
 }
 
 impl Rows {
-    /// The rows of a rule that needs no more.
+    /// The rows for a rule that needs [`Needs::Nothing`].
     pub fn new(of_run: RunRows, started: BTreeMap<Policy, i64>) -> Self {
         Self { of_run, started, boundaries: Vec::new(), call: None, open_calls: 0 }
     }
 
-    /// The attempt that committed the boundary at this place, where it is not among those that were read.
+    /// The attempt that committed this boundary, if it was not read yet.
     pub fn missing_attempt(&self, place: Place) -> Option<i32> {
         let boundary = self.boundaries.iter().find(|boundary| boundary.place == place)?;
         Some(boundary.attempt).filter(|number| self.of_run.attempt(*number).is_none())
     }
 }
 
-/// A text as both databases keep it: PostgreSQL's have no NUL, which a log's last lines may well have.
+/// A text that both databases can store. PostgreSQL stores no NUL, and the last lines of a log may contain one.
 fn text(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 
-/// The detail of a row of the audit, with what is known of who asked for it and why.
-fn asked(by: &AskedBy, mut detail: serde_json::Value) -> serde_json::Value {
-    let AskedBy { manager, reason } = by;
+/// Adds to the detail of an audit row who requested the change, and why, as far as known.
+fn with_attribution(requested_by: &AskedBy, mut detail: serde_json::Value) -> serde_json::Value {
+    let AskedBy { manager, reason } = requested_by;
     for (name, known) in [("manager", manager), ("reason", reason)] {
         if let Some(known) = known {
             detail[name] = text(known).into();

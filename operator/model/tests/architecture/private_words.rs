@@ -53,7 +53,9 @@ fn no_private_word_is_a_name() {
 
 #[test]
 fn a_private_word_is_found_where_it_is_defined_and_only_there() {
-    let text = without_texts("pub(crate) async fn take_up<T>() { hasty(\"struct Lane\") } // fn way_out\nstruct Laptop;");
+    let text = without_texts(
+        "pub(crate) async fn take_up<T>() { hasty(\"struct Lane\") } // fn way_out\nstruct Laptop;",
+    );
     let found: Vec<_> = names(&text).filter(|name| PRIVATE.contains(name)).collect();
     assert_eq!(found, ["take_up", "Laptop"]);
 }
@@ -63,7 +65,8 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
     let words: Vec<_> = text.split_whitespace().collect();
     let defined = words.windows(2).filter(|pair| DEFINITIONS.contains(&pair[0])).map(|pair| pair[1]);
     let is_name = |letter: char| letter.is_alphanumeric() || letter == '_';
-    let defined: Vec<_> = defined.map(|word| word.split(|letter| !is_name(letter)).next().unwrap_or_default()).collect();
+    let defined: Vec<_> =
+        defined.map(|word| word.split(|letter| !is_name(letter)).next().unwrap_or_default()).collect();
     defined.into_iter()
 }
 

@@ -7,7 +7,7 @@ use super::Postgres;
 use super::row::{digest, optional_boundary};
 use crate::Place;
 use crate::anchor::{AnchorRow, RUNS_PER_ANCHOR, Standing, Unanchored};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 
 const LAST_ANCHOR: &str = "SELECT seq, hash FROM anchors ORDER BY seq DESC LIMIT 1";
 
@@ -31,14 +31,14 @@ const INSERT_ANCHOR: &str = "WITH inserted AS ( \
 impl Postgres {
     /// The last anchor is read first: if another process adds one between the two queries, it takes the number after
     /// this one, and the anchor made from this answer is refused.
-    pub(super) async fn do_heads_to_anchor(&self) -> Work<Unanchored> {
+    pub(super) async fn do_heads_to_anchor(&self) -> DbResult<Unanchored> {
         let last = self.pool.optional(sqlx::query(LAST_ANCHOR)).await?;
-        let last = last.map(|row| Work::Ok((row.try_get("seq")?, digest(&row, "hash")?))).transpose()?;
+        let last = last.map(|row| DbResult::Ok((row.try_get("seq")?, digest(&row, "hash")?))).transpose()?;
         let changed = self.pool.all(sqlx::query(CHANGED_RUNS).bind(i64::from(RUNS_PER_ANCHOR))).await?;
-        Ok(Unanchored { last, standings: changed.iter().map(anchored_head).collect::<Work<_>>()? })
+        Ok(Unanchored { last, standings: changed.iter().map(anchored_head).collect::<DbResult<_>>()? })
     }
 
-    pub(super) async fn do_put_anchor(&self, anchor: &AnchorRow) -> Work<bool> {
+    pub(super) async fn do_put_anchor(&self, anchor: &AnchorRow) -> DbResult<bool> {
         let (mut runs, mut seqs, mut heads) = (Vec::new(), Vec::new(), Vec::new());
         for Standing { run, audit_seq, audit_hash: _, head } in &anchor.standings {
             runs.push(run);
@@ -51,7 +51,7 @@ impl Postgres {
     }
 }
 
-fn anchored_head(row: &PgRow) -> Work<Standing> {
+fn anchored_head(row: &PgRow) -> DbResult<Standing> {
     let columns =
         (row.try_get("head_turn")?, optional_boundary(row, "head_boundary")?, row.try_get("head_epoch")?);
     let head = match columns {

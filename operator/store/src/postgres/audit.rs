@@ -6,7 +6,7 @@ use sqlx::postgres::PgRow;
 use super::Postgres;
 use super::row::{digest, without_nul};
 use crate::audit::CALLS_MISMATCH;
-use crate::fault::{Fault, Work, timestamp};
+use crate::db_error::{DbError, DbResult, timestamp};
 use crate::{AuditRow, Prune, RunId};
 
 const AUDIT: &str = "SELECT * FROM audit WHERE run = $1 ORDER BY seq";
@@ -17,22 +17,22 @@ const PRUNE: &str = "SELECT ds_prune_audit_v1($1, $2, $3, $4, $5) AS rows";
 const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
 impl Postgres {
-    pub(super) async fn do_audit(&self, run: RunId) -> Work<Vec<AuditRow>> {
+    pub(super) async fn do_audit(&self, run: RunId) -> DbResult<Vec<AuditRow>> {
         let rows = self.pool.all(sqlx::query(AUDIT).bind(run)).await?;
         rows.iter().map(audit_row).collect()
     }
 
-    pub(super) async fn do_prune_audit(&self, prune: &Prune) -> Work<u64> {
+    pub(super) async fn do_prune_audit(&self, prune: &Prune) -> DbResult<u64> {
         let Prune { run, seq, hash, actor, reason } = prune;
         let query = sqlx::query(PRUNE).bind(run).bind(seq).bind(hash.as_slice());
         let query = query.bind(without_nul(actor)).bind(without_nul(reason));
         let row = self.pool.one(query).await.map_err(explain_missing_right)?;
-        u64::try_from(row.try_get::<i64, _>("rows")?).map_err(|_| Fault::Corrupt(CALLS_MISMATCH.into()))
+        u64::try_from(row.try_get::<i64, _>("rows")?).map_err(|_| DbError::Corrupt(CALLS_MISMATCH.into()))
     }
 }
 
 /// A row of the audit.
-pub(super) fn audit_row(row: &PgRow) -> Work<AuditRow> {
+pub(super) fn audit_row(row: &PgRow) -> DbResult<AuditRow> {
     Ok(AuditRow {
         seq: row.try_get("seq")?,
         at: timestamp(row.try_get("at")?)?,
@@ -44,11 +44,11 @@ pub(super) fn audit_row(row: &PgRow) -> Work<AuditRow> {
     })
 }
 
-fn explain_missing_right(fault: Fault) -> Fault {
+fn explain_missing_right(fault: DbError) -> DbError {
     if fault.code().as_deref() == Some(INSUFFICIENT_PRIVILEGE) {
         let why = "only the role that owns its tables may prune the audit: connect as the role that ran \
                    `dalsegno migrate`";
-        return Fault::Unfit(why.into());
+        return DbError::Unusable(why.into());
     }
     fault
 }

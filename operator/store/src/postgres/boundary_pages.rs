@@ -7,10 +7,10 @@ use super::Postgres;
 use super::branch::encoded_boundary;
 use super::query::QueryExecutor;
 use super::row::{boundary_id, boundary_number};
-use crate::fault::{Fault, Work};
-use crate::old::is_dropped;
+use crate::compaction::is_dropped;
+use crate::db_error::{DbError, DbResult};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
-use crate::shelf::Found;
+use crate::snapshot_io::PageEntry;
 use crate::{Place, RunId};
 
 /// The boundaries after one: the first in any case, the next while the payloads before them are less than `$6` bytes.
@@ -44,7 +44,7 @@ const PAGE: &str = concat!(
 const RUN_IDS: &str = "SELECT id FROM runs WHERE id > $1 ORDER BY id LIMIT $2";
 
 impl Postgres {
-    pub(super) async fn do_run_ids(&self, after: RunId) -> Work<Vec<RunId>> {
+    pub(super) async fn do_run_ids(&self, after: RunId) -> DbResult<Vec<RunId>> {
         let rows = self.pool.all(sqlx::query(RUN_IDS).bind(after).bind(PAGE_ROWS)).await?;
         rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
     }
@@ -55,7 +55,7 @@ pub(super) async fn page(
     executor: &impl QueryExecutor,
     run: RunId,
     after: Option<Place>,
-) -> Work<Vec<Found>> {
+) -> DbResult<Vec<PageEntry>> {
     let query = sqlx::query(PAGE)
         .bind(run)
         .bind(after.map_or(i32::MIN, |id| id.turn))
@@ -66,13 +66,13 @@ pub(super) async fn page(
     executor.all(query).await?.iter().map(found).collect()
 }
 
-fn found(row: &PgRow) -> Work<Found> {
+fn found(row: &PgRow) -> DbResult<PageEntry> {
     let place = boundary_id(row)?;
-    let shelved = match encoded_boundary(row) {
+    let encoded = match encoded_boundary(row) {
         Ok(boundary) => Ok(boundary),
         // A row that cannot be read is reported, and the scan continues.
-        Err(Fault::Corrupt(detail)) => Err(detail),
+        Err(DbError::Corrupt(detail)) => Err(detail),
         Err(fault) => return Err(fault),
     };
-    Ok(Found { place, undone: row.try_get("undone")?, shelved })
+    Ok(PageEntry { place, undone: row.try_get("undone")?, encoded })
 }

@@ -7,9 +7,9 @@ use sqlx::postgres::PgRow;
 use super::query::QueryExecutor;
 use super::row::{boundary, boundary_number, digest, optional_boundary, optional_digest};
 use crate::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
-use crate::fault::{Work, timestamp};
-use crate::old::is_dropped;
-use crate::shelf::{Branch, Walk};
+use crate::compaction::is_dropped;
+use crate::db_error::{DbResult, timestamp};
+use crate::snapshot_io::{Branch, Walk};
 use crate::{BoundaryRow, Digest, Kept, RunId};
 
 /// Walks from the head, or from the boundary `$6` `$7` `$8`, along the parents: down to turn `$2`, and further while a
@@ -93,15 +93,15 @@ const WALK: &str = concat!(
 );
 
 /// The live branch, as far as the walk needs it. `None`: nothing is committed.
-pub(super) async fn walk(executor: &impl QueryExecutor, run: RunId, walk: &Walk) -> Work<Option<Branch>> {
-    let refused: Vec<_> = walk.refused.iter().map(Digest::as_slice).collect();
-    let query = sqlx::query(WALK).bind(run).bind(walk.from).bind(walk.last).bind(walk.state).bind(refused);
+pub(super) async fn walk(executor: &impl QueryExecutor, run: RunId, walk: &Walk) -> DbResult<Option<Branch>> {
+    let refused: Vec<_> = walk.excluded_snapshots.iter().map(Digest::as_slice).collect();
+    let query = sqlx::query(WALK).bind(run).bind(walk.from).bind(walk.to).bind(walk.with_state).bind(refused);
     let start = walk.start.map(|(id, _)| id);
     let query = query
         .bind(start.map(|id| id.turn))
         .bind(start.map(|id| boundary_number(id.boundary)))
         .bind(start.map(|id| id.epoch))
-        .bind(walk.sparing);
+        .bind(walk.avoid_snapshots);
     let found = executor.all(query).await?;
     let Some(first) = found.first() else { return Ok(None) };
     let Some(head_turn) = first.try_get("head_turn")? else {
@@ -112,15 +112,15 @@ pub(super) async fn walk(executor: &impl QueryExecutor, run: RunId, walk: &Walk)
         None => digest(first, "head_hash")?,
     };
     let has_data_key = first.try_get("has_data_key")?;
-    let shelved = match first.try_get::<Option<i32>, _>("turn")? {
-        Some(_) => found.iter().map(encoded_boundary).collect::<Work<_>>()?,
+    let encoded = match first.try_get::<Option<i32>, _>("turn")? {
+        Some(_) => found.iter().map(encoded_boundary).collect::<DbResult<_>>()?,
         None => Vec::new(),
     };
-    Ok(Some(Branch { head_turn, head_hash, has_data_key, shelved }))
+    Ok(Some(Branch { head_turn, head_hash, has_data_key, encoded }))
 }
 
 /// A boundary as its row has it, with its payloads still encoded.
-pub(super) fn encoded_boundary(row: &PgRow) -> Work<EncodedBoundary> {
+pub(super) fn encoded_boundary(row: &PgRow) -> DbResult<EncodedBoundary> {
     let parent = Kept::parent(
         row.try_get("parent_turn")?,
         optional_boundary(row, "parent_boundary")?,
@@ -161,7 +161,7 @@ pub(super) fn encoded_boundary(row: &PgRow) -> Work<EncodedBoundary> {
         kept,
         payloads: row
             .try_get::<bool, _>("has_payloads")?
-            .then(|| Work::Ok(Payloads { ops: row.try_get("ops")?, events: row.try_get("events")? }))
+            .then(|| DbResult::Ok(Payloads { ops: row.try_get("ops")?, events: row.try_get("events")? }))
             .transpose()?,
         dropped: row.try_get("is_dropped")?,
         snapshot: match (row.try_get("document")?, row.try_get("snapshot_digest")?) {

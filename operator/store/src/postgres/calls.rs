@@ -6,9 +6,9 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::row::{enum_str, parse_enum, without_nul};
-use crate::calls::key_refused;
-use crate::fault::{Fault, Work};
-use crate::reads::{CallRow, Columns, payload, unpacked};
+use crate::db_error::{DbError, DbResult};
+use crate::reads::key_refused_message;
+use crate::reads::{CallRow, Columns, decode_payload, encode_payload};
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::transitions::SettleCall;
 use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, size};
@@ -43,9 +43,10 @@ const OPEN_TURN: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.
 const OPEN_CALLS_LIMIT: i64 = Limits::OPEN_CALLS_BYTES as i64;
 
 impl Postgres {
-    pub(super) async fn do_claim(&self, claim: &Claim) -> Work<Claimed> {
+    pub(super) async fn do_claim(&self, claim: &Claim) -> DbResult<Claimed> {
         let cipher = self.cipher_to_write(claim.run).await?;
-        let arguments = payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?;
+        let arguments =
+            encode_payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?;
         let digests = cipher.call_digests(&claim.id);
         let query = sqlx::query(CLAIM)
             .bind(claim.run)
@@ -76,13 +77,13 @@ impl Postgres {
             "fenced" => Claimed::Fenced,
             "finished" => Claimed::Finished,
             "not found" => Claimed::NotFound,
-            other => return Err(Fault::unknown("verdict on a claim", other)),
+            other => return Err(DbError::unknown_value("verdict on a claim", other)),
         })
     }
 
-    pub(super) async fn do_complete(&self, complete: &Complete) -> Work<Completed> {
+    pub(super) async fn do_complete(&self, complete: &Complete) -> DbResult<Completed> {
         let cipher = self.cipher_to_write(complete.run).await?;
-        let result = payload(complete.result.as_deref(), AadContext::Result(&complete.id), &cipher)?;
+        let result = encode_payload(complete.result.as_deref(), AadContext::Result(&complete.id), &cipher)?;
         let query = sqlx::query(COMPLETE)
             .bind(complete.run)
             .bind(complete.capability.as_slice())
@@ -103,12 +104,12 @@ impl Postgres {
         )
     }
 
-    pub(super) async fn do_settle(&self, settle: &Settle) -> Work<Completed> {
+    pub(super) async fn do_settle(&self, settle: &Settle) -> DbResult<Completed> {
         let cipher = self.cipher_to_write(settle.run).await?;
         self.transact(settle.run, &SettleCall::of(settle, cipher)).await
     }
 
-    pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> Work<Vec<Call>> {
+    pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> DbResult<Vec<Call>> {
         let sql = match which {
             CallFilter::All => ALL,
             CallFilter::TouchedSince(_) => TOUCHED_SINCE,
@@ -119,7 +120,7 @@ impl Postgres {
         let query = sqlx::query(sql).bind(run);
         let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
         let rows = self.pool.all(query).await?;
-        let rows = rows.iter().map(CallRow::read).collect::<Work<Vec<_>>>()?;
+        let rows = rows.iter().map(CallRow::read).collect::<DbResult<Vec<_>>>()?;
         let cipher = self.cipher_to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
         rows.iter().map(|row| row.public(&cipher)).collect()
     }
@@ -135,21 +136,21 @@ fn parse_completed(
     state: CallState,
     result: Option<&RawValue>,
     cipher: &PayloadCipher,
-) -> Work<Completed> {
+) -> DbResult<Completed> {
     let conflict = |why: String| Ok(Completed::Conflict(why));
     match row.try_get("verdict")? {
         "ok" => Ok(Completed::Ok),
         "ended" => {
             let stored = parse_enum::<CallState>(row.try_get("state")?)?;
             let is_same = stored == state
-                && unpacked(Columns::bytes(row, "result")?.as_deref(), AadContext::Result(id), cipher)?
+                && decode_payload(Columns::bytes(row, "result")?.as_deref(), AadContext::Result(id), cipher)?
                     .as_deref()
                     .map(RawValue::get)
                     == result.map(RawValue::get);
             if is_same {
                 Ok(Completed::Duplicate)
             } else if row.try_get("live")? && stored == CallState::KeyRefused {
-                conflict(key_refused(id))
+                conflict(key_refused_message(id))
             } else if row.try_get("live")? {
                 conflict(format!("call {id:?} has ended otherwise"))
             } else {
@@ -163,6 +164,6 @@ fn parse_completed(
         "fenced" => Ok(Completed::Fenced),
         "finished" => Ok(Completed::Finished),
         "not found" => Ok(Completed::NotFound),
-        other => Err(Fault::unknown("verdict on a call", other)),
+        other => Err(DbError::unknown_value("verdict on a call", other)),
     }
 }

@@ -3,8 +3,8 @@
 use super::Postgres;
 use super::commit_statement::{Extras, Proposed, commit_one, parse_committed};
 use super::row::{boundary_number, digest};
-use crate::fault::{Fault, Work};
-use crate::packed::{self, EncodedOps, SMALL};
+use crate::db_error::{DbError, DbResult};
+use crate::encoded_ops::{self, EncodedOps, MAX_BATCHED_BYTES};
 use crate::seal::PayloadCipher;
 use crate::transitions::Finish;
 use crate::{Commit, Committed, Digest, FinishCall};
@@ -14,7 +14,7 @@ const STORED_DIGEST: &str = "SELECT digest FROM boundaries \
      WHERE run = $1 AND turn = $2 AND boundary = $3 AND commit_id = $4 AND NOT undone";
 
 impl Postgres {
-    pub(super) async fn do_commit(&self, commit: &Commit) -> Work<Committed> {
+    pub(super) async fn do_commit(&self, commit: &Commit) -> DbResult<Committed> {
         let cipher = self.cipher_to_write(commit.run).await?;
         let committed = match self.send(commit, EncodedOps::smallest(commit, &cipher)?, &cipher, None).await?
         {
@@ -48,15 +48,17 @@ impl Postgres {
         commit: &Commit,
         cipher: &PayloadCipher,
         unkeyed_digest: Option<Digest>,
-    ) -> Work<Committed> {
+    ) -> DbResult<Committed> {
         let ops = EncodedOps::plain(commit, cipher)?;
         let sent = self.send(commit, ops, cipher, unkeyed_digest).await?;
-        sent.ok_or_else(|| Fault::Corrupt("a boundary without a base was refused for its base".into()))
+        sent.ok_or_else(|| DbError::Corrupt("a boundary without a base was refused for its base".into()))
     }
 
     /// Measures the state at the head and sends the ops that fit it; starts over if the head has moved in between.
-    async fn send_counted(&self, commit: &Commit, cipher: &PayloadCipher) -> Work<Committed> {
-        while let Some(ops) = packed::counted(&self.snapshot_store(), commit, cipher).await? {
+    async fn send_counted(&self, commit: &Commit, cipher: &PayloadCipher) -> DbResult<Committed> {
+        while let Some(ops) =
+            encoded_ops::encode_with_state_size(&self.snapshot_store(), commit, cipher).await?
+        {
             if let Some(committed) = self.send(commit, ops, cipher, None).await? {
                 return Ok(committed);
             }
@@ -72,10 +74,10 @@ impl Postgres {
         ops: EncodedOps,
         cipher: &PayloadCipher,
         unkeyed_digest: Option<Digest>,
-    ) -> Work<Option<Committed>> {
+    ) -> DbResult<Option<Committed>> {
         let proposed = Proposed::new(commit, ops, cipher, unkeyed_digest)?;
         let has_extras = !commit.calls.is_empty() || !commit.records.is_empty() || commit.finish.is_some();
-        let committed = if !has_extras && proposed.size() <= SMALL {
+        let committed = if !has_extras && proposed.size() <= MAX_BATCHED_BYTES {
             self.batcher.commit(proposed).await?
         } else {
             let extras = Extras::of(commit, cipher)?;
@@ -93,7 +95,7 @@ impl Postgres {
     }
 
     /// The digest of the boundary that is stored under this commit id.
-    async fn stored_digest(&self, commit: &Commit) -> Work<Option<Digest>> {
+    async fn stored_digest(&self, commit: &Commit) -> DbResult<Option<Digest>> {
         let query = sqlx::query(STORED_DIGEST)
             .bind(commit.run)
             .bind(commit.turn)
@@ -102,7 +104,7 @@ impl Postgres {
         self.pool.optional(query).await?.map(|row| digest(&row, "digest")).transpose()
     }
 
-    pub(super) async fn do_finish(&self, call: &FinishCall) -> Work<Committed> {
+    pub(super) async fn do_finish(&self, call: &FinishCall) -> DbResult<Committed> {
         let body = self.cipher_to_write(call.run).await?.body(call.digest);
         let committed = self.transact(call.run, &Finish::of(call, body)).await?;
         if matches!(committed, Committed::Finished | Committed::Fenced { committed: false }) {

@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::commit_statement::{Extras, Proposed, commit_batch, commit_one, parse_committed};
 use super::pool::{DEADLINE, Pool, is_statement_error};
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::{Committed, RunId};
 
 /// Statements that run at the same time.
@@ -44,7 +44,7 @@ struct PendingCommit {
 
 /// What a pending commit's caller receives.
 enum Reply {
-    Done(Work<Option<Committed>>),
+    Done(DbResult<Option<Committed>>),
     /// The caller must send the commit alone.
     SendAlone(Box<Proposed>),
 }
@@ -56,7 +56,7 @@ impl fmt::Debug for PendingCommit {
 }
 
 impl PendingCommit {
-    fn reply(self, result: Work<Option<Committed>>) {
+    fn reply(self, result: DbResult<Option<Committed>>) {
         // A caller that has given up needs no reply.
         let _ = self.reply.send(Reply::Done(result));
     }
@@ -73,11 +73,11 @@ impl CommitBatcher {
     }
 
     /// `None`: the turn is the next one, but the ops were encoded against another head.
-    pub async fn commit(self: &Arc<Self>, proposed: Proposed) -> Work<Option<Committed>> {
+    pub async fn commit(self: &Arc<Self>, proposed: Proposed) -> DbResult<Option<Committed>> {
         let result = async {
             match self.acquire_or_enqueue(proposed) {
                 Ok((slot, proposed)) => self.commit_now(slot, &proposed).await,
-                Err(reply) => match reply.await.map_err(Fault::unavailable)? {
+                Err(reply) => match reply.await.map_err(DbError::unavailable)? {
                     Reply::Done(result) => result,
                     Reply::SendAlone(proposed) => self.commit_alone(&proposed).await,
                 },
@@ -85,7 +85,7 @@ impl CommitBatcher {
         };
         tokio::time::timeout(DEADLINE, result)
             .await
-            .unwrap_or_else(|elapsed| Err(Fault::unavailable(elapsed)))
+            .unwrap_or_else(|elapsed| Err(DbError::unavailable(elapsed)))
     }
 
     /// A free slot; or, if there is none, the receiver of the reply.
@@ -103,7 +103,7 @@ impl CommitBatcher {
     }
 
     /// Sends a commit on the caller's own task: nothing is pending, and no other task must wake up for it.
-    async fn commit_now(&self, slot: Slot, proposed: &Proposed) -> Work<Option<Committed>> {
+    async fn commit_now(&self, slot: Slot, proposed: &Proposed) -> DbResult<Option<Committed>> {
         let result = self.pool.optional(commit_batch(&[proposed])).await;
         drop(slot);
         match result {
@@ -137,7 +137,7 @@ impl CommitBatcher {
         }
     }
 
-    async fn commit_alone(&self, proposed: &Proposed) -> Work<Option<Committed>> {
+    async fn commit_alone(&self, proposed: &Proposed) -> DbResult<Option<Committed>> {
         let query = commit_one(proposed, Extras::default());
         let row = self.pool.for_run(proposed.run).optional(query).await?;
         row.as_ref().map_or(Ok(Some(Committed::NotFound)), parse_committed)

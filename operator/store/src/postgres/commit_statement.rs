@@ -12,9 +12,9 @@ use super::record_columns::RecordColumns;
 use super::row::{
     boundary_number, enum_str, head, optional_boundary, optional_digest, without_nul, worker_signals,
 };
-use crate::fault::{Fault, Work};
-use crate::packed::EncodedOps;
-use crate::reads::payload;
+use crate::db_error::{DbError, DbResult};
+use crate::encoded_ops::EncodedOps;
+use crate::reads::encode_payload;
 use crate::seal::{AadContext, CallDigestsExt as _, DigestKeyExt as _, PayloadCipher};
 use crate::{Commit, Committed, Digest, NewFinish, Result, RunId, Standing, codec, header, size};
 
@@ -79,7 +79,7 @@ impl Proposed {
         ops: EncodedOps,
         cipher: &PayloadCipher,
         unkeyed_digest: Option<Digest>,
-    ) -> Work<Self> {
+    ) -> DbResult<Self> {
         let Commit { run, capability, turn, boundary, commit_id, .. } = *commit;
         let events = codec::encode_events(&commit.events);
         let aad = AadContext::Events(turn, boundary, commit_id);
@@ -119,7 +119,7 @@ pub(super) struct Extras {
 }
 
 impl Extras {
-    pub fn of(commit: &Commit, cipher: &PayloadCipher) -> Work<Self> {
+    pub fn of(commit: &Commit, cipher: &PayloadCipher) -> DbResult<Self> {
         Ok(Self {
             finish: FinishColumns::of(commit.finish.as_ref())?,
             calls: CallColumns::of(&commit.calls, cipher)?,
@@ -194,9 +194,10 @@ where
 }
 
 /// The result for one boundary. `None`: its turn is the next one, but it was encoded against another head.
-pub(super) fn parse_committed(row: &PgRow) -> Work<Option<Committed>> {
-    let receipt =
-        |parent| -> Work<Standing> { Ok(Standing { head: head(row)?, parent, asked: worker_signals(row)? }) };
+pub(super) fn parse_committed(row: &PgRow) -> DbResult<Option<Committed>> {
+    let receipt = |parent| -> DbResult<Standing> {
+        Ok(Standing { head: head(row)?, parent, asked: worker_signals(row)? })
+    };
     Ok(Some(match row.try_get("verdict")? {
         "ok" => Committed::Ok(receipt(optional_digest(row, "parent_hash")?)?),
         "duplicate" => Committed::Duplicate(receipt(None)?),
@@ -212,7 +213,7 @@ pub(super) fn parse_committed(row: &PgRow) -> Work<Option<Committed>> {
         "too large" => Committed::TooLarge,
         "calls too large" => Committed::CallsTooLarge,
         "not found" => Committed::NotFound,
-        other => return Err(Fault::unknown("verdict on a commit", other)),
+        other => return Err(DbError::unknown_value("verdict on a commit", other)),
     }))
 }
 
@@ -226,7 +227,7 @@ struct FinishColumns {
 }
 
 impl FinishColumns {
-    fn of(finish: Option<&NewFinish>) -> Work<Self> {
+    fn of(finish: Option<&NewFinish>) -> DbResult<Self> {
         let Some(NewFinish { outcome, reason, message, output }) = finish else {
             return Ok(Self::default());
         };
@@ -252,9 +253,10 @@ struct CallColumns {
 }
 
 impl CallColumns {
-    fn of(calls: &[PlannedCall], cipher: &PayloadCipher) -> Work<Self> {
-        let arguments =
-            |call: &PlannedCall| payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), cipher);
+    fn of(calls: &[PlannedCall], cipher: &PayloadCipher) -> DbResult<Self> {
+        let arguments = |call: &PlannedCall| {
+            encode_payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), cipher)
+        };
         let audit_digests = |call: &PlannedCall| {
             let digests = cipher.call_digests(&call.id);
             (
@@ -267,7 +269,7 @@ impl CallColumns {
             key_digests,
             arguments_digests,
             ids: calls.iter().map(|call| without_nul(&call.id)).collect(),
-            policies: calls.iter().map(|call| enum_str(&call.policy)).collect::<Work<_>>()?,
+            policies: calls.iter().map(|call| enum_str(&call.policy)).collect::<DbResult<_>>()?,
             keys: calls.iter().map(|call| without_nul(&call.key)).collect(),
             arguments: calls.iter().map(arguments).collect::<Result<_>>()?,
             arguments_bytes: calls.iter().map(|call| size::of_json(call.arguments.as_deref())).collect(),

@@ -6,48 +6,53 @@ use super::Postgres;
 use super::pool::Pool;
 use super::row::{boundary_id, boundary_number, digest};
 use super::snapshot::SnapshotStore;
-use crate::fault::Work;
-use crate::old::{self, Clearer, Cut, Next, Spent};
+use crate::compaction::{self, CompactionStep, ObsoleteSnapshot, SnapshotGc, TruncateTo};
+use crate::db_error::DbResult;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::snapshot_writer::ReadBack;
 use crate::{Digest, Dropped, Result, RunId};
 
 impl Postgres {
-    pub(super) async fn do_runs_to_compact(&self, after: RunId) -> Work<Vec<RunId>> {
-        let rows = self.pool.all(sqlx::query(old::KEEPERS).bind(after).bind(PAGE_ROWS)).await?;
+    pub(super) async fn do_runs_to_compact(&self, after: RunId) -> DbResult<Vec<RunId>> {
+        let rows =
+            self.pool.all(sqlx::query(compaction::RUNS_TO_COMPACT).bind(after).bind(PAGE_ROWS)).await?;
         rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
     }
 
     pub(super) async fn do_compact(&self, run: RunId, rows: u32) -> Result<Dropped> {
-        old::step(&self.snapshot_store(), run, rows).await
+        compaction::step(&self.snapshot_store(), run, rows).await
     }
 }
 
-impl Clearer for SnapshotStore<'_, Pool> {
-    async fn next(&self, run: RunId, rows: u32) -> Result<Next> {
-        next(self.executor, run, rows).await.map_err(|fault| fault.while_("looking for payloads to drop"))
+impl SnapshotGc for SnapshotStore<'_, Pool> {
+    async fn next(&self, run: RunId, rows: u32) -> Result<CompactionStep> {
+        next(self.executor, run, rows)
+            .await
+            .map_err(|fault| fault.with_context("looking for payloads to drop"))
     }
 
-    async fn cut(&self, cut: Cut) -> Result<u64> {
-        self::cut(self.executor, cut).await.map_err(|fault| fault.while_("dropping old payloads"))
+    async fn truncate(&self, cut: TruncateTo) -> Result<u64> {
+        self::cut(self.executor, cut).await.map_err(|fault| fault.with_context("dropping old payloads"))
     }
 
-    async fn discard(&self, spent: Spent) -> Result<u64> {
-        discard(self.executor, spent).await.map_err(|fault| fault.while_("deleting a snapshot"))
+    async fn discard(&self, spent: ObsoleteSnapshot) -> Result<u64> {
+        discard(self.executor, spent).await.map_err(|fault| fault.with_context("deleting a snapshot"))
     }
 }
 
-async fn next(pool: &Pool, run: RunId, rows: u32) -> Work<Next> {
-    if let Some(row) = pool.optional(sqlx::query(old::SPENT).bind(run)).await? {
-        return Ok(Next::Discard(digest(&row, "content_hash")?));
+async fn next(pool: &Pool, run: RunId, rows: u32) -> DbResult<CompactionStep> {
+    if let Some(row) = pool.optional(sqlx::query(compaction::OBSOLETE_SNAPSHOT).bind(run)).await? {
+        return Ok(CompactionStep::Discard(digest(&row, "content_hash")?));
     }
-    let cut = sqlx::query(old::CUT).bind(run).bind(i64::from(rows)).bind(PAGE_BYTES);
+    let cut = sqlx::query(compaction::TRUNCATION_POINT).bind(run).bind(i64::from(rows)).bind(PAGE_BYTES);
     let row = pool.optional(cut).await?;
-    row.map_or(Ok(Next::Rest), |row| Ok(Next::Cut(boundary_id(&row)?, digest(&row, "content_hash")?)))
+    row.map_or(Ok(CompactionStep::Idle), |row| {
+        Ok(CompactionStep::Truncate(boundary_id(&row)?, digest(&row, "content_hash")?))
+    })
 }
 
-async fn cut(pool: &Pool, cut: Cut) -> Work<u64> {
-    let Cut { run, place, content_hash, snapshot: ReadBack { digest, text, chunks } } = cut;
+async fn cut(pool: &Pool, cut: TruncateTo) -> DbResult<u64> {
+    let TruncateTo { run, place, content_hash, snapshot: ReadBack { digest, text, chunks } } = cut;
     let query = sqlx::query("SELECT ds_cut_v1($1, $2, $3, $4, $5, $6, $7, $8) AS rows")
         .bind(run)
         .bind(place.turn)
@@ -60,8 +65,8 @@ async fn cut(pool: &Pool, cut: Cut) -> Work<u64> {
     Ok(pool.for_run(run).one(query).await?.try_get::<i64, _>("rows")?.unsigned_abs())
 }
 
-async fn discard(pool: &Pool, spent: Spent) -> Work<u64> {
-    let Spent { run, content_hash, chunks, others } = spent;
+async fn discard(pool: &Pool, spent: ObsoleteSnapshot) -> DbResult<u64> {
+    let ObsoleteSnapshot { run, content_hash, chunks, others } = spent;
     let query = sqlx::query("SELECT ds_discard_v1($1, $2, $3, $4) AS rows")
         .bind(run)
         .bind(Vec::from(content_hash))

@@ -5,10 +5,10 @@ use sqlx::Row as _;
 use super::Postgres;
 use super::row::without_nul;
 use super::transitions::{apply, apply_create};
-use crate::fault::{Fault, Work};
-use crate::reads::Found;
+use crate::db_error::{DbError, DbResult};
+use crate::reads::FoundRuns;
 use crate::transitions::{
-    Abandon, Adopt, Decision, MarkDeleted, Needs, NextStep, Transition as _, create, next_step,
+    Abandon, Adopt, CreateStep, Decision, MarkDeleted, Needs, Transition as _, create, next_create_step,
 };
 use crate::{AskedBy, Created, NewRun, RunId};
 
@@ -19,14 +19,14 @@ const MAX_ROUNDS: usize = 8;
 const ADOPT_NAMESPACE: &str = "SELECT ds_adopt_namespace_v1($1, $2, $3, $4) AS moved";
 
 impl Postgres {
-    pub(super) async fn do_create_run(&self, new: &NewRun) -> Work<Created> {
+    pub(super) async fn do_create_run(&self, new: &NewRun) -> DbResult<Created> {
         for _ in 0..MAX_ROUNDS {
             let found = self.find_existing(new).await?;
-            let created = match next_step(&found, new)? {
-                NextStep::Answer(answer) => Some(answer),
-                NextStep::Create => self.create(&found, new).await?,
-                NextStep::Replace(prior) => self.replace(prior, &found, new).await?,
-                NextStep::Adopt(prior) => {
+            let created = match next_create_step(&found, new)? {
+                CreateStep::Answer(answer) => Some(answer),
+                CreateStep::Create => self.create(&found, new).await?,
+                CreateStep::Replace(prior) => self.replace(prior, &found, new).await?,
+                CreateStep::Adopt(prior) => {
                     self.transact(prior, &Adopt(new.clone())).await?;
                     None
                 }
@@ -35,11 +35,11 @@ impl Postgres {
                 return Ok(created);
             }
         }
-        Err(Fault::unavailable("other processes are creating runs of this name"))
+        Err(DbError::unavailable("other processes are creating runs of this name"))
     }
 
     /// `None`: another process has created a run of this object or name since `found` was read.
-    async fn create(&self, found: &Found, new: &NewRun) -> Work<Option<Created>> {
+    async fn create(&self, found: &FoundRuns, new: &NewRun) -> DbResult<Option<Created>> {
         let Decision { write: set, answer } = create(found, new)?;
         let is_written = apply_create(&self.pool, set).await?;
         Ok(is_written.then(|| Created::Run(Box::new(answer))))
@@ -47,10 +47,10 @@ impl Postgres {
 
     /// Abandons the prior run and creates the new one, in one transaction. `None`: the store has changed since `found`
     /// was read.
-    async fn replace(&self, prior: RunId, found: &Found, new: &NewRun) -> Work<Option<Created>> {
+    async fn replace(&self, prior: RunId, found: &FoundRuns, new: &NewRun) -> DbResult<Option<Created>> {
         let queued = self.pool.join(prior);
         let work = async {
-            let _served = queued.served().await?;
+            let _served = queued.acquire().await?;
             let (mut transaction, rows) = self.lock(prior, Needs::Nothing).await?;
             let abandoned = rows.map(|rows| Abandon(new.clone()).decide(rows)).transpose()?;
             if let Some(Decision { write: abandoned, answer: true }) = abandoned {
@@ -68,10 +68,10 @@ impl Postgres {
     }
 
     /// Another object may adopt the run while this waits for its lock: the rule checks the object again under the lock.
-    pub(super) async fn do_mark_deleted(&self, object_uid: &str, by: &AskedBy) -> Work<()> {
+    pub(super) async fn do_mark_deleted(&self, object_uid: &str, by: &AskedBy) -> DbResult<()> {
         let query = sqlx::query("SELECT id FROM runs WHERE object_uid = $1").bind(object_uid);
         let Some(row) = self.pool.optional(query).await? else { return Ok(()) };
-        let rule = MarkDeleted { object_uid: object_uid.to_owned(), asked: by.clone() };
+        let rule = MarkDeleted { object_uid: object_uid.to_owned(), requested_by: by.clone() };
         self.transact(row.try_get("id")?, &rule).await
     }
 
@@ -81,7 +81,7 @@ impl Postgres {
         new: &str,
         actor: &str,
         reason: &str,
-    ) -> Work<u64> {
+    ) -> DbResult<u64> {
         let query = sqlx::query(ADOPT_NAMESPACE).bind(old).bind(new);
         let query = query.bind(without_nul(actor)).bind(without_nul(reason));
         let moved: i64 = self.pool.one(query).await?.try_get("moved")?;

@@ -8,10 +8,10 @@ use super::pool::Pool;
 use super::query::QueryExecutor;
 use super::row::without_nul;
 use super::snapshot::SnapshotStore;
-use crate::fault::{Fault, Work};
-use crate::keys::{KeyKeeper, KeyShelf, LOST, PAGE_ROWS, Standing, Wrapped};
+use crate::db_error::{DbError, DbResult};
+use crate::keys::{DATA_KEY_LOST, KeyReader, KeyState, KeyWriter, PAGE_ROWS, Wrapped};
 use crate::seal::{PayloadCipher, SEALED};
-use crate::statements::UNSEALED;
+use crate::statements::COUNT_UNSEALED;
 use crate::{Result, RunId, Shredded};
 
 const READ: &str = "SELECT run, key_id, wrapped, lifecycle = 'live' AS is_live \
@@ -35,42 +35,42 @@ const LIST: &str = "SELECT run, key_id, wrapped FROM data_keys WHERE run > $1 AN
 
 const REWRAP: &str = "UPDATE data_keys SET key_id = $2, wrapped = $3 WHERE run = $1 AND wrapped = $4";
 
-impl<E: QueryExecutor> KeyShelf for SnapshotStore<'_, E> {
-    async fn data_key(&self, run: RunId) -> Result<Option<Standing>> {
-        read(self.executor, run).await.map_err(|fault| fault.while_("reading a data key"))
+impl<E: QueryExecutor> KeyReader for SnapshotStore<'_, E> {
+    async fn data_key(&self, run: RunId) -> Result<Option<KeyState>> {
+        read(self.executor, run).await.map_err(|fault| fault.with_context("reading a data key"))
     }
 }
 
-impl KeyKeeper for SnapshotStore<'_, Pool> {
-    async fn keep_data_key(&self, run: RunId, wrapped: Wrapped) -> Result<Option<Standing>> {
-        insert(self.executor, run, wrapped).await.map_err(|fault| fault.while_("storing a data key"))
+impl KeyWriter for SnapshotStore<'_, Pool> {
+    async fn store_data_key(&self, run: RunId, wrapped: Wrapped) -> Result<Option<KeyState>> {
+        insert(self.executor, run, wrapped).await.map_err(|fault| fault.with_context("storing a data key"))
     }
 
     async fn data_keys(&self, after: RunId) -> Result<Vec<(RunId, Wrapped)>> {
-        list(self.executor, after).await.map_err(|fault| fault.while_("listing data keys"))
+        list(self.executor, after).await.map_err(|fault| fault.with_context("listing data keys"))
     }
 
     async fn rewrap(&self, run: RunId, old: Wrapped, new: Wrapped) -> Result<()> {
         let query = sqlx::query(REWRAP).bind(run).bind(new.key_id).bind(new.bytes).bind(old.bytes);
-        self.executor.all(query).await.map_err(|fault| fault.while_("rewrapping a data key"))?;
+        self.executor.all(query).await.map_err(|fault| fault.with_context("rewrapping a data key"))?;
         Ok(())
     }
 }
 
 impl Postgres {
     /// The cipher that reads a run's payloads. `looks_sealed`: whether any of these payloads looks sealed.
-    pub(super) async fn cipher_to_read(&self, run: RunId, looks_sealed: bool) -> Work<PayloadCipher> {
-        Ok(self.keys.to_read(&self.snapshot_store(), run, looks_sealed).await?)
+    pub(super) async fn cipher_to_read(&self, run: RunId, looks_sealed: bool) -> DbResult<PayloadCipher> {
+        Ok(self.keys.cipher_to_read(&self.snapshot_store(), run, looks_sealed).await?)
     }
 
     /// The cipher that writes a run's payloads.
-    pub(super) async fn cipher_to_write(&self, run: RunId) -> Work<PayloadCipher> {
-        Ok(self.keys.to_write(&self.snapshot_store(), run).await?)
+    pub(super) async fn cipher_to_write(&self, run: RunId) -> DbResult<PayloadCipher> {
+        Ok(self.keys.cipher_to_write(&self.snapshot_store(), run).await?)
     }
 
     /// Fails where this process has no keys and cannot tell whether a body equals the stored one.
-    pub(super) async fn ensure_comparable(&self, run: RunId) -> Work<()> {
-        Ok(self.keys.may_tell_apart(&self.snapshot_store(), run).await?)
+    pub(super) async fn ensure_comparable(&self, run: RunId) -> DbResult<()> {
+        Ok(self.keys.ensure_comparable(&self.snapshot_store(), run).await?)
     }
 
     /// The rows of boundaries, snapshots and data keys.
@@ -78,7 +78,7 @@ impl Postgres {
         SnapshotStore { executor: &self.pool, keys: &self.keys }
     }
 
-    pub(super) async fn do_shred(&self, run: RunId, reason: &str, actor: &str) -> Work<Shredded> {
+    pub(super) async fn do_shred(&self, run: RunId, reason: &str, actor: &str) -> DbResult<Shredded> {
         let query = sqlx::query("SELECT ds_shred_v1($1, $2, $3) AS verdict").bind(run);
         let row =
             self.pool.for_run(run).one(query.bind(without_nul(reason)).bind(without_nul(actor))).await?;
@@ -89,22 +89,22 @@ impl Postgres {
             "never sealed" => Ok(Shredded::NeverSealed),
             "live" => Ok(Shredded::Live),
             "not found" => Ok(Shredded::NotFound),
-            other => Err(Fault::unknown("verdict on shredding", other)),
+            other => Err(DbError::unknown_value("verdict on shredding", other)),
         }
     }
 
-    pub(super) async fn do_count_unsealed(&self, run: RunId) -> Work<u64> {
-        let row = self.pool.one(sqlx::query(UNSEALED).bind(run).bind([SEALED].as_slice())).await?;
+    pub(super) async fn do_count_unsealed(&self, run: RunId) -> DbResult<u64> {
+        let row = self.pool.one(sqlx::query(COUNT_UNSEALED).bind(run).bind([SEALED].as_slice())).await?;
         Ok(row.try_get::<i64, _>(0)?.unsigned_abs())
     }
 }
 
-async fn read(executor: &impl QueryExecutor, run: RunId) -> Work<Option<Standing>> {
+async fn read(executor: &impl QueryExecutor, run: RunId) -> DbResult<Option<KeyState>> {
     let found = executor.all(sqlx::query(READ).bind(run)).await?;
     found.first().map(key_state).transpose()
 }
 
-async fn insert(pool: &Pool, run: RunId, new: Wrapped) -> Work<Option<Standing>> {
+async fn insert(pool: &Pool, run: RunId, new: Wrapped) -> DbResult<Option<KeyState>> {
     let query = sqlx::query(INSERT).bind(run).bind(new.key_id).bind(new.bytes);
     match pool.for_run(run).optional(query).await? {
         Some(row) => key_state(&row).map(Some),
@@ -112,21 +112,21 @@ async fn insert(pool: &Pool, run: RunId, new: Wrapped) -> Work<Option<Standing>>
     }
 }
 
-async fn list(pool: &Pool, after: RunId) -> Work<Vec<(RunId, Wrapped)>> {
+async fn list(pool: &Pool, after: RunId) -> DbResult<Vec<(RunId, Wrapped)>> {
     let rows = pool.all(sqlx::query(LIST).bind(after).bind(PAGE_ROWS)).await?;
     let key = |row: &PgRow| Ok(wrapped(row)?.map(|wrapped| Ok((row.try_get("run")?, wrapped))));
     rows.iter().filter_map(|row| key(row).and_then(Option::transpose).transpose()).collect()
 }
 
-fn key_state(row: &PgRow) -> Work<Standing> {
+fn key_state(row: &PgRow) -> DbResult<KeyState> {
     match wrapped(row)? {
-        Some(wrapped) => Ok(Standing::Wrapped(wrapped)),
-        None if row.try_get("is_live")? => Err(Fault::Corrupt(LOST.into())),
-        None => Ok(Standing::Shredded),
+        Some(wrapped) => Ok(KeyState::Wrapped(wrapped)),
+        None if row.try_get("is_live")? => Err(DbError::Corrupt(DATA_KEY_LOST.into())),
+        None => Ok(KeyState::Shredded),
     }
 }
 
-fn wrapped(row: &PgRow) -> Work<Option<Wrapped>> {
+fn wrapped(row: &PgRow) -> DbResult<Option<Wrapped>> {
     let (key_id, bytes): (Option<String>, Option<Vec<u8>>) =
         (row.try_get("key_id")?, row.try_get("wrapped")?);
     Ok(key_id.zip(bytes).map(|(key_id, bytes)| Wrapped { key_id, bytes }))

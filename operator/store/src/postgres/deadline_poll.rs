@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
 use super::row::parse_enum;
-use crate::fault::{Fault, Work, timestamp};
+use crate::db_error::{DbError, DbResult, timestamp};
 use crate::reads::ClockSql;
 use crate::{BEAT_GAP_MS, Changed, Expired, ObjectKey, Pulse};
 
@@ -18,10 +18,10 @@ static POLL: LazyLock<String> = LazyLock::new(|| {
 });
 
 impl Postgres {
-    pub(super) async fn do_poll_deadlines(&self, since: Timestamp) -> Work<Pulse> {
+    pub(super) async fn do_poll_deadlines(&self, since: Timestamp) -> DbResult<Pulse> {
         let query = sqlx::query(AssertSqlSafe(POLL.as_str())).bind(since.as_millisecond()).bind(BEAT_GAP_MS);
         let rows = self.pool.all(query).await?;
-        let store = rows.first().ok_or_else(|| Fault::Corrupt("the store's row is missing".into()))?;
+        let store = rows.first().ok_or_else(|| DbError::Corrupt("the store's row is missing".into()))?;
         let mut poll = Pulse {
             now: timestamp(store.try_get("now")?)?,
             store_id: store.try_get("store_id")?,
@@ -51,7 +51,7 @@ impl Postgres {
 }
 
 /// The object of a row's run; `None` for the row that has the store's columns alone.
-fn object(row: &PgRow) -> Work<Option<ObjectKey>> {
+fn object(row: &PgRow) -> DbResult<Option<ObjectKey>> {
     let Some(uid) = row.try_get("object_uid")? else {
         return Ok(None);
     };

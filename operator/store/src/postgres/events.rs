@@ -5,10 +5,10 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::row::{boundary, optional_digest};
-use crate::events::{Kept, page};
-use crate::fault::Work;
-use crate::old::is_dropped;
-use crate::statements::FIRST;
+use crate::compaction::is_dropped;
+use crate::db_error::DbResult;
+use crate::events::{StoredEvents, page};
+use crate::statements::FIRST_POSITION;
 use crate::{EventPage, EventQuery, RunId};
 
 /// The boundaries that contain the requested events, and whether the run is over: if there are no such boundaries, one
@@ -29,7 +29,7 @@ const READ: &str = concat!(
 );
 
 impl Postgres {
-    pub(super) async fn do_events(&self, run: RunId, query: EventQuery) -> Work<EventPage> {
+    pub(super) async fn do_events(&self, run: RunId, query: EventQuery) -> DbResult<EventPage> {
         let read = sqlx::query(READ)
             .bind(run)
             .bind(query.from)
@@ -37,22 +37,23 @@ impl Postgres {
             .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX));
         let rows = self.pool.all(read).await?;
         let over = rows.first().map_or(Ok(true), |row| row.try_get("over"))?;
-        let found = rows.iter().filter_map(|row| stored_events(row).transpose()).collect::<Work<Vec<_>>>()?;
-        let cipher = self.cipher_to_read(run, found.iter().any(Kept::looks_sealed)).await?;
+        let found =
+            rows.iter().filter_map(|row| stored_events(row).transpose()).collect::<DbResult<Vec<_>>>()?;
+        let cipher = self.cipher_to_read(run, found.iter().any(StoredEvents::looks_sealed)).await?;
         Ok(EventPage { events: page(found, &query, &cipher)?, over })
     }
 
-    pub(super) async fn do_first_event(&self, run: RunId, turn: i32) -> Work<Option<i64>> {
-        let row = self.pool.optional(sqlx::query(FIRST).bind(run).bind(turn)).await?;
+    pub(super) async fn do_first_event(&self, run: RunId, turn: i32) -> DbResult<Option<i64>> {
+        let row = self.pool.optional(sqlx::query(FIRST_POSITION).bind(run).bind(turn)).await?;
         Ok(row.map(|row| row.try_get("first")).transpose()?)
     }
 }
 
-fn stored_events(row: &PgRow) -> Work<Option<Kept>> {
+fn stored_events(row: &PgRow) -> DbResult<Option<StoredEvents>> {
     let Some(turn) = row.try_get("turn")? else {
         return Ok(None);
     };
-    Ok(Some(Kept {
+    Ok(Some(StoredEvents {
         turn,
         boundary: boundary(row)?,
         commit_id: row.try_get("commit_id")?,

@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 
 /// All tables and views that the migrations create. The schema may contain tables of others.
 const TABLES: &str = "\
@@ -39,11 +39,11 @@ const CREATOR: &str = "\
     ORDER BY rolname <> $1 LIMIT 1";
 
 /// Grants a role the least rights that operator and gateway need, and revokes all others.
-pub(super) async fn grant(conn: &mut PgConnection, role: &str) -> Work<()> {
+pub(super) async fn grant(conn: &mut PgConnection, role: &str) -> DbResult<()> {
     let (name, schema, is_owner): (String, String, bool) =
         sqlx::query_as(NAMES).bind(role).fetch_one(&mut *conn).await?;
     if is_owner {
-        return Err(Fault::Unfit(format!(
+        return Err(DbError::Unusable(format!(
             "the role {role} owns the tables, or may act as their owner: the rights are for another role, which \
              operator and gateway connect as"
         )));
@@ -53,11 +53,11 @@ pub(super) async fn grant(conn: &mut PgConnection, role: &str) -> Work<()> {
     sqlx::raw_sql(AssertSqlSafe(sql))
         .execute(&mut *transaction)
         .await
-        .map_err(|error| Fault::Unfit(format!("cannot grant rights to the role {role}: {error}")))?;
+        .map_err(|error| DbError::Unusable(format!("cannot grant rights to the role {role}: {error}")))?;
     let creator: Option<String> =
         sqlx::query_scalar(CREATOR).bind(role).fetch_optional(&mut *transaction).await?;
     if let Some(creator) = creator {
-        return Err(Fault::Unfit(format!(
+        return Err(DbError::Unusable(format!(
             "the role {role} could falsify the audit: as {creator} it may create functions in the schema {schema}, or \
              schemas, that the owner's statements would call; the owner of the schema and the database must REVOKE \
              CREATE on both from PUBLIC and {creator}"

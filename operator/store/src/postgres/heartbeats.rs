@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::Postgres;
 use super::row::worker_signals;
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::{BEAT_GAP_MS, Beat, Digest, RunId};
 
 /// Records that a gateway serves. After a gap longer than `$1` ms all deadlines start anew. If the server's clock was
@@ -20,18 +20,18 @@ const GATEWAY_HEARTBEAT: &str = "UPDATE store \
 const HEARTBEATS: &str = include_str!("heartbeats.sql");
 
 impl Postgres {
-    pub(super) async fn do_gateway_heartbeat(&self) -> Work<()> {
+    pub(super) async fn do_gateway_heartbeat(&self) -> DbResult<()> {
         self.heartbeat_pool.all(sqlx::query(GATEWAY_HEARTBEAT).bind(BEAT_GAP_MS)).await?;
         Ok(())
     }
 
-    pub(super) async fn do_heartbeats(&self, workers: &[(RunId, Digest)]) -> Work<Vec<Beat>> {
+    pub(super) async fn do_heartbeats(&self, workers: &[(RunId, Digest)]) -> DbResult<Vec<Beat>> {
         let (runs, capabilities): (Vec<Uuid>, Vec<Vec<u8>>) =
             workers.iter().map(|(run, capability)| (*run, capability.to_vec())).unzip();
         let query = sqlx::query(HEARTBEATS).bind(runs).bind(capabilities);
         let rows = self.heartbeat_pool.all(query).await?;
         if rows.len() != workers.len() {
-            return Err(Fault::Corrupt(format!(
+            return Err(DbError::Corrupt(format!(
                 "{} heartbeats were sent, {} rows were returned",
                 workers.len(),
                 rows.len()
@@ -43,7 +43,7 @@ impl Postgres {
                     "ok" => Beat::Ok(worker_signals(row)?),
                     "finished" => Beat::Finished,
                     "fenced" => Beat::Fenced,
-                    other => return Err(Fault::unknown("verdict on a heartbeat", other)),
+                    other => return Err(DbError::unknown_value("verdict on a heartbeat", other)),
                 })
             })
             .collect()

@@ -19,8 +19,8 @@ use tokio::time::timeout;
 use super::server_settings;
 use super::url::{Target, connect};
 use crate::RunId;
-use crate::fault::{Fault, Work};
-use crate::lines::{Lines, Standing};
+use crate::db_error::{DbError, DbResult};
+use crate::per_run_limiter::{PerRunLimiter, QueueGuard};
 
 /// Longest time that a statement may take on the server.
 const STATEMENT_TIMEOUT: &str = "5s";
@@ -58,7 +58,7 @@ pub(super) struct Pool {
     /// Whether the server is a pooler that may use another connection for each transaction.
     transaction_pooling: bool,
     permits: Semaphore,
-    per_run: Lines,
+    per_run: PerRunLimiter,
     idle: Mutex<Vec<Idle>>,
 }
 
@@ -79,22 +79,22 @@ impl Pool {
             options.options([("statement_timeout", STATEMENT_TIMEOUT), ("jit", "off")])
         };
         let permits = Semaphore::new(max_connections);
-        let per_run = Lines::new(CONNECTIONS_PER_RUN);
+        let per_run = PerRunLimiter::new(CONNECTIONS_PER_RUN);
         Self { options, transaction_pooling, permits, per_run, idle: Mutex::default() }
     }
 
     /// All rows of one statement, after it is committed. If the call fails or times out, its outcome is unknown.
-    pub async fn all(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
+    pub async fn all(&self, query: Query<'_, Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
         self.with_timeout(self.run(query)).await
     }
 
     /// The one row of a statement that has exactly one.
-    pub async fn one(&self, query: Query<'_, Postgres, PgArguments>) -> Work<PgRow> {
+    pub async fn one(&self, query: Query<'_, Postgres, PgArguments>) -> DbResult<PgRow> {
         exactly_one(self.optional(query).await?)
     }
 
     /// The row of a statement that has at most one.
-    pub async fn optional(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Option<PgRow>> {
+    pub async fn optional(&self, query: Query<'_, Postgres, PgArguments>) -> DbResult<Option<PgRow>> {
         Ok(self.all(query).await?.into_iter().next())
     }
 
@@ -109,7 +109,7 @@ impl Pool {
     }
 
     /// A new connection outside the pool, in a transaction that sees what is committed now and nothing later.
-    pub async fn begin_read_only(&self) -> Work<PgConnection> {
+    pub async fn begin_read_only(&self) -> DbResult<PgConnection> {
         with_timeout(async {
             let mut conn = connect(&self.options).await?;
             sqlx::raw_sql(BEGIN_READ_ONLY).execute(&mut conn).await?;
@@ -119,14 +119,14 @@ impl Pool {
     }
 
     /// Joins the queue of the calls that may wait for the lock of this run's row.
-    pub fn join(&self, run: RunId) -> Standing<'_> {
+    pub fn join(&self, run: RunId) -> QueueGuard<'_> {
         self.per_run.join(run)
     }
 
     /// Begins a transaction with these statements, in one round trip, and returns the rows of each. `sql` is sent as it
     /// is: it must contain no values except run ids.
-    pub async fn begin(&self, sql: &str) -> Work<(Transaction<'_>, Vec<Vec<PgRow>>)> {
-        let permit = self.permits.acquire().await.map_err(Fault::unavailable)?;
+    pub async fn begin(&self, sql: &str) -> DbResult<(Transaction<'_>, Vec<Vec<PgRow>>)> {
+        let permit = self.permits.acquire().await.map_err(DbError::unavailable)?;
         let conn = match self.take() {
             Some(conn) => conn,
             None => self.connect().await?,
@@ -140,7 +140,7 @@ impl Pool {
     }
 
     /// Runs a call with its deadline.
-    pub async fn with_timeout<T>(&self, work: impl Future<Output = Work<T>>) -> Work<T> {
+    pub async fn with_timeout<T>(&self, work: impl Future<Output = DbResult<T>>) -> DbResult<T> {
         let mut work = pin!(work);
         if let Ok(done) = timeout(SUSPECT_AFTER, &mut work).await {
             return done;
@@ -150,13 +150,13 @@ impl Pool {
             Ok(done) => done,
             Err(elapsed) => {
                 self.close_idle(Duration::ZERO);
-                Err(Fault::unavailable(elapsed))
+                Err(DbError::unavailable(elapsed))
             }
         }
     }
 
-    async fn run(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
-        let _permit = self.permits.acquire().await.map_err(Fault::unavailable)?;
+    async fn run(&self, query: Query<'_, Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
+        let _permit = self.permits.acquire().await.map_err(DbError::unavailable)?;
         let mut conn = match self.take() {
             Some(conn) => conn,
             None => self.connect().await?,
@@ -172,7 +172,7 @@ impl Pool {
     }
 
     /// Why a statement failed. If the server or the connection is lost, the idle connections are closed too.
-    fn to_fault(&self, error: sqlx::Error) -> Fault {
+    fn to_fault(&self, error: sqlx::Error) -> DbError {
         let fault = error.into();
         if !is_statement_error(&fault) {
             self.close_idle(Duration::ZERO);
@@ -196,7 +196,7 @@ impl Pool {
         Ok(rows)
     }
 
-    async fn connect(&self) -> Work<PgConnection> {
+    async fn connect(&self) -> DbResult<PgConnection> {
         let mut conn = connect(&self.options).await?;
         server_settings::check_settings(&mut conn).await?;
         Ok(conn)
@@ -235,22 +235,22 @@ pub(super) struct Transaction<'a> {
 
 impl Transaction<'_> {
     /// All rows of one statement.
-    pub async fn all(&mut self, query: Query<'_, Postgres, PgArguments>) -> Work<Vec<PgRow>> {
+    pub async fn all(&mut self, query: Query<'_, Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
         let query = query.persistent(!self.pool.transaction_pooling);
         query.fetch_all(&mut self.conn).await.map_err(|error| self.pool.to_fault(error))
     }
 
     /// Commits.
-    pub async fn commit(self) -> Work<()> {
+    pub async fn commit(self) -> DbResult<()> {
         self.end("COMMIT").await
     }
 
     /// Rolls back.
-    pub async fn rollback(self) -> Work<()> {
+    pub async fn rollback(self) -> DbResult<()> {
         self.end("ROLLBACK").await
     }
 
-    async fn end(mut self, statement: &str) -> Work<()> {
+    async fn end(mut self, statement: &str) -> DbResult<()> {
         self.run_simple(statement.to_owned()).await.map_err(|error| self.pool.to_fault(error))?;
         let Self { pool, conn, _permit } = self;
         pool.give_back(conn);
@@ -279,32 +279,32 @@ pub(super) struct RunExecutor<'a> {
 
 impl RunExecutor<'_> {
     /// The one row of a statement that has exactly one.
-    pub async fn one(&self, query: Query<'_, Postgres, PgArguments>) -> Work<PgRow> {
+    pub async fn one(&self, query: Query<'_, Postgres, PgArguments>) -> DbResult<PgRow> {
         exactly_one(self.optional(query).await?)
     }
 
     /// The row of a statement that has at most one.
-    pub async fn optional(&self, query: Query<'_, Postgres, PgArguments>) -> Work<Option<PgRow>> {
+    pub async fn optional(&self, query: Query<'_, Postgres, PgArguments>) -> DbResult<Option<PgRow>> {
         let queued = self.pool.per_run.join(self.run);
         let work = async {
-            let _served = queued.served().await?;
+            let _served = queued.acquire().await?;
             self.pool.run(query).await
         };
         Ok(self.pool.with_timeout(work).await?.into_iter().next())
     }
 }
 
-fn exactly_one(row: Option<PgRow>) -> Work<PgRow> {
-    row.ok_or_else(|| Fault::Corrupt("the statement returned no row".into()))
+fn exactly_one(row: Option<PgRow>) -> DbResult<PgRow> {
+    row.ok_or_else(|| DbError::Corrupt("the statement returned no row".into()))
 }
 
 /// Runs a future with the deadline of a call.
-pub(super) async fn with_timeout<T>(work: impl Future<Output = Work<T>>) -> Work<T> {
-    timeout(DEADLINE, work).await.unwrap_or_else(|elapsed| Err(Fault::unavailable(elapsed)))
+pub(super) async fn with_timeout<T>(work: impl Future<Output = DbResult<T>>) -> DbResult<T> {
+    timeout(DEADLINE, work).await.unwrap_or_else(|elapsed| Err(DbError::unavailable(elapsed)))
 }
 
 /// Whether the statement failed rather than the server or the connection. SQLSTATE 57P…: the server shuts down or ends
 /// the session.
-pub(super) fn is_statement_error(fault: &Fault) -> bool {
-    matches!(fault, Fault::Unfit(_)) || fault.code().is_some_and(|code| !code.starts_with("57P"))
+pub(super) fn is_statement_error(fault: &DbError) -> bool {
+    matches!(fault, DbError::Unusable(_)) || fault.code().is_some_and(|code| !code.starts_with("57P"))
 }

@@ -4,7 +4,7 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 
 use super::pool::Pool;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 
 /// Runs statements that only read.
 pub(super) trait QueryExecutor: Sync {
@@ -12,11 +12,11 @@ pub(super) trait QueryExecutor: Sync {
     fn all(
         &self,
         query: Query<'_, sqlx::Postgres, PgArguments>,
-    ) -> impl Future<Output = Work<Vec<PgRow>>> + Send;
+    ) -> impl Future<Output = DbResult<Vec<PgRow>>> + Send;
 }
 
 impl QueryExecutor for Pool {
-    async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> Work<Vec<PgRow>> {
+    async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
         Self::all(self, query).await
     }
 }

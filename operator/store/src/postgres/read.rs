@@ -7,10 +7,10 @@ use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
-use crate::fault::Work;
-use crate::reads::{AttemptRow, Found, RunRows, record_sql};
-use crate::statements::CAPACITY;
-use crate::transitions::LOOK;
+use crate::db_error::DbResult;
+use crate::reads::{AttemptRow, FoundRuns, RunRows, record_sql};
+use crate::statements::NAMESPACE_USAGE;
+use crate::transitions::OWN_OR_PRIOR_RUN;
 use crate::{Attempt, Digest, Held, LookUp, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes};
 
 /// The store's clock.
@@ -39,56 +39,57 @@ macro_rules! find_sql {
 }
 
 impl Postgres {
-    pub(super) async fn do_find_by_object(&self, object_uid: &str) -> Work<LookUp> {
+    pub(super) async fn do_find_by_object(&self, object_uid: &str) -> DbResult<LookUp> {
         self.found(find_sql!("r.object_uid = $1").bind(object_uid)).await?.look_up()
     }
 
-    pub(super) async fn do_get_run(&self, run: RunId) -> Work<Option<RunRecord>> {
+    pub(super) async fn do_get_run(&self, run: RunId) -> DbResult<Option<RunRecord>> {
         self.run_rows(run).await?.map(|rows| rows.record()).transpose()
     }
 
     /// The rows of the run with this id.
-    pub(super) async fn run_rows(&self, run: RunId) -> Work<Option<RunRows>> {
+    pub(super) async fn run_rows(&self, run: RunId) -> DbResult<Option<RunRows>> {
         Ok(self.found(find_sql!("r.id = $1").bind(run)).await?.runs.pop())
     }
 
-    pub(super) async fn do_find(&self, namespace: &str, name: &str) -> Work<Vec<RunRecord>> {
+    pub(super) async fn do_find(&self, namespace: &str, name: &str) -> DbResult<Vec<RunRecord>> {
         let query = find_sql!("r.namespace = $1 AND r.name = $2").bind(namespace).bind(name);
         self.found(query).await?.runs.iter().map(RunRows::record).collect()
     }
 
     /// The runs that a new run could conflict with: those of its object or its name.
-    pub(super) async fn find_existing(&self, new: &NewRun) -> Work<Found> {
-        self.found(find_sql!(LOOK).bind(&new.object_uid).bind(&new.namespace).bind(&new.name)).await
+    pub(super) async fn find_existing(&self, new: &NewRun) -> DbResult<FoundRuns> {
+        self.found(find_sql!(OWN_OR_PRIOR_RUN).bind(&new.object_uid).bind(&new.namespace).bind(&new.name))
+            .await
     }
 
-    async fn found(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> Work<Found> {
-        Found::read(&self.pool.all(query).await?, None)
+    async fn found(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> DbResult<FoundRuns> {
+        FoundRuns::read(&self.pool.all(query).await?, None)
     }
 
-    pub(super) async fn do_attempt(&self, run: RunId, number: i32) -> Work<Option<Attempt>> {
+    pub(super) async fn do_attempt(&self, run: RunId, number: i32) -> DbResult<Option<Attempt>> {
         let row = self.pool.optional(sqlx::query(ATTEMPT).bind(run).bind(number)).await?;
         row.map(|row| AttemptRow::read(&row)?.record()).transpose()
     }
 
-    pub(super) async fn do_get_revision(&self, hash: &str) -> Work<Option<String>> {
+    pub(super) async fn do_get_revision(&self, hash: &str) -> DbResult<Option<String>> {
         let row = self.pool.optional(sqlx::query(GET_REVISION).bind(hash)).await?;
         Ok(row.map(|row| row.try_get("document")).transpose()?)
     }
 
-    pub(super) async fn do_sizes(&self, run: RunId) -> Work<Sizes> {
+    pub(super) async fn do_sizes(&self, run: RunId) -> DbResult<Sizes> {
         let query = sqlx::query(SIZES).bind(run).bind(i64::from(SNAPSHOT_DUE) * 2);
         let Some(row) = self.pool.optional(query).await? else { return Ok(Sizes::default()) };
         Ok(Sizes { state: row.try_get("state")?, tail: row.try_get("tail")?, calls: row.try_get("calls")? })
     }
 
-    pub(super) async fn do_is_current(&self, run: RunId, capability: &Digest) -> Work<bool> {
+    pub(super) async fn do_is_current(&self, run: RunId, capability: &Digest) -> DbResult<bool> {
         let query = sqlx::query(IS_CURRENT).bind(run).bind(capability.as_slice());
         Ok(self.pool.one(query).await?.try_get("is_current")?)
     }
 
-    pub(super) async fn do_namespace_usage(&self, namespaces: u32) -> Work<Vec<Held>> {
-        let rows = self.pool.all(sqlx::query(CAPACITY).bind(i64::from(namespaces))).await?;
+    pub(super) async fn do_namespace_usage(&self, namespaces: u32) -> DbResult<Vec<Held>> {
+        let rows = self.pool.all(sqlx::query(NAMESPACE_USAGE).bind(i64::from(namespaces))).await?;
         rows.iter()
             .map(|row| Ok(Held { namespace: row.try_get("namespace")?, bytes: row.try_get("bytes")? }))
             .collect()

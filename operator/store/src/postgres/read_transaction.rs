@@ -13,10 +13,10 @@ use super::pool::with_timeout;
 use super::query::QueryExecutor;
 use super::row::{boundary_id, digest};
 use super::snapshot::SnapshotStore;
-use crate::fault::Work;
+use crate::compaction::is_dropped;
+use crate::db_error::DbResult;
 use crate::keys::Keys;
-use crate::old::is_dropped;
-use crate::pages::Unread;
+use crate::pages::UndecodedBoundary;
 use crate::reading::{
     AuditKey, BoundaryKey, CallKey, PAGE_BYTES, PAGE_ROWS, ReadRecord as _, RecordKey, RunHead, StoredBatch,
     StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
@@ -99,15 +99,15 @@ const RECORDS: &str = "WITH page AS ( \
 
 impl Postgres {
     /// Two statements: two processes that insert a key at once then both read the same one.
-    pub(super) async fn do_signing_key(&self, fresh: &[u8]) -> Work<Vec<u8>> {
+    pub(super) async fn do_signing_key(&self, fresh: &[u8]) -> DbResult<Vec<u8>> {
         self.pool.all(sqlx::query(INSERT_KEY).bind(fresh)).await?;
         Ok(self.pool.one(sqlx::query("SELECT pkcs8 FROM signing_key")).await?.try_get("pkcs8")?)
     }
 
-    pub(super) async fn do_begin_read(&self) -> Work<Box<dyn Reading>> {
+    pub(super) async fn do_begin_read(&self) -> DbResult<Box<dyn Reading>> {
         let conn = Mutex::new(self.pool.begin_read_only().await?);
         let persistent = !self.pool.transaction_pooling();
-        Ok(Box::new(PgReadTransaction { conn, persistent, keys: self.keys.of_a_moment() }))
+        Ok(Box::new(PgReadTransaction { conn, persistent, keys: self.keys.without_cache() }))
     }
 }
 
@@ -120,7 +120,7 @@ struct PgReadTransaction {
 }
 
 impl QueryExecutor for PgReadTransaction {
-    async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> Work<Vec<PgRow>> {
+    async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
         let mut conn = self.conn.lock().await;
         let query = query.persistent(self.persistent);
         with_timeout(async { Ok(query.fetch_all(&mut *conn).await?) }).await
@@ -131,8 +131,8 @@ impl PgReadTransaction {
     async fn list<T>(
         &self,
         query: Query<'_, sqlx::Postgres, PgArguments>,
-        read: impl Fn(&PgRow) -> Work<T>,
-    ) -> Work<Vec<T>> {
+        read: impl Fn(&PgRow) -> DbResult<T>,
+    ) -> DbResult<Vec<T>> {
         self.all(query).await?.iter().map(read).collect()
     }
 
@@ -141,13 +141,14 @@ impl PgReadTransaction {
         &self,
         query: Query<'_, sqlx::Postgres, PgArguments>,
         run: RunId,
-        read: impl Fn(&PgRow, &PayloadCipher) -> Work<T>,
-    ) -> Work<Vec<T>> {
+        read: impl Fn(&PgRow, &PayloadCipher) -> DbResult<T>,
+    ) -> DbResult<Vec<T>> {
         let rows = self.all(query).await?;
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let cipher = self.keys.to_prove(&SnapshotStore { executor: self, keys: &self.keys }, run).await?;
+        let cipher =
+            self.keys.cipher_to_verify(&SnapshotStore { executor: self, keys: &self.keys }, run).await?;
         rows.iter().map(|row| read(row, &cipher)).collect()
     }
 }
@@ -158,18 +159,21 @@ impl Reading for PgReadTransaction {
         let query = sqlx::query(RUNS).bind(after).bind(PAGE_ROWS);
         self.list(query, |row| RunRow::read(row)?.run_head())
             .await
-            .map_err(|fault| fault.while_("reading the runs"))
+            .map_err(|fault| fault.with_context("reading the runs"))
     }
 
     async fn unwrap_data_key(&mut self, run: RunId) -> Result<()> {
-        self.keys.to_read(&SnapshotStore { executor: &*self, keys: &self.keys }, run, false).await.map(drop)
+        self.keys
+            .cipher_to_read(&SnapshotStore { executor: &*self, keys: &self.keys }, run, false)
+            .await
+            .map(drop)
     }
 
     async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
         let query =
             sqlx::query(AUDIT).bind(after.run).bind(after.seq).bind(to).bind(PAGE_ROWS).bind(PAGE_BYTES);
         let read = |row: &PgRow| Ok((row.try_get("run")?, audit_row(row)?));
-        self.list(query, read).await.map_err(|fault| fault.while_("reading the audit"))
+        self.list(query, read).await.map_err(|fault| fault.with_context("reading the audit"))
     }
 
     async fn boundaries(&mut self, after: BoundaryKey, to: RunId) -> Result<Vec<StoredBoundary>> {
@@ -183,15 +187,15 @@ impl Reading for PgReadTransaction {
             .bind(PAGE_ROWS)
             .bind(PAGE_BYTES);
         let page = self.list(query, unread_boundary).await;
-        pages::unpacked(
+        pages::decode(
             &SnapshotStore { executor: &*self, keys: &self.keys },
-            page.map_err(|fault| fault.while_("reading the boundaries"))?,
+            page.map_err(|fault| fault.with_context("reading the boundaries"))?,
         )
         .await
     }
 
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>> {
-        snapshot_writer::judge(&SnapshotStore { executor: &*self, keys: &self.keys }, run).await
+        snapshot_writer::check_all(&SnapshotStore { executor: &*self, keys: &self.keys }, run).await
     }
 
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
@@ -199,7 +203,7 @@ impl Reading for PgReadTransaction {
         let read = |row: &PgRow| Ok((row.try_get("seq")?, row.try_get("line")?));
         self.list(query.bind(after).bind(PAGE_ROWS), read)
             .await
-            .map_err(|fault| fault.while_("reading the anchors"))
+            .map_err(|fault| fault.with_context("reading the anchors"))
     }
 
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
@@ -210,24 +214,24 @@ impl Reading for PgReadTransaction {
             None => query,
         };
         let read = |row: &_, cipher: &_| CallRow::read(row)?.stored(cipher);
-        self.list_with_cipher(query, run, read).await.map_err(|fault| fault.while_("reading the calls"))
+        self.list_with_cipher(query, run, read).await.map_err(|fault| fault.with_context("reading the calls"))
     }
 
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
         let query = sqlx::query(BATCHES).bind(run).bind(after).bind(PAGE_ROWS).bind(PAGE_BYTES);
         let page = self.list_with_cipher(query, run, stored_batch).await;
-        page.map_err(|fault| fault.while_("reading the batches of records"))
+        page.map_err(|fault| fault.with_context("reading the batches of records"))
     }
 
     async fn records(&mut self, run: RunId, after: &RecordKey) -> Result<Vec<StoredRecord>> {
         let RecordKey { space, key, seq } = after;
         let query = sqlx::query(RECORDS).bind(run).bind(space).bind(key).bind(seq);
         let page = self.list_with_cipher(query.bind(PAGE_ROWS).bind(PAGE_BYTES), run, stored_record).await;
-        page.map_err(|fault| fault.while_("reading the records"))
+        page.map_err(|fault| fault.with_context("reading the records"))
     }
 }
 
-fn stored_batch(row: &PgRow, cipher: &PayloadCipher) -> Work<StoredBatch> {
+fn stored_batch(row: &PgRow, cipher: &PayloadCipher) -> DbResult<StoredBatch> {
     let (digest, batch) = (digest(row, "digest")?, row.try_get::<Vec<u8>, _>("batch")?);
     Ok(StoredBatch {
         seq: row.try_get("seq")?,
@@ -239,7 +243,7 @@ fn stored_batch(row: &PgRow, cipher: &PayloadCipher) -> Work<StoredBatch> {
     })
 }
 
-fn stored_record(row: &PgRow, cipher: &PayloadCipher) -> Work<StoredRecord> {
+fn stored_record(row: &PgRow, cipher: &PayloadCipher) -> DbResult<StoredRecord> {
     let stored = StoredRecord {
         at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
         entry_id: row.try_get("entry_id")?,
@@ -250,6 +254,10 @@ fn stored_record(row: &PgRow, cipher: &PayloadCipher) -> Work<StoredRecord> {
     stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), cipher)
 }
 
-fn unread_boundary(row: &PgRow) -> Work<Unread> {
-    Ok(Unread { run: row.try_get("run")?, undone: row.try_get("undone")?, shelved: encoded_boundary(row)? })
+fn unread_boundary(row: &PgRow) -> DbResult<UndecodedBoundary> {
+    Ok(UndecodedBoundary {
+        run: row.try_get("run")?,
+        undone: row.try_get("undone")?,
+        encoded: encoded_boundary(row)?,
+    })
 }

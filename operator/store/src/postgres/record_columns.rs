@@ -6,7 +6,7 @@ use sqlx::query::Query;
 
 use super::row::without_nul;
 use crate::Digest;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::records::Changes;
 use crate::seal::PayloadCipher;
 
@@ -25,7 +25,7 @@ pub(super) struct RecordColumns {
 }
 
 impl RecordColumns {
-    pub fn of(operations: &[RecordOp], cipher: &PayloadCipher) -> Work<Self> {
+    pub fn of(operations: &[RecordOp], cipher: &PayloadCipher) -> DbResult<Self> {
         let Changes { changes, batch, digest } = Changes::of(operations, cipher)?;
         let mut columns = Self { digest, batch, ..Self::default() };
         for change in changes {

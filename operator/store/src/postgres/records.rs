@@ -7,7 +7,7 @@ use sqlx::postgres::PgRow;
 use super::Postgres;
 use super::record_columns::RecordColumns;
 use super::row::{any_sealed, digest, without_nul};
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::records::{after_prefix, page, payload};
 use crate::seal::{AadContext, PayloadCipher};
 use crate::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
@@ -29,7 +29,7 @@ const READ: &str = "SELECT * FROM ( \
      ) AS page WHERE before < $7 ORDER BY key, seq";
 
 impl Postgres {
-    pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> Work<Written> {
+    pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> DbResult<Written> {
         let cipher = self.cipher_to_write(batch.run).await?;
         let written = self.send_records(batch, &cipher).await?;
         match (&written, cipher.body(batch.digest).older()) {
@@ -46,7 +46,7 @@ impl Postgres {
         }
     }
 
-    async fn send_records(&self, batch: &RecordBatch, cipher: &PayloadCipher) -> Work<Written> {
+    async fn send_records(&self, batch: &RecordBatch, cipher: &PayloadCipher) -> DbResult<Written> {
         let columns = RecordColumns::of(&batch.operations, cipher)?;
         let query = sqlx::query(WRITE)
             .bind(batch.run)
@@ -62,17 +62,17 @@ impl Postgres {
             "finished" => Written::Finished,
             "unsettled" => Written::UnsettledCalls,
             "not found" => Written::NotFound,
-            other => return Err(Fault::unknown("verdict on records", other)),
+            other => return Err(DbError::unknown_value("verdict on records", other)),
         })
     }
 
     /// The digest of the batch that is stored under this id on the live branch.
-    async fn stored_digest_of_batch(&self, batch: &RecordBatch) -> Work<Option<Digest>> {
+    async fn stored_digest_of_batch(&self, batch: &RecordBatch) -> DbResult<Option<Digest>> {
         let query = sqlx::query(STORED_DIGEST).bind(batch.run).bind(batch.batch_id);
         self.pool.optional(query).await?.map(|row| digest(&row, "digest")).transpose()
     }
 
-    pub(super) async fn do_read_records(&self, run: RunId, query: &RecordQuery) -> Work<RecordPage> {
+    pub(super) async fn do_read_records(&self, run: RunId, query: &RecordQuery) -> DbResult<RecordPage> {
         let (after_key, after_seq) = query.begin();
         let bytes = i64::try_from(query.bytes).unwrap_or(i64::MAX);
         let rows = sqlx::query(READ)
@@ -87,11 +87,11 @@ impl Postgres {
         let found = rows.first().map_or(Ok(0), |row| row.try_get("found"))?;
         let cipher = self.cipher_to_read(run, any_sealed(&rows, "value")).await?;
         let entries = rows.iter().map(|row| entry(row, &query.space, &cipher));
-        Ok(page(entries.collect::<Work<_>>()?, found, query))
+        Ok(page(entries.collect::<DbResult<_>>()?, found, query))
     }
 }
 
-fn entry(row: &PgRow, space: &str, cipher: &PayloadCipher) -> Work<(Record, i64)> {
+fn entry(row: &PgRow, space: &str, cipher: &PayloadCipher) -> DbResult<(Record, i64)> {
     let (key, entry_id): (String, Option<String>) = (row.try_get("key")?, row.try_get("entry_id")?);
     let aad = AadContext::Record(space, &key, entry_id.as_deref());
     let value = payload(row.try_get("value")?, aad, cipher)?;

@@ -3,7 +3,7 @@
 use sqlx::Row as _;
 
 use super::Postgres;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Dropped, RunId};
 
@@ -18,12 +18,12 @@ const DROP_REVISIONS: &str = "SELECT ds_drop_revisions_v1($1, $2) AS rows";
 const EXPIRE: &str = "SELECT * FROM ds_expire_v1($1, $2, $3)";
 
 impl Postgres {
-    pub(super) async fn do_runs_to_expire(&self, after: RunId) -> Work<Vec<RunId>> {
+    pub(super) async fn do_runs_to_expire(&self, after: RunId) -> DbResult<Vec<RunId>> {
         let rows = self.pool.all(sqlx::query(EXPIRED).bind(after).bind(PAGE_ROWS)).await?;
         rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
     }
 
-    pub(super) async fn do_expire(&self, run: RunId, rows: u32) -> Work<Dropped> {
+    pub(super) async fn do_expire(&self, run: RunId, rows: u32) -> DbResult<Dropped> {
         let query = sqlx::query(EXPIRE).bind(run).bind(i64::from(rows)).bind(PAGE_BYTES);
         let row = self.pool.one(query).await?;
         let run: Option<RunId> = row.try_get("expired")?;
@@ -32,7 +32,7 @@ impl Postgres {
         Ok(Dropped { run, rows, done: row.try_get("done")? })
     }
 
-    pub(super) async fn do_drop_revisions(&self, rows: u32) -> Work<u64> {
+    pub(super) async fn do_drop_revisions(&self, rows: u32) -> DbResult<u64> {
         let query = sqlx::query(DROP_REVISIONS).bind(i64::from(rows)).bind(PAGE_BYTES);
         Ok(self.pool.one(query).await?.try_get::<i64, _>("rows")?.unsigned_abs())
     }

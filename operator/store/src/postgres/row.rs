@@ -6,23 +6,23 @@ use serde::de::DeserializeOwned;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
-use crate::fault::{Fault, Work, redacted_json_error};
+use crate::db_error::{DbError, DbResult, redacted_json_error};
 use crate::seal::is_sealed;
 use crate::{Asked, Digest, Place, header};
 
 /// An enum as it is stored: by the name that serde gives its variant.
-pub(super) fn enum_str(value: &impl Serialize) -> Work<String> {
+pub(super) fn enum_str(value: &impl Serialize) -> DbResult<String> {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(name)) => Ok(name),
-        Ok(other) => Err(Fault::Corrupt(format!("{other} is not a string"))),
-        Err(error) => Err(Fault::Corrupt(error.to_string())),
+        Ok(other) => Err(DbError::Corrupt(format!("{other} is not a string"))),
+        Err(error) => Err(DbError::Corrupt(error.to_string())),
     }
 }
 
 /// The variant with this name.
-pub(super) fn parse_enum<T: DeserializeOwned>(name: String) -> Work<T> {
+pub(super) fn parse_enum<T: DeserializeOwned>(name: String) -> DbResult<T> {
     serde_json::from_value(serde_json::Value::String(name))
-        .map_err(|error| Fault::Corrupt(redacted_json_error(&error)))
+        .map_err(|error| DbError::Corrupt(redacted_json_error(&error)))
 }
 
 /// A text that PostgreSQL accepts: each NUL becomes U+FFFD. The last lines of a log may contain NULs.
@@ -31,31 +31,31 @@ pub(super) fn without_nul(text: &str) -> String {
 }
 
 /// The 32 bytes in a column that is not null.
-pub(super) fn digest(row: &PgRow, column: &str) -> Work<Digest> {
-    optional_digest(row, column)?.ok_or_else(|| Fault::Corrupt(format!("{column} is null")))
+pub(super) fn digest(row: &PgRow, column: &str) -> DbResult<Digest> {
+    optional_digest(row, column)?.ok_or_else(|| DbError::Corrupt(format!("{column} is null")))
 }
 
 /// The 32 bytes in a column that may be null.
-pub(super) fn optional_digest(row: &PgRow, column: &str) -> Work<Option<Digest>> {
+pub(super) fn optional_digest(row: &PgRow, column: &str) -> DbResult<Option<Digest>> {
     row.try_get::<Option<&[u8]>, _>(column)?
-        .map(|bytes| bytes.try_into().map_err(|_| Fault::Corrupt(format!("{column} is not 32 bytes"))))
+        .map(|bytes| bytes.try_into().map_err(|_| DbError::Corrupt(format!("{column} is not 32 bytes"))))
         .transpose()
 }
 
 /// The boundary whose number is in a column that may be null.
-pub(super) fn optional_boundary(row: &PgRow, column: &str) -> Work<Option<Boundary>> {
+pub(super) fn optional_boundary(row: &PgRow, column: &str) -> DbResult<Option<Boundary>> {
     row.try_get::<Option<i16>, _>(column)?
         .map(|number| {
             header::boundary_of(number.into())
-                .ok_or_else(|| Fault::Corrupt(format!("no boundary has the number {number}")))
+                .ok_or_else(|| DbError::Corrupt(format!("no boundary has the number {number}")))
         })
         .transpose()
 }
 
 /// The boundary in the column `boundary`.
-pub(super) fn boundary(row: &PgRow) -> Work<Boundary> {
+pub(super) fn boundary(row: &PgRow) -> DbResult<Boundary> {
     optional_boundary(row, "boundary")?
-        .ok_or_else(|| Fault::Corrupt("a boundary is neither plan nor result".into()))
+        .ok_or_else(|| DbError::Corrupt("a boundary is neither plan nor result".into()))
 }
 
 /// The number of a boundary in its columns.
@@ -64,12 +64,12 @@ pub(super) fn boundary_number(boundary: Boundary) -> i16 {
 }
 
 /// The turn, boundary and epoch in a row.
-pub(super) fn boundary_id(row: &PgRow) -> Work<Place> {
+pub(super) fn boundary_id(row: &PgRow) -> DbResult<Place> {
     Ok(Place { turn: row.try_get("turn")?, boundary: boundary(row)?, epoch: row.try_get("epoch")? })
 }
 
 /// The requests for a worker that commits and heartbeats return.
-pub(super) fn worker_signals(row: &PgRow) -> Work<Asked> {
+pub(super) fn worker_signals(row: &PgRow) -> DbResult<Asked> {
     Ok(Asked {
         suspend: row.try_get("suspend")?,
         cancel: row.try_get("cancel")?,
@@ -78,7 +78,7 @@ pub(super) fn worker_signals(row: &PgRow) -> Work<Asked> {
 }
 
 /// The head that commits return.
-pub(super) fn head(row: &PgRow) -> Work<Option<Head>> {
+pub(super) fn head(row: &PgRow) -> DbResult<Option<Head>> {
     let (Some(turn), Some(boundary)) = (row.try_get("turn")?, optional_boundary(row, "boundary")?) else {
         return Ok(None);
     };

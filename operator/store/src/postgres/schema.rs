@@ -4,7 +4,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _, SqlSafeStr as _};
 
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::schema::{AppliedMigrations, BASELINE};
 
 /// One row, if migrations were ever applied.
@@ -32,25 +32,25 @@ fn migrator() -> Migrator {
 
 /// Migrates the schema to this binary's. The migrator holds an advisory lock of the session, also after a failure: the
 /// caller closes the connection.
-pub(super) async fn migrate(conn: &mut PgConnection) -> Work<()> {
+pub(super) async fn migrate(conn: &mut PgConnection) -> DbResult<()> {
     let applied = match sqlx::query(IS_MIGRATED).fetch_optional(&mut *conn).await? {
         Some(_) => applied(&sqlx::query(APPLIED).fetch_one(&mut *conn).await?)?,
         None => AppliedMigrations::default(),
     };
-    applied.can_be_migrated(latest()).map_err(Fault::Unfit)?;
+    applied.can_be_migrated(latest()).map_err(DbError::Unusable)?;
     migrator()
         .run_direct(None, conn, false)
         .await
-        .map_err(|error| Fault::Unfit(format!("cannot migrate the database: {error}")))
+        .map_err(|error| DbError::Unusable(format!("cannot migrate the database: {error}")))
 }
 
 /// Refuses a schema that is not this binary's. `row`: the answer to [`APPLIED`], if the database was ever migrated.
-pub(super) fn check(row: Option<&PgRow>) -> Work<()> {
+pub(super) fn check(row: Option<&PgRow>) -> DbResult<()> {
     let applied = row.map(applied).transpose()?.unwrap_or_default();
-    applied.is_current(latest()).map_err(Fault::Unfit)
+    applied.is_current(latest()).map_err(DbError::Unusable)
 }
 
-fn applied(row: &PgRow) -> Work<AppliedMigrations> {
+fn applied(row: &PgRow) -> DbResult<AppliedMigrations> {
     Ok(AppliedMigrations { latest: row.try_get("latest")?, first: row.try_get("first")? })
 }
 

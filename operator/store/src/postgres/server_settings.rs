@@ -2,14 +2,14 @@
 
 use sqlx::{PgConnection, Row as _};
 
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 
 /// The oldest version with everything that the migrations use, as `server_version_num`.
 const OLDEST_VERSION: i32 = 140_000;
 
 /// Refuses a server that may lose writes it has acknowledged, or whose isolation level is not the one that the
 /// statements assume. Checked on every new connection: after a failover the server may have other settings.
-pub(super) async fn check_settings(conn: &mut PgConnection) -> Work<()> {
+pub(super) async fn check_settings(conn: &mut PgConnection) -> DbResult<()> {
     // A simple query: one round trip, and no prepared statement that a pooler would have to keep.
     let row = sqlx::raw_sql(
         "SELECT current_setting('fsync') AS fsync, \
@@ -23,11 +23,11 @@ pub(super) async fn check_settings(conn: &mut PgConnection) -> Work<()> {
     .await?;
     if row.try_get::<bool, _>("standby")? {
         // Temporary: after a failover the address may still lead to the old server.
-        return Err(Fault::unavailable("the server is a standby and accepts no writes"));
+        return Err(DbError::unavailable("the server is a standby and accepts no writes"));
     }
     let version: i32 = row.try_get("version")?;
     if version < OLDEST_VERSION {
-        return Err(Fault::Unfit(format!(
+        return Err(DbError::Unusable(format!(
             "the server has version {version}; {OLDEST_VERSION} or newer is required"
         )));
     }
@@ -57,6 +57,6 @@ pub(super) async fn check_settings(conn: &mut PgConnection) -> Work<()> {
     }
 }
 
-fn refused(setting: &str, value: &str, why: &str) -> Work<()> {
-    Err(Fault::Unfit(format!("the server has {setting} = {value}: {why}")))
+fn refused(setting: &str, value: &str, why: &str) -> DbResult<()> {
+    Err(DbError::Unusable(format!("the server has {setting} = {value}: {why}")))
 }

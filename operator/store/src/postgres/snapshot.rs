@@ -7,10 +7,10 @@ use super::query::QueryExecutor;
 use super::row::{boundary_id, boundary_number, digest};
 use super::{boundary_pages, branch};
 use crate::chain::EncodedSnapshot;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::seal::{self, PayloadCipher};
-use crate::shelf::{Branch, Found, Keeper, New, Shelf, Walk};
+use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
 use crate::{Digest, Place, Result, RunId};
 
 const CHUNKS: &str = "SELECT hash, payload FROM chunks WHERE run = $1 AND hash = ANY ($2)";
@@ -44,41 +44,45 @@ pub(super) struct SnapshotStore<'a, E> {
     pub keys: &'a Keys,
 }
 
-impl<E: QueryExecutor> Shelf for SnapshotStore<'_, E> {
+impl<E: QueryExecutor> SnapshotReader for SnapshotStore<'_, E> {
     async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
-        branch::walk(self.executor, run, walk).await.map_err(|fault| fault.while_("reading a live branch"))
+        branch::walk(self.executor, run, walk)
+            .await
+            .map_err(|fault| fault.with_context("reading a live branch"))
     }
 
-    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
+    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<PageEntry>> {
         boundary_pages::page(self.executor, run, after)
             .await
-            .map_err(|fault| fault.while_("reading boundaries"))
+            .map_err(|fault| fault.with_context("reading boundaries"))
     }
 
     async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {
-        chunks(self.executor, run, hashes).await.map_err(|fault| fault.while_("reading chunks"))
+        chunks(self.executor, run, hashes).await.map_err(|fault| fault.with_context("reading chunks"))
     }
 
     async fn snapshot(&self, run: RunId, content_hash: &Digest) -> Result<Option<EncodedSnapshot>> {
-        snapshot(self.executor, run, content_hash).await.map_err(|fault| fault.while_("reading a snapshot"))
+        snapshot(self.executor, run, content_hash)
+            .await
+            .map_err(|fault| fault.with_context("reading a snapshot"))
     }
 
-    async fn sealing(&self, run: RunId) -> Result<PayloadCipher> {
-        self.keys.to_read(self, run, true).await
+    async fn cipher(&self, run: RunId) -> Result<PayloadCipher> {
+        self.keys.cipher_to_read(self, run, true).await
     }
 
     async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
-        snapshots(self.executor, run).await.map_err(|fault| fault.while_("listing snapshots"))
+        snapshots(self.executor, run).await.map_err(|fault| fault.with_context("listing snapshots"))
     }
 }
 
-impl Keeper for SnapshotStore<'_, Pool> {
-    async fn sealing_to_write(&self, run: RunId) -> Result<PayloadCipher> {
-        self.keys.to_keep(self, run).await
+impl SnapshotWriter for SnapshotStore<'_, Pool> {
+    async fn cipher_to_write(&self, run: RunId) -> Result<PayloadCipher> {
+        self.keys.cipher_to_snapshot(self, run).await
     }
 
-    async fn keep(&self, new: New) -> Result<()> {
-        insert(self.executor, new).await.map_err(|fault| fault.while_("storing a snapshot"))
+    async fn store_snapshot(&self, new: NewSnapshot) -> Result<()> {
+        insert(self.executor, new).await.map_err(|fault| fault.with_context("storing a snapshot"))
     }
 }
 
@@ -86,7 +90,7 @@ async fn chunks(
     executor: &impl QueryExecutor,
     run: RunId,
     hashes: &[Digest],
-) -> Work<Vec<(Digest, Vec<u8>)>> {
+) -> DbResult<Vec<(Digest, Vec<u8>)>> {
     let hashes: Vec<_> = hashes.iter().map(Digest::as_slice).collect();
     let found = executor.all(sqlx::query(CHUNKS).bind(run).bind(hashes)).await?;
     found.iter().map(|row| Ok((digest(row, "hash")?, row.try_get("payload")?))).collect()
@@ -96,19 +100,19 @@ async fn snapshot(
     executor: &impl QueryExecutor,
     run: RunId,
     content_hash: &Digest,
-) -> Work<Option<EncodedSnapshot>> {
+) -> DbResult<Option<EncodedSnapshot>> {
     let found = executor.all(sqlx::query(SNAPSHOT).bind(run).bind(content_hash.as_slice())).await?;
     let Some(row) = found.first() else { return Ok(None) };
     Ok(Some(EncodedSnapshot { document: row.try_get("document")?, digest: row.try_get("digest")? }))
 }
 
-async fn snapshots(executor: &impl QueryExecutor, run: RunId) -> Work<Vec<(Place, Digest)>> {
+async fn snapshots(executor: &impl QueryExecutor, run: RunId) -> DbResult<Vec<(Place, Digest)>> {
     let found = executor.all(sqlx::query(SNAPSHOTS).bind(run)).await?;
     found.iter().map(|row| Ok((boundary_id(row)?, digest(row, "content_hash")?))).collect()
 }
 
-async fn insert(pool: &Pool, new: New) -> Work<()> {
-    let New { run, content_hash, turn, boundary, epoch, document, digest, chunks, shared } = new;
+async fn insert(pool: &Pool, new: NewSnapshot) -> DbResult<()> {
+    let NewSnapshot { run, content_hash, turn, boundary, epoch, document, digest, chunks, shared } = new;
     let (hashes, payloads): (Vec<_>, Vec<_>) =
         chunks.into_iter().map(|(hash, payload)| (Vec::from(hash), payload)).unzip();
     let sealed = seal::is_sealed(&document);

@@ -6,33 +6,33 @@ use sqlx::{Postgres, Row as _};
 use uuid::Uuid;
 
 use super::row::without_nul;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::reads::{Columns, Value};
 
 /// Also reads rows of the simple query protocol, whose values are texts.
 impl Columns for PgRow {
     /// Unchecked, so that an integer column of any width is read as `i64`.
-    fn integer(&self, column: &str) -> Work<Option<i64>> {
+    fn integer(&self, column: &str) -> DbResult<Option<i64>> {
         Ok(self.try_get_unchecked(column)?)
     }
 
-    fn boolean(&self, column: &str) -> Work<Option<bool>> {
+    fn boolean(&self, column: &str) -> DbResult<Option<bool>> {
         Ok(self.try_get(column)?)
     }
 
-    fn text(&self, column: &str) -> Work<Option<String>> {
+    fn text(&self, column: &str) -> DbResult<Option<String>> {
         Ok(self.try_get(column)?)
     }
 
-    fn bytes(&self, column: &str) -> Work<Option<Vec<u8>>> {
+    fn bytes(&self, column: &str) -> DbResult<Option<Vec<u8>>> {
         Ok(self.try_get(column)?)
     }
 
-    fn uuid(&self, column: &str) -> Work<Option<Uuid>> {
+    fn uuid(&self, column: &str) -> DbResult<Option<Uuid>> {
         Ok(self.try_get(column)?)
     }
 
-    fn texts(&self, column: &str) -> Work<Option<Vec<String>>> {
+    fn texts(&self, column: &str) -> DbResult<Option<Vec<String>>> {
         Ok(self.try_get(column)?)
     }
 }

@@ -23,19 +23,21 @@ use crate::{
 #[async_trait]
 impl Operator for Postgres {
     async fn pulse(&self, since: Timestamp) -> Result<Pulse> {
-        self.do_poll_deadlines(since).await.map_err(|fault| fault.while_("polling the runs"))
+        self.do_poll_deadlines(since).await.map_err(|fault| fault.with_context("polling the runs"))
     }
 
     async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>> {
-        self.do_namespace_usage(namespaces).await.map_err(|fault| fault.while_("adding up stored bytes"))
+        self.do_namespace_usage(namespaces)
+            .await
+            .map_err(|fault| fault.with_context("adding up stored bytes"))
     }
 
     async fn create_run(&self, new: &NewRun) -> Result<Created> {
-        self.do_create_run(new).await.map_err(|fault| fault.while_(Adopt::OPERATION))
+        self.do_create_run(new).await.map_err(|fault| fault.with_context(Adopt::OPERATION))
     }
 
     async fn look_up(&self, object_uid: &str) -> Result<LookUp> {
-        self.do_find_by_object(object_uid).await.map_err(|fault| fault.while_("finding a run"))
+        self.do_find_by_object(object_uid).await.map_err(|fault| fault.with_context("finding a run"))
     }
 
     async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord> {
@@ -55,11 +57,11 @@ impl Operator for Postgres {
     }
 
     async fn request_cancel(&self, run: RunId, by: &AskedBy) -> Result<RunRecord> {
-        self.transition(run, RequestCancel { asked: by.clone() }).await
+        self.transition(run, RequestCancel { requested_by: by.clone() }).await
     }
 
     async fn reset_budget(&self, run: RunId, observed: i64, to: i64, by: &AskedBy) -> Result<RunRecord> {
-        self.transition(run, ResetBudget { observed, to, asked: by.clone() }).await
+        self.transition(run, ResetBudget { observed, to, requested_by: by.clone() }).await
     }
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
@@ -71,21 +73,25 @@ impl Operator for Postgres {
     }
 
     async fn expired(&self, after: RunId) -> Result<Vec<RunId>> {
-        self.do_runs_to_expire(after).await.map_err(|fault| fault.while_("listing runs past their retention"))
+        self.do_runs_to_expire(after)
+            .await
+            .map_err(|fault| fault.with_context("listing runs past their retention"))
     }
 
     async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped> {
         self.do_expire(run, rows)
             .await
-            .map_err(|fault| fault.while_("deleting payloads past their retention"))
+            .map_err(|fault| fault.with_context("deleting payloads past their retention"))
     }
 
     async fn drop_revisions(&self, rows: u32) -> Result<u64> {
-        self.do_drop_revisions(rows).await.map_err(|fault| fault.while_("deleting unused templates"))
+        self.do_drop_revisions(rows).await.map_err(|fault| fault.with_context("deleting unused templates"))
     }
 
     async fn keepers(&self, after: RunId) -> Result<Vec<RunId>> {
-        self.do_runs_to_compact(after).await.map_err(|fault| fault.while_("listing runs with old payloads"))
+        self.do_runs_to_compact(after)
+            .await
+            .map_err(|fault| fault.with_context("listing runs with old payloads"))
     }
 
     async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped> {
@@ -97,7 +103,7 @@ impl Operator for Postgres {
     }
 
     async fn mark_deleted(&self, object_uid: &str, by: &AskedBy) -> Result<()> {
-        self.do_mark_deleted(object_uid, by).await.map_err(|fault| fault.while_(MarkDeleted::OPERATION))
+        self.do_mark_deleted(object_uid, by).await.map_err(|fault| fault.with_context(MarkDeleted::OPERATION))
     }
 
     async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {
@@ -106,55 +112,55 @@ impl Operator for Postgres {
     }
 
     async fn get_revision(&self, hash: &str) -> Result<Option<String>> {
-        self.do_get_revision(hash).await.map_err(|fault| fault.while_("fetching a template"))
+        self.do_get_revision(hash).await.map_err(|fault| fault.with_context("fetching a template"))
     }
 
     async fn unanchored(&self) -> Result<Unanchored> {
-        self.do_heads_to_anchor().await.map_err(|fault| fault.while_("reading heads to anchor"))
+        self.do_heads_to_anchor().await.map_err(|fault| fault.with_context("reading heads to anchor"))
     }
 
     async fn put_anchor(&self, anchor: &AnchorRow) -> Result<bool> {
-        self.do_put_anchor(anchor).await.map_err(|fault| fault.while_("storing an anchor"))
+        self.do_put_anchor(anchor).await.map_err(|fault| fault.with_context("storing an anchor"))
     }
 }
 
 #[async_trait]
 impl Worker for Postgres {
     async fn beat(&self) -> Result<()> {
-        self.do_gateway_heartbeat().await.map_err(|fault| fault.while_("recording a gateway heartbeat"))
+        self.do_gateway_heartbeat().await.map_err(|fault| fault.with_context("recording a gateway heartbeat"))
     }
 
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {
         let rule = Attach { pod_uid: pod_uid.to_owned(), instance: *instance };
-        self.read_then_transact(run, &rule).await.map_err(|fault| fault.while_(Attach::OPERATION))
+        self.read_then_transact(run, &rule).await.map_err(|fault| fault.with_context(Attach::OPERATION))
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Committed> {
-        self.do_commit(commit).await.map_err(|fault| fault.while_("committing a boundary"))
+        self.do_commit(commit).await.map_err(|fault| fault.with_context("committing a boundary"))
     }
 
     async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
-        self.do_heartbeats(workers).await.map_err(|fault| fault.while_("renewing leases"))
+        self.do_heartbeats(workers).await.map_err(|fault| fault.with_context("renewing leases"))
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        self.do_claim(claim).await.map_err(|fault| fault.while_("claiming a call"))
+        self.do_claim(claim).await.map_err(|fault| fault.with_context("claiming a call"))
     }
 
     async fn complete(&self, complete: &Complete) -> Result<Completed> {
-        self.do_complete(complete).await.map_err(|fault| fault.while_("completing a call"))
+        self.do_complete(complete).await.map_err(|fault| fault.with_context("completing a call"))
     }
 
     async fn settle(&self, settle: &Settle) -> Result<Completed> {
-        self.do_settle(settle).await.map_err(|fault| fault.while_("settling a call"))
+        self.do_settle(settle).await.map_err(|fault| fault.with_context("settling a call"))
     }
 
     async fn write_records(&self, batch: &RecordBatch) -> Result<Written> {
-        self.do_write_records(batch).await.map_err(|fault| fault.while_("writing records"))
+        self.do_write_records(batch).await.map_err(|fault| fault.with_context("writing records"))
     }
 
     async fn finish(&self, finish: &FinishCall) -> Result<Committed> {
-        self.do_finish(finish).await.map_err(|fault| fault.while_("finishing a run"))
+        self.do_finish(finish).await.map_err(|fault| fault.with_context("finishing a run"))
     }
 
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
@@ -166,26 +172,26 @@ impl Worker for Postgres {
     }
 
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
-        self.do_is_current(run, capability).await.map_err(|fault| fault.while_("checking a capability"))
+        self.do_is_current(run, capability).await.map_err(|fault| fault.with_context("checking a capability"))
     }
 }
 
 #[async_trait]
 impl Read for Postgres {
     async fn id(&self) -> Result<Uuid> {
-        self.do_id().await.map_err(|fault| fault.while_("reading the store's id"))
+        self.do_id().await.map_err(|fault| fault.with_context("reading the store's id"))
     }
 
     async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage> {
-        self.do_read_records(run, query).await.map_err(|fault| fault.while_("reading records"))
+        self.do_read_records(run, query).await.map_err(|fault| fault.with_context("reading records"))
     }
 
     async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
-        self.do_events(run, query).await.map_err(|fault| fault.while_("reading events"))
+        self.do_events(run, query).await.map_err(|fault| fault.with_context("reading events"))
     }
 
     async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>> {
-        self.do_first_event(run, turn).await.map_err(|fault| fault.while_("finding a turn"))
+        self.do_first_event(run, turn).await.map_err(|fault| fault.with_context("finding a turn"))
     }
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
@@ -197,23 +203,23 @@ impl Read for Postgres {
     }
 
     async fn sizes(&self, run: RunId) -> Result<Sizes> {
-        self.do_sizes(run).await.map_err(|fault| fault.while_("reading the size of the head"))
+        self.do_sizes(run).await.map_err(|fault| fault.with_context("reading the size of the head"))
     }
 
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>> {
-        self.do_calls(run, which).await.map_err(|fault| fault.while_("listing calls"))
+        self.do_calls(run, which).await.map_err(|fault| fault.with_context("listing calls"))
     }
 
     async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>> {
-        self.do_get_run(run).await.map_err(|fault| fault.while_("reading a run"))
+        self.do_get_run(run).await.map_err(|fault| fault.with_context("reading a run"))
     }
 
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>> {
-        self.do_find(namespace, name).await.map_err(|fault| fault.while_("finding runs by name"))
+        self.do_find(namespace, name).await.map_err(|fault| fault.with_context("finding runs by name"))
     }
 
     async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>> {
-        self.do_attempt(run, number).await.map_err(|fault| fault.while_("reading an attempt"))
+        self.do_attempt(run, number).await.map_err(|fault| fault.with_context("reading an attempt"))
     }
 
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {
@@ -221,23 +227,25 @@ impl Read for Postgres {
     }
 
     async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
-        pages::links(&self.snapshot_store(), run, after).await
+        pages::check(&self.snapshot_store(), run, after).await
     }
 
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>> {
-        self.do_run_ids(after).await.map_err(|fault| fault.while_("listing runs"))
+        self.do_run_ids(after).await.map_err(|fault| fault.with_context("listing runs"))
     }
 
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>> {
-        self.do_audit(run).await.map_err(|fault| fault.while_("reading the audit chain"))
+        self.do_audit(run).await.map_err(|fault| fault.with_context("reading the audit chain"))
     }
 
     async fn unsealed(&self, run: RunId) -> Result<u64> {
-        self.do_count_unsealed(run).await.map_err(|fault| fault.while_("counting payloads in plain text"))
+        self.do_count_unsealed(run)
+            .await
+            .map_err(|fault| fault.with_context("counting payloads in plain text"))
     }
 
     async fn reading(&self) -> Result<Box<dyn Reading>> {
-        self.do_begin_read().await.map_err(|fault| fault.while_("beginning a read transaction"))
+        self.do_begin_read().await.map_err(|fault| fault.with_context("beginning a read transaction"))
     }
 }
 
@@ -246,15 +254,15 @@ impl Admin for Postgres {
     async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64> {
         self.do_adopt_namespace(old, new, actor, reason)
             .await
-            .map_err(|fault| fault.while_("adopting a namespace"))
+            .map_err(|fault| fault.with_context("adopting a namespace"))
     }
 
     async fn prune_audit(&self, prune: &Prune) -> Result<u64> {
-        self.do_prune_audit(prune).await.map_err(|fault| fault.while_("pruning an audit"))
+        self.do_prune_audit(prune).await.map_err(|fault| fault.with_context("pruning an audit"))
     }
 
     async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>> {
-        self.do_signing_key(fresh).await.map_err(|fault| fault.while_("fetching the signing key"))
+        self.do_signing_key(fresh).await.map_err(|fault| fault.with_context("fetching the signing key"))
     }
 
     async fn rewrap_keys(&self) -> Result<Rewrapped> {
@@ -262,6 +270,6 @@ impl Admin for Postgres {
     }
 
     async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded> {
-        self.do_shred(run, reason, actor).await.map_err(|fault| fault.while_("shredding a run"))
+        self.do_shred(run, reason, actor).await.map_err(|fault| fault.with_context("shredding a run"))
     }
 }

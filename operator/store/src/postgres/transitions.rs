@@ -21,9 +21,9 @@ use super::pool::{Pool, Transaction};
 use super::read::NOW;
 use super::row::{boundary_number, without_nul};
 use super::sqlx_types::bind;
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::reads::{
-    Assignment, AttemptRow, BoundaryColumn, CallRow, Column, Columns, EnumText, Found, LIVE_BOUNDARIES,
+    Assignment, AttemptRow, BoundaryColumn, CallRow, Column, Columns, EnumText, FoundRuns, LIVE_BOUNDARIES,
     LiveBoundary, RunRow, Value, record_sql,
 };
 use crate::transitions::{AuditEntry, Decision, Needs, Rows, Template, Transition, WriteSet};
@@ -32,14 +32,14 @@ use crate::{Place, Result, RunId};
 impl Postgres {
     /// Runs a transition of a run; an error names the operation.
     pub(super) async fn transition<T: Transition>(&self, run: RunId, rule: T) -> Result<T::Answer> {
-        self.transact(run, &rule).await.map_err(|fault| fault.while_(T::OPERATION))
+        self.transact(run, &rule).await.map_err(|fault| fault.with_context(T::OPERATION))
     }
 
     /// Runs a transition of a run under the lock of its row.
-    pub(super) async fn transact<T: Transition>(&self, run: RunId, rule: &T) -> Work<T::Answer> {
+    pub(super) async fn transact<T: Transition>(&self, run: RunId, rule: &T) -> DbResult<T::Answer> {
         let queued = self.pool.join(run);
         let work = async {
-            let _served = queued.served().await?;
+            let _served = queued.acquire().await?;
             let (mut transaction, rows) = self.lock(run, rule.needs()).await?;
             let Some(mut rows) = rows else {
                 transaction.rollback().await?;
@@ -60,14 +60,22 @@ impl Postgres {
 
     /// Runs a transition that rarely writes, and whose rule needs only the run and its attempts. If the rule writes
     /// nothing on the rows as they are without the lock, this takes one round trip and no lock.
-    pub(super) async fn read_then_transact<T: Transition>(&self, run: RunId, rule: &T) -> Work<T::Answer> {
+    pub(super) async fn read_then_transact<T: Transition>(
+        &self,
+        run: RunId,
+        rule: &T,
+    ) -> DbResult<T::Answer> {
         let Some(of_run) = self.run_rows(run).await? else { return rule.without_run(run) };
         let Decision { write, answer } = rule.decide(Rows::new(of_run, BTreeMap::new()))?;
         if write.is_empty() { Ok(answer) } else { self.transact(run, rule).await }
     }
 
     /// Begins a transaction, locks a run's row, and then reads what every rule needs. `None`: there is no such run.
-    pub(super) async fn lock(&self, run: RunId, needs: Needs<'_>) -> Work<(Transaction<'_>, Option<Rows>)> {
+    pub(super) async fn lock(
+        &self,
+        run: RunId,
+        needs: Needs<'_>,
+    ) -> DbResult<(Transaction<'_>, Option<Rows>)> {
         let record = record_sql(&format!("r.id = '{run}'"), NOW);
         let templates = match needs {
             Needs::Templates => LOCK_TEMPLATES,
@@ -80,12 +88,12 @@ impl Postgres {
         );
         let (transaction, results) = self.pool.begin(&sql).await?;
         let [_, record, started, ..] = &results[..] else {
-            return Err(Fault::Corrupt(format!("{} statements returned a result", results.len())));
+            return Err(DbError::Corrupt(format!("{} statements returned a result", results.len())));
         };
-        let Some(of_run) = Found::read(record, None)?.runs.pop() else { return Ok((transaction, None)) };
+        let Some(of_run) = FoundRuns::read(record, None)?.runs.pop() else { return Ok((transaction, None)) };
         let count_of_policy =
             |row: &_| Ok((EnumText::<Policy>::read(row, "policy")?.0, Column::read(row, "count")?));
-        let started = started.iter().map(count_of_policy).collect::<Work<_>>()?;
+        let started = started.iter().map(count_of_policy).collect::<DbResult<_>>()?;
         Ok((transaction, Some(Rows::new(of_run, started))))
     }
 }
@@ -101,7 +109,7 @@ const CALL: &str = "SELECT calls.*, ds_open_calls_v1(runs) AS open_calls \
 const ATTEMPT: &str = "SELECT * FROM attempts WHERE run = $1 AND number = $2";
 
 /// Reads the rows that only some rules need.
-async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &mut Rows) -> Work<()> {
+async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &mut Rows) -> DbResult<()> {
     let run = rows.of_run.run.id;
     match needs {
         Needs::Nothing | Needs::Templates => {}
@@ -109,7 +117,7 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
             let query =
                 sqlx::query(LIVE_BOUNDARIES).bind(run).bind(first.turn).bind(boundary_number(first.boundary));
             let found = transaction.all(query).await?;
-            rows.boundaries = found.iter().map(LiveBoundary::read).collect::<Work<_>>()?;
+            rows.boundaries = found.iter().map(LiveBoundary::read).collect::<DbResult<_>>()?;
             if let Some(number) = rows.missing_attempt(first) {
                 let found = transaction.all(sqlx::query(ATTEMPT).bind(run).bind(number)).await?;
                 rows.of_run.attempts.extend(found.first().map(AttemptRow::read).transpose()?);
@@ -117,7 +125,7 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
         }
         Needs::Call(id) => {
             let found = transaction.all(sqlx::query(CALL).bind(run).bind(without_nul(id))).await?;
-            let row = found.first().ok_or_else(|| Fault::Corrupt("a locked run does not exist".into()))?;
+            let row = found.first().ok_or_else(|| DbError::Corrupt("a locked run does not exist".into()))?;
             rows.open_calls = Column::read(row, "open_calls")?;
             rows.call = Columns::text(row, "id")?.map(|_| CallRow::read(row)).transpose()?;
         }
@@ -127,19 +135,19 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
 
 /// Writes the changes of a transition, in one statement of its transaction. Returns false, and writes nothing, if the
 /// run to be created exists already.
-pub(super) async fn apply(transaction: &mut Transaction<'_>, set: WriteSet) -> Work<bool> {
+pub(super) async fn apply(transaction: &mut Transaction<'_>, set: WriteSet) -> DbResult<bool> {
     let (sql, values) = statement(set).finish();
     is_written(&transaction.all(bind_all(&sql, values)).await?)
 }
 
 /// Creates a run, outside a transaction: there is no row to lock yet. Returns as [`apply`].
-pub(super) async fn apply_create(pool: &Pool, set: WriteSet) -> Work<bool> {
+pub(super) async fn apply_create(pool: &Pool, set: WriteSet) -> DbResult<bool> {
     let (sql, values) = statement(set).finish();
     is_written(&pool.all(bind_all(&sql, values)).await?)
 }
 
-fn is_written(rows: &[PgRow]) -> Work<bool> {
-    let row = rows.first().ok_or_else(|| Fault::Corrupt("a write returned no row".into()))?;
+fn is_written(rows: &[PgRow]) -> DbResult<bool> {
+    let row = rows.first().ok_or_else(|| DbError::Corrupt("a write returned no row".into()))?;
     Ok(row.try_get("is_written")?)
 }
 

@@ -5,7 +5,7 @@ use std::str::FromStr as _;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, PgConnection};
 
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::{Error, Result};
 
 /// The URL parameter that says that the server is pgbouncer in transaction mode.
@@ -45,9 +45,9 @@ impl Target {
 }
 
 /// Opens a connection.
-pub(super) async fn connect(options: &PgConnectOptions) -> Work<PgConnection> {
+pub(super) async fn connect(options: &PgConnectOptions) -> DbResult<PgConnection> {
     options.connect().await.map_err(|error| match certificate_error(&error) {
-        Some(why) => Fault::Unfit(format!(
+        Some(why) => DbError::Unusable(format!(
             "the certificate of the PostgreSQL server is refused ({why}): it must be for the host in the URL and \
              signed by a trusted CA; trust a private CA with sslrootcert or PGSSLROOTCERT (in the chart: \
              postgres.caSecret)"

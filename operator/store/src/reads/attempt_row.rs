@@ -4,11 +4,11 @@ use uuid::Uuid;
 
 use super::EnumText;
 use super::table::table;
-use crate::fault::{Work, timestamp};
+use crate::db_error::{DbResult, timestamp};
 use crate::{Attempt, AttemptEnd, AttemptState, Cause, Class, Identity, Verdict};
 
 table! {
-    /// One pod's life.
+    /// One attempt: the life of one pod.
     AttemptRow in "attempts" {
         run: Uuid,
         number: i32,
@@ -51,7 +51,7 @@ impl AttemptRow {
         })
     }
 
-    pub fn record(&self) -> Work<Attempt> {
+    pub fn record(&self) -> DbResult<Attempt> {
         let end = match (&self.cause, self.class) {
             (Some(cause), Some(EnumText(class))) => Some(AttemptEnd {
                 cause: Cause::stored(cause),

@@ -5,8 +5,7 @@ use uuid::Uuid;
 
 use super::EnumText;
 use super::table::table;
-use crate::calls::hold_together;
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::reading::{ReadCall as _, StoredCall};
 use crate::seal::{AadContext, PayloadCipher, is_sealed};
 use crate::{Result, codec, size};
@@ -38,17 +37,17 @@ table! {
 }
 
 impl CallRow {
-    /// Where it stands, as everybody sees it.
-    pub fn stands(&self) -> CallState {
+    /// The call's state for workers and users.
+    pub fn public_state(&self) -> CallState {
         if self.key_refused { CallState::KeyRefused } else { self.state.0 }
     }
 
-    /// Whether a payload of it can only be read with the key of its run.
+    /// Whether a payload looks sealed: then it is only readable with the run's data key.
     pub fn looks_sealed(&self) -> bool {
         [&self.arguments, &self.result].into_iter().flatten().any(|payload| is_sealed(payload))
     }
 
-    /// Bytes that it counts while it is open.
+    /// Bytes that the call counts while it is open.
     pub fn bytes(&self) -> i64 {
         size::of_call(size::OpenCall {
             id: &self.id,
@@ -58,67 +57,76 @@ impl CallRow {
         })
     }
 
-    /// The call as everybody sees it.
-    pub fn public(&self, sealing: &PayloadCipher) -> Work<dalsegno_protocol::Call> {
-        hold_together(&self.id, self.state.0, self.key_refused)?;
-        let payload = |kept: &Option<Vec<u8>>, spot| {
-            unpacked(kept.as_deref(), spot, sealing).map_err(|fault| fault.of(format!("call {:?}", self.id)))
+    /// The call for workers and users, with its payloads.
+    pub fn public(&self, cipher: &PayloadCipher) -> DbResult<dalsegno_protocol::Call> {
+        // Invariant: a key is only refused while the call is started.
+        if self.key_refused && self.state.0 != CallState::Started {
+            let detail = format!("call {:?}: its key was refused, and it is {:?}", self.id, self.state.0);
+            return Err(DbError::Corrupt(detail));
+        }
+        let payload = |stored: &Option<Vec<u8>>, context| {
+            decode_payload(stored.as_deref(), context, cipher)
+                .map_err(|error| error.of(format!("call {:?}", self.id)))
         };
         Ok(dalsegno_protocol::Call {
             arguments: payload(&self.arguments, AadContext::Arguments(&self.id))?,
             result: payload(&self.result, AadContext::Result(&self.id))?,
-            ..self.bare()
+            ..self.public_without_payloads()
         })
     }
 
-    /// The same for those who check the store or carry a run out of it.
-    pub fn stored(&self, sealing: &PayloadCipher) -> Work<StoredCall> {
+    /// The call for checks of the store and exports of a run.
+    pub fn stored(&self, cipher: &PayloadCipher) -> DbResult<StoredCall> {
         let stored = StoredCall {
             ordinal: self.ordinal,
             attempt: self.attempt,
             touched: self.touched_turn.or(Some(self.turn)),
-            digests: sealing.call_digests(&self.id),
-            call: self.bare(),
+            digests: cipher.call_digests(&self.id),
+            call: self.public_without_payloads(),
             damage: None,
         };
-        stored.with(self.public(sealing))
+        stored.with(self.public(cipher))
     }
 
-    /// The same without its payloads.
-    pub fn bare(&self) -> dalsegno_protocol::Call {
+    fn public_without_payloads(&self) -> dalsegno_protocol::Call {
         dalsegno_protocol::Call {
             id: self.id.clone(),
             turn: self.turn,
             policy: self.policy.0,
             key: self.key.clone(),
-            state: self.stands(),
+            state: self.public_state(),
             arguments: None,
             result: None,
         }
     }
 }
 
-/// A kept JSON payload as it came; none where it was shredded.
-pub(crate) fn unpacked(
+/// Decodes a stored JSON payload: exactly the bytes that were sent. `None` if it was shredded.
+pub(crate) fn decode_payload(
     payload: Option<&[u8]>,
-    spot: AadContext<'_>,
-    sealing: &PayloadCipher,
-) -> Work<Option<Box<RawValue>>> {
-    let opened = payload.map(|payload| sealing.open_unless_shredded(spot, payload)).transpose()?.flatten();
+    context: AadContext<'_>,
+    cipher: &PayloadCipher,
+) -> DbResult<Option<Box<RawValue>>> {
+    let opened = payload.map(|payload| cipher.open_unless_shredded(context, payload)).transpose()?.flatten();
     opened
         .map(|payload| {
             let text = String::from_utf8(codec::decode(&payload, codec::LIMIT)?)
-                .map_err(|_| Fault::Corrupt("a payload is not UTF-8".into()))?;
-            codec::json(text).map_err(|why| Fault::Corrupt(format!("a payload: {why}")))
+                .map_err(|_| DbError::Corrupt("a payload is not UTF-8".into()))?;
+            codec::json(text).map_err(|why| DbError::Corrupt(format!("a payload: {why}")))
         })
         .transpose()
 }
 
-/// A JSON payload as it is kept.
-pub(crate) fn payload(
+/// Encodes a JSON payload for a column.
+pub(crate) fn encode_payload(
     json: Option<&RawValue>,
-    spot: AadContext<'_>,
-    sealing: &PayloadCipher,
+    context: AadContext<'_>,
+    cipher: &PayloadCipher,
 ) -> Result<Option<Vec<u8>>> {
-    json.map(|json| sealing.seal(spot, codec::encode(json.get().as_bytes()))).transpose()
+    json.map(|json| cipher.seal(context, codec::encode(json.get().as_bytes()))).transpose()
+}
+
+/// The answer to a worker that completes a call whose key its tool refused.
+pub(crate) fn key_refused_message(id: &str) -> String {
+    format!("the tool refused the key of call {id:?}; only a person may settle it")
 }

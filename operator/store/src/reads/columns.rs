@@ -1,26 +1,26 @@
-//! Columns: how a value is read from a row of either database, and how it is bound to a statement of either.
+//! Columns: how values are read from rows of both databases, and bound to statements of both.
 
 use dalsegno_protocol::Boundary;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use crate::fault::{Fault, Work, redacted_json_error};
+use crate::db_error::{DbError, DbResult, redacted_json_error};
 use crate::{Digest, header};
 
-/// A row of either database, by the names of its columns. NULL is `None`.
+/// A row of either database. Its columns are read by name; NULL is `None`.
 pub(crate) trait Columns {
     /// An integer of any width.
-    fn integer(&self, column: &str) -> Work<Option<i64>>;
-    fn boolean(&self, column: &str) -> Work<Option<bool>>;
-    fn text(&self, column: &str) -> Work<Option<String>>;
-    fn bytes(&self, column: &str) -> Work<Option<Vec<u8>>>;
-    fn uuid(&self, column: &str) -> Work<Option<Uuid>>;
+    fn integer(&self, column: &str) -> DbResult<Option<i64>>;
+    fn boolean(&self, column: &str) -> DbResult<Option<bool>>;
+    fn text(&self, column: &str) -> DbResult<Option<String>>;
+    fn bytes(&self, column: &str) -> DbResult<Option<Vec<u8>>>;
+    fn uuid(&self, column: &str) -> DbResult<Option<Uuid>>;
     /// A list of texts: an array in PostgreSQL, a JSON array in SQLite.
-    fn texts(&self, column: &str) -> Work<Option<Vec<String>>>;
+    fn texts(&self, column: &str) -> DbResult<Option<Vec<String>>>;
 }
 
-/// The columns of one table in a row that joins several: each is named with a prefix.
+/// The columns of one table in a joined row: their names have a prefix.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prefixed<'r, R> {
     pub row: &'r R,
@@ -34,32 +34,32 @@ impl<R> Prefixed<'_, R> {
 }
 
 impl<R: Columns> Columns for Prefixed<'_, R> {
-    fn integer(&self, column: &str) -> Work<Option<i64>> {
+    fn integer(&self, column: &str) -> DbResult<Option<i64>> {
         self.row.integer(&self.name(column))
     }
 
-    fn boolean(&self, column: &str) -> Work<Option<bool>> {
+    fn boolean(&self, column: &str) -> DbResult<Option<bool>> {
         self.row.boolean(&self.name(column))
     }
 
-    fn text(&self, column: &str) -> Work<Option<String>> {
+    fn text(&self, column: &str) -> DbResult<Option<String>> {
         self.row.text(&self.name(column))
     }
 
-    fn bytes(&self, column: &str) -> Work<Option<Vec<u8>>> {
+    fn bytes(&self, column: &str) -> DbResult<Option<Vec<u8>>> {
         self.row.bytes(&self.name(column))
     }
 
-    fn uuid(&self, column: &str) -> Work<Option<Uuid>> {
+    fn uuid(&self, column: &str) -> DbResult<Option<Uuid>> {
         self.row.uuid(&self.name(column))
     }
 
-    fn texts(&self, column: &str) -> Work<Option<Vec<String>>> {
+    fn texts(&self, column: &str) -> DbResult<Option<Vec<String>>> {
         self.row.texts(&self.name(column))
     }
 }
 
-/// A value to bind. A NULL has its type too, which PostgreSQL needs.
+/// A value to bind. NULL has a type too, because PostgreSQL needs it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Integer(Option<i64>),
@@ -73,24 +73,24 @@ pub(crate) enum Value {
 /// A column and the value that it is set to.
 pub(crate) type Assignment = (&'static str, Value);
 
-/// The type of a column that is not null.
+/// The type of a column that is not nullable.
 pub(crate) trait NotNull: Sized {
     /// `None`: the column is null.
-    fn read(row: &impl Columns, column: &str) -> Work<Option<Self>>;
+    fn read(row: &impl Columns, column: &str) -> DbResult<Option<Self>>;
 
     fn value(this: Option<&Self>) -> Value;
 }
 
-/// The type of a column: one that is not null, or an `Option` of one.
+/// The type of a column: a [`NotNull`] type, or an `Option` of one.
 pub(crate) trait Column: Sized {
-    fn read(row: &impl Columns, column: &str) -> Work<Self>;
+    fn read(row: &impl Columns, column: &str) -> DbResult<Self>;
 
     fn value(&self) -> Value;
 }
 
 impl<T: NotNull> Column for T {
-    fn read(row: &impl Columns, column: &str) -> Work<Self> {
-        T::read(row, column)?.ok_or_else(|| Fault::Corrupt(format!("column {column} is null")))
+    fn read(row: &impl Columns, column: &str) -> DbResult<Self> {
+        T::read(row, column)?.ok_or_else(|| DbError::Corrupt(format!("column {column} is null")))
     }
 
     fn value(&self) -> Value {
@@ -99,7 +99,7 @@ impl<T: NotNull> Column for T {
 }
 
 impl<T: NotNull> Column for Option<T> {
-    fn read(row: &impl Columns, column: &str) -> Work<Self> {
+    fn read(row: &impl Columns, column: &str) -> DbResult<Self> {
         T::read(row, column)
     }
 
@@ -109,7 +109,7 @@ impl<T: NotNull> Column for Option<T> {
 }
 
 impl NotNull for i64 {
-    fn read(row: &impl Columns, column: &str) -> Work<Option<Self>> {
+    fn read(row: &impl Columns, column: &str) -> DbResult<Option<Self>> {
         row.integer(column)
     }
 
@@ -119,9 +119,9 @@ impl NotNull for i64 {
 }
 
 impl NotNull for i32 {
-    fn read(row: &impl Columns, column: &str) -> Work<Option<Self>> {
+    fn read(row: &impl Columns, column: &str) -> DbResult<Option<Self>> {
         let narrow = |wide: i64| {
-            wide.try_into().map_err(|_| Fault::Corrupt(format!("column {column}: {wide} is out of range")))
+            wide.try_into().map_err(|_| DbError::Corrupt(format!("column {column}: {wide} is out of range")))
         };
         row.integer(column)?.map(narrow).transpose()
     }
@@ -132,7 +132,7 @@ impl NotNull for i32 {
 }
 
 impl NotNull for bool {
-    fn read(row: &impl Columns, column: &str) -> Work<Option<Self>> {
+    fn read(row: &impl Columns, column: &str) -> DbResult<Option<Self>> {
         row.boolean(column)
     }
 
@@ -142,7 +142,7 @@ impl NotNull for bool {
 }
 
 impl NotNull for String {
-    fn read(row: &impl Columns, column: &str) -> Work<Option<Self>> {
+    fn read(row: &impl Columns, column: &str) -> DbResult<Option<Self>> {
         row.text(column)
     }
 
@@ -152,7 +152,7 @@ impl NotNull for String {
 }
 
 impl NotNull for Vec<u8> {
-    fn read(row: &impl Columns, column: &str) -> Work<Option<Self>> {
+    fn read(row: &impl Columns, column: &str) -> DbResult<Option<Self>> {
         row.bytes(column)
     }
 
@@ -162,7 +162,7 @@ impl NotNull for Vec<u8> {
 }
 
 impl NotNull for Uuid {
-    fn read(row: &impl Columns, column: &str) -> Work<Option<Self>> {
+    fn read(row: &impl Columns, column: &str) -> DbResult<Option<Self>> {
         row.uuid(column)
     }
 
@@ -172,7 +172,7 @@ impl NotNull for Uuid {
 }
 
 impl NotNull for Vec<String> {
-    fn read(row: &impl Columns, column: &str) -> Work<Option<Self>> {
+    fn read(row: &impl Columns, column: &str) -> DbResult<Option<Self>> {
         row.texts(column)
     }
 
@@ -181,14 +181,15 @@ impl NotNull for Vec<String> {
     }
 }
 
-/// A hash, a digest or a capability: 32 bytes.
+/// A column of 32 bytes: a hash, a digest or a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hash(pub Digest);
 
 impl NotNull for Hash {
-    fn read(row: &impl Columns, column: &str) -> Work<Option<Self>> {
+    fn read(row: &impl Columns, column: &str) -> DbResult<Option<Self>> {
         let hash = |bytes: Vec<u8>| {
-            let digest = bytes.try_into().map_err(|_| Fault::Corrupt(format!("{column} is not 32 bytes")))?;
+            let digest =
+                bytes.try_into().map_err(|_| DbError::Corrupt(format!("{column} is not 32 bytes")))?;
             Ok(Self(digest))
         };
         row.bytes(column)?.map(hash).transpose()
@@ -199,12 +200,13 @@ impl NotNull for Hash {
     }
 }
 
-/// An enum, by the name that serde gives its variant.
+/// A column with an enum, stored as the name that serde gives its variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EnumText<T>(pub T);
 
 impl<T: Serialize> EnumText<T> {
-    /// The variant's name. Only enums without data are stored so: both databases refuse any other text.
+    /// The variant's name. Only for enums whose variants have no data: other texts violate a constraint of both
+    /// databases.
     pub fn text(&self) -> String {
         match serde_json::to_value(&self.0) {
             Ok(serde_json::Value::String(text)) => text,
@@ -214,12 +216,12 @@ impl<T: Serialize> EnumText<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> NotNull for EnumText<T> {
-    fn read(row: &impl Columns, column: &str) -> Work<Option<Self>> {
+    fn read(row: &impl Columns, column: &str) -> DbResult<Option<Self>> {
         let parse = |text| {
             let parsed = serde_json::from_value(serde_json::Value::String(text));
-            parsed
-                .map(Self)
-                .map_err(|error| Fault::Corrupt(format!("column {column}: {}", redacted_json_error(&error))))
+            parsed.map(Self).map_err(|error| {
+                DbError::Corrupt(format!("column {column}: {}", redacted_json_error(&error)))
+            })
         };
         row.text(column)?.map(parse).transpose()
     }
@@ -229,15 +231,15 @@ impl<T: Serialize + DeserializeOwned> NotNull for EnumText<T> {
     }
 }
 
-/// Which boundary of a turn, by its number.
+/// A column with the number of a boundary within its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BoundaryColumn(pub Boundary);
 
 impl NotNull for BoundaryColumn {
-    fn read(row: &impl Columns, column: &str) -> Work<Option<Self>> {
+    fn read(row: &impl Columns, column: &str) -> DbResult<Option<Self>> {
         let boundary = |number| {
             let known = header::boundary_of(number);
-            known.map(Self).ok_or_else(|| Fault::Corrupt(format!("no boundary has the number {number}")))
+            known.map(Self).ok_or_else(|| DbError::Corrupt(format!("no boundary has the number {number}")))
         };
         row.integer(column)?.map(boundary).transpose()
     }

@@ -5,19 +5,19 @@ use serde::Serialize;
 
 use super::EnumText;
 
-/// How a database writes it.
+/// The parts of the SQL that differ between the two databases.
 pub(crate) struct ClockSql {
     /// The function that returns the greatest of its arguments.
     pub greatest: &'static str,
     /// The store's clock.
     pub now: &'static str,
-    /// Since when the gateways beat.
+    /// The time since which gateways send heartbeats without a gap.
     pub beat_since: &'static str,
 }
 
 impl ClockSql {
-    /// The name of the first deadline of a row of `runs` that has expired, or null. Whether the gateways beat is for the
-    /// statement to ask.
+    /// SQL for a row of `runs`: the name of the first deadline that has expired, or NULL. It does not check that a
+    /// gateway is alive: the statement around it must.
     pub fn first_expired(&self) -> String {
         let arms = CLOCKS.iter().map(|clock| self.arm(clock)).collect::<String>();
         format!("CASE{arms} END")
@@ -27,12 +27,13 @@ impl ClockSql {
         let Self { greatest, now, beat_since } = self;
         let states = clock.states.iter().map(|state| literal(*state)).collect::<Vec<_>>().join(", ");
         let starts: Vec<_> = clock.starts.iter().map(|start| column(*start)).collect();
-        let runs = starts.iter().map(|start| format!("{start} IS NOT NULL")).collect::<Vec<_>>().join(" OR ");
-        // A NULL is older than any time: the two databases differ in what is the greatest beside it.
+        let is_running =
+            starts.iter().map(|start| format!("{start} IS NOT NULL")).collect::<Vec<_>>().join(" OR ");
+        // NULL counts as 0: with a NULL argument, SQLite's `max` returns NULL, and PostgreSQL's `greatest` ignores it.
         let latest = starts.iter().map(|start| format!("coalesce({start}, 0), ")).collect::<String>();
         let (length, deadline) = (self.length(clock.length), literal(clock.deadline));
         format!(
-            " WHEN attempt_state IN ({states}) AND ({runs}) \
+            " WHEN attempt_state IN ({states}) AND ({is_running}) \
              AND {greatest}({latest}{beat_since}) + {length} < {now} THEN {deadline}"
         )
     }

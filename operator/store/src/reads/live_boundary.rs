@@ -3,10 +3,10 @@
 use uuid::Uuid;
 
 use super::{BoundaryColumn, Column as _, Columns, HeadPoint};
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::{Digest, Place};
 
-/// Boundaries of the run `$1` that were not undone, from the turn `$2` and its boundary `$3` on, in order.
+/// Boundaries of the run `$1` that were not undone, in order, beginning at turn `$2`, boundary `$3`.
 pub(crate) const LIVE_BOUNDARIES: &str = "\
     SELECT turn, boundary, epoch, attempt, commit_id, digest, content_hash, at FROM boundaries \
     WHERE run = $1 AND NOT undone AND (turn, boundary) >= ($2, $3) ORDER BY turn, boundary, content_hash";
@@ -23,7 +23,7 @@ pub(crate) struct LiveBoundary {
 }
 
 impl LiveBoundary {
-    pub fn read(row: &impl Columns) -> Work<Self> {
+    pub fn read(row: &impl Columns) -> DbResult<Self> {
         Ok(Self {
             place: Place {
                 turn: i32::read(row, "turn")?,
@@ -38,10 +38,10 @@ impl LiveBoundary {
         })
     }
 
-    /// The same as a head.
-    pub fn head_point(&self) -> Work<HeadPoint> {
-        let digest = |bytes: &[u8]| -> Work<Digest> {
-            bytes.try_into().map_err(|_| Fault::Corrupt("a boundary's hash is not 32 bytes".into()))
+    /// The boundary as a head.
+    pub fn head_point(&self) -> DbResult<HeadPoint> {
+        let digest = |bytes: &[u8]| -> DbResult<Digest> {
+            bytes.try_into().map_err(|_| DbError::Corrupt("a boundary's hash is not 32 bytes".into()))
         };
         let Place { turn, boundary, epoch } = self.place;
         Ok(HeadPoint {

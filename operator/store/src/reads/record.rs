@@ -1,4 +1,4 @@
-//! Everything about one run but its payloads: the rows that it is made of, and [`RunRecord`] from these rows.
+//! The rows of one run, without its payloads, and the [`RunRecord`] that they make.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use dalsegno_protocol::{Policy, Usage};
 use uuid::Uuid;
 
 use super::{AttemptRow, Column, Columns, Prefixed, RunRow};
-use crate::fault::{Fault, Work, timestamp};
+use crate::db_error::{DbError, DbResult, timestamp};
 use crate::{
     Attempt, BeatRow, CallCounts, CancelRow, Deadlines, FinishRow, HeadRow, LookUp, Retention, RunRecord,
     header,
@@ -28,7 +28,7 @@ pub(crate) struct StoreRow {
 impl StoreRow {
     pub const COLUMNS: &'static [&'static str] = &["id", "created_at", "beat_last", "beat_since", "gap_from"];
 
-    pub fn read(row: &impl Columns) -> Work<Self> {
+    pub fn read(row: &impl Columns) -> DbResult<Self> {
         Ok(Self {
             id: Column::read(row, "id")?,
             created_at: Column::read(row, "created_at")?,
@@ -38,15 +38,15 @@ impl StoreRow {
         })
     }
 
-    /// The latest time that it knows.
+    /// The latest time in the row.
     pub fn latest(&self) -> i64 {
         self.created_at.max(self.beat_last).max(self.beat_since).max(self.gap_from)
     }
 }
 
-/// What finds runs as [`RunRows`], each with its attempts: one statement, the same on both databases. `which`: a
-/// condition on the row `r` of the run. `now`: the store's clock in SQL. Where no run is found, one row holds the
-/// store's columns alone.
+/// SQL that finds runs with their attempts, as [`FoundRuns`]: one statement, the same for both databases. `which`: a
+/// condition on the row `r` of the run. `now`: the store's clock in SQL. If no run is found, there is one row, with the
+/// store's columns only.
 pub(crate) fn record_sql(which: &str, now: &str) -> String {
     let columns = [("s", StoreRow::COLUMNS), ("r", RunRow::COLUMNS), ("a", AttemptRow::COLUMNS)]
         .into_iter()
@@ -60,9 +60,9 @@ pub(crate) fn record_sql(which: &str, now: &str) -> String {
     )
 }
 
-/// What [`record_sql`] has found.
+/// The result of [`record_sql`].
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Found {
+pub(crate) struct FoundRuns {
     /// The store's clock.
     pub now: i64,
     pub store: StoreRow,
@@ -70,10 +70,11 @@ pub(crate) struct Found {
     pub runs: Vec<RunRows>,
 }
 
-impl Found {
-    /// `now`: the store's clock, where the database does not tell it.
-    pub fn read<R: Columns>(rows: &[R], now: Option<i64>) -> Work<Self> {
-        let first = rows.first().ok_or_else(|| Fault::Corrupt("the store's row is not there".into()))?;
+impl FoundRuns {
+    /// `now`: the store's clock, if the statement does not return it.
+    pub fn read<R: Columns>(rows: &[R], now: Option<i64>) -> DbResult<Self> {
+        let first =
+            rows.first().ok_or_else(|| DbError::Corrupt("the store has no row in its own table".into()))?;
         let now = now.map_or_else(|| Column::read(first, "now"), Ok)?;
         let store = StoreRow::read(&Prefixed { row: first, prefix: "s_" })?;
         let mut runs: Vec<RunRows> = Vec::new();
@@ -90,8 +91,8 @@ impl Found {
         Ok(Self { now, store, runs })
     }
 
-    /// The only run that may have been found, or none.
-    pub fn look_up(&self) -> Work<LookUp> {
+    /// The answer, if at most one run can be found.
+    pub fn look_up(&self) -> DbResult<LookUp> {
         match self.runs.first() {
             Some(rows) => Ok(LookUp::Found(Box::new(rows.record()?))),
             None => Ok(LookUp::NotFound { store_id: self.store.id, now: timestamp(self.now)? }),
@@ -99,29 +100,29 @@ impl Found {
     }
 }
 
-/// The rows that tell everything about one run but its payloads, as they stand at one moment.
+/// The rows of one run, without its payloads, from one snapshot of the database.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RunRows {
     /// The store's clock.
     pub now: i64,
     pub store: StoreRow,
     pub run: RunRow,
-    /// The current attempt, those that a record shows before it, and the one that committed the head; the latest first.
+    /// The latest first: the current attempt, the past ones that a record shows, and the one that committed the head.
     pub attempts: Vec<AttemptRow>,
 }
 
 impl RunRows {
-    /// The attempt of this number, if it is among them.
+    /// The attempt with this number, if it was read.
     pub fn attempt(&self, number: i32) -> Option<&AttemptRow> {
         self.attempts.iter().find(|attempt| attempt.number == number)
     }
 
     /// The run's record.
-    pub fn record(&self) -> Work<RunRecord> {
+    pub fn record(&self) -> DbResult<RunRecord> {
         let Self { now, store, run, attempts } = self;
         let shown =
             |attempt: &&AttemptRow| (run.attempt - ATTEMPTS + 1..run.attempt).contains(&attempt.number);
-        let past = attempts.iter().filter(shown).map(AttemptRow::record).collect::<Work<_>>()?;
+        let past = attempts.iter().filter(shown).map(AttemptRow::record).collect::<DbResult<_>>()?;
         Ok(RunRecord {
             id: run.id,
             store_id: store.id,
@@ -165,16 +166,16 @@ impl RunRows {
         })
     }
 
-    /// Heartbeats touch the run's row alone: the current attempt's lease is there.
-    fn current(&self) -> Work<Attempt> {
+    /// The current attempt. Its lease is in the run's row, because heartbeats write only that row.
+    fn current(&self) -> DbResult<Attempt> {
         let Self { run, .. } = self;
-        let missing = || Fault::Corrupt(format!("run {} has no attempt {}", run.id, run.attempt));
+        let missing = || DbError::Corrupt(format!("run {} has no attempt {}", run.id, run.attempt));
         let attempt = self.attempt(run.attempt).ok_or_else(missing)?;
         Ok(Attempt { lease_renewed_at: optional(run.lease_renewed_at)?, ..attempt.record()? })
     }
 
-    /// The head, with the identity of the attempt that committed it, however long ago that was.
-    fn head(&self) -> Work<Option<HeadRow>> {
+    /// The head, with the identity of the attempt that committed it.
+    fn head(&self) -> DbResult<Option<HeadRow>> {
         let Some(head) = self.run.head() else { return Ok(None) };
         let committer = self.attempt(head.attempt);
         Ok(Some(HeadRow {
@@ -191,7 +192,7 @@ impl RunRows {
     }
 }
 
-/// Policies without an unsettled call are not listed.
+/// Counts of calls. Policies without unsettled calls are left out.
 fn call_counts(run: &RunRow) -> CallCounts {
     let unsettled: BTreeMap<_, _> = [
         (Policy::RetrySameKey, run.unsettled_retry_same_key),
@@ -205,13 +206,13 @@ fn call_counts(run: &RunRow) -> CallCounts {
     CallCounts { completed: run.completed_calls, keys_refused: run.keys_refused, unsettled }
 }
 
-fn cancel(run: &RunRow) -> Work<Option<CancelRow>> {
+fn cancel(run: &RunRow) -> DbResult<Option<CancelRow>> {
     let Some(requested_at) = run.cancel_requested_at else { return Ok(None) };
     let told_at = optional(run.cancel_told_at)?;
     Ok(Some(CancelRow { requested_at: timestamp(requested_at)?, told_at }))
 }
 
-fn finish(run: &RunRow) -> Work<Option<FinishRow>> {
+fn finish(run: &RunRow) -> DbResult<Option<FinishRow>> {
     let (Some(outcome), Some(at)) = (run.finish_outcome, run.finish_at) else { return Ok(None) };
     Ok(Some(FinishRow {
         outcome: outcome.0,
@@ -222,6 +223,6 @@ fn finish(run: &RunRow) -> Work<Option<FinishRow>> {
     }))
 }
 
-fn optional(at: Option<i64>) -> Work<Option<jiff::Timestamp>> {
+fn optional(at: Option<i64>) -> DbResult<Option<jiff::Timestamp>> {
     at.map(timestamp).transpose()
 }

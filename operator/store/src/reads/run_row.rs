@@ -5,12 +5,12 @@ use uuid::Uuid;
 
 use super::table::table;
 use super::{BoundaryColumn, EnumText, Hash};
-use crate::fault::{Work, timestamp};
+use crate::db_error::{DbResult, timestamp};
 use crate::reading::{HeadRef, RunHead};
 use crate::{Asked, AttemptState, Counters, Digest, Lifecycle, Place, RunOutcome, Verdict, header};
 
 table! {
-    /// All that a write to a run is judged by.
+    /// A run. Every write to a run is checked against this row.
     RunRow in "runs" {
         id: Uuid,
         tenant: String,
@@ -95,7 +95,7 @@ table! {
     }
 }
 
-/// The latest boundary, as the run's row has it.
+/// The latest boundary, from the columns of the run's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeadPoint {
     pub turn: i32,
@@ -123,7 +123,7 @@ impl RunRow {
         })
     }
 
-    /// The last boundary of the live branch whose payloads were dropped while later ones stay.
+    /// The last boundary of the live branch whose payloads were dropped by compaction.
     pub fn dropped_to(&self) -> Option<Place> {
         Some(Place {
             turn: self.dropped_turn?,
@@ -132,7 +132,8 @@ impl RunRow {
         })
     }
 
-    /// How large the state at the head is at most. It is not known where the head was moved and nobody has counted.
+    /// An upper limit of the size of the state at the head, in bytes. `None` if the head has moved since it was
+    /// measured.
     pub fn known_state_bytes(&self) -> Option<i64> {
         self.state_bytes.filter(|_| self.state_hash == self.head_hash)
     }
@@ -151,8 +152,8 @@ impl RunRow {
         self.head_position = position;
     }
 
-    /// The run for those who check the store or carry a run out of it.
-    pub fn run_head(self) -> Work<RunHead> {
+    /// The run for checks of the store and exports of a run.
+    pub fn run_head(self) -> DbResult<RunHead> {
         let head = self.head().map(|head| HeadRef {
             place: Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch },
             content_hash: head.hash,
@@ -175,7 +176,7 @@ impl RunRow {
         })
     }
 
-    /// The head as workers see it.
+    /// The head for workers.
     pub fn public_head(&self) -> Option<dalsegno_protocol::Head> {
         self.head().map(|head| dalsegno_protocol::Head {
             turn: head.turn,
@@ -185,7 +186,7 @@ impl RunRow {
         })
     }
 
-    /// The turn that is worked on: the head's while its boundary is `plan`, else one more.
+    /// The open turn: the head's if its boundary is `plan`, otherwise the next one.
     pub fn open_turn(&self) -> i32 {
         match self.head() {
             None => 1,
@@ -194,8 +195,8 @@ impl RunRow {
         }
     }
 
-    /// What a person asks of the worker.
-    pub fn asked(&self) -> Asked {
+    /// What the worker must know: whether to suspend, whether to cancel, and the length of its lease.
+    pub fn worker_signals(&self) -> Asked {
         Asked {
             suspend: self.suspend,
             cancel: self.cancel_requested_at.is_some(),
@@ -232,7 +233,7 @@ impl RunRow {
         self.disruptions_without_progress = disruptions_without_progress;
     }
 
-    /// Calls with this policy that an earlier attempt started and nobody settled.
+    /// The number of calls with this policy that an earlier attempt started and nobody settled.
     pub fn unsettled(&mut self, policy: Policy) -> &mut i64 {
         match policy {
             Policy::RetrySameKey => &mut self.unsettled_retry_same_key,
@@ -242,7 +243,7 @@ impl RunRow {
         }
     }
 
-    /// Adds what a boundary spent.
+    /// Adds the usage of a boundary.
     pub fn spend(&mut self, usage: &Usage) {
         let Usage { tokens_in, tokens_out, tool_calls, cost_micro_usd } = *usage;
         self.tokens_in = self.tokens_in.saturating_add(tokens_in);

@@ -1,6 +1,6 @@
-//! A table's row as a struct, from one list of its columns.
+//! Makes a struct for a table's row from one list of columns.
 
-/// Makes the struct, and what reads it and tells its columns apart.
+/// Makes the struct, and the methods that read and compare its columns.
 macro_rules! table {
     (
         $(#[$doc:meta])*
@@ -19,20 +19,20 @@ macro_rules! table {
             /// All columns.
             pub const COLUMNS: &'static [&'static str] = &[$(stringify!($column),)+];
 
-            /// The row, all columns of it.
-            pub fn read(row: &impl $crate::reads::Columns) -> $crate::fault::Work<Self> {
+            /// Reads the row. It must have all columns.
+            pub fn read(row: &impl $crate::reads::Columns) -> $crate::db_error::DbResult<Self> {
                 use $crate::reads::Column;
                 Ok(Self { $($column: Column::read(row, stringify!($column))?,)+ })
             }
 
-            /// All columns, as they stand.
+            /// All columns with their values.
             pub fn assignments(&self) -> Vec<$crate::reads::Assignment> {
                 use $crate::reads::Column;
                 let values = [$(Column::value(&self.$column),)+];
                 Self::COLUMNS.iter().copied().zip(values).collect()
             }
 
-            /// The columns that differ from the row before, as they stand now.
+            /// The columns that differ from `before`, with their new values.
             pub fn changes(&self, before: &Self) -> Vec<$crate::reads::Assignment> {
                 use $crate::reads::Column;
                 let mut changes = Vec::new();

@@ -8,7 +8,7 @@ use super::row::RunRow;
 use super::sqlx_types::Hash;
 use crate::reads::CallRow;
 use crate::seal::BodyDigest;
-use crate::transitions::{has_unsettled, holds};
+use crate::transitions::{has_capability, has_unsettled};
 use crate::{Digest, Lifecycle};
 
 /// The identity of a boundary that a worker wants to commit.
@@ -33,7 +33,7 @@ pub(super) enum Admission {
 
 /// Decides on a commit. The first condition that holds decides.
 pub(super) fn admit_commit(row: &RunRow, capability: &Digest, proposal: &Proposal) -> Admission {
-    if !holds(row, capability) {
+    if !has_capability(row, capability) {
         Admission::Fenced
     } else if is_head(row, proposal) {
         Admission::Duplicate
@@ -56,7 +56,7 @@ pub(super) fn admit_records(
     stored: Option<Hash>,
     digest: &BodyDigest,
 ) -> Admission {
-    if !holds(row, capability) {
+    if !has_capability(row, capability) {
         Admission::Fenced
     } else if stored.is_some_and(|stored| digest.matches(&stored.0)) {
         Admission::Duplicate
@@ -102,7 +102,7 @@ pub(super) enum ClaimDecision {
 
 /// Decides on a claim: see the table of [`crate::Claimed`].
 pub(super) fn decide_claim(row: &RunRow, call: &CallRow, claim_id: Uuid) -> ClaimDecision {
-    match call.stands() {
+    match call.public_state() {
         CallState::Completed | CallState::Failed => ClaimDecision::Done,
         CallState::Planned => ClaimDecision::Go,
         CallState::KeyRefused => ClaimDecision::Uncertain,

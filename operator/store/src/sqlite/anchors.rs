@@ -6,7 +6,7 @@ use super::row::RunRow;
 use super::sqlx_types::Hash;
 use crate::Place;
 use crate::anchor::{AnchorRow, RUNS_PER_ANCHOR, Standing, Unanchored};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 
 /// Runs that have changed since they were anchored.
 const CHANGED: &str = "SELECT runs.* FROM runs LEFT JOIN anchored ON anchored.run = runs.id \
@@ -20,11 +20,11 @@ const PUT: &str = "INSERT INTO anchors (seq, hash, line) \
      SELECT ?1, ?2, ?3 WHERE NOT EXISTS (SELECT 1 FROM anchors WHERE seq = ?1)";
 
 /// Returns the last anchor, and the heads of runs that have changed since they were anchored.
-pub(super) async fn heads_to_anchor(conn: &mut SqliteConnection) -> Work<Unanchored> {
+pub(super) async fn heads_to_anchor(conn: &mut SqliteConnection) -> DbResult<Unanchored> {
     let last = sqlx::query("SELECT seq, hash FROM anchors ORDER BY seq DESC LIMIT 1");
     let last = last.fetch_optional(&mut *conn).await?;
     let last =
-        last.map(|row| Work::Ok((row.try_get("seq")?, row.try_get::<Hash, _>("hash")?.0))).transpose()?;
+        last.map(|row| DbResult::Ok((row.try_get("seq")?, row.try_get::<Hash, _>("hash")?.0))).transpose()?;
     let changed = sqlx::query(CHANGED).bind(RUNS_PER_ANCHOR).fetch_all(conn).await?;
     let anchored_head = |row: &RunRow| Standing {
         run: row.id,
@@ -34,12 +34,13 @@ pub(super) async fn heads_to_anchor(conn: &mut SqliteConnection) -> Work<Unancho
             .head()
             .map(|head| (Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch }, head.hash)),
     };
-    let standings = changed.iter().map(|row| Ok(anchored_head(&RunRow::read(row)?))).collect::<Work<_>>()?;
+    let standings =
+        changed.iter().map(|row| Ok(anchored_head(&RunRow::read(row)?))).collect::<DbResult<_>>()?;
     Ok(Unanchored { last, standings })
 }
 
 /// Stores an anchor. Returns false if there is one with its number.
-pub(super) async fn put(conn: &mut SqliteConnection, anchor: AnchorRow) -> Work<bool> {
+pub(super) async fn put(conn: &mut SqliteConnection, anchor: AnchorRow) -> DbResult<bool> {
     let added = sqlx::query(PUT)
         .bind(anchor.seq)
         .bind(Hash(anchor.hash))

@@ -5,7 +5,7 @@ use sqlx::SqliteConnection;
 
 use super::row::RunRow;
 use super::sqlx_types::insert;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::transitions::AuditEntry;
 
 /// Appends an entry to the run's audit chain. The caller saves the run's row.
@@ -16,7 +16,7 @@ pub(super) async fn append(
     kind: &'static str,
     actor: &str,
     detail: Value,
-) -> Work<()> {
+) -> DbResult<()> {
     let entry = AuditEntry::append(row, now, kind, actor, &detail);
     insert(conn, AuditEntry::TABLE, entry.assignments(row.id)).await
 }

@@ -11,9 +11,9 @@ use super::admission::Proposal;
 use super::batch_statements::{BatchStatements, batches};
 use super::row::{HeadPoint, RunRow};
 use super::sqlx_types::{BoundaryColumn, Hash};
-use crate::fault::Work;
+use crate::db_error::DbResult;
+use crate::encoded_ops::{EncodedOps, MAX_BATCHED_BYTES};
 use crate::header::{self, Header, NO_PARENT};
-use crate::packed::{EncodedOps, SMALL};
 use crate::records::{Changes, link};
 use crate::seal::{AadContext, BodyDigest, DigestKeyExt as _, PayloadCipher};
 use crate::{Commit, Digest, NewFinish, Result, RunId, codec};
@@ -71,7 +71,7 @@ impl PreparedCommit {
     /// Returns whether one statement may store it together with others: it is small, and has a boundary only.
     pub fn is_batchable(&self) -> bool {
         let has_more = !self.calls.is_empty() || self.records.digest.is_some() || self.finish.is_some();
-        !has_more && self.size() <= SMALL
+        !has_more && self.size() <= MAX_BATCHED_BYTES
     }
 
     /// Bytes of its encoded payloads.
@@ -225,7 +225,7 @@ static INSERT: LazyLock<BatchStatements> = LazyLock::new(|| {
 
 /// Inserts boundaries, each of another run. A statement handles many, because each statement switches to the
 /// connection's thread.
-pub(super) async fn insert(conn: &mut SqliteConnection, all: &[AcceptedBoundary<'_>]) -> Work<()> {
+pub(super) async fn insert(conn: &mut SqliteConnection, all: &[AcceptedBoundary<'_>]) -> DbResult<()> {
     for some in batches(all) {
         let query = sqlx::query(INSERT.text(some.len()));
         some.iter().fold(query, |query, boundary| boundary.bind(query)).execute(&mut *conn).await?;

@@ -4,10 +4,10 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::branch::encoded_boundary;
 use super::sqlx_types::BoundaryColumn;
-use crate::fault::{Fault, Work};
-use crate::old::is_dropped;
+use crate::compaction::is_dropped;
+use crate::db_error::{DbError, DbResult};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
-use crate::shelf::Found;
+use crate::snapshot_io::PageEntry;
 use crate::{Place, RunId};
 
 /// Returns at least one boundary if there is one, and no further one once `?6` bytes of payloads are read.
@@ -34,7 +34,11 @@ const PAGE: &str = concat!(
 );
 
 /// Returns the boundaries after a place, of all branches, in order.
-pub(super) async fn page(conn: &mut SqliteConnection, run: RunId, after: Option<Place>) -> Work<Vec<Found>> {
+pub(super) async fn page(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    after: Option<Place>,
+) -> DbResult<Vec<PageEntry>> {
     let rows = sqlx::query(PAGE)
         .bind(run)
         .bind(after.map_or(i32::MIN, |place| place.turn))
@@ -51,19 +55,19 @@ pub(super) async fn page(conn: &mut SqliteConnection, run: RunId, after: Option<
                 boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
                 epoch: row.try_get("epoch")?,
             };
-            let shelved = match encoded_boundary(row) {
-                Ok(shelved) => Ok(shelved),
+            let encoded = match encoded_boundary(row) {
+                Ok(encoded) => Ok(encoded),
                 // An unreadable row is reported, and the scan continues.
-                Err(Fault::Corrupt(detail)) => Err(detail),
+                Err(DbError::Corrupt(detail)) => Err(detail),
                 Err(fault) => return Err(fault),
             };
-            Ok(Found { place, undone: row.try_get("undone")?, shelved })
+            Ok(PageEntry { place, undone: row.try_get("undone")?, encoded })
         })
         .collect()
 }
 
 /// Returns the ids of runs after this one, in order.
-pub(super) async fn run_ids(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<RunId>> {
+pub(super) async fn run_ids(conn: &mut SqliteConnection, after: RunId) -> DbResult<Vec<RunId>> {
     Ok(sqlx::query_scalar("SELECT id FROM runs WHERE id > ? ORDER BY id LIMIT ?")
         .bind(after)
         .bind(PAGE_ROWS)

@@ -9,9 +9,9 @@ use super::data_keys;
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
-use crate::fault::{Work, timestamp};
-use crate::old::is_dropped;
-use crate::shelf::{Branch, Walk};
+use crate::compaction::is_dropped;
+use crate::db_error::{DbResult, timestamp};
+use crate::snapshot_io::{Branch, Walk};
 use crate::{AuditRow, BoundaryRow, Kept, Place, RunId};
 
 /// Walks from the head, or another boundary (`?2`, `?3`, `?4`), to its parents: to turn `?5`, and further as long as
@@ -80,7 +80,7 @@ const WALK: &str = concat!(
 );
 
 /// Returns the live branch as far as the walk needs it; `None` if nothing is committed.
-pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) -> Work<Option<Branch>> {
+pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) -> DbResult<Option<Branch>> {
     let Some(row) = RunRow::load(conn, run).await? else {
         return Ok(None);
     };
@@ -94,18 +94,18 @@ pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) ->
         .bind(BoundaryColumn(start.boundary))
         .bind(start.epoch)
         .bind(walk.from)
-        .bind(walk.last)
-        .bind(walk.state)
-        .bind(walk.refused.concat())
-        .bind(walk.sparing)
+        .bind(walk.to)
+        .bind(walk.with_state)
+        .bind(walk.excluded_snapshots.concat())
+        .bind(walk.avoid_snapshots)
         .fetch_all(conn)
         .await?;
-    let shelved = found.iter().map(encoded_boundary).collect::<Work<_>>()?;
-    Ok(Some(Branch { head_turn: head.turn, head_hash, has_data_key, shelved }))
+    let encoded = found.iter().map(encoded_boundary).collect::<DbResult<_>>()?;
+    Ok(Some(Branch { head_turn: head.turn, head_hash, has_data_key, encoded }))
 }
 
 /// Reads a boundary from its row.
-pub(super) fn encoded_boundary(row: &SqliteRow) -> Work<EncodedBoundary> {
+pub(super) fn encoded_boundary(row: &SqliteRow) -> DbResult<EncodedBoundary> {
     let parent = Kept::parent(
         row.try_get("parent_turn")?,
         row.try_get::<Option<BoundaryColumn>, _>("parent_boundary")?.map(|BoundaryColumn(boundary)| boundary),
@@ -146,7 +146,7 @@ pub(super) fn encoded_boundary(row: &SqliteRow) -> Work<EncodedBoundary> {
         kept,
         payloads: row
             .try_get::<bool, _>("has_payloads")?
-            .then(|| Work::Ok(Payloads { ops: row.try_get("ops")?, events: row.try_get("events")? }))
+            .then(|| DbResult::Ok(Payloads { ops: row.try_get("ops")?, events: row.try_get("events")? }))
             .transpose()?,
         dropped: row.try_get("is_dropped")?,
         snapshot: match (row.try_get("document")?, row.try_get("snapshot_digest")?) {
@@ -157,14 +157,14 @@ pub(super) fn encoded_boundary(row: &SqliteRow) -> Work<EncodedBoundary> {
 }
 
 /// Returns the audit chain of a run, in order.
-pub(super) async fn audit(conn: &mut SqliteConnection, run: RunId) -> Work<Vec<AuditRow>> {
+pub(super) async fn audit(conn: &mut SqliteConnection, run: RunId) -> DbResult<Vec<AuditRow>> {
     let rows =
         sqlx::query("SELECT * FROM audit WHERE run = ? ORDER BY seq").bind(run).fetch_all(conn).await?;
     rows.iter().map(audit_row).collect()
 }
 
 /// Reads an audit entry from its row.
-pub(super) fn audit_row(row: &SqliteRow) -> Work<AuditRow> {
+pub(super) fn audit_row(row: &SqliteRow) -> DbResult<AuditRow> {
     Ok(AuditRow {
         seq: row.try_get("seq")?,
         at: timestamp(row.try_get("at")?)?,

@@ -11,12 +11,12 @@ use super::row::RunRow;
 use super::sqlx_types::EnumText;
 use super::{data_keys, open_calls};
 use crate::audit::{actor, kind};
-use crate::calls::key_refused;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::keys::no_keys;
-use crate::reads::{CallRow, payload, unpacked};
+use crate::reads::key_refused_message;
+use crate::reads::{CallRow, decode_payload, encode_payload};
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
-use crate::transitions::{holds, is_unsettled};
+use crate::transitions::{has_capability, is_unsettled};
 use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, size};
 
 /// A claim whose payload is encoded.
@@ -34,11 +34,11 @@ pub(super) struct PreparedClaim {
 }
 
 /// Claims a call before its effect.
-pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: PreparedClaim) -> Work<Claimed> {
+pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: PreparedClaim) -> DbResult<Claimed> {
     let Some(mut row) = RunRow::load(conn, claim.run).await? else {
         return Ok(Claimed::NotFound);
     };
-    if !holds(&row, &claim.capability) {
+    if !has_capability(&row, &claim.capability) {
         return Ok(Claimed::Fenced);
     }
     if row.lifecycle.0 != Lifecycle::Live {
@@ -90,7 +90,7 @@ async fn first_claim(
     now: i64,
     mut row: RunRow,
     claim: PreparedClaim,
-) -> Work<Claimed> {
+) -> DbResult<Claimed> {
     let Some(key) = claim.key else {
         return Ok(Claimed::Invalid(format!("call {:?} is new, and a new call needs a key", claim.id)));
     };
@@ -147,7 +147,7 @@ fn mismatch(call: &CallRow, claim: &PreparedClaim) -> Option<String> {
 pub(super) const NEXT_ORDINAL: &str = "SELECT coalesce(max(ordinal), 0) + 1 FROM calls WHERE run = ?";
 
 /// Returns the ordinal of a call that is new.
-pub(super) async fn next_ordinal(conn: &mut SqliteConnection, run: RunId) -> Work<i64> {
+pub(super) async fn next_ordinal(conn: &mut SqliteConnection, run: RunId) -> DbResult<i64> {
     Ok(sqlx::query_scalar(NEXT_ORDINAL).bind(run).fetch_one(conn).await?)
 }
 
@@ -168,11 +168,11 @@ pub(super) async fn complete(
     capability: Digest,
     claim_id: Uuid,
     end: CallEnd,
-) -> Work<Completed> {
+) -> DbResult<Completed> {
     let Some(mut row) = RunRow::load(conn, end.run).await? else {
         return Ok(Completed::NotFound);
     };
-    if !holds(&row, &capability) {
+    if !has_capability(&row, &capability) {
         return Ok(Completed::Fenced);
     }
     let mut call = match started_call(conn, &row, &end).await? {
@@ -180,7 +180,7 @@ pub(super) async fn complete(
         Err(answer) => return Ok(answer),
     };
     if call.key_refused {
-        return Ok(Completed::Conflict(key_refused(&call.id)));
+        return Ok(Completed::Conflict(key_refused_message(&call.id)));
     }
     if call.claim_id != Some(claim_id) || call.attempt != Some(row.attempt) {
         return Ok(Completed::Conflict(format!("call {:?} is not started under this claim", call.id)));
@@ -219,11 +219,11 @@ async fn started_call(
     conn: &mut SqliteConnection,
     row: &RunRow,
     end: &CallEnd,
-) -> Work<Result<CallRow, Completed>> {
+) -> DbResult<Result<CallRow, Completed>> {
     let call = CallRow::load(conn, row.id, &end.id).await?;
     if let Some(call) = &call
-        && call.stands() == end.state
-        && unpacked(call.result.as_deref(), AadContext::Result(&call.id), &end.cipher)?
+        && call.public_state() == end.state
+        && decode_payload(call.result.as_deref(), AadContext::Result(&call.id), &end.cipher)?
             .as_deref()
             .map(RawValue::get)
             == end.result.as_deref().map(RawValue::get)
@@ -251,9 +251,9 @@ async fn store_result(
     row: &mut RunRow,
     call: &mut CallRow,
     end: &CallEnd,
-) -> Work<bool> {
+) -> DbResult<bool> {
     let before = call.bytes();
-    call.result = payload(end.result.as_deref(), AadContext::Result(&end.id), &end.cipher)?;
+    call.result = encode_payload(end.result.as_deref(), AadContext::Result(&end.id), &end.cipher)?;
     call.result_bytes = size::of_json(end.result.as_deref());
     // A call of an earlier turn is open only until it ends.
     let stays_open = end.state == CallState::KeyRefused || call.turn == row.open_turn();
@@ -261,7 +261,12 @@ async fn store_result(
 }
 
 /// Marks a started call whose key the tool refused. Only a person may settle it.
-async fn refuse_key(conn: &mut SqliteConnection, now: i64, row: &mut RunRow, call: &mut CallRow) -> Work<()> {
+async fn refuse_key(
+    conn: &mut SqliteConnection,
+    now: i64,
+    row: &mut RunRow,
+    call: &mut CallRow,
+) -> DbResult<()> {
     call.key_refused = true;
     call.touched_turn = Some(row.open_turn());
     call.save(conn).await?;
@@ -276,7 +281,7 @@ async fn end_call(
     row: &mut RunRow,
     call: &mut CallRow,
     state: CallState,
-) -> Work<()> {
+) -> DbResult<()> {
     row.keys_refused -= i64::from(call.key_refused);
     call.key_refused = false;
     call.state = EnumText(state);
@@ -287,7 +292,11 @@ async fn end_call(
 }
 
 /// Lists calls of a run by their ordinals.
-pub(super) async fn list(conn: &mut SqliteConnection, run: RunId, which: CallFilter) -> Work<Vec<CallRow>> {
+pub(super) async fn list(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    which: CallFilter,
+) -> DbResult<Vec<CallRow>> {
     let query = sqlx::query(list_sql(which)).bind(run);
     let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
     let rows = query.fetch_all(conn).await?;

@@ -16,10 +16,10 @@ use super::records;
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, EnumText, Hash};
 use crate::audit::{actor, kind};
-use crate::fault::Work;
-use crate::reads::payload;
+use crate::db_error::DbResult;
+use crate::reads::encode_payload;
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
-use crate::transitions::{close, finish_detail, renew_lease, standing, tell_cancel};
+use crate::transitions::{commit_receipt, finish_detail, renew_lease, report_cancel, set_finished};
 use crate::{Committed, Digest, NewFinish, RunId, Standing, size};
 
 /// Checks whether a commit is admitted and, if it is the next boundary, writes it. Returns `None` if it is the next
@@ -28,7 +28,7 @@ pub(super) async fn commit(
     conn: &mut SqliteConnection,
     now: i64,
     commit: &PreparedCommit,
-) -> Work<Option<Committed>> {
+) -> DbResult<Option<Committed>> {
     let Some(row) = RunRow::load(conn, commit.run).await? else {
         return Ok(Some(Committed::NotFound));
     };
@@ -57,7 +57,7 @@ pub(super) async fn commit_together(
     conn: &mut SqliteConnection,
     now: i64,
     commits: &[&PreparedCommit],
-) -> Work<HashMap<RunId, Committed>> {
+) -> DbResult<HashMap<RunId, Committed>> {
     let commits: HashMap<_, _> = commits.iter().map(|&commit| (commit.run, commit)).collect();
     let runs: Vec<_> = commits.keys().copied().collect();
     let mut accepted = Vec::with_capacity(runs.len());
@@ -80,12 +80,15 @@ fn matches_base(row: &RunRow, commit: &PreparedCommit) -> bool {
 /// Makes an admitted commit the head of its run. It is also a heartbeat, and reports a cancel request.
 fn accept(now: i64, mut row: RunRow, commit: &PreparedCommit) -> AcceptedBoundary<'_> {
     renew_lease(&mut row, now);
-    tell_cancel(&mut row, now);
+    report_cancel(&mut row, now);
     AcceptedBoundary::new(now, row, commit)
 }
 
 fn receipt(boundary: &AcceptedBoundary<'_>) -> Committed {
-    Committed::Ok(Standing { parent: boundary.parent.map(|parent| parent.hash), ..standing(&boundary.row) })
+    Committed::Ok(Standing {
+        parent: boundary.parent.map(|parent| parent.hash),
+        ..commit_receipt(&boundary.row)
+    })
 }
 
 /// Writes an admitted commit. Returns `None`, and writes nothing, if the open calls would be too large with its calls.
@@ -94,7 +97,7 @@ async fn write(
     now: i64,
     mut row: RunRow,
     commit: &PreparedCommit,
-) -> Work<Option<Committed>> {
+) -> DbResult<Option<Committed>> {
     let Proposal { turn, boundary, .. } = commit.proposal;
     let added = open_calls::planned_bytes(conn, row.id, turn, &commit.calls).await?;
     if !commit.calls.is_empty() && !open_calls::add(conn, &mut row, added).await? {
@@ -121,7 +124,7 @@ async fn plan_calls(
     now: i64,
     row: &mut RunRow,
     commit: &PreparedCommit,
-) -> Work<()> {
+) -> DbResult<()> {
     if commit.calls.is_empty() {
         return Ok(());
     }
@@ -140,7 +143,7 @@ async fn plan_calls(
         .bind(EnumText(call.policy))
         .bind(&call.key)
         .bind(EnumText(CallState::Planned))
-        .bind(payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), &commit.cipher)?)
+        .bind(encode_payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), &commit.cipher)?)
         .bind(size::of_json(call.arguments.as_deref()))
         .bind(now)
         .fetch_optional(&mut *conn)
@@ -177,23 +180,23 @@ async fn end_run(
     row: &mut RunRow,
     finish: &NewFinish,
     by: (Uuid, Digest),
-) -> Work<()> {
-    close(row, now, finish, Some(by));
+) -> DbResult<()> {
+    set_finished(row, now, finish, Some(by));
     row.changed_at = now;
     let detail = finish_detail(row, finish);
     append(conn, row, now, kind::FINISHED, actor::WORKER, detail).await
 }
 
 /// Returns the receipt of the stored head again, and reports a cancel request.
-async fn duplicate(conn: &mut SqliteConnection, now: i64, mut row: RunRow) -> Work<Committed> {
-    if tell_cancel(&mut row, now) {
+async fn duplicate(conn: &mut SqliteConnection, now: i64, mut row: RunRow) -> DbResult<Committed> {
+    if report_cancel(&mut row, now) {
         row.save(conn).await?;
     }
-    Ok(Committed::Duplicate(standing(&row)))
+    Ok(Committed::Duplicate(commit_receipt(&row)))
 }
 
 /// Returns whether this very commit is on the live branch.
-async fn is_on_live_branch(conn: &mut SqliteConnection, run: RunId, proposal: &Proposal) -> Work<bool> {
+async fn is_on_live_branch(conn: &mut SqliteConnection, run: RunId, proposal: &Proposal) -> DbResult<bool> {
     Ok(sqlx::query_scalar(
         "SELECT count(*) FROM boundaries \
          WHERE run = ? AND turn = ? AND boundary = ? AND commit_id = ? AND digest IN (?, ?) AND NOT undone",

@@ -8,8 +8,8 @@ use super::row::RunRow;
 use super::snapshot_store::SnapshotStore;
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::audit::{actor, kind};
-use crate::fault::Work;
-use crate::old::{self, Clearer, Cut, Next, Spent};
+use crate::compaction::{self, CompactionStep, ObsoleteSnapshot, SnapshotGc, TruncateTo};
+use crate::db_error::DbResult;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Place, Result, RunId, header};
 
@@ -24,49 +24,55 @@ const DROP_PAYLOADS: &str = "UPDATE boundaries SET ops = NULL, events = NULL, dr
 const COUNT_AFTER: &str =
     "SELECT count(*) FROM boundaries WHERE run = ? AND (turn, boundary) > (?, ?) AND NOT undone";
 
-impl Clearer for SnapshotStore<'_, Sqlite> {
-    async fn next(&self, run: RunId, rows: u32) -> Result<Next> {
+impl SnapshotGc for SnapshotStore<'_, Sqlite> {
+    async fn next(&self, run: RunId, rows: u32) -> Result<CompactionStep> {
         let operation = "looking for payloads to drop";
         self.executor.read(operation, move |conn, _| Box::pin(next(conn, run, rows))).await
     }
 
-    async fn cut(&self, cut: Cut) -> Result<u64> {
+    async fn truncate(&self, cut: TruncateTo) -> Result<u64> {
         self.executor
             .write("dropping old payloads", |conn, now| Box::pin(drop_payloads(conn, now, cut)))
             .await
     }
 
-    async fn discard(&self, spent: Spent) -> Result<u64> {
+    async fn discard(&self, spent: ObsoleteSnapshot) -> Result<u64> {
         self.executor.write("deleting a snapshot", |conn, _| Box::pin(delete_snapshot(conn, spent))).await
     }
 }
 
 /// Lists runs that may have payloads to drop.
-pub(super) async fn runs_to_compact(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<RunId>> {
-    Ok(sqlx::query_scalar(old::KEEPERS).bind(after).bind(PAGE_ROWS).fetch_all(conn).await?)
+pub(super) async fn runs_to_compact(conn: &mut SqliteConnection, after: RunId) -> DbResult<Vec<RunId>> {
+    Ok(sqlx::query_scalar(compaction::RUNS_TO_COMPACT).bind(after).bind(PAGE_ROWS).fetch_all(conn).await?)
 }
 
 /// Returns the next step of the compaction of a run.
-async fn next(conn: &mut SqliteConnection, run: RunId, rows: u32) -> Work<Next> {
-    let spent: Option<Hash> = sqlx::query_scalar(old::SPENT).bind(run).fetch_optional(&mut *conn).await?;
+async fn next(conn: &mut SqliteConnection, run: RunId, rows: u32) -> DbResult<CompactionStep> {
+    let spent: Option<Hash> =
+        sqlx::query_scalar(compaction::OBSOLETE_SNAPSHOT).bind(run).fetch_optional(&mut *conn).await?;
     if let Some(Hash(spent)) = spent {
-        return Ok(Next::Discard(spent));
+        return Ok(CompactionStep::Discard(spent));
     }
-    let Some(row) = sqlx::query(old::CUT).bind(run).bind(rows).bind(PAGE_BYTES).fetch_optional(conn).await?
+    let Some(row) = sqlx::query(compaction::TRUNCATION_POINT)
+        .bind(run)
+        .bind(rows)
+        .bind(PAGE_BYTES)
+        .fetch_optional(conn)
+        .await?
     else {
-        return Ok(Next::Rest);
+        return Ok(CompactionStep::Idle);
     };
     let place = Place {
         turn: row.try_get("turn")?,
         boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
         epoch: row.try_get("epoch")?,
     };
-    Ok(Next::Cut(place, row.try_get::<Hash, _>("content_hash")?.0))
+    Ok(CompactionStep::Truncate(place, row.try_get::<Hash, _>("content_hash")?.0))
 }
 
 /// Drops the payloads up to a boundary, if the conditions that were read before still hold. Returns the number of
 /// boundaries.
-async fn drop_payloads(conn: &mut SqliteConnection, now: i64, cut: Cut) -> Work<u64> {
+async fn drop_payloads(conn: &mut SqliteConnection, now: i64, cut: TruncateTo) -> DbResult<u64> {
     let mut row = RunRow::expect(conn, cut.run).await?;
     let Place { turn, boundary, epoch } = cut.place;
     // Payloads up to this boundary are dropped already.
@@ -111,8 +117,8 @@ async fn drop_payloads(conn: &mut SqliteConnection, now: i64, cut: Cut) -> Work<
 
 /// Returns whether the boundary is still on the live branch with enough boundaries after it, and its snapshot is the
 /// one that was read, with all its chunks.
-async fn can_drop(conn: &mut SqliteConnection, cut: &Cut, keep_last: i32) -> Work<bool> {
-    let Cut { run, place, content_hash, snapshot } = cut;
+async fn can_drop(conn: &mut SqliteConnection, cut: &TruncateTo, keep_last: i32) -> DbResult<bool> {
+    let TruncateTo { run, place, content_hash, snapshot } = cut;
     let Place { turn, boundary, epoch } = *place;
     let found: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM boundaries b JOIN snapshots s ON s.run = b.run AND s.content_hash = b.content_hash \
@@ -148,13 +154,14 @@ async fn can_drop(conn: &mut SqliteConnection, cut: &Cut, keep_last: i32) -> Wor
 
 /// Deletes an obsolete snapshot, and its chunks that no other snapshot has. Returns the number of deleted rows; 0 if
 /// there are snapshots now that were not read.
-async fn delete_snapshot(conn: &mut SqliteConnection, spent: Spent) -> Work<u64> {
-    let Spent { run, content_hash, chunks, others } = spent;
+async fn delete_snapshot(conn: &mut SqliteConnection, spent: ObsoleteSnapshot) -> DbResult<u64> {
+    let ObsoleteSnapshot { run, content_hash, chunks, others } = spent;
     let stored: Vec<Hash> = sqlx::query_scalar("SELECT content_hash FROM snapshots WHERE run = ?")
         .bind(run)
         .fetch_all(&mut *conn)
         .await?;
-    let is_spent: Option<Hash> = sqlx::query_scalar(old::SPENT).bind(run).fetch_optional(&mut *conn).await?;
+    let is_spent: Option<Hash> =
+        sqlx::query_scalar(compaction::OBSOLETE_SNAPSHOT).bind(run).fetch_optional(&mut *conn).await?;
     let is_known = |Hash(hash): &Hash| *hash == content_hash || others.contains(hash);
     if is_spent != Some(Hash(content_hash)) || !stored.iter().all(is_known) {
         return Ok(0);

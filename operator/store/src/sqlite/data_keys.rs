@@ -6,14 +6,14 @@ use sqlx::{Row as _, SqliteConnection};
 use super::audit::append;
 use super::row::RunRow;
 use crate::audit::kind;
-use crate::fault::{Fault, Work};
-use crate::keys::{LOST, PAGE_ROWS, Standing, Wrapped};
+use crate::db_error::{DbError, DbResult};
+use crate::keys::{DATA_KEY_LOST, KeyState, PAGE_ROWS, Wrapped};
 use crate::seal::SEALED;
-use crate::statements::UNSEALED;
+use crate::statements::COUNT_UNSEALED;
 use crate::{Lifecycle, RunId, Shredded};
 
 /// Returns the data key of a run.
-pub(super) async fn get(conn: &mut SqliteConnection, run: RunId) -> Work<Option<Standing>> {
+pub(super) async fn get(conn: &mut SqliteConnection, run: RunId) -> DbResult<Option<KeyState>> {
     let row = sqlx::query(
         "SELECT key_id, wrapped, lifecycle = 'live' AS lives FROM data_keys JOIN runs ON runs.id = run WHERE run = ?",
     )
@@ -22,9 +22,9 @@ pub(super) async fn get(conn: &mut SqliteConnection, run: RunId) -> Work<Option<
     .await?;
     let Some(row) = row else { return Ok(None) };
     match wrapped(&row)? {
-        Some(wrapped) => Ok(Some(Standing::Wrapped(wrapped))),
-        None if row.try_get("lives")? => Err(Fault::Corrupt(LOST.into())),
-        None => Ok(Some(Standing::Shredded)),
+        Some(wrapped) => Ok(Some(KeyState::Wrapped(wrapped))),
+        None if row.try_get("lives")? => Err(DbError::Corrupt(DATA_KEY_LOST.into())),
+        None => Ok(Some(KeyState::Shredded)),
     }
 }
 
@@ -34,7 +34,7 @@ pub(super) async fn put_first(
     now: i64,
     run: RunId,
     new: Wrapped,
-) -> Work<Option<Standing>> {
+) -> DbResult<Option<KeyState>> {
     sqlx::query(
         "INSERT INTO data_keys (run, key_id, wrapped, created_at) SELECT id, ?, ?, ? FROM runs \
          WHERE id = ? AND lifecycle = 'live' ON CONFLICT (run) DO NOTHING",
@@ -49,7 +49,7 @@ pub(super) async fn put_first(
 }
 
 /// Lists the wrapped data keys of the runs after this one, in order.
-pub(super) async fn list(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<(RunId, Wrapped)>> {
+pub(super) async fn list(conn: &mut SqliteConnection, after: RunId) -> DbResult<Vec<(RunId, Wrapped)>> {
     let rows = sqlx::query(
         "SELECT run, key_id, wrapped FROM data_keys WHERE run > ? AND wrapped IS NOT NULL ORDER BY run LIMIT ?",
     )
@@ -57,13 +57,19 @@ pub(super) async fn list(conn: &mut SqliteConnection, after: RunId) -> Work<Vec<
     .bind(PAGE_ROWS)
     .fetch_all(conn)
     .await?;
-    let key =
-        |row: &SqliteRow| Work::Ok(wrapped(row)?.map(|wrapped| Work::Ok((row.try_get("run")?, wrapped))));
+    let key = |row: &SqliteRow| {
+        DbResult::Ok(wrapped(row)?.map(|wrapped| DbResult::Ok((row.try_get("run")?, wrapped))))
+    };
     rows.iter().filter_map(|row| key(row).and_then(Option::transpose).transpose()).collect()
 }
 
 /// Replaces the wrapped data key of a run, if `old` is still the stored one.
-pub(super) async fn replace(conn: &mut SqliteConnection, run: RunId, old: Wrapped, new: Wrapped) -> Work<()> {
+pub(super) async fn replace(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    old: Wrapped,
+    new: Wrapped,
+) -> DbResult<()> {
     sqlx::query("UPDATE data_keys SET key_id = ?, wrapped = ? WHERE run = ? AND wrapped = ?")
         .bind(new.key_id)
         .bind(new.bytes)
@@ -75,13 +81,14 @@ pub(super) async fn replace(conn: &mut SqliteConnection, run: RunId, old: Wrappe
 }
 
 /// Counts the payloads of a run that are stored in plain text.
-pub(super) async fn count_unsealed(conn: &mut SqliteConnection, run: RunId) -> Work<u64> {
-    let count: i64 = sqlx::query_scalar(UNSEALED).bind(run).bind([SEALED].as_slice()).fetch_one(conn).await?;
+pub(super) async fn count_unsealed(conn: &mut SqliteConnection, run: RunId) -> DbResult<u64> {
+    let count: i64 =
+        sqlx::query_scalar(COUNT_UNSEALED).bind(run).bind([SEALED].as_slice()).fetch_one(conn).await?;
     Ok(count.unsigned_abs())
 }
 
 /// Returns whether the run has a data key or had one.
-pub(super) async fn has_data_key(conn: &mut SqliteConnection, run: RunId) -> Work<bool> {
+pub(super) async fn has_data_key(conn: &mut SqliteConnection, run: RunId) -> DbResult<bool> {
     let exists = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM data_keys WHERE run = ?)");
     Ok(exists.bind(run).fetch_one(conn).await?)
 }
@@ -93,7 +100,7 @@ pub(super) async fn shred(
     run: RunId,
     reason: String,
     actor: String,
-) -> Work<Shredded> {
+) -> DbResult<Shredded> {
     let Some(mut row) = RunRow::load(conn, run).await? else {
         return Ok(Shredded::NotFound);
     };
@@ -118,7 +125,7 @@ pub(super) async fn shred(
     Ok(Shredded::Done)
 }
 
-fn wrapped(row: &SqliteRow) -> Work<Option<Wrapped>> {
+fn wrapped(row: &SqliteRow) -> DbResult<Option<Wrapped>> {
     let (key_id, bytes): (Option<String>, Option<Vec<u8>>) =
         (row.try_get("key_id")?, row.try_get("wrapped")?);
     Ok(key_id.zip(bytes).map(|(key_id, bytes)| Wrapped { key_id, bytes }))

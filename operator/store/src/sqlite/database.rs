@@ -12,7 +12,7 @@ use super::clock::Clock;
 use super::lock::Lock;
 use super::writer::{BoxFuture, Durability, Writer};
 use super::{heartbeats, read, schema};
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::keys::{KeyProvider, Keys};
 use crate::{Error, Result};
 
@@ -44,7 +44,7 @@ impl Sqlite {
         let (id, clock) = id_and_clock(&mut conn).await?;
         heartbeats::begin_serving(&mut conn, clock.now())
             .await
-            .map_err(|fault| fault.while_("beginning to serve"))?;
+            .map_err(|fault| fault.with_context("beginning to serve"))?;
         let readers = readers(path);
         let writer = Writer::start(conn, Arc::clone(&clock), Some(lock));
         Ok(Self { id, clock, writer: Some(writer), readers: Some(readers), keys: Arc::default() })
@@ -106,7 +106,7 @@ impl Sqlite {
     pub(super) async fn write<T, F>(&self, operation: &'static str, work: F) -> Result<T>
     where
         T: Send + 'static,
-        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, DbResult<T>> + Send + 'static,
     {
         self.submit(Durability::Synced, operation, work).await
     }
@@ -115,7 +115,7 @@ impl Sqlite {
     pub(super) async fn write_unsynced<T, F>(&self, operation: &'static str, work: F) -> Result<T>
     where
         T: Send + 'static,
-        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, DbResult<T>> + Send + 'static,
     {
         self.submit(Durability::Unsynced, operation, work).await
     }
@@ -129,7 +129,7 @@ impl Sqlite {
     ) -> Result<T>
     where
         T: Send + 'static,
-        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, DbResult<T>> + Send + 'static,
     {
         with_timeout(operation, self.writer()?.submit(durability, work)).await
     }
@@ -145,7 +145,7 @@ pub(super) trait QueryExecutor: Sync {
     fn read<T, F>(&self, operation: &'static str, work: F) -> impl Future<Output = Result<T>> + Send
     where
         T: Send + 'static,
-        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send + 'static;
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, DbResult<T>> + Send + 'static;
 }
 
 impl QueryExecutor for Sqlite {
@@ -153,7 +153,7 @@ impl QueryExecutor for Sqlite {
     async fn read<T, F>(&self, operation: &'static str, work: F) -> Result<T>
     where
         T: Send + 'static,
-        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, DbResult<T>> + Send + 'static,
     {
         let Some(readers) = &self.readers else {
             return self.submit(Durability::Unsynced, operation, work).await;
@@ -173,11 +173,11 @@ impl QueryExecutor for Sqlite {
 /// Waits for an operation, at most [`TIMEOUT`]. An error names the operation.
 pub(super) async fn with_timeout<T>(
     operation: &'static str,
-    work: impl Future<Output = Work<T>>,
+    work: impl Future<Output = DbResult<T>>,
 ) -> Result<T> {
     match tokio::time::timeout(TIMEOUT, work).await {
-        Ok(done) => done.map_err(|fault| fault.while_(operation)),
-        Err(elapsed) => Err(Fault::unavailable(elapsed).while_(operation)),
+        Ok(done) => done.map_err(|fault| fault.with_context(operation)),
+        Err(elapsed) => Err(DbError::unavailable(elapsed).with_context(operation)),
     }
 }
 
@@ -208,6 +208,6 @@ fn unusable(path: &Path, error: sqlx::Error) -> Error {
 
 /// Returns the store's id, and a clock that is not behind any time in the store.
 async fn id_and_clock(conn: &mut SqliteConnection) -> Result<(Uuid, Arc<Clock>)> {
-    let row = read::store_row(conn).await.map_err(|fault| fault.while_("opening the store"))?;
+    let row = read::store_row(conn).await.map_err(|fault| fault.with_context("opening the store"))?;
     Ok((row.id, Arc::new(Clock::at_least(row.latest()))))
 }

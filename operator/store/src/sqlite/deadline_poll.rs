@@ -7,7 +7,7 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use super::read::store_row;
-use crate::fault::{Work, timestamp};
+use crate::db_error::{DbResult, timestamp};
 use crate::reads::{ClockSql, Column as _, EnumText};
 use crate::{BEAT_GAP_MS, Changed, Expired, ObjectKey, Pulse};
 
@@ -26,7 +26,7 @@ const CHANGED: &str = "SELECT namespace, name, object_uid, changed_at >= ?1 AS t
      WHERE lifecycle IN ('live', 'finished') AND (changed_at >= ?1 OR head_at >= ?1) ORDER BY namespace, name";
 
 /// Returns expired deadlines, and the runs that changed since `since`. If no gateway is serving, no deadline expires.
-pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: Timestamp) -> Work<Pulse> {
+pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: Timestamp) -> DbResult<Pulse> {
     let store = store_row(conn).await?;
     let is_gateway_serving = (now - store.beat_last).abs() <= BEAT_GAP_MS;
     let expired = if is_gateway_serving {
@@ -53,7 +53,7 @@ pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: Timestamp
                     deadline: EnumText::read(row, "deadline")?.0,
                 })
             })
-            .collect::<Work<_>>()?,
+            .collect::<DbResult<_>>()?,
         changed: changed
             .iter()
             .map(|row| {
@@ -63,12 +63,12 @@ pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: Timestamp
                     transition_at: timestamp(row.try_get("changed_at")?)?,
                 })
             })
-            .collect::<Work<_>>()?,
+            .collect::<DbResult<_>>()?,
         active,
     })
 }
 
-fn object(row: &SqliteRow) -> Work<ObjectKey> {
+fn object(row: &SqliteRow) -> DbResult<ObjectKey> {
     Ok(ObjectKey {
         namespace: row.try_get("namespace")?,
         name: row.try_get("name")?,

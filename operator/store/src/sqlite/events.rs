@@ -5,10 +5,10 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, Hash};
-use crate::events::Kept;
-use crate::fault::Work;
-use crate::old::is_dropped;
-use crate::statements::FIRST;
+use crate::compaction::is_dropped;
+use crate::db_error::DbResult;
+use crate::events::StoredEvents;
+use crate::statements::FIRST_POSITION;
 use crate::{EventQuery, Lifecycle, RunId};
 
 /// The boundaries with events at positions from `?2` on: at most `?3`, because each has at least one event, and no
@@ -27,8 +27,8 @@ const READ: &str = concat!(
 );
 
 /// Returns the position of the first event of a turn.
-pub(super) async fn first(conn: &mut SqliteConnection, run: RunId, turn: i32) -> Work<Option<i64>> {
-    Ok(sqlx::query_scalar(FIRST).bind(run).bind(turn).fetch_optional(conn).await?)
+pub(super) async fn first(conn: &mut SqliteConnection, run: RunId, turn: i32) -> DbResult<Option<i64>> {
+    Ok(sqlx::query_scalar(FIRST_POSITION).bind(run).bind(turn).fetch_optional(conn).await?)
 }
 
 /// Returns the boundaries with the events, and whether the run has ended.
@@ -36,7 +36,7 @@ pub(super) async fn read(
     conn: &mut SqliteConnection,
     run: RunId,
     query: EventQuery,
-) -> Work<(Vec<Kept>, bool)> {
+) -> DbResult<(Vec<StoredEvents>, bool)> {
     let Some(row) = RunRow::load(conn, run).await? else {
         return Ok((Vec::new(), true));
     };
@@ -47,12 +47,12 @@ pub(super) async fn read(
         .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX))
         .fetch_all(conn)
         .await?;
-    let found = rows.iter().map(stored_events).collect::<Work<_>>()?;
+    let found = rows.iter().map(stored_events).collect::<DbResult<_>>()?;
     Ok((found, row.lifecycle.0 != Lifecycle::Live))
 }
 
-fn stored_events(row: &SqliteRow) -> Work<Kept> {
-    Ok(Kept {
+fn stored_events(row: &SqliteRow) -> DbResult<StoredEvents> {
+    Ok(StoredEvents {
         turn: row.try_get("turn")?,
         boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
         commit_id: row.try_get("commit_id")?,

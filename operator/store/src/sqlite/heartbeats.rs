@@ -3,8 +3,8 @@
 use sqlx::SqliteConnection;
 
 use super::row::RunRow;
-use crate::fault::Work;
-use crate::transitions::{holds, tell_cancel};
+use crate::db_error::DbResult;
+use crate::transitions::{has_capability, report_cancel};
 use crate::{BEAT_GAP_MS, Beat, Digest, Lifecycle, RunId};
 
 /// Renews the leases of workers, and reports cancel requests.
@@ -12,7 +12,7 @@ pub(super) async fn heartbeats(
     conn: &mut SqliteConnection,
     now: i64,
     workers: Vec<(RunId, Digest)>,
-) -> Work<Vec<Beat>> {
+) -> DbResult<Vec<Beat>> {
     let mut results = Vec::with_capacity(workers.len());
     for (run, capability) in workers {
         results.push(heartbeat(conn, now, run, &capability).await?);
@@ -20,14 +20,14 @@ pub(super) async fn heartbeats(
     Ok(results)
 }
 
-async fn heartbeat(conn: &mut SqliteConnection, now: i64, run: RunId, capability: &Digest) -> Work<Beat> {
-    let Some(mut row) = RunRow::load(conn, run).await?.filter(|row| holds(row, capability)) else {
+async fn heartbeat(conn: &mut SqliteConnection, now: i64, run: RunId, capability: &Digest) -> DbResult<Beat> {
+    let Some(mut row) = RunRow::load(conn, run).await?.filter(|row| has_capability(row, capability)) else {
         return Ok(Beat::Fenced);
     };
     if row.lifecycle.0 != Lifecycle::Live {
         return Ok(Beat::Finished);
     }
-    tell_cancel(&mut row, now);
+    report_cancel(&mut row, now);
     sqlx::query(
         "UPDATE runs SET lease_renewed_at = ?, lease_ms = heartbeat_ms, cancel_told_at = ? WHERE id = ?",
     )
@@ -36,17 +36,17 @@ async fn heartbeat(conn: &mut SqliteConnection, now: i64, run: RunId, capability
     .bind(run)
     .execute(conn)
     .await?;
-    Ok(Beat::Ok(row.asked()))
+    Ok(Beat::Ok(row.worker_signals()))
 }
 
 /// Records that the process starts: all deadlines count from now on.
-pub(super) async fn begin_serving(conn: &mut SqliteConnection, now: i64) -> Work<()> {
+pub(super) async fn begin_serving(conn: &mut SqliteConnection, now: i64) -> DbResult<()> {
     sqlx::query("UPDATE store SET gap_from = beat_last, beat_since = ?").bind(now).execute(conn).await?;
     Ok(())
 }
 
 /// Records that a gateway is serving. If none was serving for [`BEAT_GAP_MS`], all deadlines count from now on.
-pub(super) async fn gateway_heartbeat(conn: &mut SqliteConnection, now: i64) -> Work<()> {
+pub(super) async fn gateway_heartbeat(conn: &mut SqliteConnection, now: i64) -> DbResult<()> {
     sqlx::query(
         "UPDATE store SET \
          gap_from = CASE WHEN ?1 - beat_last > ?2 THEN beat_last ELSE gap_from END, \

@@ -5,7 +5,7 @@ use sqlx::SqliteConnection;
 use super::audit::append;
 use super::row::RunRow;
 use crate::audit::kind;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 
 /// Moves all runs of one tenant to another. Returns their number.
 pub(super) async fn adopt_namespace(
@@ -14,7 +14,7 @@ pub(super) async fn adopt_namespace(
     (old, new): (String, String),
     actor: String,
     reason: String,
-) -> Work<u64> {
+) -> DbResult<u64> {
     let rows = sqlx::query("SELECT * FROM runs WHERE tenant = ?").bind(&old).fetch_all(&mut *conn).await?;
     let mut moved = 0;
     if old == new {

@@ -4,7 +4,7 @@ use dalsegno_protocol::{CallState, Limits, PlannedCall};
 use sqlx::SqliteConnection;
 
 use super::row::RunRow;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::reads::CallRow;
 use crate::{RunId, size};
 
@@ -16,7 +16,7 @@ pub(super) const BYTES: &str = "SELECT coalesce(sum(octet_length(id) + octet_len
          WHERE run = ?1 AND turn = ?2 AND state <> 'started')";
 
 /// Returns the bytes of the run's open calls.
-pub(super) async fn bytes(conn: &mut SqliteConnection, row: &RunRow) -> Work<i64> {
+pub(super) async fn bytes(conn: &mut SqliteConnection, row: &RunRow) -> DbResult<i64> {
     let turn = row.open_turn();
     if let Some(bytes) = row.open_calls_bytes.filter(|_| row.open_calls_turn == Some(turn)) {
         return Ok(bytes);
@@ -31,7 +31,7 @@ pub(super) async fn bytes(conn: &mut SqliteConnection, row: &RunRow) -> Work<i64
 
 /// Adds bytes to the size of the open calls. Returns false, and changes nothing, if the sum would exceed the limit. A
 /// number that is not positive is always accepted.
-pub(super) async fn add(conn: &mut SqliteConnection, row: &mut RunRow, added: i64) -> Work<bool> {
+pub(super) async fn add(conn: &mut SqliteConnection, row: &mut RunRow, added: i64) -> DbResult<bool> {
     let bytes = bytes(conn, row).await? + added;
     if added > 0 && bytes > Limits::OPEN_CALLS_BYTES as i64 {
         return Ok(false);
@@ -53,7 +53,7 @@ pub(super) async fn planned_bytes(
     run: RunId,
     turn: i32,
     calls: &[PlannedCall],
-) -> Work<i64> {
+) -> DbResult<i64> {
     let mut added = 0;
     for call in calls {
         added += match CallRow::load(conn, run, &call.id).await? {

@@ -5,7 +5,7 @@ use dalsegno_protocol::Call;
 
 use super::database::{QueryExecutor as _, Sqlite};
 use super::{calls, events, records};
-use crate::events::Kept;
+use crate::events::StoredEvents;
 use crate::reads::CallRow;
 use crate::records::page;
 use crate::seal::is_sealed;
@@ -15,7 +15,7 @@ impl Sqlite {
     pub(super) async fn read_event_page(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
         let read = self.read("reading events", move |conn, _| Box::pin(events::read(conn, run, query)));
         let (found, over) = read.await?;
-        let cipher = self.cipher_to_read(run, found.iter().any(Kept::looks_sealed)).await?;
+        let cipher = self.cipher_to_read(run, found.iter().any(StoredEvents::looks_sealed)).await?;
         Ok(EventPage { events: crate::events::page(found, &query, &cipher)?, over })
     }
 
@@ -23,7 +23,7 @@ impl Sqlite {
         let operation = "listing calls";
         let rows = self.read(operation, move |conn, _| Box::pin(calls::list(conn, run, which))).await?;
         let cipher = self.cipher_to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
-        rows.iter().map(|row| row.public(&cipher).map_err(|fault| fault.while_(operation))).collect()
+        rows.iter().map(|row| row.public(&cipher).map_err(|fault| fault.with_context(operation))).collect()
     }
 
     pub(super) async fn read_record_page(&self, run: RunId, query: RecordQuery) -> Result<RecordPage> {

@@ -3,8 +3,8 @@
 
 use super::database::{Sqlite, with_timeout};
 use super::{boundary, calls, records};
-use crate::packed::{self, EncodedOps};
-use crate::reads::payload;
+use crate::encoded_ops::{self, EncodedOps};
+use crate::reads::encode_payload;
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::transitions::{Finish, SettleCall};
 use crate::{
@@ -33,7 +33,9 @@ impl Sqlite {
     /// Commits a boundary for which the state at the head must be measured. Measures again if the head has moved in
     /// between.
     async fn commit_counted(&self, commit: &Commit, cipher: PayloadCipher) -> Result<Committed> {
-        while let Some(ops) = packed::counted(&self.snapshot_store(), commit, &cipher).await? {
+        while let Some(ops) =
+            encoded_ops::encode_with_state_size(&self.snapshot_store(), commit, &cipher).await?
+        {
             let prepared = boundary::PreparedCommit::new(commit, ops, cipher.clone())?;
             let work = with_timeout("committing a boundary", self.writer()?.commit(prepared));
             if let Some(committed) = work.await? {
@@ -52,7 +54,7 @@ impl Sqlite {
             claim_id: claim.claim_id,
             policy: claim.policy,
             key: claim.key.clone(),
-            arguments: payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?,
+            arguments: encode_payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?,
             arguments_bytes: size::of_json(claim.arguments.as_deref()),
             arguments_digest: {
                 let digests = cipher.call_digests(&claim.id);

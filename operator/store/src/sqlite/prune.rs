@@ -7,7 +7,7 @@ use super::audit::append;
 use super::row::RunRow;
 use super::sqlx_types::Hash;
 use crate::audit::{self, CALLS_MISMATCH, kind};
-use crate::fault::{Fault, Work, redacted_json_error};
+use crate::db_error::{DbError, DbResult, redacted_json_error};
 use crate::{Prune, RunId, header};
 
 /// The undone boundaries that the deleted entries list.
@@ -41,14 +41,14 @@ const LAST_SUMMARY: &str = "SELECT detail -> '$.earlierCalls' FROM audit \
      WHERE run = ? AND kind = 'pruned' ORDER BY seq DESC LIMIT 1";
 
 /// Returns the summary of earlier calls: their count, and the digest of their ids.
-async fn earlier_calls(conn: &mut SqliteConnection, run: RunId) -> Work<Value> {
+async fn earlier_calls(conn: &mut SqliteConnection, run: RunId) -> DbResult<Value> {
     let calls: Vec<String> = sqlx::query_scalar(EARLIER_CALLS).bind(run).fetch_all(conn).await?;
     let names = audit::names_digest(calls.iter().map(String::as_str));
     Ok(json!({ "count": calls.len(), "names": header::render(&names) }))
 }
 
 /// Returns whether the calls are those that the audit lists.
-async fn calls_match_audit(conn: &mut SqliteConnection, run: RunId) -> Work<bool> {
+async fn calls_match_audit(conn: &mut SqliteConnection, run: RunId) -> DbResult<bool> {
     let found = earlier_calls(conn, run).await?;
     let last: Option<Option<String>> =
         sqlx::query_scalar(LAST_SUMMARY).bind(run).fetch_optional(&mut *conn).await?;
@@ -59,14 +59,14 @@ async fn calls_match_audit(conn: &mut SqliteConnection, run: RunId) -> Work<bool
     Ok(same && !sqlx::query_scalar::<_, bool>(IS_CALL_MISSING).bind(run).fetch_one(conn).await?)
 }
 
-fn parse(text: &str) -> Work<Value> {
+fn parse(text: &str) -> DbResult<Value> {
     serde_json::from_str(text)
-        .map_err(|error| Fault::Corrupt(format!("an audit: {}", redacted_json_error(&error))))
+        .map_err(|error| DbError::Corrupt(format!("an audit: {}", redacted_json_error(&error))))
 }
 
 /// Deletes the entries, and appends one that repeats what they say of the run. Returns the number of deleted entries; 0
 /// if the entry `seq` does not have this hash.
-pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -> Work<u64> {
+pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -> DbResult<u64> {
     let Prune { run, seq, hash, actor, reason } = prune;
     let found: i64 = sqlx::query_scalar("SELECT count(*) FROM audit WHERE run = ? AND seq = ? AND hash = ?")
         .bind(run)
@@ -78,7 +78,7 @@ pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -
         return Ok(0);
     }
     if !calls_match_audit(conn, run).await? {
-        return Err(Fault::Corrupt(CALLS_MISMATCH.into()));
+        return Err(DbError::Corrupt(CALLS_MISMATCH.into()));
     }
     let mut row = RunRow::expect(conn, run).await?;
     let undone: String = sqlx::query_scalar(UNDONE).bind(run).bind(seq).fetch_one(&mut *conn).await?;

@@ -9,13 +9,13 @@ use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection};
 use super::open_calls;
 use super::row::RunRow;
 use super::sqlx_types::Hash;
-use crate::fault::Work;
-use crate::reads::{AttemptRow, Found, RunRows, StoreRow, record_sql};
-use crate::statements::CAPACITY;
-use crate::transitions::LOOK;
+use crate::db_error::DbResult;
+use crate::reads::{AttemptRow, FoundRuns, RunRows, StoreRow, record_sql};
+use crate::statements::NAMESPACE_USAGE;
+use crate::transitions::OWN_OR_PRIOR_RUN;
 use crate::{Attempt, Digest, Held, LookUp, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes};
 
-pub(super) async fn store_row(conn: &mut SqliteConnection) -> Work<StoreRow> {
+pub(super) async fn store_row(conn: &mut SqliteConnection) -> DbResult<StoreRow> {
     StoreRow::read(&sqlx::query("SELECT * FROM store").fetch_one(conn).await?)
 }
 
@@ -28,7 +28,7 @@ macro_rules! runs_where {
 }
 
 /// Returns the rows of a run.
-pub(super) async fn run_rows(conn: &mut SqliteConnection, now: i64, run: RunId) -> Work<Option<RunRows>> {
+pub(super) async fn run_rows(conn: &mut SqliteConnection, now: i64, run: RunId) -> DbResult<Option<RunRows>> {
     Ok(fetch(conn, now, runs_where!("r.id = ?1").bind(run)).await?.runs.pop())
 }
 
@@ -36,14 +36,18 @@ async fn fetch(
     conn: &mut SqliteConnection,
     now: i64,
     query: Query<'_, Sqlite, SqliteArguments>,
-) -> Work<Found> {
-    Found::read(&query.fetch_all(conn).await?, Some(now))
+) -> DbResult<FoundRuns> {
+    FoundRuns::read(&query.fetch_all(conn).await?, Some(now))
 }
 
 /// Returns the runs that matter to the creation of a run: that of its object, and those of its name that are not
 /// closed.
-pub(super) async fn find_existing(conn: &mut SqliteConnection, now: i64, new: &NewRun) -> Work<Found> {
-    static SQL: LazyLock<String> = LazyLock::new(|| record_sql(LOOK, "NULL"));
+pub(super) async fn find_existing(
+    conn: &mut SqliteConnection,
+    now: i64,
+    new: &NewRun,
+) -> DbResult<FoundRuns> {
+    static SQL: LazyLock<String> = LazyLock::new(|| record_sql(OWN_OR_PRIOR_RUN, "NULL"));
     let query = sqlx::query(AssertSqlSafe(SQL.as_str()));
     fetch(conn, now, query.bind(&new.object_uid).bind(&new.namespace).bind(&new.name)).await
 }
@@ -53,23 +57,31 @@ pub(super) async fn find_by_object(
     conn: &mut SqliteConnection,
     now: i64,
     object_uid: String,
-) -> Work<LookUp> {
+) -> DbResult<LookUp> {
     fetch(conn, now, runs_where!("r.object_uid = ?1").bind(object_uid)).await?.look_up()
 }
 
 /// Returns a run.
-pub(super) async fn get_run(conn: &mut SqliteConnection, now: i64, run: RunId) -> Work<Option<RunRecord>> {
+pub(super) async fn get_run(
+    conn: &mut SqliteConnection,
+    now: i64,
+    run: RunId,
+) -> DbResult<Option<RunRecord>> {
     run_rows(conn, now, run).await?.map(|rows| rows.record()).transpose()
 }
 
 /// Returns the stored bytes of the largest namespaces, and the sum of all others.
-pub(super) async fn namespace_usage(conn: &mut SqliteConnection, namespaces: u32) -> Work<Vec<Held>> {
-    let rows = sqlx::query_as(CAPACITY).bind(namespaces).fetch_all(conn).await?;
+pub(super) async fn namespace_usage(conn: &mut SqliteConnection, namespaces: u32) -> DbResult<Vec<Held>> {
+    let rows = sqlx::query_as(NAMESPACE_USAGE).bind(namespaces).fetch_all(conn).await?;
     Ok(rows.into_iter().map(|(namespace, bytes)| Held { namespace, bytes }).collect())
 }
 
 /// Returns an attempt of a run.
-pub(super) async fn attempt(conn: &mut SqliteConnection, run: RunId, number: i32) -> Work<Option<Attempt>> {
+pub(super) async fn attempt(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    number: i32,
+) -> DbResult<Option<Attempt>> {
     AttemptRow::load(conn, run, number).await?.map(|row| row.record()).transpose()
 }
 
@@ -79,13 +91,17 @@ pub(super) async fn find(
     now: i64,
     namespace: String,
     name: String,
-) -> Work<Vec<RunRecord>> {
+) -> DbResult<Vec<RunRecord>> {
     let query = runs_where!("r.namespace = ?1 AND r.name = ?2").bind(namespace).bind(name);
     fetch(conn, now, query).await?.runs.iter().map(RunRows::record).collect()
 }
 
 /// Returns whether this capability belongs to the current epoch.
-pub(super) async fn is_current(conn: &mut SqliteConnection, run: RunId, capability: Digest) -> Work<bool> {
+pub(super) async fn is_current(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    capability: Digest,
+) -> DbResult<bool> {
     Ok(sqlx::query_scalar("SELECT count(*) FROM runs WHERE id = ? AND capability = ?")
         .bind(run)
         .bind(Hash(capability))
@@ -94,7 +110,7 @@ pub(super) async fn is_current(conn: &mut SqliteConnection, run: RunId, capabili
 }
 
 /// Returns the bytes that a read of the head returns.
-pub(super) async fn sizes(conn: &mut SqliteConnection, run: RunId) -> Work<Sizes> {
+pub(super) async fn sizes(conn: &mut SqliteConnection, run: RunId) -> DbResult<Sizes> {
     let Some(row) = RunRow::load(conn, run).await? else { return Ok(Sizes::default()) };
     let tail = sqlx::query_scalar(
         "SELECT coalesce(sum(bytes), 0) FROM ( \

@@ -12,10 +12,10 @@ use super::row::RunRow;
 use super::snapshot_store::SnapshotStore;
 use super::sqlx_types::{BoundaryColumn, Hash};
 use super::writer::{BoxFuture, Durability, Writer};
-use crate::fault::Work;
+use crate::compaction::is_dropped;
+use crate::db_error::DbResult;
 use crate::keys::Keys;
-use crate::old::is_dropped;
-use crate::pages::Unread;
+use crate::pages::UndecodedBoundary;
 use crate::reading::{
     AuditKey, BoundaryKey, CallKey, PAGE_BYTES, PAGE_ROWS, ReadRecord as _, RecordKey, RunHead, StoredBatch,
     StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
@@ -100,7 +100,7 @@ impl Sqlite {
             (None, Some(writer)) => Source::Shared(writer.clone()),
             (None, None) => return Err(Error::Unfit("it has no connection for reading".into())),
         };
-        Ok(Box::new(SqliteReadTransaction { source, keys: self.keys.of_a_moment() }))
+        Ok(Box::new(SqliteReadTransaction { source, keys: self.keys.without_cache() }))
     }
 }
 
@@ -126,7 +126,7 @@ impl QueryExecutor for SqliteReadTransaction {
     async fn read<T, F>(&self, operation: &'static str, work: F) -> Result<T>
     where
         T: Send + 'static,
-        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, DbResult<T>> + Send + 'static,
     {
         match &self.source {
             Source::Snapshot(transaction) => {
@@ -147,7 +147,7 @@ impl Reading for SqliteReadTransaction {
     }
 
     async fn unwrap_data_key(&mut self, run: RunId) -> Result<()> {
-        self.keys.to_read(&self.snapshot_store(), run, false).await.map(drop)
+        self.keys.cipher_to_read(&self.snapshot_store(), run, false).await.map(drop)
     }
 
     async fn audit(&mut self, after: AuditKey, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
@@ -157,11 +157,11 @@ impl Reading for SqliteReadTransaction {
     async fn boundaries(&mut self, after: BoundaryKey, to: RunId) -> Result<Vec<StoredBoundary>> {
         let page =
             self.read("reading the boundaries", move |conn, _| Box::pin(boundaries(conn, after, to))).await?;
-        pages::unpacked(&self.snapshot_store(), page).await
+        pages::decode(&self.snapshot_store(), page).await
     }
 
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>> {
-        snapshot_writer::judge(&self.snapshot_store(), run).await
+        snapshot_writer::check_all(&self.snapshot_store(), run).await
     }
 
     async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
@@ -174,8 +174,8 @@ impl Reading for SqliteReadTransaction {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let cipher = self.keys.to_prove(&self.snapshot_store(), run).await?;
-        rows.iter().map(|row| row.stored(&cipher).map_err(|fault| fault.while_(operation))).collect()
+        let cipher = self.keys.cipher_to_verify(&self.snapshot_store(), run).await?;
+        rows.iter().map(|row| row.stored(&cipher).map_err(|fault| fault.with_context(operation))).collect()
     }
 
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
@@ -184,8 +184,10 @@ impl Reading for SqliteReadTransaction {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let cipher = self.keys.to_prove(&self.snapshot_store(), run).await?;
-        rows.iter().map(|row| stored_batch(row, &cipher).map_err(|fault| fault.while_(operation))).collect()
+        let cipher = self.keys.cipher_to_verify(&self.snapshot_store(), run).await?;
+        rows.iter()
+            .map(|row| stored_batch(row, &cipher).map_err(|fault| fault.with_context(operation)))
+            .collect()
     }
 
     async fn records(&mut self, run: RunId, after: &RecordKey) -> Result<Vec<StoredRecord>> {
@@ -194,12 +196,14 @@ impl Reading for SqliteReadTransaction {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let cipher = self.keys.to_prove(&self.snapshot_store(), run).await?;
-        rows.iter().map(|row| stored_record(row, &cipher).map_err(|fault| fault.while_(operation))).collect()
+        let cipher = self.keys.cipher_to_verify(&self.snapshot_store(), run).await?;
+        rows.iter()
+            .map(|row| stored_record(row, &cipher).map_err(|fault| fault.with_context(operation)))
+            .collect()
     }
 }
 
-fn stored_batch(row: &SqliteRow, cipher: &PayloadCipher) -> Work<StoredBatch> {
+fn stored_batch(row: &SqliteRow, cipher: &PayloadCipher) -> DbResult<StoredBatch> {
     let (Hash(digest), batch) = (row.try_get("digest")?, row.try_get::<Vec<u8>, _>("batch")?);
     Ok(StoredBatch {
         seq: row.try_get("seq")?,
@@ -211,7 +215,7 @@ fn stored_batch(row: &SqliteRow, cipher: &PayloadCipher) -> Work<StoredBatch> {
     })
 }
 
-fn stored_record(row: &SqliteRow, cipher: &PayloadCipher) -> Work<StoredRecord> {
+fn stored_record(row: &SqliteRow, cipher: &PayloadCipher) -> DbResult<StoredRecord> {
     let stored = StoredRecord {
         at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
         entry_id: row.try_get("entry_id")?,
@@ -222,29 +226,33 @@ fn stored_record(row: &SqliteRow, cipher: &PayloadCipher) -> Work<StoredRecord> 
     stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), cipher)
 }
 
-fn place(row: &SqliteRow) -> Work<Place> {
+fn place(row: &SqliteRow) -> DbResult<Place> {
     let BoundaryColumn(boundary) = row.try_get("boundary")?;
     Ok(Place { turn: row.try_get("turn")?, boundary, epoch: row.try_get("epoch")? })
 }
 
-async fn runs(conn: &mut SqliteConnection, after: Option<RunId>) -> Work<Vec<RunHead>> {
+async fn runs(conn: &mut SqliteConnection, after: Option<RunId>) -> DbResult<Vec<RunHead>> {
     let rows = sqlx::query(RUNS).bind(after).bind(PAGE_ROWS).fetch_all(conn).await?;
     rows.iter().map(|row| RunRow::read(row)?.run_head()).collect()
 }
 
-async fn audit(conn: &mut SqliteConnection, after: AuditKey, to: RunId) -> Work<Vec<(RunId, AuditRow)>> {
+async fn audit(conn: &mut SqliteConnection, after: AuditKey, to: RunId) -> DbResult<Vec<(RunId, AuditRow)>> {
     let AuditKey { run, seq } = after;
     let query = sqlx::query(AUDIT).bind(run).bind(seq).bind(to).bind(PAGE_ROWS).bind(PAGE_BYTES);
     let rows = query.fetch_all(conn).await?;
     rows.iter().map(|row| Ok((row.try_get("run")?, branch::audit_row(row)?))).collect()
 }
 
-async fn anchors(conn: &mut SqliteConnection, after: i64) -> Work<Vec<(i64, String)>> {
+async fn anchors(conn: &mut SqliteConnection, after: i64) -> DbResult<Vec<(i64, String)>> {
     let query = sqlx::query_as("SELECT seq, line FROM anchors WHERE seq > ? ORDER BY seq LIMIT ?");
     Ok(query.bind(after).bind(PAGE_ROWS).fetch_all(conn).await?)
 }
 
-async fn boundaries(conn: &mut SqliteConnection, after: BoundaryKey, to: RunId) -> Work<Vec<Unread>> {
+async fn boundaries(
+    conn: &mut SqliteConnection,
+    after: BoundaryKey,
+    to: RunId,
+) -> DbResult<Vec<UndecodedBoundary>> {
     let BoundaryKey { run, turn, boundary, epoch } = after;
     let query = sqlx::query(BOUNDARIES)
         .bind(run)
@@ -258,15 +266,15 @@ async fn boundaries(conn: &mut SqliteConnection, after: BoundaryKey, to: RunId) 
     rows.iter().map(unread).collect()
 }
 
-fn unread(row: &SqliteRow) -> Work<Unread> {
-    Ok(Unread {
+fn unread(row: &SqliteRow) -> DbResult<UndecodedBoundary> {
+    Ok(UndecodedBoundary {
         run: row.try_get::<Uuid, _>("run")?,
         undone: row.try_get("undone")?,
-        shelved: branch::encoded_boundary(row)?,
+        encoded: branch::encoded_boundary(row)?,
     })
 }
 
-async fn calls(conn: &mut SqliteConnection, run: RunId, after: Option<CallKey>) -> Work<Vec<CallRow>> {
+async fn calls(conn: &mut SqliteConnection, run: RunId, after: Option<CallKey>) -> DbResult<Vec<CallRow>> {
     let query = sqlx::query(if after.is_some() { CALLS } else { FIRST_CALLS });
     let query = query.bind(run).bind(PAGE_ROWS).bind(PAGE_BYTES);
     let query = match after {
@@ -277,19 +285,19 @@ async fn calls(conn: &mut SqliteConnection, run: RunId, after: Option<CallKey>) 
     rows.iter().map(CallRow::read).collect()
 }
 
-async fn record_changes(conn: &mut SqliteConnection, run: RunId, after: i64) -> Work<Vec<SqliteRow>> {
+async fn record_changes(conn: &mut SqliteConnection, run: RunId, after: i64) -> DbResult<Vec<SqliteRow>> {
     let query = sqlx::query(BATCHES).bind(run).bind(after).bind(PAGE_ROWS).bind(PAGE_BYTES);
     Ok(query.fetch_all(conn).await?)
 }
 
-async fn records(conn: &mut SqliteConnection, run: RunId, after: RecordKey) -> Work<Vec<SqliteRow>> {
+async fn records(conn: &mut SqliteConnection, run: RunId, after: RecordKey) -> DbResult<Vec<SqliteRow>> {
     let RecordKey { space, key, seq } = after;
     let query = sqlx::query(RECORDS).bind(run).bind(space).bind(key).bind(seq);
     Ok(query.bind(PAGE_ROWS).bind(PAGE_BYTES).fetch_all(conn).await?)
 }
 
 /// Returns the store's signing key. Stores `fresh` as the key if there is none.
-pub(super) async fn signing_key(conn: &mut SqliteConnection, now: i64, fresh: Vec<u8>) -> Work<Vec<u8>> {
+pub(super) async fn signing_key(conn: &mut SqliteConnection, now: i64, fresh: Vec<u8>) -> DbResult<Vec<u8>> {
     sqlx::query("INSERT OR IGNORE INTO signing_key (only_row, pkcs8, created_at) VALUES (1, ?, ?)")
         .bind(fresh)
         .bind(now)

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::admission::{self, Admission};
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, Hash};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::records::{Change, Changes, after_prefix, link, payload};
 use crate::seal::{AadContext, BodyDigest, PayloadCipher};
 use crate::{Digest, RecordBatch, RecordQuery, Result, RunId, Written};
@@ -59,7 +59,7 @@ impl PreparedBatch {
 }
 
 /// Checks whether a batch is admitted and, if so, writes it.
-pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: PreparedBatch) -> Work<Written> {
+pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: PreparedBatch) -> DbResult<Written> {
     let Some(mut row) = RunRow::load(conn, batch.run).await? else {
         return Ok(Written::NotFound);
     };
@@ -109,7 +109,7 @@ pub(super) async fn apply(
     row: &RunRow,
     at: At,
     Changes { changes, batch, digest }: &Changes,
-) -> Work<()> {
+) -> DbResult<()> {
     let Some(digest) = digest else { return Ok(()) };
     sqlx::query(
         "INSERT INTO record_changes (run, seq, turn, boundary, epoch, digest, batch) \
@@ -143,7 +143,7 @@ pub(super) async fn apply(
 
 /// Deletes the earlier changes of the key under the same boundary: no rewind can make them visible again. Reads the
 /// rows of this boundary only, however often the key was changed before.
-async fn delete_replaced(conn: &mut SqliteConnection, run: RunId, at: At, change: &Change) -> Work<()> {
+async fn delete_replaced(conn: &mut SqliteConnection, run: RunId, at: At, change: &Change) -> DbResult<()> {
     sqlx::query(
         "DELETE FROM records INDEXED BY records_by_boundary \
          WHERE run = ? AND space = ? AND key = ? AND turn = ? AND boundary = ? AND NOT undone",
@@ -158,16 +158,22 @@ async fn delete_replaced(conn: &mut SqliteConnection, run: RunId, at: At, change
     Ok(())
 }
 
-async fn has_value(conn: &mut SqliteConnection, run: RunId, change: &Change) -> Work<bool> {
+async fn has_value(conn: &mut SqliteConnection, run: RunId, change: &Change) -> DbResult<bool> {
     Ok(sqlx::query_scalar(HAS_VALUE).bind(run).bind(&change.space).bind(&change.key).fetch_one(conn).await?)
 }
 
-async fn has_entry(conn: &mut SqliteConnection, run: RunId, change: &Change) -> Work<bool> {
+async fn has_entry(conn: &mut SqliteConnection, run: RunId, change: &Change) -> DbResult<bool> {
     let query = sqlx::query_scalar(HAS_ENTRY).bind(run).bind(&change.space).bind(&change.key);
     Ok(query.bind(&change.entry_id).fetch_one(conn).await?)
 }
 
-async fn insert(conn: &mut SqliteConnection, now: i64, row: &RunRow, at: At, change: &Change) -> Work<()> {
+async fn insert(
+    conn: &mut SqliteConnection,
+    now: i64,
+    row: &RunRow,
+    at: At,
+    change: &Change,
+) -> DbResult<()> {
     sqlx::query(
         "INSERT INTO records (run, space, key, seq, op, entry_id, value, size, turn, boundary, epoch, at) \
          VALUES (?1, ?2, ?3, \
@@ -211,7 +217,11 @@ impl Entry {
 }
 
 /// Returns the entries of a page.
-pub(super) async fn read(conn: &mut SqliteConnection, run: RunId, query: RecordQuery) -> Work<Vec<Entry>> {
+pub(super) async fn read(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    query: RecordQuery,
+) -> DbResult<Vec<Entry>> {
     let (after_key, after_seq) = query.begin();
     let rows = sqlx::query(READ)
         .bind(run)
@@ -226,7 +236,7 @@ pub(super) async fn read(conn: &mut SqliteConnection, run: RunId, query: RecordQ
     rows.iter().map(read_entry).collect()
 }
 
-fn read_entry(row: &SqliteRow) -> Work<Entry> {
+fn read_entry(row: &SqliteRow) -> DbResult<Entry> {
     Ok(Entry {
         key: row.try_get("key")?,
         seq: row.try_get("seq")?,

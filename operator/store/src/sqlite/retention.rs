@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use super::audit::append;
 use super::row::RunRow;
 use crate::audit::{actor, kind};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::{Dropped, RunId};
 
@@ -90,14 +90,23 @@ const STEPS: [Step; 7] = [
 ];
 
 /// Lists runs that have payloads past their retention.
-pub(super) async fn runs_to_expire(conn: &mut SqliteConnection, now: i64, after: RunId) -> Work<Vec<RunId>> {
+pub(super) async fn runs_to_expire(
+    conn: &mut SqliteConnection,
+    now: i64,
+    after: RunId,
+) -> DbResult<Vec<RunId>> {
     let sql = format!("SELECT id FROM runs WHERE id > ?1 AND {IS_EXPIRED} ORDER BY id LIMIT ?3");
     let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(after).bind(now).bind(PAGE_ROWS);
     Ok(query.fetch_all(conn).await?)
 }
 
 /// Deletes at most `rows` rows of a run that is past its retention. The audit says so before the first row is deleted.
-pub(super) async fn expire(conn: &mut SqliteConnection, now: i64, run: RunId, rows: u32) -> Work<Dropped> {
+pub(super) async fn expire(
+    conn: &mut SqliteConnection,
+    now: i64,
+    run: RunId,
+    rows: u32,
+) -> DbResult<Dropped> {
     let sql = format!("SELECT count(*) FROM runs WHERE id = ?1 AND {IS_EXPIRED}");
     let due: i64 = sqlx::query_scalar(AssertSqlSafe(sql)).bind(run).bind(now).fetch_one(&mut *conn).await?;
     if due == 0 {

@@ -2,7 +2,7 @@
 
 use sqlx::SqliteConnection;
 
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::pages::PAGE_BYTES;
 
 /// Deletes at most `?1` templates that no run needs, and no further one once `?2` bytes are reached.
@@ -21,7 +21,7 @@ const DELETE_UNUSED: &str = "\
         WHERE before < ?2)";
 
 /// Returns the template with this hash.
-pub(super) async fn get(conn: &mut SqliteConnection, hash: String) -> Work<Option<String>> {
+pub(super) async fn get(conn: &mut SqliteConnection, hash: String) -> DbResult<Option<String>> {
     Ok(sqlx::query_scalar("SELECT document FROM revisions WHERE hash = ?")
         .bind(hash)
         .fetch_optional(conn)
@@ -29,7 +29,7 @@ pub(super) async fn get(conn: &mut SqliteConnection, hash: String) -> Work<Optio
 }
 
 /// Deletes at most `rows` templates that no run needs.
-pub(super) async fn delete_unused(conn: &mut SqliteConnection, rows: u32) -> Work<u64> {
+pub(super) async fn delete_unused(conn: &mut SqliteConnection, rows: u32) -> DbResult<u64> {
     let deleted = sqlx::query(DELETE_UNUSED).bind(rows).bind(PAGE_BYTES).execute(conn).await?;
     Ok(deleted.rows_affected())
 }

@@ -7,7 +7,7 @@ use sqlx::SqliteConnection;
 use super::batch_statements::{BatchStatements, batches};
 use super::sqlx_types::{insert, update};
 use crate::RunId;
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::reads::{Assignment, AttemptRow, CallRow, Column as _};
 pub(super) use crate::reads::{HeadPoint, RunRow};
 
@@ -34,13 +34,13 @@ fn saved_columns(mut row: Vec<Assignment>) -> Vec<Assignment> {
 }
 
 impl RunRow {
-    pub(super) async fn load(conn: &mut SqliteConnection, run: RunId) -> Work<Option<Self>> {
+    pub(super) async fn load(conn: &mut SqliteConnection, run: RunId) -> DbResult<Option<Self>> {
         let row = sqlx::query("SELECT * FROM runs WHERE id = ?").bind(run).fetch_optional(conn).await?;
         row.as_ref().map(Self::read).transpose()
     }
 
     /// Loads those of these runs that exist, in any order.
-    pub(super) async fn load_all(conn: &mut SqliteConnection, runs: &[RunId]) -> Work<Vec<Self>> {
+    pub(super) async fn load_all(conn: &mut SqliteConnection, runs: &[RunId]) -> DbResult<Vec<Self>> {
         static LOAD_ALL: LazyLock<BatchStatements> = LazyLock::new(|| {
             BatchStatements::new(|runs| {
                 format!("SELECT * FROM runs WHERE id IN ({})", vec!["?"; runs].join(", "))
@@ -50,29 +50,29 @@ impl RunRow {
         for some in batches(runs) {
             let query = sqlx::query(LOAD_ALL.text(some.len()));
             let found = some.iter().fold(query, |query, run| query.bind(run)).fetch_all(&mut *conn).await?;
-            rows.extend(found.iter().map(Self::read).collect::<Work<Vec<_>>>()?);
+            rows.extend(found.iter().map(Self::read).collect::<DbResult<Vec<_>>>()?);
         }
         Ok(rows)
     }
 
     /// Loads a run that must exist, because the caller got its id from the store.
-    pub(super) async fn expect(conn: &mut SqliteConnection, run: RunId) -> Work<Self> {
-        Self::load(conn, run).await?.ok_or_else(|| Fault::Corrupt(format!("there is no run {run}")))
+    pub(super) async fn expect(conn: &mut SqliteConnection, run: RunId) -> DbResult<Self> {
+        Self::load(conn, run).await?.ok_or_else(|| DbError::Corrupt(format!("there is no run {run}")))
     }
 
     /// Updates the row.
-    pub(super) async fn save(&self, conn: &mut SqliteConnection) -> Work<()> {
+    pub(super) async fn save(&self, conn: &mut SqliteConnection) -> DbResult<()> {
         update(conn, Self::TABLE, saved_columns(self.assignments()), vec![("id", self.id.value())]).await
     }
 
     /// Inserts the row.
-    pub(super) async fn insert(&self, conn: &mut SqliteConnection) -> Work<()> {
+    pub(super) async fn insert(&self, conn: &mut SqliteConnection) -> DbResult<()> {
         insert(conn, Self::TABLE, self.assignments()).await
     }
 }
 
 impl AttemptRow {
-    pub(super) async fn load(conn: &mut SqliteConnection, run: RunId, number: i32) -> Work<Option<Self>> {
+    pub(super) async fn load(conn: &mut SqliteConnection, run: RunId, number: i32) -> DbResult<Option<Self>> {
         let row = sqlx::query("SELECT * FROM attempts WHERE run = ? AND number = ?")
             .bind(run)
             .bind(number)
@@ -82,13 +82,13 @@ impl AttemptRow {
     }
 
     /// Inserts the row.
-    pub(super) async fn insert(&self, conn: &mut SqliteConnection) -> Work<()> {
+    pub(super) async fn insert(&self, conn: &mut SqliteConnection) -> DbResult<()> {
         insert(conn, Self::TABLE, self.assignments()).await
     }
 }
 
 impl CallRow {
-    pub(super) async fn load(conn: &mut SqliteConnection, run: RunId, id: &str) -> Work<Option<Self>> {
+    pub(super) async fn load(conn: &mut SqliteConnection, run: RunId, id: &str) -> DbResult<Option<Self>> {
         let row = sqlx::query("SELECT * FROM calls WHERE run = ? AND id = ?")
             .bind(run)
             .bind(id)
@@ -98,13 +98,13 @@ impl CallRow {
     }
 
     /// Updates the row.
-    pub(super) async fn save(&self, conn: &mut SqliteConnection) -> Work<()> {
+    pub(super) async fn save(&self, conn: &mut SqliteConnection) -> DbResult<()> {
         let key = vec![("run", self.run.value()), ("id", self.id.value())];
         update(conn, Self::TABLE, saved_columns(self.assignments()), key).await
     }
 
     /// Inserts the row.
-    pub(super) async fn insert(&self, conn: &mut SqliteConnection) -> Work<()> {
+    pub(super) async fn insert(&self, conn: &mut SqliteConnection) -> DbResult<()> {
         insert(conn, Self::TABLE, self.assignments()).await
     }
 }

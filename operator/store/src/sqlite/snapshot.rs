@@ -4,9 +4,9 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::chain::EncodedSnapshot;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::seal;
-use crate::shelf::New;
+use crate::snapshot_io::NewSnapshot;
 use crate::{Digest, Place, RunId};
 
 /// Returns those of these chunks that are stored, with their hashes.
@@ -14,7 +14,7 @@ pub(super) async fn chunks(
     conn: &mut SqliteConnection,
     run: RunId,
     hashes: Vec<Digest>,
-) -> Work<Vec<(Digest, Vec<u8>)>> {
+) -> DbResult<Vec<(Digest, Vec<u8>)>> {
     let mut found = Vec::with_capacity(hashes.len());
     for hash in hashes {
         let payload = sqlx::query_scalar("SELECT payload FROM chunks WHERE run = ? AND hash = ?")
@@ -32,7 +32,7 @@ pub(super) async fn get(
     conn: &mut SqliteConnection,
     run: RunId,
     content_hash: Digest,
-) -> Work<Option<EncodedSnapshot>> {
+) -> DbResult<Option<EncodedSnapshot>> {
     let row = sqlx::query("SELECT document, digest FROM snapshots WHERE run = ? AND content_hash = ?")
         .bind(run)
         .bind(Hash(content_hash))
@@ -43,7 +43,7 @@ pub(super) async fn get(
 }
 
 /// Lists the boundaries that have a snapshot, with their hashes, in order.
-pub(super) async fn list(conn: &mut SqliteConnection, run: RunId) -> Work<Vec<(Place, Digest)>> {
+pub(super) async fn list(conn: &mut SqliteConnection, run: RunId) -> DbResult<Vec<(Place, Digest)>> {
     let rows = sqlx::query(
         "SELECT turn, boundary, epoch, content_hash FROM snapshots WHERE run = ? ORDER BY turn, boundary, epoch",
     )
@@ -70,7 +70,7 @@ pub(super) async fn is_accepted(
     run: RunId,
     place: Option<Place>,
     sealed: bool,
-) -> Work<bool> {
+) -> DbResult<bool> {
     let is_accepted = sqlx::query_scalar(
         "SELECT EXISTS (SELECT 1 FROM runs WHERE id = ?1 AND expired_at IS NULL \
          AND ((?2, ?3) < (dropped_turn, dropped_boundary) OR ?4 < dropped_epoch) IS NOT TRUE \
@@ -91,7 +91,7 @@ pub(super) async fn put_chunks(
     run: RunId,
     chunks: Vec<(Digest, Vec<u8>)>,
     sealed: bool,
-) -> Work<()> {
+) -> DbResult<()> {
     if !is_accepted(conn, run, None, sealed).await? {
         return Ok(());
     }
@@ -113,7 +113,7 @@ pub(super) async fn put_chunks(
 
 /// Stores a snapshot if all its chunks are stored. An encrypted snapshot is never replaced with one in plain text,
 /// which a process without keys may have made.
-pub(super) async fn put(conn: &mut SqliteConnection, now: i64, new: New) -> Work<()> {
+pub(super) async fn put(conn: &mut SqliteConnection, now: i64, new: NewSnapshot) -> DbResult<()> {
     if !is_accepted(conn, new.run, None, seal::is_sealed(&new.document)).await? {
         return Ok(());
     }

@@ -3,9 +3,9 @@
 use super::database::{QueryExecutor, Sqlite};
 use super::{boundary_pages, branch, data_keys, snapshot};
 use crate::chain::EncodedSnapshot;
-use crate::keys::{KeyKeeper, KeyShelf, Keys, Standing, Wrapped};
+use crate::keys::{KeyReader, KeyState, KeyWriter, Keys, Wrapped};
 use crate::seal::{self, PayloadCipher};
-use crate::shelf::{Branch, Found, Keeper, New, Shelf, Walk};
+use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
 use crate::{Digest, Place, Result, RunId};
 
 /// Chunks that one write stores. Between two of these writes the commits of other runs get their turn.
@@ -17,7 +17,7 @@ pub(super) struct SnapshotStore<'a, E> {
     pub keys: &'a Keys,
 }
 
-impl<E: QueryExecutor> Shelf for SnapshotStore<'_, E> {
+impl<E: QueryExecutor> SnapshotReader for SnapshotStore<'_, E> {
     async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
         let walk = walk.clone();
         let read = self
@@ -26,7 +26,7 @@ impl<E: QueryExecutor> Shelf for SnapshotStore<'_, E> {
         read.await
     }
 
-    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
+    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<PageEntry>> {
         let read = self
             .executor
             .read("reading boundaries", move |conn, _| Box::pin(boundary_pages::page(conn, run, after)));
@@ -47,8 +47,8 @@ impl<E: QueryExecutor> Shelf for SnapshotStore<'_, E> {
             .await
     }
 
-    async fn sealing(&self, run: RunId) -> Result<PayloadCipher> {
-        self.keys.to_read(self, run, true).await
+    async fn cipher(&self, run: RunId) -> Result<PayloadCipher> {
+        self.keys.cipher_to_read(self, run, true).await
     }
 
     async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
@@ -56,15 +56,15 @@ impl<E: QueryExecutor> Shelf for SnapshotStore<'_, E> {
     }
 }
 
-impl Keeper for SnapshotStore<'_, Sqlite> {
-    async fn sealing_to_write(&self, run: RunId) -> Result<PayloadCipher> {
-        self.keys.to_keep(self, run).await
+impl SnapshotWriter for SnapshotStore<'_, Sqlite> {
+    async fn cipher_to_write(&self, run: RunId) -> Result<PayloadCipher> {
+        self.keys.cipher_to_snapshot(self, run).await
     }
 
     /// The writes are unsynced: if a power failure undoes them, another snapshot is made. If the boundary is dropped
     /// between two of the writes, the rest is stored all the same, and compaction deletes it as obsolete. If the run
     /// expires then, the rest is not stored.
-    async fn keep(&self, mut new: New) -> Result<()> {
+    async fn store_snapshot(&self, mut new: NewSnapshot) -> Result<()> {
         let run = new.run;
         let place = Place { turn: new.turn, boundary: new.boundary, epoch: new.epoch };
         let sealed = seal::is_sealed(&new.document);
@@ -91,15 +91,15 @@ impl Keeper for SnapshotStore<'_, Sqlite> {
     }
 }
 
-impl<E: QueryExecutor> KeyShelf for SnapshotStore<'_, E> {
-    async fn data_key(&self, run: RunId) -> Result<Option<Standing>> {
+impl<E: QueryExecutor> KeyReader for SnapshotStore<'_, E> {
+    async fn data_key(&self, run: RunId) -> Result<Option<KeyState>> {
         self.executor.read("reading a data key", move |conn, _| Box::pin(data_keys::get(conn, run))).await
     }
 }
 
-impl KeyKeeper for SnapshotStore<'_, Sqlite> {
+impl KeyWriter for SnapshotStore<'_, Sqlite> {
     /// Reads before it writes, because each write waits for a sync.
-    async fn keep_data_key(&self, run: RunId, wrapped: Wrapped) -> Result<Option<Standing>> {
+    async fn store_data_key(&self, run: RunId, wrapped: Wrapped) -> Result<Option<KeyState>> {
         if let stored @ Some(_) = self.data_key(run).await? {
             return Ok(stored);
         }
@@ -128,16 +128,16 @@ impl Sqlite {
 
     /// Returns the cipher that reads a run's payloads. `looks_sealed`: whether any of them looks encrypted.
     pub(super) async fn cipher_to_read(&self, run: RunId, looks_sealed: bool) -> Result<PayloadCipher> {
-        self.keys.to_read(&self.snapshot_store(), run, looks_sealed).await
+        self.keys.cipher_to_read(&self.snapshot_store(), run, looks_sealed).await
     }
 
     /// Returns the cipher that writes a run's payloads.
     pub(super) async fn cipher_to_write(&self, run: RunId) -> Result<PayloadCipher> {
-        self.keys.to_write(&self.snapshot_store(), run).await
+        self.keys.cipher_to_write(&self.snapshot_store(), run).await
     }
 
     /// Fails if this process cannot compare a body with a stored digest: the run has a data key, and there are no keys.
     pub(super) async fn check_can_compare(&self, run: RunId) -> Result<()> {
-        self.keys.may_tell_apart(&self.snapshot_store(), run).await
+        self.keys.ensure_comparable(&self.snapshot_store(), run).await
     }
 }

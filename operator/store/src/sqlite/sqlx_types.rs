@@ -9,33 +9,33 @@ use sqlx::types::Json;
 use sqlx::{AssertSqlSafe, Decode, Encode, Row as _, Sqlite, SqliteConnection, Type};
 use uuid::Uuid;
 
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::header;
 use crate::reads::{Assignment, Columns, Value};
 pub(super) use crate::reads::{BoundaryColumn, EnumText, Hash};
 
 impl Columns for SqliteRow {
-    fn integer(&self, column: &str) -> Work<Option<i64>> {
+    fn integer(&self, column: &str) -> DbResult<Option<i64>> {
         Ok(self.try_get(column)?)
     }
 
-    fn boolean(&self, column: &str) -> Work<Option<bool>> {
+    fn boolean(&self, column: &str) -> DbResult<Option<bool>> {
         Ok(self.try_get(column)?)
     }
 
-    fn text(&self, column: &str) -> Work<Option<String>> {
+    fn text(&self, column: &str) -> DbResult<Option<String>> {
         Ok(self.try_get(column)?)
     }
 
-    fn bytes(&self, column: &str) -> Work<Option<Vec<u8>>> {
+    fn bytes(&self, column: &str) -> DbResult<Option<Vec<u8>>> {
         Ok(self.try_get(column)?)
     }
 
-    fn uuid(&self, column: &str) -> Work<Option<Uuid>> {
+    fn uuid(&self, column: &str) -> DbResult<Option<Uuid>> {
         Ok(self.try_get(column)?)
     }
 
-    fn texts(&self, column: &str) -> Work<Option<Vec<String>>> {
+    fn texts(&self, column: &str) -> DbResult<Option<Vec<String>>> {
         Ok(self.try_get::<Option<Json<_>>, _>(column)?.map(|json| json.0))
     }
 }
@@ -53,7 +53,7 @@ fn bind(query: Query<'_, Sqlite, SqliteArguments>, value: Value) -> Query<'_, Sq
 }
 
 /// Inserts a row.
-pub(super) async fn insert(conn: &mut SqliteConnection, table: &str, row: Vec<Assignment>) -> Work<()> {
+pub(super) async fn insert(conn: &mut SqliteConnection, table: &str, row: Vec<Assignment>) -> DbResult<()> {
     let columns: Vec<_> = row.iter().map(|(column, _)| *column).collect();
     let placeholders = vec!["?"; row.len()].join(", ");
     let sql = format!("INSERT INTO {table} ({}) VALUES ({placeholders})", columns.join(", "));
@@ -68,7 +68,7 @@ pub(super) async fn update(
     table: &str,
     changes: Vec<Assignment>,
     key: Vec<Assignment>,
-) -> Work<()> {
+) -> DbResult<()> {
     if changes.is_empty() {
         return Ok(());
     }

@@ -60,11 +60,11 @@ impl Operator for Sqlite {
     }
 
     async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord> {
-        self.transition(run, RequestCancel { asked: asked.clone() }).await
+        self.transition(run, RequestCancel { requested_by: asked.clone() }).await
     }
 
     async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord> {
-        self.transition(run, ResetBudget { observed, to, asked: asked.clone() }).await
+        self.transition(run, ResetBudget { observed, to, requested_by: asked.clone() }).await
     }
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
@@ -99,7 +99,7 @@ impl Operator for Sqlite {
     }
 
     async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped> {
-        crate::old::step(&self.snapshot_store(), run, rows).await
+        crate::compaction::step(&self.snapshot_store(), run, rows).await
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {
@@ -242,7 +242,7 @@ impl Read for Sqlite {
     }
 
     async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
-        crate::pages::links(&self.snapshot_store(), run, after).await
+        crate::pages::check(&self.snapshot_store(), run, after).await
     }
 
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>> {

@@ -14,7 +14,7 @@ use super::calls::{NEXT_ORDINAL, list_sql};
 use super::database::Sqlite;
 use super::open_calls::BYTES;
 use super::writer::Durability;
-use crate::fault::Fault;
+use crate::db_error::DbError;
 use crate::{CallFilter, Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Operator as _};
 
 async fn file() -> (tempfile::TempDir, Sqlite) {
@@ -51,7 +51,7 @@ async fn execute(store: &Sqlite, sql: &'static str) {
         .unwrap();
 }
 
-async fn pragma(conn: &mut SqliteConnection, sql: &'static str) -> Result<i64, Fault> {
+async fn pragma(conn: &mut SqliteConnection, sql: &'static str) -> Result<i64, DbError> {
     Ok(sqlx::query(sql).fetch_one(conn).await?.try_get(0)?)
 }
 

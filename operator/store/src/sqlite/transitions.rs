@@ -7,7 +7,7 @@ use super::database::Sqlite;
 use super::open_calls;
 use super::read::run_rows;
 use super::sqlx_types::{BoundaryColumn, EnumText, insert, update};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, RunRow};
 use crate::transitions::{AuditEntry, Decision, Needs, Rows, Template, Transition, WriteSet};
 use crate::{Place, Result, RunId};
@@ -25,7 +25,7 @@ pub(super) async fn transact<T: Transition>(
     now: i64,
     run: RunId,
     rule: T,
-) -> Work<T::Answer> {
+) -> DbResult<T::Answer> {
     let Some(of_run) = run_rows(conn, now, run).await? else { return rule.without_run(run) };
     let started: Vec<(EnumText<Policy>, i64)> = sqlx::query_as(
         "SELECT policy, count(*) FROM calls WHERE run = ? AND state = 'started' GROUP BY policy",
@@ -49,11 +49,11 @@ pub(super) async fn transact<T: Transition>(
 }
 
 /// Loads the boundaries from this one on, and the attempt that committed it.
-async fn load_boundaries(conn: &mut SqliteConnection, place: Place, rows: &mut Rows) -> Work<()> {
+async fn load_boundaries(conn: &mut SqliteConnection, place: Place, rows: &mut Rows) -> DbResult<()> {
     let run = rows.of_run.run.id;
     let query = sqlx::query(LIVE_BOUNDARIES).bind(run).bind(place.turn).bind(BoundaryColumn(place.boundary));
     let found = query.fetch_all(&mut *conn).await?;
-    rows.boundaries = found.iter().map(LiveBoundary::read).collect::<Work<_>>()?;
+    rows.boundaries = found.iter().map(LiveBoundary::read).collect::<DbResult<_>>()?;
     if let Some(number) = rows.missing_attempt(place) {
         rows.of_run.attempts.extend(AttemptRow::load(conn, run, number).await?);
     }
@@ -70,7 +70,7 @@ const UNDO: [&str; 4] = [
 ];
 
 /// Writes the decision of a transition.
-pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet) -> Work<()> {
+pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet) -> DbResult<()> {
     let WriteSet {
         run,
         created,

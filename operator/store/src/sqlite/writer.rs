@@ -25,7 +25,7 @@ use super::clock::Clock;
 use super::commit;
 use super::lock::Lock;
 use crate::Committed;
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 
 /// A future that borrows a connection.
 pub(super) type BoxFuture<'c, T> = Pin<Box<dyn Future<Output = T> + Send + 'c>>;
@@ -71,17 +71,17 @@ impl Writer {
     }
 
     /// Performs an operation, in one transaction with all others that wait.
-    pub async fn submit<T, F>(&self, durability: Durability, work: F) -> Work<T>
+    pub async fn submit<T, F>(&self, durability: Durability, work: F) -> DbResult<T>
     where
         T: Send + 'static,
-        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send + 'static,
+        F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, DbResult<T>> + Send + 'static,
     {
         let (reply, result) = oneshot::channel();
         self.enqueue(durability, Box::new(ClosureOp { work: Some(work), result: None, reply }), result).await
     }
 
     /// Commits a boundary, in one transaction with all others that wait.
-    pub async fn commit(&self, commit: PreparedCommit) -> Work<Option<Committed>> {
+    pub async fn commit(&self, commit: PreparedCommit) -> DbResult<Option<Committed>> {
         let (reply, result) = oneshot::channel();
         let op = CommitOp { commit, result: None, reply };
         self.enqueue(Durability::Synced, Box::new(op), result).await
@@ -91,9 +91,9 @@ impl Writer {
         &self,
         durability: Durability,
         op: Box<dyn WriteOp>,
-        result: oneshot::Receiver<Work<T>>,
-    ) -> Work<T> {
-        let closed = || Fault::unavailable("the store is closed");
+        result: oneshot::Receiver<DbResult<T>>,
+    ) -> DbResult<T> {
+        let closed = || DbError::unavailable("the store is closed");
         let pending = Arc::new(Mutex::new(Some(op)));
         self.queue
             .send(Message::Perform(durability, Arc::downgrade(&pending)))
@@ -126,7 +126,7 @@ trait WriteOp: Send {
     fn is_performed(&self) -> bool;
 
     /// Sends the result to the caller: the operation's own, or the error of the transaction around it.
-    fn reply(self: Box<Self>, transaction: Work<()>);
+    fn reply(self: Box<Self>, transaction: DbResult<()>);
 
     /// Returns this operation as a commit that may be stored together with others, if it is one.
     fn as_batchable_commit(&mut self) -> Option<&mut CommitOp> {
@@ -143,14 +143,14 @@ impl std::fmt::Debug for dyn WriteOp {
 /// Any write, as a closure.
 struct ClosureOp<T, F> {
     work: Option<F>,
-    result: Option<Work<T>>,
-    reply: oneshot::Sender<Work<T>>,
+    result: Option<DbResult<T>>,
+    reply: oneshot::Sender<DbResult<T>>,
 }
 
 impl<T, F> WriteOp for ClosureOp<T, F>
 where
     T: Send,
-    F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, Work<T>> + Send,
+    F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, DbResult<T>> + Send,
 {
     fn perform<'c>(&'c mut self, conn: &'c mut SqliteConnection, now: i64) -> BoxFuture<'c, bool> {
         Box::pin(async move {
@@ -165,7 +165,7 @@ where
         self.result.is_some()
     }
 
-    fn reply(self: Box<Self>, transaction: Work<()>) {
+    fn reply(self: Box<Self>, transaction: DbResult<()>) {
         send_result(self.reply, self.result, transaction);
     }
 }
@@ -173,8 +173,8 @@ where
 /// A commit of a boundary.
 struct CommitOp {
     commit: PreparedCommit,
-    result: Option<Work<Option<Committed>>>,
-    reply: oneshot::Sender<Work<Option<Committed>>>,
+    result: Option<DbResult<Option<Committed>>>,
+    reply: oneshot::Sender<DbResult<Option<Committed>>>,
 }
 
 impl WriteOp for CommitOp {
@@ -189,7 +189,7 @@ impl WriteOp for CommitOp {
         self.result.is_some()
     }
 
-    fn reply(self: Box<Self>, transaction: Work<()>) {
+    fn reply(self: Box<Self>, transaction: DbResult<()>) {
         send_result(self.reply, self.result, transaction);
     }
 
@@ -198,12 +198,16 @@ impl WriteOp for CommitOp {
     }
 }
 
-fn send_result<T>(reply: oneshot::Sender<Work<T>>, result: Option<Work<T>>, transaction: Work<()>) {
+fn send_result<T>(
+    reply: oneshot::Sender<DbResult<T>>,
+    result: Option<DbResult<T>>,
+    transaction: DbResult<()>,
+) {
     let result = match (result, transaction) {
         (Some(Err(own)), _) => Err(own),
         (_, Err(shared)) => Err(shared),
         (Some(result), Ok(())) => result,
-        (None, Ok(())) => Err(Fault::unavailable("the writer did not perform the operation")),
+        (None, Ok(())) => Err(DbError::unavailable("the writer did not perform the operation")),
     };
     // If the caller was cancelled, nobody receives the result. Such a caller does not know the outcome.
     let _ = reply.send(result);
@@ -257,7 +261,11 @@ async fn run(
 }
 
 /// Performs a batch in one transaction.
-async fn transact(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<dyn WriteOp>]) -> Work<()> {
+async fn transact(
+    conn: &mut SqliteConnection,
+    clock: &Clock,
+    batch: &mut [Box<dyn WriteOp>],
+) -> DbResult<()> {
     sqlx::query("BEGIN IMMEDIATE").execute(&mut *conn).await?;
     let outcome = match perform(conn, clock, batch).await {
         Ok(true) => match sqlx::query("COMMIT").execute(&mut *conn).await {
@@ -273,7 +281,11 @@ async fn transact(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<d
 
 /// Performs each operation, and undoes the writes of one that fails. Returns whether there is anything to commit. An
 /// error means that the whole transaction is lost.
-async fn perform(conn: &mut SqliteConnection, clock: &Clock, batch: &mut [Box<dyn WriteOp>]) -> Work<bool> {
+async fn perform(
+    conn: &mut SqliteConnection,
+    clock: &Clock,
+    batch: &mut [Box<dyn WriteOp>],
+) -> DbResult<bool> {
     if let [only] = batch {
         // One operation needs no savepoint besides the transaction.
         return Ok(only.perform(conn, clock.now()).await);
@@ -300,7 +312,7 @@ async fn commit_boundaries(
     conn: &mut SqliteConnection,
     clock: &Clock,
     batch: &mut [Box<dyn WriteOp>],
-) -> Work<()> {
+) -> DbResult<()> {
     let mut runs = HashSet::new();
     let mut ops: Vec<_> = batch.iter_mut().filter_map(|op| op.as_batchable_commit()).collect();
     ops.retain(|op| runs.insert(op.commit.run));
@@ -332,7 +344,7 @@ async fn roll_back(conn: &mut SqliteConnection) {
 struct SyncMode(Durability);
 
 impl SyncMode {
-    async fn set(&mut self, conn: &mut SqliteConnection, needs: Durability) -> Work<()> {
+    async fn set(&mut self, conn: &mut SqliteConnection, needs: Durability) -> DbResult<()> {
         if self.0 != needs {
             let pragma = match needs {
                 Durability::Synced => "PRAGMA synchronous = FULL",

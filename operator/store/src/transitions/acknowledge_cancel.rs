@@ -1,12 +1,12 @@
-//! The worker has been told of the cancel, and stops.
+//! The worker acknowledges a cancel, and the run finishes.
 
 use serde_json::json;
 
-use super::end::{close, fence_and_end};
-use super::worker::holds;
+use super::end::{fence_and_end, set_finished};
+use super::worker::has_capability;
 use super::{Change, Decision, Rows, Transition};
 use crate::audit::{actor, kind};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::reads::{Hash, RunRow};
 use crate::{Acknowledged, Cause, Digest, NewFinish, RunId, RunOutcome};
 
@@ -20,10 +20,10 @@ impl Transition for AcknowledgeCancel {
     type Answer = Acknowledged;
     const OPERATION: &'static str = "acknowledging a cancel";
 
-    fn decide(&self, rows: Rows) -> Work<Decision<Acknowledged>> {
+    fn decide(&self, rows: Rows) -> DbResult<Decision<Acknowledged>> {
         let mut change = Change::of(rows);
         let run = change.row();
-        if !holds(run, &self.capability) {
+        if !has_capability(run, &self.capability) {
             // Only an acknowledgement sets the last capability: this is its retry.
             let is_retry = run.last_capability == Some(Hash(self.capability));
             let answer = if is_retry { Acknowledged::Cancelled } else { Acknowledged::Fenced };
@@ -43,7 +43,7 @@ impl Transition for AcknowledgeCancel {
             output: None,
         };
         let now = change.now();
-        close(change.run(), now, &finish, None);
+        set_finished(change.run(), now, &finish, None);
         change.run().last_capability = Some(Hash(self.capability));
         change.notify();
         let RunRow { attempt, epoch, .. } = *change.row();
@@ -51,7 +51,7 @@ impl Transition for AcknowledgeCancel {
         Ok(change.decide(Acknowledged::Cancelled))
     }
 
-    fn without_run(&self, _: RunId) -> Work<Acknowledged> {
+    fn without_run(&self, _: RunId) -> DbResult<Acknowledged> {
         Ok(Acknowledged::Fenced)
     }
 }

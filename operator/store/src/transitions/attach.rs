@@ -1,11 +1,11 @@
-//! A worker's process takes its attempt.
+//! A worker's process attaches to its attempt.
 
 use serde_json::json;
 
-use super::worker::tell_cancel;
+use super::worker::report_cancel;
 use super::{Change, Decision, Rows, Transition, text};
 use crate::audit::{actor, kind};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::reads::{EnumText, Hash, RunRow};
 use crate::{Attached, AttemptState, Digest, Lifecycle, RunId, Verdict};
 
@@ -13,23 +13,23 @@ use crate::{Attached, AttemptState, Digest, Lifecycle, RunId, Verdict};
 #[derive(Clone, Debug)]
 pub(crate) struct Attach {
     pub pod_uid: String,
-    /// Hash of the process's secret: the capability, once it has attached.
+    /// The hash of the process's secret. It becomes the capability when the process attaches.
     pub instance: Digest,
 }
 
-/// What becomes of an attach.
+/// The decision on an attach.
 enum Admission {
-    /// First, or again by the same instance.
+    /// The first attach, or a repeated one of the same process.
     Accepted {
         is_first: bool,
     },
-    /// Another process came under the attempt's number.
+    /// Another process is attached already.
     Spent,
     Refused(Attached),
 }
 
 impl Attach {
-    /// In the order of [`crate::Store::attach`].
+    /// The checks, in the order of [`crate::Store::attach`].
     fn admit(&self, run: &RunRow) -> Admission {
         let state = run.attempt_state.0;
         let refused = if run.pod_uid.as_ref() != Some(&self.pod_uid) {
@@ -61,7 +61,7 @@ impl Transition for Attach {
     type Answer = Attached;
     const OPERATION: &'static str = "attaching a worker";
 
-    fn decide(&self, rows: Rows) -> Work<Decision<Attached>> {
+    fn decide(&self, rows: Rows) -> DbResult<Decision<Attached>> {
         let mut change = Change::of(rows);
         let now = change.now();
         match self.admit(change.row()) {
@@ -84,18 +84,18 @@ impl Transition for Attach {
                 change.audit(kind::ATTACHED, actor::WORKER, detail);
             }
         }
-        tell_cancel(change.run(), now);
+        report_cancel(change.run(), now);
         let answer = Attached::Ok(change.record()?);
         Ok(change.decide(answer))
     }
 
-    fn without_run(&self, _: RunId) -> Work<Attached> {
+    fn without_run(&self, _: RunId) -> DbResult<Attached> {
         Ok(Attached::NotFound)
     }
 }
 
-/// Recorded once.
-fn spend(change: &mut Change) -> Work<()> {
+/// Records that a second process tried to attach. It is recorded once per attempt.
+fn spend(change: &mut Change) -> DbResult<()> {
     if change.row().spent {
         return Ok(());
     }

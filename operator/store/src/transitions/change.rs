@@ -1,4 +1,4 @@
-//! A transition on its way: the rows as they stood, the rows as they shall be, and the difference as a [`WriteSet`].
+//! A transition in progress: the rows before it, the rows after it, and the difference as a [`WriteSet`].
 
 use std::collections::BTreeMap;
 
@@ -7,36 +7,36 @@ use serde_json::Value as Json;
 
 use super::Rows;
 use crate::audit::AuditHeader;
-use crate::fault::{Fault, Work};
+use crate::db_error::{DbError, DbResult};
 use crate::reads::{Assignment, AttemptRow, CallRow, Column as _, Hash, RunRow, RunRows};
 use crate::{Digest, Lifecycle, Place, Recorded, RunId, RunRecord};
 
-/// All that a transition writes. What it does not name stays as it is.
+/// Everything that a transition writes. Columns that it does not name are unchanged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct WriteSet {
     pub run: RunId,
-    /// The run's row, where it was not there.
+    /// The run's row, if it is new.
     pub created: Option<Box<RunRow>>,
     /// Columns of the run's row.
     pub run_columns: Vec<Assignment>,
-    /// Whether the operator must see the run at once: the database sets `changed_at` by its clock as it writes.
+    /// Whether the operator must see the change at once. Then the database sets `changed_at`, by its own clock.
     pub is_change: bool,
-    /// Columns of attempts, by their number.
+    /// Columns of attempts, by the attempt's number.
     pub attempt_columns: Vec<(i32, Vec<Assignment>)>,
-    /// Attempts that were not there.
+    /// New attempts.
     pub reserved: Vec<AttemptRow>,
-    /// Columns of a call, by its id.
+    /// The id of a call, and its columns.
     pub call_columns: Option<(String, Vec<Assignment>)>,
-    /// Boundaries of the live branch after this one are undone, and so are those in its place under another epoch. The
-    /// records and batches of records that came after it are hidden.
+    /// Undoes the boundaries of the live branch after this one, and those with its turn and boundary under another
+    /// epoch. Hides the records and batches of records that came after it.
     pub undo_after: Option<Place>,
-    /// A template, unless it is there.
+    /// A template to insert, unless it exists.
     pub template: Option<Template>,
-    /// Rows of the audit, in order.
+    /// New rows of the audit, in order.
     pub audit: Vec<AuditEntry>,
 }
 
-/// A template that makes pods, by the hash of its bytes.
+/// A pod template, and the hash of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Template {
     pub hash: String,
@@ -50,7 +50,7 @@ impl WriteSet {
     }
 }
 
-/// A row of the audit, linked to the one before.
+/// A row of the audit, linked to the row before it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AuditEntry {
     pub seq: i64,
@@ -65,7 +65,7 @@ pub(crate) struct AuditEntry {
 impl AuditEntry {
     pub const TABLE: &'static str = "audit";
 
-    /// The next row of the run's chain, whose end the run's row names.
+    /// The next row of the run's chain. Updates the end of the chain in the run's row.
     pub fn append(run: &mut RunRow, at: i64, kind: &'static str, actor: &str, detail: &Json) -> Self {
         let RunRow { id, audit_seq, audit_hash: Hash(parent_hash), .. } = *run;
         let (seq, actor, detail) = (audit_seq + 1, super::text(actor), detail.to_string());
@@ -92,21 +92,21 @@ impl AuditEntry {
     }
 }
 
-/// What a rule has decided.
+/// The result of a rule.
 #[derive(Debug)]
 pub(crate) struct Decision<A> {
     pub write: WriteSet,
     pub answer: A,
 }
 
-/// Rows that a rule changes. It is made of the rows as they stand, and knows them to its end.
+/// The rows that a rule changes, and a copy of them from before.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
-    /// `None`: the run was not there.
+    /// `None`: the run is new.
     before: Option<RunRows>,
     rows: RunRows,
     started: BTreeMap<Policy, i64>,
-    /// What is written besides the differences of the rows.
+    /// What is written besides the differences between the rows.
     write: WriteSet,
 }
 
@@ -117,7 +117,7 @@ impl Change {
         Self { before: Some(of_run.clone()), rows: of_run, started, write }
     }
 
-    /// Of a run that is not there yet.
+    /// For a new run.
     pub fn of_new(rows: RunRows) -> Self {
         let write = WriteSet { run: rows.run.id, ..WriteSet::default() };
         Self { before: None, rows, started: BTreeMap::new(), write }
@@ -133,90 +133,84 @@ impl Change {
         &mut self.rows.run
     }
 
-    /// The run's row as it is by now.
+    /// The run's row with the changes so far.
     pub fn row(&self) -> &RunRow {
         &self.rows.run
     }
 
-    /// Whether the operator may change the run.
+    /// Whether the run is live. The operator changes no other run.
     pub fn is_live(&self) -> bool {
         self.rows.run.lifecycle.0 == Lifecycle::Live
     }
 
-    /// Started calls of this policy.
+    /// The number of started calls with this policy.
     pub fn started(&self, policy: Policy) -> i64 {
         self.started.get(&policy).copied().unwrap_or_default()
     }
 
     /// The row of the current attempt.
-    pub fn attempt(&mut self) -> Work<&mut AttemptRow> {
+    pub fn attempt(&mut self) -> DbResult<&mut AttemptRow> {
         let RunRow { id, attempt: number, .. } = self.rows.run;
         let mut attempts = self.rows.attempts.iter_mut();
         let current = attempts.find(|attempt| attempt.number == number);
-        current.ok_or_else(|| Fault::Corrupt(format!("run {id} has no attempt {number}")))
+        current.ok_or_else(|| DbError::Corrupt(format!("run {id} has no attempt {number}")))
     }
 
-    /// An attempt that was not there: it is the latest.
+    /// Adds a new attempt. It is the latest.
     pub fn reserve(&mut self, attempt: AttemptRow) {
         self.rows.attempts.insert(0, attempt);
     }
 
-    /// The operator must see this at once.
+    /// Marks the change as one that the operator must see at once.
     pub fn notify(&mut self) {
         self.write.is_change = true;
     }
 
-    /// What came after this boundary is undone.
+    /// Undoes what came after this boundary.
     pub fn undo_after(&mut self, place: Place) {
         self.write.undo_after = Some(place);
     }
 
-    /// A call changes.
+    /// Changes a call.
     pub fn set_call(&mut self, before: &CallRow, after: &CallRow) {
         self.write.call_columns = Some((after.id.clone(), after.changes(before)));
     }
 
-    /// A template is kept.
-    pub fn keep(&mut self, template: Template) {
+    /// Inserts a template, unless it exists.
+    pub fn insert_template(&mut self, template: Template) {
         self.write.template = Some(template);
     }
 
     /// Appends to the run's audit.
     pub fn audit(&mut self, kind: &'static str, actor: &str, detail: Json) {
-        let RunRow { id, audit_seq, audit_hash: Hash(parent_hash), .. } = self.rows.run;
-        let (seq, at, actor, detail) = (audit_seq + 1, self.rows.now, super::text(actor), detail.to_string());
-        let link =
-            AuditHeader { parent_hash: &parent_hash, run: id, seq, at, kind, actor: &actor, detail: &detail };
-        let hash = link.hash();
-        self.rows.run.audit_seq = seq;
-        self.rows.run.audit_hash = Hash(hash);
-        self.write.audit.push(AuditEntry { seq, at, kind, actor, detail, parent_hash, hash });
+        let now = self.rows.now;
+        self.write.audit.push(AuditEntry::append(&mut self.rows.run, now, kind, actor, &detail));
     }
 
-    /// The run's record, as it is by now.
-    pub fn record(&self) -> Work<Box<RunRecord>> {
+    /// The run's record with the changes so far.
+    pub fn record(&self) -> DbResult<Box<RunRecord>> {
         self.rows.record().map(Box::new)
     }
 
-    /// What was changed, with the record as it is after.
-    pub fn with_record(self) -> Work<Decision<RunRecord>> {
+    /// The changes, with the changed record as the answer.
+    pub fn with_record(self) -> DbResult<Decision<RunRecord>> {
         let record = self.rows.record()?;
         Ok(self.decide(record))
     }
 
-    /// The fact stands in the rows, now or before.
-    pub fn recorded(self) -> Work<Decision<Recorded>> {
+    /// The answer that the fact is recorded, by this call or by an earlier one.
+    pub fn recorded(self) -> DbResult<Decision<Recorded>> {
         let answer = Recorded::Done(self.record()?);
         Ok(self.decide(answer))
     }
 
-    /// The fact is none of the run's; nothing may have changed.
-    pub fn refused(self) -> Work<Decision<Recorded>> {
+    /// The answer that the fact is not about the run's current attempt. Nothing may have changed.
+    pub fn refused(self) -> DbResult<Decision<Recorded>> {
         let answer = Recorded::Refused(self.record()?);
         Ok(self.decide(answer))
     }
 
-    /// What was changed, with the answer.
+    /// The changes, with the answer.
     pub fn decide<A>(self, answer: A) -> Decision<A> {
         let Self { before, rows, started: _, mut write } = self;
         let Some(before) = before else {
@@ -225,11 +219,11 @@ impl Change {
         };
         write.run_columns = rows.run.changes(&before.run);
         for attempt in rows.attempts {
-            let Some(stood) = before.attempt(attempt.number) else {
+            let Some(old) = before.attempt(attempt.number) else {
                 write.reserved.push(attempt);
                 continue;
             };
-            let columns = attempt.changes(stood);
+            let columns = attempt.changes(old);
             if !columns.is_empty() {
                 write.attempt_columns.push((attempt.number, columns));
             }

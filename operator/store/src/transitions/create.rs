@@ -1,46 +1,46 @@
 //! A run is created, or a prior run of its name is adopted or abandoned.
 //!
-//! At most one run of a namespace and name is not closed: a partial unique index holds it to that. So whoever meets another
-//! creator looks again.
+//! Invariant: at most one run of a namespace and name is not closed; a partial unique index enforces it. So a creator
+//! whose write conflicts with another creator's looks again.
 
 use serde_json::json;
 
-use super::end::{end_with_audit, fence_and_end, neutral, reserve_next};
+use super::end::{end_with_audit, fence_and_end, neutral_ending, reserve_next};
 use super::settings::set_deadlines;
 use super::{Change, Decision, Rows, Transition};
 use crate::audit::{actor, kind};
-use crate::fault::Work;
-use crate::reads::{EnumText, Found, Hash, RunRow, RunRows};
+use crate::db_error::DbResult;
+use crate::reads::{EnumText, FoundRuns, Hash, RunRow, RunRows};
 use crate::{AttemptState, Cause, Created, Lifecycle, NewRun, OnPrior, PriorRun, RunId, RunRecord, header};
 
-/// The rows `r` that [`next_step`] is decided by: the object's own run, and the prior run of its name. Parameters: the
-/// object's UID, the namespace, the name.
-pub(crate) const LOOK: &str = "r.object_uid = $1 \
+/// SQL: the rows `r` that [`next_create_step`] needs: the object's own run, and the prior run of its name.
+/// Parameters: the object's UID, the namespace, the name.
+pub(crate) const OWN_OR_PRIOR_RUN: &str = "r.object_uid = $1 \
      OR (r.namespace = $2 AND r.name = $3 AND r.lifecycle IN ('live', 'finished'))";
 
-/// What comes next on the way to [`crate::Store::create_run`]'s answer.
+/// The next step towards the answer of [`crate::Store::create_run`].
 #[derive(Debug)]
-pub(crate) enum NextStep {
-    /// Nothing: this is the answer.
+pub(crate) enum CreateStep {
+    /// None: this is the answer.
     Answer(Created),
     /// [`Adopt`] this run, then look again.
     Adopt(RunId),
-    /// [`Abandon`] this run and [`create`] the other, in one transaction.
+    /// [`Abandon`] this run and [`create`] the new one, in one transaction.
     Replace(RunId),
-    /// [`create`].
+    /// [`create`] the run.
     Create,
 }
 
-/// What comes next, by what was found. No row is locked: each step looks at its rows once more.
-pub(crate) fn next_step(found: &Found, new: &NewRun) -> Work<NextStep> {
+/// The next step, from what was found. No row is locked, so each step checks its rows again under the lock.
+pub(crate) fn next_create_step(found: &FoundRuns, new: &NewRun) -> DbResult<CreateStep> {
     if let Some(own) = found.runs.iter().find(|rows| rows.run.object_uid == new.object_uid) {
-        return Ok(NextStep::Answer(Created::Run(Box::new(own.record()?))));
+        return Ok(CreateStep::Answer(Created::Run(Box::new(own.record()?))));
     }
-    let Some(RunRows { run: prior, .. }) = found.runs.first() else { return Ok(NextStep::Create) };
+    let Some(RunRows { run: prior, .. }) = found.runs.first() else { return Ok(CreateStep::Create) };
     Ok(match new.on_prior {
-        OnPrior::Ignore => NextStep::Replace(prior.id),
-        OnPrior::Adopt if prior.tenant == new.tenant => NextStep::Adopt(prior.id),
-        OnPrior::Hold | OnPrior::Adopt => NextStep::Answer(Created::Prior(PriorRun {
+        OnPrior::Ignore => CreateStep::Replace(prior.id),
+        OnPrior::Adopt if prior.tenant == new.tenant => CreateStep::Adopt(prior.id),
+        OnPrior::Hold | OnPrior::Adopt => CreateStep::Answer(Created::Prior(PriorRun {
             id: prior.id,
             object_uid: prior.object_uid.clone(),
             tenant: prior.tenant.clone(),
@@ -50,14 +50,14 @@ pub(crate) fn next_step(found: &Found, new: &NewRun) -> Work<NextStep> {
     })
 }
 
-/// Whether the run is a prior run of this object.
+/// Whether the run is an open prior run of this object's name.
 fn is_prior(run: &RunRow, new: &NewRun) -> bool {
     (&run.namespace, &run.name) == (&new.namespace, &new.name)
         && run.object_uid != new.object_uid
         && matches!(run.lifecycle.0, Lifecycle::Live | Lifecycle::Finished)
 }
 
-/// Gives a prior run's row to the new object, under a new epoch. A finished run stays finished.
+/// Assigns a prior run to the new object, under a new epoch. A finished run stays finished.
 #[derive(Clone, Debug)]
 pub(crate) struct Adopt(pub NewRun);
 
@@ -65,7 +65,7 @@ impl Transition for Adopt {
     type Answer = ();
     const OPERATION: &'static str = "creating a run";
 
-    fn decide(&self, rows: Rows) -> Work<Decision<()>> {
+    fn decide(&self, rows: Rows) -> DbResult<Decision<()>> {
         let Self(new) = self;
         let mut change = Change::of(rows);
         if !is_prior(change.row(), new) || change.row().tenant != new.tenant {
@@ -79,7 +79,7 @@ impl Transition for Adopt {
         run.observed_reset_generation = run.observed_reset_generation.max(new.reset_generation);
         let (attempt, has_ended) = (run.attempt, run.attempt_state.0 == AttemptState::Ended);
         if change.is_live() && !has_ended {
-            end_with_audit(&mut change, &neutral(attempt, Cause::Adopted))?;
+            end_with_audit(&mut change, &neutral_ending(attempt, Cause::Adopted))?;
         } else {
             fence_and_end(&mut change, Cause::Adopted)?;
         }
@@ -90,16 +90,16 @@ impl Transition for Adopt {
     }
 }
 
-/// Closes a prior run for good: a later run of its name ignores it.
+/// Closes a prior run permanently: later runs of its name ignore it.
 #[derive(Clone, Debug)]
 pub(crate) struct Abandon(pub NewRun);
 
 impl Transition for Abandon {
-    /// False: it is no prior run any more.
+    /// False: it is no longer a prior run.
     type Answer = bool;
     const OPERATION: &'static str = Adopt::OPERATION;
 
-    fn decide(&self, rows: Rows) -> Work<Decision<bool>> {
+    fn decide(&self, rows: Rows) -> DbResult<Decision<bool>> {
         let Self(new) = self;
         let mut change = Change::of(rows);
         if !is_prior(change.row(), new) {
@@ -115,10 +115,10 @@ impl Transition for Abandon {
     }
 }
 
-/// Creates a run with attempt 1 reserved. To be written only where no run of this object is there, and none of its name
-/// that is not closed. `found`: what a look has found, for the store's row and its clock.
-pub(crate) fn create(found: &Found, new: &NewRun) -> Work<Decision<RunRecord>> {
-    let Found { now, store, .. } = *found;
+/// Creates a run with attempt 1 reserved. It must be written only if there is no run of this object, and no open run
+/// of its name. `found`: for the store's row and its clock.
+pub(crate) fn create(found: &FoundRuns, new: &NewRun) -> DbResult<Decision<RunRecord>> {
+    let FoundRuns { now, store, .. } = *found;
     let mut change = Change::of_new(RunRows { now, store, run: empty(now, new), attempts: Vec::new() });
     let NewRun { tenant, namespace, name, object_uid, .. } = new;
     let detail = json!({ "tenant": tenant, "namespace": namespace, "name": name, "objectUID": object_uid });
@@ -127,7 +127,7 @@ pub(crate) fn create(found: &Found, new: &NewRun) -> Work<Decision<RunRecord>> {
     change.with_record()
 }
 
-/// A run that nothing has happened to. Attempt 0 is nobody's: the first that is reserved has number 1.
+/// The row of a new run. Attempt 0 does not exist: the first reserved attempt has number 1.
 fn empty(now: i64, new: &NewRun) -> RunRow {
     RunRow {
         id: new.id,

@@ -1,4 +1,4 @@
-//! The steps that rules share: an attempt ends, the next is reserved, the run closes.
+//! The steps that rules share: an attempt ends, the next one is reserved, the run finishes.
 
 use dalsegno_protocol::Policy;
 use serde_json::{Value as Json, json};
@@ -6,18 +6,19 @@ use uuid::Uuid;
 
 use super::{Change, text};
 use crate::audit::{actor, kind};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, EnumText, Hash, RunRow};
 use crate::{AttemptState, Cause, Class, Counters, Digest, Ending, Lifecycle, NewFinish};
 
-/// How an attempt ends that nobody's death ended.
-pub(super) fn neutral(attempt: i32, cause: Cause) -> Ending {
+/// An end that is neither a crash nor a disruption.
+pub(super) fn neutral_ending(attempt: i32, cause: Cause) -> Ending {
     Ending { attempt, cause, class: Class::Neutral, exit_code: None, message: String::new() }
 }
 
-/// Ends the current attempt, unless it has ended: counts it, fences it, and counts what it had started and not completed
-/// as unsettled. What the end was counted as; `None`: it had ended before.
-fn end(change: &mut Change, ending: &Ending) -> Work<Option<Class>> {
+/// Ends the current attempt, unless it has ended: counts the end, counts the calls that were started and not
+/// completed as unsettled, and fences the run. Returns the class that the end was counted as; `None`: the attempt had
+/// ended before.
+fn end(change: &mut Change, ending: &Ending) -> DbResult<Option<Class>> {
     let run = change.row();
     if run.attempt_state.0 == AttemptState::Ended {
         return Ok(None);
@@ -38,7 +39,7 @@ fn end(change: &mut Change, ending: &Ending) -> Work<Option<Class>> {
     attempt.exit_code = ending.exit_code;
     attempt.message = Some(text(&ending.message));
 
-    // Every call that is started now is one of an attempt that is over.
+    // The attempt is over, so every started call is unsettled.
     for policy in [Policy::RetrySameKey, Policy::Probe, Policy::Ask, Policy::ReadOnly] {
         *change.run().unsettled(policy) = change.started(policy);
     }
@@ -49,8 +50,8 @@ fn end(change: &mut Change, ending: &Ending) -> Work<Option<Class>> {
     Ok(Some(class))
 }
 
-/// Ends the current attempt and appends that to the audit, unless it has ended.
-pub(super) fn end_with_audit(change: &mut Change, ending: &Ending) -> Work<()> {
+/// Ends the current attempt and appends the end to the audit, unless the attempt has ended.
+pub(super) fn end_with_audit(change: &mut Change, ending: &Ending) -> DbResult<()> {
     let Some(class) = end(change, ending)? else { return Ok(()) };
     let RunRow { attempt, epoch, .. } = *change.row();
     let detail = json!({
@@ -61,23 +62,23 @@ pub(super) fn end_with_audit(change: &mut Change, ending: &Ending) -> Work<()> {
     Ok(())
 }
 
-/// Ends the current attempt for a reason that has nothing to do with it, and fences the run in any case.
-pub(super) fn fence_and_end(change: &mut Change, cause: Cause) -> Work<()> {
-    let ending = neutral(change.row().attempt, cause);
+/// Ends the current attempt for a reason outside of it. Fences the run even if the attempt had ended before.
+pub(super) fn fence_and_end(change: &mut Change, cause: Cause) -> DbResult<()> {
+    let ending = neutral_ending(change.row().attempt, cause);
     if end(change, &ending)?.is_none() {
         fence(change);
     }
     Ok(())
 }
 
-/// Takes the right to write from whoever has it.
+/// Starts a new epoch that nobody may write under yet.
 pub(super) fn fence(change: &mut Change) {
     let run = change.run();
     run.epoch += 1;
     run.capability = None;
 }
 
-/// Reserves the attempt after the current one, under the epoch that the current one's end has left.
+/// Reserves the next attempt, under the current epoch.
 pub(super) fn reserve_next(change: &mut Change) {
     let run = change.run();
     run.attempt += 1;
@@ -97,7 +98,7 @@ pub(super) fn reserve_next(change: &mut Change) {
     change.audit(kind::RESERVED, actor::OPERATOR, json!({ "attempt": attempt, "epoch": epoch }));
 }
 
-/// An attempt that nothing has happened to.
+/// The row of a newly reserved attempt.
 pub(super) fn reserved(run: Uuid, number: i32, epoch: i64, turn_at_start: i32, now: i64) -> AttemptRow {
     AttemptRow {
         run,
@@ -131,22 +132,22 @@ pub(super) fn reserved(run: Uuid, number: i32, epoch: i64, turn_at_start: i32, n
     }
 }
 
-/// Closes the run and appends that to the audit.
-pub(super) fn close_with_audit(
+/// Finishes the run and appends that to the audit.
+pub(super) fn finish_with_audit(
     change: &mut Change,
     finish: &NewFinish,
     by: Option<(Uuid, Digest)>,
     actor: &str,
 ) {
     let now = change.now();
-    close(change.run(), now, finish, by);
+    set_finished(change.run(), now, finish, by);
     let detail = finish_detail(change.row(), finish);
     change.audit(kind::FINISHED, actor, detail);
 }
 
-/// Closes the run; its epoch and capability stay, so that a retry of its worker is known. `by`: commit id and digest of
-/// the worker's call, `None` where the operator closes it.
-pub(crate) fn close(run: &mut RunRow, now: i64, finish: &NewFinish, by: Option<(Uuid, Digest)>) {
+/// Finishes the run. Its epoch and capability stay, so that a retry of its worker is recognized. `by`: commit id and
+/// digest of the worker's call; `None` if the operator finishes the run.
+pub(crate) fn set_finished(run: &mut RunRow, now: i64, finish: &NewFinish, by: Option<(Uuid, Digest)>) {
     let NewFinish { outcome, reason, message, output } = finish;
     run.lifecycle = EnumText(Lifecycle::Finished);
     run.finish_outcome = Some(EnumText(*outcome));
@@ -158,17 +159,17 @@ pub(crate) fn close(run: &mut RunRow, now: i64, finish: &NewFinish, by: Option<(
     run.finish_at = Some(now);
 }
 
-/// What the audit tells of the run's end.
+/// The detail of the audit row for the run's finish.
 pub(crate) fn finish_detail(run: &RunRow, finish: &NewFinish) -> Json {
     json!({ "attempt": run.attempt, "outcome": finish.outcome, "reason": text(&finish.reason) })
 }
 
-/// Whether the current attempt has gained anything: a new highest turn, or a newly completed call.
+/// Whether the current attempt made progress: it reached a new highest turn, or completed a call.
 fn has_progress(run: &RunRow) -> bool {
     run.highest_turn > run.attempt_turn || run.completed_calls > run.attempt_completed
 }
 
-/// What an end counts as, once its progress is known.
+/// The class that an end is counted as, once its progress is known.
 fn resolve(class: Class, progress: bool) -> Class {
     match (class, progress) {
         (Class::CrashWithoutProgress, true) => Class::Disruption,
@@ -177,7 +178,7 @@ fn resolve(class: Class, progress: bool) -> Class {
     }
 }
 
-/// The counters after an end, by the table of [`Class`].
+/// The counters after an end, as the table of [`Class`] states.
 fn count(counters: Counters, class: Class, progress: bool) -> Counters {
     let mut after = counters;
     match resolve(class, progress) {

@@ -1,9 +1,9 @@
-//! An attempt ends, and with it the right of its worker to write.
+//! An attempt ends, and its worker may no longer write.
 
-use super::end::{close_with_audit, end_with_audit, reserve_next};
+use super::end::{end_with_audit, finish_with_audit, reserve_next};
 use super::{Change, Decision, Rows, Transition};
 use crate::audit::actor;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::{Ending, RunRecord, Then};
 
 /// [`crate::Store::end_attempt`].
@@ -17,7 +17,7 @@ impl Transition for EndAttempt {
     type Answer = RunRecord;
     const OPERATION: &'static str = "ending an attempt";
 
-    fn decide(&self, rows: Rows) -> Work<Decision<RunRecord>> {
+    fn decide(&self, rows: Rows) -> DbResult<Decision<RunRecord>> {
         let Self { ending, then } = self;
         let mut change = Change::of(rows);
         if change.is_live() && change.row().attempt == ending.attempt {
@@ -25,7 +25,7 @@ impl Transition for EndAttempt {
             match then {
                 Then::Reserve => reserve_next(&mut change),
                 Then::Nothing => {}
-                Then::Finish(finish) => close_with_audit(&mut change, finish, None, actor::OPERATOR),
+                Then::Finish(finish) => finish_with_audit(&mut change, finish, None, actor::OPERATOR),
             }
         }
         change.with_record()

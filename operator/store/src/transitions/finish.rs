@@ -1,12 +1,12 @@
-//! The worker closes the run where there is no new state.
+//! The worker finishes the run without a new boundary.
 
 use uuid::Uuid;
 
-use super::end::close_with_audit;
-use super::worker::{has_unsettled, holds, is_finish, renew_lease, standing, tell_cancel};
+use super::end::finish_with_audit;
+use super::worker::{commit_receipt, has_capability, has_unsettled, is_finish, renew_lease, report_cancel};
 use super::{Change, Decision, Rows, Transition};
 use crate::audit::actor;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::seal::BodyDigest;
 use crate::{Committed, Digest, FinishCall, NewFinish, RunId};
 
@@ -30,15 +30,15 @@ impl Transition for Finish {
     type Answer = Committed;
     const OPERATION: &'static str = "finishing a run";
 
-    fn decide(&self, rows: Rows) -> Work<Decision<Committed>> {
+    fn decide(&self, rows: Rows) -> DbResult<Decision<Committed>> {
         let mut change = Change::of(rows);
         let (now, run) = (change.now(), change.row());
         let is_finish = is_finish(run, self.commit_id, &self.digest);
-        let refused = if !holds(run, &self.capability) {
+        let refused = if !has_capability(run, &self.capability) {
             Some(Committed::Fenced { committed: is_finish })
         } else if is_finish {
-            tell_cancel(change.run(), now);
-            Some(Committed::Duplicate(standing(change.row())))
+            report_cancel(change.run(), now);
+            Some(Committed::Duplicate(commit_receipt(change.row())))
         } else if !change.is_live() {
             Some(Committed::Finished)
         } else if has_unsettled(run) {
@@ -50,15 +50,15 @@ impl Transition for Finish {
             return Ok(change.decide(answer));
         }
         renew_lease(change.run(), now);
-        tell_cancel(change.run(), now);
+        report_cancel(change.run(), now);
         let by = (self.commit_id, self.digest.kept);
-        close_with_audit(&mut change, &self.finish, Some(by), actor::WORKER);
+        finish_with_audit(&mut change, &self.finish, Some(by), actor::WORKER);
         change.notify();
-        let answer = Committed::Ok(standing(change.row()));
+        let answer = Committed::Ok(commit_receipt(change.row()));
         Ok(change.decide(answer))
     }
 
-    fn without_run(&self, _: RunId) -> Work<Committed> {
+    fn without_run(&self, _: RunId) -> DbResult<Committed> {
         Ok(Committed::NotFound)
     }
 }

@@ -1,11 +1,11 @@
-//! The AgentRun is deleted on purpose.
+//! A user deletes the AgentRun, and the run is closed.
 
 use serde_json::json;
 
 use super::end::fence_and_end;
-use super::{Change, Decision, Rows, Transition, asked};
+use super::{Change, Decision, Rows, Transition, with_attribution};
 use crate::audit::{actor, kind};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::reads::EnumText;
 use crate::{AskedBy, Cause, Lifecycle, RunId};
 
@@ -13,29 +13,29 @@ use crate::{AskedBy, Cause, Lifecycle, RunId};
 #[derive(Clone, Debug)]
 pub(crate) struct MarkDeleted {
     pub object_uid: String,
-    pub asked: AskedBy,
+    pub requested_by: AskedBy,
 }
 
 impl Transition for MarkDeleted {
     type Answer = ();
     const OPERATION: &'static str = "closing a deleted run";
 
-    fn decide(&self, rows: Rows) -> Work<Decision<()>> {
+    fn decide(&self, rows: Rows) -> DbResult<Decision<()>> {
         let mut change = Change::of(rows);
-        // Its row may have changed hands (adoption) while the lock was waited for: then it is no longer this object's.
-        let is_its_own = change.row().object_uid == self.object_uid;
-        if is_its_own && matches!(change.row().lifecycle.0, Lifecycle::Live | Lifecycle::Finished) {
+        // Another object may have adopted the run while this call waited for the lock.
+        let is_own = change.row().object_uid == self.object_uid;
+        if is_own && matches!(change.row().lifecycle.0, Lifecycle::Live | Lifecycle::Finished) {
             fence_and_end(&mut change, Cause::Deleted)?;
             let now = change.now();
             let run = change.run();
             (run.lifecycle, run.over_at) = (EnumText(Lifecycle::Deleted), Some(now));
             let detail = json!({ "epoch": run.epoch });
-            change.audit(kind::DELETED, actor::OPERATOR, asked(&self.asked, detail));
+            change.audit(kind::DELETED, actor::OPERATOR, with_attribution(&self.requested_by, detail));
         }
         Ok(change.decide(()))
     }
 
-    fn without_run(&self, _: RunId) -> Work<()> {
+    fn without_run(&self, _: RunId) -> DbResult<()> {
         Ok(())
     }
 }

@@ -1,10 +1,10 @@
-//! What the worker's image turned out to be, and whether the run may go on under it.
+//! Records the identity of the worker's image, and whether the run may continue with it.
 
 use serde_json::json;
 
 use super::{Change, Decision, Rows, Transition, text};
 use crate::audit::{actor, kind};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::reads::EnumText;
 use crate::{AttemptState, Identity, Recorded};
 
@@ -19,7 +19,7 @@ impl Transition for RecordIdentity {
     type Answer = Recorded;
     const OPERATION: &'static str = "recording an image's identity";
 
-    fn decide(&self, rows: Rows) -> Work<Decision<Recorded>> {
+    fn decide(&self, rows: Rows) -> DbResult<Decision<Recorded>> {
         let mut change = Change::of(rows);
         if change.row().attempt != self.attempt {
             return change.refused();
@@ -31,8 +31,8 @@ impl Transition for RecordIdentity {
     }
 }
 
-/// Only the first identity of an attempt counts.
-pub(super) fn identify(change: &mut Change, identity: &Identity) -> Work<()> {
+/// Records an identity, if it is the attempt's first one.
+pub(super) fn identify(change: &mut Change, identity: &Identity) -> DbResult<()> {
     if change.row().verdict.is_some() {
         return Ok(());
     }

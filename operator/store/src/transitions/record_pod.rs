@@ -1,11 +1,11 @@
-//! `reserved → created`: this pod, and no other, is the attempt's.
+//! `reserved → created`: records the attempt's pod. An attempt has exactly one pod.
 
 use serde_json::json;
 
 use super::record_identity::identify;
 use super::{Change, Decision, Rows, Transition};
 use crate::audit::{actor, kind};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::reads::EnumText;
 use crate::{AttemptState, PodRecord, Recorded};
 
@@ -20,7 +20,7 @@ impl Transition for RecordPod {
     type Answer = Recorded;
     const OPERATION: &'static str = "recording a pod";
 
-    fn decide(&self, rows: Rows) -> Work<Decision<Recorded>> {
+    fn decide(&self, rows: Rows) -> DbResult<Decision<Recorded>> {
         let PodRecord { uid, name, revision, identity } = &self.pod;
         let mut change = Change::of(rows);
         let run = change.row();

@@ -1,7 +1,7 @@
-//! The pod of an attempt has a node: the start deadline begins to run.
+//! Records the node of the attempt's pod: the start deadline begins.
 
 use super::{Change, Decision, Rows, Transition};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::{AttemptState, Recorded};
 
 /// [`crate::Store::record_scheduled`].
@@ -15,7 +15,7 @@ impl Transition for RecordScheduled {
     type Answer = Recorded;
     const OPERATION: &'static str = "recording a pod's node";
 
-    fn decide(&self, rows: Rows) -> Work<Decision<Recorded>> {
+    fn decide(&self, rows: Rows) -> DbResult<Decision<Recorded>> {
         let mut change = Change::of(rows);
         let run = change.row();
         if run.attempt != self.attempt {

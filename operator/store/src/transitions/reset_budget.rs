@@ -1,27 +1,27 @@
-//! A fresh recovery budget is granted.
+//! A user resets the recovery budget.
 
 use serde_json::json;
 
-use super::{Change, Decision, Rows, Transition, asked};
+use super::{Change, Decision, Rows, Transition, with_attribution};
 use crate::audit::{actor, kind};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::{AskedBy, AttemptState, Counters, RunRecord};
 
-/// [`crate::Store::reset_budget`], by compare and set.
+/// [`crate::Store::reset_budget`], a compare-and-set.
 #[derive(Clone, Debug)]
 pub(crate) struct ResetBudget {
-    /// What the caller has observed; where it stands no more, nothing is granted.
+    /// The generation that the caller has observed. If the run has another one, nothing is reset.
     pub observed: i64,
     pub to: i64,
-    pub asked: AskedBy,
+    pub requested_by: AskedBy,
 }
 
 impl Transition for ResetBudget {
     type Answer = RunRecord;
-    const OPERATION: &'static str = "granting a fresh budget";
+    const OPERATION: &'static str = "resetting the recovery budget";
 
-    fn decide(&self, rows: Rows) -> Work<Decision<RunRecord>> {
-        let Self { observed, to, asked: by } = self;
+    fn decide(&self, rows: Rows) -> DbResult<Decision<RunRecord>> {
+        let Self { observed, to, requested_by } = self;
         let mut change = Change::of(rows);
         let is_expected = change.row().observed_reset_generation == *observed;
         if change.is_live() && is_expected && to > observed {
@@ -35,11 +35,11 @@ impl Transition for ResetBudget {
                 ..counters
             });
             run.observed_reset_generation = *to;
-            // What is forgiven has happened: how the current attempt will end counts again.
+            // Only attempts that have ended are forgiven. The end of the current one will count.
             let has_ended = run.attempt_state.0 == AttemptState::Ended;
             run.reset_attempt = if has_ended { run.attempt } else { run.attempt - 1 };
             let detail = json!({ "from": observed, "to": to, "attempt": run.attempt });
-            change.audit(kind::RESET, actor::OPERATOR, asked(by, detail));
+            change.audit(kind::RESET, actor::OPERATOR, with_attribution(requested_by, detail));
         }
         change.with_record()
     }

@@ -1,24 +1,24 @@
-//! The run goes back to an earlier boundary of its live branch.
+//! Rewinds the run to an earlier boundary of its live branch.
 
 use dalsegno_protocol::Boundary;
 use serde_json::{Value as Json, json};
 
-use super::end::{end_with_audit, fence, neutral, reserve_next};
+use super::end::{end_with_audit, fence, neutral_ending, reserve_next};
 use super::{Change, Decision, Needs, Rows, Transition, text};
 use crate::audit::kind;
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::reads::{HeadPoint, LiveBoundary};
 use crate::{AttemptState, Cause, Rewind, Rewound, header};
 
 impl Transition for Rewind {
     type Answer = Rewound;
-    const OPERATION: &'static str = "going back";
+    const OPERATION: &'static str = "rewinding a run";
 
     fn needs(&self) -> Needs<'_> {
         Needs::BoundariesFrom(self.to)
     }
 
-    fn decide(&self, mut rows: Rows) -> Work<Decision<Rewound>> {
+    fn decide(&self, mut rows: Rows) -> DbResult<Decision<Rewound>> {
         let Self { epoch, to, reason, actor } = self;
         let boundaries = std::mem::take(&mut rows.boundaries);
         let mut change = Change::of(rows);
@@ -31,20 +31,21 @@ impl Transition for Rewind {
             return Ok(change.decide(answer));
         }
         let is_before = |head: HeadPoint| (to.turn, to.boundary) <= (head.turn, head.boundary);
-        let is_kept =
+        let has_payloads =
             change.row().dropped_to().is_none_or(|last| (to.turn, to.boundary) >= (last.turn, last.boundary));
-        let may = change.is_live() && change.row().epoch == *epoch && is_kept && from.is_none_or(is_before);
-        let Some(target) = target.filter(|_| may) else {
+        let is_allowed =
+            change.is_live() && change.row().epoch == *epoch && has_payloads && from.is_none_or(is_before);
+        let Some(target) = target.filter(|_| is_allowed) else {
             let answer = Rewound::Refused(change.record()?);
             return Ok(change.decide(answer));
         };
 
-        // Also what stands in the target's place under another epoch.
+        // Also boundaries with the target's turn and boundary under another epoch.
         let undone: Vec<_> = boundaries.iter().filter(|it| it.place != *to).map(in_audit).collect();
         change.undo_after(*to);
         let has_pod = matches!(state, AttemptState::Created | AttemptState::Attached);
         if has_pod {
-            let ending = neutral(change.row().attempt, Cause::Rewound);
+            let ending = neutral_ending(change.row().attempt, Cause::Rewound);
             end_with_audit(&mut change, &ending)?;
         } else {
             fence(&mut change);
@@ -54,7 +55,7 @@ impl Transition for Rewind {
             let attempt = change.attempt()?;
             (attempt.epoch, attempt.turn_at_start) = (epoch, to.turn);
         }
-        // Positions never go back.
+        // Positions of events never decrease.
         let position = change.row().head_position;
         change.run().set_head(target, position);
         change.run().records_digest = None;
@@ -75,7 +76,7 @@ impl Transition for Rewind {
     }
 }
 
-/// A boundary as the audit tells of it. Its hash is told as it stands there, whatever it is.
+/// A boundary in the detail of an audit row. Its hash is rendered as it is stored, even if it is damaged.
 fn in_audit(boundary: &LiveBoundary) -> Json {
     place(boundary.place.turn, boundary.place.boundary, &boundary.hash)
 }

@@ -1,7 +1,7 @@
-//! Settings of a run: the lengths of its deadlines, and what is kept of it. They are not in the audit.
+//! Settings of a run: the lengths of its deadlines, and its retention. Changes of settings are not in the audit.
 
 use super::{Change, Decision, Rows, Transition};
-use crate::fault::Work;
+use crate::db_error::DbResult;
 use crate::{Deadlines, Retention, RunRecord};
 
 /// [`crate::Store::set_deadlines`].
@@ -12,7 +12,7 @@ impl Transition for SetDeadlines {
     type Answer = RunRecord;
     const OPERATION: &'static str = "setting deadlines";
 
-    fn decide(&self, rows: Rows) -> Work<Decision<RunRecord>> {
+    fn decide(&self, rows: Rows) -> DbResult<Decision<RunRecord>> {
         let mut change = Change::of(rows);
         if change.is_live() {
             set_deadlines(&mut change, &self.0);
@@ -27,7 +27,7 @@ pub(super) fn set_deadlines(change: &mut Change, deadlines: &Deadlines) {
     (run.heartbeat_ms, run.start_ms, run.progress_ms) = (heartbeat_ms, start_ms, progress_ms);
 }
 
-/// [`crate::Store::set_retention`]. A run that has ended obeys it too.
+/// [`crate::Store::set_retention`]. It applies to runs that are over too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SetRetention(pub Retention);
 
@@ -35,7 +35,7 @@ impl Transition for SetRetention {
     type Answer = RunRecord;
     const OPERATION: &'static str = "setting the retention";
 
-    fn decide(&self, rows: Rows) -> Work<Decision<RunRecord>> {
+    fn decide(&self, rows: Rows) -> DbResult<Decision<RunRecord>> {
         let mut change = Change::of(rows);
         let Retention { days, keep_last } = self.0;
         let run = change.run();

@@ -1,13 +1,14 @@
-//! Somebody says how a call of an attempt that is over ended, or one whose claim the current worker has lost.
+//! A person or a worker settles a call whose outcome is unknown: one of an attempt that is over, or one whose claim the
+//! current worker has lost.
 
 use dalsegno_protocol::{CallState, Limits, Policy, RawValue};
 use serde_json::json;
 
-use super::worker::holds;
+use super::worker::has_capability;
 use super::{Change, Decision, Needs, Rows, Transition, text};
 use crate::audit::{actor, kind};
-use crate::fault::{Fault, Work};
-use crate::reads::{CallRow, EnumText, RunRow, payload, unpacked};
+use crate::db_error::{DbError, DbResult};
+use crate::reads::{CallRow, EnumText, RunRow, decode_payload, encode_payload};
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::{AttemptState, Completed, RunId, Settle, SettledBy, size};
 
@@ -16,15 +17,15 @@ use crate::{AttemptState, Completed, RunId, Settle, SettledBy, size};
 pub(crate) struct SettleCall {
     by: SettledBy,
     id: String,
-    /// Completed, or failed.
+    /// The outcome: completed or failed.
     state: CallState,
     result: Option<Box<RawValue>>,
     reason: String,
-    sealing: PayloadCipher,
+    cipher: PayloadCipher,
 }
 
 impl SettleCall {
-    pub fn of(settle: &Settle, sealing: PayloadCipher) -> Self {
+    pub fn of(settle: &Settle, cipher: PayloadCipher) -> Self {
         let Settle { run: _, ref by, ref id, outcome, ref result, ref reason } = *settle;
         Self {
             by: by.clone(),
@@ -32,18 +33,18 @@ impl SettleCall {
             state: outcome.into(),
             result: result.clone(),
             reason: text(reason),
-            sealing,
+            cipher,
         }
     }
 
-    /// The answer, where the call is not settled now.
-    fn refuses(&self, run: &RunRow, is_live: bool, call: Option<&CallRow>) -> Work<Option<Completed>> {
+    /// The answer, if the call is not settled by this request.
+    fn refuse(&self, run: &RunRow, is_live: bool, call: Option<&CallRow>) -> DbResult<Option<Completed>> {
         if let SettledBy::Worker(capability) = &self.by
-            && !holds(run, capability)
+            && !has_capability(run, capability)
         {
             return Ok(Some(Completed::Fenced));
         }
-        if call.is_some_and(|call| call.stands() == self.state) && self.is_result(call)? {
+        if call.is_some_and(|call| call.public_state() == self.state) && self.is_result(call)? {
             return Ok(Some(Completed::Duplicate));
         }
         let Some(call) = call.filter(|_| is_live) else {
@@ -64,11 +65,11 @@ impl SettleCall {
         Ok(conflict.map(Completed::Conflict))
     }
 
-    /// Whether the call's result is this one.
-    fn is_result(&self, call: Option<&CallRow>) -> Work<bool> {
-        let kept = call.and_then(|call| call.result.as_deref());
-        let stands = unpacked(kept, AadContext::Result(&self.id), &self.sealing)?;
-        Ok(stands.as_deref().map(RawValue::get) == self.result.as_deref().map(RawValue::get))
+    /// Whether the stored result equals this one.
+    fn is_result(&self, call: Option<&CallRow>) -> DbResult<bool> {
+        let stored = call.and_then(|call| call.result.as_deref());
+        let stored = decode_payload(stored, AadContext::Result(&self.id), &self.cipher)?;
+        Ok(stored.as_deref().map(RawValue::get) == self.result.as_deref().map(RawValue::get))
     }
 }
 
@@ -80,14 +81,14 @@ impl Transition for SettleCall {
         Needs::Call(&self.id)
     }
 
-    fn decide(&self, mut rows: Rows) -> Work<Decision<Completed>> {
+    fn decide(&self, mut rows: Rows) -> DbResult<Decision<Completed>> {
         let (call, open_calls) = (rows.call.take(), rows.open_calls);
         let mut change = Change::of(rows);
-        if let Some(answer) = self.refuses(change.row(), change.is_live(), call.as_ref())? {
+        if let Some(answer) = self.refuse(change.row(), change.is_live(), call.as_ref())? {
             return Ok(change.decide(answer));
         }
         let Some(before) = call else {
-            return Err(Fault::Corrupt("a call is settled that is not there".into()));
+            return Err(DbError::Corrupt("a call that does not exist cannot be settled".into()));
         };
 
         let (now, turn) = (change.now(), change.row().open_turn());
@@ -99,7 +100,7 @@ impl Transition for SettleCall {
         let call = CallRow {
             state: EnumText(self.state),
             key_refused: false,
-            result: payload(self.result.as_deref(), AadContext::Result(&before.id), &self.sealing)?,
+            result: encode_payload(self.result.as_deref(), AadContext::Result(&before.id), &self.cipher)?,
             result_bytes: size::of_json(self.result.as_deref()),
             settled_by: Some(actor.clone()),
             reason: Some(self.reason.clone()),
@@ -107,7 +108,7 @@ impl Transition for SettleCall {
             touched_turn: Some(turn),
             ..before.clone()
         };
-        // A call of an earlier turn is open until it has ended.
+        // A call of an earlier turn is only open until it has ended.
         let stays_open = call.turn == turn;
         let growth = if stays_open { call.bytes() } else { 0 } - before.bytes();
         if growth > 0 && open_calls + growth > Limits::OPEN_CALLS_BYTES as i64 {
@@ -125,19 +126,19 @@ impl Transition for SettleCall {
             "call": call.id, "turn": turn, "outcome": self.state, "reason": self.reason,
         });
         if let Some(result) = &self.result {
-            detail["result"] = self.sealing.call_digests(&call.id).render(result.get()).into();
+            detail["result"] = self.cipher.call_digests(&call.id).render(result.get()).into();
         }
         change.audit(kind::SETTLED, &actor, detail);
         change.set_call(&before, &call);
         Ok(change.decide(Completed::Ok))
     }
 
-    fn without_run(&self, _: RunId) -> Work<Completed> {
+    fn without_run(&self, _: RunId) -> DbResult<Completed> {
         Ok(Completed::NotFound)
     }
 }
 
-/// Whether the call was started by an attempt that is over, and its outcome is unknown.
+/// Whether the call was started by an attempt that is over, so that its outcome is unknown.
 pub(crate) fn is_unsettled(run: &RunRow, call: &CallRow) -> bool {
     call.state.0 == CallState::Started
         && (call.attempt != Some(run.attempt) || run.attempt_state.0 == AttemptState::Ended)

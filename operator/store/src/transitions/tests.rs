@@ -1,8 +1,8 @@
-//! Rules without a database: rows in, a set of writes and an answer out.
+//! Tests of the rules without a database: from rows to a set of writes and an answer.
 
 mod admissions;
 mod ends;
-mod over;
+mod runs_that_are_over;
 mod writes;
 
 use std::collections::BTreeMap;
@@ -11,13 +11,13 @@ use dalsegno_protocol::Boundary;
 use uuid::Uuid;
 
 use super::*;
-use crate::reads::{Assignment, EnumText, Found, Hash, RunRow, StoreRow, Value};
+use crate::reads::{Assignment, EnumText, FoundRuns, Hash, RunRow, StoreRow, Value};
 use crate::{
     AttemptState, Deadlines, Digest, Identity, Lifecycle, NewFinish, NewRun, OnPrior, PodRecord, RunOutcome,
     Verdict,
 };
 
-/// The store's clock as a rule decides.
+/// The store's clock when a rule decides.
 const NOW: i64 = 2_000;
 
 const INSTANCE: Digest = [7; 32];
@@ -35,10 +35,10 @@ fn new_run() -> NewRun {
     }
 }
 
-/// What a look finds in a store with these runs.
-fn found(runs: Vec<RunRows>) -> Found {
+/// What is found in a store with these runs.
+fn found(runs: Vec<RunRows>) -> FoundRuns {
     let store = StoreRow { id: Uuid::nil(), created_at: 0, beat_last: 0, beat_since: 0, gap_from: 0 };
-    Found { now: 1_000, store, runs }
+    FoundRuns { now: 1_000, store, runs }
 }
 
 /// A run whose first attempt is reserved.
@@ -49,7 +49,7 @@ fn reserved() -> Rows {
     Rows::new(RunRows { now: NOW, store, run, attempts: reserved }, BTreeMap::new())
 }
 
-/// A run whose first attempt has this state, and whose image is accepted if a worker may attach.
+/// A run whose first attempt has this state. If it has a pod, its image is accepted.
 fn with_attempt(state: AttemptState) -> Rows {
     let mut rows = reserved();
     let RunRows { run, attempts, .. } = &mut rows.of_run;
@@ -83,7 +83,7 @@ fn attached() -> Rows {
     rows
 }
 
-/// The same run in another stage of its life.
+/// The same run with another lifecycle.
 fn of(lifecycle: Lifecycle, mut rows: Rows) -> Rows {
     rows.of_run.run.lifecycle = EnumText(lifecycle);
     rows
@@ -125,12 +125,12 @@ fn value<'w>(write: &'w WriteSet, column: &str) -> Option<&'w Value> {
     write.run_columns.iter().find(|(name, _)| *name == column).map(|(_, value)| value)
 }
 
-/// The kinds of the audit's rows that are appended.
+/// The kinds of the audit rows that are appended.
 fn kinds(write: &WriteSet) -> Vec<&'static str> {
     write.audit.iter().map(|entry| entry.kind).collect()
 }
 
-/// A run's row with changes.
+/// The rows with a changed row of the run.
 fn changed(rows: Rows, change: impl FnOnce(&mut RunRow)) -> Rows {
     let mut rows = rows;
     change(&mut rows.of_run.run);

@@ -1,4 +1,4 @@
-//! What rules, and the statements that judge a worker's writes, know of the worker's call and its run.
+//! Checks and changes that the calls of workers share: for the rules, and for SQLite's hot statements.
 
 use uuid::Uuid;
 
@@ -6,24 +6,24 @@ use crate::reads::{Hash, RunRow};
 use crate::seal::BodyDigest;
 use crate::{Digest, Standing};
 
-/// Whether this capability is the current epoch's. Where nobody is attached, nobody's is.
-pub(crate) fn holds(run: &RunRow, capability: &Digest) -> bool {
+/// Whether this is the capability of the current epoch. False for every capability if no worker is attached.
+pub(crate) fn has_capability(run: &RunRow, capability: &Digest) -> bool {
     run.capability == Some(Hash(*capability))
 }
 
-/// Whether calls with an unknown outcome stand in the way. One that changes nothing stands in nobody's.
+/// Whether calls with an unknown outcome block a commit. Calls with the policy `readOnly` block nothing.
 pub(crate) fn has_unsettled(run: &RunRow) -> bool {
     run.unsettled_retry_same_key + run.unsettled_probe + run.unsettled_ask + run.keys_refused > 0
 }
 
-/// Whether these bytes are the run's finish.
+/// Whether the run was finished by this call: the same commit id and the same body.
 pub(crate) fn is_finish(run: &RunRow, commit_id: Uuid, digest: &BodyDigest) -> bool {
     run.finish_commit_id == Some(commit_id)
-        && run.finish_digest.is_some_and(|stands| digest.matches(&stands.0))
+        && run.finish_digest.is_some_and(|stored| digest.matches(&stored.0))
 }
 
-/// A write shows that its worker lives: it renews a lease that a heartbeat has bound, and binds none. It makes none
-/// shorter: its worker may wait for the answer that would tell of it longer than the shorter one lasts.
+/// Renews the worker's lease, if a heartbeat has started one: a write proves that the worker is alive. The lease
+/// never gets shorter here: the worker may wait for the answer, which has the new length, longer than the new length.
 pub(crate) fn renew_lease(run: &mut RunRow, now: i64) {
     if run.lease_renewed_at.is_some() {
         run.lease_renewed_at = Some(now);
@@ -31,9 +31,9 @@ pub(crate) fn renew_lease(run: &mut RunRow, now: i64) {
     }
 }
 
-/// The worker's next answer tells it of a cancel, if there is one. Whether this is the first such answer, so that the row
-/// changes.
-pub(crate) fn tell_cancel(run: &mut RunRow, now: i64) -> bool {
+/// Records that the answer reports a requested cancel to the worker. Returns whether it is the first such answer, so
+/// that the row changes.
+pub(crate) fn report_cancel(run: &mut RunRow, now: i64) -> bool {
     let is_first = run.cancel_requested_at.is_some() && run.cancel_told_at.is_none();
     if is_first {
         run.cancel_told_at = Some(now);
@@ -41,7 +41,7 @@ pub(crate) fn tell_cancel(run: &mut RunRow, now: i64) -> bool {
     is_first
 }
 
-/// Where the run stands, for the worker.
-pub(crate) fn standing(run: &RunRow) -> Standing {
-    Standing { head: run.public_head(), parent: None, asked: run.asked() }
+/// The head and the signals for the worker's answer.
+pub(crate) fn commit_receipt(run: &RunRow) -> Standing {
+    Standing { head: run.public_head(), parent: None, asked: run.worker_signals() }
 }

@@ -13,9 +13,9 @@ use super::unsynced_commits::{attached, turn};
 use super::{Sqlite, execute};
 use crate::branch;
 use crate::chain::EncodedSnapshot;
-use crate::packed;
+use crate::encoded_ops;
 use crate::seal::PayloadCipher;
-use crate::shelf::{Branch, Found, Keeper, New, Shelf, Walk};
+use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
 use crate::{Commit, Digest, Error, Place, Result, RunId, Snapshotted, Worker as _, snapshot_writer};
 
 /// Far more than the read of a small state takes.
@@ -30,7 +30,7 @@ struct SlowStore<S> {
     resume: Semaphore,
 }
 
-impl<S: Shelf> SlowStore<S> {
+impl<S: SnapshotReader> SlowStore<S> {
     fn new(inner: S, run: RunId) -> Self {
         Self { inner, run, reads: AtomicUsize::new(0), resume: Semaphore::new(0) }
     }
@@ -42,12 +42,12 @@ impl<S: Shelf> SlowStore<S> {
     }
 }
 
-impl<S: Shelf> Shelf for SlowStore<S> {
+impl<S: SnapshotReader> SnapshotReader for SlowStore<S> {
     async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
         self.inner.walk(run, walk).await
     }
 
-    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<Found>> {
+    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<PageEntry>> {
         self.inner.page(run, after).await
     }
 
@@ -63,8 +63,8 @@ impl<S: Shelf> Shelf for SlowStore<S> {
         self.inner.snapshot(run, content_hash).await
     }
 
-    async fn sealing(&self, run: RunId) -> Result<PayloadCipher> {
-        self.inner.sealing(run).await
+    async fn cipher(&self, run: RunId) -> Result<PayloadCipher> {
+        self.inner.cipher(run).await
     }
 
     async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
@@ -72,13 +72,13 @@ impl<S: Shelf> Shelf for SlowStore<S> {
     }
 }
 
-impl<S: Keeper> Keeper for SlowStore<S> {
-    async fn sealing_to_write(&self, run: RunId) -> Result<PayloadCipher> {
-        self.inner.sealing_to_write(run).await
+impl<S: SnapshotWriter> SnapshotWriter for SlowStore<S> {
+    async fn cipher_to_write(&self, run: RunId) -> Result<PayloadCipher> {
+        self.inner.cipher_to_write(run).await
     }
 
-    async fn keep(&self, new: New) -> Result<()> {
-        self.inner.keep(new).await
+    async fn store_snapshot(&self, new: NewSnapshot) -> Result<()> {
+        self.inner.store_snapshot(new).await
     }
 }
 
@@ -119,9 +119,9 @@ async fn a_snapshot_deleted_while_it_is_read_back_is_no_corruption_but_one_witho
     assert!(matches!(lost, Err(Error::Corrupt { .. })), "{lost:?}");
 }
 
-async fn measure(store: &impl Shelf, run: RunId) -> bool {
+async fn measure(store: &impl SnapshotReader, run: RunId) -> bool {
     let commit = Commit { ops: Some(br#"{"append":{}}"#.to_vec()), full: false, ..turn(run, 12) };
-    packed::counted(store, &commit, &PayloadCipher::default()).await.unwrap().is_some()
+    encoded_ops::encode_with_state_size(store, &commit, &PayloadCipher::default()).await.unwrap().is_some()
 }
 
 #[tokio::test]

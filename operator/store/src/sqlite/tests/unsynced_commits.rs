@@ -11,7 +11,7 @@ use traced::{folder, print_line, synced_before_each_answer, traced};
 use uuid::Uuid;
 
 use super::{Durability, Sqlite, new_run};
-use crate::packed::EncodedOps;
+use crate::encoded_ops::EncodedOps;
 use crate::seal::PayloadCipher;
 use crate::sqlite::boundary::PreparedCommit;
 use crate::sqlite::commit;

@@ -1,4 +1,4 @@
-//! In which order a worker's call, and a run that is to be created, are judged.
+//! The order of the checks for the calls of workers, and for a run to be created.
 
 use dalsegno_protocol::{CallOutcome, CallState, Policy};
 
@@ -9,7 +9,7 @@ use crate::seal::{BodyDigest, PayloadCipher};
 use crate::{Acknowledged, Attached, Committed, Completed, Created, Settle, SettledBy};
 
 #[test]
-fn an_attach_is_judged_in_its_order() {
+fn an_attach_is_checked_in_order() {
     let attach = Attach { pod_uid: "pod".into(), instance: INSTANCE };
     let refused = |run: &mut RunRow| run.verdict = Some(EnumText(Verdict::Refused));
     let created = || with_attempt(AttemptState::Created);
@@ -33,10 +33,10 @@ fn an_attach_is_judged_in_its_order() {
 }
 
 #[test]
-fn a_finish_is_judged_in_its_order() {
+fn a_finish_is_checked_in_order() {
     let digest = BodyDigest { kept: [3; 32], plain: [4; 32] };
     let finish = Finish { capability: INSTANCE, commit_id: Uuid::from_u128(5), digest, finish: succeeded() };
-    let stranger = Finish { capability: [8; 32], ..finish.clone() };
+    let other_worker = Finish { capability: [8; 32], ..finish.clone() };
     let finished = |digest| {
         of(
             Lifecycle::Finished,
@@ -46,8 +46,8 @@ fn a_finish_is_judged_in_its_order() {
             }),
         )
     };
-    assert_eq!(decide(&stranger, &attached()).answer, Committed::Fenced { committed: false });
-    assert_eq!(decide(&stranger, &finished([3; 32])).answer, Committed::Fenced { committed: true });
+    assert_eq!(decide(&other_worker, &attached()).answer, Committed::Fenced { committed: false });
+    assert_eq!(decide(&other_worker, &finished([3; 32])).answer, Committed::Fenced { committed: true });
     for before_and_after_the_key in [[3; 32], [4; 32]] {
         let answer = decide(&finish, &finished(before_and_after_the_key)).answer;
         assert!(matches!(answer, Committed::Duplicate(_)), "{answer:?}");
@@ -59,8 +59,8 @@ fn a_finish_is_judged_in_its_order() {
     let Decision { write, answer } = decide(&finish, &harmless);
     assert!(matches!(answer, Committed::Ok(_)), "{answer:?}");
     assert_eq!((kinds(&write), write.is_change), (vec![kind::FINISHED], true));
-    assert_eq!(value(&write, "epoch"), None, "a finish moves no epoch");
-    assert_eq!(value(&write, "lease_renewed_at"), None, "it binds no lease");
+    assert_eq!(value(&write, "epoch"), None, "a finish does not change the epoch");
+    assert_eq!(value(&write, "lease_renewed_at"), None, "it starts no lease");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn call() -> CallRow {
     }
 }
 
-fn settles(by: SettledBy, call: Option<CallRow>, rows: Rows) -> Decision<Completed> {
+fn settle(by: SettledBy, call: Option<CallRow>, rows: Rows) -> Decision<Completed> {
     let settle = Settle {
         run: Uuid::from_u128(1),
         by,
@@ -128,7 +128,7 @@ fn settles(by: SettledBy, call: Option<CallRow>, rows: Rows) -> Decision<Complet
 }
 
 #[test]
-fn a_settled_call_is_judged_in_its_order() {
+fn a_settled_call_is_checked_in_order() {
     let person = || SettledBy::Person("ada".into());
     let worker = || SettledBy::Worker(INSTANCE);
     let ended = |state| CallRow { state: EnumText(state), ..call() };
@@ -147,18 +147,18 @@ fn a_settled_call_is_judged_in_its_order() {
         (worker(), Some(call()), attached(), "Ok"),
     ];
     for (by, call, rows, expected) in cases {
-        let Decision { write, answer } = settles(by, call, rows);
-        let told = format!("{answer:?}");
-        assert!(told.contains(expected), "{told}, and not {expected}");
-        assert_eq!(write.is_empty(), expected != "Ok", "{told}");
+        let Decision { write, answer } = settle(by, call, rows);
+        let text = format!("{answer:?}");
+        assert!(text.contains(expected), "{text} instead of {expected}");
+        assert_eq!(write.is_empty(), expected != "Ok", "{text}");
     }
 }
 
 #[test]
-fn a_settled_call_is_one_less_that_is_unsettled() {
+fn settling_a_call_decreases_the_count_of_unsettled_calls() {
     let rows = changed(attached(), |run| (run.unsettled_probe, run.keys_refused) = (2, 1));
     let refused = CallRow { attempt: Some(0), key_refused: true, ..call() };
-    let write = settles(SettledBy::Person("ada".into()), Some(refused), rows).write;
+    let write = settle(SettledBy::Person("ada".into()), Some(refused), rows).write;
     for (column, expected) in [("unsettled_probe", 1), ("keys_refused", 0), ("completed_calls", 1)] {
         assert_eq!(value(&write, column), Some(&Value::Integer(Some(expected))), "{column}");
     }
@@ -171,15 +171,15 @@ fn a_settled_call_is_one_less_that_is_unsettled() {
 }
 
 #[test]
-fn what_a_run_that_is_to_be_created_meets_says_what_comes_next() {
+fn the_next_create_step_depends_on_the_existing_runs() {
     let new = |on_prior| NewRun { object_uid: "another".into(), on_prior, ..new_run() };
-    let stranger = NewRun { tenant: "elsewhere".into(), ..new(OnPrior::Adopt) };
-    let met = |new: &NewRun, runs| match next_step(&found(runs), new).unwrap() {
-        NextStep::Answer(Created::Run(_)) => "its own row",
-        NextStep::Answer(Created::Prior(_)) => "a prior run",
-        NextStep::Adopt(_) => "adopt",
-        NextStep::Replace(_) => "replace",
-        NextStep::Create => "create",
+    let other_tenant = NewRun { tenant: "elsewhere".into(), ..new(OnPrior::Adopt) };
+    let met = |new: &NewRun, runs| match next_create_step(&found(runs), new).unwrap() {
+        CreateStep::Answer(Created::Run(_)) => "its own row",
+        CreateStep::Answer(Created::Prior(_)) => "a prior run",
+        CreateStep::Adopt(_) => "adopt",
+        CreateStep::Replace(_) => "replace",
+        CreateStep::Create => "create",
     };
     let prior = || vec![reserved().of_run];
     let cases = [
@@ -188,7 +188,7 @@ fn what_a_run_that_is_to_be_created_meets_says_what_comes_next() {
         (new(OnPrior::Hold), prior(), "a prior run"),
         (new(OnPrior::Adopt), prior(), "adopt"),
         (new(OnPrior::Ignore), prior(), "replace"),
-        (stranger, prior(), "a prior run"),
+        (other_tenant, prior(), "a prior run"),
     ];
     for (new, runs, expected) in cases {
         assert_eq!(met(&new, runs), expected, "{new:?}");
@@ -196,7 +196,7 @@ fn what_a_run_that_is_to_be_created_meets_says_what_comes_next() {
 }
 
 #[test]
-fn an_adopted_run_has_a_new_owner_and_a_new_epoch_and_stays_finished() {
+fn an_adopted_run_gets_a_new_owner_and_a_new_epoch_and_stays_finished() {
     let new = NewRun { object_uid: "another".into(), reset_generation: 3, ..new_run() };
     let adopt = Adopt(new.clone());
     let cases = [
@@ -212,8 +212,8 @@ fn an_adopted_run_has_a_new_owner_and_a_new_epoch_and_stays_finished() {
         assert_eq!(value(&write, "epoch"), Some(&Value::Integer(Some(2))));
         assert_eq!(value(&write, "lifecycle"), None);
     }
-    let stranger = Adopt(NewRun { tenant: "elsewhere".into(), ..new });
-    for none in [decide(&stranger, &attached()), decide(&adopt, &of(Lifecycle::Deleted, attached()))] {
-        assert!(none.write.is_empty());
+    let other_tenant = Adopt(NewRun { tenant: "elsewhere".into(), ..new });
+    for refused in [decide(&other_tenant, &attached()), decide(&adopt, &of(Lifecycle::Deleted, attached()))] {
+        assert!(refused.write.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! How an end is counted, and what follows it.
+//! How the end of an attempt is counted, and what follows it.
 
 use dalsegno_protocol::Policy;
 
@@ -12,8 +12,8 @@ fn end(class: Class, then: Then) -> EndAttempt {
     EndAttempt { ending, then }
 }
 
-/// The table of [`Class`]: recovery attempts, attempts without progress, disruptions, disruptions without progress; what
-/// the end is counted as.
+/// The table of [`Class`]. Columns: the class; whether there was progress; recovery attempts, attempts without
+/// progress, disruptions, disruptions without progress; the class that the end is counted as.
 #[test]
 fn an_end_is_counted_by_its_class_and_its_progress() {
     let cases = [
@@ -71,11 +71,15 @@ fn an_end_fences_the_run_and_leaves_its_started_calls_unsettled() {
     let Decision { write, answer } = decide(&end(Class::Disruption, Then::Nothing), &rows);
     assert_eq!(value(&write, "capability"), Some(&Value::Bytes(None)));
     assert_eq!(answer.epoch, 2);
-    assert_eq!(answer.calls.unsettled, [(Policy::Ask, 2), (Policy::ReadOnly, 1)].into(), "counted anew");
+    assert_eq!(
+        answer.calls.unsettled,
+        [(Policy::Ask, 2), (Policy::ReadOnly, 1)].into(),
+        "they are counted again"
+    );
 }
 
 #[test]
-fn what_follows_an_end_is_done_once() {
+fn the_next_step_after_an_end_is_done_once() {
     let finish = Then::Finish(succeeded());
     let cases = [
         (Then::Nothing, vec![kind::ENDED], vec![]),
@@ -85,18 +89,20 @@ fn what_follows_an_end_is_done_once() {
     for (then, first, of_ended) in cases {
         let write = decide(&end(Class::Crash, then.clone()), &attached()).write;
         assert_eq!(kinds(&write), first, "{then:?}");
-        assert!(!write.is_change, "the operator has done it itself");
+        assert!(!write.is_change, "the operator made this change itself");
         let ended = with_attempt(AttemptState::Ended);
         assert_eq!(kinds(&decide(&end(Class::Crash, then.clone()), &ended).write), of_ended, "{then:?}");
-        let later = changed(attached(), |run| run.attempt = 2);
-        let mut later = later;
+        let mut later = changed(attached(), |run| run.attempt = 2);
         later.of_run.attempts[0].number = 2;
-        assert!(decide(&end(Class::Crash, then), &later).write.is_empty(), "of an earlier attempt");
+        assert!(
+            decide(&end(Class::Crash, then), &later).write.is_empty(),
+            "the ended attempt is an earlier one"
+        );
     }
 }
 
 #[test]
-fn a_reserved_attempt_starts_clean_under_the_epoch_of_the_end() {
+fn a_reserved_attempt_starts_empty_under_the_epoch_of_the_end() {
     let write = decide(&end(Class::Disruption, Then::Reserve), &attached()).write;
     let [reserved] = &write.reserved[..] else { panic!("{write:?}") };
     assert_eq!((reserved.number, reserved.epoch, reserved.turn_at_start), (2, 2, 1));
@@ -120,7 +126,7 @@ fn a_reset_forgives_the_totals_and_the_attempts_that_have_ended() {
         disruptions_without_progress: 2,
         ..Counters::default()
     };
-    let reset = |observed, to| ResetBudget { observed, to, asked: AskedBy::default() };
+    let reset = |observed, to| ResetBudget { observed, to, requested_by: AskedBy::default() };
     for (state, forgiven) in [(AttemptState::Ended, 1), (AttemptState::Attached, 0)] {
         let rows = changed(with_attempt(state), |run| run.set_counters(counters));
         let record = decide(&reset(0, 3), &rows).answer;

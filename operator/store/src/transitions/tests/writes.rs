@@ -1,4 +1,4 @@
-//! A rule names each column that it sets, and no other.
+//! Each rule names exactly the columns that it sets.
 
 use super::*;
 use crate::audit::kind;
@@ -23,7 +23,7 @@ fn with_audit(columns: &[&'static str]) -> Vec<&'static str> {
 }
 
 #[test]
-fn each_fact_of_an_attempt_sets_its_columns_alone() {
+fn each_fact_about_an_attempt_sets_only_its_own_columns() {
     let pod = RecordPod { attempt: 1, pod: pod() };
     let write = decide(&pod, &reserved()).write;
     let attempt = vec!["state", "pod_uid", "pod_name", "revision", "created_at"];
@@ -42,7 +42,7 @@ fn each_fact_of_an_attempt_sets_its_columns_alone() {
 }
 
 #[test]
-fn settings_are_no_rows_of_the_audit() {
+fn settings_are_not_in_the_audit() {
     let deadlines = Deadlines { start_ms: 1, ..new_run().deadlines };
     let write = decide(&SetDeadlines(deadlines), &reserved()).write;
     assert_eq!(parts(&write), (vec!["start_ms"], vec![], vec![]));
@@ -51,7 +51,7 @@ fn settings_are_no_rows_of_the_audit() {
 }
 
 #[test]
-fn what_is_done_again_writes_nothing() {
+fn a_repeated_transition_writes_nothing() {
     let scheduled = changed(with_attempt(AttemptState::Created), |run| run.scheduled_at = Some(1));
     let cancelled = changed(reserved(), |run| run.cancel_requested_at = Some(1));
     let attach = Attach { pod_uid: "pod".into(), instance: INSTANCE };
@@ -59,7 +59,7 @@ fn what_is_done_again_writes_nothing() {
     let writes = [
         decide(&RecordPod { attempt: 1, pod: pod() }, &with_attempt(AttemptState::Created)).write,
         decide(&RecordScheduled { attempt: 1, node: "node-b".into() }, &scheduled).write,
-        decide(&RequestCancel { asked: AskedBy::default() }, &cancelled).write,
+        decide(&RequestCancel { requested_by: AskedBy::default() }, &cancelled).write,
         decide(&SetDeadlines(new_run().deadlines), &reserved()).write,
         decide(&attach, &attached()).write,
         decide(&attach, &spent).write,
@@ -68,7 +68,7 @@ fn what_is_done_again_writes_nothing() {
 }
 
 #[test]
-fn an_attach_and_a_refused_process_are_seen_at_once() {
+fn an_attach_and_a_refused_process_are_reported_to_the_operator_at_once() {
     let attach = Attach { pod_uid: "pod".into(), instance: INSTANCE };
     let write = decide(&attach, &with_attempt(AttemptState::Created)).write;
     assert!(write.is_change);
@@ -81,7 +81,7 @@ fn an_attach_and_a_refused_process_are_seen_at_once() {
 }
 
 #[test]
-fn rows_of_the_audit_are_linked() {
+fn audit_rows_are_linked() {
     let rule = EndAttempt {
         ending: Ending {
             attempt: 1,
@@ -100,7 +100,7 @@ fn rows_of_the_audit_are_linked() {
     assert_eq!((reserved.seq, reserved.parent_hash), (ended.seq + 1, ended.hash));
     assert_eq!(value(&write, "audit_hash"), Some(&Value::Bytes(Some(reserved.hash.to_vec()))));
     assert_eq!((ended.at, reserved.at), (NOW, NOW));
-    assert!(ended.detail.contains("a\u{fffd}b"), "PostgreSQL keeps no NUL: {}", ended.detail);
+    assert!(ended.detail.contains("a\u{fffd}b"), "PostgreSQL stores no NUL: {}", ended.detail);
 }
 
 #[test]
@@ -122,9 +122,9 @@ fn a_rewind_undoes_what_came_after_its_target() {
     assert_eq!(kinds(&write), [kind::ENDED, kind::REWOUND, kind::RESERVED]);
     assert_eq!(write.audit[1].actor, "ada");
     let undone = write.audit[1].detail.matches(r#""turn":2"#).count();
-    assert_eq!(undone, 2, "as the head that it goes back from, and as undone: {}", write.audit[1].detail);
+    assert_eq!(undone, 2, "as the old head, and as an undone boundary: {}", write.audit[1].detail);
     assert_eq!(value(&write, "head_turn"), Some(&Value::Integer(Some(1))));
-    assert_eq!(value(&write, "head_position"), None, "positions never go back");
+    assert_eq!(value(&write, "head_position"), None, "positions never decrease");
     assert_eq!(write.reserved[0].number, 2);
 
     for refused in [
@@ -152,5 +152,5 @@ fn candidates_are_the_last_eight_templates_the_latest_first() {
         assert_eq!(write.template.unwrap().hash, hash);
     }
     let again = decide(&put("1"), &rows).write;
-    assert_eq!(again.attempt_columns, [], "it is the latest already");
+    assert_eq!(again.attempt_columns, [], "it is already the latest");
 }

@@ -1,4 +1,4 @@
-//! A run that is over: no rule of the operator changes it, but for what is said of it here.
+//! Runs that are over: no rule of the operator changes them, except for the cases below.
 
 use dalsegno_protocol::Boundary;
 
@@ -10,7 +10,7 @@ const OVER: [Lifecycle; 3] = [Lifecycle::Finished, Lifecycle::Deleted, Lifecycle
 const STATES: [AttemptState; 4] =
     [AttemptState::Reserved, AttemptState::Created, AttemptState::Attached, AttemptState::Ended];
 
-/// What every rule of the operator writes to this run.
+/// What each rule of the operator writes to this run.
 fn every_rule(rows: &Rows) -> Vec<(&'static str, WriteSet)> {
     let ending = |then| EndAttempt {
         ending: Ending {
@@ -34,16 +34,16 @@ fn every_rule(rows: &Rows) -> Vec<(&'static str, WriteSet)> {
         ("record a pod", decide(&RecordPod { attempt: 1, pod: identified }, rows).write),
         ("record a node", decide(&RecordScheduled { attempt: 1, node: "node".into() }, rows).write),
         ("record an identity", decide(&RecordIdentity { attempt: 1, identity: identity() }, rows).write),
-        ("request a cancel", decide(&RequestCancel { asked: AskedBy::default() }, rows).write),
-        ("reset", decide(&ResetBudget { observed: 0, to: 1, asked: AskedBy::default() }, rows).write),
+        ("request a cancel", decide(&RequestCancel { requested_by: AskedBy::default() }, rows).write),
+        ("reset", decide(&ResetBudget { observed: 0, to: 1, requested_by: AskedBy::default() }, rows).write),
         ("set deadlines", decide(&SetDeadlines(deadlines), rows).write),
-        ("keep a template", decide(&PutRevision { attempt: 1, template }, rows).write),
-        ("go back", decide(&rewind, rows).write),
+        ("store a template", decide(&PutRevision { attempt: 1, template }, rows).write),
+        ("rewind", decide(&rewind, rows).write),
     ]
 }
 
 #[test]
-fn every_rule_of_the_operator_leaves_a_run_that_is_over_as_it_is() {
+fn no_rule_of_the_operator_changes_a_run_that_is_over() {
     for lifecycle in OVER {
         for state in STATES {
             let mut rows = of(lifecycle, with_attempt(state));
@@ -55,16 +55,16 @@ fn every_rule_of_the_operator_leaves_a_run_that_is_over_as_it_is() {
     }
 }
 
-/// So that the case above says something.
+/// Without this, the test above would also pass for rules that never change anything.
 #[test]
-fn every_rule_of_the_operator_but_a_rewind_to_the_head_changes_a_run_that_lives() {
+fn every_rule_of_the_operator_but_a_rewind_to_the_head_changes_a_live_run() {
     for (rule, write) in every_rule(&reserved()) {
-        assert_eq!(write.is_empty(), rule == "go back", "{rule}");
+        assert_eq!(write.is_empty(), rule == "rewind", "{rule}");
     }
 }
 
 #[test]
-fn retention_is_obeyed_by_a_run_that_is_over() {
+fn retention_can_be_set_for_a_run_that_is_over() {
     for lifecycle in OVER {
         let set = SetRetention(Retention { days: 1, keep_last: Some(2) });
         let write = decide(&set, &of(lifecycle, attached())).write;
@@ -73,14 +73,14 @@ fn retention_is_obeyed_by_a_run_that_is_over() {
 }
 
 #[test]
-fn a_finished_run_is_deleted_or_abandoned_and_a_closed_one_stays_as_it_is() {
-    let deleted = MarkDeleted { object_uid: "object".into(), asked: AskedBy::default() };
+fn a_finished_run_can_be_deleted_or_abandoned_and_a_closed_one_is_unchanged() {
+    let deleted = MarkDeleted { object_uid: "object".into(), requested_by: AskedBy::default() };
     let abandoned = Abandon(NewRun { object_uid: "another".into(), ..new_run() });
     for lifecycle in [Lifecycle::Live, Lifecycle::Finished] {
         let rows = of(lifecycle, attached());
         let writes = [decide(&deleted, &rows).write, decide(&abandoned, &rows).write];
-        for (write, word) in writes.iter().zip(["deleted", "abandoned"]) {
-            assert_eq!(value(write, "lifecycle"), Some(&Value::Text(Some(word.into()))));
+        for (write, lifecycle) in writes.iter().zip(["deleted", "abandoned"]) {
+            assert_eq!(value(write, "lifecycle"), Some(&Value::Text(Some(lifecycle.into()))));
             assert_eq!(value(write, "over_at"), Some(&Value::Integer(Some(NOW))));
             assert_eq!(value(write, "epoch"), Some(&Value::Integer(Some(2))), "it is fenced");
         }
@@ -90,6 +90,6 @@ fn a_finished_run_is_deleted_or_abandoned_and_a_closed_one_stays_as_it_is() {
         assert!(decide(&deleted, &rows).write.is_empty());
         assert!(decide(&abandoned, &rows).write.is_empty());
     }
-    let stranger = MarkDeleted { object_uid: "another".into(), ..deleted };
-    assert!(decide(&stranger, &attached()).write.is_empty(), "the row has changed hands");
+    let not_the_owner = MarkDeleted { object_uid: "another".into(), ..deleted };
+    assert!(decide(&not_the_owner, &attached()).write.is_empty(), "another object owns the run");
 }

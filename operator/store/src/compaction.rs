@@ -1,0 +1,167 @@
+//! Compaction of runs that keep their last boundaries only: the payloads of older boundaries are dropped once a
+//! snapshot replaces them.
+//!
+//! # Guarantees
+//!
+//! - Payloads are dropped only after the snapshot at the last dropped boundary was read back and found equal to the
+//!   state that the boundaries make.
+//! - All conditions are checked again under the lock of the run's row: the boundary is on the live branch, enough
+//!   boundaries follow it, its snapshot is the one that was read back, and all chunks of the snapshot exist.
+
+use std::collections::BTreeSet;
+
+use crate::snapshot;
+use crate::snapshot_io::SnapshotWriter;
+use crate::snapshot_writer::{ReadBack, snapshot_boundary};
+use crate::{Digest, Dropped, Error, Place, Result, RunId};
+
+/// SQL: whether the payloads of the boundary `b` were dropped. The row of its run decides, not the boundary's row
+/// alone. Without an argument the run's row is looked up; the argument is the name under which it is joined.
+macro_rules! is_dropped {
+    () => {
+        concat!("coalesce((SELECT ", is_dropped!("r"), " FROM runs r WHERE r.id = b.run), false)")
+    };
+    ($run:literal) => {
+        concat!(
+            "coalesce(",
+            $run,
+            ".lifecycle <> 'live' AND b.dropped OR (b.turn, b.boundary) <= (",
+            $run,
+            ".dropped_turn, ",
+            $run,
+            ".dropped_boundary) OR b.epoch < ",
+            $run,
+            ".dropped_epoch, false)"
+        )
+    };
+}
+pub(crate) use is_dropped;
+
+/// SQL: whether the run `r` keeps its last boundaries only, and can be compacted. A shredded run cannot: nobody can
+/// make a snapshot of it.
+macro_rules! is_compactable {
+    () => {
+        "r.keep_last IS NOT NULL AND r.expired_at IS NULL \
+             AND NOT EXISTS (SELECT 1 FROM data_keys k WHERE k.run = r.id AND k.shredded_at IS NOT NULL)"
+    };
+}
+
+/// Runs that may have boundaries or snapshots to drop, after the run `$1`, at most `$2`. A turn has at most two
+/// boundaries.
+pub(crate) const RUNS_TO_COMPACT: &str = concat!(
+    "SELECT r.id FROM runs r WHERE r.id > $1 AND ",
+    is_compactable!(),
+    " AND 2 * (coalesce(r.head_turn, 0) - coalesce(r.dropped_turn, 0)) + 1 >= r.keep_last ORDER BY r.id LIMIT $2"
+);
+
+/// The first snapshot of the run `$1` from which no state is rebuilt any more.
+pub(crate) const OBSOLETE_SNAPSHOT: &str = concat!(
+    "SELECT s.content_hash FROM runs r JOIN snapshots s ON s.run = r.id WHERE r.id = $1 AND ",
+    is_compactable!(),
+    " AND ((s.turn, s.boundary) < (r.dropped_turn, r.dropped_boundary) OR s.epoch < r.dropped_epoch) \
+     ORDER BY s.turn, s.boundary, s.epoch LIMIT 1"
+);
+
+/// The boundary of the live branch up to which payloads are dropped in one step. None, unless enough boundaries have
+/// accumulated: while the run is live, ten more than it keeps. Of two boundaries or more, a step drops at most `$2`
+/// rows, undone ones included, and `$3` bytes of payloads.
+pub(crate) const TRUNCATION_POINT: &str = concat!(
+    "WITH run AS ( \
+         SELECT r.keep_last, r.lifecycle, coalesce(r.dropped_turn, 0) AS turn, \
+                coalesce(r.dropped_boundary, 0) AS boundary \
+         FROM runs r WHERE r.id = $1 AND ",
+    is_compactable!(),
+    " ), after AS ( \
+         SELECT b.turn, b.boundary, b.epoch, b.content_hash, b.undone, run.keep_last, run.lifecycle, \
+                count(*) FILTER (WHERE NOT b.undone) OVER place AS nth, \
+                count(*) FILTER (WHERE NOT b.undone) OVER () AS count, \
+                count(*) OVER place AS so_many, \
+                sum(coalesce(length(b.ops), 0) + coalesce(length(b.events), 0)) OVER place AS bytes \
+         FROM run JOIN boundaries b ON b.run = $1 AND (b.turn, b.boundary) > (run.turn, run.boundary) \
+         WINDOW place AS (ORDER BY b.turn, b.boundary) \
+     ) \
+     SELECT turn, boundary, epoch, content_hash FROM after \
+     WHERE NOT undone AND count > keep_last + CASE lifecycle WHEN 'live' THEN 9 ELSE 0 END \
+       AND nth <= count - keep_last AND (nth = 1 OR so_many <= $2 AND bytes <= $3) \
+     ORDER BY nth DESC LIMIT 1"
+);
+
+/// The next step of compaction.
+pub(crate) enum CompactionStep {
+    /// There is nothing to do.
+    Idle,
+    /// Delete the obsolete snapshot of this boundary.
+    Discard(Digest),
+    /// Drop all payloads up to this boundary, which has this hash.
+    Truncate(Place, Digest),
+}
+
+/// The boundary up to which payloads are dropped, and the snapshot that replaces them.
+#[derive(Clone, Debug)]
+pub(crate) struct TruncateTo {
+    pub run: RunId,
+    pub place: Place,
+    pub content_hash: Digest,
+    /// The snapshot of the state after the boundary.
+    pub snapshot: ReadBack,
+}
+
+/// A snapshot to delete.
+#[derive(Clone, Debug)]
+pub(crate) struct ObsoleteSnapshot {
+    pub run: RunId,
+    pub content_hash: Digest,
+    /// Chunks that no other snapshot of the run uses.
+    pub chunks: Vec<Digest>,
+    /// The run's other snapshots. If there is a snapshot that is not listed here, nothing is deleted.
+    pub others: Vec<Digest>,
+}
+
+/// Deletes what compaction has made obsolete.
+pub(crate) trait SnapshotGc: SnapshotWriter {
+    /// The run's next step. `rows`: the most boundaries that it may drop.
+    fn next(&self, run: RunId, rows: u32) -> impl Future<Output = Result<CompactionStep>> + Send;
+
+    /// Drops the payloads of all boundaries up to this one. Returns the number of rows; 0 if a condition is no longer
+    /// met.
+    fn truncate(&self, to: TruncateTo) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Deletes a snapshot and its chunks. Returns the number of rows; 0 if a condition is no longer met.
+    fn discard(&self, snapshot: ObsoleteSnapshot) -> impl Future<Output = Result<u64>> + Send;
+}
+
+/// Does one step of compaction for a run.
+pub(crate) async fn step(gc: &impl SnapshotGc, run: RunId, limit: u32) -> Result<Dropped> {
+    let rows = match gc.next(run, limit).await? {
+        CompactionStep::Idle => return Ok(Dropped::default()),
+        CompactionStep::Discard(content_hash) => gc.discard(obsolete(gc, run, content_hash).await?).await?,
+        CompactionStep::Truncate(place, content_hash) => {
+            match snapshot_boundary(gc, run, place, content_hash).await {
+                Ok(snapshot) => gc.truncate(TruncateTo { run, place, content_hash, snapshot }).await?,
+                // It is an error only if this is still the next step. Otherwise another process did it meanwhile.
+                Err(error @ (Error::Gone { .. } | Error::Corrupt { .. })) => {
+                    match gc.next(run, limit).await? {
+                        CompactionStep::Truncate(now, _) if now == place => return Err(error),
+                        CompactionStep::Truncate(..) | CompactionStep::Discard(_) | CompactionStep::Idle => 0,
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    // With 0 rows another process works on this run: stop here, and look at the run again later.
+    Ok(Dropped { run: Some(run), rows, done: rows == 0 })
+}
+
+/// What is deleted with a snapshot. If its document cannot be read, its chunks are unknown and stay.
+async fn obsolete(gc: &impl SnapshotGc, run: RunId, content_hash: Digest) -> Result<ObsoleteSnapshot> {
+    let others: Vec<_> = gc.snapshots(run).await?.into_iter().map(|(_, hash)| hash).collect();
+    let others: Vec<_> = others.into_iter().filter(|hash| *hash != content_hash).collect();
+    let mut chunks: BTreeSet<_> = snapshot::chunks(gc, run, &content_hash).await?.into_iter().collect();
+    for other in &others {
+        for chunk in snapshot::chunks(gc, run, other).await? {
+            chunks.remove(&chunk);
+        }
+    }
+    Ok(ObsoleteSnapshot { run, content_hash, chunks: chunks.into_iter().collect(), others })
+}

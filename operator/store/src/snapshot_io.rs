@@ -1,0 +1,101 @@
+//! What each engine implements to read boundaries and snapshots, and to write snapshots.
+
+use dalsegno_protocol::Boundary;
+
+use crate::chain::{EncodedBoundary, EncodedSnapshot};
+use crate::seal::PayloadCipher;
+use crate::{Digest, Place, Result, RunId};
+
+/// Which part of a live branch to read.
+#[derive(Clone, Debug)]
+pub(crate) struct Walk {
+    /// The boundary to start at, and its expected hash; `None`: the head.
+    pub start: Option<(Place, Digest)>,
+    /// Boundaries from this turn on are part of the result.
+    pub from: i32,
+    /// Payloads are read up to this turn; of later boundaries only what is needed to verify the links.
+    pub to: i32,
+    /// Whether the state after turn `to` is part of the result.
+    pub with_state: bool,
+    /// Snapshots that must not be used, by the hash of their boundary.
+    pub excluded_snapshots: Vec<Digest>,
+    /// Use a snapshot only if there is no other way: if the payloads up to its boundary were dropped.
+    pub avoid_snapshots: bool,
+    /// The walk stops without a result if a state is larger than this many bytes, as [`crate::size`] counts them.
+    pub max_state_bytes: Option<usize>,
+}
+
+/// The boundaries of a walk, the oldest first. It begins at the latest boundary from which the result can be built, or
+/// at an earlier one.
+pub(crate) struct Branch {
+    pub head_turn: i32,
+    pub head_hash: Digest,
+    /// Whether the run has, or had, a data key.
+    pub has_data_key: bool,
+    pub encoded: Vec<EncodedBoundary>,
+}
+
+/// A boundary in a page, or why its row cannot be read.
+pub(crate) struct PageEntry {
+    pub place: Place,
+    pub undone: bool,
+    pub encoded: std::result::Result<EncodedBoundary, String>,
+}
+
+/// A snapshot to store.
+#[derive(Clone, Debug)]
+pub(crate) struct NewSnapshot {
+    pub run: RunId,
+    pub content_hash: Digest,
+    pub turn: i32,
+    pub boundary: Boundary,
+    pub epoch: i64,
+    pub document: Vec<u8>,
+    pub digest: Digest,
+    /// New chunks, ordered by their hashes: two writers insert them in the same order, and so cannot deadlock.
+    pub chunks: Vec<(Digest, Vec<u8>)>,
+    /// The snapshot's other chunks, each once. They existed when the state was read.
+    pub shared: Vec<Digest>,
+}
+
+/// Reads boundaries and snapshots.
+pub(crate) trait SnapshotReader: Sync {
+    /// The live branch from its head back to the first boundary that the walk needs; `None`: nothing is committed.
+    fn walk(&self, run: RunId, walk: &Walk) -> impl Future<Output = Result<Option<Branch>>> + Send;
+
+    /// The next boundaries after `after`, in the order of turn, boundary and epoch, on all branches. An empty page is
+    /// the end.
+    fn page(&self, run: RunId, after: Option<Place>) -> impl Future<Output = Result<Vec<PageEntry>>> + Send;
+
+    /// The chunks with these hashes, in any order. Missing chunks are left out.
+    fn chunks(
+        &self,
+        run: RunId,
+        hashes: &[Digest],
+    ) -> impl Future<Output = Result<Vec<(Digest, Vec<u8>)>>> + Send;
+
+    /// The snapshot of a boundary.
+    fn snapshot(
+        &self,
+        run: RunId,
+        content_hash: &Digest,
+    ) -> impl Future<Output = Result<Option<EncodedSnapshot>>> + Send;
+
+    /// The cipher that opens the run's sealed payloads.
+    fn cipher(&self, run: RunId) -> impl Future<Output = Result<PayloadCipher>> + Send;
+
+    /// The boundaries that have a snapshot, with their hashes, in the order of turn, boundary and epoch.
+    fn snapshots(&self, run: RunId) -> impl Future<Output = Result<Vec<(Place, Digest)>>> + Send;
+}
+
+/// Writes snapshots.
+pub(crate) trait SnapshotWriter: SnapshotReader {
+    /// The cipher for new payloads of the run. [`crate::Error::Unfit`]: the run's payloads are sealed, and this process
+    /// has no keys.
+    fn cipher_to_write(&self, run: RunId) -> impl Future<Output = Result<PayloadCipher>> + Send;
+
+    /// Stores a snapshot and its chunks. Existing ones stay, except that damaged ones are replaced. Nothing is stored
+    /// if the boundary's payloads were dropped, if one of its shared chunks is missing, or if the snapshot is plain and
+    /// the run has a data key.
+    fn store_snapshot(&self, new: NewSnapshot) -> impl Future<Output = Result<()>> + Send;
+}
