@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, Namespace, Pod};
 use kube::api::{Api, ListParams, LogParams};
 use kube::{Client, ResourceExt};
 
@@ -88,8 +88,15 @@ impl Operator {
         cluster.processes(&pod, &container.name).await
     }
 
-    /// Scales the Deployment to 0 and waits until it has no pod.
+    /// Scales the Deployment to 0 and waits until it has no pod. Waits for the namespaces of earlier tests first: their
+    /// runs have a finalizer that only the operator removes.
     pub async fn scale_down(&self) -> Result<OperatorChange> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        eventually("no namespace of an earlier test is being deleted", LIMIT, async || {
+            let all = namespaces.list(&ListParams::default().labels("e2e")).await?;
+            Ok(all.iter().all(|namespace| namespace.metadata.deletion_timestamp.is_none()).then_some(()))
+        })
+        .await?;
         let replicas = self.deployments().get(self.name).await?.spec.and_then(|spec| spec.replicas);
         let original = format!("--replicas={}", replicas.unwrap_or(1));
         let change = self.change(&["scale"], "--replicas=0", &original).await?;
