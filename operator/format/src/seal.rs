@@ -240,7 +240,7 @@ fn corrupt(detail: &str) -> Error {
 }
 
 fn gone() -> Error {
-    Error::Gone { doing: "cipher a payload", detail: SHREDDED.into() }
+    Error::Gone { doing: "sealing a payload", detail: SHREDDED.into() }
 }
 
 fn unfit(why: &str) -> Error {
