@@ -8,7 +8,7 @@ use super::row::worker_signals;
 use crate::db_error::{DbError, DbResult};
 use crate::{BEAT_GAP_MS, Beat, Digest, RunId};
 
-/// Records that a gateway serves. After a gap longer than `$1` ms all deadlines start anew. If the server's clock was
+/// Records that a gateway serves. After a gap longer than `$1` ms all deadlines restart. If the server's clock was
 /// set back, the time between two heartbeats counts as a gap too; a deadline that began before then does not advance
 /// until the clock has caught up.
 const GATEWAY_HEARTBEAT: &str = "UPDATE store \
