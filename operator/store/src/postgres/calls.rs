@@ -106,7 +106,7 @@ impl Postgres {
 
     pub(super) async fn do_settle(&self, settle: &Settle) -> DbResult<Completed> {
         let cipher = self.cipher_to_write(settle.run).await?;
-        self.transact(settle.run, &SettleCall::of(settle, cipher)).await
+        self.transact(settle.run, &SettleCall::of(settle, cipher)?).await
     }
 
     pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> DbResult<Vec<Call>> {

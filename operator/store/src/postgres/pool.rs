@@ -135,7 +135,7 @@ impl Pool {
         let begun = transaction.run_simple(format!("{BEGIN}; {sql}")).await;
         let mut results = begun.map_err(|error| self.to_fault(error))?;
         // The results of BEGIN itself.
-        results.drain(..BEGIN.split(';').count());
+        results.drain(..BEGIN.split(';').count().min(results.len()));
         Ok((transaction, results))
     }
 

@@ -78,7 +78,7 @@ impl Sqlite {
 
     pub(super) async fn settle_call(&self, settle: &Settle) -> Result<Completed> {
         let cipher = self.cipher_to_write(settle.run).await?;
-        self.transition(settle.run, SettleCall::of(settle, cipher)).await
+        self.transition(settle.run, SettleCall::of(settle, cipher)?).await
     }
 
     pub(super) async fn write_record_batch(&self, batch: &RecordBatch) -> Result<Written> {

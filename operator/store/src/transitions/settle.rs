@@ -10,7 +10,7 @@ use crate::audit::{actor, kind};
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{CallRow, EnumText, RunRow, decode_payload, encode_payload};
 use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
-use crate::{AttemptState, Completed, RunId, Settle, SettledBy, size};
+use crate::{AttemptState, Completed, Result, RunId, Settle, SettledBy, size};
 
 /// [`crate::Store::settle`].
 #[derive(Clone)]
@@ -20,21 +20,27 @@ pub(crate) struct SettleCall {
     /// The outcome: completed or failed.
     state: CallState,
     result: Option<Box<RawValue>>,
+    /// The result as it is stored, and its digest for the audit. Both take time if the result is large, so they are made
+    /// before the run is locked.
+    encoded: Option<Vec<u8>>,
+    digest: Option<String>,
     reason: String,
     cipher: PayloadCipher,
 }
 
 impl SettleCall {
-    pub fn of(settle: &Settle, cipher: PayloadCipher) -> Self {
+    pub fn of(settle: &Settle, cipher: PayloadCipher) -> Result<Self> {
         let Settle { run: _, ref by, ref id, outcome, ref result, ref reason } = *settle;
-        Self {
+        Ok(Self {
             by: by.clone(),
             id: id.clone(),
             state: outcome.into(),
+            encoded: encode_payload(result.as_deref(), AadContext::Result(id), &cipher)?,
+            digest: result.as_deref().map(|result| cipher.call_digests(id).render(result.get())),
             result: result.clone(),
             reason: text(reason),
             cipher,
-        }
+        })
     }
 
     /// The answer, if the call is not settled by this request.
@@ -100,7 +106,7 @@ impl Transition for SettleCall {
         let call = CallRow {
             state: EnumText(self.state),
             key_refused: false,
-            result: encode_payload(self.result.as_deref(), AadContext::Result(&before.id), &self.cipher)?,
+            result: self.encoded.clone(),
             result_bytes: size::of_json(self.result.as_deref()),
             settled_by: Some(actor.clone()),
             reason: Some(self.reason.clone()),
@@ -125,8 +131,8 @@ impl Transition for SettleCall {
         let mut detail = json!({
             "call": call.id, "turn": turn, "outcome": self.state, "reason": self.reason,
         });
-        if let Some(result) = &self.result {
-            detail["result"] = self.cipher.call_digests(&call.id).render(result.get()).into();
+        if let Some(digest) = &self.digest {
+            detail["result"] = digest.as_str().into();
         }
         change.audit(kind::SETTLED, &actor, detail);
         change.set_call(&before, &call);

@@ -17,6 +17,7 @@ mod grants;
 mod hashes;
 mod locks;
 mod lookups;
+mod lost_transitions;
 mod outages;
 mod round_trips;
 mod schema;

@@ -124,7 +124,7 @@ fn settle(by: SettledBy, call: Option<CallRow>, rows: Rows) -> Decision<Complete
         result: None,
         reason: "seen".into(),
     };
-    decide(&SettleCall::of(&settle, PayloadCipher::default()), &Rows { call, ..rows })
+    decide(&SettleCall::of(&settle, PayloadCipher::default()).unwrap(), &Rows { call, ..rows })
 }
 
 #[test]
