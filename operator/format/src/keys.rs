@@ -31,7 +31,7 @@ pub trait KeyProvider: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::Unfit`] if the key with this id is missing or has been replaced by another one. This is not damage,
+    /// [`Error::Unusable`] if the key with this id is missing or has been replaced by another one. This is not damage,
     /// and is solved by restoring the right key. [`Error::Corrupt`] if the right key is there, and these bytes are
     /// not what it wrapped for this run.
     async fn unwrap(&self, run: RunId, wrapped: &Wrapped) -> Result<DataKey>;
@@ -42,12 +42,12 @@ pub trait KeyProvider: Send + Sync + 'static {
 pub fn unwrap_failure(unwrapped: Result<()>) -> Result<Option<String>> {
     match unwrapped {
         Ok(()) => Ok(None),
-        Err(Error::Corrupt { detail: why, .. } | Error::Unfit(why)) => Ok(Some(why)),
+        Err(Error::Corrupt { detail: why, .. } | Error::Unusable(why)) => Ok(Some(why)),
         Err(error) => Err(error),
     }
 }
 
 /// The error if keys are needed and none are mounted.
 pub fn no_keys() -> Error {
-    Error::Unfit("there are no keys: name their folder with --encryption-keys".into())
+    Error::Unusable("there are no keys: name their folder with --encryption-keys".into())
 }

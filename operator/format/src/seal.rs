@@ -133,7 +133,7 @@ impl PayloadCipher {
     /// # Errors
     ///
     /// [`Error::Corrupt`] if it was changed, cut, or written for another position, or if the run's key was deleted;
-    /// [`Error::Unfit`] if it is sealed and no keys are mounted.
+    /// [`Error::Unusable`] if it is sealed and no keys are mounted.
     pub fn open<'p>(&self, context: AadContext<'_>, payload: &'p [u8]) -> Result<Cow<'p, [u8]>> {
         if !is_sealed(payload) {
             return Ok(Cow::Borrowed(payload));
@@ -244,5 +244,5 @@ fn gone() -> Error {
 }
 
 fn unfit(why: &str) -> Error {
-    Error::Unfit(why.into())
+    Error::Unusable(why.into())
 }

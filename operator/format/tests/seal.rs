@@ -75,7 +75,7 @@ fn a_payload_cannot_be_opened_with_another_run_another_key_or_no_key() {
         assert!(matches!(other.open(context, &sealed), Err(Error::Corrupt { .. })), "{other:?}");
     }
     assert!(
-        matches!(PayloadCipher::default().open(context, &sealed), Err(Error::Unfit(_))),
+        matches!(PayloadCipher::default().open(context, &sealed), Err(Error::Unusable(_))),
         "no damage: no keys"
     );
     assert!(matches!(PayloadCipher::unsealed().open(context, &sealed), Err(Error::Corrupt { .. })));

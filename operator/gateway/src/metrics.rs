@@ -137,7 +137,7 @@ impl Metrics {
         self.store_failure(match error {
             Error::Unavailable { .. } => "unavailable",
             Error::Corrupt { .. } => "corrupt",
-            Error::Unfit(_) => "unusable",
+            Error::Unusable(_) => "unusable",
             // An ordinary answer: the data was deleted on purpose.
             Error::Gone { .. } => return,
         });

@@ -30,7 +30,7 @@ pub enum Error {
     },
     /// The database or its configuration is not as required. A retry does not help.
     #[error("the store cannot be used: {0}")]
-    Unfit(String),
+    Unusable(String),
 }
 
 /// The store's answer, or an unknown outcome.

@@ -18,7 +18,7 @@ pub trait Reading: Send {
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>>;
 
     /// Checks that the run's data key, if it has one, can be unwrapped with the mounted keys. Errors:
-    /// [`crate::Error::Corrupt`] if the data key is damaged, [`crate::Error::Unfit`] if it is wrapped with another
+    /// [`crate::Error::Corrupt`] if the data key is damaged, [`crate::Error::Unusable`] if it is wrapped with another
     /// key.
     async fn unwrap_data_key(&mut self, run: RunId) -> Result<()>;
 

@@ -123,7 +123,7 @@ impl RunChecker<'_> {
         }
         problems.extend(chain.end(run.audit_seq, &run.audit_hash));
         let unwrapped = self.rows.reading.unwrap_data_key(run.id).await;
-        summary.locked += u64::from(matches!(unwrapped, Err(Error::Unfit(_))));
+        summary.locked += u64::from(matches!(unwrapped, Err(Error::Unusable(_))));
         let key_fault = keys::unwrap_failure(unwrapped)?;
         let mut chain = BoundaryChain::new(run.id, run.head);
         while let Some(boundary) = self.rows.next_boundary(|of| of == run.id).await? {

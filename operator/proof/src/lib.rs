@@ -34,4 +34,4 @@ pub use check::{Summary, check_store};
 pub use problem::Problem;
 pub use run::{Checked, check_run};
 pub use signing::{PublicKey, Signer, is_signed};
-pub use survey::{Damage, Findings, Survey};
+pub use survey::{Damage, IntegrityScan, ScanReport};

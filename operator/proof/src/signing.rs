@@ -22,7 +22,9 @@ impl Signer {
     pub async fn load(store: &dyn Store, file: Option<&Path>) -> Result<Self> {
         let pkcs8 = match file {
             Some(path) => PrivatePkcs8KeyDer::from_pem_file(path)
-                .map_err(|error| Error::Unfit(format!("cannot read a key from {}: {error}", path.display())))?
+                .map_err(|error| {
+                    Error::Unusable(format!("cannot read a key from {}: {error}", path.display()))
+                })?
                 .secret_pkcs8_der()
                 .to_vec(),
             None => store.signing_key(&fresh()?).await?,
@@ -34,7 +36,7 @@ impl Signer {
     pub fn from_pkcs8(pkcs8: &[u8]) -> Result<Self> {
         Ed25519KeyPair::from_pkcs8_maybe_unchecked(pkcs8)
             .map(Self)
-            .map_err(|error| Error::Unfit(format!("the signing key is not one of Ed25519: {error}")))
+            .map_err(|error| Error::Unusable(format!("the signing key is not one of Ed25519: {error}")))
     }
 
     /// The public key that verifies the signatures.
@@ -59,5 +61,6 @@ pub fn is_signed(key: &PublicKey, message: &[u8], signature: &[u8]) -> bool {
 
 fn fresh() -> Result<Vec<u8>> {
     let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
-    made.map(|it| it.as_ref().to_vec()).map_err(|_| Error::Unfit("the system gives no random bytes".into()))
+    made.map(|it| it.as_ref().to_vec())
+        .map_err(|_| Error::Unusable("the system gives no random bytes".into()))
 }

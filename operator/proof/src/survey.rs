@@ -12,7 +12,7 @@ const NAMED: usize = 16;
 
 /// The result of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Findings {
+pub struct ScanReport {
     /// Boundaries that were read, undone ones too.
     pub boundaries: u64,
     /// What is damaged, in the order of turns.
@@ -47,7 +47,7 @@ impl std::fmt::Display for Damage {
 
 /// A scan in progress.
 #[derive(Debug)]
-pub struct Survey {
+pub struct IntegrityScan {
     head: Option<HeadRow>,
     highest_turn: i32,
     /// The boundaries of this turn and the one before, with their hash if their check passed. A parent is never
@@ -57,7 +57,7 @@ pub struct Survey {
     tip: Option<Tip>,
     /// Whether the live branch has forked. From there on it is unknown which boundaries are live.
     forked: bool,
-    findings: Findings,
+    findings: ScanReport,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ struct Tip {
     good_before: Option<Place>,
 }
 
-impl Survey {
+impl IntegrityScan {
     /// A scan of this run's boundaries.
     pub fn new(run: &RunRecord) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Survey {
             recent: Vec::new(),
             tip: None,
             forked: false,
-            findings: Findings::default(),
+            findings: ScanReport::default(),
         }
     }
 
@@ -103,7 +103,7 @@ impl Survey {
     }
 
     /// The result, after all boundaries were added.
-    pub fn end(mut self) -> Findings {
+    pub fn end(mut self) -> ScanReport {
         if let Some(detail) = self.head_fault() {
             self.note(Damage { place: None, detail });
         }

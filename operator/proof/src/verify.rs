@@ -4,7 +4,7 @@ pub use dalsegno_model::checkpoint::{Checkpoint, Corruption, LastGood};
 use dalsegno_model::{CallFilter, Error, Place, Result, RunRecord, Store};
 use dalsegno_protocol::{Boundary, CallState, Policy};
 
-use crate::survey::{Findings, Survey};
+use crate::survey::{IntegrityScan, ScanReport};
 
 /// Verifies the state at the head, and the calls that the next attempt receives. Every boundary of the run is read
 /// only if the state cannot be rebuilt.
@@ -57,8 +57,8 @@ async fn calls(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint> {
 /// # Errors
 ///
 /// The store did not respond.
-pub async fn survey(store: &dyn Store, run: &RunRecord) -> Result<Findings> {
-    let mut survey = Survey::new(run);
+pub async fn survey(store: &dyn Store, run: &RunRecord) -> Result<ScanReport> {
+    let mut survey = IntegrityScan::new(run);
     let mut after = None;
     loop {
         let links = store.links(run.id, after).await?;
@@ -69,7 +69,7 @@ pub async fn survey(store: &dyn Store, run: &RunRecord) -> Result<Findings> {
 }
 
 /// Whether this is the head itself, which has failed the check, and a rewind to it would repair nothing.
-fn is_sound_head(run: &RunRecord, place: Place, findings: &Findings) -> bool {
+fn is_sound_head(run: &RunRecord, place: Place, findings: &ScanReport) -> bool {
     let is_head = run.head.as_ref().is_some_and(|head| {
         (head.turn, head.boundary, head.epoch) == (place.turn, place.boundary, place.epoch)
     });

@@ -52,7 +52,7 @@ impl DbError {
             }
             Self::Corrupt(detail) => Error::Corrupt { doing: operation, detail },
             Self::Gone(detail) => Error::Gone { doing: operation, detail },
-            Self::Unusable(why) => Error::Unfit(why),
+            Self::Unusable(why) => Error::Unusable(why),
         }
     }
 }
@@ -63,7 +63,7 @@ impl From<Error> for DbError {
             Error::Unavailable { source, .. } => Self::Database(Arc::from(source)),
             Error::Corrupt { doing, detail } => Self::Corrupt(format!("{doing}: {detail}")),
             Error::Gone { doing, detail } => Self::Gone(format!("{doing}: {detail}")),
-            Error::Unfit(why) => Self::Unusable(why),
+            Error::Unusable(why) => Self::Unusable(why),
         }
     }
 }

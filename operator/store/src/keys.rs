@@ -183,7 +183,7 @@ impl Keys {
             for (run, old) in page.into_iter().filter(|(_, wrapped)| wrapped.key_id != current) {
                 let data_key = match provider.unwrap(run, &old).await {
                     Ok(data_key) => data_key,
-                    Err(error @ (Error::Corrupt { .. } | Error::Unfit(_))) => {
+                    Err(error @ (Error::Corrupt { .. } | Error::Unusable(_))) => {
                         done.failed.push((run, error));
                         continue;
                     }

@@ -58,4 +58,4 @@ pub use dalsegno_format::{
     LastState, audit, chain, codec, fold, header, manifest, memory, records, seal, size,
 };
 pub use dalsegno_model::*;
-pub use dalsegno_proof::{self as proof, Damage, Findings, Survey, verify};
+pub use dalsegno_proof::{self as proof, Damage, IntegrityScan, ScanReport, verify};

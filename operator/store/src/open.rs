@@ -50,7 +50,7 @@ pub async fn open_read_only(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Re
             Ok(Arc::new(crate::sqlite::Sqlite::open_read_only(path).await?.sealed_by(keys)))
         }
         StoreUrl::Memory => {
-            Err(Error::Unfit("a store in memory cannot be opened for reading: it is empty".into()))
+            Err(Error::Unusable("a store in memory cannot be opened for reading: it is empty".into()))
         }
         #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
         other => Err(not_built_in(&other)),
@@ -86,9 +86,9 @@ pub async fn grant(url: &str, role: &str) -> Result<()> {
     match parse(url)? {
         #[cfg(feature = "postgres")]
         StoreUrl::Postgres(url) => crate::postgres::Postgres::grant(url, role).await,
-        _ => {
-            Err(Error::Unfit(format!("cannot grant rights to the role {role:?}: only PostgreSQL has roles")))
-        }
+        _ => Err(Error::Unusable(format!(
+            "cannot grant rights to the role {role:?}: only PostgreSQL has roles"
+        ))),
     }
 }
 
@@ -100,10 +100,10 @@ fn parse(url: &str) -> Result<StoreUrl<'_>> {
         Some(":memory:") => Ok(StoreUrl::Memory),
         Some(rest) => match rest.strip_prefix("//") {
             Some(path) if path.starts_with('/') && path.len() > 1 => Ok(StoreUrl::File(Path::new(path))),
-            _ => Err(Error::Unfit(format!("{url:?} names no file: write sqlite:///path/to/file.db"))),
+            _ => Err(Error::Unusable(format!("{url:?} names no file: write sqlite:///path/to/file.db"))),
         },
         // The URL may contain a password, so the error does not show it.
-        None => Err(Error::Unfit(
+        None => Err(Error::Unusable(
             "the URL names no store: write postgres://…, sqlite:///path/to/file.db or sqlite::memory:".into(),
         )),
     }
@@ -115,7 +115,7 @@ fn not_built_in(url: &StoreUrl<'_>) -> Error {
         StoreUrl::Postgres(_) => "PostgreSQL",
         StoreUrl::File(_) | StoreUrl::Memory => "SQLite",
     };
-    Error::Unfit(format!("this binary is built without {kind}"))
+    Error::Unusable(format!("this binary is built without {kind}"))
 }
 
 #[cfg(test)]

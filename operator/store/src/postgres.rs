@@ -83,7 +83,7 @@ impl Postgres {
     /// Connects to a database. `url` is a libpq URL, with `pgbouncer=true` if it leads to pgbouncer in transaction
     /// mode.
     ///
-    /// [`crate::Error::Unfit`]: the database is not migrated, or the server has unsafe settings.
+    /// [`crate::Error::Unusable`]: the database is not migrated, or the server has unsafe settings.
     pub async fn connect(url: &str) -> Result<Self> {
         let target = Target::parse(url)?;
         Self::open(target).await.map_err(|fault| fault.with_context("opening the store"))

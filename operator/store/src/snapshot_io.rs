@@ -90,7 +90,7 @@ pub(crate) trait SnapshotReader: Sync {
 
 /// Writes snapshots.
 pub(crate) trait SnapshotWriter: SnapshotReader {
-    /// The cipher for new payloads of the run. [`crate::Error::Unfit`]: the run's payloads are sealed, and this process
+    /// The cipher for new payloads of the run. [`crate::Error::Unusable`]: the run's payloads are sealed, and this process
     /// has no keys.
     fn cipher_to_write(&self, run: RunId) -> impl Future<Output = Result<PayloadCipher>> + Send;
 

@@ -84,7 +84,7 @@ async fn find_run(store: &dyn Store) -> RunRecord {
 
 fn refusal<T>(outcome: Result<T, Error>) -> String {
     match outcome {
-        Err(Error::Unfit(why)) => why,
+        Err(Error::Unusable(why)) => why,
         Err(other) => panic!("{other:?}"),
         Ok(_) => panic!("not refused"),
     }

@@ -111,7 +111,7 @@ impl MountedKeys {
     }
 
     fn fault(&self, why: &str) -> Error {
-        Error::Unfit(format!("the encryption keys in {}: {why}", self.folder.display()))
+        Error::Unusable(format!("the encryption keys in {}: {why}", self.folder.display()))
     }
 }
 
@@ -127,7 +127,7 @@ impl KeyProvider for MountedKeys {
         let mut body = data_key.to_vec();
         let aad = Aad::from(aad(run, &key_id));
         let sealed = aead.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut body);
-        sealed.map_err(|_| Error::Unfit("a data key could not be wrapped".into()))?;
+        sealed.map_err(|_| Error::Unusable("a data key could not be wrapped".into()))?;
         Ok(Wrapped { key_id, bytes: [&check, nonce.as_slice(), &body].concat() })
     }
 
@@ -205,7 +205,7 @@ mod tests {
         let keys = MountedKeys::open(folder.path()).unwrap();
         let wrapped = keys.wrap(RUN, &[7; 32]).await.unwrap();
         let fails = async |says: &str| match keys.unwrap(RUN, &wrapped).await {
-            Err(Error::Unfit(why)) => assert!(why.contains(says) && why.contains("restore"), "{why}"),
+            Err(Error::Unusable(why)) => assert!(why.contains(says) && why.contains("restore"), "{why}"),
             other => panic!("{other:?}"),
         };
         write(&folder, &[("k", &key(2))]);

@@ -62,7 +62,7 @@ pub(crate) async fn export(
 async fn load_signer(gateway: &Gateway) -> Result<Signer, ApiProblem> {
     let key = gateway.config.signing_key.as_deref();
     let load = async || match Signer::load(&*gateway.store, key).await {
-        Err(Error::Unfit(why)) if key.is_some() => {
+        Err(Error::Unusable(why)) if key.is_some() => {
             tracing::error!(why, "the signing key cannot be used");
             Ok(Err(ApiProblem::signing_key_unusable()))
         }

@@ -15,7 +15,7 @@ pub trait Admin: Send + Sync + 'static {
     /// Returns the number of deleted rows; 0 if the run does not have the given row.
     ///
     /// Nothing is deleted if the run's calls are not those of its audit ([`crate::Error::Corrupt`]). On PostgreSQL,
-    /// only the role that owns the tables may prune ([`crate::Error::Unfit`]). The caller must check that an anchor
+    /// only the role that owns the tables may prune ([`crate::Error::Unusable`]). The caller must check that an anchor
     /// names the given row, and that no deleted row is still needed ([`crate::audit::first_needed`]).
     async fn prune_audit(&self, prune: &Prune) -> Result<u64>;
 

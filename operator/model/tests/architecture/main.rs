@@ -25,21 +25,21 @@ struct Package {
     needs: Vec<String>,
 }
 
-/// The crates of the workspace, as Cargo tells them.
+/// The crates of the workspace, from `cargo metadata`.
 fn packages() -> Vec<Package> {
     let manifest = workspace().join("Cargo.toml");
-    let told = Command::new(env!("CARGO"))
+    let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path"])
         .arg(manifest)
         .output()
         .unwrap();
-    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
-    told["packages"].as_array().unwrap().iter().map(package).collect()
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    metadata["packages"].as_array().unwrap().iter().map(package).collect()
 }
 
-fn package(told: &Value) -> Package {
-    let of = |name: &str| told[name].as_array().unwrap().iter();
+fn package(json: &Value) -> Package {
+    let of = |name: &str| json[name].as_array().unwrap().iter();
     let is_main = |target: &&Value| {
         let kinds = target["kind"].as_array().unwrap();
         kinds.iter().any(|kind| kind == "lib" || kind == "bin")
@@ -47,7 +47,7 @@ fn package(told: &Value) -> Package {
     let is_ours = |dependency: &&Value| !dependency["path"].is_null() && dependency["kind"] != "dev";
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     Package {
-        name: text(&told["name"]),
+        name: text(&json["name"]),
         roots: of("targets").filter(is_main).map(|target| text(&target["src_path"]).into()).collect(),
         needs: of("dependencies").filter(is_ours).map(|dependency| text(&dependency["name"])).collect(),
     }

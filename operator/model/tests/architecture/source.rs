@@ -1,6 +1,6 @@
-//! A source without its comments, its strings and its tests: what is left is what files are linked by.
+//! Removes comments, strings and tests from a source. The remaining text contains the imports and definitions.
 
-/// A source with blanks for its comments and for what stands in its strings, of the same lines.
+/// Replaces comments and the contents of strings by blanks. Line numbers do not change.
 pub fn without_texts(source: &str) -> String {
     let letters: Vec<char> = source.chars().collect();
     let mut left = String::with_capacity(source.len());

@@ -25,16 +25,16 @@ impl Target {
         let (url, transaction_pooling) = split_pgbouncer(url);
         // The error must not contain the URL, which may contain a password.
         let options = PgConnectOptions::from_str(&url)
-            .map_err(|error| Error::Unfit(format!("the database URL is not valid: {error}")))?
+            .map_err(|error| Error::Unusable(format!("the database URL is not valid: {error}")))?
             .application_name("dalsegno");
         Ok(Self { options, transaction_pooling })
     }
 
-    /// Parses a URL that must lead to the server itself. [`Error::Unfit`] if it leads to pgbouncer.
+    /// Parses a URL that must lead to the server itself. [`Error::Unusable`] if it leads to pgbouncer.
     pub fn parse_direct(url: &str) -> Result<PgConnectOptions> {
         match Self::parse(url)? {
             Self { options, transaction_pooling: false } => Ok(options),
-            Self { transaction_pooling: true, .. } => Err(Error::Unfit(
+            Self { transaction_pooling: true, .. } => Err(Error::Unusable(
                 "the URL leads to pgbouncer (pgbouncer=true), but migrations and grants need the server itself: use a \
                  URL of the server, with the role that owns the tables (in the chart: postgres.migrationSecret, with \
                  the other role as postgres.role)"

@@ -135,7 +135,7 @@ impl Sqlite {
     }
 
     pub(super) fn writer(&self) -> Result<&Writer> {
-        self.writer.as_ref().ok_or_else(|| Error::Unfit("it was opened for reading only".into()))
+        self.writer.as_ref().ok_or_else(|| Error::Unusable("it was opened for reading only".into()))
     }
 }
 
@@ -203,7 +203,7 @@ async fn connect(options: &SqliteConnectOptions, path: &Path) -> Result<SqliteCo
 }
 
 fn unusable(path: &Path, error: sqlx::Error) -> Error {
-    Error::Unfit(format!("cannot open the database {}: {error}", path.display()))
+    Error::Unusable(format!("cannot open the database {}: {error}", path.display()))
 }
 
 /// Returns the store's id, and a clock that is not behind any time in the store.

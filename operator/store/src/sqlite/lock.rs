@@ -15,21 +15,18 @@ impl Lock {
     /// Locks a file next to the database. SQLite's own locks stay available to readers.
     pub fn take(database: &Path) -> Result<Self, Error> {
         let path = lock_path(database);
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .open(&path)
-            .map_err(|error| Error::Unfit(format!("cannot open the lock {}: {error}", path.display())))?;
+        let file =
+            File::options().create(true).truncate(false).read(true).write(true).open(&path).map_err(
+                |error| Error::Unusable(format!("cannot open the lock {}: {error}", path.display())),
+            )?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self(file)),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Unfit(format!(
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Unusable(format!(
                 "another process holds {}: a dalsegno that still runs on this database (an old pod that is not gone \
                  yet, or a `dalsegno dev`); one process may write, any number may read",
                 path.display()
             ))),
-            Err(error) => Err(Error::Unfit(format!("cannot lock {}: {error}", path.display()))),
+            Err(error) => Err(Error::Unusable(format!("cannot lock {}: {error}", path.display()))),
         }
     }
 }

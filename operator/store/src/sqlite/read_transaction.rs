@@ -98,7 +98,7 @@ impl Sqlite {
                 Source::Snapshot(Mutex::new(with_timeout("beginning to read", transaction).await?))
             }
             (None, Some(writer)) => Source::Shared(writer.clone()),
-            (None, None) => return Err(Error::Unfit("it has no connection for reading".into())),
+            (None, None) => return Err(Error::Unusable("it has no connection for reading".into())),
         };
         Ok(Box::new(SqliteReadTransaction { source, keys: self.keys.without_cache() }))
     }

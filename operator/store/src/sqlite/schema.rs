@@ -19,21 +19,21 @@ fn migrator() -> Migrator {
 
 /// Migrates the schema to this binary's.
 pub(super) async fn migrate(conn: &mut SqliteConnection) -> Result<()> {
-    applied(conn).await?.can_be_migrated(latest()).map_err(Error::Unfit)?;
+    applied(conn).await?.can_be_migrated(latest()).map_err(Error::Unusable)?;
     migrator()
         .run_direct(None, conn, false)
         .await
-        .map_err(|error| Error::Unfit(format!("cannot migrate the database: {error}")))
+        .map_err(|error| Error::Unusable(format!("cannot migrate the database: {error}")))
 }
 
 /// Refuses a schema that is not this binary's.
 pub(super) async fn check(conn: &mut SqliteConnection) -> Result<()> {
-    applied(conn).await?.is_current(latest()).map_err(Error::Unfit)
+    applied(conn).await?.is_current(latest()).map_err(Error::Unusable)
 }
 
 /// The migrations that were applied.
 async fn applied(conn: &mut SqliteConnection) -> Result<AppliedMigrations> {
-    let unreadable = |error: sqlx::Error| Error::Unfit(format!("cannot read the database: {error}"));
+    let unreadable = |error: sqlx::Error| Error::Unusable(format!("cannot read the database: {error}"));
     let is_migrated: bool =
         sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")
             .fetch_one(&mut *conn)

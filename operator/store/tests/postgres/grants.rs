@@ -28,7 +28,7 @@ fn as_role(url: &str, role: &str) -> String {
 
 async fn refused(url: &str, role: &str, why: &str) {
     match grant(url, role).await {
-        Err(Error::Unfit(message)) => assert!(message.contains(why), "{message}"),
+        Err(Error::Unusable(message)) => assert!(message.contains(why), "{message}"),
         other => panic!("{role}, {why}: {other:?}"),
     }
 }

@@ -76,7 +76,7 @@ async fn an_edited_migration_is_refused() {
     let url = pg::database().await;
     execute(&url, "UPDATE _sqlx_migrations SET checksum = '' WHERE version = 1").await;
     let error = Postgres::migrate(&url).await.unwrap_err();
-    assert!(matches!(error, Error::Unfit(_)), "{error:?}");
+    assert!(matches!(error, Error::Unusable(_)), "{error:?}");
 }
 
 async fn execute(url: &str, sql: &'static str) {
@@ -87,7 +87,7 @@ async fn execute(url: &str, sql: &'static str) {
 
 async fn refused(url: &str, why: &str) {
     match Postgres::connect(url).await {
-        Err(Error::Unfit(reason)) => assert!(reason.contains(why), "{reason}"),
+        Err(Error::Unusable(reason)) => assert!(reason.contains(why), "{reason}"),
         other => panic!("{other:?}"),
     }
 }

@@ -38,7 +38,7 @@ async fn every_isolation_level_but_read_committed_is_refused() {
 async fn migrate_and_grant_through_pgbouncer_are_refused() {
     let url = format!("{}&pgbouncer=true", pg::empty_database().await);
     for refused in [Postgres::migrate(&url).await, Postgres::grant(&url, "narrow").await] {
-        let Err(Error::Unfit(message)) = refused else { panic!("{refused:?}") };
+        let Err(Error::Unusable(message)) = refused else { panic!("{refused:?}") };
         assert!(message.contains("postgres.migrationSecret"), "{message}");
     }
 }
@@ -63,7 +63,7 @@ async fn with(setting: &str) -> String {
 
 async fn refused(url: &str, why: &str) {
     match Postgres::connect(url).await {
-        Err(Error::Unfit(reason)) => assert!(reason.contains(why), "{reason}"),
+        Err(Error::Unusable(reason)) => assert!(reason.contains(why), "{reason}"),
         other => panic!("{other:?}"),
     }
 }

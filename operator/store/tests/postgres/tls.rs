@@ -49,7 +49,7 @@ async fn a_server_is_accepted_only_with_its_host_name_and_its_ca() {
     {
         let url = url(host, ca);
         for refused in [Postgres::migrate(&url).await, Postgres::connect(&url).await.map(drop)] {
-            let Err(Error::Unfit(message)) = refused else { panic!("{host}, {ca}: {refused:?}") };
+            let Err(Error::Unusable(message)) = refused else { panic!("{host}, {ca}: {refused:?}") };
             assert!(message.contains(why) && message.contains("postgres.caSecret"), "{message}");
         }
     }

@@ -110,8 +110,8 @@ async fn a_role_with_minimal_rights_cannot_tamper() {
 async fn rights_are_not_granted_to_the_owner_or_in_sqlite() {
     let engine = Engine::postgres().await;
     let refused = grant(&engine.url, "postgres").await.unwrap_err();
-    assert!(matches!(&refused, Error::Unfit(why) if why.contains("for another role")), "{refused}");
+    assert!(matches!(&refused, Error::Unusable(why) if why.contains("for another role")), "{refused}");
     let refused = grant(&engine.url, "nobody knows it").await.unwrap_err();
-    assert!(matches!(refused, Error::Unfit(_)), "{refused}");
+    assert!(matches!(refused, Error::Unusable(_)), "{refused}");
     assert!(grant("sqlite:///runs.db", "app").await.is_err());
 }

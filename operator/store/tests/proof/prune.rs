@@ -213,7 +213,7 @@ async fn the_role_of_operator_and_gateway_cannot_prune() {
     let worker = used(&engine).await;
     let rows = engine.cx.audit(worker.run).await.unwrap();
     let refused = engine.cx.prune_audit(&to(worker.run, &rows[2])).await;
-    assert!(matches!(&refused, Err(Error::Unfit(why)) if why.contains("owns its tables")), "{refused:?}");
+    assert!(matches!(&refused, Err(Error::Unusable(why)) if why.contains("owns its tables")), "{refused:?}");
     let by_hand = engine.execute("SET dalsegno.prunes = 'yes'; DELETE FROM audit").await.unwrap_err();
     assert_eq!(by_hand.as_database_error().unwrap().code().unwrap(), "42501");
     assert_eq!(engine.cx.audit(worker.run).await.unwrap(), rows);

@@ -92,11 +92,11 @@ async fn a_sealed_run_without_keys_is_refused_and_not_called_corrupt(engine: &En
     let worker = worked(&engine.sealed().await, 12).await;
     let cx = engine.plain().await;
     match read_all(&cx, worker.run).await {
-        Err(Error::Unfit(why)) => assert!(why.contains("--encryption-keys"), "{why}"),
+        Err(Error::Unusable(why)) => assert!(why.contains("--encryption-keys"), "{why}"),
         other => panic!("{other:?}"),
     }
     let run = cx.run_of(&worker).await;
-    assert!(matches!(verify::checkpoint(&*cx.store, &run).await, Err(Error::Unfit(_))));
+    assert!(matches!(verify::checkpoint(&*cx.store, &run).await, Err(Error::Unusable(_))));
 }
 
 /// Each edit, and whether a resume needs the damaged row. If it does, the run must be held before a worker meets the

@@ -144,6 +144,6 @@ async fn nothing_is_dropped_without_the_keys(engine: &Engine) {
     let worker = worked(&cx, 20).await;
     keep_last(&cx, worker.run, 5).await;
     let refused = engine.plain().await.drop_old(worker.run, 500).await;
-    assert!(matches!(refused, Err(Error::Unfit(_))), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Unusable(_))), "{refused:?}");
     assert_eq!(cx.run_of(&worker).await.dropped_to, None);
 }

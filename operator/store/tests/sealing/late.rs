@@ -243,6 +243,6 @@ async fn nothing_plain_is_written_to_a_run_with_a_data_key(engine: &Engine) {
     let worker = plain(&plain_world).await;
     engine.sealed().await.write_records(&crate::batch(&worker)).await.unwrap();
     let refused = plain_world.snapshot(worker.run).await;
-    assert!(matches!(refused, Err(Error::Unfit(_))), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Unusable(_))), "{refused:?}");
     assert_eq!(left(engine).await, "0");
 }

@@ -45,7 +45,7 @@ async fn a_rotation_rewraps_data_keys_and_changes_no_payload(engine: &Engine) {
     for worker in [&one, &two] {
         assert!(read_all(&later, worker.run).await.unwrap().contains("canary"));
     }
-    assert!(matches!(engine.plain().await.rewrap_keys().await, Err(Error::Unfit(_))), "there are no keys");
+    assert!(matches!(engine.plain().await.rewrap_keys().await, Err(Error::Unusable(_))), "there are no keys");
 }
 
 async fn a_damaged_data_key_does_not_stop_the_rotation_of_others(engine: &Engine) {
@@ -93,11 +93,11 @@ async fn a_damaged_data_key_hides_no_other_run_from_the_check(engine: &Engine) {
     }
     assert!(matches!(export(&cx, damaged).await.map(drop), Err(Error::Corrupt { .. })));
     assert!(
-        matches!(export(&cx, away).await.map(drop), Err(Error::Unfit(why)) if why.contains("restore it"))
+        matches!(export(&cx, away).await.map(drop), Err(Error::Unusable(why)) if why.contains("restore it"))
     );
     let mut reading = engine.plain().await.reading().await.unwrap();
     let without_keys = check_store(&mut *reading, Anchors::default(), &mut |_| ()).await;
-    assert!(matches!(without_keys, Err(Error::Unfit(why)) if why.contains("--encryption-keys")));
+    assert!(matches!(without_keys, Err(Error::Unusable(why)) if why.contains("--encryption-keys")));
 }
 
 async fn a_wrong_or_missing_key_is_reported_and_is_no_damage(engine: &Engine) {
@@ -110,7 +110,7 @@ async fn a_wrong_or_missing_key_is_reported_and_is_no_damage(engine: &Engine) {
             Err(cx.rewrap_keys().await.unwrap().failed.remove(0).1),
         ] {
             match refused {
-                Err(Error::Unfit(why)) => assert!(why.contains(says), "{why}"),
+                Err(Error::Unusable(why)) => assert!(why.contains(says), "{why}"),
                 other => panic!("{other:?}"),
             }
         }

@@ -228,15 +228,15 @@ async fn a_process_without_keys_reports_no_retry_as_a_conflict(engine: &Engine) 
     cx.commit(&commit).await.unwrap();
     cx.write_records(&records).await.unwrap();
     let without_keys = engine.plain().await;
-    assert!(matches!(without_keys.commit(&commit).await, Err(Error::Unfit(_))));
-    assert!(matches!(without_keys.write_records(&records).await, Err(Error::Unfit(_))));
+    assert!(matches!(without_keys.commit(&commit).await, Err(Error::Unusable(_))));
+    assert!(matches!(without_keys.write_records(&records).await, Err(Error::Unusable(_))));
     cx.finish(&finish).await.unwrap();
-    assert!(matches!(without_keys.finish(&finish).await, Err(Error::Unfit(_))));
+    assert!(matches!(without_keys.finish(&finish).await, Err(Error::Unusable(_))));
 }
 
 async fn a_process_without_keys_writes_nothing_plain_to_a_sealed_run(engine: &Engine) {
     fn is_refused<T>(done: dalsegno_store::Result<T>) -> bool {
-        matches!(done, Err(Error::Unfit(why)) if why.contains("--encryption-keys"))
+        matches!(done, Err(Error::Unusable(why)) if why.contains("--encryption-keys"))
     }
     let (cx, without_keys) = (engine.sealed().await, engine.plain().await);
     let worker = worked(&cx, 3).await;
@@ -296,7 +296,7 @@ async fn a_late_plain_snapshot_does_not_replace_a_sealed_one(engine: &Engine) {
         session.execute("COMMIT").await;
     };
     let (late, ()) = tokio::join!(plain.snapshot(worker.run), comes);
-    assert!(matches!(late, Err(Error::Unfit(_))), "it reads back the stored snapshot: {late:?}");
+    assert!(matches!(late, Err(Error::Unusable(_))), "it reads back the stored snapshot: {late:?}");
     assert_eq!(engine.ask(first).await, sealed);
     read_all(&engine.sealed().await, worker.run).await.unwrap();
     assert_eq!(check(&cx).await.1, []);

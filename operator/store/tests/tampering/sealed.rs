@@ -148,7 +148,7 @@ fn refused<T>(answer: std::result::Result<&T, &Error>) -> bool {
 
 /// The same for content that needs the data key. A damaged wrapped key may also look like one of another wrapping key.
 fn refused_with_its_key<T>(answer: std::result::Result<&T, &Error>) -> bool {
-    matches!(answer, Err(Error::Unfit(_))) || refused(answer)
+    matches!(answer, Err(Error::Unusable(_))) || refused(answer)
 }
 
 /// Twelve turns that each add two kilobytes, with events, calls and records, and a snapshot at the end.
