@@ -11,7 +11,7 @@
 //! and a worker that is being evicted may stop its heartbeats.
 
 use dalsegno_crds::Cause;
-use dalsegno_model::{Attempt, BEAT_GAP_MS, BeatRow, Class, RunRecord, Verdict};
+use dalsegno_model::{Attempt, BEAT_GAP_MS, Class, GatewayHeartbeat, RunRecord, Verdict};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::deadlines;
@@ -78,7 +78,12 @@ fn forgive_refused_key(end: End, run: &RunRecord) -> End {
 }
 
 /// A crash during an outage of the gateways is recorded and not charged, because the outage may have caused it.
-fn forgive_gateway_outage(end: End, finished: Option<Timestamp>, beat: &BeatRow, now: Timestamp) -> End {
+fn forgive_gateway_outage(
+    end: End,
+    finished: Option<Timestamp>,
+    beat: &GatewayHeartbeat,
+    now: Timestamp,
+) -> End {
     let is_crash = matches!(end.class, Class::Crash | Class::CrashWithoutProgress);
     let Some(finished) = finished.filter(|_| is_crash && end.cause != Cause::WorkerFatal) else { return end };
     let within = |from: Timestamp, to: Timestamp| {

@@ -22,7 +22,7 @@
 //! - A pod or an identity is recorded: `pod` or `identity`; both if they are recorded together.
 //! - A worker attaches: `attached` (worker). Another instance is refused: `spent` (worker), once.
 //! - A cancel is requested: `cancel-requested`, with what is known about who requested it and why
-//!   ([`dalsegno_model::AskedBy`]). A worker acknowledges it: `cancelled` (worker).
+//!   ([`dalsegno_model::RequestedBy`]). A worker acknowledges it: `cancelled` (worker).
 //! - A worker finishes the run, with or without a boundary: `finished` (worker).
 //! - A boundary plans calls: `planned` (worker), with each call that is new or was of another turn before; it comes
 //!   before `finished`.

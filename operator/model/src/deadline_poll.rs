@@ -15,7 +15,7 @@ pub const CANCEL_UNTOLD_MS: i64 = 90_000;
 
 /// What one query over all runs returned.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pulse {
+pub struct DeadlinePoll {
     /// The store's clock. The next call uses it as `since`, less a margin for statements that are still running.
     pub now: Timestamp,
     /// The store's id.

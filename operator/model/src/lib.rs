@@ -30,7 +30,7 @@ mod worker;
 
 pub use anchor::{AnchorRow, RUNS_PER_ANCHOR, Unanchored};
 pub use attempt::*;
-pub use audit::AskedBy;
+pub use audit::RequestedBy;
 pub use boundary::*;
 pub use boundary_id::*;
 pub use call::*;

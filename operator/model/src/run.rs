@@ -129,7 +129,7 @@ pub struct RunRecord {
     /// until the worker has received the answer to one, the worker may not know of a shorter lease.
     pub lease_ms: i64,
     /// When the gateways sent their heartbeats.
-    pub beat: BeatRow,
+    pub beat: GatewayHeartbeat,
     /// When the run was created.
     #[serde(with = "millis")]
     pub created_at: Timestamp,
@@ -232,7 +232,7 @@ pub struct Deadlines {
 
 /// The heartbeats of the gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BeatRow {
+pub struct GatewayHeartbeat {
     /// The last heartbeat.
     #[serde(with = "millis")]
     pub last: Timestamp,

@@ -207,7 +207,7 @@ mod tests {
 
     use std::time::Duration;
 
-    use dalsegno_store::{AskedBy, Sizes};
+    use dalsegno_store::{RequestedBy, Sizes};
     use futures::future::join_all;
     use k8s_openapi::api::core::v1::Pod;
     use kube::api::ObjectMeta;
@@ -260,7 +260,7 @@ mod tests {
         let disk = Disk::new();
         let TestContext { ctx: runtime, requests } = TestContext::new(disk.store().await, Vec::new());
         let id = create_run(&*runtime.store, NAME).await;
-        runtime.store.mark_deleted(NAME, &AskedBy::default()).await.unwrap();
+        runtime.store.mark_deleted(NAME, &RequestedBy::default()).await.unwrap();
         let fact = perform(&*runtime, &run(), create_worker(id)).await.unwrap();
         assert!(matches!(fact, Some(EffectResult::Row(_))), "{fact:?}");
         assert!(requests.lock().unwrap().is_empty());

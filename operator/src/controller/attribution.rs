@@ -2,7 +2,7 @@
 //! annotation with the reason.
 
 use dalsegno_crds::names;
-use dalsegno_store::AskedBy;
+use dalsegno_store::RequestedBy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use kube::ResourceExt;
 use serde_json::json;
@@ -38,11 +38,11 @@ impl Request {
 }
 
 /// Who made the request, and why. If several managers own the field, the one that wrote last.
-pub fn of(run: &impl ResourceExt, request: Request) -> AskedBy {
+pub fn of(run: &impl ResourceExt, request: Request) -> RequestedBy {
     let managers = run.managed_fields().iter().filter(|entry| request.is_managed_by(entry));
     let last = managers.max_by_key(|entry| entry.time.as_ref().map(|time| time.0));
     let reason = run.annotations().get(names::ANNOTATION_REASON).map(|it| it.trim());
-    AskedBy {
+    RequestedBy {
         manager: last.and_then(|entry| entry.manager.clone()),
         reason: reason.filter(|it| !it.is_empty()).map(|it| it.chars().take(MAX_REASON_CHARS).collect()),
     }
@@ -110,8 +110,11 @@ mod tests {
 
     #[test]
     fn a_request_without_a_manager_or_a_reason_has_no_attribution() {
-        assert_eq!(of(&AgentRun::new("nightly", Default::default()), Request::Cancel), AskedBy::default());
-        assert_eq!(of(&run("  "), Request::Deletion), AskedBy::default());
+        assert_eq!(
+            of(&AgentRun::new("nightly", Default::default()), Request::Cancel),
+            RequestedBy::default()
+        );
+        assert_eq!(of(&run("  "), Request::Deletion), RequestedBy::default());
         let long = of(&run(&"é".repeat(600)), Request::Deletion).reason.unwrap_or_default();
         assert_eq!(long.chars().count(), MAX_REASON_CHARS);
     }

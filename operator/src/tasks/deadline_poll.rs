@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dalsegno_core::decide::RECHECK_INTERVAL;
-use dalsegno_store::{Changed, Expired, ObjectKey, Pulse};
+use dalsegno_store::{Changed, DeadlinePoll, Expired, ObjectKey};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -57,8 +57,8 @@ struct PollState {
 }
 
 impl PollState {
-    fn apply(&mut self, ctx: &Context, poll: Pulse) {
-        let Pulse { now, store_id: _, expired, changed, active } = poll;
+    fn apply(&mut self, ctx: &Context, poll: DeadlinePoll) {
+        let DeadlinePoll { now, store_id: _, expired, changed, active } = poll;
         // The reconcile checks the deadline again, on a row that may have a later heartbeat.
         let before = std::mem::take(&mut self.expired);
         for expired in expired {
@@ -123,8 +123,10 @@ mod tests {
             });
             let now = Timestamp::from_second(second).unwrap();
             let store_id = Default::default();
-            state
-                .apply(&ctx, Pulse { now, store_id, expired: expired.collect(), changed: vec![], active: 0 });
+            state.apply(
+                &ctx,
+                DeadlinePoll { now, store_id, expired: expired.collect(), changed: vec![], active: 0 },
+            );
             std::iter::from_fn(|| queued.try_recv().ok()).map(|it| it.name).collect::<Vec<_>>()
         };
         let lease = ("nightly", 1, Deadline::Lease);

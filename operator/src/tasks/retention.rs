@@ -118,7 +118,7 @@ async fn drop_templates(store: &dyn Store) -> Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-    use dalsegno_store::{AskedBy, Recorded, Retention};
+    use dalsegno_store::{Recorded, RequestedBy, Retention};
 
     use super::*;
     use crate::test_context::{Disk, create_run, create_worked_run, render_metrics};
@@ -127,7 +127,7 @@ mod tests {
     async fn over(store: &dyn Store, name: &str) -> RunId {
         let run = create_run(store, name).await;
         store.set_retention(run, &Retention { days: 0, ..Retention::default() }).await.unwrap();
-        store.mark_deleted(name, &AskedBy::default()).await.unwrap();
+        store.mark_deleted(name, &RequestedBy::default()).await.unwrap();
         run
     }
 
@@ -135,7 +135,7 @@ mod tests {
     async fn keeper(store: &dyn Store, name: &str) -> RunId {
         let run = create_worked_run(store, name, 3).await;
         store.set_retention(run, &Retention { keep_last: Some(1), ..Retention::default() }).await.unwrap();
-        store.mark_deleted(name, &AskedBy::default()).await.unwrap();
+        store.mark_deleted(name, &RequestedBy::default()).await.unwrap();
         run
     }
 
@@ -181,7 +181,7 @@ mod tests {
             let stored = store.put_revision(run, 1, template, &document).await.unwrap();
             assert!(matches!(stored, Recorded::Done(_)), "{stored:?}");
         }
-        store.mark_deleted("over", &AskedBy::default()).await.unwrap();
+        store.mark_deleted("over", &RequestedBy::default()).await.unwrap();
         drop_templates(&*store).await.unwrap();
         let mut left = Vec::new();
         for template in ["needed", "a", "b", "c"] {
@@ -196,7 +196,7 @@ mod tests {
         let store = disk.store().await;
         let over = create_run(&*store, "over").await;
         store.put_revision(over, 1, "a", "{}").await.unwrap();
-        store.mark_deleted("over", &AskedBy::default()).await.unwrap();
+        store.mark_deleted("over", &RequestedBy::default()).await.unwrap();
         disk.execute(
             "CREATE TRIGGER churn AFTER DELETE ON revisions \
              BEGIN INSERT INTO revisions VALUES (OLD.hash || 'a', OLD.document, OLD.created_at); END",

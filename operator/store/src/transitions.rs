@@ -59,7 +59,7 @@ pub(crate) use worker::{commit_receipt, has_capability, has_unsettled, renew_lea
 
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{CallRow, LiveBoundary, RunRows};
-use crate::{AskedBy, Place, RunId};
+use crate::{Place, RequestedBy, RunId};
 
 /// One rule, with the facts from its caller.
 pub(crate) trait Transition: Send + Sync + 'static {
@@ -129,8 +129,8 @@ fn text(text: &str) -> String {
 }
 
 /// Adds to the detail of an audit row who requested the change, and why, as far as known.
-fn with_attribution(requested_by: &AskedBy, mut detail: serde_json::Value) -> serde_json::Value {
-    let AskedBy { manager, reason } = requested_by;
+fn with_attribution(requested_by: &RequestedBy, mut detail: serde_json::Value) -> serde_json::Value {
+    let RequestedBy { manager, reason } = requested_by;
     for (name, known) in [("manager", manager), ("reason", reason)] {
         if let Some(known) = known {
             detail[name] = text(known).into();

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use dalsegno_protocol::{Boundary, Usage};
 use dalsegno_store::sqlite::Sqlite;
 use dalsegno_store::{
-    AskedBy, Attached, Commit, Committed, Created, Deadlines, Error, Identity, LookUp, NewRun, OnPrior,
-    Operator as _, PodRecord, Read as _, RunId, RunRecord, Store, Verdict, Worker as _, migrate, open,
+    Attached, Commit, Committed, Created, Deadlines, Error, Identity, LookUp, NewRun, OnPrior, Operator as _,
+    PodRecord, Read as _, RequestedBy, RunId, RunRecord, Store, Verdict, Worker as _, migrate, open,
     open_beside, open_read_only,
 };
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
@@ -208,7 +208,7 @@ async fn a_short_write_works_while_another_process_serves() {
                 commit(&*serving, run, number).await;
             }
         },
-        async { beside.request_cancel(run, &AskedBy::default()).await },
+        async { beside.request_cancel(run, &RequestedBy::default()).await },
     );
     let () = commits;
     assert!(asked.unwrap().cancel.is_some());

@@ -5,7 +5,7 @@ use std::fs::File;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use dalsegno_store::proof::{Anchor, Signer};
-use dalsegno_store::{AskedBy, AuditRow, RunId, Store};
+use dalsegno_store::{AuditRow, RequestedBy, RunId, Store};
 use jiff::Timestamp;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
@@ -80,7 +80,7 @@ async fn rows_that_an_anchor_named_before_that_day_are_pruned_and_the_rest_still
     create_run(&*store, false).await;
     let (id, before) = audit(&*store).await;
     anchor(&context, &*store, DAY).await;
-    store.request_cancel(id, &AskedBy::default()).await.unwrap();
+    store.request_cancel(id, &RequestedBy::default()).await.unwrap();
     anchor(&context, &*store, "2026-05-03T12:00:00Z").await;
 
     let (success, text) = prune(&context, &copy, "2026-05-01", &[]);
@@ -109,7 +109,7 @@ async fn a_copy_signed_by_two_keys_needs_both_public_keys() {
     for (at, keeper) in [(DAY, &context), ("2026-05-03T12:00:00Z", &other)] {
         let signer = Signer::load(&*keeper.store().await, None).await.unwrap();
         anchor_by(&signer, &context, &*store, at).await;
-        store.request_cancel(id, &AskedBy::default()).await.unwrap();
+        store.request_cancel(id, &RequestedBy::default()).await.unwrap();
         keys.extend(["--public-key".to_owned(), STANDARD.encode(signer.public_key())]);
     }
     let keys: Vec<_> = keys.iter().map(String::as_str).collect();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use dalsegno_gateway::{Config, router};
-use dalsegno_store::{AskedBy, Operator as _, Verdict};
+use dalsegno_store::{Operator as _, RequestedBy, Verdict};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
@@ -254,7 +254,7 @@ async fn a_resuming_worker_does_not_wait_for_reads_of_earlier_turns() {
 #[tokio::test]
 async fn attach_reports_a_requested_cancel() {
     let ctx = TestContext::new().await;
-    ctx.store.request_cancel(ctx.run, &AskedBy::default()).await.unwrap();
+    ctx.store.request_cancel(ctx.run, &RequestedBy::default()).await.unwrap();
     assert_eq!(ctx.attach("pod-1", INSTANCE).await.ok()["cancel"], true);
 }
 

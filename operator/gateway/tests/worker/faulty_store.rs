@@ -138,7 +138,7 @@ macro_rules! forward {
 forward! {
     impl Operator {}
     pass {
-        async fn pulse(&self, since: Timestamp) -> Result<Pulse>;
+        async fn pulse(&self, since: Timestamp) -> Result<DeadlinePoll>;
         async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>>;
         async fn create_run(&self, new: &NewRun) -> Result<Created>;
         async fn look_up(&self, object_uid: &str) -> Result<LookUp>;
@@ -146,8 +146,8 @@ forward! {
         async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded>;
         async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded>;
         async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded>;
-        async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord>;
-        async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord>;
+        async fn request_cancel(&self, run: RunId, asked: &RequestedBy) -> Result<RunRecord>;
+        async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &RequestedBy) -> Result<RunRecord>;
         async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
         async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
         async fn keepers(&self, after: RunId) -> Result<Vec<RunId>>;
@@ -155,7 +155,7 @@ forward! {
         async fn expired(&self, after: RunId) -> Result<Vec<RunId>>;
         async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped>;
         async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound>;
-        async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()>;
+        async fn mark_deleted(&self, object_uid: &str, asked: &RequestedBy) -> Result<()>;
         async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded>;
         async fn drop_revisions(&self, rows: u32) -> Result<u64>;
         async fn get_revision(&self, hash: &str) -> Result<Option<String>>;

@@ -1,7 +1,7 @@
 //! `POST finish`, `POST cancelled`, and a finish that is sent with the last boundary.
 
 use dalsegno_protocol::Limits;
-use dalsegno_store::{AskedBy, Operator as _, RunOutcome};
+use dalsegno_store::{Operator as _, RequestedBy, RunOutcome};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -92,7 +92,7 @@ async fn a_fenced_worker_cannot_finish() {
 #[tokio::test]
 async fn a_cancel_is_reported_by_the_next_call_and_nothing_is_accepted_after_its_acknowledgement() {
     let ctx = TestContext::attached().await;
-    ctx.store.request_cancel(ctx.run, &AskedBy::default()).await.unwrap();
+    ctx.store.request_cancel(ctx.run, &RequestedBy::default()).await.unwrap();
     assert_eq!(ctx.post("turns/1", commit(1, "1")).await.ok()["cancel"], true);
     assert_eq!(ctx.post("heartbeat", "").await.ok()["cancel"], true);
     assert_eq!(ctx.post("cancelled", "").await.ok(), json!({ "result": "ok" }));
@@ -117,7 +117,7 @@ async fn acknowledging_a_cancel_that_was_not_requested_is_a_conflict() {
 #[tokio::test]
 async fn a_run_that_finished_after_a_cancel_request_stays_finished() {
     let ctx = TestContext::attached().await;
-    ctx.store.request_cancel(ctx.run, &AskedBy::default()).await.unwrap();
+    ctx.store.request_cancel(ctx.run, &RequestedBy::default()).await.unwrap();
     ctx.post("finish", finish(1, json!({ "outcome": "succeeded" }))).await.ok();
     assert_eq!(ctx.post("cancelled", "").await.code(), "FINISHED");
     assert_eq!(ctx.record().await.finish.unwrap().outcome, RunOutcome::Succeeded);

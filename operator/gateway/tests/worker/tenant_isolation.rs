@@ -5,7 +5,7 @@ mod random;
 use std::time::Duration;
 
 use dalsegno_gateway::Config;
-use dalsegno_store::{AskedBy, CallFilter, Operator as _, Read as _, RecordQuery};
+use dalsegno_store::{CallFilter, Operator as _, Read as _, RecordQuery, RequestedBy};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -71,7 +71,7 @@ async fn create_run(beside: &TestContext, run: Run<'_>) -> TestContext {
             attach(2, instance).await;
         }
         Stage::Cancelled => {
-            ctx.store.request_cancel(run, &AskedBy::default()).await.unwrap();
+            ctx.store.request_cancel(run, &RequestedBy::default()).await.unwrap();
         }
     }
     ctx

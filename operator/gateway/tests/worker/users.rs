@@ -3,7 +3,7 @@
 use axum::body::Body;
 use dalsegno_gateway::{Config, router};
 use dalsegno_store::proof::bundle::verify;
-use dalsegno_store::{Admin as _, AskedBy, Operator as _};
+use dalsegno_store::{Admin as _, Operator as _, RequestedBy};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 use uuid::Uuid;
@@ -65,7 +65,7 @@ async fn a_user_may_still_read_after_a_recovery_and_after_deletion() {
     ctx.lose_pod(1).await;
     assert_eq!(ctx.get("state").await.code(), "FENCED");
     ctx.read("ada", "shop/agentruns/nightly/state").await.ok();
-    ctx.store.mark_deleted("uid-nightly", &AskedBy::default()).await.unwrap();
+    ctx.store.mark_deleted("uid-nightly", &RequestedBy::default()).await.unwrap();
     ctx.read("ada", "shop/agentruns/nightly/state").await.ok();
 }
 

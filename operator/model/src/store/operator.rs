@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use crate::{
-    AnchorRow, AskedBy, Created, Deadlines, Dropped, Ending, Held, Identity, LookUp, NewRun, PodRecord,
-    Pulse, Recorded, Result, Retention, Rewind, Rewound, RunId, RunRecord, Then, Unanchored,
+    AnchorRow, Created, DeadlinePoll, Deadlines, Dropped, Ending, Held, Identity, LookUp, NewRun, PodRecord,
+    Recorded, RequestedBy, Result, Retention, Rewind, Rewound, RunId, RunRecord, Then, Unanchored,
 };
 
 /// The operator's calls: each transition of a run, what is due in any run, and what is past its retention.
@@ -46,12 +46,18 @@ pub trait Operator: Send + Sync + 'static {
     async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded>;
 
     /// Requests a cancel. Workers are notified with the answer to their next call. Only the first call has an effect.
-    async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord>;
+    async fn request_cancel(&self, run: RunId, asked: &RequestedBy) -> Result<RunRecord>;
 
     /// Grants one fresh recovery budget. If the row's `observed_reset_generation` is still `observed`, it becomes
     /// `to`, the consecutive counters become 0, the totals become the new bases, and attempts that have ended are no
     /// longer evidence for a hold (`reset_attempt`).
-    async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord>;
+    async fn reset_budget(
+        &self,
+        run: RunId,
+        observed: i64,
+        to: i64,
+        asked: &RequestedBy,
+    ) -> Result<RunRecord>;
 
     /// Sets the deadlines. They take effect at once, except for a shorter lease, which takes effect when it is next
     /// renewed.
@@ -72,7 +78,7 @@ pub trait Operator: Send + Sync + 'static {
 
     /// Records that the AgentRun is being deleted on purpose: fences the row and closes it for good. Idempotent. A
     /// run that the store does not know is no error.
-    async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()>;
+    async fn mark_deleted(&self, object_uid: &str, asked: &RequestedBy) -> Result<()>;
 
     /// Stores the pod template for a reserved attempt under the hash of its bytes, unless it is already there. The
     /// template is kept while the attempt is reserved ([`crate::CANDIDATES`]) and, once the pod is recorded, while
@@ -89,7 +95,7 @@ pub trait Operator: Send + Sync + 'static {
     ///
     /// A deadline is listed only while the gateways send heartbeats (the last one is recent), and only if its full
     /// length has passed since these heartbeats began. So an outage of the gateways restarts every deadline.
-    async fn pulse(&self, since: Timestamp) -> Result<Pulse>;
+    async fn pulse(&self, since: Timestamp) -> Result<DeadlinePoll>;
 
     /// Runs that are past their retention, in order, after this one ([`RunId::nil`]: from the first). Returns a part
     /// of them; an empty answer means that there are no more.

@@ -10,7 +10,7 @@ use crate::reads::FoundRuns;
 use crate::transitions::{
     Abandon, Adopt, CreateStep, Decision, MarkDeleted, Needs, Transition as _, create, next_create_step,
 };
-use crate::{AskedBy, Created, NewRun, RunId};
+use crate::{Created, NewRun, RequestedBy, RunId};
 
 /// How often a create reads the existing runs again after another create got in between. Progress is guaranteed: each
 /// time, the other one has committed.
@@ -68,7 +68,7 @@ impl Postgres {
     }
 
     /// Another object may adopt the run while this waits for its lock: the rule checks the object again under the lock.
-    pub(super) async fn do_mark_deleted(&self, object_uid: &str, by: &AskedBy) -> DbResult<()> {
+    pub(super) async fn do_mark_deleted(&self, object_uid: &str, by: &RequestedBy) -> DbResult<()> {
         let query = sqlx::query("SELECT id FROM runs WHERE object_uid = $1").bind(object_uid);
         let Some(row) = self.pool.optional(query).await? else { return Ok(()) };
         let rule = MarkDeleted { object_uid: object_uid.to_owned(), requested_by: by.clone() };

@@ -10,7 +10,7 @@ use super::Postgres;
 use super::row::parse_enum;
 use crate::db_error::{DbError, DbResult, timestamp};
 use crate::reads::ClockSql;
-use crate::{BEAT_GAP_MS, Changed, Expired, ObjectKey, Pulse};
+use crate::{BEAT_GAP_MS, Changed, DeadlinePoll, Expired, ObjectKey};
 
 static POLL: LazyLock<String> = LazyLock::new(|| {
     let clocks = ClockSql { greatest: "greatest", now: "now", beat_since: "beat_since" };
@@ -18,11 +18,11 @@ static POLL: LazyLock<String> = LazyLock::new(|| {
 });
 
 impl Postgres {
-    pub(super) async fn do_poll_deadlines(&self, since: Timestamp) -> DbResult<Pulse> {
+    pub(super) async fn do_poll_deadlines(&self, since: Timestamp) -> DbResult<DeadlinePoll> {
         let query = sqlx::query(AssertSqlSafe(POLL.as_str())).bind(since.as_millisecond()).bind(BEAT_GAP_MS);
         let rows = self.pool.all(query).await?;
         let store = rows.first().ok_or_else(|| DbError::Corrupt("the store's row is missing".into()))?;
-        let mut poll = Pulse {
+        let mut poll = DeadlinePoll {
             now: timestamp(store.try_get("now")?)?,
             store_id: store.try_get("store_id")?,
             expired: Vec::new(),

@@ -12,17 +12,17 @@ use crate::transitions::{
     RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template, Transition as _,
 };
 use crate::{
-    Acknowledged, Admin, AnchorRow, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter,
-    Claim, Claimed, Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending,
-    EventPage, EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Operator, Place, PodRecord,
-    Prune, Pulse, Read, Reading, RecordBatch, RecordPage, RecordQuery, Recorded, Result, Retention, Rewind,
-    Rewound, Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes, Snapshotted, Then, Unanchored, Worker,
-    Written, branch, pages, snapshot_writer,
+    Acknowledged, Admin, AnchorRow, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim,
+    Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines, Digest, Dropped,
+    Ending, EventPage, EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Operator, Place,
+    PodRecord, Prune, Read, Reading, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result,
+    Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes, Snapshotted, Then,
+    Unanchored, Worker, Written, branch, pages, snapshot_writer,
 };
 
 #[async_trait]
 impl Operator for Postgres {
-    async fn pulse(&self, since: Timestamp) -> Result<Pulse> {
+    async fn pulse(&self, since: Timestamp) -> Result<DeadlinePoll> {
         self.do_poll_deadlines(since).await.map_err(|fault| fault.with_context("polling the runs"))
     }
 
@@ -56,11 +56,11 @@ impl Operator for Postgres {
         self.transition(run, RecordIdentity { attempt, identity: identity.clone() }).await
     }
 
-    async fn request_cancel(&self, run: RunId, by: &AskedBy) -> Result<RunRecord> {
+    async fn request_cancel(&self, run: RunId, by: &RequestedBy) -> Result<RunRecord> {
         self.transition(run, RequestCancel { requested_by: by.clone() }).await
     }
 
-    async fn reset_budget(&self, run: RunId, observed: i64, to: i64, by: &AskedBy) -> Result<RunRecord> {
+    async fn reset_budget(&self, run: RunId, observed: i64, to: i64, by: &RequestedBy) -> Result<RunRecord> {
         self.transition(run, ResetBudget { observed, to, requested_by: by.clone() }).await
     }
 
@@ -102,7 +102,7 @@ impl Operator for Postgres {
         self.transition(run, rewind.clone()).await
     }
 
-    async fn mark_deleted(&self, object_uid: &str, by: &AskedBy) -> Result<()> {
+    async fn mark_deleted(&self, object_uid: &str, by: &RequestedBy) -> Result<()> {
         self.do_mark_deleted(object_uid, by).await.map_err(|fault| fault.with_context(MarkDeleted::OPERATION))
     }
 

@@ -8,8 +8,8 @@ use uuid::Uuid;
 use super::{AttemptRow, Column, Columns, Prefixed, RunRow};
 use crate::db_error::{DbError, DbResult, timestamp};
 use crate::{
-    Attempt, BeatRow, CallCounts, CancelRow, Deadlines, FinishRow, HeadRow, LookUp, Retention, RunRecord,
-    header,
+    Attempt, CallCounts, CancelRow, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, LookUp, Retention,
+    RunRecord, header,
 };
 
 /// Attempts in a record: the current one and those before it.
@@ -155,7 +155,7 @@ impl RunRows {
                 progress_ms: run.progress_ms,
             },
             lease_ms: run.lease_ms,
-            beat: BeatRow {
+            beat: GatewayHeartbeat {
                 last: timestamp(store.beat_last)?,
                 since: timestamp(store.beat_since)?,
                 gap_from: timestamp(store.gap_from)?,

@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 use super::read::store_row;
 use crate::db_error::{DbResult, timestamp};
 use crate::reads::{ClockSql, Column as _, EnumText};
-use crate::{BEAT_GAP_MS, Changed, Expired, ObjectKey, Pulse};
+use crate::{BEAT_GAP_MS, Changed, DeadlinePoll, Expired, ObjectKey};
 
 /// `?1` is the time now, `?2` the time since which a gateway has been serving without a gap.
 static EXPIRED: LazyLock<String> = LazyLock::new(|| {
@@ -26,7 +26,7 @@ const CHANGED: &str = "SELECT namespace, name, object_uid, changed_at >= ?1 AS t
      WHERE lifecycle IN ('live', 'finished') AND (changed_at >= ?1 OR head_at >= ?1) ORDER BY namespace, name";
 
 /// Returns expired deadlines, and the runs that changed since `since`. If no gateway is serving, no deadline expires.
-pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: Timestamp) -> DbResult<Pulse> {
+pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: Timestamp) -> DbResult<DeadlinePoll> {
     let store = store_row(conn).await?;
     let is_gateway_serving = (now - store.beat_last).abs() <= BEAT_GAP_MS;
     let expired = if is_gateway_serving {
@@ -41,7 +41,7 @@ pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: Timestamp
     )
     .fetch_one(conn)
     .await?;
-    Ok(Pulse {
+    Ok(DeadlinePoll {
         now: timestamp(now)?,
         store_id: store.id,
         expired: expired

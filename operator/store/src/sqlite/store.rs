@@ -15,17 +15,17 @@ use crate::transitions::{
     RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template,
 };
 use crate::{
-    Acknowledged, Admin, AnchorRow, AskedBy, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter,
-    Claim, Claimed, Commit, Committed, Complete, Completed, Created, Deadlines, Digest, Dropped, Ending,
-    EventPage, EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Operator, Place, PodRecord,
-    Prune, Pulse, Read, Reading, RecordBatch, RecordPage, RecordQuery, Recorded, Result, Retention, Rewind,
-    Rewound, Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes, Snapshotted, Then, Unanchored, Worker,
-    Written,
+    Acknowledged, Admin, AnchorRow, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim,
+    Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines, Digest, Dropped,
+    Ending, EventPage, EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Operator, Place,
+    PodRecord, Prune, Read, Reading, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result,
+    Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes, Snapshotted, Then,
+    Unanchored, Worker, Written,
 };
 
 #[async_trait]
 impl Operator for Sqlite {
-    async fn pulse(&self, since: Timestamp) -> Result<Pulse> {
+    async fn pulse(&self, since: Timestamp) -> Result<DeadlinePoll> {
         self.read("polling the runs", move |conn, now| Box::pin(deadline_poll::poll(conn, now, since))).await
     }
 
@@ -59,11 +59,17 @@ impl Operator for Sqlite {
         self.transition(run, RecordIdentity { attempt, identity: identity.clone() }).await
     }
 
-    async fn request_cancel(&self, run: RunId, asked: &AskedBy) -> Result<RunRecord> {
+    async fn request_cancel(&self, run: RunId, asked: &RequestedBy) -> Result<RunRecord> {
         self.transition(run, RequestCancel { requested_by: asked.clone() }).await
     }
 
-    async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &AskedBy) -> Result<RunRecord> {
+    async fn reset_budget(
+        &self,
+        run: RunId,
+        observed: i64,
+        to: i64,
+        asked: &RequestedBy,
+    ) -> Result<RunRecord> {
         self.transition(run, ResetBudget { observed, to, requested_by: asked.clone() }).await
     }
 
@@ -106,7 +112,7 @@ impl Operator for Sqlite {
         self.transition(run, rewind.clone()).await
     }
 
-    async fn mark_deleted(&self, object_uid: &str, asked: &AskedBy) -> Result<()> {
+    async fn mark_deleted(&self, object_uid: &str, asked: &RequestedBy) -> Result<()> {
         self.mark_object_deleted(object_uid, asked).await
     }
 

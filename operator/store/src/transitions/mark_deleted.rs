@@ -7,13 +7,13 @@ use super::{Change, Decision, Rows, Transition, with_attribution};
 use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
 use crate::reads::EnumText;
-use crate::{AskedBy, Cause, Lifecycle, RunId};
+use crate::{Cause, Lifecycle, RequestedBy, RunId};
 
 /// [`crate::Store::mark_deleted`].
 #[derive(Clone, Debug)]
 pub(crate) struct MarkDeleted {
     pub object_uid: String,
-    pub requested_by: AskedBy,
+    pub requested_by: RequestedBy,
 }
 
 impl Transition for MarkDeleted {

@@ -5,12 +5,12 @@ use serde_json::json;
 use super::{Change, Decision, Rows, Transition, with_attribution};
 use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
-use crate::{AskedBy, RunRecord};
+use crate::{RequestedBy, RunRecord};
 
 /// [`crate::Store::request_cancel`].
 #[derive(Clone, Debug)]
 pub(crate) struct RequestCancel {
-    pub requested_by: AskedBy,
+    pub requested_by: RequestedBy,
 }
 
 impl Transition for RequestCancel {

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{Change, Decision, Rows, Transition, with_attribution};
 use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
-use crate::{AskedBy, AttemptState, Counters, RunRecord};
+use crate::{AttemptState, Counters, RequestedBy, RunRecord};
 
 /// [`crate::Store::reset_budget`], a compare-and-set.
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub(crate) struct ResetBudget {
     /// The generation that the caller has observed. If the run has another one, nothing is reset.
     pub observed: i64,
     pub to: i64,
-    pub requested_by: AskedBy,
+    pub requested_by: RequestedBy,
 }
 
 impl Transition for ResetBudget {

@@ -1,7 +1,9 @@
 //! Every transition appends one row to the run's audit chain, and nothing else does.
 
 use dalsegno_protocol::{CompleteOutcome, PlannedCall, Policy};
-use dalsegno_store::{AskedBy, Claimed, Class, Commit, Complete, OnPrior, PodRecord, RunId, Then, Verdict};
+use dalsegno_store::{
+    Claimed, Class, Commit, Complete, OnPrior, PodRecord, RequestedBy, RunId, Then, Verdict,
+};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -104,7 +106,7 @@ async fn a_cancel_is_recorded(cx: &TestContext) {
 
 async fn the_requester_and_the_reason_are_recorded_if_known(cx: &TestContext) {
     let worker = cx.worker().await;
-    let requested_by = |reason: Option<&str>| AskedBy {
+    let requested_by = |reason: Option<&str>| RequestedBy {
         manager: Some("kubectl-edit".into()),
         reason: reason.map(str::to_owned),
     };
@@ -118,7 +120,7 @@ async fn the_requester_and_the_reason_are_recorded_if_known(cx: &TestContext) {
     assert_eq!(last().await, ("reset".into(), json!("kubectl-edit"), reason));
     cx.store.request_cancel(worker.run, &requested_by(None)).await.unwrap();
     assert_eq!(last().await, ("cancel-requested".into(), json!("kubectl-edit"), None));
-    let unknown = AskedBy { manager: None, reason: Some("no more need\u{0}".into()) };
+    let unknown = RequestedBy { manager: None, reason: Some("no more need\u{0}".into()) };
     cx.store.mark_deleted(&worker.object_uid, &unknown).await.unwrap();
     let (kind, manager, reason) = last().await;
     assert_eq!((kind.as_str(), manager), ("deleted", json!(null)));

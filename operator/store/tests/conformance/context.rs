@@ -10,8 +10,8 @@ use std::sync::Arc;
 use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, RecordOp, Usage};
 use dalsegno_store::proof::check_run;
 use dalsegno_store::{
-    AskedBy, CallFilter, Claim, Claimed, Class, Commit, Complete, Created, Digest, Dropped, FinishCall,
-    LookUp, NewRun, RecordBatch, Result, RunId, RunRecord, Settle, SettledBy, Standing, Store, Then,
+    CallFilter, Claim, Claimed, Class, Commit, Complete, Created, Digest, Dropped, FinishCall, LookUp,
+    NewRun, RecordBatch, RequestedBy, Result, RunId, RunRecord, Settle, SettledBy, Standing, Store, Then,
 };
 use uuid::Uuid;
 
@@ -93,17 +93,17 @@ impl TestContext {
 
     /// Requests a cancel without the requester's name.
     pub async fn request_cancel(&self, run: RunId) -> Result<RunRecord> {
-        self.store.request_cancel(run, &AskedBy::default()).await
+        self.store.request_cancel(run, &RequestedBy::default()).await
     }
 
     /// Grants a fresh budget without the requester's name.
     pub async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord> {
-        self.store.reset_budget(run, observed, to, &AskedBy::default()).await
+        self.store.reset_budget(run, observed, to, &RequestedBy::default()).await
     }
 
     /// Marks the run as deleted without the requester's name.
     pub async fn mark_deleted(&self, object_uid: &str) -> Result<()> {
-        self.store.mark_deleted(object_uid, &AskedBy::default()).await
+        self.store.mark_deleted(object_uid, &RequestedBy::default()).await
     }
 
     /// Runs one step for the first expired run.

@@ -1,6 +1,6 @@
 //! The deadline poll and a run's record name the same deadline, whatever the run's row holds.
 
-use dalsegno_store::{BeatRow, Deadline, RunRecord};
+use dalsegno_store::{Deadline, GatewayHeartbeat, RunRecord};
 use jiff::{Timestamp, ToSpan as _};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -100,12 +100,12 @@ async fn the_poll_and_the_record_name_the_same_deadline(cx: &TestContext) {
         for (row, object_uid) in rows {
             let expired = poll.expired.iter().find(|expired| expired.object.uid == object_uid);
             let run = cx.run_by_uid(&object_uid).await;
-            let beat = BeatRow { last: poll.now, since, gap_from: since };
+            let beat = GatewayHeartbeat { last: poll.now, since, gap_from: since };
             let record = RunRecord { now: poll.now, beat, ..run };
             let first = first_expired(&record);
             assert_eq!(expired.map(|expired| expired.deadline), first, "beating for {beating} s: {row:?}");
             found[first.map_or(0, |deadline| deadline as usize + 1)] += 1;
-            let silent = BeatRow { last: poll.now - 4.seconds(), ..beat };
+            let silent = GatewayHeartbeat { last: poll.now - 4.seconds(), ..beat };
             assert_eq!(first_expired(&RunRecord { beat: silent, ..record }), None);
         }
     }

@@ -1,6 +1,6 @@
 //! Deadlines expire by the store's clock, and only while the gateways send heartbeats.
 
-use dalsegno_store::{Class, Deadline, Deadlines, NewRun, PodRecord, Pulse, Then};
+use dalsegno_store::{Class, Deadline, DeadlinePoll, Deadlines, NewRun, PodRecord, Then};
 use jiff::Timestamp;
 
 use crate::context::*;
@@ -30,7 +30,7 @@ fn short(deadlines: Deadlines) -> NewRun {
     NewRun { deadlines, ..new_run() }
 }
 
-async fn pulse(cx: &TestContext) -> Pulse {
+async fn pulse(cx: &TestContext) -> DeadlinePoll {
     cx.pulse(Timestamp::now()).await.unwrap()
 }
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use dalsegno_protocol::{Boundary, CallOutcome, PlannedCall, Policy, RawValue};
 use dalsegno_store::{
-    Attached, BeatRow, Cause, Class, Commit, Committed, Deadlines, Digest, Ending, Identity, NewFinish,
-    NewRun, OnPrior, Place, PodRecord, RecordQuery, Recorded, Rewind, RunId, RunOutcome, RunRecord, Settle,
-    SettledBy, Standing, Verdict,
+    Attached, Cause, Class, Commit, Committed, Deadlines, Digest, Ending, GatewayHeartbeat, Identity,
+    NewFinish, NewRun, OnPrior, Place, PodRecord, RecordQuery, Recorded, Rewind, RunId, RunOutcome,
+    RunRecord, Settle, SettledBy, Standing, Verdict,
 };
 use uuid::Uuid;
 
@@ -185,7 +185,7 @@ pub fn refused(recorded: Recorded) -> RunRecord {
 /// A record without the times that change by themselves: the time of the read and of the gateways' heartbeats.
 pub fn without_times(run: RunRecord) -> RunRecord {
     let zero = jiff::Timestamp::UNIX_EPOCH;
-    RunRecord { now: zero, beat: BeatRow { last: zero, since: zero, gap_from: zero }, ..run }
+    RunRecord { now: zero, beat: GatewayHeartbeat { last: zero, since: zero, gap_from: zero }, ..run }
 }
 
 pub async fn sleep_ms(ms: u64) {

@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::{Boundary, Policy};
 use dalsegno_store::{
-    AskedBy, Class, Completed, Deadlines, Lifecycle, NewRun, OnPrior, Place, PodRecord, Recorded, Rewind,
+    Class, Completed, Deadlines, Lifecycle, NewRun, OnPrior, Place, PodRecord, Recorded, RequestedBy, Rewind,
     Rewound, RunId, RunRecord, Then, Verdict,
 };
 
@@ -78,7 +78,7 @@ async fn every_call(cx: &TestContext, new: &NewRun, worker: &Worker) -> Vec<(&'s
     };
     let ending = ending(1, Class::Crash);
     let (pod, other) = (pod(&cx.run_of(worker).await), PodRecord { uid: "another".into(), ..pod_of(run) });
-    let asked = AskedBy { manager: Some("kubectl".into()), reason: Some("enough".into()) };
+    let asked = RequestedBy { manager: Some("kubectl".into()), reason: Some("enough".into()) };
     let deadlines = Deadlines { heartbeat_ms: 1, start_ms: 2, progress_ms: 3 };
     let to = Place { turn: 1, boundary: Boundary::Result, epoch: 1 };
     let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };

@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::{Payload, Policy, RecordOp};
 use dalsegno_store::{
-    AskedBy, Class, Completed, Ending, Identity, NewRun, PodRecord, RecordBatch, RunRecord, Settle,
+    Class, Completed, Ending, Identity, NewRun, PodRecord, RecordBatch, RequestedBy, RunRecord, Settle,
     SettledBy, Then, Verdict, Written,
 };
 
@@ -62,7 +62,7 @@ async fn clear_text_is_stored_in_exactly_these_columns(engine: &Engine) {
 
     let ending = Ending { message: CANARY.into(), ..ending(1, Class::Crash) };
     let run = cx.end_attempt(run.id, &ending, &Then::Reserve).await.unwrap();
-    let asked = AskedBy { manager: Some(CANARY.into()), reason: Some(CANARY.into()) };
+    let asked = RequestedBy { manager: Some(CANARY.into()), reason: Some(CANARY.into()) };
     cx.store.reset_budget(run.id, 0, 1, &asked).await.unwrap();
     let worker = canary_attempt(&cx, &run).await;
     let settle = Settle {

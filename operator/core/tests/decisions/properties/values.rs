@@ -1,6 +1,6 @@
 //! Strategies for the values that an input is made of.
 
-use dalsegno_model::{BeatRow, Counters, Identity, Lifecycle, RunOutcome, Verdict};
+use dalsegno_model::{Counters, GatewayHeartbeat, Identity, Lifecycle, RunOutcome, Verdict};
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -31,8 +31,8 @@ pub fn counters() -> impl Strategy<Value = Counters> {
     })
 }
 
-pub fn beat() -> impl Strategy<Value = BeatRow> {
-    (0..6_000_i64, instant(), instant()).prop_map(|(last, since, gap_from)| BeatRow {
+pub fn beat() -> impl Strategy<Value = GatewayHeartbeat> {
+    (0..6_000_i64, instant(), instant()).prop_map(|(last, since, gap_from)| GatewayHeartbeat {
         last: now() - SignedDuration::from_millis(last),
         since,
         gap_from,

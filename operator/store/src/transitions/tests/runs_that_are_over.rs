@@ -34,8 +34,11 @@ fn every_rule(rows: &Rows) -> Vec<(&'static str, WriteSet)> {
         ("record a pod", decide(&RecordPod { attempt: 1, pod: identified }, rows).write),
         ("record a node", decide(&RecordScheduled { attempt: 1, node: "node".into() }, rows).write),
         ("record an identity", decide(&RecordIdentity { attempt: 1, identity: identity() }, rows).write),
-        ("request a cancel", decide(&RequestCancel { requested_by: AskedBy::default() }, rows).write),
-        ("reset", decide(&ResetBudget { observed: 0, to: 1, requested_by: AskedBy::default() }, rows).write),
+        ("request a cancel", decide(&RequestCancel { requested_by: RequestedBy::default() }, rows).write),
+        (
+            "reset",
+            decide(&ResetBudget { observed: 0, to: 1, requested_by: RequestedBy::default() }, rows).write,
+        ),
         ("set deadlines", decide(&SetDeadlines(deadlines), rows).write),
         ("store a template", decide(&PutRevision { attempt: 1, template }, rows).write),
         ("rewind", decide(&rewind, rows).write),
@@ -74,7 +77,7 @@ fn retention_can_be_set_for_a_run_that_is_over() {
 
 #[test]
 fn a_finished_run_can_be_deleted_or_abandoned_and_a_closed_one_is_unchanged() {
-    let deleted = MarkDeleted { object_uid: "object".into(), requested_by: AskedBy::default() };
+    let deleted = MarkDeleted { object_uid: "object".into(), requested_by: RequestedBy::default() };
     let abandoned = Abandon(NewRun { object_uid: "another".into(), ..new_run() });
     for lifecycle in [Lifecycle::Live, Lifecycle::Finished] {
         let rows = of(lifecycle, attached());

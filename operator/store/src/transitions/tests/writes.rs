@@ -59,7 +59,7 @@ fn a_repeated_transition_writes_nothing() {
     let writes = [
         decide(&RecordPod { attempt: 1, pod: pod() }, &with_attempt(AttemptState::Created)).write,
         decide(&RecordScheduled { attempt: 1, node: "node-b".into() }, &scheduled).write,
-        decide(&RequestCancel { requested_by: AskedBy::default() }, &cancelled).write,
+        decide(&RequestCancel { requested_by: RequestedBy::default() }, &cancelled).write,
         decide(&SetDeadlines(new_run().deadlines), &reserved()).write,
         decide(&attach, &attached()).write,
         decide(&attach, &spent).write,
