@@ -1,7 +1,7 @@
 //! The chain of a run's boundaries: each boundary checked on its own, and with the one before. Pure: the databases
 //! only read the rows.
 
-use dalsegno_model::{BoundaryRow, Digest, Error, Gone, Kept, Place, Result, RunId, Sound};
+use dalsegno_model::{BoundaryId, BoundaryRow, Digest, Error, Gone, Kept, Result, RunId, Sound};
 use dalsegno_protocol::{Boundary, State};
 
 use crate::header::{Header, NO_PARENT};
@@ -39,13 +39,15 @@ impl DecodedBoundaryExt for Kept {
 /// Whether the parent is the boundary before. Turns have no gaps: a result follows its plan or the turn before; a
 /// plan follows the turn before.
 fn follows_closely(kept: &Kept) -> bool {
-    let Place { turn, boundary, .. } = kept.place();
+    let BoundaryId { turn, boundary, .. } = kept.place();
     match kept.parent {
         None => turn == 1,
-        Some(Place { boundary: Boundary::Plan, turn: before, .. }) => {
+        Some(BoundaryId { boundary: Boundary::Plan, turn: before, .. }) => {
             before == turn && boundary == Boundary::Result
         }
-        Some(Place { boundary: Boundary::Result, turn: before, .. }) => before.checked_add(1) == Some(turn),
+        Some(BoundaryId { boundary: Boundary::Result, turn: before, .. }) => {
+            before.checked_add(1) == Some(turn)
+        }
     }
 }
 

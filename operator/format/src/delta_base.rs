@@ -13,13 +13,13 @@ use crate::{fold, header};
 
 /// The state after the last committed boundary, as its committer knows it.
 #[derive(Clone, Debug)]
-pub struct LastState {
+pub struct PatchChain {
     base: Base,
     /// Boundaries since the last full state that was stored plain.
     depth: i32,
 }
 
-impl LastState {
+impl PatchChain {
     /// What is known after a commit has been answered. `last` is what was known before. `None` if nothing is known.
     pub fn after(last: Option<Self>, commit: &Commit, committed: &Committed) -> Option<Self> {
         let Committed::Ok(Standing { head: Some(head), parent, .. }) = committed else { return None };
@@ -95,8 +95,8 @@ mod tests {
 
     const FULL: &str = r#"{"full":true,"set":{"state":{"json":"x"}}}"#;
 
-    fn delta_base_after_commit(hash: u8) -> Option<LastState> {
-        LastState::after(None, &commit(Some(FULL), None), &Committed::Ok(standing(hash, None)))
+    fn delta_base_after_commit(hash: u8) -> Option<PatchChain> {
+        PatchChain::after(None, &commit(Some(FULL), None), &Committed::Ok(standing(hash, None)))
     }
 
     #[test]
@@ -104,7 +104,7 @@ mod tests {
         let base = delta_base_after_commit(1).unwrap().base().unwrap();
         assert_eq!(base.content_hash, [1; 32]);
         assert_eq!(base.state.as_slice(), br#"{"state":{"value":{"json":"x"}}}"#);
-        let stays = LastState::after(
+        let stays = PatchChain::after(
             delta_base_after_commit(1),
             &commit(None, None),
             &Committed::Ok(standing(2, Some(1))),
@@ -117,7 +117,7 @@ mod tests {
         for parent in [Some(3), None] {
             let committed = Committed::Ok(standing(2, parent));
             assert!(
-                LastState::after(delta_base_after_commit(1), &commit(None, None), &committed).is_none(),
+                PatchChain::after(delta_base_after_commit(1), &commit(None, None), &committed).is_none(),
                 "{parent:?}"
             );
         }
@@ -127,12 +127,12 @@ mod tests {
     fn the_state_is_unknown_after_partial_operations_or_without_a_new_commit() {
         let append = commit(Some(r#"{"append":{"log":[{"json":1}]}}"#), None);
         assert!(
-            LastState::after(delta_base_after_commit(1), &append, &Committed::Ok(standing(2, Some(1))))
+            PatchChain::after(delta_base_after_commit(1), &append, &Committed::Ok(standing(2, Some(1))))
                 .is_none()
         );
         for answer in [Committed::Duplicate(standing(2, None)), Committed::Fenced { committed: true }] {
             assert!(
-                LastState::after(delta_base_after_commit(1), &commit(Some(FULL), None), &answer).is_none(),
+                PatchChain::after(delta_base_after_commit(1), &commit(Some(FULL), None), &answer).is_none(),
                 "{answer:?}"
             );
         }
@@ -140,7 +140,7 @@ mod tests {
         let finish = Some(NewFinish { outcome, reason, message, output: None });
         let last = Commit { finish, ..commit(Some(FULL), None) };
         assert!(
-            LastState::after(delta_base_after_commit(1), &last, &Committed::Ok(standing(2, Some(1))))
+            PatchChain::after(delta_base_after_commit(1), &last, &Committed::Ok(standing(2, Some(1))))
                 .is_none(),
             "the end"
         );
@@ -152,14 +152,14 @@ mod tests {
         let mut last = delta_base_after_commit(1).unwrap();
         let mut patches = 0;
         while let Some(base) = last.base() {
-            last = LastState::after(Some(last), &commit(Some(FULL), Some(base)), &committed).unwrap();
+            last = PatchChain::after(Some(last), &commit(Some(FULL), Some(base)), &committed).unwrap();
             patches += 1;
         }
         assert_eq!(patches, PATCH_CHAIN - 1);
-        let plain = LastState::after(Some(last.clone()), &commit(Some(FULL), None), &committed);
+        let plain = PatchChain::after(Some(last.clone()), &commit(Some(FULL), None), &committed);
         assert!(plain.unwrap().base().is_some(), "a full state begins another");
         let overtaken = commit(Some(FULL), Some(last.base.clone()));
-        let overtaken = LastState::after(Some(last), &overtaken, &Committed::Ok(standing(3, Some(2))));
+        let overtaken = PatchChain::after(Some(last), &overtaken, &Committed::Ok(standing(3, Some(2))));
         assert!(overtaken.unwrap().base().is_some(), "and so does one that found another head");
     }
 }

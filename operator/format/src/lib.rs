@@ -16,4 +16,4 @@ pub mod records;
 pub mod seal;
 pub mod size;
 
-pub use delta_base::LastState;
+pub use delta_base::PatchChain;

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use dalsegno_protocol::Boundary;
 use dalsegno_store::proof::{check_store, Anchor, Anchors, Signer, Standing, Unanchored};
 use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{Place, Read as _};
+use dalsegno_store::{BoundaryId, Read as _};
 use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
@@ -55,7 +55,7 @@ fn signed(line: &str, signer: &Signer) -> Option<Anchor> {
     let [seq, at, run, audit_seq, turn, boundary, epoch] = *numbers.as_slice() else { return None };
     let hash = [1; 32];
     let boundary = if boundary == 1 { Boundary::Plan } else { Boundary::Result };
-    let head = i32::try_from(turn).ok().map(|turn| (Place { turn, boundary, epoch }, hash));
+    let head = i32::try_from(turn).ok().map(|turn| (BoundaryId { turn, boundary, epoch }, hash));
     let standing = Standing { run: Uuid::from_u64_pair(0, run as u64), audit_seq, audit_hash: hash, head };
     let moved = Unanchored { last: Some((seq.checked_sub(1)?, hash)), standings: vec![standing] };
     let at = Timestamp::from_millisecond(at).ok()?;

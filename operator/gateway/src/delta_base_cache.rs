@@ -1,7 +1,7 @@
 //! Caches the last full state of each run, so that the next full state can be stored as a delta. The store decides what
-//! to remember after a commit ([`LastState`]).
+//! to remember after a commit ([`PatchChain`]).
 
-use dalsegno_store::{Base, Commit, Committed, LastState, RunId};
+use dalsegno_store::{Base, Commit, Committed, PatchChain, RunId};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
@@ -12,13 +12,13 @@ const EXPECTED_STATES: usize = 1_024;
 const ENTRY_OVERHEAD: u64 = 256;
 
 /// States by run, within a limit of bytes. `None` if no cache can be built.
-pub(crate) struct DeltaBaseCache(Option<Cache<RunId, LastState, StateWeighter>>);
+pub(crate) struct DeltaBaseCache(Option<Cache<RunId, PatchChain, StateWeighter>>);
 
 #[derive(Clone)]
 struct StateWeighter;
 
-impl Weighter<RunId, LastState> for StateWeighter {
-    fn weight(&self, _: &RunId, last: &LastState) -> u64 {
+impl Weighter<RunId, PatchChain> for StateWeighter {
+    fn weight(&self, _: &RunId, last: &PatchChain) -> u64 {
         last.bytes() as u64 + ENTRY_OVERHEAD
     }
 }
@@ -46,7 +46,7 @@ impl DeltaBaseCache {
     /// Updates the cache after the store has answered a commit.
     pub(crate) fn committed(&self, commit: &Commit, committed: &Committed) {
         let Some(cache) = &self.0 else { return };
-        match LastState::after(cache.get(&commit.run), commit, committed) {
+        match PatchChain::after(cache.get(&commit.run), commit, committed) {
             Some(last) => cache.insert(commit.run, last),
             None => drop(cache.remove(&commit.run)),
         }

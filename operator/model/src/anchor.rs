@@ -1,6 +1,6 @@
 //! Anchors as the store keeps them. `dalsegno_proof` creates, signs and checks them.
 
-use crate::{Digest, Place, RunId};
+use crate::{BoundaryId, Digest, RunId};
 
 /// The most runs that one anchor names. With this limit its line stays shorter than 16 KiB, the length at which
 /// container runtimes split log lines.
@@ -16,7 +16,7 @@ pub struct Standing {
     /// Hash of that row.
     pub audit_hash: Digest,
     /// The run's head, and the content hash of that boundary.
-    pub head: Option<(Place, Digest)>,
+    pub head: Option<(BoundaryId, Digest)>,
 }
 
 /// The last anchor, and the runs that have moved since.

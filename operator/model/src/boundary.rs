@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::Boundary;
 
-use crate::{BoundaryRow, Digest, DigestKey, Gone, Place};
+use crate::{BoundaryId, BoundaryRow, Digest, DigestKey, Gone};
 
 /// A boundary as it is stored, with its payloads decoded.
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ pub struct Kept {
     /// Its contents.
     pub row: BoundaryRow,
     /// The boundary before; `None` for the first.
-    pub parent: Option<Place>,
+    pub parent: Option<BoundaryId>,
     /// Stored digest of its operations.
     pub ops_digest: Option<Digest>,
     /// Stored digest of its events.
@@ -25,16 +25,16 @@ pub struct Kept {
 
 impl Kept {
     /// The boundary's id.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> BoundaryId {
         self.row.place()
     }
 
     /// The id of the parent, from its columns. All three are null only for the first boundary. If only some are null,
     /// the row is damaged, and the id matches no boundary.
-    pub fn parent(turn: Option<i32>, boundary: Option<Boundary>, epoch: Option<i64>) -> Option<Place> {
+    pub fn parent(turn: Option<i32>, boundary: Option<Boundary>, epoch: Option<i64>) -> Option<BoundaryId> {
         let is_first = turn.is_none() && boundary.is_none() && epoch.is_none();
         let boundary = boundary.unwrap_or(Boundary::Plan);
-        (!is_first).then(|| Place { turn: turn.unwrap_or(0), boundary, epoch: epoch.unwrap_or(0) })
+        (!is_first).then(|| BoundaryId { turn: turn.unwrap_or(0), boundary, epoch: epoch.unwrap_or(0) })
     }
 
     /// Number of events, if known.
@@ -45,9 +45,9 @@ impl Kept {
 
 /// One boundary as [`crate::Read::links`] reads it: checked on its own, without its payloads.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct BoundaryCheck {
     /// The boundary's id.
-    pub place: Place,
+    pub place: BoundaryId,
     /// Whether a rewind undid it, so that it is not on the live branch.
     pub undone: bool,
     /// How it is linked, or what is wrong with it.
@@ -58,7 +58,7 @@ pub struct Link {
 #[derive(Clone, Copy, Debug)]
 pub struct Sound {
     /// Id of the boundary before it.
-    pub parent: Option<Place>,
+    pub parent: Option<BoundaryId>,
     /// Hash of the boundary before it.
     pub parent_hash: Digest,
     /// Its own hash.

@@ -29,7 +29,7 @@ impl fmt::Display for Gone {
 
 /// The id of a boundary in its run: the key of its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Place {
+pub struct BoundaryId {
     /// Number of the turn.
     pub turn: i32,
     /// Which boundary of it.
@@ -38,7 +38,7 @@ pub struct Place {
     pub epoch: i64,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for BoundaryId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { turn, boundary, epoch: _ } = self;
         match boundary {

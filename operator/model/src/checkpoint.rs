@@ -1,7 +1,7 @@
 //! Whether a run can continue from its head, and if not, from which boundary it could. `dalsegno_proof::verify`
 //! computes it.
 
-use crate::{Place, RunRecord};
+use crate::{BoundaryId, RunRecord};
 
 /// Whether a run can continue from its head. If the store does not respond, the result is an [`crate::Error`]
 /// instead.
@@ -27,7 +27,7 @@ pub struct Corruption {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastGood {
     /// The boundary.
-    pub place: Place,
+    pub place: BoundaryId,
     /// Calls of later turns that may have changed something: started, and not `readOnly`.
     pub effects: Vec<String>,
 }
@@ -38,7 +38,7 @@ pub struct Rewind {
     /// The epoch in which the rewind was decided. If the run has another epoch, nothing is undone.
     pub epoch: i64,
     /// The boundary that becomes the head.
-    pub to: Place,
+    pub to: BoundaryId,
     /// Why the later boundaries are undone; stored in the audit.
     pub reason: String,
     /// Who requested it: [`crate::audit::actor::OPERATOR`], or a person's name.

@@ -4,7 +4,7 @@ use dalsegno_protocol::{Boundary, RawValue, Usage};
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::{Digest, Place};
+use crate::{BoundaryId, Digest};
 
 /// One boundary, with its payloads decoded.
 #[derive(Clone, Debug)]
@@ -45,9 +45,9 @@ pub struct BoundaryRow {
 
 impl BoundaryRow {
     /// The boundary's id.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> BoundaryId {
         let Self { turn, boundary, epoch, .. } = *self;
-        Place { turn, boundary, epoch }
+        BoundaryId { turn, boundary, epoch }
     }
 }
 

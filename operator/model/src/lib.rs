@@ -42,7 +42,7 @@ pub use deadline_rule::{CLOCKS, Clock, ClockLength, ClockStart};
 pub use error::{Error, Result, redacted_json_error};
 pub use finish::*;
 pub use history::*;
-pub use read_transaction::Reading;
+pub use read_transaction::ReadTransaction;
 pub use records::*;
 pub use retention::*;
 pub use run::*;

@@ -6,14 +6,14 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::boundary_id::boundary_number;
-use crate::{AuditRow, CallDigests, Digest, Gone, Kept, Lifecycle, Place, Result, RunId, RunOutcome};
+use crate::{AuditRow, BoundaryId, CallDigests, Digest, Gone, Kept, Lifecycle, Result, RunId, RunOutcome};
 
 /// Reads the store as it was at one moment. Rows are returned in pages, in a fixed order; each page continues after
 /// the last row of the one before, and an empty page is the end. Later writes are not visible.
 ///
 /// Exception: with a store in memory, each page is a moment of its own.
 #[async_trait]
-pub trait Reading: Send {
+pub trait ReadTransaction: Send {
     /// Runs by their ids.
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>>;
 
@@ -140,7 +140,7 @@ pub struct RunHead {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadRef {
     /// The boundary.
-    pub place: Place,
+    pub place: BoundaryId,
     /// The boundary's content hash.
     pub content_hash: Digest,
     /// Total number of events up to and including this boundary.
@@ -183,7 +183,7 @@ pub struct StoredCall {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredSnapshot {
     /// The boundary whose state it holds.
-    pub place: Place,
+    pub place: BoundaryId,
     /// Digest of its contents; `None` if it is wrong or shredded.
     pub digest: Option<Digest>,
     /// What is wrong with it: it is damaged, or it differs from the state that the boundaries produce.
@@ -196,7 +196,7 @@ pub struct StoredBatch {
     /// Its number among the batches of the run.
     pub seq: i64,
     /// The position on the branch from which it takes effect. No earlier boundary includes it in its hash.
-    pub place: Place,
+    pub place: BoundaryId,
     /// Whether a rewind undid it.
     pub undone: bool,
     /// Its digest, according to its row.
@@ -215,7 +215,7 @@ pub struct StoredRecord {
     /// Its entry id, if it was appended.
     pub entry_id: Option<String>,
     /// The position on the branch at which it was written.
-    pub place: Place,
+    pub place: BoundaryId,
     /// The digest of its value; `None` if the value was shredded or is damaged.
     pub value: Option<Digest>,
     /// Why its value cannot be decoded.
@@ -225,7 +225,7 @@ pub struct StoredRecord {
 impl StoredBoundary {
     /// The boundary's position.
     pub fn key(&self) -> BoundaryKey {
-        let Place { turn, boundary, epoch } = self.kept.place();
+        let BoundaryId { turn, boundary, epoch } = self.kept.place();
         let boundary = boundary_number(boundary).into();
         BoundaryKey { run: self.run, turn, boundary, epoch }
     }
@@ -239,7 +239,7 @@ impl StoredCall {
 }
 
 /// A run's own row, if there is one.
-pub async fn run_head(reading: &mut dyn Reading, run: RunId) -> Result<Option<RunHead>> {
+pub async fn run_head(reading: &mut dyn ReadTransaction, run: RunId) -> Result<Option<RunHead>> {
     let before = run.as_u128().checked_sub(1).map(Uuid::from_u128);
     Ok(reading.runs(before).await?.into_iter().next().filter(|found| found.id == run))
 }

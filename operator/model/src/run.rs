@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{Attempt, FinishRow, Identity, Place, Retention, RunId, millis};
+use crate::{Attempt, BoundaryId, FinishRow, Identity, Retention, RunId, millis};
 
 /// A request to create a run.
 #[derive(Clone, Debug)]
@@ -137,7 +137,7 @@ pub struct RunRecord {
     pub retention: Retention,
     /// The last boundary of the live branch whose payloads were dropped while later ones are kept. A snapshot
     /// replaces it and all boundaries before it.
-    pub dropped_to: Option<Place>,
+    pub dropped_to: Option<BoundaryId>,
 }
 
 /// The lifecycle state of a run.

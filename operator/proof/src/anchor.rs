@@ -19,7 +19,7 @@ use dalsegno_format::fields::FramedHasher;
 use dalsegno_format::header::{NO_PARENT, boundary_number};
 use dalsegno_model::AnchorRow;
 use dalsegno_model::anchor::{Standing, Unanchored};
-use dalsegno_model::{Digest, Error, Place, Result};
+use dalsegno_model::{BoundaryId, Digest, Error, Result};
 use dalsegno_protocol::Boundary;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -203,7 +203,7 @@ impl Anchor {
 
 impl From<&Standing> for Run {
     fn from(Standing { run, audit_seq, audit_hash, head }: &Standing) -> Self {
-        let head = head.map(|(Place { turn, boundary, epoch }, hash)| Head {
+        let head = head.map(|(BoundaryId { turn, boundary, epoch }, hash)| Head {
             turn,
             boundary,
             epoch,
@@ -216,7 +216,7 @@ impl From<&Standing> for Run {
 impl Run {
     fn standing(&self) -> Standing {
         let head = self.head.as_ref().map(|&Head { turn, boundary, epoch, content_hash }| {
-            (Place { turn, boundary, epoch }, content_hash.0)
+            (BoundaryId { turn, boundary, epoch }, content_hash.0)
         });
         Standing { run: self.id, audit_seq: self.audit_seq, audit_hash: self.audit_hash.0, head }
     }

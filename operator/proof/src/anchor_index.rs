@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dalsegno_model::anchor::Standing;
 use dalsegno_model::read_transaction::StoredBoundary;
-use dalsegno_model::{AuditRow, Digest, Place, RunId};
+use dalsegno_model::{AuditRow, BoundaryId, Digest, RunId};
 
 use super::anchor::Anchor;
 use super::problem::Problem;
@@ -18,7 +18,7 @@ pub(super) struct AnchorIndex(BTreeMap<RunId, AnchoredRun>);
 #[derive(Clone, Debug, Default)]
 pub(super) struct AnchoredRun {
     audit: BTreeMap<(i64, Digest), AnchoredRow>,
-    boundaries: BTreeSet<(Place, Digest)>,
+    boundaries: BTreeSet<(BoundaryId, Digest)>,
 }
 
 /// An audit row that an anchor names.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use dalsegno_model::audit::kind;
 use dalsegno_model::read_transaction::{RunHead, StoredBoundary};
-use dalsegno_model::{AuditRow, Digest, Lifecycle, Place, RunId, RunOutcome};
+use dalsegno_model::{AuditRow, BoundaryId, Digest, Lifecycle, RunId, RunOutcome};
 use dalsegno_protocol::Boundary;
 use serde::{Deserialize, Deserializer};
 
@@ -119,7 +119,7 @@ impl UndoneBoundary {
 impl std::fmt::Display for UndoneBoundary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { turn, boundary, hash: _ } = *self;
-        Place { turn, boundary, epoch: 0 }.fmt(f)
+        BoundaryId { turn, boundary, epoch: 0 }.fmt(f)
     }
 }
 

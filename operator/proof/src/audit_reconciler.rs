@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use dalsegno_model::audit::kind;
 use dalsegno_model::read_transaction::{RecordKey, RunHead, StoredBoundary, StoredCall, StoredSnapshot};
-use dalsegno_model::{AuditRow, Gone, Place, Reading, Result, RunId};
+use dalsegno_model::{AuditRow, BoundaryId, Gone, ReadTransaction, Result, RunId};
 
 use super::audit_claims::{AuditClaims, UndoneBoundary};
 use super::calls::Calls;
@@ -21,7 +21,7 @@ pub(super) struct AuditReconciler {
     retention: Retention,
     records: Records,
     is_shredding_audited: bool,
-    first_shredded: Option<Place>,
+    first_shredded: Option<BoundaryId>,
 }
 
 impl AuditReconciler {
@@ -81,7 +81,7 @@ impl AuditReconciler {
     /// if these were dropped, with the audit.
     pub async fn check_stored_rows(
         mut self,
-        reading: &mut dyn Reading,
+        reading: &mut dyn ReadTransaction,
         stored: StoredRun<'_>,
     ) -> Result<StoredRowsCheck> {
         let StoredRun { id: run, head, key_fault } = stored;
@@ -121,7 +121,7 @@ impl AuditReconciler {
 
     async fn check_records(
         self,
-        reading: &mut dyn Reading,
+        reading: &mut dyn ReadTransaction,
         run: RunId,
         head: Option<&RunHead>,
     ) -> Result<impl Iterator<Item = Problem>> {

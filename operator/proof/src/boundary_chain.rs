@@ -3,7 +3,7 @@
 
 use dalsegno_format::chain::DecodedBoundaryExt as _;
 use dalsegno_model::read_transaction::{HeadRef, StoredBoundary};
-use dalsegno_model::{Digest, Place, RunId};
+use dalsegno_model::{BoundaryId, Digest, RunId};
 use dalsegno_protocol::Boundary;
 
 use super::problem::Problem;
@@ -11,7 +11,7 @@ use super::problem::Problem;
 /// A boundary that may be the parent of later ones.
 #[derive(Clone, Debug)]
 struct ParentCandidate {
-    place: Place,
+    place: BoundaryId,
     hash: Digest,
     position: i64,
     undone: bool,
@@ -28,7 +28,7 @@ pub struct BoundaryChain {
     head_found: bool,
     /// Boundaries of the last turn and of the turn before.
     recent: Vec<ParentCandidate>,
-    last: Option<Place>,
+    last: Option<BoundaryId>,
     highest: i64,
     has_first: bool,
     count: i64,
@@ -93,7 +93,7 @@ impl BoundaryChain {
         self.count
     }
 
-    fn fault(&mut self, boundary: &StoredBoundary, place: Place) -> Option<&'static str> {
+    fn fault(&mut self, boundary: &StoredBoundary, place: BoundaryId) -> Option<&'static str> {
         if self.last.is_some_and(|last| last >= place) {
             return Some("it is out of order");
         }
@@ -117,7 +117,7 @@ impl BoundaryChain {
     }
 
     /// The position of the parent, or 0.
-    fn parent(&mut self, boundary: &StoredBoundary, place: Place) -> Result<i64, &'static str> {
+    fn parent(&mut self, boundary: &StoredBoundary, place: BoundaryId) -> Result<i64, &'static str> {
         let live = !boundary.undone;
         let Some(parent) = boundary.kept.parent else {
             if place.turn != 1 {
@@ -144,7 +144,7 @@ impl BoundaryChain {
         Ok(candidate.position)
     }
 
-    fn check_head(&mut self, boundary: &StoredBoundary, place: Place) -> Option<&'static str> {
+    fn check_head(&mut self, boundary: &StoredBoundary, place: BoundaryId) -> Option<&'static str> {
         let head = self.head.as_ref()?;
         if place == head.place {
             self.head_found = true;
@@ -160,7 +160,7 @@ impl BoundaryChain {
 }
 
 /// A plan follows the result of the turn before. A result follows its own plan, or the result of the turn before.
-fn follows(before: Place, next: Place) -> bool {
+fn follows(before: BoundaryId, next: BoundaryId) -> bool {
     let by_turn = match (before.boundary, next.boundary) {
         (Boundary::Plan, Boundary::Result) => next.turn == before.turn,
         (Boundary::Result, _) => next.turn == before.turn + 1,

@@ -2,7 +2,7 @@
 
 use dalsegno_format::keys;
 use dalsegno_model::read_transaction::{EVERY_RUN, RunHead};
-use dalsegno_model::{Error, Reading, Result, RunId};
+use dalsegno_model::{Error, ReadTransaction, Result, RunId};
 
 use super::anchor_index::AnchorIndex;
 use super::anchors::Anchors;
@@ -41,7 +41,7 @@ pub struct Summary {
 /// the undone boundaries and the calls of one run. `copy`: anchors stored outside of the database; empty if there is
 /// no copy.
 pub async fn check_store(
-    reading: &mut dyn Reading,
+    reading: &mut dyn ReadTransaction,
     copy: Anchors,
     report: &mut (dyn FnMut(Problem) + Send),
 ) -> Result<Summary> {
@@ -68,7 +68,7 @@ pub async fn check_store(
 
 /// Compares the store's anchors with the copy, and returns everything that both name.
 async fn anchors(
-    reading: &mut dyn Reading,
+    reading: &mut dyn ReadTransaction,
     copy: Anchors,
     summary: &mut Summary,
     report: ReportFn<'_>,

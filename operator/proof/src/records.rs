@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use dalsegno_format::records::{BatchEntry, link, parse_batch};
 use dalsegno_model::read_transaction::{RunHead, StoredBatch, StoredBoundary, StoredRecord};
-use dalsegno_model::{Digest, Place, RunId};
+use dalsegno_model::{BoundaryId, Digest, RunId};
 use dalsegno_protocol::Boundary;
 
 use super::problem::Problem;
@@ -14,7 +14,7 @@ use super::problem::Problem;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Records {
     /// Boundaries of the live branch with records in their hash that still wait for their batches.
-    boundaries: VecDeque<(Place, Digest)>,
+    boundaries: VecDeque<(BoundaryId, Digest)>,
     /// Records digest of the batches since the boundary before.
     linked: Option<Digest>,
     keys: BTreeMap<(String, String), Key>,
@@ -35,7 +35,7 @@ struct Key {
 struct Entry {
     /// The entry id; empty if the record was not appended.
     id: String,
-    place: Place,
+    place: BoundaryId,
     value: Option<Digest>,
 }
 
@@ -108,13 +108,13 @@ impl Records {
     }
 
     /// No further batch belongs to the hash of this boundary.
-    fn check_boundary(&mut self, boundary: Place, digest: Digest) {
+    fn check_boundary(&mut self, boundary: BoundaryId, digest: Digest) {
         if self.linked.take() != Some(digest) {
             self.report(format!("records of {boundary}"), "they are not the batches in its hash");
         }
     }
 
-    fn apply(&mut self, place: Place, change: BatchEntry) {
+    fn apply(&mut self, place: BoundaryId, change: BatchEntry) {
         let BatchEntry { op, space, key, entry_id, value } = change;
         let expected = self.keys.entry((space, key)).or_default();
         let takes_effect = match op.as_str() {
@@ -140,6 +140,6 @@ fn key_place((space, key): &(String, String)) -> String {
 }
 
 /// The order of positions on one branch.
-fn branch_order(place: &Place) -> (i32, Boundary) {
+fn branch_order(place: &BoundaryId) -> (i32, Boundary) {
     (place.turn, place.boundary)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use dalsegno_model::audit::kind;
 use dalsegno_model::read_transaction::{StoredBoundary, StoredSnapshot};
-use dalsegno_model::{AuditRow, Digest, Gone, Place, RunId};
+use dalsegno_model::{AuditRow, BoundaryId, Digest, Gone, RunId};
 use dalsegno_protocol::Boundary;
 use serde::Deserialize;
 
@@ -20,14 +20,14 @@ pub(super) struct Retention {
     /// The last dropped boundary of the live branch, according to the audit.
     dropped_up_to: Option<DroppedUpTo>,
     /// The last dropped boundary of each epoch.
-    dropped: BTreeMap<i64, Place>,
-    snapshots: Vec<(Place, Option<Digest>)>,
+    dropped: BTreeMap<i64, BoundaryId>,
+    snapshots: Vec<(BoundaryId, Option<Digest>)>,
 }
 
 /// The last dropped boundary, and the digest of the snapshot that replaces the payloads.
 #[derive(Clone, Copy, Debug)]
 struct DroppedUpTo {
-    to: Place,
+    to: BoundaryId,
     snapshot: Digest,
 }
 
@@ -57,7 +57,7 @@ impl Retention {
             kind::DROPPED => {
                 let detail = serde_json::from_str(&row.detail).ok();
                 self.dropped_up_to = detail.map(|Detail { to, epoch, snapshot }| DroppedUpTo {
-                    to: Place { turn: to.turn, boundary: to.boundary, epoch },
+                    to: BoundaryId { turn: to.turn, boundary: to.boundary, epoch },
                     snapshot: snapshot.0,
                 });
             }
@@ -80,7 +80,7 @@ impl Retention {
 
     /// To be called after the last boundary and audit row.
     pub fn end(&self, run: RunId) -> Option<Problem> {
-        let is_audited = |place: &Place| {
+        let is_audited = |place: &BoundaryId| {
             self.dropped_up_to.is_some_and(|DroppedUpTo { to, .. }| {
                 (place.turn, place.boundary) <= (to.turn, to.boundary) || place.epoch < to.epoch
             })

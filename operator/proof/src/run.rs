@@ -2,7 +2,7 @@
 
 use dalsegno_format::keys;
 use dalsegno_model::read_transaction::run_head;
-use dalsegno_model::{Reading, Result, RunId};
+use dalsegno_model::{ReadTransaction, Result, RunId};
 
 use super::audit_chain::AuditChain;
 use super::audit_reconciler::{AuditReconciler, StoredRun};
@@ -29,7 +29,7 @@ pub struct Checked {
 /// # Errors
 ///
 /// The store does not respond.
-pub async fn check_run(reading: &mut dyn Reading, run: RunId) -> Result<Checked> {
+pub async fn check_run(reading: &mut dyn ReadTransaction, run: RunId) -> Result<Checked> {
     let head = run_head(reading, run).await?;
     let mut rows = SortedRows::of(reading, run);
     let (mut reconciler, mut chain) = (AuditReconciler::default(), AuditChain::new(run));

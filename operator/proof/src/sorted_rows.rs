@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use dalsegno_model::read_transaction::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, StoredBoundary};
-use dalsegno_model::{AuditRow, Reading, Result, RunId};
+use dalsegno_model::{AuditRow, ReadTransaction, Result, RunId};
 
 /// Holds one page of each stream.
 pub(super) struct SortedRows<'r> {
-    pub reading: &'r mut dyn Reading,
+    pub reading: &'r mut dyn ReadTransaction,
     to: RunId,
     audit: VecDeque<(RunId, AuditRow)>,
     audit_after: AuditKey,
@@ -17,16 +17,16 @@ pub(super) struct SortedRows<'r> {
 
 impl<'r> SortedRows<'r> {
     /// The rows of all runs, and of missing runs.
-    pub fn all(reading: &'r mut dyn Reading) -> Self {
+    pub fn all(reading: &'r mut dyn ReadTransaction) -> Self {
         Self::between(reading, NO_RUN, EVERY_RUN)
     }
 
     /// The rows of one run.
-    pub fn of(reading: &'r mut dyn Reading, run: RunId) -> Self {
+    pub fn of(reading: &'r mut dyn ReadTransaction, run: RunId) -> Self {
         Self::between(reading, run, run)
     }
 
-    fn between(reading: &'r mut dyn Reading, from: RunId, to: RunId) -> Self {
+    fn between(reading: &'r mut dyn ReadTransaction, from: RunId, to: RunId) -> Self {
         Self {
             reading,
             to,

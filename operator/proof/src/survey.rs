@@ -5,7 +5,7 @@
 //! or follows a good boundary. So damage affects only the boundaries up to the next full state.
 
 use dalsegno_format::header;
-use dalsegno_model::{Digest, Gone, HeadRow, Link, Place, RunRecord, Sound};
+use dalsegno_model::{BoundaryCheck, BoundaryId, Digest, Gone, HeadRow, RunRecord, Sound};
 
 /// The most damaged places that a scan lists. Further ones are only counted.
 const NAMED: usize = 16;
@@ -24,14 +24,14 @@ pub struct ScanReport {
     /// Boundaries whose payloads were shredded.
     pub shredded: u64,
     /// The last boundary up to the head at which the state can be rebuilt.
-    pub last_good: Option<Place>,
+    pub last_good: Option<BoundaryId>,
 }
 
 /// A damaged place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The boundary; `None` for the run's own row.
-    pub place: Option<Place>,
+    pub place: Option<BoundaryId>,
     /// What is wrong.
     pub detail: String,
 }
@@ -52,7 +52,7 @@ pub struct IntegrityScan {
     highest_turn: i32,
     /// The boundaries of this turn and the one before, with their hash if their check passed. A parent is never
     /// further away.
-    recent: Vec<(Place, Option<Digest>)>,
+    recent: Vec<(BoundaryId, Option<Digest>)>,
     /// The last boundary of the live branch.
     tip: Option<Tip>,
     /// Whether the live branch has forked. From there on it is unknown which boundaries are live.
@@ -62,11 +62,11 @@ pub struct IntegrityScan {
 
 #[derive(Clone, Copy, Debug)]
 struct Tip {
-    place: Place,
+    place: BoundaryId,
     hash: Option<Digest>,
     position: i64,
     is_good: bool,
-    good_before: Option<Place>,
+    good_before: Option<BoundaryId>,
 }
 
 impl IntegrityScan {
@@ -82,8 +82,8 @@ impl IntegrityScan {
         }
     }
 
-    /// Adds the next boundary, in the order of [`Place`].
-    pub fn take(&mut self, link: &Link) {
+    /// Adds the next boundary, in the order of [`BoundaryId`].
+    pub fn take(&mut self, link: &BoundaryCheck) {
         self.findings.boundaries += 1;
         self.recent.retain(|(place, _)| place.turn >= link.place.turn.saturating_sub(1));
         match link.sound.as_ref().ok().and_then(|sound| sound.gone) {
@@ -111,7 +111,7 @@ impl IntegrityScan {
     }
 
     /// The parent of an undone boundary may be on any branch.
-    fn follow_dead_branch(&mut self, place: Place, sound: &Sound) {
+    fn follow_dead_branch(&mut self, place: BoundaryId, sound: &Sound) {
         let Some(parent) = sound.parent else { return };
         match self.recent.iter().find(|(place, _)| *place == parent) {
             Some((_, Some(hash))) if *hash != sound.parent_hash => {
@@ -122,8 +122,8 @@ impl IntegrityScan {
         }
     }
 
-    fn follow_live_branch(&mut self, link: &Link) {
-        let Link { place, ref sound, .. } = *link;
+    fn follow_live_branch(&mut self, link: &BoundaryCheck) {
+        let BoundaryCheck { place, ref sound, .. } = *link;
         let before = self.tip;
         if before.is_some_and(|tip| (tip.place.turn, tip.place.boundary) == (place.turn, place.boundary)) {
             self.forked = true;
@@ -166,7 +166,7 @@ impl IntegrityScan {
             (None, Some(tip)) => Some(format!("{} exists, and the run has no head", tip.place)),
             (Some(head), None) => Some(format!("the head is turn {}, and there is no boundary", head.turn)),
             (Some(head), Some(tip)) => {
-                let place = Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch };
+                let place = BoundaryId { turn: head.turn, boundary: head.boundary, epoch: head.epoch };
                 if tip.place != place {
                     Some(format!("the head is {place}, and the live branch ends with {}", tip.place))
                 } else if tip.hash.is_some_and(|hash| header::render(&hash) != head.content_hash) {
@@ -178,7 +178,7 @@ impl IntegrityScan {
         }
     }
 
-    fn damaged(&mut self, place: Place, detail: String) {
+    fn damaged(&mut self, place: BoundaryId, detail: String) {
         self.note(Damage { place: Some(place), detail });
     }
 

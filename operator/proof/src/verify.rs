@@ -1,7 +1,7 @@
 //! Whether a run can continue from its head, and if not, from which boundary it could.
 
 pub use dalsegno_model::checkpoint::{Checkpoint, Corruption, LastGood};
-use dalsegno_model::{CallFilter, Error, Place, Result, RunRecord, Store};
+use dalsegno_model::{BoundaryId, CallFilter, Error, Result, RunRecord, Store};
 use dalsegno_protocol::{Boundary, CallState, Policy};
 
 use crate::survey::{IntegrityScan, ScanReport};
@@ -69,7 +69,7 @@ pub async fn survey(store: &dyn Store, run: &RunRecord) -> Result<ScanReport> {
 }
 
 /// Whether this is the head itself, which has failed the check, and a rewind to it would repair nothing.
-fn is_sound_head(run: &RunRecord, place: Place, findings: &ScanReport) -> bool {
+fn is_sound_head(run: &RunRecord, place: BoundaryId, findings: &ScanReport) -> bool {
     let is_head = run.head.as_ref().is_some_and(|head| {
         (head.turn, head.boundary, head.epoch) == (place.turn, place.boundary, place.epoch)
     });
@@ -78,7 +78,7 @@ fn is_sound_head(run: &RunRecord, place: Place, findings: &ScanReport) -> bool {
 
 /// Calls that may have changed something in the turns that a rewind to this boundary undoes. A turn whose result is
 /// undone is one of these turns.
-async fn effects_after(store: &dyn Store, run: &RunRecord, place: Place) -> Result<Vec<String>> {
+async fn effects_after(store: &dyn Store, run: &RunRecord, place: BoundaryId) -> Result<Vec<String>> {
     let head = run.head.as_ref().map(|head| (head.turn, head.boundary));
     if head == Some((place.turn, place.boundary)) {
         return Ok(Vec::new());

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use dalsegno_store::proof::{Anchors, PublicKey, check_store};
 use dalsegno_store::reading::AuditKey;
-use dalsegno_store::{Prune, Reading, RunId, Store, audit};
+use dalsegno_store::{Prune, ReadTransaction, RunId, Store, audit};
 
 use crate::config::{Justification, PruneArgs, VerifyAuditArgs};
 use crate::output::print_line;
@@ -53,7 +53,7 @@ pub async fn prune(args: PruneArgs) -> anyhow::Result<()> {
 }
 
 /// Sequence numbers of a run's first audit row, and of the first row that is never pruned.
-async fn first_rows(reading: &mut dyn Reading, run: RunId) -> dalsegno_store::Result<(i64, i64)> {
+async fn first_rows(reading: &mut dyn ReadTransaction, run: RunId) -> dalsegno_store::Result<(i64, i64)> {
     let (mut after, mut first, mut permanent) = (AuditKey::before(run), None, Vec::new());
     loop {
         let page = reading.audit(after, run).await?;

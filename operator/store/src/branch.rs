@@ -17,7 +17,7 @@ use crate::chain::{self, EncodedBoundary, EncodedSnapshot};
 use crate::seal::{PayloadCipher, is_sealed};
 use crate::snapshot::{self, OpenedSnapshot};
 use crate::snapshot_io::{Branch, SnapshotReader, Walk};
-use crate::{BoundaryRow, Digest, Error, Gone, Place, Result, RunId, fold, size};
+use crate::{BoundaryId, BoundaryRow, Digest, Error, Gone, Result, RunId, fold, size};
 
 /// Damaged snapshots that a walk skips one by one. After these, it uses a snapshot only where there is no other way.
 const MAX_SKIPPED: usize = 3;
@@ -55,7 +55,7 @@ pub(crate) async fn small_state(
 pub(crate) async fn state_after(
     reader: &impl SnapshotReader,
     run: RunId,
-    place: Place,
+    place: BoundaryId,
     content_hash: Digest,
     excluded: Vec<Digest>,
 ) -> Result<State> {
@@ -68,7 +68,7 @@ pub(crate) async fn state_after(
 pub(crate) async fn state_without_snapshots(
     reader: &impl SnapshotReader,
     run: RunId,
-    place: Place,
+    place: BoundaryId,
     content_hash: Digest,
 ) -> Result<StateAt> {
     let walk = Walk { avoid_snapshots: true, ..Walk::to_state(Some((place, content_hash))) };
@@ -78,7 +78,7 @@ pub(crate) async fn state_without_snapshots(
 async fn existing_state(
     reader: &impl SnapshotReader,
     run: RunId,
-    place: Place,
+    place: BoundaryId,
     walk: Walk,
 ) -> Result<StateAt> {
     let found = read_state(reader, run, walk, None).await?;
@@ -183,7 +183,7 @@ async fn read(reader: &impl SnapshotReader, run: RunId, mut walk: Walk) -> Resul
 
 impl Walk {
     /// To the state after a boundary, or after the head.
-    fn to_state(start: Option<(Place, Digest)>) -> Self {
+    fn to_state(start: Option<(BoundaryId, Digest)>) -> Self {
         Self {
             start,
             from: i32::MAX,
@@ -301,7 +301,7 @@ pub(crate) fn advance(before: Option<State>, row: &BoundaryRow) -> Result<Option
     Ok(Some(state))
 }
 
-fn at(run: RunId, place: Place, error: Error) -> Error {
+fn at(run: RunId, place: BoundaryId, error: Error) -> Error {
     match error {
         Error::Corrupt { detail, .. } => corrupt(run, format!("{place}: {detail}")),
         other => other,

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use crate::snapshot;
 use crate::snapshot_io::SnapshotWriter;
 use crate::snapshot_writer::{ReadBack, snapshot_boundary};
-use crate::{Digest, Dropped, Error, Place, Result, RunId};
+use crate::{BoundaryId, Digest, Dropped, Error, Result, RunId};
 
 /// SQL: whether the payloads of the boundary `b` were dropped. The row of its run decides, not the boundary's row
 /// alone. Without an argument the run's row is looked up; the argument is the name under which it is joined.
@@ -93,14 +93,14 @@ pub(crate) enum CompactionStep {
     /// Delete the obsolete snapshot of this boundary.
     Discard(Digest),
     /// Drop all payloads up to this boundary, which has this hash.
-    Truncate(Place, Digest),
+    Truncate(BoundaryId, Digest),
 }
 
 /// The boundary up to which payloads are dropped, and the snapshot that replaces them.
 #[derive(Clone, Debug)]
 pub(crate) struct TruncateTo {
     pub run: RunId,
-    pub place: Place,
+    pub place: BoundaryId,
     pub content_hash: Digest,
     /// The snapshot of the state after the boundary.
     pub snapshot: ReadBack,

@@ -55,7 +55,7 @@ pub use open::{grant, migrate, open, open_beside, open_read_only};
 
 // For crates that do not depend on format, model and proof directly.
 pub use dalsegno_format::{
-    LastState, audit, chain, codec, fold, header, manifest, memory, records, seal, size,
+    PatchChain, audit, chain, codec, fold, header, manifest, memory, records, seal, size,
 };
 pub use dalsegno_model::*;
 pub use dalsegno_proof::{self as proof, Damage, IntegrityScan, ScanReport, verify};

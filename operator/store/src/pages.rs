@@ -8,7 +8,7 @@ use crate::keys;
 use crate::reading::StoredBoundary;
 use crate::seal::PayloadCipher;
 use crate::snapshot_io::{PageEntry, SnapshotReader};
-use crate::{Digest, Error, Gone, Link, Place, Result, RunId, Sound};
+use crate::{BoundaryCheck, BoundaryId, Digest, Error, Gone, Result, RunId, Sound};
 
 /// Boundaries in a page.
 pub(crate) const PAGE_ROWS: i64 = 256;
@@ -23,14 +23,14 @@ pub(crate) struct UndecodedBoundary {
 }
 
 /// A boundary and the state after it, if known.
-type KnownState = Option<(Place, State)>;
+type KnownState = Option<(BoundaryId, State)>;
 
 /// The next boundaries after `after`, each checked.
 pub(crate) async fn check(
     reader: &impl SnapshotReader,
     run: RunId,
-    after: Option<Place>,
-) -> Result<Vec<Link>> {
+    after: Option<BoundaryId>,
+) -> Result<Vec<BoundaryCheck>> {
     let page = reader.page(run, after).await?;
     let folds = page.iter().any(|entry| entry.encoded.as_ref().is_ok_and(EncodedBoundary::is_patch));
     let is_dropped = |entry: &PageEntry| entry.encoded.as_ref().is_ok_and(|encoded| encoded.dropped);
@@ -50,7 +50,7 @@ pub(crate) async fn check(
                 Err(error) => return Err(error),
             },
         };
-        checked.push(Link { place, undone, sound });
+        checked.push(BoundaryCheck { place, undone, sound });
     }
     Ok(checked)
 }
@@ -60,7 +60,7 @@ async fn check_dropped(
     reader: &impl SnapshotReader,
     run: RunId,
     encoded: EncodedBoundary,
-    snapshots: &[(Place, Digest)],
+    snapshots: &[(BoundaryId, Digest)],
     known: &mut KnownState,
 ) -> Result<std::result::Result<Sound, String>> {
     *known = None;
@@ -130,7 +130,7 @@ pub(crate) async fn decode(
     page: Vec<UndecodedBoundary>,
 ) -> Result<Vec<StoredBoundary>> {
     let folds = page.iter().any(|undecoded| undecoded.encoded.is_patch());
-    let mut last: Option<(RunId, Place, State)> = None;
+    let mut last: Option<(RunId, BoundaryId, State)> = None;
     let mut boundaries = Vec::with_capacity(page.len());
     for UndecodedBoundary { run, undone, encoded } in page {
         let header = encoded.kept.clone();

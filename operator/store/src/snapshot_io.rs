@@ -4,13 +4,13 @@ use dalsegno_protocol::Boundary;
 
 use crate::chain::{EncodedBoundary, EncodedSnapshot};
 use crate::seal::PayloadCipher;
-use crate::{Digest, Place, Result, RunId};
+use crate::{BoundaryId, Digest, Result, RunId};
 
 /// Which part of a live branch to read.
 #[derive(Clone, Debug)]
 pub(crate) struct Walk {
     /// The boundary to start at, and its expected hash; `None`: the head.
-    pub start: Option<(Place, Digest)>,
+    pub start: Option<(BoundaryId, Digest)>,
     /// Boundaries from this turn on are part of the result.
     pub from: i32,
     /// Payloads are read up to this turn; of later boundaries only what is needed to verify the links.
@@ -37,7 +37,7 @@ pub(crate) struct Branch {
 
 /// A boundary in a page, or why its row cannot be read.
 pub(crate) struct PageEntry {
-    pub place: Place,
+    pub place: BoundaryId,
     pub undone: bool,
     pub encoded: std::result::Result<EncodedBoundary, String>,
 }
@@ -65,7 +65,11 @@ pub(crate) trait SnapshotReader: Sync {
 
     /// The next boundaries after `after`, in the order of turn, boundary and epoch, on all branches. An empty page is
     /// the end.
-    fn page(&self, run: RunId, after: Option<Place>) -> impl Future<Output = Result<Vec<PageEntry>>> + Send;
+    fn page(
+        &self,
+        run: RunId,
+        after: Option<BoundaryId>,
+    ) -> impl Future<Output = Result<Vec<PageEntry>>> + Send;
 
     /// The chunks with these hashes, in any order. Missing chunks are left out.
     fn chunks(
@@ -85,7 +89,7 @@ pub(crate) trait SnapshotReader: Sync {
     fn cipher(&self, run: RunId) -> impl Future<Output = Result<PayloadCipher>> + Send;
 
     /// The boundaries that have a snapshot, with their hashes, in the order of turn, boundary and epoch.
-    fn snapshots(&self, run: RunId) -> impl Future<Output = Result<Vec<(Place, Digest)>>> + Send;
+    fn snapshots(&self, run: RunId) -> impl Future<Output = Result<Vec<(BoundaryId, Digest)>>> + Send;
 }
 
 /// Writes snapshots.

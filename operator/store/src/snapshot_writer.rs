@@ -9,7 +9,7 @@ use crate::reading::StoredSnapshot;
 use crate::seal::{AadContext, PayloadCipher};
 use crate::snapshot::{cipher_of, corrupt, digest_of, read};
 use crate::snapshot_io::{NewSnapshot, SnapshotReader, SnapshotWriter};
-use crate::{Digest, Error, Place, Result, RunId, SNAPSHOT_DUE, Snapshotted, codec, fold};
+use crate::{BoundaryId, Digest, Error, Result, RunId, SNAPSHOT_DUE, Snapshotted, codec, fold};
 
 /// A snapshot that was read back after it was written.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub(crate) async fn make(writer: &impl SnapshotWriter, run: RunId) -> Result<Sna
 pub(crate) async fn snapshot_boundary(
     writer: &impl SnapshotWriter,
     run: RunId,
-    place: Place,
+    place: BoundaryId,
     content_hash: Digest,
 ) -> Result<ReadBack> {
     let at = branch::state_without_snapshots(writer, run, place, content_hash).await?;
@@ -109,7 +109,7 @@ pub(crate) async fn check_all(reader: &impl SnapshotReader, run: RunId) -> Resul
 async fn check(
     reader: &impl SnapshotReader,
     run: RunId,
-    place: Place,
+    place: BoundaryId,
     content_hash: &Digest,
     excluded: &[Digest],
 ) -> Result<Option<Digest>> {

@@ -59,7 +59,7 @@ pub(crate) use worker::{commit_receipt, has_capability, has_unsettled, renew_lea
 
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{CallRow, LiveBoundary, RunRows};
-use crate::{Place, RequestedBy, RunId};
+use crate::{BoundaryId, RequestedBy, RunId};
 
 /// One rule, with the facts from its caller.
 pub(crate) trait Transition: Send + Sync + 'static {
@@ -88,7 +88,7 @@ pub(crate) trait Transition: Send + Sync + 'static {
 pub(crate) enum Needs<'a> {
     Nothing,
     /// The boundaries of the live branch, beginning at this one.
-    BoundariesFrom(Place),
+    BoundariesFrom(BoundaryId),
     /// A call, and the bytes of all open calls.
     Call(&'a str),
     /// Nothing more. But no template may be dropped while the rule decides and writes.
@@ -117,7 +117,7 @@ impl Rows {
     }
 
     /// The attempt that committed this boundary, if it was not read yet.
-    pub fn missing_attempt(&self, place: Place) -> Option<i32> {
+    pub fn missing_attempt(&self, place: BoundaryId) -> Option<i32> {
         let boundary = self.boundaries.iter().find(|boundary| boundary.place == place)?;
         Some(boundary.attempt).filter(|number| self.of_run.attempt(*number).is_none())
     }

@@ -21,7 +21,7 @@ pub(crate) async fn plan(
     request: Request,
 ) -> Result<Response, ApiProblem> {
     let body = request_body::read(&gateway, &worker, request).await?;
-    commit(&gateway, &worker, BoundaryId { turn, boundary: Boundary::Plan }, body).await
+    commit(&gateway, &worker, CommitTarget { turn, boundary: Boundary::Plan }, body).await
 }
 
 pub(crate) async fn result(
@@ -31,11 +31,11 @@ pub(crate) async fn result(
     request: Request,
 ) -> Result<Response, ApiProblem> {
     let body = request_body::read(&gateway, &worker, request).await?;
-    commit(&gateway, &worker, BoundaryId { turn, boundary: Boundary::Result }, body).await
+    commit(&gateway, &worker, CommitTarget { turn, boundary: Boundary::Result }, body).await
 }
 
 /// Which boundary the path names.
-struct BoundaryId {
+struct CommitTarget {
     turn: i32,
     boundary: Boundary,
 }
@@ -43,7 +43,7 @@ struct BoundaryId {
 async fn commit(
     gateway: &Gateway,
     worker: &Worker,
-    BoundaryId { turn, boundary }: BoundaryId,
+    CommitTarget { turn, boundary }: CommitTarget,
     body: RequestBody,
 ) -> Result<Response, ApiProblem> {
     let started = Instant::now();

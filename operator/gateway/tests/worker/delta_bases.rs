@@ -1,7 +1,7 @@
 //! A gateway's cached delta base can be older than the head, or on another branch. States are still returned as sent.
 
 use dalsegno_protocol::Boundary;
-use dalsegno_store::{Operator as _, Place, Rewind, Rewound};
+use dalsegno_store::{BoundaryId, Operator as _, Rewind, Rewound};
 use uuid::Uuid;
 
 use crate::context::*;
@@ -48,7 +48,7 @@ async fn a_cached_state_that_was_rewound_is_not_used_as_delta_base() {
         commit_full(&ctx, turn).await;
     }
     ctx.lose_pod(1).await;
-    let to = Place { turn: 2, boundary: Boundary::Result, epoch: 1 };
+    let to = BoundaryId { turn: 2, boundary: Boundary::Result, epoch: 1 };
     let epoch = ctx.record().await.epoch;
     let rewind = Rewind { epoch, to, reason: "wrong result".into(), actor: "ada".into() };
     let rewound = ctx.store.rewind(ctx.run, &rewind).await.unwrap();

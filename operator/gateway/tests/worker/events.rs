@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use dalsegno_gateway::{Config, router};
 use dalsegno_protocol::Boundary;
-use dalsegno_store::{Operator as _, Place, Rewind, Rewound};
+use dalsegno_store::{BoundaryId, Operator as _, Rewind, Rewound};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -293,7 +293,7 @@ async fn a_delta_never_compares_two_branches() {
     let ctx = TestContext::attached().await;
     commit_events(&ctx, &["[]", "[]", "[]"]).await;
     let epoch = ctx.record().await.epoch;
-    let to = Place { turn: 2, boundary: Boundary::Result, epoch };
+    let to = BoundaryId { turn: 2, boundary: Boundary::Result, epoch };
     let rewind = Rewind { epoch, to, reason: "wrong result".into(), actor: "ada".into() };
     let (store, run) = (ctx.store.clone(), ctx.run);
     ctx.store.run_after_next_read(async move {

@@ -230,7 +230,7 @@ forward! {
         async fn sizes(&self, run: RunId) -> Result<Sizes>;
         async fn unsealed(&self, run: RunId) -> Result<u64>;
         async fn id(&self) -> Result<Uuid>;
-        async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>>;
+        async fn links(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>>;
         async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
         async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage>;
         async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage>;
@@ -240,7 +240,7 @@ forward! {
         async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>>;
         async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>>;
         async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
-        async fn reading(&self) -> Result<Box<dyn Reading>>;
+        async fn reading(&self) -> Result<Box<dyn ReadTransaction>>;
     }
 }
 

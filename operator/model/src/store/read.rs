@@ -5,8 +5,8 @@ use dalsegno_protocol::{Call, State};
 use uuid::Uuid;
 
 use crate::{
-    Attempt, AuditRow, BoundaryRow, CallFilter, EventPage, EventQuery, Link, Place, Reading, RecordPage,
-    RecordQuery, Result, RunId, RunRecord, Sizes,
+    Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, CallFilter, EventPage, EventQuery,
+    ReadTransaction, RecordPage, RecordQuery, Result, RunId, RunRecord, Sizes,
 };
 
 /// Reads for the gateway, the operator and people. None of them changes a run.
@@ -41,10 +41,10 @@ pub trait Read: Send + Sync + 'static {
     /// no payloads.
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>>;
 
-    /// Boundaries after this one, undone ones too, in the order of [`Place`]. Each is checked on its own; its
+    /// Boundaries after this one, undone ones too, in the order of [`BoundaryId`]. Each is checked on its own; its
     /// payloads are read and not returned. Returns a part of them; an empty answer means that there are no more. See
     /// `dalsegno_proof::verify`.
-    async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>>;
+    async fn links(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>>;
 
     /// How many bytes a lookup of the head reads, without reading them.
     async fn sizes(&self, run: RunId) -> Result<Sizes>;
@@ -72,5 +72,5 @@ pub trait Read: Send + Sync + 'static {
 
     /// Opens a consistent view of the whole store at this moment, to be read row by row. It holds a connection until
     /// it is dropped.
-    async fn reading(&self) -> Result<Box<dyn Reading>>;
+    async fn reading(&self) -> Result<Box<dyn ReadTransaction>>;
 }

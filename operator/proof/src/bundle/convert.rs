@@ -2,7 +2,7 @@
 
 use dalsegno_format::seal::{CallDigests, DigestKey};
 use dalsegno_model::read_transaction::{HeadRef, RunHead, StoredBoundary, StoredCall};
-use dalsegno_model::{AuditRow, BoundaryRow, Gone, Kept, Place};
+use dalsegno_model::{AuditRow, BoundaryId, BoundaryRow, Gone, Kept};
 use dalsegno_protocol::{Call, RawValue};
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -57,15 +57,15 @@ impl RunLine {
     }
 }
 
-impl From<Place> for PlaceLine {
-    fn from(Place { turn, boundary, epoch }: Place) -> Self {
+impl From<BoundaryId> for PlaceLine {
+    fn from(BoundaryId { turn, boundary, epoch }: BoundaryId) -> Self {
         Self { turn, boundary, epoch }
     }
 }
 
 impl PlaceLine {
-    fn place(&self) -> Place {
-        Place { turn: self.turn, boundary: self.boundary, epoch: self.epoch }
+    fn place(&self) -> BoundaryId {
+        BoundaryId { turn: self.turn, boundary: self.boundary, epoch: self.epoch }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dalsegno_model::read_transaction::{AuditKey, BoundaryKey, CallKey, RunHead, run_head};
-use dalsegno_model::{Digest, Error, Reading, Result, RunId};
+use dalsegno_model::{Digest, Error, ReadTransaction, Result, RunId};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
@@ -15,7 +15,7 @@ use crate::encoding::{Bytes, Hash};
 
 /// An export in progress: a run as it was at one moment.
 pub struct Export {
-    reading: Box<dyn Reading>,
+    reading: Box<dyn ReadTransaction>,
     store: Uuid,
     run: RunHead,
     at: Timestamp,
@@ -42,7 +42,7 @@ enum Stage {
 impl Export {
     /// Starts an export of the run with this id; `None` if the store has no such run. `at` is the time of the export.
     pub async fn begin(
-        mut reading: Box<dyn Reading>,
+        mut reading: Box<dyn ReadTransaction>,
         store: Uuid,
         run: RunId,
         at: Timestamp,

@@ -5,7 +5,7 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::row::{digest, optional_boundary};
-use crate::Place;
+use crate::BoundaryId;
 use crate::anchor::{AnchorRow, RUNS_PER_ANCHOR, Standing, Unanchored};
 use crate::db_error::DbResult;
 
@@ -56,7 +56,7 @@ fn anchored_head(row: &PgRow) -> DbResult<Standing> {
         (row.try_get("head_turn")?, optional_boundary(row, "head_boundary")?, row.try_get("head_epoch")?);
     let head = match columns {
         (Some(turn), Some(boundary), Some(epoch)) => {
-            Some((Place { turn, boundary, epoch }, digest(row, "head_hash")?))
+            Some((BoundaryId { turn, boundary, epoch }, digest(row, "head_hash")?))
         }
         _ => None,
     };

@@ -11,7 +11,7 @@ use crate::compaction::is_dropped;
 use crate::db_error::{DbError, DbResult};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::snapshot_io::PageEntry;
-use crate::{Place, RunId};
+use crate::{BoundaryId, RunId};
 
 /// The boundaries after one: the first in any case, the next while the payloads before them are less than `$6` bytes.
 /// `octet_length` of a payload reads its size without the payload.
@@ -54,7 +54,7 @@ impl Postgres {
 pub(super) async fn page(
     executor: &impl QueryExecutor,
     run: RunId,
-    after: Option<Place>,
+    after: Option<BoundaryId>,
 ) -> DbResult<Vec<PageEntry>> {
     let query = sqlx::query(PAGE)
         .bind(run)

@@ -24,7 +24,7 @@ use crate::reading::{
 use crate::reads::{CallRow, RunRow};
 use crate::records::is_digest_of;
 use crate::seal::PayloadCipher;
-use crate::{AuditRow, Reading, Result, RunId, pages, snapshot_writer};
+use crate::{AuditRow, ReadTransaction, Result, RunId, pages, snapshot_writer};
 
 const INSERT_KEY: &str =
     "INSERT INTO signing_key (pkcs8, created_at) VALUES ($1, ds_now_v1()) ON CONFLICT DO NOTHING";
@@ -104,7 +104,7 @@ impl Postgres {
         Ok(self.pool.one(sqlx::query("SELECT pkcs8 FROM signing_key")).await?.try_get("pkcs8")?)
     }
 
-    pub(super) async fn do_begin_read(&self) -> DbResult<Box<dyn Reading>> {
+    pub(super) async fn do_begin_read(&self) -> DbResult<Box<dyn ReadTransaction>> {
         let conn = Mutex::new(self.pool.begin_read_only().await?);
         let persistent = !self.pool.transaction_pooling();
         Ok(Box::new(PgReadTransaction { conn, persistent, keys: self.keys.without_cache() }))
@@ -154,7 +154,7 @@ impl PgReadTransaction {
 }
 
 #[async_trait]
-impl Reading for PgReadTransaction {
+impl ReadTransaction for PgReadTransaction {
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
         let query = sqlx::query(RUNS).bind(after).bind(PAGE_ROWS);
         self.list(query, |row| RunRow::read(row)?.run_head())

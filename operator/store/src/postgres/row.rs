@@ -8,7 +8,7 @@ use sqlx::postgres::PgRow;
 
 use crate::db_error::{DbError, DbResult, redacted_json_error};
 use crate::seal::is_sealed;
-use crate::{Asked, Digest, Place, header};
+use crate::{Asked, BoundaryId, Digest, header};
 
 /// An enum as it is stored: by the name that serde gives its variant.
 pub(super) fn enum_str(value: &impl Serialize) -> DbResult<String> {
@@ -64,8 +64,8 @@ pub(super) fn boundary_number(boundary: Boundary) -> i16 {
 }
 
 /// The turn, boundary and epoch in a row.
-pub(super) fn boundary_id(row: &PgRow) -> DbResult<Place> {
-    Ok(Place { turn: row.try_get("turn")?, boundary: boundary(row)?, epoch: row.try_get("epoch")? })
+pub(super) fn boundary_id(row: &PgRow) -> DbResult<BoundaryId> {
+    Ok(BoundaryId { turn: row.try_get("turn")?, boundary: boundary(row)?, epoch: row.try_get("epoch")? })
 }
 
 /// The requests for a worker that commits and heartbeats return.

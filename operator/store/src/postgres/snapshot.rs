@@ -11,7 +11,7 @@ use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::seal::{self, PayloadCipher};
 use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
-use crate::{Digest, Place, Result, RunId};
+use crate::{BoundaryId, Digest, Result, RunId};
 
 const CHUNKS: &str = "SELECT hash, payload FROM chunks WHERE run = $1 AND hash = ANY ($2)";
 
@@ -51,7 +51,7 @@ impl<E: QueryExecutor> SnapshotReader for SnapshotStore<'_, E> {
             .map_err(|fault| fault.with_context("reading a live branch"))
     }
 
-    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<PageEntry>> {
+    async fn page(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<PageEntry>> {
         boundary_pages::page(self.executor, run, after)
             .await
             .map_err(|fault| fault.with_context("reading boundaries"))
@@ -71,7 +71,7 @@ impl<E: QueryExecutor> SnapshotReader for SnapshotStore<'_, E> {
         self.keys.cipher_to_read(self, run, true).await
     }
 
-    async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
+    async fn snapshots(&self, run: RunId) -> Result<Vec<(BoundaryId, Digest)>> {
         snapshots(self.executor, run).await.map_err(|fault| fault.with_context("listing snapshots"))
     }
 }
@@ -106,7 +106,7 @@ async fn snapshot(
     Ok(Some(EncodedSnapshot { document: row.try_get("document")?, digest: row.try_get("digest")? }))
 }
 
-async fn snapshots(executor: &impl QueryExecutor, run: RunId) -> DbResult<Vec<(Place, Digest)>> {
+async fn snapshots(executor: &impl QueryExecutor, run: RunId) -> DbResult<Vec<(BoundaryId, Digest)>> {
     let found = executor.all(sqlx::query(SNAPSHOTS).bind(run)).await?;
     found.iter().map(|row| Ok((boundary_id(row)?, digest(row, "content_hash")?))).collect()
 }

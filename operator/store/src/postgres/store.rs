@@ -12,12 +12,12 @@ use crate::transitions::{
     RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template, Transition as _,
 };
 use crate::{
-    Acknowledged, Admin, AnchorRow, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim,
-    Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines, Digest, Dropped,
-    Ending, EventPage, EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Operator, Place,
-    PodRecord, Prune, Read, Reading, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result,
-    Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes, Snapshotted, Then,
-    Unanchored, Worker, Written, branch, pages, snapshot_writer,
+    Acknowledged, Admin, AnchorRow, Attached, Attempt, AuditRow, Beat, BoundaryCheck, BoundaryId,
+    BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
+    Deadlines, Digest, Dropped, Ending, EventPage, EventQuery, FinishCall, Held, Identity, LookUp, NewRun,
+    Operator, PodRecord, Prune, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded,
+    RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes,
+    Snapshotted, Then, Unanchored, Worker, Written, branch, pages, snapshot_writer,
 };
 
 #[async_trait]
@@ -226,7 +226,7 @@ impl Read for Postgres {
         branch::boundaries(&self.snapshot_store(), run, from, to).await
     }
 
-    async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
+    async fn links(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>> {
         pages::check(&self.snapshot_store(), run, after).await
     }
 
@@ -244,7 +244,7 @@ impl Read for Postgres {
             .map_err(|fault| fault.with_context("counting payloads in plain text"))
     }
 
-    async fn reading(&self) -> Result<Box<dyn Reading>> {
+    async fn reading(&self) -> Result<Box<dyn ReadTransaction>> {
         self.do_begin_read().await.map_err(|fault| fault.with_context("beginning a read transaction"))
     }
 }

@@ -27,7 +27,7 @@ use crate::reads::{
     LiveBoundary, RunRow, Value, record_sql,
 };
 use crate::transitions::{AuditEntry, Decision, Needs, Rows, Template, Transition, WriteSet};
-use crate::{Place, Result, RunId};
+use crate::{BoundaryId, Result, RunId};
 
 impl Postgres {
     /// Runs a transition of a run; an error names the operation.
@@ -247,7 +247,7 @@ impl Statement {
     }
 
     /// Marks everything after a boundary as undone.
-    fn undo_after(&mut self, run: RunId, last: Place) {
+    fn undo_after(&mut self, run: RunId, last: BoundaryId) {
         let run = self.parameter(run.value());
         let turn = self.parameter(last.turn.value());
         let boundary = self.parameter(BoundaryColumn(last.boundary).value());

@@ -7,7 +7,7 @@ use super::table::table;
 use super::{BoundaryColumn, EnumText, Hash};
 use crate::db_error::{DbResult, timestamp};
 use crate::reading::{HeadRef, RunHead};
-use crate::{Asked, AttemptState, Counters, Digest, Lifecycle, Place, RunOutcome, Verdict, header};
+use crate::{Asked, AttemptState, BoundaryId, Counters, Digest, Lifecycle, RunOutcome, Verdict, header};
 
 table! {
     /// A run. Every write to a run is checked against this row.
@@ -124,8 +124,8 @@ impl RunRow {
     }
 
     /// The last boundary of the live branch whose payloads were dropped by compaction.
-    pub fn dropped_to(&self) -> Option<Place> {
-        Some(Place {
+    pub fn dropped_to(&self) -> Option<BoundaryId> {
+        Some(BoundaryId {
             turn: self.dropped_turn?,
             boundary: self.dropped_boundary?.0,
             epoch: self.dropped_epoch?,
@@ -155,7 +155,7 @@ impl RunRow {
     /// The run for checks of the store and exports of a run.
     pub fn run_head(self) -> DbResult<RunHead> {
         let head = self.head().map(|head| HeadRef {
-            place: Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch },
+            place: BoundaryId { turn: head.turn, boundary: head.boundary, epoch: head.epoch },
             content_hash: head.hash,
             position: self.head_position,
         });

@@ -4,7 +4,7 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::row::RunRow;
 use super::sqlx_types::Hash;
-use crate::Place;
+use crate::BoundaryId;
 use crate::anchor::{AnchorRow, RUNS_PER_ANCHOR, Standing, Unanchored};
 use crate::db_error::DbResult;
 
@@ -30,9 +30,9 @@ pub(super) async fn heads_to_anchor(conn: &mut SqliteConnection) -> DbResult<Una
         run: row.id,
         audit_seq: row.audit_seq,
         audit_hash: row.audit_hash.0,
-        head: row
-            .head()
-            .map(|head| (Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch }, head.hash)),
+        head: row.head().map(|head| {
+            (BoundaryId { turn: head.turn, boundary: head.boundary, epoch: head.epoch }, head.hash)
+        }),
     };
     let standings =
         changed.iter().map(|row| Ok(anchored_head(&RunRow::read(row)?))).collect::<DbResult<_>>()?;

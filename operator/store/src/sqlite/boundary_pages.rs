@@ -8,7 +8,7 @@ use crate::compaction::is_dropped;
 use crate::db_error::{DbError, DbResult};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::snapshot_io::PageEntry;
-use crate::{Place, RunId};
+use crate::{BoundaryId, RunId};
 
 /// Returns at least one boundary if there is one, and no further one once `?6` bytes of payloads are read.
 const PAGE: &str = concat!(
@@ -37,7 +37,7 @@ const PAGE: &str = concat!(
 pub(super) async fn page(
     conn: &mut SqliteConnection,
     run: RunId,
-    after: Option<Place>,
+    after: Option<BoundaryId>,
 ) -> DbResult<Vec<PageEntry>> {
     let rows = sqlx::query(PAGE)
         .bind(run)
@@ -50,7 +50,7 @@ pub(super) async fn page(
         .await?;
     rows.iter()
         .map(|row| {
-            let place = Place {
+            let place = BoundaryId {
                 turn: row.try_get("turn")?,
                 boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
                 epoch: row.try_get("epoch")?,

@@ -12,7 +12,7 @@ use crate::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
 use crate::compaction::is_dropped;
 use crate::db_error::{DbResult, timestamp};
 use crate::snapshot_io::{Branch, Walk};
-use crate::{AuditRow, BoundaryRow, Kept, Place, RunId};
+use crate::{AuditRow, BoundaryId, BoundaryRow, Kept, RunId};
 
 /// Walks from the head, or another boundary (`?2`, `?3`, `?4`), to its parents: to turn `?5`, and further as long as
 /// the result needs the state before a boundary.
@@ -86,7 +86,7 @@ pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) ->
     };
     let Some(head) = row.head() else { return Ok(None) };
     let has_data_key = data_keys::has_data_key(conn, run).await?;
-    let top = Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch };
+    let top = BoundaryId { turn: head.turn, boundary: head.boundary, epoch: head.epoch };
     let (start, head_hash) = walk.start.unwrap_or((top, head.hash));
     let found = sqlx::query(WALK)
         .bind(run)

@@ -11,7 +11,7 @@ use crate::audit::{actor, kind};
 use crate::compaction::{self, CompactionStep, ObsoleteSnapshot, SnapshotGc, TruncateTo};
 use crate::db_error::DbResult;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
-use crate::{Place, Result, RunId, header};
+use crate::{BoundaryId, Result, RunId, header};
 
 /// Bytes of the payloads that [`DROP_PAYLOADS`] drops.
 const BYTES: &str = "SELECT coalesce(sum(coalesce(length(ops), 0) + coalesce(length(events), 0)), 0) FROM boundaries \
@@ -62,7 +62,7 @@ async fn next(conn: &mut SqliteConnection, run: RunId, rows: u32) -> DbResult<Co
     else {
         return Ok(CompactionStep::Idle);
     };
-    let place = Place {
+    let place = BoundaryId {
         turn: row.try_get("turn")?,
         boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
         epoch: row.try_get("epoch")?,
@@ -74,7 +74,7 @@ async fn next(conn: &mut SqliteConnection, run: RunId, rows: u32) -> DbResult<Co
 /// boundaries.
 async fn drop_payloads(conn: &mut SqliteConnection, now: i64, cut: TruncateTo) -> DbResult<u64> {
     let mut row = RunRow::expect(conn, cut.run).await?;
-    let Place { turn, boundary, epoch } = cut.place;
+    let BoundaryId { turn, boundary, epoch } = cut.place;
     // Payloads up to this boundary are dropped already.
     let before = (
         row.dropped_turn.unwrap_or(0),
@@ -119,7 +119,7 @@ async fn drop_payloads(conn: &mut SqliteConnection, now: i64, cut: TruncateTo) -
 /// one that was read, with all its chunks.
 async fn can_drop(conn: &mut SqliteConnection, cut: &TruncateTo, keep_last: i32) -> DbResult<bool> {
     let TruncateTo { run, place, content_hash, snapshot } = cut;
-    let Place { turn, boundary, epoch } = *place;
+    let BoundaryId { turn, boundary, epoch } = *place;
     let found: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM boundaries b JOIN snapshots s ON s.run = b.run AND s.content_hash = b.content_hash \
          WHERE b.run = ? AND b.turn = ? AND b.boundary = ? AND b.epoch = ? AND b.content_hash = ? AND NOT b.undone \

@@ -23,7 +23,7 @@ use crate::reading::{
 use crate::reads::CallRow;
 use crate::records::is_digest_of;
 use crate::seal::PayloadCipher;
-use crate::{AuditRow, Error, Place, Reading, Result, RunId, pages, snapshot_writer};
+use crate::{AuditRow, BoundaryId, Error, ReadTransaction, Result, RunId, pages, snapshot_writer};
 
 const RUNS: &str = "SELECT * FROM runs WHERE ?1 IS NULL OR id > ?1 ORDER BY id LIMIT ?2";
 
@@ -91,7 +91,7 @@ const RECORDS: &str = "WITH page AS ( \
      WHERE r.run = ?1 AND coalesce(page.before, 0) < ?6 ORDER BY space, key, seq";
 
 impl Sqlite {
-    pub(super) async fn begin_read_transaction(&self) -> Result<Box<dyn Reading>> {
+    pub(super) async fn begin_read_transaction(&self) -> Result<Box<dyn ReadTransaction>> {
         let source = match (&self.readers, &self.writer) {
             (Some(readers), _) => {
                 let transaction = async { Ok(readers.begin().await?) };
@@ -141,7 +141,7 @@ impl QueryExecutor for SqliteReadTransaction {
 }
 
 #[async_trait]
-impl Reading for SqliteReadTransaction {
+impl ReadTransaction for SqliteReadTransaction {
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
         self.read("reading the runs", move |conn, _| Box::pin(runs(conn, after))).await
     }
@@ -226,9 +226,9 @@ fn stored_record(row: &SqliteRow, cipher: &PayloadCipher) -> DbResult<StoredReco
     stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), cipher)
 }
 
-fn place(row: &SqliteRow) -> DbResult<Place> {
+fn place(row: &SqliteRow) -> DbResult<BoundaryId> {
     let BoundaryColumn(boundary) = row.try_get("boundary")?;
-    Ok(Place { turn: row.try_get("turn")?, boundary, epoch: row.try_get("epoch")? })
+    Ok(BoundaryId { turn: row.try_get("turn")?, boundary, epoch: row.try_get("epoch")? })
 }
 
 async fn runs(conn: &mut SqliteConnection, after: Option<RunId>) -> DbResult<Vec<RunHead>> {

@@ -7,7 +7,7 @@ use crate::chain::EncodedSnapshot;
 use crate::db_error::DbResult;
 use crate::seal;
 use crate::snapshot_io::NewSnapshot;
-use crate::{Digest, Place, RunId};
+use crate::{BoundaryId, Digest, RunId};
 
 /// Returns those of these chunks that are stored, with their hashes.
 pub(super) async fn chunks(
@@ -43,7 +43,7 @@ pub(super) async fn get(
 }
 
 /// Lists the boundaries that have a snapshot, with their hashes, in order.
-pub(super) async fn list(conn: &mut SqliteConnection, run: RunId) -> DbResult<Vec<(Place, Digest)>> {
+pub(super) async fn list(conn: &mut SqliteConnection, run: RunId) -> DbResult<Vec<(BoundaryId, Digest)>> {
     let rows = sqlx::query(
         "SELECT turn, boundary, epoch, content_hash FROM snapshots WHERE run = ? ORDER BY turn, boundary, epoch",
     )
@@ -52,7 +52,7 @@ pub(super) async fn list(conn: &mut SqliteConnection, run: RunId) -> DbResult<Ve
     .await?;
     rows.iter()
         .map(|row| {
-            let place = Place {
+            let place = BoundaryId {
                 turn: row.try_get("turn")?,
                 boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
                 epoch: row.try_get("epoch")?,
@@ -68,7 +68,7 @@ pub(super) async fn list(conn: &mut SqliteConnection, run: RunId) -> DbResult<Ve
 pub(super) async fn is_accepted(
     conn: &mut SqliteConnection,
     run: RunId,
-    place: Option<Place>,
+    place: Option<BoundaryId>,
     sealed: bool,
 ) -> DbResult<bool> {
     let is_accepted = sqlx::query_scalar(

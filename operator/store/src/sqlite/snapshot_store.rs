@@ -6,7 +6,7 @@ use crate::chain::EncodedSnapshot;
 use crate::keys::{KeyReader, KeyState, KeyWriter, Keys, Wrapped};
 use crate::seal::{self, PayloadCipher};
 use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
-use crate::{Digest, Place, Result, RunId};
+use crate::{BoundaryId, Digest, Result, RunId};
 
 /// Chunks that one write stores. Between two of these writes the commits of other runs get their turn.
 const CHUNK_BATCH: usize = 32;
@@ -26,7 +26,7 @@ impl<E: QueryExecutor> SnapshotReader for SnapshotStore<'_, E> {
         read.await
     }
 
-    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<PageEntry>> {
+    async fn page(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<PageEntry>> {
         let read = self
             .executor
             .read("reading boundaries", move |conn, _| Box::pin(boundary_pages::page(conn, run, after)));
@@ -51,7 +51,7 @@ impl<E: QueryExecutor> SnapshotReader for SnapshotStore<'_, E> {
         self.keys.cipher_to_read(self, run, true).await
     }
 
-    async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
+    async fn snapshots(&self, run: RunId) -> Result<Vec<(BoundaryId, Digest)>> {
         self.executor.read("listing snapshots", move |conn, _| Box::pin(snapshot::list(conn, run))).await
     }
 }
@@ -66,7 +66,7 @@ impl SnapshotWriter for SnapshotStore<'_, Sqlite> {
     /// expires then, the rest is not stored.
     async fn store_snapshot(&self, mut new: NewSnapshot) -> Result<()> {
         let run = new.run;
-        let place = Place { turn: new.turn, boundary: new.boundary, epoch: new.epoch };
+        let place = BoundaryId { turn: new.turn, boundary: new.boundary, epoch: new.epoch };
         let sealed = seal::is_sealed(&new.document);
         let is_accepted = self.executor.read("checking a new snapshot", move |conn, _| {
             Box::pin(snapshot::is_accepted(conn, run, Some(place), sealed))

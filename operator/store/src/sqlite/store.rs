@@ -15,12 +15,12 @@ use crate::transitions::{
     RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template,
 };
 use crate::{
-    Acknowledged, Admin, AnchorRow, Attached, Attempt, AuditRow, Beat, BoundaryRow, CallFilter, Claim,
-    Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines, Digest, Dropped,
-    Ending, EventPage, EventQuery, FinishCall, Held, Identity, Link, LookUp, NewRun, Operator, Place,
-    PodRecord, Prune, Read, Reading, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result,
-    Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes, Snapshotted, Then,
-    Unanchored, Worker, Written,
+    Acknowledged, Admin, AnchorRow, Attached, Attempt, AuditRow, Beat, BoundaryCheck, BoundaryId,
+    BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
+    Deadlines, Digest, Dropped, Ending, EventPage, EventQuery, FinishCall, Held, Identity, LookUp, NewRun,
+    Operator, PodRecord, Prune, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded,
+    RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes,
+    Snapshotted, Then, Unanchored, Worker, Written,
 };
 
 #[async_trait]
@@ -247,7 +247,7 @@ impl Read for Sqlite {
         crate::branch::boundaries(&self.snapshot_store(), run, from, to).await
     }
 
-    async fn links(&self, run: RunId, after: Option<Place>) -> Result<Vec<Link>> {
+    async fn links(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>> {
         crate::pages::check(&self.snapshot_store(), run, after).await
     }
 
@@ -266,7 +266,7 @@ impl Read for Sqlite {
         .await
     }
 
-    async fn reading(&self) -> Result<Box<dyn Reading>> {
+    async fn reading(&self) -> Result<Box<dyn ReadTransaction>> {
         self.begin_read_transaction().await
     }
 }

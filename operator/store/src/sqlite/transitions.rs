@@ -10,7 +10,7 @@ use super::sqlx_types::{BoundaryColumn, EnumText, insert, update};
 use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, RunRow};
 use crate::transitions::{AuditEntry, Decision, Needs, Rows, Template, Transition, WriteSet};
-use crate::{Place, Result, RunId};
+use crate::{BoundaryId, Result, RunId};
 
 impl Sqlite {
     /// Performs a transition of a run.
@@ -49,7 +49,7 @@ pub(super) async fn transact<T: Transition>(
 }
 
 /// Loads the boundaries from this one on, and the attempt that committed it.
-async fn load_boundaries(conn: &mut SqliteConnection, place: Place, rows: &mut Rows) -> DbResult<()> {
+async fn load_boundaries(conn: &mut SqliteConnection, place: BoundaryId, rows: &mut Rows) -> DbResult<()> {
     let run = rows.of_run.run.id;
     let query = sqlx::query(LIVE_BOUNDARIES).bind(run).bind(place.turn).bind(BoundaryColumn(place.boundary));
     let found = query.fetch_all(&mut *conn).await?;
@@ -101,7 +101,7 @@ pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet
         update(conn, CallRow::TABLE, columns, vec![("run", run.value()), ("id", id.value())]).await?;
     }
     for undo in undo_after.iter().flat_map(|place| UNDO.map(|undo| (undo, place))) {
-        let (undo, Place { turn, boundary, epoch }) = undo;
+        let (undo, BoundaryId { turn, boundary, epoch }) = undo;
         let query = sqlx::query(undo).bind(run).bind(turn).bind(BoundaryColumn(*boundary)).bind(epoch);
         query.execute(&mut *conn).await?;
     }

@@ -9,7 +9,7 @@ use super::Rows;
 use crate::audit::AuditHeader;
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{Assignment, AttemptRow, CallRow, Column as _, Hash, RunRow, RunRows};
-use crate::{Digest, Lifecycle, Place, Recorded, RunId, RunRecord};
+use crate::{BoundaryId, Digest, Lifecycle, Recorded, RunId, RunRecord};
 
 /// Everything that a transition writes. Columns that it does not name are unchanged.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,7 +29,7 @@ pub(crate) struct WriteSet {
     pub call_columns: Option<(String, Vec<Assignment>)>,
     /// Undoes the boundaries of the live branch after this one, and those with its turn and boundary under another
     /// epoch. Hides the records and batches of records that came after it.
-    pub undo_after: Option<Place>,
+    pub undo_after: Option<BoundaryId>,
     /// A template to insert, unless it exists.
     pub template: Option<Template>,
     /// New rows of the audit, in order.
@@ -167,7 +167,7 @@ impl Change {
     }
 
     /// Undoes what came after this boundary.
-    pub fn undo_after(&mut self, place: Place) {
+    pub fn undo_after(&mut self, place: BoundaryId) {
         self.write.undo_after = Some(place);
     }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dalsegno_protocol::{Boundary, CallOutcome, PlannedCall, Policy, RawValue};
 use dalsegno_store::{
-    Attached, Cause, Class, Commit, Committed, Deadlines, Digest, Ending, GatewayHeartbeat, Identity,
-    NewFinish, NewRun, OnPrior, Place, PodRecord, RecordQuery, Recorded, Rewind, RunId, RunOutcome,
+    Attached, BoundaryId, Cause, Class, Commit, Committed, Deadlines, Digest, Ending, GatewayHeartbeat,
+    Identity, NewFinish, NewRun, OnPrior, PodRecord, RecordQuery, Recorded, Rewind, RunId, RunOutcome,
     RunRecord, Settle, SettledBy, Standing, Verdict,
 };
 use uuid::Uuid;
@@ -88,12 +88,12 @@ pub fn succeeded() -> NewFinish {
 }
 
 /// The result of this turn, committed in epoch 1.
-pub fn result_place(turn: i32) -> Place {
-    Place { turn, boundary: Boundary::Result, epoch: 1 }
+pub fn result_place(turn: i32) -> BoundaryId {
+    BoundaryId { turn, boundary: Boundary::Result, epoch: 1 }
 }
 
 /// A person's rewind to this boundary. The run must be in this epoch.
-pub fn rewind_to(epoch: i64, to: Place) -> Rewind {
+pub fn rewind_to(epoch: i64, to: BoundaryId) -> Rewind {
     Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() }
 }
 

@@ -4,7 +4,7 @@ mod damaged;
 
 use dalsegno_store::proof::{Anchors, check_store};
 use dalsegno_store::verify::{self, Checkpoint};
-use dalsegno_store::{Commit, Dropped, Error, EventQuery, Place, Retention, Rewound, RunId};
+use dalsegno_store::{BoundaryId, Commit, Dropped, Error, EventQuery, Retention, Rewound, RunId};
 
 use crate::context::*;
 use crate::engines::on_every_engine;
@@ -79,7 +79,7 @@ async fn assert_valid(cx: &TestContext, worker: &Worker) {
     let found = verify::survey(&*cx.store, &run).await.unwrap();
     assert_eq!(found.damage, []);
     let head = run.head.unwrap();
-    let last = Place { turn: head.turn, boundary: head.boundary, epoch: head.epoch };
+    let last = BoundaryId { turn: head.turn, boundary: head.boundary, epoch: head.epoch };
     assert_eq!(found.last_good, Some(last));
     cx.assert_audit_is_valid(run.id).await;
     assert_eq!(problems(cx).await, [""; 0]);

@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::{Boundary, CallOutcome, CompleteOutcome, Limits, PlannedCall, Policy, RawValue};
 use dalsegno_store::{
-    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Place, RunId, Settle,
+    BoundaryId, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, RunId, Settle,
 };
 
 use crate::context::*;
@@ -154,7 +154,7 @@ async fn the_count_matches_the_open_calls_after_every_change(cx: &TestContext) {
     check().await;
     let record = cx.run_of(&worker).await;
     let boundary = cx.boundaries(run, 1, 1).await.unwrap().pop().unwrap();
-    let to = Place { turn: 1, boundary: Boundary::Result, epoch: boundary.epoch };
+    let to = BoundaryId { turn: 1, boundary: Boundary::Result, epoch: boundary.epoch };
     let rewind = rewind_to(record.epoch, to);
     let record = done(cx.rewind(run, &rewind).await.unwrap());
     check().await;

@@ -2,8 +2,8 @@
 
 use dalsegno_protocol::{Boundary, Policy};
 use dalsegno_store::{
-    Class, Completed, Deadlines, Lifecycle, NewRun, OnPrior, Place, PodRecord, Recorded, RequestedBy, Rewind,
-    Rewound, RunId, RunRecord, Then, Verdict,
+    BoundaryId, Class, Completed, Deadlines, Lifecycle, NewRun, OnPrior, PodRecord, Recorded, RequestedBy,
+    Rewind, Rewound, RunId, RunRecord, Then, Verdict,
 };
 
 use crate::context::*;
@@ -80,7 +80,7 @@ async fn every_call(cx: &TestContext, new: &NewRun, worker: &Worker) -> Vec<(&'s
     let (pod, other) = (pod(&cx.run_of(worker).await), PodRecord { uid: "another".into(), ..pod_of(run) });
     let asked = RequestedBy { manager: Some("kubectl".into()), reason: Some("enough".into()) };
     let deadlines = Deadlines { heartbeat_ms: 1, start_ms: 2, progress_ms: 3 };
-    let to = Place { turn: 1, boundary: Boundary::Result, epoch: 1 };
+    let to = BoundaryId { turn: 1, boundary: Boundary::Result, epoch: 1 };
     let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
     let rewound = match cx.rewind(run, &rewind).await.unwrap() {
         Rewound::Refused(run) => *run,

@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::{Boundary, Policy};
 use dalsegno_store::{
-    AttemptState, Claimed, Class, Commit, Committed, Place, Rewind, Rewound, RunRecord, Then, verify,
+    AttemptState, BoundaryId, Claimed, Class, Commit, Committed, Rewind, Rewound, RunRecord, Then, verify,
 };
 
 use crate::context::*;
@@ -112,7 +112,7 @@ async fn a_boundary_committed_after_the_decision_is_not_undone(cx: &TestContext)
 async fn only_a_boundary_of_the_live_branch_can_be_a_target(cx: &TestContext) {
     let (_, before) = run_of(cx, 3).await;
     let run = done(cx.rewind(before.id, &back(&before, 2)).await.unwrap());
-    let place = |turn, boundary, epoch| Place { turn, boundary, epoch };
+    let place = |turn, boundary, epoch| BoundaryId { turn, boundary, epoch };
     for to in [
         place(3, Boundary::Result, 1),
         place(4, Boundary::Result, 1),
@@ -164,7 +164,7 @@ async fn a_plan_can_be_the_target(cx: &TestContext) {
     ok(cx.commit(&worker.plan(1)).await.unwrap());
     ok(cx.commit(&worker.result(1)).await.unwrap());
     let run = cx.end_and_reserve(&worker, Class::Disruption).await;
-    let to = Place { turn: 1, boundary: Boundary::Plan, epoch: 1 };
+    let to = BoundaryId { turn: 1, boundary: Boundary::Plan, epoch: 1 };
     let run = done(cx.rewind(run.id, &Rewind { to, ..back(&run, 1) }).await.unwrap());
     assert_eq!(run.head.clone().unwrap().boundary, Boundary::Plan);
     let worker = cx.start_worker(&run).await;

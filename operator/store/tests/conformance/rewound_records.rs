@@ -1,7 +1,9 @@
 //! Records that are written while their run goes back: whichever comes first, no record that was undone is there again.
 
 use dalsegno_protocol::{Boundary, Payload, RecordOp};
-use dalsegno_store::{Commit, Committed, Place, RecordBatch, RecordQuery, Rewind, Rewound, RunId, Written};
+use dalsegno_store::{
+    BoundaryId, Commit, Committed, RecordBatch, RecordQuery, Rewind, Rewound, RunId, Written,
+};
 use futures::future::{join, join_all};
 use uuid::Uuid;
 
@@ -42,7 +44,7 @@ async fn of_a_thousand_records_beside_a_rewind_none_comes_back(cx: &TestContext)
 async fn beside(cx: &TestContext, worker: &Worker, number: usize) -> bool {
     let key = format!("undone-{number}");
     let epoch = cx.run_of(worker).await.epoch;
-    let to = Place { turn: 1, boundary: Boundary::Result, epoch: 1 };
+    let to = BoundaryId { turn: 1, boundary: Boundary::Result, epoch: 1 };
     // A run whose head is the target does not go back: it has another turn by then.
     cx.commit_turn(worker, 2).await;
     let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };

@@ -2,7 +2,7 @@
 //! of each turn is the fold of the accepted operations, byte for byte.
 
 use dalsegno_protocol::Boundary;
-use dalsegno_store::{Commit, Committed, LastState, fold};
+use dalsegno_store::{Commit, Committed, PatchChain, fold};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -91,7 +91,7 @@ struct Play<'a> {
     /// The operations of each boundary, with its turn.
     accepted: Vec<(i32, Option<String>)>,
     /// The state after the head, while the "gateway" has it cached.
-    last: Option<LastState>,
+    last: Option<PatchChain>,
     turn: i32,
 }
 
@@ -101,11 +101,11 @@ impl Play<'_> {
         let commit = Commit {
             ops: ops.map(Into::into),
             full,
-            base: self.last.as_ref().and_then(LastState::base),
+            base: self.last.as_ref().and_then(PatchChain::base),
             ..self.worker.commit(self.turn, boundary)
         };
         let committed = self.cx.commit(&commit).await.unwrap();
-        self.last = LastState::after(self.last.take(), &commit, &committed);
+        self.last = PatchChain::after(self.last.take(), &commit, &committed);
         ok(committed);
         self.accepted.push((self.turn, ops.map(Into::into)));
     }
@@ -145,7 +145,7 @@ async fn play(cx: &TestContext, steps: &[Step], snapshots: bool) -> Vec<String> 
             Step::Lose => {
                 let next = cx.next_worker(&play.worker).await;
                 let old_worker = std::mem::replace(&mut play.worker, next);
-                let base = play.last.as_ref().and_then(LastState::base);
+                let base = play.last.as_ref().and_then(PatchChain::base);
                 let late = Commit { base, ..old_worker.commit(play.turn, Boundary::Result) };
                 let refused = cx.commit(&late).await.unwrap();
                 assert_eq!(refused, Committed::Fenced { committed: false });

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
-use dalsegno_store::{Class, Completed, Place, RecordBatch, Rewind, Rewound, Written};
+use dalsegno_store::{BoundaryId, Class, Completed, RecordBatch, Rewind, Rewound, Written};
 use futures::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -71,7 +71,7 @@ async fn a_worker_that_never_pauses_does_not_keep_the_operator_from_its_run() {
 /// To the first turn, whatever the epoch of it is.
 async fn go_back(operator: &TestContext, worker: &Worker) {
     let epoch = operator.run_of(worker).await.epoch;
-    let to = Place { turn: 1, boundary: Boundary::Result, epoch: 1 };
+    let to = BoundaryId { turn: 1, boundary: Boundary::Result, epoch: 1 };
     let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
     let rewound = operator.rewind(worker.run, &rewind).await.unwrap();
     assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use dalsegno_protocol::{Boundary, Policy};
 use dalsegno_store::postgres::Postgres;
 use dalsegno_store::{
-    Attached, Class, Commit, Committed, Completed, Deadlines, OnPrior, Place, Retention, Rewind, Rewound,
+    Attached, BoundaryId, Class, Commit, Committed, Completed, Deadlines, OnPrior, Retention, Rewind, Rewound,
 };
 use futures::future::join_all;
 
@@ -176,7 +176,7 @@ async fn life(cx: &TestContext, proxy: &Proxy) -> Vec<(&'static str, u64)> {
     let worker = Worker { run: run.id, object_uid, attempt: 1, pod_uid: pod.uid, capability };
     cx.commit_turn(&worker, 1).await;
     cx.commit_turn(&worker, 2).await;
-    let to = Place { turn: 1, boundary: Boundary::Result, epoch: 1 };
+    let to = BoundaryId { turn: 1, boundary: Boundary::Result, epoch: 1 };
     let rewind = Rewind { epoch: 1, to, reason: "it went astray".into(), actor: "ada".into() };
     count(None);
     for call in ["rewind: it reads boundaries too", "rewind again"] {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dalsegno_protocol::Boundary;
 use dalsegno_store::header::{self, NO_PARENT};
 use dalsegno_store::proof::{Anchor, Anchors, RUNS_PER_ANCHOR, Signer, Standing, Unanchored, check_store};
-use dalsegno_store::{BoundaryRow, Place, RunId, audit};
+use dalsegno_store::{BoundaryId, BoundaryRow, RunId, audit};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -98,7 +98,7 @@ async fn an_anchor_is_found_behind_a_log_prefix_but_stored_without_one() {
 
 #[tokio::test]
 async fn an_anchor_of_the_maximum_number_of_runs_fits_into_one_log_line() {
-    let place = Place { turn: i32::MAX, boundary: Boundary::Result, epoch: i64::MAX };
+    let place = BoundaryId { turn: i32::MAX, boundary: Boundary::Result, epoch: i64::MAX };
     let standing = Standing {
         run: Uuid::max(),
         audit_seq: i64::MAX,

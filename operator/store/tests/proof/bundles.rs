@@ -8,7 +8,7 @@ use dalsegno_store::proof::bundle::{Export, Verified, state, verify};
 use dalsegno_store::proof::{
     Anchor, Anchors, AuditChain, BoundaryChain, PublicKey, Signer, Unanchored, check_store,
 };
-use dalsegno_store::{AuditRow, Complete, Reading, RunId};
+use dalsegno_store::{AuditRow, Complete, ReadTransaction, RunId};
 use jiff::Timestamp;
 use proptest::prelude::Rng as _;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -38,7 +38,7 @@ pub async fn signer() -> Arc<Signer> {
     Arc::new(Signer::load(&store, Some(&file("tests/golden/test-key.pem"))).await.unwrap())
 }
 
-pub async fn bundle(reading: Box<dyn Reading>, run: RunId, signer: Arc<Signer>) -> Vec<u8> {
+pub async fn bundle(reading: Box<dyn ReadTransaction>, run: RunId, signer: Arc<Signer>) -> Vec<u8> {
     let at = Timestamp::UNIX_EPOCH;
     let mut export = Export::begin(reading, Uuid::from_u128(7), run, at, signer).await.unwrap().unwrap();
     let mut bytes = Vec::new();

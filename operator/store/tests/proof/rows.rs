@@ -5,11 +5,11 @@ use dalsegno_protocol::{Boundary, Call, CallState, Policy, RawValue, Usage};
 use dalsegno_store::audit::{self, kind};
 use dalsegno_store::header::{self, Header, NO_PARENT, events_digest, ops_digest};
 use dalsegno_store::reading::{
-    AuditKey, BoundaryKey, CallKey, HeadRef, Reading, RecordKey, RunHead, StoredBatch, StoredBoundary,
-    StoredCall, StoredRecord, StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, HeadRef, ReadTransaction, RecordKey, RunHead, StoredBatch,
+    StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
 };
 use dalsegno_store::seal::{CallDigests, CallDigestsExt as _};
-use dalsegno_store::{AuditRow, BoundaryRow, Digest, Kept, Lifecycle, Place, Result, RunId};
+use dalsegno_store::{AuditRow, BoundaryId, BoundaryRow, Digest, Kept, Lifecycle, Result, RunId};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -174,9 +174,9 @@ impl Rows {
         turn: i32,
         boundary: Boundary,
         epoch: i64,
-        parent: Option<(Place, Digest, i64)>,
+        parent: Option<(BoundaryId, Digest, i64)>,
         undone: bool,
-    ) -> (Place, Digest, i64) {
+    ) -> (BoundaryId, Digest, i64) {
         let ops = format!(r#"{{"set":{{"state":{{"json":{{"turn":{turn},"of":{epoch}}}}}}}}}"#);
         let events = vec![RawValue::from_string(format!(r#"{{"event":{turn}}}"#)).unwrap()];
         let before = self.boundaries.iter().filter(|it| it.run == run).map(|it| it.kept.row.position).max();
@@ -234,7 +234,7 @@ impl Rows {
 }
 
 #[async_trait]
-impl Reading for Rows {
+impl ReadTransaction for Rows {
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
         let rest = self.runs.iter().filter(|run| after.is_none_or(|after| run.id > after));
         Ok(rest.take(PAGE).cloned().collect())

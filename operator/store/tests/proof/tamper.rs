@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::{Boundary, RawValue};
 use dalsegno_store::proof::{Anchors, Problem, check_store};
-use dalsegno_store::{Digest, Lifecycle, Place, RunOutcome};
+use dalsegno_store::{BoundaryId, Digest, Lifecycle, RunOutcome};
 use jiff::Timestamp;
 use proptest::prelude::Rng as _;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -209,6 +209,6 @@ impl Tampering {
     }
 }
 
-fn place_of_nothing() -> Place {
-    Place { turn: 9, boundary: Boundary::Result, epoch: 9 }
+fn place_of_nothing() -> BoundaryId {
+    BoundaryId { turn: 9, boundary: Boundary::Result, epoch: 9 }
 }

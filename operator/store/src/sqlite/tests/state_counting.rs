@@ -16,7 +16,7 @@ use crate::chain::EncodedSnapshot;
 use crate::encoded_ops;
 use crate::seal::PayloadCipher;
 use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
-use crate::{Commit, Digest, Error, Place, Result, RunId, Snapshotted, Worker as _, snapshot_writer};
+use crate::{BoundaryId, Commit, Digest, Error, Result, RunId, Snapshotted, Worker as _, snapshot_writer};
 
 /// Far more than the read of a small state takes.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -47,7 +47,7 @@ impl<S: SnapshotReader> SnapshotReader for SlowStore<S> {
         self.inner.walk(run, walk).await
     }
 
-    async fn page(&self, run: RunId, after: Option<Place>) -> Result<Vec<PageEntry>> {
+    async fn page(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<PageEntry>> {
         self.inner.page(run, after).await
     }
 
@@ -67,7 +67,7 @@ impl<S: SnapshotReader> SnapshotReader for SlowStore<S> {
         self.inner.cipher(run).await
     }
 
-    async fn snapshots(&self, run: RunId) -> Result<Vec<(Place, Digest)>> {
+    async fn snapshots(&self, run: RunId) -> Result<Vec<(BoundaryId, Digest)>> {
         self.inner.snapshots(run).await
     }
 }

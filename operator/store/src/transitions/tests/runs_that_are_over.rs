@@ -3,7 +3,7 @@
 use dalsegno_protocol::Boundary;
 
 use super::*;
-use crate::{Cause, Class, Ending, Place, Retention, Rewind, Then};
+use crate::{BoundaryId, Cause, Class, Ending, Retention, Rewind, Then};
 
 const OVER: [Lifecycle; 3] = [Lifecycle::Finished, Lifecycle::Deleted, Lifecycle::Abandoned];
 
@@ -22,7 +22,7 @@ fn every_rule(rows: &Rows) -> Vec<(&'static str, WriteSet)> {
         },
         then,
     };
-    let to = Place { turn: 1, boundary: Boundary::Result, epoch: 1 };
+    let to = BoundaryId { turn: 1, boundary: Boundary::Result, epoch: 1 };
     let rewind = Rewind { epoch: 1, to, reason: String::new(), actor: "ada".into() };
     let identified = PodRecord { identity: Some(identity()), ..pod() };
     let template = Template { hash: "hash".into(), document: "{}".into() };

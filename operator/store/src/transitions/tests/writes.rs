@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::audit::kind;
-use crate::{Cause, Class, Ending, Place, Retention, Rewind, Then};
+use crate::{BoundaryId, Cause, Class, Ending, Retention, Rewind, Then};
 
 type Names = Vec<&'static str>;
 
@@ -107,7 +107,7 @@ fn audit_rows_are_linked() {
 fn a_rewind_undoes_what_came_after_its_target() {
     let rows = changed(attached(), |run| (run.head_turn, run.highest_turn) = (Some(2), 2));
     let boundary = |turn, epoch| LiveBoundary {
-        place: Place { turn, boundary: Boundary::Result, epoch },
+        place: BoundaryId { turn, boundary: Boundary::Result, epoch },
         attempt: 1,
         commit_id: Uuid::nil(),
         digest: vec![1; 32],
@@ -115,7 +115,7 @@ fn a_rewind_undoes_what_came_after_its_target() {
         at: 1_500,
     };
     let rows = Rows { boundaries: vec![boundary(1, 1), boundary(2, 1)], ..rows };
-    let to = Place { turn: 1, boundary: Boundary::Result, epoch: 1 };
+    let to = BoundaryId { turn: 1, boundary: Boundary::Result, epoch: 1 };
     let rewind = Rewind { epoch: 1, to, reason: "astray".into(), actor: "ada".into() };
     let write = decide(&rewind, &rows).write;
     assert_eq!((write.undo_after, write.is_change), (Some(to), true));
@@ -129,8 +129,8 @@ fn a_rewind_undoes_what_came_after_its_target() {
 
     for refused in [
         Rewind { epoch: 2, ..rewind.clone() },
-        Rewind { to: Place { epoch: 2, ..to }, ..rewind.clone() },
-        Rewind { to: Place { turn: 3, ..to }, ..rewind },
+        Rewind { to: BoundaryId { epoch: 2, ..to }, ..rewind.clone() },
+        Rewind { to: BoundaryId { turn: 3, ..to }, ..rewind },
     ] {
         assert!(decide(&refused, &rows).write.is_empty(), "{refused:?}");
     }

@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::CallState;
 use dalsegno_store::{
-    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, FinishCall, Place, RecordBatch,
+    BoundaryId, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, FinishCall, RecordBatch,
     RunId, Settle, Store, Written,
 };
 
@@ -47,7 +47,7 @@ impl Request {
         match self {
             Self::Commit(commit, epoch) => {
                 let Commit { turn, boundary, .. } = &**commit;
-                let place = Place { turn: *turn, boundary: *boundary, epoch: *epoch };
+                let place = BoundaryId { turn: *turn, boundary: *boundary, epoch: *epoch };
                 let links = cx.links(run, None).await.unwrap();
                 let found = links.iter().find(|link| link.place == place);
                 let stored = found.map_or("nothing", |link| if link.undone { "undone" } else { "stands" });

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use dalsegno_protocol::{Boundary, Payload, RecordOp};
 use dalsegno_store::{
-    Commit, Committed, Error, LastState, Place, Result, Retention, Rewound, RunId, RunRecord, Snapshotted,
-    Then, fold, header, verify,
+    BoundaryId, Commit, Committed, Error, PatchChain, Result, Retention, Rewound, RunId, RunRecord,
+    Snapshotted, Then, fold, header, verify,
 };
 use tokio::task::JoinHandle;
 use uuid::Uuid;
@@ -53,11 +53,11 @@ struct Model<'a> {
     object_uid: String,
     writers: [Writer; 2],
     /// Each gateway's cached state of the run.
-    gateways: [Option<LastState>; 2],
+    gateways: [Option<PatchChain>; 2],
     /// The ids of all commits sent so far: the content of a full state.
     sent: Vec<String>,
     /// The live branch: the place of each boundary, its commit and its operations.
-    live: Vec<(Place, Uuid, Option<String>)>,
+    live: Vec<(BoundaryId, Uuid, Option<String>)>,
     snapshotters: Vec<JoinHandle<Result<Snapshotted>>>,
 }
 
@@ -194,10 +194,11 @@ impl Model<'_> {
     /// Sends a commit as a gateway does: based on the state that the gateway has cached.
     async fn send(&mut self, commit: Commit, Delivery { gateway, answer_seen }: Delivery) -> Commit {
         let last = self.gateways[gateway].take();
-        let base = last.as_ref().filter(|_| commit.full).and_then(LastState::base);
+        let base = last.as_ref().filter(|_| commit.full).and_then(PatchChain::base);
         let commit = Commit { base, ..commit };
         let committed = self.cx.commit(&commit).await.unwrap();
-        self.gateways[gateway] = if answer_seen { LastState::after(last, &commit, &committed) } else { last };
+        self.gateways[gateway] =
+            if answer_seen { PatchChain::after(last, &commit, &committed) } else { last };
         self.hold(&commit, committed).await;
         commit
     }
@@ -210,7 +211,7 @@ impl Model<'_> {
                 self.saw("ok");
                 assert!(!is_live, "accepted twice");
                 let epoch = self.cx.run_by_uid(&self.object_uid).await.epoch;
-                let place = Place { turn: commit.turn, boundary: commit.boundary, epoch };
+                let place = BoundaryId { turn: commit.turn, boundary: commit.boundary, epoch };
                 let ops = commit.ops.as_ref().map(|ops| String::from_utf8(ops.clone()).unwrap());
                 self.live.push((place, commit.commit_id, ops));
             }

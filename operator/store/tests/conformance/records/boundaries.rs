@@ -1,7 +1,7 @@
 //! Records and boundaries: records written with a boundary or between two, and what a rewind hides.
 
 use dalsegno_protocol::Boundary;
-use dalsegno_store::{Commit, Committed, Place, RecordBatch, Rewound, Written};
+use dalsegno_store::{BoundaryId, Commit, Committed, RecordBatch, Rewound, Written};
 use sha2::{Digest as _, Sha256};
 
 use super::{append, batch, delete, held, put, write};
@@ -91,7 +91,7 @@ async fn a_rewind_hides_records_written_after_its_boundary(cx: &TestContext) {
             last = Some(batch);
         }
         write(cx, &worker, entry("b", 4)).await;
-        let to = Place { turn, boundary, epoch: 1 };
+        let to = BoundaryId { turn, boundary, epoch: 1 };
         let rewind = rewind_to(1, to);
         let Rewound::Done(run) = cx.rewind(worker.run, &rewind).await.unwrap() else {
             panic!("the rewind is refused");
