@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::Context as _;
 use dalsegno_core::settings::Settings;
 use dalsegno_gateway::{Config, Gateway};
-use dalsegno_store::Store;
+use dalsegno_model::Store;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -80,7 +80,7 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
     }
 
     // The gateway's first heartbeat. Its silence before now must not count against a worker that starts now.
-    store.beat().await.context("starting to serve")?;
+    store.record_gateway_heartbeat().await.context("starting to serve")?;
     let stop = CancellationToken::new();
     let gateway = Gateway::new(store.clone(), tokens, Config::default());
     let state_reads = gateway.resume_reads();

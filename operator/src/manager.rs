@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use dalsegno_crds::names;
 use dalsegno_gateway::StateReadBudget;
-use dalsegno_store::Store;
+use dalsegno_model::Store;
 use futures::{Stream, StreamExt as _};
 use kube::runtime::events::Reporter;
 use kube::runtime::reflector::{self, ObjectRef};

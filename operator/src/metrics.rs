@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dalsegno_store::Held;
+use dalsegno_model::NamespaceUsage;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -184,8 +184,8 @@ impl Metrics {
     }
 
     /// Counts an error of the store, if it is damage.
-    pub fn count_store_error(&self, place: &'static str, error: &dalsegno_store::Error) {
-        if matches!(error, dalsegno_store::Error::Corrupt { .. }) {
+    pub fn count_store_error(&self, place: &'static str, error: &dalsegno_model::Error) {
+        if matches!(error, dalsegno_model::Error::Corrupt { .. }) {
             self.count_damage(place);
         }
     }
@@ -202,10 +202,10 @@ impl Metrics {
     }
 
     /// Sets the stored bytes of namespaces, and removes the series of namespaces that are not listed any more.
-    pub fn set_stored_bytes(&self, usage: Vec<Held>) {
+    pub fn set_stored_bytes(&self, usage: Vec<NamespaceUsage>) {
         let mut namespaces = lock(&self.namespaces);
         let before = std::mem::take(&mut *namespaces);
-        for Held { namespace, bytes } in usage {
+        for NamespaceUsage { namespace, bytes } in usage {
             let label =
                 NamespaceLabel { namespace: namespace.unwrap_or_else(|| OTHER_NAMESPACES.to_owned()) };
             self.stored_bytes.get_or_create(&label).set(bytes);
@@ -283,7 +283,10 @@ mod tests {
     #[test]
     fn a_namespace_has_a_series_while_it_is_among_those_with_the_most_bytes() {
         let metrics = Metrics::default();
-        let usage = |namespace: Option<&str>, bytes| Held { namespace: namespace.map(str::to_owned), bytes };
+        let usage = |namespace: Option<&str>, bytes| NamespaceUsage {
+            namespace: namespace.map(str::to_owned),
+            bytes,
+        };
         metrics.set_stored_bytes(vec![usage(None, 3), usage(Some("bank"), 10), usage(Some("shop"), 20)]);
         metrics.set_stored_bytes(vec![usage(None, 13), usage(Some("shop"), 25)]);
         let text = rendered(&metrics);
@@ -305,7 +308,7 @@ mod tests {
         metrics.observe_reconcile(Duration::from_millis(5), true);
         metrics.count_deadline_poll(true);
         metrics.count_lookup("found");
-        metrics.set_stored_bytes(vec![Held { namespace: Some("shop".into()), bytes: 1 }]);
+        metrics.set_stored_bytes(vec![NamespaceUsage { namespace: Some("shop".into()), bytes: 1 }]);
         metrics.set_active_runs(1);
         let text = rendered(&metrics);
         let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use dalsegno_gateway::{Config as GatewayConfig, Gateway, StateReadBudget};
-use dalsegno_store::Store;
+use dalsegno_model::Store;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;

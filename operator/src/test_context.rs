@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::http::{Method, Request, Response};
-use dalsegno_protocol::{Boundary, Usage};
-use dalsegno_store::{
+use dalsegno_model::{
     Attached, Commit, Committed, Created, Deadlines, Identity, NewRun, OnPrior, PodRecord, RunId, Store,
     Verdict,
 };
+use dalsegno_protocol::{Boundary, Usage};
 use kube::Client;
 use kube::client::Body;
 use kube::runtime::events::Reporter;

@@ -16,7 +16,10 @@ async fn kubectl_drain_works_without_the_operator_which_later_resumes_the_evicte
     ctx.schedule_on_faulty_node().await?;
     let mut runs = Vec::new();
     for (name, script) in [
-        ("heartbeating", json!({ "turns": TURNS, "turnSeconds": 0.3, "heartbeat": true, "onTerm": "commit" })),
+        (
+            "heartbeating",
+            json!({ "turns": TURNS, "turnSeconds": 0.3, "heartbeat": true, "onTerm": "commit" }),
+        ),
         ("quiet", json!({ "turns": TURNS, "turnSeconds": 0.3, "heartbeat": false, "onTerm": "exit1" })),
         ("no-term-handler", json!({ "turns": TURNS, "turnSeconds": 0.3, "onTerm": "default" })),
     ] {

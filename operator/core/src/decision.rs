@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dalsegno_crds::AgentRunStatus;
 use dalsegno_model::{
-    Deadlines, Ending, Identity, OnPrior, PodRecord, Retention, Rewind, RunId, RunRecord, Then,
+    Deadlines, Ending, Identity, NextStep, OnPrior, PodRecord, Retention, Rewind, RunId, RunRecord,
 };
 use k8s_openapi::api::core::v1::Pod;
 
@@ -41,7 +41,7 @@ pub enum Effect {
         /// How the attempt ended.
         ending: Ending,
         /// What to do next in the same transaction.
-        then: Then,
+        then: NextStep,
     },
     /// Read a stored template by its hash. Changes nothing.
     ReadTemplate(String),

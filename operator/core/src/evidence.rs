@@ -11,7 +11,7 @@
 //! and a worker that is being evicted may stop its heartbeats.
 
 use dalsegno_crds::Cause;
-use dalsegno_model::{Attempt, BEAT_GAP_MS, Class, GatewayHeartbeat, RunRecord, Verdict};
+use dalsegno_model::{Attempt, Class, GatewayHeartbeat, HEARTBEAT_GAP_MS, RunRecord, Verdict};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::deadlines;
@@ -91,7 +91,7 @@ fn forgive_gateway_outage(
     };
     let past = beat.gap_from < beat.since && within(beat.gap_from, beat.since);
     let ongoing =
-        now.duration_since(beat.last).as_millis() > i128::from(BEAT_GAP_MS) && within(beat.last, now);
+        now.duration_since(beat.last).as_millis() > i128::from(HEARTBEAT_GAP_MS) && within(beat.last, now);
     if !past && !ongoing {
         return end;
     }

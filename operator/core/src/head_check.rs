@@ -6,7 +6,7 @@
 
 use dalsegno_crds::{OnCorruptCheckpoint, Reason};
 use dalsegno_model::audit::actor;
-use dalsegno_model::checkpoint::{Checkpoint, Corruption, LastGood};
+use dalsegno_model::checkpoint::{Checkpoint, CheckpointCorruption, LastGood};
 use dalsegno_model::{CallCounts, Rewind, RunRecord};
 
 use crate::observed::ObservedHead;
@@ -35,23 +35,27 @@ pub(crate) fn check(row: &RunRecord, seen: Option<&ObservedHead>, policy: OnCorr
     }
     match seen.filter(|seen| seen.is_of(row)).map(|seen| &seen.found) {
         None => HeadCheck::Unverified,
-        Some(Checkpoint::Sound) => HeadCheck::Valid,
+        Some(Checkpoint::Valid) => HeadCheck::Valid,
         Some(Checkpoint::Corrupt(corruption)) => apply_policy(row, corruption, policy),
     }
 }
 
-fn apply_policy(row: &RunRecord, corruption: &Corruption, policy: OnCorruptCheckpoint) -> HeadCheck {
-    let Corruption { detail, last_good } = corruption;
+fn apply_policy(
+    row: &RunRecord,
+    corruption: &CheckpointCorruption,
+    policy: OnCorruptCheckpoint,
+) -> HeadCheck {
+    let CheckpointCorruption { detail, last_good } = corruption;
     let hold =
         |rest: String| HeadCheck::Hold(Hold::new(Reason::CheckpointCorrupt, format!("{detail}; {rest}")));
-    let Some(LastGood { place, effects }) = last_good else {
+    let Some(LastGood { boundary: boundary_id, effects }) = last_good else {
         return hold("no earlier checkpoint can be rebuilt".into());
     };
     match policy {
-        OnCorruptCheckpoint::Hold => hold(format!("the last good checkpoint is {place}")),
+        OnCorruptCheckpoint::Hold => hold(format!("the last good checkpoint is {boundary_id}")),
         OnCorruptCheckpoint::LastGood if effects.is_empty() => HeadCheck::RewindTo(Rewind {
             epoch: row.epoch,
-            to: *place,
+            to: *boundary_id,
             reason: detail.clone(),
             actor: actor::OPERATOR.to_owned(),
         }),
@@ -60,7 +64,7 @@ fn apply_policy(row: &RunRecord, corruption: &Corruption, policy: OnCorruptCheck
             let listed = effects.iter().take(LISTED_CALLS).cloned().collect::<Vec<_>>().join(", ");
             let more = if more == 0 { String::new() } else { format!(" and {more} more") };
             hold(format!(
-                "going back to the last good checkpoint, {place}, might repeat the effects of these calls: {listed}{more}"
+                "going back to the last good checkpoint, {boundary_id}, might repeat the effects of these calls: {listed}{more}"
             ))
         }
     }

@@ -50,7 +50,7 @@
 //!
 //! A request that changes nothing (a retry, or a refusal other than `spent`) appends no row.
 
-pub use dalsegno_model::audit::{actor, first_needed, kind, tells_of_loss};
+pub use dalsegno_model::audit::{actor, first_needed, kind, records_payload_loss};
 use dalsegno_model::{AuditRow, Digest, RunId};
 
 use crate::fields::FramedHasher;

@@ -1,7 +1,9 @@
 //! The chain of a run's boundaries: each boundary checked on its own, and with the one before. Pure: the databases
 //! only read the rows.
 
-use dalsegno_model::{BoundaryId, BoundaryRow, Digest, Error, Gone, Kept, Result, RunId, Sound};
+use dalsegno_model::{
+    BoundaryId, BoundaryRow, DecodedBoundary, Digest, Error, PayloadLoss, Result, RunId, ValidBoundary,
+};
 use dalsegno_protocol::{Boundary, State};
 
 use crate::header::{Header, NO_PARENT};
@@ -14,7 +16,7 @@ pub trait DecodedBoundaryExt {
     fn fault(&self, run: RunId) -> Option<&'static str>;
 }
 
-impl DecodedBoundaryExt for Kept {
+impl DecodedBoundaryExt for DecodedBoundary {
     fn fault(&self, run: RunId) -> Option<&'static str> {
         if content_hash(self, run) != self.row.content_hash {
             return Some("it does not have the hash it must have");
@@ -38,9 +40,9 @@ impl DecodedBoundaryExt for Kept {
 
 /// Whether the parent is the boundary before. Turns have no gaps: a result follows its plan or the turn before; a
 /// plan follows the turn before.
-fn follows_closely(kept: &Kept) -> bool {
-    let BoundaryId { turn, boundary, .. } = kept.place();
-    match kept.parent {
+fn follows_closely(decoded: &DecodedBoundary) -> bool {
+    let BoundaryId { turn, boundary, .. } = decoded.id();
+    match decoded.parent {
         None => turn == 1,
         Some(BoundaryId { boundary: Boundary::Plan, turn: before, .. }) => {
             before == turn && boundary == Boundary::Result
@@ -51,8 +53,8 @@ fn follows_closely(kept: &Kept) -> bool {
     }
 }
 
-fn content_hash(kept: &Kept, run: RunId) -> Digest {
-    let row = &kept.row;
+fn content_hash(decoded: &DecodedBoundary, run: RunId) -> Digest {
+    let row = &decoded.row;
     Header {
         parent_hash: row.parent_hash,
         run,
@@ -64,9 +66,9 @@ fn content_hash(kept: &Kept, run: RunId) -> Digest {
         position: row.position,
         commit_id: row.commit_id,
         digest: row.digest,
-        ops_digest: kept.ops_digest,
+        ops_digest: decoded.ops_digest,
         full: row.full,
-        events_digest: kept.events_digest,
+        events_digest: decoded.events_digest,
         usage: row.usage,
         trigger: row.trigger.as_deref(),
         records_digest: row.records_digest,
@@ -78,7 +80,7 @@ fn content_hash(kept: &Kept, run: RunId) -> Digest {
 #[derive(Clone, Debug)]
 pub struct EncodedBoundary {
     /// The boundary without its payloads.
-    pub kept: Kept,
+    pub boundary: DecodedBoundary,
     /// Its payloads; `None` if they were not read.
     pub payloads: Option<Payloads>,
     /// Whether its payloads were dropped, because the run is past its retention or this boundary is older than those
@@ -122,18 +124,25 @@ impl EncodedBoundary {
     }
 
     /// Its links.
-    pub fn link(&self) -> Sound {
-        let BoundaryRow { parent_hash, content_hash, full, position, .. } = self.kept.row;
-        Sound { parent: self.kept.parent, parent_hash, content_hash, full, position, gone: None }
+    pub fn link(&self) -> ValidBoundary {
+        let BoundaryRow { parent_hash, content_hash, full, position, .. } = self.boundary.row;
+        ValidBoundary {
+            parent: self.boundary.parent,
+            parent_hash,
+            content_hash,
+            full,
+            position,
+            payload_loss: None,
+        }
     }
 
     /// Why its payloads are missing on purpose, if they are.
-    pub fn gone(&self, cipher: &PayloadCipher) -> Option<Gone> {
+    pub fn gone(&self, cipher: &PayloadCipher) -> Option<PayloadLoss> {
         if self.dropped {
-            return Some(Gone::Dropped);
+            return Some(PayloadLoss::Dropped);
         }
         let are_sealed = self.payloads.as_ref().is_some_and(Payloads::are_sealed);
-        (are_sealed && cipher.is_shredded()).then_some(Gone::Shredded)
+        (are_sealed && cipher.is_shredded()).then_some(PayloadLoss::Shredded)
     }
 
     /// Whether any part of it can only be read with the run's data key.
@@ -145,20 +154,23 @@ impl EncodedBoundary {
     /// Whether it has payloads, and they are not sealed.
     pub fn is_plain(&self) -> bool {
         let payloads = self.payloads.as_ref();
-        payloads.is_some_and(|kept| (kept.ops.is_some() || kept.events.is_some()) && !kept.are_sealed())
+        payloads.is_some_and(|decoded| {
+            (decoded.ops.is_some() || decoded.events.is_some()) && !decoded.are_sealed()
+        })
     }
 
     /// Decodes the payloads, unless they are missing on purpose. `before` is the state before the boundary, if known.
-    pub fn decode(self, cipher: &PayloadCipher, before: Option<&State>) -> Result<Kept> {
+    pub fn decode(self, cipher: &PayloadCipher, before: Option<&State>) -> Result<DecodedBoundary> {
         if self.gone(cipher).is_some() {
-            return Ok(self.kept);
+            return Ok(self.boundary);
         }
         let payloads = self.payloads.ok_or_else(|| corrupt("its payloads were not read"))?;
-        let BoundaryRow { turn, boundary, commit_id, .. } = self.kept.row;
+        let BoundaryRow { turn, boundary, commit_id, .. } = self.boundary.row;
         let digest_key =
             payloads.are_sealed().then(|| cipher.digest_key(turn, boundary, commit_id)).flatten();
-        let open = |kept, context| cipher.open(context, kept);
-        let ops = payloads.ops.as_deref().map(|kept| open(kept, AadContext::Ops(turn, boundary, commit_id)));
+        let open = |decoded, context| cipher.open(context, decoded);
+        let ops =
+            payloads.ops.as_deref().map(|decoded| open(decoded, AadContext::Ops(turn, boundary, commit_id)));
         let ops = match ops.transpose()? {
             None => None,
             Some(patch) if codec::is_patch(&patch) => {
@@ -170,11 +182,13 @@ impl EncodedBoundary {
         };
         let ops = ops.map(String::from_utf8).transpose();
         let ops = ops.map_err(|_| corrupt("its channel operations are not UTF-8"))?;
-        let events =
-            payloads.events.as_deref().map(|kept| open(kept, AadContext::Events(turn, boundary, commit_id)));
+        let events = payloads
+            .events
+            .as_deref()
+            .map(|decoded| open(decoded, AadContext::Events(turn, boundary, commit_id)));
         let events = codec::decode_events(events.transpose()?.as_deref(), codec::LIMIT)?;
-        let row = BoundaryRow { ops, events, ..self.kept.row };
-        Ok(Kept { row, digest_key, has_payloads: true, ..self.kept })
+        let row = BoundaryRow { ops, events, ..self.boundary.row };
+        Ok(DecodedBoundary { row, digest_key, has_payloads: true, ..self.boundary })
     }
 
     /// Decodes the payloads and checks the boundary against its hash.
@@ -184,16 +198,16 @@ impl EncodedBoundary {
         cipher: &PayloadCipher,
         before: Option<&State>,
     ) -> Result<BoundaryRow> {
-        let kept = self.decode(cipher, before)?;
-        match kept.fault(run) {
+        let decoded = self.decode(cipher, before)?;
+        match decoded.fault(run) {
             Some(fault) => Err(corrupt(fault)),
-            None => Ok(kept.row),
+            None => Ok(decoded.row),
         }
     }
 }
 
 fn corrupt(what: &str) -> Error {
-    Error::Corrupt { doing: "decoding a boundary", detail: what.into() }
+    Error::Corrupt { operation: "decoding a boundary", detail: what.into() }
 }
 
 /// Checks a part of the live branch, the oldest boundary first, against the hash of the head: each boundary must pass
@@ -211,14 +225,14 @@ pub fn verify_branch(
         return Err("its head is not there".into());
     }
     let mut expected = *head;
-    for EncodedBoundary { kept, .. } in branch.iter().rev() {
-        if kept.row.content_hash != expected {
-            return Err(format!("{}: it is not the boundary that its successor names", kept.place()));
+    for EncodedBoundary { boundary: decoded, .. } in branch.iter().rev() {
+        if decoded.row.content_hash != expected {
+            return Err(format!("{}: it is not the boundary that its successor names", decoded.id()));
         }
-        if let Some(fault) = kept.fault(run) {
-            return Err(format!("{}: {fault}", kept.place()));
+        if let Some(fault) = decoded.fault(run) {
+            return Err(format!("{}: {fault}", decoded.id()));
         }
-        expected = kept.row.parent_hash;
+        expected = decoded.row.parent_hash;
     }
     Ok(())
 }

@@ -183,7 +183,7 @@ fn too_large(limit: usize) -> Error {
 }
 
 fn corrupt(detail: impl Into<String>) -> Error {
-    Error::Corrupt { doing: "decoding a payload", detail: detail.into() }
+    Error::Corrupt { operation: "decoding a payload", detail: detail.into() }
 }
 
 #[cfg(test)]

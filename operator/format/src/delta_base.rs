@@ -7,14 +7,14 @@
 
 use std::sync::Arc;
 
-use dalsegno_model::{Base, Commit, Committed, PATCH_CHAIN, Standing};
+use dalsegno_model::{Commit, CommitReceipt, Committed, DeltaBase, PATCH_CHAIN};
 
 use crate::{fold, header};
 
 /// The state after the last committed boundary, as its committer knows it.
 #[derive(Clone, Debug)]
 pub struct PatchChain {
-    base: Base,
+    base: DeltaBase,
     /// Boundaries since the last full state that was stored plain.
     depth: i32,
 }
@@ -22,7 +22,7 @@ pub struct PatchChain {
 impl PatchChain {
     /// What is known after a commit has been answered. `last` is what was known before. `None` if nothing is known.
     pub fn after(last: Option<Self>, commit: &Commit, committed: &Committed) -> Option<Self> {
-        let Committed::Ok(Standing { head: Some(head), parent, .. }) = committed else { return None };
+        let Committed::Ok(CommitReceipt { head: Some(head), parent, .. }) = committed else { return None };
         if commit.finish.is_some() {
             // No commit follows: do not hold the run's data any longer than necessary.
             return None;
@@ -33,21 +33,21 @@ impl PatchChain {
         match &commit.ops {
             Some(ops) if commit.full => {
                 let state = fold::fold([str::from_utf8(ops).ok()?]).and_then(|state| fold::text(&state));
-                let base = Base { content_hash, state: Arc::new(state.ok()?) };
+                let base = DeltaBase { content_hash, state: Arc::new(state.ok()?) };
                 let is_patch = commit.base.as_ref().is_some_and(|base| Some(base.content_hash) == *parent);
                 Some(Self { base, depth: if is_patch { before?.depth + 1 } else { 0 } })
             }
             Some(_) => None,
             None => {
                 let Self { base, depth } = before?;
-                Some(Self { base: Base { content_hash, ..base }, depth: depth + 1 })
+                Some(Self { base: DeltaBase { content_hash, ..base }, depth: depth + 1 })
             }
         }
     }
 
     /// The base for a patch of the next full state. `None` if the chain of patches has its full length, so that the
     /// next state must be stored plain.
-    pub fn base(&self) -> Option<Base> {
+    pub fn base(&self) -> Option<DeltaBase> {
         (self.depth + 1 < PATCH_CHAIN).then(|| self.base.clone())
     }
 
@@ -59,13 +59,13 @@ impl PatchChain {
 
 #[cfg(test)]
 mod tests {
-    use dalsegno_model::{Asked, NewFinish, RunId, RunOutcome};
+    use dalsegno_model::{NewFinish, RunId, RunOutcome, WorkerSignals};
     use dalsegno_protocol::{Boundary, Head, Usage};
     use uuid::Uuid;
 
     use super::*;
 
-    fn commit(ops: Option<&str>, base: Option<Base>) -> Commit {
+    fn commit(ops: Option<&str>, base: Option<DeltaBase>) -> Commit {
         Commit {
             run: RunId::nil(),
             capability: [0; 32],
@@ -87,10 +87,14 @@ mod tests {
     }
 
     /// Committed as the boundary with this hash, after the one with that.
-    fn standing(hash: u8, parent: Option<u8>) -> Standing {
+    fn standing(hash: u8, parent: Option<u8>) -> CommitReceipt {
         let content_hash = header::render(&[hash; 32]);
         let head = Head { turn: 1, boundary: Boundary::Result, position: 0, content_hash };
-        Standing { head: Some(head), parent: parent.map(|hash| [hash; 32]), asked: Asked::default() }
+        CommitReceipt {
+            head: Some(head),
+            parent: parent.map(|hash| [hash; 32]),
+            signals: WorkerSignals::default(),
+        }
     }
 
     const FULL: &str = r#"{"full":true,"set":{"state":{"json":"x"}}}"#;

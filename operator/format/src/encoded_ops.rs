@@ -79,7 +79,7 @@ impl EncodedOps {
 }
 
 fn corrupt(error: &dyn std::error::Error) -> Error {
-    Error::Corrupt { doing: "counting a state", detail: error.to_string() }
+    Error::Corrupt { operation: "counting a state", detail: error.to_string() }
 }
 
 fn signed(bytes: usize) -> i64 {

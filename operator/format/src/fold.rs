@@ -70,5 +70,5 @@ fn apply(state: &mut State, ops: ChannelOps) {
 }
 
 fn corrupt(detail: String) -> Error {
-    Error::Corrupt { doing: "folding channel operations", detail }
+    Error::Corrupt { operation: "folding channel operations", detail }
 }

@@ -100,7 +100,7 @@ impl Manifest {
 }
 
 fn corrupt(detail: impl Into<String>) -> Error {
-    Error::Corrupt { doing: "reading a snapshot", detail: detail.into() }
+    Error::Corrupt { operation: "reading a snapshot", detail: detail.into() }
 }
 
 #[cfg(test)]

@@ -102,14 +102,14 @@ pub fn page(mut entries: Vec<(Record, i64)>, found: i64, query: &RecordQuery) ->
     RecordPage { records: entries.into_iter().map(|(record, _)| record).collect(), next }
 }
 
-const DOING: &str = "reading a record's value";
+const OPERATION: &str = "reading a record's value";
 
 /// Decodes a stored value. [`Error::Gone`] if it was shredded.
 pub fn payload(stored: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -> Result<Payload> {
     let text = stored_text(stored, context, cipher)?;
-    let text = text.ok_or_else(|| Error::Gone { doing: DOING, detail: SHREDDED.into() })?;
+    let text = text.ok_or_else(|| Error::Gone { operation: OPERATION, detail: SHREDDED.into() })?;
     serde_json::from_slice(&text)
-        .map_err(|error| Error::Corrupt { doing: DOING, detail: redacted_json_error(&error) })
+        .map_err(|error| Error::Corrupt { operation: OPERATION, detail: redacted_json_error(&error) })
 }
 
 /// The digest of a stored value, as its batch has it; `None` if the value was shredded. A value that is not sealed
@@ -170,7 +170,7 @@ pub fn parse_batch(mut batch: &[u8]) -> Option<Vec<BatchEntry>> {
 fn batch(operations: &[RecordOp], cipher: &PayloadCipher) -> Vec<u8> {
     let mut batch = Fields::default();
     for operation in operations {
-        let (space, key) = operation.place();
+        let (space, key) = operation.space_and_key();
         let (entry_id, value) = operation.entry();
         for text in [op_name(operation), space, key, entry_id.unwrap_or_default()] {
             batch.field(text.as_bytes());
@@ -194,7 +194,7 @@ fn unframed<'b>(batch: &mut &'b [u8]) -> Option<&'b [u8]> {
 fn fold(operations: &[RecordOp]) -> Vec<(&'static str, &RecordOp)> {
     let mut keys: BTreeMap<(&str, &str), Vec<(&'static str, &RecordOp)>> = BTreeMap::new();
     for operation in operations {
-        let held = keys.entry(operation.place()).or_default();
+        let held = keys.entry(operation.space_and_key()).or_default();
         match operation {
             RecordOp::Put { .. } | RecordOp::Delete { .. } => *held = vec![(op_name(operation), operation)],
             RecordOp::PutIfAbsent { .. } if held.is_empty() => held.push((op_name(operation), operation)),
@@ -226,7 +226,7 @@ fn op_name(operation: &RecordOp) -> &'static str {
 }
 
 fn change(op: &'static str, operation: &RecordOp, cipher: &PayloadCipher) -> Result<Change> {
-    let (space, key) = operation.place();
+    let (space, key) = operation.space_and_key();
     let (entry_id, value) = operation.entry();
     let text = value.map(text);
     let seal =

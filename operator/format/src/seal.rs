@@ -75,10 +75,10 @@ impl PayloadCipher {
         let derive = |label: &'static [u8]| {
             let mut key = [0; 32];
             let derived = prk.expand(&[label], hkdf::HKDF_SHA256).and_then(|okm| okm.fill(&mut key));
-            derived.map(|()| key).map_err(|_| unfit("a key could not be derived"))
+            derived.map(|()| key).map_err(|_| unusable("a key could not be derived"))
         };
         let seal = UnboundKey::new(&AES_256_GCM, &derive(b"dalsegno/seal/v1")?);
-        let seal = LessSafeKey::new(seal.map_err(|_| unfit("a key could not be made"))?);
+        let seal = LessSafeKey::new(seal.map_err(|_| unusable("a key could not be made"))?);
         let digest = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/digest/v1")?);
         let boundaries = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/boundary-digests/v1")?);
         let calls = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/call-digests/v1")?);
@@ -123,7 +123,7 @@ impl PayloadCipher {
         let mut body = bytes.to_vec();
         let aad = Aad::from(context.aad(key.run, *codec));
         let sealed = key.seal.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut body);
-        sealed.map_err(|_| unfit("a payload could not be sealed"))?;
+        sealed.map_err(|_| unusable("a payload could not be sealed"))?;
         Ok([&[*codec | SEALED], nonce.as_slice(), &body].concat())
     }
 
@@ -140,7 +140,7 @@ impl PayloadCipher {
         }
         let key = match &self.0 {
             CipherState::Plain => {
-                return Err(unfit(
+                return Err(unusable(
                     "a payload is sealed, and there are no keys: name their folder with --encryption-keys",
                 ));
             }
@@ -184,17 +184,17 @@ impl PayloadCipher {
 
     /// The digest of a body with this SHA-256.
     pub fn body(&self, plain: Digest) -> BodyDigest {
-        BodyDigest { kept: self.digest(plain), plain }
+        BodyDigest { stored: self.digest(plain), plain }
     }
 
     /// The key of the digests of a boundary's payloads, if these are sealed; `None` if the digests are plain.
     pub fn digest_key(&self, turn: i32, boundary: Boundary, commit_id: Uuid) -> Option<DigestKey> {
         let CipherState::Sealed(key) = &self.0 else { return None };
-        let mut place = Fields::default();
-        place.field(&turn.to_be_bytes());
-        place.field(&[boundary_number(boundary)]);
-        place.field(commit_id.as_bytes());
-        Some(DigestKey(sign(&key.boundaries, &place.0)))
+        let mut boundary_id = Fields::default();
+        boundary_id.field(&turn.to_be_bytes());
+        boundary_id.field(&[boundary_number(boundary)]);
+        boundary_id.field(commit_id.as_bytes());
+        Some(DigestKey(sign(&key.boundaries, &boundary_id.0)))
     }
 
     /// How the digests of the call with this id are computed.
@@ -203,9 +203,9 @@ impl PayloadCipher {
             CipherState::Plain | CipherState::Unsealed => CallDigests::Plain,
             CipherState::Shredded => CallDigests::Lost,
             CipherState::Sealed(key) => {
-                let mut place = Fields::default();
-                place.field(name(id).as_bytes());
-                CallDigests::Keyed(DigestKey(sign(&key.calls, &place.0)))
+                let mut boundary_id = Fields::default();
+                boundary_id.field(name(id).as_bytes());
+                CallDigests::Keyed(DigestKey(sign(&key.calls, &boundary_id.0)))
             }
         }
     }
@@ -231,18 +231,18 @@ pub fn is_sealed(payload: &[u8]) -> bool {
 pub fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     let filled = SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| unfit("the operating system has no random bytes"))?;
+    filled.map_err(|_| unusable("the operating system has no random bytes"))?;
     Ok(bytes)
 }
 
 fn corrupt(detail: &str) -> Error {
-    Error::Corrupt { doing: "opening a payload", detail: detail.into() }
+    Error::Corrupt { operation: "opening a payload", detail: detail.into() }
 }
 
 fn gone() -> Error {
-    Error::Gone { doing: "sealing a payload", detail: SHREDDED.into() }
+    Error::Gone { operation: "sealing a payload", detail: SHREDDED.into() }
 }
 
-fn unfit(why: &str) -> Error {
+fn unusable(why: &str) -> Error {
     Error::Unusable(why.into())
 }

@@ -37,9 +37,9 @@ fn a_payload_can_be_opened_only_at_the_position_it_was_sealed_for() {
         assert!(is_sealed(&sealed) && !is_sealed(&payload));
         assert!(!sealed.windows(9).any(|bytes| bytes == b"a payload"));
         assert_eq!(sealed.len(), payload.len() + 28);
-        for (other, place) in contexts().into_iter().enumerate() {
-            let opened = cipher.open(place, &sealed);
-            assert_eq!(opened.is_ok(), number == other, "{context:?} opened as {place:?}");
+        for (other, boundary_id) in contexts().into_iter().enumerate() {
+            let opened = cipher.open(boundary_id, &sealed);
+            assert_eq!(opened.is_ok(), number == other, "{context:?} opened as {boundary_id:?}");
         }
         let again = cipher.seal(context, payload).unwrap();
         assert_ne!(again, sealed, "no two nonces are the same");

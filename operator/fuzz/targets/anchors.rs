@@ -5,10 +5,11 @@
 
 use std::sync::LazyLock;
 
+use dalsegno_model::anchor::{AnchoredHead, HeadsToAnchor};
+use dalsegno_model::{BoundaryId, Read as _};
+use dalsegno_proof::{check_store, Anchor, Anchors, Signer};
 use dalsegno_protocol::Boundary;
-use dalsegno_store::proof::{check_store, Anchor, Anchors, Signer, Standing, Unanchored};
 use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{BoundaryId, Read as _};
 use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
@@ -42,7 +43,7 @@ fuzz_target!(|text: &str| {
     }
     let copied = anchors.count() as u64;
     runtime.block_on(async {
-        let mut reading = store.reading().await.unwrap();
+        let mut reading = store.begin_read().await.unwrap();
         let summary = check_store(&mut *reading, anchors, &mut |_| ()).await.unwrap();
         assert!(copied == 0 || summary.problems > 0, "the store has none of them");
         assert!(problems <= text.lines().count() as u64);
@@ -56,8 +57,9 @@ fn signed(line: &str, signer: &Signer) -> Option<Anchor> {
     let hash = [1; 32];
     let boundary = if boundary == 1 { Boundary::Plan } else { Boundary::Result };
     let head = i32::try_from(turn).ok().map(|turn| (BoundaryId { turn, boundary, epoch }, hash));
-    let standing = Standing { run: Uuid::from_u64_pair(0, run as u64), audit_seq, audit_hash: hash, head };
-    let moved = Unanchored { last: Some((seq.checked_sub(1)?, hash)), standings: vec![standing] };
+    let anchored =
+        AnchoredHead { run: Uuid::from_u64_pair(0, run as u64), audit_seq, audit_hash: hash, head };
+    let moved = HeadsToAnchor { last: Some((seq.checked_sub(1)?, hash)), heads: vec![anchored] };
     let at = Timestamp::from_millisecond(at).ok()?;
     Some(Anchor::next(&moved, Uuid::nil(), at, signer))
 }

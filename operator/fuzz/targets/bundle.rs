@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use dalsegno_store::proof::{bundle, PublicKey};
+use dalsegno_proof::{bundle, PublicKey};
 use libfuzzer_sys::fuzz_target;
 
 const GOLDEN: [&[u8]; 3] = [
@@ -14,7 +14,8 @@ const GOLDEN: [&[u8]; 3] = [
     include_bytes!("../../store/tests/golden/bundle-v2-sealed.jsonl"),
 ];
 
-static KEY: LazyLock<PublicKey> = LazyLock::new(|| bundle::verify(GOLDEN[0], None).unwrap().public_key.unwrap());
+static KEY: LazyLock<PublicKey> =
+    LazyLock::new(|| bundle::verify(GOLDEN[0], None).unwrap().public_key.unwrap());
 
 fuzz_target!(|data: &[u8]| {
     let found = bundle::verify(data, Some(*KEY)).unwrap();

@@ -7,10 +7,8 @@ use async_trait::async_trait;
 use axum::body::{to_bytes, Body};
 use axum::http::{Method, Request};
 use dalsegno_gateway::{router, AuthError, Authenticator, Config, Gateway, PodIdentity};
+use dalsegno_model::{Deadlines, Identity, NewRun, OnPrior, Operator as _, PodRecord, RunId, Verdict};
 use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{
-    Deadlines, Identity, NewRun, OnPrior, Operator as _, PodRecord, RunId, Verdict,
-};
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
 use uuid::Uuid;

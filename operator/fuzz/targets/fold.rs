@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use dalsegno_store::fold::fold;
+use dalsegno_format::fold::fold;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

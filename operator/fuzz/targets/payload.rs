@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use dalsegno_store::codec;
+use dalsegno_format::codec;
 use libfuzzer_sys::fuzz_target;
 
 const LIMIT: usize = 1 << 20;

@@ -14,7 +14,9 @@ fuzz_target!(|path: &str| {
         let Some((status, text)) = cx.get(path) else { return };
         assert!(status < 500, "{status}: {text}");
         let Ok(answer) = serde_json::from_str::<Value>(&text) else { return };
-        if let (200, Some(next), Some((before, _))) = (status, answer["next"].as_str(), path.split_once("after=")) {
+        if let (200, Some(next), Some((before, _))) =
+            (status, answer["next"].as_str(), path.split_once("after="))
+        {
             let next: String = next.bytes().map(|byte| format!("%{byte:02x}")).collect();
             let path = format!("{before}after={next}");
             let (status, text) = cx.get(&path).unwrap();

@@ -5,10 +5,11 @@
 
 use std::sync::LazyLock;
 
+use dalsegno_format::codec;
+use dalsegno_format::seal::{is_sealed, AadContext, PayloadCipher};
+use dalsegno_model::RunId;
 use dalsegno_protocol::{Boundary, Payload};
 use dalsegno_store::keys::{KeyProvider, MountedKeys, Wrapped};
-use dalsegno_store::seal::{is_sealed, PayloadCipher, AadContext};
-use dalsegno_store::{codec, RunId};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
 
@@ -19,7 +20,7 @@ const DATA_KEY: [u8; 32] = [5; 32];
 struct Context {
     runtime: Runtime,
     keys: MountedKeys,
-    sealing: PayloadCipher,
+    cipher: PayloadCipher,
     wrapped: Wrapped,
 }
 
@@ -30,39 +31,39 @@ static CONTEXT: LazyLock<Context> = LazyLock::new(|| {
     let runtime = Runtime::new().unwrap();
     let keys = MountedKeys::open(&folder).unwrap();
     let wrapped = runtime.block_on(keys.wrap(RUN, &DATA_KEY)).unwrap();
-    Context { runtime, keys, sealing: PayloadCipher::under(RUN, &DATA_KEY).unwrap(), wrapped }
+    Context { runtime, keys, cipher: PayloadCipher::under(RUN, &DATA_KEY).unwrap(), wrapped }
 });
 
 fuzz_target!(|data: &[u8]| {
-    let Context { runtime, keys, sealing, wrapped } = &*CONTEXT;
+    let Context { runtime, keys, cipher, wrapped } = &*CONTEXT;
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(0);
-    let (key_id, kept) = (String::from_utf8_lossy(&data[..end]).into_owned(), &data[end..]);
-    let kept = kept.strip_prefix(b"\n").unwrap_or(kept);
+    let (key_id, decoded) = (String::from_utf8_lossy(&data[..end]).into_owned(), &data[end..]);
+    let decoded = decoded.strip_prefix(b"\n").unwrap_or(decoded);
 
     let spot = AadContext::Record("space", &key_id, None);
-    match sealing.open(spot, kept) {
+    match cipher.open(spot, decoded) {
         Ok(open) => {
-            assert!(!is_sealed(kept) && *open == *kept, "nobody but us can seal");
+            assert!(!is_sealed(decoded) && *open == *decoded, "nobody but us can seal");
             read(&open);
         }
-        Err(_) => assert!(is_sealed(kept)),
+        Err(_) => assert!(is_sealed(decoded)),
     }
-    let sealed = sealing.seal(spot, codec::encode(kept)).unwrap();
-    assert_eq!(codec::decode(&sealing.open(spot, &sealed).unwrap(), LIMIT).unwrap(), kept);
-    assert!(sealing.open(AadContext::Ops(1, Boundary::Plan, RUN), &sealed).is_err());
-    assert!(sealing.open(spot, &sealed[..sealed.len() - 1]).is_err());
+    let sealed = cipher.seal(spot, codec::encode(decoded)).unwrap();
+    assert_eq!(codec::decode(&cipher.open(spot, &sealed).unwrap(), LIMIT).unwrap(), decoded);
+    assert!(cipher.open(AadContext::Ops(1, Boundary::Plan, RUN), &sealed).is_err());
+    assert!(cipher.open(spot, &sealed[..sealed.len() - 1]).is_err());
 
-    let foreign = Wrapped { key_id, bytes: kept.to_vec() };
+    let foreign = Wrapped { key_id, bytes: decoded.to_vec() };
     assert!(runtime.block_on(keys.unwrap(RUN, &foreign)).is_err());
     // Keep the true check value of the wrapping key, so that the unwrap itself is reached.
-    let damaged = Wrapped { bytes: [&wrapped.bytes[..16], kept].concat(), ..wrapped.clone() };
+    let damaged = Wrapped { bytes: [&wrapped.bytes[..16], decoded].concat(), ..wrapped.clone() };
     assert!(runtime.block_on(keys.unwrap(RUN, &damaged)).is_err());
     assert_eq!(runtime.block_on(keys.unwrap(RUN, wrapped)).unwrap(), DATA_KEY);
 });
 
 /// Parses a record's value.
-fn read(kept: &[u8]) {
-    let Ok(text) = codec::decode(kept, LIMIT) else { return };
+fn read(decoded: &[u8]) {
+    let Ok(text) = codec::decode(decoded, LIMIT) else { return };
     let Ok(value) = serde_json::from_slice::<Payload>(&text) else { return };
     let written = serde_json::to_vec(&value).unwrap();
     let again: Payload = serde_json::from_slice(&written).unwrap();

@@ -3,8 +3,9 @@
 
 #![no_main]
 
-use dalsegno_store::manifest::Manifest;
-use dalsegno_store::{codec, Digest};
+use dalsegno_format::codec;
+use dalsegno_format::manifest::Manifest;
+use dalsegno_model::Digest;
 use libfuzzer_sys::fuzz_target;
 
 fn plain(digest: Digest) -> Digest {
@@ -22,7 +23,9 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     let (manifest, pieces) = Manifest::cut(payload, &plain);
-    let kept: Vec<_> = pieces.into_iter().map(codec::encode).collect();
-    let find = |hash: &Digest| manifest.chunks.iter().position(|chunk| chunk == hash).map(|at| kept[at].as_slice());
+    let decoded: Vec<_> = pieces.into_iter().map(codec::encode).collect();
+    let find = |hash: &Digest| {
+        manifest.chunks.iter().position(|chunk| chunk == hash).map(|at| decoded[at].as_slice())
+    };
     assert_eq!(manifest.assemble(&plain, find).unwrap(), payload);
 });

@@ -2,9 +2,9 @@
 
 #![no_main]
 
-use dalsegno_core::termination_message::parse;
 use dalsegno_core::pod;
 use dalsegno_core::revision::{digest_in, Document};
+use dalsegno_core::termination_message::parse;
 use k8s_openapi::api::core::v1::Pod;
 use libfuzzer_sys::fuzz_target;
 
@@ -21,6 +21,11 @@ fuzz_target!(|text: &str| {
         assert!(end.into_ending(1).message.len() <= 512);
     }
     if let Ok(seen) = serde_json::from_str::<Pod>(text) {
-        let _ = (pod::worker_container_name(&seen).len(), pod::worker_has_ended(&seen), pod::all_containers_ended(&seen), pod::is_disrupted(&seen));
+        let _ = (
+            pod::worker_container_name(&seen).len(),
+            pod::worker_has_ended(&seen),
+            pod::all_containers_ended(&seen),
+            pod::is_disrupted(&seen),
+        );
     }
 });

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, PodIdentity, serve};
-use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{
-    Cause, Class, Created, Deadlines, Ending, Identity, NewRun, OnPrior, PodRecord, RunId, Store, Then,
+use dalsegno_model::{
+    Cause, Class, Created, Deadlines, Ending, Identity, NewRun, NextStep, OnPrior, PodRecord, RunId, Store,
     Verdict,
 };
+use dalsegno_store::sqlite::Sqlite;
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
@@ -106,6 +106,6 @@ async fn record_pod(store: &dyn Store, run: RunId, attempt: i32) -> Outcome<Stri
 async fn end_attempt(store: &dyn Store, run: RunId, attempt: i32) -> Outcome<()> {
     let (cause, message) = (Cause::Deleted, String::new());
     let ending = Ending { attempt, cause, class: Class::Disruption, exit_code: None, message };
-    store.end_attempt(run, &ending, &Then::Reserve).await?;
+    store.end_attempt(run, &ending, &NextStep::Reserve).await?;
     Ok(())
 }

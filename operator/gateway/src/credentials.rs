@@ -2,8 +2,8 @@
 //! token (reads).
 
 use axum::http::{HeaderMap, header};
+use dalsegno_model::Digest;
 use dalsegno_protocol::{AUDIENCE, Code};
-use dalsegno_store::Digest;
 use sha2::{Digest as _, Sha256};
 
 use crate::authenticator::{AuthError, PodIdentity, RunName, User};

@@ -1,7 +1,8 @@
 //! Caches the last full state of each run, so that the next full state can be stored as a delta. The store decides what
 //! to remember after a commit ([`PatchChain`]).
 
-use dalsegno_store::{Base, Commit, Committed, PatchChain, RunId};
+use dalsegno_format::PatchChain;
+use dalsegno_model::{Commit, Committed, DeltaBase, RunId};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
@@ -39,7 +40,7 @@ impl DeltaBaseCache {
     }
 
     /// What the run's next full state may be stored as a delta of.
-    pub(crate) fn base_of(&self, run: RunId) -> Option<Base> {
+    pub(crate) fn base_of(&self, run: RunId) -> Option<DeltaBase> {
         self.0.as_ref()?.get(&run)?.base()
     }
 
@@ -55,8 +56,8 @@ impl DeltaBaseCache {
 
 #[cfg(test)]
 mod tests {
+    use dalsegno_model::{CommitReceipt, WorkerSignals};
     use dalsegno_protocol::{Boundary, Head, Usage};
-    use dalsegno_store::{Asked, Standing};
     use uuid::Uuid;
 
     use super::*;
@@ -86,7 +87,10 @@ mod tests {
         };
         let content_hash = format!("sha256:{}", "00".repeat(32));
         let head = Some(Head { turn: 1, boundary: Boundary::Result, position: 0, content_hash });
-        bases.committed(&commit, &Committed::Ok(Standing { head, parent: None, asked: Asked::default() }));
+        bases.committed(
+            &commit,
+            &Committed::Ok(CommitReceipt { head, parent: None, signals: WorkerSignals::default() }),
+        );
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
+use dalsegno_model::{Digest, RunId};
 use dalsegno_protocol::{Code, Limits};
-use dalsegno_store::{Digest, RunId};
 
 use crate::authenticator::RunName;
 use crate::credentials;

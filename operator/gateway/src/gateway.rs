@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dalsegno_store::{BEAT_GAP_MS, Digest, RunId, Store};
+use dalsegno_model::{Digest, HEARTBEAT_GAP_MS, RunId, Store};
 use prometheus_client::registry::Registry;
 use quick_cache::sync::Cache;
 use tokio::sync::Semaphore;
@@ -129,7 +129,7 @@ impl LastHeartbeat {
 
     /// Whether it is recent enough for the operator not to see a gap.
     pub(crate) fn is_fresh(&self) -> bool {
-        self.is_within(Duration::from_millis(BEAT_GAP_MS.unsigned_abs()))
+        self.is_within(Duration::from_millis(HEARTBEAT_GAP_MS.unsigned_abs()))
     }
 
     /// Whether it is less than this long ago.

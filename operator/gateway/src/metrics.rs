@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use dalsegno_model::{Committed, Error};
 use dalsegno_protocol::{Code, Problem};
-use dalsegno_store::{Committed, Error};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

@@ -8,8 +8,8 @@ use std::time::Instant;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use dalsegno_model::RunId;
 use dalsegno_protocol::Code;
-use dalsegno_store::RunId;
 use tracing::{Instrument, field};
 
 use crate::extractors::RUNS;

@@ -2,8 +2,8 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use dalsegno_model::{CommitReceipt, Committed, WorkerSignals};
 use dalsegno_protocol::{Boundary, Code, CommitResponse, CommitResult, Flags, Limits, Problem};
-use dalsegno_store::{Asked, Committed, Standing};
 use serde::Serialize;
 
 /// Media type of a problem document.
@@ -217,9 +217,9 @@ pub(crate) fn commit_response(
     committed: Committed,
     conflict: impl FnOnce(Option<(i32, Boundary)>) -> ApiProblem,
 ) -> Result<Response, ApiProblem> {
-    let (result, Standing { head, asked, .. }) = match committed {
-        Committed::Ok(standing) => (CommitResult::Ok, standing),
-        Committed::Duplicate(standing) => (CommitResult::Duplicate, standing),
+    let (result, CommitReceipt { head, signals, .. }) = match committed {
+        Committed::Ok(receipt) => (CommitResult::Ok, receipt),
+        Committed::Duplicate(receipt) => (CommitResult::Duplicate, receipt),
         Committed::Conflict { head } => return Err(conflict(head)),
         Committed::Fenced { committed } => return Err(ApiProblem::fenced_commit(committed)),
         Committed::Finished => return Err(ApiProblem::finished()),
@@ -228,12 +228,12 @@ pub(crate) fn commit_response(
         Committed::CallsTooLarge => return Err(ApiProblem::calls_too_large()),
         Committed::NotFound => return Err(ApiProblem::no_such_run()),
     };
-    ok(&CommitResponse { result, head, flags: flags(asked) })
+    ok(&CommitResponse { result, head, flags: flags(signals) })
 }
 
 /// What a person requests of the run, as the worker sees it.
-pub(crate) fn flags(asked: Asked) -> Flags {
-    Flags { suspend: asked.suspend, cancel: asked.cancel, lease_seconds: whole_seconds(asked.lease_ms) }
+pub(crate) fn flags(signals: WorkerSignals) -> Flags {
+    Flags { suspend: signals.suspend, cancel: signals.cancel, lease_seconds: whole_seconds(signals.lease_ms) }
 }
 
 /// Whole seconds, at least one.

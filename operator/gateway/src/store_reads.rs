@@ -1,7 +1,7 @@
 //! Reads of the store that several calls share.
 
+use dalsegno_model::{Digest, RunId, RunRecord, Sizes};
 use dalsegno_protocol::{Limits, State};
-use dalsegno_store::{Digest, RunId, RunRecord, Sizes};
 
 use crate::extractors::Reader;
 use crate::gateway::Gateway;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dalsegno_store::Error;
+use dalsegno_model::Error;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::error_chain::error_chain;
@@ -34,7 +34,7 @@ impl Gateway {
         call: impl Fn() -> F,
     ) -> Result<T, ApiProblem>
     where
-        F: Future<Output = dalsegno_store::Result<T>>,
+        F: Future<Output = dalsegno_model::Result<T>>,
     {
         let Ok(_permit) = self.store_calls.try_acquire() else {
             self.metrics.store_call_rejected();
@@ -63,7 +63,7 @@ impl Gateway {
     /// on waiting callers.
     pub(crate) async fn send_heartbeat(&self) -> bool {
         let deadline = Instant::now() + self.config.store_timeout;
-        match self.call_once(deadline, self.store.beat()).await {
+        match self.call_once(deadline, self.store.record_gateway_heartbeat()).await {
             Ok(()) => true,
             Err(error) => {
                 log_failure("recording the gateway heartbeat", error.as_ref());
@@ -76,7 +76,7 @@ impl Gateway {
     async fn call_once<T>(
         &self,
         deadline: Instant,
-        call: impl Future<Output = dalsegno_store::Result<T>>,
+        call: impl Future<Output = dalsegno_model::Result<T>>,
     ) -> Result<T, Option<Error>> {
         match timeout_at(deadline, call).await {
             Ok(Ok(answer)) => Ok(answer),

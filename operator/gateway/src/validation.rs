@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use dalsegno_model::NewFinish;
 use dalsegno_protocol::{
     Boundary, ChannelOps, ClaimRequest, Code, CommitRequest, Finish, FinishOutcome, Limits, Payload,
     PlannedCall, RecordOp, Usage, nesting, printable,
 };
-use dalsegno_store::NewFinish;
 
 use crate::response::ApiProblem;
 
@@ -186,7 +186,7 @@ fn check_planned_calls(calls: &[PlannedCall], boundary: Boundary) -> Checked {
 /// Checks the changes of records in a batch or a boundary.
 pub(crate) fn check_records(operations: &[RecordOp]) -> Checked {
     for operation in operations {
-        let (space, key) = operation.place();
+        let (space, key) = operation.space_and_key();
         let (entry_id, value) = operation.entry();
         TextField { label: "a record's `space`", text: space }.check_record_name()?;
         TextField { label: "a record's `key`", text: key }.check_record_name()?;

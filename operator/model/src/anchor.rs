@@ -8,7 +8,7 @@ pub const RUNS_PER_ANCHOR: u32 = 48;
 
 /// Where a run was when an anchor was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct AnchoredHead {
     /// The run.
     pub run: RunId,
     /// Number of the last row of the run's audit.
@@ -21,11 +21,11 @@ pub struct Standing {
 
 /// The last anchor, and the runs that have moved since.
 #[derive(Clone, Debug)]
-pub struct Unanchored {
+pub struct HeadsToAnchor {
     /// Number and hash of the last anchor; `None` before the first.
     pub last: Option<(i64, Digest)>,
     /// Runs that have moved; at most [`RUNS_PER_ANCHOR`].
-    pub standings: Vec<Standing>,
+    pub heads: Vec<AnchoredHead>,
 }
 
 /// An anchor as it is stored.
@@ -38,5 +38,5 @@ pub struct AnchorRow {
     /// The anchor itself: one line of JSON.
     pub line: String,
     /// The runs that the anchor names.
-    pub standings: Vec<Standing>,
+    pub heads: Vec<AnchoredHead>,
 }

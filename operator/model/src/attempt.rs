@@ -127,7 +127,7 @@ pub struct Ending {
 
 /// What happens after an attempt has ended.
 #[derive(Clone, Debug)]
-pub enum Then {
+pub enum NextStep {
     /// Reserve the next attempt.
     Reserve,
     /// Nothing: the attempt stays `ended`.

@@ -90,7 +90,7 @@ impl RequestedBy {
 }
 
 /// Whether a row records that payloads were dropped or shredded.
-pub fn tells_of_loss(row: &AuditRow) -> bool {
+pub fn records_payload_loss(row: &AuditRow) -> bool {
     [kind::EXPIRED, kind::SHREDDED, kind::DROPPED].contains(&&*row.kind)
 }
 

@@ -2,11 +2,11 @@
 
 use dalsegno_protocol::Boundary;
 
-use crate::{BoundaryId, BoundaryRow, Digest, DigestKey, Gone};
+use crate::{BoundaryId, BoundaryRow, Digest, DigestKey, PayloadLoss};
 
 /// A boundary as it is stored, with its payloads decoded.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct DecodedBoundary {
     /// Its contents.
     pub row: BoundaryRow,
     /// The boundary before; `None` for the first.
@@ -23,10 +23,10 @@ pub struct Kept {
     pub has_payloads: bool,
 }
 
-impl Kept {
+impl DecodedBoundary {
     /// The boundary's id.
-    pub fn place(&self) -> BoundaryId {
-        self.row.place()
+    pub fn id(&self) -> BoundaryId {
+        self.row.id()
     }
 
     /// The id of the parent, from its columns. All three are null only for the first boundary. If only some are null,
@@ -47,16 +47,16 @@ impl Kept {
 #[derive(Clone, Debug)]
 pub struct BoundaryCheck {
     /// The boundary's id.
-    pub place: BoundaryId,
+    pub id: BoundaryId,
     /// Whether a rewind undid it, so that it is not on the live branch.
     pub undone: bool,
     /// How it is linked, or what is wrong with it.
-    pub sound: Result<Sound, String>,
+    pub result: Result<ValidBoundary, String>,
 }
 
 /// How a boundary is linked, once its header and payloads have been checked against its hash.
 #[derive(Clone, Copy, Debug)]
-pub struct Sound {
+pub struct ValidBoundary {
     /// Id of the boundary before it.
     pub parent: Option<BoundaryId>,
     /// Hash of the boundary before it.
@@ -69,5 +69,5 @@ pub struct Sound {
     /// Events committed up to and with it.
     pub position: i64,
     /// Why its payloads are missing, if they are. Without payloads only its header was checked.
-    pub gone: Option<Gone>,
+    pub payload_loss: Option<PayloadLoss>,
 }

@@ -11,14 +11,14 @@ pub const SHREDDED: &str = "it was shredded: the data key of its run is deleted,
 /// Why a boundary's payloads are missing on purpose. This is not corruption, but no run can continue from such a
 /// boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gone {
+pub enum PayloadLoss {
     /// They were dropped as the run's retention requires.
     Dropped,
     /// The data key of the run was deleted.
     Shredded,
 }
 
-impl fmt::Display for Gone {
+impl fmt::Display for PayloadLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Dropped => "its payloads were dropped, as the run's retention says",

@@ -9,14 +9,14 @@ use crate::{BoundaryId, RunRecord};
 pub enum Checkpoint {
     /// The state at the head can be rebuilt, and every boundary behind it matches its hash; or nothing was ever
     /// committed. The calls that the next attempt may receive can be read.
-    Sound,
+    Valid,
     /// The run cannot continue from its head.
-    Corrupt(Corruption),
+    Corrupt(CheckpointCorruption),
 }
 
 /// Why a run cannot continue from its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Corruption {
+pub struct CheckpointCorruption {
     /// What is wrong, and where.
     pub detail: String,
     /// The last boundary from which the run could continue. `None` if there is none, or if a rewind would not help.
@@ -27,7 +27,7 @@ pub struct Corruption {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastGood {
     /// The boundary.
-    pub place: BoundaryId,
+    pub boundary: BoundaryId,
     /// Calls of later turns that may have changed something: started, and not `readOnly`.
     pub effects: Vec<String>,
 }

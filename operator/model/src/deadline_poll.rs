@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// If no gateway has sent a heartbeat for longer than this, every deadline starts again. In milliseconds.
-pub const BEAT_GAP_MS: i64 = 3_000;
+pub const HEARTBEAT_GAP_MS: i64 = 3_000;
 
 /// How long a worker that knows of a cancel has to acknowledge it. In milliseconds.
-pub const CANCEL_TOLD_MS: i64 = 30_000;
+pub const CANCEL_REPORTED_MS: i64 = 30_000;
 
 /// How long a cancel waits for a worker that does not know of it yet. In milliseconds.
-pub const CANCEL_UNTOLD_MS: i64 = 90_000;
+pub const CANCEL_UNREPORTED_MS: i64 = 90_000;
 
 /// What one query over all runs returned.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,7 +5,7 @@
 
 use jiff::Timestamp;
 
-use crate::{AttemptState, BEAT_GAP_MS, CANCEL_TOLD_MS, CANCEL_UNTOLD_MS, Deadline, RunRecord};
+use crate::{AttemptState, CANCEL_REPORTED_MS, CANCEL_UNREPORTED_MS, Deadline, HEARTBEAT_GAP_MS, RunRecord};
 
 /// A moment that a clock may start at, as the run's row has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,13 +59,13 @@ pub const CLOCKS: [Clock; 5] = [
         deadline: Deadline::Cancel,
         states: ANY,
         starts: &[ClockStart::CancelTold],
-        length: ClockLength::Ms(CANCEL_TOLD_MS),
+        length: ClockLength::Ms(CANCEL_REPORTED_MS),
     },
     Clock {
         deadline: Deadline::Cancel,
         states: ANY,
         starts: &[ClockStart::CancelRequested],
-        length: ClockLength::Ms(CANCEL_UNTOLD_MS),
+        length: ClockLength::Ms(CANCEL_UNREPORTED_MS),
     },
     Clock {
         deadline: Deadline::Lease,
@@ -99,7 +99,7 @@ impl RunRecord {
 
     /// Whether more than `ms` milliseconds have passed since `from`, without an outage of the gateways in between.
     pub fn has_elapsed(&self, from: Timestamp, ms: i64) -> bool {
-        let gateways_beat = millis(self.beat.last, self.now).abs() <= BEAT_GAP_MS;
+        let gateways_beat = millis(self.beat.last, self.now).abs() <= HEARTBEAT_GAP_MS;
         gateways_beat && millis(from.max(self.beat.since), self.now) > ms
     }
 

@@ -4,27 +4,27 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The database did not respond, or not in time. Send the same call again.
-    #[error("the store did not answer while {doing}")]
+    #[error("the store did not answer while {operation}")]
     Unavailable {
         /// The operation that failed.
-        doing: &'static str,
+        operation: &'static str,
         /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The database returned data that this code cannot interpret.
-    #[error("unexpected store response while {doing}: {detail}")]
+    #[error("unexpected store response while {operation}: {detail}")]
     Corrupt {
         /// The operation that failed.
-        doing: &'static str,
+        operation: &'static str,
         /// What was wrong.
         detail: String,
     },
     /// The data existed, and was dropped as the run's retention requires, or shredded.
-    #[error("the data is no longer available while {doing}: {detail}")]
+    #[error("the data is no longer available while {operation}: {detail}")]
     Gone {
         /// The operation that failed.
-        doing: &'static str,
+        operation: &'static str,
         /// What is missing.
         detail: String,
     },

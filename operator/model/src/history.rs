@@ -45,7 +45,7 @@ pub struct BoundaryRow {
 
 impl BoundaryRow {
     /// The boundary's id.
-    pub fn place(&self) -> BoundaryId {
+    pub fn id(&self) -> BoundaryId {
         let Self { turn, boundary, epoch, .. } = *self;
         BoundaryId { turn, boundary, epoch }
     }

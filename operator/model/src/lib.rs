@@ -28,7 +28,7 @@ mod store;
 mod string_enum;
 mod worker;
 
-pub use anchor::{AnchorRow, RUNS_PER_ANCHOR, Unanchored};
+pub use anchor::{AnchorRow, HeadsToAnchor, RUNS_PER_ANCHOR};
 pub use attempt::*;
 pub use audit::RequestedBy;
 pub use boundary::*;

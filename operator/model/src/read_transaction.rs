@@ -6,7 +6,10 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::boundary_id::boundary_number;
-use crate::{AuditRow, BoundaryId, CallDigests, Digest, Gone, Kept, Lifecycle, Result, RunId, RunOutcome};
+use crate::{
+    AuditRow, BoundaryId, CallDigests, DecodedBoundary, Digest, Lifecycle, PayloadLoss, Result, RunId,
+    RunOutcome,
+};
 
 /// Reads the store as it was at one moment. Rows are returned in pages, in a fixed order; each page continues after
 /// the last row of the one before, and an empty page is the end. Later writes are not visible.
@@ -140,7 +143,7 @@ pub struct RunHead {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadRef {
     /// The boundary.
-    pub place: BoundaryId,
+    pub boundary: BoundaryId,
     /// The boundary's content hash.
     pub content_hash: Digest,
     /// Total number of events up to and including this boundary.
@@ -153,11 +156,11 @@ pub struct StoredBoundary {
     /// The run.
     pub run: RunId,
     /// The boundary.
-    pub kept: Kept,
+    pub decoded: DecodedBoundary,
     /// Whether a rewind removed it from the live branch.
     pub undone: bool,
     /// Why its payloads are missing on purpose, if they are.
-    pub gone: Option<Gone>,
+    pub payload_loss: Option<PayloadLoss>,
     /// Why its payloads cannot be decoded. They are then absent.
     pub damage: Option<String>,
 }
@@ -183,7 +186,7 @@ pub struct StoredCall {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredSnapshot {
     /// The boundary whose state it holds.
-    pub place: BoundaryId,
+    pub boundary: BoundaryId,
     /// Digest of its contents; `None` if it is wrong or shredded.
     pub digest: Option<Digest>,
     /// What is wrong with it: it is damaged, or it differs from the state that the boundaries produce.
@@ -196,7 +199,7 @@ pub struct StoredBatch {
     /// Its number among the batches of the run.
     pub seq: i64,
     /// The position on the branch from which it takes effect. No earlier boundary includes it in its hash.
-    pub place: BoundaryId,
+    pub boundary: BoundaryId,
     /// Whether a rewind undid it.
     pub undone: bool,
     /// Its digest, according to its row.
@@ -215,7 +218,7 @@ pub struct StoredRecord {
     /// Its entry id, if it was appended.
     pub entry_id: Option<String>,
     /// The position on the branch at which it was written.
-    pub place: BoundaryId,
+    pub boundary: BoundaryId,
     /// The digest of its value; `None` if the value was shredded or is damaged.
     pub value: Option<Digest>,
     /// Why its value cannot be decoded.
@@ -225,7 +228,7 @@ pub struct StoredRecord {
 impl StoredBoundary {
     /// The boundary's position.
     pub fn key(&self) -> BoundaryKey {
-        let BoundaryId { turn, boundary, epoch } = self.kept.place();
+        let BoundaryId { turn, boundary, epoch } = self.decoded.id();
         let boundary = boundary_number(boundary).into();
         BoundaryKey { run: self.run, turn, boundary, epoch }
     }

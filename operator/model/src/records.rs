@@ -59,7 +59,7 @@ impl RecordQuery {
     /// smallest key that starts with it.
     pub fn begin(&self) -> (&str, i64) {
         let first = (self.prefix.as_str(), 0);
-        self.after.as_ref().map_or(first, |(key, place)| first.max((key, *place)))
+        self.after.as_ref().map_or(first, |(key, boundary_id)| first.max((key, *boundary_id)))
     }
 }
 

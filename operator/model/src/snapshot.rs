@@ -27,7 +27,7 @@ pub struct Snapshotted {
 
 /// The state after the boundary before, as the committer knows it.
 #[derive(Clone, Debug)]
-pub struct Base {
+pub struct DeltaBase {
     /// Content hash of the boundary after which the run had this state.
     pub content_hash: Digest,
     /// The state's text; see `dalsegno_format::fold::text`.

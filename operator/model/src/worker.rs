@@ -3,7 +3,7 @@
 use dalsegno_protocol::{Boundary, PlannedCall, RawValue, RecordOp, Usage};
 use uuid::Uuid;
 
-use crate::{Base, Digest, NewFinish, RunId, RunRecord};
+use crate::{DeltaBase, Digest, NewFinish, RunId, RunRecord};
 
 /// The answer to an attach.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ pub struct Commit {
     /// A state, if the committer knows one: full operations may then be stored as a patch against it. If it is not
     /// the head's state, they are stored plain. Invariant: it is the state after the boundary that it names; nobody
     /// checks this.
-    pub base: Option<Base>,
+    pub base: Option<DeltaBase>,
     /// The events, byte for byte as received.
     pub events: Vec<Box<RawValue>>,
     /// Calls that this turn plans to make.
@@ -70,9 +70,9 @@ pub struct Commit {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Committed {
     /// It was committed now.
-    Ok(Standing),
+    Ok(CommitReceipt),
     /// It was committed before, with the same bytes.
-    Duplicate(Standing),
+    Duplicate(CommitReceipt),
     /// It is not the next boundary, or a boundary with other bytes is already there.
     Conflict {
         /// The head at the time of the check; `None` if nothing is committed yet.
@@ -97,18 +97,18 @@ pub enum Committed {
 
 /// The state of a run after a commit.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Standing {
+pub struct CommitReceipt {
     /// The head; `None` only if a run finishes that never committed.
     pub head: Option<dalsegno_protocol::Head>,
     /// Content hash of the boundary before the head. Present only if the boundary was committed now and has a parent.
     pub parent: Option<Digest>,
     /// What a person requests of the worker.
-    pub asked: Asked,
+    pub signals: WorkerSignals,
 }
 
 /// What a person requests of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct WorkerSignals {
     /// Reserved: always false.
     pub suspend: bool,
     /// Stop for good.
@@ -119,9 +119,9 @@ pub struct Asked {
 
 /// The answer to one heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beat {
+pub enum HeartbeatAnswer {
     /// The lease is renewed.
-    Ok(Asked),
+    Ok(WorkerSignals),
     /// The run is over.
     Finished,
     /// The capability is not the current epoch's, or there is no such run.

@@ -18,7 +18,7 @@
 use dalsegno_format::fields::FramedHasher;
 use dalsegno_format::header::{NO_PARENT, boundary_number};
 use dalsegno_model::AnchorRow;
-use dalsegno_model::anchor::{Standing, Unanchored};
+use dalsegno_model::anchor::{AnchoredHead, HeadsToAnchor};
 use dalsegno_model::{BoundaryId, Digest, Error, Result};
 use dalsegno_protocol::Boundary;
 use jiff::Timestamp;
@@ -76,14 +76,14 @@ const BEGINNING: &str = "{\"anchor\":{";
 
 impl Anchor {
     /// The next anchor. `at` is the time of its creation.
-    pub fn next(moved: &Unanchored, store: Uuid, at: Timestamp, signer: &Signer) -> Self {
+    pub fn next(moved: &HeadsToAnchor, store: Uuid, at: Timestamp, signer: &Signer) -> Self {
         let (before, parent_hash) = moved.last.unwrap_or((0, NO_PARENT));
         let mut anchor = Self {
             version: 1,
             store,
             seq: before + 1,
             at: at.as_millisecond(),
-            runs: moved.standings.iter().map(Run::from).collect(),
+            runs: moved.heads.iter().map(Run::from).collect(),
             parent_hash: Hash(parent_hash),
             hash: Hash(NO_PARENT),
             public_key: Bytes(signer.public_key()),
@@ -130,7 +130,7 @@ impl Anchor {
     /// The anchor as one line of JSON.
     pub fn line(&self) -> Result<String> {
         serde_json::to_string(&Line { anchor: self })
-            .map_err(|error| Error::Corrupt { doing: "writing an anchor", detail: error.to_string() })
+            .map_err(|error| Error::Corrupt { operation: "writing an anchor", detail: error.to_string() })
     }
 
     /// The anchor as it is stored.
@@ -140,7 +140,7 @@ impl Anchor {
     /// As for [`Anchor::line`].
     pub fn row(&self) -> Result<AnchorRow> {
         let (seq, hash, line) = (self.seq, self.hash.0, self.line()?);
-        Ok(AnchorRow { seq, hash, line, standings: self.standings().collect() })
+        Ok(AnchorRow { seq, hash, line, heads: self.heads().collect() })
     }
 
     /// The anchor's number; the first is 1.
@@ -174,8 +174,8 @@ impl Anchor {
     }
 
     /// The runs that the anchor names.
-    pub fn standings(&self) -> impl Iterator<Item = Standing> + '_ {
-        self.runs.iter().map(Run::standing)
+    pub fn heads(&self) -> impl Iterator<Item = AnchoredHead> + '_ {
+        self.runs.iter().map(Run::anchored_head)
     }
 
     fn digest(&self) -> Digest {
@@ -201,8 +201,8 @@ impl Anchor {
     }
 }
 
-impl From<&Standing> for Run {
-    fn from(Standing { run, audit_seq, audit_hash, head }: &Standing) -> Self {
+impl From<&AnchoredHead> for Run {
+    fn from(AnchoredHead { run, audit_seq, audit_hash, head }: &AnchoredHead) -> Self {
         let head = head.map(|(BoundaryId { turn, boundary, epoch }, hash)| Head {
             turn,
             boundary,
@@ -214,10 +214,10 @@ impl From<&Standing> for Run {
 }
 
 impl Run {
-    fn standing(&self) -> Standing {
+    fn anchored_head(&self) -> AnchoredHead {
         let head = self.head.as_ref().map(|&Head { turn, boundary, epoch, content_hash }| {
             (BoundaryId { turn, boundary, epoch }, content_hash.0)
         });
-        Standing { run: self.id, audit_seq: self.audit_seq, audit_hash: self.audit_hash.0, head }
+        AnchoredHead { run: self.id, audit_seq: self.audit_seq, audit_hash: self.audit_hash.0, head }
     }
 }

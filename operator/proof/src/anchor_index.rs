@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use dalsegno_model::anchor::Standing;
+use dalsegno_model::anchor::AnchoredHead;
 use dalsegno_model::read_transaction::StoredBoundary;
 use dalsegno_model::{AuditRow, BoundaryId, Digest, RunId};
 
@@ -33,7 +33,7 @@ struct AnchoredRow {
 impl AnchorIndex {
     /// Adds what an anchor names.
     pub fn add(&mut self, anchor: &Anchor) {
-        for Standing { run, audit_seq, audit_hash, head } in anchor.standings() {
+        for AnchoredHead { run, audit_seq, audit_hash, head } in anchor.heads() {
             let anchored = self.0.entry(run).or_default();
             if audit_seq > 0 {
                 let first = AnchoredRow { at: anchor.at(), may_replace: true };
@@ -106,14 +106,14 @@ impl AnchoredRun {
 
     /// A boundary exists: removes it from what is expected.
     pub fn found_boundary(&mut self, boundary: &StoredBoundary) {
-        self.boundaries.remove(&(boundary.kept.place(), boundary.kept.row.content_hash));
+        self.boundaries.remove(&(boundary.decoded.id(), boundary.decoded.row.content_hash));
     }
 
     /// What is missing.
     pub fn missing(&self, run: RunId) -> impl Iterator<Item = Problem> + '_ {
         let audit = self.audit.keys().map(|(seq, _)| format!("audit row {seq}"));
-        let boundaries = self.boundaries.iter().map(|(place, _)| place.to_string());
+        let boundaries = self.boundaries.iter().map(|(boundary_id, _)| boundary_id.to_string());
         let what = "an anchor names it, and it is missing or different";
-        audit.chain(boundaries).map(move |place| Problem::of(run, place, what))
+        audit.chain(boundaries).map(move |boundary_id| Problem::of(run, boundary_id, what))
     }
 }

@@ -32,27 +32,27 @@ impl Anchors {
         self.links.len()
     }
 
-    /// Adds the anchor in a line of a log; other lines are ignored. `place` is the line's position, for people.
-    pub fn take(&mut self, place: &str, line: &str) -> Option<Problem> {
-        self.add(place, Anchor::find(line)?)
+    /// Adds the anchor in a line of a log; other lines are ignored. `location` is the line's position, for people.
+    pub fn take(&mut self, location: &str, line: &str) -> Option<Problem> {
+        self.add(location, Anchor::find(line)?)
     }
 
     /// Adds an anchor from its line in the store.
-    pub(super) fn add_stored(&mut self, place: &str, line: &str) -> Option<Problem> {
-        self.add(place, Anchor::parse(line)?)
+    pub(super) fn add_stored(&mut self, location: &str, line: &str) -> Option<Problem> {
+        self.add(location, Anchor::parse(line)?)
     }
 
-    fn add(&mut self, place: &str, parsed: Result<Anchor, String>) -> Option<Problem> {
+    fn add(&mut self, location: &str, parsed: Result<Anchor, String>) -> Option<Problem> {
         let anchor = match parsed {
             Ok(anchor) => anchor,
-            Err(what) => return Some(Problem::at(place, what)),
+            Err(what) => return Some(Problem::at(location, what)),
         };
         if !self.keys.is_empty() && !self.keys.contains(&anchor.public_key()) {
-            return Some(Problem::at(place, "it names another public key than it must be signed by"));
+            return Some(Problem::at(location, "it names another public key than it must be signed by"));
         }
         let link = (anchor.parent_hash(), anchor.hash());
         if self.links.insert(anchor.seq(), link).is_some_and(|before| before != link) {
-            return Some(Problem::at(place, format!("there is another anchor {}", anchor.seq())));
+            return Some(Problem::at(location, format!("there is another anchor {}", anchor.seq())));
         }
         self.index.add(&anchor);
         None

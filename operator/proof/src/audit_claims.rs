@@ -111,7 +111,7 @@ fn mismatch(run: RunId, column: &str) -> Problem {
 impl UndoneBoundary {
     /// An existing boundary.
     pub fn of(boundary: &StoredBoundary) -> Self {
-        let row = &boundary.kept.row;
+        let row = &boundary.decoded.row;
         Self { turn: row.turn, boundary: row.boundary, hash: row.content_hash }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use dalsegno_model::audit::kind;
 use dalsegno_model::read_transaction::{RecordKey, RunHead, StoredBoundary, StoredCall, StoredSnapshot};
-use dalsegno_model::{AuditRow, BoundaryId, Gone, ReadTransaction, Result, RunId};
+use dalsegno_model::{AuditRow, BoundaryId, PayloadLoss, ReadTransaction, Result, RunId};
 
 use super::audit_claims::{AuditClaims, UndoneBoundary};
 use super::calls::Calls;
@@ -40,8 +40,8 @@ impl AuditReconciler {
         }
         self.retention.add_boundary(boundary);
         self.records.add_boundary(boundary);
-        if boundary.gone == Some(Gone::Shredded) {
-            self.first_shredded.get_or_insert(boundary.kept.place());
+        if boundary.payload_loss == Some(PayloadLoss::Shredded) {
+            self.first_shredded.get_or_insert(boundary.decoded.id());
         }
     }
 
@@ -59,7 +59,7 @@ impl AuditReconciler {
     pub fn end(&self, run: RunId) -> impl Iterator<Item = Problem> {
         let what = "nobody can read its payloads, and the audit does not say that they were shredded";
         let unaudited = self.first_shredded.filter(|_| !self.is_shredding_audited);
-        let unaudited = unaudited.map(|place| Problem::of(run, place.to_string(), what));
+        let unaudited = unaudited.map(|boundary_id| Problem::of(run, boundary_id.to_string(), what));
         self.claims.undone(run, &self.undone).chain(self.retention.end(run)).chain(unaudited)
     }
 
@@ -106,10 +106,10 @@ impl AuditReconciler {
         for snapshot in reading.snapshots(run).await? {
             check.snapshots += 1;
             self.retention.add_snapshot(&snapshot);
-            let StoredSnapshot { place, digest: _, fault } = snapshot;
+            let StoredSnapshot { boundary: boundary_id, digest: _, fault } = snapshot;
             check
                 .problems
-                .extend(fault.map(|fault| Problem::of(run, format!("snapshot after {place}"), fault)));
+                .extend(fault.map(|fault| Problem::of(run, format!("snapshot after {boundary_id}"), fault)));
         }
         check.problems.extend(self.retention.end_snapshots(run));
         // Records of a run that is past its retention are deleted in any order.

@@ -11,7 +11,7 @@ use super::problem::Problem;
 /// A boundary that may be the parent of later ones.
 #[derive(Clone, Debug)]
 struct ParentCandidate {
-    place: BoundaryId,
+    boundary: BoundaryId,
     hash: Digest,
     position: i64,
     undone: bool,
@@ -51,31 +51,33 @@ impl BoundaryChain {
 
     /// Adds the next boundary.
     pub fn push(&mut self, boundary: &StoredBoundary) -> Option<Problem> {
-        let (row, place) = (&boundary.kept.row, boundary.kept.place());
-        let what = match self.fault(boundary, place) {
+        let (row, boundary_id) = (&boundary.decoded.row, boundary.decoded.id());
+        let what = match self.fault(boundary, boundary_id) {
             Some(fault) => Some(fault.to_owned()),
             None => boundary.damage.clone(),
         };
         self.count += 1;
-        self.last = Some(place);
+        self.last = Some(boundary_id);
         self.highest = self.highest.max(row.position);
-        self.recent.retain(|candidate| candidate.place.turn >= row.turn.saturating_sub(1));
+        self.recent.retain(|candidate| candidate.boundary.turn >= row.turn.saturating_sub(1));
         self.recent.push(ParentCandidate {
-            place,
+            boundary: boundary_id,
             hash: row.content_hash,
             position: row.position,
             undone: boundary.undone,
             has_successor: false,
         });
-        what.map(|what| Problem::of(self.run, place.to_string(), what))
+        what.map(|what| Problem::of(self.run, boundary_id.to_string(), what))
     }
 
     /// To be called after the last boundary.
     pub fn end(&self) -> Option<Problem> {
         match &self.head {
-            Some(head) if !self.head_found => {
-                Some(Problem::of(self.run, head.place.to_string(), "it is the run's head, and it is missing"))
-            }
+            Some(head) if !self.head_found => Some(Problem::of(
+                self.run,
+                head.boundary.to_string(),
+                "it is the run's head, and it is missing",
+            )),
             Some(head) if head.position != self.highest => Some(Problem::of(
                 self.run,
                 "boundaries",
@@ -93,34 +95,34 @@ impl BoundaryChain {
         self.count
     }
 
-    fn fault(&mut self, boundary: &StoredBoundary, place: BoundaryId) -> Option<&'static str> {
-        if self.last.is_some_and(|last| last >= place) {
+    fn fault(&mut self, boundary: &StoredBoundary, boundary_id: BoundaryId) -> Option<&'static str> {
+        if self.last.is_some_and(|last| last >= boundary_id) {
             return Some("it is out of order");
         }
-        if let Some(fault) = boundary.kept.fault(self.run) {
+        if let Some(fault) = boundary.decoded.fault(self.run) {
             return Some(fault);
         }
-        let row = &boundary.kept.row;
+        let row = &boundary.decoded.row;
         // A bundle does not say how many events a boundary had whose payloads were dropped.
-        let events = boundary.kept.events();
-        let before = match self.parent(boundary, place) {
+        let events = boundary.decoded.events();
+        let before = match self.parent(boundary, boundary_id) {
             Ok(before) => before,
             Err(what) => return Some(what),
         };
         // Positions never decrease: after a rewind they continue from the highest.
-        let rewound = boundary.kept.parent.is_some_and(|parent| parent.epoch < place.epoch);
+        let rewound = boundary.decoded.parent.is_some_and(|parent| parent.epoch < boundary_id.epoch);
         let next = before.saturating_add(events.unwrap_or(0));
         if row.position < next || (row.position > next && events.is_some() && !rewound) {
             return Some("its position is not that of its parent plus its own events");
         }
-        self.check_head(boundary, place)
+        self.check_head(boundary, boundary_id)
     }
 
     /// The position of the parent, or 0.
-    fn parent(&mut self, boundary: &StoredBoundary, place: BoundaryId) -> Result<i64, &'static str> {
+    fn parent(&mut self, boundary: &StoredBoundary, boundary_id: BoundaryId) -> Result<i64, &'static str> {
         let live = !boundary.undone;
-        let Some(parent) = boundary.kept.parent else {
-            if place.turn != 1 {
+        let Some(parent) = boundary.decoded.parent else {
+            if boundary_id.turn != 1 {
                 return Err("it names no boundary before it");
             }
             if live && std::mem::replace(&mut self.has_first, true) {
@@ -128,11 +130,11 @@ impl BoundaryChain {
             }
             return Ok(0);
         };
-        let hash = boundary.kept.row.parent_hash;
+        let hash = boundary.decoded.row.parent_hash;
         let candidate =
-            self.recent.iter_mut().find(|candidate| candidate.place == parent && candidate.hash == hash);
+            self.recent.iter_mut().find(|candidate| candidate.boundary == parent && candidate.hash == hash);
         let candidate = candidate.ok_or("the boundary before is missing or different")?;
-        if !follows(parent, place) {
+        if !follows(parent, boundary_id) {
             return Err("it is not the next boundary after its parent");
         }
         if live && candidate.undone {
@@ -144,17 +146,18 @@ impl BoundaryChain {
         Ok(candidate.position)
     }
 
-    fn check_head(&mut self, boundary: &StoredBoundary, place: BoundaryId) -> Option<&'static str> {
+    fn check_head(&mut self, boundary: &StoredBoundary, boundary_id: BoundaryId) -> Option<&'static str> {
         let head = self.head.as_ref()?;
-        if place == head.place {
+        if boundary_id == head.boundary {
             self.head_found = true;
-            let row = &boundary.kept.row;
+            let row = &boundary.decoded.row;
             if head.content_hash != row.content_hash {
                 return Some("it is not the head that the run names");
             }
             return boundary.undone.then_some("it is the head, and marked as undone");
         }
-        (!boundary.undone && (place.turn, place.boundary) >= (head.place.turn, head.place.boundary))
+        (!boundary.undone
+            && (boundary_id.turn, boundary_id.boundary) >= (head.boundary.turn, head.boundary.boundary))
             .then_some("it is on the live branch, and beyond the head")
     }
 }

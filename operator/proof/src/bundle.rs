@@ -32,7 +32,7 @@ pub use verify::{Verified, verify};
 pub const VERSION: u32 = 2;
 
 /// The first version whose audit contains calls.
-const TELLS_OF_CALLS: u32 = 2;
+const LISTS_CALLS: u32 = 2;
 
 /// First field of the signed message.
 pub const TAG: &[u8] = b"dalsegno/bundle/v1";

@@ -24,7 +24,7 @@ mod sorted_rows;
 mod survey;
 pub mod verify;
 
-pub use dalsegno_model::anchor::{RUNS_PER_ANCHOR, Standing, Unanchored};
+pub use dalsegno_model::anchor::{AnchoredHead, HeadsToAnchor, RUNS_PER_ANCHOR};
 
 pub use anchor::Anchor;
 pub use anchors::Anchors;
@@ -34,4 +34,4 @@ pub use check::{Summary, check_store};
 pub use problem::Problem;
 pub use run::{Checked, check_run};
 pub use signing::{PublicKey, Signer, is_signed};
-pub use survey::{Damage, IntegrityScan, ScanReport};
+pub use survey::{Corruption, IntegrityScan, ScanReport};

@@ -10,29 +10,29 @@ pub struct Problem {
     /// The run; `None` if the problem belongs to no run.
     pub run: Option<RunId>,
     /// Where it was found, for example `audit row 7`.
-    pub place: String,
+    pub location: String,
     /// What is wrong.
     pub what: String,
 }
 
 impl Problem {
     /// A problem of a run.
-    pub fn of(run: RunId, place: impl Into<String>, what: impl Into<String>) -> Self {
-        Self { run: Some(run), place: place.into(), what: what.into() }
+    pub fn of(run: RunId, location: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { run: Some(run), location: location.into(), what: what.into() }
     }
 
     /// A problem that belongs to no run.
-    pub fn at(place: impl Into<String>, what: impl Into<String>) -> Self {
-        Self { run: None, place: place.into(), what: what.into() }
+    pub fn at(location: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { run: None, location: location.into(), what: what.into() }
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { run, place, what } = self;
+        let Self { run, location, what } = self;
         match run {
-            Some(run) => write!(f, "run {run}, {place}: {what}"),
-            None => write!(f, "{place}: {what}"),
+            Some(run) => write!(f, "run {run}, {location}: {what}"),
+            None => write!(f, "{location}: {what}"),
         }
     }
 }

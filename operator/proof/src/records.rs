@@ -35,32 +35,32 @@ struct Key {
 struct Entry {
     /// The entry id; empty if the record was not appended.
     id: String,
-    place: BoundaryId,
+    boundary: BoundaryId,
     value: Option<Digest>,
 }
 
 impl Records {
     /// Adds a boundary; in the order of turn, boundary and epoch.
     pub fn add_boundary(&mut self, boundary: &StoredBoundary) {
-        if let (false, Some(digest)) = (boundary.undone, boundary.kept.row.records_digest) {
-            self.boundaries.push_back((boundary.kept.place(), digest));
+        if let (false, Some(digest)) = (boundary.undone, boundary.decoded.row.records_digest) {
+            self.boundaries.push_back((boundary.decoded.id(), digest));
         }
     }
 
     /// Adds a batch; after all boundaries, in the order of their numbers.
     pub fn add_batch(&mut self, batch: StoredBatch) {
-        let StoredBatch { seq, place, undone, digest, batch, is_whole } = batch;
+        let StoredBatch { seq, boundary: boundary_id, undone, digest, batch, is_whole } = batch;
         if undone {
             return;
         }
         while let Some((boundary, digest)) =
-            self.boundaries.pop_front_if(|(it, _)| branch_order(it) < branch_order(&place))
+            self.boundaries.pop_front_if(|(it, _)| branch_order(it) < branch_order(&boundary_id))
         {
             self.check_boundary(boundary, digest);
         }
         self.linked = Some(link(self.linked, &digest));
         match parse_batch(&batch).filter(|_| is_whole) {
-            Some(all) => all.into_iter().for_each(|change| self.apply(place, change)),
+            Some(all) => all.into_iter().for_each(|change| self.apply(boundary_id, change)),
             None => {
                 self.report(format!("batch {seq} of records"), "it does not have the digest it must have")
             }
@@ -80,7 +80,7 @@ impl Records {
 
     /// Adds a stored record; after all batches, in the order of the keys.
     pub fn add_record(&mut self, record: StoredRecord) {
-        let StoredRecord { at, entry_id, place, value, damage } = record;
+        let StoredRecord { at, entry_id, boundary: boundary_id, value, damage } = record;
         let key = (at.space, at.key);
         if self.wrong.contains(&key) {
             return;
@@ -88,14 +88,14 @@ impl Records {
         let expected = self.keys.get_mut(&key).and_then(|key| key.entries.pop_front());
         let matches = expected.is_some_and(|entry| {
             // The value of a shredded record is unknown.
-            (entry.id.as_str(), entry.place) == (entry_id.as_deref().unwrap_or_default(), place)
+            (entry.id.as_str(), entry.boundary) == (entry_id.as_deref().unwrap_or_default(), boundary_id)
                 && (value.is_none() || entry.value == value)
         });
         if matches && damage.is_none() {
             return;
         }
         let what = damage.as_deref().unwrap_or("it differs from what the batches say");
-        self.report(key_place(&key), what);
+        self.report(key_location(&key), what);
         self.keys.remove(&key);
         self.wrong.insert(key);
     }
@@ -103,8 +103,12 @@ impl Records {
     /// To be called after the last record.
     pub fn end(self, run: RunId) -> impl Iterator<Item = Problem> {
         let missing = self.keys.into_iter().filter(|(_, key)| !key.entries.is_empty());
-        let missing = missing.map(|(key, _)| (key_place(&key), "records of its batches are missing".into()));
-        self.problems.into_iter().chain(missing).map(move |(place, what)| Problem::of(run, place, what))
+        let missing =
+            missing.map(|(key, _)| (key_location(&key), "records of its batches are missing".into()));
+        self.problems
+            .into_iter()
+            .chain(missing)
+            .map(move |(boundary_id, what)| Problem::of(run, boundary_id, what))
     }
 
     /// No further batch belongs to the hash of this boundary.
@@ -114,7 +118,7 @@ impl Records {
         }
     }
 
-    fn apply(&mut self, place: BoundaryId, change: BatchEntry) {
+    fn apply(&mut self, boundary_id: BoundaryId, change: BatchEntry) {
         let BatchEntry { op, space, key, entry_id, value } = change;
         let expected = self.keys.entry((space, key)).or_default();
         let takes_effect = match op.as_str() {
@@ -126,20 +130,20 @@ impl Records {
             }
         };
         if takes_effect {
-            expected.entries.push_back(Entry { id: entry_id, place, value });
+            expected.entries.push_back(Entry { id: entry_id, boundary: boundary_id, value });
         }
     }
 
-    fn report(&mut self, place: String, what: &str) {
-        self.problems.push((place, what.to_owned()));
+    fn report(&mut self, boundary_id: String, what: &str) {
+        self.problems.push((boundary_id, what.to_owned()));
     }
 }
 
-fn key_place((space, key): &(String, String)) -> String {
+fn key_location((space, key): &(String, String)) -> String {
     format!("records of {key:?} in {space:?}")
 }
 
 /// The order of positions on one branch.
-fn branch_order(place: &BoundaryId) -> (i32, Boundary) {
-    (place.turn, place.boundary)
+fn branch_order(boundary_id: &BoundaryId) -> (i32, Boundary) {
+    (boundary_id.turn, boundary_id.boundary)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use dalsegno_model::audit::kind;
 use dalsegno_model::read_transaction::{StoredBoundary, StoredSnapshot};
-use dalsegno_model::{AuditRow, BoundaryId, Digest, Gone, RunId};
+use dalsegno_model::{AuditRow, BoundaryId, Digest, PayloadLoss, RunId};
 use dalsegno_protocol::Boundary;
 use serde::Deserialize;
 
@@ -67,33 +67,35 @@ impl Retention {
 
     /// Adds a boundary of the run.
     pub fn add_boundary(&mut self, boundary: &StoredBoundary) {
-        if boundary.gone == Some(Gone::Dropped) {
-            let place = boundary.kept.place();
-            self.dropped.insert(place.epoch, place);
+        if boundary.payload_loss == Some(PayloadLoss::Dropped) {
+            let boundary_id = boundary.decoded.id();
+            self.dropped.insert(boundary_id.epoch, boundary_id);
         }
     }
 
     /// Adds a snapshot of the run.
     pub fn add_snapshot(&mut self, snapshot: &StoredSnapshot) {
-        self.snapshots.push((snapshot.place, snapshot.digest));
+        self.snapshots.push((snapshot.boundary, snapshot.digest));
     }
 
     /// To be called after the last boundary and audit row.
     pub fn end(&self, run: RunId) -> Option<Problem> {
-        let is_audited = |place: &BoundaryId| {
+        let is_audited = |boundary_id: &BoundaryId| {
             self.dropped_up_to.is_some_and(|DroppedUpTo { to, .. }| {
-                (place.turn, place.boundary) <= (to.turn, to.boundary) || place.epoch < to.epoch
+                (boundary_id.turn, boundary_id.boundary) <= (to.turn, to.boundary)
+                    || boundary_id.epoch < to.epoch
             })
         };
-        let place = self.dropped.values().find(|place| !self.is_over && !is_audited(place))?;
+        let boundary_id =
+            self.dropped.values().find(|boundary_id| !self.is_over && !is_audited(boundary_id))?;
         let what = "its payloads are missing, and the audit does not say that they were dropped";
-        Some(Problem::of(run, place.to_string(), what))
+        Some(Problem::of(run, boundary_id.to_string(), what))
     }
 
     /// To be called after the last snapshot.
     pub fn end_snapshots(&self, run: RunId) -> Option<Problem> {
         let DroppedUpTo { to, snapshot } = self.dropped_up_to.filter(|_| !self.is_over)?;
-        let what = match self.snapshots.iter().find(|(place, _)| *place == to) {
+        let what = match self.snapshots.iter().find(|(boundary_id, _)| *boundary_id == to) {
             None => "it replaces dropped payloads, and is missing",
             // It is shredded, or its problem is reported already.
             Some((_, None)) => return None,

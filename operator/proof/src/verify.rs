@@ -1,6 +1,6 @@
 //! Whether a run can continue from its head, and if not, from which boundary it could.
 
-pub use dalsegno_model::checkpoint::{Checkpoint, Corruption, LastGood};
+pub use dalsegno_model::checkpoint::{Checkpoint, CheckpointCorruption, LastGood};
 use dalsegno_model::{BoundaryId, CallFilter, Error, Result, RunRecord, Store};
 use dalsegno_protocol::{Boundary, CallState, Policy};
 
@@ -23,11 +23,15 @@ pub async fn checkpoint(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint
         Err(Error::Corrupt { detail, .. } | Error::Gone { detail, .. }) => detail,
         Err(error) => return Err(error),
     };
-    let findings = survey(store, run).await?;
-    let last_good = match findings.last_good.filter(|place| !is_sound_head(run, *place, &findings)) {
-        Some(place) => Some(LastGood { place, effects: effects_after(store, run, place).await? }),
-        None => None,
-    };
+    let findings = scan(store, run).await?;
+    let last_good =
+        match findings.last_good.filter(|boundary_id| !is_valid_head(run, *boundary_id, &findings)) {
+            Some(boundary_id) => Some(LastGood {
+                boundary: boundary_id,
+                effects: effects_after(store, run, boundary_id).await?,
+            }),
+            None => None,
+        };
     let mut detail = detail;
     for damage in &findings.damage {
         let reported = damage.to_string();
@@ -35,7 +39,7 @@ pub async fn checkpoint(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint
             detail = format!("{detail}; {reported}");
         }
     }
-    Ok(Checkpoint::Corrupt(Corruption { detail, last_good }))
+    Ok(Checkpoint::Corrupt(CheckpointCorruption { detail, last_good }))
 }
 
 /// Calls survive every rewind, so a rewind does not repair them.
@@ -44,12 +48,12 @@ async fn calls(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint> {
         match store.calls(run.id, which).await {
             Ok(_) => {}
             Err(Error::Corrupt { detail, .. }) => {
-                return Ok(Checkpoint::Corrupt(Corruption { detail, last_good: None }));
+                return Ok(Checkpoint::Corrupt(CheckpointCorruption { detail, last_good: None }));
             }
             Err(error) => return Err(error),
         }
     }
-    Ok(Checkpoint::Sound)
+    Ok(Checkpoint::Valid)
 }
 
 /// Scans every boundary of a run, undone ones too, one page at a time.
@@ -57,33 +61,33 @@ async fn calls(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint> {
 /// # Errors
 ///
 /// The store did not respond.
-pub async fn survey(store: &dyn Store, run: &RunRecord) -> Result<ScanReport> {
+pub async fn scan(store: &dyn Store, run: &RunRecord) -> Result<ScanReport> {
     let mut survey = IntegrityScan::new(run);
     let mut after = None;
     loop {
-        let links = store.links(run.id, after).await?;
+        let links = store.check_boundaries(run.id, after).await?;
         let Some(last) = links.last() else { return Ok(survey.end()) };
-        after = Some(last.place);
-        links.iter().for_each(|link| survey.take(link));
+        after = Some(last.id);
+        links.iter().for_each(|link| survey.add(link));
     }
 }
 
 /// Whether this is the head itself, which has failed the check, and a rewind to it would repair nothing.
-fn is_sound_head(run: &RunRecord, place: BoundaryId, findings: &ScanReport) -> bool {
+fn is_valid_head(run: &RunRecord, boundary_id: BoundaryId, findings: &ScanReport) -> bool {
     let is_head = run.head.as_ref().is_some_and(|head| {
-        (head.turn, head.boundary, head.epoch) == (place.turn, place.boundary, place.epoch)
+        (head.turn, head.boundary, head.epoch) == (boundary_id.turn, boundary_id.boundary, boundary_id.epoch)
     });
-    is_head && findings.damage.iter().all(|damage| damage.place.is_some())
+    is_head && findings.damage.iter().all(|damage| damage.boundary.is_some())
 }
 
 /// Calls that may have changed something in the turns that a rewind to this boundary undoes. A turn whose result is
 /// undone is one of these turns.
-async fn effects_after(store: &dyn Store, run: &RunRecord, place: BoundaryId) -> Result<Vec<String>> {
+async fn effects_after(store: &dyn Store, run: &RunRecord, boundary_id: BoundaryId) -> Result<Vec<String>> {
     let head = run.head.as_ref().map(|head| (head.turn, head.boundary));
-    if head == Some((place.turn, place.boundary)) {
+    if head == Some((boundary_id.turn, boundary_id.boundary)) {
         return Ok(Vec::new());
     }
-    let first_undone = place.turn + i32::from(place.boundary == Boundary::Result);
+    let first_undone = boundary_id.turn + i32::from(boundary_id.boundary == Boundary::Result);
     let calls = store.calls(run.id, CallFilter::TouchedSince(first_undone)).await?;
     let effects =
         calls.into_iter().filter(|call| call.policy != Policy::ReadOnly && call.state != CallState::Planned);

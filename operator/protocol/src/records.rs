@@ -49,7 +49,7 @@ pub enum RecordOp {
 
 impl RecordOp {
     /// The space and the key that it changes.
-    pub fn place(&self) -> (&str, &str) {
+    pub fn space_and_key(&self) -> (&str, &str) {
         match self {
             Self::Put { space, key, .. }
             | Self::PutIfAbsent { space, key, .. }

@@ -5,9 +5,9 @@ use std::io::{BufRead, BufReader, stdin};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use dalsegno_store::proof::{Anchors, PublicKey, check_store};
-use dalsegno_store::reading::AuditKey;
-use dalsegno_store::{Prune, ReadTransaction, RunId, Store, audit};
+use dalsegno_model::read_transaction::AuditKey;
+use dalsegno_model::{Prune, ReadTransaction, RunId, Store, audit};
+use dalsegno_proof::{Anchors, PublicKey, check_store};
 
 use crate::config::{Justification, PruneArgs, VerifyAuditArgs};
 use crate::output::print_line;
@@ -32,7 +32,7 @@ pub async fn prune(args: PruneArgs) -> anyhow::Result<()> {
     let Justification { reason, by } = justification;
     let store = store.open_beside().await?;
     let anchors = check(store.as_ref(), Some(&copy), public_key).await.context("nothing was pruned")?;
-    let mut reading = store.reading().await.context("starting to read")?;
+    let mut reading = store.begin_read().await.context("starting to read")?;
     let (mut after, mut runs, mut rows) = (RunId::nil(), 0_u64, 0);
     loop {
         let page = store.run_ids(after).await.context("listing the runs")?;
@@ -53,7 +53,7 @@ pub async fn prune(args: PruneArgs) -> anyhow::Result<()> {
 }
 
 /// Sequence numbers of a run's first audit row, and of the first row that is never pruned.
-async fn first_rows(reading: &mut dyn ReadTransaction, run: RunId) -> dalsegno_store::Result<(i64, i64)> {
+async fn first_rows(reading: &mut dyn ReadTransaction, run: RunId) -> dalsegno_model::Result<(i64, i64)> {
     let (mut after, mut first, mut permanent) = (AuditKey::before(run), None, Vec::new());
     loop {
         let page = reading.audit(after, run).await?;
@@ -63,7 +63,7 @@ async fn first_rows(reading: &mut dyn ReadTransaction, run: RunId) -> dalsegno_s
         after.seq = last.seq;
         for (_, row) in page {
             first.get_or_insert(row.seq);
-            if audit::tells_of_loss(&row) {
+            if audit::records_payload_loss(&row) {
                 permanent.push(row);
             }
         }
@@ -78,7 +78,7 @@ async fn check(store: &dyn Store, copy: Option<&Path>, keys: Vec<PublicKey>) -> 
         problems += read_copy(path, &mut anchors).with_context(|| format!("reading {}", path.display()))?;
     }
     let copied = anchors.count();
-    let mut reading = store.reading().await.context("starting to read")?;
+    let mut reading = store.begin_read().await.context("starting to read")?;
     let summary = check_store(&mut *reading, anchors.clone(), &mut |problem| print_line!("{problem}"))
         .await
         .context("reading the store")?;

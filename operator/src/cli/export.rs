@@ -9,8 +9,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dalsegno_store::proof::Signer;
-use dalsegno_store::proof::bundle::Export;
+use dalsegno_proof::Signer;
+use dalsegno_proof::bundle::Export;
 use jiff::Timestamp;
 
 use super::runs::find_last;
@@ -29,7 +29,7 @@ pub async fn run(args: ExportArgs) -> anyhow::Result<()> {
     let signer = Signer::load(store.as_ref(), key.signing_key.as_deref()).await;
     let signer = Arc::new(signer.context("fetching the signing key")?);
     let run = find_last(store.as_ref(), &run).await?;
-    let reading = store.reading().await.context("starting to read")?;
+    let reading = store.begin_read().await.context("starting to read")?;
     let export = Export::begin(reading, run.store_id, run.id, Timestamp::now(), signer.clone());
     let export = export.await.context("starting the export")?;
     let mut export = export.context("the store no longer has the run")?;

@@ -1,7 +1,7 @@
 //! `dalsegno keys`: rotates the key that wraps data keys, and deletes the data key of a run.
 
 use anyhow::{Context as _, bail, ensure};
-use dalsegno_store::Shredded;
+use dalsegno_model::Shredded;
 use dalsegno_store::keys::Rewrapped;
 
 use super::runs::{FoundRun, find, summary, unsealed_note};
@@ -60,7 +60,7 @@ pub async fn shred(args: ShredArgs) -> anyhow::Result<()> {
                 "a backup of the database from before still holds the key, and so does a replica that lags behind"
             );
             let unsealed =
-                store.unsealed(run.id).await.context("counting payloads that were never sealed")?;
+                store.count_unsealed(run.id).await.context("counting payloads that were never sealed")?;
             if let Some(note) = unsealed_note(&run, unsealed) {
                 print_line!("{note}");
             }

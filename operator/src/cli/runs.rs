@@ -1,7 +1,7 @@
 //! Finds the run that a user names, and describes it in a line.
 
 use anyhow::Context as _;
-use dalsegno_store::{Lifecycle, RunRecord, Store};
+use dalsegno_model::{Lifecycle, RunRecord, Store};
 use jiff::Timestamp;
 
 use crate::config::RunRef;

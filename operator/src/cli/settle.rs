@@ -1,8 +1,8 @@
 //! `dalsegno settle`: records the outcome of a call whose outcome is unknown.
 
 use anyhow::{Context as _, bail, ensure};
+use dalsegno_model::{Completed, Settle, SettledBy};
 use dalsegno_protocol::{CallOutcome, Limits, RawValue, nesting};
-use dalsegno_store::{Completed, Settle, SettledBy};
 
 use super::runs::find_last;
 use crate::config::{Justification, SettleArgs, SettleOutcome};

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use dalsegno_format::memory;
+use dalsegno_model::audit::kind;
+use dalsegno_model::read_transaction::AuditKey;
+use dalsegno_model::{AuditRow, BoundaryRow, CallFilter, Error, Lifecycle, RunRecord, Store};
 use dalsegno_protocol::{CallState, Channel, Payload, State};
-use dalsegno_store::audit::kind;
-use dalsegno_store::reading::AuditKey;
-use dalsegno_store::{AuditRow, BoundaryRow, CallFilter, Error, Lifecycle, RunRecord, Store, memory};
 
 use super::runs::{FoundRun, find, utc, wire_name};
 use crate::config::ShowArgs;
@@ -64,7 +65,7 @@ async fn find_shredding(store: &dyn Store, run: &RunRecord) -> anyhow::Result<Op
     if run.lifecycle == Lifecycle::Live {
         return Ok(None);
     }
-    let mut reading = store.reading().await.context("starting to read")?;
+    let mut reading = store.begin_read().await.context("starting to read")?;
     let mut after = AuditKey::before(run.id);
     loop {
         let page = reading.audit(after, run.id).await.context("reading the audit")?;
@@ -73,7 +74,7 @@ async fn find_shredding(store: &dyn Store, run: &RunRecord) -> anyhow::Result<Op
         let is_shredding = |row: &AuditRow| row.kind == kind::SHREDDED;
         if let Some((_, row)) = page.into_iter().find(|(_, row)| is_shredding(row)) {
             let unsealed =
-                store.unsealed(run.id).await.context("counting payloads that were never sealed")?;
+                store.count_unsealed(run.id).await.context("counting payloads that were never sealed")?;
             return Ok(Some(Shredding { row, unsealed }));
         }
     }
@@ -86,9 +87,9 @@ async fn print_turns(store: &dyn Store, run: &RunRecord, shown: i32) -> anyhow::
     };
     let rows = store.boundaries(run.id, shown + 1, head.turn).await.context("reading the turns")?;
     for row in rows {
-        let place = row.place();
+        let boundary_id = row.id();
         let BoundaryRow { turn, boundary, attempt, position, at, usage, events, trigger, ops, .. } = row;
-        let bytes = match run.dropped_to.is_some_and(|last| place <= last) {
+        let bytes = match run.dropped_to.is_some_and(|last| boundary_id <= last) {
             true => "dropped".to_owned(),
             false => format!("{} bytes", ops.map_or(0, |it| it.len())),
         };

@@ -5,8 +5,9 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dalsegno_store::proof::{PublicKey, bundle, check_run};
-use dalsegno_store::{Gone, verify};
+use dalsegno_model::PayloadLoss;
+use dalsegno_proof::verify;
+use dalsegno_proof::{PublicKey, bundle, check_run};
 
 use super::runs::find_last;
 use super::show::print_state;
@@ -36,16 +37,16 @@ pub async fn run(args: VerifyArgs) -> anyhow::Result<()> {
 async fn verify_run(store: &StoreArgs, run: &RunRef) -> anyhow::Result<()> {
     let store = store.open_read_only().await?;
     let run = find_last(store.as_ref(), run).await?;
-    let scan = verify::survey(store.as_ref(), &run).await.context("reading the boundaries")?;
-    let mut reading = store.reading().await.context("starting to read")?;
+    let scan = verify::scan(store.as_ref(), &run).await.context("reading the boundaries")?;
+    let mut reading = store.begin_read().await.context("starting to read")?;
     let report = check_run(&mut *reading, run.id).await.context("reading the run")?;
     scan.damage.iter().for_each(|damage| print_line!("{damage}"));
-    report.problems.iter().for_each(|problem| print_line!("{}: {}", problem.place, problem.what));
+    report.problems.iter().for_each(|problem| print_line!("{}: {}", problem.location, problem.what));
     if scan.dropped > 0 {
-        print_line!("{} boundaries: {}", scan.dropped, Gone::Dropped);
+        print_line!("{} boundaries: {}", scan.dropped, PayloadLoss::Dropped);
     }
     if scan.shredded > 0 {
-        print_line!("{} boundaries: {}", scan.shredded, Gone::Shredded);
+        print_line!("{} boundaries: {}", scan.shredded, PayloadLoss::Shredded);
     }
     let problems = (scan.damage.len() + report.problems.len()) as u64 + scan.further;
     print_line!(
@@ -58,7 +59,7 @@ async fn verify_run(store: &StoreArgs, run: &RunRef) -> anyhow::Result<()> {
         report.audit
     );
     match scan.last_good {
-        Some(place) => print_line!("the state can be rebuilt up to {place}"),
+        Some(boundary_id) => print_line!("the state can be rebuilt up to {boundary_id}"),
         None if scan.boundaries > 0 => print_line!("the state can be rebuilt at no boundary"),
         None => {}
     }

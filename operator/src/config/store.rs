@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
-use dalsegno_store::Store;
+use dalsegno_model::Store;
 use dalsegno_store::keys::{KeyProvider, MountedKeys};
 
 /// URL of the database.

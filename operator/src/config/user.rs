@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use dalsegno_store::proof::PublicKey;
+use dalsegno_proof::PublicKey;
 
 use super::server::KeyArgs;
 use super::store::{EncryptionArgs, StoreArgs};

@@ -8,8 +8,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, ValueEnum};
-use dalsegno_store::RunId;
-use dalsegno_store::proof::PublicKey;
+use dalsegno_model::RunId;
+use dalsegno_proof::PublicKey;
 
 use crate::controller::attribution::MAX_REASON_CHARS;
 

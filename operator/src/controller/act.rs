@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dalsegno_core::{Decision, Effect, EffectResult, EventSpec, ObservedHead};
 use dalsegno_crds::AgentRun;
-use dalsegno_store::verify::{self, Checkpoint};
-use dalsegno_store::{Created, Ending, NewRun, Recorded, Rewind, Rewound, RunId, RunRecord, Then};
+use dalsegno_model::{Created, Ending, NewRun, NextStep, Recorded, Rewind, Rewound, RunId, RunRecord};
+use dalsegno_proof::verify::{self, Checkpoint};
 use kube::ResourceExt;
 use uuid::Uuid;
 
@@ -148,7 +148,7 @@ async fn end_attempt(
     runtime: &impl WorkerRuntime,
     run: RunId,
     ending: &Ending,
-    then: &Then,
+    then: &NextStep,
 ) -> Result<Option<EffectResult>> {
     tracing::info!(attempt = ending.attempt, cause = ending.cause.as_str(), class = ?ending.class, "ending the attempt");
     let ended = runtime.store().end_attempt(run, ending, then).await;
@@ -189,12 +189,12 @@ async fn rewind_run(
     }
 }
 
-fn updated(row: dalsegno_store::Result<RunRecord>, operation: &'static str) -> Result<Option<EffectResult>> {
+fn updated(row: dalsegno_model::Result<RunRecord>, operation: &'static str) -> Result<Option<EffectResult>> {
     Ok(Some(EffectResult::Row(Box::new(row.map_err(Error::store(operation))?))))
 }
 
 fn recorded(
-    outcome: dalsegno_store::Result<Recorded>,
+    outcome: dalsegno_model::Result<Recorded>,
     operation: &'static str,
 ) -> Result<Option<EffectResult>> {
     let (Recorded::Done(row) | Recorded::Refused(row)) = outcome.map_err(Error::store(operation))?;
@@ -207,7 +207,7 @@ mod tests {
 
     use std::time::Duration;
 
-    use dalsegno_store::{RequestedBy, Sizes};
+    use dalsegno_model::{RequestedBy, Sizes};
     use futures::future::join_all;
     use k8s_openapi::api::core::v1::Pod;
     use kube::api::ObjectMeta;

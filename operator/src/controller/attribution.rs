@@ -2,7 +2,7 @@
 //! annotation with the reason.
 
 use dalsegno_crds::names;
-use dalsegno_store::RequestedBy;
+use dalsegno_model::RequestedBy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use kube::ResourceExt;
 use serde_json::json;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use dalsegno_core::{ObservedHead, PodCreateError};
 use dalsegno_crds::AgentRun;
 use dalsegno_gateway::StateReadBudget;
-use dalsegno_store::Store;
+use dalsegno_model::Store;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store as Cache};
 use kube::{Api, Client, Resource as _};

@@ -21,7 +21,7 @@ pub enum Error {
         operation: &'static str,
         /// The cause.
         #[source]
-        source: dalsegno_store::Error,
+        source: dalsegno_model::Error,
     },
     /// A system call failed on this machine.
     #[error("this machine failed while {operation}")]
@@ -70,12 +70,12 @@ impl Error {
     }
 
     /// Wraps an error of the store.
-    pub fn store(operation: &'static str) -> impl FnOnce(dalsegno_store::Error) -> Self {
+    pub fn store(operation: &'static str) -> impl FnOnce(dalsegno_model::Error) -> Self {
         move |source| Self::Store { operation, source }
     }
 
     /// Whether the store did not answer, or could not write, as on a full disk.
     pub fn is_store_unavailable(&self) -> bool {
-        matches!(self, Self::Store { source: dalsegno_store::Error::Unavailable { .. }, .. })
+        matches!(self, Self::Store { source: dalsegno_model::Error::Unavailable { .. }, .. })
     }
 }

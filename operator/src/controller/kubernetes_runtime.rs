@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedHead, PodCreateError};
 use dalsegno_crds::{AgentRun, AgentRunStatus, names};
 use dalsegno_gateway::StateReadBudget;
-use dalsegno_store::{RunRecord, Store};
+use dalsegno_model::{RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{DeleteParams, PostParams, Preconditions};

@@ -3,7 +3,7 @@
 use dalsegno_core::version::Templates;
 use dalsegno_core::{Observed, ObservedAgent, ObservedNode, ObservedPod, ObservedStore};
 use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, AgentRun};
-use dalsegno_store::{AttemptState, LookUp, RunRecord};
+use dalsegno_model::{AttemptState, LookUp, RunRecord};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::reflector::ObjectRef;
@@ -45,7 +45,7 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
 
 /// The store's row. A failed lookup is an observation too.
 async fn observe_store(ctx: &Context, uid: &str) -> ObservedStore {
-    let (store, result) = match ctx.store.look_up(uid).await {
+    let (store, result) = match ctx.store.find_by_object(uid).await {
         Ok(LookUp::Found(row)) => (ObservedStore::Found(row), "found"),
         Ok(LookUp::NotFound { store_id, .. }) => (ObservedStore::NotFound { store_id }, "not-found"),
         Err(error) => {

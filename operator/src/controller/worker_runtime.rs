@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedHead};
 use dalsegno_crds::{AgentRun, AgentRunStatus};
 use dalsegno_gateway::StateReadBudget;
-use dalsegno_store::{RunRecord, Store};
+use dalsegno_model::{RunRecord, Store};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::error::{Error, Result};

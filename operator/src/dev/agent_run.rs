@@ -8,8 +8,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use dalsegno_crds::{AgentRun, AgentRunSpec, OnPriorRun, Recovery};
+use dalsegno_model::{Lifecycle, RunRecord, Store};
 use dalsegno_protocol::RawValue;
-use dalsegno_store::{Lifecycle, RunRecord, Store};
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -8,7 +8,7 @@ use dalsegno_crds::{
     AgentRun, AgentRunStatus, OnMismatch, Reason, Retention, RunDefaults, VersionPolicy, names,
 };
 use dalsegno_gateway::StateReadBudget;
-use dalsegno_store::{LookUp, RunRecord, Store};
+use dalsegno_model::{LookUp, RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -86,7 +86,7 @@ impl WorkerRuntime for LocalRuntime {
     async fn observe(&self, run: &AgentRun) -> Result<Observed> {
         // The processes first: if one ends while the row is read, the next observation shows both.
         let pods = self.kubelet.pods();
-        let store = match self.store.look_up(&run.uid().unwrap_or_default()).await {
+        let store = match self.store.find_by_object(&run.uid().unwrap_or_default()).await {
             Ok(LookUp::Found(row)) => ObservedStore::Found(Box::new(self.forgive_time_before_start(*row))),
             Ok(LookUp::NotFound { store_id, .. }) => ObservedStore::NotFound { store_id },
             Err(error) => ObservedStore::Unknown(error_chain(&error)),

@@ -1,8 +1,8 @@
 //! Prints the progress of a run: one line per transition.
 
 use dalsegno_core::settings::Settings;
+use dalsegno_model::{Attempt, AttemptEnd, AttemptState, Class, RunRecord, Verdict};
 use dalsegno_protocol::Boundary;
-use dalsegno_store::{Attempt, AttemptEnd, AttemptState, Class, RunRecord, Verdict};
 use jiff::Timestamp;
 
 /// Turns rows into lines, each transition once.

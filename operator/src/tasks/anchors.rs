@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_store::proof::{Anchor, Signer};
-use dalsegno_store::{Result, Store};
+use dalsegno_model::{Result, Store};
+use dalsegno_proof::{Anchor, Signer};
 use jiff::Timestamp;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -34,8 +34,8 @@ async fn anchor(
     output: &mut (dyn Write + Send),
 ) -> Result<()> {
     loop {
-        let moved = store.unanchored().await?;
-        if moved.standings.is_empty() {
+        let moved = store.heads_to_anchor().await?;
+        if moved.heads.is_empty() {
             return Ok(());
         }
         let signer = match signer {
@@ -54,8 +54,8 @@ async fn anchor(
 
 #[cfg(test)]
 mod tests {
+    use dalsegno_model::{Deadlines, NewRun, OnPrior, Operator as _};
     use dalsegno_store::sqlite::Sqlite;
-    use dalsegno_store::{Deadlines, NewRun, OnPrior, Operator as _};
     use uuid::Uuid;
 
     use super::*;

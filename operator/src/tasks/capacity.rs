@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_store::Store;
+use dalsegno_model::Store;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +20,7 @@ pub async fn run(store: Arc<dyn Store>, metrics: Metrics, stop: CancellationToke
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-        match store.capacity(NAMESPACES).await {
+        match store.namespace_usage(NAMESPACES).await {
             Ok(usage) => metrics.set_stored_bytes(usage),
             Err(error) => {
                 tracing::warn!(error = error_chain(&error), "the stored bytes could not be summed up")

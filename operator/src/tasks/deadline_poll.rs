@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dalsegno_core::decide::RECHECK_INTERVAL;
-use dalsegno_store::{Changed, DeadlinePoll, Expired, ObjectKey};
+use dalsegno_model::{Changed, DeadlinePoll, Expired, ObjectKey};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -31,7 +31,7 @@ pub async fn run(ctx: Arc<Context>, stop: CancellationToken) {
     let mut state = PollState::default();
     let mut since = Timestamp::now() - OVERLAP;
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-        match ctx.store.pulse(since).await {
+        match ctx.store.poll_deadlines(since).await {
             Ok(poll) => {
                 since = poll.now - OVERLAP;
                 ctx.metrics.count_deadline_poll(true);
@@ -91,7 +91,7 @@ fn enqueue(ctx: &Context, object: &ObjectKey) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-    use dalsegno_store::Deadline;
+    use dalsegno_model::Deadline;
 
     use super::*;
     use crate::test_context::{TestContext, render_metrics};

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use dalsegno_store::ObjectKey;
+use dalsegno_model::ObjectKey;
 use tokio::time::Instant;
 
 /// Shortest interval between two mirrors.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_store::{Dropped, Result, RunId, Store};
+use dalsegno_model::{Dropped, Result, RunId, Store};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -50,7 +50,7 @@ async fn run_round(store: &dyn Store, metrics: &Metrics) {
 async fn drop_expired(store: &dyn Store, metrics: &Metrics) -> Result<()> {
     let mut after = RunId::nil();
     loop {
-        let runs = store.expired(after).await?;
+        let runs = store.runs_to_expire(after).await?;
         let Some(last) = runs.last() else { return Ok(()) };
         after = *last;
         for run in runs {
@@ -64,7 +64,7 @@ async fn drop_expired(store: &dyn Store, metrics: &Metrics) -> Result<()> {
 
 async fn drop_expired_of(store: &dyn Store, run: RunId, metrics: &Metrics) -> Result<()> {
     loop {
-        let Dropped { run, rows, done } = store.drop_expired(run, ROWS).await?;
+        let Dropped { run, rows, done } = store.expire(run, ROWS).await?;
         let Some(run) = run else { return Ok(()) };
         metrics.count_expired_rows(rows, done);
         if done {
@@ -79,7 +79,7 @@ async fn drop_expired_of(store: &dyn Store, run: RunId, metrics: &Metrics) -> Re
 async fn drop_old(store: &dyn Store, metrics: &Metrics) -> Result<()> {
     let mut after = RunId::nil();
     loop {
-        let runs = store.keepers(after).await?;
+        let runs = store.runs_to_compact(after).await?;
         let Some(last) = runs.last() else { return Ok(()) };
         after = *last;
         for run in runs {
@@ -93,7 +93,7 @@ async fn drop_old(store: &dyn Store, metrics: &Metrics) -> Result<()> {
 
 async fn drop_old_of(store: &dyn Store, run: RunId, metrics: &Metrics) -> Result<()> {
     loop {
-        let Dropped { run, rows, done } = store.drop_old(run, ROWS).await?;
+        let Dropped { run, rows, done } = store.compact(run, ROWS).await?;
         metrics.count_old_rows(rows);
         if run.is_none() || done {
             return Ok(());
@@ -106,7 +106,7 @@ async fn drop_old_of(store: &dyn Store, run: RunId, metrics: &Metrics) -> Result
 /// they are dropped does not block the rest of retention. The next round continues.
 async fn drop_templates(store: &dyn Store) -> Result<()> {
     for _ in 0..TEMPLATE_STEPS {
-        if store.drop_revisions(ROWS).await? == 0 {
+        if store.delete_unused_revisions(ROWS).await? == 0 {
             break;
         }
         tokio::time::sleep(PAUSE).await;
@@ -118,7 +118,7 @@ async fn drop_templates(store: &dyn Store) -> Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-    use dalsegno_store::{Recorded, RequestedBy, Retention};
+    use dalsegno_model::{Recorded, RequestedBy, Retention};
 
     use super::*;
     use crate::test_context::{Disk, create_run, create_worked_run, render_metrics};
@@ -150,7 +150,7 @@ mod tests {
         )
         .await;
         drop_expired(&*store, &Metrics::default()).await.unwrap();
-        assert_eq!(store.expired(RunId::nil()).await.unwrap(), [first]);
+        assert_eq!(store.runs_to_expire(RunId::nil()).await.unwrap(), [first]);
     }
 
     #[tokio::test]
@@ -204,6 +204,6 @@ mod tests {
         .await;
         let dropping = tokio::time::timeout(Duration::from_secs(20), drop_templates(&*store)).await;
         dropping.expect("it ends").unwrap();
-        assert!(store.drop_revisions(ROWS).await.unwrap() > 0, "the next round continues");
+        assert!(store.delete_unused_revisions(ROWS).await.unwrap() > 0, "the next round continues");
     }
 }

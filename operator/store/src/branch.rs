@@ -13,11 +13,12 @@
 
 use dalsegno_protocol::State;
 
-use crate::chain::{self, EncodedBoundary, EncodedSnapshot};
-use crate::seal::{PayloadCipher, is_sealed};
 use crate::snapshot::{self, OpenedSnapshot};
 use crate::snapshot_io::{Branch, SnapshotReader, Walk};
-use crate::{BoundaryId, BoundaryRow, Digest, Error, Gone, Result, RunId, fold, size};
+use dalsegno_format::chain::{self, EncodedBoundary, EncodedSnapshot};
+use dalsegno_format::seal::{PayloadCipher, is_sealed};
+use dalsegno_format::{fold, size};
+use dalsegno_model::{BoundaryId, BoundaryRow, Digest, Error, PayloadLoss, Result, RunId};
 
 /// Damaged snapshots that a walk skips one by one. After these, it uses a snapshot only where there is no other way.
 const MAX_SKIPPED: usize = 3;
@@ -55,12 +56,12 @@ pub(crate) async fn small_state(
 pub(crate) async fn state_after(
     reader: &impl SnapshotReader,
     run: RunId,
-    place: BoundaryId,
+    boundary_id: BoundaryId,
     content_hash: Digest,
     excluded: Vec<Digest>,
 ) -> Result<State> {
-    let walk = Walk { excluded_snapshots: excluded, ..Walk::to_state(Some((place, content_hash))) };
-    Ok(existing_state(reader, run, place, walk).await?.state)
+    let walk = Walk { excluded_snapshots: excluded, ..Walk::to_state(Some((boundary_id, content_hash))) };
+    Ok(existing_state(reader, run, boundary_id, walk).await?.state)
 }
 
 /// The state after a boundary, built from boundaries alone; from a snapshot only if the payloads before it were
@@ -68,21 +69,21 @@ pub(crate) async fn state_after(
 pub(crate) async fn state_without_snapshots(
     reader: &impl SnapshotReader,
     run: RunId,
-    place: BoundaryId,
+    boundary_id: BoundaryId,
     content_hash: Digest,
 ) -> Result<StateAt> {
-    let walk = Walk { avoid_snapshots: true, ..Walk::to_state(Some((place, content_hash))) };
-    existing_state(reader, run, place, walk).await
+    let walk = Walk { avoid_snapshots: true, ..Walk::to_state(Some((boundary_id, content_hash))) };
+    existing_state(reader, run, boundary_id, walk).await
 }
 
 async fn existing_state(
     reader: &impl SnapshotReader,
     run: RunId,
-    place: BoundaryId,
+    boundary_id: BoundaryId,
     walk: Walk,
 ) -> Result<StateAt> {
     let found = read_state(reader, run, walk, None).await?;
-    found.ok_or_else(|| corrupt(run, format!("{place}: it does not exist")))
+    found.ok_or_else(|| corrupt(run, format!("{boundary_id}: it does not exist")))
 }
 
 async fn read_state(
@@ -159,7 +160,7 @@ async fn read(reader: &impl SnapshotReader, run: RunId, mut walk: Walk) -> Resul
         let Some((index, encoded, snapshot)) = snapshot.next() else {
             return branch.decode(run, &walk, None, &cipher);
         };
-        let content_hash = encoded.kept.row.content_hash;
+        let content_hash = encoded.boundary.row.content_hash;
         if walk.is_too_large(|| snapshot::length(&content_hash, snapshot, &cipher)) {
             return Ok(None);
         }
@@ -210,7 +211,7 @@ impl Branch {
     /// Verifies that the boundaries are those that the head's hash covers, and that no wanted one is missing.
     fn verify(&self, run: RunId, from: i32) -> Result<()> {
         chain::verify_branch(run, &self.head_hash, &self.encoded).map_err(|detail| corrupt(run, detail))?;
-        let parent = self.encoded.first().and_then(|first| first.kept.parent);
+        let parent = self.encoded.first().and_then(|first| first.boundary.parent);
         if parent.is_some_and(|parent| parent.turn >= from) {
             return Err(corrupt(run, "its live branch ends before its first boundary"));
         }
@@ -237,13 +238,13 @@ impl Branch {
         cipher: &PayloadCipher,
     ) -> Result<Option<DecodedBranch>> {
         let folds = walk.with_state || self.encoded.iter().any(EncodedBoundary::is_patch);
-        let has_beginning = self.encoded.first().is_some_and(|first| first.kept.parent.is_none());
+        let has_beginning = self.encoded.first().is_some_and(|first| first.boundary.parent.is_none());
         let from_snapshot = opened.is_some();
         let mut chunks = Vec::new();
         let mut state = has_beginning.then(State::new);
         let mut rows = Vec::with_capacity(self.encoded.len());
         let mut wanted = self.encoded;
-        wanted.retain(|encoded| encoded.kept.row.turn <= walk.to);
+        wanted.retain(|encoded| encoded.boundary.row.turn <= walk.to);
         // In a shredded run, a plain boundary may depend on one that nobody can read.
         let is_gone = cipher.is_shredded() || wanted.last().is_some_and(|last| last.gone(cipher).is_some());
         let is_too_large =
@@ -252,29 +253,30 @@ impl Branch {
             if is_too_large(&state) {
                 return Ok(None);
             }
-            let place = encoded.kept.place();
+            let boundary_id = encoded.boundary.id();
             if let Some((_, opened)) = opened.take_if(|(at, _)| *at == index) {
                 (state, chunks) = (Some(opened.state), opened.chunks);
-                rows.push(encoded.kept.row);
+                rows.push(encoded.boundary.row);
                 continue;
             }
             let is_lost = encoded.is_patch() && state.is_none() && cipher.is_shredded();
-            if let Some(gone) = encoded.gone(cipher).or(is_lost.then_some(Gone::Shredded)) {
+            if let Some(gone) = encoded.gone(cipher).or(is_lost.then_some(PayloadLoss::Shredded)) {
                 if walk.with_state {
-                    let (doing, detail) = ("reading a live branch", format!("run {run}: {place}: {gone}"));
+                    let (operation, detail) =
+                        ("reading a live branch", format!("run {run}: {boundary_id}: {gone}"));
                     return Err(if is_gone {
-                        Error::Gone { doing, detail }
+                        Error::Gone { operation, detail }
                     } else {
-                        Error::Corrupt { doing, detail }
+                        Error::Corrupt { operation, detail }
                     });
                 }
                 state = None;
-                rows.push(encoded.kept.row);
+                rows.push(encoded.boundary.row);
                 continue;
             }
             let mut row = encoded
                 .decode_verified(run, cipher, state.as_ref())
-                .map_err(|error| at(run, place, error))?;
+                .map_err(|error| at(run, boundary_id, error))?;
             if folds {
                 state = advance(state, &row)?;
             }
@@ -301,13 +303,13 @@ pub(crate) fn advance(before: Option<State>, row: &BoundaryRow) -> Result<Option
     Ok(Some(state))
 }
 
-fn at(run: RunId, place: BoundaryId, error: Error) -> Error {
+fn at(run: RunId, boundary_id: BoundaryId, error: Error) -> Error {
     match error {
-        Error::Corrupt { detail, .. } => corrupt(run, format!("{place}: {detail}")),
+        Error::Corrupt { detail, .. } => corrupt(run, format!("{boundary_id}: {detail}")),
         other => other,
     }
 }
 
 fn corrupt(run: RunId, detail: impl std::fmt::Display) -> Error {
-    Error::Corrupt { doing: "reading a live branch", detail: format!("run {run}: {detail}") }
+    Error::Corrupt { operation: "reading a live branch", detail: format!("run {run}: {detail}") }
 }

@@ -2,7 +2,8 @@
 
 use dalsegno_protocol::{Boundary, CHECKPOINT_VERSION, Channel, Checkpoint, MEMORY_REFERENCES, Step};
 
-use crate::{CallFilter, Error, Result, RunRecord, Store, header};
+use dalsegno_format::header;
+use dalsegno_model::{CallFilter, Error, Result, RunRecord, Store};
 
 /// The checkpoint at the latest boundary of a turn of the live branch, or at the head; `None` if there is none.
 ///
@@ -18,7 +19,7 @@ pub async fn checkpoint(store: &dyn Store, run: &RunRecord, turn: Option<i32>) -
     let Some((row, mut state)) = store.boundary(run.id, turn).await? else { return Ok(None) };
     let attempt = store.attempt(run.id, row.attempt).await?;
     let identity = attempt.and_then(|attempt| attempt.identity).ok_or_else(|| Error::Corrupt {
-        doing: "reading a checkpoint",
+        operation: "reading a checkpoint",
         detail: format!("attempt {}, which committed it, has no identity", row.attempt),
     })?;
     let content_hash = header::render(&row.content_hash);

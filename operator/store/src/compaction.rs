@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use crate::snapshot;
 use crate::snapshot_io::SnapshotWriter;
 use crate::snapshot_writer::{ReadBack, snapshot_boundary};
-use crate::{BoundaryId, Digest, Dropped, Error, Result, RunId};
+use dalsegno_model::{BoundaryId, Digest, Dropped, Error, Result, RunId};
 
 /// SQL: whether the payloads of the boundary `b` were dropped. The row of its run decides, not the boundary's row
 /// alone. Without an argument the run's row is looked up; the argument is the name under which it is joined.
@@ -73,12 +73,12 @@ pub(crate) const TRUNCATION_POINT: &str = concat!(
     is_compactable!(),
     " ), after AS ( \
          SELECT b.turn, b.boundary, b.epoch, b.content_hash, b.undone, run.keep_last, run.lifecycle, \
-                count(*) FILTER (WHERE NOT b.undone) OVER place AS nth, \
+                count(*) FILTER (WHERE NOT b.undone) OVER boundary_id AS nth, \
                 count(*) FILTER (WHERE NOT b.undone) OVER () AS count, \
-                count(*) OVER place AS so_many, \
-                sum(coalesce(length(b.ops), 0) + coalesce(length(b.events), 0)) OVER place AS bytes \
+                count(*) OVER boundary_id AS so_many, \
+                sum(coalesce(length(b.ops), 0) + coalesce(length(b.events), 0)) OVER boundary_id AS bytes \
          FROM run JOIN boundaries b ON b.run = $1 AND (b.turn, b.boundary) > (run.turn, run.boundary) \
-         WINDOW place AS (ORDER BY b.turn, b.boundary) \
+         WINDOW boundary_id AS (ORDER BY b.turn, b.boundary) \
      ) \
      SELECT turn, boundary, epoch, content_hash FROM after \
      WHERE NOT undone AND count > keep_last + CASE lifecycle WHEN 'live' THEN 9 ELSE 0 END \
@@ -100,7 +100,7 @@ pub(crate) enum CompactionStep {
 #[derive(Clone, Debug)]
 pub(crate) struct TruncateTo {
     pub run: RunId,
-    pub place: BoundaryId,
+    pub boundary: BoundaryId,
     pub content_hash: Digest,
     /// The snapshot of the state after the boundary.
     pub snapshot: ReadBack,
@@ -135,13 +135,15 @@ pub(crate) async fn step(gc: &impl SnapshotGc, run: RunId, limit: u32) -> Result
     let rows = match gc.next(run, limit).await? {
         CompactionStep::Idle => return Ok(Dropped::default()),
         CompactionStep::Discard(content_hash) => gc.discard(obsolete(gc, run, content_hash).await?).await?,
-        CompactionStep::Truncate(place, content_hash) => {
-            match snapshot_boundary(gc, run, place, content_hash).await {
-                Ok(snapshot) => gc.truncate(TruncateTo { run, place, content_hash, snapshot }).await?,
+        CompactionStep::Truncate(boundary_id, content_hash) => {
+            match snapshot_boundary(gc, run, boundary_id, content_hash).await {
+                Ok(snapshot) => {
+                    gc.truncate(TruncateTo { run, boundary: boundary_id, content_hash, snapshot }).await?
+                }
                 // It is an error only if this is still the next step. Otherwise another process did it meanwhile.
                 Err(error @ (Error::Gone { .. } | Error::Corrupt { .. })) => {
                     match gc.next(run, limit).await? {
-                        CompactionStep::Truncate(now, _) if now == place => return Err(error),
+                        CompactionStep::Truncate(now, _) if now == boundary_id => return Err(error),
                         CompactionStep::Truncate(..) | CompactionStep::Discard(_) | CompactionStep::Idle => 0,
                     }
                 }

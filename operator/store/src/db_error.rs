@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 pub(crate) use dalsegno_model::redacted_json_error;
 
-use crate::Error;
+use dalsegno_model::Error;
 
 /// The outcome of work on a database.
 pub(crate) type DbResult<T> = Result<T, DbError>;
@@ -47,11 +47,9 @@ impl DbError {
     /// The error for the caller of the store. `operation` completes the sentence "the store failed while …".
     pub fn with_context(self, operation: &'static str) -> Error {
         match self {
-            Self::Database(source) => {
-                Error::Unavailable { doing: operation, source: Box::new(SharedCause(source)) }
-            }
-            Self::Corrupt(detail) => Error::Corrupt { doing: operation, detail },
-            Self::Gone(detail) => Error::Gone { doing: operation, detail },
+            Self::Database(source) => Error::Unavailable { operation, source: Box::new(SharedCause(source)) },
+            Self::Corrupt(detail) => Error::Corrupt { operation, detail },
+            Self::Gone(detail) => Error::Gone { operation, detail },
             Self::Unusable(why) => Error::Unusable(why),
         }
     }
@@ -61,8 +59,8 @@ impl From<Error> for DbError {
     fn from(error: Error) -> Self {
         match error {
             Error::Unavailable { source, .. } => Self::Database(Arc::from(source)),
-            Error::Corrupt { doing, detail } => Self::Corrupt(format!("{doing}: {detail}")),
-            Error::Gone { doing, detail } => Self::Gone(format!("{doing}: {detail}")),
+            Error::Corrupt { operation, detail } => Self::Corrupt(format!("{operation}: {detail}")),
+            Error::Gone { operation, detail } => Self::Gone(format!("{operation}: {detail}")),
             Error::Unusable(why) => Self::Unusable(why),
         }
     }

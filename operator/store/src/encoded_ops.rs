@@ -10,9 +10,9 @@ pub(crate) use dalsegno_format::encoded_ops::EncodedOps;
 
 use crate::branch;
 use crate::per_run_limiter::PerRunLimiter;
-use crate::seal::PayloadCipher;
 use crate::snapshot_io::SnapshotReader;
-use crate::{Commit, Result};
+use dalsegno_format::seal::PayloadCipher;
+use dalsegno_model::{Commit, Result};
 
 /// A boundary with at most this many bytes of payloads may be stored in one batch with others.
 pub(crate) const MAX_BATCHED_BYTES: usize = 256 << 10;

@@ -3,8 +3,9 @@
 use dalsegno_protocol::{Boundary, Event};
 use uuid::Uuid;
 
-use crate::seal::{AadContext, DigestKeyExt as _, PayloadCipher, is_sealed};
-use crate::{Digest, Error, EventQuery, Result, codec, header};
+use dalsegno_format::seal::{AadContext, DigestKeyExt as _, PayloadCipher, is_sealed};
+use dalsegno_format::{codec, header};
+use dalsegno_model::{Digest, Error, EventQuery, Result};
 
 /// The events of one boundary, as they are stored.
 pub(crate) struct StoredEvents {
@@ -60,5 +61,5 @@ pub(crate) fn page(
 }
 
 fn corrupt(detail: String) -> Error {
-    Error::Corrupt { doing: "reading events", detail }
+    Error::Corrupt { operation: "reading events", detail }
 }

@@ -39,7 +39,6 @@ mod pages;
 mod per_run_limiter;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-pub mod reading;
 mod reads;
 mod schema;
 mod snapshot;
@@ -48,14 +47,8 @@ mod snapshot_writer;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod statements;
+mod stored_rows;
 mod transitions;
 
 pub use checkpoint_document::checkpoint;
 pub use open::{grant, migrate, open, open_beside, open_read_only};
-
-// For crates that do not depend on format, model and proof directly.
-pub use dalsegno_format::{
-    PatchChain, audit, chain, codec, fold, header, manifest, memory, records, seal, size,
-};
-pub use dalsegno_model::*;
-pub use dalsegno_proof::{self as proof, Damage, IntegrityScan, ScanReport, verify};

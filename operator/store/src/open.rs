@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::keys::KeyProvider;
-use crate::{Error, Result, Store};
+use dalsegno_model::{Error, Result, Store};
 
 /// A store's URL, parsed.
 #[derive(Debug, PartialEq, Eq)]

@@ -3,12 +3,12 @@
 use dalsegno_protocol::State;
 
 use crate::branch::{self, advance};
-use crate::chain::{DecodedBoundaryExt as _, EncodedBoundary};
 use crate::keys;
-use crate::reading::StoredBoundary;
-use crate::seal::PayloadCipher;
 use crate::snapshot_io::{PageEntry, SnapshotReader};
-use crate::{BoundaryCheck, BoundaryId, Digest, Error, Gone, Result, RunId, Sound};
+use dalsegno_format::chain::{DecodedBoundaryExt as _, EncodedBoundary};
+use dalsegno_format::seal::PayloadCipher;
+use dalsegno_model::read_transaction::StoredBoundary;
+use dalsegno_model::{BoundaryCheck, BoundaryId, Digest, Error, PayloadLoss, Result, RunId, ValidBoundary};
 
 /// Boundaries in a page.
 pub(crate) const PAGE_ROWS: i64 = 256;
@@ -39,8 +39,8 @@ pub(crate) async fn check(
     let mut checked = Vec::with_capacity(page.len());
     for entry in page {
         let dropped = is_dropped(&entry);
-        let PageEntry { place, undone, encoded } = entry;
-        let sound = match encoded {
+        let PageEntry { boundary: boundary_id, undone, encoded } = entry;
+        let valid = match encoded {
             Err(detail) => Err(detail),
             Ok(encoded) if dropped => check_dropped(reader, run, encoded, &snapshots, &mut known).await?,
             Ok(encoded) => match check_one(reader, run, encoded, folds, &mut known).await {
@@ -50,7 +50,7 @@ pub(crate) async fn check(
                 Err(error) => return Err(error),
             },
         };
-        checked.push(BoundaryCheck { place, undone, sound });
+        checked.push(BoundaryCheck { id: boundary_id, undone, result: valid });
     }
     Ok(checked)
 }
@@ -62,20 +62,20 @@ async fn check_dropped(
     encoded: EncodedBoundary,
     snapshots: &[(BoundaryId, Digest)],
     known: &mut KnownState,
-) -> Result<std::result::Result<Sound, String>> {
+) -> Result<std::result::Result<ValidBoundary, String>> {
     *known = None;
-    if let Some(fault) = encoded.kept.fault(run) {
+    if let Some(fault) = encoded.boundary.fault(run) {
         return Ok(Err(fault.into()));
     }
-    let (place, valid) = (encoded.kept.place(), encoded.link());
-    if snapshots.contains(&(place, valid.content_hash)) {
-        match branch::state_after(reader, run, place, valid.content_hash, Vec::new()).await {
-            Ok(state) => *known = Some((place, state)),
+    let (boundary_id, valid) = (encoded.boundary.id(), encoded.link());
+    if snapshots.contains(&(boundary_id, valid.content_hash)) {
+        match branch::state_after(reader, run, boundary_id, valid.content_hash, Vec::new()).await {
+            Ok(state) => *known = Some((boundary_id, state)),
             Err(Error::Corrupt { .. } | Error::Gone { .. }) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(Ok(Sound { full: known.is_some(), gone: Some(Gone::Dropped), ..valid }))
+    Ok(Ok(ValidBoundary { full: known.is_some(), payload_loss: Some(PayloadLoss::Dropped), ..valid }))
 }
 
 /// Checks a boundary whose payloads exist. A patch is checked together with the state before it. If that state is
@@ -87,23 +87,25 @@ async fn check_one(
     encoded: EncodedBoundary,
     folds: bool,
     known: &mut KnownState,
-) -> Result<Sound> {
+) -> Result<ValidBoundary> {
     let last = known.take();
-    if let Some(fault) = encoded.kept.fault(run) {
-        return Err(Error::Corrupt { doing: "checking a boundary", detail: fault.into() });
+    if let Some(fault) = encoded.boundary.fault(run) {
+        return Err(Error::Corrupt { operation: "checking a boundary", detail: fault.into() });
     }
     let cipher = cipher_of(reader, run, &encoded).await?;
-    let (place, valid) = (encoded.kept.place(), encoded.link());
+    let (boundary_id, valid) = (encoded.boundary.id(), encoded.link());
     if let gone @ Some(_) = encoded.gone(&cipher) {
-        return Ok(Sound { full: false, gone, ..valid });
+        return Ok(ValidBoundary { full: false, payload_loss: gone, ..valid });
     }
     let before = match (valid.parent, last) {
         (None, _) => Some(State::new()),
-        (Some(parent), Some((place, state))) if place == parent => Some(state),
+        (Some(parent), Some((boundary_id, state))) if boundary_id == parent => Some(state),
         (Some(parent), _) if encoded.is_patch() => {
             match branch::state_after(reader, run, parent, valid.parent_hash, Vec::new()).await {
                 Ok(state) => Some(state),
-                Err(Error::Corrupt { .. } | Error::Gone { .. }) => return Ok(Sound { full: false, ..valid }),
+                Err(Error::Corrupt { .. } | Error::Gone { .. }) => {
+                    return Ok(ValidBoundary { full: false, ..valid });
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -111,7 +113,7 @@ async fn check_one(
     };
     let row = encoded.decode_verified(run, &cipher, before.as_ref())?;
     if folds {
-        *known = advance(before, &row)?.map(|state| (place, state));
+        *known = advance(before, &row)?.map(|state| (boundary_id, state));
     }
     Ok(valid)
 }
@@ -133,44 +135,56 @@ pub(crate) async fn decode(
     let mut last: Option<(RunId, BoundaryId, State)> = None;
     let mut boundaries = Vec::with_capacity(page.len());
     for UndecodedBoundary { run, undone, encoded } in page {
-        let header = encoded.kept.clone();
+        let header = encoded.boundary.clone();
         let cipher = match cipher_of(reader, run, &encoded).await {
             Ok(cipher) => cipher,
             Err(error) => {
                 let damage = keys::unwrap_failure(Err(error))?;
-                boundaries.push(StoredBoundary { run, kept: header, undone, gone: None, damage });
+                boundaries.push(StoredBoundary { run, decoded: header, undone, payload_loss: None, damage });
                 continue;
             }
         };
         if let gone @ Some(_) = encoded.gone(&cipher) {
-            boundaries.push(StoredBoundary { run, kept: header, undone, gone, damage: None });
+            boundaries.push(StoredBoundary {
+                run,
+                decoded: header,
+                undone,
+                payload_loss: gone,
+                damage: None,
+            });
             continue;
         }
         let (parent, parent_hash) = (header.parent, header.row.parent_hash);
         let before = match (parent, last.take()) {
             (None, _) => Ok(Some(State::new())),
-            (Some(parent), Some((of, place, state))) if (of, place) == (run, parent) => Ok(Some(state)),
+            (Some(parent), Some((of, boundary_id, state))) if (of, boundary_id) == (run, parent) => {
+                Ok(Some(state))
+            }
             (Some(parent), _) if encoded.is_patch() => {
                 branch::state_after(reader, run, parent, parent_hash, Vec::new()).await.map(Some)
             }
             (Some(_), _) => Ok(None),
         };
         let decoded = before.and_then(|before| {
-            let kept = encoded.decode(&cipher, before.as_ref())?;
-            let after = if folds { advance(before, &kept.row)? } else { None };
-            Ok((kept, after))
+            let decoded = encoded.decode(&cipher, before.as_ref())?;
+            let after = if folds { advance(before, &decoded.row)? } else { None };
+            Ok((decoded, after))
         });
         boundaries.push(match decoded {
-            Ok((kept, after)) => {
-                last = after.map(|state| (run, kept.place(), state));
-                StoredBoundary { run, kept, undone, gone: None, damage: None }
+            Ok((decoded, after)) => {
+                last = after.map(|state| (run, decoded.id(), state));
+                StoredBoundary { run, decoded, undone, payload_loss: None, damage: None }
             }
             // The patch itself is plain, but the state that it patches was shredded.
-            Err(Error::Gone { .. }) if reader.cipher(run).await?.is_shredded() => {
-                StoredBoundary { run, kept: header, undone, gone: Some(Gone::Shredded), damage: None }
-            }
+            Err(Error::Gone { .. }) if reader.cipher(run).await?.is_shredded() => StoredBoundary {
+                run,
+                decoded: header,
+                undone,
+                payload_loss: Some(PayloadLoss::Shredded),
+                damage: None,
+            },
             Err(Error::Corrupt { detail, .. } | Error::Gone { detail, .. }) => {
-                StoredBoundary { run, kept: header, undone, gone: None, damage: Some(detail) }
+                StoredBoundary { run, decoded: header, undone, payload_loss: None, damage: Some(detail) }
             }
             Err(error) => return Err(error),
         });

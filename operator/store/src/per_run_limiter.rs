@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::RunId;
 use crate::db_error::{DbError, DbResult};
+use dalsegno_model::RunId;
 
 /// One FIFO queue for each run that has callers.
 #[derive(Debug)]

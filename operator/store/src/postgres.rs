@@ -57,10 +57,10 @@ use std::sync::Arc;
 use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
 
-use crate::Result;
 use crate::db_error::{DbError, DbResult};
 use crate::keys::{KeyProvider, Keys};
 use commit_batcher::CommitBatcher;
+use dalsegno_model::Result;
 use pool::Pool;
 use url::{Target, connect};
 
@@ -83,7 +83,7 @@ impl Postgres {
     /// Connects to a database. `url` is a libpq URL, with `pgbouncer=true` if it leads to pgbouncer in transaction
     /// mode.
     ///
-    /// [`crate::Error::Unusable`]: the database is not migrated, or the server has unsafe settings.
+    /// [`dalsegno_model::Error::Unusable`]: the database is not migrated, or the server has unsafe settings.
     pub async fn connect(url: &str) -> Result<Self> {
         let target = Target::parse(url)?;
         Self::open(target).await.map_err(|fault| fault.with_context("opening the store"))

@@ -1,7 +1,7 @@
 //! Snapshots: states that are stored in advance of a lookup, in chunks that the snapshots of one run share.
 //!
 //! A snapshot is the text of a state ([`fold::text`]), cut into chunks at places that its content determines
-//! ([`crate::manifest`]): the snapshots of a growing state cost only what the state grew by.
+//! ([`dalsegno_format::manifest`]): the snapshots of a growing state cost only what the state grew by.
 //!
 //! # Format, version 1
 //!
@@ -9,7 +9,7 @@
 //! digest = SHA-256(f("dalsegno/snapshot/v1") f(run id) f(content hash of the boundary) f(document))
 //! ```
 //!
-//! with `f` as in [`crate::header`].
+//! with `f` as in [`dalsegno_format::header`].
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,11 +17,12 @@ use std::collections::HashMap;
 use dalsegno_format::fields::FramedHasher;
 use dalsegno_protocol::State;
 
-use crate::chain::EncodedSnapshot;
-use crate::manifest::Manifest;
-use crate::seal::{self, AadContext, PayloadCipher};
 use crate::snapshot_io::SnapshotReader;
-use crate::{Digest, Error, Result, RunId, fold};
+use dalsegno_format::chain::EncodedSnapshot;
+use dalsegno_format::fold;
+use dalsegno_format::manifest::Manifest;
+use dalsegno_format::seal::{self, AadContext, PayloadCipher};
+use dalsegno_model::{Digest, Error, Result, RunId};
 
 const TAG: &[u8] = b"dalsegno/snapshot/v1";
 
@@ -114,5 +115,5 @@ pub(crate) fn digest_of(run: RunId, content_hash: &Digest, document: &[u8]) -> D
 }
 
 pub(crate) fn corrupt(detail: impl Into<String>) -> Error {
-    Error::Corrupt { doing: "reading a snapshot", detail: detail.into() }
+    Error::Corrupt { operation: "reading a snapshot", detail: detail.into() }
 }

@@ -2,9 +2,9 @@
 
 use dalsegno_protocol::Boundary;
 
-use crate::chain::{EncodedBoundary, EncodedSnapshot};
-use crate::seal::PayloadCipher;
-use crate::{BoundaryId, Digest, Result, RunId};
+use dalsegno_format::chain::{EncodedBoundary, EncodedSnapshot};
+use dalsegno_format::seal::PayloadCipher;
+use dalsegno_model::{BoundaryId, Digest, Result, RunId};
 
 /// Which part of a live branch to read.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Walk {
     pub excluded_snapshots: Vec<Digest>,
     /// Use a snapshot only if there is no other way: if the payloads up to its boundary were dropped.
     pub avoid_snapshots: bool,
-    /// The walk stops without a result if a state is larger than this many bytes, as [`crate::size`] counts them.
+    /// The walk stops without a result if a state is larger than this many bytes, as [`dalsegno_format::size`] counts them.
     pub max_state_bytes: Option<usize>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Branch {
 
 /// A boundary in a page, or why its row cannot be read.
 pub(crate) struct PageEntry {
-    pub place: BoundaryId,
+    pub boundary: BoundaryId,
     pub undone: bool,
     pub encoded: std::result::Result<EncodedBoundary, String>,
 }
@@ -94,7 +94,7 @@ pub(crate) trait SnapshotReader: Sync {
 
 /// Writes snapshots.
 pub(crate) trait SnapshotWriter: SnapshotReader {
-    /// The cipher for new payloads of the run. [`crate::Error::Unusable`]: the run's payloads are sealed, and this process
+    /// The cipher for new payloads of the run. [`dalsegno_model::Error::Unusable`]: the run's payloads are sealed, and this process
     /// has no keys.
     fn cipher_to_write(&self, run: RunId) -> impl Future<Output = Result<PayloadCipher>> + Send;
 

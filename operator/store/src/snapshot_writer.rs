@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::branch::{self, StateAt};
-use crate::header::sha256;
-use crate::manifest::Manifest;
-use crate::reading::StoredSnapshot;
-use crate::seal::{AadContext, PayloadCipher};
 use crate::snapshot::{cipher_of, corrupt, digest_of, read};
 use crate::snapshot_io::{NewSnapshot, SnapshotReader, SnapshotWriter};
-use crate::{BoundaryId, Digest, Error, Result, RunId, SNAPSHOT_DUE, Snapshotted, codec, fold};
+use dalsegno_format::header::sha256;
+use dalsegno_format::manifest::Manifest;
+use dalsegno_format::seal::{AadContext, PayloadCipher};
+use dalsegno_format::{codec, fold};
+use dalsegno_model::read_transaction::StoredSnapshot;
+use dalsegno_model::{BoundaryId, Digest, Error, Result, RunId, SNAPSHOT_DUE, Snapshotted};
 
 /// A snapshot that was read back after it was written.
 #[derive(Clone, Debug)]
@@ -43,10 +44,10 @@ pub(crate) async fn make(writer: &impl SnapshotWriter, run: RunId) -> Result<Sna
 pub(crate) async fn snapshot_boundary(
     writer: &impl SnapshotWriter,
     run: RunId,
-    place: BoundaryId,
+    boundary_id: BoundaryId,
     content_hash: Digest,
 ) -> Result<ReadBack> {
-    let at = branch::state_without_snapshots(writer, run, place, content_hash).await?;
+    let at = branch::state_without_snapshots(writer, run, boundary_id, content_hash).await?;
     write(writer, run, at).await
 }
 
@@ -81,17 +82,17 @@ async fn write(writer: &impl SnapshotWriter, run: RunId, at: StateAt) -> Result<
 }
 
 fn dropped(detail: &str) -> Error {
-    Error::Gone { doing: "keeping a snapshot", detail: detail.into() }
+    Error::Gone { operation: "keeping a snapshot", detail: detail.into() }
 }
 
 /// All snapshots of a run, each compared with the state that is rebuilt without it. A shredded one passes.
 pub(crate) async fn check_all(reader: &impl SnapshotReader, run: RunId) -> Result<Vec<StoredSnapshot>> {
     let mut excluded = Vec::new();
     let mut checked = Vec::new();
-    for (place, content_hash) in reader.snapshots(run).await? {
+    for (boundary_id, content_hash) in reader.snapshots(run).await? {
         // No state is rebuilt from an unchecked or damaged snapshot: neither this one's, nor a later one's.
         excluded.push(content_hash);
-        let (digest, fault) = match check(reader, run, place, &content_hash, &excluded).await {
+        let (digest, fault) = match check(reader, run, boundary_id, &content_hash, &excluded).await {
             Ok(digest) => (digest, None),
             Err(Error::Corrupt { detail, .. }) => (None, Some(detail)),
             Err(error) => return Err(error),
@@ -99,7 +100,7 @@ pub(crate) async fn check_all(reader: &impl SnapshotReader, run: RunId) -> Resul
         if fault.is_none() {
             excluded.pop();
         }
-        checked.push(StoredSnapshot { place, digest, fault });
+        checked.push(StoredSnapshot { boundary: boundary_id, digest, fault });
     }
     Ok(checked)
 }
@@ -109,7 +110,7 @@ pub(crate) async fn check_all(reader: &impl SnapshotReader, run: RunId) -> Resul
 async fn check(
     reader: &impl SnapshotReader,
     run: RunId,
-    place: BoundaryId,
+    boundary_id: BoundaryId,
     content_hash: &Digest,
     excluded: &[Digest],
 ) -> Result<Option<Digest>> {
@@ -120,7 +121,7 @@ async fn check(
         return Ok(None);
     }
     let (text, manifest) = read(reader, run, content_hash, &stored, &cipher).await?;
-    match branch::state_after(reader, run, place, *content_hash, excluded.to_vec()).await {
+    match branch::state_after(reader, run, boundary_id, *content_hash, excluded.to_vec()).await {
         Ok(state) if fold::text(&state)? != text => {
             Err(corrupt("it is another state than the boundaries make"))
         }

@@ -1,12 +1,12 @@
 //! Statements that both databases share.
 
-/// For [`crate::Operator::capacity`]: bytes of the `$1` largest namespaces, and the sum of all others under NULL.
+/// For [`dalsegno_model::Operator::capacity`]: bytes of the `$1` largest namespaces, and the sum of all others under NULL.
 pub(crate) const NAMESPACE_USAGE: &str = "WITH sums AS ( \
          SELECT namespace, CAST(sum(stored_bytes) AS bigint) AS bytes FROM runs GROUP BY namespace \
      ), ranked AS ( \
-         SELECT namespace, bytes, row_number() OVER (ORDER BY bytes DESC, namespace) AS place FROM sums \
+         SELECT namespace, bytes, row_number() OVER (ORDER BY bytes DESC, namespace) AS boundary_id FROM sums \
      ), listed AS ( \
-         SELECT CASE WHEN place <= $1 THEN namespace END AS namespace, bytes FROM ranked \
+         SELECT CASE WHEN boundary_id <= $1 THEN namespace END AS namespace, bytes FROM ranked \
      ) \
      SELECT namespace, CAST(sum(bytes) AS bigint) AS bytes FROM listed GROUP BY namespace ORDER BY namespace";
 

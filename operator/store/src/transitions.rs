@@ -8,7 +8,7 @@
 //!
 //! - A rule that changes nothing returns an empty set, and nothing is written.
 //! - Every change of the run's row, its attempts or its calls is appended to the audit, except for the changes that
-//!   [`crate::audit`] lists as left out.
+//!   [`dalsegno_model::audit`] lists as left out.
 //!
 //! # Assumptions
 //!
@@ -59,7 +59,7 @@ pub(crate) use worker::{commit_receipt, has_capability, has_unsettled, renew_lea
 
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{CallRow, LiveBoundary, RunRows};
-use crate::{BoundaryId, RequestedBy, RunId};
+use dalsegno_model::{BoundaryId, RequestedBy, RunId};
 
 /// One rule, with the facts from its caller.
 pub(crate) trait Transition: Send + Sync + 'static {
@@ -117,8 +117,8 @@ impl Rows {
     }
 
     /// The attempt that committed this boundary, if it was not read yet.
-    pub fn missing_attempt(&self, place: BoundaryId) -> Option<i32> {
-        let boundary = self.boundaries.iter().find(|boundary| boundary.place == place)?;
+    pub fn missing_attempt(&self, boundary_id: BoundaryId) -> Option<i32> {
+        let boundary = self.boundaries.iter().find(|boundary| boundary.id == boundary_id)?;
         Some(boundary.attempt).filter(|number| self.of_run.attempt(*number).is_none())
     }
 }

@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use child_process::within;
 use context::{TestContext, json};
+use dalsegno_format::codec::{LIMIT, decode, decode_after, decode_events, encode};
+use dalsegno_format::manifest::Manifest;
+use dalsegno_model::{Claim, Claimed, Commit, Committed};
+use dalsegno_proof::verify::{Checkpoint, checkpoint};
 use dalsegno_protocol::Policy;
-use dalsegno_store::codec::{LIMIT, decode, decode_after, decode_events, encode};
-use dalsegno_store::manifest::Manifest;
 use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::verify::{Checkpoint, checkpoint};
-use dalsegno_store::{Claim, Claimed, Commit, Committed};
 use sha2::{Digest as _, Sha256};
 
 /// The limits of the whole process.
@@ -152,7 +152,7 @@ fn a_state_is_freed_before_the_open_calls_are_read() {
             assert!(matches!(cx.claim(&claim).await.unwrap(), Claimed::Go(_)));
         }
         let run = cx.run_of(&worker).await;
-        assert_eq!(checkpoint(&*cx.store, &run).await.unwrap(), Checkpoint::Sound);
+        assert_eq!(checkpoint(&*cx.store, &run).await.unwrap(), Checkpoint::Valid);
     };
     let test = "a_state_is_freed_before_the_open_calls_are_read";
     within(100 << 20, 20 * TIME, test, || tokio::runtime::Runtime::new().unwrap().block_on(work));

@@ -4,13 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use dalsegno_model::{
+    Attached, Commit, Committed, Created, Deadlines, Error, Identity, LookUp, NewRun, OnPrior, Operator as _,
+    PodRecord, Read as _, RequestedBy, RunId, RunRecord, Store, Verdict, Worker as _,
+};
 use dalsegno_protocol::{Boundary, Usage};
 use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{
-    Attached, Commit, Committed, Created, Deadlines, Error, Identity, LookUp, NewRun, OnPrior, Operator as _,
-    PodRecord, Read as _, RequestedBy, RunId, RunRecord, Store, Verdict, Worker as _, migrate, open,
-    open_beside, open_read_only,
-};
+use dalsegno_store::{migrate, open, open_beside, open_read_only};
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -76,7 +76,7 @@ async fn commit(store: &dyn Store, run: RunId, number: i32) {
 }
 
 async fn find_run(store: &dyn Store) -> RunRecord {
-    match store.look_up("object").await.unwrap() {
+    match store.find_by_object("object").await.unwrap() {
         LookUp::Found(run) => *run,
         LookUp::NotFound { .. } => panic!("the run is gone"),
     }
@@ -120,9 +120,9 @@ async fn a_restarted_process_restarts_every_clock() {
     let (_dir, path) = database().await;
     let store = Sqlite::open(&path).await.unwrap();
     working_run(&store).await;
-    store.beat().await.unwrap();
+    store.record_gateway_heartbeat().await.unwrap();
     let before = find_run(&store).await;
-    store.beat().await.unwrap();
+    store.record_gateway_heartbeat().await.unwrap();
     assert_eq!(
         find_run(&store).await.beat.since,
         before.beat.since,
@@ -170,9 +170,9 @@ async fn a_closed_store_is_unavailable() {
     let store = Sqlite::open(&path).await.unwrap();
     store.close().await;
     store.close().await;
-    let outcome = store.beat().await;
+    let outcome = store.record_gateway_heartbeat().await;
     assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
-    let outcome = store.look_up("object").await;
+    let outcome = store.find_by_object("object").await;
     assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
 }
 
@@ -189,7 +189,7 @@ async fn readers_work_during_and_after_a_writer() {
     assert!(reader.state(run, None).await.unwrap().is_some());
     let why = refusal(reader.commit(&turn(run, 3)).await);
     assert!(why.contains("reading only"), "{why}");
-    refusal(reader.beat().await);
+    refusal(reader.record_gateway_heartbeat().await);
     writer.close().await;
     assert_eq!(find_run(&*reader).await.head.unwrap().turn, 2);
     let late = open_read_only(&url(&path), None).await.unwrap();
@@ -202,7 +202,7 @@ async fn a_short_write_works_while_another_process_serves() {
     let serving = open(&url(&path), None).await.unwrap();
     let run = working_run(&*serving).await;
     let beside = open_beside(&url(&path), None).await.unwrap();
-    let (commits, asked) = tokio::join!(
+    let (commits, requested_by) = tokio::join!(
         async {
             for number in 1..=50 {
                 commit(&*serving, run, number).await;
@@ -211,7 +211,7 @@ async fn a_short_write_works_while_another_process_serves() {
         async { beside.request_cancel(run, &RequestedBy::default()).await },
     );
     let () = commits;
-    assert!(asked.unwrap().cancel.is_some());
+    assert!(requested_by.unwrap().cancel.is_some());
     let after = find_run(&*serving).await;
     assert_eq!((after.head.unwrap().turn, after.cancel.is_some()), (50, true), "both writes are stored");
 }
@@ -321,7 +321,7 @@ async fn an_abandoned_call_does_not_stop_the_others() {
     let mut callers = Vec::new();
     for _ in 0..100 {
         let store = Arc::clone(&store);
-        callers.push(tokio::spawn(async move { store.beat().await }));
+        callers.push(tokio::spawn(async move { store.record_gateway_heartbeat().await }));
     }
     for caller in callers.iter().step_by(2) {
         caller.abort();

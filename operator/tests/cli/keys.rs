@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use dalsegno_store::{Commit, Committed, open_beside};
+use dalsegno_model::{Commit, Committed};
+use dalsegno_store::open_beside;
 
 use crate::test_context::{RUN, TestContext, create_run, finish, turn};
 

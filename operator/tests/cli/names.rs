@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Stdio;
 
-use dalsegno_store::RunId;
+use dalsegno_model::RunId;
 
 use crate::test_context::{RUN, TestContext, create_run};
 

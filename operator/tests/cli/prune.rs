@@ -4,8 +4,8 @@ use std::fs::File;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dalsegno_store::proof::{Anchor, Signer};
-use dalsegno_store::{AuditRow, RequestedBy, RunId, Store};
+use dalsegno_model::{AuditRow, RequestedBy, RunId, Store};
+use dalsegno_proof::{Anchor, Signer};
 use jiff::Timestamp;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
@@ -22,7 +22,7 @@ async fn anchor(context: &TestContext, store: &dyn Store, at: &str) {
 }
 
 async fn anchor_by(signer: &Signer, context: &TestContext, store: &dyn Store, at: &str) {
-    let (moved, id) = (store.unanchored().await.unwrap(), store.id().await.unwrap());
+    let (moved, id) = (store.heads_to_anchor().await.unwrap(), store.id().await.unwrap());
     let anchor = Anchor::next(&moved, id, at.parse::<Timestamp>().unwrap(), signer);
     assert!(store.put_anchor(&anchor.row().unwrap()).await.unwrap());
     let before = std::fs::read_to_string(context.path("operator.log")).unwrap_or("another line\n".into());

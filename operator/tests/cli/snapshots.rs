@@ -1,6 +1,6 @@
 //! `dalsegno verify` of a run whose snapshots were changed.
 
-use dalsegno_store::Committed;
+use dalsegno_model::Committed;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, SqliteConnection};
 
 use crate::test_context::{RUN, TestContext, create_run, turn};

@@ -1,7 +1,7 @@
 //! A worker cannot send control sequences to the terminal of a user.
 
+use dalsegno_model::{Commit, Committed, NewFinish};
 use dalsegno_protocol::RawValue;
-use dalsegno_store::{Commit, Committed, NewFinish};
 
 use crate::test_context::{RUN, TestContext, create_run, finish, turn};
 

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use dalsegno_model::{
+    Commit, Committed, Created, Deadlines, Identity, NewFinish, NewRun, OnPrior, PodRecord, RunId,
+    RunOutcome, Store, Verdict,
+};
 use dalsegno_protocol::{Boundary, RawValue, Usage};
 use dalsegno_store::keys::{KeyProvider, MountedKeys};
-use dalsegno_store::{
-    Commit, Committed, Created, Deadlines, Identity, NewFinish, NewRun, OnPrior, PodRecord, RunId,
-    RunOutcome, Store, Verdict, migrate, open_beside,
-};
+use dalsegno_store::{migrate, open_beside};
 use sqlx::{Connection as _, Executor as _, SqliteConnection};
 use tempfile::TempDir;
 use uuid::Uuid;

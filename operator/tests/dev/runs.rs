@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use dalsegno_store::{Cause, Lifecycle, Verdict};
+use dalsegno_model::{Cause, Lifecycle, Verdict};
 use rustix::process::Signal;
 use serde_json::json;
 

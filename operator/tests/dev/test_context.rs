@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use dalsegno_store::RunRecord;
+use dalsegno_model::RunRecord;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sqlx::{Connection as _, SqliteConnection};

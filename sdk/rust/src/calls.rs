@@ -187,11 +187,11 @@ impl Run {
 /// Reads the stored arguments. The error gives the position of the mismatch and does not quote the arguments.
 fn stored_arguments<A: DeserializeOwned>(text: &str) -> Result<A> {
     serde_json::from_str(text).map_err(|error| {
-        let place =
+        let message =
             format!("another type than the tool takes, at line {} column {}", error.line(), error.column());
         Error::Json {
             operation: "read the stored arguments of a call",
-            source: serde::de::Error::custom(place),
+            source: serde::de::Error::custom(message),
         }
     })
 }

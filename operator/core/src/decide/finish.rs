@@ -1,7 +1,7 @@
 //! The end of a run: how the operator ends one, and what to do after the end.
 
 use dalsegno_crds::{Cause, Reason};
-use dalsegno_model::{Class, NewFinish, RunOutcome, RunRecord, Then};
+use dalsegno_model::{Class, NewFinish, NextStep, RunOutcome, RunRecord};
 use dalsegno_protocol::Limits;
 use jiff::SignedDuration;
 
@@ -46,5 +46,5 @@ fn finish(row: &RunRecord, outcome: RunOutcome, reason: Reason, end: End) -> Pla
     let reason = reason.as_str().to_owned();
     let message = text::keep_start(&end.message, Limits::FINISH_MESSAGE_BYTES);
     let finish = NewFinish { outcome, reason, message, output: None };
-    Plan::end(row, end, Then::Finish(finish))
+    Plan::end(row, end, NextStep::Finish(finish))
 }

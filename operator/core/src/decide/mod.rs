@@ -6,7 +6,7 @@ mod reserved;
 mod supervise;
 
 use dalsegno_crds::{AgentRun, OperatingMode};
-use dalsegno_model::{AttemptState, RunRecord, Then};
+use dalsegno_model::{AttemptState, NextStep, RunRecord};
 use jiff::Timestamp;
 
 use crate::decision::{Decision, Effect};
@@ -99,7 +99,7 @@ fn continue_run(ctx: &Context<'_>) -> Plan {
 
 /// The attempt has ended and was counted, but its successor was not reserved.
 fn reserve_successor(row: &RunRecord) -> Plan {
-    Plan::act(Effect::EndAttempt { run: row.id, ending: recorded_end(&row.attempt), then: Then::Reserve })
+    Plan::act(Effect::EndAttempt { run: row.id, ending: recorded_end(&row.attempt), then: NextStep::Reserve })
 }
 
 fn is_cancelled(run: &AgentRun) -> bool {

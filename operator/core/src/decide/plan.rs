@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dalsegno_crds::{AgentRun, Reason, names};
-use dalsegno_model::{Identity, RunRecord, Then};
+use dalsegno_model::{Identity, NextStep, RunRecord};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::decision::Effect;
@@ -66,7 +66,7 @@ impl Plan {
     }
 
     /// The current attempt has ended.
-    pub fn end(row: &RunRecord, end: End, then: Then) -> Self {
+    pub fn end(row: &RunRecord, end: End, then: NextStep) -> Self {
         Self::act(Effect::EndAttempt { run: row.id, ending: end.into_ending(row.attempt.number), then })
     }
 

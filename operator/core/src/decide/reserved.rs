@@ -1,7 +1,7 @@
 //! A reserved attempt: it has a number and no recorded pod.
 
 use dalsegno_crds::{Cause, Reason, names};
-use dalsegno_model::{Class, PodRecord, Then};
+use dalsegno_model::{Class, NextStep, PodRecord};
 
 use super::finish::{cancelled, failed};
 use super::plan::{Context, Plan, RECHECK_INTERVAL, missing_agent};
@@ -56,7 +56,7 @@ fn create_pod(ctx: &Context<'_>, template: &ChosenTemplate) -> Plan {
     if observed.name_taken {
         let name = worker::pod_name(&row.name, row.attempt.number);
         let message = format!("a pod of another owner has the name {name}");
-        return Plan::end(row, End::new(Cause::NameTaken, Class::Neutral, message), Then::Reserve);
+        return Plan::end(row, End::new(Cause::NameTaken, Class::Neutral, message), NextStep::Reserve);
     }
     let revision = template.document.hash();
     if let Some(error) = observed.pod_create_error.as_ref().filter(|it| it.revision == revision)

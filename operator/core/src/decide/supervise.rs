@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dalsegno_crds::{AgentRun, Reason, Summary};
-use dalsegno_model::{AttemptState, Deadline, RunRecord, Then};
+use dalsegno_model::{AttemptState, Deadline, NextStep, RunRecord};
 use jiff::SignedDuration;
 
 use super::finish::cancelled;
@@ -29,7 +29,7 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
             return plan;
         }
     } else if let Some(end) = end {
-        return Plan::end(row, end, Then::Reserve);
+        return Plan::end(row, end, NextStep::Reserve);
     }
     match seen {
         Some(seen) => supervise_pod(ctx, seen),

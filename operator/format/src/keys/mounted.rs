@@ -139,7 +139,7 @@ impl KeyProvider for MountedKeys {
             return Err(self.fault(&why));
         };
         let damaged = || Error::Corrupt {
-            doing: "unwrapping a data key",
+            operation: "unwrapping a data key",
             detail: format!("run {run}: it is not what {key_id:?} wrapped for this run"),
         };
         let (check, sealed) = bytes.split_first_chunk::<CHECK_LEN>().ok_or_else(damaged)?;

@@ -10,7 +10,7 @@ use crate::header;
 #[derive(Clone, Copy, Debug)]
 pub struct BodyDigest {
     /// The digest to store.
-    pub kept: Digest,
+    pub stored: Digest,
     /// SHA-256 of the body. It is not stored if the run has a key.
     pub plain: Digest,
 }
@@ -18,12 +18,12 @@ pub struct BodyDigest {
 impl BodyDigest {
     /// Whether a stored digest belongs to this body.
     pub fn matches(&self, stored: &Digest) -> bool {
-        *stored == self.kept || *stored == self.plain
+        *stored == self.stored || *stored == self.plain
     }
 
     /// The digest that may be stored instead, from before the run had a key.
     pub fn older(&self) -> Option<Digest> {
-        (self.plain != self.kept).then_some(self.plain)
+        (self.plain != self.stored).then_some(self.plain)
     }
 }
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, PodIdentity};
+use dalsegno_model::{Created, Deadlines, Identity, NewRun, OnPrior, PodRecord, RunId, Store, Verdict};
 use dalsegno_store::keys::{KeyProvider, MountedKeys};
-use dalsegno_store::{Created, Deadlines, Identity, NewRun, OnPrior, PodRecord, RunId, Store, Verdict, open};
+use dalsegno_store::open;
 use sqlx::{ConnectOptions as _, Connection as _};
 use tempfile::TempDir;
 use tokio::net::TcpListener;

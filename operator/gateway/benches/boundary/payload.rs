@@ -1,6 +1,6 @@
 //! States like those that agents send, and the bytes stored for them.
 
-use dalsegno_store::codec;
+use dalsegno_format::codec;
 use uuid::Uuid;
 
 /// Words of the messages. Enough that no two messages are equal.

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
-use dalsegno_store::RunId;
+use dalsegno_model::RunId;
 use serde_json::Value;
 
 /// Instance of the worker.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_store::{Beat, Digest, RunId, Store};
+use dalsegno_model::{Digest, HeartbeatAnswer, RunId, Store};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -24,7 +24,7 @@ pub(crate) struct HeartbeatBatcher {
 
 struct Heartbeat {
     worker: (RunId, Digest),
-    answer: oneshot::Sender<Beat>,
+    answer: oneshot::Sender<HeartbeatAnswer>,
 }
 
 impl HeartbeatBatcher {
@@ -38,7 +38,7 @@ impl HeartbeatBatcher {
     }
 
     /// Sends one heartbeat and waits for the store's answer; `None`: the store has not answered.
-    pub(crate) async fn send(&self, run: RunId, capability: Digest) -> Option<Beat> {
+    pub(crate) async fn send(&self, run: RunId, capability: Digest) -> Option<HeartbeatAnswer> {
         let (answer, answered) = oneshot::channel();
         self.queue.send(Heartbeat { worker: (run, capability), answer }).await.ok()?;
         answered.await.ok()

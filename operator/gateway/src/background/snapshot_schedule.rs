@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dalsegno_store::{RunId, SNAPSHOT_DUE, SNAPSHOT_OVERDUE};
+use dalsegno_model::{RunId, SNAPSHOT_DUE, SNAPSHOT_OVERDUE};
 use quick_cache::sync::Cache;
 use tokio::sync::Semaphore;
 

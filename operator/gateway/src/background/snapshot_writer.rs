@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use dalsegno_store::{RunId, SNAPSHOT_DUE, Snapshotted};
+use dalsegno_model::{RunId, SNAPSHOT_DUE, Snapshotted};
 use tokio::runtime::Handle;
 
 use crate::background::snapshot_schedule::Lag;

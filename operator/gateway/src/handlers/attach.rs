@@ -2,10 +2,10 @@
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use dalsegno_model::{Attached, CallFilter, Digest, Error, RunId, RunRecord, Store, Verdict};
 use dalsegno_protocol::{
     AttachRequest, AttachResponse, Code, Decision, Head, Limits, State as Channels, Warning,
 };
-use dalsegno_store::{Attached, CallFilter, Digest, Error, RunId, RunRecord, Store, Verdict};
 use tokio::time::Instant;
 
 use crate::authenticator::PodIdentity;
@@ -139,9 +139,9 @@ async fn inline_state(gateway: &Gateway, record: &RunRecord) -> Result<Option<Ch
 }
 
 /// The state at the head of a run that is not over. Retention never deletes it, so a deleted one is damage.
-async fn head_state(store: &dyn Store, run: RunId) -> dalsegno_store::Result<Option<Channels>> {
+async fn head_state(store: &dyn Store, run: RunId) -> dalsegno_model::Result<Option<Channels>> {
     store.state(run, None).await.map_err(|error| match error {
-        Error::Gone { doing, detail } => Error::Corrupt { doing, detail },
+        Error::Gone { operation, detail } => Error::Corrupt { operation, detail },
         error => error,
     })
 }

@@ -2,11 +2,11 @@
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use dalsegno_model::{Claim, Claimed, Complete, Completed, Settle, SettledBy};
 use dalsegno_protocol::{
     Acknowledgement, ClaimRequest, ClaimResponse, ClaimVerdict, Code, CommitResult, CompleteRequest,
     SettleRequest,
 };
-use dalsegno_store::{Claim, Claimed, Complete, Completed, Settle, SettledBy};
 
 use crate::extractors::{CallId, Worker};
 use crate::gateway::Gateway;

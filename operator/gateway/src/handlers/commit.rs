@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use dalsegno_format::size;
+use dalsegno_model::{Commit, Committed};
 use dalsegno_protocol::{Boundary, ChannelOps, CommitRequest, Outcome, Payload, RawValue};
-use dalsegno_store::{Commit, Committed, size};
 
 use crate::background::snapshot_writer;
 use crate::extractors::{Turn, Worker};

@@ -6,8 +6,8 @@ use std::time::Instant;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
+use dalsegno_model::{EventPage, EventQuery};
 use dalsegno_protocol::{Code, Event};
-use dalsegno_store::{EventPage, EventQuery};
 use futures::stream;
 
 use crate::extractors::Reader;

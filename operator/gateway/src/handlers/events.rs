@@ -3,8 +3,8 @@
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use dalsegno_model::{EventPage, EventQuery};
 use dalsegno_protocol::{EventsResponse, Limits};
-use dalsegno_store::{EventPage, EventQuery};
 
 use crate::extractors::{Reader, parse_turn};
 use crate::gateway::Gateway;

@@ -8,9 +8,9 @@ use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use dalsegno_store::Error;
-use dalsegno_store::proof::Signer;
-use dalsegno_store::proof::bundle::Export as Bundle;
+use dalsegno_model::Error;
+use dalsegno_proof::Signer;
+use dalsegno_proof::bundle::Export as Bundle;
 use futures::stream;
 use jiff::Timestamp;
 use tokio::sync::mpsc;
@@ -38,7 +38,7 @@ pub(crate) async fn export(
     let signer = Arc::new(load_signer(&gateway).await?);
     let run = reader.run;
     let begin = async || {
-        let (reading, store) = (gateway.store.reading().await?, gateway.store.id().await?);
+        let (reading, store) = (gateway.store.begin_read().await?, gateway.store.id().await?);
         Bundle::begin(reading, store, run, Timestamp::now(), signer.clone()).await
     };
     let bundle = gateway.call_with_retry("starting an export", begin).await?;

@@ -2,8 +2,8 @@
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use dalsegno_model::{Acknowledged, FinishCall};
 use dalsegno_protocol::{Acknowledgement, Code, CommitResult, FinishRequest};
-use dalsegno_store::{Acknowledged, FinishCall};
 
 use crate::extractors::Worker;
 use crate::gateway::Gateway;

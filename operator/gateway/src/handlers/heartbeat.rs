@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use dalsegno_store::Beat;
+use dalsegno_model::HeartbeatAnswer;
 
 use crate::credentials;
 use crate::extractors::Run;
@@ -18,9 +18,9 @@ pub(crate) async fn heartbeat(
 ) -> Result<Response, ApiProblem> {
     let capability = credentials::bearer_capability(&headers)?;
     match gateway.heartbeat_batcher.send(run, capability).await {
-        Some(Beat::Ok(asked)) => response::ok(&response::flags(asked)),
-        Some(Beat::Finished) => Err(ApiProblem::finished()),
-        Some(Beat::Fenced) => Err(ApiProblem::fenced()),
+        Some(HeartbeatAnswer::Ok(signals)) => response::ok(&response::flags(signals)),
+        Some(HeartbeatAnswer::Finished) => Err(ApiProblem::finished()),
+        Some(HeartbeatAnswer::Fenced) => Err(ApiProblem::fenced()),
         None => Err(ApiProblem::store_unavailable()),
     }
 }

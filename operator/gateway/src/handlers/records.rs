@@ -2,8 +2,8 @@
 
 use axum::extract::{RawQuery, Request, State};
 use axum::response::Response;
+use dalsegno_model::{RecordBatch, RecordQuery, Written};
 use dalsegno_protocol::{Acknowledgement, Code, CommitResult, Limits, RecordsRequest, RecordsResponse};
-use dalsegno_store::{RecordBatch, RecordQuery, Written};
 
 use crate::extractors::{Reader, Worker};
 use crate::gateway::Gateway;

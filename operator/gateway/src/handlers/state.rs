@@ -2,8 +2,8 @@
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
+use dalsegno_format::memory;
 use dalsegno_protocol::{State as Channels, StateResponse};
-use dalsegno_store::memory;
 
 use crate::extractors::{Reader, parse_turn};
 use crate::gateway::Gateway;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dalsegno_model::{Digest, RunId};
 use dalsegno_protocol::Code;
-use dalsegno_store::{Digest, RunId};
 
 use crate::response::ApiProblem;
 

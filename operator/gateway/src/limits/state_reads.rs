@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dalsegno_model::Sizes;
 use dalsegno_protocol::Limits;
-use dalsegno_store::Sizes;
 use quick_cache::sync::Cache;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
@@ -104,7 +104,7 @@ impl StateReadLimiter {
 
 #[cfg(test)]
 mod tests {
-    use dalsegno_store::RunId;
+    use dalsegno_model::RunId;
 
     use super::*;
 

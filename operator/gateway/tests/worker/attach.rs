@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use dalsegno_gateway::{Config, router};
-use dalsegno_store::{Operator as _, RequestedBy, Verdict};
+use dalsegno_model::{Operator as _, RequestedBy, Verdict};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 

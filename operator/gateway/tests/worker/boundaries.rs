@@ -2,8 +2,8 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use dalsegno_model::Read as _;
 use dalsegno_protocol::Usage;
-use dalsegno_store::Read as _;
 use serde_json::json;
 use uuid::Uuid;
 

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
 use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, PodIdentity, RunName, User, router};
-use dalsegno_store::{
-    Cause, Class, Created, Deadlines, Ending, Identity, LookUp, NewRun, OnPrior, Operator as _, PodRecord,
-    Read as _, RunId, RunRecord, Store, Then, Verdict,
+use dalsegno_model::{
+    Cause, Class, Created, Deadlines, Ending, Identity, LookUp, NewRun, NextStep, OnPrior, Operator as _,
+    PodRecord, Read as _, RunId, RunRecord, Store, Verdict,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -157,11 +157,11 @@ impl TestContext {
     pub async fn reserve_next(&self, attempt: i32) {
         let (cause, message) = (Cause::Deleted, "deleted".into());
         let ending = Ending { attempt, cause, class: Class::Disruption, exit_code: None, message };
-        self.store.end_attempt(self.run, &ending, &Then::Reserve).await.unwrap();
+        self.store.end_attempt(self.run, &ending, &NextStep::Reserve).await.unwrap();
     }
 
     pub async fn record(&self) -> RunRecord {
-        match self.store.look_up("uid-nightly").await.unwrap() {
+        match self.store.find_by_object("uid-nightly").await.unwrap() {
             LookUp::Found(record) => *record,
             LookUp::NotFound { .. } => panic!("the run is there"),
         }

@@ -2,8 +2,9 @@
 
 use axum::body::{Body, to_bytes};
 use dalsegno_gateway::router;
+use dalsegno_model::{Admin as _, Operator as _, Retention, Shredded};
 use dalsegno_protocol::Limits;
-use dalsegno_store::{Admin as _, Operator as _, Retention, Shredded, migrate, open_beside};
+use dalsegno_store::{migrate, open_beside};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -206,7 +207,7 @@ async fn an_expired_run_has_no_states_and_no_records() {
     finish(&ctx).await;
     let retention = Retention { days: 0, ..Retention::default() };
     ctx.store.set_retention(ctx.run, &retention).await.unwrap();
-    while ctx.store.drop_expired(ctx.run, 500).await.unwrap() != Default::default() {}
+    while ctx.store.expire(ctx.run, 500).await.unwrap() != Default::default() {}
     for path in STATE_READS {
         let answer = ctx.get(path).await;
         assert_problem(&answer, 404, "NOT_FOUND");

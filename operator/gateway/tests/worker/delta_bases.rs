@@ -1,7 +1,7 @@
 //! A gateway's cached delta base can be older than the head, or on another branch. States are still returned as sent.
 
+use dalsegno_model::{BoundaryId, Operator as _, Rewind, Rewound};
 use dalsegno_protocol::Boundary;
-use dalsegno_store::{BoundaryId, Operator as _, Rewind, Rewound};
 use uuid::Uuid;
 
 use crate::context::*;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use axum::body::Body;
 use dalsegno_gateway::{Config, router};
+use dalsegno_model::{BoundaryId, Operator as _, Rewind, Rewound};
 use dalsegno_protocol::Boundary;
-use dalsegno_store::{BoundaryId, Operator as _, Rewind, Rewound};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use dalsegno_gateway::{Config, router};
-use dalsegno_store::proof::bundle::verify;
+use dalsegno_proof::bundle::verify;
 use futures::StreamExt;
 use tower::ServiceExt;
 

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use dalsegno_model::read_transaction::*;
+use dalsegno_model::*;
 use dalsegno_protocol::{Call, State};
-use dalsegno_store::*;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use tokio::sync::Notify;
@@ -105,7 +106,7 @@ impl FaultyStore {
                 Fault::Panics => panic!("a defect"),
                 Fault::Fails => {
                     return Err(Error::Unavailable {
-                        doing: "injecting a fault",
+                        operation: "injecting a fault",
                         source: "no route to host".into(),
                     });
                 }
@@ -138,11 +139,11 @@ macro_rules! forward {
 forward! {
     impl Operator {}
     pass {
-        async fn pulse(&self, since: Timestamp) -> Result<DeadlinePoll>;
-        async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>>;
+        async fn poll_deadlines(&self, since: Timestamp) -> Result<DeadlinePoll>;
+        async fn namespace_usage(&self, namespaces: u32) -> Result<Vec<NamespaceUsage>>;
         async fn create_run(&self, new: &NewRun) -> Result<Created>;
-        async fn look_up(&self, object_uid: &str) -> Result<LookUp>;
-        async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord>;
+        async fn find_by_object(&self, object_uid: &str) -> Result<LookUp>;
+        async fn end_attempt(&self, run: RunId, ending: &Ending, then: &NextStep) -> Result<RunRecord>;
         async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded>;
         async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded>;
         async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded>;
@@ -150,29 +151,29 @@ forward! {
         async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &RequestedBy) -> Result<RunRecord>;
         async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
         async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
-        async fn keepers(&self, after: RunId) -> Result<Vec<RunId>>;
-        async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped>;
-        async fn expired(&self, after: RunId) -> Result<Vec<RunId>>;
-        async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped>;
+        async fn runs_to_compact(&self, after: RunId) -> Result<Vec<RunId>>;
+        async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped>;
+        async fn runs_to_expire(&self, after: RunId) -> Result<Vec<RunId>>;
+        async fn expire(&self, run: RunId, rows: u32) -> Result<Dropped>;
         async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound>;
         async fn mark_deleted(&self, object_uid: &str, asked: &RequestedBy) -> Result<()>;
         async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded>;
-        async fn drop_revisions(&self, rows: u32) -> Result<u64>;
+        async fn delete_unused_revisions(&self, rows: u32) -> Result<u64>;
         async fn get_revision(&self, hash: &str) -> Result<Option<String>>;
-        async fn unanchored(&self) -> Result<Unanchored>;
+        async fn heads_to_anchor(&self) -> Result<HeadsToAnchor>;
         async fn put_anchor(&self, anchor: &AnchorRow) -> Result<bool>;
     }
 }
 
 forward! {
     impl Worker {
-        async fn beat(&self) -> Result<()> {
+        async fn record_gateway_heartbeat(&self) -> Result<()> {
             self.gateway_heartbeats.fetch_add(1, Ordering::SeqCst);
             self.inject_common().await?;
-            self.inner.beat().await
+            self.inner.record_gateway_heartbeat().await
         }
 
-        async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
+        async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<HeartbeatAnswer>> {
             self.batches.fetch_add(1, Ordering::SeqCst);
             self.inject_common().await?;
             self.inner.heartbeats(workers).await
@@ -208,7 +209,7 @@ forward! {
             self.inject_common().await?;
             if *self.fault.lock().unwrap() == Fault::Corrupt {
                 let detail = "turn 1 (result): its hash does not match".into();
-                return Err(Error::Corrupt { doing: "rebuilding a state", detail });
+                return Err(Error::Corrupt { operation: "rebuilding a state", detail });
             }
             if turn.is_some() {
                 self.inject(&self.turn_reads).await?;
@@ -228,9 +229,9 @@ forward! {
     }
     pass {
         async fn sizes(&self, run: RunId) -> Result<Sizes>;
-        async fn unsealed(&self, run: RunId) -> Result<u64>;
+        async fn count_unsealed(&self, run: RunId) -> Result<u64>;
         async fn id(&self) -> Result<Uuid>;
-        async fn links(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>>;
+        async fn check_boundaries(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>>;
         async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
         async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage>;
         async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage>;
@@ -240,7 +241,7 @@ forward! {
         async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>>;
         async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>>;
         async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
-        async fn reading(&self) -> Result<Box<dyn ReadTransaction>>;
+        async fn begin_read(&self) -> Result<Box<dyn ReadTransaction>>;
     }
 }
 

@@ -1,7 +1,7 @@
 //! `POST finish`, `POST cancelled`, and a finish that is sent with the last boundary.
 
+use dalsegno_model::{Operator as _, RequestedBy, RunOutcome};
 use dalsegno_protocol::Limits;
-use dalsegno_store::{Operator as _, RequestedBy, RunOutcome};
 use serde_json::{Value, json};
 use uuid::Uuid;
 

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::str::FromStr as _;
 use std::sync::{Mutex, Once};
 
-use dalsegno_store::{Read as _, migrate, open_beside};
+use dalsegno_model::Read as _;
+use dalsegno_store::{migrate, open_beside};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};

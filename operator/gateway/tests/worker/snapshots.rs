@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dalsegno_store::{SNAPSHOT_DUE, SNAPSHOT_OVERDUE, Worker as _};
+use dalsegno_model::{SNAPSHOT_DUE, SNAPSHOT_OVERDUE, Worker as _};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use uuid::Uuid;

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use dalsegno_store::Worker as _;
+use dalsegno_model::Worker as _;
 use dalsegno_store::sqlite::Sqlite;
 use sqlx::{Connection, SqliteConnection};
 use uuid::Uuid;

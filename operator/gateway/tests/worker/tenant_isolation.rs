@@ -5,7 +5,7 @@ mod random;
 use std::time::Duration;
 
 use dalsegno_gateway::Config;
-use dalsegno_store::{CallFilter, Operator as _, Read as _, RecordQuery, RequestedBy};
+use dalsegno_model::{CallFilter, Operator as _, Read as _, RecordQuery, RequestedBy};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -136,14 +136,14 @@ fn calls(round: u128) -> Vec<Call> {
 /// How a call is sent: the bearer, the base path, and a header that names another run.
 struct Target<'a> {
     bearer: &'a str,
-    place: String,
+    path: String,
     header: (&'static str, String),
 }
 
 async fn send(ctx: &TestContext, call: &Call, method: &str, target: Target<'_>) -> Answer {
     let request = axum::http::Request::builder()
         .method(method)
-        .uri(format!("{}/{}", target.place, call.path))
+        .uri(format!("{}/{}", target.path, call.path))
         .header("authorization", format!("Bearer {}", target.bearer))
         .header(target.header.0, target.header.1);
     ctx.send(request, call.body.clone()).await
@@ -200,7 +200,7 @@ fn assert_refused(answer: &Answer, status: u16, code: &str, request: &str) {
     assert!(!format!("{:?}", answer.headers).contains(SECRET), "{request}: {answer:?}");
 }
 
-fn place(ctx: &TestContext) -> String {
+fn target_path(ctx: &TestContext) -> String {
     format!("/v1/runs/{}", ctx.run)
 }
 
@@ -222,7 +222,7 @@ async fn every_call_accepted_for_an_own_run_is_refused_for_another_tenants() {
             let bearer = if call.path == "attach" { own_pod.as_str() } else { ATTACKER };
             let header = ("x-run-id", theirs.run.to_string());
 
-            let target = Target { bearer, place: place(theirs), header: header.clone() };
+            let target = Target { bearer, path: target_path(theirs), header: header.clone() };
             let answer = send(&ctx, &call, call.method, target).await;
             match call.path {
                 "attach" => assert_refused(&answer, 403, "FORBIDDEN", &request),
@@ -231,7 +231,7 @@ async fn every_call_accepted_for_an_own_run_is_refused_for_another_tenants() {
             if call.path.starts_with("turns/") {
                 assert_eq!(answer.json()["committed"], false, "{request}");
             }
-            let target = Target { bearer, place: place(&own[call.stage as usize]), header };
+            let target = Target { bearer, path: target_path(&own[call.stage as usize]), header };
             let accepted = send(&ctx, &call, call.method, target).await;
             assert_eq!(accepted.status, 200, "{request}: {accepted:?}");
             assert!(!accepted.text.contains(SECRET), "{request}: {accepted:?}");
@@ -250,7 +250,7 @@ async fn a_recorded_pod_of_another_tenant_cannot_attach() {
     for call in calls(1) {
         let attach = call.path == "attach";
         let bearer = if attach { "token-of-pod-of-ours-in-shop" } else { ATTACKER };
-        let target = Target { bearer, place: place(&bank), header: ("x-run-id", String::new()) };
+        let target = Target { bearer, path: target_path(&bank), header: ("x-run-id", String::new()) };
         let answer = send(&ctx, &call, call.method, target).await;
         let (status, code) = if attach { (403, "FORBIDDEN") } else { (409, "FENCED") };
         assert_refused(&answer, status, code, &format!("{} {}", call.method, call.path));
@@ -311,9 +311,9 @@ async fn no_manipulated_request_reads_or_changes_another_tenants_run() {
         for method in ["PUT", "DELETE", "PATCH"].into_iter().chain(swapped) {
             all.push((method, ATTACKER, exact.clone(), ("x-run-id", String::new()), unknown));
         }
-        for (method, bearer, place, header, (status, code)) in all {
-            let request = format!("{method} {place}/{} as {bearer:?}, {header:?}", call.path);
-            let answer = send(&ctx, &call, method, Target { bearer, place, header }).await;
+        for (method, bearer, path, header, (status, code)) in all {
+            let request = format!("{method} {path}/{} as {bearer:?}, {header:?}", call.path);
+            let answer = send(&ctx, &call, method, Target { bearer, path, header }).await;
             assert_refused(&answer, status, code, &request);
             requests += 1;
         }
@@ -342,11 +342,11 @@ async fn a_user_of_one_namespace_cannot_read_another_by_any_spelling() {
             ("bank", BANK_WORKER, 401, "UNAUTHENTICATED"),
             ("bank", "", 401, "UNAUTHENTICATED"),
         ] {
-            let target = Target { bearer, place: at(namespace), header: header() };
+            let target = Target { bearer, path: at(namespace), header: header() };
             let answer = send(&ctx, call, "GET", target).await;
             assert_refused(&answer, status, code, &format!("{namespace}/{} as {bearer:?}", call.path));
         }
-        let target = Target { bearer: "ada", place: at("shop"), header: header() };
+        let target = Target { bearer: "ada", path: at("shop"), header: header() };
         let answer = send(&ctx, call, "GET", target).await;
         assert!(answer.status == 200 && !answer.text.contains(SECRET), "{}: {answer:?}", call.path);
     }

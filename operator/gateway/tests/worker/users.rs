@@ -2,8 +2,8 @@
 
 use axum::body::Body;
 use dalsegno_gateway::{Config, router};
-use dalsegno_store::proof::bundle::verify;
-use dalsegno_store::{Admin as _, Operator as _, RequestedBy};
+use dalsegno_model::{Admin as _, Operator as _, RequestedBy};
+use dalsegno_proof::bundle::verify;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 use uuid::Uuid;

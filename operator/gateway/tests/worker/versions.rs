@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dalsegno_store::{Operator as _, Verdict};
+use dalsegno_model::{Operator as _, Verdict};
 use serde_json::json;
 
 use crate::context::*;

@@ -4,8 +4,9 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use crate::{
-    AnchorRow, Created, DeadlinePoll, Deadlines, Dropped, Ending, Held, Identity, LookUp, NewRun, PodRecord,
-    Recorded, RequestedBy, Result, Retention, Rewind, Rewound, RunId, RunRecord, Then, Unanchored,
+    AnchorRow, Created, DeadlinePoll, Deadlines, Dropped, Ending, HeadsToAnchor, Identity, LookUp,
+    NamespaceUsage, NewRun, NextStep, PodRecord, Recorded, RequestedBy, Result, Retention, Rewind, Rewound,
+    RunId, RunRecord,
 };
 
 /// The operator's calls: each transition of a run, what is due in any run, and what is past its retention.
@@ -20,7 +21,7 @@ pub trait Operator: Send + Sync + 'static {
     async fn create_run(&self, new: &NewRun) -> Result<Created>;
 
     /// The run of the object with this UID.
-    async fn look_up(&self, object_uid: &str) -> Result<LookUp>;
+    async fn find_by_object(&self, object_uid: &str) -> Result<LookUp>;
 
     /// Ends an attempt, and with it the right of its worker to write.
     ///
@@ -29,7 +30,7 @@ pub trait Operator: Send + Sync + 'static {
     /// (see [`crate::Class`]), end it, and move the epoch. Then do what `then` says. Returns the row afterwards.
     ///
     /// A finished run is never changed.
-    async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord>;
+    async fn end_attempt(&self, run: RunId, ending: &Ending, then: &NextStep) -> Result<RunRecord>;
 
     /// `reserved → created`: records the attempt's only pod. If the image is named by digest, `pod` also contains the
     /// identity and its verdict, so that no second call is needed.
@@ -46,7 +47,7 @@ pub trait Operator: Send + Sync + 'static {
     async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded>;
 
     /// Requests a cancel. Workers are notified with the answer to their next call. Only the first call has an effect.
-    async fn request_cancel(&self, run: RunId, asked: &RequestedBy) -> Result<RunRecord>;
+    async fn request_cancel(&self, run: RunId, requested_by: &RequestedBy) -> Result<RunRecord>;
 
     /// Grants one fresh recovery budget. If the row's `observed_reset_generation` is still `observed`, it becomes
     /// `to`, the consecutive counters become 0, the totals become the new bases, and attempts that have ended are no
@@ -56,7 +57,7 @@ pub trait Operator: Send + Sync + 'static {
         run: RunId,
         observed: i64,
         to: i64,
-        asked: &RequestedBy,
+        requested_by: &RequestedBy,
     ) -> Result<RunRecord>;
 
     /// Sets the deadlines. They take effect at once, except for a shorter lease, which takes effect when it is next
@@ -78,7 +79,7 @@ pub trait Operator: Send + Sync + 'static {
 
     /// Records that the AgentRun is being deleted on purpose: fences the row and closes it for good. Idempotent. A
     /// run that the store does not know is no error.
-    async fn mark_deleted(&self, object_uid: &str, asked: &RequestedBy) -> Result<()>;
+    async fn mark_deleted(&self, object_uid: &str, requested_by: &RequestedBy) -> Result<()>;
 
     /// Stores the pod template for a reserved attempt under the hash of its bytes, unless it is already there. The
     /// template is kept while the attempt is reserved ([`crate::CANDIDATES`]) and, once the pod is recorded, while
@@ -95,22 +96,22 @@ pub trait Operator: Send + Sync + 'static {
     ///
     /// A deadline is listed only while the gateways send heartbeats (the last one is recent), and only if its full
     /// length has passed since these heartbeats began. So an outage of the gateways restarts every deadline.
-    async fn pulse(&self, since: Timestamp) -> Result<DeadlinePoll>;
+    async fn poll_deadlines(&self, since: Timestamp) -> Result<DeadlinePoll>;
 
     /// Runs that are past their retention, in order, after this one ([`RunId::nil`]: from the first). Returns a part
     /// of them; an empty answer means that there are no more.
-    async fn expired(&self, after: RunId) -> Result<Vec<RunId>>;
+    async fn runs_to_expire(&self, after: RunId) -> Result<Vec<RunId>>;
 
     /// Deletes expired data in one step, of one run that is finished, deleted or abandoned: at most `rows` rows, and
     /// no further row once 8 MiB are reached. Payloads of boundaries and calls, records, and snapshots are deleted,
     /// and with the last of them the data key. Headers are kept, so that the chain can still be verified; so are the
     /// audit, which records the deletion first, and the run's own row. A live run, or one that is in use by somebody
     /// else, is not changed.
-    async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped>;
+    async fn expire(&self, run: RunId, rows: u32) -> Result<Dropped>;
 
     /// Runs that keep only their last boundaries and may have more, in order, after this one ([`RunId::nil`]: from
     /// the first). Returns a part of them; an empty answer means that there are no more.
-    async fn keepers(&self, after: RunId) -> Result<Vec<RunId>>;
+    async fn runs_to_compact(&self, after: RunId) -> Result<Vec<RunId>>;
 
     /// Deletes the payloads before the last boundaries that a run keeps ([`Retention::keep_last`]), in one step. Up
     /// to nine more boundaries keep their payloads while the run is live.
@@ -121,20 +122,20 @@ pub trait Operator: Send + Sync + 'static {
     /// Headers, calls, records and the audit, which records each step, are kept.
     ///
     /// [`crate::Error::Corrupt`]: the state cannot be rebuilt, and nothing was deleted.
-    async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped>;
+    async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped>;
 
     /// Deletes pod templates that no run needs, in one step: at most `rows`, and no further one once 8 MiB are
     /// reached. A live run needs the templates of all its attempts, since a rewind may go back to any of them, and
     /// the candidates for the pod of its reserved attempt. Returns the number of deleted templates.
-    async fn drop_revisions(&self, rows: u32) -> Result<u64>;
+    async fn delete_unused_revisions(&self, rows: u32) -> Result<u64>;
 
     /// The stored bytes of the largest namespaces, at most `namespaces` of them, in the order of their names, and the
     /// sum of all others without a name. Reads only the runs' own rows, no payload.
-    async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>>;
+    async fn namespace_usage(&self, namespaces: u32) -> Result<Vec<NamespaceUsage>>;
 
     /// The last anchor, and the runs that have moved since an anchor named them; at most as many as one anchor may
     /// name.
-    async fn unanchored(&self) -> Result<Unanchored>;
+    async fn heads_to_anchor(&self) -> Result<HeadsToAnchor>;
 
     /// Stores an anchor. Returns false, and stores nothing, if another anchor has its number.
     async fn put_anchor(&self, anchor: &AnchorRow) -> Result<bool>;

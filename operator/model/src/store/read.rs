@@ -44,7 +44,7 @@ pub trait Read: Send + Sync + 'static {
     /// Boundaries after this one, undone ones too, in the order of [`BoundaryId`]. Each is checked on its own; its
     /// payloads are read and not returned. Returns a part of them; an empty answer means that there are no more. See
     /// `dalsegno_proof::verify`.
-    async fn links(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>>;
+    async fn check_boundaries(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>>;
 
     /// How many bytes a lookup of the head reads, without reading them.
     async fn sizes(&self, run: RunId) -> Result<Sizes>;
@@ -68,9 +68,9 @@ pub trait Read: Send + Sync + 'static {
 
     /// How many payloads of a run are plain: boundaries, calls, values of records and snapshots that were written
     /// before the run had a data key, or of a run without one.
-    async fn unsealed(&self, run: RunId) -> Result<u64>;
+    async fn count_unsealed(&self, run: RunId) -> Result<u64>;
 
     /// Opens a consistent view of the whole store at this moment, to be read row by row. It holds a connection until
     /// it is dropped.
-    async fn reading(&self) -> Result<Box<dyn ReadTransaction>>;
+    async fn begin_read(&self) -> Result<Box<dyn ReadTransaction>>;
 }

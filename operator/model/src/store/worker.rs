@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 
 use crate::{
-    Acknowledged, Attached, Beat, Claim, Claimed, Commit, Committed, Complete, Completed, Digest, FinishCall,
-    RecordBatch, Result, RunId, Settle, Snapshotted, Written,
+    Acknowledged, Attached, Claim, Claimed, Commit, Committed, Complete, Completed, Digest, FinishCall,
+    HeartbeatAnswer, RecordBatch, Result, RunId, Settle, Snapshotted, Written,
 };
 
 /// The gateway's calls on behalf of a worker. Every write carries the worker's capability, and is rejected unless the
@@ -27,7 +27,7 @@ pub trait Worker: Send + Sync + 'static {
 
     /// Renews the leases of these workers in one statement, which need not be durable. Returns one answer per worker,
     /// in order.
-    async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>>;
+    async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<HeartbeatAnswer>>;
 
     /// Claims a call before its effect. [`Claimed`] and `docs/reference/contract.md` list the verdicts.
     async fn claim(&self, claim: &Claim) -> Result<Claimed>;
@@ -62,5 +62,5 @@ pub trait Worker: Send + Sync + 'static {
     /// longer silence is a gap, after which every deadline starts again. In an embedded store the start of its
     /// process is a gap too, however short the outage was: every worker has lost its connection, and may wait for
     /// seconds on a dead one.
-    async fn beat(&self) -> Result<()>;
+    async fn record_gateway_heartbeat(&self) -> Result<()>;
 }

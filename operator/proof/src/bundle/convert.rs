@@ -2,12 +2,12 @@
 
 use dalsegno_format::seal::{CallDigests, DigestKey};
 use dalsegno_model::read_transaction::{HeadRef, RunHead, StoredBoundary, StoredCall};
-use dalsegno_model::{AuditRow, BoundaryId, BoundaryRow, Gone, Kept};
+use dalsegno_model::{AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, PayloadLoss};
 use dalsegno_protocol::{Call, RawValue};
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::lines::{AuditLine, BoundaryLine, CallLine, HeadLine, PlaceLine, RunLine};
+use super::lines::{AuditLine, BoundaryIdLine, BoundaryLine, CallLine, HeadLine, RunLine};
 use crate::encoding::{Bytes, Hash};
 
 impl From<&RunHead> for RunLine {
@@ -22,7 +22,7 @@ impl From<&RunHead> for RunLine {
             lifecycle: run.lifecycle,
             epoch: run.epoch,
             head: run.head.map(|head| HeadLine {
-                place: head.place.into(),
+                boundary: head.boundary.into(),
                 content_hash: Hash(head.content_hash),
                 position: head.position,
             }),
@@ -46,7 +46,7 @@ impl RunLine {
             outcome: None,
             epoch: self.epoch,
             head: self.head.as_ref().map(|head| HeadRef {
-                place: head.place.place(),
+                boundary: head.boundary.id(),
                 content_hash: head.content_hash.0,
                 position: head.position,
             }),
@@ -57,23 +57,30 @@ impl RunLine {
     }
 }
 
-impl From<BoundaryId> for PlaceLine {
+impl From<BoundaryId> for BoundaryIdLine {
     fn from(BoundaryId { turn, boundary, epoch }: BoundaryId) -> Self {
         Self { turn, boundary, epoch }
     }
 }
 
-impl PlaceLine {
-    fn place(&self) -> BoundaryId {
+impl BoundaryIdLine {
+    fn id(&self) -> BoundaryId {
         BoundaryId { turn: self.turn, boundary: self.boundary, epoch: self.epoch }
     }
 }
 
 impl From<StoredBoundary> for BoundaryLine {
     fn from(boundary: StoredBoundary) -> Self {
-        let StoredBoundary { run: _, kept, undone, gone, damage: _ } = boundary;
-        let Kept { row, parent, ops_digest, events_digest, event_count: _, digest_key, has_payloads: _ } =
-            kept;
+        let StoredBoundary { run: _, decoded, undone, payload_loss: gone, damage: _ } = boundary;
+        let DecodedBoundary {
+            row,
+            parent,
+            ops_digest,
+            events_digest,
+            event_count: _,
+            digest_key,
+            has_payloads: _,
+        } = decoded;
         Self {
             turn: row.turn,
             boundary: row.boundary,
@@ -83,7 +90,7 @@ impl From<StoredBoundary> for BoundaryLine {
             position: row.position,
             commit_id: row.commit_id,
             body_digest: Hash(row.digest),
-            parent: parent.map(PlaceLine::from),
+            parent: parent.map(BoundaryIdLine::from),
             parent_hash: Hash(row.parent_hash),
             content_hash: Hash(row.content_hash),
             ops: row.ops,
@@ -95,8 +102,8 @@ impl From<StoredBoundary> for BoundaryLine {
             trigger: row.trigger,
             records_digest: row.records_digest.map(Hash),
             undone,
-            dropped: gone == Some(Gone::Dropped),
-            shredded: gone == Some(Gone::Shredded),
+            dropped: gone == Some(PayloadLoss::Dropped),
+            shredded: gone == Some(PayloadLoss::Shredded),
             digest_key: digest_key.map(|key| Bytes(key.0)),
         }
     }
@@ -104,9 +111,9 @@ impl From<StoredBoundary> for BoundaryLine {
 
 impl BoundaryLine {
     /// Why its payloads are missing on purpose, if they are.
-    pub fn gone(&self) -> Option<Gone> {
-        let dropped = self.dropped.then_some(Gone::Dropped);
-        dropped.or_else(|| self.shredded.then_some(Gone::Shredded))
+    pub fn gone(&self) -> Option<PayloadLoss> {
+        let dropped = self.dropped.then_some(PayloadLoss::Dropped);
+        dropped.or_else(|| self.shredded.then_some(PayloadLoss::Shredded))
     }
 
     /// The boundary in the form of a store's row.
@@ -131,16 +138,16 @@ impl BoundaryLine {
             trigger: self.trigger,
             records_digest: self.records_digest.map(|hash| hash.0),
         };
-        let kept = Kept {
+        let decoded = DecodedBoundary {
             row,
-            parent: self.parent.map(|parent| parent.place()),
+            parent: self.parent.map(|parent| parent.id()),
             ops_digest: self.ops_digest.map(|hash| hash.0),
             events_digest: self.events_digest.map(|hash| hash.0),
             event_count: None,
             digest_key: self.digest_key.map(|key| DigestKey(key.0)),
             has_payloads: gone.is_none(),
         };
-        Ok(StoredBoundary { run, kept, undone: self.undone, gone, damage: None })
+        Ok(StoredBoundary { run, decoded, undone: self.undone, payload_loss: gone, damage: None })
     }
 }
 

@@ -77,17 +77,17 @@ impl Export {
                 Stage::Boundaries(after) => {
                     let page = self.reading.boundaries(after, run).await?;
                     if let Some(damage) = page.iter().find_map(|it| it.damage.as_ref()) {
-                        return Err(Error::Corrupt { doing: "exporting a run", detail: damage.clone() });
+                        return Err(Error::Corrupt { operation: "exporting a run", detail: damage.clone() });
                     }
                     self.next = page.last().map_or(Stage::Calls(None), |it| Stage::Boundaries(it.key()));
                     self.boundaries += page.len() as i64;
-                    self.events += page.iter().map(|it| it.kept.row.events.len() as i64).sum::<i64>();
+                    self.events += page.iter().map(|it| it.decoded.row.events.len() as i64).sum::<i64>();
                     page.into_iter().map(|it| Line::Boundary(Box::new(it.into()))).collect()
                 }
                 Stage::Calls(after) => {
                     let page = self.reading.calls(run, after).await?;
                     if let Some(damage) = page.iter().find_map(|it| it.damage.as_ref()) {
-                        return Err(Error::Corrupt { doing: "exporting a run", detail: damage.clone() });
+                        return Err(Error::Corrupt { operation: "exporting a run", detail: damage.clone() });
                     }
                     self.next = page
                         .last()
@@ -144,7 +144,7 @@ fn text(lines: &[Line]) -> Result<Vec<u8>> {
     let mut text = Vec::new();
     for line in lines {
         serde_json::to_writer(&mut text, line)
-            .map_err(|error| Error::Corrupt { doing: "writing a bundle", detail: error.to_string() })?;
+            .map_err(|error| Error::Corrupt { operation: "writing a bundle", detail: error.to_string() })?;
         text.push(b'\n');
     }
     Ok(text)

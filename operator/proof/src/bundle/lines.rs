@@ -46,7 +46,7 @@ pub struct RunLine {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PlaceLine {
+pub struct BoundaryIdLine {
     pub turn: i32,
     pub boundary: Boundary,
     pub epoch: i64,
@@ -55,7 +55,8 @@ pub struct PlaceLine {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HeadLine {
-    pub place: PlaceLine,
+    #[serde(rename = "place")]
+    pub boundary: BoundaryIdLine,
     pub content_hash: Hash,
     pub position: i64,
 }
@@ -71,7 +72,7 @@ pub struct BoundaryLine {
     pub position: i64,
     pub commit_id: Uuid,
     pub body_digest: Hash,
-    pub parent: Option<PlaceLine>,
+    pub parent: Option<BoundaryIdLine>,
     pub parent_hash: Hash,
     pub content_hash: Hash,
     pub ops: Option<String>,

@@ -42,10 +42,10 @@ pub fn state(bundle: impl BufRead, turn: i32) -> Result<Option<State>> {
     if last != turn {
         return Ok(None);
     }
-    let gone = |gone| Error::Gone { doing: "reading a bundle", detail: format!("turn {turn}: {gone}") };
+    let gone = |gone| Error::Gone { operation: "reading a bundle", detail: format!("turn {turn}: {gone}") };
     state.map(Some).map_err(gone)
 }
 
 fn unreadable(error: &dyn std::error::Error) -> Error {
-    Error::Corrupt { doing: "reading a bundle", detail: error.to_string() }
+    Error::Corrupt { operation: "reading a bundle", detail: error.to_string() }
 }

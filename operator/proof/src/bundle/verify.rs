@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::lines::{BundleLine, EndLine, Line};
-use super::{TELLS_OF_CALLS, VERSION, signed};
+use super::{LISTS_CALLS, VERSION, signed};
 use crate::audit_reconciler::AuditReconciler;
 use crate::{AuditChain, BoundaryChain, Problem, PublicKey, is_signed};
 
@@ -52,9 +52,9 @@ pub fn verify(bundle: impl BufRead, key: Option<PublicKey>) -> io::Result<Verifi
         if bundle.by_ref().take(LINE).read_until(b'\n', &mut line)? == 0 {
             break;
         }
-        let place = format!("line {number}");
+        let boundary_id = format!("line {number}");
         if let Err(what) = check.line(&line) {
-            check.found.problems.push(Problem::at(place, what));
+            check.found.problems.push(Problem::at(boundary_id, what));
             // After an unreadable line the rest cannot be interpreted.
             break;
         }
@@ -210,7 +210,7 @@ impl Check {
             self.found.problems.extend(self.audit.pruned().err());
             self.found.problems.extend(self.audit.end(run.audit_seq, &run.audit_hash));
             self.found.problems.extend(self.reconciler.end_run(run));
-            if self.version >= TELLS_OF_CALLS {
+            if self.version >= LISTS_CALLS {
                 self.found.problems.extend(self.reconciler.end_calls(self.run));
             }
         }

@@ -1,6 +1,6 @@
 //! The first part of `dalsegno show`: the run, its checkpoint, its counters and its attempts.
 
-use dalsegno_store::{Attempt, AttemptState, AuditRow, Lifecycle, RunRecord};
+use dalsegno_model::{Attempt, AttemptState, AuditRow, Lifecycle, RunRecord};
 
 use crate::cli::runs::{position, state, summary, unsealed_note, utc, wire_name};
 use crate::output::print_line;

@@ -2,8 +2,8 @@
 
 use axum::http::Method;
 use dalsegno_crds::{ConditionType, OperatingMode, Reason, Summary, find_condition};
-use dalsegno_store::audit::{actor, kind};
-use dalsegno_store::{Lifecycle, LookUp, RunRecord};
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{Lifecycle, LookUp, RunRecord};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -75,7 +75,9 @@ impl LostWorker {
     }
 
     async fn row(&self) -> RunRecord {
-        let LookUp::Found(row) = self.ctx.store.look_up(UID).await.unwrap() else { panic!("the run exists") };
+        let LookUp::Found(row) = self.ctx.store.find_by_object(UID).await.unwrap() else {
+            panic!("the run exists")
+        };
         *row
     }
 
@@ -128,7 +130,9 @@ async fn a_run_waits_uncharged_and_says_why_while_its_store_cannot_be_written() 
     lost.disk.free_space().await;
     lost.reconcile().await.unwrap();
     assert_ne!(lost.ready().1, "StoreUnavailable");
-    let LookUp::Found(row) = lost.ctx.store.look_up(UID).await.unwrap() else { panic!("the run exists") };
+    let LookUp::Found(row) = lost.ctx.store.find_by_object(UID).await.unwrap() else {
+        panic!("the run exists")
+    };
     let charged = (row.counters.recovery_attempts, row.counters.disruptions);
     assert_eq!((row.attempt.number, row.past.len(), charged), (2, 1, (0, 1)));
 }
@@ -203,7 +207,9 @@ async fn a_pod_that_cannot_be_deleted_does_not_delay_the_status() {
 #[tokio::test]
 async fn a_cancelled_agentrun_ends_an_adopted_run_without_creating_a_worker() {
     let mut lost = LostWorker::new().await;
-    let LookUp::Found(row) = lost.ctx.store.look_up(UID).await.unwrap() else { panic!("the run exists") };
+    let LookUp::Found(row) = lost.ctx.store.find_by_object(UID).await.unwrap() else {
+        panic!("the run exists")
+    };
     lost.requests.lock().unwrap().clear();
     let run = json!({
         "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun",

@@ -8,7 +8,7 @@ use axum::http::{Method, Request, Response};
 use dalsegno_core::ObservedAgent;
 use dalsegno_core::decide::RECHECK_INTERVAL;
 use dalsegno_crds::{AgentDefinition, AgentRun, names};
-use dalsegno_store::{Deadlines, Lifecycle, NewRun, OnPrior, RunId};
+use dalsegno_model::{Deadlines, Lifecycle, NewRun, OnPrior, RunId};
 use futures::{StreamExt, stream};
 use kube::client::Body;
 use kube::runtime::controller::Action;

@@ -5,9 +5,9 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::row::{digest, optional_boundary};
-use crate::BoundaryId;
-use crate::anchor::{AnchorRow, RUNS_PER_ANCHOR, Standing, Unanchored};
 use crate::db_error::DbResult;
+use dalsegno_model::BoundaryId;
+use dalsegno_model::anchor::{AnchorRow, AnchoredHead, HeadsToAnchor, RUNS_PER_ANCHOR};
 
 const LAST_ANCHOR: &str = "SELECT seq, hash FROM anchors ORDER BY seq DESC LIMIT 1";
 
@@ -31,16 +31,16 @@ const INSERT_ANCHOR: &str = "WITH inserted AS ( \
 impl Postgres {
     /// The last anchor is read first: if another process adds one between the two queries, it takes the number after
     /// this one, and the anchor made from this answer is refused.
-    pub(super) async fn do_heads_to_anchor(&self) -> DbResult<Unanchored> {
+    pub(super) async fn do_heads_to_anchor(&self) -> DbResult<HeadsToAnchor> {
         let last = self.pool.optional(sqlx::query(LAST_ANCHOR)).await?;
         let last = last.map(|row| DbResult::Ok((row.try_get("seq")?, digest(&row, "hash")?))).transpose()?;
         let changed = self.pool.all(sqlx::query(CHANGED_RUNS).bind(i64::from(RUNS_PER_ANCHOR))).await?;
-        Ok(Unanchored { last, standings: changed.iter().map(anchored_head).collect::<DbResult<_>>()? })
+        Ok(HeadsToAnchor { last, heads: changed.iter().map(anchored_head).collect::<DbResult<_>>()? })
     }
 
     pub(super) async fn do_put_anchor(&self, anchor: &AnchorRow) -> DbResult<bool> {
         let (mut runs, mut seqs, mut heads) = (Vec::new(), Vec::new(), Vec::new());
-        for Standing { run, audit_seq, audit_hash: _, head } in &anchor.standings {
+        for AnchoredHead { run, audit_seq, audit_hash: _, head } in &anchor.heads {
             runs.push(run);
             seqs.push(audit_seq);
             heads.push(head.map(|(_, hash)| hash.to_vec()));
@@ -51,7 +51,7 @@ impl Postgres {
     }
 }
 
-fn anchored_head(row: &PgRow) -> DbResult<Standing> {
+fn anchored_head(row: &PgRow) -> DbResult<AnchoredHead> {
     let columns =
         (row.try_get("head_turn")?, optional_boundary(row, "head_boundary")?, row.try_get("head_epoch")?);
     let head = match columns {
@@ -60,7 +60,7 @@ fn anchored_head(row: &PgRow) -> DbResult<Standing> {
         }
         _ => None,
     };
-    Ok(Standing {
+    Ok(AnchoredHead {
         run: row.try_get("id")?,
         audit_seq: row.try_get("audit_seq")?,
         audit_hash: digest(row, "audit_hash")?,

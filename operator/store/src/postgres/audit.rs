@@ -5,9 +5,9 @@ use sqlx::postgres::PgRow;
 
 use super::Postgres;
 use super::row::{digest, without_nul};
-use crate::audit::CALLS_MISMATCH;
 use crate::db_error::{DbError, DbResult, timestamp};
-use crate::{AuditRow, Prune, RunId};
+use dalsegno_format::audit::CALLS_MISMATCH;
+use dalsegno_model::{AuditRow, Prune, RunId};
 
 const AUDIT: &str = "SELECT * FROM audit WHERE run = $1 ORDER BY seq";
 

@@ -11,7 +11,7 @@ use crate::compaction::is_dropped;
 use crate::db_error::{DbError, DbResult};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::snapshot_io::PageEntry;
-use crate::{BoundaryId, RunId};
+use dalsegno_model::{BoundaryId, RunId};
 
 /// The boundaries after one: the first in any case, the next while the payloads before them are less than `$6` bytes.
 /// `octet_length` of a payload reads its size without the payload.
@@ -67,12 +67,12 @@ pub(super) async fn page(
 }
 
 fn found(row: &PgRow) -> DbResult<PageEntry> {
-    let place = boundary_id(row)?;
+    let boundary_id = boundary_id(row)?;
     let encoded = match encoded_boundary(row) {
         Ok(boundary) => Ok(boundary),
         // A row that cannot be read is reported, and the scan continues.
         Err(DbError::Corrupt(detail)) => Err(detail),
         Err(fault) => return Err(fault),
     };
-    Ok(PageEntry { place, undone: row.try_get("undone")?, encoded })
+    Ok(PageEntry { boundary: boundary_id, undone: row.try_get("undone")?, encoded })
 }

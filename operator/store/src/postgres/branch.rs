@@ -6,11 +6,11 @@ use sqlx::postgres::PgRow;
 
 use super::query::QueryExecutor;
 use super::row::{boundary, boundary_number, digest, optional_boundary, optional_digest};
-use crate::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
 use crate::compaction::is_dropped;
 use crate::db_error::{DbResult, timestamp};
 use crate::snapshot_io::{Branch, Walk};
-use crate::{BoundaryRow, Digest, Kept, RunId};
+use dalsegno_format::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
+use dalsegno_model::{BoundaryRow, DecodedBoundary, Digest, RunId};
 
 /// Walks from the head, or from the boundary `$6` `$7` `$8`, along the parents: down to turn `$2`, and further while a
 /// wanted boundary needs the state before it.
@@ -121,12 +121,12 @@ pub(super) async fn walk(executor: &impl QueryExecutor, run: RunId, walk: &Walk)
 
 /// A boundary as its row has it, with its payloads still encoded.
 pub(super) fn encoded_boundary(row: &PgRow) -> DbResult<EncodedBoundary> {
-    let parent = Kept::parent(
+    let parent = DecodedBoundary::parent(
         row.try_get("parent_turn")?,
         optional_boundary(row, "parent_boundary")?,
         row.try_get("parent_epoch")?,
     );
-    let kept = Kept {
+    let kept = DecodedBoundary {
         row: BoundaryRow {
             turn: row.try_get("turn")?,
             boundary: boundary(row)?,
@@ -158,7 +158,7 @@ pub(super) fn encoded_boundary(row: &PgRow) -> DbResult<EncodedBoundary> {
         has_payloads: false,
     };
     Ok(EncodedBoundary {
-        kept,
+        boundary: kept,
         payloads: row
             .try_get::<bool, _>("has_payloads")?
             .then(|| DbResult::Ok(Payloads { ops: row.try_get("ops")?, events: row.try_get("events")? }))

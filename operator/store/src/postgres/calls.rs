@@ -9,9 +9,10 @@ use super::row::{enum_str, parse_enum, without_nul};
 use crate::db_error::{DbError, DbResult};
 use crate::reads::key_refused_message;
 use crate::reads::{CallRow, Columns, decode_payload, encode_payload};
-use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::transitions::SettleCall;
-use crate::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle, size};
+use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
+use dalsegno_format::size;
+use dalsegno_model::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle};
 
 const CLAIM: &str =
     "SELECT verdict, (call).* FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";

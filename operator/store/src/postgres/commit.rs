@@ -5,9 +5,9 @@ use super::commit_statement::{Extras, Proposed, commit_one, parse_committed};
 use super::row::{boundary_number, digest};
 use crate::db_error::{DbError, DbResult};
 use crate::encoded_ops::{self, EncodedOps, MAX_BATCHED_BYTES};
-use crate::seal::PayloadCipher;
 use crate::transitions::Finish;
-use crate::{Commit, Committed, Digest, FinishCall};
+use dalsegno_format::seal::PayloadCipher;
+use dalsegno_model::{Commit, Committed, Digest, FinishCall};
 
 /// The digest of the boundary with this commit id on the live branch.
 const STORED_DIGEST: &str = "SELECT digest FROM boundaries \

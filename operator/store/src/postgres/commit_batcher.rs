@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::commit_statement::{Extras, Proposed, commit_batch, commit_one, parse_committed};
 use super::pool::{DEADLINE, Pool, is_statement_error};
 use crate::db_error::{DbError, DbResult};
-use crate::{Committed, RunId};
+use dalsegno_model::{Committed, RunId};
 
 /// Statements that run at the same time.
 const SLOTS: usize = 2;

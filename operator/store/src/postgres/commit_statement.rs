@@ -15,8 +15,9 @@ use super::row::{
 use crate::db_error::{DbError, DbResult};
 use crate::encoded_ops::EncodedOps;
 use crate::reads::encode_payload;
-use crate::seal::{AadContext, CallDigestsExt as _, DigestKeyExt as _, PayloadCipher};
-use crate::{Commit, Committed, Digest, NewFinish, Result, RunId, Standing, codec, header, size};
+use dalsegno_format::seal::{AadContext, CallDigestsExt as _, DigestKeyExt as _, PayloadCipher};
+use dalsegno_format::{codec, header, size};
+use dalsegno_model::{Commit, CommitReceipt, Committed, Digest, NewFinish, Result, RunId};
 
 /// Commits any number of boundaries. Waits for the locks of their runs' rows.
 static COMMIT: LazyLock<String> = LazyLock::new(|| {
@@ -92,7 +93,7 @@ impl Proposed {
             turn,
             boundary: boundary_number(boundary),
             commit_id,
-            digest: cipher.body(commit.digest).kept,
+            digest: cipher.body(commit.digest).stored,
             unkeyed_digest,
             ops,
             ops_digest: header::ops_digest(commit.ops.as_deref()).map(keyed),
@@ -195,8 +196,8 @@ where
 
 /// The result for one boundary. `None`: its turn is the next one, but it was encoded against another head.
 pub(super) fn parse_committed(row: &PgRow) -> DbResult<Option<Committed>> {
-    let receipt = |parent| -> DbResult<Standing> {
-        Ok(Standing { head: head(row)?, parent, asked: worker_signals(row)? })
+    let receipt = |parent| -> DbResult<CommitReceipt> {
+        Ok(CommitReceipt { head: head(row)?, parent, signals: worker_signals(row)? })
     };
     Ok(Some(match row.try_get("verdict")? {
         "ok" => Committed::Ok(receipt(optional_digest(row, "parent_hash")?)?),

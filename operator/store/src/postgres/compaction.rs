@@ -10,7 +10,7 @@ use crate::compaction::{self, CompactionStep, ObsoleteSnapshot, SnapshotGc, Trun
 use crate::db_error::DbResult;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::snapshot_writer::ReadBack;
-use crate::{Digest, Dropped, Result, RunId};
+use dalsegno_model::{Digest, Dropped, Result, RunId};
 
 impl Postgres {
     pub(super) async fn do_runs_to_compact(&self, after: RunId) -> DbResult<Vec<RunId>> {
@@ -52,12 +52,13 @@ async fn next(pool: &Pool, run: RunId, rows: u32) -> DbResult<CompactionStep> {
 }
 
 async fn cut(pool: &Pool, cut: TruncateTo) -> DbResult<u64> {
-    let TruncateTo { run, place, content_hash, snapshot: ReadBack { digest, text, chunks } } = cut;
+    let TruncateTo { run, boundary: boundary_id, content_hash, snapshot: ReadBack { digest, text, chunks } } =
+        cut;
     let query = sqlx::query("SELECT ds_cut_v1($1, $2, $3, $4, $5, $6, $7, $8) AS rows")
         .bind(run)
-        .bind(place.turn)
-        .bind(boundary_number(place.boundary))
-        .bind(place.epoch)
+        .bind(boundary_id.turn)
+        .bind(boundary_number(boundary_id.boundary))
+        .bind(boundary_id.epoch)
         .bind(Vec::from(content_hash))
         .bind(digest)
         .bind(Vec::from(text))

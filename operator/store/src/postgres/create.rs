@@ -10,7 +10,7 @@ use crate::reads::FoundRuns;
 use crate::transitions::{
     Abandon, Adopt, CreateStep, Decision, MarkDeleted, Needs, Transition as _, create, next_create_step,
 };
-use crate::{Created, NewRun, RequestedBy, RunId};
+use dalsegno_model::{Created, NewRun, RequestedBy, RunId};
 
 /// How often a create reads the existing runs again after another create got in between. Progress is guaranteed: each
 /// time, the other one has committed.

@@ -10,9 +10,9 @@ use super::row::without_nul;
 use super::snapshot::SnapshotStore;
 use crate::db_error::{DbError, DbResult};
 use crate::keys::{DATA_KEY_LOST, KeyReader, KeyState, KeyWriter, PAGE_ROWS, Wrapped};
-use crate::seal::{PayloadCipher, SEALED};
 use crate::statements::COUNT_UNSEALED;
-use crate::{Result, RunId, Shredded};
+use dalsegno_format::seal::{PayloadCipher, SEALED};
+use dalsegno_model::{Result, RunId, Shredded};
 
 const READ: &str = "SELECT run, key_id, wrapped, lifecycle = 'live' AS is_live \
      FROM data_keys JOIN runs ON runs.id = run WHERE run = $1";

@@ -10,7 +10,7 @@ use super::Postgres;
 use super::row::parse_enum;
 use crate::db_error::{DbError, DbResult, timestamp};
 use crate::reads::ClockSql;
-use crate::{BEAT_GAP_MS, Changed, DeadlinePoll, Expired, ObjectKey};
+use dalsegno_model::{Changed, DeadlinePoll, Expired, HEARTBEAT_GAP_MS, ObjectKey};
 
 static POLL: LazyLock<String> = LazyLock::new(|| {
     let clocks = ClockSql { greatest: "greatest", now: "now", beat_since: "beat_since" };
@@ -19,7 +19,8 @@ static POLL: LazyLock<String> = LazyLock::new(|| {
 
 impl Postgres {
     pub(super) async fn do_poll_deadlines(&self, since: Timestamp) -> DbResult<DeadlinePoll> {
-        let query = sqlx::query(AssertSqlSafe(POLL.as_str())).bind(since.as_millisecond()).bind(BEAT_GAP_MS);
+        let query =
+            sqlx::query(AssertSqlSafe(POLL.as_str())).bind(since.as_millisecond()).bind(HEARTBEAT_GAP_MS);
         let rows = self.pool.all(query).await?;
         let store = rows.first().ok_or_else(|| DbError::Corrupt("the store's row is missing".into()))?;
         let mut poll = DeadlinePoll {

@@ -9,7 +9,7 @@ use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::events::{StoredEvents, page};
 use crate::statements::FIRST_POSITION;
-use crate::{EventPage, EventQuery, RunId};
+use dalsegno_model::{EventPage, EventQuery, RunId};
 
 /// The boundaries that contain the requested events, and whether the run is over: if there are no such boundaries, one
 /// row says that alone. Each of these boundaries has at least one of the events.

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::Postgres;
 use super::row::worker_signals;
 use crate::db_error::{DbError, DbResult};
-use crate::{BEAT_GAP_MS, Beat, Digest, RunId};
+use dalsegno_model::{Digest, HEARTBEAT_GAP_MS, HeartbeatAnswer, RunId};
 
 /// Records that a gateway serves. After a gap longer than `$1` ms all deadlines restart. If the server's clock was
 /// set back, the time between two heartbeats counts as a gap too; a deadline that began before then does not advance
@@ -21,11 +21,11 @@ const HEARTBEATS: &str = include_str!("heartbeats.sql");
 
 impl Postgres {
     pub(super) async fn do_gateway_heartbeat(&self) -> DbResult<()> {
-        self.heartbeat_pool.all(sqlx::query(GATEWAY_HEARTBEAT).bind(BEAT_GAP_MS)).await?;
+        self.heartbeat_pool.all(sqlx::query(GATEWAY_HEARTBEAT).bind(HEARTBEAT_GAP_MS)).await?;
         Ok(())
     }
 
-    pub(super) async fn do_heartbeats(&self, workers: &[(RunId, Digest)]) -> DbResult<Vec<Beat>> {
+    pub(super) async fn do_heartbeats(&self, workers: &[(RunId, Digest)]) -> DbResult<Vec<HeartbeatAnswer>> {
         let (runs, capabilities): (Vec<Uuid>, Vec<Vec<u8>>) =
             workers.iter().map(|(run, capability)| (*run, capability.to_vec())).unzip();
         let query = sqlx::query(HEARTBEATS).bind(runs).bind(capabilities);
@@ -40,9 +40,9 @@ impl Postgres {
         rows.iter()
             .map(|row| {
                 Ok(match row.try_get("verdict")? {
-                    "ok" => Beat::Ok(worker_signals(row)?),
-                    "finished" => Beat::Finished,
-                    "fenced" => Beat::Fenced,
+                    "ok" => HeartbeatAnswer::Ok(worker_signals(row)?),
+                    "finished" => HeartbeatAnswer::Finished,
+                    "fenced" => HeartbeatAnswer::Fenced,
                     other => return Err(DbError::unknown_value("verdict on a heartbeat", other)),
                 })
             })

@@ -18,9 +18,9 @@ use tokio::time::timeout;
 
 use super::server_settings;
 use super::url::{Target, connect};
-use crate::RunId;
 use crate::db_error::{DbError, DbResult};
 use crate::per_run_limiter::{PerRunLimiter, QueueGuard};
+use dalsegno_model::RunId;
 
 /// Longest time that a statement may take on the server.
 const STATEMENT_TIMEOUT: &str = "5s";

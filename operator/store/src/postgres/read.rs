@@ -11,7 +11,9 @@ use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, FoundRuns, RunRows, record_sql};
 use crate::statements::NAMESPACE_USAGE;
 use crate::transitions::OWN_OR_PRIOR_RUN;
-use crate::{Attempt, Digest, Held, LookUp, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes};
+use dalsegno_model::{
+    Attempt, Digest, LookUp, NamespaceUsage, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes,
+};
 
 /// The store's clock.
 pub(super) const NOW: &str = "ds_now_v1()";
@@ -88,10 +90,12 @@ impl Postgres {
         Ok(self.pool.one(query).await?.try_get("is_current")?)
     }
 
-    pub(super) async fn do_namespace_usage(&self, namespaces: u32) -> DbResult<Vec<Held>> {
+    pub(super) async fn do_namespace_usage(&self, namespaces: u32) -> DbResult<Vec<NamespaceUsage>> {
         let rows = self.pool.all(sqlx::query(NAMESPACE_USAGE).bind(i64::from(namespaces))).await?;
         rows.iter()
-            .map(|row| Ok(Held { namespace: row.try_get("namespace")?, bytes: row.try_get("bytes")? }))
+            .map(|row| {
+                Ok(NamespaceUsage { namespace: row.try_get("namespace")?, bytes: row.try_get("bytes")? })
+            })
             .collect()
     }
 }

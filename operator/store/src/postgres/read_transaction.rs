@@ -17,14 +17,16 @@ use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::pages::UndecodedBoundary;
-use crate::reading::{
-    AuditKey, BoundaryKey, CallKey, PAGE_BYTES, PAGE_ROWS, ReadRecord as _, RecordKey, RunHead, StoredBatch,
-    StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
-};
 use crate::reads::{CallRow, RunRow};
-use crate::records::is_digest_of;
-use crate::seal::PayloadCipher;
-use crate::{AuditRow, ReadTransaction, Result, RunId, pages, snapshot_writer};
+use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS, ReadRecord as _};
+use crate::{pages, snapshot_writer};
+use dalsegno_format::records::is_digest_of;
+use dalsegno_format::seal::PayloadCipher;
+use dalsegno_model::read_transaction::{
+    AuditKey, BoundaryKey, CallKey, RecordKey, RunHead, StoredBatch, StoredBoundary, StoredCall,
+    StoredRecord, StoredSnapshot,
+};
+use dalsegno_model::{AuditRow, ReadTransaction, Result, RunId};
 
 const INSERT_KEY: &str =
     "INSERT INTO signing_key (pkcs8, created_at) VALUES ($1, ds_now_v1()) ON CONFLICT DO NOTHING";
@@ -235,7 +237,7 @@ fn stored_batch(row: &PgRow, cipher: &PayloadCipher) -> DbResult<StoredBatch> {
     let (digest, batch) = (digest(row, "digest")?, row.try_get::<Vec<u8>, _>("batch")?);
     Ok(StoredBatch {
         seq: row.try_get("seq")?,
-        place: boundary_id(row)?,
+        boundary: boundary_id(row)?,
         undone: row.try_get("undone")?,
         is_whole: is_digest_of(&digest, &batch, cipher),
         digest,
@@ -247,7 +249,7 @@ fn stored_record(row: &PgRow, cipher: &PayloadCipher) -> DbResult<StoredRecord> 
     let stored = StoredRecord {
         at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
         entry_id: row.try_get("entry_id")?,
-        place: boundary_id(row)?,
+        boundary: boundary_id(row)?,
         value: None,
         damage: None,
     };

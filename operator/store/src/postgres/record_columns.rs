@@ -5,10 +5,10 @@ use sqlx::postgres::{PgArguments, Postgres};
 use sqlx::query::Query;
 
 use super::row::without_nul;
-use crate::Digest;
 use crate::db_error::DbResult;
-use crate::records::Changes;
-use crate::seal::PayloadCipher;
+use dalsegno_format::records::Changes;
+use dalsegno_format::seal::PayloadCipher;
+use dalsegno_model::Digest;
 
 /// The net changes of a batch, column by column.
 #[derive(Default)]

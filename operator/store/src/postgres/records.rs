@@ -8,9 +8,9 @@ use super::Postgres;
 use super::record_columns::RecordColumns;
 use super::row::{any_sealed, digest, without_nul};
 use crate::db_error::{DbError, DbResult};
-use crate::records::{after_prefix, page, payload};
-use crate::seal::{AadContext, PayloadCipher};
-use crate::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
+use dalsegno_format::records::{after_prefix, page, payload};
+use dalsegno_format::seal::{AadContext, PayloadCipher};
+use dalsegno_model::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
 
 const WRITE: &str =
     "SELECT ds_write_records_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS verdict";

@@ -5,7 +5,7 @@ use sqlx::Row as _;
 use super::Postgres;
 use crate::db_error::DbResult;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
-use crate::{Dropped, RunId};
+use dalsegno_model::{Dropped, RunId};
 
 const EXPIRED: &str = "SELECT id FROM runs \
      WHERE id > $1 AND lifecycle <> 'live' AND NOT emptied \

@@ -7,8 +7,9 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use crate::db_error::{DbError, DbResult, redacted_json_error};
-use crate::seal::is_sealed;
-use crate::{Asked, BoundaryId, Digest, header};
+use dalsegno_format::header;
+use dalsegno_format::seal::is_sealed;
+use dalsegno_model::{BoundaryId, Digest, WorkerSignals};
 
 /// An enum as it is stored: by the name that serde gives its variant.
 pub(super) fn enum_str(value: &impl Serialize) -> DbResult<String> {
@@ -69,8 +70,8 @@ pub(super) fn boundary_id(row: &PgRow) -> DbResult<BoundaryId> {
 }
 
 /// The requests for a worker that commits and heartbeats return.
-pub(super) fn worker_signals(row: &PgRow) -> DbResult<Asked> {
-    Ok(Asked {
+pub(super) fn worker_signals(row: &PgRow) -> DbResult<WorkerSignals> {
+    Ok(WorkerSignals {
         suspend: row.try_get("suspend")?,
         cancel: row.try_get("cancel")?,
         lease_ms: row.try_get("lease_ms")?,

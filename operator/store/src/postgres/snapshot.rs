@@ -6,12 +6,12 @@ use super::pool::Pool;
 use super::query::QueryExecutor;
 use super::row::{boundary_id, boundary_number, digest};
 use super::{boundary_pages, branch};
-use crate::chain::EncodedSnapshot;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
-use crate::seal::{self, PayloadCipher};
 use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
-use crate::{BoundaryId, Digest, Result, RunId};
+use dalsegno_format::chain::EncodedSnapshot;
+use dalsegno_format::seal::{self, PayloadCipher};
+use dalsegno_model::{BoundaryId, Digest, Result, RunId};
 
 const CHUNKS: &str = "SELECT hash, payload FROM chunks WHERE run = $1 AND hash = ANY ($2)";
 

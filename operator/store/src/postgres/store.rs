@@ -11,22 +11,23 @@ use crate::transitions::{
     AcknowledgeCancel, Adopt, Attach, EndAttempt, MarkDeleted, PutRevision, RecordIdentity, RecordPod,
     RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template, Transition as _,
 };
-use crate::{
-    Acknowledged, Admin, AnchorRow, Attached, Attempt, AuditRow, Beat, BoundaryCheck, BoundaryId,
-    BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
-    Deadlines, Digest, Dropped, Ending, EventPage, EventQuery, FinishCall, Held, Identity, LookUp, NewRun,
-    Operator, PodRecord, Prune, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded,
-    RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes,
-    Snapshotted, Then, Unanchored, Worker, Written, branch, pages, snapshot_writer,
+use crate::{branch, pages, snapshot_writer};
+use dalsegno_model::{
+    Acknowledged, Admin, AnchorRow, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
+    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
+    Digest, Dropped, Ending, EventPage, EventQuery, FinishCall, HeadsToAnchor, HeartbeatAnswer, Identity,
+    LookUp, NamespaceUsage, NewRun, NextStep, Operator, PodRecord, Prune, Read, ReadTransaction, RecordBatch,
+    RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId,
+    RunRecord, Settle, Shredded, Sizes, Snapshotted, Worker, Written,
 };
 
 #[async_trait]
 impl Operator for Postgres {
-    async fn pulse(&self, since: Timestamp) -> Result<DeadlinePoll> {
+    async fn poll_deadlines(&self, since: Timestamp) -> Result<DeadlinePoll> {
         self.do_poll_deadlines(since).await.map_err(|fault| fault.with_context("polling the runs"))
     }
 
-    async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>> {
+    async fn namespace_usage(&self, namespaces: u32) -> Result<Vec<NamespaceUsage>> {
         self.do_namespace_usage(namespaces)
             .await
             .map_err(|fault| fault.with_context("adding up stored bytes"))
@@ -36,11 +37,11 @@ impl Operator for Postgres {
         self.do_create_run(new).await.map_err(|fault| fault.with_context(Adopt::OPERATION))
     }
 
-    async fn look_up(&self, object_uid: &str) -> Result<LookUp> {
+    async fn find_by_object(&self, object_uid: &str) -> Result<LookUp> {
         self.do_find_by_object(object_uid).await.map_err(|fault| fault.with_context("finding a run"))
     }
 
-    async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord> {
+    async fn end_attempt(&self, run: RunId, ending: &Ending, then: &NextStep) -> Result<RunRecord> {
         self.transition(run, EndAttempt { ending: ending.clone(), then: then.clone() }).await
     }
 
@@ -72,29 +73,29 @@ impl Operator for Postgres {
         self.transition(run, SetRetention(*retention)).await
     }
 
-    async fn expired(&self, after: RunId) -> Result<Vec<RunId>> {
+    async fn runs_to_expire(&self, after: RunId) -> Result<Vec<RunId>> {
         self.do_runs_to_expire(after)
             .await
             .map_err(|fault| fault.with_context("listing runs past their retention"))
     }
 
-    async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped> {
+    async fn expire(&self, run: RunId, rows: u32) -> Result<Dropped> {
         self.do_expire(run, rows)
             .await
             .map_err(|fault| fault.with_context("deleting payloads past their retention"))
     }
 
-    async fn drop_revisions(&self, rows: u32) -> Result<u64> {
+    async fn delete_unused_revisions(&self, rows: u32) -> Result<u64> {
         self.do_drop_revisions(rows).await.map_err(|fault| fault.with_context("deleting unused templates"))
     }
 
-    async fn keepers(&self, after: RunId) -> Result<Vec<RunId>> {
+    async fn runs_to_compact(&self, after: RunId) -> Result<Vec<RunId>> {
         self.do_runs_to_compact(after)
             .await
             .map_err(|fault| fault.with_context("listing runs with old payloads"))
     }
 
-    async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped> {
+    async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped> {
         self.do_compact(run, rows).await
     }
 
@@ -115,7 +116,7 @@ impl Operator for Postgres {
         self.do_get_revision(hash).await.map_err(|fault| fault.with_context("fetching a template"))
     }
 
-    async fn unanchored(&self) -> Result<Unanchored> {
+    async fn heads_to_anchor(&self) -> Result<HeadsToAnchor> {
         self.do_heads_to_anchor().await.map_err(|fault| fault.with_context("reading heads to anchor"))
     }
 
@@ -126,7 +127,7 @@ impl Operator for Postgres {
 
 #[async_trait]
 impl Worker for Postgres {
-    async fn beat(&self) -> Result<()> {
+    async fn record_gateway_heartbeat(&self) -> Result<()> {
         self.do_gateway_heartbeat().await.map_err(|fault| fault.with_context("recording a gateway heartbeat"))
     }
 
@@ -139,7 +140,7 @@ impl Worker for Postgres {
         self.do_commit(commit).await.map_err(|fault| fault.with_context("committing a boundary"))
     }
 
-    async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
+    async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<HeartbeatAnswer>> {
         self.do_heartbeats(workers).await.map_err(|fault| fault.with_context("renewing leases"))
     }
 
@@ -226,7 +227,7 @@ impl Read for Postgres {
         branch::boundaries(&self.snapshot_store(), run, from, to).await
     }
 
-    async fn links(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>> {
+    async fn check_boundaries(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>> {
         pages::check(&self.snapshot_store(), run, after).await
     }
 
@@ -238,13 +239,13 @@ impl Read for Postgres {
         self.do_audit(run).await.map_err(|fault| fault.with_context("reading the audit chain"))
     }
 
-    async fn unsealed(&self, run: RunId) -> Result<u64> {
+    async fn count_unsealed(&self, run: RunId) -> Result<u64> {
         self.do_count_unsealed(run)
             .await
             .map_err(|fault| fault.with_context("counting payloads in plain text"))
     }
 
-    async fn reading(&self) -> Result<Box<dyn ReadTransaction>> {
+    async fn begin_read(&self) -> Result<Box<dyn ReadTransaction>> {
         self.do_begin_read().await.map_err(|fault| fault.with_context("beginning a read transaction"))
     }
 }

@@ -27,7 +27,7 @@ use crate::reads::{
     LiveBoundary, RunRow, Value, record_sql,
 };
 use crate::transitions::{AuditEntry, Decision, Needs, Rows, Template, Transition, WriteSet};
-use crate::{BoundaryId, Result, RunId};
+use dalsegno_model::{BoundaryId, Result, RunId};
 
 impl Postgres {
     /// Runs a transition of a run; an error names the operation.

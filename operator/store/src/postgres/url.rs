@@ -6,7 +6,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, PgConnection};
 
 use crate::db_error::{DbError, DbResult};
-use crate::{Error, Result};
+use dalsegno_model::{Error, Result};
 
 /// The URL parameter that says that the server is pgbouncer in transaction mode.
 const PGBOUNCER_PARAMETER: &str = "pgbouncer=true";

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::EnumText;
 use super::table::table;
 use crate::db_error::{DbResult, timestamp};
-use crate::{Attempt, AttemptEnd, AttemptState, Cause, Class, Identity, Verdict};
+use dalsegno_model::{Attempt, AttemptEnd, AttemptState, Cause, Class, Identity, Verdict};
 
 table! {
     /// One attempt: the life of one pod.

@@ -6,9 +6,11 @@ use uuid::Uuid;
 use super::EnumText;
 use super::table::table;
 use crate::db_error::{DbError, DbResult};
-use crate::reading::{ReadCall as _, StoredCall};
-use crate::seal::{AadContext, PayloadCipher, is_sealed};
-use crate::{Result, codec, size};
+use crate::stored_rows::ReadCall as _;
+use dalsegno_format::seal::{AadContext, PayloadCipher, is_sealed};
+use dalsegno_format::{codec, size};
+use dalsegno_model::Result;
+use dalsegno_model::read_transaction::StoredCall;
 
 table! {
     /// A tool call.

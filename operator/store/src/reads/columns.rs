@@ -6,7 +6,8 @@ use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
 use crate::db_error::{DbError, DbResult, redacted_json_error};
-use crate::{Digest, header};
+use dalsegno_format::header;
+use dalsegno_model::Digest;
 
 /// A row of either database. Its columns are read by name; NULL is `None`.
 pub(crate) trait Columns {

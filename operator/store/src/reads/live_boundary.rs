@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::{BoundaryColumn, Column as _, Columns, HeadPoint};
 use crate::db_error::{DbError, DbResult};
-use crate::{BoundaryId, Digest};
+use dalsegno_model::{BoundaryId, Digest};
 
 /// Boundaries of the run `$1` that were not undone, in order, beginning at turn `$2`, boundary `$3`.
 pub(crate) const LIVE_BOUNDARIES: &str = "\
@@ -14,7 +14,7 @@ pub(crate) const LIVE_BOUNDARIES: &str = "\
 /// A boundary of the live branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LiveBoundary {
-    pub place: BoundaryId,
+    pub id: BoundaryId,
     pub attempt: i32,
     pub commit_id: Uuid,
     pub digest: Vec<u8>,
@@ -25,7 +25,7 @@ pub(crate) struct LiveBoundary {
 impl LiveBoundary {
     pub fn read(row: &impl Columns) -> DbResult<Self> {
         Ok(Self {
-            place: BoundaryId {
+            id: BoundaryId {
                 turn: i32::read(row, "turn")?,
                 boundary: BoundaryColumn::read(row, "boundary")?.0,
                 epoch: i64::read(row, "epoch")?,
@@ -43,7 +43,7 @@ impl LiveBoundary {
         let digest = |bytes: &[u8]| -> DbResult<Digest> {
             bytes.try_into().map_err(|_| DbError::Corrupt("a boundary's hash is not 32 bytes".into()))
         };
-        let BoundaryId { turn, boundary, epoch } = self.place;
+        let BoundaryId { turn, boundary, epoch } = self.id;
         Ok(HeadPoint {
             turn,
             boundary,

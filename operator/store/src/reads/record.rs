@@ -7,9 +7,10 @@ use uuid::Uuid;
 
 use super::{AttemptRow, Column, Columns, Prefixed, RunRow};
 use crate::db_error::{DbError, DbResult, timestamp};
-use crate::{
+use dalsegno_format::header;
+use dalsegno_model::{
     Attempt, CallCounts, CancelRow, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, LookUp, Retention,
-    RunRecord, header,
+    RunRecord,
 };
 
 /// Attempts in a record: the current one and those before it.

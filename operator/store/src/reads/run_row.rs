@@ -6,8 +6,11 @@ use uuid::Uuid;
 use super::table::table;
 use super::{BoundaryColumn, EnumText, Hash};
 use crate::db_error::{DbResult, timestamp};
-use crate::reading::{HeadRef, RunHead};
-use crate::{Asked, AttemptState, BoundaryId, Counters, Digest, Lifecycle, RunOutcome, Verdict, header};
+use dalsegno_format::header;
+use dalsegno_model::read_transaction::{HeadRef, RunHead};
+use dalsegno_model::{
+    AttemptState, BoundaryId, Counters, Digest, Lifecycle, RunOutcome, Verdict, WorkerSignals,
+};
 
 table! {
     /// A run. Every write to a run is checked against this row.
@@ -155,7 +158,7 @@ impl RunRow {
     /// The run for checks of the store and exports of a run.
     pub fn run_head(self) -> DbResult<RunHead> {
         let head = self.head().map(|head| HeadRef {
-            place: BoundaryId { turn: head.turn, boundary: head.boundary, epoch: head.epoch },
+            boundary: BoundaryId { turn: head.turn, boundary: head.boundary, epoch: head.epoch },
             content_hash: head.hash,
             position: self.head_position,
         });
@@ -196,8 +199,8 @@ impl RunRow {
     }
 
     /// What the worker must know: whether to suspend, whether to cancel, and the length of its lease.
-    pub fn worker_signals(&self) -> Asked {
-        Asked {
+    pub fn worker_signals(&self) -> WorkerSignals {
+        WorkerSignals {
             suspend: self.suspend,
             cancel: self.cancel_requested_at.is_some(),
             lease_ms: self.heartbeat_ms,

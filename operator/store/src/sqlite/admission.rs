@@ -7,9 +7,9 @@ use uuid::Uuid;
 use super::row::RunRow;
 use super::sqlx_types::Hash;
 use crate::reads::CallRow;
-use crate::seal::BodyDigest;
 use crate::transitions::{has_capability, has_unsettled};
-use crate::{Digest, Lifecycle};
+use dalsegno_format::seal::BodyDigest;
+use dalsegno_model::{Digest, Lifecycle};
 
 /// The identity of a boundary that a worker wants to commit.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +100,7 @@ pub(super) enum ClaimDecision {
     Uncertain,
 }
 
-/// Decides on a claim: see the table of [`crate::Claimed`].
+/// Decides on a claim: see the table of [`dalsegno_model::Claimed`].
 pub(super) fn decide_claim(row: &RunRow, call: &CallRow, claim_id: Uuid) -> ClaimDecision {
     match call.public_state() {
         CallState::Completed | CallState::Failed => ClaimDecision::Done,

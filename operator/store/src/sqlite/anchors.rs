@@ -4,9 +4,9 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::row::RunRow;
 use super::sqlx_types::Hash;
-use crate::BoundaryId;
-use crate::anchor::{AnchorRow, RUNS_PER_ANCHOR, Standing, Unanchored};
 use crate::db_error::DbResult;
+use dalsegno_model::BoundaryId;
+use dalsegno_model::anchor::{AnchorRow, AnchoredHead, HeadsToAnchor, RUNS_PER_ANCHOR};
 
 /// Runs that have changed since they were anchored.
 const CHANGED: &str = "SELECT runs.* FROM runs LEFT JOIN anchored ON anchored.run = runs.id \
@@ -20,13 +20,13 @@ const PUT: &str = "INSERT INTO anchors (seq, hash, line) \
      SELECT ?1, ?2, ?3 WHERE NOT EXISTS (SELECT 1 FROM anchors WHERE seq = ?1)";
 
 /// Returns the last anchor, and the heads of runs that have changed since they were anchored.
-pub(super) async fn heads_to_anchor(conn: &mut SqliteConnection) -> DbResult<Unanchored> {
+pub(super) async fn heads_to_anchor(conn: &mut SqliteConnection) -> DbResult<HeadsToAnchor> {
     let last = sqlx::query("SELECT seq, hash FROM anchors ORDER BY seq DESC LIMIT 1");
     let last = last.fetch_optional(&mut *conn).await?;
     let last =
         last.map(|row| DbResult::Ok((row.try_get("seq")?, row.try_get::<Hash, _>("hash")?.0))).transpose()?;
     let changed = sqlx::query(CHANGED).bind(RUNS_PER_ANCHOR).fetch_all(conn).await?;
-    let anchored_head = |row: &RunRow| Standing {
+    let anchored_head = |row: &RunRow| AnchoredHead {
         run: row.id,
         audit_seq: row.audit_seq,
         audit_hash: row.audit_hash.0,
@@ -34,9 +34,8 @@ pub(super) async fn heads_to_anchor(conn: &mut SqliteConnection) -> DbResult<Una
             (BoundaryId { turn: head.turn, boundary: head.boundary, epoch: head.epoch }, head.hash)
         }),
     };
-    let standings =
-        changed.iter().map(|row| Ok(anchored_head(&RunRow::read(row)?))).collect::<DbResult<_>>()?;
-    Ok(Unanchored { last, standings })
+    let heads = changed.iter().map(|row| Ok(anchored_head(&RunRow::read(row)?))).collect::<DbResult<_>>()?;
+    Ok(HeadsToAnchor { last, heads })
 }
 
 /// Stores an anchor. Returns false if there is one with its number.
@@ -50,7 +49,7 @@ pub(super) async fn put(conn: &mut SqliteConnection, anchor: AnchorRow) -> DbRes
     if added.rows_affected() == 0 {
         return Ok(false);
     }
-    for Standing { run, audit_seq, audit_hash: _, head } in anchor.standings {
+    for AnchoredHead { run, audit_seq, audit_hash: _, head } in anchor.heads {
         sqlx::query(
             "INSERT INTO anchored (run, audit_seq, head_hash) VALUES (?, ?, ?) \
              ON CONFLICT (run) DO UPDATE SET audit_seq = excluded.audit_seq, head_hash = excluded.head_hash",

@@ -13,10 +13,11 @@ use super::row::{HeadPoint, RunRow};
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::db_error::DbResult;
 use crate::encoded_ops::{EncodedOps, MAX_BATCHED_BYTES};
-use crate::header::{self, Header, NO_PARENT};
-use crate::records::{Changes, link};
-use crate::seal::{AadContext, BodyDigest, DigestKeyExt as _, PayloadCipher};
-use crate::{Commit, Digest, NewFinish, Result, RunId, codec};
+use dalsegno_format::codec;
+use dalsegno_format::header::{self, Header, NO_PARENT};
+use dalsegno_format::records::{Changes, link};
+use dalsegno_format::seal::{AadContext, BodyDigest, DigestKeyExt as _, PayloadCipher};
+use dalsegno_model::{Commit, Digest, NewFinish, Result, RunId};
 
 /// A commit whose payloads are encoded, so that the writer only compares and writes.
 pub(super) struct PreparedCommit {
@@ -103,7 +104,8 @@ pub(super) struct AcceptedBoundary<'a> {
 
 impl<'a> AcceptedBoundary<'a> {
     pub fn new(now: i64, mut row: RunRow, commit: &'a PreparedCommit) -> Self {
-        let Proposal { turn, boundary, commit_id, digest: BodyDigest { kept: digest, .. } } = commit.proposal;
+        let Proposal { turn, boundary, commit_id, digest: BodyDigest { stored: digest, .. } } =
+            commit.proposal;
         let parent = row.head();
         let position = row.head_position + commit.event_count;
         // The boundary's hash covers the batches of records since the last boundary.
@@ -150,7 +152,8 @@ impl<'a> AcceptedBoundary<'a> {
     /// Binds the next parameters of [`INSERT`].
     fn bind<'q>(&self, query: Query<'q, Database, SqliteArguments>) -> Query<'q, Database, SqliteArguments> {
         let Self { commit, row, parent, records_digest } = self;
-        let Proposal { turn, boundary, commit_id, digest: BodyDigest { kept: digest, .. } } = commit.proposal;
+        let Proposal { turn, boundary, commit_id, digest: BodyDigest { stored: digest, .. } } =
+            commit.proposal;
         query
             .bind(row.id)
             .bind(turn)

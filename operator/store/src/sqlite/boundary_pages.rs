@@ -8,7 +8,7 @@ use crate::compaction::is_dropped;
 use crate::db_error::{DbError, DbResult};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::snapshot_io::PageEntry;
-use crate::{BoundaryId, RunId};
+use dalsegno_model::{BoundaryId, RunId};
 
 /// Returns at least one boundary if there is one, and no further one once `?6` bytes of payloads are read.
 const PAGE: &str = concat!(
@@ -39,18 +39,21 @@ pub(super) async fn page(
     run: RunId,
     after: Option<BoundaryId>,
 ) -> DbResult<Vec<PageEntry>> {
-    let rows = sqlx::query(PAGE)
-        .bind(run)
-        .bind(after.map_or(i32::MIN, |place| place.turn))
-        .bind(after.map_or(0, |place| crate::header::boundary_number(place.boundary).into()) as i64)
-        .bind(after.map_or(0, |place| place.epoch))
-        .bind(PAGE_ROWS)
-        .bind(PAGE_BYTES)
-        .fetch_all(conn)
-        .await?;
+    let rows =
+        sqlx::query(PAGE)
+            .bind(run)
+            .bind(after.map_or(i32::MIN, |boundary_id| boundary_id.turn))
+            .bind(after.map_or(0, |boundary_id| {
+                dalsegno_format::header::boundary_number(boundary_id.boundary).into()
+            }) as i64)
+            .bind(after.map_or(0, |boundary_id| boundary_id.epoch))
+            .bind(PAGE_ROWS)
+            .bind(PAGE_BYTES)
+            .fetch_all(conn)
+            .await?;
     rows.iter()
         .map(|row| {
-            let place = BoundaryId {
+            let boundary_id = BoundaryId {
                 turn: row.try_get("turn")?,
                 boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
                 epoch: row.try_get("epoch")?,
@@ -61,7 +64,7 @@ pub(super) async fn page(
                 Err(DbError::Corrupt(detail)) => Err(detail),
                 Err(fault) => return Err(fault),
             };
-            Ok(PageEntry { place, undone: row.try_get("undone")?, encoded })
+            Ok(PageEntry { boundary: boundary_id, undone: row.try_get("undone")?, encoded })
         })
         .collect()
 }

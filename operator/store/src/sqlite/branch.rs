@@ -8,11 +8,11 @@ use uuid::Uuid;
 use super::data_keys;
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, Hash};
-use crate::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
 use crate::compaction::is_dropped;
 use crate::db_error::{DbResult, timestamp};
 use crate::snapshot_io::{Branch, Walk};
-use crate::{AuditRow, BoundaryId, BoundaryRow, Kept, RunId};
+use dalsegno_format::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
+use dalsegno_model::{AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, RunId};
 
 /// Walks from the head, or another boundary (`?2`, `?3`, `?4`), to its parents: to turn `?5`, and further as long as
 /// the result needs the state before a boundary.
@@ -106,12 +106,12 @@ pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) ->
 
 /// Reads a boundary from its row.
 pub(super) fn encoded_boundary(row: &SqliteRow) -> DbResult<EncodedBoundary> {
-    let parent = Kept::parent(
+    let parent = DecodedBoundary::parent(
         row.try_get("parent_turn")?,
         row.try_get::<Option<BoundaryColumn>, _>("parent_boundary")?.map(|BoundaryColumn(boundary)| boundary),
         row.try_get("parent_epoch")?,
     );
-    let kept = Kept {
+    let kept = DecodedBoundary {
         row: BoundaryRow {
             turn: row.try_get("turn")?,
             boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
@@ -143,7 +143,7 @@ pub(super) fn encoded_boundary(row: &SqliteRow) -> DbResult<EncodedBoundary> {
         has_payloads: false,
     };
     Ok(EncodedBoundary {
-        kept,
+        boundary: kept,
         payloads: row
             .try_get::<bool, _>("has_payloads")?
             .then(|| DbResult::Ok(Payloads { ops: row.try_get("ops")?, events: row.try_get("events")? }))

@@ -10,14 +10,15 @@ use super::audit::append;
 use super::row::RunRow;
 use super::sqlx_types::EnumText;
 use super::{data_keys, open_calls};
-use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
 use crate::keys::no_keys;
 use crate::reads::key_refused_message;
 use crate::reads::{CallRow, decode_payload, encode_payload};
-use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::transitions::{has_capability, is_unsettled};
-use crate::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId, size};
+use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
+use dalsegno_format::size;
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{CallFilter, Claimed, Completed, Digest, Lifecycle, RunId};
 
 /// A claim whose payload is encoded.
 pub(super) struct PreparedClaim {

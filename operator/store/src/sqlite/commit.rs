@@ -15,12 +15,13 @@ use super::open_calls;
 use super::records;
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, EnumText, Hash};
-use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
 use crate::reads::encode_payload;
-use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::transitions::{commit_receipt, finish_detail, renew_lease, report_cancel, set_finished};
-use crate::{Committed, Digest, NewFinish, RunId, Standing, size};
+use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
+use dalsegno_format::size;
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{CommitReceipt, Committed, Digest, NewFinish, RunId};
 
 /// Checks whether a commit is admitted and, if it is the next boundary, writes it. Returns `None` if it is the next
 /// boundary but was encoded for another head.
@@ -85,7 +86,7 @@ fn accept(now: i64, mut row: RunRow, commit: &PreparedCommit) -> AcceptedBoundar
 }
 
 fn receipt(boundary: &AcceptedBoundary<'_>) -> Committed {
-    Committed::Ok(Standing {
+    Committed::Ok(CommitReceipt {
         parent: boundary.parent.map(|parent| parent.hash),
         ..commit_receipt(&boundary.row)
     })
@@ -108,7 +109,7 @@ async fn write(
     plan_calls(conn, now, &mut accepted.row, commit).await?;
     records::apply(conn, now, &accepted.row, (turn, boundary), &commit.records).await?;
     if let Some(finish) = &commit.finish {
-        let by = (commit.proposal.commit_id, commit.proposal.digest.kept);
+        let by = (commit.proposal.commit_id, commit.proposal.digest.stored);
         end_run(conn, now, &mut accepted.row, finish, by).await?;
     }
     if commit.finish.is_some() || !commit.calls.is_empty() {
@@ -205,7 +206,7 @@ async fn is_on_live_branch(conn: &mut SqliteConnection, run: RunId, proposal: &P
     .bind(proposal.turn)
     .bind(BoundaryColumn(proposal.boundary))
     .bind(proposal.commit_id)
-    .bind(Hash(proposal.digest.kept))
+    .bind(Hash(proposal.digest.stored))
     .bind(Hash(proposal.digest.plain))
     .fetch_one(conn)
     .await?)

@@ -7,11 +7,12 @@ use super::database::{QueryExecutor as _, Sqlite};
 use super::row::RunRow;
 use super::snapshot_store::SnapshotStore;
 use super::sqlx_types::{BoundaryColumn, Hash};
-use crate::audit::{actor, kind};
 use crate::compaction::{self, CompactionStep, ObsoleteSnapshot, SnapshotGc, TruncateTo};
 use crate::db_error::DbResult;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
-use crate::{BoundaryId, Result, RunId, header};
+use dalsegno_format::header;
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{BoundaryId, Result, RunId};
 
 /// Bytes of the payloads that [`DROP_PAYLOADS`] drops.
 const BYTES: &str = "SELECT coalesce(sum(coalesce(length(ops), 0) + coalesce(length(events), 0)), 0) FROM boundaries \
@@ -62,19 +63,19 @@ async fn next(conn: &mut SqliteConnection, run: RunId, rows: u32) -> DbResult<Co
     else {
         return Ok(CompactionStep::Idle);
     };
-    let place = BoundaryId {
+    let boundary_id = BoundaryId {
         turn: row.try_get("turn")?,
         boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
         epoch: row.try_get("epoch")?,
     };
-    Ok(CompactionStep::Truncate(place, row.try_get::<Hash, _>("content_hash")?.0))
+    Ok(CompactionStep::Truncate(boundary_id, row.try_get::<Hash, _>("content_hash")?.0))
 }
 
 /// Drops the payloads up to a boundary, if the conditions that were read before still hold. Returns the number of
 /// boundaries.
 async fn drop_payloads(conn: &mut SqliteConnection, now: i64, cut: TruncateTo) -> DbResult<u64> {
     let mut row = RunRow::expect(conn, cut.run).await?;
-    let BoundaryId { turn, boundary, epoch } = cut.place;
+    let BoundaryId { turn, boundary, epoch } = cut.boundary;
     // Payloads up to this boundary are dropped already.
     let before = (
         row.dropped_turn.unwrap_or(0),
@@ -118,8 +119,8 @@ async fn drop_payloads(conn: &mut SqliteConnection, now: i64, cut: TruncateTo) -
 /// Returns whether the boundary is still on the live branch with enough boundaries after it, and its snapshot is the
 /// one that was read, with all its chunks.
 async fn can_drop(conn: &mut SqliteConnection, cut: &TruncateTo, keep_last: i32) -> DbResult<bool> {
-    let TruncateTo { run, place, content_hash, snapshot } = cut;
-    let BoundaryId { turn, boundary, epoch } = *place;
+    let TruncateTo { run, boundary: boundary_id, content_hash, snapshot } = cut;
+    let BoundaryId { turn, boundary, epoch } = *boundary_id;
     let found: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM boundaries b JOIN snapshots s ON s.run = b.run AND s.content_hash = b.content_hash \
          WHERE b.run = ? AND b.turn = ? AND b.boundary = ? AND b.epoch = ? AND b.content_hash = ? AND NOT b.undone \

@@ -9,7 +9,7 @@ use crate::db_error::DbResult;
 use crate::transitions::{
     Abandon, Adopt, CreateStep, Decision, MarkDeleted, Transition as _, create, next_create_step,
 };
-use crate::{Created, NewRun, RequestedBy, Result};
+use dalsegno_model::{Created, NewRun, RequestedBy, Result};
 
 impl Sqlite {
     pub(super) async fn create(&self, new: &NewRun) -> Result<Created> {
@@ -17,8 +17,12 @@ impl Sqlite {
         self.write(Adopt::OPERATION, |conn, now| Box::pin(create_run(conn, now, new))).await
     }
 
-    pub(super) async fn mark_object_deleted(&self, object_uid: &str, asked: &RequestedBy) -> Result<()> {
-        let rule = MarkDeleted { object_uid: object_uid.to_owned(), requested_by: asked.clone() };
+    pub(super) async fn mark_object_deleted(
+        &self,
+        object_uid: &str,
+        requested_by: &RequestedBy,
+    ) -> Result<()> {
+        let rule = MarkDeleted { object_uid: object_uid.to_owned(), requested_by: requested_by.clone() };
         self.write(MarkDeleted::OPERATION, |conn, now| Box::pin(mark_deleted(conn, now, rule))).await
     }
 }

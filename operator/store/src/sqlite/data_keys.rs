@@ -5,12 +5,12 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::audit::append;
 use super::row::RunRow;
-use crate::audit::kind;
 use crate::db_error::{DbError, DbResult};
 use crate::keys::{DATA_KEY_LOST, KeyState, PAGE_ROWS, Wrapped};
-use crate::seal::SEALED;
 use crate::statements::COUNT_UNSEALED;
-use crate::{Lifecycle, RunId, Shredded};
+use dalsegno_format::seal::SEALED;
+use dalsegno_model::audit::kind;
+use dalsegno_model::{Lifecycle, RunId, Shredded};
 
 /// Returns the data key of a run.
 pub(super) async fn get(conn: &mut SqliteConnection, run: RunId) -> DbResult<Option<KeyState>> {

@@ -14,7 +14,7 @@ use super::writer::{BoxFuture, Durability, Writer};
 use super::{heartbeats, read, schema};
 use crate::db_error::{DbError, DbResult};
 use crate::keys::{KeyProvider, Keys};
-use crate::{Error, Result};
+use dalsegno_model::{Error, Result};
 
 /// Limit of one operation. Each takes far less on a disk that works.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 use super::read::store_row;
 use crate::db_error::{DbResult, timestamp};
 use crate::reads::{ClockSql, Column as _, EnumText};
-use crate::{BEAT_GAP_MS, Changed, DeadlinePoll, Expired, ObjectKey};
+use dalsegno_model::{Changed, DeadlinePoll, Expired, HEARTBEAT_GAP_MS, ObjectKey};
 
 /// `?1` is the time now, `?2` the time since which a gateway has been serving without a gap.
 static EXPIRED: LazyLock<String> = LazyLock::new(|| {
@@ -28,7 +28,7 @@ const CHANGED: &str = "SELECT namespace, name, object_uid, changed_at >= ?1 AS t
 /// Returns expired deadlines, and the runs that changed since `since`. If no gateway is serving, no deadline expires.
 pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: Timestamp) -> DbResult<DeadlinePoll> {
     let store = store_row(conn).await?;
-    let is_gateway_serving = (now - store.beat_last).abs() <= BEAT_GAP_MS;
+    let is_gateway_serving = (now - store.beat_last).abs() <= HEARTBEAT_GAP_MS;
     let expired = if is_gateway_serving {
         let query = sqlx::query(AssertSqlSafe(EXPIRED.as_str())).bind(now).bind(store.beat_since);
         query.fetch_all(&mut *conn).await?

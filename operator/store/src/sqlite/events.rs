@@ -9,7 +9,7 @@ use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::events::StoredEvents;
 use crate::statements::FIRST_POSITION;
-use crate::{EventQuery, Lifecycle, RunId};
+use dalsegno_model::{EventQuery, Lifecycle, RunId};
 
 /// The boundaries with events at positions from `?2` on: at most `?3`, because each has at least one event, and no
 /// further one once `?4` bytes are read.

@@ -5,14 +5,14 @@ use sqlx::SqliteConnection;
 use super::row::RunRow;
 use crate::db_error::DbResult;
 use crate::transitions::{has_capability, report_cancel};
-use crate::{BEAT_GAP_MS, Beat, Digest, Lifecycle, RunId};
+use dalsegno_model::{Digest, HEARTBEAT_GAP_MS, HeartbeatAnswer, Lifecycle, RunId};
 
 /// Renews the leases of workers, and reports cancel requests.
 pub(super) async fn heartbeats(
     conn: &mut SqliteConnection,
     now: i64,
     workers: Vec<(RunId, Digest)>,
-) -> DbResult<Vec<Beat>> {
+) -> DbResult<Vec<HeartbeatAnswer>> {
     let mut results = Vec::with_capacity(workers.len());
     for (run, capability) in workers {
         results.push(heartbeat(conn, now, run, &capability).await?);
@@ -20,12 +20,17 @@ pub(super) async fn heartbeats(
     Ok(results)
 }
 
-async fn heartbeat(conn: &mut SqliteConnection, now: i64, run: RunId, capability: &Digest) -> DbResult<Beat> {
+async fn heartbeat(
+    conn: &mut SqliteConnection,
+    now: i64,
+    run: RunId,
+    capability: &Digest,
+) -> DbResult<HeartbeatAnswer> {
     let Some(mut row) = RunRow::load(conn, run).await?.filter(|row| has_capability(row, capability)) else {
-        return Ok(Beat::Fenced);
+        return Ok(HeartbeatAnswer::Fenced);
     };
     if row.lifecycle.0 != Lifecycle::Live {
-        return Ok(Beat::Finished);
+        return Ok(HeartbeatAnswer::Finished);
     }
     report_cancel(&mut row, now);
     sqlx::query(
@@ -36,7 +41,7 @@ async fn heartbeat(conn: &mut SqliteConnection, now: i64, run: RunId, capability
     .bind(run)
     .execute(conn)
     .await?;
-    Ok(Beat::Ok(row.worker_signals()))
+    Ok(HeartbeatAnswer::Ok(row.worker_signals()))
 }
 
 /// Records that the process starts: all deadlines count from now on.
@@ -54,7 +59,7 @@ pub(super) async fn gateway_heartbeat(conn: &mut SqliteConnection, now: i64) -> 
          beat_last = max(beat_last, ?1)",
     )
     .bind(now)
-    .bind(BEAT_GAP_MS)
+    .bind(HEARTBEAT_GAP_MS)
     .execute(conn)
     .await?;
     Ok(())

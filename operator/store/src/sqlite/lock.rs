@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::Error;
+use dalsegno_model::Error;
 
 /// The lock. It is held until this is dropped or the process ends.
 #[derive(Debug)]

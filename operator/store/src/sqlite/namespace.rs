@@ -4,8 +4,8 @@ use sqlx::SqliteConnection;
 
 use super::audit::append;
 use super::row::RunRow;
-use crate::audit::kind;
 use crate::db_error::DbResult;
+use dalsegno_model::audit::kind;
 
 /// Moves all runs of one tenant to another. Returns their number.
 pub(super) async fn adopt_namespace(

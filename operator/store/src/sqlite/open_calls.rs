@@ -6,7 +6,8 @@ use sqlx::SqliteConnection;
 use super::row::RunRow;
 use crate::db_error::DbResult;
 use crate::reads::CallRow;
-use crate::{RunId, size};
+use dalsegno_format::size;
+use dalsegno_model::RunId;
 
 /// Bytes of the open calls. Each half uses its own index.
 pub(super) const BYTES: &str = "SELECT coalesce(sum(octet_length(id) + octet_length(key) + arguments_bytes \

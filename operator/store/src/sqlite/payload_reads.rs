@@ -7,9 +7,9 @@ use super::database::{QueryExecutor as _, Sqlite};
 use super::{calls, events, records};
 use crate::events::StoredEvents;
 use crate::reads::CallRow;
-use crate::records::page;
-use crate::seal::is_sealed;
-use crate::{CallFilter, EventPage, EventQuery, RecordPage, RecordQuery, Result, RunId};
+use dalsegno_format::records::page;
+use dalsegno_format::seal::is_sealed;
+use dalsegno_model::{CallFilter, EventPage, EventQuery, RecordPage, RecordQuery, Result, RunId};
 
 impl Sqlite {
     pub(super) async fn read_event_page(&self, run: RunId, query: EventQuery) -> Result<EventPage> {

@@ -5,11 +5,12 @@ use super::database::{Sqlite, with_timeout};
 use super::{boundary, calls, records};
 use crate::encoded_ops::{self, EncodedOps};
 use crate::reads::encode_payload;
-use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use crate::transitions::{Finish, SettleCall};
-use crate::{
+use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
+use dalsegno_format::size;
+use dalsegno_model::{
     Claim, Claimed, Commit, Committed, Complete, Completed, Error, FinishCall, RecordBatch, Result, RunId,
-    Settle, Written, size,
+    Settle, Written,
 };
 
 impl Sqlite {
@@ -27,7 +28,7 @@ impl Sqlite {
             }
         }
         let detail = "a commit that is no delta was refused for its base".into();
-        Err(Error::Corrupt { doing: "committing a boundary", detail })
+        Err(Error::Corrupt { operation: "committing a boundary", detail })
     }
 
     /// Commits a boundary for which the state at the head must be measured. Measures again if the head has moved in

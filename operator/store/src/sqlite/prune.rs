@@ -6,9 +6,10 @@ use sqlx::SqliteConnection;
 use super::audit::append;
 use super::row::RunRow;
 use super::sqlx_types::Hash;
-use crate::audit::{self, CALLS_MISMATCH, kind};
 use crate::db_error::{DbError, DbResult, redacted_json_error};
-use crate::{Prune, RunId, header};
+use dalsegno_format::audit::{self, CALLS_MISMATCH, kind};
+use dalsegno_format::header;
+use dalsegno_model::{Prune, RunId};
 
 /// The undone boundaries that the deleted entries list.
 const UNDONE: &str = "SELECT json_group_array(json(value)) FROM audit, json_each(detail, '$.undone') \

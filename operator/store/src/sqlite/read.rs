@@ -13,7 +13,9 @@ use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, FoundRuns, RunRows, StoreRow, record_sql};
 use crate::statements::NAMESPACE_USAGE;
 use crate::transitions::OWN_OR_PRIOR_RUN;
-use crate::{Attempt, Digest, Held, LookUp, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes};
+use dalsegno_model::{
+    Attempt, Digest, LookUp, NamespaceUsage, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes,
+};
 
 pub(super) async fn store_row(conn: &mut SqliteConnection) -> DbResult<StoreRow> {
     StoreRow::read(&sqlx::query("SELECT * FROM store").fetch_one(conn).await?)
@@ -71,9 +73,12 @@ pub(super) async fn get_run(
 }
 
 /// Returns the stored bytes of the largest namespaces, and the sum of all others.
-pub(super) async fn namespace_usage(conn: &mut SqliteConnection, namespaces: u32) -> DbResult<Vec<Held>> {
+pub(super) async fn namespace_usage(
+    conn: &mut SqliteConnection,
+    namespaces: u32,
+) -> DbResult<Vec<NamespaceUsage>> {
     let rows = sqlx::query_as(NAMESPACE_USAGE).bind(namespaces).fetch_all(conn).await?;
-    Ok(rows.into_iter().map(|(namespace, bytes)| Held { namespace, bytes }).collect())
+    Ok(rows.into_iter().map(|(namespace, bytes)| NamespaceUsage { namespace, bytes }).collect())
 }
 
 /// Returns an attempt of a run.

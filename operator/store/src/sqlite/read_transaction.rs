@@ -16,14 +16,16 @@ use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::pages::UndecodedBoundary;
-use crate::reading::{
-    AuditKey, BoundaryKey, CallKey, PAGE_BYTES, PAGE_ROWS, ReadRecord as _, RecordKey, RunHead, StoredBatch,
-    StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
-};
 use crate::reads::CallRow;
-use crate::records::is_digest_of;
-use crate::seal::PayloadCipher;
-use crate::{AuditRow, BoundaryId, Error, ReadTransaction, Result, RunId, pages, snapshot_writer};
+use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS, ReadRecord as _};
+use crate::{pages, snapshot_writer};
+use dalsegno_format::records::is_digest_of;
+use dalsegno_format::seal::PayloadCipher;
+use dalsegno_model::read_transaction::{
+    AuditKey, BoundaryKey, CallKey, RecordKey, RunHead, StoredBatch, StoredBoundary, StoredCall,
+    StoredRecord, StoredSnapshot,
+};
+use dalsegno_model::{AuditRow, BoundaryId, Error, ReadTransaction, Result, RunId};
 
 const RUNS: &str = "SELECT * FROM runs WHERE ?1 IS NULL OR id > ?1 ORDER BY id LIMIT ?2";
 
@@ -207,7 +209,7 @@ fn stored_batch(row: &SqliteRow, cipher: &PayloadCipher) -> DbResult<StoredBatch
     let (Hash(digest), batch) = (row.try_get("digest")?, row.try_get::<Vec<u8>, _>("batch")?);
     Ok(StoredBatch {
         seq: row.try_get("seq")?,
-        place: place(row)?,
+        boundary: boundary_id(row)?,
         undone: row.try_get("undone")?,
         is_whole: is_digest_of(&digest, &batch, cipher),
         digest,
@@ -219,14 +221,14 @@ fn stored_record(row: &SqliteRow, cipher: &PayloadCipher) -> DbResult<StoredReco
     let stored = StoredRecord {
         at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
         entry_id: row.try_get("entry_id")?,
-        place: place(row)?,
+        boundary: boundary_id(row)?,
         value: None,
         damage: None,
     };
     stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), cipher)
 }
 
-fn place(row: &SqliteRow) -> DbResult<BoundaryId> {
+fn boundary_id(row: &SqliteRow) -> DbResult<BoundaryId> {
     let BoundaryColumn(boundary) = row.try_get("boundary")?;
     Ok(BoundaryId { turn: row.try_get("turn")?, boundary, epoch: row.try_get("epoch")? })
 }

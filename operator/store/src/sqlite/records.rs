@@ -9,9 +9,9 @@ use super::admission::{self, Admission};
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::db_error::DbResult;
-use crate::records::{Change, Changes, after_prefix, link, payload};
-use crate::seal::{AadContext, BodyDigest, PayloadCipher};
-use crate::{Digest, RecordBatch, RecordQuery, Result, RunId, Written};
+use dalsegno_format::records::{Change, Changes, after_prefix, link, payload};
+use dalsegno_format::seal::{AadContext, BodyDigest, PayloadCipher};
+use dalsegno_model::{Digest, RecordBatch, RecordQuery, Result, RunId, Written};
 
 /// Reads one entry more than fits on the page, to find out whether there is another page. Reads values only of the
 /// entries that fit.
@@ -84,7 +84,7 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Prepared
     )
     .bind(batch.run)
     .bind(batch.id)
-    .bind(Hash(batch.digest.kept))
+    .bind(Hash(batch.digest.stored))
     .bind(at.0)
     .bind(BoundaryColumn(at.1))
     .bind(row.epoch)

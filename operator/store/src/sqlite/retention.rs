@@ -4,10 +4,10 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::audit::append;
 use super::row::RunRow;
-use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
-use crate::{Dropped, RunId};
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{Dropped, RunId};
 
 /// Whether a run has payloads to delete at the time `?2`.
 const IS_EXPIRED: &str = "lifecycle <> 'live' AND NOT emptied \

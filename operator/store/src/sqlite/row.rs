@@ -6,10 +6,10 @@ use sqlx::SqliteConnection;
 
 use super::batch_statements::{BatchStatements, batches};
 use super::sqlx_types::{insert, update};
-use crate::RunId;
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{Assignment, AttemptRow, CallRow, Column as _};
 pub(super) use crate::reads::{HeadPoint, RunRow};
+use dalsegno_model::RunId;
 
 /// Columns that only a transition changes. They are indexed, and setting an indexed column to its own value costs as
 /// much as a change.

@@ -4,7 +4,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{SqlSafeStr as _, SqliteConnection};
 
 use crate::schema::{AppliedMigrations, BASELINE};
-use crate::{Error, Result};
+use dalsegno_model::{Error, Result};
 
 /// The schema of the first release.
 const BASELINE_SQL: &str = concat!(

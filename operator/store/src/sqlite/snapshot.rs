@@ -3,11 +3,11 @@
 use sqlx::{Row as _, SqliteConnection};
 
 use super::sqlx_types::{BoundaryColumn, Hash};
-use crate::chain::EncodedSnapshot;
 use crate::db_error::DbResult;
-use crate::seal;
 use crate::snapshot_io::NewSnapshot;
-use crate::{BoundaryId, Digest, RunId};
+use dalsegno_format::chain::EncodedSnapshot;
+use dalsegno_format::seal;
+use dalsegno_model::{BoundaryId, Digest, RunId};
 
 /// Returns those of these chunks that are stored, with their hashes.
 pub(super) async fn chunks(
@@ -52,12 +52,12 @@ pub(super) async fn list(conn: &mut SqliteConnection, run: RunId) -> DbResult<Ve
     .await?;
     rows.iter()
         .map(|row| {
-            let place = BoundaryId {
+            let boundary_id = BoundaryId {
                 turn: row.try_get("turn")?,
                 boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
                 epoch: row.try_get("epoch")?,
             };
-            Ok((place, row.try_get::<Hash, _>("content_hash")?.0))
+            Ok((boundary_id, row.try_get::<Hash, _>("content_hash")?.0))
         })
         .collect()
 }
@@ -68,7 +68,7 @@ pub(super) async fn list(conn: &mut SqliteConnection, run: RunId) -> DbResult<Ve
 pub(super) async fn is_accepted(
     conn: &mut SqliteConnection,
     run: RunId,
-    place: Option<BoundaryId>,
+    boundary_id: Option<BoundaryId>,
     sealed: bool,
 ) -> DbResult<bool> {
     let is_accepted = sqlx::query_scalar(
@@ -77,9 +77,9 @@ pub(super) async fn is_accepted(
          AND (?5 OR NOT EXISTS (SELECT 1 FROM data_keys WHERE run = ?1)))",
     )
     .bind(run)
-    .bind(place.map(|place| place.turn))
-    .bind(place.map(|place| BoundaryColumn(place.boundary)))
-    .bind(place.map(|place| place.epoch))
+    .bind(boundary_id.map(|boundary_id| boundary_id.turn))
+    .bind(boundary_id.map(|boundary_id| BoundaryColumn(boundary_id.boundary)))
+    .bind(boundary_id.map(|boundary_id| boundary_id.epoch))
     .bind(sealed);
     Ok(is_accepted.fetch_one(conn).await?)
 }

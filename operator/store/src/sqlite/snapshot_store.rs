@@ -2,11 +2,11 @@
 
 use super::database::{QueryExecutor, Sqlite};
 use super::{boundary_pages, branch, data_keys, snapshot};
-use crate::chain::EncodedSnapshot;
 use crate::keys::{KeyReader, KeyState, KeyWriter, Keys, Wrapped};
-use crate::seal::{self, PayloadCipher};
 use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
-use crate::{BoundaryId, Digest, Result, RunId};
+use dalsegno_format::chain::EncodedSnapshot;
+use dalsegno_format::seal::{self, PayloadCipher};
+use dalsegno_model::{BoundaryId, Digest, Result, RunId};
 
 /// Chunks that one write stores. Between two of these writes the commits of other runs get their turn.
 const CHUNK_BATCH: usize = 32;
@@ -66,10 +66,10 @@ impl SnapshotWriter for SnapshotStore<'_, Sqlite> {
     /// expires then, the rest is not stored.
     async fn store_snapshot(&self, mut new: NewSnapshot) -> Result<()> {
         let run = new.run;
-        let place = BoundaryId { turn: new.turn, boundary: new.boundary, epoch: new.epoch };
+        let boundary_id = BoundaryId { turn: new.turn, boundary: new.boundary, epoch: new.epoch };
         let sealed = seal::is_sealed(&new.document);
         let is_accepted = self.executor.read("checking a new snapshot", move |conn, _| {
-            Box::pin(snapshot::is_accepted(conn, run, Some(place), sealed))
+            Box::pin(snapshot::is_accepted(conn, run, Some(boundary_id), sealed))
         });
         if !is_accepted.await? {
             return Ok(());

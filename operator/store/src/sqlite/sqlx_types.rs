@@ -10,9 +10,9 @@ use sqlx::{AssertSqlSafe, Decode, Encode, Row as _, Sqlite, SqliteConnection, Ty
 use uuid::Uuid;
 
 use crate::db_error::DbResult;
-use crate::header;
 use crate::reads::{Assignment, Columns, Value};
 pub(super) use crate::reads::{BoundaryColumn, EnumText, Hash};
+use dalsegno_format::header;
 
 impl Columns for SqliteRow {
     fn integer(&self, column: &str) -> DbResult<Option<i64>> {

@@ -14,22 +14,22 @@ use crate::transitions::{
     AcknowledgeCancel, Attach, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled,
     RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template,
 };
-use crate::{
-    Acknowledged, Admin, AnchorRow, Attached, Attempt, AuditRow, Beat, BoundaryCheck, BoundaryId,
-    BoundaryRow, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
-    Deadlines, Digest, Dropped, Ending, EventPage, EventQuery, FinishCall, Held, Identity, LookUp, NewRun,
-    Operator, PodRecord, Prune, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded,
-    RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes,
-    Snapshotted, Then, Unanchored, Worker, Written,
+use dalsegno_model::{
+    Acknowledged, Admin, AnchorRow, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
+    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
+    Digest, Dropped, Ending, EventPage, EventQuery, FinishCall, HeadsToAnchor, HeartbeatAnswer, Identity,
+    LookUp, NamespaceUsage, NewRun, NextStep, Operator, PodRecord, Prune, Read, ReadTransaction, RecordBatch,
+    RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId,
+    RunRecord, Settle, Shredded, Sizes, Snapshotted, Worker, Written,
 };
 
 #[async_trait]
 impl Operator for Sqlite {
-    async fn pulse(&self, since: Timestamp) -> Result<DeadlinePoll> {
+    async fn poll_deadlines(&self, since: Timestamp) -> Result<DeadlinePoll> {
         self.read("polling the runs", move |conn, now| Box::pin(deadline_poll::poll(conn, now, since))).await
     }
 
-    async fn capacity(&self, namespaces: u32) -> Result<Vec<Held>> {
+    async fn namespace_usage(&self, namespaces: u32) -> Result<Vec<NamespaceUsage>> {
         self.read("adding up stored bytes", move |conn, _| Box::pin(read::namespace_usage(conn, namespaces)))
             .await
     }
@@ -38,12 +38,12 @@ impl Operator for Sqlite {
         self.create(new).await
     }
 
-    async fn look_up(&self, object_uid: &str) -> Result<LookUp> {
+    async fn find_by_object(&self, object_uid: &str) -> Result<LookUp> {
         let uid = object_uid.to_owned();
         self.read("finding a run", |conn, now| Box::pin(read::find_by_object(conn, now, uid))).await
     }
 
-    async fn end_attempt(&self, run: RunId, ending: &Ending, then: &Then) -> Result<RunRecord> {
+    async fn end_attempt(&self, run: RunId, ending: &Ending, then: &NextStep) -> Result<RunRecord> {
         self.transition(run, EndAttempt { ending: ending.clone(), then: then.clone() }).await
     }
 
@@ -59,8 +59,8 @@ impl Operator for Sqlite {
         self.transition(run, RecordIdentity { attempt, identity: identity.clone() }).await
     }
 
-    async fn request_cancel(&self, run: RunId, asked: &RequestedBy) -> Result<RunRecord> {
-        self.transition(run, RequestCancel { requested_by: asked.clone() }).await
+    async fn request_cancel(&self, run: RunId, requested_by: &RequestedBy) -> Result<RunRecord> {
+        self.transition(run, RequestCancel { requested_by: requested_by.clone() }).await
     }
 
     async fn reset_budget(
@@ -68,9 +68,9 @@ impl Operator for Sqlite {
         run: RunId,
         observed: i64,
         to: i64,
-        asked: &RequestedBy,
+        requested_by: &RequestedBy,
     ) -> Result<RunRecord> {
-        self.transition(run, ResetBudget { observed, to, requested_by: asked.clone() }).await
+        self.transition(run, ResetBudget { observed, to, requested_by: requested_by.clone() }).await
     }
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
@@ -81,12 +81,12 @@ impl Operator for Sqlite {
         self.transition(run, SetRetention(*retention)).await
     }
 
-    async fn expired(&self, after: RunId) -> Result<Vec<RunId>> {
+    async fn runs_to_expire(&self, after: RunId) -> Result<Vec<RunId>> {
         let operation = "listing runs past their retention";
         self.read(operation, move |conn, now| Box::pin(retention::runs_to_expire(conn, now, after))).await
     }
 
-    async fn drop_expired(&self, run: RunId, rows: u32) -> Result<Dropped> {
+    async fn expire(&self, run: RunId, rows: u32) -> Result<Dropped> {
         let operation = "deleting payloads past their retention";
         let work = self.write(operation, move |conn, now| Box::pin(retention::expire(conn, now, run, rows)));
         let dropped = work.await?;
@@ -94,17 +94,17 @@ impl Operator for Sqlite {
         Ok(dropped)
     }
 
-    async fn drop_revisions(&self, rows: u32) -> Result<u64> {
+    async fn delete_unused_revisions(&self, rows: u32) -> Result<u64> {
         let operation = "deleting unused templates";
         self.write(operation, move |conn, _| Box::pin(revisions::delete_unused(conn, rows))).await
     }
 
-    async fn keepers(&self, after: RunId) -> Result<Vec<RunId>> {
+    async fn runs_to_compact(&self, after: RunId) -> Result<Vec<RunId>> {
         let operation = "listing runs with old payloads";
         self.read(operation, move |conn, _| Box::pin(compaction::runs_to_compact(conn, after))).await
     }
 
-    async fn drop_old(&self, run: RunId, rows: u32) -> Result<Dropped> {
+    async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped> {
         crate::compaction::step(&self.snapshot_store(), run, rows).await
     }
 
@@ -112,8 +112,8 @@ impl Operator for Sqlite {
         self.transition(run, rewind.clone()).await
     }
 
-    async fn mark_deleted(&self, object_uid: &str, asked: &RequestedBy) -> Result<()> {
-        self.mark_object_deleted(object_uid, asked).await
+    async fn mark_deleted(&self, object_uid: &str, requested_by: &RequestedBy) -> Result<()> {
+        self.mark_object_deleted(object_uid, requested_by).await
     }
 
     async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {
@@ -126,7 +126,7 @@ impl Operator for Sqlite {
         self.read("fetching a template", |conn, _| Box::pin(revisions::get(conn, hash))).await
     }
 
-    async fn unanchored(&self) -> Result<Unanchored> {
+    async fn heads_to_anchor(&self) -> Result<HeadsToAnchor> {
         self.read("reading heads to anchor", |conn, _| Box::pin(anchors::heads_to_anchor(conn))).await
     }
 
@@ -138,7 +138,7 @@ impl Operator for Sqlite {
 
 #[async_trait]
 impl Worker for Sqlite {
-    async fn beat(&self) -> Result<()> {
+    async fn record_gateway_heartbeat(&self) -> Result<()> {
         self.write_unsynced("recording a gateway heartbeat", |conn, now| {
             Box::pin(heartbeats::gateway_heartbeat(conn, now))
         })
@@ -153,7 +153,7 @@ impl Worker for Sqlite {
         self.commit_boundary(commit).await
     }
 
-    async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<Beat>> {
+    async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<HeartbeatAnswer>> {
         let workers = workers.to_vec();
         self.write_unsynced("renewing leases", |conn, now| {
             Box::pin(heartbeats::heartbeats(conn, now, workers))
@@ -247,7 +247,7 @@ impl Read for Sqlite {
         crate::branch::boundaries(&self.snapshot_store(), run, from, to).await
     }
 
-    async fn links(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>> {
+    async fn check_boundaries(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>> {
         crate::pages::check(&self.snapshot_store(), run, after).await
     }
 
@@ -259,14 +259,14 @@ impl Read for Sqlite {
         self.read("reading the audit chain", move |conn, _| Box::pin(branch::audit(conn, run))).await
     }
 
-    async fn unsealed(&self, run: RunId) -> Result<u64> {
+    async fn count_unsealed(&self, run: RunId) -> Result<u64> {
         self.read("counting payloads in plain text", move |conn, _| {
             Box::pin(data_keys::count_unsealed(conn, run))
         })
         .await
     }
 
-    async fn reading(&self) -> Result<Box<dyn ReadTransaction>> {
+    async fn begin_read(&self) -> Result<Box<dyn ReadTransaction>> {
         self.begin_read_transaction().await
     }
 }

@@ -15,7 +15,7 @@ use super::database::Sqlite;
 use super::open_calls::BYTES;
 use super::writer::Durability;
 use crate::db_error::DbError;
-use crate::{CallFilter, Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Operator as _};
+use dalsegno_model::{CallFilter, Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Operator as _};
 
 async fn file() -> (tempfile::TempDir, Sqlite) {
     let dir = tempfile::tempdir().unwrap();
@@ -109,7 +109,7 @@ async fn an_operation_that_fails_does_not_affect_the_others_of_its_transaction()
         broken(),
         store.put_revision(other.id, 1, "second", "2")
     );
-    assert!(matches!(failed, Err(Error::Unavailable { doing: "failing", .. })), "{failed:?}");
+    assert!(matches!(failed, Err(Error::Unavailable { operation: "failing", .. })), "{failed:?}");
     first.unwrap();
     second.unwrap();
     assert_eq!(store.get_revision("first").await.unwrap().as_deref(), Some("1"));
@@ -182,7 +182,7 @@ async fn a_full_disk_refuses_writes_and_leaves_the_database_intact() {
         assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
     }
     assert_eq!(store.get_revision("large").await.unwrap(), None);
-    assert!(matches!(store.look_up(&run.object_uid).await.unwrap(), LookUp::Found(_)));
+    assert!(matches!(store.find_by_object(&run.object_uid).await.unwrap(), LookUp::Found(_)));
     store.put_revision(run.id, 1, "small", "1").await.unwrap();
     execute(&store, "PRAGMA max_page_count = 1000000").await;
     store.put_revision(run.id, 1, "large", &document).await.unwrap();
@@ -230,7 +230,7 @@ async fn a_cancel_expires_after_it_was_reported_or_after_it_was_requested() {
             })
             .await
             .unwrap();
-        let expired = store.pulse(jiff::Timestamp::now()).await.unwrap().expired;
+        let expired = store.poll_deadlines(jiff::Timestamp::now()).await.unwrap().expired;
         let found = expired.iter().any(|expired| expired.deadline == Deadline::Cancel);
         assert_eq!(
             found, expected,
@@ -248,7 +248,9 @@ async fn the_clock_is_not_behind_the_store() {
     execute(&store, "UPDATE store SET beat_last = beat_last + 4000000000000").await;
     store.close().await;
     let store = Sqlite::open(&path).await.unwrap();
-    assert!(store.pulse(jiff::Timestamp::now()).await.unwrap().now.as_millisecond() >= 4_000_000_000_000);
+    assert!(
+        store.poll_deadlines(jiff::Timestamp::now()).await.unwrap().now.as_millisecond() >= 4_000_000_000_000
+    );
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use super::sqlx_types::{BoundaryColumn, EnumText, insert, update};
 use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, RunRow};
 use crate::transitions::{AuditEntry, Decision, Needs, Rows, Template, Transition, WriteSet};
-use crate::{BoundaryId, Result, RunId};
+use dalsegno_model::{BoundaryId, Result, RunId};
 
 impl Sqlite {
     /// Performs a transition of a run.
@@ -37,7 +37,7 @@ pub(super) async fn transact<T: Transition>(
     let mut rows = Rows::new(of_run, started);
     match rule.needs() {
         Needs::Nothing | Needs::Templates => {}
-        Needs::BoundariesFrom(place) => load_boundaries(conn, place, &mut rows).await?,
+        Needs::BoundariesFrom(boundary_id) => load_boundaries(conn, boundary_id, &mut rows).await?,
         Needs::Call(id) => {
             rows.call = CallRow::load(conn, run, id).await?;
             rows.open_calls = open_calls::bytes(conn, &rows.of_run.run).await?;
@@ -49,12 +49,19 @@ pub(super) async fn transact<T: Transition>(
 }
 
 /// Loads the boundaries from this one on, and the attempt that committed it.
-async fn load_boundaries(conn: &mut SqliteConnection, place: BoundaryId, rows: &mut Rows) -> DbResult<()> {
+async fn load_boundaries(
+    conn: &mut SqliteConnection,
+    boundary_id: BoundaryId,
+    rows: &mut Rows,
+) -> DbResult<()> {
     let run = rows.of_run.run.id;
-    let query = sqlx::query(LIVE_BOUNDARIES).bind(run).bind(place.turn).bind(BoundaryColumn(place.boundary));
+    let query = sqlx::query(LIVE_BOUNDARIES)
+        .bind(run)
+        .bind(boundary_id.turn)
+        .bind(BoundaryColumn(boundary_id.boundary));
     let found = query.fetch_all(&mut *conn).await?;
     rows.boundaries = found.iter().map(LiveBoundary::read).collect::<DbResult<_>>()?;
-    if let Some(number) = rows.missing_attempt(place) {
+    if let Some(number) = rows.missing_attempt(boundary_id) {
         rows.of_run.attempts.extend(AttemptRow::load(conn, run, number).await?);
     }
     Ok(())
@@ -100,7 +107,7 @@ pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet
     if let Some((id, columns)) = call_columns {
         update(conn, CallRow::TABLE, columns, vec![("run", run.value()), ("id", id.value())]).await?;
     }
-    for undo in undo_after.iter().flat_map(|place| UNDO.map(|undo| (undo, place))) {
+    for undo in undo_after.iter().flat_map(|boundary_id| UNDO.map(|undo| (undo, boundary_id))) {
         let (undo, BoundaryId { turn, boundary, epoch }) = undo;
         let query = sqlx::query(undo).bind(run).bind(turn).bind(BoundaryColumn(*boundary)).bind(epoch);
         query.execute(&mut *conn).await?;

@@ -24,8 +24,8 @@ use super::boundary::PreparedCommit;
 use super::clock::Clock;
 use super::commit;
 use super::lock::Lock;
-use crate::Committed;
 use crate::db_error::{DbError, DbResult};
+use dalsegno_model::Committed;
 
 /// A future that borrows a connection.
 pub(super) type BoxFuture<'c, T> = Pin<Box<dyn Future<Output = T> + Send + 'c>>;

@@ -5,12 +5,12 @@ use serde_json::json;
 use super::end::{fence_and_end, set_finished};
 use super::worker::has_capability;
 use super::{Change, Decision, Rows, Transition};
-use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
 use crate::reads::{Hash, RunRow};
-use crate::{Acknowledged, Cause, Digest, NewFinish, RunId, RunOutcome};
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{Acknowledged, Cause, Digest, NewFinish, RunId, RunOutcome};
 
-/// [`crate::Store::acknowledge_cancel`].
+/// [`dalsegno_model::Store::acknowledge_cancel`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AcknowledgeCancel {
     pub capability: Digest,

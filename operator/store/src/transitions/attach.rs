@@ -4,12 +4,12 @@ use serde_json::json;
 
 use super::worker::report_cancel;
 use super::{Change, Decision, Rows, Transition, text};
-use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
 use crate::reads::{EnumText, Hash, RunRow};
-use crate::{Attached, AttemptState, Digest, Lifecycle, RunId, Verdict};
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{Attached, AttemptState, Digest, Lifecycle, RunId, Verdict};
 
-/// [`crate::Store::attach`].
+/// [`dalsegno_model::Store::attach`].
 #[derive(Clone, Debug)]
 pub(crate) struct Attach {
     pub pod_uid: String,
@@ -29,7 +29,7 @@ enum Admission {
 }
 
 impl Attach {
-    /// The checks, in the order of [`crate::Store::attach`].
+    /// The checks, in the order of [`dalsegno_model::Store::attach`].
     fn admit(&self, run: &RunRow) -> Admission {
         let state = run.attempt_state.0;
         let refused = if run.pod_uid.as_ref() != Some(&self.pod_uid) {

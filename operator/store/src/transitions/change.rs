@@ -6,10 +6,10 @@ use dalsegno_protocol::Policy;
 use serde_json::Value as Json;
 
 use super::Rows;
-use crate::audit::AuditHeader;
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{Assignment, AttemptRow, CallRow, Column as _, Hash, RunRow, RunRows};
-use crate::{BoundaryId, Digest, Lifecycle, Recorded, RunId, RunRecord};
+use dalsegno_format::audit::AuditHeader;
+use dalsegno_model::{BoundaryId, Digest, Lifecycle, Recorded, RunId, RunRecord};
 
 /// Everything that a transition writes. Columns that it does not name are unchanged.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -167,8 +167,8 @@ impl Change {
     }
 
     /// Undoes what came after this boundary.
-    pub fn undo_after(&mut self, place: BoundaryId) {
-        self.write.undo_after = Some(place);
+    pub fn undo_after(&mut self, boundary_id: BoundaryId) {
+        self.write.undo_after = Some(boundary_id);
     }
 
     /// Changes a call.

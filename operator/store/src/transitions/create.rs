@@ -8,17 +8,18 @@ use serde_json::json;
 use super::end::{end_with_audit, fence_and_end, neutral_ending, reserve_next};
 use super::settings::set_deadlines;
 use super::{Change, Decision, Rows, Transition};
-use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
 use crate::reads::{EnumText, FoundRuns, Hash, RunRow, RunRows};
-use crate::{AttemptState, Cause, Created, Lifecycle, NewRun, OnPrior, PriorRun, RunId, RunRecord, header};
+use dalsegno_format::header;
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{AttemptState, Cause, Created, Lifecycle, NewRun, OnPrior, PriorRun, RunId, RunRecord};
 
 /// SQL: the rows `r` that [`next_create_step`] needs: the object's own run, and the prior run of its name.
 /// Parameters: the object's UID, the namespace, the name.
 pub(crate) const OWN_OR_PRIOR_RUN: &str = "r.object_uid = $1 \
      OR (r.namespace = $2 AND r.name = $3 AND r.lifecycle IN ('live', 'finished'))";
 
-/// The next step towards the answer of [`crate::Store::create_run`].
+/// The next step towards the answer of [`dalsegno_model::Store::create_run`].
 #[derive(Debug)]
 pub(crate) enum CreateStep {
     /// None: this is the answer.

@@ -5,10 +5,10 @@ use serde_json::{Value as Json, json};
 use uuid::Uuid;
 
 use super::{Change, text};
-use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, EnumText, Hash, RunRow};
-use crate::{AttemptState, Cause, Class, Counters, Digest, Ending, Lifecycle, NewFinish};
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{AttemptState, Cause, Class, Counters, Digest, Ending, Lifecycle, NewFinish};
 
 /// An end that is neither a crash nor a disruption.
 pub(super) fn neutral_ending(attempt: i32, cause: Cause) -> Ending {

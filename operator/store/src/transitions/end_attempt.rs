@@ -2,15 +2,15 @@
 
 use super::end::{end_with_audit, finish_with_audit, reserve_next};
 use super::{Change, Decision, Rows, Transition};
-use crate::audit::actor;
 use crate::db_error::DbResult;
-use crate::{Ending, RunRecord, Then};
+use dalsegno_model::audit::actor;
+use dalsegno_model::{Ending, NextStep, RunRecord};
 
-/// [`crate::Store::end_attempt`].
+/// [`dalsegno_model::Store::end_attempt`].
 #[derive(Clone, Debug)]
 pub(crate) struct EndAttempt {
     pub ending: Ending,
-    pub then: Then,
+    pub then: NextStep,
 }
 
 impl Transition for EndAttempt {
@@ -23,9 +23,9 @@ impl Transition for EndAttempt {
         if change.is_live() && change.row().attempt == ending.attempt {
             end_with_audit(&mut change, ending)?;
             match then {
-                Then::Reserve => reserve_next(&mut change),
-                Then::Nothing => {}
-                Then::Finish(finish) => finish_with_audit(&mut change, finish, None, actor::OPERATOR),
+                NextStep::Reserve => reserve_next(&mut change),
+                NextStep::Nothing => {}
+                NextStep::Finish(finish) => finish_with_audit(&mut change, finish, None, actor::OPERATOR),
             }
         }
         change.with_record()

@@ -5,12 +5,12 @@ use uuid::Uuid;
 use super::end::finish_with_audit;
 use super::worker::{commit_receipt, has_capability, has_unsettled, is_finish, renew_lease, report_cancel};
 use super::{Change, Decision, Rows, Transition};
-use crate::audit::actor;
 use crate::db_error::DbResult;
-use crate::seal::BodyDigest;
-use crate::{Committed, Digest, FinishCall, NewFinish, RunId};
+use dalsegno_format::seal::BodyDigest;
+use dalsegno_model::audit::actor;
+use dalsegno_model::{Committed, Digest, FinishCall, NewFinish, RunId};
 
-/// [`crate::Store::finish`]. The epoch does not move.
+/// [`dalsegno_model::Store::finish`]. The epoch does not move.
 #[derive(Clone, Debug)]
 pub(crate) struct Finish {
     pub capability: Digest,
@@ -51,7 +51,7 @@ impl Transition for Finish {
         }
         renew_lease(change.run(), now);
         report_cancel(change.run(), now);
-        let by = (self.commit_id, self.digest.kept);
+        let by = (self.commit_id, self.digest.stored);
         finish_with_audit(&mut change, &self.finish, Some(by), actor::WORKER);
         change.notify();
         let answer = Committed::Ok(commit_receipt(change.row()));

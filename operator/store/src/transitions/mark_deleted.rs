@@ -4,12 +4,12 @@ use serde_json::json;
 
 use super::end::fence_and_end;
 use super::{Change, Decision, Rows, Transition, with_attribution};
-use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
 use crate::reads::EnumText;
-use crate::{Cause, Lifecycle, RequestedBy, RunId};
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{Cause, Lifecycle, RequestedBy, RunId};
 
-/// [`crate::Store::mark_deleted`].
+/// [`dalsegno_model::Store::mark_deleted`].
 #[derive(Clone, Debug)]
 pub(crate) struct MarkDeleted {
     pub object_uid: String,

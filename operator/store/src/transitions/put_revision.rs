@@ -2,9 +2,9 @@
 
 use super::{Change, Decision, Needs, Rows, Template, Transition};
 use crate::db_error::DbResult;
-use crate::{AttemptState, CANDIDATES, Recorded};
+use dalsegno_model::{AttemptState, CANDIDATES, Recorded};
 
-/// [`crate::Store::put_revision`].
+/// [`dalsegno_model::Store::put_revision`].
 #[derive(Clone, Debug)]
 pub(crate) struct PutRevision {
     pub attempt: i32,

@@ -3,12 +3,12 @@
 use serde_json::json;
 
 use super::{Change, Decision, Rows, Transition, text};
-use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
 use crate::reads::EnumText;
-use crate::{AttemptState, Identity, Recorded};
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{AttemptState, Identity, Recorded};
 
-/// [`crate::Store::record_identity`].
+/// [`dalsegno_model::Store::record_identity`].
 #[derive(Clone, Debug)]
 pub(crate) struct RecordIdentity {
     pub attempt: i32,

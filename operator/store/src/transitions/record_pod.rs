@@ -4,12 +4,12 @@ use serde_json::json;
 
 use super::record_identity::identify;
 use super::{Change, Decision, Rows, Transition};
-use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
 use crate::reads::EnumText;
-use crate::{AttemptState, PodRecord, Recorded};
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{AttemptState, PodRecord, Recorded};
 
-/// [`crate::Store::record_pod`].
+/// [`dalsegno_model::Store::record_pod`].
 #[derive(Clone, Debug)]
 pub(crate) struct RecordPod {
     pub attempt: i32,

@@ -2,9 +2,9 @@
 
 use super::{Change, Decision, Rows, Transition};
 use crate::db_error::DbResult;
-use crate::{AttemptState, Recorded};
+use dalsegno_model::{AttemptState, Recorded};
 
-/// [`crate::Store::record_scheduled`].
+/// [`dalsegno_model::Store::record_scheduled`].
 #[derive(Clone, Debug)]
 pub(crate) struct RecordScheduled {
     pub attempt: i32,

@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::{Change, Decision, Rows, Transition, with_attribution};
-use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
-use crate::{RequestedBy, RunRecord};
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{RequestedBy, RunRecord};
 
-/// [`crate::Store::request_cancel`].
+/// [`dalsegno_model::Store::request_cancel`].
 #[derive(Clone, Debug)]
 pub(crate) struct RequestCancel {
     pub requested_by: RequestedBy,

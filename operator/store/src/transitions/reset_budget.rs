@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::{Change, Decision, Rows, Transition, with_attribution};
-use crate::audit::{actor, kind};
 use crate::db_error::DbResult;
-use crate::{AttemptState, Counters, RequestedBy, RunRecord};
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{AttemptState, Counters, RequestedBy, RunRecord};
 
-/// [`crate::Store::reset_budget`], a compare-and-set.
+/// [`dalsegno_model::Store::reset_budget`], a compare-and-set.
 #[derive(Clone, Debug)]
 pub(crate) struct ResetBudget {
     /// The generation that the caller has observed. If the run has another one, nothing is reset.

@@ -5,10 +5,11 @@ use serde_json::{Value as Json, json};
 
 use super::end::{end_with_audit, fence, neutral_ending, reserve_next};
 use super::{Change, Decision, Needs, Rows, Transition, text};
-use crate::audit::kind;
 use crate::db_error::DbResult;
 use crate::reads::{HeadPoint, LiveBoundary};
-use crate::{AttemptState, Cause, Rewind, Rewound, header};
+use dalsegno_format::header;
+use dalsegno_model::audit::kind;
+use dalsegno_model::{AttemptState, Cause, Rewind, Rewound};
 
 impl Transition for Rewind {
     type Answer = Rewound;
@@ -22,8 +23,7 @@ impl Transition for Rewind {
         let Self { epoch, to, reason, actor } = self;
         let boundaries = std::mem::take(&mut rows.boundaries);
         let mut change = Change::of(rows);
-        let target =
-            boundaries.iter().find(|it| it.place == *to).map(LiveBoundary::head_point).transpose()?;
+        let target = boundaries.iter().find(|it| it.id == *to).map(LiveBoundary::head_point).transpose()?;
         let (from, state) = (change.row().head(), change.row().attempt_state.0);
         let point = |head: HeadPoint| (head.turn, head.boundary, head.epoch, head.hash);
         if target.is_some() && from.map(point) == target.map(point) {
@@ -41,7 +41,7 @@ impl Transition for Rewind {
         };
 
         // Also boundaries with the target's turn and boundary under another epoch.
-        let undone: Vec<_> = boundaries.iter().filter(|it| it.place != *to).map(in_audit).collect();
+        let undone: Vec<_> = boundaries.iter().filter(|it| it.id != *to).map(in_audit).collect();
         change.undo_after(*to);
         let has_pod = matches!(state, AttemptState::Created | AttemptState::Attached);
         if has_pod {
@@ -61,8 +61,8 @@ impl Transition for Rewind {
         change.run().records_digest = None;
         change.notify();
         let detail = json!({
-            "from": from.map(|from| place(from.turn, from.boundary, &from.hash)),
-            "to": place(to.turn, to.boundary, &target.hash),
+            "from": from.map(|from| boundary_json(from.turn, from.boundary, &from.hash)),
+            "to": boundary_json(to.turn, to.boundary, &target.hash),
             "epoch": change.row().epoch,
             "reason": text(reason),
             "undone": undone,
@@ -78,9 +78,9 @@ impl Transition for Rewind {
 
 /// A boundary in the detail of an audit row. Its hash is rendered as it is stored, even if it is damaged.
 fn in_audit(boundary: &LiveBoundary) -> Json {
-    place(boundary.place.turn, boundary.place.boundary, &boundary.hash)
+    boundary_json(boundary.id.turn, boundary.id.boundary, &boundary.hash)
 }
 
-fn place(turn: i32, boundary: Boundary, hash: &[u8]) -> Json {
+fn boundary_json(turn: i32, boundary: Boundary, hash: &[u8]) -> Json {
     json!({ "turn": turn, "boundary": boundary, "hash": header::render(hash) })
 }

@@ -2,9 +2,9 @@
 
 use super::{Change, Decision, Rows, Transition};
 use crate::db_error::DbResult;
-use crate::{Deadlines, Retention, RunRecord};
+use dalsegno_model::{Deadlines, Retention, RunRecord};
 
-/// [`crate::Store::set_deadlines`].
+/// [`dalsegno_model::Store::set_deadlines`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SetDeadlines(pub Deadlines);
 
@@ -27,7 +27,7 @@ pub(super) fn set_deadlines(change: &mut Change, deadlines: &Deadlines) {
     (run.heartbeat_ms, run.start_ms, run.progress_ms) = (heartbeat_ms, start_ms, progress_ms);
 }
 
-/// [`crate::Store::set_retention`]. It applies to runs that are over too.
+/// [`dalsegno_model::Store::set_retention`]. It applies to runs that are over too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SetRetention(pub Retention);
 

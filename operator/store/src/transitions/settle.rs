@@ -6,13 +6,14 @@ use serde_json::json;
 
 use super::worker::has_capability;
 use super::{Change, Decision, Needs, Rows, Transition, text};
-use crate::audit::{actor, kind};
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{CallRow, EnumText, RunRow, decode_payload, encode_payload};
-use crate::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
-use crate::{AttemptState, Completed, Result, RunId, Settle, SettledBy, size};
+use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
+use dalsegno_format::size;
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{AttemptState, Completed, Result, RunId, Settle, SettledBy};
 
-/// [`crate::Store::settle`].
+/// [`dalsegno_model::Store::settle`].
 #[derive(Clone)]
 pub(crate) struct SettleCall {
     by: SettledBy,

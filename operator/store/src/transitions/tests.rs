@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::reads::{Assignment, EnumText, FoundRuns, Hash, RunRow, StoreRow, Value};
-use crate::{
+use dalsegno_model::{
     AttemptState, Deadlines, Digest, Identity, Lifecycle, NewFinish, NewRun, OnPrior, PodRecord, RunOutcome,
     Verdict,
 };

@@ -3,8 +3,8 @@
 use uuid::Uuid;
 
 use crate::reads::{Hash, RunRow};
-use crate::seal::BodyDigest;
-use crate::{Digest, Standing};
+use dalsegno_format::seal::BodyDigest;
+use dalsegno_model::{CommitReceipt, Digest};
 
 /// Whether this is the capability of the current epoch. False for every capability if no worker is attached.
 pub(crate) fn has_capability(run: &RunRow, capability: &Digest) -> bool {
@@ -42,6 +42,6 @@ pub(crate) fn report_cancel(run: &mut RunRow, now: i64) -> bool {
 }
 
 /// The head and the signals for the worker's answer.
-pub(crate) fn commit_receipt(run: &RunRow) -> Standing {
-    Standing { head: run.public_head(), parent: None, asked: run.worker_signals() }
+pub(crate) fn commit_receipt(run: &RunRow) -> CommitReceipt {
+    CommitReceipt { head: run.public_head(), parent: None, signals: run.worker_signals() }
 }

@@ -1,6 +1,6 @@
 //! Attach: a worker's process takes its attempt.
 
-use dalsegno_store::{Attached, AttemptState, Class, PodRecord, Then, Verdict};
+use dalsegno_model::{Attached, AttemptState, Class, NextStep, PodRecord, Verdict};
 use uuid::Uuid;
 
 use crate::context::*;
@@ -99,10 +99,10 @@ async fn the_first_instance_goes_on_after_a_second_was_refused(cx: &TestContext)
 async fn a_pod_of_an_ended_attempt_is_fenced(cx: &TestContext) {
     let worker = cx.worker().await;
     let over = ending(1, Class::Disruption);
-    cx.end_attempt(worker.run, &over, &Then::Nothing).await.unwrap();
+    cx.end_attempt(worker.run, &over, &NextStep::Nothing).await.unwrap();
     let answer = cx.attach(worker.run, &worker.pod_uid, &worker.capability).await.unwrap();
     assert!(matches!(answer, Attached::Fenced), "{answer:?}");
-    let run = cx.end_attempt(worker.run, &over, &Then::Reserve).await.unwrap();
+    let run = cx.end_attempt(worker.run, &over, &NextStep::Reserve).await.unwrap();
     recorded(cx.record_pod(run.id, 2, &pod(&run)).await.unwrap());
     for instance in [worker.capability, random_digest()] {
         let answer = cx.attach(worker.run, &worker.pod_uid, &instance).await.unwrap();

@@ -1,6 +1,6 @@
 //! Creating runs, and what is recorded of an attempt before its worker attaches.
 
-use dalsegno_store::{AttemptState, Class, Counters, Error, LookUp, PodRecord, Then, Verdict};
+use dalsegno_model::{AttemptState, Class, Counters, Error, LookUp, NextStep, PodRecord, Verdict};
 use uuid::Uuid;
 
 use crate::context::*;
@@ -27,11 +27,11 @@ on_every_engine! {
 
 async fn a_new_run_has_its_first_attempt_reserved(cx: &TestContext) {
     let new = new_run();
-    let run = cx.create(&dalsegno_store::NewRun { reset_generation: 3, ..new.clone() }).await;
+    let run = cx.create(&dalsegno_model::NewRun { reset_generation: 3, ..new.clone() }).await;
     assert_eq!((run.id, &run.tenant, &run.namespace), (new.id, &new.tenant, &new.namespace));
     assert_eq!((&run.name, &run.object_uid), (&new.name, &new.object_uid));
     assert_eq!(run.store_id, cx.id().await.unwrap());
-    assert_eq!(run.lifecycle, dalsegno_store::Lifecycle::Live);
+    assert_eq!(run.lifecycle, dalsegno_model::Lifecycle::Live);
     assert_eq!((run.epoch, run.attempt.number, run.attempt.state), (1, 1, AttemptState::Reserved));
     assert_eq!((run.attempt.epoch, run.attempt.turn_at_start), (1, 0));
     assert_eq!(run.attempt.reserved_at, run.created_at);
@@ -45,7 +45,7 @@ async fn a_new_run_has_its_first_attempt_reserved(cx: &TestContext) {
 async fn creating_a_run_again_returns_its_row(cx: &TestContext) {
     let new = new_run();
     let first = cx.create(&new).await;
-    let retry = dalsegno_store::NewRun { id: Uuid::now_v7(), reset_generation: 9, ..new.clone() };
+    let retry = dalsegno_model::NewRun { id: Uuid::now_v7(), reset_generation: 9, ..new.clone() };
     assert_eq!(without_times(cx.create(&retry).await), without_times(first));
     let worker = cx.start_worker(&cx.run_by_uid(&new.object_uid).await).await;
     ok(cx.finish(&worker.finish()).await.unwrap());
@@ -63,7 +63,7 @@ async fn creating_a_run_again_returns_its_row(cx: &TestContext) {
 }
 
 async fn an_unknown_object_is_not_found_in_a_store_with_an_id(cx: &TestContext) {
-    match cx.look_up("nobody").await.unwrap() {
+    match cx.find_by_object("nobody").await.unwrap() {
         LookUp::NotFound { store_id, now } => {
             assert_eq!(store_id, cx.id().await.unwrap());
             assert!(!store_id.is_nil());
@@ -82,7 +82,7 @@ async fn a_run_is_found_by_its_id_and_by_its_object_uid(cx: &TestContext) {
 
 async fn calls_on_an_unknown_run_fail(cx: &TestContext) {
     let unknown = Uuid::now_v7();
-    let ended = cx.end_attempt(unknown, &ending(1, Class::Crash), &Then::Reserve).await;
+    let ended = cx.end_attempt(unknown, &ending(1, Class::Crash), &NextStep::Reserve).await;
     let cancelled = cx.request_cancel(unknown).await;
     let reset = cx.reset_budget(unknown, 0, 1).await;
     let set = cx.set_deadlines(unknown, &LONG_DEADLINES).await;
@@ -121,14 +121,14 @@ async fn a_pod_of_another_attempt_is_refused(cx: &TestContext) {
     let run = cx.run().await;
     let ahead = refused(cx.record_pod(run.id, 2, &pod(&run)).await.unwrap());
     assert_eq!(ahead.attempt.state, AttemptState::Reserved);
-    cx.end_attempt(run.id, &ending(1, Class::Disruption), &Then::Reserve).await.unwrap();
+    cx.end_attempt(run.id, &ending(1, Class::Disruption), &NextStep::Reserve).await.unwrap();
     let behind = refused(cx.record_pod(run.id, 1, &pod(&run)).await.unwrap());
     assert_eq!((behind.attempt.number, behind.attempt.state), (2, AttemptState::Reserved));
 }
 
 async fn a_pod_is_refused_once_the_attempt_has_ended(cx: &TestContext) {
     let run = cx.run().await;
-    cx.end_attempt(run.id, &ending(1, Class::Disruption), &Then::Nothing).await.unwrap();
+    cx.end_attempt(run.id, &ending(1, Class::Disruption), &NextStep::Nothing).await.unwrap();
     let row = refused(cx.record_pod(run.id, 1, &pod(&run)).await.unwrap());
     assert_eq!((row.attempt.number, row.attempt.state), (1, AttemptState::Ended));
     assert_eq!(row.attempt.pod_uid, None);
@@ -218,7 +218,7 @@ async fn the_head_names_the_identity_of_the_attempt_that_committed_it(cx: &TestC
 async fn the_latest_eleven_past_attempts_are_listed_newest_first(cx: &TestContext) {
     let mut run = cx.run().await;
     for number in 1..=13 {
-        run = cx.end_attempt(run.id, &ending(number, Class::Crash), &Then::Reserve).await.unwrap();
+        run = cx.end_attempt(run.id, &ending(number, Class::Crash), &NextStep::Reserve).await.unwrap();
     }
     assert_eq!(run.attempt.number, 14);
     let numbers: Vec<_> = run.past.iter().map(|attempt| attempt.number).collect();

@@ -1,9 +1,9 @@
 //! Every transition appends one row to the run's audit chain, and nothing else does.
 
-use dalsegno_protocol::{CompleteOutcome, PlannedCall, Policy};
-use dalsegno_store::{
-    Claimed, Class, Commit, Complete, OnPrior, PodRecord, RequestedBy, RunId, Then, Verdict,
+use dalsegno_model::{
+    Claimed, Class, Commit, Complete, NextStep, OnPrior, PodRecord, RequestedBy, RunId, Verdict,
 };
+use dalsegno_protocol::{CompleteOutcome, PlannedCall, Policy};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -87,9 +87,9 @@ async fn every_transition_of_a_run_is_recorded_in_order(cx: &TestContext) {
 
 async fn an_operators_finish_is_recorded(cx: &TestContext) {
     let run = cx.run().await;
-    cx.end_attempt(run.id, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
+    cx.end_attempt(run.id, &ending(1, Class::Crash), &NextStep::Nothing).await.unwrap();
     assert_eq!(transitions(cx, run.id).await, [CREATED.as_slice(), &["ended by operator"]].concat());
-    cx.end_attempt(run.id, &ending(1, Class::Crash), &Then::Finish(succeeded())).await.unwrap();
+    cx.end_attempt(run.id, &ending(1, Class::Crash), &NextStep::Finish(succeeded())).await.unwrap();
     let rest = ["ended by operator", "finished by operator"];
     assert_eq!(transitions(cx, run.id).await, [CREATED.as_slice(), &rest].concat());
     let ended = &cx.audit(run.id).await.unwrap()[2];
@@ -147,7 +147,7 @@ async fn an_adoption_is_recorded(cx: &TestContext) {
 
     let new = new_run();
     let run = cx.create(&new).await;
-    cx.end_attempt(run.id, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
+    cx.end_attempt(run.id, &ending(1, Class::Crash), &NextStep::Nothing).await.unwrap();
     cx.create(&namesake(&new, OnPrior::Adopt)).await;
     let rest = ["ended by operator", "adopted by operator", "reserved by operator"];
     assert_eq!(transitions(cx, run.id).await, [CREATED.as_slice(), &rest].concat());
@@ -181,7 +181,7 @@ async fn retries_and_refusals_are_not_recorded(cx: &TestContext) {
     attached(cx.attach(run.id, &worker.pod_uid, &worker.capability).await.unwrap());
     cx.attach(run.id, "a look-alike", &random_digest()).await.unwrap();
     cx.commit(&worker.result(7)).await.unwrap();
-    cx.end_attempt(run.id, &ending(7, Class::Crash), &Then::Reserve).await.unwrap();
+    cx.end_attempt(run.id, &ending(7, Class::Crash), &NextStep::Reserve).await.unwrap();
     cx.acknowledge_cancel(run.id, &worker.capability).await.unwrap();
     cx.create_run(&namesake(&new, OnPrior::Hold)).await.unwrap();
     assert_eq!(transitions(cx, run.id).await, ATTACHED);

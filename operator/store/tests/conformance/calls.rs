@@ -1,7 +1,8 @@
 //! Claims: tool calls before their effect. The cases follow the table of `Claimed`.
 
+use dalsegno_model::{CallFilter, Claim, Claimed, Class, Commit, Complete, Completed};
 use dalsegno_protocol::{CallState, CompleteOutcome, Policy};
-use dalsegno_store::{CallFilter, Claim, Claimed, Class, Commit, Complete, Completed, checkpoint};
+use dalsegno_store::checkpoint;
 use uuid::Uuid;
 
 use crate::context::*;

@@ -1,7 +1,8 @@
 //! Cancel: the request, its delivery to the worker, and the acknowledgement.
 
-use dalsegno_store::{
-    Acknowledged, Asked, AttemptState, Beat, Class, Committed, Lifecycle, RunOutcome, Then,
+use dalsegno_model::{
+    Acknowledged, AttemptState, Class, Committed, HeartbeatAnswer, Lifecycle, NextStep, RunOutcome,
+    WorkerSignals,
 };
 use uuid::Uuid;
 
@@ -36,11 +37,11 @@ async fn only_the_first_request_counts(cx: &TestContext) {
 
 async fn a_commit_reports_the_cancel_and_is_still_accepted(cx: &TestContext) {
     let worker = cx.worker().await;
-    assert!(!cx.commit_turn(&worker, 1).await.asked.cancel);
+    assert!(!cx.commit_turn(&worker, 1).await.signals.cancel);
     cx.request_cancel(worker.run).await.unwrap();
-    assert!(cx.commit_turn(&worker, 2).await.asked.cancel);
+    assert!(cx.commit_turn(&worker, 2).await.signals.cancel);
     assert!(cx.run_of(&worker).await.cancel.unwrap().told_at.is_some());
-    assert!(cx.commit_turn(&worker, 3).await.asked.cancel, "until the acknowledgement");
+    assert!(cx.commit_turn(&worker, 3).await.signals.cancel, "until the acknowledgement");
 }
 
 async fn a_duplicate_reports_the_cancel(cx: &TestContext) {
@@ -49,7 +50,7 @@ async fn a_duplicate_reports_the_cancel(cx: &TestContext) {
     ok(cx.commit(&commit).await.unwrap());
     cx.request_cancel(worker.run).await.unwrap();
     match cx.commit(&commit).await.unwrap() {
-        Committed::Duplicate(standing) => assert!(standing.asked.cancel),
+        Committed::Duplicate(receipt) => assert!(receipt.signals.cancel),
         other => panic!("{other:?}"),
     }
     assert!(cx.run_of(&worker).await.cancel.unwrap().told_at.is_some());
@@ -58,10 +59,10 @@ async fn a_duplicate_reports_the_cancel(cx: &TestContext) {
 async fn a_heartbeat_reports_the_cancel(cx: &TestContext) {
     let worker = cx.worker().await;
     let beat = || async { cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap() };
-    let calm = Asked { suspend: false, cancel: false, lease_ms: LONG_DEADLINES.heartbeat_ms };
-    assert_eq!(beat().await, [Beat::Ok(calm)]);
+    let calm = WorkerSignals { suspend: false, cancel: false, lease_ms: LONG_DEADLINES.heartbeat_ms };
+    assert_eq!(beat().await, [HeartbeatAnswer::Ok(calm)]);
     cx.request_cancel(worker.run).await.unwrap();
-    assert_eq!(beat().await, [Beat::Ok(Asked { cancel: true, ..calm })]);
+    assert_eq!(beat().await, [HeartbeatAnswer::Ok(WorkerSignals { cancel: true, ..calm })]);
     assert!(cx.run_of(&worker).await.cancel.unwrap().told_at.is_some());
 }
 
@@ -147,13 +148,13 @@ async fn only_the_current_worker_acknowledges(cx: &TestContext) {
 async fn the_operator_ends_a_run_that_does_not_acknowledge(cx: &TestContext) {
     let worker = cx.worker().await;
     cx.request_cancel(worker.run).await.unwrap();
-    let cancelled = dalsegno_store::NewFinish {
+    let cancelled = dalsegno_model::NewFinish {
         outcome: RunOutcome::Cancelled,
         reason: "Cancelled".into(),
         message: String::new(),
         output: None,
     };
-    let over = Then::Finish(cancelled);
+    let over = NextStep::Finish(cancelled);
     let run = cx.end_attempt(worker.run, &ending(1, Class::Neutral), &over).await.unwrap();
     assert_eq!((run.lifecycle, run.epoch), (Lifecycle::Finished, 2));
     let late = cx.acknowledge_cancel(worker.run, &worker.capability).await.unwrap();

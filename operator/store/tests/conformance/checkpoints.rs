@@ -1,7 +1,8 @@
 //! Checkpoint documents: their content, their schema, and that version 1 is read and written unchanged.
 
+use dalsegno_model::Commit;
 use dalsegno_protocol::{Checkpoint, Policy, Usage};
-use dalsegno_store::{Commit, checkpoint};
+use dalsegno_store::checkpoint;
 use serde_json::{Value, json};
 
 use crate::context::*;
@@ -21,7 +22,7 @@ async fn worker(cx: &TestContext) -> Worker {
     let run = cx.run().await;
     let mut pod = pod(&run);
     let image_digest = format!("sha256:{}", "1".repeat(64));
-    pod.identity = pod.identity.map(|identity| dalsegno_store::Identity { image_digest, ..identity });
+    pod.identity = pod.identity.map(|identity| dalsegno_model::Identity { image_digest, ..identity });
     recorded(cx.record_pod(run.id, 1, &pod).await.unwrap());
     let capability = random_digest();
     attached(cx.attach(run.id, &pod.uid, &capability).await.unwrap());
@@ -62,7 +63,7 @@ async fn a_checkpoint_describes_its_boundary(cx: &TestContext) {
         usage,
         ..worker.result(2)
     };
-    let standing = ok(cx.commit(&second).await.unwrap());
+    let receipt = ok(cx.commit(&second).await.unwrap());
     let run = cx.run_of(&worker).await;
     let head = run.head.unwrap();
     assert_eq!(
@@ -71,7 +72,7 @@ async fn a_checkpoint_describes_its_boundary(cx: &TestContext) {
             "version": 1, "run": format!("{}/{}", run.namespace, run.name), "attempt": 1,
             "turn": 2, "boundary": "result", "position": 2,
             "agentVersion": "v1", "imageDigest": format!("sha256:{}", "1".repeat(64)),
-            "parentHash": first["contentHash"], "contentHash": standing.head.unwrap().content_hash,
+            "parentHash": first["contentHash"], "contentHash": receipt.head.unwrap().content_hash,
             "trigger": "TASK_END",
             "pendingProposal": null, "pendingStep": null, "pendingCalls": [],
             "memoryReferences": [{ "json": "ep-7" }],

@@ -1,7 +1,7 @@
 //! Boundaries: which one is next, which ones are refused, and in which order the checks are made.
 
+use dalsegno_model::{Class, Commit, Committed, Lifecycle, RunOutcome};
 use dalsegno_protocol::{Boundary, Policy, Usage};
-use dalsegno_store::{Class, Commit, Committed, Lifecycle, RunOutcome};
 use uuid::Uuid;
 
 use crate::context::*;
@@ -58,16 +58,16 @@ async fn only_the_next_boundary_is_accepted(cx: &TestContext) {
 
 async fn the_answer_has_the_head_and_the_lease(cx: &TestContext) {
     let worker = cx.worker().await;
-    let standing = cx.commit_turn(&worker, 1).await;
-    let head = standing.head.unwrap();
+    let receipt = cx.commit_turn(&worker, 1).await;
+    let head = receipt.head.unwrap();
     assert_eq!((head.turn, head.boundary, head.position), (1, Boundary::Result, 0));
     assert!(
         head.content_hash.starts_with("sha256:") && head.content_hash.len() == 71,
         "{}",
         head.content_hash
     );
-    assert_eq!((standing.asked.suspend, standing.asked.cancel), (false, false));
-    assert_eq!(standing.asked.lease_ms, LONG_DEADLINES.heartbeat_ms);
+    assert_eq!((receipt.signals.suspend, receipt.signals.cancel), (false, false));
+    assert_eq!(receipt.signals.lease_ms, LONG_DEADLINES.heartbeat_ms);
     let row = cx.run_of(&worker).await.head.unwrap();
     assert_eq!((row.content_hash, row.epoch, row.attempt), (head.content_hash, 1, 1));
 }
@@ -196,9 +196,9 @@ async fn fenced_comes_before_every_other_answer(cx: &TestContext) {
 async fn duplicate_comes_before_finished(cx: &TestContext) {
     let worker = cx.worker().await;
     let head = worker.result(1);
-    let standing = ok(cx.commit(&head).await.unwrap());
+    let receipt = ok(cx.commit(&head).await.unwrap());
     ok(cx.finish(&worker.finish()).await.unwrap());
-    assert_eq!(cx.commit(&head).await.unwrap(), duplicate(&standing));
+    assert_eq!(cx.commit(&head).await.unwrap(), duplicate(&receipt));
     assert_eq!(cx.commit(&worker.result(2)).await.unwrap(), Committed::Finished);
 }
 
@@ -251,14 +251,14 @@ async fn a_run_may_end_with_a_boundary(cx: &TestContext) {
     let worker = cx.worker().await;
     cx.commit_turn(&worker, 1).await;
     let last = Commit { finish: Some(succeeded()), ..worker.result(2) };
-    let standing = ok(cx.commit(&last).await.unwrap());
-    assert_eq!(standing.head.as_ref().unwrap().turn, 2);
+    let receipt = ok(cx.commit(&last).await.unwrap());
+    assert_eq!(receipt.head.as_ref().unwrap().turn, 2);
     let run = cx.run_of(&worker).await;
     assert_eq!((run.lifecycle, run.epoch), (Lifecycle::Finished, 1), "a finish moves no epoch");
     let finish = run.finish.unwrap();
     assert_eq!((finish.outcome, finish.reason.as_str()), (RunOutcome::Succeeded, "GoalReached"));
     assert_eq!(finish.output.as_deref(), Some(r#"{"answer":  42}"#), "as it came");
-    assert_eq!(cx.commit(&last).await.unwrap(), duplicate(&standing));
+    assert_eq!(cx.commit(&last).await.unwrap(), duplicate(&receipt));
     assert_eq!(cx.commit(&worker.result(3)).await.unwrap(), Committed::Finished);
     assert_eq!(cx.commit(&with_new_id(&last)).await.unwrap(), Committed::Finished);
 }

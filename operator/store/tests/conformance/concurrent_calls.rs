@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use dalsegno_model::{Claimed, Class, Commit, Committed, NextStep, Store};
 use dalsegno_protocol::Policy;
-use dalsegno_store::{Claimed, Class, Commit, Committed, Store, Then};
 use futures::future::join_all;
 
 use crate::context::*;
@@ -59,7 +59,7 @@ async fn concurrent_ends_of_one_attempt_count_once(cx: &TestContext) {
     let run = cx.run().await;
     for number in 1..=20 {
         let over = ending(number, Class::Crash);
-        let ends = join_all((0..4).map(|_| cx.end_attempt(run.id, &over, &Then::Reserve))).await;
+        let ends = join_all((0..4).map(|_| cx.end_attempt(run.id, &over, &NextStep::Reserve))).await;
         for end in ends {
             let after = end.unwrap();
             assert_eq!((after.attempt.number, after.counters.recovery_attempts), (number + 1, number));
@@ -83,7 +83,7 @@ async fn concurrent_claims_of_one_call_are_one_go_and_one_uncertain(cx: &TestCon
 async fn two_operators_create_a_run_once(cx: &TestContext) {
     for _ in 0..20 {
         let new = new_run();
-        let second = dalsegno_store::NewRun { id: uuid::Uuid::now_v7(), ..new.clone() };
+        let second = dalsegno_model::NewRun { id: uuid::Uuid::now_v7(), ..new.clone() };
         let (left, right) = tokio::join!(cx.create(&new), cx.create(&second));
         assert_eq!(without_times(left), without_times(right));
         assert_eq!(cx.find(&new.namespace, &new.name).await.unwrap().len(), 1);

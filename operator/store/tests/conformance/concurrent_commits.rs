@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use dalsegno_model::{Commit, Committed, Error, Result, Store};
 use dalsegno_protocol::{Boundary, Policy};
-use dalsegno_store::{Commit, Committed, Error, Result, Store};
 use futures::future::join_all;
 use uuid::Uuid;
 
@@ -86,10 +86,10 @@ async fn each_concurrent_commit_is_judged_by_its_own_run(cx: &TestContext) {
     for ((kind, (worker, commit)), answer) in concurrent.iter().zip(answers) {
         let answer = answer.unwrap();
         let turn = match (kind, &answer) {
-            (Kind::Next | Kind::Plan, Committed::Ok(standing)) => {
+            (Kind::Next | Kind::Plan, Committed::Ok(receipt)) => {
                 let before = cx.boundaries(worker.run, 1, 1).await.unwrap();
-                assert_eq!(standing.parent, Some(before[0].content_hash), "{kind:?}");
-                let head = standing.head.as_ref().unwrap();
+                assert_eq!(receipt.parent, Some(before[0].content_hash), "{kind:?}");
+                let head = receipt.head.as_ref().unwrap();
                 assert_eq!((head.turn, head.boundary), (2, commit.boundary), "{kind:?}");
                 2
             }

@@ -7,12 +7,12 @@ use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, RecordOp, Usage};
-use dalsegno_store::proof::check_run;
-use dalsegno_store::{
-    CallFilter, Claim, Claimed, Class, Commit, Complete, Created, Digest, Dropped, FinishCall, LookUp,
-    NewRun, RecordBatch, RequestedBy, Result, RunId, RunRecord, Settle, SettledBy, Standing, Store, Then,
+use dalsegno_model::{
+    CallFilter, Claim, Claimed, Class, Commit, CommitReceipt, Complete, Created, Digest, Dropped, FinishCall,
+    LookUp, NewRun, NextStep, RecordBatch, RequestedBy, Result, RunId, RunRecord, Settle, SettledBy, Store,
 };
+use dalsegno_proof::check_run;
+use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, RecordOp, Usage};
 use uuid::Uuid;
 
 pub use fixtures::*;
@@ -54,7 +54,7 @@ impl TestContext {
 
     /// Asserts that the run's audit is valid and that the run's rows match it.
     pub async fn assert_audit_is_valid(&self, run: RunId) {
-        let mut reading = self.reading().await.unwrap();
+        let mut reading = self.begin_read().await.unwrap();
         let problems = check_run(&mut *reading, run).await.unwrap().problems;
         assert_eq!(problems, [], "{:?}", self.audit(run).await);
     }
@@ -108,15 +108,15 @@ impl TestContext {
 
     /// Runs one step for the first expired run.
     pub async fn drop_expired(&self, rows: u32) -> Result<Dropped> {
-        match self.expired(RunId::nil()).await?.first() {
-            Some(run) => self.store.drop_expired(*run, rows).await,
+        match self.runs_to_expire(RunId::nil()).await?.first() {
+            Some(run) => self.store.expire(*run, rows).await,
             None => Ok(Dropped::default()),
         }
     }
 
     /// The record of the run of this object.
     pub async fn run_by_uid(&self, object_uid: &str) -> RunRecord {
-        match self.look_up(object_uid).await.unwrap() {
+        match self.find_by_object(object_uid).await.unwrap() {
             LookUp::Found(run) => *run,
             LookUp::NotFound { .. } => panic!("there is no run of {object_uid}"),
         }
@@ -149,7 +149,7 @@ impl TestContext {
 
     /// Ends the worker's attempt and reserves the next one.
     pub async fn end_and_reserve(&self, worker: &Worker, class: Class) -> RunRecord {
-        self.end_attempt(worker.run, &ending(worker.attempt, class), &Then::Reserve).await.unwrap()
+        self.end_attempt(worker.run, &ending(worker.attempt, class), &NextStep::Reserve).await.unwrap()
     }
 
     /// Ends the worker's attempt with a disruption and attaches a worker in the next one.
@@ -159,7 +159,7 @@ impl TestContext {
     }
 
     /// Commits the result of a turn. It must be the next turn.
-    pub async fn commit_turn(&self, worker: &Worker, turn: i32) -> Standing {
+    pub async fn commit_turn(&self, worker: &Worker, turn: i32) -> CommitReceipt {
         ok(self.commit(&worker.result(turn)).await.unwrap())
     }
 

@@ -1,7 +1,7 @@
 //! How the end of an attempt is counted. The cases follow the table of `Class`.
 
+use dalsegno_model::{AttemptState, Class, Completed, Counters, Lifecycle, NextStep, RunOutcome};
 use dalsegno_protocol::Policy;
-use dalsegno_store::{AttemptState, Class, Completed, Counters, Lifecycle, RunOutcome, Then};
 
 use crate::context::*;
 use crate::engines::on_every_engine;
@@ -122,16 +122,18 @@ async fn a_settled_call_is_progress(cx: &TestContext) {
 
 async fn ending_again_changes_nothing(cx: &TestContext) {
     let worker = cx.worker().await;
-    for then in [Then::Reserve, Then::Nothing, Then::Finish(succeeded())] {
+    for then in [NextStep::Reserve, NextStep::Nothing, NextStep::Finish(succeeded())] {
         let worker = cx.next_worker(&worker).await;
         let first = cx.end_attempt(worker.run, &ending(worker.attempt, Class::Crash), &then).await.unwrap();
         for class in [Class::Crash, Class::Disruption, Class::Neutral] {
             let again = cx.end_attempt(worker.run, &ending(worker.attempt, class), &then).await.unwrap();
             assert_eq!(without_times(again), without_times(first.clone()), "{then:?}");
         }
-        if matches!(then, Then::Nothing) {
+        if matches!(then, NextStep::Nothing) {
             // Reserve the next attempt, so that the next round has one to end.
-            cx.end_attempt(worker.run, &ending(worker.attempt, Class::Crash), &Then::Reserve).await.unwrap();
+            cx.end_attempt(worker.run, &ending(worker.attempt, Class::Crash), &NextStep::Reserve)
+                .await
+                .unwrap();
         }
     }
 }
@@ -140,7 +142,7 @@ async fn ending_another_attempt_changes_nothing(cx: &TestContext) {
     let worker = cx.worker().await;
     let before = cx.run_of(&worker).await;
     for number in [0, 2, 99] {
-        for then in [Then::Reserve, Then::Nothing, Then::Finish(succeeded())] {
+        for then in [NextStep::Reserve, NextStep::Nothing, NextStep::Finish(succeeded())] {
             let after = cx.end_attempt(worker.run, &ending(number, Class::Crash), &then).await.unwrap();
             assert_eq!(without_times(after), without_times(before.clone()));
         }
@@ -154,11 +156,11 @@ async fn ending_another_attempt_changes_nothing(cx: &TestContext) {
 async fn an_attempt_may_end_without_a_successor_and_get_one_later(cx: &TestContext) {
     let worker = cx.worker().await;
     let over = ending(1, Class::Crash);
-    let held = cx.end_attempt(worker.run, &over, &Then::Nothing).await.unwrap();
+    let held = cx.end_attempt(worker.run, &over, &NextStep::Nothing).await.unwrap();
     assert_eq!((held.epoch, held.attempt.number, held.attempt.state), (2, 1, AttemptState::Ended));
     assert_eq!(held.counters.recovery_attempts, 1);
     assert_eq!(held.lifecycle, Lifecycle::Live);
-    let on = cx.end_attempt(worker.run, &over, &Then::Reserve).await.unwrap();
+    let on = cx.end_attempt(worker.run, &over, &NextStep::Reserve).await.unwrap();
     assert_eq!((on.epoch, on.attempt.number, on.attempt.state), (2, 2, AttemptState::Reserved));
     assert_eq!(on.counters.recovery_attempts, 1, "it was counted when it ended");
 }
@@ -166,13 +168,13 @@ async fn an_attempt_may_end_without_a_successor_and_get_one_later(cx: &TestConte
 async fn the_operator_may_end_the_run_with_the_attempt(cx: &TestContext) {
     let worker = cx.worker().await;
     cx.commit_turn(&worker, 1).await;
-    let finish = dalsegno_store::NewFinish {
+    let finish = dalsegno_model::NewFinish {
         outcome: RunOutcome::Failed,
         reason: "RecoveryLoop".into(),
         message: "three in a row".into(),
         output: None,
     };
-    let run = cx.end_attempt(worker.run, &ending(1, Class::Crash), &Then::Finish(finish)).await.unwrap();
+    let run = cx.end_attempt(worker.run, &ending(1, Class::Crash), &NextStep::Finish(finish)).await.unwrap();
     assert_eq!((run.lifecycle, run.epoch), (Lifecycle::Finished, 2));
     assert_eq!(run.attempt.state, AttemptState::Ended);
     let row = run.finish.unwrap();
@@ -182,14 +184,14 @@ async fn the_operator_may_end_the_run_with_the_attempt(cx: &TestContext) {
     );
     assert_eq!(row.output, None);
     let late = cx.commit(&worker.result(2)).await.unwrap();
-    assert_eq!(late, dalsegno_store::Committed::Fenced { committed: false });
+    assert_eq!(late, dalsegno_model::Committed::Fenced { committed: false });
 }
 
 async fn a_finished_run_is_never_changed(cx: &TestContext) {
     let worker = cx.worker().await;
     ok(cx.finish(&worker.finish()).await.unwrap());
     let before = cx.run_of(&worker).await;
-    for then in [Then::Reserve, Then::Nothing, Then::Finish(succeeded())] {
+    for then in [NextStep::Reserve, NextStep::Nothing, NextStep::Finish(succeeded())] {
         let after = cx.end_attempt(worker.run, &ending(1, Class::Crash), &then).await.unwrap();
         assert_eq!(without_times(after), without_times(before.clone()));
     }
@@ -198,7 +200,7 @@ async fn a_finished_run_is_never_changed(cx: &TestContext) {
     let set = cx
         .set_deadlines(
             worker.run,
-            &dalsegno_store::Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1 },
+            &dalsegno_model::Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1 },
         )
         .await
         .unwrap();

@@ -1,6 +1,6 @@
 //! The deadline poll and a run's record name the same deadline, whatever the run's row holds.
 
-use dalsegno_store::{Deadline, GatewayHeartbeat, RunRecord};
+use dalsegno_model::{Deadline, GatewayHeartbeat, RunRecord};
 use jiff::{Timestamp, ToSpan as _};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -91,7 +91,7 @@ async fn the_poll_and_the_record_name_the_same_deadline(cx: &TestContext) {
             // A beat after a gap would start every clock anew.
             let last = cx.run_of(&worker).await.now.as_millisecond();
             tamper(cx, &format!("UPDATE store SET beat_last = {last}")).await;
-            let poll = cx.pulse(Timestamp::now()).await.unwrap();
+            let poll = cx.poll_deadlines(Timestamp::now()).await.unwrap();
             if poll.now.as_millisecond() - last < 2_500 {
                 break poll;
             }

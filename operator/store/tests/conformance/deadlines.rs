@@ -1,6 +1,6 @@
 //! Deadlines expire by the store's clock, and only while the gateways send heartbeats.
 
-use dalsegno_store::{Class, Deadline, DeadlinePoll, Deadlines, NewRun, PodRecord, Then};
+use dalsegno_model::{Class, Deadline, DeadlinePoll, Deadlines, NewRun, NextStep, PodRecord};
 use jiff::Timestamp;
 
 use crate::context::*;
@@ -31,12 +31,12 @@ fn short(deadlines: Deadlines) -> NewRun {
 }
 
 async fn pulse(cx: &TestContext) -> DeadlinePoll {
-    cx.pulse(Timestamp::now()).await.unwrap()
+    cx.poll_deadlines(Timestamp::now()).await.unwrap()
 }
 
 /// The expired deadline of this run's attempt.
 async fn expired(cx: &TestContext, object_uid: &str) -> Option<Deadline> {
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let pulse = pulse(cx).await;
     let mine: Vec<_> = pulse.expired.iter().filter(|expired| expired.object.uid == object_uid).collect();
     assert!(mine.len() <= 1, "{mine:?}");
@@ -72,7 +72,7 @@ async fn no_deadline_expires_before_the_first_gateway_heartbeat(cx: &TestContext
     let worker = cx.start_worker(&run).await;
     sleep_ms(WAIT).await;
     assert!(pulse(cx).await.expired.is_empty());
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let beat = cx.run_of(&worker).await.beat;
     assert_eq!(beat.since, beat.last);
     assert_not_expired(cx, &worker.object_uid, Some(beat.since), SHORT).await;
@@ -80,7 +80,7 @@ async fn no_deadline_expires_before_the_first_gateway_heartbeat(cx: &TestContext
 }
 
 async fn a_lease_binds_from_the_first_heartbeat_on(cx: &TestContext) {
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let run = cx.create(&short(Deadlines { heartbeat_ms: SHORT, ..LONG_DEADLINES })).await;
     let worker = cx.start_worker(&run).await;
     sleep_ms(WAIT).await;
@@ -97,7 +97,7 @@ async fn a_lease_binds_from_the_first_heartbeat_on(cx: &TestContext) {
 }
 
 async fn heartbeats_and_commits_renew_the_lease(cx: &TestContext) {
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let run = cx.create(&short(Deadlines { heartbeat_ms: SHORT, ..LONG_DEADLINES })).await;
     let worker = cx.start_worker(&run).await;
     cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
@@ -119,7 +119,7 @@ async fn heartbeats_and_commits_renew_the_lease(cx: &TestContext) {
 }
 
 async fn the_start_deadline_runs_from_scheduling_to_attach(cx: &TestContext) {
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let run = cx.create(&short(Deadlines { start_ms: SHORT, ..LONG_DEADLINES })).await;
     sleep_ms(WAIT).await;
     assert_eq!(expired(cx, &run.object_uid).await, None, "nothing is scheduled");
@@ -134,7 +134,7 @@ async fn the_start_deadline_runs_from_scheduling_to_attach(cx: &TestContext) {
 }
 
 async fn the_progress_deadline_runs_from_the_last_boundary(cx: &TestContext) {
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let run = cx.create(&short(Deadlines { progress_ms: SHORT, ..LONG_DEADLINES })).await;
     let worker = cx.start_worker(&run).await;
     assert_not_expired(cx, &worker.object_uid, cx.run_of(&worker).await.attempt.attached_at, SHORT).await;
@@ -153,7 +153,7 @@ async fn the_progress_deadline_runs_from_the_last_boundary(cx: &TestContext) {
 }
 
 async fn a_boundary_of_an_earlier_attempt_is_no_progress(cx: &TestContext) {
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let run = cx.create(&short(Deadlines { progress_ms: SHORT, ..LONG_DEADLINES })).await;
     let worker = cx.start_worker(&run).await;
     cx.commit_turn(&worker, 1).await;
@@ -165,7 +165,7 @@ async fn a_boundary_of_an_earlier_attempt_is_no_progress(cx: &TestContext) {
 }
 
 async fn the_first_expired_deadline_of_the_list_is_reported(cx: &TestContext) {
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let both = Deadlines { heartbeat_ms: SHORT, progress_ms: SHORT, ..LONG_DEADLINES };
     let worker = cx.start_worker(&cx.create(&short(both)).await).await;
     sleep_ms(WAIT).await;
@@ -181,7 +181,7 @@ async fn the_first_expired_deadline_of_the_list_is_reported(cx: &TestContext) {
 }
 
 async fn a_shorter_lease_applies_after_the_granted_one_ends(cx: &TestContext) {
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let worker = cx.start_worker(&cx.create(&short(LONG_DEADLINES)).await).await;
     let shorter = Deadlines { heartbeat_ms: SHORT, ..LONG_DEADLINES };
     let set = cx.set_deadlines(worker.run, &shorter).await.unwrap();
@@ -202,7 +202,7 @@ async fn a_shorter_lease_applies_after_the_granted_one_ends(cx: &TestContext) {
     // This answer grants the shorter lease.
     let answers = cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
     assert!(
-        matches!(&answers[..], [dalsegno_store::Beat::Ok(flags)] if flags.lease_ms == SHORT),
+        matches!(&answers[..], [dalsegno_model::HeartbeatAnswer::Ok(flags)] if flags.lease_ms == SHORT),
         "{answers:?}"
     );
     assert_eq!(cx.run_of(&worker).await.lease_ms, SHORT);
@@ -215,21 +215,21 @@ async fn a_shorter_lease_applies_after_the_granted_one_ends(cx: &TestContext) {
 }
 
 async fn an_ended_attempt_has_no_deadlines(cx: &TestContext) {
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let all = Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1 };
     let worker = cx.start_worker(&cx.create(&short(all)).await).await;
     recorded(cx.record_scheduled(worker.run, 1, "node-a").await.unwrap());
     cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
-    cx.end_attempt(worker.run, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
+    cx.end_attempt(worker.run, &ending(1, Class::Crash), &NextStep::Nothing).await.unwrap();
     sleep_ms(30).await;
     assert_eq!(expired(cx, &worker.object_uid).await, None);
-    cx.end_attempt(worker.run, &ending(1, Class::Crash), &Then::Reserve).await.unwrap();
+    cx.end_attempt(worker.run, &ending(1, Class::Crash), &NextStep::Reserve).await.unwrap();
     sleep_ms(30).await;
     assert_eq!(expired(cx, &worker.object_uid).await, None, "a reserved attempt has none either");
 }
 
 async fn a_finished_run_has_no_deadlines(cx: &TestContext) {
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let all = Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1 };
     let worker = cx.start_worker(&cx.create(&short(all)).await).await;
     cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
@@ -242,14 +242,14 @@ async fn a_finished_run_has_no_deadlines(cx: &TestContext) {
 }
 
 async fn every_clock_restarts_after_a_gateway_outage(cx: &TestContext) {
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let first = cx.run_by_uid(&cx.run().await.object_uid).await.beat;
     let run = cx.create(&short(Deadlines { heartbeat_ms: 300, progress_ms: 300, ..LONG_DEADLINES })).await;
     let worker = cx.start_worker(&run).await;
     cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
     sleep_ms(3_200).await;
     assert!(pulse(cx).await.expired.is_empty(), "the last gateway heartbeat is stale: no deadline expires");
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let beat = cx.run_of(&worker).await.beat;
     assert_eq!(beat.gap_from, first.last, "the outage began with the last heartbeat before it");
     assert!(beat.since > first.last && beat.last >= beat.since);
@@ -264,7 +264,7 @@ async fn every_clock_restarts_after_a_gateway_outage(cx: &TestContext) {
 }
 
 async fn heartbeats_are_answered_one_by_one_in_order(cx: &TestContext) {
-    use dalsegno_store::Beat;
+    use dalsegno_model::HeartbeatAnswer;
     let (live, over, lost) = (cx.worker().await, cx.worker().await, cx.worker().await);
     ok(cx.finish(&over.finish()).await.unwrap());
     cx.end_and_reserve(&lost, Class::Disruption).await;
@@ -275,9 +275,9 @@ async fn heartbeats_are_answered_one_by_one_in_order(cx: &TestContext) {
     let kinds: Vec<_> = beats
         .iter()
         .map(|beat| match beat {
-            Beat::Ok(_) => "ok",
-            Beat::Finished => "finished",
-            Beat::Fenced => "fenced",
+            HeartbeatAnswer::Ok(_) => "ok",
+            HeartbeatAnswer::Finished => "finished",
+            HeartbeatAnswer::Fenced => "fenced",
         })
         .collect();
     assert_eq!(kinds, ["fenced", "ok", "fenced", "finished", "fenced", "ok"]);

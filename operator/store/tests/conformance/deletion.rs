@@ -1,6 +1,6 @@
 //! Deletion of an AgentRun by a person.
 
-use dalsegno_store::{AttemptState, Cause, Class, Lifecycle, Then};
+use dalsegno_model::{AttemptState, Cause, Class, Lifecycle, NextStep};
 
 use crate::context::*;
 use crate::engines::on_every_engine;
@@ -51,7 +51,7 @@ async fn a_finished_run_keeps_its_finish(cx: &TestContext) {
 
 async fn a_held_run_keeps_its_end(cx: &TestContext) {
     let worker = cx.worker().await;
-    cx.end_attempt(worker.run, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
+    cx.end_attempt(worker.run, &ending(1, Class::Crash), &NextStep::Nothing).await.unwrap();
     cx.mark_deleted(&worker.object_uid).await.unwrap();
     let run = cx.run_of(&worker).await;
     assert_eq!((run.lifecycle, run.epoch), (Lifecycle::Deleted, 3));
@@ -62,7 +62,7 @@ async fn a_deleted_run_is_never_changed(cx: &TestContext) {
     let run = cx.run().await;
     cx.mark_deleted(&run.object_uid).await.unwrap();
     let before = without_times(cx.run_by_uid(&run.object_uid).await);
-    for then in [Then::Reserve, Then::Nothing, Then::Finish(succeeded())] {
+    for then in [NextStep::Reserve, NextStep::Nothing, NextStep::Finish(succeeded())] {
         let after = cx.end_attempt(run.id, &ending(1, Class::Crash), &then).await.unwrap();
         assert_eq!(without_times(after), before);
     }

@@ -12,9 +12,10 @@ mod pgbouncer_server;
 
 use std::sync::Arc;
 
+use dalsegno_model::RunId;
+use dalsegno_store::open_beside;
 use dalsegno_store::postgres::Postgres;
 use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{RunId, open_beside};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
 
 use crate::context::TestContext;

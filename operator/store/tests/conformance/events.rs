@@ -1,6 +1,6 @@
 //! Events, read by position.
 
-use dalsegno_store::{Commit, EventQuery, Rewound};
+use dalsegno_model::{Commit, EventQuery, Rewound};
 use uuid::Uuid;
 
 use crate::context::*;

@@ -1,7 +1,9 @@
 //! A worker whose attempt has ended cannot write anything, whatever it tries and however late.
 
+use dalsegno_model::{
+    Acknowledged, Attached, Claimed, Class, Committed, Completed, HeartbeatAnswer, NextStep, OnPrior,
+};
 use dalsegno_protocol::Policy;
-use dalsegno_store::{Acknowledged, Attached, Beat, Claimed, Class, Committed, Completed, OnPrior, Then};
 
 use crate::context::*;
 use crate::engines::on_every_engine;
@@ -17,7 +19,7 @@ on_every_engine! {
 }
 
 /// A worker that has committed a turn and has an open call.
-async fn busy_worker(cx: &TestContext, new: &dalsegno_store::NewRun) -> Worker {
+async fn busy_worker(cx: &TestContext, new: &dalsegno_model::NewRun) -> Worker {
     let worker = cx.start_worker(&cx.create(new).await).await;
     cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
     cx.commit_turn(&worker, 1).await;
@@ -28,7 +30,7 @@ async fn busy_worker(cx: &TestContext, new: &dalsegno_store::NewRun) -> Worker {
 /// Tries every write that a worker can make, and checks that each is refused and changes nothing.
 async fn assert_fenced(cx: &TestContext, fenced: &Worker) {
     let before = without_times(cx.find_run(fenced).await);
-    let calls = cx.call_ids(fenced.run, dalsegno_store::CallFilter::All).await;
+    let calls = cx.call_ids(fenced.run, dalsegno_model::CallFilter::All).await;
     let audit = cx.audit(fenced.run).await.unwrap();
 
     for commit in [fenced.plan(2), fenced.result(2), fenced.result(1)] {
@@ -36,7 +38,7 @@ async fn assert_fenced(cx: &TestContext, fenced: &Worker) {
     }
     assert_eq!(cx.finish(&fenced.finish()).await.unwrap(), Committed::Fenced { committed: false });
     let beats = cx.heartbeats(&[(fenced.run, fenced.capability)]).await.unwrap();
-    assert_eq!(beats, [Beat::Fenced]);
+    assert_eq!(beats, [HeartbeatAnswer::Fenced]);
     for id in ["open", "new"] {
         let claimed = cx.claim(&fenced.claim(id, Policy::RetrySameKey)).await.unwrap();
         assert!(matches!(claimed, Claimed::Fenced), "{claimed:?}");
@@ -51,13 +53,13 @@ async fn assert_fenced(cx: &TestContext, fenced: &Worker) {
     assert!(!cx.is_current(fenced.run, &fenced.capability).await.unwrap());
 
     assert_eq!(without_times(cx.find_run(fenced).await), before);
-    assert_eq!(cx.call_ids(fenced.run, dalsegno_store::CallFilter::All).await, calls);
+    assert_eq!(cx.call_ids(fenced.run, dalsegno_model::CallFilter::All).await, calls);
     assert_eq!(cx.audit(fenced.run).await.unwrap(), audit);
 }
 
 impl TestContext {
     /// The run by its id, whoever owns it now.
-    async fn find_run(&self, worker: &Worker) -> dalsegno_store::RunRecord {
+    async fn find_run(&self, worker: &Worker) -> dalsegno_model::RunRecord {
         let name = format!("run-{}", worker.run);
         let found = self.find("agents", &name).await.unwrap();
         found.into_iter().find(|run| run.id == worker.run).unwrap()
@@ -77,13 +79,13 @@ async fn after_a_replacement_every_write_is_fenced(cx: &TestContext) {
 
 async fn after_an_end_without_a_successor_every_write_is_fenced(cx: &TestContext) {
     let fenced = busy_worker(cx, &new_run()).await;
-    cx.end_attempt(fenced.run, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
+    cx.end_attempt(fenced.run, &ending(1, Class::Crash), &NextStep::Nothing).await.unwrap();
     assert_fenced(cx, &fenced).await;
 }
 
 async fn after_the_operators_finish_every_write_is_fenced(cx: &TestContext) {
     let fenced = busy_worker(cx, &new_run()).await;
-    let over = Then::Finish(succeeded());
+    let over = NextStep::Finish(succeeded());
     cx.end_attempt(fenced.run, &ending(1, Class::Crash), &over).await.unwrap();
     assert_fenced(cx, &fenced).await;
 }

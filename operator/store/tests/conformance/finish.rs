@@ -1,9 +1,10 @@
 //! `finish`: the end of a run without new state.
 
-use dalsegno_protocol::Policy;
-use dalsegno_store::{
-    AttemptState, Beat, Claimed, Committed, Completed, FinishCall, Lifecycle, NewFinish, RunOutcome,
+use dalsegno_model::{
+    AttemptState, Claimed, Committed, Completed, FinishCall, HeartbeatAnswer, Lifecycle, NewFinish,
+    RunOutcome,
 };
+use dalsegno_protocol::Policy;
 use uuid::Uuid;
 
 use crate::context::*;
@@ -34,8 +35,8 @@ async fn a_finish_closes_the_run_and_moves_no_epoch(cx: &TestContext) {
         message: "there is none".into(),
         output: None,
     };
-    let standing = ok(cx.finish(&FinishCall { finish: failed, ..worker.finish() }).await.unwrap());
-    assert_eq!(standing.head.unwrap().turn, 1);
+    let receipt = ok(cx.finish(&FinishCall { finish: failed, ..worker.finish() }).await.unwrap());
+    assert_eq!(receipt.head.unwrap().turn, 1);
     let run = cx.run_of(&worker).await;
     assert_eq!(
         (run.lifecycle, run.epoch, run.attempt.state),
@@ -51,10 +52,10 @@ async fn the_same_finish_again_is_a_duplicate(cx: &TestContext) {
     let worker = cx.worker().await;
     cx.commit_turn(&worker, 1).await;
     let finish = worker.finish();
-    let standing = ok(cx.finish(&finish).await.unwrap());
+    let receipt = ok(cx.finish(&finish).await.unwrap());
     let record = cx.run_of(&worker).await;
     for _ in 0..2 {
-        assert_eq!(cx.finish(&resend(&finish)).await.unwrap(), Committed::Duplicate(standing.clone()));
+        assert_eq!(cx.finish(&resend(&finish)).await.unwrap(), Committed::Duplicate(receipt.clone()));
     }
     assert_eq!(without_times(cx.run_of(&worker).await), without_times(record));
 }
@@ -116,12 +117,12 @@ async fn nothing_is_accepted_after_the_finish(cx: &TestContext) {
     let settled = cx.settle(&worker.settle("pay")).await.unwrap();
     assert!(matches!(settled, Completed::Finished), "{settled:?}");
     let beats = cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
-    assert_eq!(beats, [Beat::Finished]);
+    assert_eq!(beats, [HeartbeatAnswer::Finished]);
 }
 
 async fn a_finish_by_a_boundary_is_recognized_by_its_bytes(cx: &TestContext) {
     let worker = cx.worker().await;
-    let last = dalsegno_store::Commit { finish: Some(succeeded()), ..worker.result(1) };
+    let last = dalsegno_model::Commit { finish: Some(succeeded()), ..worker.result(1) };
     ok(cx.commit(&last).await.unwrap());
     let same = FinishCall { commit_id: last.commit_id, digest: last.digest, ..worker.finish() };
     assert!(matches!(cx.finish(&same).await.unwrap(), Committed::Duplicate(_)));

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use dalsegno_protocol::{Boundary, CallOutcome, PlannedCall, Policy, RawValue};
-use dalsegno_store::{
-    Attached, BoundaryId, Cause, Class, Commit, Committed, Deadlines, Digest, Ending, GatewayHeartbeat,
-    Identity, NewFinish, NewRun, OnPrior, PodRecord, RecordQuery, Recorded, Rewind, RunId, RunOutcome,
-    RunRecord, Settle, SettledBy, Standing, Verdict,
+use dalsegno_model::{
+    Attached, BoundaryId, Cause, Class, Commit, CommitReceipt, Committed, Deadlines, Digest, Ending,
+    GatewayHeartbeat, Identity, NewFinish, NewRun, OnPrior, PodRecord, RecordQuery, Recorded, Rewind, RunId,
+    RunOutcome, RunRecord, Settle, SettledBy, Verdict,
 };
+use dalsegno_protocol::{Boundary, CallOutcome, PlannedCall, Policy, RawValue};
 use uuid::Uuid;
 
 /// Deadlines that no test reaches.
@@ -146,16 +146,16 @@ pub fn resend(commit: &Commit) -> Commit {
 }
 
 #[track_caller]
-pub fn ok(committed: Committed) -> Standing {
+pub fn ok(committed: Committed) -> CommitReceipt {
     match committed {
-        Committed::Ok(standing) => standing,
+        Committed::Ok(receipt) => receipt,
         other => panic!("the commit was not accepted: {other:?}"),
     }
 }
 
 /// The answer to the same commit sent again. It has no parent hash: the store knows only the head.
-pub fn duplicate(first: &Standing) -> Committed {
-    Committed::Duplicate(Standing { parent: None, ..first.clone() })
+pub fn duplicate(first: &CommitReceipt) -> Committed {
+    Committed::Duplicate(CommitReceipt { parent: None, ..first.clone() })
 }
 
 #[track_caller]

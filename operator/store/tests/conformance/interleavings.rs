@@ -5,11 +5,12 @@ mod cases;
 mod lock_queue;
 mod request;
 
-use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
-use dalsegno_store::{
-    AttemptState, CallFilter, Class, Commit, Lifecycle, Retention, Rewound, RunRecord, SNAPSHOT_DUE, Store,
-    Then, verify,
+use dalsegno_model::{
+    AttemptState, CallFilter, Class, Commit, Lifecycle, NextStep, Retention, Rewound, RunRecord,
+    SNAPSHOT_DUE, Store,
 };
+use dalsegno_proof::verify;
+use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
 use futures::FutureExt as _;
 use futures::stream::{self, StreamExt as _};
 use uuid::Uuid;
@@ -145,7 +146,7 @@ async fn step(step: Step, cx: &TestContext, worker: &Worker) {
         Step::Retention => {
             let retention = Retention { keep_last: Some(1), ..Retention::default() };
             cx.set_retention(run.id, &retention).await.unwrap();
-            assert!(cx.drop_old(run.id, 500).await.unwrap().rows >= 10);
+            assert!(cx.compact(run.id, 500).await.unwrap().rows >= 10);
         }
     }
 }
@@ -161,8 +162,8 @@ async fn send_twice(cx: &TestContext, worker: &Worker, request: &Request, epoch:
         Epoch::Between => Some(1),
         Epoch::Next | Epoch::Last => Some(2),
     };
-    if let Some(place) = end {
-        all.insert(place, end_attempt(&*cx.second_gateway, &run).map(|()| ENDED).boxed());
+    if let Some(boundary_id) = end {
+        all.insert(boundary_id, end_attempt(&*cx.second_gateway, &run).map(|()| ENDED).boxed());
     }
     let mut answers = lock_queue::in_order(cx, run.id, all).await;
     answers.retain(|answer| *answer != ENDED);
@@ -176,7 +177,7 @@ const ENDED: &str = "ended";
 async fn end_attempt(store: &dyn Store, run: &RunRecord) {
     if matches!(run.attempt.state, AttemptState::Created | AttemptState::Attached) {
         let ending = ending(run.attempt.number, Class::Disruption);
-        store.end_attempt(run.id, &ending, &Then::Reserve).await.unwrap();
+        store.end_attempt(run.id, &ending, &NextStep::Reserve).await.unwrap();
     }
 }
 
@@ -252,7 +253,7 @@ async fn assert_run_goes_on(case: &Case, cx: &TestContext, worker: &Worker) {
         ok(cx.commit(&delta(&worker, next, Boundary::Result)).await.unwrap());
     }
     let run = cx.run_of(worker).await;
-    let damage = verify::survey(&*cx.store, &run).await.unwrap().damage;
+    let damage = verify::scan(&*cx.store, &run).await.unwrap().damage;
     assert_eq!(damage, [], "{case}");
     assert!(cx.state(run.id, None).await.unwrap().is_some(), "{case}");
     cx.assert_audit_is_valid(run.id).await;

@@ -2,9 +2,9 @@
 
 mod damaged;
 
-use dalsegno_store::proof::{Anchors, check_store};
-use dalsegno_store::verify::{self, Checkpoint};
-use dalsegno_store::{BoundaryId, Commit, Dropped, Error, EventQuery, Retention, Rewound, RunId};
+use dalsegno_model::{BoundaryId, Commit, Dropped, Error, EventQuery, Retention, Rewound, RunId};
+use dalsegno_proof::verify::{self, Checkpoint};
+use dalsegno_proof::{Anchors, check_store};
 
 use crate::context::*;
 use crate::engines::on_every_engine;
@@ -46,7 +46,7 @@ async fn keep_last(cx: &TestContext, run: RunId, boundaries: i32) {
 async fn compact(cx: &TestContext, run: RunId) -> u64 {
     let mut rows = 0;
     loop {
-        let dropped = cx.drop_old(run, 500).await.unwrap();
+        let dropped = cx.compact(run, 500).await.unwrap();
         if dropped.run.is_none() {
             return rows;
         }
@@ -75,8 +75,8 @@ fn grown(turns: i32) -> String {
 /// Asserts that nothing is damaged and that the audit reports everything that was dropped.
 async fn assert_valid(cx: &TestContext, worker: &Worker) {
     let run = cx.run_of(worker).await;
-    assert_eq!(verify::checkpoint(&*cx.store, &run).await.unwrap(), Checkpoint::Sound);
-    let found = verify::survey(&*cx.store, &run).await.unwrap();
+    assert_eq!(verify::checkpoint(&*cx.store, &run).await.unwrap(), Checkpoint::Valid);
+    let found = verify::scan(&*cx.store, &run).await.unwrap();
     assert_eq!(found.damage, []);
     let head = run.head.unwrap();
     let last = BoundaryId { turn: head.turn, boundary: head.boundary, epoch: head.epoch };
@@ -87,7 +87,7 @@ async fn assert_valid(cx: &TestContext, worker: &Worker) {
 
 async fn problems(cx: &TestContext) -> Vec<String> {
     let mut reported = Vec::new();
-    let mut reading = cx.reading().await.unwrap();
+    let mut reading = cx.begin_read().await.unwrap();
     let summary =
         check_store(&mut *reading, Anchors::default(), &mut |problem| reported.push(problem.to_string()))
             .await;
@@ -100,10 +100,10 @@ async fn the_last_boundaries_keep_their_payloads_and_the_others_their_headers(cx
     grow(cx, &worker, 1..=12).await;
     ok(cx.finish(&worker.finish()).await.unwrap());
     keep_last(cx, worker.run, 5).await;
-    assert_eq!(cx.keepers(RunId::nil()).await.unwrap(), [worker.run]);
-    let held = cx.capacity(1).await.unwrap()[0].bytes;
+    assert_eq!(cx.runs_to_compact(RunId::nil()).await.unwrap(), [worker.run]);
+    let held = cx.namespace_usage(1).await.unwrap()[0].bytes;
     assert_eq!(compact(cx, worker.run).await, 7, "exactly keepLast after the finish");
-    let left = cx.capacity(1).await.unwrap()[0].bytes;
+    let left = cx.namespace_usage(1).await.unwrap()[0].bytes;
     assert!(left > 0 && left < held / 2, "{left} of {held} bytes");
 
     let rows = cx.boundaries(worker.run, 1, 12).await.unwrap();
@@ -128,8 +128,8 @@ async fn the_last_boundaries_keep_their_payloads_and_the_others_their_headers(cx
         reported.detail
     );
     let run = cx.run_of(&worker).await;
-    assert_eq!(run.dropped_to.map(|place| place.turn), Some(7));
-    assert_eq!(verify::survey(&*cx.store, &run).await.unwrap().dropped, 7);
+    assert_eq!(run.dropped_to.map(|boundary_id| boundary_id.turn), Some(7));
+    assert_eq!(verify::scan(&*cx.store, &run).await.unwrap().dropped, 7);
     assert_valid(cx, &worker).await;
 }
 
@@ -156,8 +156,8 @@ async fn a_live_run_goes_on_while_it_is_compacted(cx: &TestContext) {
 async fn a_run_that_keeps_everything_loses_nothing(cx: &TestContext) {
     let worker = cx.worker().await;
     grow(cx, &worker, 1..=30).await;
-    assert!(cx.keepers(RunId::nil()).await.unwrap().is_empty());
-    assert_eq!(cx.drop_old(worker.run, 500).await.unwrap(), Dropped::default());
+    assert!(cx.runs_to_compact(RunId::nil()).await.unwrap().is_empty());
+    assert_eq!(cx.compact(worker.run, 500).await.unwrap(), Dropped::default());
     keep_last(cx, worker.run, 25).await;
     assert_eq!(compact(cx, worker.run).await, 0, "a live run keeps up to nine more");
 }
@@ -179,7 +179,7 @@ async fn a_step_drops_at_most_the_given_number_of_boundaries(cx: &TestContext) {
 
 /// One step of compaction. Returns the turn up to which everything is dropped; `None` if there was nothing to do.
 async fn step(cx: &TestContext, run: RunId, rows: u32) -> Option<i32> {
-    let run = cx.drop_old(run, rows).await.unwrap().run?;
+    let run = cx.compact(run, rows).await.unwrap().run?;
     Some(cx.get_run(run).await.unwrap().unwrap().dropped_to.unwrap().turn)
 }
 
@@ -190,7 +190,7 @@ async fn a_step_reads_a_limited_number_of_bytes(cx: &TestContext) {
     }
     ok(cx.finish(&worker.finish()).await.unwrap());
     keep_last(cx, worker.run, 1).await;
-    assert!(cx.capacity(1).await.unwrap()[0].bytes > 10 << 20);
+    assert!(cx.namespace_usage(1).await.unwrap()[0].bytes > 10 << 20);
     let first = step(cx, worker.run, 500).await.unwrap();
     assert!((2..6).contains(&first), "up to turn {first}");
     compact(cx, worker.run).await;
@@ -281,7 +281,7 @@ async fn two_operators_compact_a_run_at_the_same_time(cx: &TestContext) {
         keep_last(cx, worker.run, 5).await;
         let operator = async || {
             for _ in 0..8 {
-                let _: Dropped = cx.drop_old(worker.run, 7).await.unwrap();
+                let _: Dropped = cx.compact(worker.run, 7).await.unwrap();
             }
         };
         tokio::join!(operator(), operator());

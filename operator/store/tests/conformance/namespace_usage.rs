@@ -1,6 +1,6 @@
 //! Stored bytes by namespace.
 
-use dalsegno_store::{Commit, Held, NewRun, Retention};
+use dalsegno_model::{Commit, NamespaceUsage, NewRun, Retention};
 
 use crate::context::*;
 use crate::engines::on_every_engine;
@@ -26,38 +26,42 @@ fn long(worker: &Worker, turn: i32) -> Commit {
 }
 
 async fn the_largest_namespaces_are_listed_and_the_others_summed_up(cx: &TestContext) {
-    assert_eq!(cx.capacity(2).await.unwrap(), []);
+    assert_eq!(cx.namespace_usage(2).await.unwrap(), []);
     for (namespace, turns) in [("a", 1), ("b", 6), ("c", 2), ("d", 9)] {
         written(cx, namespace, turns).await;
     }
     written(cx, "d", 1).await;
-    let all = cx.capacity(9).await.unwrap();
+    let all = cx.namespace_usage(9).await.unwrap();
     let names: Vec<_> = all.iter().map(|held| held.namespace.as_deref().unwrap()).collect();
     assert_eq!(names, ["a", "b", "c", "d"]);
     let bytes: Vec<_> = all.iter().map(|held| held.bytes).collect();
     assert!(bytes[0] > 400 && bytes[3] > bytes[1] && bytes[1] > bytes[2] && bytes[2] > bytes[0], "{bytes:?}");
-    let mut two = cx.capacity(2).await.unwrap();
+    let mut two = cx.namespace_usage(2).await.unwrap();
     two.sort_by_key(|held| held.namespace.clone());
-    let named = |namespace: &str, bytes| Held { namespace: Some(namespace.into()), bytes };
+    let named = |namespace: &str, bytes| NamespaceUsage { namespace: Some(namespace.into()), bytes };
     assert_eq!(
         two,
-        [Held { namespace: None, bytes: bytes[0] + bytes[2] }, named("b", bytes[1]), named("d", bytes[3])]
+        [
+            NamespaceUsage { namespace: None, bytes: bytes[0] + bytes[2] },
+            named("b", bytes[1]),
+            named("d", bytes[3])
+        ]
     );
 }
 
 async fn bytes_are_counted_once_and_subtracted_when_they_expire(cx: &TestContext) {
     let worker = written(cx, "a", 1).await;
-    let before = cx.capacity(1).await.unwrap();
+    let before = cx.namespace_usage(1).await.unwrap();
     let second = long(&worker, 2);
     ok(cx.commit(&second).await.unwrap());
-    let after = cx.capacity(1).await.unwrap();
+    let after = cx.namespace_usage(1).await.unwrap();
     assert!(after[0].bytes > before[0].bytes);
     cx.commit(&resend(&second)).await.unwrap();
-    assert_eq!(cx.capacity(1).await.unwrap(), after, "a duplicate adds nothing");
+    assert_eq!(cx.namespace_usage(1).await.unwrap(), after, "a duplicate adds nothing");
     cx.set_retention(worker.run, &Retention { days: 0, keep_last: None }).await.unwrap();
     ok(cx.finish(&worker.finish()).await.unwrap());
     assert!(!cx.drop_expired(1).await.unwrap().done);
-    assert_eq!(cx.capacity(1).await.unwrap(), after);
+    assert_eq!(cx.namespace_usage(1).await.unwrap(), after);
     assert!(cx.drop_expired(500).await.unwrap().done);
-    assert_eq!(cx.capacity(1).await.unwrap()[0].bytes, 0);
+    assert_eq!(cx.namespace_usage(1).await.unwrap()[0].bytes, 0);
 }

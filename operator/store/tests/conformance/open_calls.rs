@@ -1,9 +1,9 @@
 //! The limit on a run's open calls, so that an attach can always return all of them.
 
-use dalsegno_protocol::{Boundary, CallOutcome, CompleteOutcome, Limits, PlannedCall, Policy, RawValue};
-use dalsegno_store::{
+use dalsegno_model::{
     BoundaryId, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, RunId, Settle,
 };
+use dalsegno_protocol::{Boundary, CallOutcome, CompleteOutcome, Limits, PlannedCall, Policy, RawValue};
 
 use crate::context::*;
 use crate::engines::on_every_engine;

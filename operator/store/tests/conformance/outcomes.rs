@@ -1,7 +1,7 @@
 //! Tool calls after their effect: known results, and calls without one.
 
+use dalsegno_model::{CallFilter, Claimed, Class, Commit, Committed, Complete, Completed, NextStep};
 use dalsegno_protocol::{CompleteOutcome, Policy};
-use dalsegno_store::{CallFilter, Claimed, Class, Commit, Committed, Complete, Completed, Then};
 use uuid::Uuid;
 
 use crate::context::*;
@@ -106,11 +106,11 @@ async fn calls_are_unsettled_from_the_end_of_their_attempt(cx: &TestContext) {
     cx.complete(&worker.complete(&done)).await.unwrap();
     assert!(cx.run_of(&worker).await.calls.unsettled.is_empty(), "they belong to the current attempt");
     assert!(cx.call_ids(worker.run, CallFilter::Unsettled).await.is_empty());
-    let held = cx.end_attempt(worker.run, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
+    let held = cx.end_attempt(worker.run, &ending(1, Class::Crash), &NextStep::Nothing).await.unwrap();
     let expected = [(Policy::Probe, 1), (Policy::Ask, 2), (Policy::ReadOnly, 1)].into();
     assert_eq!(held.calls.unsettled, expected);
     assert_eq!(cx.call_ids(worker.run, CallFilter::Unsettled).await, ["a", "b", "c", "d"]);
-    let run = cx.end_attempt(worker.run, &ending(1, Class::Crash), &Then::Reserve).await.unwrap();
+    let run = cx.end_attempt(worker.run, &ending(1, Class::Crash), &NextStep::Reserve).await.unwrap();
     assert_eq!(run.calls.unsettled, expected);
     assert_eq!(cx.call_ids(worker.run, CallFilter::Unsettled).await, ["a", "b", "c", "d"]);
 }

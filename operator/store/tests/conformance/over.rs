@@ -1,10 +1,10 @@
 //! Every call of the operator on a run that is over: the row comes back as it stands, and nothing is appended to the audit.
 
-use dalsegno_protocol::{Boundary, Policy};
-use dalsegno_store::{
-    BoundaryId, Class, Completed, Deadlines, Lifecycle, NewRun, OnPrior, PodRecord, Recorded, RequestedBy,
-    Rewind, Rewound, RunId, RunRecord, Then, Verdict,
+use dalsegno_model::{
+    BoundaryId, Class, Completed, Deadlines, Lifecycle, NewRun, NextStep, OnPrior, PodRecord, Recorded,
+    RequestedBy, Rewind, Rewound, RunId, RunRecord, Verdict,
 };
+use dalsegno_protocol::{Boundary, Policy};
 
 use crate::context::*;
 use crate::engines::{on_every_engine, on_every_persistent_engine, tamper};
@@ -53,7 +53,7 @@ async fn over(cx: &TestContext, way: Way) -> (NewRun, Worker) {
     match way {
         Way::FinishedByWorker => drop(ok(cx.finish(&worker.finish()).await.unwrap())),
         Way::FinishedByOperator => {
-            let finish = Then::Finish(succeeded());
+            let finish = NextStep::Finish(succeeded());
             cx.end_attempt(worker.run, &ending(1, Class::Crash), &finish).await.unwrap();
         }
         Way::Cancelled => {
@@ -78,7 +78,7 @@ async fn every_call(cx: &TestContext, new: &NewRun, worker: &Worker) -> Vec<(&'s
     };
     let ending = ending(1, Class::Crash);
     let (pod, other) = (pod(&cx.run_of(worker).await), PodRecord { uid: "another".into(), ..pod_of(run) });
-    let asked = RequestedBy { manager: Some("kubectl".into()), reason: Some("enough".into()) };
+    let requested_by = RequestedBy { manager: Some("kubectl".into()), reason: Some("enough".into()) };
     let deadlines = Deadlines { heartbeat_ms: 1, start_ms: 2, progress_ms: 3 };
     let to = BoundaryId { turn: 1, boundary: Boundary::Result, epoch: 1 };
     let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
@@ -90,9 +90,9 @@ async fn every_call(cx: &TestContext, new: &NewRun, worker: &Worker) -> Vec<(&'s
     assert!(matches!(settled, Completed::Finished), "{settled:?}");
     vec![
         ("take up again", cx.create(new).await),
-        ("end, reserve", cx.end_attempt(run, &ending, &Then::Reserve).await.unwrap()),
-        ("end, nothing", cx.end_attempt(run, &ending, &Then::Nothing).await.unwrap()),
-        ("end, finish", cx.end_attempt(run, &ending, &Then::Finish(succeeded())).await.unwrap()),
+        ("end, reserve", cx.end_attempt(run, &ending, &NextStep::Reserve).await.unwrap()),
+        ("end, nothing", cx.end_attempt(run, &ending, &NextStep::Nothing).await.unwrap()),
+        ("end, finish", cx.end_attempt(run, &ending, &NextStep::Finish(succeeded())).await.unwrap()),
         ("record the pod", record(cx.record_pod(run, 1, &pod).await.unwrap())),
         ("record another pod", record(cx.record_pod(run, 1, &other).await.unwrap())),
         ("record the node", record(cx.record_scheduled(run, 1, "node-a").await.unwrap())),
@@ -101,8 +101,8 @@ async fn every_call(cx: &TestContext, new: &NewRun, worker: &Worker) -> Vec<(&'s
             record(cx.record_identity(run, 1, &identity(Verdict::Refused)).await.unwrap()),
         ),
         ("keep a template", record(cx.put_revision(run, 1, "template", "{}").await.unwrap())),
-        ("request a cancel", cx.store.request_cancel(run, &asked).await.unwrap()),
-        ("grant a budget", cx.store.reset_budget(run, 0, 1, &asked).await.unwrap()),
+        ("request a cancel", cx.store.request_cancel(run, &requested_by).await.unwrap()),
+        ("grant a budget", cx.store.reset_budget(run, 0, 1, &requested_by).await.unwrap()),
         ("set deadlines", cx.set_deadlines(run, &deadlines).await.unwrap()),
         ("go back", rewound),
     ]

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use dalsegno_format::{fold, header};
+use dalsegno_model::{Class, Commit, Committed, DeltaBase, Error, PATCH_CHAIN};
+use dalsegno_proof::verify::{self, Checkpoint};
 use dalsegno_protocol::Boundary;
-use dalsegno_store::verify::{self, Checkpoint};
-use dalsegno_store::{Base, Class, Commit, Committed, Error, PATCH_CHAIN, fold, header};
 
 use crate::context::*;
 use crate::engines::{count, on_every_engine, on_every_persistent_engine, tamper};
@@ -39,7 +40,7 @@ fn full(text: &str) -> String {
 /// A client that always sends its full state, and its gateway's cached base.
 struct Client {
     worker: Worker,
-    base: Option<Base>,
+    base: Option<DeltaBase>,
 }
 
 impl Client {
@@ -65,9 +66,9 @@ impl Client {
 }
 
 /// The delta base of a commit that follows this boundary.
-pub fn base(content_hash: &str, ops: &str) -> Base {
+pub fn base(content_hash: &str, ops: &str) -> DeltaBase {
     let state = fold::text(&fold::fold([ops]).unwrap()).unwrap();
-    Base { content_hash: header::parse(content_hash).unwrap(), state: Arc::new(state) }
+    DeltaBase { content_hash: header::parse(content_hash).unwrap(), state: Arc::new(state) }
 }
 
 fn expected(turn: i32) -> String {
@@ -119,7 +120,7 @@ async fn a_stale_base_only_costs_bytes(cx: &TestContext) {
     client.turn(cx, 2).await;
     client.base = stale;
     client.turn(cx, 3).await;
-    let unrelated = Base { content_hash: [7; 32], state: Arc::new(text(1).into_bytes()) };
+    let unrelated = DeltaBase { content_hash: [7; 32], state: Arc::new(text(1).into_bytes()) };
     client.base = Some(unrelated.clone());
     client.turn(cx, 4).await;
     for turn in 1..=4 {
@@ -135,8 +136,8 @@ async fn a_patch_is_judged_like_any_other_commit(cx: &TestContext) {
     let mut client = Client::new(cx).await;
     client.turn(cx, 1).await;
     let commit = client.commit(2, Boundary::Result);
-    let standing = ok(cx.commit(&commit).await.unwrap());
-    assert_eq!(cx.commit(&commit).await.unwrap(), duplicate(&standing), "its base is no longer the head");
+    let receipt = ok(cx.commit(&commit).await.unwrap());
+    assert_eq!(cx.commit(&commit).await.unwrap(), duplicate(&receipt), "its base is no longer the head");
     let other = client.commit(2, Boundary::Result);
     assert!(matches!(cx.commit(&other).await.unwrap(), Committed::Conflict { head: Some((2, _)) }));
     let late = client.commit(9, Boundary::Result);
@@ -201,7 +202,7 @@ async fn a_patch_of_a_wrong_state_is_corrupt(cx: &TestContext) {
     let mut client = Client::new(cx).await;
     client.turn(cx, 1).await;
     // A gateway with a wrong state after the head is a bug, and the store must notice it.
-    let wrong = Base { state: Arc::new(expected(9).into_bytes()), ..client.base.clone().unwrap() };
+    let wrong = DeltaBase { state: Arc::new(expected(9).into_bytes()), ..client.base.clone().unwrap() };
     client.base = Some(wrong);
     client.turn(cx, 2).await;
     assert_eq!(patches(cx).await, 1);
@@ -229,16 +230,23 @@ async fn a_scan_reports_a_damaged_patch_once(cx: &TestContext) {
         client.turn(cx, turn).await;
     }
     let run = cx.run_of(&client.worker).await;
-    let found = verify::survey(&*cx.store, &run).await.unwrap();
-    assert_eq!((found.damage.as_slice(), found.last_good.map(|place| place.turn)), ([].as_slice(), Some(12)));
+    let found = verify::scan(&*cx.store, &run).await.unwrap();
+    assert_eq!(
+        (found.damage.as_slice(), found.last_good.map(|boundary_id| boundary_id.turn)),
+        ([].as_slice(), Some(12))
+    );
 
     let patch_of_6 = "SELECT ops FROM boundaries AS other WHERE other.turn = 6";
     tamper(cx, &format!("UPDATE boundaries SET ops = ({patch_of_6}) WHERE turn = 7")).await;
-    let found = verify::survey(&*cx.store, &run).await.unwrap();
-    let damaged: Vec<_> = found.damage.iter().map(|damage| damage.place.unwrap().turn).collect();
-    assert_eq!((damaged, found.last_good.map(|place| place.turn)), (vec![7], Some(6)), "reported once");
+    let found = verify::scan(&*cx.store, &run).await.unwrap();
+    let damaged: Vec<_> = found.damage.iter().map(|damage| damage.boundary.unwrap().turn).collect();
+    assert_eq!(
+        (damaged, found.last_good.map(|boundary_id| boundary_id.turn)),
+        (vec![7], Some(6)),
+        "reported once"
+    );
     match verify::checkpoint(&*cx.store, &run).await.unwrap() {
-        Checkpoint::Corrupt(corruption) => assert_eq!(corruption.last_good.unwrap().place.turn, 6),
-        Checkpoint::Sound => panic!("the head's state cannot be rebuilt"),
+        Checkpoint::Corrupt(corruption) => assert_eq!(corruption.last_good.unwrap().boundary.turn, 6),
+        Checkpoint::Valid => panic!("the head's state cannot be rebuilt"),
     }
 }

@@ -1,9 +1,9 @@
 //! Prior runs: a run of the same namespace and name that belongs to another object.
 
-use dalsegno_protocol::Policy;
-use dalsegno_store::{
-    AttemptState, Cause, Class, Created, Deadlines, Lifecycle, LookUp, NewRun, OnPrior, PriorRun, Then,
+use dalsegno_model::{
+    AttemptState, Cause, Class, Created, Deadlines, Lifecycle, LookUp, NewRun, NextStep, OnPrior, PriorRun,
 };
+use dalsegno_protocol::Policy;
 
 use crate::context::*;
 use crate::engines::on_every_engine;
@@ -48,16 +48,16 @@ async fn a_prior_run_holds_the_new_one_and_is_not_changed(cx: &TestContext) {
     assert_eq!(prior(cx, &later).await, expected);
     assert_eq!(prior(cx, &later).await, expected);
     assert_eq!(without_times(cx.run_of(&worker).await), before);
-    assert!(matches!(cx.look_up(&later.object_uid).await.unwrap(), LookUp::NotFound { .. }));
+    assert!(matches!(cx.find_by_object(&later.object_uid).await.unwrap(), LookUp::NotFound { .. }));
     cx.commit_turn(&worker, 3).await;
 }
 
 async fn a_finished_or_held_prior_run_holds_the_new_one_too(cx: &TestContext) {
     let new = new_run();
     let worker = cx.start_worker(&cx.create(&new).await).await;
-    cx.end_attempt(worker.run, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
+    cx.end_attempt(worker.run, &ending(1, Class::Crash), &NextStep::Nothing).await.unwrap();
     assert_eq!(prior(cx, &namesake(&new, OnPrior::Hold)).await.turn, 0);
-    let run = cx.end_attempt(worker.run, &ending(1, Class::Crash), &Then::Reserve).await.unwrap();
+    let run = cx.end_attempt(worker.run, &ending(1, Class::Crash), &NextStep::Reserve).await.unwrap();
     ok(cx.finish(&cx.start_worker(&run).await.finish()).await.unwrap());
     assert_eq!(prior(cx, &namesake(&new, OnPrior::Hold)).await.id, new.id);
 }
@@ -103,7 +103,7 @@ async fn an_adopted_run_continues_from_its_head_in_a_new_epoch(cx: &TestContext)
     assert_eq!(run.head.as_ref().unwrap().turn, 1);
     let end = run.past[0].end.clone().unwrap();
     assert_eq!((end.cause.as_str(), end.class, end.charged), ("Adopted", Class::Neutral, false));
-    assert!(matches!(cx.look_up(&new.object_uid).await.unwrap(), LookUp::NotFound { .. }));
+    assert!(matches!(cx.find_by_object(&new.object_uid).await.unwrap(), LookUp::NotFound { .. }));
     let adopted = cx.start_worker(&run).await;
     cx.commit_turn(&adopted, 2).await;
 }
@@ -138,7 +138,7 @@ async fn an_adopted_runs_open_calls_are_unsettled(cx: &TestContext) {
 async fn a_held_run_is_adopted_with_a_new_attempt(cx: &TestContext) {
     let new = new_run();
     let run = cx.create(&new).await;
-    cx.end_attempt(run.id, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
+    cx.end_attempt(run.id, &ending(1, Class::Crash), &NextStep::Nothing).await.unwrap();
     let run = cx.create(&namesake(&new, OnPrior::Adopt)).await;
     assert_eq!((run.epoch, run.attempt.number, run.attempt.state), (3, 2, AttemptState::Reserved));
     let end = run.past[0].end.clone().unwrap();

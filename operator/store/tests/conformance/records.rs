@@ -4,8 +4,8 @@ mod boundaries;
 
 use std::time::Duration;
 
+use dalsegno_model::{Class, Commit, FinishCall, RecordBatch, RecordPage, RecordQuery, RunId, Written};
 use dalsegno_protocol::{Payload, Policy, RecordOp};
-use dalsegno_store::{Class, Commit, FinishCall, RecordBatch, RecordPage, RecordQuery, RunId, Written};
 use futures::future::join_all;
 use tokio::time::timeout;
 use uuid::Uuid;

@@ -1,7 +1,7 @@
 //! Refused keys: a tool refuses a call's key. The refusal is recorded, blocks every boundary, and a person settles it.
 
+use dalsegno_model::{CallFilter, Claimed, Class, Committed, Complete, Completed, Written};
 use dalsegno_protocol::{CallState, CompleteOutcome, Policy};
-use dalsegno_store::{CallFilter, Claimed, Class, Committed, Complete, Completed, Written};
 
 use crate::context::*;
 use crate::engines::on_every_engine;

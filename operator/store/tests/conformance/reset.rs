@@ -1,6 +1,6 @@
 //! Fresh recovery budgets and changed deadlines.
 
-use dalsegno_store::{Class, Counters, Deadlines};
+use dalsegno_model::{Class, Counters, Deadlines};
 
 use crate::context::*;
 use crate::engines::on_every_engine;
@@ -40,7 +40,7 @@ async fn a_budget_is_granted_once(cx: &TestContext) {
 }
 
 async fn a_lower_generation_grants_nothing(cx: &TestContext) {
-    let new = dalsegno_store::NewRun { reset_generation: 5, ..new_run() };
+    let new = dalsegno_model::NewRun { reset_generation: 5, ..new_run() };
     let before = cx.create(&new).await;
     for to in [4, 5] {
         assert_eq!(
@@ -55,7 +55,7 @@ async fn new_deadlines_apply_at_once(cx: &TestContext) {
     let deadlines = Deadlines { heartbeat_ms: 7_000, start_ms: 8_000, progress_ms: 9_000 };
     let run = cx.set_deadlines(worker.run, &deadlines).await.unwrap();
     assert_eq!(run.deadlines, deadlines);
-    assert_eq!(cx.commit_turn(&worker, 1).await.asked.lease_ms, 7_000);
+    assert_eq!(cx.commit_turn(&worker, 1).await.signals.lease_ms, 7_000);
     assert_eq!(
         without_times(cx.set_deadlines(worker.run, &deadlines).await.unwrap()),
         without_times(cx.run_of(&worker).await)

@@ -1,10 +1,10 @@
 //! Retention: payloads are dropped when they expire, and nothing else is.
 
-use dalsegno_protocol::{Payload, Policy, RecordOp};
-use dalsegno_store::{
+use dalsegno_model::{
     CallFilter, Claim, Commit, Dropped, Error, EventQuery, Lifecycle, NewRun, OnPrior, Retention, RunId,
-    verify,
 };
+use dalsegno_proof::verify;
+use dalsegno_protocol::{Payload, Policy, RecordOp};
 
 use crate::context::*;
 use crate::engines::{on_every_engine, on_every_persistent_engine, tamper};
@@ -66,9 +66,9 @@ async fn payloads(cx: &TestContext, run: RunId) -> (usize, usize, usize) {
 
 async fn a_live_run_never_expires(cx: &TestContext) {
     let worker = written(cx, 0).await;
-    cx.end_and_reserve(&worker, dalsegno_store::Class::Crash).await;
-    assert!(cx.expired(RunId::nil()).await.unwrap().is_empty());
-    assert_eq!(cx.store.drop_expired(worker.run, 500).await.unwrap(), Dropped::default());
+    cx.end_and_reserve(&worker, dalsegno_model::Class::Crash).await;
+    assert!(cx.runs_to_expire(RunId::nil()).await.unwrap().is_empty());
+    assert_eq!(cx.store.expire(worker.run, 500).await.unwrap(), Dropped::default());
     assert_eq!(payloads(cx, worker.run).await, (3, 1, 2));
     let worker = cx.start_worker(&cx.run_of(&worker).await).await;
     cx.commit_turn(&worker, 4).await;
@@ -100,7 +100,7 @@ async fn the_workers_payloads_are_dropped_and_the_rest_stays(cx: &TestContext) {
     let events = cx.events(worker.run, EventQuery { from: 1, limit: 9, bytes: 999 }).await.unwrap();
     assert!(events.events.is_empty() && events.over);
     assert_eq!(cx.boundaries(worker.run, 1, 9).await.unwrap().len(), 3, "the headers stay");
-    let found = verify::survey(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
+    let found = verify::scan(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
     assert_eq!((found.last_good, found.dropped, found.damage), (None, 3, Vec::new()));
     let audit = cx.audit(worker.run).await.unwrap();
     cx.assert_audit_is_valid(worker.run).await;

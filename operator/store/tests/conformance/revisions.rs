@@ -1,6 +1,6 @@
 //! Revisions (pod templates), and finding runs by name.
 
-use dalsegno_store::{CANDIDATES, Class, OnPrior, PodRecord, Recorded, Rewound, RunRecord, Then};
+use dalsegno_model::{CANDIDATES, Class, NextStep, OnPrior, PodRecord, Recorded, Rewound, RunRecord};
 use futures::future::join_all;
 
 use crate::context::*;
@@ -31,7 +31,7 @@ async fn made_of(cx: &TestContext, run: &RunRecord, template: &str) -> Worker {
 
 /// Drops the templates that no run needs. Returns those of the list that are left.
 async fn left<'a>(cx: &TestContext, templates: &[&'a str]) -> Vec<&'a str> {
-    while cx.drop_revisions(500).await.unwrap() > 0 {}
+    while cx.delete_unused_revisions(500).await.unwrap() > 0 {}
     let mut left = Vec::new();
     for template in templates {
         left.extend(cx.get_revision(template).await.unwrap().map(|_| *template));
@@ -60,7 +60,7 @@ async fn a_template_is_stored_only_for_a_reserved_attempt(cx: &TestContext) {
     cx.start_worker(&run).await;
     let now = refused(put(cx, &run, "it has a pod").await);
     assert_eq!(without_times(now), without_times(cx.run_by_uid(&run.object_uid).await));
-    let next = cx.end_attempt(run.id, &ending(1, Class::Crash), &Then::Reserve).await.unwrap();
+    let next = cx.end_attempt(run.id, &ending(1, Class::Crash), &NextStep::Reserve).await.unwrap();
     refused(put(cx, &run, "of an earlier attempt").await);
     cx.mark_deleted(&run.object_uid).await.unwrap();
     refused(put(cx, &next, "of a run that is over").await);
@@ -115,7 +115,7 @@ async fn a_candidate_template_is_kept_while_its_attempt_is_reserved(cx: &TestCon
     let next = cx.end_and_reserve(&worker, Class::Crash).await;
     recorded(put(cx, &next, "second").await);
     assert_eq!(left(cx, &all).await, all);
-    cx.end_attempt(run.id, &ending(2, Class::Neutral), &Then::Reserve).await.unwrap();
+    cx.end_attempt(run.id, &ending(2, Class::Neutral), &NextStep::Reserve).await.unwrap();
     assert_eq!(left(cx, &all).await, ["first"], "that attempt can have no pod any more");
 }
 
@@ -143,7 +143,7 @@ async fn templates_are_dropped_in_steps_limited_by_rows_and_bytes(cx: &TestConte
     }
     let mut steps = Vec::new();
     for rows in [500, 2, 500, 500] {
-        steps.push(cx.drop_revisions(rows).await.unwrap());
+        steps.push(cx.delete_unused_revisions(rows).await.unwrap());
     }
     assert_eq!(steps, [3, 2, 3, 0]);
 }
@@ -166,7 +166,7 @@ async fn no_template_of_a_pod_is_dropped_under_concurrent_changes(cx: &TestConte
     loop {
         tokio::select! {
             _ = &mut lives => break,
-            dropped = cx.second_gateway.drop_revisions(500) => drop(dropped.unwrap()),
+            dropped = cx.second_gateway.delete_unused_revisions(500) => drop(dropped.unwrap()),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Rewinds: going back to an earlier boundary undoes the later ones, which stay readable.
 
-use dalsegno_protocol::{Boundary, Policy};
-use dalsegno_store::{
-    AttemptState, BoundaryId, Claimed, Class, Commit, Committed, Rewind, Rewound, RunRecord, Then, verify,
+use dalsegno_model::{
+    AttemptState, BoundaryId, Claimed, Class, Commit, Committed, NextStep, Rewind, Rewound, RunRecord,
 };
+use dalsegno_proof::verify;
+use dalsegno_protocol::{Boundary, Policy};
 
 use crate::context::*;
 use crate::engines::on_every_engine;
@@ -67,14 +68,14 @@ async fn the_run_continues_from_the_rewinds_target(cx: &TestContext) {
     assert_eq!(run, cx.run_by_uid(&run.object_uid).await.read_at(run.now), "the answer is the stored row");
 
     let worker = cx.start_worker(&run).await;
-    let standing = ok(cx.commit(&Commit { events: vec![json("1")], ..worker.result(2) }).await.unwrap());
-    assert_eq!(standing.head.unwrap().position, 4);
+    let receipt = ok(cx.commit(&Commit { events: vec![json("1")], ..worker.result(2) }).await.unwrap());
+    assert_eq!(receipt.head.unwrap().position, 4);
     let rows = cx.boundaries(run.id, 1, 9).await.unwrap();
     let live: Vec<_> = rows.iter().map(|row| (row.turn, row.epoch)).collect();
     assert_eq!(live, [(1, 1), (2, run.epoch)]);
     assert!(cx.state(run.id, Some(2)).await.unwrap().is_some());
     assert!(cx.state(run.id, Some(3)).await.unwrap().is_none());
-    let found = verify::survey(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
+    let found = verify::scan(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
     assert_eq!((found.boundaries, found.damage), (4, vec![]));
 }
 
@@ -112,13 +113,13 @@ async fn a_boundary_committed_after_the_decision_is_not_undone(cx: &TestContext)
 async fn only_a_boundary_of_the_live_branch_can_be_a_target(cx: &TestContext) {
     let (_, before) = run_of(cx, 3).await;
     let run = done(cx.rewind(before.id, &back(&before, 2)).await.unwrap());
-    let place = |turn, boundary, epoch| BoundaryId { turn, boundary, epoch };
+    let boundary_id = |turn, boundary, epoch| BoundaryId { turn, boundary, epoch };
     for to in [
-        place(3, Boundary::Result, 1),
-        place(4, Boundary::Result, 1),
-        place(0, Boundary::Result, 1),
-        place(1, Boundary::Plan, 1),
-        place(1, Boundary::Result, 2),
+        boundary_id(3, Boundary::Result, 1),
+        boundary_id(4, Boundary::Result, 1),
+        boundary_id(0, Boundary::Result, 1),
+        boundary_id(1, Boundary::Plan, 1),
+        boundary_id(1, Boundary::Result, 2),
     ] {
         let answer = cx.rewind(run.id, &Rewind { to, ..back(&run, 1) }).await.unwrap();
         assert_eq!(without_times(refused(answer)), without_times(run.clone()), "{to:?}");
@@ -153,7 +154,7 @@ async fn a_rewind_leaves_an_ended_attempt_ended(cx: &TestContext) {
     let worker = cx.worker().await;
     cx.commit_turn(&worker, 1).await;
     cx.commit_turn(&worker, 2).await;
-    let ended = cx.end_attempt(worker.run, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
+    let ended = cx.end_attempt(worker.run, &ending(1, Class::Crash), &NextStep::Nothing).await.unwrap();
     let run = done(cx.rewind(worker.run, &back(&ended, 1)).await.unwrap());
     assert_eq!((run.attempt.number, run.attempt.state), (1, AttemptState::Ended));
     assert_eq!((run.head.unwrap().turn, run.epoch), (1, ended.epoch + 1));
@@ -169,7 +170,7 @@ async fn a_plan_can_be_the_target(cx: &TestContext) {
     assert_eq!(run.head.clone().unwrap().boundary, Boundary::Plan);
     let worker = cx.start_worker(&run).await;
     ok(cx.commit(&worker.result(1)).await.unwrap());
-    let found = verify::survey(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
+    let found = verify::scan(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
     assert_eq!((found.boundaries, found.damage), (3, vec![]));
 }
 
@@ -187,7 +188,7 @@ async fn a_rewind_is_recorded_with_the_undone_boundaries(cx: &TestContext) {
     let undone: Vec<_> = rows
         .iter()
         .map(|row| {
-            let hash = dalsegno_store::header::render(&row.content_hash);
+            let hash = dalsegno_format::header::render(&row.content_hash);
             serde_json::json!({ "turn": row.turn, "boundary": "result", "hash": hash })
         })
         .collect();
@@ -236,13 +237,13 @@ async fn a_scan_reads_every_boundary_once(cx: &TestContext) {
     let mut after = None;
     let mut places = Vec::new();
     loop {
-        let page = cx.links(worker.run, after).await.unwrap();
+        let page = cx.check_boundaries(worker.run, after).await.unwrap();
         let Some(last) = page.last() else { break };
-        after = Some(last.place);
-        places.extend(page.iter().map(|link| link.place.turn));
-        assert!(page.iter().all(|link| link.sound.is_ok() && !link.undone));
+        after = Some(last.id);
+        places.extend(page.iter().map(|link| link.id.turn));
+        assert!(page.iter().all(|link| link.result.is_ok() && !link.undone));
     }
     assert_eq!(places, (1..=300).collect::<Vec<_>>());
-    let found = verify::survey(&*cx.store, &run).await.unwrap();
+    let found = verify::scan(&*cx.store, &run).await.unwrap();
     assert_eq!((found.boundaries, found.last_good.unwrap().turn), (300, 300));
 }

@@ -1,9 +1,9 @@
 //! Records that are written while their run goes back: whichever comes first, no record that was undone is there again.
 
-use dalsegno_protocol::{Boundary, Payload, RecordOp};
-use dalsegno_store::{
+use dalsegno_model::{
     BoundaryId, Commit, Committed, RecordBatch, RecordQuery, Rewind, Rewound, RunId, Written,
 };
+use dalsegno_protocol::{Boundary, Payload, RecordOp};
 use futures::future::{join, join_all};
 use uuid::Uuid;
 

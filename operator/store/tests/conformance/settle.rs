@@ -1,7 +1,7 @@
 //! Settling calls whose outcome was unknown.
 
+use dalsegno_model::{CallFilter, Class, Commit, Completed, NextStep, Settle, SettledBy};
 use dalsegno_protocol::{CallOutcome, CallState, Policy};
-use dalsegno_store::{CallFilter, Class, Commit, Completed, Settle, SettledBy, Then};
 use uuid::Uuid;
 
 use crate::context::*;
@@ -82,7 +82,7 @@ async fn settling_again_is_a_duplicate_or_a_conflict(cx: &TestContext) {
 async fn a_held_run_is_settled_by_a_person(cx: &TestContext) {
     let worker = cx.worker().await;
     cx.start_call(&worker, "pay", Policy::Ask).await;
-    cx.end_attempt(worker.run, &ending(1, Class::Crash), &Then::Nothing).await.unwrap();
+    cx.end_attempt(worker.run, &ending(1, Class::Crash), &NextStep::Nothing).await.unwrap();
     assert!(matches!(cx.settle(&person_settles(worker.run, "pay")).await.unwrap(), Completed::Ok));
     let run = cx.run_of(&worker).await;
     assert!(run.calls.unsettled.is_empty());

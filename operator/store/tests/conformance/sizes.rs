@@ -1,7 +1,8 @@
 //! The limit on the size of a state, and that a small state is never refused.
 
+use dalsegno_format::size;
+use dalsegno_model::{Commit, Committed, SNAPSHOT_DUE};
 use dalsegno_protocol::{Channel, ChannelOps, Limits};
-use dalsegno_store::{Commit, Committed, SNAPSHOT_DUE, size};
 use uuid::Uuid;
 
 use crate::context::*;

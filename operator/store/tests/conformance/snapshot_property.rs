@@ -1,8 +1,9 @@
 //! Property: whatever operations are applied to channels, with snapshots, patches and lost workers in between, the state
 //! of each turn is the fold of the accepted operations, byte for byte.
 
+use dalsegno_format::{PatchChain, fold};
+use dalsegno_model::{Commit, Committed};
 use dalsegno_protocol::Boundary;
-use dalsegno_store::{Commit, Committed, PatchChain, fold};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 

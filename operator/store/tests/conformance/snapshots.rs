@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use dalsegno_model::{Commit, Error, Rewound, SNAPSHOT_DUE, Snapshotted};
 use dalsegno_protocol::Boundary;
-use dalsegno_store::{Commit, Error, Rewound, SNAPSHOT_DUE, Snapshotted};
 use futures::future::join_all;
 
 use crate::context::*;

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use dalsegno_format::header;
+use dalsegno_format::seal::{DigestKey, DigestKeyExt as _};
+use dalsegno_model::read_transaction::BoundaryKey;
+use dalsegno_model::{Class, Commit, Digest, RunId};
 use dalsegno_protocol::{Boundary, Usage};
-use dalsegno_store::reading::BoundaryKey;
-use dalsegno_store::seal::{DigestKey, DigestKeyExt as _};
-use dalsegno_store::{Class, Commit, Digest, RunId, header};
 use uuid::Uuid;
 
 use crate::context::*;
@@ -231,13 +232,13 @@ impl TestContext {
 
     /// The key for the payload digests of each boundary of the run, by the boundary's hash.
     async fn digest_keys(&self, run: RunId) -> HashMap<Digest, Option<DigestKey>> {
-        let mut reading = self.reading().await.unwrap();
+        let mut reading = self.begin_read().await.unwrap();
         let (mut after, mut found) = (BoundaryKey::before(run), HashMap::new());
         loop {
             let page = reading.boundaries(after, run).await.unwrap();
             let Some(last) = page.last() else { return found };
             after = last.key();
-            found.extend(page.into_iter().map(|it| (it.kept.row.content_hash, it.kept.digest_key)));
+            found.extend(page.into_iter().map(|it| (it.decoded.row.content_hash, it.decoded.digest_key)));
         }
     }
 }

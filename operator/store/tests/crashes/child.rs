@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::Arc;
 
-use dalsegno_protocol::{Payload, Policy, RecordOp};
-use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{
+use dalsegno_model::{
     Acknowledged, Class, Commit, Committed, Completed, Read as _, Rewound, RunRecord, Worker as _, Written,
 };
+use dalsegno_protocol::{Payload, Policy, RecordOp};
+use dalsegno_store::sqlite::Sqlite;
 
 use crate::context::*;
 use crate::retrying_worker::hash;
@@ -49,7 +49,7 @@ pub async fn commit_turns(folder: &Path, count: i32) {
     print_line(&format!("head {turn} {content_hash}"));
     for turn in turn + 1..=turn + count {
         match store.commit(&worker.result(turn)).await {
-            Ok(Committed::Ok(standing)) => print_line(&format!("ack {turn} {}", hash(&standing, turn))),
+            Ok(Committed::Ok(receipt)) => print_line(&format!("ack {turn} {}", hash(&receipt, turn))),
             other => return print_line(&format!("refused {turn} {other:?}")),
         }
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use dalsegno_model::{Committed, Error, Store};
 use dalsegno_store::postgres::Postgres;
-use dalsegno_store::{Committed, Error, Store};
 use futures::future::{join, join_all};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
@@ -195,7 +195,7 @@ async fn commit_until_full(disk: &Path) {
     let refused = loop {
         let turn = acknowledged.len() as i32 + 1;
         match cx.commit(&worker.result(turn)).await {
-            Ok(Committed::Ok(standing)) => acknowledged.push(hash(&standing, turn)),
+            Ok(Committed::Ok(receipt)) => acknowledged.push(hash(&receipt, turn)),
             Ok(other) => panic!("unexpected answer to turn {turn}: {other:?}"),
             Err(error) => break error,
         }
@@ -209,10 +209,10 @@ async fn commit_until_full(disk: &Path) {
     // With free space, the same turn is accepted, and the next one.
     std::fs::remove_file(filler).unwrap();
     for turn in [acknowledged.len() as i32 + 1, acknowledged.len() as i32 + 2] {
-        let Committed::Ok(standing) = cx.commit(&worker.result(turn)).await.unwrap() else {
+        let Committed::Ok(receipt) = cx.commit(&worker.result(turn)).await.unwrap() else {
             panic!("turn {turn}")
         };
-        acknowledged.push(hash(&standing, turn));
+        acknowledged.push(hash(&receipt, turn));
     }
     assert_acknowledged(&*cx.store, &worker, &acknowledged).await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dalsegno_store::{Committed, Error, Standing, Store};
+use dalsegno_model::{CommitReceipt, Committed, Error, Store};
 
 use crate::context::Worker;
 
@@ -46,13 +46,13 @@ pub async fn turns(store: &dyn Store, worker: &Worker, last: i32, pace: Pace) ->
     for turn in 1..=last {
         let commit = worker.result(turn);
         let began = Instant::now();
-        let standing = loop {
+        let receipt = loop {
             let answer = tokio::time::timeout(pace.wait, store.commit(&commit)).await;
             match answer {
-                Ok(Ok(Committed::Ok(standing))) => break standing,
-                Ok(Ok(Committed::Duplicate(standing))) => {
+                Ok(Ok(Committed::Ok(receipt))) => break receipt,
+                Ok(Ok(Committed::Duplicate(receipt))) => {
                     unanswered.duplicates += 1;
-                    break standing;
+                    break receipt;
                 }
                 Ok(Err(Error::Unavailable { .. })) => unanswered.errors += 1,
                 Err(_) => unanswered.abandoned += 1,
@@ -61,15 +61,15 @@ pub async fn turns(store: &dyn Store, worker: &Worker, last: i32, pace: Pace) ->
             assert!(began.elapsed() < TURN_DEADLINE, "turn {turn}: {answer:?}");
             tokio::time::sleep(Duration::from_millis(30)).await;
         };
-        acknowledged.push(hash(&standing, turn));
+        acknowledged.push(hash(&receipt, turn));
         tokio::time::sleep(pace.pause).await;
     }
     (acknowledged, unanswered)
 }
 
 /// The content hash that a worker got for its turn.
-pub fn hash(standing: &Standing, turn: i32) -> String {
-    let head = standing.head.as_ref().expect("a head");
+pub fn hash(receipt: &CommitReceipt, turn: i32) -> String {
+    let head = receipt.head.as_ref().expect("a head");
     assert_eq!(head.turn, turn, "the answer is for another turn");
     head.content_hash.clone()
 }
@@ -78,7 +78,7 @@ pub fn hash(standing: &Standing, turn: i32) -> String {
 pub async fn assert_acknowledged(store: &dyn Store, worker: &Worker, acknowledged: &[String]) {
     let rows = store.boundaries(worker.run, 1, i32::MAX).await.unwrap();
     let stored: Vec<String> =
-        rows.iter().map(|row| dalsegno_store::header::render(&row.content_hash)).collect();
+        rows.iter().map(|row| dalsegno_format::header::render(&row.content_hash)).collect();
     assert_eq!(stored, acknowledged, "exactly the acknowledged turns are stored");
     assert!(rows.iter().zip(1..).all(|(row, turn)| row.turn == turn), "the turns have no gap");
 }

@@ -5,7 +5,7 @@ use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_store::Read as _;
+use dalsegno_model::Read as _;
 use dalsegno_store::sqlite::Sqlite;
 
 use crate::child::{

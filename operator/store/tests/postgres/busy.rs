@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
+use dalsegno_model::{BoundaryId, Class, Completed, RecordBatch, Rewind, Rewound, Written};
 use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
-use dalsegno_store::{BoundaryId, Class, Completed, RecordBatch, Rewind, Rewound, Written};
 use futures::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;

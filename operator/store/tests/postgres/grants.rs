@@ -1,7 +1,8 @@
 //! Rights for a role other than the migrating one: on everything that is migrated, and on nothing else.
 
+use dalsegno_model::Error;
+use dalsegno_store::grant;
 use dalsegno_store::postgres::Postgres;
-use dalsegno_store::{Error, grant};
 use futures::future::join_all;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 

@@ -1,8 +1,8 @@
 //! SQL and Rust compute the same hashes.
 
+use dalsegno_format::audit::AuditHeader;
+use dalsegno_format::header::{Header, NO_PARENT};
 use dalsegno_protocol::{Boundary, Usage};
-use dalsegno_store::audit::AuditHeader;
-use dalsegno_store::header::{Header, NO_PARENT};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
@@ -87,7 +87,7 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 fn header() -> impl Strategy<Value = (Header<'static>, Option<String>)> {
-    let place = (any::<u128>(), any::<i32>(), any::<bool>(), any::<i64>(), any::<i32>());
+    let boundary_id = (any::<u128>(), any::<i32>(), any::<bool>(), any::<i64>(), any::<i32>());
     let body = (
         any::<u128>(),
         any::<[u8; 32]>(),
@@ -98,9 +98,9 @@ fn header() -> impl Strategy<Value = (Header<'static>, Option<String>)> {
     );
     let parent = prop_oneof![Just(NO_PARENT), any::<[u8; 32]>()];
     let trigger = prop_oneof![Just(None), text().prop_map(Some)];
-    (place, body, parent, any::<[i64; 6]>(), trigger).prop_map(
-        |(place, body, parent_hash, numbers, trigger)| {
-            let (run, turn, is_plan, epoch, attempt) = place;
+    (boundary_id, body, parent, any::<[i64; 6]>(), trigger).prop_map(
+        |(boundary_id, body, parent_hash, numbers, trigger)| {
+            let (run, turn, is_plan, epoch, attempt) = boundary_id;
             let (commit_id, digest, ops_digest, full, events_digest, records_digest) = body;
             let [at, position, tokens_in, tokens_out, tool_calls, cost_micro_usd] = numbers;
             let header = Header {

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use dalsegno_model::{Claimed, Class, Committed, Error, HeartbeatAnswer};
 use dalsegno_protocol::Policy;
-use dalsegno_store::{Beat, Claimed, Class, Committed, Error};
 use futures::FutureExt as _;
 use futures::future::{join, join_all};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
@@ -115,12 +115,12 @@ async fn a_heartbeat_does_not_wait_for_a_lock() {
     let started = Instant::now();
     let beats = cx.heartbeats(&[(busy.run, busy.capability), (idle.run, idle.capability)]).await.unwrap();
     assert!(started.elapsed() < Duration::from_secs(2));
-    assert!(matches!(beats[..], [Beat::Ok(_), Beat::Ok(_)]), "{beats:?}");
+    assert!(matches!(beats[..], [HeartbeatAnswer::Ok(_), HeartbeatAnswer::Ok(_)]), "{beats:?}");
     transaction.commit().await.unwrap();
     assert_eq!(cx.run_of(&busy).await.past[0].lease_renewed_at, None, "its row was skipped");
     assert!(cx.run_of(&idle).await.attempt.lease_renewed_at.is_some());
     let beats = cx.heartbeats(&[(busy.run, busy.capability)]).await.unwrap();
-    assert_eq!(beats, [Beat::Fenced]);
+    assert_eq!(beats, [HeartbeatAnswer::Fenced]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -167,7 +167,7 @@ async fn heartbeats_do_not_wait_behind_calls() {
     let claims: Vec<_> = workers.iter().map(|worker| worker.claim("call", Policy::Probe)).collect();
     // Open their connections first.
     cx.heartbeats(&[]).await.unwrap();
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let claiming = join_all(claims.iter().map(|claim| cx.claim(claim)));
     let beating = async {
         while waiting(&url).await < 16 {
@@ -178,7 +178,7 @@ async fn heartbeats_do_not_wait_behind_calls() {
         for _ in 0..5 {
             let started = Instant::now();
             cx.heartbeats(&beating).await.unwrap();
-            cx.beat().await.unwrap();
+            cx.record_gateway_heartbeat().await.unwrap();
             took.push(started.elapsed());
         }
         took.sort_unstable();
@@ -223,7 +223,7 @@ async fn calls_do_not_wait_behind_those_of_another_run() {
             cx.claim(&claim).await.unwrap();
             cx.complete(&free.complete(&claim)).await.unwrap();
             cx.heartbeats(&beating).await.unwrap();
-            cx.beat().await.unwrap();
+            cx.record_gateway_heartbeat().await.unwrap();
             took.push(started.elapsed());
         }
         // A call that is blocked here is slow nearly always; on a busy machine one is slow now and then.
@@ -254,7 +254,7 @@ async fn a_statement_through_a_pooler_has_the_same_timeout() {
     let proxy = Proxy::new(&url, 1);
     let cx = open(&format!("{}&pgbouncer=true", proxy.url())).await;
     let worker = direct.worker().await;
-    let mut reading = cx.reading().await.unwrap();
+    let mut reading = cx.begin_read().await.unwrap();
     let mut holder = PgConnection::connect(&url).await.unwrap();
     let mut transaction = holder.begin().await.unwrap();
     end(&mut transaction, &worker).await;
@@ -335,7 +335,7 @@ async fn a_template_that_is_found_just_before_it_would_be_dropped_stays() {
         });
         met.await.expect("whoever names a template holds a lock");
         assert_eq!(candidates(&url).await, 1, "it has not written yet");
-        cx.drop_revisions(500).await
+        cx.delete_unused_revisions(500).await
     })
     .await;
     recorded(put.unwrap());

@@ -1,7 +1,7 @@
 //! The cost of a lookup: the same late in a run as at its beginning.
 
+use dalsegno_model::{Commit, RecordQuery, Written};
 use dalsegno_protocol::{Payload, RecordOp};
-use dalsegno_store::{Commit, RecordQuery, Written};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use crate::context::*;
@@ -41,8 +41,8 @@ async fn a_lookup_is_planned_once() {
     assert!(cx.state(worker.run, None).await.unwrap().is_some());
 
     let mut conn = PgConnection::connect(&url).await.unwrap();
-    let asked = "SELECT query FROM pg_stat_activity WHERE query LIKE 'WITH RECURSIVE run AS%'";
-    let walk: String = sqlx::query_scalar(asked).fetch_one(&mut conn).await.unwrap();
+    let requested_by = "SELECT query FROM pg_stat_activity WHERE query LIKE 'WITH RECURSIVE run AS%'";
+    let walk: String = sqlx::query_scalar(requested_by).fetch_one(&mut conn).await.unwrap();
     let types = "uuid, integer, integer, boolean, bytea[], integer, smallint, bigint, boolean";
     conn.execute(AssertSqlSafe(format!("PREPARE walk ({types}) AS {walk}"))).await.unwrap();
     let run = worker.run;

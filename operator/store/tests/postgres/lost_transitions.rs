@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dalsegno_store::{Class, Error, Then};
+use dalsegno_model::{Class, Error, NextStep};
 use sqlx::{Connection as _, PgConnection};
 use tokio::time::timeout;
 
@@ -34,11 +34,11 @@ async fn a_transition_cut_off_at_any_trip_may_be_sent_again() {
             *fault.lock().unwrap() = cut;
             next.store(trip, SeqCst);
             let over = ending(worker.attempt, Class::Disruption);
-            let lost = cx.end_attempt(worker.run, &over, &Then::Reserve).await;
+            let lost = cx.end_attempt(worker.run, &over, &NextStep::Reserve).await;
             assert!(matches!(lost, Err(Error::Unavailable { .. })), "{cut:?} at trip {trip}: {lost:?}");
             let is_committed = direct.run_of(&worker).await.attempt.number > worker.attempt;
             assert_eq!(is_committed, (cut, trip) == (Fault::CutAfter, TRIPS), "{cut:?} at trip {trip}");
-            let again = cx.end_attempt(worker.run, &over, &Then::Reserve).await.unwrap();
+            let again = cx.end_attempt(worker.run, &over, &NextStep::Reserve).await.unwrap();
             ends += 2;
             let counted = (again.attempt.number, again.counters.disruptions);
             assert_eq!(counted, (ends + 1, ends), "{cut:?} at trip {trip}");
@@ -58,7 +58,7 @@ async fn a_transition_that_is_given_up_leaves_no_open_transaction() {
     let giving_up = async {
         let over = ending(1, Class::Disruption);
         tokio::select! {
-            ended = slow.end_attempt(worker.run, &over, &Then::Reserve) => panic!("it ended: {ended:?}"),
+            ended = slow.end_attempt(worker.run, &over, &NextStep::Reserve) => panic!("it ended: {ended:?}"),
             () = until_locked(&url, &worker) => {}
         }
     };
@@ -78,7 +78,7 @@ async fn a_client_lost_within_a_transition_leaves_no_run_locked() {
     let worker = direct.worker().await;
     let lost = worker.clone();
     let vanishing = tokio::spawn(async move {
-        slow.end_attempt(lost.run, &ending(1, Class::Disruption), &Then::Reserve).await
+        slow.end_attempt(lost.run, &ending(1, Class::Disruption), &NextStep::Reserve).await
     });
     timeout(Duration::from_secs(60), until_locked(&url, &worker))
         .await

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use dalsegno_model::{Committed, Deadlines, Error, NewRun, Result};
 use dalsegno_protocol::Policy;
-use dalsegno_store::{Committed, Deadlines, Error, NewRun, Result};
 use futures::future::{join, join_all, join3};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::time::timeout;
@@ -38,7 +38,7 @@ async fn a_lost_server_costs_one_answer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reader_keeps_old_rows_only_until_a_timeout() {
     let (cx, url) = fresh().await;
-    let _reading = cx.reading().await.unwrap();
+    let _reading = cx.begin_read().await.unwrap();
     let mut conn = PgConnection::connect(&url).await.unwrap();
     let begun = "SELECT query FROM pg_stat_activity \
                  WHERE datname = current_database() AND state = 'idle in transaction'";
@@ -52,18 +52,18 @@ async fn gateway_heartbeats_restart_if_the_servers_clock_goes_back() {
     let (cx, url) = fresh().await;
     let deadlines = Deadlines { progress_ms: 200, ..LONG_DEADLINES };
     let worker = cx.start_worker(&cx.create(&NewRun { deadlines, ..new_run() }).await).await;
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let mut conn = PgConnection::connect(&url).await.unwrap();
     let ahead = "UPDATE store SET beat_last = beat_last + 3600000, beat_since = beat_since + 3600000";
     conn.execute(ahead).await.unwrap();
     sleep_ms(300).await;
-    let expired = async || cx.pulse(jiff::Timestamp::now()).await.unwrap().expired.len();
+    let expired = async || cx.poll_deadlines(jiff::Timestamp::now()).await.unwrap().expired.len();
     assert_eq!(expired().await, 0);
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     let run = cx.run_of(&worker).await;
     assert!(run.beat.since <= run.now && run.beat.last <= run.now && run.beat.gap_from <= run.beat.since);
     sleep_ms(300).await;
-    cx.beat().await.unwrap();
+    cx.record_gateway_heartbeat().await.unwrap();
     assert_eq!(expired().await, 1, "the clock continues from there");
 }
 
@@ -81,7 +81,12 @@ async fn silent_connections_cost_each_caller_one_answer() {
         let claim = workers[1].claim(&format!("call-{turn}"), Policy::Probe);
         let (commit, beats) = (workers[0].result(turn), [(workers[2].run, workers[2].capability)]);
         let (commit, claim) = (cx.commit(&commit), cx.claim(&claim));
-        let done = futures::join!(done(commit), done(claim), done(cx.beat()), done(cx.heartbeats(&beats)));
+        let done = futures::join!(
+            done(commit),
+            done(claim),
+            done(cx.record_gateway_heartbeat()),
+            done(cx.heartbeats(&beats))
+        );
         <[bool; 4]>::from(done)
     };
     // Several idle connections; each could be the next one used.
@@ -129,9 +134,9 @@ async fn a_commit_behind_hanging_ones_waits_no_longer_than_they_do() {
     let cx = open(&proxy.url()).await;
     let workers = join_all((0..3).map(|_| cx.worker())).await;
     hangs.store(true, SeqCst);
-    let waits = workers.iter().zip(0..).map(async |(worker, place)| {
+    let waits = workers.iter().zip(0..).map(async |(worker, boundary_id)| {
         // One after the other, so that the last one finds all slots taken.
-        sleep_ms(300 * place).await;
+        sleep_ms(300 * boundary_id).await;
         let started = Instant::now();
         let error = cx.commit(&worker.result(1)).await.unwrap_err();
         assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");

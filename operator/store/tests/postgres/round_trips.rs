@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use dalsegno_protocol::{Boundary, Policy};
-use dalsegno_store::postgres::Postgres;
-use dalsegno_store::{
+use dalsegno_model::{
     Attached, BoundaryId, Class, Commit, Committed, Completed, Deadlines, OnPrior, Retention, Rewind, Rewound,
 };
+use dalsegno_protocol::{Boundary, Policy};
+use dalsegno_store::postgres::Postgres;
 use futures::future::join_all;
 
 use crate::context::*;

@@ -1,7 +1,7 @@
 //! Migrations, and schemas of another version.
 
+use dalsegno_model::{Error, Read as _};
 use dalsegno_store::postgres::Postgres;
-use dalsegno_store::{Error, Read as _};
 use futures::future::join_all;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 

@@ -1,6 +1,6 @@
 //! A server that may lose acknowledged commits is refused.
 
-use dalsegno_store::Error;
+use dalsegno_model::Error;
 use dalsegno_store::postgres::Postgres;
 use sqlx::{Connection as _, Executor as _, PgConnection};
 

@@ -4,7 +4,7 @@ use std::fs::Permissions;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 
-use dalsegno_store::Error;
+use dalsegno_model::Error;
 use dalsegno_store::postgres::Postgres;
 use tempfile::TempDir;
 

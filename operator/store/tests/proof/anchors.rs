@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use dalsegno_format::audit;
+use dalsegno_format::header::{self, NO_PARENT};
+use dalsegno_model::{BoundaryId, BoundaryRow, RunId};
+use dalsegno_proof::{Anchor, AnchoredHead, Anchors, HeadsToAnchor, RUNS_PER_ANCHOR, Signer, check_store};
 use dalsegno_protocol::Boundary;
-use dalsegno_store::header::{self, NO_PARENT};
-use dalsegno_store::proof::{Anchor, Anchors, RUNS_PER_ANCHOR, Signer, Standing, Unanchored, check_store};
-use dalsegno_store::{BoundaryId, BoundaryRow, RunId, audit};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -26,15 +27,15 @@ const STORE: Uuid = Uuid::from_u128(7);
 /// Anchors the rows in their current state. The returned lines are an external copy.
 fn anchored(rows: &mut Rows, signer: &Signer) -> Vec<String> {
     let last = rows.anchors.last().map(|(_, line)| Anchor::parse(line).unwrap().unwrap());
-    let standing = |run: &dalsegno_store::reading::RunHead| Standing {
+    let head_of = |run: &dalsegno_model::read_transaction::RunHead| AnchoredHead {
         run: run.id,
         audit_seq: run.audit_seq,
         audit_hash: run.audit_hash,
-        head: run.head.map(|head| (head.place, head.content_hash)),
+        head: run.head.map(|head| (head.boundary, head.content_hash)),
     };
-    let moved = Unanchored {
+    let moved = HeadsToAnchor {
         last: last.map(|last| (last.seq(), last.hash())),
-        standings: rows.runs.iter().map(standing).collect(),
+        heads: rows.runs.iter().map(head_of).collect(),
     };
     let anchor = Anchor::next(&moved, STORE, Timestamp::UNIX_EPOCH, signer);
     rows.anchors.push((anchor.seq(), anchor.line().unwrap()));
@@ -98,16 +99,16 @@ async fn an_anchor_is_found_behind_a_log_prefix_but_stored_without_one() {
 
 #[tokio::test]
 async fn an_anchor_of_the_maximum_number_of_runs_fits_into_one_log_line() {
-    let place = BoundaryId { turn: i32::MAX, boundary: Boundary::Result, epoch: i64::MAX };
-    let standing = Standing {
+    let boundary_id = BoundaryId { turn: i32::MAX, boundary: Boundary::Result, epoch: i64::MAX };
+    let anchored = AnchoredHead {
         run: Uuid::max(),
         audit_seq: i64::MAX,
         audit_hash: [u8::MAX; 32],
-        head: Some((place, [u8::MAX; 32])),
+        head: Some((boundary_id, [u8::MAX; 32])),
     };
-    let moved = Unanchored {
+    let moved = HeadsToAnchor {
         last: Some((i64::MAX - 1, NO_PARENT)),
-        standings: vec![standing; RUNS_PER_ANCHOR as usize],
+        heads: vec![anchored; RUNS_PER_ANCHOR as usize],
     };
     let anchor = Anchor::next(&moved, Uuid::max(), Timestamp::MAX, &*signer().await);
     assert!(anchor.line().unwrap().len() < 16 << 10);
@@ -163,8 +164,8 @@ async fn a_rebuilt_chain_is_found_even_if_the_contradiction_was_pruned() {
     for seq in [8, 9] {
         let last = rows.audit.iter().find(|(of, row)| *of == run && row.seq == seq).unwrap().1.hash;
         rows.audit.retain(|(of, row)| *of != run || row.seq > seq);
-        let standing = rows.boundaries.iter().filter(|it| it.run == run && it.undone);
-        let undone: Vec<_> = standing.map(|it| place(&it.kept.row)).collect();
+        let undone_rows = rows.boundaries.iter().filter(|it| it.run == run && it.undone);
+        let undone: Vec<_> = undone_rows.map(|it| boundary_json(&it.decoded.row)).collect();
         let names = header::render(&audit::names_digest(["pay"].into_iter()));
         let earlier = json!({ "count": 1, "names": names });
         let detail = json!({
@@ -179,7 +180,7 @@ async fn a_rebuilt_chain_is_found_even_if_the_contradiction_was_pruned() {
 }
 
 /// A boundary as the audit describes it.
-fn place(row: &BoundaryRow) -> Value {
+fn boundary_json(row: &BoundaryRow) -> Value {
     json!({ "turn": row.turn, "boundary": row.boundary, "hash": header::render(&row.content_hash) })
 }
 
@@ -215,13 +216,13 @@ async fn edited_anchors_are_found() {
 /// Anchors what has changed. Returns the runs in the anchor.
 pub async fn anchor(engine: &Engine, signer: &Signer) -> Vec<RunId> {
     let store = &engine.cx.store;
-    let moved = store.unanchored().await.unwrap();
-    if moved.standings.is_empty() {
+    let moved = store.heads_to_anchor().await.unwrap();
+    if moved.heads.is_empty() {
         return Vec::new();
     }
     let anchor = Anchor::next(&moved, store.id().await.unwrap(), Timestamp::UNIX_EPOCH, signer);
     assert!(store.put_anchor(&anchor.row().unwrap()).await.unwrap());
-    moved.standings.iter().map(|it| it.run).collect()
+    moved.heads.iter().map(|it| it.run).collect()
 }
 
 async fn each_changed_run_is_anchored_once(engine: &Engine) {
@@ -241,7 +242,7 @@ async fn one_of_two_concurrent_anchors_is_stored(engine: &Engine) {
     let signer = signer().await;
     used(engine).await;
     let store = &engine.cx.store;
-    let moved = store.unanchored().await.unwrap();
+    let moved = store.heads_to_anchor().await.unwrap();
     let anchor = Anchor::next(&moved, STORE, Timestamp::UNIX_EPOCH, &signer);
     let row = anchor.row().unwrap();
     let both = tokio::join!(store.put_anchor(&row), store.put_anchor(&row));

@@ -1,8 +1,9 @@
 //! The audit is append-only, and the role of operator and gateway has only the rights that it needs.
 
+use dalsegno_model::{Error, Rewound, Written};
 use dalsegno_protocol::Policy;
+use dalsegno_store::grant;
 use dalsegno_store::postgres::Postgres;
-use dalsegno_store::{Error, Rewound, Written, grant};
 use std::sync::Arc;
 
 use crate::anchors::anchor;
@@ -63,7 +64,7 @@ async fn a_role_with_minimal_rights_can_do_everything_needed() {
     let claim = engine.cx.start_call(&worker, "pay", Policy::Probe).await;
     engine.cx.complete(&worker.complete(&claim)).await.unwrap();
     engine.cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
-    engine.cx.beat().await.unwrap();
+    engine.cx.record_gateway_heartbeat().await.unwrap();
     // Written twice before a boundary: the second write replaces the first one's row.
     for key in ["note", "note"] {
         assert_eq!(engine.cx.write_records(&batch(&worker, key)).await.unwrap(), Written::Ok);
@@ -75,7 +76,7 @@ async fn a_role_with_minimal_rights_can_do_everything_needed() {
     let run = engine.cx.run().await;
     recorded(engine.cx.put_revision(run.id, 1, "hash", "document").await.unwrap());
     engine.cx.mark_deleted(&run.object_uid).await.unwrap();
-    assert_eq!(engine.cx.drop_revisions(9).await.unwrap(), 1);
+    assert_eq!(engine.cx.delete_unused_revisions(9).await.unwrap(), 1);
     engine.cx.adopt_namespace("tenant-1", "tenant-2", "ada", "restored").await.unwrap();
     engine.cx.request_cancel(worker.run).await.unwrap();
     engine.cx.mark_deleted(&worker.object_uid).await.unwrap();

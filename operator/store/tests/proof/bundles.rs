@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use dalsegno_protocol::Boundary;
-use dalsegno_store::proof::bundle::{Export, Verified, state, verify};
-use dalsegno_store::proof::{
-    Anchor, Anchors, AuditChain, BoundaryChain, PublicKey, Signer, Unanchored, check_store,
+use dalsegno_model::{AuditRow, Complete, ReadTransaction, RunId};
+use dalsegno_proof::bundle::{Export, Verified, state, verify};
+use dalsegno_proof::{
+    Anchor, Anchors, AuditChain, BoundaryChain, HeadsToAnchor, PublicKey, Signer, check_store,
 };
-use dalsegno_store::{AuditRow, Complete, ReadTransaction, RunId};
+use dalsegno_protocol::Boundary;
 use jiff::Timestamp;
 use proptest::prelude::Rng as _;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -95,7 +95,7 @@ fn golden(name: &str) -> Vec<u8> {
 
 async fn random_tamperings_of_a_bundle_are_all_found(engine: &Engine) {
     let worker = used(engine).await;
-    let valid = bundle(engine.cx.store.reading().await.unwrap(), worker.run, signer().await).await;
+    let valid = bundle(engine.cx.store.begin_read().await.unwrap(), worker.run, signer().await).await;
     assert_eq!(checked(&valid, None).problems, []);
     let lines: Vec<&[u8]> = valid.split_inclusive(|byte| *byte == b'\n').collect();
     let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
@@ -133,7 +133,7 @@ async fn random_tamperings_of_a_bundle_are_all_found(engine: &Engine) {
 async fn every_state_is_rebuilt_from_the_bundle_alone(engine: &Engine) {
     let worker = used(engine).await;
     let store = &engine.cx.store;
-    let bytes = bundle(store.reading().await.unwrap(), worker.run, signer().await).await;
+    let bytes = bundle(store.begin_read().await.unwrap(), worker.run, signer().await).await;
     let shown = |state: &Option<dalsegno_protocol::State>| serde_json::to_string(state).unwrap();
     for turn in 1..=4 {
         let kept = store.state(worker.run, Some(turn)).await.unwrap();
@@ -165,7 +165,7 @@ async fn a_bundle_signed_by_another_key_is_found_if_the_key_is_known() {
 #[tokio::test]
 async fn an_edited_row_is_found_even_if_it_was_signed() {
     let mut rows = Rows::valid();
-    rows.boundaries[2].kept.row.usage.tokens_in += 1;
+    rows.boundaries[2].decoded.row.usage.tokens_in += 1;
     let run = rows.runs[0].id;
     let bytes = bundle(Box::new(rows), run, signer().await).await;
     let problems = checked(&bytes, None).problems;
@@ -204,7 +204,7 @@ async fn the_largest_numbers_have_no_successor_and_do_not_overflow() {
     rows.boundary(run, i32::MIN, Boundary::Result, 1, Some(last), false);
     let problem = BoundaryChain::new(run, None).push(&rows.boundaries[1]).unwrap();
     assert!(problem.what.contains("names a parent that is not the boundary before it"), "{problem}");
-    let moved = Unanchored { last: Some((i64::MAX - 1, [1; 32])), standings: Vec::new() };
+    let moved = HeadsToAnchor { last: Some((i64::MAX - 1, [1; 32])), heads: Vec::new() };
     let anchor = Anchor::next(&moved, Uuid::nil(), Timestamp::UNIX_EPOCH, &*signer().await);
     let line = anchor.line().unwrap();
     let mut copy = Anchors::default();
@@ -269,7 +269,7 @@ async fn a_run_is_exported_and_verified_without_the_store(engine: &Engine) {
     engine.cx.complete(&Complete { outcome, ..worker.complete(&claim) }).await.unwrap();
     let signer = Arc::new(Signer::load(&*engine.cx.store, None).await.unwrap());
     let key = signer.public_key();
-    let bytes = bundle(engine.cx.reading().await.unwrap(), worker.run, signer).await;
+    let bytes = bundle(engine.cx.begin_read().await.unwrap(), worker.run, signer).await;
     let verified = checked(&bytes, Some(key));
     assert_eq!(verified.problems, []);
     assert_eq!((verified.boundaries, verified.events, verified.calls), (7, 6, 2));
@@ -278,7 +278,7 @@ async fn a_run_is_exported_and_verified_without_the_store(engine: &Engine) {
     let text = String::from_utf8(bytes).unwrap();
     assert_eq!(schema_errors(2, &text), [""; 0], "a new bundle matches the schema");
     assert!(text.contains(r#"{\"event\":  2}"#), "events are exported byte for byte");
-    let reading = engine.cx.reading().await.unwrap();
+    let reading = engine.cx.begin_read().await.unwrap();
     let signer = Arc::new(Signer::load(&*engine.cx.store, None).await.unwrap());
     let nobody =
         Export::begin(reading, Uuid::nil(), Uuid::max(), Timestamp::UNIX_EPOCH, signer).await.unwrap();

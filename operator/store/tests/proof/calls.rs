@@ -1,8 +1,9 @@
 //! Tool calls are checked against the audit.
 
+use dalsegno_format::header;
+use dalsegno_format::seal::{CallDigests, CallDigestsExt as _};
+use dalsegno_model::{CallFilter, Claim, Claimed, Commit, Complete, Retention, Settle};
 use dalsegno_protocol::{CallOutcome, CompleteOutcome, Policy};
-use dalsegno_store::seal::{CallDigests, CallDigestsExt as _};
-use dalsegno_store::{CallFilter, Claim, Claimed, Commit, Complete, Retention, Settle, header};
 
 use crate::context::{Worker, json, noise, ok, person_settles, planned};
 use crate::stores::id;
@@ -84,7 +85,7 @@ async fn problem_after(engine: &Engine, sql: &str) -> String {
     engine.execute(sql).await.unwrap();
     let (_, problems) = engine.check().await;
     let [problem] = problems.as_slice() else { panic!("{sql}: {problems:?}") };
-    format!("{}: {}", problem.place, problem.what)
+    format!("{}: {}", problem.location, problem.what)
 }
 
 /// The start of an insert that sets every column.
@@ -163,13 +164,13 @@ async fn deleted_and_forged_calls_are_found(engine: &Engine) {
     let run = id(engine, busy(engine).await.run);
     engine.execute("CREATE TABLE kept AS SELECT * FROM calls").await.unwrap();
     let gone = problem_after(engine, &format!("DELETE FROM calls WHERE run = {run} AND id = 'asked'")).await;
-    assert_eq!(gone, "call \"asked\": the audit records it, and it is missing");
+    assert_eq!(gone, "call \"requested_by\": the audit records it, and it is missing");
     let invented = "UPDATE kept SET id = 'invented', arguments = NULL, result = NULL WHERE id = 'asked'";
     engine.execute(invented).await.unwrap();
     restore(engine).await;
     let problems = engine.check().await.1;
     assert_eq!(problems.len(), 2, "{problems:?}");
-    let invented = format!("{}: {}", problems[1].place, problems[1].what);
+    let invented = format!("{}: {}", problems[1].location, problems[1].what);
     assert_eq!(invented, "call \"invented\": it exists, and the audit does not record it");
 }
 
@@ -192,7 +193,7 @@ async fn a_forged_call_is_found_at_every_position(engine: &Engine) {
         match engine.execute(&forged).await {
             Ok(()) => {
                 let problems = engine.check().await.1;
-                assert!(problems.iter().any(|it| it.place == "call \"made-up\""), "{problems:?}");
+                assert!(problems.iter().any(|it| it.location == "call \"made-up\""), "{problems:?}");
             }
             // SQLite allows no two calls at one position.
             Err(_) => assert!(!engine.is_postgres() && turn == "turn"),

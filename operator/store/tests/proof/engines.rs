@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use dalsegno_store::proof::{Anchors, Problem, Summary, check_store};
+use dalsegno_model::Store;
+use dalsegno_proof::{Anchors, Problem, Summary, check_store};
+use dalsegno_store::postgres::Postgres;
 use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{Store, postgres::Postgres};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
 
 use crate::context::TestContext;
@@ -79,7 +80,7 @@ impl Engine {
     pub async fn check(&self) -> (Summary, Vec<Problem>) {
         let store: &dyn Store = &*self.cx.store;
         let mut problems = Vec::new();
-        let mut reading = store.reading().await.unwrap();
+        let mut reading = store.begin_read().await.unwrap();
         let summary = check_store(&mut *reading, Anchors::default(), &mut |problem| problems.push(problem))
             .await
             .unwrap();

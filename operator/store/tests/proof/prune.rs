@@ -1,10 +1,12 @@
 //! Pruning: the owner of the tables removes the start of an audit behind an anchor. It never goes unnoticed.
 
+use dalsegno_format::audit;
+use dalsegno_format::header;
+use dalsegno_model::read_transaction::RunHead;
+use dalsegno_model::{AuditRow, Commit, Error, Prune, Retention, RunId};
+use dalsegno_proof::bundle::verify;
+use dalsegno_proof::{Anchor, AnchoredHead, Anchors, HeadsToAnchor, Problem, Signer, check_store};
 use dalsegno_protocol::Policy;
-use dalsegno_store::proof::bundle::verify;
-use dalsegno_store::proof::{Anchor, Anchors, Problem, Signer, Standing, Unanchored, check_store};
-use dalsegno_store::reading::RunHead;
-use dalsegno_store::{AuditRow, Commit, Error, Prune, Retention, RunId, audit, header};
 use jiff::Timestamp;
 
 use crate::append_only::with_a_role;
@@ -27,7 +29,7 @@ on_both_databases! {
 /// Anchors the store in its current state and appends the line to the copy.
 async fn anchor(engine: &Engine, copy: &mut Vec<String>) {
     let store = &engine.cx.store;
-    let moved = store.unanchored().await.unwrap();
+    let moved = store.heads_to_anchor().await.unwrap();
     let signer = bundles::signer().await;
     let at = Timestamp::from_second(1_000 * (copy.len() as i64 + 1)).unwrap();
     let anchor = Anchor::next(&moved, store.id().await.unwrap(), at, &signer);
@@ -49,8 +51,8 @@ async fn problems(engine: &Engine, copy: &[String]) -> Vec<String> {
 /// The problems with their places.
 async fn problems_at(engine: &Engine, copy: &[String]) -> Vec<String> {
     let mut problems = Vec::new();
-    let mut report = |problem: Problem| problems.push(format!("{}: {}", problem.place, problem.what));
-    let mut reading = engine.cx.reading().await.unwrap();
+    let mut report = |problem: Problem| problems.push(format!("{}: {}", problem.location, problem.what));
+    let mut reading = engine.cx.begin_read().await.unwrap();
     check_store(&mut *reading, anchors(copy), &mut report).await.unwrap();
     problems
 }
@@ -82,7 +84,7 @@ async fn an_anchored_start_is_pruned_and_the_rest_still_verifies(engine: &Engine
     for copy in [&copy[..], &copy[..1], &[]] {
         assert_eq!(problems(engine, copy).await, [""; 0], "the store's own anchors name it too");
     }
-    let reading = engine.cx.reading().await.unwrap();
+    let reading = engine.cx.begin_read().await.unwrap();
     let bundle = bundles::bundle(reading, worker.run, bundles::signer().await).await;
     assert_eq!(verify(&bundle[..], None).unwrap().problems, []);
 
@@ -124,14 +126,14 @@ async fn pruning_behind_a_forged_anchor_is_found_with_the_copy(engine: &Engine) 
     }
     engine.unlock().await;
     engine.execute(&format!("DELETE FROM audit WHERE run = {}; {sql}", id(engine, run))).await.unwrap();
-    let made_up = Standing {
+    let made_up = AnchoredHead {
         run,
         audit_seq: 40,
         audit_hash: last,
-        head: head.head.map(|head| (head.place, head.content_hash)),
+        head: head.head.map(|head| (head.boundary, head.content_hash)),
     };
     let store = &engine.cx.store;
-    let moved = Unanchored { standings: vec![made_up], ..store.unanchored().await.unwrap() };
+    let moved = HeadsToAnchor { heads: vec![made_up], ..store.heads_to_anchor().await.unwrap() };
     let forger = Signer::load(&dalsegno_store::sqlite::Sqlite::memory().await.unwrap(), None).await.unwrap();
     let anchor = Anchor::next(&moved, store.id().await.unwrap(), Timestamp::UNIX_EPOCH, &forger);
     assert!(store.put_anchor(&anchor.row().unwrap()).await.unwrap());
@@ -144,7 +146,7 @@ async fn pruning_behind_a_forged_anchor_is_found_with_the_copy(engine: &Engine) 
 }
 
 async fn runs(engine: &Engine) -> Vec<RunHead> {
-    engine.cx.reading().await.unwrap().runs(None).await.unwrap()
+    engine.cx.begin_read().await.unwrap().runs(None).await.unwrap()
 }
 
 /// The bytes as a literal in the database's SQL.
@@ -200,7 +202,7 @@ async fn audit_rows_about_dropped_payloads_are_never_pruned(engine: &Engine) {
     assert_eq!(audit::first_needed(&engine.cx.audit(worker.run).await.unwrap()), i64::MAX);
     engine.cx.finish(&worker.finish()).await.unwrap();
     engine.cx.set_retention(worker.run, &Retention { days: 0, keep_last: Some(1) }).await.unwrap();
-    while engine.cx.drop_old(worker.run, 500).await.unwrap().run.is_some() {}
+    while engine.cx.compact(worker.run, 500).await.unwrap().run.is_some() {}
     let dropped = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
     while engine.cx.drop_expired(500).await.unwrap().run.is_some() {}
     let rows = engine.cx.audit(worker.run).await.unwrap();

@@ -1,15 +1,15 @@
 //! Hand-made rows: two rewound runs, and a reading that returns them as a database would.
 
 use async_trait::async_trait;
-use dalsegno_protocol::{Boundary, Call, CallState, Policy, RawValue, Usage};
-use dalsegno_store::audit::{self, kind};
-use dalsegno_store::header::{self, Header, NO_PARENT, events_digest, ops_digest};
-use dalsegno_store::reading::{
+use dalsegno_format::audit::{self, kind};
+use dalsegno_format::header::{self, Header, NO_PARENT, events_digest, ops_digest};
+use dalsegno_format::seal::{CallDigests, CallDigestsExt as _};
+use dalsegno_model::read_transaction::{
     AuditKey, BoundaryKey, CallKey, HeadRef, ReadTransaction, RecordKey, RunHead, StoredBatch,
     StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
 };
-use dalsegno_store::seal::{CallDigests, CallDigestsExt as _};
-use dalsegno_store::{AuditRow, BoundaryId, BoundaryRow, Digest, Kept, Lifecycle, Result, RunId};
+use dalsegno_model::{AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, Digest, Lifecycle, Result, RunId};
+use dalsegno_protocol::{Boundary, Call, CallState, Policy, RawValue, Usage};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -70,16 +70,18 @@ impl Rows {
         let rewound_to = parent;
         let mut undone = Vec::new();
         for turn in 5..=6 {
-            let (place, hash, position) = self.boundary(run, turn, Boundary::Result, 1, parent, true);
-            undone.push(json!({ "turn": turn, "boundary": place.boundary, "hash": header::render(&hash) }));
-            parent = Some((place, hash, position));
+            let (boundary_id, hash, position) = self.boundary(run, turn, Boundary::Result, 1, parent, true);
+            undone.push(
+                json!({ "turn": turn, "boundary": boundary_id.boundary, "hash": header::render(&hash) }),
+            );
+            parent = Some((boundary_id, hash, position));
         }
         parent = rewound_to;
         for turn in 5..=6 {
             parent = Some(self.boundary(run, turn, Boundary::Plan, 2, parent, false));
             parent = Some(self.boundary(run, turn, Boundary::Result, 2, parent, false));
         }
-        let (place, content_hash, position) = parent.unwrap();
+        let (boundary_id, content_hash, position) = parent.unwrap();
         let (namespace, name, object_uid) = ("agents", format!("run-{run}"), format!("object-{run}"));
         self.runs.push(RunHead {
             id: run,
@@ -91,7 +93,7 @@ impl Rows {
             lifecycle: Lifecycle::Live,
             outcome: None,
             epoch: 2,
-            head: Some(HeadRef { place, content_hash, position }),
+            head: Some(HeadRef { boundary: boundary_id, content_hash, position }),
             audit_seq: 0,
             audit_hash: NO_PARENT,
             records_digest: None,
@@ -154,7 +156,7 @@ impl Rows {
 
     /// Rewinds the run to the result of a turn without an audit row.
     pub fn rewind_silently(&mut self, run: RunId, turn: i32) {
-        let later = self.boundaries.iter_mut().filter(|it| it.run == run && it.kept.row.turn > turn);
+        let later = self.boundaries.iter_mut().filter(|it| it.run == run && it.decoded.row.turn > turn);
         later.for_each(|it| it.undone = true);
         self.set_head(run);
     }
@@ -162,10 +164,10 @@ impl Rows {
     /// Makes the last boundary of the live branch the head. The position stays: positions never go back.
     pub fn set_head(&mut self, run: RunId) {
         let live = self.boundaries.iter().filter(|it| it.run == run && !it.undone);
-        let last = live.max_by_key(|it| it.kept.place()).unwrap();
-        let (place, content_hash) = (last.kept.place(), last.kept.row.content_hash);
+        let last = live.max_by_key(|it| it.decoded.id()).unwrap();
+        let (boundary_id, content_hash) = (last.decoded.id(), last.decoded.row.content_hash);
         let head = self.runs.iter_mut().find(|it| it.id == run).unwrap().head.as_mut().unwrap();
-        (head.place, head.content_hash) = (place, content_hash);
+        (head.boundary, head.content_hash) = (boundary_id, content_hash);
     }
 
     pub fn boundary(
@@ -179,7 +181,8 @@ impl Rows {
     ) -> (BoundaryId, Digest, i64) {
         let ops = format!(r#"{{"set":{{"state":{{"json":{{"turn":{turn},"of":{epoch}}}}}}}}}"#);
         let events = vec![RawValue::from_string(format!(r#"{{"event":{turn}}}"#)).unwrap()];
-        let before = self.boundaries.iter().filter(|it| it.run == run).map(|it| it.kept.row.position).max();
+        let before =
+            self.boundaries.iter().filter(|it| it.run == run).map(|it| it.decoded.row.position).max();
         let position = before.unwrap_or_default() + 1;
         let header = Header {
             parent_hash: parent.map_or(NO_PARENT, |(_, hash, _)| hash),
@@ -218,18 +221,18 @@ impl Rows {
             trigger: Some("TASK_END".into()),
             records_digest: header.records_digest,
         };
-        let kept = Kept {
+        let decoded = DecodedBoundary {
             row,
-            parent: parent.map(|(place, ..)| place),
+            parent: parent.map(|(boundary_id, ..)| boundary_id),
             ops_digest: header.ops_digest,
             events_digest: header.events_digest,
             event_count: None,
             digest_key: None,
             has_payloads: true,
         };
-        let place = kept.place();
-        self.boundaries.push(StoredBoundary { run, kept, undone, gone: None, damage: None });
-        (place, content_hash, position)
+        let boundary_id = decoded.id();
+        self.boundaries.push(StoredBoundary { run, decoded, undone, payload_loss: None, damage: None });
+        (boundary_id, content_hash, position)
     }
 }
 
@@ -274,7 +277,7 @@ impl ReadTransaction for Rows {
         let all = (1..).zip(self.boundaries.iter().filter(|it| it.run == run));
         let batches = all.map(|(seq, of)| StoredBatch {
             seq,
-            place: of.kept.place(),
+            boundary: of.decoded.id(),
             undone: of.undone,
             digest: BATCH,
             batch: Vec::new(),

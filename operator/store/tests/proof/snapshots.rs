@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use dalsegno_format::{fold, header};
+use dalsegno_model::{Commit, Committed, DeltaBase};
+use dalsegno_proof::Problem;
 use dalsegno_protocol::Boundary;
-use dalsegno_store::proof::Problem;
-use dalsegno_store::{Base, Commit, Committed, fold, header};
 
 use crate::context::{Worker, result_place, rewind_to};
 use crate::{Engine, forged, on_both_databases};
@@ -29,7 +30,7 @@ async fn turns(
     engine: &Engine,
     worker: &Worker,
     turns: std::ops::RangeInclusive<i32>,
-    base: &mut Option<Base>,
+    base: &mut Option<DeltaBase>,
 ) {
     for turn in turns {
         let commit = Commit {
@@ -37,12 +38,12 @@ async fn turns(
             base: base.take(),
             ..worker.commit(turn, Boundary::Result)
         };
-        let Committed::Ok(standing) = engine.cx.commit(&commit).await.unwrap() else {
+        let Committed::Ok(receipt) = engine.cx.commit(&commit).await.unwrap() else {
             panic!("turn {turn} was refused");
         };
         let state = fold::text(&fold::fold([full(turn).as_str()]).unwrap()).unwrap();
-        let content_hash = header::parse(&standing.head.unwrap().content_hash).unwrap();
-        *base = Some(Base { content_hash, state: Arc::new(state) });
+        let content_hash = header::parse(&receipt.head.unwrap().content_hash).unwrap();
+        *base = Some(DeltaBase { content_hash, state: Arc::new(state) });
         if turn % 12 == 0 {
             engine.cx.snapshot(worker.run).await.unwrap();
         }
@@ -57,7 +58,13 @@ async fn snapshotted(engine: &Engine) -> Worker {
 }
 
 async fn problems(engine: &Engine) -> Vec<String> {
-    engine.check().await.1.iter().map(|Problem { place, what, .. }| format!("{place}: {what}")).collect()
+    engine
+        .check()
+        .await
+        .1
+        .iter()
+        .map(|Problem { location: boundary_id, what, .. }| format!("{boundary_id}: {what}"))
+        .collect()
 }
 
 async fn untouched_snapshots_and_patches_have_no_problem(engine: &Engine) {

@@ -1,9 +1,9 @@
 //! The check of a whole store, on both databases.
 
+use dalsegno_model::{Commit, EventQuery, RecordBatch, Retention, RunId, Written};
+use dalsegno_proof::bundle::{state as replayed, verify};
+use dalsegno_proof::{Problem, check_run};
 use dalsegno_protocol::{Payload, RawValue, RecordOp};
-use dalsegno_store::proof::bundle::{state as replayed, verify};
-use dalsegno_store::proof::{Problem, check_run};
-use dalsegno_store::{Commit, EventQuery, RecordBatch, Retention, RunId, Written};
 
 use crate::bundles;
 use crate::context::{Worker, result_place, rewind_to};
@@ -174,12 +174,12 @@ async fn deleted_rows_are_found(engine: &Engine) {
 
 async fn a_reading_sees_one_point_in_time(engine: &Engine) {
     let worker = used(engine).await;
-    let mut reading = engine.cx.reading().await.unwrap();
+    let mut reading = engine.cx.begin_read().await.unwrap();
     let before = reading.runs(None).await.unwrap();
     engine.cx.commit_turn(&worker, 5).await;
     engine.cx.worker().await;
     assert_eq!(reading.runs(None).await.unwrap(), before);
-    let after = engine.cx.reading().await.unwrap().runs(None).await.unwrap();
+    let after = engine.cx.begin_read().await.unwrap().runs(None).await.unwrap();
     assert_eq!(after.len(), 3);
 }
 
@@ -261,7 +261,7 @@ async fn found(engine: &Engine, worker: &Worker, sql: &str, problem: &str) {
     let problem = format!("run {}, {problem}", worker.run);
     let shown = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(shown(engine.check().await.1), [problem.as_str()], "{sql}");
-    let mut reading = engine.cx.reading().await.unwrap();
+    let mut reading = engine.cx.begin_read().await.unwrap();
     let alone = check_run(&mut *reading, worker.run).await.unwrap();
     assert_eq!(shown(alone.problems), [problem.as_str()], "{sql}");
     let bundle = bundles::bundle(reading, worker.run, bundles::signer().await).await;
@@ -276,7 +276,7 @@ async fn an_expired_run_has_no_problem_and_vanished_payloads_are_one(engine: &En
     while engine.cx.drop_expired(2).await.unwrap().run.is_some() {
         assert_eq!(engine.check().await.1, [], "also between two steps");
     }
-    let reading = engine.cx.reading().await.unwrap();
+    let reading = engine.cx.begin_read().await.unwrap();
     let bundle = bundles::bundle(reading, worker.run, bundles::signer().await).await;
     assert!(replayed(&bundle[..], 1).is_err(), "no state can be built without payloads");
     let found = verify(&bundle[..], None).unwrap();

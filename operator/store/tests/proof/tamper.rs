@@ -1,8 +1,8 @@
 //! Many kinds of tampering with rows.
 
+use dalsegno_model::{BoundaryId, Digest, Lifecycle, RunOutcome};
+use dalsegno_proof::{Anchors, Problem, check_store};
 use dalsegno_protocol::{Boundary, RawValue};
-use dalsegno_store::proof::{Anchors, Problem, check_store};
-use dalsegno_store::{BoundaryId, Digest, Lifecycle, RunOutcome};
 use jiff::Timestamp;
 use proptest::prelude::Rng as _;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -51,8 +51,8 @@ async fn one_edited_row_is_one_problem_with_its_place() {
     assert_eq!(shown(&problems(&mut rows).await), [format!("run {run}, {edited}")]);
 
     let mut rows = Rows::valid();
-    let row = rows.boundaries.iter_mut().find(|it| it.run == run && it.kept.row.turn == 3).unwrap();
-    row.kept.row.ops = Some("{}".into());
+    let row = rows.boundaries.iter_mut().find(|it| it.run == run && it.decoded.row.turn == 3).unwrap();
+    row.decoded.row.ops = Some("{}".into());
     let edited = "turn 3 (plan): it has another payload than was committed";
     assert_eq!(shown(&problems(&mut rows).await), [format!("run {run}, {edited}")]);
 }
@@ -110,7 +110,7 @@ impl Tampering {
             0 => self.flip_bit(&mut run.audit_hash),
             1 => run.audit_seq = self.other(run.audit_seq),
             2 => self.flip_bit(&mut head.content_hash),
-            3 => head.place.turn = self.other(head.place.turn),
+            3 => head.boundary.turn = self.other(head.boundary.turn),
             4 => head.position = self.other(head.position),
             5 => run.head = None,
             6 => run.namespace.push('x'),
@@ -134,7 +134,7 @@ impl Tampering {
             rows.rewind_silently(run, turn);
             return "a rewind that was not requested";
         }
-        rows.boundaries.iter_mut().filter(|it| it.run == run && it.kept.row.turn > 4).for_each(|it| {
+        rows.boundaries.iter_mut().filter(|it| it.run == run && it.decoded.row.turn > 4).for_each(|it| {
             it.undone = !it.undone;
         });
         rows.set_head(run);
@@ -172,8 +172,8 @@ impl Tampering {
     fn tamper_boundary(&mut self, rows: &mut Rows) -> &'static str {
         let index = self.below(rows.boundaries.len());
         let boundary = &mut rows.boundaries[index];
-        let kept = &mut boundary.kept;
-        let row = &mut kept.row;
+        let decoded = &mut boundary.decoded;
+        let row = &mut decoded.row;
         match self.below(22) {
             0 => row.turn = self.other(row.turn),
             1 => {
@@ -197,9 +197,9 @@ impl Tampering {
             14 => row.events.clear(),
             15 => row.usage.cost_micro_usd = self.other(row.usage.cost_micro_usd),
             16 => row.trigger = None,
-            17 => kept.parent = kept.parent.map_or(Some(place_of_nothing()), |_| None),
-            18 => kept.ops_digest = None,
-            19 => self.flip_bit(kept.events_digest.as_mut().unwrap()),
+            17 => decoded.parent = decoded.parent.map_or(Some(place_of_nothing()), |_| None),
+            18 => decoded.ops_digest = None,
+            19 => self.flip_bit(decoded.events_digest.as_mut().unwrap()),
             20 => boundary.undone = !boundary.undone,
             _ => {
                 rows.boundaries.remove(index);

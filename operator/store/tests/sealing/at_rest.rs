@@ -1,8 +1,8 @@
 //! What is stored in the database, and what can open it.
 
-use dalsegno_store::Error;
-use dalsegno_store::proof::bundle;
-use dalsegno_store::verify::{self, Checkpoint};
+use dalsegno_model::Error;
+use dalsegno_proof::bundle;
+use dalsegno_proof::verify::{self, Checkpoint};
 use sha2::{Digest as _, Sha256};
 
 use crate::{CANARY, Engine, check, hex, on_both_databases, read_all, turn, worked};
@@ -46,8 +46,8 @@ async fn dump(engine: &Engine) -> String {
 async fn no_payload_is_stored_in_clear(engine: &Engine) {
     let cx = engine.sealed().await;
     worked(&cx, 12).await;
-    let kept = dump(engine).await;
-    assert!(kept.len() > 5_000 && !kept.contains(&hex(CANARY.as_bytes())));
+    let decoded = dump(engine).await;
+    assert!(decoded.len() > 5_000 && !decoded.contains(&hex(CANARY.as_bytes())));
 
     // Check the search itself: without encryption it finds the canary.
     let plain = Engine { keys: crate::keys::folder(), ..another(engine).await };
@@ -69,22 +69,22 @@ async fn no_digest_reveals_a_payload(engine: &Engine) {
         commit.digest,
         Sha256::digest(&record).into(),
         Sha256::digest(commit.ops.as_ref().unwrap()).into(),
-        dalsegno_store::header::events_digest(&commit.events).unwrap(),
+        dalsegno_format::header::events_digest(&commit.events).unwrap(),
     ];
     cx.commit(&commit).await.unwrap();
     cx.finish(&worker.finish()).await.unwrap();
-    let kept = dump(engine).await;
+    let decoded = dump(engine).await;
     for digest in digests {
-        assert!(!kept.contains(&hex(&digest)));
+        assert!(!decoded.contains(&hex(&digest)));
     }
     let plain = Engine { keys: crate::keys::folder(), ..another(engine).await };
     let cx = plain.plain().await;
     let worker = cx.worker().await;
     let commit = turn(&worker, 1);
     cx.commit(&commit).await.unwrap();
-    let kept = dump(&plain).await;
+    let decoded = dump(&plain).await;
     for digest in [commit.digest, Sha256::digest(&record).into()] {
-        assert!(kept.contains(&hex(&digest)), "the search finds it");
+        assert!(decoded.contains(&hex(&digest)), "the search finds it");
     }
 }
 
@@ -143,7 +143,7 @@ async fn a_ciphertext_in_another_place_is_damage(engine: &Engine) {
         assert!(matches!(refused, Err(Error::Corrupt { .. })), "{edit}: {refused:?}");
         let run = cx.run_of(&worker).await;
         match verify::checkpoint(&*cx.store, &run).await.unwrap() {
-            Checkpoint::Sound => assert!(!holds, "{edit}"),
+            Checkpoint::Valid => assert!(!holds, "{edit}"),
             Checkpoint::Corrupt(found) => {
                 assert!(holds, "{edit}: {found:?}");
                 let of_a_call = edit.starts_with("UPDATE calls");
@@ -180,7 +180,7 @@ async fn the_check_of_a_whole_store_opens_sealed_payloads(engine: &Engine) {
     assert_eq!((problems, summary.boundaries, summary.snapshots, summary.shredded), (vec![], 12, 1, 0));
     engine.edit("UPDATE boundaries SET ops = events WHERE turn = 5").await;
     let (_, problems) = check(&engine.sealed().await).await;
-    assert!(problems.iter().any(|problem| problem.place.contains("turn 5")), "{problems:?}");
+    assert!(problems.iter().any(|problem| problem.location.contains("turn 5")), "{problems:?}");
 }
 
 async fn a_damaged_byte_of_a_plain_run_is_not_taken_for_a_seal(engine: &Engine) {

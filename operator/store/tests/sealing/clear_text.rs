@@ -1,10 +1,10 @@
 //! The texts that encryption leaves in clear: in which columns they are, and that they are in no other.
 
-use dalsegno_protocol::{Payload, Policy, RecordOp};
-use dalsegno_store::{
-    Class, Completed, Ending, Identity, NewRun, PodRecord, RecordBatch, RequestedBy, RunRecord, Settle,
-    SettledBy, Then, Verdict, Written,
+use dalsegno_model::{
+    Class, Completed, Ending, Identity, NewRun, NextStep, PodRecord, RecordBatch, RequestedBy, RunRecord,
+    Settle, SettledBy, Verdict, Written,
 };
+use dalsegno_protocol::{Payload, Policy, RecordOp};
 
 use crate::context::{attached, ending, json, new_run, ok, random_digest, recorded};
 use crate::{CANARY, Engine, TestContext, Worker, hex, on_both_databases, turn};
@@ -61,9 +61,9 @@ async fn clear_text_is_stored_in_exactly_these_columns(engine: &Engine) {
     cx.start_call(&worker, &format!("{CANARY} lost"), Policy::Probe).await;
 
     let ending = Ending { message: CANARY.into(), ..ending(1, Class::Crash) };
-    let run = cx.end_attempt(run.id, &ending, &Then::Reserve).await.unwrap();
-    let asked = RequestedBy { manager: Some(CANARY.into()), reason: Some(CANARY.into()) };
-    cx.store.reset_budget(run.id, 0, 1, &asked).await.unwrap();
+    let run = cx.end_attempt(run.id, &ending, &NextStep::Reserve).await.unwrap();
+    let requested_by = RequestedBy { manager: Some(CANARY.into()), reason: Some(CANARY.into()) };
+    cx.store.reset_budget(run.id, 0, 1, &requested_by).await.unwrap();
     let worker = canary_attempt(&cx, &run).await;
     let settle = Settle {
         by: SettledBy::Person(CANARY.into()),

@@ -1,7 +1,8 @@
 //! Expiry of a sealed run: its data key is deleted with its payloads.
 
-use dalsegno_store::proof::bundle;
-use dalsegno_store::{Error, Gone, Retention, Shredded, verify};
+use dalsegno_model::{Error, PayloadLoss, Retention, Shredded};
+use dalsegno_proof::bundle;
+use dalsegno_proof::verify;
 
 use crate::{Engine, TestContext, check, on_both_databases, patched, worked};
 
@@ -43,7 +44,7 @@ async fn the_rest_of_a_run_without_its_beginning_can_be_decoded(engine: &Engine)
         patched(&cx, &worker, 1..=40).await;
         let retention = Retention { days: 0, keep_last: Some(25) };
         cx.set_retention(worker.run, &retention).await.unwrap();
-        while cx.drop_old(worker.run, 500).await.unwrap().run.is_some() {}
+        while cx.compact(worker.run, 500).await.unwrap().run.is_some() {}
         cx.finish(&worker.finish()).await.unwrap();
         while !cx.drop_expired(3).await.unwrap().done {
             assert_eq!(check(&cx).await.1, []);
@@ -60,11 +61,11 @@ async fn an_expired_run_is_dropped_and_not_shredded(engine: &Engine) {
     for cx in [&cx, &engine.sealed().await] {
         match cx.state(worker.run, None).await {
             Err(Error::Gone { detail, .. }) => {
-                assert!(detail.contains(&Gone::Dropped.to_string()), "{detail}")
+                assert!(detail.contains(&PayloadLoss::Dropped.to_string()), "{detail}")
             }
             other => panic!("{other:?}"),
         }
-        let found = verify::survey(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
+        let found = verify::scan(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
         assert_eq!((found.damage, found.dropped, found.shredded), (vec![], 12, 0));
         let (summary, problems) = check(cx).await;
         assert_eq!((problems, summary.shredded), (vec![], 0));

@@ -1,9 +1,10 @@
 //! The sealed formats, byte for byte: sealed and wrapped bytes of an earlier version must stay readable.
 
+use dalsegno_format::codec;
+use dalsegno_format::seal::{AadContext, CallDigestsExt as _, DigestKeyExt as _, PayloadCipher};
+use dalsegno_model::{Digest, RunId};
 use dalsegno_protocol::Boundary;
 use dalsegno_store::keys::{KeyProvider as _, MountedKeys, Wrapped};
-use dalsegno_store::seal::{AadContext, CallDigestsExt as _, DigestKeyExt as _, PayloadCipher};
-use dalsegno_store::{Digest, RunId, codec};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -74,9 +75,9 @@ fn a_golden_payload_of_each_kind_is_opened() {
 
 #[test]
 fn golden_digests_are_reproduced() {
-    let sealing = sealing();
-    let of_boundary = sealing.digest_key(3, Boundary::Plan, COMMIT).unwrap();
-    assert_eq!(sealing.digest(HASH).as_slice(), golden("digest"));
+    let cipher = sealing();
+    let of_boundary = cipher.digest_key(3, Boundary::Plan, COMMIT).unwrap();
+    assert_eq!(cipher.digest(HASH).as_slice(), golden("digest"));
     assert_eq!(of_boundary.digest(HASH).as_slice(), golden("digestOfBoundary"));
-    assert_eq!(sealing.call_digests("pay").of("key-of-pay").as_slice(), golden("digestOfCall"));
+    assert_eq!(cipher.call_digests("pay").of("key-of-pay").as_slice(), golden("digestOfCall"));
 }

@@ -1,7 +1,8 @@
 //! Sealed runs that keep only their last boundaries.
 
-use dalsegno_store::proof::bundle;
-use dalsegno_store::{Commit, Dropped, Error, Retention, RunId, verify};
+use dalsegno_model::{Commit, Dropped, Error, Retention, RunId};
+use dalsegno_proof::bundle;
+use dalsegno_proof::verify;
 
 use crate::{CANARY, Engine, TestContext, Worker, check, ok, on_both_databases, patched, work, worked};
 
@@ -21,7 +22,7 @@ async fn keep_last(cx: &TestContext, run: RunId, boundaries: i32) {
 
 /// Compacts until nothing is left to drop.
 async fn clear(cx: &TestContext, run: RunId) {
-    while cx.drop_old(run, 500).await.unwrap().run.is_some() {}
+    while cx.compact(run, 500).await.unwrap().run.is_some() {}
 }
 
 async fn state(cx: &TestContext, run: RunId, turn: Option<i32>) -> String {
@@ -41,7 +42,7 @@ async fn shredded(cx: &TestContext) -> Worker {
 async fn dropped_and_shredded_payloads_are_distinguished(engine: &Engine) {
     let worker = shredded(&engine.sealed().await).await;
     let cx = engine.sealed().await;
-    let found = verify::survey(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
+    let found = verify::scan(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
     assert_eq!((found.damage, found.dropped, found.shredded, found.last_good), (vec![], 15, 5, None));
     let (summary, problems) = check(&cx).await;
     assert_eq!((problems, summary.shredded), (vec![], 1));
@@ -82,8 +83,8 @@ async fn nothing_more_is_dropped_of_a_shredded_run(engine: &Engine) {
     let worker = shredded(&engine.sealed().await).await;
     let cx = engine.sealed().await;
     keep_last(&cx, worker.run, 2).await;
-    assert!(cx.keepers(RunId::nil()).await.unwrap().is_empty());
-    assert_eq!(cx.drop_old(worker.run, 500).await.unwrap(), Dropped::default());
+    assert!(cx.runs_to_compact(RunId::nil()).await.unwrap().is_empty());
+    assert_eq!(cx.compact(worker.run, 500).await.unwrap(), Dropped::default());
     assert_eq!(check(&cx).await.1, []);
 }
 
@@ -143,7 +144,7 @@ async fn nothing_is_dropped_without_the_keys(engine: &Engine) {
     let cx = engine.sealed().await;
     let worker = worked(&cx, 20).await;
     keep_last(&cx, worker.run, 5).await;
-    let refused = engine.plain().await.drop_old(worker.run, 500).await;
+    let refused = engine.plain().await.compact(worker.run, 500).await;
     assert!(matches!(refused, Err(Error::Unusable(_))), "{refused:?}");
     assert_eq!(cx.run_of(&worker).await.dropped_to, None);
 }

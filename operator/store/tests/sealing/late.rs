@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dalsegno_format::seal::DataKey;
+use dalsegno_model::{Commit, Error, Result, Retention, RunId};
 use dalsegno_store::keys::{KeyProvider, Wrapped};
-use dalsegno_store::seal::DataKey;
-use dalsegno_store::{Commit, Error, Result, Retention, RunId, open_beside};
+use dalsegno_store::open_beside;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -141,7 +142,7 @@ async fn a_snapshot_of_a_boundary_dropped_meanwhile_is_discarded(engine: &Engine
         turns(&cx, &worker, 13..=30).await;
         let retention = Retention { keep_last: Some(5), ..Retention::default() };
         cx.set_retention(worker.run, &retention).await.unwrap();
-        while cx.drop_old(worker.run, 500).await.unwrap().run.is_some() {}
+        while cx.compact(worker.run, 500).await.unwrap().run.is_some() {}
         before = left(engine).await;
         gate.open.add_permits(9);
     };
@@ -224,7 +225,7 @@ async fn a_snapshot_in_progress_keeps_its_shared_chunks(engine: &Engine) {
     let drops = async {
         tokio::time::sleep(Duration::from_millis(500)).await;
         for _ in 0..3 {
-            operator.drop_old(worker.run, 500).await.unwrap();
+            operator.compact(worker.run, 500).await.unwrap();
         }
     };
     let goes = async {
@@ -234,7 +235,7 @@ async fn a_snapshot_in_progress_keeps_its_shared_chunks(engine: &Engine) {
     let (snapshot, (), ()) = tokio::join!(cx.snapshot(worker.run), drops, goes);
     snapshot.unwrap();
     assert_eq!(check(&engine.plain().await).await.1, []);
-    while operator.drop_old(worker.run, 500).await.unwrap().run.is_some() {}
+    while operator.compact(worker.run, 500).await.unwrap().run.is_some() {}
     assert_eq!(check(&engine.plain().await).await.1, []);
 }
 

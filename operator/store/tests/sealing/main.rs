@@ -25,10 +25,12 @@ use std::sync::Arc;
 
 use both_databases::on_both_databases;
 use context::{TestContext, Worker, all_records, json, ok};
+use dalsegno_format::{fold, header};
+use dalsegno_model::{Commit, DeltaBase, RecordBatch, RunId, Store, Written};
+use dalsegno_proof::bundle::Export;
+use dalsegno_proof::{Anchors, Problem, Signer, Summary, check_store};
 use dalsegno_protocol::{Payload, PlannedCall, Policy, RecordOp};
-use dalsegno_store::proof::bundle::Export;
-use dalsegno_store::proof::{Anchors, Problem, Signer, Summary, check_store};
-use dalsegno_store::{Base, Commit, RecordBatch, RunId, Store, Written, fold, header, migrate, open_beside};
+use dalsegno_store::{migrate, open_beside};
 use jiff::Timestamp;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
 use tempfile::TempDir;
@@ -174,14 +176,14 @@ async fn patched(cx: &TestContext, worker: &Worker, turns: std::ops::RangeInclus
         let commit = Commit { ops: Some(ops.clone().into()), base, ..worker.result(turn) };
         let head = ok(cx.commit(&commit).await.unwrap()).head.unwrap();
         let state = Arc::new(fold::text(&fold::fold([&*ops]).unwrap()).unwrap());
-        base = Some(Base { content_hash: header::parse(&head.content_hash).unwrap(), state });
+        base = Some(DeltaBase { content_hash: header::parse(&head.content_hash).unwrap(), state });
         cx.snapshot(worker.run).await.unwrap();
     }
 }
 
 /// Reads all payloads of a run.
-async fn read_all(cx: &TestContext, run: RunId) -> dalsegno_store::Result<String> {
-    use dalsegno_store::{CallFilter, EventQuery};
+async fn read_all(cx: &TestContext, run: RunId) -> dalsegno_model::Result<String> {
+    use dalsegno_model::{CallFilter, EventQuery};
     let state = cx.state(run, None).await?;
     let rows = cx.boundaries(run, 1, i32::MAX).await?;
     let events = cx.events(run, EventQuery { from: 1, limit: 100, bytes: 1 << 20 }).await?;
@@ -194,7 +196,7 @@ async fn read_all(cx: &TestContext, run: RunId) -> dalsegno_store::Result<String
 
 async fn check(cx: &TestContext) -> (Summary, Vec<Problem>) {
     let mut problems = Vec::new();
-    let mut reading = cx.reading().await.unwrap();
+    let mut reading = cx.begin_read().await.unwrap();
     let checked = check_store(&mut *reading, Anchors::default(), &mut |problem| problems.push(problem)).await;
     (checked.unwrap(), problems)
 }
@@ -209,10 +211,10 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// A started export.
-async fn export(cx: &TestContext, run: RunId) -> dalsegno_store::Result<Export> {
+async fn export(cx: &TestContext, run: RunId) -> dalsegno_model::Result<Export> {
     let store: &dyn Store = &*cx.store;
     let signer = Arc::new(Signer::load(store, None).await.unwrap());
-    let reading = store.reading().await.unwrap();
+    let reading = store.begin_read().await.unwrap();
     let begun = Export::begin(reading, Uuid::nil(), run, Timestamp::UNIX_EPOCH, signer).await;
     begun.map(Option::unwrap)
 }

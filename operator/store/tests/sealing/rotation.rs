@@ -1,7 +1,7 @@
 //! Key rotation: wrapping keys that are replaced, missing or wrong.
 
-use dalsegno_store::Error;
-use dalsegno_store::proof::{Anchors, check_store};
+use dalsegno_model::Error;
+use dalsegno_proof::{Anchors, check_store};
 
 use crate::{Engine, TestContext, Worker, check, export, keys, on_both_databases, read_all, worked};
 
@@ -81,21 +81,21 @@ async fn a_damaged_data_key_hides_no_other_run_from_the_check(engine: &Engine) {
     engine.edit(&format!("UPDATE calls SET policy = 'ask' WHERE id = 'call-1' AND run = {}", nth(2))).await;
     let (summary, problems) = check(&engine.sealed().await).await;
     assert_eq!(summary.runs, 3);
-    for (run, place, what) in [
+    for (run, boundary_id, what) in [
         (damaged, "data key", "it is not what \"k1\" wrapped for this run"),
         (away, "data key", "\"k9\", which is missing: restore it"),
         (edited, "call \"call-1\"", "policy"),
     ] {
         let mut of_run = problems.iter().filter(|problem| problem.run == Some(run));
         let problem = of_run.next().unwrap();
-        assert!(problem.place.starts_with(place) && problem.what.contains(what), "{problem}");
+        assert!(problem.location.starts_with(boundary_id) && problem.what.contains(what), "{problem}");
         assert_eq!(of_run.next(), None, "one cause, one problem");
     }
     assert!(matches!(export(&cx, damaged).await.map(drop), Err(Error::Corrupt { .. })));
     assert!(
         matches!(export(&cx, away).await.map(drop), Err(Error::Unusable(why)) if why.contains("restore it"))
     );
-    let mut reading = engine.plain().await.reading().await.unwrap();
+    let mut reading = engine.plain().await.begin_read().await.unwrap();
     let without_keys = check_store(&mut *reading, Anchors::default(), &mut |_| ()).await;
     assert!(matches!(without_keys, Err(Error::Unusable(why)) if why.contains("--encryption-keys")));
 }

@@ -1,8 +1,9 @@
 //! Shredding: a run whose data key was deleted cannot be read, and every reader gets the reason.
 
-use dalsegno_store::proof::bundle;
-use dalsegno_store::reading::BoundaryKey;
-use dalsegno_store::{CallFilter, Error, Gone, Shredded, audit, verify};
+use dalsegno_model::read_transaction::BoundaryKey;
+use dalsegno_model::{CallFilter, Error, PayloadLoss, Shredded, audit};
+use dalsegno_proof::bundle;
+use dalsegno_proof::verify;
 use uuid::Uuid;
 
 use crate::context::all_records;
@@ -70,7 +71,7 @@ async fn a_live_or_unknown_run_is_not_shredded(engine: &Engine) {
 
 async fn a_shredded_run_is_reported_as_shredded_and_not_as_damage(engine: &Engine) {
     let (cx, worker) = shredded(engine).await;
-    let found = verify::survey(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
+    let found = verify::scan(&*cx.store, &cx.run_of(&worker).await).await.unwrap();
     assert_eq!((found.damage, found.shredded, found.last_good), (vec![], 12, None));
     let (summary, problems) = check(&engine.sealed().await).await;
     assert_eq!((problems, summary.shredded), (vec![], 1));
@@ -85,7 +86,7 @@ async fn a_bundle_of_a_shredded_run_proves_its_chains(engine: &Engine) {
     assert_eq!((verified.problems, verified.boundaries, verified.shredded), (vec![], 12, true));
     assert!(!String::from_utf8(bytes.clone()).unwrap().contains(CANARY));
     let refused = bundle::state(&*bytes, 7).unwrap_err().to_string();
-    assert!(refused.contains(&Gone::Shredded.to_string()), "{refused}");
+    assert!(refused.contains(&PayloadLoss::Shredded.to_string()), "{refused}");
 }
 
 async fn a_data_key_deleted_without_an_audit_row_is_reported(engine: &Engine) {
@@ -102,11 +103,14 @@ async fn a_reading_does_not_cache_a_shredded_key_for_its_process(engine: &Engine
     let cx = engine.sealed().await;
     let worker = finished(&cx).await;
     let other = engine.sealed().await;
-    let mut reading = other.reading().await.unwrap();
+    let mut reading = other.begin_read().await.unwrap();
     assert_eq!(reading.runs(None).await.unwrap().len(), 1, "the reading has started");
     cx.shred(worker.run, "why", "who").await.unwrap();
     let boundaries = reading.boundaries(BoundaryKey::before(worker.run), worker.run).await.unwrap();
-    assert!(boundaries.iter().all(|it| it.kept.row.ops.is_some()), "it reads the rows of its point in time");
+    assert!(
+        boundaries.iter().all(|it| it.decoded.row.ops.is_some()),
+        "it reads the rows of its point in time"
+    );
     let refused = read_all(&other, worker.run).await;
     assert!(matches!(refused, Err(Error::Gone { .. })), "{refused:?}");
 }
@@ -130,9 +134,13 @@ async fn plain_payloads_outlive_the_shredding(engine: &Engine) {
     crate::work(&cx, &worker, 4..=12).await;
     cx.finish(&worker.finish()).await.unwrap();
     // Three turns with a planned call and a record each, a claimed call, and a batch of one record.
-    let (before, plain) = (cx.unsealed(worker.run).await.unwrap(), 3 + 3 + 3 + 1 + 1);
+    let (before, plain) = (cx.count_unsealed(worker.run).await.unwrap(), 3 + 3 + 3 + 1 + 1);
     cx.shred(worker.run, "why", "who").await.unwrap();
-    assert_eq!((before, cx.unsealed(worker.run).await.unwrap()), (plain, plain), "the count stays available");
+    assert_eq!(
+        (before, cx.count_unsealed(worker.run).await.unwrap()),
+        (plain, plain),
+        "the count stays available"
+    );
     assert!(cx.state(worker.run, Some(3)).await.unwrap().is_some());
     assert!(matches!(cx.state(worker.run, Some(4)).await, Err(Error::Gone { .. })));
     let (summary, problems) = check(&cx).await;
@@ -148,6 +156,6 @@ async fn a_never_sealed_run_is_not_reported_as_shredded(engine: &Engine) {
     assert_eq!(cx.audit(worker.run).await.unwrap().len(), before);
     assert_eq!(engine.ask("SELECT CAST(count(*) AS text) FROM data_keys").await, "0");
     // 12 turns, each with a planned call and a record; a claimed call, a batch of one record, and a snapshot.
-    assert_eq!(cx.unsealed(worker.run).await.unwrap(), 3 * 12 + 3);
+    assert_eq!(cx.count_unsealed(worker.run).await.unwrap(), 3 * 12 + 3);
     read_all(&cx, worker.run).await.unwrap();
 }

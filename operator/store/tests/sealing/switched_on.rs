@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use dalsegno_protocol::{CompleteOutcome, Policy};
-use dalsegno_store::{
+use dalsegno_model::{
     Claim, Class, Commit, Committed, Complete, Error, RecordBatch, Retention, Rewound, Shredded, Written,
 };
+use dalsegno_protocol::{CompleteOutcome, Policy};
 use futures::future::join_all;
 
 use crate::context::{person_settles, resend, rewind_to, without_times};
@@ -156,7 +156,7 @@ async fn turns(cx: &TestContext, worker: &Worker, turns: std::ops::RangeInclusiv
     }
 }
 
-async fn count(cx: &TestContext, worker: &Worker) -> dalsegno_store::Result<usize> {
+async fn count(cx: &TestContext, worker: &Worker) -> dalsegno_model::Result<usize> {
     let state = cx.state(worker.run, None).await?;
     Ok(format!("{state:?}").matches(CANARY).count())
 }
@@ -181,7 +181,7 @@ async fn a_plain_snapshot_is_used_if_its_boundaries_were_dropped(engine: &Engine
     turns(&plain, &worker, 1..=20).await;
     let retention = Retention { keep_last: Some(1), ..Retention::default() };
     plain.set_retention(worker.run, &retention).await.unwrap();
-    while plain.drop_old(worker.run, 500).await.unwrap().run.is_some() {}
+    while plain.compact(worker.run, 500).await.unwrap().run.is_some() {}
     let run = plain.run_of(&worker).await;
     let rewind = rewind_to(run.epoch, run.dropped_to.unwrap());
     assert!(matches!(plain.rewind(worker.run, &rewind).await.unwrap(), Rewound::Done(_)));
@@ -235,7 +235,7 @@ async fn a_process_without_keys_reports_no_retry_as_a_conflict(engine: &Engine) 
 }
 
 async fn a_process_without_keys_writes_nothing_plain_to_a_sealed_run(engine: &Engine) {
-    fn is_refused<T>(done: dalsegno_store::Result<T>) -> bool {
+    fn is_refused<T>(done: dalsegno_model::Result<T>) -> bool {
         matches!(done, Err(Error::Unusable(why)) if why.contains("--encryption-keys"))
     }
     let (cx, without_keys) = (engine.sealed().await, engine.plain().await);

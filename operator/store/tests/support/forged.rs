@@ -1,6 +1,7 @@
 //! A forged snapshot: valid in form, with a state that no boundary made.
 
-use dalsegno_store::{BoundaryRow, RunId, codec};
+use dalsegno_format::codec;
+use dalsegno_model::{BoundaryRow, RunId};
 use sha2::{Digest as _, Sha256};
 
 /// The SQL that stores a forged snapshot after this boundary, which must be the only one of its turn. Anybody can compute

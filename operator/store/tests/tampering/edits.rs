@@ -1,9 +1,9 @@
 //! Each kind of damage, on both databases: it is found, and the run can be rewound to the last good boundary.
 
+use dalsegno_model::{CallFilter, Class, Commit, Error, EventQuery, NewRun, Rewind, Rewound, RunRecord};
+use dalsegno_proof::check_run;
+use dalsegno_proof::verify::{self, Checkpoint, CheckpointCorruption};
 use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp};
-use dalsegno_store::proof::check_run;
-use dalsegno_store::verify::{self, Checkpoint, Corruption};
-use dalsegno_store::{CallFilter, Class, Commit, Error, EventQuery, NewRun, Rewind, Rewound, RunRecord};
 
 use crate::context::*;
 use crate::{Engine, on_both_databases};
@@ -49,10 +49,10 @@ pub async fn run(cx: &TestContext, name: &str, turns: i32, full: &[i32]) -> RunR
     cx.end_and_reserve(&worker, Class::Disruption).await
 }
 
-async fn corruption(cx: &TestContext, run: &RunRecord) -> Corruption {
+async fn corruption(cx: &TestContext, run: &RunRecord) -> CheckpointCorruption {
     match verify::checkpoint(&*cx.store, run).await.unwrap() {
         Checkpoint::Corrupt(corruption) => corruption,
-        Checkpoint::Sound => panic!("the checkpoint is valid"),
+        Checkpoint::Valid => panic!("the checkpoint is valid"),
     }
 }
 
@@ -61,8 +61,8 @@ async fn state(cx: &TestContext, run: &RunRecord) -> String {
 }
 
 /// Rewinds to the last good boundary, as the operator does.
-async fn rewind_to_last_good(cx: &TestContext, run: &RunRecord, found: &Corruption) -> RunRecord {
-    let to = found.last_good.as_ref().unwrap().place;
+async fn rewind_to_last_good(cx: &TestContext, run: &RunRecord, found: &CheckpointCorruption) -> RunRecord {
+    let to = found.last_good.as_ref().unwrap().boundary;
     let rewind = Rewind { epoch: run.epoch, to, reason: found.detail.clone(), actor: "operator".into() };
     match cx.rewind(run.id, &rewind).await.unwrap() {
         Rewound::Done(run) => *run,
@@ -73,12 +73,12 @@ async fn rewind_to_last_good(cx: &TestContext, run: &RunRecord, found: &Corrupti
 async fn an_untouched_run_is_valid(engine: &Engine) {
     let cx = &engine.cx;
     let run = run(cx, "one", 6, &[]).await;
-    assert_eq!(verify::checkpoint(&*cx.store, &run).await.unwrap(), Checkpoint::Sound);
-    let found = verify::survey(&*cx.store, &run).await.unwrap();
+    assert_eq!(verify::checkpoint(&*cx.store, &run).await.unwrap(), Checkpoint::Valid);
+    let found = verify::scan(&*cx.store, &run).await.unwrap();
     assert_eq!((found.boundaries, found.damage, found.last_good.unwrap().turn), (6, vec![], 6));
     let fresh = cx.run().await;
-    assert_eq!(verify::checkpoint(&*cx.store, &fresh).await.unwrap(), Checkpoint::Sound);
-    assert_eq!(verify::survey(&*cx.store, &fresh).await.unwrap(), Default::default());
+    assert_eq!(verify::checkpoint(&*cx.store, &fresh).await.unwrap(), Checkpoint::Valid);
+    assert_eq!(verify::scan(&*cx.store, &fresh).await.unwrap(), Default::default());
 }
 
 /// Damage to the run `one`, which has six turns and no full state, and the last good turn after the damage.
@@ -157,7 +157,7 @@ async fn damage_is_found_and_the_run_is_rewound(engine: &Engine) {
         let found = corruption(cx, &one).await;
         let good = found.last_good.as_ref().unwrap_or_else(|| panic!("{edit}: {}", found.detail));
         assert_eq!(
-            (good.place.turn, good.place.boundary),
+            (good.boundary.turn, good.boundary.boundary),
             (*last_good, Boundary::Result),
             "{edit}: {found:?}"
         );
@@ -166,17 +166,17 @@ async fn damage_is_found_and_the_run_is_rewound(engine: &Engine) {
         let rewound = rewind_to_last_good(cx, &one, &found).await;
         assert_eq!(rewound.head.as_ref().unwrap().turn, *last_good);
         assert_eq!(rewound.highest_turn, 6);
-        let sound = verify::checkpoint(&*cx.store, &rewound).await.unwrap();
-        assert_eq!(sound, Checkpoint::Sound, "{edit}");
+        let valid = verify::checkpoint(&*cx.store, &rewound).await.unwrap();
+        assert_eq!(valid, Checkpoint::Valid, "{edit}");
         let log: Vec<_> = (1..=*last_good).map(|turn| format!(r#"{{"json":{turn}}}"#)).collect();
         assert_eq!(state(cx, &rewound).await, format!(r#"{{"log":{{"list":[{}]}}}}"#, log.join(",")));
         let worker = cx.start_worker(&rewound).await;
         cx.commit_turn(&worker, last_good + 1).await;
         assert_eq!(
             verify::checkpoint(&*cx.store, &cx.run_of(&worker).await).await.unwrap(),
-            Checkpoint::Sound
+            Checkpoint::Valid
         );
-        let untouched = verify::survey(&*cx.store, &two).await.unwrap();
+        let untouched = verify::scan(&*cx.store, &two).await.unwrap();
         assert_eq!(untouched.damage, vec![], "the other run is unchanged");
         // Free the names for the next case.
         for done in [&one, &two] {
@@ -217,15 +217,15 @@ async fn damage_before_the_last_full_state_is_reported_and_does_not_stop_the_run
     let cx = &engine.cx;
     let one = run(cx, "one", 6, &[1, 4]).await;
     engine.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 2").await;
-    assert_eq!(verify::checkpoint(&*cx.store, &one).await.unwrap(), Checkpoint::Sound);
-    let found = verify::survey(&*cx.store, &one).await.unwrap();
+    assert_eq!(verify::checkpoint(&*cx.store, &one).await.unwrap(), Checkpoint::Valid);
+    let found = verify::scan(&*cx.store, &one).await.unwrap();
     assert_eq!(found.damage.len(), 1);
     assert!(found.damage[0].to_string().starts_with("turn 2 (result): "), "{}", found.damage[0]);
     assert_eq!(found.last_good.unwrap().turn, 6);
 
     engine.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 6").await;
     let found = corruption(cx, &one).await;
-    assert_eq!(found.last_good.as_ref().unwrap().place.turn, 5, "the state is whole from turn 4 on");
+    assert_eq!(found.last_good.as_ref().unwrap().boundary.turn, 5, "the state is whole from turn 4 on");
     assert_eq!(
         state(cx, &rewind_to_last_good(cx, &one, &found).await).await,
         r#"{"log":{"list":[{"json":4},{"json":5}]}}"#
@@ -256,7 +256,7 @@ async fn effects_of_undone_turns_are_listed(engine: &Engine) {
     engine.edit("UPDATE boundaries SET tokens_in = 7 WHERE turn = 3").await;
     // Each turn has the full state, so only the head is lost.
     let good = corruption(cx, &run).await.last_good.unwrap();
-    assert_eq!((good.place.turn, good.effects.join(" ").as_str()), (2, "late slow paid begun"));
+    assert_eq!((good.boundary.turn, good.effects.join(" ").as_str()), (2, "late slow paid begun"));
 }
 
 async fn records_of_undone_turns_are_hidden(engine: &Engine) {
@@ -275,7 +275,7 @@ async fn an_edited_audit_row_is_found(engine: &Engine) {
     let one = run(cx, "one", 1, &[]).await;
     engine.drop_audit_triggers().await;
     engine.edit("UPDATE audit SET actor = 'nobody' WHERE seq = 3").await;
-    let mut reading = cx.reading().await.unwrap();
+    let mut reading = cx.begin_read().await.unwrap();
     let problems = check_run(&mut *reading, one.id).await.unwrap().problems;
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use dalsegno_model::{Complete, Error, EventQuery, RunId, RunRecord};
+use dalsegno_proof::verify;
+use dalsegno_proof::{Anchors, check_store};
 use dalsegno_protocol::{CompleteOutcome, Policy};
-use dalsegno_store::proof::{Anchors, check_store};
-use dalsegno_store::{Complete, Error, EventQuery, RunId, RunRecord, verify};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _, SqliteConnection};
 
 use crate::context::{TestContext, ok, planned, result_place, rewind_to};
@@ -53,7 +54,7 @@ fn seen<T: std::fmt::Debug>(answer: Result<T, Error>) -> Result<String, ()> {
 
 /// Whether a scan finds damage. A row that cannot be read counts as damage.
 async fn is_found(cx: &TestContext, run: &RunRecord) -> bool {
-    match verify::survey(&*cx.store, run).await {
+    match verify::scan(&*cx.store, run).await {
         Ok(findings) => !findings.damage.is_empty(),
         Err(Error::Corrupt { .. }) => true,
         Err(error) => panic!("{error}"),
@@ -63,7 +64,7 @@ async fn is_found(cx: &TestContext, run: &RunRecord) -> bool {
 /// Whether a check of the whole store finds a problem. A row that cannot be read counts as one.
 async fn has_problem(cx: &TestContext) -> bool {
     let mut problems = 0;
-    let mut reading = cx.reading().await.unwrap();
+    let mut reading = cx.begin_read().await.unwrap();
     match check_store(&mut *reading, Anchors::default(), &mut |_| problems += 1).await {
         Ok(_) => problems > 0,
         Err(Error::Corrupt { .. }) => true,
@@ -77,11 +78,11 @@ async fn subject(cx: &TestContext) -> RunRecord {
     let rewind = rewind_to(before.epoch, result_place(5));
     cx.rewind(before.id, &rewind).await.unwrap();
     let worker = cx.start_worker(&cx.run_by_uid(&before.object_uid).await).await;
-    let plan = dalsegno_store::Commit { ops: None, full: false, ..worker.plan(6) };
+    let plan = dalsegno_model::Commit { ops: None, full: false, ..worker.plan(6) };
     cx.commit(&plan).await.unwrap();
     for turn in 6..=7 {
         let delta = format!(r#"{{"append":{{"log":[{{"json":{turn}}}]}}}}"#);
-        let commit = dalsegno_store::Commit { ops: Some(delta.into()), full: false, ..worker.result(turn) };
+        let commit = dalsegno_model::Commit { ops: Some(delta.into()), full: false, ..worker.result(turn) };
         cx.commit(&commit).await.unwrap();
     }
     cx.run_of(&worker).await
@@ -259,7 +260,7 @@ async fn put_back(conn: &mut SqliteConnection) {
 /// Five calls: planned, started, refused, failed, completed.
 async fn calls(cx: &TestContext) {
     let worker = cx.worker().await;
-    let plan = dalsegno_store::Commit { calls: vec![planned("planned", Policy::Probe)], ..worker.plan(1) };
+    let plan = dalsegno_model::Commit { calls: vec![planned("planned", Policy::Probe)], ..worker.plan(1) };
     ok(cx.commit(&plan).await.unwrap());
     for (id, outcome) in [
         ("started", None),

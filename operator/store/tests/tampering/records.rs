@@ -1,8 +1,8 @@
 //! Edits of records and their batches: no wrong record is read without an error or a reported problem.
 
+use dalsegno_model::{Commit, Error, RunId};
+use dalsegno_proof::check_run;
 use dalsegno_protocol::{Payload, RecordOp};
-use dalsegno_store::proof::check_run;
-use dalsegno_store::{Commit, Error, RunId};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, SqliteConnection};
 
 use crate::context::{TestContext, Worker, all_records, json, ok};
@@ -56,7 +56,7 @@ async fn read(cx: &TestContext, run: RunId) -> Option<String> {
 
 /// The number of problems that a check of the run finds. A row that cannot be read counts as one.
 async fn problems(cx: &TestContext, run: RunId) -> usize {
-    let mut reading = cx.reading().await.unwrap();
+    let mut reading = cx.begin_read().await.unwrap();
     match check_run(&mut *reading, run).await {
         Ok(checked) => checked.problems.len(),
         Err(Error::Corrupt { .. }) => 1,
@@ -127,7 +127,7 @@ async fn a_batch_missing_from_the_boundarys_hash_is_found() {
          (SELECT digest, batch FROM record_changes o WHERE {theirs} AND seq = 1) WHERE {mine} AND seq = 1"
     ))
     .await;
-    let mut reading = cx.reading().await.unwrap();
+    let mut reading = cx.begin_read().await.unwrap();
     let found = check_run(&mut *reading, run).await.unwrap().problems;
     let shown: Vec<_> = found.iter().map(ToString::to_string).collect();
     let edited = "records of turn 1 (result): they are not the batches in its hash";

@@ -11,10 +11,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use dalsegno_model::{CallFilter, Commit, Error, Result, RunId};
+use dalsegno_proof::verify;
+use dalsegno_proof::{Anchors, Problem, check_store};
 use dalsegno_protocol::{Payload, PlannedCall, Policy, RecordOp};
-use dalsegno_store::proof::{Anchors, Problem, check_store};
+use dalsegno_store::open_beside;
 use dalsegno_store::sqlite::Sqlite;
-use dalsegno_store::{CallFilter, Commit, Error, Result, RunId, open_beside, verify};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _, SqliteConnection};
 use tempfile::TempDir;
 
@@ -38,7 +40,7 @@ const SEALED: &[(&str, &str, &str)] = &[
 struct Ciphertext {
     table: &'static str,
     column: &'static str,
-    place: String,
+    boundary_id: String,
     bytes: Vec<u8>,
 }
 
@@ -66,15 +68,16 @@ impl Subject {
         // An attacker with the file can drop its triggers.
         conn.execute("DROP TRIGGER results_are_sealed").await.unwrap();
         let mut ciphertexts = Vec::new();
-        for (table, column, place) in SEALED {
-            let sql =
-                format!("SELECT CAST({place} AS TEXT), {column} FROM {table} WHERE {column} IS NOT NULL");
+        for (table, column, boundary_id) in SEALED {
+            let sql = format!(
+                "SELECT CAST({boundary_id} AS TEXT), {column} FROM {table} WHERE {column} IS NOT NULL"
+            );
             let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut conn).await.unwrap();
             assert!(!rows.is_empty(), "nothing is sealed in {table}.{column}");
             ciphertexts.extend(rows.iter().map(|row| Ciphertext {
                 table,
                 column,
-                place: row.get(0),
+                boundary_id: row.get(0),
                 bytes: row.get(1),
             }));
         }
@@ -82,10 +85,10 @@ impl Subject {
     }
 
     async fn put(&mut self, at: usize, bytes: &[u8]) {
-        let Ciphertext { table, column, place, .. } = &self.ciphertexts[at];
+        let Ciphertext { table, column, boundary_id, .. } = &self.ciphertexts[at];
         let (_, _, named) = SEALED.iter().find(|it| (it.0, it.1) == (*table, *column)).unwrap();
         let sql = format!(
-            "UPDATE {table} SET {column} = x'{}' WHERE CAST({named} AS TEXT) = '{place}'",
+            "UPDATE {table} SET {column} = x'{}' WHERE CAST({named} AS TEXT) = '{boundary_id}'",
             hex(bytes)
         );
         let done = self.conn.execute(AssertSqlSafe(sql)).await.unwrap();
@@ -100,7 +103,7 @@ impl Subject {
     /// The problems that a check of the store reports.
     async fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        let mut reading = self.cx.reading().await.unwrap();
+        let mut reading = self.cx.begin_read().await.unwrap();
         let mut report = |problem: Problem| problems.push(problem.to_string());
         check_store(&mut *reading, Anchors::default(), &mut report).await.unwrap();
         problems
@@ -111,7 +114,7 @@ impl Subject {
         match table {
             "boundaries" => {
                 let run = self.cx.get_run(self.run).await.unwrap().unwrap();
-                let survey = verify::survey(&*self.cx.store, &run).await;
+                let survey = verify::scan(&*self.cx.store, &run).await;
                 refused(survey.as_ref()) || !survey.unwrap().damage.is_empty()
             }
             "snapshots" | "chunks" => !self.problems().await.is_empty(),
@@ -186,7 +189,7 @@ fn put(key: &str) -> RecordOp {
 
 /// The edited ciphertext, and a description of the edit.
 fn edit_bytes(numbers: &mut Numbers, ciphertexts: &[Ciphertext], at: usize) -> (Vec<u8>, String) {
-    let Ciphertext { table, column, place, bytes, .. } = &ciphertexts[at];
+    let Ciphertext { table, column, boundary_id, bytes, .. } = &ciphertexts[at];
     let mut edited = bytes.clone();
     let how = match numbers.below(6) {
         0 | 1 => {
@@ -210,14 +213,14 @@ fn edit_bytes(numbers: &mut Numbers, ciphertexts: &[Ciphertext], at: usize) -> (
         _ => {
             let others: Vec<_> = ciphertexts
                 .iter()
-                .filter(|it| (it.table, it.column, &it.place) != (*table, *column, place))
+                .filter(|it| (it.table, it.column, &it.boundary_id) != (*table, *column, boundary_id))
                 .collect();
             let other = others[numbers.below(others.len())];
             edited = other.bytes.clone();
-            format!("that of {}.{} {}", other.table, other.column, other.place)
+            format!("that of {}.{} {}", other.table, other.column, other.boundary_id)
         }
     };
-    (edited, format!("{table}.{column} {place}: {how}"))
+    (edited, format!("{table}.{column} {boundary_id}: {how}"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -281,13 +284,14 @@ async fn a_plain_snapshot_of_a_run_with_a_data_key_is_not_used() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_or_missing_call_payload_is_found_by_the_audit() {
     let mut subject = Subject::new().await;
-    let plain = format!("x'{}'", hex(&dalsegno_store::codec::encode(br#"{"forged":1}"#)));
+    let plain = format!("x'{}'", hex(&dalsegno_format::codec::encode(br#"{"forged":1}"#)));
     for (column, value) in
         [("arguments", &*plain), ("arguments", "NULL"), ("result", &*plain), ("result", "NULL")]
     {
         let at =
             subject.ciphertexts.iter().position(|it| (it.table, it.column) == ("calls", column)).unwrap();
-        let (id, original) = (subject.ciphertexts[at].place.clone(), subject.ciphertexts[at].bytes.clone());
+        let (id, original) =
+            (subject.ciphertexts[at].boundary_id.clone(), subject.ciphertexts[at].bytes.clone());
         let sql = format!("UPDATE calls SET {column} = {value} WHERE id = '{id}'");
         subject.conn.execute(AssertSqlSafe(sql)).await.unwrap();
         subject.cx.calls(subject.run, CallFilter::All).await.unwrap();

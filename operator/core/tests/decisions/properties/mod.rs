@@ -114,12 +114,12 @@ proptest! {
         for effect in given.decide().effects {
             match effect {
                 Effect::CreateWorker { .. } if given.row.highest_turn > 0 => {
-                    prop_assert_eq!(found, Some(&Checkpoint::Sound));
+                    prop_assert_eq!(found, Some(&Checkpoint::Valid));
                 }
                 Effect::Rewind(run, rewind) => {
                     let Some(Checkpoint::Corrupt(corruption)) = found else { panic!("the head is valid") };
                     let good = corruption.last_good.as_ref().unwrap();
-                    prop_assert_eq!((run, rewind.epoch, rewind.to), (given.row.id, given.row.epoch, good.place));
+                    prop_assert_eq!((run, rewind.epoch, rewind.to), (given.row.id, given.row.epoch, good.boundary));
                     prop_assert!(good.effects.is_empty(), "a call would take effect again");
                 }
                 _ => {}

@@ -62,7 +62,7 @@ impl Random {
             format!("token-of-{}-in-shop", pod(&own_name, 1 + i32::from(stage == Stage::Unsettled)));
 
         let (path, query) = call.path.split_once('?').unwrap_or((call.path, ""));
-        let place = match (at_bank, as_user) {
+        let boundary_id = match (at_bank, as_user) {
             (true, false) => format!("/v1/runs/{}", self.spelling(&theirs, &ours.to_string())),
             (true, true) => {
                 let namespace = self.one_of(&["bank", "%62ank", "*", "shop%2f..%2fbank", "shop"]);
@@ -90,7 +90,7 @@ impl Random {
         let method = if self.0.random_bool(0.9) { call.method } else { self.one_of(&methods) };
         let headers = (0..self.0.random_range(0..=3)).map(|_| self.header(&theirs)).collect();
         let body = if self.often() { call.body } else { self.body(&theirs) };
-        let uri = format!("{place}/{path}?{}", self.query(path, query, &theirs));
+        let uri = format!("{boundary_id}/{path}?{}", self.query(path, query, &theirs));
         RandomRequest { bearer, method, uri, headers, body, at_bank }
     }
 

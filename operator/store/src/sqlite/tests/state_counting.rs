@@ -12,11 +12,12 @@ use tokio::time::timeout;
 use super::unsynced_commits::{attached, turn};
 use super::{Sqlite, execute};
 use crate::branch;
-use crate::chain::EncodedSnapshot;
 use crate::encoded_ops;
-use crate::seal::PayloadCipher;
 use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
-use crate::{BoundaryId, Commit, Digest, Error, Result, RunId, Snapshotted, Worker as _, snapshot_writer};
+use crate::snapshot_writer;
+use dalsegno_format::chain::EncodedSnapshot;
+use dalsegno_format::seal::PayloadCipher;
+use dalsegno_model::{BoundaryId, Commit, Digest, Error, Result, RunId, Snapshotted, Worker as _};
 
 /// Far more than the read of a small state takes.
 const TIMEOUT: Duration = Duration::from_secs(20);

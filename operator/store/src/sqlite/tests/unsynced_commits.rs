@@ -12,10 +12,12 @@ use uuid::Uuid;
 
 use super::{Durability, Sqlite, new_run};
 use crate::encoded_ops::EncodedOps;
-use crate::seal::PayloadCipher;
 use crate::sqlite::boundary::PreparedCommit;
 use crate::sqlite::commit;
-use crate::{Commit, Created, Digest, Identity, Operator as _, PodRecord, RunId, Verdict, Worker as _};
+use dalsegno_format::seal::PayloadCipher;
+use dalsegno_model::{
+    Commit, Created, Digest, Identity, Operator as _, PodRecord, RunId, Verdict, Worker as _,
+};
 
 const TURNS: usize = 20;
 
@@ -77,7 +79,7 @@ async fn commit_turns(folder: &Path, durability: Durability) {
                 Box::pin(async move { commit::commit(conn, now, &prepared).await })
             })
             .await;
-        assert!(matches!(committed, Ok(Some(crate::Committed::Ok(_)))), "{committed:?}");
+        assert!(matches!(committed, Ok(Some(dalsegno_model::Committed::Ok(_)))), "{committed:?}");
         print_line(&format!("ack {number} -"));
     }
 }

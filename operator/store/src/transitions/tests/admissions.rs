@@ -3,10 +3,10 @@
 use dalsegno_protocol::{CallOutcome, CallState, Policy};
 
 use super::*;
-use crate::audit::kind;
 use crate::reads::CallRow;
-use crate::seal::{BodyDigest, PayloadCipher};
-use crate::{Acknowledged, Attached, Committed, Completed, Created, Settle, SettledBy};
+use dalsegno_format::seal::{BodyDigest, PayloadCipher};
+use dalsegno_model::audit::kind;
+use dalsegno_model::{Acknowledged, Attached, Committed, Completed, Created, Settle, SettledBy};
 
 #[test]
 fn an_attach_is_checked_in_order() {
@@ -34,7 +34,7 @@ fn an_attach_is_checked_in_order() {
 
 #[test]
 fn a_finish_is_checked_in_order() {
-    let digest = BodyDigest { kept: [3; 32], plain: [4; 32] };
+    let digest = BodyDigest { stored: [3; 32], plain: [4; 32] };
     let finish = Finish { capability: INSTANCE, commit_id: Uuid::from_u128(5), digest, finish: succeeded() };
     let other_worker = Finish { capability: [8; 32], ..finish.clone() };
     let finished = |digest| {

@@ -3,10 +3,10 @@
 use dalsegno_protocol::Policy;
 
 use super::*;
-use crate::audit::kind;
-use crate::{Cause, Class, Counters, Ending, Then};
+use dalsegno_model::audit::kind;
+use dalsegno_model::{Cause, Class, Counters, Ending, NextStep};
 
-fn end(class: Class, then: Then) -> EndAttempt {
+fn end(class: Class, then: NextStep) -> EndAttempt {
     let ending =
         Ending { attempt: 1, cause: Cause::Evicted, class, exit_code: Some(137), message: "gone".into() };
     EndAttempt { ending, then }
@@ -37,7 +37,7 @@ fn an_end_is_counted_by_its_class_and_its_progress() {
             });
             run.attempt_turn = if progress { 0 } else { 1 };
         });
-        let record = decide(&end(class, Then::Reserve), &rows).answer;
+        let record = decide(&end(class, NextStep::Reserve), &rows).answer;
         let Counters {
             recovery_attempts,
             attempts_without_progress,
@@ -59,7 +59,7 @@ fn an_end_is_counted_by_its_class_and_its_progress() {
 #[test]
 fn a_completed_call_is_progress_too() {
     let rows = changed(attached(), |run| (run.attempt_turn, run.completed_calls) = (1, 1));
-    let record = decide(&end(Class::Crash, Then::Nothing), &rows).answer;
+    let record = decide(&end(Class::Crash, NextStep::Nothing), &rows).answer;
     assert!(record.attempt.end.unwrap().progress);
 }
 
@@ -68,7 +68,7 @@ fn an_end_fences_the_run_and_leaves_its_started_calls_unsettled() {
     let mut rows = attached();
     rows.started = [(Policy::Ask, 2), (Policy::ReadOnly, 1)].into();
     rows.of_run.run.unsettled_probe = 4;
-    let Decision { write, answer } = decide(&end(Class::Disruption, Then::Nothing), &rows);
+    let Decision { write, answer } = decide(&end(Class::Disruption, NextStep::Nothing), &rows);
     assert_eq!(value(&write, "capability"), Some(&Value::Bytes(None)));
     assert_eq!(answer.epoch, 2);
     assert_eq!(
@@ -80,10 +80,10 @@ fn an_end_fences_the_run_and_leaves_its_started_calls_unsettled() {
 
 #[test]
 fn the_next_step_after_an_end_is_done_once() {
-    let finish = Then::Finish(succeeded());
+    let finish = NextStep::Finish(succeeded());
     let cases = [
-        (Then::Nothing, vec![kind::ENDED], vec![]),
-        (Then::Reserve, vec![kind::ENDED, kind::RESERVED], vec![kind::RESERVED]),
+        (NextStep::Nothing, vec![kind::ENDED], vec![]),
+        (NextStep::Reserve, vec![kind::ENDED, kind::RESERVED], vec![kind::RESERVED]),
         (finish, vec![kind::ENDED, kind::FINISHED], vec![kind::FINISHED]),
     ];
     for (then, first, of_ended) in cases {
@@ -103,7 +103,7 @@ fn the_next_step_after_an_end_is_done_once() {
 
 #[test]
 fn a_reserved_attempt_starts_empty_under_the_epoch_of_the_end() {
-    let write = decide(&end(Class::Disruption, Then::Reserve), &attached()).write;
+    let write = decide(&end(Class::Disruption, NextStep::Reserve), &attached()).write;
     let [reserved] = &write.reserved[..] else { panic!("{write:?}") };
     assert_eq!((reserved.number, reserved.epoch, reserved.turn_at_start), (2, 2, 1));
     assert_eq!((reserved.reserved_at, reserved.state.0), (NOW, AttemptState::Reserved));

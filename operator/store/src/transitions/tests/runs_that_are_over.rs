@@ -3,7 +3,7 @@
 use dalsegno_protocol::Boundary;
 
 use super::*;
-use crate::{BoundaryId, Cause, Class, Ending, Retention, Rewind, Then};
+use dalsegno_model::{BoundaryId, Cause, Class, Ending, NextStep, Retention, Rewind};
 
 const OVER: [Lifecycle; 3] = [Lifecycle::Finished, Lifecycle::Deleted, Lifecycle::Abandoned];
 
@@ -28,9 +28,9 @@ fn every_rule(rows: &Rows) -> Vec<(&'static str, WriteSet)> {
     let template = Template { hash: "hash".into(), document: "{}".into() };
     let deadlines = Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1 };
     vec![
-        ("end, reserve", decide(&ending(Then::Reserve), rows).write),
-        ("end, nothing", decide(&ending(Then::Nothing), rows).write),
-        ("end, finish", decide(&ending(Then::Finish(succeeded())), rows).write),
+        ("end, reserve", decide(&ending(NextStep::Reserve), rows).write),
+        ("end, nothing", decide(&ending(NextStep::Nothing), rows).write),
+        ("end, finish", decide(&ending(NextStep::Finish(succeeded())), rows).write),
         ("record a pod", decide(&RecordPod { attempt: 1, pod: identified }, rows).write),
         ("record a node", decide(&RecordScheduled { attempt: 1, node: "node".into() }, rows).write),
         ("record an identity", decide(&RecordIdentity { attempt: 1, identity: identity() }, rows).write),

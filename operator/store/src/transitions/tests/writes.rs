@@ -1,8 +1,8 @@
 //! Each rule names exactly the columns that it sets.
 
 use super::*;
-use crate::audit::kind;
-use crate::{BoundaryId, Cause, Class, Ending, Retention, Rewind, Then};
+use dalsegno_model::audit::kind;
+use dalsegno_model::{BoundaryId, Cause, Class, Ending, NextStep, Retention, Rewind};
 
 type Names = Vec<&'static str>;
 
@@ -90,7 +90,7 @@ fn audit_rows_are_linked() {
             exit_code: None,
             message: "a\0b".into(),
         },
-        then: Then::Reserve,
+        then: NextStep::Reserve,
     };
     let rows = attached();
     let before = (rows.of_run.run.audit_seq, rows.of_run.run.audit_hash);
@@ -107,7 +107,7 @@ fn audit_rows_are_linked() {
 fn a_rewind_undoes_what_came_after_its_target() {
     let rows = changed(attached(), |run| (run.head_turn, run.highest_turn) = (Some(2), 2));
     let boundary = |turn, epoch| LiveBoundary {
-        place: BoundaryId { turn, boundary: Boundary::Result, epoch },
+        id: BoundaryId { turn, boundary: Boundary::Result, epoch },
         attempt: 1,
         commit_id: Uuid::nil(),
         digest: vec![1; 32],

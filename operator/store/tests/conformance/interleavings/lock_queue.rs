@@ -1,6 +1,6 @@
 //! The order in which requests wait for a run's row: first come, first served.
 
-use dalsegno_store::RunId;
+use dalsegno_model::RunId;
 use futures::future::{BoxFuture, join, join_all};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
@@ -16,8 +16,8 @@ pub async fn in_order<T>(cx: &TestContext, run: RunId, all: Vec<BoxFuture<'_, T>
     let mut held = holder.begin().await.unwrap();
     held.execute(sqlx::query("SELECT FROM runs WHERE id = $1 FOR UPDATE").bind(run)).await.unwrap();
     let count = all.len();
-    let queued = all.into_iter().enumerate().map(async |(place, one)| {
-        wait_for_waiters(url, run, place).await;
+    let queued = all.into_iter().enumerate().map(async |(boundary_id, one)| {
+        wait_for_waiters(url, run, boundary_id).await;
         one.await
     });
     let (done, ()) = join(join_all(queued), async {

@@ -1,10 +1,10 @@
 //! The request of a case, and what is stored of it.
 
-use dalsegno_protocol::CallState;
-use dalsegno_store::{
+use dalsegno_model::{
     BoundaryId, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, FinishCall, RecordBatch,
     RunId, Settle, Store, Written,
 };
+use dalsegno_protocol::CallState;
 
 use super::PAY;
 use crate::context::*;
@@ -47,9 +47,9 @@ impl Request {
         match self {
             Self::Commit(commit, epoch) => {
                 let Commit { turn, boundary, .. } = &**commit;
-                let place = BoundaryId { turn: *turn, boundary: *boundary, epoch: *epoch };
-                let links = cx.links(run, None).await.unwrap();
-                let found = links.iter().find(|link| link.place == place);
+                let boundary_id = BoundaryId { turn: *turn, boundary: *boundary, epoch: *epoch };
+                let links = cx.check_boundaries(run, None).await.unwrap();
+                let found = links.iter().find(|link| link.id == boundary_id);
                 let stored = found.map_or("nothing", |link| if link.undone { "undone" } else { "stands" });
                 check_contents(commit, stored, cx, run).await;
                 stored

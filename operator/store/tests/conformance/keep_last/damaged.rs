@@ -1,7 +1,7 @@
 //! Damaged, exchanged and obsolete rows of a run that keeps only its last boundaries.
 
-use dalsegno_store::verify::{self, Checkpoint};
-use dalsegno_store::{Commit, Error, Rewind, Rewound};
+use dalsegno_model::{Commit, Error, Rewind, Rewound};
+use dalsegno_proof::verify::{self, Checkpoint};
 
 use super::{assert_valid, compact, compacted, grow, grown, keep_last, problems, state};
 use crate::context::*;
@@ -23,7 +23,7 @@ async fn nothing_is_dropped_if_its_state_cannot_be_rebuilt(cx: &TestContext) {
     grow(cx, &worker, 1..=30).await;
     tamper(cx, "UPDATE boundaries SET ops = NULL WHERE turn = 3").await;
     keep_last(cx, worker.run, 5).await;
-    let refused = cx.drop_old(worker.run, 500).await;
+    let refused = cx.compact(worker.run, 500).await;
     assert!(matches!(refused, Err(Error::Corrupt { .. })), "{refused:?}");
     assert_eq!(count(cx, "SELECT count(*) FROM boundaries WHERE ops IS NULL").await, 1);
     assert_eq!(cx.run_of(&worker).await.dropped_to, None);
@@ -75,14 +75,14 @@ async fn damaged_snapshots_are_skipped_back_to_the_one_of_the_dropped_boundaries
 async fn the_last_good_checkpoint_can_be_the_snapshot(cx: &TestContext) {
     let worker = compacted(cx, 20).await;
     tamper(cx, "UPDATE boundaries SET ops = NULL WHERE turn = 16").await;
-    let run = cx.end_and_reserve(&worker, dalsegno_store::Class::Disruption).await;
+    let run = cx.end_and_reserve(&worker, dalsegno_model::Class::Disruption).await;
     let Checkpoint::Corrupt(found) = verify::checkpoint(&*cx.store, &run).await.unwrap() else {
         panic!("turn 16 is damaged")
     };
-    let place = found.last_good.unwrap().place;
-    assert_eq!(place.turn, 15);
+    let boundary_id = found.last_good.unwrap().boundary;
+    assert_eq!(boundary_id.turn, 15);
     assert!(!found.detail.contains("retention"), "what was dropped is no damage: {}", found.detail);
-    let rewind = Rewind { to: place, ..rewind_to(run.epoch, result_place(15)) };
+    let rewind = Rewind { to: boundary_id, ..rewind_to(run.epoch, result_place(15)) };
     assert!(matches!(cx.rewind(run.id, &rewind).await.unwrap(), Rewound::Done(_)));
     assert_eq!(state(cx, run.id, None).await, grown(15));
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use dalsegno_protocol::{Boundary, Payload, RecordOp};
-use dalsegno_store::{
-    BoundaryId, Commit, Committed, Error, PatchChain, Result, Retention, Rewound, RunId, RunRecord,
-    Snapshotted, Then, fold, header, verify,
+use dalsegno_format::{PatchChain, fold, header};
+use dalsegno_model::{
+    BoundaryId, Commit, Committed, Error, NextStep, Result, Retention, Rewound, RunId, RunRecord, Snapshotted,
 };
+use dalsegno_proof::verify;
+use dalsegno_protocol::{Boundary, Payload, RecordOp};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -123,7 +124,7 @@ impl Model<'_> {
             }
             Step::ReadHead(who) => self.writers[who].next_turn = next(&now),
             Step::End(class, reserve) => {
-                let then = if reserve { Then::Reserve } else { Then::Nothing };
+                let then = if reserve { NextStep::Reserve } else { NextStep::Nothing };
                 let ending = ending(now.attempt.number, class);
                 let after = self.cx.end_attempt(self.run, &ending, &then).await.unwrap();
                 assert!(after.epoch >= now.epoch);
@@ -136,7 +137,7 @@ impl Model<'_> {
             Step::Compact(keep_last) => {
                 let retention = Retention { keep_last: Some(keep_last), ..Retention::default() };
                 self.cx.set_retention(self.run, &retention).await.unwrap();
-                while self.cx.drop_old(self.run, 7).await.unwrap().run.is_some() {
+                while self.cx.compact(self.run, 7).await.unwrap().run.is_some() {
                     self.saw("compacted");
                 }
             }
@@ -211,9 +212,9 @@ impl Model<'_> {
                 self.saw("ok");
                 assert!(!is_live, "accepted twice");
                 let epoch = self.cx.run_by_uid(&self.object_uid).await.epoch;
-                let place = BoundaryId { turn: commit.turn, boundary: commit.boundary, epoch };
+                let boundary_id = BoundaryId { turn: commit.turn, boundary: commit.boundary, epoch };
                 let ops = commit.ops.as_ref().map(|ops| String::from_utf8(ops.clone()).unwrap());
-                self.live.push((place, commit.commit_id, ops));
+                self.live.push((boundary_id, commit.commit_id, ops));
             }
             Committed::Duplicate(_) => {
                 self.saw("duplicate");
@@ -256,8 +257,8 @@ impl Model<'_> {
         }
         let run = self.cx.run_by_uid(&self.object_uid).await;
         let rows = self.cx.boundaries(self.run, 1, i32::MAX).await.unwrap();
-        let kept: Vec<_> = rows.iter().map(|row| (row.place(), row.commit_id)).collect();
-        let accepted: Vec<_> = self.live.iter().map(|(place, id, _)| (*place, *id)).collect();
+        let kept: Vec<_> = rows.iter().map(|row| (row.id(), row.commit_id)).collect();
+        let accepted: Vec<_> = self.live.iter().map(|(boundary_id, id, _)| (*boundary_id, *id)).collect();
         assert_eq!(kept, accepted, "exactly the acknowledged commits are stored, each once");
         assert!(rows.first().is_none_or(|row| row.turn == 1 && row.parent_hash == header::NO_PARENT));
         for pair in rows.windows(2) {
@@ -266,16 +267,11 @@ impl Model<'_> {
                 Boundary::Plan => (row.turn, row.boundary) == (before.turn, Boundary::Result),
                 Boundary::Result => row.turn == before.turn + 1,
             };
-            assert!(
-                follows && row.parent_hash == before.content_hash,
-                "{} after {}",
-                row.place(),
-                before.place()
-            );
+            assert!(follows && row.parent_hash == before.content_hash, "{} after {}", row.id(), before.id());
         }
         for turn in 1..=run.head.as_ref().map_or(0, |head| head.turn) {
-            let before = self.live.iter().filter(|(place, ..)| place.turn <= turn);
-            let last = before.clone().next_back().map(|(place, ..)| *place);
+            let before = self.live.iter().filter(|(boundary_id, ..)| boundary_id.turn <= turn);
+            let last = before.clone().next_back().map(|(boundary_id, ..)| *boundary_id);
             match self.cx.state(self.run, Some(turn)).await {
                 Err(Error::Gone { .. }) => assert!(last < run.dropped_to, "turn {turn}"),
                 state => {
@@ -285,7 +281,7 @@ impl Model<'_> {
                 }
             }
         }
-        assert_eq!(verify::survey(&*self.cx.store, &run).await.unwrap().damage, []);
+        assert_eq!(verify::scan(&*self.cx.store, &run).await.unwrap().damage, []);
         self.cx.assert_audit_is_valid(self.run).await;
     }
 }

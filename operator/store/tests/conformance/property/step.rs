@@ -1,7 +1,7 @@
 //! The steps of the property: what can happen to a run.
 
+use dalsegno_model::Class;
 use dalsegno_protocol::Boundary;
-use dalsegno_store::Class;
 use proptest::collection::vec;
 use proptest::prelude::*;
 

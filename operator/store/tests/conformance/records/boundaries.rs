@@ -1,7 +1,7 @@
 //! Records and boundaries: records written with a boundary or between two, and what a rewind hides.
 
+use dalsegno_model::{BoundaryId, Commit, Committed, RecordBatch, Rewound, Written};
 use dalsegno_protocol::Boundary;
-use dalsegno_store::{BoundaryId, Commit, Committed, RecordBatch, Rewound, Written};
 use sha2::{Digest as _, Sha256};
 
 use super::{append, batch, delete, held, put, write};

@@ -1,13 +1,13 @@
-//! Payloads of the rows that a [`crate::Reading`] returns: how both databases decode them.
+//! Payloads of the rows that a [`dalsegno_model::ReadTransaction`] returns: how both databases decode them.
 
 use dalsegno_protocol::Call;
 
-pub use dalsegno_model::read_transaction::*;
+use dalsegno_model::read_transaction::{RecordKey, StoredCall, StoredRecord};
 
-use crate::Error;
 use crate::db_error::{DbError, DbResult};
-use crate::records::stored_digest;
-use crate::seal::{AadContext, PayloadCipher};
+use dalsegno_format::records::stored_digest;
+use dalsegno_format::seal::{AadContext, PayloadCipher};
+use dalsegno_model::Error;
 
 /// A page ends after this many bytes of stored payloads. It always has its first row.
 pub(crate) const PAGE_BYTES: i64 = 1 << 20;
