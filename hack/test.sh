@@ -116,6 +116,14 @@ if ! python3 -c 'import pytest' 2>/dev/null; then
     pytest=("$venv/bin/python" -m pytest)
 fi
 
+# timed CARGO-TEST-ARGUMENT…: runs tests that print how long each of them took. The option is for nightly compilers; the
+# variable makes the harness of a stable one accept it, and is set for the tests alone, since it would change the build.
+timed() {
+    CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER='env RUSTC_BOOTSTRAP=1' \
+        cargo test --locked --workspace --no-fail-fast "$@" -Z unstable-options --report-time
+}
+export -f timed
+
 # The builds run one after the other, because each uses all cores. One build of Rust serves the tests, the images and
 # the end-to-end tests, as long as every command names the whole workspace. For a part of it Cargo would choose other
 # features and compile anew.
@@ -124,7 +132,8 @@ run 'build' nothing 25 cargo build --locked --workspace --lib --bins --tests || 
 # The fuzz targets are a build of their own. It uses the processor time that the lint and the tests leave.
 background 'build the fuzz targets' 30 hack/fuzz.sh build
 run 'lint' nothing 15 hack/lint.sh || true
-run 'tests in Rust' cargo 20 cargo test --locked --workspace --exclude dalsegno-e2e --no-fail-fast || true
+run 'tests in Rust' cargo 20 bash -c "timed --exclude dalsegno-e2e --lib --bins --tests --" || true
+run 'examples in the documentation' cargo 5 cargo test --locked --workspace --doc || true
 harness=$(cargo test --locked --workspace --lib --no-run 2>&1 | sed -n 's/.*(\(.*deps.dalsegno_e2e-.*\))/\1/p') || true
 run 'tests of the harness' cargo 5 "${harness:-false}" || true
 run 'tests of the cluster' go 10 go test -C e2e/cluster -v ./... || true
@@ -137,15 +146,18 @@ background 'fuzz' 14 hack/fuzz.sh 22
 if run 'cluster' nothing 10 go run -C e2e/cluster . up && eval "$(cluster env)" &&
     run 'images' nothing 10 env SKIP_BUILD=1 hack/images.sh &&
     run 'install' nothing 5 "$PROGRAMS/e2e-setup"; then
-    run 'scenarios' cargo 20 cargo test --locked --workspace --no-fail-fast --test scenarios -- --test-threads=3 || true
+    run 'scenarios' cargo 20 bash -c 'timed --test scenarios -- --test-threads=3' || true
     # The chaos tests have limits of a few seconds. They start when the fuzz targets have ended.
     finish 'fuzz' cargo || true
-    run 'chaos' cargo 25 cargo test --locked --workspace --no-fail-fast --test chaos -- --test-threads=1 || true
+    run 'chaos' cargo 25 bash -c 'timed --test chaos -- --test-threads=1' || true
 else
     echo 'the end-to-end tests could not run' | tee -a "$logs/summary"
     finish 'fuzz' cargo || true
 fi
 take_down || failed=$((failed + 1))
+
+step 'The twenty slowest tests'
+sed -nE 's/^test (.*) \.\.\. [a-zA-Z]+ <([0-9.]+)s>$/\2 s  \1/p' "$logs"/*.log | sort -rn | sed 20q
 
 step "Summary after $((SECONDS - began)) s"
 cat "$logs/summary"

@@ -9,3 +9,4 @@ mod outages;
 mod postgres;
 mod prior_run;
 mod release;
+mod soak;
