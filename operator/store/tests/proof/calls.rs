@@ -164,7 +164,7 @@ async fn deleted_and_forged_calls_are_found(engine: &Engine) {
     let run = id(engine, busy(engine).await.run);
     engine.execute("CREATE TABLE kept AS SELECT * FROM calls").await.unwrap();
     let gone = problem_after(engine, &format!("DELETE FROM calls WHERE run = {run} AND id = 'asked'")).await;
-    assert_eq!(gone, "call \"requested_by\": the audit records it, and it is missing");
+    assert_eq!(gone, "call \"asked\": the audit records it, and it is missing");
     let invented = "UPDATE kept SET id = 'invented', arguments = NULL, result = NULL WHERE id = 'asked'";
     engine.execute(invented).await.unwrap();
     restore(engine).await;
