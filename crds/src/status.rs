@@ -48,7 +48,8 @@ pub struct AgentRunStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<RecoveryStatus>,
 
-    /// The latest checkpoint, from which the next attempt would resume. Updated every few seconds.
+    /// The latest checkpoint, from which the next attempt would resume. Updated when it has changed, every ten
+    /// seconds with up to 200 active runs, and every N/20 seconds with N active runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
 

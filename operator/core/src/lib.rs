@@ -39,7 +39,7 @@ pub mod settings;
 mod status;
 mod store_consistency;
 pub mod termination_message;
-mod text;
+pub mod text;
 pub mod version;
 pub mod worker;
 
