@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use futures::stream::{BoxStream, select_all};
 use futures::{Stream, StreamExt, stream};
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
@@ -20,12 +20,13 @@ where
     K::DynamicType: Default,
 {
     let mut watches: Vec<_> =
-        apis.into_iter().map(|api| watcher(api, config.clone()).default_backoff().boxed()).collect();
+        apis.into_iter().map(|api| watcher::watcher(api, config.clone()).default_backoff().boxed()).collect();
     if watches.len() == 1 {
         return watches.remove(0);
     }
     let merged = MergedWatch::new(watches.len());
-    let numbered = watches.into_iter().enumerate().map(|(source, watch)| watch.map(move |event| (source, event)));
+    let numbered =
+        watches.into_iter().enumerate().map(|(source, watch)| watch.map(move |event| (source, event)));
     merge(merged, select_all(numbered.collect::<Vec<_>>())).boxed()
 }
 
@@ -131,7 +132,11 @@ mod tests {
     }
 
     /// The merged events as text. Objects of one list are sorted.
-    fn texts(merged: &mut MergedWatch<ConfigMap>, source: usize, events: Vec<Event<ConfigMap>>) -> Vec<String> {
+    fn texts(
+        merged: &mut MergedWatch<ConfigMap>,
+        source: usize,
+        events: Vec<Event<ConfigMap>>,
+    ) -> Vec<String> {
         let text = |event: Event<ConfigMap>| match event {
             Event::Init => "init".to_owned(),
             Event::InitApply(it) => format!("lists {}", it.name_any()),
@@ -152,7 +157,9 @@ mod tests {
     fn the_first_list_is_complete_once_each_namespace_is_listed() {
         let mut merged = MergedWatch::new(2);
         assert!(texts(&mut merged, 0, list(&["a", "b"])).is_empty());
-        assert!(texts(&mut merged, 0, vec![Event::Apply(object("c")), Event::Delete(object("a"))]).is_empty());
+        assert!(
+            texts(&mut merged, 0, vec![Event::Apply(object("c")), Event::Delete(object("a"))]).is_empty()
+        );
         assert_eq!(texts(&mut merged, 1, list(&["x"])), ["init", "lists b", "lists c", "lists x", "listed"]);
         assert_eq!(texts(&mut merged, 1, vec![Event::Apply(object("y"))]), ["shows y"]);
     }

@@ -5,7 +5,8 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use dalsegno_crds::names;
-use futures::{Stream, StreamExt};
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::runtime::reflector;
@@ -26,9 +27,14 @@ pub fn watch_kind<K>(
     client: &Client,
     args: &OperatorArgs,
     config: &watcher::Config,
-) -> impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static
+) -> BoxStream<'static, watcher::Result<watcher::Event<K>>>
 where
-    K: Resource<Scope = k8s_openapi::NamespaceResourceScope> + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Resource<Scope = k8s_openapi::NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + Debug
+        + Send
+        + 'static,
     K::DynamicType: Default,
 {
     let namespaces = &args.watch_namespaces;
