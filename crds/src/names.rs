@@ -47,6 +47,10 @@ pub const ANNOTATION_TURN: &str = "dalsegno.dev/turn";
 /// Pod annotation: the revision that the pod is pinned to. Absent if the pod uses the current template.
 pub const ANNOTATION_PINNED: &str = "dalsegno.dev/pinned";
 
+/// Pod annotation of the Cluster Autoscaler: it may evict the pod to remove a node. Without it no node with a worker
+/// would be removed, because the autoscaler does not know the pod's controller. A template may set it to `false`.
+pub const ANNOTATION_SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+
 /// Value of [`crate::AgentRunStatus::agent`] for a run with an inline `agent`.
 pub const INLINE_AGENT: &str = "<inline>";
 

@@ -8,7 +8,6 @@ use axum::http::{StatusCode, header};
 use axum::routing::get;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
 
 use crate::mutex::lock;
 
@@ -44,5 +43,5 @@ pub async fn serve_health(
         .route("/healthz", get(|| async { "alive" }))
         .route("/readyz", get(readiness))
         .route("/metrics", get(metrics));
-    axum::serve(TcpListener::bind(listen).await?, app).with_graceful_shutdown(stop).await
+    axum::serve(crate::listen::listen(listen).await?, app).with_graceful_shutdown(stop).await
 }

@@ -7,6 +7,7 @@ mod controller;
 mod dev;
 mod health;
 mod kube_client;
+mod listen;
 mod log;
 mod manager;
 mod metrics;

@@ -12,11 +12,11 @@ use dalsegno_crds::names;
 use dalsegno_gateway::StateReadBudget;
 use dalsegno_model::Store;
 use futures::{Stream, StreamExt as _};
+use kube::Client;
 use kube::runtime::events::Reporter;
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::utils::PredicateConfig;
 use kube::runtime::{Predicate as _, WatchStreamExt, predicates, watcher};
-use kube::{Api, Client};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -32,7 +32,7 @@ use crate::controller::context::Context;
 use crate::controller::definitions;
 use crate::controller::failpoint::Failpoint;
 use crate::metrics::Metrics;
-use crate::tasks::watches::{api_of, enqueue_runs_of, signal_when_listed, trim, watch_nodes, watch_pods};
+use crate::tasks::watches::{enqueue_runs_of, signal_when_listed, trim, watch_kind, watch_nodes, watch_pods};
 use crate::tasks::{anchors, cache_cleanup, capacity, deadline_poll, leader, retention, run_with_tasks};
 
 /// Time for reconciles to end after a stop. The next operator continues what they leave unfinished.
@@ -94,14 +94,13 @@ impl Manager {
         let mut tasks = JoinSet::new();
 
         let (pods_listed, wait_for_pods) = oneshot::channel();
-        tasks.spawn(watch_pods(ctx.clone(), api_of(&ctx.client, &args), pods_listed));
+        tasks.spawn(watch_pods(ctx.clone(), args.clone(), pods_listed));
         let (nodes_listed, wait_for_nodes) = oneshot::channel();
         tasks.spawn(watch_nodes(ctx.clone(), nodes_listed));
         let probing = ctx.clone();
         tasks.spawn(async move { probing.api.probe(&probing.client).await });
-        let api = api_of(&ctx.client, &args);
         let (changes, wait_for_definitions) =
-            definition_changes(ctx.clone(), api, definition_writer, runs.clone());
+            definition_changes(ctx.clone(), &args, definition_writer, runs.clone());
         let stopped = stop.clone().cancelled_owned();
         tasks.spawn(definitions::run(ctx.clone(), changes, definitions, stopped));
 
@@ -120,8 +119,7 @@ impl Manager {
         let (runs_cached, wait_for_cache) = oneshot::channel();
         tasks.spawn(cache_cleanup::run(ctx.clone(), runs.clone(), wait_for_cache));
         let (runs_listed, wait_for_runs) = oneshot::channel();
-        let changes = watcher(api_of::<RawRun>(&ctx.client, &args), watcher::Config::default())
-            .default_backoff()
+        let changes = watch_kind::<RawRun>(&ctx.client, &args, &watcher::Config::default())
             .inspect(signal_when_listed(runs_listed))
             .modify(trim)
             .reflect(run_writer)
@@ -176,13 +174,12 @@ impl Manager {
 /// and a receiver that is notified once the cache is filled.
 fn definition_changes(
     ctx: Arc<Context>,
-    api: Api<RawDefinition>,
+    args: &OperatorArgs,
     writer: reflector::store::Writer<RawDefinition>,
     runs: reflector::Store<RawRun>,
 ) -> (impl Stream<Item = watcher::Result<RawDefinition>> + Send + 'static, oneshot::Receiver<()>) {
     let (listed, wait_for_list) = oneshot::channel();
-    let changes = watcher(api, watcher::Config::default())
-        .default_backoff()
+    let changes = watch_kind::<RawDefinition>(&ctx.client, args, &watcher::Config::default())
         // Not the cache's own `wait_until_ready`: it wakes one waiter only, and the controller is one.
         .inspect(signal_when_listed(listed))
         .modify(trim)

@@ -9,7 +9,6 @@ use dalsegno_gateway::{Config as GatewayConfig, Gateway, StateReadBudget};
 use dalsegno_model::Store;
 use kube::Client;
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +17,7 @@ use crate::config::{GatewayArgs, HealthArgs, KeyArgs, OperatorArgs, StoreArgs};
 use crate::controller::failpoint::Failpoint;
 use crate::health::{Ready, serve_health};
 use crate::kube_client;
+use crate::listen::listen;
 use crate::manager::{Manager, run_manager};
 use crate::metrics::Metrics;
 use crate::token_review::TokenReviews;
@@ -81,7 +81,7 @@ impl Process {
         );
         gateway.register(&mut self.registry);
         let state_reads = gateway.resume_reads();
-        let listener = TcpListener::bind(args.gateway_listen).await.context("listening for workers")?;
+        let listener = listen(args.gateway_listen).await.context("listening for workers")?;
         self.ready.push(Arc::new({
             let gateway = gateway.clone();
             move || gateway.is_ready()

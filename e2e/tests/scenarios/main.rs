@@ -5,6 +5,7 @@ mod authors;
 mod blocked_starts;
 mod calls;
 mod cancel;
+mod chart;
 mod confidentiality;
 mod crashes;
 mod deletion;

@@ -141,6 +141,7 @@ fn metadata(params: &PodParams, template: ObjectMeta, document: &Document) -> Ob
         (names::LABEL_ATTEMPT.to_owned(), attempt.to_string()),
     ]);
     let mut annotations = without_reserved_keys(template.annotations);
+    annotations.entry(names::ANNOTATION_SAFE_TO_EVICT.to_owned()).or_insert_with(|| "true".to_owned());
     annotations.extend([
         (names::ANNOTATION_REVISION.to_owned(), document.hash()),
         (names::ANNOTATION_TURN.to_owned(), format!("{turn}/{position}")),

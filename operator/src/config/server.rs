@@ -21,7 +21,7 @@ pub struct KeyArgs {
 #[derive(Clone, Debug, Args)]
 pub struct GatewayArgs {
     /// Address of the worker contract.
-    #[arg(long, env = "DALSEGNO_GATEWAY_LISTEN", default_value = "0.0.0.0:8080")]
+    #[arg(long, env = "DALSEGNO_GATEWAY_LISTEN", default_value = "[::]:8080")]
     pub gateway_listen: SocketAddr,
 }
 
@@ -31,9 +31,9 @@ pub struct OperatorArgs {
     /// Base URL at which workers reach the gateway.
     #[arg(long, env = "DALSEGNO_GATEWAY_URL")]
     pub gateway_url: String,
-    /// Watch only this namespace. Unset: all namespaces.
-    #[arg(long, env = "DALSEGNO_WATCH_NAMESPACE")]
-    pub watch_namespace: Option<String>,
+    /// Watch only these namespaces, separated by commas. Unset: all namespaces.
+    #[arg(long, env = "DALSEGNO_WATCH_NAMESPACES", value_name = "NAME", value_delimiter = ',')]
+    pub watch_namespaces: Vec<String>,
     /// Let only one of several operators work at a time. This saves work; correctness does not depend on it.
     #[arg(long, env = "DALSEGNO_LEADER_ELECTION", default_value_t = false, action = clap::ArgAction::Set)]
     pub leader_election: bool,
@@ -59,7 +59,7 @@ pub struct OperatorArgs {
 #[derive(Clone, Debug, Args)]
 pub struct HealthArgs {
     /// Address of /healthz, /readyz and /metrics.
-    #[arg(long, env = "DALSEGNO_HEALTH_LISTEN", default_value = "0.0.0.0:8081")]
+    #[arg(long, env = "DALSEGNO_HEALTH_LISTEN", default_value = "[::]:8081")]
     pub health_listen: SocketAddr,
 }
 

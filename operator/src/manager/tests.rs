@@ -56,7 +56,7 @@ where
     });
     let args = OperatorArgs {
         gateway_url: "http://gateway".into(),
-        watch_namespace: None,
+        watch_namespaces: Vec::new(),
         leader_election,
         namespace: "default".into(),
         pod_name: "dalsegno".into(),

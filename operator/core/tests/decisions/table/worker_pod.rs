@@ -142,6 +142,17 @@ fn the_last_lines_of_the_log_are_the_default_termination_message() {
 }
 
 #[test]
+fn the_cluster_autoscaler_may_evict_a_worker_unless_its_template_forbids_it() {
+    let safe = |pod: &Pod| annotation(pod, names::ANNOTATION_SAFE_TO_EVICT);
+    assert_eq!(safe(&created(&run()).0).as_deref(), Some("true"));
+    let (pod, _) = created(&run().agent(json!({
+        "metadata": { "annotations": { "cluster-autoscaler.kubernetes.io/safe-to-evict": "false" } },
+        "spec": { "containers": [{ "name": "agent", "image": "a" }] },
+    })));
+    assert_eq!(safe(&pod).as_deref(), Some("false"));
+}
+
+#[test]
 fn the_worker_is_the_container_named_agent_or_the_only_one() {
     let (pod, _) = created(&run().agent(json!({
         "spec": { "containers": [{ "name": "helper", "image": "h" }, { "name": "agent", "image": "a" }] },
