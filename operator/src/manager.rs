@@ -33,7 +33,9 @@ use crate::controller::definitions;
 use crate::controller::failpoint::Failpoint;
 use crate::metrics::Metrics;
 use crate::tasks::watches::{api_of, enqueue_runs_of, signal_when_listed, trim, watch_nodes, watch_pods};
-use crate::tasks::{anchors, cache_cleanup, capacity, deadline_poll, leader, retention, run_with_tasks};
+use crate::tasks::{
+    anchors, cache_cleanup, capacity, deadline_poll, leader, retention, run_counts, run_with_tasks,
+};
 
 /// Time for reconciles to end after a stop. The next operator continues what they leave unfinished.
 const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -119,6 +121,7 @@ impl Manager {
 
         let (runs_cached, wait_for_cache) = oneshot::channel();
         tasks.spawn(cache_cleanup::run(ctx.clone(), runs.clone(), wait_for_cache));
+        tasks.spawn(run_counts::run(runs.clone(), ctx.metrics.runs.clone()));
         let (runs_listed, wait_for_runs) = oneshot::channel();
         let changes = watcher(api_of::<RawRun>(&ctx.client, &args), watcher::Config::default())
             .default_backoff()

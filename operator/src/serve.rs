@@ -51,6 +51,14 @@ struct Process {
 /// The store cannot be opened, or a part failed.
 pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
     let Parts { gateway, operator, health, key } = parts;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        store = without_secrets(store_args.url()),
+        gateway = gateway.as_ref().map(|it| it.gateway_listen.to_string()),
+        operator = operator.is_some(),
+        health = health.health_listen.to_string(),
+        "Dal Segno starts"
+    );
     let mut process = Process {
         store: store_args.open().await?,
         client: kube_client::connect().await.context("reaching the API server")?,
@@ -144,6 +152,17 @@ impl Process {
     }
 }
 
+/// The kind and the address of a database, without user, password and parameters.
+fn without_secrets(database_url: &str) -> String {
+    let (scheme, rest) = database_url.split_once("://").unwrap_or(("unknown", ""));
+    let (secret, address) = rest.rsplit_once('@').unwrap_or(("", rest));
+    // An `@` in a parameter: what follows it may be part of a password.
+    if secret.contains('?') {
+        return scheme.to_owned();
+    }
+    format!("{scheme}://{}", address.split('?').next().unwrap_or_default())
+}
+
 /// Folder for the failpoint's marker, which must survive a container but not a pod: the folder of the embedded store's
 /// file, or the temporary folder.
 fn failpoint_folder(database_url: &str) -> PathBuf {
@@ -152,4 +171,25 @@ fn failpoint_folder(database_url: &str) -> PathBuf {
         .and_then(|path| Path::new(path).parent())
         .filter(|folder| folder.is_absolute())
         .map_or_else(std::env::temp_dir, Path::to_path_buf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_names_the_store_without_its_secrets() {
+        for (url, shown) in [
+            ("sqlite:///var/lib/dalsegno/dalsegno.db", "sqlite:///var/lib/dalsegno/dalsegno.db"),
+            (
+                "postgres://app:pass@db.example:5432/dalsegno?sslmode=verify-full",
+                "postgres://db.example:5432/dalsegno",
+            ),
+            ("postgres://app:p?ss@db/dalsegno", "postgres"),
+            ("postgres://db/dalsegno?password=a@b", "postgres"),
+            ("postgres://db/dalsegno?user=app", "postgres://db/dalsegno"),
+        ] {
+            assert_eq!(without_secrets(url), shown);
+        }
+    }
 }
