@@ -6,3 +6,4 @@ pub mod invalid_objects;
 pub mod nodes;
 pub mod pods;
 pub mod raw_object;
+pub mod watch_health;

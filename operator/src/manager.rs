@@ -26,6 +26,7 @@ use crate::cache::invalid_objects::InvalidObjects;
 use crate::cache::nodes::NodeCache;
 use crate::cache::pods::PodCache;
 use crate::cache::raw_object::{RawDefinition, RawRun};
+use crate::cache::watch_health::WatchHealth;
 use crate::config::OperatorArgs;
 use crate::controller::agent_runs::RunController;
 use crate::controller::context::Context;
@@ -56,6 +57,8 @@ pub struct Manager {
     pub metrics: Metrics,
     /// Aborts the process in tests.
     pub failpoint: Failpoint,
+    /// When the watches were last heard.
+    pub watch_health: WatchHealth,
     /// Set once the operator is ready: it reconciles, or waits to become the leader.
     pub is_ready: Arc<AtomicBool>,
 }
@@ -87,7 +90,7 @@ impl Manager {
     /// Starts the watches, and waits until the caches of pods, nodes and definitions are filled: a reconcile must not take an
     /// empty cache for an empty cluster. Then starts the background tasks, and reconciles runs until `stop`.
     async fn reconcile_until(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let is_ready = self.is_ready.clone();
+        let (is_ready, watch_health) = (self.is_ready.clone(), self.watch_health.clone());
         let (args, signing_key) = (self.args.clone(), self.signing_key.clone());
         let (queue, queued) = mpsc::unbounded_channel::<ObjectRef<RawRun>>();
         let (definitions, definition_writer) = reflector::store::<RawDefinition>();
@@ -121,7 +124,7 @@ impl Manager {
 
         let (runs_cached, wait_for_cache) = oneshot::channel();
         tasks.spawn(cache_cleanup::run(ctx.clone(), runs.clone(), wait_for_cache));
-        tasks.spawn(run_counts::run(runs.clone(), ctx.metrics.runs.clone()));
+        tasks.spawn(run_counts::run(runs.clone(), ctx.metrics.clone(), watch_health));
         let (runs_listed, wait_for_runs) = oneshot::channel();
         let changes = watcher(api_of::<RawRun>(&ctx.client, &args), watcher::Config::default())
             .default_backoff()

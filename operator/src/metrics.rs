@@ -2,6 +2,7 @@
 
 mod runs;
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ pub struct Metrics {
     invalid_objects: Family<KindLabel, Gauge>,
     damage: Family<PlaceLabel, Counter>,
     active_runs: Gauge,
+    watch_age: Family<WatchLabel, Gauge<f64, AtomicU64>>,
     expired_runs: Counter,
     expired_rows: Counter,
     old_rows: Counter,
@@ -70,6 +72,11 @@ struct ResultLabel {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabel {
     kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WatchLabel {
+    kind: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -126,6 +133,11 @@ impl Metrics {
         );
         registry.register("damage", "Reads of the store that found damage, by place", self.damage.clone());
         registry.register("active_runs", "Runs with an attached worker", self.active_runs.clone());
+        registry.register(
+            "watch_age_seconds",
+            "Time since each watch of the API server was last heard, by kind",
+            self.watch_age.clone(),
+        );
         registry.register(
             "expired_runs",
             "Runs past their retention whose payloads were dropped",
@@ -223,6 +235,11 @@ impl Metrics {
         }
     }
 
+    /// Sets how long ago the watch of a kind was heard.
+    pub fn set_watch_age(&self, kind: &str, age: Duration) {
+        self.watch_age.get_or_create(&WatchLabel { kind: kind.to_owned() }).set(age.as_secs_f64());
+    }
+
     /// Sets the number of runs with an attached worker.
     pub fn set_active_runs(&self, runs: i64) {
         self.active_runs.set(runs);
@@ -317,6 +334,7 @@ mod tests {
         metrics.count_lookup("found");
         metrics.set_stored_bytes(vec![NamespaceUsage { namespace: Some("shop".into()), bytes: 1 }]);
         metrics.set_active_runs(1);
+        metrics.set_watch_age("pods", Duration::from_secs(1));
         let state = StateLabel { summary: "Held".into(), reason: "RecoveryLoop".into() };
         metrics.runs.set_runs([(state, 1)].into());
         metrics.runs.observe_fence(Duration::from_millis(5));

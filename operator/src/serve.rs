@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use anyhow::Context as _;
 use dalsegno_gateway::{Config as GatewayConfig, Gateway, StateReadBudget};
@@ -14,9 +15,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::cache::watch_health::WatchHealth;
 use crate::config::{GatewayArgs, HealthArgs, KeyArgs, OperatorArgs, StoreArgs};
 use crate::controller::failpoint::Failpoint;
-use crate::health::{Ready, serve_health};
+use crate::health::{Check, Checks, serve_health};
 use crate::kube_client;
 use crate::manager::{Manager, run_manager};
 use crate::metrics::Metrics;
@@ -38,9 +40,10 @@ pub struct Parts {
 struct Process {
     store: Arc<dyn Store>,
     client: Client,
+    watch_health: WatchHealth,
     stop: CancellationToken,
     registry: Registry,
-    ready: Vec<Ready>,
+    ready: Vec<Check>,
     tasks: JoinSet<anyhow::Result<()>>,
 }
 
@@ -59,9 +62,11 @@ pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
         health = health.health_listen.to_string(),
         "Dal Segno starts"
     );
+    let watch_health = WatchHealth::default();
     let mut process = Process {
         store: store_args.open().await?,
-        client: kube_client::connect().await.context("reaching the API server")?,
+        client: kube_client::connect(watch_health.clone()).await.context("reaching the API server")?,
+        watch_health,
         stop: CancellationToken::new(),
         registry: Registry::with_prefix("dalsegno"),
         ready: Vec::new(),
@@ -124,16 +129,20 @@ impl Process {
             metrics,
             failpoint,
             is_ready,
+            watch_health: self.watch_health.clone(),
         };
         self.tasks.spawn(run_manager(manager, self.stop.clone()));
     }
 
     /// Serves health, and waits for a signal or the end of a part. Then stops all parts.
     async fn run(mut self, health: HealthArgs) -> anyhow::Result<()> {
-        let (ready, registry) = (self.ready, self.registry);
+        let watch_health = self.watch_health;
+        let checks =
+            Checks { ready: self.ready, alive: Arc::new(move || !watch_health.is_blind(Instant::now())) };
+        let registry = self.registry;
         let stopped = self.stop.clone().cancelled_owned();
         self.tasks.spawn(async move {
-            serve_health(health.health_listen, ready, registry, stopped).await.context("serving health")
+            serve_health(health.health_listen, checks, registry, stopped).await.context("serving health")
         });
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;

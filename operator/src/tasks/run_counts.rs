@@ -1,13 +1,14 @@
 //! Counts the AgentRuns by the summary and reason of their status, for the metric `dalsegno_runs`.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::runtime::reflector;
 use serde::Deserialize;
 
 use crate::cache::raw_object::RawRun;
-use crate::metrics::{RunMetrics, StateLabel};
+use crate::cache::watch_health::WatchHealth;
+use crate::metrics::{Metrics, StateLabel};
 
 /// Interval between two counts. Each reads the status of every run in the cache.
 const INTERVAL: Duration = Duration::from_secs(15);
@@ -18,12 +19,15 @@ struct WithState {
     status: Option<StateLabel>,
 }
 
-/// Counts periodically until cancelled.
-pub async fn run(runs: reflector::Store<RawRun>, metrics: RunMetrics) {
+/// Counts periodically until cancelled, and shows how long ago each watch was heard.
+pub async fn run(runs: reflector::Store<RawRun>, metrics: Metrics, watches: WatchHealth) {
     let mut ticks = tokio::time::interval(INTERVAL);
     loop {
         ticks.tick().await;
-        metrics.set_runs(count(runs.state().iter().map(AsRef::as_ref)));
+        metrics.runs.set_runs(count(runs.state().iter().map(AsRef::as_ref)));
+        for (kind, age) in watches.ages(Instant::now()) {
+            metrics.set_watch_age(&kind, age);
+        }
     }
 }
 
