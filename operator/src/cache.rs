@@ -7,3 +7,4 @@ pub mod merged_watch;
 pub mod nodes;
 pub mod pods;
 pub mod raw_object;
+pub mod watch_health;

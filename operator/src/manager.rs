@@ -26,6 +26,7 @@ use crate::cache::invalid_objects::InvalidObjects;
 use crate::cache::nodes::NodeCache;
 use crate::cache::pods::PodCache;
 use crate::cache::raw_object::{RawDefinition, RawRun};
+use crate::cache::watch_health::WatchHealth;
 use crate::config::OperatorArgs;
 use crate::controller::agent_runs::RunController;
 use crate::controller::context::Context;
@@ -33,7 +34,9 @@ use crate::controller::definitions;
 use crate::controller::failpoint::Failpoint;
 use crate::metrics::Metrics;
 use crate::tasks::watches::{enqueue_runs_of, signal_when_listed, trim, watch_kind, watch_nodes, watch_pods};
-use crate::tasks::{anchors, cache_cleanup, capacity, deadline_poll, leader, retention, run_with_tasks};
+use crate::tasks::{
+    anchors, cache_cleanup, capacity, deadline_poll, leader, retention, run_counts, run_with_tasks,
+};
 
 /// Time for reconciles to end after a stop. The next operator continues what they leave unfinished.
 const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -54,6 +57,8 @@ pub struct Manager {
     pub metrics: Metrics,
     /// Aborts the process in tests.
     pub failpoint: Failpoint,
+    /// When the watches were last heard.
+    pub watch_health: WatchHealth,
     /// Set once the operator is ready: it reconciles, or waits to become the leader.
     pub is_ready: Arc<AtomicBool>,
 }
@@ -85,7 +90,7 @@ impl Manager {
     /// Starts the watches, and waits until the caches of pods, nodes and definitions are filled: a reconcile must not take an
     /// empty cache for an empty cluster. Then starts the background tasks, and reconciles runs until `stop`.
     async fn reconcile_until(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let is_ready = self.is_ready.clone();
+        let (is_ready, watch_health) = (self.is_ready.clone(), self.watch_health.clone());
         let (args, signing_key) = (self.args.clone(), self.signing_key.clone());
         let (queue, queued) = mpsc::unbounded_channel::<ObjectRef<RawRun>>();
         let (definitions, definition_writer) = reflector::store::<RawDefinition>();
@@ -118,6 +123,7 @@ impl Manager {
 
         let (runs_cached, wait_for_cache) = oneshot::channel();
         tasks.spawn(cache_cleanup::run(ctx.clone(), runs.clone(), wait_for_cache));
+        tasks.spawn(run_counts::run(runs.clone(), ctx.metrics.clone(), watch_health));
         let (runs_listed, wait_for_runs) = oneshot::channel();
         let changes = watch_kind::<RawRun>(&ctx.client, &args, &watcher::Config::default())
             .inspect(signal_when_listed(runs_listed))

@@ -1,5 +1,8 @@
 //! The operator's Prometheus metrics.
 
+mod runs;
+
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,11 +14,15 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+pub use runs::{RunMetrics, StateLabel};
+
 use crate::mutex::lock;
 
 /// The operator's metrics. No label names a run; one names the few namespaces with the most stored bytes.
 #[derive(Clone, Default)]
 pub struct Metrics {
+    /// Metrics of runs and their recoveries.
+    pub runs: RunMetrics,
     effects: Family<EffectLabel, Counter>,
     attempts_ended: Family<CauseLabel, Counter>,
     reconciles: Family<OutcomeLabel, Counter>,
@@ -25,6 +32,7 @@ pub struct Metrics {
     invalid_objects: Family<KindLabel, Gauge>,
     damage: Family<PlaceLabel, Counter>,
     active_runs: Gauge,
+    watch_age: Family<WatchLabel, Gauge<f64, AtomicU64>>,
     expired_runs: Counter,
     expired_rows: Counter,
     old_rows: Counter,
@@ -67,6 +75,11 @@ struct KindLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WatchLabel {
+    kind: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PlaceLabel {
     place: &'static str,
 }
@@ -92,7 +105,7 @@ fn outcome(ok: bool) -> OutcomeLabel {
 }
 
 impl Metrics {
-    /// Registers the metrics as `operator_…`, below the prefix of the registry.
+    /// Registers the metrics: those of runs as they are, and the others as `operator_…`, below the prefix of the registry.
     pub fn register(&self, registry: &mut Registry) {
         // Series that are alerted on exist from the start, so that `rate` sees their first increment.
         for kind in KINDS {
@@ -101,6 +114,7 @@ impl Metrics {
         for place in DAMAGE_PLACES {
             drop(self.damage.get_or_create(&PlaceLabel { place }));
         }
+        self.runs.register(registry);
         let registry = registry.sub_registry_with_prefix("operator");
         registry.register("effects", "Effects performed, by effect", self.effects.clone());
         registry.register("attempts_ended", "Attempts ended, by cause", self.attempts_ended.clone());
@@ -119,6 +133,11 @@ impl Metrics {
         );
         registry.register("damage", "Reads of the store that found damage, by place", self.damage.clone());
         registry.register("active_runs", "Runs with an attached worker", self.active_runs.clone());
+        registry.register(
+            "watch_age_seconds",
+            "Time since each watch of the API server was last heard, by kind",
+            self.watch_age.clone(),
+        );
         registry.register(
             "expired_runs",
             "Runs past their retention whose payloads were dropped",
@@ -216,6 +235,11 @@ impl Metrics {
         }
     }
 
+    /// Sets how long ago the watch of a kind was heard.
+    pub fn set_watch_age(&self, kind: &str, age: Duration) {
+        self.watch_age.get_or_create(&WatchLabel { kind: kind.to_owned() }).set(age.as_secs_f64());
+    }
+
     /// Sets the number of runs with an attached worker.
     pub fn set_active_runs(&self, runs: i64) {
         self.active_runs.set(runs);
@@ -310,6 +334,10 @@ mod tests {
         metrics.count_lookup("found");
         metrics.set_stored_bytes(vec![NamespaceUsage { namespace: Some("shop".into()), bytes: 1 }]);
         metrics.set_active_runs(1);
+        metrics.set_watch_age("pods", Duration::from_secs(1));
+        let state = StateLabel { summary: "Held".into(), reason: "RecoveryLoop".into() };
+        metrics.runs.set_runs([(state, 1)].into());
+        metrics.runs.observe_fence(Duration::from_millis(5));
         let text = rendered(&metrics);
         let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
         let mut registered: Vec<_> = types
@@ -320,8 +348,13 @@ mod tests {
             .collect();
         registered.sort();
         // A metric that was never used is missing in the text.
-        let sources = SOURCE.split("#[cfg(test)]").next().unwrap_or_default();
-        assert_eq!(registered.len(), sources.matches("registry.register(").count(), "{registered:#?}");
+        let sources = [SOURCE, include_str!("metrics/runs.rs")]
+            .map(|it| it.split("#[cfg(test)]").next().unwrap_or_default());
+        assert_eq!(
+            registered.len(),
+            sources.concat().matches("registry.register(").count(),
+            "{registered:#?}"
+        );
         assert_eq!(documented("Operator"), registered);
     }
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use anyhow::Context as _;
 use dalsegno_gateway::{Config as GatewayConfig, Gateway, StateReadBudget};
@@ -13,9 +14,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::cache::watch_health::WatchHealth;
 use crate::config::{GatewayArgs, HealthArgs, KeyArgs, OperatorArgs, StoreArgs};
 use crate::controller::failpoint::Failpoint;
-use crate::health::{Ready, serve_health};
+use crate::health::{Check, Checks, serve_health};
 use crate::kube_client;
 use crate::listen::listen;
 use crate::manager::{Manager, run_manager};
@@ -38,9 +40,10 @@ pub struct Parts {
 struct Process {
     store: Arc<dyn Store>,
     client: Client,
+    watch_health: WatchHealth,
     stop: CancellationToken,
     registry: Registry,
-    ready: Vec<Ready>,
+    ready: Vec<Check>,
     tasks: JoinSet<anyhow::Result<()>>,
 }
 
@@ -51,9 +54,19 @@ struct Process {
 /// The store cannot be opened, or a part failed.
 pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
     let Parts { gateway, operator, health, key } = parts;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        store = without_secrets(store_args.url()),
+        gateway = gateway.as_ref().map(|it| it.gateway_listen.to_string()),
+        operator = operator.is_some(),
+        health = health.health_listen.to_string(),
+        "Dal Segno starts"
+    );
+    let watch_health = WatchHealth::default();
     let mut process = Process {
         store: store_args.open().await?,
-        client: kube_client::connect().await.context("reaching the API server")?,
+        client: kube_client::connect(watch_health.clone()).await.context("reaching the API server")?,
+        watch_health,
         stop: CancellationToken::new(),
         registry: Registry::with_prefix("dalsegno"),
         ready: Vec::new(),
@@ -116,16 +129,20 @@ impl Process {
             metrics,
             failpoint,
             is_ready,
+            watch_health: self.watch_health.clone(),
         };
         self.tasks.spawn(run_manager(manager, self.stop.clone()));
     }
 
     /// Serves health, and waits for a signal or the end of a part. Then stops all parts.
     async fn run(mut self, health: HealthArgs) -> anyhow::Result<()> {
-        let (ready, registry) = (self.ready, self.registry);
+        let watch_health = self.watch_health;
+        let checks =
+            Checks { ready: self.ready, alive: Arc::new(move || !watch_health.is_blind(Instant::now())) };
+        let registry = self.registry;
         let stopped = self.stop.clone().cancelled_owned();
         self.tasks.spawn(async move {
-            serve_health(health.health_listen, ready, registry, stopped).await.context("serving health")
+            serve_health(health.health_listen, checks, registry, stopped).await.context("serving health")
         });
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -144,6 +161,17 @@ impl Process {
     }
 }
 
+/// The kind and the address of a database, without user, password and parameters.
+fn without_secrets(database_url: &str) -> String {
+    let (scheme, rest) = database_url.split_once("://").unwrap_or(("unknown", ""));
+    let (secret, address) = rest.rsplit_once('@').unwrap_or(("", rest));
+    // An `@` in a parameter: what follows it may be part of a password.
+    if secret.contains('?') {
+        return scheme.to_owned();
+    }
+    format!("{scheme}://{}", address.split('?').next().unwrap_or_default())
+}
+
 /// Folder for the failpoint's marker, which must survive a container but not a pod: the folder of the embedded store's
 /// file, or the temporary folder.
 fn failpoint_folder(database_url: &str) -> PathBuf {
@@ -152,4 +180,25 @@ fn failpoint_folder(database_url: &str) -> PathBuf {
         .and_then(|path| Path::new(path).parent())
         .filter(|folder| folder.is_absolute())
         .map_or_else(std::env::temp_dir, Path::to_path_buf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_names_the_store_without_its_secrets() {
+        for (url, shown) in [
+            ("sqlite:///var/lib/dalsegno/dalsegno.db", "sqlite:///var/lib/dalsegno/dalsegno.db"),
+            (
+                "postgres://app:pass@db.example:5432/dalsegno?sslmode=verify-full",
+                "postgres://db.example:5432/dalsegno",
+            ),
+            ("postgres://app:p?ss@db/dalsegno", "postgres"),
+            ("postgres://db/dalsegno?password=a@b", "postgres"),
+            ("postgres://db/dalsegno?user=app", "postgres://db/dalsegno"),
+        ] {
+            assert_eq!(without_secrets(url), shown);
+        }
+    }
 }

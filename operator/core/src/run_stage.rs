@@ -2,7 +2,7 @@
 
 use dalsegno_crds::{AgentRunStatus, Reason, Summary};
 use dalsegno_model::{AttemptState, FinishRow, RunOutcome, RunRecord};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::observed::PodCreateError;
@@ -61,6 +61,11 @@ impl RunStage {
         }
     }
 
+    /// Whether no worker is attached, and the next one is on its way.
+    pub(crate) fn is_recovering(&self) -> bool {
+        matches!(self, Self::BackingOff(_) | Self::Starting(..) | Self::StartInProgress)
+    }
+
     /// Whether the status is not changed. A held run stays held while the store is unavailable.
     pub(crate) fn keeps_status(&self, old: &AgentRunStatus) -> bool {
         match self {
@@ -102,6 +107,16 @@ impl RunStage {
             }
         }
     }
+}
+
+/// How long a run that has lost its worker stays Ready. Most recoveries take seconds.
+const READY_WITHOUT_WORKER: SignedDuration = SignedDuration::from_mins(3);
+
+/// When a run whose worker has ended stops being Ready, by the store's clock. `None`: no worker has ever attached.
+pub(crate) fn ready_until(row: &RunRecord) -> Option<Timestamp> {
+    let attempts = std::iter::once(&row.attempt).chain(&row.past);
+    let last = attempts.filter(|it| it.attached_at.is_some()).max_by_key(|it| it.number)?;
+    Some(last.ended_at? + READY_WITHOUT_WORKER)
 }
 
 /// How a finished run ended, as `summary` and `reason`.

@@ -66,6 +66,15 @@ impl<K: Resource + DeserializeOwned> RawObject<K> {
 }
 
 impl<K> RawObject<K> {
+    /// Parses some of the fields, without the metadata.
+    ///
+    /// # Errors
+    ///
+    /// The fields do not match the type, or the object is nested too deeply.
+    pub fn parse_part<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
+        serde_json::from_str(&self.rest)
+    }
+
     /// Drops the two fields that may be too deep and are not needed: the managed fields, and the output of a worker.
     fn from_fields(mut fields: RawFields) -> serde_json::Result<Self> {
         fields.status = fields.status.map(|it| limit_depth(it, &["result", "output"]));

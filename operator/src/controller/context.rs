@@ -99,5 +99,6 @@ impl Context {
         lock(&self.refusals).retain(|uid, _| existing.contains(uid.as_str()));
         lock(&self.heads).retain(|uid, _| existing.contains(uid.as_str()));
         lock(&self.failures).retain(|uid, _| existing.contains(uid.as_str()));
+        self.metrics.runs.remove_all_but(&existing);
     }
 }

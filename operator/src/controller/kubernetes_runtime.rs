@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedHead, PodCreateError};
 use dalsegno_crds::{AgentRun, AgentRunStatus, names};
 use dalsegno_gateway::StateReadBudget;
-use dalsegno_model::{RunRecord, Store};
+use dalsegno_model::{Ending, RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{DeleteParams, PostParams, Preconditions};
@@ -121,8 +121,14 @@ impl WorkerRuntime for Context {
         self.metrics.count_effect(effect);
     }
 
-    fn attempt_ended(&self, cause: &str) {
-        self.metrics.count_attempt_ended(cause);
+    fn attempt_ended(&self, row: &RunRecord, ending: &Ending) {
+        self.metrics.count_attempt_ended(ending.cause.as_str());
+        let mut attempts = std::iter::once(&row.attempt).chain(&row.past);
+        let pod = attempts.find(|it| it.number == ending.attempt).and_then(|it| it.pod_uid.as_deref());
+        let owner = Owner { namespace: row.namespace.clone(), uid: row.object_uid.clone() };
+        if let Some(seen) = pod.and_then(|uid| self.pods.end_seen(&owner, uid)) {
+            self.metrics.runs.observe_fence(seen.elapsed());
+        }
     }
 
     fn head_corrupt(&self) {
@@ -138,6 +144,7 @@ impl WorkerRuntime for Context {
         // A pod that is gone is evidence until its end is recorded.
         let run = Owner { namespace: row.namespace.clone(), uid: row.object_uid.clone() };
         self.pods.remove_gone(&run, row.attempt.pod_uid.as_deref());
+        self.metrics.runs.observe_recovery(row);
     }
 }
 

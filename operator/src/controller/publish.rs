@@ -34,8 +34,10 @@ pub async fn publish_events(ctx: &Context, run: &AgentRun, events: &mut Vec<Even
     let (recorder, reference) = (ctx.recorder(), run.object_ref(&()));
     let mut failed = false;
     for notice in events.drain(..) {
-        // Without the note: it may contain a worker's termination message, which only readers of the events may see.
-        tracing::info!(reason = notice.reason, "publishing an event");
+        match notice.level {
+            EventLevel::Normal => tracing::info!(reason = notice.reason, "{}", notice.log),
+            EventLevel::Warning => tracing::warn!(reason = notice.reason, "{}", notice.log),
+        }
         if failed {
             continue;
         }
@@ -102,6 +104,7 @@ mod tests {
             level: EventLevel::Normal,
             reason: reason.to_owned(),
             note: String::new(),
+            log: String::new(),
             action: "Watch".to_owned(),
         };
         let mut events = ["Starting", "Running", "Done"].map(event).to_vec();

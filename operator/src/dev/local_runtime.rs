@@ -8,7 +8,7 @@ use dalsegno_crds::{
     AgentRun, AgentRunStatus, OnMismatch, Reason, Retention, RunDefaults, VersionPolicy, names,
 };
 use dalsegno_gateway::StateReadBudget;
-use dalsegno_model::{LookUp, RunRecord, Store};
+use dalsegno_model::{Ending, LookUp, RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -140,7 +140,7 @@ impl WorkerRuntime for LocalRuntime {
 
     fn after_effect(&self, _: &'static str) {}
 
-    fn attempt_ended(&self, _: &str) {}
+    fn attempt_ended(&self, _: &RunRecord, _: &Ending) {}
 
     fn head_corrupt(&self) {}
 

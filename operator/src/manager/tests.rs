@@ -73,6 +73,7 @@ where
         metrics: Metrics::default(),
         failpoint: Failpoint::default(),
         is_ready: Arc::default(),
+        watch_health: WatchHealth::default(),
     };
     let running = run_manager(manager, stop.clone());
     let ended = tokio::time::timeout(Duration::from_secs(20), running).await;

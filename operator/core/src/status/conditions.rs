@@ -10,7 +10,7 @@ use super::mirror::{attempts, time};
 use crate::observed::ObservedPod;
 use crate::pod::annotation;
 use crate::recovery::{Hold, describe_last_end, describe_recovery, recovery_reason};
-use crate::run_stage::{RunStage, end_of};
+use crate::run_stage::{RunStage, end_of, ready_until};
 use crate::text;
 
 /// What a status is computed from.
@@ -183,11 +183,7 @@ impl ConditionsBuilder<'_> {
         }
         let why = recovery_reason(row);
         if self.was_attached(row) {
-            let message = match stage {
-                RunStage::BackingOff(at) => waits_until(row, *at),
-                _ => describe_recovery(row, "is starting"),
-            };
-            return self.set(ConditionType::Ready, true, why.unwrap_or(Reason::Recovering), &message);
+            return self.recovering(row, stage);
         }
         let (reason, message) = match (stage, why) {
             (RunStage::Starting(Reason::Starting, message), Some(why)) => {
@@ -203,6 +199,28 @@ impl ConditionsBuilder<'_> {
             } else {
                 self.set(kind, status, reason, &message);
             }
+        }
+    }
+
+    /// Ready of a run that has had a worker. It stays True while the next worker is on its way, but not for long, and not
+    /// while the next worker cannot start.
+    fn recovering(&mut self, row: &RunRecord, stage: &RunStage) {
+        let is_late = ready_until(row).is_some_and(|until| row.now >= until);
+        let why = recovery_reason(row).unwrap_or(Reason::Recovering);
+        match stage {
+            RunStage::Starting(reason @ (Reason::ImagePullFailed | Reason::PodRefused), message) => {
+                let message = describe_recovery(row, &format!("cannot start: {message}"));
+                self.set_once(ConditionType::Ready, false, *reason, &message);
+            }
+            RunStage::Starting(Reason::Starting, _) => {
+                self.set(ConditionType::Ready, !is_late, why, &describe_recovery(row, "is starting"));
+            }
+            RunStage::Starting(reason, message) => {
+                let message = describe_recovery(row, &format!("waits: {message}"));
+                self.set_once(ConditionType::Ready, !is_late, if is_late { *reason } else { why }, &message);
+            }
+            RunStage::BackingOff(at) => self.set(ConditionType::Ready, !is_late, why, &waits_until(row, *at)),
+            _ => self.set(ConditionType::Ready, !is_late, why, &describe_recovery(row, "is starting")),
         }
     }
 

@@ -143,21 +143,24 @@ impl Change<'_> {
         let ready = self.after(ConditionType::Ready).filter(is_unavailable)?;
         let was_unavailable = self.before(ConditionType::Ready).filter(is_unavailable).is_some();
         (!was_unavailable).then(|| {
-            event(EventLevel::Warning, &ready.reason, format!("Wait{attempt}"), ready.message.clone())
+            let note = ready.message.clone();
+            event(EventLevel::Warning, &ready.reason, format!("Wait{attempt}"), note)
         })
     }
 
     fn held(&self, attempt: i32) -> Option<EventSpec> {
         let held = self.became_true(ConditionType::Held)?;
-        Some(event(EventLevel::Warning, &held.reason, format!("Hold{attempt}"), held.message.clone()))
+        let held = event(EventLevel::Warning, &held.reason, format!("Hold{attempt}"), held.message.clone());
+        Some(EventSpec { log: "the run is held until a person acts".to_owned(), ..held })
     }
 
     fn run_finished(&self, attempt: i32) -> Option<EventSpec> {
         let finished = self.became_true(ConditionType::Finished)?;
         let failed = self.after(ConditionType::Stalled).is_some();
         let level = if failed { EventLevel::Warning } else { EventLevel::Normal };
-        let note = format!("the run has ended. {}", finished.message);
-        Some(event(level, &finished.reason, format!("Finish{attempt}"), note.trim_end().to_owned()))
+        let log = "the run has ended".to_owned();
+        let note = format!("{log}. {}", finished.message).trim_end().to_owned();
+        Some(EventSpec { log, ..event(level, &finished.reason, format!("Finish{attempt}"), note) })
     }
 }
 
@@ -165,13 +168,9 @@ fn attempt_ended(end: &AttemptEnd) -> EventSpec {
     let level = if end.class == Class::Crash { EventLevel::Warning } else { EventLevel::Normal };
     let charged = if end.charged { "charged" } else { "not charged" };
     let message = end.message.as_deref().unwrap_or_default();
-    let note = format!(
-        "attempt {} ended {} and is fenced, {charged}. {message}",
-        end.attempt,
-        position(end.turn_at_end)
-    );
-    let action = format!("EndAttempt{}", end.attempt);
-    event(level, end.cause.as_str(), action, note.trim_end().to_owned())
+    let log = format!("attempt {} ended {} and is fenced, {charged}", end.attempt, position(end.turn_at_end));
+    let note = format!("{log}. {message}").trim_end().to_owned();
+    EventSpec { log, ..event(level, end.cause.as_str(), format!("EndAttempt{}", end.attempt), note) }
 }
 
 fn has_status_and_reason(condition: &Condition, status: ConditionStatus, reason: Reason) -> bool {
@@ -187,5 +186,5 @@ fn history(status: Option<&AgentRunStatus>) -> &[AttemptEnd] {
 }
 
 fn event(level: EventLevel, reason: &str, action: String, note: String) -> EventSpec {
-    EventSpec { level, reason: reason.to_owned(), action, note }
+    EventSpec { level, reason: reason.to_owned(), action, log: note.clone(), note }
 }
