@@ -103,7 +103,11 @@ fn lifted_holds() -> Vec<Case> {
         ),
         case(
             "a limit that is raised in the definition lifts the hold",
-            held().defaults(json!({ "recovery": { "maxAttemptsWithoutProgress": 4 } })),
+            {
+                let mut it = held();
+                it.run.spec.recovery = None;
+                it.defaults(json!({ "recovery": { "maxAttemptsWithoutProgress": 4 } }))
+            },
             expect_effect("create triage-4"),
         ),
         case(
