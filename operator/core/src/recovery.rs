@@ -12,6 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::observed::PodCreateError;
 use crate::settings::Settings;
+use crate::text::after_turn;
 
 /// Number of consecutive attempts that never attached after which the run is held.
 const MAX_START_FAILURES: usize = 3;
@@ -102,7 +103,7 @@ fn recovery_loop(row: &RunRecord, settings: &Settings) -> Option<Hold> {
     let last = counted_attempts(row).find(|it| it.end.as_ref().is_some_and(|end| end.class == Class::Crash));
     let turn = row.head.as_ref().map_or(0, |head| head.turn);
     let last = last.map_or_else(|| describe_last_end(row), describe_end);
-    let message = format!("{count} attempt(s) in a row made no progress after turn {turn}; {last}");
+    let message = format!("{count} attempt(s) in a row made no progress {}; {last}", after_turn(turn));
     Some(Hold::new(Reason::RecoveryLoop, message))
 }
 
@@ -256,12 +257,12 @@ fn is_start_failure(attempt: &Attempt) -> bool {
 
 fn describe_end(attempt: &Attempt) -> String {
     let number = attempt.number;
-    let turn = attempt.turn_at_end.unwrap_or(attempt.turn_at_start);
+    let position = after_turn(attempt.turn_at_end.unwrap_or(attempt.turn_at_start));
     match &attempt.end {
         Some(end) if end.message.is_empty() => {
-            format!("attempt {number} ended after turn {turn}: {}", end.cause)
+            format!("attempt {number} ended {position}: {}", end.cause)
         }
-        Some(end) => format!("attempt {number} ended after turn {turn}: {}: {}", end.cause, end.message),
-        None => format!("attempt {number} ended after turn {turn}"),
+        Some(end) => format!("attempt {number} ended {position}: {}: {}", end.cause, end.message),
+        None => format!("attempt {number} ended {position}"),
     }
 }

@@ -40,6 +40,11 @@ pub(crate) fn with_log(description: &str, log: &str) -> String {
     format!("{description}: {}", keep_end(log, END_MESSAGE_BYTES.saturating_sub(description.len() + 2)))
 }
 
+/// Says when something happened in terms of the run's last committed turn. Turn 0 means that no turn was committed yet.
+pub(crate) fn after_turn(turn: i32) -> String {
+    if turn == 0 { "before its first turn".to_owned() } else { format!("after turn {turn}") }
+}
+
 /// Joins a reason and a message. Either may be empty.
 pub(crate) fn reason_and_message(reason: &str, message: &str) -> String {
     match (reason.trim(), message.trim()) {

@@ -21,13 +21,19 @@ pub fn print_orphans(orphans: &Orphans) {
     }
 }
 
+/// The place of an end in the run, by the last committed turn. 0 means that no turn was committed.
+pub fn position(turn: i32) -> String {
+    if turn == 0 { "before turn 1".to_owned() } else { format!("after turn {turn}") }
+}
+
 /// Prints the end of the run.
 pub fn print_over(summary: Summary, status: &AgentRunStatus) {
     let turn = status.checkpoint.as_ref().map_or(0, |it| it.turn);
     let result = status.result.as_ref();
     let texts = [result.and_then(|it| it.reason.as_deref()), result.and_then(|it| it.message.as_deref())];
     let texts = texts.map(|it| it.map_or_else(String::new, |it| format!(": {it}"))).concat();
-    print_message(&format!("the run is over after turn {turn}, {summary}{texts}; --fresh starts a new one"));
+    let position = position(turn);
+    print_message(&format!("the run is over {position}, {summary}{texts}; --fresh starts a new one"));
 }
 
 /// Prints why the run is held, and what to do about it on this machine. `store_url` is quoted for a shell.

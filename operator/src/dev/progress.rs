@@ -5,6 +5,8 @@ use dalsegno_model::{Attempt, AttemptEnd, AttemptState, Class, RunRecord, Verdic
 use dalsegno_protocol::Boundary;
 use jiff::Timestamp;
 
+use super::messages::position;
+
 /// Turns rows into lines, each transition once.
 pub struct ProgressPrinter {
     settings: Settings,
@@ -63,10 +65,7 @@ impl ProgressPrinter {
         end: &AttemptEnd,
         next: Option<Timestamp>,
     ) -> String {
-        let after = match attempt.turn_at_end.unwrap_or(attempt.turn_at_start) {
-            0 => "before turn 1".to_owned(),
-            turn => format!("after turn {turn}"),
-        };
+        let after = position(attempt.turn_at_end.unwrap_or(attempt.turn_at_start));
         let why = if end.message.is_empty() { end.cause.as_str() } else { &end.message };
         let counters = &row.counters;
         let charge = match end.class {

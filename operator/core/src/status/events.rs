@@ -10,6 +10,7 @@ use dalsegno_crds::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::decision::{EventLevel, EventSpec};
+use crate::text::after_turn;
 
 /// The events for the change from `old` to `new`.
 pub(crate) fn of(old: Option<&AgentRunStatus>, new: &AgentRunStatus) -> Vec<EventSpec> {
@@ -96,9 +97,12 @@ impl Change<'_> {
         let pod = attempt.pod_name.as_deref()?;
         let known = self.old_attempt().is_some_and(|old| old.pod_uid == attempt.pod_uid);
         let rebuilt = self.old.is_none() && attempt.number > 1;
-        let turn = attempt.resumed_from_turn.unwrap_or_default();
+        let from = match attempt.resumed_from_turn.unwrap_or_default() {
+            0 => "start at turn 1".to_owned(),
+            turn => format!("continue after turn {turn}"),
+        };
         (!known && !rebuilt).then(|| {
-            let note = format!("created pod {pod} to continue after turn {turn}");
+            let note = format!("created pod {pod} to {from}");
             event(
                 EventLevel::Normal,
                 EventReason::WorkerCreated.as_str(),
@@ -128,9 +132,12 @@ impl Change<'_> {
             self.after(ConditionType::WorkerReady).filter(|it| has_status(it, ConditionStatus::True))?;
         let before = self.before(ConditionType::WorkerReady);
         let was_attached = before.is_some_and(|was| !has_status(was, ConditionStatus::False));
-        let turn = attempt.resumed_from_turn.unwrap_or_default();
+        let from = match attempt.resumed_from_turn.unwrap_or_default() {
+            0 => "starts at turn 1".to_owned(),
+            turn => format!("continues after turn {turn}"),
+        };
         (!was_attached || self.is_another_attempt(attempt)).then(|| {
-            let note = format!("attempt {} continues after turn {turn}", attempt.number);
+            let note = format!("attempt {} {from}", attempt.number);
             event(EventLevel::Normal, &ready.reason, format!("Attach{}", attempt.number), note)
         })
     }
@@ -165,8 +172,9 @@ fn attempt_ended(end: &AttemptEnd) -> EventSpec {
     let charged = if end.charged { "charged" } else { "not charged" };
     let message = end.message.as_deref().unwrap_or_default();
     let note = format!(
-        "attempt {} ended after turn {} and is fenced, {charged}. {message}",
-        end.attempt, end.turn_at_end
+        "attempt {} ended {} and is fenced, {charged}. {message}",
+        end.attempt,
+        after_turn(end.turn_at_end)
     );
     let action = format!("EndAttempt{}", end.attempt);
     event(level, end.cause.as_str(), action, note.trim_end().to_owned())

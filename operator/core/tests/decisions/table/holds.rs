@@ -285,7 +285,7 @@ fn order() -> Vec<Case> {
                 .after(disrupted(4, Cause::Evicted))
                 .after(crashed(3, Cause::OOMKilled)),
             expect_status(Summary::Held, Reason::RecoveryLoop)
-                .message_contains("attempt 3 ended after turn 0: OOMKilled"),
+                .message_contains("attempt 3 ended before its first turn: OOMKilled"),
         ),
     ]
 }
