@@ -48,7 +48,9 @@ pub struct AgentRunStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<RecoveryStatus>,
 
-    /// The latest checkpoint, from which the next attempt would resume. Updated every few seconds.
+    /// The latest checkpoint, from which the next attempt would resume. While nothing else in the status changes, it is
+    /// updated only if it moved, and at most every 10 seconds, or less often if more than 200 workers are attached
+    /// (every second for each 20 workers).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
 

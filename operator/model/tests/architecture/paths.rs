@@ -81,7 +81,7 @@ impl Module {
         let words = head.split(|letter: char| !is_name(letter) && letter != '!');
         let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
         let Some(at) = words.iter().position(|word| ITEMS.contains(word)) else {
-            // What stands in a macro's braces may be items too.
+            // The text in a macro's braces may be items too.
             if let Some((_, inside)) = text.split_once('{').filter(|(name, _)| name.trim_end().ends_with('!'))
             {
                 self.read_items(inside.trim_end().trim_end_matches('}'));
@@ -110,7 +110,7 @@ fn find_import(source: &str) -> Option<usize> {
     source.match_indices("use").map(|(at, _)| at).find(is_import)
 }
 
-/// What stands before the visibility that a source ends with, and whether there is one.
+/// Removes the visibility (`pub`, `pub(…)`) at the end of a source. Returns the rest, and whether there was one.
 fn without_visibility(source: &str) -> (&str, bool) {
     let text = source.trim_end();
     let text = text.strip_suffix(')').and_then(|text| text.rsplit_once('(')).map_or(text, |(text, _)| text);
@@ -162,7 +162,7 @@ fn segments(path: &str) -> Segments {
     path.split("::").filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
 }
 
-/// What stands between the commas that are in no braces.
+/// Splits a list at the commas that are not in braces.
 fn parts(list: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut from) = (Vec::new(), 0, 0);
     for (at, letter) in list.char_indices() {
